@@ -1,0 +1,28 @@
+#ifndef COMMON_LOG_H
+#define COMMON_LOG_H
+
+/* The one log of a driver program. Pure modules never call it: they give lines out as effects.
+ *
+ * Levels: ERROR  something is lost or ends          (always shown)
+ *         WARN   a person should look at it         (always shown)
+ *         INFO   state changes a person expects     (default; hidden by --quiet)
+ *         DEBUG  every event, for us                (--verbose)
+ * A line is `subject: event key=value ...`: it names its subject (job, node, worker, connection) first. */
+
+#include <stdarg.h>
+
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+
+typedef void (*log_sink_fn)(void *ctx, enum log_level level, const char *line); /* line: no newline, valid in the call */
+
+/* Default sink: one write(2) to stderr per line: "<program>: <line>\n". With log_init(program, ..). */
+void log_init(const char *program, enum log_level max_level);
+void log_set_sink(log_sink_fn sink, void *ctx); /* NULL: the default one */
+enum log_level log_max_level(void);
+void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)
+#define log_warn(...)  log_line(LOG_WARN, __VA_ARGS__)
+#define log_info(...)  log_line(LOG_INFO, __VA_ARGS__)
+#define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)
+
+#endif

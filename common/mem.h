@@ -1,0 +1,19 @@
+#ifndef COMMON_MEM_H
+#define COMMON_MEM_H
+
+/* Allocation that cannot fail: where memory is gone the process prints one line and aborts. That is only safe
+ * because no size that a peer sent gets here before it was checked against a named limit. */
+
+#include <stdarg.h>
+#include <stddef.h>
+
+void *xmalloc(size_t size);
+void *xcalloc(size_t count, size_t size); /* zeroed; aborts on overflow of count * size */
+void *xrealloc(void *ptr, size_t size);
+char *xstrdup(const char *s); /* xstrdup(NULL) is NULL */
+char *xstrndup(const char *s, size_t max);
+void *xmemdup(const void *data, size_t size); /* a NUL is added behind the copy */
+char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+char *xvasprintf(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
+
+#endif

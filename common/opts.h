@@ -1,0 +1,73 @@
+#ifndef COMMON_OPTS_H
+#define COMMON_OPTS_H
+
+/* Command lines from one table. A row is all there is to know about an option: name, type, default, bounds, argument
+ * label, help, group. Parsing, help text, bounds, environment and the README's table derive from it.
+ *
+ *   --last-call 30s   --last-call=30s   --last_call 30s   RDZV_AGENT_LAST_CALL=30s
+ *
+ * Dashes and underscores are the same; the command line wins over the environment, that over the default. An
+ * environment variable that starts with the prefix and names no option is an error too (a misspelt setting must not be ignored),
+ * unless `ignore_env` lists it. A name may not be abbreviated; a misspelt one is answered with the nearest. Pure: the environment is a
+ * parameter. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/err.h"
+
+enum opt_type {
+  OPT_FLAG,     /* bool: --x, --x=0|1|true|false|yes|no; in the environment always with a value */
+  OPT_INT,      /* int64_t, within [min, max] */
+  OPT_DURATION, /* int64_t milliseconds, within [min, max]: 500ms, 30s, 30 (seconds), 1.5s, 5m, 2h */
+  OPT_SIZE,     /* int64_t bytes: 4096, 64k, 25m, 1g (powers of 1024) */
+  OPT_FLOAT,    /* double, within [min, max] */
+  OPT_STRING,   /* const char *: points into argv or the environment */
+  OPT_STRINGS,  /* struct opt_strings, may be given several times; environment: separated by commas */
+  OPT_CUSTOM,   /* parsed by the row's `parse` into offset */
+};
+
+enum { OPT_STRINGS_MAX = 16 };
+struct opt_strings {
+  int n;
+  const char *v[OPT_STRINGS_MAX];
+};
+
+struct opt {
+  const char *name; /* "last-call"; a row with name NULL and `group` set is a heading; all zero ends the table */
+  const char *alias; /* second name, not shown first in help; or NULL */
+  enum opt_type type;
+  size_t offset;      /* of the field in the target struct */
+  const char *def;    /* default in the syntax of the command line, or NULL: the field is left as it is */
+  double min, max;    /* both 0: no bounds (INT, FLOAT, DURATION in ms) */
+  const char *label;  /* argument in the help: "MIN:MAX" */
+  const char *group;  /* heading in the help; only for heading rows */
+  const char *help;   /* a sentence or two; wrapped by opts_help */
+  int (*parse)(const char *text, void *field, struct err *e); /* OPT_CUSTOM: sentence without the option's name */
+};
+
+struct opts_spec {
+  const char *program;     /* "rdzv-agent" */
+  const char *usage;       /* usage lines, printed first in the help; without "usage:" */
+  const char *intro;       /* a paragraph behind the usage, or NULL */
+  const char *outro;       /* examples, exit codes: printed as is at the end, or NULL */
+  const char *env_prefix;  /* "RDZV_AGENT_", or NULL: no environment */
+  const char *const *ignore_env; /* names with that prefix that are not options; NULL-terminated, or NULL */
+  const struct opt *table;
+};
+
+/* Fills `target` from defaults, then `env` ("NAME=value", NULL-terminated, may be NULL), then argv[1..argc). Parsing stops at
+ * "--" or at the first word that is no option. *rest: index in argv of the first word behind (after "--"); *dashes: whether "--" was there. 0, or
+ * -EINVAL and a sentence that names the option or variable, its value and what is allowed. */
+int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
+               bool *dashes, struct err *e);
+/* Appends the help, wrapped to `width` columns: usage, groups, one entry per option with default and variable. */
+void opts_help(const struct opts_spec *spec, int width, struct buf *out);
+/* Where the option's value came from, for messages: true if it was set by command line or environment. */
+bool opts_given(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name);
+
+int parse_duration_ms(const char *text, int64_t *ms, struct err *e);
+int parse_int(const char *text, int64_t min, int64_t max, int64_t *value, struct err *e);
+
+#endif
