@@ -1,0 +1,84 @@
+#ifndef AGENT_SDK_WIRE_H
+#define AGENT_SDK_WIRE_H
+
+/* Records between a worker (librdzv) and its agent: one record is one packet of a SOCK_SEQPACKET unix socket, so nothing is ever
+ * reassembled. All integers little-endian as the machine's own (both ends are on one host); every record begins with `struct sdk_head`.
+ * RDZV_AGENT_SOCKET names the socket: a path, or "@name" in the abstract namespace (which survives container launchers that
+ * change the file system; a path survives those that change the network). The agent accepts only its own uid and root (SO_PEERCRED).
+ *
+ * worker                                   agent
+ * HELLO {round, local_rank}        ->
+ *                                  <-      WELCOME (once), or REFUSED {code, text} and close
+ * PROGRESS                         ->      (no answer)
+ * EXCHANGE {key, size, value}      ->
+ *                                  <-      EXCHANGED {key, total, offset, part}, as many as it takes; or REFUSED
+ *                                  <-      REQUEST {bits}, whenever it changes
+ * DONE                             ->      (no answer)
+ */
+
+#include <stdint.h>
+#include "agent/sdk/rdzv.h"
+
+enum { SDK_MAGIC = 0x5a445652, SDK_VERSION = 1, SDK_RECORD_MAX = 32768, SDK_PART_MAX = SDK_RECORD_MAX - 1024 };
+
+enum sdk_type { SDK_HELLO = 1, SDK_WELCOME, SDK_REFUSED, SDK_PROGRESS, SDK_EXCHANGE, SDK_EXCHANGED, SDK_REQUEST, SDK_DONE };
+
+struct sdk_head {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t type; /* enum sdk_type */
+};
+
+struct sdk_hello {
+  struct sdk_head head;
+  uint32_t round; /* RDZV_ROUND: a worker of an old round is refused */
+  uint32_t local_rank;
+};
+
+struct sdk_welcome {
+  struct sdk_head head;
+  uint32_t rank, world_size, local_rank, local_world_size, node_rank, node_count, round, restart_count;
+  uint32_t requested; /* bits as in SDK_REQUEST */
+  char run_id[132];   /* NUL-terminated, as all text here */
+  char incarnation[64];
+  char head_addr[64];
+  char node_addr[64];
+};
+
+struct sdk_refused {
+  struct sdk_head head;
+  int32_t code; /* negative errno */
+  char key[RDZV_KEY_MAX + 1]; /* the exchange that is refused; "": the connection */
+  char text[256];
+};
+
+struct sdk_progress {
+  struct sdk_head head;
+  uint64_t step, of;
+  double loss, samples_per_second;
+};
+
+struct sdk_exchange {
+  struct sdk_head head;
+  uint32_t size; /* 1..RDZV_VALUE_MAX */
+  char key[RDZV_KEY_MAX + 1];
+  uint8_t value[RDZV_VALUE_MAX];
+};
+
+struct sdk_exchanged {
+  struct sdk_head head;
+  char key[RDZV_KEY_MAX + 1];
+  uint32_t total, offset, length; /* bytes: of all ranks' values, of this part, in this part */
+  uint8_t part[];                 /* length <= SDK_PART_MAX */
+};
+
+struct sdk_request {
+  struct sdk_head head;
+  uint32_t bits;
+};
+
+struct sdk_done {
+  struct sdk_head head;
+};
+
+#endif
