@@ -1,0 +1,52 @@
+#ifndef PROTO_FRAME_H
+#define PROTO_FRAME_H
+
+/* Frames: 16 bytes of header, one JSON object, raw bytes (PROTOCOL.md 2). Pure. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/err.h"
+
+enum {
+  FRAME_HEADER_SIZE = 16,
+  FRAME_PREFACE_SIZE = 8,
+  FRAME_VERSION = 1,
+  FRAME_MAX_UNIDENTIFIED = 64 * 1024, /* body bytes, before WELCOME */
+  FRAME_MAX_TO_DAEMON = 1024 * 1024,  /* body bytes, agent to daemon */
+  FRAME_MAX_TO_AGENT = 20 * 1024 * 1024,
+};
+
+/* What a native peer sends first: "RDZV", u16 FRAME_VERSION, u16 0. */
+extern const char frame_preface[FRAME_PREFACE_SIZE];
+
+enum frame_protocol {
+  FRAME_PROTOCOL_UNKNOWN, /* nobody's: close */
+  FRAME_PROTOCOL_MORE,    /* too few bytes to tell */
+  FRAME_PROTOCOL_NATIVE,
+  FRAME_PROTOCOL_C10D,     /* 00 CE F7 85 3C */
+  FRAME_PROTOCOL_C10D_OLD, /* numbering of PyTorch 1.13 to 2.1: first byte 0..11 without the handshake */
+  FRAME_PROTOCOL_HTTP,     /* GET, HEAD, POST, PUT, DELETE, OPTIONS and a blank */
+};
+enum frame_protocol frame_detect(const void *data, size_t len);
+const char *frame_protocol_name(enum frame_protocol p);
+
+struct frame {
+  uint16_t type;  /* enum msg_type */
+  uint16_t flags; /* per type; HEARTBEAT_ACK: FRAME_FLAG_* */
+  uint32_t id;    /* HEARTBEAT: sequence number, echoed by its ACK; CONTROL: echoed by its reply; else 0 */
+  const char *json; /* json_len bytes, borrowed; not NUL-terminated */
+  size_t json_len;
+  const char *raw;
+  size_t raw_len;
+};
+
+enum { FRAME_FLAG_FENCE = 1 }; /* HEARTBEAT_ACK: a round could form without you, so you must fence */
+
+/* Looks for one whole frame at the front of data. 1: *f is filled (borrowing from data), *size bytes are to be consumed. 0: more bytes are
+ * needed, *size is how many there must be in all as far as is known. -EMSGSIZE or -EPROTO: e says what is wrong; the connection is to be closed. */
+int frame_parse(const char *data, size_t len, size_t max_body, struct frame *f, size_t *size, struct err *e);
+void frame_put(struct buf *out, const struct frame *f);
+
+#endif
