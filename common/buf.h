@@ -19,6 +19,7 @@ struct buf {
 void buf_finish(struct buf *b);            /* frees; the buffer is empty and usable again */
 void buf_clear(struct buf *b);             /* empty, memory kept */
 void *buf_reserve(struct buf *b, size_t n); /* at least n writable bytes behind len; returns where they begin */
+void buf_commit(struct buf *b, size_t n);   /* n bytes written to what buf_reserve gave are part of it now */
 void buf_append(struct buf *b, const void *data, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
@@ -27,8 +28,8 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((form
 void buf_consume(struct buf *b, size_t n); /* drops n <= len bytes from the front */
 char *buf_steal(struct buf *b);            /* the caller owns the NUL-terminated bytes; the buffer is empty */
 const char *buf_text(const struct buf *b); /* "" when empty */
-/* Appends s with control characters, quotes and non-UTF-8 bytes as \n, \x1b...; at most `max` bytes of s. For
- * everything that came from a peer and is shown to a person. */
+/* Appends s with control characters, quotes and non-UTF-8 bytes as \n, \", \x1b; at most `max` bytes of s, then "..."
+ * where s goes on. For everything that came from a peer and is shown to a person. */
 void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max);
 
 /* Little-endian integers at any address. */

@@ -22,7 +22,8 @@ struct err {
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* As err_set with ": <text of errno>" behind; `code` is a negative errno. */
 int err_sys(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Puts "<fmt>: " in front of the sentence, returns the code that is there. */
+/* Puts "<fmt>: " in front of the sentence, returns the code that is there. Never 0: without one (e is NULL, or was
+ * never set) it is -EINVAL, so who must tell errors apart for callers that pass NULL keeps the code. */
 int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

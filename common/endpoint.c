@@ -1,0 +1,200 @@
+/* host:port as people write it, and numeric addresses that can be compared.
+ *
+ * No name is looked up here, and the C library's parsers are not used: inet_pton lives in headers full of sockets,
+ * getaddrinfo blocks. Numbers are read as strictly as inet_pton reads them (a test compares the two).
+ *
+ * The colon is the difficulty: "a:1" is a host with a port, "::1" is an address without. The rule: brackets hold an
+ * IPv6 address and a port may follow; without brackets one colon parts host and port, and two or more make the
+ * whole text an IPv6 address. So "::1:29400" is an address (of which a person is told, when it fails, what was
+ * looked for) and "fe80:1" is host "fe80", port 1, as for every other program.
+ *
+ * A name is checked by its letters only: what no resolver can ever know ("node 1", "tcp://node1") is refused here,
+ * where the sentence can say why. Digits and dots that are no IPv4 address are refused too: "10.0.1" would be
+ * 10.0.0.1 to some resolvers. */
+
+#include "common/endpoint.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include "common/buf.h"
+
+enum { SCOPE_MAX = 15 }; /* IFNAMSIZ - 1 */
+
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+static int hex_value(char c) {
+  if (is_digit(c)) return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+static bool is_name_char(char c) {
+  return hex_value(c) >= 0 || (c >= 'g' && c <= 'z') || (c >= 'G' && c <= 'Z') || c == '-' || c == '_';
+}
+
+/* Four numbers 0..255 without leading zeros, to the end of s[0..n). */
+static bool parse_v4(const char *s, size_t n, uint8_t out[4]) {
+  size_t i = 0;
+  for (int part = 0; part < 4; part++) {
+    if (part > 0 && (i >= n || s[i++] != '.')) return false;
+    size_t begin = i;
+    unsigned v = 0;
+    while (i < n && is_digit(s[i]) && i - begin < 3) v = v * 10 + (unsigned)(s[i++] - '0');
+    if (i == begin || v > 255 || (i - begin > 1 && s[begin] == '0')) return false;
+    out[part] = (uint8_t)v;
+  }
+  return i == n;
+}
+
+/* Groups of up to four hex digits; one "::" stands for the zeros that are missing; the last two groups may be an
+ * IPv4 address. Groups are collected first, those behind the "::" are then moved to the end. */
+static bool parse_v6(const char *s, size_t n, uint8_t out[16]) {
+  size_t used = 0, gap = SIZE_MAX, i = 0;
+  memset(out, 0, 16);
+  if (n >= 2 && s[0] == ':' && s[1] == ':') {
+    gap = 0;
+    i = 2;
+  }
+  while (i < n) {
+    size_t begin = i;
+    unsigned v = 0;
+    while (i < n && hex_value(s[i]) >= 0 && i - begin < 4) v = v << 4 | (unsigned)hex_value(s[i++]);
+    if (i < n && s[i] == '.' && used <= 12 && parse_v4(s + begin, n - begin, out + used)) {
+      used += 4;
+      break;
+    }
+    if (i == begin || used > 14) return false;
+    out[used++] = (uint8_t)(v >> 8);
+    out[used++] = (uint8_t)v;
+    if (i == n) break;
+    if (s[i++] != ':' || i == n) return false;
+    if (s[i] == ':') {
+      if (gap != SIZE_MAX) return false;
+      gap = used;
+      i++;
+    }
+  }
+  if (gap == SIZE_MAX) return used == 16;
+  if (used > 14) return false;
+  memmove(out + 16 - (used - gap), out + gap, used - gap);
+  memset(out + gap, 0, 16 - used);
+  return true;
+}
+
+static bool is_scope(const char *s) {
+  size_t n = strlen(s);
+  for (size_t i = 0; i < n; i++)
+    if (!is_name_char(s[i]) && s[i] != '.') return false;
+  return n > 0 && n <= SCOPE_MAX;
+}
+
+struct ipaddr ipaddr_parse(const char *text) {
+  static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  struct ipaddr a = {0};
+  if (parse_v4(text, strlen(text), a.bytes)) {
+    a.family = 4;
+    return a;
+  }
+  const char *scope = strchr(text, '%');
+  size_t n = scope ? (size_t)(scope - text) : strlen(text);
+  if ((scope && !is_scope(scope + 1)) || !parse_v6(text, n, a.bytes)) return (struct ipaddr){0};
+  a.family = 6;
+  if (memcmp(a.bytes, mapped, sizeof(mapped)) == 0) {
+    struct ipaddr v4 = {.family = 4};
+    memcpy(v4.bytes, a.bytes + 12, 4);
+    return v4;
+  }
+  return a;
+}
+
+int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b) {
+  if (a->family != b->family) return a->family < b->family ? -1 : 1;
+  return memcmp(a->bytes, b->bytes, sizeof(a->bytes));
+}
+
+bool ipaddr_is_loopback(const struct ipaddr *a) {
+  static const uint8_t one[16] = {[15] = 1};
+  return a->family == 4 ? a->bytes[0] == 127 : a->family == 6 && memcmp(a->bytes, one, sizeof(one)) == 0;
+}
+
+bool ipaddr_is_linklocal(const struct ipaddr *a) {
+  if (a->family == 4) return a->bytes[0] == 169 && a->bytes[1] == 254;
+  return a->family == 6 && a->bytes[0] == 0xFE && (a->bytes[1] & 0xC0) == 0x80;
+}
+
+/* Sets "\"<text>\": <why>". */
+static int refuse(struct err *e, const char *text, const char *why) {
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, text, strlen(text), 80);
+  int rc = err_set(e, -EINVAL, "\"%s\" is not host:port: %s", buf_text(&shown), why);
+  buf_finish(&shown);
+  return rc;
+}
+
+/* NULL, or what is wrong with the host. */
+static const char *check_host(const char *host, bool brackets) {
+  size_t n = strlen(host);
+  bool numeric = true;
+  if (n == 0) return "the host is missing";
+  if (brackets || strchr(host, ':')) {
+    if (ipaddr_parse(host).family == 0 || !strchr(host, ':'))
+      return "what has several colons or brackets must be an IPv6 address, as in [::1]:29400";
+    return NULL;
+  }
+  for (size_t i = 0; i < n; i++) {
+    if (!is_name_char(host[i]) && host[i] != '.') return "a host has letters, digits, dots and dashes only";
+    numeric = numeric && (is_digit(host[i]) || host[i] == '.');
+  }
+  if (numeric && ipaddr_parse(host).family == 0) return "these digits are not an IPv4 address";
+  if (host[0] == '.' || host[0] == '-' || strstr(host, ".."))
+    return "a host does not begin with a dot or dash, nor has two dots in a row";
+  return NULL;
+}
+
+static bool parse_port(const char *s, uint16_t *port) {
+  unsigned v = 0;
+  size_t n = strlen(s);
+  if (n == 0 || n > 5) return false;
+  for (size_t i = 0; i < n; i++) {
+    if (!is_digit(s[i])) return false;
+    v = v * 10 + (unsigned)(s[i] - '0');
+  }
+  *port = (uint16_t)v;
+  return v <= 65535;
+}
+
+int endpoint_parse(const char *text, uint16_t default_port, struct endpoint *ep, struct err *e) {
+  bool brackets = text[0] == '[';
+  const char *host = brackets ? text + 1 : text, *end = NULL, *port = NULL;
+  if (strstr(text, "://")) return refuse(e, text, "write it without the scheme in front");
+  if (brackets) {
+    end = strchr(host, ']');
+    if (!end) return refuse(e, text, "the closing bracket is missing");
+    if (end[1] != '\0' && end[1] != ':') return refuse(e, text, "behind the bracket only :port may follow");
+    port = end[1] ? end + 2 : NULL;
+  } else {
+    const char *colon = strchr(host, ':');
+    bool one = colon && !strchr(colon + 1, ':');
+    end = one ? colon : host + strlen(host);
+    port = one ? colon + 1 : NULL;
+  }
+  size_t n = (size_t)(end - host);
+  if (n >= ENDPOINT_HOST_MAX) return refuse(e, text, "the host is longer than 255 characters");
+  struct endpoint out = {.port = default_port};
+  memcpy(out.host, host, n);
+  const char *why = check_host(out.host, brackets);
+  if (why) return refuse(e, text, why);
+  if (port && !parse_port(port, &out.port)) return refuse(e, text, "a port is a number from 0 to 65535");
+  *ep = out;
+  return 0;
+}
+
+void endpoint_format(const struct endpoint *ep, char out[ENDPOINT_TEXT_MAX]) {
+  bool v6 = strchr(ep->host, ':') != NULL;
+  snprintf(out, ENDPOINT_TEXT_MAX, "%s%s%s:%u", v6 ? "[" : "", ep->host, v6 ? "]" : "", (unsigned)ep->port);
+}

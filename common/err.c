@@ -1,0 +1,115 @@
+/* Errors: a negative code and a sentence that grows on its way up.
+ *
+ * The one who notices says what is wrong ("port 70000 is out of range"), each caller who knows more puts it in
+ * front ("--endpoint=node1:70000: port 70000 is out of range"). The whole lives in a fixed buffer in the caller's
+ * frame: no allocation, no ownership, nothing to free on the good path.
+ *
+ * Three details cost more lines than one would think:
+ * - An argument may point into the very text that is being replaced (`err_set(e, c, "... %s", e->text)`), so a new
+ *   sentence is always built aside and copied.
+ * - A sentence that does not fit ends in "..." at a character's boundary. The front is kept: it says where.
+ * - A sentence is one line. Line breaks and other control characters that came in with an argument become
+ *   spaces here, once, instead of at each place that prints.
+ *
+ * libuv adds codes of its own to errno's: end of stream and the answers of getaddrinfo. They are met as plain
+ * numbers all over a driver, and strerror knows none, so their texts are here. */
+
+#include "common/err.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* libuv's codes that are no errno (uv/errno.h). */
+static const struct {
+  int code;
+  const char *text;
+} uv_texts[] = {
+    {-4095, "end of stream"},
+    {-4094, "unknown error"},
+    {-4080, "invalid character"},
+    {-3000, "the name has no address of that family"},
+    {-3001, "name lookup failed for now, try again"},
+    {-3002, "bad flags of a name lookup"},
+    {-3003, "the name lookup was cancelled"},
+    {-3004, "name lookup failed for good"},
+    {-3005, "address family not supported"},
+    {-3006, "out of memory in a name lookup"},
+    {-3007, "the name has no address"},
+    {-3008, "unknown name"},
+    {-3009, "the name is too long"},
+    {-3010, "unknown service"},
+    {-3011, "socket type not supported"},
+    {-3013, "bad hints of a name lookup"},
+    {-3014, "protocol not supported by a name lookup"},
+};
+
+static const char *code_text(int code) {
+  for (size_t i = 0; i < sizeof(uv_texts) / sizeof(uv_texts[0]); i++)
+    if (uv_texts[i].code == code) return uv_texts[i].text;
+  return strerror(code < 0 ? -code : code);
+}
+
+/* Appends as much of s as fits; a text that does not fit ends in "...", before the character it would split. */
+static size_t append(char text[ERR_TEXT_MAX], size_t len, const char *s) {
+  size_t room = ERR_TEXT_MAX - 1 - len, n = strlen(s);
+  if (n <= room) {
+    memcpy(text + len, s, n + 1);
+    return len + n;
+  }
+  memcpy(text + len, s, room);
+  size_t cut = ERR_TEXT_MAX - 1 - 3;
+  while (cut > 0 && ((unsigned char)text[cut] & 0xC0) == 0x80) cut--;
+  memcpy(text + cut, "...", 4);
+  return ERR_TEXT_MAX - 1; /* full, whatever the length: nothing more is appended */
+}
+
+static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len, const char *fmt, va_list ap) {
+  char part[ERR_TEXT_MAX + 1]; /* one more than fits, so that append() sees what was cut here */
+  vsnprintf(part, sizeof(part), fmt, ap);
+  return append(text, len, part);
+}
+
+static void store(struct err *e, int code, char text[ERR_TEXT_MAX]) {
+  for (char *p = text; *p; p++)
+    if ((unsigned char)*p < 0x20 || *p == 0x7F) *p = ' ';
+  memcpy(e->text, text, strlen(text) + 1);
+  e->code = code;
+}
+
+int err_set(struct err *e, int code, const char *fmt, ...) {
+  if (!e) return code;
+  char text[ERR_TEXT_MAX] = "";
+  va_list ap;
+  va_start(ap, fmt);
+  append_fmt(text, 0, fmt, ap);
+  va_end(ap);
+  store(e, code, text);
+  return code;
+}
+
+int err_sys(struct err *e, int code, const char *fmt, ...) {
+  if (!e) return code;
+  char text[ERR_TEXT_MAX] = "";
+  va_list ap;
+  va_start(ap, fmt);
+  size_t len = append_fmt(text, 0, fmt, ap);
+  va_end(ap);
+  len = len < ERR_TEXT_MAX - 1 ? append(text, len, ": ") : len;
+  if (len < ERR_TEXT_MAX - 1) append(text, len, code_text(code));
+  store(e, code, text);
+  return code;
+}
+
+int err_wrap(struct err *e, const char *fmt, ...) {
+  if (!e) return -EINVAL;
+  char text[ERR_TEXT_MAX] = "";
+  va_list ap;
+  va_start(ap, fmt);
+  size_t len = append_fmt(text, 0, fmt, ap);
+  va_end(ap);
+  len = len < ERR_TEXT_MAX - 1 ? append(text, len, ": ") : len;
+  if (len < ERR_TEXT_MAX - 1) append(text, len, e->text);
+  store(e, e->code ? e->code : -EINVAL, text);
+  return e->code;
+}

@@ -1,0 +1,15 @@
+/* The texts of the exit codes. The list, their meaning and their derivation are in the header. */
+
+#include "common/exit_codes.h"
+
+#include <stddef.h>
+
+const char *exit_code_text(int code) {
+  switch (code) {
+#define X(name, number, help)                                                                                \
+  case number: return help;
+    EXIT_CODE_LIST(X)
+#undef X
+  default: return NULL;
+  }
+}

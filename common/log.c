@@ -1,0 +1,87 @@
+/* The one log of a driver program.
+ *
+ * A line is formatted into a buffer on the stack and handed to the sink, which by default is one write(2) to
+ * stderr: lines of several processes that share a terminal or a pipe do not mix, and nothing is lost in a stdio
+ * buffer when the process dies the next moment.
+ *
+ * This is the only state of a process outside its objects: three words, set at the start of main. Pure modules
+ * never come here, they give lines out as effects, so several of them live in one test without a shared log.
+ *
+ * A line is one line whatever its arguments hold: control characters become '?', line breaks spaces. That is the
+ * last fence only: who prints what a peer sent uses buf_put_escaped. A line of more than LINE_MAX bytes ends in
+ * "...". Where stderr takes no more (a full non-blocking pipe, a closed terminal) the line is lost: a log must not
+ * block a loop. */
+
+#include "common/log.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LOG_LINE_MAX = 4096 };
+
+static struct {
+  const char *program;
+  enum log_level max_level;
+  log_sink_fn sink;
+  void *ctx;
+} logger = {"rdzv", LOG_INFO, NULL, NULL};
+
+void log_init(const char *program, enum log_level max_level) {
+  logger.program = program;
+  logger.max_level = max_level < LOG_WARN ? LOG_WARN : max_level; /* errors and warnings are always shown */
+}
+
+void log_set_sink(log_sink_fn sink, void *ctx) {
+  logger.sink = sink;
+  logger.ctx = ctx;
+}
+
+enum log_level log_max_level(void) {
+  return logger.max_level;
+}
+
+static void make_one_line(char *line) {
+  size_t len = strlen(line);
+  while (len > 0 && line[len - 1] == '\n') line[--len] = '\0';
+  for (char *p = line; *p; p++) {
+    if (*p == '\n' || *p == '\r')
+      *p = ' ';
+    else if (((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7F)
+      *p = '?';
+  }
+}
+
+static void write_stderr(const char *line) {
+  char out[LOG_LINE_MAX + 80];
+  int n = snprintf(out, sizeof(out) - 1, "%.64s: %s", logger.program, line);
+  if (n < 0) return;
+  size_t len = strlen(out);
+  out[len++] = '\n';
+  for (size_t done = 0; done < len;) {
+    ssize_t w = write(STDERR_FILENO, out + done, len - done);
+    if (w < 0 && errno == EINTR) continue;
+    if (w <= 0) return;
+    done += (size_t)w;
+  }
+}
+
+void log_line(enum log_level level, const char *fmt, ...) {
+  if (level > logger.max_level) return;
+  int saved = errno;
+  char line[LOG_LINE_MAX];
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(line, sizeof(line), fmt, ap);
+  va_end(ap);
+  if (n < 0) line[0] = '\0';
+  if (n >= (int)sizeof(line)) memcpy(line + sizeof(line) - 4, "...", 4);
+  make_one_line(line);
+  if (logger.sink)
+    logger.sink(logger.ctx, level, line);
+  else
+    write_stderr(line);
+  errno = saved;
+}
