@@ -1,0 +1,123 @@
+#ifndef AGENT_SUPERVISOR_H
+#define AGENT_SUPERVISOR_H
+
+/* The agent's mind: join -> start -> run -> stop -> again. Pure, like the daemon's core: supervisor_step takes one event with its time and appends
+ * effects, which the driver (agent/session.c) carries out in order. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/bytes.h"
+#include "common/log.h"
+#include "proto/msg.h"
+
+enum {
+  SUPERVISOR_RETRY_MIN_MS = 20,
+  SUPERVISOR_RETRY_MAX_MS = 1000, /* <= CORE_RECONNECT_MAX_MS, less what a connect takes */
+  SUPERVISOR_HELLO_MS = 5000,     /* connection to WELCOME; then it is closed and tried again */
+  SUPERVISOR_END_MS = 10000,      /* END acknowledged, waiting for the daemon to close */
+  SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
+};
+
+struct supervisor_config {
+  const char *agent_id; /* AGENT_ID_MAX hex digits; strings are copied */
+  const char *job, *host, *local_addr, *label;
+  const char *endpoint; /* for sentences: "node1:29400" */
+  int64_t pid, workers, want_rank, order_key, expected_nodes;
+  struct settings settings;
+  bool many; /* more than one worker or node: lines name ranks */
+};
+
+/* Driver to supervisor. */
+enum supervisor_event_kind {
+  SUP_START,        /* once, first */
+  SUP_LINK_UP,      /* the connection that SUP_CONNECT asked for stands */
+  SUP_LINK_DOWN,    /* it could not be had, or is gone; text says why; `refused`: "connection refused" from the endpoint */
+  SUP_MSG,          /* from the daemon */
+  SUP_SPAWNED,      /* local_rank runs as pid */
+  SUP_EXEC_FAILED,  /* local_rank's command could not be run: error (errno), text */
+  SUP_EXITED,       /* local_rank, pid, status as of waitpid; text: last lines of its stderr. Comes once the output is drained, or 50 ms after the death */
+  SUP_CLEAR,        /* no process of `round` is left; count: orphans killed */
+  SUP_STUCK,        /* pid does not die of SIGKILL: text names it */
+  SUP_GUARD_GONE,   /* the guard died, and everything of it was killed; count: what could not be */
+  SUP_SIGNAL,       /* SIGTERM, SIGINT, SIGHUP or SIGQUIT to the agent; a second one kills at once */
+  SUP_PROGRESS,     /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
+  SUP_EXCHANGE,     /* local_rank gives data[0..size) for key (text) */
+  SUP_TICK,         /* supervisor_deadline has come */
+};
+
+struct supervisor_event {
+  enum supervisor_event_kind kind;
+  uint64_t now_ms;
+  const struct msg *msg;
+  uint32_t round, local_rank;
+  int pid, status, error, signo;
+  uint32_t count;
+  bool refused;
+  uint64_t when_ms; /* EXITED, EXEC_FAILED: when it happened, <= now_ms */
+  uint64_t step, of;
+  double loss, samples_per_second;
+  const char *text;
+  const void *data;
+  uint32_t size;
+};
+
+/* Supervisor to driver. */
+enum supervisor_effect_kind {
+  SUP_CONNECT,    /* open a connection to the endpoint (starting rdzvd where design says so); answer LINK_UP or LINK_DOWN */
+  SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
+  SUP_SEND,       /* bytes to the daemon */
+  SUP_SPAWN,      /* start all workers of `start` (its strings are owned by the effect) */
+  SUP_STOP_TREES, /* guard_stop(round, value ms): 0 kills at once. Answer CLEAR */
+  SUP_FORWARD,    /* guard_signal to all workers: value is the signal */
+  SUP_EXCHANGED,  /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
+  SUP_REQUEST,    /* sdk request bits for all workers: value */
+  SUP_OBITUARY,   /* bytes for guard_obituary; NULL: none (nothing to report any more) */
+  SUP_SAY,        /* a line for the user, at level */
+  SUP_STATUS,     /* the living line; text "" takes it away */
+  SUP_VERDICT,    /* the settled verdict of a round, for --verdict-file and the like; text is its JSON */
+  SUP_EXIT,       /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */
+};
+
+struct supervisor_effect {
+  enum supervisor_effect_kind kind;
+  enum log_level level;
+  struct bytes *bytes;
+  char *text, *error_text; /* owned */
+  struct start *start;     /* owned, SPAWN */
+  uint32_t round;
+  uint64_t value;
+};
+
+struct supervisor_effects {
+  struct supervisor_effect *v;
+  size_t n, cap;
+};
+void supervisor_effects_clear(struct supervisor_effects *fx);
+void supervisor_effects_finish(struct supervisor_effects *fx);
+
+#define SUPERVISOR_STATE_LIST(X)                                              \
+  X(JOINING, "joining")   /* not welcomed yet, or waiting for a START */      \
+  X(STARTING, "starting") /* workers are being spawned */                     \
+  X(RUNNING, "running")                                                       \
+  X(FINISHED, "finished") /* all workers exited with 0 */                     \
+  X(STOPPING, "stopping") /* STOP, fencing, leaving: trees are being killed */ \
+  X(STOPPED, "stopped")   /* nothing left of the round; waits for SETTLED */  \
+  X(ENDING, "ending")     /* END acknowledged, or exit decided */             \
+  X(DONE, "done")         /* SUP_EXIT is out */
+#define X(name, word) SUPERVISOR_##name,
+enum supervisor_state { SUPERVISOR_STATE_LIST(X) SUPERVISOR_STATE_COUNT };
+#undef X
+const char *supervisor_state_name(enum supervisor_state s);
+
+struct supervisor;
+struct supervisor *supervisor_create(const struct supervisor_config *config);
+void supervisor_destroy(struct supervisor *s);
+void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx);
+uint64_t supervisor_deadline(const struct supervisor *s); /* UINT64_MAX: none */
+
+/* For tests. */
+enum supervisor_state supervisor_state(const struct supervisor *s);
+int64_t supervisor_round(const struct supervisor *s); /* the round whose workers it has or had last; 0: none */
+
+#endif
