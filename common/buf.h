@@ -14,12 +14,14 @@ struct buf {
   size_t len, cap;
 };
 
-#define BUF_INIT {0}
+#define BUF_INIT                                                                                             \
+  { 0 }
 
-void buf_finish(struct buf *b);            /* frees; the buffer is empty and usable again */
-void buf_clear(struct buf *b);             /* empty, memory kept */
-void *buf_reserve(struct buf *b, size_t n); /* at least n writable bytes behind len; returns where they begin */
-void buf_commit(struct buf *b, size_t n);   /* n bytes written to what buf_reserve gave are part of it now */
+void buf_finish(struct buf *b); /* frees; the buffer is empty and usable again */
+void buf_clear(struct buf *b);  /* empty, memory kept */
+void *buf_reserve(struct buf *b,
+                  size_t n);              /* at least n writable bytes behind len; returns where they begin */
+void buf_commit(struct buf *b, size_t n); /* n bytes written to what buf_reserve gave are part of it now */
 void buf_append(struct buf *b, const void *data, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);

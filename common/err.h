@@ -16,7 +16,8 @@ struct err {
   char text[ERR_TEXT_MAX]; /* one sentence, no newline, no full stop */
 };
 
-#define ERR_INIT {0}
+#define ERR_INIT                                                                                             \
+  { 0 }
 
 /* Sets code and sentence, returns code, so that `return err_set(e, -EINVAL, "...")` is one line. */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -5,18 +5,18 @@
  * A job that failed exits with its verdict's own code: the failed worker's exit status, 128 + n where signal n killed it, 126/127 where its
  * command could not be run. What rdzv itself has to say lies between 64 and 79, as in sysexits(3); 75 is EX_TEMPFAIL. */
 
-#define EXIT_CODE_LIST(X)                                                                                              \
-  X(OK, 0, "the job is done")                                                                                          \
-  X(USAGE, 64, "bad option, value or environment variable")                                                            \
-  X(NO_DAEMON, 69, "no rdzvd could be reached at the endpoint, or its name is unknown")                                \
-  X(INTERNAL, 70, "a bug in rdzv")                                                                                     \
-  X(SYSTEM, 71, "this machine refused something: fork, memory, a port, a log file")                                    \
-  X(REFUSED, 72, "the daemon refused this node: settings that differ, a duplicate node rank")                          \
-  X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout")                                                    \
-  X(FENCED, 74, "this node was silent past its lease and killed its workers")                                          \
-  X(PREEMPTED, 75, "this node was told to leave by a signal: requeue me")                                              \
-  X(DAEMON_LOST, 76, "the daemon went away and did not return: requeue me")                                            \
-  X(STOPPED, 77, "an operator stopped the job")                                                                        \
+#define EXIT_CODE_LIST(X)                                                                                    \
+  X(OK, 0, "the job is done")                                                                                \
+  X(USAGE, 64, "bad option, value or environment variable")                                                  \
+  X(NO_DAEMON, 69, "no rdzvd could be reached at the endpoint, or its name is unknown")                      \
+  X(INTERNAL, 70, "a bug in rdzv")                                                                           \
+  X(SYSTEM, 71, "this machine refused something: fork, memory, a port, a log file")                          \
+  X(REFUSED, 72, "the daemon refused this node: settings that differ, a duplicate node rank")                \
+  X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout")                                          \
+  X(FENCED, 74, "this node was silent past its lease and killed its workers")                                \
+  X(PREEMPTED, 75, "this node was told to leave by a signal: requeue me")                                    \
+  X(DAEMON_LOST, 76, "the daemon went away and did not return: requeue me")                                  \
+  X(STOPPED, 77, "an operator stopped the job")                                                              \
   X(NODE_LOST, 78, "a node was lost and the job could not go on without it")
 
 #define X(name, code, help) EXIT_CODE_##name = (code),

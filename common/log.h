@@ -13,7 +13,8 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-typedef void (*log_sink_fn)(void *ctx, enum log_level level, const char *line); /* line: no newline, valid in the call */
+typedef void (*log_sink_fn)(void *ctx, enum log_level level,
+                            const char *line); /* line: no newline, valid in the call */
 
 /* Default sink: one write(2) to stderr per line: "<program>: <line>\n". With log_init(program, ..). */
 void log_init(const char *program, enum log_level max_level);

@@ -28,31 +28,35 @@ enum opt_type {
   OPT_CUSTOM,   /* parsed by the row's `parse` into offset */
 };
 
-enum { OPT_STRINGS_MAX = 16 };
+enum { OPT_STRINGS_MAX = 16, OPT_STRINGS_TEXT_MAX = 1024 };
 struct opt_strings {
   int n;
-  const char *v[OPT_STRINGS_MAX];
+  const char *v[OPT_STRINGS_MAX];  /* into argv, or into `text`: do not copy the struct */
+  char text[OPT_STRINGS_TEXT_MAX]; /* the pieces of a list that was separated by commas */
 };
 
 struct opt {
-  const char *name; /* "last-call"; a row with name NULL and `group` set is a heading; all zero ends the table */
-  const char *alias; /* second name, not shown first in help; or NULL */
+  const char
+      *name; /* "last-call"; a row with name NULL and `group` set is a heading; all zero ends the table */
+  const char
+      *alias; /* second name, or NULL; a single letter is a short option: "q" is -q (and no variable) */
   enum opt_type type;
-  size_t offset;      /* of the field in the target struct */
-  const char *def;    /* default in the syntax of the command line, or NULL: the field is left as it is */
-  double min, max;    /* both 0: no bounds (INT, FLOAT, DURATION in ms) */
-  const char *label;  /* argument in the help: "MIN:MAX" */
-  const char *group;  /* heading in the help; only for heading rows */
-  const char *help;   /* a sentence or two; wrapped by opts_help */
-  int (*parse)(const char *text, void *field, struct err *e); /* OPT_CUSTOM: sentence without the option's name */
+  size_t offset;     /* of the field in the target struct */
+  const char *def;   /* default in the syntax of the command line, or NULL: the field is left as it is */
+  double min, max;   /* INT, SIZE, FLOAT, DURATION (ms). Both 0: no bounds; max < min: only the lower one */
+  const char *label; /* argument in the help: "MIN:MAX"; NULL: one that fits the type */
+  const char *group; /* heading in the help; only for heading rows */
+  const char *help;  /* a sentence or two; wrapped by opts_help */
+  int (*parse)(const char *text, void *field,
+               struct err *e); /* OPT_CUSTOM: sentence without the option's name */
 };
 
 struct opts_spec {
-  const char *program;     /* "rdzv-agent" */
-  const char *usage;       /* usage lines, printed first in the help; without "usage:" */
-  const char *intro;       /* a paragraph behind the usage, or NULL */
-  const char *outro;       /* examples, exit codes: printed as is at the end, or NULL */
-  const char *env_prefix;  /* "RDZV_AGENT_", or NULL: no environment */
+  const char *program;           /* "rdzv-agent" */
+  const char *usage;             /* usage lines, printed first in the help; without "usage:" */
+  const char *intro;             /* a paragraph behind the usage, or NULL */
+  const char *outro;             /* examples, exit codes: printed as is at the end, or NULL */
+  const char *env_prefix;        /* "RDZV_AGENT_", or NULL: no environment */
   const char *const *ignore_env; /* names with that prefix that are not options; NULL-terminated, or NULL */
   const struct opt *table;
 };
@@ -60,14 +64,19 @@ struct opts_spec {
 /* Fills `target` from defaults, then `env` ("NAME=value", NULL-terminated, may be NULL), then argv[1..argc). Parsing stops at
  * "--" or at the first word that is no option. *rest: index in argv of the first word behind (after "--"); *dashes: whether "--" was there. 0, or
  * -EINVAL and a sentence that names the option or variable, its value and what is allowed. */
-int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
-               bool *dashes, struct err *e);
-/* Appends the help, wrapped to `width` columns: usage, groups, one entry per option with default and variable. */
+int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
+               int *rest, bool *dashes, struct err *e);
+/* Appends the help, wrapped to `width` columns: usage, groups, one entry per option with default and other name; how
+ * variables are named is told once, at the end. */
 void opts_help(const struct opts_spec *spec, int width, struct buf *out);
 /* Where the option's value came from, for messages: true if it was set by command line or environment. */
-bool opts_given(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name);
+bool opts_given(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                const char *name);
 
+/* One value as the types above read it; the sentence is without the value. */
 int parse_duration_ms(const char *text, int64_t *ms, struct err *e);
+int parse_size(const char *text, int64_t *bytes, struct err *e);
 int parse_int(const char *text, int64_t min, int64_t max, int64_t *value, struct err *e);
+int parse_bool(const char *text, bool *value, struct err *e);
 
 #endif
