@@ -8,6 +8,7 @@
 #define EXIT_CODE_LIST(X)                                                                                    \
   X(OK, 0, "the job is done")                                                                                \
   X(USAGE, 64, "bad option, value or environment variable")                                                  \
+  X(PORT_TAKEN, 68, "rdzvd --exit-when-idle: the port is taken, somebody else was faster")                   \
   X(NO_DAEMON, 69, "no rdzvd could be reached at the endpoint, or its name is unknown")                      \
   X(INTERNAL, 70, "a bug in rdzv")                                                                           \
   X(SYSTEM, 71, "this machine refused something: fork, memory, a port, a log file")                          \
