@@ -30,6 +30,7 @@ int guard_start(struct guard *g, struct err *e);
 
 struct guard_spawn {
   uint32_t round, local_rank;
+  uint32_t count; /* workers of this round here: only when so many were spawned and have exited does GUARD_CLEAR come by itself */
   const char *const *argv; /* NULL-terminated; argv[0] is looked up in PATH of the environment below if it has no slash */
   const char *const *env;  /* NULL-terminated "NAME=value" */
   int out, err;            /* the worker's stdout and stderr: passed on, the caller closes its own copies; stdin is inherited from the agent */

@@ -12,6 +12,8 @@
  * PROGRESS                         ->      (no answer)
  * EXCHANGE {key, size, value}      ->
  *                                  <-      EXCHANGED {key, total, offset, part}, as many as it takes; or REFUSED
+ * WHO {key}                        ->      (its time is up: who is missing?)
+ *                                  <-      REFUSED {-ETIMEDOUT, key, text}
  *                                  <-      REQUEST {bits}, whenever it changes
  * DONE                             ->      (no answer)
  */
@@ -21,7 +23,7 @@
 
 enum { SDK_MAGIC = 0x5a445652, SDK_VERSION = 1, SDK_RECORD_MAX = 32768, SDK_PART_MAX = SDK_RECORD_MAX - 1024 };
 
-enum sdk_type { SDK_HELLO = 1, SDK_WELCOME, SDK_REFUSED, SDK_PROGRESS, SDK_EXCHANGE, SDK_EXCHANGED, SDK_REQUEST, SDK_DONE };
+enum sdk_type { SDK_HELLO = 1, SDK_WELCOME, SDK_REFUSED, SDK_PROGRESS, SDK_EXCHANGE, SDK_EXCHANGED, SDK_REQUEST, SDK_DONE, SDK_WHO };
 
 struct sdk_head {
   uint32_t magic;
@@ -79,6 +81,25 @@ struct sdk_request {
 
 struct sdk_done {
   struct sdk_head head;
+};
+
+struct sdk_who {
+  struct sdk_head head;
+  char key[RDZV_KEY_MAX + 1];
+};
+
+/* Room for any record, aligned. */
+union sdk_record {
+  struct sdk_head head;
+  struct sdk_hello hello;
+  struct sdk_welcome welcome;
+  struct sdk_refused refused;
+  struct sdk_progress progress;
+  struct sdk_exchange exchange;
+  struct sdk_exchanged exchanged;
+  struct sdk_request request;
+  struct sdk_who who;
+  uint8_t bytes[SDK_RECORD_MAX];
 };
 
 #endif

@@ -1,0 +1,458 @@
+/* librdzv, the worker's side: records over one SOCK_SEQPACKET socket to the agent that started us.
+ *
+ * Nothing but libc, and nothing of the rest of the project but rdzv.h and wire.h, so that this file can be dropped into
+ * any program. No thread, no signal, no timer: a caller who never calls costs nothing and is never interrupted.
+ *
+ * The socket never blocks. Who must wait (init, exchange) polls it against a deadline; everything that arrives in
+ * between goes through one function, receive(), which keeps what concerns the whole context (the bits of REQUEST, the
+ * loss of the agent) and hands back the record for the one who waits. So a request to stop is seen in the middle of an
+ * exchange, and the late parts of an exchange that has timed out are dropped by their key.
+ *
+ * Progress is told at most every 20 ms, the first and the last step at once: a training step may take microseconds, and
+ * nobody reads faster than that. What was held back is sent by whichever call comes next after that time, at the latest by
+ * rdzv_done or rdzv_finish.
+ *
+ * The agent is believed as far as its records are whole: sizes are checked and text is terminated here, because an
+ * error of the agent must not become a crash of the training. */
+
+#include "agent/sdk/rdzv.h"
+#include "agent/sdk/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+  TEXT_MAX = 512,
+  PROGRESS_EVERY_MS = 20,
+  WHO_MS = 250,   /* how long a timed-out exchange waits for the names of those who are missing */
+  DONE_MS = 1000, /* how long the last words may wait for room in the socket */
+};
+
+struct rdzv {
+  int fd; /* -1: alone, or the agent is lost */
+  bool alone;
+  struct sdk_welcome is;
+  unsigned requested;
+  char keys[RDZV_EXCHANGES_MAX][RDZV_KEY_MAX + 1];
+  unsigned n_keys;
+  struct sdk_progress progress;
+  bool progress_held;
+  uint64_t progress_sent_ms;
+  int lost_code; /* fd -1 and not alone: why, as the agent said, else 0 */
+  char lost_text[sizeof(((struct sdk_refused *)0)->text)];
+  char text[TEXT_MAX];
+  union sdk_record record; /* the last one received */
+};
+
+static _Thread_local char init_text[TEXT_MAX];
+
+static int fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int fail(struct rdzv *r, int code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(r->text, sizeof(r->text), fmt, ap);
+  va_end(ap);
+  return code;
+}
+
+static uint64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static uint64_t deadline_in(int timeout_ms) {
+  return now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
+}
+
+/* 0 when `events` are there, -ETIMEDOUT. */
+static int wait_for(int fd, short events, uint64_t deadline) {
+  for (;;) {
+    uint64_t now = now_ms(), left = deadline > now ? deadline - now : 0;
+    struct pollfd p = {.fd = fd, .events = events};
+    int n = poll(&p, 1, left > 1000000 ? 1000000 : (int)left);
+    if (n > 0) return 0;
+    if (n == 0 && left == 0) return -ETIMEDOUT;
+    if (n < 0 && errno != EINTR) return -errno;
+  }
+}
+
+static struct sdk_head head_of(uint16_t type) {
+  return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
+}
+
+/* The record at hand: is it a REFUSED, whole and terminated? */
+static struct sdk_refused *as_refused(struct rdzv *r, size_t size) {
+  struct sdk_refused *f = &r->record.refused;
+  if (size != sizeof(*f) || f->head.type != SDK_REFUSED || f->head.magic != SDK_MAGIC) return NULL;
+  f->key[sizeof(f->key) - 1] = f->text[sizeof(f->text) - 1] = '\0';
+  if (f->code >= 0) f->code = -EPROTO;
+  return f;
+}
+
+static ssize_t receive_raw(struct rdzv *r) {
+  ssize_t n;
+  do n = recv(r->fd, &r->record, sizeof(r->record), MSG_DONTWAIT);
+  while (n < 0 && errno == EINTR);
+  return n;
+}
+
+/* The connection ends. What the agent said last may still be in the socket: the reason is among it. */
+static int lose(struct rdzv *r) {
+  ssize_t n;
+  while (r->fd >= 0 && !r->lost_code && (n = receive_raw(r)) > 0) {
+    const struct sdk_refused *f = as_refused(r, (size_t)n);
+    if (!f || f->key[0]) continue;
+    r->lost_code = f->code;
+    memcpy(r->lost_text, f->text, sizeof(r->lost_text));
+  }
+  if (r->fd >= 0) close(r->fd);
+  r->fd = -1;
+  return r->lost_code ? r->lost_code : -EPIPE;
+}
+
+/* The sentence for a lost agent; returns the code. */
+static int lost(struct rdzv *r, const char *what) {
+  if (!r->lost_code) return fail(r, -EPIPE, "%s: the agent is gone", what);
+  return fail(r, r->lost_code, "%s: %s", what, r->lost_text);
+}
+
+/* Sends one record; waits for room until the deadline (0: not at all, -EAGAIN). Other errors: the agent is lost. */
+static int send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline) {
+  for (;;) {
+    if (r->fd < 0) return lose(r);
+    if (send(r->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != ENOBUFS) return lose(r);
+    if (deadline == 0) return -EAGAIN;
+    if (wait_for(r->fd, POLLOUT, deadline)) return -ETIMEDOUT;
+  }
+}
+
+/* One record into r->record if one is there. Returns its type, 0: none now, negative: the agent is lost. *size: of the
+ * record. What concerns the whole context is dealt with here. */
+static int receive(struct rdzv *r, size_t *size) {
+  if (r->fd < 0) return lose(r);
+  ssize_t n = receive_raw(r);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+  if (n <= 0) return lose(r);
+  struct sdk_head head = {0};
+  if ((size_t)n >= sizeof(head)) head = r->record.head;
+  const struct sdk_refused *f = as_refused(r, (size_t)n);
+  if (f && !f->key[0]) {
+    r->lost_code = f->code;
+    memcpy(r->lost_text, f->text, sizeof(r->lost_text));
+    return lose(r);
+  }
+  if (head.magic != SDK_MAGIC || head.version != SDK_VERSION || head.type == 0) {
+    r->lost_code = -EPROTO;
+    snprintf(r->lost_text, sizeof(r->lost_text),
+             "the agent speaks another version of the protocol than this librdzv");
+    return lose(r);
+  }
+  *size = (size_t)n;
+  if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) r->requested = r->record.request.bits;
+  return head.type;
+}
+
+/* Waits for the next record of any type. */
+static int await(struct rdzv *r, size_t *size, uint64_t deadline) {
+  for (;;) {
+    int type = receive(r, size);
+    if (type != 0) return type;
+    int rc = wait_for(r->fd, POLLIN, deadline);
+    if (rc) return rc;
+  }
+}
+
+/* ------------------------------------------------------------------ init */
+
+static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
+  const char *text = getenv(name);
+  char *end = NULL;
+  errno = 0;
+  unsigned long v = text ? strtoul(text, &end, 10) : 0;
+  if (!text || text[0] < '0' || text[0] > '9' || *end || errno || v > UINT32_MAX)
+    return fail(r, -EINVAL,
+                "RDZV_AGENT_SOCKET is set, but %s is %s%s%s: start this program through rdzv-agent, or unset "
+                "RDZV_AGENT_SOCKET",
+                name, text ? "\"" : "", text ? text : "not", text ? "\", which is no number" : "");
+  *value = (uint32_t)v;
+  return 0;
+}
+
+static int socket_address(struct rdzv *r, const char *name, struct sockaddr_un *addr, socklen_t *len) {
+  size_t n = strlen(name);
+  if (n < 2 || n >= sizeof(addr->sun_path))
+    return fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed", name,
+                sizeof(addr->sun_path) - 1);
+  memset(addr, 0, sizeof(*addr));
+  addr->sun_family = AF_UNIX;
+  memcpy(addr->sun_path, name, n);
+  *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@'));
+  if (name[0] == '@') addr->sun_path[0] = '\0';
+  return 0;
+}
+
+static int connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
+  struct sockaddr_un addr;
+  socklen_t len = 0;
+  int rc = socket_address(r, name, &addr, &len);
+  if (rc) return rc;
+  r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (r->fd < 0) return fail(r, -errno, "no socket for the agent: %s", strerror(errno));
+  while (connect(r->fd, (struct sockaddr *)&addr, len) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) /* EAGAIN: more workers at its door than it lets wait */
+      return fail(r, -errno, "no agent answers at RDZV_AGENT_SOCKET=%s: %s", name, strerror(errno));
+    if (now_ms() >= deadline)
+      return fail(r, -ETIMEDOUT, "the agent at %s does not take connections in time", name);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+  return 0;
+}
+
+static int take_welcome(struct rdzv *r, size_t size) {
+  if (size != sizeof(r->is))
+    return fail(r, -EPROTO,
+                "the agent's answer has %zu bytes, expected %zu: agent and librdzv are of different versions",
+                size, sizeof(r->is));
+  r->is = r->record.welcome;
+  r->is.run_id[sizeof(r->is.run_id) - 1] = r->is.incarnation[sizeof(r->is.incarnation) - 1] = '\0';
+  r->is.head_addr[sizeof(r->is.head_addr) - 1] = r->is.node_addr[sizeof(r->is.node_addr) - 1] = '\0';
+  r->requested = r->is.requested;
+  if (r->is.rank >= r->is.world_size || r->is.world_size > INT32_MAX)
+    return fail(r, -EPROTO, "the agent says rank %u of %u", r->is.rank, r->is.world_size);
+  return 0;
+}
+
+static int say_hello(struct rdzv *r, uint64_t deadline) {
+  struct sdk_hello hello = {.head = head_of(SDK_HELLO)};
+  int rc = parse_env_u32(r, "RDZV_ROUND", &hello.round);
+  if (!rc) rc = parse_env_u32(r, "LOCAL_RANK", &hello.local_rank);
+  if (rc) return rc;
+  /* Whether the send fails is not asked: an agent that refuses may have closed already, and its sentence is there. */
+  send(r->fd, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
+  for (;;) {
+    size_t size;
+    int type = await(r, &size, deadline);
+    if (type == -ETIMEDOUT) return fail(r, -ETIMEDOUT, "the agent did not answer in time");
+    if (type < 0) return lost(r, "hello to the agent");
+    if (type == SDK_WELCOME) return take_welcome(r, size);
+  }
+}
+
+static void be_alone(struct rdzv *r) {
+  r->alone = true;
+  r->is.world_size = r->is.local_world_size = r->is.node_count = 1;
+  snprintf(r->is.head_addr, sizeof(r->is.head_addr), "127.0.0.1");
+  snprintf(r->is.node_addr, sizeof(r->is.node_addr), "127.0.0.1");
+}
+
+int rdzv_init(struct rdzv **out, int timeout_ms) {
+  const char *name = getenv("RDZV_AGENT_SOCKET");
+  struct rdzv *r = calloc(1, sizeof(*r));
+  if (!r) return snprintf(init_text, sizeof(init_text), "out of memory"), -ENOMEM;
+  r->fd = -1;
+  int rc = 0;
+  if (!name || !*name) {
+    be_alone(r);
+  } else {
+    uint64_t deadline = deadline_in(timeout_ms);
+    rc = connect_agent(r, name, deadline);
+    if (!rc) rc = say_hello(r, deadline);
+  }
+  if (!rc) return *out = r, 0;
+  memcpy(init_text, r->text, sizeof(init_text));
+  rdzv_finish(r);
+  return rc;
+}
+
+static void flush_progress(struct rdzv *r, uint64_t deadline) {
+  if (!r->progress_held) return;
+  if (send_record(r, &r->progress, sizeof(r->progress), deadline) == 0) r->progress_held = false;
+}
+
+void rdzv_finish(struct rdzv *r) {
+  if (!r) return;
+  flush_progress(r, 0);
+  if (r->fd >= 0) close(r->fd);
+  free(r);
+}
+
+const char *rdzv_error(const struct rdzv *r) {
+  return r ? r->text : init_text;
+}
+
+/* -------------------------------------------------------------- who am I */
+
+int rdzv_rank(const struct rdzv *r) {
+  return (int)r->is.rank;
+}
+int rdzv_world_size(const struct rdzv *r) {
+  return (int)r->is.world_size;
+}
+int rdzv_local_rank(const struct rdzv *r) {
+  return (int)r->is.local_rank;
+}
+int rdzv_local_world_size(const struct rdzv *r) {
+  return (int)r->is.local_world_size;
+}
+int rdzv_node_rank(const struct rdzv *r) {
+  return (int)r->is.node_rank;
+}
+int rdzv_node_count(const struct rdzv *r) {
+  return (int)r->is.node_count;
+}
+uint32_t rdzv_round(const struct rdzv *r) {
+  return r->is.round;
+}
+uint32_t rdzv_restart_count(const struct rdzv *r) {
+  return r->is.restart_count;
+}
+const char *rdzv_run_id(const struct rdzv *r) {
+  return r->is.run_id;
+}
+const char *rdzv_incarnation(const struct rdzv *r) {
+  return r->is.incarnation;
+}
+const char *rdzv_head_addr(const struct rdzv *r) {
+  return r->is.head_addr;
+}
+const char *rdzv_node_addr(const struct rdzv *r) {
+  return r->is.node_addr;
+}
+bool rdzv_alone(const struct rdzv *r) {
+  return r->alone;
+}
+
+/* ------------------------------------------------- progress and requests */
+
+int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second) {
+  if (r->alone) return 0;
+  if (r->fd < 0) return lost(r, "progress");
+  r->progress = (struct sdk_progress){.head = head_of(SDK_PROGRESS),
+                                      .step = step,
+                                      .of = of,
+                                      .loss = loss,
+                                      .samples_per_second = samples_per_second};
+  r->progress_held = true;
+  uint64_t now = now_ms();
+  if (r->progress_sent_ms && step != of && now - r->progress_sent_ms < PROGRESS_EVERY_MS) return 0;
+  r->progress_sent_ms = now;
+  flush_progress(r, 0); /* no room: the agent has enough to read, a later one will do */
+  return r->fd < 0 ? lost(r, "progress") : 0;
+}
+
+unsigned rdzv_requested(struct rdzv *r) {
+  if (r->alone) return 0;
+  if (r->progress_held && now_ms() - r->progress_sent_ms >= PROGRESS_EVERY_MS) flush_progress(r, 0);
+  size_t size;
+  int type;
+  do type = receive(r, &size);
+  while (type > 0);
+  return type < 0 ? r->requested | RDZV_STOP : r->requested;
+}
+
+/* -------------------------------------------------------------- exchange */
+
+static int claim_key(struct rdzv *r, const char *key, size_t size) {
+  size_t n = key ? strlen(key) : 0;
+  if (n < 1 || n > RDZV_KEY_MAX)
+    return fail(r, -EINVAL, "exchange: a key has 1 to %d bytes, this one has %zu", RDZV_KEY_MAX, n);
+  if (size < 1 || size > RDZV_VALUE_MAX)
+    return fail(r, -EINVAL, "exchange \"%s\": a value has 1 to %d bytes, this one has %zu", key,
+                RDZV_VALUE_MAX, size);
+  for (unsigned i = 0; i < r->n_keys; i++)
+    if (strcmp(r->keys[i], key) == 0)
+      return fail(r, -EINVAL,
+                  "exchange \"%s\": this rank has used the key already; each call needs a key of its own",
+                  key);
+  if (r->n_keys == RDZV_EXCHANGES_MAX)
+    return fail(r, -EINVAL, "exchange \"%s\": a round has at most %d keys", key, RDZV_EXCHANGES_MAX);
+  memcpy(r->keys[r->n_keys++], key, n + 1);
+  return 0;
+}
+
+/* The record at hand is an EXCHANGED. 1: it belongs to key and was copied; 0: another's; negative: nonsense. */
+static int take_part(struct rdzv *r, size_t size, const char *key, uint8_t *all, size_t total, size_t *have) {
+  const struct sdk_exchanged *x = &r->record.exchanged;
+  if (size < sizeof(*x) || size != sizeof(*x) + x->length || !memchr(x->key, '\0', sizeof(x->key)))
+    return fail(r, -EPROTO, "exchange \"%s\": the agent sent a damaged record", key);
+  if (strcmp(x->key, key) != 0) return 0;
+  if (x->total != total || x->offset != *have || x->length > total - *have)
+    return fail(r, -EPROTO,
+                "exchange \"%s\": the agent sent %u bytes in all at offset %u, expected %zu at %zu", key,
+                x->total, x->offset, total, *have);
+  memcpy(all + *have, x->part, x->length);
+  *have += x->length;
+  return 1;
+}
+
+static int collect(struct rdzv *r, const char *key, uint8_t *all, size_t total, size_t *have,
+                   uint64_t deadline) {
+  while (*have < total) {
+    size_t size;
+    int type = await(r, &size, deadline);
+    if (type == -ETIMEDOUT) return type;
+    if (type < 0) return lost(r, "exchange");
+    const struct sdk_refused *f = as_refused(r, size);
+    if (f && strcmp(f->key, key) == 0) return fail(r, f->code, "exchange \"%s\": %s", key, f->text);
+    int rc = type == SDK_EXCHANGED ? take_part(r, size, key, all, total, have) : 0;
+    if (rc < 0) return rc;
+  }
+  return 0;
+}
+
+/* The time is up. The agent is asked for names, for a moment; if the values come instead, they are as good. */
+static int ask_who(struct rdzv *r, const char *key, uint8_t *all, size_t total, size_t *have) {
+  struct sdk_who who = {.head = head_of(SDK_WHO)};
+  snprintf(who.key, sizeof(who.key), "%s", key);
+  if (send_record(r, &who, sizeof(who), 0)) return -ETIMEDOUT;
+  return collect(r, key, all, total, have, deadline_in(WHO_MS));
+}
+
+int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all, int timeout_ms) {
+  int rc = claim_key(r, key, size);
+  if (rc) return rc;
+  if (r->alone) return memcpy(all, mine, size), 0;
+  uint64_t deadline = deadline_in(timeout_ms);
+  struct sdk_exchange x = {.head = head_of(SDK_EXCHANGE), .size = (uint32_t)size};
+  snprintf(x.key, sizeof(x.key), "%s", key);
+  memcpy(x.value, mine, size);
+  rc = send_record(r, &x, sizeof(x), deadline);
+  if (rc == -ETIMEDOUT)
+    return fail(r, rc, "exchange \"%s\": the agent did not read within %d ms", key, timeout_ms);
+  if (rc) return lost(r, "exchange");
+  size_t have = 0, total = size * r->is.world_size;
+  rc = collect(r, key, all, total, &have, deadline);
+  if (rc != -ETIMEDOUT) return rc;
+  fail(r, rc, "exchange \"%s\": not all ranks came within %d ms", key, timeout_ms);
+  return ask_who(r, key, all, total, &have);
+}
+
+int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms) {
+  uint8_t mine = 1, *all = malloc(r->is.world_size);
+  if (!all) return fail(r, -ENOMEM, "barrier \"%s\": out of memory", key ? key : "");
+  int rc = rdzv_exchange(r, key, &mine, 1, all, timeout_ms);
+  free(all);
+  return rc;
+}
+
+int rdzv_done(struct rdzv *r) {
+  if (r->alone) return 0;
+  uint64_t deadline = deadline_in(DONE_MS);
+  flush_progress(r, deadline);
+  struct sdk_done done = {.head = head_of(SDK_DONE)};
+  int rc = send_record(r, &done, sizeof(done), deadline);
+  if (rc == -ETIMEDOUT) return fail(r, rc, "done: the agent does not read");
+  return rc ? lost(r, "done") : 0;
+}
