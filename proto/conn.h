@@ -24,6 +24,8 @@ struct conn;
 struct conn_callbacks {
   /* m is valid in the call. */
   void (*on_msg)(struct conn *c, struct msg *m);
+  /* Server side: the peer's preface has come, so it is native: CHALLENGE may be sent. Before any on_msg. NULL: nothing. */
+  void (*on_native)(struct conn *c);
   /* Bytes that came first when they are no native preface (server side). Return true when the owner takes over the stream (data is what was read so far);
    * false: the connection is closed. NULL: closed. */
   bool (*on_foreign)(struct conn *c, enum frame_protocol p, const char *data, size_t len);
