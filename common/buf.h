@@ -34,6 +34,9 @@ const char *buf_text(const struct buf *b); /* "" when empty */
  * where s goes on. For everything that came from a peer and is shown to a person. */
 void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max);
 
+/* Bytes of the well-formed UTF-8 character at s[0..n), n > 0, and its code point; 0 where there is none. */
+size_t utf8_char(const unsigned char *s, size_t n, uint32_t *cp);
+
 /* Little-endian integers at any address. */
 uint16_t le16_get(const void *p);
 uint32_t le32_get(const void *p);
