@@ -1,0 +1,78 @@
+"""clang-tidy over every C file of ours that a build compiles: `tidy.py -p BUILD [-j N]`. Exit status 1 on any finding.
+
+A file that was clean is not checked again until its preprocessed text, its flags or .clang-tidy change: BUILD/tidy-clean keeps the hashes. So
+a developer waits seconds, and a fresh clone checks everything.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def fingerprint(entry, base):
+    """Hash of all that clang-tidy will see of this file, or None where it cannot be preprocessed (clang-tidy says why)."""
+    args = [a for a in shlex.split(entry["command"]) if a != "-c"]
+    for flag in ("-o", "-MF", "-MQ", "-MT"):
+        while flag in args:
+            at = args.index(flag)
+            del args[at:at + 2]
+    args = [a for a in args if a not in ("-MD", "-MMD")]
+    text = subprocess.run(args + ["-E", "-P"], cwd=entry["directory"], capture_output=True)
+    if text.returncode:
+        return None
+    # A comment may hold NOLINT, which preprocessing drops.
+    with open(os.path.join(entry["directory"], entry["file"]), "rb") as f:
+        return hashlib.sha256(base + entry["command"].encode() + text.stdout + f.read()).hexdigest()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-p", dest="build", required=True)
+    parser.add_argument("-j", dest="jobs", type=int, default=2)
+    options = parser.parse_args()
+    with open(os.path.join(options.build, "compile_commands.json")) as f:
+        entries = {}
+        for entry in json.load(f):
+            path = os.path.realpath(os.path.join(entry["directory"], entry["file"]))
+            inside = path.startswith(TOP + os.sep) and not path.startswith(os.path.realpath(options.build) + os.sep)
+            if inside and path.endswith(".c"):
+                entries.setdefault(path, entry)
+    with open(os.path.join(TOP, ".clang-tidy"), "rb") as f:
+        base = f.read() + subprocess.run(["clang-tidy", "--version"], capture_output=True).stdout
+    clean_path = os.path.join(options.build, "tidy-clean")
+    try:
+        with open(clean_path) as f:
+            clean = set(f.read().split())
+    except FileNotFoundError:
+        clean = set()
+
+    def check(path):
+        print_hash = fingerprint(entries[path], base)
+        if print_hash in clean:
+            return path, print_hash, 0, ""
+        run = subprocess.run(["clang-tidy", "--quiet", "-p", options.build, path], capture_output=True, text=True)
+        return path, print_hash, run.returncode, run.stdout + (run.stderr if run.returncode else "")
+
+    bad, hashes = 0, []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for path, print_hash, code, output in pool.map(check, sorted(entries)):
+            if code:
+                bad += 1
+                print(output.replace(options.build + os.sep + "../../../", ""))
+            elif print_hash:
+                hashes.append(print_hash)
+    with open(clean_path, "w") as f:
+        f.write("\n".join(hashes))
+    print(f"{len(entries)} files, {bad} with findings")
+    return 1 if bad or not entries else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
