@@ -64,7 +64,8 @@ static size_t append(char text[ERR_TEXT_MAX], size_t len, const char *s) {
   return ERR_TEXT_MAX - 1; /* full, whatever the length: nothing more is appended */
 }
 
-static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len, const char *fmt, va_list ap) {
+__attribute__((format(printf, 3, 0))) static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len,
+                                                               const char *fmt, va_list ap) {
   char part[ERR_TEXT_MAX + 1]; /* one more than fits, so that append() sees what was cut here */
   vsnprintf(part, sizeof(part), fmt, ap);
   return append(text, len, part);

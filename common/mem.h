@@ -14,6 +14,6 @@ char *xstrdup(const char *s); /* xstrdup(NULL) is NULL */
 char *xstrndup(const char *s, size_t max);
 void *xmemdup(const void *data, size_t size); /* a NUL is added behind the copy */
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-char *xvasprintf(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
+char *xvasprintf(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0), nonnull(1)));
 
 #endif
