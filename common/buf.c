@@ -70,8 +70,9 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap) {
   va_list again;
   va_copy(again, ap);
   char *end = buf_reserve(b, 80);
-  int n = vsnprintf(end, 81, fmt, ap);
-  if (n > 80) {
+  size_t room = b->cap - b->len;
+  int n = vsnprintf(end, room, fmt, ap);
+  if (n >= 0 && (size_t)n >= room) {
     end = buf_reserve(b, (size_t)n);
     n = vsnprintf(end, (size_t)n + 1, fmt, again);
   }
@@ -101,9 +102,8 @@ const char *buf_text(const struct buf *b) {
   return b->data ? b->data : "";
 }
 
-/* Bytes of the well-formed UTF-8 character at s (RFC 3629: no overlong forms, no surrogates), and its code point; 0
- * where there is none. */
-static size_t utf8_char(const unsigned char *s, size_t n, uint32_t *cp) {
+/* As RFC 3629 has it: no overlong forms, no surrogates. */
+size_t utf8_char(const unsigned char *s, size_t n, uint32_t *cp) {
   static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   size_t len = s[0] < 0x80 ? 1 : s[0] < 0xC0 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : s[0] < 0xF8 ? 4 : 0;
   if (len == 0 || len > n) return 0;

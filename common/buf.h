@@ -26,13 +26,17 @@ void buf_append(struct buf *b, const void *data, size_t n);
 void buf_puts(struct buf *b, const char *s);
 void buf_putc(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void buf_vprintf(struct buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0), nonnull(2)));
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
+    __attribute__((format(printf, 2, 0), nonnull(2)));
 void buf_consume(struct buf *b, size_t n); /* drops n <= len bytes from the front */
 char *buf_steal(struct buf *b);            /* the caller owns the NUL-terminated bytes; the buffer is empty */
 const char *buf_text(const struct buf *b); /* "" when empty */
 /* Appends s with control characters, quotes and non-UTF-8 bytes as \n, \", \x1b; at most `max` bytes of s, then "..."
  * where s goes on. For everything that came from a peer and is shown to a person. */
 void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max);
+
+/* Bytes of the well-formed UTF-8 character at s[0..n), n > 0, and its code point; 0 where there is none. */
+size_t utf8_char(const unsigned char *s, size_t n, uint32_t *cp);
 
 /* Little-endian integers at any address. */
 uint16_t le16_get(const void *p);

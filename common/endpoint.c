@@ -5,8 +5,8 @@
  *
  * The colon is the difficulty: "a:1" is a host with a port, "::1" is an address without. The rule: brackets hold an
  * IPv6 address and a port may follow; without brackets one colon parts host and port, and two or more make the
- * whole text an IPv6 address. So "::1:29400" is an address (of which a person is told, when it fails, what was
- * looked for) and "fe80:1" is host "fe80", port 1, as for every other program.
+ * whole text an IPv6 address. So "::1:2940" is an address and no port, "::1:29400" is neither and answered with the
+ * brackets, and "fe80:1" is host "fe80", port 1, as for every other program.
  *
  * A name is checked by its letters only: what no resolver can ever know ("node 1", "tcp://node1") is refused here,
  * where the sentence can say why. Digits and dots that are no IPv4 address are refused too: "10.0.1" would be

@@ -61,7 +61,7 @@ static size_t append(char text[ERR_TEXT_MAX], size_t len, const char *s) {
   size_t cut = ERR_TEXT_MAX - 1 - 3;
   while (cut > 0 && ((unsigned char)text[cut] & 0xC0) == 0x80) cut--;
   memcpy(text + cut, "...", 4);
-  return ERR_TEXT_MAX - 1; /* full, whatever the length: nothing more is appended */
+  return ERR_TEXT_MAX - 1; /* full, even where the cut fell earlier: nothing more is shown */
 }
 
 __attribute__((format(printf, 3, 0))) static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len,
@@ -96,8 +96,8 @@ int err_sys(struct err *e, int code, const char *fmt, ...) {
   va_start(ap, fmt);
   size_t len = append_fmt(text, 0, fmt, ap);
   va_end(ap);
-  len = len < ERR_TEXT_MAX - 1 ? append(text, len, ": ") : len;
-  if (len < ERR_TEXT_MAX - 1) append(text, len, code_text(code));
+  len = append(text, len, ": ");
+  append(text, len, code_text(code));
   store(e, code, text);
   return code;
 }
@@ -109,8 +109,8 @@ int err_wrap(struct err *e, const char *fmt, ...) {
   va_start(ap, fmt);
   size_t len = append_fmt(text, 0, fmt, ap);
   va_end(ap);
-  len = len < ERR_TEXT_MAX - 1 ? append(text, len, ": ") : len;
-  if (len < ERR_TEXT_MAX - 1) append(text, len, e->text);
+  len = append(text, len, ": ");
+  append(text, len, e->text);
   store(e, e->code ? e->code : -EINVAL, text);
   return e->code;
 }

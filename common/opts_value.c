@@ -47,10 +47,11 @@ int parse_int(const char *text, int64_t min, int64_t max, int64_t *value, struct
     *value = v;
     return 0;
   }
-  if (max == INT64_MAX && min == INT64_MIN) return err_set(e, -EINVAL, "the number is too large");
-  if (max == INT64_MAX && !(overflow && !negative))
-    return err_set(e, -EINVAL, "must be at least %" PRId64, min);
-  if (min == INT64_MIN || max == INT64_MAX) return err_set(e, -EINVAL, "must be at most %" PRId64, max);
+  bool below = overflow ? negative : v < min;
+  if (below && min == INT64_MIN) return err_set(e, -EINVAL, "the number is too small");
+  if (!below && max == INT64_MAX) return err_set(e, -EINVAL, "the number is too large");
+  if (max == INT64_MAX) return err_set(e, -EINVAL, "must be at least %" PRId64, min);
+  if (min == INT64_MIN) return err_set(e, -EINVAL, "must be at most %" PRId64, max);
   return err_set(e, -EINVAL, "must be from %" PRId64 " to %" PRId64, min, max);
 }
 
