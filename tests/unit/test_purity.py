@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Pure modules stay pure: no forbidden include, no forbidden symbol in their objects.
+
+usage: test_purity.py SOURCE_ROOT BUILD_ROOT
+
+A pure module is a function of (event, time). It may include the headers of other pure modules and of the C library's
+plain parts; clocks, sockets, processes, randomness and the environment come to it as data. Includes are followed through
+our own headers. Undefined symbols are read with nm from whatever objects of these sources the build directory holds.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+# The one list. A pattern is a source or a family of them (core.c, core_state.c); each must match at least one file.
+PURE = {
+    "common/err.c": (),
+    "common/buf.c": (),
+    "common/bytes.c": ("abort",),  # on a count that wraps
+    "common/map.c": (),
+    "common/opts*.c": (),
+    "common/json.c": ("abort",),  # on a value that only our own bug can build
+    "common/endpoint.c": (),
+    "common/exit_codes.c": (),
+    "common/mem.c": ("unistd.h", "write", "abort"),  # may say that memory is gone, and end
+    "proto/frame*.c": (),
+    "proto/msg*.c": (),
+    "proto/verdict*.c": (),
+    "daemon/core*.c": (),
+    "daemon/rdzv.c": (),
+    "daemon/rdzv_*.c": (),
+    "daemon/status*.c": (),
+    "agent/supervisor*.c": (),
+    "agent/env*.c": (),
+}
+# Patterns that need not match anything: parts into which a module may be split.
+OPTIONAL = {"daemon/rdzv_*.c"}
+# Layers of which this list asks nothing yet; a layer leaves it when its sources stand.
+UNFINISHED = {"proto", "daemon", "agent"}
+
+FORBIDDEN_INCLUDES = re.compile(
+    r"uv\.h|uv/.*|time\.h|unistd\.h|pthread\.h|threads\.h|signal\.h|fcntl\.h|poll\.h|spawn\.h|netdb\.h|ifaddrs\.h|dlfcn\.h"
+    r"|semaphore\.h|sched\.h|arpa/.*|net/.*|netinet/.*|linux/.*"
+    r"|sys/(socket|time|times|wait|un|epoll|select|mman|random|prctl|resource|stat|file|ioctl|signalfd|timerfd|eventfd)\.h"
+    r"|common/log\.h|proto/conn\.h|agent/(guard|relay|session)\.h"
+)
+FORBIDDEN_SYMBOLS = re.compile(
+    r"uv_\w+|clock(_\w+)?|time|gettimeofday|times|ftime|nanosleep|usleep|sleep|alarm|setitimer|timer_\w+"
+    r"|v?fork|_Fork|clone|exec[vl]\w*|posix_spawnp?|system|popen|wait|wait3|wait4|waitid|waitpid|kill|killpg|raise|signal|sigaction"
+    r"|socket|socketpair|connect|bind|listen|accept4?|send|sendto|sendmsg|recv|recvfrom|recvmsg|select|p?poll|epoll_\w+"
+    r"|getaddrinfo|gethostby\w+|gethostname|getifaddrs|inet_\w+"
+    r"|getenv|secure_getenv|setenv|putenv|unsetenv|environ|__environ"
+    r"|s?random|s?rand|rand_r|[dlm]rand48|getrandom|getentropy|arc4random\w*"
+    r"|open(64|at|at64)?|fopen(64)?|f?read|f?write|pread|pwrite|close|pipe2?|dup[23]?|unlink|rename|stdout|stderr|stdin"
+    r"|v?f?printf|__v?f?printf_chk|puts|putchar|perror|exit|_exit|_Exit|abort|pthread_\w+|dlopen|dlsym|log_\w+|get(p|pp|u)id"
+)
+
+
+def fail(errors):
+    for line in errors:
+        print("not pure:", line)
+    sys.exit(1 if errors else 0)
+
+
+def includes(path):
+    for m in re.finditer(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', path.read_text(), re.M):
+        yield m.group(1), m.group(2)
+
+
+def check_includes(root, source, allowed, errors):
+    """Follows our own headers, so that a forbidden one cannot come in through a friendly one."""
+    todo, seen = [(source, str(source.relative_to(root)))], set()
+    while todo:
+        path, chain = todo.pop()
+        for _, name in includes(path):
+            if FORBIDDEN_INCLUDES.fullmatch(name) and name not in allowed:
+                errors.append(f"{chain} includes {name}")
+            own = root / name
+            if own.is_file() and name not in seen:
+                seen.add(name)
+                todo.append((own, f"{chain} -> {name}"))
+
+
+def undefined_symbols(obj):
+    out = subprocess.run(["nm", "-u", "-P", str(obj)], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0].split("@")[0] for line in out.splitlines() if line.strip()}
+
+
+def objects_of(build, rel):
+    """meson names an object after its source: common/buf.c is buf.c.o below common/libNAME.a.p (or another target)."""
+    folder, name = str(pathlib.PurePath(rel).parent), pathlib.PurePath(rel).name
+    found = list((build / folder).glob(f"*.p/{name}.o"))
+    return found or list(build.glob(f"**/*.p/{rel.replace('/', '_')}.o"))
+
+
+def main():
+    root, build = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+    errors, n_objects, n_sources = [], 0, 0
+    for pattern, allowed in PURE.items():
+        sources = sorted(root.glob(pattern))
+        if not sources and pattern not in OPTIONAL and pattern.split("/")[0] not in UNFINISHED:
+            errors.append(f"{pattern} names no file: mend the list in {pathlib.Path(__file__).name}")
+        for source in sources:
+            rel = str(source.relative_to(root))
+            n_sources += 1
+            check_includes(root, source, allowed, errors)
+            objects = objects_of(build, rel)
+            if not objects:
+                errors.append(f"{rel} was built by nobody")
+            for obj in objects:
+                n_objects += 1
+                for symbol in sorted(undefined_symbols(obj)):
+                    if FORBIDDEN_SYMBOLS.fullmatch(symbol) and symbol not in allowed:
+                        errors.append(f"{rel} uses {symbol}()")
+    print(f"{n_sources} pure sources, {n_objects} objects looked at")
+    fail(errors)
+
+
+if __name__ == "__main__":
+    main()
