@@ -54,10 +54,9 @@ static void test_refused(void **state) {
 
 static void test_depth_is_bounded(void **state) {
   static char deep[200000];
-  size_t n = 0;
-  memcpy(deep, "{\"a\":", 5);
-  for (n = 5; n < sizeof(deep); n++) deep[n] = '[';
-  check_refused(deep, n, "line 1", "depth");
+  memset(deep, '[', sizeof(deep));
+  for (size_t i = 0; i < 5; i++) deep[i] = "{\"a\":"[i];
+  check_refused(deep, sizeof(deep), "line 1", "depth");
 }
 
 static void test_sentence_is_printable(void **state) {
