@@ -24,8 +24,6 @@ struct conn;
 struct conn_callbacks {
   /* m is valid in the call. */
   void (*on_msg)(struct conn *c, struct msg *m);
-  /* Server side: the peer's preface has come, so it is native: CHALLENGE may be sent. Before any on_msg. NULL: nothing. */
-  void (*on_native)(struct conn *c);
   /* Bytes that came first when they are no native preface (server side). Return true when the owner takes over the stream (data is what was read so far);
    * false: the connection is closed. NULL: closed. */
   bool (*on_foreign)(struct conn *c, enum frame_protocol p, const char *data, size_t len);
@@ -57,16 +55,20 @@ struct conn {
 };
 
 /* Before the stream is opened. `server`: expect the preface before frames; else it is sent by conn_start. */
-void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
-void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
+void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner,
+                   bool server);
+void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner,
+                    bool server);
 /* The stream is connected or accepted: options are set (TCP_NODELAY, TCP_USER_TIMEOUT = user_timeout_ms, keepalive), reading begins. */
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e);
 void conn_send(struct conn *c, const struct msg *m);
-void conn_send_bytes(struct conn *c, struct bytes *b); /* takes one reference; ignored (and dropped) when closing */
+void conn_send_bytes(struct conn *c,
+                     struct bytes *b);   /* takes one reference; ignored (and dropped) when closing */
 void conn_close(struct conn *c);         /* at once; idempotent */
 void conn_close_flushed(struct conn *c); /* after what is queued has left, or CONN_CLOSE_FLUSH_MS */
 void conn_set_user_timeout(struct conn *c, unsigned ms);
 /* Numeric addresses of both ends of a TCP connection, without scope; IPv4-mapped as IPv4. "" where there is none. */
-void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1], uint16_t *peer_port);
+void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1],
+                    uint16_t *peer_port);
 
 #endif

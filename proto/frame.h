@@ -1,7 +1,9 @@
 #ifndef PROTO_FRAME_H
 #define PROTO_FRAME_H
 
-/* Frames: 16 bytes of header, one JSON object, raw bytes (PROTOCOL.md 2). Pure. */
+/* Frames: 16 bytes of header, one JSON object, raw bytes (PROTOCOL.md 2). Pure.
+ *
+ * Header, little-endian: u32 bytes behind the header, u16 type, u16 flags, u32 id, u32 how many of the bytes are JSON. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,9 +35,9 @@ enum frame_protocol frame_detect(const void *data, size_t len);
 const char *frame_protocol_name(enum frame_protocol p);
 
 struct frame {
-  uint16_t type;  /* enum msg_type */
-  uint16_t flags; /* per type; HEARTBEAT_ACK: FRAME_FLAG_* */
-  uint32_t id;    /* HEARTBEAT: sequence number, echoed by its ACK; CONTROL: echoed by its reply; else 0 */
+  uint16_t type;    /* enum msg_type */
+  uint16_t flags;   /* per type; HEARTBEAT_ACK: FRAME_FLAG_* */
+  uint32_t id;      /* HEARTBEAT: sequence number, echoed by its ACK; CONTROL: echoed by its reply; else 0 */
   const char *json; /* json_len bytes, borrowed; not NUL-terminated */
   size_t json_len;
   const char *raw;
@@ -47,6 +49,8 @@ enum { FRAME_FLAG_FENCE = 1 }; /* HEARTBEAT_ACK: a round could form without you,
 /* Looks for one whole frame at the front of data. 1: *f is filled (borrowing from data), *size bytes are to be consumed. 0: more bytes are
  * needed, *size is how many there must be in all as far as is known. -EMSGSIZE or -EPROTO: e says what is wrong; the connection is to be closed. */
 int frame_parse(const char *data, size_t len, size_t max_body, struct frame *f, size_t *size, struct err *e);
-void frame_put(struct buf *out, const struct frame *f);
+void frame_put(struct buf *out, const struct frame *f); /* appends it */
+/* Only the header, of a body that is already in its place; f->json and f->raw are not looked at. */
+void frame_put_header(char at[FRAME_HEADER_SIZE], const struct frame *f);
 
 #endif

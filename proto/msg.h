@@ -4,17 +4,19 @@
 /* The native messages: one list (MSG_LIST), one list of fields per message. The enum, the structs, the names, the codec's tables and
  * its limits, the fuzzers and the tests all derive from these lists.
  *
- * Fields: INT(name, min, max)  int64_t                STR(name, max)    const char *, at most max bytes of UTF-8, never NULL
- *         NUM(name)            double, finite; absent or null: NAN      BOOL(name)
- *         ENUM(name, type)     one of the type's words                  OBJ(name, type)   struct type, all fields inside
- *         LIST(name, type, max)  struct type *name; size_t n_name
- *         HEX(name, max)       as STR, only 0-9 a-f and '-'
- * An absent field has its zero (INT: the value nearest to 0 that its bounds allow... see msg_init; STR: ""), unless it stands
- * in capitals as REQ_INT, REQ_STR, REQ_HEX: then the message is refused. Unknown keys are ignored, a wrong type, a value out of bounds, or a
- * duplicate key is refused by name. Optional HEX and STR may be empty.
+ * A list of fields is a macro <struct>_FIELDS(F, S) with one F(S, KIND, name, ...) per field; S is the struct's name, passed through:
+ *   INT, name, min, max   int64_t                NUM, name        double, finite; absent or null: NAN
+ *   STR, name, max        const char *, at most max bytes of UTF-8, never NULL
+ *   HEX, name, max        as STR, only 0-9 a-f and '-'
+ *   BOOL, name            bool                   ENUM, name, type  one of the type's words
+ *   OBJ, name, type       struct type            LIST, name, type, max  struct type *name; size_t n_name
+ * REQ_INT, REQ_STR, REQ_HEX must be there, and not empty: else the message is refused. Any other absent field has its zero: INT the value nearest
+ * to 0 that its bounds allow, but -1 where -1 is the least; STR ""; ENUM the first word; OBJ as if it were there and empty, so what
+ * is required in it is missing. A field that has its zero (but no ENUM) is left out of the encoding. Unknown keys are ignored; a wrong
+ * type, a value out of bounds, or a duplicate key is refused by name.
  *
  * A decoded message borrows its strings from a JSON value it owns: msg_finish frees all. A message to be encoded is filled by hand; its
- * strings are borrowed for the call. */
+ * strings are borrowed for the call. To add a message: a line in MSG_LIST (at its end: the numbers are the wire's), its fields, PROTOCOL.md. */
 
 #include <math.h>
 #include <stdbool.h>
@@ -35,8 +37,8 @@ enum {
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
   WORLD_MAX = 1048576,
-  TEXT_MAX = 4096,    /* sentences, last lines of a worker */
-  REPORTS_MAX = 64,   /* of one node in one round: a report beyond is dropped by the agent, the first ones matter */
+  TEXT_MAX = 4096,  /* sentences, last lines of a worker */
+  REPORTS_MAX = 64, /* of one node in one round; the agent drops those beyond: the first ones matter */
   EXCHANGE_KEY_MAX = 63,
   EXCHANGE_VALUE_MAX = 256,
   EXCHANGES_MAX = 16, /* keys in one round */
@@ -48,12 +50,12 @@ enum {
 };
 
 /* Words of the wire. Adding one at the end is compatible; an unknown word is refused by the receiver, by name. */
-#define PHASE_LIST(X) /* a node's place in the round it names in HELLO */ \
-  X(NONE, "none")         /* in no round: joins */                        \
-  X(STARTING, "starting") /* has START, not all workers run yet */        \
-  X(RUNNING, "running")                                                   \
-  X(FINISHED, "finished") /* all its workers exited with 0 */             \
-  X(STOPPING, "stopping") /* workers are being stopped */                 \
+#define PHASE_LIST(X)     /* a node's place in the round it names in HELLO */                                \
+  X(NONE, "none")         /* in no round: joins */                                                           \
+  X(STARTING, "starting") /* has START, not all workers run yet */                                           \
+  X(RUNNING, "running")                                                                                      \
+  X(FINISHED, "finished") /* all its workers exited with 0 */                                                \
+  X(STOPPING, "stopping") /* workers are being stopped */                                                    \
   X(STOPPED, "stopped")   /* none left; waits for SETTLED */
 
 #define REPORT_KIND_LIST(X)                                                                                  \
@@ -66,19 +68,19 @@ enum {
 /* What ended a round, or the job. In order of weight when reports compete (PROTOCOL.md 6). */
 #define CAUSE_LIST(X)                                                                                        \
   X(NONE, "none")                                                                                            \
-  X(OPERATOR, "operator")         /* rdzvctl stop */                                                         \
-  X(NODE_LOST, "node-lost")       /* closed connection, silence past the lease, obituary, or a missed deadline */ \
+  X(OPERATOR, "operator")   /* rdzvctl stop */                                                               \
+  X(NODE_LOST, "node-lost") /* closed connection, silence past the lease, obituary, or a missed deadline */  \
   X(NODE_LEAVING, "node-leaving")                                                                            \
   X(WORKER_SIGNAL, "worker-signal")                                                                          \
-  X(WORKER_EXEC, "worker-exec")   /* the command could not be run */                                         \
-  X(WORKER_EXIT, "worker-exit")   /* exit code other than 0 */                                               \
+  X(WORKER_EXEC, "worker-exec") /* the command could not be run */                                           \
+  X(WORKER_EXIT, "worker-exit") /* exit code other than 0 */                                                 \
   X(JOIN_TIMEOUT, "join-timeout")
 
 #define OUTCOME_LIST(X) X(SUCCESS, "success") X(FAILED, "failed") X(STOPPED, "stopped")
 
 #define JOB_STATE_LIST(X)                                                                                    \
-  X(FORMING, "forming")       /* nodes join until a round can be sealed */                                   \
-  X(STARTING, "starting")     /* START is out, not all nodes have reported STARTED */                        \
+  X(FORMING, "forming")   /* nodes join until a round can be sealed */                                       \
+  X(STARTING, "starting") /* START is out, not all nodes have reported STARTED */                            \
   X(RUNNING, "running")                                                                                      \
   X(STOPPING, "stopping")     /* STOP is out, not all nodes have reported STOPPED */                         \
   X(RECOVERING, "recovering") /* the daemon came back: nodes of a sealed round report */                     \
@@ -110,241 +112,227 @@ const char *job_state_name(enum job_state v);
 /* Objects inside messages. ---------------------------------------------------------------------------------------- */
 
 /* What all nodes of a job must agree on. */
-#define SETTINGS_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(min_nodes, 1, NODES_MAX)                                                            \
-  REQ_INT(max_nodes, 1, NODES_MAX)                                                            \
-  REQ_INT(max_restarts, 0, 1000000)                                                           \
-  REQ_INT(last_call_ms, 0, TIMEOUT_MAX_MS)                                                    \
-  REQ_INT(join_timeout_ms, 1, TIMEOUT_MAX_MS)                                                 \
-  REQ_INT(stop_timeout_ms, 0, TIMEOUT_MAX_MS)                                                 \
-  REQ_INT(lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)
+#define settings_FIELDS(F, S)                                                                                \
+  F(S, REQ_INT, min_nodes, 1, NODES_MAX)                                                                     \
+  F(S, REQ_INT, max_nodes, 1, NODES_MAX)                                                                     \
+  F(S, REQ_INT, max_restarts, 0, 1000000)                                                                    \
+  F(S, REQ_INT, last_call_ms, 0, TIMEOUT_MAX_MS)                                                             \
+  F(S, REQ_INT, join_timeout_ms, 1, TIMEOUT_MAX_MS)                                                          \
+  F(S, REQ_INT, stop_timeout_ms, 0, TIMEOUT_MAX_MS)                                                          \
+  F(S, REQ_INT, lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)
 
 /* What ended a round: who, where, what, when. */
-#define VERDICT_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  ENUM(cause, cause)                                                                         \
-  INT(round, 0, ROUND_MAX)                                                                   \
-  INT(node_rank, -1, NODES_MAX)                                                              \
-  INT(rank, -1, WORLD_MAX)                                                                   \
-  INT(local_rank, -1, WORKERS_MAX)                                                           \
-  STR(host, HOST_MAX)                                                                        \
-  INT(pid, 0, PID_LIMIT)                                                                     \
-  INT(code, 0, 255)   /* what the job exits with if this ends it */                          \
-  INT(signal, 0, 127)                                                                        \
-  BOOL(core)          /* it dumped core */                                                   \
-  INT(step, -1, INT64_MAX) /* the rank's last progress; -1: none told */                     \
-  INT(of, 0, INT64_MAX)                                                                      \
-  INT(echoes, 0, WORLD_MAX) /* other workers that died of it or after it */                  \
-  STR(text, TEXT_MAX)  /* last lines of stderr, or the daemon's words */
+#define verdict_FIELDS(F, S)                                                                                 \
+  F(S, ENUM, cause, cause)                                                                                   \
+  F(S, INT, round, 0, ROUND_MAX)                                                                             \
+  F(S, INT, node_rank, -1, NODES_MAX)                                                                        \
+  F(S, INT, rank, -1, WORLD_MAX)                                                                             \
+  F(S, INT, local_rank, -1, WORKERS_MAX)                                                                     \
+  F(S, STR, host, HOST_MAX)                                                                                  \
+  F(S, INT, pid, 0, PID_LIMIT)                                                                               \
+  F(S, INT, code, 0, 255) /* what the job exits with if this ends it */                                      \
+  F(S, INT, signal, 0, 127)                                                                                  \
+  F(S, BOOL, core)               /* it dumped core */                                                        \
+  F(S, INT, step, -1, INT64_MAX) /* the rank's last progress; -1: none told */                               \
+  F(S, INT, of, 0, INT64_MAX)                                                                                \
+  F(S, INT, echoes, 0, WORLD_MAX) /* other workers that died of it or after it */                            \
+  F(S, STR, text, TEXT_MAX)       /* last lines of stderr, or the daemon's words */
 
-#define REPORT_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(seq, 1, INT64_MAX) /* counts up in the agent's life */                            \
-  REQ_INT(round, 1, ROUND_MAX)                                                              \
-  ENUM(kind, report_kind)                                                                   \
-  INT(ago_ms, 0, INT64_MAX)  /* how long before the sending of this message it happened */  \
-  OBJ(what, verdict)         /* FAILED, LEAVING */
+#define report_FIELDS(F, S)                                                                                  \
+  F(S, REQ_INT, seq, 1, INT64_MAX) /* counts up in the agent's life */                                       \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, ENUM, kind, report_kind)                                                                              \
+  F(S, INT, ago_ms, 0, INT64_MAX) /* how long before the sending of this message it happened */              \
+  F(S, OBJ, what, verdict)        /* FAILED, LEAVING */
+
+#define OBJECT_LIST(O) O(settings) O(verdict) O(report)
 
 /* Messages: M(NAME, struct and field list, direction). -------------------------------------------------------------- */
-#define MSG_LIST(M)                                                                          \
-  M(CHALLENGE, challenge, TO_AGENT)     /* first from the daemon, at once */                 \
-  M(HELLO, hello, TO_DAEMON)            /* first from an agent: who I am, what I know */     \
-  M(WELCOME, welcome, TO_AGENT)         /* answer to HELLO */                                \
-  M(REFUSED, refused, TO_AGENT)         /* final: exit with this code and sentence */        \
-  M(STALE, stale, TO_AGENT)             /* your round is over: kill its workers, HELLO again */ \
-  M(WAITING, waiting, TO_AGENT)         /* who is here while a round forms */                \
-  M(START, start, TO_AGENT)             /* your place in a sealed round */                   \
-  M(REPORT, report_msg, TO_DAEMON)                                                           \
-  M(STOP, stop, TO_AGENT)               /* stop your workers, report STOPPED */              \
-  M(SETTLED, settled, TO_AGENT)         /* the round's verdict; its reports are acknowledged */ \
-  M(END, end, TO_AGENT)                 /* the job is over */                                \
-  M(END_ACK, end_ack, TO_DAEMON)                                                             \
-  M(BYE, bye, TO_DAEMON)                /* I leave, nothing of me runs */                    \
-  M(OBITUARY, obituary, TO_DAEMON)      /* a guard: my agent died, its trees are dead */     \
-  M(PROGRESS, progress, TO_DAEMON)                                                           \
-  M(EXCHANGE, exchange, TO_DAEMON)      /* raw: this node's values, local ranks in order */  \
-  M(EXCHANGED, exchanged, TO_AGENT)     /* raw: all ranks' values in order */                \
-  M(HEARTBEAT, heartbeat, TO_DAEMON)    /* header only */                                    \
-  M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                         \
-  M(GOING_AWAY, going_away, TO_AGENT)   /* the daemon restarts: reconnect */                 \
-  M(CONTROL, control, TO_DAEMON)        /* rdzvctl, over the unix socket only */             \
+#define MSG_LIST(M)                                                                                          \
+  M(CHALLENGE, challenge, TO_AGENT) /* first from the daemon, at once */                                     \
+  M(HELLO, hello, TO_DAEMON)        /* first from an agent: who I am, what I know */                         \
+  M(WELCOME, welcome, TO_AGENT)     /* answer to HELLO */                                                    \
+  M(REFUSED, refused, TO_AGENT)     /* final: exit with this code and sentence */                            \
+  M(STALE, stale, TO_AGENT)         /* your round is over: kill its workers, HELLO again */                  \
+  M(WAITING, waiting, TO_AGENT)     /* who is here while a round forms */                                    \
+  M(START, start, TO_AGENT)         /* your place in a sealed round */                                       \
+  M(REPORT, report_msg, TO_DAEMON)                                                                           \
+  M(STOP, stop, TO_AGENT)       /* stop your workers, report STOPPED */                                      \
+  M(SETTLED, settled, TO_AGENT) /* the round's verdict; its reports are acknowledged */                      \
+  M(END, end, TO_AGENT)         /* the job is over */                                                        \
+  M(END_ACK, end_ack, TO_DAEMON)                                                                             \
+  M(BYE, bye, TO_DAEMON)           /* I leave, nothing of me runs */                                         \
+  M(OBITUARY, obituary, TO_DAEMON) /* a guard: my agent died, its trees are dead */                          \
+  M(PROGRESS, progress, TO_DAEMON)                                                                           \
+  M(EXCHANGE, exchange, TO_DAEMON)          /* raw: this node's values, local ranks in order */              \
+  M(EXCHANGED, exchanged, TO_AGENT)         /* raw: all ranks' values in order */                            \
+  M(HEARTBEAT, heartbeat, TO_DAEMON)        /* header only */                                                \
+  M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                                         \
+  M(GOING_AWAY, going_away, TO_AGENT)       /* the daemon restarts: reconnect */                             \
+  M(CONTROL, control, TO_DAEMON)            /* rdzvctl, over the unix socket only */                         \
   M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */
 
-#define CHALLENGE_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(version, 1, 65535)                                                                   \
-  REQ_HEX(nonce, 64)                                                                           \
-  STR(auth, 32) /* what is asked of HELLO's auth: "none" */
+#define challenge_FIELDS(F, S)                                                                               \
+  F(S, REQ_INT, version, 1, 65535)                                                                           \
+  F(S, REQ_HEX, nonce, 64)                                                                                   \
+  F(S, STR, auth, 32) /* what is asked of HELLO's auth: "none" */
 
-#define HELLO_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(version, 1, 65535)                                                               \
-  REQ_HEX(agent, AGENT_ID_MAX)                                                             \
-  REQ_STR(job, JOB_ID_MAX)                                                                 \
-  OBJ(settings, settings)                                                                  \
-  REQ_STR(host, HOST_MAX)                                                                  \
-  INT(pid, 0, PID_LIMIT)                                                                   \
-  REQ_INT(workers, 1, WORKERS_MAX)                                                         \
-  INT(want_rank, -1, NODES_MAX - 1) /* --node-rank; -1: none */                            \
-  STR(label, 127)             /* topology label, sorts before order_key */                 \
-  INT(order_key, -1, INT64_MAX) /* the scheduler's node id; -1: none */                    \
-  INT(expected_nodes, 0, NODES_MAX) /* how many the scheduler started; 0: unknown */       \
-  STR(local_addr, ADDR_MAX)   /* --local-addr, numeric */                                  \
-  HEX(incarnation, INCARNATION_MAX) /* "" if this agent knows none */                      \
-  INT(round, 0, ROUND_MAX)    /* the last round it was part of */                          \
-  ENUM(phase, phase)          /* its place in that round */                                \
-  INT(node_rank, -1, NODES_MAX)                                                            \
-  INT(round_nodes, 0, NODES_MAX) /* size of that round */                                  \
-  INT(restarts_used, 0, 1000000) /* the highest it was told */                             \
-  LIST(reports, report, REPORTS_MAX) /* of that round, as long as it is not settled */     \
-  STR(auth, 1024)             /* reserved: the answer to the challenge */
+#define hello_FIELDS(F, S)                                                                                   \
+  F(S, REQ_INT, version, 1, 65535)                                                                           \
+  F(S, REQ_HEX, agent, AGENT_ID_MAX)                                                                         \
+  F(S, REQ_STR, job, JOB_ID_MAX)                                                                             \
+  F(S, OBJ, settings, settings)                                                                              \
+  F(S, REQ_STR, host, HOST_MAX)                                                                              \
+  F(S, INT, pid, 0, PID_LIMIT)                                                                               \
+  F(S, REQ_INT, workers, 1, WORKERS_MAX)                                                                     \
+  F(S, INT, want_rank, -1, NODES_MAX - 1) /* --node-rank; -1: none */                                        \
+  F(S, STR, label, 127)                   /* topology label, sorts before order_key */                       \
+  F(S, INT, order_key, -1, INT64_MAX)     /* the scheduler's node id; -1: none */                            \
+  F(S, INT, expected_nodes, 0, NODES_MAX) /* how many the scheduler started; 0: unknown */                   \
+  F(S, STR, local_addr, ADDR_MAX)         /* --local-addr, numeric */                                        \
+  F(S, HEX, incarnation, INCARNATION_MAX) /* "" if this agent knows none */                                  \
+  F(S, INT, round, 0, ROUND_MAX)          /* the last round it was part of */                                \
+  F(S, ENUM, phase, phase)                /* its place in that round */                                      \
+  F(S, INT, node_rank, -1, NODES_MAX)                                                                        \
+  F(S, INT, round_nodes, 0, NODES_MAX)     /* size of that round */                                          \
+  F(S, INT, restarts_used, 0, 1000000)     /* the highest it was told */                                     \
+  F(S, LIST, reports, report, REPORTS_MAX) /* of that round, as long as it is not settled */                 \
+  F(S, STR, auth, 1024)                    /* reserved: the answer to the challenge */
 
-#define WELCOME_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(version, 1, 65535)                                                                 \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                      \
-  INT(round, 0, ROUND_MAX) /* last sealed */                                                 \
-  ENUM(state, job_state)                                                                     \
-  STR(peer_addr, ADDR_MAX) /* the agent's address as the daemon sees it */                   \
-  BOOL(fence)              /* as FRAME_FLAG_FENCE */
+#define welcome_FIELDS(F, S)                                                                                 \
+  F(S, REQ_INT, version, 1, 65535)                                                                           \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, INT, round, 0, ROUND_MAX) /* last sealed */                                                           \
+  F(S, ENUM, state, job_state)                                                                               \
+  F(S, STR, peer_addr, ADDR_MAX) /* the agent's address as the daemon sees it */                             \
+  F(S, BOOL, fence)              /* as FRAME_FLAG_FENCE */
 
-#define REFUSED_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(code, 1, 255) /* exit code */                                                      \
-  REQ_STR(text, TEXT_MAX)
+#define refused_FIELDS(F, S)                                                                                 \
+  F(S, REQ_INT, code, 1, 255) /* exit code */                                                                \
+  F(S, REQ_STR, text, TEXT_MAX)
 
-#define STALE_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  HEX(incarnation, INCARNATION_MAX) /* what is current */                                  \
-  INT(round, 0, ROUND_MAX)                                                                 \
-  STR(text, TEXT_MAX)
+#define stale_FIELDS(F, S)                                                                                   \
+  F(S, HEX, incarnation, INCARNATION_MAX) /* what is current */                                              \
+  F(S, INT, round, 0, ROUND_MAX)                                                                             \
+  F(S, STR, text, TEXT_MAX)
 
-#define WAITING_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  INT(here, 0, NODES_MAX)                                                                    \
-  INT(min_nodes, 1, NODES_MAX)                                                               \
-  INT(max_nodes, 1, NODES_MAX)                                                               \
-  BOOL(spare)                        /* you are not needed now */                            \
-  INT(waited_ms, 0, INT64_MAX)                                                               \
-  INT(left_ms, 0, INT64_MAX)         /* until last call, delay or --join-timeout ends */     \
-  STR(text, TEXT_MAX)                /* who is here, who is missing: a sentence */
+#define waiting_FIELDS(F, S)                                                                                 \
+  F(S, INT, here, 0, NODES_MAX)                                                                              \
+  F(S, INT, min_nodes, 1, NODES_MAX)                                                                         \
+  F(S, INT, max_nodes, 1, NODES_MAX)                                                                         \
+  F(S, BOOL, spare) /* you are not needed now */                                                             \
+  F(S, INT, waited_ms, 0, INT64_MAX)                                                                         \
+  F(S, INT, left_ms, 0, INT64_MAX) /* until last call, delay or --join-timeout ends */                       \
+  F(S, STR, text, TEXT_MAX)        /* who is here, who is missing: a sentence */
 
-#define START_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                    \
-  REQ_INT(round, 1, ROUND_MAX)                                                             \
-  REQ_INT(node_rank, 0, NODES_MAX)                                                         \
-  REQ_INT(nodes, 1, NODES_MAX)                                                             \
-  REQ_INT(rank_base, 0, WORLD_MAX) /* global rank of local rank 0 */                       \
-  REQ_INT(world_size, 1, WORLD_MAX)                                                        \
-  INT(restarts_used, 0, 1000000)                                                           \
-  REQ_STR(head_addr, ADDR_MAX) /* address of node rank 0, numeric */                       \
-  STR(head_host, HOST_MAX)                                                                 \
-  REQ_STR(node_addr, ADDR_MAX)
+#define start_FIELDS(F, S)                                                                                   \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, REQ_INT, node_rank, 0, NODES_MAX)                                                                     \
+  F(S, REQ_INT, nodes, 1, NODES_MAX)                                                                         \
+  F(S, REQ_INT, rank_base, 0, WORLD_MAX) /* global rank of local rank 0 */                                   \
+  F(S, REQ_INT, world_size, 1, WORLD_MAX)                                                                    \
+  F(S, INT, restarts_used, 0, 1000000)                                                                       \
+  F(S, REQ_STR, head_addr, ADDR_MAX) /* address of node rank 0, numeric */                                   \
+  F(S, STR, head_host, HOST_MAX)                                                                             \
+  F(S, REQ_STR, node_addr, ADDR_MAX)
 
-#define REPORT_MSG_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                         \
-  OBJ(report, report)
+#define report_msg_FIELDS(F, S)                                                                              \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, OBJ, report, report)
 
-#define STOP_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                   \
-  REQ_INT(round, 1, ROUND_MAX)                                                            \
-  BOOL(void_round)       /* not all had started: nothing is charged */                    \
-  OBJ(verdict, verdict)  /* the first that was heard; SETTLED has the last word */
+#define stop_FIELDS(F, S)                                                                                    \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, BOOL, void_round)      /* not all had started: nothing is charged */                                  \
+  F(S, OBJ, verdict, verdict) /* the first that was heard; SETTLED has the last word */
 
-#define SETTLED_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                      \
-  REQ_INT(round, 1, ROUND_MAX)                                                               \
-  BOOL(charged)                                                                              \
-  INT(restarts_used, 0, 1000000)                                                             \
-  INT(delay_ms, 0, INT64_MAX) /* before the next round may be sealed */                      \
-  OBJ(verdict, verdict)
+#define settled_FIELDS(F, S)                                                                                 \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, BOOL, charged)                                                                                        \
+  F(S, INT, restarts_used, 0, 1000000)                                                                       \
+  F(S, INT, delay_ms, 0, INT64_MAX) /* before the next round may be sealed */                                \
+  F(S, OBJ, verdict, verdict)
 
-#define END_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                  \
-  INT(round, 0, ROUND_MAX)                                                               \
-  ENUM(outcome, outcome)                                                                 \
-  INT(code, 0, 255)                                                                      \
-  INT(restarts_used, 0, 1000000)                                                         \
-  OBJ(verdict, verdict)
+#define end_FIELDS(F, S)                                                                                     \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, INT, round, 0, ROUND_MAX)                                                                             \
+  F(S, ENUM, outcome, outcome)                                                                               \
+  F(S, INT, code, 0, 255)                                                                                    \
+  F(S, INT, restarts_used, 0, 1000000)                                                                       \
+  F(S, OBJ, verdict, verdict)
 
-#define END_ACK_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)
+#define end_ack_FIELDS(F, S) F(S, REQ_HEX, incarnation, INCARNATION_MAX)
 
-#define BYE_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) STR(text, TEXT_MAX)
+#define bye_FIELDS(F, S) F(S, STR, text, TEXT_MAX)
 
-#define OBITUARY_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_INT(version, 1, 65535)                                                                  \
-  REQ_STR(job, JOB_ID_MAX)                                                                    \
-  REQ_HEX(agent, AGENT_ID_MAX)                                                                \
-  STR(auth, 1024)
+#define obituary_FIELDS(F, S)                                                                                \
+  F(S, REQ_INT, version, 1, 65535)                                                                           \
+  F(S, REQ_STR, job, JOB_ID_MAX)                                                                             \
+  F(S, REQ_HEX, agent, AGENT_ID_MAX)                                                                         \
+  F(S, STR, auth, 1024)
 
-#define PROGRESS_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                       \
-  REQ_INT(round, 1, ROUND_MAX)                                                                \
-  INT(step, 0, INT64_MAX) /* the least of this node's workers */                              \
-  INT(of, 0, INT64_MAX)                                                                       \
-  NUM(loss)                                                                                   \
-  NUM(samples_per_second)
+#define progress_FIELDS(F, S)                                                                                \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, INT, step, 0, INT64_MAX) /* the least of this node's workers */                                       \
+  F(S, INT, of, 0, INT64_MAX)                                                                                \
+  F(S, NUM, loss)                                                                                            \
+  F(S, NUM, samples_per_second)
 
-#define EXCHANGE_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                       \
-  REQ_INT(round, 1, ROUND_MAX)                                                                \
-  REQ_STR(key, EXCHANGE_KEY_MAX)                                                              \
-  REQ_INT(size, 1, EXCHANGE_VALUE_MAX)
+#define exchange_FIELDS(F, S)                                                                                \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, REQ_STR, key, EXCHANGE_KEY_MAX)                                                                       \
+  F(S, REQ_INT, size, 1, EXCHANGE_VALUE_MAX)
 
-#define EXCHANGED_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_HEX(incarnation, INCARNATION_MAX)                                                        \
-  REQ_INT(round, 1, ROUND_MAX)                                                                 \
-  REQ_STR(key, EXCHANGE_KEY_MAX)                                                               \
-  INT(size, 0, EXCHANGE_VALUE_MAX)                                                             \
-  STR(error, TEXT_MAX) /* not "": the exchange failed, raw is empty */
+#define exchanged_FIELDS(F, S)                                                                               \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, REQ_STR, key, EXCHANGE_KEY_MAX)                                                                       \
+  F(S, INT, size, 0, EXCHANGE_VALUE_MAX)                                                                     \
+  F(S, STR, error, TEXT_MAX) /* not "": the exchange failed, raw is empty */
 
-#define HEARTBEAT_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX)
-#define HEARTBEAT_ACK_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX)
-#define GOING_AWAY_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) STR(text, TEXT_MAX)
+#define heartbeat_FIELDS(F, S)     F(S, NONE, unused)
+#define heartbeat_ack_FIELDS(F, S) F(S, NONE, unused)
+#define going_away_FIELDS(F, S)    F(S, STR, text, TEXT_MAX)
 
-#define CONTROL_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  REQ_STR(verb, 32) /* status, jobs, stop */                                                 \
-  STR(job, JOB_ID_MAX)                                                                       \
-  BOOL(json)
+#define control_FIELDS(F, S)                                                                                 \
+  F(S, REQ_STR, verb, 32) /* status, jobs, stop */                                                           \
+  F(S, STR, job, JOB_ID_MAX)                                                                                 \
+  F(S, BOOL, json)
 
-#define CONTROL_REPLY_FIELDS(INT, STR, HEX, NUM, BOOL, ENUM, OBJ, LIST, REQ_INT, REQ_STR, REQ_HEX) \
-  INT(code, 0, 255) /* rdzvctl's exit code */
+#define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 
 /* Derived. ------------------------------------------------------------------------------------------------------------ */
 
-#define MSG_FIELD_INT(name, min, max)       int64_t name;
-#define MSG_FIELD_STR(name, max)            const char *name;
-#define MSG_FIELD_NUM(name)                 double name;
-#define MSG_FIELD_BOOL(name)                bool name;
-#define MSG_FIELD_ENUM(name, type)          enum type name;
-#define MSG_FIELD_OBJ(name, type)           struct type name;
-#define MSG_FIELD_LIST(name, type, max)     struct type *name; size_t n_##name;
-#define MSG_STRUCT_FIELDS(FIELDS)                                                                                \
-  FIELDS(MSG_FIELD_INT, MSG_FIELD_STR, MSG_FIELD_STR, MSG_FIELD_NUM, MSG_FIELD_BOOL, MSG_FIELD_ENUM, MSG_FIELD_OBJ, \
-         MSG_FIELD_LIST, MSG_FIELD_INT, MSG_FIELD_STR, MSG_FIELD_STR)
+/* clang-format off */
+#define MSG_FIELD(S, kind, ...)       MSG_FIELD_##kind(__VA_ARGS__)
+#define MSG_FIELD_INT(name, min, max) int64_t name;
+#define MSG_FIELD_STR(name, max)      const char *name;
+#define MSG_FIELD_HEX                 MSG_FIELD_STR
+#define MSG_FIELD_NUM(name)           double name;
+#define MSG_FIELD_BOOL(name)          bool name;
+#define MSG_FIELD_ENUM(name, type)    enum type name;
+#define MSG_FIELD_OBJ(name, type)     struct type name;
+#define MSG_FIELD_LIST(name, type, max) struct type *name; size_t n_##name;
+#define MSG_FIELD_NONE(name)          char name;
+#define MSG_FIELD_REQ_INT             MSG_FIELD_INT
+#define MSG_FIELD_REQ_STR             MSG_FIELD_STR
+#define MSG_FIELD_REQ_HEX             MSG_FIELD_STR
 
-struct settings { MSG_STRUCT_FIELDS(SETTINGS_FIELDS) };
-struct verdict { MSG_STRUCT_FIELDS(VERDICT_FIELDS) };
-struct report { MSG_STRUCT_FIELDS(REPORT_FIELDS) };
-struct challenge { MSG_STRUCT_FIELDS(CHALLENGE_FIELDS) };
-struct hello { MSG_STRUCT_FIELDS(HELLO_FIELDS) };
-struct welcome { MSG_STRUCT_FIELDS(WELCOME_FIELDS) };
-struct refused { MSG_STRUCT_FIELDS(REFUSED_FIELDS) };
-struct stale { MSG_STRUCT_FIELDS(STALE_FIELDS) };
-struct waiting { MSG_STRUCT_FIELDS(WAITING_FIELDS) };
-struct start { MSG_STRUCT_FIELDS(START_FIELDS) };
-struct report_msg { MSG_STRUCT_FIELDS(REPORT_MSG_FIELDS) };
-struct stop { MSG_STRUCT_FIELDS(STOP_FIELDS) };
-struct settled { MSG_STRUCT_FIELDS(SETTLED_FIELDS) };
-struct end { MSG_STRUCT_FIELDS(END_FIELDS) };
-struct end_ack { MSG_STRUCT_FIELDS(END_ACK_FIELDS) };
-struct bye { MSG_STRUCT_FIELDS(BYE_FIELDS) };
-struct obituary { MSG_STRUCT_FIELDS(OBITUARY_FIELDS) };
-struct progress { MSG_STRUCT_FIELDS(PROGRESS_FIELDS) };
-struct exchange { MSG_STRUCT_FIELDS(EXCHANGE_FIELDS) };
-struct exchanged { MSG_STRUCT_FIELDS(EXCHANGED_FIELDS) };
-struct heartbeat { char unused; };
-struct heartbeat_ack { char unused; };
-struct going_away { MSG_STRUCT_FIELDS(GOING_AWAY_FIELDS) };
-struct control { MSG_STRUCT_FIELDS(CONTROL_FIELDS) };
-struct control_reply { MSG_STRUCT_FIELDS(CONTROL_REPLY_FIELDS) };
+#define O(name) struct name { name##_FIELDS(MSG_FIELD, name) };
+OBJECT_LIST(O)
+#undef O
+#define M(NAME, name, direction) struct name { name##_FIELDS(MSG_FIELD, name) };
+MSG_LIST(M)
+#undef M
 
 #define M(NAME, name, direction) MSG_##NAME,
 enum msg_type { MSG_NONE, MSG_LIST(M) MSG_COUNT };
 #undef M
+/* clang-format on */
 
 enum msg_direction { TO_AGENT, TO_DAEMON };
 
@@ -362,7 +350,7 @@ struct msg {
   };
 };
 
-const char *msg_name(enum msg_type t);                /* "HELLO"; "?" for a number that is none */
+const char *msg_name(enum msg_type t); /* "HELLO"; "?" for a number that is none */
 enum msg_direction msg_direction(enum msg_type t);
 
 /* An empty message: every field as if absent (INT: 0 clamped to its bounds, except that a minimum of -1 gives -1). */
@@ -377,7 +365,7 @@ void msg_finish(struct msg *m);
 
 /* Deep copies, for those who keep more than a call: strings are the copy's own. */
 void verdict_copy(struct verdict *to, const struct verdict *from); /* `to` need not be initialised */
-void verdict_free(struct verdict *v);                              /* only of a copy; leaves it as after verdict_init */
+void verdict_free(struct verdict *v); /* only of a copy; leaves it as after verdict_init */
 
 /* The verdict as one object on its own: for state lines, status and --verdict-file. `json_t *` as void to keep jansson out of this header. */
 void *verdict_to_json(const struct verdict *v);

@@ -1,0 +1,63 @@
+#ifndef PROTO_FIELDS_H
+#define PROTO_FIELDS_H
+
+/* Inside proto (and its tests): the lists of msg.h as tables, and the one codec that runs over them. */
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/err.h"
+#include "proto/msg.h"
+
+enum field_type {
+  FIELD_INT,
+  FIELD_STR,
+  FIELD_HEX,
+  FIELD_NUM,
+  FIELD_BOOL,
+  FIELD_ENUM,
+  FIELD_OBJ,
+  FIELD_LIST,
+};
+
+struct words {
+  const char *const *word;
+  int count;
+};
+
+struct object;
+
+struct field {
+  const char *name; /* NULL ends a table */
+  enum field_type type;
+  bool required;
+  size_t offset;               /* in the struct */
+  size_t n_offset;             /* LIST: of its size_t n_<name> */
+  int64_t min, max;            /* INT: bounds; STR, HEX: max bytes; LIST: max items */
+  const struct words *words;   /* ENUM */
+  const struct object *object; /* OBJ, LIST: of the item */
+};
+
+struct object {
+  const char *name; /* of the struct */
+  size_t size;
+  const struct field *fields;
+};
+
+extern const struct object object_settings, object_verdict, object_report;
+extern const struct object *const msg_objects[MSG_COUNT]; /* by enum msg_type; [MSG_NONE] is NULL */
+
+/* What an absent STR points to. Strings with this address are nobody's to free. */
+extern const char field_empty[1];
+
+/* Every field as if absent. */
+void object_init(const struct object *o, void *at);
+/* Appends `at` as JSON. sparse: without the fields that have their zero; false is returned, and nothing appended, when none is left. */
+bool object_put(struct buf *out, const struct object *o, const void *at, bool sparse);
+/* Fills `at`; strings borrow from json. 0, or -EPROTO and a sentence that begins with `name` and the path of the field; call object_free_lists either way. */
+int object_get(const char *name, const struct object *o, const json_t *json, void *at, struct err *e);
+void object_free_lists(const struct object *o, void *at);
+
+#endif

@@ -1,0 +1,162 @@
+/* Messages: a frame's type and flags around one object of the codec.
+ *
+ * What is particular to a message stands in msg.h's lists; here is only what all have in common: the number that is its type, the
+ * side that may receive it, and the frame around it.
+ *
+ * A frame is decoded whole or not at all. msg_decode refuses a type it does not know and one that goes the other way, so an
+ * agent can never be made to act on an agent's message, and what it hands out has every field within its
+ * bounds: who acts on a message checks its meaning, never its form. A body without JSON reads as an empty object:
+ * that is how a heartbeat stays 16 bytes, and no special case.
+ *
+ * Encoding writes the JSON behind room for the header and fills the header in when the length is known, so nothing is copied
+ * twice.
+ *
+ * Verdicts are the one thing of a message that both sides keep (until a round is settled, in state lines, in files), so they
+ * have deep copies and a JSON form of their own. That form holds all fields, since other programs read it. */
+
+#include "proto/msg.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/json.h"
+#include "common/mem.h"
+#include "proto/fields.h"
+
+static const struct {
+  const char *name;
+  enum msg_direction direction;
+} kinds[MSG_COUNT] = {[MSG_NONE] = {"?", TO_AGENT},
+#define M(NAME, name, direction) [MSG_##NAME] = {#NAME, direction},
+                      MSG_LIST(M)
+#undef M
+};
+
+static bool is_type(unsigned t) {
+  return t > MSG_NONE && t < MSG_COUNT;
+}
+
+const char *msg_name(enum msg_type t) {
+  return is_type(t) ? kinds[t].name : "?";
+}
+
+enum msg_direction msg_direction(enum msg_type t) {
+  return is_type(t) ? kinds[t].direction : TO_AGENT;
+}
+
+/* All members of msg's union lie at its beginning. */
+static void *body_of(struct msg *m) {
+  return &m->hello;
+}
+
+void msg_init(struct msg *m, enum msg_type t) {
+  assert(is_type(t));
+  memset(m, 0, sizeof(*m));
+  m->type = t;
+  object_init(msg_objects[t], body_of(m));
+}
+
+void msg_encode(struct buf *out, const struct msg *m) {
+  assert(is_type(m->type));
+  size_t start = out->len;
+  static const char room[FRAME_HEADER_SIZE];
+  buf_append(out, room, sizeof(room));
+  object_put(out, msg_objects[m->type], &m->hello, true);
+  struct frame f = {
+      .type = (uint16_t)m->type,
+      .flags = m->flags,
+      .id = m->id,
+      .json_len = out->len - start - FRAME_HEADER_SIZE,
+      .raw_len = m->raw_len,
+  };
+  frame_put_header(out->data + start, &f);
+  if (m->raw_len) buf_append(out, m->raw, m->raw_len);
+}
+
+struct bytes *msg_bytes(const struct msg *m) {
+  struct buf out = BUF_INIT;
+  msg_encode(&out, m);
+  struct bytes *b = bytes_create(out.data, out.len);
+  buf_finish(&out);
+  return b;
+}
+
+static int parse(const struct frame *f, json_t **json, struct err *e) {
+  struct err why = ERR_INIT;
+  *json = NULL;
+  if (f->json_len == 0) return 0;
+  *json = json_parse_object(f->json, f->json_len, &why);
+  return *json ? 0 : err_set(e, -EPROTO, "%s: %s", kinds[f->type].name, why.text);
+}
+
+int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *m, struct err *e) {
+  if (!is_type(f->type)) return err_set(e, -EPROTO, "message type %u is unknown to this version", f->type);
+  if (kinds[f->type].direction != direction)
+    return err_set(e, -EPROTO, "%s is not for %s to receive", kinds[f->type].name,
+                   direction == TO_AGENT ? "an agent" : "a daemon");
+  json_t *json;
+  int rc = parse(f, &json, e);
+  if (rc) return rc;
+  memset(m, 0, sizeof(*m));
+  m->type = f->type;
+  m->flags = f->flags;
+  m->id = f->id;
+  m->raw = f->raw;
+  m->raw_len = f->raw_len;
+  rc = object_get(kinds[f->type].name, msg_objects[f->type], json, body_of(m), e);
+  if (rc) {
+    object_free_lists(msg_objects[f->type], body_of(m));
+    json_decref(json);
+    return rc;
+  }
+  m->owned = json;
+  return 0;
+}
+
+void msg_finish(struct msg *m) {
+  if (!m->owned) return; /* made by hand, or without JSON: nothing here is ours */
+  object_free_lists(msg_objects[m->type], body_of(m));
+  json_decref(m->owned);
+  m->owned = NULL;
+}
+
+void verdict_init(struct verdict *v) {
+  object_init(&object_verdict, v);
+}
+
+static const char **string_at(struct verdict *v, const struct field *f) {
+  return f->type == FIELD_STR || f->type == FIELD_HEX ? (const char **)((char *)v + f->offset) : NULL;
+}
+
+void verdict_copy(struct verdict *to, const struct verdict *from) {
+  *to = *from;
+  for (const struct field *f = object_verdict.fields; f->name; f++) {
+    const char **s = string_at(to, f);
+    if (s) *s = **s ? xstrdup(*s) : field_empty;
+  }
+}
+
+void verdict_free(struct verdict *v) {
+  for (const struct field *f = object_verdict.fields; f->name; f++) {
+    const char **s = string_at(v, f);
+    if (!s || *s == field_empty) continue;
+    char *own; /* the copy's own, whatever the field's type says */
+    memcpy(&own, s, sizeof(own));
+    free(own);
+  }
+  verdict_init(v);
+}
+
+void *verdict_to_json(const struct verdict *v) {
+  struct buf text = BUF_INIT;
+  object_put(&text, &object_verdict, v, false);
+  json_t *json = json_parse_object(text.data, text.len, NULL);
+  assert(json); /* the codec writes nothing that jansson does not read */
+  buf_finish(&text);
+  return json;
+}
+
+int verdict_from_json(const void *json, struct verdict *v, struct err *e) {
+  return object_get("verdict", &object_verdict, json, v, e);
+}

@@ -1,0 +1,167 @@
+/* Verdicts: one sentence for people, and which of two weighs more.
+ *
+ * The sentence follows the order in which a person asks: who (rank, local rank, node, host, pid), what (signal, exit code, loss),
+ * how far it had come, and last, how many others went down with it. What is not known is left out rather than
+ * shown as -1: a verdict of a node that was lost has no pid, one of a job that never formed has no node.
+ *
+ * The text of a verdict is the last lines of a worker's stderr where a worker died of itself; those are shown below
+ * the sentence by whoever prints it, never inside. For all other causes it is one short reason and ends the
+ * sentence. Both came over the wire, as the host's name did: they are escaped.
+ *
+ * Weight is a table by cause. A lost node comes before the deaths that it causes in others, a signal before an exit code, because
+ * the worker that is killed is the origin more often than the one that notices. Equal weight: the earlier one. */
+
+#include "proto/msg.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+enum { REASON_MAX = 400 };
+
+const char *signal_name(int signo) {
+#define S(name) [name] = #name
+  static const char *const names[] = {
+      S(SIGHUP),  S(SIGINT),    S(SIGQUIT), S(SIGILL),   S(SIGTRAP), S(SIGABRT), S(SIGBUS),  S(SIGFPE),
+      S(SIGKILL), S(SIGUSR1),   S(SIGSEGV), S(SIGUSR2),  S(SIGPIPE), S(SIGALRM), S(SIGTERM), S(SIGSTKFLT),
+      S(SIGCHLD), S(SIGCONT),   S(SIGSTOP), S(SIGTSTP),  S(SIGTTIN), S(SIGTTOU), S(SIGURG),  S(SIGXCPU),
+      S(SIGXFSZ), S(SIGVTALRM), S(SIGPROF), S(SIGWINCH), S(SIGIO),   S(SIGPWR),  S(SIGSYS),
+  };
+#undef S
+  return signo > 0 && (size_t)signo < sizeof(names) / sizeof(names[0]) ? names[signo] : NULL;
+}
+
+/* As buf_put_escaped, but quotes and backslashes stay: nothing around the text is quoted. */
+static void put_plain(struct buf *out, const char *s) {
+  size_t n = strlen(s);
+  bool cut = n > REASON_MAX;
+  if (cut) n = REASON_MAX;
+  while (cut && n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80) n--; /* not within a character */
+  while (n > 0 && (s[n - 1] == '\n' || s[n - 1] == ' ')) n--;
+  while (n > 0) {
+    size_t run = strcspn(s, "\"\\");
+    if (run > n) run = n;
+    buf_put_escaped(out, s, run, run);
+    if (run < n) buf_putc(out, s[run++]);
+    s += run;
+    n -= run;
+  }
+  if (cut) buf_puts(out, "...");
+}
+
+static void put_reason(struct buf *out, const struct verdict *v) {
+  if (!v->text[0]) return;
+  buf_puts(out, ": ");
+  put_plain(out, v->text);
+}
+
+static void put_signal(struct buf *out, int64_t signo) {
+  const char *name = signal_name((int)signo);
+  if (name)
+    buf_printf(out, "%s (signal %" PRId64 ")", name, signo);
+  else
+    buf_printf(out, "signal %" PRId64, signo);
+}
+
+static void put_node(struct buf *out, const struct verdict *v) {
+  if (v->node_rank >= 0)
+    buf_printf(out, "node %" PRId64, v->node_rank);
+  else
+    buf_puts(out, "a node");
+  if (!v->host[0]) return;
+  buf_puts(out, " (");
+  put_plain(out, v->host);
+  buf_putc(out, ')');
+}
+
+static void put_worker(struct buf *out, const struct verdict *v) {
+  if (v->rank >= 0)
+    buf_printf(out, "rank %" PRId64, v->rank);
+  else
+    buf_puts(out, "a worker");
+  if (v->local_rank >= 0) buf_printf(out, " (local %" PRId64 ")", v->local_rank);
+  if (v->host[0]) {
+    buf_puts(out, " on ");
+    put_plain(out, v->host);
+  } else if (v->node_rank >= 0) {
+    buf_printf(out, " on node %" PRId64, v->node_rank);
+  }
+  if (v->pid > 0) buf_printf(out, ", pid %" PRId64 ",", v->pid);
+}
+
+static void put_progress(struct buf *out, const struct verdict *v) {
+  if (v->step < 0) return;
+  buf_printf(out, ", after step %" PRId64, v->step);
+  if (v->of > 0) buf_printf(out, " of %" PRId64, v->of);
+}
+
+static void put_worker_death(struct buf *out, const struct verdict *v) {
+  put_worker(out, v);
+  if (v->cause == CAUSE_WORKER_SIGNAL) {
+    buf_puts(out, " was killed by ");
+    put_signal(out, v->signal);
+    if (v->core) buf_puts(out, ", core dumped");
+  } else if (v->cause == CAUSE_WORKER_EXIT) {
+    buf_printf(out, " exited with code %" PRId64, v->code);
+  } else {
+    buf_puts(out, " could not run its command");
+    put_reason(out, v);
+  }
+  put_progress(out, v);
+}
+
+static void put_leaving(struct buf *out, const struct verdict *v) {
+  put_node(out, v);
+  buf_puts(out, " left");
+  if (v->signal > 0) {
+    buf_puts(out, ", told to by ");
+    put_signal(out, v->signal);
+  }
+  put_reason(out, v);
+}
+
+static void put_what(struct buf *out, const struct verdict *v) {
+  switch (v->cause) {
+  case CAUSE_OPERATOR:
+    buf_puts(out, "an operator stopped the job");
+    put_reason(out, v);
+    return;
+  case CAUSE_NODE_LOST:
+    put_node(out, v);
+    buf_puts(out, " was lost");
+    put_reason(out, v);
+    return;
+  case CAUSE_NODE_LEAVING: put_leaving(out, v); return;
+  case CAUSE_WORKER_SIGNAL:
+  case CAUSE_WORKER_EXEC:
+  case CAUSE_WORKER_EXIT: put_worker_death(out, v); return;
+  case CAUSE_JOIN_TIMEOUT:
+    buf_puts(out, "too few nodes joined in time");
+    put_reason(out, v);
+    return;
+  case CAUSE_NONE:
+  case CAUSE_COUNT: break;
+  }
+  buf_puts(out, "no cause is known");
+}
+
+void verdict_sentence(const struct verdict *v, struct buf *out) {
+  put_what(out, v);
+  if (v->echoes == 1) buf_puts(out, "; 1 other worker died with it or after it");
+  if (v->echoes > 1) buf_printf(out, "; %" PRId64 " other workers died with it or after it", v->echoes);
+}
+
+static int weight(enum cause c) {
+  static const int weights[CAUSE_COUNT] = {
+      [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2, [CAUSE_WORKER_EXEC] = 2,
+      [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,   [CAUSE_OPERATOR] = 5,
+  };
+  _Static_assert(CAUSE_COUNT == 8, "a new cause needs a weight");
+  return weights[c];
+}
+
+bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms) {
+  int wa = weight(a->cause), wb = weight(b->cause);
+  if (wa != wb) return wa > wb;
+  return wa > 0 && a_at_ms < b_at_ms;
+}
