@@ -1,0 +1,123 @@
+/* What outlives the daemon: one line of JSON per seal and per end.
+ *
+ *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"wall_ms":..,"settings":{..}}
+ *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
+ *
+ * The file is an aid, not the truth: agents carry all that a running job needs (rdzv_recover.c). What the file adds
+ * is what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger who
+ * comes first does not begin the job anew; and how a job ended, for a node that was away when it did. A later line
+ * about the same job replaces the earlier one. */
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/mem.h"
+#include "daemon/rdzv.h"
+
+static json_t *settings_to_json(const struct settings *s) {
+  return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "min_nodes", (json_int_t)s->min_nodes, "max_nodes",
+                   (json_int_t)s->max_nodes, "max_restarts", (json_int_t)s->max_restarts, "last_call_ms",
+                   (json_int_t)s->last_call_ms, "join_timeout_ms", (json_int_t)s->join_timeout_ms, "stop_timeout_ms",
+                   (json_int_t)s->stop_timeout_ms, "lease_ms", (json_int_t)s->lease_ms);
+}
+
+void job_state_line(const struct job *j, struct buf *out) {
+  bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
+  json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id, "incarnation",
+                        j->incarnation, "round", (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes,
+                        "restarts_used", (json_int_t)j->restarts_used, "wall_ms", (json_int_t)j->core->wall_ms,
+                        "settings", settings_to_json(&j->settings));
+  if (end) {
+    json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
+    json_object_set_new(v, "code", json_integer(j->code));
+    json_object_set_new(v, "verdict", verdict_to_json(&j->last_verdict));
+  }
+  json_print(out, v);
+  json_decref(v);
+}
+
+/* Loading. --------------------------------------------------------------------------------------------------------- */
+
+static bool read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to) {
+  const json_t *v = json_object_get(o, key);
+  if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max) return false;
+  *to = json_integer_value(v);
+  return true;
+}
+
+static const char *read_text(const json_t *o, const char *key, size_t max) {
+  const char *s = json_string_value(json_object_get(o, key));
+  return s && s[0] && strlen(s) <= max ? s : NULL;
+}
+
+static bool read_settings(const json_t *o, struct settings *s) {
+  memset(s, 0, sizeof *s);
+  return read_int(o, "min_nodes", 1, NODES_MAX, &s->min_nodes) && read_int(o, "max_nodes", 1, NODES_MAX, &s->max_nodes) &&
+         read_int(o, "max_restarts", 0, 1000000, &s->max_restarts) &&
+         read_int(o, "last_call_ms", 0, TIMEOUT_MAX_MS, &s->last_call_ms) &&
+         read_int(o, "join_timeout_ms", 1, TIMEOUT_MAX_MS, &s->join_timeout_ms) &&
+         read_int(o, "stop_timeout_ms", 0, TIMEOUT_MAX_MS, &s->stop_timeout_ms) &&
+         read_int(o, "lease_ms", LEASE_MIN_MS, LEASE_MAX_MS, &s->lease_ms);
+}
+
+static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
+  const char *outcome = json_string_value(json_object_get(o, "outcome"));
+  int64_t code = 0;
+  read_int(o, "code", 0, 255, &code);
+  j->outcome = OUTCOME_FAILED;
+  for (int i = 0; outcome && i < OUTCOME_COUNT; i++)
+    if (!strcmp(outcome, outcome_name((enum outcome)i))) j->outcome = (enum outcome)i;
+  j->code = (int)code;
+  struct verdict v;
+  if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) {
+    verdict_free(&j->last_verdict);
+    verdict_copy(&j->last_verdict, &v);
+  }
+  job_set_state(j, JOB_ENDED, now_ms);
+}
+
+/* False: the line is no state line. */
+static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
+  const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
+  const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
+  struct settings s;
+  int64_t round, nodes, used, wall_ms;
+  if (!event || !id || !incarnation || !read_settings(json_object_get(o, "settings"), &s)) return false;
+  if (!read_int(o, "round", 0, ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
+      !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms))
+    return false;
+  bool end = !strcmp(event, "end");
+  if (!end && (strcmp(event, "seal") != 0 || round < 1 || nodes < 1)) return false;
+
+  core_forget(c, id);
+  if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) return true;
+  struct job *j = core_add_job(c, id, incarnation, &s);
+  j->restarts_used = used;
+  j->created_wall_ms = (uint64_t)wall_ms;
+  if (!end) {
+    job_recover(j, round, now_ms);
+    j->round_nodes = nodes;
+    return true;
+  }
+  j->round = round;
+  j->round_nodes = nodes;
+  load_end(j, o, now_ms);
+  return true;
+}
+
+void core_load_line(struct core *c, const char *line, uint64_t now_ms) {
+  struct err e = ERR_INIT;
+  json_t *o = json_parse_object(line, strlen(line), &e);
+  if (!o) core_log(c, LOG_ERROR, "state: a line is not JSON and is left out: %s", e.text);
+  else if (!load_object(c, o, now_ms)) core_log(c, LOG_ERROR, "state: a line is no seal and no end of a job, and is left out");
+  json_decref(o);
+}
+
+void core_state_lines(const struct core *c, struct buf *out) {
+  for (size_t i = 0; i < c->n_all; i++) {
+    if (!c->all[i]->round) continue;
+    job_state_line(c->all[i], out);
+    buf_putc(out, '\n');
+  }
+}

@@ -1,0 +1,513 @@
+/* The life of a job, as one table: state x event -> handler. What is not in the table does not happen.
+ *
+ *   FORMING -> STARTING -> RUNNING -> ENDING -> ENDED
+ *      ^          |           |          ^
+ *      +-------STOPPING <-----+----------+      RECOVERING leads to any of them after the daemon came back
+ *
+ * A round ends in STOPPING and nowhere else: everybody was told to stop, everybody has reported STOPPED or is lost,
+ * and only then is it settled what ended it. Reports may arrive in any order from any node, and the loudest is seldom
+ * the cause: when one worker dies, its peers die of it milliseconds later. So each cause is offered with the time at
+ * which it happened, the weightiest is kept, and the budget is charged once, from what is left at the end.
+ *
+ * Handlers change the job and queue messages through core_send; they return nothing, because there is nothing that a
+ * caller could do better. Every empty cell of the table carries a reason in PROTOCOL.md 5. */
+
+#include "daemon/rdzv.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+
+#define X(name, word) word,
+static const char *const event_names[] = {JOB_EVENT_LIST(X)};
+#undef X
+
+const char *job_event_name(enum job_event_kind k) { return k < JOB_EV_COUNT ? event_names[k] : "?"; }
+
+void job_set_state(struct job *j, enum job_state to, uint64_t now_ms) {
+  core_log(j->core, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->id, job_state_name(j->state),
+           job_state_name(to), (long long)j->round, j->n_members);
+  j->state = to;
+  j->state_ms = now_ms;
+  j->notice_ms = to == JOB_FORMING ? now_ms + 1 : UINT64_MAX;
+}
+
+/* Causes. ---------------------------------------------------------------------------------------------------------- */
+
+static bool is_worker_death(enum cause c) {
+  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC;
+}
+
+void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
+  if (is_worker_death(v->cause)) j->worker_deaths++;
+  if (j->cause.cause != CAUSE_NONE && !verdict_outweighs(v, at_ms, &j->cause, j->cause_ms)) return;
+  struct verdict copy;
+  verdict_copy(&copy, v);
+  verdict_free(&j->cause);
+  j->cause = copy;
+  j->cause.round = j->round;
+  j->cause_ms = at_ms;
+}
+
+static void offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
+                             uint64_t at_ms) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = cause;
+  v.node_rank = m->node_rank;
+  v.host = m->host;
+  v.pid = m->pid;
+  v.code = code;
+  v.step = m->step;
+  v.of = m->of;
+  v.text = text;
+  job_offer_cause(j, &v, at_ms);
+}
+
+/* The round ends. -------------------------------------------------------------------------------------------------- */
+
+static void send_stop(struct job *j, struct member *m) {
+  struct msg msg;
+  msg_init(&msg, MSG_STOP);
+  msg.stop.incarnation = j->incarnation;
+  msg.stop.round = j->round;
+  msg.stop.void_round = j->void_round;
+  msg.stop.verdict = j->cause;
+  core_send(j->core, m->conn, &msg);
+}
+
+void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
+  j->void_round = void_round;
+  job_set_state(j, JOB_STOPPING, now_ms);
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED) send_stop(j, m);
+  }
+  job_settle_if_stopped(j, now_ms);
+}
+
+static size_t count_state(const struct job *j, enum member_state state) {
+  size_t n = 0;
+  for (size_t i = 0; i < j->n_members; i++) n += j->members[i]->state == state;
+  return n;
+}
+
+/* A round that lived short delays the next; the first restart is at once. */
+static uint64_t next_delay_ms(struct job *j, uint64_t now_ms, bool charged) {
+  bool short_round = now_ms - j->round_ms < CORE_SHORT_ROUND_MS;
+  if (!charged || !short_round) {
+    if (!short_round) j->short_rounds = 0;
+    return 0;
+  }
+  uint64_t delay = j->short_rounds == 0 ? 0 : 1000;
+  for (unsigned i = 1; i < j->short_rounds && delay < CORE_DELAY_MAX_MS; i++) delay *= 2;
+  j->short_rounds++;
+  return delay < CORE_DELAY_MAX_MS ? delay : CORE_DELAY_MAX_MS;
+}
+
+static void send_settled(struct job *j, struct member *m) {
+  struct msg msg;
+  msg_init(&msg, MSG_SETTLED);
+  msg.settled.incarnation = j->incarnation;
+  msg.settled.round = j->round;
+  msg.settled.charged = j->last_charged;
+  msg.settled.restarts_used = j->restarts_used;
+  msg.settled.delay_ms = (int64_t)j->last_delay_ms;
+  msg.settled.verdict = j->last_verdict;
+  core_send(j->core, m->conn, &msg);
+}
+
+/* Everyone of the round is told its verdict and is free for the next. */
+static void release_members(struct job *j) {
+  for (size_t i = j->n_members; i-- > 0;) {
+    struct member *m = j->members[i];
+    if (!member_in_round(m)) continue;
+    send_settled(j, m);
+    m->last_rank = m->node_rank;
+    m->node_rank = m->rank_base = -1;
+    m->state = MEMBER_WAITING;
+    if (m->leaving || m->gone) job_remove_member(j, m);
+  }
+}
+
+static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
+  if (charged) j->restarts_used++;
+  j->last_charged = charged;
+  j->last_delay_ms = next_delay_ms(j, now_ms, charged);
+  release_members(j);
+  job_clear_round(j);
+  j->faulted = true;
+  j->forming_ms = now_ms;
+  j->enough_ms = 0;
+  j->not_before_ms = now_ms + j->last_delay_ms;
+  job_set_state(j, JOB_FORMING, now_ms);
+  if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
+static void settle(struct job *j, uint64_t now_ms) {
+  struct verdict *v = &j->cause;
+  bool death = is_worker_death(v->cause);
+  v->echoes = j->worker_deaths - (death ? 1 : 0);
+  verdict_free(&j->last_verdict);
+  verdict_copy(&j->last_verdict, v);
+  struct buf text = BUF_INIT;
+  verdict_sentence(v, &text);
+  core_log(j->core, LOG_WARN, "job %s: round %lld is settled: %s", j->id, (long long)j->round, buf_text(&text));
+  buf_finish(&text);
+
+  bool charged = death && !j->void_round;
+  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || count_state(j, MEMBER_FINISHED) > 0 ||
+              (charged && j->restarts_used >= j->settings.max_restarts);
+  if (!over) {
+    settle_into_forming(j, now_ms, charged);
+    return;
+  }
+  j->last_charged = false;
+  job_end(j, now_ms, v->cause == CAUSE_OPERATOR ? OUTCOME_STOPPED : OUTCOME_FAILED, (int)v->code, v);
+}
+
+void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
+  if (j->state == JOB_STOPPING && !count_state(j, MEMBER_TOLD) && !count_state(j, MEMBER_STARTED)) settle(j, now_ms);
+}
+
+/* The job ends. ---------------------------------------------------------------------------------------------------- */
+
+static void send_end(struct job *j, struct member *m) {
+  struct msg msg;
+  msg_init(&msg, MSG_END);
+  msg.end.incarnation = j->incarnation;
+  msg.end.round = j->round;
+  msg.end.outcome = j->outcome;
+  msg.end.code = j->code;
+  msg.end.restarts_used = j->restarts_used;
+  msg.end.verdict = j->last_verdict;
+  core_send(j->core, m->conn, &msg);
+}
+
+static void ended_if_acknowledged(struct job *j, uint64_t now_ms) {
+  for (size_t i = 0; i < j->n_members; i++)
+    if (!j->members[i]->end_acked && !j->members[i]->gone) return;
+  if (j->state == JOB_ENDING) job_set_state(j, JOB_ENDED, now_ms);
+}
+
+/* `v` may be the last verdict itself. */
+void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v) {
+  struct verdict copy;
+  verdict_copy(&copy, v);
+  verdict_free(&j->last_verdict);
+  j->last_verdict = copy;
+  j->outcome = outcome;
+  j->code = code;
+  job_set_state(j, JOB_ENDING, now_ms);
+  struct buf line = BUF_INIT;
+  job_state_line(j, &line);
+  core_save(j->core, &line);
+  buf_finish(&line);
+  for (size_t i = 0; i < j->n_members; i++) send_end(j, j->members[i]);
+  ended_if_acknowledged(j, now_ms);
+}
+
+void job_finish_if_done(struct job *j, uint64_t now_ms) {
+  if (j->state != JOB_RUNNING && j->state != JOB_STARTING) return;
+  if (count_state(j, MEMBER_FINISHED) < (size_t)j->round_nodes) return;
+  struct verdict none;
+  verdict_init(&none);
+  none.round = j->round;
+  job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
+}
+
+static void join_timeout(struct job *j, uint64_t now_ms) {
+  struct buf text = BUF_INIT;
+  job_missing_text(j, now_ms, &text);
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_JOIN_TIMEOUT;
+  v.round = j->round;
+  v.code = EXIT_CODE_JOIN_TIMEOUT;
+  v.text = buf_text(&text);
+  job_end(j, now_ms, OUTCOME_FAILED, EXIT_CODE_JOIN_TIMEOUT, &v);
+  buf_finish(&text);
+}
+
+/* Losing a node. --------------------------------------------------------------------------------------------------- */
+
+static void lose_from_round(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  bool starting = j->state == JOB_STARTING, running = starting || j->state == JOB_RUNNING;
+  offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
+  if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
+  job_remove_member(j, m);
+  if (running) job_begin_stopping(j, ev->now_ms, starting);
+  else job_settle_if_stopped(j, ev->now_ms);
+}
+
+/* STARTING, RUNNING, STOPPING. */
+static void on_lost(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  if (!member_in_round(m)) {
+    job_remove_member(j, m);
+  } else if (m->state == MEMBER_FINISHED) {
+    core_bind(j->core, m, 0); /* its work is done and counted; it may come for the end later */
+    m->gone = true;
+  } else if (m->state == MEMBER_STOPPED) {
+    job_remove_member(j, m);
+    job_settle_if_stopped(j, ev->now_ms);
+  } else {
+    lose_from_round(j, ev);
+  }
+}
+
+static void on_lost_forming(struct job *j, const struct job_event *ev) {
+  job_remove_member(j, ev->member);
+  if (j->notice_ms == UINT64_MAX || j->notice_ms > ev->now_ms) j->notice_ms = ev->now_ms + CORE_NOTICE_MS;
+  if (!j->n_members && !j->round) j->forgotten = true; /* nobody has ever run: as if it had not been */
+}
+
+static void on_lost_ending(struct job *j, const struct job_event *ev) {
+  /* It may come back for the END until the state's deadline; after that the job is remembered without it. */
+  core_bind(j->core, ev->member, 0);
+  if (!ev->dead && !ev->member->end_acked) return;
+  ev->member->gone = true;
+  ended_if_acknowledged(j, ev->now_ms);
+}
+
+static void on_lost_recovering(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  if (member_in_round(m) && !ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
+  job_remove_member(j, m);
+}
+
+static void on_bye(struct job *j, const struct job_event *ev) {
+  struct job_event lost = *ev;
+  lost.kind = JOB_EV_LOST;
+  lost.dead = true;
+  lost.at_ms = ev->now_ms;
+  if (!lost.text) lost.text = "it left";
+  ev->member->leaving = true;
+  on_lost(j, &lost);
+}
+
+static void on_bye_forming(struct job *j, const struct job_event *ev) { on_lost_forming(j, ev); }
+
+static void on_bye_recovering(struct job *j, const struct job_event *ev) {
+  job_remove_member(j, ev->member);
+  job_recover_finish_if_complete(j, ev->now_ms);
+}
+
+static void on_bye_ending(struct job *j, const struct job_event *ev) {
+  ev->member->end_acked = true;
+  ended_if_acknowledged(j, ev->now_ms);
+}
+
+/* Joining and coming back. ----------------------------------------------------------------------------------------- */
+
+static void on_join_forming(struct job *j, const struct job_event *ev) {
+  if (job_ready_to_seal(j, ev->now_ms)) {
+    job_seal(j, ev->now_ms);
+    return;
+  }
+  job_send_waiting(j, ev->member, ev->now_ms);
+  uint64_t earliest = j->last_notice_ms + CORE_NOTICE_MS;
+  j->notice_ms = earliest > ev->now_ms ? earliest : ev->now_ms + 1;
+}
+
+static void on_join_spare(struct job *j, const struct job_event *ev) { job_send_waiting(j, ev->member, ev->now_ms); }
+
+static void on_join_ending(struct job *j, const struct job_event *ev) { send_end(j, ev->member); }
+
+/* Between rounds: it has missed how the last one was settled. */
+static void on_resume_forming(struct job *j, const struct job_event *ev) {
+  send_settled(j, ev->member);
+  on_join_forming(j, ev);
+}
+
+static void on_resume_running(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  if (m->state == MEMBER_TOLD && ev->hello->phase == PHASE_NONE) job_send_start(j, m);
+}
+
+static void on_resume_stopping(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED) return;
+  if (ev->hello->phase == PHASE_NONE) m->state = MEMBER_STOPPED; /* START never reached it */
+  else send_stop(j, m);
+  job_settle_if_stopped(j, ev->now_ms);
+}
+
+/* Reports. --------------------------------------------------------------------------------------------------------- */
+
+static void on_started(struct job *j, const struct job_event *ev) {
+  if (ev->member->state == MEMBER_TOLD) ev->member->state = MEMBER_STARTED;
+  if (j->state == JOB_STARTING && !count_state(j, MEMBER_TOLD)) job_set_state(j, JOB_RUNNING, ev->now_ms);
+}
+
+static void on_failed(struct job *j, const struct job_event *ev) {
+  struct verdict v = ev->report->what;
+  v.host = ev->member->host;
+  v.node_rank = ev->member->node_rank;
+  job_offer_cause(j, &v, ev->at_ms);
+  if (j->state == JOB_STARTING || j->state == JOB_RUNNING) job_begin_stopping(j, ev->now_ms, false);
+}
+
+static void on_finished(struct job *j, const struct job_event *ev) {
+  ev->member->state = MEMBER_FINISHED;
+  if (j->state == JOB_STARTING && !count_state(j, MEMBER_TOLD)) job_set_state(j, JOB_RUNNING, ev->now_ms);
+  job_finish_if_done(j, ev->now_ms);
+  job_settle_if_stopped(j, ev->now_ms);
+}
+
+static void on_leaving(struct job *j, const struct job_event *ev) {
+  ev->member->leaving = true;
+  if (ev->member->state == MEMBER_FINISHED) return;
+  offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text, ev->at_ms);
+  if (j->state == JOB_STARTING || j->state == JOB_RUNNING)
+    job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
+}
+
+static void on_stopped(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  if (m->state == MEMBER_FINISHED) return;
+  m->state = MEMBER_STOPPED;
+  job_settle_if_stopped(j, ev->now_ms);
+}
+
+/* It stopped by itself: it has fenced itself, or lost its guard. Alive and ready, but the round is broken. */
+static void on_stopped_unasked(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  if (m->state == MEMBER_FINISHED) return;
+  m->state = MEMBER_STOPPED;
+  const char *text = ev->report->what.text[0] ? ev->report->what.text : "it stopped its workers by itself";
+  offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, text, ev->at_ms);
+  job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
+}
+
+static void on_report_recovering(struct job *j, const struct job_event *ev) {
+  struct member *m = ev->member;
+  switch (ev->kind) {
+  case JOB_EV_STARTED: on_started(j, ev); break;
+  case JOB_EV_FAILED: on_failed(j, ev); break;
+  case JOB_EV_LEAVING: on_leaving(j, ev); break;
+  case JOB_EV_FINISHED: m->state = MEMBER_FINISHED; break;
+  default:
+    if (m->state != MEMBER_FINISHED) m->state = MEMBER_STOPPED;
+    break;
+  }
+}
+
+static void on_end_ack(struct job *j, const struct job_event *ev) {
+  ev->member->end_acked = true;
+  ended_if_acknowledged(j, ev->now_ms);
+}
+
+/* Operator and deadlines. ------------------------------------------------------------------------------------------ */
+
+static void operator_verdict(struct job *j, const struct job_event *ev, struct verdict *v) {
+  verdict_init(v);
+  v->cause = CAUSE_OPERATOR;
+  v->round = j->round;
+  v->code = EXIT_CODE_STOPPED;
+  v->text = ev->text ? ev->text : "";
+}
+
+static void on_operator(struct job *j, const struct job_event *ev) {
+  struct verdict v;
+  operator_verdict(j, ev, &v);
+  job_offer_cause(j, &v, ev->now_ms);
+  if (j->state == JOB_RECOVERING) job_recover_finish(j, ev->now_ms);
+  if (j->state == JOB_STARTING || j->state == JOB_RUNNING) job_begin_stopping(j, ev->now_ms, false);
+}
+
+static void on_operator_forming(struct job *j, const struct job_event *ev) {
+  struct verdict v;
+  operator_verdict(j, ev, &v);
+  job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
+}
+
+static void send_notices(struct job *j, uint64_t now_ms) {
+  j->last_notice_ms = now_ms;
+  j->notice_ms = now_ms + CORE_NOTICE_IDLE_MS;
+  for (size_t i = 0; i < j->n_members; i++) job_send_waiting(j, j->members[i], now_ms);
+}
+
+static void on_deadline_forming(struct job *j, const struct job_event *ev) {
+  if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
+  else if (ev->now_ms >= j->forming_ms + (uint64_t)j->settings.join_timeout_ms) join_timeout(j, ev->now_ms);
+  else if (ev->now_ms >= j->notice_ms) send_notices(j, ev->now_ms);
+}
+
+/* STARTING: not all have started; STOPPING: not all have stopped. Who is late is lost. */
+static void on_deadline_late(struct job *j, const struct job_event *ev) {
+  enum job_state state = j->state;
+  for (size_t i = j->n_members; i-- > 0 && j->state == state;) {
+    if (i >= j->n_members) continue;
+    struct member *m = j->members[i];
+    bool late = m->state == MEMBER_TOLD || (state == JOB_STOPPING && m->state == MEMBER_STARTED);
+    if (!late) continue;
+    struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
+    lost.text = state == JOB_STARTING ? "its workers did not start in time" : "its workers did not stop in time";
+    job_event(j, &lost);
+  }
+}
+
+static void on_deadline_recovering(struct job *j, const struct job_event *ev) { job_recover_finish(j, ev->now_ms); }
+static void on_deadline_ending(struct job *j, const struct job_event *ev) { job_set_state(j, JOB_ENDED, ev->now_ms); }
+static void on_deadline_ended(struct job *j, const struct job_event *ev) { j->forgotten = true; }
+
+static void ignore(struct job *j, const struct job_event *ev) {
+  core_log(j->core, LOG_DEBUG, "job %s: %s in state %s changes nothing", j->id, job_event_name(ev->kind),
+           job_state_name(j->state));
+}
+
+/* The table. ------------------------------------------------------------------------------------------------------- */
+
+typedef void (*job_handler_fn)(struct job *j, const struct job_event *ev);
+
+/* clang-format off */
+static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
+  [JOB_FORMING] = {
+    [JOB_EV_JOIN] = on_join_forming, [JOB_EV_RESUME] = on_resume_forming, [JOB_EV_STARTED] = ignore,
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_LOST] = on_lost_forming, [JOB_EV_BYE] = on_bye_forming, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_OPERATOR] = on_operator_forming, [JOB_EV_DEADLINE] = on_deadline_forming},
+  [JOB_STARTING] = {
+    [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = on_started,
+    [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
+    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
+  [JOB_RUNNING] = {
+    [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = ignore,
+    [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
+    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = ignore},
+  [JOB_STOPPING] = {
+    [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_stopping, [JOB_EV_STARTED] = on_started,
+    [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
+    [JOB_EV_STOPPED] = on_stopped, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
+  [JOB_RECOVERING] = {
+    [JOB_EV_JOIN] = job_recover_hello, [JOB_EV_RESUME] = job_recover_hello, [JOB_EV_STARTED] = on_report_recovering,
+    [JOB_EV_FAILED] = on_report_recovering, [JOB_EV_FINISHED] = on_report_recovering,
+    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering,
+    [JOB_EV_LOST] = on_lost_recovering, [JOB_EV_BYE] = on_bye_recovering, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_recovering},
+  [JOB_ENDING] = {
+    [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending, [JOB_EV_END_ACK] = on_end_ack,
+    [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ending},
+  [JOB_ENDED] = {
+    [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending, [JOB_EV_END_ACK] = on_end_ack,
+    [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ended},
+};
+/* clang-format on */
+
+void job_event(struct job *j, const struct job_event *ev) {
+  j->core->coverage[(size_t)j->state * JOB_EV_COUNT + ev->kind]++;
+  table[j->state][ev->kind](j, ev);
+}
+
+bool job_could_form_without(const struct job *j, const struct member *m) {
+  return j->n_connected - (m->conn ? 1 : 0) >= (size_t)j->settings.min_nodes;
+}

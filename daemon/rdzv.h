@@ -1,0 +1,211 @@
+#ifndef DAEMON_RDZV_H
+#define DAEMON_RDZV_H
+
+/* One job: its members, its rounds, its end. Inside the daemon's core; pure. daemon/core.c finds the job that a message belongs to, and
+ * calls job_event; everything that happens to a job happens in the table of daemon/rdzv.c. */
+
+#include "common/map.h"
+#include "daemon/core.h"
+
+/* The events of the state x event table (PROTOCOL.md 5). */
+#define JOB_EVENT_LIST(X)                                                          \
+  X(JOIN, "join")         /* a node in no round */                                 \
+  X(RESUME, "resume")     /* a node came back, or is new to us, and names a round */ \
+  X(STARTED, "started")                                                            \
+  X(FAILED, "failed")                                                              \
+  X(FINISHED, "finished")                                                          \
+  X(LEAVING, "leaving")                                                            \
+  X(STOPPED, "stopped")                                                            \
+  X(LOST, "lost")         /* grace, lease or patience is over, or an obituary came */ \
+  X(BYE, "bye")                                                                    \
+  X(END_ACK, "end-ack")                                                            \
+  X(OPERATOR, "operator") /* rdzvctl stop */                                       \
+  X(DEADLINE, "deadline") /* the state's own deadline has passed */
+#define X(name, word) JOB_EV_##name,
+enum job_event_kind { JOB_EVENT_LIST(X) JOB_EV_COUNT };
+#undef X
+const char *job_event_name(enum job_event_kind k);
+
+/* A member's place in the current round. */
+enum member_state {
+  MEMBER_WAITING,  /* in no round: ready for the next one */
+  MEMBER_TOLD,     /* START is out */
+  MEMBER_STARTED,  /* all its workers run */
+  MEMBER_FINISHED, /* all its workers are done; final */
+  MEMBER_STOPPED,  /* nothing of the round is left there */
+};
+
+struct member {
+  struct job *job;
+  char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
+  char label[128], local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
+  char daemon_addr[ADDR_MAX + 1]; /* our address as it reached us */
+  char addr[ADDR_MAX + 1];        /* what others are told, from sealing on */
+  int64_t pid, workers, want_rank, order_key;
+  uint64_t conn;      /* 0: none */
+  uint64_t grace_ms;  /* conn 0: until when it may come back */
+  uint64_t heard_ms;  /* last sign of life */
+  uint64_t joined_no; /* order of joining, for fairness among newcomers */
+  enum member_state state;
+  bool leaving;  /* it will not take part in another round */
+  bool gone;     /* lost after it had finished: kept for the count */
+  bool end_acked;
+  bool fenced_flag; /* what its last HEARTBEAT_ACK said */
+  int64_t node_rank, rank_base; /* in the current round; -1: in none */
+  int64_t last_rank;            /* in the last round it was part of; -1: none */
+  int64_t last_seq;             /* highest report seq taken */
+  int64_t step, of;             /* last PROGRESS */
+  double loss, samples_per_second;
+};
+
+/* A lost node whose workers may still run: no round is sealed before it has killed them by its own lease. */
+struct hold {
+  char agent[AGENT_ID_MAX + 1];
+  uint64_t until_ms;
+};
+
+struct job_exchange {
+  char key[EXCHANGE_KEY_MAX + 1];
+  uint32_t size;
+  size_t nodes_have;
+  char **values; /* by node rank: workers * size bytes, or NULL */
+  struct bytes *complete; /* EXCHANGED, encoded */
+};
+
+struct job {
+  struct core *core;
+  char *id;
+  char incarnation[INCARNATION_MAX + 1];
+  enum job_state state;
+  struct settings settings;
+  int64_t round, restarts_used, expected_nodes;
+
+  struct member **members;
+  size_t n_members, cap_members;
+  struct map agents; /* agent id -> member */
+  size_t n_connected;
+
+  uint64_t state_ms;     /* when the state was entered */
+  uint64_t created_wall_ms;
+  uint64_t forming_ms;   /* since when the join timeout counts */
+  uint64_t enough_ms;    /* FORMING: since when min nodes are here; 0: they are not */
+  uint64_t not_before_ms; /* FORMING: delay after short rounds */
+  uint64_t recover_ms;   /* RECOVERING: its end */
+  uint64_t scan_ms;      /* no lease, grace or hold can expire before */
+  uint64_t notice_ms;    /* when WAITING goes out next; UINT64_MAX: not now */
+  uint64_t last_notice_ms;
+  bool faulted;          /* a round has been: no last call */
+  bool settled;          /* RECOVERING: somebody has heard the round's verdict */
+  bool stopping_seen;    /* RECOVERING: somebody was told to stop */
+  bool forgotten;        /* core frees it after the step */
+  struct hold *holds;
+  size_t n_holds;
+
+  /* The current or last round. */
+  int64_t round_nodes, world_size;
+  uint64_t round_ms; /* START */
+  unsigned short_rounds;
+  bool void_round;
+  struct verdict cause; /* the weightiest so far; a copy */
+  uint64_t cause_ms;
+  int64_t worker_deaths;
+  struct job_exchange exchanges[EXCHANGES_MAX];
+  size_t n_exchanges;
+  struct verdict last_verdict; /* of the last settled round; a copy */
+  bool last_charged;
+  uint64_t last_delay_ms;
+
+  enum outcome outcome; /* ENDING, ENDED */
+  int code;
+};
+
+struct job_event {
+  enum job_event_kind kind;
+  uint64_t now_ms;
+  struct member *member;      /* all but OPERATOR and DEADLINE */
+  const struct hello *hello;  /* JOIN, RESUME */
+  const struct report *report; /* STARTED .. STOPPED */
+  uint64_t at_ms;             /* when it happened, by the sender's account */
+  bool dead;                  /* LOST: surely nothing of it runs */
+  const char *text;           /* LOST, OPERATOR: why */
+};
+
+/* daemon/rdzv.c */
+void job_event(struct job *j, const struct job_event *ev);
+void job_set_state(struct job *j, enum job_state to, uint64_t now_ms);
+void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms);
+void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round);
+void job_settle_if_stopped(struct job *j, uint64_t now_ms);
+void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v);
+void job_finish_if_done(struct job *j, uint64_t now_ms);
+bool job_could_form_without(const struct job *j, const struct member *m);
+
+/* daemon/rdzv_time.c: deadlines, leases, grace */
+uint64_t job_deadline(const struct job *j);
+void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms);
+void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connection is gone; grace begins */
+
+/* daemon/rdzv_job.c: the object */
+struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s, uint64_t now_ms, uint64_t wall_ms);
+void job_destroy(struct job *j);
+struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms);
+void job_remove_member(struct job *j, struct member *m);
+struct member *job_find_agent(const struct job *j, const char *agent);
+void job_clear_round(struct job *j); /* exchanges, causes */
+void job_hold(struct job *j, const struct member *m);
+void job_drop_hold(struct job *j, const char *agent);
+uint64_t job_hold_until(const struct job *j);
+void member_describe(const struct member *m, struct buf *out); /* "node 1 (n1, pid 4711)" */
+bool member_in_round(const struct member *m);
+
+/* daemon/rdzv_round.c: who takes part, as which rank */
+bool job_ready_to_seal(struct job *j, uint64_t now_ms);
+void job_seal(struct job *j, uint64_t now_ms);
+void job_send_start(struct job *j, struct member *m);
+uint64_t job_seal_deadline(const struct job *j);
+void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
+void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
+
+/* daemon/rdzv_recover.c */
+void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */
+void job_recover_hello(struct job *j, const struct job_event *ev);
+void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
+void job_recover_finish(struct job *j, uint64_t now_ms);
+
+/* daemon/rdzv_exchange.c */
+void job_exchange(struct job *j, struct member *m, const struct msg *msg);
+void job_exchanges_clear(struct job *j);
+
+/* daemon/core_state.c */
+void job_state_line(const struct job *j, struct buf *out);
+void core_load_line(struct core *c, const char *line, uint64_t now_ms);
+
+/* daemon/status.c */
+void core_control(struct core *c, const struct core_event *ev);
+
+/* daemon/core.c: what a job may ask of the core during a step */
+struct core {
+  struct core_config config;
+  uint64_t rng[2];
+  struct map jobs;   /* id -> the live job of that id */
+  struct job **all;  /* live and ended, in order of creation */
+  size_t n_all, cap_all;
+  struct map conns;  /* connection -> struct member */
+  uint64_t join_counter;
+  bool served;
+  uint64_t now_ms, wall_ms; /* of the event that is being stepped */
+  struct core_effects *fx;
+  uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT];
+};
+
+struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
+void core_forget(struct core *c, const char *id); /* the live job of that id, if there is one */
+void core_send(struct core *c, uint64_t conn, const struct msg *m); /* conn 0: nothing */
+void core_send_bytes(struct core *c, uint64_t conn, struct bytes *b); /* takes a reference of its own */
+void core_close(struct core *c, uint64_t conn);
+void core_save(struct core *c, const struct buf *line);
+void core_log(struct core *c, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void core_bind(struct core *c, struct member *m, uint64_t conn);   /* m's connection is conn (0: none); the old one is closed */
+uint64_t core_random(struct core *c);
+
+#endif

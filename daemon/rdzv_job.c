@@ -1,0 +1,124 @@
+/* The job as an object: created and freed, members added, found and removed, holds kept.
+ *
+ * A member is a node that the daemon knows and has not given up. It is identified by its agent's random id, so a
+ * broken connection, a second agent on the same host, or the same host in a later run are never mistaken for each
+ * other. A node that is lost is removed; should it come back, it is a stranger with an old token and is told so.
+ *
+ * A hold is what remains of a lost node that may still run workers: until its lease, counted from its last sign of
+ * life, is over, no new round may be sealed, because until then the node may not yet have fenced itself. An obituary
+ * or the node's own return ends the hold at once. */
+
+#include "daemon/rdzv.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/mem.h"
+
+static void copy_text(char *to, size_t size, const char *from) { snprintf(to, size, "%s", from); }
+
+struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s,
+                       uint64_t now_ms, uint64_t wall_ms) {
+  struct job *j = xcalloc(1, sizeof *j);
+  j->core = c;
+  j->id = xstrdup(id);
+  copy_text(j->incarnation, sizeof j->incarnation, incarnation);
+  j->settings = *s;
+  j->state = JOB_FORMING;
+  j->state_ms = j->forming_ms = now_ms;
+  j->created_wall_ms = wall_ms;
+  j->scan_ms = j->notice_ms = UINT64_MAX;
+  verdict_init(&j->cause);
+  verdict_init(&j->last_verdict);
+  map_init(&j->agents, core_random(c));
+  return j;
+}
+
+void job_clear_round(struct job *j) {
+  job_exchanges_clear(j);
+  verdict_free(&j->cause);
+  verdict_init(&j->cause);
+  j->cause_ms = 0;
+  j->worker_deaths = 0;
+  j->void_round = false;
+}
+
+void job_destroy(struct job *j) {
+  if (!j) return;
+  while (j->n_members) job_remove_member(j, j->members[j->n_members - 1]);
+  job_clear_round(j);
+  verdict_free(&j->last_verdict);
+  map_finish(&j->agents);
+  free(j->members);
+  free(j->holds);
+  free(j->id);
+  free(j);
+}
+
+struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms) {
+  struct member *m = xcalloc(1, sizeof *m);
+  m->job = j;
+  copy_text(m->agent, sizeof m->agent, h->agent);
+  copy_text(m->host, sizeof m->host, h->host);
+  copy_text(m->label, sizeof m->label, h->label);
+  copy_text(m->local_addr, sizeof m->local_addr, h->local_addr);
+  m->pid = h->pid;
+  m->workers = h->workers;
+  m->want_rank = h->want_rank;
+  m->order_key = h->order_key;
+  m->heard_ms = now_ms;
+  m->joined_no = ++j->core->join_counter;
+  m->node_rank = m->rank_base = m->last_rank = m->step = -1;
+  if (j->n_members == j->cap_members) {
+    j->cap_members = j->cap_members ? 2 * j->cap_members : 8;
+    j->members = xrealloc(j->members, j->cap_members * sizeof *j->members);
+  }
+  j->members[j->n_members++] = m;
+  map_put(&j->agents, m->agent, m);
+  if (h->expected_nodes > j->expected_nodes) j->expected_nodes = h->expected_nodes;
+  if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms) j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
+  return m;
+}
+
+void job_remove_member(struct job *j, struct member *m) {
+  core_bind(j->core, m, 0);
+  map_remove(&j->agents, m->agent);
+  for (size_t i = 0; i < j->n_members; i++) {
+    if (j->members[i] != m) continue;
+    memmove(&j->members[i], &j->members[i + 1], (j->n_members - i - 1) * sizeof *j->members);
+    j->n_members--;
+    break;
+  }
+  free(m);
+}
+
+struct member *job_find_agent(const struct job *j, const char *agent) { return map_get(&j->agents, agent); }
+
+void job_hold(struct job *j, const struct member *m) {
+  job_drop_hold(j, m->agent);
+  j->holds = xrealloc(j->holds, (j->n_holds + 1) * sizeof *j->holds);
+  struct hold *h = &j->holds[j->n_holds++];
+  copy_text(h->agent, sizeof h->agent, m->agent);
+  h->until_ms = m->heard_ms + (uint64_t)j->settings.lease_ms;
+}
+
+void job_drop_hold(struct job *j, const char *agent) {
+  for (size_t i = 0; i < j->n_holds; i++) {
+    if (strcmp(j->holds[i].agent, agent)) continue;
+    j->holds[i] = j->holds[--j->n_holds];
+    return;
+  }
+}
+
+uint64_t job_hold_until(const struct job *j) {
+  uint64_t until = 0;
+  for (size_t i = 0; i < j->n_holds; i++)
+    if (j->holds[i].until_ms > until) until = j->holds[i].until_ms;
+  return until;
+}
+
+void member_describe(const struct member *m, struct buf *out) {
+  if (m->node_rank >= 0) buf_printf(out, "node %lld (%s, pid %lld)", (long long)m->node_rank, m->host, (long long)m->pid);
+  else buf_printf(out, "%s (pid %lld)", m->host, (long long)m->pid);
+}
+
+bool member_in_round(const struct member *m) { return m->node_rank >= 0; }

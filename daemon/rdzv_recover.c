@@ -1,0 +1,185 @@
+/* The daemon came back and remembers little or nothing; the agents remember everything that matters.
+ *
+ * A job is RECOVERING from the first HELLO that names an incarnation unknown here, or from the start when the state
+ * file knows a sealed round. Each HELLO says which round its node is in, how large that round was, where in it the
+ * node stands, and all its reports that nobody has settled. When every node of the round has spoken, or the longest
+ * lease and reconnect pause have passed, the round is judged as if the daemon had never been away:
+ *
+ *   somebody heard its verdict           -> it is settled: FORMING
+ *   somebody failed, left, or stopped,
+ *   or a node of it is missing           -> STOPPING, and the verdict is settled there
+ *   all have finished                    -> ENDING
+ *   all run                              -> RUNNING, and no worker has noticed anything
+ *
+ * The highest token wins: a HELLO that names a later round than the job knows makes the earlier one history. */
+
+#include "daemon/rdzv.h"
+
+#include "common/exit_codes.h"
+
+/* The nodes of the round that have told how they stand, those that know it as settled included. */
+static size_t count_reported(const struct job *j) {
+  size_t n = 0;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    n += member_in_round(m) || m->last_rank >= 0;
+  }
+  return n;
+}
+
+static enum member_state state_of_phase(enum phase p) {
+  switch (p) {
+  case PHASE_STARTING: return MEMBER_TOLD;
+  case PHASE_RUNNING:
+  case PHASE_STOPPING: return MEMBER_STARTED;
+  case PHASE_FINISHED: return MEMBER_FINISHED;
+  case PHASE_STOPPED: return MEMBER_STOPPED;
+  case PHASE_NONE:
+  case PHASE_COUNT: break;
+  }
+  return MEMBER_WAITING;
+}
+
+void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    m->node_rank = m->rank_base = m->last_rank = -1;
+    m->state = MEMBER_WAITING;
+  }
+  job_clear_round(j);
+  j->round = round;
+  j->round_nodes = 0;
+  j->settled = j->stopping_seen = false;
+  j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  job_set_state(j, JOB_RECOVERING, now_ms);
+}
+
+static bool rank_taken(const struct job *j, const struct member *m, int64_t rank) {
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i] != m && j->members[i]->node_rank == rank) return true;
+  return false;
+}
+
+static void send_stale(struct job *j, const struct member *m, const char *why) {
+  struct msg msg;
+  msg_init(&msg, MSG_STALE);
+  msg.stale.incarnation = j->incarnation;
+  msg.stale.round = j->round;
+  msg.stale.text = why;
+  core_send(j->core, m->conn, &msg);
+}
+
+/* core.c has dealt with the token, and with ranks outside of the round: the HELLO names this round, or none that is later. */
+void job_recover_hello(struct job *j, const struct job_event *ev) {
+  const struct hello *h = ev->hello;
+  struct member *m = ev->member;
+  bool this_round = h->round == j->round && h->round > 0;
+  if (h->restarts_used > j->restarts_used) j->restarts_used = h->restarts_used;
+  if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
+  if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
+    send_stale(j, m, "another node has reported this node rank, or another size of the round");
+    m->state = MEMBER_STOPPED; /* until it says HELLO again, in no round */
+    return;
+  }
+  if (this_round && h->phase != PHASE_NONE) {
+    m->node_rank = h->node_rank;
+    m->state = state_of_phase(h->phase);
+    if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
+  } else {
+    m->node_rank = -1;
+    m->state = MEMBER_WAITING;
+    m->last_rank = this_round ? h->node_rank : -1;
+    if (this_round && h->node_rank >= 0) j->settled = true;
+    job_send_waiting(j, m, ev->now_ms);
+  }
+}
+
+void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
+  if (j->state == JOB_RECOVERING && j->round_nodes > 0 && count_reported(j) >= (size_t)j->round_nodes)
+    job_recover_finish(j, now_ms);
+}
+
+/* Reports do not carry rank bases; they follow from the node ranks and worker counts. */
+static void restore_ranks(struct job *j) {
+  j->world_size = 0;
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    for (size_t i = 0; i < j->n_members; i++) {
+      struct member *m = j->members[i];
+      if (m->node_rank != r) continue;
+      m->rank_base = j->world_size;
+      j->world_size += m->workers;
+      break;
+    }
+  }
+}
+
+static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%zu of %lld nodes of round %lld did not report after the daemon came back:", missing,
+             (long long)j->round_nodes, (long long)j->round);
+  for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++) {
+    bool here = false;
+    for (size_t i = 0; i < j->n_members && !here; i++)
+      here = j->members[i]->node_rank == r || j->members[i]->last_rank == r;
+    if (!here) buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
+  }
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_NODE_LOST;
+  v.code = EXIT_CODE_NODE_LOST;
+  v.text = buf_text(&text);
+  job_offer_cause(j, &v, now_ms);
+  buf_finish(&text);
+}
+
+/* The round was settled before: who does not know it is told so, by the verdict that nobody here remembers. */
+static void form_again(struct job *j, uint64_t now_ms) {
+  j->forming_ms = now_ms;
+  j->enough_ms = 0;
+  j->faulted = j->round > 0;
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (!member_in_round(m)) continue;
+    send_stale(j, m, "the round was settled before the daemon came back");
+    m->last_rank = m->node_rank;
+    m->node_rank = m->rank_base = -1;
+    m->state = MEMBER_STOPPED; /* until it says HELLO again, in no round */
+  }
+  job_clear_round(j);
+  job_set_state(j, JOB_FORMING, now_ms);
+  if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
+static bool is_broken(const struct job *j) {
+  if (j->cause.cause != CAUSE_NONE || j->stopping_seen) return true;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (member_in_round(j->members[i]) && j->members[i]->state == MEMBER_STOPPED) return true;
+  return false;
+}
+
+void job_recover_finish(struct job *j, uint64_t now_ms) {
+  size_t in_round = 0, told = 0;
+  for (size_t i = 0; i < j->n_members; i++) {
+    in_round += member_in_round(j->members[i]);
+    told += j->members[i]->state == MEMBER_TOLD;
+  }
+  if (!j->n_members) {
+    core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id, (long long)j->round);
+    j->forgotten = true;
+    return;
+  }
+  restore_ranks(j);
+  j->round_ms = now_ms;
+  if (j->settled || !in_round) {
+    form_again(j, now_ms);
+    return;
+  }
+  size_t reported = count_reported(j);
+  if (reported < (size_t)j->round_nodes) offer_missing(j, (size_t)j->round_nodes - reported, now_ms);
+  if (is_broken(j)) {
+    job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);
+    return;
+  }
+  job_set_state(j, told ? JOB_STARTING : JOB_RUNNING, now_ms);
+  job_finish_if_done(j, now_ms);
+}

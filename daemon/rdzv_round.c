@@ -1,0 +1,251 @@
+/* Who takes part in the next round, and as which rank.
+ *
+ * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and last call is over.
+ * Last call is for the first round only: after a fault the survivors are known and waiting for strangers would cost
+ * everybody's time. Two things can hold a seal back: the delay after short rounds, and a lost node that may still run
+ * workers of the old round (rdzv_job.c: holds).
+ *
+ * Ranks are stable. Whoever asked for a rank gets it, then survivors keep theirs where the new size allows, then the
+ * holes are filled in the order label, scheduler's node id, numeric address, agent id. Text order of addresses
+ * (10.0.0.10 before 10.0.0.9) is never used. More nodes than max are spares; survivors go first, then who joined first.
+ *
+ * A node's address is what it says itself, else how the daemon sees it. Only where that is loopback or link-local
+ * and other nodes are elsewhere, it is the daemon's own address as those others reached it: that node is on the
+ * daemon's host. */
+
+#include "daemon/rdzv.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/endpoint.h"
+#include "common/mem.h"
+
+static bool available(const struct member *m) { return m->conn && m->state == MEMBER_WAITING && !m->leaving; }
+
+static size_t count_available(const struct job *j) {
+  size_t n = 0;
+  for (size_t i = 0; i < j->n_members; i++) n += available(j->members[i]);
+  return n;
+}
+
+/* When the nodes that are here may begin, as far as their number goes; UINT64_MAX: too few. */
+static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {
+  size_t min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
+  if (here >= max) return 0;
+  if (here < min) return UINT64_MAX;
+  if (j->faulted) return 0;
+  if (j->expected_nodes > 0 && here >= (size_t)j->expected_nodes) return 0;
+  return enough_ms + (uint64_t)j->settings.last_call_ms;
+}
+
+static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+uint64_t job_seal_deadline(const struct job *j) {
+  uint64_t at = numbers_allow_ms(j, count_available(j), j->enough_ms);
+  return at == UINT64_MAX ? at : latest(at, latest(j->not_before_ms, job_hold_until(j)));
+}
+
+bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
+  bool enough = count_available(j) >= (size_t)j->settings.min_nodes;
+  if (!enough) j->enough_ms = 0;
+  else if (!j->enough_ms) j->enough_ms = now_ms;
+  return enough && now_ms >= job_seal_deadline(j);
+}
+
+/* Choosing. -------------------------------------------------------------------------------------------------------- */
+
+static int compare_i64(int64_t a, int64_t b) { return a < b ? -1 : a > b; }
+
+/* Values below 0 mean "none" and come last. */
+static int compare_known(int64_t a, int64_t b) {
+  if ((a < 0) != (b < 0)) return a < 0 ? 1 : -1;
+  return compare_i64(a, b);
+}
+
+static int by_priority(const void *pa, const void *pb) {
+  const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
+  int c = compare_known(a->last_rank, b->last_rank);
+  return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
+}
+
+static const char *plain_addr(const struct member *m) { return m->local_addr[0] ? m->local_addr : m->peer_addr; }
+
+static int by_place(const void *pa, const void *pb) {
+  const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
+  int c = compare_known(a->want_rank, b->want_rank);
+  if (!c && (!a->label[0]) != (!b->label[0])) c = a->label[0] ? -1 : 1;
+  if (!c) c = strcmp(a->label, b->label);
+  if (!c) c = compare_known(a->order_key, b->order_key);
+  if (!c) {
+    struct ipaddr ia = ipaddr_parse(plain_addr(a)), ib = ipaddr_parse(plain_addr(b));
+    c = ipaddr_compare(&ia, &ib);
+  }
+  return c ? c : strcmp(a->agent, b->agent);
+}
+
+/* slots[r]: who is node rank r. wanted(m) tells the rank that m has a claim on. */
+static void place_claims(struct member **chosen, size_t n, struct member **slots, int64_t (*wanted)(const struct member *)) {
+  for (size_t i = 0; i < n; i++) {
+    struct member *m = chosen[i];
+    int64_t r = wanted(m);
+    if (m->node_rank >= 0 || r < 0 || r >= (int64_t)n || slots[r]) continue;
+    slots[r] = m;
+    m->node_rank = r;
+  }
+}
+
+static int64_t asked_rank(const struct member *m) { return m->want_rank; }
+static int64_t kept_rank(const struct member *m) { return m->last_rank; }
+
+static void assign_ranks(struct member **chosen, size_t n, struct member **slots) {
+  place_claims(chosen, n, slots, asked_rank);
+  place_claims(chosen, n, slots, kept_rank);
+  qsort(chosen, n, sizeof *chosen, by_place);
+  size_t hole = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (chosen[i]->node_rank >= 0) continue;
+    while (slots[hole]) hole++;
+    slots[hole] = chosen[i];
+    chosen[i]->node_rank = (int64_t)hole;
+  }
+}
+
+static bool is_local(const char *addr) {
+  struct ipaddr ip = ipaddr_parse(addr);
+  return ip.family == 0 || ipaddr_is_loopback(&ip) || ipaddr_is_linklocal(&ip);
+}
+
+static void assign_addresses(struct member **slots, size_t n) {
+  const char *ours = NULL; /* the daemon's address as nodes elsewhere reach it */
+  for (size_t i = 0; i < n && !ours; i++)
+    if (!is_local(slots[i]->peer_addr) && !is_local(slots[i]->daemon_addr)) ours = slots[i]->daemon_addr;
+  for (size_t i = 0; i < n; i++) {
+    struct member *m = slots[i];
+    const char *addr = plain_addr(m);
+    if (!m->local_addr[0] && is_local(addr) && ours) addr = ours;
+    snprintf(m->addr, sizeof m->addr, "%s", addr[0] ? addr : "127.0.0.1");
+  }
+}
+
+/* Sealing. --------------------------------------------------------------------------------------------------------- */
+
+static struct member *head_of(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->node_rank == 0) return j->members[i];
+  return NULL;
+}
+
+void job_send_start(struct job *j, struct member *m) {
+  const struct member *head = head_of(j);
+  struct msg msg;
+  msg_init(&msg, MSG_START);
+  msg.start.incarnation = j->incarnation;
+  msg.start.round = j->round;
+  msg.start.node_rank = m->node_rank;
+  msg.start.nodes = j->round_nodes;
+  msg.start.rank_base = m->rank_base;
+  msg.start.world_size = j->world_size;
+  msg.start.restarts_used = j->restarts_used;
+  msg.start.head_addr = head ? head->addr : m->addr;
+  msg.start.head_host = head ? head->host : "";
+  msg.start.node_addr = m->addr;
+  core_send(j->core, m->conn, &msg);
+}
+
+static void save_seal(struct job *j) {
+  struct buf line = BUF_INIT;
+  job_state_line(j, &line);
+  core_save(j->core, &line);
+  buf_finish(&line);
+}
+
+static void start_all(struct job *j, struct member **slots, size_t n) {
+  j->world_size = 0;
+  for (size_t i = 0; i < n; i++) {
+    slots[i]->rank_base = j->world_size;
+    j->world_size += slots[i]->workers;
+    slots[i]->state = MEMBER_TOLD;
+    slots[i]->step = -1;
+  }
+}
+
+void job_seal(struct job *j, uint64_t now_ms) {
+  struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
+  size_t n = 0;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (available(j->members[i])) chosen[n++] = j->members[i];
+  qsort(chosen, n, sizeof(struct member *), by_priority);
+  if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
+
+  struct member **slots = xcalloc(n, sizeof(struct member *));
+  assign_ranks(chosen, n, slots);
+  assign_addresses(slots, n);
+  job_clear_round(j);
+  j->round++;
+  j->round_nodes = (int64_t)n;
+  j->round_ms = now_ms;
+  start_all(j, slots, n);
+  job_set_state(j, JOB_STARTING, now_ms);
+  save_seal(j); /* before any START: a round that an agent may know is one that the state file knows */
+  for (size_t i = 0; i < n; i++) job_send_start(j, slots[i]);
+  for (size_t i = 0; i < j->n_members; i++)
+    if (!member_in_round(j->members[i])) job_send_waiting(j, j->members[i], now_ms);
+  free(slots);
+  free(chosen);
+}
+
+/* Who is missing. -------------------------------------------------------------------------------------------------- */
+
+enum { HOSTS_NAMED_MAX = 8 };
+
+static void name_hosts(const struct job *j, struct buf *out) {
+  size_t named = 0, here = count_available(j);
+  for (size_t i = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++) {
+    if (!available(j->members[i])) continue;
+    buf_puts(out, named++ ? ", " : " (");
+    buf_put_escaped(out, j->members[i]->host, strlen(j->members[i]->host), HOST_MAX);
+  }
+  if (here > named) buf_printf(out, " and %zu more", here - named);
+  if (named) buf_putc(out, ')');
+}
+
+void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
+  size_t here = count_available(j), min = (size_t)j->settings.min_nodes;
+  buf_printf(out, "%zu of %lld node%s %s here", here, (long long)j->settings.max_nodes,
+             j->settings.max_nodes == 1 ? "" : "s", here == 1 ? "is" : "are");
+  name_hosts(j, out);
+  if (here < min) {
+    buf_printf(out, ", %zu more %s needed; %llu s of --join-timeout %lld s have passed", min - here,
+               min - here == 1 ? "is" : "are", (unsigned long long)((now_ms - j->forming_ms) / 1000),
+               (long long)(j->settings.join_timeout_ms / 1000));
+    return;
+  }
+  uint64_t at = job_seal_deadline(j);
+  double left = at > now_ms ? (double)(at - now_ms) / 1000.0 : 0;
+  if (job_hold_until(j) > now_ms) buf_printf(out, "; a lost node has %.1f s left to stop by itself", left);
+  else if (j->not_before_ms > now_ms) buf_printf(out, "; the next round begins in %.1f s, because the last ones were short", left);
+  else if (left > 0) buf_printf(out, "; last call: the round begins in %.1f s", left);
+}
+
+void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
+  struct buf text = BUF_INIT;
+  struct msg msg;
+  msg_init(&msg, MSG_WAITING);
+  msg.waiting.here = (int64_t)count_available(j);
+  msg.waiting.min_nodes = j->settings.min_nodes;
+  msg.waiting.max_nodes = j->settings.max_nodes;
+  msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;
+  msg.waiting.waited_ms = (int64_t)(now_ms - j->forming_ms);
+  uint64_t at = j->state == JOB_FORMING ? job_seal_deadline(j) : 0;
+  if (at == UINT64_MAX) at = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  msg.waiting.left_ms = at > now_ms ? (int64_t)(at - now_ms) : 0;
+  if (msg.waiting.spare)
+    buf_printf(&text, "round %lld of job %s has its %lld nodes; this one is a spare for the next round",
+               (long long)j->round, j->id, (long long)j->round_nodes);
+  else if (j->state == JOB_RECOVERING)
+    buf_printf(&text, "the daemon came back and waits for the nodes of round %lld", (long long)j->round);
+  else job_missing_text(j, now_ms, &text);
+  msg.waiting.text = buf_text(&text);
+  core_send(j->core, m->conn, &msg);
+  buf_finish(&text);
+}
