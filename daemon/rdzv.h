@@ -180,6 +180,11 @@ void job_exchanges_clear(struct job *j);
 void job_state_line(const struct job *j, struct buf *out);
 void core_load_line(struct core *c, const char *line, uint64_t now_ms);
 
+/* daemon/core_hello.c */
+void core_hello(struct core *c, const struct core_event *ev);
+void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms);
+void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
 /* daemon/status.c */
 void core_control(struct core *c, const struct core_event *ev);
 
@@ -200,12 +205,14 @@ struct core {
 
 struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
 void core_forget(struct core *c, const char *id); /* the live job of that id, if there is one */
+void core_identified(struct core *c, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
 void core_send(struct core *c, uint64_t conn, const struct msg *m); /* conn 0: nothing */
 void core_send_bytes(struct core *c, uint64_t conn, struct bytes *b); /* takes a reference of its own */
 void core_close(struct core *c, uint64_t conn);
 void core_save(struct core *c, const struct buf *line);
 void core_log(struct core *c, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void core_bind(struct core *c, struct member *m, uint64_t conn);   /* m's connection is conn (0: none); the old one is closed */
+void core_bind(struct core *c, struct member *m, uint64_t conn); /* m's connection is conn (0: none); the old one is closed */
+uint64_t core_unbind(struct core *c, struct member *m);          /* takes m's connection from it, open */
 uint64_t core_random(struct core *c);
 
 #endif

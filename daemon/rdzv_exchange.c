@@ -8,6 +8,7 @@
 #include "daemon/rdzv.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 

@@ -16,6 +16,7 @@
 #include "daemon/rdzv.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/endpoint.h"
 #include "common/mem.h"

@@ -1,0 +1,99 @@
+#ifndef DAEMON_CORE_H
+#define DAEMON_CORE_H
+
+/* The daemon's mind. Pure: core_step takes one event with its time and appends effects, which the driver carries out in order. No clock, no
+ * socket, no global; randomness from a seed. The same core runs in rdzvd and, N times, in the simulation. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/bytes.h"
+#include "common/log.h"
+#include "proto/msg.h"
+
+enum {
+  CORE_GRACE_MS = 100,          /* a closed connection may come back within */
+  CORE_START_TIMEOUT_MS = 30000, /* START to STARTED */
+  CORE_STOP_SLACK_MS = 10000,   /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
+  CORE_RECONNECT_MAX_MS = 2000, /* the longest pause between an agent's attempts to reconnect */
+  CORE_END_ACK_MS = 10000,      /* how long END is repeated for nodes that have not acknowledged it */
+  CORE_END_KEEP_MS = 600000,    /* how long an ended job is remembered */
+  CORE_SHORT_ROUND_MS = 30000,  /* a round that lived shorter delays the next */
+  CORE_DELAY_MAX_MS = 30000,
+  CORE_NOTICE_MS = 1000,        /* WAITING is sent at most this often while nodes come and go, */
+  CORE_NOTICE_IDLE_MS = 30000,  /* and this often when nothing changes */
+  CORE_JOBS_MAX = 4096,
+  CORE_SPARES_MAX = 4096,       /* of one job, beyond max_nodes */
+};
+
+struct core;
+
+struct core_config {
+  uint64_t seed;
+  bool exit_when_idle; /* daemon of one agent: see core_idle */
+};
+
+enum core_event_kind {
+  CORE_MSG,    /* a message came on connection `conn`; the first must be HELLO, OBITUARY or CONTROL */
+  CORE_CLOSED, /* connection `conn` is gone */
+  CORE_TICK,   /* core_deadline has come */
+  CORE_LOAD,   /* at start, before all else: one line of the state file, oldest first */
+  CORE_SHUTDOWN, /* SIGTERM: tell every agent GOING_AWAY; the driver closes afterwards */
+};
+
+struct core_event {
+  enum core_event_kind kind;
+  uint64_t now_ms;  /* monotonic */
+  uint64_t wall_ms; /* since 1970, for new incarnations and for people */
+  uint64_t lag_ms;  /* TICK: how late it is because the loop was busy; leases are extended by it */
+  uint64_t conn;    /* never 0, never used twice */
+  const struct msg *msg;
+  const char *peer_addr, *local_addr; /* MSG: numeric, "" for the unix socket */
+  bool local;                         /* MSG: came over the unix socket: CONTROL is allowed */
+  const char *line;                   /* LOAD */
+};
+
+enum core_effect_kind {
+  CORE_SEND,     /* bytes to conn; to a connection that is gone: nothing */
+  CORE_CLOSE,    /* flush and close conn; CORE_CLOSED need not follow, and does no harm */
+  CORE_IDENTIFIED, /* conn said who it is: text is its name for logs, frames up to FRAME_MAX_TO_DAEMON, TCP_USER_TIMEOUT = value ms */
+  CORE_SAVE,     /* append text + "\n" to the state file and fsync it before any later effect is carried out */
+  CORE_LOG,
+};
+
+struct core_effect {
+  enum core_effect_kind kind;
+  uint64_t conn;
+  struct bytes *bytes; /* SEND: one reference */
+  char *text;          /* SAVE, LOG, IDENTIFIED: owned */
+  enum log_level level;
+  uint64_t value;
+};
+
+struct core_effects {
+  struct core_effect *v;
+  size_t n, cap;
+};
+void core_effects_clear(struct core_effects *fx); /* frees what effects own; memory of the array kept */
+void core_effects_finish(struct core_effects *fx);
+
+struct core *core_create(const struct core_config *config);
+void core_destroy(struct core *c);
+void core_step(struct core *c, const struct core_event *ev, struct core_effects *fx);
+/* When the next CORE_TICK is due, monotonic ms; UINT64_MAX: nothing is waited for. Cheap. */
+uint64_t core_deadline(const struct core *c);
+/* Nothing is left to do: no job that is not ENDED with all acknowledged, and no member connected. With exit_when_idle
+ * the driver leaves once its agent is gone or the job has been served, and this holds. */
+bool core_idle(const struct core *c);
+/* At least one job has been here. */
+bool core_served(const struct core *c);
+
+/* Lines of the state file that are still needed, for rewriting it at start: one per job that is not forgotten. */
+void core_state_lines(const struct core *c, struct buf *out);
+
+/* For tests and coverage: how often (state, event) was taken in this core. event: enum core_table_event in daemon/rdzv.h */
+
+const uint32_t *core_coverage(const struct core *c, size_t *n_states, size_t *n_events);
+
+#endif

@@ -1,0 +1,267 @@
+/* HELLO: which job, which life of it, which member, and is it right about the round?
+ *
+ * Tokens decide. A token is (incarnation, round); incarnations begin with their creation time in hex, so that
+ * comparing text compares age. A HELLO with the job's token continues; with a lower one it is stale; with a
+ * higher one it knows more than this daemon, which then recovers (rdzv_recover.c). Answers are WELCOME and what the
+ * job's state calls for; or REFUSED (go away), STALE (kill what you run, then say HELLO again), END (it is over).
+ *
+ * The ended stay for a while under their id, so that a node that was away learns how it ended; a newcomer with the
+ * same id opens a new incarnation beside them. */
+
+#include "daemon/rdzv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/mem.h"
+
+static bool is_over(const struct job *j) { return j->state == JOB_ENDING || j->state == JOB_ENDED; }
+
+static struct job *find_incarnation(const struct core *c, const char *id, const char *incarnation) {
+  for (size_t i = 0; i < c->n_all; i++)
+    if (!strcmp(c->all[i]->incarnation, incarnation) && !strcmp(c->all[i]->id, id)) return c->all[i];
+  return NULL;
+}
+
+static struct job *begin_incarnation(struct core *c, const struct hello *h) {
+  char incarnation[INCARNATION_MAX + 1];
+  snprintf(incarnation, sizeof incarnation, "%012llx-%016llx", (unsigned long long)(c->wall_ms & 0xffffffffffff),
+           (unsigned long long)core_random(c));
+  core_log(c, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
+  return core_add_job(c, h->job, incarnation, &h->settings);
+}
+
+void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  char *text = xvasprintf(fmt, ap);
+  va_end(ap);
+  struct msg msg;
+  msg_init(&msg, MSG_REFUSED);
+  msg.refused.code = code;
+  msg.refused.text = text;
+  core_log(c, LOG_WARN, "connection %llu: refused: %s", (unsigned long long)conn, text);
+  core_send(c, conn, &msg);
+  core_close(c, conn);
+  free(text);
+}
+
+static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h) {
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "round %lld went on without this node; the job is now in round %lld", (long long)h->round,
+             (long long)j->round);
+  struct msg msg;
+  msg_init(&msg, MSG_STALE);
+  msg.stale.incarnation = j->incarnation;
+  msg.stale.round = j->round;
+  msg.stale.text = buf_text(&text);
+  core_send(c, conn, &msg);
+  core_log(c, LOG_INFO, "job %s: node %s (%s) is stale: %s", j->id, h->host, h->agent, buf_text(&text));
+  buf_finish(&text);
+}
+
+static void send_welcome(struct core *c, const struct job *j, const struct member *m) {
+  struct msg msg;
+  msg_init(&msg, MSG_WELCOME);
+  msg.welcome.version = PROTO_VERSION;
+  msg.welcome.incarnation = j->incarnation;
+  msg.welcome.round = j->round;
+  msg.welcome.state = j->state;
+  msg.welcome.peer_addr = m->peer_addr;
+  msg.welcome.fence = job_could_form_without(j, m);
+  core_send(c, m->conn, &msg);
+}
+
+/* The first setting that differs, as "name: yours, ours"; false: all agree. */
+static bool settings_differ(const struct settings *a, const struct settings *b, struct buf *out) {
+#define CHECK(field, option, unit)                                                                                     \
+  if (a->field != b->field) {                                                                                          \
+    buf_printf(out, "%s is %lld%s here and %lld%s in the job", option, (long long)a->field, unit, (long long)b->field, \
+               unit);                                                                                                  \
+    return true;                                                                                                       \
+  }
+  CHECK(min_nodes, "--nnodes (minimum)", "")
+  CHECK(max_nodes, "--nnodes (maximum)", "")
+  CHECK(max_restarts, "--max-restarts", "")
+  CHECK(last_call_ms, "--last-call", " ms")
+  CHECK(join_timeout_ms, "--join-timeout", " ms")
+  CHECK(stop_timeout_ms, "--stop-timeout", " ms")
+  CHECK(lease_ms, "--lease", " ms")
+#undef CHECK
+  return false;
+}
+
+/* A node rank that somebody else asked for, or one beyond the job's size. */
+static bool want_rank_refused(struct core *c, const struct core_event *ev, const struct job *j) {
+  const struct hello *h = &ev->msg->hello;
+  if (h->want_rank >= h->settings.max_nodes) {
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld of %s is not below --nnodes %lld", (long long)h->want_rank,
+           h->host, (long long)h->settings.max_nodes);
+    return true;
+  }
+  for (size_t i = 0; j && h->want_rank >= 0 && i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (m->want_rank != h->want_rank || !strcmp(m->agent, h->agent)) continue;
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
+           (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
+    return true;
+  }
+  return false;
+}
+
+static bool hello_is_sound(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  bool placed = h->phase != PHASE_NONE;
+  if (h->version != PROTO_VERSION)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "agent %s speaks version %lld of the protocol and this daemon version %d", h->host,
+           (long long)h->version, PROTO_VERSION);
+  else if (h->settings.min_nodes > h->settings.max_nodes)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--nnodes %lld:%lld has a minimum above its maximum",
+           (long long)h->settings.min_nodes, (long long)h->settings.max_nodes);
+  else if (placed && (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names no place in the round that it is in", h->host);
+  else return true;
+  return false;
+}
+
+/* Which job a HELLO belongs to. NULL: it was answered. */
+static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  struct job *j = map_get(&c->jobs, h->job);
+  struct job *known = h->incarnation[0] ? find_incarnation(c, h->job, h->incarnation) : NULL;
+  if (known && is_over(known)) return known;
+  if (j && is_over(j)) j = NULL; /* a new incarnation takes the name */
+  bool has_past = h->incarnation[0] && h->round > 0;
+  if (j && has_past && !known && strcmp(h->incarnation, j->incarnation) < 0 && j->round > 0) {
+    core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
+    return NULL;
+  }
+  struct buf differs = BUF_INIT;
+  if (j && settings_differ(&h->settings, &j->settings, &differs)) {
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s of node %s: %s", buf_text(&differs), h->host,
+           "all nodes of a job must agree; start them with the same options, or with another --rdzv-id");
+    buf_finish(&differs);
+    return NULL;
+  }
+  if (j) return j;
+  if (c->n_all >= CORE_JOBS_MAX) {
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "this daemon has %d jobs, which is its limit", CORE_JOBS_MAX);
+    return NULL;
+  }
+  if (!h->incarnation[0]) return begin_incarnation(c, h);
+  /* The agent was welcomed here before, and this daemon does not know it: it has been restarted since. */
+  j = core_add_job(c, h->job, h->incarnation, &h->settings);
+  j->restarts_used = h->restarts_used;
+  job_recover(j, h->round, c->now_ms);
+  return j;
+}
+
+/* The HELLO knows of a later round, or of an older life of a job that had not begun here: the job recovers to that. */
+static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h) {
+  if (!h->incarnation[0] || is_over(j)) return;
+  int cmp = strcmp(h->incarnation, j->incarnation);
+  bool begun = j->round > 0;
+  bool higher = cmp == 0 ? h->round > j->round : (cmp > 0 || !begun) && h->round > 0;
+  if (!higher) return;
+  core_log(c, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
+           (long long)h->round, h->incarnation);
+  for (size_t i = 0; i < j->n_members; i++)
+    if (member_in_round(j->members[i])) send_stale(c, j->members[i]->conn, j, h);
+  snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
+  job_recover(j, h->round, c->now_ms);
+}
+
+void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms) {
+  static const enum job_event_kind kinds[REPORT_COUNT] = {
+      [REPORT_STARTED] = JOB_EV_STARTED, [REPORT_FAILED] = JOB_EV_FAILED,   [REPORT_FINISHED] = JOB_EV_FINISHED,
+      [REPORT_LEAVING] = JOB_EV_LEAVING, [REPORT_STOPPED] = JOB_EV_STOPPED,
+  };
+  for (size_t i = 0; i < n; i++) {
+    struct member *m = job_find_agent(j, agent); /* anew: a report may end the round and with it the member */
+    const struct report *r = &reports[i];
+    if (!m || r->round != j->round || r->seq <= m->last_seq || !member_in_round(m)) continue;
+    m->last_seq = r->seq;
+    uint64_t ago = (uint64_t)r->ago_ms < now_ms ? (uint64_t)r->ago_ms : now_ms;
+    struct job_event ev = {.kind = kinds[r->kind], .now_ms = now_ms, .member = m, .report = r, .at_ms = now_ms - ago};
+    job_event(j, &ev);
+  }
+}
+
+/* The member for a HELLO that belongs to j; NULL: answered with STALE or REFUSED. */
+static struct member *member_for_hello(struct core *c, const struct core_event *ev, struct job *j) {
+  const struct hello *h = &ev->msg->hello;
+  struct member *m = job_find_agent(j, h->agent);
+  bool placed = h->phase != PHASE_NONE;
+  bool current = h->round == j->round && !strcmp(h->incarnation, j->incarnation);
+  bool stale = placed && (!current || (!m && j->state != JOB_RECOVERING));
+  if (stale && !is_over(j)) {
+    if (m) {
+      struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
+      lost.text = "it came back in an older round";
+      job_event(j, &lost);
+    }
+    send_stale(c, ev->conn, j, h);
+    return NULL;
+  }
+  if (!m) {
+    if (j->n_members >= (size_t)j->settings.max_nodes + CORE_SPARES_MAX) {
+      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %zu nodes, which is its limit", j->id, j->n_members);
+      return NULL;
+    }
+    m = job_add_member(j, h, ev->now_ms);
+  }
+  snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
+  snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
+  m->heard_ms = ev->now_ms;
+  core_bind(c, m, ev->conn);
+  if (m->gone) m->gone = false;
+  return m;
+}
+
+/* A member of the round says that it runs nothing of it: if it had begun, it is as good as lost, and here again. */
+static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j, struct member *m) {
+  bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED;
+  if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || is_over(j)) {
+    if (m->state == MEMBER_STOPPED && !member_in_round(m)) m->state = MEMBER_WAITING;
+    return m;
+  }
+  struct hello h = ev->msg->hello;
+  struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
+  lost.text = "it gave up the round by itself";
+  core_unbind(c, m); /* the connection stays: it is the new member's */
+  job_event(j, &lost);
+  m = job_add_member(j, &h, ev->now_ms);
+  snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
+  snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
+  core_bind(c, m, ev->conn);
+  return m;
+}
+
+void core_hello(struct core *c, const struct core_event *ev) {
+  const struct hello *h = &ev->msg->hello;
+  if (!hello_is_sound(c, ev)) return;
+  struct job *j = job_for_hello(c, ev);
+  if (!j || (!is_over(j) && want_rank_refused(c, ev, j))) {
+    if (j && !j->n_members && !j->round) j->forgotten = true;
+    return;
+  }
+  c->served = true;
+  adopt_if_higher(c, j, h);
+  core_identified(c, ev->conn, xasprintf("%s of job %s", h->host, j->id), (uint64_t)j->settings.lease_ms);
+  struct member *m = member_for_hello(c, ev, j);
+  if (!m) return;
+  if (h->phase == PHASE_NONE) {
+    job_drop_hold(j, m->agent);
+    m = forget_its_round(c, ev, j, m);
+  }
+  send_welcome(c, j, m);
+  bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
+  struct job_event je = {.kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h};
+  core_log(c, LOG_INFO, "job %s: node %s (%s, %s) %s, %lld workers", j->id, h->host, h->agent, ev->peer_addr,
+           resume ? "is back" : "joins", (long long)h->workers);
+  job_event(j, &je);
+  if (h->phase != PHASE_NONE) core_reports(j, h->agent, h->reports, h->n_reports, ev->now_ms);
+  job_recover_finish_if_complete(j, ev->now_ms);
+}
+
