@@ -13,9 +13,9 @@
 
 enum {
   SUPERVISOR_RETRY_MIN_MS = 20,
-  SUPERVISOR_RETRY_MAX_MS = 1000, /* <= CORE_RECONNECT_MAX_MS, less what a connect takes */
-  SUPERVISOR_HELLO_MS = 5000,     /* connection to WELCOME; then it is closed and tried again */
-  SUPERVISOR_END_MS = 10000,      /* END acknowledged, waiting for the daemon to close */
+  SUPERVISOR_RETRY_MAX_MS = 1000,   /* <= CORE_RECONNECT_MAX_MS, less what a connect takes */
+  SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
+  SUPERVISOR_END_MS = 10000,        /* END acknowledged, waiting for the daemon to close */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
 };
 
@@ -30,20 +30,20 @@ struct supervisor_config {
 
 /* Driver to supervisor. */
 enum supervisor_event_kind {
-  SUP_START,        /* once, first */
-  SUP_LINK_UP,      /* the connection that SUP_CONNECT asked for stands */
-  SUP_LINK_DOWN,    /* it could not be had, or is gone; text says why; `refused`: "connection refused" from the endpoint */
-  SUP_MSG,          /* from the daemon */
-  SUP_SPAWNED,      /* local_rank runs as pid */
-  SUP_EXEC_FAILED,  /* local_rank's command could not be run: error (errno), text */
-  SUP_EXITED,       /* local_rank, pid, status as of waitpid; text: last lines of its stderr. Comes once the output is drained, or 50 ms after the death */
-  SUP_CLEAR,        /* no process of `round` is left; count: orphans killed */
-  SUP_STUCK,        /* pid does not die of SIGKILL: text names it */
-  SUP_GUARD_GONE,   /* the guard died, and everything of it was killed; count: what could not be */
-  SUP_SIGNAL,       /* SIGTERM, SIGINT, SIGHUP or SIGQUIT to the agent; a second one kills at once */
-  SUP_PROGRESS,     /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
-  SUP_EXCHANGE,     /* local_rank gives data[0..size) for key (text) */
-  SUP_TICK,         /* supervisor_deadline has come */
+  SUP_START,   /* once, first */
+  SUP_LINK_UP, /* the connection that SUP_CONNECT asked for stands */
+  SUP_LINK_DOWN, /* it could not be had, or is gone; text says why; `refused`: "connection refused" from the endpoint */
+  SUP_MSG,         /* from the daemon */
+  SUP_SPAWNED,     /* local_rank runs as pid */
+  SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
+  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr. Comes once the output is drained, or 50 ms after the death */
+  SUP_CLEAR,  /* no process of `round` is left; count: orphans killed */
+  SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
+  SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
+  SUP_SIGNAL,     /* SIGTERM, SIGINT, SIGHUP or SIGQUIT to the agent; a second one kills at once */
+  SUP_PROGRESS,   /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
+  SUP_EXCHANGE,   /* local_rank gives data[0..size) for key (text) */
+  SUP_TICK,       /* supervisor_deadline has come */
 };
 
 struct supervisor_event {
@@ -64,19 +64,19 @@ struct supervisor_event {
 
 /* Supervisor to driver. */
 enum supervisor_effect_kind {
-  SUP_CONNECT,    /* open a connection to the endpoint (starting rdzvd where design says so); answer LINK_UP or LINK_DOWN */
+  SUP_CONNECT, /* open a connection to the endpoint (starting rdzvd where design says so); answer LINK_UP or LINK_DOWN */
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
   SUP_SPAWN,      /* start all workers of `start` (its strings are owned by the effect) */
   SUP_STOP_TREES, /* guard_stop(round, value ms): 0 kills at once. Answer CLEAR */
   SUP_FORWARD,    /* guard_signal to all workers: value is the signal */
-  SUP_EXCHANGED,  /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
-  SUP_REQUEST,    /* sdk request bits for all workers: value */
-  SUP_OBITUARY,   /* bytes for guard_obituary; NULL: none (nothing to report any more) */
-  SUP_SAY,        /* a line for the user, at level */
-  SUP_STATUS,     /* the living line; text "" takes it away */
-  SUP_VERDICT,    /* the settled verdict of a round, for --verdict-file and the like; text is its JSON */
-  SUP_EXIT,       /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */
+  SUP_EXCHANGED, /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
+  SUP_REQUEST,   /* sdk request bits for all workers: value */
+  SUP_OBITUARY,  /* bytes for guard_obituary; NULL: none (nothing to report any more) */
+  SUP_SAY,       /* a line for the user, at level */
+  SUP_STATUS,    /* the living line; text "" takes it away */
+  SUP_VERDICT,   /* the settled verdict of a round, for --verdict-file and the like; text is its JSON */
+  SUP_EXIT, /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */
 };
 
 struct supervisor_effect {
@@ -96,14 +96,14 @@ struct supervisor_effects {
 void supervisor_effects_clear(struct supervisor_effects *fx);
 void supervisor_effects_finish(struct supervisor_effects *fx);
 
-#define SUPERVISOR_STATE_LIST(X)                                              \
-  X(JOINING, "joining")   /* not welcomed yet, or waiting for a START */      \
-  X(STARTING, "starting") /* workers are being spawned */                     \
-  X(RUNNING, "running")                                                       \
-  X(FINISHED, "finished") /* all workers exited with 0 */                     \
-  X(STOPPING, "stopping") /* STOP, fencing, leaving: trees are being killed */ \
-  X(STOPPED, "stopped")   /* nothing left of the round; waits for SETTLED */  \
-  X(ENDING, "ending")     /* END acknowledged, or exit decided */             \
+#define SUPERVISOR_STATE_LIST(X)                                                                             \
+  X(JOINING, "joining")   /* not welcomed yet, or waiting for a START */                                     \
+  X(STARTING, "starting") /* workers are being spawned */                                                    \
+  X(RUNNING, "running")                                                                                      \
+  X(FINISHED, "finished") /* all workers exited with 0 */                                                    \
+  X(STOPPING, "stopping") /* STOP, fencing, leaving: trees are being killed */                               \
+  X(STOPPED, "stopped")   /* nothing left of the round; waits for SETTLED */                                 \
+  X(ENDING, "ending")     /* END acknowledged, or exit decided */                                            \
   X(DONE, "done")         /* SUP_EXIT is out */
 #define X(name, word) SUPERVISOR_##name,
 enum supervisor_state { SUPERVISOR_STATE_LIST(X) SUPERVISOR_STATE_COUNT };
@@ -118,6 +118,7 @@ uint64_t supervisor_deadline(const struct supervisor *s); /* UINT64_MAX: none */
 
 /* For tests. */
 enum supervisor_state supervisor_state(const struct supervisor *s);
-int64_t supervisor_round(const struct supervisor *s); /* the round whose workers it has or had last; 0: none */
+int64_t
+supervisor_round(const struct supervisor *s); /* the round whose workers it has or had last; 0: none */
 
 #endif

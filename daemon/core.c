@@ -55,7 +55,9 @@ void core_close(struct core *c, uint64_t conn) {
   if (conn) add_effect(c, CORE_CLOSE, conn);
 }
 
-void core_save(struct core *c, const struct buf *line) { add_effect(c, CORE_SAVE, 0)->text = xstrdup(buf_text(line)); }
+void core_save(struct core *c, const struct buf *line) {
+  add_effect(c, CORE_SAVE, 0)->text = xstrdup(buf_text(line));
+}
 
 void core_identified(struct core *c, uint64_t conn, char *name, uint64_t lease_ms) {
   struct core_effect *e = add_effect(c, CORE_IDENTIFIED, conn);
@@ -74,7 +76,9 @@ void core_log(struct core *c, enum log_level level, const char *fmt, ...) {
 
 /* Connections, randomness. ----------------------------------------------------------------------------------------- */
 
-static struct member *member_of(const struct core *c, uint64_t conn) { return map_get_n(&c->conns, &conn, sizeof conn); }
+static struct member *member_of(const struct core *c, uint64_t conn) {
+  return map_get_n(&c->conns, &conn, sizeof conn);
+}
 
 void core_bind(struct core *c, struct member *m, uint64_t conn) {
   if (m->conn == conn) return;
@@ -146,14 +150,16 @@ static void on_report(struct member *m, const struct core_event *ev) {
 
 static void on_obituary(struct core *c, const struct core_event *ev) {
   const struct obituary *o = &ev->msg->obituary;
-  core_log(c, LOG_WARN, "job %s: the guard of agent %s says that the agent died; its workers are dead", o->job, o->agent);
+  core_log(c, LOG_WARN, "job %s: the guard of agent %s says that the agent died; its workers are dead",
+           o->job, o->agent);
   for (size_t i = 0; i < c->n_all; i++) {
     struct job *j = c->all[i];
     if (strcmp(j->id, o->job) != 0) continue;
     job_drop_hold(j, o->agent);
     struct member *m = job_find_agent(j, o->agent);
     if (!m) continue;
-    struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
+    struct job_event lost = {
+        .kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
     lost.text = "its agent died; the guard killed its workers";
     job_event(j, &lost);
   }
@@ -200,13 +206,18 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
 
 static void on_msg(struct core *c, const struct core_event *ev) {
   struct member *m = member_of(c, ev->conn);
-  if (ev->msg->type == MSG_CONTROL && ev->local) core_control(c, ev);
+  if (ev->msg->type == MSG_CONTROL && ev->local)
+    core_control(c, ev);
   else if (ev->local || ev->msg->type == MSG_CONTROL)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s is not taken on this socket: agents speak to --listen, rdzvctl to --socket",
-           msg_name(ev->msg->type));
-  else if (ev->msg->type == MSG_HELLO) core_hello(c, ev);
-  else if (ev->msg->type == MSG_OBITUARY) on_obituary(c, ev);
-  else if (m) on_member_msg(c, m, ev);
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "%s is not taken on this socket: agents speak to --listen, rdzvctl to --socket",
+                msg_name(ev->msg->type));
+  else if (ev->msg->type == MSG_HELLO)
+    core_hello(c, ev);
+  else if (ev->msg->type == MSG_OBITUARY)
+    on_obituary(c, ev);
+  else if (m)
+    on_member_msg(c, m, ev);
   /* else: a connection that was told STALE, or whose member was lost a moment ago, and had more to say */
 }
 
@@ -257,7 +268,9 @@ bool core_idle(const struct core *c) {
   return true;
 }
 
-bool core_served(const struct core *c) { return c->served; }
+bool core_served(const struct core *c) {
+  return c->served;
+}
 
 const uint32_t *core_coverage(const struct core *c, size_t *n_states, size_t *n_events) {
   *n_states = JOB_STATE_COUNT;

@@ -13,18 +13,18 @@
 #include "proto/msg.h"
 
 enum {
-  CORE_GRACE_MS = 100,          /* a closed connection may come back within */
+  CORE_GRACE_MS = 100,           /* a closed connection may come back within */
   CORE_START_TIMEOUT_MS = 30000, /* START to STARTED */
-  CORE_STOP_SLACK_MS = 10000,   /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
+  CORE_STOP_SLACK_MS = 10000, /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
   CORE_RECONNECT_MAX_MS = 2000, /* the longest pause between an agent's attempts to reconnect */
   CORE_END_ACK_MS = 10000,      /* how long END is repeated for nodes that have not acknowledged it */
   CORE_END_KEEP_MS = 600000,    /* how long an ended job is remembered */
   CORE_SHORT_ROUND_MS = 30000,  /* a round that lived shorter delays the next */
   CORE_DELAY_MAX_MS = 30000,
-  CORE_NOTICE_MS = 1000,        /* WAITING is sent at most this often while nodes come and go, */
-  CORE_NOTICE_IDLE_MS = 30000,  /* and this often when nothing changes */
+  CORE_NOTICE_MS = 1000,       /* WAITING is sent at most this often while nodes come and go, */
+  CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes */
   CORE_JOBS_MAX = 4096,
-  CORE_SPARES_MAX = 4096,       /* of one job, beyond max_nodes */
+  CORE_SPARES_MAX = 4096, /* of one job, beyond max_nodes */
 };
 
 struct core;
@@ -35,10 +35,10 @@ struct core_config {
 };
 
 enum core_event_kind {
-  CORE_MSG,    /* a message came on connection `conn`; the first must be HELLO, OBITUARY or CONTROL */
-  CORE_CLOSED, /* connection `conn` is gone */
-  CORE_TICK,   /* core_deadline has come */
-  CORE_LOAD,   /* at start, before all else: one line of the state file, oldest first */
+  CORE_MSG,      /* a message came on connection `conn`; the first must be HELLO, OBITUARY or CONTROL */
+  CORE_CLOSED,   /* connection `conn` is gone */
+  CORE_TICK,     /* core_deadline has come */
+  CORE_LOAD,     /* at start, before all else: one line of the state file, oldest first */
   CORE_SHUTDOWN, /* SIGTERM: tell every agent GOING_AWAY; the driver closes afterwards */
 };
 
@@ -55,10 +55,10 @@ struct core_event {
 };
 
 enum core_effect_kind {
-  CORE_SEND,     /* bytes to conn; to a connection that is gone: nothing */
-  CORE_CLOSE,    /* flush and close conn; CORE_CLOSED need not follow, and does no harm */
+  CORE_SEND,       /* bytes to conn; to a connection that is gone: nothing */
+  CORE_CLOSE,      /* flush and close conn; CORE_CLOSED need not follow, and does no harm */
   CORE_IDENTIFIED, /* conn said who it is: text is its name for logs, frames up to FRAME_MAX_TO_DAEMON, TCP_USER_TIMEOUT = value ms */
-  CORE_SAVE,     /* append text + "\n" to the state file and fsync it before any later effect is carried out */
+  CORE_SAVE, /* append text + "\n" to the state file and fsync it before any later effect is carried out */
   CORE_LOG,
 };
 

@@ -16,7 +16,9 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-static bool is_over(const struct job *j) { return j->state == JOB_ENDING || j->state == JOB_ENDED; }
+static bool is_over(const struct job *j) {
+  return j->state == JOB_ENDING || j->state == JOB_ENDED;
+}
 
 static struct job *find_incarnation(const struct core *c, const char *id, const char *incarnation) {
   for (size_t i = 0; i < c->n_all; i++)
@@ -26,8 +28,8 @@ static struct job *find_incarnation(const struct core *c, const char *id, const 
 
 static struct job *begin_incarnation(struct core *c, const struct hello *h) {
   char incarnation[INCARNATION_MAX + 1];
-  snprintf(incarnation, sizeof incarnation, "%012llx-%016llx", (unsigned long long)(c->wall_ms & 0xffffffffffff),
-           (unsigned long long)core_random(c));
+  snprintf(incarnation, sizeof incarnation, "%012llx-%016llx",
+           (unsigned long long)(c->wall_ms & 0xffffffffffff), (unsigned long long)core_random(c));
   core_log(c, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
   return core_add_job(c, h->job, incarnation, &h->settings);
 }
@@ -75,11 +77,11 @@ static void send_welcome(struct core *c, const struct job *j, const struct membe
 
 /* The first setting that differs, as "name: yours, ours"; false: all agree. */
 static bool settings_differ(const struct settings *a, const struct settings *b, struct buf *out) {
-#define CHECK(field, option, unit)                                                                                     \
-  if (a->field != b->field) {                                                                                          \
-    buf_printf(out, "%s is %lld%s here and %lld%s in the job", option, (long long)a->field, unit, (long long)b->field, \
-               unit);                                                                                                  \
-    return true;                                                                                                       \
+#define CHECK(field, option, unit)                                                                           \
+  if (a->field != b->field) {                                                                                \
+    buf_printf(out, "%s is %lld%s here and %lld%s in the job", option, (long long)a->field, unit,            \
+               (long long)b->field, unit);                                                                   \
+    return true;                                                                                             \
   }
   CHECK(min_nodes, "--nnodes (minimum)", "")
   CHECK(max_nodes, "--nnodes (maximum)", "")
@@ -96,15 +98,16 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
 static bool want_rank_refused(struct core *c, const struct core_event *ev, const struct job *j) {
   const struct hello *h = &ev->msg->hello;
   if (h->want_rank >= h->settings.max_nodes) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld of %s is not below --nnodes %lld", (long long)h->want_rank,
-           h->host, (long long)h->settings.max_nodes);
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld of %s is not below --nnodes %lld",
+                (long long)h->want_rank, h->host, (long long)h->settings.max_nodes);
     return true;
   }
   for (size_t i = 0; j && h->want_rank >= 0 && i < j->n_members; i++) {
     const struct member *m = j->members[i];
     if (m->want_rank != h->want_rank || !strcmp(m->agent, h->agent)) continue;
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
-           (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
+                (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
     return true;
   }
   return false;
@@ -114,14 +117,18 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   bool placed = h->phase != PHASE_NONE;
   if (h->version != PROTO_VERSION)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "agent %s speaks version %lld of the protocol and this daemon version %d", h->host,
-           (long long)h->version, PROTO_VERSION);
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "agent %s speaks version %lld of the protocol and this daemon version %d", h->host,
+                (long long)h->version, PROTO_VERSION);
   else if (h->settings.min_nodes > h->settings.max_nodes)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--nnodes %lld:%lld has a minimum above its maximum",
-           (long long)h->settings.min_nodes, (long long)h->settings.max_nodes);
-  else if (placed && (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names no place in the round that it is in", h->host);
-  else return true;
+                (long long)h->settings.min_nodes, (long long)h->settings.max_nodes);
+  else if (placed &&
+           (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names no place in the round that it is in",
+                h->host);
+  else
+    return true;
   return false;
 }
 
@@ -140,7 +147,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   struct buf differs = BUF_INIT;
   if (j && settings_differ(&h->settings, &j->settings, &differs)) {
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s of node %s: %s", buf_text(&differs), h->host,
-           "all nodes of a job must agree; start them with the same options, or with another --rdzv-id");
+                "all nodes of a job must agree; start them with the same options, or with another --rdzv-id");
     buf_finish(&differs);
     return NULL;
   }
@@ -174,8 +181,9 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
 
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms) {
   static const enum job_event_kind kinds[REPORT_COUNT] = {
-      [REPORT_STARTED] = JOB_EV_STARTED, [REPORT_FAILED] = JOB_EV_FAILED,   [REPORT_FINISHED] = JOB_EV_FINISHED,
-      [REPORT_LEAVING] = JOB_EV_LEAVING, [REPORT_STOPPED] = JOB_EV_STOPPED,
+      [REPORT_STARTED] = JOB_EV_STARTED,   [REPORT_FAILED] = JOB_EV_FAILED,
+      [REPORT_FINISHED] = JOB_EV_FINISHED, [REPORT_LEAVING] = JOB_EV_LEAVING,
+      [REPORT_STOPPED] = JOB_EV_STOPPED,
   };
   for (size_t i = 0; i < n; i++) {
     struct member *m = job_find_agent(j, agent); /* anew: a report may end the round and with it the member */
@@ -183,7 +191,8 @@ void core_reports(struct job *j, const char *agent, const struct report *reports
     if (!m || r->round != j->round || r->seq <= m->last_seq || !member_in_round(m)) continue;
     m->last_seq = r->seq;
     uint64_t ago = (uint64_t)r->ago_ms < now_ms ? (uint64_t)r->ago_ms : now_ms;
-    struct job_event ev = {.kind = kinds[r->kind], .now_ms = now_ms, .member = m, .report = r, .at_ms = now_ms - ago};
+    struct job_event ev = {
+        .kind = kinds[r->kind], .now_ms = now_ms, .member = m, .report = r, .at_ms = now_ms - ago};
     job_event(j, &ev);
   }
 }
@@ -206,7 +215,8 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
   }
   if (!m) {
     if (j->n_members >= (size_t)j->settings.max_nodes + CORE_SPARES_MAX) {
-      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %zu nodes, which is its limit", j->id, j->n_members);
+      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %zu nodes, which is its limit", j->id,
+                  j->n_members);
       return NULL;
     }
     m = job_add_member(j, h, ev->now_ms);
@@ -220,14 +230,16 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
 }
 
 /* A member of the round says that it runs nothing of it: if it had begun, it is as good as lost, and here again. */
-static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j, struct member *m) {
+static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j,
+                                       struct member *m) {
   bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED;
   if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || is_over(j)) {
     if (m->state == MEMBER_STOPPED && !member_in_round(m)) m->state = MEMBER_WAITING;
     return m;
   }
   struct hello h = ev->msg->hello;
-  struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
+  struct job_event lost = {
+      .kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
   lost.text = "it gave up the round by itself";
   core_unbind(c, m); /* the connection stays: it is the new member's */
   job_event(j, &lost);
@@ -257,11 +269,11 @@ void core_hello(struct core *c, const struct core_event *ev) {
   }
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
-  struct job_event je = {.kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h};
+  struct job_event je = {
+      .kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h};
   core_log(c, LOG_INFO, "job %s: node %s (%s, %s) %s, %lld workers", j->id, h->host, h->agent, ev->peer_addr,
            resume ? "is back" : "joins", (long long)h->workers);
   job_event(j, &je);
   if (h->phase != PHASE_NONE) core_reports(j, h->agent, h->reports, h->n_reports, ev->now_ms);
   job_recover_finish_if_complete(j, ev->now_ms);
 }
-

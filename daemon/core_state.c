@@ -18,16 +18,16 @@
 static json_t *settings_to_json(const struct settings *s) {
   return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "min_nodes", (json_int_t)s->min_nodes, "max_nodes",
                    (json_int_t)s->max_nodes, "max_restarts", (json_int_t)s->max_restarts, "last_call_ms",
-                   (json_int_t)s->last_call_ms, "join_timeout_ms", (json_int_t)s->join_timeout_ms, "stop_timeout_ms",
-                   (json_int_t)s->stop_timeout_ms, "lease_ms", (json_int_t)s->lease_ms);
+                   (json_int_t)s->last_call_ms, "join_timeout_ms", (json_int_t)s->join_timeout_ms,
+                   "stop_timeout_ms", (json_int_t)s->stop_timeout_ms, "lease_ms", (json_int_t)s->lease_ms);
 }
 
 void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
-  json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id, "incarnation",
-                        j->incarnation, "round", (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes,
-                        "restarts_used", (json_int_t)j->restarts_used, "wall_ms", (json_int_t)j->core->wall_ms,
-                        "settings", settings_to_json(&j->settings));
+  json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
+                        "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
+                        (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "wall_ms",
+                        (json_int_t)j->core->wall_ms, "settings", settings_to_json(&j->settings));
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -53,7 +53,8 @@ static const char *read_text(const json_t *o, const char *key, size_t max) {
 
 static bool read_settings(const json_t *o, struct settings *s) {
   memset(s, 0, sizeof *s);
-  return read_int(o, "min_nodes", 1, NODES_MAX, &s->min_nodes) && read_int(o, "max_nodes", 1, NODES_MAX, &s->max_nodes) &&
+  return read_int(o, "min_nodes", 1, NODES_MAX, &s->min_nodes) &&
+         read_int(o, "max_nodes", 1, NODES_MAX, &s->max_nodes) &&
          read_int(o, "max_restarts", 0, 1000000, &s->max_restarts) &&
          read_int(o, "last_call_ms", 0, TIMEOUT_MAX_MS, &s->last_call_ms) &&
          read_int(o, "join_timeout_ms", 1, TIMEOUT_MAX_MS, &s->join_timeout_ms) &&
@@ -109,8 +110,10 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
 void core_load_line(struct core *c, const char *line, uint64_t now_ms) {
   struct err e = ERR_INIT;
   json_t *o = json_parse_object(line, strlen(line), &e);
-  if (!o) core_log(c, LOG_ERROR, "state: a line is not JSON and is left out: %s", e.text);
-  else if (!load_object(c, o, now_ms)) core_log(c, LOG_ERROR, "state: a line is no seal and no end of a job, and is left out");
+  if (!o)
+    core_log(c, LOG_ERROR, "state: a line is not JSON and is left out: %s", e.text);
+  else if (!load_object(c, o, now_ms))
+    core_log(c, LOG_ERROR, "state: a line is no seal and no end of a job, and is left out");
   json_decref(o);
 }
 

@@ -22,7 +22,9 @@
 static const char *const event_names[] = {JOB_EVENT_LIST(X)};
 #undef X
 
-const char *job_event_name(enum job_event_kind k) { return k < JOB_EV_COUNT ? event_names[k] : "?"; }
+const char *job_event_name(enum job_event_kind k) {
+  return k < JOB_EV_COUNT ? event_names[k] : "?";
+}
 
 void job_set_state(struct job *j, enum job_state to, uint64_t now_ms) {
   core_log(j->core, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->id, job_state_name(j->state),
@@ -49,8 +51,8 @@ void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
   j->cause_ms = at_ms;
 }
 
-static void offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
-                             uint64_t at_ms) {
+static void offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code,
+                             const char *text, uint64_t at_ms) {
   struct verdict v;
   verdict_init(&v);
   v.cause = cause;
@@ -152,11 +154,13 @@ static void settle(struct job *j, uint64_t now_ms) {
   verdict_copy(&j->last_verdict, v);
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
-  core_log(j->core, LOG_WARN, "job %s: round %lld is settled: %s", j->id, (long long)j->round, buf_text(&text));
+  core_log(j->core, LOG_WARN, "job %s: round %lld is settled: %s", j->id, (long long)j->round,
+           buf_text(&text));
   buf_finish(&text);
 
   bool charged = death && !j->void_round;
-  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || count_state(j, MEMBER_FINISHED) > 0 ||
+  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC ||
+              count_state(j, MEMBER_FINISHED) > 0 ||
               (charged && j->restarts_used >= j->settings.max_restarts);
   if (!over) {
     settle_into_forming(j, now_ms, charged);
@@ -167,7 +171,8 @@ static void settle(struct job *j, uint64_t now_ms) {
 }
 
 void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_STOPPING && !count_state(j, MEMBER_TOLD) && !count_state(j, MEMBER_STARTED)) settle(j, now_ms);
+  if (j->state == JOB_STOPPING && !count_state(j, MEMBER_TOLD) && !count_state(j, MEMBER_STARTED))
+    settle(j, now_ms);
 }
 
 /* The job ends. ---------------------------------------------------------------------------------------------------- */
@@ -237,8 +242,10 @@ static void lose_from_round(struct job *j, const struct job_event *ev) {
   offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
   if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
   job_remove_member(j, m);
-  if (running) job_begin_stopping(j, ev->now_ms, starting);
-  else job_settle_if_stopped(j, ev->now_ms);
+  if (running)
+    job_begin_stopping(j, ev->now_ms, starting);
+  else
+    job_settle_if_stopped(j, ev->now_ms);
 }
 
 /* STARTING, RUNNING, STOPPING. */
@@ -273,7 +280,8 @@ static void on_lost_ending(struct job *j, const struct job_event *ev) {
 
 static void on_lost_recovering(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  if (member_in_round(m) && !ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
+  if (member_in_round(m) && !ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED))
+    job_hold(j, m);
   job_remove_member(j, m);
 }
 
@@ -287,7 +295,9 @@ static void on_bye(struct job *j, const struct job_event *ev) {
   on_lost(j, &lost);
 }
 
-static void on_bye_forming(struct job *j, const struct job_event *ev) { on_lost_forming(j, ev); }
+static void on_bye_forming(struct job *j, const struct job_event *ev) {
+  on_lost_forming(j, ev);
+}
 
 static void on_bye_recovering(struct job *j, const struct job_event *ev) {
   job_remove_member(j, ev->member);
@@ -311,9 +321,13 @@ static void on_join_forming(struct job *j, const struct job_event *ev) {
   j->notice_ms = earliest > ev->now_ms ? earliest : ev->now_ms + 1;
 }
 
-static void on_join_spare(struct job *j, const struct job_event *ev) { job_send_waiting(j, ev->member, ev->now_ms); }
+static void on_join_spare(struct job *j, const struct job_event *ev) {
+  job_send_waiting(j, ev->member, ev->now_ms);
+}
 
-static void on_join_ending(struct job *j, const struct job_event *ev) { send_end(j, ev->member); }
+static void on_join_ending(struct job *j, const struct job_event *ev) {
+  send_end(j, ev->member);
+}
 
 /* Between rounds: it has missed how the last one was settled. */
 static void on_resume_forming(struct job *j, const struct job_event *ev) {
@@ -329,8 +343,10 @@ static void on_resume_running(struct job *j, const struct job_event *ev) {
 static void on_resume_stopping(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED) return;
-  if (ev->hello->phase == PHASE_NONE) m->state = MEMBER_STOPPED; /* START never reached it */
-  else send_stop(j, m);
+  if (ev->hello->phase == PHASE_NONE)
+    m->state = MEMBER_STOPPED; /* START never reached it */
+  else
+    send_stop(j, m);
   job_settle_if_stopped(j, ev->now_ms);
 }
 
@@ -430,9 +446,12 @@ static void send_notices(struct job *j, uint64_t now_ms) {
 }
 
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
-  if (job_ready_to_seal(j, ev->now_ms)) job_seal(j, ev->now_ms);
-  else if (ev->now_ms >= j->forming_ms + (uint64_t)j->settings.join_timeout_ms) join_timeout(j, ev->now_ms);
-  else if (ev->now_ms >= j->notice_ms) send_notices(j, ev->now_ms);
+  if (job_ready_to_seal(j, ev->now_ms))
+    job_seal(j, ev->now_ms);
+  else if (ev->now_ms >= j->forming_ms + (uint64_t)j->settings.join_timeout_ms)
+    join_timeout(j, ev->now_ms);
+  else if (ev->now_ms >= j->notice_ms)
+    send_notices(j, ev->now_ms);
 }
 
 /* STARTING: not all have started; STOPPING: not all have stopped. Who is late is lost. */
@@ -444,14 +463,21 @@ static void on_deadline_late(struct job *j, const struct job_event *ev) {
     bool late = m->state == MEMBER_TOLD || (state == JOB_STOPPING && m->state == MEMBER_STARTED);
     if (!late) continue;
     struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
-    lost.text = state == JOB_STARTING ? "its workers did not start in time" : "its workers did not stop in time";
+    lost.text =
+        state == JOB_STARTING ? "its workers did not start in time" : "its workers did not stop in time";
     job_event(j, &lost);
   }
 }
 
-static void on_deadline_recovering(struct job *j, const struct job_event *ev) { job_recover_finish(j, ev->now_ms); }
-static void on_deadline_ending(struct job *j, const struct job_event *ev) { job_set_state(j, JOB_ENDED, ev->now_ms); }
-static void on_deadline_ended(struct job *j, const struct job_event *ev) { j->forgotten = true; }
+static void on_deadline_recovering(struct job *j, const struct job_event *ev) {
+  job_recover_finish(j, ev->now_ms);
+}
+static void on_deadline_ending(struct job *j, const struct job_event *ev) {
+  job_set_state(j, JOB_ENDED, ev->now_ms);
+}
+static void on_deadline_ended(struct job *j, const struct job_event *ev) {
+  j->forgotten = true;
+}
 
 static void ignore(struct job *j, const struct job_event *ev) {
   core_log(j->core, LOG_DEBUG, "job %s: %s in state %s changes nothing", j->id, job_event_name(ev->kind),

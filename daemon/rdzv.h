@@ -8,18 +8,18 @@
 #include "daemon/core.h"
 
 /* The events of the state x event table (PROTOCOL.md 5). */
-#define JOB_EVENT_LIST(X)                                                          \
-  X(JOIN, "join")         /* a node in no round */                                 \
-  X(RESUME, "resume")     /* a node came back, or is new to us, and names a round */ \
-  X(STARTED, "started")                                                            \
-  X(FAILED, "failed")                                                              \
-  X(FINISHED, "finished")                                                          \
-  X(LEAVING, "leaving")                                                            \
-  X(STOPPED, "stopped")                                                            \
-  X(LOST, "lost")         /* grace, lease or patience is over, or an obituary came */ \
-  X(BYE, "bye")                                                                    \
-  X(END_ACK, "end-ack")                                                            \
-  X(OPERATOR, "operator") /* rdzvctl stop */                                       \
+#define JOB_EVENT_LIST(X)                                                                                    \
+  X(JOIN, "join")     /* a node in no round */                                                               \
+  X(RESUME, "resume") /* a node came back, or is new to us, and names a round */                             \
+  X(STARTED, "started")                                                                                      \
+  X(FAILED, "failed")                                                                                        \
+  X(FINISHED, "finished")                                                                                    \
+  X(LEAVING, "leaving")                                                                                      \
+  X(STOPPED, "stopped")                                                                                      \
+  X(LOST, "lost") /* grace, lease or patience is over, or an obituary came */                                \
+  X(BYE, "bye")                                                                                              \
+  X(END_ACK, "end-ack")                                                                                      \
+  X(OPERATOR, "operator") /* rdzvctl stop */                                                                 \
   X(DEADLINE, "deadline") /* the state's own deadline has passed */
 #define X(name, word) JOB_EV_##name,
 enum job_event_kind { JOB_EVENT_LIST(X) JOB_EV_COUNT };
@@ -47,10 +47,10 @@ struct member {
   uint64_t heard_ms;  /* last sign of life */
   uint64_t joined_no; /* order of joining, for fairness among newcomers */
   enum member_state state;
-  bool leaving;  /* it will not take part in another round */
-  bool gone;     /* lost after it had finished: kept for the count */
+  bool leaving; /* it will not take part in another round */
+  bool gone;    /* lost after it had finished: kept for the count */
   bool end_acked;
-  bool fenced_flag; /* what its last HEARTBEAT_ACK said */
+  bool fenced_flag;             /* what its last HEARTBEAT_ACK said */
   int64_t node_rank, rank_base; /* in the current round; -1: in none */
   int64_t last_rank;            /* in the last round it was part of; -1: none */
   int64_t last_seq;             /* highest report seq taken */
@@ -68,7 +68,7 @@ struct job_exchange {
   char key[EXCHANGE_KEY_MAX + 1];
   uint32_t size;
   size_t nodes_have;
-  char **values; /* by node rank: workers * size bytes, or NULL */
+  char **values;          /* by node rank: workers * size bytes, or NULL */
   struct bytes *complete; /* EXCHANGED, encoded */
 };
 
@@ -85,19 +85,19 @@ struct job {
   struct map agents; /* agent id -> member */
   size_t n_connected;
 
-  uint64_t state_ms;     /* when the state was entered */
+  uint64_t state_ms; /* when the state was entered */
   uint64_t created_wall_ms;
-  uint64_t forming_ms;   /* since when the join timeout counts */
-  uint64_t enough_ms;    /* FORMING: since when min nodes are here; 0: they are not */
+  uint64_t forming_ms;    /* since when the join timeout counts */
+  uint64_t enough_ms;     /* FORMING: since when min nodes are here; 0: they are not */
   uint64_t not_before_ms; /* FORMING: delay after short rounds */
-  uint64_t recover_ms;   /* RECOVERING: its end */
-  uint64_t scan_ms;      /* no lease, grace or hold can expire before */
-  uint64_t notice_ms;    /* when WAITING goes out next; UINT64_MAX: not now */
+  uint64_t recover_ms;    /* RECOVERING: its end */
+  uint64_t scan_ms;       /* no lease, grace or hold can expire before */
+  uint64_t notice_ms;     /* when WAITING goes out next; UINT64_MAX: not now */
   uint64_t last_notice_ms;
-  bool faulted;          /* a round has been: no last call */
-  bool settled;          /* RECOVERING: somebody has heard the round's verdict */
-  bool stopping_seen;    /* RECOVERING: somebody was told to stop */
-  bool forgotten;        /* core frees it after the step */
+  bool faulted;       /* a round has been: no last call */
+  bool settled;       /* RECOVERING: somebody has heard the round's verdict */
+  bool stopping_seen; /* RECOVERING: somebody was told to stop */
+  bool forgotten;     /* core frees it after the step */
   struct hold *holds;
   size_t n_holds;
 
@@ -122,12 +122,12 @@ struct job {
 struct job_event {
   enum job_event_kind kind;
   uint64_t now_ms;
-  struct member *member;      /* all but OPERATOR and DEADLINE */
-  const struct hello *hello;  /* JOIN, RESUME */
+  struct member *member;       /* all but OPERATOR and DEADLINE */
+  const struct hello *hello;   /* JOIN, RESUME */
   const struct report *report; /* STARTED .. STOPPED */
-  uint64_t at_ms;             /* when it happened, by the sender's account */
-  bool dead;                  /* LOST: surely nothing of it runs */
-  const char *text;           /* LOST, OPERATOR: why */
+  uint64_t at_ms;              /* when it happened, by the sender's account */
+  bool dead;                   /* LOST: surely nothing of it runs */
+  const char *text;            /* LOST, OPERATOR: why */
 };
 
 /* daemon/rdzv.c */
@@ -146,7 +146,8 @@ void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms);
 void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connection is gone; grace begins */
 
 /* daemon/rdzv_job.c: the object */
-struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s, uint64_t now_ms, uint64_t wall_ms);
+struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s,
+                       uint64_t now_ms, uint64_t wall_ms);
 void job_destroy(struct job *j);
 struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms);
 void job_remove_member(struct job *j, struct member *m);
@@ -183,7 +184,8 @@ void core_load_line(struct core *c, const char *line, uint64_t now_ms);
 /* daemon/core_hello.c */
 void core_hello(struct core *c, const struct core_event *ev);
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms);
-void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* daemon/status.c */
 void core_control(struct core *c, const struct core_event *ev);
@@ -192,10 +194,10 @@ void core_control(struct core *c, const struct core_event *ev);
 struct core {
   struct core_config config;
   uint64_t rng[2];
-  struct map jobs;   /* id -> the live job of that id */
-  struct job **all;  /* live and ended, in order of creation */
+  struct map jobs;  /* id -> the live job of that id */
+  struct job **all; /* live and ended, in order of creation */
   size_t n_all, cap_all;
-  struct map conns;  /* connection -> struct member */
+  struct map conns; /* connection -> struct member */
   uint64_t join_counter;
   bool served;
   uint64_t now_ms, wall_ms; /* of the event that is being stepped */
@@ -206,13 +208,15 @@ struct core {
 struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
 void core_forget(struct core *c, const char *id); /* the live job of that id, if there is one */
 void core_identified(struct core *c, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
-void core_send(struct core *c, uint64_t conn, const struct msg *m); /* conn 0: nothing */
+void core_send(struct core *c, uint64_t conn, const struct msg *m);                 /* conn 0: nothing */
 void core_send_bytes(struct core *c, uint64_t conn, struct bytes *b); /* takes a reference of its own */
 void core_close(struct core *c, uint64_t conn);
 void core_save(struct core *c, const struct buf *line);
-void core_log(struct core *c, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void core_bind(struct core *c, struct member *m, uint64_t conn); /* m's connection is conn (0: none); the old one is closed */
-uint64_t core_unbind(struct core *c, struct member *m);          /* takes m's connection from it, open */
+void core_log(struct core *c, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void core_bind(struct core *c, struct member *m,
+               uint64_t conn); /* m's connection is conn (0: none); the old one is closed */
+uint64_t core_unbind(struct core *c, struct member *m); /* takes m's connection from it, open */
 uint64_t core_random(struct core *c);
 
 #endif

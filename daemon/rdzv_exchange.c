@@ -77,8 +77,7 @@ static void complete(struct job *j, struct job_exchange *x) {
 
 static bool takes_part(const struct job *j, const struct member *m, const struct exchange *ex) {
   bool open = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_RECOVERING;
-  return open && member_in_round(m) && ex->round == j->round &&
-         !strcmp(ex->incarnation, j->incarnation);
+  return open && member_in_round(m) && ex->round == j->round && !strcmp(ex->incarnation, j->incarnation);
 }
 
 void job_exchange(struct job *j, struct member *m, const struct msg *msg) {

@@ -15,7 +15,9 @@
 #include <string.h>
 #include "common/mem.h"
 
-static void copy_text(char *to, size_t size, const char *from) { snprintf(to, size, "%s", from); }
+static void copy_text(char *to, size_t size, const char *from) {
+  snprintf(to, size, "%s", from);
+}
 
 struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s,
                        uint64_t now_ms, uint64_t wall_ms) {
@@ -76,7 +78,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   j->members[j->n_members++] = m;
   map_put(&j->agents, m->agent, m);
   if (h->expected_nodes > j->expected_nodes) j->expected_nodes = h->expected_nodes;
-  if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms) j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
+  if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms)
+    j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
   return m;
 }
 
@@ -92,7 +95,9 @@ void job_remove_member(struct job *j, struct member *m) {
   free(m);
 }
 
-struct member *job_find_agent(const struct job *j, const char *agent) { return map_get(&j->agents, agent); }
+struct member *job_find_agent(const struct job *j, const char *agent) {
+  return map_get(&j->agents, agent);
+}
 
 void job_hold(struct job *j, const struct member *m) {
   job_drop_hold(j, m->agent);
@@ -118,8 +123,12 @@ uint64_t job_hold_until(const struct job *j) {
 }
 
 void member_describe(const struct member *m, struct buf *out) {
-  if (m->node_rank >= 0) buf_printf(out, "node %lld (%s, pid %lld)", (long long)m->node_rank, m->host, (long long)m->pid);
-  else buf_printf(out, "%s (pid %lld)", m->host, (long long)m->pid);
+  if (m->node_rank >= 0)
+    buf_printf(out, "node %lld (%s, pid %lld)", (long long)m->node_rank, m->host, (long long)m->pid);
+  else
+    buf_printf(out, "%s (pid %lld)", m->host, (long long)m->pid);
 }
 
-bool member_in_round(const struct member *m) { return m->node_rank >= 0; }
+bool member_in_round(const struct member *m) {
+  return m->node_rank >= 0;
+}

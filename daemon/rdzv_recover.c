@@ -76,7 +76,8 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   bool this_round = h->round == j->round && h->round > 0;
   if (h->restarts_used > j->restarts_used) j->restarts_used = h->restarts_used;
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
-  if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
+  if (this_round && h->phase != PHASE_NONE &&
+      (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
     send_stale(j, m, "another node has reported this node rank, or another size of the round");
     m->state = MEMBER_STOPPED; /* until it says HELLO again, in no round */
     return;
@@ -164,7 +165,8 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     told += j->members[i]->state == MEMBER_TOLD;
   }
   if (!j->n_members) {
-    core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id, (long long)j->round);
+    core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id,
+             (long long)j->round);
     j->forgotten = true;
     return;
   }

@@ -21,7 +21,9 @@
 #include "common/endpoint.h"
 #include "common/mem.h"
 
-static bool available(const struct member *m) { return m->conn && m->state == MEMBER_WAITING && !m->leaving; }
+static bool available(const struct member *m) {
+  return m->conn && m->state == MEMBER_WAITING && !m->leaving;
+}
 
 static size_t count_available(const struct job *j) {
   size_t n = 0;
@@ -39,7 +41,9 @@ static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enou
   return enough_ms + (uint64_t)j->settings.last_call_ms;
 }
 
-static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t latest(uint64_t a, uint64_t b) {
+  return a > b ? a : b;
+}
 
 uint64_t job_seal_deadline(const struct job *j) {
   uint64_t at = numbers_allow_ms(j, count_available(j), j->enough_ms);
@@ -48,14 +52,18 @@ uint64_t job_seal_deadline(const struct job *j) {
 
 bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
   bool enough = count_available(j) >= (size_t)j->settings.min_nodes;
-  if (!enough) j->enough_ms = 0;
-  else if (!j->enough_ms) j->enough_ms = now_ms;
+  if (!enough)
+    j->enough_ms = 0;
+  else if (!j->enough_ms)
+    j->enough_ms = now_ms;
   return enough && now_ms >= job_seal_deadline(j);
 }
 
 /* Choosing. -------------------------------------------------------------------------------------------------------- */
 
-static int compare_i64(int64_t a, int64_t b) { return a < b ? -1 : a > b; }
+static int compare_i64(int64_t a, int64_t b) {
+  return a < b ? -1 : a > b;
+}
 
 /* Values below 0 mean "none" and come last. */
 static int compare_known(int64_t a, int64_t b) {
@@ -69,7 +77,9 @@ static int by_priority(const void *pa, const void *pb) {
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 
-static const char *plain_addr(const struct member *m) { return m->local_addr[0] ? m->local_addr : m->peer_addr; }
+static const char *plain_addr(const struct member *m) {
+  return m->local_addr[0] ? m->local_addr : m->peer_addr;
+}
 
 static int by_place(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
@@ -85,7 +95,8 @@ static int by_place(const void *pa, const void *pb) {
 }
 
 /* slots[r]: who is node rank r. wanted(m) tells the rank that m has a claim on. */
-static void place_claims(struct member **chosen, size_t n, struct member **slots, int64_t (*wanted)(const struct member *)) {
+static void place_claims(struct member **chosen, size_t n, struct member **slots,
+                         int64_t (*wanted)(const struct member *)) {
   for (size_t i = 0; i < n; i++) {
     struct member *m = chosen[i];
     int64_t r = wanted(m);
@@ -95,8 +106,12 @@ static void place_claims(struct member **chosen, size_t n, struct member **slots
   }
 }
 
-static int64_t asked_rank(const struct member *m) { return m->want_rank; }
-static int64_t kept_rank(const struct member *m) { return m->last_rank; }
+static int64_t asked_rank(const struct member *m) {
+  return m->want_rank;
+}
+static int64_t kept_rank(const struct member *m) {
+  return m->last_rank;
+}
 
 static void assign_ranks(struct member **chosen, size_t n, struct member **slots) {
   place_claims(chosen, n, slots, asked_rank);
@@ -223,9 +238,12 @@ void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
   }
   uint64_t at = job_seal_deadline(j);
   double left = at > now_ms ? (double)(at - now_ms) / 1000.0 : 0;
-  if (job_hold_until(j) > now_ms) buf_printf(out, "; a lost node has %.1f s left to stop by itself", left);
-  else if (j->not_before_ms > now_ms) buf_printf(out, "; the next round begins in %.1f s, because the last ones were short", left);
-  else if (left > 0) buf_printf(out, "; last call: the round begins in %.1f s", left);
+  if (job_hold_until(j) > now_ms)
+    buf_printf(out, "; a lost node has %.1f s left to stop by itself", left);
+  else if (j->not_before_ms > now_ms)
+    buf_printf(out, "; the next round begins in %.1f s, because the last ones were short", left);
+  else if (left > 0)
+    buf_printf(out, "; last call: the round begins in %.1f s", left);
 }
 
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
@@ -245,7 +263,8 @@ void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
                (long long)j->round, j->id, (long long)j->round_nodes);
   else if (j->state == JOB_RECOVERING)
     buf_printf(&text, "the daemon came back and waits for the nodes of round %lld", (long long)j->round);
-  else job_missing_text(j, now_ms, &text);
+  else
+    job_missing_text(j, now_ms, &text);
   msg.waiting.text = buf_text(&text);
   core_send(j->core, m->conn, &msg);
   buf_finish(&text);

@@ -12,7 +12,9 @@
 
 #include "daemon/rdzv.h"
 
-static uint64_t earliest(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t earliest(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 static uint64_t state_deadline(const struct job *j) {
   switch (j->state) {
@@ -30,7 +32,9 @@ static uint64_t state_deadline(const struct job *j) {
   return UINT64_MAX;
 }
 
-uint64_t job_deadline(const struct job *j) { return earliest(j->scan_ms, state_deadline(j)); }
+uint64_t job_deadline(const struct job *j) {
+  return earliest(j->scan_ms, state_deadline(j));
+}
 
 void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
   core_bind(j->core, m, 0);
@@ -45,7 +49,8 @@ static uint64_t patience_ms(const struct member *m) {
 
 static void lose(struct job *j, struct member *m, uint64_t now_ms) {
   struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
-  ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
+  ev.text =
+      m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
   core_log(j->core, LOG_WARN, "job %s: node %s (%s) is lost: %s", j->id, m->host, m->agent, ev.text);
   m->grace_ms = UINT64_MAX; /* if it stays, as one that had finished does, it is not lost twice */
   job_event(j, &ev);

@@ -11,7 +11,8 @@
 #include "daemon/rdzv.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {
-  if (j->state == JOB_ENDING || j->state == JOB_ENDED) return m->end_acked ? "knows the end" : "was told the end";
+  if (j->state == JOB_ENDING || j->state == JOB_ENDED)
+    return m->end_acked ? "knows the end" : "was told the end";
   if (!m->conn) return m->gone ? "finished, away" : "away";
   switch (m->state) {
   case MEMBER_WAITING: return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
@@ -24,30 +25,34 @@ static const char *place_of(const struct job *j, const struct member *m) {
 }
 
 static json_t *member_to_json(const struct job *j, const struct member *m, uint64_t now_ms) {
-  json_t *v = json_pack("{s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "host", m->host, "pid",
-                        (json_int_t)m->pid, "agent", m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers",
-                        (json_int_t)m->workers, "state", place_of(j, m), "heard_ms_ago",
-                        (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
+  json_t *v =
+      json_pack("{s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "host", m->host,
+                "pid", (json_int_t)m->pid, "agent", m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr,
+                "workers", (json_int_t)m->workers, "state", place_of(j, m), "heard_ms_ago",
+                (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
   if (m->step >= 0) {
     json_object_set_new(v, "step", json_integer(m->step));
     json_object_set_new(v, "of", json_integer(m->of));
     if (isfinite(m->loss)) json_object_set_new(v, "loss", json_real(m->loss));
-    if (isfinite(m->samples_per_second)) json_object_set_new(v, "samples_per_second", json_real(m->samples_per_second));
+    if (isfinite(m->samples_per_second))
+      json_object_set_new(v, "samples_per_second", json_real(m->samples_per_second));
   }
   return v;
 }
 
 static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
-  json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
-                        job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
-                        (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
-                        "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
-                        "restarts_used", (json_int_t)j->restarts_used, "max_restarts",
-                        (json_int_t)j->settings.max_restarts);
+  json_t *v = json_pack(
+      "{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
+      job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
+      (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
+      "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
+      "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
   json_t *members = json_array();
-  for (size_t i = 0; i < j->n_members; i++) json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
+  for (size_t i = 0; i < j->n_members; i++)
+    json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
   json_object_set_new(v, "members", members);
-  if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
+  if (j->last_verdict.cause != CAUSE_NONE)
+    json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -59,31 +64,41 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
 
 static void put_duration(struct buf *out, uint64_t ms) {
   unsigned long long s = ms / 1000;
-  if (s < 120) buf_printf(out, "%llu s", s);
-  else if (s < 7200) buf_printf(out, "%llu min", s / 60);
-  else buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
+  if (s < 120)
+    buf_printf(out, "%llu s", s);
+  else if (s < 7200)
+    buf_printf(out, "%llu min", s / 60);
+  else
+    buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
 }
 
 static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) {
   buf_printf(out, "%s: %s for ", j->id, job_state_name(j->state));
   put_duration(out, now_ms - j->state_ms);
   if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
-  if (j->world_size) buf_printf(out, ", %lld nodes, %lld workers", (long long)j->round_nodes, (long long)j->world_size);
-  buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used, (long long)j->settings.max_restarts);
+  if (j->world_size)
+    buf_printf(out, ", %lld nodes, %lld workers", (long long)j->round_nodes, (long long)j->world_size);
+  buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used,
+             (long long)j->settings.max_restarts);
   if (j->state == JOB_ENDING || j->state == JOB_ENDED)
     buf_printf(out, ", %s with exit code %d", outcome_name(j->outcome), j->code);
   buf_putc(out, '\n');
 }
 
 static void member_line(struct buf *out, const struct job *j, const struct member *m, uint64_t now_ms) {
-  if (m->node_rank >= 0) buf_printf(out, "  %4lld", (long long)m->node_rank);
-  else buf_puts(out, "     -");
-  buf_printf(out, "  %-20s %-24s %7lld  %-14s", m->host, m->addr[0] ? m->addr : m->peer_addr, (long long)m->workers,
-             place_of(j, m));
-  if (m->step >= 0 && m->of > 0) buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
-  else if (m->step >= 0) buf_printf(out, "  step %lld", (long long)m->step);
+  if (m->node_rank >= 0)
+    buf_printf(out, "  %4lld", (long long)m->node_rank);
+  else
+    buf_puts(out, "     -");
+  buf_printf(out, "  %-20s %-24s %7lld  %-14s", m->host, m->addr[0] ? m->addr : m->peer_addr,
+             (long long)m->workers, place_of(j, m));
+  if (m->step >= 0 && m->of > 0)
+    buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
+  else if (m->step >= 0)
+    buf_printf(out, "  step %lld", (long long)m->step);
   if (m->step >= 0 && isfinite(m->loss)) buf_printf(out, ", loss %.6g", m->loss);
-  if (m->conn && now_ms > m->heard_ms + 1000) buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
+  if (m->conn && now_ms > m->heard_ms + 1000)
+    buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
   buf_putc(out, '\n');
 }
 
@@ -127,9 +142,12 @@ static int describe(struct core *c, const struct control *q, bool whole, uint64_
     const struct job *j = c->all[i];
     if (q->job[0] && strcmp(q->job, j->id) != 0) continue;
     n++;
-    if (q->json) json_array_append_new(list, job_to_json(j, now_ms));
-    else if (whole) job_text(out, j, now_ms);
-    else job_headline(out, j, now_ms);
+    if (q->json)
+      json_array_append_new(list, job_to_json(j, now_ms));
+    else if (whole)
+      job_text(out, j, now_ms);
+    else
+      job_headline(out, j, now_ms);
   }
   if (q->json) {
     json_t *top = json_pack("{s:O}", "jobs", list);
@@ -162,9 +180,12 @@ void core_control(struct core *c, const struct core_event *ev) {
   const struct control *q = &ev->msg->control;
   struct buf out = BUF_INIT;
   int code;
-  if (!strcmp(q->verb, "status")) code = describe(c, q, true, ev->now_ms, &out);
-  else if (!strcmp(q->verb, "jobs")) code = describe(c, q, false, ev->now_ms, &out);
-  else if (!strcmp(q->verb, "stop")) code = stop_job(c, q, ev->now_ms, &out);
+  if (!strcmp(q->verb, "status"))
+    code = describe(c, q, true, ev->now_ms, &out);
+  else if (!strcmp(q->verb, "jobs"))
+    code = describe(c, q, false, ev->now_ms, &out);
+  else if (!strcmp(q->verb, "stop"))
+    code = stop_job(c, q, ev->now_ms, &out);
   else {
     buf_printf(&out, "this daemon does not know the verb %s; it knows status, jobs, stop\n", q->verb);
     code = EXIT_CODE_USAGE;
