@@ -1,0 +1,67 @@
+#ifndef AGENT_TRAINER_MODEL_H
+#define AGENT_TRAINER_MODEL_H
+
+/* A stack of linear layers with ReLU between them: an autoencoder or a classifier, by its widths. All weights
+ * are one flat array, layer after layer, weight[out][in] then bias[out]: that is the order of --init-weights,
+ * --save-weights, checkpoints and checksums too. Behind the gradients lie MODEL_EXTRAS floats that travel in the same
+ * all-reduce. */
+
+#include "agent/trainer/compute.h"
+
+enum { MODEL_WIDTHS_MAX = 16, MODEL_WIDTH_MAX = 1 << 20 };
+#define MODEL_PARAMS_MAX (UINT64_C(1) << 34)
+
+/* Floats behind the gradients, summed over ranks with them; the last one is only used behind that. */
+enum model_extra { MODEL_LOSS, MODEL_STOP, MODEL_CHECKPOINT, MODEL_GRAD_SQUARES, MODEL_EXTRAS };
+
+struct model_shape {
+  uint32_t n; /* widths: layers + 1 */
+  uint32_t width[MODEL_WIDTHS_MAX];
+};
+
+struct model {
+  struct compute *c;
+  struct model_shape shape;
+  size_t n_params, max_rows;
+  struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
+  struct compute_buf *params, *grads;
+  struct compute_buf *act[MODEL_WIDTHS_MAX]; /* act[0] is the input */
+  struct compute_buf
+      *delta[MODEL_WIDTHS_MAX]; /* delta[i]: gradient of act[i] before its activation; [0] unused */
+  struct compute_buf *target;   /* max_rows x the last width; class numbers use its first column's worth */
+};
+
+/* "784,128,784"; -EINVAL and a sentence. */
+int model_shape_parse(const char *text, struct model_shape *s, struct err *e);
+uint64_t model_shape_params(const struct model_shape *s);
+void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size);
+/* As torch.nn.Linear: weights and biases uniform in +-1/sqrt(in), from the seed. out: model_shape_params values. */
+void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
+
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows,
+               struct err *e);
+void model_finish(struct model *m); /* also after a failed model_init */
+
+/* From rows of act[0]. */
+int model_forward(struct model *m, size_t rows, struct err *e);
+/* The loss against `target` into grads' MODEL_LOSS, its gradient into the last delta. */
+int model_loss(struct model *m, enum compute_loss kind, struct span target, size_t rows, double weight,
+               struct err *e);
+/* Called as the gradients become ready, from the end to the front: all of [at, n_params) is queued. A non-zero result ends the pass. */
+typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
+int model_backward(struct model *m, size_t rows, model_ready_fn ready, void *ctx, struct err *e);
+
+static inline struct span span_of(struct compute_buf *b, size_t at, size_t n) {
+  return (struct span){b, at, n};
+}
+static inline struct span model_params_span(const struct model *m) {
+  return span_of(m->params, 0, m->n_params);
+}
+static inline struct span model_grads_span(const struct model *m) {
+  return span_of(m->grads, 0, m->n_params);
+}
+static inline struct span model_extra_span(const struct model *m, enum model_extra from, size_t n) {
+  return span_of(m->grads, m->n_params + (size_t)from, n);
+}
+
+#endif

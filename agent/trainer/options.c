@@ -1,0 +1,356 @@
+/* One table, as everywhere in rdzv (common/opts.h), and the rules between options that a row cannot say. */
+
+#include "agent/trainer/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const loss_names[] = {
+    [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
+
+const char *trainer_loss_name(enum compute_loss loss) {
+  return loss_names[loss];
+}
+
+static int one_of(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
+  char all[128] = "";
+  for (size_t i = 0; i < n; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *out = (unsigned)i;
+      return 0;
+    }
+    size_t len = strlen(all);
+    snprintf(all + len, sizeof all - len, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", names[i]);
+  }
+  return err_set(e, -EINVAL, "%s is wanted", all);
+}
+
+static int parse_layers(const char *text, void *field, struct err *e) {
+  return model_shape_parse(text, field, e);
+}
+
+static int parse_loss(const char *text, void *field, struct err *e) {
+  unsigned k = 0;
+  int rc = one_of(text, loss_names, 3, &k, e);
+  if (rc == 0) *(enum compute_loss *)field = (enum compute_loss)k;
+  return rc;
+}
+
+static int parse_optimizer(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {[OPTIM_SGD] = "sgd", [OPTIM_ADAM] = "adam"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 2, &k, e);
+  if (rc == 0) *(enum optim_kind *)field = (enum optim_kind)k;
+  return rc;
+}
+
+static int parse_resume(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 2, &k, e);
+  if (rc == 0) *(enum resume_mode *)field = (enum resume_mode)k;
+  return rc;
+}
+
+#define AT(field) offsetof(struct trainer_opts, field)
+#define FEW       1e-30 /* "more than 0" */
+#define BELOW_ONE 0.9999999
+
+static const struct opt table[] = {
+    {.group = "The model"},
+    {.name = "layers",
+     .type = OPT_CUSTOM,
+     .offset = AT(shape),
+     .def = "1000,100,1000",
+     .label = "N,N[,N...]",
+     .parse = parse_layers,
+     .help = "Widths of a stack of linear layers with ReLU between them: what goes in, hidden layers, what "
+             "comes out."},
+    {.name = "loss",
+     .type = OPT_CUSTOM,
+     .offset = AT(loss),
+     .def = "mse",
+     .label = "LOSS",
+     .parse = parse_loss,
+     .help = "mse or rmse: an autoencoder, whose output should be its input. cross-entropy: a classifier of "
+             "--labels. rmse is the root "
+             "over each rank's share, averaged over ranks by their samples, as under DDP; so it depends a "
+             "little on the number of ranks."},
+    {.name = "init-weights",
+     .type = OPT_STRING,
+     .offset = AT(init_weights),
+     .label = "FILE",
+     .help = "Begin with these weights instead of random ones: little-endian floats, layer after layer, "
+             "weight[out][in], then bias[out]."},
+    {.name = "save-weights",
+     .type = OPT_STRING,
+     .offset = AT(save_weights),
+     .label = "FILE",
+     .help = "Write the final weights there, in the same format."},
+
+    {.group = "The data"},
+    {.name = "data",
+     .type = OPT_STRING,
+     .offset = AT(data),
+     .def = "synthetic:10000",
+     .label = "WHAT",
+     .help = "synthetic:N for N vectors, of which number i is the linear ramp from 0 to i; or an IDX file of "
+             "images (the format of MNIST), gzip or not: bytes become value / 255."},
+    {.name = "labels",
+     .type = OPT_STRING,
+     .offset = AT(labels),
+     .label = "FILE",
+     .help = "IDX file of the images' classes, for cross-entropy."},
+    {.name = "scale",
+     .type = OPT_FLOAT,
+     .offset = AT(scale),
+     .def = "1",
+     .min = -1e30,
+     .max = 1e30,
+     .label = "X",
+     .help = "All values times X."},
+
+    {.group = "Training"},
+    {.name = "batch",
+     .type = OPT_INT,
+     .offset = AT(batch),
+     .def = "64",
+     .min = 1,
+     .max = 1 << 24,
+     .label = "N",
+     .help = "Samples per step, over all ranks together: the same run for any number of ranks."},
+    {.name = "epochs",
+     .type = OPT_INT,
+     .offset = AT(epochs),
+     .def = "0",
+     .min = 0,
+     .max = 1e9,
+     .label = "N",
+     .help =
+         "End after N passes over the data. 0: as many as --steps needs; one if that is not given either."},
+    {.name = "steps",
+     .type = OPT_INT,
+     .offset = AT(steps),
+     .def = "0",
+     .min = 0,
+     .max = 1e12,
+     .label = "N",
+     .help = "End after N steps, counted from the very first. 0: no limit."},
+    {.name = "optimizer",
+     .type = OPT_CUSTOM,
+     .offset = AT(hyper.kind),
+     .def = "adam",
+     .label = "NAME",
+     .parse = parse_optimizer,
+     .help = "adam or sgd."},
+    {.name = "lr",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.lr),
+     .def = "0.001",
+     .min = 0,
+     .max = 1e6,
+     .label = "X",
+     .help = "Learning rate."},
+    {.name = "momentum",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.momentum),
+     .def = "0",
+     .min = 0,
+     .max = BELOW_ONE,
+     .label = "X",
+     .help = "Of sgd."},
+    {.name = "beta1",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.beta1),
+     .def = "0.9",
+     .min = 0,
+     .max = BELOW_ONE,
+     .label = "X",
+     .help = "Of adam."},
+    {.name = "beta2",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.beta2),
+     .def = "0.999",
+     .min = 0,
+     .max = BELOW_ONE,
+     .label = "X",
+     .help = "Of adam."},
+    {.name = "eps",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.eps),
+     .def = "1e-8",
+     .min = FEW,
+     .max = 1,
+     .label = "X",
+     .help = "Of adam."},
+    {.name = "seed",
+     .type = OPT_INT,
+     .offset = AT(seed),
+     .def = "1",
+     .min = 0,
+     .max = 9e15,
+     .label = "N",
+     .help = "Of the first weights and of the order of the samples."},
+    {.name = "threads",
+     .type = OPT_INT,
+     .offset = AT(threads),
+     .def = "0",
+     .min = 0,
+     .max = 1024,
+     .label = "N",
+     .help = "Threads of each worker for matrix products. 0: as OPENBLAS_NUM_THREADS or OMP_NUM_THREADS say, "
+             "else one."},
+    {.name = "throttle",
+     .type = OPT_FLOAT,
+     .offset = AT(throttle),
+     .def = "0",
+     .min = 0,
+     .max = 1e6,
+     .label = "X",
+     .help = "At most X steps a second, for demonstrations and drills. 0: no limit."},
+
+    {.group = "Checkpoints"},
+    {.name = "checkpoint-dir",
+     .type = OPT_STRING,
+     .offset = AT(checkpoint_dir),
+     .label = "DIR",
+     .help = "Write checkpoints there: at the end, when told to stop, and as --checkpoint-every says. Only "
+             "rank 0 reads and writes it."},
+    {.name = "checkpoint-every",
+     .type = OPT_INT,
+     .offset = AT(checkpoint_every),
+     .def = "0",
+     .min = 0,
+     .max = 1e12,
+     .label = "STEPS",
+     .help = "0: only at the end and when told to."},
+    {.name = "keep-checkpoints",
+     .type = OPT_INT,
+     .offset = AT(keep_checkpoints),
+     .def = "3",
+     .min = 1,
+     .max = 1e6,
+     .label = "N",
+     .help = "Older ones are removed once a new one is safely there."},
+    {.name = "resume",
+     .type = OPT_CUSTOM,
+     .offset = AT(resume),
+     .def = "auto",
+     .label = "HOW",
+     .parse = parse_resume,
+     .help = "auto: go on from the newest whole checkpoint in --checkpoint-dir, if there is one. none: begin "
+             "anew."},
+
+    {.group = "Reports"},
+    {.name = "report-every",
+     .type = OPT_DURATION,
+     .offset = AT(report_every_ms),
+     .def = "10s",
+     .min = 0,
+     .max = 1e9,
+     .label = "TIME",
+     .help = "Rank 0 prints how far it is. 0: never."},
+    {.name = "metrics",
+     .type = OPT_STRING,
+     .offset = AT(metrics),
+     .label = "FILE",
+     .help = "Rank 0 appends one JSON object per line: start, resume, step, checkpoint, stop, end."},
+    {.name = "metrics-every",
+     .type = OPT_INT,
+     .offset = AT(metrics_every),
+     .def = "1",
+     .min = 1,
+     .max = 1e9,
+     .label = "STEPS",
+     .help = "A line for every STEPS steps."},
+
+    {.group = "Ranks"},
+    {.name = "coll-timeout",
+     .type = OPT_DURATION,
+     .offset = AT(coll_timeout_ms),
+     .def = "60s",
+     .min = 100,
+     .max = 86400000,
+     .label = "TIME",
+     .help = "A rank that is waited for and gives no sign of life for so long is lost; this one names it and "
+             "ends."},
+    {.name = "stop-wait",
+     .type = OPT_DURATION,
+     .offset = AT(stop_wait_ms),
+     .def = "3s",
+     .min = 0,
+     .max = 86400000,
+     .label = "TIME",
+     .help =
+         "The same once SIGTERM has come: how long to wait for the others to come to the end of the step."},
+    {.name = "bucket-cap-mb",
+     .type = OPT_FLOAT,
+     .offset = AT(bucket_cap_mb),
+     .def = "25",
+     .min = 0.0001,
+     .max = 1e6,
+     .label = "MB",
+     .help = "Gradients are summed over ranks in pieces of this size, while the backward pass goes on."},
+
+    {.group = "Help"},
+    {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "This text."},
+    {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Version."},
+    {0},
+};
+
+static const struct opts_spec spec = {
+    .program = "rdzv-trainer",
+    .usage = "rdzv-trainer [options]                                    one process, by hand\n"
+             "rdzv-agent --nnodes N --nproc N --endpoint HOST -- [options]     many, on many nodes",
+    .intro =
+        "Trains autoencoders and classifiers, data-parallel: every rank takes its share of each batch, and "
+        "the ranks sum "
+        "their gradients. Started by rdzv-agent it learns from it who it is; by hand it is a world of one.",
+    .outro = NULL,
+    .env_prefix = "RDZV_TRAINER_",
+    .table = table,
+};
+
+static int check(const struct trainer_opts *o, struct err *e) {
+  const struct model_shape *s = &o->shape;
+  uint32_t in = s->width[0], out = s->width[s->n - 1];
+  bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
+  if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
+  if (!classify && o->labels)
+    return err_set(e, -EINVAL, "--labels are for --loss cross-entropy; this run has %s", loss_names[o->loss]);
+  if (!classify && in != out)
+    return err_set(e, -EINVAL,
+                   "--loss %s trains an autoencoder: --layers must end as it begins, with %u, not %u",
+                   loss_names[o->loss], in, out);
+  if (o->checkpoint_every && !o->checkpoint_dir)
+    return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
+  if (o->hyper.lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
+  return 0;
+}
+
+int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
+  int rest = 0;
+  bool dashes = false;
+  *o = (struct trainer_opts){0};
+  int rc = opts_parse(&spec, argc, argv, env, o, &rest, &dashes, e);
+  if (rc || o->help || o->version) return rc;
+  if (rest < argc)
+    return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
+  if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
+  return check(o, e);
+}
+
+void trainer_opts_help(struct buf *out) {
+  opts_help(&spec, 100, out);
+  buf_puts(out, "\nExit codes\n");
+#define X(name, code, help) buf_printf(out, "  %3d  %s\n", code, help);
+  TRAINER_EXIT_LIST(X)
+#undef X
+  buf_puts(out,
+           "\nExamples\n"
+           "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
+           "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz "
+           "--labels train-labels-idx1-ubyte.gz\n"
+           "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n");
+}

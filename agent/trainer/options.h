@@ -1,0 +1,52 @@
+#ifndef AGENT_TRAINER_OPTIONS_H
+#define AGENT_TRAINER_OPTIONS_H
+
+/* What can be said to rdzv-trainer, and how it ends. */
+
+#include "agent/trainer/model.h"
+#include "agent/trainer/optim.h"
+#include "common/opts.h"
+
+/* One list: enum, help text and README. 64 to 79 are shared with the other programs of rdzv, which use none of these numbers for anything
+ * else; a job that fails because of a worker exits with the worker's code. */
+#define TRAINER_EXIT_LIST(X)                                                                                 \
+  X(DONE, 0, "trained to the end")                                                                           \
+  X(USAGE, 64, "bad option, value or environment variable")                                                  \
+  X(DATA, 65, "the data cannot be read, or does not fit --layers or --loss")                                 \
+  X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                        \
+  X(LOST, 67, "lost contact with another rank (named), or with the agent")                                   \
+  X(SYSTEM, 71, "this machine refused something: memory, a port")                                            \
+  X(STOPPED, 75, "told to stop (SIGTERM, or by the agent): run again to go on")                              \
+  X(DIVERGED, 79, "the loss is no longer a number")
+
+#define X(name, code, help) TRAINER_##name = (code),
+enum trainer_exit { TRAINER_EXIT_LIST(X) };
+#undef X
+
+enum resume_mode { RESUME_AUTO, RESUME_NONE };
+
+struct trainer_opts {
+  bool help, version;
+  struct model_shape shape;
+  enum compute_loss loss;
+  const char *init_weights, *save_weights;
+  const char *data, *labels;
+  double scale;
+  int64_t batch, epochs, steps, seed, threads;
+  struct optim_hyper hyper;
+  const char *checkpoint_dir;
+  int64_t checkpoint_every, keep_checkpoints;
+  enum resume_mode resume;
+  const char *metrics;
+  int64_t metrics_every, report_every_ms;
+  double throttle;
+  int64_t coll_timeout_ms, stop_wait_ms;
+  double bucket_cap_mb;
+};
+
+/* -EINVAL and a sentence. Options that do not fit each other are refused too. */
+int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
+void trainer_opts_help(struct buf *out);
+const char *trainer_loss_name(enum compute_loss loss);
+
+#endif

@@ -1,0 +1,35 @@
+#ifndef AGENT_TRAINER_SAMPLER_H
+#define AGENT_TRAINER_SAMPLER_H
+
+/* Who trains on what. An epoch is one permutation of all samples, from the seed and the epoch's number. Global batch
+ * k is the k-th run of `batch` positions in it (the last one may be short), the same for any world size; each rank
+ * takes one contiguous share of each global batch, shares differing by one sample at most. So every sample goes to
+ * exactly one rank exactly once an epoch. Pure. */
+
+#include <stdint.h>
+
+struct sampler {
+  uint64_t samples, batch, seed;
+};
+
+/* One epoch's permutation. */
+struct permutation {
+  uint64_t n;
+  unsigned half; /* bits in each half of the Feistel network */
+  uint64_t key[6];
+};
+
+/* Positions [first, first + count) of the epoch are this rank's; `global` is the whole batch's number of samples. count may be 0. */
+struct share {
+  uint64_t first, count, global;
+};
+
+uint64_t sampler_batches(const struct sampler *s); /* in an epoch */
+/* The share of the batch that begins at `position` (0 <= position < samples). */
+struct share sampler_share(const struct sampler *s, uint64_t position, int rank, int world);
+/* The largest share that any rank can get. */
+uint64_t sampler_share_max(const struct sampler *s, int world);
+struct permutation sampler_epoch(const struct sampler *s, uint64_t epoch);
+uint64_t permutation_at(const struct permutation *p, uint64_t position); /* the sample's number */
+
+#endif

@@ -1,0 +1,183 @@
+/* From options to a run that is ready to take its first step.
+ *
+ * What can fail by itself comes before what needs the others: data and memory first, the ring last, so that a file that
+ * is missing on one node is told at once by the rank that misses it, and nobody waits for a ring that will never close.
+ *
+ * The token that names checkpoints is the agent's (incarnation, round). Without an agent the incarnation is "0", which sorts
+ * below every real one, and the round is one more than the highest that is in the directory, so that nothing is
+ * ever written twice. */
+
+#include "agent/trainer/trainer.h"
+
+#include "common/buf.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ALONE_INCARNATION "0"
+
+static int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
+                    struct err *e) {
+  struct rdzv *r = ctx;
+  int rc = rdzv_exchange(r, key, mine, size, all, timeout_ms);
+  return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
+}
+
+static int meet_agent(struct trainer *t, struct err *e) {
+  int rc = rdzv_init(&t->rdzv, (int)t->o.coll_timeout_ms);
+  if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
+  t->rank = rdzv_rank(t->rdzv);
+  t->world = rdzv_world_size(t->rdzv);
+  return 0;
+}
+
+static int open_data(struct trainer *t, struct err *e) {
+  const struct trainer_opts *o = &t->o;
+  int rc = dataset_open(&t->data, o->data, o->labels, o->shape.width[0], o->scale, e);
+  if (rc) return rc;
+  if (t->data.labels) {
+    uint64_t where = 0;
+    unsigned top = dataset_top_label(&t->data, &where), classes = o->shape.width[o->shape.n - 1];
+    if (top >= classes)
+      return err_set(e, -EINVAL,
+                     "%s: sample %llu is of class %u, but --layers ends with %u, for classes 0 to %u",
+                     o->labels, (unsigned long long)where, top, classes, classes - 1);
+  }
+  t->sampler = (struct sampler){.samples = t->data.n, .batch = (uint64_t)o->batch, .seed = (uint64_t)o->seed};
+  uint64_t batches = sampler_batches(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
+  t->last_step = epochs && epochs <= UINT64_MAX / batches ? epochs * batches : UINT64_MAX;
+  if (steps && steps < t->last_step) t->last_step = steps;
+  return 0;
+}
+
+static int make_model(struct trainer *t, struct err *e) {
+  size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
+  t->c = compute_cpu_create((int)t->o.threads);
+  int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
+  if (rc == 0) rc = optim_init(&t->optim, t->c, &t->o.hyper, t->model.n_params, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.max_rows * t->data.dim, &t->stage_x, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.max_rows, &t->stage_t, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, 2, &t->stage_flags, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, MODEL_EXTRAS, &t->stage_extras, e);
+  return rc;
+}
+
+static int read_weights(const char *path, size_t n, float *out, struct err *e) {
+  struct stat st;
+  FILE *f = fopen(path, "rbe");
+  if (!f) return err_sys(e, -errno, "weights %s", path);
+  int rc = 0;
+  if (fstat(fileno(f), &st) == 0 && st.st_size != (off_t)(n * sizeof(float)))
+    rc = err_set(e, -EINVAL, "weights %s: has %lld bytes; %zu weights of --layers need %zu", path,
+                 (long long)st.st_size, n, n * sizeof(float));
+  else if (fread(out, sizeof(float), n, f) != n)
+    rc = err_set(e, -EIO, "weights %s: cannot be read", path);
+  fclose(f);
+  return rc;
+}
+
+/* The first weights, the same on every rank: from the seed, or from a file that every rank reads. */
+static int first_weights(struct trainer *t, struct err *e) {
+  struct compute_buf *stage;
+  struct compute_mark mark;
+  struct span s = {.n = t->model.n_params};
+  int rc = compute_alloc(t->c, COMPUTE_STAGE, s.n, &stage, e);
+  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  s.buf = stage;
+  float *w = compute_host(t->c, s);
+  if (!t->o.init_weights)
+    model_init_weights(&t->o.shape, (uint64_t)t->o.seed, w);
+  else
+    rc = trainer_blame(t, TRAINER_FILES, read_weights(t->o.init_weights, s.n, w, e));
+  if (rc == 0) {
+    rc = compute_copy(t->c, model_params_span(&t->model), s, e);
+    if (rc == 0) rc = compute_record(t->c, &mark, e);
+    if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
+    trainer_blame(t, TRAINER_SYSTEM, rc);
+  }
+  compute_free(t->c, stage);
+  return rc;
+}
+
+static void take_token(struct trainer *t) {
+  const char *inc = rdzv_incarnation(t->rdzv);
+  snprintf(t->id.incarnation, sizeof t->id.incarnation, "%s", inc[0] ? inc : ALONE_INCARNATION);
+  for (char *p = t->id.incarnation; *p; p++)
+    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.", *p) ||
+        (*p == '.' && p == t->id.incarnation))
+      *p = '_';
+  t->id.round = rdzv_round(t->rdzv);
+}
+
+/* Only where there is no agent: a round of our own. */
+static void take_round(struct trainer *t, const struct ckpt_list *l) {
+  for (size_t i = 0; i < l->n; i++)
+    if (strcmp(l->v[i].incarnation, t->id.incarnation) == 0 && l->v[i].round >= t->id.round)
+      t->id.round = l->v[i].round + 1;
+}
+
+static int open_files(struct trainer *t, struct err *e) {
+  take_token(t);
+  if (t->rank != 0) return metrics_open(&t->metrics, NULL, e);
+  int rc = metrics_open(&t->metrics, t->o.metrics, e);
+  if (rc || !t->o.checkpoint_dir) return rc;
+  struct ckpt_list l;
+  rc = ckpt_dir_open(t->o.checkpoint_dir, e);
+  if (rc == 0) rc = ckpt_list(t->o.checkpoint_dir, &l, e);
+  if (rc) return rc;
+  if (!rdzv_incarnation(t->rdzv)[0]) take_round(t, &l);
+  ckpt_list_finish(&l);
+  return 0;
+}
+
+static int join_ring(struct trainer *t, struct err *e) {
+  struct coll_tcp_config cfg = {
+      .rank = t->rank,
+      .world = t->world,
+      .round = rdzv_round(t->rdzv),
+      .node_addr = rdzv_node_addr(t->rdzv),
+      .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
+      .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
+      .stop = t->sigterm,
+      .exchange = exchange,
+      .exchange_ctx = t->rdzv,
+  };
+  if (t->world == 1) {
+    t->coll = coll_local_create();
+    return 0;
+  }
+  int rc = coll_tcp_create(&cfg, &t->coll, e);
+  return trainer_blame(t, rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
+}
+
+int trainer_setup(struct trainer *t, struct err *e) {
+  t->metrics.fd = -1;
+  int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = trainer_blame(t, TRAINER_DATA, open_data(t, e));
+  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
+  if (rc == 0) rc = first_weights(t, e);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
+  return rc ? rc : join_ring(t, e);
+}
+
+void trainer_teardown(struct trainer *t) {
+  coll_destroy(t->coll);
+  metrics_finish(&t->metrics);
+  if (t->c) {
+    compute_free(t->c, t->stage_x);
+    compute_free(t->c, t->stage_t);
+    compute_free(t->c, t->stage_flags);
+    compute_free(t->c, t->stage_extras);
+    optim_finish(&t->optim);
+    model_finish(&t->model);
+  }
+  compute_destroy(t->c);
+  dataset_finish(&t->data);
+  rdzv_finish(t->rdzv);
+}
