@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/bytes.h"
-#include "common/log.h"
+#include "common/log_level.h"
 #include "proto/msg.h"
 
 enum {

@@ -3,15 +3,10 @@
 
 /* The one log of a driver program. Pure modules never call it: they give lines out as effects.
  *
- * Levels: ERROR  something is lost or ends          (always shown)
- *         WARN   a person should look at it         (always shown)
- *         INFO   state changes a person expects     (default; hidden by --quiet)
- *         DEBUG  every event, for us                (--verbose)
  * A line is `subject: event key=value ...`: it names its subject (job, node, worker, connection) first. */
 
 #include <stdarg.h>
-
-enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+#include "common/log_level.h"
 
 typedef void (*log_sink_fn)(void *ctx, enum log_level level,
                             const char *line); /* line: no newline, valid in the call */

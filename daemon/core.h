@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/bytes.h"
-#include "common/log.h"
+#include "common/log_level.h"
 #include "proto/msg.h"
 
 enum {
