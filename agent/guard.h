@@ -1,12 +1,15 @@
 #ifndef AGENT_GUARD_H
 #define AGENT_GUARD_H
 
-/* The guard: a small process between the agent and the workers. It is the parent of all workers and a child subreaper, so every process that a
- * worker ever forks, in whatever session, is its descendant and can be found and killed. It outlives its agent: when the agent is gone (the socket
- * pair between them closes) it kills every tree at once, tells the daemon by the obituary it was given, and goes. When the guard itself is killed, the workers die
- * by their parent-death signal, and the agent, a subreaper too, kills what is left (guard_reap_orphans).
+/* The guard: a small process between the agent and the workers. It is the parent of all workers and a child
+ * subreaper, so every process that a worker ever forks, in whatever session, is its descendant and can be found and
+ * killed. It outlives its agent: when the agent is gone (the socket pair between them closes) it kills every tree at
+ * once, tells the daemon by the obituary it was given, and goes. When the guard itself is killed, the workers die by
+ * their parent-death signal, and the agent, a subreaper too, kills what is left (guard_reap_orphans).
  *
- * The agent side of it, below, never blocks: commands are packets on a SOCK_SEQPACKET pair, events come back on the same socket. */
+ * The agent side of it, below: commands are packets on a SOCK_SEQPACKET pair, events come back on the same socket.
+ * Nothing waits for the guard, but for room in the socket, two seconds at most, when hundreds of commands are on
+ * their way. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,54 +18,66 @@
 #include "common/err.h"
 
 enum {
-  GUARD_WORKERS_MAX = 1024,            /* workers of one agent */
-  GUARD_SPAWN_MAX = 2 * 1024 * 1024,   /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
-  GUARD_KILL_DEADLINE_MS = 5000,       /* after SIGKILL: a process that is still there is reported as stuck */
+  GUARD_WORKERS_MAX = 1024, /* workers of one agent */
+  GUARD_SPAWN_MAX =
+      2 * 1024 * 1024,           /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
+  GUARD_KILL_DEADLINE_MS = 5000, /* after SIGKILL: a process that is still there is reported as stuck */
 };
 
 struct guard {
-  int fd;    /* readable when guard_next has events; -1: gone */
+  int fd; /* readable when guard_next has events; -1: gone */
   pid_t pid;
 };
 
-/* Forks the guard; call it before the first thread and before any descriptor that workers must not see. */
+/* Forks the guard; call it before the first thread and before any descriptor that workers must not see. What is open
+ * then and not close-on-exec goes on to the workers, as with any launcher. */
 int guard_start(struct guard *g, struct err *e);
 
 struct guard_spawn {
   uint32_t round, local_rank;
-  uint32_t count; /* workers of this round here: only when so many were spawned and have exited does GUARD_CLEAR come by itself */
-  const char *const *argv; /* NULL-terminated; argv[0] is looked up in PATH of the environment below if it has no slash */
-  const char *const *env;  /* NULL-terminated "NAME=value" */
-  int out, err;            /* the worker's stdout and stderr: passed on, the caller closes its own copies; stdin is inherited from the agent */
+  uint32_t
+      count; /* workers of this round here: GUARD_CLEAR comes by itself when so many were spawned and are gone */
+  const char *const
+      *argv; /* NULL-terminated; argv[0] is looked up in PATH of the environment below if it has no slash */
+  const char *const *env; /* NULL-terminated "NAME=value" */
+  int out, err; /* its stdout and stderr: passed on, the caller closes its own copies; stdin is the agent's */
 };
+/* A worker of another round than those that run, or of one that is being stopped, is answered with EXEC_FAILED. */
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
 
-/* SIGTERM to every worker's process group, SIGKILL to every tree after grace_ms (0: at once). When nothing is left: GUARD_CLEAR. A second call
- * may only shorten the grace. Without workers GUARD_CLEAR comes at once. */
+/* SIGTERM to every worker's process group and to what dead workers left behind, SIGKILL to every tree after grace_ms
+ * (0: at once). When all workers are dead, what is left outside of their process groups has 200 ms; members of the
+ * groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A second call may only shorten
+ * the grace. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
 int guard_stop(struct guard *g, uint32_t round, uint32_t grace_ms, struct err *e);
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);
 
-/* What to send, and where, when the agent is dead and its trees are killed: a connection, `bytes`, a short wait for the peer's close. Replaces the last one; len 0: none. */
+/* What to send, and where, when the agent is dead and its trees are killed: a connection, `bytes`, a short wait for
+ * the peer's close. Replaces the last one; len 0: none. */
 enum { GUARD_OBITUARY_MAX = 4096 };
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes, size_t len, struct err *e);
+int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes,
+                   size_t len, struct err *e);
 
 enum guard_event_kind {
-  GUARD_STARTED,     /* the worker's command runs (exec succeeded) */
-  GUARD_EXEC_FAILED, /* it could not be run: error (errno), text; exit code 127 where it is not found, else 126 */
-  GUARD_EXITED,      /* status as of waitpid; comes after STARTED, once per worker */
-  GUARD_CLEAR,       /* after guard_stop, or after all workers exited by themselves and what they left behind was killed: nothing of the round is left; `killed` orphans were killed on the way */
-  GUARD_STUCK,       /* pid did not die of SIGKILL within GUARD_KILL_DEADLINE_MS: state letter (as in /proc/PID/stat) in error, command name in text; GUARD_CLEAR follows all the same only when it is gone */
-  GUARD_GONE,        /* the guard died; fd is closed. Call guard_reap_orphans */
+  GUARD_STARTED, /* the worker's command runs (exec succeeded) */
+  GUARD_EXEC_FAILED, /* it could not be run: error (errno), text; status as if it had exited with 127 where the command
+                        was not found, else 126. Nothing more comes about this worker */
+  GUARD_EXITED, /* status as of waitpid; comes after STARTED, once per worker */
+  GUARD_CLEAR,  /* after guard_stop, or after all workers exited by themselves and what they left behind was
+                        killed (200 ms later): nothing of the round is left; `killed` others than workers were killed */
+  GUARD_STUCK, /* pid did not die of SIGKILL within GUARD_KILL_DEADLINE_MS: state letter (as in /proc/PID/stat) in
+                        error, command name in text; GUARD_CLEAR follows all the same, when it is gone */
+  GUARD_GONE, /* the guard died; fd is closed. Call guard_reap_orphans */
 };
 
 struct guard_event {
   enum guard_event_kind kind;
   uint32_t round, local_rank;
   pid_t pid;
-  int status;      /* EXITED */
+  int status; /* EXITED, EXEC_FAILED */
   int error;
-  uint32_t killed; /* CLEAR */
+  uint32_t killed;  /* CLEAR */
   uint64_t when_ms; /* CLOCK_MONOTONIC, when the guard saw it */
   char text[128];
 };
@@ -70,11 +85,13 @@ struct guard_event {
 /* 1: *ev is filled; 0: nothing more now. */
 int guard_next(struct guard *g, struct guard_event *ev);
 
-/* Agent, after GUARD_GONE: SIGKILL to all descendants of this process except `spare` (its own rdzvd; 0: none), until none is left or deadline_ms passed; reaps them. Returns how
- * many are still there. Blocks up to the deadline. Needs guard_start to have made this process a subreaper. */
+/* Agent, after GUARD_GONE: SIGKILL to all descendants of this process except `spare` (its own rdzvd; 0: none) and what
+ * descends from it, until none is left or deadline_ms passed; reaps them. Returns how many are still there. Blocks up
+ * to the deadline. Needs guard_start to have made this process a subreaper. */
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms);
 
-/* Closes the pair; the guard kills what is left, without an obituary if guard_obituary(len 0) was called, and goes. Waits for it at most deadline_ms. */
+/* Closes the pair; the guard kills what is left, without an obituary if guard_obituary(len 0) was called, and goes.
+ * Waits for it at most deadline_ms. */
 void guard_finish(struct guard *g, uint32_t deadline_ms);
 
 #endif

@@ -10,18 +10,20 @@
 #include "common/err.h"
 
 enum {
-  RELAY_LINE_MAX = 16384,  /* a longer line is cut into pieces of this size */
-  RELAY_TAIL_MAX = 2048,   /* bytes of a worker's last stderr lines that are kept for the verdict */
-  RELAY_QUEUE_MAX = 1024,  /* of the agent's own lines waiting to be written; then the oldest are dropped and counted */
+  RELAY_LINE_MAX = 16384, /* a longer line is cut into pieces of this size */
+  RELAY_TAIL_MAX = 2048,  /* bytes of a worker's last stderr lines that are kept for the verdict */
+  RELAY_QUEUE_MAX =
+      1024, /* of the agent's own lines waiting to be written; then the oldest are dropped and counted */
 };
 
 struct relay;
 
 struct relay_options {
-  int out, err;         /* where workers' stdout and stderr go: 1 and 2 */
-  bool status;          /* err is a terminal: draw the status line */
-  const char *log_dir;  /* NULL: no files. Else DIR/round_N/rank_R/{stdout.log,stderr.log}, appended, never deleted */
-  bool quiet;           /* workers' lines only to files */
+  int out, err; /* where workers' stdout and stderr go: 1 and 2 */
+  bool status;  /* err is a terminal: draw the status line */
+  const char
+      *log_dir; /* NULL: no files. Else DIR/round_N/rank_R/{stdout.log,stderr.log}, appended, never deleted */
+  bool quiet;   /* workers' lines only to files */
   void (*wake)(void *ctx); /* called from the relay's thread when relay_next has something */
   void *ctx;
 };
@@ -31,7 +33,8 @@ int relay_create(struct relay **out, const struct relay_options *o, struct err *
 void relay_destroy(struct relay *r, uint32_t deadline_ms);
 
 /* Makes the two pipes of one worker. *out, *err: write ends, close-on-exec, the caller's to pass on and close. prefix: "" or e.g. "[3] ", put in front of each line on the terminal, not in files. */
-int relay_open(struct relay *r, uint32_t round, uint32_t rank, uint32_t local_rank, const char *prefix, int *out, int *err, struct err *e);
+int relay_open(struct relay *r, uint32_t round, uint32_t rank, uint32_t local_rank, const char *prefix,
+               int *out, int *err, struct err *e);
 
 /* One line of the agent's own to stderr (no newline in it), above the status line. */
 void relay_say(struct relay *r, const char *line);

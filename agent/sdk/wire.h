@@ -21,9 +21,24 @@
 #include <stdint.h>
 #include "agent/sdk/rdzv.h"
 
-enum { SDK_MAGIC = 0x5a445652, SDK_VERSION = 1, SDK_RECORD_MAX = 32768, SDK_PART_MAX = SDK_RECORD_MAX - 1024 };
+enum {
+  SDK_MAGIC = 0x5a445652,
+  SDK_VERSION = 1,
+  SDK_RECORD_MAX = 32768,
+  SDK_PART_MAX = SDK_RECORD_MAX - 1024
+};
 
-enum sdk_type { SDK_HELLO = 1, SDK_WELCOME, SDK_REFUSED, SDK_PROGRESS, SDK_EXCHANGE, SDK_EXCHANGED, SDK_REQUEST, SDK_DONE, SDK_WHO };
+enum sdk_type {
+  SDK_HELLO = 1,
+  SDK_WELCOME,
+  SDK_REFUSED,
+  SDK_PROGRESS,
+  SDK_EXCHANGE,
+  SDK_EXCHANGED,
+  SDK_REQUEST,
+  SDK_DONE,
+  SDK_WHO
+};
 
 struct sdk_head {
   uint32_t magic;
@@ -49,7 +64,7 @@ struct sdk_welcome {
 
 struct sdk_refused {
   struct sdk_head head;
-  int32_t code; /* negative errno */
+  int32_t code;               /* negative errno */
   char key[RDZV_KEY_MAX + 1]; /* the exchange that is refused; "": the connection */
   char text[256];
 };

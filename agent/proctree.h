@@ -1,0 +1,41 @@
+#ifndef AGENT_PROCTREE_H
+#define AGENT_PROCTREE_H
+
+/* Who descends from whom, as /proc tells. A picture of a moving thing: use it in a loop, until nothing is left. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct proc {
+  pid_t pid, ppid;
+  char state;     /* R S D T t Z X I; Z: dead, waiting for its parent */
+  uint64_t start; /* clock ticks after boot: pid and start name a process for ever */
+  char name[16];
+};
+
+struct proctree {
+  struct proc *v;
+  size_t n, cap;
+};
+
+#define PROCTREE_INIT                                                                                        \
+  { 0 }
+
+void proctree_finish(struct proctree *t);
+
+/* The content of /proc/PID/stat. False: not in that form. */
+bool proc_parse(const char *stat, struct proc *p);
+/* False: no such process. */
+bool proc_read(pid_t pid, struct proc *p);
+
+/* Children of this process, which must have one thread only: the cheap question, one file. */
+void proctree_children(struct proctree *t);
+/* All descendants of root, without `spare` and its own (0: none); zombies too. Reads all of /proc. */
+void proctree_descendants(struct proctree *t, pid_t root, pid_t spare);
+
+/* SIGKILL to p if it is still the same process and alive. */
+void proc_kill(const struct proc *p);
+
+#endif

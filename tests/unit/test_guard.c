@@ -1,0 +1,499 @@
+/* The guard: starting workers, what they inherit, stopping them. Workers are shell lines, or this program again (argv[1] says which part it
+ * plays). */
+
+#include "tests/unit/guard_help.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "agent/proctree.h"
+#include "common/buf.h"
+#include "common/mem.h"
+
+static char self_path[4096];
+
+/* ----------------------------------------------------------------- exec */
+
+static void test_exit_status(void **state) {
+  struct guard g = start();
+  int out;
+  spawn_shell(&g, 0, 1, "echo out; echo err >&2; echo $MARK; exit 7", &out);
+  struct guard_event ev = expect(&g, GUARD_STARTED);
+  assert_true(ev.pid > 0);
+  ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.round, 7);
+  assert_true(WIFEXITED(ev.status) && WEXITSTATUS(ev.status) == 7);
+  ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.round, 7);
+  assert_int_equal(ev.killed, 0);
+  char *text = read_all(out);
+  assert_string_equal(text, "out\nerr\nyes\n");
+  free(text);
+  finish(&g);
+}
+
+static void expect_exec_failure(const char *program, int code, const char *sentence) {
+  struct guard g = start();
+  spawn_env(&g, 3, 1, (const char *const[]){program, NULL}, plain_env, NULL);
+  struct guard_event ev = expect(&g, GUARD_EXEC_FAILED);
+  assert_int_equal(ev.local_rank, 3);
+  assert_int_equal(WEXITSTATUS(ev.status), code);
+  if (!strstr(ev.text, sentence)) fail_msg("\"%s\" does not say \"%s\"", ev.text, sentence);
+  expect(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+static void test_exec_failures(void **state) {
+  char script[] = "/tmp/rdzv-test-XXXXXX";
+  int fd = mkstemp(script);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, "#!/no/such/interpreter\n", 23), 23);
+  close(fd);
+  expect_exec_failure("no-such-program-here", 127, "not found in PATH");
+  expect_exec_failure("/no/such/program", 127, "No such file");
+  expect_exec_failure(script, 126, "Permission denied");
+  expect_exec_failure("/tmp", 126, "Permission denied");
+  chmod(script, 0700);
+  expect_exec_failure(script, 127, "interpreter");
+  unlink(script);
+}
+
+static void test_path_of_the_given_environment(void **state) {
+  struct guard g = start();
+  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "exit 0", NULL},
+            (const char *const[]){"PATH=/nowhere", NULL}, NULL);
+  expect(&g, GUARD_EXEC_FAILED);
+  expect(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* A megabyte in 16 variables arrives whole. */
+static void test_large_environment(void **state) {
+  enum { N = 16, SIZE = 65536 };
+  char *env[N + 2];
+  env[0] = xstrdup("PATH=/usr/bin:/bin");
+  for (int i = 1; i <= N; i++) {
+    env[i] = xmalloc(SIZE);
+    memset(env[i], 'x', SIZE);
+    env[i][0] = (char)('A' + i);
+    env[i][1] = '=';
+    env[i][SIZE - 1] = '\0';
+  }
+  env[N + 1] = NULL;
+  struct guard g = start();
+  int out;
+  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "echo ${#B} ${#Q}", NULL},
+            (const char *const *)(void *)env, &out);
+  char *text = read_all(out);
+  assert_string_equal(text, "65533 65533\n");
+  free(text);
+  await(&g, GUARD_CLEAR);
+  env[0] = xrealloc(env[0], GUARD_SPAWN_MAX + 1);
+  memset(env[0], 'y', GUARD_SPAWN_MAX);
+  env[0][GUARD_SPAWN_MAX] = '\0';
+  struct err e = ERR_INIT;
+  struct guard_spawn s = {
+      .round = 7, .count = 1, .argv = plain_env, .env = (const char *const *)(void *)env, .out = 1, .err = 2};
+  assert_int_equal(guard_spawn(&g, &s, &e), -E2BIG);
+  finish(&g);
+  for (int i = 0; i <= N; i++) free(env[i]);
+}
+
+/* ------------------------------------------------------ what is inherited */
+
+static void on_signal(int signo) {}
+
+static void test_signals_are_reset(void **state) {
+  sigset_t set, before;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  sigaddset(&set, SIGTERM);
+  sigprocmask(SIG_BLOCK, &set, &before);
+  void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
+  void (*usr_before)(int) = signal(SIGUSR2, on_signal);
+  signal(SIGHUP, SIG_IGN);
+  struct guard g = start();
+  sigset_t now;
+  sigprocmask(SIG_SETMASK, NULL, &now);
+  assert_true(sigismember(&now, SIGUSR1) && !sigismember(&now, SIGINT)); /* ours is as it was */
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  signal(SIGPIPE, pipe_before);
+  signal(SIGUSR2, usr_before);
+  signal(SIGHUP, SIG_DFL);
+  int out;
+  spawn_env(&g, 0, 1, (const char *const[]){"cat", "/proc/self/status", NULL}, plain_env, &out);
+  char *text = read_all(out);
+  assert_non_null(
+      strstr(text, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n"));
+  free(text);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* The numbers of open descriptors that exec leaves open, in order, as text. */
+static char *inherited_fds(void) {
+  struct buf b = BUF_INIT;
+  for (int fd = 0; fd < 1024; fd++) {
+    int flags = fcntl(fd, F_GETFD);
+    if (flags >= 0 && !(flags & FD_CLOEXEC)) buf_printf(&b, "%d ", fd);
+  }
+  buf_puts(&b, "");
+  return buf_steal(&b);
+}
+
+/* Workers see what this process had open before guard_start, and nothing of ours. */
+static void test_descriptors(void **state) {
+  int kept = open("/dev/null", O_RDONLY);
+  char *expected = inherited_fds();
+  struct guard g = start();
+  int later = open("/dev/null", O_RDONLY), out;
+  spawn_env(&g, 0, 2, (const char *const[]){"sleep", "60", NULL}, plain_env,
+            NULL); /* a second one, to leak from */
+  spawn_env(&g, 1, 2, (const char *const[]){self_path, "fds", NULL}, plain_env, &out);
+  char *text = read_all(out);
+  assert_string_equal(text, expected);
+  free(text);
+  free(expected);
+  stop(&g, 0);
+  await(&g, GUARD_CLEAR);
+  close(kept);
+  close(later);
+  finish(&g);
+}
+
+static void test_session(void **state) {
+  struct guard g = start();
+  int out, group = 0, session = 0;
+  spawn_env(&g, 0, 1, (const char *const[]){"cat", "/proc/self/stat", NULL}, plain_env, &out);
+  char *text = read_all(out);
+  pid_t pid = expect(&g, GUARD_STARTED).pid;
+  assert_int_equal(sscanf(text, "%*d (cat) R %*d %d %d", &group, &session), 2);
+  assert_int_equal(group, pid);
+  assert_int_equal(session, pid);
+  free(text);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* ------------------------------------------------------------------ stop */
+
+static void test_stop_without_workers(void **state) {
+  struct guard g = start();
+  stop(&g, 30000);
+  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.round, 7);
+  finish(&g);
+}
+
+static void test_stop_by_term(void **state) {
+  struct guard g = start();
+  spawn_shell(&g, 0, 2, "exec sleep 60", NULL);
+  spawn_shell(&g, 1, 2, "sleep 60 & wait", NULL);
+  expect(&g, GUARD_STARTED);
+  expect(&g, GUARD_STARTED);
+  uint64_t before = now_ms();
+  stop(&g, 30000);
+  struct guard_event ev = expect(&g, GUARD_EXITED);
+  assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGTERM);
+  expect(&g, GUARD_EXITED);
+  ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.killed, 0);
+  assert_true(now_ms() - before < 5000);
+  finish(&g);
+}
+
+static void test_term_ignored(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  uint64_t before = now_ms();
+  stop(&g, 300);
+  await(&g, GUARD_EXITED);
+  assert_true(now_ms() - before >= 299);
+  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.round, 7);
+  close(out);
+  finish(&g);
+}
+
+/* A second stop shortens the grace, and cannot lengthen it. */
+static void test_shorter_grace(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  uint64_t before = now_ms();
+  stop(&g, 60000);
+  stop(&g, 100);
+  stop(&g, 60000);
+  await(&g, GUARD_CLEAR);
+  assert_true(now_ms() - before < 10000);
+  close(out);
+  finish(&g);
+}
+
+/* The shell dies of the SIGTERM at once; the program it ran writes its checkpoint and needs a second. It gets it. */
+static void test_grace_of_a_wrapped_worker(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(
+      &g, 0, 1,
+      "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true",
+      &out);
+  read_line(out, line, sizeof(line));
+  stop(&g, 10000);
+  await(&g, GUARD_CLEAR);
+  char *text = read_all(out);
+  assert_non_null(strstr(text, "saved"));
+  free(text);
+  finish(&g);
+}
+
+static void test_whole_trees(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, TREE "wait", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  stop(&g, 100);
+  struct guard_event ev = await(&g, GUARD_CLEAR);
+  assert_true(ev.killed >= 3);
+  assert_int_equal(living(g.pid), 0);
+  close(out);
+  finish(&g);
+}
+
+/* The worker ends well and leaves things behind. */
+static void test_leftovers(void **state) {
+  struct guard g = start();
+  int out;
+  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " TREE "while :; do wait; done", &out);
+  expect(&g, GUARD_STARTED);
+  wait_trees(1);
+  assert_int_equal(guard_signal(&g, 0, SIGUSR1, NULL), 0);
+  struct guard_event ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.status, 0);
+  ev = expect(&g, GUARD_CLEAR);
+  assert_true(ev.killed >= 3);
+  assert_int_equal(living(g.pid), 0);
+  close(out);
+  finish(&g);
+}
+
+/* The first worker is gone before the second is spawned: not clear yet. */
+static void test_clear_counts_the_announced(void **state) {
+  struct guard g = start();
+  spawn_shell(&g, 0, 2, "exit 0", NULL);
+  expect(&g, GUARD_STARTED);
+  expect(&g, GUARD_EXITED);
+  spawn_shell(&g, 1, 2, "exit 0", NULL);
+  expect(&g, GUARD_STARTED);
+  expect(&g, GUARD_EXITED);
+  expect(&g, GUARD_CLEAR);
+  struct guard_event ev;
+  assert_int_equal(guard_next(&g, &ev), 0);
+  finish(&g);
+}
+
+static void test_spawn_while_stopping(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 2, "trap '' TERM; echo ready; sleep 60", &out);
+  read_line(out, line, sizeof(line));
+  expect(&g, GUARD_STARTED);
+  stop(&g, 200);
+  spawn_shell(&g, 1, 2, "exit 0", NULL);
+  struct guard_event ev = await(&g, GUARD_EXEC_FAILED);
+  assert_int_equal(ev.error, ECANCELED);
+  assert_int_equal(ev.local_rank, 1);
+  await(&g, GUARD_CLEAR);
+  spawn_shell(&g, 0, 1, "exit 0", NULL); /* and the guard is as new */
+  expect(&g, GUARD_STARTED);
+  close(out);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+static void test_signal(void **state) {
+  struct guard g = start();
+  int out[2];
+  char line[16];
+  for (uint32_t i = 0; i < 2; i++) {
+    spawn_shell(&g, i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done", &out[i]);
+    read_line(out[i], line, sizeof(line));
+    expect(&g, GUARD_STARTED);
+  }
+  assert_int_equal(guard_signal(&g, 1, SIGUSR1, NULL), 0);
+  struct guard_event ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.local_rank, 1);
+  assert_int_equal(guard_signal(&g, -1, SIGUSR1, NULL), 0);
+  ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.local_rank, 0);
+  expect(&g, GUARD_CLEAR);
+  close(out[0]);
+  close(out[1]);
+  finish(&g);
+}
+
+static void test_many_workers(void **state) {
+  enum { N = 64 };
+  struct guard g = start();
+  uint64_t before = now_ms();
+  for (uint32_t i = 0; i < N; i++) spawn_shell(&g, i, N, "exec sleep 60", NULL);
+  for (int i = 0; i < N; i++) expect(&g, GUARD_STARTED);
+  print_message("%d workers run after %u ms\n", N, (unsigned)(now_ms() - before));
+  before = now_ms();
+  stop(&g, 10000);
+  for (int i = 0; i < N; i++) expect(&g, GUARD_EXITED);
+  expect(&g, GUARD_CLEAR);
+  print_message("and are gone after %u ms\n", (unsigned)(now_ms() - before));
+  finish(&g);
+}
+
+/* This program as a worker: forks on and on, each child in a session of its own, a thousand times at most. */
+static int play_storm(void) {
+  signal(SIGTERM, SIG_IGN);
+  printf("ready\n");
+  fflush(stdout);
+  for (int i = 0; i < 1000; i++) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      setsid();
+      if (i % 2 && fork() > 0) _exit(0); /* half of them let go of their parent */
+      alarm(20);
+      pause();
+      _exit(0);
+    }
+    if (i % 3 == 0) usleep(200);
+  }
+  pause();
+  return 0;
+}
+
+static void test_fork_storm(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_env(&g, 0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env, &out);
+  read_line(out, line, sizeof(line));
+  stop(&g, 20);
+  struct guard_event ev = await(&g, GUARD_CLEAR);
+  assert_int_equal(living(g.pid), 0);
+  assert_true(ev.killed > 10);
+  print_message("%u killed\n", ev.killed);
+  close(out);
+  finish(&g);
+}
+
+/* Somebody traces the worker and does not let it go: dead, but not gone. It is named, and CLEAR waits. */
+static void test_stuck(void **state) {
+  struct guard g = start();
+  spawn_env(&g, 0, 1, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL);
+  pid_t pid = expect(&g, GUARD_STARTED).pid;
+  if (ptrace(PTRACE_SEIZE, pid, NULL, NULL)) {
+    guard_finish(&g, PATIENCE_MS);
+    skip();
+  }
+  stop(&g, 0);
+  struct guard_event ev = expect(&g, GUARD_STUCK);
+  assert_int_equal(ev.pid, pid);
+  assert_int_equal(ev.error, 'Z');
+  assert_string_equal(ev.text, "sleep");
+  assert_int_equal(guard_next(&g, &ev), 0);
+  assert_int_equal(waitpid(pid, NULL, __WALL), pid);
+  expect(&g, GUARD_EXITED);
+  expect(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* --------------------------------------------------------------- proctree */
+
+static void test_stat_is_parsed(void **state) {
+  struct proc p;
+  assert_true(proc_parse("12 (a) b) (c) S 7 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 98765 11 22", &p));
+  assert_int_equal(p.pid, 12);
+  assert_int_equal(p.ppid, 7);
+  assert_int_equal(p.state, 'S');
+  assert_int_equal(p.start, 98765);
+  assert_string_equal(p.name, "a) b) (c");
+  assert_false(proc_parse("", &p));
+  assert_false(proc_parse("12 (abc", &p));
+  assert_false(proc_parse("12 (abc) S 7 1 1", &p));
+  assert_true(proc_read(getpid(), &p));
+  assert_int_equal(p.ppid, getppid());
+}
+
+static void test_spawn_time(void **state) {
+  struct guard g = start();
+  struct timespec a, b;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  for (uint32_t i = 0; i < 4; i++)
+    spawn_env(&g, i, 4, (const char *const[]){"/bin/true", NULL}, plain_env, NULL);
+  await(&g, GUARD_CLEAR);
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  char path[64], line[256];
+  snprintf(path, sizeof(path), "/proc/%d/status", (int)g.pid);
+  FILE *f = fopen(path, "r");
+  while (fgets(line, sizeof(line), f))
+    if (strncmp(line, "VmRSS", 5) == 0 || strncmp(line, "RssAnon", 7) == 0) print_message("guard %s", line);
+  fclose(f);
+  print_message("4 x /bin/true, spawned and clear: %.2f ms\n",
+                (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6);
+  finish(&g);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "storm") == 0) return play_storm();
+  if (argc > 1 && strcmp(argv[1], "fds") == 0) {
+    char *fds = inherited_fds();
+    fputs(fds, stdout);
+    free(fds);
+    return 0;
+  }
+  if (readlink("/proc/self/exe", self_path, sizeof(self_path) - 1) < 0) return 1;
+  alarm(110); /* a hang is a failure */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_stat_is_parsed, clean),
+      cmocka_unit_test_teardown(test_exit_status, clean),
+      cmocka_unit_test_teardown(test_exec_failures, clean),
+      cmocka_unit_test_teardown(test_path_of_the_given_environment, clean),
+      cmocka_unit_test_teardown(test_large_environment, clean),
+      cmocka_unit_test_teardown(test_signals_are_reset, clean),
+      cmocka_unit_test_teardown(test_descriptors, clean),
+      cmocka_unit_test_teardown(test_session, clean),
+      cmocka_unit_test_teardown(test_stop_without_workers, clean),
+      cmocka_unit_test_teardown(test_stop_by_term, clean),
+      cmocka_unit_test_teardown(test_term_ignored, clean),
+      cmocka_unit_test_teardown(test_shorter_grace, clean),
+      cmocka_unit_test_teardown(test_grace_of_a_wrapped_worker, clean),
+      cmocka_unit_test_teardown(test_whole_trees, clean),
+      cmocka_unit_test_teardown(test_leftovers, clean),
+      cmocka_unit_test_teardown(test_clear_counts_the_announced, clean),
+      cmocka_unit_test_teardown(test_spawn_while_stopping, clean),
+      cmocka_unit_test_teardown(test_signal, clean),
+      cmocka_unit_test_teardown(test_many_workers, clean),
+      cmocka_unit_test_teardown(test_fork_storm, clean),
+      cmocka_unit_test_teardown(test_stuck, clean),
+      cmocka_unit_test_teardown(test_spawn_time, clean),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

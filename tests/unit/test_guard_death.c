@@ -1,0 +1,160 @@
+/* Deaths: of the agent, of the guard, and the agent's orderly leave. Whatever happens, nothing survives. */
+
+#include "tests/unit/guard_help.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "agent/proctree.h"
+
+/* ---------------------------------------------------------------- deaths */
+
+static int listen_loopback(struct sockaddr_in *addr) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  *addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof(*addr);
+  assert_int_equal(bind(fd, (struct sockaddr *)addr, len), 0);
+  assert_int_equal(listen(fd, 4), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)addr, &len), 0);
+  return fd;
+}
+
+/* A process that plays the agent; tells on `ready` when its worker's tree stands, then waits for its death. */
+_Noreturn static void play_agent(int ready, const struct sockaddr_in *addr) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), "old", 3, NULL)) _exit(1);
+  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), "he was good", 11, NULL)) _exit(1);
+  spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  if (write(ready, "x", 1) != 1) _exit(1);
+  for (;;) pause();
+}
+
+static void wait_nothing_lives(uint64_t deadline) {
+  while (living(0) > 0) {
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    if (now_ms() > deadline) fail_msg("%zu processes survive", living(0));
+    poll(NULL, 0, 2);
+  }
+  while (waitpid(-1, NULL, WNOHANG) > 0) {
+  }
+}
+
+static void test_agent_killed(void **state) {
+  struct sockaddr_in addr;
+  int listener = listen_loopback(&addr), ready[2];
+  char c;
+  assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t agent = fork();
+  if (agent == 0) play_agent(ready[1], &addr);
+  assert_int_equal(read(ready[0], &c, 1), 1);
+  uint64_t before = now_ms();
+  kill(agent, SIGKILL);
+  assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, PATIENCE_MS), 1);
+  uint64_t took = now_ms() - before;
+  assert_true(took < 1000);
+  struct proctree t = PROCTREE_INIT; /* at this moment the trees are dead: the guard alone is left */
+  proctree_descendants(&t, getpid(), 0);
+  for (size_t i = 0; i < t.n; i++)
+    if (t.v[i].state != 'Z') assert_string_equal(t.v[i].name, "rdzv-guard");
+  proctree_finish(&t);
+  int peer = accept(listener, NULL, NULL);
+  char *text = read_all(peer);
+  assert_string_equal(text, "he was good");
+  free(text);
+  wait_nothing_lives(now_ms() + 1000);
+  print_message("obituary after %u ms\n", (unsigned)took);
+  close(listener);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+static void test_guard_killed(void **state) {
+  pid_t spare = fork();
+  if (spare == 0) {
+    pid_t child = fork(); /* its own child is spared too */
+    alarm(30);
+    for (;;) pause();
+    _exit(child > 0);
+  }
+  struct guard g = start();
+  int out[2];
+  char line[16];
+  for (uint32_t i = 0; i < 2; i++) {
+    spawn_shell(&g, i, 2, TREE "trap '' TERM; while :; do sleep 60; done", &out[i]);
+    read_line(out[i], line, sizeof(line));
+  }
+  wait_trees(2);
+  uint64_t before = now_ms();
+  kill(g.pid, SIGKILL);
+  struct guard_event ev = await(&g, GUARD_GONE);
+  assert_int_equal(g.fd, -1);
+  assert_int_equal(guard_next(&g, &ev), 0);
+  assert_int_equal(guard_reap_orphans(spare, 2000), 0);
+  assert_true(now_ms() - before < 1000);
+  assert_int_equal(living(spare), 0);
+  assert_int_equal(living(0), 2); /* the spared ones */
+  struct err e = ERR_INIT;
+  assert_int_equal(guard_stop(&g, 7, 0, &e), -EPIPE);
+  assert_string_equal(e.text, "the guard is gone");
+  guard_finish(&g, 1000);
+  assert_int_equal(guard_reap_orphans(0, 2000), 0);
+  assert_int_equal(living(0), 0);
+  close(out[0]);
+  close(out[1]);
+}
+
+static void test_finish_kills(void **state) {
+  struct sockaddr_in addr;
+  int listener = listen_loopback(&addr), out;
+  char line[16];
+  struct guard g = start();
+  assert_int_equal(guard_obituary(&g, (struct sockaddr *)&addr, sizeof(addr), "never", 5, NULL), 0);
+  assert_int_equal(guard_obituary(&g, NULL, 0, NULL, 0, NULL), 0);
+  spawn_shell(&g, 0, 1, TREE "wait", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  finish(&g);
+  assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 0), 0);
+  close(listener);
+  close(out);
+}
+
+/* Signals that a terminal or a batch system sends to all processes of a job do not end the guard. */
+static void test_guard_ignores_signals(void **state) {
+  struct guard g = start();
+  const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE, SIGTSTP, SIGALRM};
+  for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) kill(g.pid, signals[i]);
+  spawn_shell(&g, 0, 1, "exit 0", NULL);
+  expect(&g, GUARD_STARTED);
+  assert_int_equal(getpgid(g.pid), g.pid);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+int main(void) {
+  alarm(110); /* a hang is a failure */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_agent_killed, clean),
+      cmocka_unit_test_teardown(test_guard_killed, clean),
+      cmocka_unit_test_teardown(test_finish_kills, clean),
+      cmocka_unit_test_teardown(test_guard_ignores_signals, clean),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
