@@ -1,0 +1,169 @@
+/* The control socket's rules.
+ *
+ * A daemon that was killed leaves its socket behind, so an existing path is no proof of a living one: only a connect
+ * tells. A refused one means that nobody listens, the leftover is removed and the name taken again. Two daemons may have
+ * the same port on different addresses: the second finds the first alive and must be given another path by --socket.
+ *
+ * The folder in /tmp is made with 0700 and must be ours if it is there already: in /tmp somebody else may have made
+ * that name, or linked it elsewhere, to look over our shoulder. bind(2) makes the socket with the mode that umask
+ * leaves, so umask is narrowed around it instead of a chmod behind it, which would leave a gap.
+ *
+ * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one), so
+ * it looks in all places, and believes only sockets behind which somebody answers. */
+
+#include "daemon/control_socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+#define TMP_NAME "control.sock"
+
+static bool is_own_folder(const char *path) {
+  struct stat st;
+  return path && path[0] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
+         access(path, W_OK | X_OK) == 0;
+}
+
+static int make_private_folder(const char *path, struct err *e) {
+  if (mkdir(path, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot make %s", path);
+  struct stat st;
+  if (lstat(path, &st) < 0) return err_sys(e, -errno, "%s", path);
+  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+    return err_set(
+        e, -EPERM,
+        "%s is there already and is not a folder that is ours alone (mode 0700); remove it, or use "
+        "--socket",
+        path);
+  return 0;
+}
+
+int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err *e) {
+  const char *runtime = getenv("XDG_RUNTIME_DIR");
+  if (is_own_folder(runtime) && strlen(runtime) < CONTROL_PATH_MAX - 24) {
+    snprintf(path, CONTROL_PATH_MAX, "%s/rdzvd-%d.sock", runtime, port);
+    return 0;
+  }
+  if (geteuid() == 0 && is_own_folder("/run")) {
+    snprintf(path, CONTROL_PATH_MAX, "/run/rdzvd-%d.sock", port);
+    return 0;
+  }
+  snprintf(path, CONTROL_PATH_MAX, "/tmp/rdzvd-%u-%d", (unsigned)geteuid(), port);
+  int rc = make_private_folder(path, e);
+  strcat(path, "/" TMP_NAME);
+  return rc;
+}
+
+static int make_address(const char *path, struct sockaddr_un *sa, struct err *e) {
+  *sa = (struct sockaddr_un){.sun_family = AF_UNIX};
+  if (strlen(path) >= sizeof(sa->sun_path))
+    return err_set(e, -ENAMETOOLONG, "%s: the path of a unix socket has at most %zu bytes", path,
+                   sizeof(sa->sun_path) - 1);
+  strcpy(sa->sun_path, path);
+  return 0;
+}
+
+int control_socket_probe(const char *path) {
+  struct sockaddr_un sa;
+  int rc = make_address(path, &sa, NULL);
+  if (rc < 0) return rc;
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return -errno;
+  if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 && errno != EAGAIN) rc = -errno;
+  close(fd);
+  return rc;
+}
+
+int control_socket_open(const char *path, struct err *e) {
+  struct sockaddr_un sa;
+  int rc = make_address(path, &sa, e);
+  if (rc < 0) return rc;
+  struct stat st;
+  if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+    return err_set(e, -EEXIST, "%s is there already and is no socket", path);
+  rc = control_socket_probe(path);
+  if (rc == 0 || rc == -EACCES)
+    return err_set(e, -EADDRINUSE, "%s belongs to another daemon that runs; name another path with --socket",
+                   path);
+  if (rc == -ECONNREFUSED) unlink(path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return err_sys(e, -errno, "cannot make a unix socket");
+  mode_t old = umask(0177);
+  rc = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 || listen(fd, SOMAXCONN) < 0 ? -errno : 0;
+  umask(old);
+  if (rc == 0) return fd;
+  close(fd);
+  return err_sys(e, rc, "cannot listen on %s", path);
+}
+
+void control_socket_remove(const char *path) {
+  unlink(path);
+  size_t n = strlen(path), name = strlen("/" TMP_NAME);
+  if (strncmp(path, "/tmp/rdzvd-", 11) != 0 || n < name || strcmp(path + n - name, "/" TMP_NAME) != 0) return;
+  char folder[CONTROL_PATH_MAX];
+  snprintf(folder, sizeof(folder), "%.*s", (int)(n - name), path);
+  rmdir(folder);
+}
+
+static void add_matches(const char *folder, const char *name, glob_t *g) {
+  char pattern[512];
+  snprintf(pattern, sizeof(pattern), "%s/%s", folder, name);
+  glob(pattern, GLOB_NOSORT | (g->gl_pathc ? GLOB_APPEND : 0), NULL, g);
+}
+
+static bool is_known(char **paths, size_t n, const char *path) {
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(paths[i], path) == 0) return true;
+  return false;
+}
+
+size_t control_socket_find(uint16_t port, char ***paths) {
+  char number[8], name[64], own[64];
+  snprintf(number, sizeof(number), "%d", port);
+  snprintf(name, sizeof(name), "rdzvd-%s.sock", port ? number : "[0-9]*");
+  bool root = geteuid() == 0;
+  unsigned uid = geteuid();
+  glob_t g = {.gl_pathc = 0};
+  const char *runtime = getenv("XDG_RUNTIME_DIR");
+  if (runtime && runtime[0] == '/') add_matches(runtime, name, &g);
+  if (root) add_matches("/run/user/*", name, &g);
+  snprintf(own, sizeof(own), "/run/user/%u", uid);
+  add_matches(own, name, &g);
+  add_matches("/run", name, &g);
+  if (root)
+    snprintf(own, sizeof(own), "rdzvd-*-%s/" TMP_NAME, port ? number : "[0-9]*");
+  else
+    snprintf(own, sizeof(own), "rdzvd-%u-%s/" TMP_NAME, uid, port ? number : "[0-9]*");
+  add_matches("/tmp", own, &g);
+  *paths = xcalloc(g.gl_pathc + 1, sizeof(**paths));
+  size_t n = 0;
+  for (size_t i = 0; i < g.gl_pathc; i++)
+    if (!is_known(*paths, n, g.gl_pathv[i]) && control_socket_probe(g.gl_pathv[i]) == 0)
+      (*paths)[n++] = xstrdup(g.gl_pathv[i]);
+  globfree(&g);
+  return n;
+}
+
+void control_socket_free(char **paths, size_t n) {
+  for (size_t i = 0; i < n; i++) free(paths[i]);
+  free(paths);
+}
+
+int control_socket_check_peer(int fd, pid_t *pid, struct err *e) {
+  struct ucred peer;
+  socklen_t len = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0) return err_sys(e, -errno, "SO_PEERCRED");
+  *pid = peer.pid;
+  if (peer.uid == 0 || peer.uid == geteuid()) return 0;
+  return err_set(e, -EPERM, "pid %d runs as uid %u: only root and uid %u may", (int)peer.pid,
+                 (unsigned)peer.uid, (unsigned)geteuid());
+}

@@ -1,0 +1,37 @@
+#ifndef DAEMON_CONTROL_SOCKET_H
+#define DAEMON_CONTROL_SOCKET_H
+
+/* The unix socket over which rdzvctl reaches a daemon: where it lies, how it is made, how it is found. rdzvd and rdzvctl
+ * share these rules.
+ *
+ *   $XDG_RUNTIME_DIR/rdzvd-PORT.sock      where that folder is ours and can be written
+ *   /run/rdzvd-PORT.sock                  root
+ *   /tmp/rdzvd-UID-PORT/control.sock      everybody else; the folder is 0700
+ *
+ * PORT is that of the daemon's first listener. The socket is 0600; who connects must be root or the daemon's own user. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "common/err.h"
+
+enum { CONTROL_PATH_MAX = 108 }; /* sun_path, with its NUL */
+
+/* Where a daemon of this user and port puts its socket; makes the folder in /tmp if that is where. */
+int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err *e);
+/* Binds and listens; a leftover of a daemon that is gone is replaced, a living one's is not (-EADDRINUSE). The descriptor. */
+int control_socket_open(const char *path, struct err *e);
+/* Removes the socket, and the folder that control_socket_place made. */
+void control_socket_remove(const char *path);
+
+/* 0 if somebody listens there, else negative errno. */
+int control_socket_probe(const char *path);
+/* The sockets of living daemons that this user may ask for (root: everybody's); port 0: of any port. Their number; *paths is to be freed with
+ * control_socket_free. */
+size_t control_socket_find(uint16_t port, char ***paths);
+void control_socket_free(char **paths, size_t n);
+
+/* Whether the other end of a connected unix socket may talk to us: root or our own user. Tells its pid. */
+int control_socket_check_peer(int fd, pid_t *pid, struct err *e);
+
+#endif

@@ -1,0 +1,21 @@
+#ifndef DAEMON_LISTENER_H
+#define DAEMON_LISTENER_H
+
+/* The daemon's listening TCP sockets, from what --listen says. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include "common/endpoint.h"
+#include "common/err.h"
+
+struct listener {
+  int fd;                       /* bound and listening, close-on-exec, not blocking */
+  uint16_t port;                /* the real one where 0 was asked for */
+  char text[ENDPOINT_TEXT_MAX]; /* "[::]:29400", as bound */
+};
+
+/* Opens all of specs[0..n) ("ADDR:PORT", "ADDR", ":PORT", "PORT") or none. -EINVAL: a value is malformed or no numeric address; -EADDRINUSE: a
+ * port is taken; other negative errno: the machine refused. The sentence names the value. */
+int listeners_open(const char *const *specs, size_t n, struct listener *out, struct err *e);
+
+#endif

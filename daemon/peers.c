@@ -1,0 +1,407 @@
+/* The daemon's connections.
+ *
+ *   accept -> limits -> first bytes -> native: CHALLENGE -> messages go up -> identified (by the owner)
+ *                                   -> c10d: not served yet, closed       -> HTTP: 501, closed
+ *                                   -> anything else: closed
+ *
+ * Every way out but the owner's own ends in one log line that names the peer. Lines about peers that have not said who
+ * they are go through addresses_log, because those are the ones that a stranger can make us write.
+ *
+ * A connection's number is made of its place in a table and a count of all connections ever: looking one up is an
+ * index and a comparison, and a number that an effect still carries after its connection is gone finds nobody.
+ *
+ * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. There is
+ * no timer per connection: the server asks for the first deadline and calls peers_expire.
+ */
+
+#include "daemon/peers.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "daemon/addresses.h"
+#include "daemon/control_socket.h"
+
+enum { SLOT_BITS = 20, NONCE_BYTES = 32, SHOWN_BYTES = 32 };
+
+struct peer {
+  struct conn conn;
+  struct peers *peers;
+  struct peer *prev, *next; /* in the list of unidentified ones */
+  uint64_t id;              /* 0: has no place in the table (yet, or any more) */
+  uint64_t accepted_ms;
+  char *name; /* "10.0.0.1:4242", later what the owner calls it */
+  bool local, identified, native, listed;
+  char addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
+};
+
+struct listening {
+  union {
+    uv_handle_t handle;
+    uv_stream_t stream;
+    uv_tcp_t tcp;
+    uv_pipe_t pipe;
+  };
+  struct peers *peers;
+  struct listening *next;
+  bool local;
+};
+
+struct peers {
+  uv_loop_t *loop;
+  struct peers_callbacks cb;
+  void *ctx;
+  struct listening *listening;
+  struct peer **slots;
+  size_t n_slots, n_open, max, free_hint, undecided;
+  uint64_t serial;
+  struct peer *first, *last; /* unidentified */
+  struct addresses addresses;
+};
+
+static uint64_t now_ms(void) {
+  return uv_hrtime() / 1000000;
+}
+
+#define say(p, level, ...) addresses_log(&(p)->peers->addresses, where(p), now_ms(), level, __VA_ARGS__)
+
+/* What limits are counted under. */
+static const char *where(const struct peer *p) {
+  return p->local ? "control socket" : p->addr;
+}
+
+/* The table ----------------------------------------------------------------------------------------------------- */
+
+static struct peer *find(const struct peers *ps, uint64_t id) {
+  size_t slot = id & ((1u << SLOT_BITS) - 1);
+  struct peer *p = slot < ps->n_slots ? ps->slots[slot] : NULL;
+  return p && p->id == id ? p : NULL;
+}
+
+static void take_slot(struct peer *p) {
+  struct peers *ps = p->peers;
+  while (ps->free_hint < ps->n_slots && ps->slots[ps->free_hint]) ps->free_hint++;
+  if (ps->free_hint == ps->n_slots) {
+    size_t n = ps->n_slots ? 2 * ps->n_slots : 64;
+    ps->slots = xrealloc(ps->slots, n * sizeof(*ps->slots));
+    memset(ps->slots + ps->n_slots, 0, (n - ps->n_slots) * sizeof(*ps->slots));
+    ps->n_slots = n;
+  }
+  ps->slots[ps->free_hint] = p;
+  p->id = (++ps->serial << SLOT_BITS) | ps->free_hint;
+  ps->n_open++;
+}
+
+static void leave_slot(struct peer *p) {
+  if (!p->id) return;
+  size_t slot = p->id & ((1u << SLOT_BITS) - 1);
+  p->peers->slots[slot] = NULL;
+  if (slot < p->peers->free_hint) p->peers->free_hint = slot;
+  p->peers->n_open--;
+  p->id = 0;
+}
+
+static void list_unidentified(struct peer *p) {
+  struct peers *ps = p->peers;
+  p->prev = ps->last;
+  *(ps->last ? &ps->last->next : &ps->first) = p;
+  ps->last = p;
+  p->listed = true;
+  addresses_count(&ps->addresses, where(p), 1);
+}
+
+static void unlist(struct peer *p) {
+  if (!p->listed) return;
+  struct peers *ps = p->peers;
+  *(p->prev ? &p->prev->next : &ps->first) = p->next;
+  *(p->next ? &p->next->prev : &ps->last) = p->prev;
+  p->prev = p->next = NULL;
+  p->listed = false;
+  addresses_count(&ps->addresses, where(p), -1);
+  if (p->native) ps->undecided--;
+}
+
+/* The end of a connection: out of the table at once, freed when libuv has let go of it. */
+static void drop(struct peer *p, bool flush) {
+  unlist(p);
+  leave_slot(p);
+  if (flush)
+    conn_close_flushed(&p->conn);
+  else
+    conn_close(&p->conn);
+}
+
+static struct peer_info info_of(const struct peer *p) {
+  return (struct peer_info){
+      .id = p->id, .peer_addr = p->addr, .local_addr = p->local_addr, .name = p->name, .local = p->local};
+}
+
+static void drop_and_tell(struct peer *p, bool flush) {
+  struct peer_info info = info_of(p);
+  drop(p, flush);
+  p->peers->cb.on_gone(p->peers->ctx, &info);
+}
+
+/* Callbacks of a connection --------------------------------------------------------------------------------------- */
+
+static void on_native(struct conn *c) {
+  struct peer *p = c->owner;
+  p->native = true;
+  if (p->listed) p->peers->undecided++;
+  unsigned char nonce[NONCE_BYTES];
+  char hex[2 * NONCE_BYTES + 1];
+  if (getrandom(nonce, sizeof(nonce), 0) != sizeof(nonce)) memset(nonce, 0, sizeof(nonce));
+  for (size_t i = 0; i < sizeof(nonce); i++) snprintf(hex + 2 * i, 3, "%02x", nonce[i]);
+  struct msg m;
+  msg_init(&m, MSG_CHALLENGE);
+  m.challenge.version = PROTO_VERSION;
+  m.challenge.nonce = hex;
+  m.challenge.auth = "none";
+  conn_send(c, &m);
+}
+
+static void send_refused(struct peer *p, int code, const char *text) {
+  struct msg m;
+  msg_init(&m, MSG_REFUSED);
+  m.refused.code = code;
+  m.refused.text = text;
+  conn_send(&p->conn, &m);
+}
+
+static void on_msg(struct conn *c, struct msg *m) {
+  struct peer *p = c->owner;
+  log_debug("%s: %s", p->name, msg_name(m->type));
+  if (p->local && m->type != MSG_CONTROL) {
+    say(p, LOG_WARN, "%s: %s refused: the control socket is for rdzvctl", p->name, msg_name(m->type));
+    send_refused(p, EXIT_CODE_USAGE,
+                 "this is the daemon's control socket, for rdzvctl; agents connect to its port");
+    drop(p, true);
+    return;
+  }
+  struct peer_info info = info_of(p);
+  p->peers->cb.on_msg(p->peers->ctx, &info, m);
+}
+
+static void answer_http(struct peer *p) {
+  static const char text[] =
+      "rdzvd serves no HTTP yet. This port is for rdzv-agent; rdzvctl status asks this daemon.\n";
+  struct buf answer = BUF_INIT;
+  buf_printf(&answer, "HTTP/1.1 501 Not Implemented\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n",
+             sizeof(text) - 1);
+  buf_printf(&answer, "Connection: close\r\n\r\n%s", text);
+  conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
+  buf_finish(&answer);
+  drop(p, true);
+}
+
+/* The stream is ours afterwards in any case. */
+static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
+  struct peer *p = c->owner;
+  if (protocol == FRAME_PROTOCOL_HTTP && !p->local) {
+    say(p, LOG_INFO, "%s: HTTP is not served yet: answered with 501", p->name);
+    answer_http(p);
+    return true;
+  }
+  if (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD) {
+    say(p, LOG_WARN, "%s: closed: PyTorch's store protocol is not served yet; start workers with rdzv-agent",
+        p->name);
+  } else {
+    struct buf shown = BUF_INIT;
+    buf_put_escaped(&shown, data, len, SHOWN_BYTES);
+    say(p, LOG_WARN, "%s: closed: its first bytes are no protocol of ours: \"%s\"", p->name,
+        buf_text(&shown));
+    buf_finish(&shown);
+  }
+  drop(p, false);
+  return true;
+}
+
+/* It speaks our frames, but what it said is wrong: trying again would not help it, so it is told why. */
+static void refuse_malformed(struct peer *p, const char *reason) {
+  char text[400];
+  snprintf(text, sizeof(text), "the daemon does not understand this peer: %s", reason);
+  send_refused(p, EXIT_CODE_REFUSED, text);
+}
+
+static void on_end(struct conn *c, int code, const char *reason) {
+  struct peer *p = c->owner;
+  bool malformed = code == -EPROTO || code == -EMSGSIZE;
+  if (p->identified)
+    log_line(malformed  ? LOG_WARN
+             : code < 0 ? LOG_INFO
+                        : LOG_DEBUG,
+             "%s: connection closed: %s", p->name, reason);
+  else
+    say(p, malformed ? LOG_WARN : LOG_DEBUG, "%s: closed: %s", p->name, reason);
+  if (malformed && p->native && !p->identified) refuse_malformed(p, reason);
+  drop_and_tell(p, malformed);
+}
+
+static void on_closed(struct conn *c) {
+  struct peer *p = c->owner;
+  free(p->name);
+  free(p);
+}
+
+static const struct conn_callbacks peer_callbacks = {.on_msg = on_msg,
+                                                     .on_native = on_native,
+                                                     .on_foreign = on_foreign,
+                                                     .on_end = on_end,
+                                                     .on_closed = on_closed};
+
+/* Accepting ------------------------------------------------------------------------------------------------------ */
+
+static void name_peer(struct peer *p) {
+  uint16_t port;
+  conn_addresses(&p->conn, p->addr, p->local_addr, &port);
+  bool v6 = strchr(p->addr, ':');
+  p->name = xasprintf(v6 ? "[%s]:%d" : "%s:%d", p->addr, port);
+}
+
+static int check_local(struct peer *p, struct err *e) {
+  uv_os_fd_t fd;
+  pid_t pid = 0;
+  int rc = uv_fileno(&p->conn.handle, &fd);
+  if (rc == 0) rc = control_socket_check_peer(fd, &pid, e);
+  p->name = xasprintf("control socket (pid %d)", (int)pid);
+  return rc;
+}
+
+static int check_limits(struct peer *p, struct err *e) {
+  struct peers *ps = p->peers;
+  if (ps->n_open >= ps->max)
+    return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
+  if (addresses_unidentified(&ps->addresses, where(p)) >= PEERS_PER_ADDRESS_MAX)
+    return err_set(e, -EMFILE, "%d connections of this address have not said who they are",
+                   PEERS_PER_ADDRESS_MAX);
+  return 0;
+}
+
+static int admit(struct peer *p, struct err *e) {
+  if (!p->local) name_peer(p);
+  int rc = p->local ? check_local(p, e) : 0;
+  if (rc == 0) rc = check_limits(p, e);
+  if (rc < 0) return rc;
+  p->accepted_ms = now_ms();
+  take_slot(p);
+  list_unidentified(p);
+  return conn_start(&p->conn, PEERS_IDENTIFY_MS, e);
+}
+
+static void on_connection(uv_stream_t *stream, int status) {
+  struct listening *l = (struct listening *)stream;
+  if (status < 0) {
+    addresses_log(&l->peers->addresses, "accept", now_ms(), LOG_ERROR, "accept: %s", uv_strerror(status));
+    return;
+  }
+  struct peer *p = xcalloc(1, sizeof(*p));
+  p->peers = l->peers;
+  p->local = l->local;
+  if (l->local)
+    conn_init_pipe(&p->conn, l->peers->loop, &peer_callbacks, p, true);
+  else
+    conn_init_tcp(&p->conn, l->peers->loop, &peer_callbacks, p, true);
+  struct err e = ERR_INIT;
+  if (uv_accept(stream, &p->conn.stream) < 0) {
+    drop(p, false);
+  } else if (admit(p, &e) < 0) {
+    say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
+    drop(p, false);
+  } else {
+    log_debug("%s: connected", p->name);
+  }
+}
+
+int peers_listen(struct peers *ps, int fd, bool local, struct err *e) {
+  struct listening *l = xcalloc(1, sizeof(*l));
+  l->peers = ps;
+  l->local = local;
+  l->next = ps->listening;
+  ps->listening = l;
+  int rc = local ? uv_pipe_init(ps->loop, &l->pipe, 0) : uv_tcp_init(ps->loop, &l->tcp);
+  if (rc == 0) rc = local ? uv_pipe_open(&l->pipe, fd) : uv_tcp_open(&l->tcp, fd);
+  if (rc == 0) rc = uv_listen(&l->stream, SOMAXCONN, on_connection);
+  return rc < 0 ? err_sys(e, rc, "cannot listen") : 0;
+}
+
+/* For the owner -------------------------------------------------------------------------------------------------- */
+
+struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb,
+                           void *ctx) {
+  struct peers *ps = xcalloc(1, sizeof(*ps));
+  ps->loop = loop;
+  ps->cb = *cb;
+  ps->ctx = ctx;
+  ps->max = max < PEERS_MAX ? max : PEERS_MAX;
+  addresses_init(&ps->addresses, seed);
+  return ps;
+}
+
+void peers_destroy(struct peers *ps) {
+  if (!ps) return;
+  addresses_finish(&ps->addresses);
+  free(ps->slots);
+  free(ps);
+}
+
+void peers_send(struct peers *ps, uint64_t id, struct bytes *b) {
+  struct peer *p = find(ps, id);
+  if (p)
+    conn_send_bytes(&p->conn, b);
+  else
+    bytes_unref(b);
+}
+
+void peers_close(struct peers *ps, uint64_t id) {
+  struct peer *p = find(ps, id);
+  if (p) drop(p, true);
+}
+
+void peers_identify(struct peers *ps, uint64_t id, const char *name, unsigned user_timeout_ms) {
+  struct peer *p = find(ps, id);
+  if (!p) return;
+  log_debug("%s: is %s", p->name, name);
+  unlist(p);
+  p->identified = true;
+  free(p->name);
+  p->name = xstrdup(name);
+  p->conn.max_body = FRAME_MAX_TO_DAEMON;
+  conn_set_user_timeout(&p->conn, user_timeout_ms);
+}
+
+size_t peers_undecided(const struct peers *ps) {
+  return ps->undecided;
+}
+
+uint64_t peers_deadline(const struct peers *ps) {
+  return ps->first ? ps->first->accepted_ms + PEERS_IDENTIFY_MS : UINT64_MAX;
+}
+
+void peers_expire(struct peers *ps, uint64_t now) {
+  while (now >= peers_deadline(ps)) {
+    struct peer *p = ps->first;
+    say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
+        p->native ? "it did not say who it is" : "it said nothing we understand", PEERS_IDENTIFY_MS / 1000);
+    drop_and_tell(p, false);
+  }
+}
+
+static void on_listening_closed(uv_handle_t *handle) {
+  free(handle);
+}
+
+void peers_close_all(struct peers *ps) {
+  for (struct listening *l = ps->listening, *next; l; l = next) {
+    next = l->next;
+    uv_close(&l->handle, on_listening_closed);
+  }
+  ps->listening = NULL;
+  for (size_t i = 0; i < ps->n_slots; i++)
+    if (ps->slots[i]) drop(ps->slots[i], true);
+}

@@ -1,0 +1,58 @@
+#ifndef DAEMON_PEERS_H
+#define DAEMON_PEERS_H
+
+/* All connections of the daemon: accepting them, telling protocols apart by their first bytes, limits, names for the log. It knows frames
+ * and CHALLENGE, and nothing of jobs: messages go up to the owner under the connection's number. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+#include "common/bytes.h"
+#include "common/err.h"
+#include "proto/conn.h"
+#include "proto/msg.h"
+
+enum {
+  PEERS_MAX = 131072, /* connections in all, where RLIMIT_NOFILE allows that many */
+  PEERS_PER_ADDRESS_MAX =
+      256, /* of one address that have not said who they are: one host may start that many agents at once */
+  PEERS_IDENTIFY_MS = 10000, /* from accept to CORE_IDENTIFIED */
+};
+
+struct peers;
+
+/* A connection as the owner sees it. Valid in the callback. */
+struct peer_info {
+  uint64_t id;                        /* never 0, never used twice */
+  const char *peer_addr, *local_addr; /* numeric, "" for the control socket */
+  const char *name;                   /* for logs */
+  bool local;                         /* came over the control socket: root or our own user */
+};
+
+struct peers_callbacks {
+  void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
+  void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
+};
+
+struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb,
+                           void *ctx);
+void peers_destroy(struct peers *p); /* after peers_close_all, when the loop has nothing left to do */
+
+/* Takes a listening socket over. `local`: the unix control socket. */
+int peers_listen(struct peers *p, int fd, bool local, struct err *e);
+
+/* To a number that is gone: nothing happens. */
+void peers_send(struct peers *p, uint64_t id, struct bytes *b); /* takes one reference */
+void peers_close(struct peers *p, uint64_t id);                 /* after what is queued has left */
+/* It said who it is: `name` for logs, larger frames, no deadline any more. */
+void peers_identify(struct peers *p, uint64_t id, const char *name, unsigned user_timeout_ms);
+
+/* Native peers that have not been identified: an agent may be among them. */
+size_t peers_undecided(const struct peers *p);
+uint64_t peers_deadline(const struct peers *p); /* when to call peers_expire; UINT64_MAX: never */
+void peers_expire(struct peers *p, uint64_t now_ms);
+/* Stops listening and closes every connection, flushed. */
+void peers_close_all(struct peers *p);
+
+#endif

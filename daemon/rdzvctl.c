@@ -1,0 +1,367 @@
+/* rdzvctl: asks the daemon of this machine, or tells it something, over its control socket.
+ *
+ * One question, one answer: find the socket, connect, send CONTROL, print what CONTROL_REPLY carries, exit with its
+ * code. The daemon composes the text; nothing is known here about jobs, so the tool does not age with them.
+ *
+ * It works where the daemon runs and as its user (or root), because the socket is the only proof of who is asking
+ * that there is until peers authenticate. So --endpoint is taken for convenience (the same words as the agent's) and must name this machine:
+ * its name is looked up in the thread pool and compared with the machine's own addresses, else "stop" might go to another
+ * daemon that happens to have the same port here.
+ *
+ * Everything together has five seconds, and what was waited for is named when they are over. */
+
+#include <errno.h>
+#include <netdb.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <uv.h>
+#include "common/endpoint.h"
+#include "common/exit_codes.h"
+#include "common/mem.h"
+#include "common/opts.h"
+#include "daemon/control_socket.h"
+#include "proto/conn.h"
+
+enum { DEADLINE_MS = 5000, WORDS_MAX = 3, REQUEST_ID = 1 };
+
+struct options {
+  const char *socket, *endpoint;
+  int64_t port;
+  bool json, version, help;
+};
+
+#define FIELD(name) offsetof(struct options, name)
+/* No defaults: options may stand before and behind the verb, and each part is parsed into the same struct. */
+static const struct opt table[] = {
+    {.group = "Which daemon (needed only where several run here)"},
+    {"port", "p", OPT_INT, FIELD(port), .min = 1, .max = 65535, .label = "N",
+     .help = "The daemon that listens on this port of this machine."},
+    {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT",
+     .help = "As the agents are told it; HOST must be this machine."},
+    {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
+     .help = "The control socket itself, as rdzvd --socket was told or its first line says."},
+    {.group = "What is printed"},
+    {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "JSON instead of text."},
+    {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
+    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
+    {0},
+};
+#undef FIELD
+
+static const struct opts_spec spec = {
+    .program = "rdzvctl",
+    .usage = "rdzvctl [options] status [JOB]\nrdzvctl [options] jobs\nrdzvctl [options] stop JOB",
+    .intro =
+        "Asks the rdzvd of this machine. It must be run on the daemon's machine, by the daemon's user or by "
+        "root.\n\n"
+        "status: one job, or all, with their nodes. jobs: one line per job. stop: ends a job on all its "
+        "nodes; "
+        "its agents exit with 77.",
+    .outro = "Examples:\n"
+             "  rdzvctl status                 everything the daemon knows\n"
+             "  rdzvctl jobs --json | jq .\n"
+             "  rdzvctl --port 29401 stop my-job\n"
+             "\n"
+             "Exit codes: 0 done; 64 bad option, or several daemons to choose from; 69 no daemon answered;\n"
+             "others as the daemon says (rdzvd --help).\n",
+    .env_prefix = "RDZVCTL_",
+    .table = table,
+};
+
+struct verb {
+  const char *name;
+  int min_words, max_words; /* behind it */
+};
+static const struct verb verbs[] = {{"status", 0, 1}, {"jobs", 0, 0}, {"stop", 1, 1}};
+
+struct client {
+  uv_loop_t loop;
+  struct conn conn;
+  uv_timer_t timer;
+  uv_connect_t connect;
+  uv_getaddrinfo_t lookup;
+  struct options options;
+  const char *words[WORDS_MAX];
+  int n_words;
+  char path[CONTROL_PATH_MAX];
+  char waits_for[CONTROL_PATH_MAX + 160]; /* for the sentence when time is over */
+  int exit_code;
+};
+
+static int complain(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int complain(int exit_code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fputs("rdzvctl: ", stderr);
+  vfprintf(stderr, fmt, ap);
+  fputs("\n", stderr);
+  va_end(ap);
+  return exit_code;
+}
+
+/* The command line ------------------------------------------------------------------------------------------------ */
+
+static int add_word(struct client *c, const char *word) {
+  if (c->n_words == WORDS_MAX) return complain(EXIT_CODE_USAGE, "too many words: \"%.80s\" (--help)", word);
+  c->words[c->n_words++] = word;
+  return 0;
+}
+
+/* Options and words in any order: opts_parse stops at a word, which then plays argv[0] for the rest. */
+static int parse_words(struct client *c, int argc, char **argv) {
+  struct err e = ERR_INIT;
+  char **env = environ;
+  bool dashes = false;
+  for (int code = 0; argc > 1; env = NULL) {
+    int rest = argc;
+    if (opts_parse(&spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
+      return complain(EXIT_CODE_USAGE, "%s", e.text);
+    argc -= rest;
+    argv += rest;
+    for (int i = 0; dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
+    if (!dashes && argc > 0) code = add_word(c, argv[0]);
+    if (dashes || code != 0) return code;
+  }
+  return 0;
+}
+
+static int check_words(const struct client *c) {
+  const struct options *o = &c->options;
+  if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
+    return complain(EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
+  if (c->n_words == 0)
+    return complain(EXIT_CODE_USAGE, "what is it to do? status, jobs, or stop JOB (--help)");
+  const struct verb *verb = NULL;
+  for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
+    if (strcmp(verbs[i].name, c->words[0]) == 0) verb = &verbs[i];
+  if (!verb)
+    return complain(EXIT_CODE_USAGE, "\"%.80s\" is none of its words: status, jobs, stop (--help)",
+                    c->words[0]);
+  if (c->n_words - 1 < verb->min_words)
+    return complain(EXIT_CODE_USAGE, "%s needs the name of a job", verb->name);
+  if (c->n_words - 1 > verb->max_words)
+    return complain(EXIT_CODE_USAGE, "\"%.80s\" is one word too many for %s", c->words[verb->max_words + 1],
+                    verb->name);
+  if (c->n_words > 1 && (!*c->words[1] || strlen(c->words[1]) > JOB_ID_MAX))
+    return complain(EXIT_CODE_USAGE, "a job's name has 1 to %d bytes", JOB_ID_MAX);
+  return 0;
+}
+
+/* Which socket ---------------------------------------------------------------------------------------------------- */
+
+static bool is_address_of_this_machine(const struct sockaddr *sa) {
+  char text[64], own[64];
+  if (uv_ip_name(sa, text, sizeof(text)) < 0) return false;
+  struct ipaddr wanted = ipaddr_parse(text);
+  if (ipaddr_is_loopback(&wanted)) return true;
+  uv_interface_address_t *v;
+  int n = 0;
+  bool found = false;
+  if (uv_interface_addresses(&v, &n) < 0) return false;
+  for (int i = 0; i < n && !found; i++) {
+    uv_ip_name((const struct sockaddr *)&v[i].address, own, sizeof(own));
+    struct ipaddr a = ipaddr_parse(own);
+    found = ipaddr_compare(&a, &wanted) == 0;
+  }
+  uv_free_interface_addresses(v, n);
+  return found;
+}
+
+static int choose_socket(struct client *c, uint16_t port) {
+  char **paths;
+  size_t n = control_socket_find(port, &paths);
+  int code = 0;
+  if (n == 1) {
+    snprintf(c->path, sizeof(c->path), "%s", paths[0]);
+  } else if (n == 0 && port) {
+    code = complain(EXIT_CODE_NO_DAEMON,
+                    "no rdzvd of this user listens on port %d of this machine; if it was started with "
+                    "--socket, name that",
+                    port);
+  } else if (n == 0) {
+    code = complain(EXIT_CODE_NO_DAEMON,
+                    "no rdzvd of this user runs on this machine; rdzvctl must run where the daemon "
+                    "runs, as its user or as root");
+  } else {
+    code = complain(EXIT_CODE_USAGE, "several daemons run here; say which with --port or --socket:");
+    for (size_t i = 0; i < n; i++) fprintf(stderr, "  --socket %s\n", paths[i]);
+  }
+  control_socket_free(paths, n);
+  return code;
+}
+
+/* The conversation ------------------------------------------------------------------------------------------------ */
+
+static void finish(struct client *c, int exit_code) {
+  c->exit_code = exit_code;
+  uv_stop(&c->loop);
+}
+
+static void print_reply(const struct msg *m) {
+  FILE *to = m->control_reply.code == 0 ? stdout : stderr;
+  fwrite(m->raw, 1, m->raw_len, to);
+  if (m->raw_len > 0 && m->raw[m->raw_len - 1] != '\n') fputc('\n', to);
+  fflush(to);
+}
+
+static void on_msg(struct conn *conn, struct msg *m) {
+  struct client *c = conn->owner;
+  if (m->type == MSG_CONTROL_REPLY) {
+    print_reply(m);
+    finish(c, (int)m->control_reply.code);
+  } else if (m->type == MSG_REFUSED) {
+    finish(c, complain((int)m->refused.code, "the daemon refused: %s", m->refused.text));
+  }
+}
+
+static void on_end(struct conn *conn, int code, const char *reason) {
+  finish(conn->owner, complain(EXIT_CODE_NO_DAEMON, "%s: the daemon gave no answer: %s",
+                               ((struct client *)conn->owner)->path, reason));
+}
+
+static void on_closed(struct conn *conn) {}
+
+static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
+
+static int explain_connect(const struct client *c, int rc) {
+  struct stat st;
+  if (rc == UV_EACCES && stat(c->path, &st) == 0) {
+    const struct passwd *user = getpwuid(st.st_uid);
+    return complain(EXIT_CODE_NO_DAEMON, "%s belongs to %s: run rdzvctl as that user or as root", c->path,
+                    user ? user->pw_name : "another user");
+  }
+  if (rc == UV_ENOENT || rc == UV_ECONNREFUSED)
+    return complain(EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
+  return complain(EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
+}
+
+static void on_connect(uv_connect_t *request, int status) {
+  struct client *c = request->data;
+  struct err e = ERR_INIT;
+  uv_os_fd_t fd;
+  pid_t pid;
+  if (status < 0) {
+    finish(c, explain_connect(c, status));
+    return;
+  }
+  /* In /tmp anybody can make a socket of that name. */
+  if (geteuid() != 0 && uv_fileno(&c->conn.handle, &fd) == 0 && control_socket_check_peer(fd, &pid, &e) < 0) {
+    finish(c, complain(EXIT_CODE_NO_DAEMON, "%s: not asked, it is another user's: %s", c->path, e.text));
+    return;
+  }
+  snprintf(c->waits_for, sizeof(c->waits_for), "an answer at %s (the daemon is stopped, or very busy)",
+           c->path);
+  if (conn_start(&c->conn, DEADLINE_MS, &e) < 0) {
+    finish(c, complain(EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text));
+    return;
+  }
+  struct msg m;
+  msg_init(&m, MSG_CONTROL);
+  m.id = REQUEST_ID;
+  m.control.verb = c->words[0];
+  m.control.job = c->n_words > 1 ? c->words[1] : "";
+  m.control.json = c->options.json;
+  conn_send(&c->conn, &m);
+}
+
+static void start_connecting(struct client *c) {
+  snprintf(c->waits_for, sizeof(c->waits_for), "a connection to %s", c->path);
+  conn_init_pipe(&c->conn, &c->loop, &callbacks, c, false);
+  c->conn.incoming = TO_AGENT;
+  c->conn.max_body = FRAME_MAX_TO_AGENT;
+  c->connect.data = c;
+  uv_pipe_connect(&c->connect, &c->conn.pipe, c->path, on_connect);
+}
+
+static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
+  struct client *c = request->data;
+  struct endpoint ep;
+  endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
+  bool own = false;
+  for (const struct addrinfo *a = result; a && !own; a = a->ai_next)
+    own = is_address_of_this_machine(a->ai_addr);
+  uv_freeaddrinfo(result);
+  int code = 0;
+  if (status < 0)
+    code = complain(EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint,
+                    uv_strerror(status));
+  else if (!own)
+    code = complain(EXIT_CODE_NO_DAEMON,
+                    "--endpoint %s is another machine; run rdzvctl there: ssh %s rdzvctl --port %d ...",
+                    c->options.endpoint, ep.host, ep.port);
+  else
+    code = choose_socket(c, ep.port);
+  if (code)
+    finish(c, code);
+  else
+    start_connecting(c);
+}
+
+static int look_up(struct client *c) {
+  struct endpoint ep;
+  struct err e = ERR_INIT;
+  if (endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, &e) < 0)
+    return complain(EXIT_CODE_USAGE, "--endpoint %s", e.text);
+  snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ep.host);
+  c->lookup.data = c;
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  int rc = uv_getaddrinfo(&c->loop, &c->lookup, on_lookup, ep.host, NULL, &hints);
+  return rc < 0 ? complain(EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->options.endpoint, uv_strerror(rc)) : 0;
+}
+
+static void on_deadline(uv_timer_t *timer) {
+  struct client *c = timer->data;
+  finish(c, complain(EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000,
+                     c->waits_for));
+}
+
+static int begin(struct client *c) {
+  const struct options *o = &c->options;
+  if (o->endpoint) return look_up(c);
+  if (o->socket && strlen(o->socket) >= sizeof(c->path))
+    return complain(EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
+                    CONTROL_PATH_MAX - 1);
+  int code = 0;
+  if (o->socket)
+    strcpy(c->path, o->socket);
+  else
+    code = choose_socket(c, (uint16_t)o->port);
+  if (code == 0) start_connecting(c);
+  return code;
+}
+
+static int print_help(void) {
+  struct winsize size = {.ws_col = 0};
+  int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
+  struct buf text = BUF_INIT;
+  opts_help(&spec, width < 110 ? width : 110, &text);
+  fputs(buf_text(&text), stdout);
+  buf_finish(&text);
+  return EXIT_CODE_OK;
+}
+
+/* The process ends without taking the loop apart: a lookup that hangs in the pool could not be waited for. */
+int main(int argc, char **argv) {
+  static struct client c;
+  int code = parse_words(&c, argc, argv);
+  if (code) return code;
+  if (c.options.help) return print_help();
+  if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  code = check_words(&c);
+  if (code) return code;
+  signal(SIGPIPE, SIG_IGN);
+  uv_loop_init(&c.loop);
+  uv_timer_init(&c.loop, &c.timer);
+  c.timer.data = &c;
+  uv_timer_start(&c.timer, on_deadline, DEADLINE_MS, 0);
+  code = begin(&c);
+  if (code) return code;
+  uv_run(&c.loop, UV_RUN_DEFAULT);
+  _exit(c.exit_code);
+}

@@ -1,0 +1,311 @@
+/* rdzvd: the daemon.
+ *
+ * main brings things up in the order in which they may fail and tears them down in reverse: options, ports, state
+ * folder, core, control socket, loop. The ports come first because binding one decides which of two daemons that were
+ * started at once is to stay, and the loser must not have touched anything else. The word that we stand (port file,
+ * --ready-fd, start line) comes last, when every listener accepts.
+ *
+ * An agent that starts a daemon of its own passes --exit-when-idle and --owner-fd. For such a daemon a taken port is
+ * no error but an answer (exit code 68): somebody else was faster, and the agent connects to that one.
+ *
+ * The control socket is a help, not a need: where its usual place cannot be had the daemon says so and runs without;
+ * one that was asked for by --socket must be had. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <uv.h>
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/opts.h"
+#include "daemon/control_socket.h"
+#include "daemon/core.h"
+#include "daemon/listener.h"
+#include "daemon/server.h"
+#include "daemon/state.h"
+
+enum { RESERVED_FDS = 64 }; /* descriptors that are no connections: listeners, state, the loop's own */
+
+struct options {
+  struct opt_strings listen;
+  const char *port_file, *socket, *state_dir;
+  int64_t owner_fd, ready_fd;
+  bool exit_when_idle, quiet, verbose, version, help;
+};
+
+#define FIELD(name) offsetof(struct options, name)
+static const struct opt table[] = {
+    {.group = "Where it listens"},
+    {"listen", .type = OPT_STRINGS, .offset = FIELD(listen), .def = "[::]:29400", .label = "ADDR:PORT",
+     .help = "A numeric address of this machine and a port; may be given several times. [::] is every "
+             "address, IPv4 "
+             "too. Port 0 takes a free one. ADDR alone means port 29400, PORT alone every address."},
+    {"port-file", .type = OPT_STRING, .offset = FIELD(port_file), .label = "FILE",
+     .help = "Write the port there once it stands (atomically; removed at the end). One line per --listen, "
+             "in their "
+             "order, nothing but the number."},
+    {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
+     .help = "The unix socket for rdzvctl, for root and this user only. Default: rdzvd-PORT.sock in "
+             "$XDG_RUNTIME_DIR, "
+             "for root in /run, else control.sock in /tmp/rdzvd-UID-PORT; rdzvctl finds those by itself."},
+    {.group = "What it keeps"},
+    {"state-dir", .type = OPT_STRING, .offset = FIELD(state_dir), .label = "DIR",
+     .help =
+         "Keep a few lines about sealed rounds and ended jobs there, so that a restarted daemon knows them. "
+         "Without it, it learns what runs from the agents alone."},
+    {.group = "When an agent starts it"},
+    {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
+     .help = "Leave when jobs have been served and none is left. A taken port is then exit code 68."},
+    {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .def = "-1", .min = -1, .max = 1048576,
+     .label = "N",
+     .help =
+         "A pipe whose other end closes when the owner dies: then leave as soon as nobody needs this daemon, "
+         "or after 60s if nobody ever came."},
+    {"ready-fd", .type = OPT_INT, .offset = FIELD(ready_fd), .def = "-1", .min = -1, .max = 1048576,
+     .label = "N", .help = "Write the first port and a newline there once it stands, then close it."},
+    {.group = "What it says"},
+    {"quiet", "q", OPT_FLAG, FIELD(quiet), .help = "Warnings and errors only."},
+    {"verbose", "v", OPT_FLAG, FIELD(verbose), .help = "Every message and every connection."},
+    {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
+    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
+    {0},
+};
+#undef FIELD
+
+static const struct opts_spec spec = {
+    .program = "rdzvd",
+    .usage = "rdzvd [--listen ADDR:PORT]... [--state-dir DIR] [options]",
+    .intro = "The rendezvous daemon of rdzv: agents (rdzv-agent) join their jobs here, get their ranks, and "
+             "are told at "
+             "once when something dies. One daemon serves any number of jobs. It needs no privileges and no "
+             "configuration; SIGTERM tells the agents to reconnect later and ends no job.\n\n"
+             "Trusted networks only: who reaches the port may join a job.",
+    .outro =
+        "Examples:\n"
+        "  rdzvd                                     every address, port 29400\n"
+        "  rdzvd --listen 10.0.0.1:29400 --state-dir /var/lib/rdzvd\n"
+        "  rdzvd --listen 127.0.0.1:0 --port-file p  a free port of this machine only; its number is in p\n"
+        "  rdzvctl status                            what it knows (rdzvctl --help)\n"
+        "\n"
+        "Exit codes: 0 told to stop, or idle; 64 bad option; 68 port taken (--exit-when-idle);\n"
+        "70 a bug; 71 the machine refused something (a port, a folder, a socket).\n",
+    .env_prefix = "RDZVD_",
+    .table = table,
+};
+
+struct daemon {
+  struct options options;
+  struct listener listeners[OPT_STRINGS_MAX];
+  size_t n_listeners;
+  int control_fd;
+  bool has_port_file;
+  char control_path[CONTROL_PATH_MAX];
+  struct state *state;
+  struct core *core;
+  struct server *server;
+  uv_loop_t loop;
+};
+
+static int fail(int exit_code, const struct err *e) {
+  log_error("%s", e->text);
+  return exit_code;
+}
+
+static int print_help(void) {
+  struct winsize size = {.ws_col = 0};
+  int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
+  struct buf text = BUF_INIT;
+  opts_help(&spec, width < 110 ? width : 110, &text);
+  fputs(buf_text(&text), stdout);
+  buf_finish(&text);
+  return EXIT_CODE_OK;
+}
+
+static int check_options(int argc, char **argv, int rest, struct options *o, struct err *e) {
+  if (rest < argc)
+    return err_set(e, -EINVAL, "rdzvd takes options only, \"%.80s\" is none (--help lists them)", argv[rest]);
+  if (o->quiet && o->verbose) return err_set(e, -EINVAL, "--quiet and --verbose exclude each other");
+  const int64_t fds[] = {o->owner_fd, o->ready_fd};
+  static const char *const names[] = {"--owner-fd", "--ready-fd"};
+  for (int i = 0; i < 2; i++) {
+    if (fds[i] >= 0 && fcntl((int)fds[i], F_SETFD, FD_CLOEXEC) < 0)
+      return err_set(e, -EINVAL, "%s %d: no such descriptor is open", names[i], (int)fds[i]);
+  }
+  return 0;
+}
+
+static size_t raise_descriptor_limit(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) < 0) return 1024 - RESERVED_FDS;
+  struct rlimit wanted = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &wanted) == 0) limit = wanted;
+  return limit.rlim_cur > 2 * RESERVED_FDS ? (size_t)limit.rlim_cur - RESERVED_FDS : RESERVED_FDS;
+}
+
+static uint64_t random_seed(void) {
+  uint64_t seed;
+  return getrandom(&seed, sizeof(seed), 0) == sizeof(seed) ? seed : uv_hrtime() ^ (uint64_t)getpid();
+}
+
+/* Ready ---------------------------------------------------------------------------------------------------------- */
+
+static int replace_file(const char *path, const char *temp, const struct buf *text, struct err *e) {
+  int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return err_sys(e, -errno, "cannot write --port-file %s", path);
+  ssize_t n = write(fd, text->data, text->len);
+  int rc = n == (ssize_t)text->len ? 0 : n < 0 ? -errno : -ENOSPC;
+  close(fd);
+  if (rc == 0 && rename(temp, path) < 0) rc = -errno;
+  if (rc == 0) return 0;
+  unlink(temp);
+  return err_sys(e, rc, "cannot write --port-file %s", path);
+}
+
+static int write_port_file(struct daemon *d, struct err *e) {
+  const char *path = d->options.port_file;
+  if (!path) return 0;
+  struct buf text = BUF_INIT;
+  for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&text, "%d\n", d->listeners[i].port);
+  char *temp = xasprintf("%s.%d.new", path, (int)getpid());
+  int rc = replace_file(path, temp, &text, e);
+  d->has_port_file = rc == 0;
+  free(temp);
+  buf_finish(&text);
+  return rc;
+}
+
+static void write_ready_fd(const struct daemon *d) {
+  int fd = (int)d->options.ready_fd;
+  if (fd < 0) return;
+  char text[16];
+  int n = snprintf(text, sizeof(text), "%d\n", d->listeners[0].port);
+  if (write(fd, text, (size_t)n) != n) log_warn("--ready-fd %d: %s", fd, strerror(errno));
+  close(fd);
+}
+
+static void say_start(const struct daemon *d) {
+  struct buf line = BUF_INIT;
+  for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&line, "%s%s", i ? ", " : "", d->listeners[i].text);
+  if (d->control_fd >= 0) buf_printf(&line, "; control socket %s", d->control_path);
+  if (d->state) buf_printf(&line, "; state in %s", d->options.state_dir);
+  log_info("version " RDZV_VERSION " listens on %s", buf_text(&line));
+  buf_finish(&line);
+}
+
+/* Up and down ---------------------------------------------------------------------------------------------------- */
+
+static int open_ports(struct daemon *d, struct err *e) {
+  int rc = listeners_open(d->options.listen.v, (size_t)d->options.listen.n, d->listeners, e);
+  if (rc == -EINVAL) return EXIT_CODE_USAGE;
+  if (rc == -EADDRINUSE && d->options.exit_when_idle) return EXIT_CODE_PORT_TAKEN;
+  if (rc < 0) return EXIT_CODE_SYSTEM;
+  d->n_listeners = (size_t)d->options.listen.n;
+  return 0;
+}
+
+static int open_control(struct daemon *d, struct err *e) {
+  const char *asked = d->options.socket;
+  struct err local = ERR_INIT;
+  int rc = 0;
+  if (asked && strlen(asked) >= sizeof(d->control_path))
+    return err_set(e, -EINVAL, "--socket %.200s: the path of a unix socket has at most %d bytes", asked,
+                   CONTROL_PATH_MAX - 1);
+  if (asked)
+    strcpy(d->control_path, asked);
+  else
+    rc = control_socket_place(d->listeners[0].port, d->control_path, &local);
+  if (rc == 0) rc = d->control_fd = control_socket_open(d->control_path, &local);
+  if (rc >= 0) return 0;
+  d->control_fd = -1;
+  if (asked) return err_set(e, rc, "--socket: %s", local.text);
+  log_warn("no control socket, rdzvctl cannot reach this daemon: %s", local.text);
+  return 0;
+}
+
+static int open_server(struct daemon *d, struct err *e) {
+  uint64_t seed = random_seed();
+  struct core_config core_config = {.seed = seed, .exit_when_idle = d->options.exit_when_idle};
+  d->core = core_create(&core_config);
+  struct server_config config = {.core = d->core,
+                                 .state = d->state,
+                                 .exit_when_idle = d->options.exit_when_idle,
+                                 .owner_fd = (int)d->options.owner_fd,
+                                 .max_connections = raise_descriptor_limit(),
+                                 .seed = seed ^ 0x9E3779B97F4A7C15u};
+  int rc = server_create(&d->loop, &config, &d->server, e);
+  if (rc < 0) return rc;
+  server_load(d->server);
+  for (size_t i = 0; i < d->n_listeners && rc == 0; i++) {
+    int fd = d->listeners[i].fd;
+    d->listeners[i].fd = -1;
+    rc = server_listen(d->server, fd, false, e);
+  }
+  if (rc == 0 && d->control_fd >= 0) rc = server_listen(d->server, d->control_fd, true, e);
+  return rc;
+}
+
+static int bring_up(struct daemon *d, struct err *e) {
+  int code = open_ports(d, e);
+  if (code != 0) return code;
+  if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
+  if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
+  write_ready_fd(d);
+  say_start(d);
+  return EXIT_CODE_OK;
+}
+
+static void remove_files(struct daemon *d) {
+  if (d->control_fd >= 0) control_socket_remove(d->control_path);
+  if (d->has_port_file) unlink(d->options.port_file);
+}
+
+static void tear_down(struct daemon *d) {
+  remove_files(d);
+  server_destroy(d->server);
+  core_destroy(d->core);
+  state_close(d->state);
+  for (size_t i = 0; i < d->n_listeners; i++)
+    if (d->listeners[i].fd >= 0) close(d->listeners[i].fd);
+  uv_loop_close(&d->loop);
+}
+
+static int run(struct daemon *d) {
+  struct err e = ERR_INIT;
+  if (uv_loop_init(&d->loop) < 0)
+    return fail(EXIT_CODE_SYSTEM, &(struct err){.text = "cannot make an event loop"});
+  int code = bring_up(d, &e);
+  if (code == EXIT_CODE_OK && !server_run(d->server)) {
+    log_warn("something still hangs; leaving all the same");
+    remove_files(d);
+    _exit(EXIT_CODE_OK);
+  }
+  if (code != EXIT_CODE_OK) fail(code, &e);
+  tear_down(d);
+  return code;
+}
+
+int main(int argc, char **argv) {
+  static struct daemon d = {.control_fd = -1};
+  struct options *o = &d.options;
+  struct err e = ERR_INIT;
+  int rest = argc;
+  bool dashes;
+  log_init("rdzvd", LOG_INFO);
+  if (opts_parse(&spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  if (o->help) return print_help();
+  if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  if (check_options(argc, argv, rest, o, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
+  signal(SIGPIPE, SIG_IGN);
+  setenv("UV_THREADPOOL_SIZE", "1", 0); /* only the state file is written there */
+  return run(&d);
+}
