@@ -65,13 +65,12 @@ static const struct opt table[] = {
     {.group = "When an agent starts it"},
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
      .help = "Leave when jobs have been served and none is left. A taken port is then exit code 68."},
-    {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .def = "-1", .min = -1, .max = 1048576,
-     .label = "N",
+    {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .max = 1048576, .label = "N",
      .help =
          "A pipe whose other end closes when the owner dies: then leave as soon as nobody needs this daemon, "
          "or after 60s if nobody ever came."},
-    {"ready-fd", .type = OPT_INT, .offset = FIELD(ready_fd), .def = "-1", .min = -1, .max = 1048576,
-     .label = "N", .help = "Write the first port and a newline there once it stands, then close it."},
+    {"ready-fd", .type = OPT_INT, .offset = FIELD(ready_fd), .max = 1048576, .label = "N",
+     .help = "Write the first port and a newline there once it stands, then close it."},
     {.group = "What it says"},
     {"quiet", "q", OPT_FLAG, FIELD(quiet), .help = "Warnings and errors only."},
     {"verbose", "v", OPT_FLAG, FIELD(verbose), .help = "Every message and every connection."},
@@ -294,7 +293,7 @@ static int run(struct daemon *d) {
 }
 
 int main(int argc, char **argv) {
-  static struct daemon d = {.control_fd = -1};
+  static struct daemon d = {.control_fd = -1, .options = {.owner_fd = -1, .ready_fd = -1}};
   struct options *o = &d.options;
   struct err e = ERR_INIT;
   int rest = argc;
