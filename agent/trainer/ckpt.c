@@ -140,10 +140,10 @@ static int explain(const char *dir, const char *name, size_t len, int rc, struct
   if ((rc == -ENOSPC || rc == -EDQUOT) && statvfs(dir, &v) == 0) {
     double have = (double)v.f_bavail * (double)v.f_frsize / 1e6;
     return err_set(e, rc,
-                   "checkpoint %s/%s could not be written: %s (it needs %.1f MB, %.1f MB are free there)",
+                   "checkpoint %s/%s could not be written: %s (it needs %.3g MB, %.3g MB are free there)",
                    dir, name, why.text, (double)len / 1e6, have);
   }
-  return err_set(e, rc, "checkpoint %s/%s (%.1f MB) could not be written: %s", dir, name, (double)len / 1e6,
+  return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, (double)len / 1e6,
                  why.text);
 }
 

@@ -109,10 +109,10 @@ static void take_token(struct trainer *t) {
   const char *inc = rdzv_incarnation(t->rdzv);
   snprintf(t->id.incarnation, sizeof t->id.incarnation, "%s", inc[0] ? inc : ALONE_INCARNATION);
   for (char *p = t->id.incarnation; *p; p++)
-    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.", *p) ||
+    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-", *p) ||
         (*p == '.' && p == t->id.incarnation))
       *p = '_';
-  t->id.round = rdzv_round(t->rdzv);
+  t->id.round = inc[0] ? rdzv_round(t->rdzv) : 1;
 }
 
 /* Only where there is no agent: a round of our own. */

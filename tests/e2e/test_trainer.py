@@ -1,0 +1,482 @@
+"""rdzv-trainer as it is run: against NumPy, in worlds of several ranks, interrupted, resumed, and with everything wrong."""
+
+import gzip
+import os
+import resource
+import signal
+import struct
+import subprocess
+import time
+import zlib
+
+import numpy as np
+import pytest
+
+from trainer_world import CHECKPOINT, STOP, TRAINER, Run, metrics, train
+
+MASK = (1 << 64) - 1
+
+
+# ---- the same arithmetic in NumPy -----------------------------------------------------------------------------------
+
+
+def mix(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def rng_at(seed, stream, counter):
+    return mix((mix((mix(seed) + stream) & MASK) + counter) & MASK)
+
+
+def epoch_order(n, seed, epoch):
+    half = 1
+    while 1 << (2 * half) < n:
+        half += 1
+    low, keys = (1 << half) - 1, [rng_at(seed, 2, epoch * 6 + k) for k in range(6)]
+    order = []
+    for x in range(n):
+        while True:
+            left, right = x >> half, x & low
+            for key in keys:
+                left, right = right, left ^ (mix(key ^ right) & low)
+            x = left << half | right
+            if x < n:
+                break
+        order.append(x)
+    assert sorted(order) == list(range(n))
+    return order
+
+
+def init_weights(widths, seed):
+    out, k = [], 0
+    for i, o in zip(widths, widths[1:]):
+        n = (i + 1) * o
+        unit = np.array([rng_at(seed, 1, k + j) >> 40 for j in range(n)], np.float64) * 2.0**-24
+        out.append(((2 * unit - 1) / np.sqrt(i)).astype(np.float32))
+        k += n
+    return np.concatenate(out)
+
+
+def unpack(flat, widths):
+    layers, at = [], 0
+    for i, o in zip(widths, widths[1:]):
+        layers.append((flat[at:at + i * o].reshape(o, i), flat[at + i * o:at + (i + 1) * o]))
+        at += (i + 1) * o
+    return layers
+
+
+def gradient(flat, widths, x, target, loss):
+    layers = unpack(flat, widths)
+    acts = [x]
+    for k, (w, b) in enumerate(layers):
+        z = acts[-1] @ w.T + b
+        acts.append(np.maximum(z, 0) if k + 1 < len(layers) else z)
+    y = acts[-1]
+    if loss == "cross-entropy":
+        p = np.exp(y - y.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        rows = np.arange(len(y))
+        value = -np.log(p[rows, target]).mean()
+        p[rows, target] -= 1
+        dz = p / len(y)
+    else:
+        d = y - target
+        mse = (d * d).mean()
+        value = mse if loss == "mse" else np.sqrt(mse)
+        dz = (2 * d if loss == "mse" else d / value) / d.size
+    grads = []
+    for k in reversed(range(len(layers))):
+        grads = [(dz.T @ acts[k]).ravel(), dz.sum(0)] + grads
+        if k:
+            dz = (dz @ layers[k][0]) * (acts[k] > 0)
+    return value, np.concatenate(grads)
+
+
+def numpy_run(flat, widths, x, target, loss, batch, seed, steps, update):
+    flat = flat.astype(np.float64)
+    losses, state = [], {}
+    n, epoch, position = len(x), 0, 0
+    order = epoch_order(n, seed, 0)
+    for step in range(1, steps + 1):
+        rows = order[position:position + batch]
+        value, g = gradient(flat, widths, x[rows], target[rows], loss)
+        losses.append(value)
+        flat = update(flat, g, state, step)
+        position += len(rows)
+        if position == n:
+            epoch, position = epoch + 1, 0
+            order = epoch_order(n, seed, epoch)
+    return np.array(losses), flat
+
+
+def sgd(lr, momentum):
+    def update(w, g, state, step):
+        state["m"] = momentum * state.get("m", 0) + g
+        return w - lr * state["m"]
+
+    return update
+
+
+def adam(lr, beta1, beta2, eps=1e-8):
+    def update(w, g, state, step):
+        state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+        state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * g * g
+        m, v = state["m"] / (1 - beta1**step), state["v"] / (1 - beta2**step)
+        return w - lr * m / (np.sqrt(v) + eps)
+
+    return update
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def idx(path, array):
+    data = struct.pack(">HBB", 0, 8, array.ndim) + b"".join(struct.pack(">I", s) for s in array.shape) + array.tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Images of 5 x 4 in 7 classes that can be told apart."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 7, 103).astype(np.uint8)
+    shapes = rng.integers(0, 200, (7, 5, 4))
+    images = np.clip(shapes[labels] + rng.integers(0, 56, (103, 5, 4)), 0, 255).astype(np.uint8)
+    d = tmp_path_factory.mktemp("digits")
+    return {"images": idx(d / "images.idx.gz", images), "labels": idx(d / "labels.idx", labels),
+            "x": images.reshape(103, 20) / 255.0, "t": labels.astype(int)}
+
+
+def config(loss, digits):
+    if loss == "cross-entropy":
+        args = ["--layers", "20,16,7", "--loss", loss, "--data", digits["images"], "--labels", digits["labels"]]
+        return args, [20, 16, 7], digits["x"], digits["t"]
+    if loss == "mse":
+        return ["--layers", "20,16,12,20", "--loss", loss, "--data", digits["images"]], [20, 16, 12, 20], digits["x"], digits["x"]
+    x = np.array([np.linspace(0, i, 20) for i in range(103)]) * 0.01
+    return ["--layers", "20,16,20", "--loss", loss, "--data", "synthetic:103", "--scale", "0.01"], [20, 16, 20], x, x
+
+
+OPTIMIZERS = {
+    "sgd": (["--optimizer", "sgd", "--lr", "0.02", "--momentum", "0.9"], sgd(0.02, 0.9)),
+    "adam": (["--optimizer", "adam", "--lr", "0.002", "--beta1", "0.8", "--beta2", "0.99"], adam(0.002, 0.8, 0.99)),
+    "adam-betas-0-0.99": (["--lr", "0.002", "--beta1", "0", "--beta2", "0.99"], adam(0.002, 0.0, 0.99)),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", ["mse", "rmse", "cross-entropy"])
+def test_fifty_steps_against_numpy(tmp_path, digits, loss, optimizer):
+    args, widths, x, target = config(loss, digits)
+    options, update = OPTIMIZERS[optimizer]
+    start = np.random.default_rng(3).normal(0, 0.3, sum((i + 1) * o for i, o in zip(widths, widths[1:]))).astype("<f4")
+    (tmp_path / "w0").write_bytes(start.tobytes())
+    out = train(args + options + ["--batch", 10, "--steps", 50, "--seed", 5, "--init-weights", tmp_path / "w0",
+                                  "--save-weights", tmp_path / "w1", "--metrics", tmp_path / "m"])
+    losses, weights = numpy_run(start, widths, x, target, loss, 10, 5, 50, update)
+    ours = np.array([line["loss"] for line in metrics(tmp_path / "m")])
+    got = np.fromfile(tmp_path / "w1", "<f4")
+    np.testing.assert_allclose(ours, losses, rtol=1e-4)
+    assert np.linalg.norm(got - weights) <= 1e-4 * np.linalg.norm(weights - start)
+    assert out["checksum"] == f"{zlib.crc32(got.tobytes()):08x}"
+    assert losses[-1] < losses[0]
+
+
+def test_first_weights_are_torchs_distribution_from_the_seed(tmp_path):
+    train(["--layers", "20,16,20", "--data", "synthetic:10", "--steps", 1, "--lr", "1e-30", "--optimizer", "sgd", "--seed", 9,
+           "--save-weights", tmp_path / "w"])
+    np.testing.assert_allclose(np.fromfile(tmp_path / "w", "<f4"), init_weights([20, 16, 20], 9), rtol=1e-6)
+
+
+# ---- worlds ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross-entropy"])
+def test_same_curve_for_any_world_size(tmp_path, digits, loss):
+    """The global batches are the same; only the order of additions differs. In float, sums of 10 rows differ by some
+    1e-7, and 60 steps of a well-conditioned run do not amplify that beyond 1e-4."""
+    args, *_ = config(loss, digits)
+    curves, ends = {}, {}
+    for world in (1, 2, 3, 4, 5):
+        m = tmp_path / f"m{world}"
+        out = train(args + ["--batch", 13, "--steps", 60, "--metrics", m, "--bucket-cap-mb", "0.0005"], world)
+        curves[world] = np.array([line["loss"] for line in metrics(m)])
+        ends[world] = out["checksum"]
+        assert len(curves[world]) == 60
+        np.testing.assert_allclose(curves[world], curves[1], rtol=1e-4)
+    again = train(args + ["--batch", 13, "--steps", 60, "--bucket-cap-mb", "0.0005"], 3)
+    assert again["checksum"] == ends[3], "the same world gives the same bytes"
+
+
+def test_fewer_samples_in_a_batch_than_ranks(tmp_path):
+    one = train(["--layers", "6,3,6", "--data", "synthetic:7", "--batch", 2, "--epochs", 3, "--scale", "0.1", "--metrics", tmp_path / "a"], 1)
+    five = train(["--layers", "6,3,6", "--data", "synthetic:7", "--batch", 2, "--epochs", 3, "--scale", "0.1", "--metrics", tmp_path / "b"], 5)
+    assert one["steps"] == five["steps"] == 12
+    np.testing.assert_allclose(one["loss"], five["loss"], rtol=1e-4)
+
+
+def test_every_rank_ends_with_the_same_bytes(tmp_path):
+    args = ["--layers", "50,7,50", "--data", "synthetic:40", "--scale", "0.01", "--steps", 20, "--batch", 9]
+    with Run(args, 3, per_rank=lambda r: ["--checkpoint-dir", tmp_path / f"d{r}", "--save-weights", tmp_path / f"w{r}"]) as run:
+        codes, outs, errs = run.wait()
+        assert codes == [0, 0, 0], errs
+    assert (tmp_path / "w0").exists() and not (tmp_path / "w1").exists(), "rank 0 alone writes"
+    assert not (tmp_path / "d1").exists()
+
+
+# ---- interrupted and resumed ----------------------------------------------------------------------------------------
+
+SMALL = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3]
+
+
+@pytest.mark.parametrize("world", [None, 2])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_resumed_run_ends_with_the_same_bytes(tmp_path, world, optimizer):
+    args = SMALL + ["--optimizer", optimizer, "--momentum", "0.9"]
+    straight = train(args + ["--steps", 100], world)
+    for steps in (37, 64, 100):
+        out = train(args + ["--steps", steps, "--checkpoint-dir", tmp_path / "c"], world,
+                    **({"round_": steps} if world else {}))
+    assert "resumed from" in out["stderr"] and "at step 64" in out["stderr"]
+    assert (out["checksum"], out["loss"]) == (straight["checksum"], straight["loss"])
+    done = train(args + ["--steps", 100, "--checkpoint-dir", tmp_path / "c"], world, **({"round_": 101} if world else {}))
+    assert done["checksum"] == straight["checksum"] and done["steps"] == 100, "nothing left to do"
+
+
+def test_killed_rank_is_named_and_the_next_round_ends_with_the_same_bytes(tmp_path):
+    args = SMALL + ["--steps", 300]
+    straight = train(args, 3)
+    args += ["--checkpoint-dir", tmp_path, "--checkpoint-every", 20]
+    with Run(args + ["--throttle", 200], 3, round_=1) as run:
+        run.until_step(70)
+        began = time.monotonic()
+        run.workers[1].send_signal(signal.SIGKILL)
+        codes, _, errs = run.wait(10)
+        assert time.monotonic() - began < 2
+    assert codes == [67, -signal.SIGKILL, 67]
+    for rank in (0, 2):
+        assert "lost contact with rank 1" in errs[rank] and "echo" in errs[rank]
+    out = train(args, 3, round_=2)
+    assert "resumed from" in out["stderr"] and "-r000001-s" in out["stderr"]
+    assert out["checksum"] == straight["checksum"]
+
+
+def test_another_world_size_goes_on_where_the_first_stopped(tmp_path):
+    args = SMALL[:-4] + ["--loss", "mse", "--seed", 3]
+    straight = train(args + ["--steps", 80], 2)
+    train(args + ["--steps", 40, "--checkpoint-dir", tmp_path], 4, round_=1)
+    out = train(args + ["--steps", 80, "--checkpoint-dir", tmp_path], 2, round_=2)
+    np.testing.assert_allclose(out["loss"], straight["loss"], rtol=1e-4)
+
+
+def test_silent_rank_is_named_by_all_within_the_deadline(tmp_path):
+    with Run(SMALL + ["--epochs", 1000, "--coll-timeout", "2s", "--throttle", 200], 4) as run:
+        run.until_step(10)
+        run.workers[2].send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        for rank in (0, 1, 3):
+            run.workers[rank].wait(8)
+        assert 1.5 < time.monotonic() - began < 6
+        run.workers[2].send_signal(signal.SIGKILL)
+        codes, _, errs = run.wait()
+    for rank in (0, 1, 3):
+        assert codes[rank] == 67 and "lost contact with rank 2" in errs[rank], errs[rank]
+
+
+def test_sigterm_to_one_stops_all_after_the_same_step(tmp_path):
+    args = SMALL + ["--steps", 400]
+    straight = train(args, 3)
+    args += ["--checkpoint-dir", tmp_path]
+    with Run(args + ["--throttle", 200, "--metrics", tmp_path / "m"], 3) as run:
+        run.until_step(20, rank=2)
+        run.workers[2].send_signal(signal.SIGTERM)
+        codes, outs, errs = run.wait(10)
+        assert codes == [75, 75, 75], errs
+        assert not run.agent.done and not any(outs)
+    (stop,) = metrics(tmp_path / "m", "stop")
+    (saved,) = metrics(tmp_path / "m", "checkpoint")
+    assert stop["step"] == saved["step"] and "goes on from there" in errs[0]
+    assert train(args, 3, round_=2)["checksum"] == straight["checksum"]
+
+
+def test_requests_of_the_agent(tmp_path):
+    args = SMALL + ["--epochs", 100000, "--checkpoint-dir", tmp_path, "--throttle", 200, "--metrics", tmp_path / "m"]
+    with Run(args, 2) as run:
+        run.until_step(5)
+        run.agent.request(CHECKPOINT, [1])
+        run.until_step(run.agent.progress[0][0] + 20)
+        run.agent.request(STOP | CHECKPOINT)
+        codes, _, errs = run.wait(10)
+    assert codes == [75, 75], errs
+    assert len(metrics(tmp_path / "m", "checkpoint")) == 2, "one when asked, one at the stop: a bit that stays is one request"
+
+
+def test_stop_does_not_wait_for_a_silent_rank():
+    with Run(SMALL + ["--epochs", 100000, "--throttle", 200, "--stop-wait", "300ms"], 3) as run:
+        run.until_step(5)
+        run.workers[1].send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
+        began = time.monotonic()
+        for rank in (0, 2):
+            run.workers[rank].send_signal(signal.SIGTERM)
+        for rank in (0, 2):
+            run.workers[rank].wait(5)
+        assert time.monotonic() - began < 3
+        run.workers[1].send_signal(signal.SIGKILL)
+        codes, _, errs = run.wait()
+    assert codes[0] == codes[2] == 67 and "rank 1" in errs[0]
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def checkpoints(d):
+    return sorted(p for p in d.iterdir() if p.is_dir())
+
+
+def test_the_last_ones_are_kept(tmp_path):
+    train(SMALL + ["--steps", 50, "--checkpoint-dir", tmp_path, "--checkpoint-every", 10, "--keep-checkpoints", 2], 2, round_=7)
+    names = [p.name for p in checkpoints(tmp_path)]
+    assert names == ["20260101T000000-test-r000007-s000000000040", "20260101T000000-test-r000007-s000000000050"]
+    assert sorted(os.listdir(tmp_path / names[0])) == ["COMMIT", "state.bin"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "no marker"])
+def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
+    straight = train(SMALL + ["--steps", 60])
+    train(SMALL + ["--steps", 40, "--checkpoint-dir", tmp_path, "--checkpoint-every", 20])
+    newest = checkpoints(tmp_path)[-1]
+    state = newest / "state.bin"
+    data = bytearray(state.read_bytes())
+    if damage == "truncated":
+        state.write_bytes(data[:-1])
+    elif damage == "flipped":
+        data[len(data) // 2] ^= 1
+        state.write_bytes(data)
+    else:
+        (newest / "COMMIT").unlink()
+    out = train(SMALL + ["--steps", 60, "--checkpoint-dir", tmp_path])
+    assert f"{newest.name} is passed over" in out["stderr"] and "at step 20" in out["stderr"]
+    assert out["checksum"] == straight["checksum"]
+
+
+def test_without_an_agent_nothing_is_overwritten_either(tmp_path):
+    for _ in range(2):
+        train(SMALL + ["--steps", 10, "--checkpoint-dir", tmp_path, "--resume", "none"])
+    assert [p.name for p in checkpoints(tmp_path)] == ["0-r000001-s000000000010", "0-r000002-s000000000010"]
+
+
+def test_full_disk_ends_the_run_with_a_sentence(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    p = subprocess.run([str(TRAINER)] + [str(a) for a in SMALL] + ["--steps", "10", "--checkpoint-dir", str(tmp_path / "c")],
+                       capture_output=True, text=True, preexec_fn=limit)
+    assert p.returncode == 66
+    assert f"checkpoint {tmp_path}/c/0-r000001-s000000000010" in p.stderr and "File too large" in p.stderr
+    assert list((tmp_path / "c").iterdir()) == [], "what was written is removed"
+
+
+def test_rank_0s_failure_is_told_by_the_others_in_its_words(tmp_path):
+    with Run(SMALL + ["--steps", 100000, "--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 1000], 3) as run:
+        run.until_step(10)
+        os.rename(tmp_path / "c", tmp_path / "away")
+        codes, _, errs = run.wait(20)
+    assert codes == [66, 67, 67], errs
+    assert "rank 0 gave up: " in errs[1] and f"{tmp_path}/c" in errs[2]
+
+
+@pytest.mark.parametrize("change, words", [
+    (["--layers", "60,13,60"], "made with --layers 60,12,60, this run has 60,13,60"),
+    (["--seed", 4], "--seed 3"), (["--loss", "mse"], "--loss rmse"), (["--optimizer", "sgd"], "--optimizer adam"),
+    (["--data", "synthetic:400"], "500 samples"),
+])
+def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
+    train(SMALL + ["--steps", 5, "--checkpoint-dir", tmp_path])
+    with Run(SMALL + ["--steps", 9, "--checkpoint-dir", tmp_path] + change) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 66 and words in err and "--resume none" in err
+
+
+# ---- what a person does wrong ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args, code, words", [
+    (["--layer", "3"], 64, "--layers"),
+    (["--layers", "10"], 64, "two widths"),
+    (["--layers", "10,x"], 64, "numbers"),
+    (["--layers", "10,5"], 64, "must end as it begins"),
+    (["--loss", "huber"], 64, "mse, rmse or cross-entropy"),
+    (["--loss", "cross-entropy"], 64, "--labels"),
+    (["--batch", "0"], 64, "--batch"),
+    (["--lr", "0"], 64, "--lr"),
+    (["--checkpoint-every", "5"], 64, "--checkpoint-dir"),
+    (["train.py"], 64, "train.py"),
+    (["--data", "/nowhere/x.idx"], 65, "/nowhere/x.idx: No such file"),
+    (["--data", "/tmp"], 65, "is a directory"),
+    (["--data", "/dev/null"], 65, "is empty"),
+    (["--data", "synthetic:0"], 65, "synthetic:0"),
+    (["--data", "synthetic:many"], 65, "synthetic:many"),
+    (["--init-weights", "/nowhere/w"], 66, "/nowhere/w"),
+    (["--metrics", "/nowhere/m"], 66, "/nowhere/m"),
+    (["--checkpoint-dir", "/nowhere/at/all"], 66, "/nowhere/at/all"),
+    (["--save-weights", "/nowhere/w", "--steps", "1"], 66, "/nowhere/w"),
+    (["--lr", "1e5", "--loss", "mse", "--optimizer", "sgd"], 79, "no longer a number"),
+])
+def test_clear_sentences(args, code, words):
+    with Run(args) as run:
+        (got,), (out,), (err,) = run.wait()
+    assert got == code and words in err and out == "", (got, err)
+    assert "error 2" not in err and err.splitlines()[-1].startswith("rdzv-trainer: ")
+
+
+def test_files_that_do_not_fit(tmp_path, digits):
+    wrong = idx(tmp_path / "wrong.idx", np.zeros((3, 2, 2), np.uint8))
+    for args, words in [
+        (["--layers", "20,9,20", "--data", wrong], "4 values per sample, but --layers begins with 20"),
+        (["--layers", "20,6", "--loss", "cross-entropy", "--data", digits["images"], "--labels", digits["labels"]], "class 6"),
+        (["--layers", "20,7", "--loss", "cross-entropy", "--data", digits["images"], "--labels", digits["images"]], "dimensions"),
+        (["--layers", "4,7", "--loss", "cross-entropy", "--data", wrong, "--labels", digits["labels"]], "103 labels for 3 samples"),
+    ]:
+        with Run(args) as run:
+            (code,), _, (err,) = run.wait()
+        assert code == 65 and words in err, err
+
+
+def test_environment_is_read_and_checked():
+    with Run(["--help"], env={"RDZV_TRAINER_STEPS": "3"}) as run:
+        (code,), (out,), _ = run.wait()
+    assert code == 0 and "RDZV_TRAINER_" in out and "Exit codes" in out
+    with Run(["--data", "synthetic:64"], env={"RDZV_TRAINER_STEPZ": "3"}) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 64 and "RDZV_TRAINER_STEPZ" in err
+    assert train(["--data", "synthetic:640"], env={"RDZV_TRAINER_STEPS": "3"})["steps"] == 3
+
+
+def test_agent_that_is_not_there():
+    with Run([], env={"RDZV_AGENT_SOCKET": "@rdzv-nobody-here", "RDZV_ROUND": "1", "LOCAL_RANK": "0"}) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 67 and "agent" in err
+
+
+def test_rank_that_never_comes():
+    with Run(["--coll-timeout", "500ms"], 2) as run:
+        run.workers[1].send_signal(signal.SIGSTOP)  # before or after it has met the agent: either way it does not come
+        run.workers[0].wait(10)
+        run.workers[1].send_signal(signal.SIGKILL)
+        codes, _, errs = run.wait()
+    assert codes[0] == 67 and errs[0].strip(), errs
+
+
+def test_metrics_are_whole_lines(tmp_path):
+    m = tmp_path / "m"
+    train(SMALL + ["--steps", 20, "--metrics", m, "--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 10], 2, round_=4)
+    assert len(metrics(m, "start")) == 1 and len(metrics(m, "checkpoint")) == 2 and len(metrics(m, "end")) == 1
+    steps = metrics(m)
+    assert [s["step"] for s in steps] == list(range(1, 21))
+    assert all(s["world"] == 2 and s["round"] == 4 and s["lr"] == 0.001 and s["step_ms"] > 0 and s["grad_norm"] > 0 for s in steps)
+    assert steps[-1]["epoch"] == pytest.approx(20 * 16 / 500)

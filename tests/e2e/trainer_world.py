@@ -1,0 +1,169 @@
+"""A world of rdzv-trainers without an agent: a stand-in for the agent's socket (agent/sdk/wire.h) and the processes.
+
+The stand-in knows nothing but what workers need to meet: HELLO, EXCHANGE, REQUEST, and it remembers PROGRESS and DONE.
+What the real agent does with them is tested with the real agent.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+BUILD = pathlib.Path(os.environ.get("RDZV_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+TRAINER = BUILD / "agent/trainer/rdzv-trainer"
+
+HELLO, WELCOME, REFUSED, PROGRESS, EXCHANGE, EXCHANGED, REQUEST, DONE, WHO = range(1, 10)
+HEAD = struct.Struct("<IHH")
+MAGIC, VERSION = 0x5A445652, 1
+STOP, CHECKPOINT = 2, 1
+
+
+def head(kind):
+    return HEAD.pack(MAGIC, VERSION, kind)
+
+
+class Agent:
+    """Serves `world` local ranks on an abstract socket; one thread per worker."""
+
+    def __init__(self, world, round_=1, incarnation="20260101T000000-test", addr="127.0.0.1"):
+        self.world, self.round, self.incarnation, self.addr = world, round_, incarnation, addr
+        self.name = f"rdzv-test-{os.getpid()}-{id(self)}"
+        self.lock = threading.Condition()
+        self.values = {}  # key -> {rank: bytes}
+        self.connections, self.progress, self.done, self.bits = {}, {}, set(), 0
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind("\0" + self.name)
+        self.listener.listen(64)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                conn, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(conn,), daemon=True).start()
+
+    def serve(self, conn):
+        rank = None
+        while True:
+            try:
+                record = conn.recv(65536)
+            except OSError:
+                return
+            if not record:
+                return
+            magic, version, kind = HEAD.unpack_from(record)
+            assert (magic, version) == (MAGIC, VERSION)
+            body = record[HEAD.size:]
+            if kind == HELLO:
+                round_, rank = struct.unpack("<II", body)
+                assert round_ == self.round and rank < self.world
+                with self.lock:
+                    self.connections[rank] = conn
+                    conn.send(self.welcome(rank))
+            elif kind == EXCHANGE:
+                self.exchange(conn, rank, body)
+            elif kind == PROGRESS:
+                self.progress[rank] = struct.unpack("<4xQQdd" if len(body) == 36 else "<QQdd", body)
+            elif kind == DONE:
+                self.done.add(rank)
+
+    def welcome(self, rank):
+        numbers = struct.pack("<9I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits)
+        text = struct.pack("<132s64s64s64s", b"test", self.incarnation.encode(), self.addr.encode(), self.addr.encode())
+        return head(WELCOME) + numbers + text
+
+    def exchange(self, conn, rank, body):
+        (size,) = struct.unpack_from("<I", body)
+        key, value = body[4:68], body[68:68 + size]
+        with self.lock:
+            self.values.setdefault(key, {})[rank] = value
+            self.lock.notify_all()
+            if len(self.values[key]) < self.world:
+                return
+            every = b"".join(self.values[key][r] for r in range(self.world))
+            part_max = 32768 - 1024
+            for at in range(0, len(every), part_max):
+                part = every[at:at + part_max]
+                for r in range(self.world):
+                    self.connections[r].send(head(EXCHANGED) + key + struct.pack("<III", len(every), at, len(part)) + part)
+
+    def request(self, bits, ranks=None):
+        self.bits = bits
+        for r in ranks if ranks is not None else list(self.connections):
+            self.connections[r].send(head(REQUEST) + struct.pack("<I", bits))
+
+    def wait_done(self, timeout=10):
+        """Every worker has said so; its words may be read some moments after it has gone."""
+        end = time.monotonic() + timeout
+        while self.done != set(range(self.world)):
+            assert time.monotonic() < end, self.done
+            time.sleep(0.005)
+
+    def close(self):
+        self.listener.close()
+        for conn in self.connections.values():
+            conn.close()
+
+
+class Run:
+    """The processes of one world. With world None: one trainer by hand, without an agent."""
+
+    def __init__(self, args, world=None, env=None, per_rank=None, **agent):
+        self.agent = Agent(world, **agent) if world else None
+        self.workers = []
+        for rank in range(world or 1):
+            full = {k: v for k, v in os.environ.items() if not k.startswith("RDZV_")}
+            if self.agent:
+                full.update(RDZV_AGENT_SOCKET="@" + self.agent.name, RDZV_ROUND=str(self.agent.round), LOCAL_RANK=str(rank))
+            full.update(env or {})
+            argv = [str(TRAINER)] + [str(a) for a in args] + [str(a) for a in (per_rank(rank) if per_rank else [])]
+            self.workers.append(subprocess.Popen(argv, env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        for w in self.workers:
+            if w.poll() is None:
+                w.send_signal(signal.SIGKILL)
+            w.communicate()
+        if self.agent:
+            self.agent.close()
+
+    def wait(self, timeout=60):
+        """Exit codes, stdouts, stderrs, by rank."""
+        end = time.monotonic() + timeout
+        out = [w.communicate(timeout=max(0.1, end - time.monotonic())) for w in self.workers]
+        return [w.returncode for w in self.workers], [o for o, _ in out], [e for _, e in out]
+
+    def until_step(self, step, rank=0, timeout=30):
+        end = time.monotonic() + timeout
+        while self.agent.progress.get(rank, (0,))[0] < step:
+            assert time.monotonic() < end, f"rank {rank} did not come to step {step}"
+            assert self.workers[rank].poll() is None, self.workers[rank].communicate()
+            time.sleep(0.005)
+
+
+def train(args, world=None, **kw):
+    """Runs to the end, which must be a success; rank 0's result as a dict."""
+    with Run(args, world, **kw) as run:
+        codes, outs, errs = run.wait()
+        assert codes == [0] * len(codes), (codes, outs, errs)
+        if run.agent:
+            run.agent.wait_done()
+    words = outs[0].split()
+    assert words[0] == "done:" and outs[0].count("\n") == 1 and not any(outs[1:]), outs
+    return {"steps": int(words[1]), "loss": float(words[4].rstrip(",")), "rate": float(words[5]), "checksum": words[-1],
+            "stderr": errs[0]}
+
+
+def metrics(path, event="step"):
+    lines = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
