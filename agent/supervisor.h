@@ -69,13 +69,11 @@ enum supervisor_effect_kind {
   SUP_SEND,       /* bytes to the daemon */
   SUP_SPAWN,      /* start all workers of `start` (its strings are owned by the effect) */
   SUP_STOP_TREES, /* guard_stop(round, value ms): 0 kills at once. Answer CLEAR */
-  SUP_FORWARD,    /* guard_signal to all workers: value is the signal */
   SUP_EXCHANGED, /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
   SUP_REQUEST,   /* sdk request bits for all workers: value */
   SUP_OBITUARY,  /* bytes for guard_obituary; NULL: none (nothing to report any more) */
   SUP_SAY,       /* a line for the user, at level */
   SUP_STATUS,    /* the living line; text "" takes it away */
-  SUP_VERDICT,   /* the settled verdict of a round, for --verdict-file and the like; text is its JSON */
   SUP_EXIT, /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */
 };
 

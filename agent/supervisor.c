@@ -1,0 +1,202 @@
+/* The agent's mind: join -> start -> run -> stop -> again.
+ *
+ *   JOINING -> STARTING -> RUNNING -> FINISHED -> DONE
+ *      ^           |          |           |
+ *      |           +--> STOPPING <--------+ (never back to running: a round that stops is over)
+ *      +-- STOPPED <------+
+ *
+ * It talks to two sides and believes both only so far. The guard tells what happened to processes; the daemon tells
+ * what happens to the round. Whatever it has reported stays in `reports` until the round is settled, and is said again in
+ * every HELLO, so that a daemon that was killed in the middle learns all of it anew. Whatever it is told carries a
+ * token, and what does not fit the token is not for this round.
+ *
+ * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _round.c workers
+ * and reports, _end.c leaving, _exchange.c what workers say through the sdk, _say.c what the user reads. */
+
+#include "agent/supervisor_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+/* Effects. --------------------------------------------------------------------------------------------------------- */
+
+struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind) {
+  struct supervisor_effects *fx = s->fx;
+  if (fx->n == fx->cap) {
+    fx->cap = fx->cap ? 2 * fx->cap : 16;
+    fx->v = xrealloc(fx->v, fx->cap * sizeof *fx->v);
+  }
+  struct supervisor_effect *e = &fx->v[fx->n++];
+  memset(e, 0, sizeof *e);
+  e->kind = kind;
+  return e;
+}
+
+static void free_start(struct start *start) {
+  if (!start) return;
+  free((void *)(uintptr_t)start->incarnation);
+  free((void *)(uintptr_t)start->head_addr);
+  free((void *)(uintptr_t)start->head_host);
+  free((void *)(uintptr_t)start->node_addr);
+  free(start);
+}
+
+void supervisor_effects_clear(struct supervisor_effects *fx) {
+  for (size_t i = 0; i < fx->n; i++) {
+    bytes_unref(fx->v[i].bytes);
+    free(fx->v[i].text);
+    free(fx->v[i].error_text);
+    free_start(fx->v[i].start);
+  }
+  fx->n = 0;
+}
+
+void supervisor_effects_finish(struct supervisor_effects *fx) {
+  supervisor_effects_clear(fx);
+  free(fx->v);
+  memset(fx, 0, sizeof *fx);
+}
+
+void sup_send(struct supervisor *s, const struct msg *m) {
+  if (s->link == LINK_READY || m->type == MSG_HELLO) sup_effect(s, SUP_SEND)->bytes = msg_bytes(m);
+}
+
+/* States. ---------------------------------------------------------------------------------------------------------- */
+
+#define X(name, word) word,
+static const char *const state_names[] = {SUPERVISOR_STATE_LIST(X)};
+#undef X
+
+const char *supervisor_state_name(enum supervisor_state st) { return st < SUPERVISOR_STATE_COUNT ? state_names[st] : "?"; }
+
+void sup_set_state(struct supervisor *s, enum supervisor_state to) {
+  if (s->state == to) return;
+  sup_say(s, LOG_DEBUG, "round %lld: %s -> %s", (long long)s->round, supervisor_state_name(s->state),
+          supervisor_state_name(to));
+  s->state = to;
+}
+
+bool sup_has_trees(const struct supervisor *s) {
+  return s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING || s->state == SUPERVISOR_STOPPING;
+}
+
+bool sup_is_exiting(const struct supervisor *s) { return s->reason == STOP_EXIT; }
+
+enum supervisor_state supervisor_state(const struct supervisor *s) { return s->state; }
+int64_t supervisor_round(const struct supervisor *s) { return s->round; }
+
+/* Events. ---------------------------------------------------------------------------------------------------------- */
+
+static void on_challenge(struct supervisor *s, const struct challenge *c) {
+  if (s->link != LINK_GREETING) return;
+  if (c->version != PROTO_VERSION)
+    sup_say(s, LOG_WARN, "the daemon at %s speaks version %lld of the protocol and this agent version %d", s->config.endpoint,
+            (long long)c->version, PROTO_VERSION);
+  sup_say_hello(s);
+}
+
+static void on_waiting(struct supervisor *s, const struct waiting *w) {
+  if (s->state == SUPERVISOR_JOINING) sup_say(s, LOG_INFO, "%s", w->text);
+}
+
+static void on_msg(struct supervisor *s, const struct msg *m) {
+  switch (m->type) {
+  case MSG_CHALLENGE: on_challenge(s, &m->challenge); break;
+  case MSG_WELCOME: sup_welcome(s, &m->welcome); break;
+  case MSG_REFUSED: sup_refused(s, &m->refused); break;
+  case MSG_STALE: sup_stale(s, &m->stale); break;
+  case MSG_WAITING: on_waiting(s, &m->waiting); break;
+  case MSG_START: sup_start(s, &m->start); break;
+  case MSG_STOP: sup_stop(s, &m->stop); break;
+  case MSG_SETTLED: sup_settled(s, &m->settled); break;
+  case MSG_END: sup_end(s, &m->end); break;
+  case MSG_EXCHANGED: sup_exchanged(s, m); break;
+  case MSG_HEARTBEAT_ACK: sup_heartbeat_ack(s, m->id, m->flags); break;
+  case MSG_GOING_AWAY: sup_say(s, LOG_INFO, "the daemon is being stopped: %s", m->going_away.text); break;
+  default: break; /* the codec lets in only what goes to agents; CONTROL_REPLY is for rdzvctl */
+  }
+}
+
+static void on_start(struct supervisor *s) {
+  struct msg m;
+  msg_init(&m, MSG_OBITUARY);
+  m.obituary.version = PROTO_VERSION;
+  m.obituary.job = s->config.job;
+  m.obituary.agent = s->config.agent_id;
+  sup_effect(s, SUP_OBITUARY)->bytes = msg_bytes(&m);
+  s->begun_ms = s->daemonless_ms = s->now_ms;
+  sup_connect(s);
+}
+
+static void on_tick(struct supervisor *s) {
+  if (s->now_ms >= s->leave_by_ms) {
+    sup_say(s, LOG_WARN, "leaving although not everything is settled: it took too long");
+    sup_exit(s, s->exit_code, NULL);
+    return;
+  }
+  sup_link_tick(s);
+  sup_progress_tick(s);
+}
+
+void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx) {
+  s->fx = fx;
+  s->now_ms = ev->now_ms;
+  if (s->state == SUPERVISOR_DONE) return;
+  switch (ev->kind) {
+  case SUP_START: on_start(s); break;
+  case SUP_LINK_UP: sup_link_up(s); break;
+  case SUP_LINK_DOWN: sup_link_down(s, ev); break;
+  case SUP_MSG: on_msg(s, ev->msg); break;
+  case SUP_SPAWNED: sup_spawned(s, ev); break;
+  case SUP_EXEC_FAILED: sup_exec_failed(s, ev); break;
+  case SUP_EXITED: sup_exited(s, ev); break;
+  case SUP_CLEAR: sup_clear(s, ev); break;
+  case SUP_STUCK: sup_say(s, LOG_WARN, "a process does not die of SIGKILL: %s", ev->text ? ev->text : "?"); break;
+  case SUP_GUARD_GONE: sup_guard_gone(s, ev); break;
+  case SUP_SIGNAL: sup_signal(s, ev->signo); break;
+  case SUP_PROGRESS: sup_progress(s, ev); break;
+  case SUP_EXCHANGE: sup_exchange(s, ev); break;
+  case SUP_TICK: on_tick(s); break;
+  }
+  s->fx = NULL;
+}
+
+static uint64_t earliest(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t supervisor_deadline(const struct supervisor *s) {
+  if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
+  return earliest(s->leave_by_ms, earliest(sup_link_deadline(s), sup_progress_deadline(s)));
+}
+
+/* The object. ------------------------------------------------------------------------------------------------------ */
+
+struct supervisor *supervisor_create(const struct supervisor_config *config) {
+  struct supervisor *s = xcalloc(1, sizeof *s);
+  s->config = *config;
+  s->config.agent_id = xstrdup(config->agent_id);
+  s->config.job = xstrdup(config->job);
+  s->config.host = xstrdup(config->host);
+  s->config.local_addr = xstrdup(config->local_addr ? config->local_addr : "");
+  s->config.label = xstrdup(config->label ? config->label : "");
+  s->config.endpoint = xstrdup(config->endpoint);
+  s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
+  s->node_rank = -1;
+  s->leave_by_ms = s->progress_ms = UINT64_MAX;
+  verdict_init(&s->said);
+  return s;
+}
+
+void supervisor_destroy(struct supervisor *s) {
+  if (!s) return;
+  sup_clear_round(s);
+  verdict_free(&s->said);
+  free((void *)(uintptr_t)s->config.agent_id);
+  free((void *)(uintptr_t)s->config.job);
+  free((void *)(uintptr_t)s->config.host);
+  free((void *)(uintptr_t)s->config.local_addr);
+  free((void *)(uintptr_t)s->config.label);
+  free((void *)(uintptr_t)s->config.endpoint);
+  free(s->workers);
+  free(s);
+}

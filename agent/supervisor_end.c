@@ -1,0 +1,121 @@
+/* How an agent ends: by the daemon's word, by a signal, or because it cannot go on.
+ *
+ * Whatever the way, its workers are dead before it exits, and its exit code is one of the documented table. A signal is a wish to leave: the job is
+ * told LEAVING, the workers get --stop-timeout, the others go on without a charge. A second signal ends the
+ * patience. `leave_by_ms` is the promise that it ends at all. */
+
+#include "agent/supervisor_internal.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/mem.h"
+
+void sup_exit(struct supervisor *s, int code, const char *bye) {
+  if (bye) {
+    struct msg m;
+    msg_init(&m, MSG_BYE);
+    m.bye.text = bye;
+    sup_send(s, &m);
+  }
+  sup_effect(s, SUP_STATUS)->text = xstrdup("");
+  sup_effect(s, SUP_OBITUARY); /* none any more: nothing of ours runs */
+  sup_effect(s, SUP_DISCONNECT);
+  sup_set_state(s, SUPERVISOR_DONE);
+  s->exit_code = code;
+  sup_effect(s, SUP_EXIT)->value = (uint64_t)code;
+}
+
+/* The code is decided; what still runs is killed first. */
+static void exit_after_trees(struct supervisor *s, int code) {
+  s->exit_code = code;
+  if (!sup_has_trees(s)) {
+    sup_exit(s, code, NULL);
+    return;
+  }
+  s->leave_by_ms = s->now_ms + SUPERVISOR_LEAVE_SLACK_MS;
+  sup_stop_trees(s, STOP_EXIT, 0);
+}
+
+/* END. ------------------------------------------------------------------------------------------------------------- */
+
+static void say_end(struct supervisor *s, const struct end *end) {
+  double seconds = (double)(s->now_ms - s->begun_ms) / 1000;
+  if (end->outcome == OUTCOME_SUCCESS) {
+    sup_say(s, LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s", s->config.job, (long long)end->round,
+            end->round == 1 ? "" : "s", (long long)end->restarts_used, end->restarts_used == 1 ? "" : "s", seconds);
+    return;
+  }
+  struct buf text = BUF_INIT;
+  verdict_sentence(&end->verdict, &text);
+  sup_say_verdict(s, &end->verdict, "");
+  const char *why = "";
+  if (end->outcome == OUTCOME_FAILED && end->restarts_used > 0 && end->restarts_used >= s->config.settings.max_restarts)
+    why = ", no restarts are left";
+  sup_say(s, LOG_ERROR, "job %s %s in round %lld: %s; restarts %lld of %lld%s; exit code %lld", s->config.job,
+          outcome_name(end->outcome), (long long)end->round, buf_text(&text), (long long)end->restarts_used,
+          (long long)s->config.settings.max_restarts, why, (long long)end->code);
+  buf_finish(&text);
+}
+
+void sup_end(struct supervisor *s, const struct end *end) {
+  if (sup_is_exiting(s)) return;
+  if (s->incarnation[0] && strcmp(end->incarnation, s->incarnation) != 0) return;
+  struct msg m;
+  msg_init(&m, MSG_END_ACK);
+  m.end_ack.incarnation = end->incarnation;
+  sup_send(s, &m);
+  say_end(s, end);
+  exit_after_trees(s, s->signals ? s->exit_code : (int)end->code);
+}
+
+void sup_refused(struct supervisor *s, const struct refused *r) {
+  sup_say(s, LOG_ERROR, "the daemon at %s refused this node: %s", s->config.endpoint, r->text);
+  exit_after_trees(s, (int)r->code);
+}
+
+/* Signals. --------------------------------------------------------------------------------------------------------- */
+
+static void report_leaving(struct supervisor *s, int signo) {
+  struct buf text = BUF_INIT;
+  const char *name = signal_name(signo);
+  buf_printf(&text, "its agent was told to leave by %s", name ? name : "a signal");
+  struct verdict what;
+  verdict_init(&what);
+  what.cause = CAUSE_NODE_LEAVING;
+  what.text = buf_text(&text);
+  sup_report(s, REPORT_LEAVING, &what, s->now_ms);
+  buf_finish(&text);
+}
+
+static void leave(struct supervisor *s, int signo) {
+  const char *name = signal_name(signo);
+  uint64_t grace = (uint64_t)s->config.settings.stop_timeout_ms;
+  s->exit_code = signo == SIGINT ? 128 + SIGINT : EXIT_CODE_PREEMPTED;
+  if (!sup_has_trees(s)) {
+    sup_say(s, LOG_WARN, "%s: leaving", name ? name : "a signal");
+    sup_exit(s, s->exit_code, "it was told to leave by a signal");
+    return;
+  }
+  sup_say(s, LOG_WARN, "%s: leaving; workers have %.0f s to stop (--stop-timeout), a second signal kills them", name ? name : "a signal",
+          (double)grace / 1000);
+  s->leave_by_ms = s->now_ms + grace + SUPERVISOR_LEAVE_SLACK_MS;
+  report_leaving(s, signo);
+  sup_stop_trees(s, STOP_LEAVING, grace);
+}
+
+void sup_signal(struct supervisor *s, int signo) {
+  if (sup_is_exiting(s)) return;
+  if (++s->signals == 1) {
+    leave(s, signo);
+    return;
+  }
+  sup_say(s, LOG_WARN, "second signal: killing the workers");
+  sup_stop_trees(s, STOP_LEAVING, 0);
+}
+
+void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
+  sup_say(s, LOG_ERROR, "the guard process died; %s", ev->count ? "some workers could not be killed" : "its workers were killed");
+  sup_exit(s, s->signals ? s->exit_code : EXIT_CODE_SYSTEM, "its guard process died");
+}

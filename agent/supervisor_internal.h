@@ -1,0 +1,150 @@
+#ifndef AGENT_SUPERVISOR_INTERNAL_H
+#define AGENT_SUPERVISOR_INTERNAL_H
+
+/* The supervisor's inside, shared by its files (agent/supervisor*.c) and by nobody else. */
+
+#include "agent/supervisor.h"
+#include "common/buf.h"
+
+enum link {
+  LINK_DOWN,       /* waiting for retry_ms */
+  LINK_CONNECTING, /* SUP_CONNECT is out */
+  LINK_GREETING,   /* connected: CHALLENGE or WELCOME is to come */
+  LINK_READY,      /* welcomed */
+};
+
+/* Why the trees of this node are being killed. */
+enum stop_reason {
+  STOP_NONE,
+  STOP_ROUND,   /* the round is over: told by the daemon, or a worker of ours failed */
+  STOP_STALE,   /* the round went on without us */
+  STOP_FENCED,  /* silence past the lease, and a round could form without us */
+  STOP_LEAVING, /* a signal told us to leave */
+  STOP_EXIT,    /* the exit code is decided: refused, or the job has ended */
+};
+
+enum { HEARTBEATS_KEPT = 16, PROGRESS_EVERY_MS = 500, STATUS_EVERY_MS = 200, NAG_EVERY_MS = 30000 };
+
+struct worker {
+  int pid; /* 0: not spawned */
+  bool spawned, exited;
+  uint64_t step, of;
+  double loss, samples_per_second;
+  bool told_progress;
+};
+
+struct own_report {
+  struct report report; /* `what` is a copy */
+  uint64_t at_ms;
+};
+
+struct own_exchange {
+  char key[EXCHANGE_KEY_MAX + 1];
+  uint32_t size, have;
+  char *values; /* workers * size */
+  bool *given;
+  bool answered;
+};
+
+struct supervisor {
+  struct supervisor_config config; /* strings are our own */
+  enum supervisor_state state;
+  uint64_t now_ms; /* of the event being stepped */
+  struct supervisor_effects *fx;
+
+  /* The link. */
+  enum link link;
+  bool welcomed; /* ever */
+  bool said_lost;
+  bool said_unfenced;
+  uint64_t retry_ms, retry_delay_ms;
+  uint64_t greeting_ms;  /* GREETING ends */
+  uint64_t daemonless_ms; /* since when there is no daemon */
+  uint64_t nag_ms;       /* when the last LINK_DOWN was said */
+  uint64_t next_heartbeat_ms, acked_sent_ms; /* acked_sent: when the last acknowledged sign of life was sent */
+  uint64_t hello_sent_ms;
+  uint32_t heartbeat_seq;
+  uint64_t heartbeat_sent[HEARTBEATS_KEPT];
+  bool fence;
+
+  /* The round. */
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used;
+  struct worker *workers;
+  int64_t n_spawned, n_exited, n_succeeded;
+  struct own_report reports[REPORTS_MAX];
+  size_t n_reports;
+  int64_t report_seq;
+  enum stop_reason reason;
+  uint64_t stop_ms;       /* when the trees were told to stop */
+  struct own_exchange exchanges[EXCHANGES_MAX];
+  size_t n_exchanges;
+  struct verdict said;    /* the verdict that was shown last; a copy */
+  char head_host[HOST_MAX + 1];
+
+  /* The end. */
+  int signals;
+  int exit_code;
+  uint64_t leave_by_ms;   /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
+  int64_t rounds;
+  uint64_t begun_ms;
+
+  uint64_t progress_ms, status_ms; /* not before */
+  bool progress_new;
+};
+
+/* supervisor.c */
+struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);
+void sup_set_state(struct supervisor *s, enum supervisor_state to);
+void sup_send(struct supervisor *s, const struct msg *m);
+bool sup_has_trees(const struct supervisor *s);  /* STARTING, RUNNING, STOPPING */
+bool sup_is_exiting(const struct supervisor *s); /* the exit code is decided; only the trees are waited for */
+
+/* supervisor_link.c */
+void sup_connect(struct supervisor *s);
+void sup_link_up(struct supervisor *s);
+void sup_link_down(struct supervisor *s, const struct supervisor_event *ev);
+void sup_say_hello(struct supervisor *s);
+void sup_welcome(struct supervisor *s, const struct welcome *w);
+void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags);
+void sup_link_tick(struct supervisor *s);
+uint64_t sup_link_deadline(const struct supervisor *s);
+
+/* supervisor_round.c */
+void sup_start(struct supervisor *s, const struct start *start);
+void sup_stop(struct supervisor *s, const struct stop *stop);
+void sup_settled(struct supervisor *s, const struct settled *settled);
+void sup_stale(struct supervisor *s, const struct stale *stale);
+void sup_spawned(struct supervisor *s, const struct supervisor_event *ev);
+void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev);
+void sup_exited(struct supervisor *s, const struct supervisor_event *ev);
+void sup_clear(struct supervisor *s, const struct supervisor_event *ev);
+void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);
+void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms);
+void sup_clear_round(struct supervisor *s); /* reports, exchanges, workers */
+
+/* supervisor_end.c */
+void sup_end(struct supervisor *s, const struct end *end);
+void sup_refused(struct supervisor *s, const struct refused *r);
+void sup_signal(struct supervisor *s, int signo);
+void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev);
+void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: told to the daemon; NULL: nothing */
+
+/* supervisor_exchange.c */
+void sup_exchange(struct supervisor *s, const struct supervisor_event *ev);
+void sup_exchanged(struct supervisor *s, const struct msg *m);
+void sup_exchanges_resend(struct supervisor *s);
+void sup_exchanges_clear(struct supervisor *s);
+void sup_progress(struct supervisor *s, const struct supervisor_event *ev);
+void sup_progress_tick(struct supervisor *s);
+/* The worker that is furthest behind, of those that told; NULL: none has. Also the sum of all their rates. */
+const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
+uint64_t sup_progress_deadline(const struct supervisor *s);
+
+/* supervisor_say.c */
+void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before); /* once per verdict */
+void sup_say_start(struct supervisor *s, const struct start *start);
+void sup_say_status(struct supervisor *s);
+
+#endif

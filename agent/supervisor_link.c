@@ -1,0 +1,218 @@
+/* The link to the daemon: connecting, greeting, heartbeats, and what silence means.
+ *
+ * A lost connection stops nothing by itself: workers do not need the daemon. The agent tries again at once, then
+ * with pauses up to a second, and says in HELLO where it stands. Only when it was told that a round could form
+ * without it (the FENCE flag of the last answer) must it not outlive its lease: then the daemon may soon give its ranks to
+ * others, and its workers are killed a margin before that can happen. The lease counts from the sending of
+ * the last heartbeat that was answered, so the daemon, which counts from its arrival, always waits longer.
+ *
+ * Without that flag nobody can take its place, and going on is the right thing: a daemon that was paused, or is being
+ * restarted, kills no job. */
+
+#include "agent/supervisor_internal.h"
+
+#include <string.h>
+#include "common/exit_codes.h"
+
+static uint64_t lease_ms(const struct supervisor *s) { return (uint64_t)s->config.settings.lease_ms; }
+static uint64_t join_timeout_ms(const struct supervisor *s) { return (uint64_t)s->config.settings.join_timeout_ms; }
+
+void sup_connect(struct supervisor *s) {
+  s->link = LINK_CONNECTING;
+  sup_effect(s, SUP_CONNECT);
+}
+
+void sup_link_up(struct supervisor *s) {
+  if (s->link != LINK_CONNECTING) return;
+  s->link = LINK_GREETING;
+  s->greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
+}
+
+static void say_why_down(struct supervisor *s, const char *text) {
+  bool again = s->nag_ms && s->now_ms < s->nag_ms + NAG_EVERY_MS;
+  if (s->link == LINK_READY && !s->said_lost) {
+    sup_say(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
+            sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
+    s->said_lost = true;
+  } else if (!again) {
+    uint64_t left = s->daemonless_ms + join_timeout_ms(s);
+    left = left > s->now_ms ? (left - s->now_ms) / 1000 : 0;
+    if (sup_has_trees(s)) sup_say(s, LOG_WARN, "%s; workers go on, trying again", text);
+    else sup_say(s, LOG_WARN, "%s; trying again for %llu s (--join-timeout)", text, (unsigned long long)left);
+  }
+  if (!again) s->nag_ms = s->now_ms ? s->now_ms : 1;
+}
+
+static void pause_and_retry(struct supervisor *s) {
+  if (s->link == LINK_READY) {
+    s->daemonless_ms = s->now_ms;
+    s->retry_delay_ms = 0;
+  }
+  s->link = LINK_DOWN;
+  s->retry_ms = s->now_ms + s->retry_delay_ms;
+  uint64_t next = s->retry_delay_ms ? 2 * s->retry_delay_ms : SUPERVISOR_RETRY_MIN_MS;
+  s->retry_delay_ms = next < SUPERVISOR_RETRY_MAX_MS ? next : SUPERVISOR_RETRY_MAX_MS;
+}
+
+void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
+  if (s->link == LINK_DOWN) return;
+  if (sup_is_exiting(s)) { /* all was said; nobody is needed any more */
+    s->link = LINK_DOWN;
+    s->retry_ms = UINT64_MAX;
+    return;
+  }
+  say_why_down(s, ev->text ? ev->text : "the connection was closed");
+  pause_and_retry(s);
+}
+
+/* HELLO. ----------------------------------------------------------------------------------------------------------- */
+
+static enum phase phase_of(enum supervisor_state st) {
+  switch (st) {
+  case SUPERVISOR_STARTING: return PHASE_STARTING;
+  case SUPERVISOR_RUNNING: return PHASE_RUNNING;
+  case SUPERVISOR_FINISHED: return PHASE_FINISHED;
+  case SUPERVISOR_STOPPING: return PHASE_STOPPING;
+  case SUPERVISOR_STOPPED: return PHASE_STOPPED;
+  case SUPERVISOR_JOINING:
+  case SUPERVISOR_DONE:
+  case SUPERVISOR_STATE_COUNT: break;
+  }
+  return PHASE_NONE;
+}
+
+static void fill_identity(const struct supervisor *s, struct hello *h) {
+  h->version = PROTO_VERSION;
+  h->agent = s->config.agent_id;
+  h->job = s->config.job;
+  h->settings = s->config.settings;
+  h->host = s->config.host;
+  h->pid = s->config.pid;
+  h->workers = s->config.workers;
+  h->want_rank = s->config.want_rank;
+  h->label = s->config.label;
+  h->order_key = s->config.order_key;
+  h->expected_nodes = s->config.expected_nodes;
+  h->local_addr = s->config.local_addr;
+}
+
+void sup_say_hello(struct supervisor *s) {
+  struct report reports[REPORTS_MAX];
+  struct msg m;
+  msg_init(&m, MSG_HELLO);
+  struct hello *h = &m.hello;
+  fill_identity(s, h);
+  h->incarnation = s->incarnation;
+  h->round = s->round;
+  h->phase = phase_of(s->state);
+  h->node_rank = s->node_rank;
+  h->round_nodes = s->round_nodes;
+  h->restarts_used = s->restarts_used;
+  for (size_t i = 0; i < s->n_reports; i++) {
+    reports[i] = s->reports[i].report;
+    reports[i].ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
+  }
+  h->reports = reports;
+  h->n_reports = s->n_reports;
+  s->hello_sent_ms = s->now_ms;
+  sup_send(s, &m);
+}
+
+void sup_welcome(struct supervisor *s, const struct welcome *w) {
+  bool again = s->link == LINK_READY;
+  if (s->link != LINK_GREETING && !again) return;
+  s->link = LINK_READY;
+  s->retry_delay_ms = 0;
+  s->acked_sent_ms = s->hello_sent_ms;
+  s->next_heartbeat_ms = s->now_ms + lease_ms(s) / 6;
+  s->fence = w->fence;
+  s->said_unfenced = false;
+  if (s->said_lost) sup_say(s, LOG_INFO, "the daemon is back");
+  s->said_lost = false;
+  s->nag_ms = 0;
+  s->welcomed = true;
+  if (!phase_of(s->state)) memcpy(s->incarnation, w->incarnation, strlen(w->incarnation) + 1);
+  sup_exchanges_resend(s);
+}
+
+/* Heartbeats. ------------------------------------------------------------------------------------------------------ */
+
+static void send_heartbeat(struct supervisor *s) {
+  struct msg m;
+  msg_init(&m, MSG_HEARTBEAT);
+  m.id = ++s->heartbeat_seq;
+  s->heartbeat_sent[m.id % HEARTBEATS_KEPT] = s->now_ms;
+  s->next_heartbeat_ms = s->now_ms + lease_ms(s) / 6;
+  sup_send(s, &m);
+}
+
+void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags) {
+  if (seq > s->heartbeat_seq || s->heartbeat_seq - seq >= HEARTBEATS_KEPT) return;
+  uint64_t sent = s->heartbeat_sent[seq % HEARTBEATS_KEPT];
+  if (sent > s->acked_sent_ms) s->acked_sent_ms = sent;
+  s->fence = (flags & FRAME_FLAG_FENCE) != 0;
+}
+
+/* Silence. --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t fence_ms(const struct supervisor *s) { return s->acked_sent_ms + lease_ms(s) - lease_ms(s) / 5; }
+
+static bool must_fence(const struct supervisor *s) {
+  return s->fence && sup_has_trees(s) && s->reason != STOP_FENCED && s->reason != STOP_STALE && s->reason != STOP_EXIT;
+}
+
+static void fence(struct supervisor *s) {
+  sup_say(s, LOG_ERROR,
+          "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing its workers before "
+          "its lease of %.1f s is over",
+          s->config.endpoint, (double)(s->now_ms - s->acked_sent_ms) / 1000, (double)lease_ms(s) / 1000);
+  sup_stop_trees(s, STOP_FENCED, 0);
+}
+
+static void drop_silent_link(struct supervisor *s, const char *why) {
+  sup_effect(s, SUP_DISCONNECT);
+  say_why_down(s, why);
+  pause_and_retry(s);
+}
+
+/* Without a daemon, and with nothing that runs: not for ever. */
+static uint64_t give_up_ms(const struct supervisor *s) {
+  if (s->link == LINK_READY || sup_has_trees(s) || sup_is_exiting(s)) return UINT64_MAX;
+  return s->daemonless_ms + join_timeout_ms(s);
+}
+
+static void give_up(struct supervisor *s) {
+  if (s->welcomed) {
+    sup_say(s, LOG_ERROR, "the daemon at %s did not come back within %lld s (--join-timeout): giving up", s->config.endpoint,
+            (long long)(join_timeout_ms(s) / 1000));
+    sup_exit(s, EXIT_CODE_DAEMON_LOST, NULL);
+    return;
+  }
+  sup_say(s, LOG_ERROR, "no rdzvd could be reached at %s within %lld s (--join-timeout): start one there, or check the address",
+          s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
+  sup_exit(s, EXIT_CODE_NO_DAEMON, NULL);
+}
+
+void sup_link_tick(struct supervisor *s) {
+  if (s->now_ms >= give_up_ms(s)) {
+    give_up(s);
+    return;
+  }
+  if (must_fence(s) && s->now_ms >= fence_ms(s)) fence(s);
+  if (s->link == LINK_DOWN && s->now_ms >= s->retry_ms) sup_connect(s);
+  if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms) drop_silent_link(s, "it accepted the connection but does not answer");
+  if (s->link != LINK_READY) return;
+  if (s->now_ms >= s->acked_sent_ms + lease_ms(s)) drop_silent_link(s, "it does not answer heartbeats");
+  else if (s->now_ms >= s->next_heartbeat_ms) send_heartbeat(s);
+}
+
+static uint64_t earliest(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+uint64_t sup_link_deadline(const struct supervisor *s) {
+  uint64_t at = give_up_ms(s);
+  if (must_fence(s)) at = earliest(at, fence_ms(s));
+  if (s->link == LINK_DOWN) at = earliest(at, s->retry_ms);
+  if (s->link == LINK_GREETING) at = earliest(at, s->greeting_ms);
+  if (s->link == LINK_READY) at = earliest(at, earliest(s->next_heartbeat_ms, s->acked_sent_ms + lease_ms(s)));
+  return at;
+}

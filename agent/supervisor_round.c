@@ -1,0 +1,238 @@
+/* One round on this node: START, the workers' lives and deaths, STOP, and what is reported of it.
+ *
+ * A worker that dies by itself ends the round for everybody, so its siblings are stopped at once, without waiting to be told. What
+ * counts as "by itself" is decided by the time of its death: before the trees were told to stop it is a failure and
+ * may be the cause; after that it is our own doing and nobody's business.
+ *
+ * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in whatever session
+ * it hid. That is what lets the daemon start the next round on the word of this one. */
+
+#include "agent/supervisor_internal.h"
+#include "agent/sdk/rdzv.h"
+#include "common/mem.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+void sup_clear_round(struct supervisor *s) {
+  for (size_t i = 0; i < s->n_reports; i++) verdict_free(&s->reports[i].report.what);
+  s->n_reports = 0;
+  sup_exchanges_clear(s);
+  memset(s->workers, 0, (size_t)s->config.workers * sizeof *s->workers);
+  s->n_spawned = s->n_exited = s->n_succeeded = 0;
+  s->reason = STOP_NONE;
+  s->progress_new = false;
+}
+
+/* Reports. --------------------------------------------------------------------------------------------------------- */
+
+void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms) {
+  if (s->n_reports == REPORTS_MAX) return; /* the first ones matter; STOPPED has its place kept below */
+  if (s->n_reports == REPORTS_MAX - 2 && kind == REPORT_FAILED) return;
+  struct own_report *r = &s->reports[s->n_reports++];
+  r->at_ms = at_ms;
+  r->report.seq = ++s->report_seq;
+  r->report.round = s->round;
+  r->report.kind = kind;
+  if (what) verdict_copy(&r->report.what, what);
+  else verdict_init(&r->report.what);
+  struct msg m;
+  msg_init(&m, MSG_REPORT);
+  m.report_msg.incarnation = s->incarnation;
+  m.report_msg.report = r->report;
+  m.report_msg.report.ago_ms = (int64_t)(s->now_ms - at_ms);
+  sup_send(s, &m);
+}
+
+/* START. ----------------------------------------------------------------------------------------------------------- */
+
+static struct start *copy_start(const struct start *from) {
+  struct start *to = xmalloc(sizeof *to);
+  *to = *from;
+  to->incarnation = xstrdup(from->incarnation);
+  to->head_addr = xstrdup(from->head_addr);
+  to->head_host = xstrdup(from->head_host);
+  to->node_addr = xstrdup(from->node_addr);
+  return to;
+}
+
+void sup_start(struct supervisor *s, const struct start *start) {
+  bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
+  if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
+  sup_clear_round(s);
+  snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
+  snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);
+  s->round = start->round;
+  s->node_rank = start->node_rank;
+  s->round_nodes = start->nodes;
+  s->rank_base = start->rank_base;
+  s->world_size = start->world_size;
+  s->restarts_used = start->restarts_used;
+  s->rounds++;
+  sup_set_state(s, SUPERVISOR_STARTING);
+  sup_say_start(s, start);
+  sup_effect(s, SUP_SPAWN)->start = copy_start(start);
+}
+
+void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
+  if (ev->round != s->round || ev->local_rank >= s->config.workers) return;
+  struct worker *w = &s->workers[ev->local_rank];
+  w->pid = ev->pid;
+  if (!w->spawned) s->n_spawned++;
+  w->spawned = true;
+  if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
+  sup_set_state(s, SUPERVISOR_RUNNING);
+  sup_report(s, REPORT_STARTED, NULL, s->now_ms);
+  sup_say_status(s);
+}
+
+/* Deaths. ---------------------------------------------------------------------------------------------------------- */
+
+static void describe_worker(const struct supervisor *s, uint32_t local_rank, struct verdict *v) {
+  const struct worker *w = &s->workers[local_rank];
+  verdict_init(v);
+  v->round = s->round;
+  v->node_rank = s->node_rank;
+  v->local_rank = local_rank;
+  v->rank = s->rank_base + local_rank;
+  v->host = s->config.host;
+  v->pid = w->pid;
+  v->step = w->told_progress ? (int64_t)w->step : -1;
+  v->of = (int64_t)w->of;
+}
+
+static void fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
+  sup_report(s, REPORT_FAILED, v, at_ms);
+  sup_say_verdict(s, v, "");
+  if (s->state == SUPERVISOR_STOPPING) return;
+  sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
+}
+
+static bool ours_to_judge(const struct supervisor *s, const struct supervisor_event *ev) {
+  if (ev->round != s->round || ev->local_rank >= s->config.workers || !sup_has_trees(s)) return false;
+  return s->state != SUPERVISOR_STOPPING || ev->when_ms < s->stop_ms;
+}
+
+void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!ours_to_judge(s, ev)) return;
+  struct verdict v;
+  describe_worker(s, ev->local_rank, &v);
+  v.cause = CAUSE_WORKER_EXEC;
+  v.code = ev->error == ENOENT ? 127 : 126;
+  v.text = ev->text ? ev->text : "";
+  fail(s, &v, ev->when_ms);
+}
+
+void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!ours_to_judge(s, ev)) return;
+  struct worker *w = &s->workers[ev->local_rank];
+  if (w->exited) return;
+  w->exited = true;
+  s->n_exited++;
+  if (WIFEXITED(ev->status) && WEXITSTATUS(ev->status) == 0) {
+    s->n_succeeded++; /* CLEAR makes it FINISHED when it was the last */
+    return;
+  }
+  struct verdict v;
+  describe_worker(s, ev->local_rank, &v);
+  v.text = ev->text ? ev->text : "";
+  if (WIFSIGNALED(ev->status)) {
+    v.cause = CAUSE_WORKER_SIGNAL;
+    v.signal = WTERMSIG(ev->status);
+    v.core = WCOREDUMP(ev->status);
+    v.code = 128 + v.signal;
+  } else {
+    v.cause = CAUSE_WORKER_EXIT;
+    v.code = WEXITSTATUS(ev->status);
+  }
+  fail(s, &v, ev->when_ms);
+}
+
+/* Stopping. -------------------------------------------------------------------------------------------------------- */
+
+/* A weightier reason replaces a lighter one: what follows CLEAR is the heaviest's business. */
+void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms) {
+  if (reason > s->reason) s->reason = reason;
+  bool first = s->state != SUPERVISOR_STOPPING;
+  if (first) s->stop_ms = s->now_ms;
+  sup_set_state(s, SUPERVISOR_STOPPING);
+  if (first && grace_ms) sup_effect(s, SUP_REQUEST)->value = RDZV_STOP;
+  struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
+  e->round = (uint32_t)s->round;
+  e->value = grace_ms;
+  sup_effect(s, SUP_STATUS)->text = xstrdup("");
+}
+
+void sup_stop(struct supervisor *s, const struct stop *stop) {
+  bool running = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
+  if (!running || stop->round != s->round || strcmp(stop->incarnation, s->incarnation) != 0) return;
+  sup_say_verdict(s, &stop->verdict, "");
+  sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
+}
+
+static void join_anew(struct supervisor *s) {
+  sup_clear_round(s);
+  s->node_rank = -1;
+  sup_set_state(s, SUPERVISOR_JOINING);
+  if (s->link == LINK_READY) sup_say_hello(s);
+}
+
+void sup_stale(struct supervisor *s, const struct stale *stale) {
+  sup_say(s, LOG_WARN, "%s; killing what runs here and joining anew", stale->text);
+  if (sup_has_trees(s)) sup_stop_trees(s, STOP_STALE, 0);
+  else join_anew(s);
+}
+
+/* What is left of a stop once nothing runs any more. */
+static void stopped(struct supervisor *s) {
+  enum stop_reason reason = s->reason;
+  if (s->link != LINK_READY) s->daemonless_ms = s->now_ms;
+  if (reason == STOP_STALE) {
+    join_anew(s);
+    return;
+  }
+  if (reason == STOP_EXIT) {
+    sup_exit(s, s->exit_code, NULL);
+    return;
+  }
+  struct verdict why;
+  verdict_init(&why);
+  if (reason == STOP_FENCED) why.text = "it was silent past its lease and killed its workers";
+  sup_set_state(s, SUPERVISOR_STOPPED);
+  sup_report(s, REPORT_STOPPED, &why, s->now_ms);
+  if (reason == STOP_LEAVING) sup_exit(s, s->exit_code, "it was told to leave by a signal");
+}
+
+void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
+  if (ev->round != s->round || !sup_has_trees(s)) return;
+  if (ev->count)
+    sup_say(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", ev->count, ev->count == 1 ? "" : "es",
+            ev->count == 1 ? "was" : "were");
+  if (s->state == SUPERVISOR_STOPPING) {
+    stopped(s);
+    return;
+  }
+  if (s->n_succeeded < s->config.workers) return; /* a failure is on its way: its output is still being read */
+  if (s->link != LINK_READY) s->daemonless_ms = s->now_ms;
+  sup_set_state(s, SUPERVISOR_FINISHED);
+  sup_report(s, REPORT_FINISHED, NULL, s->now_ms);
+  sup_effect(s, SUP_STATUS)->text = xstrdup("");
+}
+
+/* Between rounds. -------------------------------------------------------------------------------------------------- */
+
+void sup_settled(struct supervisor *s, const struct settled *settled) {
+  if (settled->round != s->round || strcmp(settled->incarnation, s->incarnation) != 0) return;
+  s->restarts_used = settled->restarts_used;
+  if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
+  sup_say_verdict(s, &settled->verdict, "the round's verdict: ");
+  if (settled->charged)
+    sup_say(s, LOG_INFO, "restart %lld of %lld%s", (long long)settled->restarts_used,
+            (long long)s->config.settings.max_restarts, settled->delay_ms ? ", after a pause because rounds are short" : "");
+  else sup_say(s, LOG_INFO, "no restart is charged; forming the next round");
+  sup_clear_round(s);
+  sup_set_state(s, SUPERVISOR_JOINING);
+}

@@ -1,0 +1,82 @@
+/* What the user reads. Every sentence of the supervisor that is more than a format string is made here.
+ *
+ * A failure is told once on each node: by the node that saw it at once, by the others when STOP brings it, and again
+ * only if the settled verdict names another cause than the first that was heard. The worker's own last lines follow
+ * it, indented, because they are what the person at the terminal looks for. */
+
+#include "agent/supervisor_internal.h"
+
+#include <math.h>
+#include <string.h>
+#include "common/mem.h"
+
+void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  struct supervisor_effect *e = sup_effect(s, SUP_SAY);
+  e->level = level;
+  e->text = xvasprintf(fmt, ap);
+  va_end(ap);
+}
+
+static bool same_verdict(const struct verdict *a, const struct verdict *b) {
+  return a->cause == b->cause && a->round == b->round && a->node_rank == b->node_rank && a->rank == b->rank && a->pid == b->pid &&
+         a->code == b->code;
+}
+
+enum { LAST_LINES_MAX = 10 };
+
+/* The last lines of a worker's stderr, each on a line of its own. */
+static void say_last_lines(struct supervisor *s, const char *text) {
+  size_t len = strlen(text), begin = len;
+  for (int lines = 0; begin > 0; begin--)
+    if (text[begin - 1] == '\n' && begin < len && ++lines == LAST_LINES_MAX) break;
+  const char *p = text + begin;
+  while (*p) {
+    size_t n = strcspn(p, "\n");
+    struct buf line = BUF_INIT;
+    buf_put_escaped(&line, p, n, 500);
+    if (n) sup_say(s, LOG_WARN, "  | %s", buf_text(&line));
+    buf_finish(&line);
+    p += n + (p[n] == '\n');
+  }
+}
+
+static bool text_is_stderr(enum cause c) { return c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL; }
+
+void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
+  if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
+  struct buf text = BUF_INIT;
+  verdict_sentence(v, &text);
+  sup_say(s, LOG_WARN, "%s%s", before, buf_text(&text));
+  buf_finish(&text);
+  if (text_is_stderr(v->cause)) say_last_lines(s, v->text);
+  struct verdict copy;
+  verdict_copy(&copy, v);
+  verdict_free(&s->said);
+  s->said = copy;
+}
+
+void sup_say_start(struct supervisor *s, const struct start *start) {
+  struct buf ranks = BUF_INIT;
+  int64_t last = start->rank_base + s->config.workers - 1;
+  if (last > start->rank_base) buf_printf(&ranks, "ranks %lld-%lld", (long long)start->rank_base, (long long)last);
+  else buf_printf(&ranks, "rank %lld", (long long)last);
+  sup_say(s, LOG_INFO, "round %lld: %lld node%s, %lld worker%s; this is node %lld with %s, node 0 is %s (%s)", (long long)start->round,
+          (long long)start->nodes, start->nodes == 1 ? "" : "s", (long long)start->world_size, start->world_size == 1 ? "" : "s",
+          (long long)start->node_rank, buf_text(&ranks), start->head_host, start->head_addr);
+  buf_finish(&ranks);
+}
+
+void sup_say_status(struct supervisor *s) {
+  struct buf line = BUF_INIT;
+  double rate = 0;
+  const struct worker *least = sup_slowest(s, &rate);
+  buf_printf(&line, "round %lld, %lld node%s, %lld worker%s", (long long)s->round, (long long)s->round_nodes,
+             s->round_nodes == 1 ? "" : "s", (long long)s->world_size, s->world_size == 1 ? "" : "s");
+  if (least && least->of) buf_printf(&line, ", step %llu of %llu", (unsigned long long)least->step, (unsigned long long)least->of);
+  else if (least) buf_printf(&line, ", step %llu", (unsigned long long)least->step);
+  if (least && isfinite(least->loss)) buf_printf(&line, ", loss %.6g", least->loss);
+  if (rate > 0) buf_printf(&line, ", %.0f samples/s on this node", rate);
+  sup_effect(s, SUP_STATUS)->text = buf_steal(&line);
+}
