@@ -68,7 +68,9 @@ void sup_send(struct supervisor *s, const struct msg *m) {
 static const char *const state_names[] = {SUPERVISOR_STATE_LIST(X)};
 #undef X
 
-const char *supervisor_state_name(enum supervisor_state st) { return st < SUPERVISOR_STATE_COUNT ? state_names[st] : "?"; }
+const char *supervisor_state_name(enum supervisor_state st) {
+  return st < SUPERVISOR_STATE_COUNT ? state_names[st] : "?";
+}
 
 void sup_set_state(struct supervisor *s, enum supervisor_state to) {
   if (s->state == to) return;
@@ -81,18 +83,24 @@ bool sup_has_trees(const struct supervisor *s) {
   return s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING || s->state == SUPERVISOR_STOPPING;
 }
 
-bool sup_is_exiting(const struct supervisor *s) { return s->reason == STOP_EXIT; }
+bool sup_is_exiting(const struct supervisor *s) {
+  return s->reason == STOP_EXIT;
+}
 
-enum supervisor_state supervisor_state(const struct supervisor *s) { return s->state; }
-int64_t supervisor_round(const struct supervisor *s) { return s->round; }
+enum supervisor_state supervisor_state(const struct supervisor *s) {
+  return s->state;
+}
+int64_t supervisor_round(const struct supervisor *s) {
+  return s->round;
+}
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
 static void on_challenge(struct supervisor *s, const struct challenge *c) {
   if (s->link != LINK_GREETING) return;
   if (c->version != PROTO_VERSION)
-    sup_say(s, LOG_WARN, "the daemon at %s speaks version %lld of the protocol and this agent version %d", s->config.endpoint,
-            (long long)c->version, PROTO_VERSION);
+    sup_say(s, LOG_WARN, "the daemon at %s speaks version %lld of the protocol and this agent version %d",
+            s->config.endpoint, (long long)c->version, PROTO_VERSION);
   sup_say_hello(s);
 }
 
@@ -152,7 +160,9 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_EXEC_FAILED: sup_exec_failed(s, ev); break;
   case SUP_EXITED: sup_exited(s, ev); break;
   case SUP_CLEAR: sup_clear(s, ev); break;
-  case SUP_STUCK: sup_say(s, LOG_WARN, "a process does not die of SIGKILL: %s", ev->text ? ev->text : "?"); break;
+  case SUP_STUCK:
+    sup_say(s, LOG_WARN, "a process does not die of SIGKILL: %s", ev->text ? ev->text : "?");
+    break;
   case SUP_GUARD_GONE: sup_guard_gone(s, ev); break;
   case SUP_SIGNAL: sup_signal(s, ev->signo); break;
   case SUP_PROGRESS: sup_progress(s, ev); break;
@@ -162,7 +172,9 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   s->fx = NULL;
 }
 
-static uint64_t earliest(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t earliest(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;

@@ -101,7 +101,6 @@ void supervisor_effects_finish(struct supervisor_effects *fx);
   X(FINISHED, "finished") /* all workers exited with 0 */                                                    \
   X(STOPPING, "stopping") /* STOP, fencing, leaving: trees are being killed */                               \
   X(STOPPED, "stopped")   /* nothing left of the round; waits for SETTLED */                                 \
-  X(ENDING, "ending")     /* END acknowledged, or exit decided */                                            \
   X(DONE, "done")         /* SUP_EXIT is out */
 #define X(name, word) SUPERVISOR_##name,
 enum supervisor_state { SUPERVISOR_STATE_LIST(X) SUPERVISOR_STATE_COUNT };

@@ -43,15 +43,17 @@ static void exit_after_trees(struct supervisor *s, int code) {
 static void say_end(struct supervisor *s, const struct end *end) {
   double seconds = (double)(s->now_ms - s->begun_ms) / 1000;
   if (end->outcome == OUTCOME_SUCCESS) {
-    sup_say(s, LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s", s->config.job, (long long)end->round,
-            end->round == 1 ? "" : "s", (long long)end->restarts_used, end->restarts_used == 1 ? "" : "s", seconds);
+    sup_say(s, LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s", s->config.job,
+            (long long)end->round, end->round == 1 ? "" : "s", (long long)end->restarts_used,
+            end->restarts_used == 1 ? "" : "s", seconds);
     return;
   }
   struct buf text = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
   sup_say_verdict(s, &end->verdict, "");
   const char *why = "";
-  if (end->outcome == OUTCOME_FAILED && end->restarts_used > 0 && end->restarts_used >= s->config.settings.max_restarts)
+  if (end->outcome == OUTCOME_FAILED && end->restarts_used > 0 &&
+      end->restarts_used >= s->config.settings.max_restarts)
     why = ", no restarts are left";
   sup_say(s, LOG_ERROR, "job %s %s in round %lld: %s; restarts %lld of %lld%s; exit code %lld", s->config.job,
           outcome_name(end->outcome), (long long)end->round, buf_text(&text), (long long)end->restarts_used,
@@ -98,8 +100,9 @@ static void leave(struct supervisor *s, int signo) {
     sup_exit(s, s->exit_code, "it was told to leave by a signal");
     return;
   }
-  sup_say(s, LOG_WARN, "%s: leaving; workers have %.0f s to stop (--stop-timeout), a second signal kills them", name ? name : "a signal",
-          (double)grace / 1000);
+  sup_say(s, LOG_WARN,
+          "%s: leaving; workers have %.0f s to stop (--stop-timeout), a second signal kills them",
+          name ? name : "a signal", (double)grace / 1000);
   s->leave_by_ms = s->now_ms + grace + SUPERVISOR_LEAVE_SLACK_MS;
   report_leaving(s, signo);
   sup_stop_trees(s, STOP_LEAVING, grace);
@@ -116,6 +119,7 @@ void sup_signal(struct supervisor *s, int signo) {
 }
 
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
-  sup_say(s, LOG_ERROR, "the guard process died; %s", ev->count ? "some workers could not be killed" : "its workers were killed");
+  sup_say(s, LOG_ERROR, "the guard process died; %s",
+          ev->count ? "some workers could not be killed" : "its workers were killed");
   sup_exit(s, s->signals ? s->exit_code : EXIT_CODE_SYSTEM, "its guard process died");
 }

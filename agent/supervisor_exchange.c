@@ -83,10 +83,12 @@ void sup_exchanged(struct supervisor *s, const struct msg *m) {
   struct own_exchange *x = find(s, ed->key);
   if (!x || x->answered || ed->round != s->round || strcmp(ed->incarnation, s->incarnation) != 0) return;
   x->answered = true;
-  if (ed->error[0]) answer(s, x->key, NULL, ed->error);
+  if (ed->error[0])
+    answer(s, x->key, NULL, ed->error);
   else if (m->raw_len != (size_t)s->world_size * x->size)
     answer(s, x->key, NULL, "the daemon's answer has not the size of all ranks' values");
-  else answer(s, x->key, bytes_create(m->raw, m->raw_len), NULL);
+  else
+    answer(s, x->key, bytes_create(m->raw, m->raw_len), NULL);
 }
 
 void sup_exchanges_resend(struct supervisor *s) {

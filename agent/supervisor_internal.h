@@ -58,10 +58,11 @@ struct supervisor {
   bool said_lost;
   bool said_unfenced;
   uint64_t retry_ms, retry_delay_ms;
-  uint64_t greeting_ms;  /* GREETING ends */
+  uint64_t greeting_ms;   /* GREETING ends */
   uint64_t daemonless_ms; /* since when there is no daemon */
-  uint64_t nag_ms;       /* when the last LINK_DOWN was said */
-  uint64_t next_heartbeat_ms, acked_sent_ms; /* acked_sent: when the last acknowledged sign of life was sent */
+  uint64_t nag_ms;        /* when the last LINK_DOWN was said */
+  uint64_t next_heartbeat_ms,
+      acked_sent_ms; /* acked_sent: when the last acknowledged sign of life was sent */
   uint64_t hello_sent_ms;
   uint32_t heartbeat_seq;
   uint64_t heartbeat_sent[HEARTBEATS_KEPT];
@@ -76,16 +77,16 @@ struct supervisor {
   size_t n_reports;
   int64_t report_seq;
   enum stop_reason reason;
-  uint64_t stop_ms;       /* when the trees were told to stop */
+  uint64_t stop_ms; /* when the trees were told to stop */
   struct own_exchange exchanges[EXCHANGES_MAX];
   size_t n_exchanges;
-  struct verdict said;    /* the verdict that was shown last; a copy */
+  struct verdict said; /* the verdict that was shown last; a copy */
   char head_host[HOST_MAX + 1];
 
   /* The end. */
   int signals;
   int exit_code;
-  uint64_t leave_by_ms;   /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
+  uint64_t leave_by_ms; /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
   int64_t rounds;
   uint64_t begun_ms;
 
@@ -142,8 +143,10 @@ const struct worker *sup_slowest(const struct supervisor *s, double *samples_per
 uint64_t sup_progress_deadline(const struct supervisor *s);
 
 /* supervisor_say.c */
-void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before); /* once per verdict */
+void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void sup_say_verdict(struct supervisor *s, const struct verdict *v,
+                     const char *before); /* once per verdict */
 void sup_say_start(struct supervisor *s, const struct start *start);
 void sup_say_status(struct supervisor *s);
 

@@ -14,8 +14,12 @@
 #include <string.h>
 #include "common/exit_codes.h"
 
-static uint64_t lease_ms(const struct supervisor *s) { return (uint64_t)s->config.settings.lease_ms; }
-static uint64_t join_timeout_ms(const struct supervisor *s) { return (uint64_t)s->config.settings.join_timeout_ms; }
+static uint64_t lease_ms(const struct supervisor *s) {
+  return (uint64_t)s->config.settings.lease_ms;
+}
+static uint64_t join_timeout_ms(const struct supervisor *s) {
+  return (uint64_t)s->config.settings.join_timeout_ms;
+}
 
 void sup_connect(struct supervisor *s) {
   s->link = LINK_CONNECTING;
@@ -37,8 +41,10 @@ static void say_why_down(struct supervisor *s, const char *text) {
   } else if (!again) {
     uint64_t left = s->daemonless_ms + join_timeout_ms(s);
     left = left > s->now_ms ? (left - s->now_ms) / 1000 : 0;
-    if (sup_has_trees(s)) sup_say(s, LOG_WARN, "%s; workers go on, trying again", text);
-    else sup_say(s, LOG_WARN, "%s; trying again for %llu s (--join-timeout)", text, (unsigned long long)left);
+    if (sup_has_trees(s))
+      sup_say(s, LOG_WARN, "%s; workers go on, trying again", text);
+    else
+      sup_say(s, LOG_WARN, "%s; trying again for %llu s (--join-timeout)", text, (unsigned long long)left);
   }
   if (!again) s->nag_ms = s->now_ms ? s->now_ms : 1;
 }
@@ -155,15 +161,19 @@ void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags) {
 
 /* Silence. --------------------------------------------------------------------------------------------------------- */
 
-static uint64_t fence_ms(const struct supervisor *s) { return s->acked_sent_ms + lease_ms(s) - lease_ms(s) / 5; }
+static uint64_t fence_ms(const struct supervisor *s) {
+  return s->acked_sent_ms + lease_ms(s) - lease_ms(s) / 5;
+}
 
 static bool must_fence(const struct supervisor *s) {
-  return s->fence && sup_has_trees(s) && s->reason != STOP_FENCED && s->reason != STOP_STALE && s->reason != STOP_EXIT;
+  return s->fence && sup_has_trees(s) && s->reason != STOP_FENCED && s->reason != STOP_STALE &&
+         s->reason != STOP_EXIT;
 }
 
 static void fence(struct supervisor *s) {
   sup_say(s, LOG_ERROR,
-          "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing its workers before "
+          "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing its "
+          "workers before "
           "its lease of %.1f s is over",
           s->config.endpoint, (double)(s->now_ms - s->acked_sent_ms) / 1000, (double)lease_ms(s) / 1000);
   sup_stop_trees(s, STOP_FENCED, 0);
@@ -183,13 +193,15 @@ static uint64_t give_up_ms(const struct supervisor *s) {
 
 static void give_up(struct supervisor *s) {
   if (s->welcomed) {
-    sup_say(s, LOG_ERROR, "the daemon at %s did not come back within %lld s (--join-timeout): giving up", s->config.endpoint,
-            (long long)(join_timeout_ms(s) / 1000));
+    sup_say(s, LOG_ERROR, "the daemon at %s did not come back within %lld s (--join-timeout): giving up",
+            s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
     sup_exit(s, EXIT_CODE_DAEMON_LOST, NULL);
     return;
   }
-  sup_say(s, LOG_ERROR, "no rdzvd could be reached at %s within %lld s (--join-timeout): start one there, or check the address",
-          s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
+  sup_say(
+      s, LOG_ERROR,
+      "no rdzvd could be reached at %s within %lld s (--join-timeout): start one there, or check the address",
+      s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
   sup_exit(s, EXIT_CODE_NO_DAEMON, NULL);
 }
 
@@ -200,19 +212,25 @@ void sup_link_tick(struct supervisor *s) {
   }
   if (must_fence(s) && s->now_ms >= fence_ms(s)) fence(s);
   if (s->link == LINK_DOWN && s->now_ms >= s->retry_ms) sup_connect(s);
-  if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms) drop_silent_link(s, "it accepted the connection but does not answer");
+  if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms)
+    drop_silent_link(s, "it accepted the connection but does not answer");
   if (s->link != LINK_READY) return;
-  if (s->now_ms >= s->acked_sent_ms + lease_ms(s)) drop_silent_link(s, "it does not answer heartbeats");
-  else if (s->now_ms >= s->next_heartbeat_ms) send_heartbeat(s);
+  if (s->now_ms >= s->acked_sent_ms + lease_ms(s))
+    drop_silent_link(s, "it does not answer heartbeats");
+  else if (s->now_ms >= s->next_heartbeat_ms)
+    send_heartbeat(s);
 }
 
-static uint64_t earliest(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t earliest(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 uint64_t sup_link_deadline(const struct supervisor *s) {
   uint64_t at = give_up_ms(s);
   if (must_fence(s)) at = earliest(at, fence_ms(s));
   if (s->link == LINK_DOWN) at = earliest(at, s->retry_ms);
   if (s->link == LINK_GREETING) at = earliest(at, s->greeting_ms);
-  if (s->link == LINK_READY) at = earliest(at, earliest(s->next_heartbeat_ms, s->acked_sent_ms + lease_ms(s)));
+  if (s->link == LINK_READY)
+    at = earliest(at, earliest(s->next_heartbeat_ms, s->acked_sent_ms + lease_ms(s)));
   return at;
 }

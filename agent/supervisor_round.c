@@ -37,8 +37,10 @@ void sup_report(struct supervisor *s, enum report_kind kind, const struct verdic
   r->report.seq = ++s->report_seq;
   r->report.round = s->round;
   r->report.kind = kind;
-  if (what) verdict_copy(&r->report.what, what);
-  else verdict_init(&r->report.what);
+  if (what)
+    verdict_copy(&r->report.what, what);
+  else
+    verdict_init(&r->report.what);
   struct msg m;
   msg_init(&m, MSG_REPORT);
   m.report_msg.incarnation = s->incarnation;
@@ -182,8 +184,10 @@ static void join_anew(struct supervisor *s) {
 
 void sup_stale(struct supervisor *s, const struct stale *stale) {
   sup_say(s, LOG_WARN, "%s; killing what runs here and joining anew", stale->text);
-  if (sup_has_trees(s)) sup_stop_trees(s, STOP_STALE, 0);
-  else join_anew(s);
+  if (sup_has_trees(s))
+    sup_stop_trees(s, STOP_STALE, 0);
+  else
+    join_anew(s);
 }
 
 /* What is left of a stop once nothing runs any more. */
@@ -209,13 +213,14 @@ static void stopped(struct supervisor *s) {
 void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->round != s->round || !sup_has_trees(s)) return;
   if (ev->count)
-    sup_say(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", ev->count, ev->count == 1 ? "" : "es",
-            ev->count == 1 ? "was" : "were");
+    sup_say(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", ev->count,
+            ev->count == 1 ? "" : "es", ev->count == 1 ? "was" : "were");
   if (s->state == SUPERVISOR_STOPPING) {
     stopped(s);
     return;
   }
-  if (s->n_succeeded < s->config.workers) return; /* a failure is on its way: its output is still being read */
+  if (s->n_succeeded < s->config.workers)
+    return; /* a failure is on its way: its output is still being read */
   if (s->link != LINK_READY) s->daemonless_ms = s->now_ms;
   sup_set_state(s, SUPERVISOR_FINISHED);
   sup_report(s, REPORT_FINISHED, NULL, s->now_ms);
@@ -231,8 +236,10 @@ void sup_settled(struct supervisor *s, const struct settled *settled) {
   sup_say_verdict(s, &settled->verdict, "the round's verdict: ");
   if (settled->charged)
     sup_say(s, LOG_INFO, "restart %lld of %lld%s", (long long)settled->restarts_used,
-            (long long)s->config.settings.max_restarts, settled->delay_ms ? ", after a pause because rounds are short" : "");
-  else sup_say(s, LOG_INFO, "no restart is charged; forming the next round");
+            (long long)s->config.settings.max_restarts,
+            settled->delay_ms ? ", after a pause because rounds are short" : "");
+  else
+    sup_say(s, LOG_INFO, "no restart is charged; forming the next round");
   sup_clear_round(s);
   sup_set_state(s, SUPERVISOR_JOINING);
 }

@@ -20,8 +20,8 @@ void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...) {
 }
 
 static bool same_verdict(const struct verdict *a, const struct verdict *b) {
-  return a->cause == b->cause && a->round == b->round && a->node_rank == b->node_rank && a->rank == b->rank && a->pid == b->pid &&
-         a->code == b->code;
+  return a->cause == b->cause && a->round == b->round && a->node_rank == b->node_rank && a->rank == b->rank &&
+         a->pid == b->pid && a->code == b->code;
 }
 
 enum { LAST_LINES_MAX = 10 };
@@ -42,7 +42,9 @@ static void say_last_lines(struct supervisor *s, const char *text) {
   }
 }
 
-static bool text_is_stderr(enum cause c) { return c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL; }
+static bool text_is_stderr(enum cause c) {
+  return c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL;
+}
 
 void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
@@ -60,11 +62,14 @@ void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *
 void sup_say_start(struct supervisor *s, const struct start *start) {
   struct buf ranks = BUF_INIT;
   int64_t last = start->rank_base + s->config.workers - 1;
-  if (last > start->rank_base) buf_printf(&ranks, "ranks %lld-%lld", (long long)start->rank_base, (long long)last);
-  else buf_printf(&ranks, "rank %lld", (long long)last);
-  sup_say(s, LOG_INFO, "round %lld: %lld node%s, %lld worker%s; this is node %lld with %s, node 0 is %s (%s)", (long long)start->round,
-          (long long)start->nodes, start->nodes == 1 ? "" : "s", (long long)start->world_size, start->world_size == 1 ? "" : "s",
-          (long long)start->node_rank, buf_text(&ranks), start->head_host, start->head_addr);
+  if (last > start->rank_base)
+    buf_printf(&ranks, "ranks %lld-%lld", (long long)start->rank_base, (long long)last);
+  else
+    buf_printf(&ranks, "rank %lld", (long long)last);
+  sup_say(s, LOG_INFO, "round %lld: %lld node%s, %lld worker%s; this is node %lld with %s, node 0 is %s (%s)",
+          (long long)start->round, (long long)start->nodes, start->nodes == 1 ? "" : "s",
+          (long long)start->world_size, start->world_size == 1 ? "" : "s", (long long)start->node_rank,
+          buf_text(&ranks), start->head_host, start->head_addr);
   buf_finish(&ranks);
 }
 
@@ -74,8 +79,10 @@ void sup_say_status(struct supervisor *s) {
   const struct worker *least = sup_slowest(s, &rate);
   buf_printf(&line, "round %lld, %lld node%s, %lld worker%s", (long long)s->round, (long long)s->round_nodes,
              s->round_nodes == 1 ? "" : "s", (long long)s->world_size, s->world_size == 1 ? "" : "s");
-  if (least && least->of) buf_printf(&line, ", step %llu of %llu", (unsigned long long)least->step, (unsigned long long)least->of);
-  else if (least) buf_printf(&line, ", step %llu", (unsigned long long)least->step);
+  if (least && least->of)
+    buf_printf(&line, ", step %llu of %llu", (unsigned long long)least->step, (unsigned long long)least->of);
+  else if (least)
+    buf_printf(&line, ", step %llu", (unsigned long long)least->step);
   if (least && isfinite(least->loss)) buf_printf(&line, ", loss %.6g", least->loss);
   if (rate > 0) buf_printf(&line, ", %.0f samples/s on this node", rate);
   sup_effect(s, SUP_STATUS)->text = buf_steal(&line);
