@@ -1,0 +1,253 @@
+"""Real binaries in a test's hands: start them, read their lines, find their descendants, and see that nothing survives.
+
+Every process of a test carries a mark in its environment, which its children inherit, whatever session they flee to. So "nothing
+survives" is one look through /proc, and a test that fails leaves nothing behind either. Nothing here sleeps for a while and hopes: each wait
+polls for a condition, has a deadline, and says what it waited for.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
+AGENT = str(BUILD / "agent/rdzv-agent")
+TRAINER = str(BUILD / "agent/trainer/rdzv-trainer")
+RDZVD = str(BUILD / "daemon/rdzvd")
+RDZVCTL = str(BUILD / "daemon/rdzvctl")
+HOST = socket.gethostname()
+# Sanitizers slow everything down and hold memory back: limits of time and memory ask this.
+SANITIZED = subprocess.run(["grep", "-qa", "__asan_init", RDZVD]).returncode == 0 if Path(RDZVD).exists() else False
+SLOW = 5 if SANITIZED else 1
+
+
+def until(what, condition, timeout=10.0):
+    """Polls until condition() is true, and returns what it returned; fails by saying `what` did not happen."""
+    deadline = time.monotonic() + timeout * SLOW
+    while True:
+        got = condition()
+        if got:
+            return got
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
+        time.sleep(0.005)
+
+
+def free_port():
+    """A port that was free a moment ago, below the range the kernel hands out to outgoing connections."""
+    for port in range(20000 + os.getpid() * 7 % 10000, 32000):
+        with socket.socket() as s:
+            try:
+                s.bind(("0.0.0.0", port))
+                return port
+            except OSError:
+                continue
+    raise AssertionError("no free port")
+
+
+def environ(pid):
+    """A process's environment, {} where it is gone, a zombie, or not ours."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            pairs = f.read().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(p.split("=", 1) for p in pairs if "=" in p)
+
+
+def status(pid, field):
+    """A number of /proc/PID/status, None where the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            for line in f:
+                if line.startswith(field + ":"):
+                    return int(line.split()[1])
+    except OSError:
+        pass
+    return None
+
+
+def alive(pid):
+    """Whether a process is there and not a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def describe(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f"{pid}: " + f.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return f"{pid}: gone"
+
+
+class Proc:
+    """A child in a session of its own, its output collected line by line."""
+
+    def __init__(self, argv, **kw):
+        self.argv = [str(a) for a in argv]
+        self.out, self.err = [], []
+        self._news = threading.Condition()
+        self.popen = subprocess.Popen(
+            self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **kw
+        )
+        self.pid = self.popen.pid
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.popen.stdout, self.out), daemon=True),
+            threading.Thread(target=self._read, args=(self.popen.stderr, self.err), daemon=True),
+        ]
+        for t in self._readers:
+            t.start()
+
+    def _read(self, stream, lines):
+        for raw in stream:
+            with self._news:
+                lines.append(raw.decode(errors="replace").rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    @property
+    def text(self):
+        return "\n".join(self.out + self.err)
+
+    def __str__(self):
+        show = lambda name, lines: "".join(f"\n    {name} {l}" for l in lines[-60:])
+        return f"$ {' '.join(self.argv)}{show('1>', self.out)}{show('2>', self.err)}"
+
+    def expect(self, pattern, timeout=10.0):
+        """The first line, already there or still to come, in which `pattern` is found (case does not matter)."""
+        rx, deadline = re.compile(pattern, re.I), time.monotonic() + timeout * SLOW
+        with self._news:
+            while True:
+                for text in self.out + self.err:
+                    if m := rx.search(text):
+                        return m
+                over = not any(t.is_alive() for t in self._readers)
+                left = deadline - time.monotonic()
+                if over or left <= 0:
+                    why = "it has ended" if over else f"{timeout:g} s passed"
+                    raise AssertionError(f"no line with /{pattern}/ and {why}:\n{self}")
+                self._news.wait(min(left, 0.5))
+
+    def says(self, pattern):
+        return re.search(pattern, self.text, re.I) is not None
+
+    def exit(self, timeout=20.0):
+        """Waits for its end and the end of its output: the exit code, -N where signal N ended it."""
+        try:
+            code = self.popen.wait(timeout * SLOW)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout:g} s:\n{self}") from None
+        for t in self._readers:
+            t.join(5)
+        return code
+
+    def kill(self, signo=signal.SIGKILL):
+        self.popen.send_signal(signo)
+
+    @property
+    def running(self):
+        return self.popen.poll() is None
+
+
+class Rdzv:
+    """Everything that one test starts."""
+
+    def __init__(self, tmp):
+        self.tmp = Path(tmp)
+        self.mark = uuid.uuid4().hex
+        self.procs = []
+        self.wrap = []  # put in front of every command: "ip netns exec ..."
+
+    def env(self, extra=None):
+        # What a developer has set for rdzv must not decide what a test sees.
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "SLURM_", "PBS_", "MASTER_", "OMPI_"))}
+        env.update(E2E_MARK=self.mark, OPENBLAS_NUM_THREADS="1", **(extra or {}))
+        return env
+
+    def spawn(self, *argv, env=None, wrap=None, node="", **kw):
+        env = dict(self.env(env), E2E_NODE=node) if node else self.env(env)
+        p = Proc([*(self.wrap if wrap is None else wrap), *argv], env=env, cwd=self.tmp, **kw)
+        self.procs.append(p)
+        return p
+
+    def agent(self, *args, **kw):
+        return self.spawn(AGENT, *args, **kw)
+
+    def daemon(self, *args, port=0, listen="127.0.0.1", **kw):
+        """An rdzvd of its own; .port says where it listens, .endpoint what agents are told."""
+        port_file = self.tmp / f"port-{len(self.procs)}"
+        p = self.spawn(RDZVD, "--listen", f"{listen}:{port}", "--port-file", port_file, *args, **kw)
+        until(lambda: f"rdzvd writes its port file:\n{p}", lambda: port_file.exists() and port_file.read_text().strip() or not p.running)
+        assert p.running, f"rdzvd ended:\n{p}"
+        p.port = int(port_file.read_text())
+        p.endpoint = f"127.0.0.1:{p.port}"
+        return p
+
+    def agents(self, n, endpoint, *args, env=None, **kw):
+        """n agents of one job; each one's processes are told apart by node=str(i)."""
+        return [self.agent("--endpoint", endpoint, *args, env=env, node=str(i), **kw) for i in range(n)]
+
+    # -- looking at the processes -------------------------------------------------------------------------------------
+
+    def pids(self, **want):
+        """All live processes of this test whose environment has what is wanted, e.g. E2E_NODE="1"."""
+        found = []
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                env = environ(name)
+                if env.get("E2E_MARK") == self.mark and all(env.get(k) == v for k, v in want.items()) and alive(name):
+                    found.append(int(name))
+        return found
+
+    def workers(self, **want):
+        """rank -> pid of the workers' first processes (session leaders) that run now."""
+        by_rank = {}
+        for pid in self.pids(**want):
+            rank = environ(pid).get("RANK")
+            if rank is not None and os.getsid(pid) == pid:
+                by_rank[int(rank)] = pid
+        return by_rank
+
+    def await_workers(self, n, timeout=10, **want):
+        until(lambda: f"{n} workers run, now {self.workers(**want)}:\n{self}", lambda: len(self.workers(**want)) == n, timeout)
+        return self.workers(**want)
+
+    def gone(self, timeout=1.0, **want):
+        """Fails unless all of them are gone in time."""
+        until(lambda: "everything is gone, but there is " + "; ".join(map(describe, self.pids(**want))) + f"\n{self}",
+              lambda: not self.pids(**want), timeout)
+
+    def __str__(self):
+        return "\n".join(map(str, self.procs))
+
+    # -- the end of a test --------------------------------------------------------------------------------------------
+
+    def close(self):
+        """Kills what is left and returns its description; a test that passed has nothing left but its own daemons."""
+        for p in self.procs:
+            if p.running and p.argv[len(self.wrap)] == RDZVD:
+                p.kill()
+        deadline = time.monotonic() + 2 * SLOW
+        while (left := self.pids()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        names = [describe(pid) for pid in left]
+        while left := self.pids():
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        for p in self.procs:
+            p.exit()
+        return names

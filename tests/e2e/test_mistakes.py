@@ -1,0 +1,158 @@
+"""A user's mistakes and a machine's troubles: each a clear sentence, the documented exit code, nothing left running."""
+
+import re
+import signal
+import socket
+
+import pytest
+
+from harness import AGENT, RDZVD, environ, free_port, until
+
+
+def one_sentence(p, *words):
+    """The program says all of `words` in one line, in few lines altogether, and never just an errno."""
+    said = [l for l in p.err if l.strip()]
+    assert any(all(w in l for w in words) for l in said), f"no line with {words}:\n{p}"
+    assert len(said) <= 6, f"more than a user reads:\n{p}"
+    assert not re.search(r"errno|error \d+", p.text), p
+
+
+@pytest.mark.parametrize(
+    "args, env, words",
+    [
+        (["--nproc", "0"], {}, ["--nproc"]),
+        (["--nproc", "many"], {}, ["--nproc", "many"]),
+        (["--nnodes", "3:2", "--endpoint", "localhost"], {}, ["--nnodes", "3:2"]),
+        (["--nnodes", "2"], {}, ["--endpoint"]),
+        (["--max-restarts", "-1"], {}, ["--max-restarts"]),
+        (["--max-restart", "1"], {}, ["--max-restart", "--max-restarts"]),
+        (["--last-call", "soon"], {}, ["--last-call", "soon"]),
+        (["--endpoint", "host:99999"], {}, ["--endpoint", "99999"]),
+        (["--endpoint", ""], {}, ["--endpoint"]),
+        (["--nproc"], {}, ["--nproc"]),
+        ([], {"RDZV_AGENT_NPROC": "\x01\x7fgarbage"}, ["RDZV_AGENT_NPROC"]),
+        ([], {"RDZV_AGENT_NPROK": "2"}, ["RDZV_AGENT_NPROK", "RDZV_AGENT_NPROC"]),
+        ([], {"RDZV_AGENT_LEASE": "0"}, ["RDZV_AGENT_LEASE"]),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "+".join(v) if isinstance(v, dict) else "",
+)
+def test_bad_options(rdzv, args, env, words):
+    a = rdzv.agent(*args, "--", "true", env=env)
+    assert a.exit(5) == 64, a
+    one_sentence(a, *words)
+    assert all(ord(c) >= 32 for l in a.err for c in l), "control characters of the environment on the terminal"
+
+
+def test_garbage_that_is_not_ours_is_passed_on(rdzv):
+    a = rdzv.agent("--standalone", "--", "sh", "-c", 'printf %s "$JUNK" | wc -c', env={"JUNK": "\x01\xfe" * 20000, "=x": "", "RANK": "banana"})
+    assert a.exit() == 0 and a.out[0].strip() == str(len(("\x01\xfe" * 20000).encode())), a
+
+
+def test_port_taken_for_rdzvd(rdzv):
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+        d = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}")
+        assert d.exit(5) == 71, d
+        one_sentence(d, str(port))
+
+
+def test_port_taken_by_something_else(rdzv):
+    """Somebody listens at the endpoint and is no rdzvd: it says nothing, or something else."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+        a = rdzv.agent("--endpoint", f"127.0.0.1:{port}", "--join-timeout", "1s", "--", "true")
+        assert a.exit(15) == 69, a
+        one_sentence(a, str(port))
+    rdzv.gone()
+
+
+def test_endpoint_unreachable(rdzv, lan):
+    """An address of the network at which no host is: an answer by --join-timeout, not when TCP gives up."""
+    a = rdzv.agent("--endpoint", "10.99.0.77", "--nnodes", 2, "--join-timeout", "1s", "--", "true", wrap=lan[0])
+    assert a.exit(5) == 69, a
+    one_sentence(a, "10.99.0.77")
+
+
+def test_nobody_listens_there(rdzv, lan):
+    a = rdzv.agent("--endpoint", "10.99.0.2", "--nnodes", 2, "--join-timeout", "1s", "--", "true", wrap=lan[0])
+    assert a.exit(5) == 69, a
+    one_sentence(a, "10.99.0.2", "29400")
+
+
+def test_unknown_host(rdzv, lan):
+    a = rdzv.agent("--endpoint", "no-such-host.invalid", "--nnodes", 2, "--join-timeout", "2s", "--", "true", wrap=lan[0])
+    assert a.exit(15) == 69, a
+    one_sentence(a, "no-such-host.invalid")
+
+
+def test_hostname_that_resolves_to_127_0_1_1(rdzv, lan):
+    """Debian's /etc/hosts: node1 is 127.0.1.1 for itself. The daemon that the agent there starts must be reached from node2, and
+    the ranks must be told an address of node1 that works from everywhere."""
+    job = ["--endpoint", "node1:29400", "--nnodes", 2, "--", "sh", "-c", "echo head $RDZV_HEAD_ADDR on $(hostname) rank $RANK"]
+    agents = [rdzv.agent(*job, wrap=host, node=str(i)) for i, host in enumerate(lan)]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert {a.out[-1].split("] ")[-1] for a in agents} == {
+        "head 10.99.0.1 on node1 rank 0", "head 10.99.0.1 on node2 rank 1"}, rdzv
+    rdzv.gone(3)
+
+
+def test_nobody_comes(rdzv):
+    d = rdzv.daemon()
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 3, "--join-timeout", "1s", "--", "true")
+    assert a.exit(5) == 73, a
+    a.expect("1 of 3|missing|2 more")
+
+
+def test_settings_that_differ(rdzv):
+    d = rdzv.daemon()
+    first = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--rdzv-id", "x", "--", "true")
+    first.expect("wait")
+    other = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 3, "--rdzv-id", "x", "--", "true")
+    assert other.exit(5) == 72, other
+    one_sentence(other, "2", "3")
+    assert first.running
+    first.kill(signal.SIGTERM)
+    assert first.exit() == 75
+
+
+def test_two_of_the_same_rank(rdzv):
+    d = rdzv.daemon()
+    first = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--node-rank", 1, "--", "true")
+    first.expect("wait")
+    other = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--node-rank", 1, "--", "true")
+    assert other.exit(5) == 72, other
+    one_sentence(other, "rank 1")
+    first.kill(signal.SIGTERM)
+    assert first.exit() == 75
+
+
+def test_log_directory_that_cannot_be_made(rdzv):
+    (rdzv.tmp / "file").write_text("")
+    a = rdzv.agent("--standalone", "--log-dir", "file/logs", "--", "true")
+    assert a.exit(5) == 71, a
+    one_sentence(a, "file/logs")
+    rdzv.gone()
+
+
+def test_strangers_at_the_port(rdzv):
+    """A PyTorch client, a browser, noise: answered or closed, with a line; the daemon goes on."""
+    d = rdzv.daemon()
+    for bytes_ in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\xce\xf7\x85\x3c\x00\x00\x00\x00", b"\xff" * 5000, b"RDZV" + b"\xff" * 100):
+        with socket.create_connection(("127.0.0.1", d.port), 5) as s:
+            s.sendall(bytes_)
+            s.settimeout(5)
+            try:
+                while s.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+    a = rdzv.agent("--endpoint", d.endpoint, "--", "true")
+    assert a.exit() == 0, rdzv
+    assert d.running
+
+
+def test_help_is_on_stdout(rdzv):
+    for program in (AGENT, RDZVD):
+        p = rdzv.spawn(program, "--help")
+        assert p.exit(5) == 0 and len(p.out) > 20 and not p.err, p
+        assert all(len(l) <= 100 for l in p.out), p

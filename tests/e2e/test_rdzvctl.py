@@ -1,0 +1,49 @@
+"""rdzvctl: what a daemon knows, and stopping a job."""
+
+import json
+import os
+import stat
+
+from harness import RDZVCTL, until
+
+WAIT = "while [ ! -e go ]; do sleep 0.02; done"
+
+
+def test_status_and_jobs(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    ctl = lambda *args: rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", *args)
+    assert stat.S_IMODE(os.stat(rdzv.tmp / "ctl").st_mode) == 0o600
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--rdzv-id", "family", "--", "sh", "-c", WAIT)
+    rdzv.await_workers(2)
+    jobs = ctl("jobs")
+    assert jobs.exit(5) == 0 and jobs.says("family"), jobs
+    assert jobs.says("running"), jobs
+    state = ctl("status")
+    assert state.exit(5) == 0 and state.says(str(d.port)) and state.says("family"), state
+    parsed = ctl("status", "--json")
+    assert parsed.exit(5) == 0, parsed
+    json.loads("\n".join(parsed.out))
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+def test_stop(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--rdzv-id", "family", "--", "sh", "-c", WAIT)
+    rdzv.await_workers(2)
+    stop = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", "stop", "family")
+    assert stop.exit(5) == 0, stop
+    assert [a.exit(5) for a in agents] == [77, 77], rdzv
+    assert not rdzv.workers()
+
+
+def test_no_daemon_there(rdzv):
+    ctl = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "nothing", "status")
+    assert ctl.exit(5) == 69 and ctl.says("nothing"), ctl
+
+
+def test_no_such_job(rdzv):
+    rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    ctl = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", "stop", "nobody")
+    assert ctl.exit(5) != 0 and ctl.says("nobody"), ctl
+    until("it has ended", lambda: not ctl.running)
