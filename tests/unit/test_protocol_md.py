@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""PROTOCOL.md's tables of messages are those of proto/msg.h, and its state table has every event.
+
+    test_protocol_md.py ROOT            compares; exit 1 and a sentence where they differ
+    test_protocol_md.py ROOT --write    writes the tables into PROTOCOL.md
+"""
+import re
+import sys
+from pathlib import Path
+
+BEGIN = "<!-- fields: written by tests/unit/test_protocol_md.py --write from proto/msg.h -->\n"
+END = "<!-- end of fields -->\n"
+
+
+def lists_of(header):
+    """{struct name: [(kind, args, comment)]} from the *_FIELDS lists."""
+    found = {}
+    for m in re.finditer(r"#define (\w+)_FIELDS\(F, S\)((?:.*\\\n)*.*)", header):
+        fields = []
+        for f in re.finditer(r"F\(S, (\w+), ([^()]*)\)\s*(?:/\*(.*?)\*/)?", m[2]):
+            if f[1] != "NONE":
+                fields.append((f[1], [a.strip() for a in f[2].split(",")], (f[3] or "").strip()))
+        found[m[1]] = fields
+    return found
+
+
+def messages_of(header):
+    block = header[header.index("#define MSG_LIST(M)"):]
+    block = block[:block.index("\n\n")]
+    return re.findall(r"M\((\w+), (\w+), (\w+)\)\s*(?:/\*(.*?)\*/)?", block)
+
+
+def words_of(header, name):
+    block = header[header.index(f"#define {name.upper()}_LIST(X)"):]
+    lines = block.split("\n")
+    end = next(i for i, l in enumerate(lines) if not l.endswith("\\"))
+    return re.findall(r'X\(\w+, "([^"]+)"\)', "\n".join(lines[:end + 1]))
+
+
+def constants_of(header):
+    return dict(re.findall(r"^\s+(\w+) = (\d+),", header, re.M))
+
+
+def type_text(header, kind, args, constants):
+    def value(x):
+        return {"INT64_MAX": "2^63-1", "TIMEOUT_MAX_MS": "7 days", "NODES_MAX - 1": "65535"}.get(x, constants.get(x, x))
+    kind = kind.replace("REQ_", "")
+    if kind == "INT":
+        return f"int {value(args[1])} .. {value(args[2])}"
+    if kind in ("STR", "HEX"):
+        return f"{'text' if kind == 'STR' else 'hex'} {value(args[1])}"
+    if kind == "NUM":
+        return "number"
+    if kind == "BOOL":
+        return "yes/no"
+    if kind == "ENUM":
+        return "word: " + ", ".join(f"`{w}`" for w in words_of(header, args[1]))
+    if kind == "OBJ":
+        return f"object {args[1]}"
+    return f"list of {args[1]}, at most {value(args[2])}"
+
+
+def table(header, fields, constants):
+    out = ["| field | type | |", "|---|---|---|"]
+    for kind, args, comment in fields:
+        name = f"**{args[0]}**" if kind.startswith("REQ_") else args[0]
+        out.append(f"| {name} | {type_text(header, kind, args, constants)} | {comment.replace('|', chr(92) + '|')} |")
+    return "\n".join(out) + "\n"
+
+
+def sections(header):
+    lists, constants = lists_of(header), constants_of(header)
+    messages = messages_of(header)
+    out = []
+    for number, (name, struct, direction, comment) in enumerate(messages, 1):
+        way = "daemon to agent" if direction == "TO_AGENT" else "to the daemon"
+        out.append(f"**{number} {name}**, {way}{': ' + comment.strip() if comment else ''}\n")
+        out.append(table(header, lists[struct], constants) if lists[struct] else "No fields.\n")
+    for struct in lists:
+        if struct not in [m[1] for m in messages]:
+            out.append(f"**object {struct}**\n")
+            out.append(table(header, lists[struct], constants))
+    return "\n".join(out)
+
+
+def main():
+    root = Path(sys.argv[1])
+    header = (root / "proto/msg.h").read_text()
+    doc_path = root / "proto/PROTOCOL.md"
+    doc = doc_path.read_text()
+    before, rest = doc.split(BEGIN)
+    _, after = rest.split(END)
+    want = before + BEGIN + "\n" + sections(header) + "\n" + END + after
+    if "--write" in sys.argv:
+        doc_path.write_text(want)
+    elif want != doc:
+        sys.exit("PROTOCOL.md differs from proto/msg.h: run tests/unit/test_protocol_md.py . --write, and look at the rest of the text")
+    events = words_of((root / "daemon/rdzv.h").read_text(), "job_event")
+    missing = [e for e in events if not re.search(rf"^\| {re.escape(e)} \|", doc, re.M)]
+    if missing or len(events) < 10:
+        sys.exit(f"PROTOCOL.md 5 has no row for the events {missing}")
+    print(f"{len(messages_of(header))} messages, {len(events)} events: as in PROTOCOL.md")
+
+
+main()
