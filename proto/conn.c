@@ -244,8 +244,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
     return;
   }
   if (n > 0) {
-    c->in.len += (size_t)n;
-    c->in.data[c->in.len] = '\0';
+    buf_commit(&c->in, (size_t)n);
     take_all(c);
   } else if (c->in.len == 0) {
     buf_finish(&c->in);
