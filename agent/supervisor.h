@@ -37,7 +37,7 @@ enum supervisor_event_kind {
   SUP_SPAWNED,     /* local_rank runs as pid */
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
   SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr. Comes once the output is drained, or 50 ms after the death */
-  SUP_CLEAR,  /* no process of `round` is left; count: orphans killed */
+  SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
   SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
   SUP_SIGNAL,     /* SIGTERM, SIGINT, SIGHUP or SIGQUIT to the agent; a second one kills at once */

@@ -72,7 +72,7 @@ struct supervisor {
   char incarnation[INCARNATION_MAX + 1];
   int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used;
   struct worker *workers;
-  int64_t n_spawned, n_exited, n_succeeded;
+  int64_t n_spawned, n_succeeded;
   struct own_report reports[REPORTS_MAX];
   size_t n_reports;
   int64_t report_seq;

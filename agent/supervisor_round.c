@@ -22,7 +22,7 @@ void sup_clear_round(struct supervisor *s) {
   s->n_reports = 0;
   sup_exchanges_clear(s);
   memset(s->workers, 0, (size_t)s->config.workers * sizeof *s->workers);
-  s->n_spawned = s->n_exited = s->n_succeeded = 0;
+  s->n_spawned = s->n_succeeded = 0;
   s->reason = STOP_NONE;
   s->progress_new = false;
 }
@@ -133,7 +133,6 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   struct worker *w = &s->workers[ev->local_rank];
   if (w->exited) return;
   w->exited = true;
-  s->n_exited++;
   if (WIFEXITED(ev->status) && WEXITSTATUS(ev->status) == 0) {
     s->n_succeeded++; /* CLEAR makes it FINISHED when it was the last */
     return;
