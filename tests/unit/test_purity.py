@@ -38,6 +38,8 @@ PURE = {
     "daemon/status*.c": (),
     "agent/supervisor*.c": (),
     "agent/env*.c": (),
+    "agent/cluster.c": (),
+    "agent/options.c": (),
 }
 # Patterns that need not match anything: parts into which a module may be split.
 OPTIONAL = {"daemon/rdzv_*.c"}

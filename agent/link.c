@@ -1,0 +1,361 @@
+/* Reaching the daemon.
+ *
+ *   link_open -> addresses (numeric, or looked up; standalone: our own daemon's) -> one after the other, 2 s each
+ *             -> connected: on_up
+ *             -> a machine's own address refused: our own daemon is started, or the neighbour's is waited for, and once more
+ *             -> on_down with one sentence about what was tried
+ *
+ * Several addresses are tried in turn, in the order of the resolver: a daemon on the same network answers or refuses within a
+ * millisecond, and two connections at once would both be HELLOs. What succeeded last is tried first, so that a
+ * reconnection does not wait for an address that never works.
+ *
+ * When a lookup fails but an earlier one worked, the earlier addresses are used: a name server that is away must not end
+ * a job whose daemon is there.
+ *
+ * "Refused" means that every address refused. Then nobody listens there, which is evidence; a timeout is only silence.
+ *
+ * Each connection is an object of its own (struct peer), because its memory lives until libuv has closed it, and by
+ * then the next attempt may be under way. */
+
+#include "agent/link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+enum {
+  CONNECT_MS = 2000, /* one address */
+  TAKEN_TRIES = 20,  /* somebody has bound the port but does not listen yet: tried again every TAKEN_MS */
+  TAKEN_MS = 5,
+};
+
+struct peer {
+  struct conn conn;
+  uv_connect_t req;
+  struct link *link; /* NULL: given up, only waiting to be closed */
+  struct link *home; /* the same, always */
+};
+
+enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_UP };
+
+struct link {
+  struct link_options o;
+  enum link_state state;
+  struct resolve *resolve;
+  struct addresses addresses;
+  size_t at, refusals;
+  bool refused[ADDRESSES_MAX];
+  int last_error;      /* of the address that did not refuse */
+  size_t failed_at;    /* and which that was */
+  bool started_daemon; /* in this attempt */
+  int taken_tries;
+  struct peer *peer;
+  uv_timer_t timer;
+  union address last_peer;
+  bool has_last_peer;
+  int alive; /* handles: connections and the timer */
+};
+
+static void dial(struct link *l);
+static void on_timer(uv_timer_t *timer);
+
+/* The end of an attempt. ------------------------------------------------------------------------------------------- */
+
+static void drop_peer(struct link *l, bool flushed) {
+  struct peer *p = l->peer;
+  if (!p) return;
+  p->link = NULL;
+  l->peer = NULL;
+  if (flushed)
+    conn_close_flushed(&p->conn);
+  else
+    conn_close(&p->conn);
+}
+
+static void settle(struct link *l, enum link_state state) {
+  uv_timer_stop(&l->timer);
+  resolve_cancel(l->resolve);
+  l->resolve = NULL;
+  l->state = state;
+}
+
+static void go_down(struct link *l, bool refused, const char *why) {
+  settle(l, LINK_SHUT);
+  drop_peer(l, false);
+  l->o.cb->on_down(l->o.ctx, refused, why);
+}
+
+/* "node1:29400 (10.0.0.5 and 2 other addresses)" */
+static void name_target(const struct link *l, size_t which, struct buf *out) {
+  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
+  address_text(&l->addresses.v[which], addr);
+  if (l->o.standalone) {
+    buf_printf(out, "%s:%u", addr, (unsigned)ntohs(l->addresses.v[which].v4.sin_port));
+    return;
+  }
+  endpoint_format(&l->o.endpoint, text);
+  buf_puts(out, text);
+  if (strcmp(addr, l->o.endpoint.host) != 0) buf_printf(out, " (%s", addr);
+  if (l->addresses.n > 1)
+    buf_printf(out, " and %zu other address%s", l->addresses.n - 1, l->addresses.n > 2 ? "es" : "");
+  if (strcmp(addr, l->o.endpoint.host) != 0) buf_putc(out, ')');
+}
+
+static void fail_to_connect(struct link *l) {
+  bool refused = l->refusals == l->addresses.n;
+  struct buf where = BUF_INIT, why = BUF_INIT;
+  name_target(l, refused ? 0 : l->failed_at, &where);
+  if (refused)
+    buf_printf(&why, "nobody listens at %s: start rdzvd there, or an agent with the same --endpoint",
+               buf_text(&where));
+  else if (l->last_error == UV_ETIMEDOUT)
+    buf_printf(&why, "%s does not answer: is the machine up, and the port open in its firewall?",
+               buf_text(&where));
+  else if (l->last_error == UV_ENETUNREACH || l->last_error == UV_EHOSTUNREACH)
+    buf_printf(&why, "there is no way to %s from this machine: check the address and the network",
+               buf_text(&where));
+  else
+    buf_printf(&why, "no connection to %s: %s", buf_text(&where), uv_strerror(l->last_error));
+  go_down(l, refused, buf_text(&why));
+  buf_finish(&where);
+  buf_finish(&why);
+}
+
+/* Connections. ----------------------------------------------------------------------------------------------------- */
+
+static void on_conn_msg(struct conn *c, struct msg *m) {
+  struct peer *p = c->owner;
+  if (m->type == MSG_WELCOME) c->max_body = FRAME_MAX_TO_AGENT;
+  if (p->link) p->link->o.cb->on_msg(p->link->o.ctx, m);
+}
+
+static void on_conn_end(struct conn *c, int code, const char *reason) {
+  struct peer *p = c->owner;
+  struct link *l = p->link;
+  if (!l) {
+    conn_close(c);
+    return;
+  }
+  struct buf where = BUF_INIT, why = BUF_INIT;
+  name_target(l, l->at, &where);
+  buf_printf(&why, "the connection to rdzvd at %s is lost: %s", buf_text(&where), reason);
+  go_down(l, false, buf_text(&why));
+  buf_finish(&where);
+  buf_finish(&why);
+}
+
+/* Memory goes with the last handle. */
+static void release(struct link *l) {
+  if (--l->alive == 0) free(l);
+}
+
+static void on_conn_closed(struct conn *c) {
+  struct peer *p = c->owner;
+  release(p->home);
+  free(p);
+}
+
+static const struct conn_callbacks peer_callbacks = {
+    .on_msg = on_conn_msg,
+    .on_end = on_conn_end,
+    .on_closed = on_conn_closed,
+};
+
+/* Dialing. --------------------------------------------------------------------------------------------------------- */
+
+static void be_up(struct link *l) {
+  struct err e = ERR_INIT;
+  int rc = conn_start(&l->peer->conn, l->o.user_timeout_ms, &e);
+  if (rc) {
+    go_down(l, false, e.text);
+    return;
+  }
+  settle(l, LINK_UP);
+  l->last_peer = l->addresses.v[l->at];
+  l->has_last_peer = true;
+  l->o.cb->on_up(l->o.ctx);
+}
+
+static void want_daemon(struct link *l) {
+  l->state = LINK_DAEMON;
+  l->started_daemon = true;
+  local_daemon_want(l->o.daemon);
+}
+
+/* Every address was tried in vain. */
+static void on_exhausted(struct link *l) {
+  bool local = false;
+  for (size_t i = 0; l->refusals && i < l->addresses.n; i++)
+    local = local || (l->refused[i] && address_is_local(&l->addresses.v[i]));
+  if (local && !l->started_daemon) {
+    want_daemon(l);
+  } else if (local && l->taken_tries > 0) {
+    l->taken_tries--;
+    uv_timer_start(&l->timer, on_timer, TAKEN_MS, 0);
+  } else {
+    fail_to_connect(l);
+  }
+}
+
+/* The address at hand failed. */
+static void next(struct link *l, int error) {
+  uv_timer_stop(&l->timer);
+  drop_peer(l, false);
+  l->refused[l->at] = error == UV_ECONNREFUSED;
+  if (error == UV_ECONNREFUSED) {
+    l->refusals++;
+  } else {
+    l->last_error = error;
+    l->failed_at = l->at;
+  }
+  l->at++;
+  dial(l);
+}
+
+static void on_connect(uv_connect_t *req, int status) {
+  struct peer *p = req->data;
+  if (!p->link) return; /* given up */
+  if (status)
+    next(p->link, status);
+  else
+    be_up(p->link);
+}
+
+/* Connects to addresses[at], or to the next one for which that can even be begun. */
+static void dial(struct link *l) {
+  l->state = LINK_DIALING;
+  if (l->at == l->addresses.n) {
+    on_exhausted(l);
+    return;
+  }
+  struct peer *p = xcalloc(1, sizeof(*p));
+  conn_init_tcp(&p->conn, l->o.loop, &peer_callbacks, p, false);
+  p->link = p->home = l;
+  p->req.data = p;
+  l->peer = p;
+  l->alive++;
+  uv_update_time(l->o.loop);
+  uv_timer_start(&l->timer, on_timer, CONNECT_MS, 0);
+  int rc = uv_tcp_connect(&p->req, &p->conn.tcp, &l->addresses.v[l->at].sa, on_connect);
+  if (rc) next(l, rc);
+}
+
+static void dial_all(struct link *l) {
+  l->at = l->refusals = 0;
+  memset(l->refused, 0, sizeof(l->refused));
+  dial(l);
+}
+
+static void on_timer(uv_timer_t *timer) {
+  struct link *l = timer->data;
+  if (l->peer)
+    next(l, UV_ETIMEDOUT);
+  else
+    dial_all(l);
+}
+
+/* Where to. -------------------------------------------------------------------------------------------------------- */
+
+/* What worked last comes first. */
+static void prefer_last(struct link *l) {
+  for (size_t i = 1; l->has_last_peer && i < l->addresses.n; i++) {
+    union address a = l->addresses.v[i];
+    if (memcmp(&a, &l->last_peer, address_size(&a)) != 0) continue;
+    memmove(&l->addresses.v[1], &l->addresses.v[0], i * sizeof(a));
+    l->addresses.v[0] = a;
+    return;
+  }
+}
+
+static void on_resolved(void *ctx, const struct addresses *found, const struct err *e) {
+  struct link *l = ctx;
+  l->resolve = NULL;
+  if (e && l->addresses.n == 0) {
+    go_down(l, false, e->text);
+    return;
+  }
+  if (!e) l->addresses = *found;
+  prefer_last(l);
+  dial_all(l);
+}
+
+static void on_daemon_ready(void *ctx, uint16_t port) {
+  struct link *l = ctx;
+  if (l->state != LINK_DAEMON) return;
+  if (l->o.standalone) {
+    l->addresses = (struct addresses){.n = 1};
+    uv_ip4_addr("127.0.0.1", port, &l->addresses.v[0].v4);
+  }
+  dial_all(l);
+}
+
+static void on_daemon_failed(void *ctx, bool taken, const struct err *e) {
+  struct link *l = ctx;
+  if (l->state != LINK_DAEMON) return;
+  if (taken && !l->o.standalone) {
+    l->taken_tries = TAKEN_TRIES;
+    dial_all(l);
+  } else {
+    go_down(l, false, e->text);
+  }
+}
+
+void link_open(struct link *l) {
+  if (l->state != LINK_SHUT) return;
+  l->started_daemon = false;
+  l->taken_tries = 0;
+  if (l->o.standalone) {
+    want_daemon(l);
+  } else {
+    l->state = LINK_RESOLVING;
+    struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, on_resolved, l);
+    if (r) l->resolve = r;
+  }
+}
+
+void link_send(struct link *l, struct bytes *b) {
+  if (l->state == LINK_UP)
+    conn_send_bytes(&l->peer->conn, b);
+  else
+    bytes_unref(b);
+}
+
+void link_shut(struct link *l) {
+  bool up = l->state == LINK_UP;
+  settle(l, LINK_SHUT);
+  drop_peer(l, up);
+}
+
+bool link_is_shut(const struct link *l) {
+  return l->state == LINK_SHUT && l->alive == 1;
+}
+
+bool link_peer(const struct link *l, union address *peer) {
+  if (l->has_last_peer) *peer = l->last_peer;
+  return l->has_last_peer;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+struct link *link_create(const struct link_options *o) {
+  static const struct local_daemon_callbacks daemon_callbacks = {on_daemon_ready, on_daemon_failed};
+  struct link *l = xcalloc(1, sizeof(*l));
+  l->o = *o;
+  l->alive = 1;
+  uv_timer_init(o->loop, &l->timer);
+  l->timer.data = l;
+  local_daemon_bind(o->daemon, &daemon_callbacks, l);
+  return l;
+}
+
+static void on_timer_closed(uv_handle_t *handle) {
+  release(handle->data);
+}
+
+void link_destroy(struct link *l) {
+  if (!l) return;
+  link_shut(l);
+  uv_close((uv_handle_t *)&l->timer, on_timer_closed);
+}

@@ -1,0 +1,211 @@
+/* agent/options.c and agent/cluster.c: command lines and environments against what becomes of them. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent/cluster.h"
+#include "agent/options.h"
+
+enum { WORDS = 12 };
+
+/* argv and environ have words that could be written to; those of a test are literals. */
+static int copy(char **to, const char *const *from) {
+  int n = 0;
+  for (; from && from[n]; n++) memcpy(&to[n], &from[n], sizeof(to[n]));
+  to[n] = NULL;
+  return n;
+}
+
+static char *words[2 * WORDS], *variables[2 * WORDS]; /* what o->words points into */
+
+static int parse(struct agent_options *o, const char *const *argv, const char *const *env, struct err *e) {
+  copy(variables, env);
+  return agent_options_parse(o, copy(words, argv), words, variables, e);
+}
+
+struct good {
+  const char *argv[WORDS];
+  const char *env[4];
+  int64_t min, max, nproc;
+  const char *host;
+  int port;
+  bool standalone, command;
+  const char *word; /* the first one behind the options */
+};
+
+static const struct good goods[] = {
+    {{"a"}, {0}, 1, 1, 1, "", 0, true, false, NULL},
+    {{"a", "x"}, {0}, 1, 1, 1, "", 0, true, true, "x"},
+    {{"a", "--nproc", "2", "./a.out", "--nproc", "3"}, {0}, 1, 1, 2, "", 0, true, true, "./a.out"},
+    {{"a", "--nproc=2", "--", "./a.out", "x"}, {0}, 1, 1, 2, "", 0, true, true, "./a.out"},
+    {{"a", "--", "--layers", "1,2"}, {0}, 1, 1, 1, "", 0, true, false, "--layers"},
+    {{"a", "--"}, {0}, 1, 1, 1, "", 0, true, false, NULL},
+    {{"a", "--nnodes", "2", "--endpoint", "n1"}, {0}, 2, 2, 1, "n1", 29400, false, false, NULL},
+    {{"a", "--nnodes=2:4", "--rdzv_endpoint=n1:5"}, {0}, 2, 4, 1, "n1", 5, false, false, NULL},
+    {{"a", "--endpoint", "[::1]:7"}, {0}, 1, 1, 1, "::1", 7, false, false, NULL},
+    {{"a", "--nproc_per_node", "1024"}, {0}, 1, 1, 1024, "", 0, true, false, NULL},
+    {{"a", "--nproc", "cpu"}, {0}, 1, 1, OPTIONS_NPROC_CPU, "", 0, true, false, NULL},
+    {{"a", "--nproc", "auto"}, {0}, 1, 1, OPTIONS_NPROC_CPU, "", 0, true, false, NULL},
+    {{"a"}, {"RDZV_AGENT_NPROC=3", "RDZV_AGENT_SOCKET=@x"}, 1, 1, 3, "", 0, true, false, NULL},
+    {{"a", "--nproc", "2"}, {"RDZV_AGENT_NPROC=3"}, 1, 1, 2, "", 0, true, false, NULL},
+    {{"a", "--standalone"}, {"RDZV_AGENT_ENDPOINT=n1"}, 1, 1, 1, "", 0, true, false, NULL},
+    {{"a", "--endpoint", "n1"}, {"RDZV_AGENT_STANDALONE=1"}, 1, 1, 1, "n1", 29400, false, false, NULL},
+};
+
+static void reads_what_is_right(void **state) {
+  for (size_t i = 0; i < sizeof(goods) / sizeof(*goods); i++) {
+    const struct good *g = &goods[i];
+    struct agent_options o;
+    struct err e = ERR_INIT;
+    if (parse(&o, g->argv, g->env, &e)) fail_msg("row %zu: %s", i, e.text);
+    assert_int_equal(o.nnodes.min, g->min);
+    assert_int_equal(o.nnodes.max, g->max);
+    assert_int_equal(o.nproc, g->nproc);
+    assert_string_equal(o.endpoint.host, g->host);
+    if (*g->host) assert_int_equal(o.endpoint.port, g->port);
+    assert_int_equal(o.standalone, g->standalone);
+    assert_int_equal(o.command, g->command);
+    if (g->word)
+      assert_string_equal(o.words[0], g->word);
+    else
+      assert_null(o.words[0]);
+  }
+}
+
+struct bad {
+  const char *argv[WORDS];
+  const char *env[4];
+  const char *says; /* part of the sentence */
+};
+
+static const struct bad bads[] = {
+    {{"a", "--nproc", "0"}, {0}, "--nproc=0: write the number of workers"},
+    {{"a", "--nproc", "1025"}, {0}, "from 1 to 1024"},
+    {{"a", "--nproc", "two"}, {0}, "--nproc=two"},
+    {{"a", "--nproc", "gpu"}, {0}, "not counted yet"},
+    {{"a", "--nnodes", "3:2"}, {0}, "did you mean 2:3?"},
+    {{"a", "--nnodes", "0"}, {0}, "N or MIN:MAX"},
+    {{"a", "--nnodes", "1:"}, {0}, "N or MIN:MAX"},
+    {{"a", "--nnodes", "1:2:3"}, {0}, "N or MIN:MAX"},
+    {{"a", "--nnodes", "2"}, {0}, "--nnodes 2 --endpoint HOST ..."},
+    {{"a", "--nnodes", "1:4"}, {0}, "--nnodes 1:4 --endpoint HOST ..."},
+    {{"a", "--standalone", "--nnodes", "2"}, {0}, "--standalone is one node"},
+    {{"a", "--standalone", "--endpoint", "n1"}, {0}, "exclude each other"},
+    {{"a"}, {"RDZV_AGENT_STANDALONE=1", "RDZV_AGENT_ENDPOINT=n1"}, "exclude each other"},
+    {{"a", "--endpoint", "n1:0"}, {0}, "port 0 is nowhere"},
+    {{"a", "--endpoint", "tcp://n1"}, {0}, "scheme"},
+    {{"a", "--endpoint", "n 1"}, {0}, "letters"},
+    {{"a", "--local-addr", "node1"}, {0}, "not a numeric address"},
+    {{"a", "--rdzv-id", ""}, {0}, "cannot be empty"},
+    {{"a", "--rdzv-id", "a b"}, {0}, "no blanks"},
+    {{"a", "--node-rank", "1"}, {0}, "--node-rank 1: ranks of 1 node go from 0 to 0"},
+    {{"a", "--node-rank", "-1"}, {0}, "--node-rank"},
+    {{"a", "--lease", "500ms"}, {0}, "from 1s to 10m"},
+    {{"a", "--max-restarts", "-1"}, {0}, "--max-restarts"},
+    {{"a", "--quiet", "--verbose"}, {0}, "exclude each other"},
+    {{"a", "--nprok", "1"}, {0}, "did you mean --nproc?"},
+    {{"a", "--nproc"}, {0}, "needs a value"},
+    {{"a", "--log-dir", ""}, {0}, "empty"},
+    {{"a"}, {"RDZV_AGENT_NPROC=garbage"}, "RDZV_AGENT_NPROC=garbage"},
+    {{"a"}, {"RDZV_AGENT_NPROK=1"}, "did you mean RDZV_AGENT_NPROC?"},
+};
+
+static void refuses_what_is_wrong(void **state) {
+  for (size_t i = 0; i < sizeof(bads) / sizeof(*bads); i++) {
+    const struct bad *b = &bads[i];
+    struct agent_options o;
+    struct err e = ERR_INIT;
+    assert_int_equal(parse(&o, b->argv, b->env, &e), -EINVAL);
+    if (!strstr(e.text, b->says)) fail_msg("row %zu: \"%s\" does not say \"%s\"", i, e.text, b->says);
+  }
+}
+
+static void helps_whatever_is_wrong(void **state) {
+  struct agent_options o;
+  const char *help[] = {"a", "-h", NULL}, *version[] = {"a", "--version", NULL},
+             *not_ours[] = {"a", "x", "--help", NULL};
+  const char *env[] = {"RDZV_AGENT_NPROC=garbage", NULL};
+  assert_int_equal(parse(&o, help, env, NULL), 0);
+  assert_true(o.help);
+  assert_int_equal(parse(&o, version, env, NULL), 0);
+  assert_true(o.version);
+  assert_int_equal(parse(&o, not_ours, NULL, NULL), 0);
+  assert_false(o.help);
+}
+
+static void tells_the_settings(void **state) {
+  struct agent_options o;
+  struct settings s;
+  const char *argv[] = {"a",
+                        "--nnodes",
+                        "2:3",
+                        "--endpoint",
+                        "n1",
+                        "--max-restarts",
+                        "5",
+                        "--lease",
+                        "2s",
+                        "--last-call=0",
+                        "--join-timeout=1m",
+                        "--stop-timeout=1.5s",
+                        NULL};
+  assert_int_equal(parse(&o, argv, NULL, NULL), 0);
+  agent_options_settings(&o, &s);
+  assert_int_equal(s.min_nodes, 2);
+  assert_int_equal(s.max_nodes, 3);
+  assert_int_equal(s.max_restarts, 5);
+  assert_int_equal(s.lease_ms, 2000);
+  assert_int_equal(s.last_call_ms, 0);
+  assert_int_equal(s.join_timeout_ms, 60000);
+  assert_int_equal(s.stop_timeout_ms, 1500);
+}
+
+struct site {
+  const char *env[6];
+  const char *job;
+  int64_t order_key, expected;
+};
+
+static const struct site sites[] = {
+    {{0}, "", -1, 0},
+    {{"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_NODEID=3", "SLURM_STEP_NUM_NODES=4",
+      "SLURM_STEP_NUM_TASKS=8"},
+     "slurm-47.0",
+     3,
+     8},
+    {{"SLURM_JOB_ID=47", "SLURM_STEP_ID=1", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=4"}, "slurm-47.1", 0, 4},
+    {{"SLURM_JOB_ID=47", "SLURM_NNODES=2"}, "slurm-47", -1, 2},
+    {{"SLURM_JOB_ID=", "PBS_JOBID=12[3].server"}, "pbs-12[3].server", -1, 0},
+    {{"JOB_ID=5"}, "", -1, 0},
+    {{"JOB_ID=5", "SGE_TASK_ID=undefined"}, "sge-5", -1, 0},
+    {{"JOB_ID=5", "SGE_TASK_ID=2"}, "sge-5.2", -1, 0},
+    {{"LSB_JOBID=9", "LSB_JOBINDEX=0"}, "lsf-9", -1, 0},
+    {{"LSB_JOBID=9", "LSB_JOBINDEX=4"}, "lsf-9.4", -1, 0},
+    {{"PBS_JOBID=a b"}, "", -1, 0},
+    {{"SLURM_NODEID=x", "SLURM_NNODES=-2"}, "", -1, 0},
+};
+
+static void reads_schedulers(void **state) {
+  for (size_t i = 0; i < sizeof(sites) / sizeof(*sites); i++) {
+    struct cluster c;
+    copy(variables, sites[i].env);
+    cluster_read(&c, variables);
+    assert_string_equal(c.job, sites[i].job);
+    assert_int_equal(c.order_key, sites[i].order_key);
+    assert_int_equal(c.expected_nodes, sites[i].expected);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(reads_what_is_right),     cmocka_unit_test(refuses_what_is_wrong),
+      cmocka_unit_test(helps_whatever_is_wrong), cmocka_unit_test(tells_the_settings),
+      cmocka_unit_test(reads_schedulers),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
