@@ -1,0 +1,23 @@
+#ifndef TESTS_SIM_COVERAGE_H
+#define TESTS_SIM_COVERAGE_H
+
+/* How often each cell of the state x event tables was taken, over all runs of this process and of its forked children. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+#include "agent/supervisor.h"
+
+void coverage_add(const uint32_t *counts, size_t states, size_t events); /* one core's, at its end */
+void coverage_agent(const struct supervisor *sup, const struct supervisor_event *ev);
+
+/* Children that are forked from now on add to their parent's counts with coverage_publish before they exit. */
+void coverage_share(void);
+void coverage_publish(void);
+
+void coverage_print(void);
+/* Prints every cell of the daemon's table that nothing has taken and nobody has explained, and every explanation of a cell that was
+ * taken. True: there is none of either. */
+bool coverage_check(void);
+
+#endif

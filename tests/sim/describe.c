@@ -1,0 +1,87 @@
+/* Messages as a person would tell them, for traces. The wording is what stories are compared with. */
+
+#include <inttypes.h>
+#include "tests/sim/sim.h"
+
+static void put_verdict(const struct verdict *v, struct buf *out) {
+  if (v->cause == CAUSE_NONE) return;
+  buf_printf(out, ", %s", cause_name(v->cause));
+  if (v->rank >= 0) {
+    buf_printf(out, " rank %" PRId64, v->rank);
+  } else if (v->node_rank >= 0) {
+    buf_printf(out, " node %" PRId64, v->node_rank);
+  }
+  if (v->signal) {
+    buf_printf(out, " signal %" PRId64, v->signal);
+  } else if (v->code) {
+    buf_printf(out, " code %" PRId64, v->code);
+  }
+}
+
+static void put_report(const struct report *r, struct buf *out) {
+  buf_printf(out, "%s round %" PRId64, report_kind_name(r->kind), r->round);
+  if (r->kind == REPORT_FAILED) put_verdict(&r->what, out);
+}
+
+static void put_hello(const struct hello *h, struct buf *out) {
+  buf_printf(out, "HELLO %s", phase_name(h->phase));
+  if (h->round) buf_printf(out, " round %" PRId64, h->round);
+  for (size_t i = 0; i < h->n_reports; i++) {
+    buf_puts(out, i ? ", " : ": ");
+    put_report(&h->reports[i], out);
+  }
+}
+
+static void put_start(const struct start *s, struct buf *out) {
+  buf_printf(out, "START round %" PRId64 ": node %" PRId64 " of %" PRId64 ", rank %" PRId64 " of %" PRId64,
+             s->round, s->node_rank, s->nodes, s->rank_base, s->world_size);
+  if (s->restarts_used) buf_printf(out, ", %" PRId64 " restarts used", s->restarts_used);
+}
+
+static void put_settled(const struct settled *s, struct buf *out) {
+  buf_printf(out, "SETTLED round %" PRId64 ": %s, %" PRId64 " used", s->round,
+             s->charged ? "charged" : "free", s->restarts_used);
+  if (s->delay_ms) buf_printf(out, ", wait %" PRId64 " ms", s->delay_ms);
+  put_verdict(&s->verdict, out);
+}
+
+void describe_msg(const struct msg *m, struct buf *out) {
+  switch (m->type) {
+  case MSG_HELLO: put_hello(&m->hello, out); break;
+  case MSG_WELCOME:
+    buf_printf(out, "WELCOME round %" PRId64 " %s", m->welcome.round, job_state_name(m->welcome.state));
+    break;
+  case MSG_REFUSED: buf_printf(out, "REFUSED %" PRId64 ": %s", m->refused.code, m->refused.text); break;
+  case MSG_STALE: buf_printf(out, "STALE, now round %" PRId64, m->stale.round); break;
+  case MSG_WAITING:
+    buf_printf(out, "WAITING%s: %s", m->waiting.spare ? " as a spare" : "", m->waiting.text);
+    break;
+  case MSG_START: put_start(&m->start, out); break;
+  case MSG_REPORT: put_report(&m->report_msg.report, out); break;
+  case MSG_STOP:
+    buf_printf(out, "STOP round %" PRId64 "%s", m->stop.round, m->stop.void_round ? " (void)" : "");
+    put_verdict(&m->stop.verdict, out);
+    break;
+  case MSG_SETTLED: put_settled(&m->settled, out); break;
+  case MSG_END:
+    buf_printf(out, "END %s code %" PRId64, outcome_name(m->end.outcome), m->end.code);
+    put_verdict(&m->end.verdict, out);
+    break;
+  case MSG_EXCHANGE: buf_printf(out, "EXCHANGE %s", m->exchange.key); break;
+  case MSG_EXCHANGED: buf_printf(out, "EXCHANGED %s%s", m->exchanged.key, m->exchanged.error); break;
+  case MSG_HEARTBEAT_ACK:
+    buf_printf(out, "HEARTBEAT_ACK%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "");
+    break;
+  case MSG_NONE:
+  case MSG_CHALLENGE:
+  case MSG_END_ACK:
+  case MSG_BYE:
+  case MSG_OBITUARY:
+  case MSG_PROGRESS:
+  case MSG_HEARTBEAT:
+  case MSG_GOING_AWAY:
+  case MSG_CONTROL:
+  case MSG_CONTROL_REPLY:
+  case MSG_COUNT: buf_puts(out, msg_name(m->type)); break;
+  }
+}

@@ -1,0 +1,356 @@
+/* What must hold, whatever happens. The checker sees the messages that are read and sent, every start and end of a worker, and every exit of
+ * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
+ * It never asks the minds what they think.
+ *
+ * Three allowances, each of which is written down in PROTOCOL.md or the README:
+ *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
+ *     newcomer takes its place both run until it is back.
+ *   - A process in state D dies when the kernel lets it; an agent that is stopped (SIGSTOP) cannot act on its lease.
+ *   - A daemon without a state file that dies between telling one node something and telling another may come to another
+ *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same. */
+
+#include "tests/sim/sim.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/mem.h"
+
+struct place { /* one node in one round */
+  const struct sim_agent *agent;
+  int64_t node_rank, base, workers;
+  uint32_t zero_exits;
+};
+
+struct round_book {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round, nodes, world, used;
+  char head_addr[ADDR_MAX + 1];
+  struct place places[SIM_NODES_MAX];
+  int n_places;
+  bool told;       /* somebody has read START: the fields above are filled */
+  bool failed;     /* in truth: a worker of it died by itself, not with 0 */
+  bool void_round; /* a STOP said so */
+  bool settled, charged;
+  uint32_t settled_life; /* the daemon's */
+  int64_t used_after;
+  enum cause cause;
+};
+
+struct end_book {
+  char incarnation[INCARNATION_MAX + 1];
+  enum outcome outcome;
+  int64_t code;
+  uint32_t life;
+};
+
+struct checker {
+  struct round_book *rounds;
+  size_t n_rounds, cap_rounds;
+  struct end_book *ends;
+  size_t n_ends;
+};
+
+struct checker *checker_create(void) {
+  return xcalloc(1, sizeof(struct checker));
+}
+
+void checker_destroy(struct checker *k) {
+  free(k->rounds);
+  free(k->ends);
+  free(k);
+}
+
+static struct round_book *find_round(const struct checker *k, const char *incarnation, int64_t round) {
+  for (size_t i = k->n_rounds; i-- > 0;)
+    if (k->rounds[i].round == round && !strcmp(k->rounds[i].incarnation, incarnation)) return &k->rounds[i];
+  return NULL;
+}
+
+static struct round_book *round_of(struct checker *k, const char *incarnation, int64_t round) {
+  struct round_book *r = find_round(k, incarnation, round);
+  if (r) return r;
+  if (k->n_rounds == k->cap_rounds) {
+    k->cap_rounds = k->cap_rounds ? 2 * k->cap_rounds : 16;
+    k->rounds = xrealloc(k->rounds, k->cap_rounds * sizeof *k->rounds);
+  }
+  r = &k->rounds[k->n_rounds++];
+  memset(r, 0, sizeof *r);
+  strncpy(r->incarnation, incarnation, INCARNATION_MAX);
+  r->round = round;
+  return r;
+}
+
+static struct place *place_of(struct round_book *r, const struct sim_agent *a) {
+  for (int i = 0; i < r->n_places; i++)
+    if (r->places[i].agent == a) return &r->places[i];
+  return NULL;
+}
+
+/* Ranks and tokens. ----------------------------------------------------------------------------------------------- */
+
+static void check_token(struct sim *s, struct sim_agent *a, const struct start *t) {
+  int order = a->told_start ? strcmp(t->incarnation, a->told_inc) : 1;
+  if (order < 0 || (order == 0 && t->round < a->told_round))
+    sim_violate(s, INV_TOKENS, "%s is started in round %" PRId64 " of %s after round %" PRId64 " of %s",
+                a->name, t->round, t->incarnation, a->told_round, a->told_inc);
+  a->told_start = true;
+  strncpy(a->told_inc, t->incarnation, INCARNATION_MAX);
+  a->told_round = t->round;
+}
+
+static void check_places(struct sim *s, const struct round_book *r) {
+  int64_t sum = 0;
+  for (int i = 0; i < r->n_places; i++) {
+    const struct place *p = &r->places[i];
+    sum += p->workers;
+    if (p->node_rank >= r->nodes || p->base + p->workers > r->world)
+      sim_violate(s, INV_RANKS,
+                  "round %" PRId64 ": %s is node %" PRId64 " of %" PRId64 " with ranks %" PRId64
+                  ".. of %" PRId64,
+                  r->round, p->agent->name, p->node_rank, r->nodes, p->base, r->world);
+    for (int k = 0; k < i; k++) {
+      const struct place *q = &r->places[k];
+      const struct place *lo = p->node_rank < q->node_rank ? p : q, *hi = lo == p ? q : p;
+      bool next = hi->node_rank == lo->node_rank + 1;
+      if (lo->node_rank == hi->node_rank || lo->base + lo->workers > hi->base ||
+          (next && lo->base + lo->workers != hi->base))
+        sim_violate(s, INV_RANKS,
+                    "round %" PRId64 ": %s is node %" PRId64 " from rank %" PRId64 ", %s is node %" PRId64
+                    " from rank %" PRId64,
+                    r->round, lo->agent->name, lo->node_rank, lo->base, hi->agent->name, hi->node_rank,
+                    hi->base);
+    }
+  }
+  if (r->n_places == r->nodes && sum != r->world)
+    sim_violate(s, INV_RANKS, "round %" PRId64 ": %" PRId64 " workers in a world of %" PRId64, r->round, sum,
+                r->world);
+}
+
+static void told_start(struct sim *s, struct sim_agent *a, const struct start *t) {
+  check_token(s, a, t);
+  struct round_book *r = round_of(s->checker, t->incarnation, t->round);
+  if (!r->told) {
+    r->told = true;
+    r->nodes = t->nodes;
+    r->world = t->world_size;
+    r->used = t->restarts_used;
+    strncpy(r->head_addr, t->head_addr, ADDR_MAX);
+  }
+  if (r->nodes != t->nodes || r->world != t->world_size || strcmp(r->head_addr, t->head_addr) != 0)
+    sim_violate(s, INV_RANKS,
+                "round %" PRId64 ": %s is told %" PRId64 " nodes, world %" PRId64
+                ", head %s; others otherwise",
+                t->round, a->name, t->nodes, t->world_size, t->head_addr);
+  if (r->used != t->restarts_used)
+    sim_violate(s, INV_BUDGET, "round %" PRId64 ": %s is told %" PRId64 " restarts used, others %" PRId64,
+                t->round, a->name, t->restarts_used, r->used);
+  struct place *p = place_of(r, a);
+  if (p && (p->node_rank != t->node_rank || p->base != t->rank_base))
+    sim_violate(s, INV_RANKS, "round %" PRId64 ": %s is told another rank than before", t->round, a->name);
+  if (!p && r->n_places < SIM_NODES_MAX)
+    r->places[r->n_places++] = (struct place){a, t->node_rank, t->rank_base, a->node->workers, 0};
+  check_places(s, r);
+
+  struct round_book *before = find_round(s->checker, t->incarnation, t->round - 1);
+  if (!before || !before->told) return;
+  if (t->restarts_used < before->used && s->config.state_dir)
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64,
+                t->round, t->restarts_used, before->used);
+  if (t->restarts_used > before->used + before->failed)
+    sim_violate(s, INV_BUDGET,
+                "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64 "%s", t->round,
+                t->restarts_used, before->used, before->failed ? "" : ", and none of its workers has failed");
+  if (before->settled && before->settled_life == s->d.life && t->restarts_used != before->used_after)
+    sim_violate(s, INV_BUDGET,
+                "round %" PRId64 " has %" PRId64 " restarts used, the one before was settled with %" PRId64,
+                t->round, t->restarts_used, before->used_after);
+}
+
+/* The budget. ----------------------------------------------------------------------------------------------------- */
+
+static bool is_worker_death(enum cause c) {
+  return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL;
+}
+
+static void told_settled(struct sim *s, struct sim_agent *a, const struct settled *t) {
+  struct round_book *r = round_of(s->checker, t->incarnation, t->round);
+  if (r->settled && r->settled_life == s->d.life &&
+      (r->charged != t->charged || r->used_after != t->restarts_used || r->cause != t->verdict.cause))
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " is settled for %s otherwise than for others", t->round,
+                a->name);
+  r->settled = true;
+  r->settled_life = s->d.life;
+  r->charged = t->charged;
+  r->used_after = t->restarts_used;
+  r->cause = t->verdict.cause;
+  if (t->charged && (!r->failed || !is_worker_death(t->verdict.cause) || r->void_round))
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " is charged for %s%s%s", t->round,
+                cause_name(t->verdict.cause), r->void_round ? ", void" : "",
+                r->failed ? "" : ", but no worker of it has failed");
+  if (!t->charged && is_worker_death(t->verdict.cause) && !r->void_round)
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round,
+                cause_name(t->verdict.cause));
+  if (r->told && t->restarts_used != r->used + t->charged &&
+      (s->d.life == 1 || t->restarts_used > r->used + 1))
+    sim_violate(s, INV_BUDGET,
+                "round %" PRId64 " began with %" PRId64 " restarts used, is %s, and ends with %" PRId64,
+                t->round, r->used, t->charged ? "charged" : "not charged", t->restarts_used);
+}
+
+/* The end. -------------------------------------------------------------------------------------------------------- */
+
+static void check_success(struct sim *s, const struct end *t) {
+  struct round_book *r = find_round(s->checker, t->incarnation, t->round);
+  int64_t done = 0;
+  for (int i = 0; r && i < r->n_places; i++) done += r->places[i].zero_exits == r->places[i].workers;
+  if (!r || done != r->nodes)
+    sim_violate(s, INV_SUCCESS,
+                "END success, but only %" PRId64 " of %" PRId64 " nodes of round %" PRId64 " are done", done,
+                r ? r->nodes : 0, t->round);
+}
+
+static void check_failure(struct sim *s, const struct end *t) {
+  enum cause c = t->verdict.cause;
+  struct round_book *r = find_round(s->checker, t->incarnation, t->round);
+  if (t->restarts_used > s->config.settings.max_restarts)
+    sim_violate(s, INV_BUDGET, "%" PRId64 " restarts used at the end", t->restarts_used);
+  if (!r || (c != CAUSE_WORKER_EXIT && c != CAUSE_WORKER_SIGNAL)) return;
+  bool finished = false;
+  for (int i = 0; i < r->n_places; i++) finished |= r->places[i].zero_exits == r->places[i].workers;
+  if (!finished && t->restarts_used < s->config.settings.max_restarts)
+    sim_violate(s, INV_BUDGET, "the job ends for %s with %" PRId64 " of %" PRId64 " restarts used",
+                cause_name(c), t->restarts_used, s->config.settings.max_restarts);
+}
+
+static void told_end(struct sim *s, struct sim_agent *a, const struct end *t) {
+  struct checker *k = s->checker;
+  struct end_book *e = NULL;
+  for (size_t i = 0; i < k->n_ends; i++)
+    if (!strcmp(k->ends[i].incarnation, t->incarnation)) e = &k->ends[i];
+  if (!e) {
+    k->ends = xrealloc(k->ends, (k->n_ends + 1) * sizeof *k->ends);
+    e = &k->ends[k->n_ends++];
+    *e = (struct end_book){.outcome = t->outcome, .code = t->code, .life = s->d.life};
+    strncpy(e->incarnation, t->incarnation, INCARNATION_MAX);
+    if (t->outcome == OUTCOME_SUCCESS) check_success(s, t);
+    if (t->outcome == OUTCOME_FAILED) check_failure(s, t);
+  }
+  if ((e->outcome != t->outcome || e->code != t->code) && (s->config.state_dir || e->life == s->d.life))
+    sim_violate(s, INV_ENDS, "%s is told %s with code %" PRId64 ", others %s with %" PRId64, a->name,
+                outcome_name(t->outcome), t->code, outcome_name(e->outcome), e->code);
+  a->told_end = true;
+  a->end_outcome = t->outcome;
+  a->end_code = (int)t->code;
+}
+
+void check_agent_exit(struct sim *s, struct sim_agent *a, int code) {
+  int due = a->told_end && a->end_outcome == OUTCOME_SUCCESS ? EXIT_CODE_OK : a->end_code;
+  if ((a->told_end || a->refused) && code != due)
+    sim_violate(s, INV_ENDS, "%s exits with %d, but was told to exit with %d", a->name, code, due);
+  bool known = code == EXIT_CODE_FENCED || code == EXIT_CODE_DAEMON_LOST || code == EXIT_CODE_SYSTEM ||
+               code == EXIT_CODE_NO_DAEMON || (code == EXIT_CODE_PREEMPTED && a->signalled);
+  if (!a->told_end && !a->refused && !known)
+    sim_violate(s, INV_ENDS, "%s exits with %d, and nobody has told it so", a->name, code);
+  for (int i = 0; i < SIM_WORKERS_MAX; i++) {
+    const struct sim_worker *w = &a->w[i];
+    if ((w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING) && !w->b.kill_ms)
+      sim_violate(s, INV_ORPHANS, "%s exits while its rank %u runs", a->name, w->rank);
+  }
+}
+
+void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (m->type == MSG_START) {
+    told_start(s, a, &m->start);
+  } else if (m->type == MSG_STOP) {
+    if (m->stop.void_round) round_of(s->checker, m->stop.incarnation, m->stop.round)->void_round = true;
+  } else if (m->type == MSG_SETTLED) {
+    told_settled(s, a, &m->settled);
+  } else if (m->type == MSG_END) {
+    told_end(s, a, &m->end);
+  } else if (m->type == MSG_REFUSED) {
+    a->refused = true;
+    a->end_code = (int)m->refused.code;
+  }
+}
+
+/* Workers. -------------------------------------------------------------------------------------------------------- */
+
+static bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
+  if (w->b.kill_ms) return true;
+  uint64_t lease = (uint64_t)s->config.settings.lease_ms;
+  if (a->sup && a->was_paused && (a->paused || s->now < a->pause_end + lease)) return true;
+  return !a->fence && s->now > a->ack_at + lease / 2;
+}
+
+void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  for (int i = 0; i < s->n_agents; i++) {
+    const struct sim_agent *b = s->agents[i];
+    bool same = b->round == a->round && !strcmp(b->incarnation, a->incarnation);
+    for (int k = 0; k < SIM_WORKERS_MAX; k++) {
+      const struct sim_worker *v = &b->w[k];
+      if (v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
+      sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
+                  w->rank, a->round, b->name, v->rank, b->round);
+    }
+  }
+}
+
+void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself) {
+  struct round_book *r = round_of(s->checker, a->incarnation, a->round);
+  struct place *p = place_of(r, a);
+  if (status == 0 && p) p->zero_exits++;
+  if (status != 0 && by_itself) r->failed = true;
+}
+
+void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (m->type != MSG_REPORT) return;
+  const struct report *rep = &m->report_msg.report;
+  if (rep->kind != REPORT_STOPPED && rep->kind != REPORT_FINISHED) return;
+  for (int i = 0; i < SIM_WORKERS_MAX; i++) {
+    const struct sim_worker *w = &a->w[i];
+    if (w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING)
+      sim_violate(s, INV_STOPPED, "%s reports %s of round %" PRId64 " while its rank %u runs", a->name,
+                  report_kind_name(rep->kind), rep->round, w->rank);
+  }
+  struct place *p = place_of(round_of(s->checker, m->report_msg.incarnation, rep->round), a);
+  if (rep->kind == REPORT_FINISHED && (!p || p->zero_exits != p->workers))
+    sim_violate(s, INV_STOPPED,
+                "%s reports that it has finished round %" PRId64 ", but not all its workers have", a->name,
+                rep->round);
+}
+
+void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
+  if (m->type == MSG_START && c->kind != CONN_AGENT)
+    sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
+}
+
+/* Time. ----------------------------------------------------------------------------------------------------------- */
+
+void check_deadlines(struct sim *s) {
+  bool mutated = s->mutator && s->mutator->deadline;
+  if (s->d.core && !core_idle(s->d.core)) {
+    uint64_t at = core_deadline(s->d.core);
+    if (mutated) at = s->mutator->deadline(s, NULL, at);
+    if (at == UINT64_MAX) sim_violate(s, INV_DEADLINE, "the daemon has a job and waits for nothing");
+  }
+  for (int i = 0; i < s->n_agents; i++) {
+    struct sim_agent *a = s->agents[i];
+    if (!a->sup || a->connecting) continue;
+    uint64_t at = supervisor_deadline(a->sup);
+    if (mutated) at = s->mutator->deadline(s, a, at);
+    if (at == UINT64_MAX)
+      sim_violate(s, INV_DEADLINE, "%s is %s and waits for nothing", a->name,
+                  supervisor_state_name(supervisor_state(a->sup)));
+  }
+}
+
+void check_over(struct sim *s) {
+  for (int i = 0; i < s->n_agents; i++)
+    if (s->agents[i]->sup)
+      sim_violate(s, INV_BOUNDED, "%s is still %s", s->agents[i]->name,
+                  supervisor_state_name(supervisor_state(s->agents[i]->sup)));
+  if (s->d.core && !core_idle(s->d.core))
+    sim_violate(s, INV_ENDS, "all agents are gone, and the daemon is not idle");
+}

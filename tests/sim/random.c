@@ -1,0 +1,309 @@
+/* Random stories. A seed chooses the cluster (one to six nodes, fixed size or elastic, one to four workers, lease, delays, how workers behave) and
+ * then, for some virtual seconds, faults at random times: everything that can be killed is killed, paused, cut off, broken, and
+ * much of it comes back. Then there is peace: links heal, the daemon is up, nobody is paused, new workers end well. From there on
+ * the job has a bounded time to come to an end.
+ *
+ * A campaign plays many seeds, shared among a few processes, because a core that loops or aborts must not take the
+ * others' results with it. A failing seed is played again with its trace. */
+
+#include "tests/sim/random.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/sim/coverage.h"
+
+enum {
+  PEACE_MS = 240000, /* from peace to the end of the job at the latest, beyond --join-timeout */
+  JOBS_MAX = 64,
+};
+
+/* What is chosen once. ------------------------------------------------------------------------------------------- */
+
+static uint64_t one_of(struct sim *s, const uint32_t *v, size_t n) {
+  return v[sim_below(s, n)];
+}
+#define ONE_OF(s, ...)                                                                                       \
+  one_of(s, (const uint32_t[]){__VA_ARGS__}, sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
+
+static void choose_settings(struct sim *s, int nodes) {
+  struct settings *t = &s->config.settings;
+  bool fixed = sim_chance(s, 55);
+  t->max_nodes =
+      (int64_t)sim_between(s, nodes > 1 ? (uint64_t)nodes - 1 : 1, (uint64_t)nodes + (fixed ? 0 : 1));
+  t->min_nodes = fixed ? t->max_nodes : (int64_t)sim_between(s, 1, (uint64_t)t->max_nodes);
+  t->max_restarts = (int64_t)ONE_OF(s, 0, 1, 2, 3, 5, 100);
+  t->last_call_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
+  t->join_timeout_ms = (int64_t)ONE_OF(s, 3000, 10000, 20000);
+  t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
+  t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
+}
+
+static void choose_world(struct sim *s) {
+  struct sim_config *c = &s->config;
+  c->delay_min = 1;
+  c->delay_max = (uint32_t)ONE_OF(s, 1, 1, 5, 20, 60);
+  c->exec_max = (uint32_t)ONE_OF(s, 0, 2, 10, 50);
+  c->drain_max = (uint32_t)ONE_OF(s, 0, 5, 50);
+  c->die_max = (uint32_t)ONE_OF(s, 0, 2, 20);
+  c->state_dir = s->d.state_dir = sim_chance(s, 50);
+}
+
+static struct behaviour choose_behaviour(struct sim *s, bool crash) {
+  struct behaviour b = {.end = END_EXIT, .term_code = -1};
+  b.run_ms = (uint32_t)sim_between(s, 50, ONE_OF(s, 300, 3000, 12000));
+  if (sim_chance(s, 40)) b.end = END_NEVER;
+  if (crash) {
+    b.end = sim_chance(s, 50) ? END_EXIT : END_SIGNAL;
+    b.code = b.end == END_EXIT ? (int)sim_between(s, 1, 255) : (int)ONE_OF(s, SIGSEGV, SIGKILL, SIGABRT);
+    if (sim_chance(s, 10)) b.exec_errno = ENOENT;
+  }
+  b.term_ms = sim_chance(s, 15) ? UINT32_MAX : (uint32_t)ONE_OF(s, 0, 0, 5, 400);
+  if (sim_chance(s, 20)) b.term_code = (int)ONE_OF(s, 0, 143);
+  if (sim_chance(s, 3)) b.kill_ms = (uint32_t)ONE_OF(s, 3000, 8000, 20000);
+  b.exchange = sim_chance(s, 30);
+  if (sim_chance(s, 20)) b.progress_ms = 300;
+  return b;
+}
+
+static void choose_behaviours(struct sim *s) {
+  s->normal = choose_behaviour(s, false);
+  int rules = (int)sim_below(s, 4);
+  for (int i = 0; i < rules; i++) {
+    int node = (int)sim_below(s, (uint64_t)s->n_nodes), local = (int)sim_below(s, s->nodes[node].workers);
+    rule_add(s, node, local, (int)sim_below(s, 4), choose_behaviour(s, sim_chance(s, 70)));
+  }
+}
+
+/* Faults. --------------------------------------------------------------------------------------------------------- */
+
+static void on_start_agent(struct sim *s, uint64_t node) {
+  if (!agent_alive(agent_of(s, (int)node))) agent_start(s, (int)node);
+}
+static void on_heal(struct sim *s, uint64_t node) {
+  link_heal(s, (int)node);
+}
+static void on_power_on(struct sim *s, uint64_t node) {
+  node_power_on(s, (int)node);
+}
+static void on_daemon_start(struct sim *s, uint64_t arg) {
+  daemon_start(s);
+}
+static void on_daemon_continue(struct sim *s, uint64_t arg) {
+  daemon_continue(s);
+}
+static void on_agent_continue(struct sim *s, uint64_t index) {
+  agent_continue(s, s->agents[index]);
+}
+
+static uint64_t soon(struct sim *s) {
+  return s->now + ONE_OF(s, 0, 10, 50, 120, 500, 1500, 4000, 9000);
+}
+
+static void break_link(struct sim *s, struct sim_agent *a) {
+  if (!a->conn) return;
+  sim_trace(s, "%s: connection breaks", a->name);
+  link_break(s, a->conn, ONE_OF(s, 0, 1, 20, 200), ONE_OF(s, 0, 1, 20, 200));
+}
+
+static void fault_of_daemon(struct sim *s) {
+  switch (sim_below(s, 6)) {
+  case 0:
+  case 1: daemon_kill(s); break;
+  case 2: daemon_terminate(s); break;
+  case 3: s->d.die_at_save = (int)sim_between(s, 1, 3); break;
+  default:
+    daemon_pause(s);
+    sim_call(s, soon(s), on_daemon_continue, 0);
+    return;
+  }
+  sim_call(s, soon(s), on_daemon_start, 0);
+  sim_call(s, s->now + 10000, on_daemon_start, 0); /* it may die later, at a save */
+}
+
+static void fault_of_agent(struct sim *s, struct sim_agent *a) {
+  uint64_t node = (uint64_t)a->node->index;
+  switch (sim_below(s, 8)) {
+  case 0: agent_kill(s, a); break;
+  case 1:
+    guard_kill(s, a);
+    agent_kill(s, a);
+    break;
+  case 2: guard_kill(s, a); break;
+  case 3: agent_signal(s, a, SIGTERM); break;
+  case 4:
+    agent_pause(s, a);
+    sim_call(s, soon(s), on_agent_continue, (uint64_t)a->index);
+    return;
+  case 5:
+    node_power_off(s, (int)node);
+    sim_call(s, soon(s), on_power_on, node);
+    break;
+  default:
+    if (a->workers) worker_signal(s, a, (uint32_t)sim_below(s, a->workers), (int)ONE_OF(s, SIGKILL, SIGSEGV));
+    return;
+  }
+  if (sim_chance(s, 75)) sim_call(s, soon(s), on_start_agent, node);
+}
+
+static void on_fault(struct sim *s, uint64_t arg) {
+  if (s->calm) return;
+  uint64_t node = sim_below(s, (uint64_t)s->n_nodes);
+  struct sim_agent *a = agent_of(s, (int)node);
+  uint64_t kind = sim_below(s, 100);
+  if (kind < 20) {
+    fault_of_daemon(s);
+  } else if (kind < 22) {
+    daemon_stop_job(s, "job");
+  } else if (kind < 50) {
+    bool both = sim_chance(s, 60), to_agent = both || sim_chance(s, 50);
+    link_cut(s, (int)node, to_agent, both || !to_agent);
+    sim_call(s, soon(s), on_heal, node);
+  } else if (!agent_alive(a)) {
+    agent_start(s, (int)node);
+  } else if (kind < 65) {
+    break_link(s, a);
+  } else {
+    fault_of_agent(s, a);
+  }
+}
+
+static void on_peace(struct sim *s, uint64_t arg) {
+  sim_trace(s, "--- peace ---");
+  s->calm = true;
+  s->d.die_at_save = 0;
+  for (int i = 0; i < s->n_nodes; i++) {
+    if (sim_chance(s, 60)) node_power_on(s, i);
+    link_heal(s, i);
+  }
+  daemon_continue(s);
+  daemon_start(s);
+  for (int i = 0; i < s->n_agents; i++) {
+    agent_continue(s, s->agents[i]);
+    guard_calm(s, s->agents[i]);
+  }
+}
+
+/* One story. ------------------------------------------------------------------------------------------------------ */
+
+struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
+  struct sim_config c;
+  sim_config_init(&c);
+  c.seed = seed;
+  c.trace = c.logs = c.connections = trace || verbose;
+  c.verbose = verbose;
+  struct sim *s = sim_create(&c);
+  int nodes = (int)sim_between(s, 1, 6);
+  choose_world(s);
+  choose_settings(s, nodes);
+  bool same = sim_chance(s, 70);
+  uint32_t workers = (uint32_t)sim_between(s, 1, 4);
+  for (int i = 0; i < nodes; i++) node_add(s, same ? workers : (uint32_t)sim_between(s, 1, 4));
+  choose_behaviours(s);
+  const struct settings *t = &s->config.settings;
+  sim_trace(s, "%d nodes, --nnodes %" PRId64 ":%" PRId64 ", lease %" PRId64 " ms%s", nodes, t->min_nodes,
+            t->max_nodes, t->lease_ms, s->config.state_dir ? ", state file" : "");
+
+  daemon_start(s);
+  for (int i = 0; i < nodes; i++)
+    sim_call(s, sim_chance(s, 70) ? sim_below(s, 100) : sim_below(s, 6000), on_start_agent, (uint64_t)i);
+  uint64_t war_ms = ONE_OF(s, 2000, 6000, 15000);
+  uint64_t faults = sim_below(s, ONE_OF(s, 2, 6, 12) + 1);
+  for (uint64_t i = 0; i < faults; i++) sim_call(s, sim_below(s, war_ms), on_fault, 0);
+  sim_call(s, war_ms, on_peace, 0);
+
+  sim_until(s, war_ms + 10000); /* everybody who is to come back has */
+  uint64_t limit = s->now + PEACE_MS + (uint64_t)t->join_timeout_ms;
+  sim_until_over(s, limit);
+  if (s->violated == INV_NONE) {
+    sim_for(s, 2 * CORE_END_ACK_MS);
+    if (s->violated == INV_NONE) check_over(s);
+  }
+  return s;
+}
+
+/* Campaigns. ------------------------------------------------------------------------------------------------------ */
+
+struct board { /* shared with the children */
+  uint64_t current[JOBS_MAX];
+  struct random_summary sum[JOBS_MAX];
+};
+
+static void count(struct random_summary *sum, const struct sim *s, uint64_t seed) {
+  sum->seeds++;
+  sum->virtual_ms += s->now;
+  sum->steps += s->steps;
+  sum->agents += (uint64_t)s->n_agents;
+  for (int i = 0; i < s->n_agents; i++) {
+    sum->successes += s->agents[i]->exit_code == 0;
+    sum->failed += s->agents[i]->exit_code > 0;
+  }
+  if (s->violated == INV_NONE) return;
+  if (!sum->failures++ || seed < sum->first_failure) sum->first_failure = seed;
+  printf("seed %" PRIu64 ": %s: %s\n", seed, invariant_name(s->violated), s->violation);
+  fflush(stdout);
+}
+
+static void play_share(struct board *b, int job, int jobs, uint64_t from, uint64_t to) {
+  for (uint64_t seed = from + (uint64_t)job; seed < to; seed += (uint64_t)jobs) {
+    b->current[job] = seed;
+    struct sim *s = random_play(seed, false, false);
+    count(&b->sum[job], s, seed);
+    sim_destroy(s);
+    if (b->sum[job].failures >= 10) break;
+  }
+  coverage_publish();
+}
+
+static void add_up(struct random_summary *sum, const struct random_summary *r) {
+  if (r->failures && (!sum->failures || r->first_failure < sum->first_failure))
+    sum->first_failure = r->first_failure;
+  sum->seeds += r->seeds, sum->failures += r->failures, sum->virtual_ms += r->virtual_ms,
+      sum->steps += r->steps;
+  sum->agents += r->agents, sum->successes += r->successes, sum->failed += r->failed;
+}
+
+static void show_failure(uint64_t seed) {
+  printf("\nseed %" PRIu64 " again, with its trace:\n", seed);
+  struct sim *s = random_play(seed, true, false);
+  sim_trace_print(s, 200);
+  printf("rerun: build/tests/sim/sim_random --seed %" PRIu64 " --verbose\n", seed);
+  sim_destroy(s);
+}
+
+bool random_campaign(uint64_t from, uint64_t to, int jobs, struct random_summary *sum) {
+  *sum = (struct random_summary){0};
+  if (jobs > JOBS_MAX) jobs = JOBS_MAX;
+  struct board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (b == MAP_FAILED) return false;
+  coverage_share();
+  pid_t pids[JOBS_MAX];
+  fflush(stdout);
+  for (int i = 0; i < jobs; i++) {
+    pids[i] = fork();
+    if (pids[i] == 0) {
+      play_share(b, i, jobs, from, to);
+      exit(0); /* so that leaks are found */
+    }
+  }
+  for (int i = 0; i < jobs; i++) {
+    int status = 1;
+    if (pids[i] > 0) waitpid(pids[i], &status, 0);
+    if (status) {
+      printf("CRASH in seed %" PRIu64 " (status %d)\nrerun: build/tests/sim/sim_random --seed %" PRIu64
+             " --verbose\n",
+             b->current[i], status, b->current[i]);
+      sum->crashed++;
+    }
+    add_up(sum, &b->sum[i]);
+  }
+  munmap(b, sizeof *b);
+  if (sum->failures) show_failure(sum->first_failure);
+  return !sum->failures && !sum->crashed;
+}

@@ -1,0 +1,341 @@
+/* The world's clock. A binary heap of events, ordered by time and then by the order in which they were made, so that a
+ * run is a function of its seed. Whatever happens does so inside sim_step: the earliest event is taken, time jumps to
+ * it, and its handler may only push further events. Nothing in here waits, reads a clock or a descriptor.
+ *
+ * A process that is paused (SIGSTOP) does not take events: they go to the stash, in order, and come back when it is
+ * continued. Guards and workers of a paused agent go on.
+ *
+ * The trace is a list of lines for people. Stories compare it with what is expected; random runs do without it and are
+ * simply run again, from the same seed and with it, when something is wrong. */
+
+#include "tests/sim/sim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+const char *invariant_name(enum invariant i) {
+#define X(name, text) #name,
+  static const char *const names[] = {INVARIANT_LIST(X) "NONE"};
+#undef X
+  return names[i];
+}
+
+const char *invariant_text(enum invariant i) {
+#define X(name, text) text,
+  static const char *const texts[] = {INVARIANT_LIST(X) "none"};
+#undef X
+  return texts[i];
+}
+
+void sim_config_init(struct sim_config *c) {
+  *c = (struct sim_config){.seed = 1, .delay_min = 1, .delay_max = 1, .exec_max = 0};
+  c->settings = (struct settings){.min_nodes = 2,
+                                  .max_nodes = 2,
+                                  .max_restarts = 3,
+                                  .last_call_ms = 1000,
+                                  .join_timeout_ms = 60000,
+                                  .stop_timeout_ms = 3000,
+                                  .lease_ms = 5000};
+  c->trace = true;
+}
+
+struct sim *sim_create(const struct sim_config *c) {
+  struct sim *s = xcalloc(1, sizeof *s);
+  s->config = *c;
+  s->seq = 1ull << 32;
+  s->rng = c->seed * 0x9e3779b97f4a7c15u + 0x1234567;
+  s->d.state_dir = c->state_dir;
+  s->d.next_conn = 1;
+  s->d.tick_at = UINT64_MAX;
+  s->normal = (struct behaviour){.run_ms = 10000, .end = END_EXIT, .term_code = -1};
+  s->violated = INV_NONE;
+  s->next_pid = 1000;
+  s->checker = checker_create();
+  return s;
+}
+
+static void event_finish(struct sim_event *ev) {
+  bytes_unref(ev->bytes);
+  if (ev->notice) {
+    free((void *)(uintptr_t)ev->notice->text);
+    free((void *)(uintptr_t)ev->notice->data);
+    free(ev->notice);
+  }
+}
+
+void sim_destroy(struct sim *s) {
+  if (!s) return;
+  for (size_t i = 0; i < s->queue.n; i++) event_finish(&s->queue.v[i]);
+  for (size_t i = 0; i < s->stash.n; i++) event_finish(&s->stash.v[i]);
+  free(s->queue.v);
+  free(s->stash.v);
+  for (int i = 0; i < s->n_agents; i++) agent_free(s->agents[i]);
+  for (size_t i = 0; i < s->n_conns; i++) link_free(s->conns[i]);
+  free(s->conns);
+  daemon_finish(s);
+  checker_destroy(s->checker);
+  for (size_t i = 0; i < SIM_TRACE_MAX; i++) free(s->lines[i]);
+  free(s);
+}
+
+/* Randomness: splitmix64. ---------------------------------------------------------------------------------------- */
+
+uint64_t sim_random(struct sim *s) {
+  uint64_t z = (s->rng += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+uint64_t sim_below(struct sim *s, uint64_t n) {
+  return n ? sim_random(s) % n : 0;
+}
+
+uint64_t sim_between(struct sim *s, uint64_t lo, uint64_t hi) {
+  return lo >= hi ? lo : lo + sim_below(s, hi - lo + 1);
+}
+
+bool sim_chance(struct sim *s, unsigned percent) {
+  return sim_below(s, 100) < percent;
+}
+
+/* The queue. ------------------------------------------------------------------------------------------------------ */
+
+static bool event_before(const struct sim_event *a, const struct sim_event *b) {
+  return a->at != b->at ? a->at < b->at : a->seq < b->seq;
+}
+
+static struct sim_event *events_add(struct events *q) {
+  if (q->n == q->cap) {
+    q->cap = q->cap ? q->cap * 2 : 64;
+    q->v = xrealloc(q->v, q->cap * sizeof *q->v);
+  }
+  return &q->v[q->n++];
+}
+
+static struct sim_event *heap_push(struct events *q, const struct sim_event *ev) {
+  events_add(q);
+  size_t i = q->n - 1;
+  while (i > 0 && event_before(ev, &q->v[(i - 1) / 2])) {
+    q->v[i] = q->v[(i - 1) / 2];
+    i = (i - 1) / 2;
+  }
+  q->v[i] = *ev;
+  return &q->v[i];
+}
+
+static struct sim_event heap_pop(struct events *q) {
+  struct sim_event top = q->v[0], last = q->v[--q->n];
+  size_t i = 0;
+  for (;;) {
+    size_t c = 2 * i + 1;
+    if (c >= q->n) break;
+    if (c + 1 < q->n && event_before(&q->v[c + 1], &q->v[c])) c++;
+    if (!event_before(&q->v[c], &last)) break;
+    q->v[i] = q->v[c];
+    i = c;
+  }
+  if (q->n) q->v[i] = last;
+  return top;
+}
+
+struct sim_event *sim_push(struct sim *s, uint64_t at, enum event_kind kind) {
+  struct sim_event ev = {.at = at < s->now ? s->now : at, .seq = s->seq++, .kind = kind};
+  return heap_push(&s->queue, &ev);
+}
+
+struct sim_event *sim_push_front(struct sim *s, const struct sim_event *from) {
+  struct sim_event ev = *from;
+  ev.at = s->now;
+  ev.seq = s->front++;
+  return heap_push(&s->queue, &ev);
+}
+
+void sim_call(struct sim *s, uint64_t at, void (*fn)(struct sim *s, uint64_t arg), uint64_t arg) {
+  struct sim_event *ev = sim_push(s, at, EV_CALL);
+  ev->fn = fn;
+  ev->a = arg;
+}
+
+/* Whose process must run for this event: then *of is the agent, or NULL for the daemon. */
+static bool event_needs(const struct sim_event *ev, const struct sim_agent **of) {
+  *of = NULL;
+  switch (ev->kind) {
+  case EV_AGENT_TICK:
+  case EV_NOTIFY:
+  case EV_CONNECTED: *of = ev->agent; return true;
+  case EV_ACCEPT:
+  case EV_DAEMON_TICK:
+  case EV_HELLO_TIMEOUT: return true;
+  case EV_LOST_END:
+    if (ev->a == TO_AGENT) *of = ev->conn->agent;
+    return ev->a == TO_DAEMON || ev->conn->kind == CONN_AGENT;
+  case EV_DELIVER:
+    if (ev->a == TO_AGENT) *of = ev->conn->agent;
+    return ev->a == TO_DAEMON || ev->conn->kind == CONN_AGENT;
+  case EV_SEND_TIMEOUT:
+    if (ev->a == TO_DAEMON) *of = ev->conn->agent;
+    return ev->a == TO_AGENT || ev->conn->kind == CONN_AGENT;
+  case EV_SYN:
+  case EV_FLUSH:
+  case EV_GUARD_EXEC:
+  case EV_GUARD_STOP:
+  case EV_WORKER_END:
+  case EV_WORKER_KILL:
+  case EV_WORKER_DIES:
+  case EV_WORKER_STUCK:
+  case EV_WORKER_STEP:
+  case EV_GUARD_CHECK:
+  case EV_CALL: return false;
+  }
+  return false;
+}
+
+static bool must_wait(struct sim *s, const struct sim_event *ev) {
+  const struct sim_agent *a;
+  if (!event_needs(ev, &a)) return false;
+  return a ? a->paused && a->sup : s->d.paused && s->d.core;
+}
+
+/* The daemon's tick comes behind all messages, as its driver drains its sockets first; an agent's comes before or behind them. */
+void sim_unstash(struct sim *s, const struct sim_agent *a) {
+  size_t kept = 0;
+  bool ticks_first = a && sim_chance(s, 50);
+  for (int pass = ticks_first ? 0 : 1; pass < 2; pass++) {
+    kept = 0;
+    for (size_t i = 0; i < s->stash.n; i++) {
+      struct sim_event ev = s->stash.v[i];
+      const struct sim_agent *of;
+      event_needs(&ev, &of);
+      if (of != a || (pass == 0 && ev.kind != EV_AGENT_TICK)) {
+        s->stash.v[kept++] = ev;
+      } else if (ev.kind == EV_DAEMON_TICK) {
+        ev.at = s->now;
+        ev.seq = s->seq++;
+        heap_push(&s->queue, &ev);
+      } else {
+        sim_push_front(s, &ev);
+      }
+    }
+    s->stash.n = kept;
+  }
+}
+
+static void dispatch(struct sim *s, struct sim_event *ev) {
+  switch (ev->kind) {
+  case EV_SYN: link_on_syn(s, ev); break;
+  case EV_ACCEPT: daemon_accept(s, ev->conn); break;
+  case EV_CONNECTED: agent_on_connected(s, ev); break;
+  case EV_DELIVER: link_on_deliver(s, ev); break;
+  case EV_LOST_END: link_on_lost_end(s, ev); break;
+  case EV_SEND_TIMEOUT: link_on_send_timeout(s, ev); break;
+  case EV_FLUSH: link_on_flush(s, ev); break;
+  case EV_HELLO_TIMEOUT: daemon_on_hello_timeout(s, ev); break;
+  case EV_DAEMON_TICK: daemon_on_tick(s, ev); break;
+  case EV_AGENT_TICK: agent_on_tick(s, ev); break;
+  case EV_NOTIFY:
+    if (ev->agent->sup) {
+      ev->notice->now_ms = s->now;
+      agent_mind(s, ev->agent, ev->notice);
+    }
+    break;
+  case EV_GUARD_EXEC:
+  case EV_GUARD_STOP:
+  case EV_WORKER_END:
+  case EV_WORKER_KILL:
+  case EV_WORKER_DIES:
+  case EV_WORKER_STUCK:
+  case EV_WORKER_STEP:
+  case EV_GUARD_CHECK: guard_on_event(s, ev); break;
+  case EV_CALL: ev->fn(s, ev->a); break;
+  }
+}
+
+bool sim_step(struct sim *s) {
+  if (s->violated != INV_NONE || !s->queue.n) return false;
+  struct sim_event ev = heap_pop(&s->queue);
+  s->now = ev.at;
+  if (must_wait(s, &ev)) {
+    *events_add(&s->stash) = ev;
+    return true;
+  }
+  s->steps++;
+  if (s->now / 1000 != s->second) s->second = s->now / 1000, s->steps_in_second = 0;
+  if (++s->steps_in_second > SIM_STEPS_PER_SECOND)
+    sim_violate(s, INV_STORM, "%d steps in second %" PRIu64, SIM_STEPS_PER_SECOND, s->second);
+  dispatch(s, &ev);
+  event_finish(&ev);
+  check_deadlines(s);
+  return s->violated == INV_NONE;
+}
+
+void sim_until(struct sim *s, uint64_t ms) {
+  while (s->queue.n && s->queue.v[0].at <= ms)
+    if (!sim_step(s)) return;
+  if (s->now < ms) s->now = ms;
+}
+
+void sim_for(struct sim *s, uint64_t ms) {
+  sim_until(s, s->now + ms);
+}
+
+bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms) {
+  for (;;) {
+    for (; s->mark < s->n_lines; s->mark++) {
+      const char *line = s->lines[s->mark % SIM_TRACE_MAX];
+      if (s->mark + SIM_TRACE_MAX > s->n_lines && strstr(line, part)) return s->mark++, true;
+    }
+    if (!s->queue.n || s->queue.v[0].at > limit_ms || !sim_step(s)) return false;
+  }
+}
+
+bool sim_until_over(struct sim *s, uint64_t limit_ms) {
+  for (;;) {
+    bool over = true;
+    for (int i = 0; i < s->n_agents && over; i++)
+      over = !s->agents[i]->sup && !guard_has_workers(s->agents[i]);
+    if (over) return true;
+    if (!s->queue.n || s->queue.v[0].at > limit_ms || !sim_step(s)) return false;
+  }
+}
+
+/* The trace. ------------------------------------------------------------------------------------------------------ */
+
+bool sim_tracing(const struct sim *s) {
+  return s->config.trace || s->config.verbose;
+}
+
+void sim_trace(struct sim *s, const char *fmt, ...) {
+  if (!sim_tracing(s)) return;
+  struct buf b = BUF_INIT;
+  buf_printf(&b, "[%3" PRIu64 ".%03" PRIu64 "] ", s->now / 1000, s->now % 1000);
+  va_list ap;
+  va_start(ap, fmt);
+  buf_vprintf(&b, fmt, ap);
+  va_end(ap);
+  if (s->config.verbose) printf("%s\n", b.data);
+  char **slot = &s->lines[s->n_lines++ % SIM_TRACE_MAX];
+  free(*slot);
+  *slot = buf_steal(&b);
+}
+
+void sim_trace_print(const struct sim *s, size_t last) {
+  size_t from = s->n_lines > last ? s->n_lines - last : 0;
+  if (s->n_lines > SIM_TRACE_MAX && from < s->n_lines - SIM_TRACE_MAX) from = s->n_lines - SIM_TRACE_MAX;
+  if (from) printf("(%zu lines before)\n", from);
+  for (size_t i = from; i < s->n_lines; i++) printf("%s\n", s->lines[i % SIM_TRACE_MAX]);
+}
+
+void sim_violate(struct sim *s, enum invariant i, const char *fmt, ...) {
+  if (s->violated != INV_NONE) return;
+  s->violated = i;
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(s->violation, sizeof s->violation, fmt, ap);
+  va_end(ap);
+  sim_trace(s, "VIOLATED %s (%s): %s", invariant_name(i), invariant_text(i), s->violation);
+}

@@ -1,0 +1,367 @@
+#ifndef TESTS_SIM_SIM_H
+#define TESTS_SIM_SIM_H
+
+/* A whole cluster in one process under a fake clock: the real core of the daemon, real supervisors, and everything between and
+ * around them scripted: links, guards, workers, faults. One seed is one run, byte for byte.
+ *
+ * sim.c        the clock, the queue of events, randomness, the trace
+ * sim_link.c   connections: delays, breaks, silent cuts
+ * sim_daemon.c the driver around core_step: connections, timer, state file, kill and restart
+ * sim_node.c   the driver around supervisor_step: agents' lives
+ * sim_guard.c  guards and workers
+ * describe.c   messages as text
+ * invariants.c what must hold at every event */
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/bytes.h"
+#include "proto/msg.h"
+#include "daemon/core.h"
+#include "agent/supervisor.h"
+
+enum {
+  SIM_NODES_MAX = 16,
+  SIM_WORKERS_MAX = 8,
+  SIM_AGENTS_MAX = 64, /* lives of agents in one run */
+  SIM_RULES_MAX = 32,
+  SIM_TRACE_MAX = 6000, /* lines kept */
+  SIM_CONNECT_TIMEOUT_MS = 3000,
+  SIM_STEPS_PER_SECOND = 20000, /* more in one virtual second is a storm */
+  SIM_HELLO_MS = 10000,         /* the daemon's driver closes a connection that has not said who it is */
+};
+
+struct sim;
+struct sim_agent;
+struct sim_conn;
+
+/* What must hold. Each has a planted bug in planted.c. */
+#define INVARIANT_LIST(X)                                                                                    \
+  X(RANKS, "no rank is given twice in a round, ranks have no gaps")                                          \
+  X(OVERLAP, "no worker of a round runs when workers of another start")                                      \
+  X(ENDS, "every node learns every end, exit codes agree with it")                                           \
+  X(BUDGET, "the budget is charged once per settled worker failure, else never")                             \
+  X(TOKENS, "rounds and tokens only go up")                                                                  \
+  X(DEADLINE, "no state waits without a deadline")                                                           \
+  X(STORM, "time goes on: steps per virtual second are bounded")                                             \
+  X(BOUNDED, "after the faults the job ends or runs within a bounded time")                                  \
+  X(CODEC, "every message that is sent can be decoded")                                                      \
+  X(STOPPED, "STOPPED and FINISHED are true when they are sent")                                             \
+  X(SUCCESS, "success means that all workers of the last round exited with 0")                               \
+  X(EXCHANGE, "an exchange gives every rank's value in order")                                               \
+  X(ORPHANS, "an agent that exits leaves no worker behind")
+#define X(name, text) INV_##name,
+enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
+#undef X
+const char *invariant_name(enum invariant i);
+const char *invariant_text(enum invariant i);
+
+/* How a worker behaves. */
+enum worker_end { END_NEVER, END_EXIT, END_SIGNAL };
+struct behaviour {
+  uint32_t run_ms; /* from exec (or from the exchange's end) to its own end */
+  enum worker_end end;
+  int code;             /* exit code or signal */
+  uint32_t term_ms;     /* how long it takes to die of SIGTERM; UINT32_MAX: ignores it */
+  int term_code;        /* exit code after SIGTERM; -1: dies by the signal */
+  uint32_t kill_ms;     /* how long SIGKILL takes: a process in state D */
+  int exec_errno;       /* not 0: cannot be run */
+  bool exchange;        /* gives its rank under "ring" when it starts and waits for all */
+  uint32_t progress_ms; /* 0: tells nothing */
+};
+struct rule {     /* the last one that fits counts */
+  int node;       /* -1: all */
+  int local_rank; /* -1: all */
+  int spawn;      /* nth spawn of this agent, from 1; 0: all */
+  struct behaviour b;
+};
+
+struct sim_worker {
+  enum { WORKER_NONE, WORKER_SPAWNING, WORKER_RUNNING, WORKER_DEAD } state;
+  struct behaviour b;
+  uint32_t local_rank, rank, life; /* life: events of an earlier worker in this place are ignored */
+  int pid;
+  bool exited_zero, told; /* told: EXITED or EXEC_FAILED is on its way */
+  bool asked, answered;   /* exchange */
+  bool killed, termed;
+  bool ghost; /* a planted bug: the guard takes it for dead */
+  uint64_t step;
+};
+
+struct sim_link {
+  uint32_t delay_min, delay_max;
+  bool cut[2];      /* by direction: nothing passes, nobody is told */
+  bool flushing[2]; /* healed just now: what was held is about to pass */
+};
+
+struct sim_node {
+  int index; /* n1 has 0 */
+  char host[16], addr[32], label[16];
+  uint32_t workers;
+  int64_t want_rank, order_key, expected_nodes;
+  struct sim_link link;
+  bool off; /* no power */
+};
+
+/* One life of an agent: its process, its guard, its workers. Kept to the end of the run. */
+struct sim_agent {
+  struct sim *sim;
+  struct sim_node *node;
+  int index, life; /* index in sim->agents; life on its node, from 1 */
+  char id[AGENT_ID_MAX + 1], name[24];
+  struct supervisor *sup; /* NULL: the process is gone */
+  bool paused, exiting, killed, signalled;
+  int exit_code; /* -1: has not exited by itself */
+  struct sim_conn *conn;
+  bool connecting;
+  uint64_t connect_gen;
+  uint64_t tick_at; /* armed; UINT64_MAX: not */
+  /* guard */
+  bool guard_alive, guard_stopping;
+  bool clear_due;
+  struct bytes *obituary;
+  uint64_t busy_until, notify_at; /* both are FIFO: spawns and stops; events to the mind */
+  uint64_t kill_at;
+  uint32_t round, workers, spawns;
+  char incarnation[INCARNATION_MAX + 1];
+  struct sim_worker w[SIM_WORKERS_MAX];
+  /* what the checker remembers: tokens told, the end told, the last word about fencing */
+  char told_inc[INCARNATION_MAX + 1];
+  int64_t told_round;
+  bool told_start, told_end, refused;
+  int end_code;
+  enum outcome end_outcome;
+  bool fence;         /* as the core said it in what has arrived */
+  uint64_t ack_at;    /* last HEARTBEAT_ACK or WELCOME */
+  uint64_t pause_end; /* last time a pause ended */
+  bool was_paused;
+};
+
+enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_CONTROL };
+struct held {
+  struct bytes *bytes; /* NULL: FIN */
+  struct held *next;
+};
+struct sim_conn {
+  uint64_t id; /* as the daemon knows it */
+  enum conn_kind kind;
+  struct sim_node *node; /* NULL: CONTROL */
+  struct sim_agent *agent;
+  uint32_t daemon_life;
+  bool open[2]; /* by side: [TO_AGENT] the peer's end, [TO_DAEMON] the daemon's */
+  bool broken;  /* what is on its way is lost */
+  bool identified;
+  uint64_t last_at[2];
+  struct held *held[2], **held_tail[2];
+  uint32_t user_timeout_ms[2]; /* by sending direction */
+};
+
+enum event_kind {
+  EV_SYN, /* agent, a: enum conn_kind, b: of which attempt: a connection request reaches the daemon's machine */
+  EV_ACCEPT,       /* conn: the daemon sees a new connection */
+  EV_CONNECTED,    /* agent, conn or NULL, a: refused, b: of which attempt */
+  EV_DELIVER,      /* conn, a: direction, bytes (NULL: FIN) */
+  EV_LOST_END,     /* conn, a: side that notices the break */
+  EV_SEND_TIMEOUT, /* conn, a: direction in which something is held too long */
+  EV_FLUSH,        /* node, a: direction */
+  EV_HELLO_TIMEOUT,
+  EV_DAEMON_TICK,
+  EV_AGENT_TICK,
+  EV_GUARD_EXEC,   /* agent, worker a */
+  EV_GUARD_STOP,   /* agent, a: round, b: grace */
+  EV_WORKER_END,   /* agent, worker a, life b: by itself */
+  EV_WORKER_KILL,  /* agent, worker a, life b: grace is over */
+  EV_WORKER_DIES,  /* agent, worker a, life b, c: status */
+  EV_WORKER_STUCK, /* agent, worker a, life b */
+  EV_WORKER_STEP,  /* agent, worker a, life b: progress */
+  EV_NOTIFY,       /* agent: notice, to the mind */
+  EV_GUARD_CHECK,  /* agent: are all gone? */
+  EV_CALL,         /* fn(sim, a) */
+};
+
+struct sim_event {
+  uint64_t at, seq;
+  enum event_kind kind;
+  struct sim_agent *agent;
+  struct sim_conn *conn;
+  uint64_t a, b, c;
+  struct bytes *bytes;             /* owned */
+  struct supervisor_event *notice; /* owned; data and text inside are owned too */
+  void (*fn)(struct sim *s, uint64_t arg);
+};
+
+struct events {
+  struct sim_event *v;
+  size_t n, cap;
+};
+
+struct sim_daemon {
+  struct core *core; /* NULL: down */
+  uint32_t life;
+  bool paused, state_dir;
+  int die_at_save; /* 1: before the line is on the disk, 2: half of it, 3: after it */
+  uint64_t next_conn, tick_at;
+  char **lines; /* the state file */
+  size_t n_lines;
+};
+
+/* Hooks of planted.c: what happens between the minds. Return false to swallow. */
+struct mutator {
+  bool (*msg)(struct sim *s, struct sim_conn *c, enum msg_direction d,
+              struct msg *m); /* when it is delivered */
+  bool (*agent_effect)(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx);
+  uint64_t (*deadline)(struct sim *s, struct sim_agent *a, uint64_t at); /* a NULL: the core's */
+  bool (*core_effect)(struct sim *s, struct core_effect *fx);
+  bool (*dies)(struct sim *s, struct sim_agent *a, struct sim_worker *w); /* false: it lives on */
+};
+
+struct sim_config {
+  uint64_t seed;
+  struct settings settings;
+  bool state_dir;
+  uint32_t delay_min, delay_max;         /* ms, of links; per message */
+  uint32_t exec_max, drain_max, die_max; /* ms: fork to exec, death to EXITED, signal to death; 0: at once */
+  bool trace;                            /* keep lines */
+  bool verbose;                          /* print them as they come, heartbeats too */
+  bool waiting;                          /* WAITING belongs to the trace, */
+  bool logs;                             /* what daemon and agents say to people too, */
+  bool connections;                      /* and broken connections */
+};
+
+struct checker; /* invariants.c */
+
+struct sim {
+  struct sim_config config;
+  uint64_t now, seq, front,
+      rng; /* front: sequence numbers of those that go before all others of their time */
+  uint64_t steps, second, steps_in_second;
+  struct events queue, stash; /* stash: for those who are paused */
+  struct sim_node nodes[SIM_NODES_MAX];
+  int n_nodes;
+  struct sim_agent *agents[SIM_AGENTS_MAX];
+  int n_agents;
+  struct sim_conn **conns;
+  size_t n_conns, cap_conns;
+  struct sim_daemon d;
+  struct rule rules[SIM_RULES_MAX];
+  int n_rules;
+  struct behaviour normal; /* where no rule fits */
+  bool calm;               /* faults are over: every worker ends well and soon */
+  const struct mutator *mutator;
+  struct checker *checker;
+  int next_pid;
+  char control_reply[512];
+  /* trace */
+  char *lines[SIM_TRACE_MAX];
+  size_t n_lines;
+  size_t mark; /* sim_until_line looks behind it */
+  /* the first violation */
+  enum invariant violated;
+  char violation[1024];
+};
+
+/* sim.c */
+void sim_config_init(struct sim_config *c); /* 2 nodes fixed, 1 ms links, no state dir */
+struct sim *sim_create(const struct sim_config *c);
+void sim_destroy(struct sim *s);
+uint64_t sim_random(struct sim *s);
+uint64_t sim_below(struct sim *s, uint64_t n);                 /* 0 .. n-1; 0 for n 0 */
+uint64_t sim_between(struct sim *s, uint64_t lo, uint64_t hi); /* both included */
+bool sim_chance(struct sim *s, unsigned percent);
+struct sim_event *sim_push(struct sim *s, uint64_t at, enum event_kind kind); /* valid until the next push */
+void sim_call(struct sim *s, uint64_t at, void (*fn)(struct sim *s, uint64_t arg), uint64_t arg);
+bool sim_step(struct sim *s);               /* false: no event is left, or an invariant is violated */
+void sim_until(struct sim *s, uint64_t ms); /* to that time */
+void sim_for(struct sim *s, uint64_t ms);
+bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms); /* a new line has this part */
+bool sim_until_over(struct sim *s, uint64_t limit_ms);                   /* all agents are gone */
+void sim_unstash(struct sim *s, const struct sim_agent *a);              /* NULL: the daemon's */
+void sim_trace(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sim_trace_print(const struct sim *s, size_t last);
+void sim_violate(struct sim *s, enum invariant i, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+bool sim_tracing(const struct sim *s);
+
+/* sim_link.c */
+struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node,
+                           struct sim_agent *agent);
+void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d,
+               struct bytes *b); /* a reference of its own */
+void link_fin(struct sim *s, struct sim_conn *c,
+              enum msg_direction d); /* flush and close of the sender's end */
+void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms);
+void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon);
+void link_heal(struct sim *s, int node);
+void link_on_deliver(struct sim *s, struct sim_event *ev);
+void link_on_send_timeout(struct sim *s, struct sim_event *ev);
+void link_on_flush(struct sim *s, struct sim_event *ev);
+void link_on_lost_end(struct sim *s, struct sim_event *ev);
+void link_free(struct sim_conn *c);
+struct sim_event *sim_push_front(struct sim *s, const struct sim_event *ev); /* at once, in order */
+void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, uint64_t attempt);
+void link_on_syn(struct sim *s, struct sim_event *ev);
+uint64_t link_delay(struct sim *s, const struct sim_conn *c);
+
+/* sim_daemon.c */
+void daemon_start(struct sim *s);
+void daemon_kill(struct sim *s);      /* SIGKILL: connections break, the state file stays */
+void daemon_terminate(struct sim *s); /* SIGTERM */
+void daemon_pause(struct sim *s);
+void daemon_continue(struct sim *s);
+void daemon_stop_job(struct sim *s, const char *job); /* rdzvctl stop */
+void daemon_accept(struct sim *s, struct sim_conn *c);
+void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b);
+void daemon_closed(struct sim *s, struct sim_conn *c);
+void daemon_on_tick(struct sim *s, struct sim_event *ev);
+void daemon_on_hello_timeout(struct sim *s, struct sim_event *ev);
+void daemon_finish(struct sim *s);
+
+/* sim_node.c */
+int node_add(struct sim *s, uint32_t workers);
+void node_power_on(struct sim *s, int node);
+void node_power_off(struct sim *s, int node);           /* everything on it is gone, nobody is told */
+struct sim_agent *agent_start(struct sim *s, int node); /* as a person or a scheduler starts it */
+struct sim_agent *agent_of(struct sim *s, int node);    /* its last life, or NULL */
+void agent_kill(struct sim *s, struct sim_agent *a);    /* SIGKILL; its guard lives and kills */
+void agent_signal(struct sim *s, struct sim_agent *a, int signo);
+void agent_pause(struct sim *s, struct sim_agent *a);
+void agent_continue(struct sim *s, struct sim_agent *a);
+bool agent_alive(const struct sim_agent *a);
+void agent_mind(struct sim *s, struct sim_agent *a,
+                struct supervisor_event *ev); /* one step and its effects */
+void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b);
+void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why);
+void agent_on_connected(struct sim *s, struct sim_event *ev);
+void agent_on_tick(struct sim *s, struct sim_event *ev);
+void agent_free(struct sim_agent *a);
+
+/* sim_guard.c */
+void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start);
+void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms);
+void guard_exchanged(struct sim *s, struct sim_agent *a, const char *key, const struct bytes *b);
+void guard_kill_all(struct sim *s, struct sim_agent *a); /* the agent is gone */
+void guard_kill(struct sim *s, struct sim_agent *a);     /* SIGKILL to the guard itself */
+void guard_calm(struct sim *s, struct sim_agent *a);     /* its workers end well soon */
+void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int signo); /* from outside */
+bool guard_has_workers(const struct sim_agent *a);
+void guard_on_event(struct sim *s, struct sim_event *ev);
+void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b);
+
+/* describe.c */
+void describe_msg(const struct msg *m, struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
+
+/* invariants.c */
+struct checker *checker_create(void);
+void checker_destroy(struct checker *k);
+void check_core_sent(struct sim *s, struct sim_conn *c,
+                     const struct msg *m); /* as delivered, before any mutation */
+void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */
+void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); /* when the mind says it */
+void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w);
+void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself);
+void check_agent_exit(struct sim *s, struct sim_agent *a, int code);
+void check_deadlines(struct sim *s);
+void check_over(struct sim *s); /* links healed, all are gone */
+
+#endif

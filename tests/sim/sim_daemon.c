@@ -1,0 +1,269 @@
+/* The driver around core_step, as daemon/server.c is in rdzvd: connections have numbers that are never used twice, effects are carried out
+ * in order, one timer follows core_deadline, and nothing is decided here.
+ *
+ * The state file is a list of lines that survives a kill. die_at_save kills the daemon inside a CORE_SAVE: before the line is written,
+ * with half of it written, or right behind it; the effects that follow are lost in each case, which is all that "fsync before any later
+ * effect" promises. A half line is what is left at the end of the file; the driver drops it (it has no newline).
+ *
+ * A pause is SIGSTOP: messages wait in the sockets. When it ends they come first, then the tick, with the lag it has. */
+
+#include "tests/sim/sim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "tests/sim/coverage.h"
+
+static const char daemon_addr[] = "10.0.0.254";
+static const uint64_t wall_base_ms = 1800000000000u;
+
+static struct sim_conn *conn_of(struct sim *s, uint64_t id) {
+  return id >= 1 && id <= s->n_conns ? s->conns[id - 1] : NULL;
+}
+
+static void arm(struct sim *s) {
+  if (!s->d.core) return;
+  uint64_t at = core_deadline(s->d.core);
+  if (s->mutator && s->mutator->deadline) at = s->mutator->deadline(s, NULL, at);
+  if (at == UINT64_MAX || at >= s->d.tick_at) return;
+  s->d.tick_at = at < s->now ? s->now : at;
+  sim_push(s, s->d.tick_at, EV_DAEMON_TICK)->a = s->d.life;
+}
+
+/* A line of the file is written, or the daemon dies of it. */
+static bool save(struct sim *s, const char *text) {
+  int die = s->d.die_at_save;
+  s->d.die_at_save = 0;
+  static const char *const deaths[] = {"", ", dies before it", ", dies in the middle of it",
+                                       ", dies behind it"};
+  if (s->d.state_dir || die)
+    sim_trace(s, "rdzvd: saves %s%s", strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
+  if (s->d.state_dir && (die == 0 || die == 3)) {
+    s->d.lines = xrealloc(s->d.lines, (s->d.n_lines + 1) * sizeof *s->d.lines);
+    s->d.lines[s->d.n_lines++] = xstrdup(text);
+  }
+  return die == 0;
+}
+
+static void check_sent(struct sim *s, struct sim_conn *c, struct bytes *b) {
+  struct frame f;
+  struct msg m;
+  size_t size;
+  struct err e = ERR_INIT;
+  if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, &e) != 1 || size != b->len ||
+      msg_decode(&f, TO_AGENT, &m, &e)) {
+    sim_violate(s, INV_CODEC, "the daemon sends what cannot be read: %s", e.text);
+    return;
+  }
+  check_core_sent(s, c, &m);
+  msg_finish(&m);
+}
+
+static bool perform(struct sim *s, struct core_effect *fx) {
+  struct sim_conn *c = conn_of(s, fx->conn);
+  if (s->mutator && s->mutator->core_effect && !s->mutator->core_effect(s, fx)) return true;
+  switch (fx->kind) {
+  case CORE_SEND:
+    if (c && c->open[TO_DAEMON] && c->daemon_life == s->d.life) {
+      check_sent(s, c, fx->bytes);
+      link_send(s, c, TO_AGENT, fx->bytes);
+    }
+    return true;
+  case CORE_CLOSE:
+    if (c && c->daemon_life == s->d.life) link_fin(s, c, TO_AGENT);
+    return true;
+  case CORE_IDENTIFIED:
+    if (c) c->identified = true, c->user_timeout_ms[TO_AGENT] = (uint32_t)fx->value;
+    return true;
+  case CORE_SAVE: return save(s, fx->text);
+  case CORE_LOG:
+    if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
+      sim_trace(s, "rdzvd log: %s", fx->text);
+    return true;
+  }
+  return true;
+}
+
+static void mind(struct sim *s, struct core_event *ev) {
+  struct core_effects fx = {0};
+  ev->now_ms = s->now;
+  ev->wall_ms = wall_base_ms + s->now;
+  if (!ev->peer_addr) ev->peer_addr = "";
+  if (!ev->local_addr) ev->local_addr = "";
+  core_step(s->d.core, ev, &fx);
+  bool alive = true;
+  for (size_t i = 0; i < fx.n && alive; i++) alive = perform(s, &fx.v[i]);
+  core_effects_finish(&fx);
+  if (!alive) {
+    daemon_kill(s);
+  } else {
+    arm(s);
+  }
+}
+
+void daemon_start(struct sim *s) {
+  if (s->d.core) return;
+  struct core_config config = {.seed = sim_random(s)};
+  s->d.life++;
+  s->d.core = core_create(&config);
+  s->d.paused = false;
+  s->d.tick_at = UINT64_MAX;
+  sim_trace(s, "rdzvd: starts%s", s->d.n_lines ? " with its state file" : "");
+  for (size_t i = 0; i < s->d.n_lines; i++) {
+    struct core_event ev = {.kind = CORE_LOAD, .line = s->d.lines[i]};
+    mind(s, &ev);
+  }
+  /* The file is rewritten with what is still needed, as server.c does. */
+  struct buf b = BUF_INIT;
+  core_state_lines(s->d.core, &b);
+  for (size_t i = 0; i < s->d.n_lines; i++) free(s->d.lines[i]);
+  s->d.n_lines = 0;
+  for (char *line = b.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+    *end = '\0';
+    if (s->d.state_dir) save(s, line);
+  }
+  buf_finish(&b);
+}
+
+static void take_coverage(struct sim *s) {
+  size_t states, events;
+  const uint32_t *counts = core_coverage(s->d.core, &states, &events);
+  coverage_add(counts, states, events);
+}
+
+void daemon_kill(struct sim *s) {
+  if (!s->d.core) return;
+  sim_trace(s, "rdzvd: killed");
+  take_coverage(s);
+  core_destroy(s->d.core);
+  s->d.core = NULL;
+  s->d.paused = false;
+  s->d.tick_at = UINT64_MAX;
+  sim_unstash(s, NULL);
+  for (size_t i = 0; i < s->n_conns; i++) {
+    struct sim_conn *c = s->conns[i];
+    if (!c->open[TO_DAEMON]) continue;
+    if (sim_chance(s, 50)) {
+      link_fin(s, c, TO_AGENT);
+    } else {
+      c->open[TO_DAEMON] = false;
+      link_break(s, c, 1 + link_delay(s, c), 0);
+    }
+  }
+}
+
+void daemon_terminate(struct sim *s) {
+  if (!s->d.core) return;
+  daemon_continue(s);
+  sim_trace(s, "rdzvd: SIGTERM");
+  struct core_event ev = {.kind = CORE_SHUTDOWN};
+  mind(s, &ev);
+  for (size_t i = 0; i < s->n_conns; i++) link_fin(s, s->conns[i], TO_AGENT);
+  daemon_kill(s);
+}
+
+void daemon_pause(struct sim *s) {
+  if (!s->d.core || s->d.paused) return;
+  sim_trace(s, "rdzvd: paused");
+  s->d.paused = true;
+}
+
+void daemon_continue(struct sim *s) {
+  if (!s->d.paused) return;
+  sim_trace(s, "rdzvd: continued");
+  s->d.paused = false;
+  sim_unstash(s, NULL);
+}
+
+void daemon_accept(struct sim *s, struct sim_conn *c) {
+  if (!s->d.core || c->daemon_life != s->d.life || !c->open[TO_DAEMON]) return;
+  sim_push(s, s->now + SIM_HELLO_MS, EV_HELLO_TIMEOUT)->conn = c;
+  struct msg m;
+  msg_init(&m, MSG_CHALLENGE);
+  m.challenge.version = PROTO_VERSION;
+  m.challenge.nonce = "00112233445566778899aabbccddeeff";
+  m.challenge.auth = "none";
+  struct bytes *b = msg_bytes(&m);
+  link_send(s, c, TO_AGENT, b);
+  bytes_unref(b);
+}
+
+void daemon_on_hello_timeout(struct sim *s, struct sim_event *ev) {
+  struct sim_conn *c = ev->conn;
+  if (c->identified || !c->open[TO_DAEMON]) return;
+  link_fin(s, c, TO_AGENT);
+  daemon_closed(s, c);
+}
+
+void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b) {
+  if (!s->d.core || c->daemon_life != s->d.life) return;
+  struct frame f;
+  struct msg m;
+  size_t size;
+  struct err e = ERR_INIT;
+  if (frame_parse(b->data, b->len, FRAME_MAX_TO_DAEMON, &f, &size, &e) != 1 || size != b->len ||
+      msg_decode(&f, TO_DAEMON, &m, &e)) {
+    sim_violate(s, INV_CODEC, "%s sends what cannot be read: %s", c->agent ? c->agent->name : "rdzvctl",
+                e.text);
+    return;
+  }
+  if (sim_tracing(s) && (s->config.verbose || m.type != MSG_HEARTBEAT)) {
+    struct buf text = BUF_INIT;
+    describe_msg(&m, &text);
+    if (c->agent) sim_trace(s, "%s -> rdzvd: %s", c->agent->name, buf_text(&text));
+    buf_finish(&text);
+  }
+  if (!s->mutator || !s->mutator->msg || s->mutator->msg(s, c, TO_DAEMON, &m)) {
+    struct core_event ev = {.kind = CORE_MSG,
+                            .conn = c->id,
+                            .msg = &m,
+                            .peer_addr = c->node ? c->node->addr : "",
+                            .local_addr = c->node ? daemon_addr : "",
+                            .local = c->kind == CONN_CONTROL};
+    mind(s, &ev);
+  }
+  msg_finish(&m);
+}
+
+void daemon_closed(struct sim *s, struct sim_conn *c) {
+  if (!s->d.core || c->daemon_life != s->d.life) return;
+  struct core_event ev = {.kind = CORE_CLOSED, .conn = c->id};
+  mind(s, &ev);
+}
+
+void daemon_on_tick(struct sim *s, struct sim_event *ev) {
+  if (!s->d.core || ev->a != s->d.life) return;
+  uint64_t due = s->d.tick_at;
+  s->d.tick_at = UINT64_MAX;
+  if (core_deadline(s->d.core) <= s->now) {
+    struct core_event tick = {.kind = CORE_TICK, .lag_ms = s->now - due};
+    mind(s, &tick);
+  } else {
+    arm(s);
+  }
+}
+
+void daemon_stop_job(struct sim *s, const char *job) {
+  if (!s->d.core) return;
+  sim_trace(s, "rdzvctl: stop %s", job);
+  struct sim_conn *c = link_open(s, CONN_CONTROL, NULL, NULL);
+  struct msg m;
+  msg_init(&m, MSG_CONTROL);
+  m.id = 1;
+  m.control.verb = "stop";
+  m.control.job = job;
+  struct bytes *b = msg_bytes(&m);
+  link_send(s, c, TO_DAEMON, b);
+  bytes_unref(b);
+}
+
+void daemon_finish(struct sim *s) {
+  if (s->d.core) {
+    take_coverage(s);
+    core_destroy(s->d.core);
+  }
+  for (size_t i = 0; i < s->d.n_lines; i++) free(s->d.lines[i]);
+  free(s->d.lines);
+}

@@ -1,0 +1,334 @@
+/* Guards and workers, as agent/guard.h promises them: spawned in order, stopped by SIGTERM and after the grace by SIGKILL, every death told
+ * once, CLEAR when nothing of the round is left. The guard outlives its agent: it kills what there is and sends the obituary.
+ * When the guard itself dies, its workers die with it and the agent hears that.
+ *
+ * A worker is a behaviour: how long it runs, how it ends, what it does on SIGTERM, how long SIGKILL takes. Which one it gets is decided
+ * by rules (node, local rank, how many spawns this agent has seen), so that a story can say "the second worker of n2 exits
+ * with 7 in its first round". */
+
+#include "tests/sim/sim.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/guard.h"
+#include "common/mem.h"
+
+static const char ring_key[] = "ring";
+enum { EXCHANGE_PATIENCE_MS = 60000, CALM_RUN_MS = 500 };
+
+void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b) {
+  s->rules[s->n_rules++] = (struct rule){node, local_rank, spawn, b};
+}
+
+static struct behaviour behaviour_of(const struct sim *s, const struct sim_agent *a, uint32_t local_rank) {
+  struct behaviour b = s->normal;
+  for (int i = 0; i < s->n_rules; i++) {
+    const struct rule *r = &s->rules[i];
+    if (r->node >= 0 && r->node != a->node->index) continue;
+    if (r->local_rank >= 0 && (uint32_t)r->local_rank != local_rank) continue;
+    if (r->spawn && (uint32_t)r->spawn != a->spawns) continue;
+    b = r->b;
+  }
+  if (s->calm) {
+    b.end = END_EXIT;
+    b.code = b.exec_errno = 0;
+    if (b.run_ms > CALM_RUN_MS) b.run_ms = CALM_RUN_MS;
+  }
+  return b;
+}
+
+static bool worker_lives(const struct sim_worker *w) {
+  return w->state == WORKER_SPAWNING || w->state == WORKER_RUNNING;
+}
+
+bool guard_has_workers(const struct sim_agent *a) {
+  for (int i = 0; i < SIM_WORKERS_MAX; i++)
+    if (worker_lives(&a->w[i])) return true;
+  return false;
+}
+
+static bool guard_sees_workers(const struct sim_agent *a) {
+  for (int i = 0; i < SIM_WORKERS_MAX; i++)
+    if (worker_lives(&a->w[i]) && !a->w[i].ghost) return true;
+  return false;
+}
+
+/* To the agent's mind, in order. The event's text and data are copied. */
+static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct supervisor_event ev) {
+  if (!a->sup) return;
+  if (at < a->notify_at) at = a->notify_at;
+  a->notify_at = at;
+  struct sim_event *e = sim_push(s, at, EV_NOTIFY);
+  e->agent = a;
+  e->notice = xmemdup(&ev, sizeof ev);
+  e->notice->text = xstrdup(ev.text ? ev.text : "");
+  e->notice->data = ev.size ? xmemdup(ev.data, ev.size) : NULL;
+}
+
+static void push_worker(struct sim *s, struct sim_agent *a, const struct sim_worker *w, uint64_t at,
+                        enum event_kind kind, int status) {
+  struct sim_event *ev = sim_push(s, at, kind);
+  ev->agent = a;
+  ev->a = w->local_rank;
+  ev->b = w->life;
+  ev->c = (uint64_t)status;
+}
+
+void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start) {
+  if (!a->guard_alive) return;
+  if (guard_has_workers(a))
+    sim_violate(s, INV_OVERLAP, "%s spawns round %" PRId64 " over workers of round %u", a->name, start->round,
+                a->round);
+  a->spawns++;
+  a->workers = a->node->workers;
+  a->round = (uint32_t)start->round;
+  memcpy(a->incarnation, start->incarnation, strnlen(start->incarnation, INCARNATION_MAX) + 1);
+  a->clear_due = true;
+  a->guard_stopping = false;
+  a->kill_at = UINT64_MAX;
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    *w = (struct sim_worker){.state = WORKER_SPAWNING,
+                             .local_rank = i,
+                             .rank = (uint32_t)start->rank_base + i,
+                             .life = w->life + 1,
+                             .b = behaviour_of(s, a, i)};
+    uint64_t at = (a->busy_until > s->now ? a->busy_until : s->now) + sim_between(s, 0, s->config.exec_max);
+    a->busy_until = at;
+    push_worker(s, a, w, at, EV_GUARD_EXEC, 0);
+  }
+}
+
+static void clear(struct sim *s, struct sim_agent *a) {
+  a->clear_due = false;
+  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_CLEAR, .round = a->round});
+}
+
+/* Nothing of the round is left? Then that is told, or the obituary goes out. */
+static void guard_check(struct sim *s, struct sim_agent *a) {
+  if (guard_sees_workers(a)) return;
+  if (!a->guard_alive) {
+    notify(s, a, s->now, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = a->round});
+  } else if (a->sup) {
+    if (a->clear_due) clear(s, a);
+  } else {
+    a->guard_alive = false;
+    if (a->obituary && !a->node->off) link_connect(s, a, CONN_GUARD, 0);
+  }
+}
+
+static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  if (w->b.exec_errno) {
+    w->state = WORKER_DEAD;
+    check_worker_ends(s, a, w, 127 << 8, true);
+    sim_trace(s, "%s: rank %u cannot be run", a->name, w->rank);
+    notify(s, a, s->now,
+           (struct supervisor_event){.kind = SUP_EXEC_FAILED,
+                                     .round = a->round,
+                                     .local_rank = w->local_rank,
+                                     .error = w->b.exec_errno,
+                                     .when_ms = s->now,
+                                     .text = "no such file"});
+    guard_check(s, a);
+    return;
+  }
+  w->state = WORKER_RUNNING;
+  w->pid = s->next_pid++;
+  sim_trace(s, "%s: rank %u runs, round %u", a->name, w->rank, a->round);
+  check_worker_starts(s, a, w);
+  notify(s, a, s->now,
+         (struct supervisor_event){
+             .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid});
+  if (w->b.exchange) {
+    w->asked = true;
+    notify(s, a, s->now,
+           (struct supervisor_event){.kind = SUP_EXCHANGE,
+                                     .round = a->round,
+                                     .local_rank = w->local_rank,
+                                     .text = ring_key,
+                                     .data = &w->rank,
+                                     .size = sizeof w->rank});
+    push_worker(s, a, w, s->now + EXCHANGE_PATIENCE_MS, EV_WORKER_END, 1 << 8);
+  } else if (w->b.end != END_NEVER) {
+    push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
+                w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
+  }
+  if (w->b.progress_ms) push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
+}
+
+static void worker_term(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  if (w->termed || w->b.term_ms == UINT32_MAX) return;
+  w->termed = true;
+  int status = w->b.term_code >= 0 ? w->b.term_code << 8 : SIGTERM;
+  push_worker(s, a, w, s->now + w->b.term_ms + sim_between(s, 0, s->config.die_max), EV_WORKER_DIES, status);
+}
+
+static void worker_kill(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  if (w->killed) return;
+  w->killed = true;
+  push_worker(s, a, w, s->now + w->b.kill_ms + sim_between(s, 0, s->config.die_max), EV_WORKER_DIES, SIGKILL);
+  if (w->b.kill_ms > GUARD_KILL_DEADLINE_MS)
+    push_worker(s, a, w, s->now + GUARD_KILL_DEADLINE_MS, EV_WORKER_STUCK, 0);
+}
+
+void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms) {
+  if (!a->guard_alive) return;
+  struct sim_event *ev = sim_push(s, a->busy_until > s->now ? a->busy_until : s->now, EV_GUARD_STOP);
+  ev->agent = a;
+  ev->a = round;
+  ev->b = grace_ms;
+}
+
+static void stop_workers(struct sim *s, struct sim_agent *a, uint64_t grace_ms) {
+  if (!a->guard_alive) return;
+  a->guard_stopping = true;
+  if (!guard_sees_workers(a)) {
+    clear(s, a);
+    return;
+  }
+  uint64_t at = s->now + grace_ms;
+  if (at >= a->kill_at && grace_ms) return; /* a second call may only shorten the grace */
+  a->kill_at = at;
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (!worker_lives(w)) continue;
+    if (grace_ms) {
+      worker_term(s, a, w);
+      push_worker(s, a, w, at, EV_WORKER_KILL, 0);
+    } else {
+      worker_kill(s, a, w);
+    }
+  }
+}
+
+void guard_kill_all(struct sim *s, struct sim_agent *a) {
+  if (!a->guard_alive) return;
+  for (uint32_t i = 0; i < a->workers; i++)
+    if (worker_lives(&a->w[i])) worker_kill(s, a, &a->w[i]);
+  sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
+}
+
+void guard_kill(struct sim *s, struct sim_agent *a) {
+  if (!a->guard_alive) return;
+  sim_trace(s, "%s: guard killed", a->name);
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (w->state == WORKER_SPAWNING) w->state = WORKER_DEAD;
+    if (worker_lives(w)) worker_kill(s, a, w);
+  }
+  a->guard_alive = false;
+  sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
+}
+
+void guard_calm(struct sim *s, struct sim_agent *a) {
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (worker_lives(w) && (!w->asked || w->answered)) push_worker(s, a, w, s->now + CALM_RUN_MS, EV_WORKER_END, 0);
+  }
+}
+
+void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int signo) {
+  struct sim_worker *w = &a->w[local_rank];
+  if (w->state != WORKER_RUNNING) return;
+  sim_trace(s, "%s: rank %u gets signal %d", a->name, w->rank, signo);
+  push_worker(s, a, w, s->now, EV_WORKER_END, signo);
+}
+
+void guard_exchanged(struct sim *s, struct sim_agent *a, const char *key, const struct bytes *b) {
+  if (strcmp(key, ring_key) != 0) {
+    sim_violate(s, INV_EXCHANGE, "%s answers key %s, which nobody gave", a->name, key);
+    return;
+  }
+  if (sim_tracing(s)) sim_trace(s, "%s: exchange %s", a->name, b ? "done" : "refused");
+  for (size_t i = 0; b && i * sizeof(uint32_t) < b->len; i++)
+    if (le32_get(b->data + i * sizeof(uint32_t)) != i)
+      sim_violate(s, INV_EXCHANGE, "%s: value %zu of the exchange is %u", a->name, i,
+                  le32_get(b->data + i * 4));
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (w->state != WORKER_RUNNING || !w->asked || w->answered) continue;
+    w->answered = true;
+    int status = !b ? 1 << 8 : w->b.end == END_EXIT ? w->b.code << 8 : w->b.code;
+    if (!b || w->b.end != END_NEVER || s->calm)
+      push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END, status);
+  }
+}
+
+static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status,
+                        bool by_itself) {
+  if (s->mutator && s->mutator->dies && !s->mutator->dies(s, a, w)) {
+    w->ghost = true;
+  } else {
+    w->state = WORKER_DEAD;
+  }
+  w->exited_zero = status == 0;
+  if (status & 0x7f) {
+    sim_trace(s, "%s: rank %u dies of signal %d", a->name, w->rank, status & 0x7f);
+  } else {
+    sim_trace(s, "%s: rank %u exits with %d", a->name, w->rank, status >> 8);
+  }
+  check_worker_ends(s, a, w, status, by_itself);
+  if (a->guard_alive)
+    notify(s, a, s->now + sim_between(s, 0, s->config.drain_max),
+           (struct supervisor_event){.kind = SUP_EXITED,
+                                     .round = a->round,
+                                     .local_rank = w->local_rank,
+                                     .pid = w->pid,
+                                     .status = status,
+                                     .when_ms = s->now,
+                                     .text = status ? "last words" : ""});
+  guard_check(s, a);
+}
+
+static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  w->step++;
+  notify(s, a, s->now,
+         (struct supervisor_event){.kind = SUP_PROGRESS,
+                                   .round = a->round,
+                                   .local_rank = w->local_rank,
+                                   .step = w->step,
+                                   .of = 1000,
+                                   .loss = 1.0 / (double)w->step,
+                                   .samples_per_second = 64});
+  push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
+}
+
+static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {
+  if (ev->kind == EV_GUARD_EXEC) {
+    if (w->state == WORKER_SPAWNING && a->guard_alive) exec_worker(s, a, w);
+    return;
+  }
+  if (w->state != WORKER_RUNNING || w->ghost) return;
+  if (ev->kind == EV_WORKER_END) {
+    /* a patience that has ended long ago is none */
+    bool patience = w->asked && w->answered && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
+    if (!patience) worker_dies(s, a, w, (int)ev->c, true);
+  } else if (ev->kind == EV_WORKER_KILL) {
+    worker_kill(s, a, w);
+  } else if (ev->kind == EV_WORKER_DIES) {
+    worker_dies(s, a, w, (int)ev->c, false);
+  } else if (ev->kind == EV_WORKER_STUCK) {
+    notify(s, a, s->now,
+           (struct supervisor_event){.kind = SUP_STUCK,
+                                     .round = a->round,
+                                     .local_rank = w->local_rank,
+                                     .pid = w->pid,
+                                     .text = "python (state D)"});
+  } else {
+    on_step(s, a, w);
+  }
+}
+
+void guard_on_event(struct sim *s, struct sim_event *ev) {
+  struct sim_agent *a = ev->agent;
+  if (ev->kind == EV_GUARD_STOP) {
+    stop_workers(s, a, ev->b);
+  } else if (ev->kind == EV_GUARD_CHECK) {
+    guard_check(s, a);
+  } else if (a->w[ev->a].life == ev->b) {
+    on_worker(s, a, &a->w[ev->a], ev);
+  }
+}

@@ -1,0 +1,235 @@
+/* Links: what lies between an agent (or its guard) and the daemon. One connection is TCP: bytes arrive in the order in which they
+ * were sent, after a delay that is random within the node's bounds, so messages of different nodes overtake each other. A connection can
+ *
+ *   break   what is on its way is lost, both ends learn it, each at a time of its own;
+ *   end     one end closes: the other learns it behind all that was sent before;
+ *   be cut  nothing passes and nobody is told. What is sent is held back, as TCP would send it again. An end that has had something
+ *           unacknowledged for longer than its TCP_USER_TIMEOUT gives up and learns so; the other end only after the link
+ *           is healed. On healing, what was held arrives at once, in order.
+ *
+ * Sending to a connection whose own end is closed does nothing. */
+
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include "common/mem.h"
+
+struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node,
+                           struct sim_agent *agent) {
+  struct sim_conn *c = xcalloc(1, sizeof *c);
+  c->id = s->d.next_conn++;
+  c->kind = kind;
+  c->node = node;
+  c->agent = agent;
+  c->daemon_life = s->d.life;
+  c->open[TO_AGENT] = c->open[TO_DAEMON] = true;
+  c->held_tail[0] = &c->held[0];
+  c->held_tail[1] = &c->held[1];
+  if (s->n_conns == s->cap_conns) {
+    s->cap_conns = s->cap_conns ? s->cap_conns * 2 : 16;
+    s->conns = xrealloc(s->conns, s->cap_conns * sizeof *s->conns);
+  }
+  return s->conns[s->n_conns++] = c;
+}
+
+static void held_drop(struct sim_conn *c, int d) {
+  while (c->held[d]) {
+    struct held *h = c->held[d];
+    c->held[d] = h->next;
+    bytes_unref(h->bytes);
+    free(h);
+  }
+  c->held_tail[d] = &c->held[d];
+}
+
+void link_free(struct sim_conn *c) {
+  held_drop(c, 0);
+  held_drop(c, 1);
+  free(c);
+}
+
+uint64_t link_delay(struct sim *s, const struct sim_conn *c) {
+  if (!c->node) return 0;
+  return sim_between(s, c->node->link.delay_min, c->node->link.delay_max);
+}
+
+void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, uint64_t attempt) {
+  struct sim_link *l = &a->node->link;
+  struct sim_event *ev;
+  if (l->cut[TO_DAEMON] || l->cut[TO_AGENT]) {
+    ev = sim_push(s, s->now + SIM_CONNECT_TIMEOUT_MS, EV_CONNECTED);
+  } else {
+    ev = sim_push(s, s->now + sim_between(s, l->delay_min, l->delay_max), EV_SYN);
+  }
+  ev->agent = a;
+  ev->c = kind;
+  ev->b = attempt;
+}
+
+void link_on_syn(struct sim *s, struct sim_event *ev) {
+  struct sim_link *l = &ev->agent->node->link;
+  struct sim_conn *c = NULL;
+  bool cut = l->cut[TO_DAEMON] || l->cut[TO_AGENT];
+  uint64_t at = s->now + (cut ? SIM_CONNECT_TIMEOUT_MS : sim_between(s, l->delay_min, l->delay_max));
+  if (!cut && s->d.core) {
+    c = link_open(s, (enum conn_kind)ev->c, ev->agent->node, ev->agent);
+    c->last_at[TO_AGENT] = at;
+    sim_push(s, s->now, EV_ACCEPT)->conn = c;
+  }
+  struct sim_event *up = sim_push(s, at, EV_CONNECTED);
+  up->agent = ev->agent;
+  up->conn = c;
+  up->a = !cut;
+  up->b = ev->b;
+  up->c = ev->c;
+}
+
+static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
+  uint64_t at = s->now + link_delay(s, c);
+  if (at < c->last_at[d]) at = c->last_at[d];
+  c->last_at[d] = at;
+  struct sim_event *ev = sim_push(s, at, EV_DELIVER);
+  ev->conn = c;
+  ev->a = d;
+  ev->bytes = b;
+}
+
+void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
+  if (!c->open[!d] || c->broken) return;
+  push_delivery(s, c, d, bytes_ref(b));
+}
+
+void link_fin(struct sim *s, struct sim_conn *c, enum msg_direction d) {
+  if (!c->open[!d]) return;
+  c->open[!d] = false;
+  if (!c->broken) push_delivery(s, c, d, NULL);
+}
+
+/* The end `side` learns that the connection is gone. */
+static void end_gone(struct sim *s, struct sim_conn *c, enum msg_direction side, const char *why) {
+  if (!c->open[side]) return;
+  c->open[side] = false;
+  if (side == TO_DAEMON) {
+    daemon_closed(s, c);
+  } else if (c->kind == CONN_AGENT && c->agent->sup && c->agent->conn == c) {
+    c->agent->conn = NULL;
+    agent_link_down(s, c->agent, false, why);
+  }
+}
+
+void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms) {
+  if (c->broken) return;
+  c->broken = true;
+  if (c->node && (c->node->link.cut[0] || c->node->link.cut[1])) {
+    if (!c->open[TO_DAEMON]) return; /* the agent learns it when the link is healed */
+    daemon_in_ms = 0;
+  }
+  struct sim_event *ev = sim_push(s, s->now + agent_in_ms, EV_LOST_END);
+  ev->conn = c, ev->a = TO_AGENT;
+  ev = sim_push(s, s->now + daemon_in_ms, EV_LOST_END);
+  ev->conn = c, ev->a = TO_DAEMON;
+}
+
+void link_on_lost_end(struct sim *s, struct sim_event *ev) {
+  end_gone(s, ev->conn, (enum msg_direction)ev->a, "reset by peer");
+}
+
+static void deliver(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
+  if (!c->open[d]) return;
+  if (!b) {
+    end_gone(s, c, d, "closed by peer");
+  } else if (d == TO_DAEMON) {
+    daemon_receive(s, c, b);
+  } else if (c->kind == CONN_AGENT) {
+    if (c->agent->sup && c->agent->conn == c) agent_receive(s, c->agent, b);
+  } else if (c->kind == CONN_CONTROL) {
+    struct frame f;
+    struct msg m;
+    size_t size;
+    if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1 &&
+        !msg_decode(&f, TO_AGENT, &m, NULL)) {
+      if (m.type == MSG_CONTROL_REPLY) sim_trace(s, "rdzvctl: %.*s", (int)m.raw_len, m.raw);
+      msg_finish(&m);
+    }
+  }
+}
+
+void link_on_deliver(struct sim *s, struct sim_event *ev) {
+  struct sim_conn *c = ev->conn;
+  int d = (int)ev->a;
+  if (c->broken) return;
+  struct sim_link *l = c->node ? &c->node->link : NULL;
+  if (!l || (!l->cut[d] && !l->flushing[d])) {
+    deliver(s, c, (enum msg_direction)d, ev->bytes);
+    return;
+  }
+  if (!c->held[d] && c->user_timeout_ms[d]) {
+    struct sim_event *t = sim_push(s, s->now + c->user_timeout_ms[d], EV_SEND_TIMEOUT);
+    t->conn = c, t->a = (uint64_t)d;
+  }
+  struct held *h = xcalloc(1, sizeof *h);
+  h->bytes = ev->bytes;
+  ev->bytes = NULL;
+  *c->held_tail[d] = h;
+  c->held_tail[d] = &h->next;
+}
+
+void link_on_send_timeout(struct sim *s, struct sim_event *ev) {
+  struct sim_conn *c = ev->conn;
+  enum msg_direction d = (enum msg_direction)ev->a;
+  if (!c->held[d] || c->broken || !c->node->link.cut[d]) return;
+  held_drop(c, d);
+  c->broken = true; /* a reset reaches the other end when the link is healed: link_heal */
+  end_gone(s, c, d == TO_AGENT ? TO_DAEMON : TO_AGENT, "timed out");
+}
+
+void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon) {
+  struct sim_link *l = &s->nodes[node].link;
+  sim_trace(s, "%s: link cut%s", s->nodes[node].host,
+            to_agent && to_daemon ? ""
+            : to_agent            ? " (from the daemon)"
+                                  : " (to the daemon)");
+  l->cut[TO_AGENT] |= to_agent;
+  l->cut[TO_DAEMON] |= to_daemon;
+}
+
+void link_heal(struct sim *s, int node) {
+  struct sim_node *n = &s->nodes[node];
+  if (n->off || !(n->link.cut[0] || n->link.cut[1])) return;
+  sim_trace(s, "%s: link healed", n->host);
+  for (int d = 0; d < 2; d++) {
+    if (!n->link.cut[d]) continue;
+    n->link.cut[d] = false;
+    n->link.flushing[d] = true;
+    sim_push(s, s->now, EV_FLUSH)->a = (uint64_t)(2 * node + d);
+  }
+  for (size_t i = 0; i < s->n_conns; i++) {
+    struct sim_conn *c = s->conns[i];
+    if (c->node != n || !c->broken) continue;
+    for (int side = 0; side < 2; side++) {
+      if (!c->open[side]) continue;
+      struct sim_event *ev = sim_push(s, s->now + 1 + link_delay(s, c), EV_LOST_END);
+      ev->conn = c, ev->a = (uint64_t)side;
+    }
+  }
+}
+
+/* What was held goes on its way again, before anything that is sent from now on. */
+void link_on_flush(struct sim *s, struct sim_event *ev) {
+  struct sim_node *n = &s->nodes[ev->a / 2];
+  int d = (int)(ev->a % 2);
+  n->link.flushing[d] = false;
+  if (n->link.cut[d]) return;
+  for (size_t i = 0; i < s->n_conns; i++) {
+    struct sim_conn *c = s->conns[i];
+    if (c->node != n) continue;
+    while (c->held[d]) {
+      struct held *h = c->held[d];
+      c->held[d] = h->next;
+      if (!c->held[d]) c->held_tail[d] = &c->held[d];
+      struct sim_event again = {.kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .bytes = h->bytes};
+      sim_push_front(s, &again);
+      free(h);
+    }
+  }
+}

@@ -1,0 +1,313 @@
+/* The driver around supervisor_step, as agent/session.c is in rdzv-agent: one connection, one timer, effects in order. A life of an agent
+ * ends by SUP_EXIT, by SIGKILL or with the power of its node; the next one on the same node is a new agent with a new id, as a scheduler
+ * or a person would start it. Lives are kept to the end of the run, so nothing that is on its way ever points to freed memory. */
+
+#include "tests/sim/sim.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "tests/sim/coverage.h"
+
+int node_add(struct sim *s, uint32_t workers) {
+  int i = s->n_nodes++;
+  struct sim_node *n = &s->nodes[i];
+  n->index = i;
+  snprintf(n->host, sizeof n->host, "n%d", i + 1);
+  snprintf(n->addr, sizeof n->addr, "10.0.0.%d", i + 1);
+  n->workers = workers;
+  n->want_rank = n->order_key = -1;
+  n->link.delay_min = s->config.delay_min;
+  n->link.delay_max = s->config.delay_max;
+  return i;
+}
+
+bool agent_alive(const struct sim_agent *a) {
+  return a && a->sup;
+}
+
+struct sim_agent *agent_of(struct sim *s, int node) {
+  for (int i = s->n_agents; i-- > 0;)
+    if (s->agents[i]->node->index == node) return s->agents[i];
+  return NULL;
+}
+
+static void arm(struct sim *s, struct sim_agent *a) {
+  if (!a->sup) return;
+  uint64_t at = supervisor_deadline(a->sup);
+  if (s->mutator && s->mutator->deadline) at = s->mutator->deadline(s, a, at);
+  if (at == UINT64_MAX || at >= a->tick_at) return;
+  a->tick_at = at < s->now ? s->now : at;
+  sim_push(s, a->tick_at, EV_AGENT_TICK)->agent = a;
+}
+
+struct sim_agent *agent_start(struct sim *s, int node) {
+  struct sim_node *n = &s->nodes[node];
+  struct sim_agent *before = agent_of(s, node);
+  if (n->off || s->n_agents == SIM_AGENTS_MAX) return NULL;
+  struct sim_agent *a = xcalloc(1, sizeof *a);
+  a->sim = s;
+  a->node = n;
+  a->index = s->n_agents;
+  a->life = before ? before->life + 1 : 1;
+  snprintf(a->id, sizeof a->id, "%016" PRIx64 "%016" PRIx64, sim_random(s), sim_random(s));
+  snprintf(a->name, sizeof a->name, a->life > 1 ? "%s.%d" : "%s", n->host, a->life);
+  a->exit_code = -1;
+  a->guard_alive = true;
+  a->tick_at = UINT64_MAX;
+  s->agents[s->n_agents++] = a;
+  const struct supervisor_config config = {.agent_id = a->id,
+                                           .job = "job",
+                                           .host = n->host,
+                                           .local_addr = "",
+                                           .label = n->label,
+                                           .endpoint = "n0:29400",
+                                           .pid = s->next_pid++,
+                                           .workers = n->workers,
+                                           .want_rank = n->want_rank,
+                                           .order_key = n->order_key,
+                                           .expected_nodes = n->expected_nodes,
+                                           .settings = s->config.settings,
+                                           .many = true};
+  a->sup = supervisor_create(&config);
+  sim_trace(s, "%s: agent starts", a->name);
+  struct supervisor_event ev = {.kind = SUP_START};
+  agent_mind(s, a, &ev);
+  return a;
+}
+
+static void check_sent(struct sim *s, struct sim_agent *a, struct bytes *b) {
+  struct frame f;
+  struct msg m;
+  size_t size;
+  struct err e = ERR_INIT;
+  if (frame_parse(b->data, b->len, FRAME_MAX_TO_DAEMON, &f, &size, &e) != 1 || size != b->len ||
+      msg_decode(&f, TO_DAEMON, &m, &e)) {
+    sim_violate(s, INV_CODEC, "%s sends what cannot be read: %s", a->name, e.text);
+    return;
+  }
+  check_agent_sent(s, a, &m);
+  msg_finish(&m);
+}
+
+static void disconnect(struct sim *s, struct sim_agent *a) {
+  a->connect_gen++;
+  a->connecting = false;
+  if (a->conn) link_fin(s, a->conn, TO_DAEMON);
+  a->conn = NULL;
+}
+
+static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (s->mutator && s->mutator->agent_effect && !s->mutator->agent_effect(s, a, fx)) return;
+  switch (fx->kind) {
+  case SUP_CONNECT:
+    disconnect(s, a);
+    a->connecting = true;
+    link_connect(s, a, CONN_AGENT, a->connect_gen);
+    break;
+  case SUP_DISCONNECT: disconnect(s, a); break;
+  case SUP_SEND:
+    check_sent(s, a, fx->bytes);
+    if (a->conn) link_send(s, a->conn, TO_DAEMON, fx->bytes);
+    break;
+  case SUP_SPAWN: guard_spawn_all(s, a, fx->start); break;
+  case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value); break;
+  case SUP_EXCHANGED: guard_exchanged(s, a, fx->text, fx->bytes); break;
+  case SUP_REQUEST: break;
+  case SUP_OBITUARY:
+    bytes_unref(a->obituary);
+    a->obituary = fx->bytes ? bytes_ref(fx->bytes) : NULL;
+    break;
+  case SUP_SAY:
+    if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
+      sim_trace(s, "%s says: %s", a->name, fx->text);
+    break;
+  case SUP_STATUS: break;
+  case SUP_EXIT:
+    a->exiting = true;
+    a->exit_code = (int)fx->value;
+    break;
+  }
+}
+
+static void leave(struct sim *s, struct sim_agent *a) {
+  sim_trace(s, "%s: exits with %d", a->name, a->exit_code);
+  disconnect(s, a);
+  supervisor_destroy(a->sup);
+  a->sup = NULL;
+  check_agent_exit(s, a, a->exit_code);
+  guard_kill_all(s, a);
+}
+
+void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev) {
+  struct supervisor_effects fx = {0};
+  ev->now_ms = s->now;
+  coverage_agent(a->sup, ev);
+  supervisor_step(a->sup, ev, &fx);
+  for (size_t i = 0; i < fx.n && !a->exiting; i++) perform(s, a, &fx.v[i]);
+  supervisor_effects_finish(&fx);
+  if (a->exiting) {
+    leave(s, a);
+  } else {
+    arm(s, a);
+  }
+}
+
+void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b) {
+  struct frame f;
+  struct msg m;
+  size_t size;
+  struct err e = ERR_INIT;
+  if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, &e) != 1 ||
+      msg_decode(&f, TO_AGENT, &m, &e)) {
+    sim_violate(s, INV_CODEC, "%s cannot read what it is sent: %s", a->name, e.text);
+    return;
+  }
+  bool ack = m.type == MSG_HEARTBEAT_ACK;
+  if (ack || m.type == MSG_WELCOME) {
+    a->fence = ack ? m.flags & FRAME_FLAG_FENCE : m.welcome.fence;
+    a->ack_at = s->now;
+  }
+  if (!s->mutator || !s->mutator->msg || s->mutator->msg(s, a->conn, TO_AGENT, &m)) {
+    bool noisy = ack || m.type == MSG_CHALLENGE || (m.type == MSG_WAITING && !s->config.waiting);
+    if (sim_tracing(s) && (s->config.verbose || !noisy)) {
+      struct buf text = BUF_INIT;
+      describe_msg(&m, &text);
+      sim_trace(s, "rdzvd -> %s: %s", a->name, buf_text(&text));
+      buf_finish(&text);
+    }
+    check_agent_told(s, a, &m);
+    struct supervisor_event ev = {.kind = SUP_MSG, .msg = &m};
+    agent_mind(s, a, &ev);
+  }
+  msg_finish(&m);
+}
+
+void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why) {
+  if (s->config.verbose || s->config.connections) sim_trace(s, "%s: link down, %s", a->name, why);
+  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .refused = refused, .text = why};
+  agent_mind(s, a, &ev);
+}
+
+/* The guard of a dead agent has its connection: it sends the obituary and waits a second for the daemon to close. */
+static void guard_connected(struct sim *s, struct sim_agent *a, struct sim_conn *c) {
+  if (!c || !a->obituary) return;
+  sim_trace(s, "%s: guard sends its obituary", a->name);
+  link_send(s, c, TO_DAEMON, a->obituary);
+  link_fin(s, c, TO_DAEMON);
+}
+
+void agent_on_connected(struct sim *s, struct sim_event *ev) {
+  struct sim_agent *a = ev->agent;
+  struct sim_conn *c = ev->conn;
+  if (ev->c == CONN_GUARD) {
+    guard_connected(s, a, c);
+    return;
+  }
+  if (!a->sup || !a->connecting || ev->b != a->connect_gen) {
+    if (c) link_fin(s, c, TO_DAEMON);
+    return;
+  }
+  a->connecting = false;
+  if (!c) {
+    agent_link_down(s, a, ev->a, ev->a ? "connection refused" : "connection timed out");
+  } else if (!c->open[TO_AGENT]) {
+    agent_link_down(s, a, false, "reset by peer");
+  } else {
+    a->conn = c;
+    c->user_timeout_ms[TO_DAEMON] = (uint32_t)s->config.settings.lease_ms;
+    struct supervisor_event up = {.kind = SUP_LINK_UP};
+    agent_mind(s, a, &up);
+  }
+}
+
+void agent_on_tick(struct sim *s, struct sim_event *ev) {
+  struct sim_agent *a = ev->agent;
+  if (!a->sup || ev->at < a->tick_at) return;
+  a->tick_at = UINT64_MAX;
+  if (supervisor_deadline(a->sup) <= s->now) {
+    struct supervisor_event tick = {.kind = SUP_TICK};
+    agent_mind(s, a, &tick);
+  } else {
+    arm(s, a);
+  }
+}
+
+/* What can happen to an agent. -------------------------------------------------------------------------------------- */
+
+static void process_gone(struct sim *s, struct sim_agent *a) {
+  supervisor_destroy(a->sup);
+  a->sup = NULL;
+  a->paused = false;
+  a->killed = true;
+  a->connect_gen++;
+  if (!a->conn) return;
+  if (!a->node->off) {
+    link_fin(s, a->conn, TO_DAEMON);
+  } else {
+    a->conn->open[TO_AGENT] = false;
+  }
+  a->conn = NULL;
+}
+
+void agent_kill(struct sim *s, struct sim_agent *a) {
+  if (!agent_alive(a)) return;
+  sim_trace(s, "%s: agent killed", a->name);
+  process_gone(s, a);
+  guard_kill_all(s, a);
+}
+
+void node_power_off(struct sim *s, int node) {
+  struct sim_node *n = &s->nodes[node];
+  sim_trace(s, "%s: power off", n->host);
+  n->off = true;
+  n->link.cut[0] = n->link.cut[1] = true;
+  for (int i = 0; i < s->n_agents; i++) {
+    struct sim_agent *a = s->agents[i];
+    if (a->node != n) continue;
+    a->guard_alive = false;
+    for (int w = 0; w < SIM_WORKERS_MAX; w++) a->w[w].state = WORKER_DEAD;
+    if (a->sup) process_gone(s, a);
+  }
+}
+
+void node_power_on(struct sim *s, int node) {
+  struct sim_node *n = &s->nodes[node];
+  if (!n->off) return;
+  sim_trace(s, "%s: power on", n->host);
+  n->off = false;
+  link_heal(s, node);
+}
+
+void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
+  if (!agent_alive(a)) return;
+  sim_trace(s, "%s: agent gets signal %d", a->name, signo);
+  a->signalled = true;
+  struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
+  ev->agent = a;
+  ev->notice = xcalloc(1, sizeof *ev->notice);
+  *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo};
+}
+
+void agent_pause(struct sim *s, struct sim_agent *a) {
+  if (!agent_alive(a) || a->paused) return;
+  sim_trace(s, "%s: agent paused", a->name);
+  a->paused = a->was_paused = true;
+}
+
+void agent_continue(struct sim *s, struct sim_agent *a) {
+  if (!agent_alive(a) || !a->paused) return;
+  sim_trace(s, "%s: agent continued", a->name);
+  a->paused = false;
+  a->pause_end = s->now;
+  sim_unstash(s, a);
+}
+
+void agent_free(struct sim_agent *a) {
+  supervisor_destroy(a->sup);
+  bytes_unref(a->obituary);
+  free(a);
+}

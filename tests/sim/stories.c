@@ -1,0 +1,49 @@
+/* What all stories share. */
+
+#include "tests/sim/stories.h"
+
+#include <stddef.h>
+
+const struct story *const all_stories[] = {stories_join,   stories_fault,  stories_end,
+                                           stories_daemon, stories_return, NULL};
+
+struct sim *story_play(const struct story *st, bool verbose) {
+  struct sim_config c;
+  sim_config_init(&c);
+  c.verbose = verbose;
+  if (st->configure) st->configure(&c);
+  struct sim *s = sim_create(&c);
+  st->tell(s);
+  return s;
+}
+
+void story_nodes(struct sim *s, int nodes, uint32_t workers) {
+  daemon_start(s);
+  for (int i = 0; i < nodes; i++) node_add(s, workers);
+  for (int i = 0; i < nodes; i++) agent_start(s, i);
+}
+
+void story_expect(struct sim *s, const char *part, uint64_t limit_ms) {
+  if (!sim_until_line(s, part, s->now + limit_ms)) sim_trace(s, "MISSING: %s", part);
+}
+
+void story_over(struct sim *s, uint64_t limit_ms) {
+  if (!sim_until_over(s, s->now + limit_ms)) sim_trace(s, "MISSING: the end");
+  sim_for(s, 20); /* and the last words have arrived */
+}
+
+struct behaviour story_run(uint32_t run_ms) {
+  return (struct behaviour){.run_ms = run_ms, .end = END_EXIT, .term_code = -1};
+}
+
+struct behaviour story_exit(uint32_t run_ms, int code) {
+  return (struct behaviour){.run_ms = run_ms, .end = END_EXIT, .code = code, .term_code = -1};
+}
+
+struct behaviour story_signal(uint32_t run_ms, int signo) {
+  return (struct behaviour){.run_ms = run_ms, .end = END_SIGNAL, .code = signo, .term_code = -1};
+}
+
+struct behaviour story_forever(void) {
+  return (struct behaviour){.end = END_NEVER, .term_code = -1};
+}

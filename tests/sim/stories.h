@@ -1,0 +1,31 @@
+#ifndef TESTS_SIM_STORIES_H
+#define TESTS_SIM_STORIES_H
+
+#include "tests/sim/sim.h"
+
+/* A story sets up a cluster, lets things happen to it, and is compared, line by line, with tests/sim/stories/NAME.txt. */
+struct story {
+  const char *name;
+  void (*configure)(struct sim_config *c); /* NULL: two nodes, fixed */
+  void (*tell)(struct sim *s);
+};
+
+/* Tables that end with a NULL name. */
+extern const struct story stories_join[], stories_fault[], stories_end[], stories_daemon[], stories_return[];
+extern const struct story *const all_stories[]; /* ends with NULL */
+
+/* Plays it. The caller looks at the trace and destroys it. */
+struct sim *story_play(const struct story *st, bool verbose);
+
+/* What stories are made of. */
+void story_nodes(struct sim *s, int nodes,
+                 uint32_t workers); /* and the daemon, and all agents started at once */
+void story_expect(struct sim *s, const char *part,
+                  uint64_t limit_ms); /* goes on to that line; a note in the trace if it never comes */
+void story_over(struct sim *s, uint64_t limit_ms); /* goes on until all agents are gone */
+struct behaviour story_run(uint32_t run_ms);       /* then exits with 0 */
+struct behaviour story_exit(uint32_t run_ms, int code);
+struct behaviour story_signal(uint32_t run_ms, int signo);
+struct behaviour story_forever(void);
+
+#endif

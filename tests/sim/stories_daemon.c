@@ -1,0 +1,219 @@
+/* The daemon dies and comes back, in every state of a job, with a state file and without. */
+
+#include "tests/sim/stories.h"
+
+#include <stddef.h>
+
+static void with_file(struct sim_config *c) {
+  c->state_dir = true;
+}
+static void slow_exec_file(struct sim_config *c) {
+  c->state_dir = true;
+  c->exec_max = 300;
+}
+static void slow_exec(struct sim_config *c) {
+  c->exec_max = 300;
+}
+
+static void kill_and_restart(struct sim *s) {
+  daemon_kill(s);
+  sim_for(s, 700);
+  daemon_start(s);
+}
+
+static void forming(struct sim *s) {
+  story_nodes(s, 1, 1);
+  node_add(s, 1);
+  sim_until(s, 500);
+  kill_and_restart(s);
+  sim_for(s, 500);
+  agent_start(s, 1);
+  story_over(s, 90000);
+}
+
+static void starting(struct sim *s) {
+  story_nodes(s, 2, 2);
+  story_expect(s, "rank 2 runs", 5000);
+  kill_and_restart(s);
+  story_over(s, 90000);
+}
+
+static void running(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 2000);
+  kill_and_restart(s);
+  story_over(s, 90000);
+}
+
+static void stopping(struct sim *s) {
+  struct behaviour b = story_forever();
+  b.term_ms = 1500;
+  rule_add(s, 0, 0, 1, story_exit(1000, 3));
+  rule_add(s, 1, 0, 1, b);
+  story_nodes(s, 2, 1);
+  story_expect(s, "STOP round 1", 5000);
+  sim_for(s, 100);
+  kill_and_restart(s);
+  story_over(s, 90000);
+}
+
+static void delayed(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(100, 3));
+  rule_add(s, 0, 0, 2, story_exit(100, 3));
+  story_nodes(s, 2, 1);
+  story_expect(s, "wait 1000 ms", 5000);
+  sim_for(s, 300);
+  kill_and_restart(s);
+  story_over(s, 90000);
+}
+
+static void ending(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "n2 -> rdzvd: finished round 1", 30000);
+  kill_and_restart(s); /* END is on its way to both, or to nobody */
+  story_over(s, 90000);
+}
+
+static void ended(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 9000);
+  link_cut(s, 1, true, false);
+  sim_for(s, 25000);
+  kill_and_restart(s);
+  sim_for(s, 1000);
+  link_heal(s, 1);
+  story_over(s, 90000);
+}
+
+/* The worst moments: inside the writing of a line. */
+static void dies_at(struct sim *s, int when) {
+  story_nodes(s, 2, 1);
+  s->d.die_at_save = when;
+  story_expect(s, "rdzvd: killed", 5000);
+  sim_for(s, 500);
+  daemon_start(s);
+  story_over(s, 90000);
+}
+static void dies_before_seal(struct sim *s) {
+  dies_at(s, 1);
+}
+static void dies_behind_seal(struct sim *s) {
+  dies_at(s, 3);
+}
+
+static void dies_at_end(struct sim *s, int when) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  s->d.die_at_save = when;
+  story_expect(s, "rdzvd: killed", 30000);
+  sim_for(s, 500);
+  daemon_start(s);
+  story_over(s, 90000);
+}
+static void dies_before_end(struct sim *s) {
+  dies_at_end(s, 1);
+}
+static void dies_behind_end(struct sim *s) {
+  dies_at_end(s, 3);
+}
+
+static void going_away(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 2000);
+  daemon_terminate(s);
+  sim_for(s, 100);
+  daemon_start(s);
+  story_over(s, 90000);
+}
+
+/* A worker fails, and a node goes, while nobody is there to hear it. */
+static void failure_in_the_gap(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(2000, 9));
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1500);
+  daemon_kill(s);
+  sim_for(s, 2000);
+  daemon_start(s);
+  story_over(s, 90000);
+}
+
+static void node_lost_in_the_gap(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1500);
+  daemon_kill(s);
+  sim_for(s, 500);
+  agent_kill(s, agent_of(s, 1));
+  sim_for(s, 500);
+  daemon_start(s);
+  sim_for(s, 1000);
+  agent_start(s, 1);
+  story_over(s, 90000);
+}
+
+static void stop_while_recovering(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1500);
+  link_cut(s, 1, true, true);
+  kill_and_restart(s);
+  sim_for(s, 1500);
+  daemon_stop_job(s, "job");
+  sim_for(s, 500);
+  link_heal(s, 1);
+  story_over(s, 90000);
+}
+
+/* Stopped for two leases and continued: nobody is blamed for it. */
+static void paused(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  daemon_pause(s);
+  sim_for(s, 11000);
+  daemon_continue(s);
+  story_over(s, 90000);
+}
+
+static void long_gone(struct sim *s) {
+  story_nodes(s, 2, 1);
+  rule_add(s, -1, -1, 0, story_run(30000));
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  daemon_kill(s);
+  sim_for(s, 20000);
+  daemon_start(s);
+  story_over(s, 90000);
+}
+
+const struct story stories_daemon[] = {
+    {"daemon-dies-forming", NULL, forming},
+    {"daemon-dies-forming-file", with_file, forming},
+    {"daemon-dies-starting", slow_exec, starting},
+    {"daemon-dies-starting-file", slow_exec_file, starting},
+    {"daemon-dies-running", NULL, running},
+    {"daemon-dies-running-file", with_file, running},
+    {"daemon-dies-stopping", NULL, stopping},
+    {"daemon-dies-stopping-file", with_file, stopping},
+    {"daemon-dies-delayed", NULL, delayed},
+    {"daemon-dies-delayed-file", with_file, delayed},
+    {"daemon-dies-ending", NULL, ending},
+    {"daemon-dies-ending-file", with_file, ending},
+    {"daemon-dies-ended", NULL, ended},
+    {"daemon-dies-ended-file", with_file, ended},
+    {"daemon-dies-before-seal", with_file, dies_before_seal},
+    {"daemon-dies-behind-seal", with_file, dies_behind_seal},
+    {"daemon-dies-before-end", with_file, dies_before_end},
+    {"daemon-dies-behind-end", with_file, dies_behind_end},
+    {"daemon-going-away", NULL, going_away},
+    {"daemon-gone-worker-fails", NULL, failure_in_the_gap},
+    {"daemon-gone-node-lost", NULL, node_lost_in_the_gap},
+    {"daemon-recovering-stopped", NULL, stop_while_recovering},
+    {"daemon-paused", NULL, paused},
+    {"daemon-long-gone", NULL, long_gone},
+    {NULL, NULL, NULL},
+};

@@ -1,0 +1,132 @@
+/* Ends, good and bad: leaving, finishing, failing after others have finished, an operator. */
+
+#include "tests/sim/stories.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+static void two_to_three(struct sim_config *c) {
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+}
+
+static void leaving_node(struct sim *s) {
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  agent_signal(s, agent_of(s, 0), SIGTERM);
+  story_over(s, 60000);
+}
+
+static void leaving_and_replaced(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_signal(s, agent_of(s, 1), SIGTERM);
+  sim_for(s, 1000);
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+/* Twice: at once. */
+static void two_signals(struct sim *s) {
+  struct behaviour b = story_forever();
+  b.term_ms = UINT32_MAX;
+  rule_add(s, -1, -1, 0, b);
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  for (int i = 0; i < 2; i++) {
+    agent_signal(s, agent_of(s, 0), SIGINT);
+    agent_signal(s, agent_of(s, 1), SIGINT);
+    sim_for(s, 500);
+  }
+  story_over(s, 60000);
+}
+
+static void one_finishes_early(struct sim *s) {
+  rule_add(s, 1, -1, 0, story_run(500));
+  story_nodes(s, 2, 2);
+  story_over(s, 60000);
+}
+
+/* Its node may even go: its part is done. */
+static void finished_and_gone(struct sim *s) {
+  rule_add(s, 1, -1, 0, story_run(500));
+  story_nodes(s, 2, 2);
+  story_expect(s, "finished round 1", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 1));
+  story_over(s, 60000);
+}
+
+static void fails_after_finish(struct sim *s) {
+  rule_add(s, 1, -1, 0, story_run(500));
+  rule_add(s, 0, 0, 0, story_exit(3000, 4));
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void operator_stops(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  daemon_stop_job(s, "job");
+  story_over(s, 60000);
+}
+
+static void operator_stops_in_the_delay(struct sim *s) {
+  rule_add(s, 0, 0, 0, story_exit(100, 3));
+  story_nodes(s, 2, 1);
+  story_expect(s, "wait 1000 ms", 5000);
+  sim_for(s, 500);
+  daemon_stop_job(s, "job");
+  story_over(s, 60000);
+}
+
+static void operator_stops_a_stopping_job(struct sim *s) {
+  struct behaviour b = story_forever();
+  b.term_ms = 2000;
+  rule_add(s, 0, 0, 1, story_exit(1000, 3));
+  rule_add(s, 1, 0, 1, b);
+  story_nodes(s, 2, 1);
+  story_expect(s, "STOP round 1", 5000);
+  sim_for(s, 500);
+  daemon_stop_job(s, "job");
+  story_over(s, 60000);
+}
+
+static void end_is_missed(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 9000);
+  link_cut(s, 1, true, false); /* it says that it has finished, and hears nothing any more */
+  sim_for(s, 3000);
+  link_heal(s, 1);
+  story_over(s, 60000);
+}
+
+static void end_is_missed_for_long(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 9000);
+  link_cut(s, 1, true, false);
+  sim_for(s, 40000); /* the job is ENDED and remembered */
+  link_heal(s, 1);
+  story_over(s, 60000);
+}
+
+const struct story stories_end[] = {
+    {"leaving-node", two_to_three, leaving_node},
+    {"leaving-and-replaced", NULL, leaving_and_replaced},
+    {"two-signals", NULL, two_signals},
+    {"one-finishes-early", NULL, one_finishes_early},
+    {"finished-and-gone", NULL, finished_and_gone},
+    {"fails-after-finish", NULL, fails_after_finish},
+    {"operator-stops", NULL, operator_stops},
+    {"operator-stops-in-the-delay", NULL, operator_stops_in_the_delay},
+    {"operator-stops-a-stopping-job", NULL, operator_stops_a_stopping_job},
+    {"end-is-missed", NULL, end_is_missed},
+    {"end-is-missed-for-long", NULL, end_is_missed_for_long},
+    {NULL, NULL, NULL},
+};

@@ -1,0 +1,202 @@
+/* Faults of workers and nodes, with and without enough left to go on. */
+
+#include "tests/sim/stories.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+
+static void one_to_two(struct sim_config *c) {
+  c->settings.min_nodes = 1;
+  c->settings.last_call_ms = 100;
+}
+static void two_to_three(struct sim_config *c) {
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+}
+static void impatient(struct sim_config *c) {
+  c->settings.join_timeout_ms = 6000;
+}
+static void slow_exec(struct sim_config *c) {
+  c->exec_max = 300;
+}
+
+static void worker_crash(struct sim *s) {
+  rule_add(s, 1, 1, 1, story_exit(2000, 7));
+  story_nodes(s, 2, 2);
+  story_over(s, 60000);
+}
+
+static void worker_killed(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 0 runs", 5000);
+  sim_for(s, 1000);
+  worker_signal(s, agent_of(s, 0), 0, SIGKILL);
+  story_over(s, 60000);
+}
+
+/* One dies of a signal, and its peer of a broken connection, a little earlier as it seems. The signal is the cause. */
+static void echo_comes_first(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(2000, 1));
+  rule_add(s, 1, 0, 1, story_signal(2000, SIGSEGV));
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void crash_loop(struct sim *s) {
+  rule_add(s, 0, 0, 0, story_exit(100, 3));
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void command_not_found(struct sim *s) {
+  struct behaviour b = {.exec_errno = ENOENT};
+  rule_add(s, 1, -1, 0, b);
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void ignores_term(struct sim *s) {
+  struct behaviour b = story_forever();
+  b.term_ms = UINT32_MAX;
+  rule_add(s, 0, 0, 1, b);
+  rule_add(s, 1, 0, 1, story_exit(1000, 1));
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void stuck_in_the_kernel(struct sim *s) {
+  struct behaviour b = story_forever();
+  b.term_ms = UINT32_MAX;
+  b.kill_ms = 30000;
+  rule_add(s, 0, 0, 1, b);
+  rule_add(s, 1, 0, 1, story_exit(1000, 1));
+  story_nodes(s, 2, 1);
+  story_over(s, 120000);
+}
+
+static void node_lost_one_is_enough(struct sim *s) {
+  story_nodes(s, 2, 2);
+  story_expect(s, "rank 3 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 1));
+  story_over(s, 60000);
+}
+
+static void node_lost_two_are_enough(struct sim *s) {
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 0));
+  story_over(s, 60000);
+}
+
+static void node_lost_and_replaced(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 0));
+  sim_for(s, 3000);
+  agent_start(s, 0);
+  story_over(s, 60000);
+}
+
+static void node_lost_for_good(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 0));
+  story_over(s, 60000);
+}
+
+static void guard_killed(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  guard_kill(s, agent_of(s, 1));
+  sim_for(s, 500);
+  if (!agent_alive(agent_of(s, 1))) agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+static void lost_before_started(struct sim *s) {
+  story_nodes(s, 2, 2);
+  story_expect(s, "rank 0 runs", 5000);
+  agent_kill(s, agent_of(s, 1));
+  sim_for(s, 1000);
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+static void silent_node(struct sim *s) {
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  node_power_off(s, 2);
+  story_over(s, 60000);
+}
+
+/* Cut off for longer than its lease, with enough left: it fences itself before the others go on. */
+static void fenced(struct sim *s) {
+  rule_add(s, -1, -1, 1, story_forever());
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  link_cut(s, 1, true, true);
+  sim_for(s, 15000);
+  link_heal(s, 1);
+  story_over(s, 60000);
+}
+
+/* Fixed size: nobody can go on without it, so it need not fence. */
+static void cut_off_but_needed(struct sim *s) {
+  struct behaviour b = story_run(15000);
+  rule_add(s, -1, -1, 0, b);
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  link_cut(s, 1, true, true);
+  sim_for(s, 8000);
+  link_heal(s, 1);
+  story_over(s, 90000);
+}
+
+static void short_cut(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  link_cut(s, 1, true, true);
+  sim_for(s, 3000);
+  link_heal(s, 1);
+  story_over(s, 60000);
+}
+
+static void connection_breaks(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  link_break(s, agent_of(s, 1)->conn, 5, 1);
+  story_over(s, 60000);
+}
+
+const struct story stories_fault[] = {
+    {"worker-crash", NULL, worker_crash},
+    {"worker-killed", NULL, worker_killed},
+    {"echo-comes-first", NULL, echo_comes_first},
+    {"crash-loop", NULL, crash_loop},
+    {"command-not-found", NULL, command_not_found},
+    {"ignores-term", NULL, ignores_term},
+    {"stuck-in-the-kernel", NULL, stuck_in_the_kernel},
+    {"node-lost-one-is-enough", one_to_two, node_lost_one_is_enough},
+    {"node-lost-two-are-enough", two_to_three, node_lost_two_are_enough},
+    {"node-lost-and-replaced", NULL, node_lost_and_replaced},
+    {"node-lost-for-good", impatient, node_lost_for_good},
+    {"guard-killed", NULL, guard_killed},
+    {"lost-before-started", slow_exec, lost_before_started},
+    {"silent-node", two_to_three, silent_node},
+    {"fenced", two_to_three, fenced},
+    {"cut-off-but-needed", NULL, cut_off_but_needed},
+    {"short-cut", NULL, short_cut},
+    {"connection-breaks", NULL, connection_breaks},
+    {NULL, NULL, NULL},
+};

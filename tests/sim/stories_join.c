@@ -1,0 +1,134 @@
+/* Joining: who takes part, and who waits. */
+
+#include "tests/sim/stories.h"
+
+#include <stddef.h>
+
+static void two_to_three(struct sim_config *c) {
+  c->settings.max_nodes = 3;
+  c->waiting = true;
+}
+static void waiting(struct sim_config *c) {
+  c->waiting = true;
+}
+static void impatient(struct sim_config *c) {
+  c->settings.min_nodes = c->settings.max_nodes = 3;
+  c->settings.join_timeout_ms = 5000;
+  c->waiting = true;
+}
+
+static void all_join(struct sim *s) {
+  story_nodes(s, 2, 2);
+  story_over(s, 60000);
+}
+
+static void late_joiner(struct sim *s) {
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  sim_until(s, 600);
+  agent_start(s, 2);
+  story_over(s, 60000);
+}
+
+static void last_call_passes(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void one_too_many(struct sim *s) {
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 0 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 0)); /* the spare takes its place */
+  story_over(s, 60000);
+}
+
+static void newcomer_while_running(struct sim *s) {
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  rule_add(s, 1, 0, 1, story_exit(4000, 1));
+  sim_until(s, 3000);
+  agent_start(s, 2); /* takes part from the next round on */
+  story_over(s, 60000);
+}
+
+static void expected_nodes(struct sim *s) {
+  daemon_start(s);
+  for (int i = 0; i < 2; i++) {
+    node_add(s, 1);
+    s->nodes[i].expected_nodes = 2; /* the scheduler has started no more: no last call */
+    agent_start(s, i);
+  }
+  story_over(s, 60000);
+}
+
+static void ranks_by_order(struct sim *s) {
+  daemon_start(s);
+  for (int i = 0; i < 3; i++) {
+    node_add(s, (uint32_t)i + 1);
+    s->nodes[i].order_key = 2 - i;
+  }
+  s->nodes[1].want_rank = 2;
+  for (int i = 0; i < 3; i++) agent_start(s, i);
+  story_over(s, 60000);
+}
+
+static void same_rank_twice(struct sim *s) {
+  daemon_start(s);
+  node_add(s, 1), node_add(s, 1);
+  s->nodes[0].want_rank = s->nodes[1].want_rank = 0;
+  agent_start(s, 0);
+  sim_until(s, 100);
+  agent_start(s, 1);
+  sim_until(s, 200);
+  s->nodes[1].want_rank = 1;
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+static void who_is_missing(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void stop_while_forming(struct sim *s) {
+  story_nodes(s, 1, 1);
+  sim_until(s, 500);
+  daemon_stop_job(s, "job");
+  story_over(s, 60000);
+}
+
+static void leaves_while_forming(struct sim *s) {
+  story_nodes(s, 1, 1);
+  sim_until(s, 500);
+  agent_signal(s, agent_of(s, 0), 15);
+  story_over(s, 60000);
+}
+
+static void daemon_comes_late(struct sim *s) {
+  node_add(s, 1), node_add(s, 1);
+  agent_start(s, 0), agent_start(s, 1);
+  sim_until(s, 3000);
+  daemon_start(s);
+  story_over(s, 60000);
+}
+
+static void three(struct sim_config *c) {
+  c->settings.min_nodes = c->settings.max_nodes = 3;
+}
+
+const struct story stories_join[] = {
+    {"all-join", NULL, all_join},
+    {"late-joiner", two_to_three, late_joiner},
+    {"last-call-passes", two_to_three, last_call_passes},
+    {"one-too-many", waiting, one_too_many},
+    {"newcomer-while-running", two_to_three, newcomer_while_running},
+    {"expected-nodes", two_to_three, expected_nodes},
+    {"ranks-by-order", three, ranks_by_order},
+    {"same-rank-twice", NULL, same_rank_twice},
+    {"who-is-missing", impatient, who_is_missing},
+    {"stop-while-forming", waiting, stop_while_forming},
+    {"leaves-while-forming", NULL, leaves_while_forming},
+    {"daemon-comes-late", NULL, daemon_comes_late},
+    {NULL, NULL, NULL},
+};

@@ -1,0 +1,108 @@
+/* Those who come back, and those who come again: stale nodes, second incarnations, exchanges that outlive a daemon. */
+
+#include "tests/sim/stories.h"
+
+#include <stddef.h>
+
+static void two_to_three(struct sim_config *c) {
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+}
+
+/* Paused past its lease, and continued when the others have long gone on. Its guard cannot fence it yet. */
+static void stale_agent(struct sim *s) {
+  rule_add(s, -1, -1, 0, story_run(30000));
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  agent_pause(s, agent_of(s, 1));
+  sim_for(s, 9000);
+  agent_continue(s, agent_of(s, 1));
+  story_over(s, 120000);
+}
+
+static void same_command_again(struct sim *s) {
+  s->normal = story_run(1000);
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+  sim_for(s, 500);
+  agent_start(s, 0), agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+/* One of the second run's nodes is there before the first run's last node has left. */
+static void again_before_the_end(struct sim *s) {
+  s->normal = story_run(2000);
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1500);
+  link_cut(s, 1, true, false);
+  sim_for(s, 2500);
+  agent_start(s, 0);
+  sim_for(s, 2500);
+  link_heal(s, 1);
+  sim_for(s, 3000);
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+static void agent_restarted_at_once(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 1));
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+static struct behaviour exchanging(void) {
+  struct behaviour b = story_run(3000);
+  b.exchange = true;
+  return b;
+}
+
+static void exchange(struct sim *s) {
+  rule_add(s, -1, -1, 0, exchanging());
+  story_nodes(s, 2, 2);
+  story_over(s, 60000);
+}
+
+static void exchange_across_a_restart(struct sim *s) {
+  rule_add(s, -1, -1, 0, exchanging());
+  story_nodes(s, 2, 2);
+  story_expect(s, "EXCHANGE ring", 5000);
+  daemon_kill(s);
+  sim_for(s, 1000);
+  daemon_start(s);
+  story_over(s, 90000);
+}
+
+static void exchange_in_the_next_round(struct sim *s) {
+  rule_add(s, -1, -1, 0, exchanging());
+  story_nodes(s, 2, 1);
+  story_expect(s, "exchange done", 5000);
+  sim_for(s, 1000);
+  worker_signal(s, agent_of(s, 0), 0, 9);
+  story_over(s, 60000);
+}
+
+static void lost_in_the_last_call(struct sim *s) {
+  story_nodes(s, 2, 1);
+  sim_until(s, 50);
+  agent_kill(s, agent_of(s, 1));
+  sim_for(s, 1000);
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
+const struct story stories_return[] = {
+    {"stale-agent", two_to_three, stale_agent},
+    {"same-command-again", NULL, same_command_again},
+    {"again-before-the-end", NULL, again_before_the_end},
+    {"agent-restarted-at-once", NULL, agent_restarted_at_once},
+    {"exchange", NULL, exchange},
+    {"exchange-across-a-restart", NULL, exchange_across_a_restart},
+    {"exchange-in-the-next-round", NULL, exchange_in_the_next_round},
+    {"lost-in-the-last-call", two_to_three, lost_in_the_last_call},
+    {NULL, NULL, NULL},
+};
