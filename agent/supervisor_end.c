@@ -63,7 +63,8 @@ static void say_end(struct supervisor *s, const struct end *end) {
 
 void sup_end(struct supervisor *s, const struct end *end) {
   if (sup_is_exiting(s)) return;
-  if (s->incarnation[0] && strcmp(end->incarnation, s->incarnation) != 0) return;
+  /* While it only waits, the job may have turned out to be an older one than it was welcomed to. */
+  if (s->state != SUPERVISOR_JOINING && strcmp(end->incarnation, s->incarnation) != 0) return;
   struct msg m;
   msg_init(&m, MSG_END_ACK);
   m.end_ack.incarnation = end->incarnation;

@@ -64,12 +64,14 @@ struct supervisor {
   uint64_t next_heartbeat_ms,
       acked_sent_ms; /* acked_sent: when the last acknowledged sign of life was sent */
   uint64_t hello_sent_ms;
+  int64_t hello_seq; /* the last report that it carried */
   uint32_t heartbeat_seq;
   uint64_t heartbeat_sent[HEARTBEATS_KEPT];
   bool fence;
 
   /* The round. */
   char incarnation[INCARNATION_MAX + 1];
+  int64_t seen_round; /* the latest that the daemon has named: not below `round` */
   int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used;
   struct worker *workers;
   int64_t n_spawned, n_succeeded;

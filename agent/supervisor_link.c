@@ -114,6 +114,11 @@ void sup_say_hello(struct supervisor *s) {
   h->node_rank = s->node_rank;
   h->round_nodes = s->round_nodes;
   h->restarts_used = s->restarts_used;
+  if (h->phase == PHASE_NONE && s->seen_round > s->round) { /* it was no part of that one, but knows of it */
+    h->round = s->seen_round;
+    h->node_rank = -1;
+    h->round_nodes = 0;
+  }
   for (size_t i = 0; i < s->n_reports; i++) {
     reports[i] = s->reports[i].report;
     reports[i].ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
@@ -121,7 +126,31 @@ void sup_say_hello(struct supervisor *s) {
   h->reports = reports;
   h->n_reports = s->n_reports;
   s->hello_sent_ms = s->now_ms;
+  s->hello_seq = s->report_seq;
   sup_send(s, &m);
+}
+
+/* What happened between HELLO and its answer: it could not be sent then. */
+static void resend_reports(struct supervisor *s) {
+  for (size_t i = 0; i < s->n_reports; i++) {
+    if (s->reports[i].report.seq <= s->hello_seq) continue;
+    struct msg m;
+    msg_init(&m, MSG_REPORT);
+    m.report_msg.incarnation = s->incarnation;
+    m.report_msg.report = s->reports[i].report;
+    m.report_msg.report.ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
+    sup_send(s, &m);
+  }
+}
+
+/* In no round: what the daemon says is what is known. Another incarnation makes all that was known history. */
+static void learn(struct supervisor *s, const struct welcome *w) {
+  if (strcmp(s->incarnation, w->incarnation) != 0) {
+    memcpy(s->incarnation, w->incarnation, strlen(w->incarnation) + 1);
+    s->round = s->seen_round = s->round_nodes = s->restarts_used = 0;
+    s->node_rank = -1;
+  }
+  if (w->round > s->seen_round) s->seen_round = w->round;
 }
 
 void sup_welcome(struct supervisor *s, const struct welcome *w) {
@@ -137,7 +166,8 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   s->said_lost = false;
   s->nag_ms = 0;
   s->welcomed = true;
-  if (!phase_of(s->state)) memcpy(s->incarnation, w->incarnation, strlen(w->incarnation) + 1);
+  if (!phase_of(s->state)) learn(s, w);
+  resend_reports(s);
   sup_exchanges_resend(s);
 }
 

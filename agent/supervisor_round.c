@@ -67,7 +67,7 @@ void sup_start(struct supervisor *s, const struct start *start) {
   sup_clear_round(s);
   snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
   snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);
-  s->round = start->round;
+  s->round = s->seen_round = start->round;
   s->node_rank = start->node_rank;
   s->round_nodes = start->nodes;
   s->rank_base = start->rank_base;

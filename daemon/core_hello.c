@@ -164,12 +164,15 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   return j;
 }
 
-/* The HELLO knows of a later round, or of an older life of a job that had not begun here: the job recovers to that. */
+/* The HELLO knows of a later round, or of an older life of a job that has not begun here: the job recovers to that. An older life
+ * without a round counts as well: others of it may be in a round that this node has not heard of. */
 static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h) {
   if (!h->incarnation[0] || is_over(j)) return;
   int cmp = strcmp(h->incarnation, j->incarnation);
-  bool begun = j->round > 0;
-  bool higher = cmp == 0 ? h->round > j->round : (cmp > 0 || !begun) && h->round > 0;
+  bool begun = j->round > 0, higher;
+  if (cmp == 0) higher = h->round > j->round;
+  else if (h->round > 0) higher = cmp > 0 || !begun;
+  else higher = cmp < 0 && !begun;
   if (!higher) return;
   core_log(c, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
            (long long)h->round, h->incarnation);

@@ -67,12 +67,13 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   b.term_ms = sim_chance(s, 15) ? UINT32_MAX : (uint32_t)ONE_OF(s, 0, 0, 5, 400);
   if (sim_chance(s, 20)) b.term_code = (int)ONE_OF(s, 0, 143);
   if (sim_chance(s, 3)) b.kill_ms = (uint32_t)ONE_OF(s, 3000, 8000, 20000);
-  b.exchange = sim_chance(s, 30);
+  b.exchange = s->normal.exchange; /* all of a round take part in an exchange, or none */
   if (sim_chance(s, 20)) b.progress_ms = 300;
   return b;
 }
 
 static void choose_behaviours(struct sim *s) {
+  s->normal.exchange = sim_chance(s, 30);
   s->normal = choose_behaviour(s, false);
   int rules = (int)sim_below(s, 4);
   for (int i = 0; i < rules; i++) {

@@ -17,7 +17,7 @@
 #include "common/mem.h"
 
 static const char ring_key[] = "ring";
-enum { EXCHANGE_PATIENCE_MS = 60000, CALM_RUN_MS = 500 };
+enum { EXCHANGE_PATIENCE_MS = 20000, CALM_RUN_MS = 500 };
 
 void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b) {
   s->rules[s->n_rules++] = (struct rule){node, local_rank, spawn, b};
