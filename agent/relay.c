@@ -1,0 +1,481 @@
+/* The relay's thread and what the agent's loop asks of it.
+ *
+ * One epoll over the read ends of all workers' pipes and an eventfd for the loop's requests. A turn reads what is there, at most 64 KB per pipe, writes
+ * the bytes as they are to the worker's file, cuts them into lines for the terminal, and then writes the batch. So memory
+ * is bounded by the number of pipes, and when the terminal does not take more, nothing is read, the pipes fill and the workers wait, as they would have to at a
+ * terminal of their own.
+ *
+ * What both threads touch lies behind one mutex: newly opened workers, the agent's own lines, events, the
+ * streams' unfinished lines and the tails. It is never held across a system call that can wait.
+ *
+ * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines.
+ *
+ * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A thread that does not
+ * come back in time hangs in a write to a terminal nobody reads: it is cancelled, and what it had is dropped. One that hangs in a write to a dead file server
+ * cannot be cancelled; then the relay is left behind, with all it owns, for exit to clear away. */
+
+#include "agent/relay.h"
+#include "agent/lines.h"
+#include "agent/relay_sink.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, CANCEL_MS = 200, THREAD_STACK = 262144 };
+
+struct worker;
+
+struct stream {
+  struct worker *of;
+  bool is_err;
+  int fd;   /* -1: at its end */
+  int file; /* -1: none */
+  bool file_failed;
+  struct lines lines;
+};
+
+struct worker {
+  struct worker *next;
+  uint32_t round, rank, local_rank;
+  char prefix[32];
+  struct stream out, err;
+  int open;        /* streams not at their end */
+  bool opened;     /* the thread has it in its epoll */
+  bool drained;    /* told; it is kept for its tail */
+  bool superseded; /* there is a newer one of this local rank: its tail is not asked for any more */
+  struct buf tail;
+};
+
+struct relay {
+  struct relay_options o;
+  char *log_dir;
+  pthread_t thread;
+  int epoll, event;
+  struct sinks sinks;    /* the thread's */
+  char *chunk;           /* the thread's */
+  pthread_mutex_t mutex; /* the rest: */
+  struct worker *workers;
+  char *say[RELAY_QUEUE_MAX];
+  size_t n_say, dropped;
+  char *status; /* new one, or NULL */
+  struct relay_event *events;
+  size_t n_events, cap_events;
+  bool woken, closing;
+};
+
+static void stream_finish(struct stream *s) {
+  if (s->fd >= 0) close(s->fd);
+  if (s->file >= 0) close(s->file);
+  lines_finish(&s->lines);
+}
+
+static void worker_destroy(struct worker *w) {
+  stream_finish(&w->out);
+  stream_finish(&w->err);
+  buf_finish(&w->tail);
+  free(w);
+}
+
+/* ---------------------------------------------------------------- thread */
+
+static void post(struct relay *r, const struct relay_event *ev) {
+  pthread_mutex_lock(&r->mutex);
+  if (r->n_events == r->cap_events) {
+    r->cap_events = r->cap_events ? r->cap_events * 2 : 16;
+    r->events = xrealloc(r->events, r->cap_events * sizeof(*r->events));
+  }
+  r->events[r->n_events++] = *ev;
+  pthread_mutex_unlock(&r->mutex);
+  if (r->o.wake) r->o.wake(r->o.ctx);
+}
+
+static void post_trouble(struct relay *r, const struct worker *w, const char *what, const char *name,
+                         int error) {
+  struct relay_event ev = {.kind = RELAY_TROUBLE};
+  if (w) {
+    ev.round = w->round;
+    ev.local_rank = w->local_rank;
+  }
+  snprintf(ev.text, sizeof(ev.text), "%s %s: %s; output goes on %s", what, name, strerror(error),
+           w ? "to the terminal" : "to files only, where there are any");
+  post(r, &ev);
+}
+
+static void file_name(const struct relay *r, const struct stream *s, char *out, size_t size) {
+  snprintf(out, size, "%s/round_%u/rank_%u/%s.log", r->log_dir, s->of->round, s->of->rank,
+           s->is_err ? "stderr" : "stdout");
+}
+
+static void file_trouble(struct relay *r, struct stream *s, int error) {
+  char name[4096];
+  file_name(r, s, name, sizeof(name));
+  if (s->file >= 0) close(s->file);
+  s->file = -1;
+  s->file_failed = true;
+  post_trouble(r, s->of, "cannot write log file", name, error);
+}
+
+/* Makes the folders above a file; whether that worked is seen when the file is opened. */
+static void make_folders(char *name) {
+  for (char *p = strchr(name + 1, '/'); p; p = strchr(p + 1, '/')) {
+    *p = '\0';
+    mkdir(name, 0777);
+    *p = '/';
+  }
+}
+
+static void open_file(struct relay *r, struct stream *s) {
+  char name[4096];
+  file_name(r, s, name, sizeof(name));
+  make_folders(name);
+  s->file = open(name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (s->file < 0) file_trouble(r, s, errno);
+}
+
+static void write_file(struct relay *r, struct stream *s, const char *data, size_t n) {
+  while (s->file >= 0 && n > 0) {
+    ssize_t done = write(s->file, data, n);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) {
+      file_trouble(r, s, errno);
+      return;
+    }
+    data += done;
+    n -= (size_t)done;
+  }
+}
+
+static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
+  if (!r->o.quiet || s->file_failed)
+    sink_line(s->is_err ? &r->sinks.err : &r->sinks.out, s->of->prefix, line, len);
+  if (s->is_err) tail_add(&s->of->tail, line, len, RELAY_TAIL_MAX);
+}
+
+static void end_stream(struct relay *r, struct stream *s) {
+  const char *line;
+  size_t len;
+  pthread_mutex_lock(&r->mutex);
+  if (lines_rest(&s->lines, &line, &len)) give_line(r, s, line, len);
+  pthread_mutex_unlock(&r->mutex);
+  close(s->fd); /* leaves the epoll with it */
+  s->fd = -1;
+  if (s->file >= 0) close(s->file);
+  s->file = -1;
+  s->of->open--;
+}
+
+/* One read. False: nothing there now, or the end. */
+static bool read_stream(struct relay *r, struct stream *s) {
+  if (s->fd < 0) return false;
+  ssize_t n = read(s->fd, r->chunk, CHUNK);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (n <= 0) {
+    end_stream(r, s);
+    return false;
+  }
+  write_file(r, s, r->chunk, (size_t)n);
+  const char *line;
+  size_t len;
+  pthread_mutex_lock(&r->mutex);
+  lines_feed(&s->lines, r->chunk, (size_t)n);
+  while (lines_next(&s->lines, &line, &len)) give_line(r, s, line, len);
+  pthread_mutex_unlock(&r->mutex);
+  return true;
+}
+
+static void flush(struct relay *r) {
+  int out = r->sinks.out.error, err = r->sinks.err.error;
+  sinks_flush(&r->sinks);
+  if (r->sinks.out.error != out) post_trouble(r, NULL, "cannot write to", "stdout", -r->sinks.out.error);
+  if (r->sinks.err.error != err) post_trouble(r, NULL, "cannot write to", "stderr", -r->sinks.err.error);
+}
+
+/* What the loop has left for us. Returns whether it wants the end. */
+static bool take_requests(struct relay *r) {
+  char note[96];
+  pthread_mutex_lock(&r->mutex);
+  if (r->dropped) {
+    int n = snprintf(note, sizeof(note),
+                     "(%zu lines of the agent were dropped here: the terminal is too slow)", r->dropped);
+    sink_line(&r->sinks.err, "", note, (size_t)n);
+  }
+  for (size_t i = 0; i < r->n_say; i++) {
+    sink_line(&r->sinks.err, "", r->say[i], strlen(r->say[i]));
+    free(r->say[i]);
+  }
+  r->n_say = r->dropped = 0;
+  if (r->status) sinks_status(&r->sinks, r->status);
+  free(r->status);
+  r->status = NULL;
+  bool closing = r->closing;
+  pthread_mutex_unlock(&r->mutex);
+  return closing;
+}
+
+static void add_stream(struct relay *r, struct stream *s) {
+  if (r->log_dir) open_file(r, s);
+  struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
+  if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, s->fd, &ev)) end_stream(r, s);
+}
+
+static struct worker *next_worker(struct relay *r, struct worker *after) {
+  pthread_mutex_lock(&r->mutex);
+  struct worker *w = after ? after->next : r->workers;
+  pthread_mutex_unlock(&r->mutex);
+  return w;
+}
+
+/* Newly opened ones are taken in. The loop's thread adds to the list, at its head; this one alone removes. */
+static void take_in(struct relay *r) {
+  for (struct worker *w = NULL; (w = next_worker(r, w));) {
+    if (w->opened) continue;
+    w->opened = true;
+    add_stream(r, &w->out);
+    add_stream(r, &w->err);
+  }
+}
+
+static void tell_drained(struct relay *r) {
+  for (struct worker *w = NULL; (w = next_worker(r, w));) {
+    if (w->drained || w->open > 0) continue;
+    struct relay_event ev = {.kind = RELAY_DRAINED, .round = w->round, .local_rank = w->local_rank};
+    pthread_mutex_lock(&r->mutex);
+    w->drained = true;
+    pthread_mutex_unlock(&r->mutex);
+    post(r, &ev);
+  }
+}
+
+static void remove_superseded(struct relay *r) {
+  pthread_mutex_lock(&r->mutex);
+  for (struct worker **at = &r->workers; *at;) {
+    struct worker *w = *at;
+    if (w->superseded && w->drained) {
+      *at = w->next;
+      worker_destroy(w);
+    } else {
+      at = &w->next;
+    }
+  }
+  pthread_mutex_unlock(&r->mutex);
+}
+
+static void read_last(struct relay *r, struct stream *s) {
+  for (size_t n = 0; n < LAST_READ_MAX && read_stream(r, s); n += CHUNK) flush(r);
+}
+
+/* The end: what is in the pipes now is the last. */
+static void close_all(struct relay *r) {
+  for (struct worker *w = NULL; (w = next_worker(r, w));) {
+    read_last(r, &w->out);
+    read_last(r, &w->err);
+    if (w->out.fd >= 0) end_stream(r, &w->out);
+    if (w->err.fd >= 0) end_stream(r, &w->err);
+  }
+  sinks_status(&r->sinks, "");
+}
+
+static void *relay_main(void *arg) {
+  struct relay *r = arg;
+  int before;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  bool closing = false;
+  while (!closing) {
+    struct epoll_event ev[64];
+    int n = epoll_wait(r->epoll, ev, 64, -1);
+    for (int i = 0; i < n; i++) {
+      uint64_t drop;
+      if (ev[i].data.ptr)
+        read_stream(r, ev[i].data.ptr);
+      else if (read(r->event, &drop, sizeof(drop)) < 0)
+        continue;
+      if (r->sinks.out.b.len + r->sinks.err.b.len > BATCH_MAX) flush(r);
+    }
+    closing = take_requests(r);
+    take_in(r);
+    if (closing) close_all(r);
+    flush(r);
+    tell_drained(r);
+    remove_superseded(r);
+  }
+  return NULL;
+}
+
+/* ------------------------------------------------------------------ loop */
+
+static void kick(struct relay *r) {
+  uint64_t one = 1;
+  if (write(r->event, &one, sizeof(one)) < 0) return; /* full: it is awake anyway */
+}
+
+static int start_thread(struct relay *r) {
+  pthread_attr_t attr;
+  sigset_t all, before;
+  pthread_attr_init(&attr);
+  pthread_attr_setstacksize(&attr, THREAD_STACK);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's */
+  int rc = pthread_create(&r->thread, &attr, relay_main, r);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attr);
+  return -rc;
+}
+
+static void relay_free(struct relay *r) {
+  while (r->workers) {
+    struct worker *w = r->workers;
+    r->workers = w->next;
+    worker_destroy(w);
+  }
+  for (size_t i = 0; i < r->n_say; i++) free(r->say[i]);
+  if (r->epoll >= 0) close(r->epoll);
+  if (r->event >= 0) close(r->event);
+  sinks_finish(&r->sinks);
+  pthread_mutex_destroy(&r->mutex);
+  free(r->log_dir);
+  free(r->chunk);
+  free(r->status);
+  free(r->events);
+  free(r);
+}
+
+int relay_create(struct relay **out, const struct relay_options *o, struct err *e) {
+  struct relay *r = xcalloc(1, sizeof(*r));
+  r->o = *o;
+  r->log_dir = xstrdup(o->log_dir);
+  r->chunk = xmalloc(CHUNK);
+  pthread_mutex_init(&r->mutex, NULL);
+  sinks_init(&r->sinks, o->out, o->err, o->status);
+  r->epoll = epoll_create1(EPOLL_CLOEXEC);
+  r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct epoll_event ev = {.events = EPOLLIN};
+  int rc = 0;
+  if (r->epoll < 0 || r->event < 0 || epoll_ctl(r->epoll, EPOLL_CTL_ADD, r->event, &ev)) rc = -errno;
+  if (!rc) rc = start_thread(r);
+  if (rc) {
+    relay_free(r);
+    return err_sys(e, rc, "cannot start the thread that writes the workers' output");
+  }
+  *out = r;
+  return 0;
+}
+
+static int join_within(struct relay *r, uint32_t ms) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  t.tv_sec += ms / 1000;
+  t.tv_nsec += (long)(ms % 1000) * 1000000;
+  if (t.tv_nsec >= 1000000000) {
+    t.tv_sec++;
+    t.tv_nsec -= 1000000000;
+  }
+  return pthread_timedjoin_np(r->thread, NULL, &t);
+}
+
+void relay_destroy(struct relay *r, uint32_t deadline_ms) {
+  if (!r) return;
+  pthread_mutex_lock(&r->mutex);
+  r->closing = true;
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
+  if (join_within(r, deadline_ms) != 0) {
+    pthread_cancel(r->thread);
+    if (join_within(r, CANCEL_MS) != 0) return; /* it hangs in the kernel, with our memory */
+  }
+  relay_free(r);
+}
+
+static int make_pipe(int *read_end, int *write_end) {
+  int p[2];
+  if (pipe2(p, O_CLOEXEC)) return -errno;
+  fcntl(p[0], F_SETFL, O_NONBLOCK);
+  *read_end = p[0];
+  *write_end = p[1];
+  return 0;
+}
+
+int relay_open(struct relay *r, uint32_t round, uint32_t rank, uint32_t local_rank, const char *prefix,
+               int *out, int *err, struct err *e) {
+  struct worker *w = xcalloc(1, sizeof(*w));
+  *w = (struct worker){.round = round, .rank = rank, .local_rank = local_rank, .open = 2};
+  w->out = (struct stream){.of = w, .fd = -1, .file = -1};
+  w->err = (struct stream){.of = w, .fd = -1, .file = -1, .is_err = true};
+  lines_init(&w->out.lines, RELAY_LINE_MAX);
+  lines_init(&w->err.lines, RELAY_LINE_MAX);
+  snprintf(w->prefix, sizeof(w->prefix), "%s", prefix);
+  int rc = make_pipe(&w->out.fd, out);
+  if (!rc && (rc = make_pipe(&w->err.fd, err))) close(*out);
+  if (rc) {
+    worker_destroy(w);
+    return err_sys(e, rc, "no pipes for the output of rank %u", rank);
+  }
+  pthread_mutex_lock(&r->mutex);
+  for (struct worker *old = r->workers; old; old = old->next)
+    if (old->local_rank == local_rank) old->superseded = true;
+  w->next = r->workers;
+  r->workers = w;
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
+  return 0;
+}
+
+void relay_say(struct relay *r, const char *line) {
+  pthread_mutex_lock(&r->mutex);
+  if (r->n_say == RELAY_QUEUE_MAX) {
+    free(r->say[0]);
+    memmove(r->say, r->say + 1, (RELAY_QUEUE_MAX - 1) * sizeof(*r->say));
+    r->n_say--;
+    r->dropped++;
+  }
+  r->say[r->n_say++] = xstrdup(line);
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
+}
+
+void relay_status(struct relay *r, const char *line) {
+  if (!r->o.status) return;
+  pthread_mutex_lock(&r->mutex);
+  free(r->status);
+  r->status = xstrdup(line);
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
+}
+
+int relay_next(struct relay *r, struct relay_event *ev) {
+  pthread_mutex_lock(&r->mutex);
+  int have = r->n_events > 0;
+  if (have) {
+    *ev = r->events[0];
+    memmove(r->events, r->events + 1, --r->n_events * sizeof(*r->events));
+  }
+  pthread_mutex_unlock(&r->mutex);
+  return have;
+}
+
+void relay_tail(struct relay *r, uint32_t local_rank, char out[RELAY_TAIL_MAX + 1]) {
+  struct buf tail = BUF_INIT;
+  pthread_mutex_lock(&r->mutex);
+  for (struct worker *w = r->workers; w; w = w->next) { /* the newest is first */
+    if (w->local_rank != local_rank) continue;
+    const char *rest;
+    size_t len;
+    buf_append(&tail, w->tail.data, w->tail.len);
+    lines_peek(&w->err.lines, &rest, &len);
+    if (len > 0) tail_add(&tail, rest, len, RELAY_TAIL_MAX);
+    break;
+  }
+  pthread_mutex_unlock(&r->mutex);
+  snprintf(out, RELAY_TAIL_MAX + 1, "%s", buf_text(&tail));
+  buf_finish(&tail);
+}

@@ -1,0 +1,509 @@
+/* The relay between pipes of ours: what comes out on the other side, on a slow reader, a terminal, in files. */
+
+#include "agent/relay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "common/buf.h"
+#include "common/mem.h"
+
+enum { DEADLINE_MS = 20000, N_LINES = 100000 };
+
+/* A relay whose out and err are memory files. */
+struct desk {
+  struct relay *r;
+  int out, err;
+  sem_t woken;
+};
+
+static void on_wake(void *ctx) {
+  sem_post(ctx);
+}
+
+static void desk_open(struct desk *d, struct relay_options o) {
+  struct err e = ERR_INIT;
+  d->out = o.out ? o.out : memfd_create("out", MFD_CLOEXEC);
+  d->err = o.err ? o.err : memfd_create("err", MFD_CLOEXEC);
+  sem_init(&d->woken, 0, 0);
+  o.out = d->out;
+  o.err = d->err;
+  o.wake = on_wake;
+  o.ctx = &d->woken;
+  if (relay_create(&d->r, &o, &e)) fail_msg("%s", e.text);
+}
+
+static void desk_close(struct desk *d) {
+  relay_destroy(d->r, DEADLINE_MS);
+  close(d->out);
+  close(d->err);
+  sem_destroy(&d->woken);
+}
+
+static void open_worker(struct desk *d, uint32_t rank, const char *prefix, int *out, int *err) {
+  struct err e = ERR_INIT;
+  if (relay_open(d->r, 3, rank + 10, rank, prefix, out, err, &e)) fail_msg("%s", e.text);
+}
+
+static struct relay_event next_event(struct desk *d) {
+  struct relay_event ev;
+  while (!relay_next(d->r, &ev)) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_sec += DEADLINE_MS / 1000;
+    if (sem_timedwait(&d->woken, &t) && errno == ETIMEDOUT) fail_msg("no event came");
+  }
+  return ev;
+}
+
+static void expect_drained(struct desk *d, uint32_t rank) {
+  struct relay_event ev = next_event(d);
+  if (ev.kind != RELAY_DRAINED) fail_msg("%s", ev.text);
+  assert_int_equal(ev.round, 3);
+  assert_int_equal(ev.local_rank, rank);
+}
+
+static char *content(int fd) {
+  struct buf b = BUF_INIT;
+  ssize_t n;
+  off_t at = 0;
+  while ((n = pread(fd, buf_reserve(&b, 65536), 65536, at)) > 0) {
+    buf_commit(&b, (size_t)n);
+    at += n;
+  }
+  buf_puts(&b, "");
+  return buf_steal(&b);
+}
+
+static void check_content(int fd, const char *expected) {
+  char *text = content(fd);
+  assert_string_equal(text, expected);
+  free(text);
+}
+
+static void check_file(const char *dir, const char *name, const char *expected) {
+  char path[512];
+  snprintf(path, sizeof(path), "%s/%s", dir, name);
+  int fd = open(path, O_RDONLY);
+  if (fd < 0) fail_msg("%s: %s", path, strerror(errno));
+  check_content(fd, expected);
+  close(fd);
+}
+
+static void put(int fd, const char *text) {
+  size_t n = strlen(text);
+  while (n > 0) {
+    ssize_t done = write(fd, text, n);
+    assert_true(done > 0);
+    text += done;
+    n -= (size_t)done;
+  }
+}
+
+static void test_lines_and_prefixes(void **state) {
+  struct desk d;
+  int out[2], err[2];
+  desk_open(&d, (struct relay_options){0});
+  open_worker(&d, 0, "[0] ", &out[0], &err[0]);
+  open_worker(&d, 1, "", &out[1], &err[1]);
+  assert_true(fcntl(out[0], F_GETFD) & FD_CLOEXEC);
+  assert_false(fcntl(out[0], F_GETFL) & O_NONBLOCK); /* a worker would not expect that of its stdout */
+  const char *letters = "split over many writes\n";
+  for (size_t i = 0; letters[i]; i++) put(out[0], (char[]){letters[i], '\0'});
+  put(out[0], "dos\r\n\nno newline");
+  put(err[0], "an error\n");
+  close(out[0]);
+  close(err[0]);
+  expect_drained(&d, 0);
+  check_content(d.out, "[0] split over many writes\n[0] dos\r\n[0] \n[0] no newline\n");
+  check_content(d.err, "[0] an error\n");
+  put(out[1], "plain\n");
+  close(out[1]);
+  close(err[1]);
+  expect_drained(&d, 1);
+  char *text = content(d.out);
+  assert_non_null(strstr(text, "\nplain\n"));
+  free(text);
+  desk_close(&d);
+}
+
+static void test_long_line(void **state) {
+  struct desk d;
+  int out, err;
+  desk_open(&d, (struct relay_options){0});
+  open_worker(&d, 0, "> ", &out, &err);
+  char *line = xmalloc(RELAY_LINE_MAX + 12);
+  memset(line, 'x', RELAY_LINE_MAX + 10);
+  strcpy(line + RELAY_LINE_MAX + 10, "\n");
+  put(out, line);
+  close(out);
+  close(err);
+  expect_drained(&d, 0);
+  char *text = content(d.out);
+  assert_int_equal(strlen(text), RELAY_LINE_MAX + 10 + 2 * 3);
+  assert_string_equal(text + 2 + RELAY_LINE_MAX, "\n> xxxxxxxxxx\n");
+  free(text);
+  free(line);
+  desk_close(&d);
+}
+
+/* ------------------------------------------------------------ many lines */
+
+struct writer {
+  int fd, id;
+};
+
+static void *write_lines(void *arg) {
+  const struct writer *w = arg;
+  char line[64];
+  for (int i = 0; i < N_LINES; i++) {
+    snprintf(line, sizeof(line), "%d %d abcdefghijklmnop\n", w->id, i);
+    put(w->fd, line);
+  }
+  close(w->fd);
+  return NULL;
+}
+
+/* Reads slowly at first, so that every pipe on the way is full; checks that each worker's lines are whole and in order. */
+static void read_lines(int fd, int n_workers) {
+  int next[2] = {0};
+  char line[128], *buffer = xmalloc(1 << 20);
+  FILE *f = fdopen(fd, "r");
+  setvbuf(f, buffer, _IOFBF, 100);
+  for (long i = 0; i < (long)n_workers * N_LINES; i++) {
+    int id, count;
+    if (!fgets(line, sizeof(line), f)) fail_msg("the end after %ld lines", i);
+    if (sscanf(line, "[%*d] %d %d abcdefghijklmnop\n", &id, &count) != 2 || id < 0 || id > 1)
+      fail_msg("torn: %s", line);
+    assert_int_equal(count, next[id]);
+    next[id]++;
+    if (i < 200) poll(NULL, 0, 1);
+  }
+  fclose(f);
+  free(buffer);
+}
+
+static void test_slow_reader(void **state) {
+  struct desk d;
+  int p[2], err[2];
+  assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+  desk_open(&d, (struct relay_options){.out = p[1]});
+  struct writer w[2] = {{.id = 0}, {.id = 1}};
+  pthread_t threads[2];
+  open_worker(&d, 0, "[0] ", &w[0].fd, &err[0]);
+  open_worker(&d, 1, "[1] ", &w[1].fd, &err[1]);
+  for (int i = 0; i < 2; i++) {
+    close(err[i]);
+    pthread_create(&threads[i], NULL, write_lines, &w[i]);
+  }
+  read_lines(p[0], 2);
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  assert_int_equal(next_event(&d).kind, RELAY_DRAINED);
+  assert_int_equal(next_event(&d).kind, RELAY_DRAINED);
+  desk_close(&d);
+}
+
+/* The descriptor may be non-blocking, made so by whoever else has it. */
+static void test_nonblocking_terminal(void **state) {
+  struct desk d;
+  int p[2], err;
+  assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+  fcntl(p[1], F_SETFL, O_NONBLOCK);
+  desk_open(&d, (struct relay_options){.out = p[1]});
+  struct writer w = {.id = 0};
+  pthread_t thread;
+  open_worker(&d, 0, "[0] ", &w.fd, &err);
+  close(err);
+  pthread_create(&thread, NULL, write_lines, &w);
+  read_lines(p[0], 1);
+  pthread_join(thread, NULL);
+  desk_close(&d);
+}
+
+/* Nobody reads: destroy comes back after its deadline. */
+static void test_destroy_with_a_stuck_terminal(void **state) {
+  struct desk d;
+  int p[2], out, err;
+  assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+  fcntl(p[1], F_SETPIPE_SZ, 4096);
+  desk_open(&d, (struct relay_options){.out = p[1]});
+  open_worker(&d, 0, "", &out, &err);
+  for (int i = 0; i < 1000; i++) put(out, "a line that fills the pipe behind which nobody sits and waits\n");
+  struct timespec a, b;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  relay_destroy(d.r, 100);
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  long took = (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000;
+  assert_true(took >= 99 && took < 5000);
+  close(out);
+  close(err);
+  close(p[0]);
+  close(d.out);
+  close(d.err);
+  sem_destroy(&d.woken);
+}
+
+/* What is in the pipes when the relay is destroyed is still written, though the worker holds them open. */
+static void test_destroy_reads_once_more(void **state) {
+  struct desk d;
+  int out, err;
+  desk_open(&d, (struct relay_options){0});
+  open_worker(&d, 0, "", &out, &err);
+  put(out, "the last words\nand a half");
+  int kept = dup(d.out);
+  desk_close(&d);
+  check_content(kept, "the last words\nand a half\n");
+  signal(SIGPIPE, SIG_IGN);
+  assert_int_equal(write(out, "x", 1), -1);
+  assert_int_equal(errno, EPIPE);
+  close(out);
+  close(err);
+  close(kept);
+}
+
+static void test_reader_gone(void **state) {
+  struct desk d;
+  int p[2], out, err;
+  assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+  close(p[0]);
+  desk_open(&d, (struct relay_options){.out = p[1]});
+  open_worker(&d, 0, "", &out, &err);
+  put(out, "nobody\n");
+  struct relay_event ev = next_event(&d);
+  assert_int_equal(ev.kind, RELAY_TROUBLE);
+  assert_non_null(strstr(ev.text, "stdout: Broken pipe"));
+  put(out, "hears\n");
+  put(err, "still here\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 0);
+  check_content(d.err, "still here\n");
+  desk_close(&d);
+}
+
+/* ----------------------------------------------------------------- files */
+
+static void remove_tree(const char *dir) {
+  char command[600];
+  snprintf(command, sizeof(command), "rm -rf '%s'", dir);
+  assert_int_equal(system(command), 0);
+}
+
+static void test_files(void **state) {
+  char dir[] = "/tmp/rdzv-relay-XXXXXX", deep[64];
+  assert_non_null(mkdtemp(dir));
+  snprintf(deep, sizeof(deep), "%s/a/b", dir);
+  struct desk d;
+  int out, err;
+  desk_open(&d, (struct relay_options){.log_dir = deep, .quiet = true});
+  open_worker(&d, 2, "[2] ", &out, &err);
+  put(out, "to the file\nno end");
+  put(err, "bad\r\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 2);
+  check_content(d.out, ""); /* quiet */
+  check_content(d.err, "");
+  check_file(deep, "round_3/rank_12/stdout.log", "to the file\nno end");
+  check_file(deep, "round_3/rank_12/stderr.log", "bad\r\n");
+  open_worker(&d, 2, "[2] ", &out, &err); /* the same again: appended */
+  put(out, "\nmore\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 2);
+  check_file(deep, "round_3/rank_12/stdout.log", "to the file\nno end\nmore\n");
+  desk_close(&d);
+  remove_tree(dir);
+}
+
+static void test_files_cannot_be_written(void **state) {
+  char dir[] = "/tmp/rdzv-relay-XXXXXX", below[64];
+  int fd = mkstemp(dir), out, err;
+  assert_true(fd >= 0);
+  close(fd);
+  snprintf(below, sizeof(below), "%s/logs", dir); /* below a file */
+  struct desk d;
+  desk_open(&d, (struct relay_options){.log_dir = below, .quiet = true});
+  open_worker(&d, 0, "[0] ", &out, &err);
+  struct relay_event ev = next_event(&d);
+  assert_int_equal(ev.kind, RELAY_TROUBLE);
+  assert_non_null(strstr(ev.text, "round_3/rank_10/stdout.log: Not a directory"));
+  assert_int_equal(next_event(&d).kind, RELAY_TROUBLE);
+  put(out, "not lost\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 0);
+  check_content(d.out, "[0] not lost\n");
+  desk_close(&d);
+  unlink(dir);
+}
+
+/* ------------------------------------------------------------ agent's own */
+
+static void test_tail(void **state) {
+  struct desk d;
+  int out, err;
+  char tail[RELAY_TAIL_MAX + 1], line[64];
+  desk_open(&d, (struct relay_options){0});
+  open_worker(&d, 5, "", &out, &err);
+  relay_tail(d.r, 5, tail);
+  assert_string_equal(tail, "");
+  relay_tail(d.r, 6, tail);
+  assert_string_equal(tail, "");
+  for (int i = 0; i < 1000; i++) {
+    snprintf(line, sizeof(line), "error %d\n", i);
+    put(err, line);
+  }
+  put(err, "Segmentation");
+  put(out, "not this\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 5);
+  relay_tail(d.r, 5, tail);
+  assert_memory_equal(tail, "error ", 6);
+  size_t n = strlen(tail);
+  assert_true(n > RELAY_TAIL_MAX - 20);
+  assert_string_equal(tail + n - 23, "error 999\nSegmentation\n");
+  open_worker(&d, 5, "", &out, &err); /* the next round begins with nothing */
+  relay_tail(d.r, 5, tail);
+  assert_string_equal(tail, "");
+  close(out);
+  close(err);
+  expect_drained(&d, 5);
+  desk_close(&d);
+}
+
+static void test_many_rounds(void **state) {
+  struct desk d;
+  int out, err;
+  char tail[RELAY_TAIL_MAX + 1];
+  desk_open(&d, (struct relay_options){0});
+  for (int round = 0; round < 300; round++) {
+    open_worker(&d, 0, "", &out, &err);
+    put(err, "x\n");
+    close(out);
+    close(err);
+    expect_drained(&d, 0);
+    relay_tail(d.r, 0, tail);
+    assert_string_equal(tail, "x\n");
+  }
+  desk_close(&d);
+}
+
+static void test_queue_is_bounded(void **state) {
+  struct desk d;
+  int p[2];
+  char line[64], *text;
+  assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+  fcntl(p[1], F_SETPIPE_SZ, 4096);
+  desk_open(&d, (struct relay_options){.err = p[1]});
+  for (int i = 0; i < 10 * RELAY_QUEUE_MAX;
+       i++) { /* nobody reads: the thread hangs after the first pipe full */
+    snprintf(line, sizeof(line), "agent says %d", i);
+    relay_say(d.r, line);
+  }
+  struct buf b = BUF_INIT;
+  snprintf(line, sizeof(line), "agent says %d\n", 10 * RELAY_QUEUE_MAX - 1);
+  while (!b.len || !strstr(b.data, line)) {
+    ssize_t n = read(p[0], buf_reserve(&b, 65536), 65536);
+    assert_true(n > 0);
+    buf_commit(&b, (size_t)n);
+  }
+  text = buf_steal(&b);
+  long said = 0, dropped = 0; /* together: all of them */
+  for (const char *at = text; (at = strstr(at, "agent says ")); at++) said++;
+  for (const char *at = text; (at = strstr(at, " lines of the agent were dropped here")); at++) {
+    const char *open = at;
+    while (*open != '(') open--;
+    dropped += strtol(open + 1, NULL, 10);
+  }
+  assert_true(dropped > 0);
+  assert_int_equal(said + dropped, 10 * RELAY_QUEUE_MAX);
+  free(text);
+  close(p[0]);
+  desk_close(&d);
+}
+
+static char *read_until(int fd, const char *end) {
+  struct buf b = BUF_INIT;
+  while (!b.len || !strstr(b.data, end)) {
+    if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, DEADLINE_MS) != 1)
+      fail_msg("\"%s\" without \"%s\"", buf_text(&b), end);
+    ssize_t n = read(fd, buf_reserve(&b, 4096), 4096);
+    assert_true(n > 0);
+    buf_commit(&b, (size_t)n);
+  }
+  return buf_steal(&b);
+}
+
+static void check_terminal(int fd, const char *end, const char *expected) {
+  char *text = read_until(fd, end);
+  assert_string_equal(text, expected);
+  free(text);
+}
+
+static void test_status_line(void **state) {
+  int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), out, err;
+  assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+  int slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  struct termios t;
+  tcgetattr(slave, &t);
+  cfmakeraw(&t);
+  tcsetattr(slave, TCSANOW, &t);
+  struct winsize w = {.ws_col = 12, .ws_row = 24};
+  ioctl(slave, TIOCSWINSZ, &w);
+  struct desk d;
+  desk_open(&d, (struct relay_options){.out = slave, .err = dup(slave), .status = true});
+  relay_status(d.r, "step 1");
+  check_terminal(master, "step 1\x1b[K", "\rstep 1\x1b[K");
+  relay_say(d.r, "hello");
+  check_terminal(master, "step 1\x1b[K", "\r\x1b[Khello\n\rstep 1\x1b[K");
+  open_worker(&d, 0, "", &out, &err);
+  put(out, "line\n");
+  check_terminal(master, "step 1\x1b[K", "\r\x1b[Kline\n\rstep 1\x1b[K");
+  relay_status(d.r, "\xc3\xa4\xc3\xb6 is cut to fit"); /* 11 columns of 12 */
+  check_terminal(master, "\x1b[K", "\r\xc3\xa4\xc3\xb6 is cut t\x1b[K");
+  relay_status(d.r, "");
+  check_terminal(master, "\x1b[K", "\r\x1b[K");
+  close(out);
+  close(err);
+  expect_drained(&d, 0);
+  desk_close(&d);
+  close(master);
+}
+
+int main(void) {
+  alarm(100);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_lines_and_prefixes),
+      cmocka_unit_test(test_long_line),
+      cmocka_unit_test(test_slow_reader),
+      cmocka_unit_test(test_nonblocking_terminal),
+      cmocka_unit_test(test_destroy_with_a_stuck_terminal),
+      cmocka_unit_test(test_destroy_reads_once_more),
+      cmocka_unit_test(test_reader_gone),
+      cmocka_unit_test(test_files),
+      cmocka_unit_test(test_files_cannot_be_written),
+      cmocka_unit_test(test_tail),
+      cmocka_unit_test(test_many_rounds),
+      cmocka_unit_test(test_queue_is_bounded),
+      cmocka_unit_test(test_status_line),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
