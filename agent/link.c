@@ -36,6 +36,7 @@ struct peer {
   uv_connect_t req;
   struct link *link; /* NULL: given up, only waiting to be closed */
   struct link *home; /* the same, always */
+  bool welcomed;     /* whom it was connected to is known: an end is told by its reason alone */
 };
 
 enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_UP };
@@ -127,7 +128,10 @@ static void fail_to_connect(struct link *l) {
 
 static void on_conn_msg(struct conn *c, struct msg *m) {
   struct peer *p = c->owner;
-  if (m->type == MSG_WELCOME) c->max_body = FRAME_MAX_TO_AGENT;
+  if (m->type == MSG_WELCOME) {
+    c->max_body = FRAME_MAX_TO_AGENT;
+    p->welcomed = true;
+  }
   if (p->link) p->link->o.cb->on_msg(p->link->o.ctx, m);
 }
 
@@ -140,7 +144,8 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
   }
   struct buf where = BUF_INIT, why = BUF_INIT;
   name_target(l, l->at, &where);
-  buf_printf(&why, "the connection to rdzvd at %s is lost: %s", buf_text(&where), reason);
+  if (!p->welcomed) buf_printf(&why, "the connection to rdzvd at %s is lost: ", buf_text(&where));
+  buf_puts(&why, reason);
   go_down(l, false, buf_text(&why));
   buf_finish(&where);
   buf_finish(&why);

@@ -8,6 +8,9 @@
  * Who starts first wins the port. The loser's rdzvd says so by exit code 68, and its agent connects to the winner's. The same holds
  * when a daemon died and two agents of one machine start theirs at once.
  *
+ * What it has to say of jobs the agent says itself, or hears it from the daemon as a message; so its lines are for --verbose
+ * and for files, and the last one for the sentence about its death.
+ *
  * State outlives the process in a private folder in memory (/dev/shm): it has to survive the daemon, not the machine, and an fsync
  * there costs nothing. What dies without being asked is started again: at once the first time, then after 100 ms, 200, 400 .. 5 s,
  * and the count starts over after a life of ten seconds. What exits with 0 was idle and stays away until it is
@@ -31,6 +34,7 @@
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "proto/msg.h"
 
 enum {
   READY_MS = 10000,     /* from the start to the port on --ready-fd */
@@ -113,7 +117,7 @@ static void tell_line(struct life *life, const char *line, size_t n) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, line, n, LINE_MAX_LEN);
   snprintf(life->last_line, sizeof(life->last_line), "%s", buf_text(&shown));
-  log_line(life->daemon->o.verbose ? LOG_DEBUG : LOG_WARN, "rdzvd: %s", buf_text(&shown));
+  log_debug("rdzvd: %s", buf_text(&shown));
   buf_finish(&shown);
 }
 
@@ -183,8 +187,9 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
 static void describe_end(struct err *e, const struct life *life, int64_t status, int signo) {
   const char *file = life->daemon->o.log_file;
   const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
+  const char *name = signal_name(signo);
   if (signo)
-    err_set(e, -EIO, "rdzvd was killed by signal %d%s%s", signo, colon, more);
+    err_set(e, -EIO, "rdzvd was killed by %s", name ? name : "a signal");
   else
     err_set(e, -EIO, "rdzvd exited with code %lld%s%s", (long long)status, colon, more);
 }

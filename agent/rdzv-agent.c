@@ -1,0 +1,186 @@
+/* rdzv-agent: one per node. Joins a job, runs its workers, starts them again.
+ *
+ * main finds out who we are and what is to be run, and refuses at once what cannot work: a wrong option, a command that is
+ * not there, a log folder that cannot be written to. Then the guard is forked, while this process is small and has neither threads nor
+ * connections, and the session takes over.
+ *
+ * A command that is not found is said here only when this is the only node. With several, the others are to hear of it too:
+ * then it goes the way of all failures, through the guard and the daemon, and every agent names the node that lacks it.
+ *
+ * The job's default name: the scheduler's job and step; "user@endpoint" where there is none, so that two users who share a
+ * head node do not meet; a random one when alone, where nobody is to be met. */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "agent/cluster.h"
+#include "agent/command.h"
+#include "agent/options.h"
+#include "agent/session.h"
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, CPUS_MAX = 65536 };
+
+struct identity {
+  char agent_id[AGENT_ID_MAX + 1];
+  char host[HOST_MAX + 1];
+  char job[JOB_ID_MAX + 1];
+  char endpoint[ENDPOINT_TEXT_MAX];
+  struct cluster cluster;
+};
+
+static int print_help(void) {
+  struct winsize size = {0};
+  int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : HELP_WIDTH_MAX;
+  struct buf text = BUF_INIT;
+  agent_options_help(width < HELP_WIDTH_MIN   ? HELP_WIDTH_MIN
+                     : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX
+                                              : width,
+                     &text);
+  fputs(buf_text(&text), stdout);
+  buf_finish(&text);
+  return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
+}
+
+/* CPUs that this process may use. */
+static int64_t count_cpus(void) {
+  cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
+  size_t size = CPU_ALLOC_SIZE(CPUS_MAX);
+  int64_t n =
+      set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : sysconf(_SC_NPROCESSORS_ONLN);
+  CPU_FREE(set);
+  return n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
+}
+
+static int random_hex(char *out, size_t digits, struct err *e) {
+  uint8_t bytes[AGENT_ID_MAX / 2];
+  if (getrandom(bytes, digits / 2, 0) != (ssize_t)(digits / 2))
+    return err_sys(e, -errno, "no random numbers");
+  for (size_t i = 0; i < digits / 2; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+  return 0;
+}
+
+static int name_job(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
+  char fresh[17] = "", number[24];
+  const char *user = cluster_variable(env, "USER");
+  if (!user) user = cluster_variable(env, "LOGNAME");
+  snprintf(number, sizeof(number), "uid%u", (unsigned)getuid());
+  int rc = random_hex(fresh, sizeof(fresh) - 1, e);
+  if (o->rdzv_id)
+    snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
+  else if (o->standalone)
+    snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
+  else if (id->cluster.job[0])
+    memcpy(id->job, id->cluster.job, sizeof(id->job));
+  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user ? user : number, id->endpoint) >=
+           sizeof(id->job))
+    return err_set(
+        e, -EINVAL,
+        "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
+  return rc;
+}
+
+static int identify(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
+  cluster_read(&id->cluster, env);
+  if (o->standalone)
+    snprintf(id->endpoint, sizeof(id->endpoint), "127.0.0.1");
+  else
+    endpoint_format(&o->endpoint, id->endpoint);
+  if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
+    snprintf(id->host, sizeof(id->host), "localhost");
+  int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
+  return rc ? rc : name_job(id, o, env, e);
+}
+
+static void configure(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
+  *c = (struct supervisor_config){
+      .agent_id = id->agent_id,
+      .job = id->job,
+      .host = id->host,
+      .local_addr = o->local_addr ? o->local_addr : "",
+      .label = "",
+      .endpoint = id->endpoint,
+      .pid = getpid(),
+      .workers = o->nproc == OPTIONS_NPROC_CPU ? count_cpus() : o->nproc,
+      .want_rank = o->node_rank,
+      .order_key = o->standalone ? -1 : id->cluster.order_key,
+      .expected_nodes = id->cluster.expected_nodes,
+  };
+  agent_options_settings(o, &c->settings);
+  c->many = c->workers > 1 || o->nnodes.max > 1;
+  /* A count outside of what was asked for is of something else: agents started by hand inside an allocation. */
+  if (c->expected_nodes < o->nnodes.min || c->expected_nodes > o->nnodes.max) c->expected_nodes = 0;
+}
+
+/* What workers run: argv on the heap (its words are not). NULL and an exit code in *code, a sentence in *e. */
+static char **find_command(const struct agent_options *o, int *code, struct err *e) {
+  static const char *const places[] = {"", "trainer/", "../libexec/rdzv/", NULL};
+  size_t n = 0;
+  while (o->words[n]) n++;
+  char **argv = xcalloc(n + 2, sizeof(*argv));
+  memcpy(argv + !o->command, o->words, n * sizeof(*argv));
+  if (!o->command) {
+    argv[0] = command_companion("rdzv-trainer", places, getenv("PATH"));
+    if (argv[0]) return argv;
+    *code = COMMAND_NOT_FOUND;
+    err_set(e, -ENOENT,
+            "no command was given, and rdzv-trainer is neither beside rdzv-agent nor in PATH: rdzv-agent ... "
+            "-- COMMAND");
+  } else {
+    char *file = o->standalone ? command_find(argv[0], getenv("PATH"), e) : NULL;
+    free(file);
+    if (file || !o->standalone) return argv;
+    *code = e->code == -EACCES ? COMMAND_NOT_RUNNABLE : COMMAND_NOT_FOUND;
+  }
+  free(argv);
+  return NULL;
+}
+
+/* Two pipes and a socket per worker. Workers are the guard's children and keep the limit they were given. */
+static void raise_descriptors(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static int fail(int code, const struct err *e) {
+  log_error("%s", e->text);
+  return code;
+}
+
+int main(int argc, char **argv) {
+  static struct identity id;
+  struct agent_options o;
+  struct supervisor_config config;
+  struct err e = ERR_INIT;
+  bool hung = false;
+  int code = EXIT_CODE_USAGE;
+  log_init("rdzv-agent", LOG_INFO);
+  if (agent_options_parse(&o, argc, argv, environ, &e)) return fail(code, &e);
+  if (o.help) return print_help();
+  if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  if (identify(&id, &o, environ, &e)) return fail(e.code == -EINVAL ? code : EXIT_CODE_SYSTEM, &e);
+  char **command = find_command(&o, &code, &e);
+  if (!command) return fail(code, &e);
+  configure(&config, &o, &id);
+  struct session_options session = {.options = &o, .supervisor = &config, .argv = command, .env = environ};
+  if (guard_start(&session.guard, &e)) return fail(EXIT_CODE_SYSTEM, &e);
+  raise_descriptors();
+  signal(SIGPIPE, SIG_IGN);
+  code = session_run(&session, &hung);
+  if (hung) _exit(code);
+  if (!o.command) free(command[0]);
+  free(command);
+  return code;
+}

@@ -1,0 +1,307 @@
+/* The agent's loop.
+ *
+ *   link: connected, lost, message --.                                .--> link: connect, send, close
+ *   workers: started, died, clear ---+--> supervisor_step --> effects +--> workers: spawn, stop, signal, answers
+ *   signal, timer -------------------'                                '--> lines, status, exit
+ *
+ * Nothing is decided here. An event is handed to the supervisor with its time, the effects that come back are carried out in
+ * order, then the one timer is set to the supervisor's next deadline. An effect may cause the next event at once (a
+ * connection that fails inside the call); such an event waits in a queue until the effects at hand are done, so the
+ * supervisor never sees the second before the first.
+ *
+ * The end: SUP_EXIT gives the code. Then the connection is flushed and closed, the guard let go, the own daemon waited for, lines
+ * written, in that order and each with a deadline. A second signal in this time ends the waiting. Signals that were ignored when we
+ * were started stay ignored (nohup, and a shell's background jobs). */
+
+#include "agent/session.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "agent/link.h"
+#include "agent/local_daemon.h"
+#include "agent/say.h"
+#include "agent/workers.h"
+#include "common/exit_codes.h"
+#include "common/mem.h"
+
+enum {
+  GUARD_FINISH_MS = 2000,
+  DAEMON_GRACE_MS = 3000, /* the daemon leaves by itself when all have acknowledged the end */
+  HURRY_MS = 8000,        /* all of the end together */
+  N_SIGNALS = 4,
+};
+
+static const int signals[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+struct later {
+  struct supervisor_event event;
+  struct later *next;
+  char text[]; /* event.text */
+};
+
+struct session {
+  const struct session_options *o;
+  uv_loop_t loop;
+  struct say say;
+  struct local_daemon *daemon;
+  struct link *link;
+  struct workers *workers;
+  struct supervisor *supervisor;
+  struct supervisor_effects effects;
+  uv_timer_t tick;
+  uv_signal_t signals[N_SIGNALS];
+  struct later *first, **last;
+  struct bytes *obituary;
+  char *daemon_log;
+  bool stepping, exiting;
+  int exit_code;
+};
+
+static struct session session;
+
+static void on_tick(uv_timer_t *timer);
+static void begin_exit(struct session *s, int code);
+
+static uint64_t now_ms(void) {
+  return uv_hrtime() / 1000000;
+}
+
+/* Effects. --------------------------------------------------------------------------------------------------------- */
+
+/* To the guard, with the address that we are, or were last, connected to; with none yet it waits for the first. */
+static void leave_obituary(struct session *s) {
+  union address peer = {0};
+  const struct bytes *b = s->obituary;
+  if (b && !link_peer(s->link, &peer)) return;
+  workers_obituary(s->workers, &peer.sa, b ? address_size(&peer) : 0, b);
+}
+
+static void set_obituary(struct session *s, struct bytes *b) {
+  bytes_unref(s->obituary);
+  s->obituary = b ? bytes_ref(b) : NULL;
+  leave_obituary(s);
+}
+
+static void carry_out(struct session *s, const struct supervisor_effect *fx) {
+  switch (fx->kind) {
+  case SUP_CONNECT: link_open(s->link); break;
+  case SUP_DISCONNECT: link_shut(s->link); break;
+  case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
+  case SUP_SPAWN: workers_spawn(s->workers, fx->start); break;
+  case SUP_STOP_TREES: workers_stop(s->workers, fx->round, (uint32_t)fx->value); break;
+  case SUP_EXCHANGED: /* workers have no connection to us yet */
+  case SUP_REQUEST: break;
+  case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
+  case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
+  case SUP_STATUS: relay_status(workers_relay(s->workers), fx->text); break;
+  case SUP_EXIT: begin_exit(s, (int)fx->value); break;
+  }
+}
+
+/* Events. ---------------------------------------------------------------------------------------------------------- */
+
+static void step(struct session *s, struct supervisor_event *ev) {
+  ev->now_ms = now_ms();
+  supervisor_step(s->supervisor, ev, &s->effects);
+  for (size_t i = 0; i < s->effects.n; i++) carry_out(s, &s->effects.v[i]);
+  supervisor_effects_clear(&s->effects);
+}
+
+static void put_later(struct session *s, const struct supervisor_event *ev) {
+  size_t n = ev->text ? strlen(ev->text) + 1 : 0;
+  struct later *l = xcalloc(1, sizeof(*l) + n);
+  l->event = *ev;
+  if (n) l->event.text = memcpy(l->text, ev->text, n);
+  *s->last = l;
+  s->last = &l->next;
+}
+
+static void set_tick(struct session *s) {
+  uint64_t at = supervisor_deadline(s->supervisor), now = now_ms();
+  uv_timer_stop(&s->tick);
+  if (at == UINT64_MAX || s->exiting) return;
+  uv_update_time(&s->loop);
+  uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
+}
+
+/* ev->msg and ev->data come only from the loop, never while effects are carried out: they need not outlive the call. */
+static void post(struct session *s, struct supervisor_event *ev) {
+  if (s->exiting) return;
+  if (s->stepping) {
+    put_later(s, ev);
+    return;
+  }
+  s->stepping = true;
+  step(s, ev);
+  while (s->first) {
+    struct later *l = s->first;
+    s->first = l->next;
+    if (!s->first) s->last = &s->first;
+    if (!s->exiting) step(s, &l->event);
+    free(l);
+  }
+  s->stepping = false;
+  set_tick(s);
+}
+
+static void on_tick(uv_timer_t *timer) {
+  post(timer->data, &(struct supervisor_event){.kind = SUP_TICK});
+}
+
+static void on_signal(uv_signal_t *handle, int signo) {
+  struct session *s = handle->data;
+  if (s->exiting)
+    uv_stop(&s->loop);
+  else
+    post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
+}
+
+static void on_up(void *ctx) {
+  leave_obituary(ctx);
+  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP});
+}
+
+static void on_down(void *ctx, bool refused, const char *why) {
+  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = refused, .text = why});
+}
+
+static void on_msg(void *ctx, struct msg *m) {
+  post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
+}
+
+static void on_workers(void *ctx, struct supervisor_event *ev) {
+  post(ctx, ev);
+}
+
+static pid_t on_spare(void *ctx) {
+  struct session *s = ctx;
+  return local_daemon_pid(s->daemon);
+}
+
+/* The end. --------------------------------------------------------------------------------------------------------- */
+
+static void on_hurry(uv_timer_t *timer) {
+  struct session *s = timer->data;
+  uv_stop(&s->loop);
+}
+
+static void begin_exit(struct session *s, int code) {
+  s->exiting = true;
+  s->exit_code = code;
+  link_shut(s->link);
+  workers_close(s->workers, GUARD_FINISH_MS);
+  local_daemon_leave(s->daemon, DAEMON_GRACE_MS);
+  uv_timer_start(&s->tick, on_hurry, HURRY_MS, 0);
+  uv_unref((uv_handle_t *)&s->tick);
+}
+
+static void on_left(void *ctx) {
+  struct session *s = ctx;
+  local_daemon_destroy(s->daemon);
+  s->daemon = NULL;
+  link_destroy(s->link);
+  s->link = NULL;
+}
+
+/* What is still open after the loop ended, or was stopped. */
+static bool close_all(struct session *s) {
+  local_daemon_destroy(s->daemon);
+  link_destroy(s->link);
+  uv_close((uv_handle_t *)&s->tick, NULL);
+  for (int i = 0; i < N_SIGNALS; i++) uv_close((uv_handle_t *)&s->signals[i], NULL);
+  say_through(&s->say, NULL);
+  workers_destroy(s->workers);
+  uv_run(&s->loop, UV_RUN_NOWAIT);
+  uv_run(&s->loop, UV_RUN_NOWAIT);
+  say_finish(&s->say);
+  supervisor_destroy(s->supervisor);
+  supervisor_effects_finish(&s->effects);
+  bytes_unref(s->obituary);
+  free(s->daemon_log);
+  return uv_loop_close(&s->loop) == 0;
+}
+
+/* The beginning. --------------------------------------------------------------------------------------------------- */
+
+static int open_parts(struct session *s, struct err *e) {
+  static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
+  const struct agent_options *o = s->o->options;
+  const struct supervisor_config *c = s->o->supervisor;
+  enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
+  int rc = say_init(&s->say, &s->loop, shown, o->log_dir, c->host, e);
+  if (rc) return rc;
+  if (o->log_dir) s->daemon_log = xasprintf("%s/rdzvd-%s-%d.log", o->log_dir, c->host, (int)getpid());
+  struct workers_options workers = {
+      .loop = &s->loop,
+      .count = (uint32_t)c->workers,
+      .argv = s->o->argv,
+      .base_env = s->o->env,
+      .run_id = c->job,
+      .log_dir = o->log_dir,
+      .on_event = on_workers,
+      .spare = on_spare,
+      .ctx = s,
+  };
+  rc = workers_create(&workers, &s->o->guard, &s->workers, e);
+  if (rc) return rc;
+  say_through(&s->say, workers_relay(s->workers));
+  s->daemon = local_daemon_create(&(struct local_daemon_options){
+      .loop = &s->loop,
+      .loopback = o->standalone,
+      .port = o->endpoint.port,
+      .log_file = s->daemon_log,
+      .verbose = o->verbose,
+      .on_left = on_left,
+      .ctx = s,
+  });
+  s->link = link_create(&(struct link_options){
+      .loop = &s->loop,
+      .endpoint = o->endpoint,
+      .standalone = o->standalone,
+      .daemon = s->daemon,
+      .user_timeout_ms = (unsigned)c->settings.lease_ms,
+      .cb = &link_callbacks,
+      .ctx = s,
+  });
+  return 0;
+}
+
+static void watch_signals(struct session *s) {
+  for (int i = 0; i < N_SIGNALS; i++) {
+    struct sigaction now;
+    uv_signal_init(&s->loop, &s->signals[i]);
+    s->signals[i].data = s;
+    if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == SIG_IGN && signals[i] != SIGTERM)
+      continue;
+    uv_signal_start(&s->signals[i], on_signal, signals[i]);
+    uv_unref((uv_handle_t *)&s->signals[i]);
+  }
+}
+
+int session_run(const struct session_options *o, bool *hung) {
+  struct session *s = &session;
+  struct err e = ERR_INIT;
+  *s = (struct session){.o = o, .last = &s->first, .exit_code = EXIT_CODE_INTERNAL};
+  int rc = uv_loop_init(&s->loop);
+  if (rc == 0)
+    rc = open_parts(s, &e);
+  else
+    err_sys(&e, rc, "no event loop");
+  if (rc) {
+    log_error("%s", e.text);
+    *hung = true;
+    return EXIT_CODE_SYSTEM;
+  }
+  uv_timer_init(&s->loop, &s->tick);
+  s->tick.data = s;
+  watch_signals(s);
+  s->supervisor = supervisor_create(o->supervisor);
+  post(s, &(struct supervisor_event){.kind = SUP_START});
+  uv_run(&s->loop, UV_RUN_DEFAULT);
+  *hung = !close_all(s);
+  return s->exit_code;
+}

@@ -1,0 +1,21 @@
+#ifndef AGENT_SESSION_H
+#define AGENT_SESSION_H
+
+/* One agent's life, from the first connection to the exit code: the loop with the supervisor in it. */
+
+#include "agent/guard.h"
+#include "agent/options.h"
+#include "agent/supervisor.h"
+
+struct session_options {
+  const struct agent_options *options;
+  const struct supervisor_config *supervisor; /* settings, names, numbers */
+  char *const *argv;                          /* what workers run */
+  char *const *env;                           /* what their environment is made of */
+  struct guard guard;                         /* started already */
+};
+
+/* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk) and exit() would wait for it: _exit then. */
+int session_run(const struct session_options *o, bool *hung);
+
+#endif

@@ -1,0 +1,298 @@
+/* The workers of one node.
+ *
+ *   spawn -> relay_open, env_create, guard_spawn, once per local rank -> STARTED or EXEC_FAILED from the guard
+ *   death -> EXITED from the guard; told on when the relay has read the worker's last words, or after 50 ms
+ *   nothing left -> CLEAR from the guard; told on after every death of the round
+ *
+ * A worker's last lines are often the only reason anybody will ever see, so a death waits for them; a grandchild may hold the
+ * pipe open for ever, so not for long. The supervisor thus sees each death once, with its text, and then the end of the round.
+ *
+ * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a worker that could not
+ * be started: the job's business. A guard that takes no commands is broken; it is killed, and its death is the event.
+ *
+ * Two sources wake us, both in the loop: the guard's socket, and the relay's thread by way of uv_async. */
+
+#include "agent/workers.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "agent/env.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+enum {
+  LAST_WORDS_MS = 50,
+  REAP_MS = 3000,        /* the guard is dead: how long its processes may take to die */
+  RELAY_FLUSH_MS = 2000, /* at the end */
+};
+
+struct worker {
+  pid_t pid;
+  bool exited, drained, told;
+  int status;
+  uint64_t when_ms, due_ms;
+};
+
+struct workers {
+  struct workers_options o;
+  struct guard guard;
+  struct relay *relay;
+  uv_poll_t poll;
+  uv_async_t wake;
+  uv_timer_t timer; /* the first due_ms */
+  struct worker *v;
+  uint32_t round;
+  bool clear, closing; /* clear: CLEAR has come, deaths are still to be told */
+  uint32_t killed;
+};
+
+static void on_timer(uv_timer_t *timer);
+
+static uint64_t now_ms(void) {
+  return uv_hrtime() / 1000000; /* CLOCK_MONOTONIC, as the guard's */
+}
+
+static void tell(struct workers *w, struct supervisor_event ev) {
+  w->o.on_event(w->o.ctx, &ev);
+}
+
+/* Deaths. ---------------------------------------------------------------------------------------------------------- */
+
+static void tell_exit(struct workers *w, uint32_t i) {
+  char tail[RELAY_TAIL_MAX + 1];
+  struct worker *k = &w->v[i];
+  k->told = true;
+  relay_tail(w->relay, i, tail);
+  tell(w, (struct supervisor_event){.kind = SUP_EXITED,
+                                    .round = w->round,
+                                    .local_rank = i,
+                                    .pid = k->pid,
+                                    .status = k->status,
+                                    .when_ms = k->when_ms,
+                                    .text = tail});
+}
+
+/* Tells what is due, and of the rest when. */
+static void tell_deaths(struct workers *w) {
+  uint64_t now = now_ms(), first = UINT64_MAX;
+  for (uint32_t i = 0; i < w->o.count; i++) {
+    struct worker *k = &w->v[i];
+    if (!k->exited || k->told) continue;
+    if (k->drained || now >= k->due_ms)
+      tell_exit(w, i);
+    else if (k->due_ms < first)
+      first = k->due_ms;
+  }
+  if (first != UINT64_MAX) {
+    uv_update_time(w->o.loop);
+    uv_timer_start(&w->timer, on_timer, first - now, 0);
+  } else if (w->clear) {
+    w->clear = false;
+    tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = w->round, .count = w->killed});
+  }
+}
+
+static void on_timer(uv_timer_t *timer) {
+  tell_deaths(timer->data);
+}
+
+/* The guard. ------------------------------------------------------------------------------------------------------- */
+
+static void on_guard_gone(struct workers *w) {
+  uv_poll_stop(&w->poll);
+  if (w->closing) return;
+  log_error("the guard (pid %d) is gone: killing all it kept", (int)w->guard.pid);
+  int left = guard_reap_orphans(w->o.spare(w->o.ctx), REAP_MS);
+  for (uint32_t i = 0; i < w->o.count; i++) w->v[i].due_ms = 0;
+  w->clear = false;
+  tell_deaths(w);
+  tell(w, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = w->round, .count = (uint32_t)left});
+}
+
+static void on_guard_event(struct workers *w, const struct guard_event *g) {
+  struct supervisor_event ev = {.round = g->round,
+                                .local_rank = g->local_rank,
+                                .pid = g->pid,
+                                .error = g->error,
+                                .when_ms = g->when_ms,
+                                .text = g->text};
+  bool known = g->round == w->round && g->local_rank < w->o.count;
+  struct worker *k = known ? &w->v[g->local_rank] : NULL;
+  switch (g->kind) {
+  case GUARD_STARTED:
+    ev.kind = SUP_SPAWNED;
+    if (k) k->pid = g->pid;
+    tell(w, ev);
+    break;
+  case GUARD_EXEC_FAILED:
+    ev.kind = SUP_EXEC_FAILED;
+    tell(w, ev);
+    break;
+  case GUARD_EXITED:
+    if (!k) break;
+    k->exited = true;
+    k->pid = g->pid;
+    k->status = g->status;
+    k->when_ms = g->when_ms;
+    k->due_ms = now_ms() + LAST_WORDS_MS;
+    break;
+  case GUARD_CLEAR:
+    if (g->round != w->round) {
+      tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = g->round, .count = g->killed});
+      break;
+    }
+    w->clear = true;
+    w->killed = g->killed;
+    break;
+  case GUARD_STUCK:
+    ev.kind = SUP_STUCK;
+    tell(w, ev);
+    break;
+  case GUARD_GONE: on_guard_gone(w); break;
+  }
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events) {
+  struct workers *w = poll->data;
+  struct guard_event ev;
+  while (!w->closing && guard_next(&w->guard, &ev)) on_guard_event(w, &ev);
+  tell_deaths(w);
+}
+
+/* A command was not taken. If the guard is not gone already, it is of no use. */
+static void give_guard_up(const struct workers *w, const struct err *e) {
+  if (w->guard.fd < 0 || e->code == -EPIPE) return;
+  log_error("%s; killing it", e->text);
+  kill(w->guard.pid, SIGKILL);
+}
+
+/* Output. ---------------------------------------------------------------------------------------------------------- */
+
+static void on_relay_wake(void *ctx) { /* in the relay's thread */
+  struct workers *w = ctx;
+  uv_async_send(&w->wake);
+}
+
+static void on_wake(uv_async_t *wake) {
+  struct workers *w = wake->data;
+  struct relay_event ev;
+  while (!w->closing && relay_next(w->relay, &ev)) {
+    if (ev.kind == RELAY_TROUBLE)
+      log_warn("%s", ev.text);
+    else if (ev.round == w->round && ev.local_rank < w->o.count)
+      w->v[ev.local_rank].drained = true;
+  }
+  tell_deaths(w);
+}
+
+/* Commands. -------------------------------------------------------------------------------------------------------- */
+
+static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
+  struct env_job job = {.run_id = w->o.run_id, .workers = w->o.count};
+  char prefix[24] = "";
+  uint32_t rank = (uint32_t)start->rank_base + i;
+  int out = -1, err = -1;
+  if (start->world_size > 1) snprintf(prefix, sizeof(prefix), "[%u] ", rank);
+  int rc = relay_open(w->relay, w->round, rank, i, prefix, &out, &err, e);
+  if (rc) return rc;
+  char **env = env_create(w->o.base_env, start, &job, i);
+  rc = guard_spawn(&w->guard,
+                   &(struct guard_spawn){.round = w->round,
+                                         .local_rank = i,
+                                         .count = w->o.count,
+                                         .argv = (const char *const *)w->o.argv,
+                                         .env = (const char *const *)env,
+                                         .out = out,
+                                         .err = err},
+                   e);
+  env_destroy(env);
+  close(out);
+  close(err);
+  return rc;
+}
+
+void workers_spawn(struct workers *w, const struct start *start) {
+  w->round = (uint32_t)start->round;
+  w->clear = false;
+  memset(w->v, 0, w->o.count * sizeof(*w->v));
+  for (uint32_t i = 0; i < w->o.count; i++) {
+    struct err e = ERR_INIT;
+    int rc = spawn_one(w, start, i, &e);
+    if (rc == -EPIPE) return; /* GUARD_GONE follows */
+    if (rc)
+      tell(w, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
+                                        .round = w->round,
+                                        .local_rank = i,
+                                        .error = -rc,
+                                        .when_ms = now_ms(),
+                                        .text = e.text});
+  }
+}
+
+void workers_stop(struct workers *w, uint32_t round, uint32_t grace_ms) {
+  struct err e = ERR_INIT;
+  if (guard_stop(&w->guard, round, grace_ms, &e)) give_guard_up(w, &e);
+}
+
+void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {
+  struct err e = ERR_INIT;
+  if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e)) give_guard_up(w, &e);
+}
+
+struct relay *workers_relay(struct workers *w) {
+  return w->relay;
+}
+
+/* Beginning and end. ----------------------------------------------------------------------------------------------- */
+
+static int open_relay(struct workers *w, struct err *e) {
+  struct relay_options o = {
+      .out = STDOUT_FILENO,
+      .err = STDERR_FILENO,
+      .status = isatty(STDERR_FILENO),
+      .log_dir = w->o.log_dir,
+      .wake = on_relay_wake,
+      .ctx = w,
+  };
+  return relay_create(&w->relay, &o, e);
+}
+
+int workers_create(const struct workers_options *o, const struct guard *g, struct workers **out,
+                   struct err *e) {
+  struct workers *w = xcalloc(1, sizeof(*w));
+  w->o = *o;
+  w->guard = *g;
+  w->v = xcalloc(o->count, sizeof(*w->v));
+  uv_async_init(o->loop, &w->wake, on_wake);
+  uv_timer_init(o->loop, &w->timer);
+  uv_poll_init(o->loop, &w->poll, g->fd);
+  w->wake.data = w->timer.data = w->poll.data = w;
+  uv_unref((uv_handle_t *)&w->wake);
+  *out = w;
+  int rc = open_relay(w, e);
+  if (rc == 0) uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_poll);
+  return rc;
+}
+
+void workers_close(struct workers *w, uint32_t deadline_ms) {
+  if (w->closing) return;
+  w->closing = true;
+  uv_close((uv_handle_t *)&w->poll, NULL);
+  uv_close((uv_handle_t *)&w->timer, NULL);
+  guard_finish(&w->guard, deadline_ms);
+}
+
+static void on_wake_closed(uv_handle_t *handle) {
+  struct workers *w = handle->data;
+  free(w->v);
+  free(w);
+}
+
+void workers_destroy(struct workers *w) {
+  relay_destroy(w->relay, RELAY_FLUSH_MS);
+  uv_close((uv_handle_t *)&w->wake, on_wake_closed);
+}

@@ -1,0 +1,45 @@
+#ifndef AGENT_WORKERS_H
+#define AGENT_WORKERS_H
+
+/* All that has to do with the workers of one node, behind one door: the guard that is their parent, the relay that carries
+ * their output, the socket on which they speak to us. Carries out what the supervisor wants and tells it what happened; decides nothing. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+#include "agent/guard.h"
+#include "agent/relay.h"
+#include "agent/supervisor.h"
+#include "common/err.h"
+
+typedef void (*workers_event_fn)(void *ctx, struct supervisor_event *ev);
+
+struct workers_options {
+  uv_loop_t *loop;
+  uint32_t count;    /* local ranks */
+  char *const *argv; /* the command */
+  char *const *base_env;
+  const char *run_id;
+  const char *log_dir;       /* or NULL */
+  workers_event_fn on_event; /* now_ms is not filled */
+  pid_t (*spare)(void *ctx); /* the child that is not a worker's: our own rdzvd */
+  void *ctx;
+};
+
+struct workers;
+
+/* g was started before and belongs to the workers from now on. On failure *out is for workers_close and workers_destroy all the same. */
+int workers_create(const struct workers_options *o, const struct guard *g, struct workers **out,
+                   struct err *e);
+struct relay *workers_relay(struct workers *w);
+
+void workers_spawn(struct workers *w, const struct start *start);
+void workers_stop(struct workers *w, uint32_t round, uint32_t grace_ms);
+void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
+
+/* Lets the guard go (waits for it at most deadline_ms); no events any more. Lines still go to the terminal. */
+void workers_close(struct workers *w, uint32_t deadline_ms);
+/* Waits, bounded, for output that is on its way. Memory is free when the loop has closed the handles. */
+void workers_destroy(struct workers *w);
+
+#endif
