@@ -4,6 +4,7 @@
 
 #include "common/mem.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 static void local_destroy(struct coll *l) {
@@ -23,7 +24,7 @@ static int local_progress(struct coll *l, struct err *e) {
   return 0;
 }
 static int local_sum(struct coll *l, double *v, size_t n, struct err *e) {
-  return 0;
+  return n > COLL_SUM_MAX ? err_set(e, -EINVAL, "sum of %zu numbers; at most %d", n, COLL_SUM_MAX) : 0;
 }
 static int local_broadcast(struct coll *l, void *data, size_t n, int root, struct err *e) {
   return 0;

@@ -37,8 +37,8 @@ enum {
   FRAME_MIN = 16 * 1024, /* less is not worth a frame, unless it ends a segment */
   FRAME_MAX = 256 * 1024,
   SCRATCH = 256 * 1024,
-  NOTE_EVERY_MS = 1000,
-  NOTE_FRESH_MS = 3000,
+  NOTE_MS = 1000,    /* between two WAITING; less where the deadlines are short */
+  NOTE_FRESH = 3,    /* so many of these long is one believed */
   FAREWELL_MS = 200, /* how long last words may take */
 };
 
@@ -57,7 +57,7 @@ struct inbox {
 
 struct ring {
   struct coll base;
-  uint64_t timeout_ms, stop_wait_ms, stop_seen_ms;
+  uint64_t timeout_ms, stop_wait_ms, stop_seen_ms, note_ms;
   const volatile sig_atomic_t *stop;
   struct inbox prev, next;
   struct ring_op ops[COLL_TICKETS_MAX]; /* number k is ops[k % COLL_TICKETS_MAX] */
@@ -257,7 +257,8 @@ static int listen_to_next(struct ring *r, struct err *e) {
 static int blame(struct ring *r) {
   struct ring_op *op = current(r);
   if (op->in == op->total_in) return r->next.peer;
-  bool fresh = r->told >= 0 && r->told != r->base.rank && coll_now_ms() - r->told_ms < NOTE_FRESH_MS;
+  bool fresh =
+      r->told >= 0 && r->told != r->base.rank && coll_now_ms() - r->told_ms < NOTE_FRESH * r->note_ms;
   return fresh ? r->told : r->prev.peer;
 }
 
@@ -321,7 +322,7 @@ static int wait_for_bytes(struct ring *r, struct err *e) {
                    "lost contact with rank %d: it sent nothing for %.1f s in %s %llu (rank %d waited)", who,
                    (double)(now - r->moved_ms) / 1000, op->name, (unsigned long long)r->done, r->base.rank);
   }
-  uint64_t note = (r->noted_ms > r->moved_ms ? r->noted_ms : r->moved_ms) + NOTE_EVERY_MS;
+  uint64_t note = (r->noted_ms > r->moved_ms ? r->noted_ms : r->moved_ms) + r->note_ms;
   if (now >= note && op->in < op->total_in) {
     r->noted_ms = now;
     r->tx_note = true;
@@ -332,7 +333,7 @@ static int wait_for_bytes(struct ring *r, struct err *e) {
       {.fd = op->in < op->total_in ? r->prev.fd : -1, .events = POLLIN},
       {.fd = r->next.closed ? -1 : r->next.fd, .events = (short)(POLLIN | (r->tx_full ? POLLOUT : 0))},
   };
-  uint64_t ms = end - now < NOTE_EVERY_MS ? end - now : NOTE_EVERY_MS;
+  uint64_t ms = end - now < NOTE_MS ? end - now : NOTE_MS;
   int n = poll(p, 2, (int)ms);
   if (n < 0 && errno != EINTR)
     return give_up(r, -errno, r->base.rank, e, "rank %d gave up: poll: %s", r->base.rank, strerror(errno));
@@ -444,6 +445,8 @@ int coll_tcp_create(const struct coll_tcp_config *cfg, struct coll **out, struct
   r->timeout_ms = cfg->timeout_ms;
   r->stop_wait_ms = cfg->stop_wait_ms;
   r->stop = cfg->stop;
+  uint64_t shortest = cfg->stop && cfg->stop_wait_ms < cfg->timeout_ms ? cfg->stop_wait_ms : cfg->timeout_ms;
+  r->note_ms = shortest / 4 > NOTE_MS ? NOTE_MS : shortest / 4 + 1;
   r->told = -1;
   r->prev = (struct inbox){.fd = prev, .peer = (cfg->rank + cfg->world - 1) % cfg->world};
   r->next = (struct inbox){.fd = next, .peer = (cfg->rank + 1) % cfg->world};

@@ -40,6 +40,12 @@ PURE = {
     "agent/env*.c": (),
     "agent/cluster.c": (),
     "agent/options.c": (),
+    "agent/trainer/idx.c": (),
+    "agent/trainer/sampler.c": (),
+    "agent/trainer/ring_op.c": (),
+    "agent/trainer/ckpt_codec.c": (),
+    "agent/trainer/model.c": (),
+    "agent/trainer/optim.c": (),
 }
 # Patterns that need not match anything: parts into which a module may be split.
 OPTIONAL = {"daemon/rdzv_*.c"}
