@@ -71,6 +71,12 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   pause_and_retry(s);
 }
 
+static void drop_silent_link(struct supervisor *s, const char *why) {
+  sup_effect(s, SUP_DISCONNECT);
+  say_why_down(s, why);
+  pause_and_retry(s);
+}
+
 /* HELLO. ----------------------------------------------------------------------------------------------------------- */
 
 static enum phase phase_of(enum supervisor_state st) {
@@ -156,6 +162,11 @@ static void learn(struct supervisor *s, const struct welcome *w) {
 void sup_welcome(struct supervisor *s, const struct welcome *w) {
   bool again = s->link == LINK_READY;
   if (s->link != LINK_GREETING && !again) return;
+  if (s->now_ms >=
+      s->hello_sent_ms + lease_ms(s)) { /* and so may be the START behind it: we may be lost by now */
+    drop_silent_link(s, "its answer took longer than the lease");
+    return;
+  }
   s->link = LINK_READY;
   s->retry_delay_ms = 0;
   s->acked_sent_ms = s->hello_sent_ms;
@@ -196,8 +207,7 @@ static uint64_t fence_ms(const struct supervisor *s) {
 }
 
 static bool must_fence(const struct supervisor *s) {
-  return s->fence && sup_has_trees(s) && s->reason != STOP_FENCED && s->reason != STOP_STALE &&
-         s->reason != STOP_EXIT;
+  return s->fence && sup_has_trees(s) && !s->fenced && s->reason != STOP_STALE && s->reason != STOP_EXIT;
 }
 
 static void fence(struct supervisor *s) {
@@ -206,13 +216,8 @@ static void fence(struct supervisor *s) {
           "workers before "
           "its lease of %.1f s is over",
           s->config.endpoint, (double)(s->now_ms - s->acked_sent_ms) / 1000, (double)lease_ms(s) / 1000);
+  s->fenced = true;
   sup_stop_trees(s, STOP_FENCED, 0);
-}
-
-static void drop_silent_link(struct supervisor *s, const char *why) {
-  sup_effect(s, SUP_DISCONNECT);
-  say_why_down(s, why);
-  pause_and_retry(s);
 }
 
 /* Without a daemon, and with nothing that runs: not for ever. */

@@ -24,6 +24,7 @@ void sup_clear_round(struct supervisor *s) {
   memset(s->workers, 0, (size_t)s->config.workers * sizeof *s->workers);
   s->n_spawned = s->n_succeeded = 0;
   s->reason = STOP_NONE;
+  s->fenced = false;
   s->progress_new = false;
 }
 

@@ -170,9 +170,12 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   if (!h->incarnation[0] || is_over(j)) return;
   int cmp = strcmp(h->incarnation, j->incarnation);
   bool begun = j->round > 0, higher;
-  if (cmp == 0) higher = h->round > j->round;
-  else if (h->round > 0) higher = cmp > 0 || !begun;
-  else higher = cmp < 0 && !begun;
+  if (cmp == 0)
+    higher = h->round > j->round;
+  else if (h->round > 0)
+    higher = cmp > 0 || !begun;
+  else
+    higher = cmp < 0 && !begun;
   if (!higher) return;
   core_log(c, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
            (long long)h->round, h->incarnation);

@@ -99,6 +99,7 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   if (!end) {
     job_recover(j, round, now_ms);
     j->round_nodes = nodes;
+    j->exact = true;
     return true;
   }
   j->round = round;

@@ -49,7 +49,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   job_clear_round(j);
   j->round = round;
   j->round_nodes = 0;
-  j->settled = j->stopping_seen = false;
+  j->settled = j->stopping_seen = j->exact = false;
   j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
   job_set_state(j, JOB_RECOVERING, now_ms);
 }
@@ -172,6 +172,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   }
   restore_ranks(j);
   j->round_ms = now_ms;
+  j->skip_round = !j->exact;
   if (j->settled || !in_round) {
     form_again(j, now_ms);
     return;
@@ -182,6 +183,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);
     return;
   }
+  j->skip_round = false; /* all of it are in it still, so none came after it */
   job_set_state(j, told ? JOB_STARTING : JOB_RUNNING, now_ms);
   job_finish_if_done(j, now_ms);
 }

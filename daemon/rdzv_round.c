@@ -197,7 +197,8 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_ranks(chosen, n, slots);
   assign_addresses(slots, n);
   job_clear_round(j);
-  j->round++;
+  j->round += j->skip_round ? 2 : 1;
+  j->skip_round = false;
   j->round_nodes = (int64_t)n;
   j->round_ms = now_ms;
   start_all(j, slots, n);

@@ -2,10 +2,11 @@
  * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
  * It never asks the minds what they think.
  *
- * Three allowances, each of which is written down in PROTOCOL.md or the README:
+ * Four allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
  *   - A process in state D dies when the kernel lets it; an agent that is stopped (SIGSTOP) cannot act on its lease.
+ *   - A daemon that came back without a state file takes a newcomer who is there before all others for the first of a new incarnation.
  *   - A daemon without a state file that dies between telling one node something and telling another may come to another
  *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same. */
 
@@ -29,9 +30,9 @@ struct round_book {
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
-  bool told;       /* somebody has read START: the fields above are filled */
-  bool failed;     /* in truth: a worker of it died by itself, not with 0 */
-  bool void_round; /* a STOP said so */
+  bool told;          /* somebody has read START: the fields above are filled */
+  bool failed;        /* in truth: a worker of it died by itself, not with 0 */
+  uint32_t void_life; /* of the daemon whose STOP said that it is void; 0: none */
   bool settled, charged;
   uint32_t settled_life; /* the daemon's */
   int64_t used_after;
@@ -185,11 +186,12 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   r->charged = t->charged;
   r->used_after = t->restarts_used;
   r->cause = t->verdict.cause;
-  if (t->charged && (!r->failed || !is_worker_death(t->verdict.cause) || r->void_round))
+  bool is_void = r->void_life == s->d.life;
+  if (t->charged && (!r->failed || !is_worker_death(t->verdict.cause) || is_void))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is charged for %s%s%s", t->round,
-                cause_name(t->verdict.cause), r->void_round ? ", void" : "",
+                cause_name(t->verdict.cause), is_void ? ", void" : "",
                 r->failed ? "" : ", but no worker of it has failed");
-  if (!t->charged && is_worker_death(t->verdict.cause) && !r->void_round)
+  if (!t->charged && is_worker_death(t->verdict.cause) && !is_void)
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round,
                 cause_name(t->verdict.cause));
   if (r->told && t->restarts_used != r->used + t->charged &&
@@ -264,7 +266,7 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {
-    if (m->stop.void_round) round_of(s->checker, m->stop.incarnation, m->stop.round)->void_round = true;
+    if (m->stop.void_round) round_of(s->checker, m->stop.incarnation, m->stop.round)->void_life = s->d.life;
   } else if (m->type == MSG_SETTLED) {
     told_settled(s, a, &m->settled);
   } else if (m->type == MSG_END) {
@@ -291,6 +293,7 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
       if (v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
+      if (!s->config.state_dir && s->d.life > 1 && strcmp(b->incarnation, a->incarnation) != 0) continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
                   w->rank, a->round, b->name, v->rank, b->round);
     }

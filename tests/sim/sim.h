@@ -134,7 +134,7 @@ struct sim_agent {
   int end_code;
   enum outcome end_outcome;
   bool fence;         /* as the core said it in what has arrived */
-  uint64_t ack_at;    /* last HEARTBEAT_ACK or WELCOME */
+  uint64_t ack_at;    /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
   uint64_t pause_end; /* last time a pause ended */
   bool was_paused;
 };
@@ -142,6 +142,7 @@ struct sim_agent {
 enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_CONTROL };
 struct held {
   struct bytes *bytes; /* NULL: FIN */
+  uint64_t sent_at;
   struct held *next;
 };
 struct sim_conn {
@@ -162,7 +163,7 @@ enum event_kind {
   EV_SYN, /* agent, a: enum conn_kind, b: of which attempt: a connection request reaches the daemon's machine */
   EV_ACCEPT,       /* conn: the daemon sees a new connection */
   EV_CONNECTED,    /* agent, conn or NULL, a: refused, b: of which attempt */
-  EV_DELIVER,      /* conn, a: direction, bytes (NULL: FIN) */
+  EV_DELIVER,      /* conn, a: direction, b: when it was sent, bytes (NULL: FIN) */
   EV_LOST_END,     /* conn, a: side that notices the break */
   EV_SEND_TIMEOUT, /* conn, a: direction in which something is held too long */
   EV_FLUSH,        /* node, a: direction */
@@ -330,7 +331,7 @@ void agent_continue(struct sim *s, struct sim_agent *a);
 bool agent_alive(const struct sim_agent *a);
 void agent_mind(struct sim *s, struct sim_agent *a,
                 struct supervisor_event *ev); /* one step and its effects */
-void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b);
+void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t sent_at);
 void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why);
 void agent_on_connected(struct sim *s, struct sim_event *ev);
 void agent_on_tick(struct sim *s, struct sim_event *ev);

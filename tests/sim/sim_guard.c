@@ -226,7 +226,8 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
 void guard_calm(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (worker_lives(w) && (!w->asked || w->answered)) push_worker(s, a, w, s->now + CALM_RUN_MS, EV_WORKER_END, 0);
+    if (worker_lives(w) && (!w->asked || w->answered))
+      push_worker(s, a, w, s->now + CALM_RUN_MS, EV_WORKER_END, 0);
   }
 }
 

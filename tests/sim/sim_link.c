@@ -91,6 +91,7 @@ static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction 
   struct sim_event *ev = sim_push(s, at, EV_DELIVER);
   ev->conn = c;
   ev->a = d;
+  ev->b = s->now;
   ev->bytes = b;
 }
 
@@ -134,14 +135,15 @@ void link_on_lost_end(struct sim *s, struct sim_event *ev) {
   end_gone(s, ev->conn, (enum msg_direction)ev->a, "reset by peer");
 }
 
-static void deliver(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
+static void deliver(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b,
+                    uint64_t sent_at) {
   if (!c->open[d]) return;
   if (!b) {
     end_gone(s, c, d, "closed by peer");
   } else if (d == TO_DAEMON) {
     daemon_receive(s, c, b);
   } else if (c->kind == CONN_AGENT) {
-    if (c->agent->sup && c->agent->conn == c) agent_receive(s, c->agent, b);
+    if (c->agent->sup && c->agent->conn == c) agent_receive(s, c->agent, b, sent_at);
   } else if (c->kind == CONN_CONTROL) {
     struct frame f;
     struct msg m;
@@ -160,7 +162,7 @@ void link_on_deliver(struct sim *s, struct sim_event *ev) {
   if (c->broken) return;
   struct sim_link *l = c->node ? &c->node->link : NULL;
   if (!l || (!l->cut[d] && !l->flushing[d])) {
-    deliver(s, c, (enum msg_direction)d, ev->bytes);
+    deliver(s, c, (enum msg_direction)d, ev->bytes, ev->b);
     return;
   }
   if (!c->held[d] && c->user_timeout_ms[d]) {
@@ -169,6 +171,7 @@ void link_on_deliver(struct sim *s, struct sim_event *ev) {
   }
   struct held *h = xcalloc(1, sizeof *h);
   h->bytes = ev->bytes;
+  h->sent_at = ev->b;
   ev->bytes = NULL;
   *c->held_tail[d] = h;
   c->held_tail[d] = &h->next;
@@ -227,7 +230,8 @@ void link_on_flush(struct sim *s, struct sim_event *ev) {
       struct held *h = c->held[d];
       c->held[d] = h->next;
       if (!c->held[d]) c->held_tail[d] = &c->held[d];
-      struct sim_event again = {.kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .bytes = h->bytes};
+      struct sim_event again = {
+          .kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .b = h->sent_at, .bytes = h->bytes};
       sim_push_front(s, &again);
       free(h);
     }

@@ -156,7 +156,7 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
   }
 }
 
-void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b) {
+void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t sent_at) {
   struct frame f;
   struct msg m;
   size_t size;
@@ -169,7 +169,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b) {
   bool ack = m.type == MSG_HEARTBEAT_ACK;
   if (ack || m.type == MSG_WELCOME) {
     a->fence = ack ? m.flags & FRAME_FLAG_FENCE : m.welcome.fence;
-    a->ack_at = s->now;
+    a->ack_at = sent_at;
   }
   if (!s->mutator || !s->mutator->msg || s->mutator->msg(s, a->conn, TO_AGENT, &m)) {
     bool noisy = ack || m.type == MSG_CHALLENGE || (m.type == MSG_WAITING && !s->config.waiting);
