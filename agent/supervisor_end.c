@@ -51,13 +51,9 @@ static void say_end(struct supervisor *s, const struct end *end) {
   struct buf text = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
   sup_say_verdict(s, &end->verdict, "");
-  const char *why = "";
-  if (end->outcome == OUTCOME_FAILED && end->restarts_used > 0 &&
-      end->restarts_used >= s->config.settings.max_restarts)
-    why = ", no restarts are left";
-  sup_say(s, LOG_ERROR, "job %s %s in round %lld: %s; restarts %lld of %lld%s; exit code %lld", s->config.job,
-          outcome_name(end->outcome), (long long)end->round, buf_text(&text), (long long)end->restarts_used,
-          (long long)s->config.settings.max_restarts, why, (long long)end->code);
+  sup_say(s, LOG_ERROR, "job %s %s in round %lld: %s; %lld of %lld restarts used; exit code %lld",
+          s->config.job, outcome_name(end->outcome), (long long)end->round, buf_text(&text),
+          (long long)end->restarts_used, (long long)s->config.settings.max_restarts, (long long)end->code);
   buf_finish(&text);
 }
 

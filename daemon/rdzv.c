@@ -32,6 +32,7 @@ void job_set_state(struct job *j, enum job_state to, uint64_t now_ms) {
   j->state = to;
   j->state_ms = now_ms;
   j->notice_ms = to == JOB_FORMING ? now_ms + 1 : UINT64_MAX;
+  j->news++;
 }
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
@@ -266,6 +267,7 @@ static void on_lost(struct job *j, const struct job_event *ev) {
 
 static void on_lost_forming(struct job *j, const struct job_event *ev) {
   job_remove_member(j, ev->member);
+  j->news++;
   if (j->notice_ms == UINT64_MAX || j->notice_ms > ev->now_ms) j->notice_ms = ev->now_ms + CORE_NOTICE_MS;
   if (!j->n_members && !j->round) j->forgotten = true; /* nobody has ever run: as if it had not been */
 }
@@ -316,6 +318,7 @@ static void on_join_forming(struct job *j, const struct job_event *ev) {
     job_seal(j, ev->now_ms);
     return;
   }
+  j->news++;
   job_send_waiting(j, ev->member, ev->now_ms);
   uint64_t earliest = j->last_notice_ms + CORE_NOTICE_MS;
   j->notice_ms = earliest > ev->now_ms ? earliest : ev->now_ms + 1;
@@ -439,10 +442,13 @@ static void on_operator_forming(struct job *j, const struct job_event *ev) {
   job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
+/* To those who have not heard the news; when nothing has happened for long, to all. */
 static void send_notices(struct job *j, uint64_t now_ms) {
+  bool idle = now_ms >= j->last_notice_ms + CORE_NOTICE_IDLE_MS;
   j->last_notice_ms = now_ms;
   j->notice_ms = now_ms + CORE_NOTICE_IDLE_MS;
-  for (size_t i = 0; i < j->n_members; i++) job_send_waiting(j, j->members[i], now_ms);
+  for (size_t i = 0; i < j->n_members; i++)
+    if (idle || j->members[i]->told_news != j->news) job_send_waiting(j, j->members[i], now_ms);
 }
 
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {

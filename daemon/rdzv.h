@@ -94,9 +94,10 @@ struct job {
   uint64_t scan_ms;       /* no lease, grace or hold can expire before */
   uint64_t notice_ms;     /* when WAITING goes out next; UINT64_MAX: not now */
   uint64_t last_notice_ms;
-  bool faulted; /* a round has been: no last call */
-  bool settled; /* RECOVERING: somebody has heard the round's verdict */
-  bool exact;   /* RECOVERING: the round is known from the state file, no later one was sealed */
+  uint64_t news; /* counts what WAITING would tell */
+  bool faulted;  /* a round has been: no last call */
+  bool settled;  /* RECOVERING: somebody has heard the round's verdict */
+  bool exact;    /* RECOVERING: the round is known from the state file, no later one was sealed */
   bool
       skip_round; /* the next seal leaves out a number: a round may have been sealed that nobody here has heard of */
   bool stopping_seen; /* RECOVERING: somebody was told to stop */

@@ -232,9 +232,13 @@ void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
              j->settings.max_nodes == 1 ? "" : "s", here == 1 ? "is" : "are");
   name_hosts(j, out);
   if (here < min) {
-    buf_printf(out, ", %zu more %s needed; %llu s of --join-timeout %lld s have passed", min - here,
-               min - here == 1 ? "is" : "are", (unsigned long long)((now_ms - j->forming_ms) / 1000),
-               (long long)(j->settings.join_timeout_ms / 1000));
+    unsigned long long waited = (now_ms - j->forming_ms) / 1000,
+                       most = (unsigned long long)j->settings.join_timeout_ms / 1000;
+    buf_printf(out, ", %zu more %s needed", min - here, min - here == 1 ? "is" : "are");
+    if (waited)
+      buf_printf(out, ": waiting for %llu s of --join-timeout %llu s", waited, most);
+    else
+      buf_printf(out, ": waiting, at most %llu s (--join-timeout)", most);
     return;
   }
   uint64_t at = job_seal_deadline(j);
@@ -267,6 +271,7 @@ void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
   else
     job_missing_text(j, now_ms, &text);
   msg.waiting.text = buf_text(&text);
+  m->told_news = j->news;
   core_send(j->core, m->conn, &msg);
   buf_finish(&text);
 }
