@@ -47,8 +47,9 @@ struct member {
   uint64_t heard_ms;  /* last sign of life */
   uint64_t joined_no; /* order of joining, for fairness among newcomers */
   enum member_state state;
-  bool leaving; /* it will not take part in another round */
-  bool gone;    /* lost after it had finished: kept for the count */
+  uint64_t told_news; /* the job's news when it was last sent WAITING */
+  bool leaving;       /* it will not take part in another round */
+  bool gone;          /* lost after it had finished: kept for the count */
   bool end_acked;
   bool fenced_flag;             /* what its last HEARTBEAT_ACK said */
   int64_t node_rank, rank_base; /* in the current round; -1: in none */
