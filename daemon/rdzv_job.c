@@ -27,7 +27,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   copy_text(j->incarnation, sizeof j->incarnation, incarnation);
   j->settings = *s;
   j->state = JOB_FORMING;
-  j->state_ms = j->forming_ms = now_ms;
+  j->state_ms = j->forming_ms = j->last_notice_ms = now_ms;
   j->created_wall_ms = wall_ms;
   j->scan_ms = j->notice_ms = UINT64_MAX;
   verdict_init(&j->cause);
