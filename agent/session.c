@@ -30,8 +30,9 @@
 
 enum {
   GUARD_FINISH_MS = 2000,
-  DAEMON_GRACE_MS = 3000, /* the daemon leaves by itself when all have acknowledged the end */
-  HURRY_MS = 8000,        /* all of the end together */
+  DAEMON_GRACE_MS =
+      12000, /* our daemon leaves by itself when all have acknowledged the end, after CORE_END_ACK_MS at the latest */
+  HURRY_MS = 16000, /* all of the end together */
   N_SIGNALS = 4,
 };
 
@@ -80,9 +81,17 @@ static void leave_obituary(struct session *s) {
   workers_obituary(s->workers, &peer.sa, b ? address_size(&peer) : 0, b);
 }
 
-static void set_obituary(struct session *s, struct bytes *b) {
+/* The guard knows nothing of the protocol: it gets all that it is to send, the preface first. */
+static void set_obituary(struct session *s, const struct bytes *frame) {
+  struct buf all = BUF_INIT;
   bytes_unref(s->obituary);
-  s->obituary = b ? bytes_ref(b) : NULL;
+  s->obituary = NULL;
+  if (frame) {
+    buf_append(&all, frame_preface, FRAME_PREFACE_SIZE);
+    buf_append(&all, frame->data, frame->len);
+    s->obituary = bytes_create(all.data, all.len);
+    buf_finish(&all);
+  }
   leave_obituary(s);
 }
 
