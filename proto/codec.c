@@ -160,7 +160,9 @@ static void put_value(struct buf *out, const struct field *f, const void *at, bo
     break;
   case FIELD_STR:
   case FIELD_HEX: put_string(out, str_of(f, at), (size_t)f->max); break;
-  case FIELD_NUM: buf_printf(out, "%.17g", *(const double *)p); break;
+  case FIELD_NUM:
+    buf_printf(out, "%.17g", *(const double *)p + 0.0); /* -0 would be read as an integer, and not come back */
+    break;
   case FIELD_BOOL: buf_puts(out, *(const bool *)p ? "true" : "false"); break;
   case FIELD_ENUM:
     assert(enum_of(f, at) >= 0 && enum_of(f, at) < f->words->count);

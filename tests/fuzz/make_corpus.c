@@ -1,0 +1,119 @@
+/* Writes the seeds of the native fuzz targets: real messages of every type, and the ways to spoil one that a fuzzer is slow to
+ * find by itself. The files are committed; run this again when a message changes:
+ *
+ *   build/tests/fuzz/make_corpus tests/fuzz/corpus
+ *
+ * The same program makes the same files. Files with other names (what a fuzzer found) are left alone. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "tests/unit/random_msg.h"
+
+static const char *root;
+static int failures;
+
+static void save(const char *target, const char *name, const struct buf *b) {
+  char path[4096];
+  snprintf(path, sizeof(path), "%s/%s/%s", root, target, name);
+  FILE *f = fopen(path, "wb");
+  if (!f || fwrite(buf_text(b), 1, b->len, f) != b->len || fclose(f) != 0) {
+    fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    failures++;
+  }
+}
+
+static void save_text(const char *target, const char *name, const char *data, size_t len) {
+  struct buf b = {(char *)(uintptr_t)data, len, len};
+  save(target, name, &b);
+}
+
+/* A frame of type t around any text. */
+static void save_json(const char *name, enum msg_type t, const char *json) {
+  struct buf b = BUF_INIT;
+  frame_put(&b, &(struct frame){.type = (uint16_t)t, .json = json, .json_len = strlen(json)});
+  save("msg", name, &b);
+  buf_finish(&b);
+}
+
+static void save_messages(void) {
+  char name[64];
+  for (int t = 1; t < MSG_COUNT; t++)
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+      struct random_msg r;
+      struct buf b = BUF_INIT;
+      random_msg_init(&r, (enum msg_type)t, seed);
+      msg_encode(&b, &r.m);
+      snprintf(name, sizeof(name), "%02d-%s", t, msg_name((enum msg_type)t));
+      bool fit = b.len < 900;
+      if (fit) save("msg", name, &b);
+      buf_finish(&b);
+      random_msg_finish(&r);
+      if (fit) break; /* small seeds only */
+    }
+}
+
+static void save_spoilt(void) {
+  struct buf deep = BUF_INIT;
+  for (int i = 0; i < 2100; i++) buf_puts(&deep, "{\"x\":");
+  save_json("x-deep", MSG_BYE, buf_text(&deep));
+  buf_finish(&deep);
+  save_json("x-duplicate", MSG_BYE, "{\"text\":\"a\",\"text\":\"b\"}");
+  save_json("x-nul", MSG_BYE, "{\"text\":\"\\u0000\"}");
+  save_json("x-overlong", MSG_BYE, "{\"text\":\"\xc0\xaf\"}");
+  save_json("x-surrogate", MSG_BYE, "{\"text\":\"\\ud83d\\ude00 \\ud800\"}");
+  save_json("x-escapes", MSG_BYE, "{\"text\":\"\\b\\f\\n\\r\\t\\/\\\\\\\"\\u00e9\\u2028\"}");
+  save_json("x-array", MSG_BYE, "[]");
+  save_json("x-behind", MSG_BYE, "{} {}");
+  save_json("x-empty", MSG_HELLO, "");
+  save_json(
+      "x-list", MSG_HELLO,
+      "{\"version\":1,\"agent\":\"a\",\"job\":\"j\",\"host\":\"h\",\"workers\":1,\"reports\":[{},[],1]}");
+  save_json("x-numbers", MSG_PROGRESS,
+            "{\"incarnation\":\"a\",\"round\":1,\"step\":9223372036854775807,\"loss\":-0.0,\"samples_per_"
+            "second\":1e308}");
+  save_json("x-bounds", MSG_PROGRESS, "{\"incarnation\":\"a\",\"round\":0}");
+  save_json("x-overflow", MSG_PROGRESS,
+            "{\"incarnation\":\"a\",\"round\":9223372036854775808,\"loss\":1e309}");
+  save_json("x-word", MSG_END, "{\"incarnation\":\"a\",\"outcome\":\"\\u001b[31m\"}");
+  save_json("x-unknown-type", MSG_COUNT, "{}");
+}
+
+static void save_frames(void) {
+  static const char *const firsts[] = {
+      "RDZV\1\0\0\0", "GET / HTTP/1.1\r\n\r\n", "OPTIONS * HTTP/1.1", "SSH-2.0-OpenSSH", "RDZ", "PU"};
+  static const size_t lengths[] = {8, 18, 18, 15, 3, 2};
+  char name[64];
+  for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+    snprintf(name, sizeof(name), "first-%zu", i);
+    save_text("frame", name, firsts[i], lengths[i]);
+  }
+  save_text("frame", "first-c10d", "\x00\xce\xf7\x85\x3c", 5);
+  save_text("frame", "first-c10d-old", "\x00\x04\0\0\0\0\0\0\0init", 13);
+  struct buf b = BUF_INIT;
+  frame_put(&b, &(struct frame){.type = MSG_HEARTBEAT, .id = 7});
+  save("frame", "heartbeat", &b);
+  frame_put(&b, &(struct frame){.type = MSG_BYE, .json = "{}", .json_len = 2, .raw = "raw", .raw_len = 3});
+  save("frame", "two", &b);
+  b.len -= 1;
+  save("frame", "cut", &b);
+  le32_put(b.data, FRAME_MAX_UNIDENTIFIED);
+  save("frame", "longest", &b);
+  le32_put(b.data, FRAME_MAX_UNIDENTIFIED + 1);
+  save("frame", "too-long", &b);
+  le32_put(b.data, UINT32_MAX);
+  save("frame", "all-ones", &b);
+  le32_put(b.data, 1);
+  le32_put(b.data + 12, 2);
+  save("frame", "json-longer", &b);
+  buf_finish(&b);
+}
+
+int main(int argc, char **argv) {
+  if (argc != 2) return fprintf(stderr, "usage: make_corpus DIRECTORY\n"), 64;
+  root = argv[1];
+  save_messages();
+  save_spoilt();
+  save_frames();
+  return failures ? 1 : 0;
+}
