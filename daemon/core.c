@@ -131,9 +131,14 @@ static void forget_job(struct core *c, struct job *j) {
   job_destroy(j);
 }
 
-void core_forget(struct core *c, const char *id) {
-  struct job *j = map_get(&c->jobs, id);
-  if (j) forget_job(c, j);
+struct job *core_find_incarnation(const struct core *c, const char *id, const char *incarnation) {
+  for (size_t i = 0; i < c->n_all; i++)
+    if (!strcmp(c->all[i]->incarnation, incarnation) && !strcmp(c->all[i]->id, id)) return c->all[i];
+  return NULL;
+}
+
+void core_forget(struct core *c, struct job *j) {
+  forget_job(c, j);
 }
 
 static void sweep(struct core *c) {

@@ -16,22 +16,18 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-static bool is_over(const struct job *j) {
-  return j->state == JOB_ENDING || j->state == JOB_ENDED;
-}
-
-static struct job *find_incarnation(const struct core *c, const char *id, const char *incarnation) {
-  for (size_t i = 0; i < c->n_all; i++)
-    if (!strcmp(c->all[i]->incarnation, incarnation) && !strcmp(c->all[i]->id, id)) return c->all[i];
-  return NULL;
-}
-
 static struct job *begin_incarnation(struct core *c, const struct hello *h) {
   char incarnation[INCARNATION_MAX + 1];
   snprintf(incarnation, sizeof incarnation, "%012llx-%016llx",
            (unsigned long long)(c->wall_ms & 0xffffffffffff), (unsigned long long)core_random(c));
   core_log(c, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
-  return core_add_job(c, h->job, incarnation, &h->settings);
+  struct job *j = core_add_job(c, h->job, incarnation, &h->settings);
+  for (size_t i = 0; i + 1 < c->n_all; i++) { /* what a lost node of an earlier life may still run */
+    const struct job *before = c->all[i];
+    for (size_t k = 0; k < before->n_holds && !strcmp(before->id, j->id); k++)
+      job_hold_agent(j, before->holds[k].agent, before->holds[k].until_ms);
+  }
+  return j;
 }
 
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) {
@@ -136,9 +132,9 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
 static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   struct job *j = map_get(&c->jobs, h->job);
-  struct job *known = h->incarnation[0] ? find_incarnation(c, h->job, h->incarnation) : NULL;
-  if (known && is_over(known)) return known;
-  if (j && is_over(j)) j = NULL; /* a new incarnation takes the name */
+  struct job *known = h->incarnation[0] ? core_find_incarnation(c, h->job, h->incarnation) : NULL;
+  if (known && job_is_over(known)) return known;
+  if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the name */
   bool has_past = h->incarnation[0] && h->round > 0;
   if (j && has_past && !known && strcmp(h->incarnation, j->incarnation) < 0 && j->round > 0) {
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
@@ -167,7 +163,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
 /* The HELLO knows of a later round, or of an older life of a job that has not begun here: the job recovers to that. An older life
  * without a round counts as well: others of it may be in a round that this node has not heard of. */
 static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h) {
-  if (!h->incarnation[0] || is_over(j)) return;
+  if (!h->incarnation[0] || job_is_over(j)) return;
   int cmp = strcmp(h->incarnation, j->incarnation);
   bool begun = j->round > 0, higher;
   if (cmp == 0)
@@ -179,8 +175,11 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   if (!higher) return;
   core_log(c, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
            (long long)h->round, h->incarnation);
-  for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i])) send_stale(c, j->members[i]->conn, j, h);
+  for (size_t i = 0; i < j->n_members; i++) {
+    if (!member_in_round(j->members[i])) continue;
+    send_stale(c, j->members[i]->conn, j, h);
+    job_hold(j, j->members[i]);
+  }
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
   job_recover(j, h->round, c->now_ms);
 }
@@ -210,12 +209,14 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
   bool placed = h->phase != PHASE_NONE;
   bool current = h->round == j->round && !strcmp(h->incarnation, j->incarnation);
   bool stale = placed && (!current || (!m && j->state != JOB_RECOVERING));
-  if (stale && !is_over(j)) {
+  if (stale && !job_is_over(j)) {
     if (m) {
       struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
       lost.text = "it came back in an older round";
       job_event(j, &lost);
     }
+    job_hold_agent(j, h->agent,
+                   ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed what it runs */
     send_stale(c, ev->conn, j, h);
     return NULL;
   }
@@ -239,7 +240,7 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
 static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j,
                                        struct member *m) {
   bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED;
-  if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || is_over(j)) {
+  if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || job_is_over(j)) {
     if (m->state == MEMBER_STOPPED && !member_in_round(m)) m->state = MEMBER_WAITING;
     return m;
   }
@@ -260,7 +261,7 @@ void core_hello(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   if (!hello_is_sound(c, ev)) return;
   struct job *j = job_for_hello(c, ev);
-  if (!j || (!is_over(j) && want_rank_refused(c, ev, j))) {
+  if (!j || (!job_is_over(j) && want_rank_refused(c, ev, j))) {
     if (j && !j->n_members && !j->round) j->forgotten = true;
     return;
   }

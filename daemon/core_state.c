@@ -6,7 +6,7 @@
  * The file is an aid, not the truth: agents carry all that a running job needs (rdzv_recover.c). What the file adds
  * is what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger who
  * comes first does not begin the job anew; and how a job ended, for a node that was away when it did. A later line
- * about the same job replaces the earlier one. */
+ * about the same life of a job replaces the earlier one; a job that has ended stays beside its next life. */
 
 #include <inttypes.h>
 #include <string.h>
@@ -91,7 +91,9 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   bool end = !strcmp(event, "end");
   if (!end && (strcmp(event, "seal") != 0 || round < 1 || nodes < 1)) return false;
 
-  core_forget(c, id);
+  struct job *before = core_find_incarnation(c, id, incarnation), *live = map_get(&c->jobs, id);
+  if (before) core_forget(c, before);
+  if (live && live != before && !job_is_over(live)) core_forget(c, live);
   if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) return true;
   struct job *j = core_add_job(c, id, incarnation, &s);
   j->restarts_used = used;
@@ -120,7 +122,7 @@ void core_load_line(struct core *c, const char *line, uint64_t now_ms) {
 
 void core_state_lines(const struct core *c, struct buf *out) {
   for (size_t i = 0; i < c->n_all; i++) {
-    if (!c->all[i]->round) continue;
+    if (!c->all[i]->round && !job_is_over(c->all[i])) continue;
     job_state_line(c->all[i], out);
     buf_putc(out, '\n');
   }

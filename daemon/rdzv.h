@@ -158,11 +158,13 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
 void job_remove_member(struct job *j, struct member *m);
 struct member *job_find_agent(const struct job *j, const char *agent);
 void job_clear_round(struct job *j); /* exchanges, causes */
-void job_hold(struct job *j, const struct member *m);
+void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms);
+void job_hold(struct job *j, const struct member *m); /* until its lease is over */
 void job_drop_hold(struct job *j, const char *agent);
 uint64_t job_hold_until(const struct job *j);
 void member_describe(const struct member *m, struct buf *out); /* "node 1 (n1, pid 4711)" */
 bool member_in_round(const struct member *m);
+bool job_is_over(const struct job *j); /* ENDING or ENDED */
 
 /* daemon/rdzv_round.c: who takes part, as which rank */
 bool job_ready_to_seal(struct job *j, uint64_t now_ms);
@@ -211,7 +213,8 @@ struct core {
 };
 
 struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
-void core_forget(struct core *c, const char *id); /* the live job of that id, if there is one */
+void core_forget(struct core *c, struct job *j);
+struct job *core_find_incarnation(const struct core *c, const char *id, const char *incarnation);
 void core_identified(struct core *c, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
 void core_send(struct core *c, uint64_t conn, const struct msg *m);                 /* conn 0: nothing */
 void core_send_bytes(struct core *c, uint64_t conn, struct bytes *b); /* takes a reference of its own */

@@ -99,12 +99,16 @@ struct member *job_find_agent(const struct job *j, const char *agent) {
   return map_get(&j->agents, agent);
 }
 
-void job_hold(struct job *j, const struct member *m) {
-  job_drop_hold(j, m->agent);
+void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms) {
+  job_drop_hold(j, agent);
   j->holds = xrealloc(j->holds, (j->n_holds + 1) * sizeof *j->holds);
   struct hold *h = &j->holds[j->n_holds++];
-  copy_text(h->agent, sizeof h->agent, m->agent);
-  h->until_ms = m->heard_ms + (uint64_t)j->settings.lease_ms;
+  copy_text(h->agent, sizeof h->agent, agent);
+  h->until_ms = until_ms;
+}
+
+void job_hold(struct job *j, const struct member *m) {
+  job_hold_agent(j, m->agent, m->heard_ms + (uint64_t)j->settings.lease_ms);
 }
 
 void job_drop_hold(struct job *j, const char *agent) {
@@ -131,4 +135,8 @@ void member_describe(const struct member *m, struct buf *out) {
 
 bool member_in_round(const struct member *m) {
   return m->node_rank >= 0;
+}
+
+bool job_is_over(const struct job *j) {
+  return j->state == JOB_ENDING || j->state == JOB_ENDED;
 }

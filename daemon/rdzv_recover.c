@@ -43,8 +43,9 @@ static enum member_state state_of_phase(enum phase p) {
 void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
+    m->state =
+        member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING; /* until it says HELLO again, in no round */
     m->node_rank = m->rank_base = m->last_rank = -1;
-    m->state = MEMBER_WAITING;
   }
   job_clear_round(j);
   j->round = round;
@@ -67,6 +68,7 @@ static void send_stale(struct job *j, const struct member *m, const char *why) {
   msg.stale.round = j->round;
   msg.stale.text = why;
   core_send(j->core, m->conn, &msg);
+  job_hold(j, m); /* what it runs is not dead yet */
 }
 
 /* core.c has dealt with the token, and with ranks outside of the round: the HELLO names this round, or none that is later. */

@@ -2,11 +2,12 @@
  * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
  * It never asks the minds what they think.
  *
- * Four allowances, each of which is written down in PROTOCOL.md or the README:
+ * Five allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
  *   - A process in state D dies when the kernel lets it; an agent that is stopped (SIGSTOP) cannot act on its lease.
  *   - A daemon that came back without a state file takes a newcomer who is there before all others for the first of a new incarnation.
+ *   - Without a state file, a round of which nobody is left has not been: its number may be used again.
  *   - A daemon without a state file that dies between telling one node something and telling another may come to another
  *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same. */
 
@@ -129,9 +130,19 @@ static void check_places(struct sim *s, const struct round_book *r) {
                 r->world);
 }
 
+/* Without a state file a number can be given out again when all who have heard of that round are gone. */
+static void forget_if_all_are_gone(const struct sim *s, struct round_book *r) {
+  if (s->config.state_dir || s->d.life == 1) return;
+  for (int i = 0; i < r->n_places; i++)
+    if (r->places[i].agent->sup || guard_has_workers(r->places[i].agent)) return;
+  r->told = r->failed = r->settled = false;
+  r->n_places = 0;
+}
+
 static void told_start(struct sim *s, struct sim_agent *a, const struct start *t) {
   check_token(s, a, t);
   struct round_book *r = round_of(s->checker, t->incarnation, t->round);
+  forget_if_all_are_gone(s, r);
   if (!r->told) {
     r->told = true;
     r->nodes = t->nodes;

@@ -214,8 +214,8 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   daemon_start(s);
   for (int i = 0; i < nodes; i++)
     sim_call(s, sim_chance(s, 70) ? sim_below(s, 100) : sim_below(s, 6000), on_start_agent, (uint64_t)i);
-  uint64_t war_ms = ONE_OF(s, 2000, 6000, 15000);
-  uint64_t faults = sim_below(s, ONE_OF(s, 2, 6, 12) + 1);
+  uint64_t war_ms = ONE_OF(s, 2000, 6000, 20000);
+  uint64_t faults = sim_below(s, ONE_OF(s, 2, 8, 30) + 1);
   for (uint64_t i = 0; i < faults; i++) sim_call(s, sim_below(s, war_ms), on_fault, 0);
   sim_call(s, war_ms, on_peace, 0);
 
