@@ -191,7 +191,7 @@ static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *
 int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct buf *out, struct err *e) {
   char name[CKPT_NAME_MAX];
   struct buf text = BUF_INIT;
-  struct ckpt_marker m;
+  struct ckpt_marker m = {0};
   ckpt_name_format(id, name);
   char *path = xasprintf("%s/%s/%s", dir, name, marker_name);
   int rc = read_file(path, 0, CKPT_MARKER_MAX, &text, e);
@@ -215,7 +215,7 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct bu
 
 int ckpt_latest(const char *dir, const struct ckpt_kind *want, struct ckpt_id *id, struct ckpt_state *s,
                 struct buf *out, ckpt_refused_fn refused, void *ctx, struct err *e) {
-  struct ckpt_list l;
+  struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
   int rc = ckpt_list(dir, &l, e), found = 0;
   if (rc) return rc;
@@ -252,7 +252,7 @@ static int prune_temporaries(int dirfd, const char *dir, const struct ckpt_id *m
   int rc = 0;
   if (!d) return err_sys(e, -errno, "checkpoint directory %s", dir);
   while ((entry = readdir(d))) {
-    struct ckpt_id id;
+    struct ckpt_id id = {0};
     const size_t skip = sizeof TMP_PREFIX - 1;
     if (strncmp(entry->d_name, TMP_PREFIX, skip) != 0) continue;
     char *name = xstrdup(entry->d_name + skip), *pid = strrchr(name, '-');
@@ -268,7 +268,7 @@ static int prune_temporaries(int dirfd, const char *dir, const struct ckpt_id *m
 }
 
 int ckpt_prune(const char *dir, const struct ckpt_id *mine, int keep, struct err *e) {
-  struct ckpt_list l;
+  struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
   int fd = open_dir(dir, e);
   if (fd < 0) return fd;

@@ -123,7 +123,7 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
 }
 
 int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
-  struct ckpt_state out;
+  struct ckpt_state out = {0};
   int rc = ckpt_decode_header(data, len, &out, e);
   if (rc) return rc;
   if (len != ckpt_size(&out.kind))

@@ -113,11 +113,12 @@ static int listen_at(struct meet *m, struct err *e) {
 
 static int tell_cards(struct meet *m, struct err *e) {
   struct card *mine = &m->mine;
-  if (strlen(m->cfg->node_addr) >= sizeof mine->addr)
-    return err_set(e, -EINVAL, "'%s' is too long for an address", m->cfg->node_addr);
-  strcpy(mine->addr, m->cfg->node_addr);
-  if (getrandom(mine->secret, SECRET, 0) != SECRET) return err_sys(e, -errno, "getrandom");
+  size_t len = strlen(m->cfg->node_addr);
   m->cards = xcalloc((size_t)m->cfg->world, sizeof *m->cards);
+  if (len >= sizeof mine->addr)
+    return err_set(e, -EINVAL, "'%s' is too long for an address", m->cfg->node_addr);
+  memcpy(mine->addr, m->cfg->node_addr, len);
+  if (getrandom(mine->secret, SECRET, 0) != SECRET) return err_sys(e, -errno, "getrandom");
   int rc = m->cfg->exchange(m->cfg->exchange_ctx, "coll_tcp", mine, sizeof *mine, m->cards,
                             (int)m->cfg->timeout_ms, e);
   return rc ? err_wrap(e, "the ranks could not tell each other their addresses") : 0;

@@ -115,7 +115,7 @@ static int open_synthetic(struct dataset *d, const char *count, struct err *e) {
 }
 
 static int open_images(struct dataset *d, const char *path, struct err *e) {
-  struct idx_header h;
+  struct idx_header h = {0};
   int rc = read_idx(path, &h, &d->pixels, e);
   if (rc) return rc;
   if (h.item_bytes != d->dim)
@@ -126,7 +126,7 @@ static int open_images(struct dataset *d, const char *path, struct err *e) {
 }
 
 static int open_labels(struct dataset *d, const char *path, struct err *e) {
-  struct idx_header h;
+  struct idx_header h = {0};
   int rc = read_idx(path, &h, &d->labels, e);
   if (rc) return rc;
   if (h.dims != 1)

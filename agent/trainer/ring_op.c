@@ -85,7 +85,7 @@ void ring_op_stored(struct ring_op *op, size_t n) {
 
 void ring_op_add(struct ring_op *op, const void *from, size_t n) {
   uint8_t *at = NULL;
-  ring_op_in(op, &at);
+  if (n == 0 || ring_op_in(op, &at) < n) return;
   if (op->elem == RING_F32) {
     float *restrict to = (float *)(void *)at;
     const float *restrict add = from;

@@ -128,8 +128,8 @@ static void refused(void *ctx, const char *name, const struct err *why) {
 /* Rank 0: the newest whole checkpoint, if there is one, as bytes. */
 static int find(struct trainer *t, struct buf *bytes, struct err *e) {
   struct ckpt_kind want = kind_of(t);
-  struct ckpt_id id;
-  struct ckpt_state s;
+  struct ckpt_id id = {0};
+  struct ckpt_state s = {0};
   if (t->rank != 0 || !t->o.checkpoint_dir || t->o.resume == RESUME_NONE) return 0;
   int rc = ckpt_latest(t->o.checkpoint_dir, &want, &id, &s, bytes, refused, t, e);
   if (rc == -EINVAL) {
@@ -159,7 +159,7 @@ static int share(struct trainer *t, struct buf *bytes, struct err *e) {
 int trainer_resume(struct trainer *t, struct err *e) {
   struct buf bytes = BUF_INIT;
   struct ckpt_kind want = kind_of(t);
-  struct ckpt_state s;
+  struct ckpt_state s = {0};
   int rc = trainer_blame(t, TRAINER_FILES, find(t, &bytes, e));
   if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, share(t, &bytes, e));
   if (rc == 0 && bytes.len) {

@@ -195,7 +195,7 @@ static bool check_many(struct rank *r) {
   }
   double v[3] = {r->rank, 1, 0.5};
   EXPECT(coll_sum(r->l, v, 3, &e) == 0);
-  EXPECT(v[0] == r->world * (r->world - 1) / 2 && v[1] == r->world && v[2] == 0.5 * r->world);
+  EXPECT(v[0] == 0.5 * r->world * (r->world - 1) && v[1] == r->world && v[2] == 0.5 * r->world);
   for (size_t k = N; k-- > 0;) EXPECT(coll_wait(r->l, t[k], &e) == 0);
   for (size_t i = 0; i < N * EACH; i++) {
     double want = 0;
@@ -351,7 +351,7 @@ static int send_strangers(struct rank *r) {
     le32_put(hello + 20, 3);
     memcpy(hello + 24, card + 66, 16);
     hello[39] ^= 1;
-    if (kind == 1) memcpy(hello, "GET / HTTP/1.1\r\n\r\n", 18);
+    if (kind == 1) snprintf((char *)hello, sizeof hello, "GET / HTTP/1.1\r\n\r\n");
     size_t n = kind == 0 ? 0 : kind == 2 ? 23 : kind == 3 ? 39 : 40;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* left open */
     if (connect(fd, (struct sockaddr *)&to, sizeof to) < 0 || send(fd, hello, n, MSG_NOSIGNAL) != (ssize_t)n)
