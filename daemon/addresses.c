@@ -67,8 +67,9 @@ void addresses_count(struct addresses *a, const char *addr, int change) {
 
 void addresses_log(struct addresses *a, const char *addr, uint64_t now_ms, enum log_level level,
                    const char *fmt, ...) {
+  if (level > log_max_level()) return; /* what is not shown does not use up the window */
   struct address *entry = get(a, addr);
-  if (now_ms - entry->window_ms >= ADDRESS_WINDOW_MS) {
+  if (entry->lines == 0 || now_ms - entry->window_ms >= ADDRESS_WINDOW_MS) {
     if (entry->left_out > 0) log_line(level, "%s: %u more such lines were left out", addr, entry->left_out);
     *entry = (struct address){.unidentified = entry->unidentified, .window_ms = now_ms};
   }

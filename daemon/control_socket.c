@@ -57,10 +57,10 @@ int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err 
     snprintf(path, CONTROL_PATH_MAX, "/run/rdzvd-%d.sock", port);
     return 0;
   }
-  snprintf(path, CONTROL_PATH_MAX, "/tmp/rdzvd-%u-%d", (unsigned)geteuid(), port);
-  int rc = make_private_folder(path, e);
-  strcat(path, "/" TMP_NAME);
-  return rc;
+  char folder[64];
+  snprintf(folder, sizeof(folder), "/tmp/rdzvd-%u-%d", (unsigned)geteuid(), port);
+  snprintf(path, CONTROL_PATH_MAX, "%s/" TMP_NAME, folder);
+  return make_private_folder(folder, e);
 }
 
 static int make_address(const char *path, struct sockaddr_un *sa, struct err *e) {
@@ -68,7 +68,7 @@ static int make_address(const char *path, struct sockaddr_un *sa, struct err *e)
   if (strlen(path) >= sizeof(sa->sun_path))
     return err_set(e, -ENAMETOOLONG, "%s: the path of a unix socket has at most %zu bytes", path,
                    sizeof(sa->sun_path) - 1);
-  strcpy(sa->sun_path, path);
+  snprintf(sa->sun_path, sizeof(sa->sun_path), "%s", path);
   return 0;
 }
 

@@ -7,8 +7,9 @@
  * Every way out but the owner's own ends in one log line that names the peer. Lines about peers that have not said who
  * they are go through addresses_log, because those are the ones that a stranger can make us write.
  *
- * A connection's number is made of its place in a table and a count of all connections ever: looking one up is an
- * index and a comparison, and a number that an effect still carries after its connection is gone finds nobody.
+ * Connections are numbered in the order of their accepts. The table that finds them is indexed by the number's low bits and at
+ * most half full; a number whose place is taken is passed over, so there are no collisions to resolve, and a number that an
+ * effect still carries after its connection is gone finds nobody.
  *
  * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. There is
  * no timer per connection: the server asks for the first deadline and calls peers_expire.
@@ -28,7 +29,7 @@
 #include "daemon/addresses.h"
 #include "daemon/control_socket.h"
 
-enum { SLOT_BITS = 20, NONCE_BYTES = 32, SHOWN_BYTES = 32 };
+enum { NONCE_BYTES = 32, SHOWN_BYTES = 32 };
 
 struct peer {
   struct conn conn;
@@ -59,7 +60,8 @@ struct peers {
   void *ctx;
   struct listening *listening;
   struct peer **slots;
-  size_t n_slots, n_open, max, free_hint, undecided;
+  size_t n_slots; /* a power of two */
+  size_t n_open, max, undecided;
   uint64_t serial;
   struct peer *first, *last; /* unidentified */
   struct addresses addresses;
@@ -78,31 +80,38 @@ static const char *where(const struct peer *p) {
 
 /* The table ----------------------------------------------------------------------------------------------------- */
 
+static struct peer **slot_of(const struct peers *ps, uint64_t id) {
+  return &ps->slots[id & (ps->n_slots - 1)];
+}
+
 static struct peer *find(const struct peers *ps, uint64_t id) {
-  size_t slot = id & ((1u << SLOT_BITS) - 1);
-  struct peer *p = slot < ps->n_slots ? ps->slots[slot] : NULL;
+  struct peer *p = ps->n_slots ? *slot_of(ps, id) : NULL;
   return p && p->id == id ? p : NULL;
+}
+
+/* Numbers that differ in a small table differ in a larger one. */
+static void grow_table(struct peers *ps) {
+  struct peer **old = ps->slots;
+  size_t n = ps->n_slots;
+  ps->n_slots = n ? 2 * n : 64;
+  ps->slots = xcalloc(ps->n_slots, sizeof(*ps->slots));
+  for (size_t i = 0; i < n; i++)
+    if (old[i]) *slot_of(ps, old[i]->id) = old[i];
+  free(old);
 }
 
 static void take_slot(struct peer *p) {
   struct peers *ps = p->peers;
-  while (ps->free_hint < ps->n_slots && ps->slots[ps->free_hint]) ps->free_hint++;
-  if (ps->free_hint == ps->n_slots) {
-    size_t n = ps->n_slots ? 2 * ps->n_slots : 64;
-    ps->slots = xrealloc(ps->slots, n * sizeof(*ps->slots));
-    memset(ps->slots + ps->n_slots, 0, (n - ps->n_slots) * sizeof(*ps->slots));
-    ps->n_slots = n;
-  }
-  ps->slots[ps->free_hint] = p;
-  p->id = (++ps->serial << SLOT_BITS) | ps->free_hint;
+  if (2 * ps->n_open >= ps->n_slots) grow_table(ps);
+  do p->id = ++ps->serial;
+  while (*slot_of(ps, p->id));
+  *slot_of(ps, p->id) = p;
   ps->n_open++;
 }
 
 static void leave_slot(struct peer *p) {
   if (!p->id) return;
-  size_t slot = p->id & ((1u << SLOT_BITS) - 1);
-  p->peers->slots[slot] = NULL;
-  if (slot < p->peers->free_hint) p->peers->free_hint = slot;
+  *slot_of(p->peers, p->id) = NULL;
   p->peers->n_open--;
   p->id = 0;
 }
@@ -314,7 +323,7 @@ static void on_connection(uv_stream_t *stream, int status) {
     say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
     drop(p, false);
   } else {
-    log_debug("%s: connected", p->name);
+    log_debug("%s: is connection %llu", p->name, (unsigned long long)p->id);
   }
 }
 

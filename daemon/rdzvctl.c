@@ -329,7 +329,7 @@ static int begin(struct client *c) {
                     CONTROL_PATH_MAX - 1);
   int code = 0;
   if (o->socket)
-    strcpy(c->path, o->socket);
+    snprintf(c->path, sizeof(c->path), "%s", o->socket);
   else
     code = choose_socket(c, (uint16_t)o->port);
   if (code == 0) start_connecting(c);

@@ -133,6 +133,9 @@ static int check_options(int argc, char **argv, int rest, struct options *o, str
   if (rest < argc)
     return err_set(e, -EINVAL, "rdzvd takes options only, \"%.80s\" is none (--help lists them)", argv[rest]);
   if (o->quiet && o->verbose) return err_set(e, -EINVAL, "--quiet and --verbose exclude each other");
+  if (o->socket && strlen(o->socket) >= CONTROL_PATH_MAX)
+    return err_set(e, -EINVAL, "--socket %.200s: the path of a unix socket has at most %d bytes", o->socket,
+                   CONTROL_PATH_MAX - 1);
   const int64_t fds[] = {o->owner_fd, o->ready_fd};
   static const char *const names[] = {"--owner-fd", "--ready-fd"};
   for (int i = 0; i < 2; i++) {
@@ -215,11 +218,8 @@ static int open_control(struct daemon *d, struct err *e) {
   const char *asked = d->options.socket;
   struct err local = ERR_INIT;
   int rc = 0;
-  if (asked && strlen(asked) >= sizeof(d->control_path))
-    return err_set(e, -EINVAL, "--socket %.200s: the path of a unix socket has at most %d bytes", asked,
-                   CONTROL_PATH_MAX - 1);
   if (asked)
-    strcpy(d->control_path, asked);
+    snprintf(d->control_path, sizeof(d->control_path), "%s", asked);
   else
     rc = control_socket_place(d->listeners[0].port, d->control_path, &local);
   if (rc == 0) rc = d->control_fd = control_socket_open(d->control_path, &local);

@@ -53,8 +53,8 @@ static void on_written(uv_work_t *work, int status) {
   if (s->result.code < 0)
     log_error("state: %s; the job goes on, but a restarted daemon would not know of this", s->result.text);
   else if (s->stuck)
-    log_warn("state: the disk works again after %.1f s",
-             (double)(uv_hrtime() / 1000000 - s->started_ms) / 1e3);
+    log_warn("state: the disk works again after %llu ms",
+             (unsigned long long)(uv_hrtime() / 1000000 - s->started_ms));
   s->stuck = false;
   s->on_done(s->ctx);
 }
