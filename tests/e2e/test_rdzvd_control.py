@@ -1,0 +1,268 @@
+"""The control socket from both sides: rdzvd's rules, rdzvctl's sentences. (What the answers say is for test_rdzvctl.py.)"""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+from harness import HOST, RDZVCTL, RDZVD, SLOW, free_port
+from native import Native
+
+
+def ctl(rdzv, *args, **kw):
+    p = rdzv.spawn(RDZVCTL, *args, **kw)
+    p.code = p.exit(10)
+    return p
+
+
+@pytest.fixture
+def home(rdzv, tmp_path):
+    """A folder for control sockets, so that daemons of other tests are not seen."""
+    path = tmp_path / "run"
+    path.mkdir(0o700)
+    return {"XDG_RUNTIME_DIR": str(path)}
+
+
+NOBODY = dict(user=65534, group=65534, extra_groups=[], env={"XDG_RUNTIME_DIR": ""})
+
+
+def users_can_run_it():
+    if os.geteuid() != 0:
+        return False
+    try:
+        return subprocess.run([RDZVCTL, "--version"], capture_output=True, cwd="/", **NOBODY).returncode == 0
+    except OSError:
+        return False
+
+
+needs_users = pytest.mark.skipif(not users_can_run_it(), reason="becoming another user needs root, and a build that others may run")
+
+# ---- rdzvd -----------------------------------------------------------------------------------------------------------
+
+
+def test_socket_is_for_us_alone(rdzv, home):
+    d = rdzv.daemon(env=home)
+    path = f"{home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    d.expect(f"control socket {path}")
+    with Native(path=path) as n:
+        assert n.control("jobs") == (0, "no jobs\n")
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0 and not os.path.exists(path)
+
+
+def test_agents_are_refused_there(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    with Native(path=rdzv.tmp / "s") as n:
+        n.hello()
+        got = n.until_closed()
+    assert [m.name for m in got] == ["CHALLENGE", "REFUSED"] and "agents connect to its port" in got[1].text
+    d.expect(r"control socket \(pid \d+\): HELLO refused")
+
+
+def test_control_is_refused_over_tcp(rdzv):
+    d = rdzv.daemon()
+    with Native(d.port) as n:
+        n.send("CONTROL", dict(verb="jobs"), id=7)
+        assert [m.name for m in n.until_closed()] == ["CHALLENGE", "REFUSED"]
+
+
+def test_leftover_of_a_killed_daemon_is_replaced(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    d.kill()
+    d.exit()
+    assert (rdzv.tmp / "s").exists()
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    with Native(path=rdzv.tmp / "s") as n:
+        assert n.control("jobs")[0] == 0
+
+
+def test_living_socket_is_left_alone(rdzv):
+    rdzv.daemon("--socket", rdzv.tmp / "s")
+    p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--socket", rdzv.tmp / "s")
+    assert p.exit() == 71 and p.says("--socket: .*/s belongs to another daemon that runs"), p
+    (rdzv.tmp / "file").write_text("precious")
+    p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--socket", rdzv.tmp / "file")
+    assert p.exit() == 71 and p.says("/file is there already and is no socket"), p
+    assert (rdzv.tmp / "file").read_text() == "precious"
+
+
+def test_same_port_on_another_address_runs_without(rdzv, home):
+    port = free_port()
+    rdzv.daemon(port=port, env=home)
+    second = rdzv.daemon(port=port, listen="127.0.0.2", env=home)
+    second.expect("no control socket, rdzvctl cannot reach this daemon: .* belongs to another daemon")
+    with Native(port, "127.0.0.2") as n:
+        n.expect("CHALLENGE")
+
+
+@needs_users
+def test_users(rdzv):
+    port = free_port()
+    os.chmod(rdzv.tmp, 0o777)
+    d = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}", **NOBODY)
+    folder = f"/tmp/rdzvd-65534-{port}"
+    d.expect(f"control socket {folder}/control.sock")
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert ctl(rdzv, "--port", port, "jobs").code == 0, "root may"
+    assert ctl(rdzv, "--port", port, "jobs", **NOBODY).code == 0, "its own user may"
+    d.kill(signal.SIGTERM)
+    assert d.exit() == 0 and not os.path.exists(folder)
+    # and a daemon of root's is none of nobody's business
+    for parent in (rdzv.tmp, *rdzv.tmp.parents):
+        if parent.owner() == "root" and str(parent).startswith("/tmp/"):
+            os.chmod(parent, parent.stat().st_mode | 0o011)
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    p = ctl(rdzv, "--socket", rdzv.tmp / "s", "jobs", **NOBODY)
+    assert p.code == 69 and p.says("/s belongs to root: run rdzvctl as that user or as root"), p
+    os.chmod(rdzv.tmp / "s", 0o666)
+    p = ctl(rdzv, "--socket", rdzv.tmp / "s", "jobs", **NOBODY)
+    assert p.code == 69 and p.says("the daemon gave no answer"), p
+    d.expect(r"control socket \(pid \d+\): refused: pid \d+ runs as uid 65534: only root and uid 0 may")
+
+
+@needs_users
+def test_a_false_daemon_is_not_asked(rdzv):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as s:
+        os.chmod(folder, 0o777)
+        os.seteuid(65533)
+        try:
+            s.bind(f"{folder}/s")
+            s.listen()  # whose socket it is, is settled here
+        finally:
+            os.seteuid(0)
+        os.chmod(f"{folder}/s", 0o666)
+        p = ctl(rdzv, "--socket", f"{folder}/s", "stop", "job", **NOBODY)
+        assert p.code == 69 and p.says("/s: not asked, it is another user's: pid"), p
+        s.settimeout(10)
+        assert s.accept()[0].recv(100) == b""
+
+
+@needs_users
+def test_folder_in_tmp_that_is_not_ours(rdzv):
+    port = free_port()
+    folder = f"/tmp/rdzvd-65534-{port}"
+    os.mkdir(folder, 0o777)
+    try:
+        p = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}", **NOBODY)
+        p.expect(f"no control socket, .*{folder} is there already and is not a folder that is ours alone")
+        p.expect("listens on")
+    finally:
+        os.rmdir(folder)
+
+
+# ---- rdzvctl ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        ([], "what is it to do"),
+        (["frobnicate"], '"frobnicate" is none of its words'),
+        (["stop"], "stop needs the name of a job"),
+        (["jobs", "x"], '"x" is one word too many for jobs'),
+        (["status", "a", "b", "c"], "too many words"),
+        (["status", "--port", "1", "--socket", "x"], "exclude each other"),
+        (["jobs", "--port", "0"], "--port"),
+        (["--endpoint", "[::1", "jobs"], "--endpoint"),
+        (["stop", "x" * 200], "1 to 128 bytes"),
+        (["jobs", "--socket", "x" * 200], "at most 107 bytes"),
+        (["jobs", "--jsn"], "--json"),
+    ],
+)
+def test_bad_command_line(rdzv, args, words):
+    p = ctl(rdzv, *args)
+    assert p.code == 64 and p.says(words) and len(p.err) == 1, p
+
+
+def test_help(rdzv):
+    p = ctl(rdzv, "--help")
+    assert p.code == 0 and p.says("status") and max(map(len, p.out)) <= 100, p
+
+
+def test_options_before_and_behind_the_verb(rdzv):
+    rdzv.daemon("--socket", rdzv.tmp / "s")
+    for args in (["--json", "jobs", "--socket", "s"], ["--socket=s", "jobs", "--json"], ["jobs", "--json", "--socket", "s"]):
+        p = ctl(rdzv, *args)
+        assert p.code == 0 and json.loads(p.text) == {"jobs": []}, p
+    p = ctl(rdzv, "jobs", "--json", env={"RDZVCTL_SOCKET": "s"})
+    assert p.code == 0 and json.loads(p.text) == {"jobs": []}, p
+
+
+def test_finds_the_daemon_by_its_port(rdzv, home):
+    d = rdzv.daemon(env=home)
+    for where in (["--port", d.port], ["--endpoint", d.endpoint], ["--endpoint", f"localhost:{d.port}"], ["--endpoint", f"{HOST}:{d.port}"]):
+        assert ctl(rdzv, "jobs", *where, env=home).code == 0, where
+
+
+def test_no_daemon(rdzv, home):
+    port = free_port()
+    p = ctl(rdzv, "jobs", "--port", port, env=home)
+    assert p.code == 69 and p.says(f"no rdzvd of this user listens on port {port}"), p
+    p = ctl(rdzv, "jobs", "--socket", "nowhere")
+    assert p.code == 69 and p.says("nowhere: no daemon listens there"), p
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    d.kill()
+    d.exit()
+    p = ctl(rdzv, "jobs", "--socket", "s")
+    assert p.code == 69 and p.says("s: no daemon listens there"), p
+
+
+def test_endpoint_of_another_machine(rdzv, home):
+    d = rdzv.daemon(env=home)
+    p = ctl(rdzv, "stop", "job", "--endpoint", f"192.0.2.1:{d.port}", env=home)
+    assert p.code == 69 and p.says(r"192\.0\.2\.1:\d+ is another machine; run rdzvctl there"), p
+    p = ctl(rdzv, "jobs", "--endpoint", "no-such-host.invalid:1", env=home)
+    assert p.code == 69 and p.says("no-such-host.invalid"), p
+
+
+def test_several_daemons(rdzv, home):
+    a, b = rdzv.daemon(env=home), rdzv.daemon(env=home)
+    p = ctl(rdzv, "jobs", env=home)
+    assert p.code == 64 and p.says("several daemons run here; say which"), p
+    for d in (a, b):
+        assert p.says(f"--socket {home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock"), p
+
+
+def test_daemon_that_does_not_answer(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    d.kill(signal.SIGSTOP)
+    began = time.monotonic()
+    p = ctl(rdzv, "jobs", "--socket", "s")
+    assert p.code == 69 and 4.5 < time.monotonic() - began < 5 + 2 * SLOW, p
+    assert p.says(r"gave up after 5 s of waiting for an answer at s \(the daemon is stopped, or very busy\)"), p
+    d.kill(signal.SIGCONT)
+
+
+def test_somebody_else_at_the_socket(rdzv):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(rdzv.tmp / "s"))
+        s.listen()
+        p = rdzv.spawn(RDZVCTL, "--socket", "s", "jobs")
+        c, _ = s.accept()
+        c.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        c.close()
+        assert p.exit() == 69 and p.says("s: the daemon gave no answer"), p
+
+
+def test_stop_is_told_to_the_nodes(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    with Native(d.port) as n:
+        n.hello(job="family")
+        n.started()
+        p = ctl(rdzv, "status", "family", "--socket", "s")
+        assert p.code == 0 and p.says("family") and p.says("running"), p
+        assert ctl(rdzv, "stop", "family", "--socket", "s").code == 0
+        n.expect("STOP")
+        n.report("stopped")
+        end = n.expect("END")
+        assert end.outcome == "stopped" and end.code == 77, end
+        n.send("END_ACK", dict(incarnation=n.incarnation))
+    p = ctl(rdzv, "stop", "nobody", "--socket", "s")
+    assert p.code != 0 and p.says("nobody") and not p.out, p
