@@ -155,7 +155,7 @@ static const struct opt agent_table[] = {
      .label = "ADDRESS",
      .parse = parse_address,
      .help = "The numeric address under which other nodes reach this one. Default: as the daemon sees it."},
-    {.group = "When things go wrong"},
+    {.group = "When things go wrong (TIME is 500ms, 30s, 5m, 2h)"},
     {.name = "max-restarts",
      .type = OPT_INT,
      .offset = FIELD(max_restarts),
@@ -227,22 +227,20 @@ static const struct opt agent_table[] = {
 static const char *const agent_ignore_env[] = {"RDZV_AGENT_SOCKET",
                                                NULL}; /* a worker's variable: this agent is one */
 
-#define EXIT_ROW(name, code, text) "  " #code "  " text "\n"
-
 static const struct opts_spec agent_spec = {
     .program = "rdzv-agent",
     .usage = "rdzv-agent [OPTION]... [--] COMMAND [ARGUMENT]...\n"
              "rdzv-agent [OPTION]... [-- TRAINER-OPTION...]",
-    .intro =
-        "Runs one worker per process slot of this node, together with the agents of the other nodes, until "
-        "all "
-        "have finished; starts them again when one fails. Without a COMMAND the workers are rdzv-trainer.",
+    .intro = "Runs a number of workers on this node, as one job with the agents of the other nodes, until "
+             "all have "
+             "finished; when one fails, all are stopped and started again. Without a COMMAND the workers are "
+             "rdzv-trainer.",
     .outro = "Examples:\n"
              "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
              "  srun rdzv-agent --nnodes 2 --nproc 4 --endpoint node1 -- python train.py\n"
              "\n"
              "Exit status: that of the worker that failed (128+N where signal N killed it, 127 and 126\n"
-             "where its command was not found or cannot be run), or\n" EXIT_CODE_LIST(EXIT_ROW),
+             "where its command was not found or cannot be run), or\n",
     .env_prefix = "RDZV_AGENT_",
     .ignore_env = agent_ignore_env,
     .table = agent_table,
@@ -314,6 +312,10 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
 
 void agent_options_help(int width, struct buf *out) {
   opts_help(&agent_spec, width, out);
+#define ROW(name, code, text)                                                                                \
+  if ((code) != EXIT_CODE_PORT_TAKEN) buf_printf(out, "  %2d  %s\n", code, text); /* rdzvd's alone */
+  EXIT_CODE_LIST(ROW)
+#undef ROW
 }
 
 void agent_options_settings(const struct agent_options *o, struct settings *s) {
