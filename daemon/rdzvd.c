@@ -268,10 +268,15 @@ static void remove_files(struct daemon *d) {
 }
 
 static void tear_down(struct daemon *d) {
+  /* An agent's folder is ours to remove: when the last member is served the agent may be long gone. */
+  bool discard = d->server && server_is_unneeded(d->server) && d->options.owner_fd >= 0;
   remove_files(d);
   server_destroy(d->server);
   core_destroy(d->core);
-  state_close(d->state);
+  if (discard)
+    state_discard(d->state);
+  else
+    state_close(d->state);
   for (size_t i = 0; i < d->n_listeners; i++)
     if (d->listeners[i].fd >= 0) close(d->listeners[i].fd);
   uv_loop_close(&d->loop);

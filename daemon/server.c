@@ -43,7 +43,7 @@ struct server {
   uv_check_t check;
   uv_poll_t owner;
   uv_signal_t signals[2];
-  bool has_owner, owner_gone, pumping, stopping, closed;
+  bool has_owner, owner_gone, pumping, stopping, closed, unneeded;
   uint64_t started_ms, stop_by_ms;
 };
 
@@ -174,9 +174,11 @@ static void settle(struct server *s) {
   if (s->pumping) return; /* further up somebody does */
   s->pumping = true;
   pump(s);
-  if (!s->stopping && !has_work_left(s) && may_leave(s, server_now_ms()))
+  if (!s->stopping && !has_work_left(s) && may_leave(s, server_now_ms())) {
+    s->unneeded = true;
     server_stop(s,
                 s->owner_gone ? "the agent that started it is gone and nobody needs it" : "its work is done");
+  }
   pump(s);
   if (s->stopping && !s->closed && !has_work_left(s)) close_everything(s);
   s->pumping = false;
@@ -336,6 +338,10 @@ void server_stop(struct server *s, const char *why) {
   log_info("stopping: %s", why);
   step(s, &(struct core_event){.kind = CORE_SHUTDOWN});
   settle(s);
+}
+
+bool server_is_unneeded(const struct server *s) {
+  return s->unneeded;
 }
 
 bool server_run(struct server *s) {

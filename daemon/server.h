@@ -40,6 +40,8 @@ int server_listen(struct server *s, int fd, bool local, struct err *e);
 bool server_run(struct server *s);
 /* Tells everybody GOING_AWAY, lets what is queued leave, closes. Why: for the log. Idempotent. */
 void server_stop(struct server *s, const char *why);
+/* It left because nobody needs it: nobody will ask for what it knew. */
+bool server_is_unneeded(const struct server *s);
 
 /* Monotonic, as in core events. */
 uint64_t server_now_ms(void);

@@ -198,6 +198,16 @@ void state_close(struct state *s) {
   free(s);
 }
 
+void state_discard(struct state *s) {
+  if (!s) return;
+  char *dir = xstrndup(s->path, strlen(s->path) - strlen("/rdzvd.state"));
+  unlinkat(s->dir_fd, "rdzvd.state", 0);
+  unlinkat(s->dir_fd, "rdzvd.lock", 0);
+  state_close(s);
+  rmdir(dir);
+  free(dir);
+}
+
 size_t state_count(const struct state *s) {
   return s->n_records;
 }

@@ -22,6 +22,8 @@ struct state;
  * sentence says what to do. */
 int state_open(const char *dir, struct state **out, struct err *e);
 void state_close(struct state *s); /* gives the lock back; NULL is fine */
+/* state_close of a state that nobody will ask for again: removes its files, and the folder if nothing else is in it. */
+void state_discard(struct state *s);
 
 /* What was read, oldest first; valid until the first write. */
 size_t state_count(const struct state *s);
