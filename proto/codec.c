@@ -161,7 +161,8 @@ static void put_value(struct buf *out, const struct field *f, const void *at, bo
   case FIELD_STR:
   case FIELD_HEX: put_string(out, str_of(f, at), (size_t)f->max); break;
   case FIELD_NUM:
-    buf_printf(out, "%.17g", *(const double *)p + 0.0); /* -0 would be read as an integer, and not come back */
+    /* + 0.0: minus zero would be read as an integer, and not come back. */
+    buf_printf(out, "%.17g", *(const double *)p + 0.0);
     break;
   case FIELD_BOOL: buf_puts(out, *(const bool *)p ? "true" : "false"); break;
   case FIELD_ENUM:

@@ -191,7 +191,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, expected_nodes, 0, NODES_MAX) /* how many the scheduler started; 0: unknown */                   \
   F(S, STR, local_addr, ADDR_MAX)         /* --local-addr, numeric */                                        \
   F(S, HEX, incarnation, INCARNATION_MAX) /* "" if this agent knows none */                                  \
-  F(S, INT, round, 0, ROUND_MAX)          /* the last it was part of; in none: the latest it has heard of */                                \
+  F(S, INT, round, 0, ROUND_MAX)          /* the last it was part of; in none: the latest it has heard of */ \
   F(S, ENUM, phase, phase)                /* its place in that round */                                      \
   F(S, INT, node_rank, -1, NODES_MAX)                                                                        \
   F(S, INT, round_nodes, 0, NODES_MAX)     /* size of that round */                                          \

@@ -65,11 +65,10 @@ static const char *path_put(struct buf *b, const char *fmt, ...) {
 }
 
 static json_t *repeated(size_t n, const char *s) {
-  size_t len = strlen(s);
-  char *text = xmalloc(n * len + 1);
-  for (size_t i = 0; i < n; i++) memcpy(text + i * len, s, len);
-  json_t *v = json_stringn(text, n * len);
-  free(text);
+  struct buf text = BUF_INIT;
+  for (size_t i = 0; i < n; i++) buf_puts(&text, s);
+  json_t *v = json_stringn(buf_text(&text), text.len);
+  buf_finish(&text);
   return v;
 }
 
