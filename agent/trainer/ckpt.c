@@ -5,12 +5,12 @@
  *   DIR                   fsynced
  *   NAME/COMMIT.tmp       written, fsynced, renamed to COMMIT, NAME fsynced
  *
- * The marker carries size and checksum of state.bin, so a file system that reorders what it was told in order is found
- * out as well. Reading checks the marker against the directory's name, the file against the marker, and the state
- * against itself; what fails is passed over, and the one before it is taken.
+ * The marker carries size and checksum of state.bin, so a file system that reorders what it was told in
+ * order is found out as well. Reading checks the marker against the directory's name, the file against the
+ * marker, and the state against itself; what fails is passed over, and the one before it is taken.
  *
- * The name holds the fencing token (incarnation, round): a writer of an older round that is still alive somewhere
- * cannot touch what a newer one wrote, and what it writes itself sorts below. */
+ * The name holds the fencing token (incarnation, round): a writer of an older round that is still alive
+ * somewhere cannot touch what a newer one wrote, and what it writes itself sorts below. */
 
 #include "agent/trainer/ckpt.h"
 

@@ -1,8 +1,9 @@
-/* Explicit little-endian fields at fixed places, each checked before it is used: magic and version first, then the
- * header's checksum, then sense, then the length that follows from the header, then the checksum of the rest. A file
- * cut at any byte fails one of them.
+/* Explicit little-endian fields at fixed places, each checked before it is used: magic and version first,
+ * then the header's checksum, then sense, then the length that follows from the header, then the checksum
+ * of the rest. A file cut at any byte fails one of them.
  *
- * Floats are copied as they lie in memory: the machines we run on are little-endian, which is checked below. */
+ * Floats are copied as they lie in memory: the machines we run on are little-endian, which is checked
+ * below. */
 
 #include "agent/trainer/ckpt_codec.h"
 

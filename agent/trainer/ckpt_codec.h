@@ -3,9 +3,9 @@
 
 /* The bytes of a checkpoint (state.bin), and of the marker that says it is whole (COMMIT). Pure.
  *
- * state.bin, little-endian: a header of CKPT_HEADER bytes (magic, version, what was trained, how far, and the header's
- * own CRC-32), the weights and the optimizer's state as floats, and the CRC-32 of those. Nothing in it depends on the
- * number of ranks or names a round. */
+ * state.bin, little-endian: a header of CKPT_HEADER bytes (magic, version, what was trained, how far, and
+ * the header's own CRC-32), the weights and the optimizer's state as floats, and the CRC-32 of those.
+ * Nothing in it depends on the number of ranks or names a round. */
 
 #include <stdbool.h>
 #include <stddef.h>

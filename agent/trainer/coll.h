@@ -1,18 +1,20 @@
 #ifndef AGENT_TRAINER_COLL_H
 #define AGENT_TRAINER_COLL_H
 
-/* The second of the trainer's two seams: what ranks do together. coll_local.c is a world of one, coll_tcp.c a ring over
- * TCP; NCCL on a stream of its own fits behind the same functions:
+/* The second of the trainer's two seams: what ranks do together. coll_local.c is a world of one,
+ * coll_tcp.c a ring over TCP; NCCL on a stream of its own fits behind the same functions:
  *
- *  - all_reduce is split. `begin` queues it behind what is queued in `compute` now; `wait` makes what is queued in
- *    compute later see the result. Several may be under way (COLL_TICKETS_MAX); all ranks begin them in the same order. The span
- *    must not be touched in between. On a device neither blocks the host.
- *  - `progress` may be called at any time, cheaply: it moves what can move, and tells of an asynchronous error.
+ *  - all_reduce is split. `begin` queues it behind what is queued in `compute` now; `wait` makes what is
+ *    queued in compute later see the result. Several may be under way (COLL_TICKETS_MAX); all ranks begin
+ *    them in the same order. The span must not be touched in between. On a device neither blocks the host.
+ *  - `progress` may be called at any time, cheaply: it moves what can move, and tells of an asynchronous
+ *    error.
  *  - The others are small or rare, work on host memory, and return when they are done.
  *
- * Every wait has a deadline. What is told when a rank does not answer, or is gone, or gives up: -ECONNRESET, -ETIMEDOUT or
- * -ECONNABORTED, a sentence that names the rank, and coll->lost. From then on every call gives the same answer. The
- * ring tells its neighbours whom it blames before it goes, so all ranks name the same one.
+ * Every wait has a deadline. What is told when a rank does not answer, or is gone, or gives up:
+ * -ECONNRESET, -ETIMEDOUT or -ECONNABORTED, a sentence that names the rank, and coll->lost. From then on
+ * every call gives the same answer. The ring tells its neighbours whom it blames before it goes, so all
+ * ranks name the same one.
  *
  * The same world gives the same bytes on every run, and every rank ends with identical bytes. */
 

@@ -1,19 +1,23 @@
 /* Collectives on a ring of TCP connections. ring_op.c knows which bytes go where; this file moves them.
  *
- * Each rank has two sockets: `prev`, from which data comes, and `next`, to which data goes. Data is cut into frames of
- * some ten to hundred KB as it becomes ready, so that all links of the ring are busy at the same time, and so that a
- * word can be put in between. The other direction of each socket carries no data, only such words:
+ * Each rank has two sockets: `prev`, from which data comes, and `next`, to which data goes. Data is cut
+ * into frames of some ten to hundred KB as it becomes ready, so that all links of the ring are busy at the
+ * same time, and so that a word can be put in between. The other direction of each socket carries no data,
+ * only such words:
  *
  *   DATA     the next bytes of the collective that is under way
- *   WAITING  "I am alive, but have nothing to send, because I wait for rank R": each second to the next rank. So when the
- *            deadline passes, everybody names the rank that is silent, and not merely the neighbour.
+ *   WAITING  "I am alive, but have nothing to send, because I wait for rank R": each second to the next
+ *            rank. So when the deadline passes, everybody names the rank that is silent, and not merely
+ *            the neighbour.
  *   ABORT    "I give up, because of rank R", with a sentence; to both neighbours, who pass it on.
  *   BYE      "I have all I needed": what follows on this socket is its end, and no failure.
  *
- * Everything happens in pump(): take what is there, send what is ready, and only if neither moved anything, poll. The
- * deadline counts from the last byte that moved, so it needs no guess about sizes. Collectives are worked off in order.
+ * Everything happens in pump(): take what is there, send what is ready, and only if neither moved
+ * anything, poll. The deadline counts from the last byte that moved, so it needs no guess about sizes.
+ * Collectives are worked off in order.
  *
- * Received sums go through a scratch buffer (frames do not end where floats do), all else goes straight to its place. */
+ * Received sums go through a scratch buffer (frames do not end where floats do), all else goes straight to
+ * its place. */
 
 #include "agent/trainer/coll_tcp.h"
 
@@ -44,7 +48,8 @@ enum {
 
 enum frame { FRAME_DATA = 1, FRAME_WAITING, FRAME_ABORT, FRAME_BYE };
 
-/* The receiving end of one connection. A head is {type, code, le16 text length or number of the collective, le32 bytes or rank}. */
+/* The receiving end of one connection. A head is {type, code, le16 text length or number of the
+ * collective, le32 bytes or rank}. */
 struct inbox {
   int fd, peer;
   uint8_t head[HEAD];

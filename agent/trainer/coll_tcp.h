@@ -5,8 +5,8 @@
 
 #include "agent/trainer/coll.h"
 
-/* Two connected, non-blocking sockets: `prev` was accepted from rank-1, `next` was made to rank+1. On failure nothing
- * stays open, and *lost is the rank that was missing, or -1. */
+/* Two connected, non-blocking sockets: `prev` was accepted from rank-1, `next` was made to rank+1. On
+ * failure nothing stays open, and *lost is the rank that was missing, or -1. */
 int coll_tcp_meet(const struct coll_tcp_config *cfg, int *prev, int *next, int *lost, struct err *e);
 
 uint64_t coll_now_ms(void);

@@ -1,13 +1,14 @@
-/* How ranks find each other. Every rank listens on a port that the kernel chooses, at its node's address, and tells all
- * others address, port and a secret of 16 random bytes through the agent (one exchange, key "coll_tcp"). Then it connects
- * to the next rank with a hello that holds the next rank's secret, and accepts the one before it.
+/* How ranks find each other. Every rank listens on a port that the kernel chooses, at its node's address,
+ * and tells all others address, port and a secret of 16 random bytes through the agent (one exchange, key
+ * "coll_tcp"). Then it connects to the next rank with a hello that holds the next rank's secret, and
+ * accepts the one before it.
  *
  *     hello   "RDZVRING" version rank world round secret      40 bytes
  *     answer  "RDZVOKAY"                                      8 bytes
  *
- * The port is open to everybody for some milliseconds. Whoever does not send the whole hello with our secret within
- * HELLO_MS is dropped; at most STRANGERS_MAX may try at the same time. A hello has a fixed length, so nothing that a
- * stranger sends is ever believed or stored. */
+ * The port is open to everybody for some milliseconds. Whoever does not send the whole hello with our
+ * secret within HELLO_MS is dropped; at most STRANGERS_MAX may try at the same time. A hello has a fixed
+ * length, so nothing that a stranger sends is ever believed or stored. */
 
 #include "agent/trainer/coll_tcp.h"
 
@@ -84,7 +85,8 @@ static int resolve_numeric(const char *addr, uint16_t port, bool any, struct add
   return rc ? err_set(e, -EINVAL, "'%s' is not a numeric address: %s", addr, gai_strerror(rc)) : 0;
 }
 
-/* At the node's address; on any address where that one is not ours (behind a translated address, as in some containers). */
+/* At the node's address; on any address where that one is not ours (behind a translated address, as in
+ * some containers). */
 static int listen_at(struct meet *m, struct err *e) {
   struct addrinfo *ai;
   int rc = resolve_numeric(m->cfg->node_addr, 0, false, &ai, e);

@@ -1,23 +1,24 @@
 #ifndef AGENT_TRAINER_COMPUTE_H
 #define AGENT_TRAINER_COMPUTE_H
 
-/* The first of the trainer's two seams: what it asks of a device. compute_cpu.c answers on OpenBLAS; a CUDA answer
- * (cuBLASLt with fused epilogues, one stream, events, fused optimizers) fits behind the same functions. What makes
- * that possible, and what every caller must therefore respect:
+/* The first of the trainer's two seams: what it asks of a device. compute_cpu.c answers on OpenBLAS; a
+ * CUDA answer (cuBLASLt with fused epilogues, one stream, events, fused optimizers) fits behind the same
+ * functions. What makes that possible, and what every caller must therefore respect:
  *
- *  - Asynchronous by contract. An operation is queued; it sees the results of those queued before it. The host sees
- *    a result only after compute_wait() of a mark recorded behind it. An error of the device may be told late, by a
- *    later call or by compute_wait.
- *  - Buffers are opaque and counted in elements. Values cross to and from the host as floats; how the device holds
- *    them (float, bf16, fp32 master copies) is its own affair and may depend on `use`. Only COMPUTE_STAGE memory has an
- *    address on the host (compute_host), and it is what compute_copy moves to and from the device without waiting:
- *    do not touch a stage between compute_copy and a mark behind it.
- *  - All weights are one allocation, all gradients another, all of an optimizer's state others, with the same
- *    offsets: one call updates everything, one collective reduces everything.
- *  - A layer is an object (compute_layer), so that chosen algorithms, workspaces and activation masks have a home.
+ *  - Asynchronous by contract. An operation is queued; it sees the results of those queued before it. The
+ *    host sees a result only after compute_wait() of a mark recorded behind it. An error of the device may
+ *    be told late, by a later call or by compute_wait.
+ *  - Buffers are opaque and counted in elements. Values cross to and from the host as floats; how the
+ *    device holds them (float, bf16, fp32 master copies) is its own affair and may depend on `use`. Only
+ *    COMPUTE_STAGE memory has an address on the host (compute_host), and it is what compute_copy moves to
+ *    and from the device without waiting: do not touch a stage between compute_copy and a mark behind it.
+ *  - All weights are one allocation, all gradients another, all of an optimizer's state others, with the
+ *    same offsets: one call updates everything, one collective reduces everything.
+ *  - A layer is an object (compute_layer), so that chosen algorithms, workspaces and activation masks have
+ *    a home.
  *
- * Functions return 0 or a negative errno value with a sentence. -ENOMEM is the only one of compute_alloc that a
- * caller should expect. Not thread-safe: one thread per compute. */
+ * Functions return 0 or a negative errno value with a sentence. -ENOMEM is the only one of compute_alloc
+ * that a caller should expect. Not thread-safe: one thread per compute. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -118,8 +119,8 @@ static inline int compute_alloc(struct compute *c, enum compute_use use, size_t 
 static inline void compute_free(struct compute *c, struct compute_buf *b) {
   if (b) c->ops->free(c, b);
 }
-/* The host's address of a span of a stage; NULL for what the host cannot reach. (On a CPU everything can be reached:
- * that is what coll_tcp builds on.) */
+/* The host's address of a span of a stage; NULL for what the host cannot reach. (On a CPU everything can
+ * be reached: that is what coll_tcp builds on.) */
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
@@ -150,17 +151,18 @@ static inline int compute_forward(struct compute *c, struct compute_layer *l, st
                                   struct span x, struct span y, size_t rows, struct err *e) {
   return c->ops->forward(c, l, params, x, y, rows, e);
 }
-/* From dz, the gradient of what this layer gives *before* its activation: writes the layer's part of `grads`
- * (weight and bias; zero for 0 rows), and dx, the gradient of what the layer below gives before *its* activation: the
- * mask of `below` is applied here, where a fused epilogue has it for nothing. dx.n 0: not wanted. x is as in
- * compute_forward. */
+/* From dz, the gradient of what this layer gives *before* its activation: writes the layer's part of
+ * `grads` (weight and bias; zero for 0 rows), and dx, the gradient of what the layer below gives before
+ * *its* activation: the mask of `below` is applied here, where a fused epilogue has it for nothing. dx.n
+ * 0: not wanted. x is as in compute_forward. */
 static inline int compute_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                                    struct compute_buf *grads, struct span x, struct span dz, struct span dx,
                                    size_t rows, struct err *e) {
   return c->ops->backward(c, l, params, grads, x, dz, dx, rows, e);
 }
-/* out[0] = weight * loss, dz = weight * its gradient by y. Mean over rows and columns (mse, rmse = its square root)
- * with target[rows][cols], or over rows (cross-entropy over softmax(y)) with target[rows], the class numbers. */
+/* out[0] = weight * loss, dz = weight * its gradient by y. Mean over rows and columns (mse, rmse = its
+ * square root) with target[rows][cols], or over rows (cross-entropy over softmax(y)) with target[rows],
+ * the class numbers. */
 static inline int compute_loss(struct compute *c, enum compute_loss kind, struct span y, struct span target,
                                struct span dz, struct span out, size_t rows, size_t cols, double weight,
                                struct err *e) {

@@ -1,17 +1,18 @@
 /* The CPU's answer to compute.h: OpenBLAS for the matrix products, plain loops for the rest.
  *
- * Everything happens at once, in the caller's thread, so marks have nothing to wait for. A buffer is a flat array of
- * floats, aligned to a cache line, and everything has a host address.
+ * Everything happens at once, in the caller's thread, so marks have nothing to wait for. A buffer is a
+ * flat array of floats, aligned to a cache line, and everything has a host address.
  *
- * Results must not depend on anything but the input, since a run that was interrupted has to end with the same bytes as
- * one that was not. So each sum has one fixed order, long sums are kept in double, and OpenBLAS runs with one thread
- * unless told otherwise: with four workers on one machine its own threads would only fight each other.
+ * Results must not depend on anything but the input, since a run that was interrupted has to end with the
+ * same bytes as one that was not. So each sum has one fixed order, long sums are kept in double, and
+ * OpenBLAS runs with one thread unless told otherwise: with four workers on one machine its own threads
+ * would only fight each other.
  *
- * Matrices are row-major, as in the header; cblas is told so. A product with no rows is not given to cblas, which
- * refuses a leading dimension of 0; its result is written here.
+ * Matrices are row-major, as in the header; cblas is told so. A product with no rows is not given to
+ * cblas, which refuses a leading dimension of 0; its result is written here.
  *
- * Denormals are flushed to zero on x86. Momentum of units that have died decays through them, and each operation on
- * one costs some hundred cycles; below 1e-38 nothing matters to training. */
+ * Denormals are flushed to zero on x86. Momentum of units that have died decays through them, and each
+ * operation on one costs some hundred cycles; below 1e-38 nothing matters to training. */
 
 #include "agent/trainer/compute.h"
 
@@ -140,7 +141,8 @@ static int cpu_backward(struct compute *c, struct compute_layer *l, struct compu
   return 0;
 }
 
-/* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is 0. */
+/* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is
+ * 0. */
 static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight) {
   double sum = 0;
   for (size_t i = 0; i < n; i++) {
@@ -154,7 +156,8 @@ static double squared_loss(bool root, const float *y, const float *t, float *dz,
   return weight * value;
 }
 
-/* -log softmax(y)[class], shifted by the row's maximum so that no exponential overflows; dz = softmax(y) - onehot. */
+/* -log softmax(y)[class], shifted by the row's maximum so that no exponential overflows; dz = softmax(y) -
+ * onehot. */
 static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols,
                             double weight) {
   double loss = 0, factor = weight / (double)rows;

@@ -1,9 +1,9 @@
 /* Reading samples. Files are read once, whole, through zlib, which passes plain files through as they are.
  *
- * A header may lie about the length, so memory grows with what was really read, never ahead of it by more than one
- * block; a file that ends early, goes on behind its data, or is damaged (zlib's checksum) is refused by a sentence
- * that says where. Every rank reads the whole file: the sampler may give it any sample in the next epoch, and a MNIST-like
- * file is some ten megabytes. */
+ * A header may lie about the length, so memory grows with what was really read, never ahead of it by more
+ * than one block; a file that ends early, goes on behind its data, or is damaged (zlib's checksum) is
+ * refused by a sentence that says where. Every rank reads the whole file: the sampler may give it any
+ * sample in the next epoch, and a MNIST-like file is some ten megabytes. */
 
 #include "agent/trainer/data.h"
 

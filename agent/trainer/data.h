@@ -3,9 +3,11 @@
 
 /* What is trained on: numbered samples of `dim` floats, and a class number each where there are labels.
  *
- *   synthetic:N   sample i is the linear ramp from 0 to i over dim values (numpy.linspace(0, i, dim)), times
+ *   synthetic:N   sample i is the linear ramp from 0 to i over dim values (numpy.linspace(0, i, dim)),
+ *   times
  *                 scale; computed when asked for
- *   FILE          an IDX file, gzip or not; bytes become value / 255 (times scale); kept as bytes in memory */
+ *   FILE          an IDX file, gzip or not; bytes become value / 255 (times scale); kept as bytes in
+ *                 memory */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,8 +23,8 @@ struct dataset {
   uint8_t *labels; /* n; NULL: none */
 };
 
-/* spec as --data; labels: an IDX file, or NULL; dim: what the model takes. Errors: a sentence that names the file and
- * what is wrong with it. */
+/* spec as --data; labels: an IDX file, or NULL; dim: what the model takes. Errors: a sentence that names
+ * the file and what is wrong with it. */
 int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale,
                  struct err *e);
 void dataset_finish(struct dataset *d);

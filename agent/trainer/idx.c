@@ -1,5 +1,6 @@
-/* IDX headers, checked number by number: nothing that the header claims is believed before it is within a named limit.
- * Whether the file is as long as it claims is the reader's business (data.c), which knows the file. */
+/* IDX headers, checked number by number: nothing that the header claims is believed before it is within a
+ * named limit. Whether the file is as long as it claims is the reader's business (data.c), which knows the
+ * file. */
 
 #include "agent/trainer/idx.h"
 

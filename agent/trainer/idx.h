@@ -1,8 +1,8 @@
 #ifndef AGENT_TRAINER_IDX_H
 #define AGENT_TRAINER_IDX_H
 
-/* The header of an IDX file (the format of MNIST): 00 00 <type> <dimensions>, then one big-endian 32-bit size per
- * dimension, the first one being the number of items. Only unsigned bytes are read. Pure. */
+/* The header of an IDX file (the format of MNIST): 00 00 <type> <dimensions>, then one big-endian 32-bit
+ * size per dimension, the first one being the number of items. Only unsigned bytes are read. Pure. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +21,8 @@ struct idx_header {
 
 /* Length of a header that begins with these 4 bytes, or -EINVAL with a sentence. */
 int idx_header_length(const uint8_t first[4], size_t *length, struct err *e);
-/* The whole header; len as idx_header_length said or more. items and item_bytes are 1 at least and within the limits. */
+/* The whole header; len as idx_header_length said or more. items and item_bytes are 1 at least and within
+ * the limits. */
 int idx_header_parse(const uint8_t *data, size_t len, struct idx_header *h, struct err *e);
 
 #endif

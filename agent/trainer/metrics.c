@@ -1,5 +1,5 @@
-/* A line is put together in one buffer and written at once to a descriptor in append mode. No JSON library: the keys
- * are ours, and so is the little text there is. */
+/* A line is put together in one buffer and written at once to a descriptor in append mode. No JSON
+ * library: the keys are ours, and so is the little text there is. */
 
 #include "agent/trainer/metrics.h"
 

@@ -1,7 +1,8 @@
 #ifndef AGENT_TRAINER_METRICS_H
 #define AGENT_TRAINER_METRICS_H
 
-/* --metrics: one JSON object per line, appended with one write each, so that a killed process leaves whole lines.
+/* --metrics: one JSON object per line, appended with one write each, so that a killed process leaves whole
+ * lines.
  *
  *   metrics_begin(m, "step"); metrics_uint(m, "step", 7); metrics_real(m, "loss", 0.5); metrics_end(m, e);
  *

@@ -1,12 +1,14 @@
-/* Widths to layers, and the two passes over them. There is no graph and no tape: a stack of layers needs none.
+/* Widths to layers, and the two passes over them. There is no graph and no tape: a stack of layers needs
+ * none.
  *
- * forward   act[i+1] = relu(act[i] W_i^T + b_i), the last layer without relu
- * loss      delta[last], the gradient of what the last layer gives
- * backward  from the last layer to the first: gradients of W_i and b_i from delta[i+1] and act[i], and delta[i], to which compute
+ * forward   act[i+1] = relu(act[i] W_i^T + b_i), the last layer without relu loss      delta[last], the
+ * gradient of what the last layer gives backward  from the last layer to the first: gradients of W_i and
+ * b_i from delta[i+1] and act[i], and delta[i], to which compute
  *           has already applied the ReLU of layer i-1
  *
- * The flat layout begins with the first layer, so the backward pass fills it from its end to its front. The extras lie
- * behind the last layer: whoever reduces in buckets takes them along with the first bucket that becomes ready. */
+ * The flat layout begins with the first layer, so the backward pass fills it from its end to its front.
+ * The extras lie behind the last layer: whoever reduces in buckets takes them along with the first bucket
+ * that becomes ready. */
 
 #include "agent/trainer/model.h"
 

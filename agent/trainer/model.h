@@ -1,10 +1,10 @@
 #ifndef AGENT_TRAINER_MODEL_H
 #define AGENT_TRAINER_MODEL_H
 
-/* A stack of linear layers with ReLU between them: an autoencoder or a classifier, by its widths. All weights
- * are one flat array, layer after layer, weight[out][in] then bias[out]: that is the order of --init-weights,
- * --save-weights, checkpoints and checksums too. Behind the gradients lie MODEL_EXTRAS floats that travel in the same
- * all-reduce. */
+/* A stack of linear layers with ReLU between them: an autoencoder or a classifier, by its widths. All
+ * weights are one flat array, layer after layer, weight[out][in] then bias[out]: that is the order of
+ * --init-weights, --save-weights, checkpoints and checksums too. Behind the gradients lie MODEL_EXTRAS
+ * floats that travel in the same all-reduce. */
 
 #include "agent/trainer/compute.h"
 
@@ -35,7 +35,8 @@ struct model {
 int model_shape_parse(const char *text, struct model_shape *s, struct err *e);
 uint64_t model_shape_params(const struct model_shape *s);
 void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size);
-/* As torch.nn.Linear: weights and biases uniform in +-1/sqrt(in), from the seed. out: model_shape_params values. */
+/* As torch.nn.Linear: weights and biases uniform in +-1/sqrt(in), from the seed. out: model_shape_params
+ * values. */
 void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows,
@@ -47,7 +48,8 @@ int model_forward(struct model *m, size_t rows, struct err *e);
 /* The loss against `target` into grads' MODEL_LOSS, its gradient into the last delta. */
 int model_loss(struct model *m, enum compute_loss kind, struct span target, size_t rows, double weight,
                struct err *e);
-/* Called as the gradients become ready, from the end to the front: all of [at, n_params) is queued. A non-zero result ends the pass. */
+/* Called as the gradients become ready, from the end to the front: all of [at, n_params) is queued. A
+ * non-zero result ends the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
 int model_backward(struct model *m, size_t rows, model_ready_fn ready, void *ctx, struct err *e);
 

@@ -1,7 +1,8 @@
 #ifndef AGENT_TRAINER_OPTIM_H
 #define AGENT_TRAINER_OPTIM_H
 
-/* The optimizer: hyperparameters, its state (flat buffers as long as the weights), and the number of updates so far. */
+/* The optimizer: hyperparameters, its state (flat buffers as long as the weights), and the number of
+ * updates so far. */
 
 #include "agent/trainer/compute.h"
 

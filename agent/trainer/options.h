@@ -7,8 +7,9 @@
 #include "agent/trainer/optim.h"
 #include "common/opts.h"
 
-/* One list: enum, help text and README. 64 to 79 are shared with the other programs of rdzv, which use none of these numbers for anything
- * else; a job that fails because of a worker exits with the worker's code. */
+/* One list: enum, help text and README. 64 to 79 are shared with the other programs of rdzv, which use
+ * none of these numbers for anything else; a job that fails because of a worker exits with the worker's
+ * code. */
 #define TRAINER_EXIT_LIST(X)                                                                                 \
   X(DONE, 0, "trained to the end")                                                                           \
   X(USAGE, 64, "bad option, value or environment variable")                                                  \

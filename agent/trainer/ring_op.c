@@ -1,5 +1,5 @@
-/* The arithmetic of the ring. Segments differ by one element at most; some are empty where there are fewer elements
- * than ranks, and a cursor steps over them. */
+/* The arithmetic of the ring. Segments differ by one element at most; some are empty where there are fewer
+ * elements than ranks, and a cursor steps over them. */
 
 #include "agent/trainer/ring_op.h"
 

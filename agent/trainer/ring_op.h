@@ -1,13 +1,14 @@
 #ifndef AGENT_TRAINER_RING_OP_H
 #define AGENT_TRAINER_RING_OP_H
 
-/* One collective on a ring, as two streams of bytes: what comes from the rank before and what goes to the rank behind. Who
- * knows how far the input is knows what may be sent. Pure; coll_tcp.c moves the bytes.
+/* One collective on a ring, as two streams of bytes: what comes from the rank before and what goes to the
+ * rank behind. Who knows how far the input is knows what may be sent. Pure; coll_tcp.c moves the bytes.
  *
- * All-reduce: the array is cut into `world` segments. In step k a rank receives segment rank-k-1 and sends segment rank-k (modulo world), so
- * what it sends in step k+1 is what it received in step k: in world-1 steps each segment has been summed once around the ring, in world-1 more
- * every rank has received every sum. Each rank sends 2 (world-1)/world of the array, which is the least that is
- * possible. Sums are made in the ring's order, and copied, not made again, so all ranks hold the same bytes.
+ * All-reduce: the array is cut into `world` segments. In step k a rank receives segment rank-k-1 and sends
+ * segment rank-k (modulo world), so what it sends in step k+1 is what it received in step k: in world-1
+ * steps each segment has been summed once around the ring, in world-1 more every rank has received every
+ * sum. Each rank sends 2 (world-1)/world of the array, which is the least that is possible. Sums are made
+ * in the ring's order, and copied, not made again, so all ranks hold the same bytes.
  *
  * Broadcast: one step; everybody but the last passes on what comes from the root. */
 
@@ -46,11 +47,12 @@ size_t ring_op_in(const struct ring_op *op, uint8_t **at);
 static inline bool ring_op_reduces(const struct ring_op *op) {
   return op->in < op->reduce_in;
 }
-/* n <= ring_op_in bytes were stored there. With ring_op_reduces: `n` bytes at `from`, whole elements, are added. */
+/* n <= ring_op_in bytes were stored there. With ring_op_reduces: `n` bytes at `from`, whole elements, are
+ * added. */
 void ring_op_stored(struct ring_op *op, size_t n);
 void ring_op_add(struct ring_op *op, const void *from, size_t n);
-/* What may be sent now: at most `max` bytes in a row, whole elements; 0: nothing. A piece shorter than `min` is only
- * given out where it ends a segment. */
+/* What may be sent now: at most `max` bytes in a row, whole elements; 0: nothing. A piece shorter than
+ * `min` is only given out where it ends a segment. */
 size_t ring_op_out(const struct ring_op *op, size_t min, size_t max, const uint8_t **at);
 void ring_op_sent(struct ring_op *op, size_t n);
 

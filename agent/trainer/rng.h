@@ -1,8 +1,9 @@
 #ifndef AGENT_TRAINER_RNG_H
 #define AGENT_TRAINER_RNG_H
 
-/* Randomness as a function: value number `counter` of stream `stream` of a seed. Nothing is advanced, so the result depends neither on the number
- * of ranks nor on who asks first, and a checkpoint stores nothing but the seed. Pure. */
+/* Randomness as a function: value number `counter` of stream `stream` of a seed. Nothing is advanced, so
+ * the result depends neither on the number of ranks nor on who asks first, and a checkpoint stores nothing
+ * but the seed. Pure. */
 
 #include <stdint.h>
 

@@ -1,9 +1,10 @@
-/* A permutation that is computed, not stored: a Feistel network of six rounds over the smallest even number of bits that holds n, and
- * "cycle walking": a result of n or more is put through again until it is below n. Both steps are invertible, so
- * every number below n is hit exactly once. The domain is less than four times n, so four walks are the mean at worst.
+/* A permutation that is computed, not stored: a Feistel network of six rounds over the smallest even
+ * number of bits that holds n, and "cycle walking": a result of n or more is put through again until it is
+ * below n. Both steps are invertible, so every number below n is hit exactly once. The domain is less than
+ * four times n, so four walks are the mean at worst.
  *
- * A shuffled array would be simpler, but costs 8 bytes per sample in each worker and the whole shuffle at every
- * resume; this costs nothing and any position can be asked for. It is no cipher and need not be. */
+ * A shuffled array would be simpler, but costs 8 bytes per sample in each worker and the whole shuffle at
+ * every resume; this costs nothing and any position can be asked for. It is no cipher and need not be. */
 
 #include "agent/trainer/sampler.h"
 

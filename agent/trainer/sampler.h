@@ -1,10 +1,10 @@
 #ifndef AGENT_TRAINER_SAMPLER_H
 #define AGENT_TRAINER_SAMPLER_H
 
-/* Who trains on what. An epoch is one permutation of all samples, from the seed and the epoch's number. Global batch
- * k is the k-th run of `batch` positions in it (the last one may be short), the same for any world size; each rank
- * takes one contiguous share of each global batch, shares differing by one sample at most. So every sample goes to
- * exactly one rank exactly once an epoch. Pure. */
+/* Who trains on what. An epoch is one permutation of all samples, from the seed and the epoch's number.
+ * Global batch k is the k-th run of `batch` positions in it (the last one may be short), the same for any
+ * world size; each rank takes one contiguous share of each global batch, shares differing by one sample at
+ * most. So every sample goes to exactly one rank exactly once an epoch. Pure. */
 
 #include <stdint.h>
 
@@ -19,7 +19,8 @@ struct permutation {
   uint64_t key[6];
 };
 
-/* Positions [first, first + count) of the epoch are this rank's; `global` is the whole batch's number of samples. count may be 0. */
+/* Positions [first, first + count) of the epoch are this rank's; `global` is the whole batch's number of
+ * samples. count may be 0. */
 struct share {
   uint64_t first, count, global;
 };

@@ -1,11 +1,12 @@
 /* From options to a run that is ready to take its first step.
  *
- * What can fail by itself comes before what needs the others: data and memory first, the ring last, so that a file that
- * is missing on one node is told at once by the rank that misses it, and nobody waits for a ring that will never close.
+ * What can fail by itself comes before what needs the others: data and memory first, the ring last, so
+ * that a file that is missing on one node is told at once by the rank that misses it, and nobody waits for
+ * a ring that will never close.
  *
- * The token that names checkpoints is the agent's (incarnation, round). Without an agent the incarnation is "0", which sorts
- * below every real one, and the round is one more than the highest that is in the directory, so that nothing is
- * ever written twice. */
+ * The token that names checkpoints is the agent's (incarnation, round). Without an agent the incarnation
+ * is "0", which sorts below every real one, and the round is one more than the highest that is in the
+ * directory, so that nothing is ever written twice. */
 
 #include "agent/trainer/trainer.h"
 
@@ -35,6 +36,17 @@ static int meet_agent(struct trainer *t, struct err *e) {
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   return 0;
+}
+
+/* Without an agent, but in somebody's world: every rank would train by itself, and nobody would notice. */
+static int check_alone(const struct trainer *t, struct err *e) {
+  const char *world = getenv("WORLD_SIZE");
+  if (!rdzv_alone(t->rdzv) || !world || strcmp(world, "1") == 0) return 0;
+  return err_set(
+      e, -EINVAL,
+      "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
+      "through rdzv-agent, or unset WORLD_SIZE",
+      world);
 }
 
 static int open_data(struct trainer *t, struct err *e) {
@@ -159,6 +171,7 @@ static int join_ring(struct trainer *t, struct err *e) {
 int trainer_setup(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
   int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
   if (rc == 0) rc = trainer_blame(t, TRAINER_DATA, open_data(t, e));
   if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
   if (rc == 0) rc = first_weights(t, e);

@@ -1,8 +1,8 @@
 /* A run's state, out to a checkpoint and back.
  *
- * Rank 0 alone knows the directory. It decides what to resume and sends the bytes of the checkpoint to the others, who
- * decode and check them as if they had read them; so no file system needs to be shared, and no two ranks can come to
- * different conclusions. */
+ * Rank 0 alone knows the directory. It decides what to resume and sends the bytes of the checkpoint to the
+ * others, who decode and check them as if they had read them; so no file system needs to be shared, and no
+ * two ranks can come to different conclusions. */
 
 #include "agent/trainer/trainer.h"
 
@@ -141,7 +141,8 @@ static int find(struct trainer *t, struct buf *bytes, struct err *e) {
   return rc < 0 ? rc : 0;
 }
 
-/* Everybody gets rank 0's bytes. Whoever is told another size than a checkpoint of this run has does not believe it. */
+/* Everybody gets rank 0's bytes. Whoever is told another size than a checkpoint of this run has does not
+ * believe it. */
 static int share(struct trainer *t, struct buf *bytes, struct err *e) {
   struct ckpt_kind want = kind_of(t);
   double size = (double)bytes->len;

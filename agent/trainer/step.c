@@ -2,14 +2,15 @@
  *
  *   load       this rank's share of the global batch, through the stage to the device
  *   forward    the model, the loss and its gradient, weighted by the share: count / global
- *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass goes on
+ *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass
+ *              goes on
  *   update     when all sums are there
  *   read       the loss of the whole batch, and what the ranks agreed on
  *
- * Because every rank weighs its gradient by its share, the sum over ranks is the gradient of the mean over the global batch,
- * whatever the world size and however uneven the shares. The loss is summed the same way, in the same message; so are
- * two flags, "stop" and "checkpoint": if any rank was asked, all ranks know it after the same step, and leave or save
- * together. */
+ * Because every rank weighs its gradient by its share, the sum over ranks is the gradient of the mean over
+ * the global batch, whatever the world size and however uneven the shares. The loss is summed the same
+ * way, in the same message; so are two flags, "stop" and "checkpoint": if any rank was asked, all ranks
+ * know it after the same step, and leave or save together. */
 
 #include "agent/trainer/trainer.h"
 
@@ -37,7 +38,8 @@ static int load(struct trainer *t, const struct share *s, struct err *e) {
   return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
 
-/* What this rank was asked goes on its way with the gradients. A request for a checkpoint counts when it appears. */
+/* What this rank was asked goes on its way with the gradients. A request for a checkpoint counts when it
+ * appears. */
 static int tell_flags(struct trainer *t, struct err *e) {
   unsigned now = rdzv_requested(t->rdzv), fresh = now & ~t->asked;
   t->asked = now;

@@ -5,12 +5,13 @@
  *   loop      step, report, checkpoint               step.c, here
  *   end       result line, done
  *
- * A failure anywhere comes back here as one sentence and one exit code. Before leaving, the ring is told why, so that the others
- * name the same culprit and do not wait. A rank that lost another one is usually an echo of somebody else's death, and
- * says so: what happened is told by the agent's verdict.
+ * A failure anywhere comes back here as one sentence and one exit code. Before leaving, the ring is told
+ * why, so that the others name the same culprit and do not wait. A rank that lost another one is usually
+ * an echo of somebody else's death, and says so: what happened is told by the agent's verdict.
  *
- * Signals: SIGTERM and SIGINT ask for an end after the step in which all ranks know of it; a second SIGINT ends at once.
- * SIGPIPE and SIGXFSZ are ignored, so that what they mean arrives as an error with a sentence. */
+ * Signals: SIGTERM and SIGINT ask for an end after the step in which all ranks know of it; a second SIGINT
+ * ends at once. SIGPIPE and SIGXFSZ are ignored, so that what they mean arrives as an error with a
+ * sentence. */
 
 #include "agent/trainer/trainer.h"
 

@@ -1,8 +1,8 @@
 #ifndef AGENT_TRAINER_TRAINER_H
 #define AGENT_TRAINER_TRAINER_H
 
-/* One run of the trainer: everything it holds, and its phases. Each phase is a function that returns 0 or a negative
- * code with a sentence, and leaves in `exit` what the program is to exit with. */
+/* One run of the trainer: everything it holds, and its phases. Each phase is a function that returns 0 or
+ * a negative code with a sentence, and leaves in `exit` what the program is to exit with. */
 
 #include <signal.h>
 #include "agent/sdk/rdzv.h"

@@ -457,6 +457,13 @@ def test_environment_is_read_and_checked():
     assert train(["--data", "synthetic:640"], env={"RDZV_TRAINER_STEPS": "3"})["steps"] == 3
 
 
+def test_somebody_elses_world_is_not_trained_in_alone():
+    with Run(["--steps", 1], env={"WORLD_SIZE": "2", "RANK": "0"}) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 64 and "WORLD_SIZE is 2" in err and "rdzv-agent" in err
+    assert train(["--steps", 1], env={"WORLD_SIZE": "1"})["steps"] == 1
+
+
 def test_agent_that_is_not_there():
     with Run([], env={"RDZV_AGENT_SOCKET": "@rdzv-nobody-here", "RDZV_ROUND": "1", "LOCAL_RANK": "0"}) as run:
         (code,), _, (err,) = run.wait()

@@ -1,4 +1,5 @@
-/* ckpt: what was written comes back; whatever is torn is refused and the one before it taken; nothing is overwritten. */
+/* ckpt: what was written comes back; whatever is torn is refused and the one before it taken; nothing is
+ * overwritten. */
 
 #include "agent/trainer/ckpt.h"
 

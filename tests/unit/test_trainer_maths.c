@@ -1,5 +1,5 @@
-/* model, compute_cpu, optim: every loss's gradient against finite differences, shares against the whole, updates
- * against their formulas. */
+/* model, compute_cpu, optim: every loss's gradient against finite differences, shares against the whole,
+ * updates against their formulas. */
 
 #include "agent/trainer/model.h"
 #include "agent/trainer/optim.h"
@@ -65,8 +65,8 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
-/* The loss in double, from scratch: the differences of float losses would drown in rounding, and steps that are large
- * enough for floats would cross the kink of a ReLU. */
+/* The loss in double, from scratch: the differences of float losses would drown in rounding, and steps
+ * that are large enough for floats would cross the kink of a ReLU. */
 static double loss_in_double(const struct bench *b, const double *w) {
   double total = 0;
   const struct model_shape *s = &b->shape;

@@ -1,8 +1,8 @@
-/* coll_tcp: worlds of real processes on loopback. Sums against plain sums for odd sizes, the same bytes everywhere and
- * every time; and ranks that die, fall silent, give up, leave, or are none of ours.
+/* coll_tcp: worlds of real processes on loopback. Sums against plain sums for odd sizes, the same bytes
+ * everywhere and every time; and ranks that die, fall silent, give up, leave, or are none of ours.
  *
- * A world is forked; its ranks meet through shared memory instead of an agent. A rank's function returns whether all
- * was as it should be. */
+ * A world is forked; its ranks meet through shared memory instead of an agent. A rank's function returns
+ * whether all was as it should be. */
 
 #include "agent/trainer/coll.h"
 
@@ -101,7 +101,8 @@ static struct meeting *make_meeting(int world) {
   return m;
 }
 
-/* `odd`: a rank that need not end well (-1: none). It may also have stopped itself: it is killed when the others are done. */
+/* `odd`: a rank that need not end well (-1: none). It may also have stopped itself: it is killed when the
+ * others are done. */
 static void run_world_with(int world, rank_fn fn, int arg, int odd, int (*before)(struct rank *)) {
   struct meeting *m = make_meeting(world);
   pid_t pid[WORLD_MAX];
@@ -307,7 +308,8 @@ static void test_a_rank_that_leaves_early_is_named(void **state) {
   for (int world = 2; world <= 4; world++) run_world(world, one_leaves, 0);
 }
 
-/* All are through the last collective, but not at the same time; nobody may take the others' leaving for a failure. */
+/* All are through the last collective, but not at the same time; nobody may take the others' leaving for a
+ * failure. */
 static bool leave_at_once(struct rank *r) {
   struct err e = ERR_INIT;
   double v = 1;
@@ -338,7 +340,8 @@ static void test_sizes_that_differ(void **state) {
   for (int world = 2; world <= 4; world++) run_world(world, sizes_differ, 0);
 }
 
-/* Connections to the next rank that are none of the ring's: silent, rubbish, too short, right but for the secret. */
+/* Connections to the next rank that are none of the ring's: silent, rubbish, too short, right but for the
+ * secret. */
 static int send_strangers(struct rank *r) {
   uint8_t *card = r->meeting->cards[(r->rank + 1) % r->world];
   for (int kind = 0; kind < 5; kind++) {
@@ -387,8 +390,8 @@ static void test_neighbours_that_are_not_there(void **state) {
   munmap(m, sizeof *m);
 }
 
-/* The arithmetic alone: for any size and world, what one sends is what the next receives, and nobody sends more than
- * 2 (w-1)/w of the array (and a remainder). */
+/* The arithmetic alone: for any size and world, what one sends is what the next receives, and nobody sends
+ * more than 2 (w-1)/w of the array (and a remainder). */
 static void test_streams_fit(void **state) {
   float none[1];
   for (int world = 2; world <= 17; world++)

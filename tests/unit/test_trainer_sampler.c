@@ -1,5 +1,5 @@
-/* sampler: every sample to exactly one rank exactly once an epoch, whatever the numbers; the same global batches for any
- * world. */
+/* sampler: every sample to exactly one rank exactly once an epoch, whatever the numbers; the same global
+ * batches for any world. */
 
 #include "agent/trainer/sampler.h"
 
@@ -65,7 +65,8 @@ static void test_epochs_and_seeds_differ_and_repeat(void **state) {
   assert_int_equal(same[3], 1000);
 }
 
-/* Where sample 0 lands, over many epochs: chi-square over 16 places; 45 is passed once in ten thousand seeds. */
+/* Where sample 0 lands, over many epochs: chi-square over 16 places; 45 is passed once in ten thousand
+ * seeds. */
 static void test_places_are_evenly_used(void **state) {
   struct sampler s = {.samples = 16, .batch = 4, .seed = 3};
   double hits[16] = {0}, chi = 0;
