@@ -184,6 +184,16 @@ def test_folder_that_cannot_be_had(rdzv):
     assert p.exit() == 71 and p.says("cannot open --state-dir .*file: not a directory"), p
 
 
+def test_folder_of_an_agents_daemon_goes_with_it(rdzv):
+    r, w = os.pipe()
+    d = rdzv.daemon("--state-dir", rdzv.tmp / "state", "--owner-fd", r, pass_fds=[r])
+    os.close(r)
+    with sealed(d) as n:
+        os.close(w)
+        n.finish()
+    assert d.exit(5) == 0 and not (rdzv.tmp / "state").exists(), d
+
+
 def test_full_disk_stops_no_job(rdzv, small_disk):
     d = rdzv.daemon("--state-dir", small_disk / "state", "--socket", rdzv.tmp / "s")
     with sealed(d, "before"):
