@@ -181,7 +181,8 @@ int guard_next(struct guard *g, struct guard_event *ev) {
   if (g->fd < 0) return 0;
   ssize_t n;
   do n = recv(g->fd, ev, sizeof(*ev), MSG_DONTWAIT);
-  while (n < 0 && errno == EINTR);
+  while (n < 0 && (errno == EINTR ||
+                   errno == ECONNRESET)); /* the reset is told once; what it said before is still there */
   if (n == (ssize_t)sizeof(*ev)) return 1;
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
   close(g->fd);

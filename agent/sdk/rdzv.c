@@ -101,7 +101,8 @@ static struct sdk_refused *as_refused(struct rdzv *r, size_t size) {
 static ssize_t receive_raw(struct rdzv *r) {
   ssize_t n;
   do n = recv(r->fd, &r->record, sizeof(r->record), MSG_DONTWAIT);
-  while (n < 0 && errno == EINTR);
+  while (n < 0 &&
+         (errno == EINTR || errno == ECONNRESET)); /* a reset is told once, before what is still there */
   return n;
 }
 
@@ -388,7 +389,7 @@ static int take_part(struct rdzv *r, size_t size, const char *key, uint8_t *all,
   if (size < sizeof(*x) || size != sizeof(*x) + x->length || !memchr(x->key, '\0', sizeof(x->key)))
     return fail(r, -EPROTO, "exchange \"%s\": the agent sent a damaged record", key);
   if (strcmp(x->key, key) != 0) return 0;
-  if (x->total != total || x->offset != *have || x->length > total - *have)
+  if (x->total != total || x->offset != *have || x->length == 0 || x->length > total - *have)
     return fail(r, -EPROTO,
                 "exchange \"%s\": the agent sent %u bytes in all at offset %u, expected %zu at %zu", key,
                 x->total, x->offset, total, *have);

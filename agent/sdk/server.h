@@ -1,0 +1,69 @@
+#ifndef AGENT_SDK_SERVER_H
+#define AGENT_SDK_SERVER_H
+
+/* The agent's end of the socket that workers speak on (wire.h). It answers HELLO from the round's assignment, keeps the
+ * latest progress, checks what it is told, and never waits: what a worker does not read is queued, and a worker
+ * that reads nothing at all is let go. It knows nothing of libuv: one descriptor says when there is something to do.
+ *
+ *     uv_poll_init(loop, &poll, sdk_server_fd(s));  ->  on UV_READABLE:
+ *     sdk_server_work(s); while (sdk_server_next(s, &ev)) ...
+ *
+ * After any of the functions that send, nothing more has to be done: what could not be sent is sent by sdk_server_work. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "agent/sdk/wire.h"
+#include "common/err.h"
+
+enum {
+  SDK_CONNECTIONS_MAX = 4096, /* of all local workers and their children; more are refused */
+  SDK_QUEUE_MAX = 64,         /* answers waiting for one connection; then it is closed */
+  SDK_WORLD_MAX = 1048576,    /* ranks: bounds the answer to an exchange */
+};
+
+struct sdk_server;
+
+/* name: a path, or "@name"; NULL: an abstract name that nobody else has. A path is removed in the end. */
+int sdk_server_create(struct sdk_server **out, const char *name, struct err *e);
+void sdk_server_destroy(struct sdk_server *s);           /* NULL is fine; all connections are closed */
+const char *sdk_server_name(const struct sdk_server *s); /* for RDZV_AGENT_SOCKET */
+int sdk_server_fd(const struct sdk_server *s); /* poll it for reading; it includes what waits to be written */
+
+/* The round: n local workers, what each is told (head is filled in here; all of one round). Connections of another round are
+ * refused with -ESTALE and closed, as are those that come later. */
+void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n);
+void sdk_server_close_round(struct sdk_server *s);
+
+/* The values of all ranks for key: to the local workers that gave theirs. Of another round, or a key nobody waits for: ignored. */
+void sdk_server_exchanged(struct sdk_server *s, uint32_t round, const char *key, const void *all, size_t len);
+/* The exchange has failed: code is a negative errno. */
+void sdk_server_refuse(struct sdk_server *s, uint32_t round, const char *key, int code, const char *text);
+/* RDZV_CHECKPOINT, RDZV_STOP: what is asked of all workers of this round from now on. */
+void sdk_server_request(struct sdk_server *s, uint32_t bits);
+
+enum sdk_event_kind {
+  SDK_EVENT_HELLO,    /* local_rank has connected, pid */
+  SDK_EVENT_PROGRESS, /* the latest of local_rank since the last such event */
+  SDK_EVENT_EXCHANGE, /* local_rank gives value[0..size) for key; once per key and rank, the same size from all local ranks */
+  SDK_EVENT_DONE,    /* local_rank says that it has done all it had to do */
+  SDK_EVENT_TROUBLE, /* a connection was closed or refused; text says why (for the log) */
+};
+
+struct sdk_event {
+  enum sdk_event_kind kind;
+  uint32_t round, local_rank;
+  pid_t pid;
+  struct sdk_progress progress;
+  uint32_t size;
+  char key[RDZV_KEY_MAX + 1];
+  uint8_t value[RDZV_VALUE_MAX];
+  char text[256];
+};
+
+/* Reads, answers and writes what can be done now; bounded, so that a chattering worker starves nobody. */
+void sdk_server_work(struct sdk_server *s);
+/* 1: *ev is filled; 0: nothing more. */
+int sdk_server_next(struct sdk_server *s, struct sdk_event *ev);
+
+#endif

@@ -1,0 +1,118 @@
+/* What the tests of librdzv and of its server share. */
+
+#include "tests/unit/sdk_help.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "common/mem.h"
+
+void desk_open(struct desk *d, uint32_t n_local, uint32_t world) {
+  struct err e = ERR_INIT;
+  struct sdk_welcome w[MAX_LOCAL] = {0};
+  *d = (struct desk){.world = world, .n_local = n_local, .answer = true};
+  if (sdk_server_create(&d->s, NULL, &e)) fail_msg("%s", e.text);
+  for (uint32_t i = 0; i < n_local; i++) {
+    w[i] = (struct sdk_welcome){.rank = 1 + i,
+                                .world_size = world,
+                                .local_rank = i,
+                                .local_world_size = n_local,
+                                .node_rank = 1,
+                                .node_count = 2,
+                                .round = ROUND,
+                                .restart_count = 3,
+                                .run_id = "job",
+                                .incarnation = "0123",
+                                .head_addr = "10.0.0.1",
+                                .node_addr = "10.0.0.2"};
+  }
+  sdk_server_open_round(d->s, w, n_local);
+  setenv("RDZV_AGENT_SOCKET", sdk_server_name(d->s), 1);
+  setenv("RDZV_ROUND", "4", 1);
+  setenv("LOCAL_RANK", "0", 1);
+}
+
+void desk_close(struct desk *d) {
+  sdk_server_destroy(d->s);
+  unsetenv("RDZV_AGENT_SOCKET");
+}
+
+void value_of(uint32_t rank, uint32_t size, uint8_t *out) {
+  for (uint32_t i = 0; i < size; i++) out[i] = (uint8_t)(rank * 31 + i * 7);
+}
+
+static void complete(struct desk *d, const char *key, uint32_t size) {
+  uint8_t *all = xmalloc((size_t)d->world * size);
+  for (uint32_t r = 0; r < d->world; r++) value_of(r, size, all + (size_t)r * size);
+  for (uint32_t i = 0; i < d->n_local; i++) memcpy(all + (size_t)(1 + i) * size, d->values[i], size);
+  sdk_server_exchanged(d->s, ROUND, key, all, (size_t)d->world * size);
+  free(all);
+  d->given = 0;
+}
+
+static void handle(struct desk *d, const struct sdk_event *ev) {
+  switch (ev->kind) {
+  case SDK_EVENT_HELLO: d->hellos++; break;
+  case SDK_EVENT_DONE: d->dones++; break;
+  case SDK_EVENT_PROGRESS:
+    d->progresses++;
+    d->progress[ev->local_rank] = ev->progress;
+    break;
+  case SDK_EVENT_TROUBLE:
+    d->troubles++;
+    snprintf(d->trouble, sizeof(d->trouble), "%s", ev->text);
+    break;
+  case SDK_EVENT_EXCHANGE:
+    memcpy(d->values[ev->local_rank], ev->value, ev->size);
+    if (++d->given == d->n_local && d->answer) complete(d, ev->key, ev->size);
+    break;
+  }
+}
+
+void pump(struct desk *d, int ms) {
+  struct sdk_event ev;
+  poll(&(struct pollfd){.fd = sdk_server_fd(d->s), .events = POLLIN}, 1, ms);
+  sdk_server_work(d->s);
+  while (sdk_server_next(d->s, &ev)) handle(d, &ev);
+}
+
+static pthread_mutex_t env_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void *play(void *arg) {
+  struct player *p = arg;
+  struct rdzv *r = NULL;
+  char rank[16];
+  snprintf(rank, sizeof(rank), "%u", p->local_rank);
+  pthread_mutex_lock(&env_mutex);
+  setenv("LOCAL_RANK", rank, 1);
+  int rc = rdzv_init(&r, PATIENCE_MS);
+  pthread_mutex_unlock(&env_mutex);
+  p->result = rc ? rc : p->part(r);
+  snprintf(p->text, sizeof(p->text), "%s", rdzv_error(r));
+  rdzv_finish(r);
+  p->over = true;
+  return NULL;
+}
+
+void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),
+           void (*then)(struct desk *)) {
+  pthread_t threads[MAX_LOCAL];
+  for (uint32_t i = 0; i < n; i++) {
+    players[i] = (struct player){.local_rank = i, .part = part};
+    pthread_create(&threads[i], NULL, play, &players[i]);
+  }
+  for (uint32_t over = 0; over < n;) {
+    pump(d, 5);
+    if (then) then(d);
+    over = 0;
+    for (uint32_t i = 0; i < n; i++) over += players[i].over;
+  }
+  for (uint32_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
+  pump(d, 0);
+}

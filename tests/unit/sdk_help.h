@@ -1,0 +1,45 @@
+#ifndef TESTS_UNIT_SDK_HELP_H
+#define TESTS_UNIT_SDK_HELP_H
+
+/* librdzv and the agent's end of its socket, in one process. Workers are threads that play a part; the main thread pumps
+ * the server and plays the agent and the rest of the world. */
+
+#include <stdatomic.h>
+#include "agent/sdk/server.h"
+
+enum { ROUND = 4, MAX_LOCAL = 4, PATIENCE_MS = 20000 };
+
+/* The agent of one test, and what it has heard. */
+struct desk {
+  struct sdk_server *s;
+  uint32_t world, n_local;
+  bool answer; /* complete exchanges when all local ranks have given; other ranks' values are made up */
+  uint32_t given;
+  uint8_t values[MAX_LOCAL][RDZV_VALUE_MAX];
+  int hellos, dones, troubles;
+  struct sdk_progress progress[MAX_LOCAL];
+  int progresses;
+  char trouble[256];
+};
+
+/* Opens round 4 with n_local workers, ranks 1.. of `world`, on node 1 of 2, and sets the environment that workers get. */
+void desk_open(struct desk *d, uint32_t n_local, uint32_t world);
+void desk_close(struct desk *d);
+/* Rank r's value of `size` bytes, as the made-up ones and the workers' own are. */
+void value_of(uint32_t rank, uint32_t size, uint8_t *out);
+/* One turn of the agent; waits up to ms for something to do. */
+void pump(struct desk *d, int ms);
+
+struct player {
+  uint32_t local_rank;
+  int (*part)(struct rdzv *r); /* returns what the test looks at */
+  int result;
+  char text[512];
+  atomic_bool over;
+};
+
+/* Lets n workers play the part while the agent does its work; `then` (may be NULL) is called once in every turn. */
+void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),
+           void (*then)(struct desk *));
+
+#endif
