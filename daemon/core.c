@@ -83,18 +83,15 @@ static struct member *member_of(const struct core *c, uint64_t conn) {
 void core_bind(struct core *c, struct member *m, uint64_t conn) {
   if (m->conn == conn) return;
   core_close(c, core_unbind(c, m));
-  m->conn = conn;
-  if (!conn) return;
-  map_put_n(&c->conns, &conn, sizeof conn, m);
-  m->job->n_connected++;
+  member_set_conn(m, conn);
+  if (conn) map_put_n(&c->conns, &conn, sizeof conn, m);
 }
 
 uint64_t core_unbind(struct core *c, struct member *m) {
   uint64_t conn = m->conn;
   if (!conn) return 0;
   map_remove_n(&c->conns, &conn, sizeof conn);
-  m->job->n_connected--;
-  m->conn = 0;
+  member_set_conn(m, 0);
   return conn;
 }
 

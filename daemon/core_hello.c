@@ -98,15 +98,12 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, const
                 (long long)h->want_rank, h->host, (long long)h->settings.max_nodes);
     return true;
   }
-  for (size_t i = 0; j && h->want_rank >= 0 && i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    if (m->want_rank != h->want_rank || !strcmp(m->agent, h->agent)) continue;
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
-                (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
-    return true;
-  }
-  return false;
+  const struct member *m = j ? job_find_wanted(j, h->want_rank) : NULL;
+  if (!m || !strcmp(m->agent, h->agent)) return false;
+  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+              "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
+              (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
+  return true;
 }
 
 static bool hello_is_sound(struct core *c, const struct core_event *ev) {
@@ -232,7 +229,7 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
   m->heard_ms = ev->now_ms;
   core_bind(c, m, ev->conn);
-  if (m->gone) m->gone = false;
+  member_set_gone(m, false);
   return m;
 }
 
@@ -241,7 +238,7 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
                                        struct member *m) {
   bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED;
   if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || job_is_over(j)) {
-    if (m->state == MEMBER_STOPPED && !member_in_round(m)) m->state = MEMBER_WAITING;
+    if (m->state == MEMBER_STOPPED && !member_in_round(m)) member_set_state(m, MEMBER_WAITING);
     return m;
   }
   struct hello h = ev->msg->hello;

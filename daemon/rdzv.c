@@ -89,12 +89,6 @@ void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
   job_settle_if_stopped(j, now_ms);
 }
 
-static size_t count_state(const struct job *j, enum member_state state) {
-  size_t n = 0;
-  for (size_t i = 0; i < j->n_members; i++) n += j->members[i]->state == state;
-  return n;
-}
-
 /* A round that lived short delays the next; the first restart is at once. */
 static uint64_t next_delay_ms(struct job *j, uint64_t now_ms, bool charged) {
   bool short_round = now_ms - j->round_ms < CORE_SHORT_ROUND_MS;
@@ -126,9 +120,9 @@ static void release_members(struct job *j) {
     struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
     send_settled(j, m);
-    m->last_rank = m->node_rank;
-    m->node_rank = m->rank_base = -1;
-    m->state = MEMBER_WAITING;
+    member_keep_rank(m, m->node_rank);
+    member_place(m, -1);
+    member_set_state(m, MEMBER_WAITING);
     if (m->leaving || m->gone) job_remove_member(j, m);
   }
 }
@@ -161,8 +155,7 @@ static void settle(struct job *j, uint64_t now_ms) {
 
   bool charged = death && !j->void_round;
   bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC ||
-              count_state(j, MEMBER_FINISHED) > 0 ||
-              (charged && j->restarts_used >= j->settings.max_restarts);
+              j->n_in_state[MEMBER_FINISHED] > 0 || (charged && j->restarts_used >= j->settings.max_restarts);
   if (!over) {
     settle_into_forming(j, now_ms, charged);
     return;
@@ -172,7 +165,7 @@ static void settle(struct job *j, uint64_t now_ms) {
 }
 
 void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_STOPPING && !count_state(j, MEMBER_TOLD) && !count_state(j, MEMBER_STARTED))
+  if (j->state == JOB_STOPPING && !j->n_in_state[MEMBER_TOLD] && !j->n_in_state[MEMBER_STARTED])
     settle(j, now_ms);
 }
 
@@ -191,9 +184,7 @@ static void send_end(struct job *j, struct member *m) {
 }
 
 static void ended_if_acknowledged(struct job *j, uint64_t now_ms) {
-  for (size_t i = 0; i < j->n_members; i++)
-    if (!j->members[i]->end_acked && !j->members[i]->gone) return;
-  if (j->state == JOB_ENDING) job_set_state(j, JOB_ENDED, now_ms);
+  if (j->state == JOB_ENDING && !j->n_owing) job_set_state(j, JOB_ENDED, now_ms);
 }
 
 /* `v` may be the last verdict itself. */
@@ -215,7 +206,7 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
 
 void job_finish_if_done(struct job *j, uint64_t now_ms) {
   if (j->state != JOB_RUNNING && j->state != JOB_STARTING) return;
-  if (count_state(j, MEMBER_FINISHED) < (size_t)j->round_nodes) return;
+  if (j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes) return;
   struct verdict none;
   verdict_init(&none);
   none.round = j->round;
@@ -256,7 +247,7 @@ static void on_lost(struct job *j, const struct job_event *ev) {
     job_remove_member(j, m);
   } else if (m->state == MEMBER_FINISHED) {
     core_bind(j->core, m, 0); /* its work is done and counted; it may come for the end later */
-    m->gone = true;
+    member_set_gone(m, true);
   } else if (m->state == MEMBER_STOPPED) {
     job_remove_member(j, m);
     job_settle_if_stopped(j, ev->now_ms);
@@ -276,7 +267,7 @@ static void on_lost_ending(struct job *j, const struct job_event *ev) {
   /* It may come back for the END until the state's deadline; after that the job is remembered without it. */
   core_bind(j->core, ev->member, 0);
   if (!ev->dead && !ev->member->end_acked) return;
-  ev->member->gone = true;
+  member_set_gone(ev->member, true);
   ended_if_acknowledged(j, ev->now_ms);
 }
 
@@ -293,7 +284,7 @@ static void on_bye(struct job *j, const struct job_event *ev) {
   lost.dead = true;
   lost.at_ms = ev->now_ms;
   if (!lost.text) lost.text = "it left";
-  ev->member->leaving = true;
+  member_set_leaving(ev->member);
   on_lost(j, &lost);
 }
 
@@ -307,7 +298,7 @@ static void on_bye_recovering(struct job *j, const struct job_event *ev) {
 }
 
 static void on_bye_ending(struct job *j, const struct job_event *ev) {
-  ev->member->end_acked = true;
+  member_set_acked(ev->member);
   ended_if_acknowledged(j, ev->now_ms);
 }
 
@@ -347,7 +338,7 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED) return;
   if (ev->hello->phase == PHASE_NONE)
-    m->state = MEMBER_STOPPED; /* START never reached it */
+    member_set_state(m, MEMBER_STOPPED); /* START never reached it */
   else
     send_stop(j, m);
   job_settle_if_stopped(j, ev->now_ms);
@@ -356,8 +347,8 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
 /* Reports. --------------------------------------------------------------------------------------------------------- */
 
 static void on_started(struct job *j, const struct job_event *ev) {
-  if (ev->member->state == MEMBER_TOLD) ev->member->state = MEMBER_STARTED;
-  if (j->state == JOB_STARTING && !count_state(j, MEMBER_TOLD)) job_set_state(j, JOB_RUNNING, ev->now_ms);
+  if (ev->member->state == MEMBER_TOLD) member_set_state(ev->member, MEMBER_STARTED);
+  if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_set_state(j, JOB_RUNNING, ev->now_ms);
 }
 
 static void on_failed(struct job *j, const struct job_event *ev) {
@@ -369,14 +360,14 @@ static void on_failed(struct job *j, const struct job_event *ev) {
 }
 
 static void on_finished(struct job *j, const struct job_event *ev) {
-  ev->member->state = MEMBER_FINISHED;
-  if (j->state == JOB_STARTING && !count_state(j, MEMBER_TOLD)) job_set_state(j, JOB_RUNNING, ev->now_ms);
+  member_set_state(ev->member, MEMBER_FINISHED);
+  if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_set_state(j, JOB_RUNNING, ev->now_ms);
   job_finish_if_done(j, ev->now_ms);
   job_settle_if_stopped(j, ev->now_ms);
 }
 
 static void on_leaving(struct job *j, const struct job_event *ev) {
-  ev->member->leaving = true;
+  member_set_leaving(ev->member);
   if (ev->member->state == MEMBER_FINISHED) return;
   offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text, ev->at_ms);
   if (j->state == JOB_STARTING || j->state == JOB_RUNNING)
@@ -386,7 +377,7 @@ static void on_leaving(struct job *j, const struct job_event *ev) {
 static void on_stopped(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state == MEMBER_FINISHED) return;
-  m->state = MEMBER_STOPPED;
+  member_set_state(m, MEMBER_STOPPED);
   job_settle_if_stopped(j, ev->now_ms);
 }
 
@@ -394,7 +385,7 @@ static void on_stopped(struct job *j, const struct job_event *ev) {
 static void on_stopped_unasked(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state == MEMBER_FINISHED) return;
-  m->state = MEMBER_STOPPED;
+  member_set_state(m, MEMBER_STOPPED);
   const char *text = ev->report->what.text[0] ? ev->report->what.text : "it stopped its workers by itself";
   offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, text, ev->at_ms);
   job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
@@ -406,15 +397,15 @@ static void on_report_recovering(struct job *j, const struct job_event *ev) {
   case JOB_EV_STARTED: on_started(j, ev); break;
   case JOB_EV_FAILED: on_failed(j, ev); break;
   case JOB_EV_LEAVING: on_leaving(j, ev); break;
-  case JOB_EV_FINISHED: m->state = MEMBER_FINISHED; break;
+  case JOB_EV_FINISHED: member_set_state(m, MEMBER_FINISHED); break;
   default:
-    if (m->state != MEMBER_FINISHED) m->state = MEMBER_STOPPED;
+    if (m->state != MEMBER_FINISHED) member_set_state(m, MEMBER_STOPPED);
     break;
   }
 }
 
 static void on_end_ack(struct job *j, const struct job_event *ev) {
-  ev->member->end_acked = true;
+  member_set_acked(ev->member);
   ended_if_acknowledged(j, ev->now_ms);
 }
 

@@ -32,7 +32,8 @@ enum member_state {
   MEMBER_TOLD,     /* START is out */
   MEMBER_STARTED,  /* all its workers run */
   MEMBER_FINISHED, /* all its workers are done; final */
-  MEMBER_STOPPED,  /* nothing of the round is left there */
+  MEMBER_STOPPED,  /* nothing of the round is left there; in no round: until it says HELLO, in no round */
+  MEMBER_STATE_COUNT,
 };
 
 struct member {
@@ -57,6 +58,7 @@ struct member {
   int64_t last_seq;             /* highest report seq taken */
   int64_t step, of;             /* last PROGRESS */
   double loss, samples_per_second;
+  bool available, owes_ack, reported; /* what it is counted as: rdzv_member.c */
 };
 
 /* A lost node whose workers may still run: no round is sealed before it has killed them by its own lease. */
@@ -84,7 +86,16 @@ struct job {
   struct member **members;
   size_t n_members, cap_members;
   struct map agents; /* agent id -> member */
+  struct map ranks;  /* node rank in the current round -> member */
+  struct map wanted; /* --node-rank -> member */
+
+  /* Counts of members, kept by rdzv_member.c. */
   size_t n_connected;
+  size_t n_available; /* could take part in a round that is sealed now */
+  size_t n_owing;     /* have not acknowledged the end, and may yet */
+  size_t n_reported; /* RECOVERING: have told how they stand, those that know the round as settled included */
+  size_t n_in_state[MEMBER_STATE_COUNT];
+  int64_t n_workers; /* of all members: at most WORLD_MAX */
 
   uint64_t state_ms; /* when the state was entered */
   uint64_t created_wall_ms;
@@ -157,7 +168,8 @@ void job_destroy(struct job *j);
 struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms);
 void job_remove_member(struct job *j, struct member *m);
 struct member *job_find_agent(const struct job *j, const char *agent);
-void job_clear_round(struct job *j); /* exchanges, causes */
+struct member *job_find_wanted(const struct job *j, int64_t want_rank); /* who asked for it */
+void job_clear_round(struct job *j);                                    /* exchanges, causes */
 void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms);
 void job_hold(struct job *j, const struct member *m); /* until its lease is over */
 void job_drop_hold(struct job *j, const char *agent);
@@ -165,6 +177,18 @@ uint64_t job_hold_until(const struct job *j);
 void member_describe(const struct member *m, struct buf *out); /* "node 1 (n1, pid 4711)" */
 bool member_in_round(const struct member *m);
 bool job_is_over(const struct job *j); /* ENDING or ENDED */
+
+/* daemon/rdzv_member.c: the only writers of state, conn, leaving, gone, end_acked, node_rank and last_rank */
+void member_count_in(struct member *m);
+void member_count_out(struct member *m); /* also takes it out of the round */
+void member_set_state(struct member *m, enum member_state to);
+void member_set_conn(struct member *m, uint64_t conn); /* only core_bind and core_unbind */
+void member_set_leaving(struct member *m);
+void member_set_gone(struct member *m, bool gone);
+void member_set_acked(struct member *m);
+void member_place(struct member *m, int64_t rank); /* its rank in the current round; -1: it is in none */
+void member_keep_rank(struct member *m, int64_t rank);
+struct member *job_find_rank(const struct job *j, int64_t rank);
 
 /* daemon/rdzv_round.c: who takes part, as which rank */
 bool job_ready_to_seal(struct job *j, uint64_t now_ms);

@@ -33,6 +33,8 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   verdict_init(&j->cause);
   verdict_init(&j->last_verdict);
   map_init(&j->agents, core_random(c));
+  map_init(&j->ranks, core_random(c));
+  map_init(&j->wanted, core_random(c));
   return j;
 }
 
@@ -51,6 +53,8 @@ void job_destroy(struct job *j) {
   job_clear_round(j);
   verdict_free(&j->last_verdict);
   map_finish(&j->agents);
+  map_finish(&j->ranks);
+  map_finish(&j->wanted);
   free(j->members);
   free(j->holds);
   free(j->id);
@@ -77,6 +81,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   }
   j->members[j->n_members++] = m;
   map_put(&j->agents, m->agent, m);
+  if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
+  member_count_in(m);
   if (h->expected_nodes > j->expected_nodes) j->expected_nodes = h->expected_nodes;
   if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms)
     j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
@@ -85,7 +91,9 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
 
 void job_remove_member(struct job *j, struct member *m) {
   core_bind(j->core, m, 0);
+  member_count_out(m);
   map_remove(&j->agents, m->agent);
+  if (job_find_wanted(j, m->want_rank) == m) map_remove_n(&j->wanted, &m->want_rank, sizeof m->want_rank);
   for (size_t i = 0; i < j->n_members; i++) {
     if (j->members[i] != m) continue;
     memmove(&j->members[i], &j->members[i + 1], (j->n_members - i - 1) * sizeof *j->members);
@@ -97,6 +105,10 @@ void job_remove_member(struct job *j, struct member *m) {
 
 struct member *job_find_agent(const struct job *j, const char *agent) {
   return map_get(&j->agents, agent);
+}
+
+struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
+  return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
 }
 
 void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms) {

@@ -17,16 +17,6 @@
 
 #include "common/exit_codes.h"
 
-/* The nodes of the round that have told how they stand, those that know it as settled included. */
-static size_t count_reported(const struct job *j) {
-  size_t n = 0;
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    n += member_in_round(m) || m->last_rank >= 0;
-  }
-  return n;
-}
-
 static enum member_state state_of_phase(enum phase p) {
   switch (p) {
   case PHASE_STARTING: return MEMBER_TOLD;
@@ -43,9 +33,9 @@ static enum member_state state_of_phase(enum phase p) {
 void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
-    m->state =
-        member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING; /* until it says HELLO again, in no round */
-    m->node_rank = m->rank_base = m->last_rank = -1;
+    member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
+    member_place(m, -1);
+    member_keep_rank(m, -1);
   }
   job_clear_round(j);
   j->round = round;
@@ -56,9 +46,8 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
 }
 
 static bool rank_taken(const struct job *j, const struct member *m, int64_t rank) {
-  for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i] != m && j->members[i]->node_rank == rank) return true;
-  return false;
+  const struct member *other = job_find_rank(j, rank);
+  return other && other != m;
 }
 
 static void send_stale(struct job *j, const struct member *m, const char *why) {
@@ -81,24 +70,24 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   if (this_round && h->phase != PHASE_NONE &&
       (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
     send_stale(j, m, "another node has reported this node rank, or another size of the round");
-    m->state = MEMBER_STOPPED; /* until it says HELLO again, in no round */
+    member_set_state(m, MEMBER_STOPPED); /* until it says HELLO again, in no round */
     return;
   }
   if (this_round && h->phase != PHASE_NONE) {
-    m->node_rank = h->node_rank;
-    m->state = state_of_phase(h->phase);
+    member_place(m, h->node_rank);
+    member_set_state(m, state_of_phase(h->phase));
     if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
   } else {
-    m->node_rank = -1;
-    m->state = MEMBER_WAITING;
-    m->last_rank = this_round ? h->node_rank : -1;
+    member_place(m, -1);
+    member_set_state(m, MEMBER_WAITING);
+    member_keep_rank(m, this_round ? h->node_rank : -1);
     if (this_round && h->node_rank >= 0) j->settled = true;
     job_send_waiting(j, m, ev->now_ms);
   }
 }
 
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_RECOVERING && j->round_nodes > 0 && count_reported(j) >= (size_t)j->round_nodes)
+  if (j->state == JOB_RECOVERING && j->round_nodes > 0 && j->n_reported >= (size_t)j->round_nodes)
     job_recover_finish(j, now_ms);
 }
 
@@ -106,13 +95,10 @@ void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
 static void restore_ranks(struct job *j) {
   j->world_size = 0;
   for (int64_t r = 0; r < j->round_nodes; r++) {
-    for (size_t i = 0; i < j->n_members; i++) {
-      struct member *m = j->members[i];
-      if (m->node_rank != r) continue;
-      m->rank_base = j->world_size;
-      j->world_size += m->workers;
-      break;
-    }
+    struct member *m = job_find_rank(j, r);
+    if (!m) continue;
+    m->rank_base = j->world_size;
+    j->world_size += m->workers;
   }
 }
 
@@ -120,12 +106,8 @@ static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   buf_printf(&text, "%zu of %lld nodes of round %lld did not report after the daemon came back:", missing,
              (long long)j->round_nodes, (long long)j->round);
-  for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++) {
-    bool here = false;
-    for (size_t i = 0; i < j->n_members && !here; i++)
-      here = j->members[i]->node_rank == r || j->members[i]->last_rank == r;
-    if (!here) buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
-  }
+  for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++)
+    if (!job_find_rank(j, r)) buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_NODE_LOST;
@@ -144,9 +126,9 @@ static void form_again(struct job *j, uint64_t now_ms) {
     struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
     send_stale(j, m, "the round was settled before the daemon came back");
-    m->last_rank = m->node_rank;
-    m->node_rank = m->rank_base = -1;
-    m->state = MEMBER_STOPPED; /* until it says HELLO again, in no round */
+    member_keep_rank(m, m->node_rank);
+    member_place(m, -1);
+    member_set_state(m, MEMBER_STOPPED); /* until it says HELLO again, in no round */
   }
   job_clear_round(j);
   job_set_state(j, JOB_FORMING, now_ms);
@@ -161,11 +143,7 @@ static bool is_broken(const struct job *j) {
 }
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {
-  size_t in_round = 0, told = 0;
-  for (size_t i = 0; i < j->n_members; i++) {
-    in_round += member_in_round(j->members[i]);
-    told += j->members[i]->state == MEMBER_TOLD;
-  }
+  size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
   if (!j->n_members) {
     core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id,
              (long long)j->round);
@@ -179,7 +157,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     form_again(j, now_ms);
     return;
   }
-  size_t reported = count_reported(j);
+  size_t reported = j->n_reported;
   if (reported < (size_t)j->round_nodes) offer_missing(j, (size_t)j->round_nodes - reported, now_ms);
   if (is_broken(j)) {
     job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);

@@ -21,16 +21,6 @@
 #include "common/endpoint.h"
 #include "common/mem.h"
 
-static bool available(const struct member *m) {
-  return m->conn && m->state == MEMBER_WAITING && !m->leaving;
-}
-
-static size_t count_available(const struct job *j) {
-  size_t n = 0;
-  for (size_t i = 0; i < j->n_members; i++) n += available(j->members[i]);
-  return n;
-}
-
 /* When the nodes that are here may begin, as far as their number goes; UINT64_MAX: too few. */
 static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {
   size_t min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
@@ -46,12 +36,12 @@ static uint64_t latest(uint64_t a, uint64_t b) {
 }
 
 uint64_t job_seal_deadline(const struct job *j) {
-  uint64_t at = numbers_allow_ms(j, count_available(j), j->enough_ms);
+  uint64_t at = numbers_allow_ms(j, j->n_available, j->enough_ms);
   return at == UINT64_MAX ? at : latest(at, latest(j->not_before_ms, job_hold_until(j)));
 }
 
 bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
-  bool enough = count_available(j) >= (size_t)j->settings.min_nodes;
+  bool enough = j->n_available >= (size_t)j->settings.min_nodes;
   if (!enough)
     j->enough_ms = 0;
   else if (!j->enough_ms)
@@ -102,7 +92,7 @@ static void place_claims(struct member **chosen, size_t n, struct member **slots
     int64_t r = wanted(m);
     if (m->node_rank >= 0 || r < 0 || r >= (int64_t)n || slots[r]) continue;
     slots[r] = m;
-    m->node_rank = r;
+    member_place(m, r);
   }
 }
 
@@ -122,7 +112,7 @@ static void assign_ranks(struct member **chosen, size_t n, struct member **slots
     if (chosen[i]->node_rank >= 0) continue;
     while (slots[hole]) hole++;
     slots[hole] = chosen[i];
-    chosen[i]->node_rank = (int64_t)hole;
+    member_place(chosen[i], (int64_t)hole);
   }
 }
 
@@ -145,14 +135,8 @@ static void assign_addresses(struct member **slots, size_t n) {
 
 /* Sealing. --------------------------------------------------------------------------------------------------------- */
 
-static struct member *head_of(const struct job *j) {
-  for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->node_rank == 0) return j->members[i];
-  return NULL;
-}
-
 void job_send_start(struct job *j, struct member *m) {
-  const struct member *head = head_of(j);
+  const struct member *head = job_find_rank(j, 0);
   struct msg msg;
   msg_init(&msg, MSG_START);
   msg.start.incarnation = j->incarnation;
@@ -180,7 +164,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
   for (size_t i = 0; i < n; i++) {
     slots[i]->rank_base = j->world_size;
     j->world_size += slots[i]->workers;
-    slots[i]->state = MEMBER_TOLD;
+    member_set_state(slots[i], MEMBER_TOLD);
     slots[i]->step = -1;
   }
 }
@@ -189,7 +173,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
-    if (available(j->members[i])) chosen[n++] = j->members[i];
+    if (j->members[i]->available) chosen[n++] = j->members[i];
   qsort(chosen, n, sizeof(struct member *), by_priority);
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
 
@@ -216,9 +200,9 @@ void job_seal(struct job *j, uint64_t now_ms) {
 enum { HOSTS_NAMED_MAX = 8 };
 
 static void name_hosts(const struct job *j, struct buf *out) {
-  size_t named = 0, here = count_available(j);
+  size_t named = 0, here = j->n_available;
   for (size_t i = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++) {
-    if (!available(j->members[i])) continue;
+    if (!j->members[i]->available) continue;
     buf_puts(out, named++ ? ", " : " (");
     buf_put_escaped(out, j->members[i]->host, strlen(j->members[i]->host), HOST_MAX);
   }
@@ -227,7 +211,7 @@ static void name_hosts(const struct job *j, struct buf *out) {
 }
 
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
-  size_t here = count_available(j), min = (size_t)j->settings.min_nodes;
+  size_t here = j->n_available, min = (size_t)j->settings.min_nodes;
   buf_printf(out, "%zu of %lld node%s %s here", here, (long long)j->settings.max_nodes,
              j->settings.max_nodes == 1 ? "" : "s", here == 1 ? "is" : "are");
   name_hosts(j, out);
@@ -255,7 +239,7 @@ void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
-  msg.waiting.here = (int64_t)count_available(j);
+  msg.waiting.here = (int64_t)j->n_available;
   msg.waiting.min_nodes = j->settings.min_nodes;
   msg.waiting.max_nodes = j->settings.max_nodes;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;

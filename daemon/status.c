@@ -20,6 +20,7 @@ static const char *place_of(const struct job *j, const struct member *m) {
   case MEMBER_STARTED: return j->state == JOB_STOPPING ? "stopping" : "running";
   case MEMBER_FINISHED: return "finished";
   case MEMBER_STOPPED: return "stopped";
+  case MEMBER_STATE_COUNT: break;
   }
   return "?";
 }
@@ -115,9 +116,10 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
     buf_putc(out, '\n');
   }
   if (j->n_members) buf_puts(out, "  node  host                 address                  workers  state\n");
-  for (int64_t r = 0; r < j->round_nodes; r++)
-    for (size_t i = 0; i < j->n_members; i++)
-      if (j->members[i]->node_rank == r) member_line(out, j, j->members[i], now_ms);
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (m) member_line(out, j, m, now_ms);
+  }
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->node_rank < 0) member_line(out, j, j->members[i], now_ms);
 }
