@@ -65,6 +65,7 @@ struct supervisor {
       acked_sent_ms; /* acked_sent: when the last acknowledged sign of life was sent */
   uint64_t hello_sent_ms;
   int64_t hello_seq; /* the last report that it carried */
+  bool hello_said;   /* on this connection */
   uint32_t heartbeat_seq;
   uint64_t heartbeat_sent[HEARTBEATS_KEPT];
   bool fence;

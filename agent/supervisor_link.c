@@ -29,6 +29,7 @@ void sup_connect(struct supervisor *s) {
 void sup_link_up(struct supervisor *s) {
   if (s->link != LINK_CONNECTING) return;
   s->link = LINK_GREETING;
+  s->hello_said = false;
   s->greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
 }
 
@@ -132,7 +133,9 @@ void sup_say_hello(struct supervisor *s) {
   h->reports = reports;
   h->n_reports = s->n_reports;
   s->hello_sent_ms = s->now_ms;
+  s->greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
   s->hello_seq = s->report_seq;
+  s->hello_said = true;
   sup_send(s, &m);
 }
 

@@ -179,7 +179,7 @@ static void join_anew(struct supervisor *s) {
   sup_clear_round(s);
   s->node_rank = -1;
   sup_set_state(s, SUPERVISOR_JOINING);
-  if (s->link == LINK_READY) sup_say_hello(s);
+  if (s->link == LINK_READY || (s->link == LINK_GREETING && s->hello_said)) sup_say_hello(s);
 }
 
 void sup_stale(struct supervisor *s, const struct stale *stale) {

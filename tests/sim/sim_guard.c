@@ -169,6 +169,10 @@ static void worker_term(struct sim *s, struct sim_agent *a, struct sim_worker *w
 static void worker_kill(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   if (w->killed) return;
   w->killed = true;
+  if (w->state == WORKER_SPAWNING) {
+    w->state = WORKER_DEAD;
+    return;
+  }
   push_worker(s, a, w, s->now + w->b.kill_ms + sim_between(s, 0, s->config.die_max), EV_WORKER_DIES, SIGKILL);
   if (w->b.kill_ms > GUARD_KILL_DEADLINE_MS)
     push_worker(s, a, w, s->now + GUARD_KILL_DEADLINE_MS, EV_WORKER_STUCK, 0);
@@ -216,7 +220,6 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
   sim_trace(s, "%s: guard killed", a->name);
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (w->state == WORKER_SPAWNING) w->state = WORKER_DEAD;
     if (worker_lives(w)) worker_kill(s, a, w);
   }
   a->guard_alive = false;

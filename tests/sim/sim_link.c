@@ -12,6 +12,7 @@
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include "common/mem.h"
 
 struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node,
@@ -150,7 +151,7 @@ static void deliver(struct sim *s, struct sim_conn *c, enum msg_direction d, str
     size_t size;
     if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1 &&
         !msg_decode(&f, TO_AGENT, &m, NULL)) {
-      if (m.type == MSG_CONTROL_REPLY) sim_trace(s, "rdzvctl: %.*s", (int)m.raw_len, m.raw);
+      if (m.type == MSG_CONTROL_REPLY) sim_trace(s, "rdzvctl: %.*s", (int)strcspn(m.raw, "\n"), m.raw);
       msg_finish(&m);
     }
   }
