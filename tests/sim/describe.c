@@ -54,8 +54,9 @@ void describe_msg(const struct msg *m, struct buf *out) {
   case MSG_REFUSED: buf_printf(out, "REFUSED %" PRId64 ": %s", m->refused.code, m->refused.text); break;
   case MSG_STALE: buf_printf(out, "STALE, now round %" PRId64, m->stale.round); break;
   case MSG_WAITING:
-    buf_printf(out, "WAITING%s: %" PRId64 " here, %" PRId64 ":%" PRId64 " wanted", m->waiting.spare ? " as a spare" : "",
-               m->waiting.here, m->waiting.min_nodes, m->waiting.max_nodes);
+    buf_printf(out, "WAITING%s: %" PRId64 " here, %" PRId64 ":%" PRId64 " wanted",
+               m->waiting.spare ? " as a spare" : "", m->waiting.here, m->waiting.min_nodes,
+               m->waiting.max_nodes);
     break;
   case MSG_START: put_start(&m->start, out); break;
   case MSG_REPORT: put_report(&m->report_msg.report, out); break;

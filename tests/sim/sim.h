@@ -67,6 +67,7 @@ struct behaviour {
   uint32_t term_ms;     /* how long it takes to die of SIGTERM; UINT32_MAX: ignores it */
   int term_code;        /* exit code after SIGTERM; -1: dies by the signal */
   uint32_t kill_ms;     /* how long SIGKILL takes: a process in state D */
+  uint32_t exec_ms;     /* fork to exec, beyond what the world takes */
   int exec_errno;       /* not 0: cannot be run */
   bool exchange;        /* gives its rank under "ring" when it starts and waits for all */
   uint32_t progress_ms; /* 0: tells nothing */
@@ -119,7 +120,7 @@ struct sim_agent {
   uint64_t connect_gen;
   uint64_t tick_at; /* armed; UINT64_MAX: not */
   /* guard */
-  bool guard_alive, guard_stopping;
+  bool guard_alive;
   bool clear_due;
   struct bytes *obituary;
   uint64_t busy_until, notify_at; /* both are FIFO: spawns and stops; events to the mind */

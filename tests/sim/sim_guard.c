@@ -87,7 +87,6 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
   a->round = (uint32_t)start->round;
   memcpy(a->incarnation, start->incarnation, strnlen(start->incarnation, INCARNATION_MAX) + 1);
   a->clear_due = true;
-  a->guard_stopping = false;
   a->kill_at = UINT64_MAX;
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
@@ -96,7 +95,8 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
                              .rank = (uint32_t)start->rank_base + i,
                              .life = w->life + 1,
                              .b = behaviour_of(s, a, i)};
-    uint64_t at = (a->busy_until > s->now ? a->busy_until : s->now) + sim_between(s, 0, s->config.exec_max);
+    uint64_t at = (a->busy_until > s->now ? a->busy_until : s->now) + sim_between(s, 0, s->config.exec_max) +
+                  w->b.exec_ms;
     a->busy_until = at;
     push_worker(s, a, w, at, EV_GUARD_EXEC, 0);
   }
@@ -180,7 +180,7 @@ static void worker_kill(struct sim *s, struct sim_agent *a, struct sim_worker *w
 
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms) {
   if (!a->guard_alive) return;
-  struct sim_event *ev = sim_push(s, a->busy_until > s->now ? a->busy_until : s->now, EV_GUARD_STOP);
+  struct sim_event *ev = sim_push(s, s->now, EV_GUARD_STOP);
   ev->agent = a;
   ev->a = round;
   ev->b = grace_ms;
@@ -188,7 +188,9 @@ void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64
 
 static void stop_workers(struct sim *s, struct sim_agent *a, uint64_t grace_ms) {
   if (!a->guard_alive) return;
-  a->guard_stopping = true;
+  for (uint32_t i = 0; i < a->workers; i++) /* forked, and killed before exec */
+    if (a->w[i].state == WORKER_SPAWNING) a->w[i].state = WORKER_DEAD;
+  a->busy_until = s->now;
   if (!guard_sees_workers(a)) {
     clear(s, a);
     return;

@@ -2,6 +2,7 @@
 
 #include "tests/sim/stories.h"
 
+#include <signal.h>
 #include <stddef.h>
 
 static void with_file(struct sim_config *c) {
@@ -168,6 +169,20 @@ static void stop_while_recovering(struct sim *s) {
   story_over(s, 90000);
 }
 
+static void leaving_while_recovering(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1500);
+  link_cut(s, 1, true, true);
+  kill_and_restart(s);
+  sim_for(s, 1500);
+  agent_signal(s, agent_of(s, 0), SIGTERM);
+  sim_for(s, 500);
+  link_heal(s, 1);
+  agent_start(s, 0);
+  story_over(s, 90000);
+}
+
 /* Stopped for two leases and continued: nobody is blamed for it. */
 static void paused(struct sim *s) {
   story_nodes(s, 2, 1);
@@ -213,6 +228,7 @@ const struct story stories_daemon[] = {
     {"daemon-gone-worker-fails", NULL, failure_in_the_gap},
     {"daemon-gone-node-lost", NULL, node_lost_in_the_gap},
     {"daemon-recovering-stopped", NULL, stop_while_recovering},
+    {"daemon-recovering-node-leaves", NULL, leaving_while_recovering},
     {"daemon-paused", NULL, paused},
     {"daemon-long-gone", NULL, long_gone},
     {NULL, NULL, NULL},

@@ -28,6 +28,19 @@ static void leaving_and_replaced(struct sim *s) {
   story_over(s, 60000);
 }
 
+static void leaving_while_starting(struct sim *s) {
+  struct behaviour b = story_run(5000);
+  b.exec_ms = 2000;
+  rule_add(s, 1, 0, 1, b);
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 0 runs", 5000);
+  sim_for(s, 500);
+  agent_signal(s, agent_of(s, 1), SIGTERM);
+  sim_for(s, 500);
+  agent_start(s, 1);
+  story_over(s, 60000);
+}
+
 /* Twice: at once. */
 static void two_signals(struct sim *s) {
   struct behaviour b = story_forever();
@@ -116,9 +129,34 @@ static void end_is_missed_for_long(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* A node that is told to leave while the END is held up on its way to it. */
+static void bye_after_the_end(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 9000);
+  link_cut(s, 1, true, false);
+  sim_for(s, 15000);
+  agent_signal(s, agent_of(s, 1), SIGTERM);
+  story_over(s, 60000);
+}
+
+static void forgotten(struct sim *s) {
+  s->normal = story_run(1000);
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+  sim_for(s, CORE_END_KEEP_MS + 1000);
+  daemon_stop_job(s, "job");
+  sim_for(s, 10);
+}
+
+static void long_lease(struct sim_config *c) {
+  c->settings.lease_ms = 60000;
+}
+
 const struct story stories_end[] = {
     {"leaving-node", two_to_three, leaving_node},
     {"leaving-and-replaced", NULL, leaving_and_replaced},
+    {"leaving-while-starting", NULL, leaving_while_starting},
     {"two-signals", NULL, two_signals},
     {"one-finishes-early", NULL, one_finishes_early},
     {"finished-and-gone", NULL, finished_and_gone},
@@ -128,5 +166,7 @@ const struct story stories_end[] = {
     {"operator-stops-a-stopping-job", NULL, operator_stops_a_stopping_job},
     {"end-is-missed", NULL, end_is_missed},
     {"end-is-missed-for-long", NULL, end_is_missed_for_long},
+    {"bye-after-the-end", long_lease, bye_after_the_end},
+    {"forgotten", NULL, forgotten},
     {NULL, NULL, NULL},
 };

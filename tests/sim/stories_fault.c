@@ -128,6 +128,29 @@ static void lost_before_started(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* Its file system hangs in exec: it is given up, and what it starts at last is of a round that is over. */
+static void slow_to_start(struct sim *s) {
+  struct behaviour b = story_run(10000);
+  b.exec_ms = 40000;
+  rule_add(s, 2, 0, 1, b);
+  story_nodes(s, 3, 1);
+  story_over(s, 90000);
+}
+
+/* Cut off and fenced while the round still waits for a slow node; back before its lease is over. */
+static void fenced_while_starting(struct sim *s) {
+  struct behaviour b = story_run(10000);
+  b.exec_ms = 15000;
+  rule_add(s, 2, 0, 1, b);
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  link_cut(s, 1, true, true);
+  story_expect(s, "rank 1 dies", 9000);
+  link_heal(s, 1);
+  story_over(s, 90000);
+}
+
 static void silent_node(struct sim *s) {
   story_nodes(s, 3, 1);
   story_expect(s, "rank 2 runs", 5000);
@@ -193,6 +216,8 @@ const struct story stories_fault[] = {
     {"node-lost-for-good", impatient, node_lost_for_good},
     {"guard-killed", NULL, guard_killed},
     {"lost-before-started", slow_exec, lost_before_started},
+    {"slow-to-start", two_to_three, slow_to_start},
+    {"fenced-while-starting", two_to_three, fenced_while_starting},
     {"silent-node", two_to_three, silent_node},
     {"fenced", two_to_three, fenced},
     {"cut-off-but-needed", NULL, cut_off_but_needed},

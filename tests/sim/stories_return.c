@@ -86,6 +86,16 @@ static void exchange_in_the_next_round(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* Its connection breaks with SETTLED on the way: it is told again. */
+static void settled_is_missed(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(100, 3));
+  rule_add(s, 0, 0, 2, story_exit(100, 3));
+  story_nodes(s, 2, 1);
+  story_expect(s, "n2 -> rdzvd: stopped round 2", 5000);
+  link_break(s, agent_of(s, 1)->conn, 2, 1);
+  story_over(s, 60000);
+}
+
 static void lost_in_the_last_call(struct sim *s) {
   story_nodes(s, 2, 1);
   sim_until(s, 50);
@@ -103,6 +113,7 @@ const struct story stories_return[] = {
     {"exchange", NULL, exchange},
     {"exchange-across-a-restart", NULL, exchange_across_a_restart},
     {"exchange-in-the-next-round", NULL, exchange_in_the_next_round},
+    {"settled-is-missed", NULL, settled_is_missed},
     {"lost-in-the-last-call", two_to_three, lost_in_the_last_call},
     {NULL, NULL, NULL},
 };

@@ -1,0 +1,269 @@
+/* sim_planted: one bug per invariant, put between the minds, and the checker must see it. A checker that never
+ * complains proves nothing; each of these stories is also told without the bug, and then it must be silent.
+ *
+ * The bugs are made from outside: messages are changed or swallowed where they are read, effects where they are
+ * carried out, deadlines where they are asked for. The code under test knows nothing of it. */
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/mem.h"
+#include "tests/sim/stories.h"
+
+static bool is_node(const struct sim_conn *c, int node) {
+  return c->node && c->node->index == node;
+}
+
+/* RANKS: n2 is told n1's place. */
+static bool same_place_twice(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_START && is_node(c, 1)) m->start.node_rank = m->start.rank_base = 0;
+  return true;
+}
+
+/* RANKS: the second node's ranks begin one too late. */
+static bool gap_in_ranks(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type != MSG_START) return true;
+  m->start.world_size++;
+  if (is_node(c, 1)) m->start.rank_base++;
+  return true;
+}
+
+/* STOPPED: n2's worker takes the signals and lives on, and its guard says that it is gone. */
+static bool does_not_die(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  return a->node->index != 1;
+}
+
+/* OVERLAP: n2 never hears that it must fence. */
+static bool no_fence(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_HEARTBEAT_ACK) m->flags = 0;
+  if (m->type == MSG_WELCOME) m->welcome.fence = false;
+  return true;
+}
+
+/* ENDS: one node is told another end. */
+static bool other_end(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_END && is_node(c, 1)) m->end.outcome = OUTCOME_FAILED, m->end.code = 5;
+  return true;
+}
+
+/* ENDS: it exits with another code than it was told. */
+static bool other_code(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind == SUP_EXIT && a->node->index == 1) fx->value = 9;
+  return true;
+}
+
+/* BUDGET: the next round has used one more than was charged. */
+static bool double_charge(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_START && m->start.round == 2) m->start.restarts_used++;
+  return true;
+}
+
+/* BUDGET: charged for a lost node. */
+static bool charge_for_loss(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_SETTLED) m->settled.charged = true, m->settled.restarts_used++;
+  return true;
+}
+
+/* BUDGET: not charged for a worker. */
+static bool free_crash(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_SETTLED) m->settled.charged = false, m->settled.restarts_used = 0;
+  return true;
+}
+
+/* TOKENS: the second round has the first one's number. */
+static bool old_round(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_START && m->start.round == 3) m->start.round = 1;
+  return true;
+}
+
+/* DEADLINE: the agent, or the daemon, has forgotten that it waits. */
+static uint64_t agent_forgets(struct sim *s, struct sim_agent *a, uint64_t at) {
+  return a && a->told_start ? UINT64_MAX : at;
+}
+static uint64_t daemon_forgets(struct sim *s, struct sim_agent *a, uint64_t at) {
+  return !a && s->now > 1000 ? UINT64_MAX : at;
+}
+
+/* STORM: every answer to a heartbeat makes three more of them. */
+static bool echo(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type != MSG_HEARTBEAT_ACK) return true;
+  struct msg again;
+  msg_init(&again, MSG_HEARTBEAT);
+  again.id = m->id;
+  struct bytes *b = msg_bytes(&again);
+  for (int i = 0; i < 3; i++) link_send(s, c, TO_DAEMON, b);
+  bytes_unref(b);
+  return true;
+}
+
+/* BOUNDED: nobody ever hears that a node has finished. */
+static bool no_finished(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_HELLO) m->hello.n_reports = 0;
+  return m->type != MSG_REPORT || m->report_msg.report.kind != REPORT_FINISHED;
+}
+
+/* CODEC: bytes are damaged before they are sent. */
+static bool damaged(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind != SUP_SEND || fx->bytes->len <= FRAME_HEADER_SIZE) return true;
+  struct bytes *b = bytes_create(fx->bytes->data, fx->bytes->len);
+  b->data[FRAME_HEADER_SIZE] = 'x';
+  bytes_unref(fx->bytes);
+  fx->bytes = b;
+  return true;
+}
+
+/* SUCCESS: the daemon hears FINISHED where STARTED was said. */
+static bool finished_too_soon(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_REPORT && m->report_msg.report.kind == REPORT_STARTED)
+    m->report_msg.report.kind = REPORT_FINISHED;
+  return true;
+}
+
+/* EXCHANGE: two ranks' values change places. */
+static bool swapped_values(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind != SUP_EXCHANGED || !fx->bytes) return true;
+  uint32_t first = le32_get(fx->bytes->data);
+  le32_put(fx->bytes->data, le32_get(fx->bytes->data + 4));
+  le32_put(fx->bytes->data + 4, first);
+  return true;
+}
+
+/* ORPHANS: at the end the guard is not told to stop the workers, and the agent goes. */
+static bool does_not_stop(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  return fx->kind != SUP_STOP_TREES;
+}
+
+/* Stories. --------------------------------------------------------------------------------------------------------- */
+
+static void tell_run(struct sim *s) {
+  s->normal = story_run(3000);
+  story_nodes(s, 2, 1);
+  sim_until_over(s, 100000);
+}
+
+static void tell_crash(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(500, 3));
+  tell_run(s);
+}
+
+static void tell_two_crashes(struct sim *s) {
+  rule_add(s, 0, 0, 2, story_exit(500, 3));
+  tell_crash(s);
+}
+
+static void tell_loss(struct sim *s) {
+  s->normal = story_run(3000);
+  story_nodes(s, 2, 1);
+  sim_until(s, 1000);
+  agent_kill(s, agent_of(s, 1));
+  sim_for(s, 1000);
+  agent_start(s, 1);
+  sim_until_over(s, 100000);
+}
+
+static void tell_cut(struct sim *s) {
+  s->config.settings.min_nodes = 1;
+  s->normal = story_run(12000);
+  story_nodes(s, 2, 1);
+  sim_until(s, 3000);
+  link_cut(s, 1, true, true);
+  sim_until_over(s, 100000);
+}
+
+static void tell_exchange(struct sim *s) {
+  struct behaviour b = story_run(1000);
+  b.exchange = true;
+  rule_add(s, -1, -1, 0, b);
+  story_nodes(s, 2, 1);
+  sim_until_over(s, 100000);
+}
+
+/* SIGTERM to a node whose workers take no notice of anything. */
+static void tell_leaving(struct sim *s) {
+  s->normal = story_forever();
+  story_nodes(s, 2, 1);
+  sim_until(s, 1000);
+  agent_signal(s, agent_of(s, 0), SIGTERM);
+  agent_signal(s, agent_of(s, 1), SIGTERM);
+  sim_until_over(s, 100000);
+}
+
+static void tell_bounded(struct sim *s) {
+  tell_run(s);
+  sim_for(s, 2 * CORE_END_ACK_MS);
+  check_over(s);
+}
+
+static const struct plant {
+  const char *name;
+  enum invariant caught_as;
+  void (*tell)(struct sim *s);
+  struct mutator mutator;
+} plants[] = {
+    {"the same place is given twice", INV_RANKS, tell_run, {.msg = same_place_twice}},
+    {"ranks have a gap", INV_RANKS, tell_run, {.msg = gap_in_ranks}},
+    {"the FENCE flag is dropped", INV_OVERLAP, tell_cut, {.msg = no_fence}},
+    {"one node is told another end", INV_ENDS, tell_run, {.msg = other_end}},
+    {"an agent exits with another code", INV_ENDS, tell_run, {.agent_effect = other_code}},
+    {"a crash is charged twice", INV_BUDGET, tell_crash, {.msg = double_charge}},
+    {"a lost node is charged", INV_BUDGET, tell_loss, {.msg = charge_for_loss}},
+    {"a crash is not charged", INV_BUDGET, tell_crash, {.msg = free_crash}},
+    {"a round's number comes again", INV_TOKENS, tell_two_crashes, {.msg = old_round}},
+    {"an agent waits without a deadline", INV_DEADLINE, tell_run, {.deadline = agent_forgets}},
+    {"the daemon waits without a deadline", INV_DEADLINE, tell_run, {.deadline = daemon_forgets}},
+    {"an answer makes three questions", INV_STORM, tell_run, {.msg = echo}},
+    {"nobody hears that a node has finished", INV_BOUNDED, tell_bounded, {.msg = no_finished}},
+    {"bytes are damaged", INV_CODEC, tell_run, {.agent_effect = damaged}},
+    {"STOPPED comes before the worker's death", INV_STOPPED, tell_crash, {.dies = does_not_die}},
+    {"FINISHED is heard where STARTED was said", INV_SUCCESS, tell_run, {.msg = finished_too_soon}},
+    {"values of an exchange are swapped", INV_EXCHANGE, tell_exchange, {.agent_effect = swapped_values}},
+    {"an agent leaves its workers behind", INV_ORPHANS, tell_leaving, {.agent_effect = does_not_stop}},
+};
+
+static enum invariant play(const struct plant *p, bool with_bug, bool verbose) {
+  struct sim_config c;
+  sim_config_init(&c);
+  c.verbose = verbose;
+  struct sim *s = sim_create(&c);
+  if (with_bug) s->mutator = &p->mutator;
+  p->tell(s);
+  enum invariant violated = s->violated;
+  if (violated != INV_NONE && violated != p->caught_as) printf("  %s\n", s->violation);
+  sim_destroy(s);
+  return violated;
+}
+
+static bool check(const struct plant *p) {
+  enum invariant without = play(p, false, false), with = play(p, true, false);
+  bool good = without == INV_NONE && with == p->caught_as;
+  printf("%-45s %-8s %s", p->name, invariant_name(p->caught_as), good ? "caught\n" : "");
+  if (without != INV_NONE)
+    printf("FALSE ALARM without the bug: %s\n", invariant_name(without));
+  else if (!good)
+    printf("NOT CAUGHT, but %s\n", invariant_name(with));
+  return good;
+}
+
+int main(int argc, char **argv) {
+  size_t bad = 0, n = sizeof plants / sizeof plants[0];
+  if (argc == 2) {
+    for (size_t i = 0; i < n; i++)
+      if (strstr(plants[i].name, argv[1])) play(&plants[i], true, true);
+    return 0;
+  }
+  bool planted[INV_COUNT] = {false};
+  for (size_t i = 0; i < n; i++) {
+    bad += !check(&plants[i]);
+    planted[plants[i].caught_as] = true;
+  }
+  for (int i = 0; i < INV_COUNT; i++) {
+    if (planted[i]) continue;
+    printf("NO BUG is planted for %s: %s\n", invariant_name((enum invariant)i),
+           invariant_text((enum invariant)i));
+    bad++;
+  }
+  printf("%zu bugs planted, %zu not as they should be\n", n, bad);
+  return bad ? 1 : 0;
+}
