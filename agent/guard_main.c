@@ -84,7 +84,7 @@ static void flush_events(struct state *s) {
          send(s->sock, &s->events[sent], sizeof(*s->events), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
     sent++;
   s->n_events -= sent;
-  memmove(s->events, s->events + sent, s->n_events * sizeof(*s->events));
+  if (sent) memmove(s->events, s->events + sent, s->n_events * sizeof(*s->events));
 }
 
 static void emit(struct state *s, struct guard_event ev) {

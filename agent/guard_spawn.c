@@ -51,7 +51,7 @@ static int strings_map(struct strings *s, const struct guard_cmd_spawn *c, int f
     at = (size_t)(end - s->map) + 1;
   }
   s->v[n] = NULL;
-  return 0;
+  return s->v[0] ? 0 : -EBADMSG;
 }
 
 static void strings_unmap(struct strings *s) {
@@ -105,8 +105,8 @@ int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN
                       int *exec_fd, char name[GUARD_NAME_MAX]) {
   struct strings strings;
   int rc = strings_map(&strings, s, fds[0]);
-  snprintf(name, GUARD_NAME_MAX, "%s", rc ? "worker" : strings.v[0]);
-  if (!rc) rc = fork_it(&strings, s->argc, fds[1], fds[2], pid, exec_fd);
+  snprintf(name, GUARD_NAME_MAX, "%s", rc || !strings.v ? "worker" : strings.v[0]);
+  if (!rc && strings.v) rc = fork_it(&strings, s->argc, fds[1], fds[2], pid, exec_fd);
   strings_unmap(&strings);
   for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
   return rc;

@@ -243,7 +243,7 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   /* Whether the send fails is not asked: an agent that refuses may have closed already, and its sentence is there. */
   send(r->fd, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
   for (;;) {
-    size_t size;
+    size_t size = 0;
     int type = await(r, &size, deadline);
     if (type == -ETIMEDOUT) return fail(r, -ETIMEDOUT, "the agent did not answer in time");
     if (type < 0) return lost(r, "hello to the agent");
@@ -356,7 +356,7 @@ int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, doubl
 unsigned rdzv_requested(struct rdzv *r) {
   if (r->alone) return 0;
   if (r->progress_held && now_ms() - r->progress_sent_ms >= PROGRESS_EVERY_MS) flush_progress(r, 0);
-  size_t size;
+  size_t size = 0;
   int type;
   do type = receive(r, &size);
   while (type > 0);
@@ -401,7 +401,7 @@ static int take_part(struct rdzv *r, size_t size, const char *key, uint8_t *all,
 static int collect(struct rdzv *r, const char *key, uint8_t *all, size_t total, size_t *have,
                    uint64_t deadline) {
   while (*have < total) {
-    size_t size;
+    size_t size = 0;
     int type = await(r, &size, deadline);
     if (type == -ETIMEDOUT) return type;
     if (type < 0) return lost(r, "exchange");

@@ -166,8 +166,7 @@ static void conn_read(struct conn *c) {
       return;
     }
     if (m.msg_flags & MSG_TRUNC) {
-      sdk_conn_refuse(c, -EPROTO, "a record is too long",
-                      "sent a record that is too long");
+      sdk_conn_refuse(c, -EPROTO, "a record is too long", "sent a record that is too long");
       return;
     }
     if (!sdk_conn_record(c, &r, (size_t)n)) return;

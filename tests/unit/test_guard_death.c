@@ -88,10 +88,9 @@ static void test_agent_killed(void **state) {
 static void test_guard_killed(void **state) {
   pid_t spare = fork();
   if (spare == 0) {
-    pid_t child = fork(); /* its own child is spared too */
+    if (fork() < 0) _exit(1); /* its own child is spared too */
     alarm(30);
     for (;;) pause();
-    _exit(child > 0);
   }
   struct guard g = start();
   int out[2];
@@ -136,6 +135,21 @@ static void test_finish_kills(void **state) {
   close(out);
 }
 
+/* A guard that is stopped takes no commands: the agent is told so after a while, and is not stopped itself. */
+static void test_guard_stopped(void **state) {
+  struct guard g = start();
+  struct err e = ERR_INIT;
+  kill(g.pid, SIGSTOP);
+  int rc = 0;
+  for (int i = 0; i < 100000 && rc == 0; i++) rc = guard_signal(&g, -1, SIGUSR1, &e);
+  assert_int_equal(rc, -ETIMEDOUT);
+  assert_non_null(strstr(e.text, "is it stopped?"));
+  kill(g.pid, SIGCONT);
+  spawn_shell(&g, 0, 1, "exit 0", NULL);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
 /* Signals that a terminal or a batch system sends to all processes of a job do not end the guard. */
 static void test_guard_ignores_signals(void **state) {
   struct guard g = start();
@@ -154,6 +168,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_agent_killed, clean),
       cmocka_unit_test_teardown(test_guard_killed, clean),
       cmocka_unit_test_teardown(test_finish_kills, clean),
+      cmocka_unit_test_teardown(test_guard_stopped, clean),
       cmocka_unit_test_teardown(test_guard_ignores_signals, clean),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,7 @@ PURE = {
     "agent/env*.c": (),
     "agent/cluster.c": (),
     "agent/options.c": (),
+    "agent/lines.c": (),
     "agent/trainer/idx.c": (),
     "agent/trainer/sampler.c": (),
     "agent/trainer/ring_op.c": (),

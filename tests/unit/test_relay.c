@@ -150,7 +150,7 @@ static void test_long_line(void **state) {
   open_worker(&d, 0, "> ", &out, &err);
   char *line = xmalloc(RELAY_LINE_MAX + 12);
   memset(line, 'x', RELAY_LINE_MAX + 10);
-  strcpy(line + RELAY_LINE_MAX + 10, "\n");
+  memcpy(line + RELAY_LINE_MAX + 10, "\n", 2);
   put(out, line);
   close(out);
   close(err);
