@@ -109,6 +109,24 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->local_addr = s->config.local_addr;
 }
 
+/* HELLO must fit into FRAME_MAX_UNIDENTIFIED even if a thousand workers died with much to say, and a byte may take six
+ * in JSON. The first to die are the ones that matter; the host is that of HELLO itself. */
+enum { HELLO_TEXTS_MAX = 6144 };
+
+static void fill_reports(const struct supervisor *s, struct report *reports) {
+  size_t room = HELLO_TEXTS_MAX;
+  for (size_t i = 0; i < s->n_reports; i++) {
+    reports[i] = s->reports[i].report;
+    reports[i].ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
+    reports[i].what.host = "";
+    size_t n = strlen(reports[i].what.text);
+    if (n > room)
+      reports[i].what.text = "";
+    else
+      room -= n;
+  }
+}
+
 void sup_say_hello(struct supervisor *s) {
   struct report reports[REPORTS_MAX];
   struct msg m;
@@ -126,10 +144,7 @@ void sup_say_hello(struct supervisor *s) {
     h->node_rank = -1;
     h->round_nodes = 0;
   }
-  for (size_t i = 0; i < s->n_reports; i++) {
-    reports[i] = s->reports[i].report;
-    reports[i].ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
-  }
+  fill_reports(s, reports);
   h->reports = reports;
   h->n_reports = s->n_reports;
   s->hello_sent_ms = s->now_ms;
