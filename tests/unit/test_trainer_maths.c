@@ -77,7 +77,7 @@ static double loss_in_double(const struct bench *b, const double *w) {
     size_t at = 0;
     for (uint32_t l = 0; l + 1 < s->n; l++) {
       uint32_t in = s->width[l], out = s->width[l + 1];
-      if (in > 64 || out > 64) return NAN; /* a[][] is no larger */
+      if (in > 64 || out > 64) return (double)NAN; /* a[][] is no larger */
       for (uint32_t o = 0; o < out; o++) {
         double z = w[at + (size_t)in * out + o];
         for (uint32_t i = 0; i < in; i++) z += w[at + (size_t)o * in + i] * a[l % 2][i];
