@@ -1,16 +1,18 @@
 /* The agent's side of the guard: fork it, send it commands, take its events, and clean up after it.
  *
- * The pair is a SOCK_SEQPACKET socket, so a command is a packet and an end of file is the other's death, however it came. argv and
- * environment of a worker can be two megabytes and go as a memfd beside the packet; the guard maps it, and the agent
- * never waits for it to be read.
+ * The pair is a SOCK_SEQPACKET socket, so a command is a packet and an end of file is the other's death, however it
+ * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet; the guard maps it,
+ * and the agent never waits for it to be read.
  *
- * The socket does not block, and the guard does nothing but read it, so room is a matter of microseconds: a command that
- * finds none waits for it, but not for ever (a guard that was stopped by a signal must not stop the agent). A queue here would need
- * a second interest in the agent's loop for a case that is not met in life: some two hundred commands fit.
+ * The socket does not block, and the guard does nothing but read it, so room is a matter of microseconds: a command
+ * that finds none waits for it, but not for ever (a guard that was stopped by a signal must not stop the agent). A
+ * queue here would need a second interest in the agent's loop for a case that is not met in life: some two hundred
+ * commands fit.
  *
- * guard_start also makes the agent a subreaper. That is for the day when the guard is killed: its workers die by their
- * parent-death signal, but what these had started is handed to us, and guard_reap_orphans ends it. It blocks, on purpose: an agent
- * whose guard is dead has nothing more important to do, and must not start a round beside the remains of another. */
+ * guard_start also makes the agent a subreaper. That is for the day when the guard is killed: its workers die by
+ * their parent-death signal, but what these had started is handed to us, and guard_reap_orphans ends it. It blocks,
+ * on purpose: an agent whose guard is dead has nothing more important to do, and must not start a round beside the
+ * remains of another. */
 
 #include "agent/guard.h"
 #include "agent/guard_wire.h"

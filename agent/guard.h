@@ -47,8 +47,8 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
 
 /* SIGTERM to every worker's process group and to what dead workers left behind, SIGKILL to every tree after grace_ms
  * (0: at once). When all workers are dead, what is left outside of their process groups has 200 ms; members of the
- * groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A second call may only shorten
- * the grace. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
+ * groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A second call may
+ * only shorten the grace. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
 int guard_stop(struct guard *g, uint32_t round, uint32_t grace_ms, struct err *e);
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);

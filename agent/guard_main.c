@@ -1,21 +1,22 @@
 /* The guard's process: one loop, no threads, no libraries but libc.
  *
- * It is forked when the agent is small and stays small, so a fork of its own is cheap. It sleeps in poll on three kinds of
- * descriptors: the agent's socket, a signalfd for SIGCHLD, and one pipe per worker that has not yet exec'd. All other signals are
- * blocked: who wants the job to end tells the agent.
+ * It is forked when the agent is small and stays small, so a fork of its own is cheap. It sleeps in poll on three
+ * kinds of descriptors: the agent's socket, a signalfd for SIGCHLD, and one pipe per worker that has not yet exec'd.
+ * All other signals are blocked: who wants the job to end tells the agent.
  *
  *   IDLE -spawn-> RUNNING -stop-> TERMINATING -grace over-> KILLING -no child left-> IDLE, and GUARD_CLEAR
  *                    '--all workers exited--> TERMINATING (200 ms for what they left behind)
  *                    '--no child left, and all that were announced have been spawned--> IDLE, and GUARD_CLEAR
  *   agent gone: KILLING at once; then the obituary, then the end.
  *
- * Whether anything is left is asked of waitpid alone. Every process that ever came from a worker hangs on a chain of parents below
- * us, and when a link dies its children become ours, because we are a subreaper. So "no child" (ECHILD) means "nothing", exactly and
- * at no cost, and killing can work from the top: SIGKILL to each child and to its whole process group, reap, look
- * again at what fell to us. Only children are signalled in this way, and a child keeps its pid until it is reaped, so no stranger can
- * be hit. New children that appear while we kill appear in the next look. Where that has not ended after some milliseconds
- * (a process that is slow to die hides its children), all descendants are looked up in /proc and killed
- * wherever they hang. Nothing is stopped (SIGSTOP) first: a stopped tree whose guard is then killed would stay for ever. */
+ * Whether anything is left is asked of waitpid alone. Every process that ever came from a worker hangs on a chain of
+ * parents below us, and when a link dies its children become ours, because we are a subreaper. So "no child"
+ * (ECHILD) means "nothing", exactly and at no cost, and killing can work from the top: SIGKILL to each child and to
+ * its whole process group, reap, look again at what fell to us. Only children are signalled in this way, and a child
+ * keeps its pid until it is reaped, so no stranger can be hit. New children that appear while we kill appear in the
+ * next look. Where that has not ended after some milliseconds (a process that is slow to die hides its children),
+ * all descendants are looked up in /proc and killed wherever they hang. Nothing is stopped (SIGSTOP) first: a
+ * stopped tree whose guard is then killed would stay for ever. */
 
 #include "agent/guard_wire.h"
 #include "agent/proctree.h"
@@ -131,8 +132,8 @@ static struct worker *find_worker(struct state *s, pid_t pid) {
   return NULL;
 }
 
-/* To our children that are no workers, and to their groups: what dead workers have left to us. Groups of another session
- * than ours hold nothing but descendants. */
+/* To our children that are no workers, and to their groups: what dead workers have left to us. Groups of another
+ * session than ours hold nothing but descendants. */
 static void signal_orphans(struct state *s, int signo) {
   struct proctree t = PROCTREE_INIT;
   proctree_children(&t);

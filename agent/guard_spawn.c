@@ -1,19 +1,19 @@
 /* One worker: from the bytes of a SPAWN command to a running program.
  *
- * The strings arrive in a memfd. It is mapped, the two arrays of pointers are built before the fork, and the child only makes
- * system calls until exec: after fork in a process that has threads elsewhere nothing else is safe, and though the guard has none,
- * the child's mistakes would be silent ones.
+ * The strings arrive in a memfd. It is mapped, the two arrays of pointers are built before the fork, and the child
+ * only makes system calls until exec: after fork in a process that has threads elsewhere nothing else is safe, and
+ * though the guard has none, the child's mistakes would be silent ones.
  *
- * The child takes a session of its own (the terminal's Ctrl-C and the shell's job control reach the agent alone, and the process
- * group gives the stop something to aim at), asks to be killed when the guard dies, and checks that the guard has not died before it
- * asked. Signals: all handlers default, nothing blocked, whatever the agent had; blocked while this is under way, so that a SIGTERM
- * that comes early waits and then acts.
+ * The child takes a session of its own (the terminal's Ctrl-C and the shell's job control reach the agent alone, and
+ * the process group gives the stop something to aim at), asks to be killed when the guard dies, and checks that the
+ * guard has not died before it asked. Signals: all handlers default, nothing blocked, whatever the agent had; blocked
+ * while this is under way, so that a SIGTERM that comes early waits and then acts.
  *
- * Whether exec succeeded is told by a pipe that exec closes: end of file is success, an int is errno. The guard reads it from its
- * loop, so a program on a hung file system holds up nobody else.
+ * Whether exec succeeded is told by a pipe that exec closes: end of file is success, an int is errno. The guard reads
+ * it from its loop, so a program on a hung file system holds up nobody else.
  *
- * Descriptors: ours are all close-on-exec. What the agent was started with (stdin, a job server's pipes, a PMI socket) was
- * inherited by the guard and goes on to the worker, as with any launcher. */
+ * Descriptors: ours are all close-on-exec. What the agent was started with (stdin, a job server's pipes, a PMI
+ * socket) was inherited by the guard and goes on to the worker, as with any launcher. */
 
 #include "agent/guard_wire.h"
 

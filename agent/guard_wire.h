@@ -1,8 +1,8 @@
 #ifndef AGENT_GUARD_WIRE_H
 #define AGENT_GUARD_WIRE_H
 
-/* What agent and guard say to each other: packets of a SOCK_SEQPACKET pair between two halves of one program, so structs as
- * they are. Commands go to the guard; back come `struct guard_event`s. Private to guard*.c. */
+/* What agent and guard say to each other: packets of a SOCK_SEQPACKET pair between two halves of one program, so
+ * structs as they are. Commands go to the guard; back come `struct guard_event`s. Private to guard*.c. */
 
 #include <stdint.h>
 #include "agent/guard.h"
@@ -44,8 +44,8 @@ struct guard_command {
 /* The guard's process, after the fork. */
 _Noreturn void guard_main(int fd);
 
-/* guard_spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the int errno is
- * read); or a negative errno. Takes the descriptors. name: argv[0], cut. */
+/* guard_spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the
+ * int errno is read); or a negative errno. Takes the descriptors. name: argv[0], cut. */
 enum { GUARD_NAME_MAX = 80 };
 int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid,
                       int *exec_fd, char name[GUARD_NAME_MAX]);

@@ -1,11 +1,12 @@
 /* Splits a stream into lines, and keeps the last ones.
  *
- * One buffer; a line is handed out as a place in it, so nothing is copied twice. What is behind the last newline stays
- * until more comes; it moves to the front once per feed, and it is never longer than `max`, so a program that never ends its line costs
- * `max` bytes and no more. The newline is looked for in max + 1 bytes: a line of exactly max bytes is a line, not a piece with an empty line behind.
+ * One buffer; a line is handed out as a place in it, so nothing is copied twice. What is behind the last newline
+ * stays until more comes; it moves to the front once per feed, and it is never longer than `max`, so a program that
+ * never ends its line costs `max` bytes and no more. The newline is looked for in max + 1 bytes: a line of exactly
+ * max bytes is a line, not a piece with an empty line behind.
  *
- * A line ends with \n alone. A carriage return is part of it: progress bars draw with it, and what they drew comes out as they meant
- * it, when they end the line. */
+ * A line ends with \n alone. A carriage return is part of it: progress bars draw with it, and what they drew comes
+ * out as they meant it, when they end the line. */
 
 #include "agent/lines.h"
 

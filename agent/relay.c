@@ -1,18 +1,19 @@
 /* The relay's thread and what the agent's loop asks of it.
  *
- * One epoll over the read ends of all workers' pipes and an eventfd for the loop's requests. A turn reads what is there, at most 64 KB per pipe, writes
- * the bytes as they are to the worker's file, cuts them into lines for the terminal, and then writes the batch. So memory
- * is bounded by the number of pipes, and when the terminal does not take more, nothing is read, the pipes fill and the workers wait, as they would have to at a
- * terminal of their own.
+ * One epoll over the read ends of all workers' pipes and an eventfd for the loop's requests. A turn reads what is
+ * there, at most 64 KB per pipe, writes the bytes as they are to the worker's file, cuts them into lines for the
+ * terminal, and then writes the batch. So memory is bounded by the number of pipes, and when the terminal does not
+ * take more, nothing is read, the pipes fill and the workers wait, as they would have to at a terminal of their own.
  *
- * What both threads touch lies behind one mutex: newly opened workers, the agent's own lines, events, the
- * streams' unfinished lines and the tails. It is never held across a system call that can wait.
+ * What both threads touch lies behind one mutex: newly opened workers, the agent's own lines, events, the streams'
+ * unfinished lines and the tails. It is never held across a system call that can wait.
  *
  * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines.
  *
- * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A thread that does not
- * come back in time hangs in a write to a terminal nobody reads: it is cancelled, and what it had is dropped. One that hangs in a write to a dead file server
- * cannot be cancelled; then the relay is left behind, with all it owns, for exit to clear away. */
+ * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
+ * thread that does not come back in time hangs in a write to a terminal nobody reads: it is cancelled, and what it
+ * had is dropped. One that hangs in a write to a dead file server cannot be cancelled; then the relay is left behind,
+ * with all it owns, for exit to clear away. */
 
 #include "agent/relay.h"
 #include "agent/lines.h"

@@ -1,15 +1,16 @@
 /* Writing lines to the terminal, whole, with the status line always at the bottom.
  *
- * Lines gather in a batch per descriptor and go out in few writes. To a pipe or a terminal a write takes at most PIPE_BUF
- * bytes and ends with a line: the kernel keeps such writes together, so two agents that share a pipe do not tear each other's lines. A
- * regular file takes the batch as it is.
+ * Lines gather in a batch per descriptor and go out in few writes. To a pipe or a terminal a write takes at most
+ * PIPE_BUF bytes and ends with a line: the kernel keeps such writes together, so two agents that share a pipe do not
+ * tear each other's lines. A regular file takes the batch as it is.
  *
- * The status line is drawn without a newline, the cursor behind it. Before lines are written to a terminal it is wiped; after
- * them it is drawn again. It is cut to the terminal's width, or it would wrap and could not be wiped by one
- * return: characters are counted, UTF-8 ones as one column, which is right for all that we write.
+ * The status line is drawn without a newline, the cursor behind it. Before lines are written to a terminal it is
+ * wiped; after them it is drawn again. It is cut to the terminal's width, or it would wrap and could not be wiped by
+ * one return: characters are counted, UTF-8 ones as one column, which is right for all that we write.
  *
- * Writes may block as long as they like (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill meanwhile. The
- * descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. Only here the thread can be cancelled. */
+ * Writes may block as long as they like (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill
+ * meanwhile. The descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. Only
+ * here the thread can be cancelled. */
 
 #include "agent/relay_sink.h"
 

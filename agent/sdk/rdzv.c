@@ -1,16 +1,16 @@
 /* librdzv, the worker's side: records over one SOCK_SEQPACKET socket to the agent that started us.
  *
- * Nothing but libc, and nothing of the rest of the project but rdzv.h and wire.h, so that this file can be dropped into
- * any program. No thread, no signal, no timer: a caller who never calls costs nothing and is never interrupted.
+ * Nothing but libc, and nothing of the rest of the project but rdzv.h and wire.h, so that this file can be dropped
+ * into any program. No thread, no signal, no timer: a caller who never calls costs nothing and is never interrupted.
  *
  * The socket never blocks. Who must wait (init, exchange) polls it against a deadline; everything that arrives in
  * between goes through one function, receive(), which keeps what concerns the whole context (the bits of REQUEST, the
- * loss of the agent) and hands back the record for the one who waits. So a request to stop is seen in the middle of an
- * exchange, and the late parts of an exchange that has timed out are dropped by their key.
+ * loss of the agent) and hands back the record for the one who waits. So a request to stop is seen in the middle of
+ * an exchange, and the late parts of an exchange that has timed out are dropped by their key.
  *
- * Progress is told at most every 20 ms, the first and the last step at once: a training step may take microseconds, and
- * nobody reads faster than that. What was held back is sent by whichever call comes next after that time, at the latest by
- * rdzv_done or rdzv_finish.
+ * Progress is told at most every 20 ms, the first and the last step at once: a training step may take microseconds,
+ * and nobody reads faster than that. What was held back is sent by whichever call comes next after that time, at the
+ * latest by rdzv_done or rdzv_finish.
  *
  * The agent is believed as far as its records are whole: sizes are checked and text is terminated here, because an
  * error of the agent must not become a crash of the training. */

@@ -22,8 +22,8 @@
  *
  * Without an agent (RDZV_AGENT_SOCKET not set) rdzv_init gives a world of one, so that the same program runs by hand.
  * A context belongs to one thread at a time. Functions that can fail return 0 or a negative errno value and leave a
- * sentence for rdzv_error(). Every wait has a deadline in milliseconds; when it passes: -ETIMEDOUT, and the sentence names the
- * ranks that are missing where the agent knows them. */
+ * sentence for rdzv_error(). Every wait has a deadline in milliseconds; when it passes: -ETIMEDOUT, and the sentence
+ * names the ranks that are missing where the agent knows them. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,8 +49,9 @@ enum {
 
 struct rdzv;
 
-/* Connects to the agent. *out is set on success only; free it with rdzv_finish. Errors: -ECONNREFUSED, -ENOENT (no agent there), -ETIMEDOUT,
- * -EPROTO (agent of another version), -ESTALE (this round is over). rdzv_error(NULL) has the sentence. */
+/* Connects to the agent. *out is set on success only; free it with rdzv_finish. Errors: -ECONNREFUSED, -ENOENT (no
+ * agent there), -ETIMEDOUT, -EPROTO (agent of another version), -ESTALE (this round is over). rdzv_error(NULL) has
+ * the sentence. */
 RDZV_API int rdzv_init(struct rdzv **out, int timeout_ms);
 RDZV_API void rdzv_finish(struct rdzv *r); /* NULL is fine */
 /* The last error's sentence; r NULL: that of the last failed rdzv_init in this thread. Never NULL. */
@@ -71,15 +72,17 @@ RDZV_API const char *rdzv_head_addr(const struct rdzv *r);  /* numeric address o
 RDZV_API const char *rdzv_node_addr(const struct rdzv *r);  /* numeric address of this node, as others reach it */
 RDZV_API bool rdzv_alone(const struct rdzv *r);             /* no agent: a world of one */
 
-/* Tells how far training is; cheap (never blocks; the agent samples), call it every step. `of`: last step, 0: unknown. loss NaN: none. */
+/* Tells how far training is; cheap (never blocks; the agent samples), call it every step. `of`: last step, 0:
+ * unknown. loss NaN: none. */
 RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second);
 
 /* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as RDZV_STOP. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
 
-/* All-gather of small values within the round: every rank calls it with the same key and size (1..RDZV_VALUE_MAX), `all` receives
- * world_size * size bytes in order of rank. A key can be used once in a round by each rank. Errors: -ETIMEDOUT, -EINVAL (key, size, or ranks that
- * differ in size), -ESTALE (the round is over), -EPIPE (the agent is gone). */
+/* All-gather of small values within the round: every rank calls it with the same key and size (1..RDZV_VALUE_MAX),
+ * `all` receives world_size * size bytes in order of rank. A key can be used once in a round by each rank. Errors:
+ * -ETIMEDOUT, -EINVAL (key, size, or ranks that differ in size), -ESTALE (the round is over), -EPIPE (the agent is
+ * gone). */
 RDZV_API int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all, int timeout_ms);
 
 /* All ranks have come to this point. An exchange of one byte: the same rules. */

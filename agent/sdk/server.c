@@ -1,17 +1,18 @@
 /* The agent's socket for its workers: accepting, reading, and writing without ever waiting.
  *
- * All connections and the listener are in one epoll, and an epoll is itself a descriptor that can be polled, so the agent's loop
- * watches one number and knows nothing of ours. Level-triggered: what a turn leaves undone makes the descriptor
- * readable again. A turn takes at most 64 connections and 16 records of each.
+ * All connections and the listener are in one epoll, and an epoll is itself a descriptor that can be polled, so the
+ * agent's loop watches one number and knows nothing of ours. Level-triggered: what a turn leaves undone makes the
+ * descriptor readable again. A turn takes at most 64 connections and 16 records of each.
  *
- * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small but for the answer to an exchange:
- * ranks * 256 bytes, sixteen megabytes at the most that are meant, to each local worker. Such an answer is stored once
- * and cut into parts while it is sent; a connection's queue holds the place in it. A queue can only grow with the keys of a round and with refused nonsense,
- * so SDK_QUEUE_MAX ends those who send and do not read.
+ * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small but for the
+ * answer to an exchange: ranks * 256 bytes, sixteen megabytes at the most that are meant, to each local worker. Such
+ * an answer is stored once and cut into parts while it is sent; a connection's queue holds the place in it. A queue
+ * can only grow with the keys of a round and with refused nonsense, so SDK_QUEUE_MAX ends those who send and do not
+ * read.
  *
  * Only the own user and root may connect: the kernel tells who is there (SO_PEERCRED), since an abstract name has no
- * permissions. Whoever has our uid could as well attach a debugger to the agent; beyond that, what comes is checked so
- * that a mistake of a worker ends its connection, not the agent. */
+ * permissions. Whoever has our uid could as well attach a debugger to the agent; beyond that, what comes is checked
+ * so that a mistake of a worker ends its connection, not the agent. */
 
 #include "agent/sdk/server.h"
 #include "agent/sdk/server_internal.h"

@@ -8,7 +8,8 @@
  *     uv_poll_init(loop, &poll, sdk_server_fd(s));  ->  on UV_READABLE:
  *     sdk_server_work(s); while (sdk_server_next(s, &ev)) ...
  *
- * After any of the functions that send, nothing more has to be done: what could not be sent is sent by sdk_server_work. */
+ * After any of the functions that send, nothing more has to be done: what could not be sent is sent by
+ * sdk_server_work. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,12 +31,13 @@ void sdk_server_destroy(struct sdk_server *s);           /* NULL is fine; all co
 const char *sdk_server_name(const struct sdk_server *s); /* for RDZV_AGENT_SOCKET */
 int sdk_server_fd(const struct sdk_server *s); /* poll it for reading; it includes what waits to be written */
 
-/* The round: n local workers, what each is told (head is filled in here; all of one round). Connections of another round are
- * refused with -ESTALE and closed, as are those that come later. */
+/* The round: n local workers, what each is told (head is filled in here; all of one round). Connections of another
+ * round are refused with -ESTALE and closed, as are those that come later. */
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n);
 void sdk_server_close_round(struct sdk_server *s);
 
-/* The values of all ranks for key: to the local workers that gave theirs. Of another round, or a key nobody waits for: ignored. */
+/* The values of all ranks for key: to the local workers that gave theirs. Of another round, or a key nobody waits
+ * for: ignored. */
 void sdk_server_exchanged(struct sdk_server *s, uint32_t round, const char *key, const void *all, size_t len);
 /* The exchange has failed: code is a negative errno. */
 void sdk_server_refuse(struct sdk_server *s, uint32_t round, const char *key, int code, const char *text);

@@ -1,14 +1,14 @@
 /* What workers say and what it means: the round, its workers, its keys.
  *
- * Every record is checked whole before anything of it is used: its size is exactly that of its type, text ends, numbers are in their
- * bounds. A record that fails ends the connection with a sentence, for the worker and for the log; a key or a size that
- * is wrong is the program's mistake and refuses that exchange alone.
+ * Every record is checked whole before anything of it is used: its size is exactly that of its type, text ends,
+ * numbers are in their bounds. A record that fails ends the connection with a sentence, for the worker and for the
+ * log; a key or a size that is wrong is the program's mistake and refuses that exchange alone.
  *
  * A local rank may have several connections (a worker's child that asks who it is): progress is the rank's, whoever
  * tells it, and an answer goes to the connection that gave the value. Each rank gives a key once in a round.
  *
- * Who is missing when a worker's patience ends: here only the local ranks are known; the daemon knows the others, and its refusal,
- * when it comes, names them. */
+ * Who is missing when a worker's patience ends: here only the local ranks are known; the daemon knows the others, and
+ * its refusal, when it comes, names them. */
 
 #include "agent/sdk/server.h"
 #include "agent/sdk/server_internal.h"

@@ -1,10 +1,11 @@
 #ifndef AGENT_SDK_WIRE_H
 #define AGENT_SDK_WIRE_H
 
-/* Records between a worker (librdzv) and its agent: one record is one packet of a SOCK_SEQPACKET unix socket, so nothing is ever
- * reassembled. All integers little-endian as the machine's own (both ends are on one host); every record begins with `struct sdk_head`.
- * RDZV_AGENT_SOCKET names the socket: a path, or "@name" in the abstract namespace (which survives container launchers that
- * change the file system; a path survives those that change the network). The agent accepts only its own uid and root (SO_PEERCRED).
+/* Records between a worker (librdzv) and its agent: one record is one packet of a SOCK_SEQPACKET unix socket, so
+ * nothing is ever reassembled. All integers little-endian as the machine's own (both ends are on one host); every
+ * record begins with `struct sdk_head`. RDZV_AGENT_SOCKET names the socket: a path, or "@name" in the abstract
+ * namespace (which survives container launchers that change the file system; a path survives those that change the
+ * network). The agent accepts only its own uid and root (SO_PEERCRED).
  *
  * worker                                   agent
  * HELLO {round, local_rank}        ->

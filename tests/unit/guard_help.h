@@ -1,8 +1,9 @@
 #ifndef TESTS_UNIT_GUARD_HELP_H
 #define TESTS_UNIT_GUARD_HELP_H
 
-/* A guard with real processes under a test: every wait is for an event and has a deadline, every failure fails the test. The round is always 7. This process is a subreaper (guard_start makes it one),
- * so "nothing survives" can be asked of /proc exactly: the test has no living descendant. */
+/* A guard with real processes under a test: every wait is for an event and has a deadline, every failure fails the
+ * test. The round is always 7. This process is a subreaper (guard_start makes it one), so "nothing survives" can be
+ * asked of /proc exactly: the test has no living descendant. */
 
 #include <stddef.h>
 #include <stdint.h>

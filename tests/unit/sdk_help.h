@@ -1,8 +1,8 @@
 #ifndef TESTS_UNIT_SDK_HELP_H
 #define TESTS_UNIT_SDK_HELP_H
 
-/* librdzv and the agent's end of its socket, in one process. Workers are threads that play a part; the main thread pumps
- * the server and plays the agent and the rest of the world. */
+/* librdzv and the agent's end of its socket, in one process. Workers are threads that play a part; the main thread
+ * pumps the server and plays the agent and the rest of the world. */
 
 #include <stdatomic.h>
 #include "agent/sdk/server.h"
@@ -22,7 +22,8 @@ struct desk {
   char trouble[256];
 };
 
-/* Opens round 4 with n_local workers, ranks 1.. of `world`, on node 1 of 2, and sets the environment that workers get. */
+/* Opens round 4 with n_local workers, ranks 1.. of `world`, on node 1 of 2, and sets the environment that workers
+ * get. */
 void desk_open(struct desk *d, uint32_t n_local, uint32_t world);
 void desk_close(struct desk *d);
 /* Rank r's value of `size` bytes, as the made-up ones and the workers' own are. */

@@ -1,5 +1,5 @@
-/* The guard: starting workers, what they inherit, stopping them. Workers are shell lines, or this program again (argv[1] says which part it
- * plays). */
+/* The guard: starting workers, what they inherit, stopping them. Workers are shell lines, or this program again
+ * (argv[1] says which part it plays). */
 
 #include "tests/unit/guard_help.h"
 

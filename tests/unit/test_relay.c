@@ -180,7 +180,8 @@ static void *write_lines(void *arg) {
   return NULL;
 }
 
-/* Reads slowly at first, so that every pipe on the way is full; checks that each worker's lines are whole and in order. */
+/* Reads slowly at first, so that every pipe on the way is full; checks that each worker's lines are whole and in
+ * order. */
 static void read_lines(int fd, int n_workers) {
   int next[2] = {0};
   char line[128], *buffer = xmalloc(1 << 20);
