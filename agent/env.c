@@ -54,8 +54,7 @@ char **env_create(char *const *base, const struct start *start, const struct env
   for (size_t i = 0; i < n; i++)
     if (!is_ours(base[i])) env[at++] = xstrdup(base[i]);
 #define PUT_INT(name, value) env[at++] = xasprintf("%s=%" PRId64, name, value);
-#define PUT_STR(name, value)                                                                                 \
-  if (value) env[at++] = xasprintf("%s=%s", name, value);
+#define PUT_STR(name, value) env[at++] = xasprintf("%s=%s", name, value);
   ENV_LIST(PUT_INT, PUT_STR)
 #undef PUT_INT
 #undef PUT_STR

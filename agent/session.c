@@ -102,8 +102,8 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
   case SUP_SPAWN: workers_spawn(s->workers, fx->start); break;
   case SUP_STOP_TREES: workers_stop(s->workers, fx->round, (uint32_t)fx->value); break;
-  case SUP_EXCHANGED: /* workers have no connection to us yet */
-  case SUP_REQUEST: break;
+  case SUP_EXCHANGED: workers_exchanged(s->workers, fx->text, fx->bytes, fx->error_text); break;
+  case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
   case SUP_STATUS: relay_status(workers_relay(s->workers), fx->text); break;
@@ -131,8 +131,9 @@ static void put_later(struct session *s, const struct supervisor_event *ev) {
 
 static void set_tick(struct session *s) {
   uint64_t at = supervisor_deadline(s->supervisor), now = now_ms();
+  if (s->exiting) return; /* the timer is for the end now */
   uv_timer_stop(&s->tick);
-  if (at == UINT64_MAX || s->exiting) return;
+  if (at == UINT64_MAX) return;
   uv_update_time(&s->loop);
   uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
 }

@@ -10,7 +10,8 @@
  * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a worker that could not
  * be started: the job's business. A guard that takes no commands is broken; it is killed, and its death is the event.
  *
- * Two sources wake us, both in the loop: the guard's socket, and the relay's thread by way of uv_async. */
+ * Three sources wake us, all in the loop: the guard's socket, the relay's thread by way of uv_async, and the server
+ * behind which the workers' own connections are. */
 
 #include "agent/workers.h"
 
@@ -41,7 +42,8 @@ struct workers {
   struct workers_options o;
   struct guard guard;
   struct relay *relay;
-  uv_poll_t poll;
+  struct sdk_server *sdk;
+  uv_poll_t poll, sdk_poll;
   uv_async_t wake;
   uv_timer_t timer; /* the first due_ms */
   struct worker *v;
@@ -58,6 +60,43 @@ static uint64_t now_ms(void) {
 
 static void tell(struct workers *w, struct supervisor_event ev) {
   w->o.on_event(w->o.ctx, &ev);
+}
+
+/* What workers say. ------------------------------------------------------------------------------------------------ */
+
+static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
+  switch (s->kind) {
+  case SDK_EVENT_HELLO: log_debug("worker %u: speaks to us pid=%d", s->local_rank, (int)s->pid); break;
+  case SDK_EVENT_PROGRESS:
+    tell(w, (struct supervisor_event){.kind = SUP_PROGRESS,
+                                      .round = s->round,
+                                      .local_rank = s->local_rank,
+                                      .step = s->progress.step,
+                                      .of = s->progress.of,
+                                      .loss = s->progress.loss,
+                                      .samples_per_second = s->progress.samples_per_second});
+    break;
+  case SDK_EVENT_EXCHANGE:
+    tell(w, (struct supervisor_event){.kind = SUP_EXCHANGE,
+                                      .round = s->round,
+                                      .local_rank = s->local_rank,
+                                      .text = s->key,
+                                      .data = s->value,
+                                      .size = s->size});
+    break;
+  case SDK_EVENT_DONE: log_debug("worker %u: is done", s->local_rank); break;
+  case SDK_EVENT_TROUBLE: log_debug("worker %u: %s", s->local_rank, s->text); break;
+  }
+}
+
+static void hear_workers(struct workers *w) {
+  struct sdk_event ev;
+  sdk_server_work(w->sdk);
+  while (!w->closing && sdk_server_next(w->sdk, &ev)) on_sdk_event(w, &ev);
+}
+
+static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
+  hear_workers(poll->data);
 }
 
 /* Deaths. ---------------------------------------------------------------------------------------------------------- */
@@ -79,6 +118,7 @@ static void tell_exit(struct workers *w, uint32_t i) {
 /* Tells what is due, and of the rest when. */
 static void tell_deaths(struct workers *w) {
   uint64_t now = now_ms(), first = UINT64_MAX;
+  if (w->closing) return;
   for (uint32_t i = 0; i < w->o.count; i++) {
     struct worker *k = &w->v[i];
     if (!k->exited || k->told) continue;
@@ -92,6 +132,8 @@ static void tell_deaths(struct workers *w) {
     uv_timer_start(&w->timer, on_timer, first - now, 0);
   } else if (w->clear) {
     w->clear = false;
+    hear_workers(w); /* what they said before they died */
+    sdk_server_close_round(w->sdk);
     tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = w->round, .count = w->killed});
   }
 }
@@ -191,8 +233,31 @@ static void on_wake(uv_async_t *wake) {
 
 /* Commands. -------------------------------------------------------------------------------------------------------- */
 
+/* Every worker is told its own place; the rest is the same for all. */
+static void open_round(struct workers *w, const struct start *start) {
+  struct sdk_welcome *v = xcalloc(w->o.count, sizeof(*v));
+  for (uint32_t i = 0; i < w->o.count; i++) {
+    v[i] = (struct sdk_welcome){
+        .rank = (uint32_t)start->rank_base + i,
+        .world_size = (uint32_t)start->world_size,
+        .local_rank = i,
+        .local_world_size = w->o.count,
+        .node_rank = (uint32_t)start->node_rank,
+        .node_count = (uint32_t)start->nodes,
+        .round = (uint32_t)start->round,
+        .restart_count = (uint32_t)start->restarts_used,
+    };
+    snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", w->o.run_id);
+    snprintf(v[i].incarnation, sizeof(v[i].incarnation), "%s", start->incarnation);
+    snprintf(v[i].head_addr, sizeof(v[i].head_addr), "%s", start->head_addr);
+    snprintf(v[i].node_addr, sizeof(v[i].node_addr), "%s", start->node_addr);
+  }
+  sdk_server_open_round(w->sdk, v, w->o.count);
+  free(v);
+}
+
 static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
-  struct env_job job = {.run_id = w->o.run_id, .workers = w->o.count};
+  struct env_job job = {.run_id = w->o.run_id, .socket = sdk_server_name(w->sdk), .workers = w->o.count};
   char prefix[24] = "";
   uint32_t rank = (uint32_t)start->rank_base + i;
   int out = -1, err = -1;
@@ -219,6 +284,7 @@ void workers_spawn(struct workers *w, const struct start *start) {
   w->round = (uint32_t)start->round;
   w->clear = false;
   memset(w->v, 0, w->o.count * sizeof(*w->v));
+  open_round(w, start);
   for (uint32_t i = 0; i < w->o.count; i++) {
     struct err e = ERR_INIT;
     int rc = spawn_one(w, start, i, &e);
@@ -241,6 +307,17 @@ void workers_stop(struct workers *w, uint32_t round, uint32_t grace_ms) {
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {
   struct err e = ERR_INIT;
   if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e)) give_guard_up(w, &e);
+}
+
+void workers_exchanged(struct workers *w, const char *key, const struct bytes *b, const char *error) {
+  if (b)
+    sdk_server_exchanged(w->sdk, w->round, key, b->data, b->len);
+  else
+    sdk_server_refuse(w->sdk, w->round, key, -EINVAL, error);
+}
+
+void workers_request(struct workers *w, uint32_t bits) {
+  sdk_server_request(w->sdk, bits);
 }
 
 struct relay *workers_relay(struct workers *w) {
@@ -267,15 +344,19 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
   w->o = *o;
   w->guard = *g;
   w->v = xcalloc(o->count, sizeof(*w->v));
+  *out = w;
   uv_async_init(o->loop, &w->wake, on_wake);
   uv_timer_init(o->loop, &w->timer);
   uv_poll_init(o->loop, &w->poll, g->fd);
-  w->wake.data = w->timer.data = w->poll.data = w;
+  w->wake.data = w->timer.data = w->poll.data = w->sdk_poll.data = w;
   uv_unref((uv_handle_t *)&w->wake);
-  *out = w;
   int rc = open_relay(w, e);
-  if (rc == 0) uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_poll);
-  return rc;
+  if (rc == 0) rc = sdk_server_create(&w->sdk, NULL, e);
+  if (rc) return rc;
+  uv_poll_init(o->loop, &w->sdk_poll, sdk_server_fd(w->sdk));
+  uv_poll_start(&w->sdk_poll, UV_READABLE, on_sdk_poll);
+  uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_poll);
+  return 0;
 }
 
 void workers_close(struct workers *w, uint32_t deadline_ms) {
@@ -283,11 +364,13 @@ void workers_close(struct workers *w, uint32_t deadline_ms) {
   w->closing = true;
   uv_close((uv_handle_t *)&w->poll, NULL);
   uv_close((uv_handle_t *)&w->timer, NULL);
+  uv_close((uv_handle_t *)&w->sdk_poll, NULL);
   guard_finish(&w->guard, deadline_ms);
 }
 
 static void on_wake_closed(uv_handle_t *handle) {
   struct workers *w = handle->data;
+  sdk_server_destroy(w->sdk);
   free(w->v);
   free(w);
 }

@@ -9,6 +9,7 @@
 #include <uv.h>
 #include "agent/guard.h"
 #include "agent/relay.h"
+#include "agent/sdk/server.h"
 #include "agent/supervisor.h"
 #include "common/err.h"
 
@@ -28,7 +29,7 @@ struct workers_options {
 
 struct workers;
 
-/* g was started before and belongs to the workers from now on. On failure *out is for workers_close and workers_destroy all the same. */
+/* g was started before and belongs to the workers from now on. After a failure the process is to end: nothing is taken back. */
 int workers_create(const struct workers_options *o, const struct guard *g, struct workers **out,
                    struct err *e);
 struct relay *workers_relay(struct workers *w);
@@ -36,6 +37,9 @@ struct relay *workers_relay(struct workers *w);
 void workers_spawn(struct workers *w, const struct start *start);
 void workers_stop(struct workers *w, uint32_t round, uint32_t grace_ms);
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
+/* The values of all ranks, or NULL and why not; to the workers that asked. */
+void workers_exchanged(struct workers *w, const char *key, const struct bytes *b, const char *error);
+void workers_request(struct workers *w, uint32_t bits);
 
 /* Lets the guard go (waits for it at most deadline_ms); no events any more. Lines still go to the terminal. */
 void workers_close(struct workers *w, uint32_t deadline_ms);
