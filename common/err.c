@@ -78,6 +78,9 @@ static void store(struct err *e, int code, char text[ERR_TEXT_MAX]) {
   e->code = code;
 }
 
+#undef err_set /* err.h: for the analyzer only */
+#undef err_sys
+
 int err_set(struct err *e, int code, const char *fmt, ...) {
   if (!e) return code;
   char text[ERR_TEXT_MAX] = "";

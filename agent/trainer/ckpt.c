@@ -65,7 +65,7 @@ int ckpt_list(const char *dir, struct ckpt_list *out, struct err *e) {
   }
   int rc = errno ? err_sys(e, -errno, "checkpoint directory %s", dir) : 0;
   closedir(d);
-  if (l.n) qsort(l.v, l.n, sizeof *l.v, newest_first);
+  if (l.v) qsort(l.v, l.n, sizeof *l.v, newest_first);
   *out = l;
   if (rc) ckpt_list_finish(out);
   return rc;
