@@ -27,7 +27,8 @@
 
 enum {
   CONNECT_MS = 2000, /* one address */
-  TAKEN_TRIES = 20,  /* somebody has bound the port but does not listen yet: tried again every TAKEN_MS */
+  FOREIGN_MS = 10000,
+  TAKEN_TRIES = 20, /* somebody has bound the port but does not listen yet: tried again every TAKEN_MS */
   TAKEN_MS = 5,
 };
 
@@ -56,6 +57,8 @@ struct link {
   uv_timer_t timer;
   union address last_peer;
   bool has_last_peer;
+  bool foreign; /* the last daemon was somebody else's to start */
+  uint64_t refused_since_ms;
   int alive; /* handles: connections and the timer */
 };
 
@@ -82,10 +85,14 @@ static void settle(struct link *l, enum link_state state) {
   l->state = state;
 }
 
-static void go_down(struct link *l, bool refused, const char *why) {
+static void go_down_with(struct link *l, bool refused, int fatal, const char *why) {
   settle(l, LINK_SHUT);
   drop_peer(l, false);
-  l->o.cb->on_down(l->o.ctx, refused, why);
+  l->o.cb->on_down(l->o.ctx, refused, fatal, why);
+}
+
+static void go_down(struct link *l, bool refused, const char *why) {
+  go_down_with(l, refused, 0, why);
 }
 
 /* "node1:29400 (10.0.0.5 and 2 other addresses)" */
@@ -180,6 +187,8 @@ static void be_up(struct link *l) {
   settle(l, LINK_UP);
   l->last_peer = l->addresses.v[l->at];
   l->has_last_peer = true;
+  l->foreign = !local_daemon_owned(l->o.daemon);
+  l->refused_since_ms = 0;
   l->o.cb->on_up(l->o.ctx);
 }
 
@@ -189,12 +198,21 @@ static void want_daemon(struct link *l) {
   local_daemon_want(l->o.daemon);
 }
 
+/* A daemon that somebody else had started is theirs to start again, at the same port; only when they have not done so for
+ * a while is it replaced by our own. */
+static bool may_replace(struct link *l) {
+  if (!l->foreign) return true;
+  uint64_t now = uv_now(l->o.loop);
+  if (!l->refused_since_ms) l->refused_since_ms = now;
+  return now - l->refused_since_ms >= FOREIGN_MS;
+}
+
 /* Every address was tried in vain. */
 static void on_exhausted(struct link *l) {
   bool local = false;
   for (size_t i = 0; l->refusals && i < l->addresses.n; i++)
     local = local || (l->refused[i] && address_is_local(&l->addresses.v[i]));
-  if (local && !l->started_daemon) {
+  if (local && !l->started_daemon && may_replace(l)) {
     want_daemon(l);
   } else if (local && l->taken_tries > 0) {
     l->taken_tries--;
@@ -296,14 +314,14 @@ static void on_daemon_ready(void *ctx, uint16_t port) {
   dial_all(l);
 }
 
-static void on_daemon_failed(void *ctx, bool taken, const struct err *e) {
+static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err *e) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
   if (taken && !l->o.standalone) {
     l->taken_tries = TAKEN_TRIES;
     dial_all(l);
   } else {
-    go_down(l, false, e->text);
+    go_down_with(l, false, fatal, e->text);
   }
 }
 

@@ -16,8 +16,9 @@ struct link;
 
 struct link_callbacks {
   void (*on_up)(void *ctx);
-  /* The attempt failed, or the connection ended: a sentence for people. refused: nobody listens there. May come inside link_open. */
-  void (*on_down)(void *ctx, bool refused, const char *why);
+  /* The attempt failed, or the connection ended: a sentence for people. refused: nobody listens there. fatal: not 0 where trying again
+   * cannot help: what to exit with. May come inside link_open. */
+  void (*on_down)(void *ctx, bool refused, int fatal, const char *why);
   void (*on_msg)(void *ctx, struct msg *m); /* m is valid in the call */
 };
 

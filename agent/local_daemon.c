@@ -157,13 +157,16 @@ static void arm(struct local_daemon *d, uint64_t ms) {
   uv_timer_start(&d->timer, on_timer, ms, 0);
 }
 
-static void answer(struct local_daemon *d, bool taken, const struct err *e) {
+static void answer_failure(struct local_daemon *d, bool taken, int fatal, const struct err *e) {
   if (!d->wanted) return;
   d->wanted = false;
-  if (e)
-    d->cb->on_failed(d->cb_ctx, taken, e);
-  else
-    d->cb->on_ready(d->cb_ctx, d->port);
+  d->cb->on_failed(d->cb_ctx, taken, fatal, e);
+}
+
+static void answer_ready(struct local_daemon *d) {
+  if (!d->wanted) return;
+  d->wanted = false;
+  d->cb->on_ready(d->cb_ctx, d->port);
 }
 
 static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
@@ -181,7 +184,7 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   d->serves = true;
   uv_timer_stop(&d->timer);
   log_debug("rdzvd: listens on port %lu pid=%d", port, life->process.pid);
-  answer(d, false, NULL);
+  answer_ready(d);
 }
 
 static void describe_end(struct err *e, const struct life *life, int64_t status, int signo) {
@@ -217,7 +220,7 @@ static void restart(struct local_daemon *d, const struct err *why) {
   d->state = DAEMON_WAITING;
   log_warn("%s; starting it again", why->text);
   arm(d, delay > RESTART_MAX_MS ? RESTART_MAX_MS : delay);
-  answer(d, false, why);
+  answer_failure(d, false, 0, why);
 }
 
 static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
@@ -243,7 +246,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   else if (d->serves)
     restart(d, &why);
   else
-    answer(d, taken, &why);
+    answer_failure(d, taken, status == EXIT_CODE_USAGE || status == EXIT_CODE_SYSTEM ? (int)status : 0, &why);
 }
 
 /* The grace is over. */
@@ -394,11 +397,11 @@ void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbac
 void local_daemon_want(struct local_daemon *d) {
   struct err e = ERR_INIT;
   d->wanted = true;
-  if (d->state == DAEMON_READY) answer(d, false, NULL);
+  if (d->state == DAEMON_READY) answer_ready(d);
   if (d->state != DAEMON_ABSENT) return;
   int rc =
       d->leaving ? err_set(&e, -ECANCELED, "rdzvd is not started any more: the job is over") : begin(d, &e);
-  if (rc) answer(d, false, &e);
+  if (rc) answer_failure(d, false, d->leaving ? 0 : EXIT_CODE_SYSTEM, &e);
 }
 
 bool local_daemon_owned(const struct local_daemon *d) {

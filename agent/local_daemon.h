@@ -16,8 +16,8 @@ struct local_daemon;
 struct local_daemon_callbacks {
   /* Answers to local_daemon_want, one each; may come inside the call. */
   void (*on_ready)(void *ctx, uint16_t port);
-  void (*on_failed)(void *ctx, bool taken,
-                    const struct err *e); /* taken: somebody else has the port by now */
+  /* taken: somebody else has the port by now. fatal: not 0 where trying again cannot help: what the agent exits with. */
+  void (*on_failed)(void *ctx, bool taken, int fatal, const struct err *e);
 };
 
 struct local_daemon_options {

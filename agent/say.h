@@ -25,7 +25,7 @@ struct say {
 int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *log_dir, const char *host,
              struct err *e);
 void say_through(struct say *s, struct relay *r); /* NULL: to stderr again */
-bool say_is_quiet(const struct say *s); /* nothing is on its way to the file */
-void say_finish(struct say *s);         /* the log has its default sink again */
+bool say_is_quiet(const struct say *s);           /* nothing is on its way to the file */
+void say_finish(struct say *s);                   /* the log has its default sink again */
 
 #endif

@@ -175,8 +175,9 @@ static void on_up(void *ctx) {
   post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP});
 }
 
-static void on_down(void *ctx, bool refused, const char *why) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = refused, .text = why});
+static void on_down(void *ctx, bool refused, int fatal, const char *why) {
+  post(ctx,
+       &(struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = refused, .error = fatal, .text = why});
 }
 
 static void on_msg(void *ctx, struct msg *m) {

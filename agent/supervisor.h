@@ -30,11 +30,12 @@ struct supervisor_config {
 
 /* Driver to supervisor. */
 enum supervisor_event_kind {
-  SUP_START,   /* once, first */
-  SUP_LINK_UP, /* the connection that SUP_CONNECT asked for stands */
-  SUP_LINK_DOWN, /* it could not be had, or is gone; text says why; `refused`: "connection refused" from the endpoint */
-  SUP_MSG,         /* from the daemon */
-  SUP_SPAWNED,     /* local_rank runs as pid */
+  SUP_START,     /* once, first */
+  SUP_LINK_UP,   /* the connection that SUP_CONNECT asked for stands */
+  SUP_LINK_DOWN, /* it could not be had, or is gone; text says why; `refused`: nobody listens at the endpoint; error: not 0 where trying
+                    again cannot help: the exit code for it */
+  SUP_MSG,       /* from the daemon */
+  SUP_SPAWNED,   /* local_rank runs as pid */
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
   SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr. Comes once the output is drained, or 50 ms after the death */
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */

@@ -68,6 +68,13 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     s->retry_ms = UINT64_MAX;
     return;
   }
+  if (ev->error && !s->welcomed) {
+    sup_say(s, LOG_ERROR, "%s", ev->text);
+    sup_exit(s, ev->error, NULL);
+    return;
+  }
+  /* Refused: no daemon runs there. One that comes will wait for a lease, and longer, before it gives our ranks away. */
+  if (ev->refused) s->acked_sent_ms = s->now_ms;
   say_why_down(s, ev->text ? ev->text : "the connection was closed");
   pause_and_retry(s);
 }
