@@ -118,5 +118,6 @@ void sup_signal(struct supervisor *s, int signo) {
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
   sup_say(s, LOG_ERROR, "the guard process died; %s",
           ev->count ? "some workers could not be killed" : "its workers were killed");
-  sup_exit(s, s->signals ? s->exit_code : EXIT_CODE_SYSTEM, "its guard process died");
+  bool decided = s->signals || sup_is_exiting(s);
+  sup_exit(s, decided ? s->exit_code : EXIT_CODE_SYSTEM, "its guard process died");
 }

@@ -3,6 +3,8 @@
  *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"wall_ms":..,"settings":{..}}
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
+ * and "hold_ms" where a lost node may run on for so long: the next life of the job waits for that, too.
+ *
  * The file is an aid, not the truth: agents carry all that a running job needs (rdzv_recover.c). What the file adds
  * is what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger who
  * comes first does not begin the job anew; and how a job ended, for a node that was away when it did. A later line
@@ -28,6 +30,8 @@ void job_state_line(const struct job *j, struct buf *out) {
                         "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
                         (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "wall_ms",
                         (json_int_t)j->core->wall_ms, "settings", settings_to_json(&j->settings));
+  uint64_t held = job_hold_until(j), now = j->core->now_ms;
+  if (held > now) json_object_set_new(v, "hold_ms", json_integer((json_int_t)(held - now)));
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -106,6 +110,10 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   }
   j->round = round;
   j->round_nodes = nodes;
+  int64_t hold_ms = 0, gone_ms = (int64_t)c->wall_ms - wall_ms;
+  if (read_int(o, "hold_ms", 1, LEASE_MAX_MS + CORE_RECONNECT_MAX_MS, &hold_ms) && hold_ms > gone_ms &&
+      gone_ms >= 0)
+    job_hold_agent(j, "", now_ms + (uint64_t)(hold_ms - gone_ms));
   load_end(j, o, now_ms);
   return true;
 }

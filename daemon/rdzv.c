@@ -423,8 +423,16 @@ static void on_operator(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
-  if (j->state == JOB_RECOVERING) job_recover_finish(j, ev->now_ms);
   if (j->state == JOB_STARTING || j->state == JOB_RUNNING) job_begin_stopping(j, ev->now_ms, false);
+}
+
+/* Judged by who is here; who has not reported may still run until it would have been given up. */
+static void on_operator_recovering(struct job *j, const struct job_event *ev) {
+  struct verdict v;
+  operator_verdict(j, ev, &v);
+  job_offer_cause(j, &v, ev->now_ms);
+  job_hold_agent(j, "", j->recover_ms);
+  job_recover_finish(j, ev->now_ms);
 }
 
 static void on_operator_forming(struct job *j, const struct job_event *ev) {
@@ -512,7 +520,7 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
     [JOB_EV_FAILED] = on_report_recovering, [JOB_EV_FINISHED] = on_report_recovering,
     [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering,
     [JOB_EV_LOST] = on_lost_recovering, [JOB_EV_BYE] = on_bye_recovering, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_recovering},
+    [JOB_EV_OPERATOR] = on_operator_recovering, [JOB_EV_DEADLINE] = on_deadline_recovering},
   [JOB_ENDING] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,

@@ -119,6 +119,10 @@ static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
 
 /* The round was settled before: who does not know it is told so, by the verdict that nobody here remembers. */
 static void form_again(struct job *j, uint64_t now_ms) {
+  if (j->cause.cause == CAUSE_OPERATOR) {
+    job_end(j, now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &j->cause);
+    return;
+  }
   j->forming_ms = now_ms;
   j->enough_ms = 0;
   j->faulted = j->round > 0;

@@ -32,6 +32,7 @@ struct round_book {
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
+  uint32_t told_life; /* of the daemon that said START first */
   bool told;          /* somebody has read START: the fields above are filled */
   bool failed;        /* in truth: a worker of it died by itself, not with 0 */
   uint32_t void_life; /* of the daemon whose STOP said that it is void; 0: none */
@@ -91,6 +92,11 @@ static struct place *place_of(struct round_book *r, const struct sim_agent *a) {
   return NULL;
 }
 
+/* The life of the daemon that has said what a reads. */
+static uint32_t life_of(const struct sim_agent *a) {
+  return a->conn->daemon_life;
+}
+
 /* Ranks and tokens. ----------------------------------------------------------------------------------------------- */
 
 static void check_token(struct sim *s, struct sim_agent *a, const struct start *t) {
@@ -146,6 +152,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   forget_if_all_are_gone(s, r);
   if (!r->told) {
     r->told = true;
+    r->told_life = life_of(a);
     r->nodes = t->nodes;
     r->world = t->world_size;
     r->used = t->restarts_used;
@@ -167,7 +174,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   check_places(s, r);
 
   struct round_book *before = find_round(s->checker, t->incarnation, t->round - 1);
-  if (!before || !before->told) return;
+  if (!before || !before->told || (!s->config.state_dir && before->told_life != life_of(a))) return;
   if (t->restarts_used < before->used && s->config.state_dir)
     sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64,
                 t->round, t->restarts_used, before->used);
@@ -175,7 +182,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
     sim_violate(s, INV_BUDGET,
                 "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64 "%s", t->round,
                 t->restarts_used, before->used, before->failed ? "" : ", and none of its workers has failed");
-  if (before->settled && before->settled_life == s->d.life && t->restarts_used != before->used_after)
+  if (before->settled && before->settled_life == life_of(a) && t->restarts_used != before->used_after)
     sim_violate(s, INV_BUDGET,
                 "round %" PRId64 " has %" PRId64 " restarts used, the one before was settled with %" PRId64,
                 t->round, t->restarts_used, before->used_after);
@@ -189,16 +196,16 @@ static bool is_worker_death(enum cause c) {
 
 static void told_settled(struct sim *s, struct sim_agent *a, const struct settled *t) {
   struct round_book *r = round_of(s->checker, t->incarnation, t->round);
-  if (r->settled && r->settled_life == s->d.life &&
+  if (r->settled && r->settled_life == life_of(a) &&
       (r->charged != t->charged || r->used_after != t->restarts_used || r->cause != t->verdict.cause))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is settled for %s otherwise than for others", t->round,
                 a->name);
   r->settled = true;
-  r->settled_life = s->d.life;
+  r->settled_life = life_of(a);
   r->charged = t->charged;
   r->used_after = t->restarts_used;
   r->cause = t->verdict.cause;
-  bool is_void = r->void_life == s->d.life;
+  bool is_void = r->void_life == life_of(a);
   if (t->charged && (!r->failed || !is_worker_death(t->verdict.cause) || is_void))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is charged for %s%s%s", t->round,
                 cause_name(t->verdict.cause), is_void ? ", void" : "",
@@ -207,7 +214,7 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round,
                 cause_name(t->verdict.cause));
   if (r->told && t->restarts_used != r->used + t->charged &&
-      (s->d.life == 1 || t->restarts_used > r->used + 1))
+      (life_of(a) == 1 || t->restarts_used > r->used + 1))
     sim_violate(s, INV_BUDGET,
                 "round %" PRId64 " began with %" PRId64 " restarts used, is %s, and ends with %" PRId64,
                 t->round, r->used, t->charged ? "charged" : "not charged", t->restarts_used);
@@ -246,12 +253,12 @@ static void told_end(struct sim *s, struct sim_agent *a, const struct end *t) {
   if (!e) {
     k->ends = xrealloc(k->ends, (k->n_ends + 1) * sizeof *k->ends);
     e = &k->ends[k->n_ends++];
-    *e = (struct end_book){.outcome = t->outcome, .code = t->code, .life = s->d.life};
+    *e = (struct end_book){.outcome = t->outcome, .code = t->code, .life = life_of(a)};
     strncpy(e->incarnation, t->incarnation, INCARNATION_MAX);
     if (t->outcome == OUTCOME_SUCCESS) check_success(s, t);
     if (t->outcome == OUTCOME_FAILED) check_failure(s, t);
   }
-  if ((e->outcome != t->outcome || e->code != t->code) && (s->config.state_dir || e->life == s->d.life))
+  if ((e->outcome != t->outcome || e->code != t->code) && (s->config.state_dir || e->life == life_of(a)))
     sim_violate(s, INV_ENDS, "%s is told %s with code %" PRId64 ", others %s with %" PRId64, a->name,
                 outcome_name(t->outcome), t->code, outcome_name(e->outcome), e->code);
   a->told_end = true;
@@ -279,7 +286,7 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {
-    if (m->stop.void_round) round_of(s->checker, m->stop.incarnation, m->stop.round)->void_life = s->d.life;
+    if (m->stop.void_round) round_of(s->checker, m->stop.incarnation, m->stop.round)->void_life = life_of(a);
   } else if (m->type == MSG_SETTLED) {
     told_settled(s, a, &m->settled);
   } else if (m->type == MSG_END) {

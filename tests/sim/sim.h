@@ -112,32 +112,29 @@ struct sim_agent {
   struct sim_node *node;
   int index, life; /* index in sim->agents; life on its node, from 1 */
   char id[AGENT_ID_MAX + 1], name[24];
+  bool paused, exiting, killed, signalled, connecting, was_paused;
+  bool told_start, told_end, refused;
+  bool fence; /* as the core said it in what has arrived */
+  bool guard_alive, clear_due;
+  int exit_code;          /* -1: has not exited by itself */
   struct supervisor *sup; /* NULL: the process is gone */
-  bool paused, exiting, killed, signalled;
-  int exit_code; /* -1: has not exited by itself */
   struct sim_conn *conn;
-  bool connecting;
   uint64_t connect_gen;
   uint64_t tick_at; /* armed; UINT64_MAX: not */
   /* guard */
-  bool guard_alive;
-  bool clear_due;
   struct bytes *obituary;
-  uint64_t busy_until, notify_at; /* both are FIFO: spawns and stops; events to the mind */
+  uint64_t busy_until, notify_at; /* both are FIFO: spawns; events to the mind */
   uint64_t kill_at;
+  struct sim_worker w[SIM_WORKERS_MAX];
   uint32_t round, workers, spawns;
   char incarnation[INCARNATION_MAX + 1];
-  struct sim_worker w[SIM_WORKERS_MAX];
   /* what the checker remembers: tokens told, the end told, the last word about fencing */
   char told_inc[INCARNATION_MAX + 1];
-  int64_t told_round;
-  bool told_start, told_end, refused;
-  int end_code;
   enum outcome end_outcome;
-  bool fence;         /* as the core said it in what has arrived */
+  int end_code;
+  int64_t told_round;
   uint64_t ack_at;    /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
   uint64_t pause_end; /* last time a pause ended */
-  bool was_paused;
 };
 
 enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_CONTROL };
