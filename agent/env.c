@@ -32,14 +32,16 @@
 
 static const char agent_prefix[] = "RDZV_AGENT_";
 
-static bool is_ours(const char *variable) {
 #define NAME(name, value) name,
-  static const char *const names[] = {ENV_LIST(NAME, NAME)};
+static const char *const names[] = {ENV_LIST(NAME, NAME)};
 #undef NAME
+enum { N_NAMES = sizeof(names) / sizeof(*names) };
+
+static bool is_ours(const char *variable) {
   const char *equals = strchr(variable, '=');
   size_t n = equals ? (size_t)(equals - variable) : strlen(variable);
   if (strncmp(variable, agent_prefix, sizeof(agent_prefix) - 1) == 0) return true;
-  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+  for (size_t i = 0; i < N_NAMES; i++)
     if (strlen(names[i]) == n && memcmp(variable, names[i], n) == 0) return true;
   return false;
 }
@@ -48,9 +50,7 @@ char **env_create(char *const *base, const struct start *start, const struct env
                   uint32_t local_rank) {
   size_t n = 0, at = 0;
   while (base && base[n]) n++;
-#define ONE(name, value) +1
-  char **env = xcalloc(n ENV_LIST(ONE, ONE) + 1, sizeof(*env));
-#undef ONE
+  char **env = xcalloc(n + N_NAMES + 1, sizeof(*env));
   for (size_t i = 0; i < n; i++)
     if (!is_ours(base[i])) env[at++] = xstrdup(base[i]);
 #define PUT_INT(name, value) env[at++] = xasprintf("%s=%" PRId64, name, value);

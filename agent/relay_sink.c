@@ -62,8 +62,10 @@ static size_t piece(const struct sink *s) {
   const char *from = s->b.data + s->written;
   size_t left = s->b.len - s->written;
   if (s->regular || left <= PIPE_BUF) return left;
-  const char *end = memrchr(from, '\n', PIPE_BUF);
-  if (!end) end = memchr(from, '\n', left);
+  size_t n = PIPE_BUF;
+  while (n > 0 && from[n - 1] != '\n') n--;
+  if (n > 0) return n;
+  const char *end = memchr(from, '\n', left);
   return end ? (size_t)(end - from) + 1 : left;
 }
 
