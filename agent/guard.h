@@ -77,6 +77,7 @@ struct guard_event {
   pid_t pid;
   int status; /* EXITED, EXEC_FAILED */
   int error;
+  bool unasked;     /* EXITED: it was dead or dying before guard_stop */
   uint32_t killed;  /* CLEAR */
   uint64_t when_ms; /* CLOCK_MONOTONIC, when the guard saw it */
   char text[128];

@@ -50,6 +50,7 @@ enum phase { PHASE_IDLE, PHASE_RUNNING, PHASE_TERMINATING, PHASE_KILLING };
 struct worker {
   pid_t pid; /* of its group and session too */
   bool reaped;
+  bool was_dying; /* when we were told to stop: whatever it died of was not our doing */
   uint32_t local_rank;
   int exec_fd; /* -1: it is known whether exec succeeded */
   bool failed; /* it did not: no GUARD_EXITED follows */
@@ -155,7 +156,15 @@ static void signal_all(struct state *s, int signo) {
   signal_orphans(s, signo);
 }
 
+/* A large process takes long to die: its peers hear of it, fail of it and have us told to stop before we can reap it. */
+static void mark_dying(struct state *s) {
+  struct proc p;
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (!s->workers[i].reaped) s->workers[i].was_dying = !proc_read(s->workers[i].pid, &p) || p.dying;
+}
+
 static void terminate(struct state *s, uint32_t grace_ms) {
+  mark_dying(s);
   s->phase = PHASE_TERMINATING;
   s->kill_at_ms = now_ms() + grace_ms;
   if (grace_ms == 0) return;
@@ -224,6 +233,7 @@ static void worker_exited(struct state *s, struct worker *w, int status) {
   if (w->exec_fd >= 0) report_exec(s, w); /* it is dead: the pipe has its end */
   struct guard_event ev = event_of(s, GUARD_EXITED, w);
   ev.status = status;
+  ev.unasked = s->phase == PHASE_RUNNING || w->was_dying;
   if (!w->failed) emit(s, ev);
   w->reaped = true;
   s->alive--;

@@ -41,6 +41,9 @@ static void add(struct proctree *t, const struct proc *p) {
   t->v[t->n++] = *p;
 }
 
+/* Of the kernel's include/linux/sched.h; proc(5) promises the field, and these have been the same for twenty years. */
+enum { PF_EXITING = 0x4, PF_SIGNALED = 0x400 };
+
 bool proc_parse(const char *stat, struct proc *p) {
   const char *open = strchr(stat, '('), *close = strrchr(stat, ')'); /* the name may hold both */
   if (!open || !close || close < open) return false;
@@ -49,12 +52,14 @@ bool proc_parse(const char *stat, struct proc *p) {
   memcpy(p->name, open + 1, n < sizeof(p->name) - 1 ? n : sizeof(p->name) - 1);
   p->pid = (pid_t)strtol(stat, NULL, 10);
   unsigned long long start;
+  unsigned flags;
   int ppid;
-  if (sscanf(close + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-             &p->state, &ppid, &start) != 3)
+  if (sscanf(close + 1, " %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+             &p->state, &ppid, &flags, &start) != 4)
     return false;
   p->ppid = ppid;
   p->start = start;
+  p->dying = p->state == 'Z' || p->state == 'X' || (flags & (PF_EXITING | PF_SIGNALED)) != 0;
   return p->pid > 0;
 }
 

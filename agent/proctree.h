@@ -11,6 +11,7 @@
 struct proc {
   pid_t pid, ppid;
   char state;     /* R S D T t Z X I; Z: dead, waiting for its parent */
+  bool dying;     /* killed by a signal or in exit, whether or not its parent knows yet */
   uint64_t start; /* clock ticks after boot: pid and start name a process for ever */
   char name[16];
 };

@@ -55,6 +55,7 @@ struct supervisor_event {
   int pid, status, error, signo;
   uint32_t count;
   bool refused;
+  bool unasked;     /* EXITED: it died before SUP_STOP_TREES reached it */
   uint64_t when_ms; /* EXITED, EXEC_FAILED: when it happened, <= now_ms */
   uint64_t step, of;
   double loss, samples_per_second;

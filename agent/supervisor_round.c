@@ -116,7 +116,7 @@ static void fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) 
 
 static bool ours_to_judge(const struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->round != s->round || ev->local_rank >= s->config.workers || !sup_has_trees(s)) return false;
-  return s->state != SUPERVISOR_STOPPING || ev->when_ms < s->stop_ms;
+  return s->state != SUPERVISOR_STOPPING || ev->unasked || ev->when_ms < s->stop_ms;
 }
 
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {

@@ -33,7 +33,7 @@ enum {
 
 struct worker {
   pid_t pid;
-  bool exited, drained, told;
+  bool exited, drained, told, unasked;
   int status;
   uint64_t when_ms, due_ms;
 };
@@ -111,6 +111,7 @@ static void tell_exit(struct workers *w, uint32_t i) {
                                     .local_rank = i,
                                     .pid = k->pid,
                                     .status = k->status,
+                                    .unasked = k->unasked,
                                     .when_ms = k->when_ms,
                                     .text = tail});
 }
@@ -179,6 +180,7 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     k->exited = true;
     k->pid = g->pid;
     k->status = g->status;
+    k->unasked = g->unasked;
     k->when_ms = g->when_ms;
     k->due_ms = now_ms() + LAST_WORDS_MS;
     break;
