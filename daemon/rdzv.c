@@ -141,7 +141,16 @@ static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
   if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
+/* All have stopped, and nobody has said why: they fenced themselves while no daemon was there to be told. */
+static void offer_silence(struct job *j, uint64_t now_ms) {
+  for (size_t i = 0; i < j->n_members && j->cause.cause == CAUSE_NONE; i++)
+    if (j->members[i]->state == MEMBER_STOPPED && member_in_round(j->members[i]))
+      offer_node_cause(j, j->members[i], CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST,
+                       "it stopped its workers while no daemon was there", now_ms);
+}
+
 static void settle(struct job *j, uint64_t now_ms) {
+  offer_silence(j, now_ms);
   struct verdict *v = &j->cause;
   bool death = is_worker_death(v->cause);
   v->echoes = j->worker_deaths - (death ? 1 : 0);

@@ -246,6 +246,8 @@ static void check_failure(struct sim *s, const struct end *t) {
 }
 
 static void told_end(struct sim *s, struct sim_agent *a, const struct end *t) {
+  if ((t->outcome == OUTCOME_SUCCESS) != (t->code == EXIT_CODE_OK))
+    sim_violate(s, INV_ENDS, "%s is told %s with code %" PRId64, a->name, outcome_name(t->outcome), t->code);
   struct checker *k = s->checker;
   struct end_book *e = NULL;
   for (size_t i = 0; i < k->n_ends; i++)

@@ -53,6 +53,7 @@ static void choose_world(struct sim *s) {
   c->drain_max = (uint32_t)ONE_OF(s, 0, 5, 50);
   c->die_max = (uint32_t)ONE_OF(s, 0, 2, 20);
   c->state_dir = s->d.state_dir = sim_chance(s, 50);
+  c->save_max = (uint32_t)ONE_OF(s, 0, 0, 4, 30, 200);
 }
 
 static struct behaviour choose_behaviour(struct sim *s, bool crash) {

@@ -170,6 +170,7 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_CONNECTED: *of = ev->agent; return true;
   case EV_ACCEPT:
   case EV_DAEMON_TICK:
+  case EV_SAVED:
   case EV_HELLO_TIMEOUT: return true;
   case EV_LOST_END:
     if (ev->a == TO_AGENT) *of = ev->conn->agent;
@@ -236,6 +237,7 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
   case EV_FLUSH: link_on_flush(s, ev); break;
   case EV_HELLO_TIMEOUT: daemon_on_hello_timeout(s, ev); break;
   case EV_DAEMON_TICK: daemon_on_tick(s, ev); break;
+  case EV_SAVED: daemon_on_saved(s, ev); break;
   case EV_AGENT_TICK: agent_on_tick(s, ev); break;
   case EV_NOTIFY:
     if (ev->agent->sup) {

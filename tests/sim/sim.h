@@ -167,6 +167,7 @@ enum event_kind {
   EV_FLUSH,        /* node, a: direction */
   EV_HELLO_TIMEOUT,
   EV_DAEMON_TICK,
+  EV_SAVED, /* a: the daemon's life */
   EV_AGENT_TICK,
   EV_GUARD_EXEC,   /* agent, worker a */
   EV_GUARD_STOP,   /* agent, a: round, b: grace */
@@ -202,6 +203,9 @@ struct sim_daemon {
   bool paused, state_dir;
   int die_at_save; /* 1: before the line is on the disk, 2: half of it, 3: after it */
   uint64_t next_conn, tick_at;
+  struct core_effect *queue; /* not carried out yet: [head, tail) */
+  size_t head, tail, cap;
+  bool saving;  /* the line at the head is being written */
   char **lines; /* the state file */
   size_t n_lines;
 };
@@ -220,7 +224,8 @@ struct sim_config {
   uint64_t seed;
   struct settings settings;
   bool state_dir;
-  uint32_t delay_min, delay_max;         /* ms, of links; per message */
+  uint32_t save_max;             /* ms that a line takes to the disk at most; 0: none, and nothing waits */
+  uint32_t delay_min, delay_max; /* ms, of links; per message */
   uint32_t exec_max, drain_max, die_max; /* ms: fork to exec, death to EXITED, signal to death; 0: at once */
   bool trace;                            /* keep lines */
   bool verbose;                          /* print them as they come, heartbeats too */
@@ -312,6 +317,7 @@ void daemon_stop_job(struct sim *s, const char *job); /* rdzvctl stop */
 void daemon_accept(struct sim *s, struct sim_conn *c);
 void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b);
 void daemon_closed(struct sim *s, struct sim_conn *c);
+void daemon_on_saved(struct sim *s, struct sim_event *ev);
 void daemon_on_tick(struct sim *s, struct sim_event *ev);
 void daemon_on_hello_timeout(struct sim *s, struct sim_event *ev);
 void daemon_finish(struct sim *s);

@@ -32,18 +32,20 @@ static void arm(struct sim *s) {
   sim_push(s, s->d.tick_at, EV_DAEMON_TICK)->a = s->d.life;
 }
 
-/* A line of the file is written, or the daemon dies of it. */
-static bool save(struct sim *s, const char *text) {
-  int die = s->d.die_at_save;
-  s->d.die_at_save = 0;
+static void keep_line(struct sim *s, const char *text) {
+  s->d.lines = xrealloc(s->d.lines, (s->d.n_lines + 1) * sizeof *s->d.lines);
+  s->d.lines[s->d.n_lines++] = xstrdup(text);
+}
+
+/* A line has reached the disk, or the daemon dies of it: false. */
+static bool saved(struct sim *s, const char *text) {
   static const char *const deaths[] = {"", ", dies before it", ", dies in the middle of it",
                                        ", dies behind it"};
+  int die = s->d.die_at_save;
+  s->d.die_at_save = 0;
   if (s->d.state_dir || die)
     sim_trace(s, "rdzvd: saves %s%s", strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
-  if (s->d.state_dir && (die == 0 || die == 3)) {
-    s->d.lines = xrealloc(s->d.lines, (s->d.n_lines + 1) * sizeof *s->d.lines);
-    s->d.lines[s->d.n_lines++] = xstrdup(text);
-  }
+  if (s->d.state_dir && (die == 0 || die == 3)) keep_line(s, text);
   return die == 0;
 }
 
@@ -61,29 +63,78 @@ static void check_sent(struct sim *s, struct sim_conn *c, struct bytes *b) {
   msg_finish(&m);
 }
 
-static bool perform(struct sim *s, struct core_effect *fx) {
+static void perform(struct sim *s, struct core_effect *fx) {
   struct sim_conn *c = conn_of(s, fx->conn);
-  if (s->mutator && s->mutator->core_effect && !s->mutator->core_effect(s, fx)) return true;
+  if (s->mutator && s->mutator->core_effect && !s->mutator->core_effect(s, fx)) return;
   switch (fx->kind) {
   case CORE_SEND:
     if (c && c->open[TO_DAEMON] && c->daemon_life == s->d.life) {
       check_sent(s, c, fx->bytes);
       link_send(s, c, TO_AGENT, fx->bytes);
     }
-    return true;
+    break;
   case CORE_CLOSE:
     if (c && c->daemon_life == s->d.life) link_fin(s, c, TO_AGENT);
-    return true;
-  case CORE_IDENTIFIED:
-    if (c) c->identified = true, c->user_timeout_ms[TO_AGENT] = (uint32_t)fx->value;
-    return true;
-  case CORE_SAVE: return save(s, fx->text);
+    break;
   case CORE_LOG:
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
       sim_trace(s, "rdzvd log: %s", fx->text);
-    return true;
+    break;
+  case CORE_IDENTIFIED:
+  case CORE_SAVE: break; /* mind and pump have done them */
   }
-  return true;
+}
+
+static void drop_queue(struct sim *s) {
+  struct core_effects rest = {.v = s->d.queue, .n = s->d.tail};
+  for (size_t i = 0; i < s->d.head; i++) rest.v[i] = (struct core_effect){.kind = CORE_LOG};
+  core_effects_finish(&rest);
+  s->d.queue = NULL;
+  s->d.head = s->d.tail = s->d.cap = 0;
+  s->d.saving = false;
+}
+
+/* Carries out what may be, in order. A line that takes time to the disk stops it until EV_SAVED. */
+static void pump(struct sim *s) {
+  while (s->d.head < s->d.tail && !s->d.saving) {
+    struct core_effect *fx = &s->d.queue[s->d.head];
+    if (fx->kind == CORE_SAVE && s->d.state_dir && s->config.save_max) {
+      s->d.saving = true;
+      sim_push(s, s->now + sim_between(s, 1, s->config.save_max), EV_SAVED)->a = s->d.life;
+      return;
+    }
+    if (fx->kind == CORE_SAVE && !saved(s, fx->text)) {
+      daemon_kill(s);
+      return;
+    }
+    perform(s, fx);
+    struct core_effects one = {.v = fx, .n = 1};
+    core_effects_clear(&one);
+    *fx = (struct core_effect){.kind = CORE_LOG};
+    s->d.head++;
+  }
+}
+
+void daemon_on_saved(struct sim *s, struct sim_event *ev) {
+  if (!s->d.core || ev->a != s->d.life || !s->d.saving) return;
+  s->d.saving = false;
+  struct core_effect *fx = &s->d.queue[s->d.head];
+  if (!saved(s, fx->text)) {
+    daemon_kill(s);
+    return;
+  }
+  free(fx->text);
+  s->d.head++;
+  pump(s);
+}
+
+static void enqueue(struct sim *s, const struct core_effect *fx) {
+  if (s->d.head == s->d.tail) s->d.head = s->d.tail = 0;
+  if (s->d.tail == s->d.cap) {
+    s->d.cap = s->d.cap ? 2 * s->d.cap : 64;
+    s->d.queue = xrealloc(s->d.queue, s->d.cap * sizeof *s->d.queue);
+  }
+  s->d.queue[s->d.tail++] = *fx;
 }
 
 static void mind(struct sim *s, struct core_event *ev) {
@@ -93,14 +144,15 @@ static void mind(struct sim *s, struct core_event *ev) {
   if (!ev->peer_addr) ev->peer_addr = "";
   if (!ev->local_addr) ev->local_addr = "";
   core_step(s->d.core, ev, &fx);
-  bool alive = true;
-  for (size_t i = 0; i < fx.n && alive; i++) alive = perform(s, &fx.v[i]);
-  core_effects_finish(&fx);
-  if (!alive) {
-    daemon_kill(s);
-  } else {
-    arm(s);
+  for (size_t i = 0; i < fx.n; i++) {
+    struct sim_conn *c = conn_of(s, fx.v[i].conn);
+    if (fx.v[i].kind == CORE_IDENTIFIED && c)
+      c->identified = true, c->user_timeout_ms[TO_AGENT] = (uint32_t)fx.v[i].value;
+    enqueue(s, &fx.v[i]);
   }
+  free(fx.v); /* what they own is the queue's */
+  pump(s);
+  arm(s);
 }
 
 void daemon_start(struct sim *s) {
@@ -122,7 +174,7 @@ void daemon_start(struct sim *s) {
   s->d.n_lines = 0;
   for (char *line = b.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
     *end = '\0';
-    if (s->d.state_dir) save(s, line);
+    if (s->d.state_dir) keep_line(s, line);
   }
   buf_finish(&b);
 }
@@ -139,6 +191,7 @@ void daemon_kill(struct sim *s) {
   take_coverage(s);
   core_destroy(s->d.core);
   s->d.core = NULL;
+  drop_queue(s);
   s->d.paused = false;
   s->d.tick_at = UINT64_MAX;
   sim_unstash(s, NULL);
@@ -160,6 +213,11 @@ void daemon_terminate(struct sim *s) {
   sim_trace(s, "rdzvd: SIGTERM");
   struct core_event ev = {.kind = CORE_SHUTDOWN};
   mind(s, &ev);
+  uint32_t save_max = s->config.save_max;
+  s->config.save_max = 0; /* it waits for its lines before it goes */
+  if (s->d.core) daemon_on_saved(s, &(struct sim_event){.a = s->d.life});
+  s->config.save_max = save_max;
+  if (!s->d.core) return;
   for (size_t i = 0; i < s->n_conns; i++) link_fin(s, s->conns[i], TO_AGENT);
   daemon_kill(s);
 }
@@ -264,6 +322,7 @@ void daemon_finish(struct sim *s) {
     take_coverage(s);
     core_destroy(s->d.core);
   }
+  drop_queue(s);
   for (size_t i = 0; i < s->d.n_lines; i++) free(s->d.lines[i]);
   free(s->d.lines);
 }
