@@ -215,6 +215,31 @@ static void test_stop_by_term(void **state) {
   finish(&g);
 }
 
+/* The stop comes when the worker's pipes are closed already: it was dying before, whoever reaps it when. A sibling that
+ * dies of the stop was not. */
+static void test_dying_before_the_stop(void **state) {
+  for (int i = 0; i < 20; i++) {
+    struct guard g = start();
+    int out, status[2] = {0};
+    bool unasked[2] = {false, true};
+    spawn_shell(&g, 0, 2, "kill -SEGV $$", &out);
+    spawn_shell(&g, 1, 2, "exec sleep 60", NULL);
+    free(read_all(out)); /* to its end */
+    stop(&g, 10000);
+    for (int n = 0; n < 2; n++) {
+      struct guard_event ev = await(&g, GUARD_EXITED);
+      status[ev.local_rank] = ev.status;
+      unasked[ev.local_rank] = ev.unasked;
+    }
+    assert_true(WIFSIGNALED(status[0]) && WTERMSIG(status[0]) == SIGSEGV);
+    assert_true(unasked[0]);
+    assert_int_equal(WTERMSIG(status[1]), SIGTERM);
+    assert_false(unasked[1]);
+    await(&g, GUARD_CLEAR);
+    finish(&g);
+  }
+}
+
 static void test_term_ignored(void **state) {
   struct guard g = start();
   int out;
@@ -481,6 +506,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_session, clean),
       cmocka_unit_test_teardown(test_stop_without_workers, clean),
       cmocka_unit_test_teardown(test_stop_by_term, clean),
+      cmocka_unit_test_teardown(test_dying_before_the_stop, clean),
       cmocka_unit_test_teardown(test_term_ignored, clean),
       cmocka_unit_test_teardown(test_shorter_grace, clean),
       cmocka_unit_test_teardown(test_grace_of_a_wrapped_worker, clean),
