@@ -67,8 +67,22 @@ static int by_priority(const void *pa, const void *pb) {
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 
-static const char *plain_addr(const struct member *m) {
-  return m->local_addr[0] ? m->local_addr : m->peer_addr;
+/* Before ranks are given: their order is that of these addresses. */
+static bool is_local(const char *addr) {
+  struct ipaddr ip = ipaddr_parse(addr);
+  return ip.family == 0 || ipaddr_is_loopback(&ip) || ipaddr_is_linklocal(&ip);
+}
+
+static void assign_addresses(struct member **chosen, size_t n) {
+  const char *ours = NULL; /* the daemon's address as nodes elsewhere reach it */
+  for (size_t i = 0; i < n && !ours; i++)
+    if (!is_local(chosen[i]->peer_addr) && !is_local(chosen[i]->daemon_addr)) ours = chosen[i]->daemon_addr;
+  for (size_t i = 0; i < n; i++) {
+    struct member *m = chosen[i];
+    const char *addr = m->local_addr[0] ? m->local_addr : m->peer_addr;
+    if (!m->local_addr[0] && is_local(addr) && ours) addr = ours;
+    snprintf(m->addr, sizeof m->addr, "%s", addr[0] ? addr : "127.0.0.1");
+  }
 }
 
 static int by_place(const void *pa, const void *pb) {
@@ -78,7 +92,7 @@ static int by_place(const void *pa, const void *pb) {
   if (!c) c = strcmp(a->label, b->label);
   if (!c) c = compare_known(a->order_key, b->order_key);
   if (!c) {
-    struct ipaddr ia = ipaddr_parse(plain_addr(a)), ib = ipaddr_parse(plain_addr(b));
+    struct ipaddr ia = ipaddr_parse(a->addr), ib = ipaddr_parse(b->addr);
     c = ipaddr_compare(&ia, &ib);
   }
   return c ? c : strcmp(a->agent, b->agent);
@@ -113,23 +127,6 @@ static void assign_ranks(struct member **chosen, size_t n, struct member **slots
     while (slots[hole]) hole++;
     slots[hole] = chosen[i];
     member_place(chosen[i], (int64_t)hole);
-  }
-}
-
-static bool is_local(const char *addr) {
-  struct ipaddr ip = ipaddr_parse(addr);
-  return ip.family == 0 || ipaddr_is_loopback(&ip) || ipaddr_is_linklocal(&ip);
-}
-
-static void assign_addresses(struct member **slots, size_t n) {
-  const char *ours = NULL; /* the daemon's address as nodes elsewhere reach it */
-  for (size_t i = 0; i < n && !ours; i++)
-    if (!is_local(slots[i]->peer_addr) && !is_local(slots[i]->daemon_addr)) ours = slots[i]->daemon_addr;
-  for (size_t i = 0; i < n; i++) {
-    struct member *m = slots[i];
-    const char *addr = plain_addr(m);
-    if (!m->local_addr[0] && is_local(addr) && ours) addr = ours;
-    snprintf(m->addr, sizeof m->addr, "%s", addr[0] ? addr : "127.0.0.1");
   }
 }
 
@@ -178,8 +175,8 @@ void job_seal(struct job *j, uint64_t now_ms) {
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
 
   struct member **slots = xcalloc(n, sizeof(struct member *));
+  assign_addresses(chosen, n);
   assign_ranks(chosen, n, slots);
-  assign_addresses(slots, n);
   job_clear_round(j);
   j->round += j->skip_round ? 2 : 1;
   j->skip_round = false;
