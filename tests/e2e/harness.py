@@ -73,13 +73,18 @@ def status(pid, field):
     return None
 
 
-def alive(pid):
-    """Whether a process is there and not a zombie."""
+def stat(pid):
+    """/proc/PID/stat from the third field on: state, parent, group, session; a dead one's where it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            return f.read().rsplit(")", 1)[1].split()
     except OSError:
-        return False
+        return ["X", "0", "0", "0"]
+
+
+def alive(pid):
+    """Whether a process is there and not a zombie."""
+    return stat(pid)[0] not in "ZX"
 
 
 def describe(pid):
@@ -210,18 +215,28 @@ class Rdzv:
                     found.append(int(name))
         return found
 
-    def workers(self, **want):
-        """rank -> pid of the workers' first processes (session leaders) that run now."""
+    def leaders(self, **want):
+        """rank -> the session leaders among a worker's processes, oldest first: the worker itself, then who fled."""
         by_rank = {}
-        for pid in self.pids(**want):
+        for pid in sorted(self.pids(**want)):
             rank = environ(pid).get("RANK")
-            if rank is not None and os.getsid(pid) == pid:
-                by_rank[int(rank)] = pid
+            if rank is not None and stat(pid)[3] == str(pid):
+                by_rank.setdefault(int(rank), []).append(pid)
         return by_rank
 
-    def await_workers(self, n, timeout=10, **want):
-        until(lambda: f"{n} workers run, now {self.workers(**want)}:\n{self}", lambda: len(self.workers(**want)) == n, timeout)
+    def workers(self, **want):
+        """rank -> pid of the worker's first process."""
+        return {rank: pids[0] for rank, pids in self.leaders(**want).items()}
+
+    def await_workers(self, n, each=1, timeout=10, **want):
+        """Until n workers run, with `each` sessions per worker; as workers()."""
+        there = lambda: [len(v) for v in self.leaders(**want).values()] == [each] * n
+        until(lambda: f"{n} workers run, now {self.leaders(**want)}:\n{self}", there, timeout)
         return self.workers(**want)
+
+    def daemons(self):
+        """All rdzvd, ours and those that agents have started."""
+        return [pid for pid in self.pids() if describe(pid).split(": ")[1].split(" ")[0].endswith("rdzvd")]
 
     def gone(self, timeout=1.0, **want):
         """Fails unless all of them are gone in time."""

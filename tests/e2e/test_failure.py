@@ -85,8 +85,7 @@ def test_killed(rdzv, victim, node):
     the other node goes on in a world of its own."""
     d = rdzv.daemon()
     agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--nproc", 2, "--last-call", "1m", "--", "sh", "-c", HYDRA)
-    workers = rdzv.await_workers(8)  # four, and four that made sessions of their own: RANK is inherited
-    del workers
+    rdzv.await_workers(4, each=2)
     doomed = rdzv.pids(E2E_NODE=str(node))
     first = [pid for pid in doomed if environ(pid).get("RDZV_ROUND") == "1"]
     guard = {parent(pid) for pid in first} & set(doomed) - set(first)
@@ -174,11 +173,11 @@ def test_the_agents_own_daemon_is_killed(rdzv):
     """rdzvd belongs to the agent that started it: that one starts it again, and no worker notices."""
     agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--", "sh", "-c", WAIT)
     before = rdzv.await_workers(2)
-    daemons = [p for p in rdzv.pids() if "RANK" not in environ(p) and os.readlink(f"/proc/{p}/exe").endswith("rdzvd")]
+    daemons = rdzv.daemons()
     assert len(daemons) == 1
     os.kill(daemons[0], signal.SIGKILL)
     until(lambda: f"rdzvd is started again\n{rdzv}",
-          lambda: [p for p in rdzv.pids() if p != daemons[0] and os.readlink(f"/proc/{p}/exe").endswith("rdzvd")], 5)
+          lambda: set(rdzv.daemons()) - set(daemons), 5)
     (rdzv.tmp / "go").touch()
     assert [a.exit() for a in agents] == [0, 0], rdzv
     assert rdzv.workers() == {} and len(before) == 2
@@ -206,7 +205,7 @@ def test_sigterm_to_all(rdzv):
     """As a scheduler does it: everybody leaves with 75, nobody waits for the others."""
     d = rdzv.daemon()
     agents = rdzv.agents(3, d.endpoint, "--nnodes", 3, "--", "sh", "-c", HYDRA)
-    rdzv.await_workers(6)
+    rdzv.await_workers(3, each=2)
     for a in agents:
         a.kill(signal.SIGTERM)
     assert [a.exit(5) for a in agents] == [75] * 3, rdzv
@@ -242,12 +241,12 @@ print('codes', *codes, file=open('codes', 'w'))
                 screen.extend(chunk)
         except (BlockingIOError, OSError):
             pass
-        return len(rdzv.workers()) == 8
+        return [len(v) for v in rdzv.leaders().values()] == [2] * 4
 
     until(lambda: f"eight workers' sessions: {screen.decode(errors='replace')}", drained)
     os.write(master, b"\x03")
     until(lambda: f"both leave: {screen.decode(errors='replace')}", lambda: drained() or p.poll() is not None, 5)
-    assert (rdzv.tmp / "codes").read_text().split() == ["codes", "75", "75"], screen.decode(errors="replace")
+    assert (rdzv.tmp / "codes").read_text().split() == ["codes", "130", "130"], screen.decode(errors="replace")
     drained()
     os.close(master)
     rdzv.gone(3)

@@ -15,9 +15,9 @@ def test_status_and_jobs(rdzv):
     assert stat.S_IMODE(os.stat(rdzv.tmp / "ctl").st_mode) == 0o600
     agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--rdzv-id", "family", "--", "sh", "-c", WAIT)
     rdzv.await_workers(2)
+    d.expect("starting -> running")
     jobs = ctl("jobs")
-    assert jobs.exit(5) == 0 and jobs.says("family"), jobs
-    assert jobs.says("running"), jobs
+    assert jobs.exit(5) == 0 and jobs.says("family: running"), jobs
     state = ctl("status")
     assert state.exit(5) == 0 and state.says("family") and state.says("127.0.0.1"), state
     parsed = ctl("status", "--json")

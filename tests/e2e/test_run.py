@@ -167,7 +167,7 @@ def test_worker_signals_and_descriptors_are_clean(rdzv):
 
 def test_progress_is_shown(rdzv):
     """What workers tell through librdzv reaches rdzvctl and the agent's lines; here only that the trainer's last step is named."""
-    a = rdzv.agent("--standalone", "--nproc", 2, "--", "--dim", 8, "--layers", "8,4,8", "--samples", 64, "--batch", 8, "--steps", 20)
+    a = rdzv.agent("--standalone", "--nproc", 2, "--", "--layers", "8,4,8", "--data", "synthetic:64", "--batch", 8, "--steps", 20)
     assert a.exit(60) == 0, a
     assert a.says(r"\b20\b"), a
 
