@@ -119,5 +119,6 @@ void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
   sup_say(s, LOG_ERROR, "the guard process died; %s",
           ev->count ? "some workers could not be killed" : "its workers were killed");
   bool decided = s->signals || sup_is_exiting(s);
-  sup_exit(s, decided ? s->exit_code : EXIT_CODE_SYSTEM, "its guard process died");
+  sup_exit(s, decided ? s->exit_code : EXIT_CODE_SYSTEM,
+           ev->count ? NULL : "its guard process died"); /* BYE promises that nothing runs */
 }

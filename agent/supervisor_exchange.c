@@ -62,6 +62,10 @@ static void send_values(struct supervisor *s, const struct own_exchange *x) {
 void sup_exchange(struct supervisor *s, const struct supervisor_event *ev) {
   bool running = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
   if (!running || ev->round != s->round || ev->local_rank >= s->config.workers) return;
+  if (!ev->text[0] || strlen(ev->text) > EXCHANGE_KEY_MAX || !ev->size || ev->size > EXCHANGE_VALUE_MAX) {
+    answer(s, ev->text, NULL, "a key has 1 to 63 bytes and a value 1 to 256");
+    return;
+  }
   struct own_exchange *x = find(s, ev->text);
   if (!x) x = add(s, ev->text, ev->size);
   if (!x) {
@@ -70,6 +74,10 @@ void sup_exchange(struct supervisor *s, const struct supervisor_event *ev) {
   }
   if (x->size != ev->size) {
     answer(s, ev->text, NULL, "ranks of this node give values of different sizes for this key");
+    return;
+  }
+  if (x->answered && x->given[ev->local_rank]) {
+    answer(s, ev->text, NULL, "this key has been used in this round");
     return;
   }
   if (x->given[ev->local_rank]) return;

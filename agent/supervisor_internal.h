@@ -56,8 +56,9 @@ struct supervisor {
   enum link link;
   bool welcomed; /* ever */
   bool said_lost;
-  bool said_unfenced;
   uint64_t retry_ms, retry_delay_ms;
+  uint64_t ready_ms;      /* when it was welcomed on this connection */
+  bool short_link;        /* the last one that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
   uint64_t greeting_ms;   /* GREETING ends */
   uint64_t daemonless_ms; /* since when there is no daemon */
   uint64_t nag_ms;        /* when the last LINK_DOWN was said */

@@ -50,10 +50,14 @@ static void say_why_down(struct supervisor *s, const char *text) {
   if (!again) s->nag_ms = s->now_ms ? s->now_ms : 1;
 }
 
+/* At once after a link that had lived; but a daemon that welcomes and closes, again and again, is not to be asked without
+ * a pause. */
 static void pause_and_retry(struct supervisor *s) {
   if (s->link == LINK_READY) {
+    bool lived = s->now_ms >= s->ready_ms + SUPERVISOR_RETRY_MAX_MS;
     s->daemonless_ms = s->now_ms;
-    s->retry_delay_ms = 0;
+    if (lived || !s->short_link) s->retry_delay_ms = 0;
+    s->short_link = !lived;
   }
   s->link = LINK_DOWN;
   s->retry_ms = s->now_ms + s->retry_delay_ms;
@@ -192,12 +196,11 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
     drop_silent_link(s, "its answer took longer than the lease");
     return;
   }
+  if (!again) s->ready_ms = s->now_ms;
   s->link = LINK_READY;
-  s->retry_delay_ms = 0;
   s->acked_sent_ms = s->hello_sent_ms;
   s->next_heartbeat_ms = s->now_ms + lease_ms(s) / 6;
   s->fence = w->fence;
-  s->said_unfenced = false;
   if (s->said_lost) sup_say(s, LOG_INFO, "the daemon is back");
   s->said_lost = false;
   s->nag_ms = 0;

@@ -120,7 +120,8 @@ static bool ours_to_judge(const struct supervisor *s, const struct supervisor_ev
 }
 
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!ours_to_judge(s, ev)) return;
+  if (!ours_to_judge(s, ev) || s->workers[ev->local_rank].exited) return;
+  s->workers[ev->local_rank].exited = true;
   struct verdict v;
   describe_worker(s, ev->local_rank, &v);
   v.cause = CAUSE_WORKER_EXEC;
