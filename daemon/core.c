@@ -55,6 +55,14 @@ void core_close(struct core *c, uint64_t conn) {
   if (conn) add_effect(c, CORE_CLOSE, conn);
 }
 
+void core_hang_up(struct core *c, uint64_t conn) {
+  struct member *m = map_get_n(&c->conns, &conn, sizeof conn);
+  if (m)
+    job_closed(m->job, m, c->now_ms); /* nobody will tell us that it is gone */
+  else
+    core_close(c, conn);
+}
+
 void core_save(struct core *c, const struct buf *line) {
   add_effect(c, CORE_SAVE, 0)->text = xstrdup(buf_text(line));
 }
@@ -83,8 +91,15 @@ static struct member *member_of(const struct core *c, uint64_t conn) {
 void core_bind(struct core *c, struct member *m, uint64_t conn) {
   if (m->conn == conn) return;
   core_close(c, core_unbind(c, m));
+  if (!conn) return;
+  struct member *before = member_of(c, conn);
+  if (before) { /* the peer calls itself another now: the one that it was is away */
+    core_unbind(c, before);
+    job_away(before->job, before, c->now_ms);
+  }
   member_set_conn(m, conn);
-  if (conn) map_put_n(&c->conns, &conn, sizeof conn, m);
+  map_put_n(&c->conns, &conn, sizeof conn, m);
+  job_here(m->job, m);
 }
 
 uint64_t core_unbind(struct core *c, struct member *m) {
@@ -138,6 +153,15 @@ void core_forget(struct core *c, struct job *j) {
   forget_job(c, j);
 }
 
+bool core_forget_oldest_end(struct core *c) {
+  for (size_t i = 0; i < c->n_all; i++) {
+    if (c->all[i]->state != JOB_ENDED) continue;
+    forget_job(c, c->all[i]);
+    return true;
+  }
+  return false;
+}
+
 static void sweep(struct core *c) {
   for (size_t i = c->n_all; i-- > 0;)
     if (c->all[i]->forgotten) forget_job(c, c->all[i]);
@@ -165,7 +189,7 @@ static void on_obituary(struct core *c, const struct core_event *ev) {
     lost.text = "its agent died; the guard killed its workers";
     job_event(j, &lost);
   }
-  core_close(c, ev->conn);
+  core_hang_up(c, ev->conn);
 }
 
 static void on_heartbeat(struct core *c, struct member *m, const struct core_event *ev) {

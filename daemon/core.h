@@ -24,7 +24,8 @@ enum {
   CORE_NOTICE_MS = 1000,       /* WAITING is sent at most this often while nodes come and go, */
   CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes */
   CORE_JOBS_MAX = 4096,
-  CORE_SPARES_MAX = 4096, /* of one job, beyond max_nodes */
+  CORE_SPARES_MAX = 4096,         /* of one job, beyond max_nodes */
+  CORE_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later one has made it up */
 };
 
 struct core;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
@@ -41,7 +42,7 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) 
   msg.refused.text = text;
   core_log(c, LOG_WARN, "connection %llu: refused: %s", (unsigned long long)conn, text);
   core_send(c, conn, &msg);
-  core_close(c, conn);
+  core_hang_up(c, conn);
   free(text);
 }
 
@@ -120,6 +121,12 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
            (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names no place in the round that it is in",
                 h->host);
+  else if (h->round > CORE_ROUND_MAX)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, which no job has reached",
+                h->host, (long long)h->round);
+  else if (h->local_addr[0] && !ipaddr_parse(h->local_addr).family)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address",
+                h->local_addr, h->host);
   else
     return true;
   return false;
@@ -145,7 +152,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
     return NULL;
   }
   if (j) return j;
-  if (c->n_all >= CORE_JOBS_MAX) {
+  if (c->n_all >= CORE_JOBS_MAX && !core_forget_oldest_end(c)) {
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "this daemon has %d jobs, which is its limit", CORE_JOBS_MAX);
     return NULL;
   }
@@ -199,25 +206,47 @@ void core_reports(struct job *j, const char *agent, const struct report *reports
   }
 }
 
+/* Whether it speaks of a round that goes on, or has ended, without it. */
+static bool is_stale(const struct job *j, const struct hello *h, const struct member *m) {
+  bool current = h->round == j->round && !strcmp(h->incarnation, j->incarnation);
+  if (h->phase == PHASE_NONE || job_is_over(j)) return false;
+  if (!current) return true;
+  if (j->state == JOB_RECOVERING) return false;
+  if (!m) return true;
+  if (member_in_round(m)) return false;
+  /* The round is settled, and it may have missed just that; but then it had stopped, and was not told STALE before. */
+  bool stopped = h->phase == PHASE_STOPPED || h->phase == PHASE_FINISHED;
+  return j->state != JOB_FORMING || m->state != MEMBER_WAITING || !stopped;
+}
+
+static void turn_away_stale(struct core *c, const struct core_event *ev, struct job *j, struct member *m) {
+  const struct hello *h = &ev->msg->hello;
+  if (m) {
+    struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
+    lost.text = "it came back in an older round";
+    if (m->conn == ev->conn) core_unbind(c, m); /* it is still needed */
+    job_event(j, &lost);
+  }
+  job_hold_agent(j, h->agent,
+                 ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed what it runs */
+  send_stale(c, ev->conn, j, h);
+}
+
 /* The member for a HELLO that belongs to j; NULL: answered with STALE or REFUSED. */
 static struct member *member_for_hello(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
   struct member *m = job_find_agent(j, h->agent);
-  bool placed = h->phase != PHASE_NONE;
-  bool current = h->round == j->round && !strcmp(h->incarnation, j->incarnation);
-  bool stale = placed && (!current || (!m && j->state != JOB_RECOVERING));
-  if (stale && !job_is_over(j)) {
-    if (m) {
-      struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
-      lost.text = "it came back in an older round";
-      job_event(j, &lost);
-    }
-    job_hold_agent(j, h->agent,
-                   ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed what it runs */
-    send_stale(c, ev->conn, j, h);
+  if (is_stale(j, h, m)) {
+    turn_away_stale(c, ev, j, m);
     return NULL;
   }
   if (!m) {
+    if (j->n_workers + h->workers > WORLD_MAX) {
+      core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                  "job %s has %lld workers and %s would bring %lld more: the limit is %d", j->id,
+                  (long long)j->n_workers, h->host, (long long)h->workers, WORLD_MAX);
+      return NULL;
+    }
     if (j->n_members >= (size_t)j->settings.max_nodes + CORE_SPARES_MAX) {
       core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %zu nodes, which is its limit", j->id,
                   j->n_members);
@@ -245,9 +274,11 @@ static struct member *forget_its_round(struct core *c, const struct core_event *
   struct job_event lost = {
       .kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
   lost.text = "it gave up the round by itself";
+  int64_t rank = m->node_rank;
   core_unbind(c, m); /* the connection stays: it is the new member's */
   job_event(j, &lost);
   m = job_add_member(j, &h, ev->now_ms);
+  member_keep_rank(m, rank);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
   core_bind(c, m, ev->conn);
@@ -265,6 +296,8 @@ void core_hello(struct core *c, const struct core_event *ev) {
   c->served = true;
   adopt_if_higher(c, j, h);
   core_identified(c, ev->conn, xasprintf("%s of job %s", h->host, j->id), (uint64_t)j->settings.lease_ms);
+  const struct member *spoke = map_get_n(&c->conns, &ev->conn, sizeof ev->conn);
+  bool again = spoke && spoke->job == j && !strcmp(spoke->agent, h->agent);
   struct member *m = member_for_hello(c, ev, j);
   if (!m) return;
   if (h->phase == PHASE_NONE) {
@@ -273,8 +306,11 @@ void core_hello(struct core *c, const struct core_event *ev) {
   }
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
-  struct job_event je = {
-      .kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h};
+  struct job_event je = {.kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN,
+                         .now_ms = ev->now_ms,
+                         .member = m,
+                         .hello = h,
+                         .again = again};
   core_log(c, LOG_INFO, "job %s: node %s (%s, %s) %s, %lld workers", j->id, h->host, h->agent, ev->peer_addr,
            resume ? "is back" : "joins", (long long)h->workers);
   job_event(j, &je);

@@ -29,9 +29,10 @@ void job_state_line(const struct job *j, struct buf *out) {
   json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
                         "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
                         (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "wall_ms",
-                        (json_int_t)j->core->wall_ms, "settings", settings_to_json(&j->settings));
-  uint64_t held = job_hold_until(j), now = j->core->now_ms;
-  if (held > now) json_object_set_new(v, "hold_ms", json_integer((json_int_t)(held - now)));
+                        (json_int_t)j->line_wall_ms, "settings", settings_to_json(&j->settings));
+  uint64_t held = job_hold_until(j), now = j->core->now_ms, wall = j->core->wall_ms;
+  uint64_t since = wall > j->line_wall_ms ? wall - j->line_wall_ms : 0; /* hold_ms counts from wall_ms */
+  if (held > now) json_object_set_new(v, "hold_ms", json_integer((json_int_t)(held - now + since)));
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -63,7 +64,7 @@ static bool read_settings(const json_t *o, struct settings *s) {
          read_int(o, "last_call_ms", 0, TIMEOUT_MAX_MS, &s->last_call_ms) &&
          read_int(o, "join_timeout_ms", 1, TIMEOUT_MAX_MS, &s->join_timeout_ms) &&
          read_int(o, "stop_timeout_ms", 0, TIMEOUT_MAX_MS, &s->stop_timeout_ms) &&
-         read_int(o, "lease_ms", LEASE_MIN_MS, LEASE_MAX_MS, &s->lease_ms);
+         read_int(o, "lease_ms", LEASE_MIN_MS, LEASE_MAX_MS, &s->lease_ms) && s->min_nodes <= s->max_nodes;
 }
 
 static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
@@ -88,12 +89,14 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
   int64_t round, nodes, used, wall_ms;
-  if (!event || !id || !incarnation || !read_settings(json_object_get(o, "settings"), &s)) return false;
-  if (!read_int(o, "round", 0, ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
+  if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
+      !read_settings(json_object_get(o, "settings"), &s))
+    return false;
+  if (!read_int(o, "round", 0, CORE_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
       !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms))
     return false;
   bool end = !strcmp(event, "end");
-  if (!end && (strcmp(event, "seal") != 0 || round < 1 || nodes < 1)) return false;
+  if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
 
   struct job *before = core_find_incarnation(c, id, incarnation), *live = map_get(&c->jobs, id);
   if (before) core_forget(c, before);
@@ -101,7 +104,7 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) return true;
   struct job *j = core_add_job(c, id, incarnation, &s);
   j->restarts_used = used;
-  j->created_wall_ms = (uint64_t)wall_ms;
+  j->line_wall_ms = (uint64_t)wall_ms;
   if (!end) {
     job_recover(j, round, now_ms);
     j->round_nodes = nodes;

@@ -69,29 +69,31 @@ static void offer_node_cause(struct job *j, const struct member *m, enum cause c
 
 /* The round ends. -------------------------------------------------------------------------------------------------- */
 
-static void send_stop(struct job *j, struct member *m) {
+static struct bytes *stop_bytes(const struct job *j) {
   struct msg msg;
   msg_init(&msg, MSG_STOP);
   msg.stop.incarnation = j->incarnation;
   msg.stop.round = j->round;
   msg.stop.void_round = j->void_round;
   msg.stop.verdict = j->cause;
-  core_send(j->core, m->conn, &msg);
+  return msg_bytes(&msg);
 }
 
 void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
   j->void_round = void_round;
   job_set_state(j, JOB_STOPPING, now_ms);
+  struct bytes *stop = stop_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) {
-    struct member *m = j->members[i];
-    if (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED) send_stop(j, m);
+    const struct member *m = j->members[i];
+    if (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED) core_send_bytes(j->core, m->conn, stop);
   }
+  bytes_unref(stop);
   job_settle_if_stopped(j, now_ms);
 }
 
 /* A round that lived short delays the next; the first restart is at once. */
-static uint64_t next_delay_ms(struct job *j, uint64_t now_ms, bool charged) {
-  bool short_round = now_ms - j->round_ms < CORE_SHORT_ROUND_MS;
+static uint64_t next_delay_ms(struct job *j, bool charged) {
+  bool short_round = j->state_ms - j->round_ms < CORE_SHORT_ROUND_MS; /* until it was told to stop */
   if (!charged || !short_round) {
     if (!short_round) j->short_rounds = 0;
     return 0;
@@ -102,7 +104,7 @@ static uint64_t next_delay_ms(struct job *j, uint64_t now_ms, bool charged) {
   return delay < CORE_DELAY_MAX_MS ? delay : CORE_DELAY_MAX_MS;
 }
 
-static void send_settled(struct job *j, struct member *m) {
+static struct bytes *settled_bytes(const struct job *j) {
   struct msg msg;
   msg_init(&msg, MSG_SETTLED);
   msg.settled.incarnation = j->incarnation;
@@ -111,26 +113,28 @@ static void send_settled(struct job *j, struct member *m) {
   msg.settled.restarts_used = j->restarts_used;
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
-  core_send(j->core, m->conn, &msg);
+  return msg_bytes(&msg);
 }
 
 /* Everyone of the round is told its verdict and is free for the next. */
 static void release_members(struct job *j) {
+  struct bytes *settled = settled_bytes(j);
   for (size_t i = j->n_members; i-- > 0;) {
     struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
-    send_settled(j, m);
+    core_send_bytes(j->core, m->conn, settled);
     member_keep_rank(m, m->node_rank);
     member_place(m, -1);
     member_set_state(m, MEMBER_WAITING);
     if (m->leaving || m->gone) job_remove_member(j, m);
   }
+  bytes_unref(settled);
 }
 
 static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
   if (charged) j->restarts_used++;
   j->last_charged = charged;
-  j->last_delay_ms = next_delay_ms(j, now_ms, charged);
+  j->last_delay_ms = next_delay_ms(j, charged);
   release_members(j);
   job_clear_round(j);
   j->faulted = true;
@@ -154,6 +158,7 @@ static void settle(struct job *j, uint64_t now_ms) {
   struct verdict *v = &j->cause;
   bool death = is_worker_death(v->cause);
   v->echoes = j->worker_deaths - (death ? 1 : 0);
+  if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* somebody reports more deaths than there are workers */
   verdict_free(&j->last_verdict);
   verdict_copy(&j->last_verdict, v);
   struct buf text = BUF_INIT;
@@ -180,7 +185,7 @@ void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
 
 /* The job ends. ---------------------------------------------------------------------------------------------------- */
 
-static void send_end(struct job *j, struct member *m) {
+static struct bytes *end_bytes(const struct job *j) {
   struct msg msg;
   msg_init(&msg, MSG_END);
   msg.end.incarnation = j->incarnation;
@@ -189,7 +194,7 @@ static void send_end(struct job *j, struct member *m) {
   msg.end.code = j->code;
   msg.end.restarts_used = j->restarts_used;
   msg.end.verdict = j->last_verdict;
-  core_send(j->core, m->conn, &msg);
+  return msg_bytes(&msg);
 }
 
 static void ended_if_acknowledged(struct job *j, uint64_t now_ms) {
@@ -205,11 +210,14 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
   j->outcome = outcome;
   j->code = code;
   job_set_state(j, JOB_ENDING, now_ms);
+  j->line_wall_ms = j->core->wall_ms;
   struct buf line = BUF_INIT;
   job_state_line(j, &line);
   core_save(j->core, &line);
   buf_finish(&line);
-  for (size_t i = 0; i < j->n_members; i++) send_end(j, j->members[i]);
+  struct bytes *end = end_bytes(j);
+  for (size_t i = 0; i < j->n_members; i++) core_send_bytes(j->core, j->members[i]->conn, end);
+  bytes_unref(end);
   ended_if_acknowledged(j, now_ms);
 }
 
@@ -267,6 +275,7 @@ static void on_lost(struct job *j, const struct job_event *ev) {
 
 static void on_lost_forming(struct job *j, const struct job_event *ev) {
   job_remove_member(j, ev->member);
+  job_watch_numbers(j, ev->now_ms);
   j->news++;
   if (j->notice_ms == UINT64_MAX || j->notice_ms > ev->now_ms) j->notice_ms = ev->now_ms + CORE_NOTICE_MS;
   if (!j->n_members && !j->round) j->forgotten = true; /* nobody has ever run: as if it had not been */
@@ -328,28 +337,34 @@ static void on_join_spare(struct job *j, const struct job_event *ev) {
   job_send_waiting(j, ev->member, ev->now_ms);
 }
 
+/* To one that has missed what all others were sent. */
+static void send_again(struct job *j, const struct member *m, struct bytes *b) {
+  core_send_bytes(j->core, m->conn, b);
+  bytes_unref(b);
+}
+
 static void on_join_ending(struct job *j, const struct job_event *ev) {
-  send_end(j, ev->member);
+  send_again(j, ev->member, end_bytes(j));
 }
 
 /* Between rounds: it has missed how the last one was settled. */
 static void on_resume_forming(struct job *j, const struct job_event *ev) {
-  send_settled(j, ev->member);
+  send_again(j, ev->member, settled_bytes(j));
   on_join_forming(j, ev);
 }
 
 static void on_resume_running(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  if (m->state == MEMBER_TOLD && ev->hello->phase == PHASE_NONE) job_send_start(j, m);
+  if (m->state == MEMBER_TOLD && ev->hello->phase == PHASE_NONE && !ev->again) job_send_start(j, m);
 }
 
 static void on_resume_stopping(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED) return;
-  if (ev->hello->phase == PHASE_NONE)
+  if (ev->hello->phase == PHASE_NONE && !ev->again)
     member_set_state(m, MEMBER_STOPPED); /* START never reached it */
   else
-    send_stop(j, m);
+    send_again(j, m, stop_bytes(j));
   job_settle_if_stopped(j, ev->now_ms);
 }
 
@@ -360,8 +375,19 @@ static void on_started(struct job *j, const struct job_event *ev) {
   if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_set_state(j, JOB_RUNNING, ev->now_ms);
 }
 
+/* What an agent may say of its workers, and nothing else: it cannot speak for operators, or lose nodes. */
+static void make_worker_death(struct verdict *v) {
+  if (v->cause == CAUSE_WORKER_SIGNAL)
+    v->code = 128 + v->signal;
+  else if (v->cause != CAUSE_WORKER_EXEC)
+    v->cause = CAUSE_WORKER_EXIT;
+  if (!v->code) v->code = 1;
+}
+
 static void on_failed(struct job *j, const struct job_event *ev) {
+  if (ev->member->state == MEMBER_FINISHED) return; /* that was its last word */
   struct verdict v = ev->report->what;
+  make_worker_death(&v);
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
   job_offer_cause(j, &v, ev->at_ms);
@@ -369,6 +395,7 @@ static void on_failed(struct job *j, const struct job_event *ev) {
 }
 
 static void on_finished(struct job *j, const struct job_event *ev) {
+  if (ev->member->state == MEMBER_STOPPED) return;
   member_set_state(ev->member, MEMBER_FINISHED);
   if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_set_state(j, JOB_RUNNING, ev->now_ms);
   job_finish_if_done(j, ev->now_ms);
@@ -450,19 +477,35 @@ static void on_operator_forming(struct job *j, const struct job_event *ev) {
   job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
+/* Who has not come back yet will learn it from the end that is remembered. */
+static void on_operator_recovering(struct job *j, const struct job_event *ev) {
+  if (j->settled || !j->ranks.count) {
+    on_operator_forming(j, ev);
+    return;
+  }
+  on_operator(j, ev);
+  job_recover_finish(j, ev->now_ms);
+}
+
 /* To those who have not heard the news; when nothing has happened for long, to all. */
 static void send_notices(struct job *j, uint64_t now_ms) {
   bool idle = now_ms >= j->last_notice_ms + CORE_NOTICE_IDLE_MS;
   j->last_notice_ms = now_ms;
   j->notice_ms = now_ms + CORE_NOTICE_IDLE_MS;
-  for (size_t i = 0; i < j->n_members; i++)
-    if (idle || j->members[i]->told_news != j->news) job_send_waiting(j, j->members[i], now_ms);
+  struct bytes *news = job_waiting_bytes(j, now_ms);
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (!idle && m->told_news == j->news) continue;
+    m->told_news = j->news;
+    core_send_bytes(j->core, m->conn, news);
+  }
+  bytes_unref(news);
 }
 
 static void on_deadline_forming(struct job *j, const struct job_event *ev) {
   if (job_ready_to_seal(j, ev->now_ms))
     job_seal(j, ev->now_ms);
-  else if (ev->now_ms >= j->forming_ms + (uint64_t)j->settings.join_timeout_ms)
+  else if (ev->now_ms >= job_join_deadline(j))
     join_timeout(j, ev->now_ms);
   else if (ev->now_ms >= j->notice_ms)
     send_notices(j, ev->now_ms);

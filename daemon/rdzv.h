@@ -71,7 +71,7 @@ struct job_exchange {
   char key[EXCHANGE_KEY_MAX + 1];
   uint32_t size;
   size_t nodes_have;
-  char **values;          /* by node rank: workers * size bytes, or NULL */
+  struct bytes **values;  /* by node rank, or NULL */
   struct bytes *complete; /* EXCHANGED, encoded */
 };
 
@@ -97,8 +97,8 @@ struct job {
   size_t n_in_state[MEMBER_STATE_COUNT];
   int64_t n_workers; /* of all members: at most WORLD_MAX */
 
-  uint64_t state_ms; /* when the state was entered */
-  uint64_t created_wall_ms;
+  uint64_t state_ms;      /* when the state was entered */
+  uint64_t line_wall_ms;  /* when what the state file says of it happened */
   uint64_t forming_ms;    /* since when the join timeout counts */
   uint64_t enough_ms;     /* FORMING: since when min nodes are here; 0: they are not */
   uint64_t not_before_ms; /* FORMING: delay after short rounds */
@@ -115,7 +115,8 @@ struct job {
   bool stopping_seen; /* RECOVERING: somebody was told to stop */
   bool forgotten;     /* core frees it after the step */
   struct hold *holds;
-  size_t n_holds;
+  size_t n_holds, cap_holds;
+  uint64_t hold_ms; /* when the last of them ends */
 
   /* The current or last round. */
   int64_t round_nodes, world_size;
@@ -140,6 +141,7 @@ struct job_event {
   uint64_t now_ms;
   struct member *member;       /* all but OPERATOR and DEADLINE */
   const struct hello *hello;   /* JOIN, RESUME */
+  bool again;                  /* JOIN, RESUME: on the same connection, so nothing that it was sent is lost */
   const struct report *report; /* STARTED .. STOPPED */
   uint64_t at_ms;              /* when it happened, by the sender's account */
   bool dead;                   /* LOST: surely nothing of it runs */
@@ -160,6 +162,9 @@ bool job_could_form_without(const struct job *j, const struct member *m);
 uint64_t job_deadline(const struct job *j);
 void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms);
 void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connection is gone; grace begins */
+void job_away(struct job *j, struct member *m,
+              uint64_t now_ms);                       /* the same, and m has no connection any more */
+void job_here(struct job *j, const struct member *m); /* it has a connection: its lease counts */
 
 /* daemon/rdzv_job.c: the object */
 struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s,
@@ -195,7 +200,10 @@ bool job_ready_to_seal(struct job *j, uint64_t now_ms);
 void job_seal(struct job *j, uint64_t now_ms);
 void job_send_start(struct job *j, struct member *m);
 uint64_t job_seal_deadline(const struct job *j);
+uint64_t job_join_deadline(const struct job *j);        /* when it is over unless more nodes come */
+void job_watch_numbers(struct job *j, uint64_t now_ms); /* FORMING: nodes came or went */
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
+struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms); /* WAITING, the same for all */
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
 
 /* daemon/rdzv_recover.c */
@@ -207,6 +215,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms);
 /* daemon/rdzv_exchange.c */
 void job_exchange(struct job *j, struct member *m, const struct msg *msg);
 void job_exchanges_clear(struct job *j);
+void job_exchanges_drop(struct job *j, int64_t node_rank); /* that node is another one now */
 
 /* daemon/core_state.c */
 void job_state_line(const struct job *j, struct buf *out);
@@ -238,11 +247,14 @@ struct core {
 
 struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
 void core_forget(struct core *c, struct job *j);
+bool core_forget_oldest_end(struct core *c); /* to make room; false: no job has ended */
 struct job *core_find_incarnation(const struct core *c, const char *id, const char *incarnation);
 void core_identified(struct core *c, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
 void core_send(struct core *c, uint64_t conn, const struct msg *m);                 /* conn 0: nothing */
 void core_send_bytes(struct core *c, uint64_t conn, struct bytes *b); /* takes a reference of its own */
 void core_close(struct core *c, uint64_t conn);
+void core_hang_up(struct core *c,
+                  uint64_t conn); /* as core_close; whose member it is has its grace to come back */
 void core_save(struct core *c, const struct buf *line);
 void core_log(struct core *c, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -12,8 +12,10 @@
 #include <string.h>
 #include "common/mem.h"
 
+enum { ALL_VALUES_MAX = FRAME_MAX_TO_AGENT - 4096 }; /* the rest is for what stands around them */
+
 static void exchange_finish(struct job_exchange *x, int64_t nodes) {
-  for (int64_t i = 0; x->values && i < nodes; i++) free(x->values[i]);
+  for (int64_t i = 0; x->values && i < nodes; i++) bytes_unref(x->values[i]);
   free(x->values);
   bytes_unref(x->complete);
   memset(x, 0, sizeof *x);
@@ -22,6 +24,16 @@ static void exchange_finish(struct job_exchange *x, int64_t nodes) {
 void job_exchanges_clear(struct job *j) {
   for (size_t i = 0; i < j->n_exchanges; i++) exchange_finish(&j->exchanges[i], j->round_nodes);
   j->n_exchanges = 0;
+}
+
+void job_exchanges_drop(struct job *j, int64_t node_rank) {
+  for (size_t i = 0; i < j->n_exchanges; i++) {
+    struct job_exchange *x = &j->exchanges[i];
+    if (!x->values[node_rank]) continue;
+    bytes_unref(x->values[node_rank]);
+    x->values[node_rank] = NULL;
+    x->nodes_have--;
+  }
 }
 
 static struct job_exchange *find_or_add(struct job *j, const char *key, uint32_t size) {
@@ -45,21 +57,24 @@ static void refuse(struct job *j, struct member *m, const char *key, const char 
   core_send(j->core, m->conn, &msg);
 }
 
-static struct bytes *gather(struct job *j, struct job_exchange *x) {
-  int64_t *workers = xcalloc((size_t)j->round_nodes, sizeof *workers);
-  for (size_t i = 0; i < j->n_members; i++)
-    if (member_in_round(j->members[i])) workers[j->members[i]->node_rank] = j->members[i]->workers;
+/* All values in order of rank, or why not: each node's part has its own length, whatever its neighbours say. */
+static struct bytes *gather(const struct job *j, const struct job_exchange *x) {
   struct buf all = BUF_INIT;
-  for (int64_t r = 0; r < j->round_nodes; r++) buf_append(&all, x->values[r], (size_t)workers[r] * x->size);
-  free(workers);
   struct msg msg;
   msg_init(&msg, MSG_EXCHANGED);
   msg.exchanged.incarnation = j->incarnation;
   msg.exchanged.round = j->round;
   msg.exchanged.key = x->key;
   msg.exchanged.size = x->size;
-  msg.raw = all.data;
-  msg.raw_len = all.len;
+  size_t len = 0;
+  for (int64_t r = 0; r < j->round_nodes; r++) len += x->values[r]->len;
+  if (len > ALL_VALUES_MAX) {
+    msg.exchanged.error = "the values of all ranks together are more than one message may carry";
+  } else {
+    for (int64_t r = 0; r < j->round_nodes; r++) buf_append(&all, x->values[r]->data, x->values[r]->len);
+    msg.raw = all.data;
+    msg.raw_len = all.len;
+  }
   struct bytes *b = msg_bytes(&msg);
   buf_finish(&all);
   return b;
@@ -68,7 +83,7 @@ static struct bytes *gather(struct job *j, struct job_exchange *x) {
 static void complete(struct job *j, struct job_exchange *x) {
   x->complete = gather(j, x);
   for (int64_t i = 0; i < j->round_nodes; i++) {
-    free(x->values[i]);
+    bytes_unref(x->values[i]);
     x->values[i] = NULL;
   }
   for (size_t i = 0; i < j->n_members; i++)
@@ -101,7 +116,7 @@ void job_exchange(struct job *j, struct member *m, const struct msg *msg) {
     return;
   }
   if (!x->values[m->node_rank]) x->nodes_have++;
-  free(x->values[m->node_rank]);
-  x->values[m->node_rank] = xmemdup(msg->raw, msg->raw_len);
+  bytes_unref(x->values[m->node_rank]);
+  x->values[m->node_rank] = bytes_create(msg->raw, msg->raw_len);
   if (x->nodes_have == (size_t)j->round_nodes) complete(j, x);
 }

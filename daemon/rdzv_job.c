@@ -28,7 +28,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   j->settings = *s;
   j->state = JOB_FORMING;
   j->state_ms = j->forming_ms = j->last_notice_ms = now_ms;
-  j->created_wall_ms = wall_ms;
+  j->line_wall_ms = wall_ms;
   j->scan_ms = j->notice_ms = UINT64_MAX;
   verdict_init(&j->cause);
   verdict_init(&j->last_verdict);
@@ -111,12 +111,24 @@ struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
   return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
 }
 
+static void drop_expired_holds(struct job *j) {
+  size_t n = 0;
+  for (size_t i = 0; i < j->n_holds; i++)
+    if (j->holds[i].until_ms > j->core->now_ms) j->holds[n++] = j->holds[i];
+  j->n_holds = n;
+}
+
+/* Of one agent only the last counts; an earlier one ends before it, or is dropped together with it. */
 void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms) {
-  job_drop_hold(j, agent);
-  j->holds = xrealloc(j->holds, (j->n_holds + 1) * sizeof *j->holds);
+  if (j->n_holds == j->cap_holds) drop_expired_holds(j);
+  if (j->n_holds == j->cap_holds) {
+    j->cap_holds = j->cap_holds ? 2 * j->cap_holds : 4;
+    j->holds = xrealloc(j->holds, j->cap_holds * sizeof *j->holds);
+  }
   struct hold *h = &j->holds[j->n_holds++];
   copy_text(h->agent, sizeof h->agent, agent);
   h->until_ms = until_ms;
+  if (until_ms > j->hold_ms) j->hold_ms = until_ms;
 }
 
 void job_hold(struct job *j, const struct member *m) {
@@ -124,18 +136,18 @@ void job_hold(struct job *j, const struct member *m) {
 }
 
 void job_drop_hold(struct job *j, const char *agent) {
+  size_t n = 0;
+  j->hold_ms = 0;
   for (size_t i = 0; i < j->n_holds; i++) {
-    if (strcmp(j->holds[i].agent, agent)) continue;
-    j->holds[i] = j->holds[--j->n_holds];
-    return;
+    if (!strcmp(j->holds[i].agent, agent)) continue;
+    j->holds[n++] = j->holds[i];
+    if (j->holds[i].until_ms > j->hold_ms) j->hold_ms = j->holds[i].until_ms;
   }
+  j->n_holds = n;
 }
 
 uint64_t job_hold_until(const struct job *j) {
-  uint64_t until = 0;
-  for (size_t i = 0; i < j->n_holds; i++)
-    if (j->holds[i].until_ms > until) until = j->holds[i].until_ms;
-  return until;
+  return j->hold_ms;
 }
 
 void member_describe(const struct member *m, struct buf *out) {

@@ -31,8 +31,12 @@ static enum member_state state_of_phase(enum phase p) {
 }
 
 void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
-  for (size_t i = 0; i < j->n_members; i++) {
+  for (size_t i = j->n_members; i-- > 0;) {
     struct member *m = j->members[i];
+    if (m->gone) { /* it was kept for the count of a round that is history now */
+      job_remove_member(j, m);
+      continue;
+    }
     member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
     member_place(m, -1);
     member_keep_rank(m, -1);

@@ -40,13 +40,26 @@ uint64_t job_seal_deadline(const struct job *j) {
   return at == UINT64_MAX ? at : latest(at, latest(j->not_before_ms, job_hold_until(j)));
 }
 
+static bool enough_are_here(const struct job *j) {
+  return j->n_available >= (size_t)j->settings.min_nodes;
+}
+
+/* With enough nodes only the seal is waited for, however long a delay or a hold lasts. */
+uint64_t job_join_deadline(const struct job *j) {
+  return enough_are_here(j) ? UINT64_MAX : j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+}
+
+void job_watch_numbers(struct job *j, uint64_t now_ms) {
+  bool enough = enough_are_here(j);
+  if (enough && !j->enough_ms) j->enough_ms = now_ms;
+  if (enough || !j->enough_ms) return;
+  j->enough_ms = 0;
+  j->forming_ms = now_ms; /* waiting for nodes begins anew */
+}
+
 bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
-  bool enough = j->n_available >= (size_t)j->settings.min_nodes;
-  if (!enough)
-    j->enough_ms = 0;
-  else if (!j->enough_ms)
-    j->enough_ms = now_ms;
-  return enough && now_ms >= job_seal_deadline(j);
+  job_watch_numbers(j, now_ms);
+  return enough_are_here(j) && now_ms >= job_seal_deadline(j);
 }
 
 /* Choosing. -------------------------------------------------------------------------------------------------------- */
@@ -182,12 +195,15 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->skip_round = false;
   j->round_nodes = (int64_t)n;
   j->round_ms = now_ms;
+  j->line_wall_ms = j->core->wall_ms;
   start_all(j, slots, n);
   job_set_state(j, JOB_STARTING, now_ms);
   save_seal(j); /* before any START: a round that an agent may know is one that the state file knows */
   for (size_t i = 0; i < n; i++) job_send_start(j, slots[i]);
+  struct bytes *spare = n < j->n_members ? job_waiting_bytes(j, now_ms) : NULL;
   for (size_t i = 0; i < j->n_members; i++)
-    if (!member_in_round(j->members[i])) job_send_waiting(j, j->members[i], now_ms);
+    if (!member_in_round(j->members[i])) core_send_bytes(j->core, j->members[i]->conn, spare);
+  bytes_unref(spare);
   free(slots);
   free(chosen);
 }
@@ -232,11 +248,11 @@ void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
     buf_printf(out, "; last call: the round begins in %.1f s", left);
 }
 
-void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
+struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
-  msg.waiting.here = (int64_t)j->n_available;
+  msg.waiting.here = j->n_available < NODES_MAX ? (int64_t)j->n_available : NODES_MAX;
   msg.waiting.min_nodes = j->settings.min_nodes;
   msg.waiting.max_nodes = j->settings.max_nodes;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;
@@ -252,7 +268,14 @@ void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
   else
     job_missing_text(j, now_ms, &text);
   msg.waiting.text = buf_text(&text);
-  m->told_news = j->news;
-  core_send(j->core, m->conn, &msg);
+  struct bytes *b = msg_bytes(&msg);
   buf_finish(&text);
+  return b;
+}
+
+void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
+  struct bytes *b = job_waiting_bytes(j, now_ms);
+  m->told_news = j->news;
+  core_send_bytes(j->core, m->conn, b);
+  bytes_unref(b);
 }

@@ -18,9 +18,7 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 
 static uint64_t state_deadline(const struct job *j) {
   switch (j->state) {
-  case JOB_FORMING:
-    return earliest(j->notice_ms,
-                    earliest(job_seal_deadline(j), j->forming_ms + (uint64_t)j->settings.join_timeout_ms));
+  case JOB_FORMING: return earliest(j->notice_ms, earliest(job_seal_deadline(j), job_join_deadline(j)));
   case JOB_STARTING: return j->state_ms + CORE_START_TIMEOUT_MS;
   case JOB_STOPPING: return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + CORE_STOP_SLACK_MS;
   case JOB_RECOVERING: return j->recover_ms;
@@ -38,8 +36,16 @@ uint64_t job_deadline(const struct job *j) {
 
 void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
   core_bind(j->core, m, 0);
+  job_away(j, m, now_ms);
+}
+
+void job_away(struct job *j, struct member *m, uint64_t now_ms) {
   m->grace_ms = now_ms + CORE_GRACE_MS;
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
+}
+
+void job_here(struct job *j, const struct member *m) {
+  j->scan_ms = earliest(j->scan_ms, m->heard_ms + (uint64_t)j->settings.lease_ms);
 }
 
 /* When m is lost unless something is heard; UINT64_MAX: it has been, and stays for the count. */
