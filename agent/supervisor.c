@@ -105,7 +105,9 @@ static void on_challenge(struct supervisor *s, const struct challenge *c) {
 }
 
 static void on_waiting(struct supervisor *s, const struct waiting *w) {
-  if (s->state == SUPERVISOR_JOINING) sup_say(s, LOG_INFO, "%s", w->text);
+  if (s->state != SUPERVISOR_JOINING) return;
+  if (w->incarnation[0]) sup_learn(s, w->incarnation, w->round);
+  sup_say(s, LOG_INFO, "%s", w->text);
 }
 
 static void on_msg(struct supervisor *s, const struct msg *m) {

@@ -63,7 +63,8 @@ struct supervisor {
   uint64_t daemonless_ms; /* since when there is no daemon */
   uint64_t nag_ms;        /* when the last LINK_DOWN was said */
   uint64_t next_heartbeat_ms,
-      acked_sent_ms; /* acked_sent: when the last acknowledged sign of life was sent */
+      acked_sent_ms;   /* acked_sent: when the last acknowledged sign of life was sent */
+  uint64_t connect_ms; /* when the last SUP_CONNECT went out */
   uint64_t hello_sent_ms;
   int64_t hello_seq; /* the last report that it carried */
   bool hello_said;   /* on this connection */
@@ -111,6 +112,9 @@ void sup_connect(struct supervisor *s);
 void sup_link_up(struct supervisor *s);
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev);
 void sup_say_hello(struct supervisor *s);
+void sup_learn(struct supervisor *s, const char *incarnation,
+               int64_t round);                                    /* in no round: the latest there is */
+bool sup_is_outdated(struct supervisor *s, uint64_t answered_ms); /* then the link was dropped */
 void sup_welcome(struct supervisor *s, const struct welcome *w);
 void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags);
 void sup_link_tick(struct supervisor *s);

@@ -6,6 +6,9 @@
  * others, and its workers are killed a margin before that can happen. The lease counts from the sending of
  * the last heartbeat that was answered, so the daemon, which counts from its arrival, always waits longer.
  *
+ * "Connection refused" is an answer as well: no daemon is there, and one that comes back waits for a lease before it
+ * seals anything. So it counts as a heartbeat that was answered.
+ *
  * Without that flag nobody can take its place, and going on is the right thing: a daemon that was paused, or is being
  * restarted, kills no job. */
 
@@ -23,6 +26,7 @@ static uint64_t join_timeout_ms(const struct supervisor *s) {
 
 void sup_connect(struct supervisor *s) {
   s->link = LINK_CONNECTING;
+  s->connect_ms = s->now_ms;
   sup_effect(s, SUP_CONNECT);
 }
 
@@ -79,6 +83,9 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   }
   /* Refused: no daemon runs there. One that comes will wait for a lease, and longer, before it gives our ranks away. */
   if (ev->refused) s->acked_sent_ms = s->now_ms;
+  /* Nobody listened there at that time, so nobody could give our place away; one that starts later waits for a lease. */
+  if (ev->refused && s->link == LINK_CONNECTING && s->connect_ms > s->acked_sent_ms)
+    s->acked_sent_ms = s->connect_ms;
   say_why_down(s, ev->text ? ev->text : "the connection was closed");
   pause_and_retry(s);
 }
@@ -87,6 +94,13 @@ static void drop_silent_link(struct supervisor *s, const char *why) {
   sup_effect(s, SUP_DISCONNECT);
   say_why_down(s, why);
   pause_and_retry(s);
+}
+
+/* What came is older than our lease may be: we were stopped, or the network was. The daemon may have lost us since. */
+bool sup_is_outdated(struct supervisor *s, uint64_t answered_ms) {
+  if (s->now_ms < answered_ms + lease_ms(s)) return false;
+  drop_silent_link(s, "its answer took longer than the lease");
+  return true;
 }
 
 /* HELLO. ----------------------------------------------------------------------------------------------------------- */
@@ -179,13 +193,13 @@ static void resend_reports(struct supervisor *s) {
 }
 
 /* In no round: what the daemon says is what is known. Another incarnation makes all that was known history. */
-static void learn(struct supervisor *s, const struct welcome *w) {
-  if (strcmp(s->incarnation, w->incarnation) != 0) {
-    memcpy(s->incarnation, w->incarnation, strlen(w->incarnation) + 1);
+void sup_learn(struct supervisor *s, const char *incarnation, int64_t round) {
+  if (strcmp(s->incarnation, incarnation) != 0) {
+    memcpy(s->incarnation, incarnation, strlen(incarnation) + 1);
     s->round = s->seen_round = s->round_nodes = s->restarts_used = 0;
     s->node_rank = -1;
   }
-  if (w->round > s->seen_round) s->seen_round = w->round;
+  if (round > s->seen_round) s->seen_round = round;
 }
 
 void sup_welcome(struct supervisor *s, const struct welcome *w) {
@@ -205,7 +219,7 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   s->said_lost = false;
   s->nag_ms = 0;
   s->welcomed = true;
-  if (!phase_of(s->state)) learn(s, w);
+  if (!phase_of(s->state)) sup_learn(s, w->incarnation, w->round);
   resend_reports(s);
   sup_exchanges_resend(s);
 }

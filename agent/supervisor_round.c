@@ -65,6 +65,7 @@ static struct start *copy_start(const struct start *from) {
 void sup_start(struct supervisor *s, const struct start *start) {
   bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
   if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
+  if (sup_is_outdated(s, s->acked_sent_ms)) return;
   sup_clear_round(s);
   snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
   snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);

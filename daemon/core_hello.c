@@ -186,6 +186,8 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   }
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
   job_recover(j, h->round, c->now_ms);
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->state == MEMBER_WAITING) job_send_waiting(j, j->members[i], c->now_ms);
 }
 
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms) {

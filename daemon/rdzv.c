@@ -468,7 +468,10 @@ static void on_operator_recovering(struct job *j, const struct job_event *ev) {
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
   job_hold_agent(j, "", j->recover_ms);
-  job_recover_finish(j, ev->now_ms);
+  if (j->n_members)
+    job_recover_finish(j, ev->now_ms);
+  else
+    job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
 static void on_operator_forming(struct job *j, const struct job_event *ev) {

@@ -255,6 +255,8 @@ struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
   msg.waiting.here = j->n_available < NODES_MAX ? (int64_t)j->n_available : NODES_MAX;
   msg.waiting.min_nodes = j->settings.min_nodes;
   msg.waiting.max_nodes = j->settings.max_nodes;
+  msg.waiting.incarnation = j->incarnation;
+  msg.waiting.round = j->round;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;
   msg.waiting.waited_ms = (int64_t)(now_ms - j->forming_ms);
   uint64_t at = j->state == JOB_FORMING ? job_seal_deadline(j) : 0;

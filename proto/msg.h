@@ -223,7 +223,9 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, spare) /* you are not needed now */                                                             \
   F(S, INT, waited_ms, 0, INT64_MAX)                                                                         \
   F(S, INT, left_ms, 0, INT64_MAX) /* until last call, delay or --join-timeout ends */                       \
-  F(S, STR, text, TEXT_MAX)        /* who is here, who is missing: a sentence */
+  F(S, STR, text, TEXT_MAX)        /* who is here, who is missing: a sentence */                             \
+  F(S, HEX, incarnation, INCARNATION_MAX)                                                                    \
+  F(S, INT, round, 0, ROUND_MAX) /* last sealed */
 
 #define start_FIELDS(F, S)                                                                                   \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \

@@ -304,7 +304,7 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
 static bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  if (a->sup && a->was_paused && (a->paused || s->now < a->pause_end + lease)) return true;
+  if (a->was_paused && (a->paused || !a->sup || s->now < a->pause_end + lease)) return true;
   return !a->fence && s->now > a->ack_at + lease / 2;
 }
 

@@ -195,14 +195,19 @@ static void paused(struct sim *s) {
 }
 
 static void long_gone(struct sim *s) {
-  story_nodes(s, 2, 1);
   rule_add(s, -1, -1, 0, story_run(30000));
+  story_nodes(s, 2, 1);
   story_expect(s, "rank 1 runs", 5000);
   sim_for(s, 1000);
   daemon_kill(s);
   sim_for(s, 20000);
   daemon_start(s);
   story_over(s, 90000);
+}
+
+static void elastic(struct sim_config *c) {
+  c->settings.min_nodes = 1;
+  c->settings.last_call_ms = 100;
 }
 
 const struct story stories_daemon[] = {
@@ -231,5 +236,6 @@ const struct story stories_daemon[] = {
     {"daemon-recovering-node-leaves", NULL, leaving_while_recovering},
     {"daemon-paused", NULL, paused},
     {"daemon-long-gone", NULL, long_gone},
+    {"daemon-long-gone-elastic", elastic, long_gone},
     {NULL, NULL, NULL},
 };
