@@ -462,7 +462,8 @@ static void on_operator(struct job *j, const struct job_event *ev) {
   if (j->state == JOB_STARTING || j->state == JOB_RUNNING) job_begin_stopping(j, ev->now_ms, false);
 }
 
-/* Judged by who is here; who has not reported may still run until it would have been given up. */
+/* Judged by who is here; who has not reported may still run until it would have been given up, and learns of it from the
+ * end that is remembered. */
 static void on_operator_recovering(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
@@ -478,16 +479,6 @@ static void on_operator_forming(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
   job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
-}
-
-/* Who has not come back yet will learn it from the end that is remembered. */
-static void on_operator_recovering(struct job *j, const struct job_event *ev) {
-  if (j->settled || !j->ranks.count) {
-    on_operator_forming(j, ev);
-    return;
-  }
-  on_operator(j, ev);
-  job_recover_finish(j, ev->now_ms);
 }
 
 /* To those who have not heard the news; when nothing has happened for long, to all. */

@@ -152,7 +152,7 @@ static bool is_broken(const struct job *j) {
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {
   size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
-  if (!j->n_members) {
+  if (!j->n_members && j->cause.cause != CAUSE_OPERATOR) {
     core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id,
              (long long)j->round);
     j->forgotten = true;
