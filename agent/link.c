@@ -52,6 +52,7 @@ struct link {
   int last_error;      /* of the address that did not refuse */
   size_t failed_at;    /* and which that was */
   bool started_daemon; /* in this attempt */
+  bool taken;          /* ours could not be: somebody else has the port */
   int taken_tries;
   struct peer *peer;
   uv_timer_t timer;
@@ -115,7 +116,10 @@ static void fail_to_connect(struct link *l) {
   bool refused = l->refusals == l->addresses.n;
   struct buf where = BUF_INIT, why = BUF_INIT;
   name_target(l, refused ? 0 : l->failed_at, &where);
-  if (refused)
+  if (refused && l->taken)
+    buf_printf(&why, "%s is held by a program that takes no connections: choose another port",
+               buf_text(&where));
+  else if (refused)
     buf_printf(&why, "nobody listens at %s: start rdzvd there, or an agent with the same --endpoint",
                buf_text(&where));
   else if (l->last_error == UV_ETIMEDOUT)
@@ -318,6 +322,7 @@ static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err 
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
   if (taken && !l->o.standalone) {
+    l->taken = true;
     l->taken_tries = TAKEN_TRIES;
     dial_all(l);
   } else {
@@ -328,6 +333,7 @@ static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err 
 void link_open(struct link *l) {
   if (l->state != LINK_SHUT) return;
   l->started_daemon = false;
+  l->taken = false;
   l->taken_tries = 0;
   if (l->o.standalone) {
     want_daemon(l);
