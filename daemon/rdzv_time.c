@@ -40,7 +40,7 @@ void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
 }
 
 void job_away(struct job *j, struct member *m, uint64_t now_ms) {
-  m->grace_ms = now_ms + CORE_GRACE_MS;
+  m->grace_ms = m->end_acked ? UINT64_MAX : now_ms + CORE_GRACE_MS; /* who knows the end may go */
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
 }
 
