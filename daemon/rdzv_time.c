@@ -40,7 +40,7 @@ void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
 }
 
 void job_away(struct job *j, struct member *m, uint64_t now_ms) {
-  m->grace_ms = m->end_acked ? UINT64_MAX : now_ms + CORE_GRACE_MS; /* who knows the end may go */
+  m->grace_ms = now_ms + CORE_GRACE_MS;
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
 }
 
@@ -57,7 +57,8 @@ static void lose(struct job *j, struct member *m, uint64_t now_ms) {
   struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
   ev.text =
       m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
-  core_log(j->core, LOG_WARN, "job %s: node %s (%s) is lost: %s", j->id, m->host, m->agent, ev.text);
+  core_log(j->core, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (%s) is lost: %s", j->id, m->host,
+           m->agent, ev.text);
   m->grace_ms = UINT64_MAX; /* if it stays, as one that had finished does, it is not lost twice */
   job_event(j, &ev);
 }
