@@ -155,7 +155,9 @@ uint64_t sup_progress_deadline(const struct supervisor *s);
 void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void sup_say_verdict(struct supervisor *s, const struct verdict *v,
-                     const char *before); /* once per verdict */
+                     const char *before);                            /* once per verdict */
+void sup_say_failure(struct supervisor *s, const struct verdict *v); /* of a worker here */
+void sup_say_settled(struct supervisor *s, const struct settled *settled);
 void sup_say_start(struct supervisor *s, const struct start *start);
 void sup_say_status(struct supervisor *s);
 

@@ -110,7 +110,7 @@ static void describe_worker(const struct supervisor *s, uint32_t local_rank, str
 
 static void fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
   sup_report(s, REPORT_FAILED, v, at_ms);
-  sup_say_verdict(s, v, "");
+  sup_say_failure(s, v);
   if (s->state == SUPERVISOR_STOPPING) return;
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
@@ -235,13 +235,7 @@ void sup_settled(struct supervisor *s, const struct settled *settled) {
   if (settled->round != s->round || strcmp(settled->incarnation, s->incarnation) != 0) return;
   s->restarts_used = settled->restarts_used;
   if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
-  sup_say_verdict(s, &settled->verdict, "the round's verdict: ");
-  if (settled->charged)
-    sup_say(s, LOG_INFO, "restart %lld of %lld%s", (long long)settled->restarts_used,
-            (long long)s->config.settings.max_restarts,
-            settled->delay_ms ? ", after a pause because rounds are short" : "");
-  else
-    sup_say(s, LOG_INFO, "no restart is charged; forming the next round");
+  sup_say_settled(s, settled);
   sup_clear_round(s);
   sup_set_state(s, SUPERVISOR_JOINING);
 }

@@ -1,8 +1,8 @@
 /* What the user reads. Every sentence of the supervisor that is more than a format string is made here.
  *
  * A failure is told once on each node: by the node that saw it at once, by the others when STOP brings it, and again
- * only if the settled verdict names another cause than the first that was heard. The worker's own last lines follow
- * it, indented, because they are what the person at the terminal looks for. */
+ * only if the settled verdict names another cause than the first that was heard. What dies after it is only counted.
+ * The worker's own last lines follow it, indented, because they are what the person at the terminal looks for. */
 
 #include "agent/supervisor_internal.h"
 
@@ -57,6 +57,35 @@ void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *
   verdict_copy(&copy, v);
   verdict_free(&s->said);
   s->said = copy;
+}
+
+/* A worker of this node. Who dies after the round's first verdict was told mostly dies of it, and says so itself. */
+void sup_say_failure(struct supervisor *s, const struct verdict *v) {
+  if (s->said.cause == CAUSE_NONE || s->said.round != v->round) {
+    sup_say_verdict(s, v, "");
+    return;
+  }
+  struct buf text = BUF_INIT;
+  verdict_sentence(v, &text);
+  sup_say(s, LOG_DEBUG, "then %s", buf_text(&text));
+  buf_finish(&text);
+}
+
+void sup_say_settled(struct supervisor *s, const struct settled *settled) {
+  const struct verdict *v = &settled->verdict;
+  struct buf line = BUF_INIT;
+  if (v->echoes && same_verdict(v, &s->said)) /* else it is part of the sentence */
+    buf_printf(&line, "%lld other worker%s died with it or after it; ", (long long)v->echoes,
+               v->echoes == 1 ? "" : "s");
+  sup_say_verdict(s, v, "the round's verdict: ");
+  if (!settled->charged)
+    buf_puts(&line, "no restart is charged; forming the next round");
+  else
+    buf_printf(&line, "restart %lld of %lld%s", (long long)settled->restarts_used,
+               (long long)s->config.settings.max_restarts,
+               settled->delay_ms ? ", after a pause because rounds are short" : "");
+  sup_say(s, LOG_INFO, "%s", buf_text(&line));
+  buf_finish(&line);
 }
 
 void sup_say_start(struct supervisor *s, const struct start *start) {
