@@ -56,7 +56,7 @@ UNFINISHED = {"daemon", "agent"}
 FORBIDDEN_INCLUDES = re.compile(
     r"uv\.h|uv/.*|time\.h|unistd\.h|pthread\.h|threads\.h|fcntl\.h|poll\.h|spawn\.h|netdb\.h|ifaddrs\.h|dlfcn\.h"
     r"|semaphore\.h|sched\.h|arpa/.*|net/.*|netinet/.*|linux/.*"
-    r"|sys/(socket|time|times|wait|un|epoll|select|mman|random|prctl|resource|stat|file|ioctl|signalfd|timerfd|eventfd)\.h"
+    r"|sys/(socket|time|times|un|epoll|select|mman|random|prctl|resource|stat|file|ioctl|signalfd|timerfd|eventfd)\.h"
     r"|common/log\.h|proto/conn\.h|agent/(guard|relay|session)\.h"
 )
 FORBIDDEN_SYMBOLS = re.compile(
