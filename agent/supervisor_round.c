@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 void sup_clear_round(struct supervisor *s) {
   for (size_t i = 0; i < s->n_reports; i++) verdict_free(&s->reports[i].report.what);
@@ -146,7 +145,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   if (WIFSIGNALED(ev->status)) {
     v.cause = CAUSE_WORKER_SIGNAL;
     v.signal = WTERMSIG(ev->status);
-    v.core = WCOREDUMP(ev->status);
+    v.core = (ev->status & 0x80) != 0; /* WCOREDUMP, which <stdlib.h> lacks */
     v.code = 128 + v.signal;
   } else {
     v.cause = CAUSE_WORKER_EXIT;
