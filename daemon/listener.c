@@ -76,12 +76,12 @@ static int open_socket(const struct address *a, bool v6only) {
   return fd;
 }
 
-static int explain(int code, const char *spec, const struct address *a, struct err *e) {
+static int explain(int code, const char *spec, const struct address *a, bool in_haste, struct err *e) {
   struct port_holder holder;
   int port = a->endpoint.port;
   switch (code) {
   case -EADDRINUSE:
-    if (port_holder_find(a->endpoint.port, &holder))
+    if (!in_haste && port_holder_find(a->endpoint.port, &holder))
       return err_set(e, code,
                      "cannot listen on %.100s: port %d is taken by pid %d (%s); stop it, or choose another "
                      "port with --listen "
@@ -121,14 +121,15 @@ static void name_it(struct listener *l) {
   endpoint_format(&a.endpoint, l->text);
 }
 
-static int open_one(const char *spec, struct address *a, bool v6only, struct listener *l, struct err *e) {
+static int open_one(const char *spec, struct address *a, bool v6only, bool in_haste, struct listener *l,
+                    struct err *e) {
   int fd = open_socket(a, v6only);
   bool no_ipv6 = fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL;
   if (no_ipv6 && a->any.sa_family == AF_INET6 && a->is_wildcard) {
     uv_ip4_addr("0.0.0.0", a->endpoint.port, &a->v4);
     fd = open_socket(a, false);
   }
-  if (fd < 0) return explain(fd, spec, a, e);
+  if (fd < 0) return explain(fd, spec, a, in_haste, e);
   l->fd = fd;
   name_it(l);
   return 0;
@@ -141,13 +142,13 @@ static bool has_ipv4_wildcard(const struct address *v, size_t n, uint16_t port) 
   return false;
 }
 
-int listeners_open(const char *const *specs, size_t n, struct listener *out, struct err *e) {
+int listeners_open(const char *const *specs, size_t n, bool in_haste, struct listener *out, struct err *e) {
   struct address *v = xcalloc(n, sizeof(*v));
   int rc = 0;
   size_t opened = 0;
   for (size_t i = 0; i < n && rc == 0; i++) rc = parse_address(specs[i], &v[i], e);
   for (size_t i = 0; i < n && rc == 0; i++) {
-    rc = open_one(specs[i], &v[i], has_ipv4_wildcard(v, n, v[i].endpoint.port), &out[i], e);
+    rc = open_one(specs[i], &v[i], has_ipv4_wildcard(v, n, v[i].endpoint.port), in_haste, &out[i], e);
     if (rc == 0) opened++;
   }
   if (rc < 0)

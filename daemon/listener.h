@@ -3,6 +3,7 @@
 
 /* The daemon's listening TCP sockets, from what --listen says. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "common/endpoint.h"
@@ -15,7 +16,8 @@ struct listener {
 };
 
 /* Opens all of specs[0..n) ("ADDR:PORT", "ADDR", ":PORT", "PORT") or none. -EINVAL: a value is malformed or no numeric address; -EADDRINUSE: a
- * port is taken; other negative errno: the machine refused. The sentence names the value. */
-int listeners_open(const char *const *specs, size_t n, struct listener *out, struct err *e);
+ * port is taken; other negative errno: the machine refused. The sentence names the value, and who has a taken port;
+ * to find that out takes longer than a launch, so in_haste does not ask. */
+int listeners_open(const char *const *specs, size_t n, bool in_haste, struct listener *out, struct err *e);
 
 #endif

@@ -206,7 +206,8 @@ static void say_start(const struct daemon *d) {
 /* Up and down ---------------------------------------------------------------------------------------------------- */
 
 static int open_ports(struct daemon *d, struct err *e) {
-  int rc = listeners_open(d->options.listen.v, (size_t)d->options.listen.n, d->listeners, e);
+  bool in_haste = d->options.exit_when_idle; /* the agent that started us has to connect elsewhere */
+  int rc = listeners_open(d->options.listen.v, (size_t)d->options.listen.n, in_haste, d->listeners, e);
   if (rc == -EINVAL) return EXIT_CODE_USAGE;
   if (rc == -EADDRINUSE && d->options.exit_when_idle) return EXIT_CODE_PORT_TAKEN;
   if (rc < 0) return EXIT_CODE_SYSTEM;
