@@ -68,6 +68,8 @@ static void send_stale(struct job *j, const struct member *m, const char *why) {
 void job_recover_hello(struct job *j, const struct job_event *ev) {
   const struct hello *h = ev->hello;
   struct member *m = ev->member;
+  uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
   bool this_round = h->round == j->round && h->round > 0;
   if (h->restarts_used > j->restarts_used) j->restarts_used = h->restarts_used;
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
@@ -152,6 +154,11 @@ static bool is_broken(const struct job *j) {
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {
   size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
+  uint64_t patience_ms = j->state_ms + (uint64_t)j->settings.join_timeout_ms;
+  if (!j->n_members && j->cause.cause != CAUSE_OPERATOR && now_ms < patience_ms) {
+    j->recover_ms = patience_ms; /* nobody is there to judge: until the first one comes, job_recover_hello */
+    return;
+  }
   if (!j->n_members && j->cause.cause != CAUSE_OPERATOR) {
     core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id,
              (long long)j->round);
