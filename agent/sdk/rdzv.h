@@ -44,7 +44,8 @@ enum {
 /* What the agent asks of its workers, bits of rdzv_requested(). */
 enum {
   RDZV_CHECKPOINT = 1, /* write a checkpoint soon and go on */
-  RDZV_STOP = 2,       /* write a checkpoint and leave: SIGTERM has come or will, SIGKILL follows after --stop-timeout */
+  RDZV_STOP =
+      2, /* write a checkpoint and leave: SIGTERM has come or will, SIGKILL follows after --stop-timeout */
 };
 
 struct rdzv;
@@ -58,23 +59,27 @@ RDZV_API void rdzv_finish(struct rdzv *r); /* NULL is fine */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
 
 /* Who am I? Constant for the life of the context; never fail. */
-RDZV_API int rdzv_rank(const struct rdzv *r);             /* 0 .. world_size-1 */
+RDZV_API int rdzv_rank(const struct rdzv *r); /* 0 .. world_size-1 */
 RDZV_API int rdzv_world_size(const struct rdzv *r);
-RDZV_API int rdzv_local_rank(const struct rdzv *r);       /* 0 .. local_world_size-1 */
+RDZV_API int rdzv_local_rank(const struct rdzv *r); /* 0 .. local_world_size-1 */
 RDZV_API int rdzv_local_world_size(const struct rdzv *r);
 RDZV_API int rdzv_node_rank(const struct rdzv *r);
 RDZV_API int rdzv_node_count(const struct rdzv *r);
-RDZV_API uint32_t rdzv_round(const struct rdzv *r);         /* counts up with every round of the job; 0 without an agent */
+RDZV_API uint32_t
+rdzv_round(const struct rdzv *r); /* counts up with every round of the job; 0 without an agent */
 RDZV_API uint32_t rdzv_restart_count(const struct rdzv *r); /* restarts charged to the job so far */
 RDZV_API const char *rdzv_run_id(const struct rdzv *r);     /* the job's name; "" without an agent */
-RDZV_API const char *rdzv_incarnation(const struct rdzv *r); /* this life of the job, text that sorts by age; "" without an agent */
-RDZV_API const char *rdzv_head_addr(const struct rdzv *r);  /* numeric address of node rank 0 */
-RDZV_API const char *rdzv_node_addr(const struct rdzv *r);  /* numeric address of this node, as others reach it */
-RDZV_API bool rdzv_alone(const struct rdzv *r);             /* no agent: a world of one */
+RDZV_API const char *rdzv_incarnation(
+    const struct rdzv *r); /* this life of the job, text that sorts by age; "" without an agent */
+RDZV_API const char *rdzv_head_addr(const struct rdzv *r); /* numeric address of node rank 0 */
+RDZV_API const char *
+rdzv_node_addr(const struct rdzv *r);           /* numeric address of this node, as others reach it */
+RDZV_API bool rdzv_alone(const struct rdzv *r); /* no agent: a world of one */
 
 /* Tells how far training is; cheap (never blocks; the agent samples), call it every step. `of`: last step, 0:
- * unknown. loss NaN: none. */
-RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second);
+ * unknown. loss NaN: none. samples_per_second: of this rank alone; the agent adds them up. */
+RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss,
+                           double samples_per_second);
 
 /* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as RDZV_STOP. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
@@ -83,7 +88,8 @@ RDZV_API unsigned rdzv_requested(struct rdzv *r);
  * `all` receives world_size * size bytes in order of rank. A key can be used once in a round by each rank. Errors:
  * -ETIMEDOUT, -EINVAL (key, size, or ranks that differ in size), -ESTALE (the round is over), -EPIPE (the agent is
  * gone). */
-RDZV_API int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all, int timeout_ms);
+RDZV_API int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all,
+                           int timeout_ms);
 
 /* All ranks have come to this point. An exchange of one byte: the same rules. */
 RDZV_API int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms);

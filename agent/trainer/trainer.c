@@ -112,7 +112,8 @@ static void measure(struct trainer *t, uint64_t now) {
 static int report(struct trainer *t, struct err *e) {
   uint64_t now = trainer_now_us();
   measure(t, now);
-  rdzv_progress(t->rdzv, t->step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss, t->rate.value);
+  rdzv_progress(t->rdzv, t->step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
+                t->rate.value / t->world);
   if (t->rank != 0) return 0;
   if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
     t->reported_us = now;
