@@ -78,7 +78,10 @@ def test_output_in_whole_lines(rdzv):
 
 
 def test_logs_by_round_and_rank(rdzv):
-    script = 'echo out of $RANK; echo err of $RANK >&2; [ $RDZV_ROUND = 2 ] || [ $RANK = 0 ] || exit 3; [ $RDZV_ROUND = 2 ] || sleep 60'
+    script = '''echo out of $RANK; echo err of $RANK >&2
+        [ $RDZV_ROUND = 1 ] || exit 0
+        [ $RANK = 1 ] || { touch said; sleep 60; }
+        while [ ! -e said ]; do sleep 0.01; done; exit 3'''
     a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 1, "--log-dir", "logs", "--", "sh", "-c", script)
     assert a.exit() == 0, a
     for round_ in (1, 2):
