@@ -11,7 +11,8 @@ struct story {
 };
 
 /* Tables that end with a NULL name. */
-extern const struct story stories_join[], stories_fault[], stories_end[], stories_daemon[], stories_return[];
+extern const struct story stories_join[], stories_fault[], stories_end[], stories_daemon[], stories_return[],
+    stories_lessons[];
 extern const struct story *const all_stories[]; /* ends with NULL */
 
 /* Plays it. The caller looks at the trace and destroys it. */
