@@ -63,6 +63,13 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
 
 /* Text. ------------------------------------------------------------------------------------------------------------ */
 
+/* What peers call themselves is shown, never obeyed. */
+static void put_name(struct buf *out, const char *s, size_t width) {
+  size_t before = out->len;
+  buf_put_escaped(out, s, strlen(s), HOST_MAX);
+  while (out->len < before + width) buf_putc(out, ' ');
+}
+
 static void put_duration(struct buf *out, uint64_t ms) {
   unsigned long long s = ms / 1000;
   if (s < 120)
@@ -74,7 +81,8 @@ static void put_duration(struct buf *out, uint64_t ms) {
 }
 
 static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) {
-  buf_printf(out, "%s: %s for ", j->id, job_state_name(j->state));
+  put_name(out, j->id, 0);
+  buf_printf(out, ": %s for ", job_state_name(j->state));
   put_duration(out, now_ms - j->state_ms);
   if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
   if (j->world_size)
@@ -91,8 +99,11 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
     buf_printf(out, "  %4lld", (long long)m->node_rank);
   else
     buf_puts(out, "     -");
-  buf_printf(out, "  %-20s %-24s %7lld  %-14s", m->host, m->addr[0] ? m->addr : m->peer_addr,
-             (long long)m->workers, place_of(j, m));
+  buf_puts(out, "  ");
+  put_name(out, m->host, 20);
+  buf_putc(out, ' ');
+  put_name(out, m->addr[0] ? m->addr : m->peer_addr, 24);
+  buf_printf(out, " %7lld  %-14s", (long long)m->workers, place_of(j, m));
   if (m->step >= 0 && m->of > 0)
     buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
   else if (m->step >= 0)
@@ -162,18 +173,24 @@ static int describe(struct core *c, const struct control *q, bool whole, uint64_
   json_decref(list);
   if (n || !q->job[0]) return 0;
   buf_clear(out);
-  buf_printf(out, "no job has the id %s; `rdzvctl jobs` lists them\n", q->job);
+  buf_puts(out, "no job has the id ");
+  put_name(out, q->job, 0);
+  buf_puts(out, "; `rdzvctl jobs` lists them\n");
   return 1;
 }
 
 static int stop_job(struct core *c, const struct control *q, uint64_t now_ms, struct buf *out) {
   struct job *j = map_get(&c->jobs, q->job);
   if (!j || j->state == JOB_ENDING || j->state == JOB_ENDED) {
-    buf_printf(out, "%s job has the id %s\n", j ? "no running" : "no", q->job);
+    buf_puts(out, j ? "no running job has the id " : "no job has the id ");
+    put_name(out, q->job, 0);
+    buf_putc(out, '\n');
     return 1;
   }
   struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = now_ms, .text = "rdzvctl stop"};
-  buf_printf(out, "job %s is being stopped\n", j->id);
+  buf_puts(out, "job ");
+  put_name(out, j->id, 0);
+  buf_puts(out, " is being stopped\n");
   job_event(j, &ev);
   return 0;
 }
@@ -189,7 +206,9 @@ void core_control(struct core *c, const struct core_event *ev) {
   else if (!strcmp(q->verb, "stop"))
     code = stop_job(c, q, ev->now_ms, &out);
   else {
-    buf_printf(&out, "this daemon does not know the verb %s; it knows status, jobs, stop\n", q->verb);
+    buf_puts(&out, "this daemon does not know the verb ");
+    put_name(&out, q->verb, 0);
+    buf_puts(&out, "; it knows status, jobs, stop\n");
     code = EXIT_CODE_USAGE;
   }
   reply(c, ev, code, &out);
