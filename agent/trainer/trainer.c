@@ -36,14 +36,19 @@ static void on_signal(int signo) {
   sigterm = 1;
 }
 
+static void ignore_signals(void) {
+  struct sigaction a = {.sa_handler = SIG_IGN};
+  sigaction(SIGPIPE, &a, NULL);
+  sigaction(SIGXFSZ, &a, NULL);
+}
+
+/* From here on there is something to save. Before, a signal ends the process at once: a rank that waits to meet the
+ * others must not wait for one that has gone already. */
 static void catch_signals(void) {
   struct sigaction a = {.sa_handler = on_signal};
   sigaction(SIGTERM, &a, NULL); /* no SA_RESTART: a poll that waits should look at the flag */
   a.sa_flags = (int)SA_RESETHAND;
   sigaction(SIGINT, &a, NULL);
-  a = (struct sigaction){.sa_handler = SIG_IGN};
-  sigaction(SIGPIPE, &a, NULL);
-  sigaction(SIGXFSZ, &a, NULL);
 }
 
 static void say_start(struct trainer *t) {
@@ -205,7 +210,10 @@ static int run(struct trainer *t, struct err *e) {
     say_start(t);
     rc = metrics_start(t, e);
   }
-  if (rc == 0) rc = loop(t, e);
+  if (rc == 0) {
+    catch_signals();
+    rc = loop(t, e);
+  }
   if (rc) return rc;
   return t->step < t->last_step ? stopped(t, e) : finished(t, e);
 }
@@ -228,7 +236,7 @@ int main(int argc, char **argv) {
   }
   if (t.o.help) return print_help();
   if (t.o.version) return puts("rdzv-trainer " RDZV_VERSION) < 0 ? TRAINER_SYSTEM : TRAINER_DONE;
-  catch_signals();
+  ignore_signals();
   if (run(&t, &e)) {
     if (t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0)
       log_error("%s; usually an echo of another failure", e.text);
