@@ -1,0 +1,56 @@
+"""What the README says about options and exit codes is what the programs say.
+
+    python3 tests/e2e/test_readme.py      writes those parts of the README anew
+"""
+
+import re
+import subprocess
+import sys
+
+from harness import AGENT, BUILD, TOP
+
+README = TOP / "README.md"
+
+
+def agent_help():
+    text = subprocess.run([AGENT, "--help"], capture_output=True, text=True, check=True).stdout
+    return "```\n" + text.rstrip() + "\n```\n"
+
+
+def exit_codes():
+    """From the one list that the programs are built from."""
+    rows = re.findall(r'X\(\w+, (\d+), "([^"]+)"\)', (TOP / "common/exit_codes.h").read_text())
+    assert len(rows) > 5
+    return "\n".join(["| code | meaning |", "|---|---|", *(f"| {code} | {text} |" for code, text in rows), ""])
+
+
+PARTS = {"options of rdzv-agent": agent_help, "exit codes": exit_codes}
+
+
+def part(name):
+    return re.compile(rf"(<!-- begin {name} -->\n)(.*?)(<!-- end {name} -->)", re.S)
+
+
+def test_options():
+    assert part("options of rdzv-agent").search(README.read_text())[2] == agent_help(), "python3 tests/e2e/test_readme.py mends it"
+
+
+def test_exit_codes():
+    assert part("exit codes").search(README.read_text())[2] == exit_codes(), "python3 tests/e2e/test_readme.py mends it"
+
+
+def test_files_it_names_exist():
+    """Links, and paths in the reading tour."""
+    text = README.read_text()
+    named = set(re.findall(r"\]\(([^)#:]+)\)", text)) | set(re.findall(r"`((?:common|proto|daemon|agent|tests|deploy)/[\w./-]+)`", text))
+    assert len(named) > 10
+    assert [n for n in sorted(named) if not (TOP / n).exists() and not (BUILD / n).exists()] == []
+
+
+if __name__ == "__main__":
+    text = README.read_text()
+    for name, make in PARTS.items():
+        text, n = part(name).subn(lambda m: m[1] + make() + m[3], text)
+        if n != 1:
+            sys.exit(f"README.md has {n} parts for {name}")
+    README.write_text(text)
