@@ -11,9 +11,9 @@
  * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines.
  *
  * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
- * thread that does not come back in time hangs in a write to a terminal nobody reads: it is cancelled, and what it
- * had is dropped. One that hangs in a write to a dead file server cannot be cancelled; then the relay is left behind,
- * with all it owns, for exit to clear away. */
+ * thread that does not come back in time hangs in a write to a terminal nobody reads, or to a dead file server: then
+ * the relay is left behind, with all it owns, for exit to clear away. (Cancelling the thread would free a little
+ * memory of a process that is about to end, and trouble the sanitizers, whose stack it leaves poisoned.) */
 
 #include "agent/relay.h"
 #include "agent/lines.h"
@@ -33,7 +33,7 @@
 #include <unistd.h>
 #include "common/mem.h"
 
-enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, CANCEL_MS = 200, THREAD_STACK = 262144 };
+enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, THREAD_STACK = 262144 };
 
 struct worker;
 
@@ -73,6 +73,7 @@ struct relay {
   struct relay_event *events;
   size_t n_events, cap_events;
   bool woken, closing;
+  bool ended, abandoned; /* the thread has left its loop; it is to free all this */
 };
 
 static void stream_finish(struct stream *s) {
@@ -97,8 +98,9 @@ static void post(struct relay *r, const struct relay_event *ev) {
     r->events = xrealloc(r->events, r->cap_events * sizeof(*r->events));
   }
   r->events[r->n_events++] = *ev;
+  if (r->o.wake && !r->closing)
+    r->o.wake(r->o.ctx); /* under the mutex: not any more once relay_destroy was called */
   pthread_mutex_unlock(&r->mutex);
-  if (r->o.wake) r->o.wake(r->o.ctx);
 }
 
 static void post_trouble(struct relay *r, const struct worker *w, const char *what, const char *name,
@@ -287,10 +289,26 @@ static void close_all(struct relay *r) {
   sinks_status(&r->sinks, "");
 }
 
+static void relay_free(struct relay *r) {
+  while (r->workers) {
+    struct worker *w = r->workers;
+    r->workers = w->next;
+    worker_destroy(w);
+  }
+  for (size_t i = 0; i < r->n_say; i++) free(r->say[i]);
+  if (r->epoll >= 0) close(r->epoll);
+  if (r->event >= 0) close(r->event);
+  sinks_finish(&r->sinks);
+  pthread_mutex_destroy(&r->mutex);
+  free(r->log_dir);
+  free(r->chunk);
+  free(r->status);
+  free(r->events);
+  free(r);
+}
+
 static void *relay_main(void *arg) {
   struct relay *r = arg;
-  int before;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
   bool closing = false;
   while (!closing) {
     struct epoll_event ev[64];
@@ -310,6 +328,11 @@ static void *relay_main(void *arg) {
     tell_drained(r);
     remove_superseded(r);
   }
+  pthread_mutex_lock(&r->mutex);
+  r->ended = true;
+  bool abandoned = r->abandoned;
+  pthread_mutex_unlock(&r->mutex);
+  if (abandoned) relay_free(r);
   return NULL;
 }
 
@@ -331,24 +354,6 @@ static int start_thread(struct relay *r) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attr);
   return -rc;
-}
-
-static void relay_free(struct relay *r) {
-  while (r->workers) {
-    struct worker *w = r->workers;
-    r->workers = w->next;
-    worker_destroy(w);
-  }
-  for (size_t i = 0; i < r->n_say; i++) free(r->say[i]);
-  if (r->epoll >= 0) close(r->epoll);
-  if (r->event >= 0) close(r->event);
-  sinks_finish(&r->sinks);
-  pthread_mutex_destroy(&r->mutex);
-  free(r->log_dir);
-  free(r->chunk);
-  free(r->status);
-  free(r->events);
-  free(r);
 }
 
 int relay_create(struct relay **out, const struct relay_options *o, struct err *e) {
@@ -390,10 +395,20 @@ void relay_destroy(struct relay *r, uint32_t deadline_ms) {
   r->closing = true;
   pthread_mutex_unlock(&r->mutex);
   kick(r);
-  if (join_within(r, deadline_ms) != 0) {
-    pthread_cancel(r->thread);
-    if (join_within(r, CANCEL_MS) != 0) return; /* it hangs in the kernel, with our memory */
+  if (join_within(r, deadline_ms) == 0) {
+    relay_free(r);
+    return;
   }
+  pthread_t thread = r->thread;
+  pthread_mutex_lock(&r->mutex);
+  bool ended = r->ended;
+  r->abandoned = !ended; /* it hangs in the kernel with our memory, and frees it should it ever come back */
+  pthread_mutex_unlock(&r->mutex);
+  if (!ended) {
+    pthread_detach(thread);
+    return;
+  }
+  pthread_join(thread, NULL);
   relay_free(r);
 }
 

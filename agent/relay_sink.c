@@ -9,15 +9,13 @@
  * one return: characters are counted, UTF-8 ones as one column, which is right for all that we write.
  *
  * Writes may block as long as they like (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill
- * meanwhile. The descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. Only
- * here the thread can be cancelled. */
+ * meanwhile. The descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. */
 
 #include "agent/relay_sink.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -70,12 +68,9 @@ static size_t piece(const struct sink *s) {
 }
 
 static ssize_t write_once(int fd, const char *data, size_t len) {
-  int before, error;
-  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
   ssize_t n = write(fd, data, len);
-  error = errno;
-  if (n < 0 && error == EAGAIN) poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
-  pthread_setcancelstate(before, NULL);
+  int error = n < 0 ? errno : 0;
+  if (error == EAGAIN) poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
   return n < 0 ? -error : n;
 }
 
