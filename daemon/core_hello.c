@@ -23,11 +23,8 @@ static struct job *begin_incarnation(struct core *c, const struct hello *h) {
            (unsigned long long)(c->wall_ms & 0xffffffffffff), (unsigned long long)core_random(c));
   core_log(c, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
   struct job *j = core_add_job(c, h->job, incarnation, &h->settings);
-  for (size_t i = 0; i + 1 < c->n_all; i++) { /* what a lost node of an earlier life may still run */
-    const struct job *before = c->all[i];
-    for (size_t k = 0; k < before->n_holds && !strcmp(before->id, j->id); k++)
-      job_hold_agent(j, before->holds[k].agent, before->holds[k].until_ms);
-  }
+  for (size_t i = 0; i + 1 < c->n_all; i++) /* what a lost node of an earlier life may still run */
+    if (!strcmp(c->all[i]->id, j->id)) job_hold_as(j, c->all[i]);
   return j;
 }
 

@@ -61,12 +61,6 @@ struct member {
   bool available, owes_ack, reported; /* what it is counted as: rdzv_member.c */
 };
 
-/* A lost node whose workers may still run: no round is sealed before it has killed them by its own lease. */
-struct hold {
-  char agent[AGENT_ID_MAX + 1];
-  uint64_t until_ms;
-};
-
 struct job_exchange {
   char key[EXCHANGE_KEY_MAX + 1];
   uint32_t size;
@@ -112,11 +106,12 @@ struct job {
   bool exact;    /* RECOVERING: the round is known from the state file, no later one was sealed */
   bool
       skip_round; /* the next seal leaves out a number: a round may have been sealed that nobody here has heard of */
-  bool stopping_seen; /* RECOVERING: somebody was told to stop */
-  bool forgotten;     /* core frees it after the step */
-  struct hold *holds;
-  size_t n_holds, cap_holds;
-  uint64_t hold_ms; /* when the last of them ends */
+  bool stopping_seen;    /* RECOVERING: somebody was told to stop */
+  bool forgotten;        /* core frees it after the step */
+  struct map holds;      /* agent id -> when what it may still run is over; rdzv_hold.c */
+  uint64_t hold_ms;      /* when the last of them is; 0: none */
+  size_t n_last_holds;   /* how many end then */
+  size_t holds_sweep_at; /* that many are looked through for expired ones */
 
   /* The current or last round. */
   int64_t round_nodes, world_size;
@@ -175,13 +170,17 @@ void job_remove_member(struct job *j, struct member *m);
 struct member *job_find_agent(const struct job *j, const char *agent);
 struct member *job_find_wanted(const struct job *j, int64_t want_rank); /* who asked for it */
 void job_clear_round(struct job *j);                                    /* exchanges, causes */
+void member_describe(const struct member *m, struct buf *out);          /* "node 1 (n1, pid 4711)" */
+bool member_in_round(const struct member *m);
+bool job_is_over(const struct job *j); /* ENDING or ENDED */
+
+/* daemon/rdzv_hold.c: lost nodes whose workers may still run; no round is sealed before they have killed them */
 void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms);
 void job_hold(struct job *j, const struct member *m); /* until its lease is over */
 void job_drop_hold(struct job *j, const char *agent);
+void job_hold_as(struct job *j, const struct job *before); /* the same ones */
 uint64_t job_hold_until(const struct job *j);
-void member_describe(const struct member *m, struct buf *out); /* "node 1 (n1, pid 4711)" */
-bool member_in_round(const struct member *m);
-bool job_is_over(const struct job *j); /* ENDING or ENDED */
+void job_finish_holds(struct job *j);
 
 /* daemon/rdzv_member.c: the only writers of state, conn, leaving, gone, end_acked, node_rank and last_rank */
 void member_count_in(struct member *m);

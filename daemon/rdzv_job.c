@@ -1,12 +1,8 @@
-/* The job as an object: created and freed, members added, found and removed, holds kept.
+/* The job as an object: created and freed, members added, found and removed.
  *
  * A member is a node that the daemon knows and has not given up. It is identified by its agent's random id, so a
  * broken connection, a second agent on the same host, or the same host in a later run are never mistaken for each
- * other. A node that is lost is removed; should it come back, it is a stranger with an old token and is told so.
- *
- * A hold is what remains of a lost node that may still run workers: until its lease, counted from its last sign of
- * life, is over, no new round may be sealed, because until then the node may not yet have fenced itself. An obituary
- * or the node's own return ends the hold at once. */
+ * other. A node that is lost is removed; should it come back, it is a stranger with an old token and is told so. */
 
 #include "daemon/rdzv.h"
 
@@ -35,6 +31,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   map_init(&j->agents, core_random(c));
   map_init(&j->ranks, core_random(c));
   map_init(&j->wanted, core_random(c));
+  map_init(&j->holds, core_random(c));
   return j;
 }
 
@@ -56,7 +53,7 @@ void job_destroy(struct job *j) {
   map_finish(&j->ranks);
   map_finish(&j->wanted);
   free(j->members);
-  free(j->holds);
+  job_finish_holds(j);
   free(j->id);
   free(j);
 }
@@ -109,45 +106,6 @@ struct member *job_find_agent(const struct job *j, const char *agent) {
 
 struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
   return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
-}
-
-static void drop_expired_holds(struct job *j) {
-  size_t n = 0;
-  for (size_t i = 0; i < j->n_holds; i++)
-    if (j->holds[i].until_ms > j->core->now_ms) j->holds[n++] = j->holds[i];
-  j->n_holds = n;
-}
-
-/* Of one agent only the last counts; an earlier one ends before it, or is dropped together with it. */
-void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms) {
-  if (j->n_holds == j->cap_holds) drop_expired_holds(j);
-  if (j->n_holds == j->cap_holds) {
-    j->cap_holds = j->cap_holds ? 2 * j->cap_holds : 4;
-    j->holds = xrealloc(j->holds, j->cap_holds * sizeof *j->holds);
-  }
-  struct hold *h = &j->holds[j->n_holds++];
-  copy_text(h->agent, sizeof h->agent, agent);
-  h->until_ms = until_ms;
-  if (until_ms > j->hold_ms) j->hold_ms = until_ms;
-}
-
-void job_hold(struct job *j, const struct member *m) {
-  job_hold_agent(j, m->agent, m->heard_ms + (uint64_t)j->settings.lease_ms);
-}
-
-void job_drop_hold(struct job *j, const char *agent) {
-  size_t n = 0;
-  j->hold_ms = 0;
-  for (size_t i = 0; i < j->n_holds; i++) {
-    if (!strcmp(j->holds[i].agent, agent)) continue;
-    j->holds[n++] = j->holds[i];
-    if (j->holds[i].until_ms > j->hold_ms) j->hold_ms = j->holds[i].until_ms;
-  }
-  j->n_holds = n;
-}
-
-uint64_t job_hold_until(const struct job *j) {
-  return j->hold_ms;
 }
 
 void member_describe(const struct member *m, struct buf *out) {
