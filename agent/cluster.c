@@ -1,14 +1,16 @@
 /* Schedulers, by what they leave in the environment.
  *
- * A job's name: all agents of one job step must find the same one, two steps of one allocation must not. Slurm
- * numbers steps; PBS, SGE and LSF do not, there the job's id (and the index of an array job) has to do. Within one
- * such job a second run is a new incarnation of the same name, so nothing is mixed up as long as they do not overlap.
+ * A job's name: all agents of one job step must find the same one, two steps of one allocation must not.
+ * Slurm numbers steps; PBS, SGE and LSF do not, there the job's id (and the index of an array job) has to do.
+ * Within one such job a second run is a new incarnation of the same name, so nothing is mixed up as long as
+ * they do not overlap.
  *
- * JOB_ID is too common a name to mean SGE by itself; SGE always sets SGE_TASK_ID too ("undefined" outside of arrays).
+ * JOB_ID is too common a name to mean SGE by itself; SGE always sets SGE_TASK_ID too ("undefined" outside of
+ * arrays).
  *
- * Slurm's count is of agents, not machines: a step that starts two agents on each machine has twice as many tasks
- * as nodes, and it is tasks that join. The order key stays the machine's number; agents of one machine are told
- * apart by their ids. Outside of a step (in a batch script) only the number of nodes is known.
+ * Slurm's count is of agents, not machines: a step that starts two agents on each machine has twice as many
+ * tasks as nodes, and it is tasks that join. The order key stays the machine's number; agents of one machine
+ * are told apart by their ids. Outside of a step (in a batch script) only the number of nodes is known.
  *
  * Host lists, PBS' and MPI's numbers, topology labels: not yet. */
 

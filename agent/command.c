@@ -1,9 +1,10 @@
 /* Finding programs.
  *
- * The agent does not run anything itself: the guard does, by the worker's own PATH. What is found here is only told to a person early
- * (a typo should not take a rendezvous to be noticed), or is one of our own programs. Those are looked for beside
- * the agent's binary first, so that a build tree, an installation and a copied folder each use what belongs together, and PATH
- * comes last. /proc/self/exe and not argv[0]: the latter is whatever the caller likes.
+ * The agent does not run anything itself: the guard does, by the worker's own PATH. What is found here is
+ * only told to a person early (a typo should not take a rendezvous to be noticed), or is one of our own
+ * programs. Those are looked for beside the agent's binary first, so that a build tree, an installation and a
+ * copied folder each use what belongs together, and PATH comes last. /proc/self/exe and not argv[0]: the
+ * latter is whatever the caller likes.
  *
  * What can be run is what access(2) says; that a script's interpreter is missing only shows when it is tried. */
 

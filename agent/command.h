@@ -7,11 +7,12 @@
 
 enum { COMMAND_NOT_FOUND = 127, COMMAND_NOT_RUNNABLE = 126 }; /* exit codes, as a shell's */
 
-/* Where `name` would be run from: itself if it has a slash, else looked up in `path` as execvp does (NULL: the system's default). Heap; NULL and
- * a sentence: -ENOENT not found, -EACCES found but not to be run. */
+/* Where `name` would be run from: itself if it has a slash, else looked up in `path` as execvp does (NULL:
+ * the system's default). Heap; NULL and a sentence: -ENOENT not found, -EACCES found but not to be run. */
 char *command_find(const char *name, const char *path, struct err *e);
 
-/* The file `name` beside this binary: the first of `places` (relative to its directory) where it can be run, then PATH. Heap, or NULL. */
+/* The file `name` beside this binary: the first of `places` (relative to its directory) where it can be run,
+ * then PATH. Heap, or NULL. */
 char *command_companion(const char *name, const char *const *places, const char *path);
 
 #endif

@@ -1,12 +1,12 @@
 /* The worker's environment: the agent's own, minus the agent's options, plus the worker's place.
  *
- * Names and values stand in one list, so that what is set and what is taken out of the inherited environment cannot
- * differ. An agent may itself run inside a worker, or inside torchrun: then the inherited environment has all these
- * names already, and the old values must be gone, not shadowed. (Which of two equal names counts is not the same
- * for getenv, Python and the shell.)
+ * Names and values stand in one list, so that what is set and what is taken out of the inherited environment
+ * cannot differ. An agent may itself run inside a worker, or inside torchrun: then the inherited environment
+ * has all these names already, and the old values must be gone, not shadowed. (Which of two equal names
+ * counts is not the same for getenv, Python and the shell.)
  *
- * Everything that begins with RDZV_AGENT_ is one of our options (the agent refuses to start with others) or the
- * socket of an agent further out. A worker that starts an agent of its own must get neither. */
+ * Everything that begins with RDZV_AGENT_ is one of our options (the agent refuses to start with others) or
+ * the socket of an agent further out. A worker that starts an agent of its own must get neither. */
 
 #include "agent/env.h"
 

@@ -17,7 +17,8 @@ struct env_job {
  *   RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE NODE_RANK      as under torchrun
  *   RDZV_ROUND RDZV_RESTART_COUNT RDZV_RUN_ID RDZV_HEAD_ADDR RDZV_AGENT_SOCKET              ours
  *
- * Every name of ours stands in it once. The result is the caller's to env_destroy; its strings do not borrow from base. */
+ * Every name of ours stands in it once. The result is the caller's to env_destroy; its strings do not borrow
+ * from base. */
 char **env_create(char *const *base, const struct start *start, const struct env_job *job,
                   uint32_t local_rank);
 void env_destroy(char **env);

@@ -5,17 +5,18 @@
  *             -> a machine's own address refused: our own daemon is started, or the neighbour's is waited for, and once more
  *             -> on_down with one sentence about what was tried
  *
- * Several addresses are tried in turn, in the order of the resolver: a daemon on the same network answers or refuses within a
- * millisecond, and two connections at once would both be HELLOs. What succeeded last is tried first, so that a
- * reconnection does not wait for an address that never works.
+ * Several addresses are tried in turn, in the order of the resolver: a daemon on the same network answers or
+ * refuses within a millisecond, and two connections at once would both be HELLOs. What succeeded last is
+ * tried first, so that a reconnection does not wait for an address that never works.
  *
- * When a lookup fails but an earlier one worked, the earlier addresses are used: a name server that is away must not end
- * a job whose daemon is there.
+ * When a lookup fails but an earlier one worked, the earlier addresses are used: a name server that is away
+ * must not end a job whose daemon is there.
  *
- * "Refused" means that every address refused. Then nobody listens there, which is evidence; a timeout is only silence.
+ * "Refused" means that every address refused. Then nobody listens there, which is evidence; a timeout is only
+ * silence.
  *
- * Each connection is an object of its own (struct peer), because its memory lives until libuv has closed it, and by
- * then the next attempt may be under way. */
+ * Each connection is an object of its own (struct peer), because its memory lives until libuv has closed it,
+ * and by then the next attempt may be under way. */
 
 #include "agent/link.h"
 
@@ -26,6 +27,7 @@
 #include "common/mem.h"
 
 enum {
+  LOOKUP_MS = 5000,
   CONNECT_MS = 2000, /* one address */
   FOREIGN_MS = 10000,
   TAKEN_TRIES = 20, /* somebody has bound the port but does not listen yet: tried again every TAKEN_MS */
@@ -64,6 +66,7 @@ struct link {
 };
 
 static void dial(struct link *l);
+static void on_resolved(void *ctx, const struct addresses *found, const struct err *e);
 static void on_timer(uv_timer_t *timer);
 
 /* The end of an attempt. ------------------------------------------------------------------------------------------- */
@@ -202,8 +205,8 @@ static void want_daemon(struct link *l) {
   local_daemon_want(l->o.daemon);
 }
 
-/* A daemon that somebody else had started is theirs to start again, at the same port; only when they have not done so for
- * a while is it replaced by our own. */
+/* A daemon that somebody else had started is theirs to start again, at the same port; only when they have not
+ * done so for a while is it replaced by our own. */
 static bool may_replace(struct link *l) {
   if (!l->foreign) return true;
   uint64_t now = uv_now(l->o.loop);
@@ -275,9 +278,19 @@ static void dial_all(struct link *l) {
   dial(l);
 }
 
+static void give_lookup_up(struct link *l) {
+  struct err e = ERR_INIT;
+  resolve_cancel(l->resolve);
+  err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint is being looked up for %d s: no name server answers",
+          l->o.endpoint.host, LOOKUP_MS / 1000);
+  on_resolved(l, NULL, &e);
+}
+
 static void on_timer(uv_timer_t *timer) {
   struct link *l = timer->data;
-  if (l->peer)
+  if (l->state == LINK_RESOLVING)
+    give_lookup_up(l);
+  else if (l->peer)
     next(l, UV_ETIMEDOUT);
   else
     dial_all(l);
@@ -340,7 +353,10 @@ void link_open(struct link *l) {
   } else {
     l->state = LINK_RESOLVING;
     struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, on_resolved, l);
-    if (r) l->resolve = r;
+    if (!r) return;
+    l->resolve = r;
+    uv_update_time(l->o.loop);
+    uv_timer_start(&l->timer, on_timer, LOOKUP_MS, 0);
   }
 }
 

@@ -1,8 +1,9 @@
 #ifndef AGENT_LINK_H
 #define AGENT_LINK_H
 
-/* The agent's connection to the daemon: finds the endpoint, starts rdzvd where there should be one and is none, connects, and hands messages over.
- * One attempt per link_open; when to try again is the supervisor's business. */
+/* The agent's connection to the daemon: finds the endpoint, starts rdzvd where there should be one and is
+ * none, connects, and hands messages over. One attempt per link_open; when to try again is the supervisor's
+ * business. */
 
 #include <stdbool.h>
 #include <uv.h>
@@ -16,8 +17,8 @@ struct link;
 
 struct link_callbacks {
   void (*on_up)(void *ctx);
-  /* The attempt failed, or the connection ended: a sentence for people. refused: nobody listens there. fatal: not 0 where trying again
-   * cannot help: what to exit with. May come inside link_open. */
+  /* The attempt failed, or the connection ended: a sentence for people. refused: nobody listens there. fatal:
+   * not 0 where trying again cannot help: what to exit with. May come inside link_open. */
   void (*on_down)(void *ctx, bool refused, int fatal, const char *why);
   void (*on_msg)(void *ctx, struct msg *m); /* m is valid in the call */
 };

@@ -1,36 +1,34 @@
 /* The agent's own rdzvd.
  *
- * Three descriptors tie the two together. The daemon writes its port to --ready-fd when it listens, so nobody sleeps
- * and polls; it reads --owner-fd, where nothing is ever written, and knows by its end that the agent is gone; and
- * its stderr comes to us. It has a session of its own: Ctrl-C at the terminal is for the agent, which stops workers first and
- * still needs its daemon to tell the others.
+ * Three descriptors tie the two together. The daemon writes its port to --ready-fd when it listens, so nobody
+ * sleeps and polls; it reads --owner-fd, where nothing is ever written, and knows by its end that the agent
+ * is gone; and its stderr comes to us. It has a session of its own: Ctrl-C at the terminal is for the agent,
+ * which stops workers first and still needs its daemon to tell the others.
  *
- * Who starts first wins the port. The loser's rdzvd says so by exit code 68, and its agent connects to the winner's. The same holds
- * when a daemon died and two agents of one machine start theirs at once.
+ * Who starts first wins the port. The loser's rdzvd says so by exit code 68, and its agent connects to the
+ * winner's. The same holds when a daemon died and two agents of one machine start theirs at once.
  *
- * What it has to say of jobs the agent says itself, or hears it from the daemon as a message; so its lines are for --verbose
- * and for files, and the last one for the sentence about its death.
+ * What it has to say of jobs the agent says itself, or hears it from the daemon as a message; so its lines
+ * are for --verbose and for files, and the last one for the sentence about its death.
  *
- * State outlives the process in a private folder in memory (/dev/shm): it has to survive the daemon, not the machine, and an fsync
- * there costs nothing. What dies without being asked is started again: at once the first time, then after 100 ms, 200, 400 .. 5 s,
- * and the count starts over after a life of ten seconds. What exits with 0 was idle and stays away until it is
- * wanted again.
+ * State outlives the process in a private folder. What dies without being asked is started again: at once the
+ * first time, then after 100 ms, 200, 400 .. 5 s, and the count starts over after a life of ten seconds. What
+ * exits with 0 was idle and stays away until it is wanted again.
  *
- * A life is one process with its pipes; the next may begin before the last handle of the one before is closed, so each is an
- * object of its own. */
+ * A life is one process with its pipes; the next may begin before the last handle of the one before is
+ * closed, so each is an object of its own. */
 
 #include "agent/local_daemon.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "agent/command.h"
+#include "agent/private_dir.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -198,12 +196,7 @@ static void describe_end(struct err *e, const struct life *life, int64_t status,
 }
 
 static void remove_state(struct local_daemon *d) {
-  DIR *dir = d->state_dir ? opendir(d->state_dir) : NULL;
-  for (struct dirent *f; dir && (f = readdir(dir));)
-    if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0) unlinkat(dirfd(dir), f->d_name, 0);
-  if (dir) closedir(dir);
-  if (d->state_dir) rmdir(d->state_dir);
-  free(d->state_dir);
+  private_dir_remove(d->state_dir);
   d->state_dir = NULL;
 }
 
@@ -241,6 +234,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   uv_timer_stop(&d->timer);
   bool taken = !signo && status == EXIT_CODE_PORT_TAKEN;
   if (taken || (!signo && status == 0)) d->serves = false;
+  if (taken) remove_state(d);
   if (d->leaving)
     finish_leaving(d);
   else if (d->serves)
@@ -282,20 +276,6 @@ static void on_timer(uv_timer_t *timer) {
 }
 
 /* Starting. ------------------------------------------------------------------------------------------------------- */
-
-static int make_state_dir(struct local_daemon *d, struct err *e) {
-  const char *tmp = getenv("TMPDIR");
-  const char *const places[] = {"/dev/shm", tmp && *tmp ? tmp : "/tmp", "/tmp"};
-  for (size_t i = 0; !d->state_dir && i < sizeof(places) / sizeof(*places); i++) {
-    char *dir = xasprintf("%s/rdzvd-XXXXXX", places[i]);
-    if (mkdtemp(dir))
-      d->state_dir = dir;
-    else
-      free(dir);
-  }
-  if (d->state_dir) return 0;
-  return err_sys(e, -errno, "no folder for rdzvd's state can be made in /dev/shm or /tmp");
-}
 
 /* "[::]" takes IPv4 too; where the kernel has no IPv6 it cannot be had. */
 static bool has_ipv6(void) {
@@ -360,7 +340,9 @@ static int begin(struct local_daemon *d, struct err *e) {
   if (!program)
     return err_set(e, -ENOENT,
                    "rdzvd is to be started on this machine, but is neither beside rdzv-agent nor in PATH");
-  int err_fd = -1, rc = d->state_dir ? 0 : make_state_dir(d, e);
+  int err_fd = -1, rc = 0;
+  if (!d->state_dir) d->state_dir = private_dir_create(e);
+  if (!d->state_dir) rc = -EACCES;
   if (rc == 0) {
     struct life *life = life_create(d);
     if (d->o.log_file) err_fd = open(d->o.log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);

@@ -1,9 +1,9 @@
 #ifndef AGENT_LOCAL_DAEMON_H
 #define AGENT_LOCAL_DAEMON_H
 
-/* The rdzvd that an agent runs itself, where the endpoint is this machine and nobody listens there, or for --standalone. It is started when it is
- * first wanted, again when it dies while the job lives (same port, same state), and it leaves by itself when no
- * job needs it; local_daemon_leave sees to it that it does. */
+/* The rdzvd that an agent runs itself, where the endpoint is this machine and nobody listens there, or for
+ * --standalone. It is started when it is first wanted, again when it dies while the job lives (same port,
+ * same state), and it leaves by itself when no job needs it; local_daemon_leave sees to it that it does. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +16,8 @@ struct local_daemon;
 struct local_daemon_callbacks {
   /* Answers to local_daemon_want, one each; may come inside the call. */
   void (*on_ready)(void *ctx, uint16_t port);
-  /* taken: somebody else has the port by now. fatal: not 0 where trying again cannot help: what the agent exits with. */
+  /* taken: somebody else has the port by now. fatal: not 0 where trying again cannot help: what the agent
+   * exits with. */
   void (*on_failed)(void *ctx, bool taken, int fatal, const struct err *e);
 };
 
@@ -36,8 +37,9 @@ void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbac
 void local_daemon_want(struct local_daemon *d);
 bool local_daemon_owned(const struct local_daemon *d); /* it runs, or is to be started again in a moment */
 pid_t local_daemon_pid(const struct local_daemon *d);  /* 0: none */
-/* Not to be started again. It has grace_ms to leave by itself. Then one of --standalone gets SIGTERM, and SIGKILL; any other is left alone, because then
- * other nodes or other jobs still need it: it goes with the last of them. */
+/* Not to be started again. It has grace_ms to leave by itself. Then one of --standalone gets SIGTERM, and
+ * SIGKILL; any other is left alone, because then other nodes or other jobs still need it: it goes with the
+ * last of them. */
 void local_daemon_leave(struct local_daemon *d, uint32_t grace_ms);
 /* After on_left, or in an emergency (SIGKILL). Memory is free when its handles are closed by the loop. */
 void local_daemon_destroy(struct local_daemon *d);

@@ -1,12 +1,12 @@
 /* The options of rdzv-agent: one table, and the few rules that concern more than one row.
  *
  * A row's own bounds are checked by common/opts; here stands what no row can know alone: --standalone and
- * --endpoint exclude each other, a node rank lies below the number of nodes, several nodes need a place to meet.
- * Each rule ends in a sentence that shows the line to type.
+ * --endpoint exclude each other, a node rank lies below the number of nodes, several nodes need a place to
+ * meet. Each rule ends in a sentence that shows the line to type.
  *
- * --standalone on the command line beats an endpoint that stands only in the environment, and the other way round:
- * a module file or profile may set RDZV_AGENT_ENDPOINT for all jobs, and a quick try on one machine must not
- * have to unset it. Where both come from the same place one of them is a mistake.
+ * --standalone on the command line beats an endpoint that stands only in the environment, and the other way
+ * round: a module file or profile may set RDZV_AGENT_ENDPOINT for all jobs, and a quick try on one machine
+ * must not have to unset it. Where both come from the same place one of them is a mistake.
  *
  * What follows the options is a command, or, behind "--" and beginning with a dash, options of the trainer:
  *

@@ -1,7 +1,8 @@
 #ifndef AGENT_OPTIONS_H
 #define AGENT_OPTIONS_H
 
-/* What rdzv-agent can be told on its command line and in the environment. Pure: argv and the environment are parameters. */
+/* What rdzv-agent can be told on its command line and in the environment. Pure: argv and the environment are
+ * parameters. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,12 +29,14 @@ struct agent_options {
   const char *log_dir; /* NULL: no files */
   bool quiet, verbose, help, version;
 
-  /* The words behind the options. `command` is false where they are the trainer's options (or there are none). */
+  /* The words behind the options. `command` is false where they are the trainer's options (or there are
+   * none). */
   char *const *words;
   bool command;
 };
 
-/* Fills o; strings point into argv and env. 0, or -EINVAL and a sentence. --help and --version are answered whatever else is wrong. */
+/* Fills o; strings point into argv and env. 0, or -EINVAL and a sentence. --help and --version are answered
+ * whatever else is wrong. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         struct err *e);
 void agent_options_help(int width, struct buf *out);

@@ -1,14 +1,15 @@
 /* rdzv-agent: one per node. Joins a job, runs its workers, starts them again.
  *
- * main finds out who we are and what is to be run, and refuses at once what cannot work: a wrong option, a command that is
- * not there, a log folder that cannot be written to. Then the guard is forked, while this process is small and has neither threads nor
- * connections, and the session takes over.
+ * main finds out who we are and what is to be run, and refuses at once what cannot work: a wrong option, a
+ * command that is not there, a log folder that cannot be written to. Then the guard is forked, while this
+ * process is small and has neither threads nor connections, and the session takes over.
  *
- * A command that is not found is said here only when this is the only node. With several, the others are to hear of it too:
- * then it goes the way of all failures, through the guard and the daemon, and every agent names the node that lacks it.
+ * A command that is not found is said here only when this is the only node. With several, the others are to
+ * hear of it too: then it goes the way of all failures, through the guard and the daemon, and every agent
+ * names the node that lacks it.
  *
- * The job's default name: the scheduler's job and step; "user@endpoint" where there is none, so that two users who share a
- * head node do not meet; a random one when alone, where nobody is to be met. */
+ * The job's default name: the scheduler's job and step; "user@endpoint" where there is none, so that two
+ * users who share a head node do not meet; a random one when alone, where nobody is to be met. */
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,14 +1,15 @@
 /* Names to addresses.
  *
- * A numeric host needs no resolver: it is answered at once, so that the usual launch starts no thread of uv's pool. A
- * name goes to getaddrinfo in the pool, which may take as long as the name servers like; who waits no longer cancels, and the request
- * lives on alone until the pool returns it.
+ * A numeric host needs no resolver: it is answered at once, so that the usual launch starts no thread of uv's
+ * pool. A name goes to getaddrinfo in the pool, which may take as long as the name servers like; who waits no
+ * longer cancels, and the request lives on alone until the pool returns it.
  *
- * AI_ADDRCONFIG is not asked for: on a machine that has only a loopback interface (a container, a laptop on a train)
- * it makes names in /etc/hosts unknown.
+ * AI_ADDRCONFIG is not asked for: on a machine that has only a loopback interface (a container, a laptop on a
+ * train) it makes names in /etc/hosts unknown.
  *
- * Whether an address belongs to this machine is a matter of its interfaces, never of names: "$(hostname)" is often
- * 127.0.1.1 on Debian, and a node's name may have addresses that only others see. All of 127.0.0.0/8 is here. */
+ * Whether an address belongs to this machine is a matter of its interfaces, never of names: "$(hostname)" is
+ * often 127.0.1.1 on Debian, and a node's name may have addresses that only others see. All of 127.0.0.0/8 is
+ * here. */
 
 #include "agent/resolve.h"
 

@@ -1,7 +1,8 @@
 #ifndef AGENT_RESOLVE_H
 #define AGENT_RESOLVE_H
 
-/* From an endpoint to addresses, without blocking the loop and without ever asking for the name of an address. */
+/* From an endpoint to addresses, without blocking the loop and without ever asking for the name of an
+ * address. */
 
 #include <stdbool.h>
 #include <uv.h>
@@ -26,7 +27,8 @@ struct addresses {
 typedef void (*resolve_fn)(void *ctx, const struct addresses *found, const struct err *e);
 
 struct resolve;
-/* A numeric host is answered inside the call, without a thread, and NULL is returned; else fn is called once from the loop. */
+/* A numeric host is answered inside the call, without a thread, and NULL is returned; else fn is called once
+ * from the loop. */
 struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, resolve_fn fn, void *ctx);
 void resolve_cancel(struct resolve *r); /* fn is not called any more; NULL is fine */
 

@@ -1,14 +1,15 @@
 /* Where the agent's own lines go.
  *
- * The relay owns the terminal, because only one hand can keep lines whole and the status line at the bottom. It takes lines and
- * returns at once; a terminal that is stopped with Ctrl-S stops nobody.
+ * The relay owns the terminal, because only one hand can keep lines whole and the status line at the bottom.
+ * It takes lines and returns at once; a terminal that is stopped with Ctrl-S stops nobody.
  *
- * The file in --log-dir may lie on a network disk, so it is written in uv's pool, one write at a time: what is said
- * meanwhile gathers and goes with the next. A disk that hangs for good costs lines, not the job: what gathers is bounded, and the
- * end of the program does not wait for it. All levels go to the file, since who reads it wants to know what happened.
+ * The file in --log-dir may lie on a network disk, so it is written in uv's pool, one write at a time: what
+ * is said meanwhile gathers and goes with the next. A disk that hangs for good costs lines, not the job: what
+ * gathers is bounded, and the end of the program does not wait for it. All levels go to the file, since who
+ * reads it wants to know what happened.
  *
- * A text of several lines (the last words of a worker, in a verdict) becomes as many lines: a line is what terminal, file and
- * grep have in common. */
+ * A text of several lines (the last words of a worker, in a verdict) becomes as many lines: a line is what
+ * terminal, file and grep have in common. */
 
 #include "agent/say.h"
 

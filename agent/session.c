@@ -4,14 +4,15 @@
  *   workers: started, died, clear ---+--> supervisor_step --> effects +--> workers: spawn, stop, signal, answers
  *   signal, timer -------------------'                                '--> lines, status, exit
  *
- * Nothing is decided here. An event is handed to the supervisor with its time, the effects that come back are carried out in
- * order, then the one timer is set to the supervisor's next deadline. An effect may cause the next event at once (a
- * connection that fails inside the call); such an event waits in a queue until the effects at hand are done, so the
- * supervisor never sees the second before the first.
+ * Nothing is decided here. An event is handed to the supervisor with its time, the effects that come back are
+ * carried out in order, then the one timer is set to the supervisor's next deadline. An effect may cause the
+ * next event at once (a connection that fails inside the call); such an event waits in a queue until the
+ * effects at hand are done, so the supervisor never sees the second before the first.
  *
- * The end: SUP_EXIT gives the code. Then the connection is flushed and closed, the guard let go, the own daemon waited for, lines
- * written, in that order and each with a deadline. A second signal in this time ends the waiting. Signals that were ignored when we
- * were started stay ignored (nohup, and a shell's background jobs). */
+ * The end: SUP_EXIT gives the code. Then the connection is flushed and closed, the guard let go, the own
+ * daemon waited for, lines written, in that order and each with a deadline. A second signal in this time ends
+ * the waiting. Signals that were ignored when we were started stay ignored (nohup, and a shell's background
+ * jobs). */
 
 #include "agent/session.h"
 
@@ -30,9 +31,11 @@
 
 enum {
   GUARD_FINISH_MS = 2000,
-  DAEMON_GRACE_MS =
-      12000, /* our daemon leaves by itself when all have acknowledged the end, after CORE_END_ACK_MS at the latest */
-  HURRY_MS = 16000, /* all of the end together */
+  DAEMON_END_MS =
+      12000, /* the job is over: our daemon leaves when all know, after CORE_END_ACK_MS at the latest */
+  DAEMON_GRACE_MS = 1000, /* we leave and the job goes on: the daemon is idle at once, or others need it */
+  HURRY_MS = 16000,       /* all of the end together */
+  LEAVING_EVERY_MS = 10,
   N_SIGNALS = 4,
 };
 
@@ -58,7 +61,8 @@ struct session {
   struct later *first, **last;
   struct bytes *obituary;
   char *daemon_log;
-  bool stepping, exiting;
+  bool stepping, exiting, ended; /* ended: the daemon said that the job is over */
+  uint64_t hurry_ms;
   int exit_code;
 };
 
@@ -73,7 +77,8 @@ static uint64_t now_ms(void) {
 
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 
-/* To the guard, with the address that we are, or were last, connected to; with none yet it waits for the first. */
+/* To the guard, with the address that we are, or were last, connected to; with none yet it waits for the
+ * first. */
 static void leave_obituary(struct session *s) {
   union address peer = {0};
   const struct bytes *b = s->obituary;
@@ -138,7 +143,8 @@ static void set_tick(struct session *s) {
   uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
 }
 
-/* ev->msg and ev->data come only from the loop, never while effects are carried out: they need not outlive the call. */
+/* ev->msg and ev->data come only from the loop, never while effects are carried out: they need not outlive
+ * the call. */
 static void post(struct session *s, struct supervisor_event *ev) {
   if (s->exiting) return;
   if (s->stepping) {
@@ -181,7 +187,9 @@ static void on_down(void *ctx, bool refused, int fatal, const char *why) {
 }
 
 static void on_msg(void *ctx, struct msg *m) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
+  struct session *s = ctx;
+  s->ended = s->ended || m->type == MSG_END;
+  post(s, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
 static void on_workers(void *ctx, struct supervisor_event *ev) {
@@ -195,18 +203,22 @@ static pid_t on_spare(void *ctx) {
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
-static void on_hurry(uv_timer_t *timer) {
+/* While we are leaving. The loop ends by itself when nothing is left in it, but a name that is being looked
+ * up, or a disk that hangs, is not waited for. */
+static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  uv_stop(&s->loop);
+  bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say);
+  if (done || now_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
 static void begin_exit(struct session *s, int code) {
   s->exiting = true;
   s->exit_code = code;
+  s->hurry_ms = now_ms() + HURRY_MS;
   link_shut(s->link);
   workers_close(s->workers, GUARD_FINISH_MS);
-  local_daemon_leave(s->daemon, DAEMON_GRACE_MS);
-  uv_timer_start(&s->tick, on_hurry, HURRY_MS, 0);
+  local_daemon_leave(s->daemon, s->ended ? DAEMON_END_MS : DAEMON_GRACE_MS);
+  uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
   uv_unref((uv_handle_t *)&s->tick);
 }
 
@@ -214,8 +226,6 @@ static void on_left(void *ctx) {
   struct session *s = ctx;
   local_daemon_destroy(s->daemon);
   s->daemon = NULL;
-  link_destroy(s->link);
-  s->link = NULL;
 }
 
 /* What is still open after the loop ended, or was stopped. */

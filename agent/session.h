@@ -15,7 +15,8 @@ struct session_options {
   struct guard guard;                         /* started already */
 };
 
-/* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk) and exit() would wait for it: _exit then. */
+/* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk) and
+ * exit() would wait for it: _exit then. */
 int session_run(const struct session_options *o, bool *hung);
 
 #endif

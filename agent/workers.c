@@ -4,14 +4,16 @@
  *   death -> EXITED from the guard; told on when the relay has read the worker's last words, or after 50 ms
  *   nothing left -> CLEAR from the guard; told on after every death of the round
  *
- * A worker's last lines are often the only reason anybody will ever see, so a death waits for them; a grandchild may hold the
- * pipe open for ever, so not for long. The supervisor thus sees each death once, with its text, and then the end of the round.
+ * A worker's last lines are often the only reason anybody will ever see, so a death waits for them; a
+ * grandchild may hold the pipe open for ever, so not for long. The supervisor thus sees each death once, with
+ * its text, and then the end of the round.
  *
- * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a worker that could not
- * be started: the job's business. A guard that takes no commands is broken; it is killed, and its death is the event.
+ * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a
+ * worker that could not be started: the job's business. A guard that takes no commands is broken; it is
+ * killed, and its death is the event.
  *
- * Three sources wake us, all in the loop: the guard's socket, the relay's thread by way of uv_async, and the server
- * behind which the workers' own connections are. */
+ * Three sources wake us, all in the loop: the guard's socket, the relay's thread by way of uv_async, and the
+ * server behind which the workers' own connections are. */
 
 #include "agent/workers.h"
 

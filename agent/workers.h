@@ -1,8 +1,9 @@
 #ifndef AGENT_WORKERS_H
 #define AGENT_WORKERS_H
 
-/* All that has to do with the workers of one node, behind one door: the guard that is their parent, the relay that carries
- * their output, the socket on which they speak to us. Carries out what the supervisor wants and tells it what happened; decides nothing. */
+/* All that has to do with the workers of one node, behind one door: the guard that is their parent, the relay
+ * that carries their output, the socket on which they speak to us. Carries out what the supervisor wants and
+ * tells it what happened; decides nothing. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,7 +30,8 @@ struct workers_options {
 
 struct workers;
 
-/* g was started before and belongs to the workers from now on. After a failure the process is to end: nothing is taken back. */
+/* g was started before and belongs to the workers from now on. After a failure the process is to end: nothing
+ * is taken back. */
 int workers_create(const struct workers_options *o, const struct guard *g, struct workers **out,
                    struct err *e);
 struct relay *workers_relay(struct workers *w);
