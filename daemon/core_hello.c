@@ -264,7 +264,8 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
 /* A member of the round says that it runs nothing of it: if it had begun, it is as good as lost, and here again. */
 static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j,
                                        struct member *m) {
-  bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED;
+  bool had_begun =
+      m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED || (m->state == MEMBER_TOLD && m->knows_round);
   if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || job_is_over(j)) {
     if (m->state == MEMBER_STOPPED && !member_in_round(m)) member_set_state(m, MEMBER_WAITING);
     return m;
@@ -303,6 +304,7 @@ void core_hello(struct core *c, const struct core_event *ev) {
     job_drop_hold(j, m->agent);
     m = forget_its_round(c, ev, j, m);
   }
+  if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
   struct job_event je = {.kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN,

@@ -58,6 +58,7 @@ struct member {
   int64_t last_seq;             /* highest report seq taken */
   int64_t step, of;             /* last PROGRESS */
   double loss, samples_per_second;
+  bool knows_round;                   /* TOLD: START has reached it, it said so in HELLO */
   bool available, owes_ack, reported; /* what it is counted as: rdzv_member.c */
 };
 

@@ -81,6 +81,7 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   }
   if (this_round && h->phase != PHASE_NONE) {
     member_place(m, h->node_rank);
+    m->knows_round = true;
     member_set_state(m, state_of_phase(h->phase));
     if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
   } else {

@@ -176,6 +176,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
     j->world_size += slots[i]->workers;
     member_set_state(slots[i], MEMBER_TOLD);
     slots[i]->step = -1;
+    slots[i]->knows_round = false;
   }
 }
 

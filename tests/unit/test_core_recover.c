@@ -56,6 +56,26 @@ static void test_starting_goes_on(void **state) {
   rig_close(&r);
 }
 
+/* One that had START and comes in no round has given it up: it is not sent another START of it. */
+static void test_starting_and_given_up(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  rig_restart(&r, true);
+  for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_STARTING);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  node_join(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  assert_int_equal(rig_count(&r, n[0].conn, MSG_START), 0);
+  node_stopped(&r, &n[1]);
+  assert_int_equal(n[0].round, 2);
+  rig_close(&r);
+}
+
 static void test_all_had_finished(void **state) {
   struct rig r;
   struct node n[2];
@@ -263,7 +283,9 @@ static void test_nobody_comes_back(void **state) {
   struct node n[2];
   running(&r, n, 2);
   rig_restart(&r, true);
-  rig_run(&r, 5000 + CORE_RECONNECT_MAX_MS);
+  rig_run(&r, 600000 - 1); /* --join-timeout: there is nobody to judge by before */
+  assert_string_equal(rig_state(&r, "job"), "recovering");
+  rig_run(&r, 1);
   assert_string_equal(rig_state(&r, "job"), "");
   rig_close(&r);
 }
@@ -548,6 +570,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_running_goes_on),
       cmocka_unit_test(test_starting_goes_on),
+      cmocka_unit_test(test_starting_and_given_up),
       cmocka_unit_test(test_all_had_finished),
       cmocka_unit_test(test_world_and_ranks_are_known_again),
       cmocka_unit_test(test_a_failure_that_nobody_heard),
