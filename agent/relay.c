@@ -110,7 +110,7 @@ static void post_trouble(struct relay *r, const struct worker *w, const char *wh
     ev.round = w->round;
     ev.local_rank = w->local_rank;
   }
-  snprintf(ev.text, sizeof(ev.text), "%s %s: %s; output goes on %s", what, name, strerror(error),
+  snprintf(ev.text, sizeof(ev.text), "%s %.380s: %s; output goes on %s", what, name, strerror(error),
            w ? "to the terminal" : "to files only, where there are any");
   post(r, &ev);
 }

@@ -113,6 +113,6 @@ void sup_say_status(struct supervisor *s) {
   else if (least)
     buf_printf(&line, ", step %llu", (unsigned long long)least->step);
   if (least && isfinite(least->loss)) buf_printf(&line, ", loss %.6g", least->loss);
-  if (rate > 0) buf_printf(&line, ", %.0f samples/s on this node", rate);
+  if (rate > 0) buf_printf(&line, ", %.0f samples/s here", rate);
   sup_effect(s, SUP_STATUS)->text = buf_steal(&line);
 }
