@@ -18,8 +18,8 @@ enum {
   CORE_STOP_SLACK_MS = 10000, /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
   CORE_RECONNECT_MAX_MS = 2000, /* the longest pause between an agent's attempts to reconnect */
   CORE_END_ACK_MS = 10000,      /* how long END is repeated for nodes that have not acknowledged it */
-  CORE_END_KEEP_MS = 600000,    /* how long an ended job is remembered */
-  CORE_SHORT_ROUND_MS = 30000,  /* a round that lived shorter delays the next */
+  CORE_END_KEEP_MS = 600000,   /* how long an ended job is remembered, and one whose nodes do not come back */
+  CORE_SHORT_ROUND_MS = 30000, /* a round that lived shorter delays the next */
   CORE_DELAY_MAX_MS = 30000,
   CORE_NOTICE_MS = 1000,       /* WAITING is sent at most this often while nodes come and go, */
   CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes */

@@ -468,7 +468,8 @@ static void on_operator_recovering(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
-  job_hold_agent(j, "", j->recover_ms);
+  uint64_t lease_over_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  job_hold_agent(j, "", j->recover_ms < lease_over_ms ? j->recover_ms : lease_over_ms);
   if (j->n_members)
     job_recover_finish(j, ev->now_ms);
   else

@@ -155,7 +155,7 @@ static bool is_broken(const struct job *j) {
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {
   size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
-  uint64_t patience_ms = j->state_ms + (uint64_t)j->settings.join_timeout_ms;
+  uint64_t patience_ms = j->state_ms + CORE_END_KEEP_MS;
   if (!j->n_members && j->cause.cause != CAUSE_OPERATOR && now_ms < patience_ms) {
     j->recover_ms = patience_ms; /* nobody is there to judge: until the first one comes, job_recover_hello */
     return;
