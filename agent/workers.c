@@ -150,7 +150,7 @@ static void on_timer(uv_timer_t *timer) {
 static void on_guard_gone(struct workers *w) {
   uv_poll_stop(&w->poll);
   if (w->closing) return;
-  log_error("the guard (pid %d) is gone: killing all it kept", (int)w->guard.pid);
+  log_debug("the guard (pid %d) is gone: killing all it kept", (int)w->guard.pid);
   int left = guard_reap_orphans(w->o.spare(w->o.ctx), REAP_MS);
   for (uint32_t i = 0; i < w->o.count; i++) w->v[i].due_ms = 0;
   w->clear = false;
