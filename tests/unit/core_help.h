@@ -41,7 +41,7 @@ struct rig {
   const char *job;
   struct sent *sent; /* since rig_forget */
   size_t n_sent, cap_sent;
-  char *saved[64]; /* lines of the state file, all */
+  char **saved; /* lines of the state file, all */
   size_t n_saved;
   uint64_t closed[256]; /* connections that were closed, since rig_forget */
   size_t n_closed;
@@ -49,7 +49,6 @@ struct rig {
   struct node *nodes[RIG_NODES_MAX]; /* who is told of what comes on its connection */
   size_t n_nodes;
   bool blind; /* effects are thrown away: for large numbers */
-  bool saw_start;
 };
 
 void rig_open(struct rig *r,
