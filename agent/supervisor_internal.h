@@ -17,8 +17,8 @@ enum link {
 enum stop_reason {
   STOP_NONE,
   STOP_ROUND,   /* the round is over: told by the daemon, or a worker of ours failed */
-  STOP_STALE,   /* the round went on without us */
   STOP_FENCED,  /* silence past the lease, and a round could form without us */
+  STOP_STALE,   /* the round went on without us */
   STOP_LEAVING, /* a signal told us to leave */
   STOP_EXIT,    /* the exit code is decided: refused, or the job has ended */
 };

@@ -181,6 +181,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     send_stale(c, j->members[i]->conn, j, h);
     job_hold(j, j->members[i]);
   }
+  if (cmp != 0) j->restarts_used = 0; /* of another life of the job: its own nodes know better */
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
   job_recover(j, h->round, c->now_ms);
   for (size_t i = 0; i < j->n_members; i++)

@@ -2,12 +2,12 @@
  * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
  * It never asks the minds what they think.
  *
- * Five allowances, each of which is written down in PROTOCOL.md or the README:
+ * Four allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
  *   - A process in state D dies when the kernel lets it; an agent that is stopped (SIGSTOP) cannot act on its lease.
- *   - A daemon that came back without a state file takes a newcomer who is there before all others for the first of a new incarnation.
- *   - Without a state file, a round of which nobody is left has not been: its number may be used again.
+ *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is there before
+ *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be used again.
  *   - A daemon without a state file that dies between telling one node something and telling another may come to another
  *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same. */
 
@@ -32,6 +32,8 @@ struct round_book {
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
+  uint32_t sent_life; /* of the daemon that sent START first, */
+  uint64_t sent_at;   /* and when */
   uint32_t told_life; /* of the daemon that said START first */
   bool told;          /* somebody has read START: the fields above are filled */
   bool failed;        /* in truth: a worker of it died by itself, not with 0 */
@@ -137,11 +139,13 @@ static void check_places(struct sim *s, const struct round_book *r) {
                 r->world);
 }
 
-/* Without a state file a number can be given out again when all who have heard of that round are gone. */
-static void forget_if_all_are_gone(const struct sim *s, struct round_book *r) {
-  if (s->config.state_dir || s->d.life == 1) return;
+/* Without a state file a number can be given out again by a daemon to which nobody has come back who has heard of it. */
+static void forget_if_unheard(const struct sim *s, struct round_book *r, uint32_t life) {
+  if (s->config.state_dir || r->told_life == life) return;
   for (int i = 0; i < r->n_places; i++)
-    if (r->places[i].agent->sup || guard_has_workers(r->places[i].agent)) return;
+    if (r->places[i].agent->sup && r->places[i].agent->known_life == life &&
+        r->places[i].agent->known_at < r->sent_at)
+      return;
   r->told = r->failed = r->settled = false;
   r->n_places = 0;
 }
@@ -149,7 +153,7 @@ static void forget_if_all_are_gone(const struct sim *s, struct round_book *r) {
 static void told_start(struct sim *s, struct sim_agent *a, const struct start *t) {
   check_token(s, a, t);
   struct round_book *r = round_of(s->checker, t->incarnation, t->round);
-  forget_if_all_are_gone(s, r);
+  forget_if_unheard(s, r, life_of(a));
   if (!r->told) {
     r->told = true;
     r->told_life = life_of(a);
@@ -308,6 +312,13 @@ static bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, co
   return !a->fence && s->now > a->ack_at + lease / 2;
 }
 
+/* Without a state file the daemon that sealed a's round could not know of b, which had not come back to it. */
+static bool unknown_to_the_daemon(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
+  if (s->config.state_dir) return false;
+  const struct round_book *r = find_round(s->checker, a->incarnation, a->round);
+  return r && r->sent_life > 1 && (b->known_life != r->sent_life || b->known_at >= r->sent_at);
+}
+
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   for (int i = 0; i < s->n_agents; i++) {
     const struct sim_agent *b = s->agents[i];
@@ -315,7 +326,7 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
       if (v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
-      if (!s->config.state_dir && s->d.life > 1 && strcmp(b->incarnation, a->incarnation) != 0) continue;
+      if (unknown_to_the_daemon(s, a, b)) continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
                   w->rank, a->round, b->name, v->rank, b->round);
     }
@@ -347,8 +358,18 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
 }
 
 void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
-  if (m->type == MSG_START && c->kind != CONN_AGENT)
-    sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
+  if (m->type != MSG_START) return;
+  if (c->kind != CONN_AGENT) sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
+  struct round_book *r = round_of(s->checker, m->start.incarnation, m->start.round);
+  if (r->sent_life == s->d.life) return;
+  r->sent_life = s->d.life;
+  r->sent_at = s->now;
+}
+
+void check_hello(struct sim *s, struct sim_agent *a) {
+  if (a->known_life == s->d.life) return;
+  a->known_life = s->d.life;
+  a->known_at = s->now;
 }
 
 /* Time. ----------------------------------------------------------------------------------------------------------- */

@@ -135,6 +135,8 @@ struct sim_agent {
   int64_t told_round;
   uint64_t ack_at;    /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
   uint64_t pause_end; /* last time a pause ended */
+  uint64_t known_at;  /* when the daemon's life known_life first read its HELLO */
+  uint32_t known_life;
 };
 
 enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_CONTROL };
@@ -359,6 +361,7 @@ void describe_msg(const struct msg *m, struct buf *out); /* "START round 1: node
 /* invariants.c */
 struct checker *checker_create(void);
 void checker_destroy(struct checker *k);
+void check_hello(struct sim *s, struct sim_agent *a); /* the daemon reads it */
 void check_core_sent(struct sim *s, struct sim_conn *c,
                      const struct msg *m); /* as delivered, before any mutation */
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */

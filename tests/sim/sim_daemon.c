@@ -273,6 +273,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b) {
     if (c->agent) sim_trace(s, "%s -> rdzvd: %s", c->agent->name, buf_text(&text));
     buf_finish(&text);
   }
+  if (m.type == MSG_HELLO) check_hello(s, c->agent);
   if (!s->mutator || !s->mutator->msg || s->mutator->msg(s, c, TO_DAEMON, &m)) {
     struct core_event ev = {.kind = CORE_MSG,
                             .conn = c->id,

@@ -167,7 +167,8 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t
     return;
   }
   bool ack = m.type == MSG_HEARTBEAT_ACK;
-  if (ack || m.type == MSG_WELCOME) {
+  bool over = m.type == MSG_WELCOME && (m.welcome.state == JOB_ENDING || m.welcome.state == JOB_ENDED);
+  if (ack || (m.type == MSG_WELCOME && !over)) {
     a->fence = ack ? m.flags & FRAME_FLAG_FENCE : m.welcome.fence;
     a->ack_at = sent_at;
   }
