@@ -15,6 +15,7 @@
 
 #include "daemon/rdzv.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,6 +93,7 @@ static void assign_addresses(struct member **chosen, size_t n) {
     if (!is_local(chosen[i]->peer_addr) && !is_local(chosen[i]->daemon_addr)) ours = chosen[i]->daemon_addr;
   for (size_t i = 0; i < n; i++) {
     struct member *m = chosen[i];
+    assert(m); /* for the analyzer, which loses count of them */
     const char *addr = m->local_addr[0] ? m->local_addr : m->peer_addr;
     if (!m->local_addr[0] && is_local(addr) && ours) addr = ours;
     snprintf(m->addr, sizeof m->addr, "%s", addr[0] ? addr : "127.0.0.1");
