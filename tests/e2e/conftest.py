@@ -65,12 +65,12 @@ def lan():
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a file system of 256 KiB."""
+    """A folder on a file system of 512 KiB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     path = tmp_path / "small"
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", path], capture_output=True, text=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
     yield path

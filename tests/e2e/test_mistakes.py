@@ -134,6 +134,28 @@ def test_log_directory_that_cannot_be_made(rdzv):
     rdzv.gone()
 
 
+TRAIN = ["--layers", "100,100,100", "--data", "synthetic:64", "--batch", 16, "--steps", 20]
+
+
+def test_data_that_cannot_be_read(rdzv):
+    (rdzv.tmp / "torn").write_bytes(b"\0\0\x08\x03\0\0\0\x10\0\0")
+    for path in ("/no/such/images", "torn"):
+        a = rdzv.agent("--nproc", 2, "--max-restarts", 0, "--", *TRAIN, "--data", path)
+        assert a.exit() == 65 and a.says(path), a
+
+
+def test_disk_full_of_checkpoints(rdzv, small_disk):
+    """The job ends, says where the disk is full, and the checkpoint that was there before is still the one to go on from."""
+    job = ["--nproc", 2, "--max-restarts", 0, "--", *TRAIN, "--checkpoint-dir", small_disk / "c", "--checkpoint-every", 10]
+    (small_disk / "ballast").write_bytes(b"x" * 200000)
+    a = rdzv.agent(*job)
+    assert a.exit() == 66 and a.says(f"{small_disk}.*No space left on device"), a
+    assert [p.parent.name[-4:] for p in small_disk.glob("c/*/COMMIT")] == ["0010"], "there is room for one"
+    (small_disk / "ballast").unlink()
+    again = rdzv.agent(*job)
+    assert again.exit() == 0 and again.says("resumed from .* at step 10"), again
+
+
 def test_strangers_at_the_port(rdzv):
     """A PyTorch client, a browser, noise: answered or closed, with a line; the daemon goes on."""
     d = rdzv.daemon()

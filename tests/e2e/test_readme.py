@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from harness import AGENT, BUILD, TOP
+from harness import AGENT, BUILD, SANITIZED, TOP
 
 README = TOP / "README.md"
 
@@ -37,6 +37,18 @@ def test_options():
 
 def test_exit_codes():
     assert part("exit codes").search(README.read_text())[2] == exit_codes(), "python3 tests/e2e/test_readme.py mends it"
+
+
+def test_worker_in_c(rdzv):
+    """The whole worker, compiled as the README says, alone and in a world of three."""
+    code = re.search(r"```c\n(.*?)```", README.read_text(), re.S)[1]
+    (rdzv.tmp / "worker.c").write_text(code)
+    cc = ["cc", "-I", TOP / "agent/sdk", "worker.c", BUILD / "agent/sdk/librdzv.a", "-o", "worker"]
+    if SANITIZED:
+        cc.append("-fsanitize=address,undefined")
+    assert rdzv.spawn(*cc).exit(30) == 0, rdzv
+    assert rdzv.spawn("./worker").exit(10) == 0, rdzv
+    assert rdzv.agent("--nproc", 3, "--", "./worker").exit(10) == 0, rdzv
 
 
 def test_files_it_names_exist():
