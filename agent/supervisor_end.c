@@ -70,6 +70,7 @@ void sup_end(struct supervisor *s, const struct end *end) {
 }
 
 void sup_refused(struct supervisor *s, const struct refused *r) {
+  if (sup_is_exiting(s)) return;
   sup_say(s, LOG_ERROR, "the daemon at %s refused this node: %s", s->config.endpoint, r->text);
   exit_after_trees(s, (int)r->code);
 }

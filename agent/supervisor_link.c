@@ -81,8 +81,6 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     sup_exit(s, ev->error, NULL);
     return;
   }
-  /* Refused: no daemon runs there. One that comes will wait for a lease, and longer, before it gives our ranks away. */
-  if (ev->refused) s->acked_sent_ms = s->now_ms;
   /* Nobody listened there at that time, so nobody could give our place away; one that starts later waits for a lease. */
   if (ev->refused && s->link == LINK_CONNECTING && s->connect_ms > s->acked_sent_ms)
     s->acked_sent_ms = s->connect_ms;
