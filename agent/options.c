@@ -106,9 +106,9 @@ static const struct opt agent_table[] = {
      .def = "1",
      .label = "N|MIN:MAX",
      .parse = parse_nnodes,
-     .help = "Nodes in the job, that is: agents. With MIN:MAX the job runs with any number in between and "
-             "re-forms "
-             "when nodes come or go."},
+     .help = "Nodes in the job, that is: agents. With MIN:MAX the job goes on with fewer when nodes are "
+             "lost, and "
+             "takes in newcomers when its next round begins."},
     {.name = "nproc",
      .alias = "nproc-per-node",
      .type = OPT_CUSTOM,

@@ -82,6 +82,7 @@ struct supervisor {
   size_t n_reports;
   int64_t report_seq;
   enum stop_reason reason;
+  bool fenced_out;  /* fenced, and not welcomed since */
   bool fenced;      /* of this round: its trees were killed for silence, whatever else is the reason */
   uint64_t stop_ms; /* when the trees were told to stop */
   struct own_exchange exchanges[EXCHANGES_MAX];

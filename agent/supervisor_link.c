@@ -217,6 +217,7 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   s->said_lost = false;
   s->nag_ms = 0;
   s->welcomed = true;
+  s->fenced_out = false;
   if (!phase_of(s->state)) sup_learn(s, w->incarnation, w->round);
   resend_reports(s);
   sup_exchanges_resend(s);
@@ -256,7 +257,7 @@ static void fence(struct supervisor *s) {
           "workers before "
           "its lease of %.1f s is over",
           s->config.endpoint, (double)(s->now_ms - s->acked_sent_ms) / 1000, (double)lease_ms(s) / 1000);
-  s->fenced = true;
+  s->fenced = s->fenced_out = true;
   sup_stop_trees(s, STOP_FENCED, 0);
 }
 
@@ -270,7 +271,7 @@ static void give_up(struct supervisor *s) {
   if (s->welcomed) {
     sup_say(s, LOG_ERROR, "the daemon at %s did not come back within %lld s (--join-timeout): giving up",
             s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
-    sup_exit(s, EXIT_CODE_DAEMON_LOST, NULL);
+    sup_exit(s, s->fenced_out ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
     return;
   }
   sup_say(

@@ -14,7 +14,7 @@
   X(SYSTEM, 71, "this machine refused something: fork, memory, a port, a log file")                          \
   X(REFUSED, 72, "the daemon refused this node: settings that differ, a duplicate node rank")                \
   X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout")                                          \
-  X(FENCED, 74, "this node was silent past its lease and killed its workers")                                \
+  X(FENCED, 74, "cut off past its lease, this node killed its workers, and found no way back: requeue me")   \
   X(PREEMPTED, 75, "this node was told to leave by a signal: requeue me")                                    \
   X(DAEMON_LOST, 76, "the daemon went away and did not return: requeue me")                                  \
   X(STOPPED, 77, "an operator stopped the job")                                                              \
