@@ -3,7 +3,7 @@
  *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"wall_ms":..,"settings":{..}}
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
- * and "hold_ms" where a lost node may run on for so long: the next life of the job waits for that, too.
+ * and "held":true where a lost node may run on: the next life of the job waits for its lease, too.
  *
  * The file is an aid, not the truth: agents carry all that a running job needs (rdzv_recover.c). What the file adds
  * is what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger who
@@ -30,9 +30,7 @@ void job_state_line(const struct job *j, struct buf *out) {
                         "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
                         (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "wall_ms",
                         (json_int_t)j->line_wall_ms, "settings", settings_to_json(&j->settings));
-  uint64_t held = job_hold_until(j), now = j->core->now_ms, wall = j->core->wall_ms;
-  uint64_t since = wall > j->line_wall_ms ? wall - j->line_wall_ms : 0; /* hold_ms counts from wall_ms */
-  if (held > now) json_object_set_new(v, "hold_ms", json_integer((json_int_t)(held - now + since)));
+  if (job_hold_until(j) > j->core->now_ms) json_object_set_new(v, "held", json_true());
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -113,10 +111,8 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   }
   j->round = round;
   j->round_nodes = nodes;
-  int64_t hold_ms = 0, gone_ms = (int64_t)c->wall_ms - wall_ms;
-  if (read_int(o, "hold_ms", 1, LEASE_MAX_MS + CORE_RECONNECT_MAX_MS, &hold_ms) && hold_ms > gone_ms &&
-      gone_ms >= 0)
-    job_hold_agent(j, "", now_ms + (uint64_t)(hold_ms - gone_ms));
+  /* However long ago: "connection refused" has extended its lease until we came. */
+  if (json_is_true(json_object_get(o, "held"))) job_hold_agent(j, "", now_ms + (uint64_t)s.lease_ms);
   load_end(j, o, now_ms);
   return true;
 }
