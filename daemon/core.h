@@ -84,7 +84,7 @@ void core_destroy(struct core *c);
 void core_step(struct core *c, const struct core_event *ev, struct core_effects *fx);
 /* When the next CORE_TICK is due, monotonic ms; UINT64_MAX: nothing is waited for. Cheap. */
 uint64_t core_deadline(const struct core *c);
-/* Nothing is left to do: no job that is not ENDED with all acknowledged, and no member connected. With exit_when_idle
+/* Nothing is left to do: every job that has a node has ENDED (all have acknowledged it, or had their time). With exit_when_idle
  * the driver leaves once its agent is gone or the job has been served, and this holds. */
 bool core_idle(const struct core *c);
 /* At least one job has been here. */

@@ -1,0 +1,333 @@
+/* The daemon's core under any sequence of valid messages.
+ *
+ * The input is a list of small operations: what a peer says on which connection, that a connection closes, that time passes,
+ * that the daemon is killed. Six agents share four connections at a time and two jobs, so that they get into each other's way:
+ * an agent on somebody else's connection, a HELLO of a round that never was, a report of a node that is gone. Rounds and
+ * incarnations are mostly those that the core has named, since nonsense alone would never get past HELLO.
+ *
+ * What must hold whatever is said: every message that the core sends can be decoded (core_help.c), deadlines lead somewhere
+ * (rig_run), no node rank is given to two agents in one round, ranks fill the world without gaps, and when
+ * all peers have gone everything is forgotten in the end. The sanitizers look at the rest. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "tests/unit/core_help.h"
+
+enum { AGENTS = 6, LINES = 4, JOBS = 2, TOKENS = 6, OPERATIONS_MAX = 400, PLACES_MAX = 4096 };
+
+struct line {
+  uint64_t conn; /* 0: closed */
+  int agent, job;
+};
+
+struct token {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round;
+};
+
+struct place { /* told by START */
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round, node_rank, nodes, rank_base, world_size;
+  int agent; /* and its job: job * AGENTS + agent */
+};
+
+struct fuzz {
+  const uint8_t *at, *end;
+  struct rig rig;
+  struct line lines[LINES];
+  struct token tokens[TOKENS]; /* the last ones that the core has named */
+  size_t n_tokens;
+  struct place places[PLACES_MAX];
+  size_t n_places;
+  int64_t seq;
+  char text[64];
+};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void fail(const char *what) {
+  fprintf(stderr, "broken: %s\n", what);
+  abort();
+}
+
+static uint8_t byte(struct fuzz *f) {
+  return f->at < f->end ? *f->at++ : 0;
+}
+
+static unsigned below(struct fuzz *f, unsigned n) {
+  return byte(f) % n;
+}
+
+/* What it was told. ------------------------------------------------------------------------------------------------ */
+
+static void remember(struct fuzz *f, const char *incarnation, int64_t round) {
+  struct token *t = &f->tokens[f->n_tokens++ % TOKENS];
+  snprintf(t->incarnation, sizeof t->incarnation, "%s", incarnation);
+  t->round = round;
+}
+
+static void check_place(struct fuzz *f, const struct start *s, int agent) {
+  if (s->node_rank >= s->nodes || s->rank_base >= s->world_size) fail("a place outside of the round");
+  for (size_t i = 0; i < f->n_places; i++) {
+    const struct place *p = &f->places[i];
+    if (p->agent / AGENTS != agent / AGENTS || p->round != s->round ||
+        strcmp(p->incarnation, s->incarnation) != 0)
+      continue;
+    if (p->agent == agent && p->node_rank == s->node_rank) return; /* said again */
+    if (p->agent == agent) fail("one agent has two ranks in a round");
+    if (p->node_rank == s->node_rank) fail("two agents have one rank in a round");
+    if (p->nodes != s->nodes || p->world_size != s->world_size) fail("one round has two sizes");
+    if ((p->node_rank < s->node_rank) != (p->rank_base < s->rank_base))
+      fail("ranks do not follow node ranks");
+  }
+  if (f->n_places == PLACES_MAX) return;
+  struct place *p = &f->places[f->n_places++];
+  snprintf(p->incarnation, sizeof p->incarnation, "%s", s->incarnation);
+  p->round = s->round;
+  p->node_rank = s->node_rank;
+  p->nodes = s->nodes;
+  p->rank_base = s->rank_base;
+  p->world_size = s->world_size;
+  p->agent = agent;
+}
+
+/* A job that this daemon does not remember, or has not begun, is whatever a peer says it was: tokens of before may come again. */
+static void forget_places(struct fuzz *f, int job) {
+  size_t n = 0;
+  for (size_t i = 0; i < f->n_places; i++)
+    if (f->places[i].agent / AGENTS != job) f->places[n++] = f->places[i];
+  f->n_places = n;
+}
+
+static void hear(struct fuzz *f) {
+  struct rig *r = &f->rig;
+  if (strstr(buf_text(&r->log), "one: forming -> recovering")) forget_places(f, 0);
+  if (strstr(buf_text(&r->log), "two: forming -> recovering")) forget_places(f, 1);
+  for (size_t i = 0; i < r->n_sent; i++) {
+    const struct msg *m = &r->sent[i].msg;
+    const struct line *l = NULL;
+    for (int k = 0; k < LINES; k++)
+      if (f->lines[k].conn == r->sent[i].conn) l = &f->lines[k];
+    if (m->type == MSG_WELCOME) remember(f, m->welcome.incarnation, m->welcome.round);
+    if (m->type == MSG_START) remember(f, m->start.incarnation, m->start.round);
+    if (m->type == MSG_START && !l) fail("START to nobody");
+    if (m->type == MSG_START) check_place(f, &m->start, l->job * AGENTS + l->agent);
+  }
+  for (size_t i = 0; i < r->n_closed; i++)
+    for (int k = 0; k < LINES; k++)
+      if (f->lines[k].conn == r->closed[i]) f->lines[k].conn = 0;
+  rig_forget(r);
+}
+
+/* What is said. ---------------------------------------------------------------------------------------------------- */
+
+static void agent_id(int agent, char out[AGENT_ID_MAX + 1]) {
+  snprintf(out, AGENT_ID_MAX + 1, "%032x", (unsigned)agent + 1);
+}
+
+static struct token any_token(struct fuzz *f) {
+  static const struct token made_up = {"0123456789ab-0", 3};
+  unsigned i = below(f, TOKENS + 2);
+  if (i < TOKENS && i < f->n_tokens) {
+    struct token t = f->tokens[i];
+    unsigned other = byte(f);
+    if (other > 230) t.round += (int64_t)(other % 3) - 1;
+    if (t.round < 0) t.round = 0;
+    return t;
+  }
+  return i == TOKENS ? made_up : (struct token){"", 0};
+}
+
+static void any_verdict(struct fuzz *f, struct verdict *v) {
+  verdict_init(v);
+  v->cause = (enum cause)below(f, CAUSE_COUNT);
+  v->rank = (int64_t)below(f, 9) - 1;
+  v->code = byte(f);
+  v->signal = below(f, 128);
+  v->text = below(f, 2) ? "last words\n\x1b[31m" : "";
+}
+
+static void any_report(struct fuzz *f, struct report *p, int64_t round) {
+  p->kind = (enum report_kind)below(f, REPORT_COUNT);
+  p->round = round > 0 ? round : 1;
+  unsigned age = byte(f);
+  p->seq = age < 200 || f->seq < 8 ? ++f->seq : f->seq - age % 8 + 1;
+  p->ago_ms = age < 128 ? age : INT64_MAX >> (age % 64);
+  any_verdict(f, &p->what);
+}
+
+static void any_settings(struct fuzz *f, int job, struct settings *s) {
+  *s = f->rig.settings;
+  s->min_nodes = 1 + job; /* 1:3 and 2:3 */
+  s->max_nodes = 3;
+  if (byte(f) > 250) s->max_restarts = byte(f);
+}
+
+static void say_hello(struct fuzz *f, struct line *l) {
+  char agent[AGENT_ID_MAX + 1];
+  struct report reports[4];
+  struct msg m;
+  msg_init(&m, MSG_HELLO);
+  struct hello *h = &m.hello;
+  struct token t = any_token(f);
+  unsigned shape = byte(f);
+  agent_id(l->agent, agent);
+  h->version = shape == 255 ? 2 : PROTO_VERSION;
+  h->agent = agent;
+  h->job = l->job ? "two" : "one";
+  any_settings(f, l->job, &h->settings);
+  h->host = "host\n";
+  h->pid = 1 + l->agent;
+  h->workers = 1 + below(f, 3);
+  h->want_rank = shape % 16 == 1 ? (int64_t)below(f, 4) : -1;
+  h->order_key = shape % 16 == 2 ? (int64_t)byte(f) : -1;
+  h->expected_nodes = shape % 16 == 3 ? (int64_t)below(f, 5) : 0;
+  h->label = shape % 16 == 4 ? "rack" : "";
+  h->incarnation = t.incarnation;
+  h->round = t.round;
+  h->phase = shape < 96 ? PHASE_NONE : (enum phase)below(f, PHASE_COUNT);
+  h->round_nodes = 1 + below(f, 4);
+  h->node_rank = (int64_t)below(f, 5) - 1;
+  h->restarts_used = below(f, 4);
+  h->reports = reports;
+  h->n_reports = below(f, 4);
+  for (size_t i = 0; i < h->n_reports; i++) any_report(f, &reports[i], t.round);
+  static const char *const addrs[] = {"10.0.0.1", "10.0.0.2", "127.0.0.1", "fe80::1"};
+  rig_msg(&f->rig, l->conn, &m, addrs[l->agent % 4], "10.0.9.9");
+}
+
+static void connect_line(struct fuzz *f, struct line *l) {
+  if (l->conn) rig_closed(&f->rig, l->conn);
+  unsigned who = byte(f);
+  *l = (struct line){++f->rig.next_conn, (int)(who % AGENTS), (int)(who / AGENTS % JOBS)};
+  say_hello(f, l);
+}
+
+static void say_report(struct fuzz *f, const struct line *l) {
+  struct msg m;
+  msg_init(&m, MSG_REPORT);
+  struct token t = any_token(f);
+  m.report_msg.incarnation = t.incarnation[0] ? t.incarnation : "0";
+  any_report(f, &m.report_msg.report, t.round);
+  rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
+}
+
+static void say_exchange(struct fuzz *f, const struct line *l) {
+  static const char values[4 * 64];
+  struct msg m;
+  msg_init(&m, MSG_EXCHANGE);
+  struct token t = any_token(f);
+  snprintf(f->text, sizeof f->text, "key%u", below(f, 20));
+  m.exchange.incarnation = t.incarnation[0] ? t.incarnation : "0";
+  m.exchange.round = t.round > 0 ? t.round : 1;
+  m.exchange.key = f->text;
+  m.exchange.size = 1 + below(f, 64);
+  m.raw = values;
+  m.raw_len = (size_t)m.exchange.size * below(f, 4);
+  rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
+}
+
+static void say_other(struct fuzz *f, const struct line *l) {
+  static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_OBITUARY};
+  char agent[AGENT_ID_MAX + 1];
+  struct msg m;
+  msg_init(&m, types[below(f, 5)]);
+  struct token t = any_token(f);
+  const char *incarnation = t.incarnation[0] ? t.incarnation : "0";
+  if (m.type == MSG_END_ACK) m.end_ack.incarnation = incarnation;
+  if (m.type == MSG_PROGRESS) {
+    m.progress.incarnation = incarnation;
+    m.progress.round = t.round > 0 ? t.round : 1;
+    m.progress.step = byte(f);
+  }
+  if (m.type == MSG_OBITUARY) {
+    unsigned who = byte(f);
+    agent_id((int)(who % AGENTS), agent);
+    m.obituary.version = PROTO_VERSION;
+    m.obituary.job = who & 64 ? "two" : "one";
+    m.obituary.agent = agent;
+  }
+  rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
+}
+
+static void control(struct fuzz *f) {
+  static const char *const verbs[] = {"status", "jobs", "stop", "what"};
+  struct buf out = BUF_INIT;
+  unsigned what = byte(f);
+  rig_control(&f->rig, verbs[what % 4], what & 4 ? "one" : what & 8 ? "two" : "", what & 16, &out);
+  buf_finish(&out);
+}
+
+static void pass_time(struct fuzz *f) {
+  static const uint64_t times[] = {1, 20, 99, 100, 800, 1000, 4999, 5000, 7000, 30000, 40000, 600000};
+  unsigned what = byte(f);
+  if (what > 240) { /* the daemon was stopped for a while */
+    f->rig.now_ms += 3000;
+    rig_event(&f->rig, &(struct core_event){.kind = CORE_TICK, .lag_ms = 3000});
+    return;
+  }
+  rig_run(&f->rig, times[what % 12]);
+}
+
+static void restart(struct fuzz *f) {
+  bool with_state = byte(f) & 1;
+  rig_restart(&f->rig, with_state);
+  memset(f->lines, 0, sizeof f->lines);
+  if (!with_state) f->n_places = 0; /* strangers may make up tokens that were given before */
+  if (byte(f) > 250) rig_load(&f->rig, "{\"event\":\"seal\"}");
+}
+
+static void operation(struct fuzz *f) {
+  unsigned what = byte(f);
+  struct line *l = &f->lines[what / 16 % LINES];
+  switch (what % 16) {
+  case 0:
+  case 1:
+  case 2: connect_line(f, l); return;
+  case 3:
+    if (!l->conn) return;
+    l->agent = (int)below(f, AGENTS);
+    say_hello(f, l);
+    return;
+  case 4:
+    if (l->conn) rig_closed(&f->rig, l->conn);
+    l->conn = 0;
+    return;
+  case 5: control(f); return;
+  case 6:
+    if (byte(f) > 200) restart(f);
+    return;
+  case 7:
+  case 8: pass_time(f); return;
+  case 9:
+    if (l->conn) say_exchange(f, l);
+    return;
+  case 10:
+  case 11:
+    if (l->conn) say_other(f, l);
+    return;
+  default:
+    if (l->conn) say_report(f, l);
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  struct fuzz *f = xcalloc(1, sizeof *f);
+  f->at = data;
+  f->end = data + size;
+  rig_open(&f->rig, 1);
+  f->rig.settings.join_timeout_ms = 60000;
+  for (int i = 0; i < OPERATIONS_MAX && f->at < f->end; i++) {
+    operation(f);
+    hear(f);
+  }
+  for (int i = 0; i < LINES; i++)
+    if (f->lines[i].conn) rig_closed(&f->rig, f->lines[i].conn);
+  rig_run(&f->rig, (uint64_t)4 * 3600 * 1000);
+  if (core_deadline(f->rig.core) != UINT64_MAX || !core_idle(f->rig.core)) fail("something is never over");
+  rig_close(&f->rig);
+  free(f);
+  return 0;
+}
