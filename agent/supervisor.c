@@ -145,6 +145,7 @@ static void on_tick(struct supervisor *s) {
     sup_exit(s, s->exit_code, NULL);
     return;
   }
+  if (s->now_ms >= s->tell_ms) sup_say_untold(s);
   sup_link_tick(s);
   sup_progress_tick(s);
 }
@@ -180,7 +181,8 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  return earliest(s->leave_by_ms, earliest(sup_link_deadline(s), sup_progress_deadline(s)));
+  return earliest(earliest(s->leave_by_ms, s->tell_ms),
+                  earliest(sup_link_deadline(s), sup_progress_deadline(s)));
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
@@ -196,8 +198,9 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->node_rank = -1;
-  s->leave_by_ms = s->progress_ms = UINT64_MAX;
+  s->leave_by_ms = s->progress_ms = s->tell_ms = UINT64_MAX;
   verdict_init(&s->said);
+  verdict_init(&s->untold);
   return s;
 }
 
@@ -205,6 +208,7 @@ void supervisor_destroy(struct supervisor *s) {
   if (!s) return;
   sup_clear_round(s);
   verdict_free(&s->said);
+  verdict_free(&s->untold);
   free((void *)(uintptr_t)s->config.agent_id);
   free((void *)(uintptr_t)s->config.job);
   free((void *)(uintptr_t)s->config.host);

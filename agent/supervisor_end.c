@@ -13,6 +13,7 @@
 #include "common/mem.h"
 
 void sup_exit(struct supervisor *s, int code, const char *bye) {
+  sup_say_untold(s);
   if (bye) {
     struct msg m;
     msg_init(&m, MSG_BYE);
@@ -50,6 +51,7 @@ static void say_end(struct supervisor *s, const struct end *end) {
   }
   struct buf text = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
+  if (end->verdict.cause != CAUSE_NONE) sup_forget_untold(s);
   sup_say_verdict(s, &end->verdict, "");
   sup_say(s, LOG_ERROR, "job %s %s in round %lld: %s; %lld of %lld restarts used; exit code %lld",
           s->config.job, outcome_name(end->outcome), (long long)end->round, buf_text(&text),

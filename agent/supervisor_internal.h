@@ -23,7 +23,13 @@ enum stop_reason {
   STOP_EXIT,    /* the exit code is decided: refused, or the job has ended */
 };
 
-enum { HEARTBEATS_KEPT = 16, PROGRESS_EVERY_MS = 500, STATUS_EVERY_MS = 200, NAG_EVERY_MS = 30000 };
+enum {
+  HEARTBEATS_KEPT = 16,
+  PROGRESS_EVERY_MS = 500,
+  STATUS_EVERY_MS = 200,
+  NAG_EVERY_MS = 30000,
+  TELL_AFTER_MS = 250
+};
 
 struct worker {
   int pid; /* 0: not spawned */
@@ -87,7 +93,9 @@ struct supervisor {
   uint64_t stop_ms; /* when the trees were told to stop */
   struct own_exchange exchanges[EXCHANGES_MAX];
   size_t n_exchanges;
-  struct verdict said; /* the verdict that was shown last; a copy */
+  struct verdict said;   /* the verdict that was shown last; a copy */
+  struct verdict untold; /* of a worker here, not shown yet; a copy */
+  uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
   char head_host[HOST_MAX + 1];
 
   /* The end. */
@@ -158,6 +166,8 @@ void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...)
 void sup_say_verdict(struct supervisor *s, const struct verdict *v,
                      const char *before);                            /* once per verdict */
 void sup_say_failure(struct supervisor *s, const struct verdict *v); /* of a worker here */
+void sup_say_untold(struct supervisor *s);
+void sup_forget_untold(struct supervisor *s);
 void sup_say_settled(struct supervisor *s, const struct settled *settled);
 void sup_say_start(struct supervisor *s, const struct start *start);
 void sup_say_status(struct supervisor *s);

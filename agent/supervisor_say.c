@@ -1,7 +1,10 @@
 /* What the user reads. Every sentence of the supervisor that is more than a format string is made here.
  *
- * A failure is told once on each node: by the node that saw it at once, by the others when STOP brings it, and again
- * only if the settled verdict names another cause than the first that was heard. What dies after it is only counted.
+ * A failure is told once on each node, and it should be the cause. The first death that a node sees is often an echo: a
+ * worker that lost its peer exits before anybody has heard of the peer. So a death here waits a moment for the settled
+ * verdict, which mostly comes within milliseconds, and is told itself if that takes longer, or if there is no daemon to
+ * settle anything. What STOP brings is told at once; another verdict than the one that was told, again. What
+ * dies after it is only counted.
  * The worker's own last lines follow it, indented, because they are what the person at the terminal looks for. */
 
 #include "agent/supervisor_internal.h"
@@ -59,10 +62,26 @@ void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *
   s->said = copy;
 }
 
+static bool has_told(const struct supervisor *s, int64_t round) {
+  return s->said.cause != CAUSE_NONE && s->said.round == round;
+}
+
+void sup_forget_untold(struct supervisor *s) {
+  verdict_free(&s->untold);
+  s->tell_ms = UINT64_MAX;
+}
+
+void sup_say_untold(struct supervisor *s) {
+  if (!has_told(s, s->untold.round)) sup_say_verdict(s, &s->untold, "");
+  sup_forget_untold(s);
+}
+
 /* A worker of this node. Who dies after the round's first verdict was told mostly dies of it, and says so itself. */
 void sup_say_failure(struct supervisor *s, const struct verdict *v) {
-  if (s->said.cause == CAUSE_NONE || s->said.round != v->round) {
-    sup_say_verdict(s, v, "");
+  if (s->untold.cause == CAUSE_NONE && !has_told(s, v->round)) {
+    verdict_copy(&s->untold, v);
+    s->tell_ms = s->now_ms + TELL_AFTER_MS;
+    if (s->link != LINK_READY) sup_say_untold(s);
     return;
   }
   struct buf text = BUF_INIT;
@@ -77,7 +96,9 @@ void sup_say_settled(struct supervisor *s, const struct settled *settled) {
   if (v->echoes && same_verdict(v, &s->said)) /* else it is part of the sentence */
     buf_printf(&line, "%lld other worker%s died with it or after it; ", (long long)v->echoes,
                v->echoes == 1 ? "" : "s");
-  sup_say_verdict(s, v, "the round's verdict: ");
+  if (v->cause == CAUSE_NONE) sup_say_untold(s);
+  sup_forget_untold(s);
+  sup_say_verdict(s, v, has_told(s, v->round) ? "the round's verdict: " : "");
   if (!settled->charged)
     buf_puts(&line, "no restart is charged; forming the next round");
   else

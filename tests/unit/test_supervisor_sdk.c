@@ -198,6 +198,7 @@ static void test_progress_is_part_of_the_verdict(void **state) {
   const struct report *r = bench_report(&b, REPORT_FAILED);
   assert_int_equal(r->what.step, 120);
   assert_int_equal(r->what.of, 500);
+  bench_run(&b, 250);
   assert_int_equal(bench_said(&b, "after step 120 of 500"), 1);
   bench_close(&b);
 }
