@@ -94,7 +94,7 @@ struct supervisor {
   struct own_exchange exchanges[EXCHANGES_MAX];
   size_t n_exchanges;
   struct verdict said;   /* the verdict that was shown last; a copy */
-  struct verdict untold; /* of a worker here, not shown yet; a copy */
+  struct verdict untold; /* the first that was heard of, not shown yet; a copy */
   uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
   char head_host[HOST_MAX + 1];
 
@@ -165,7 +165,7 @@ void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void sup_say_verdict(struct supervisor *s, const struct verdict *v,
                      const char *before);                            /* once per verdict */
-void sup_say_failure(struct supervisor *s, const struct verdict *v); /* of a worker here */
+void sup_say_failure(struct supervisor *s, const struct verdict *v); /* of a worker here, or from STOP */
 void sup_say_untold(struct supervisor *s);
 void sup_forget_untold(struct supervisor *s);
 void sup_say_settled(struct supervisor *s, const struct settled *settled);

@@ -172,7 +172,7 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
 void sup_stop(struct supervisor *s, const struct stop *stop) {
   bool running = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
   if (!running || stop->round != s->round || strcmp(stop->incarnation, s->incarnation) != 0) return;
-  sup_say_verdict(s, &stop->verdict, "");
+  sup_say_failure(s, &stop->verdict);
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 

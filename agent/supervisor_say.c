@@ -1,10 +1,10 @@
 /* What the user reads. Every sentence of the supervisor that is more than a format string is made here.
  *
  * A failure is told once on each node, and it should be the cause. The first death that a node sees is often an echo: a
- * worker that lost its peer exits before anybody has heard of the peer. So a death here waits a moment for the settled
- * verdict, which mostly comes within milliseconds, and is told itself if that takes longer, or if there is no daemon to
- * settle anything. What STOP brings is told at once; another verdict than the one that was told, again. What
- * dies after it is only counted.
+ * worker that lost its peer exits before anybody has heard of the peer. So a death here, or what STOP brings, waits a
+ * moment for the settled verdict, which mostly comes within milliseconds, and is told itself if that takes longer, or if
+ * there is no daemon to settle anything. Another verdict than the one that was told is told again; what dies after it is
+ * only counted.
  * The worker's own last lines follow it, indented, because they are what the person at the terminal looks for. */
 
 #include "agent/supervisor_internal.h"
@@ -76,7 +76,7 @@ void sup_say_untold(struct supervisor *s) {
   sup_forget_untold(s);
 }
 
-/* A worker of this node. Who dies after the round's first verdict was told mostly dies of it, and says so itself. */
+/* Of a worker here, or from STOP. Who dies after the round's first verdict was told mostly dies of it, and says so itself. */
 void sup_say_failure(struct supervisor *s, const struct verdict *v) {
   if (s->untold.cause == CAUSE_NONE && !has_told(s, v->round)) {
     verdict_copy(&s->untold, v);

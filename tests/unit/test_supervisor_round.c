@@ -447,7 +447,7 @@ static void test_only_the_last_lines(void **state) {
   bench_open(&b);
   bench_running(&b);
   for (int i = 0; i < 30; i++) {
-    char line[16];
+    char line[24];
     snprintf(line, sizeof line, "line-%02d\n", i);
     strcat(text, line);
   }
