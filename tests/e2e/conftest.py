@@ -37,30 +37,34 @@ def lan():
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and ip(8)")
     names = [f"rdzv-e2e-{os.getpid()}-{i}" for i in (1, 2)]
-    run = lambda *a: subprocess.run(a, check=True, capture_output=True)
     try:
         try:
-            for name in names:
-                run("ip", "netns", "add", name)
+            yield [lan_host(names, i) for i in (1, 2)]
         except subprocess.CalledProcessError as e:
-            pytest.skip(f"no network namespaces here: {e.stderr.decode().strip()}")
-        run("ip", "link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
-        hosts = []
-        for i, name in enumerate(names, 1):
-            run("ip", "-n", name, "addr", "add", f"10.99.0.{i}/24", "dev", "eth0")
-            run("ip", "-n", name, "link", "set", "eth0", "up")
-            run("ip", "-n", name, "link", "set", "lo", "up")
-            # As Debian's installer leaves it: a host's own name is 127.0.1.1 on that host, and only there.
-            etc = Path("/etc/netns") / name
-            etc.mkdir(parents=True)
-            table = "".join(f"{'127.0.1.1' if j == i else f'10.99.0.{j}'} node{j}\n" for j in (1, 2))
-            (etc / "hosts").write_text("127.0.0.1 localhost\n" + table)
-            hosts.append(["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"node{i}"])
-        yield hosts
+            pytest.skip(f"no network namespaces here: {' '.join(e.cmd)}: {e.stderr.decode().strip()}")
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+
+
+def lan_host(names, i):
+    """Host node<i>, 10.99.0.<i>; the second one brings the wire. What to put in front of a command that is to run there."""
+    run = lambda *a: subprocess.run(["ip", *a], check=True, capture_output=True)
+    name = names[i - 1]
+    run("netns", "add", name)
+    run("-n", name, "link", "set", "lo", "up")
+    if i == 2:
+        run("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for j in (1, 2):
+            run("-n", names[j - 1], "addr", "add", f"10.99.0.{j}/24", "dev", "eth0")
+            run("-n", names[j - 1], "link", "set", "eth0", "up")
+    # As Debian's installer leaves it: a host's own name is 127.0.1.1 on that host, and only there.
+    etc = Path("/etc/netns") / name
+    etc.mkdir(parents=True)
+    table = "".join(f"{'127.0.1.1' if j == i else f'10.99.0.{j}'} node{j}\n" for j in (1, 2))
+    (etc / "hosts").write_text("127.0.0.1 localhost\n" + table)
+    return ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', f"node{i}"]
 
 
 @pytest.fixture
