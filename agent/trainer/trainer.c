@@ -7,7 +7,8 @@
  *
  * A failure anywhere comes back here as one sentence and one exit code. Before leaving, the ring is told
  * why, so that the others name the same culprit and do not wait. A rank that lost another one is usually
- * an echo of somebody else's death, and says so: what happened is told by the agent's verdict.
+ * an echo of somebody else's death, and says so: what happened is told by the agent's verdict. Of several exit
+ * codes the verdict takes the earliest, so an echo waits a moment for the SIGTERM that the cause brings about.
  *
  * Signals: SIGTERM and SIGINT ask for an end after the step in which all ranks know of it; a second SIGINT
  * ends at once. SIGPIPE and SIGXFSZ are ignored, so that what they mean arrives as an error with a
@@ -20,6 +21,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +30,8 @@
 #include <unistd.h>
 
 extern char **environ;
+
+enum { ECHO_MS = 500 };
 
 static volatile sig_atomic_t sigterm;
 
@@ -226,23 +230,33 @@ static int print_help(void) {
   return rc ? TRAINER_SYSTEM : TRAINER_DONE;
 }
 
+/* SIGTERM may have come already, or come now: it is let in only while we wait. */
+static void await_sigterm(long ms) {
+  sigset_t term, before;
+  struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, &before);
+  if (!sigterm) ppoll(NULL, 0, &ts, &before);
+  sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 int main(int argc, char **argv) {
   struct trainer t = {.sigterm = &sigterm, .exit = TRAINER_SYSTEM};
   struct err e = ERR_INIT;
   log_init("rdzv-trainer", LOG_INFO);
   if (trainer_opts_parse(&t.o, argc, argv, environ, &e)) {
-    log_error("%s (--help tells more)", e.text);
+    log_error("%s", e.text);
     return TRAINER_USAGE;
   }
   if (t.o.help) return print_help();
   if (t.o.version) return puts("rdzv-trainer " RDZV_VERSION) < 0 ? TRAINER_SYSTEM : TRAINER_DONE;
   ignore_signals();
   if (run(&t, &e)) {
-    if (t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0)
-      log_error("%s; usually an echo of another failure", e.text);
-    else
-      log_error("%s", e.text);
+    bool echo = t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0;
+    log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
     coll_abort(t.coll, e.text);
+    if (echo) await_sigterm(ECHO_MS);
   }
   trainer_teardown(&t);
   return t.exit;
