@@ -238,6 +238,10 @@ class Rdzv:
         """All rdzvd, ours and those that agents have started."""
         return [pid for pid in self.pids() if describe(pid).split(": ")[1].split(" ")[0].endswith("rdzvd")]
 
+    def state_dirs(self):
+        """Where the daemons of now keep their state."""
+        return re.findall(r" --state-dir (\S+)", " ".join(describe(pid) for pid in self.daemons()))
+
     def gone(self, timeout=1.0, **want):
         """Fails unless all of them are gone in time."""
         until(lambda: "everything is gone, but there is " + "; ".join(map(describe, self.pids(**want))) + f"\n{self}",

@@ -112,6 +112,7 @@ def test_the_node_with_the_daemon_is_killed(rdzv):
     until("rdzvd runs", lambda: len(rdzv.pids(E2E_NODE="0")) >= 3)
     agents.append(rdzv.agent("--endpoint", endpoint, "--nnodes", "1:2", "--", "sh", "-c", WAIT, node="1"))
     rdzv.await_workers(2)
+    state = rdzv.state_dirs()
     agents[0].kill()
     until(lambda: f"the other node re-forms\n{rdzv}",
           lambda: {environ(p).get("WORLD_SIZE") for p in rdzv.workers(E2E_NODE="1").values()} == {"1"}, 10)
@@ -119,6 +120,7 @@ def test_the_node_with_the_daemon_is_killed(rdzv):
     (rdzv.tmp / "go").touch()
     assert agents[1].exit() == 0, rdzv
     rdzv.gone(5)
+    assert len(state) == 1 and not os.path.exists(state[0])
 
 
 def test_enough_is_left_or_the_job_waits(rdzv):
@@ -173,8 +175,8 @@ def test_the_agents_own_daemon_is_killed(rdzv):
     """rdzvd belongs to the agent that started it: that one starts it again, and no worker notices."""
     agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--", "sh", "-c", WAIT)
     before = rdzv.await_workers(2)
-    daemons = rdzv.daemons()
-    assert len(daemons) == 1
+    daemons, state = rdzv.daemons(), rdzv.state_dirs()
+    assert len(daemons) == 1 and len(state) == 1
     os.kill(daemons[0], signal.SIGKILL)
     until(lambda: f"rdzvd is started again\n{rdzv}",
           lambda: set(rdzv.daemons()) - set(daemons), 5)
@@ -183,6 +185,7 @@ def test_the_agents_own_daemon_is_killed(rdzv):
     assert rdzv.workers() == {} and len(before) == 2
     assert not any(a.says("round 2") for a in agents), rdzv
     rdzv.gone(3)
+    assert not os.path.exists(state[0])
 
 
 def test_sigterm_to_one_agent(rdzv):
