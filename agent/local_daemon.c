@@ -299,8 +299,10 @@ static struct life *life_create(struct local_daemon *d) {
 }
 
 static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd) {
-  const char *host = d->o.loopback ? "127.0.0.1" : has_ipv6() ? "[::]" : "0.0.0.0";
-  char *listen = xasprintf("%s:%u", host, (unsigned)(d->port ? d->port : d->o.port));
+  const char *host = d->o.loopback ? "127.0.0.1" : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
+  bool v6 = strchr(host, ':') != NULL;
+  char *listen =
+      xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->port ? d->port : d->o.port));
   const char *quiet = d->o.verbose || d->o.log_file ? NULL : "--quiet";
   const char *words[] = {"rdzvd",      "--listen", listen,        "--exit-when-idle", "--ready-fd", "3",
                          "--owner-fd", "4",        "--state-dir", d->state_dir,       quiet,        NULL};

@@ -23,7 +23,9 @@ struct local_daemon_callbacks {
 
 struct local_daemon_options {
   uv_loop_t *loop;
-  bool loopback; /* 127.0.0.1 only, on a free port; else all addresses, on `port` */
+  bool loopback; /* 127.0.0.1 only, on a free port; else on `port`, at: */
+  const char
+      *host; /* a numeric address, or NULL: all of the machine's, because its name may resolve to 127.0.1.1 */
   uint16_t port;
   const char *log_file; /* where its stderr goes, or NULL: through our log, line by line */
   bool verbose;

@@ -248,6 +248,12 @@ static bool close_all(struct session *s) {
 
 /* The beginning. --------------------------------------------------------------------------------------------------- */
 
+/* Who writes 127.0.0.1 wants this machine alone; a name may stand for it and for the network too. */
+static const char *loopback_host(const struct agent_options *o) {
+  struct ipaddr ip = ipaddr_parse(o->endpoint.host);
+  return ip.family && ipaddr_is_loopback(&ip) ? o->endpoint.host : NULL;
+}
+
 static int open_parts(struct session *s, struct err *e) {
   static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
   const struct agent_options *o = s->o->options;
@@ -273,6 +279,7 @@ static int open_parts(struct session *s, struct err *e) {
   s->daemon = local_daemon_create(&(struct local_daemon_options){
       .loop = &s->loop,
       .loopback = o->standalone,
+      .host = loopback_host(o),
       .port = o->endpoint.port,
       .log_file = s->daemon_log,
       .verbose = o->verbose,

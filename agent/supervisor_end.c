@@ -47,6 +47,10 @@ static void say_end(struct supervisor *s, const struct end *end) {
     sup_say(s, LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s", s->config.job,
             (long long)end->round, end->round == 1 ? "" : "s", (long long)end->restarts_used,
             end->restarts_used == 1 ? "" : "s", seconds);
+    if (!s->rounds)
+      sup_say(s, LOG_WARN,
+              "no worker ran on this node: it was a spare; another job at the same endpoint needs an "
+              "--rdzv-id of its own");
     return;
   }
   struct buf text = BUF_INIT;

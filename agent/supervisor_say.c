@@ -27,7 +27,19 @@ static bool same_verdict(const struct verdict *a, const struct verdict *b) {
          a->pid == b->pid && a->code == b->code;
 }
 
-enum { LAST_LINES_MAX = 10 };
+enum { LAST_LINES_MAX = 10, LAST_LINE_MAX = 500 };
+
+/* As it was written, so that a path can be copied; but what would move the cursor or ring the bell is shown escaped. */
+static void put_plain(struct buf *out, const char *text, size_t n) {
+  for (size_t i = 0; i < n && i < LAST_LINE_MAX; i++) {
+    bool control = ((unsigned char)text[i] < 0x20 && text[i] != '\t') || text[i] == 0x7f;
+    if (control)
+      buf_put_escaped(out, text + i, 1, 1);
+    else
+      buf_putc(out, text[i]);
+  }
+  if (n > LAST_LINE_MAX) buf_puts(out, "...");
+}
 
 /* The last lines of a worker's stderr, each on a line of its own. */
 static void say_last_lines(struct supervisor *s, const char *text) {
@@ -35,10 +47,11 @@ static void say_last_lines(struct supervisor *s, const char *text) {
   for (int lines = 0; begin > 0; begin--)
     if (text[begin - 1] == '\n' && begin < len && ++lines == LAST_LINES_MAX) break;
   const char *p = text + begin;
+  if (begin) sup_say(s, LOG_WARN, "  | ...");
   while (*p) {
     size_t n = strcspn(p, "\n");
     struct buf line = BUF_INIT;
-    buf_put_escaped(&line, p, n, 500);
+    put_plain(&line, p, n);
     if (n) sup_say(s, LOG_WARN, "  | %s", buf_text(&line));
     buf_finish(&line);
     p += n + (p[n] == '\n');

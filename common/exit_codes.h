@@ -15,7 +15,7 @@
   X(REFUSED, 72, "the daemon refused this node: settings that differ, a duplicate node rank")                \
   X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout")                                          \
   X(FENCED, 74, "cut off past its lease, this node killed its workers, and found no way back: requeue me")   \
-  X(PREEMPTED, 75, "this node was told to leave by a signal: requeue me")                                    \
+  X(PREEMPTED, 75, "this node was told to leave by a signal (by Ctrl-C: 130): requeue me")                   \
   X(DAEMON_LOST, 76, "the daemon went away and did not return: requeue me")                                  \
   X(STOPPED, 77, "an operator stopped the job")                                                              \
   X(NODE_LOST, 78, "a node was lost and the job could not go on without it")

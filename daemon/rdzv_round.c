@@ -266,8 +266,8 @@ struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
   if (at == UINT64_MAX) at = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
   msg.waiting.left_ms = at > now_ms ? (int64_t)(at - now_ms) : 0;
   if (msg.waiting.spare)
-    buf_printf(&text, "round %lld of job %s has its %lld nodes; this one is a spare for the next round",
-               (long long)j->round, j->id, (long long)j->round_nodes);
+    buf_printf(&text, "round %lld of job %s has its %lld node%s; this one is a spare for the next round",
+               (long long)j->round, j->id, (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
   else if (j->state == JOB_RECOVERING)
     buf_printf(&text, "the daemon came back and waits for the nodes of round %lld", (long long)j->round);
   else
