@@ -15,7 +15,6 @@ enum {
   SUPERVISOR_RETRY_MIN_MS = 20,
   SUPERVISOR_RETRY_MAX_MS = 1000,   /* <= CORE_RECONNECT_MAX_MS, less what a connect takes */
   SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
-  SUPERVISOR_END_MS = 10000,        /* END acknowledged, waiting for the daemon to close */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
 };
 

@@ -23,13 +23,7 @@ enum stop_reason {
   STOP_EXIT,    /* the exit code is decided: refused, or the job has ended */
 };
 
-enum {
-  HEARTBEATS_KEPT = 16,
-  PROGRESS_EVERY_MS = 500,
-  STATUS_EVERY_MS = 200,
-  NAG_EVERY_MS = 30000,
-  TELL_AFTER_MS = 250
-};
+enum { HEARTBEATS_KEPT = 16, PROGRESS_EVERY_MS = 500, NAG_EVERY_MS = 30000, TELL_AFTER_MS = 250 };
 
 struct worker {
   int pid; /* 0: not spawned */
