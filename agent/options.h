@@ -6,12 +6,27 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "agent/output.h"
 #include "common/buf.h"
 #include "common/endpoint.h"
 #include "common/err.h"
+#include "common/opts.h"
 #include "proto/msg.h"
 
-enum { OPTIONS_NPROC_CPU = 0 }; /* --nproc cpu, auto: as many as there are CPUs for us */
+enum {
+  OPTIONS_NPROC_CPU = 0,   /* --nproc cpu: as many as there are CPUs for us */
+  OPTIONS_NPROC_GPU = -1,  /* gpu: as there are GPUs; none is an error */
+  OPTIONS_NPROC_AUTO = -2, /* auto: as gpu where there are any, else as cpu */
+};
+
+/* Who serves the round's store, at MASTER_ADDR:MASTER_PORT. */
+enum store_place { STORE_AGENT, STORE_WORKER };
+
+/* --numa-binding, as torchrun names them. */
+enum numa_binding { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX };
+
+/* --rdzv-conf is_host: whether this agent starts rdzvd where the endpoint is its own machine and nobody listens. */
+enum hosting { HOST_AUTO, HOST_NEVER, HOST_ALWAYS };
 
 struct nnodes {
   int64_t min, max;
@@ -26,7 +41,21 @@ struct agent_options {
   int64_t node_rank;        /* -1: none given */
   const char *local_addr;   /* numeric, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
-  const char *log_dir; /* NULL: no files */
+  enum store_place store;
+  int64_t store_port; /* of the round's store: MASTER_PORT; 0: a free one each round */
+  enum hosting hosting;
+
+  const char *role;        /* ROLE_NAME; "default" */
+  bool virtual_local_rank; /* LOCAL_RANK is 0 for all, each sees its own device alone */
+  bool mpi_env;            /* OMPI_COMM_WORLD_* too, for scripts that read mpirun's variables */
+  enum numa_binding numa;
+  uint64_t signals; /* bit n: signal n makes the agent stop its workers by the same signal, and leave */
+
+  const char *log_dir;           /* NULL: no files */
+  struct std_map redirects, tee; /* files instead of the terminal; files as well */
+  struct rank_set shown;         /* --local-ranks-filter: whose output reaches the terminal */
+  struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
+  const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
   bool quiet, verbose, help, version;
 
   /* The words behind the options. `command` is false where they are the trainer's options (or there are

@@ -34,6 +34,7 @@ enum {
   INCARNATION_MAX = 40,
   HOST_MAX = 255,
   ADDR_MAX = 63,
+  ADDRS_MAX = 1023, /* all addresses of one host */
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
   WORLD_MAX = 1048576,
@@ -136,6 +137,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, step, -1, INT64_MAX) /* the rank's last progress; -1: none told */                               \
   F(S, INT, of, 0, INT64_MAX)                                                                                \
   F(S, INT, echoes, 0, WORLD_MAX) /* other workers that died of it or after it */                            \
+  F(S, STR, error, TEXT_MAX)      /* what the worker's error file says: "ValueError: boom"; "" none */       \
   F(S, STR, text, TEXT_MAX)       /* last lines of stderr, or the daemon's words */
 
 #define report_FIELDS(F, S)                                                                                  \
@@ -155,7 +157,7 @@ const char *job_state_name(enum job_state v);
   M(REFUSED, refused, TO_AGENT)     /* final: exit with this code and sentence */                            \
   M(STALE, stale, TO_AGENT)         /* your round is over: kill its workers, HELLO again */                  \
   M(WAITING, waiting, TO_AGENT)     /* who is here while a round forms */                                    \
-  M(START, start, TO_AGENT)         /* your place in a sealed round */                                       \
+  M(START, start, TO_AGENT) /* your place in a sealed round; raw, for node rank 0: all nodes' addresses */   \
   M(REPORT, report_msg, TO_DAEMON)                                                                           \
   M(STOP, stop, TO_AGENT)       /* stop your workers, report STOPPED */                                      \
   M(SETTLED, settled, TO_AGENT) /* the round's verdict; its reports are acknowledged */                      \
@@ -190,6 +192,9 @@ const char *job_state_name(enum job_state v);
   F(S, INT, order_key, -1, INT64_MAX)     /* the scheduler's node id; -1: none */                            \
   F(S, INT, expected_nodes, 0, NODES_MAX) /* how many the scheduler started; 0: unknown */                   \
   F(S, STR, local_addr, ADDR_MAX)         /* --local-addr, numeric */                                        \
+  F(S, STR, addrs,                                                                                           \
+    ADDRS_MAX) /* numeric addresses of this host, separated by blanks: workers connect from them */          \
+  F(S, INT, store_port, 0, 65535)         /* where it would serve the next round's store; 0: nowhere */      \
   F(S, HEX, incarnation, INCARNATION_MAX) /* "" if this agent knows none */                                  \
   F(S, INT, round, 0, ROUND_MAX)          /* the last it was part of; in none: the latest it has heard of */ \
   F(S, ENUM, phase, phase)                /* its place in that round */                                      \
@@ -236,12 +241,14 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, world_size, 1, WORLD_MAX)                                                                    \
   F(S, INT, restarts_used, 0, 1000000)                                                                       \
   F(S, REQ_STR, head_addr, ADDR_MAX) /* address of node rank 0, numeric */                                   \
+  F(S, INT, store_port, 0, 65535)    /* of the round's store there; 0: it has none */                        \
   F(S, STR, head_host, HOST_MAX)                                                                             \
   F(S, REQ_STR, node_addr, ADDR_MAX)
 
 #define report_msg_FIELDS(F, S)                                                                              \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
-  F(S, OBJ, report, report)
+  F(S, OBJ, report, report)                                                                                  \
+  F(S, INT, store_port, 0, 65535) /* as in HELLO, now */
 
 #define stop_FIELDS(F, S)                                                                                    \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \

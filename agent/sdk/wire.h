@@ -56,8 +56,9 @@ struct sdk_hello {
 struct sdk_welcome {
   struct sdk_head head;
   uint32_t rank, world_size, local_rank, local_world_size, node_rank, node_count, round, restart_count;
-  uint32_t requested; /* bits as in SDK_REQUEST */
-  char run_id[132];   /* NUL-terminated, as all text here */
+  uint32_t requested;  /* bits as in SDK_REQUEST */
+  uint32_t store_port; /* of the round's store, at head_addr; 0: there is none (--store worker) */
+  char run_id[132];    /* NUL-terminated, as all text here */
   char incarnation[64];
   char head_addr[64];
   char node_addr[64];

@@ -1,0 +1,96 @@
+#ifndef PROTO_C10D_H
+#define PROTO_C10D_H
+
+/* PyTorch's TCPStore protocol, both sides: requests and replies to bytes and back. Pure, and without any memory of its own: parsed
+ * slices borrow from the input, and what is encoded goes where the caller says. It needs libc alone, so librdzv can have it.
+ *
+ * Numbers are little-endian as PyTorch writes them on every machine it runs on. PROTOCOL.md, "The c10d store", has the table. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/slice.h"
+
+enum {
+  C10D_KEY_MAX = 8192,                  /* bytes of a key, as sent: with the client's "/" */
+  C10D_VALUE_MAX = 8 * 1024 * 1024,     /* of one value in a request */
+  C10D_KEYS_MAX = 131072,               /* in one CHECK, WAIT, MULTI_GET or MULTI_SET */
+  C10D_REQUEST_MAX = 256 * 1024 * 1024, /* of one request in all */
+  C10D_REPLY_MAX = 256 * 1024 * 1024,   /* of one reply: a MULTI_GET may ask for more than it sends */
+  C10D_VALIDATE_MAGIC = 0x3C85F7CE,
+};
+
+/* X(NAME, number since 2.2, number in 2.1, number in 1.13); -1: there is none. What follows the number is in c10d.c's table. */
+#define C10D_OP_LIST(X)                                                                                      \
+  X(VALIDATE, 0, -1, -1)                                                                                     \
+  X(SET, 1, 0, 0)                                                                                            \
+  X(COMPARE_SET, 2, 1, 1)                                                                                    \
+  X(GET, 3, 2, 2)                                                                                            \
+  X(ADD, 4, 3, 3)                                                                                            \
+  X(CHECK, 5, 4, 4)                                                                                          \
+  X(WAIT, 6, 5, 5)                                                                                           \
+  X(GETNUMKEYS, 7, 6, 6)                                                                                     \
+  X(DELETE_KEY, 8, 7, 8)                                                                                     \
+  X(APPEND, 9, 8, -1)                                                                                        \
+  X(MULTI_GET, 10, 9, -1)                                                                                    \
+  X(MULTI_SET, 11, 10, -1)                                                                                   \
+  X(CANCEL_WAIT, 12, 11, -1)                                                                                 \
+  X(PING, 13, -1, -1)                                                                                        \
+  X(QUEUE_PUSH, 14, -1, -1)                                                                                  \
+  X(QUEUE_POP, 15, -1, -1)                                                                                   \
+  X(QUEUE_LEN, 16, -1, -1)                                                                                   \
+  X(LIST_KEYS, 17, -1, -1)                                                                                   \
+  X(BARRIER, 18, -1, -1)                                                                                     \
+  X(WATCH_KEY, -1, -1, 7) /* 1.13's second connection; nobody is ever told anything */
+
+#define X(name, now, v21, v113) C10D_##name,
+enum c10d_op { C10D_OP_LIST(X) C10D_OP_COUNT };
+#undef X
+const char *c10d_op_name(enum c10d_op op);
+
+/* Numberings. A connection's first bytes tell the first from the others; 2.1 and 1.13 differ only from number 7 on. */
+enum c10d_dialect { C10D_SINCE_2_2, C10D_2_1, C10D_1_13 };
+
+struct c10d_request {
+  enum c10d_op op;
+  struct slice key;
+  struct slice value;    /* SET, APPEND, QUEUE_PUSH; COMPARE_SET: desired */
+  struct slice expected; /* COMPARE_SET */
+  int64_t number;        /* ADD: delta; BARRIER: world size; PING: nonce; VALIDATE: magic */
+  /* CHECK, WAIT, MULTI_GET, MULTI_SET: `count` keys (and values). Parsed: they lie in `items`, for c10d_next_item. To be encoded: in the arrays. */
+  uint64_t count;
+  struct slice items;
+  const struct slice *keys, *values;
+};
+
+/* Where the parser stopped in a request that is not whole yet, so that no byte is looked at twice; zero for each new request. */
+struct c10d_progress {
+  size_t offset;
+  uint64_t items;
+};
+
+/* Looks for one whole request at the front of data. 1: *r is filled, *size bytes are to be consumed. 0: more is needed, *size: at least so many in all.
+ * -EPROTO, -EMSGSIZE: *why is a sentence; the connection is to be closed. Lengths are checked as soon as they are there. */
+int c10d_parse(enum c10d_dialect dialect, const char *data, size_t len, struct c10d_progress *p,
+               struct c10d_request *r, size_t *size, const char **why);
+/* The next key (and value, for MULTI_SET) of a parsed request; *at begins with 0. False: no more. */
+bool c10d_next_item(const struct c10d_request *r, size_t *at, struct slice *key, struct slice *value);
+
+/* Writes the request at `out` if it fits into `room` (out may be NULL with room 0); returns the bytes it takes. */
+size_t c10d_encode(enum c10d_dialect dialect, const struct c10d_request *r, char *out, size_t room);
+
+/* What comes back for an op: see the table in c10d.c. */
+struct c10d_reply {
+  int64_t
+      number; /* ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN; QUEUE_POP: size before; LIST_KEYS, MULTI_GET: count; PING: nonce */
+  int byte;           /* CHECK 0 ready, 1 not; WAIT, BARRIER 0; CANCEL_WAIT 1 */
+  struct slice value; /* GET, COMPARE_SET, QUEUE_POP */
+  struct slice items; /* MULTI_GET, LIST_KEYS: `number` strings, for c10d_next_string */
+};
+bool c10d_has_reply(enum c10d_op op);
+/* As c10d_parse; count: how many keys MULTI_GET asked for. */
+int c10d_parse_reply(enum c10d_op op, uint64_t count, const char *data, size_t len, struct c10d_reply *r,
+                     size_t *size, const char **why);
+bool c10d_next_string(struct slice items, size_t *at, struct slice *s);
+
+#endif

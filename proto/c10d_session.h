@@ -1,0 +1,39 @@
+#ifndef PROTO_C10D_SESSION_H
+#define PROTO_C10D_SESSION_H
+
+/* One client of a store, without its socket: bytes in, bytes out. Pure. Nothing of a request happens before all of it is there. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/store.h"
+#include "proto/c10d.h"
+
+struct c10d_session {
+  struct store_client *client; /* NULL until the first bytes have told that this is a client */
+  struct store *store;
+  void *owner; /* of client */
+  enum c10d_dialect dialect;
+  bool known;     /* dialect is: the first bytes have come */
+  bool validated; /* since 2.2: VALIDATE came */
+  bool
+      companion; /* set by the owner, for numberings before 2.2: a silent connection of the same address stands beside this one, as 1.13 has it and
+                     2.1 has not. Only then are numbers 7 and 8 read as 1.13's */
+  struct c10d_progress progress;
+  size_t need; /* bytes that must be there before it is worth looking again */
+  uint64_t requests;
+};
+
+void c10d_session_init(struct c10d_session *s, struct store *store, void *owner);
+void c10d_session_finish(struct c10d_session *s, uint64_t now_ms);
+
+/* Takes whole requests from the front of data; appends replies to out; *used: bytes to be consumed. Stops when out holds more than out_max: call it again
+ * when that is written. 0; or negative with a sentence: close the connection when `out` is written: -EPROTO (no client's bytes), -EMSGSIZE
+ * (over a limit of the protocol), -ENOSPC (over a quota), -EINVAL (ADD to what is no number). */
+int c10d_session_feed(struct c10d_session *s, const char *data, size_t len, size_t *used, struct buf *out,
+                      size_t out_max, struct err *e);
+/* A wait of this client's has ended (store_next_released): appends the answer. */
+void c10d_session_released(struct c10d_session *s, struct buf *out);
+
+#endif
