@@ -24,6 +24,7 @@
   INT("GROUP_RANK", start->node_rank)                                                                        \
   INT("GROUP_WORLD_SIZE", start->nodes)                                                                      \
   INT("NODE_RANK", start->node_rank)                                                                         \
+  STR("TORCHELASTIC_ERROR_FILE", job->error_file ? job->error_file : "")                                     \
   INT("RDZV_ROUND", start->round)                                                                            \
   INT("RDZV_RESTART_COUNT", start->restarts_used)                                                            \
   STR("RDZV_RUN_ID", job->run_id)                                                                            \

@@ -4,9 +4,10 @@
  * how far it had come, and last, how many others went down with it. What is not known is left out rather than
  * shown as -1: a verdict of a node that was lost has no pid, one of a job that never formed has no node.
  *
- * The text of a verdict is the last lines of a worker's stderr where a worker died of itself; those are shown below
- * the sentence by whoever prints it, never inside. For all other causes it is one short reason and ends the
- * sentence. Both came over the wire, as the host's name did: they are escaped.
+ * What the worker itself wrote into its error file, "ValueError: boom", follows what happened to it: it is the best
+ * reason there is. The text of a verdict is the last lines of a worker's stderr where a worker died of itself; those
+ * are shown below the sentence by whoever prints it, never inside. For all other causes it is one short reason and
+ * ends the sentence. All of it came over the wire, as the host's name did: it is escaped.
  *
  * Weight is a table by cause. A lost node comes before the deaths that it causes in others, a signal before an exit code, because
  * the worker that is killed is the origin more often than the one that notices. Equal weight: the earlier one. */
@@ -53,6 +54,13 @@ static void put_reason(struct buf *out, const struct verdict *v) {
   if (!v->text[0]) return;
   buf_puts(out, ": ");
   put_plain(out, v->text);
+}
+
+/* What a worker's error file said. Its lines become one. */
+static void put_error(struct buf *out, const struct verdict *v) {
+  if (!v->error[0]) return;
+  buf_puts(out, ": ");
+  put_plain(out, v->error);
 }
 
 static void put_signal(struct buf *out, int64_t signo) {
@@ -107,6 +115,7 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     buf_puts(out, " could not run its command");
     put_reason(out, v);
   }
+  if (v->cause != CAUSE_WORKER_EXEC) put_error(out, v);
   put_progress(out, v);
 }
 

@@ -21,7 +21,8 @@ static const struct start start = {
     .head_host = "node1",
     .node_addr = "10.0.0.4",
 };
-static const struct env_job job = {.run_id = "try 1", .socket = "@rdzv-agent-1", .workers = 4};
+static const struct env_job job = {
+    .run_id = "try 1", .socket = "@rdzv-agent-1", .workers = 4, .error_file = "/logs/error.json"};
 
 enum { BASE_MAX = 16 };
 
@@ -54,6 +55,7 @@ static const char *const expected[][2] = {
     {"GROUP_RANK", "3"},
     {"GROUP_WORLD_SIZE", "5"},
     {"NODE_RANK", "3"},
+    {"TORCHELASTIC_ERROR_FILE", "/logs/error.json"},
     {"RDZV_ROUND", "7"},
     {"RDZV_RESTART_COUNT", "2"},
     {"RDZV_RUN_ID", "try 1"},

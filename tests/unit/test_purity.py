@@ -39,6 +39,7 @@ PURE = {
     "agent/supervisor*.c": (),
     "agent/env*.c": (),
     "agent/cluster.c": (),
+    "agent/error_file.c": (),
     "agent/options.c": (),
     "agent/lines.c": (),
     "agent/trainer/idx.c": (),

@@ -64,6 +64,11 @@ static void test_worker_exit(void **state) {
   v.step = 0;
   v.of = 0;
   check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 7, after step 0");
+  v.error = "ValueError: \"boom\"\n\x1b[31mof two lines\n";
+  v.echoes = 1;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 7: ValueError: \"boom\"\\n\\x1b[31mof two "
+            "lines, "
+            "after step 0; 1 other worker died with it or after it");
 }
 
 static void test_worker_exec(void **state) {
@@ -71,6 +76,7 @@ static void test_worker_exec(void **state) {
   v.pid = 0;
   v.step = -1;
   v.code = 127;
+  v.error = "not shown: it never ran";
   v.text = "\"pyhton\": not found in PATH\n";
   check(&v, "rank 3 (local 1) on node1 could not run its command: \"pyhton\": not found in PATH");
 }
