@@ -3,27 +3,39 @@
 
 /* From a node's place in a round to the environment of one of its workers. Pure. */
 
+#include <stdbool.h>
 #include <stdint.h>
+#include "common/buf.h"
+#include "common/err.h"
 #include "proto/msg.h"
 
 struct env_job {
-  const char *run_id; /* RDZV_RUN_ID */
-  const char *socket; /* RDZV_AGENT_SOCKET: where librdzv finds this agent */
-  int64_t workers;    /* on this node */
-  const char
-      *error_file; /* TORCHELASTIC_ERROR_FILE: where the worker may say why it fails; "" or NULL: nowhere */
+  const char *run_id;      /* RDZV_RUN_ID, TORCHELASTIC_RUN_ID */
+  const char *socket;      /* RDZV_AGENT_SOCKET: where librdzv finds this agent */
+  int64_t workers;         /* on this node */
+  int64_t max_restarts;    /* of the job */
+  const char *role;        /* ROLE_NAME; NULL: "default". All workers of a job are taken to have one role */
+  const char *error_file;  /* of this worker: where it says what it failed of; NULL: nowhere */
+  bool worker_store;       /* rank 0 serves the store, not this agent */
+  bool virtual_local_rank; /* LOCAL_RANK 0 for all, each sees its own device alone */
+  bool mpi_env;            /* OMPI_COMM_WORLD_* even where they are not inherited */
+  uint64_t signals;        /* bit n: signal n is passed on to workers; 0: SIGTERM, SIGINT, SIGHUP, SIGQUIT */
 };
 
-/* `base` (NULL-terminated "NAME=value"), without the agent's own options and without what is set here, then:
- *
- *   RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE NODE_RANK      as under torchrun
- *   TORCHELASTIC_ERROR_FILE
- *   RDZV_ROUND RDZV_RESTART_COUNT RDZV_RUN_ID RDZV_HEAD_ADDR RDZV_AGENT_SOCKET              ours
- *
- * Every name of ours stands in it once. The result is the caller's to env_destroy; its strings do not borrow
- * from base. */
+/* `base` (NULL-terminated "NAME=value"), without the agent's own options and without what is set here, then the
+ * variables of the list in env.c. Every name of ours stands in it once. The result is the caller's to env_destroy;
+ * its strings do not borrow from base. */
 char **env_create(char *const *base, const struct start *start, const struct env_job *job,
                   uint32_t local_rank);
 void env_destroy(char **env);
+
+/* Before the first round: -EINVAL and a sentence where workers cannot be given what was asked for
+ * (virtual_local_rank, and CUDA_VISIBLE_DEVICES names fewer devices than there are workers). */
+int env_check(char *const *base, const struct env_job *job, struct err *e);
+/* Whether workers are given OMP_NUM_THREADS=1: several of them, and nothing inherited. */
+bool env_limits_threads(char *const *base, int64_t workers);
+
+/* "SIGTERM,SIGINT": torchrun's four first, in its order. */
+void env_signal_names(uint64_t signals, struct buf *out);
 
 #endif

@@ -51,6 +51,7 @@ struct session {
   const struct session_options *o;
   uv_loop_t loop;
   struct say say;
+  struct env_job env;
   struct local_daemon *daemon;
   struct link *link;
   struct workers *workers;
@@ -262,12 +263,22 @@ static int open_parts(struct session *s, struct err *e) {
   int rc = say_init(&s->say, &s->loop, shown, o->log_dir, c->host, e);
   if (rc) return rc;
   if (o->log_dir) s->daemon_log = xasprintf("%s/rdzvd-%s-%d.log", o->log_dir, c->host, (int)getpid());
+  s->env = (struct env_job){
+      .run_id = c->job,
+      .workers = c->workers,
+      .max_restarts = c->settings.max_restarts,
+      .role = o->role,
+      .worker_store = o->store == STORE_WORKER,
+      .virtual_local_rank = o->virtual_local_rank,
+      .mpi_env = o->mpi_env,
+      .signals = o->signals,
+  };
   struct workers_options workers = {
       .loop = &s->loop,
       .count = (uint32_t)c->workers,
       .argv = s->o->argv,
       .base_env = s->o->env,
-      .run_id = c->job,
+      .env = &s->env,
       .log_dir = o->log_dir,
       .on_event = on_workers,
       .spare = on_spare,

@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "agent/env.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -251,7 +250,7 @@ static void open_round(struct workers *w, const struct start *start) {
         .round = (uint32_t)start->round,
         .restart_count = (uint32_t)start->restarts_used,
     };
-    snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", w->o.run_id);
+    snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", w->o.env->run_id);
     snprintf(v[i].incarnation, sizeof(v[i].incarnation), "%s", start->incarnation);
     snprintf(v[i].head_addr, sizeof(v[i].head_addr), "%s", start->head_addr);
     snprintf(v[i].node_addr, sizeof(v[i].node_addr), "%s", start->node_addr);
@@ -261,7 +260,8 @@ static void open_round(struct workers *w, const struct start *start) {
 }
 
 static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
-  struct env_job job = {.run_id = w->o.run_id, .socket = sdk_server_name(w->sdk), .workers = w->o.count};
+  struct env_job job = *w->o.env;
+  job.socket = sdk_server_name(w->sdk);
   char prefix[24] = "";
   uint32_t rank = (uint32_t)start->rank_base + i;
   int out = -1, err = -1;

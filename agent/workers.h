@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "agent/env.h"
 #include "agent/guard.h"
 #include "agent/relay.h"
 #include "agent/sdk/server.h"
@@ -21,7 +22,7 @@ struct workers_options {
   uint32_t count;    /* local ranks */
   char *const *argv; /* the command */
   char *const *base_env;
-  const char *run_id;
+  const struct env_job *env; /* what workers are told of the job; socket, error_file are not filled */
   const char *log_dir;       /* or NULL */
   workers_event_fn on_event; /* now_ms is not filled */
   pid_t (*spare)(void *ctx); /* the child that is not a worker's: our own rdzvd */

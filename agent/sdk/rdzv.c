@@ -238,7 +238,7 @@ static int take_welcome(struct rdzv *r, size_t size) {
 static int say_hello(struct rdzv *r, uint64_t deadline) {
   struct sdk_hello hello = {.head = head_of(SDK_HELLO)};
   int rc = parse_env_u32(r, "RDZV_ROUND", &hello.round);
-  if (!rc) rc = parse_env_u32(r, "LOCAL_RANK", &hello.local_rank);
+  if (!rc) rc = parse_env_u32(r, "RDZV_LOCAL_RANK", &hello.local_rank);
   if (rc) return rc;
   /* Whether the send fails is not asked: an agent that refuses may have closed already, and its sentence is there. */
   send(r->fd, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);

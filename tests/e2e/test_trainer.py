@@ -465,7 +465,7 @@ def test_somebody_elses_world_is_not_trained_in_alone():
 
 
 def test_agent_that_is_not_there():
-    with Run([], env={"RDZV_AGENT_SOCKET": "@rdzv-nobody-here", "RDZV_ROUND": "1", "LOCAL_RANK": "0"}) as run:
+    with Run([], env={"RDZV_AGENT_SOCKET": "@rdzv-nobody-here", "RDZV_ROUND": "1", "RDZV_LOCAL_RANK": "0"}) as run:
         (code,), _, (err,) = run.wait()
     assert code == 67 and "agent" in err
 

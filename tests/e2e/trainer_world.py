@@ -121,7 +121,7 @@ class Run:
         for rank in range(world or 1):
             full = {k: v for k, v in os.environ.items() if not k.startswith("RDZV_")}
             if self.agent:
-                full.update(RDZV_AGENT_SOCKET="@" + self.agent.name, RDZV_ROUND=str(self.agent.round), LOCAL_RANK=str(rank))
+                full.update(RDZV_AGENT_SOCKET="@" + self.agent.name, RDZV_ROUND=str(self.agent.round), RDZV_LOCAL_RANK=str(rank))
             full.update(env or {})
             argv = [str(TRAINER)] + [str(a) for a in args] + [str(a) for a in (per_rank(rank) if per_rank else [])]
             self.workers.append(subprocess.Popen(argv, env=full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))

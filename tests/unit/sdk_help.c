@@ -35,7 +35,7 @@ void desk_open(struct desk *d, uint32_t n_local, uint32_t world) {
   sdk_server_open_round(d->s, w, n_local);
   setenv("RDZV_AGENT_SOCKET", sdk_server_name(d->s), 1);
   setenv("RDZV_ROUND", "4", 1);
-  setenv("LOCAL_RANK", "0", 1);
+  setenv("RDZV_LOCAL_RANK", "0", 1);
 }
 
 void desk_close(struct desk *d) {
@@ -90,7 +90,7 @@ static void *play(void *arg) {
   char rank[16];
   snprintf(rank, sizeof(rank), "%u", p->local_rank);
   pthread_mutex_lock(&env_mutex);
-  setenv("LOCAL_RANK", rank, 1);
+  setenv("RDZV_LOCAL_RANK", rank, 1);
   int rc = rdzv_init(&r, PATIENCE_MS);
   pthread_mutex_unlock(&env_mutex);
   p->result = rc ? rc : p->part(r);

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include "agent/env.h"
@@ -18,11 +20,15 @@ static const struct start start = {
     .world_size = 19,
     .restarts_used = 2,
     .head_addr = "10.0.0.1",
+    .store_port = 41234,
     .head_host = "node1",
     .node_addr = "10.0.0.4",
 };
-static const struct env_job job = {
-    .run_id = "try 1", .socket = "@rdzv-agent-1", .workers = 4, .error_file = "/logs/error.json"};
+static const struct env_job job = {.run_id = "try 1",
+                                   .socket = "@rdzv-agent-1",
+                                   .workers = 4,
+                                   .max_restarts = 6,
+                                   .error_file = "/logs/error.json"};
 
 enum { BASE_MAX = 16 };
 
@@ -55,11 +61,24 @@ static const char *const expected[][2] = {
     {"GROUP_RANK", "3"},
     {"GROUP_WORLD_SIZE", "5"},
     {"NODE_RANK", "3"},
+    {"ROLE_RANK", "13"},
+    {"ROLE_WORLD_SIZE", "19"},
+    {"ROLE_NAME", "default"},
+    {"MASTER_ADDR", "10.0.0.1"},
+    {"MASTER_PORT", "41234"},
+    {"TORCHELASTIC_RESTART_COUNT", "2"},
+    {"TORCHELASTIC_MAX_RESTARTS", "6"},
+    {"TORCHELASTIC_RUN_ID", "try 1"},
+    {"TORCHELASTIC_USE_AGENT_STORE", "True"},
     {"TORCHELASTIC_ERROR_FILE", "/logs/error.json"},
+    {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+    {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+    {"OMP_NUM_THREADS", "1"},
     {"RDZV_ROUND", "7"},
     {"RDZV_RESTART_COUNT", "2"},
     {"RDZV_RUN_ID", "try 1"},
     {"RDZV_HEAD_ADDR", "10.0.0.1"},
+    {"RDZV_LOCAL_RANK", "2"},
     {"RDZV_AGENT_SOCKET", "@rdzv-agent-1"},
 };
 enum { EXPECTED = sizeof(expected) / sizeof(*expected) };
@@ -84,13 +103,24 @@ static void keeps_what_is_not_ours(void **state) {
   assert_string_equal(value(env, "XRANK"), "8");
   assert_string_equal(value(env, "RDZV_TRAINER_STEPS"), "3");
   assert_string_equal(value(env, "A"), "b=c");
-  assert_string_equal(env[5], "no-equals-sign");
+  size_t at = 0;
+  while (env[at] && strcmp(env[at], "no-equals-sign") != 0) at++;
+  assert_non_null(env[at]);
   env_destroy(env);
 }
 
 static void replaces_what_is_there(void **state) {
-  const char *base[] = {"RANK=0",     "WORLD_SIZE=1", "RANK=5", "RDZV_ROUND=1", "RDZV_AGENT_SOCKET=@old",
-                        "HOME=/root", "RANK",         NULL};
+  const char *base[] = {"RANK=0",
+                        "WORLD_SIZE=1",
+                        "RANK=5",
+                        "RDZV_ROUND=1",
+                        "RDZV_AGENT_SOCKET=@old",
+                        "HOME=/root",
+                        "RANK",
+                        "TORCHELASTIC_RUN_ID=outer",
+                        "MASTER_PORT=1",
+                        "ROLE_NAME=ps",
+                        NULL};
   char **env = create(base, 2);
   for (size_t i = 0; i < EXPECTED; i++) {
     assert_int_equal(count(env, expected[i][0]), 1);
@@ -124,11 +154,131 @@ static void borrows_nothing(void **state) {
   env_destroy(NULL);
 }
 
+/* The same with a job of the test's own. */
+static char **create_as(const char *const *base, const struct env_job *as, uint32_t local_rank) {
+  char *words[BASE_MAX] = {0};
+  for (size_t i = 0; base[i]; i++) memcpy(&words[i], &base[i], sizeof(words[i]));
+  return env_create(words, &start, as, local_rank);
+}
+
+static void says_what_the_job_is(void **state) {
+  const char *base[] = {NULL};
+  struct env_job as = job;
+  as.role = "trainer";
+  as.worker_store = true;
+  as.error_file = NULL;
+  as.signals = 1ULL << SIGUSR1 | 1ULL << SIGTERM | 1ULL << SIGINT;
+  char **env = create_as(base, &as, 0);
+  assert_string_equal(value(env, "ROLE_NAME"), "trainer");
+  assert_string_equal(value(env, "TORCHELASTIC_USE_AGENT_STORE"), "False");
+  assert_string_equal(value(env, "TORCHELASTIC_ERROR_FILE"), "");
+  assert_string_equal(value(env, "TORCHELASTIC_SIGNALS_TO_HANDLE"), "SIGTERM,SIGINT,SIGUSR1");
+  env_destroy(env);
+}
+
+static void gives_way_to_what_was_set_by_hand(void **state) {
+  const char *base[] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "OMP_NUM_THREADS=8", NULL};
+  char **env = create(base, 0);
+  assert_string_equal(value(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
+  assert_string_equal(value(env, "OMP_NUM_THREADS"), "8");
+  assert_int_equal(count(env, "OMP_NUM_THREADS"), 1);
+  env_destroy(env);
+}
+
+static void leaves_a_single_worker_its_threads(void **state) {
+  const char *base[] = {NULL};
+  struct env_job as = job;
+  as.workers = 1;
+  char **env = create_as(base, &as, 0);
+  assert_int_equal(count(env, "OMP_NUM_THREADS"), 0);
+  env_destroy(env);
+  char *set[] = {(char[]){"OMP_NUM_THREADS="}, NULL};
+  assert_false(env_limits_threads(NULL, 1));
+  assert_true(env_limits_threads(NULL, 2));
+  assert_false(env_limits_threads(set, 2));
+}
+
+static void lets_nothing_of_an_outer_torchrun_through(void **state) {
+  const char *base[] = {"TORCHELASTIC_TIMER_FILE=/tmp/outer", "TORCHELASTIC_ERROR_FILE=/tmp/outer.json",
+                        "PET_MAX_RESTARTS=9", NULL};
+  char **env = create(base, 0);
+  assert_int_equal(count(env, "TORCHELASTIC_TIMER_FILE"), 0);
+  assert_string_equal(value(env, "TORCHELASTIC_ERROR_FILE"), "/logs/error.json");
+  assert_string_equal(value(env, "PET_MAX_RESTARTS"), "9");
+  env_destroy(env);
+}
+
+static void has_mpis_names_where_they_are_inherited(void **state) {
+  const char *base[] = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=7", NULL};
+  char **env = create(base, 2);
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_RANK"), "13");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_LOCAL_RANK"), "2");
+  assert_int_equal(count(env, "OMPI_COMM_WORLD_RANK"), 1);
+  assert_int_equal(count(env, "OMPI_COMM_WORLD_SIZE"), 0);
+  env_destroy(env);
+}
+
+static void has_mpis_names_where_asked_for(void **state) {
+  const char *base[] = {"OMPI_COMM_WORLD_RANK=1", NULL};
+  struct env_job as = job;
+  as.mpi_env = true;
+  char **env = create_as(base, &as, 2);
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_RANK"), "13");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_SIZE"), "19");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_LOCAL_RANK"), "2");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_LOCAL_SIZE"), "4");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_NODE_RANK"), "2");
+  env_destroy(env);
+}
+
+static void shows_each_its_own_device(void **state) {
+  const char *none[] = {NULL}, *some[] = {"CUDA_VISIBLE_DEVICES= 3, GPU-1b ,5", NULL};
+  struct env_job as = job;
+  as.virtual_local_rank = true;
+  char **env = create_as(none, &as, 2);
+  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "2");
+  assert_string_equal(value(env, "LOCAL_RANK"), "0");
+  assert_string_equal(value(env, "RDZV_LOCAL_RANK"), "2");
+  assert_string_equal(value(env, "RANK"), "13");
+  env_destroy(env);
+  env = create_as(some, &as, 1);
+  assert_int_equal(count(env, "CUDA_VISIBLE_DEVICES"), 1);
+  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "GPU-1b");
+  env_destroy(env);
+  env = create(some, 1);
+  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), " 3, GPU-1b ,5");
+  env_destroy(env);
+}
+
+static void wants_a_device_for_each(void **state) {
+  char *three[] = {(char[]){"CUDA_VISIBLE_DEVICES=3,4,5"}, NULL},
+       *four[] = {(char[]){"CUDA_VISIBLE_DEVICES=3,4,5,6"}, NULL};
+  struct err e = ERR_INIT;
+  struct env_job as = job;
+  assert_int_equal(env_check(three, &as, &e), 0);
+  as.virtual_local_rank = true;
+  assert_int_equal(env_check(NULL, &as, &e), 0);
+  assert_int_equal(env_check(four, &as, &e), 0);
+  assert_int_equal(env_check(three, &as, &e), -EINVAL);
+  assert_string_equal(e.text, "--virtual-local-rank gives each of the 4 workers a device of its own, but "
+                              "CUDA_VISIBLE_DEVICES names only 3");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sets_every_name),        cmocka_unit_test(keeps_what_is_not_ours),
-      cmocka_unit_test(replaces_what_is_there), cmocka_unit_test(keeps_the_agents_options_to_itself),
+      cmocka_unit_test(sets_every_name),
+      cmocka_unit_test(keeps_what_is_not_ours),
+      cmocka_unit_test(replaces_what_is_there),
+      cmocka_unit_test(keeps_the_agents_options_to_itself),
       cmocka_unit_test(borrows_nothing),
+      cmocka_unit_test(says_what_the_job_is),
+      cmocka_unit_test(gives_way_to_what_was_set_by_hand),
+      cmocka_unit_test(leaves_a_single_worker_its_threads),
+      cmocka_unit_test(lets_nothing_of_an_outer_torchrun_through),
+      cmocka_unit_test(has_mpis_names_where_they_are_inherited),
+      cmocka_unit_test(has_mpis_names_where_asked_for),
+      cmocka_unit_test(shows_each_its_own_device),
+      cmocka_unit_test(wants_a_device_for_each),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

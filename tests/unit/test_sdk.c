@@ -69,7 +69,7 @@ static void check_init(int code, const char *sentence) {
 
 static void test_no_agent(void **state) {
   setenv("RDZV_ROUND", "4", 1);
-  setenv("LOCAL_RANK", "0", 1);
+  setenv("RDZV_LOCAL_RANK", "0", 1);
   setenv("RDZV_AGENT_SOCKET", "@rdzv-nobody-is-here", 1);
   check_init(-ECONNREFUSED, "no agent answers at RDZV_AGENT_SOCKET=@rdzv-nobody-is-here");
   setenv("RDZV_AGENT_SOCKET", "/no/such/socket", 1);
@@ -372,7 +372,7 @@ static int ask_liar(struct lie l, char text[512]) {
   assert_int_equal(listen(l.listener, 1), 0);
   setenv("RDZV_AGENT_SOCKET", name, 1);
   setenv("RDZV_ROUND", "4", 1);
-  setenv("LOCAL_RANK", "0", 1);
+  setenv("RDZV_LOCAL_RANK", "0", 1);
   pthread_create(&thread, NULL, play_liar, &l);
   struct rdzv *r = NULL;
   uint32_t mine = 5, all[2];
