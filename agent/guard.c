@@ -23,6 +23,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -49,7 +50,17 @@ static int fill_standard_fds(struct err *e) {
   return 0;
 }
 
-int guard_start(struct guard *g, struct err *e) {
+/* "rdzv-guard of PID" where the command line was, as far as there is room; the rest is empty. */
+static void rename_guard(const struct guard_words *w, pid_t agent) {
+  char *end = w->argv[0];
+  for (int i = 0; i < w->argc && w->argv[i] == end; i++) end += strlen(end) + 1;
+  size_t room = (size_t)(end - w->argv[0]);
+  if (room < 2) return;
+  memset(w->argv[0], 0, room);
+  snprintf(w->argv[0], room - 1, "rdzv-guard of %d", (int)agent);
+}
+
+int guard_start(struct guard *g, const struct guard_words *words, struct err *e) {
   int pair[2];
   *g = (struct guard){.fd = -1, .pid = -1};
   int rc = fill_standard_fds(e);
@@ -60,9 +71,10 @@ int guard_start(struct guard *g, struct err *e) {
   sigset_t all, before; /* no handler of the agent may run in the guard */
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
-  pid_t pid = fork();
+  pid_t agent = getpid(), pid = fork();
   if (pid == 0) {
     close(pair[0]);
+    if (words && words->argc > 0) rename_guard(words, agent);
     guard_main(pair[1]);
   }
   int error = errno;
@@ -155,8 +167,9 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   return rc;
 }
 
-int guard_stop(struct guard *g, uint32_t round, uint32_t grace_ms, struct err *e) {
-  struct guard_command c = {.kind = GUARD_CMD_STOP, .u.stop = {.round = round, .grace_ms = grace_ms}};
+int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_STOP,
+                            .u.stop = {.round = round, .signo = signo, .grace_ms = grace_ms}};
   return send_command(g, &c, sizeof(c.u.stop), NULL, 0, e);
 }
 

@@ -29,9 +29,16 @@ struct guard {
   pid_t pid;
 };
 
+/* The words of this program's command line as main got them, in place. Where they are given (NULL: not) the guard
+ * writes its own name over its copy of them, so that ps and pgrep can tell it from its agent. */
+struct guard_words {
+  int argc;
+  char **argv;
+};
+
 /* Forks the guard; call it before the first thread and before any descriptor that workers must not see. What is open
  * then and not close-on-exec goes on to the workers, as with any launcher. */
-int guard_start(struct guard *g, struct err *e);
+int guard_start(struct guard *g, const struct guard_words *words, struct err *e);
 
 struct guard_spawn {
   uint32_t round, local_rank;
@@ -45,11 +52,11 @@ struct guard_spawn {
 /* A worker of another round than those that run, or of one that is being stopped, is answered with EXEC_FAILED. */
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
 
-/* SIGTERM to every worker's process group and to what dead workers left behind, SIGKILL to every tree after grace_ms
+/* `signo` to every worker's process group and to what dead workers left behind, SIGKILL to every tree after grace_ms
  * (0: at once). When all workers are dead, what is left outside of their process groups has 200 ms; members of the
  * groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A second call may
- * only shorten the grace. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
-int guard_stop(struct guard *g, uint32_t round, uint32_t grace_ms, struct err *e);
+ * only shorten the grace; another signal than before is passed on. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
+int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e);
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);
 

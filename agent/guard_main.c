@@ -65,6 +65,7 @@ struct state {
   struct worker *workers;
   size_t n_workers, cap_workers, alive;
   uint64_t kill_at_ms;                             /* TERMINATING */
+  int signo;                                       /* by which; 0: nobody was told */
   uint64_t deep_at_ms, deep_every_ms, stuck_at_ms; /* KILLING */
   uint32_t killed;
   struct guard_event *events; /* not yet sent */
@@ -163,13 +164,18 @@ static void mark_dying(struct state *s) {
     if (!s->workers[i].reaped) s->workers[i].was_dying = !proc_read(s->workers[i].pid, &p) || p.dying;
 }
 
-static void terminate(struct state *s, uint32_t grace_ms) {
+static void tell_to_stop(struct state *s, int signo) {
+  s->signo = signo;
+  signal_all(s, signo);
+  signal_all(s, SIGCONT); /* a stopped one could not act on it */
+}
+
+static void terminate(struct state *s, const struct guard_cmd_stop *c) {
   mark_dying(s);
   s->phase = PHASE_TERMINATING;
-  s->kill_at_ms = now_ms() + grace_ms;
-  if (grace_ms == 0) return;
-  signal_all(s, SIGTERM);
-  signal_all(s, SIGCONT); /* a stopped one could not act on it */
+  s->kill_at_ms = now_ms() + c->grace_ms;
+  s->signo = 0;
+  if (c->grace_ms > 0) tell_to_stop(s, c->signo);
 }
 
 /* The workers themselves are dead. Is somebody of their groups still at work? He got the SIGTERM and has his grace: the
@@ -308,9 +314,10 @@ static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
     s->round = c->round;
     clear(s);
   } else if (s->phase == PHASE_RUNNING) {
-    terminate(s, c->grace_ms);
-  } else if (s->phase == PHASE_TERMINATING && kill_at < s->kill_at_ms) {
-    s->kill_at_ms = kill_at;
+    terminate(s, c);
+  } else if (s->phase == PHASE_TERMINATING) {
+    if (kill_at < s->kill_at_ms) s->kill_at_ms = kill_at;
+    if (c->grace_ms > 0 && s->signo && c->signo != s->signo) tell_to_stop(s, c->signo);
   }
 }
 

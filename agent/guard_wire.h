@@ -19,6 +19,7 @@ struct guard_cmd_spawn {
 
 struct guard_cmd_stop {
   uint32_t round, grace_ms;
+  int32_t signo;
 };
 
 struct guard_cmd_signal {

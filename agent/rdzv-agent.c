@@ -176,7 +176,7 @@ int main(int argc, char **argv) {
   if (!command) return fail(code, &e);
   configure(&config, &o, &id);
   struct session_options session = {.options = &o, .supervisor = &config, .argv = command, .env = environ};
-  if (guard_start(&session.guard, &e)) return fail(EXIT_CODE_SYSTEM, &e);
+  if (guard_start(&session.guard, &(struct guard_words){argc, argv}, &e)) return fail(EXIT_CODE_SYSTEM, &e);
   raise_descriptors();
   signal(SIGPIPE, SIG_IGN);
   code = session_run(&session, &hung);

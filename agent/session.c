@@ -36,10 +36,10 @@ enum {
   DAEMON_GRACE_MS = 1000, /* we leave and the job goes on: the daemon is idle at once, or others need it */
   HURRY_MS = 16000,       /* all of the end together */
   LEAVING_EVERY_MS = 10,
-  N_SIGNALS = 4,
+  SIGNALS_MAX = 64,
 };
 
-static const int signals[N_SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+static const uint64_t default_signals = 1ULL << SIGTERM | 1ULL << SIGINT | 1ULL << SIGHUP | 1ULL << SIGQUIT;
 
 struct later {
   struct supervisor_event event;
@@ -58,7 +58,7 @@ struct session {
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
-  uv_signal_t signals[N_SIGNALS];
+  uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
   struct bytes *obituary;
   char *daemon_log;
@@ -107,7 +107,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_DISCONNECT: link_shut(s->link); break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
   case SUP_SPAWN: workers_spawn(s->workers, fx->start); break;
-  case SUP_STOP_TREES: workers_stop(s->workers, fx->round, (uint32_t)fx->value); break;
+  case SUP_STOP_TREES: workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value); break;
   case SUP_EXCHANGED: workers_exchanged(s->workers, fx->text, fx->bytes, fx->error_text); break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
@@ -234,7 +234,8 @@ static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
   link_destroy(s->link);
   uv_close((uv_handle_t *)&s->tick, NULL);
-  for (int i = 0; i < N_SIGNALS; i++) uv_close((uv_handle_t *)&s->signals[i], NULL);
+  for (int i = 0; i < SIGNALS_MAX; i++)
+    if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
   say_through(&s->say, NULL);
   workers_destroy(s->workers);
   uv_run(&s->loop, UV_RUN_NOWAIT);
@@ -310,14 +311,16 @@ static int open_parts(struct session *s, struct err *e) {
 }
 
 static void watch_signals(struct session *s) {
-  for (int i = 0; i < N_SIGNALS; i++) {
+  uint64_t wanted = s->o->options->signals ? s->o->options->signals : default_signals;
+  for (int signo = 1; signo < SIGNALS_MAX; signo++) {
     struct sigaction now;
-    uv_signal_init(&s->loop, &s->signals[i]);
-    s->signals[i].data = s;
-    if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == SIG_IGN && signals[i] != SIGTERM)
-      continue;
-    uv_signal_start(&s->signals[i], on_signal, signals[i]);
-    uv_unref((uv_handle_t *)&s->signals[i]);
+    if (!(wanted >> signo & 1) || sigaction(signo, NULL, &now)) continue;
+    if (now.sa_handler == SIG_IGN && signo != SIGTERM) continue;
+    uv_signal_t *handle = &s->signals[signo];
+    uv_signal_init(&s->loop, handle);
+    handle->data = s;
+    uv_signal_start(handle, on_signal, signo);
+    uv_unref((uv_handle_t *)handle);
   }
 }
 

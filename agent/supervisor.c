@@ -11,7 +11,7 @@
  * token, and what does not fit the token is not for this round.
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _round.c workers
- * and reports, _end.c leaving, _exchange.c what workers say through the sdk, _say.c what the user reads. */
+ * and reports, _end.c leaving, _wait.c what does not stop, _exchange.c what workers say through the sdk, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 
@@ -146,6 +146,7 @@ static void on_tick(struct supervisor *s) {
     return;
   }
   if (s->now_ms >= s->tell_ms) sup_say_untold(s);
+  sup_wait_tick(s);
   sup_link_tick(s);
   sup_progress_tick(s);
 }
@@ -181,7 +182,7 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  return earliest(earliest(s->leave_by_ms, s->tell_ms),
+  return earliest(earliest(earliest(s->leave_by_ms, s->tell_ms), sup_wait_deadline(s)),
                   earliest(sup_link_deadline(s), sup_progress_deadline(s)));
 }
 
@@ -198,7 +199,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->node_rank = -1;
-  s->leave_by_ms = s->progress_ms = s->tell_ms = UINT64_MAX;
+  s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms = UINT64_MAX;
   verdict_init(&s->said);
   verdict_init(&s->untold);
   return s;

@@ -40,7 +40,7 @@ enum supervisor_event_kind {
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
   SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
-  SUP_SIGNAL,     /* SIGTERM, SIGINT, SIGHUP or SIGQUIT to the agent; a second one kills at once */
+  SUP_SIGNAL,     /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
   SUP_PROGRESS,   /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
   SUP_EXCHANGE,   /* local_rank gives data[0..size) for key (text) */
   SUP_TICK,       /* supervisor_deadline has come */
@@ -69,7 +69,7 @@ enum supervisor_effect_kind {
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
   SUP_SPAWN,      /* start all workers of `start` (its strings are owned by the effect) */
-  SUP_STOP_TREES, /* guard_stop(round, value ms): 0 kills at once. Answer CLEAR */
+  SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
   SUP_EXCHANGED, /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
   SUP_REQUEST,   /* sdk request bits for all workers: value */
   SUP_OBITUARY,  /* bytes for guard_obituary; NULL: none (nothing to report any more) */
@@ -85,6 +85,7 @@ struct supervisor_effect {
   char *text, *error_text; /* owned */
   struct start *start;     /* owned, SPAWN */
   uint32_t round;
+  int signo; /* STOP_TREES */
   uint64_t value;
 };
 

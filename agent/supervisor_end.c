@@ -115,6 +115,7 @@ static void leave(struct supervisor *s, int signo) {
 void sup_signal(struct supervisor *s, int signo) {
   if (sup_is_exiting(s)) return;
   if (++s->signals == 1) {
+    s->leave_signo = signo;
     leave(s, signo);
     return;
   }

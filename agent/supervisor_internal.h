@@ -26,8 +26,8 @@ enum stop_reason {
 enum { HEARTBEATS_KEPT = 16, PROGRESS_EVERY_MS = 500, NAG_EVERY_MS = 30000, TELL_AFTER_MS = 250 };
 
 struct worker {
-  int pid; /* 0: not spawned */
-  bool spawned, exited;
+  int pid;                    /* 0: not spawned */
+  bool spawned, exited, gone; /* exited: and it counts; gone: whatever it counts for */
   uint64_t step, of;
   double loss, samples_per_second;
   bool told_progress;
@@ -85,6 +85,8 @@ struct supervisor {
   bool fenced_out;  /* fenced, and not welcomed since */
   bool fenced;      /* of this round: its trees were killed for silence, whatever else is the reason */
   uint64_t stop_ms; /* when the trees were told to stop */
+  uint64_t kill_ms; /* when they are killed, at the latest */
+  uint64_t wait_ms; /* when it is said next who has not stopped yet; UINT64_MAX: nobody is waited for */
   struct own_exchange exchanges[EXCHANGES_MAX];
   size_t n_exchanges;
   struct verdict said;   /* the verdict that was shown last; a copy */
@@ -93,7 +95,7 @@ struct supervisor {
   char head_host[HOST_MAX + 1];
 
   /* The end. */
-  int signals;
+  int signals, leave_signo; /* how many came; the first */
   int exit_code;
   uint64_t leave_by_ms; /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
   int64_t rounds;
@@ -135,6 +137,11 @@ void sup_clear(struct supervisor *s, const struct supervisor_event *ev);
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms);
 void sup_clear_round(struct supervisor *s); /* reports, exchanges, workers */
+
+/* supervisor_wait.c */
+void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were told to stop, or told again */
+void sup_wait_tick(struct supervisor *s);
+uint64_t sup_wait_deadline(const struct supervisor *s);
 
 /* supervisor_end.c */
 void sup_end(struct supervisor *s, const struct end *end);

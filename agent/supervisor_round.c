@@ -12,6 +12,7 @@
 #include "common/mem.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ void sup_clear_round(struct supervisor *s) {
   s->reason = STOP_NONE;
   s->fenced = false;
   s->progress_new = false;
+  s->wait_ms = UINT64_MAX;
 }
 
 /* Reports. --------------------------------------------------------------------------------------------------------- */
@@ -131,6 +133,7 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
+  if (ev->round == s->round && ev->local_rank < s->config.workers) s->workers[ev->local_rank].gone = true;
   if (!ours_to_judge(s, ev)) return;
   struct worker *w = &s->workers[ev->local_rank];
   if (w->exited) return;
@@ -166,6 +169,8 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
   struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
   e->round = (uint32_t)s->round;
   e->value = grace_ms;
+  e->signo = reason == STOP_LEAVING ? s->leave_signo : SIGTERM;
+  sup_wait_begin(s, grace_ms);
   sup_effect(s, SUP_STATUS)->text = xstrdup("");
 }
 

@@ -303,9 +303,9 @@ void workers_spawn(struct workers *w, const struct start *start) {
   }
 }
 
-void workers_stop(struct workers *w, uint32_t round, uint32_t grace_ms) {
+void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms) {
   struct err e = ERR_INIT;
-  if (guard_stop(&w->guard, round, grace_ms, &e)) give_guard_up(w, &e);
+  if (guard_stop(&w->guard, round, signo, grace_ms, &e)) give_guard_up(w, &e);
 }
 
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {

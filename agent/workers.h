@@ -38,7 +38,7 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
 struct relay *workers_relay(struct workers *w);
 
 void workers_spawn(struct workers *w, const struct start *start);
-void workers_stop(struct workers *w, uint32_t round, uint32_t grace_ms);
+void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms);
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
 /* The values of all ranks, or NULL and why not; to the workers that asked. */
 void workers_exchanged(struct workers *w, const char *key, const struct bytes *b, const char *error);

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@ uint64_t now_ms(void) {
 struct guard start(void) {
   struct guard g;
   struct err e = ERR_INIT;
-  if (guard_start(&g, &e)) fail_msg("%s", e.text);
+  if (guard_start(&g, NULL, &e)) fail_msg("%s", e.text);
   return g;
 }
 
@@ -119,7 +120,7 @@ void finish(struct guard *g) {
 }
 
 void stop(struct guard *g, uint32_t grace_ms) {
-  assert_int_equal(guard_stop(g, 7, grace_ms, NULL), 0);
+  assert_int_equal(guard_stop(g, 7, SIGTERM, grace_ms, NULL), 0);
 }
 
 int clean(void **state) {

@@ -215,6 +215,53 @@ static void test_stop_by_term(void **state) {
   finish(&g);
 }
 
+/* By the signal that was asked for; another one later is passed on as well. */
+static void test_stop_by_another_signal(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1,
+              "trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; trap 'echo term' TERM; echo ready; "
+              "while :; do sleep 0.05; done",
+              &out);
+  read_line(out, line, sizeof(line));
+  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL), 0);
+  read_line(out, line, sizeof(line));
+  assert_string_equal(line, "hup");
+  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL), 0); /* once */
+  assert_int_equal(guard_stop(&g, 7, SIGUSR1, 30000, NULL), 0);
+  struct guard_event ev = await(&g, GUARD_EXITED);
+  assert_int_equal(WEXITSTATUS(ev.status), 3);
+  await(&g, GUARD_CLEAR);
+  char *text = read_all(out);
+  assert_string_equal(text, "usr1\n");
+  free(text);
+  finish(&g);
+}
+
+/* ps shows the guard under its own name, its agent as before. */
+static void test_has_a_name_of_its_own(void **state) {
+  char words[] = "/usr/bin/rdzv-agent\0--nproc\0two", want[64], path[64];
+  char *argv[] = {words, words + 20, words + 28, NULL};
+  char before[sizeof(words)];
+  memcpy(before, words, sizeof(words));
+  struct guard g;
+  assert_int_equal(guard_start(&g, &(struct guard_words){3, argv}, NULL), 0);
+  assert_memory_equal(words, before, sizeof(words));
+  snprintf(path, sizeof(path), "/proc/%d/mem", (int)g.pid);
+  snprintf(want, sizeof(want), "rdzv-guard of %d", (int)getpid());
+  char now[sizeof(words)] = "";
+  for (uint64_t deadline = now_ms() + PATIENCE_MS; strcmp(now, want) != 0; poll(NULL, 0, 1)) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, now, sizeof(now), (off_t)(uintptr_t)words), sizeof(now));
+    close(fd);
+    if (now_ms() > deadline) fail_msg("it is called %s", now);
+  }
+  for (size_t i = strlen(want); i < sizeof(now); i++) assert_int_equal(now[i], '\0');
+  finish(&g);
+}
+
 /* The stop comes when the worker's pipes are closed already: it was dying before, whoever reaps it when. A sibling that
  * dies of the stop was not. */
 static void test_dying_before_the_stop(void **state) {
@@ -506,6 +553,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_session, clean),
       cmocka_unit_test_teardown(test_stop_without_workers, clean),
       cmocka_unit_test_teardown(test_stop_by_term, clean),
+      cmocka_unit_test_teardown(test_stop_by_another_signal, clean),
+      cmocka_unit_test_teardown(test_has_a_name_of_its_own, clean),
       cmocka_unit_test_teardown(test_dying_before_the_stop, clean),
       cmocka_unit_test_teardown(test_term_ignored, clean),
       cmocka_unit_test_teardown(test_shorter_grace, clean),

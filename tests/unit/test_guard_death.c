@@ -110,7 +110,7 @@ static void test_guard_killed(void **state) {
   assert_int_equal(living(spare), 0);
   assert_int_equal(living(0), 2); /* the spared ones */
   struct err e = ERR_INIT;
-  assert_int_equal(guard_stop(&g, 7, 0, &e), -EPIPE);
+  assert_int_equal(guard_stop(&g, 7, SIGTERM, 0, &e), -EPIPE);
   assert_string_equal(e.text, "the guard is gone");
   guard_finish(&g, 1000);
   assert_int_equal(guard_reap_orphans(0, 2000), 0);

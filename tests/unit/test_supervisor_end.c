@@ -197,6 +197,68 @@ static void test_a_second_signal_kills(void **state) {
   bench_close(&b);
 }
 
+/* The workers get the signal that the agent got; a stop for another reason is SIGTERM. */
+static void test_a_signal_is_passed_on(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_stop(&b, 1, NULL);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGTERM);
+  bench_signal(&b, SIGUSR1);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGUSR1);
+  assert_int_equal(bench_said(&b, "SIGUSR1: leaving"), 1);
+  bench_signal(&b, SIGTERM);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  bench_clear(&b);
+  assert_exit(&b, EXIT_CODE_PREEMPTED);
+  bench_close(&b);
+}
+
+static void test_says_who_does_not_stop(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b); /* ranks 2 and 3 */
+  bench_signal(&b, SIGTERM);
+  bench_run(&b, 1999);
+  assert_int_equal(bench_said(&b, "waiting for"), 0);
+  bench_run(&b, 1);
+  assert_int_equal(bench_said(&b, "waiting for rank 2, 3 (pid "), 1);
+  assert_int_equal(bench_said(&b, "to stop, SIGKILL in 28 s (--stop-timeout)"), 1);
+  bench_exited(&b, 0, SIGNALED(SIGTERM), b.now_ms, "");
+  bench_run(&b, 9999);
+  assert_int_equal(bench_said(&b, "waiting for"), 1);
+  bench_run(&b, 1);
+  assert_int_equal(bench_said(&b, "waiting for rank 3 (pid "), 1);
+  assert_int_equal(bench_said(&b, "SIGKILL in 18 s"), 1);
+  bench_exited(&b, 1, EXITED(0), b.now_ms, "");
+  bench_run(&b, 10000);
+  assert_int_equal(bench_said(&b, "waiting for what the workers left behind to stop, SIGKILL in 8 s"), 1);
+  bench_run(&b, 8000); /* the guard kills it */
+  assert_int_equal(bench_said(&b, "waiting for"), 3);
+  bench_clear(&b);
+  assert_exit(&b, EXIT_CODE_PREEMPTED);
+  bench_close(&b);
+}
+
+/* A second signal cuts the waiting short, and the next round begins without any. */
+static void test_waits_for_nobody_that_is_killed(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_stop(&b, 1, NULL);
+  bench_run(&b, 1000);
+  bench_clear(&b);
+  bench_settled(&b, 1, true, 1, NULL);
+  bench_start(&b, 2);
+  bench_run(&b, 20000);
+  assert_int_equal(bench_said(&b, "waiting for"), 0);
+  bench_signal(&b, SIGINT);
+  bench_signal(&b, SIGINT);
+  bench_run(&b, 3000);
+  assert_int_equal(bench_said(&b, "waiting for"), 0);
+  bench_close(&b);
+}
+
 static void test_leaving_has_an_end(void **state) {
   struct bench b;
   bench_open(&b);
@@ -402,6 +464,9 @@ int main(void) {
       cmocka_unit_test(test_a_signal_before_any_connection),
       cmocka_unit_test(test_a_signal_while_running),
       cmocka_unit_test(test_a_second_signal_kills),
+      cmocka_unit_test(test_a_signal_is_passed_on),
+      cmocka_unit_test(test_says_who_does_not_stop),
+      cmocka_unit_test(test_waits_for_nobody_that_is_killed),
       cmocka_unit_test(test_leaving_has_an_end),
       cmocka_unit_test(test_an_end_while_leaving),
       cmocka_unit_test(test_a_signal_after_finishing),

@@ -1,0 +1,70 @@
+"""Signals to an agent: its workers get the same one, then time, then SIGKILL; and who is who in ps."""
+
+import os
+import signal
+
+import pytest
+
+from harness import describe, stat, until
+
+WORKER = """
+for s in TERM INT HUP QUIT USR1 USR2; do trap "echo got $s; exit 0" $s; done
+echo ready
+while :; do sleep 0.02; done
+"""
+
+
+@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_workers_get_the_same_signal(rdzv, signo):
+    a = rdzv.agent("--nproc", 2, "--", "sh", "-c", WORKER)
+    until(lambda: f"both are ready:\n{a}", lambda: sum("ready" in l for l in a.out) == 2)
+    a.kill(signo)
+    assert a.exit(10) == (130 if signo == signal.SIGINT else 75), a
+    assert sum(f"got {signo.name[3:]}" in l for l in a.out) == 2, a
+    assert sum("got" in l for l in a.out) == 2, a
+    rdzv.gone()
+
+
+def test_who_does_not_stop_is_named(rdzv):
+    a = rdzv.agent("--nproc", 2, "--stop-timeout", "4s", "--", "sh", "-c",
+                   '[ $RANK = 1 ] && trap "" TERM; echo ready; while :; do sleep 0.02; done')
+    until(lambda: f"both are ready:\n{a}", lambda: sum("ready" in l for l in a.out) == 2)
+    pid = rdzv.workers()[1]
+    a.kill(signal.SIGTERM)
+    a.expect(rf"waiting for rank 1 \(pid {pid}\) to stop, SIGKILL in 2 s \(--stop-timeout\)")
+    assert a.exit(10) == 75, a
+    assert sum("waiting for" in l for l in a.err) == 1
+    rdzv.gone()
+
+
+def test_a_second_signal_kills_at_once(rdzv):
+    a = rdzv.agent("--", "sh", "-c", 'trap "" INT TERM; echo ready; while :; do sleep 0.02; done')
+    a.expect("^ready")
+    a.kill(signal.SIGINT)
+    a.expect("leaving")
+    a.kill(signal.SIGINT)
+    assert a.exit(5) == 130, a
+    rdzv.gone()
+
+
+def test_workers_have_sessions_of_their_own(rdzv):
+    """As under torchrun: pid, process group and session are one, so a terminal's Ctrl-C reaches the agent alone."""
+    a = rdzv.agent("--nproc", 2, "--", "sleep", 60)
+    for pid in rdzv.await_workers(2).values():
+        _, _, group, session = stat(pid)[:4]
+        assert (group, session) == (str(pid), str(pid))
+    a.kill(signal.SIGTERM)
+    a.exit(10)
+
+
+def test_the_guard_has_a_name_of_its_own(rdzv):
+    a = rdzv.agent("--", "sleep", 60)
+    (worker,) = rdzv.await_workers(1).values()
+    guard = stat(worker)[1]
+    assert describe(guard) == f"{guard}: rdzv-guard of {a.pid}"
+    with open(f"/proc/{guard}/comm") as f:
+        assert f.read() == "rdzv-guard\n"
+    assert " ".join(a.argv) in describe(a.pid)
+    assert os.readlink(f"/proc/{guard}/exe") == os.readlink(f"/proc/{a.pid}/exe")
+    a.kill(signal.SIGTERM)
+    a.exit(10)
