@@ -9,69 +9,30 @@
  * filled anew. Every insertion takes a fresh entry, so slots in use never exceed entries in use, hence half the
  * table, and a probe always finds a 0.
  *
- * The hash is SipHash-2-4 (Aumasson and Bernstein) keyed by a seed in the object. Keys come from peers; with a
- * plain hash a hundred chosen keys would turn every lookup into a walk. The order of slots depends on the seed, the
+ * The hash is SipHash, keyed by a seed in the object (common/siphash.h says why). The order of slots depends on the seed, the
  * order of iteration does not. */
 
 #include "common/map.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include "common/buf.h"
 #include "common/mem.h"
-
-static uint64_t rotl(uint64_t x, int n) {
-  return x << n | x >> (64 - n);
-}
-
-static void sip_round(uint64_t v[4]) {
-  v[0] += v[1];
-  v[1] = rotl(v[1], 13) ^ v[0];
-  v[0] = rotl(v[0], 32);
-  v[2] += v[3];
-  v[3] = rotl(v[3], 16) ^ v[2];
-  v[0] += v[3];
-  v[3] = rotl(v[3], 21) ^ v[0];
-  v[2] += v[1];
-  v[1] = rotl(v[1], 17) ^ v[2];
-  v[2] = rotl(v[2], 32);
-}
-
-static uint64_t siphash(const uint64_t key[2], const uint8_t *p, size_t len) {
-  uint64_t v[4] = {key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d, key[0] ^ 0x6c7967656e657261,
-                   key[1] ^ 0x7465646279746573};
-  uint64_t last = (uint64_t)len << 56;
-  for (; len >= 8; p += 8, len -= 8) {
-    uint64_t m = le64_get(p);
-    v[3] ^= m;
-    sip_round(v);
-    sip_round(v);
-    v[0] ^= m;
-  }
-  for (size_t i = 0; i < len; i++) last |= (uint64_t)p[i] << (8 * i);
-  v[3] ^= last;
-  sip_round(v);
-  sip_round(v);
-  v[0] ^= last;
-  v[2] ^= 0xFF;
-  for (int i = 0; i < 4; i++) sip_round(v);
-  return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
+#include "common/siphash.h"
 
 void map_init(struct map *m, uint64_t seed) {
-  *m = (struct map){.seed = {seed, seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03}};
+  *m = (struct map){.key = siphash_key_from(seed)};
 }
 
 void map_finish(struct map *m) {
   for (size_t i = 0; i < m->n_entries; i++) free(m->entries[i].key);
   free(m->entries);
   free(m->slots);
-  *m = (struct map){.seed = {m->seed[0], m->seed[1]}};
+  *m = (struct map){.key = m->key};
 }
 
 static struct map_entry *find(const struct map *m, const void *key, size_t len) {
   if (m->count == 0) return NULL;
-  uint64_t hash = siphash(m->seed, key, len);
+  uint64_t hash = siphash(&m->key, key, len);
   size_t mask = m->n_slots - 1;
   for (size_t i = hash & mask; m->slots[i]; i = (i + 1) & mask) {
     struct map_entry *e = &m->entries[m->slots[i] - 1];
@@ -116,7 +77,7 @@ void *map_put_n(struct map *m, const void *key, size_t len, void *value) {
   }
   make_room(m);
   m->entries[m->n_entries] = (struct map_entry){
-      .key = xmemdup(key, len), .key_len = len, .value = value, .hash = siphash(m->seed, key, len)};
+      .key = xmemdup(key, len), .key_len = len, .value = value, .hash = siphash(&m->key, key, len)};
   link_entry(m, m->n_entries++);
   m->count++;
   return NULL;

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "common/siphash.h"
 
 struct map_entry {
   char *key; /* NUL-terminated copy, NULL: a hole left by map_remove */
@@ -21,7 +22,7 @@ struct map {
   uint32_t *slots;
   size_t n_entries, cap_entries, n_slots;
   size_t count; /* live keys */
-  uint64_t seed[2];
+  struct siphash_key key;
 };
 
 void map_init(struct map *m, uint64_t seed);

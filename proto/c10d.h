@@ -20,30 +20,35 @@ enum {
   C10D_VALIDATE_MAGIC = 0x3C85F7CE,
 };
 
-/* X(NAME, number since 2.2, number in 2.1, number in 1.13); -1: there is none. What follows the number is in c10d.c's table. */
+/* X(NAME, number since 2.2, number in 2.1, number in 1.13, what follows, what comes back); -1: there is none. Numbers of a kind and of bytes are told by letters:
+ *   w  u32, in `number`                    k  a string, the key          K  u64 n, n keys
+ *   q  i64, in `number`                    e  a string, `expected`       P  u64 n, n times key and value
+ *   b  a byte, in `byte`                   v  a string, `value`          S  i64 n, n strings
+ *   o  if `number` is not 0: a string, `value`                           M  as many strings as were asked for
+ * where a string is its u64 length and its bytes. */
 #define C10D_OP_LIST(X)                                                                                      \
-  X(VALIDATE, 0, -1, -1)                                                                                     \
-  X(SET, 1, 0, 0)                                                                                            \
-  X(COMPARE_SET, 2, 1, 1)                                                                                    \
-  X(GET, 3, 2, 2)                                                                                            \
-  X(ADD, 4, 3, 3)                                                                                            \
-  X(CHECK, 5, 4, 4)                                                                                          \
-  X(WAIT, 6, 5, 5)                                                                                           \
-  X(GETNUMKEYS, 7, 6, 6)                                                                                     \
-  X(DELETE_KEY, 8, 7, 8)                                                                                     \
-  X(APPEND, 9, 8, -1)                                                                                        \
-  X(MULTI_GET, 10, 9, -1)                                                                                    \
-  X(MULTI_SET, 11, 10, -1)                                                                                   \
-  X(CANCEL_WAIT, 12, 11, -1)                                                                                 \
-  X(PING, 13, -1, -1)                                                                                        \
-  X(QUEUE_PUSH, 14, -1, -1)                                                                                  \
-  X(QUEUE_POP, 15, -1, -1)                                                                                   \
-  X(QUEUE_LEN, 16, -1, -1)                                                                                   \
-  X(LIST_KEYS, 17, -1, -1)                                                                                   \
-  X(BARRIER, 18, -1, -1)                                                                                     \
-  X(WATCH_KEY, -1, -1, 7) /* 1.13's second connection; nobody is ever told anything */
+  X(VALIDATE, 0, -1, -1, "w", "")                                                                            \
+  X(SET, 1, 0, 0, "kv", "")                                                                                  \
+  X(COMPARE_SET, 2, 1, 1, "kev", "v")                                                                        \
+  X(GET, 3, 2, 2, "k", "v")                                                                                  \
+  X(ADD, 4, 3, 3, "kq", "q")                                                                                 \
+  X(CHECK, 5, 4, 4, "K", "b")                                                                                \
+  X(WAIT, 6, 5, 5, "K", "b")                                                                                 \
+  X(GETNUMKEYS, 7, 6, 6, "", "q")                                                                            \
+  X(DELETE_KEY, 8, 7, 8, "k", "q")                                                                           \
+  X(APPEND, 9, 8, -1, "kv", "")                                                                              \
+  X(MULTI_GET, 10, 9, -1, "K", "M")                                                                          \
+  X(MULTI_SET, 11, 10, -1, "P", "")                                                                          \
+  X(CANCEL_WAIT, 12, 11, -1, "", "b")                                                                        \
+  X(PING, 13, -1, -1, "w", "w")                                                                              \
+  X(QUEUE_PUSH, 14, -1, -1, "kv", "")                                                                        \
+  X(QUEUE_POP, 15, -1, -1, "k", "qo")                                                                        \
+  X(QUEUE_LEN, 16, -1, -1, "k", "q")                                                                         \
+  X(LIST_KEYS, 17, -1, -1, "", "S")                                                                          \
+  X(BARRIER, 18, -1, -1, "kq", "b")                                                                          \
+  X(WATCH_KEY, -1, -1, 7, "k", "") /* 1.13's second connection; nobody is ever told anything */
 
-#define X(name, now, v21, v113) C10D_##name,
+#define X(name, now, v21, v113, request, reply) C10D_##name,
 enum c10d_op { C10D_OP_LIST(X) C10D_OP_COUNT };
 #undef X
 const char *c10d_op_name(enum c10d_op op);
@@ -63,23 +68,26 @@ struct c10d_request {
   const struct slice *keys, *values;
 };
 
-/* Where the parser stopped in a request that is not whole yet, so that no byte is looked at twice; zero for each new request. */
+/* Where the parser stopped in the list of a request or reply that is not whole yet, so that no item is looked at twice; zero for each new one. */
 struct c10d_progress {
   size_t offset;
-  uint64_t items;
+  uint64_t strings;
 };
 
-/* Looks for one whole request at the front of data. 1: *r is filled, *size bytes are to be consumed. 0: more is needed, *size: at least so many in all.
- * -EPROTO, -EMSGSIZE: *why is a sentence; the connection is to be closed. Lengths are checked as soon as they are there. */
+/* Looks for one whole request at the front of data. 1: *r is filled, *size bytes are to be consumed. 0: more is needed, *size: at least so many in all
+ * before it is worth looking again. -EPROTO, -EMSGSIZE: *why is a sentence; the connection is to be closed. Every length is checked as soon as it is there. */
 int c10d_parse(enum c10d_dialect dialect, const char *data, size_t len, struct c10d_progress *p,
                struct c10d_request *r, size_t *size, const char **why);
-/* The next key (and value, for MULTI_SET) of a parsed request; *at begins with 0. False: no more. */
+/* The next key (and value, for MULTI_SET; else *value is empty) of a parsed request; *at begins with 0. False: no more. */
 bool c10d_next_item(const struct c10d_request *r, size_t *at, struct slice *key, struct slice *value);
 
-/* Writes the request at `out` if it fits into `room` (out may be NULL with room 0); returns the bytes it takes. */
+/* Writes the request at `out` if it fits into `room` (out may be NULL with room 0); returns the bytes it takes, 0 where the numbering has no such
+ * op. What a server would refuse (c10d.h's limits) is written all the same: c10d_check says so before. */
 size_t c10d_encode(enum c10d_dialect dialect, const struct c10d_request *r, char *out, size_t room);
+/* Whether a request keeps to the limits: 0, or -EMSGSIZE and a sentence. */
+int c10d_check(const struct c10d_request *r, const char **why);
 
-/* What comes back for an op: see the table in c10d.c. */
+/* What comes back for an op. */
 struct c10d_reply {
   int64_t
       number; /* ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN; QUEUE_POP: size before; LIST_KEYS, MULTI_GET: count; PING: nonce */
@@ -89,8 +97,8 @@ struct c10d_reply {
 };
 bool c10d_has_reply(enum c10d_op op);
 /* As c10d_parse; count: how many keys MULTI_GET asked for. */
-int c10d_parse_reply(enum c10d_op op, uint64_t count, const char *data, size_t len, struct c10d_reply *r,
-                     size_t *size, const char **why);
+int c10d_parse_reply(enum c10d_op op, uint64_t count, const char *data, size_t len, struct c10d_progress *p,
+                     struct c10d_reply *r, size_t *size, const char **why);
 bool c10d_next_string(struct slice items, size_t *at, struct slice *s);
 
 #endif

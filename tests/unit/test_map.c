@@ -188,8 +188,8 @@ static void test_hash_is_siphash(void **state) {
   for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {
     struct map m;
     map_init(&m, 0);
-    m.seed[0] = 0x0706050403020100;
-    m.seed[1] = 0x0f0e0d0c0b0a0908;
+    m.key.k[0] = 0x0706050403020100;
+    m.key.k[1] = 0x0f0e0d0c0b0a0908;
     map_put_n(&m, input, vectors[i].n, number(1));
     assert_true(map_next(&m, NULL)->hash == vectors[i].want);
     map_finish(&m);

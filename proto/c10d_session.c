@@ -1,0 +1,245 @@
+/* A PyTorch client's conversation with a store.
+ *
+ * The first bytes tell which numbering it speaks. 00 CE F7 85 3C is the handshake of 2.2 and later. Any other 00 is SET as it was numbered
+ * before, and 01 to 0B are the other old numbers; nothing else is a client. The handshake read as an old SET would be one with a key of a thousand
+ * million bytes, so the two cannot be confused. Only as many bytes are waited for as the next comparison takes, so a handshake may come byte by byte.
+ *
+ * Then requests are taken one after the other, each when it is whole. Most are answered at once. WAIT and BARRIER may be answered later, by a byte
+ * that comes whenever the wait has ended; a client cannot tell which of several waits a byte is for, so they are simply answered each.
+ * Before every request those answers of its own are written that were not handed out yet: a client that sends WAIT, SET and PING
+ * in one piece gets the answers in that order, and the byte for a wait that has ended always stands before the 1 of CANCEL_WAIT, which is
+ * how clients that give up tell that they were just too late.
+ *
+ * There is no error reply in this protocol. What cannot be served ends the connection, and says why to the one who runs the server. */
+
+#include "proto/c10d_session.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { STOP_WAITING = 0, WAIT_CANCELED = 1, READY = 0, NOT_READY = 1 };
+
+static const char handshake[] = {0x00, (char)0xCE, (char)0xF7, (char)0x85, 0x3C};
+enum { OLD_NUMBERS_MAX = 11 };
+
+void c10d_session_init(struct c10d_session *s, struct store *store, void *owner) {
+  *s = (struct c10d_session){.store = store, .owner = owner};
+}
+
+void c10d_session_finish(struct c10d_session *s, uint64_t now_ms) {
+  store_client_destroy(s->client, now_ms);
+  s->client = NULL;
+}
+
+void c10d_session_released(struct c10d_session *s, struct buf *out) {
+  buf_putc(out, STOP_WAITING);
+}
+
+static void put_u64(struct buf *out, uint64_t v) {
+  le64_put(buf_reserve(out, 8), v);
+  buf_commit(out, 8);
+}
+
+static void put_string(struct buf *out, struct slice v) {
+  char *p = buf_reserve(out, 8 + v.len);
+  le64_put(p, v.len);
+  if (v.len) memcpy(p + 8, v.data, v.len);
+  buf_commit(out, 8 + v.len);
+}
+
+static int check_reply(uint64_t bytes, enum c10d_op op, struct err *e) {
+  if (bytes <= C10D_REPLY_MAX) return 0;
+  return err_set(e, -EMSGSIZE, "the reply to %s would take %llu bytes, more than %d", c10d_op_name(op),
+                 (unsigned long long)bytes, C10D_REPLY_MAX);
+}
+
+static int do_compare_set(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
+                          struct err *e) {
+  struct slice now;
+  int rc = store_compare_set(s->client, r->key, r->expected, r->value, &now, e);
+  if (rc == 0) put_string(out, now);
+  return rc;
+}
+
+static int do_get(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
+  struct slice value;
+  store_get(s->client, r->key, &value);
+  int rc = check_reply(8 + value.len, r->op, e);
+  if (rc == 0) put_string(out, value);
+  return rc;
+}
+
+static int do_add(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
+  int64_t total;
+  int rc = store_add(s->client, r->key, r->number, &total, e);
+  if (rc == 0) put_u64(out, (uint64_t)total);
+  return rc;
+}
+
+static void do_check(struct c10d_session *s, const struct c10d_request *r, struct buf *out) {
+  struct slice key, none;
+  bool ready = true;
+  for (size_t at = 0; ready && c10d_next_item(r, &at, &key, &none);) ready = store_has(s->client, key);
+  buf_putc(out, ready ? READY : NOT_READY);
+}
+
+static int do_wait(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
+  struct slice key, none;
+  store_wait_begin(s->client);
+  for (size_t at = 0; c10d_next_item(r, &at, &key, &none);) {
+    int rc = store_wait_key(s->client, key, e);
+    if (rc < 0) return rc;
+  }
+  if (store_wait_end(s->client)) buf_putc(out, STOP_WAITING);
+  return 0;
+}
+
+static int do_multi_get(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
+                        struct err *e) {
+  struct slice key, none, value;
+  uint64_t bytes = 0;
+  for (size_t at = 0; c10d_next_item(r, &at, &key, &none); bytes += 8 + value.len)
+    store_get(s->client, key, &value);
+  int rc = check_reply(bytes, r->op, e);
+  if (rc < 0) return rc;
+  buf_reserve(out, bytes);
+  for (size_t at = 0; c10d_next_item(r, &at, &key, &none);) {
+    store_get(s->client, key, &value);
+    put_string(out, value);
+  }
+  return 0;
+}
+
+static int do_multi_set(struct c10d_session *s, const struct c10d_request *r, struct err *e) {
+  struct slice key, value;
+  for (size_t at = 0; c10d_next_item(r, &at, &key, &value);) {
+    int rc = store_set(s->client, key, value, e);
+    if (rc < 0) return rc;
+  }
+  return 0;
+}
+
+static void do_cancel_wait(struct c10d_session *s, struct buf *out) {
+  store_cancel(s->client);
+  buf_putc(out, WAIT_CANCELED);
+}
+
+static int do_queue_pop(struct c10d_session *s, const struct c10d_request *r, struct buf *out) {
+  struct slice value;
+  uint64_t before = store_queue_pop(s->client, r->key, &value);
+  put_u64(out, before);
+  if (before > 0) put_string(out, value);
+  return 0;
+}
+
+static void list_key(void *out, struct slice key) {
+  put_string(out, key);
+}
+
+static int do_list_keys(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
+                        struct err *e) {
+  uint64_t n = store_count(s->store), bytes = 8 + 8 * n + store_key_bytes(s->store);
+  int rc = check_reply(bytes, r->op, e);
+  if (rc < 0) return rc;
+  buf_reserve(out, bytes);
+  put_u64(out, n);
+  store_each_key(s->store, list_key, out);
+  return 0;
+}
+
+static int do_barrier(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
+  bool released;
+  int rc = store_barrier(s->client, r->key, r->number, &released, e);
+  if (rc == 0 && released) buf_putc(out, STOP_WAITING);
+  return rc;
+}
+
+static int do_validate(struct c10d_session *s, struct err *e) {
+  if (s->validated) return err_set(e, -EPROTO, "a second VALIDATE");
+  s->validated = true; /* that the magic is right is how we know it for a VALIDATE of the first bytes */
+  return 0;
+}
+
+static void do_ping(const struct c10d_request *r, struct buf *out) {
+  le32_put(buf_reserve(out, 4), (uint32_t)r->number);
+  buf_commit(out, 4);
+}
+
+static int serve(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
+  switch (r->op) {
+  case C10D_VALIDATE: return do_validate(s, e);
+  case C10D_SET: return store_set(s->client, r->key, r->value, e);
+  case C10D_COMPARE_SET: return do_compare_set(s, r, out, e);
+  case C10D_GET: return do_get(s, r, out, e);
+  case C10D_ADD: return do_add(s, r, out, e);
+  case C10D_CHECK: return do_check(s, r, out), 0;
+  case C10D_WAIT: return do_wait(s, r, out, e);
+  case C10D_GETNUMKEYS: return put_u64(out, store_count(s->store)), 0;
+  case C10D_DELETE_KEY: return put_u64(out, store_delete(s->client, r->key)), 0;
+  case C10D_APPEND: return store_append(s->client, r->key, r->value, e);
+  case C10D_MULTI_GET: return do_multi_get(s, r, out, e);
+  case C10D_MULTI_SET: return do_multi_set(s, r, e);
+  case C10D_CANCEL_WAIT: return do_cancel_wait(s, out), 0;
+  case C10D_PING: return do_ping(r, out), 0;
+  case C10D_QUEUE_PUSH: return store_queue_push(s->client, r->key, r->value, e);
+  case C10D_QUEUE_POP: return do_queue_pop(s, r, out);
+  case C10D_QUEUE_LEN: return put_u64(out, store_queue_len(s->client, r->key)), 0;
+  case C10D_LIST_KEYS: return do_list_keys(s, r, out, e);
+  case C10D_BARRIER: return do_barrier(s, r, out, e);
+  case C10D_WATCH_KEY: /* nobody is ever told anything */
+  case C10D_OP_COUNT: break;
+  }
+  return 0;
+}
+
+/* 1: the numbering is known; 0: s->need bytes will tell more. */
+static int identify(struct c10d_session *s, const char *data, size_t len, struct err *e) {
+  if (s->known) return 1;
+  size_t n = len < sizeof(handshake) ? len : sizeof(handshake);
+  if (n == 0 || (n < sizeof(handshake) && memcmp(data, handshake, n) == 0)) return s->need = n + 1, 0;
+  if ((uint8_t)data[0] > OLD_NUMBERS_MAX)
+    return err_set(e, -EPROTO, "the first bytes are no TCPStore client's");
+  s->dialect = memcmp(data, handshake, n) == 0 ? C10D_SINCE_2_2 : C10D_2_1;
+  s->known = true;
+  s->client = store_client_create(s->store, s->owner);
+  return 1;
+}
+
+static void answer_ended_waits(struct c10d_session *s, struct buf *out) {
+  for (size_t n = store_take_released(s->client); n > 0; n--) c10d_session_released(s, out);
+}
+
+/* 1: a request was served, of *size bytes; 0: s->need bytes are to be there. */
+static int take_request(struct c10d_session *s, const char *data, size_t len, size_t *size, struct buf *out,
+                        struct err *e) {
+  int rc = identify(s, data, len, e);
+  if (rc <= 0) return rc;
+  enum c10d_dialect dialect = s->dialect == C10D_2_1 && s->companion ? C10D_1_13 : s->dialect;
+  struct c10d_request r;
+  const char *why = NULL;
+  rc = c10d_parse(dialect, data, len, &s->progress, &r, size, &why);
+  if (rc == 0) return s->need = *size, 0;
+  if (rc < 0 && s->requests == 0)
+    return err_set(e, rc, "no handshake, and as a first request before 2.2: %s", why);
+  if (rc < 0) return err_set(e, rc, "%s", why);
+  s->progress = (struct c10d_progress){0};
+  s->need = 0;
+  s->requests++;
+  answer_ended_waits(s, out);
+  rc = serve(s, &r, out, e);
+  if (rc < 0) err_wrap(e, "%s", c10d_op_name(r.op));
+  return rc < 0 ? rc : 1;
+}
+
+int c10d_session_feed(struct c10d_session *s, const char *data, size_t len, size_t *used, struct buf *out,
+                      size_t out_max, struct err *e) {
+  *used = 0;
+  while (out->len <= out_max && *used < len && len - *used >= s->need) {
+    size_t size = 0;
+    int rc = take_request(s, data + *used, len - *used, &size, out, e);
+    if (rc < 0) return rc;
+    if (rc == 0) break;
+    *used += size;
+  }
+  return 0;
+}
