@@ -352,7 +352,7 @@ void link_open(struct link *l) {
     want_daemon(l);
   } else {
     l->state = LINK_RESOLVING;
-    struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, on_resolved, l);
+    struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, "--endpoint", on_resolved, l);
     if (!r) return;
     l->resolve = r;
     uv_update_time(l->o.loop);

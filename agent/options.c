@@ -1,12 +1,20 @@
-/* The options of rdzv-agent: one table, and the few rules that concern more than one row.
+/* The options of rdzv-agent: the rules that concern more than one row of the table.
  *
- * A row's own bounds are checked by common/opts; here stands what no row can know alone: --standalone and
- * --endpoint exclude each other, a node rank lies below the number of nodes, several nodes need a place to
- * meet. Each rule ends in a sentence that shows the line to type.
+ * A row's own bounds are checked by common/opts; here stands what no row can know alone: where the nodes meet,
+ * a node rank that lies below the number of nodes, which of two options for one thing holds. Each refusal ends
+ * in a sentence that shows the line to type.
  *
- * --standalone on the command line beats an endpoint that stands only in the environment, and the other way
- * round: a module file or profile may set RDZV_AGENT_ENDPOINT for all jobs, and a quick try on one machine
- * must not have to unset it. Where both come from the same place one of them is a mistake.
+ * Where to meet, in this order:
+ *
+ *     --standalone              this machine alone; an endpoint, a name and a node rank are put aside
+ *     --endpoint                there; port 0 with a single node is torchrun's way to say "alone"
+ *     --master-addr, -port      there, unless --rdzv-backend c10d; with a single node nobody is to be met, and
+ *                               the port is the one that its users expect in MASTER_PORT: the store's
+ *     nothing                   one node: alone; several: refused, because each would wait for itself
+ *
+ * What torchrun puts aside without a word is put aside here too, so that its users' scripts go on to work, but
+ * with a line in the notes. --rdzv-conf, and two variables of torchrun's, are second names for options of ours:
+ * they count where these come from a weaker source.
  *
  * What follows the options is a command, or, behind "--" and beginning with a dash, options of the trainer:
  *
@@ -19,243 +27,34 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include "agent/options_internal.h"
 #include "common/exit_codes.h"
-#include "common/mem.h"
-#include "common/opts.h"
 
-static int parse_nnodes(const char *text, void *field, struct err *e) {
-  struct nnodes *n = field, got;
-  char first[24];
-  const char *colon = strchr(text, ':');
-  size_t len = colon ? (size_t)(colon - text) : strlen(text);
-  if (len >= sizeof(first)) return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX");
-  memcpy(first, text, len);
-  first[len] = '\0';
-  if (parse_int(first, 1, NODES_MAX, &got.min, e) ||
-      parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, e)) {
-    err_wrap(e, "write N or MIN:MAX");
-    return -EINVAL;
-  }
-  if (got.min > got.max)
-    return err_set(e, -EINVAL,
-                   "the least number of nodes is above the greatest: did you mean %" PRId64 ":%" PRId64 "?",
-                   got.max, got.min);
-  *n = got;
-  return 0;
-}
-
-static int parse_nproc(const char *text, void *field, struct err *e) {
-  int64_t *n = field;
-  if (strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0) {
-    *n = OPTIONS_NPROC_CPU;
-    return 0;
-  }
-  if (strcmp(text, "gpu") == 0)
-    return err_set(e, -EINVAL, "GPUs are not counted yet: give the number of workers, or cpu");
-  if (parse_int(text, 1, WORKERS_MAX, n, e) == 0) return 0;
-  err_wrap(e, "write the number of workers, cpu or auto");
-  return -EINVAL;
-}
-
-static int parse_endpoint(const char *text, void *field, struct err *e) {
-  struct endpoint *ep = field, got;
-  int rc = endpoint_parse(text, RDZV_DEFAULT_PORT, &got, e);
-  if (rc) return rc;
-  if (got.port == 0) return err_set(e, -EINVAL, "port 0 is nowhere: give the port on which rdzvd listens");
-  *ep = got;
-  return 0;
-}
-
-static int parse_id(const char *text, void *field, struct err *e) {
-  const char **id = field;
-  size_t n = strlen(text);
-  if (n == 0) return err_set(e, -EINVAL, "a job's name cannot be empty");
-  if (n > JOB_ID_MAX) return err_set(e, -EINVAL, "a job's name has at most %d bytes", JOB_ID_MAX);
-  for (size_t i = 0; i < n; i++)
-    if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f)
-      return err_set(e, -EINVAL, "a job's name has no blanks or control characters");
-  *id = text;
-  return 0;
-}
-
-static int parse_address(const char *text, void *field, struct err *e) {
-  const char **addr = field;
-  if (strlen(text) > ADDR_MAX || ipaddr_parse(text).family == 0)
-    return err_set(e, -EINVAL, "not a numeric address: write it as 10.0.0.7 or fd00::7");
-  *addr = text;
-  return 0;
-}
-
-static int parse_directory(const char *text, void *field, struct err *e) {
-  const char **dir = field;
-  if (!*text) return err_set(e, -EINVAL, "the directory's name is empty");
-  *dir = text;
-  return 0;
-}
-
-#define FIELD(name) offsetof(struct agent_options, name)
-
-static const struct opt agent_table[] = {
-    {.group = "How many"},
-    {.name = "nnodes",
-     .type = OPT_CUSTOM,
-     .offset = FIELD(nnodes),
-     .def = "1",
-     .label = "N|MIN:MAX",
-     .parse = parse_nnodes,
-     .help = "Nodes in the job, that is: agents. With MIN:MAX the job goes on with fewer when nodes are "
-             "lost, and "
-             "takes in newcomers when its next round begins."},
-    {.name = "nproc",
-     .alias = "nproc-per-node",
-     .type = OPT_CUSTOM,
-     .offset = FIELD(nproc),
-     .def = "1",
-     .label = "N|cpu|auto",
-     .parse = parse_nproc,
-     .help = "Workers on this node. cpu: one for each CPU this process may use. auto: as cpu, until GPUs are "
-             "counted."},
-    {.group = "Where to meet"},
-    {.name = "endpoint",
-     .alias = "rdzv-endpoint",
-     .type = OPT_CUSTOM,
-     .offset = FIELD(endpoint),
-     .label = "HOST[:PORT]",
-     .parse = parse_endpoint,
-     .help = "Where rdzvd listens, the same on all nodes; port 29400 if none is given. Where this is an "
-             "address of the "
-             "machine itself and nobody listens there, the agent starts rdzvd."},
-    {.name = "standalone",
-     .type = OPT_FLAG,
-     .offset = FIELD(standalone),
-     .help = "This machine alone, with a daemon of its own on a free port. What --nnodes 1 without "
-             "--endpoint does too."},
-    {.name = "rdzv-id",
-     .type = OPT_CUSTOM,
-     .offset = FIELD(rdzv_id),
-     .label = "NAME",
-     .parse = parse_id,
-     .help = "The job's name, the same on all nodes. Default: the scheduler's job and step id (Slurm, PBS, "
-             "SGE, LSF); a "
-             "fresh one when alone; else user@endpoint."},
-    {.name = "node-rank",
-     .type = OPT_INT,
-     .offset = FIELD(node_rank),
-     .min = 0,
-     .max = NODES_MAX - 1,
-     .label = "N",
-     .help = "Ask for this node rank. Default: the scheduler's order, then numeric addresses; it is kept in "
-             "later rounds."},
-    {.name = "local-addr",
-     .type = OPT_CUSTOM,
-     .offset = FIELD(local_addr),
-     .label = "ADDRESS",
-     .parse = parse_address,
-     .help = "The numeric address under which other nodes reach this one. Default: as the daemon sees it."},
-    {.group = "When things go wrong (TIME is 500ms, 30s, 5m, 2h)"},
-    {.name = "max-restarts",
-     .type = OPT_INT,
-     .offset = FIELD(max_restarts),
-     .def = "3",
-     .min = 0,
-     .max = 1000000,
-     .label = "N",
-     .help =
-         "How often workers are started again after one of them failed. Nodes that come or go cost none."},
-    {.name = "join-timeout",
-     .type = OPT_DURATION,
-     .offset = FIELD(join_timeout_ms),
-     .def = "10m",
-     .min = 1000,
-     .max = TIMEOUT_MAX_MS,
-     .label = "TIME",
-     .help = "How long to wait for enough nodes, and for the daemon to be reached."},
-    {.name = "last-call",
-     .type = OPT_DURATION,
-     .offset = FIELD(last_call_ms),
-     .def = "30s",
-     .min = 0,
-     .max = TIMEOUT_MAX_MS,
-     .label = "TIME",
-     .help = "How long the first round waits for more nodes once MIN are there."},
-    {.name = "stop-timeout",
-     .type = OPT_DURATION,
-     .offset = FIELD(stop_timeout_ms),
-     .def = "30s",
-     .min = 0,
-     .max = TIMEOUT_MAX_MS,
-     .label = "TIME",
-     .help = "From SIGTERM to SIGKILL when workers are stopped."},
-    {.name = "lease",
-     .type = OPT_DURATION,
-     .offset = FIELD(lease_ms),
-     .def = "5s",
-     .min = LEASE_MIN_MS,
-     .max = LEASE_MAX_MS,
-     .label = "TIME",
-     .help = "How long a silent node is taken to be alive."},
-    {.group = "Output"},
-    {.name = "log-dir",
-     .type = OPT_CUSTOM,
-     .offset = FIELD(log_dir),
-     .label = "DIR",
-     .parse = parse_directory,
-     .help = "Write workers' output to DIR/round_N/rank_R/ as well, and what agent and daemon do to files in "
-             "DIR."},
-    {.name = "quiet",
-     .alias = "q",
-     .type = OPT_FLAG,
-     .offset = FIELD(quiet),
-     .help = "Of the agent's own lines only warnings and errors."},
-    {.name = "verbose",
-     .alias = "v",
-     .type = OPT_FLAG,
-     .offset = FIELD(verbose),
-     .help = "Every event, and the daemon's lines too."},
-    {.name = "version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {.name = "help",
-     .alias = "h",
-     .type = OPT_FLAG,
-     .offset = FIELD(help),
-     .help = "Print this text and exit."},
-    {0},
+/* What the rules look at. */
+struct settling {
+  struct agent_options *o;
+  int argc;
+  char *const *argv, *const *env;
 };
 
-static const char *const agent_ignore_env[] = {"RDZV_AGENT_SOCKET",
-                                               NULL}; /* a worker's variable: this agent is one */
+static enum opt_source source(const struct settling *s, const char *name) {
+  return opts_source(&agent_options_spec, s->argc, s->argv, s->env, name);
+}
 
-static const struct opts_spec agent_spec = {
-    .program = "rdzv-agent",
-    .usage = "rdzv-agent [OPTION]... [--] COMMAND [ARGUMENT]...\n"
-             "rdzv-agent [OPTION]... [-- TRAINER-OPTION...]",
-    .intro = "Runs a number of workers on this node, as one job with the agents of the other nodes, until "
-             "all have "
-             "finished; when one fails, all are stopped and started again. Without a COMMAND the workers are "
-             "rdzv-trainer.",
-    .outro = "Examples:\n"
-             "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
-             "  srun rdzv-agent --nnodes 2 --nproc 4 --endpoint node1 -- python train.py\n"
-             "\n"
-             "Exit status: that of the worker that failed (128+N where signal N killed it, 127 and 126\n"
-             "where its command was not found or cannot be run), or\n",
-    .env_prefix = "RDZV_AGENT_",
-    .ignore_env = agent_ignore_env,
-    .table = agent_table,
-};
+/* The value of NAME in env, or NULL; "" counts as unset. */
+static const char *variable(char *const *env, const char *name) {
+  size_t n = strlen(name);
+  for (; env && *env; env++)
+    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return (*env)[n + 1] ? *env + n + 1 : NULL;
+  return NULL;
+}
 
-/* Both are there: which holds. */
-static int settle_both(struct agent_options *o, int argc, char *const *argv, struct err *e) {
-  bool alone = opts_given(&agent_spec, argc, argv, NULL, "standalone");
-  bool point = opts_given(&agent_spec, argc, argv, NULL, "endpoint");
-  if (alone == point)
-    return err_set(e, -EINVAL,
-                   "--standalone and --endpoint exclude each other: one machine alone meets nobody");
-  if (alone) o->endpoint.host[0] = '\0';
-  o->standalone = alone;
-  return 0;
+/* Where to meet. --------------------------------------------------------------------------------------------- */
+
+static bool is_c10d(const struct agent_options *o) {
+  return o->torch.backend && strcmp(o->torch.backend, "static") != 0;
 }
 
 static int refuse_no_place(const struct nnodes *n, struct err *e) {
@@ -267,24 +66,168 @@ static int refuse_no_place(const struct nnodes *n, struct err *e) {
                  n->min, most);
 }
 
-static int settle_place(struct agent_options *o, int argc, char *const *argv, struct err *e) {
-  int rc = o->standalone && o->endpoint.host[0] ? settle_both(o, argc, argv, e) : 0;
-  if (rc || o->endpoint.host[0]) return rc;
-  if (o->nnodes.max == 1) o->standalone = true;
-  if (!o->standalone) return refuse_no_place(&o->nnodes, e);
-  if (o->nnodes.max == 1) return 0;
-  return err_set(
-      e, -EINVAL,
-      "--standalone is one node, --nnodes asks for more: give --endpoint HOST instead, the same on "
-      "all nodes");
+static bool is_given(const char *text) {
+  return text && *text;
 }
 
-static int settle(struct agent_options *o, int argc, char *const *argv, struct err *e) {
-  int rc = settle_place(o, argc, argv, e);
+/* --standalone was said. */
+static int settle_alone(struct agent_options *o, struct err *e) {
+  struct torch_options *t = &o->torch;
+  if (o->nnodes.min > 1)
+    return err_set(e, -EINVAL,
+                   "--standalone is one node, --nnodes asks for more: give --endpoint HOST instead, the same "
+                   "on all nodes");
+  if (o->nnodes.max > 1)
+    options_note(o, "--standalone is this machine alone: no more than one of the %" PRId64 " nodes",
+                 o->nnodes.max);
+  if (is_given(t->endpoint)) options_note(o, "--standalone: --endpoint has no effect");
+  if (is_given(t->master_addr) || t->master_port >= 0)
+    options_note(o, "--standalone: --master-addr and --master-port have no effect");
+  if (o->rdzv_id) options_note(o, "--standalone: --rdzv-id has no effect, the job's name is a fresh one");
+  o->nnodes.max = 1;
+  o->rdzv_id = NULL;
+  return 0;
+}
+
+static int settle_endpoint(struct agent_options *o, struct err *e) {
+  bool fixed = o->torch.backend && !is_c10d(o);
+  int rc =
+      endpoint_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, &o->endpoint, e);
+  if (rc || o->endpoint.port) return rc;
+  if (o->nnodes.max > 1)
+    return err_set(e, -EINVAL, "--endpoint %s: port 0 is nowhere: give the port on which rdzvd listens",
+                   o->torch.endpoint);
+  o->standalone = true;
+  o->endpoint.host[0] = '\0';
+  return 0;
+}
+
+/* --master-addr and --master-port are all that was said. */
+static int settle_master(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
+  struct torch_options *t = &o->torch;
+  if (o->nnodes.max == 1) {
+    o->standalone = true;
+    if (t->master_port > 0 && source(s, "store-port") == OPT_FROM_DEFAULT) o->store_port = t->master_port;
+    return 0;
+  }
+  int rc = endpoint_parse(is_given(t->master_addr) ? t->master_addr : "127.0.0.1", STATIC_DEFAULT_PORT,
+                          &o->endpoint, e);
   if (rc) return rc;
-  if (o->node_rank >= o->nnodes.max)
-    return err_set(e, -EINVAL, "--node-rank %" PRId64 ": ranks of %" PRId64 " node%s go from 0 to %" PRId64,
-                   o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s", o->nnodes.max - 1);
+  if (t->master_port == 0)
+    return err_set(e, -EINVAL, "--master-port 0 is nowhere: give the port on which rdzvd is to listen");
+  if (t->master_port > 0) o->endpoint.port = (uint16_t)t->master_port;
+  return 0;
+}
+
+static int settle_place(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
+  bool master = is_given(o->torch.master_addr) || o->torch.master_port >= 0;
+  if (o->standalone) return settle_alone(o, e);
+  if (is_given(o->torch.endpoint)) {
+    if (master)
+      options_note(o, "--master-addr and --master-port have no effect: --endpoint says where to meet");
+    return settle_endpoint(o, e);
+  }
+  if (master && !is_c10d(o)) return settle_master(s, e);
+  if (master)
+    options_note(o, "--master-addr and --master-port have no effect with --rdzv-backend %s",
+                 o->torch.backend);
+  if (o->nnodes.max > 1) return refuse_no_place(&o->nnodes, e);
+  o->standalone = true;
+  return 0;
+}
+
+/* Second names. ---------------------------------------------------------------------------------------------- */
+
+static int settle_conf(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
+  const struct rdzv_conf *c = &o->torch.conf;
+  enum opt_source from = source(s, "rdzv-conf");
+  int64_t join = c->join_ms >= 0 ? c->join_ms
+                 : is_c10d(o)    ? -1
+                                 : c->timeout_ms,
+          lease = rdzv_conf_lease_ms(c);
+  if (join >= 0 && source(s, "join-timeout") < from) o->join_timeout_ms = join < 1000 ? 1000 : join;
+  if (c->last_call_ms >= 0 && source(s, "last-call") < from) o->last_call_ms = c->last_call_ms;
+  if (lease >= 0 && source(s, "lease") < from) o->lease_ms = lease;
+  if (c->rank >= 0 && source(s, "node-rank") < from) o->node_rank = c->rank;
+  o->hosting = c->is_host;
+  rdzv_conf_notes(o);
+  return 0;
+}
+
+static int settle_variables(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
+  const char *seconds = variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  const char *unshared = variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  o->log_line_prefix = variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (unshared && strcmp(unshared, "1") == 0 && source(s, "store") == OPT_FROM_DEFAULT)
+    o->store = STORE_WORKER;
+  if (!seconds || source(s, "stop-timeout") != OPT_FROM_DEFAULT) return 0;
+  int64_t n;
+  int rc = parse_int(seconds, 0, TIMEOUT_MAX_MS / 1000, &n, e);
+  if (rc) {
+    err_wrap(e, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+    return rc;
+  }
+  o->stop_timeout_ms = n * 1000;
+  return 0;
+}
+
+/* The rest. -------------------------------------------------------------------------------------------------- */
+
+static int settle_rank(struct agent_options *o, struct err *e) {
+  if (is_c10d(o) && o->node_rank >= 0) {
+    options_note(o,
+                 "--node-rank has no effect with --rdzv-backend %s: leave the backend away to ask for a rank",
+                 o->torch.backend);
+    o->node_rank = -1;
+  } else if (o->standalone && o->node_rank > 0) {
+    options_note(o, "--node-rank %" PRId64 " has no effect: this machine is the only node", o->node_rank);
+    o->node_rank = -1;
+  }
+  if (o->node_rank < o->nnodes.max) return 0;
+  return err_set(e, -EINVAL, "--node-rank %" PRId64 ": ranks of %" PRId64 " node%s go from 0 to %" PRId64,
+                 o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s", o->nnodes.max - 1);
+}
+
+/* Flags that mean nothing here. */
+static void note_rest(struct settling *s) {
+  struct agent_options *o = s->o;
+  const struct torch_options *t = &o->torch;
+  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0)
+    options_note(o, "--rdzv-backend %s is not here: nodes meet at rdzvd", t->backend);
+  if (source(s, "monitor-interval") != OPT_FROM_DEFAULT)
+    options_note(o, "--monitor-interval has no effect: a worker's death is seen when it happens");
+  if (t->start_method) options_note(o, "--start-method has no effect: workers are programs of their own");
+  if (t->event_log_handler && strcmp(t->event_log_handler, "null") != 0)
+    options_note(o, "--event-log-handler has no effect: --verbose shows events, --log-dir keeps them");
+  if (is_given(t->logs_specs))
+    options_note(o, "--logs-specs has no effect: files are laid out as torchrun does without it");
+}
+
+static int settle_command(struct agent_options *o, struct err *e) {
+  struct torch_options *t = &o->torch;
+  if (!o->command && (t->module || t->run_path))
+    return err_set(e, -EINVAL, "%s needs %s behind the options", t->module ? "--module" : "--run-path",
+                   t->module ? "a module" : "a script");
+  if (t->run_path && t->no_python) options_note(o, "--no-python has no effect with --run-path");
+  if (t->run_path && t->module) options_note(o, "--module has no effect with --run-path");
+  if (t->module && t->no_python && !t->run_path)
+    return err_set(e, -EINVAL, "--module and --no-python exclude each other: a module needs its python");
+  return 0;
+}
+
+static int settle(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
+  int rc = settle_place(s, e);
+  if (rc == 0) rc = settle_conf(s, e);
+  if (rc == 0) rc = settle_variables(s, e);
+  if (rc == 0) rc = settle_rank(o, e);
+  if (rc == 0) rc = settle_command(o, e);
+  if (rc) return rc;
+  note_rest(s);
   if (o->quiet && o->verbose)
     return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: leave one of them away");
   return 0;
@@ -292,26 +235,22 @@ static int settle(struct agent_options *o, int argc, char *const *argv, struct e
 
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         struct err *e) {
+  struct settling s = {o, argc, argv, env};
   int rest = argc;
-  bool dashes = false;
-  *o = (struct agent_options){.node_rank = -1};
-  if (opts_given(&agent_spec, argc, argv, NULL, "help")) {
-    o->help = true;
-    return 0;
-  }
-  if (opts_given(&agent_spec, argc, argv, NULL, "version")) {
-    o->version = true;
-    return 0;
-  }
-  int rc = opts_parse(&agent_spec, argc, argv, env, o, &rest, &dashes, e);
+  memset(o, 0, sizeof(*o));
+  o->node_rank = o->torch.master_port = -1;
+  o->help = opts_source(&agent_options_spec, argc, argv, NULL, "help") == OPT_FROM_ARGV;
+  o->version = opts_source(&agent_options_spec, argc, argv, NULL, "version") == OPT_FROM_ARGV;
+  if (o->help || o->version) return 0;
+  int rc = opts_parse(&agent_options_spec, argc, argv, env, o, &rest, &o->dashes, e);
   if (rc) return rc;
   o->words = argv + rest;
-  o->command = rest < argc && !(dashes && argv[rest][0] == '-');
-  return settle(o, argc, argv, e);
+  o->command = rest < argc && !(o->dashes && argv[rest][0] == '-');
+  return settle(&s, e);
 }
 
 void agent_options_help(int width, struct buf *out) {
-  opts_help(&agent_spec, width, out);
+  opts_help(&agent_options_spec, width, out);
 #define ROW(name, code, text)                                                                                \
   if ((code) != EXIT_CODE_PORT_TAKEN) buf_printf(out, "  %2d  %s\n", code, text); /* rdzvd's alone */
   EXIT_CODE_LIST(ROW)

@@ -1,8 +1,11 @@
 #ifndef AGENT_OPTIONS_H
 #define AGENT_OPTIONS_H
 
-/* What rdzv-agent can be told on its command line and in the environment. Pure: argv and the environment are
- * parameters. */
+/* What rdzv-agent can be told on its command line and in the environment: its own options, and all of
+ * torchrun's, by the same names, variables (PET_*) and meaning. Pure: argv and the environment are parameters.
+ *
+ * An option of torchrun's that has no meaning here, or is overruled, is accepted, and a line in `notes` says
+ * what happens instead. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,6 +35,27 @@ struct nnodes {
   int64_t min, max;
 };
 
+/* --rdzv-conf: what it says of all that has a meaning here; -1: nothing. */
+struct rdzv_conf {
+  const char *text; /* as it stands; "" */
+  int64_t join_ms, last_call_ms, timeout_ms, rank, keep_alive_ms, keep_alive_attempts;
+  enum hosting is_host;
+};
+
+/* What torchrun's flags say, as it was said. What follows from it stands in the fields of agent_options. */
+struct torch_options {
+  const char *backend;  /* --rdzv-backend; NULL: none given, and "static" there */
+  const char *endpoint; /* --rdzv-endpoint; "" or NULL: none */
+  struct rdzv_conf conf;
+  const char *master_addr; /* NULL: none */
+  int64_t master_port;     /* -1: none */
+  double monitor_interval; /* seconds; 0: none given */
+  const char *start_method, *event_log_handler, *logs_specs;
+  bool module, no_python, run_path;
+};
+
+enum { OPTIONS_NOTES_MAX = 4095 };
+
 struct agent_options {
   struct nnodes nnodes;
   int64_t nproc;
@@ -39,7 +63,7 @@ struct agent_options {
   bool standalone;          /* settled: one machine, a daemon of its own */
   const char *rdzv_id;      /* NULL: none given */
   int64_t node_rank;        /* -1: none given */
-  const char *local_addr;   /* numeric, or NULL */
+  const char *local_addr;   /* numeric or a name, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
   enum store_place store;
   int64_t store_port; /* of the round's store: MASTER_PORT; 0: a free one each round */
@@ -56,19 +80,26 @@ struct agent_options {
   struct rank_set shown;         /* --local-ranks-filter: whose output reaches the terminal */
   struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
   const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
-  bool quiet, verbose, help, version;
+  bool quiet, verbose, explain, help, version;
+
+  struct torch_options torch;
+  char notes[OPTIONS_NOTES_MAX + 1]; /* one sentence a line, for the start; "" */
 
   /* The words behind the options. `command` is false where they are the trainer's options (or there are
    * none). */
   char *const *words;
-  bool command;
+  bool command, dashes; /* dashes: "--" stood in front of them */
 };
 
-/* Fills o; strings point into argv and env. 0, or -EINVAL and a sentence. --help and --version are answered
- * whatever else is wrong. */
+/* Fills o; strings point into argv, env and o itself (so it is not to be copied). 0, or -EINVAL and a sentence.
+ * --help and --version are answered whatever else is wrong. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         struct err *e);
 void agent_options_help(int width, struct buf *out);
+/* What --explain prints: every setting as it was settled, a line each, "name value"; `job` is its name, `workers`
+ * how many --nproc came to, `command` what they run. */
+void agent_options_explain(const struct agent_options *o, const char *job, int64_t workers,
+                           char *const *command, struct buf *out);
 void agent_options_settings(const struct agent_options *o, struct settings *s);
 
 #endif

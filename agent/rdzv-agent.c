@@ -4,6 +4,9 @@
  * command that is not there, a log folder that cannot be written to. Then the guard is forked, while this
  * process is small and has neither threads nor connections, and the session takes over.
  *
+ * Options of torchrun's that have no effect here, or another one, are told in the order in which they were
+ * settled, once, before anything starts.
+ *
  * A command that is not found is said here only when this is the only node. With several, the others are to
  * hear of it too: then it goes the way of all failures, through the guard and the daemon, and every agent
  * names the node that lacks it.
@@ -21,22 +24,28 @@
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "agent/cluster.h"
 #include "agent/command.h"
+#include "agent/command_line.h"
+#include "agent/devices.h"
 #include "agent/options.h"
+#include "agent/own_addr.h"
 #include "agent/session.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
 
-enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, CPUS_MAX = 65536 };
+enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, CPUS_MAX = 65536, LOOKUP_MS = 10000, GUARD_MS = 2000 };
 
 struct identity {
   char agent_id[AGENT_ID_MAX + 1];
   char host[HOST_MAX + 1];
   char job[JOB_ID_MAX + 1];
   char endpoint[ENDPOINT_TEXT_MAX];
+  char local_addr[ADDR_MAX + 1]; /* numeric, or "" */
+  int64_t workers;
   struct cluster cluster;
 };
 
@@ -91,6 +100,17 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
   return rc;
 }
 
+/* How many workers --nproc is. */
+static int count_workers(struct identity *id, const struct agent_options *o, char *const *env,
+                         struct err *e) {
+  int64_t gpus = o->nproc < 0 ? devices_count("", env) : 0;
+  if (o->nproc == OPTIONS_NPROC_GPU && gpus == 0)
+    return err_set(e, -EINVAL,
+                   "--nproc gpu: there is no GPU here that workers could see: give their number, or auto");
+  id->workers = o->nproc > 0 ? o->nproc : gpus > 0 ? gpus : count_cpus();
+  return 0;
+}
+
 static int identify(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
   cluster_read(&id->cluster, env);
   if (o->standalone)
@@ -100,6 +120,7 @@ static int identify(struct identity *id, const struct agent_options *o, char *co
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
+  if (rc == 0) rc = count_workers(id, o, env, e);
   return rc ? rc : name_job(id, o, env, e);
 }
 
@@ -108,11 +129,11 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .agent_id = id->agent_id,
       .job = id->job,
       .host = id->host,
-      .local_addr = o->local_addr ? o->local_addr : "",
+      .local_addr = id->local_addr,
       .label = "",
       .endpoint = id->endpoint,
       .pid = getpid(),
-      .workers = o->nproc == OPTIONS_NPROC_CPU ? count_cpus() : o->nproc,
+      .workers = id->workers,
       .want_rank = o->node_rank,
       .order_key = o->standalone ? -1 : id->cluster.order_key,
       .expected_nodes = id->cluster.expected_nodes,
@@ -123,26 +144,41 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
   if (c->expected_nodes < o->nnodes.min || c->expected_nodes > o->nnodes.max) c->expected_nodes = 0;
 }
 
-/* What workers run: argv on the heap (its words are not). NULL and an exit code in *code, a sentence in *e. */
-static char **find_command(const struct agent_options *o, int *code, struct err *e) {
+static bool is_plain_file(const char *name) {
+  struct stat st;
+  return stat(name, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* A program that is not there is told before anything starts, with what its user may have meant. */
+static int check_program(const struct agent_options *o, char *const *argv, int *code, struct err *e) {
+  enum command_kind kind = command_line_kind(o);
+  char *file = command_find(argv[0], getenv("PATH"), e);
+  free(file);
+  if (file) return 0;
+  *code = e->code == -EACCES ? COMMAND_NOT_RUNNABLE : COMMAND_NOT_FOUND;
+  if (kind > COMMAND_PROGRAM)
+    err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);
+  else if (e->code == -EACCES && !o->torch.no_python && is_plain_file(argv[0]))
+    return err_set(e, -EACCES,
+                   "%s cannot be run: it lacks the permission: chmod +x, or: rdzv-agent ... python3 -u %s",
+                   argv[0], argv[0]);
+  return e->code;
+}
+
+/* What workers run: argv on the heap, its words not, but for the trainer's name. NULL and an exit code in *code,
+ * a sentence in *e. */
+static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
   static const char *const places[] = {"", "trainer/", "../libexec/rdzv/", NULL};
-  size_t n = 0;
-  while (o->words[n]) n++;
-  char **argv = xcalloc(n + 2, sizeof(*argv));
-  memcpy(argv + !o->command, o->words, n * sizeof(*argv));
-  if (!o->command) {
-    argv[0] = command_companion("rdzv-trainer", places, getenv("PATH"));
-    if (argv[0]) return argv;
+  char *trainer = o->command ? NULL : command_companion("rdzv-trainer", places, getenv("PATH"));
+  if (!o->command && !trainer) {
     *code = COMMAND_NOT_FOUND;
     err_set(e, -ENOENT,
             "no command was given, and rdzv-trainer is neither beside rdzv-agent nor in PATH: rdzv-agent ... "
             "-- COMMAND");
-  } else {
-    char *file = o->standalone ? command_find(argv[0], getenv("PATH"), e) : NULL;
-    free(file);
-    if (file || !o->standalone) return argv;
-    *code = e->code == -EACCES ? COMMAND_NOT_RUNNABLE : COMMAND_NOT_FOUND;
+    return NULL;
   }
+  char **argv = command_line_create(o, env, trainer);
+  if (!o->standalone || !o->command || o->explain || check_program(o, argv, code, e) == 0) return argv;
   free(argv);
   return NULL;
 }
@@ -155,15 +191,53 @@ static void raise_descriptors(void) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+static int explain(const struct agent_options *o, const struct identity *id, char *const *command) {
+  struct buf text = BUF_INIT;
+  agent_options_explain(o, id->job, id->workers, command, &text);
+  fputs(buf_text(&text), stdout);
+  buf_finish(&text);
+  return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
+}
+
+static int find_local_addr(struct identity *id, const char *name, bool *hung, struct err *e) {
+  int rc = name ? own_addr_find(name, LOOKUP_MS, id->local_addr, hung, e) : 0;
+  if (rc == 0 && name && !id->local_addr[0])
+    log_info("--local-addr %s has no effect: other nodes cannot reach its address, which is loopback", name);
+  return rc;
+}
+
+static void tell_notes(const struct agent_options *o) {
+  for (const char *p = o->quiet ? "" : o->notes; *p;) {
+    size_t n = strcspn(p, "\n");
+    log_info("%.*s", (int)n, p);
+    p += n + (p[n] == '\n');
+  }
+}
+
 static int fail(int code, const struct err *e) {
   log_error("%s", e->text);
   return code;
 }
 
+/* The guard is forked while this process is small: no thread, no connection. */
+static int run(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
+  struct supervisor_config config;
+  struct err e = ERR_INIT;
+  if (guard_start(&s->guard, words, &e)) return fail(EXIT_CODE_SYSTEM, &e);
+  if (find_local_addr(id, s->options->local_addr, hung, &e)) {
+    guard_finish(&s->guard, GUARD_MS);
+    return fail(EXIT_CODE_USAGE, &e);
+  }
+  configure(&config, s->options, id);
+  s->supervisor = &config;
+  raise_descriptors();
+  signal(SIGPIPE, SIG_IGN);
+  return session_run(s, hung);
+}
+
 int main(int argc, char **argv) {
   static struct identity id;
-  struct agent_options o;
-  struct supervisor_config config;
+  static struct agent_options o;
   struct err e = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
@@ -172,14 +246,11 @@ int main(int argc, char **argv) {
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (identify(&id, &o, environ, &e)) return fail(e.code == -EINVAL ? code : EXIT_CODE_SYSTEM, &e);
-  char **command = find_command(&o, &code, &e);
+  tell_notes(&o);
+  char **command = find_command(&o, environ, &code, &e);
   if (!command) return fail(code, &e);
-  configure(&config, &o, &id);
-  struct session_options session = {.options = &o, .supervisor = &config, .argv = command, .env = environ};
-  if (guard_start(&session.guard, &(struct guard_words){argc, argv}, &e)) return fail(EXIT_CODE_SYSTEM, &e);
-  raise_descriptors();
-  signal(SIGPIPE, SIG_IGN);
-  code = session_run(&session, &hung);
+  struct session_options session = {.options = &o, .argv = command, .env = environ};
+  code = o.explain ? explain(&o, &id, command) : run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);
   if (!o.command) free(command[0]);
   free(command);

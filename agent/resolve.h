@@ -28,8 +28,9 @@ typedef void (*resolve_fn)(void *ctx, const struct addresses *found, const struc
 
 struct resolve;
 /* A numeric host is answered inside the call, without a thread, and NULL is returned; else fn is called once
- * from the loop. */
-struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, resolve_fn fn, void *ctx);
+ * from the loop. `option` is where the name stood, for the sentence; it must outlive the request. */
+struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const char *option, resolve_fn fn,
+                              void *ctx);
 void resolve_cancel(struct resolve *r); /* fn is not called any more; NULL is fine */
 
 bool address_is_local(const union address *a);                     /* one of this machine's own */

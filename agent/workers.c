@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "agent/command_line.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -268,17 +269,19 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   if (start->world_size > 1) snprintf(prefix, sizeof(prefix), "[%u] ", rank);
   int rc = relay_open(w->relay, w->round, rank, i, prefix, &out, &err, e);
   if (rc) return rc;
+  char **argv = command_line_for(w->o.argv, i);
   char **env = env_create(w->o.base_env, start, &job, i);
   rc = guard_spawn(&w->guard,
                    &(struct guard_spawn){.round = w->round,
                                          .local_rank = i,
                                          .count = w->o.count,
-                                         .argv = (const char *const *)w->o.argv,
+                                         .argv = (const char *const *)argv,
                                          .env = (const char *const *)env,
                                          .out = out,
                                          .err = err},
                    e);
   env_destroy(env);
+  free(argv);
   close(out);
   close(err);
   return rc;

@@ -8,12 +8,15 @@
  * question without a target. A word is an option until "--" or the first that does not begin with a dash; what
  * follows belongs to somebody else's command line and is not looked at.
  *
- * Strictness is the point. torchrun users type names from memory, and batch scripts carry variables from last
+ * Strictness is the point. People type names from memory, and batch scripts carry variables from last
  * year: a name that means nothing is refused and answered with the nearest one (edit distance, with swapped
  * neighbours as one edit). A word that begins with "--" is never taken for a value, so that a forgotten one is
- * noticed where it was forgotten; "--x=--y" says it is meant.
+ * noticed where it was forgotten; "--x=--y" says it is meant. The one leniency is for names of another
+ * program, which its users may have abbreviated in scripts that are to go on working.
  *
- * A variable of the right prefix and of no option is refused just as well, except for those that the table's owner
+ * What is said about a value names the option as it was written: who wrote "--nproc_per_node" looks for that.
+ *
+ * A variable of our own prefix and of no option is refused just as well, except for those that the table's owner
  * lists: an agent's workers inherit some, and an agent may be started by a worker. */
 
 #include "common/opts.h"
@@ -59,16 +62,42 @@ static const struct opt *find_long(const struct opts_spec *spec, const char *wor
   return NULL;
 }
 
+static bool begins(const char *name, const char *word, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!name || name[i] != (word[i] == '_' ? '-' : word[i])) return false;
+  return name && n > 0;
+}
+
+/* The row whose foreign name begins with word, where no other row's does, nor any name of our own. */
+static const struct opt *find_abbreviated(const struct opts_spec *spec, const char *word, size_t n) {
+  const struct opt *found = NULL;
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    bool named = begins(row->name, word, n) || (!is_letter_alias(row) && begins(row->alias, word, n));
+    if (!named) continue;
+    if (found || !begins(row->foreign, word, n)) return NULL;
+    found = row;
+  }
+  return found;
+}
+
 static const struct opt *find_letter(const struct opts_spec *spec, char letter) {
   for (const struct opt *row = spec->table; !opt_is_end(row); row++)
     if (is_letter_alias(row) && row->alias[0] == letter) return row;
   return NULL;
 }
 
-static const struct opt *find_variable(const struct opts_spec *spec, const char *word, size_t n) {
-  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
-    if (same_variable(row->name, word, n) || (!is_letter_alias(row) && same_variable(row->alias, word, n)))
-      return row;
+/* The row of the variable `name` (without its value), if `prefix` is its prefix; *ours: it begins with it. */
+static const struct opt *find_variable(const struct opts_spec *spec, bool foreign, const char *name, size_t n,
+                                       bool *ours) {
+  const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
+  size_t k = prefix ? strlen(prefix) : 0;
+  *ours = prefix && n >= k && strncmp(name, prefix, k) == 0;
+  for (const struct opt *row = spec->table; *ours && !opt_is_end(row); row++) {
+    bool same = same_variable(row->name, name + k, n - k) ||
+                (!is_letter_alias(row) && same_variable(row->alias, name + k, n - k));
+    if (foreign) same = !row->foreign_no_env && same_variable(row->foreign, name + k, n - k);
+    if (same) return row;
+  }
   return NULL;
 }
 
@@ -158,19 +187,66 @@ static int refuse_variable(const struct opts_spec *spec, const char *name, size_
 
 struct word {
   const struct opt *row;
+  const char *name; /* as it was written */
+  size_t name_len;
   const char *value;
+  char letter[3]; /* "-q" */
 };
 
 struct walk {
   const struct opts_spec *spec;
   int argc;
   char *const *argv;
-  int at; /* the next word */
+  int at;              /* the next word */
+  const char *letters; /* what is left of a word of short options; NULL or "" */
   bool dashes;
 };
 
+/* The value is what follows: the next word. */
+static int take_value(struct walk *k, struct word *w, struct err *e) {
+  w->value = k->at < k->argc ? k->argv[k->at] : "--";
+  if (strncmp(w->value, "--", 2) == 0)
+    return err_set(e, -EINVAL, "%.*s needs a value: %.*s %s", (int)w->name_len, w->name, (int)w->name_len,
+                   w->name, opt_value_label(w->row));
+  k->at++;
+  return 1;
+}
+
+static int long_option(struct walk *k, struct word *w, const char *word, struct err *e) {
+  const char *equals = strchr(word, '=');
+  w->name = word;
+  w->name_len = equals ? (size_t)(equals - word) : strlen(word);
+  w->row = find_long(k->spec, word + 2, w->name_len - 2);
+  if (!w->row) w->row = find_abbreviated(k->spec, word + 2, w->name_len - 2);
+  if (!w->row) return refuse_option(k->spec, word, w->name_len, e);
+  w->value = equals ? equals + 1 : "yes";
+  return equals || w->row->type == OPT_FLAG ? 1 : take_value(k, w, e);
+}
+
+/* `p` is at a letter of `word`; a flag may be followed by more of them, all else by its value. */
+static int short_option(struct walk *k, struct word *w, const char *word, const char *p, struct err *e) {
+  w->row = find_letter(k->spec, *p);
+  memcpy(w->letter, (char[]){'-', *p, '\0'}, sizeof(w->letter));
+  w->name = w->letter;
+  w->name_len = 2;
+  k->letters = "";
+  if (!w->row) return refuse_option(k->spec, word, strcspn(word, "="), e);
+  if (p[1] == '=') {
+    w->value = p + 2;
+  } else if (w->row->type == OPT_FLAG) {
+    w->value = "yes";
+    k->letters = p + 1;
+  } else if (p[1]) {
+    w->value = p + 1;
+  } else {
+    return take_value(k, w, e);
+  }
+  return 1;
+}
+
 /* 1: an option and its value are in *w; 0: no more of them, k->at is the first word behind; or an error. */
 static int next_option(struct walk *k, struct word *w, struct err *e) {
+  if (k->letters && *k->letters) return short_option(k, w, k->argv[k->at - 1], k->letters, e);
   const char *word = k->at < k->argc ? k->argv[k->at] : "";
   if (word[0] != '-' || !word[1]) return 0;
   k->at++;
@@ -178,23 +254,7 @@ static int next_option(struct walk *k, struct word *w, struct err *e) {
     k->dashes = true;
     return 0;
   }
-  bool is_long = word[1] == '-';
-  const char *equals = strchr(word, '=');
-  size_t n = equals ? (size_t)(equals - word) : strlen(word);
-  w->row = is_long ? find_long(k->spec, word + 2, n - 2) : n == 2 ? find_letter(k->spec, word[1]) : NULL;
-  if (!w->row) return refuse_option(k->spec, word, n, e);
-  if (equals) {
-    w->value = equals + 1;
-  } else if (w->row->type == OPT_FLAG) {
-    w->value = "yes";
-  } else {
-    w->value = k->at < k->argc ? k->argv[k->at] : "--";
-    if (strncmp(w->value, "--", 2) == 0)
-      return err_set(e, -EINVAL, "--%s needs a value: --%s %s", w->row->name, w->row->name,
-                     opt_value_label(w->row));
-    k->at++;
-  }
-  return 1;
+  return word[1] == '-' ? long_option(k, w, word, e) : short_option(k, w, word, word + 1, e);
 }
 
 /* Puts "<source>=<value>: " in front. */
@@ -223,14 +283,15 @@ static bool is_ignored(const struct opts_spec *spec, const char *name, size_t n)
 }
 
 /* Where a name stands twice in the environment the first counts, as for getenv. */
-static int set_from_env(const struct opts_spec *spec, char *const *env, bool *seen, void *target,
-                        struct err *e) {
-  size_t prefix = spec->env_prefix ? strlen(spec->env_prefix) : 0;
-  for (; prefix && env && *env; env++) {
+static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen,
+                        void *target, struct err *e) {
+  for (; env && *env; env++) {
     const char *equals = strchr(*env, '=');
     size_t n = equals ? (size_t)(equals - *env) : 0;
-    if (n < prefix || strncmp(*env, spec->env_prefix, prefix) != 0 || is_ignored(spec, *env, n)) continue;
-    const struct opt *row = find_variable(spec, *env + prefix, n - prefix);
+    bool ours;
+    const struct opt *row = find_variable(spec, foreign, *env, n, &ours);
+    if (!ours || (!foreign && is_ignored(spec, *env, n))) continue;
+    if (!row && foreign) continue;
     if (!row) return refuse_variable(spec, *env, n, e);
     if (seen[row - spec->table]) continue;
     seen[row - spec->table] = true;
@@ -248,10 +309,7 @@ static int set_from_words(struct walk *k, bool *seen, void *target, struct err *
       ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
     seen[i] = true;
     if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
-    char *name = xasprintf("--%s", w.row->name);
-    rc = blame(name, strlen(name), w.value, e);
-    free(name);
-    return rc;
+    return blame(w.name, w.name_len, w.value, e);
   }
   return rc;
 }
@@ -264,11 +322,14 @@ static size_t count_rows(const struct opts_spec *spec) {
 
 int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
                int *rest, bool *dashes, struct err *e) {
-  struct walk k = {spec, argc, argv, 1, false};
+  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
   size_t n = count_rows(spec);
   bool *seen = xcalloc(n, sizeof(bool));
   int rc = set_from_defaults(spec, target, e);
-  if (rc == 0) rc = set_from_env(spec, env, seen, target, e);
+  for (int foreign = 1; rc == 0 && foreign >= 0; foreign--) {
+    memset(seen, 0, n * sizeof(bool));
+    rc = set_from_env(spec, foreign, env, seen, target, e);
+  }
   memset(seen, 0, n * sizeof(bool));
   if (rc == 0) rc = set_from_words(&k, seen, target, e);
   free(seen);
@@ -277,21 +338,20 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
   return rc;
 }
 
-bool opts_given(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                const char *name) {
+enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                            const char *name) {
   const struct opt *row = find_long(spec, name, strlen(name));
-  struct walk k = {spec, argc, argv, 1, false};
+  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
   struct word w;
-  if (!row) return false;
-  while (next_option(&k, &w, NULL) > 0)
-    if (w.row == row) return true;
-  size_t prefix = spec->env_prefix ? strlen(spec->env_prefix) : 0;
-  for (; prefix && env && *env; env++) {
+  enum opt_source best = OPT_FROM_DEFAULT;
+  while (row && next_option(&k, &w, NULL) > 0)
+    if (w.row == row) return OPT_FROM_ARGV;
+  for (; row && env && *env; env++) {
     const char *equals = strchr(*env, '=');
     size_t n = equals ? (size_t)(equals - *env) : 0;
-    if (n >= prefix && strncmp(*env, spec->env_prefix, prefix) == 0 &&
-        find_variable(spec, *env + prefix, n - prefix) == row)
-      return true;
+    bool ours;
+    if (find_variable(spec, false, *env, n, &ours) == row) return OPT_FROM_ENV;
+    if (find_variable(spec, true, *env, n, &ours) == row) best = OPT_FROM_FOREIGN_ENV;
   }
-  return false;
+  return best;
 }

@@ -5,11 +5,16 @@
  * label, help, group. Parsing, help text, bounds, environment and the README's table derive from it.
  *
  *   --last-call 30s   --last-call=30s   --last_call 30s   RDZV_AGENT_LAST_CALL=30s
+ *   -r 3   -r3   -r=3   -qv (flags may share a dash)
  *
  * Dashes and underscores are the same; the command line wins over the environment, that over the default. An
- * environment variable that starts with the prefix and names no option is an error too (a misspelt setting must not be ignored),
- * unless `ignore_env` lists it. A name may not be abbreviated; a misspelt one is answered with the nearest. Pure: the environment is a
- * parameter. */
+ * environment variable that starts with the prefix and names no option is an error too (a misspelt setting
+ * must not be ignored), unless `ignore_env` lists it. A misspelt name is answered with the nearest. Pure: the
+ * environment is a parameter.
+ *
+ * A program may keep the habits of another one (`foreign`): rows that have a name there may be abbreviated to
+ * any beginning of it that begins no other name, and have a second variable, env_foreign + NAME. It loses
+ * against the variable of our own prefix; unknown ones are left to those who know them. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,6 +54,8 @@ struct opt {
   const char *help;  /* a sentence or two; wrapped by opts_help */
   int (*parse)(const char *text, void *field,
                struct err *e); /* OPT_CUSTOM: sentence without the option's name */
+  const char *foreign;         /* `name` or `alias`, whichever the other program has; or NULL */
+  bool foreign_no_env;         /* it has no variable there */
 };
 
 struct opts_spec {
@@ -58,6 +65,7 @@ struct opts_spec {
   const char *outro;             /* examples, exit codes: printed as is at the end, or NULL */
   const char *env_prefix;        /* "RDZV_AGENT_", or NULL: no environment */
   const char *const *ignore_env; /* names with that prefix that are not options; NULL-terminated, or NULL */
+  const char *env_foreign;       /* "PET_": prefix of the variables of rows that have `foreign`; or NULL */
   const struct opt *table;
 };
 
@@ -69,9 +77,10 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
 /* Appends the help, wrapped to `width` columns: usage, groups, one entry per option with default and other name; how
  * variables are named is told once, at the end. */
 void opts_help(const struct opts_spec *spec, int width, struct buf *out);
-/* Where the option's value came from, for messages: true if it was set by command line or environment. */
-bool opts_given(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                const char *name);
+/* Where an option's value came from; later ones win. */
+enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
+enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                            const char *name);
 
 /* One value as the types above read it; the sentence is without the value. */
 int parse_duration_ms(const char *text, int64_t *ms, struct err *e);

@@ -11,7 +11,7 @@ TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
 AGENT = str(BUILD / "agent/rdzv-agent")
 
-OPTIONS = """nnodes nproc nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts node-rank local-addr join-timeout last-call
+OPTIONS = """nnodes nproc store store-port mpi-env explain nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts node-rank local-addr join-timeout last-call
 stop-timeout lease standalone log-dir quiet verbose version help""".split()
 
 
@@ -36,24 +36,23 @@ def refused(done, code, *says):
 
 USAGE = [
     (["--nproc", "0"], ["--nproc=0", "from 1 to 1024"]),
-    (["--nproc=two"], ["--nproc=two", "cpu or auto"]),
-    (["--nproc", "gpu"], ["GPUs are not counted yet"]),
+    (["--nproc=two"], ["--nproc=two", "cpu, gpu or auto"]),
+    (["--nproc", "gpu"], ["--nproc gpu", "no GPU here", "auto"]),
     (["--nnodes", "3:2"], ["--nnodes=3:2", "did you mean 2:3?"]),
     (["--nnodes", "0"], ["N or MIN:MAX"]),
     (["--nnodes", "2"], ["rdzv-agent --nnodes 2 --endpoint HOST"]),
     (["--nnodes", "1:4"], ["rdzv-agent --nnodes 1:4 --endpoint HOST"]),
     (["--standalone", "--nnodes", "2"], ["--standalone is one node", "--endpoint HOST"]),
-    (["--standalone", "--endpoint", "n1"], ["exclude each other"]),
     (["--endpoint", "n1:70000"], ["n1:70000", "0 to 65535"]),
-    (["--endpoint", "n1:0"], ["port 0"]),
+    (["--endpoint", "n1:0", "--nnodes", "2"], ["port 0"]),
     (["--endpoint", "n 1"], ["letters, digits"]),
     (["--endpoint"], ["--endpoint needs a value: --endpoint HOST[:PORT]"]),
     (["--node-rank", "3", "--nnodes", "2", "--endpoint", "n1"], ["--node-rank 3", "from 0 to 1"]),
-    (["--local-addr", "eth0"], ["--local-addr=eth0", "numeric"]),
+    (["--local-addr", "eth0,eth1"], ["--local-addr=eth0,eth1", "its name"]),
     (["--lease", "100ms"], ["--lease=100ms", "from 1s to 10m"]),
     (["--join-timeout", "soon"], ["--join-timeout=soon"]),
     (["--max-restarts", "-1"], ["--max-restarts=-1"]),
-    (["--rdzv-id", ""], ["cannot be empty"]),
+    (["--rdzv-id", "a b"], ["no blanks"]),
     (["--nprox", "2"], ["--nprox", "did you mean --nproc?"]),
     (["--frobnicate"], ["unknown option --frobnicate", "--help"]),
     (["-z"], ["unknown option -z"]),

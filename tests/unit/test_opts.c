@@ -241,7 +241,7 @@ static void test_missing_value(void **state) {
 
 static void test_bounds(void **state) {
   refused("--nproc 0", "", "--nproc=0: must be from 1 to 64");
-  refused("--nproc_per_node 65", "", "--nproc=65: must be from 1 to 64");
+  refused("--nproc_per_node 65", "", "--nproc_per_node=65: must be from 1 to 64");
   refused("--nproc 99999999999999999999", "", "--nproc=99999999999999999999: the number is too large");
   refused("--nproc 1.5", "", "--nproc=1.5: not a whole number");
   refused("--nproc=", "", "--nproc=: not a whole number");
@@ -326,7 +326,7 @@ static void test_errors_without_reader(void **state) {
 static bool given(const char *words, const char *env, const char *name) {
   struct line l;
   parse_with(&l, &spec, words, env);
-  return opts_given(&spec, l.argc, l.argv, l.env, name);
+  return opts_source(&spec, l.argc, l.argv, l.env, name) != OPT_FROM_DEFAULT;
 }
 
 static void test_given(void **state) {

@@ -45,7 +45,8 @@ PURE = {
     "agent/cluster.c": (),
     "agent/devices.c": ("fopen", "fopen64"),  # reads below the root that it is given
     "agent/error_file.c": (),
-    "agent/options.c": (),
+    "agent/options*.c": (),
+    "agent/command_line.c": (),
     "agent/lines.c": (),
     "agent/trainer/idx.c": (),
     "agent/trainer/sampler.c": (),

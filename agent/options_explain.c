@@ -1,0 +1,135 @@
+/* --explain: every setting as it was settled, one a line, "name value", for people and for a test that holds
+ * it against torchrun's own parser.
+ *
+ * A value that is a word or several stands in shell quotes, so that the line can be copied into a shell; control
+ * characters are escaped, so that a line stays one. What was not given and has no default is "-". */
+
+#include <inttypes.h>
+#include <string.h>
+#include "agent/command_line.h"
+#include "agent/env.h"
+#include "agent/options_internal.h"
+
+enum { WORD_SHOWN_MAX = 8192 };
+
+static void put_word(struct buf *out, const char *word) {
+  buf_putc(out, '\'');
+  for (const char *p = word; *p; p += strcspn(p, "'")) {
+    while (*p == '\'') {
+      buf_puts(out, "'\\''");
+      p++;
+    }
+    buf_put_escaped(out, p, strcspn(p, "'"), WORD_SHOWN_MAX);
+  }
+  buf_putc(out, '\'');
+}
+
+static void put_text(struct buf *out, const char *name, const char *value) {
+  buf_printf(out, "%s ", name);
+  if (value)
+    put_word(out, value);
+  else
+    buf_putc(out, '-');
+  buf_putc(out, '\n');
+}
+
+static void put_number(struct buf *out, const char *name, int64_t value) {
+  buf_printf(out, "%s %" PRId64 "\n", name, value);
+}
+
+static void put_seconds(struct buf *out, const char *name, int64_t ms) {
+  buf_printf(out, "%s %g\n", name, (double)ms / 1000);
+}
+
+static void put_flag(struct buf *out, const char *name, bool on) {
+  buf_printf(out, "%s %s\n", name, on ? "yes" : "no");
+}
+
+static void put_words(struct buf *out, const char *name, const char *const *words, size_t n) {
+  buf_puts(out, name);
+  for (size_t i = 0; i < n; i++) {
+    buf_putc(out, ' ');
+    put_word(out, words[i]);
+  }
+  if (n == 0) buf_puts(out, " -");
+  buf_putc(out, '\n');
+}
+
+/* By local rank, those without any left out. */
+static void put_map(struct buf *out, const char *name, const struct std_map *m, int64_t workers) {
+  const char *sep = " ";
+  buf_puts(out, name);
+  for (int64_t i = 0; i < workers; i++) {
+    if (!m->of[i]) continue;
+    buf_printf(out, "%s%" PRId64 ":%d", sep, i, m->of[i]);
+    sep = ",";
+  }
+  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
+}
+
+static void put_set(struct buf *out, const char *name, const struct rank_set *set) {
+  const char *sep = " ";
+  buf_puts(out, name);
+  for (int i = 0; set->some && i < WORKERS_MAX; i++) {
+    if (!set->in[i]) continue;
+    buf_printf(out, "%s%d", sep, i);
+    sep = ",";
+  }
+  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
+}
+
+static void put_signals(struct buf *out, uint64_t signals) {
+  struct buf names = BUF_INIT;
+  env_signal_names(signals, &names);
+  buf_printf(out, "signals-to-handle %s\n", buf_text(&names));
+  buf_finish(&names);
+}
+
+static void put_place(struct buf *out, const struct agent_options *o, const char *job) {
+  static const char *const hosting[] = {"auto", "never", "always"};
+  char endpoint[ENDPOINT_TEXT_MAX];
+  if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
+  put_text(out, "job", job);
+  buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
+  buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
+  if (o->node_rank >= 0)
+    put_number(out, "node-rank", o->node_rank);
+  else
+    buf_puts(out, "node-rank -\n");
+  put_text(out, "local-addr", o->local_addr);
+  buf_printf(out, "store %s\n", o->store == STORE_WORKER ? "worker" : "agent");
+  put_number(out, "store-port", o->store_port);
+}
+
+static void put_output(struct buf *out, const struct agent_options *o, int64_t workers) {
+  put_text(out, "log-dir", o->log_dir);
+  put_map(out, "redirects", &o->redirects, workers);
+  put_map(out, "tee", &o->tee, workers);
+  put_set(out, "local-ranks-filter", &o->shown);
+  put_words(out, "duplicate-stdout-filters", o->duplicate_stdout_filters.v,
+            (size_t)o->duplicate_stdout_filters.n);
+  put_words(out, "duplicate-stderr-filters", o->duplicate_stderr_filters.v,
+            (size_t)o->duplicate_stderr_filters.n);
+  put_text(out, "log-line-prefix", o->log_line_prefix);
+}
+
+void agent_options_explain(const struct agent_options *o, const char *job, int64_t workers,
+                           char *const *command, struct buf *out) {
+  size_t n = 0;
+  while (command[n]) n++;
+  buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
+  put_number(out, "nproc", workers);
+  put_place(out, o, job);
+  put_number(out, "max-restarts", o->max_restarts);
+  put_seconds(out, "join-timeout", o->join_timeout_ms);
+  put_seconds(out, "last-call", o->last_call_ms);
+  put_seconds(out, "stop-timeout", o->stop_timeout_ms);
+  put_seconds(out, "lease", o->lease_ms);
+  put_signals(out, o->signals);
+  put_text(out, "role", o->role);
+  put_flag(out, "virtual-local-rank", o->virtual_local_rank);
+  put_flag(out, "mpi-env", o->mpi_env);
+  buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
+  put_output(out, o, workers);
+  put_words(out, "command", (const char *const *)command, n);
+}

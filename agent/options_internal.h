@@ -1,0 +1,37 @@
+#ifndef AGENT_OPTIONS_INTERNAL_H
+#define AGENT_OPTIONS_INTERNAL_H
+
+/* What the parts of agent/options share: the table, and how its values are read. For them and their tests. */
+
+#include "agent/options.h"
+
+enum { STATIC_DEFAULT_PORT = 29500 }; /* --master-port */
+
+extern const struct opts_spec agent_options_spec;
+
+/* Readers of values, as opts.h has them: field is what the name says. */
+int option_nnodes(const char *text, void *field, struct err *e);       /* struct nnodes */
+int option_nproc(const char *text, void *field, struct err *e);        /* int64_t */
+int option_endpoint(const char *text, void *field, struct err *e);     /* const char *: checked, not parsed */
+int option_id(const char *text, void *field, struct err *e);           /* const char *; NULL where empty */
+int option_node_addr(const char *text, void *field, struct err *e);    /* const char *: address or name */
+int option_directory(const char *text, void *field, struct err *e);    /* const char * */
+int option_std_map(const char *text, void *field, struct err *e);      /* struct std_map */
+int option_rank_set(const char *text, void *field, struct err *e);     /* struct rank_set */
+int option_filters(const char *text, void *field, struct err *e);      /* struct opt_strings */
+int option_signals(const char *text, void *field, struct err *e);      /* uint64_t */
+int option_numa(const char *text, void *field, struct err *e);         /* enum numa_binding */
+int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
+int option_start_method(const char *text, void *field, struct err *e); /* const char * */
+int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */
+
+const char *numa_binding_name(enum numa_binding numa);
+
+/* Appends a sentence to o->notes. */
+void options_note(struct agent_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The lease that its keep_alive_* amount to, within its bounds; -1: none are given. */
+int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c);
+/* Says of every key of --rdzv-conf that means nothing here what happens instead. */
+void rdzv_conf_notes(struct agent_options *o);
+
+#endif

@@ -1,0 +1,16 @@
+#ifndef AGENT_OWN_ADDR_H
+#define AGENT_OWN_ADDR_H
+
+/* --local-addr, where it is a name. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/err.h"
+#include "proto/msg.h"
+
+/* Looks `name` up, at most deadline_ms long: into `out` the address under which other nodes reach this one, ""
+ * where the name has only loopback addresses (as a machine's own name has on Debian). A numeric address is
+ * returned as it is. *hung: the name server has not answered and exit() would wait for it: _exit then. */
+int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e);
+
+#endif
