@@ -24,6 +24,8 @@
 #include <unistd.h>
 #include "agent/link.h"
 #include "agent/local_daemon.h"
+#include "agent/host_addrs.h"
+#include "agent/round_store.h"
 #include "agent/say.h"
 #include "agent/workers.h"
 #include "common/exit_codes.h"
@@ -55,6 +57,7 @@ struct session {
   struct local_daemon *daemon;
   struct link *link;
   struct workers *workers;
+  struct round_store *store;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -71,6 +74,7 @@ static struct session session;
 
 static void on_tick(uv_timer_t *timer);
 static void begin_exit(struct session *s, int code);
+static void post(struct session *s, struct supervisor_event *ev);
 
 static uint64_t now_ms(void) {
   return uv_hrtime() / 1000000;
@@ -101,12 +105,27 @@ static void set_obituary(struct session *s, const struct bytes *frame) {
   leave_obituary(s);
 }
 
+/* The store first: workers of this node connect to it as soon as they run. */
+static void spawn(struct session *s, const struct supervisor_effect *fx) {
+  struct err e = ERR_INIT;
+  int rc = fx->start->node_rank == 0 ? round_store_open(s->store, fx->start, fx->bytes, &e) : 0;
+  if (rc == 0)
+    workers_spawn(s->workers, fx->start);
+  else
+    post(s, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
+                                       .round = (uint32_t)fx->start->round,
+                                       .error = -rc,
+                                       .when_ms = now_ms(),
+                                       .text = e.text});
+}
+
 static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: link_open(s->link); break;
   case SUP_DISCONNECT: link_shut(s->link); break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
-  case SUP_SPAWN: workers_spawn(s->workers, fx->start); break;
+  case SUP_SPAWN: spawn(s, fx); break;
+  case SUP_CLOSE_STORE: round_store_close(s->store); break;
   case SUP_STOP_TREES: workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value); break;
   case SUP_EXCHANGED: workers_exchanged(s->workers, fx->text, fx->bytes, fx->error_text); break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
@@ -197,6 +216,10 @@ static void on_workers(void *ctx, struct supervisor_event *ev) {
   post(ctx, ev);
 }
 
+static void on_store_port(void *ctx, uint16_t port) {
+  post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
+}
+
 static pid_t on_spare(void *ctx) {
   struct session *s = ctx;
   return local_daemon_pid(s->daemon);
@@ -233,6 +256,7 @@ static void on_left(void *ctx) {
 static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
   link_destroy(s->link);
+  round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
@@ -288,6 +312,13 @@ static int open_parts(struct session *s, struct err *e) {
   rc = workers_create(&workers, &s->o->guard, &s->workers, e);
   if (rc) return rc;
   say_through(&s->say, workers_relay(s->workers));
+  struct round_store_options store = {.loop = &s->loop,
+                                      .place = o->store,
+                                      .port = (uint16_t)o->store_port,
+                                      .on_port = on_store_port,
+                                      .ctx = s};
+  rc = round_store_create(&store, &s->store, e);
+  if (rc) return rc;
   s->daemon = local_daemon_create(&(struct local_daemon_options){
       .loop = &s->loop,
       .loopback = o->standalone,
@@ -341,7 +372,12 @@ int session_run(const struct session_options *o, bool *hung) {
   uv_timer_init(&s->loop, &s->tick);
   s->tick.data = s;
   watch_signals(s);
-  s->supervisor = supervisor_create(o->supervisor);
+  char addrs[ADDRS_MAX + 1];
+  struct supervisor_config config = *o->supervisor;
+  host_addrs_text(addrs);
+  config.addrs = addrs;
+  s->supervisor = supervisor_create(&config);
+  on_store_port(s, round_store_port(s->store));
   post(s, &(struct supervisor_event){.kind = SUP_START});
   uv_run(&s->loop, UV_RUN_DEFAULT);
   *hung = !close_all(s);

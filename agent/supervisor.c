@@ -117,7 +117,7 @@ static void on_msg(struct supervisor *s, const struct msg *m) {
   case MSG_REFUSED: sup_refused(s, &m->refused); break;
   case MSG_STALE: sup_stale(s, &m->stale); break;
   case MSG_WAITING: on_waiting(s, &m->waiting); break;
-  case MSG_START: sup_start(s, &m->start); break;
+  case MSG_START: sup_start(s, m); break;
   case MSG_STOP: sup_stop(s, &m->stop); break;
   case MSG_SETTLED: sup_settled(s, &m->settled); break;
   case MSG_END: sup_end(s, &m->end); break;
@@ -156,6 +156,7 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   s->now_ms = ev->now_ms;
   if (s->state == SUPERVISOR_DONE) return;
   switch (ev->kind) {
+  case SUP_STORE: sup_store(s, ev); break;
   case SUP_START: on_start(s); break;
   case SUP_LINK_UP: sup_link_up(s); break;
   case SUP_LINK_DOWN: sup_link_down(s, ev); break;
@@ -196,6 +197,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.host = xstrdup(config->host);
   s->config.local_addr = xstrdup(config->local_addr ? config->local_addr : "");
   s->config.label = xstrdup(config->label ? config->label : "");
+  s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->node_rank = -1;
@@ -215,6 +217,7 @@ void supervisor_destroy(struct supervisor *s) {
   free((void *)(uintptr_t)s->config.host);
   free((void *)(uintptr_t)s->config.local_addr);
   free((void *)(uintptr_t)s->config.label);
+  free((void *)(uintptr_t)s->config.addrs);
   free((void *)(uintptr_t)s->config.endpoint);
   free(s->workers);
   free(s);

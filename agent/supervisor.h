@@ -21,6 +21,7 @@ enum {
 struct supervisor_config {
   const char *agent_id; /* AGENT_ID_MAX hex digits; strings are copied */
   const char *job, *host, *local_addr, *label;
+  const char *addrs;    /* of this host, as HELLO tells them; NULL: none */
   const char *endpoint; /* for sentences: "node1:29400" */
   int64_t pid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
@@ -29,7 +30,8 @@ struct supervisor_config {
 
 /* Driver to supervisor. */
 enum supervisor_event_kind {
-  SUP_START,     /* once, first */
+  SUP_STORE, /* before SUP_START and whenever it changes: the next round's store would be served on `port`; 0: there is none */
+  SUP_START, /* once, first; but for SUP_STORE */
   SUP_LINK_UP,   /* the connection that SUP_CONNECT asked for stands */
   SUP_LINK_DOWN, /* it could not be had, or is gone; text says why; `refused`: nobody listens at the endpoint; error: not 0 where trying
                     again cannot help: the exit code for it */
@@ -50,7 +52,7 @@ struct supervisor_event {
   enum supervisor_event_kind kind;
   uint64_t now_ms;
   const struct msg *msg;
-  uint32_t round, local_rank;
+  uint32_t round, local_rank, port;
   int pid, status, error, signo;
   uint32_t count;
   bool refused;
@@ -68,7 +70,10 @@ enum supervisor_effect_kind {
   SUP_CONNECT, /* open a connection to the endpoint (starting rdzvd where design says so); answer LINK_UP or LINK_DOWN */
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
-  SUP_SPAWN,      /* start all workers of `start` (its strings are owned by the effect) */
+  SUP_SPAWN, /* start all workers of `start` (its strings are owned by the effect). Node rank 0: first serve the round's store on
+                start->store_port, let in who is in bytes (START's raw; NULL: nobody else), and have another port ready: SUP_STORE.
+                Where that is impossible: SUP_EXEC_FAILED for a worker */
+  SUP_CLOSE_STORE, /* the round is over for everybody, or we leave: what was served for it is closed, its keys forgotten */
   SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
   SUP_EXCHANGED, /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
   SUP_REQUEST,   /* sdk request bits for all workers: value */

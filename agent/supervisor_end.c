@@ -20,6 +20,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
     m.bye.text = bye;
     sup_send(s, &m);
   }
+  sup_close_store(s);
   sup_effect(s, SUP_STATUS)->text = xstrdup("");
   sup_effect(s, SUP_OBITUARY); /* none any more: nothing of ours runs */
   sup_effect(s, SUP_DISCONNECT);

@@ -94,6 +94,11 @@ struct supervisor {
   uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
   char head_host[HOST_MAX + 1];
 
+  /* The store. */
+  int64_t store_port; /* the driver has it ready for our next round as node rank 0; 0: none */
+  int64_t told_port;  /* what the daemon was told last */
+  bool serving;       /* this is node rank 0 of a round that is not known to be over */
+
   /* The end. */
   int signals, leave_signo; /* how many came; the first */
   int exit_code;
@@ -126,7 +131,7 @@ void sup_link_tick(struct supervisor *s);
 uint64_t sup_link_deadline(const struct supervisor *s);
 
 /* supervisor_round.c */
-void sup_start(struct supervisor *s, const struct start *start);
+void sup_start(struct supervisor *s, const struct msg *m);
 void sup_stop(struct supervisor *s, const struct stop *stop);
 void sup_settled(struct supervisor *s, const struct settled *settled);
 void sup_stale(struct supervisor *s, const struct stale *stale);
@@ -136,7 +141,10 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev);
 void sup_clear(struct supervisor *s, const struct supervisor_event *ev);
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms);
+void sup_send_report(struct supervisor *s, const struct own_report *r);
 void sup_clear_round(struct supervisor *s); /* reports, exchanges, workers */
+void sup_store(struct supervisor *s, const struct supervisor_event *ev);
+void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
 
 /* supervisor_wait.c */
 void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were told to stop, or told again */

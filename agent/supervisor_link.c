@@ -130,11 +130,20 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->order_key = s->config.order_key;
   h->expected_nodes = s->config.expected_nodes;
   h->local_addr = s->config.local_addr;
+  h->addrs = s->config.addrs;
 }
 
 /* HELLO must fit into FRAME_MAX_UNIDENTIFIED even if a thousand workers died with much to say, and a byte may take six
  * in JSON. The first to die are the ones that matter; the host is that of HELLO itself. */
 enum { HELLO_TEXTS_MAX = 6144 };
+
+static void leave_out(const char **text, size_t *room) {
+  size_t n = strlen(*text);
+  if (n > *room)
+    *text = "";
+  else
+    *room -= n;
+}
 
 static void fill_reports(const struct supervisor *s, struct report *reports) {
   size_t room = HELLO_TEXTS_MAX;
@@ -142,11 +151,8 @@ static void fill_reports(const struct supervisor *s, struct report *reports) {
     reports[i] = s->reports[i].report;
     reports[i].ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
     reports[i].what.host = "";
-    size_t n = strlen(reports[i].what.text);
-    if (n > room)
-      reports[i].what.text = "";
-    else
-      room -= n;
+    leave_out(&reports[i].what.error, &room);
+    leave_out(&reports[i].what.text, &room);
   }
 }
 
@@ -156,6 +162,7 @@ void sup_say_hello(struct supervisor *s) {
   msg_init(&m, MSG_HELLO);
   struct hello *h = &m.hello;
   fill_identity(s, h);
+  h->store_port = s->told_port = s->store_port;
   h->incarnation = s->incarnation;
   h->round = s->round;
   h->phase = phase_of(s->state);
@@ -181,12 +188,7 @@ void sup_say_hello(struct supervisor *s) {
 static void resend_reports(struct supervisor *s) {
   for (size_t i = 0; i < s->n_reports; i++) {
     if (s->reports[i].report.seq <= s->hello_seq) continue;
-    struct msg m;
-    msg_init(&m, MSG_REPORT);
-    m.report_msg.incarnation = s->incarnation;
-    m.report_msg.report = s->reports[i].report;
-    m.report_msg.report.ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
-    sup_send(s, &m);
+    sup_send_report(s, &s->reports[i]);
   }
 }
 

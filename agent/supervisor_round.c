@@ -4,6 +4,9 @@
  * counts as "by itself" is decided by the time of its death: before the trees were told to stop it is a failure and
  * may be the cause; after that it is our own doing and nobody's business.
  *
+ * Node rank 0 serves the round's store, from START until the round is over for everybody: SETTLED, STALE, or its own exit.
+ * That its own workers have finished or were stopped is not enough, since those of other nodes may still use it.
+ *
  * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in whatever session
  * it hid. That is what lets the daemon start the next round on the word of this one. */
 
@@ -29,7 +32,36 @@ void sup_clear_round(struct supervisor *s) {
   s->wait_ms = UINT64_MAX;
 }
 
+/* The store. ------------------------------------------------------------------------------------------------------- */
+
+/* In a round its reports tell the new port, long before the next round is sealed. Between rounds only HELLO does. */
+static void tell_port(struct supervisor *s) {
+  bool can = s->link == LINK_READY || (s->link == LINK_GREETING && s->hello_said);
+  if (s->state == SUPERVISOR_JOINING && can && s->told_port != s->store_port) sup_say_hello(s);
+}
+
+void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
+  s->store_port = ev->port;
+  tell_port(s);
+}
+
+void sup_close_store(struct supervisor *s) {
+  if (s->serving) sup_effect(s, SUP_CLOSE_STORE)->round = (uint32_t)s->round;
+  s->serving = false;
+}
+
 /* Reports. --------------------------------------------------------------------------------------------------------- */
+
+void sup_send_report(struct supervisor *s, const struct own_report *r) {
+  struct msg m;
+  if (s->link != LINK_READY) return;
+  msg_init(&m, MSG_REPORT);
+  m.report_msg.incarnation = s->incarnation;
+  m.report_msg.report = r->report;
+  m.report_msg.report.ago_ms = (int64_t)(s->now_ms - r->at_ms);
+  m.report_msg.store_port = s->told_port = s->store_port;
+  sup_send(s, &m);
+}
 
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms) {
   if (s->n_reports == REPORTS_MAX) return; /* the first ones matter; STOPPED has its place kept below */
@@ -43,58 +75,10 @@ void sup_report(struct supervisor *s, enum report_kind kind, const struct verdic
     verdict_copy(&r->report.what, what);
   else
     verdict_init(&r->report.what);
-  struct msg m;
-  msg_init(&m, MSG_REPORT);
-  m.report_msg.incarnation = s->incarnation;
-  m.report_msg.report = r->report;
-  m.report_msg.report.ago_ms = (int64_t)(s->now_ms - at_ms);
-  sup_send(s, &m);
+  sup_send_report(s, r);
 }
 
-/* START. ----------------------------------------------------------------------------------------------------------- */
-
-static struct start *copy_start(const struct start *from) {
-  struct start *to = xmalloc(sizeof *to);
-  *to = *from;
-  to->incarnation = xstrdup(from->incarnation);
-  to->head_addr = xstrdup(from->head_addr);
-  to->head_host = xstrdup(from->head_host);
-  to->node_addr = xstrdup(from->node_addr);
-  return to;
-}
-
-void sup_start(struct supervisor *s, const struct start *start) {
-  bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
-  if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
-  if (sup_is_outdated(s, s->acked_sent_ms)) return;
-  sup_clear_round(s);
-  snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
-  snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);
-  s->round = s->seen_round = start->round;
-  s->node_rank = start->node_rank;
-  s->round_nodes = start->nodes;
-  s->rank_base = start->rank_base;
-  s->world_size = start->world_size;
-  s->restarts_used = start->restarts_used;
-  s->rounds++;
-  sup_set_state(s, SUPERVISOR_STARTING);
-  sup_say_start(s, start);
-  sup_effect(s, SUP_SPAWN)->start = copy_start(start);
-}
-
-void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
-  if (ev->round != s->round || ev->local_rank >= s->config.workers) return;
-  struct worker *w = &s->workers[ev->local_rank];
-  w->pid = ev->pid;
-  if (!w->spawned) s->n_spawned++;
-  w->spawned = true;
-  if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
-  sup_set_state(s, SUPERVISOR_RUNNING);
-  sup_report(s, REPORT_STARTED, NULL, s->now_ms);
-  sup_say_status(s);
-}
-
-/* Deaths. ---------------------------------------------------------------------------------------------------------- */
+/* Failing. -------------------------------------------------------------------------------------------------------- */
 
 static void describe_worker(const struct supervisor *s, uint32_t local_rank, struct verdict *v) {
   const struct worker *w = &s->workers[local_rank];
@@ -115,6 +99,73 @@ static void fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) 
   if (s->state == SUPERVISOR_STOPPING) return;
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
+
+/* START. ----------------------------------------------------------------------------------------------------------- */
+
+static struct start *copy_start(const struct start *from) {
+  struct start *to = xmalloc(sizeof *to);
+  *to = *from;
+  to->incarnation = xstrdup(from->incarnation);
+  to->head_addr = xstrdup(from->head_addr);
+  to->head_host = xstrdup(from->head_host);
+  to->node_addr = xstrdup(from->node_addr);
+  return to;
+}
+
+/* Workers of a round without a store would wait for it until their own patience is over. */
+static void fail_without_store(struct supervisor *s, const struct start *start) {
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "node 0 (%s, %s) has no port for the round's store; its agent's log says why",
+             start->head_host, start->head_addr);
+  struct verdict v;
+  describe_worker(s, 0, &v);
+  v.cause = CAUSE_WORKER_EXEC;
+  v.code = 126;
+  v.text = buf_text(&text);
+  fail(s, &v, s->now_ms);
+  buf_finish(&text);
+}
+
+void sup_start(struct supervisor *s, const struct msg *m) {
+  const struct start *start = &m->start;
+  bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
+  if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
+  if (sup_is_outdated(s, s->acked_sent_ms)) return;
+  sup_clear_round(s);
+  snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
+  snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);
+  s->round = s->seen_round = start->round;
+  s->node_rank = start->node_rank;
+  s->round_nodes = start->nodes;
+  s->rank_base = start->rank_base;
+  s->world_size = start->world_size;
+  s->restarts_used = start->restarts_used;
+  s->rounds++;
+  sup_set_state(s, SUPERVISOR_STARTING);
+  sup_say_start(s, start);
+  if (!start->store_port) {
+    fail_without_store(s, start);
+    return;
+  }
+  s->serving = s->node_rank == 0;
+  struct supervisor_effect *e = sup_effect(s, SUP_SPAWN);
+  e->start = copy_start(start);
+  e->bytes = m->raw_len ? bytes_create(m->raw, m->raw_len) : NULL;
+}
+
+void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
+  if (ev->round != s->round || ev->local_rank >= s->config.workers) return;
+  struct worker *w = &s->workers[ev->local_rank];
+  w->pid = ev->pid;
+  if (!w->spawned) s->n_spawned++;
+  w->spawned = true;
+  if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
+  sup_set_state(s, SUPERVISOR_RUNNING);
+  sup_report(s, REPORT_STARTED, NULL, s->now_ms);
+  sup_say_status(s);
+}
+
+/* Deaths. ---------------------------------------------------------------------------------------------------------- */
 
 static bool ours_to_judge(const struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->round != s->round || ev->local_rank >= s->config.workers || !sup_has_trees(s)) return false;
@@ -182,6 +233,7 @@ void sup_stop(struct supervisor *s, const struct stop *stop) {
 }
 
 static void join_anew(struct supervisor *s) {
+  sup_close_store(s);
   sup_clear_round(s);
   s->node_rank = -1;
   sup_set_state(s, SUPERVISOR_JOINING);
@@ -242,6 +294,8 @@ void sup_settled(struct supervisor *s, const struct settled *settled) {
   s->restarts_used = settled->restarts_used;
   if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
   sup_say_settled(s, settled);
+  sup_close_store(s);
   sup_clear_round(s);
   sup_set_state(s, SUPERVISOR_JOINING);
+  tell_port(s);
 }

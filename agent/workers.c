@@ -250,6 +250,7 @@ static void open_round(struct workers *w, const struct start *start) {
         .node_count = (uint32_t)start->nodes,
         .round = (uint32_t)start->round,
         .restart_count = (uint32_t)start->restarts_used,
+        .store_port = w->o.env->worker_store ? 0 : (uint32_t)start->store_port,
     };
     snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", w->o.env->run_id);
     snprintf(v[i].incarnation, sizeof(v[i].incarnation), "%s", start->incarnation);

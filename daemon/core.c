@@ -171,6 +171,7 @@ static void sweep(struct core *c) {
 
 static void on_report(struct member *m, const struct core_event *ev) {
   const struct report_msg *r = &ev->msg->report_msg;
+  member_tell_store(m, r->store_port); /* first: the report may be the one that lets the next round begin */
   if (!strcmp(r->incarnation, m->job->incarnation)) core_reports(m->job, m->agent, &r->report, 1, ev->now_ms);
 }
 

@@ -104,6 +104,17 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, const
   return true;
 }
 
+static bool addrs_are_numeric(const char *addrs) {
+  char one[ADDR_MAX + 1];
+  for (size_t n; (addrs += strspn(addrs, " "))[0]; addrs += n) {
+    n = strcspn(addrs, " ");
+    if (n > ADDR_MAX) return false;
+    snprintf(one, sizeof one, "%.*s", (int)n, addrs);
+    if (!ipaddr_parse(one).family) return false;
+  }
+  return true;
+}
+
 static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   bool placed = h->phase != PHASE_NONE;
@@ -124,6 +135,9 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   else if (h->local_addr[0] && !ipaddr_parse(h->local_addr).family)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address",
                 h->local_addr, h->host);
+  else if (!addrs_are_numeric(h->addrs))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
+                "HELLO of %s has other things than numeric addresses in addrs", h->host);
   else
     return true;
   return false;
@@ -254,6 +268,8 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
     }
     m = job_add_member(j, h, ev->now_ms);
   }
+  member_tell_store(m, h->store_port);
+  member_tell_addrs(m, h->addrs);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
   m->heard_ms = ev->now_ms;

@@ -42,6 +42,8 @@ struct member {
   char label[128], local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
   char daemon_addr[ADDR_MAX + 1]; /* our address as it reached us */
   char addr[ADDR_MAX + 1];        /* what others are told, from sealing on */
+  char *addrs;                    /* its host's addresses, as it said last, parted by blanks; owned */
+  int64_t store_port; /* where it would serve the store of the next round, as it said last; 0: nowhere */
   int64_t pid, workers, want_rank, order_key;
   uint64_t conn;      /* 0: none */
   uint64_t grace_ms;  /* conn 0: until when it may come back */
@@ -116,7 +118,8 @@ struct job {
 
   /* The current or last round. */
   int64_t round_nodes, world_size;
-  uint64_t round_ms; /* START */
+  int64_t store_port; /* of the round's store at node rank 0, as it was when the round was sealed */
+  uint64_t round_ms;  /* START */
   unsigned short_rounds;
   bool void_round;
   struct verdict cause; /* the weightiest so far; a copy */
@@ -171,7 +174,9 @@ void job_remove_member(struct job *j, struct member *m);
 struct member *job_find_agent(const struct job *j, const char *agent);
 struct member *job_find_wanted(const struct job *j, int64_t want_rank); /* who asked for it */
 void job_clear_round(struct job *j);                                    /* exchanges, causes */
-void member_describe(const struct member *m, struct buf *out);          /* "node 1 (n1, pid 4711)" */
+void member_tell_store(struct member *m, int64_t port); /* REPORT, HELLO: what it said before is over */
+void member_tell_addrs(struct member *m, const char *addrs);
+void member_describe(const struct member *m, struct buf *out); /* "node 1 (n1, pid 4711)" */
 bool member_in_round(const struct member *m);
 bool job_is_over(const struct job *j); /* ENDING or ENDED */
 
@@ -205,6 +210,10 @@ void job_watch_numbers(struct job *j, uint64_t now_ms); /* FORMING: nodes came o
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
 struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms); /* WAITING, the same for all */
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
+
+/* daemon/rdzv_addrs.c */
+/* Who may reach the round's store: each address of its nodes once, a line each. */
+void job_round_addrs(const struct job *j, struct buf *out);
 
 /* daemon/rdzv_recover.c */
 void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */

@@ -65,6 +65,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   copy_text(m->host, sizeof m->host, h->host);
   copy_text(m->label, sizeof m->label, h->label);
   copy_text(m->local_addr, sizeof m->local_addr, h->local_addr);
+  m->addrs = xstrdup(h->addrs);
+  m->store_port = h->store_port;
   m->pid = h->pid;
   m->workers = h->workers;
   m->want_rank = h->want_rank;
@@ -97,6 +99,7 @@ void job_remove_member(struct job *j, struct member *m) {
     j->n_members--;
     break;
   }
+  free(m->addrs);
   free(m);
 }
 
@@ -106,6 +109,15 @@ struct member *job_find_agent(const struct job *j, const char *agent) {
 
 struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
   return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
+}
+
+void member_tell_store(struct member *m, int64_t port) {
+  m->store_port = port;
+}
+
+void member_tell_addrs(struct member *m, const char *addrs) {
+  free(m->addrs);
+  m->addrs = xstrdup(addrs);
 }
 
 void member_describe(const struct member *m, struct buf *out) {

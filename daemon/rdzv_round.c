@@ -11,7 +11,10 @@
  *
  * A node's address is what it says itself, else how the daemon sees it. Only where that is loopback or link-local
  * and other nodes are elsewhere, it is the daemon's own address as those others reached it: that node is on the
- * daemon's host. */
+ * daemon's host.
+ *
+ * Node rank 0 serves the round's store. START tells its address and the port that it has said last, and tells node rank 0 alone
+ * whom to let in (rdzv_addrs.c). */
 
 #include "daemon/rdzv.h"
 
@@ -147,8 +150,10 @@ static void assign_ranks(struct member **chosen, size_t n, struct member **slots
 
 /* Sealing. --------------------------------------------------------------------------------------------------------- */
 
+/* Said again to a node that has missed it, so the port is the one of the sealing: the head has a new one ready by then. */
 void job_send_start(struct job *j, struct member *m) {
   const struct member *head = job_find_rank(j, 0);
+  struct buf addrs = BUF_INIT;
   struct msg msg;
   msg_init(&msg, MSG_START);
   msg.start.incarnation = j->incarnation;
@@ -161,7 +166,12 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.head_addr = head ? head->addr : m->addr;
   msg.start.head_host = head ? head->host : "";
   msg.start.node_addr = m->addr;
+  msg.start.store_port = j->store_port;
+  if (m == head) job_round_addrs(j, &addrs);
+  msg.raw = addrs.data;
+  msg.raw_len = addrs.len;
   core_send(j->core, m->conn, &msg);
+  buf_finish(&addrs);
 }
 
 static void save_seal(struct job *j) {
@@ -200,6 +210,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->round_ms = now_ms;
   j->line_wall_ms = j->core->wall_ms;
   start_all(j, slots, n);
+  j->store_port = slots[0]->store_port;
   job_set_state(j, JOB_STARTING, now_ms);
   save_seal(j); /* before any START: a round that an agent may know is one that the state file knows */
   for (size_t i = 0; i < n; i++) job_send_start(j, slots[i]);

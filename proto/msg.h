@@ -192,9 +192,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, order_key, -1, INT64_MAX)     /* the scheduler's node id; -1: none */                            \
   F(S, INT, expected_nodes, 0, NODES_MAX) /* how many the scheduler started; 0: unknown */                   \
   F(S, STR, local_addr, ADDR_MAX)         /* --local-addr, numeric */                                        \
-  F(S, STR, addrs,                                                                                           \
-    ADDRS_MAX) /* numeric addresses of this host, separated by blanks: workers connect from them */          \
-  F(S, INT, store_port, 0, 65535)         /* where it would serve the next round's store; 0: nowhere */      \
+  F(S, STR, addrs, ADDRS_MAX)             /* of this host, numeric, parted by blanks */                      \
+  F(S, INT, store_port, 0, 65535)         /* of the next round's store, were this node 0; 0: none */         \
   F(S, HEX, incarnation, INCARNATION_MAX) /* "" if this agent knows none */                                  \
   F(S, INT, round, 0, ROUND_MAX)          /* the last it was part of; in none: the latest it has heard of */ \
   F(S, ENUM, phase, phase)                /* its place in that round */                                      \

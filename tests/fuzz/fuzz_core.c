@@ -191,6 +191,9 @@ static void say_hello(struct fuzz *f, struct line *l) {
   h->round_nodes = 1 + below(f, 4);
   h->node_rank = (int64_t)below(f, 5) - 1;
   h->restarts_used = below(f, 4);
+  static const char *const own[] = {"", "10.0.0.1 10.1.0.1", "10.1.0.1  fd00::1", "::ffff:10.0.0.2", "what"};
+  h->store_port = below(f, 3) ? 40000 + below(f, 5) : 0;
+  h->addrs = own[shape % 64 == 5 ? 4 : shape % 4];
   h->reports = reports;
   h->n_reports = below(f, 4);
   for (size_t i = 0; i < h->n_reports; i++) any_report(f, &reports[i], t.round);

@@ -66,13 +66,21 @@ static void collect(void) {
 }
 
 static const char *agent_event_name(size_t e) {
-  static const char *const names[] = {[SUP_START] = "start",         [SUP_LINK_UP] = "link-up",
-                                      [SUP_LINK_DOWN] = "link-down", [SUP_MSG] = "msg",
-                                      [SUP_SPAWNED] = "spawned",     [SUP_EXEC_FAILED] = "exec-failed",
-                                      [SUP_EXITED] = "exited",       [SUP_CLEAR] = "clear",
-                                      [SUP_STUCK] = "stuck",         [SUP_GUARD_GONE] = "guard-gone",
-                                      [SUP_SIGNAL] = "signal",       [SUP_PROGRESS] = "progress",
-                                      [SUP_EXCHANGE] = "exchange",   [SUP_TICK] = "tick"};
+  static const char *const names[] = {[SUP_STORE] = "store",
+                                      [SUP_START] = "start",
+                                      [SUP_LINK_UP] = "link-up",
+                                      [SUP_LINK_DOWN] = "link-down",
+                                      [SUP_MSG] = "msg",
+                                      [SUP_SPAWNED] = "spawned",
+                                      [SUP_EXEC_FAILED] = "exec-failed",
+                                      [SUP_EXITED] = "exited",
+                                      [SUP_CLEAR] = "clear",
+                                      [SUP_STUCK] = "stuck",
+                                      [SUP_GUARD_GONE] = "guard-gone",
+                                      [SUP_SIGNAL] = "signal",
+                                      [SUP_PROGRESS] = "progress",
+                                      [SUP_EXCHANGE] = "exchange",
+                                      [SUP_TICK] = "tick"};
   return e <= SUP_TICK ? names[e] : msg_name((enum msg_type)(e - SUP_TICK));
 }
 

@@ -32,9 +32,10 @@ static void put_hello(const struct hello *h, struct buf *out) {
   }
 }
 
-static void put_start(const struct start *s, struct buf *out) {
+static void put_start(const struct start *s, bool ports, struct buf *out) {
   buf_printf(out, "START round %" PRId64 ": node %" PRId64 " of %" PRId64 ", rank %" PRId64 " of %" PRId64,
              s->round, s->node_rank, s->nodes, s->rank_base, s->world_size);
+  if (s->store_port > 0 && ports) buf_printf(out, ", store at %s port %" PRId64, s->head_addr, s->store_port);
   if (s->restarts_used) buf_printf(out, ", %" PRId64 " restarts used", s->restarts_used);
 }
 
@@ -45,9 +46,12 @@ static void put_settled(const struct settled *s, struct buf *out) {
   put_verdict(&s->verdict, out);
 }
 
-void describe_msg(const struct msg *m, struct buf *out) {
+void describe_msg(const struct msg *m, bool ports, struct buf *out) {
   switch (m->type) {
-  case MSG_HELLO: put_hello(&m->hello, out); break;
+  case MSG_HELLO:
+    put_hello(&m->hello, out);
+    if (ports) buf_printf(out, ", port %" PRId64, m->hello.store_port);
+    break;
   case MSG_WELCOME:
     buf_printf(out, "WELCOME round %" PRId64 " %s", m->welcome.round, job_state_name(m->welcome.state));
     break;
@@ -58,8 +62,11 @@ void describe_msg(const struct msg *m, struct buf *out) {
                m->waiting.spare ? " as a spare" : "", m->waiting.here, m->waiting.min_nodes,
                m->waiting.max_nodes);
     break;
-  case MSG_START: put_start(&m->start, out); break;
-  case MSG_REPORT: put_report(&m->report_msg.report, out); break;
+  case MSG_START: put_start(&m->start, ports, out); break;
+  case MSG_REPORT:
+    put_report(&m->report_msg.report, out);
+    if (ports) buf_printf(out, ", port %" PRId64, m->report_msg.store_port);
+    break;
   case MSG_STOP:
     buf_printf(out, "STOP round %" PRId64 "%s", m->stop.round, m->stop.void_round ? " (void)" : "");
     put_verdict(&m->stop.verdict, out);

@@ -28,7 +28,7 @@ struct place { /* one node in one round */
 
 struct round_book {
   char incarnation[INCARNATION_MAX + 1];
-  int64_t round, nodes, world, used;
+  int64_t round, nodes, world, used, port;
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
@@ -160,6 +160,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
     r->nodes = t->nodes;
     r->world = t->world_size;
     r->used = t->restarts_used;
+    r->port = t->store_port;
     strncpy(r->head_addr, t->head_addr, ADDR_MAX);
   }
   if (r->nodes != t->nodes || r->world != t->world_size || strcmp(r->head_addr, t->head_addr) != 0)
@@ -167,6 +168,9 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
                 "round %" PRId64 ": %s is told %" PRId64 " nodes, world %" PRId64
                 ", head %s; others otherwise",
                 t->round, a->name, t->nodes, t->world_size, t->head_addr);
+  if (r->port != t->store_port)
+    sim_violate(s, INV_STORE_THERE, "round %" PRId64 ": %s is told port %" PRId64 ", others %" PRId64,
+                t->round, a->name, t->store_port, r->port);
   if (r->used != t->restarts_used)
     sim_violate(s, INV_BUDGET, "round %" PRId64 ": %s is told %" PRId64 " restarts used, others %" PRId64,
                 t->round, a->name, t->restarts_used, r->used);
@@ -288,7 +292,20 @@ void check_agent_exit(struct sim *s, struct sim_agent *a, int code) {
   }
 }
 
+static bool serves(const struct sim_agent *a, const char *incarnation, int64_t round) {
+  return a->store.open && a->store.round == round && !strcmp(a->store.incarnation, incarnation);
+}
+
+static void remember_over(struct sim_agent *a, const char *incarnation, int64_t round) {
+  strncpy(a->over_inc, incarnation, INCARNATION_MAX);
+  a->over_round = round;
+}
+
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (m->type == MSG_SETTLED && serves(a, m->settled.incarnation, m->settled.round)) a->store.over = true;
+  if (m->type == MSG_SETTLED) remember_over(a, m->settled.incarnation, m->settled.round);
+  if (m->type == MSG_STALE || m->type == MSG_END || m->type == MSG_REFUSED)
+    remember_over(a, a->incarnation, a->round);
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {
@@ -341,6 +358,8 @@ void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w,
 }
 
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (m->type == MSG_HELLO && m->hello.phase == PHASE_NONE && a->store.open)
+    sim_violate(s, INV_STORE_ENDS, "%s joins anew and still serves round %" PRId64, a->name, a->store.round);
   if (m->type != MSG_REPORT) return;
   const struct report *rep = &m->report_msg.report;
   if (rep->kind != REPORT_STOPPED && rep->kind != REPORT_FINISHED) return;
@@ -370,6 +389,28 @@ void check_hello(struct sim *s, struct sim_agent *a) {
   if (a->known_life == s->d.life) return;
   a->known_life = s->d.life;
   a->known_at = s->now;
+}
+
+/* The round's store. ---------------------------------------------------------------------------------------------- */
+
+void check_store_told(struct sim *s, struct sim_agent *a) {
+  if (a->store.open && (a->store.over || !a->sup))
+    sim_violate(s, INV_STORE_ENDS, "%s still serves round %" PRId64 ", which is over", a->name,
+                a->store.round);
+}
+
+/* Nobody serves it because node rank 0 is gone, or knows that the round is over, or has not begun: else it should. */
+void check_store_missing(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  const struct round_book *r = find_round(s->checker, a->incarnation, a->round);
+  for (int i = 0; r && i < r->n_places; i++) {
+    const struct sim_agent *head = r->places[i].agent;
+    bool begun = head->round == a->round && !strcmp(head->incarnation, a->incarnation);
+    bool over = head->over_round >= a->round && !strcmp(head->over_inc, a->incarnation);
+    if (r->places[i].node_rank != 0 || !head->sup || !begun || over) continue;
+    sim_violate(s, INV_STORE_THERE,
+                "rank %u of round %u on %s finds nobody at %s port %u; %s should be there", w->rank, a->round,
+                a->name, a->head_addr, a->head_port, head->name);
+  }
 }
 
 /* Time. ----------------------------------------------------------------------------------------------------------- */

@@ -121,6 +121,40 @@ static bool finished_too_soon(struct sim *s, struct sim_conn *c, enum msg_direct
   return true;
 }
 
+/* STORE_THERE: reports do not tell the port of the next round. */
+static bool port_not_renewed(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_REPORT) m->report_msg.store_port = 40000;
+  return true;
+}
+
+/* STORE_THERE: who says HELLO again is told the port that the head has ready now, not the one of its round. */
+static bool port_of_the_next_round(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_START && is_node(c, 1)) m->start.store_port++;
+  return true;
+}
+
+/* STORE_THERE: node 0 closes the store when its own workers are done. */
+static bool closed_when_finished(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind == SUP_STATUS && !fx->text[0] && a->node->index == 0) store_close(s, a);
+  return true;
+}
+
+/* STORE_THERE: node 0 is not told whom to let in. */
+static bool nobody_is_let_in(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_START) m->raw_len = 0;
+  return true;
+}
+
+/* STORE_OWN: the store of the first round is served again, with its keys. */
+static void old_keys(struct sim *s, struct sim_agent *a) {
+  a->store.round = 1;
+}
+
+/* STORE_ENDS: it is never closed. */
+static bool never_closed(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  return fx->kind != SUP_CLOSE_STORE;
+}
+
 /* EXCHANGE: two ranks' values change places. */
 static bool swapped_values(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
   if (fx->kind != SUP_EXCHANGED || !fx->bytes) return true;
@@ -145,6 +179,12 @@ static void tell_run(struct sim *s) {
 
 static void tell_crash(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(500, 3));
+  tell_run(s);
+}
+
+/* Node 0's worker is done long before the other. */
+static void tell_early_head(struct sim *s) {
+  rule_add(s, 0, 0, 0, story_run(500));
   tell_run(s);
 }
 
@@ -218,6 +258,15 @@ static const struct plant {
     {"bytes are damaged", INV_CODEC, tell_run, {.agent_effect = damaged}},
     {"STOPPED comes before the worker's death", INV_STOPPED, tell_crash, {.dies = does_not_die}},
     {"FINISHED is heard where STARTED was said", INV_SUCCESS, tell_run, {.msg = finished_too_soon}},
+    {"reports do not renew the port", INV_STORE_THERE, tell_crash, {.msg = port_not_renewed}},
+    {"START names the next round's port", INV_STORE_THERE, tell_run, {.msg = port_of_the_next_round}},
+    {"node 0 is done and closes the store",
+     INV_STORE_THERE,
+     tell_early_head,
+     {.agent_effect = closed_when_finished}},
+    {"nobody is let in", INV_STORE_THERE, tell_run, {.msg = nobody_is_let_in}},
+    {"the last round's store comes again", INV_STORE_OWN, tell_crash, {.store = old_keys}},
+    {"a store is never closed", INV_STORE_ENDS, tell_crash, {.agent_effect = never_closed}},
     {"values of an exchange are swapped", INV_EXCHANGE, tell_exchange, {.agent_effect = swapped_values}},
     {"an agent leaves its workers behind", INV_ORPHANS, tell_leaving, {.agent_effect = does_not_stop}},
 };

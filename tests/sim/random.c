@@ -53,6 +53,7 @@ static void choose_world(struct sim *s) {
   c->drain_max = (uint32_t)ONE_OF(s, 0, 5, 50);
   c->die_max = (uint32_t)ONE_OF(s, 0, 2, 20);
   c->state_dir = s->d.state_dir = sim_chance(s, 50);
+  c->portless = sim_chance(s, 10) ? 5 : 0;
   c->save_max = (uint32_t)ONE_OF(s, 0, 0, 4, 30, 200);
 }
 

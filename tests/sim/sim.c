@@ -167,6 +167,7 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   switch (ev->kind) {
   case EV_AGENT_TICK:
   case EV_NOTIFY:
+  case EV_STORE_RETRY:
   case EV_CONNECTED: *of = ev->agent; return true;
   case EV_ACCEPT:
   case EV_DAEMON_TICK:
@@ -189,6 +190,7 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_WORKER_KILL:
   case EV_WORKER_DIES:
   case EV_WORKER_STUCK:
+  case EV_WORKER_KNOCK:
   case EV_WORKER_STEP:
   case EV_GUARD_CHECK:
   case EV_CALL: return false;
@@ -245,12 +247,14 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
       agent_mind(s, ev->agent, ev->notice);
     }
     break;
+  case EV_STORE_RETRY: store_on_retry(s, ev); break;
   case EV_GUARD_EXEC:
   case EV_GUARD_STOP:
   case EV_WORKER_END:
   case EV_WORKER_KILL:
   case EV_WORKER_DIES:
   case EV_WORKER_STUCK:
+  case EV_WORKER_KNOCK:
   case EV_WORKER_STEP:
   case EV_GUARD_CHECK: guard_on_event(s, ev); break;
   case EV_CALL: ev->fn(s, ev->a); break;

@@ -9,6 +9,7 @@
  * sim_daemon.c the driver around core_step: connections, timer, state file, kill and restart
  * sim_node.c   the driver around supervisor_step: agents' lives
  * sim_guard.c  guards and workers
+ * sim_store.c  the round's store
  * describe.c   messages as text
  * invariants.c what must hold at every event */
 
@@ -50,6 +51,9 @@ struct sim_conn;
   X(CODEC, "every message that is sent can be decoded")                                                      \
   X(STOPPED, "STOPPED and FINISHED are true when they are sent")                                             \
   X(SUCCESS, "success means that all workers of the last round exited with 0")                               \
+  X(STORE_OWN, "a worker never reaches the store of another round or incarnation")                           \
+  X(STORE_THERE, "a worker of a round reaches its store as long as the round is not over")                   \
+  X(STORE_ENDS, "a store is closed when its agent knows that the round is over; an agent serves one")        \
   X(EXCHANGE, "an exchange gives every rank's value in order")                                               \
   X(ORPHANS, "an agent that exits leaves no worker behind")
 #define X(name, text) INV_##name,
@@ -86,6 +90,7 @@ struct sim_worker {
   int pid;
   bool exited_zero, told; /* told: EXITED or EXEC_FAILED is on its way */
   bool asked, answered;   /* exchange */
+  bool knocked;           /* at the round's store */
   bool killed, termed;
   bool ghost; /* a planted bug: the guard takes it for dead */
   uint64_t step;
@@ -103,7 +108,17 @@ struct sim_node {
   uint32_t workers;
   int64_t want_rank, order_key, expected_nodes;
   struct sim_link link;
-  bool off; /* no power */
+  uint32_t ports; /* how many were given out */
+  bool off;       /* no power */
+};
+
+struct sim_store { /* what an agent serves as node rank 0 */
+  bool open;
+  bool over; /* the agent was told that its round is */
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round;
+  uint32_t port;
+  struct bytes *guests;
 };
 
 /* One life of an agent: its process, its guard, its workers. Kept to the end of the run. */
@@ -126,6 +141,11 @@ struct sim_agent {
   uint64_t busy_until, notify_at; /* both are FIFO: spawns; events to the mind */
   uint64_t kill_at;
   struct sim_worker w[SIM_WORKERS_MAX];
+  struct sim_store store;
+  uint32_t ready_port; /* 0: none */
+  bool port_news;      /* the mind is to be told */
+  char head_addr[ADDR_MAX + 1];
+  uint32_t head_port; /* where its workers find the round's store */
   uint32_t round, workers, spawns;
   char incarnation[INCARNATION_MAX + 1];
   /* what the checker remembers: tokens told, the end told, the last word about fencing */
@@ -133,6 +153,9 @@ struct sim_agent {
   enum outcome end_outcome;
   int end_code;
   int64_t told_round;
+  char over_inc[INCARNATION_MAX +
+                1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
+  int64_t over_round;
   uint64_t ack_at;    /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
   uint64_t pause_end; /* last time a pause ended */
   uint64_t known_at;  /* when the daemon's life known_life first read its HELLO */
@@ -177,6 +200,8 @@ enum event_kind {
   EV_WORKER_KILL,  /* agent, worker a, life b: grace is over */
   EV_WORKER_DIES,  /* agent, worker a, life b, c: status */
   EV_WORKER_STUCK, /* agent, worker a, life b */
+  EV_WORKER_KNOCK, /* agent, worker a, life b: at the round's store */
+  EV_STORE_RETRY,  /* agent: a port, at last */
   EV_WORKER_STEP,  /* agent, worker a, life b: progress */
   EV_NOTIFY,       /* agent: notice, to the mind */
   EV_GUARD_CHECK,  /* agent: are all gone? */
@@ -219,6 +244,7 @@ struct mutator {
   bool (*agent_effect)(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx);
   uint64_t (*deadline)(struct sim *s, struct sim_agent *a, uint64_t at); /* a NULL: the core's */
   bool (*core_effect)(struct sim *s, struct core_effect *fx);
+  void (*store)(struct sim *s, struct sim_agent *a);                      /* it has opened one */
   bool (*dies)(struct sim *s, struct sim_agent *a, struct sim_worker *w); /* false: it lives on */
 };
 
@@ -234,6 +260,8 @@ struct sim_config {
   bool waiting;                          /* WAITING belongs to the trace, */
   bool logs;                             /* what daemon and agents say to people too, */
   bool connections;                      /* and broken connections */
+  bool stores;                           /* and rounds' stores, with their ports */
+  unsigned portless; /* of a hundred times that a port is wanted, how often there is none */
 };
 
 struct checker; /* invariants.c */
@@ -355,8 +383,19 @@ bool guard_has_workers(const struct sim_agent *a);
 void guard_on_event(struct sim *s, struct sim_event *ev);
 void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b);
 
+/* sim_store.c */
+void store_make_ready(struct sim *s, struct sim_agent *a);
+void store_tell(struct sim *s, struct sim_agent *a); /* the mind hears of a new port */
+void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effect *spawn);
+void store_close(struct sim *s, struct sim_agent *a);
+void store_knock(struct sim *s, struct sim_agent *a, struct sim_worker *w);
+uint64_t store_next_knock(const struct sim *s, const struct sim_worker *w);
+void store_on_retry(struct sim *s, struct sim_event *ev);
+void store_free(struct sim_agent *a);
+
 /* describe.c */
-void describe_msg(const struct msg *m, struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
+void describe_msg(const struct msg *m, bool ports,
+                  struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
 
 /* invariants.c */
 struct checker *checker_create(void);
@@ -366,6 +405,9 @@ void check_core_sent(struct sim *s, struct sim_conn *c,
                      const struct msg *m); /* as delivered, before any mutation */
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); /* when the mind says it */
+void check_store_told(struct sim *s, struct sim_agent *a); /* the mind has dealt with what it was told */
+void check_store_missing(struct sim *s, struct sim_agent *a,
+                         struct sim_worker *w); /* nobody serves where it knocks */
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w);
 void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself);
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code);

@@ -269,7 +269,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b) {
   }
   if (sim_tracing(s) && (s->config.verbose || (m.type != MSG_HEARTBEAT && m.type != MSG_PROGRESS))) {
     struct buf text = BUF_INIT;
-    describe_msg(&m, &text);
+    describe_msg(&m, s->config.stores, &text);
     if (c->agent) sim_trace(s, "%s -> rdzvd: %s", c->agent->name, buf_text(&text));
     buf_finish(&text);
   }

@@ -102,9 +102,9 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
   }
 }
 
-static void clear(struct sim *s, struct sim_agent *a) {
-  a->clear_due = false;
-  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_CLEAR, .round = a->round});
+static void clear(struct sim *s, struct sim_agent *a, uint32_t round) {
+  if (round == a->round) a->clear_due = false;
+  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_CLEAR, .round = round});
 }
 
 /* Nothing of the round is left? Then that is told, or the obituary goes out. */
@@ -113,7 +113,7 @@ static void guard_check(struct sim *s, struct sim_agent *a) {
   if (!a->guard_alive) {
     notify(s, a, s->now, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = a->round});
   } else if (a->sup) {
-    if (a->clear_due) clear(s, a);
+    if (a->clear_due) clear(s, a, a->round);
   } else {
     a->guard_alive = false;
     if (a->obituary && !a->node->off) link_connect(s, a, CONN_GUARD, 0);
@@ -156,6 +156,7 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
     push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
                 w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
   }
+  push_worker(s, a, w, s->now, EV_WORKER_KNOCK, 0);
   if (w->b.progress_ms) push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
 }
 
@@ -186,13 +187,13 @@ void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64
   ev->b = grace_ms;
 }
 
-static void stop_workers(struct sim *s, struct sim_agent *a, uint64_t grace_ms) {
+static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t grace_ms) {
   if (!a->guard_alive) return;
   for (uint32_t i = 0; i < a->workers; i++) /* forked, and killed before exec */
     if (a->w[i].state == WORKER_SPAWNING) a->w[i].state = WORKER_DEAD;
   a->busy_until = s->now;
   if (!guard_sees_workers(a)) {
-    clear(s, a);
+    clear(s, a, round);
     return;
   }
   uint64_t at = s->now + grace_ms;
@@ -316,6 +317,9 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
     worker_kill(s, a, w);
   } else if (ev->kind == EV_WORKER_DIES) {
     worker_dies(s, a, w, (int)ev->c, false);
+  } else if (ev->kind == EV_WORKER_KNOCK) {
+    store_knock(s, a, w);
+    push_worker(s, a, w, store_next_knock(s, w), EV_WORKER_KNOCK, 0);
   } else if (ev->kind == EV_WORKER_STUCK) {
     notify(s, a, s->now,
            (struct supervisor_event){.kind = SUP_STUCK,
@@ -331,7 +335,7 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
 void guard_on_event(struct sim *s, struct sim_event *ev) {
   struct sim_agent *a = ev->agent;
   if (ev->kind == EV_GUARD_STOP) {
-    stop_workers(s, a, ev->b);
+    stop_workers(s, a, (uint32_t)ev->a, ev->b);
   } else if (ev->kind == EV_GUARD_CHECK) {
     guard_check(s, a);
   } else if (a->w[ev->a].life == ev->b) {

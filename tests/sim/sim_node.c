@@ -63,6 +63,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .job = "job",
                                            .host = n->host,
                                            .local_addr = "",
+                                           .addrs = n->addr,
                                            .label = n->label,
                                            .endpoint = "n0:29400",
                                            .pid = s->next_pid++,
@@ -74,6 +75,8 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .many = true};
   a->sup = supervisor_create(&config);
   sim_trace(s, "%s: agent starts", a->name);
+  store_make_ready(s, a);
+  store_tell(s, a);
   struct supervisor_event ev = {.kind = SUP_START};
   agent_mind(s, a, &ev);
   return a;
@@ -113,7 +116,11 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     check_sent(s, a, fx->bytes);
     if (a->conn) link_send(s, a->conn, TO_DAEMON, fx->bytes);
     break;
-  case SUP_SPAWN: guard_spawn_all(s, a, fx->start); break;
+  case SUP_CLOSE_STORE: store_close(s, a); break;
+  case SUP_SPAWN:
+    store_open(s, a, fx);
+    guard_spawn_all(s, a, fx->start);
+    break;
   case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value); break;
   case SUP_EXCHANGED: guard_exchanged(s, a, fx->text, fx->bytes); break;
   case SUP_REQUEST: break;
@@ -138,6 +145,7 @@ static void leave(struct sim *s, struct sim_agent *a) {
   disconnect(s, a);
   supervisor_destroy(a->sup);
   a->sup = NULL;
+  check_store_told(s, a);
   check_agent_exit(s, a, a->exit_code);
   guard_kill_all(s, a);
 }
@@ -151,9 +159,11 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
   supervisor_effects_finish(&fx);
   if (a->exiting) {
     leave(s, a);
-  } else {
-    arm(s, a);
+    return;
   }
+  check_store_told(s, a);
+  arm(s, a);
+  store_tell(s, a);
 }
 
 void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t sent_at) {
@@ -176,7 +186,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t
     bool noisy = ack || m.type == MSG_CHALLENGE || (m.type == MSG_WAITING && !s->config.waiting);
     if (sim_tracing(s) && (s->config.verbose || !noisy)) {
       struct buf text = BUF_INIT;
-      describe_msg(&m, &text);
+      describe_msg(&m, s->config.stores, &text);
       sim_trace(s, "rdzvd -> %s: %s", a->name, buf_text(&text));
       buf_finish(&text);
     }
@@ -244,6 +254,7 @@ static void process_gone(struct sim *s, struct sim_agent *a) {
   a->sup = NULL;
   a->paused = false;
   a->killed = true;
+  store_close(s, a);
   a->connect_gen++;
   if (!a->conn) return;
   if (!a->node->off) {
@@ -310,5 +321,6 @@ void agent_continue(struct sim *s, struct sim_agent *a) {
 void agent_free(struct sim_agent *a) {
   supervisor_destroy(a->sup);
   bytes_unref(a->obituary);
+  store_free(a);
   free(a);
 }

@@ -86,6 +86,34 @@ static void exchange_in_the_next_round(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* A crash, and the daemon dies and comes back: a port for each round, told by reports; none of it moves while the daemon is away. */
+static void store_ports(struct sim *s) {
+  rule_add(s, 1, 0, 1, story_exit(1000, 3));
+  rule_add(s, 0, 0, 2, story_run(2000));
+  rule_add(s, 1, 0, 2, story_run(5000));
+  story_nodes(s, 2, 1);
+  story_expect(s, "started round 2", 10000);
+  daemon_kill(s);
+  sim_for(s, 1000);
+  daemon_start(s);
+  story_over(s, 60000);
+}
+
+static void show_stores(struct sim_config *c) {
+  c->stores = true;
+}
+
+/* No descriptor is left for a while: the job ends, and says why. */
+static void no_port(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
+static void no_ports(struct sim_config *c) {
+  c->stores = c->logs = true;
+  c->portless = 100;
+}
+
 /* Its connection breaks with SETTLED on the way: it is told again. */
 static void settled_is_missed(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(100, 3));
@@ -113,6 +141,8 @@ const struct story stories_return[] = {
     {"exchange", NULL, exchange},
     {"exchange-across-a-restart", NULL, exchange_across_a_restart},
     {"exchange-in-the-next-round", NULL, exchange_in_the_next_round},
+    {"store-ports", show_stores, store_ports},
+    {"store-without-a-port", no_ports, no_port},
     {"settled-is-missed", NULL, settled_is_missed},
     {"lost-in-the-last-call", two_to_three, lost_in_the_last_call},
     {NULL, NULL, NULL},

@@ -23,6 +23,7 @@ static void told_start(struct node *n, const struct start *s) {
   snprintf(n->incarnation, sizeof n->incarnation, "%s", s->incarnation);
   snprintf(n->head_addr, sizeof n->head_addr, "%s", s->head_addr);
   snprintf(n->node_addr, sizeof n->node_addr, "%s", s->node_addr);
+  n->head_port = s->store_port;
   n->round = s->round;
   n->node_rank = s->node_rank;
   n->nodes = s->nodes;
@@ -181,7 +182,8 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->settings = r->settings;
   n->workers = 1;
   n->want_rank = n->order_key = n->node_rank = -1;
-  n->label = "";
+  n->label = n->addrs = "";
+  n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
   snprintf(n->host, sizeof n->host, "n%d", i);
   snprintf(n->peer_addr, sizeof n->peer_addr, "10.0.%d.%d", (i + 1) / 250, (i + 1) % 250);
@@ -203,6 +205,8 @@ void node_hello(const struct node *n, struct msg *m) {
   h->order_key = n->order_key;
   h->expected_nodes = n->expected_nodes;
   h->label = n->label;
+  h->addrs = n->addrs;
+  h->store_port = n->store_port;
   h->incarnation = n->incarnation;
   h->round = n->round;
   h->node_rank = n->node_rank;
@@ -238,6 +242,7 @@ void node_report(struct rig *r, struct node *n, enum report_kind kind, const str
   struct msg m;
   msg_init(&m, MSG_REPORT);
   m.report_msg.incarnation = n->incarnation;
+  m.report_msg.store_port = n->store_port;
   struct report *p = &m.report_msg.report;
   p->seq = ++n->seq;
   p->round = n->round;

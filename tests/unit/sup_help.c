@@ -29,9 +29,17 @@ static void check(struct bench *b, const struct supervisor_effect *e) {
   switch (e->kind) {
   case SUP_SAY: must(e->text && e->text[0] && !strchr(e->text, '\n')); break;
   case SUP_STATUS: must(e->text); break;
-  case SUP_SPAWN: must(e->start); break;
+  case SUP_SPAWN:
+    must(e->start && e->start->store_port && !b->serving);
+    b->serving = e->start->node_rank == 0;
+    break;
+  case SUP_CLOSE_STORE:
+    must(b->serving);
+    b->serving = false;
+    break;
   case SUP_EXCHANGED: must(e->text && (!e->bytes) == (e->error_text != NULL)); break;
   case SUP_EXIT:
+    must(!b->serving);
     b->exits++;
     b->exit_code = e->value;
     break;
@@ -96,6 +104,8 @@ void bench_run(struct bench *b, uint64_t ms) {
 void bench_open(struct bench *b) {
   memset(b, 0, sizeof *b);
   b->now_ms = 100000;
+  b->node_rank = 1;
+  b->store_port = 29500;
   snprintf(b->incarnation, sizeof b->incarnation, "018bcfe56800-1");
   b->config = (struct supervisor_config){.agent_id = agent_id,
                                          .job = "job",
@@ -159,13 +169,18 @@ void bench_start(struct bench *b, int64_t round) {
   msg_init(&m, MSG_START);
   m.start = (struct start){.incarnation = b->incarnation,
                            .round = round,
-                           .node_rank = 1,
+                           .node_rank = b->node_rank,
                            .nodes = 2,
-                           .rank_base = 2,
+                           .rank_base = 2 * b->node_rank,
                            .world_size = 4,
                            .head_addr = "10.0.0.9",
+                           .store_port = b->store_port,
                            .head_host = "n9",
                            .node_addr = "10.0.0.1"};
+  if (b->node_rank == 0) {
+    m.raw = "10.0.0.9\n10.0.0.1\n";
+    m.raw_len = strlen(m.raw);
+  }
   bench_msg(b, &m);
 }
 
@@ -196,6 +211,10 @@ void bench_stale(struct bench *b) {
   m.stale.round = 9;
   m.stale.text = "round 1 went on without this node";
   bench_msg(b, &m);
+}
+
+void bench_store(struct bench *b, uint32_t port) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
 }
 
 void bench_end(struct bench *b, int code, const struct verdict *v) {

@@ -3,7 +3,7 @@
 
 /* A supervisor on the bench: one agent's mind, a clock that the test moves, a daemon and a guard that say what the test wants. All
  * effects are kept; what it sends is decoded as a daemon would. Nothing may come after SUP_EXIT: the bench checks that
- * at every step. */
+ * at every step, and that a store is open for one round at a time, and for none at the end. */
 
 #include "agent/supervisor.h"
 
@@ -18,6 +18,8 @@ struct bench {
   size_t n_fx, cap_fx;
   size_t exits, exit_code; /* ever */
   uint32_t last_heartbeat;
+  int64_t node_rank, store_port; /* what bench_start says: 1 and 29500 */
+  bool serving;                  /* SPAWN as node 0 is out, and no CLOSE_STORE since */
   char incarnation[INCARNATION_MAX + 1];
 };
 
@@ -35,10 +37,11 @@ void bench_run(struct bench *b,
 void bench_up(struct bench *b); /* LINK_UP, CHALLENGE */
 void bench_down(struct bench *b, bool refused);
 void bench_welcome(struct bench *b, bool fence);
-void bench_start(struct bench *b, int64_t round); /* node 1 of 2, ranks 2 and 3 of 4 */
+void bench_start(struct bench *b, int64_t round); /* node 1 of 2, ranks 2 and 3 of 4; or node 0 */
 void bench_stop(struct bench *b, int64_t round, const struct verdict *v);
 void bench_settled(struct bench *b, int64_t round, bool charged, int64_t used, const struct verdict *v);
 void bench_stale(struct bench *b);
+void bench_store(struct bench *b, uint32_t port); /* SUP_STORE */
 void bench_end(struct bench *b, int code, const struct verdict *v);
 
 /* The guard. */

@@ -42,6 +42,7 @@ PURE = {
     "daemon/status*.c": (),
     "agent/supervisor*.c": (),
     "agent/env*.c": (),
+    "agent/guests.c": (),
     "agent/cluster.c": (),
     "agent/devices.c": ("fopen", "fopen64"),  # reads below the root that it is given
     "agent/error_file.c": (),

@@ -377,6 +377,7 @@ static void test_nothing_after_the_end(void **state) {
     msg_init(&m, MSG_START);
     m.start.incarnation = b.incarnation;
     m.start.round = 2;
+    m.start.store_port = 29500;
     bench_event(&b, &(struct supervisor_event){.kind = (enum supervisor_event_kind)kind,
                                                .msg = &m,
                                                .round = 1,
@@ -399,6 +400,7 @@ static void test_any_event_at_any_time(void **state) {
     bench_open(&b);
     b.answering = run % 2;
     b.fencing = run % 3 == 0;
+    b.node_rank = run / 2 % 2;
     bench_begin(&b);
     for (int i = 0; i < 120; i++) {
       x ^= x << 13;
@@ -406,7 +408,8 @@ static void test_any_event_at_any_time(void **state) {
       x ^= x << 17;
       uint32_t a = x >> 8 & 1;
       int64_t round = supervisor_round(b.s) ? supervisor_round(b.s) : 1;
-      switch (x % 23) {
+      b.store_port = x >> 40 & 15 ? 29500 : 0;
+      switch (x % 24) {
       case 0: bench_up(&b); break;
       case 1: bench_down(&b, a); break;
       case 2:
@@ -443,6 +446,7 @@ static void test_any_event_at_any_time(void **state) {
                                                    .step = x});
         break;
       case 19: bench_run(&b, x >> 16 & 8191); break;
+      case 20: bench_store(&b, (uint32_t)(x >> 16 & 3)); break;
       default: bench_run(&b, x >> 16 & 127); break;
       }
     }

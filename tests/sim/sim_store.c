@@ -1,0 +1,114 @@
+/* The round's store, as agent/round_store.c has it: every agent keeps a port ready, node rank 0 serves its round on that one and
+ * has another ready, and it is closed when the mind says so, or with the process.
+ *
+ * Keys are not modelled. What matters is whom a worker reaches: a store knows the round for which it was opened, and workers
+ * knock at it when they begin and every now and then. Between nodes there is no network here but addresses. */
+
+#include "tests/sim/sim.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include "agent/guests.h"
+#include "common/mem.h"
+
+enum { FIRST_PORT = 40000, PORTS = 20000, KNOCK_MIN_MS = 100, KNOCK_MAX_MS = 2000, NO_PORT_MS = 1000 };
+
+/* A process that has no descriptor left has none for a second. */
+void store_make_ready(struct sim *s, struct sim_agent *a) {
+  struct sim_node *n = a->node;
+  bool none = s->config.portless && sim_chance(s, s->config.portless);
+  a->ready_port = none ? 0 : FIRST_PORT + n->ports++ % PORTS;
+  a->port_news = true;
+  if (a->ready_port) return;
+  struct sim_event *ev = sim_push(s, s->now + NO_PORT_MS, EV_STORE_RETRY);
+  ev->agent = a;
+}
+
+void store_on_retry(struct sim *s, struct sim_event *ev) {
+  if (!ev->agent->sup || ev->agent->ready_port) return;
+  store_make_ready(s, ev->agent);
+  store_tell(s, ev->agent);
+}
+
+void store_tell(struct sim *s, struct sim_agent *a) {
+  if (!a->port_news || !a->sup) return;
+  a->port_news = false;
+  struct supervisor_event ev = {.kind = SUP_STORE, .port = a->ready_port};
+  agent_mind(s, a, &ev);
+}
+
+void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effect *spawn) {
+  const struct start *t = spawn->start;
+  struct sim_store *st = &a->store;
+  strncpy(a->head_addr, t->head_addr, ADDR_MAX);
+  a->head_port = (uint32_t)t->store_port;
+  if (t->node_rank != 0) return;
+  if (st->open)
+    sim_violate(s, INV_STORE_ENDS, "%s serves round %" PRId64 " and is to serve round %" PRId64 " as well",
+                a->name, st->round, t->round);
+  if (t->store_port != a->ready_port)
+    sim_violate(s, INV_STORE_THERE, "%s is to serve round %" PRId64 " on port %" PRId64 ", but has %u ready",
+                a->name, t->round, t->store_port, a->ready_port);
+  bytes_unref(st->guests);
+  *st = (struct sim_store){.open = true, .port = a->ready_port, .round = t->round};
+  strncpy(st->incarnation, t->incarnation, INCARNATION_MAX);
+  st->guests = spawn->bytes ? bytes_ref(spawn->bytes) : NULL;
+  if (s->config.stores)
+    sim_trace(s, "%s: serves the store of round %" PRId64 " on port %u", a->name, st->round, st->port);
+  if (s->mutator && s->mutator->store) s->mutator->store(s, a);
+  store_make_ready(s, a);
+}
+
+void store_close(struct sim *s, struct sim_agent *a) {
+  if (a->store.open && s->config.stores)
+    sim_trace(s, "%s: closes the store of round %" PRId64, a->name, a->store.round);
+  a->store.open = false;
+  a->store.over = false;
+}
+
+void store_free(struct sim_agent *a) {
+  bytes_unref(a->store.guests);
+}
+
+static struct sim_agent *who_serves(struct sim *s, const struct sim_agent *a) {
+  for (int i = 0; i < s->n_agents; i++) {
+    struct sim_agent *b = s->agents[i];
+    if (b->store.open && b->store.port == a->head_port && !strcmp(b->node->addr, a->head_addr)) return b;
+  }
+  return NULL;
+}
+
+static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a) {
+  if (server->node == a->node) return true;
+  struct guests g;
+  struct ipaddr ip = ipaddr_parse(a->node->addr);
+  const struct bytes *b = server->store.guests;
+  guests_init(&g, b ? b->data : NULL, b ? b->len : 0, NULL, 0);
+  bool in = guests_has(&g, &ip);
+  guests_finish(&g);
+  return in;
+}
+
+void store_knock(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  const struct sim_agent *b = who_serves(s, a);
+  if (!b) {
+    check_store_missing(s, a, w);
+  } else if (b->store.round != a->round || strcmp(b->store.incarnation, a->incarnation) != 0) {
+    sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
+                w->rank, a->round, a->name, b->store.round, b->name);
+  } else if (!is_let_in(b, a)) {
+    sim_violate(s, INV_STORE_THERE, "rank %u of round %u on %s is turned away by the store of its round",
+                w->rank, a->round, a->name);
+  } else if (s->config.stores && !w->knocked) {
+    sim_trace(s, "%s: rank %u reaches the store of round %u at port %u", a->name, w->rank, a->round,
+              a->head_port);
+  }
+  w->knocked = true;
+}
+
+/* Not from the run's own randomness: what is told in a story does not depend on who knocks when. */
+uint64_t store_next_knock(const struct sim *s, const struct sim_worker *w) {
+  uint64_t z = (s->now + 1) * 0x9e3779b97f4a7c15u ^ (w->rank + 1) * 0xbf58476d1ce4e5b9u ^ s->config.seed;
+  z = (z ^ (z >> 31)) * 0x94d049bb133111ebu;
+  return s->now + KNOCK_MIN_MS + (z >> 32) % (KNOCK_MAX_MS - KNOCK_MIN_MS);
+}
