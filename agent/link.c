@@ -214,11 +214,18 @@ static bool may_replace(struct link *l) {
   return now - l->refused_since_ms >= FOREIGN_MS;
 }
 
-/* Every address was tried in vain. */
-static void on_exhausted(struct link *l) {
-  bool local = false;
+/* Whether rdzvd at the endpoint is ours to start: this machine refused, or we are told that it is the host. (Then the
+ * endpoint may lead here through an address translation that we cannot see.) */
+static bool is_host(const struct link *l) {
+  bool local = l->o.hosting == HOST_ALWAYS;
   for (size_t i = 0; l->refusals && i < l->addresses.n; i++)
     local = local || (l->refused[i] && address_is_local(&l->addresses.v[i]));
+  return local && l->o.hosting != HOST_NEVER;
+}
+
+/* Every address was tried in vain. */
+static void on_exhausted(struct link *l) {
+  bool local = is_host(l);
   if (local && !l->started_daemon && may_replace(l)) {
     want_daemon(l);
   } else if (local && l->taken_tries > 0) {

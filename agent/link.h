@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <uv.h>
 #include "agent/local_daemon.h"
+#include "agent/options.h"
 #include "agent/resolve.h"
 #include "common/bytes.h"
 #include "common/endpoint.h"
@@ -27,6 +28,7 @@ struct link_options {
   uv_loop_t *loop;
   struct endpoint endpoint; /* not used when standalone */
   bool standalone;
+  enum hosting hosting;        /* where it is not standalone */
   struct local_daemon *daemon; /* its answers come to the link from now on */
   unsigned user_timeout_ms;    /* TCP_USER_TIMEOUT */
   const struct link_callbacks *cb;

@@ -333,6 +333,7 @@ static int open_parts(struct session *s, struct err *e) {
       .loop = &s->loop,
       .endpoint = o->endpoint,
       .standalone = o->standalone,
+      .hosting = o->hosting,
       .daemon = s->daemon,
       .user_timeout_ms = (unsigned)c->settings.lease_ms,
       .cb = &link_callbacks,
