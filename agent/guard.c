@@ -146,6 +146,8 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   struct buf strings = BUF_INIT;
   struct guard_command c = {.kind = GUARD_CMD_SPAWN};
   c.u.spawn = (struct guard_cmd_spawn){.round = s->round, .local_rank = s->local_rank, .count = s->count};
+  c.u.spawn.cpus_size = s->cpus ? s->cpus_size : 0;
+  if (c.u.spawn.cpus_size) buf_append(&strings, s->cpus, c.u.spawn.cpus_size);
   c.u.spawn.argc = append_strings(&strings, s->argv);
   c.u.spawn.envc = append_strings(&strings, s->env);
   c.u.spawn.size = (uint32_t)strings.len;

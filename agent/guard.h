@@ -21,6 +21,7 @@ enum {
   GUARD_WORKERS_MAX = 1024, /* workers of one agent */
   GUARD_SPAWN_MAX =
       2 * 1024 * 1024,           /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
+  GUARD_CPUS_MAX = 1024,         /* bytes of a set of CPUs */
   GUARD_KILL_DEADLINE_MS = 5000, /* after SIGKILL: a process that is still there is reported as stuck */
 };
 
@@ -48,6 +49,8 @@ struct guard_spawn {
       *argv; /* NULL-terminated; argv[0] is looked up in PATH of the environment below if it has no slash */
   const char *const *env; /* NULL-terminated "NAME=value" */
   int out, err; /* its stdout and stderr: passed on, the caller closes its own copies; stdin is the agent's */
+  const void *cpus;   /* which it may use, as for sched_setaffinity; NULL: as this process */
+  uint32_t cpus_size; /* bytes, at most GUARD_CPUS_MAX */
 };
 /* A worker of another round than those that run, or of one that is being stopped, is answered with EXEC_FAILED. */
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
@@ -70,8 +73,9 @@ enum guard_event_kind {
   GUARD_STARTED, /* the worker's command runs (exec succeeded) */
   GUARD_EXEC_FAILED, /* it could not be run: error (errno), text; status as if it had exited with 127 where the command
                         was not found, else 126. Nothing more comes about this worker */
-  GUARD_EXITED, /* status as of waitpid; comes after STARTED, once per worker */
-  GUARD_CLEAR,  /* after guard_stop, or after all workers exited by themselves and what they left behind was
+  GUARD_UNBOUND, /* its CPUs could not be had: error (errno); it runs all the same. Comes before STARTED */
+  GUARD_EXITED,  /* status as of waitpid; comes after STARTED, once per worker */
+  GUARD_CLEAR,   /* after guard_stop, or after all workers exited by themselves and what they left behind was
                         killed (200 ms later): nothing of the round is left; `killed` others than workers were killed */
   GUARD_STUCK, /* pid did not die of SIGKILL within GUARD_KILL_DEADLINE_MS: state letter (as in /proc/PID/stat) in
                         error, command name in text; GUARD_CLEAR follows all the same, when it is gone */

@@ -224,7 +224,12 @@ static void begin_killing(struct state *s) {
 
 static void report_exec(struct state *s, struct worker *w) {
   int error = 0;
-  ssize_t n = read(w->exec_fd, &error, sizeof(error));
+  ssize_t n;
+  while ((n = read(w->exec_fd, &error, sizeof(error))) == (ssize_t)sizeof(error) && error < 0) {
+    struct guard_event ev = event_of(s, GUARD_UNBOUND, w);
+    ev.error = -error;
+    emit(s, ev);
+  }
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   close(w->exec_fd);
   w->exec_fd = -1;

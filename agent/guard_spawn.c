@@ -9,8 +9,8 @@
  * guard has not died before it asked. Signals: all handlers default, nothing blocked, whatever the agent had; blocked
  * while this is under way, so that a SIGTERM that comes early waits and then acts.
  *
- * Whether exec succeeded is told by a pipe that exec closes: end of file is success, an int is errno. The guard reads
- * it from its loop, so a program on a hung file system holds up nobody else.
+ * Whether exec succeeded is told by a pipe that exec closes: end of file is success, an int is errno; a negative one
+ * before it says that the CPUs could not be had. The guard reads it from its loop, so a program on a hung file system holds up nobody else.
  *
  * Descriptors: ours are all close-on-exec. What the agent was started with (stdin, a job server's pipes, a PMI
  * socket) was inherited by the guard and goes on to the worker, as with any launcher. */
@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,12 +38,13 @@ struct strings {
 
 static int strings_map(struct strings *s, const struct guard_cmd_spawn *c, int fd) {
   *s = (struct strings){.size = c->size};
-  if (c->size == 0 || c->size > GUARD_SPAWN_MAX || c->argc == 0 || c->argc > c->size || c->envc > c->size)
+  if (c->size == 0 || c->size > GUARD_SPAWN_MAX || c->argc == 0 || c->argc > c->size || c->envc > c->size ||
+      c->cpus_size > c->size || c->cpus_size > GUARD_CPUS_MAX)
     return -EBADMSG;
   s->map = mmap(NULL, c->size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (s->map == MAP_FAILED) return -errno;
   s->v = xmalloc(((size_t)c->argc + c->envc + 2) * sizeof(*s->v));
-  size_t at = 0, n = 0;
+  size_t at = c->cpus_size, n = 0;
   for (uint32_t i = 0; i < c->argc + c->envc; i++) {
     const char *end = at < c->size ? memchr(s->map + at, '\0', c->size - at) : NULL;
     if (!end) return -EBADMSG;
@@ -68,14 +70,26 @@ static void reset_signals(void) {
   sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs
+ * where its guard may. */
+static void bind_cpus(const struct strings *s, uint32_t size, int report) {
+  if (!size || sched_setaffinity(0, size, (const cpu_set_t *)(const void *)s->map) == 0) return;
+  int error = -errno;
+  ssize_t told = write(report, &error, sizeof(error));
+  (void)told;
+}
+
 /* In the child. Never returns. */
-_Noreturn static void become_worker(pid_t guard, char **argv, char **env, int out, int err, int report) {
+_Noreturn static void become_worker(const struct strings *s, const struct guard_cmd_spawn *c, pid_t guard,
+                                    int out, int err, int report) {
+  char **argv = s->v, **env = s->v + c->argc + 1;
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (getppid() != guard) _exit(0); /* it died before it could have been watched */
   int error = 0;
   if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) error = errno;
   reset_signals();
+  bind_cpus(s, c->cpus_size, report);
   if (!error) {
     environ = env; /* PATH is looked up there */
     execvpe(argv[0], argv, env);
@@ -85,12 +99,13 @@ _Noreturn static void become_worker(pid_t guard, char **argv, char **env, int ou
   _exit(told == (ssize_t)sizeof(error) ? 127 : 126);
 }
 
-static int fork_it(struct strings *s, uint32_t argc, int out, int err, pid_t *pid, int *exec_fd) {
+static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid,
+                   int *exec_fd) {
   int report[2];
   if (pipe2(report, O_CLOEXEC | O_NONBLOCK)) return -errno;
   pid_t guard = getpid();
   *pid = fork();
-  if (*pid == 0) become_worker(guard, s->v, s->v + argc + 1, out, err, report[1]);
+  if (*pid == 0) become_worker(s, c, guard, out, err, report[1]);
   int error = errno;
   close(report[1]);
   if (*pid < 0) {
@@ -106,7 +121,7 @@ int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN
   struct strings strings;
   int rc = strings_map(&strings, s, fds[0]);
   snprintf(name, GUARD_NAME_MAX, "%s", rc || !strings.v ? "worker" : strings.v[0]);
-  if (!rc && strings.v) rc = fork_it(&strings, s->argc, fds[1], fds[2], pid, exec_fd);
+  if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd);
   strings_unmap(&strings);
   for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
   return rc;

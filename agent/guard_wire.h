@@ -9,12 +9,12 @@
 
 enum guard_command_kind { GUARD_CMD_SPAWN = 1, GUARD_CMD_STOP, GUARD_CMD_SIGNAL, GUARD_CMD_OBITUARY };
 
-/* SPAWN comes with three descriptors: a memfd with argv's strings, then the environment's, each with its NUL, and
- * the worker's stdout and stderr. */
+/* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
+ * the environment's, each with its NUL, and the worker's stdout and stderr. */
 enum { GUARD_SPAWN_FDS = 3 };
 
 struct guard_cmd_spawn {
-  uint32_t round, local_rank, count, argc, envc, size;
+  uint32_t round, local_rank, count, argc, envc, cpus_size, size; /* size: of all that is in the memfd */
 };
 
 struct guard_cmd_stop {

@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,15 +28,15 @@
 #include "agent/cluster.h"
 #include "agent/command.h"
 #include "agent/command_line.h"
-#include "agent/devices.h"
 #include "agent/options.h"
 #include "agent/own_addr.h"
+#include "agent/place.h"
 #include "agent/session.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
 
-enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, CPUS_MAX = 65536, LOOKUP_MS = 10000, GUARD_MS = 2000 };
+enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, LOOKUP_MS = 10000, GUARD_MS = 2000 };
 
 struct identity {
   char agent_id[AGENT_ID_MAX + 1];
@@ -60,16 +59,6 @@ static int print_help(void) {
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
-}
-
-/* CPUs that this process may use. */
-static int64_t count_cpus(void) {
-  cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
-  size_t size = CPU_ALLOC_SIZE(CPUS_MAX);
-  int64_t n =
-      set && sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : sysconf(_SC_NPROCESSORS_ONLN);
-  CPU_FREE(set);
-  return n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
 }
 
 static int random_hex(char *out, size_t digits, struct err *e) {
@@ -100,17 +89,6 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
   return rc;
 }
 
-/* How many workers --nproc is. */
-static int count_workers(struct identity *id, const struct agent_options *o, char *const *env,
-                         struct err *e) {
-  int64_t gpus = o->nproc < 0 ? devices_count("", env) : 0;
-  if (o->nproc == OPTIONS_NPROC_GPU && gpus == 0)
-    return err_set(e, -EINVAL,
-                   "--nproc gpu: there is no GPU here that workers could see: give their number, or auto");
-  id->workers = o->nproc > 0 ? o->nproc : gpus > 0 ? gpus : count_cpus();
-  return 0;
-}
-
 static int identify(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
   cluster_read(&id->cluster, env);
   if (o->standalone)
@@ -120,7 +98,7 @@ static int identify(struct identity *id, const struct agent_options *o, char *co
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
-  if (rc == 0) rc = count_workers(id, o, env, e);
+  if (rc == 0) rc = place_count_workers(o, env, &id->workers, e);
   return rc ? rc : name_job(id, o, env, e);
 }
 
@@ -235,6 +213,17 @@ static int run(struct session_options *s, struct identity *id, const struct guar
   return session_run(s, hung);
 }
 
+static int prepare_and_run(struct session_options *s, struct identity *id, const struct guard_words *words,
+                           bool *hung) {
+  struct numa numa;
+  struct err e = ERR_INIT;
+  if (place_prepare(s->options, s->env, id->workers, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
+  s->numa = &numa;
+  int code = run(s, id, words, hung);
+  numa_finish(&numa);
+  return code;
+}
+
 int main(int argc, char **argv) {
   static struct identity id;
   static struct agent_options o;
@@ -250,7 +239,8 @@ int main(int argc, char **argv) {
   char **command = find_command(&o, environ, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .env = environ};
-  code = o.explain ? explain(&o, &id, command) : run(&session, &id, &(struct guard_words){argc, argv}, &hung);
+  code = o.explain ? explain(&o, &id, command)
+                   : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);
   if (!o.command) free(command[0]);
   free(command);

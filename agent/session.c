@@ -304,6 +304,7 @@ static int open_parts(struct session *s, struct err *e) {
       .argv = s->o->argv,
       .base_env = s->o->env,
       .env = &s->env,
+      .numa = s->o->numa,
       .log_dir = o->log_dir,
       .on_event = on_workers,
       .spare = on_spare,

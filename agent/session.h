@@ -4,6 +4,7 @@
 /* One agent's life, from the first connection to the exit code: the loop with the supervisor in it. */
 
 #include "agent/guard.h"
+#include "agent/numa.h"
 #include "agent/options.h"
 #include "agent/supervisor.h"
 
@@ -12,6 +13,7 @@ struct session_options {
   const struct supervisor_config *supervisor; /* settings, names, numbers */
   char *const *argv;                          /* what workers run */
   char *const *env;                           /* what their environment is made of */
+  const struct numa *numa;                    /* where they run */
   struct guard guard;                         /* started already */
 };
 

@@ -177,6 +177,10 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     ev.kind = SUP_EXEC_FAILED;
     tell(w, ev);
     break;
+  case GUARD_UNBOUND:
+    log_warn("the worker with local rank %u cannot be bound to its CPUs, and runs on all of ours: %s",
+             g->local_rank, strerror(g->error));
+    break;
   case GUARD_EXITED:
     if (!k) break;
     k->exited = true;
@@ -272,6 +276,7 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   if (rc) return rc;
   char **argv = command_line_for(w->o.argv, i);
   char **env = env_create(w->o.base_env, start, &job, i);
+  const struct cpus *cpus = i < w->o.numa->n && cpus_count(&w->o.numa->v[i]) ? &w->o.numa->v[i] : NULL;
   rc = guard_spawn(&w->guard,
                    &(struct guard_spawn){.round = w->round,
                                          .local_rank = i,
@@ -279,7 +284,9 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
                                          .argv = (const char *const *)argv,
                                          .env = (const char *const *)env,
                                          .out = out,
-                                         .err = err},
+                                         .err = err,
+                                         .cpus = cpus,
+                                         .cpus_size = sizeof(*cpus)},
                    e);
   env_destroy(env);
   free(argv);

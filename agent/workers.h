@@ -10,6 +10,7 @@
 #include <uv.h>
 #include "agent/env.h"
 #include "agent/guard.h"
+#include "agent/numa.h"
 #include "agent/relay.h"
 #include "agent/sdk/server.h"
 #include "agent/supervisor.h"
@@ -24,6 +25,7 @@ struct workers_options {
   char *const *base_env;
   const struct env_job *env; /* what workers are told of the job; socket, error_file are not filled */
   const char *log_dir;       /* or NULL */
+  const struct numa *numa;   /* their CPUs */
   workers_event_fn on_event; /* now_ms is not filled */
   pid_t (*spare)(void *ctx); /* the child that is not a worker's: our own rdzvd */
   void *ctx;

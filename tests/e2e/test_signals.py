@@ -25,6 +25,27 @@ def test_workers_get_the_same_signal(rdzv, signo):
     rdzv.gone()
 
 
+def test_signals_that_were_asked_for(rdzv):
+    """--signals-to-handle: what is in it is passed on; the worker reads the same list."""
+    names = "SIGUSR1,SIGUSR2,SIGTERM"
+    a = rdzv.agent("--signals-to-handle", names, "--", "sh", "-c", "echo $TORCHELASTIC_SIGNALS_TO_HANDLE;" + WORKER)
+    a.expect("^ready")
+    assert set(a.out[0].split(",")) == set(names.split(","))
+    a.kill(signal.SIGUSR1)
+    assert a.exit(10) == 75, a
+    assert a.out[-1] == "got USR1"
+    rdzv.gone()
+
+
+def test_a_signal_that_was_not_asked_for_kills_everything(rdzv):
+    """As under torchrun it then does to the agent what it does to any process; nothing of the job survives that."""
+    a = rdzv.agent("--signals-to-handle", "SIGTERM", "--", "sh", "-c", WORKER)
+    a.expect("^ready")
+    a.kill(signal.SIGHUP)
+    assert a.exit(10) == -signal.SIGHUP, a
+    rdzv.gone()
+
+
 def test_who_does_not_stop_is_named(rdzv):
     a = rdzv.agent("--nproc", 2, "--stop-timeout", "4s", "--", "sh", "-c",
                    '[ $RANK = 1 ] && trap "" TERM; echo ready; while :; do sleep 0.02; done')

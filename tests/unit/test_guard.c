@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -215,13 +216,52 @@ static void test_stop_by_term(void **state) {
   finish(&g);
 }
 
+/* A worker runs on the CPUs that it was given; where they cannot be had it runs all the same, and that is told. */
+static void test_cpus(void **state) {
+  cpu_set_t own, one, none;
+  struct guard g = start();
+  char list[32], line[32];
+  assert_int_equal(sched_getaffinity(0, sizeof(own), &own), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &own)) last--;
+  CPU_ZERO(&one);
+  CPU_ZERO(&none);
+  CPU_SET(last, &one);
+  snprintf(list, sizeof(list), "%d", last);
+  for (int i = 0; i < 2; i++) {
+    int p[2];
+    assert_int_equal(pipe2(p, O_CLOEXEC), 0);
+    struct guard_spawn s = {
+        .round = 7,
+        .count = 2,
+        .local_rank = (uint32_t)i,
+        .env = plain_env,
+        .out = p[1],
+        .err = p[1],
+        .argv = (const char *const[]){"sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL},
+        .cpus = i ? &none : &one,
+        .cpus_size = sizeof(one)};
+    assert_int_equal(guard_spawn(&g, &s, NULL), 0);
+    close(p[1]);
+    if (i) assert_int_equal(expect(&g, GUARD_UNBOUND).error, EINVAL);
+    await(&g, GUARD_STARTED);
+    read_line(p[0], line, sizeof(line));
+    if (i == 0) assert_string_equal(strchr(line, '\t') + 1, list);
+    assert_int_equal(await(&g, GUARD_EXITED).status, 0);
+    close(p[0]);
+  }
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
 /* By the signal that was asked for; another one later is passed on as well. */
 static void test_stop_by_another_signal(void **state) {
   struct guard g = start();
   int out;
   char line[16];
   spawn_shell(&g, 0, 1,
-              "trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; trap 'echo term' TERM; echo ready; "
+              "exec 2>/dev/null; trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; trap 'echo term' TERM; "
+              "echo ready; "
               "while :; do sleep 0.05; done",
               &out);
   read_line(out, line, sizeof(line));
@@ -553,6 +593,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_session, clean),
       cmocka_unit_test_teardown(test_stop_without_workers, clean),
       cmocka_unit_test_teardown(test_stop_by_term, clean),
+      cmocka_unit_test_teardown(test_cpus, clean),
       cmocka_unit_test_teardown(test_stop_by_another_signal, clean),
       cmocka_unit_test_teardown(test_has_a_name_of_its_own, clean),
       cmocka_unit_test_teardown(test_dying_before_the_stop, clean),

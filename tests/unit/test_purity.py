@@ -42,8 +42,10 @@ PURE = {
     "daemon/status*.c": (),
     "agent/supervisor*.c": (),
     "agent/env*.c": (),
+    "agent/advice.c": (),
     "agent/guests.c": (),
     "agent/cluster.c": (),
+    "agent/numa.c": ("fopen", "fopen64"),  # as devices.c
     "agent/devices.c": ("fopen", "fopen64"),  # reads below the root that it is given
     "agent/error_file.c": (),
     "agent/options*.c": (),
