@@ -15,6 +15,7 @@
 
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/exit_codes.h"
@@ -297,7 +298,7 @@ static bool serves(const struct sim_agent *a, const char *incarnation, int64_t r
 }
 
 static void remember_over(struct sim_agent *a, const char *incarnation, int64_t round) {
-  strncpy(a->over_inc, incarnation, INCARNATION_MAX);
+  snprintf(a->over_inc, sizeof a->over_inc, "%s", incarnation);
   a->over_round = round;
 }
 
