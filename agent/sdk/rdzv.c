@@ -15,8 +15,7 @@
  * The agent is believed as far as its records are whole: sizes are checked and text is terminated here, because an
  * error of the agent must not become a crash of the training. */
 
-#include "agent/sdk/rdzv.h"
-#include "agent/sdk/wire.h"
+#include "agent/sdk/rdzv_internal.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -30,32 +29,14 @@
 #include <unistd.h>
 
 enum {
-  TEXT_MAX = 512,
   PROGRESS_EVERY_MS = 20,
   WHO_MS = 250,   /* how long a timed-out exchange waits for the names of those who are missing */
   DONE_MS = 1000, /* how long the last words may wait for room in the socket */
 };
 
-struct rdzv {
-  int fd; /* -1: alone, or the agent is lost */
-  bool alone;
-  struct sdk_welcome is;
-  unsigned requested;
-  char keys[RDZV_EXCHANGES_MAX][RDZV_KEY_MAX + 1];
-  unsigned n_keys;
-  struct sdk_progress progress;
-  bool progress_held;
-  uint64_t progress_sent_ms;
-  int lost_code; /* fd -1 and not alone: why, as the agent said, else 0 */
-  char lost_text[sizeof(((struct sdk_refused *)0)->text)];
-  char text[TEXT_MAX];
-  union sdk_record record; /* the last one received */
-};
+static _Thread_local char init_text[RDZV_TEXT_MAX];
 
-static _Thread_local char init_text[TEXT_MAX];
-
-static int fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static int fail(struct rdzv *r, int code, const char *fmt, ...) {
+int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->text, sizeof(r->text), fmt, ap);
@@ -63,20 +44,20 @@ static int fail(struct rdzv *r, int code, const char *fmt, ...) {
   return code;
 }
 
-static uint64_t now_ms(void) {
+uint64_t rdzv_now_ms(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static uint64_t deadline_in(int timeout_ms) {
-  return now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
+uint64_t rdzv_deadline_in(int timeout_ms) {
+  return rdzv_now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
 }
 
 /* 0 when `events` are there, -ETIMEDOUT. */
 static int wait_for(int fd, short events, uint64_t deadline) {
   for (;;) {
-    uint64_t now = now_ms(), left = deadline > now ? deadline - now : 0;
+    uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
     struct pollfd p = {.fd = fd, .events = events};
     int n = poll(&p, 1, left > 1000000 ? 1000000 : (int)left);
     if (n > 0) return 0;
@@ -122,8 +103,8 @@ static int lose(struct rdzv *r) {
 
 /* The sentence for a lost agent; returns the code. */
 static int lost(struct rdzv *r, const char *what) {
-  if (!r->lost_code) return fail(r, -EPIPE, "%s: the agent is gone", what);
-  return fail(r, r->lost_code, "%s: %s", what, r->lost_text);
+  if (!r->lost_code) return rdzv_fail(r, -EPIPE, "%s: the agent is gone", what);
+  return rdzv_fail(r, r->lost_code, "%s: %s", what, r->lost_text);
 }
 
 /* Sends one record; waits for room until the deadline (0: not at all, -EAGAIN). Other errors: the agent is lost. */
@@ -164,6 +145,15 @@ static int receive(struct rdzv *r, size_t *size) {
   return head.type;
 }
 
+int rdzv_hear_agent(struct rdzv *r) {
+  size_t size = 0;
+  int type = 0;
+  do type = receive(r, &size);
+  while (type > 0);
+  if (type == 0) return 0;
+  return rdzv_store_fail(r, type, "%s", r->lost_code ? r->lost_text : "the agent is gone");
+}
+
 /* Waits for the next record of any type. */
 static int await(struct rdzv *r, size_t *size, uint64_t deadline) {
   for (;;) {
@@ -182,10 +172,11 @@ static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
   errno = 0;
   unsigned long v = text ? strtoul(text, &end, 10) : 0;
   if (!text || text[0] < '0' || text[0] > '9' || *end || errno || v > UINT32_MAX)
-    return fail(r, -EINVAL,
-                "RDZV_AGENT_SOCKET is set, but %s is %s%s%s: start this program through rdzv-agent, or unset "
-                "RDZV_AGENT_SOCKET",
-                name, text ? "\"" : "", text ? text : "not", text ? "\", which is no number" : "");
+    return rdzv_fail(
+        r, -EINVAL,
+        "RDZV_AGENT_SOCKET is set, but %s is %s%s%s: start this program through rdzv-agent, or unset "
+        "RDZV_AGENT_SOCKET",
+        name, text ? "\"" : "", text ? text : "not", text ? "\", which is no number" : "");
   *value = (uint32_t)v;
   return 0;
 }
@@ -193,8 +184,8 @@ static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
 static int socket_address(struct rdzv *r, const char *name, struct sockaddr_un *addr, socklen_t *len) {
   size_t n = strlen(name);
   if (n < 2 || n >= sizeof(addr->sun_path))
-    return fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed", name,
-                sizeof(addr->sun_path) - 1);
+    return rdzv_fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed",
+                     name, sizeof(addr->sun_path) - 1);
   memset(addr, 0, sizeof(*addr));
   addr->sun_family = AF_UNIX;
   memcpy(addr->sun_path, name, n);
@@ -209,13 +200,13 @@ static int connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
   int rc = socket_address(r, name, &addr, &len);
   if (rc) return rc;
   r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (r->fd < 0) return fail(r, -errno, "no socket for the agent: %s", strerror(errno));
+  if (r->fd < 0) return rdzv_fail(r, -errno, "no socket for the agent: %s", strerror(errno));
   while (connect(r->fd, (struct sockaddr *)&addr, len) < 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) /* EAGAIN: more workers at its door than it lets wait */
-      return fail(r, -errno, "no agent answers at RDZV_AGENT_SOCKET=%s: %s", name, strerror(errno));
-    if (now_ms() >= deadline)
-      return fail(r, -ETIMEDOUT, "the agent at %s does not take connections in time", name);
+      return rdzv_fail(r, -errno, "no agent answers at RDZV_AGENT_SOCKET=%s: %s", name, strerror(errno));
+    if (rdzv_now_ms() >= deadline)
+      return rdzv_fail(r, -ETIMEDOUT, "the agent at %s does not take connections in time", name);
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   }
   return 0;
@@ -223,15 +214,16 @@ static int connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
 
 static int take_welcome(struct rdzv *r, size_t size) {
   if (size != sizeof(r->is))
-    return fail(r, -EPROTO,
-                "the agent's answer has %zu bytes, expected %zu: agent and librdzv are of different versions",
-                size, sizeof(r->is));
+    return rdzv_fail(
+        r, -EPROTO,
+        "the agent's answer has %zu bytes, expected %zu: agent and librdzv are of different versions", size,
+        sizeof(r->is));
   r->is = r->record.welcome;
   r->is.run_id[sizeof(r->is.run_id) - 1] = r->is.incarnation[sizeof(r->is.incarnation) - 1] = '\0';
   r->is.head_addr[sizeof(r->is.head_addr) - 1] = r->is.node_addr[sizeof(r->is.node_addr) - 1] = '\0';
   r->requested = r->is.requested;
   if (r->is.rank >= r->is.world_size || r->is.world_size > INT32_MAX)
-    return fail(r, -EPROTO, "the agent says rank %u of %u", r->is.rank, r->is.world_size);
+    return rdzv_fail(r, -EPROTO, "the agent says rank %u of %u", r->is.rank, r->is.world_size);
   return 0;
 }
 
@@ -245,7 +237,7 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   for (;;) {
     size_t size = 0;
     int type = await(r, &size, deadline);
-    if (type == -ETIMEDOUT) return fail(r, -ETIMEDOUT, "the agent did not answer in time");
+    if (type == -ETIMEDOUT) return rdzv_fail(r, -ETIMEDOUT, "the agent did not answer in time");
     if (type < 0) return lost(r, "hello to the agent");
     if (type == SDK_WELCOME) return take_welcome(r, size);
   }
@@ -262,12 +254,12 @@ int rdzv_init(struct rdzv **out, int timeout_ms) {
   const char *name = getenv("RDZV_AGENT_SOCKET");
   struct rdzv *r = calloc(1, sizeof(*r));
   if (!r) return snprintf(init_text, sizeof(init_text), "out of memory"), -ENOMEM;
-  r->fd = -1;
+  r->fd = r->conn.fd = -1;
   int rc = 0;
   if (!name || !*name) {
     be_alone(r);
   } else {
-    uint64_t deadline = deadline_in(timeout_ms);
+    uint64_t deadline = rdzv_deadline_in(timeout_ms);
     rc = connect_agent(r, name, deadline);
     if (!rc) rc = say_hello(r, deadline);
   }
@@ -285,6 +277,8 @@ static void flush_progress(struct rdzv *r, uint64_t deadline) {
 void rdzv_finish(struct rdzv *r) {
   if (!r) return;
   flush_progress(r, 0);
+  rdzv_conn_finish(r);
+  rdzv_alone_destroy(r->store);
   if (r->fd >= 0) close(r->fd);
   free(r);
 }
@@ -346,7 +340,7 @@ int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, doubl
                                       .loss = loss,
                                       .samples_per_second = samples_per_second};
   r->progress_held = true;
-  uint64_t now = now_ms();
+  uint64_t now = rdzv_now_ms();
   if (r->progress_sent_ms && step != of && now - r->progress_sent_ms < PROGRESS_EVERY_MS) return 0;
   r->progress_sent_ms = now;
   flush_progress(r, 0); /* no room: the agent has enough to read, a later one will do */
@@ -355,7 +349,7 @@ int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, doubl
 
 unsigned rdzv_requested(struct rdzv *r) {
   if (r->alone) return 0;
-  if (r->progress_held && now_ms() - r->progress_sent_ms >= PROGRESS_EVERY_MS) flush_progress(r, 0);
+  if (r->progress_held && rdzv_now_ms() - r->progress_sent_ms >= PROGRESS_EVERY_MS) flush_progress(r, 0);
   size_t size = 0;
   int type;
   do type = receive(r, &size);
@@ -367,18 +361,18 @@ unsigned rdzv_requested(struct rdzv *r) {
 
 static int claim_key(struct rdzv *r, const char *key, size_t size) {
   size_t n = key ? strlen(key) : 0;
-  if (n < 1 || n > RDZV_KEY_MAX)
-    return fail(r, -EINVAL, "exchange: a key has 1 to %d bytes, this one has %zu", RDZV_KEY_MAX, n);
-  if (size < 1 || size > RDZV_VALUE_MAX)
-    return fail(r, -EINVAL, "exchange \"%s\": a value has 1 to %d bytes, this one has %zu", key,
-                RDZV_VALUE_MAX, size);
+  if (n < 1 || n > SDK_KEY_MAX)
+    return rdzv_fail(r, -EINVAL, "exchange: a key has 1 to %d bytes, this one has %zu", SDK_KEY_MAX, n);
+  if (size < 1 || size > SDK_VALUE_MAX)
+    return rdzv_fail(r, -EINVAL, "exchange \"%s\": a value has 1 to %d bytes, this one has %zu", key,
+                     SDK_VALUE_MAX, size);
   for (unsigned i = 0; i < r->n_keys; i++)
     if (strcmp(r->keys[i], key) == 0)
-      return fail(r, -EINVAL,
-                  "exchange \"%s\": this rank has used the key already; each call needs a key of its own",
-                  key);
-  if (r->n_keys == RDZV_EXCHANGES_MAX)
-    return fail(r, -EINVAL, "exchange \"%s\": a round has at most %d keys", key, RDZV_EXCHANGES_MAX);
+      return rdzv_fail(
+          r, -EINVAL, "exchange \"%s\": this rank has used the key already; each call needs a key of its own",
+          key);
+  if (r->n_keys == SDK_EXCHANGES_MAX)
+    return rdzv_fail(r, -EINVAL, "exchange \"%s\": a round has at most %d keys", key, SDK_EXCHANGES_MAX);
   memcpy(r->keys[r->n_keys++], key, n + 1);
   return 0;
 }
@@ -387,12 +381,12 @@ static int claim_key(struct rdzv *r, const char *key, size_t size) {
 static int take_part(struct rdzv *r, size_t size, const char *key, uint8_t *all, size_t total, size_t *have) {
   const struct sdk_exchanged *x = &r->record.exchanged;
   if (size < sizeof(*x) || size != sizeof(*x) + x->length || !memchr(x->key, '\0', sizeof(x->key)))
-    return fail(r, -EPROTO, "exchange \"%s\": the agent sent a damaged record", key);
+    return rdzv_fail(r, -EPROTO, "exchange \"%s\": the agent sent a damaged record", key);
   if (strcmp(x->key, key) != 0) return 0;
   if (x->total != total || x->offset != *have || x->length == 0 || x->length > total - *have)
-    return fail(r, -EPROTO,
-                "exchange \"%s\": the agent sent %u bytes in all at offset %u, expected %zu at %zu", key,
-                x->total, x->offset, total, *have);
+    return rdzv_fail(r, -EPROTO,
+                     "exchange \"%s\": the agent sent %u bytes in all at offset %u, expected %zu at %zu", key,
+                     x->total, x->offset, total, *have);
   memcpy(all + *have, x->part, x->length);
   *have += x->length;
   return 1;
@@ -406,7 +400,7 @@ static int collect(struct rdzv *r, const char *key, uint8_t *all, size_t total, 
     if (type == -ETIMEDOUT) return type;
     if (type < 0) return lost(r, "exchange");
     const struct sdk_refused *f = as_refused(r, size);
-    if (f && strcmp(f->key, key) == 0) return fail(r, f->code, "exchange \"%s\": %s", key, f->text);
+    if (f && strcmp(f->key, key) == 0) return rdzv_fail(r, f->code, "exchange \"%s\": %s", key, f->text);
     int rc = type == SDK_EXCHANGED ? take_part(r, size, key, all, total, have) : 0;
     if (rc < 0) return rc;
   }
@@ -418,31 +412,31 @@ static int ask_who(struct rdzv *r, const char *key, uint8_t *all, size_t total, 
   struct sdk_who who = {.head = head_of(SDK_WHO)};
   snprintf(who.key, sizeof(who.key), "%s", key);
   if (send_record(r, &who, sizeof(who), 0)) return -ETIMEDOUT;
-  return collect(r, key, all, total, have, deadline_in(WHO_MS));
+  return collect(r, key, all, total, have, rdzv_deadline_in(WHO_MS));
 }
 
 int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all, int timeout_ms) {
   int rc = claim_key(r, key, size);
   if (rc) return rc;
   if (r->alone) return memcpy(all, mine, size), 0;
-  uint64_t deadline = deadline_in(timeout_ms);
+  uint64_t deadline = rdzv_deadline_in(timeout_ms);
   struct sdk_exchange x = {.head = head_of(SDK_EXCHANGE), .size = (uint32_t)size};
   snprintf(x.key, sizeof(x.key), "%s", key);
   memcpy(x.value, mine, size);
   rc = send_record(r, &x, sizeof(x), deadline);
   if (rc == -ETIMEDOUT)
-    return fail(r, rc, "exchange \"%s\": the agent did not read within %d ms", key, timeout_ms);
+    return rdzv_fail(r, rc, "exchange \"%s\": the agent did not read within %d ms", key, timeout_ms);
   if (rc) return lost(r, "exchange");
   size_t have = 0, total = size * r->is.world_size;
   rc = collect(r, key, all, total, &have, deadline);
   if (rc != -ETIMEDOUT) return rc;
-  fail(r, rc, "exchange \"%s\": not all ranks came within %d ms", key, timeout_ms);
+  rdzv_fail(r, rc, "exchange \"%s\": not all ranks came within %d ms", key, timeout_ms);
   return ask_who(r, key, all, total, &have);
 }
 
 int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms) {
   uint8_t mine = 1, *all = malloc(r->is.world_size);
-  if (!all) return fail(r, -ENOMEM, "barrier \"%s\": out of memory", key ? key : "");
+  if (!all) return rdzv_fail(r, -ENOMEM, "barrier \"%s\": out of memory", key ? key : "");
   int rc = rdzv_exchange(r, key, &mine, 1, all, timeout_ms);
   free(all);
   return rc;
@@ -450,10 +444,10 @@ int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms) {
 
 int rdzv_done(struct rdzv *r) {
   if (r->alone) return 0;
-  uint64_t deadline = deadline_in(DONE_MS);
+  uint64_t deadline = rdzv_deadline_in(DONE_MS);
   flush_progress(r, deadline);
   struct sdk_done done = {.head = head_of(SDK_DONE)};
   int rc = send_record(r, &done, sizeof(done), deadline);
-  if (rc == -ETIMEDOUT) return fail(r, rc, "done: the agent does not read");
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "done: the agent does not read");
   return rc ? lost(r, "done") : 0;
 }

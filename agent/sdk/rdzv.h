@@ -2,7 +2,7 @@
 #define RDZV_H
 
 /* librdzv: what a worker started by rdzv-agent can know and say. C ABI, no dependency but libc; link with -lrdzv or
- * compile agent/sdk/rdzv.c into your program.
+ * compile agent/sdk/rdzv*.c and proto/c10d.c into your program (-I: the top of the tree).
  *
  * A whole worker:
  *
@@ -23,7 +23,7 @@
  * Without an agent (RDZV_AGENT_SOCKET not set) rdzv_init gives a world of one, so that the same program runs by hand.
  * A context belongs to one thread at a time. Functions that can fail return 0 or a negative errno value and leave a
  * sentence for rdzv_error(). Every wait has a deadline in milliseconds; when it passes: -ETIMEDOUT, and the sentence
- * names the ranks that are missing where the agent knows them. */
+ * names who or what is missing. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,9 +36,9 @@ extern "C" {
 #define RDZV_API __attribute__((visibility("default")))
 
 enum {
-  RDZV_KEY_MAX = 63,       /* bytes in a key of rdzv_exchange, without the NUL */
-  RDZV_VALUE_MAX = 256,    /* bytes that one rank gives to one exchange */
-  RDZV_EXCHANGES_MAX = 16, /* keys in one round */
+  RDZV_KEY_MAX = 8191,              /* bytes in a key of the store, without the NUL */
+  RDZV_VALUE_MAX = 8 * 1024 * 1024, /* bytes of one value that is given to the store */
+  RDZV_KEYS_MAX = 131072,           /* keys in one call */
 };
 
 /* What the agent asks of its workers, bits of rdzv_requested(). */
@@ -84,7 +84,7 @@ RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double lo
 /* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as RDZV_STOP. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
 
-/* All-gather of small values within the round: every rank calls it with the same key and size (1..RDZV_VALUE_MAX),
+/* All-gather of small values within the round: every rank calls it with the same key (1..63 bytes) and size (1..256),
  * `all` receives world_size * size bytes in order of rank. A key can be used once in a round by each rank. Errors:
  * -ETIMEDOUT, -EINVAL (key, size, or ranks that differ in size), -ESTALE (the round is over), -EPIPE (the agent is
  * gone). */
@@ -93,6 +93,63 @@ RDZV_API int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, si
 
 /* All ranks have come to this point. An exchange of one byte: the same rules. */
 RDZV_API int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms);
+
+/* The round's store: PyTorch's TCPStore, the one that Python workers reach at MASTER_ADDR:MASTER_PORT, with the same keys: what one sets with
+ * rdzv_store_set(r, "k", ...), the other gets with TCPStore(...).get("k"), and the other way round (the "/" that both clients put in front of a key on
+ * the wire is not seen by either). Node rank 0's agent serves it; it is empty when a round begins and gone when the round is over. Without an agent it
+ * is in this process, and a wait for what is not there ends at once with -ETIMEDOUT, since nobody else could set it.
+ *
+ * The connection is made by the first call that needs it. What comes back is malloc'd, with a NUL behind it that is not counted in *size: free() it.
+ * Results are stored on success only; size, total, was_there may be NULL where they are not wanted.
+ *
+ * timeout_ms is for the whole call, connecting included. After -ETIMEDOUT the context is good for the next call; what was asked for (but not what was
+ * waited for) may still be done. set, append, multi_set and queue_push have no answer: on 0 they were sent, and take effect before anything
+ * that this rank asks for later.
+ *
+ * Errors of all of them: -ETIMEDOUT; -ECONNREFUSED and other reasons of the network (no store there); -ECONNRESET (the round is over, or node rank 0
+ * is gone, or the store refused to grow further: for good, as long as this context lives); -ESTALE (the round is over), -EPIPE (the agent is
+ * gone); -ENOTSUP (no store in this job: --store worker); -EMSGSIZE (more bytes than the limits above, or 256 MiB in one request); -EPROTO (what
+ * answers there is no store); -ENOMEM. */
+RDZV_API int rdzv_store_set(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms);
+/* Waits until the key is there. */
+RDZV_API int rdzv_store_get(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms);
+/* Does not wait for the key: -ENOENT where it is not there. */
+RDZV_API int rdzv_store_try_get(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms);
+/* Adds to a decimal number, from 0 where the key is not there. A value that is no number ends the connection. */
+RDZV_API int rdzv_store_add(struct rdzv *r, const char *key, int64_t delta, int64_t *total, int timeout_ms);
+/* Sets desired where the value is `expected`, or the key is not there and expected is empty. *value: what is there then; it was set if that is desired. As
+ * PyTorch has it, a key that is not there while something was expected leaves it so and answers `expected`. */
+RDZV_API int rdzv_store_compare_set(struct rdzv *r, const char *key, const void *expected,
+                                    size_t expected_size, const void *desired, size_t desired_size,
+                                    char **value, size_t *size, int timeout_ms);
+/* Until all n keys are there, or have been for a moment. The sentence of -ETIMEDOUT names some that are missing. */
+RDZV_API int rdzv_store_wait(struct rdzv *r, const char *const *keys, size_t n, int timeout_ms);
+/* Whether all n are there now. */
+RDZV_API int rdzv_store_check(struct rdzv *r, const char *const *keys, size_t n, bool *there, int timeout_ms);
+RDZV_API int rdzv_store_delete_key(struct rdzv *r, const char *key, bool *was_there, int timeout_ms);
+/* Puts data behind the value, or sets it. */
+RDZV_API int rdzv_store_append(struct rdzv *r, const char *key, const void *data, size_t size,
+                               int timeout_ms);
+/* Waits for all n keys; values[i] is the caller's to free, each of them. */
+RDZV_API int rdzv_store_multi_get(struct rdzv *r, const char *const *keys, size_t n, char **values,
+                                  size_t *sizes, int timeout_ms);
+RDZV_API int rdzv_store_multi_set(struct rdzv *r, const char *const *keys, size_t n,
+                                  const void *const *values, const size_t *sizes, int timeout_ms);
+/* Counts PyTorch's own keys as well. */
+RDZV_API int rdzv_store_num_keys(struct rdzv *r, int64_t *n, int timeout_ms);
+/* In one block, with a NULL behind the last: free(*keys) alone. */
+RDZV_API int rdzv_store_list_keys(struct rdzv *r, char ***keys, size_t *n, int timeout_ms);
+/* Until world_size callers have come to the key; who comes after them passes at once. rdzv_barrier is the one for all ranks. */
+RDZV_API int rdzv_store_barrier(struct rdzv *r, const char *key, int64_t world_size, int timeout_ms);
+/* Queues have names of their own, beside the keys; but wait and check take a queue that is not empty for a key. pop waits for an element; try_pop does not:
+ * -ENOENT. */
+RDZV_API int rdzv_store_queue_push(struct rdzv *r, const char *key, const void *value, size_t size,
+                                   int timeout_ms);
+RDZV_API int rdzv_store_queue_pop(struct rdzv *r, const char *key, char **value, size_t *size,
+                                  int timeout_ms);
+RDZV_API int rdzv_store_queue_try_pop(struct rdzv *r, const char *key, char **value, size_t *size,
+                                      int timeout_ms);
+RDZV_API int rdzv_store_queue_len(struct rdzv *r, const char *key, int64_t *n, int timeout_ms);
 
 /* This worker has done all it had to do; exit with 0 follows. */
 RDZV_API int rdzv_done(struct rdzv *r);

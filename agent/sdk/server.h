@@ -58,8 +58,8 @@ struct sdk_event {
   pid_t pid;
   struct sdk_progress progress;
   uint32_t size;
-  char key[RDZV_KEY_MAX + 1];
-  uint8_t value[RDZV_VALUE_MAX];
+  char key[SDK_KEY_MAX + 1];
+  uint8_t value[SDK_VALUE_MAX];
   char text[256];
 };
 

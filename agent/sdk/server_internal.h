@@ -8,7 +8,7 @@
 
 /* An answer that waits for room: values to all of an exchange, from offset on, or a refusal. */
 struct answer {
-  char key[RDZV_KEY_MAX + 1];
+  char key[SDK_KEY_MAX + 1];
   struct bytes *all; /* NULL: refused */
   uint32_t offset;
   int code;
@@ -29,7 +29,7 @@ struct conn {
 
 /* One key of the round. */
 struct key {
-  char name[RDZV_KEY_MAX + 1];
+  char name[SDK_KEY_MAX + 1];
   uint32_t size;
   bool *given;           /* by local rank */
   struct conn **waiting; /* by local rank; NULL: not given, answered, or its connection is gone */
@@ -48,7 +48,7 @@ struct sdk_server {
   struct sdk_progress *progress; /* by local rank */
   bool *progressed;              /* by local rank: not yet told */
   size_t n_progressed;
-  struct key keys[RDZV_EXCHANGES_MAX];
+  struct key keys[SDK_EXCHANGES_MAX];
   size_t n_keys;
 };
 

@@ -122,7 +122,7 @@ static struct key *find_key(struct sdk_server *s, const char *name) {
 }
 
 static struct key *add_key(struct sdk_server *s, const char *name, uint32_t size) {
-  if (s->n_keys == RDZV_EXCHANGES_MAX) return NULL;
+  if (s->n_keys == SDK_EXCHANGES_MAX) return NULL;
   struct key *k = &s->keys[s->n_keys++];
   *k = (struct key){.size = size};
   snprintf(k->name, sizeof(k->name), "%s", name);
@@ -136,19 +136,19 @@ static bool refuse_key(struct conn *c, const char *key, const char *text) {
   return true;
 }
 
-static bool is_key(const char key[RDZV_KEY_MAX + 1]) {
-  return key[0] && memchr(key, '\0', RDZV_KEY_MAX + 1);
+static bool is_key(const char key[SDK_KEY_MAX + 1]) {
+  return key[0] && memchr(key, '\0', SDK_KEY_MAX + 1);
 }
 
 static bool on_exchange(struct conn *c, const struct sdk_exchange *x) {
   struct sdk_server *s = c->of;
   char text[128];
   if (!is_key(x->key)) return bad(c, "sent an EXCHANGE without a key");
-  if (x->size < 1 || x->size > RDZV_VALUE_MAX)
+  if (x->size < 1 || x->size > SDK_VALUE_MAX)
     return bad(c, "sent an EXCHANGE with a value of %u bytes", x->size);
   struct key *k = find_key(s, x->key);
   if (!k && !(k = add_key(s, x->key, x->size))) {
-    snprintf(text, sizeof(text), "a round has at most %d keys", RDZV_EXCHANGES_MAX);
+    snprintf(text, sizeof(text), "a round has at most %d keys", SDK_EXCHANGES_MAX);
     return refuse_key(c, x->key, text);
   }
   if (k->size != x->size) {
@@ -179,7 +179,7 @@ static void answer_key(struct sdk_server *s, uint32_t round, const char *key, st
 
 void sdk_server_exchanged(struct sdk_server *s, uint32_t round, const char *key, const void *all,
                           size_t len) {
-  if (len > (size_t)SDK_WORLD_MAX * RDZV_VALUE_MAX) return;
+  if (len > (size_t)SDK_WORLD_MAX * SDK_VALUE_MAX) return;
   struct bytes *b = bytes_create(all, len);
   answer_key(s, round, key, b, 0, NULL);
   bytes_unref(b);

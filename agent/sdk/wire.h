@@ -26,7 +26,10 @@ enum {
   SDK_MAGIC = 0x5a445652,
   SDK_VERSION = 1,
   SDK_RECORD_MAX = 32768,
-  SDK_PART_MAX = SDK_RECORD_MAX - 1024
+  SDK_PART_MAX = SDK_RECORD_MAX - 1024,
+  SDK_KEY_MAX = 63,       /* bytes in a key of an exchange, without the NUL */
+  SDK_VALUE_MAX = 256,    /* bytes that one rank gives to one exchange */
+  SDK_EXCHANGES_MAX = 16, /* keys in one round */
 };
 
 enum sdk_type {
@@ -66,8 +69,8 @@ struct sdk_welcome {
 
 struct sdk_refused {
   struct sdk_head head;
-  int32_t code;               /* negative errno */
-  char key[RDZV_KEY_MAX + 1]; /* the exchange that is refused; "": the connection */
+  int32_t code;              /* negative errno */
+  char key[SDK_KEY_MAX + 1]; /* the exchange that is refused; "": the connection */
   char text[256];
 };
 
@@ -79,14 +82,14 @@ struct sdk_progress {
 
 struct sdk_exchange {
   struct sdk_head head;
-  uint32_t size; /* 1..RDZV_VALUE_MAX */
-  char key[RDZV_KEY_MAX + 1];
-  uint8_t value[RDZV_VALUE_MAX];
+  uint32_t size; /* 1..SDK_VALUE_MAX */
+  char key[SDK_KEY_MAX + 1];
+  uint8_t value[SDK_VALUE_MAX];
 };
 
 struct sdk_exchanged {
   struct sdk_head head;
-  char key[RDZV_KEY_MAX + 1];
+  char key[SDK_KEY_MAX + 1];
   uint32_t total, offset, length; /* bytes: of all ranks' values, of this part, in this part */
   uint8_t part[];                 /* length <= SDK_PART_MAX */
 };
@@ -102,7 +105,7 @@ struct sdk_done {
 
 struct sdk_who {
   struct sdk_head head;
-  char key[RDZV_KEY_MAX + 1];
+  char key[SDK_KEY_MAX + 1];
 };
 
 /* Room for any record, aligned. */

@@ -75,7 +75,7 @@ class Agent:
                 self.done.add(rank)
 
     def welcome(self, rank):
-        numbers = struct.pack("<9I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits)
+        numbers = struct.pack("<10I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, 0)
         text = struct.pack("<132s64s64s64s", b"test", self.incarnation.encode(), self.addr.encode(), self.addr.encode())
         return head(WELCOME) + numbers + text
 

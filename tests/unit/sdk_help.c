@@ -14,12 +14,17 @@
 #include "common/mem.h"
 
 void desk_open(struct desk *d, uint32_t n_local, uint32_t world) {
+  desk_open_store(d, n_local, world, 0);
+}
+
+void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t store_port) {
+  uint32_t first = n_local < world; /* rank of local rank 0 */
   struct err e = ERR_INIT;
   struct sdk_welcome w[MAX_LOCAL] = {0};
   *d = (struct desk){.world = world, .n_local = n_local, .answer = true};
   if (sdk_server_create(&d->s, NULL, &e)) fail_msg("%s", e.text);
   for (uint32_t i = 0; i < n_local; i++) {
-    w[i] = (struct sdk_welcome){.rank = 1 + i,
+    w[i] = (struct sdk_welcome){.rank = first + i,
                                 .world_size = world,
                                 .local_rank = i,
                                 .local_world_size = n_local,
@@ -29,8 +34,9 @@ void desk_open(struct desk *d, uint32_t n_local, uint32_t world) {
                                 .restart_count = 3,
                                 .run_id = "job",
                                 .incarnation = "0123",
-                                .head_addr = "10.0.0.1",
-                                .node_addr = "10.0.0.2"};
+                                .store_port = store_port,
+                                .head_addr = "127.0.0.1",
+                                .node_addr = "127.0.0.2"};
   }
   sdk_server_open_round(d->s, w, n_local);
   setenv("RDZV_AGENT_SOCKET", sdk_server_name(d->s), 1);
@@ -98,6 +104,23 @@ static void *play(void *arg) {
   rdzv_finish(r);
   p->over = true;
   return NULL;
+}
+
+static void *join(void *arg) {
+  struct player *p = arg;
+  if (rdzv_init(&p->joined, PATIENCE_MS)) snprintf(p->text, sizeof(p->text), "%s", rdzv_error(NULL));
+  p->over = true;
+  return NULL;
+}
+
+struct rdzv *desk_join(struct desk *d) {
+  struct player p = {0};
+  pthread_t thread;
+  pthread_create(&thread, NULL, join, &p);
+  while (!p.over) pump(d, 5);
+  pthread_join(thread, NULL);
+  if (!p.joined) fail_msg("%s", p.text);
+  return p.joined;
 }
 
 void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),

@@ -15,7 +15,7 @@ struct desk {
   uint32_t world, n_local;
   bool answer; /* complete exchanges when all local ranks have given; other ranks' values are made up */
   uint32_t given;
-  uint8_t values[MAX_LOCAL][RDZV_VALUE_MAX];
+  uint8_t values[MAX_LOCAL][SDK_VALUE_MAX];
   int hellos, dones, troubles;
   struct sdk_progress progress[MAX_LOCAL];
   int progresses;
@@ -25,6 +25,10 @@ struct desk {
 /* Opens round 4 with n_local workers, ranks 1.. of `world`, on node 1 of 2, and sets the environment that workers
  * get. */
 void desk_open(struct desk *d, uint32_t n_local, uint32_t world);
+/* The same, with a store at 127.0.0.1, which is head_addr; 0: none. With n_local == world the ranks begin with 0. */
+void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t store_port);
+/* Local rank 0, in the caller's thread, where the agent works on only while somebody pumps. */
+struct rdzv *desk_join(struct desk *d);
 void desk_close(struct desk *d);
 /* Rank r's value of `size` bytes, as the made-up ones and the workers' own are. */
 void value_of(uint32_t rank, uint32_t size, uint8_t *out);
@@ -35,6 +39,7 @@ struct player {
   uint32_t local_rank;
   int (*part)(struct rdzv *r); /* returns what the test looks at */
   int result;
+  struct rdzv *joined;
   char text[512];
   atomic_bool over;
 };

@@ -42,15 +42,15 @@ static void test_alone(void **state) {
   assert_non_null(strstr(rdzv_error(r), "used the key already"));
   assert_int_equal(rdzv_exchange(r, "", &mine, sizeof(mine), &all, 0), -EINVAL);
   assert_int_equal(rdzv_exchange(r, NULL, &mine, sizeof(mine), &all, 0), -EINVAL);
-  assert_int_equal(rdzv_exchange(r, "big", &mine, RDZV_VALUE_MAX + 1, &all, 0), -EINVAL);
+  assert_int_equal(rdzv_exchange(r, "big", &mine, SDK_VALUE_MAX + 1, &all, 0), -EINVAL);
   assert_int_equal(rdzv_exchange(r, "none", &mine, 0, &all, 0), -EINVAL);
-  char key[RDZV_KEY_MAX + 2];
+  char key[SDK_KEY_MAX + 2];
   memset(key, 'k', sizeof(key));
-  key[RDZV_KEY_MAX + 1] = '\0';
+  key[SDK_KEY_MAX + 1] = '\0';
   assert_int_equal(rdzv_barrier(r, key, 0), -EINVAL);
-  key[RDZV_KEY_MAX] = '\0';
+  key[SDK_KEY_MAX] = '\0';
   assert_int_equal(rdzv_barrier(r, key, 0), 0);
-  for (int i = 2; i < RDZV_EXCHANGES_MAX; i++) {
+  for (int i = 2; i < SDK_EXCHANGES_MAX; i++) {
     snprintf(key, sizeof(key), "barrier %d", i);
     assert_int_equal(rdzv_barrier(r, key, 0), 0);
   }
@@ -103,8 +103,8 @@ static int part_who_am_i(struct rdzv *r) {
   return rdzv_rank(r) == 1 + rdzv_local_rank(r) && rdzv_world_size(r) == 7 && rdzv_local_world_size(r) == 3 &&
          rdzv_node_rank(r) == 1 && rdzv_node_count(r) == 2 && rdzv_round(r) == ROUND &&
          rdzv_restart_count(r) == 3 && !strcmp(rdzv_run_id(r), "job") &&
-         !strcmp(rdzv_incarnation(r), "0123") && !strcmp(rdzv_head_addr(r), "10.0.0.1") &&
-         !strcmp(rdzv_node_addr(r), "10.0.0.2") && !rdzv_alone(r);
+         !strcmp(rdzv_incarnation(r), "0123") && !strcmp(rdzv_head_addr(r), "127.0.0.1") &&
+         !strcmp(rdzv_node_addr(r), "127.0.0.2") && !rdzv_alone(r);
 }
 
 static void test_who_am_i(void **state) {
@@ -157,7 +157,7 @@ static void test_unknown_local_rank(void **state) {
 /* -------------------------------------------------------------- exchange */
 
 static int part_exchange(struct rdzv *r) {
-  enum { SIZE = RDZV_VALUE_MAX };
+  enum { SIZE = SDK_VALUE_MAX };
   size_t world = (size_t)rdzv_world_size(r);
   uint8_t mine[SIZE], *all = malloc(world * SIZE), expected[SIZE];
   value_of((uint32_t)rdzv_rank(r), SIZE, mine);

@@ -81,7 +81,7 @@ static void test_bad_records(void **state) {
   check_bad(&d, true, &p, sizeof(p) - 1, "expected");
   x.size = 0;
   check_bad(&d, true, &x, sizeof(x), "a value of 0 bytes");
-  x.size = RDZV_VALUE_MAX + 1;
+  x.size = SDK_VALUE_MAX + 1;
   check_bad(&d, true, &x, sizeof(x), "a value of 257 bytes");
   x.size = 1;
   memset(x.key, 'k', sizeof(x.key)); /* no end */

@@ -1,0 +1,235 @@
+/* A world of one: the store's answers without a store.
+ *
+ * A program that is started by hand keeps its handful of keys in a list in this process, and every call means what it means under an agent. One
+ * thing differs: nobody else is there, so a wait for what is not there would never end. It ends at once, as if its deadline had passed.
+ *
+ * Requests come as they would go to a socket, and answers as they would come from it (rdzv_ask), so that the calls above have one way only. */
+
+#include "agent/sdk/rdzv_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry {
+  struct entry *next;
+  struct slice key, value; /* one allocation each */
+};
+
+struct rdzv_alone {
+  struct entry *keys, *queued; /* in order of their coming */
+  struct rdzv_bytes scratch;   /* what the last answer points to, where it is not a value of the list */
+};
+
+static bool same(struct slice a, struct slice b) {
+  return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
+}
+
+/* The place that points to the entry, or to the list's end. */
+static struct entry **find(struct entry **list, struct slice key) {
+  while (*list && !same((*list)->key, key)) list = &(*list)->next;
+  return list;
+}
+
+static char *copy(struct slice a, struct slice b) {
+  char *data = malloc(a.len + b.len + 1);
+  if (!data) return NULL;
+  if (a.len) memcpy(data, a.data, a.len);
+  if (b.len) memcpy(data + a.len, b.data, b.len);
+  return data;
+}
+
+static void entry_free(struct entry *e) {
+  free((void *)(uintptr_t)e->key.data);
+  free((void *)(uintptr_t)e->value.data);
+  free(e);
+}
+
+static void drop(struct entry **place) {
+  struct entry *e = *place;
+  *place = e->next;
+  entry_free(e);
+}
+
+/* At the list's end. */
+static int add(struct entry **list, struct slice key, struct slice value) {
+  struct slice none = {0};
+  struct entry *e = calloc(1, sizeof(*e));
+  if (!e) return -ENOMEM;
+  *e = (struct entry){.key = {copy(key, none), key.len}, .value = {copy(value, none), value.len}};
+  if (!e->key.data || !e->value.data) return entry_free(e), -ENOMEM;
+  while (*list) list = &(*list)->next;
+  *list = e;
+  return 0;
+}
+
+/* Gives the key a value that is a and then b. */
+static int put(struct rdzv_alone *s, struct slice key, struct slice a, struct slice b) {
+  struct entry *e = *find(&s->keys, key);
+  char *value = copy(a, b);
+  int rc = value ? 0 : -ENOMEM;
+  if (!rc && !e) {
+    rc = add(&s->keys, key, (struct slice){value, a.len + b.len});
+    free(value);
+  } else if (!rc) {
+    free((void *)(uintptr_t)e->value.data);
+    e->value = (struct slice){value, a.len + b.len};
+  }
+  return rc;
+}
+
+static struct slice get(struct rdzv_alone *s, struct slice key) {
+  const struct entry *e = *find(&s->keys, key);
+  return e ? e->value : (struct slice){"", 0};
+}
+
+static bool is_there(struct rdzv_alone *s, struct slice key) {
+  return *find(&s->keys, key) || *find(&s->queued, key);
+}
+
+/* Appends a string as the wire has it. */
+static int append(struct rdzv_bytes *b, struct slice text) {
+  uint64_t len = text.len;
+  char *at = rdzv_bytes_reserve(b, sizeof(len) + text.len);
+  if (!at) return -ENOMEM;
+  for (unsigned i = 0; i < sizeof(len); i++) at[i] = (char)(len >> 8 * i);
+  if (len) memcpy(at + sizeof(len), text.data, text.len);
+  b->len += sizeof(len) + text.len;
+  return 0;
+}
+
+static int64_t count(const struct entry *e, const struct slice *key) {
+  int64_t n = 0;
+  for (; e; e = e->next) n += !key || same(e->key, *key);
+  return n;
+}
+
+/* ADD to what is no number ends a connection to a real store. */
+static int add_number(struct rdzv_alone *s, struct slice key, int64_t delta, int64_t *total) {
+  char text[32], *end;
+  struct slice now = get(s, key);
+  int64_t before = 0;
+  if (*find(&s->keys, key)) {
+    snprintf(text, sizeof(text), "%.*s", (int)(now.len < 31 ? now.len : 31), now.data);
+    before = strtoll(text, &end, 10);
+    if (end == text) return -EINVAL;
+  }
+  *total = (int64_t)((uint64_t)before + (uint64_t)delta);
+  int n = snprintf(text, sizeof(text), "%" PRId64, *total);
+  return put(s, key, (struct slice){text, (size_t)n}, (struct slice){0});
+}
+
+static int compare_set(struct rdzv_alone *s, const struct c10d_request *q, struct slice *now) {
+  const struct entry *e = *find(&s->keys, q->key);
+  bool swap = e ? same(e->value, q->expected) : q->expected.len == 0;
+  int rc = swap ? put(s, q->key, q->value, (struct slice){0}) : 0;
+  *now = e || swap ? get(s, q->key) : q->expected;
+  return rc;
+}
+
+static int pop(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
+  struct entry **place = find(&s->queued, key);
+  a->number = count(s->queued, &key);
+  if (!*place) return 0;
+  struct slice value = (*place)->value;
+  char *at = rdzv_bytes_reserve(&s->scratch, value.len + 1);
+  if (!at) return -ENOMEM;
+  memcpy(at, value.data, value.len);
+  s->scratch.len += value.len;
+  a->value = (struct slice){at, value.len};
+  drop(place);
+  return 0;
+}
+
+static int multi_get(struct rdzv_alone *s, const struct c10d_request *q, struct c10d_reply *a) {
+  int rc = 0;
+  for (uint64_t i = 0; i < q->count && !rc; i++) rc = append(&s->scratch, get(s, q->keys[i]));
+  a->number = (int64_t)q->count;
+  a->items = (struct slice){s->scratch.data, s->scratch.len};
+  return rc;
+}
+
+static int list_keys(struct rdzv_alone *s, struct c10d_reply *a) {
+  int rc = 0;
+  for (const struct entry *e = s->keys; e && !rc; e = e->next) rc = append(&s->scratch, e->key);
+  a->number = count(s->keys, NULL);
+  a->items = (struct slice){s->scratch.data, s->scratch.len};
+  return rc;
+}
+
+static int check(struct rdzv_alone *s, const struct c10d_request *q) {
+  int missing = 0;
+  for (uint64_t i = 0; i < q->count; i++) missing |= !is_there(s, q->keys[i]);
+  return missing;
+}
+
+static int multi_set(struct rdzv_alone *s, const struct c10d_request *q) {
+  int rc = 0;
+  for (uint64_t i = 0; i < q->count && !rc; i++) rc = put(s, q->keys[i], q->values[i], (struct slice){0});
+  return rc;
+}
+
+static int barrier(struct rdzv_alone *s, const struct c10d_request *q) {
+  int64_t here = 0;
+  int rc = add_number(s, q->key, 1, &here);
+  return rc || here >= q->number ? rc : -ETIMEDOUT;
+}
+
+static int delete_key(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
+  struct entry **place = find(&s->keys, key);
+  a->number = *place != NULL;
+  if (*place) drop(place);
+  return 0;
+}
+
+static int answer(struct rdzv_alone *s, const struct c10d_request *q, struct c10d_reply *a) {
+  struct slice none = {0};
+  *a = (struct c10d_reply){0};
+  switch (q->op) {
+  case C10D_SET: return put(s, q->key, q->value, none);
+  case C10D_APPEND: return put(s, q->key, get(s, q->key), q->value);
+  case C10D_GET: return a->value = get(s, q->key), 0;
+  case C10D_ADD: return add_number(s, q->key, q->number, &a->number);
+  case C10D_COMPARE_SET: return compare_set(s, q, &a->value);
+  case C10D_CHECK: return a->byte = check(s, q), 0;
+  case C10D_WAIT: return check(s, q) ? -ETIMEDOUT : 0;
+  case C10D_BARRIER: return barrier(s, q);
+  case C10D_DELETE_KEY: return delete_key(s, q->key, a);
+  case C10D_GETNUMKEYS: return a->number = count(s->keys, NULL), 0;
+  case C10D_MULTI_GET: return multi_get(s, q, a);
+  case C10D_MULTI_SET: return multi_set(s, q);
+  case C10D_LIST_KEYS: return list_keys(s, a);
+  case C10D_QUEUE_PUSH: return add(&s->queued, q->key, q->value);
+  case C10D_QUEUE_POP: return pop(s, q->key, a);
+  case C10D_QUEUE_LEN: return a->number = count(s->queued, &q->key), 0;
+  default: return -EOPNOTSUPP;
+  }
+}
+
+static int fail(struct rdzv *r, int code) {
+  if (code == -ETIMEDOUT)
+    return rdzv_store_fail(r, code, "it is not there, and in a world of one nobody else will set it");
+  if (code == -EINVAL) return rdzv_store_fail(r, code, "its value is no number");
+  return rdzv_store_fail(r, code, "%s", strerror(-code));
+}
+
+int rdzv_alone_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers) {
+  if (!r->store && !(r->store = calloc(1, sizeof(*r->store)))) return fail(r, -ENOMEM);
+  rdzv_bytes_drop(&r->store->scratch, r->store->scratch.len);
+  for (size_t i = 0; i < n; i++) {
+    struct c10d_reply unused;
+    int rc = answer(r->store, &q[i], c10d_has_reply(q[i].op) ? answers++ : &unused);
+    if (rc) return fail(r, rc);
+  }
+  return 0;
+}
+
+void rdzv_alone_destroy(struct rdzv_alone *s) {
+  if (!s) return;
+  while (s->keys) drop(&s->keys);
+  while (s->queued) drop(&s->queued);
+  rdzv_bytes_free(&s->scratch);
+  free(s);
+}

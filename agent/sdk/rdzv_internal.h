@@ -1,0 +1,89 @@
+#ifndef AGENT_SDK_RDZV_INTERNAL_H
+#define AGENT_SDK_RDZV_INTERNAL_H
+
+/* What the files of librdzv share: rdzv.c (the agent), rdzv_conn.c (the connection to the round's store), rdzv_alone.c (its stand-in in a world
+ * of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing of it is visible outside of the library. */
+
+#include "agent/sdk/rdzv.h"
+#include "agent/sdk/wire.h"
+#include "proto/c10d.h"
+
+enum {
+  RDZV_TEXT_MAX = 512,
+  RDZV_LATE_MS = 250, /* what a wait that has timed out may take to learn who is missing */
+};
+
+/* Bytes that grow. */
+struct rdzv_bytes {
+  char *data;
+  size_t len, cap;
+};
+char *rdzv_bytes_reserve(struct rdzv_bytes *b, size_t more); /* where `more` bytes fit; NULL: no memory */
+void rdzv_bytes_drop(struct rdzv_bytes *b,
+                     size_t n); /* the first n go; a large one gives its memory back when it is empty */
+void rdzv_bytes_free(struct rdzv_bytes *b);
+
+/* An answer that the store owes us. */
+struct rdzv_due {
+  enum c10d_op op;
+  uint64_t count; /* keys of a MULTI_GET */
+  bool
+      cancelled; /* a wait that was given up: its own answer may come or not, then the one of CANCEL_WAIT does */
+};
+
+struct rdzv_conn {
+  int fd;        /* -1: not connected */
+  int lost_code; /* not 0: it was, and never will be again */
+  char lost_text[192];
+  struct rdzv_bytes out, in;
+  size_t taken; /* bytes of `in` that the last answers lie in */
+  struct rdzv_due *due;
+  size_t n_due, cap_due;
+  size_t n_seen, seen;           /* how many of them are whole in `in`, and how many bytes they take */
+  struct c10d_progress progress; /* in the first that is not */
+};
+
+struct rdzv_alone;
+
+struct rdzv {
+  int fd; /* of the agent; -1: alone, or it is lost */
+  bool alone;
+  struct sdk_welcome is;
+  unsigned requested;
+  struct sdk_progress progress;
+  bool progress_held;
+  uint64_t progress_sent_ms;
+  int lost_code; /* fd -1 and not alone: why, as the agent said, else 0 */
+  char lost_text[sizeof(((struct sdk_refused *)0)->text)];
+  char text[RDZV_TEXT_MAX];
+  struct rdzv_conn conn;
+  struct rdzv_alone *store; /* alone, and used */
+  char keys[SDK_EXCHANGES_MAX][SDK_KEY_MAX + 1];
+  unsigned n_keys;
+  const char *verb, *key;  /* of the call that goes on, for sentences; key NULL: none */
+  union sdk_record record; /* the last one received */
+};
+
+/* rdzv.c */
+int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+uint64_t rdzv_now_ms(void);
+uint64_t rdzv_deadline_in(int timeout_ms);
+/* Takes in what the agent has said. Negative: the agent is lost, which is said in the sentence. */
+int rdzv_hear_agent(struct rdzv *r);
+
+/* rdzv_conn.c, rdzv_alone.c: requests, all of them at once, and the answers of those that have one, in their order. A WAIT or BARRIER must be the last.
+ * What the answers point to is valid until the next ask. -ETIMEDOUT: the connection is good for the next ask, and what was asked is done later, or not. */
+int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
+                  uint64_t deadline);
+void rdzv_conn_finish(struct rdzv *r);
+int rdzv_alone_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers);
+void rdzv_alone_destroy(struct rdzv_alone *a);
+
+/* rdzv_store.c */
+/* Either, by the kind of world. */
+int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
+             uint64_t deadline);
+/* As rdzv_fail, with what goes on in front: `store get "key": `. */
+int rdzv_store_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+#endif
