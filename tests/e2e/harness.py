@@ -195,7 +195,7 @@ class Rdzv:
         p = self.spawn(RDZVD, "--listen", f"{listen}:{port}", "--port-file", port_file, *args, **kw)
         until(lambda: f"rdzvd writes its port file:\n{p}", lambda: port_file.exists() and port_file.read_text().strip() or not p.running)
         assert p.running, f"rdzvd ended:\n{p}"
-        p.port = int(port_file.read_text())
+        p.port = int(port_file.read_text().split()[0])
         p.endpoint = f"127.0.0.1:{p.port}"
         return p
 
