@@ -8,7 +8,10 @@
  * What both threads touch lies behind one mutex: newly opened workers, the agent's own lines, events, the streams'
  * unfinished lines and the tails. It is never held across a system call that can wait.
  *
- * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines.
+ * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines, and of a
+ * line that is still unfinished after a tenth of a second what there is of it: it may be a prompt. That is for people,
+ * so it is done at a terminal, and elsewhere only for a worker that is alone: in a pipe that several agents share, half
+ * a line of one would be torn by the next.
  *
  * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
  * thread that does not come back in time hangs in a write to a terminal nobody reads, or to a dead file server: then
@@ -17,6 +20,7 @@
 
 #include "agent/relay.h"
 #include "agent/lines.h"
+#include "agent/relay_file.h"
 #include "agent/relay_sink.h"
 
 #include <errno.h>
@@ -28,7 +32,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "common/mem.h"
@@ -39,17 +42,20 @@ struct worker;
 
 struct stream {
   struct worker *of;
-  bool is_err;
-  int fd;   /* -1: at its end */
-  int file; /* -1: none */
-  bool file_failed;
+  bool is_err, shown;
+  int fd; /* -1: at its end */
+  struct relay_file file, filtered;
+  struct buf to_filtered; /* lines for it, until the mutex is free */
   struct lines lines;
+  size_t begun;    /* bytes of the unfinished line that the terminal has */
+  uint64_t due_ms; /* when it gets the rest of them; 0: there are none */
 };
 
 struct worker {
   struct worker *next;
-  uint32_t round, rank, local_rank;
-  char prefix[32];
+  uint32_t round, local_rank;
+  bool alone;
+  char *prefix, *label;
   struct stream out, err;
   int open;        /* streams not at their end */
   bool opened;     /* the thread has it in its epoll */
@@ -60,11 +66,11 @@ struct worker {
 
 struct relay {
   struct relay_options o;
-  char *log_dir;
   pthread_t thread;
   int epoll, event;
   struct sinks sinks;    /* the thread's */
   char *chunk;           /* the thread's */
+  uint64_t due_ms;       /* the thread's: the first of all streams' due_ms; UINT64_MAX: none */
   pthread_mutex_t mutex; /* the rest: */
   struct worker *workers;
   char *say[RELAY_QUEUE_MAX];
@@ -78,7 +84,9 @@ struct relay {
 
 static void stream_finish(struct stream *s) {
   if (s->fd >= 0) close(s->fd);
-  if (s->file >= 0) close(s->file);
+  relay_file_finish(&s->file);
+  relay_file_finish(&s->filtered);
+  buf_finish(&s->to_filtered);
   lines_finish(&s->lines);
 }
 
@@ -86,10 +94,18 @@ static void worker_destroy(struct worker *w) {
   stream_finish(&w->out);
   stream_finish(&w->err);
   buf_finish(&w->tail);
+  free(w->prefix);
+  free(w->label);
   free(w);
 }
 
 /* ---------------------------------------------------------------- thread */
+
+static uint64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
 
 static void post(struct relay *r, const struct relay_event *ev) {
   pthread_mutex_lock(&r->mutex);
@@ -115,54 +131,75 @@ static void post_trouble(struct relay *r, const struct worker *w, const char *wh
   post(r, &ev);
 }
 
-static void file_name(const struct relay *r, const struct stream *s, char *out, size_t size) {
-  snprintf(out, size, "%s/round_%u/rank_%u/%s.log", r->log_dir, s->of->round, s->of->rank,
-           s->is_err ? "stderr" : "stdout");
+static void file_trouble(struct relay *r, const struct stream *s, const struct relay_file *f, int rc) {
+  if (rc) post_trouble(r, s->of, "cannot write log file", f->name, -rc);
 }
 
-static void file_trouble(struct relay *r, struct stream *s, int error) {
-  char name[4096];
-  file_name(r, s, name, sizeof(name));
-  if (s->file >= 0) close(s->file);
-  s->file = -1;
-  s->file_failed = true;
-  post_trouble(r, s->of, "cannot write log file", name, error);
+static void open_files(struct relay *r, struct stream *s) {
+  file_trouble(r, s, &s->file, relay_file_open(&s->file));
+  file_trouble(r, s, &s->filtered, relay_file_open(&s->filtered));
 }
 
-/* Makes the folders above a file; whether that worked is seen when the file is opened. */
-static void make_folders(char *name) {
-  for (char *p = strchr(name + 1, '/'); p; p = strchr(p + 1, '/')) {
-    *p = '\0';
-    mkdir(name, 0777);
-    *p = '/';
-  }
+static struct sink *sink_of(struct relay *r, const struct stream *s) {
+  return s->is_err ? &r->sinks.err : r->sinks.to_out;
 }
 
-static void open_file(struct relay *r, struct stream *s) {
-  char name[4096];
-  file_name(r, s, name, sizeof(name));
-  make_folders(name);
-  s->file = open(name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (s->file < 0) file_trouble(r, s, errno);
+static bool is_shown(const struct stream *s) {
+  return s->shown || s->file.failed;
 }
 
-static void write_file(struct relay *r, struct stream *s, const char *data, size_t n) {
-  while (s->file >= 0 && n > 0) {
-    ssize_t done = write(s->file, data, n);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) {
-      file_trouble(r, s, errno);
-      return;
-    }
-    data += done;
-    n -= (size_t)done;
-  }
+static bool has_text_of(const struct opt_strings *texts, const char *line, size_t len) {
+  for (int i = 0; texts && i < texts->n; i++)
+    if (memmem(line, len, texts->v[i], strlen(texts->v[i]))) return true;
+  return false;
+}
+
+static void filter_line(struct relay *r, struct stream *s, const char *line, size_t len) {
+  const struct opt_strings *texts = s->is_err ? r->o.err_filters : r->o.out_filters;
+  if (s->filtered.fd < 0 || !has_text_of(texts, line, len)) return;
+  buf_puts(&s->to_filtered, s->of->label);
+  buf_append(&s->to_filtered, line, len);
+  buf_putc(&s->to_filtered, '\n');
+}
+
+static void write_filtered(struct relay *r, struct stream *s) {
+  file_trouble(r, s, &s->filtered, relay_file_write(&s->filtered, s->to_filtered.data, s->to_filtered.len));
+  buf_clear(&s->to_filtered);
 }
 
 static void give_line(struct relay *r, struct stream *s, const char *line, size_t len) {
-  if (!r->o.quiet || s->file_failed)
-    sink_line(s->is_err ? &r->sinks.err : &r->sinks.out, s->of->prefix, line, len);
+  if (s->begun)
+    sink_rest(sink_of(r, s), s, s->of->prefix, line + s->begun, len - s->begun);
+  else if (is_shown(s))
+    sink_line(sink_of(r, s), s->of->prefix, line, len);
+  s->begun = 0;
+  s->due_ms = 0;
   if (s->is_err) tail_add(&s->of->tail, line, len, RELAY_TAIL_MAX);
+  filter_line(r, s, line, len);
+}
+
+/* After a read: what is unfinished is shown in a while. */
+static void expect_rest(struct relay *r, struct stream *s) {
+  const char *text;
+  size_t len;
+  lines_peek(&s->lines, &text, &len);
+  if (s->due_ms || len == s->begun || !is_shown(s) || !(s->of->alone || sink_of(r, s)->tty)) return;
+  s->due_ms = now_ms() + RELAY_PROMPT_MS;
+  if (s->due_ms < r->due_ms) r->due_ms = s->due_ms;
+}
+
+static void show_unfinished(struct relay *r, struct stream *s, uint64_t now) {
+  const char *text;
+  size_t len;
+  if (s->due_ms && s->due_ms <= now) {
+    pthread_mutex_lock(&r->mutex);
+    lines_peek(&s->lines, &text, &len);
+    bool done = sink_begin(sink_of(r, s), s, s->of->prefix, text + s->begun, len - s->begun, now);
+    pthread_mutex_unlock(&r->mutex);
+    if (done) s->begun = len;
+    s->due_ms = done ? 0 : now + RELAY_PROMPT_MS;
+  }
+  if (s->due_ms && s->due_ms < r->due_ms) r->due_ms = s->due_ms;
 }
 
 static void end_stream(struct relay *r, struct stream *s) {
@@ -171,10 +208,11 @@ static void end_stream(struct relay *r, struct stream *s) {
   pthread_mutex_lock(&r->mutex);
   if (lines_rest(&s->lines, &line, &len)) give_line(r, s, line, len);
   pthread_mutex_unlock(&r->mutex);
+  write_filtered(r, s);
   close(s->fd); /* leaves the epoll with it */
   s->fd = -1;
-  if (s->file >= 0) close(s->file);
-  s->file = -1;
+  relay_file_close(&s->file);
+  relay_file_close(&s->filtered);
   s->of->open--;
 }
 
@@ -187,13 +225,15 @@ static bool read_stream(struct relay *r, struct stream *s) {
     end_stream(r, s);
     return false;
   }
-  write_file(r, s, r->chunk, (size_t)n);
+  file_trouble(r, s, &s->file, relay_file_write(&s->file, r->chunk, (size_t)n));
   const char *line;
   size_t len;
   pthread_mutex_lock(&r->mutex);
   lines_feed(&s->lines, r->chunk, (size_t)n);
   while (lines_next(&s->lines, &line, &len)) give_line(r, s, line, len);
   pthread_mutex_unlock(&r->mutex);
+  expect_rest(r, s);
+  write_filtered(r, s);
   return true;
 }
 
@@ -227,7 +267,7 @@ static bool take_requests(struct relay *r) {
 }
 
 static void add_stream(struct relay *r, struct stream *s) {
-  if (r->log_dir) open_file(r, s);
+  open_files(r, s);
   struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
   if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, s->fd, &ev)) end_stream(r, s);
 }
@@ -300,11 +340,26 @@ static void relay_free(struct relay *r) {
   if (r->event >= 0) close(r->event);
   sinks_finish(&r->sinks);
   pthread_mutex_destroy(&r->mutex);
-  free(r->log_dir);
   free(r->chunk);
   free(r->status);
   free(r->events);
   free(r);
+}
+
+static int wait_ms(const struct relay *r) {
+  if (r->due_ms == UINT64_MAX) return -1;
+  uint64_t now = now_ms();
+  return r->due_ms > now ? (int)(r->due_ms - now) : 0;
+}
+
+static void show_what_is_due(struct relay *r) {
+  uint64_t now = now_ms();
+  if (r->due_ms > now) return;
+  r->due_ms = UINT64_MAX;
+  for (struct worker *w = NULL; (w = next_worker(r, w));) {
+    show_unfinished(r, &w->out, now);
+    show_unfinished(r, &w->err, now);
+  }
 }
 
 static void *relay_main(void *arg) {
@@ -312,7 +367,7 @@ static void *relay_main(void *arg) {
   bool closing = false;
   while (!closing) {
     struct epoll_event ev[64];
-    int n = epoll_wait(r->epoll, ev, 64, -1);
+    int n = epoll_wait(r->epoll, ev, 64, wait_ms(r));
     for (int i = 0; i < n; i++) {
       uint64_t drop;
       if (ev[i].data.ptr)
@@ -323,6 +378,7 @@ static void *relay_main(void *arg) {
     }
     closing = take_requests(r);
     take_in(r);
+    show_what_is_due(r);
     if (closing) close_all(r);
     flush(r);
     tell_drained(r);
@@ -359,7 +415,7 @@ static int start_thread(struct relay *r) {
 int relay_create(struct relay **out, const struct relay_options *o, struct err *e) {
   struct relay *r = xcalloc(1, sizeof(*r));
   r->o = *o;
-  r->log_dir = xstrdup(o->log_dir);
+  r->due_ms = UINT64_MAX;
   r->chunk = xmalloc(CHUNK);
   pthread_mutex_init(&r->mutex, NULL);
   sinks_init(&r->sinks, o->out, o->err, o->status);
@@ -421,24 +477,29 @@ static int make_pipe(int *read_end, int *write_end) {
   return 0;
 }
 
-int relay_open(struct relay *r, uint32_t round, uint32_t rank, uint32_t local_rank, const char *prefix,
-               int *out, int *err, struct err *e) {
+static void stream_init(struct stream *s, struct worker *w, const struct relay_place *p) {
+  *s = (struct stream){.of = w, .is_err = s == &w->err, .shown = p->shown, .fd = -1};
+  relay_file_init(&s->file, p->file);
+  relay_file_init(&s->filtered, p->filtered);
+  lines_init(&s->lines, RELAY_LINE_MAX);
+}
+
+int relay_open(struct relay *r, const struct relay_worker *o, int *out, int *err, struct err *e) {
   struct worker *w = xcalloc(1, sizeof(*w));
-  *w = (struct worker){.round = round, .rank = rank, .local_rank = local_rank, .open = 2};
-  w->out = (struct stream){.of = w, .fd = -1, .file = -1};
-  w->err = (struct stream){.of = w, .fd = -1, .file = -1, .is_err = true};
-  lines_init(&w->out.lines, RELAY_LINE_MAX);
-  lines_init(&w->err.lines, RELAY_LINE_MAX);
-  snprintf(w->prefix, sizeof(w->prefix), "%s", prefix);
+  *w = (struct worker){.round = o->round, .local_rank = o->local_rank, .alone = o->alone, .open = 2};
+  w->prefix = xstrdup(o->prefix ? o->prefix : "");
+  w->label = xstrdup(o->label ? o->label : "");
+  stream_init(&w->out, w, &o->out);
+  stream_init(&w->err, w, &o->err);
   int rc = make_pipe(&w->out.fd, out);
   if (!rc && (rc = make_pipe(&w->err.fd, err))) close(*out);
   if (rc) {
     worker_destroy(w);
-    return err_sys(e, rc, "no pipes for the output of rank %u", rank);
+    return err_sys(e, rc, "no pipes for the output of local rank %u", o->local_rank);
   }
   pthread_mutex_lock(&r->mutex);
   for (struct worker *old = r->workers; old; old = old->next)
-    if (old->local_rank == local_rank) old->superseded = true;
+    if (old->local_rank == o->local_rank) old->superseded = true;
   w->next = r->workers;
   r->workers = w;
   pthread_mutex_unlock(&r->mutex);

@@ -9,10 +9,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
+#include "common/opts.h"
 
 enum {
   RELAY_LINE_MAX = 16384, /* a longer line is cut into pieces of this size; files get it as it is */
   RELAY_TAIL_MAX = 2048,  /* bytes of a worker's last stderr lines that are kept for the verdict */
+  RELAY_PROMPT_MS = 100,  /* a line that is not finished by then is shown as far as it is, on a terminal */
   RELAY_QUEUE_MAX = 1024, /* lines of the agent's own that wait; then the oldest are dropped and counted */
 };
 
@@ -21,9 +23,9 @@ struct relay;
 struct relay_options {
   int out, err; /* where workers' stdout and stderr go: 1 and 2 */
   bool status;  /* err is a terminal: draw the status line */
-  /* NULL: no files. Else DIR/round_N/rank_R/{stdout.log,stderr.log}: the worker's bytes, appended, never deleted. */
-  const char *log_dir;
-  bool quiet; /* workers' lines only to files; where a file cannot be written, to the terminal all the same */
+  /* A line that has one of these texts in it is appended to its stream's `filtered` file too; NULL: none. They outlive
+   * the relay. */
+  const struct opt_strings *out_filters, *err_filters;
   void (*wake)(void *ctx); /* called from the relay's thread when relay_next has something */
   void *ctx;
 };
@@ -32,10 +34,24 @@ int relay_create(struct relay **out, const struct relay_options *o, struct err *
 /* Writes what is queued and what is in the pipes now, waits at most deadline_ms, frees. Pipes still open are closed. */
 void relay_destroy(struct relay *r, uint32_t deadline_ms);
 
-/* Makes the two pipes of one worker. *out, *err: write ends, close-on-exec, the caller's to pass on and close. prefix:
- * "" or e.g. "[3] ", put in front of each line on the terminal, not in files; at most 31 bytes. */
-int relay_open(struct relay *r, uint32_t round, uint32_t rank, uint32_t local_rank, const char *prefix,
-               int *out, int *err, struct err *e);
+/* Where one stream of a worker goes. NULL or "": to no such file. The folders above a file are made. */
+struct relay_place {
+  const char *file; /* gets the worker's bytes, appended */
+  const char
+      *filtered; /* gets the lines of the filters, with `label` in front; several workers may share it */
+  bool shown;    /* on the terminal; where `file` cannot be written it is shown all the same */
+};
+
+struct relay_worker {
+  uint32_t round, local_rank;
+  const char *prefix; /* "" or e.g. "[3] ": in front of each line on the terminal, not in files */
+  const char *label;  /* in front of each line in a filtered file */
+  bool alone; /* nobody else writes: a line that is not finished is shown where there is no terminal too */
+  struct relay_place out, err;
+};
+
+/* Makes the two pipes of one worker. *out, *err: write ends, close-on-exec, the caller's to pass on and close. */
+int relay_open(struct relay *r, const struct relay_worker *w, int *out, int *err, struct err *e);
 
 /* One line of the agent's own to stderr (no newline in it), above the status line. */
 void relay_say(struct relay *r, const char *line);

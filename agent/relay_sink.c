@@ -8,6 +8,14 @@
  * wiped; after them it is drawn again. It is cut to the terminal's width, or it would wrap and could not be wiped by
  * one return: characters are counted, UTF-8 ones as one column, which is right for all that we write.
  *
+ * A line may be shown before it is finished, because it is a prompt and its program waits for an answer. Then whoever
+ * writes next ends it first, so that no line is ever torn by another, and what its program adds later is a line of its
+ * own, or goes on behind it where nobody came between. One unfinished line makes room for another only when it has not
+ * grown for a second: two prompts are both seen, and eight progress bars do not chase each other over the screen.
+ * While a line is unfinished there is no status line.
+ *
+ * Where stdout and stderr are one terminal, pipe or file, all goes through one sink, in the order in which it came.
+ *
  * Writes may block as long as they like (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill
  * meanwhile. The descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. */
 
@@ -29,10 +37,16 @@ static void sink_init(struct sink *s, int fd) {
   s->regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+static bool is_same(int a, int b) {
+  struct stat x, y;
+  return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 void sinks_init(struct sinks *s, int out, int err, bool status) {
   *s = (struct sinks){.status = status};
   sink_init(&s->out, out);
   sink_init(&s->err, err);
+  s->to_out = is_same(out, err) ? &s->err : &s->out;
 }
 
 void sinks_finish(struct sinks *s) {
@@ -41,11 +55,43 @@ void sinks_finish(struct sinks *s) {
   buf_finish(&s->line);
 }
 
-void sink_line(struct sink *s, const char *prefix, const char *line, size_t len) {
+static void put(struct sink *s, const char *prefix, const char *text, size_t len) {
   if (s->error) return;
   buf_puts(&s->b, prefix);
-  buf_append(&s->b, line, len);
-  buf_putc(&s->b, '\n');
+  buf_append(&s->b, text, len);
+}
+
+static void end_line(struct sink *s) {
+  if (!s->error) buf_putc(&s->b, '\n');
+  s->holder = NULL;
+}
+
+void sink_line(struct sink *s, const char *prefix, const char *line, size_t len) {
+  if (s->holder) end_line(s);
+  put(s, prefix, line, len);
+  end_line(s);
+}
+
+bool sink_begin(struct sink *s, const void *who, const char *prefix, const char *text, size_t len,
+                uint64_t now_ms) {
+  bool mine = s->holder == who;
+  if (s->holder && !mine) {
+    if (now_ms - s->held_ms < SINK_GIVES_WAY_MS) return false;
+    end_line(s);
+  }
+  put(s, mine ? "" : prefix, text, len);
+  s->holder = who;
+  s->held_ms = now_ms;
+  return true;
+}
+
+void sink_rest(struct sink *s, const void *who, const char *prefix, const char *text, size_t len) {
+  if (s->holder != who) {
+    if (len) sink_line(s, prefix, text, len);
+    return;
+  }
+  put(s, "", text, len);
+  end_line(s);
 }
 
 void sinks_status(struct sinks *s, const char *line) {
@@ -120,7 +166,7 @@ static void wipe(struct sinks *s, struct sink *to) {
 void sinks_flush(struct sinks *s) {
   if (s->drawn && s->out.tty && s->out.b.len > 0) wipe(s, &s->out);
   sink_flush(&s->out);
-  bool wanted = s->line.len > 0;
+  bool wanted = s->line.len > 0 && !s->err.holder;
   if (s->drawn && (s->err.b.len > 0 || !wanted)) wipe(s, &s->err);
   if (wanted && s->status && (!s->drawn || s->changed)) {
     draw(s);

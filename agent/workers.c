@@ -272,7 +272,8 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   uint32_t rank = (uint32_t)start->rank_base + i;
   int out = -1, err = -1;
   if (start->world_size > 1) snprintf(prefix, sizeof(prefix), "[%u] ", rank);
-  int rc = relay_open(w->relay, w->round, rank, i, prefix, &out, &err, e);
+  struct relay_worker to = {.round = w->round, .local_rank = i, .prefix = prefix, .out.shown = true, .err.shown = true};
+  int rc = relay_open(w->relay, &to, &out, &err, e);
   if (rc) return rc;
   char **argv = command_line_for(w->o.argv, i);
   char **env = env_create(w->o.base_env, start, &job, i);
@@ -346,7 +347,6 @@ static int open_relay(struct workers *w, struct err *e) {
       .out = STDOUT_FILENO,
       .err = STDERR_FILENO,
       .status = isatty(STDERR_FILENO),
-      .log_dir = w->o.log_dir,
       .wake = on_relay_wake,
       .ctx = w,
   };

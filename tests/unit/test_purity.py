@@ -51,6 +51,7 @@ PURE = {
     "agent/options*.c": (),
     "agent/command_line.c": (),
     "agent/lines.c": (),
+    "agent/output.c": (),
     "agent/trainer/idx.c": (),
     "agent/trainer/sampler.c": (),
     "agent/trainer/ring_op.c": (),

@@ -1,120 +1,21 @@
 /* The relay between pipes of ours: what comes out on the other side, on a slow reader, a terminal, in files. */
 
-#include "agent/relay.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <termios.h>
 #include <time.h>
 #include <unistd.h>
-#include <cmocka.h>
 #include "common/buf.h"
 #include "common/mem.h"
+#include "tests/unit/relay_help.h"
+#include "tests/unit/unit.h"
 
-enum { DEADLINE_MS = 20000, N_LINES = 100000 };
-
-/* A relay whose out and err are memory files. */
-struct desk {
-  struct relay *r;
-  int out, err;
-  sem_t woken;
-};
-
-static void on_wake(void *ctx) {
-  sem_post(ctx);
-}
-
-static void desk_open(struct desk *d, struct relay_options o) {
-  struct err e = ERR_INIT;
-  d->out = o.out ? o.out : memfd_create("out", MFD_CLOEXEC);
-  d->err = o.err ? o.err : memfd_create("err", MFD_CLOEXEC);
-  sem_init(&d->woken, 0, 0);
-  o.out = d->out;
-  o.err = d->err;
-  o.wake = on_wake;
-  o.ctx = &d->woken;
-  if (relay_create(&d->r, &o, &e)) fail_msg("%s", e.text);
-}
-
-static void desk_close(struct desk *d) {
-  relay_destroy(d->r, DEADLINE_MS);
-  close(d->out);
-  close(d->err);
-  sem_destroy(&d->woken);
-}
-
-static void open_worker(struct desk *d, uint32_t rank, const char *prefix, int *out, int *err) {
-  struct err e = ERR_INIT;
-  if (relay_open(d->r, 3, rank + 10, rank, prefix, out, err, &e)) fail_msg("%s", e.text);
-}
-
-static struct relay_event next_event(struct desk *d) {
-  struct relay_event ev;
-  while (!relay_next(d->r, &ev)) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += DEADLINE_MS / 1000;
-    if (sem_timedwait(&d->woken, &t) && errno == ETIMEDOUT) fail_msg("no event came");
-  }
-  return ev;
-}
-
-static void expect_drained(struct desk *d, uint32_t rank) {
-  struct relay_event ev = next_event(d);
-  if (ev.kind != RELAY_DRAINED) fail_msg("%s", ev.text);
-  assert_int_equal(ev.round, 3);
-  assert_int_equal(ev.local_rank, rank);
-}
-
-static char *content(int fd) {
-  struct buf b = BUF_INIT;
-  ssize_t n;
-  off_t at = 0;
-  while ((n = pread(fd, buf_reserve(&b, 65536), 65536, at)) > 0) {
-    buf_commit(&b, (size_t)n);
-    at += n;
-  }
-  buf_puts(&b, "");
-  return buf_steal(&b);
-}
-
-static void check_content(int fd, const char *expected) {
-  char *text = content(fd);
-  assert_string_equal(text, expected);
-  free(text);
-}
-
-static void check_file(const char *dir, const char *name, const char *expected) {
-  char path[512];
-  snprintf(path, sizeof(path), "%s/%s", dir, name);
-  int fd = open(path, O_RDONLY);
-  if (fd < 0) fail_msg("%s: %s", path, strerror(errno));
-  check_content(fd, expected);
-  close(fd);
-}
-
-static void put(int fd, const char *text) {
-  size_t n = strlen(text);
-  while (n > 0) {
-    ssize_t done = write(fd, text, n);
-    assert_true(done > 0);
-    text += done;
-    n -= (size_t)done;
-  }
-}
+enum { N_LINES = 100000 };
 
 static void test_lines_and_prefixes(void **state) {
   struct desk d;
@@ -306,53 +207,113 @@ static void remove_tree(const char *dir) {
   assert_int_equal(system(command), 0);
 }
 
+static struct relay_worker with_files(const char *dir, char names[2][128], bool shown) {
+  snprintf(names[0], sizeof(names[0]), "%s/2/stdout.log", dir);
+  snprintf(names[1], sizeof(names[1]), "%s/2/stderr.log", dir);
+  return (struct relay_worker){.round = 3,
+                               .local_rank = 2,
+                               .prefix = "[2] ",
+                               .out = {.file = names[0], .shown = shown},
+                               .err = {.file = names[1], .shown = shown}};
+}
+
 static void test_files(void **state) {
-  char dir[] = "/tmp/rdzv-relay-XXXXXX", deep[64];
+  char dir[] = "/tmp/rdzv-relay-XXXXXX", deep[64], names[2][128], tail[RELAY_TAIL_MAX + 1];
   assert_non_null(mkdtemp(dir));
   snprintf(deep, sizeof(deep), "%s/a/b", dir);
   struct desk d;
   int out, err;
-  desk_open(&d, (struct relay_options){.log_dir = deep, .quiet = true});
-  open_worker(&d, 2, "[2] ", &out, &err);
+  desk_open(&d, (struct relay_options){0});
+  open_any(&d, with_files(deep, names, false), &out, &err);
   put(out, "to the file\nno end");
   put(err, "bad\r\n");
   close(out);
   close(err);
   expect_drained(&d, 2);
-  check_content(d.out, ""); /* quiet */
+  check_content(d.out, ""); /* only to files */
   check_content(d.err, "");
-  check_file(deep, "round_3/rank_12/stdout.log", "to the file\nno end");
-  check_file(deep, "round_3/rank_12/stderr.log", "bad\r\n");
-  open_worker(&d, 2, "[2] ", &out, &err); /* the same again: appended */
+  check_file(deep, "2/stdout.log", "to the file\nno end");
+  check_file(deep, "2/stderr.log", "bad\r\n");
+  relay_tail(d.r, 2, tail);
+  assert_string_equal(tail, "bad\r\n"); /* what the terminal did not get the verdict has all the same */
+  open_any(&d, with_files(deep, names, true), &out, &err); /* the same again: appended; and shown */
   put(out, "\nmore\n");
   close(out);
   close(err);
   expect_drained(&d, 2);
-  check_file(deep, "round_3/rank_12/stdout.log", "to the file\nno end\nmore\n");
+  check_file(deep, "2/stdout.log", "to the file\nno end\nmore\n");
+  check_content(d.out, "[2] \n[2] more\n");
   desk_close(&d);
   remove_tree(dir);
 }
 
 static void test_files_cannot_be_written(void **state) {
-  char dir[] = "/tmp/rdzv-relay-XXXXXX", below[64];
+  char dir[] = "/tmp/rdzv-relay-XXXXXX", names[2][128];
   int fd = mkstemp(dir), out, err;
   assert_true(fd >= 0);
   close(fd);
-  snprintf(below, sizeof(below), "%s/logs", dir); /* below a file */
   struct desk d;
-  desk_open(&d, (struct relay_options){.log_dir = below, .quiet = true});
-  open_worker(&d, 0, "[0] ", &out, &err);
+  desk_open(&d, (struct relay_options){0});
+  open_any(&d, with_files(dir, names, false), &out, &err); /* below a file */
   struct relay_event ev = next_event(&d);
   assert_int_equal(ev.kind, RELAY_TROUBLE);
-  assert_non_null(strstr(ev.text, "round_3/rank_10/stdout.log: Not a directory"));
+  assert_non_null(strstr(ev.text, "/2/stdout.log: Not a directory"));
   assert_int_equal(next_event(&d).kind, RELAY_TROUBLE);
   put(out, "not lost\n");
   close(out);
   close(err);
-  expect_drained(&d, 0);
-  check_content(d.out, "[0] not lost\n");
+  expect_drained(&d, 2);
+  check_content(d.out, "[2] not lost\n");
   desk_close(&d);
   unlink(dir);
+}
+
+static void test_not_shown(void **state) {
+  struct desk d;
+  int out, err;
+  desk_open(&d, (struct relay_options){0});
+  open_any(&d, (struct relay_worker){.round = 3, .err.shown = true, .prefix = "> "}, &out, &err);
+  put(out, "not this\n");
+  put(err, "this\n");
+  close(out);
+  close(err);
+  expect_drained(&d, 0);
+  check_content(d.out, "");
+  check_content(d.err, "> this\n");
+  desk_close(&d);
+}
+
+/* Lines with one of the texts, of both workers, whole and labelled; the rest of the file's name is made. */
+static void test_filtered(void **state) {
+  char dir[] = "/tmp/rdzv-relay-XXXXXX", name[64];
+  const struct opt_strings texts = {.n = 2, .v = {"loss", "a, b"}};
+  int out[2], err[2];
+  assert_non_null(mkdtemp(dir));
+  snprintf(name, sizeof(name), "%s/attempt_0/filtered_stdout.log", dir);
+  struct desk d;
+  desk_open(&d, (struct relay_options){.out_filters = &texts});
+  for (uint32_t i = 0; i < 2; i++) {
+    const char *label = i ? "[default1]:" : "[default0]:";
+    struct relay_place place = {.filtered = name, .shown = true};
+    open_any(&d,
+             (struct relay_worker){.round = 3, .local_rank = i, .label = label, .out = place, .err = place},
+             &out[i], &err[i]);
+  }
+  put(out[0], "the lo");
+  put(err[0], "loss: stderr has no filter\n");
+  put(out[0], "ss is 1\nnothing\n");
+  close(out[0]);
+  close(err[0]);
+  expect_drained(&d, 0);
+  put(out[1], "los\nbetween a, b and c\nlast loss");
+  close(out[1]);
+  close(err[1]);
+  expect_drained(&d, 1);
+  check_file(dir, "attempt_0/filtered_stdout.log",
+             "[default0]:the loss is 1\n[default1]:between a, b and c\n[default1]:last loss\n");
+  check_content(d.out, "the loss is 1\nnothing\nlos\nbetween a, b and c\nlast loss\n");
+  desk_close(&d);
+  remove_tree(dir);
 }
 
 /* ------------------------------------------------------------ agent's own */
@@ -441,34 +402,8 @@ static void test_queue_is_bounded(void **state) {
   desk_close(&d);
 }
 
-static char *read_until(int fd, const char *end) {
-  struct buf b = BUF_INIT;
-  while (!b.len || !strstr(b.data, end)) {
-    if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, DEADLINE_MS) != 1)
-      fail_msg("\"%s\" without \"%s\"", buf_text(&b), end);
-    ssize_t n = read(fd, buf_reserve(&b, 4096), 4096);
-    assert_true(n > 0);
-    buf_commit(&b, (size_t)n);
-  }
-  return buf_steal(&b);
-}
-
-static void check_terminal(int fd, const char *end, const char *expected) {
-  char *text = read_until(fd, end);
-  assert_string_equal(text, expected);
-  free(text);
-}
-
 static void test_status_line(void **state) {
-  int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), out, err;
-  assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
-  int slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
-  struct termios t;
-  tcgetattr(slave, &t);
-  cfmakeraw(&t);
-  tcsetattr(slave, TCSANOW, &t);
-  struct winsize w = {.ws_col = 12, .ws_row = 24};
-  ioctl(slave, TIOCSWINSZ, &w);
+  int slave, out, err, master = open_terminal(&slave);
   struct desk d;
   desk_open(&d, (struct relay_options){.out = slave, .err = dup(slave), .status = true});
   relay_status(d.r, "step 1");
@@ -501,6 +436,8 @@ int main(void) {
       cmocka_unit_test(test_reader_gone),
       cmocka_unit_test(test_files),
       cmocka_unit_test(test_files_cannot_be_written),
+      cmocka_unit_test(test_not_shown),
+      cmocka_unit_test(test_filtered),
       cmocka_unit_test(test_tail),
       cmocka_unit_test(test_many_rounds),
       cmocka_unit_test(test_queue_is_bounded),
