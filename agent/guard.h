@@ -47,7 +47,8 @@ struct guard_spawn {
       count; /* workers of this round here: GUARD_CLEAR comes by itself when so many were spawned and are gone */
   const char *const
       *argv; /* NULL-terminated; argv[0] is looked up in PATH of the environment below if it has no slash */
-  const char *const *env; /* NULL-terminated "NAME=value" */
+  const char *const *
+      env; /* NULL-terminated "NAME=value"; the folder of its TORCHELASTIC_ERROR_FILE, and the one above, are made */
   int out, err; /* its stdout and stderr: passed on, the caller closes its own copies; stdin is the agent's */
   const void *cpus;   /* which it may use, as for sched_setaffinity; NULL: as this process */
   uint32_t cpus_size; /* bytes, at most GUARD_CPUS_MAX */

@@ -3,7 +3,7 @@
  * The relay owns the terminal, because only one hand can keep lines whole and the status line at the bottom.
  * It takes lines and returns at once; a terminal that is stopped with Ctrl-S stops nobody.
  *
- * The file in --log-dir may lie on a network disk, so it is written in uv's pool, one write at a time: what
+ * The file in the log directory may lie on a network disk, so it is written in uv's pool, one write at a time: what
  * is said meanwhile gathers and goes with the next. A disk that hangs for good costs lines, not the job: what
  * gathers is bounded, and the end of the program does not wait for it. All levels go to the file, since who
  * reads it wants to know what happened.
@@ -15,11 +15,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "common/mem.h"
@@ -90,38 +88,10 @@ static void on_line(void *ctx, enum log_level level, const char *text) {
   free(copy);
 }
 
-/* mkdir -p */
-static int make_directories(const char *dir) {
-  char path[PATH_MAX];
-  size_t n = strlen(dir);
-  if (n >= sizeof(path)) return -ENAMETOOLONG;
-  memcpy(path, dir, n + 1);
-  for (char *p = path + 1; p <= path + n; p++) {
-    if (*p != '/' && *p != '\0') continue;
-    *p = '\0';
-    if (mkdir(path, 0777) != 0 && errno != EEXIST && errno != EROFS) return -errno;
-    if (p < path + n) *p = '/';
-  }
-  struct stat st;
-  if (stat(dir, &st) != 0) return -errno;
-  return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
-}
-
-static int open_file(struct say *s, const char *dir, const char *host, struct err *e) {
-  int rc = make_directories(dir);
-  if (rc) return err_sys(e, rc, "--log-dir %s cannot be made", dir);
-  char *file = xasprintf("%s/agent-%s-%d.log", dir, host, (int)getpid());
-  s->fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (s->fd < 0) rc = err_sys(e, -errno, "--log-dir %s cannot be written to", dir);
-  free(file);
-  return rc;
-}
-
-int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *log_dir, const char *host,
-             struct err *e) {
+int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *file, struct err *e) {
   *s = (struct say){.loop = loop, .shown = shown, .fd = -1};
-  int rc = log_dir ? open_file(s, log_dir, host, e) : 0;
-  if (rc) return rc;
+  if (file) s->fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file && s->fd < 0) return err_sys(e, -errno, "%s cannot be written (--log-dir)", file);
   log_init(program, s->fd >= 0 ? LOG_DEBUG : shown);
   log_set_sink(on_line, s);
   return 0;

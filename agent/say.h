@@ -2,7 +2,7 @@
 #define AGENT_SAY_H
 
 /* The agent's own lines: the sink of common/log. To the terminal through the relay once it stands (before
- * that straight to stderr), and all of them, with their time, to the agent's file in --log-dir, which is
+ * that straight to stderr), and all of them, with their time, to the agent's file in the log directory, which is
  * written in uv's pool. One per process, as the log is. */
 
 #include <stdbool.h>
@@ -22,10 +22,8 @@ struct say {
   bool busy;
 };
 
-/* Makes DIR (and what is above it) and opens DIR/agent-HOST-PID.log; log_dir NULL: no file. Becomes the log's
- * sink. */
-int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *log_dir, const char *host,
-             struct err *e);
+/* file: appended to; NULL: none. Becomes the log's sink. */
+int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *file, struct err *e);
 void say_through(struct say *s, struct relay *r); /* NULL: to stderr again */
 bool say_is_quiet(const struct say *s);           /* nothing is on its way to the file */
 void say_finish(struct say *s);                   /* the log has its default sink again */

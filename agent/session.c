@@ -26,6 +26,8 @@
 #include "agent/local_daemon.h"
 #include "agent/host_addrs.h"
 #include "agent/round_store.h"
+#include "agent/log_dir.h"
+#include "agent/output.h"
 #include "agent/say.h"
 #include "agent/workers.h"
 #include "common/exit_codes.h"
@@ -46,12 +48,13 @@ static const uint64_t default_signals = 1ULL << SIGTERM | 1ULL << SIGINT | 1ULL 
 struct later {
   struct supervisor_event event;
   struct later *next;
-  char text[]; /* event.text */
+  char text[]; /* event.text, and event.message behind it */
 };
 
 struct session {
   const struct session_options *o;
   uv_loop_t loop;
+  struct log_dir logs;
   struct say say;
   struct env_job env;
   struct local_daemon *daemon;
@@ -131,6 +134,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
+  case SUP_TOLD: workers_told(s->workers, fx->value, fx->text); break;
   case SUP_STATUS: relay_status(workers_relay(s->workers), fx->text); break;
   case SUP_EXIT: begin_exit(s, (int)fx->value); break;
   }
@@ -146,10 +150,11 @@ static void step(struct session *s, struct supervisor_event *ev) {
 }
 
 static void put_later(struct session *s, const struct supervisor_event *ev) {
-  size_t n = ev->text ? strlen(ev->text) + 1 : 0;
-  struct later *l = xcalloc(1, sizeof(*l) + n);
+  size_t n = ev->text ? strlen(ev->text) + 1 : 0, m = ev->message ? strlen(ev->message) + 1 : 0;
+  struct later *l = xcalloc(1, sizeof(*l) + n + m);
   l->event = *ev;
   if (n) l->event.text = memcpy(l->text, ev->text, n);
+  if (m) l->event.message = memcpy(l->text + n, ev->message, m);
   *s->last = l;
   s->last = &l->next;
 }
@@ -231,7 +236,7 @@ static pid_t on_spare(void *ctx) {
  * up, or a disk that hangs, is not waited for. */
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say);
+  bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say) && !workers_are_busy(s->workers);
   if (done || now_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
@@ -239,6 +244,8 @@ static void begin_exit(struct session *s, int code) {
   s->exiting = true;
   s->exit_code = code;
   s->hurry_ms = now_ms() + HURRY_MS;
+  const char *parent = getenv("TORCHELASTIC_ERROR_FILE"); /* of whoever started us */
+  if (code && parent && *parent) workers_hand_up(s->workers, parent, code);
   link_shut(s->link);
   workers_close(s->workers, GUARD_FINISH_MS);
   local_daemon_leave(s->daemon, s->ended ? DAEMON_END_MS : DAEMON_GRACE_MS);
@@ -265,6 +272,7 @@ static bool close_all(struct session *s) {
   uv_run(&s->loop, UV_RUN_NOWAIT);
   uv_run(&s->loop, UV_RUN_NOWAIT);
   say_finish(&s->say);
+  log_dir_finish(&s->logs);
   supervisor_destroy(s->supervisor);
   supervisor_effects_finish(&s->effects);
   bytes_unref(s->obituary);
@@ -280,14 +288,29 @@ static const char *loopback_host(const struct agent_options *o) {
   return ip.family && ipaddr_is_loopback(&ip) ? o->endpoint.host : NULL;
 }
 
+/* The agent's own lines go to files only where a place was named; what workers leave has one in any case. */
+static int open_logs(struct session *s, enum log_level shown, struct err *e) {
+  const struct agent_options *o = s->o->options;
+  const struct supervisor_config *c = s->o->supervisor;
+  bool files = output_has_files(o);
+  int rc = files ? log_dir_make(&s->logs, o->log_dir, c->job, e) : 0;
+  if (rc) return rc;
+  s->logs.keep = files;
+  char *own = o->log_dir ? log_dir_file(&s->logs, "agent", c->host) : NULL;
+  s->daemon_log = o->log_dir ? log_dir_file(&s->logs, "rdzvd", c->host) : NULL;
+  rc = say_init(&s->say, &s->loop, shown, own, e);
+  free(own);
+  if (!rc && files) log_info("logs go to %s", s->logs.dir);
+  return rc;
+}
+
 static int open_parts(struct session *s, struct err *e) {
   static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
   const struct agent_options *o = s->o->options;
   const struct supervisor_config *c = s->o->supervisor;
   enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
-  int rc = say_init(&s->say, &s->loop, shown, o->log_dir, c->host, e);
+  int rc = open_logs(s, shown, e);
   if (rc) return rc;
-  if (o->log_dir) s->daemon_log = xasprintf("%s/rdzvd-%s-%d.log", o->log_dir, c->host, (int)getpid());
   s->env = (struct env_job){
       .run_id = c->job,
       .workers = c->workers,
@@ -305,7 +328,8 @@ static int open_parts(struct session *s, struct err *e) {
       .base_env = s->o->env,
       .env = &s->env,
       .numa = s->o->numa,
-      .log_dir = o->log_dir,
+      .options = o,
+      .logs = &s->logs,
       .on_event = on_workers,
       .spare = on_spare,
       .ctx = s,

@@ -38,7 +38,7 @@ enum supervisor_event_kind {
   SUP_MSG,       /* from the daemon */
   SUP_SPAWNED,   /* local_rank runs as pid */
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
-  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr. Comes once the output is drained, or 50 ms after the death */
+  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file. Comes once the output is drained, or 50 ms after the death */
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
   SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
@@ -61,6 +61,7 @@ struct supervisor_event {
   uint64_t step, of;
   double loss, samples_per_second;
   const char *text;
+  const char *message; /* EXITED: what its error file says; NULL: nothing */
   const void *data;
   uint32_t size;
 };
@@ -79,7 +80,9 @@ enum supervisor_effect_kind {
   SUP_REQUEST,   /* sdk request bits for all workers: value */
   SUP_OBITUARY,  /* bytes for guard_obituary; NULL: none (nothing to report any more) */
   SUP_SAY,       /* a line for the user, at level */
-  SUP_STATUS,    /* the living line; text "" takes it away */
+  SUP_TOLD, /* after the lines of a verdict: text is its sentence, value the local rank of its worker; UINT64_MAX: it is
+                    not of this node, or of no worker */
+  SUP_STATUS, /* the living line; text "" takes it away */
   SUP_EXIT, /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */
 };
 

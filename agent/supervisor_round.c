@@ -196,6 +196,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   struct verdict v;
   describe_worker(s, ev->local_rank, &v);
   v.text = ev->text ? ev->text : "";
+  v.error = ev->message ? ev->message : "";
   if (WIFSIGNALED(ev->status)) {
     v.cause = CAUSE_WORKER_SIGNAL;
     v.signal = WTERMSIG(ev->status);

@@ -62,13 +62,21 @@ static bool text_is_stderr(enum cause c) {
   return c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL;
 }
 
+/* The driver knows the time, and what the worker has left in files. */
+static void told(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
+  bool ours = v->round == s->round && v->node_rank >= 0 && v->node_rank == s->node_rank && v->local_rank >= 0;
+  struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
+  e->text = buf_steal(sentence);
+  e->value = ours ? (uint64_t)v->local_rank : UINT64_MAX;
+}
+
 void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
   sup_say(s, LOG_WARN, "%s%s", before, buf_text(&text));
-  buf_finish(&text);
   if (text_is_stderr(v->cause)) say_last_lines(s, v->text);
+  told(s, v, &text);
   struct verdict copy;
   verdict_copy(&copy, v);
   verdict_free(&s->said);

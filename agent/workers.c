@@ -4,8 +4,8 @@
  *   death -> EXITED from the guard; told on when the relay has read the worker's last words, or after 50 ms
  *   nothing left -> CLEAR from the guard; told on after every death of the round
  *
- * A worker's last lines are often the only reason anybody will ever see, so a death waits for them; a
- * grandchild may hold the pipe open for ever, so not for long. The supervisor thus sees each death once, with
+ * A worker's last lines and its error file are often the only reason anybody will ever see, so a death waits for
+ * them; a grandchild may hold the pipe open for ever, and the file's server may hang, so not for long. The supervisor thus sees each death once, with
  * its text, and then the end of the round.
  *
  * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a
@@ -22,14 +22,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "agent/command_line.h"
+#include "agent/failures.h"
+#include "agent/output.h"
 #include "common/log.h"
 #include "common/mem.h"
 
 enum {
   LAST_WORDS_MS = 50,
-  REAP_MS = 3000,        /* the guard is dead: how long its processes may take to die */
+  ERROR_FILE_MS =
+      1000,       /* for its error file: a disk takes no time, and a file server is not waited for longer */
+  REAP_MS = 3000, /* the guard is dead: how long its processes may take to die */
   RELAY_FLUSH_MS = 2000, /* at the end */
 };
 
@@ -37,7 +42,7 @@ struct worker {
   pid_t pid;
   bool exited, drained, told, unasked;
   int status;
-  uint64_t when_ms, due_ms;
+  uint64_t when_ms, due_ms, file_due_ms;
 };
 
 struct workers {
@@ -45,6 +50,7 @@ struct workers {
   struct guard guard;
   struct relay *relay;
   struct sdk_server *sdk;
+  struct failures *failures;
   uv_poll_t poll, sdk_poll;
   uv_async_t wake;
   uv_timer_t timer; /* the first due_ms */
@@ -52,6 +58,7 @@ struct workers {
   uint32_t round;
   bool clear, closing; /* clear: CLEAR has come, deaths are still to be told */
   uint32_t killed;
+  bool no_files; /* no place for error files could be made: said once */
 };
 
 static void on_timer(uv_timer_t *timer);
@@ -106,6 +113,7 @@ static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
 static void tell_exit(struct workers *w, uint32_t i) {
   char tail[RELAY_TAIL_MAX + 1];
   struct worker *k = &w->v[i];
+  const struct error_file *said = failures_said(w->failures, i);
   k->told = true;
   relay_tail(w->relay, i, tail);
   tell(w, (struct supervisor_event){.kind = SUP_EXITED,
@@ -115,7 +123,16 @@ static void tell_exit(struct workers *w, uint32_t i) {
                                     .status = k->status,
                                     .unasked = k->unasked,
                                     .when_ms = k->when_ms,
-                                    .text = tail});
+                                    .message = said ? said->message : NULL,
+                                    .text = said && !tail[0] ? said->callstack : tail});
+}
+
+/* When the death of local rank i can be told; now: everything about it is there. */
+static uint64_t waits_until(const struct workers *w, uint32_t i, uint64_t now) {
+  const struct worker *k = &w->v[i];
+  uint64_t words = k->drained ? now : k->due_ms;
+  uint64_t file = failures_is_reading(w->failures, i) ? k->file_due_ms : now;
+  return words > file ? words : file;
 }
 
 /* Tells what is due, and of the rest when. */
@@ -125,10 +142,11 @@ static void tell_deaths(struct workers *w) {
   for (uint32_t i = 0; i < w->o.count; i++) {
     struct worker *k = &w->v[i];
     if (!k->exited || k->told) continue;
-    if (k->drained || now >= k->due_ms)
+    uint64_t due = waits_until(w, i, now);
+    if (due <= now)
       tell_exit(w, i);
-    else if (k->due_ms < first)
-      first = k->due_ms;
+    else if (due < first)
+      first = due;
   }
   if (first != UINT64_MAX) {
     uv_update_time(w->o.loop);
@@ -152,7 +170,7 @@ static void on_guard_gone(struct workers *w) {
   if (w->closing) return;
   log_debug("the guard (pid %d) is gone: killing all it kept", (int)w->guard.pid);
   int left = guard_reap_orphans(w->o.spare(w->o.ctx), REAP_MS);
-  for (uint32_t i = 0; i < w->o.count; i++) w->v[i].due_ms = 0;
+  for (uint32_t i = 0; i < w->o.count; i++) w->v[i].due_ms = w->v[i].file_due_ms = 0;
   w->clear = false;
   tell_deaths(w);
   tell(w, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = w->round, .count = (uint32_t)left});
@@ -189,6 +207,8 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     k->unasked = g->unasked;
     k->when_ms = g->when_ms;
     k->due_ms = now_ms() + LAST_WORDS_MS;
+    k->file_due_ms = now_ms() + ERROR_FILE_MS;
+    if (g->unasked && g->status) failures_read(w->failures, g->local_rank, g->status, g->when_ms);
     break;
   case GUARD_CLEAR:
     if (g->round != w->round) {
@@ -239,6 +259,30 @@ static void on_wake(uv_async_t *wake) {
   tell_deaths(w);
 }
 
+static void on_error_file(void *ctx) {
+  tell_deaths(ctx);
+}
+
+void workers_told(struct workers *w, uint64_t local_rank, const char *sentence) {
+  char text[32];
+  int64_t at;
+  struct tm tm;
+  const char *file =
+      failures_told(w->failures, local_rank < w->o.count ? (int64_t)local_rank : -1, sentence, &at);
+  localtime_r(&(time_t){at}, &tm);
+  strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm);
+  log_warn("  at %s%s%s", text, file ? ", error file " : "", file ? file : "");
+  if (file) w->o.logs->keep = true;
+}
+
+void workers_hand_up(struct workers *w, const char *file, int code) {
+  failures_hand_up(w->failures, file, code);
+}
+
+bool workers_are_busy(const struct workers *w) {
+  return failures_is_busy(w->failures);
+}
+
 /* Commands. -------------------------------------------------------------------------------------------------------- */
 
 /* Every worker is told its own place; the rest is the same for all. */
@@ -265,17 +309,67 @@ static void open_round(struct workers *w, const struct start *start) {
   free(v);
 }
 
+struct place {
+  struct relay_place to;
+  char *file, *filtered;
+};
+
+static struct place find_place(const struct workers *w, uint32_t i, int std) {
+  const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
+  const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
+  struct output_route r = output_route(w->o.options, i, std);
+  struct place p = {.to.shown = r.shown};
+  if (r.file) p.to.file = p.file = log_dir_attempt_file(w->o.logs, w->round, i, name);
+  if (r.filtered) p.to.filtered = p.filtered = log_dir_attempt_file(w->o.logs, w->round, -1, filtered);
+  return p;
+}
+
+static void place_finish(struct place *p) {
+  free(p->file);
+  free(p->filtered);
+}
+
+static int open_output(struct workers *w, const struct start *start, uint32_t i, int *out, int *err,
+                       struct err *e) {
+  struct output_name name = {.rank = start->rank_base + i, .world_size = start->world_size, .local_rank = i};
+  struct place p_out = find_place(w, i, STD_OUT), p_err = find_place(w, i, STD_ERR);
+  struct buf prefix = BUF_INIT, label = BUF_INIT;
+  output_prefix(w->o.options, &name, &prefix);
+  output_label(w->o.options, &name, &label);
+  struct relay_worker to = {.round = w->round,
+                            .local_rank = i,
+                            .prefix = buf_text(&prefix),
+                            .label = buf_text(&label),
+                            .alone = start->world_size == 1,
+                            .out = p_out.to,
+                            .err = p_err.to};
+  int rc = relay_open(w->relay, &to, out, err, e);
+  place_finish(&p_out);
+  place_finish(&p_err);
+  buf_finish(&prefix);
+  buf_finish(&label);
+  return rc;
+}
+
+/* Error files have a place even where nobody asked for files. */
+static void need_logs(struct workers *w) {
+  struct err e = ERR_INIT;
+  if (w->o.logs->dir || w->no_files || output_has_no_files(w->o.options)) return;
+  if (log_dir_make(w->o.logs, NULL, w->o.env->run_id, &e) == 0) return;
+  w->no_files = true;
+  log_warn("%s; workers cannot say in a file what they fail of", e.text);
+}
+
 static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
   struct env_job job = *w->o.env;
   job.socket = sdk_server_name(w->sdk);
-  char prefix[24] = "";
-  uint32_t rank = (uint32_t)start->rank_base + i;
   int out = -1, err = -1;
-  if (start->world_size > 1) snprintf(prefix, sizeof(prefix), "[%u] ", rank);
-  struct relay_worker to = {.round = w->round, .local_rank = i, .prefix = prefix, .out.shown = true, .err.shown = true};
-  int rc = relay_open(w->relay, &to, &out, &err, e);
+  int rc = open_output(w, start, i, &out, &err, e);
   if (rc) return rc;
   char **argv = command_line_for(w->o.argv, i);
+  char *error_file = log_dir_attempt_file(w->o.logs, w->round, i, "error.json");
+  failures_name(w->failures, i, error_file);
+  job.error_file = error_file;
   char **env = env_create(w->o.base_env, start, &job, i);
   const struct cpus *cpus = i < w->o.numa->n && cpus_count(&w->o.numa->v[i]) ? &w->o.numa->v[i] : NULL;
   rc = guard_spawn(&w->guard,
@@ -291,6 +385,7 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
                    e);
   env_destroy(env);
   free(argv);
+  free(error_file);
   close(out);
   close(err);
   return rc;
@@ -301,6 +396,8 @@ void workers_spawn(struct workers *w, const struct start *start) {
   w->clear = false;
   memset(w->v, 0, w->o.count * sizeof(*w->v));
   open_round(w, start);
+  failures_begin(w->failures);
+  need_logs(w);
   for (uint32_t i = 0; i < w->o.count; i++) {
     struct err e = ERR_INIT;
     int rc = spawn_one(w, start, i, &e);
@@ -347,6 +444,8 @@ static int open_relay(struct workers *w, struct err *e) {
       .out = STDOUT_FILENO,
       .err = STDERR_FILENO,
       .status = isatty(STDERR_FILENO),
+      .out_filters = &w->o.options->duplicate_stdout_filters,
+      .err_filters = &w->o.options->duplicate_stderr_filters,
       .wake = on_relay_wake,
       .ctx = w,
   };
@@ -365,6 +464,8 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
   uv_poll_init(o->loop, &w->poll, g->fd);
   w->wake.data = w->timer.data = w->poll.data = w->sdk_poll.data = w;
   uv_unref((uv_handle_t *)&w->wake);
+  w->failures = failures_create(
+      &(struct failures_options){.loop = o->loop, .count = o->count, .on_read = on_error_file, .ctx = w});
   int rc = open_relay(w, e);
   if (rc == 0) rc = sdk_server_create(&w->sdk, NULL, e);
   if (rc) return rc;
@@ -386,6 +487,7 @@ void workers_close(struct workers *w, uint32_t deadline_ms) {
 static void on_wake_closed(uv_handle_t *handle) {
   struct workers *w = handle->data;
   sdk_server_destroy(w->sdk);
+  failures_destroy(w->failures);
   free(w->v);
   free(w);
 }

@@ -10,7 +10,9 @@
 #include <uv.h>
 #include "agent/env.h"
 #include "agent/guard.h"
+#include "agent/log_dir.h"
 #include "agent/numa.h"
+#include "agent/options.h"
 #include "agent/relay.h"
 #include "agent/sdk/server.h"
 #include "agent/supervisor.h"
@@ -24,10 +26,11 @@ struct workers_options {
   char *const *argv; /* the command */
   char *const *base_env;
   const struct env_job *env; /* what workers are told of the job; socket, error_file are not filled */
-  const char *log_dir;       /* or NULL */
   const struct numa *numa;   /* their CPUs */
-  workers_event_fn on_event; /* now_ms is not filled */
-  pid_t (*spare)(void *ctx); /* the child that is not a worker's: our own rdzvd */
+  const struct agent_options *options; /* for where output goes */
+  struct log_dir *logs;                /* made at the first round if it is not made yet */
+  workers_event_fn on_event;           /* now_ms is not filled */
+  pid_t (*spare)(void *ctx);           /* the child that is not a worker's: our own rdzvd */
   void *ctx;
 };
 
@@ -45,6 +48,12 @@ void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t 
 /* The values of all ranks, or NULL and why not; to the workers that asked. */
 void workers_exchanged(struct workers *w, const char *key, const struct bytes *b, const char *error);
 void workers_request(struct workers *w, uint32_t bits);
+
+/* The failure with this sentence was told; local_rank: of its worker here, UINT64_MAX: there is none. */
+void workers_told(struct workers *w, uint64_t local_rank, const char *sentence);
+/* To the error file of whoever started us: why we end with `code`. Busy until it is written. */
+void workers_hand_up(struct workers *w, const char *file, int code);
+bool workers_are_busy(const struct workers *w);
 
 /* Lets the guard go (waits for it at most deadline_ms); no events any more. Lines still go to the terminal. */
 void workers_close(struct workers *w, uint32_t deadline_ms);

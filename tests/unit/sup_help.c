@@ -28,6 +28,7 @@ static void check(struct bench *b, const struct supervisor_effect *e) {
   must(!b->exits); /* nothing comes after it */
   switch (e->kind) {
   case SUP_SAY: must(e->text && e->text[0] && !strchr(e->text, '\n')); break;
+  case SUP_TOLD:
   case SUP_STATUS: must(e->text); break;
   case SUP_SPAWN:
     must(e->start && e->start->store_port && !b->serving);
