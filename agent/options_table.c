@@ -167,8 +167,10 @@ static const struct opt table[] = {
      .offset = FIELD(log_dir),
      .label = "DIR",
      .parse = option_directory,
-     .help = "Write workers' output to DIR/round_N/rank_R/ as well, and what agent and daemon do to files in "
-             "DIR."},
+     .help =
+         "Where files go: DIR/ID_XXXXXXXX/attempt_N/LOCAL_RANK/ has stdout.log, stderr.log and error.json, "
+         "the folder above what agent and daemon do. As --tee 3 where neither --redirects nor --tee says "
+         "otherwise. /dev/null: no files at all. Default: a temporary folder, for error files."},
     {.name = "redirects",
      .alias = "r",
      .foreign = "redirects",
@@ -201,15 +203,15 @@ static const struct opt table[] = {
      .offset = FIELD(duplicate_stdout_filters),
      .label = "LIST",
      .parse = option_filters,
-     .help = "Copy the lines that have one of these texts to a file of their own; two commas are one that "
-             "does not part."},
+     .help = "Copy lines of the terminal that have one of these texts to attempt_N/filtered_stdout.log; two "
+             "commas are one that does not part."},
     {.name = "duplicate-stderr-filters",
      .foreign = "duplicate-stderr-filters",
      .type = OPT_CUSTOM,
      .offset = FIELD(duplicate_stderr_filters),
      .label = "LIST",
      .parse = option_filters,
-     .help = "The same for stderr."},
+     .help = "The same for stderr, to filtered_stderr.log."},
     {.name = "quiet",
      .alias = "q",
      .type = OPT_FLAG,

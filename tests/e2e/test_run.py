@@ -77,20 +77,6 @@ def test_output_in_whole_lines(rdzv):
     assert all(lines == list(range(n)) for lines in seen.values())
 
 
-def test_logs_by_round_and_rank(rdzv):
-    script = '''echo out of $RANK; echo err of $RANK >&2
-        [ $RDZV_ROUND = 1 ] || exit 0
-        [ $RANK = 1 ] || { touch said; sleep 60; }
-        while [ ! -e said ]; do sleep 0.01; done; exit 3'''
-    a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 1, "--log-dir", "logs", "--", "sh", "-c", script)
-    assert a.exit() == 0, a
-    for round_ in (1, 2):
-        for rank in (0, 1):
-            folder = rdzv.tmp / f"logs/round_{round_}/rank_{rank}"
-            assert (folder / "stdout.log").read_text() == f"out of {rank}\n"
-            assert (folder / "stderr.log").read_text() == f"err of {rank}\n"
-
-
 def test_several_jobs_on_one_daemon(rdzv):
     d = rdzv.daemon()
     jobs = {}
