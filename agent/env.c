@@ -42,7 +42,8 @@
   INT("ROLE_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`")                                               \
   STR("ROLE_NAME", job->role ? job->role : "default", "`--role`")                                            \
   STR("MASTER_ADDR", start->head_addr, "node rank 0's address")                                              \
-  INT("MASTER_PORT", start->store_port, "port of the round's store there, another one in each round")        \
+  INT("MASTER_PORT", start->store_port,                                                                      \
+      "port of the round's store there, another one in each round, or `--store-port`")                       \
   INT("TORCHELASTIC_RESTART_COUNT", start->restarts_used, "restarts that the job has used so far")           \
   INT("TORCHELASTIC_MAX_RESTARTS", job->max_restarts, "`--max-restarts`")                                    \
   STR("TORCHELASTIC_RUN_ID", job->run_id, "the job's name: `--rdzv-id`")                                     \

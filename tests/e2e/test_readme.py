@@ -24,7 +24,17 @@ def exit_codes():
     return "\n".join(["| code | meaning |", "|---|---|", *(f"| {code} | {text} |" for code, text in rows), ""])
 
 
-PARTS = {"options of rdzv-agent": agent_help, "exit codes": exit_codes}
+def worker_environment():
+    """From the one list that sets it."""
+    text = (TOP / "agent/env.c").read_text()
+    listed = text[text.index("#define ENV_LIST(") : text.index("#define COUNT(")].replace("\\\n", " ")
+    entries = re.split(r"\b(?:INT|STR|SPARE|MPI)\((?=\")", listed)[1:]
+    rows = [(e.split('"')[1], re.findall(r'"((?:[^"\\]|\\.)*)"', e)[-1]) for e in entries]
+    assert len(rows) > 30 and all(name.isupper() and not text.isupper() for name, text in rows)
+    return "\n".join(["| variable | value |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows), ""])
+
+
+PARTS = {"options of rdzv-agent": agent_help, "exit codes": exit_codes, "worker environment": worker_environment}
 
 
 def part(name):
@@ -37,6 +47,10 @@ def test_options():
 
 def test_exit_codes():
     assert part("exit codes").search(README.read_text())[2] == exit_codes(), "python3 tests/e2e/test_readme.py mends it"
+
+
+def test_worker_environment():
+    assert part("worker environment").search(README.read_text())[2] == worker_environment(), "python3 tests/e2e/test_readme.py mends it"
 
 
 def test_worker_in_c(rdzv):
