@@ -262,8 +262,7 @@ int store_compare_set(struct store_client *c, struct slice key, struct slice exp
   if (expected.len == 0) store_begin_anew(c, key);
   int rc = begin(&w, c, key, e);
   if (rc < 0) return rc;
-  bool there = has_value(w.entry);
-  if (there ? same(w.old, expected) : expected.len == 0) rc = put(&w, desired, e);
+  if (same(w.old, expected)) rc = put(&w, desired, e); /* an absent key is as an empty one here */
   if (rc < 0) return rc;
   *now = has_value(w.entry) ? value_of(w.entry) : expected;
   store_wake_all(c->store, w.entry);

@@ -1,4 +1,4 @@
-/* Writes the seeds of the native fuzz targets: real messages of every type, and the ways to spoil one that a fuzzer is slow to
+/* Writes the seeds of the fuzz targets: real messages of every type, and the ways to spoil one that a fuzzer is slow to
  * find by itself. The files are committed; run this again when a message changes:
  *
  *   build/tests/fuzz/make_corpus tests/fuzz/corpus
@@ -8,12 +8,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "tests/fuzz/make_corpus.h"
 #include "tests/unit/random_msg.h"
 
 static const char *root;
 static int failures;
 
-static void save(const char *target, const char *name, const struct buf *b) {
+void corpus_save(const char *target, const char *name, const struct buf *b) {
   char path[4096];
   snprintf(path, sizeof(path), "%s/%s/%s", root, target, name);
   FILE *f = fopen(path, "wb");
@@ -25,14 +26,14 @@ static void save(const char *target, const char *name, const struct buf *b) {
 
 static void save_text(const char *target, const char *name, const char *data, size_t len) {
   struct buf b = {(char *)(uintptr_t)data, len, len};
-  save(target, name, &b);
+  corpus_save(target, name, &b);
 }
 
 /* A frame of type t around any text. */
 static void save_json(const char *name, enum msg_type t, const char *json) {
   struct buf b = BUF_INIT;
   frame_put(&b, &(struct frame){.type = (uint16_t)t, .json = json, .json_len = strlen(json)});
-  save("msg", name, &b);
+  corpus_save("msg", name, &b);
   buf_finish(&b);
 }
 
@@ -46,7 +47,7 @@ static void save_messages(void) {
       msg_encode(&b, &r.m);
       snprintf(name, sizeof(name), "%02d-%s", t, msg_name((enum msg_type)t));
       bool fit = b.len < 900;
-      if (fit) save("msg", name, &b);
+      if (fit) corpus_save("msg", name, &b);
       buf_finish(&b);
       random_msg_finish(&r);
       if (fit) break; /* small seeds only */
@@ -92,20 +93,20 @@ static void save_frames(void) {
   save_text("frame", "first-c10d-old", "\x00\x04\0\0\0\0\0\0\0init", 13);
   struct buf b = BUF_INIT;
   frame_put(&b, &(struct frame){.type = MSG_HEARTBEAT, .id = 7});
-  save("frame", "heartbeat", &b);
+  corpus_save("frame", "heartbeat", &b);
   frame_put(&b, &(struct frame){.type = MSG_BYE, .json = "{}", .json_len = 2, .raw = "raw", .raw_len = 3});
-  save("frame", "two", &b);
+  corpus_save("frame", "two", &b);
   b.len -= 1;
-  save("frame", "cut", &b);
+  corpus_save("frame", "cut", &b);
   le32_put(b.data, FRAME_MAX_UNIDENTIFIED);
-  save("frame", "longest", &b);
+  corpus_save("frame", "longest", &b);
   le32_put(b.data, FRAME_MAX_UNIDENTIFIED + 1);
-  save("frame", "too-long", &b);
+  corpus_save("frame", "too-long", &b);
   le32_put(b.data, UINT32_MAX);
-  save("frame", "all-ones", &b);
+  corpus_save("frame", "all-ones", &b);
   le32_put(b.data, 1);
   le32_put(b.data + 12, 2);
-  save("frame", "json-longer", &b);
+  corpus_save("frame", "json-longer", &b);
   buf_finish(&b);
 }
 
@@ -115,5 +116,6 @@ int main(int argc, char **argv) {
   save_messages();
   save_spoilt();
   save_frames();
+  corpus_save_c10d();
   return failures ? 1 : 0;
 }
