@@ -26,7 +26,7 @@
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "daemon/addresses.h"
+#include "common/addresses.h"
 #include "daemon/control_socket.h"
 
 enum { NONCE_BYTES = 32, SHOWN_BYTES = 32 };

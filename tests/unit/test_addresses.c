@@ -1,6 +1,6 @@
 /* Counters per peer address: limits, log lines, and that they are forgotten. */
 
-#include "daemon/addresses.h"
+#include "common/addresses.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,7 +9,7 @@
  * descriptors) or a log window that has not passed; of the latter kind at most ADDRESSES_MAX are kept. What was left out
  * is told with the first line of the next window. */
 
-#include "daemon/addresses.h"
+#include "common/addresses.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-#ifndef DAEMON_ADDRESSES_H
-#define DAEMON_ADDRESSES_H
+#ifndef COMMON_ADDRESSES_H
+#define COMMON_ADDRESSES_H
 
 /* What is counted per peer address: connections that have not said who they are, and log lines. */
 
