@@ -13,6 +13,9 @@
  * No port is used for two rounds in a row, unless --store-port wants it: what is left of an old round
  * finds nobody at the port that it knows. The next socket is opened before the current one is given away, so they differ.
  *
+ * Let in are the nodes of the round, as START lists them, loopback, and this machine: every address of its interfaces, and
+ * whoever comes from the very address to which it has connected (a name space between us may hide the rest).
+ *
  * Without a descriptor left there is no next socket; that is told (port 0) and tried again every second. */
 
 #include "agent/round_store.h"
@@ -20,6 +23,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -28,14 +32,19 @@
 #include "agent/host_addrs.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "proto/c10d_server.h"
 
-enum { RETRY_MS = 1000 };
+enum {
+  RETRY_MS = 1000,
+  CONNECTIONS_PER_WORKER = 16, /* PyTorch has one per store object, and some for its monitors */
+  CONNECTIONS_MORE = 256,      /* whoever else has a look */
+};
 
 struct round_store {
   struct round_store_options o;
   int ready; /* -1: none */
   uint16_t ready_port;
-  int served; /* -1: none */
+  struct c10d_server *server; /* NULL: none is served */
   struct guests guests;
   uv_timer_t retry;
 };
@@ -114,6 +123,28 @@ static void let_in(struct round_store *r, const struct bytes *addrs) {
   guests_init(&r->guests, addrs ? addrs->data : NULL, addrs ? addrs->len : 0, own, n);
 }
 
+static bool is_guest(void *ctx, const struct ipaddr *peer, const struct ipaddr *local) {
+  const struct round_store *r = ctx;
+  return ipaddr_is_loopback(peer) || ipaddr_compare(peer, local) == 0 || guests_has(&r->guests, peer);
+}
+
+static int serve(struct round_store *r, const struct start *start, int fd, struct err *e) {
+  char name[40];
+  struct c10d_server_config c = {.name = name, .allow = is_guest, .ctx = r};
+  c.allowed = "only the nodes of the round may connect";
+  snprintf(name, sizeof name, "store of round %lld", (long long)start->round);
+  c.max_connections = (size_t)start->world_size * CONNECTIONS_PER_WORKER + CONNECTIONS_MORE;
+  uv_random(NULL, NULL, &c.store.seed, sizeof c.store.seed, 0, NULL);
+  int rc = c10d_server_create(r->o.loop, &c, &r->server, e);
+  if (rc) {
+    close(fd);
+    return rc;
+  }
+  rc = c10d_server_listen(r->server, fd, e);
+  if (rc) round_store_close(r);
+  return rc;
+}
+
 static int open_given(struct round_store *r, int *fd, struct err *e) {
   *fd = r->o.place == STORE_AGENT ? open_socket(r->o.port, true) : -1;
   if (r->o.place == STORE_AGENT && *fd < 0)
@@ -136,14 +167,15 @@ static int open_ready(struct round_store *r, const struct start *start, int *fd,
 
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs,
                      struct err *e) {
-  int rc = r->o.port ? open_given(r, &r->served, e) : open_ready(r, start, &r->served, e);
-  if (rc == 0) let_in(r, addrs);
-  return rc;
+  int fd = -1, rc = r->o.port ? open_given(r, &fd, e) : open_ready(r, start, &fd, e);
+  if (rc || fd < 0) return rc;
+  let_in(r, addrs);
+  return serve(r, start, fd, e);
 }
 
 void round_store_close(struct round_store *r) {
-  if (r->served >= 0) close(r->served);
-  r->served = -1;
+  c10d_server_close(r->server, NULL, NULL);
+  r->server = NULL;
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
@@ -157,7 +189,7 @@ static void on_closed(uv_handle_t *handle) {
 int round_store_create(const struct round_store_options *o, struct round_store **out, struct err *e) {
   struct round_store *r = xcalloc(1, sizeof *r);
   r->o = *o;
-  r->ready = r->served = -1;
+  r->ready = -1;
   uv_timer_init(o->loop, &r->retry);
   uv_unref((uv_handle_t *)&r->retry);
   r->retry.data = r;

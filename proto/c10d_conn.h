@@ -78,7 +78,7 @@ struct c10d_listening;
 struct c10d_server {
   uv_loop_t *loop;
   struct c10d_server_config config;
-  char *name;
+  char *name, *allowed;
   struct store *store;
   struct c10d_listening *listening;
   struct c10d_conn *first;

@@ -184,7 +184,7 @@ static int check_allowed(const struct c10d_server *s, int fd, const struct ipadd
   if (getsockname(fd, &a.any, &len) < 0) a.any.sa_family = AF_UNSPEC;
   read_address(&a, &local, &port);
   if (s->config.allow(s->config.ctx, peer, &local)) return 0;
-  return err_set(e, -EACCES, "this store is not for its address");
+  return err_set(e, -EACCES, "%s", s->allowed);
 }
 
 static int check_limits(const struct c10d_server *s, const struct ipaddr *peer, struct err *e) {
@@ -275,6 +275,7 @@ int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config,
   s->loop = loop;
   s->config = *config;
   s->name = xstrdup(config->name);
+  s->allowed = xstrdup(config->allowed ? config->allowed : "this store is not for its address");
   if (!s->config.max_buffered) s->config.max_buffered = C10D_BUFFERED_MAX;
   s->store = store_create(&config->store);
   map_init(&s->places, config->store.seed);
@@ -352,6 +353,7 @@ void c10d_server_handle_closed(struct c10d_server *s) {
   buf_finish(&s->out);
   free(s->chunk);
   free(s->name);
+  free(s->allowed);
   free(s);
   if (on_closed) on_closed(ctx);
 }

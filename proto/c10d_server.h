@@ -35,6 +35,8 @@ struct c10d_server_config {
   unsigned silent_ms, stall_ms; /* 0: C10D_SILENT_MS, C10D_STALL_MS */
   /* Whether a numeric address may connect; NULL: all may. Asked once per connection; others are closed with one log line each (rationed). */
   bool (*allow)(void *ctx, const struct ipaddr *peer, const struct ipaddr *local);
+  const char *
+      allowed; /* who may, for that line: "only the nodes of the round may connect"; copied; NULL: that it is not for this address */
   /* Whether the owner holds a connection of this address that has said nothing yet, and may be handed over by
    * c10d_server_adopt_silent; NULL: it holds none. */
   bool (*silent_beside)(void *ctx, const struct ipaddr *peer);
