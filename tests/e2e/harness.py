@@ -176,7 +176,7 @@ class Rdzv:
 
     def env(self, extra=None):
         # What a developer has set for rdzv must not decide what a test sees.
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "SLURM_", "PBS_", "MASTER_", "OMPI_"))}
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "PET_", "PYTHON_EXEC", "SLURM_", "PBS_", "MASTER_", "OMPI_"))}
         env.update(E2E_MARK=self.mark, OPENBLAS_NUM_THREADS="1", **(extra or {}))
         return env
 

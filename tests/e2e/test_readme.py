@@ -1,4 +1,4 @@
-"""What the README says about options and exit codes is what the programs say.
+"""What the README says about options, torchrun's flags and exit codes is what the programs say.
 
     python3 tests/e2e/test_readme.py      writes those parts of the README anew
 """
@@ -34,7 +34,33 @@ def worker_environment():
     return "\n".join(["| variable | value |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows), ""])
 
 
-PARTS = {"options of rdzv-agent": agent_help, "exit codes": exit_codes, "worker environment": worker_environment}
+def torchrun_flags():
+    """Every flag of torchrun: how rdzv-agent calls it, and what differs; from the list and the table that it is built from."""
+    table = (TOP / "agent/options_table.c").read_text()
+    rows = re.findall(r'\{\.name = "([a-z-]+)",(?:\s*\.alias = "([a-z-]+)",)?\s*\.foreign = "([a-z-]+)",(\s*\.foreign_no_env)?', table)
+    ours = {foreign: (name, alias, bool(no_env)) for name, alias, foreign, no_env in rows}
+    listed = re.findall(r'\bX\(\s*"([a-z_-]+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', (TOP / "agent/options_torch.h").read_text().replace("\\\n", ""))
+    assert len(listed) > 30 and set(ours) - {"help"} == {flag for flag, _ in listed} - {"training_script"}
+    lines = ["| torchrun | variable | rdzv-agent | what differs |", "|---|---|---|---|"]
+    for flag, text in listed:
+        text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', text)).replace('\\"', '"')
+        if flag == "training_script":
+            lines.append(f"| script and arguments | | the same | {text} |")
+            continue
+        name, alias, no_env = ours[flag]
+        short = f"`-{alias}`, " if len(alias) == 1 else ""
+        variable = "none" if no_env else f"`PET_{flag.upper().replace('-', '_')}`"
+        same = "the same" if name == flag else f"the same, or `--{name}`"
+        lines.append(f"| {short}`--{flag}` | {variable} | {same} | {text or 'nothing'} |")
+    return "\n".join(lines) + "\n"
+
+
+PARTS = {
+    "options of rdzv-agent": agent_help,
+    "exit codes": exit_codes,
+    "worker environment": worker_environment,
+    "flags of torchrun": torchrun_flags,
+}
 
 
 def part(name):
@@ -43,6 +69,10 @@ def part(name):
 
 def test_options():
     assert part("options of rdzv-agent").search(README.read_text())[2] == agent_help(), "python3 tests/e2e/test_readme.py mends it"
+
+
+def test_torchrun_flags():
+    assert part("flags of torchrun").search(README.read_text())[2] == torchrun_flags(), "python3 tests/e2e/test_readme.py mends it"
 
 
 def test_exit_codes():
@@ -76,7 +106,7 @@ def test_files_it_names_exist():
 if __name__ == "__main__":
     text = README.read_text()
     for name, make in PARTS.items():
-        text, n = part(name).subn(lambda m: m[1] + make() + m[3], text)
+        text, n = part(name).subn(lambda m, make=make: m[1] + make() + m[3], text)
         if n != 1:
             sys.exit(f"README.md has {n} parts for {name}")
     README.write_text(text)

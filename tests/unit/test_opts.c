@@ -323,6 +323,78 @@ static void test_errors_without_reader(void **state) {
   }
 }
 
+/* A table that keeps another program's habits. */
+static const struct opt foreign_table[] = {
+    {.name = "nproc",
+     .alias = "nproc-per-node",
+     .foreign = "nproc-per-node",
+     .type = OPT_INT,
+     .offset = AT(nproc),
+     .def = "1"},
+    {.name = "endpoint", .foreign = "endpoint", .type = OPT_STRING, .offset = AT(endpoint)},
+    {.name = "name",
+     .alias = "n",
+     .foreign = "name",
+     .foreign_no_env = true,
+     .type = OPT_STRING,
+     .offset = AT(name)},
+    {.name = "next-call", .type = OPT_DURATION, .offset = AT(last_call_ms)},
+    {.name = "quiet", .alias = "q", .foreign = "quiet", .type = OPT_FLAG, .offset = AT(quiet)},
+    {.name = "verbose", .alias = "v", .type = OPT_FLAG, .offset = AT(verbose)},
+    {0},
+};
+
+static void test_foreign_names(void **state) {
+  static const struct opts_spec sp = {.program = "tester",
+                                      .usage = "tester",
+                                      .env_prefix = "TEST_",
+                                      .env_foreign = "PET_",
+                                      .table = foreign_table};
+  static const struct {
+    const char *words, *env;
+    int nproc; /* 0: refused */
+  } cases[] = {
+      {"", "PET_NPROC_PER_NODE=2", 2},
+      {"", "PET_NPROC_PER_NODE=2 TEST_NPROC=3", 3},
+      {"", "TEST_NPROC_PER_NODE=3 PET_NPROC_PER_NODE=2", 3},
+      {"--nproc 4", "PET_NPROC_PER_NODE=2 TEST_NPROC=3", 4},
+      {"", "PET_NPROC=2", 1},
+      {"", "PET_NAME=x PET_VERBOSE=x PET_OTHER=x PET_=x", 1},
+      {"", "PET_NPROC_PER_NODE=x", 0},
+      {"--nproc-per 5", "", 5},
+      {"--np_rOc 5", "", 0},
+      {"--np 5", "", 5},
+      {"--nproc_=5", "", 5},
+      {"--n 5", "", 0},
+      {"--na 5 --e x --qui", "", 1},
+      {"--verb", "", 0},
+      {"-qv -nx", "", 1},
+      {"-qnx", "", 1},
+      {"-qx", "", 0},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    struct line l;
+    int rc = parse_with(&l, &sp, cases[i].words, cases[i].env);
+    if (rc != (cases[i].nproc ? 0 : -EINVAL))
+      fail_msg("'%s' with '%s': %s", cases[i].words, cases[i].env, l.e.text);
+    if (rc == 0) assert_int_equal(l.s.nproc, cases[i].nproc);
+  }
+  struct line l;
+  parse_with(&l, &sp, "-qvn=a", "PET_ENDPOINT=e");
+  assert_true(l.s.quiet && l.s.verbose);
+  assert_string_equal(l.s.name, "a");
+  assert_string_equal(l.s.endpoint, "e");
+  assert_int_equal(opts_source(&sp, l.argc, l.argv, l.env, "endpoint"), OPT_FROM_FOREIGN_ENV);
+  assert_int_equal(opts_source(&sp, l.argc, l.argv, l.env, "name"), OPT_FROM_ARGV);
+  assert_int_equal(opts_source(&sp, l.argc, l.argv, l.env, "nproc"), OPT_FROM_DEFAULT);
+  parse_with(&l, &sp, "-n", "");
+  assert_string_equal(l.e.text, "-n needs a value: -n TEXT");
+  parse_with(&l, &sp, "--nproc-per x", "");
+  assert_string_equal(l.e.text, "--nproc-per=x: not a whole number");
+  parse_with(&l, &sp, "", "PET_NPROC_PER_NODE=x");
+  assert_string_equal(l.e.text, "PET_NPROC_PER_NODE=x: not a whole number");
+}
+
 static bool given(const char *words, const char *env, const char *name) {
   struct line l;
   parse_with(&l, &spec, words, env);
@@ -359,6 +431,7 @@ int main(void) {
       cmocka_unit_test(test_without_environment),
       cmocka_unit_test(test_a_bad_default_is_told),
       cmocka_unit_test(test_errors_without_reader),
+      cmocka_unit_test(test_foreign_names),
       cmocka_unit_test(test_given),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
