@@ -71,14 +71,14 @@ def early_head():
 
 def daemon_dies():
     """A connection that is used all the time; a new one when the daemon has been away."""
-    store, n = Store(timeout=PATIENCE), 0
+    store = Store(timeout=PATIENCE)
     note(**place())
     while not Path("the daemon is back").exists():
-        n = store.add("ticks", 1)
+        store.add("ticks", 1)
         time.sleep(0.01)
     store.set(f"rank {RANK}", b"was not disturbed")
     other = Store(timeout=PATIENCE)
-    note(others=[other.get(f"rank {r}").decode() for r in range(WORLD)], ticks=n)
+    note(others=[other.get(f"rank {r}").decode() for r in range(WORLD)])
     meet(other, "end")
 
 
