@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PROTOCOL.md's tables of messages are those of proto/msg.h, and its state table has every event.
+"""PROTOCOL.md's tables of messages are those of proto/msg.h, its state table has every event, and its table of store operations is proto/c10d.h's.
 
     test_protocol_md.py ROOT            compares; exit 1 and a sentence where they differ
     test_protocol_md.py ROOT --write    writes the tables into PROTOCOL.md
@@ -83,6 +83,38 @@ def sections(header):
     return "\n".join(out)
 
 
+FOLLOWS = {"w": "u32", "q": "i64", "k": "key", "e": "expected", "v": "value", "b": "byte", "o": "value if not 0",
+           "K": "n, n keys", "P": "n, n (key, value)", "S": "n, n strings", "M": "n strings"}
+
+
+def store_ops(header):
+    """The first cells of the rows that section 15 must have, from C10D_OP_LIST."""
+    rows = []
+    for m in re.finditer(r'X\((\w+), (-?\d+), (-?\d+), (-?\d+), "(\w*)", "(\w*)"\)', header):
+        numbers = ["-" if n == "-1" else n for n in m.groups()[1:4]]
+        sides = [", ".join(FOLLOWS[letter] for letter in m[i]) or "nothing" for i in (5, 6)]
+        rows.append([m[1], *numbers, *sides])
+    return rows
+
+
+def check_store(header, doc):
+    section = doc[doc.index("## 15. The c10d store"):]
+    found = [[c.strip() for c in line.strip("|").split("|")] for line in section.splitlines()
+             if re.match(r"\| [A-Z_]+ \|", line)]
+    found = [[*row[:4], *row[5:7]] for row in found if len(row) == 8]
+    for want, has in zip(store_ops(header), found):
+        if want != has:
+            sys.exit(f"PROTOCOL.md 15 says {has}, proto/c10d.h {want}")
+    if len(found) != len(store_ops(header)) or len(found) != 20:
+        sys.exit(f"PROTOCOL.md 15 has {len(found)} operations, proto/c10d.h {len(store_ops(header))}")
+    limits = dict(re.findall(r"(C10D_\w+_MAX) = ([\d *]+),", header))
+    for name, row in (("KEY", "bytes of a key"), ("VALUE", "bytes of a value in a request"), ("KEYS", "keys of one request"),
+                      ("REQUEST", "bytes of one request, of one reply"), ("REPLY", "bytes of one request, of one reply")):
+        value = eval(limits[f"C10D_{name}_MAX"])  # a product of numbers
+        if f"| {row} | {value} |" not in section:
+            sys.exit(f"PROTOCOL.md 15 does not say that {row} are {value}")
+
+
 def main():
     root = Path(sys.argv[1])
     header = (root / "proto/msg.h").read_text()
@@ -99,6 +131,7 @@ def main():
     missing = [e for e in events if not re.search(rf"^\| {re.escape(e)} \|", doc, re.M)]
     if missing or len(events) < 10:
         sys.exit(f"PROTOCOL.md 5 has no row for the events {missing}")
+    check_store((root / "proto/c10d.h").read_text(), doc)
     print(f"{len(messages_of(header))} messages, {len(events)} events: as in PROTOCOL.md")
 
 
