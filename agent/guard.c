@@ -214,10 +214,10 @@ static void pause_ms(unsigned ms) {
 
 /* One pass: kills what lives, reaps what is ours. Returns how many were there. */
 static int reap_pass(struct proctree *t, pid_t spare) {
-  proctree_descendants(t, getpid(), spare);
+  proctree_descendants(t, spare);
   for (size_t i = 0; i < t->n; i++) {
     proc_kill(&t->v[i]);
-    if (t->v[i].ppid == getpid()) waitpid(t->v[i].pid, NULL, WNOHANG | __WALL);
+    if (t->v[i].pid > 0 && t->v[i].ppid == getpid()) waitpid(t->v[i].pid, NULL, WNOHANG | __WALL);
   }
   return (int)t->n;
 }

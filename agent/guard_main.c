@@ -140,7 +140,7 @@ static void signal_orphans(struct state *s, int signo) {
   struct proctree t = PROCTREE_INIT;
   proctree_children(&t);
   for (size_t i = 0; i < t.n; i++) {
-    pid_t pid = t.v[i].pid, group = getpgid(pid);
+    pid_t pid = t.v[i].pid, group = pid > 0 ? getpgid(pid) : 0; /* 0: gone meanwhile */
     const struct worker *w = find_worker(s, pid), *leader = find_worker(s, group);
     if ((w && !w->reaped) || (leader && !leader->reaped)) continue; /* they have it from signal_worker */
     bool again = false;
@@ -184,21 +184,22 @@ static bool group_left(struct state *s) {
   struct proctree t = PROCTREE_INIT;
   bool left = false;
   proctree_children(&t);
-  for (size_t i = 0; i < t.n && !left; i++) left = find_worker(s, getpgid(t.v[i].pid)) != NULL;
+  for (size_t i = 0; i < t.n && !left; i++)
+    left = t.v[i].pid > 0 && find_worker(s, getpgid(t.v[i].pid)) != NULL;
   proctree_finish(&t);
   return left;
 }
 
 static void kill_everywhere(void) {
   struct proctree t = PROCTREE_INIT;
-  proctree_descendants(&t, getpid(), 0);
+  proctree_descendants(&t, 0);
   for (size_t i = 0; i < t.n; i++) proc_kill(&t.v[i]);
   proctree_finish(&t);
 }
 
 static void report_stuck(struct state *s) {
   struct proctree t = PROCTREE_INIT;
-  proctree_descendants(&t, getpid(), 0);
+  proctree_descendants(&t, 0);
   int told = 0;
   for (size_t i = 0; i < t.n && told < STUCK_REPORTS_MAX; i++) {
     if (t.v[i].state == 'Z' && t.v[i].ppid != getpid()) continue; /* its parent is the one to name */

@@ -11,6 +11,12 @@
  * all, which is exact: every descendant hangs on a chain of parents, and a chain whose link dies is hung on the
  * subreaper.
  *
+ * Numbers. In a PID namespace that did not mount /proc anew, /proc shows the processes of an outer one under outer
+ * numbers, and a signal to such a number would hit nobody, or a stranger. /proc/self tells: it is the number under which
+ * /proc knows us. Where that is not our pid, trees are put together in /proc's numbers, and each process's own line NSpid
+ * (its numbers from the outermost namespace to its innermost) says by which one we may call it. All descendants are in
+ * our namespace or further in, so they have one.
+ *
  * A pid can be used again. A child that was not waited for keeps its pid, so signals to children are safe; for deeper
  * ones the start time is read once more before the signal, which leaves a window of microseconds, in which the kernel
  * would have to hand out all other pids first. */
@@ -57,22 +63,68 @@ bool proc_parse(const char *stat, struct proc *p) {
   if (sscanf(close + 1, " %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
              &p->state, &ppid, &flags, &start) != 4)
     return false;
-  p->ppid = ppid;
+  p->ppid = p->parent = ppid;
+  p->entry = p->pid;
   p->start = start;
   p->dying = p->state == 'Z' || p->state == 'X' || (flags & (PF_EXITING | PF_SIGNALED)) != 0;
   return p->pid > 0;
 }
 
-bool proc_read(pid_t pid, struct proc *p) {
-  char path[40], text[1024];
-  snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+/* At most size - 1 bytes of /proc/ENTRY/FILE, as a string. */
+static bool read_file(pid_t entry, const char *file, char *text, size_t size) {
+  char path[40];
+  snprintf(path, sizeof(path), "/proc/%d/%s", (int)entry, file);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
-  ssize_t n = read(fd, text, sizeof(text) - 1);
+  ssize_t n = read(fd, text, size - 1);
   close(fd);
   if (n <= 0) return false; /* it went between open and read */
   text[n] = '\0';
-  return proc_parse(text, p);
+  return true;
+}
+
+static bool read_entry(pid_t entry, struct proc *p) {
+  char text[1024];
+  return read_file(entry, "stat", text, sizeof(text)) && proc_parse(text, p);
+}
+
+/* How /proc counts. --------------------------------------------------------------------------------------------- */
+
+struct view {
+  pid_t self; /* our entry */
+  int depth;  /* which of a process's numbers is ours to use, from 1; 0: the entry itself, there is but one */
+};
+
+/* The number at `depth` of a process's NSpid line, or 0; depth 0: how many there are. */
+static pid_t namespace_pid(pid_t entry, int depth) {
+  char text[4096];
+  if (!read_file(entry, "status", text, sizeof(text))) return 0;
+  const char *at = strstr(text, "\nNSpid:");
+  if (!at) return 0;
+  at += strlen("\nNSpid:");
+  int n = 0;
+  for (char *end; *at && *at != '\n'; at = end) {
+    pid_t pid = (pid_t)strtol(at, &end, 10);
+    if (end == at) break;
+    if (++n == depth) return pid;
+  }
+  return depth ? 0 : n;
+}
+
+static struct view look(void) {
+  char text[24];
+  ssize_t n = readlink("/proc/self", text, sizeof(text) - 1);
+  text[n > 0 ? n : 0] = '\0';
+  pid_t self = (pid_t)strtol(text, NULL, 10);
+  if (self <= 0 || self == getpid()) return (struct view){.self = getpid()};
+  return (struct view){.self = self, .depth = (int)namespace_pid(self, 0)};
+}
+
+/* From /proc's numbers to ours; `parent` is p's, or NULL. */
+static void translate(const struct view *view, struct proc *p, const struct proc *parent) {
+  if (view->depth == 0) return;
+  p->pid = namespace_pid(p->entry, view->depth);
+  p->ppid = p->parent == view->self ? getpid() : parent ? namespace_pid(parent->entry, view->depth) : 0;
 }
 
 static void scan(struct proctree *t) {
@@ -81,7 +133,7 @@ static void scan(struct proctree *t) {
   if (!d) return;
   struct proc p;
   for (struct dirent *entry; (entry = readdir(d));)
-    if (isdigit((unsigned char)entry->d_name[0]) && proc_read((pid_t)strtol(entry->d_name, NULL, 10), &p))
+    if (isdigit((unsigned char)entry->d_name[0]) && read_entry((pid_t)strtol(entry->d_name, NULL, 10), &p))
       add(t, &p);
   closedir(d);
 }
@@ -97,39 +149,45 @@ static bool read_children_file(struct buf *out) {
 }
 
 void proctree_children(struct proctree *t) {
+  struct view view = look();
   struct buf text = BUF_INIT;
   t->n = 0;
   if (read_children_file(&text)) {
     struct proc p;
     char *at = text.data, *end;
     for (long pid; (pid = strtol(at, &end, 10)) > 0 && end != at; at = end)
-      if (proc_read((pid_t)pid, &p)) add(t, &p);
+      if (read_entry((pid_t)pid, &p)) add(t, &p);
   } else {
     scan(t);
     size_t kept = 0;
     for (size_t i = 0; i < t->n; i++)
-      if (t->v[i].ppid == getpid()) t->v[kept++] = t->v[i];
+      if (t->v[i].parent == view.self) t->v[kept++] = t->v[i];
     t->n = kept;
   }
+  for (size_t i = 0; i < t->n; i++) translate(&view, &t->v[i], NULL);
   buf_finish(&text);
 }
 
-static int by_pid(const void *a, const void *b) {
+static int by_entry(const void *a, const void *b) {
   const struct proc *p = a, *q = b;
-  return (p->pid > q->pid) - (p->pid < q->pid);
+  return (p->entry > q->entry) - (p->entry < q->entry);
 }
 
-/* Marks the descendants among t's entries, which are in order of pid; returns how many there are. */
-static size_t mark(const struct proctree *t, bool *is, pid_t root, pid_t spare) {
+static const struct proc *find_entry(const struct proctree *t, pid_t entry) {
+  struct proc key = {.entry = entry};
+  return bsearch(&key, t->v, t->n, sizeof(*t->v), by_entry);
+}
+
+/* Marks our descendants among t's entries, which are in order; returns how many there are. */
+static size_t mark(const struct proctree *t, bool *is, const struct view *view, pid_t spare) {
   size_t count = 0, before;
   do {
     before = count;
     for (size_t i = 0; i < t->n; i++) {
       const struct proc *p = &t->v[i];
-      if (is[i] || p->pid == spare || p->pid == root) continue;
-      struct proc key = {.pid = p->ppid};
-      const struct proc *parent = bsearch(&key, t->v, t->n, sizeof(*t->v), by_pid);
-      if (p->ppid != root && !(parent && is[parent - t->v])) continue;
+      if (is[i] || p->entry == spare || p->entry == view->self) continue;
+      const struct proc *parent = find_entry(t, p->parent);
+      if (p->parent != view->self && !(parent && is[parent - t->v])) continue;
       is[i] = true;
       count++;
     }
@@ -137,12 +195,24 @@ static size_t mark(const struct proctree *t, bool *is, pid_t root, pid_t spare) 
   return count;
 }
 
-void proctree_descendants(struct proctree *t, pid_t root, pid_t spare) {
+/* Under which number /proc has `spare`, a child of ours. */
+static pid_t entry_of_child(const struct proctree *t, const struct view *view, pid_t spare) {
+  if (view->depth == 0 || spare == 0) return spare;
+  for (size_t i = 0; i < t->n; i++)
+    if (t->v[i].parent == view->self && namespace_pid(t->v[i].entry, view->depth) == spare)
+      return t->v[i].entry;
+  return 0;
+}
+
+void proctree_descendants(struct proctree *t, pid_t spare) {
+  struct view view = look();
   scan(t);
   if (t->n == 0) return;
-  qsort(t->v, t->n, sizeof(*t->v), by_pid);
+  qsort(t->v, t->n, sizeof(*t->v), by_entry);
   bool *is = xcalloc(t->n, sizeof(*is));
-  mark(t, is, root, spare);
+  mark(t, is, &view, entry_of_child(t, &view, spare));
+  for (size_t i = 0; i < t->n; i++)
+    if (is[i]) translate(&view, &t->v[i], find_entry(t, t->v[i].parent));
   size_t kept = 0;
   for (size_t i = 0; i < t->n; i++)
     if (is[i]) t->v[kept++] = t->v[i];
@@ -150,8 +220,27 @@ void proctree_descendants(struct proctree *t, pid_t root, pid_t spare) {
   free(is);
 }
 
+bool proc_read(pid_t pid, struct proc *p) {
+  struct view view = look();
+  if (view.depth == 0) return read_entry(pid, p);
+  if (pid == getpid() && read_entry(view.self, p)) {
+    p->pid = pid;
+    return true;
+  }
+  struct proctree t = PROCTREE_INIT;
+  bool found = false;
+  proctree_descendants(&t, 0);
+  for (size_t i = 0; i < t.n && !found; i++) {
+    found = t.v[i].pid == pid;
+    if (found) *p = t.v[i];
+  }
+  proctree_finish(&t);
+  return found;
+}
+
 void proc_kill(const struct proc *p) {
   struct proc now;
-  if (proc_read(p->pid, &now) && now.start == p->start && now.state != 'Z' && now.state != 'X')
+  if (p->pid > 0 && read_entry(p->entry, &now) && now.start == p->start && now.state != 'Z' &&
+      now.state != 'X')
     kill(p->pid, SIGKILL);
 }

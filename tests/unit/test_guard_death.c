@@ -70,7 +70,7 @@ static void test_agent_killed(void **state) {
   uint64_t took = now_ms() - before;
   assert_true(took < 1000);
   struct proctree t = PROCTREE_INIT; /* at this moment the trees are dead: the guard alone is left */
-  proctree_descendants(&t, getpid(), 0);
+  proctree_descendants(&t, 0);
   for (size_t i = 0; i < t.n; i++)
     if (t.v[i].state != 'Z') assert_string_equal(t.v[i].name, "rdzv-guard");
   proctree_finish(&t);
