@@ -130,7 +130,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_SPAWN: spawn(s, fx); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
   case SUP_STOP_TREES: workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value); break;
-  case SUP_EXCHANGED: workers_exchanged(s->workers, fx->text, fx->bytes, fx->error_text); break;
+  case SUP_EXCHANGED: break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;

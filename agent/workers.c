@@ -85,14 +85,6 @@ static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
                                       .loss = s->progress.loss,
                                       .samples_per_second = s->progress.samples_per_second});
     break;
-  case SDK_EVENT_EXCHANGE:
-    tell(w, (struct supervisor_event){.kind = SUP_EXCHANGE,
-                                      .round = s->round,
-                                      .local_rank = s->local_rank,
-                                      .text = s->key,
-                                      .data = s->value,
-                                      .size = s->size});
-    break;
   case SDK_EVENT_DONE: log_debug("worker %u: is done", s->local_rank); break;
   case SDK_EVENT_TROUBLE: log_debug("worker %u: %s", s->local_rank, s->text); break;
   }
@@ -420,13 +412,6 @@ void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_m
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {
   struct err e = ERR_INIT;
   if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e)) give_guard_up(w, &e);
-}
-
-void workers_exchanged(struct workers *w, const char *key, const struct bytes *b, const char *error) {
-  if (b)
-    sdk_server_exchanged(w->sdk, w->round, key, b->data, b->len);
-  else
-    sdk_server_refuse(w->sdk, w->round, key, -EINVAL, error);
 }
 
 void workers_request(struct workers *w, uint32_t bits) {

@@ -45,8 +45,6 @@ struct relay *workers_relay(struct workers *w);
 void workers_spawn(struct workers *w, const struct start *start);
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms);
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
-/* The values of all ranks, or NULL and why not; to the workers that asked. */
-void workers_exchanged(struct workers *w, const char *key, const struct bytes *b, const char *error);
 void workers_request(struct workers *w, uint32_t bits);
 
 /* The failure with this sentence was told; local_rank: of its worker here, UINT64_MAX: there is none. */

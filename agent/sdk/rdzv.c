@@ -1,12 +1,11 @@
 /* librdzv, the worker's side: records over one SOCK_SEQPACKET socket to the agent that started us.
  *
- * Nothing but libc, and nothing of the rest of the project but rdzv.h and wire.h, so that this file can be dropped
- * into any program. No thread, no signal, no timer: a caller who never calls costs nothing and is never interrupted.
+ * Nothing but libc, and nothing of the rest of the project but rdzv*.[ch], wire.h and the store's protocol (proto/c10d), so that these files can
+ * be dropped into any program. No thread, no signal, no timer: a caller who never calls costs nothing and is never interrupted.
  *
- * The socket never blocks. Who must wait (init, exchange) polls it against a deadline; everything that arrives in
- * between goes through one function, receive(), which keeps what concerns the whole context (the bits of REQUEST, the
- * loss of the agent) and hands back the record for the one who waits. So a request to stop is seen in the middle of
- * an exchange, and the late parts of an exchange that has timed out are dropped by their key.
+ * The socket never blocks. Who must wait (init; the store's calls, on both sockets) polls it against a deadline; everything that arrives goes
+ * through one function, receive(), which keeps what concerns the whole context (the bits of REQUEST, the loss of the agent) and
+ * hands back the record for the one who waits. So a request to stop, or the end of the round, is seen in the middle of a wait for the store.
  *
  * Progress is told at most every 20 ms, the first and the last step at once: a training step may take microseconds,
  * and nobody reads faster than that. What was held back is sent by whichever call comes next after that time, at the
@@ -30,7 +29,6 @@
 
 enum {
   PROGRESS_EVERY_MS = 20,
-  WHO_MS = 250,   /* how long a timed-out exchange waits for the names of those who are missing */
   DONE_MS = 1000, /* how long the last words may wait for room in the socket */
 };
 
@@ -74,7 +72,7 @@ static struct sdk_head head_of(uint16_t type) {
 static struct sdk_refused *as_refused(struct rdzv *r, size_t size) {
   struct sdk_refused *f = &r->record.refused;
   if (size != sizeof(*f) || f->head.type != SDK_REFUSED || f->head.magic != SDK_MAGIC) return NULL;
-  f->key[sizeof(f->key) - 1] = f->text[sizeof(f->text) - 1] = '\0';
+  f->text[sizeof(f->text) - 1] = '\0';
   if (f->code >= 0) f->code = -EPROTO;
   return f;
 }
@@ -92,7 +90,7 @@ static int lose(struct rdzv *r) {
   ssize_t n;
   while (r->fd >= 0 && !r->lost_code && (n = receive_raw(r)) > 0) {
     const struct sdk_refused *f = as_refused(r, (size_t)n);
-    if (!f || f->key[0]) continue;
+    if (!f) continue;
     r->lost_code = f->code;
     memcpy(r->lost_text, f->text, sizeof(r->lost_text));
   }
@@ -129,7 +127,7 @@ static int receive(struct rdzv *r, size_t *size) {
   struct sdk_head head = {0};
   if ((size_t)n >= sizeof(head)) head = r->record.head;
   const struct sdk_refused *f = as_refused(r, (size_t)n);
-  if (f && !f->key[0]) {
+  if (f) {
     r->lost_code = f->code;
     memcpy(r->lost_text, f->text, sizeof(r->lost_text));
     return lose(r);
@@ -279,6 +277,7 @@ void rdzv_finish(struct rdzv *r) {
   flush_progress(r, 0);
   rdzv_conn_finish(r);
   rdzv_alone_destroy(r->store);
+  rdzv_names_free(r);
   if (r->fd >= 0) close(r->fd);
   free(r);
 }
@@ -357,90 +356,7 @@ unsigned rdzv_requested(struct rdzv *r) {
   return type < 0 ? r->requested | RDZV_STOP : r->requested;
 }
 
-/* -------------------------------------------------------------- exchange */
-
-static int claim_key(struct rdzv *r, const char *key, size_t size) {
-  size_t n = key ? strlen(key) : 0;
-  if (n < 1 || n > SDK_KEY_MAX)
-    return rdzv_fail(r, -EINVAL, "exchange: a key has 1 to %d bytes, this one has %zu", SDK_KEY_MAX, n);
-  if (size < 1 || size > SDK_VALUE_MAX)
-    return rdzv_fail(r, -EINVAL, "exchange \"%s\": a value has 1 to %d bytes, this one has %zu", key,
-                     SDK_VALUE_MAX, size);
-  for (unsigned i = 0; i < r->n_keys; i++)
-    if (strcmp(r->keys[i], key) == 0)
-      return rdzv_fail(
-          r, -EINVAL, "exchange \"%s\": this rank has used the key already; each call needs a key of its own",
-          key);
-  if (r->n_keys == SDK_EXCHANGES_MAX)
-    return rdzv_fail(r, -EINVAL, "exchange \"%s\": a round has at most %d keys", key, SDK_EXCHANGES_MAX);
-  memcpy(r->keys[r->n_keys++], key, n + 1);
-  return 0;
-}
-
-/* The record at hand is an EXCHANGED. 1: it belongs to key and was copied; 0: another's; negative: nonsense. */
-static int take_part(struct rdzv *r, size_t size, const char *key, uint8_t *all, size_t total, size_t *have) {
-  const struct sdk_exchanged *x = &r->record.exchanged;
-  if (size < sizeof(*x) || size != sizeof(*x) + x->length || !memchr(x->key, '\0', sizeof(x->key)))
-    return rdzv_fail(r, -EPROTO, "exchange \"%s\": the agent sent a damaged record", key);
-  if (strcmp(x->key, key) != 0) return 0;
-  if (x->total != total || x->offset != *have || x->length == 0 || x->length > total - *have)
-    return rdzv_fail(r, -EPROTO,
-                     "exchange \"%s\": the agent sent %u bytes in all at offset %u, expected %zu at %zu", key,
-                     x->total, x->offset, total, *have);
-  memcpy(all + *have, x->part, x->length);
-  *have += x->length;
-  return 1;
-}
-
-static int collect(struct rdzv *r, const char *key, uint8_t *all, size_t total, size_t *have,
-                   uint64_t deadline) {
-  while (*have < total) {
-    size_t size = 0;
-    int type = await(r, &size, deadline);
-    if (type == -ETIMEDOUT) return type;
-    if (type < 0) return lost(r, "exchange");
-    const struct sdk_refused *f = as_refused(r, size);
-    if (f && strcmp(f->key, key) == 0) return rdzv_fail(r, f->code, "exchange \"%s\": %s", key, f->text);
-    int rc = type == SDK_EXCHANGED ? take_part(r, size, key, all, total, have) : 0;
-    if (rc < 0) return rc;
-  }
-  return 0;
-}
-
-/* The time is up. The agent is asked for names, for a moment; if the values come instead, they are as good. */
-static int ask_who(struct rdzv *r, const char *key, uint8_t *all, size_t total, size_t *have) {
-  struct sdk_who who = {.head = head_of(SDK_WHO)};
-  snprintf(who.key, sizeof(who.key), "%s", key);
-  if (send_record(r, &who, sizeof(who), 0)) return -ETIMEDOUT;
-  return collect(r, key, all, total, have, rdzv_deadline_in(WHO_MS));
-}
-
-int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all, int timeout_ms) {
-  int rc = claim_key(r, key, size);
-  if (rc) return rc;
-  if (r->alone) return memcpy(all, mine, size), 0;
-  uint64_t deadline = rdzv_deadline_in(timeout_ms);
-  struct sdk_exchange x = {.head = head_of(SDK_EXCHANGE), .size = (uint32_t)size};
-  snprintf(x.key, sizeof(x.key), "%s", key);
-  memcpy(x.value, mine, size);
-  rc = send_record(r, &x, sizeof(x), deadline);
-  if (rc == -ETIMEDOUT)
-    return rdzv_fail(r, rc, "exchange \"%s\": the agent did not read within %d ms", key, timeout_ms);
-  if (rc) return lost(r, "exchange");
-  size_t have = 0, total = size * r->is.world_size;
-  rc = collect(r, key, all, total, &have, deadline);
-  if (rc != -ETIMEDOUT) return rc;
-  rdzv_fail(r, rc, "exchange \"%s\": not all ranks came within %d ms", key, timeout_ms);
-  return ask_who(r, key, all, total, &have);
-}
-
-int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms) {
-  uint8_t mine = 1, *all = malloc(r->is.world_size);
-  if (!all) return rdzv_fail(r, -ENOMEM, "barrier \"%s\": out of memory", key ? key : "");
-  int rc = rdzv_exchange(r, key, &mine, 1, all, timeout_ms);
-  free(all);
-  return rc;
-}
+/* ------------------------------------------------------------------ done */
 
 int rdzv_done(struct rdzv *r) {
   if (r->alone) return 0;

@@ -12,7 +12,8 @@
  *       struct rdzv *r;
  *       if (rdzv_init(&r, 10000)) return fprintf(stderr, "%s\n", rdzv_error(NULL)), 1;
  *       double mine = rdzv_rank(r), all[1024];
- *       if (rdzv_exchange(r, "hello", &mine, sizeof mine, all, 10000))
+ *       if (rdzv_exchange(r, "hello", &mine, sizeof mine, all, 10000) ||
+ *           rdzv_store_add(r, "here", 1, NULL, 10000)) // and Python's store.get("here") sees it
  *         return fprintf(stderr, "%s\n", rdzv_error(r)), 1;
  *       for (uint64_t step = 0; step < 100 && !(rdzv_requested(r) & RDZV_STOP); step++)
  *         rdzv_progress(r, step + 1, 100, 1.0 / (double)(step + 1), 64.0);
@@ -39,6 +40,8 @@ enum {
   RDZV_KEY_MAX = 8191,              /* bytes in a key of the store, without the NUL */
   RDZV_VALUE_MAX = 8 * 1024 * 1024, /* bytes of one value that is given to the store */
   RDZV_KEYS_MAX = 131072,           /* keys in one call */
+  RDZV_NAME_MAX = 1024,             /* in the name of an exchange or a barrier, without the NUL */
+  RDZV_EXCHANGE_MAX = 67108864,     /* of all ranks' values in one exchange, and 8 for each rank */
 };
 
 /* What the agent asks of its workers, bits of rdzv_requested(). */
@@ -84,15 +87,16 @@ RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double lo
 /* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as RDZV_STOP. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
 
-/* All-gather of small values within the round: every rank calls it with the same key (1..63 bytes) and size (1..256),
- * `all` receives world_size * size bytes in order of rank. A key can be used once in a round by each rank. Errors:
- * -ETIMEDOUT, -EINVAL (key, size, or ranks that differ in size), -ESTALE (the round is over), -EPIPE (the agent is
- * gone). */
-RDZV_API int rdzv_exchange(struct rdzv *r, const char *key, const void *mine, size_t size, void *all,
+/* All-gather within the round, over the round's store: every rank calls it with the same name and size (1 byte or more; see RDZV_EXCHANGE_MAX and
+ * RDZV_VALUE_MAX), `all` receives world_size * size bytes in order of rank. A name can be used again: the n-th call of each rank meets the n-th calls of
+ * the others. Made for small values; a call costs a rank two round trips, whatever the size of the world.
+ * Errors: those of the store's calls below; -ETIMEDOUT names the ranks that have not come, and counts as this rank's call; -EINVAL: the name, or a rank gives
+ * another size, which is named. */
+RDZV_API int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all,
                            int timeout_ms);
 
-/* All ranks have come to this point. An exchange of one byte: the same rules. */
-RDZV_API int rdzv_barrier(struct rdzv *r, const char *key, int timeout_ms);
+/* All ranks have come to this point. Names as for rdzv_exchange, but apart from them. */
+RDZV_API int rdzv_barrier(struct rdzv *r, const char *name, int timeout_ms);
 
 /* The round's store: PyTorch's TCPStore, the one that Python workers reach at MASTER_ADDR:MASTER_PORT, with the same keys: what one sets with
  * rdzv_store_set(r, "k", ...), the other gets with TCPStore(...).get("k"), and the other way round (the "/" that both clients put in front of a key on

@@ -4,6 +4,10 @@
 /* What the files of librdzv share: rdzv.c (the agent), rdzv_conn.c (the connection to the round's store), rdzv_alone.c (its stand-in in a world
  * of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing of it is visible outside of the library. */
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* for who compiles these files alone, as strict C11 */
+#endif
+
 #include "agent/sdk/rdzv.h"
 #include "agent/sdk/wire.h"
 #include "proto/c10d.h"
@@ -43,6 +47,14 @@ struct rdzv_conn {
   struct c10d_progress progress; /* in the first that is not */
 };
 
+/* How often a name has been used. */
+struct rdzv_name {
+  struct rdzv_name *next;
+  bool barrier;
+  unsigned calls;
+  char name[];
+};
+
 struct rdzv_alone;
 
 struct rdzv {
@@ -58,8 +70,7 @@ struct rdzv {
   char text[RDZV_TEXT_MAX];
   struct rdzv_conn conn;
   struct rdzv_alone *store; /* alone, and used */
-  char keys[SDK_EXCHANGES_MAX][SDK_KEY_MAX + 1];
-  unsigned n_keys;
+  struct rdzv_name *names;
   const char *verb, *key;  /* of the call that goes on, for sentences; key NULL: none */
   union sdk_record record; /* the last one received */
 };
@@ -85,5 +96,8 @@ int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d
              uint64_t deadline);
 /* As rdzv_fail, with what goes on in front: `store get "key": `. */
 int rdzv_store_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* rdzv_exchange.c */
+void rdzv_names_free(struct rdzv *r);
 
 #endif

@@ -4,11 +4,8 @@
  * agent's loop watches one number and knows nothing of ours. Level-triggered: what a turn leaves undone makes the
  * descriptor readable again. A turn takes at most 64 connections and 16 records of each.
  *
- * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small but for the
- * answer to an exchange: ranks * 256 bytes, sixteen megabytes at the most that are meant, to each local worker. Such
- * an answer is stored once and cut into parts while it is sent; a connection's queue holds the place in it. A queue
- * can only grow with the keys of a round and with refused nonsense, so SDK_QUEUE_MAX ends those who send and do not
- * read.
+ * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small: WELCOME, once, and the bits of REQUEST, of
+ * which only the latest counts; so nothing is ever queued, and a worker that does not read costs nothing.
  *
  * Only the own user and root may connect: the kernel tells who is there (SO_PEERCRED), since an abstract name has no
  * permissions. Whoever has our uid could as well attach a debugger to the agent; beyond that, what comes is checked
@@ -48,31 +45,22 @@ struct sdk_event *sdk_event_add(struct sdk_server *s, enum sdk_event_kind kind, 
 
 /* ----------------------------------------------------------- connections */
 
-static void answer_finish(struct answer *a) {
-  bytes_unref(a->all);
-  free(a->text);
-}
-
 static void conn_close(struct conn *c) {
   struct sdk_server *s = c->of;
-  sdk_conn_forget(c);
-  for (size_t i = 0; i < c->n_answers; i++) answer_finish(&c->answers[i]);
-  free(c->answers);
   close(c->fd);
   s->conns[c->index] = s->conns[--s->n_conns];
   s->conns[c->index]->index = c->index;
   free(c);
 }
 
-static struct sdk_refused refusal(int code, const char *key, const char *text) {
+static struct sdk_refused refusal(int code, const char *text) {
   struct sdk_refused r = {.head = sdk_head_of(SDK_REFUSED), .code = code};
-  snprintf(r.key, sizeof(r.key), "%s", key);
   snprintf(r.text, sizeof(r.text), "%s", text);
   return r;
 }
 
 void sdk_conn_refuse(struct conn *c, int code, const char *text, const char *trouble) {
-  struct sdk_refused r = refusal(code, "", text);
+  struct sdk_refused r = refusal(code, text);
   send(c->fd, &r, sizeof(r),
        MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: it reads nothing, the close says enough */
   if (trouble) {
@@ -89,67 +77,24 @@ static void want_write(struct conn *c, bool on) {
   c->writing = on;
 }
 
-/* One packet of two pieces. False: no room now; another error will be read as the connection's end. */
-static bool send_packet(const struct conn *c, const void *a, size_t a_len, const void *b, size_t b_len) {
-  struct iovec iov[2] = {{(void *)(uintptr_t)a, a_len}, {(void *)(uintptr_t)b, b_len}};
-  struct msghdr m = {.msg_iov = iov, .msg_iovlen = b_len ? 2 : 1};
+/* False: no room now; another error will be read as the connection's end. */
+static bool send_packet(const struct conn *c, const void *record, size_t size) {
   for (;;) {
-    if (sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
+    if (send(c->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
     if (errno == EAGAIN || errno == ENOBUFS) return false;
     if (errno != EINTR) return true;
   }
 }
 
-/* Sends the next part. *whole: that was the last of this answer. */
-static bool send_part(const struct conn *c, struct answer *a, bool *whole) {
-  *whole = true;
-  if (!a->all) {
-    struct sdk_refused r = refusal(a->code, a->key, a->text);
-    return send_packet(c, &r, sizeof(r), NULL, 0);
-  }
-  struct sdk_exchanged x = {
-      .head = sdk_head_of(SDK_EXCHANGED), .total = (uint32_t)a->all->len, .offset = a->offset};
-  memcpy(x.key, a->key, sizeof(x.key));
-  uint32_t left = x.total - x.offset;
-  x.length = left < SDK_PART_MAX ? left : SDK_PART_MAX;
-  if (!send_packet(c, &x, sizeof(x), a->all->data + x.offset, x.length)) return false;
-  a->offset += x.length;
-  *whole = a->offset == x.total;
-  return true;
-}
-
-/* Sends until nothing is left or there is no room. A request goes before the parts of a long answer. */
+/* Sends what is due, or asks to be woken when there is room. */
 static void conn_flush(struct conn *c) {
-  bool room = true;
-  while (room && (c->request_due || c->n_answers > 0)) {
-    if (c->request_due) {
-      struct sdk_request q = {.head = sdk_head_of(SDK_REQUEST), .bits = c->of->requested};
-      room = send_packet(c, &q, sizeof(q), NULL, 0);
-      if (room) c->request_due = false;
-      continue;
-    }
-    bool whole;
-    room = send_part(c, &c->answers[0], &whole);
-    if (!room || !whole) continue;
-    answer_finish(&c->answers[0]);
-    memmove(c->answers, c->answers + 1, --c->n_answers * sizeof(*c->answers));
-  }
-  want_write(c, !room);
+  struct sdk_request q = {.head = sdk_head_of(SDK_REQUEST), .bits = c->of->requested};
+  if (c->request_due) c->request_due = !send_packet(c, &q, sizeof(q));
+  want_write(c, c->request_due);
 }
 
 void sdk_conn_send(struct conn *c, const void *record, size_t size) {
-  send_packet(c, record, size, NULL, 0);
-}
-
-void sdk_conn_answer(struct conn *c, const char *key, struct bytes *all, int code, const char *text) {
-  if (c->n_answers == c->cap_answers) {
-    c->cap_answers = c->cap_answers ? c->cap_answers * 2 : 4;
-    c->answers = xrealloc(c->answers, c->cap_answers * sizeof(*c->answers));
-  }
-  struct answer *a = &c->answers[c->n_answers++];
-  *a = (struct answer){.all = all ? bytes_ref(all) : NULL, .code = code, .text = xstrdup(text)};
-  snprintf(a->key, sizeof(a->key), "%s", key);
-  conn_flush(c);
+  send_packet(c, record, size);
 }
 
 /* Reads some records; c may be gone afterwards. */
@@ -171,10 +116,6 @@ static void conn_read(struct conn *c) {
       return;
     }
     if (!sdk_conn_record(c, &r, (size_t)n)) return;
-    if (c->n_answers > SDK_QUEUE_MAX) {
-      sdk_conn_refuse(c, -EPROTO, "too many answers are not read", "sends and does not read");
-      return;
-    }
   }
 }
 
@@ -204,7 +145,7 @@ static void accept_some(struct sdk_server *s) {
                (int)who.pid, who.uid);
       close(fd);
     } else if (s->n_conns >= SDK_CONNECTIONS_MAX) {
-      struct sdk_refused r = refusal(-EMFILE, "", "too many connections to this agent");
+      struct sdk_refused r = refusal(-EMFILE, "too many connections to this agent");
       send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
       close(fd);
     } else {

@@ -2,8 +2,7 @@
 #define AGENT_SDK_SERVER_H
 
 /* The agent's end of the socket that workers speak on (wire.h). It answers HELLO from the round's assignment, keeps the
- * latest progress, checks what it is told, and never waits: what a worker does not read is queued, and a worker
- * that reads nothing at all is let go. It knows nothing of libuv: one descriptor says when there is something to do.
+ * latest progress, checks what it is told, and never waits: a worker that does not read is told the bits of REQUEST as they are when it does. It knows nothing of libuv: one descriptor says when there is something to do.
  *
  *     uv_poll_init(loop, &poll, sdk_server_fd(s));  ->  on UV_READABLE:
  *     sdk_server_work(s); while (sdk_server_next(s, &ev)) ...
@@ -19,8 +18,6 @@
 
 enum {
   SDK_CONNECTIONS_MAX = 4096, /* of all local workers and their children; more are refused */
-  SDK_QUEUE_MAX = 64,         /* answers waiting for one connection; then it is closed */
-  SDK_WORLD_MAX = 1048576,    /* ranks: bounds the answer to an exchange */
 };
 
 struct sdk_server;
@@ -36,20 +33,14 @@ int sdk_server_fd(const struct sdk_server *s); /* poll it for reading; it includ
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n);
 void sdk_server_close_round(struct sdk_server *s);
 
-/* The values of all ranks for key: to the local workers that gave theirs. Of another round, or a key nobody waits
- * for: ignored. */
-void sdk_server_exchanged(struct sdk_server *s, uint32_t round, const char *key, const void *all, size_t len);
-/* The exchange has failed: code is a negative errno. */
-void sdk_server_refuse(struct sdk_server *s, uint32_t round, const char *key, int code, const char *text);
 /* RDZV_CHECKPOINT, RDZV_STOP: what is asked of all workers of this round from now on. */
 void sdk_server_request(struct sdk_server *s, uint32_t bits);
 
 enum sdk_event_kind {
   SDK_EVENT_HELLO,    /* local_rank has connected, pid */
   SDK_EVENT_PROGRESS, /* the latest of local_rank since the last such event */
-  SDK_EVENT_EXCHANGE, /* local_rank gives value[0..size) for key; once per key and rank, the same size from all local ranks */
-  SDK_EVENT_DONE,    /* local_rank says that it has done all it had to do */
-  SDK_EVENT_TROUBLE, /* a connection was closed or refused; text says why (for the log) */
+  SDK_EVENT_DONE,     /* local_rank says that it has done all it had to do */
+  SDK_EVENT_TROUBLE,  /* a connection was closed or refused; text says why (for the log) */
 };
 
 struct sdk_event {
@@ -57,9 +48,6 @@ struct sdk_event {
   uint32_t round, local_rank;
   pid_t pid;
   struct sdk_progress progress;
-  uint32_t size;
-  char key[SDK_KEY_MAX + 1];
-  uint8_t value[SDK_VALUE_MAX];
   char text[256];
 };
 

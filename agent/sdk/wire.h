@@ -11,10 +11,6 @@
  * HELLO {round, local_rank}        ->
  *                                  <-      WELCOME (once), or REFUSED {code, text} and close
  * PROGRESS                         ->      (no answer)
- * EXCHANGE {key, size, value}      ->
- *                                  <-      EXCHANGED {key, total, offset, part}, as many as it takes; or REFUSED
- * WHO {key}                        ->      (its time is up: who is missing?)
- *                                  <-      REFUSED {-ETIMEDOUT, key, text}
  *                                  <-      REQUEST {bits}, whenever it changes
  * DONE                             ->      (no answer)
  */
@@ -24,12 +20,8 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 1,
-  SDK_RECORD_MAX = 32768,
-  SDK_PART_MAX = SDK_RECORD_MAX - 1024,
-  SDK_KEY_MAX = 63,       /* bytes in a key of an exchange, without the NUL */
-  SDK_VALUE_MAX = 256,    /* bytes that one rank gives to one exchange */
-  SDK_EXCHANGES_MAX = 16, /* keys in one round */
+  SDK_VERSION = 2,
+  SDK_RECORD_MAX = 1024,
 };
 
 enum sdk_type {
@@ -37,11 +29,8 @@ enum sdk_type {
   SDK_WELCOME,
   SDK_REFUSED,
   SDK_PROGRESS,
-  SDK_EXCHANGE,
-  SDK_EXCHANGED,
   SDK_REQUEST,
   SDK_DONE,
-  SDK_WHO
 };
 
 struct sdk_head {
@@ -69,8 +58,7 @@ struct sdk_welcome {
 
 struct sdk_refused {
   struct sdk_head head;
-  int32_t code;              /* negative errno */
-  char key[SDK_KEY_MAX + 1]; /* the exchange that is refused; "": the connection */
+  int32_t code; /* negative errno */
   char text[256];
 };
 
@@ -78,20 +66,6 @@ struct sdk_progress {
   struct sdk_head head;
   uint64_t step, of;
   double loss, samples_per_second;
-};
-
-struct sdk_exchange {
-  struct sdk_head head;
-  uint32_t size; /* 1..SDK_VALUE_MAX */
-  char key[SDK_KEY_MAX + 1];
-  uint8_t value[SDK_VALUE_MAX];
-};
-
-struct sdk_exchanged {
-  struct sdk_head head;
-  char key[SDK_KEY_MAX + 1];
-  uint32_t total, offset, length; /* bytes: of all ranks' values, of this part, in this part */
-  uint8_t part[];                 /* length <= SDK_PART_MAX */
 };
 
 struct sdk_request {
@@ -103,11 +77,6 @@ struct sdk_done {
   struct sdk_head head;
 };
 
-struct sdk_who {
-  struct sdk_head head;
-  char key[SDK_KEY_MAX + 1];
-};
-
 /* Room for any record, aligned. */
 union sdk_record {
   struct sdk_head head;
@@ -115,10 +84,7 @@ union sdk_record {
   struct sdk_welcome welcome;
   struct sdk_refused refused;
   struct sdk_progress progress;
-  struct sdk_exchange exchange;
-  struct sdk_exchanged exchanged;
   struct sdk_request request;
-  struct sdk_who who;
   uint8_t bytes[SDK_RECORD_MAX];
 };
 

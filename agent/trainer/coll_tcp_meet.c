@@ -1,5 +1,5 @@
 /* How ranks find each other. Every rank listens on a port that the kernel chooses, at its node's address,
- * and tells all others address, port and a secret of 16 random bytes through the agent (one exchange, key
+ * and tells all others address, port and a secret of 16 random bytes through the round's store (one rdzv_exchange,
  * "coll_tcp"). Then it connects to the next rank with a hello that holds the next rank's secret, and
  * accepts the one before it.
  *

@@ -84,9 +84,12 @@ def test_worker_environment():
 
 
 def test_worker_in_c(rdzv):
-    """The whole worker, compiled as the README says, alone and in a world of three."""
+    """The whole worker, compiled in both ways that the README names, alone and in a world of three."""
     code = re.search(r"```c\n(.*?)```", README.read_text(), re.S)[1]
     (rdzv.tmp / "worker.c").write_text(code)
+    sources = [*sorted((TOP / "agent/sdk").glob("rdzv*.c")), TOP / "proto/c10d.c"]
+    assert rdzv.spawn("cc", "-std=c11", "-I", TOP, "-I", TOP / "agent/sdk", "worker.c", *sources, "-o", "sources").exit(30) == 0, rdzv
+    assert rdzv.spawn("./sources").exit(10) == 0, rdzv
     cc = ["cc", "-I", TOP / "agent/sdk", "worker.c", BUILD / "agent/sdk/librdzv.a", "-o", "worker"]
     if SANITIZED:
         cc.append("-fsanitize=address,undefined")

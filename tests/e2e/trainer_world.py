@@ -1,7 +1,7 @@
 """A world of rdzv-trainers without an agent: a stand-in for the agent's socket (agent/sdk/wire.h) and the processes.
 
-The stand-in knows nothing but what workers need to meet: HELLO, EXCHANGE, REQUEST, and it remembers PROGRESS and DONE.
-What the real agent does with them is tested with the real agent.
+The stand-in knows nothing but what workers need to meet: HELLO, REQUEST, the few requests to the round's store that rdzv_exchange is made of,
+and it remembers PROGRESS and DONE. What the real agent does with them is tested with the real agent.
 """
 
 import json
@@ -17,14 +17,71 @@ import time
 BUILD = pathlib.Path(os.environ.get("RDZV_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 
-HELLO, WELCOME, REFUSED, PROGRESS, EXCHANGE, EXCHANGED, REQUEST, DONE, WHO = range(1, 10)
+HELLO, WELCOME, REFUSED, PROGRESS, REQUEST, DONE = range(1, 7)
 HEAD = struct.Struct("<IHH")
-MAGIC, VERSION = 0x5A445652, 1
+MAGIC, VERSION = 0x5A445652, 2
 STOP, CHECKPOINT = 2, 1
 
 
 def head(kind):
     return HEAD.pack(MAGIC, VERSION, kind)
+
+
+class Store:
+    """PyTorch's store, as far as an exchange needs it; one thread per connection."""
+
+    def __init__(self):
+        self.lock, self.values, self.come = threading.Lock(), {}, {}
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                conn, _ = self.listener.accept()
+            except OSError:
+                return
+            conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self.serve, args=(conn, conn.makefile("rb")), daemon=True).start()
+
+    def serve(self, conn, data):
+        def number(fmt):
+            return struct.unpack(fmt, data.read(struct.calcsize(fmt)))[0]
+
+        def text():
+            return data.read(number("<Q"))
+
+        try:
+            while op := data.read(1):
+                with self.lock:
+                    getattr(self, f"op_{op[0]}")(conn, number, text)
+        except (OSError, struct.error):
+            conn.close()
+
+    def op_0(self, conn, number, text):  # VALIDATE
+        assert number("<I") == 0x3C85F7CE
+
+    def op_13(self, conn, number, text):  # PING
+        conn.sendall(struct.pack("<I", number("<I")))
+
+    def op_9(self, conn, number, text):  # APPEND
+        key = text()
+        self.values[key] = self.values.get(key, b"") + text()
+
+    def op_18(self, conn, number, text):  # BARRIER
+        here = self.come.setdefault(text(), [])
+        here.append(conn)
+        if len(here) == number("<q"):
+            for c in here:
+                c.sendall(b"\0")
+
+    def op_3(self, conn, number, text):  # GET
+        value = self.values.get(text(), b"")
+        conn.sendall(struct.pack("<Q", len(value)) + value)
+
+    def op_12(self, conn, number, text):  # CANCEL_WAIT
+        conn.sendall(b"\1")
 
 
 class Agent:
@@ -34,7 +91,7 @@ class Agent:
         self.world, self.round, self.incarnation, self.addr = world, round_, incarnation, addr
         self.name = f"rdzv-test-{os.getpid()}-{id(self)}"
         self.lock = threading.Condition()
-        self.values = {}  # key -> {rank: bytes}
+        self.store = Store()
         self.connections, self.progress, self.done, self.bits = {}, {}, set(), 0
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind("\0" + self.name)
@@ -67,32 +124,15 @@ class Agent:
                 with self.lock:
                     self.connections[rank] = conn
                     conn.send(self.welcome(rank))
-            elif kind == EXCHANGE:
-                self.exchange(conn, rank, body)
             elif kind == PROGRESS:
                 self.progress[rank] = struct.unpack("<4xQQdd" if len(body) == 36 else "<QQdd", body)
             elif kind == DONE:
                 self.done.add(rank)
 
     def welcome(self, rank):
-        numbers = struct.pack("<10I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, 0)
+        numbers = struct.pack("<10I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.store.port)
         text = struct.pack("<132s64s64s64s", b"test", self.incarnation.encode(), self.addr.encode(), self.addr.encode())
         return head(WELCOME) + numbers + text
-
-    def exchange(self, conn, rank, body):
-        (size,) = struct.unpack_from("<I", body)
-        key, value = body[4:68], body[68:68 + size]
-        with self.lock:
-            self.values.setdefault(key, {})[rank] = value
-            self.lock.notify_all()
-            if len(self.values[key]) < self.world:
-                return
-            every = b"".join(self.values[key][r] for r in range(self.world))
-            part_max = 32768 - 1024
-            for at in range(0, len(every), part_max):
-                part = every[at:at + part_max]
-                for r in range(self.world):
-                    self.connections[r].send(head(EXCHANGED) + key + struct.pack("<III", len(every), at, len(part)) + part)
 
     def request(self, bits, ranks=None):
         self.bits = bits
@@ -108,6 +148,7 @@ class Agent:
 
     def close(self):
         self.listener.close()
+        self.store.listener.close()
         for conn in self.connections.values():
             conn.close()
 

@@ -21,7 +21,7 @@ void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t 
   uint32_t first = n_local < world; /* rank of local rank 0 */
   struct err e = ERR_INIT;
   struct sdk_welcome w[MAX_LOCAL] = {0};
-  *d = (struct desk){.world = world, .n_local = n_local, .answer = true};
+  *d = (struct desk){.world = world, .n_local = n_local};
   if (sdk_server_create(&d->s, NULL, &e)) fail_msg("%s", e.text);
   for (uint32_t i = 0; i < n_local; i++) {
     w[i] = (struct sdk_welcome){.rank = first + i,
@@ -49,19 +49,6 @@ void desk_close(struct desk *d) {
   unsetenv("RDZV_AGENT_SOCKET");
 }
 
-void value_of(uint32_t rank, uint32_t size, uint8_t *out) {
-  for (uint32_t i = 0; i < size; i++) out[i] = (uint8_t)(rank * 31 + i * 7);
-}
-
-static void complete(struct desk *d, const char *key, uint32_t size) {
-  uint8_t *all = xmalloc((size_t)d->world * size);
-  for (uint32_t r = 0; r < d->world; r++) value_of(r, size, all + (size_t)r * size);
-  for (uint32_t i = 0; i < d->n_local; i++) memcpy(all + (size_t)(1 + i) * size, d->values[i], size);
-  sdk_server_exchanged(d->s, ROUND, key, all, (size_t)d->world * size);
-  free(all);
-  d->given = 0;
-}
-
 static void handle(struct desk *d, const struct sdk_event *ev) {
   switch (ev->kind) {
   case SDK_EVENT_HELLO: d->hellos++; break;
@@ -73,10 +60,6 @@ static void handle(struct desk *d, const struct sdk_event *ev) {
   case SDK_EVENT_TROUBLE:
     d->troubles++;
     snprintf(d->trouble, sizeof(d->trouble), "%s", ev->text);
-    break;
-  case SDK_EVENT_EXCHANGE:
-    memcpy(d->values[ev->local_rank], ev->value, ev->size);
-    if (++d->given == d->n_local && d->answer) complete(d, ev->key, ev->size);
     break;
   }
 }

@@ -13,9 +13,6 @@ enum { ROUND = 4, MAX_LOCAL = 4, PATIENCE_MS = 20000 };
 struct desk {
   struct sdk_server *s;
   uint32_t world, n_local;
-  bool answer; /* complete exchanges when all local ranks have given; other ranks' values are made up */
-  uint32_t given;
-  uint8_t values[MAX_LOCAL][SDK_VALUE_MAX];
   int hellos, dones, troubles;
   struct sdk_progress progress[MAX_LOCAL];
   int progresses;
@@ -30,8 +27,6 @@ void desk_open_store(struct desk *d, uint32_t n_local, uint32_t world, uint16_t 
 /* Local rank 0, in the caller's thread, where the agent works on only while somebody pumps. */
 struct rdzv *desk_join(struct desk *d);
 void desk_close(struct desk *d);
-/* Rank r's value of `size` bytes, as the made-up ones and the workers' own are. */
-void value_of(uint32_t rank, uint32_t size, uint8_t *out);
 /* One turn of the agent; waits up to ms for something to do. */
 void pump(struct desk *d, int ms);
 

@@ -35,26 +35,11 @@ static void test_alone(void **state) {
   assert_int_equal(rdzv_progress(r, 1, 2, 0.5, 10), 0);
   assert_int_equal(rdzv_requested(r), 0);
   int mine = 42, all = 0;
-  assert_int_equal(rdzv_exchange(r, "key", &mine, sizeof(mine), &all, 0), 0);
-  assert_int_equal(all, 42);
-  assert_int_equal(rdzv_exchange(r, "key", &mine, sizeof(mine), &all, 0),
-                   -EINVAL); /* the same rules as with an agent */
-  assert_non_null(strstr(rdzv_error(r), "used the key already"));
-  assert_int_equal(rdzv_exchange(r, "", &mine, sizeof(mine), &all, 0), -EINVAL);
-  assert_int_equal(rdzv_exchange(r, NULL, &mine, sizeof(mine), &all, 0), -EINVAL);
-  assert_int_equal(rdzv_exchange(r, "big", &mine, SDK_VALUE_MAX + 1, &all, 0), -EINVAL);
-  assert_int_equal(rdzv_exchange(r, "none", &mine, 0, &all, 0), -EINVAL);
-  char key[SDK_KEY_MAX + 2];
-  memset(key, 'k', sizeof(key));
-  key[SDK_KEY_MAX + 1] = '\0';
-  assert_int_equal(rdzv_barrier(r, key, 0), -EINVAL);
-  key[SDK_KEY_MAX] = '\0';
-  assert_int_equal(rdzv_barrier(r, key, 0), 0);
-  for (int i = 2; i < SDK_EXCHANGES_MAX; i++) {
-    snprintf(key, sizeof(key), "barrier %d", i);
-    assert_int_equal(rdzv_barrier(r, key, 0), 0);
+  for (int i = 0; i < 3; i++) { /* a name may be used again */
+    assert_int_equal(rdzv_exchange(r, "name", &mine, sizeof(mine), &all, 0), 0);
+    assert_int_equal(all, 42);
+    assert_int_equal(rdzv_barrier(r, "name", 0), 0);
   }
-  assert_int_equal(rdzv_barrier(r, "one too many", 0), -EINVAL);
   assert_int_equal(rdzv_done(r), 0);
   rdzv_finish(r);
   rdzv_finish(NULL);
@@ -154,120 +139,6 @@ static void test_unknown_local_rank(void **state) {
   desk_close(&d);
 }
 
-/* -------------------------------------------------------------- exchange */
-
-static int part_exchange(struct rdzv *r) {
-  enum { SIZE = SDK_VALUE_MAX };
-  size_t world = (size_t)rdzv_world_size(r);
-  uint8_t mine[SIZE], *all = malloc(world * SIZE), expected[SIZE];
-  value_of((uint32_t)rdzv_rank(r), SIZE, mine);
-  int rc = rdzv_exchange(r, "big", mine, SIZE, all, PATIENCE_MS);
-  for (uint32_t i = 0; rc == 0 && i < world; i++) {
-    value_of(i, SIZE, expected);
-    if (memcmp(all + (size_t)i * SIZE, expected, SIZE) != 0) rc = 1000 + (int)i;
-  }
-  free(all);
-  return rc ? rc : rdzv_barrier(r, "and on", PATIENCE_MS);
-}
-
-static void check_exchange(uint32_t n_local, uint32_t world) {
-  struct desk d;
-  struct player p[MAX_LOCAL];
-  desk_open(&d, n_local, world);
-  drive(&d, p, n_local, part_exchange, NULL);
-  for (uint32_t i = 0; i < n_local; i++)
-    if (p[i].result) fail_msg("%d: %s", p[i].result, p[i].text);
-  desk_close(&d);
-}
-
-static void test_exchange(void **state) {
-  check_exchange(2, 1000);
-}
-
-/* Sixteen megabytes to each: far more than a socket holds. */
-static void test_large_exchange(void **state) {
-  check_exchange(3, 65536);
-}
-
-static int part_impatient(struct rdzv *r) {
-  int mine = 1, *all = malloc(sizeof(int) * (size_t)rdzv_world_size(r));
-  if (rdzv_local_rank(r) == 2) { /* the one who is missed: stays until told */
-    while (!(rdzv_requested(r) & RDZV_STOP)) poll(NULL, 0, 1);
-    free(all);
-    return 0;
-  }
-  int rc = rdzv_exchange(r, "hello", &mine, sizeof(mine), all, 50);
-  free(all);
-  return rc;
-}
-
-static void stop_when_two_gave(struct desk *d) {
-  if (d->given == 2) sdk_server_request(d->s, RDZV_STOP);
-}
-
-static void test_exchange_times_out_and_names_the_missing(void **state) {
-  struct desk d;
-  struct player p[3];
-  desk_open(&d, 3, 7);
-  drive(&d, p, 3, part_impatient, stop_when_two_gave);
-  for (int i = 0; i < 2; i++) {
-    assert_int_equal(p[i].result, -ETIMEDOUT);
-    if (!strstr(p[i].text, "of this node rank ")) fail_msg("%s", p[i].text);
-    assert_non_null(strstr(p[i].text, "3"));
-    assert_non_null(strstr(p[i].text, "missing"));
-  }
-  assert_int_equal(p[2].result, 0);
-  desk_close(&d);
-}
-
-static void test_exchange_times_out_on_other_nodes(void **state) {
-  struct desk d;
-  struct player p[2];
-  desk_open(&d, 2, 7);
-  d.answer = false;
-  drive(&d, p, 2, part_impatient, NULL);
-  assert_int_equal(p[0].result, -ETIMEDOUT);
-  assert_true(strstr(p[0].text, "other nodes are missing") || strstr(p[1].text, "other nodes are missing"));
-  desk_close(&d);
-}
-
-static int part_exchange_small(struct rdzv *r) {
-  uint8_t mine[8] = {0}, all[64];
-  return rdzv_exchange(r, "k", mine, 8U - (unsigned)rdzv_local_rank(r), all, PATIENCE_MS);
-}
-
-static void refuse_k(struct desk *d) {
-  if (d->given == 1) sdk_server_refuse(d->s, ROUND, "k", -EINVAL, "ranks differ in size");
-}
-
-static void test_sizes_that_differ(void **state) {
-  struct desk d;
-  struct player p[2];
-  desk_open(&d, 2, 7);
-  drive(&d, p, 2, part_exchange_small, refuse_k);
-  for (int i = 0; i < 2; i++) assert_int_equal(p[i].result, -EINVAL);
-  assert_true(strstr(p[0].text, "ranks differ in size") || strstr(p[1].text, "ranks differ in size"));
-  assert_true(strstr(p[0].text, "another of this node") || strstr(p[1].text, "another of this node"));
-  desk_close(&d);
-}
-
-static void end_round(struct desk *d) {
-  if (d->given == d->n_local) sdk_server_close_round(d->s);
-}
-
-static void test_round_ends_in_an_exchange(void **state) {
-  struct desk d;
-  struct player p[2];
-  desk_open(&d, 2, 7);
-  d.answer = false;
-  drive(&d, p, 2, part_exchange, end_round);
-  for (int i = 0; i < 2; i++) {
-    assert_int_equal(p[i].result, -ESTALE);
-    assert_non_null(strstr(p[i].text, "round 4 is over"));
-  }
-  desk_close(&d);
-}
-
 /* ------------------------------------------------- progress and requests */
 
 static int part_progress(struct rdzv *r) {
@@ -315,10 +186,10 @@ static void test_requests(void **state) {
 }
 
 static int part_lost_agent(struct rdzv *r) {
-  int mine = 0, all[7];
   if (part_until_asked(r) != RDZV_STOP) return 1;
   if (rdzv_progress(r, 1, 1, 0, 0) != -ESTALE) return 2;
-  if (rdzv_exchange(r, "k", &mine, sizeof(mine), all, 1000) != -ESTALE) return 3;
+  if (rdzv_store_set(r, "k", "v", 1, 1000) != -ESTALE) return 3;
+  if (rdzv_barrier(r, "b", 1000) != -ESTALE) return 4;
   return rdzv_done(r);
 }
 
@@ -341,7 +212,8 @@ static void test_a_closed_round_reads_as_stop(void **state) {
 struct lie {
   int listener;
   const void *answers[3];
-  size_t sizes[3]; /* sent after HELLO, one after the other; then it closes */
+  size_t sizes[3]; /* sent after HELLO, one after the other; then it closes, or */
+  bool stays;      /* until the worker goes */
 };
 
 static void *play_liar(void *arg) {
@@ -349,16 +221,13 @@ static void *play_liar(void *arg) {
   struct sdk_hello hello;
   int fd = accept(l->listener, NULL, NULL);
   if (recv(fd, &hello, sizeof(hello), 0) < 0) return NULL;
-  struct sdk_exchange x;
-  for (int i = 0; i < 3 && l->sizes[i]; i++) {
-    if (i == 1 && recv(fd, &x, sizeof(x), 0) < 0) break;
-    send(fd, l->answers[i], l->sizes[i], MSG_NOSIGNAL);
-  }
+  for (int i = 0; i < 3 && l->sizes[i]; i++) send(fd, l->answers[i], l->sizes[i], MSG_NOSIGNAL);
+  if (l->stays && recv(fd, &hello, sizeof(hello), 0) > 0) return NULL;
   close(fd);
   return NULL;
 }
 
-/* Connects to an agent that says these things: the code of rdzv_init, or else of an exchange. */
+/* Connects to an agent that says these things: the code of rdzv_init, or else of what comes after it. */
 static int ask_liar(struct lie l, char text[512]) {
   char name[64];
   pthread_t thread;
@@ -375,9 +244,9 @@ static int ask_liar(struct lie l, char text[512]) {
   setenv("RDZV_LOCAL_RANK", "0", 1);
   pthread_create(&thread, NULL, play_liar, &l);
   struct rdzv *r = NULL;
-  uint32_t mine = 5, all[2];
   int rc = rdzv_init(&r, PATIENCE_MS);
-  if (rc == 0) rc = rdzv_exchange(r, "k", &mine, sizeof(mine), all, PATIENCE_MS);
+  while (rc == 0 && !l.stays && !(rdzv_requested(r) & RDZV_STOP)) poll(NULL, 0, 1); /* until it is gone */
+  if (rc == 0) rc = rdzv_barrier(r, "b", PATIENCE_MS);
   snprintf(text, 512, "%s", rdzv_error(r));
   rdzv_finish(r);
   pthread_join(thread, NULL);
@@ -401,7 +270,7 @@ static void test_damaged_welcome(void **state) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4}, bad = w;
   check_lie((struct lie){0}, -EPIPE, "the agent is gone");
   check_lie((struct lie){.answers = {"x"}, .sizes = {1}}, -EPROTO, "another version");
-  bad.head.version = 2;
+  bad.head.version = SDK_VERSION + 1;
   check_lie((struct lie){.answers = {&bad}, .sizes = {sizeof(bad)}}, -EPROTO, "another version");
   check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w) - 4}}, -EPROTO, "different versions");
   bad = w;
@@ -409,37 +278,26 @@ static void test_damaged_welcome(void **state) {
   check_lie((struct lie){.answers = {&bad}, .sizes = {sizeof(bad)}}, -EPROTO, "rank 2 of 2");
 }
 
-static void test_damaged_exchange(void **state) {
+static void test_damage_after_welcome(void **state) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4};
-  union {
-    struct sdk_exchanged x;
-    char bytes[sizeof(struct sdk_exchanged) + 16];
-  } good = {.x = {.head = head(SDK_EXCHANGED), .key = "k", .total = 8, .length = 8}}, bad = good;
-  size_t size = sizeof(struct sdk_exchanged) + 8;
+  struct sdk_refused f = {.head = head(SDK_REFUSED), .code = -ESTALE, .text = "round 4 is over"};
+  struct sdk_request q = {.head = head(SDK_REQUEST), .bits = RDZV_CHECKPOINT};
   memset(w.run_id, 'x', sizeof(w.run_id)); /* no end: must not be read past */
-  check_lie((struct lie){.answers = {&w, &good}, .sizes = {sizeof(w), size}}, 0, "");
-  check_lie((struct lie){.answers = {&w, &good}, .sizes = {sizeof(w), size - 1}}, -EPROTO, "damaged");
-  check_lie((struct lie){.answers = {&w, &good}, .sizes = {sizeof(w), sizeof(struct sdk_head)}}, -EPROTO,
-            "damaged");
-  bad.x.total = 12;
-  check_lie((struct lie){.answers = {&w, &bad}, .sizes = {sizeof(w), size}}, -EPROTO, "12 bytes in all");
-  bad = good;
-  bad.x.offset = 4;
-  check_lie((struct lie){.answers = {&w, &bad}, .sizes = {sizeof(w), size}}, -EPROTO, "at offset 4");
-  bad = good;
-  bad.x.length = 12;
-  check_lie((struct lie){.answers = {&w, &bad}, .sizes = {sizeof(w), size + 4}}, -EPROTO, "in all");
-  bad = good;
-  bad.x.length = 0;
-  check_lie((struct lie){.answers = {&w, &bad}, .sizes = {sizeof(w), sizeof(struct sdk_exchanged)}}, -EPROTO,
-            "in all");
-  bad = good;
-  memset(bad.x.key, 'k', sizeof(bad.x.key));
-  check_lie((struct lie){.answers = {&w, &bad}, .sizes = {sizeof(w), size}}, -EPROTO, "damaged");
-  bad = good;
-  bad.x.key[0] = 'l'; /* another's: passed over */
-  check_lie((struct lie){.answers = {&w, &bad, &good}, .sizes = {sizeof(w), size, size}}, 0, "");
-  check_lie((struct lie){.answers = {&w, &bad}, .sizes = {sizeof(w), size}}, -EPIPE, "the agent is gone");
+  check_lie((struct lie){.answers = {&w, &q}, .sizes = {sizeof(w), sizeof(q)}}, -EPIPE, "the agent is gone");
+  check_lie((struct lie){.answers = {&w, &f}, .sizes = {sizeof(w), sizeof(f)}}, -ESTALE,
+            "barrier \"b\": round 4 is over");
+  memset(f.text, 'x', sizeof(f.text));
+  f.code = 7; /* no error at all */
+  check_lie((struct lie){.answers = {&w, &q, &f}, .sizes = {sizeof(w), sizeof(q), sizeof(f)}}, -EPROTO,
+            "xxxx");
+  check_lie((struct lie){.answers = {&w, &f}, .sizes = {sizeof(w), sizeof(f) - 1}}, -EPIPE,
+            "the agent is gone");
+  q.head.magic = 0;
+  check_lie((struct lie){.answers = {&w, &q}, .sizes = {sizeof(w), sizeof(q)}}, -EPROTO, "another version");
+  w.head_addr[0] = 'x'; /* no address, with a port */
+  w.store_port = 1;
+  check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w)}, .stays = true}, -EPROTO,
+            "the agent says that the store is at \"x\"");
 }
 
 /* ------------------------------------------------------------ the comment */
@@ -477,17 +335,11 @@ int main(void) {
       cmocka_unit_test(test_who_am_i),
       cmocka_unit_test(test_other_rounds_are_refused),
       cmocka_unit_test(test_unknown_local_rank),
-      cmocka_unit_test(test_exchange),
-      cmocka_unit_test(test_large_exchange),
-      cmocka_unit_test(test_exchange_times_out_and_names_the_missing),
-      cmocka_unit_test(test_exchange_times_out_on_other_nodes),
-      cmocka_unit_test(test_sizes_that_differ),
-      cmocka_unit_test(test_round_ends_in_an_exchange),
       cmocka_unit_test(test_progress),
       cmocka_unit_test(test_requests),
       cmocka_unit_test(test_a_closed_round_reads_as_stop),
       cmocka_unit_test(test_damaged_welcome),
-      cmocka_unit_test(test_damaged_exchange),
+      cmocka_unit_test(test_damage_after_welcome),
       cmocka_unit_test(test_comment_is_the_example),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
