@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -48,8 +49,8 @@ struct failures {
   struct failures_options o;
   struct failure *v;
   struct job *writing;
-  int64_t told; /* local rank of the failure that was told, -1: not ours */
-  char *sentence;
+  int64_t told;      /* local rank of the failure that was told, -1: not ours */
+  char *text, *said; /* of it; NULL: none was told */
 };
 
 static void job_free(struct job *j) {
@@ -145,15 +146,17 @@ static int64_t unix_now(void) {
   return (int64_t)time(NULL);
 }
 
-const char *failures_told(struct failures *f, int64_t local_rank, const char *sentence, int64_t *unix_s) {
-  bool ours = local_rank >= 0 && local_rank < (int64_t)f->o.count;
-  f->told = ours ? local_rank : -1;
-  free(f->sentence);
-  f->sentence = xstrdup(sentence);
-  *unix_s = unix_now();
-  const struct failure *k = ours ? &f->v[local_rank] : NULL;
+const char *failures_told(struct failures *f, struct failure_told *told) {
+  bool ours = told->local_rank >= 0 && told->local_rank < (int64_t)f->o.count;
+  f->told = ours ? told->local_rank : -1;
+  free(f->text);
+  free(f->said);
+  f->text = xstrdup(told->text);
+  f->said = xstrdup(told->said);
+  told->unix_s = unix_now();
+  const struct failure *k = ours ? &f->v[told->local_rank] : NULL;
   if (!k || !k->when_ms) return NULL;
-  *unix_s -= (int64_t)((uv_hrtime() / 1000000 - k->when_ms) / 1000);
+  told->unix_s -= (int64_t)((uv_hrtime() / 1000000 - k->when_ms) / 1000);
   return k->said ? k->file : NULL;
 }
 
@@ -177,23 +180,32 @@ static char *explain(const struct failures *f, int code) {
   char *text = k ? error_file_copy(k->data.data, k->data.len, exit_code_of(k)) : NULL;
   if (text) return text;
   const char *meaning = exit_code_text(code);
-  return error_file_make(f->sentence ? f->sentence
-                         : meaning   ? meaning
-                                     : "a worker failed",
-                         "", unix_now(), code);
+  const char *whole = f->text ? f->text : meaning ? meaning : "a worker failed";
+  char *sentence = xstrndup(whole, strcspn(whole, "\n"));
+  text = error_file_make(f->said ? f->said : sentence, whole, unix_now(), code);
+  free(sentence);
+  return text;
 }
 
-/* In the pool. */
+static int write_all(int fd, const struct buf *b) {
+  for (size_t at = 0; at < b->len;) {
+    ssize_t n = write(fd, b->data + at, b->len - at);
+    if (n < 0 && errno != EINTR) return -errno;
+    if (n > 0) at += (size_t)n;
+  }
+  return 0;
+}
+
+/* In the pool. Beside the file and then in its place: several agents may have been given the same one. */
 static void do_write(uv_work_t *work) {
   struct job *j = work->data;
-  int fd = open(j->file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) j->error = -errno;
-  for (size_t at = 0; fd >= 0 && !j->error && at < j->data.len;) {
-    ssize_t n = write(fd, j->data.data + at, j->data.len - at);
-    if (n > 0) at += (size_t)n;
-    if (n < 0 && errno != EINTR) j->error = -errno;
-  }
+  char *aside = xasprintf("%s.%d", j->file, (int)getpid());
+  int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  j->error = fd < 0 ? -errno : write_all(fd, &j->data);
   if (fd >= 0) close(fd);
+  if (!j->error && rename(aside, j->file) != 0) j->error = -errno;
+  if (j->error && fd >= 0) unlink(aside);
+  free(aside);
 }
 
 static void on_written(uv_work_t *work, int status) {
@@ -231,8 +243,9 @@ static void forget(struct failure *k) {
 
 void failures_begin(struct failures *f) {
   for (uint32_t i = 0; i < f->o.count; i++) forget(&f->v[i]);
-  free(f->sentence);
-  f->sentence = NULL;
+  free(f->text);
+  free(f->said);
+  f->text = f->said = NULL;
   f->told = -1;
 }
 

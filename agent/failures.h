@@ -31,12 +31,17 @@ bool failures_is_reading(const struct failures *f, uint32_t local_rank);
 /* What it said; NULL: nothing. Valid until failures_begin. */
 const struct error_file *failures_said(const struct failures *f, uint32_t local_rank);
 
-/* The round's failure was told with this sentence; local_rank -1: it is another node's. Returns the name of its error
- * file, NULL where there is none; *unix_s is when it happened, or was told. */
-const char *failures_told(struct failures *f, int64_t local_rank, const char *sentence, int64_t *unix_s);
+struct failure_told {
+  int64_t local_rank; /* -1: it is another node's */
+  const char *text;   /* the verdict's sentence, and below it the worker's last lines */
+  const char *said;   /* what its error file says; NULL: nothing */
+  int64_t unix_s;     /* filled: when it happened, or, elsewhere, when it was told */
+};
+/* The round's failure was told. Returns the name of its error file, NULL where there is none here. */
+const char *failures_told(struct failures *f, struct failure_told *told);
 
 /* Writes to `file` why we end with `code`, in uv's pool: what the worker of the failure that was told wrote, else the
- * first of ours that wrote something, else the sentence that was told, else what the code means. */
+ * first of ours that wrote something, else what was told, else what the code means. */
 void failures_hand_up(struct failures *f, const char *file, int code);
 bool failures_is_busy(const struct failures *f); /* that is under way */
 

@@ -134,7 +134,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
-  case SUP_TOLD: workers_told(s->workers, fx->value, fx->text); break;
+  case SUP_TOLD: workers_told(s->workers, fx->value, fx->text, fx->error_text); break;
   case SUP_STATUS: relay_status(workers_relay(s->workers), fx->text); break;
   case SUP_EXIT: begin_exit(s, (int)fx->value); break;
   }

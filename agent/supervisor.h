@@ -80,7 +80,8 @@ enum supervisor_effect_kind {
   SUP_REQUEST,   /* sdk request bits for all workers: value */
   SUP_OBITUARY,  /* bytes for guard_obituary; NULL: none (nothing to report any more) */
   SUP_SAY,       /* a line for the user, at level */
-  SUP_TOLD, /* after the lines of a verdict: text is its sentence, value the local rank of its worker; UINT64_MAX: it is
+  SUP_TOLD, /* after the lines of a verdict: text is its sentence, and below it the last lines of a worker that died;
+                    error_text what its error file says, or NULL; value the worker's local rank; UINT64_MAX: it is
                     not of this node, or of no worker */
   SUP_STATUS, /* the living line; text "" takes it away */
   SUP_EXIT, /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */

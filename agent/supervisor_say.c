@@ -66,7 +66,9 @@ static bool text_is_stderr(enum cause c) {
 static void told(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
   bool ours = v->round == s->round && v->node_rank >= 0 && v->node_rank == s->node_rank && v->local_rank >= 0;
   struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
+  if (text_is_stderr(v->cause) && v->text[0]) buf_printf(sentence, "\n%s", v->text);
   e->text = buf_steal(sentence);
+  e->error_text = v->error[0] ? xstrdup(v->error) : NULL;
   e->value = ours ? (uint64_t)v->local_rank : UINT64_MAX;
 }
 

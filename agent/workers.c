@@ -255,15 +255,15 @@ static void on_error_file(void *ctx) {
   tell_deaths(ctx);
 }
 
-void workers_told(struct workers *w, uint64_t local_rank, const char *sentence) {
-  char text[32];
-  int64_t at;
+void workers_told(struct workers *w, uint64_t local_rank, const char *text, const char *said) {
+  char when[32];
   struct tm tm;
-  const char *file =
-      failures_told(w->failures, local_rank < w->o.count ? (int64_t)local_rank : -1, sentence, &at);
-  localtime_r(&(time_t){at}, &tm);
-  strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &tm);
-  log_warn("  at %s%s%s", text, file ? ", error file " : "", file ? file : "");
+  struct failure_told told = {
+      .local_rank = local_rank < w->o.count ? (int64_t)local_rank : -1, .text = text, .said = said};
+  const char *file = failures_told(w->failures, &told);
+  localtime_r(&(time_t){told.unix_s}, &tm);
+  strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
+  log_warn("  at %s%s%s", when, file ? ", error file " : "", file ? file : "");
   if (file) w->o.logs->keep = true;
 }
 

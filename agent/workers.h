@@ -47,8 +47,9 @@ void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_m
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
 void workers_request(struct workers *w, uint32_t bits);
 
-/* The failure with this sentence was told; local_rank: of its worker here, UINT64_MAX: there is none. */
-void workers_told(struct workers *w, uint64_t local_rank, const char *sentence);
+/* A failure was told, with this text; what its error file says, or NULL; local_rank: of its worker here, UINT64_MAX:
+ * there is none. */
+void workers_told(struct workers *w, uint64_t local_rank, const char *text, const char *said);
 /* To the error file of whoever started us: why we end with `code`. Busy until it is written. */
 void workers_hand_up(struct workers *w, const char *file, int code);
 bool workers_are_busy(const struct workers *w);
