@@ -29,12 +29,13 @@
   X("module", "")                                                                                            \
   X("no-python", "")                                                                                         \
   X("run-path", "The script runs in a python3 of its own.")                                                  \
-  X("log-dir", "No attempt's folder is deleted by a later one.")                                             \
+  X("log-dir", "Alone it keeps stdout and stderr too, as --tee 3. attempt_N is round N + 1, and no later "   \
+               "one deletes it.")                                                                            \
   X("redirects", "A map may name any local rank; there they have one digit.")                                \
   X("tee", "As --redirects.")                                                                                \
   X("local-ranks-filter", "")                                                                                \
-  X("duplicate-stdout-filters", "")                                                                          \
-  X("duplicate-stderr-filters", "")                                                                          \
+  X("duplicate-stdout-filters", "Without --tee too: of the lines that reach the terminal.")                  \
+  X("duplicate-stderr-filters", "Without --tee too: of the lines that reach the terminal.")                  \
   X("node-rank", "Default: the scheduler's order, then addresses, not 0.")                                   \
   X("master-addr",                                                                                           \
     "rdzvd listens there, and the store is elsewhere, at the MASTER_ADDR that workers are told. With one "   \
