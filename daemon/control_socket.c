@@ -4,6 +4,10 @@
  * tells. A refused one means that nobody listens, the leftover is removed and the name taken again. Two daemons may have
  * the same port on different addresses: the second finds the first alive and must be given another path by --socket.
  *
+ * Ports are many, and a machine on which daemons are killed collects leftovers that no daemon of the same port will ever
+ * replace. So each new daemon removes those of its own user, wherever one of ours may lie. A socket between bind(2) and
+ * listen(2) refuses connections too: so ours is made under another name, and renamed once it listens.
+ *
  * The folder in /tmp is made with 0700 and must be ours if it is there already: in /tmp somebody else may have made
  * that name, or linked it elsewhere, to look over our shoulder. bind(2) makes the socket with the mode that umask
  * leaves, so umask is narrowed around it instead of a chmod behind it, which would leave a gap.
@@ -83,6 +87,27 @@ int control_socket_probe(const char *path) {
   return rc;
 }
 
+/* Listens at path, which may be there. */
+static int listen_there(const char *path, const struct sockaddr_un *sa, struct err *e) {
+  struct sockaddr_un first = {.sun_family = AF_UNIX};
+  int folder = (int)(strrchr(path, '/') ? strrchr(path, '/') + 1 - path : 0);
+  int n = snprintf(first.sun_path, sizeof(first.sun_path), "%.*s.rdzvd-%d", folder, path, (int)getpid());
+  if (n >= (int)sizeof(first.sun_path)) first = *sa; /* no room for another name */
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return err_sys(e, -errno, "cannot make a unix socket");
+  unlink(first.sun_path);
+  mode_t old = umask(0177);
+  int rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
+                   rename(first.sun_path, path) < 0
+               ? -errno
+               : 0;
+  umask(old);
+  if (rc == 0) return fd;
+  unlink(first.sun_path);
+  close(fd);
+  return err_sys(e, rc, "cannot listen on %s", path);
+}
+
 int control_socket_open(const char *path, struct err *e) {
   struct sockaddr_un sa;
   int rc = make_address(path, &sa, e);
@@ -94,15 +119,7 @@ int control_socket_open(const char *path, struct err *e) {
   if (rc == 0 || rc == -EACCES)
     return err_set(e, -EADDRINUSE, "%s belongs to another daemon that runs; name another path with --socket",
                    path);
-  if (rc == -ECONNREFUSED) unlink(path);
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return err_sys(e, -errno, "cannot make a unix socket");
-  mode_t old = umask(0177);
-  rc = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 || listen(fd, SOMAXCONN) < 0 ? -errno : 0;
-  umask(old);
-  if (rc == 0) return fd;
-  close(fd);
-  return err_sys(e, rc, "cannot listen on %s", path);
+  return listen_there(path, &sa, e);
 }
 
 void control_socket_remove(const char *path) {
@@ -126,24 +143,30 @@ static bool is_known(char **paths, size_t n, const char *path) {
   return false;
 }
 
-size_t control_socket_find(uint16_t port, char ***paths) {
+/* All paths where a socket of this port (0: of any) may lie. */
+static void list_places(uint16_t port, glob_t *g) {
   char number[8], name[64], own[64];
   snprintf(number, sizeof(number), "%d", port);
   snprintf(name, sizeof(name), "rdzvd-%s.sock", port ? number : "[0-9]*");
   bool root = geteuid() == 0;
   unsigned uid = geteuid();
-  glob_t g = {.gl_pathc = 0};
+  *g = (glob_t){.gl_pathc = 0};
   const char *runtime = getenv("XDG_RUNTIME_DIR");
-  if (runtime && runtime[0] == '/') add_matches(runtime, name, &g);
-  if (root) add_matches("/run/user/*", name, &g);
+  if (runtime && runtime[0] == '/') add_matches(runtime, name, g);
+  if (root) add_matches("/run/user/*", name, g);
   snprintf(own, sizeof(own), "/run/user/%u", uid);
-  add_matches(own, name, &g);
-  add_matches("/run", name, &g);
+  add_matches(own, name, g);
+  add_matches("/run", name, g);
   if (root)
     snprintf(own, sizeof(own), "rdzvd-*-%s/" TMP_NAME, port ? number : "[0-9]*");
   else
     snprintf(own, sizeof(own), "rdzvd-%u-%s/" TMP_NAME, uid, port ? number : "[0-9]*");
-  add_matches("/tmp", own, &g);
+  add_matches("/tmp", own, g);
+}
+
+size_t control_socket_find(uint16_t port, char ***paths) {
+  glob_t g;
+  list_places(port, &g);
   *paths = xcalloc(g.gl_pathc + 1, sizeof(**paths));
   size_t n = 0;
   for (size_t i = 0; i < g.gl_pathc; i++)
@@ -151,6 +174,22 @@ size_t control_socket_find(uint16_t port, char ***paths) {
       (*paths)[n++] = xstrdup(g.gl_pathv[i]);
   globfree(&g);
   return n;
+}
+
+/* Ours, and nobody listens behind it. */
+static bool is_leftover(const char *path) {
+  struct stat before, after;
+  if (lstat(path, &before) < 0 || !S_ISSOCK(before.st_mode) || before.st_uid != geteuid()) return false;
+  if (control_socket_probe(path) != -ECONNREFUSED) return false;
+  return lstat(path, &after) == 0 && after.st_ino == before.st_ino && after.st_dev == before.st_dev;
+}
+
+void control_socket_sweep(void) {
+  glob_t g;
+  list_places(0, &g);
+  for (size_t i = 0; i < g.gl_pathc; i++)
+    if (is_leftover(g.gl_pathv[i])) control_socket_remove(g.gl_pathv[i]);
+  globfree(&g);
 }
 
 void control_socket_free(char **paths, size_t n) {

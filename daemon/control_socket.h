@@ -21,6 +21,9 @@ enum { CONTROL_PATH_MAX = 108 }; /* sun_path, with its NUL */
 int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err *e);
 /* Binds and listens; a leftover of a daemon that is gone is replaced, a living one's is not (-EADDRINUSE). The descriptor. */
 int control_socket_open(const char *path, struct err *e);
+/* Removes what daemons of this user left when they were killed, of any port; sockets at other places (--socket) are not
+ * looked for. */
+void control_socket_sweep(void);
 /* Removes the socket, and the folder that control_socket_place made. */
 void control_socket_remove(const char *path);
 

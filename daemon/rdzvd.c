@@ -219,6 +219,7 @@ static int open_control(struct daemon *d, struct err *e) {
   const char *asked = d->options.socket;
   struct err local = ERR_INIT;
   int rc = 0;
+  control_socket_sweep();
   if (asked)
     snprintf(d->control_path, sizeof(d->control_path), "%s", asked);
   else

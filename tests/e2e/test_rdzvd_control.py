@@ -8,10 +8,11 @@ import stat
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from harness import HOST, RDZVCTL, RDZVD, SLOW, free_port
+from harness import HOST, RDZVCTL, RDZVD, SLOW, free_port, until
 from native import Native
 
 
@@ -81,6 +82,24 @@ def test_leftover_of_a_killed_daemon_is_replaced(rdzv):
     d = rdzv.daemon("--socket", rdzv.tmp / "s")
     with Native(path=rdzv.tmp / "s") as n:
         assert n.control("jobs")[0] == 0
+
+
+def test_leftovers_of_killed_daemons_are_swept(rdzv, home):
+    """Of any port; not what is alive, nor what is no socket of ours."""
+    alive, *dead = [rdzv.daemon(env=home) for _ in range(3)]
+    paths = [f"{home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock" for d in (alive, *dead)]
+    plain = Path(home["XDG_RUNTIME_DIR"]) / "rdzvd-1.sock"
+    plain.touch()
+    until("their sockets are there", lambda: all(map(os.path.exists, paths)))
+    for d in dead:
+        d.kill()
+        d.exit()
+    assert all(map(os.path.exists, paths))
+    new = rdzv.daemon(env=home)
+    new.expect("control socket")
+    assert [os.path.exists(p) for p in paths] == [True, False, False] and plain.exists()
+    assert ctl(rdzv, "jobs", "--port", alive.port, env=home).exit() == 0
+    assert sorted(os.listdir(home["XDG_RUNTIME_DIR"])) == sorted(["rdzvd-1.sock", *[f"rdzvd-{d.port}.sock" for d in (alive, new)]])
 
 
 def test_living_socket_is_left_alone(rdzv):
