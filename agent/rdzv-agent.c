@@ -127,26 +127,28 @@ static bool is_plain_file(const char *name) {
   return stat(name, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* A program that is not there is told before anything starts, with what its user may have meant. */
-static int check_program(const struct agent_options *o, char *const *argv, int *code, struct err *e) {
-  enum command_kind kind = command_line_kind(o);
+/* Whether the workers' program is there. *hint: the sentence says more than "not found", namely what may be meant. */
+static int check_program(const struct agent_options *o, char *const *argv, bool *hint, struct err *e) {
+  bool by_python = command_line_kind(o) > COMMAND_PROGRAM;
   char *file = command_find(argv[0], getenv("PATH"), e);
   free(file);
   if (file) return 0;
-  *code = e->code == -EACCES ? COMMAND_NOT_RUNNABLE : COMMAND_NOT_FOUND;
-  if (kind > COMMAND_PROGRAM)
+  bool plain = e->code == -EACCES && !o->torch.no_python && is_plain_file(argv[0]);
+  *hint = by_python || plain;
+  if (by_python)
     err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);
-  else if (e->code == -EACCES && !o->torch.no_python && is_plain_file(argv[0]))
-    return err_set(e, -EACCES,
-                   "%s cannot be run: it lacks the permission: chmod +x, or: rdzv-agent ... python3 -u %s",
-                   argv[0], argv[0]);
+  else if (plain)
+    err_set(e, -EACCES,
+            "%s cannot be run: it lacks the permission: chmod +x, or: rdzv-agent ... python3 -u %s", argv[0],
+            argv[0]);
   return e->code;
 }
 
 /* What workers run: argv on the heap, its words not, but for the trainer's name. NULL and an exit code in *code,
- * a sentence in *e. */
+ * a sentence in *e. With several nodes a program that is not there is everybody's business: it is tried. */
 static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
   static const char *const places[] = {"", "trainer/", "../libexec/rdzv/", NULL};
+  bool hint = false;
   char *trainer = o->command ? NULL : command_companion("rdzv-trainer", places, getenv("PATH"));
   if (!o->command && !trainer) {
     *code = COMMAND_NOT_FOUND;
@@ -156,7 +158,12 @@ static char **find_command(const struct agent_options *o, char *const *env, int 
     return NULL;
   }
   char **argv = command_line_create(o, env, trainer);
-  if (!o->standalone || !o->command || o->explain || check_program(o, argv, code, e) == 0) return argv;
+  if (!o->command || o->explain || check_program(o, argv, &hint, e) == 0) return argv;
+  if (!o->standalone) {
+    if (hint) log_warn("%s", e->text);
+    return argv;
+  }
+  *code = e->code == -EACCES ? COMMAND_NOT_RUNNABLE : COMMAND_NOT_FOUND;
   free(argv);
   return NULL;
 }
@@ -199,7 +206,7 @@ static int fail(int code, const struct err *e) {
 
 /* The guard is forked while this process is small: no thread, no connection. */
 static int run(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
-  struct supervisor_config config;
+  static struct supervisor_config config;
   struct err e = ERR_INIT;
   if (guard_start(&s->guard, words, &e)) return fail(EXIT_CODE_SYSTEM, &e);
   if (find_local_addr(id, s->options->local_addr, hung, &e)) {

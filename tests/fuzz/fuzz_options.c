@@ -1,0 +1,75 @@
+/* The agent's command line and environment. A line of the input is a word, or, behind '$', a variable. Whatever is
+ * said is either refused with a sentence or settled to what the rest of the agent may rely on. */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/command_line.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+enum { WORDS_MAX = 64 };
+
+static size_t count(char *const *words) {
+  size_t n = 0;
+  while (words[n]) n++;
+  return n;
+}
+
+static void check_settled(const struct agent_options *o) {
+  struct settings s;
+  agent_options_settings(o, &s);
+  if (s.min_nodes < 1 || s.max_nodes < s.min_nodes || s.max_nodes > NODES_MAX) abort();
+  if (s.lease_ms < LEASE_MIN_MS || s.lease_ms > LEASE_MAX_MS || s.join_timeout_ms < 1) abort();
+  if (s.join_timeout_ms > TIMEOUT_MAX_MS || s.last_call_ms > TIMEOUT_MAX_MS ||
+      s.stop_timeout_ms > TIMEOUT_MAX_MS)
+    abort();
+  if (o->node_rank >= s.max_nodes || o->nproc > WORKERS_MAX || !o->signals || !o->role) abort();
+  if (o->standalone ? o->endpoint.host[0] || s.max_nodes != 1 : !o->endpoint.host[0] || !o->endpoint.port)
+    abort();
+  if (o->store_port < 0 || o->store_port > 65535 || strlen(o->notes) > OPTIONS_NOTES_MAX) abort();
+  for (int i = 0; i < WORKERS_MAX; i++)
+    if (o->redirects.of[i] > STD_ALL || o->tee.of[i] > STD_ALL) abort();
+}
+
+static void check_command(const struct agent_options *o, char *const *env) {
+  static char trainer[] = "rdzv-trainer";
+  struct buf text = BUF_INIT;
+  char **argv = command_line_create(o, env, trainer), **own = command_line_for(argv, 12);
+  if (!argv[0] || count(argv) != count(own)) abort();
+  for (size_t i = 1; own[i]; i++)
+    if (strstr(own[i], "${local_rank}") && !strstr(argv[i], "${${local_rank}")) abort();
+  agent_options_explain(o, "job", 2, argv, &text);
+  size_t lines = 0;
+  for (size_t i = 0; i < text.len; i++) lines += text.data[i] == '\n';
+  if (lines != 27 || text.data[text.len - 1] != '\n') abort();
+  buf_finish(&text);
+  free(argv);
+  free(own);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+  static char name[] = "rdzv-agent";
+  char *argv[WORDS_MAX + 1] = {name, NULL}, *env[WORDS_MAX + 1] = {NULL};
+  int argc = 1, n = 0;
+  static struct agent_options o;
+  struct err e = ERR_INIT;
+  char *text = calloc(1, len + 1);
+  if (!text) return 0;
+  if (len) memcpy(text, data, len);
+  for (char *p = text, *end; p; p = end) {
+    end = strchr(p, '\n');
+    if (end) *end++ = '\0';
+    if (*p == '$' && n < WORDS_MAX) env[n++] = p + 1;
+    if (*p != '$' && argc < WORDS_MAX) argv[argc++] = p;
+  }
+  argv[argc] = env[n] = NULL;
+  int rc = agent_options_parse(&o, argc, argv, env, &e);
+  if (rc && (rc != -EINVAL || !e.text[0])) abort();
+  if (rc == 0 && !o.help && !o.version) {
+    check_settled(&o);
+    check_command(&o, env);
+  }
+  free(text);
+  return 0;
+}
