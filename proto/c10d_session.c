@@ -6,9 +6,9 @@
  *
  * Then requests are taken one after the other, each when it is whole. Most are answered at once. WAIT and BARRIER may be answered later, by a byte
  * that comes whenever the wait has ended; a client cannot tell which of several waits a byte is for, so they are simply answered each.
- * Before every request those answers of its own are written that were not handed out yet: a client that sends WAIT, SET and PING
- * in one piece gets the answers in that order, and the byte for a wait that has ended always stands before the 1 of CANCEL_WAIT, which is
- * how clients that give up tell that they were just too late.
+ * Those of a client's own that have ended are written before its next request is served, and those that a request itself ends before its reply, as
+ * PyTorch's server has it. So WAIT, ADD of the same key, and PING are answered in that order, and the byte for a wait that has ended always stands before
+ * the 1 of CANCEL_WAIT, which is how clients that give up tell that they were just too late.
  *
  * There is no error reply in this protocol. What cannot be served ends the connection, and says why to the one who runs the server. */
 
@@ -205,8 +205,14 @@ static int identify(struct c10d_session *s, const char *data, size_t len, struct
   return 1;
 }
 
-static void answer_ended_waits(struct c10d_session *s, struct buf *out) {
-  for (size_t n = store_take_released(s->client); n > 0; n--) c10d_session_released(s, out);
+/* Writes the answers to waits of its own that have ended at `at` in out, in front of what stands there. */
+static void answer_ended_waits(struct c10d_session *s, struct buf *out, size_t at) {
+  size_t n = store_take_released(s->client);
+  if (n == 0) return;
+  buf_reserve(out, n);
+  memmove(out->data + at + n, out->data + at, out->len - at);
+  memset(out->data + at, STOP_WAITING, n);
+  buf_commit(out, n);
 }
 
 /* 1: a request was served, of *size bytes; 0: s->need bytes are to be there. */
@@ -225,8 +231,10 @@ static int take_request(struct c10d_session *s, const char *data, size_t len, si
   s->progress = (struct c10d_progress){0};
   s->need = 0;
   s->requests++;
-  answer_ended_waits(s, out);
+  answer_ended_waits(s, out, out->len);
+  size_t reply = out->len;
   rc = serve(s, &r, out, e);
+  answer_ended_waits(s, out, reply);
   if (rc < 0) err_wrap(e, "%s", c10d_op_name(r.op));
   return rc < 0 ? rc : 1;
 }

@@ -169,6 +169,7 @@ static void test_several_waits(void **state) {
 static void test_own_answers_are_in_order(void **state) {
   ask(0, "06 #1 '/a' 01 '/a' '' 0d 61626364", "00 61626364");
   ask(0, "06 #1 '/b' 01 '/b' '' 0c 06 #0", "00 01 00");
+  ask(0, "06 #1 '/n' 04 '/n' #1 0d 61626364", "00 #1 61626364"); /* before the reply of what ended it */
   ask(0, "0c", "01");
 }
 
