@@ -85,13 +85,14 @@ class Store:
 
 
 class Agent:
-    """Serves `world` local ranks on an abstract socket; one thread per worker."""
+    """Serves `world` local ranks on an abstract socket; one thread per worker. The store is its own, or the one at addr, store_port."""
 
-    def __init__(self, world, round_=1, incarnation="20260101T000000-test", addr="127.0.0.1"):
+    def __init__(self, world, round_=1, incarnation="20260101T000000-test", addr="127.0.0.1", store_port=None):
         self.world, self.round, self.incarnation, self.addr = world, round_, incarnation, addr
         self.name = f"rdzv-test-{os.getpid()}-{id(self)}"
         self.lock = threading.Condition()
-        self.store = Store()
+        self.store = None if store_port else Store()
+        self.store_port = store_port or self.store.port
         self.connections, self.progress, self.done, self.bits = {}, {}, set(), 0
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind("\0" + self.name)
@@ -130,7 +131,7 @@ class Agent:
                 self.done.add(rank)
 
     def welcome(self, rank):
-        numbers = struct.pack("<10I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.store.port)
+        numbers = struct.pack("<10I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.store_port)
         text = struct.pack("<132s64s64s64s", b"test", self.incarnation.encode(), self.addr.encode(), self.addr.encode())
         return head(WELCOME) + numbers + text
 
@@ -148,7 +149,8 @@ class Agent:
 
     def close(self):
         self.listener.close()
-        self.store.listener.close()
+        if self.store:
+            self.store.listener.close()
         for conn in self.connections.values():
             conn.close()
 
