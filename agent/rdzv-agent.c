@@ -222,7 +222,7 @@ static int run(struct session_options *s, struct identity *id, const struct guar
 
 static int prepare_and_run(struct session_options *s, struct identity *id, const struct guard_words *words,
                            bool *hung) {
-  struct numa numa;
+  static struct numa numa;
   struct err e = ERR_INIT;
   if (place_prepare(s->options, s->env, id->workers, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
   s->numa = &numa;

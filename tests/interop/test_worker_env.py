@@ -3,6 +3,7 @@ process. Both launchers get the same words."""
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -11,13 +12,17 @@ from harness import AGENT
 
 # Each worker of each attempt writes down what it sees; the first attempt fails.
 DUMP = """
-import json, os, sys
+import json, os, sys, time
 place = os.environ["TORCHELASTIC_RESTART_COUNT"] + "." + os.environ["RANK"]
 status = dict(l.rstrip("\\n").split(":\\t", 1) for l in open("/proc/self/status") if ":\\t" in l)
 json.dump({"env": dict(os.environ), "argv": open("/proc/self/cmdline").read().split("\\0")[:-1], "cwd": os.getcwd(),
            "ids": [os.getpgrp() == os.getpid(), os.getsid(0) == os.getpid()], "stdin": os.readlink("/proc/self/fd/0"),
            **{k: status[k] for k in ("SigBlk", "SigIgn", "SigCgt", "Cpus_allowed_list")}},
-          open(sys.argv[1] + "/" + place, "w"))
+          open(sys.argv[1] + "/." + place, "w"))
+os.rename(sys.argv[1] + "/." + place, sys.argv[1] + "/" + place)
+end = time.monotonic() + 30  # whoever fails first takes the other with him
+while time.monotonic() < end and not all(os.path.exists(sys.argv[1] + "/" + place[:-1] + r) for r in "01"):
+    time.sleep(0.01)
 sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
 """
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -93,6 +98,15 @@ def test_what_is_each_launchers_own(seen):
         port = lambda who, attempt: {w["env"]["MASTER_PORT"] for place, w in who.items() if place[0] == attempt}
         # torchrun meets in the store of the attempt before; every round of ours has its own.
         assert port(theirs, "0") == port(theirs, "1") and not port(ours, "0") & port(ours, "1")
+
+
+def test_error_files_lie_where_torchrun_puts_them(seen):
+    for case, (theirs, ours) in seen[0].items():
+        for who in theirs, ours:
+            for place, w in who.items():
+                attempt, rank = place.split(".")
+                run_id = re.escape(w["env"]["TORCHELASTIC_RUN_ID"])
+                assert re.fullmatch(rf"/.*/{run_id}_\w{{8}}/attempt_{attempt}/{rank}/error\.json", w["env"]["TORCHELASTIC_ERROR_FILE"])
 
 
 @pytest.mark.parametrize("case", CASES)
