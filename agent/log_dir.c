@@ -131,7 +131,12 @@ void log_dir_finish(struct log_dir *d) {
 }
 
 char *log_dir_file(const struct log_dir *d, const char *name, const char *host) {
-  return d->dir ? xasprintf("%s/%s-%s.log", d->dir, name, host) : NULL;
+  if (!d->dir) return NULL;
+  struct buf plain = BUF_INIT;
+  output_file_name(host, &plain);
+  char *file = xasprintf("%s/%s-%s.log", d->dir, name, buf_text(&plain));
+  buf_finish(&plain);
+  return file;
 }
 
 char *log_dir_attempt_file(const struct log_dir *d, uint32_t round, int64_t local_rank, const char *name) {

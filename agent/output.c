@@ -93,8 +93,12 @@ static void cut(struct buf *b) {
   b->len = n;
 }
 
+static bool has_template(const struct agent_options *o) {
+  return o->log_line_prefix && o->log_line_prefix[0];
+}
+
 void output_label(const struct agent_options *o, const struct output_name *n, struct buf *out) {
-  if (o->log_line_prefix)
+  if (has_template(o))
     put_template(o, n, out);
   else
     buf_printf(out, "[%s%" PRIu32 "]:", o->role ? o->role : "default", n->local_rank);
@@ -103,7 +107,7 @@ void output_label(const struct agent_options *o, const struct output_name *n, st
 
 void output_prefix(const struct agent_options *o, const struct output_name *n, struct buf *out) {
   bool tee = o->tee.of[n->local_rank] && !output_has_no_files(o);
-  if (o->log_line_prefix || tee)
+  if (has_template(o) || tee)
     output_label(o, n, out);
   else if (n->world_size > 1)
     buf_printf(out, "[%" PRId64 "] ", n->rank);

@@ -196,8 +196,8 @@ static void test_log_dir(void **state) {
   name = log_dir_attempt_file(&d, 1, -1, "filtered_stdout.log");
   assert_string_equal(name + strlen(d.dir), "/attempt_0/filtered_stdout.log");
   free(name);
-  name = log_dir_file(&d, "agent", "node1");
-  assert_string_equal(name + strlen(d.dir), "/agent-node1.log");
+  name = log_dir_file(&d, "agent", "no/de1");
+  assert_string_equal(name + strlen(d.dir), "/agent-no_de1.log");
   free(name);
   name = xstrdup(d.dir);
   log_dir_finish(&d);

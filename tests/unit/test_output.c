@@ -87,6 +87,8 @@ static void test_prefixes(void **state) {
   static struct agent_options o;
   check_prefix(&o, 1, "", "[default5]:");
   check_prefix(&o, 16, "[13] ", "[default5]:");
+  o.log_line_prefix = ""; /* as none, as under torchrun */
+  check_prefix(&o, 16, "[13] ", "[default5]:");
   o.role = "trainer";
   o.log_dir = "/logs";
   check_prefix(&o, 16, "[13] ", "[trainer5]:");
@@ -104,7 +106,6 @@ static void check_template(const char *template, const char *expected) {
 }
 
 static void test_templates(void **state) {
-  check_template("", "");
   check_template("[${role_name}/${local_rank}]: ", "[trainer/5]: ");
   check_template("$rank>", "13>");
   check_template("$$rank $$$rank", "$rank $13");

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -150,13 +152,73 @@ static void test_not_shown(void **state) {
   close_desk(&d, master);
 }
 
+enum { N_LINES = 400 };
+
+static void *write_whole(void *arg) {
+  char line[64];
+  for (int i = 0; i < N_LINES; i++) {
+    snprintf(line, sizeof(line), "line %d of many that are whole\n", i);
+    put(*(const int *)arg, line);
+    poll(NULL, 0, 2);
+  }
+  return NULL;
+}
+
+/* Two workers that leave lines unfinished, long enough to be shown, and end them late. */
+static void *write_halves(void *arg) {
+  for (int i = 0; i < 4; i++) {
+    put(*(const int *)arg, "half ");
+    poll(NULL, 0, RELAY_PROMPT_MS + 20);
+    put(*(const int *)arg, i % 2 ? "and half\nthen " : "more ");
+    poll(NULL, 0, 30);
+  }
+  return NULL;
+}
+
+/* Line by line: those of the first worker are all there, each with its prefix and to its end. */
+static void check_whole(char *text) {
+  int next = 0, halves = 0;
+  char expected[64], *line;
+  while ((line = strsep(&text, "\n"))) {
+    snprintf(expected, sizeof(expected), "[0] line %d of many that are whole", next);
+    if (strncmp(line, "[0]", 3) == 0) {
+      assert_string_equal(line, expected);
+      next++;
+    } else {
+      if (strstr(line, "whole")) fail_msg("torn: %s", line);
+      halves += strstr(line, "half") != NULL;
+    }
+  }
+  assert_int_equal(next, N_LINES);
+  assert_true(halves > 4); /* they were shown before they were finished */
+}
+
+static void test_nothing_is_torn(void **state) {
+  struct desk d;
+  int out[3], err[3], master = open_desk(&d, false);
+  pthread_t threads[3];
+  for (uint32_t i = 0; i < 3; i++) {
+    char prefix[8];
+    snprintf(prefix, sizeof(prefix), "[%u] ", i);
+    open_worker(&d, i, prefix, &out[i], &err[i]);
+    pthread_create(&threads[i], NULL, i ? write_halves : write_whole, &out[i]);
+  }
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  for (uint32_t i = 0; i < 3; i++) close_worker(&d, i, out[i], err[i]);
+  relay_say(d.r, "the end");
+  char *text = read_until(master, "the end\n");
+  check_whole(text);
+  free(text);
+  close_desk(&d, master);
+}
+
 int main(void) {
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_prompt_shows), cmocka_unit_test(test_a_line_comes_between),
       cmocka_unit_test(test_two_prompts),    cmocka_unit_test(test_the_status_line_makes_room),
       cmocka_unit_test(test_the_end),        cmocka_unit_test(test_a_pipe),
-      cmocka_unit_test(test_not_shown),
+      cmocka_unit_test(test_not_shown),      cmocka_unit_test(test_nothing_is_torn),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
