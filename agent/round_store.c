@@ -173,6 +173,10 @@ int round_store_open(struct round_store *r, const struct start *start, const str
   return serve(r, start, fd, e);
 }
 
+void round_store_shut(struct round_store *r) {
+  c10d_server_shut(r->server);
+}
+
 void round_store_close(struct round_store *r) {
   c10d_server_close(r->server, NULL, NULL);
   r->server = NULL;

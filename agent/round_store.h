@@ -35,6 +35,8 @@ uint16_t round_store_port(const struct round_store *r); /* what is to be told */
  * be closed. -ESTALE: START does not name the port that is ready. A sentence with every error; nothing is served then. */
 int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs,
                      struct err *e);
+/* Nobody new may come; who is connected stays. */
+void round_store_shut(struct round_store *r);
 /* Closes what is served, at once, with all connections; nothing where nothing is. */
 void round_store_close(struct round_store *r);
 void round_store_destroy(

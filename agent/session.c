@@ -128,9 +128,9 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_DISCONNECT: link_shut(s->link); break;
   case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
   case SUP_SPAWN: spawn(s, fx); break;
+  case SUP_SHUT_STORE: round_store_shut(s->store); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
   case SUP_STOP_TREES: workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value); break;
-  case SUP_EXCHANGED: break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;

@@ -11,7 +11,7 @@
  * token, and what does not fit the token is not for this round.
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _round.c workers
- * and reports, _end.c leaving, _wait.c what does not stop, _exchange.c what workers say through the sdk, _say.c what the user reads. */
+ * and reports, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 
@@ -121,7 +121,6 @@ static void on_msg(struct supervisor *s, const struct msg *m) {
   case MSG_STOP: sup_stop(s, &m->stop); break;
   case MSG_SETTLED: sup_settled(s, &m->settled); break;
   case MSG_END: sup_end(s, &m->end); break;
-  case MSG_EXCHANGED: sup_exchanged(s, m); break;
   case MSG_HEARTBEAT_ACK: sup_heartbeat_ack(s, m->id, m->flags); break;
   case MSG_GOING_AWAY: sup_say(s, LOG_INFO, "the daemon is being stopped: %s", m->going_away.text); break;
   default: break; /* the codec lets in only what goes to agents; CONTROL_REPLY is for rdzvctl */
@@ -171,7 +170,6 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_GUARD_GONE: sup_guard_gone(s, ev); break;
   case SUP_SIGNAL: sup_signal(s, ev->signo); break;
   case SUP_PROGRESS: sup_progress(s, ev); break;
-  case SUP_EXCHANGE: sup_exchange(s, ev); break;
   case SUP_TICK: on_tick(s); break;
   }
   s->fx = NULL;

@@ -44,7 +44,6 @@ enum supervisor_event_kind {
   SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
   SUP_SIGNAL,     /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
   SUP_PROGRESS,   /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
-  SUP_EXCHANGE,   /* local_rank gives data[0..size) for key (text) */
   SUP_TICK,       /* supervisor_deadline has come */
 };
 
@@ -62,8 +61,6 @@ struct supervisor_event {
   double loss, samples_per_second;
   const char *text;
   const char *message; /* EXITED: what its error file says; NULL: nothing */
-  const void *data;
-  uint32_t size;
 };
 
 /* Supervisor to driver. */
@@ -74,12 +71,12 @@ enum supervisor_effect_kind {
   SUP_SPAWN, /* start all workers of `start` (its strings are owned by the effect). Node rank 0: first serve the round's store on
                 start->store_port, let in who is in bytes (START's raw; NULL: nobody else), and have another port ready: SUP_STORE.
                 Where that is impossible: SUP_EXEC_FAILED for a worker */
+  SUP_SHUT_STORE, /* nothing of the round is left here: nobody new may come to its store, who is connected stays */
   SUP_CLOSE_STORE, /* the round is over for everybody, or we leave: what was served for it is closed, its keys forgotten */
   SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
-  SUP_EXCHANGED, /* to all local workers that gave key (text): bytes are all ranks' values; bytes NULL: refused, error_text says why */
-  SUP_REQUEST,   /* sdk request bits for all workers: value */
-  SUP_OBITUARY,  /* bytes for guard_obituary; NULL: none (nothing to report any more) */
-  SUP_SAY,       /* a line for the user, at level */
+  SUP_REQUEST,    /* sdk request bits for all workers: value */
+  SUP_OBITUARY,   /* bytes for guard_obituary; NULL: none (nothing to report any more) */
+  SUP_SAY,        /* a line for the user, at level */
   SUP_TOLD, /* after the lines of a verdict: text is its sentence, and below it the last lines of a worker that died;
                     error_text what its error file says, or NULL; value the worker's local rank; UINT64_MAX: it is
                     not of this node, or of no worker */

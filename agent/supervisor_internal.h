@@ -38,14 +38,6 @@ struct own_report {
   uint64_t at_ms;
 };
 
-struct own_exchange {
-  char key[EXCHANGE_KEY_MAX + 1];
-  uint32_t size, have;
-  char *values; /* workers * size */
-  bool *given;
-  bool answered;
-};
-
 struct supervisor {
   struct supervisor_config config; /* strings are our own */
   enum supervisor_state state;
@@ -82,13 +74,11 @@ struct supervisor {
   size_t n_reports;
   int64_t report_seq;
   enum stop_reason reason;
-  bool fenced_out;  /* fenced, and not welcomed since */
-  bool fenced;      /* of this round: its trees were killed for silence, whatever else is the reason */
-  uint64_t stop_ms; /* when the trees were told to stop */
-  uint64_t kill_ms; /* when they are killed, at the latest */
-  uint64_t wait_ms; /* when it is said next who has not stopped yet; UINT64_MAX: nobody is waited for */
-  struct own_exchange exchanges[EXCHANGES_MAX];
-  size_t n_exchanges;
+  bool fenced_out;       /* fenced, and not welcomed since */
+  bool fenced;           /* of this round: its trees were killed for silence, whatever else is the reason */
+  uint64_t stop_ms;      /* when the trees were told to stop */
+  uint64_t kill_ms;      /* when they are killed, at the latest */
+  uint64_t wait_ms;      /* when it is said next who has not stopped yet; UINT64_MAX: nobody is waited for */
   struct verdict said;   /* the verdict that was shown last; a copy */
   struct verdict untold; /* the first that was heard of, not shown yet; a copy */
   uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
@@ -142,7 +132,7 @@ void sup_clear(struct supervisor *s, const struct supervisor_event *ev);
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms);
 void sup_send_report(struct supervisor *s, const struct own_report *r);
-void sup_clear_round(struct supervisor *s); /* reports, exchanges, workers */
+void sup_clear_round(struct supervisor *s); /* reports, workers */
 void sup_store(struct supervisor *s, const struct supervisor_event *ev);
 void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
 
@@ -158,11 +148,7 @@ void sup_signal(struct supervisor *s, int signo);
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: told to the daemon; NULL: nothing */
 
-/* supervisor_exchange.c */
-void sup_exchange(struct supervisor *s, const struct supervisor_event *ev);
-void sup_exchanged(struct supervisor *s, const struct msg *m);
-void sup_exchanges_resend(struct supervisor *s);
-void sup_exchanges_clear(struct supervisor *s);
+/* supervisor_progress.c */
 void sup_progress(struct supervisor *s, const struct supervisor_event *ev);
 void sup_progress_tick(struct supervisor *s);
 /* The worker that is furthest behind, of those that told; NULL: none has. Also the sum of all their rates. */

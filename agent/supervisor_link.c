@@ -222,7 +222,6 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   s->fenced_out = false;
   if (!phase_of(s->state)) sup_learn(s, w->incarnation, w->round);
   resend_reports(s);
-  sup_exchanges_resend(s);
 }
 
 /* Heartbeats. ------------------------------------------------------------------------------------------------------ */

@@ -5,7 +5,9 @@
  * may be the cause; after that it is our own doing and nobody's business.
  *
  * Node rank 0 serves the round's store, from START until the round is over for everybody: SETTLED, STALE, or its own exit.
- * That its own workers have finished or were stopped is not enough, since those of other nodes may still use it.
+ * That its own workers have finished or were stopped is not enough, since those of other nodes may still use it. But once they
+ * were stopped nobody new may come, and that before STOPPED is reported: with it the next round can begin, and with
+ * --store-port on the same port. A worker elsewhere may have its START before we have SETTLED, and must not find the old store.
  *
  * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in whatever session
  * it hid. That is what lets the daemon start the next round on the word of this one. */
@@ -23,7 +25,6 @@
 void sup_clear_round(struct supervisor *s) {
   for (size_t i = 0; i < s->n_reports; i++) verdict_free(&s->reports[i].report.what);
   s->n_reports = 0;
-  sup_exchanges_clear(s);
   memset(s->workers, 0, (size_t)s->config.workers * sizeof *s->workers);
   s->n_spawned = s->n_succeeded = 0;
   s->reason = STOP_NONE;
@@ -267,6 +268,7 @@ static void stopped(struct supervisor *s) {
   verdict_init(&why);
   if (reason == STOP_FENCED) why.text = "it was silent past its lease and killed its workers";
   sup_set_state(s, SUPERVISOR_STOPPED);
+  if (s->serving) sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round;
   sup_report(s, REPORT_STOPPED, &why, s->now_ms);
   if (reason == STOP_LEAVING) sup_exit(s, s->exit_code, "it was told to leave by a signal");
 }

@@ -217,7 +217,6 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   case MSG_HEARTBEAT: on_heartbeat(c, m, ev); break;
   case MSG_REPORT: on_report(m, ev); break;
   case MSG_PROGRESS: on_progress(m, &ev->msg->progress); break;
-  case MSG_EXCHANGE: job_exchange(m->job, m, ev->msg); break;
   case MSG_BYE:
     je.kind = JOB_EV_BYE;
     je.text = ev->msg->bye.text[0] ? ev->msg->bye.text : NULL;

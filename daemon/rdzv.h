@@ -64,14 +64,6 @@ struct member {
   bool available, owes_ack, reported; /* what it is counted as: rdzv_member.c */
 };
 
-struct job_exchange {
-  char key[EXCHANGE_KEY_MAX + 1];
-  uint32_t size;
-  size_t nodes_have;
-  struct bytes **values;  /* by node rank, or NULL */
-  struct bytes *complete; /* EXCHANGED, encoded */
-};
-
 struct job {
   struct core *core;
   char *id;
@@ -125,8 +117,6 @@ struct job {
   struct verdict cause; /* the weightiest so far; a copy */
   uint64_t cause_ms;
   int64_t worker_deaths;
-  struct job_exchange exchanges[EXCHANGES_MAX];
-  size_t n_exchanges;
   struct verdict last_verdict; /* of the last settled round; a copy */
   bool last_charged;
   uint64_t last_delay_ms;
@@ -173,7 +163,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
 void job_remove_member(struct job *j, struct member *m);
 struct member *job_find_agent(const struct job *j, const char *agent);
 struct member *job_find_wanted(const struct job *j, int64_t want_rank); /* who asked for it */
-void job_clear_round(struct job *j);                                    /* exchanges, causes */
+void job_clear_round(struct job *j);                                    /* causes */
 void member_tell_store(struct member *m, int64_t port); /* REPORT, HELLO: what it said before is over */
 void member_tell_addrs(struct member *m, const char *addrs);
 void member_describe(const struct member *m, struct buf *out); /* "node 1 (n1, pid 4711)" */
@@ -220,11 +210,6 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOV
 void job_recover_hello(struct job *j, const struct job_event *ev);
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
 void job_recover_finish(struct job *j, uint64_t now_ms);
-
-/* daemon/rdzv_exchange.c */
-void job_exchange(struct job *j, struct member *m, const struct msg *msg);
-void job_exchanges_clear(struct job *j);
-void job_exchanges_drop(struct job *j, int64_t node_rank); /* that node is another one now */
 
 /* daemon/core_state.c */
 void job_state_line(const struct job *j, struct buf *out);

@@ -36,7 +36,6 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
 }
 
 void job_clear_round(struct job *j) {
-  job_exchanges_clear(j);
   verdict_free(&j->cause);
   verdict_init(&j->cause);
   j->cause_ms = 0;

@@ -77,10 +77,8 @@ void member_set_acked(struct member *m) {
 
 void member_place(struct member *m, int64_t rank) {
   struct map *ranks = &m->job->ranks;
-  if (m->node_rank >= 0 && m->node_rank != rank && job_find_rank(m->job, m->node_rank) == m) {
+  if (m->node_rank >= 0 && m->node_rank != rank && job_find_rank(m->job, m->node_rank) == m)
     map_remove_n(ranks, &m->node_rank, sizeof m->node_rank);
-    job_exchanges_drop(m->job, m->node_rank);
-  }
   m->node_rank = rank;
   if (rank < 0)
     m->rank_base = -1;

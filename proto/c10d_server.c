@@ -369,15 +369,21 @@ static void on_timer_closed(uv_handle_t *handle) {
   c10d_server_handle_closed(handle->data);
 }
 
+void c10d_server_shut(struct c10d_server *s) {
+  while (s && s->listening) {
+    struct c10d_listening *l = s->listening;
+    s->listening = l->next;
+    uv_close((uv_handle_t *)&l->poll, on_listening_closed);
+    close(l->fd);
+  }
+}
+
 void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void *ctx) {
   if (!s || s->closing) return;
   s->closing = true;
   s->on_closed = on_closed;
   s->on_closed_ctx = ctx;
-  for (struct c10d_listening *l = s->listening; l; l = l->next) {
-    uv_close((uv_handle_t *)&l->poll, on_listening_closed);
-    close(l->fd);
-  }
+  c10d_server_shut(s);
   while (s->first) c10d_conn_close(s->first);
   store_destroy(s->store);
   s->store = NULL;

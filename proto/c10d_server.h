@@ -56,6 +56,8 @@ bool c10d_server_adopt_silent(struct c10d_server *s, int fd);
 size_t c10d_server_connections(const struct c10d_server *s); /* silent ones included */
 const struct store *c10d_server_store(const struct c10d_server *s);
 
+/* Stops listening: nobody new, and who is connected stays. s may be NULL. */
+void c10d_server_shut(struct c10d_server *s);
 /* Stops listening, closes all connections at once, forgets all keys; memory is freed when the loop has closed the handles, then on_closed
  * (may be NULL). s may be NULL: then nothing happens. */
 void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void *ctx);

@@ -40,9 +40,6 @@ enum {
   WORLD_MAX = 1048576,
   TEXT_MAX = 4096,  /* sentences, last lines of a worker */
   REPORTS_MAX = 64, /* of one node in one round; the agent drops those beyond: the first ones matter */
-  EXCHANGE_KEY_MAX = 63,
-  EXCHANGE_VALUE_MAX = 256,
-  EXCHANGES_MAX = 16, /* keys in one round */
   ROUND_MAX = 1000000000,
   TIMEOUT_MAX_MS = 7 * 24 * 3600 * 1000, /* longest duration that any setting may have */
   LEASE_MIN_MS = 1000,
@@ -166,8 +163,6 @@ const char *job_state_name(enum job_state v);
   M(BYE, bye, TO_DAEMON)           /* I leave, nothing of me runs */                                         \
   M(OBITUARY, obituary, TO_DAEMON) /* a guard: my agent died, its trees are dead */                          \
   M(PROGRESS, progress, TO_DAEMON)                                                                           \
-  M(EXCHANGE, exchange, TO_DAEMON)          /* raw: this node's values, local ranks in order */              \
-  M(EXCHANGED, exchanged, TO_AGENT)         /* raw: all ranks' values in order */                            \
   M(HEARTBEAT, heartbeat, TO_DAEMON)        /* header only */                                                \
   M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                                         \
   M(GOING_AWAY, going_away, TO_AGENT)       /* the daemon restarts: reconnect */                             \
@@ -288,19 +283,6 @@ const char *job_state_name(enum job_state v);
   F(S, INT, of, 0, INT64_MAX)                                                                                \
   F(S, NUM, loss)                                                                                            \
   F(S, NUM, samples_per_second)
-
-#define exchange_FIELDS(F, S)                                                                                \
-  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
-  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
-  F(S, REQ_STR, key, EXCHANGE_KEY_MAX)                                                                       \
-  F(S, REQ_INT, size, 1, EXCHANGE_VALUE_MAX)
-
-#define exchanged_FIELDS(F, S)                                                                               \
-  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
-  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
-  F(S, REQ_STR, key, EXCHANGE_KEY_MAX)                                                                       \
-  F(S, INT, size, 0, EXCHANGE_VALUE_MAX)                                                                     \
-  F(S, STR, error, TEXT_MAX) /* not "": the exchange failed, raw is empty */
 
 #define heartbeat_FIELDS(F, S)     F(S, NONE, unused)
 #define heartbeat_ack_FIELDS(F, S) F(S, NONE, unused)

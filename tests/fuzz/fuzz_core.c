@@ -42,7 +42,6 @@ struct fuzz {
   struct place places[PLACES_MAX];
   size_t n_places;
   int64_t seq;
-  char text[64];
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -217,21 +216,6 @@ static void say_report(struct fuzz *f, const struct line *l) {
   rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
 }
 
-static void say_exchange(struct fuzz *f, const struct line *l) {
-  static const char values[4 * 64];
-  struct msg m;
-  msg_init(&m, MSG_EXCHANGE);
-  struct token t = any_token(f);
-  snprintf(f->text, sizeof f->text, "key%u", below(f, 20));
-  m.exchange.incarnation = t.incarnation[0] ? t.incarnation : "0";
-  m.exchange.round = t.round > 0 ? t.round : 1;
-  m.exchange.key = f->text;
-  m.exchange.size = 1 + below(f, 64);
-  m.raw = values;
-  m.raw_len = (size_t)m.exchange.size * below(f, 4);
-  rig_msg(&f->rig, l->conn, &m, "10.0.0.1", "10.0.9.9");
-}
-
 static void say_other(struct fuzz *f, const struct line *l) {
   static const enum msg_type types[] = {MSG_HEARTBEAT, MSG_BYE, MSG_END_ACK, MSG_PROGRESS, MSG_OBITUARY};
   char agent[AGENT_ID_MAX + 1];
@@ -305,8 +289,6 @@ static void operation(struct fuzz *f) {
   case 7:
   case 8: pass_time(f); return;
   case 9:
-    if (l->conn) say_exchange(f, l);
-    return;
   case 10:
   case 11:
     if (l->conn) say_other(f, l);

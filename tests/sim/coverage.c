@@ -79,7 +79,6 @@ static const char *agent_event_name(size_t e) {
                                       [SUP_GUARD_GONE] = "guard-gone",
                                       [SUP_SIGNAL] = "signal",
                                       [SUP_PROGRESS] = "progress",
-                                      [SUP_EXCHANGE] = "exchange",
                                       [SUP_TICK] = "tick"};
   return e <= SUP_TICK ? names[e] : msg_name((enum msg_type)(e - SUP_TICK));
 }

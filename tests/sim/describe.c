@@ -76,8 +76,6 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     buf_printf(out, "END %s code %" PRId64, outcome_name(m->end.outcome), m->end.code);
     put_verdict(&m->end.verdict, out);
     break;
-  case MSG_EXCHANGE: buf_printf(out, "EXCHANGE %s", m->exchange.key); break;
-  case MSG_EXCHANGED: buf_printf(out, "EXCHANGED %s%s", m->exchanged.key, m->exchanged.error); break;
   case MSG_HEARTBEAT_ACK:
     buf_printf(out, "HEARTBEAT_ACK%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "");
     break;

@@ -323,7 +323,7 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
 
 /* Workers. -------------------------------------------------------------------------------------------------------- */
 
-static bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
+bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   if (a->was_paused && (a->paused || !a->sup || s->now < a->pause_end + lease)) return true;

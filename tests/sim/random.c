@@ -53,6 +53,7 @@ static void choose_world(struct sim *s) {
   c->drain_max = (uint32_t)ONE_OF(s, 0, 5, 50);
   c->die_max = (uint32_t)ONE_OF(s, 0, 2, 20);
   c->state_dir = s->d.state_dir = sim_chance(s, 50);
+  c->store_port = sim_chance(s, 20) ? 29500 : 0;
   c->portless = sim_chance(s, 10) ? 5 : 0;
   c->save_max = (uint32_t)ONE_OF(s, 0, 0, 4, 30, 200);
 }
@@ -69,13 +70,13 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   b.term_ms = sim_chance(s, 15) ? UINT32_MAX : (uint32_t)ONE_OF(s, 0, 0, 5, 400);
   if (sim_chance(s, 20)) b.term_code = (int)ONE_OF(s, 0, 143);
   if (sim_chance(s, 3)) b.kill_ms = (uint32_t)ONE_OF(s, 3000, 8000, 20000);
-  b.exchange = s->normal.exchange; /* all of a round take part in an exchange, or none */
+  b.meet = s->normal.meet; /* all of a round meet, or none */
   if (sim_chance(s, 20)) b.progress_ms = 300;
   return b;
 }
 
 static void choose_behaviours(struct sim *s) {
-  s->normal.exchange = sim_chance(s, 30);
+  s->normal.meet = sim_chance(s, 30);
   s->normal = choose_behaviour(s, false);
   int rules = (int)sim_below(s, 4);
   for (int i = 0; i < rules; i++) {

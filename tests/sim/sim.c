@@ -62,7 +62,6 @@ static void event_finish(struct sim_event *ev) {
   bytes_unref(ev->bytes);
   if (ev->notice) {
     free((void *)(uintptr_t)ev->notice->text);
-    free((void *)(uintptr_t)ev->notice->data);
     free(ev->notice);
   }
 }

@@ -54,7 +54,6 @@ struct sim_conn;
   X(STORE_OWN, "a worker never reaches the store of another round or incarnation")                           \
   X(STORE_THERE, "a worker of a round reaches its store as long as the round is not over")                   \
   X(STORE_ENDS, "a store is closed when its agent knows that the round is over; an agent serves one")        \
-  X(EXCHANGE, "an exchange gives every rank's value in order")                                               \
   X(ORPHANS, "an agent that exits leaves no worker behind")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
@@ -65,7 +64,7 @@ const char *invariant_text(enum invariant i);
 /* How a worker behaves. */
 enum worker_end { END_NEVER, END_EXIT, END_SIGNAL };
 struct behaviour {
-  uint32_t run_ms; /* from exec (or from the exchange's end) to its own end */
+  uint32_t run_ms; /* from exec (or from when all have met) to its own end */
   enum worker_end end;
   int code;             /* exit code or signal */
   uint32_t term_ms;     /* how long it takes to die of SIGTERM; UINT32_MAX: ignores it */
@@ -73,7 +72,7 @@ struct behaviour {
   uint32_t kill_ms;     /* how long SIGKILL takes: a process in state D */
   uint32_t exec_ms;     /* fork to exec, beyond what the world takes */
   int exec_errno;       /* not 0: cannot be run */
-  bool exchange;        /* gives its rank under "ring" when it starts and waits for all */
+  bool meet;            /* meets all ranks at the round's store before anything else */
   uint32_t progress_ms; /* 0: tells nothing */
 };
 struct rule {     /* the last one that fits counts */
@@ -89,8 +88,9 @@ struct sim_worker {
   uint32_t local_rank, rank, life; /* life: events of an earlier worker in this place are ignored */
   int pid;
   bool exited_zero, told; /* told: EXITED or EXEC_FAILED is on its way */
-  bool asked, answered;   /* exchange */
-  bool knocked;           /* at the round's store */
+  bool asked, met;        /* it is to meet all others at the store; it has come there, and so have they */
+  bool there;             /* it is there */
+  bool knocked, reached;  /* at the round's store; reached: it is connected */
   bool killed, termed;
   bool ghost; /* a planted bug: the guard takes it for dead */
   uint64_t step;
@@ -114,10 +114,11 @@ struct sim_node {
 
 struct sim_store { /* what an agent serves as node rank 0 */
   bool open;
+  bool shut; /* to those who are not connected yet */
   bool over; /* the agent was told that its round is */
   char incarnation[INCARNATION_MAX + 1];
   int64_t round;
-  uint32_t port;
+  uint32_t port, world, there; /* there: how many have come to meet */
   struct bytes *guests;
 };
 
@@ -215,7 +216,7 @@ struct sim_event {
   struct sim_conn *conn;
   uint64_t a, b, c;
   struct bytes *bytes;             /* owned */
-  struct supervisor_event *notice; /* owned; data and text inside are owned too */
+  struct supervisor_event *notice; /* owned; text inside is owned too */
   void (*fn)(struct sim *s, uint64_t arg);
 };
 
@@ -261,6 +262,7 @@ struct sim_config {
   bool logs;                             /* what daemon and agents say to people too, */
   bool connections;                      /* and broken connections */
   bool stores;                           /* and rounds' stores, with their ports */
+  uint32_t store_port;                   /* --store-port; 0: none */
   unsigned portless; /* of a hundred times that a port is wanted, how often there is none */
 };
 
@@ -374,7 +376,7 @@ void agent_free(struct sim_agent *a);
 /* sim_guard.c */
 void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start);
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms);
-void guard_exchanged(struct sim *s, struct sim_agent *a, const char *key, const struct bytes *b);
+void guard_all_met(struct sim *s, struct sim_agent *a);  /* its workers and all others of the round */
 void guard_kill_all(struct sim *s, struct sim_agent *a); /* the agent is gone */
 void guard_kill(struct sim *s, struct sim_agent *a);     /* SIGKILL to the guard itself */
 void guard_calm(struct sim *s, struct sim_agent *a);     /* its workers end well soon */
@@ -405,6 +407,7 @@ void check_core_sent(struct sim *s, struct sim_conn *c,
                      const struct msg *m); /* as delivered, before any mutation */
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); /* when the mind says it */
+bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w);
 void check_store_told(struct sim *s, struct sim_agent *a); /* the mind has dealt with what it was told */
 void check_store_missing(struct sim *s, struct sim_agent *a,
                          struct sim_worker *w); /* nobody serves where it knocks */

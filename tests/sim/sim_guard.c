@@ -16,8 +16,7 @@
 #include "agent/guard.h"
 #include "common/mem.h"
 
-static const char ring_key[] = "ring";
-enum { EXCHANGE_PATIENCE_MS = 20000, CALM_RUN_MS = 500 };
+enum { MEET_PATIENCE_MS = 20000, CALM_RUN_MS = 500 };
 
 void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b) {
   s->rules[s->n_rules++] = (struct rule){node, local_rank, spawn, b};
@@ -56,7 +55,7 @@ static bool guard_sees_workers(const struct sim_agent *a) {
   return false;
 }
 
-/* To the agent's mind, in order. The event's text and data are copied. */
+/* To the agent's mind, in order. The event's text is copied. */
 static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct supervisor_event ev) {
   if (!a->sup) return;
   if (at < a->notify_at) at = a->notify_at;
@@ -65,7 +64,6 @@ static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct super
   e->agent = a;
   e->notice = xmemdup(&ev, sizeof ev);
   e->notice->text = xstrdup(ev.text ? ev.text : "");
-  e->notice->data = ev.size ? xmemdup(ev.data, ev.size) : NULL;
 }
 
 static void push_worker(struct sim *s, struct sim_agent *a, const struct sim_worker *w, uint64_t at,
@@ -142,16 +140,9 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
   notify(s, a, s->now,
          (struct supervisor_event){
              .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid});
-  if (w->b.exchange) {
+  if (w->b.meet) {
     w->asked = true;
-    notify(s, a, s->now,
-           (struct supervisor_event){.kind = SUP_EXCHANGE,
-                                     .round = a->round,
-                                     .local_rank = w->local_rank,
-                                     .text = ring_key,
-                                     .data = &w->rank,
-                                     .size = sizeof w->rank});
-    push_worker(s, a, w, s->now + EXCHANGE_PATIENCE_MS, EV_WORKER_END, 1 << 8);
+    push_worker(s, a, w, s->now + MEET_PATIENCE_MS, EV_WORKER_END, 1 << 8);
   } else if (w->b.end != END_NEVER) {
     push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
                 w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
@@ -232,7 +223,7 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
 void guard_calm(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (worker_lives(w) && (!w->asked || w->answered))
+    if (worker_lives(w) && (!w->asked || w->met))
       push_worker(s, a, w, s->now + CALM_RUN_MS, EV_WORKER_END, 0);
   }
 }
@@ -244,23 +235,14 @@ void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int 
   push_worker(s, a, w, s->now, EV_WORKER_END, signo);
 }
 
-void guard_exchanged(struct sim *s, struct sim_agent *a, const char *key, const struct bytes *b) {
-  if (strcmp(key, ring_key) != 0) {
-    sim_violate(s, INV_EXCHANGE, "%s answers key %s, which nobody gave", a->name, key);
-    return;
-  }
-  if (sim_tracing(s)) sim_trace(s, "%s: exchange %s", a->name, b ? "done" : "refused");
-  for (size_t i = 0; b && i * sizeof(uint32_t) < b->len; i++)
-    if (le32_get(b->data + i * sizeof(uint32_t)) != i)
-      sim_violate(s, INV_EXCHANGE, "%s: value %zu of the exchange is %u", a->name, i,
-                  le32_get(b->data + i * 4));
+void guard_all_met(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (w->state != WORKER_RUNNING || !w->asked || w->answered) continue;
-    w->answered = true;
-    int status = !b ? 1 << 8 : w->b.end == END_EXIT ? w->b.code << 8 : w->b.code;
-    if (!b || w->b.end != END_NEVER || s->calm)
-      push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END, status);
+    if (w->state != WORKER_RUNNING || !w->there || w->met) continue;
+    w->met = true;
+    if (w->b.end != END_NEVER || s->calm)
+      push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
+                  w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
   }
 }
 
@@ -311,7 +293,7 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
   if (w->state != WORKER_RUNNING || w->ghost) return;
   if (ev->kind == EV_WORKER_END) {
     /* a patience that has ended long ago is none */
-    bool patience = w->asked && w->answered && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
+    bool patience = w->asked && w->met && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
     if (!patience) worker_dies(s, a, w, (int)ev->c, true);
   } else if (ev->kind == EV_WORKER_KILL) {
     worker_kill(s, a, w);

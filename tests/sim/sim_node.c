@@ -116,13 +116,13 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     check_sent(s, a, fx->bytes);
     if (a->conn) link_send(s, a->conn, TO_DAEMON, fx->bytes);
     break;
+  case SUP_SHUT_STORE: a->store.shut = true; break;
   case SUP_CLOSE_STORE: store_close(s, a); break;
   case SUP_SPAWN:
     store_open(s, a, fx);
     guard_spawn_all(s, a, fx->start);
     break;
   case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value); break;
-  case SUP_EXCHANGED: guard_exchanged(s, a, fx->text, fx->bytes); break;
   case SUP_REQUEST: break;
   case SUP_OBITUARY:
     bytes_unref(a->obituary);

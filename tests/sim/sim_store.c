@@ -11,11 +11,23 @@
 #include "agent/guests.h"
 #include "common/mem.h"
 
-enum { FIRST_PORT = 40000, PORTS = 20000, KNOCK_MIN_MS = 100, KNOCK_MAX_MS = 2000, NO_PORT_MS = 1000 };
+enum {
+  FIRST_PORT = 40000,
+  PORTS = 20000,
+  KNOCK_AGAIN_MS = 20,
+  KNOCK_MIN_MS = 100,
+  KNOCK_MAX_MS = 2000,
+  NO_PORT_MS = 1000
+};
 
 /* A process that has no descriptor left has none for a second. */
 void store_make_ready(struct sim *s, struct sim_agent *a) {
   struct sim_node *n = a->node;
+  if (s->config.store_port) { /* the same for ever: told once */
+    a->port_news = a->ready_port != s->config.store_port;
+    a->ready_port = s->config.store_port;
+    return;
+  }
   bool none = s->config.portless && sim_chance(s, s->config.portless);
   a->ready_port = none ? 0 : FIRST_PORT + n->ports++ % PORTS;
   a->port_news = true;
@@ -50,7 +62,8 @@ void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effe
     sim_violate(s, INV_STORE_THERE, "%s is to serve round %" PRId64 " on port %" PRId64 ", but has %u ready",
                 a->name, t->round, t->store_port, a->ready_port);
   bytes_unref(st->guests);
-  *st = (struct sim_store){.open = true, .port = a->ready_port, .round = t->round};
+  *st = (struct sim_store){
+      .open = true, .port = a->ready_port, .round = t->round, .world = (uint32_t)t->world_size};
   strncpy(st->incarnation, t->incarnation, INCARNATION_MAX);
   st->guests = spawn->bytes ? bytes_ref(spawn->bytes) : NULL;
   if (s->config.stores)
@@ -62,7 +75,7 @@ void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effe
 void store_close(struct sim *s, struct sim_agent *a) {
   if (a->store.open && s->config.stores)
     sim_trace(s, "%s: closes the store of round %" PRId64, a->name, a->store.round);
-  a->store.open = false;
+  a->store.open = a->store.shut = false;
   a->store.over = false;
 }
 
@@ -89,13 +102,34 @@ static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a)
   return in;
 }
 
+/* What is left of an old round, and finds another store at the port of old (--store-port): turned away, unless its node is in the
+ * new round, and then it should not run any more. */
+static void reach_another(struct sim *s, struct sim_agent *a, struct sim_worker *w,
+                          const struct sim_agent *b) {
+  bool known = s->config.store_port && (!is_let_in(b, a) || w->killed || allowed_to_run_on(s, a, w));
+  if (known) return;
+  sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
+              w->rank, a->round, a->name, b->store.round, b->name);
+}
+
+/* Who is to meet the others waits until all have come; then all go on. */
+static void come(struct sim *s, struct sim_store *st, struct sim_worker *w) {
+  w->there = true;
+  if (++st->there < st->world) return;
+  sim_trace(s, "all %u ranks of round %" PRId64 " have met", st->world, st->round);
+  for (int i = 0; i < s->n_agents; i++)
+    if (s->agents[i]->round == st->round && !strcmp(s->agents[i]->incarnation, st->incarnation))
+      guard_all_met(s, s->agents[i]);
+}
+
 void store_knock(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
-  const struct sim_agent *b = who_serves(s, a);
+  struct sim_agent *b = who_serves(s, a);
+  if (b && b->store.shut && !w->reached) return; /* the connection is refused, and it tries again */
+  bool own = b && b->store.round == a->round && !strcmp(b->store.incarnation, a->incarnation);
   if (!b) {
     check_store_missing(s, a, w);
-  } else if (b->store.round != a->round || strcmp(b->store.incarnation, a->incarnation) != 0) {
-    sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
-                w->rank, a->round, a->name, b->store.round, b->name);
+  } else if (!own) {
+    reach_another(s, a, w, b);
   } else if (!is_let_in(b, a)) {
     sim_violate(s, INV_STORE_THERE, "rank %u of round %u on %s is turned away by the store of its round",
                 w->rank, a->round, a->name);
@@ -103,11 +137,14 @@ void store_knock(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
     sim_trace(s, "%s: rank %u reaches the store of round %u at port %u", a->name, w->rank, a->round,
               a->head_port);
   }
+  if (own && w->asked && !w->there && s->violated == INV_NONE) come(s, &b->store, w);
+  w->reached = own;
   w->knocked = true;
 }
 
 /* Not from the run's own randomness: what is told in a story does not depend on who knocks when. */
 uint64_t store_next_knock(const struct sim *s, const struct sim_worker *w) {
+  if (w->asked && !w->there) return s->now + KNOCK_AGAIN_MS; /* node rank 0 may not have had START yet */
   uint64_t z = (s->now + 1) * 0x9e3779b97f4a7c15u ^ (w->rank + 1) * 0xbf58476d1ce4e5b9u ^ s->config.seed;
   z = (z ^ (z >> 31)) * 0x94d049bb133111ebu;
   return s->now + KNOCK_MIN_MS + (z >> 32) % (KNOCK_MAX_MS - KNOCK_MIN_MS);

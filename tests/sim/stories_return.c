@@ -1,4 +1,4 @@
-/* Those who come back, and those who come again: stale nodes, second incarnations, exchanges that outlive a daemon. */
+/* Those who come back, and those who come again: stale nodes, second incarnations, stores that outlive a daemon. */
 
 #include "tests/sim/stories.h"
 
@@ -55,32 +55,36 @@ static void agent_restarted_at_once(struct sim *s) {
   story_over(s, 60000);
 }
 
-static struct behaviour exchanging(void) {
+static struct behaviour meeting(void) {
   struct behaviour b = story_run(3000);
-  b.exchange = true;
+  b.meet = true;
   return b;
 }
 
-static void exchange(struct sim *s) {
-  rule_add(s, -1, -1, 0, exchanging());
+static void meet(struct sim *s) {
+  rule_add(s, -1, -1, 0, meeting());
   story_nodes(s, 2, 2);
   story_over(s, 60000);
 }
 
-static void exchange_across_a_restart(struct sim *s) {
-  rule_add(s, -1, -1, 0, exchanging());
+/* They meet without a daemon: the store is where it was. */
+static void meet_across_a_restart(struct sim *s) {
+  struct behaviour late = meeting();
+  late.exec_ms = 500;
+  rule_add(s, -1, -1, 0, meeting());
+  rule_add(s, 1, 1, 0, late);
   story_nodes(s, 2, 2);
-  story_expect(s, "EXCHANGE ring", 5000);
+  story_expect(s, "rank 2 runs", 5000);
   daemon_kill(s);
   sim_for(s, 1000);
   daemon_start(s);
   story_over(s, 90000);
 }
 
-static void exchange_in_the_next_round(struct sim *s) {
-  rule_add(s, -1, -1, 0, exchanging());
+static void meet_in_the_next_round(struct sim *s) {
+  rule_add(s, -1, -1, 0, meeting());
   story_nodes(s, 2, 1);
-  story_expect(s, "exchange done", 5000);
+  story_expect(s, "have met", 5000);
   sim_for(s, 1000);
   worker_signal(s, agent_of(s, 0), 0, 9);
   story_over(s, 60000);
@@ -138,9 +142,9 @@ const struct story stories_return[] = {
     {"same-command-again", NULL, same_command_again},
     {"again-before-the-end", NULL, again_before_the_end},
     {"agent-restarted-at-once", NULL, agent_restarted_at_once},
-    {"exchange", NULL, exchange},
-    {"exchange-across-a-restart", NULL, exchange_across_a_restart},
-    {"exchange-in-the-next-round", NULL, exchange_in_the_next_round},
+    {"meet", NULL, meet},
+    {"meet-across-a-restart", show_stores, meet_across_a_restart},
+    {"meet-in-the-next-round", NULL, meet_in_the_next_round},
     {"store-ports", show_stores, store_ports},
     {"store-without-a-port", no_ports, no_port},
     {"settled-is-missed", NULL, settled_is_missed},

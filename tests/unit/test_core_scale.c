@@ -68,19 +68,6 @@ static void back_running(struct rig *r, struct node *n) {
   node_back(r, n, PHASE_RUNNING);
 }
 
-static void give(struct rig *r, struct node *n) {
-  struct msg m;
-  msg_init(&m, MSG_EXCHANGE);
-  m.exchange.incarnation = n->incarnation;
-  m.exchange.round = n->round;
-  m.exchange.key = "id";
-  m.exchange.size = 128;
-  static const char value[129];
-  m.raw = value;
-  m.raw_len = 128;
-  node_say(r, n, &m);
-}
-
 static int open_all(void **state) {
   nodes = xcalloc(NODES, sizeof *nodes);
   rig_open(&rig, 1);
@@ -131,13 +118,6 @@ static void test_heartbeats(void **state) {
   }
   done("heartbeats of a lease");
   expect("running");
-}
-
-static void test_exchange(void **state) {
-  begin();
-  all(give);
-  all(give); /* and all have missed the answer */
-  done("exchange, twice");
 }
 
 static void test_reconnect(void **state) {
@@ -219,11 +199,10 @@ static void test_finish(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_join_and_seal), cmocka_unit_test(test_start),
-      cmocka_unit_test(test_heartbeats),    cmocka_unit_test(test_exchange),
-      cmocka_unit_test(test_reconnect),     cmocka_unit_test(test_fail_stop_seal),
-      cmocka_unit_test(test_restart),       cmocka_unit_test(test_all_are_lost),
-      cmocka_unit_test(test_finish),
+      cmocka_unit_test(test_join_and_seal),  cmocka_unit_test(test_start),
+      cmocka_unit_test(test_heartbeats),     cmocka_unit_test(test_reconnect),
+      cmocka_unit_test(test_fail_stop_seal), cmocka_unit_test(test_restart),
+      cmocka_unit_test(test_all_are_lost),   cmocka_unit_test(test_finish),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -88,7 +88,7 @@ FOLLOWS = {"w": "u32", "q": "i64", "k": "key", "e": "expected", "v": "value", "b
 
 
 def store_ops(header):
-    """The first cells of the rows that section 15 must have, from C10D_OP_LIST."""
+    """The first cells of the rows that its section must have, from C10D_OP_LIST."""
     rows = []
     for m in re.finditer(r'X\((\w+), (-?\d+), (-?\d+), (-?\d+), "(\w*)", "(\w*)"\)', header):
         numbers = ["-" if n == "-1" else n for n in m.groups()[1:4]]
@@ -98,21 +98,21 @@ def store_ops(header):
 
 
 def check_store(header, doc):
-    section = doc[doc.index("## 15. The c10d store"):]
+    section = doc[re.search(r"## \d+\. The c10d store", doc).start():]
     found = [[c.strip() for c in line.strip("|").split("|")] for line in section.splitlines()
              if re.match(r"\| [A-Z_]+ \|", line)]
     found = [[*row[:4], *row[5:7]] for row in found if len(row) == 8]
     for want, has in zip(store_ops(header), found):
         if want != has:
-            sys.exit(f"PROTOCOL.md 15 says {has}, proto/c10d.h {want}")
+            sys.exit(f"PROTOCOL.md, The c10d store, says {has}, proto/c10d.h {want}")
     if len(found) != len(store_ops(header)) or len(found) != 20:
-        sys.exit(f"PROTOCOL.md 15 has {len(found)} operations, proto/c10d.h {len(store_ops(header))}")
+        sys.exit(f"PROTOCOL.md, The c10d store, has {len(found)} operations, proto/c10d.h {len(store_ops(header))}")
     limits = dict(re.findall(r"(C10D_\w+_MAX) = ([\d *]+),", header))
     for name, row in (("KEY", "bytes of a key"), ("VALUE", "bytes of a value in a request"), ("KEYS", "keys of one request"),
                       ("REQUEST", "bytes of one request, of one reply"), ("REPLY", "bytes of one request, of one reply")):
         value = eval(limits[f"C10D_{name}_MAX"])  # a product of numbers
         if f"| {row} | {value} |" not in section:
-            sys.exit(f"PROTOCOL.md 15 does not say that {row} are {value}")
+            sys.exit(f"PROTOCOL.md, The c10d store, does not say that {row} are {value}")
 
 
 def main():

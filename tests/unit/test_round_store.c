@@ -192,6 +192,27 @@ static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
   close_fixture(&f);
 }
 
+static void test_shut_keeps_who_is_connected(void **state) {
+  struct fixture f;
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  round_store_shut(f.r); /* nothing is served: nothing happens */
+  begin_well(&f, 1, port);
+  int fd = dial(AF_INET, port), late = dial(AF_INET, port);
+  greet(&f, fd);
+  round_store_shut(f.r);
+  assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
+  say(fd, set_key, sizeof set_key - 1);
+  assert_int_equal(count_keys(&f, fd), 1);
+  round_store_shut(f.r);
+  round_store_close(f.r);
+  char c;
+  assert_int_equal(hear(&f, fd, &c, 1), 0);
+  close(fd);
+  close(late);
+  close_fixture(&f);
+}
+
 static void test_a_start_for_another_port(void **state) {
   struct fixture f;
   struct err e = ERR_INIT;
@@ -354,6 +375,7 @@ int main(void) {
       cmocka_unit_test(test_a_port_is_ready_before_the_round),
       cmocka_unit_test(test_both_families_reach_it),
       cmocka_unit_test(test_each_round_has_an_empty_store_and_its_own_port),
+      cmocka_unit_test(test_shut_keeps_who_is_connected),
       cmocka_unit_test(test_a_start_for_another_port),
       cmocka_unit_test(test_destroying_closes_all),
       cmocka_unit_test(test_a_given_port_in_every_round),

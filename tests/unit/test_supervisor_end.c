@@ -378,13 +378,10 @@ static void test_nothing_after_the_end(void **state) {
     m.start.incarnation = b.incarnation;
     m.start.round = 2;
     m.start.store_port = 29500;
-    bench_event(&b, &(struct supervisor_event){.kind = (enum supervisor_event_kind)kind,
-                                               .msg = &m,
-                                               .round = 1,
-                                               .signo = SIGTERM,
-                                               .text = "k",
-                                               .data = "v",
-                                               .size = 1});
+    bench_event(
+        &b,
+        &(struct supervisor_event){
+            .kind = (enum supervisor_event_kind)kind, .msg = &m, .round = 1, .signo = SIGTERM, .text = "k"});
   }
   b.now_ms += 1000000;
   bench_run(&b, 1000000);
@@ -430,14 +427,6 @@ static void test_any_event_at_any_time(void **state) {
       case 15: bench_clear(&b); break;
       case 16:
         if (i > 90) bench_signal(&b, SIGTERM);
-        break;
-      case 17:
-        bench_event(&b, &(struct supervisor_event){.kind = SUP_EXCHANGE,
-                                                   .round = (uint32_t)supervisor_round(b.s),
-                                                   .local_rank = a,
-                                                   .text = "key",
-                                                   .data = "value",
-                                                   .size = 5});
         break;
       case 18:
         bench_event(&b, &(struct supervisor_event){.kind = SUP_PROGRESS,

@@ -148,6 +148,25 @@ static void test_a_stopped_round_keeps_it_until_settled(void **state) {
   bench_close(&b);
 }
 
+/* The next round may begin with that report, and on the same port. */
+static void test_nobody_new_may_come_before_stopped_is_reported(void **state) {
+  struct bench b;
+  open_as_head(&b);
+  bench_stop(&b, 1, NULL);
+  workers_exit(&b, SIGNALED(SIGTERM));
+  assert_int_equal(bench_count(&b, SUP_SHUT_STORE), 0);
+  bench_forget(&b);
+  bench_clear(&b);
+  assert_int_equal(bench_count(&b, SUP_SHUT_STORE), 1);
+  size_t shut = 0, stopped = 0;
+  for (size_t i = 0; i < b.n_fx; i++) {
+    if (b.fx[i].kind == SUP_SHUT_STORE) shut = i;
+    if (b.sent[i].type == MSG_REPORT) stopped = i;
+  }
+  assert_true(shut < stopped);
+  bench_close(&b);
+}
+
 static void test_a_failure_here_keeps_it_until_settled(void **state) {
   struct bench b;
   open_as_head(&b);
@@ -167,6 +186,7 @@ static void test_a_finished_node_serves_until_the_end(void **state) {
   workers_exit(&b, EXITED(0));
   bench_clear(&b);
   assert_int_equal(supervisor_state(b.s), SUPERVISOR_FINISHED);
+  assert_int_equal(bench_count(&b, SUP_SHUT_STORE), 0);
   bench_run(&b, 50000);
   bench_down(&b, false); /* nor does a lost daemon end it, */
   bench_run(&b, 0);
@@ -303,6 +323,7 @@ int main(void) {
       cmocka_unit_test(test_node_0_is_told_port_and_guests),
       cmocka_unit_test(test_another_node_serves_nothing),
       cmocka_unit_test(test_a_stopped_round_keeps_it_until_settled),
+      cmocka_unit_test(test_nobody_new_may_come_before_stopped_is_reported),
       cmocka_unit_test(test_a_failure_here_keeps_it_until_settled),
       cmocka_unit_test(test_a_finished_node_serves_until_the_end),
       cmocka_unit_test(test_a_finished_node_can_be_told_settled),
