@@ -37,10 +37,22 @@ struct settling {
   struct agent_options *o;
   int argc;
   char *const *argv, *const *env;
+  char spelling[OPT_SPELLING_MAX]; /* of spelt() */
 };
 
 static enum opt_source source(const struct settling *s, const char *name) {
   return opts_source(&agent_options_spec, s->argc, s->argv, s->env, name);
+}
+
+/* The option as its user called it; valid until the next call. */
+static const char *spelt(struct settling *s, const char *name) {
+  opts_spelling(&agent_options_spec, s->argc, s->argv, s->env, name, s->spelling);
+  return s->spelling;
+}
+
+/* Says that an option that was given has no effect, and why. */
+static void put_aside(struct settling *s, const char *name, const char *why) {
+  if (source(s, name) != OPT_FROM_DEFAULT) options_note(s->o, "%s has no effect: %s", spelt(s, name), why);
 }
 
 /* The value of NAME in env, or NULL; "" counts as unset. */
@@ -70,9 +82,16 @@ static bool is_given(const char *text) {
   return text && *text;
 }
 
+/* Nobody's place to meet but the first that counts. */
+static void put_master_aside(struct settling *s, const char *why) {
+  if (is_given(s->o->torch.master_addr)) put_aside(s, "master-addr", why);
+  put_aside(s, "master-port", why);
+}
+
 /* --standalone was said. */
-static int settle_alone(struct agent_options *o, struct err *e) {
-  struct torch_options *t = &o->torch;
+static int settle_alone(struct settling *s, struct err *e) {
+  static const char why[] = "--standalone is this machine alone";
+  struct agent_options *o = s->o;
   if (o->nnodes.min > 1)
     return err_set(e, -EINVAL,
                    "--standalone is one node, --nnodes asks for more: give --endpoint HOST instead, the same "
@@ -80,23 +99,23 @@ static int settle_alone(struct agent_options *o, struct err *e) {
   if (o->nnodes.max > 1)
     options_note(o, "--standalone is this machine alone: no more than one of the %" PRId64 " nodes",
                  o->nnodes.max);
-  if (is_given(t->endpoint)) options_note(o, "--standalone: --endpoint has no effect");
-  if (is_given(t->master_addr) || t->master_port >= 0)
-    options_note(o, "--standalone: --master-addr and --master-port have no effect");
-  if (o->rdzv_id) options_note(o, "--standalone: --rdzv-id has no effect, the job's name is a fresh one");
+  if (is_given(o->torch.endpoint)) put_aside(s, "endpoint", why);
+  put_master_aside(s, why);
+  if (o->rdzv_id) put_aside(s, "rdzv-id", "a --standalone job's name is a fresh one");
   o->nnodes.max = 1;
   o->rdzv_id = NULL;
   return 0;
 }
 
-static int settle_endpoint(struct agent_options *o, struct err *e) {
+static int settle_endpoint(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
   bool fixed = o->torch.backend && !is_c10d(o);
   int rc =
       endpoint_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, &o->endpoint, e);
   if (rc || o->endpoint.port) return rc;
   if (o->nnodes.max > 1)
-    return err_set(e, -EINVAL, "--endpoint %s: port 0 is nowhere: give the port on which rdzvd listens",
-                   o->torch.endpoint);
+    return err_set(e, -EINVAL, "%s=%s: port 0 is nowhere: give the port on which rdzvd listens",
+                   spelt(s, "endpoint"), o->torch.endpoint);
   o->standalone = true;
   o->endpoint.host[0] = '\0';
   return 0;
@@ -115,7 +134,8 @@ static int settle_master(struct settling *s, struct err *e) {
                           &o->endpoint, e);
   if (rc) return rc;
   if (t->master_port == 0)
-    return err_set(e, -EINVAL, "--master-port 0 is nowhere: give the port on which rdzvd is to listen");
+    return err_set(e, -EINVAL, "%s=0: port 0 is nowhere: give the port on which rdzvd is to listen",
+                   spelt(s, "master-port"));
   if (t->master_port > 0) o->endpoint.port = (uint16_t)t->master_port;
   return 0;
 }
@@ -123,16 +143,13 @@ static int settle_master(struct settling *s, struct err *e) {
 static int settle_place(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   bool master = is_given(o->torch.master_addr) || o->torch.master_port >= 0;
-  if (o->standalone) return settle_alone(o, e);
+  if (o->standalone) return settle_alone(s, e);
   if (is_given(o->torch.endpoint)) {
-    if (master)
-      options_note(o, "--master-addr and --master-port have no effect: --endpoint says where to meet");
-    return settle_endpoint(o, e);
+    put_master_aside(s, "the endpoint says where to meet");
+    return settle_endpoint(s, e);
   }
   if (master && !is_c10d(o)) return settle_master(s, e);
-  if (master)
-    options_note(o, "--master-addr and --master-port have no effect with --rdzv-backend %s",
-                 o->torch.backend);
+  put_master_aside(s, "it is for --rdzv-backend static");
   if (o->nnodes.max > 1) return refuse_no_place(&o->nnodes, e);
   o->standalone = true;
   return 0;
@@ -153,7 +170,8 @@ static int settle_conf(struct settling *s, struct err *e) {
   if (lease >= 0 && source(s, "lease") < from) o->lease_ms = lease;
   if (c->rank >= 0 && source(s, "node-rank") < from) o->node_rank = c->rank;
   o->hosting = c->is_host;
-  rdzv_conf_notes(o);
+  if (is_c10d(o) && c->timeout_ms >= 0)
+    options_note(o, "%s timeout has no effect: it is for --rdzv-backend static", spelt(s, "rdzv-conf"));
   return 0;
 }
 
@@ -177,19 +195,19 @@ static int settle_variables(struct settling *s, struct err *e) {
 
 /* The rest. -------------------------------------------------------------------------------------------------- */
 
-static int settle_rank(struct agent_options *o, struct err *e) {
-  if (is_c10d(o) && o->node_rank >= 0) {
-    options_note(o,
-                 "--node-rank has no effect with --rdzv-backend %s: leave the backend away to ask for a rank",
-                 o->torch.backend);
-    o->node_rank = -1;
-  } else if (o->standalone && o->node_rank > 0) {
-    options_note(o, "--node-rank %" PRId64 " has no effect: this machine is the only node", o->node_rank);
-    o->node_rank = -1;
-  }
+static int settle_rank(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
+  bool alone = o->standalone && o->node_rank > 0;
+  const char *why = is_c10d(o) ? "it is for --rdzv-backend static; without any backend it counts too"
+                               : "this machine is the only node";
+  if (is_c10d(o) || alone) put_aside(s, "node-rank", why);
+  if ((is_c10d(o) || alone) && o->torch.conf.rank >= 0)
+    options_note(o, "%s rank has no effect: %s", spelt(s, "rdzv-conf"), why);
+  if (is_c10d(o) || alone) o->node_rank = -1;
   if (o->node_rank < o->nnodes.max) return 0;
-  return err_set(e, -EINVAL, "--node-rank %" PRId64 ": ranks of %" PRId64 " node%s go from 0 to %" PRId64,
-                 o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s", o->nnodes.max - 1);
+  return err_set(e, -EINVAL, "%s=%" PRId64 ": ranks of %" PRId64 " node%s go from 0 to %" PRId64,
+                 spelt(s, "node-rank"), o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s",
+                 o->nnodes.max - 1);
 }
 
 /* Flags that mean nothing here. */
@@ -197,23 +215,24 @@ static void note_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct torch_options *t = &o->torch;
   if (is_c10d(o) && strcmp(t->backend, "c10d") != 0)
-    options_note(o, "--rdzv-backend %s is not here: nodes meet at rdzvd", t->backend);
-  if (source(s, "monitor-interval") != OPT_FROM_DEFAULT)
-    options_note(o, "--monitor-interval has no effect: a worker's death is seen when it happens");
-  if (t->start_method) options_note(o, "--start-method has no effect: workers are programs of their own");
+    put_aside(s, "rdzv-backend", "nodes meet at rdzvd, whatever the backend");
+  put_aside(s, "monitor-interval", "a worker's death is seen when it happens");
+  put_aside(s, "start-method", "workers are programs of their own");
   if (t->event_log_handler && strcmp(t->event_log_handler, "null") != 0)
-    options_note(o, "--event-log-handler has no effect: --verbose shows events, --log-dir keeps them");
-  if (is_given(t->logs_specs))
-    options_note(o, "--logs-specs has no effect: files are laid out as torchrun does without it");
+    put_aside(s, "event-log-handler", "--verbose shows events, --log-dir keeps them");
+  if (is_given(t->logs_specs)) put_aside(s, "logs-specs", "files are laid out as torchrun does without it");
+  rdzv_conf_notes(o, spelt(s, "rdzv-conf"));
 }
 
-static int settle_command(struct agent_options *o, struct err *e) {
+static int settle_command(struct settling *s, struct err *e) {
+  struct agent_options *o = s->o;
   struct torch_options *t = &o->torch;
-  if (!o->command && (t->module || t->run_path))
-    return err_set(e, -EINVAL, "%s needs %s behind the options", t->module ? "--module" : "--run-path",
-                   t->module ? "a module" : "a script");
-  if (t->run_path && t->no_python) options_note(o, "--no-python has no effect with --run-path");
-  if (t->run_path && t->module) options_note(o, "--module has no effect with --run-path");
+  const char *flag = t->run_path ? "run-path" : t->module ? "module" : NULL;
+  if (!o->command && flag)
+    return err_set(e, -EINVAL, "%s needs a %s behind the options", spelt(s, flag),
+                   t->run_path ? "script" : "module");
+  if (t->run_path && t->no_python) put_aside(s, "no-python", "--run-path is Python's");
+  if (t->run_path && t->module) put_aside(s, "module", "--run-path runs a file");
   if (t->module && t->no_python && !t->run_path)
     return err_set(e, -EINVAL, "--module and --no-python exclude each other: a module needs its python");
   return 0;
@@ -224,8 +243,8 @@ static int settle(struct settling *s, struct err *e) {
   int rc = settle_place(s, e);
   if (rc == 0) rc = settle_conf(s, e);
   if (rc == 0) rc = settle_variables(s, e);
-  if (rc == 0) rc = settle_rank(o, e);
-  if (rc == 0) rc = settle_command(o, e);
+  if (rc == 0) rc = settle_rank(s, e);
+  if (rc == 0) rc = settle_command(s, e);
   if (rc) return rc;
   note_rest(s);
   if (o->quiet && o->verbose)
@@ -235,7 +254,7 @@ static int settle(struct settling *s, struct err *e) {
 
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         struct err *e) {
-  struct settling s = {o, argc, argv, env};
+  struct settling s = {.o = o, .argc = argc, .argv = argv, .env = env};
   int rest = argc;
   memset(o, 0, sizeof(*o));
   o->node_rank = o->torch.master_port = -1;

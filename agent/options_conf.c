@@ -124,27 +124,27 @@ int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c) {
   return lease < LEASE_MIN_MS ? LEASE_MIN_MS : lease > LEASE_MAX_MS ? LEASE_MAX_MS : lease;
 }
 
-static void note_pair(struct agent_options *o, const struct pair *p) {
+static void note_pair(struct agent_options *o, const char *option, const struct pair *p) {
   if (is_key(p, "store_type")) {
     if (strcasecmp(p->value, "tcp") != 0)
-      options_note(o, "--rdzv-conf store_type has no effect: nodes meet at rdzvd, by TCP");
+      options_note(o, "%s store_type has no effect: nodes meet at rdzvd, by TCP", option);
     return;
   }
   for (size_t i = 0; i < sizeof(spoken_of) / sizeof(spoken_of[0]); i++) {
     if (!is_key(p, spoken_of[i].key)) continue;
-    options_note(o, "--rdzv-conf %s has no effect: %s", spoken_of[i].key, spoken_of[i].says);
+    options_note(o, "%s %s has no effect: %s", option, spoken_of[i].key, spoken_of[i].says);
     return;
   }
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, p->key, p->key_len, KEY_MAX);
-  options_note(o, "--rdzv-conf %s is not known here and has no effect", buf_text(&shown));
+  options_note(o, "%s %s is not known here and has no effect", option, buf_text(&shown));
   buf_finish(&shown);
 }
 
-void rdzv_conf_notes(struct agent_options *o) {
+void rdzv_conf_notes(struct agent_options *o, const char *option) {
   struct rdzv_conf unused;
   struct pair p;
   bool known;
   for (const char *at = o->torch.conf.text; next_pair(&at, &p);)
-    if (read_pair(&unused, &p, &known, NULL) == 0 && !known) note_pair(o, &p);
+    if (read_pair(&unused, &p, &known, NULL) == 0 && !known) note_pair(o, option, &p);
 }

@@ -31,7 +31,7 @@ const char *numa_binding_name(enum numa_binding numa);
 void options_note(struct agent_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The lease that its keep_alive_* amount to, within its bounds; -1: none are given. */
 int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c);
-/* Says of every key of --rdzv-conf that means nothing here what happens instead. */
-void rdzv_conf_notes(struct agent_options *o);
+/* Says of every key of --rdzv-conf that means nothing here what happens instead; option: how it was spelt. */
+void rdzv_conf_notes(struct agent_options *o, const char *option);
 
 #endif

@@ -22,6 +22,7 @@
 #include "common/opts.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
@@ -187,10 +188,8 @@ static int refuse_variable(const struct opts_spec *spec, const char *name, size_
 
 struct word {
   const struct opt *row;
-  const char *name; /* as it was written */
-  size_t name_len;
   const char *value;
-  char letter[3]; /* "-q" */
+  char name[OPT_SPELLING_MAX]; /* as it was written: "--last_call", "-q" */
 };
 
 struct walk {
@@ -206,19 +205,18 @@ struct walk {
 static int take_value(struct walk *k, struct word *w, struct err *e) {
   w->value = k->at < k->argc ? k->argv[k->at] : "--";
   if (strncmp(w->value, "--", 2) == 0)
-    return err_set(e, -EINVAL, "%.*s needs a value: %.*s %s", (int)w->name_len, w->name, (int)w->name_len,
-                   w->name, opt_value_label(w->row));
+    return err_set(e, -EINVAL, "%s needs a value: %s %s", w->name, w->name, opt_value_label(w->row));
   k->at++;
   return 1;
 }
 
 static int long_option(struct walk *k, struct word *w, const char *word, struct err *e) {
   const char *equals = strchr(word, '=');
-  w->name = word;
-  w->name_len = equals ? (size_t)(equals - word) : strlen(word);
-  w->row = find_long(k->spec, word + 2, w->name_len - 2);
-  if (!w->row) w->row = find_abbreviated(k->spec, word + 2, w->name_len - 2);
-  if (!w->row) return refuse_option(k->spec, word, w->name_len, e);
+  size_t n = equals ? (size_t)(equals - word) : strlen(word);
+  w->row = find_long(k->spec, word + 2, n - 2);
+  if (!w->row) w->row = find_abbreviated(k->spec, word + 2, n - 2);
+  if (!w->row) return refuse_option(k->spec, word, n, e);
+  snprintf(w->name, sizeof(w->name), "%.*s", (int)n, word);
   w->value = equals ? equals + 1 : "yes";
   return equals || w->row->type == OPT_FLAG ? 1 : take_value(k, w, e);
 }
@@ -226,9 +224,7 @@ static int long_option(struct walk *k, struct word *w, const char *word, struct 
 /* `p` is at a letter of `word`; a flag may be followed by more of them, all else by its value. */
 static int short_option(struct walk *k, struct word *w, const char *word, const char *p, struct err *e) {
   w->row = find_letter(k->spec, *p);
-  memcpy(w->letter, (char[]){'-', *p, '\0'}, sizeof(w->letter));
-  w->name = w->letter;
-  w->name_len = 2;
+  snprintf(w->name, sizeof(w->name), "-%c", *p);
   k->letters = "";
   if (!w->row) return refuse_option(k->spec, word, strcspn(word, "="), e);
   if (p[1] == '=') {
@@ -309,7 +305,7 @@ static int set_from_words(struct walk *k, bool *seen, void *target, struct err *
       ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
     seen[i] = true;
     if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
-    return blame(w.name, w.name_len, w.value, e);
+    return blame(w.name, strlen(w.name), w.value, e);
   }
   return rc;
 }
@@ -338,20 +334,50 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
   return rc;
 }
 
+/* The last place where the command line names the row: what counts; false: nowhere. */
+static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *argv, const struct opt *row,
+                         struct word *found) {
+  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
+  struct word w;
+  bool any = false;
+  while (row && next_option(&k, &w, NULL) > 0) {
+    if (w.row != row) continue;
+    *found = w;
+    any = true;
+  }
+  return any;
+}
+
+/* The row's variable in env, or NULL. */
+static const char *find_in_env(const struct opts_spec *spec, bool foreign, char *const *env,
+                               const struct opt *row) {
+  for (; row && env && *env; env++) {
+    const char *equals = strchr(*env, '=');
+    bool ours;
+    if (equals && find_variable(spec, foreign, *env, (size_t)(equals - *env), &ours) == row) return *env;
+  }
+  return NULL;
+}
+
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                             const char *name) {
   const struct opt *row = find_long(spec, name, strlen(name));
-  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
   struct word w;
-  enum opt_source best = OPT_FROM_DEFAULT;
-  while (row && next_option(&k, &w, NULL) > 0)
-    if (w.row == row) return OPT_FROM_ARGV;
-  for (; row && env && *env; env++) {
-    const char *equals = strchr(*env, '=');
-    size_t n = equals ? (size_t)(equals - *env) : 0;
-    bool ours;
-    if (find_variable(spec, false, *env, n, &ours) == row) return OPT_FROM_ENV;
-    if (find_variable(spec, true, *env, n, &ours) == row) best = OPT_FROM_FOREIGN_ENV;
-  }
-  return best;
+  if (find_in_argv(spec, argc, argv, row, &w)) return OPT_FROM_ARGV;
+  if (find_in_env(spec, false, env, row)) return OPT_FROM_ENV;
+  return find_in_env(spec, true, env, row) ? OPT_FROM_FOREIGN_ENV : OPT_FROM_DEFAULT;
+}
+
+void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                   const char *name, char out[OPT_SPELLING_MAX]) {
+  const struct opt *row = find_long(spec, name, strlen(name));
+  struct word w;
+  const char *variable = find_in_env(spec, false, env, row);
+  if (!variable) variable = find_in_env(spec, true, env, row);
+  if (find_in_argv(spec, argc, argv, row, &w))
+    snprintf(out, OPT_SPELLING_MAX, "%s", w.name);
+  else if (variable)
+    snprintf(out, OPT_SPELLING_MAX, "%.*s", (int)strcspn(variable, "="), variable);
+  else
+    snprintf(out, OPT_SPELLING_MAX, "--%s", name);
 }

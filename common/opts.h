@@ -81,6 +81,10 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out);
 enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                             const char *name);
+/* How it was called there, for messages: "--last_call", "-q", "PET_NNODES"; "--" and its name where it was not given. */
+enum { OPT_SPELLING_MAX = 80 };
+void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                   const char *name, char out[OPT_SPELLING_MAX]);
 
 /* One value as the types above read it; the sentence is without the value. */
 int parse_duration_ms(const char *text, int64_t *ms, struct err *e);

@@ -47,7 +47,7 @@ USAGE = [
     (["--endpoint", "n1:0", "--nnodes", "2"], ["port 0"]),
     (["--endpoint", "n 1"], ["letters, digits"]),
     (["--endpoint"], ["--endpoint needs a value: --endpoint HOST[:PORT]"]),
-    (["--node-rank", "3", "--nnodes", "2", "--endpoint", "n1"], ["--node-rank 3", "from 0 to 1"]),
+    (["--node-rank", "3", "--nnodes", "2", "--endpoint", "n1"], ["--node-rank=3", "from 0 to 1"]),
     (["--local-addr", "eth0,eth1"], ["--local-addr=eth0,eth1", "its name"]),
     (["--lease", "100ms"], ["--lease=100ms", "from 1s to 10m"]),
     (["--join-timeout", "soon"], ["--join-timeout=soon"]),

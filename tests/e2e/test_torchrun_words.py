@@ -82,7 +82,7 @@ def test_notes_are_told_once(rdzv):
     words = ["--standalone", "--rdzv-endpoint", "node9:1", "--monitor-interval", "5", "--rdzv-conf", "close_timeout=3,wrong=1", "true"]
     a = rdzv.agent(*words)
     assert a.exit() == 0, a
-    for note in ("--endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not known"):
+    for note in ("--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not known"):
         assert len([line for line in a.err if note in line]) == 1, a
     assert rdzv.agent("--quiet", *words).exit() == 0
     assert not rdzv.procs[-1].err

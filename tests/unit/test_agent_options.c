@@ -102,7 +102,7 @@ static const struct bad bads[] = {
     {{"a", "--rdzv-id", "a b"}, {0}, "no blanks"},
     {{"a", "--node-rank", "2", "--nnodes", "2", "--endpoint", "n1"},
      {0},
-     "--node-rank 2: ranks of 2 nodes go from 0 to 1"},
+     "--node-rank=2: ranks of 2 nodes go from 0 to 1"},
     {{"a", "--node-rank", "-1"}, {0}, "--node-rank"},
     {{"a", "--lease", "500ms"}, {0}, "from 1s to 10m"},
     {{"a", "--max-restarts", "-1"}, {0}, "--max-restarts"},

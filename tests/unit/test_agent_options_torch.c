@@ -220,16 +220,17 @@ struct place {
 static const struct place places[] = {
     {"x", "", 0, NULL},
     {"--standalone x", "", 0, NULL},
-    {"--standalone --rdzv-endpoint n1:1 x", "", 0, "--endpoint has no effect"},
+    {"--standalone --rdzv-endpoint n1:1 x", "", 0, "--rdzv-endpoint has no effect: --standalone"},
     {"--standalone --rdzv-id j --rdzv-backend c10d x", "", 0, "--rdzv-id has no effect"},
-    {"--standalone --master-port 5 x", "", 0, "--master-port have no effect"},
+    {"--standalone --master-port 5 x", "", 0, "--master-port has no effect: --standalone"},
     {"--standalone --nnodes 1:4 x", "", 0, "no more than one of the 4 nodes"},
     {"--rdzv-endpoint localhost:0 --rdzv-backend c10d x", "", 0, NULL},
     {"--rdzv-endpoint= x", "", 0, NULL},
     {"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 x", "n1", 29400, NULL},
     {"--nnodes 2 --rdzv-backend static --rdzv-endpoint n1 x", "n1", 29500, NULL},
     {"--nnodes 2 --rdzv-endpoint n1 x", "n1", 29400, NULL},
-    {"--nnodes 2 --rdzv-endpoint n1:7 --master-addr n2 x", "n1", 7, "--endpoint says where to meet"},
+    {"--nnodes 2 --rdzv-endpoint n1:7 --master-addr n2 x", "n1", 7,
+     "--master-addr has no effect: the endpoint says where to meet"},
     {"--nnodes 2 --master-addr n2 x", "n2", 29500, NULL},
     {"--nnodes 2 --master-addr n2 --master-port 29501 x", "n2", 29501, NULL},
     {"--nnodes 2 --master-addr [::1] x", "::1", 29500, NULL},
@@ -239,8 +240,10 @@ static const struct place places[] = {
     {"--master-addr n2 --master-port 29501 x", "", 29501, NULL},
     {"--master-addr n2 x", "", 0, NULL},
     {"--master-port 29501 --store-port 4 x", "", 4, NULL},
-    {"--rdzv-backend c10d --master-addr n2 x", "", 0, "no effect with --rdzv-backend c10d"},
-    {"--nnodes 2 --rdzv-backend etcd --rdzv-endpoint n1 x", "n1", 29400, "--rdzv-backend etcd is not here"},
+    {"--rdzv-backend c10d --master-addr n2 x", "", 0,
+     "--master-addr has no effect: it is for --rdzv-backend static"},
+    {"--nnodes 2 --rdzv-backend etcd --rdzv-endpoint n1 x", "n1", 29400,
+     "--rdzv-backend has no effect: nodes meet at rdzvd"},
 };
 
 static void where_to_meet(void **state) {
@@ -261,7 +264,8 @@ static void where_to_meet(void **state) {
   refused("--nnodes 2 --rdzv-backend c10d --master-addr n1 x", "", "need a place to meet");
   refused("--nnodes 2 --standalone x", "", "--standalone is one node");
   refused("--nnodes 2 --rdzv-endpoint n1:0 x", "", "port 0 is nowhere");
-  refused("--nnodes 2 --master-port 0 x", "", "--master-port 0 is nowhere");
+  refused("--nnodes 2 --master-port 0 x", "", "--master-port=0: port 0 is nowhere");
+  refused("x --y", "PET_NNODES=2 PET_RDZV_ENDPOINT=n1:0", "PET_RDZV_ENDPOINT=n1:0: port 0 is nowhere");
   refused("--rdzv-endpoint h1:1,h2:2 x", "", "several colons");
   refused("--rdzv-endpoint /shared/file x", "", "a file is no place");
   refused("--master-addr n~1 x", "", "--master-addr=n 1");
@@ -280,11 +284,11 @@ static void node_ranks(void **state) {
   snprintf(words, sizeof(words), "%s --rdzv-conf rank=1 --node-rank 0 x", two);
   assert_int_equal(parse(words, "")->node_rank, 0);
   snprintf(words, sizeof(words), "%s --node-rank 2 x", two);
-  refused(words, "", "--node-rank 2: ranks of 2 nodes go from 0 to 1");
+  refused(words, "", "--node-rank=2: ranks of 2 nodes go from 0 to 1");
   noted("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 --node-rank 0 x", "",
-        "--node-rank has no effect with --rdzv-backend c10d");
+        "--node-rank has no effect: it is for --rdzv-backend static");
   assert_int_equal(l.o.node_rank, -1);
-  noted("--node-rank 3 x", "", "--node-rank 3 has no effect: this machine is the only node");
+  noted("--node-rank 3 x", "", "--node-rank has no effect: this machine is the only node");
   assert_int_equal(l.o.node_rank, -1);
   quiet("--node-rank 0 x", "");
 }
@@ -313,6 +317,10 @@ static void rdzv_conf(void **state) {
                    60000);
   assert_int_equal(parse("x", "RDZV_AGENT_JOIN_TIMEOUT=7s PET_RDZV_CONF=join_timeout=60")->join_timeout_ms,
                    7000);
+  noted("--rdzv-backend c10d --rdzv-conf timeout=3 x", "", "--rdzv-conf timeout has no effect");
+  noted("--rdzv-backend c10d --rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect");
+  noted("--rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect: this machine is the only node");
+  noted("x", "PET_RDZV_CONF=foo=1", "PET_RDZV_CONF foo is not known here");
   noted("--rdzv-conf close_timeout=1 x", "", "--rdzv-conf close_timeout has no effect");
   noted("--rdzv-conf read_timeout=1 x", "", "--rdzv-conf read_timeout has no effect");
   noted("--rdzv-conf heartbeat_timeout=1 x", "", "--rdzv-conf heartbeat_timeout has no effect");
@@ -340,7 +348,7 @@ static void notes_are_bounded(void **state) {
 
 static void without_meaning(void **state) {
   noted("--monitor-interval 5 x", "", "--monitor-interval has no effect");
-  noted("x", "PET_MONITOR_INTERVAL=5", "--monitor-interval has no effect");
+  noted("x", "PET_MONITOR_INTERVAL=5", "PET_MONITOR_INTERVAL has no effect");
   noted("--start-method fork x", "", "--start-method has no effect");
   noted("--event-log-handler console x", "", "--event-log-handler has no effect");
   quiet("--event-log-handler null x", "");
@@ -422,10 +430,10 @@ static void the_rest(void **state) {
   refused("--store here x", "", "write agent, or worker");
   refused("--numa-binding none x", "", "write node, socket");
   refused("--local-addr n1:5 x", "", "not an address of this machine");
-  refused("-m", "", "--module needs a module behind the options");
+  refused("-m", "", "-m needs a module behind the options");
   refused("--run-path --", "", "--run-path needs a script");
   refused("-m --no-python x", "", "exclude each other");
-  noted("-m --no-python --run-path x", "", "--no-python has no effect with --run-path");
+  noted("-m --no-python --run-path x", "", "--no-python has no effect: --run-path");
 }
 
 int main(void) {

@@ -395,6 +395,29 @@ static void test_foreign_names(void **state) {
   assert_string_equal(l.e.text, "PET_NPROC_PER_NODE=x: not a whole number");
 }
 
+static void spelt(const char *words, const char *env, const char *name, const char *expected) {
+  static const struct opts_spec sp = {.program = "tester",
+                                      .usage = "tester",
+                                      .env_prefix = "TEST_",
+                                      .env_foreign = "PET_",
+                                      .table = foreign_table};
+  char got[OPT_SPELLING_MAX];
+  struct line l;
+  parse_with(&l, &sp, words, env);
+  opts_spelling(&sp, l.argc, l.argv, l.env, name, got);
+  assert_string_equal(got, expected);
+}
+
+static void test_spelling(void **state) {
+  spelt("", "", "nproc", "--nproc");
+  spelt("--nproc_per_node=2", "", "nproc", "--nproc_per_node");
+  spelt("--nproc 1 --nproc-p 2", "TEST_NPROC=3", "nproc", "--nproc-p");
+  spelt("-vqn x", "", "quiet", "-q");
+  spelt("-vqn x", "", "name", "-n");
+  spelt("-n x", "PET_NPROC_PER_NODE=2", "nproc-per-node", "PET_NPROC_PER_NODE");
+  spelt("", "PET_NPROC_PER_NODE=2 TEST_NPROC=2", "nproc", "TEST_NPROC");
+}
+
 static bool given(const char *words, const char *env, const char *name) {
   struct line l;
   parse_with(&l, &spec, words, env);
@@ -432,6 +455,7 @@ int main(void) {
       cmocka_unit_test(test_a_bad_default_is_told),
       cmocka_unit_test(test_errors_without_reader),
       cmocka_unit_test(test_foreign_names),
+      cmocka_unit_test(test_spelling),
       cmocka_unit_test(test_given),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
