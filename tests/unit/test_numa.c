@@ -1,5 +1,5 @@
 /* agent/numa.c: which CPUs a worker is bound to, on made machines. The expected sets are those of torch/numa/binding.py
- * on the same machine; tests/interop compares the two on this one's own. */
+ * on the same machine; tests/interop/test_numa.py compares the two on many more. */
 
 #include <setjmp.h>
 #include <stdarg.h>
