@@ -163,7 +163,7 @@ static int part_twice(struct rdzv *r) {
   char mine = 0, all[3];
   if (rdzv_rank(r) != 2) return rdzv_exchange(r, "k", &mine, 1, all, PATIENCE_MS);
   if (rdzv_store_append(r, "rdzv.exchange/k/0/values", "\1\0\0\0\1\0\0\0x", 9, PATIENCE_MS)) return 1;
-  return rdzv_store_add(r, "rdzv.exchange/k/0/count", 1, NULL, PATIENCE_MS);
+  return rdzv_store_barrier(r, "rdzv.exchange/k/0/count", 3, PATIENCE_MS);
 }
 
 static int part_strange(struct rdzv *r) {
@@ -181,9 +181,7 @@ static int part_strange(struct rdzv *r) {
 static void test_somebody_else_writes_there(void **state) {
   play(3, 3, part_twice);
   for (uint32_t i = 0; i < 2; i++)
-    if (players[i].result != -EINVAL ||
-        !strstr(players[i].text, "rank 1 came twice: two of its processes use this name"))
-      check_player(i, -ETIMEDOUT, "rank 1 came twice");
+    check_player(i, -EINVAL, "exchange \"k\": rank 1 came twice: two of its processes use this name");
   play(2, 2, part_strange);
   check_player(1, -EPROTO, "the store's key \"rdzv.exchange/k/0/values\" was written by somebody else");
 }

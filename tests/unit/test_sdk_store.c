@@ -48,6 +48,14 @@ static void fails(int rc, int code, const char *sentence) {
     fail_msg("%d \"%s\", expected %d \"%s\"", rc, rdzv_error(r), code, sentence);
 }
 
+/* A call that waits in vain. On a busy machine its time may be over before the store has said anything: then once more. */
+#define WAITS_IN_VAIN(call, sentence)                                                                        \
+  do {                                                                                                       \
+    int rc_ = call;                                                                                          \
+    for (int i_ = 0; i_ < 100 && rc_ == -ETIMEDOUT && strstr(rdzv_error(r), " in time"); i_++) rc_ = call;   \
+    fails(rc_, -ETIMEDOUT, sentence);                                                                        \
+  } while (0)
+
 static void check_text(char *value, size_t size, const char *expected) {
   assert_int_equal(size, strlen(expected));
   assert_string_equal(value, expected); /* there is a NUL behind it */
@@ -191,21 +199,21 @@ static void script_queues(void) {
   ok(rdzv_store_queue_pop(r, "other", &value, &size, PATIENCE_MS));
   check_text(value, size, "x");
   set("key", "of a queue's name");
-  fails(rdzv_store_queue_pop(r, "key", &value, NULL, 30), -ETIMEDOUT, "store queue_pop \"key\"");
+  WAITS_IN_VAIN(rdzv_store_queue_pop(r, "key", &value, NULL, 30), "store queue_pop \"key\"");
 }
 
 static void script_waits(void) {
   char *value = NULL, *values[6] = {0};
   const char *const keys[] = {"there", "w1", "w2", "w3", "w4", "w5"};
   set("there", "x");
-  fails(rdzv_store_get(r, "w1", &value, NULL, 20), -ETIMEDOUT, "store get \"w1\": it ");
-  fails(rdzv_store_wait(r, keys, 3, 20), -ETIMEDOUT,
-        "store wait: 2 of 3 keys did not come within 20 ms: \"w1\", \"w2\"");
-  fails(rdzv_store_wait(r, keys, 6, 20), -ETIMEDOUT, "\"w1\", \"w2\", \"w3\", \"w4\" and 1 more");
-  fails(rdzv_store_multi_get(r, keys, 2, values, NULL, 20), -ETIMEDOUT,
-        "store multi_get: 1 of 2 keys did not come");
-  fails(rdzv_store_wait(r, keys + 1, 1, 20), -ETIMEDOUT, "store wait \"w1\": it ");
-  fails(rdzv_store_queue_pop(r, "empty", &value, NULL, 20), -ETIMEDOUT, "store queue_pop \"empty\": it ");
+  WAITS_IN_VAIN(rdzv_store_get(r, "w1", &value, NULL, 20), "store get \"w1\": it ");
+  WAITS_IN_VAIN(rdzv_store_wait(r, keys, 3, 20),
+                "store wait: 2 of 3 keys did not come within 20 ms: \"w1\", \"w2\"");
+  WAITS_IN_VAIN(rdzv_store_wait(r, keys, 6, 20), "\"w1\", \"w2\", \"w3\", \"w4\" and 1 more");
+  WAITS_IN_VAIN(rdzv_store_multi_get(r, keys, 2, values, NULL, 20),
+                "store multi_get: 1 of 2 keys did not come");
+  WAITS_IN_VAIN(rdzv_store_wait(r, keys + 1, 1, 20), "store wait \"w1\": it ");
+  WAITS_IN_VAIN(rdzv_store_queue_pop(r, "empty", &value, NULL, 20), "store queue_pop \"empty\": it ");
   fails(rdzv_store_barrier(r, "b", 2, 20), -ETIMEDOUT, "store barrier \"b\": fewer than 2 came within 20 ms");
   ok(rdzv_store_barrier(r, "b", 2, PATIENCE_MS));
   ok(rdzv_store_barrier(r, "b", 2, PATIENCE_MS)); /* never reset, as PyTorch's */
@@ -297,7 +305,7 @@ static void test_very_many_keys(void **state) {
     keys[i] = names[i];
     sizes[i] = strlen(names[i]);
   }
-  fails(rdzv_store_wait(r, keys, N, 100), -ETIMEDOUT, "not all of 131072 keys came within 100 ms");
+  WAITS_IN_VAIN(rdzv_store_wait(r, keys, N, 100), "not all of 131072 keys came within 100 ms");
   ok(rdzv_store_multi_set(r, keys, N, (const void *const *)keys, sizes, PATIENCE_MS));
   ok(rdzv_store_check(r, keys, N, &there, PATIENCE_MS));
   assert_true(there);
@@ -392,9 +400,9 @@ static void test_patience_that_ends_as_the_answer_comes(void **state) {
 static void test_last_words_arrive(void **state) {
   char *value;
   open_world(REAL);
-  fails(rdzv_store_get(r, "never", &value, NULL, 5), -ETIMEDOUT, "did not come");
+  WAITS_IN_VAIN(rdzv_store_get(r, "never", &value, NULL, 5), "did not come");
   set("last", "words");
-  fails(rdzv_store_get(r, "never", &value, NULL, 5), -ETIMEDOUT, "did not come");
+  WAITS_IN_VAIN(rdzv_store_get(r, "never", &value, NULL, 5), "did not come");
   rdzv_finish(r);
   r = desk_join(&desk);
   check_get("last", "words");
