@@ -470,5 +470,6 @@ _Noreturn void guard_main(int fd) {
     settle(&s, reap(&s));
   }
   guard_send_obituary(&s.obituary);
+  guard_remove_folder();
   _exit(0);
 }

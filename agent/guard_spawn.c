@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -27,7 +26,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "common/mem.h"
 
@@ -81,25 +79,6 @@ static void bind_cpus(const struct strings *s, uint32_t size, int report) {
   (void)told;
 }
 
-/* In the child, so a file server that hangs holds up this worker alone: the folder of its error file, and the one
- * above. One that cannot be made is found missing when the file is written. */
-static void make_folder(char *const *env) {
-  static const char name[] = "TORCHELASTIC_ERROR_FILE=";
-  char path[PATH_MAX];
-  while (*env && strncmp(*env, name, sizeof(name) - 1) != 0) env++;
-  const char *file = *env ? *env + sizeof(name) - 1 : "", *end = strrchr(file, '/');
-  if (!end || end == file || end - file >= PATH_MAX) return;
-  memcpy(path, file, (size_t)(end - file));
-  path[end - file] = '\0';
-  char *above = strrchr(path, '/');
-  if (above && above > path) {
-    *above = '\0';
-    mkdir(path, 0777);
-    *above = '/';
-  }
-  mkdir(path, 0777);
-}
-
 /* In the child. Never returns. */
 _Noreturn static void become_worker(const struct strings *s, const struct guard_cmd_spawn *c, pid_t guard,
                                     int out, int err, int report) {
@@ -111,7 +90,7 @@ _Noreturn static void become_worker(const struct strings *s, const struct guard_
   if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) error = errno;
   reset_signals();
   bind_cpus(s, c->cpus_size, report);
-  make_folder(env);
+  guard_make_folder(env);
   if (!error) {
     environ = env; /* PATH is looked up there */
     execvpe(argv[0], argv, env);
@@ -126,6 +105,7 @@ static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int
   int report[2];
   if (pipe2(report, O_CLOEXEC | O_NONBLOCK)) return -errno;
   pid_t guard = getpid();
+  guard_note_folder(s->v + c->argc + 1);
   *pid = fork();
   if (*pid == 0) become_worker(s, c, guard, out, err, report[1]);
   int error = errno;

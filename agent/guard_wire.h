@@ -52,6 +52,11 @@ int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN
                       int *exec_fd, char name[GUARD_NAME_MAX]);
 /* The sentence for a failed start. */
 void guard_exec_text(int error, const char *name, char *out, size_t size);
+/* guard_folder.c: the folder of the error file in a worker's environment is made, in the worker's process; where it is
+ * a temporary one it is noted, in the guard's, and at the end all of it is removed that is empty. */
+void guard_make_folder(char *const *env);
+void guard_note_folder(char *const *env);
+void guard_remove_folder(void);
 /* guard_obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
 void guard_send_obituary(const struct guard_cmd_obituary *o);
 
