@@ -237,6 +237,7 @@ int main(int argc, char **argv) {
   struct err e = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
+  mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
   if (agent_options_parse(&o, argc, argv, environ, &e)) return fail(code, &e);
   if (o.help) return print_help();

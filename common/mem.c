@@ -12,6 +12,7 @@
 
 #include "common/mem.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,12 @@ static _Noreturn void out_of_memory(void) {
 static void *checked(void *ptr) {
   if (!ptr) out_of_memory();
   return ptr;
+}
+
+void mem_avoid_stalls(void) {
+#ifdef M_MXFAST
+  mallopt(M_MXFAST, 0);
+#endif
 }
 
 void *xmalloc(size_t size) {

@@ -305,6 +305,7 @@ int main(int argc, char **argv) {
   struct err e = ERR_INIT;
   int rest = argc;
   bool dashes;
+  mem_avoid_stalls();
   log_init("rdzvd", LOG_INFO);
   if (opts_parse(&spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help();
