@@ -100,6 +100,32 @@ def test_a_daemon_that_dies_and_comes_back_is_not_noticed(rdzv):
     assert not list(rdzv.tmp.glob("seen-2-*"))
 
 
+def test_a_new_head_serves_the_next_round(rdzv):
+    endpoint = rdzv.daemon().endpoint
+    args = ("--nnodes", "2:3", "--last-call", "1s", "--nproc", "1", "--no-python", *WORKER, "stay")
+    agents = rdzv.agents(3, endpoint, *args)
+    first = await_seen(rdzv, 1, 0, "port")
+    await_seen(rdzv, 1, 2, "port")
+    head = next(i for i in range(3) if 0 in rdzv.workers(E2E_NODE=str(i)))
+    agents[head].kill()
+    second = await_seen(rdzv, 2, 0, "port")
+    assert second["port"] != first["port"] and await_seen(rdzv, 2, 1, "port")["port"] == second["port"]
+    assert refused(first["port"])
+    (rdzv.tmp / "done").write_text("")
+    assert [a.exit() for i, a in enumerate(agents) if i != head] == [0, 0], str(rdzv)
+
+
+def test_it_is_reached_by_ipv6(rdzv):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as e:
+        pytest.skip(f"no IPv6 here: {e}")
+    daemon = rdzv.daemon(listen="[::1]")
+    agents = start(rdzv, "crash_once", endpoint=f"[::1]:{daemon.port}")
+    assert [a.exit() for a in agents] == [0, 0], str(rdzv)
+    assert seen(rdzv, 2, 0)["addr"] == "::1"
+
+
 # -- options ---------------------------------------------------------------------------------------------------------
 
 

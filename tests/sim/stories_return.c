@@ -107,7 +107,22 @@ static void show_stores(struct sim_config *c) {
   c->stores = true;
 }
 
-/* No descriptor is left for a while: the job ends, and says why. */
+/* The same port in each round, and node 0 hears all of it late: n2's worker of round 2 is there before the store of round 1 is
+ * closed, finds the door shut, and comes again. */
+static void same_store_port(struct sim *s) {
+  rule_add(s, -1, -1, 0, meeting());
+  rule_add(s, 1, 0, 1, story_exit(500, 3));
+  story_nodes(s, 2, 1);
+  s->nodes[0].link.delay_min = s->nodes[0].link.delay_max = 30;
+  story_over(s, 60000);
+}
+
+static void one_port(struct sim_config *c) {
+  c->stores = true;
+  c->store_port = 29500;
+}
+
+/* No node has a port: the job ends, and says why. */
 static void no_port(struct sim *s) {
   story_nodes(s, 2, 1);
   story_over(s, 60000);
@@ -146,6 +161,7 @@ const struct story stories_return[] = {
     {"meet-across-a-restart", show_stores, meet_across_a_restart},
     {"meet-in-the-next-round", NULL, meet_in_the_next_round},
     {"store-ports", show_stores, store_ports},
+    {"store-port-of-the-last-round", one_port, same_store_port},
     {"store-without-a-port", no_ports, no_port},
     {"settled-is-missed", NULL, settled_is_missed},
     {"lost-in-the-last-call", two_to_three, lost_in_the_last_call},
