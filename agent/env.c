@@ -75,8 +75,6 @@ static const char agent_prefix[] = "RDZV_AGENT_";
 /* What an outer torchrun has for its own workers alone. */
 static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", NULL};
 
-static const uint64_t default_signals = 1ULL << SIGTERM | 1ULL << SIGINT | 1ULL << SIGHUP | 1ULL << SIGQUIT;
-
 struct place {
   int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it */
   const char *threads, *device, *signals;
@@ -179,7 +177,6 @@ bool env_limits_threads(char *const *base, int64_t workers) {
 void env_signal_names(uint64_t signals, struct buf *out) {
   static const int first[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   enum { N_FIRST = sizeof(first) / sizeof(*first) };
-  if (!signals) signals = default_signals;
   for (int i = 0; i < N_FIRST + 64; i++) {
     int signo = i < N_FIRST ? first[i] : i - N_FIRST;
     if (!(signals >> signo & 1)) continue;

@@ -19,7 +19,7 @@ struct env_job {
   bool worker_store;       /* rank 0 serves the store, not this agent */
   bool virtual_local_rank; /* LOCAL_RANK 0 for all, each sees its own device alone */
   bool mpi_env;            /* OMPI_COMM_WORLD_* even where they are not inherited */
-  uint64_t signals;        /* bit n: signal n is passed on to workers; 0: SIGTERM, SIGINT, SIGHUP, SIGQUIT */
+  uint64_t signals;        /* bit n: signal n is passed on to workers */
 };
 
 /* `base` (NULL-terminated "NAME=value"), without the agent's own options and without what is set here, then the

@@ -76,7 +76,8 @@ int place_prepare(const struct agent_options *o, char *const *env, int64_t worke
   int rc = env_check(env, &job, e);
   if (rc) return rc;
   if (advice_cpus(count_cpus(), workers, env, &trouble)) buf_putc(&trouble, '\n');
-  if (advice_threads(workers, env, &info)) buf_putc(&info, '\n');
+  if (o->command && advice_threads(workers, env, &info))
+    buf_putc(&info, '\n'); /* the trainer has --threads */
   prepare_numa(o, env, workers, numa, &info, &trouble);
   if (!o->quiet) say_lines(LOG_INFO, &info);
   say_lines(LOG_WARN, &trouble);

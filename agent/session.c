@@ -43,8 +43,6 @@ enum {
   SIGNALS_MAX = 64,
 };
 
-static const uint64_t default_signals = 1ULL << SIGTERM | 1ULL << SIGINT | 1ULL << SIGHUP | 1ULL << SIGQUIT;
-
 struct later {
   struct supervisor_event event;
   struct later *next;
@@ -368,10 +366,9 @@ static int open_parts(struct session *s, struct err *e) {
 }
 
 static void watch_signals(struct session *s) {
-  uint64_t wanted = s->o->options->signals ? s->o->options->signals : default_signals;
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
     struct sigaction now;
-    if (!(wanted >> signo & 1) || sigaction(signo, NULL, &now)) continue;
+    if (!(s->o->options->signals >> signo & 1) || sigaction(signo, NULL, &now)) continue;
     if (now.sa_handler == SIG_IGN && signo != SIGTERM) continue;
     uv_signal_t *handle = &s->signals[signo];
     uv_signal_init(&s->loop, handle);

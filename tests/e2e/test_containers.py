@@ -66,6 +66,15 @@ def launcher(rdzv, kind):
     return [sys.executable, "-S", rdzv.tmp / "launcher.py", kind]
 
 
+def comm(pid):
+    """What ps calls it; "" where it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
+
+
 def ready(agents, n):
     until(lambda: "the workers are ready:\n" + "\n".join(map(str, agents)),
           lambda: sum("is ready" in l for a in agents for l in a.out) == n)
@@ -92,7 +101,7 @@ def test_its_death_by_a_signal_is_the_workers(rdzv, kind):
     a = rdzv.agent("--max-restarts", 0, "--", *launcher(rdzv, kind), "sh", "-c", WORKER)
     ready([a], 1)
     (inner,) = [p for p in rdzv.pids() if "is ready" in describe(p) and stat(p)[1] in map(str, rdzv.workers().values())
-                and open(f"/proc/{p}/comm").read() == "sh\n"]
+                and comm(p) == "sh"]
     os.kill(inner, signal.SIGKILL)
     assert a.exit() == 137 and a.says("SIGKILL"), a
     rdzv.gone()
@@ -130,7 +139,7 @@ def test_kill_9_leaves_nothing(rdzv, kind, victim):
     ready(agents, 2)
     pid = agents[0].pid
     if victim == "guard":
-        (pid,) = [p for p in rdzv.pids(E2E_NODE="0") if open(f"/proc/{p}/comm").read() == "rdzv-guard\n"]
+        (pid,) = [p for p in rdzv.pids(E2E_NODE="0") if comm(p) == "rdzv-guard"]
     os.kill(pid, signal.SIGKILL)
     agents[0].exit(10)
     rdzv.gone(2, E2E_NODE="0")
@@ -148,12 +157,12 @@ def inside(rdzv, proc, *args):
         pytest.skip("unshare --mount-proc is not permitted here")
     a = rdzv.agent("--nproc", 2, *args, wrap=[*enter, "sh", "-c", '"$@"; echo "it ended with $?"; sleep 300', "sh"])
     ready([a], 2)
-    (agent,) = [p for p in rdzv.pids() if open(f"/proc/{p}/comm").read() == "rdzv-agent\n"]
+    (agent,) = [p for p in rdzv.pids() if comm(p) == "rdzv-agent"]
     return a, agent
 
 
 def only_the_shell_is_left(rdzv):
-    names = lambda: sorted(open(f"/proc/{p}/comm").read().strip() for p in rdzv.pids())
+    names = lambda: sorted(filter(None, map(comm, rdzv.pids())))
     until(lambda: f"only the shell and its sleep are left, now {names()}", lambda: names() == ["sh", "sleep", "unshare"])
 
 
@@ -184,7 +193,7 @@ def test_agent_inside_a_namespace(rdzv, proc):
 def test_kill_9_inside_a_namespace(rdzv, proc, victim):
     a, pid = inside(rdzv, proc, "--", "sh", "-c", WORKER)
     if victim == "guard":
-        (pid,) = [p for p in rdzv.pids() if open(f"/proc/{p}/comm").read() == "rdzv-guard\n"]
+        (pid,) = [p for p in rdzv.pids() if comm(p) == "rdzv-guard"]
     os.kill(pid, signal.SIGKILL)
     a.expect("it ended with")
     only_the_shell_is_left(rdzv)

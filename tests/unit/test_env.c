@@ -28,6 +28,8 @@ static const struct env_job job = {.run_id = "try 1",
                                    .socket = "@rdzv-agent-1",
                                    .workers = 4,
                                    .max_restarts = 6,
+                                   .signals =
+                                       1ULL << SIGTERM | 1ULL << SIGINT | 1ULL << SIGHUP | 1ULL << SIGQUIT,
                                    .error_file = "/logs/error.json"};
 
 enum { BASE_MAX = 16 };
