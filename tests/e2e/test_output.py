@@ -171,7 +171,7 @@ assert os.environ["TORCHELASTIC_ERROR_FILE"].startswith(os.environ["TMPDIR"] + "
 folder = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
 assert os.stat(os.path.dirname(os.path.dirname(os.path.dirname(folder)))).st_mode & 0o777 == 0o700
 os.makedirs(folder + "/more/and/more"); open(folder + "/more/x", "w").close(); os.symlink("/", folder + "/root")
-sys.exit(3 if os.environ["RDZV_ROUND"] == "1" else 0)
+if os.environ["RDZV_ROUND"] == "1": time.sleep(60) if os.environ["RANK"] == "0" else sys.exit(3)
 """
     a = agent(rdzv, "--standalone", "--", *script(rdzv, text))
     assert a.exit() == 0 and line(a, "exited with code 3") and not a.says("error file|logs go"), a
