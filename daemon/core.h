@@ -35,6 +35,11 @@ struct core_config {
   bool exit_when_idle; /* daemon of one agent: see core_idle */
 };
 
+/* What the driver knows of the common store, for `rdzvctl status`. */
+struct core_store_facts {
+  size_t connections, keys, bytes;
+};
+
 enum core_event_kind {
   CORE_MSG,      /* a message came on connection `conn`; the first must be HELLO, OBITUARY or CONTROL */
   CORE_CLOSED,   /* connection `conn` is gone */
@@ -50,9 +55,10 @@ struct core_event {
   uint64_t lag_ms;  /* TICK: how late it is because the loop was busy; leases are extended by it */
   uint64_t conn;    /* never 0, never used twice */
   const struct msg *msg;
-  const char *peer_addr, *local_addr; /* MSG: numeric, "" for the unix socket */
-  bool local;                         /* MSG: came over the unix socket: CONTROL is allowed */
-  const char *line;                   /* LOAD */
+  const char *peer_addr, *local_addr;   /* MSG: numeric, "" for the unix socket */
+  bool local;                           /* MSG: came over the unix socket: CONTROL is allowed */
+  const struct core_store_facts *store; /* MSG, local; NULL: not known */
+  const char *line;                     /* LOAD */
 };
 
 enum core_effect_kind {

@@ -1,7 +1,7 @@
 /* The daemon's connections.
  *
  *   accept -> limits -> first bytes -> native: CHALLENGE -> messages go up -> identified (by the owner)
- *                                   -> c10d: not served yet, closed       -> HTTP: 501, closed
+ *                                   -> c10d: to the common store's server  -> HTTP: 501, closed
  *                                   -> anything else: closed
  *
  * Every way out but the owner's own ends in one log line that names the peer. Lines about peers that have not said who
@@ -11,6 +11,10 @@
  * most half full; a number whose place is taken is passed over, so there are no collisions to resolve, and a number that an
  * effect still carries after its connection is gone finds nobody.
  *
+ * What speaks PyTorch's protocol is handed over as a descriptor of its own with the bytes that were read; our handle of it is closed. So is, when
+ * its time is over, a connection that says nothing, where the store's server takes it for the silent second one of a PyTorch 1.13 client; only
+ * that server knows the first.
+ *
  * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. There is
  * no timer per connection: the server asks for the first deadline and calls peers_expire.
  */
@@ -18,11 +22,13 @@
 #include "daemon/peers.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -65,6 +71,7 @@ struct peers {
   uint64_t serial;
   struct peer *first, *last; /* unidentified */
   struct addresses addresses;
+  struct c10d_server *store;
 };
 
 static uint64_t now_ms(void) {
@@ -118,11 +125,13 @@ static void leave_slot(struct peer *p) {
 
 static void list_unidentified(struct peer *p) {
   struct peers *ps = p->peers;
+  bool is_first = !ps->first;
   p->prev = ps->last;
   *(ps->last ? &ps->last->next : &ps->first) = p;
   ps->last = p;
   p->listed = true;
   addresses_count(&ps->addresses, where(p), 1);
+  if (is_first) ps->cb.on_deadline(ps->ctx);
 }
 
 static void unlist(struct peer *p) {
@@ -209,6 +218,39 @@ static void answer_http(struct peer *p) {
   drop(p, true);
 }
 
+/* A descriptor that outlives our handle. */
+static int copy_descriptor(const struct peer *p) {
+  uv_os_fd_t fd;
+  int rc = uv_fileno(&p->conn.handle, &fd);
+  if (rc < 0) return rc;
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  return copy < 0 ? -errno : copy;
+}
+
+static void hand_over(struct peer *p, const char *data, size_t len) {
+  struct err e = ERR_INIT;
+  int fd = p->peers->store ? copy_descriptor(p) : -EPROTONOSUPPORT;
+  if (fd < 0) err_sys(&e, fd, "cannot hand it to the common store");
+  unlist(p);
+  if (fd >= 0) log_debug("%s: is a client of the common store", p->name);
+  if (fd < 0 || c10d_server_adopt(p->peers->store, fd, data, len, &e) < 0)
+    say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
+  drop(p, false);
+}
+
+/* True: it is the store's now. */
+static bool hand_over_silent(struct peer *p) {
+  if (!p->peers->store || p->local || p->native || p->conn.in.len > 0) return false;
+  int fd = copy_descriptor(p);
+  if (fd < 0) return false;
+  if (c10d_server_adopt_silent(p->peers->store, fd)) {
+    drop(p, false);
+    return true;
+  }
+  close(fd);
+  return false;
+}
+
 /* The stream is ours afterwards in any case. */
 static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
   struct peer *p = c->owner;
@@ -217,16 +259,14 @@ static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char 
     answer_http(p);
     return true;
   }
-  if (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD) {
-    say(p, LOG_WARN, "%s: closed: PyTorch's store protocol is not served yet; start workers with rdzv-agent",
-        p->name);
-  } else {
-    struct buf shown = BUF_INIT;
-    buf_put_escaped(&shown, data, len, SHOWN_BYTES);
-    say(p, LOG_WARN, "%s: closed: its first bytes are no protocol of ours: \"%s\"", p->name,
-        buf_text(&shown));
-    buf_finish(&shown);
+  if (!p->local && (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD)) {
+    hand_over(p, data, len);
+    return true;
   }
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, data, len, SHOWN_BYTES);
+  say(p, LOG_WARN, "%s: closed: its first bytes are no protocol of ours: \"%s\"", p->name, buf_text(&shown));
+  buf_finish(&shown);
   drop(p, false);
   return true;
 }
@@ -284,7 +324,8 @@ static int check_local(struct peer *p, struct err *e) {
 
 static int check_limits(struct peer *p, struct err *e) {
   struct peers *ps = p->peers;
-  if (ps->n_open >= ps->max)
+  size_t foreign = ps->store ? c10d_server_connections(ps->store) : 0;
+  if (ps->n_open + foreign >= ps->max)
     return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
   if (addresses_unidentified(&ps->addresses, where(p)) >= PEERS_PER_ADDRESS_MAX)
     return err_set(e, -EMFILE, "%d connections of this address have not said who they are",
@@ -359,6 +400,20 @@ void peers_destroy(struct peers *ps) {
   free(ps);
 }
 
+void peers_set_store(struct peers *ps, struct c10d_server *store) {
+  ps->store = store;
+}
+
+bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
+  uint64_t now = now_ms();
+  for (const struct peer *p = ps->first; p && now - p->accepted_ms >= C10D_SETTLE_MS; p = p->next) {
+    if (p->local || p->native || p->conn.in.len > 0) continue;
+    struct ipaddr own = ipaddr_parse(p->addr);
+    if (ipaddr_compare(&own, addr) == 0) return true;
+  }
+  return false;
+}
+
 void peers_send(struct peers *ps, uint64_t id, struct bytes *b) {
   struct peer *p = find(ps, id);
   if (p)
@@ -395,6 +450,7 @@ uint64_t peers_deadline(const struct peers *ps) {
 void peers_expire(struct peers *ps, uint64_t now) {
   while (now >= peers_deadline(ps)) {
     struct peer *p = ps->first;
+    if (hand_over_silent(p)) continue;
     say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
         p->native ? "it did not say who it is" : "it said nothing we understand", PEERS_IDENTIFY_MS / 1000);
     drop_and_tell(p, false);
@@ -406,6 +462,7 @@ static void on_listening_closed(uv_handle_t *handle) {
 }
 
 void peers_close_all(struct peers *ps) {
+  ps->store = NULL;
   for (struct listening *l = ps->listening, *next; l; l = next) {
     next = l->next;
     uv_close(&l->handle, on_listening_closed);

@@ -2,14 +2,17 @@
 #define DAEMON_PEERS_H
 
 /* All connections of the daemon: accepting them, telling protocols apart by their first bytes, limits, names for the log. It knows frames
- * and CHALLENGE, and nothing of jobs: messages go up to the owner under the connection's number. */
+ * and CHALLENGE, and nothing of jobs: messages go up to the owner under the connection's number. PyTorch's clients are handed to the server of the
+ * common store, and are peers no more. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
 #include "common/bytes.h"
+#include "common/endpoint.h"
 #include "common/err.h"
+#include "proto/c10d_server.h"
 #include "proto/conn.h"
 #include "proto/msg.h"
 
@@ -33,11 +36,17 @@ struct peer_info {
 struct peers_callbacks {
   void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
   void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
+  void (*on_deadline)(void *ctx);                           /* peers_deadline is not UINT64_MAX any more */
 };
 
 struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb,
                            void *ctx);
 void peers_destroy(struct peers *p); /* after peers_close_all, when the loop has nothing left to do */
+
+/* Where PyTorch's clients go from now on, not owned; NULL: they are closed. They count for `max`. */
+void peers_set_store(struct peers *p, struct c10d_server *store);
+/* For c10d_server_config. */
+bool peers_silent_beside(const struct peers *p, const struct ipaddr *addr);
 
 /* Takes a listening socket over. `local`: the unix control socket. */
 int peers_listen(struct peers *p, int fd, bool local, struct err *e);

@@ -38,7 +38,7 @@ enum { RESERVED_FDS = 64 }; /* descriptors that are no connections: listeners, s
 struct options {
   struct opt_strings listen;
   const char *port_file, *socket, *state_dir;
-  int64_t owner_fd, ready_fd;
+  int64_t owner_fd, ready_fd, store_memory, store_keys;
   bool exit_when_idle, quiet, verbose, version, help;
 };
 
@@ -62,9 +62,19 @@ static const struct opt table[] = {
      .help =
          "Keep a few lines about sealed rounds and ended jobs there, so that a restarted daemon knows them. "
          "Without it, it learns what runs from the agents alone."},
+    {.group = "What it serves to PyTorch"},
+    {"store-memory", .type = OPT_SIZE, .offset = FIELD(store_memory), .def = "1g", .min = 1 << 20,
+     .max = (double)((int64_t)1 << 50),
+     .help = "What the keys and values of PyTorch's TCPStore clients may take together; who asks for more is "
+             "closed with a "
+             "line here. Requests and replies on their way may take as much again."},
+    {"store-keys", .type = OPT_INT, .offset = FIELD(store_keys), .def = "4000000", .min = 1, .max = 1e9,
+     .label = "N", .help = "How many keys and queue elements they may have together."},
     {.group = "When an agent starts it"},
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
-     .help = "Leave when jobs have been served and none is left. A taken port is then exit code 68."},
+     .help = "Leave when jobs have been served, none is left, and no TCPStore client is connected. A taken "
+             "port is then exit "
+             "code 68."},
     {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .max = 1048576, .label = "N",
      .help =
          "A pipe whose other end closes when the owner dies: then leave as soon as nobody needs this daemon, "
@@ -86,7 +96,10 @@ static const struct opts_spec spec = {
     .intro = "The rendezvous daemon of rdzv: agents (rdzv-agent) join their jobs here, get their ranks, and "
              "are told at "
              "once when something dies. One daemon serves any number of jobs. It needs no privileges and no "
-             "configuration; SIGTERM tells the agents to reconnect later and ends no job.\n\n"
+             "configuration; SIGTERM tells the agents to reconnect later and ends no job. On the same port "
+             "it is a "
+             "TCPStore for PyTorch's own programs: torchrun --rdzv-backend c10d --rdzv-conf is_host=0 "
+             "--rdzv-endpoint HOST:29400.\n\n"
              "Trusted networks only: who reaches the port may join a job.",
     .outro =
         "Examples:\n"
@@ -241,6 +254,8 @@ static int open_server(struct daemon *d, struct err *e) {
                                  .exit_when_idle = d->options.exit_when_idle,
                                  .owner_fd = (int)d->options.owner_fd,
                                  .max_connections = raise_descriptor_limit(),
+                                 .store_bytes = (size_t)d->options.store_memory,
+                                 .store_keys = (size_t)d->options.store_keys,
                                  .seed = seed ^ 0x9E3779B97F4A7C15u};
   int rc = server_create(&d->loop, &config, &d->server, e);
   if (rc < 0) return rc;

@@ -12,6 +12,9 @@
  * timer only makes an idle handle active, which keeps the following poll from waiting, and a check handle does the
  * ticking after that poll. How late the tick is goes to the core, which adds it to its leases.
  *
+ * Foreign clients (PyTorch's TCPStore) come in by the same port and are none of the core's business: peers hands them to the server of the
+ * common store. All that is asked of it here is whether somebody is connected, because who uses a daemon keeps it.
+ *
  * Leaving. A daemon that belongs to an agent goes when its work is done, or when its owner is dead and nobody needs
  * it; a connection that has not yet said who it is may be an agent that needs it, so it is waited for (it has ten
  * seconds). Stopping is an ordinary event for the core, then all connections are closed flushed, then the loop runs
@@ -28,12 +31,17 @@
 #include "common/mem.h"
 #include "daemon/peers.h"
 #include "daemon/saver.h"
+#include "proto/c10d_server.h"
+
+#define FOREIGN_PREFIX       "/torch.rendezvous." /* what torchrun's c10d backend puts before its --rdzv-id */
+#define FOREIGN_BUFFERED_MIN ((size_t)64 << 20)
 
 struct server {
   uv_loop_t *loop;
   struct server_config config;
   struct core *core;
   struct peers *peers;
+  struct c10d_server *store; /* the common one, of foreign clients */
   struct saver saver;
   struct core_effects fresh; /* of the step that runs */
   struct core_effect *queue; /* not yet carried out: [head, tail) */
@@ -129,6 +137,8 @@ static void close_handle(uv_handle_t *handle) {
 static void close_everything(struct server *s) {
   s->closed = true;
   peers_close_all(s->peers);
+  c10d_server_close(s->store, NULL, NULL);
+  s->store = NULL;
   close_handle((uv_handle_t *)&s->idle);
   close_handle((uv_handle_t *)&s->check);
   for (int i = 0; i < 2; i++) close_handle((uv_handle_t *)&s->signals[i]);
@@ -139,6 +149,7 @@ static void close_everything(struct server *s) {
 static bool may_leave(const struct server *s, uint64_t now) {
   if (!s->config.exit_when_idle && !s->owner_gone) return false;
   if (!core_idle(s->core) || peers_undecided(s->peers) > 0) return false;
+  if (s->store && c10d_server_connections(s->store) > 0) return false;
   return core_served(s->core) || (s->owner_gone && now - s->started_ms >= SERVER_NOBODY_CAME_MS);
 }
 
@@ -219,14 +230,24 @@ static void on_timer(uv_timer_t *timer) {
 
 /* Events --------------------------------------------------------------------------------------------------------- */
 
+static struct core_store_facts store_facts(const struct server *s) {
+  if (!s->store) return (struct core_store_facts){0};
+  const struct store *store = c10d_server_store(s->store);
+  return (struct core_store_facts){.connections = c10d_server_connections(s->store),
+                                   .keys = store_count(store),
+                                   .bytes = store_bytes(store)};
+}
+
 static void on_peer_msg(void *ctx, const struct peer_info *peer, const struct msg *m) {
   struct server *s = ctx;
+  struct core_store_facts store = store_facts(s);
   step(s, &(struct core_event){.kind = CORE_MSG,
                                .conn = peer->id,
                                .msg = m,
                                .peer_addr = peer->peer_addr,
                                .local_addr = peer->local_addr,
-                               .local = peer->local});
+                               .local = peer->local,
+                               .store = &store});
   settle(s);
 }
 
@@ -234,6 +255,18 @@ static void on_peer_gone(void *ctx, const struct peer_info *peer) {
   struct server *s = ctx;
   step(s, &(struct core_event){.kind = CORE_CLOSED, .conn = peer->id});
   settle(s);
+}
+
+static void on_peers_deadline(void *ctx) {
+  set_timer(ctx);
+}
+
+static void on_store_empty(void *ctx) {
+  settle(ctx);
+}
+
+static bool is_silent_beside(void *ctx, const struct ipaddr *peer) {
+  return peers_silent_beside(((struct server *)ctx)->peers, peer);
 }
 
 static void on_saved(void *ctx) {
@@ -295,8 +328,28 @@ static void init_handles(struct server *s) {
   }
 }
 
+static int open_store(struct server *s, struct err *e) {
+  size_t bytes = s->config.store_bytes;
+  struct c10d_server_config config = {.name = "common store",
+                                      .store = {.seed = s->config.seed ^ 0xD1B54A32D192ED03u,
+                                                .max_bytes = bytes,
+                                                .max_keys = s->config.store_keys,
+                                                .session_prefix = FOREIGN_PREFIX,
+                                                .session_ttl_ms = SERVER_FOREIGN_TTL_MS},
+                                      .max_per_address = SERVER_FOREIGN_PER_ADDRESS_MAX,
+                                      .max_buffered =
+                                          bytes > FOREIGN_BUFFERED_MIN ? bytes : FOREIGN_BUFFERED_MIN,
+                                      .silent_beside = is_silent_beside,
+                                      .on_empty = on_store_empty,
+                                      .ctx = s};
+  int rc = c10d_server_create(s->loop, &config, &s->store, e);
+  if (rc == 0) peers_set_store(s->peers, s->store);
+  return rc;
+}
+
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
-  static const struct peers_callbacks callbacks = {.on_msg = on_peer_msg, .on_gone = on_peer_gone};
+  static const struct peers_callbacks callbacks = {
+      .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline};
   struct server *s = xcalloc(1, sizeof(*s));
   s->loop = loop;
   s->config = *config;
@@ -309,7 +362,8 @@ int server_create(uv_loop_t *loop, const struct server_config *config, struct se
   s->saver.get_lines = get_state_lines;
   init_handles(s);
   *out = s;
-  return watch_owner(s, e);
+  int rc = open_store(s, e);
+  return rc < 0 ? rc : watch_owner(s, e);
 }
 
 void server_load(struct server *s) {

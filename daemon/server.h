@@ -12,9 +12,11 @@
 #include "daemon/state.h"
 
 enum {
-  SERVER_LAG_MS = 50,            /* a tick later than this is the loop's fault: told to the core */
-  SERVER_NOBODY_CAME_MS = 60000, /* how long a daemon without its owner waits for a first HELLO */
-  SERVER_STOP_MS = 3000,         /* from server_stop to the end, whatever still hangs */
+  SERVER_LAG_MS = 50,                    /* a tick later than this is the loop's fault: told to the core */
+  SERVER_NOBODY_CAME_MS = 60000,         /* how long a daemon without its owner waits for a first HELLO */
+  SERVER_FOREIGN_PER_ADDRESS_MAX = 4096, /* connections of PyTorch clients */
+  SERVER_FOREIGN_TTL_MS = 30000,         /* keys of a rendezvous, after its last client has gone */
+  SERVER_STOP_MS = 3000,                 /* from server_stop to the end, whatever still hangs */
 };
 
 struct server_config {
@@ -23,6 +25,7 @@ struct server_config {
   bool exit_when_idle; /* leave when jobs were served and none is left */
   int owner_fd;        /* pipe or socket that closes when the owner dies; then leave when idle. -1: none */
   size_t max_connections;
+  size_t store_bytes, store_keys; /* quotas of the common store */
   uint64_t seed;
 };
 

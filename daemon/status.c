@@ -147,8 +147,30 @@ static void reply(struct core *c, const struct core_event *ev, int code, const s
   core_send(c, ev->conn, &msg);
 }
 
-/* "status" and "jobs": all jobs, or the one that is named. */
-static int describe(struct core *c, const struct control *q, bool whole, uint64_t now_ms, struct buf *out) {
+static void put_bytes(struct buf *out, size_t n) {
+  if (n < 10 * 1024)
+    buf_printf(out, "%zu bytes", n);
+  else if (n < 10 * 1024 * 1024)
+    buf_printf(out, "%zu KiB", n >> 10);
+  else
+    buf_printf(out, "%zu MiB", n >> 20);
+}
+
+static void store_text(struct buf *out, const struct core_store_facts *store) {
+  if (!store || (!store->connections && !store->keys)) return;
+  buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
+  put_bytes(out, store->bytes);
+  buf_putc(out, '\n');
+}
+
+static json_t *store_to_json(const struct core_store_facts *store) {
+  return json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)store->connections, "keys",
+                   (json_int_t)store->keys, "bytes", (json_int_t)store->bytes);
+}
+
+/* "status" and "jobs": all jobs, or the one that is named; with `store` also what foreign clients keep. */
+static int describe(struct core *c, const struct control *q, bool whole, const struct core_store_facts *store,
+                    uint64_t now_ms, struct buf *out) {
   json_t *list = json_array();
   size_t n = 0;
   for (size_t i = 0; i < c->n_all; i++) {
@@ -164,12 +186,14 @@ static int describe(struct core *c, const struct control *q, bool whole, uint64_
   }
   if (q->json) {
     json_t *top = json_pack("{s:O}", "jobs", list);
+    if (store) json_object_set_new(top, "store", store_to_json(store));
     json_print(out, top);
     buf_putc(out, '\n');
     json_decref(top);
   } else if (!n && !q->job[0]) {
     buf_puts(out, "no jobs\n");
   }
+  if (!q->json) store_text(out, store);
   json_decref(list);
   if (n || !q->job[0]) return 0;
   buf_clear(out);
@@ -200,9 +224,9 @@ void core_control(struct core *c, const struct core_event *ev) {
   struct buf out = BUF_INIT;
   int code;
   if (!strcmp(q->verb, "status"))
-    code = describe(c, q, true, ev->now_ms, &out);
+    code = describe(c, q, true, q->job[0] ? NULL : ev->store, ev->now_ms, &out);
   else if (!strcmp(q->verb, "jobs"))
-    code = describe(c, q, false, ev->now_ms, &out);
+    code = describe(c, q, false, NULL, ev->now_ms, &out);
   else if (!strcmp(q->verb, "stop"))
     code = stop_job(c, q, ev->now_ms, &out);
   else {

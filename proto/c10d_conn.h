@@ -20,8 +20,6 @@ enum {
   C10D_CHUNK = 64 * 1024, /* read at once: also what one connection may ask for in one turn of the loop */
   C10D_BIG_CHUNK = 1024 * 1024, /* the same inside one large request */
   C10D_KEEP_OUT = 256 * 1024,   /* a shared buffer for replies that grew beyond this is given back */
-  C10D_SETTLE_MS =
-      20, /* a client that has just connected is silent that long without meaning anything by it */
 };
 
 /* All that is known of one peer address; lives as long as it has connections. */
@@ -95,6 +93,7 @@ struct c10d_server {
   bool paused;       /* no descriptors: nobody is accepted until resume_at_ms or a connection's end */
   uint64_t resume_at_ms;
   size_t open_handles;
+  bool tell_empty; /* the timer is to call on_empty */
   bool closing;
   void (*on_closed)(void *ctx);
   void *on_closed_ctx;

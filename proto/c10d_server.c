@@ -141,6 +141,7 @@ static void on_timer(uv_timer_t *timer) {
   uint64_t at = earliest(queue_deadline(&s->silent), queue_deadline(&s->stalled));
   at = earliest(at, earliest(queue_deadline(&s->lingering), store_deadline(s->store)));
   c10d_server_arm(s, s->paused ? earliest(at, s->resume_at_ms) : at);
+  if (s->tell_empty && s->n_conns == 0) s->config.on_empty(s->config.ctx);
 }
 
 void c10d_server_arm(struct c10d_server *s, uint64_t at_ms) {
@@ -154,7 +155,8 @@ void c10d_server_arm(struct c10d_server *s, uint64_t at_ms) {
 void c10d_server_conn_gone(struct c10d_server *s) {
   if (s->closing) return;
   if (s->paused) resume(s);
-  c10d_server_arm(s, store_deadline(s->store));
+  s->tell_empty = s->n_conns == 0 && s->config.on_empty;
+  c10d_server_arm(s, s->tell_empty ? c10d_now_ms() : store_deadline(s->store));
 }
 
 /* Accepting ---------------------------------------------------------------------------------------------------------- */

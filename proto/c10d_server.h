@@ -19,6 +19,8 @@ enum {
   C10D_SILENT_MS = 10000,
   C10D_STALL_MS = 30000,
   C10D_OUT_SOFT = 1024 * 1024, /* bytes of replies that wait: above it no more requests are taken */
+  C10D_SETTLE_MS =
+      20, /* a client that has just connected is silent for so long without meaning anything by it */
   C10D_LINGER_MS = 2000, /* after an error: how long the peer may take to read what was answered before */
 };
 #define C10D_BUFFERED_MAX ((size_t)1 << 30)
@@ -37,9 +39,11 @@ struct c10d_server_config {
   bool (*allow)(void *ctx, const struct ipaddr *peer, const struct ipaddr *local);
   const char *
       allowed; /* who may, for that line: "only the nodes of the round may connect"; copied; NULL: that it is not for this address */
-  /* Whether the owner holds a connection of this address that has said nothing yet, and may be handed over by
-   * c10d_server_adopt_silent; NULL: it holds none. */
+  /* Whether the owner holds a connection of this address that has said nothing for C10D_SETTLE_MS, and may be handed over
+   * by c10d_server_adopt_silent; NULL: it holds none. */
   bool (*silent_beside)(void *ctx, const struct ipaddr *peer);
+  /* The last connection is gone. From the loop, not from inside any call; the server may be closed in it. May be NULL. */
+  void (*on_empty)(void *ctx);
   void *ctx;
 };
 

@@ -168,7 +168,6 @@ def test_http_is_answered(rdzv):
 @pytest.mark.parametrize(
     "data, words",
     [
-        (b"\x00\xce\xf7\x85\x3c", "PyTorch's store"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", r"no protocol of ours: \"\\x16\\x03\\x01"),
         (b"SSH-2.0-x\r\n", r"\"SSH-2.0-x\\r\\n\""),
         (b"RDZX", "RDZX"),
@@ -247,6 +246,15 @@ def test_garbage_from_a_member_ends_its_connection_only(rdzv):
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_silent_connection_to_a_daemon_at_rest_is_closed(rdzv):
+    """Nothing else happens that could wake it."""
+    d = rdzv.daemon()
+    began = time.monotonic()
+    with connect(d.port) as s:
+        answer(s, 15)
+    assert 9.5 < time.monotonic() - began < 10.5 + SLOW
 
 
 def test_silent_connections_are_closed(rdzv):

@@ -7,13 +7,18 @@ import re
 import subprocess
 import sys
 
-from harness import AGENT, BUILD, SANITIZED, TOP
+from harness import AGENT, BUILD, RDZVD, SANITIZED, TOP
 
 README = TOP / "README.md"
 
 
 def agent_help():
     text = subprocess.run([AGENT, "--help"], capture_output=True, text=True, check=True).stdout
+    return "```\n" + text.rstrip() + "\n```\n"
+
+
+def rdzvd_help():
+    text = subprocess.run([RDZVD, "--help"], capture_output=True, text=True, check=True).stdout
     return "```\n" + text.rstrip() + "\n```\n"
 
 
@@ -57,6 +62,7 @@ def torchrun_flags():
 
 PARTS = {
     "options of rdzv-agent": agent_help,
+    "options of rdzvd": rdzvd_help,
     "exit codes": exit_codes,
     "worker environment": worker_environment,
     "flags of torchrun": torchrun_flags,
@@ -69,6 +75,7 @@ def part(name):
 
 def test_options():
     assert part("options of rdzv-agent").search(README.read_text())[2] == agent_help(), "python3 tests/e2e/test_readme.py mends it"
+    assert part("options of rdzvd").search(README.read_text())[2] == rdzvd_help(), "python3 tests/e2e/test_readme.py mends it"
 
 
 def test_torchrun_flags():

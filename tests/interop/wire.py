@@ -45,8 +45,8 @@ def ping(nonce):
 
 
 class Raw:
-    def __init__(self, port, host="127.0.0.1", timeout=5):
-        self.sock = socket.create_connection((host, port), timeout)
+    def __init__(self, port, host="127.0.0.1", timeout=5, source=None):
+        self.sock = socket.create_connection((host, port), timeout, source and (source, 0))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, data):

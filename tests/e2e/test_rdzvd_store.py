@@ -1,0 +1,283 @@
+"""rdzvd as a TCPStore for foreign clients: PyTorch's protocol on the daemon's port, quotas, who may stay, and that agents beside them notice nothing."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import RDZVCTL, RDZVD, status, until
+from native import PREFACE, Native
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
+
+from wire import OF_21, OF_113, Raw, i64, op, ping, s, u64, validate  # noqa: E402
+
+
+def client(d, host="127.0.0.1"):
+    c = Raw(d.port, host)
+    c.send(validate() + ping(7))
+    assert c.recv(4) == b"\7\0\0\0"
+    return c
+
+
+def ask(c, request, answer):
+    c.send(request)
+    assert c.recv(len(answer)) == answer
+
+
+def counts(d, path):
+    """(connections, keys) of the common store."""
+    with Native(path=path) as n:
+        store = json.loads(n.control("status", json=True)[1])["store"]
+    return store["connections"], store["keys"]
+
+
+def cases(k):
+    """Requests with what must come before them and what they answer, on keys of their own."""
+    a, b = k + "a", k + "b"
+    both = op("MULTI_SET", [(a, "1"), (b, "2")])
+    return [
+        (b"", ping(0x01020304), b"\4\3\2\1"),
+        (b"", op("SET", a, "v") + op("GET", a), s("v")),
+        (b"", op("GET", a), s("")),
+        (b"", op("ADD", a, -7), i64(-7)),
+        (op("SET", a, " 12x"), op("ADD", a, 1), i64(13)),
+        (b"", op("COMPARE_SET", a, "", "X"), s("X")),
+        (op("SET", a, "X"), op("COMPARE_SET", a, "Y", "Z"), s("X")),
+        (b"", op("COMPARE_SET", a, "Y", "Z"), s("Y")),
+        (both, op("CHECK", [a, b]), b"\0"),
+        (op("SET", a, "v"), op("CHECK", [a, b]), b"\1"),
+        (both, op("WAIT", [a, b]), b"\0"),
+        (op("WAIT", [a]), op("CANCEL_WAIT"), b"\1"),
+        (op("SET", a, "v"), op("APPEND", a, "+") + op("GET", a), s("v+")),
+        (b"", both + op("MULTI_GET", [a, b, k]), s("1") + s("2") + s("")),
+        (op("SET", a, "v"), op("DELETE_KEY", a) * 2, i64(1) + i64(0)),
+        (b"", op("QUEUE_PUSH", a, "one") + op("QUEUE_LEN", a), i64(1)),
+        (op("QUEUE_PUSH", a, "one"), op("QUEUE_POP", a) * 2, i64(1) + s("one") + i64(0)),
+        (b"", op("BARRIER", a, 1), b"\0"),
+    ]
+
+
+def test_every_request_cut_at_every_byte(rdzv):
+    """And the greeting with them."""
+    d = rdzv.daemon()
+    for n in range(len(cases(""))):
+        before, request, answer = cases("")[n]
+        for cut in range(1, len(before + request) + 5):
+            before, request, answer = cases(f"{n:02}{cut:03}")[n]
+            whole = validate() + before + request
+            with Raw(d.port) as c:
+                c.send(whole[:cut])
+                c.taken()
+                ask(c, whole[cut:] + ping(1), answer + b"\1\0\0\0")
+
+
+def test_all_in_one_piece(rdzv):
+    d = rdzv.daemon()
+    some = [cases(f"{i:04}")[i % len(cases(""))] for i in range(3000)]
+    with Raw(d.port) as c:
+        c.send(validate() + b"".join(before + request for before, request, _ in some))
+        want = b"".join(answer for *_, answer in some)
+        assert c.recv(len(want)) == want
+
+
+def test_names_of_all_keys(rdzv):
+    d = rdzv.daemon()
+    with client(d) as c:
+        ask(c, op("SET", "a", "1") + op("SET", "", "2") + op("QUEUE_PUSH", "q", "x") + op("GETNUMKEYS"), i64(2))
+        c.send(op("LIST_KEYS"))
+        assert c.recv(8) == i64(2)
+        assert sorted(c.recv(int.from_bytes(c.recv(8), "little")) for _ in range(2)) == [b"", b"a"]
+
+
+def test_one_space_for_all_and_waiters(rdzv):
+    d = rdzv.daemon()
+    with client(d) as a, client(d) as b, client(d) as c:
+        a.send(op("WAIT", ["x", "y"]))
+        b.send(op("WAIT", ["y"]))
+        assert a.silent(0.2) and b.silent(0.01)
+        c.send(op("SET", "y", "1"))
+        assert b.recv(1) == b"\0" and a.silent(0.1)
+        c.send(op("ADD", "x", 1))
+        assert a.recv(1) == b"\0"
+
+
+def test_large_values(rdzv):
+    d = rdzv.daemon()
+    value = os.urandom(8 << 20)
+    with client(d) as a, client(d) as b:
+        a.send(op("SET", "big", value))
+        ask(a, op("CHECK", ["big"]), b"\0")
+        b.sock.settimeout(60)
+        ask(b, op("GET", "big") * 3, s(value) * 3)
+        a.send(bytes([1]) + s("k") + u64((8 << 20) + 1))
+        assert a.until_closed() == b""
+        d.expect(r"common store: 127\.0\.0\.1:\d+: closed: ")
+        ask(b, ping(1), b"\1\0\0\0")
+
+
+def test_quota_of_memory(rdzv):
+    d = rdzv.daemon("--store-memory", "2m")
+    with client(d) as a, client(d) as b:
+        a.send(op("SET", "one", b"x" * 1500000))
+        ask(a, op("CHECK", ["one"]), b"\0")
+        a.send(op("SET", "two", b"x" * 1500000))
+        assert a.until_closed() == b""
+        d.expect(r"common store: 127\.0\.0\.1:\d+: closed: SET: .*(memory|bytes|MiB|KiB)")
+        ask(b, op("CHECK", ["two"]), b"\1")
+        ask(b, op("DELETE_KEY", "one"), i64(1))
+        b.send(op("SET", "two", b"x" * 1500000))
+        ask(b, op("CHECK", ["two"]), b"\0")
+
+
+def test_quota_of_keys(rdzv):
+    d = rdzv.daemon("--store-keys", 3)
+    with client(d) as a, client(d) as b:
+        for k in "abc":
+            ask(a, op("ADD", k, 1), i64(1))
+        a.send(op("ADD", "d", 1))
+        assert a.until_closed() == b""
+        d.expect(r"closed: ADD: .*3 keys")
+        ask(b, op("ADD", "c", 1), i64(2))
+
+
+@pytest.mark.parametrize("args", [["--store-memory", "1k"], ["--store-memory", "many"], ["--store-keys", "0"], ["--store-keys", "-1"]])
+def test_bad_quota(rdzv, args):
+    p = rdzv.spawn(RDZVD, *args)
+    assert p.exit() == 64 and p.says(args[0]), p
+
+
+def test_malformed_is_closed_with_a_line(rdzv):
+    d = rdzv.daemon()
+    for n, data in enumerate((validate() + b"\x63", validate() * 2, validate() + b"\x05" + u64(1 << 40), b"\0" + u64(1 << 40))):
+        with Raw(d.port) as c:
+            c.send(data)
+            assert c.until_closed() == b""
+        until("a line", lambda: len([l for l in d.err if "common store: 127.0.0.1:" in l and "closed: " in l]) == n + 1)
+    with client(d) as c:
+        ask(c, op("GETNUMKEYS"), i64(0))
+
+
+def test_control_socket_is_no_store(rdzv):
+    rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(str(rdzv.tmp / "ctl"))
+        sock.sendall(validate() + ping(1))
+        assert sock.recv(10) == b""
+
+
+# ---- beside agents ---------------------------------------------------------------------------------------------------
+
+
+def test_agents_and_clients_on_one_port(rdzv):
+    d = rdzv.daemon()
+    with client(d) as c:
+        a = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--", "sh", "-c", "sleep 0.5; echo rank $RANK of $WORLD_SIZE")
+        deadline, n = time.monotonic() + 20, 0
+        while any(p.running for p in a) and time.monotonic() < deadline:
+            n += 1
+            ask(c, op("ADD", "n", 1), i64(n))
+        assert [p.exit() for p in a] == [0, 0], rdzv
+        assert n > 10 and sorted(l for p in a for l in p.out if "of 2" in l), rdzv
+        ask(c, op("GET", "n"), s(str(n)))
+
+
+def test_status_tells_of_the_store(rdzv):
+    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    ctl = lambda *args: rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", "status", *args)
+    quiet = ctl()
+    assert quiet.exit(5) == 0 and not quiet.says("store"), quiet
+    with client(d) as a, client(d):
+        ask(a, op("ADD", "n", 1) + op("ADD", "m", 1), i64(1) * 2)
+        assert counts(d, rdzv.tmp / "ctl") == (2, 2)
+        text = ctl()
+        assert text.exit(5) == 0 and text.says("common store: 2 connections, 2 keys, [0-9]+ bytes"), text
+    until("they are gone", lambda: counts(d, rdzv.tmp / "ctl") == (0, 2))
+
+
+def test_killed_daemon_leaves_nothing(rdzv):
+    """kill -9 while clients wait: they see the end, and the next daemon on the port begins empty."""
+    d = rdzv.daemon()
+    with client(d) as a, client(d) as b:
+        ask(a, op("ADD", "n", 1), i64(1))
+        b.send(op("WAIT", ["never"]))
+        d.kill()
+        d.exit()
+        assert b.until_closed() == b"" and a.until_closed() == b""
+    again = rdzv.spawn(RDZVD, "--listen", d.endpoint)
+    again.expect("listens on")
+    again.port = d.port
+    with client(again) as c:
+        ask(c, op("GETNUMKEYS"), i64(0))
+
+
+def test_stopped_daemon_closes_clients(rdzv):
+    d = rdzv.daemon()
+    with client(d) as c:
+        c.send(op("WAIT", ["never"]))
+        d.kill(signal.SIGTERM)
+        assert c.until_closed() == b""
+    assert d.exit(5) == 0, d
+
+
+def test_used_daemon_stays(rdzv):
+    """--exit-when-idle: the jobs are done, but a client is connected."""
+    d = rdzv.daemon("--exit-when-idle")
+    with client(d) as c:
+        a = rdzv.agents(1, d.endpoint, "--", "true")
+        assert a[0].exit() == 0, rdzv
+        d.expect("-> ended")
+        time.sleep(0.5)
+        ask(c, op("ADD", "n", 1), i64(1))
+    assert d.exit(10) == 0 and d.says("stopping: its work is done"), d
+
+
+# ---- who may stay ----------------------------------------------------------------------------------------------------
+
+
+def test_silent_second_connection_of_an_old_client(rdzv):
+    """PyTorch 1.13: a second connection that says nothing is kept while the first lives, another one is not; number 8 deletes beside it, and appends
+    where there is none (2.1)."""
+    d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
+    old = Raw(d.port, source="127.0.0.2")
+    old.send(op("SET", "k", "v", numbers=OF_113))
+    second, third = Raw(d.port, source="127.0.0.2"), Raw(d.port, source="127.0.0.2")
+    lone = Raw(d.port, source="127.0.0.3")
+    lone.send(op("SET", "l", "v", numbers=OF_21))
+    time.sleep(0.2)
+    ask(old, op("DELETE_KEY", "k", numbers=OF_113), i64(1))
+    ask(lone, op("APPEND", "l", "w", numbers=OF_21) + op("GET", "l", numbers=OF_21), s("vw"))
+    foreign = Raw(d.port, source="127.0.0.3")
+    foreign.send(b"RD")  # said something, then nothing
+    third.sock.settimeout(15)
+    foreign.sock.settimeout(15)
+    assert third.until_closed() == b"" and foreign.until_closed() == b""
+    assert second.silent(1)
+    assert counts(d, rdzv.tmp / "ctl")[0] == 3
+    ask(old, op("DELETE_KEY", "k", numbers=OF_113), i64(0))
+    old.close()
+    assert second.until_closed() == b""
+    assert counts(d, rdzv.tmp / "ctl")[0] == 1
+    lone.close()
+
+
+def test_at_rest_nothing_moves(rdzv):
+    d = rdzv.daemon()
+    clients = [client(d) for _ in range(50)]
+    for c in clients:
+        c.send(op("WAIT", ["never"]))
+    ask(clients[0], ping(1), b"\1\0\0\0")
+    ticks = lambda: sum(map(int, open(f"/proc/{d.pid}/stat").read().rsplit(")", 1)[1].split()[11:13]))
+    switches = lambda: status(d.pid, "voluntary_ctxt_switches")
+    time.sleep(0.2)
+    before = ticks(), switches()
+    time.sleep(2)
+    assert ticks() - before[0] <= 1 and switches() - before[1] <= 2
+    for c in clients:
+        c.close()
