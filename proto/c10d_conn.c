@@ -29,6 +29,8 @@
 #include "common/log.h"
 #include "common/mem.h"
 
+enum { FIRST_AMBIGUOUS = 7 }; /* of the old numbers: see c10d_place.c */
+
 #define say(c, level, ...) c10d_server_say((c)->server, &(c)->place->addr, (c)->port, level, __VA_ARGS__)
 
 static size_t pending(const struct c10d_conn *c) {
@@ -219,6 +221,12 @@ static void answer_released(struct c10d_server *s) {
 
 /* Requests --------------------------------------------------------------------------------------------------------- */
 
+/* It may be 1.13's, and its companion too young to be told from any client that has just connected. */
+static void look_again(struct c10d_conn *c) {
+  if (c->state == C10D_CONN_OPEN && !c->session.companion && !c->queue)
+    c10d_queue_put(&c->server->unclear, c, c10d_now_ms());
+}
+
 static void note_identity(struct c10d_conn *c) {
   if (c->known || !c->session.known) return;
   c->known = true;
@@ -238,12 +246,14 @@ static size_t feed(struct c10d_conn *c, const char *data, size_t len) {
   note_identity(c);
   end_replies(c, out, cap);
   if (rc < 0) end_because(c, s->err.text);
+  if (c->old && used < len && (uint8_t)data[used] >= FIRST_AMBIGUOUS) look_again(c);
   c->held = c->state == C10D_CONN_OPEN && full && used < len;
   answer_released(s);
   return used;
 }
 
 static void feed_own(struct c10d_conn *c) {
+  if (c->queue == &c->server->unclear) c10d_queue_drop(c);
   size_t used = feed(c, c->in.data, c->in.len);
   if (c->state != C10D_CONN_OPEN) return; /* and `in` is gone */
   if (used < c->in.len)
@@ -393,9 +403,22 @@ static void expire_silent(struct c10d_conn *c, uint64_t now_ms) {
   }
 }
 
+/* Read as 2.1's the request is not whole; once more, now that its companion, if it has one, can be seen. Once. */
+static void expire_unclear(struct c10d_conn *c) {
+  c10d_queue_drop(c);
+  if (c->in.len == 0 || c->held || !c10d_place_has_companion(c)) return;
+  c->session.need = 0;
+  feed_own(c);
+  watch(c);
+}
+
 void c10d_conn_expire(struct c10d_conn *c, uint64_t now_ms) {
   if (c->queue == &c->server->silent) {
     expire_silent(c, now_ms);
+    return;
+  }
+  if (c->queue == &c->server->unclear) {
+    expire_unclear(c);
     return;
   }
   if (c->queue == &c->server->stalled) {

@@ -83,7 +83,7 @@ struct c10d_server {
   size_t n_conns;
   struct map places;
   struct addresses addresses;
-  struct c10d_queue silent, stalled, lingering;
+  struct c10d_queue silent, stalled, lingering, unclear;
   size_t buffered; /* in the connections' own buffers */
   char *chunk;     /* what is read by whoever has its turn */
   struct buf out;  /* replies of whoever has its turn; empty between turns */

@@ -7,7 +7,8 @@
  *
  * The same fact tells the numberings 1.13 and 2.1 apart, which differ only from number 7 on: 2.1 has no second
  * connection. Since every connection is silent for a moment after its accept, those of the last C10D_SETTLE_MS prove
- * nothing: eight ranks of 2.1 start on one host at once. */
+ * nothing: eight ranks of 2.1 start on one host at once. A client of 1.13 that is younger than that may ask for number 8, which read
+ * as 2.1's is not whole; such a request is looked at again when its companion has settled. */
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * The first bytes tell which numbering it speaks. 00 CE F7 85 3C is the handshake of 2.2 and later. Any other 00 is SET as it was numbered
  * before, and 01 to 0B are the other old numbers; nothing else is a client. The handshake read as an old SET would be one with a key of a thousand
- * million bytes, so the two cannot be confused. Only as many bytes are waited for as the next comparison takes, so a handshake may come byte by byte.
+ * million bytes, so the two cannot be confused, and anything that is neither is refused by its first five bytes. They may come byte by byte.
  *
  * Then requests are taken one after the other, each when it is whole. Most are answered at once. WAIT and BARRIER may be answered later, by a byte
  * that comes whenever the wait has ended; a client cannot tell which of several waits a byte is for, so they are simply answered each.
@@ -195,11 +195,14 @@ static int serve(struct c10d_session *s, const struct c10d_request *r, struct bu
 /* 1: the numbering is known; 0: s->need bytes will tell more. */
 static int identify(struct c10d_session *s, const char *data, size_t len, struct err *e) {
   if (s->known) return 1;
-  size_t n = len < sizeof(handshake) ? len : sizeof(handshake);
-  if (n == 0 || (n < sizeof(handshake) && memcmp(data, handshake, n) == 0)) return s->need = n + 1, 0;
+  if (len == 0) return s->need = 1, 0;
   if ((uint8_t)data[0] > OLD_NUMBERS_MAX)
     return err_set(e, -EPROTO, "the first bytes are no TCPStore client's");
-  s->dialect = memcmp(data, handshake, n) == 0 ? C10D_SINCE_2_2 : C10D_2_1;
+  if (data[0] == handshake[0] && len < sizeof(handshake)) return s->need = sizeof(handshake), 0;
+  bool greets = data[0] == handshake[0] && memcmp(data, handshake, sizeof(handshake)) == 0;
+  if (data[0] == handshake[0] && !greets && le32_get(data + 1) > C10D_KEY_MAX)
+    return err_set(e, -EPROTO, "the first bytes are neither VALIDATE with its number nor SET as before 2.2");
+  s->dialect = greets ? C10D_SINCE_2_2 : C10D_2_1;
   s->known = true;
   s->client = store_client_create(s->store, s->owner);
   return 1;

@@ -674,6 +674,17 @@ static void test_companion_tells_the_numbering(void **state) {
   spin();
   put_string(&a, text("w"));
   assert_false(got_buf(lone, &a));
+  put_old(old);
+  spin();
+  int young = connect_from("127.0.0.4", &sa), its_silent = connect_from("127.0.0.4", &sa);
+  put_old(young);
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
+  put_buf(young, &q);
+  wait_ms(50);
+  put_number(&a, 1);
+  assert_false(got_buf(young, &a));
+  close(young);
+  close(its_silent);
   close(old);
   close(silent);
   close(lone);

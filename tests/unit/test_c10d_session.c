@@ -277,7 +277,8 @@ static void test_first_bytes(void **state) {
       {"0d61626364", -EPROTO, "the first bytes are no TCPStore client's"},
       {"0c", -EPROTO, "the first bytes are no TCPStore client's"},
       {"ff", -EPROTO, "the first bytes are no TCPStore client's"},
-      {"00cef7853d 00000000", -EMSGSIZE, "no handshake, and as a first request before 2.2: a key of"},
+      {"00cef7853d", -EPROTO, "neither VALIDATE with its number nor SET as before 2.2"},
+      {"0011111111", -EPROTO, "neither VALIDATE with its number nor SET as before 2.2"},
       {"0000000000000001 00", -EMSGSIZE, "no handshake"},
       {"01 ffffffffffffffff", -EMSGSIZE, "no handshake"},
   };
