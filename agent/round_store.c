@@ -148,7 +148,9 @@ static int serve(struct round_store *r, const struct start *start, int fd, struc
 static int open_given(struct round_store *r, int *fd, struct err *e) {
   *fd = r->o.place == STORE_AGENT ? open_socket(r->o.port, true) : -1;
   if (r->o.place == STORE_AGENT && *fd < 0)
-    return err_sys(e, *fd, "this is node 0 and cannot serve the round's store on port %u (--store-port)",
+    return err_sys(e, *fd,
+                   "this is node 0 and cannot serve the round's store on port %u (--store-port, or "
+                   "--master-port of a node alone)",
                    (unsigned)r->o.port);
   return 0;
 }
