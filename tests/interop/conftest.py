@@ -116,6 +116,19 @@ def round_store(rdzv):
             p.exit()
 
 
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """The beginning of a command that runs a script without waiting for `import torch`."""
+    path = tmp_path_factory.mktemp("warm") / "socket"
+    argv = [sys.executable, HERE / "scripts/warm.py"]
+    server = subprocess.Popen([*argv, "serve", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ, **QUIET))
+    assert server.stdout.readline() == b"ready\n"
+    yield [argv[0], "-I", "-S", argv[1], path]
+    server.stdin.close()
+    server.wait(10)
+    server.stdout.close()
+
+
 def servers(rdzv, round_store, stock):
     """name -> a function that starts an empty store and returns its port."""
     def rdzvd():

@@ -1,13 +1,9 @@
 """torch.distributed with gloo under rdzv-agent: scripts that were written for torchrun, unchanged, do the same and come to the same losses, bit by bit."""
 
 import json
-import os
 import re
 import signal
 import sys
-from pathlib import Path
-
-import pytest
 
 from conftest import HERE, QUIET
 from harness import until
@@ -68,7 +64,7 @@ def test_one_agent_of_eight(rdzv):
     same(ours, theirs, 8)
 
 
-def test_a_crash_is_one_restart(rdzv):
+def test_a_crash_is_one_restart(rdzv, warm):
     """Twenty jobs in a row, each with a worker that dies once, early or late, in every way: every one goes on in the first restart, from the
     last checkpoint, to the losses of an undisturbed training. Under torchrun, whose store keeps the keys of the round before, gloo then meets dead addresses."""
     d = rdzv.daemon()
@@ -76,7 +72,7 @@ def test_a_crash_is_one_restart(rdzv):
     def job(name, rank, step, how):
         out = folder(rdzv, name)
         agents = rdzv.agents(2, d.endpoint, "--rdzv-id", name, "--nnodes", 2, "--max-restarts", 3, "--",
-                             *script("crash_once.py", out, rank, step, how), env=QUIET)
+                             *warm, SCRIPTS / "crash_once.py", out, rank, step, how, env=QUIET)
         ends(agents)
         return losses(out, 2), agents
 
