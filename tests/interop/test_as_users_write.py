@@ -73,14 +73,15 @@ def test_distributed_checkpoint(rdzv, out):
 def test_record(rdzv, out):
     """What @record writes is the verdict, on every node, and is handed on where the agent has such a file itself."""
     d = rdzv.daemon()
-    own = rdzv.tmp / "agent-error.json"
-    env = dict(ENV, TORCHELASTIC_ERROR_FILE=str(own))
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--max-restarts", 0, SCRIPTS / "with_record.py", env=env)
+    files = [rdzv.tmp / f"agent-{n}.json" for n in range(2)]
+    agents = [rdzv.agents(1, d.endpoint, "--nnodes", 2, "--node-rank", n, "--max-restarts", 0, SCRIPTS / "with_record.py",
+                          env=dict(ENV, TORCHELASTIC_ERROR_FILE=str(f)))[0] for n, f in enumerate(files)]
     for a in agents:
         assert a.exit(60) == 1, rdzv
-        assert a.says(r"rank 1\b.*") and a.says("ValueError: the learning rate is a banana") and a.says(HOST), a
-    got = json.loads(own.read_text())["message"]
-    assert got["message"] == "ValueError: the learning rate is a banana" and "in main" in got["extraInfo"]["py_callstack"]
+        assert a.says(r"rank 1\b.*: ValueError: the learning rate is a banana") and a.says(HOST), a
+    copied, told = [json.loads(f.read_text())["message"] for f in reversed(files)]
+    assert copied["message"] == "ValueError: the learning rate is a banana" and "in main" in copied["extraInfo"]["py_callstack"]
+    assert "rank 1" in told["message"] and copied["message"] in told["message"]
 
 
 def test_one_process_per_node_that_spawns(rdzv, out):
