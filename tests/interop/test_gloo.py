@@ -104,7 +104,7 @@ def test_the_daemon_is_killed_and_returns(rdzv):
     d.exit()
     go(1)
     again = rdzv.daemon(*keep, port=d.port)
-    until(lambda: f"both agents are back:\n{rdzv}", lambda: all(a.says(r"rdzvd .*(again|back)|reconnected|back in") for a in agents), 15)
+    until(lambda: f"both agents are back:\n{rdzv}", lambda: all(a.says("the daemon is back") for a in agents), 15)
     go(2)
     ends(agents)
     assert all(a.says("1 round") for a in agents), rdzv

@@ -17,7 +17,6 @@ class Opener:
     def __init__(self, port):
         self.port = port
 
-    # By name: PyTorch asks for the name of each peer's address, and ::1 stands in /etc/hosts while ::ffff:127.0.0.1 goes to a name server.
     def __call__(self, host="localhost", timeout=10, world_size=None, **kw):
         return dist.TCPStore(host, self.port, world_size, False, timeout=timedelta(seconds=timeout), **kw)
 

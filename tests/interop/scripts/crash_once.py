@@ -1,4 +1,4 @@
-"""crash_once.py FOLDER RANK STEP HOW: a training in which one rank dies once. STEP 0: before it has met the others."""
+"""crash_once.py FOLDER RANK STEP HOW: a training in which one rank dies once."""
 
 import sys
 
