@@ -62,7 +62,7 @@ def attend(conn):
 
 
 def serve(path):
-    import torch
+    import torch._dynamo  # noqa: F401, what DistributedDataParallel and every optimizer import when they are first used
     import torch.distributed  # noqa: F401
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401
     from torch.utils.data.distributed import DistributedSampler  # noqa: F401
