@@ -36,9 +36,9 @@ def ends(agents, timeout=60, code=0):
         assert a.exit(timeout) == code, "\n".join(map(str, agents))
 
 
-def under_torchrun(rdzv, world):
-    out = folder(rdzv, f"torchrun-{world}")
-    p = rdzv.spawn(*TORCHRUN, "--standalone", "--nproc-per-node", world, SCRIPTS / "gloo_world.py", out, env=QUIET)
+def under_torchrun(rdzv, world, *command):
+    out = folder(rdzv, "torchrun")
+    p = rdzv.spawn(*TORCHRUN, "--standalone", "--nproc-per-node", world, "--no-python", *command, SCRIPTS / "gloo_world.py", out, env=QUIET)
     ends([p])
     return out
 
@@ -50,17 +50,17 @@ def same(ours, theirs, world):
 
 
 def test_two_agents_of_two(rdzv):
-    theirs = under_torchrun(rdzv, 4)
+    theirs = under_torchrun(rdzv, 4, sys.executable, "-u")
     ours = folder(rdzv, "ours")
     d = rdzv.daemon()
     ends(rdzv.agents(2, d.endpoint, "--nnodes", 2, "--nproc", 2, "--max-restarts", 0, "--", *script("gloo_world.py", ours), env=QUIET))
     same(ours, theirs, 4)
 
 
-def test_one_agent_of_eight(rdzv):
-    theirs = under_torchrun(rdzv, 8)
+def test_one_agent_of_eight(rdzv, warm):
+    theirs = under_torchrun(rdzv, 8, *warm)
     ours = folder(rdzv, "ours")
-    ends([rdzv.agent("--standalone", "--nproc", 8, "--max-restarts", 0, "--", *script("gloo_world.py", ours), env=QUIET)])
+    ends([rdzv.agent("--standalone", "--nproc", 8, "--max-restarts", 0, "--", *warm, SCRIPTS / "gloo_world.py", ours, env=QUIET)])
     same(ours, theirs, 8)
 
 
