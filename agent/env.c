@@ -7,8 +7,7 @@
  *
  * Names and values are torchrun's, to the letter where a worker could look at them ("True", not "1"); where a value
  * is ours to choose, it is the one that scripts expect. TORCHELASTIC_RESTART_COUNT is the job's count, the same on all
- * nodes, as every script that names a file by it has always believed. ROLE_RANK counts within the job: an agent does
- * not know the roles of the others.
+ * nodes, as every script that names a file by it has always believed.
  *
  * Everything that begins with RDZV_AGENT_ is one of our options (the agent refuses to start with others) or
  * the socket of an agent further out. A worker that starts an agent of its own must get neither. PET_*, torchrun's
@@ -38,8 +37,9 @@
   INT("GROUP_RANK", start->node_rank, "the node's number in this round")                                     \
   INT("GROUP_WORLD_SIZE", start->nodes, "nodes in this round")                                               \
   INT("NODE_RANK", start->node_rank, "as `GROUP_RANK`")                                                      \
-  INT("ROLE_RANK", p->rank, "as `RANK`")                                                                     \
-  INT("ROLE_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`")                                               \
+  INT("ROLE_RANK", start->role_rank_base + p->own_rank,                                                      \
+      "its number among the workers of nodes with the same `--role`")                                        \
+  INT("ROLE_WORLD_SIZE", start->role_world_size, "workers in that role")                                     \
   STR("ROLE_NAME", job->role ? job->role : "default", "`--role`")                                            \
   STR("MASTER_ADDR", start->head_addr, "node rank 0's address")                                              \
   INT("MASTER_PORT", start->store_port,                                                                      \

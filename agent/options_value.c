@@ -90,6 +90,13 @@ int option_id(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+int option_role(const char *text, void *field, struct err *e) {
+  const char **role = field;
+  if (strlen(text) > ROLE_MAX) return err_set(e, -EINVAL, "a role's name has at most %d bytes", ROLE_MAX);
+  *role = text;
+  return 0;
+}
+
 int option_node_addr(const char *text, void *field, struct err *e) {
   const char **addr = field;
   struct endpoint ep;

@@ -109,6 +109,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .host = id->host,
       .local_addr = id->local_addr,
       .label = "",
+      .role = o->role,
       .endpoint = id->endpoint,
       .pid = getpid(),
       .workers = id->workers,

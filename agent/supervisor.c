@@ -195,6 +195,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.host = xstrdup(config->host);
   s->config.local_addr = xstrdup(config->local_addr ? config->local_addr : "");
   s->config.label = xstrdup(config->label ? config->label : "");
+  s->config.role = xstrdup(config->role ? config->role : "");
   s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
@@ -215,6 +216,7 @@ void supervisor_destroy(struct supervisor *s) {
   free((void *)(uintptr_t)s->config.host);
   free((void *)(uintptr_t)s->config.local_addr);
   free((void *)(uintptr_t)s->config.label);
+  free((void *)(uintptr_t)s->config.role);
   free((void *)(uintptr_t)s->config.addrs);
   free((void *)(uintptr_t)s->config.endpoint);
   free(s->workers);

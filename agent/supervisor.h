@@ -20,7 +20,7 @@ enum {
 
 struct supervisor_config {
   const char *agent_id; /* AGENT_ID_MAX hex digits; strings are copied */
-  const char *job, *host, *local_addr, *label;
+  const char *job, *host, *local_addr, *label, *role;
   const char *addrs;    /* of this host, as HELLO tells them; NULL: none */
   const char *endpoint; /* for sentences: "node1:29400" */
   int64_t pid, workers, want_rank, order_key, expected_nodes;

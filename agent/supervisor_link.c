@@ -127,6 +127,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->workers = s->config.workers;
   h->want_rank = s->config.want_rank;
   h->label = s->config.label;
+  h->role = s->config.role;
   h->order_key = s->config.order_key;
   h->expected_nodes = s->config.expected_nodes;
   h->local_addr = s->config.local_addr;

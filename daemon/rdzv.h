@@ -39,7 +39,7 @@ enum member_state {
 struct member {
   struct job *job;
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
-  char label[128], local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
+  char label[128], role[ROLE_MAX + 1], local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
   char daemon_addr[ADDR_MAX + 1]; /* our address as it reached us */
   char addr[ADDR_MAX + 1];        /* what others are told, from sealing on */
   char *addrs;                    /* its host's addresses, as it said last, parted by blanks; owned */
@@ -56,6 +56,7 @@ struct member {
   bool end_acked;
   bool fenced_flag;             /* what its last HEARTBEAT_ACK said */
   int64_t node_rank, rank_base; /* in the current round; -1: in none */
+  int64_t role_rank_base;       /* as rank_base, counted among nodes of its role */
   int64_t last_rank;            /* in the last round it was part of; -1: none */
   int64_t last_seq;             /* highest report seq taken */
   int64_t step, of;             /* last PROGRESS */
@@ -110,8 +111,9 @@ struct job {
 
   /* The current or last round. */
   int64_t round_nodes, world_size;
-  int64_t store_port; /* of the round's store at node rank 0, as it was when the round was sealed */
-  uint64_t round_ms;  /* START */
+  struct map role_sizes; /* of the current round: role -> its workers, as intptr_t */
+  int64_t store_port;    /* of the round's store at node rank 0, as it was when the round was sealed */
+  uint64_t round_ms;     /* START */
   unsigned short_rounds;
   bool void_round;
   struct verdict cause; /* the weightiest so far; a copy */
@@ -189,6 +191,9 @@ void member_set_acked(struct member *m);
 void member_place(struct member *m, int64_t rank); /* its rank in the current round; -1: it is in none */
 void member_keep_rank(struct member *m, int64_t rank);
 struct member *job_find_rank(const struct job *j, int64_t rank);
+/* Ranks of the current round's workers, from node ranks: in the job, and in each role. */
+void job_number_workers(struct job *j);
+int64_t job_role_size(const struct job *j, const char *role);
 
 /* daemon/rdzv_round.c: who takes part, as which rank */
 bool job_ready_to_seal(struct job *j, uint64_t now_ms);

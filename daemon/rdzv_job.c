@@ -31,6 +31,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   map_init(&j->agents, core_random(c));
   map_init(&j->ranks, core_random(c));
   map_init(&j->wanted, core_random(c));
+  map_init(&j->role_sizes, core_random(c));
   map_init(&j->holds, core_random(c));
   return j;
 }
@@ -51,6 +52,7 @@ void job_destroy(struct job *j) {
   map_finish(&j->agents);
   map_finish(&j->ranks);
   map_finish(&j->wanted);
+  map_finish(&j->role_sizes);
   free(j->members);
   job_finish_holds(j);
   free(j->id);
@@ -63,6 +65,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   copy_text(m->agent, sizeof m->agent, h->agent);
   copy_text(m->host, sizeof m->host, h->host);
   copy_text(m->label, sizeof m->label, h->label);
+  copy_text(m->role, sizeof m->role, h->role);
   copy_text(m->local_addr, sizeof m->local_addr, h->local_addr);
   m->addrs = xstrdup(h->addrs);
   m->store_port = h->store_port;

@@ -95,3 +95,21 @@ void member_keep_rank(struct member *m, int64_t rank) {
 struct member *job_find_rank(const struct job *j, int64_t rank) {
   return map_get_n(&j->ranks, &rank, sizeof rank);
 }
+
+int64_t job_role_size(const struct job *j, const char *role) {
+  return (int64_t)(intptr_t)map_get(&j->role_sizes, role);
+}
+
+void job_number_workers(struct job *j) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->role_sizes, e));)
+    map_remove_n(&j->role_sizes, e->key, e->key_len);
+  j->world_size = 0;
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    struct member *m = job_find_rank(j, r);
+    if (!m) continue;
+    m->rank_base = j->world_size;
+    m->role_rank_base = job_role_size(j, m->role);
+    j->world_size += m->workers;
+    map_put(&j->role_sizes, m->role, (void *)(intptr_t)(m->role_rank_base + m->workers));
+  }
+}

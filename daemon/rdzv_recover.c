@@ -98,17 +98,6 @@ void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
     job_recover_finish(j, now_ms);
 }
 
-/* Reports do not carry rank bases; they follow from the node ranks and worker counts. */
-static void restore_ranks(struct job *j) {
-  j->world_size = 0;
-  for (int64_t r = 0; r < j->round_nodes; r++) {
-    struct member *m = job_find_rank(j, r);
-    if (!m) continue;
-    m->rank_base = j->world_size;
-    j->world_size += m->workers;
-  }
-}
-
 static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   buf_printf(&text, "%zu of %lld nodes of round %lld did not report after the daemon came back:", missing,
@@ -166,7 +155,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     j->forgotten = true;
     return;
   }
-  restore_ranks(j);
+  job_number_workers(j); /* reports do not carry rank bases; they follow from node ranks and worker counts */
   j->round_ms = now_ms;
   j->skip_round = !j->exact;
   if (j->settled || !in_round) {

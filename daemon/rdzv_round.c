@@ -162,6 +162,8 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.nodes = j->round_nodes;
   msg.start.rank_base = m->rank_base;
   msg.start.world_size = j->world_size;
+  msg.start.role_rank_base = m->role_rank_base;
+  msg.start.role_world_size = job_role_size(j, m->role);
   msg.start.restarts_used = j->restarts_used;
   msg.start.head_addr = head ? head->addr : m->addr;
   msg.start.head_host = head ? head->host : "";
@@ -182,10 +184,8 @@ static void save_seal(struct job *j) {
 }
 
 static void start_all(struct job *j, struct member **slots, size_t n) {
-  j->world_size = 0;
+  job_number_workers(j);
   for (size_t i = 0; i < n; i++) {
-    slots[i]->rank_base = j->world_size;
-    j->world_size += slots[i]->workers;
     member_set_state(slots[i], MEMBER_TOLD);
     slots[i]->step = -1;
     slots[i]->knows_round = false;

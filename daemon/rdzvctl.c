@@ -60,7 +60,8 @@ static const struct opts_spec spec = {
     .intro =
         "Asks the rdzvd of this machine. It must be run on the daemon's machine, by the daemon's user or by "
         "root.\n\n"
-        "status: one job, or all, with their nodes, and what PyTorch's clients keep here. jobs: one line per job. stop: ends a job on all its "
+        "status: one job, or all, with their nodes, and what PyTorch's clients keep here. jobs: one line per "
+        "job. stop: ends a job on all its "
         "nodes; "
         "its agents exit with 77.",
     .outro = "Examples:\n"

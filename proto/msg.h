@@ -33,6 +33,7 @@ enum {
   AGENT_ID_MAX = 32,
   INCARNATION_MAX = 40,
   HOST_MAX = 255,
+  ROLE_MAX = 127,
   ADDR_MAX = 63,
   ADDRS_MAX = 1023, /* all addresses of one host */
   NODES_MAX = 65536,
@@ -184,6 +185,7 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, workers, 1, WORKERS_MAX)                                                                     \
   F(S, INT, want_rank, -1, NODES_MAX - 1) /* --node-rank; -1: none */                                        \
   F(S, STR, label, 127)                   /* topology label, sorts before order_key */                       \
+  F(S, STR, role, ROLE_MAX)               /* --role: ranks are also counted within it */                     \
   F(S, INT, order_key, -1, INT64_MAX)     /* the scheduler's node id; -1: none */                            \
   F(S, INT, expected_nodes, 0, NODES_MAX) /* how many the scheduler started; 0: unknown */                   \
   F(S, STR, local_addr, ADDR_MAX)         /* --local-addr, numeric */                                        \
@@ -233,6 +235,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, nodes, 1, NODES_MAX)                                                                         \
   F(S, REQ_INT, rank_base, 0, WORLD_MAX) /* global rank of local rank 0 */                                   \
   F(S, REQ_INT, world_size, 1, WORLD_MAX)                                                                    \
+  F(S, INT, role_rank_base, 0, WORLD_MAX) /* the same, counted within this node's role */                    \
+  F(S, REQ_INT, role_world_size, 1, WORLD_MAX)                                                               \
   F(S, INT, restarts_used, 0, 1000000)                                                                       \
   F(S, REQ_STR, head_addr, ADDR_MAX) /* address of node rank 0, numeric */                                   \
   F(S, INT, store_port, 0, 65535)    /* of the round's store there; 0: it has none */                        \

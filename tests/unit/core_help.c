@@ -29,6 +29,8 @@ static void told_start(struct node *n, const struct start *s) {
   n->nodes = s->nodes;
   n->rank_base = s->rank_base;
   n->world_size = s->world_size;
+  n->role_rank_base = s->role_rank_base;
+  n->role_world_size = s->role_world_size;
   n->restarts_used = s->restarts_used;
   n->n_reports = 0;
 }
@@ -182,7 +184,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->settings = r->settings;
   n->workers = 1;
   n->want_rank = n->order_key = n->node_rank = -1;
-  n->label = n->addrs = "";
+  n->label = n->role = n->addrs = "";
   n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
   snprintf(n->host, sizeof n->host, "n%d", i);
@@ -205,6 +207,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->order_key = n->order_key;
   h->expected_nodes = n->expected_nodes;
   h->label = n->label;
+  h->role = n->role;
   h->addrs = n->addrs;
   h->store_port = n->store_port;
   h->incarnation = n->incarnation;

@@ -15,12 +15,12 @@ struct node {
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
   struct settings settings;
   int64_t workers, want_rank, order_key, expected_nodes;
-  const char *label, *addrs;
+  const char *label, *role, *addrs;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
   /* What it was told. */
   char incarnation[INCARNATION_MAX + 1];
-  int64_t round, node_rank, nodes, rank_base, world_size, restarts_used;
+  int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used;
   char head_addr[ADDR_MAX + 1], node_addr[ADDR_MAX + 1];
   int64_t head_port;
   /* What it has reported, and says again in rig_back. */

@@ -174,6 +174,7 @@ void bench_start(struct bench *b, int64_t round) {
                            .nodes = 2,
                            .rank_base = 2 * b->node_rank,
                            .world_size = 4,
+                           .role_world_size = 4,
                            .head_addr = "10.0.0.9",
                            .store_port = b->store_port,
                            .head_host = "n9",

@@ -64,6 +64,33 @@ static void test_label_before_order_key(void **state) {
   rig_close(&r);
 }
 
+/* As under torchrun: ROLE_RANK counts on over the nodes of the role, in the order of their node ranks. */
+static void test_ranks_within_a_role(void **state) {
+  static const char *const roles[N] = {"trainer", "ps", "", "trainer"};
+  static const int64_t workers[N] = {2, 1, 3, 4}, base[N] = {0, 0, 0, 2}, size[N] = {6, 1, 3, 6};
+  struct rig r;
+  struct node n[N];
+  open_for(&r, n, N, N);
+  for (int i = 0; i < N; i++) {
+    n[i].order_key = i;
+    n[i].role = roles[i];
+    n[i].workers = workers[i];
+  }
+  join_all(&r, n);
+  for (int again = 0; again < 2; again++) {
+    for (int i = 0; i < N; i++) {
+      assert_int_equal(n[i].role_rank_base, base[i]);
+      assert_int_equal(n[i].role_world_size, size[i]);
+      n[i].role_rank_base = n[i].role_world_size = -1;
+    }
+    if (again) break;
+    start_all(&r, n, N);
+    node_exited(&r, &n[0], 1, 0);
+    for (int i = 0; i < N; i++) node_stopped(&r, &n[i]);
+  }
+  rig_close(&r);
+}
+
 static void test_want_rank_before_all(void **state) {
   struct rig r;
   struct node n[N];
@@ -279,6 +306,7 @@ int main(void) {
       cmocka_unit_test(test_numeric_address_order),
       cmocka_unit_test(test_order_key_before_address),
       cmocka_unit_test(test_label_before_order_key),
+      cmocka_unit_test(test_ranks_within_a_role),
       cmocka_unit_test(test_want_rank_before_all),
       cmocka_unit_test(test_agent_id_breaks_ties),
       cmocka_unit_test(test_survivors_keep_their_ranks),
