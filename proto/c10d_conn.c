@@ -191,7 +191,7 @@ static void send_shared(struct c10d_conn *c) {
 /* Where the next reply goes: directly to the socket only if nothing waits in front of it. */
 static struct buf *begin_replies(struct c10d_conn *c) {
   if (pending(c) == 0) return &c->server->out;
-  if (c->out_at > 0) {
+  if (c->out_at > pending(c)) { /* so that a byte behind a large reply does not move it each time */
     buf_consume(&c->out, c->out_at);
     c->out_at = 0;
   }
@@ -223,8 +223,7 @@ static void answer_released(struct c10d_server *s) {
 
 /* It may be 1.13's, and its companion too young to be told from any client that has just connected. */
 static void look_again(struct c10d_conn *c) {
-  if (c->state == C10D_CONN_OPEN && !c->session.companion && !c->queue)
-    c10d_queue_put(&c->server->unclear, c, c10d_now_ms());
+  if (!c->session.companion && !c->queue) c10d_queue_put(&c->server->unclear, c, c10d_now_ms());
 }
 
 static void note_identity(struct c10d_conn *c) {
@@ -246,8 +245,9 @@ static size_t feed(struct c10d_conn *c, const char *data, size_t len) {
   note_identity(c);
   end_replies(c, out, cap);
   if (rc < 0) end_because(c, s->err.text);
-  if (c->old && used < len && (uint8_t)data[used] >= FIRST_AMBIGUOUS) look_again(c);
-  c->held = c->state == C10D_CONN_OPEN && full && used < len;
+  bool open = c->state == C10D_CONN_OPEN; /* else data may be gone, if it was `in` */
+  if (open && c->old && used < len && (uint8_t)data[used] >= FIRST_AMBIGUOUS) look_again(c);
+  c->held = open && full && used < len;
   answer_released(s);
   return used;
 }

@@ -691,6 +691,31 @@ static void test_companion_tells_the_numbering(void **state) {
   stop();
 }
 
+/* A request of an old client's that came in pieces, and in the piece that completes it something that ends the connection. */
+static void test_old_client_ends_behind_a_large_request(void **state) {
+  enum { SIZE = 1 << 20, LAST = 100 };
+  start(&(struct c10d_server_config){0});
+  char *value = xcalloc(1, SIZE), many[9] = {10, 0, 0, 0, 0, 0, 1};
+  struct buf q = BUF_INIT;
+  ask_in(C10D_2_1, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = {value, SIZE}});
+  buf_append(&q, many, sizeof(many)); /* MULTI_SET of 2^40 keys */
+  int fd = connect_unix(NULL, 0);
+  for (size_t at = 0, n = q.len - LAST; at < n;) {
+    ssize_t sent = write(fd, q.data + at, n - at);
+    if (sent > 0) at += (size_t)sent;
+    spin();
+  }
+  put(fd, q.data + q.len - LAST, LAST);
+  spin();
+  expect_line("more than 131072 keys");
+  close(fd);
+  wait_ms(10);
+  assert_int_equal(c10d_server_connections(server), 0);
+  free(value);
+  buf_finish(&q);
+  stop();
+}
+
 static void test_adopt_silent(void **state) {
   int fds[2][2];
   struct err e = ERR_INIT;
@@ -779,6 +804,7 @@ int main(void) {
       test(silent_is_closed),
       test(silent_second),
       test(companion_tells_the_numbering),
+      test(old_client_ends_behind_a_large_request),
       test(adopt_silent),
       test(session_deadline),
       test(quota_names_itself),
