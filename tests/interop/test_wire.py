@@ -107,13 +107,16 @@ def test_byte_by_byte_from_the_first(where, serve):
         assert talk(port, [hello[:at], hello[at:] + KEY + op("GET", "/k")], want) == want, at
 
 
+TWO = op("MULTI_SET", [("/k", "1"), ("/a", "2")])
+
+
 @pytest.mark.parametrize("where", ["rdzvd", "round", "stock"])
 def test_an_unfinished_request_does_nothing(where, serve):
-    """Who goes in the middle of a request leaves nothing of it behind. (PyTorch's own server has done a part of a MULTI_SET by then.)"""
+    """Who goes in the middle of a request leaves nothing of it behind."""
     port = serve(where)
     requests = [op("SET", "/k", "v"), op("ADD", "/n", 1), op("QUEUE_PUSH", "/q", "x"), op("APPEND", "/k", "v")]
     if where != "stock":
-        requests.append(op("MULTI_SET", [("/k", "1"), ("/a", "2")]))
+        requests.append(TWO)
     for request in requests:
         for at in range(1, len(request)):
             with Raw(port) as c:
@@ -134,6 +137,25 @@ def test_requests_while_a_wait_is_open(where, serve):
         assert c.recv(1) == b"\0"
         c.send(op("CANCEL_WAIT") + ping(8))
         assert c.recv(5) == b"\1" + ping(8)[1:]
+
+
+def test_what_protocol_md_says_of_pytorchs_server(serve):
+    """Where we differ on purpose: it should still be true."""
+    port = serve("stock")
+    with Raw(port) as c:
+        c.send(validate()[:3])
+        c.taken()
+        time.sleep(0.05)
+        c.send(validate()[3:] + ping(1))
+        assert c.until_closed() == b""
+    with Raw(port) as c:
+        c.send(validate(0x11111111))
+        assert c.silent(0.1)
+    with Raw(port) as c:
+        c.send(validate() + TWO[:-1])
+    with Raw(port) as c:
+        c.send(validate() + op("WAIT", ["/k"]) + op("GETNUMKEYS"))
+        assert c.recv(9) == b"\0" + i64(1)
 
 
 REFUSED = {
