@@ -12,7 +12,7 @@ enum { WORDS_MAX = 24 };
 
 /* A command line and an environment, parted by blanks; '~' stands for a blank that does not part. */
 struct line {
-  char text[1024], env_text[1024];
+  char text[2048], env_text[2048];
   char *argv[WORDS_MAX], *env[WORDS_MAX];
   int argc;
   struct agent_options o;
