@@ -17,6 +17,8 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,11 +71,18 @@ static int random_hex(char *out, size_t digits, struct err *e) {
   return 0;
 }
 
-static int name_job(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
-  char fresh[17] = "", number[24];
+/* Batch systems and containers start programs without $USER, on one node and not on the next: the same name everywhere. */
+static const char *user_name(char *const *env, char *number, size_t size) {
   const char *user = cluster_variable(env, "USER");
   if (!user) user = cluster_variable(env, "LOGNAME");
-  snprintf(number, sizeof(number), "uid%u", (unsigned)getuid());
+  const struct passwd *entry = user ? NULL : getpwuid(getuid());
+  if (entry && entry->pw_name[0]) user = entry->pw_name;
+  snprintf(number, size, "uid%u", (unsigned)getuid());
+  return user ? user : number;
+}
+
+static int name_job(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
+  char fresh[17] = "", number[24];
   int rc = random_hex(fresh, sizeof(fresh) - 1, e);
   if (o->rdzv_id)
     snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
@@ -81,8 +90,8 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
     snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
   else if (id->cluster.job[0])
     memcpy(id->job, id->cluster.job, sizeof(id->job));
-  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user ? user : number, id->endpoint) >=
-           sizeof(id->job))
+  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)),
+                            id->endpoint) >= sizeof(id->job))
     return err_set(
         e, -EINVAL,
         "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
@@ -118,6 +127,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .expected_nodes = id->cluster.expected_nodes,
   };
   agent_options_settings(o, &c->settings);
+  c->trainer = !o->command;
   c->many = c->workers > 1 || o->nnodes.max > 1;
   /* A count outside of what was asked for is of something else: agents started by hand inside an allocation. */
   if (c->expected_nodes < o->nnodes.min || c->expected_nodes > o->nnodes.max) c->expected_nodes = 0;
@@ -128,12 +138,23 @@ static bool is_plain_file(const char *name) {
   return stat(name, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+/* Python would say so too, once for each worker. */
+static int check_script(const struct agent_options *o, bool *hint, struct err *e) {
+  enum command_kind kind = command_line_kind(o);
+  if ((kind != COMMAND_SCRIPT && kind != COMMAND_RUN_PATH) || access(o->words[0], F_OK) == 0) return 0;
+  char folder[PATH_MAX];
+  int rc = -errno;
+  *hint = true;
+  return err_sys(e, rc, "the script %s cannot be read, from the folder %s", o->words[0],
+                 getcwd(folder, sizeof(folder)) ? folder : "of this agent");
+}
+
 /* Whether the workers' program is there. *hint: the sentence says more than "not found", namely what may be meant. */
 static int check_program(const struct agent_options *o, char *const *argv, bool *hint, struct err *e) {
   bool by_python = command_line_kind(o) > COMMAND_PROGRAM;
   char *file = command_find(argv[0], getenv("PATH"), e);
   free(file);
-  if (file) return 0;
+  if (file) return check_script(o, hint, e);
   bool plain = e->code == -EACCES && !o->torch.no_python && is_plain_file(argv[0]);
   *hint = by_python || plain;
   if (by_python)

@@ -25,7 +25,8 @@ struct supervisor_config {
   const char *endpoint; /* for sentences: "node1:29400" */
   int64_t pid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
-  bool many; /* more than one worker or node: lines name ranks */
+  bool many;    /* more than one worker or node: lines name ranks */
+  bool trainer; /* workers are rdzv-trainer: its exit codes are known */
 };
 
 /* Driver to supervisor. */

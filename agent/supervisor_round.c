@@ -14,6 +14,7 @@
 
 #include "agent/supervisor_internal.h"
 #include "agent/sdk/rdzv.h"
+#include "agent/usage_error.h"
 #include "common/mem.h"
 
 #include <errno.h>
@@ -206,6 +207,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   } else {
     v.cause = CAUSE_WORKER_EXIT;
     v.code = WEXITSTATUS(ev->status);
+    v.lasting = is_usage_error((int)v.code, v.text, s->config.trainer);
   }
   fail(s, &v, ev->when_ms);
 }

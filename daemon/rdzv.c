@@ -168,7 +168,7 @@ static void settle(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   bool charged = death && !j->void_round;
-  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC ||
+  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
               j->n_in_state[MEMBER_FINISHED] > 0 || (charged && j->restarts_used >= j->settings.max_restarts);
   if (!over) {
     settle_into_forming(j, now_ms, charged);
@@ -381,6 +381,7 @@ static void make_worker_death(struct verdict *v) {
     v->code = 128 + v->signal;
   else if (v->cause != CAUSE_WORKER_EXEC)
     v->cause = CAUSE_WORKER_EXIT;
+  if (v->cause != CAUSE_WORKER_EXIT) v->lasting = false;
   if (!v->code) v->code = 1;
 }
 

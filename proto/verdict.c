@@ -110,7 +110,8 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     put_signal(out, v->signal);
     if (v->core) buf_puts(out, ", core dumped");
   } else if (v->cause == CAUSE_WORKER_EXIT) {
-    buf_printf(out, " exited with code %" PRId64, v->code);
+    buf_printf(out, " exited with code %" PRId64 "%s", v->code,
+               v->lasting ? ", a usage error that a restart would repeat" : "");
   } else {
     buf_puts(out, " could not run its command");
     put_reason(out, v);

@@ -52,6 +52,23 @@ def test_command_not_found(rdzv):
     rdzv.gone()
 
 
+def test_a_usage_error_is_not_tried_again(rdzv):
+    """Neither rdzv-trainer's own, nor what argparse says; the same status without such words is a failure like others."""
+    (rdzv.tmp / "train.py").write_text("import argparse; argparse.ArgumentParser().parse_args()")
+    for code, words in ((64, ("--", "--no-such-option")), (2, ("train.py", "--no-such-option"))):
+        a = rdzv.agent("--standalone", "--nproc", 2, *words)
+        assert a.exit() == code and a.says("a usage error that a restart would repeat.*; 0 of 3 restarts used"), a
+        assert not a.says("restart 1"), a
+    a = rdzv.agent("--standalone", "--max-restarts", 1, "--", "sh", "-c", "exit 2")
+    assert a.exit() == 2 and a.says("1 of 1 restarts used"), a
+
+
+def test_script_not_found(rdzv):
+    a = rdzv.agent("--standalone", "--nproc", 2, "no-such.py")
+    assert a.exit() == 127 and a.says("the script no-such.py cannot be read, from the folder .*: No such file"), a
+    assert not a.says("round"), a
+
+
 def test_command_not_executable(rdzv):
     (rdzv.tmp / "plain").write_text("words")
     a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "./plain")
