@@ -1,14 +1,14 @@
 /* One connection of a store's server: the way of bytes.
  *
- *   readable -> recv -> whole requests -> c10d_session_feed -> replies -> send -> waiters that it released -> send
+ *   readable -> in line -> recv -> whole requests -> c10d_session_feed -> replies -> send -> waiters that it released -> send
  *
  * A request costs two system calls, and with pipelining two for many: everything is read into one buffer of the server and answered
  * from another, both shared by all connections, because only one has its turn at a time. A connection has buffers of its own only while something
  * lies in between: the beginning of a request whose end has not come (`in`), replies that the socket did not take (`out`). So
  * ten thousand connections at rest hold no buffer at all. What all of them hold together is limited; who would exceed it goes.
  *
- * A turn is one recv: C10D_CHUNK bytes of requests, or C10D_BIG_CHUNK inside one large request, and replies until
- * C10D_OUT_SOFT of them wait. The rest is left to the next turn of the loop, behind everybody else's. Requests that were read
+ * A turn (c10d_turn.c) is one recv: C10D_CHUNK bytes of requests, or C10D_BIG_CHUNK inside one large request, and replies until
+ * C10D_OUT_SOFT of them wait. The rest is left to its next turn, behind everybody else's. Requests that were read
  * already are then `held`: they lie in `in`, and nothing is read, until the socket is writable again.
  *
  * Whom a request released is answered before the next request of anybody is looked at: a client that gives up its wait must find the
@@ -83,6 +83,7 @@ void c10d_conn_close(struct c10d_conn *c) {
   if (c->state == C10D_CONN_OPEN) c10d_session_finish(&c->session, c10d_now_ms());
   c->state = C10D_CONN_CLOSED;
   c->held = false;
+  c10d_turn_drop(c);
   c10d_queue_drop(c);
   finish_buf(c, &c->in);
   finish_buf(c, &c->out);
@@ -336,15 +337,22 @@ static void write_waiting(struct c10d_conn *c) {
 
 static void on_event(uv_poll_t *poll, int status, int events) {
   struct c10d_conn *c = (struct c10d_conn *)poll;
-  if (status < 0) {
+  if (status < 0)
+    c10d_turn_put(c, C10D_DUE_FAILED);
+  else
+    c10d_turn_put(c, ((events & UV_READABLE) ? C10D_DUE_READ : 0) |
+                         ((events & UV_WRITABLE) ? C10D_DUE_WRITE : 0));
+}
+
+void c10d_conn_serve(struct c10d_conn *c, unsigned due) {
+  if (due & C10D_DUE_FAILED) {
     take_last(c);
     return;
   }
-  if (events & UV_WRITABLE) {
-    write_waiting(c);
-    if (c->held && pending(c) <= C10D_OUT_SOFT) feed_own(c);
-  }
-  if ((events & UV_READABLE) && c->state != C10D_CONN_CLOSED && !c->held) take(c);
+  if (due & C10D_DUE_WRITE) write_waiting(c);
+  if (((due & C10D_DUE_OWN) || c->held) && c->state == C10D_CONN_OPEN && pending(c) <= C10D_OUT_SOFT)
+    feed_own(c);
+  if ((due & C10D_DUE_READ) && (c->events & UV_READABLE) && c->state != C10D_CONN_CLOSED && !c->held) take(c);
   watch(c);
 }
 
@@ -375,7 +383,11 @@ int c10d_conn_create(struct c10d_server *s, int fd, const struct ipaddr *addr, u
 
 void c10d_conn_start(struct c10d_conn *c, const char *data, size_t len) {
   c10d_queue_put(&c->server->silent, c, c10d_now_ms());
-  if (len > 0) feed_chunk(c, data, len);
+  if (len > 0) {
+    c10d_place_spoke(c);
+    append(c, &c->in, data, len);
+    c10d_turn_put(c, C10D_DUE_OWN);
+  }
   watch(c);
 }
 
@@ -408,8 +420,7 @@ static void expire_unclear(struct c10d_conn *c) {
   c10d_queue_drop(c);
   if (c->in.len == 0 || c->held || !c10d_place_has_companion(c)) return;
   c->session.need = 0;
-  feed_own(c);
-  watch(c);
+  c10d_turn_put(c, C10D_DUE_OWN);
 }
 
 void c10d_conn_expire(struct c10d_conn *c, uint64_t now_ms) {

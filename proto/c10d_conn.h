@@ -39,6 +39,14 @@ struct c10d_queue {
   unsigned timeout_ms;
 };
 
+/* What a connection's turn is for. */
+enum c10d_due {
+  C10D_DUE_READ = 1,
+  C10D_DUE_WRITE = 2,
+  C10D_DUE_OWN = 4,    /* a look at what lies in `in` */
+  C10D_DUE_FAILED = 8, /* the socket has an error */
+};
+
 enum c10d_conn_state {
   C10D_CONN_OPEN,
   C10D_CONN_ENDING,    /* no requests are taken any more; what waits is written, then lingering */
@@ -53,6 +61,7 @@ struct c10d_conn {
   struct c10d_conn *prev, *next;         /* all */
   struct c10d_conn *due_prev, *due_next; /* in queue */
   struct c10d_conn *beside_prev, *beside_next;
+  struct c10d_conn *line_prev, *line_next; /* who waits for a turn */
   struct c10d_queue *queue;
   uint64_t since_ms; /* since when in queue */
   struct c10d_session session;
@@ -63,6 +72,7 @@ struct c10d_conn {
   int events; /* that are polled for */
   uint16_t port;
   uint8_t state; /* enum c10d_conn_state */
+  uint8_t due;   /* enum c10d_due; 0: it is not in line */
   bool silent;   /* not a byte yet */
   bool kept;     /* silent, and over its time */
   bool known;    /* its first bytes told that it is a client */
@@ -81,6 +91,9 @@ struct c10d_server {
   struct c10d_listening *listening;
   struct c10d_conn *first;
   size_t n_conns;
+  struct c10d_conn *first_in_line, *last_in_line;
+  uv_check_t check;
+  uv_idle_t idle;
   struct map places;
   struct addresses addresses;
   struct c10d_queue silent, stalled, lingering, unclear;
@@ -108,6 +121,14 @@ void c10d_conn_keep(struct c10d_conn *c);                                /* it i
 void c10d_conn_close(struct c10d_conn *c);
 /* Its deadline has passed. */
 void c10d_conn_expire(struct c10d_conn *c, uint64_t now_ms);
+
+/* Its turn. */
+void c10d_conn_serve(struct c10d_conn *c, unsigned due);
+
+/* c10d_turn.c */
+void c10d_turns_init(struct c10d_server *s); /* s->check and s->idle; none of this can fail */
+void c10d_turn_put(struct c10d_conn *c, unsigned due);
+void c10d_turn_drop(struct c10d_conn *c);
 
 /* c10d_place.c */
 struct c10d_place *c10d_place_find(const struct c10d_server *s, const struct ipaddr *addr);

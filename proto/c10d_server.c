@@ -269,14 +269,11 @@ static void on_listening(uv_poll_t *poll, int status, int events) {
 int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config, struct c10d_server **out,
                        struct err *e) {
   struct c10d_server *s = xcalloc(1, sizeof(*s));
-  int rc = uv_timer_init(loop, &s->timer);
-  if (rc < 0) {
-    free(s);
-    return err_sys(e, rc, "cannot make a timer");
-  }
+  uv_timer_init(loop, &s->timer);
+  s->loop = loop;
+  c10d_turns_init(s);
   s->timer.data = s;
   s->timer_at = UINT64_MAX;
-  s->loop = loop;
   s->config = *config;
   s->name = xstrdup(config->name);
   s->allowed = xstrdup(config->allowed ? config->allowed : "this store is not for its address");
@@ -289,7 +286,7 @@ int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config,
   s->lingering.timeout_ms = C10D_LINGER_MS;
   s->unclear.timeout_ms = C10D_SETTLE_MS + 5;
   s->chunk = xmalloc(C10D_CHUNK);
-  s->open_handles = 1;
+  s->open_handles = 3;
   *out = s;
   return 0;
 }
@@ -370,7 +367,7 @@ static void on_listening_closed(uv_handle_t *handle) {
   c10d_server_handle_closed(s);
 }
 
-static void on_timer_closed(uv_handle_t *handle) {
+static void on_own_closed(uv_handle_t *handle) {
   c10d_server_handle_closed(handle->data);
 }
 
@@ -392,5 +389,7 @@ void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void
   while (s->first) c10d_conn_close(s->first);
   store_destroy(s->store);
   s->store = NULL;
-  uv_close((uv_handle_t *)&s->timer, on_timer_closed);
+  uv_close((uv_handle_t *)&s->timer, on_own_closed);
+  uv_close((uv_handle_t *)&s->check, on_own_closed);
+  uv_close((uv_handle_t *)&s->idle, on_own_closed);
 }

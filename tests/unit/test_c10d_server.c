@@ -325,6 +325,47 @@ static void test_buffers_are_bounded_together(void **state) {
   stop();
 }
 
+/* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their turns in the end. */
+static void test_no_turn_of_the_loop_is_long(void **state) {
+  enum { N = 20, KEYS = C10D_KEYS_MAX };
+  start(&(struct c10d_server_config){0});
+  struct slice *keys = xcalloc(KEYS, sizeof(*keys));
+  struct buf q = BUF_INIT;
+  int fd[N], answered = 0, first = 0;
+  bool done[N] = {false};
+  ask(&q, (struct c10d_request){.op = C10D_WAIT, .count = KEYS, .keys = keys});
+  ask(&q, (struct c10d_request){.op = C10D_PING, .number = 1});
+  for (int i = 0; i < N; i++) {
+    fd[i] = connect_new();
+    for (size_t at = 0, n = q.len - 9; at < n;) {
+      ssize_t sent = write(fd[i], q.data + at, n - at);
+      if (sent > 0) at += (size_t)sent;
+      uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    spin();
+  }
+  for (int i = 0; i < N; i++) put(fd[i], q.data + q.len - 9, 9);
+  for (int turns = 0; turns < 2 * N && answered < N; turns++) {
+    uv_run(&loop, UV_RUN_NOWAIT);
+    for (int i = 0; i < N; i++) {
+      struct buf in = BUF_INIT;
+      get(fd[i], &in);
+      if (in.len && !done[i]) answered++;
+      done[i] |= in.len > 0;
+      buf_finish(&in);
+    }
+    if (turns == 0) first = answered;
+  }
+  assert_int_equal(answered, N);
+  assert_in_range(first, 1, N / 2);
+  for (int i = 0; i < N; i++) close(fd[i]);
+  for (int i = 0; i < 1000 && c10d_server_connections(server); i++) uv_run(&loop, UV_RUN_NOWAIT);
+  assert_int_equal(c10d_server_connections(server), 0);
+  free(keys);
+  buf_finish(&q);
+  stop();
+}
+
 /* Waiters are answered in the order in which they asked, in the turn of the request that releases them. */
 static void test_release(void **state) {
   enum { N = 50 };
@@ -726,6 +767,7 @@ static void test_adopt_silent(void **state) {
   assert_false(c10d_server_adopt_silent(server, fds[1][0]));
   ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = text("v")});
   assert_int_equal(c10d_server_adopt(server, fds[0][0], q.data, q.len, &e), 0);
+  spin();
   assert_true(c10d_server_adopt_silent(server, fds[1][0]));
   wait_ms(200);
   assert_int_equal(c10d_server_connections(server), 2);
@@ -791,6 +833,7 @@ int main(void) {
       test(slow_reader),
       test(who_takes_nothing_is_dropped),
       test(buffers_are_bounded_together),
+      test(no_turn_of_the_loop_is_long),
       test(release),
       test(cancel_after_release),
       test(malformed),
