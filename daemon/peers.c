@@ -322,14 +322,20 @@ static int check_local(struct peer *p, struct err *e) {
   return rc;
 }
 
+static size_t max_unidentified(const struct peers *ps) {
+  size_t quarter = ps->max / 4;
+  if (quarter < PEERS_PER_ADDRESS_MIN) return PEERS_PER_ADDRESS_MIN;
+  return quarter < PEERS_PER_ADDRESS_MAX ? quarter : PEERS_PER_ADDRESS_MAX;
+}
+
 static int check_limits(struct peer *p, struct err *e) {
   struct peers *ps = p->peers;
   size_t foreign = ps->store ? c10d_server_connections(ps->store) : 0;
   if (ps->n_open + foreign >= ps->max)
     return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
-  if (addresses_unidentified(&ps->addresses, where(p)) >= PEERS_PER_ADDRESS_MAX)
-    return err_set(e, -EMFILE, "%d connections of this address have not said who they are",
-                   PEERS_PER_ADDRESS_MAX);
+  size_t max = max_unidentified(ps);
+  if (addresses_unidentified(&ps->addresses, where(p)) >= max)
+    return err_set(e, -EMFILE, "%zu connections of this address have not said who they are", max);
   return 0;
 }
 

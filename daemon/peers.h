@@ -18,8 +18,9 @@
 
 enum {
   PEERS_MAX = 131072, /* connections in all, where RLIMIT_NOFILE allows that many */
-  PEERS_PER_ADDRESS_MAX =
-      256, /* of one address that have not said who they are: one host may start that many agents at once */
+  /* Of one address that have not said who they are: a quarter of all, within these. One host may start that many programs at once. */
+  PEERS_PER_ADDRESS_MIN = 256,
+  PEERS_PER_ADDRESS_MAX = 1024,
   PEERS_IDENTIFY_MS = 10000, /* from accept to CORE_IDENTIFIED */
 };
 

@@ -5,8 +5,8 @@
  *   load     op=get|set|incr  conns, depth, keys, seconds: each connection sends `depth` requests at once and the next ones when
  *            all are answered. Prints requests per second, latency of a batch (p50, p99), the server's CPU per request.
  *   fill     keys: sets them all
- *   barrier  conns, rounds: all of them meet at a fresh key each time
- *   connect  conns, sources: opens them from that many addresses of 127.0.0.0/8 and lets each be answered once; prints the time and what
+ *   barrier  conns, sources, rounds: all of them, from that many addresses of 127.0.0.0/8, meet at a fresh key each time
+ *   connect  conns, sources: opens them and lets each be answered once; prints the time and what
  *            the server's resident memory has grown by, when all are at rest
  *
  * host and port say where, pid whose CPU and memory (0: not asked), protocol=redis that it is Redis. What has no reply (SET in c10d) is followed
@@ -351,7 +351,7 @@ static void meet(long round, struct buf *b, struct epoll_event *events) {
 static void barrier(void) {
   struct buf b = BUF_INIT;
   struct epoll_event events[EVENTS];
-  open_links(0, true);
+  open_links(o.sources, true);
   float *samples = xcalloc((size_t)o.rounds, sizeof(*samples));
   random_state ^= (uint64_t)getpid() << 20;
   meet(-1, &b, events);
