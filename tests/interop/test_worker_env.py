@@ -60,7 +60,8 @@ def seen(tmp_path_factory):
     try:
         for case, (words, env) in CASES.items():
             unset = [f for k, v in env.items() if v is None for f in ("-u", k)]
-            env = {k: v for k, v in env.items() if v is not None}
+            # The same interpreter for both: a python3 that is somebody's wrapper adds names of its own.
+            env = {"PYTHON_EXEC": sys.executable, **{k: v for k, v in env.items() if v is not None}}
             for kind, launcher in ("torchrun", TORCHRUN), ("agent", [AGENT]):
                 out = tmp / f"{case}.{kind}"
                 out.mkdir()
