@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/buf.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
@@ -156,7 +157,7 @@ const char *failures_told(struct failures *f, struct failure_told *told) {
   told->unix_s = unix_now();
   const struct failure *k = ours ? &f->v[told->local_rank] : NULL;
   if (!k || !k->when_ms) return NULL;
-  told->unix_s -= (int64_t)((uv_hrtime() / 1000000 - k->when_ms) / 1000);
+  told->unix_s -= (int64_t)((boot_ms() - k->when_ms) / 1000);
   return k->said ? k->file : NULL;
 }
 

@@ -31,14 +31,9 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/clock.h"
 
 enum { ROOM_WAIT_MS = 2000 };
-
-static uint64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* Descriptors 0 to 2 must be taken, or the pair would be handed to workers as their stdin. */
 static int fill_standard_fds(struct err *e) {
@@ -105,14 +100,14 @@ static int send_command(struct guard *g, const struct guard_command *c, size_t m
         .cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n_fds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
     memcpy(CMSG_DATA(h), fds, sizeof(int) * (size_t)n_fds);
   }
-  uint64_t deadline = now_ms() + ROOM_WAIT_MS;
+  uint64_t deadline = boot_ms() + ROOM_WAIT_MS;
   while (g->fd >= 0) {
     if (sendmsg(g->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
     if (errno == EINTR) continue;
     if (errno == EPIPE || errno == ECONNRESET) break;
     if (errno != EAGAIN && errno != ENOBUFS && errno != ETOOMANYREFS)
       return err_sys(e, -errno, "cannot command the guard");
-    if (now_ms() >= deadline)
+    if (boot_ms() >= deadline)
       return err_set(e, -ETIMEDOUT, "the guard (pid %d) does not take commands: is it stopped?", (int)g->pid);
     poll(&(struct pollfd){.fd = g->fd, .events = POLLOUT}, 1, 10);
   }
@@ -180,6 +175,11 @@ int guard_signal(struct guard *g, int local_rank, int signo, struct err *e) {
   return send_command(g, &c, sizeof(c.u.signal), NULL, 0, e);
 }
 
+int guard_fence(struct guard *g, uint64_t at_ms, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_FENCE, .u.fence = {.at_ms = at_ms}};
+  return send_command(g, &c, sizeof(c.u.fence), NULL, 0, e);
+}
+
 int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes,
                    size_t len, struct err *e) {
   struct guard_command c = {.kind = GUARD_CMD_OBITUARY};
@@ -204,7 +204,7 @@ int guard_next(struct guard *g, struct guard_event *ev) {
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
   close(g->fd);
   g->fd = -1;
-  *ev = (struct guard_event){.kind = GUARD_GONE, .pid = g->pid, .when_ms = now_ms()};
+  *ev = (struct guard_event){.kind = GUARD_GONE, .pid = g->pid, .when_ms = boot_ms()};
   return 1;
 }
 
@@ -224,13 +224,13 @@ static int reap_pass(struct proctree *t, pid_t spare) {
 
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
   struct proctree t = PROCTREE_INIT;
-  uint64_t deadline = now_ms() + deadline_ms;
+  uint64_t deadline = boot_ms() + deadline_ms;
   int left, empty = 0;
   /* Two empty pictures in a row: in one alone, a process can be missed whose parent died while it was taken. */
   for (unsigned wait = 1; empty < 2; wait = wait < 16 ? wait * 2 : 16) {
     left = reap_pass(&t, spare);
     empty = left ? 0 : empty + 1;
-    if (left && now_ms() >= deadline) break;
+    if (left && boot_ms() >= deadline) break;
     if (left) pause_ms(wait);
   }
   proctree_finish(&t);
@@ -240,12 +240,12 @@ int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
 void guard_finish(struct guard *g, uint32_t deadline_ms) {
   if (g->fd >= 0) close(g->fd);
   g->fd = -1;
-  uint64_t deadline = now_ms() + deadline_ms;
+  uint64_t deadline = boot_ms() + deadline_ms;
   for (unsigned wait = 1; g->pid > 0; wait = wait < 16 ? wait * 2 : 16) {
     pid_t got = waitpid(g->pid, NULL, WNOHANG);
     if (got == g->pid || (got < 0 && errno == ECHILD))
       g->pid = -1;
-    else if (now_ms() >= deadline)
+    else if (boot_ms() >= deadline)
       return;
     else
       pause_ms(wait);

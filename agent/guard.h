@@ -64,6 +64,13 @@ int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, st
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);
 
+/* The deadline that this node must not outlive, in boot_ms; GUARD_NO_FENCE: none, as at the start. Each call replaces the
+ * last one. When it passes while workers run: GUARD_FENCED, every tree gets SIGKILL, then the deaths and GUARD_CLEAR as
+ * after guard_stop; the agent need not be able to run. Until the deadline is moved guard_spawn starts nothing: it is
+ * answered with GUARD_FENCED and GUARD_CLEAR. */
+#define GUARD_NO_FENCE UINT64_MAX
+int guard_fence(struct guard *g, uint64_t at_ms, struct err *e);
+
 /* What to send, and where, when the agent is dead and its trees are killed: a connection, `bytes`, a short wait for
  * the peer's close. Replaces the last one; len 0: none. */
 enum { GUARD_OBITUARY_MAX = 4096 };
@@ -78,6 +85,8 @@ enum guard_event_kind {
   GUARD_EXITED,  /* status as of waitpid; comes after STARTED, once per worker */
   GUARD_CLEAR,   /* after guard_stop, or after all workers exited by themselves and what they left behind was
                         killed (200 ms later): nothing of the round is left; `killed` others than workers were killed */
+  GUARD_FENCED, /* the deadline of guard_fence has passed: everything of `round` is being killed. Comes before the deaths that
+                   it causes */
   GUARD_STUCK, /* pid did not die of SIGKILL within GUARD_KILL_DEADLINE_MS: state letter (as in /proc/PID/stat) in
                         error, command name in text; GUARD_CLEAR follows all the same, when it is gone */
   GUARD_GONE, /* the guard died; fd is closed. Call guard_reap_orphans */
@@ -91,7 +100,7 @@ struct guard_event {
   int error;
   bool unasked;     /* EXITED: it was dead or dying before guard_stop */
   uint32_t killed;  /* CLEAR */
-  uint64_t when_ms; /* CLOCK_MONOTONIC, when the guard saw it */
+  uint64_t when_ms; /* boot_ms, when the guard saw it */
   char text[128];
 };
 

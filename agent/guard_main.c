@@ -7,6 +7,7 @@
  *   IDLE -spawn-> RUNNING -stop-> TERMINATING -grace over-> KILLING -no child left-> IDLE, and GUARD_CLEAR
  *                    '--all workers exited--> TERMINATING (200 ms for what they left behind)
  *                    '--no child left, and all that were announced have been spawned--> IDLE, and GUARD_CLEAR
+ *   the agent's deadline (guard_fence) has passed: KILLING at once, whether the agent can run or not.
  *   agent gone: KILLING at once; then the obituary, then the end.
  *
  * Whether anything is left is asked of waitpid alone. Every process that ever came from a worker hangs on a chain of
@@ -30,9 +31,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/mem.h"
 
 enum {
@@ -60,6 +63,8 @@ struct worker {
 struct state {
   int sock; /* -1: the agent is gone */
   int sigchld;
+  int fence_timer;
+  uint64_t fence_at_ms; /* no worker of ours may run later; NEVER: as long as they like */
   enum phase phase;
   uint32_t round, count, spawned; /* of the workers at hand */
   struct worker *workers;
@@ -72,12 +77,6 @@ struct state {
   size_t n_events, cap_events;
   struct guard_cmd_obituary obituary;
 };
-
-static uint64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* ---------------------------------------------------------------- events */
 
@@ -92,7 +91,7 @@ static void flush_events(struct state *s) {
 
 static void emit(struct state *s, struct guard_event ev) {
   if (s->sock < 0) return;
-  ev.when_ms = now_ms();
+  ev.when_ms = boot_ms();
   if (s->n_events == s->cap_events) {
     s->cap_events = s->cap_events ? s->cap_events * 2 : 16;
     s->events = xrealloc(s->events, s->cap_events * sizeof(*s->events));
@@ -173,7 +172,7 @@ static void tell_to_stop(struct state *s, int signo) {
 static void terminate(struct state *s, const struct guard_cmd_stop *c) {
   mark_dying(s);
   s->phase = PHASE_TERMINATING;
-  s->kill_at_ms = now_ms() + c->grace_ms;
+  s->kill_at_ms = boot_ms() + c->grace_ms;
   s->signo = 0;
   if (c->grace_ms > 0) tell_to_stop(s, c->signo);
 }
@@ -214,11 +213,35 @@ static void report_stuck(struct state *s) {
 
 static void begin_killing(struct state *s) {
   if (s->phase == PHASE_KILLING) return;
-  uint64_t now = now_ms();
+  uint64_t now = boot_ms();
   s->phase = PHASE_KILLING;
   s->deep_every_ms = DEEP_AFTER_MS;
   s->deep_at_ms = now + s->deep_every_ms;
   s->stuck_at_ms = now + GUARD_KILL_DEADLINE_MS;
+}
+
+/* --------------------------------------------------------------- fencing */
+
+static bool fence_is_due(const struct state *s) {
+  return boot_ms() >= s->fence_at_ms;
+}
+
+/* It stays due until the agent moves it: a SPAWN may still be on its way. */
+static void fence(struct state *s) {
+  emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->round});
+  mark_dying(s);
+  begin_killing(s);
+}
+
+/* A timer of its own: poll's does not run while the machine is suspended. */
+static void do_fence(struct state *s, const struct guard_cmd_fence *c) {
+  s->fence_at_ms = c->at_ms;
+  struct itimerspec at = {0}; /* zero disarms it */
+  if (c->at_ms != NEVER) {
+    at.it_value.tv_sec = (time_t)(c->at_ms / 1000);
+    at.it_value.tv_nsec = (long)(c->at_ms % 1000) * 1000000 + 1;
+  }
+  timerfd_settime(s->fence_timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
 /* --------------------------------------------------------------- workers */
@@ -286,6 +309,14 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
                      int n_fds) {
   struct worker w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "worker"};
   int rc = 0;
+  if (fence_is_due(s)) { /* the agent was stopped before it could say SPAWN: too late */
+    close_all(fds, n_fds);
+    if (s->phase == PHASE_IDLE) {
+      s->round = c->round;
+      fence(s);
+    }
+    return;
+  }
   if (n_fds != GUARD_SPAWN_FDS)
     rc = -EMFILE; /* the kernel drops what we have no room for */
   else if (s->phase != PHASE_IDLE && c->round != s->round)
@@ -315,7 +346,7 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
 }
 
 static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
-  uint64_t kill_at = now_ms() + c->grace_ms;
+  uint64_t kill_at = boot_ms() + c->grace_ms;
   if (s->phase == PHASE_IDLE) {
     s->round = c->round;
     clear(s);
@@ -338,6 +369,7 @@ static void do_command(struct state *s, const struct guard_command *c, const int
   case GUARD_CMD_SPAWN: do_spawn(s, &c->u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c->u.stop); break;
   case GUARD_CMD_SIGNAL: do_signal(s, &c->u.signal); break;
+  case GUARD_CMD_FENCE: do_fence(s, &c->u.fence); break;
   case GUARD_CMD_OBITUARY: s->obituary = c->u.obituary; break;
   }
 }
@@ -352,7 +384,7 @@ static void agent_gone(struct state *s) {
   for (int fd = 0; fd < INHERITED_FDS_MAX; fd++) {
     if (fd <= 2)
       dup2(null, fd);
-    else if (fd != s->sigchld)
+    else if (fd != s->sigchld && fd != s->fence_timer)
       close(fd);
   }
   begin_killing(s);
@@ -386,7 +418,7 @@ static bool read_command(struct state *s) {
 
 /* Brings the phase up to date with what is left and with the clock. */
 static void settle(struct state *s, bool none_left) {
-  uint64_t now = now_ms();
+  uint64_t now = boot_ms();
   bool complete = s->spawned >= s->count;
   if (s->phase == PHASE_RUNNING && s->alive == 0 && complete && !none_left) {
     s->phase = PHASE_TERMINATING;
@@ -399,13 +431,14 @@ static void settle(struct state *s, bool none_left) {
     clear(s);
     return;
   }
+  if ((s->phase == PHASE_RUNNING || s->phase == PHASE_TERMINATING) && fence_is_due(s)) fence(s);
   if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) begin_killing(s);
   if (s->phase != PHASE_KILLING) return;
   signal_all(s, SIGKILL);
   if (now >= s->deep_at_ms) {
     kill_everywhere();
     s->deep_every_ms = s->deep_every_ms * 2 < DEEP_EVERY_MAX_MS ? s->deep_every_ms * 2 : DEEP_EVERY_MAX_MS;
-    s->deep_at_ms = now_ms() + s->deep_every_ms;
+    s->deep_at_ms = boot_ms() + s->deep_every_ms;
   }
   if (now >= s->stuck_at_ms) {
     report_stuck(s);
@@ -417,18 +450,19 @@ static int next_timeout(const struct state *s) {
   uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms
                 : s->phase == PHASE_KILLING   ? s->deep_at_ms
                                               : NEVER;
-  uint64_t now = now_ms();
+  uint64_t now = boot_ms();
   if (at == NEVER) return -1;
   return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
 }
 
 /* Sleeps until something happens; reads the signalfd empty and the pipes of those who exec. */
 static void wait_events(struct state *s) {
-  static struct pollfd p[GUARD_WORKERS_MAX + 2];
-  static struct worker *of[GUARD_WORKERS_MAX + 2];
+  static struct pollfd p[GUARD_WORKERS_MAX + 3];
+  static struct worker *of[GUARD_WORKERS_MAX + 3];
   nfds_t n = 0;
   p[n++] = (struct pollfd){.fd = s->sock, .events = (short)(POLLIN | (s->n_events ? POLLOUT : 0))};
   p[n++] = (struct pollfd){.fd = s->sigchld, .events = POLLIN};
+  p[n++] = (struct pollfd){.fd = s->fence_timer, .events = POLLIN};
   for (size_t i = 0; i < s->n_workers; i++) {
     if (s->workers[i].exec_fd < 0) continue;
     of[n] = &s->workers[i];
@@ -438,7 +472,10 @@ static void wait_events(struct state *s) {
   struct signalfd_siginfo drop[8];
   while (read(s->sigchld, drop, sizeof(drop)) > 0) {
   }
-  for (nfds_t i = 2; i < n; i++)
+  uint64_t times;
+  while (read(s->fence_timer, &times, sizeof(times)) > 0) {
+  }
+  for (nfds_t i = 3; i < n; i++)
     if (p[i].revents) report_exec(s, of[i]);
   if (p[0].revents & POLLOUT) flush_events(s);
 }
@@ -457,12 +494,13 @@ static int take_signals(void) {
 }
 
 _Noreturn void guard_main(int fd) {
-  struct state s = {.sock = fd, .phase = PHASE_IDLE};
+  struct state s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
   setpgid(0, 0);
   prctl(PR_SET_NAME, "rdzv-guard", 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
   s.sigchld = take_signals();
-  if (s.sigchld < 0) _exit(1);
+  s.fence_timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (s.sigchld < 0 || s.fence_timer < 0) _exit(1);
   while (s.sock >= 0 || s.phase != PHASE_IDLE) {
     wait_events(&s);
     while (s.sock >= 0 && read_command(&s)) {

@@ -7,7 +7,13 @@
 #include <stdint.h>
 #include "agent/guard.h"
 
-enum guard_command_kind { GUARD_CMD_SPAWN = 1, GUARD_CMD_STOP, GUARD_CMD_SIGNAL, GUARD_CMD_OBITUARY };
+enum guard_command_kind {
+  GUARD_CMD_SPAWN = 1,
+  GUARD_CMD_STOP,
+  GUARD_CMD_SIGNAL,
+  GUARD_CMD_OBITUARY,
+  GUARD_CMD_FENCE
+};
 
 /* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
  * the environment's, each with its NUL, and the worker's stdout and stderr. */
@@ -26,6 +32,10 @@ struct guard_cmd_signal {
   int32_t local_rank, signo;
 };
 
+struct guard_cmd_fence {
+  uint64_t at_ms;
+};
+
 struct guard_cmd_obituary {
   struct sockaddr_storage addr;
   uint32_t addr_len, len;
@@ -38,6 +48,7 @@ struct guard_command {
     struct guard_cmd_spawn spawn;
     struct guard_cmd_stop stop;
     struct guard_cmd_signal signal;
+    struct guard_cmd_fence fence;
     struct guard_cmd_obituary obituary;
   } u;
 };

@@ -30,6 +30,7 @@
 #include "agent/output.h"
 #include "agent/say.h"
 #include "agent/workers.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
@@ -78,7 +79,7 @@ static void begin_exit(struct session *s, int code);
 static void post(struct session *s, struct supervisor_event *ev);
 
 static uint64_t now_ms(void) {
-  return uv_hrtime() / 1000000;
+  return boot_ms();
 }
 
 /* Effects. --------------------------------------------------------------------------------------------------------- */
@@ -129,6 +130,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_SHUT_STORE: round_store_shut(s->store); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
   case SUP_STOP_TREES: workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value); break;
+  case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;

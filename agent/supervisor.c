@@ -164,6 +164,7 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_EXEC_FAILED: sup_exec_failed(s, ev); break;
   case SUP_EXITED: sup_exited(s, ev); break;
   case SUP_CLEAR: sup_clear(s, ev); break;
+  case SUP_FENCED: sup_fenced(s, ev); break;
   case SUP_STUCK:
     sup_say(s, LOG_WARN, "a process does not die of SIGKILL: %s", ev->text ? ev->text : "?");
     break;
@@ -172,6 +173,7 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_PROGRESS: sup_progress(s, ev); break;
   case SUP_TICK: on_tick(s); break;
   }
+  sup_tell_guard(s);
   s->fx = NULL;
 }
 
@@ -200,7 +202,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->node_rank = -1;
-  s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms = UINT64_MAX;
+  s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms = s->told_fence_ms = UINT64_MAX;
   verdict_init(&s->said);
   verdict_init(&s->untold);
   return s;

@@ -41,6 +41,7 @@ enum supervisor_event_kind {
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
   SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file. Comes once the output is drained, or 50 ms after the death */
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
+  SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
   SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
   SUP_SIGNAL,     /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
@@ -57,7 +58,7 @@ struct supervisor_event {
   uint32_t count;
   bool refused;
   bool unasked;     /* EXITED: it died before SUP_STOP_TREES reached it */
-  uint64_t when_ms; /* EXITED, EXEC_FAILED: when it happened, <= now_ms */
+  uint64_t when_ms; /* EXITED, EXEC_FAILED, FENCED: when it happened, <= now_ms */
   uint64_t step, of;
   double loss, samples_per_second;
   const char *text;
@@ -75,9 +76,10 @@ enum supervisor_effect_kind {
   SUP_SHUT_STORE, /* nothing of the round is left here: nobody new may come to its store, who is connected stays */
   SUP_CLOSE_STORE, /* the round is over for everybody, or we leave: what was served for it is closed, its keys forgotten */
   SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
-  SUP_REQUEST,    /* sdk request bits for all workers: value */
-  SUP_OBITUARY,   /* bytes for guard_obituary; NULL: none (nothing to report any more) */
-  SUP_SAY,        /* a line for the user, at level */
+  SUP_FENCE_AT, /* guard_fence(value): what runs then is killed even if we cannot act; UINT64_MAX: no longer */
+  SUP_REQUEST,  /* sdk request bits for all workers: value */
+  SUP_OBITUARY, /* bytes for guard_obituary; NULL: none (nothing to report any more) */
+  SUP_SAY,      /* a line for the user, at level */
   SUP_TOLD, /* after the lines of a verdict: text is its sentence, and below it the last lines of a worker that died;
                     error_text what its error file says, or NULL; value the worker's local rank; UINT64_MAX: it is
                     not of this node, or of no worker */

@@ -63,6 +63,7 @@ struct supervisor {
   uint32_t heartbeat_seq;
   uint64_t heartbeat_sent[HEARTBEATS_KEPT];
   bool fence;
+  uint64_t told_fence_ms; /* what the guard has; UINT64_MAX: nothing */
 
   /* The round. */
   char incarnation[INCARNATION_MAX + 1];
@@ -117,6 +118,8 @@ void sup_learn(struct supervisor *s, const char *incarnation,
 bool sup_is_outdated(struct supervisor *s, uint64_t answered_ms); /* then the link was dropped */
 void sup_welcome(struct supervisor *s, const struct welcome *w);
 void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags);
+void sup_tell_guard(struct supervisor *s); /* by when it must fence, where that has changed */
+void sup_fenced(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_tick(struct supervisor *s);
 uint64_t sup_link_deadline(const struct supervisor *s);
 

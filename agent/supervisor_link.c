@@ -9,6 +9,8 @@
  * "Connection refused" is an answer as well: no daemon is there, and one that comes back waits for a lease before it
  * seals anything. So it counts as a heartbeat that was answered.
  *
+ * The guard is told the same deadline each time it moves, and keeps it alone where we cannot: stopped (SIGSTOP), or hung.
+ *
  * Without that flag nobody can take its place, and going on is the right thing: a daemon that was paused, or is being
  * restarted, kills no job. */
 
@@ -253,14 +255,41 @@ static bool must_fence(const struct supervisor *s) {
   return s->fence && sup_has_trees(s) && !s->fenced && s->reason != STOP_STALE && s->reason != STOP_EXIT;
 }
 
-static void fence(struct supervisor *s) {
+/* The guard has the same deadline. Where we come that late, it was we who could not act. */
+static void say_fenced(struct supervisor *s, uint64_t at_ms) {
+  if (s->now_ms >= at_ms + lease_ms(s) / 10) {
+    sup_say(s, LOG_ERROR,
+            "this agent was stopped, or could not run, for %.1f s beyond the time that its node may go on "
+            "without "
+            "the daemon at %s, and a round can form without this node: its guard has killed its workers",
+            (double)(s->now_ms - at_ms) / 1000, s->config.endpoint);
+    return;
+  }
   sup_say(s, LOG_ERROR,
           "no answer from the daemon at %s for %.1f s, and a round can form without this node: killing its "
           "workers before "
           "its lease of %.1f s is over",
           s->config.endpoint, (double)(s->now_ms - s->acked_sent_ms) / 1000, (double)lease_ms(s) / 1000);
+}
+
+static void fence(struct supervisor *s, uint64_t at_ms) {
+  say_fenced(s, at_ms);
   s->fenced = s->fenced_out = true;
   sup_stop_trees(s, STOP_FENCED, 0);
+}
+
+/* Deaths from when_ms on are nobody's failure, although we may have heard of it much later. */
+void sup_fenced(struct supervisor *s, const struct supervisor_event *ev) {
+  if (ev->round != s->round || !sup_has_trees(s)) return;
+  if (!s->fenced && s->reason != STOP_STALE && s->reason != STOP_EXIT) fence(s, ev->when_ms);
+  if (ev->when_ms < s->stop_ms) s->stop_ms = ev->when_ms;
+}
+
+void sup_tell_guard(struct supervisor *s) {
+  uint64_t at = must_fence(s) ? fence_ms(s) : UINT64_MAX;
+  if (at == s->told_fence_ms || s->state == SUPERVISOR_DONE) return;
+  s->told_fence_ms = at;
+  sup_effect(s, SUP_FENCE_AT)->value = at;
 }
 
 /* Without a daemon, and with nothing that runs: not for ever. */
@@ -288,7 +317,7 @@ void sup_link_tick(struct supervisor *s) {
     give_up(s);
     return;
   }
-  if (must_fence(s) && s->now_ms >= fence_ms(s)) fence(s);
+  if (must_fence(s) && s->now_ms >= fence_ms(s)) fence(s, fence_ms(s));
   if (s->link == LINK_DOWN && s->now_ms >= s->retry_ms) sup_connect(s);
   if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms)
     drop_silent_link(s, "it accepted the connection but does not answer");

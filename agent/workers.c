@@ -27,6 +27,7 @@
 #include "agent/command_line.h"
 #include "agent/failures.h"
 #include "agent/output.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -64,7 +65,7 @@ struct workers {
 static void on_timer(uv_timer_t *timer);
 
 static uint64_t now_ms(void) {
-  return uv_hrtime() / 1000000; /* CLOCK_MONOTONIC, as the guard's */
+  return boot_ms();
 }
 
 static void tell(struct workers *w, struct supervisor_event ev) {
@@ -209,6 +210,10 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     }
     w->clear = true;
     w->killed = g->killed;
+    break;
+  case GUARD_FENCED:
+    ev.kind = SUP_FENCED;
+    tell(w, ev);
     break;
   case GUARD_STUCK:
     ev.kind = SUP_STUCK;
@@ -407,6 +412,11 @@ void workers_spawn(struct workers *w, const struct start *start) {
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms) {
   struct err e = ERR_INIT;
   if (guard_stop(&w->guard, round, signo, grace_ms, &e)) give_guard_up(w, &e);
+}
+
+void workers_fence(struct workers *w, uint64_t at_ms) {
+  struct err e = ERR_INIT;
+  if (guard_fence(&w->guard, at_ms, &e)) give_guard_up(w, &e);
 }
 
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {

@@ -44,6 +44,7 @@ struct relay *workers_relay(struct workers *w);
 
 void workers_spawn(struct workers *w, const struct start *start);
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms);
+void workers_fence(struct workers *w, uint64_t at_ms); /* guard_fence */
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
 void workers_request(struct workers *w, uint32_t bits);
 

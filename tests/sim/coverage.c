@@ -75,6 +75,7 @@ static const char *agent_event_name(size_t e) {
                                       [SUP_EXEC_FAILED] = "exec-failed",
                                       [SUP_EXITED] = "exited",
                                       [SUP_CLEAR] = "clear",
+                                      [SUP_FENCED] = "fenced",
                                       [SUP_STUCK] = "stuck",
                                       [SUP_GUARD_GONE] = "guard-gone",
                                       [SUP_SIGNAL] = "signal",

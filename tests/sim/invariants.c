@@ -5,7 +5,7 @@
  * Four allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
- *   - A process in state D dies when the kernel lets it; an agent that is stopped (SIGSTOP) cannot act on its lease.
+ *   - A process in state D dies when the kernel lets it.
  *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is there before
  *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be used again.
  *   - A daemon without a state file that dies between telling one node something and telling another may come to another
@@ -326,7 +326,6 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  if (a->was_paused && (a->paused || !a->sup || s->now < a->pause_end + lease)) return true;
   return !a->fence && s->now > a->ack_at + lease / 2;
 }
 

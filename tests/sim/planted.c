@@ -42,6 +42,11 @@ static bool no_fence(struct sim *s, struct sim_conn *c, enum msg_direction d, st
   return true;
 }
 
+/* OVERLAP: n2's guard never hears of its deadline. */
+static bool guard_untold(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  return fx->kind != SUP_FENCE_AT;
+}
+
 /* ENDS: one node is told another end. */
 static bool other_end(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_END && is_node(c, 1)) m->end.outcome = OUTCOME_FAILED, m->end.code = 5;
@@ -218,6 +223,17 @@ static void tell_cut(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+static void tell_stopped_agent(struct sim *s) {
+  s->config.settings.min_nodes = 1;
+  s->normal = story_run(12000);
+  story_nodes(s, 2, 1);
+  sim_until(s, 3000);
+  agent_pause(s, agent_of(s, 1));
+  sim_for(s, 9000);
+  agent_continue(s, agent_of(s, 1));
+  sim_until_over(s, 100000);
+}
+
 /* SIGTERM to a node whose workers take no notice of anything. */
 static void tell_leaving(struct sim *s) {
   s->normal = story_forever();
@@ -243,6 +259,7 @@ static const struct plant {
     {"the same place is given twice", INV_RANKS, tell_run, {.msg = same_place_twice}},
     {"ranks have a gap", INV_RANKS, tell_run, {.msg = gap_in_ranks}},
     {"the FENCE flag is dropped", INV_OVERLAP, tell_cut, {.msg = no_fence}},
+    {"the guard is not told when to fence", INV_OVERLAP, tell_stopped_agent, {.agent_effect = guard_untold}},
     {"one node is told another end", INV_ENDS, tell_run, {.msg = other_end}},
     {"an agent exits with another code", INV_ENDS, tell_run, {.agent_effect = other_code}},
     {"a crash is charged twice", INV_BUDGET, tell_crash, {.msg = double_charge}},

@@ -133,7 +133,7 @@ static void fault_of_daemon(struct sim *s) {
 
 static void fault_of_agent(struct sim *s, struct sim_agent *a) {
   uint64_t node = (uint64_t)a->node->index;
-  switch (sim_below(s, 8)) {
+  switch (sim_below(s, 9)) {
   case 0: agent_kill(s, a); break;
   case 1:
     guard_kill(s, a);
@@ -145,6 +145,7 @@ static void fault_of_agent(struct sim *s, struct sim_agent *a) {
     agent_pause(s, a);
     sim_call(s, soon(s), on_agent_continue, (uint64_t)a->index);
     return;
+  case 8: agent_pause_on(s, a, (enum event_kind)sim_below(s, EV_KIND_COUNT), soon(s) - s->now); return;
   case 5:
     node_power_off(s, (int)node);
     sim_call(s, soon(s), on_power_on, node);
@@ -189,6 +190,7 @@ static void on_peace(struct sim *s, uint64_t arg) {
   daemon_continue(s);
   daemon_start(s);
   for (int i = 0; i < s->n_agents; i++) {
+    s->agents[i]->pause_on = -1;
     agent_continue(s, s->agents[i]);
     guard_calm(s, s->agents[i]);
   }

@@ -191,8 +191,10 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_WORKER_STUCK:
   case EV_WORKER_KNOCK:
   case EV_WORKER_STEP:
+  case EV_GUARD_FENCE:
   case EV_GUARD_CHECK:
-  case EV_CALL: return false;
+  case EV_CALL:
+  case EV_KIND_COUNT: return false;
   }
   return false;
 }
@@ -255,9 +257,24 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
   case EV_WORKER_STUCK:
   case EV_WORKER_KNOCK:
   case EV_WORKER_STEP:
+  case EV_GUARD_FENCE:
   case EV_GUARD_CHECK: guard_on_event(s, ev); break;
   case EV_CALL: ev->fn(s, ev->a); break;
+  case EV_KIND_COUNT: break;
   }
+}
+
+static void on_trap_over(struct sim *s, uint64_t index) {
+  agent_continue(s, s->agents[index]);
+}
+
+/* An agent that was to be stopped at this kind of event is. */
+static void spring_trap(struct sim *s, const struct sim_event *ev) {
+  struct sim_agent *a = ev->agent ? ev->agent : ev->conn ? ev->conn->agent : NULL;
+  if (!a || a->pause_on != (int)ev->kind) return;
+  a->pause_on = -1;
+  agent_pause(s, a);
+  sim_call(s, s->now + a->pause_ms, on_trap_over, (uint64_t)a->index);
 }
 
 bool sim_step(struct sim *s) {
@@ -273,6 +290,7 @@ bool sim_step(struct sim *s) {
   if (++s->steps_in_second > SIM_STEPS_PER_SECOND)
     sim_violate(s, INV_STORM, "%d steps in second %" PRIu64, SIM_STEPS_PER_SECOND, s->second);
   dispatch(s, &ev);
+  spring_trap(s, &ev);
   event_finish(&ev);
   check_deadlines(s);
   return s->violated == INV_NONE;

@@ -128,7 +128,9 @@ struct sim_agent {
   struct sim_node *node;
   int index, life; /* index in sim->agents; life on its node, from 1 */
   char id[AGENT_ID_MAX + 1], name[24];
-  bool paused, exiting, killed, signalled, connecting, was_paused;
+  uint64_t pause_ms;
+  int pause_on; /* enum event_kind: it is stopped right behind the next one; -1: none */
+  bool paused, exiting, killed, signalled, connecting;
   bool told_start, told_end, refused;
   bool fence; /* as the core said it in what has arrived */
   bool guard_alive, clear_due;
@@ -140,7 +142,7 @@ struct sim_agent {
   /* guard */
   struct bytes *obituary;
   uint64_t busy_until, notify_at; /* both are FIFO: spawns; events to the mind */
-  uint64_t kill_at;
+  uint64_t kill_at, fence_at;     /* UINT64_MAX: not */
   struct sim_worker w[SIM_WORKERS_MAX];
   struct sim_store store;
   uint32_t ready_port; /* 0: none */
@@ -157,9 +159,8 @@ struct sim_agent {
   char over_inc[INCARNATION_MAX +
                 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
   int64_t over_round;
-  uint64_t ack_at;    /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
-  uint64_t pause_end; /* last time a pause ended */
-  uint64_t known_at;  /* when the daemon's life known_life first read its HELLO */
+  uint64_t ack_at;   /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
+  uint64_t known_at; /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;
 };
 
@@ -205,8 +206,10 @@ enum event_kind {
   EV_STORE_RETRY,  /* agent: a port, at last */
   EV_WORKER_STEP,  /* agent, worker a, life b: progress */
   EV_NOTIFY,       /* agent: notice, to the mind */
+  EV_GUARD_FENCE,  /* agent: its deadline has passed, if it was not moved */
   EV_GUARD_CHECK,  /* agent: are all gone? */
   EV_CALL,         /* fn(sim, a) */
+  EV_KIND_COUNT,
 };
 
 struct sim_event {
@@ -363,6 +366,7 @@ struct sim_agent *agent_of(struct sim *s, int node);    /* its last life, or NUL
 void agent_kill(struct sim *s, struct sim_agent *a);    /* SIGKILL; its guard lives and kills */
 void agent_signal(struct sim *s, struct sim_agent *a, int signo);
 void agent_pause(struct sim *s, struct sim_agent *a);
+void agent_pause_on(struct sim *s, struct sim_agent *a, enum event_kind kind, uint64_t ms); /* for so long */
 void agent_continue(struct sim *s, struct sim_agent *a);
 bool agent_alive(const struct sim_agent *a);
 void agent_mind(struct sim *s, struct sim_agent *a,
@@ -376,6 +380,7 @@ void agent_free(struct sim_agent *a);
 /* sim_guard.c */
 void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start);
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms);
+void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at);
 void guard_all_met(struct sim *s, struct sim_agent *a);  /* its workers and all others of the round */
 void guard_kill_all(struct sim *s, struct sim_agent *a); /* the agent is gone */
 void guard_kill(struct sim *s, struct sim_agent *a);     /* SIGKILL to the guard itself */

@@ -75,8 +75,24 @@ static void push_worker(struct sim *s, struct sim_agent *a, const struct sim_wor
   ev->c = (uint64_t)status;
 }
 
+static void clear(struct sim *s, struct sim_agent *a, uint32_t round) {
+  if (round == a->round) a->clear_due = false;
+  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_CLEAR, .round = round});
+}
+
+static void fenced(struct sim *s, struct sim_agent *a) {
+  sim_trace(s, "%s: guard fences round %u", a->name, a->round);
+  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_FENCED, .round = a->round, .when_ms = s->now});
+}
+
 void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start) {
   if (!a->guard_alive) return;
+  if (s->now >= a->fence_at) { /* too late: nothing is started */
+    a->round = (uint32_t)start->round;
+    fenced(s, a);
+    clear(s, a, a->round);
+    return;
+  }
   if (guard_has_workers(a))
     sim_violate(s, INV_OVERLAP, "%s spawns round %" PRId64 " over workers of round %u", a->name, start->round,
                 a->round);
@@ -98,11 +114,6 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
     a->busy_until = at;
     push_worker(s, a, w, at, EV_GUARD_EXEC, 0);
   }
-}
-
-static void clear(struct sim *s, struct sim_agent *a, uint32_t round) {
-  if (round == a->round) a->clear_due = false;
-  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_CLEAR, .round = round});
 }
 
 /* Nothing of the round is left? Then that is told, or the obituary goes out. */
@@ -202,11 +213,14 @@ static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uin
   }
 }
 
-void guard_kill_all(struct sim *s, struct sim_agent *a) {
-  if (!a->guard_alive) return;
+static void kill_workers(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++)
     if (worker_lives(&a->w[i])) worker_kill(s, a, &a->w[i]);
   sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
+}
+
+void guard_kill_all(struct sim *s, struct sim_agent *a) {
+  if (a->guard_alive) kill_workers(s, a);
 }
 
 void guard_kill(struct sim *s, struct sim_agent *a) {
@@ -233,6 +247,18 @@ void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int 
   if (w->state != WORKER_RUNNING) return;
   sim_trace(s, "%s: rank %u gets signal %d", a->name, w->rank, signo);
   push_worker(s, a, w, s->now, EV_WORKER_END, signo);
+}
+
+/* The deadline: it goes through the same socket as the commands. */
+void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at) {
+  a->fence_at = at;
+  if (a->guard_alive && at != UINT64_MAX) sim_push(s, at, EV_GUARD_FENCE)->agent = a;
+}
+
+static void on_fence(struct sim *s, struct sim_agent *a) {
+  if (!a->guard_alive || !a->sup || s->now < a->fence_at || !guard_sees_workers(a)) return;
+  fenced(s, a);
+  kill_workers(s, a);
 }
 
 void guard_all_met(struct sim *s, struct sim_agent *a) {
@@ -318,6 +344,8 @@ void guard_on_event(struct sim *s, struct sim_event *ev) {
   struct sim_agent *a = ev->agent;
   if (ev->kind == EV_GUARD_STOP) {
     stop_workers(s, a, (uint32_t)ev->a, ev->b);
+  } else if (ev->kind == EV_GUARD_FENCE) {
+    on_fence(s, a);
   } else if (ev->kind == EV_GUARD_CHECK) {
     guard_check(s, a);
   } else if (a->w[ev->a].life == ev->b) {

@@ -55,7 +55,8 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   a->life = before ? before->life + 1 : 1;
   snprintf(a->id, sizeof a->id, "%016" PRIx64 "%016" PRIx64, sim_random(s), sim_random(s));
   snprintf(a->name, sizeof a->name, a->life > 1 ? "%s.%d" : "%s", n->host, a->life);
-  a->exit_code = -1;
+  a->exit_code = a->pause_on = -1;
+  a->fence_at = UINT64_MAX;
   a->guard_alive = true;
   a->tick_at = UINT64_MAX;
   s->agents[s->n_agents++] = a;
@@ -123,6 +124,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     guard_spawn_all(s, a, fx->start);
     break;
   case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value); break;
+  case SUP_FENCE_AT: guard_fence_at(s, a, fx->value); break;
   case SUP_REQUEST: break;
   case SUP_OBITUARY:
     bytes_unref(a->obituary);
@@ -308,14 +310,18 @@ void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
 void agent_pause(struct sim *s, struct sim_agent *a) {
   if (!agent_alive(a) || a->paused) return;
   sim_trace(s, "%s: agent paused", a->name);
-  a->paused = a->was_paused = true;
+  a->paused = true;
+}
+
+void agent_pause_on(struct sim *s, struct sim_agent *a, enum event_kind kind, uint64_t ms) {
+  a->pause_on = (int)kind;
+  a->pause_ms = ms;
 }
 
 void agent_continue(struct sim *s, struct sim_agent *a) {
   if (!agent_alive(a) || !a->paused) return;
   sim_trace(s, "%s: agent continued", a->name);
   a->paused = false;
-  a->pause_end = s->now;
   sim_unstash(s, a);
 }
 

@@ -102,11 +102,12 @@ static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a)
   return in;
 }
 
-/* What is left of an old round, and finds another store at the port of old (--store-port): turned away, unless its node is in the
- * new round, and then it should not run any more. */
+/* What is left of an old round, and finds another store at the port of old (--store-port, or its head has never heard of that
+ * round and serves the next one there): turned away, unless its node is in the new round, and then it should not run any
+ * more. */
 static void reach_another(struct sim *s, struct sim_agent *a, struct sim_worker *w,
                           const struct sim_agent *b) {
-  bool known = s->config.store_port && (!is_let_in(b, a) || w->killed || allowed_to_run_on(s, a, w));
+  bool known = !is_let_in(b, a) || (s->config.store_port && (w->killed || allowed_to_run_on(s, a, w)));
   if (known) return;
   sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
               w->rank, a->round, a->name, b->store.round, b->name);

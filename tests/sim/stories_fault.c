@@ -171,6 +171,44 @@ static void fenced(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* An agent is stopped for longer than its lease, with enough left: its guard fences, the other goes on, and it joins anew. */
+static void stopped_agent_is_fenced(struct sim *s) {
+  rule_add(s, -1, -1, 1, story_forever());
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_pause(s, agent_of(s, 1));
+  story_expect(s, "round 2", 20000);
+  sim_for(s, 2000);
+  agent_continue(s, agent_of(s, 1));
+  story_over(s, 60000);
+}
+
+/* Not for so long that the others have gone on: its workers are dead, and the round with them. */
+static void stopped_agent_is_back_at_once(struct sim *s) {
+  rule_add(s, -1, -1, 1, story_forever());
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_pause(s, agent_of(s, 1));
+  story_expect(s, "guard fences", 20000);
+  sim_for(s, 100);
+  agent_continue(s, agent_of(s, 1));
+  story_over(s, 60000);
+}
+
+/* Fixed size: its workers go on, and those of the others, until it is taken for lost. */
+static void stopped_agent_is_needed(struct sim *s) {
+  rule_add(s, -1, -1, 1, story_run(15000));
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 1000);
+  agent_pause(s, agent_of(s, 1));
+  sim_for(s, 12000);
+  agent_continue(s, agent_of(s, 1));
+  story_over(s, 60000);
+}
+
 /* Fixed size: nobody can go on without it, so it need not fence. */
 static void cut_off_but_needed(struct sim *s) {
   struct behaviour b = story_run(15000);
@@ -220,6 +258,9 @@ const struct story stories_fault[] = {
     {"fenced-while-starting", two_to_three, fenced_while_starting},
     {"silent-node", two_to_three, silent_node},
     {"fenced", two_to_three, fenced},
+    {"stopped-agent-is-fenced", one_to_two, stopped_agent_is_fenced},
+    {"stopped-agent-is-back-at-once", one_to_two, stopped_agent_is_back_at_once},
+    {"stopped-agent-is-needed", NULL, stopped_agent_is_needed},
     {"cut-off-but-needed", NULL, cut_off_but_needed},
     {"short-cut", NULL, short_cut},
     {"connection-breaks", NULL, connection_breaks},

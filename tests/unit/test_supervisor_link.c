@@ -339,6 +339,82 @@ static void test_fences_at_four_fifths_of_the_lease(void **state) {
   bench_close(&b);
 }
 
+/* The guard is told before it is told to spawn, then once per heartbeat that is answered, and taken off at the end. */
+static void test_the_guard_knows_the_deadline(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_joined(&b);
+  bench_welcome(&b, true);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0); /* nothing runs */
+  uint64_t greeted = b.now_ms;
+  bench_start(&b, 1);
+  size_t fence = 0, spawn = 0;
+  for (size_t i = 0; i < b.n_fx; i++) {
+    if (b.fx[i].kind == SUP_FENCE_AT) fence = i;
+    if (b.fx[i].kind == SUP_SPAWN) spawn = i;
+  }
+  assert_true(fence < spawn);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->value, greeted + 3900, greeted + 4000);
+  for (uint32_t i = 0; i < 2; i++) bench_spawned(&b, i);
+  b.fencing = true;
+  bench_forget(&b);
+  bench_run(&b, 6 * 833);
+  size_t beats = bench_count_sent(&b, MSG_HEARTBEAT);
+  assert_in_range(beats, 5, 6);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), beats);
+  struct verdict lost;
+  verdict_init(&lost);
+  lost.cause = CAUSE_NODE_LOST;
+  lost.node_rank = 0;
+  bench_stop(&b, 1, &lost);
+  bench_clear(&b);
+  assert_true(bench_effect(&b, SUP_FENCE_AT)->value == UINT64_MAX);
+  bench_close(&b);
+}
+
+/* Stopped for ten seconds: its guard has acted in its stead, whichever of the two speaks first. */
+static void fenced_by_its_guard(bool tick_first) {
+  struct bench b;
+  bench_open(&b);
+  b.fencing = true;
+  bench_running(&b);
+  bench_run(&b, 1000);
+  b.fencing = false;
+  uint64_t at = bench_effect(&b, SUP_FENCE_AT)->value;
+  bench_forget(&b);
+  b.now_ms = at + 10000;
+  if (tick_first) bench_event(&b, &(struct supervisor_event){.kind = SUP_TICK});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_FENCED, .round = 1, .when_ms = at});
+  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, SIGNALED(9), at + 1, "");
+  bench_clear(&b);
+  assert_state(&b, SUPERVISOR_STOPPED);
+  assert_int_equal(bench_said(&b, "was stopped, or could not run, for 10.0 s"), 1);
+  assert_int_equal(bench_said(&b, "SIGKILL"), 0); /* no failure of theirs */
+  bench_down(&b, false);
+  bench_run(&b, 1000);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  assert_int_equal(h->phase, PHASE_STOPPED);
+  for (size_t i = 0; i < h->n_reports; i++) assert_int_not_equal(h->reports[i].kind, REPORT_FAILED);
+  bench_close(&b);
+}
+
+static void test_fenced_by_its_guard(void **state) {
+  fenced_by_its_guard(false);
+  fenced_by_its_guard(true);
+}
+
+/* Of a round that is over here, or of none. */
+static void test_an_old_fence_is_nothing(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_FENCED, .round = 9, .when_ms = b.now_ms});
+  assert_state(&b, SUPERVISOR_RUNNING);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0); /* without the flag it never hears of one */
+  bench_close(&b);
+}
+
 static void test_no_fence_without_the_flag(void **state) {
   struct bench b;
   struct msg ack;
@@ -425,6 +501,9 @@ int main(void) {
       cmocka_unit_test(test_a_silent_daemon_is_dropped_after_a_lease),
       cmocka_unit_test(test_acks_of_nothing),
       cmocka_unit_test(test_fences_at_four_fifths_of_the_lease),
+      cmocka_unit_test(test_the_guard_knows_the_deadline),
+      cmocka_unit_test(test_fenced_by_its_guard),
+      cmocka_unit_test(test_an_old_fence_is_nothing),
       cmocka_unit_test(test_no_fence_without_the_flag),
       cmocka_unit_test(test_refused_is_an_answer),
       cmocka_unit_test(test_fences_while_leaving),

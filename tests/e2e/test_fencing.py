@@ -1,0 +1,52 @@
+"""An agent that is stopped (SIGSTOP) cannot act. Where a round can form without its node, its guard acts in its stead."""
+
+import signal
+import time
+
+from harness import alive, until
+
+LEASE = 2.0
+WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
+
+
+def boot():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_a_stopped_agent_is_fenced_by_its_guard(rdzv):
+    d = rdzv.daemon()
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--last-call", "1m", "--lease", "2s", "--", "sh", "-c", WAIT)
+    workers = {i: rdzv.await_workers(1, E2E_NODE=str(i)) for i in (0, 1)}
+    time.sleep(1)  # a heartbeat or two have told both that the other can go on alone
+    pid = next(iter(workers[1].values()))
+    stopped = boot()
+    agents[1].kill(signal.SIGSTOP)
+    until("the guard of the stopped agent kills its worker", lambda: not alive(pid), LEASE + 1)
+    took = boot() - stopped
+    assert took < LEASE, f"its worker lived for {took:.2f} s, longer than the lease"
+    assert alive(next(iter(workers[0].values()))), "the other node's worker went first"
+    agents[0].expect("round 2 of 1", 10)
+    agents[1].kill(signal.SIGCONT)
+    agents[1].expect(r"was stopped, or could not run, for \d+\.\d s .* its guard has killed its workers", 10)
+    agents[1].expect("joining anew", 10)
+    assert not agents[1].says("SIGKILL"), agents[1]
+    assert agents[1].running and not rdzv.workers(E2E_NODE="1"), rdzv
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+def test_a_stopped_agent_of_a_fixed_size_job_is_not(rdzv):
+    """Nobody can go on without its node, so its worker goes on; the others' are stopped when it is taken for lost."""
+    d = rdzv.daemon()
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--lease", "2s", "--", "sh", "-c", WAIT)
+    workers = {i: rdzv.await_workers(1, E2E_NODE=str(i)) for i in (0, 1)}
+    pid = next(iter(workers[1].values()))
+    agents[1].kill(signal.SIGSTOP)
+    until("the other node hears of the loss", lambda: not rdzv.workers(E2E_NODE="0"), 10)
+    assert alive(pid), "its worker was killed, and nobody could have taken its place"
+    agents[1].kill(signal.SIGCONT)
+    for a in agents:
+        a.expect("round 2 of 2", 10)
+    assert not alive(pid)
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
