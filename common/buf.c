@@ -1,6 +1,7 @@
 /* A byte buffer: grows at its end, is consumed from its front.
  *
- * One allocation that doubles; consuming moves what is left to the front. A ring or an offset would save that
+ * One allocation that doubles, or, once it is large, grows by half and never to less than what is asked for; consuming
+ * moves what is left to the front. A ring or an offset would save that
  * move, but then every user would have to know of two pieces or of a begin; frames here are small, and those who
  * read big streams consume once per read, not once per byte.
  *
@@ -18,6 +19,8 @@
 #include <string.h>
 #include "common/mem.h"
 
+enum { BIG = 1 << 20 };
+
 void buf_finish(struct buf *b) {
   free(b->data);
   *b = (struct buf)BUF_INIT;
@@ -28,12 +31,18 @@ void buf_clear(struct buf *b) {
   if (b->data) b->data[0] = '\0';
 }
 
+static size_t grown(size_t cap, size_t need) {
+  if (need >= BIG) return cap + cap / 2 > need ? cap + cap / 2 : need;
+  if (cap == 0) cap = 64;
+  while (cap < need) cap *= 2;
+  return cap;
+}
+
 void *buf_reserve(struct buf *b, size_t n) {
   if (n >= SIZE_MAX / 4 - b->len) xmalloc(SIZE_MAX); /* says so and aborts: no such size is ever meant */
   size_t need = b->len + n + 1;
   if (need > b->cap) {
-    size_t cap = b->cap ? b->cap : 64;
-    while (cap < need) cap *= 2;
+    size_t cap = grown(b->cap, need);
     b->data = xrealloc(b->data, cap);
     b->cap = cap;
   }

@@ -37,16 +37,24 @@ static size_t pending(const struct c10d_conn *c) {
   return c->out.len - c->out_at;
 }
 
-/* Buffers of its own ----------------------------------------------------------------------------------------------- */
-
-static void finish_buf(struct c10d_conn *c, struct buf *b) {
-  c->server->buffered -= b->cap;
-  buf_finish(b);
+static bool is_parked(const struct c10d_conn *c) {
+  return c->line == &c->server->parked;
 }
+
+/* Buffers of its own ----------------------------------------------------------------------------------------------- */
 
 /* b has changed since its capacity was `before`. */
 static void account(struct c10d_conn *c, const struct buf *b, size_t before) {
   c->server->buffered += b->cap - before;
+  if (b != &c->out) return;
+  c->server->buffered_out += b->cap - before;
+  c10d_turn_room(c->server);
+}
+
+static void finish_buf(struct c10d_conn *c, struct buf *b) {
+  size_t before = b->cap;
+  buf_finish(b);
+  account(c, b, before);
 }
 
 static void append(struct c10d_conn *c, struct buf *b, const char *data, size_t len) {
@@ -61,7 +69,7 @@ static void on_event(uv_poll_t *poll, int status, int events);
 
 static void watch(struct c10d_conn *c) {
   bool reads = c->state == C10D_CONN_LINGERING ||
-               (c->state == C10D_CONN_OPEN && !c->held && pending(c) <= C10D_OUT_SOFT);
+               (c->state == C10D_CONN_OPEN && !c->held && !is_parked(c) && pending(c) <= C10D_OUT_SOFT);
   int events = (reads ? UV_READABLE : 0) | (pending(c) > 0 || c->held ? UV_WRITABLE : 0);
   if (c->state == C10D_CONN_CLOSED || events == c->events) return;
   c->events = events;
@@ -111,6 +119,7 @@ static void end(struct c10d_conn *c) {
   c->state = C10D_CONN_ENDING;
   c->held = false;
   finish_buf(c, &c->in);
+  if (is_parked(c)) c10d_turn_drop(c);
   c10d_queue_drop(c);
   c10d_session_finish(&c->session, c10d_now_ms());
   if (pending(c) == 0)
@@ -241,6 +250,7 @@ static size_t feed(struct c10d_conn *c, const char *data, size_t len) {
   size_t used = 0;
   struct buf *out = begin_replies(c);
   size_t cap = out->cap;
+  c->session.crowded = !c->broken && c10d_is_crowded(s);
   int rc = c10d_session_feed(&c->session, data, len, &used, out, C10D_OUT_SOFT, &s->err);
   bool full = out->len > C10D_OUT_SOFT;
   note_identity(c);
@@ -249,6 +259,7 @@ static size_t feed(struct c10d_conn *c, const char *data, size_t len) {
   bool open = c->state == C10D_CONN_OPEN; /* else data may be gone, if it was `in` */
   if (open && c->old && used < len && (uint8_t)data[used] >= FIRST_AMBIGUOUS) look_again(c);
   c->held = open && full && used < len;
+  if (open && c->session.waits) c10d_turn_park(c);
   answer_released(s);
   return used;
 }
@@ -317,8 +328,9 @@ static bool take(struct c10d_conn *c) {
 /* The socket has an error; what was received before it is still to be obeyed. libuv polls no more. */
 static void take_last(struct c10d_conn *c) {
   c->events = 0;
-  if (c->state == C10D_CONN_OPEN && !c->held)
-    while (take(c) && !c->held) {
+  c->broken = true; /* replies need not wait */
+  if (c->state == C10D_CONN_OPEN && !c->held && !c->session.waits)
+    while (take(c) && !c->held && !c->session.waits) {
     }
   c10d_conn_close(c);
 }
@@ -350,9 +362,10 @@ void c10d_conn_serve(struct c10d_conn *c, unsigned due) {
     return;
   }
   if (due & C10D_DUE_WRITE) write_waiting(c);
-  if (((due & C10D_DUE_OWN) || c->held) && c->state == C10D_CONN_OPEN && pending(c) <= C10D_OUT_SOFT)
-    feed_own(c);
-  if ((due & C10D_DUE_READ) && (c->events & UV_READABLE) && c->state != C10D_CONN_CLOSED && !c->held) take(c);
+  if ((due & C10D_DUE_OWN) && c->state == C10D_CONN_OPEN) c->held = true;
+  if (c->held && pending(c) <= C10D_OUT_SOFT) feed_own(c);
+  bool reads = (c->events & UV_READABLE) && c->state != C10D_CONN_CLOSED && !c->held && !is_parked(c);
+  if ((due & C10D_DUE_READ) && reads) take(c);
   watch(c);
 }
 
@@ -404,7 +417,7 @@ static bool is_about_to_speak(const struct c10d_conn *c) {
 }
 
 static void expire_silent(struct c10d_conn *c, uint64_t now_ms) {
-  if (is_about_to_speak(c)) {
+  if (c->due || is_about_to_speak(c)) {
     c10d_queue_put(c->queue, c, now_ms);
   } else if (c->silent && c10d_place_may_keep(c->place)) {
     c10d_conn_keep(c);

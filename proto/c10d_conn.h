@@ -33,6 +33,11 @@ struct c10d_place {
   struct c10d_conn *kept;   /* linked by beside */
 };
 
+/* Connections one behind the other. */
+struct c10d_line {
+  struct c10d_conn *first, *last;
+};
+
 /* Connections with a deadline of the same length each, in the order of their deadlines. */
 struct c10d_queue {
   struct c10d_conn *first, *last;
@@ -61,7 +66,8 @@ struct c10d_conn {
   struct c10d_conn *prev, *next;         /* all */
   struct c10d_conn *due_prev, *due_next; /* in queue */
   struct c10d_conn *beside_prev, *beside_next;
-  struct c10d_conn *line_prev, *line_next; /* who waits for a turn */
+  struct c10d_conn *line_prev, *line_next; /* in `line` */
+  struct c10d_line *line;                  /* the server's `line` or `parked`; NULL: it waits for nothing */
   struct c10d_queue *queue;
   uint64_t since_ms; /* since when in queue */
   struct c10d_session session;
@@ -72,7 +78,7 @@ struct c10d_conn {
   int events; /* that are polled for */
   uint16_t port;
   uint8_t state; /* enum c10d_conn_state */
-  uint8_t due;   /* enum c10d_due; 0: it is not in line */
+  uint8_t due;   /* enum c10d_due: what its next turn is for */
   bool silent;   /* not a byte yet */
   bool kept;     /* silent, and over its time */
   bool known;    /* its first bytes told that it is a client */
@@ -91,15 +97,17 @@ struct c10d_server {
   struct c10d_listening *listening;
   struct c10d_conn *first;
   size_t n_conns;
-  struct c10d_conn *first_in_line, *last_in_line;
+  struct c10d_line line;   /* who is to have a turn */
+  struct c10d_line parked; /* who is to have one when the server is not crowded any more */
   uv_check_t check;
   uv_idle_t idle;
   struct map places;
   struct addresses addresses;
   struct c10d_queue silent, stalled, lingering, unclear;
-  size_t buffered; /* in the connections' own buffers */
-  char *chunk;     /* what is read by whoever has its turn */
-  struct buf out;  /* replies of whoever has its turn; empty between turns */
+  size_t buffered;     /* in the connections' own buffers */
+  size_t buffered_out; /* those of it that are replies */
+  char *chunk;         /* what is read by whoever has its turn */
+  struct buf out;      /* replies of whoever has its turn; empty between turns */
   struct err err;
   uv_timer_t timer;
   uint64_t timer_at; /* UINT64_MAX: not set */
@@ -129,6 +137,9 @@ void c10d_conn_serve(struct c10d_conn *c, unsigned due);
 void c10d_turns_init(struct c10d_server *s); /* s->check and s->idle; none of this can fail */
 void c10d_turn_put(struct c10d_conn *c, unsigned due);
 void c10d_turn_drop(struct c10d_conn *c);
+void c10d_turn_park(struct c10d_conn *c); /* until there is room for its reply */
+bool c10d_is_crowded(const struct c10d_server *s);
+void c10d_turn_room(struct c10d_server *s); /* buffered_out has shrunk */
 
 /* c10d_place.c */
 struct c10d_place *c10d_place_find(const struct c10d_server *s, const struct ipaddr *addr);

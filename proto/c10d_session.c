@@ -47,8 +47,9 @@ static void put_string(struct buf *out, struct slice v) {
   buf_commit(out, 8 + v.len);
 }
 
-static int check_reply(uint64_t bytes, enum c10d_op op, struct err *e) {
-  if (bytes <= C10D_REPLY_MAX) return 0;
+/* -EAGAIN without a sentence: later. */
+static int check_reply(const struct c10d_session *s, uint64_t bytes, enum c10d_op op, struct err *e) {
+  if (bytes <= C10D_REPLY_MAX) return s->crowded && bytes > C10D_SMALL_REPLY ? -EAGAIN : 0;
   return err_set(e, -EMSGSIZE, "the reply to %s would take %llu bytes, more than %d", c10d_op_name(op),
                  (unsigned long long)bytes, C10D_REPLY_MAX);
 }
@@ -64,7 +65,7 @@ static int do_compare_set(struct c10d_session *s, const struct c10d_request *r, 
 static int do_get(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
   struct slice value;
   store_get(s->client, r->key, &value);
-  int rc = check_reply(8 + value.len, r->op, e);
+  int rc = check_reply(s, 8 + value.len, r->op, e);
   if (rc == 0) put_string(out, value);
   return rc;
 }
@@ -100,7 +101,7 @@ static int do_multi_get(struct c10d_session *s, const struct c10d_request *r, st
   uint64_t bytes = 0;
   for (size_t at = 0; c10d_next_item(r, &at, &key, &none); bytes += 8 + value.len)
     store_get(s->client, key, &value);
-  int rc = check_reply(bytes, r->op, e);
+  int rc = check_reply(s, bytes, r->op, e);
   if (rc < 0) return rc;
   buf_reserve(out, bytes);
   for (size_t at = 0; c10d_next_item(r, &at, &key, &none);) {
@@ -139,7 +140,7 @@ static void list_key(void *out, struct slice key) {
 static int do_list_keys(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
                         struct err *e) {
   uint64_t n = store_count(s->store), bytes = 8 + 8 * n + store_key_bytes(s->store);
-  int rc = check_reply(bytes, r->op, e);
+  int rc = check_reply(s, bytes, r->op, e);
   if (rc < 0) return rc;
   buf_reserve(out, bytes);
   put_u64(out, n);
@@ -238,6 +239,7 @@ static int take_request(struct c10d_session *s, const char *data, size_t len, si
   size_t reply = out->len;
   rc = serve(s, &r, out, e);
   answer_ended_waits(s, out, reply);
+  if (rc == -EAGAIN) return s->waits = true, s->requests--, 0;
   if (rc < 0) err_wrap(e, "%s", c10d_op_name(r.op));
   return rc < 0 ? rc : 1;
 }
@@ -245,6 +247,7 @@ static int take_request(struct c10d_session *s, const char *data, size_t len, si
 int c10d_session_feed(struct c10d_session *s, const char *data, size_t len, size_t *used, struct buf *out,
                       size_t out_max, struct err *e) {
   *used = 0;
+  s->waits = false;
   while (out->len <= out_max && *used < len && len - *used >= s->need) {
     size_t size = 0;
     int rc = take_request(s, data + *used, len - *used, &size, out, e);

@@ -13,6 +13,8 @@
 #include "common/store.h"
 #include "proto/c10d.h"
 
+enum { C10D_SMALL_REPLY = 64 * 1024 };
+
 struct c10d_session {
   struct store_client *client; /* NULL until the first bytes have told that this is a client */
   struct store *store;
@@ -23,6 +25,9 @@ struct c10d_session {
   /* Set by the owner, for numberings before 2.2: a silent connection of the same address stands beside this one, as 1.13 has it and 2.1 has not. Only
    * then are numbers 7 and 8 read as 1.13's. */
   bool companion;
+  /* Set by the owner, who has no room for large replies now. A GET, MULTI_GET or LIST_KEYS whose reply has more than C10D_SMALL_REPLY bytes is then not
+   * taken: feed stops in front of it and sets `waits`, until it is called again. */
+  bool crowded, waits;
   struct c10d_progress progress;
   size_t need; /* bytes that must be there before it is worth looking again */
   uint64_t requests;

@@ -9,23 +9,60 @@
  * only while somebody stands in line. One turn of the loop costs the store TURN_NS and one request at most, and nobody is served twice
  * before all who came first.
  *
+ * Replies that wait for slow readers take memory. When they take half of what all buffers may, the server is crowded, and who asks for a large one is parked: its
+ * request stays where it is, and it is read no further. As readers take what is theirs, or are dropped because they do not, there is room again, and the parked
+ * come before everybody else, in their order. So a thousand ranks that get 8 MiB each wait for each other, where otherwise most of them would be dropped; and
+ * what is small is answered all the time.
+ *
  * What a turn is for is kept in `due`, as several events may come before it. */
 
 #include "proto/c10d_conn.h"
 
 enum { TURN_NS = 10 * 1000 * 1000 };
 
+static void enter(struct c10d_line *line, struct c10d_conn *c) {
+  c->line = line;
+  c->line_prev = line->last;
+  *(line->last ? &line->last->line_next : &line->first) = c;
+  line->last = c;
+}
+
+static void leave(struct c10d_conn *c) {
+  struct c10d_line *line = c->line;
+  if (!line) return;
+  *(c->line_prev ? &c->line_prev->line_next : &line->first) = c->line_next;
+  *(c->line_next ? &c->line_next->line_prev : &line->last) = c->line_prev;
+  c->line_prev = c->line_next = NULL;
+  c->line = NULL;
+}
+
+bool c10d_is_crowded(const struct c10d_server *s) {
+  return s->buffered_out > s->config.max_buffered / 2;
+}
+
+static struct c10d_conn *next(const struct c10d_server *s) {
+  return s->parked.first && !c10d_is_crowded(s) ? s->parked.first : s->line.first;
+}
+
 static void on_idle(uv_idle_t *idle) {}
 
 static void on_check(uv_check_t *check) {
   struct c10d_server *s = check->data;
   uint64_t end = uv_hrtime() + TURN_NS;
-  do {
-    struct c10d_conn *c = s->first_in_line;
+  for (struct c10d_conn *c; (c = next(s));) {
     unsigned due = c->due;
     c10d_turn_drop(c);
     c10d_conn_serve(c, due);
-  } while (s->first_in_line && uv_hrtime() < end);
+    if (uv_hrtime() >= end) return;
+  }
+  uv_check_stop(&s->check);
+  uv_idle_stop(&s->idle);
+}
+
+static void run(struct c10d_server *s) {
+  if (s->closing) return;
+  uv_check_start(&s->check, on_check);
+  uv_idle_start(&s->idle, on_idle);
 }
 
 void c10d_turns_init(struct c10d_server *s) {
@@ -36,26 +73,25 @@ void c10d_turns_init(struct c10d_server *s) {
 
 void c10d_turn_put(struct c10d_conn *c, unsigned due) {
   struct c10d_server *s = c->server;
-  bool in_line = c->due != 0;
+  bool parked = c->line == &s->parked;
   c->due |= (uint8_t)due;
-  if (in_line || due == 0) return;
-  if (!s->first_in_line) {
-    uv_check_start(&s->check, on_check);
-    uv_idle_start(&s->idle, on_idle);
-  }
-  c->line_prev = s->last_in_line;
-  *(s->last_in_line ? &s->last_in_line->line_next : &s->first_in_line) = c;
-  s->last_in_line = c;
+  if (c->line == &s->line || due == 0 || (parked && !(due & (C10D_DUE_WRITE | C10D_DUE_FAILED)))) return;
+  leave(c);
+  enter(&s->line, c);
+  run(s);
 }
 
 void c10d_turn_drop(struct c10d_conn *c) {
-  struct c10d_server *s = c->server;
-  if (c->due == 0) return;
+  leave(c);
   c->due = 0;
-  *(c->line_prev ? &c->line_prev->line_next : &s->first_in_line) = c->line_next;
-  *(c->line_next ? &c->line_next->line_prev : &s->last_in_line) = c->line_prev;
-  c->line_prev = c->line_next = NULL;
-  if (s->first_in_line) return;
-  uv_check_stop(&s->check);
-  uv_idle_stop(&s->idle);
+}
+
+void c10d_turn_park(struct c10d_conn *c) {
+  leave(c);
+  enter(&c->server->parked, c);
+  c->due |= C10D_DUE_OWN;
+}
+
+void c10d_turn_room(struct c10d_server *s) {
+  if (s->parked.first && !c10d_is_crowded(s)) run(s);
 }

@@ -325,6 +325,91 @@ static void test_buffers_are_bounded_together(void **state) {
   stop();
 }
 
+/* Many ask for something large and read late. They get it one after the other, nobody is dropped, and small things are answered meanwhile. */
+static void test_large_replies_wait_for_room(void **state) {
+  enum { N = 20, SIZE = 4 << 20 };
+  start(&(struct c10d_server_config){.max_buffered = 24 << 20});
+  char *value = xcalloc(1, SIZE);
+  struct buf q = BUF_INIT, a = BUF_INIT;
+  int fd[N], other = connect_new();
+  ask_set(&q, "v", (struct slice){value, SIZE});
+  for (size_t at = 0; at < q.len;) {
+    ssize_t n = write(other, q.data + at, q.len - at);
+    if (n > 0) at += (size_t)n;
+    uv_run(&loop, UV_RUN_NOWAIT);
+  }
+  for (int i = 0; i < N; i++) {
+    fd[i] = connect_new();
+    buf_clear(&q);
+    ask_get(&q, "v");
+    ask_add(&q, "n", 1);
+    put(fd[i], q.data, q.len);
+  }
+  spin();
+  buf_clear(&q);
+  ask_add(&q, "n", 100);
+  put(other, q.data, q.len);
+  spin();
+  buf_clear(&a);
+  get(other, &a);
+  assert_int_equal(a.len, 8);
+  assert_in_range(le64_get(a.data), 100, 100 + N / 2); /* most are not served yet */
+  struct buf in[N] = {0};
+  size_t whole = 0;
+  for (int turns = 0; turns < 100000 && whole < N; turns++) {
+    uv_run(&loop, UV_RUN_NOWAIT);
+    whole = 0;
+    for (int i = 0; i < N; i++) {
+      get(fd[i], &in[i]);
+      whole += in[i].len == 8 + SIZE + 8;
+    }
+  }
+  assert_int_equal(whole, N);
+  for (int i = 0; i < N; i++) {
+    assert_int_equal(le64_get(in[i].data), SIZE);
+    buf_finish(&in[i]);
+    close(fd[i]);
+  }
+  assert_string_equal(buf_text(&lines), "");
+  close(other);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 0);
+  free(value);
+  buf_finish(&q);
+  buf_finish(&a);
+  stop();
+}
+
+/* Who waits for room may go, and the server may. */
+static void test_end_of_who_waits_for_room(void **state) {
+  enum { N = 8, SIZE = 4 << 20 };
+  start(&(struct c10d_server_config){.max_buffered = 8 << 20, .stall_ms = 100});
+  char *value = xcalloc(1, SIZE);
+  struct buf q = BUF_INIT;
+  int fd[N];
+  ask_set(&q, "v", (struct slice){value, SIZE});
+  for (int i = 0; i < N; i++) {
+    fd[i] = connect_new();
+    for (size_t at = 0; i == 0 && at < q.len;) {
+      ssize_t n = write(fd[0], q.data + at, q.len - at);
+      if (n > 0) at += (size_t)n;
+      uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    buf_clear(&q);
+    ask_get(&q, "v");
+    put(fd[i], q.data, q.len);
+    spin();
+  }
+  close(fd[N - 1]);
+  wait_ms(250); /* nobody reads: those who were answered are dropped, and make room for the next */
+  expect_line("closed: it does not read");
+  assert_in_range(c10d_server_connections(server), 1, N - 2);
+  stop();
+  for (int i = 0; i < N - 1; i++) close(fd[i]);
+  free(value);
+  buf_finish(&q);
+}
+
 /* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their turns in the end. */
 static void test_no_turn_of_the_loop_is_long(void **state) {
   enum { N = 20, KEYS = C10D_KEYS_MAX };
@@ -833,6 +918,8 @@ int main(void) {
       test(slow_reader),
       test(who_takes_nothing_is_dropped),
       test(buffers_are_bounded_together),
+      test(large_replies_wait_for_room),
+      test(end_of_who_waits_for_room),
       test(no_turn_of_the_loop_is_long),
       test(release),
       test(cancel_after_release),
