@@ -233,13 +233,19 @@ static void answer_released(struct c10d_server *s) {
 
 /* It may be 1.13's, and its companion too young to be told from any client that has just connected. */
 static void look_again(struct c10d_conn *c) {
-  if (!c->session.companion && !c->queue) c10d_queue_put(&c->server->unclear, c, c10d_now_ms());
+  bool may = !c->queue || c->queue == &c->server->silent;
+  if (may && !c->session.companion) c10d_queue_put(&c->server->unclear, c, c10d_now_ms());
 }
 
+/* A first byte is soon said: it is a client when its first request is whole. Until then each piece gives it time for the next. */
 static void note_identity(struct c10d_conn *c) {
-  if (c->known || !c->session.known) return;
+  if (c->known) return;
+  if (c->session.requests == 0) {
+    c10d_queue_put(&c->server->silent, c, c10d_now_ms());
+    return;
+  }
   c->known = true;
-  if (c->queue == &c->server->silent) c10d_queue_drop(c);
+  c10d_queue_drop(c);
   if (c->session.dialect != C10D_SINCE_2_2) c10d_place_is_old(c);
 }
 
@@ -257,7 +263,8 @@ static size_t feed(struct c10d_conn *c, const char *data, size_t len) {
   end_replies(c, out, cap);
   if (rc < 0) end_because(c, s->err.text);
   bool open = c->state == C10D_CONN_OPEN; /* else data may be gone, if it was `in` */
-  if (open && c->old && used < len && (uint8_t)data[used] >= FIRST_AMBIGUOUS) look_again(c);
+  bool is_old = c->session.known && c->session.dialect != C10D_SINCE_2_2;
+  if (open && is_old && used < len && (uint8_t)data[used] >= FIRST_AMBIGUOUS) look_again(c);
   c->held = open && full && used < len;
   if (open && c->session.waits) c10d_turn_park(c);
   answer_released(s);
@@ -302,6 +309,7 @@ static ssize_t receive_large(struct c10d_conn *c, size_t room) {
   account(c, &c->in, before);
   if (n <= 0) return n;
   buf_commit(&c->in, (size_t)n);
+  if (c->queue == &c->server->silent) c10d_queue_put(c->queue, c, c10d_now_ms());
   if (c->in.len >= c->session.need) feed_own(c);
   check_buffered(c);
   return n;
@@ -430,7 +438,10 @@ static void expire_silent(struct c10d_conn *c, uint64_t now_ms) {
 
 /* Read as 2.1's the request is not whole; once more, now that its companion, if it has one, can be seen. Once. */
 static void expire_unclear(struct c10d_conn *c) {
-  c10d_queue_drop(c);
+  if (c->known)
+    c10d_queue_drop(c);
+  else
+    c10d_queue_put(&c->server->silent, c, c10d_now_ms());
   if (c->in.len == 0 || c->held || !c10d_place_has_companion(c)) return;
   c->session.need = 0;
   c10d_turn_put(c, C10D_DUE_OWN);

@@ -81,7 +81,7 @@ struct c10d_conn {
   uint8_t due;   /* enum c10d_due: what its next turn is for */
   bool silent;   /* not a byte yet */
   bool kept;     /* silent, and over its time */
-  bool known;    /* its first bytes told that it is a client */
+  bool known;    /* its first request was whole: it is a client */
   bool old;      /* and one before 2.2 */
   bool held;     /* requests lie in `in` because replies wait */
   bool broken;   /* nothing can be sent any more; what it sent before is still obeyed */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -645,6 +646,47 @@ static int connect_from(const char *from, const struct sockaddr_in *to) {
   return fd;
 }
 
+/* Our descriptor of the server's end. */
+static int other_end(int fd) {
+  struct sockaddr_in own, peer;
+  socklen_t len = sizeof(own);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &len), 0);
+  for (int i = 3; i < 200; i++) {
+    len = sizeof(peer);
+    if (i == fd || getpeername(i, (struct sockaddr *)&peer, &len) < 0 || peer.sin_family != AF_INET) continue;
+    if (peer.sin_port == own.sin_port && peer.sin_addr.s_addr == own.sin_addr.s_addr) return i;
+  }
+  fail_msg("no such connection");
+  return -1;
+}
+
+static int option_of(int fd, int level, int option) {
+  int value = -1;
+  socklen_t len = sizeof(value);
+  assert_int_equal(getsockopt(fd, level, option, &value, &len), 0);
+  return value;
+}
+
+/* They are set on the listening socket only. */
+static void test_options_of_accepted_connections(void **state) {
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){0});
+  open_listener(&sa);
+  int fd = connect_from("127.0.0.1", &sa);
+  spin();
+  int served = other_end(fd);
+  assert_true(option_of(served, IPPROTO_TCP, TCP_NODELAY) > 0);
+  assert_true(option_of(served, SOL_SOCKET, SO_KEEPALIVE) > 0);
+  int notices = option_of(served, IPPROTO_TCP, TCP_KEEPIDLE) +
+                option_of(served, IPPROTO_TCP, TCP_KEEPINTVL) * option_of(served, IPPROTO_TCP, TCP_KEEPCNT);
+  assert_true(notices >= 20 && notices <= 40);
+  assert_true(option_of(served, IPPROTO_TCP, TCP_USER_TIMEOUT) > C10D_STALL_MS);
+  assert_true(fcntl(served, F_GETFD) & FD_CLOEXEC);
+  assert_true(fcntl(served, F_GETFL) & O_NONBLOCK);
+  close(fd);
+  stop();
+}
+
 static bool is_even(void *ctx, const struct ipaddr *peer, const struct ipaddr *local) {
   assert_true(local->family == 4 && local->bytes[0] == 127);
   ++*(int *)ctx;
@@ -732,12 +774,15 @@ static void test_no_descriptors(void **state) {
 static void test_silent_is_closed(void **state) {
   start(&(struct c10d_server_config){.silent_ms = 100});
   int silent = connect_unix(NULL, 0), half = connect_unix(hello, 3), known = connect_new();
+  int byte = connect_unix("\3", 1); /* GET as before 2.2, and no more of it */
   spin();
-  assert_int_equal(c10d_server_connections(server), 3);
+  assert_int_equal(c10d_server_connections(server), 4);
   wait_ms(200);
   assert_int_equal(c10d_server_connections(server), 1);
   assert_true(got(silent, "", 0));
   assert_true(got(half, "", 0));
+  assert_true(got(byte, "", 0));
+  close(byte);
   expect_line("closed: it said nothing within 100 ms");
   expect_line("closed: it did not say what it is within 100 ms");
   assert_int_equal(uv_backend_timeout(&loop), -1); /* at rest there is no timer */
@@ -809,6 +854,14 @@ static void test_companion_tells_the_numbering(void **state) {
   wait_ms(50);
   put_number(&a, 1);
   assert_false(got_buf(young, &a));
+  int younger = connect_from("127.0.0.5", &sa), another = connect_from("127.0.0.5", &sa);
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
+  put_buf(younger, &q); /* as its very first words */
+  wait_ms(50);
+  put_number(&a, 0);
+  assert_false(got_buf(younger, &a));
+  close(younger);
+  close(another);
   close(young);
   close(its_silent);
   close(old);
@@ -928,6 +981,7 @@ int main(void) {
       test(last_words),
       test(half_closed),
       test(close_while_busy),
+      test(options_of_accepted_connections),
       test(allow),
       test(limits),
       test(no_descriptors),
