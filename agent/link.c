@@ -158,7 +158,8 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
   }
   struct buf where = BUF_INIT, why = BUF_INIT;
   name_target(l, l->at, &where);
-  if (!p->welcomed) buf_printf(&why, "the connection to rdzvd at %s is lost: ", buf_text(&where));
+  if (!p->welcomed)
+    buf_printf(&why, "what listens at %s is no rdzvd, or hung up before it greeted: ", buf_text(&where));
   buf_puts(&why, reason);
   go_down(l, false, buf_text(&why));
   buf_finish(&where);

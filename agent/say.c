@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include "common/mem.h"
 
@@ -46,19 +45,10 @@ static void write_pending(struct say *s) {
   s->busy = uv_fs_write(s->loop, &s->req, s->fd, &b, 1, -1, on_written) == 0;
 }
 
-static void put_time(struct buf *out) {
-  struct timespec t;
-  struct tm tm;
-  clock_gettime(CLOCK_REALTIME, &t);
-  gmtime_r(&t.tv_sec, &tm);
-  char text[32];
-  strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
-  buf_printf(out, "%s.%03ldZ ", text, t.tv_nsec / 1000000);
-}
-
 static void to_file(struct say *s, const char *line) {
   if (s->fd < 0 || s->pending.len > PENDING_MAX) return;
-  put_time(&s->pending);
+  char stamp[LOG_STAMP_SIZE];
+  buf_append(&s->pending, stamp, log_stamp(stamp));
   buf_puts(&s->pending, line);
   buf_putc(&s->pending, '\n');
   write_pending(s);

@@ -58,9 +58,11 @@ static void say_end(struct supervisor *s, const struct end *end) {
   verdict_sentence(&end->verdict, &text);
   if (end->verdict.cause != CAUSE_NONE) sup_forget_untold(s);
   sup_say_verdict(s, &end->verdict, "");
-  sup_say(s, LOG_ERROR, "job %s %s in round %lld: %s; %lld of %lld restarts used; exit code %lld",
-          s->config.job, outcome_name(end->outcome), (long long)end->round, buf_text(&text),
-          (long long)end->restarts_used, (long long)s->config.settings.max_restarts, (long long)end->code);
+  char when[40] = "before its first round";
+  if (end->round) snprintf(when, sizeof when, "in round %lld", (long long)end->round);
+  sup_say(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used; exit code %lld", s->config.job,
+          outcome_name(end->outcome), when, buf_text(&text), (long long)end->restarts_used,
+          (long long)s->config.settings.max_restarts, (long long)end->code);
   buf_finish(&text);
 }
 

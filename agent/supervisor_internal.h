@@ -50,6 +50,7 @@ struct supervisor {
   bool said_lost;
   uint64_t retry_ms, retry_delay_ms;
   uint64_t ready_ms;      /* when it was welcomed on this connection */
+  bool met_stranger;      /* the last attempt met somebody who has not welcomed us */
   bool short_link;        /* the last one that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
   uint64_t greeting_ms;   /* GREETING ends */
   uint64_t daemonless_ms; /* since when there is no daemon */

@@ -37,6 +37,7 @@ void sup_link_up(struct supervisor *s) {
   s->link = LINK_GREETING;
   s->hello_said = false;
   s->greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
+  s->met_stranger = true; /* until it is known better */
 }
 
 static void say_why_down(struct supervisor *s, const char *text) {
@@ -73,6 +74,7 @@ static void pause_and_retry(struct supervisor *s) {
 
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link == LINK_DOWN) return;
+  if (s->link == LINK_CONNECTING) s->met_stranger = false;
   if (sup_is_exiting(s)) { /* all was said; nobody is needed any more */
     s->link = LINK_DOWN;
     s->retry_ms = UINT64_MAX;
@@ -94,6 +96,14 @@ static void drop_silent_link(struct supervisor *s, const char *why) {
   sup_effect(s, SUP_DISCONNECT);
   say_why_down(s, why);
   pause_and_retry(s);
+}
+
+static void drop_unanswering_link(struct supervisor *s) {
+  struct buf why = BUF_INIT;
+  buf_printf(&why, "what listens at %s takes the connection, but does not answer as rdzvd does",
+             s->config.endpoint);
+  drop_silent_link(s, buf_text(&why));
+  buf_finish(&why);
 }
 
 /* What came is older than our lease may be: we were stopped, or the network was. The daemon may have lost us since. */
@@ -305,10 +315,11 @@ static void give_up(struct supervisor *s) {
     sup_exit(s, s->fenced_out ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
     return;
   }
-  sup_say(
-      s, LOG_ERROR,
-      "no rdzvd could be reached at %s within %lld s (--join-timeout): start one there, or check the address",
-      s->config.endpoint, (long long)(join_timeout_ms(s) / 1000));
+  sup_say(s, LOG_ERROR, "no rdzvd could be reached at %s within %lld s (--join-timeout): %s",
+          s->config.endpoint, (long long)(join_timeout_ms(s) / 1000),
+          s->met_stranger
+              ? "another program listens there, or rdzvd hangs: choose another port, the same on all nodes"
+              : "start one there, or check the address");
   sup_exit(s, EXIT_CODE_NO_DAEMON, NULL);
 }
 
@@ -319,8 +330,7 @@ void sup_link_tick(struct supervisor *s) {
   }
   if (must_fence(s) && s->now_ms >= fence_ms(s)) fence(s, fence_ms(s));
   if (s->link == LINK_DOWN && s->now_ms >= s->retry_ms) sup_connect(s);
-  if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms)
-    drop_silent_link(s, "it accepted the connection but does not answer");
+  if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms) drop_unanswering_link(s);
   if (s->link != LINK_READY) return;
   if (s->now_ms >= s->acked_sent_ms + lease_ms(s))
     drop_silent_link(s, "it does not answer heartbeats");

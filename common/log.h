@@ -6,6 +6,7 @@
  * A line is `subject: event key=value ...`: it names its subject (job, node, worker, connection) first. */
 
 #include <stdarg.h>
+#include <stddef.h>
 #include "common/log_level.h"
 
 typedef void (*log_sink_fn)(void *ctx, enum log_level level,
@@ -14,6 +15,12 @@ typedef void (*log_sink_fn)(void *ctx, enum log_level level,
 /* Default sink: one write(2) to stderr per line: "<program>: <line>\n". With log_init(program, ..). */
 void log_init(const char *program, enum log_level max_level);
 void log_set_sink(log_sink_fn sink, void *ctx); /* NULL: the default one */
+/* The default sink's lines begin with log_stamp from now on, unless stderr is a terminal, which shows them as they come, or the
+ * journal, which has its own times: `journal` is $JOURNAL_STREAM, or NULL. */
+void log_stamp_lines(const char *journal);
+/* "2026-11-21 20:41:03.123 ", local time. at: of LOG_STAMP_SIZE bytes. Returns its length. */
+enum { LOG_STAMP_SIZE = 40 };
+size_t log_stamp(char *at);
 enum log_level log_max_level(void);
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define log_error(...) log_line(LOG_ERROR, __VA_ARGS__)

@@ -314,6 +314,12 @@ static int run(struct daemon *d) {
   return code;
 }
 
+/* The agent that owns this daemon reads its lines from a pipe, and has times of its own. */
+static bool is_file(int fd) {
+  struct stat st;
+  return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 int main(int argc, char **argv) {
   static struct daemon d = {.control_fd = -1, .options = {.owner_fd = -1, .ready_fd = -1}};
   struct options *o = &d.options;
@@ -327,6 +333,7 @@ int main(int argc, char **argv) {
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (check_options(argc, argv, rest, o, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
+  if (o->owner_fd < 0 || is_file(STDERR_FILENO)) log_stamp_lines(getenv("JOURNAL_STREAM"));
   signal(SIGPIPE, SIG_IGN);
   setenv("UV_THREADPOOL_SIZE", "1", 0); /* only the state file is written there */
   return run(&d);

@@ -4,6 +4,7 @@
  * other knowledge. A verb that does something (stop) answers what it has set in motion, not what will have come of it. */
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/exit_codes.h"
@@ -26,11 +27,11 @@ static const char *place_of(const struct job *j, const struct member *m) {
 }
 
 static json_t *member_to_json(const struct job *j, const struct member *m, uint64_t now_ms) {
-  json_t *v =
-      json_pack("{s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "host", m->host,
-                "pid", (json_int_t)m->pid, "agent", m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr,
-                "workers", (json_int_t)m->workers, "state", place_of(j, m), "heard_ms_ago",
-                (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
+  json_t *v = json_pack(
+      "{s:I,s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "first_rank",
+      (json_int_t)(m->node_rank < 0 ? -1 : m->rank_base), "host", m->host, "pid", (json_int_t)m->pid, "agent",
+      m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
+      place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
   if (m->step >= 0) {
     json_object_set_new(v, "step", json_integer(m->step));
     json_object_set_new(v, "of", json_integer(m->of));
@@ -86,12 +87,26 @@ static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) 
   put_duration(out, now_ms - j->state_ms);
   if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
   if (j->world_size)
-    buf_printf(out, ", %lld nodes, %lld workers", (long long)j->round_nodes, (long long)j->world_size);
+    buf_printf(out, ", %lld node%s, %lld worker%s", (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
+               (long long)j->world_size, j->world_size == 1 ? "" : "s");
   buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used,
              (long long)j->settings.max_restarts);
   if (j->state == JOB_ENDING || j->state == JOB_ENDED)
     buf_printf(out, ", %s with exit code %d", outcome_name(j->outcome), j->code);
   buf_putc(out, '\n');
+}
+
+/* "8-15", or "(8)" workers that have no ranks yet. */
+static void put_ranks(struct buf *out, const struct member *m) {
+  char text[32];
+  long long first = m->rank_base, n = m->workers;
+  if (m->node_rank < 0)
+    snprintf(text, sizeof text, "(%lld)", n);
+  else if (n == 1)
+    snprintf(text, sizeof text, "%lld", first);
+  else
+    snprintf(text, sizeof text, "%lld-%lld", first, first + n - 1);
+  buf_printf(out, " %-9s", text);
 }
 
 static void member_line(struct buf *out, const struct job *j, const struct member *m, uint64_t now_ms) {
@@ -103,7 +118,8 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   put_name(out, m->host, 20);
   buf_putc(out, ' ');
   put_name(out, m->addr[0] ? m->addr : m->peer_addr, 24);
-  buf_printf(out, " %7lld  %-14s", (long long)m->workers, place_of(j, m));
+  put_ranks(out, m);
+  buf_printf(out, "  %-14s", place_of(j, m));
   if (m->step >= 0 && m->of > 0)
     buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
   else if (m->step >= 0)
@@ -126,7 +142,7 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
     verdict_sentence(&j->last_verdict, out);
     buf_putc(out, '\n');
   }
-  if (j->n_members) buf_puts(out, "  node  host                 address                  workers  state\n");
+  if (j->n_members) buf_puts(out, "  node  host                 address                  ranks      state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
     const struct member *m = job_find_rank(j, r);
     if (m) member_line(out, j, m, now_ms);

@@ -35,7 +35,7 @@
 #include "common/mem.h"
 #include "proto/frame.h"
 
-enum { KEEPALIVE_IDLE_S = 15, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3, SHOWN_MAX = 16 };
+enum { KEEPALIVE_IDLE_S = 15, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3, SHOWN_MAX = 40 };
 
 struct write {
   uv_write_t req;
@@ -192,11 +192,18 @@ static bool take_preface(struct conn *c, size_t *at) {
   return true;
 }
 
-static void end_malformed(struct conn *c, int code, const struct err *e) {
-  char why[sizeof(c->end_reason)];
-  const char *before = c->heard ? "" : "does not seem to be rdzv: ";
-  snprintf(why, sizeof(why), "%s%.200s", before, e->text);
-  end(c, code, why);
+/* Another server's greeting tells people more than what it would mean as a frame. */
+static void end_malformed(struct conn *c, int code, size_t at, bool framed, const struct err *e) {
+  struct buf why = BUF_INIT;
+  if (!c->heard) buf_puts(&why, "does not seem to be rdzv: ");
+  if (c->heard || framed || c->incoming != TO_AGENT) {
+    buf_puts(&why, e->text);
+  } else {
+    buf_puts(&why, "it begins with ");
+    show(&why, c->in.data + at, c->in.len - at);
+  }
+  end(c, code, buf_text(&why));
+  buf_finish(&why);
 }
 
 /* Hands out one message at c->in[*at]. false: more bytes are needed, or nobody listens any more. */
@@ -207,9 +214,10 @@ static bool take_message(struct conn *c, size_t *at) {
   size_t size;
   int rc = frame_parse(c->in.data + *at, c->in.len - *at, c->max_body, &f, &size, &e);
   if (rc == 0) return false;
-  if (rc > 0) rc = msg_decode(&f, c->incoming, &m, &e);
+  bool framed = rc > 0;
+  if (framed) rc = msg_decode(&f, c->incoming, &m, &e);
   if (rc < 0) {
-    end_malformed(c, rc, &e);
+    end_malformed(c, rc, *at, framed, &e);
     return false;
   }
   *at += size;

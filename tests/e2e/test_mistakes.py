@@ -3,6 +3,7 @@
 import re
 import signal
 import socket
+import threading
 
 import pytest
 
@@ -15,6 +16,37 @@ def one_sentence(p, *words):
     assert any(all(w in l for w in words) for l in said), f"no line with {words}:\n{p}"
     assert len(said) <= 6, f"more than a user reads:\n{p}"
     assert not re.search(r"errno|error \d+", p.text), p
+
+
+def greet(server, words):
+    """Greets everybody who comes, like a mail or ssh server, until the socket is closed."""
+    try:
+        while True:
+            with server.accept()[0] as c:
+                c.sendall(words)
+                c.recv(1)
+    except OSError:
+        pass
+
+
+def test_port_taken_by_what_greets_first(rdzv):
+    """What answered is shown, and starting an rdzvd there is not the advice."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        threading.Thread(target=greet, args=(s, b"SSH-2.0-OpenSSH_9.2\r\n"), daemon=True).start()
+        endpoint = f"127.0.0.1:{s.getsockname()[1]}"
+        a = rdzv.agent("--endpoint", endpoint, "--join-timeout", "1s", "--", "true")
+        assert a.exit(5) == 69, a
+        one_sentence(a, endpoint, "is no rdzvd", '"SSH-2.0-OpenSSH_9.2')
+        one_sentence(a, endpoint, "another program listens there", "choose another port")
+        assert not a.says("start one there"), a
+        s.shutdown(socket.SHUT_RDWR)
+
+
+def test_too_few_nodes_before_the_first_round(rdzv):
+    d = rdzv.daemon()
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--join-timeout", "1s", "--", "true")
+    assert a.exit(10) == 73, a
+    assert a.says("failed before its first round: too few nodes joined in time") and not a.says("round 0"), a
 
 
 @pytest.mark.parametrize(
@@ -159,7 +191,7 @@ def test_disk_full_of_checkpoints(rdzv, small_disk):
 def test_strangers_at_the_port(rdzv):
     """A PyTorch client, a browser, noise: answered or closed, with a line; the daemon goes on."""
     d = rdzv.daemon()
-    for bytes_ in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\xce\xf7\x85\x3c\x00\x00\x00\x00", b"\xff" * 5000, b"RDZV" + b"\xff" * 100):
+    for bytes_ in (b"GET / HTTP/1.1\r\n\r\n", b"\x00\xce\xf7\x85\x3c\xff", b"\xff" * 5000, b"RDZV" + b"\xff" * 100):
         with socket.create_connection(("127.0.0.1", d.port), 5) as s:
             s.sendall(bytes_)
             s.settimeout(5)

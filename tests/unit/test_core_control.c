@@ -79,6 +79,7 @@ static void test_status_json(void **state) {
   members = json_object_get(job, "members");
   assert_int_equal(json_array_size(members), 2);
   const json_t *second = json_array_get(members, 1);
+  assert_int_equal(json_integer_value(json_object_get(second, "first_rank")), 1);
   assert_string_equal(text_of(second, "host"), "n1");
   assert_string_equal(text_of(second, "state"), "running");
   assert_int_equal(json_integer_value(json_object_get(second, "step")), 12);
@@ -115,6 +116,8 @@ static void test_status_in_every_state(void **state) {
     assert_non_null(strstr(buf_text(&out), want[i]));
     assert_null(strchr(buf_text(&out), '?'));
     if (i == 0) assert_non_null(strstr(buf_text(&out), "1 of 2 nodes"));
+    if (i == 0) assert_non_null(strstr(buf_text(&out), "(1)")); /* workers, no ranks yet */
+    if (i == 2) assert_non_null(strstr(buf_text(&out), "2 nodes, 2 workers"));
     if (i == 3) assert_non_null(strstr(buf_text(&out), "away"));
     if (i == 5) assert_non_null(strstr(buf_text(&out), "round 1 ended: "));
     if (i >= 7) assert_non_null(strstr(buf_text(&out), "success with exit code 0"));

@@ -3,7 +3,11 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
 #include "tests/unit/unit.h"
@@ -86,11 +90,42 @@ static void test_closed_stderr_is_no_trouble(void **state) {
   close(saved);
 }
 
+/* The journal stamps lines itself; what only inherited its name does not go there. */
+static void test_stamps(void **state) {
+  char got[256], name[64];
+  struct stat st;
+  struct tm tm = {.tm_isdst = -1};
+  int file = memfd_create("log", 0), saved = dup(STDERR_FILENO), millis = -1, end = 0;
+  dup2(file, STDERR_FILENO);
+  assert_int_equal(fstat(file, &st), 0);
+  snprintf(name, sizeof(name), "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+  log_init("test", LOG_INFO);
+  log_stamp_lines(name);
+  log_info("in the journal");
+  log_stamp_lines("1:2");
+  log_info("a");
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  ssize_t n = pread(file, got, sizeof(got) - 1, 0);
+  assert_true(n > 0);
+  got[n] = '\0';
+  static const char plain[] = "test: in the journal\n";
+  assert_int_equal(strncmp(got, plain, sizeof(plain) - 1), 0);
+  const char *line = got + sizeof(plain) - 1, *rest = strptime(line, "%Y-%m-%d %H:%M:%S", &tm);
+  assert_non_null(rest);
+  assert_int_equal(sscanf(rest, ".%3d test: a\n%n", &millis, &end), 1);
+  assert_int_equal(end, strlen(rest));
+  time_t now = time(NULL), then = mktime(&tm);
+  assert_true(then <= now && then >= now - 60); /* local time, and now */
+  close(file);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_levels),
       cmocka_unit_test(test_one_line),
       cmocka_unit_test(test_default_sink),
+      cmocka_unit_test(test_stamps),
       cmocka_unit_test(test_closed_stderr_is_no_trouble),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
