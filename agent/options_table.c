@@ -121,7 +121,8 @@ static const struct opt table[] = {
      .max = 1000000,
      .label = "N",
      .help = "How often workers are started again after one of them failed. Nodes that come or go cost "
-             "none."},
+             "none. All are given back after a round that lived 10 minutes, or came further than the "
+             "failures before it (as progress is told by rdzv.h)."},
     {.name = "join-timeout",
      .type = OPT_DURATION,
      .offset = FIELD(join_timeout_ms),

@@ -21,7 +21,7 @@
     "--node-rank is not given. Others have no effect, and a line says so.")                                  \
   X("standalone", "With --nnodes 2 it is refused; torchrun waits for the second one in vain.")               \
   X("max-restarts", "Default 3, not 0, and of the whole job, not of each node; nodes that are lost or "      \
-                    "come cost none.")                                                                       \
+                    "come cost none; they are given back after a good round.")                               \
   X("monitor-interval", "No effect: a worker's death is seen when it happens.")                              \
   X("start-method", "No effect: workers are programs of their own.")                                         \
   X("event-log-handler", "No effect: --verbose shows events, --log-dir keeps them.")                         \

@@ -201,7 +201,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
-  s->node_rank = -1;
+  s->node_rank = s->failed_step = -1;
   s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms = s->told_fence_ms = UINT64_MAX;
   verdict_init(&s->said);
   verdict_init(&s->untold);

@@ -69,7 +69,7 @@ struct supervisor {
   /* The round. */
   char incarnation[INCARNATION_MAX + 1];
   int64_t seen_round; /* the latest that the daemon has named: not below `round` */
-  int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used;
+  int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used, failed_step;
   struct worker *workers;
   int64_t n_spawned, n_succeeded;
   struct own_report reports[REPORTS_MAX];

@@ -182,6 +182,7 @@ void sup_say_hello(struct supervisor *s) {
   h->node_rank = s->node_rank;
   h->round_nodes = s->round_nodes;
   h->restarts_used = s->restarts_used;
+  h->failed_step = s->failed_step;
   if (h->phase == PHASE_NONE && s->seen_round > s->round) { /* it was no part of that one, but knows of it */
     h->round = s->seen_round;
     h->node_rank = -1;
@@ -210,7 +211,7 @@ void sup_learn(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->incarnation, incarnation) != 0) {
     memcpy(s->incarnation, incarnation, strlen(incarnation) + 1);
     s->round = s->seen_round = s->round_nodes = s->restarts_used = 0;
-    s->node_rank = -1;
+    s->node_rank = s->failed_step = -1;
   }
   if (round > s->seen_round) s->seen_round = round;
 }

@@ -142,6 +142,7 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   s->rank_base = start->rank_base;
   s->world_size = start->world_size;
   s->restarts_used = start->restarts_used;
+  s->failed_step = start->failed_step;
   s->rounds++;
   sup_set_state(s, SUPERVISOR_STARTING);
   sup_say_start(s, start);
@@ -298,6 +299,7 @@ void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
 void sup_settled(struct supervisor *s, const struct settled *settled) {
   if (settled->round != s->round || strcmp(settled->incarnation, s->incarnation) != 0) return;
   s->restarts_used = settled->restarts_used;
+  s->failed_step = settled->failed_step;
   if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
   sup_say_settled(s, settled);
   sup_close_store(s);

@@ -122,6 +122,7 @@ void sup_say_settled(struct supervisor *s, const struct settled *settled) {
   if (v->cause == CAUSE_NONE) sup_say_untold(s);
   sup_forget_untold(s);
   sup_say_verdict(s, v, has_told(s, v->round) ? "the round's verdict: " : "");
+  if (settled->refilled) buf_puts(&line, "restarts used before are given back; ");
   if (!settled->charged)
     buf_puts(&line, "no restart is charged; forming the next round");
   else

@@ -170,7 +170,6 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   if (!h->incarnation[0]) return begin_incarnation(c, h);
   /* The agent was welcomed here before, and this daemon does not know it: it has been restarted since. */
   j = core_add_job(c, h->job, h->incarnation, &h->settings);
-  j->restarts_used = h->restarts_used;
   job_recover(j, h->round, c->now_ms);
   return j;
 }
@@ -195,7 +194,11 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     send_stale(c, j->members[i]->conn, j, h);
     job_hold(j, j->members[i]);
   }
-  if (cmp != 0) j->restarts_used = 0; /* of another life of the job: its own nodes know better */
+  if (cmp != 0) { /* of another life of the job: its own nodes know better */
+    j->restarts_used = 0;
+    j->failed_step = -1;
+    j->refilled_wall_ms = 0;
+  }
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
   job_recover(j, h->round, c->now_ms);
   for (size_t i = 0; i < j->n_members; i++)

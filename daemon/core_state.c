@@ -1,6 +1,7 @@
 /* What outlives the daemon: one line of JSON per seal and per end.
  *
- *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"wall_ms":..,"settings":{..}}
+ *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
+ *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..}}
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
  * and "held":true where a lost node may run on: the next life of the job waits for its lease, too.
@@ -26,10 +27,12 @@ static json_t *settings_to_json(const struct settings *s) {
 
 void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
-  json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
-                        "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
-                        (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "wall_ms",
-                        (json_int_t)j->line_wall_ms, "settings", settings_to_json(&j->settings));
+  json_t *v =
+      json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
+                "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
+                (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
+                (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
+                (json_int_t)j->line_wall_ms, "settings", settings_to_json(&j->settings));
   if (job_hold_until(j) > j->core->now_ms) json_object_set_new(v, "held", json_true());
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -86,12 +89,14 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
   const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
-  int64_t round, nodes, used, wall_ms;
+  int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms;
   if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
       !read_settings(json_object_get(o, "settings"), &s))
     return false;
   if (!read_int(o, "round", 0, CORE_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
-      !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms))
+      !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
+      !read_int(o, "failed_step", -1, INT64_MAX, &failed_step) ||
+      !read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms))
     return false;
   bool end = !strcmp(event, "end");
   if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
@@ -102,11 +107,14 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) return true;
   struct job *j = core_add_job(c, id, incarnation, &s);
   j->restarts_used = used;
+  j->failed_step = failed_step;
+  j->refilled_wall_ms = (uint64_t)refilled_wall_ms;
   j->line_wall_ms = (uint64_t)wall_ms;
   if (!end) {
     job_recover(j, round, now_ms);
     j->round_nodes = nodes;
     j->exact = true;
+    j->budget_from = BUDGET_START;
     return true;
   }
   j->round = round;

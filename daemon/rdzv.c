@@ -91,26 +91,15 @@ void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
   job_settle_if_stopped(j, now_ms);
 }
 
-/* A round that lived short delays the next; the first restart is at once. */
-static uint64_t next_delay_ms(struct job *j, bool charged) {
-  bool short_round = j->state_ms - j->round_ms < CORE_SHORT_ROUND_MS; /* until it was told to stop */
-  if (!charged || !short_round) {
-    if (!short_round) j->short_rounds = 0;
-    return 0;
-  }
-  uint64_t delay = j->short_rounds == 0 ? 0 : 1000;
-  for (unsigned i = 1; i < j->short_rounds && delay < CORE_DELAY_MAX_MS; i++) delay *= 2;
-  j->short_rounds++;
-  return delay < CORE_DELAY_MAX_MS ? delay : CORE_DELAY_MAX_MS;
-}
-
 static struct bytes *settled_bytes(const struct job *j) {
   struct msg msg;
   msg_init(&msg, MSG_SETTLED);
   msg.settled.incarnation = j->incarnation;
   msg.settled.round = j->round;
   msg.settled.charged = j->last_charged;
+  msg.settled.refilled = j->last_refilled;
   msg.settled.restarts_used = j->restarts_used;
+  msg.settled.failed_step = j->failed_step;
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
   return msg_bytes(&msg);
@@ -132,9 +121,7 @@ static void release_members(struct job *j) {
 }
 
 static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
-  if (charged) j->restarts_used++;
-  j->last_charged = charged;
-  j->last_delay_ms = next_delay_ms(j, charged);
+  job_charge(j, charged);
   release_members(j);
   job_clear_round(j);
   j->faulted = true;
@@ -168,6 +155,7 @@ static void settle(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   bool charged = death && !j->void_round;
+  job_refill_if_earned(j, now_ms);
   bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
               j->n_in_state[MEMBER_FINISHED] > 0 || (charged && j->restarts_used >= j->settings.max_restarts);
   if (!over) {

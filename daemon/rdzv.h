@@ -36,6 +36,13 @@ enum member_state {
   MEMBER_STATE_COUNT,
 };
 
+/* Who has told restarts used and the failed step to a daemon that came back: the later the better. */
+enum budget_from {
+  BUDGET_OLDER,   /* a node that knows an earlier round */
+  BUDGET_START,   /* the state file's seal, or a node that has heard START */
+  BUDGET_SETTLED, /* a node that has heard SETTLED */
+};
+
 struct member {
   struct job *job;
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
@@ -72,6 +79,8 @@ struct job {
   enum job_state state;
   struct settings settings;
   int64_t round, restarts_used, expected_nodes;
+  int64_t failed_step;       /* the furthest step that a charged round had come to; -1: not known */
+  uint64_t refilled_wall_ms; /* when restarts were given back last; 0: never */
 
   struct member **members;
   size_t n_members, cap_members;
@@ -100,6 +109,7 @@ struct job {
   bool faulted;  /* a round has been: no last call */
   bool settled;  /* RECOVERING: somebody has heard the round's verdict */
   bool exact;    /* RECOVERING: the round is known from the state file, no later one was sealed */
+  enum budget_from budget_from; /* RECOVERING: where restarts_used and failed_step are from */
   bool
       skip_round; /* the next seal leaves out a number: a round may have been sealed that nobody here has heard of */
   bool stopping_seen;    /* RECOVERING: somebody was told to stop */
@@ -120,7 +130,7 @@ struct job {
   uint64_t cause_ms;
   int64_t worker_deaths;
   struct verdict last_verdict; /* of the last settled round; a copy */
-  bool last_charged;
+  bool last_charged, last_refilled;
   uint64_t last_delay_ms;
 
   enum outcome outcome; /* ENDING, ENDED */
@@ -148,6 +158,16 @@ void job_settle_if_stopped(struct job *j, uint64_t now_ms);
 void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v);
 void job_finish_if_done(struct job *j, uint64_t now_ms);
 bool job_could_form_without(const struct job *j, const struct member *m);
+
+/* daemon/rdzv_budget.c: restarts used and given back, and the delay after short rounds */
+bool job_has_earned(const struct job *j, uint64_t now_ms); /* the round has: at its end they are given back */
+int64_t
+job_step(const struct job *j); /* of the node that is furthest behind, of those that told; -1: none has */
+uint64_t job_age_ms(const struct job *j, uint64_t now_ms); /* of the round, until it was told to stop */
+void job_refill_if_earned(struct job *j, uint64_t now_ms);
+void job_charge(struct job *j, bool charged);                /* for the cause, which is settled */
+void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
+void job_budget_text(const struct job *j, uint64_t now_ms, struct buf *out);
 
 /* daemon/rdzv_time.c: deadlines, leases, grace */
 uint64_t job_deadline(const struct job *j);

@@ -22,6 +22,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   j->id = xstrdup(id);
   copy_text(j->incarnation, sizeof j->incarnation, incarnation);
   j->settings = *s;
+  j->failed_step = -1;
   j->state = JOB_FORMING;
   j->state_ms = j->forming_ms = j->last_notice_ms = now_ms;
   j->line_wall_ms = wall_ms;

@@ -45,6 +45,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->round = round;
   j->round_nodes = 0;
   j->settled = j->stopping_seen = j->exact = false;
+  j->budget_from = BUDGET_OLDER;
   j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
   job_set_state(j, JOB_RECOVERING, now_ms);
 }
@@ -71,7 +72,7 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
   if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
   bool this_round = h->round == j->round && h->round > 0;
-  if (h->restarts_used > j->restarts_used) j->restarts_used = h->restarts_used;
+  job_learn_budget(j, h);
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
   if (this_round && h->phase != PHASE_NONE &&
       (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {

@@ -165,6 +165,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.role_rank_base = m->role_rank_base;
   msg.start.role_world_size = job_role_size(j, m->role);
   msg.start.restarts_used = j->restarts_used;
+  msg.start.failed_step = j->failed_step;
   msg.start.head_addr = head ? head->addr : m->addr;
   msg.start.head_host = head ? head->host : "";
   msg.start.node_addr = m->addr;

@@ -49,6 +49,13 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
       (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
       "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
       "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
+  json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
+  if (j->failed_step >= 0) json_object_set_new(v, "failed_step", json_integer(j->failed_step));
+  if (j->refilled_wall_ms)
+    json_object_set_new(v, "refilled_wall_ms", json_integer((json_int_t)j->refilled_wall_ms));
+  uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
+  json_object_set_new(v, "delay_ms", json_integer((json_int_t)(left_ms ? j->last_delay_ms : 0)));
+  json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
   json_t *members = json_array();
   for (size_t i = 0; i < j->n_members; i++)
     json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
@@ -137,6 +144,7 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
     job_missing_text(j, now_ms, out);
     buf_putc(out, '\n');
   }
+  job_budget_text(j, now_ms, out);
   if (j->last_verdict.cause != CAUSE_NONE) {
     buf_printf(out, "  round %lld ended: ", (long long)j->last_verdict.round);
     verdict_sentence(&j->last_verdict, out);

@@ -197,7 +197,8 @@ const char *job_state_name(enum job_state v);
   F(S, ENUM, phase, phase)                /* its place in that round */                                      \
   F(S, INT, node_rank, -1, NODES_MAX)                                                                        \
   F(S, INT, round_nodes, 0, NODES_MAX)     /* size of that round */                                          \
-  F(S, INT, restarts_used, 0, 1000000)     /* the highest it was told */                                     \
+  F(S, INT, restarts_used, 0, 1000000)     /* what it was told last, with that round */                      \
+  F(S, INT, failed_step, -1, INT64_MAX)    /* as START or SETTLED told it last */                            \
   F(S, LIST, reports, report, REPORTS_MAX) /* of that round, as long as it is not settled */                 \
   F(S, STR, auth, 1024)                    /* reserved: the answer to the challenge */
 
@@ -239,8 +240,9 @@ const char *job_state_name(enum job_state v);
   F(S, INT, role_rank_base, 0, WORLD_MAX) /* the same, counted within this node's role */                    \
   F(S, REQ_INT, role_world_size, 1, WORLD_MAX)                                                               \
   F(S, INT, restarts_used, 0, 1000000)                                                                       \
-  F(S, REQ_STR, head_addr, ADDR_MAX) /* address of node rank 0, numeric */                                   \
-  F(S, INT, store_port, 0, 65535)    /* of the round's store there; 0: it has none */                        \
+  F(S, INT, failed_step, -1, INT64_MAX) /* the furthest that a charged round had come; -1: not known */      \
+  F(S, REQ_STR, head_addr, ADDR_MAX)    /* address of node rank 0, numeric */                                \
+  F(S, INT, store_port, 0, 65535)       /* of the round's store there; 0: it has none */                     \
   F(S, STR, head_host, HOST_MAX)                                                                             \
   F(S, REQ_STR, node_addr, ADDR_MAX)
 
@@ -259,8 +261,10 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
   F(S, BOOL, charged)                                                                                        \
+  F(S, BOOL, refilled) /* the restarts that were used before are given back */                               \
   F(S, INT, restarts_used, 0, 1000000)                                                                       \
-  F(S, INT, delay_ms, 0, INT64_MAX) /* before the next round may be sealed */                                \
+  F(S, INT, failed_step, -1, INT64_MAX) /* as in START */                                                    \
+  F(S, INT, delay_ms, 0, INT64_MAX)     /* before the next round may be sealed */                            \
   F(S, OBJ, verdict, verdict)
 
 #define end_FIELDS(F, S)                                                                                     \

@@ -42,6 +42,7 @@ static void put_start(const struct start *s, bool ports, struct buf *out) {
 static void put_settled(const struct settled *s, struct buf *out) {
   buf_printf(out, "SETTLED round %" PRId64 ": %s, %" PRId64 " used", s->round,
              s->charged ? "charged" : "free", s->restarts_used);
+  if (s->refilled) buf_puts(out, ", others given back");
   if (s->delay_ms) buf_printf(out, ", wait %" PRId64 " ms", s->delay_ms);
   put_verdict(&s->verdict, out);
 }

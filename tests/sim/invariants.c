@@ -25,6 +25,7 @@ struct place { /* one node in one round */
   const struct sim_agent *agent;
   int64_t node_rank, base, workers;
   uint32_t zero_exits;
+  int64_t step; /* the last that it has told */
 };
 
 struct round_book {
@@ -41,7 +42,7 @@ struct round_book {
   uint32_t void_life; /* of the daemon whose STOP said that it is void; 0: none */
   bool settled, charged;
   uint32_t settled_life; /* the daemon's */
-  int64_t used_after;
+  int64_t used_after, failed_step;
   enum cause cause;
 };
 
@@ -140,6 +141,21 @@ static void check_places(struct sim *s, const struct round_book *r) {
                 r->world);
 }
 
+/* What the daemon must have seen of a round to give restarts back, at least: some node further than any charged round before
+ * it, or 10 minutes. */
+static bool has_earned(const struct sim *s, const struct round_book *r) {
+  const struct checker *k = s->checker;
+  int64_t furthest = -1, step = -1;
+  for (size_t i = 0; i < k->n_rounds; i++) {
+    const struct round_book *b = &k->rounds[i];
+    bool before = b->round < r->round && b->charged && !strcmp(b->incarnation, r->incarnation);
+    if (before && b->failed_step > furthest) furthest = b->failed_step;
+  }
+  for (int i = 0; i < r->n_places; i++)
+    if (r->places[i].step > step) step = r->places[i].step;
+  return step > furthest || s->now >= r->sent_at + CORE_LONG_ROUND_MS;
+}
+
 /* Without a state file a number can be given out again by a daemon to which nobody has come back who has heard of it. */
 static void forget_if_unheard(const struct sim *s, struct round_book *r, uint32_t life) {
   if (s->config.state_dir || r->told_life == life) return;
@@ -179,12 +195,12 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   if (p && (p->node_rank != t->node_rank || p->base != t->rank_base))
     sim_violate(s, INV_RANKS, "round %" PRId64 ": %s is told another rank than before", t->round, a->name);
   if (!p && r->n_places < SIM_NODES_MAX)
-    r->places[r->n_places++] = (struct place){a, t->node_rank, t->rank_base, a->node->workers, 0};
+    r->places[r->n_places++] = (struct place){a, t->node_rank, t->rank_base, a->node->workers, 0, -1};
   check_places(s, r);
 
   struct round_book *before = find_round(s->checker, t->incarnation, t->round - 1);
   if (!before || !before->told || (!s->config.state_dir && before->told_life != life_of(a))) return;
-  if (t->restarts_used < before->used && s->config.state_dir)
+  if (t->restarts_used < before->used && s->config.state_dir && !has_earned(s, before))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64,
                 t->round, t->restarts_used, before->used);
   if (t->restarts_used > before->used + before->failed)
@@ -213,6 +229,7 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   r->settled_life = life_of(a);
   r->charged = t->charged;
   r->used_after = t->restarts_used;
+  r->failed_step = t->verdict.step;
   r->cause = t->verdict.cause;
   bool is_void = r->void_life == life_of(a);
   if (t->charged && (!r->failed || !is_worker_death(t->verdict.cause) || is_void))
@@ -222,8 +239,16 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   if (!t->charged && is_worker_death(t->verdict.cause) && !is_void)
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round,
                 cause_name(t->verdict.cause));
-  if (r->told && t->restarts_used != r->used + t->charged &&
-      (life_of(a) == 1 || t->restarts_used > r->used + 1))
+  if (t->refilled && !has_earned(s, r))
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " gives restarts back, and has come no further", t->round);
+  if (t->charged && t->failed_step < t->verdict.step)
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " failed at step %" PRId64 ", and %" PRId64 " is remembered",
+                t->round, t->verdict.step, t->failed_step);
+  if (t->restarts_used > s->config.settings.max_restarts)
+    sim_violate(s, INV_BUDGET, "%" PRId64 " restarts used of %" PRId64, t->restarts_used,
+                s->config.settings.max_restarts);
+  int64_t due = (t->refilled ? 0 : r->used) + t->charged;
+  if (r->told && t->restarts_used != due && (life_of(a) == 1 || t->restarts_used > due))
     sim_violate(s, INV_BUDGET,
                 "round %" PRId64 " began with %" PRId64 " restarts used, is %s, and ends with %" PRId64,
                 t->round, r->used, t->charged ? "charged" : "not charged", t->restarts_used);
@@ -360,6 +385,10 @@ void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w,
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_HELLO && m->hello.phase == PHASE_NONE && a->store.open)
     sim_violate(s, INV_STORE_ENDS, "%s joins anew and still serves round %" PRId64, a->name, a->store.round);
+  if (m->type == MSG_PROGRESS) {
+    struct place *p = place_of(round_of(s->checker, m->progress.incarnation, m->progress.round), a);
+    if (p) p->step = m->progress.step;
+  }
   if (m->type != MSG_REPORT) return;
   const struct report *rep = &m->report_msg.report;
   if (rep->kind != REPORT_STOPPED && rep->kind != REPORT_FINISHED) return;

@@ -77,6 +77,18 @@ static bool free_crash(struct sim *s, struct sim_conn *c, enum msg_direction d, 
   return true;
 }
 
+/* BUDGET: restarts are given back after a round that came nowhere. */
+static bool gives_back(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_SETTLED) m->settled.refilled = true, m->settled.restarts_used = 1;
+  return true;
+}
+
+/* BUDGET: the daemon forgets how far the round had come that failed. */
+static bool forgets_step(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_SETTLED) m->settled.failed_step = -1;
+  return true;
+}
+
 /* TOKENS: the second round has the first one's number. */
 static bool old_round(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_START && m->start.round == 3) m->start.round = 1;
@@ -204,6 +216,16 @@ static void tell_two_crashes(struct sim *s) {
   tell_crash(s);
 }
 
+/* The same, and workers tell how far they are: not as far as before. */
+static void tell_crash_at_a_step(struct sim *s) {
+  struct behaviour b = story_exit(2000, 3);
+  b.progress_ms = 300;
+  rule_add(s, 0, 0, 1, b);
+  b.run_ms = 1500;
+  rule_add(s, 0, 0, 2, b);
+  tell_run(s);
+}
+
 static void tell_loss(struct sim *s) {
   s->normal = story_run(3000);
   story_nodes(s, 2, 1);
@@ -265,6 +287,8 @@ static const struct plant {
     {"a crash is charged twice", INV_BUDGET, tell_crash, {.msg = double_charge}},
     {"a lost node is charged", INV_BUDGET, tell_loss, {.msg = charge_for_loss}},
     {"a crash is not charged", INV_BUDGET, tell_crash, {.msg = free_crash}},
+    {"restarts are given back for nothing", INV_BUDGET, tell_two_crashes, {.msg = gives_back}},
+    {"the step of a failure is forgotten", INV_BUDGET, tell_crash_at_a_step, {.msg = forgets_step}},
     {"a round's number comes again", INV_TOKENS, tell_two_crashes, {.msg = old_round}},
     {"an agent waits without a deadline", INV_DEADLINE, tell_run, {.deadline = agent_forgets}},
     {"the daemon waits without a deadline", INV_DEADLINE, tell_run, {.deadline = daemon_forgets}},

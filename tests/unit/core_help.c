@@ -32,6 +32,7 @@ static void told_start(struct node *n, const struct start *s) {
   n->role_rank_base = s->role_rank_base;
   n->role_world_size = s->role_world_size;
   n->restarts_used = s->restarts_used;
+  n->failed_step = s->failed_step;
   n->n_reports = 0;
 }
 
@@ -41,6 +42,7 @@ static void told(struct node *n, const struct msg *m) {
     snprintf(n->incarnation, sizeof n->incarnation, "%s", m->welcome.incarnation);
   if (m->type == MSG_SETTLED && m->settled.round == n->round) {
     n->restarts_used = m->settled.restarts_used;
+    n->failed_step = m->settled.failed_step;
     n->n_reports = 0;
   }
 }
@@ -183,7 +185,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->job = r->job;
   n->settings = r->settings;
   n->workers = 1;
-  n->want_rank = n->order_key = n->node_rank = -1;
+  n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
   n->label = n->role = n->addrs = "";
   n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
@@ -215,6 +217,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->node_rank = n->node_rank;
   h->round_nodes = n->nodes;
   h->restarts_used = n->restarts_used;
+  h->failed_step = n->failed_step;
 }
 
 void node_say(struct rig *r, struct node *n, const struct msg *m) {
@@ -262,6 +265,14 @@ void node_started(struct rig *r, struct node *n) {
 }
 void node_finished(struct rig *r, struct node *n) {
   node_report(r, n, REPORT_FINISHED, NULL, 0);
+}
+void node_progress(struct rig *r, struct node *n, int64_t step) {
+  struct msg m;
+  msg_init(&m, MSG_PROGRESS);
+  m.progress.incarnation = n->incarnation;
+  m.progress.round = n->round;
+  m.progress.step = step;
+  node_say(r, n, &m);
 }
 void node_stopped(struct rig *r, struct node *n) {
   node_report(r, n, REPORT_STOPPED, NULL, 0);

@@ -20,7 +20,8 @@ struct node {
   uint64_t conn;      /* 0: none */
   /* What it was told. */
   char incarnation[INCARNATION_MAX + 1];
-  int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used;
+  int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used,
+      failed_step;
   char head_addr[ADDR_MAX + 1], node_addr[ADDR_MAX + 1];
   int64_t head_port;
   /* What it has reported, and says again in rig_back. */
@@ -78,6 +79,7 @@ void node_report(struct rig *r, struct node *n, enum report_kind kind, const str
                  int64_t ago_ms);
 void node_started(struct rig *r, struct node *n);
 void node_finished(struct rig *r, struct node *n);
+void node_progress(struct rig *r, struct node *n, int64_t step);
 void node_stopped(struct rig *r, struct node *n);
 void node_exited(struct rig *r, struct node *n, int code, int64_t ago_ms);
 void node_killed(struct rig *r, struct node *n, int signal, int64_t ago_ms);

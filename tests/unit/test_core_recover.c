@@ -519,11 +519,24 @@ static void test_damaged_lines_are_left_out(void **state) {
 static void test_lines_of_others_are_left_out(void **state) {
   static const struct {
     const char *key, *value;
-  } changes[] = {
-      {"event", "\"seals\""},       {"event", "1"},          {"job", "\"\""},    {"job", "null"},
-      {"incarnation", "\"XYZ\""},   {"incarnation", "\"\""}, {"round", "0"},     {"round", "-1"},
-      {"round", "1000000000"},      {"round", "1.5"},        {"nodes", "-1"},    {"nodes", "65537"},
-      {"restarts_used", "1000001"}, {"wall_ms", "-1"},       {"settings", "{}"}, {"settings", "[]"}};
+  } changes[] = {{"event", "\"seals\""},
+                 {"event", "1"},
+                 {"job", "\"\""},
+                 {"job", "null"},
+                 {"incarnation", "\"XYZ\""},
+                 {"incarnation", "\"\""},
+                 {"round", "0"},
+                 {"round", "-1"},
+                 {"round", "1000000000"},
+                 {"round", "1.5"},
+                 {"nodes", "-1"},
+                 {"nodes", "65537"},
+                 {"restarts_used", "1000001"},
+                 {"failed_step", "-2"},
+                 {"refilled_wall_ms", "null"},
+                 {"wall_ms", "-1"},
+                 {"settings", "{}"},
+                 {"settings", "[]"}};
   struct rig r;
   struct node n[2];
   running(&r, n, 2);
