@@ -52,9 +52,18 @@ static int64_t seconds(const json_t *v) {
   return t > 0 ? t : 0;
 }
 
+/* "MemoryError: ", of an exception without words. */
+static void drop_empty_words(char *message) {
+  size_t n = strlen(message);
+  while (n > 0 && message[n - 1] == ' ') n--;
+  if (n > 1 && message[n - 1] == ':') n--;
+  if (n > 0) message[n] = '\0';
+}
+
 static void take(struct error_file *f, const json_t *message, const json_t *callstack,
                  const json_t *timestamp) {
   if (json_is_string(message)) keep_begin(f->message, ERROR_MESSAGE_MAX, json_string_value(message));
+  drop_empty_words(f->message);
   if (json_is_string(callstack)) keep_end(f->callstack, ERROR_CALLSTACK_MAX, json_string_value(callstack));
   f->timestamp = seconds(timestamp);
 }

@@ -72,12 +72,20 @@ static void told(struct supervisor *s, const struct verdict *v, struct buf *sent
   e->value = ours ? (uint64_t)v->local_rank : UINT64_MAX;
 }
 
+/* The cause, where what failed has waited for a rank that had left without a word: that one is in no verdict. */
+static void say_finished(struct supervisor *s, const struct verdict *v) {
+  if (!text_is_stderr(v->cause) || v->round != s->round || !s->n_succeeded) return;
+  sup_say(s, LOG_WARN, "  before that, %lld of %lld workers here had finished with code 0",
+          (long long)s->n_succeeded, (long long)s->config.workers);
+}
+
 void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
   sup_say(s, LOG_WARN, "%s%s", before, buf_text(&text));
   if (text_is_stderr(v->cause)) say_last_lines(s, v->text);
+  say_finished(s, v);
   told(s, v, &text);
   struct verdict copy;
   verdict_copy(&copy, v);

@@ -332,8 +332,8 @@ void core_hello(struct core *c, const struct core_event *ev) {
                          .member = m,
                          .hello = h,
                          .again = again};
-  core_log(c, LOG_INFO, "job %s: node %s (%s, %s) %s, %lld workers", j->id, h->host, h->agent, ev->peer_addr,
-           resume ? "is back" : "joins", (long long)h->workers);
+  core_log(c, LOG_INFO, "job %s: node %s (%s, %s) %s, %lld worker%s", j->id, h->host, h->agent, ev->peer_addr,
+           resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
   job_event(j, &je);
   if (h->phase != PHASE_NONE) core_reports(j, h->agent, h->reports, h->n_reports, ev->now_ms);
   job_recover_finish_if_complete(j, ev->now_ms);

@@ -90,8 +90,9 @@ static void put_duration(struct buf *out, uint64_t ms) {
 
 static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) {
   put_name(out, j->id, 0);
-  buf_printf(out, ": %s for ", job_state_name(j->state));
+  buf_printf(out, ": %s%s", job_state_name(j->state), j->state == JOB_ENDED ? " " : " for ");
   put_duration(out, now_ms - j->state_ms);
+  if (j->state == JOB_ENDED) buf_puts(out, " ago");
   if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
   if (j->world_size)
     buf_printf(out, ", %lld node%s, %lld worker%s", (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
@@ -103,17 +104,17 @@ static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) 
   buf_putc(out, '\n');
 }
 
-/* "8-15", or "(8)" workers that have no ranks yet. */
+/* "8-15"; "8 workers" where they have no ranks yet. */
 static void put_ranks(struct buf *out, const struct member *m) {
   char text[32];
   long long first = m->rank_base, n = m->workers;
   if (m->node_rank < 0)
-    snprintf(text, sizeof text, "(%lld)", n);
+    snprintf(text, sizeof text, "%lld worker%s", n, n == 1 ? "" : "s");
   else if (n == 1)
     snprintf(text, sizeof text, "%lld", first);
   else
     snprintf(text, sizeof text, "%lld-%lld", first, first + n - 1);
-  buf_printf(out, " %-9s", text);
+  buf_printf(out, " %-12s", text);
 }
 
 static void member_line(struct buf *out, const struct job *j, const struct member *m, uint64_t now_ms) {
@@ -150,7 +151,8 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
     verdict_sentence(&j->last_verdict, out);
     buf_putc(out, '\n');
   }
-  if (j->n_members) buf_puts(out, "  node  host                 address                  ranks      state\n");
+  if (j->n_members)
+    buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
     const struct member *m = job_find_rank(j, r);
     if (m) member_line(out, j, m, now_ms);

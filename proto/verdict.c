@@ -113,7 +113,7 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     buf_printf(out, " exited with code %" PRId64 "%s", v->code,
                v->lasting ? ", a usage error that a restart would repeat" : "");
   } else {
-    buf_puts(out, " could not run its command");
+    buf_puts(out, " could not be started");
     put_reason(out, v);
   }
   if (v->cause != CAUSE_WORKER_EXEC) put_error(out, v);

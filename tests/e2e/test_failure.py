@@ -63,6 +63,14 @@ def test_a_usage_error_is_not_tried_again(rdzv):
     assert a.exit() == 2 and a.says("1 of 1 restarts used"), a
 
 
+def test_who_had_finished_before(rdzv):
+    """A rank that leaves early makes the others fail, and is itself in no verdict."""
+    a = rdzv.agent("--standalone", "--nproc", 3, "--max-restarts", 0, "--", "sh", "-c", "[ $RANK = 1 ] && exit 0; sleep 1; exit $((RANK + 3))")
+    assert a.exit() in (3, 5) and a.says("before that, 1 of 3 workers here had finished with code 0"), a
+    a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, "--", "sh", "-c", "[ $RANK = 1 ] && exit 3; trap 'exit 0' TERM; sleep 9 & wait")
+    assert a.exit() == 3 and not a.says("had finished"), a
+
+
 def test_script_not_found(rdzv):
     a = rdzv.agent("--standalone", "--nproc", 2, "no-such.py")
     assert a.exit() == 127 and a.says("the script no-such.py cannot be read, from the folder .*: No such file"), a

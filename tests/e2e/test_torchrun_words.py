@@ -68,7 +68,7 @@ def test_script_without_the_bit(rdzv):
     assert a.exit() == 126 and len(a.err) == 1, a
     assert "./train cannot be run" in a.err[0] and "chmod +x" in a.err[0] and "python3 -u ./train" in a.err[0]
     many = rdzv.agent("--endpoint", rdzv.daemon().endpoint, "--max-restarts", 0, "./train")
-    assert many.exit() == 126 and "python3 -u ./train" in many.err[0] and "could not run its command" in many.err[-1], many
+    assert many.exit() == 126 and "python3 -u ./train" in many.err[0] and "could not be started" in many.err[-1], many
 
 
 def test_variables(rdzv, script):

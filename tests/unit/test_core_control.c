@@ -116,10 +116,11 @@ static void test_status_in_every_state(void **state) {
     assert_non_null(strstr(buf_text(&out), want[i]));
     assert_null(strchr(buf_text(&out), '?'));
     if (i == 0) assert_non_null(strstr(buf_text(&out), "1 of 2 nodes"));
-    if (i == 0) assert_non_null(strstr(buf_text(&out), "(1)")); /* workers, no ranks yet */
+    if (i == 0) assert_non_null(strstr(buf_text(&out), "  1 worker ")); /* it has no rank yet */
     if (i == 2) assert_non_null(strstr(buf_text(&out), "2 nodes, 2 workers"));
     if (i == 3) assert_non_null(strstr(buf_text(&out), "away"));
     if (i == 5) assert_non_null(strstr(buf_text(&out), "round 1 ended: "));
+    if (i == 8) assert_non_null(strstr(buf_text(&out), "ended 0 s ago"));
     if (i >= 7) assert_non_null(strstr(buf_text(&out), "success with exit code 0"));
     buf_finish(&out);
     rig_close(&r);

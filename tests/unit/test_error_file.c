@@ -16,6 +16,20 @@ static int parse(struct error_file *f, const char *text) {
   return rc;
 }
 
+static void test_exception_without_words(void **state) {
+  struct error_file f;
+  static const char *const told[][2] = {
+      {"{\"message\": \"MemoryError: \"}", "MemoryError"},
+      {"{\"message\": \"KeyError: 'a:'\"}", "KeyError: 'a:'"},
+      {"{\"message\": \": \"}", ":"},
+      {"{\"message\": \"\"}", ""},
+  };
+  for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+    assert_int_equal(parse(&f, told[i][0]), 0);
+    assert_string_equal(f.message, told[i][1]);
+  }
+}
+
 static void test_as_record_writes_it(void **state) {
   struct error_file f;
   assert_int_equal(
@@ -136,10 +150,15 @@ static void test_made_of_a_verdict(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_as_record_writes_it), cmocka_unit_test(test_a_plain_message),
-      cmocka_unit_test(test_odd_types),           cmocka_unit_test(test_refused),
-      cmocka_unit_test(test_long_ones_are_cut),   cmocka_unit_test(test_one_long_line),
-      cmocka_unit_test(test_handed_on),           cmocka_unit_test(test_made_of_a_verdict),
+      cmocka_unit_test(test_as_record_writes_it),
+      cmocka_unit_test(test_exception_without_words),
+      cmocka_unit_test(test_a_plain_message),
+      cmocka_unit_test(test_odd_types),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_long_ones_are_cut),
+      cmocka_unit_test(test_one_long_line),
+      cmocka_unit_test(test_handed_on),
+      cmocka_unit_test(test_made_of_a_verdict),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

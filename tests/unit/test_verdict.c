@@ -78,7 +78,7 @@ static void test_worker_exec(void **state) {
   v.code = 127;
   v.error = "not shown: it never ran";
   v.text = "\"pyhton\": not found in PATH\n";
-  check(&v, "rank 3 (local 1) on node1 could not run its command: \"pyhton\": not found in PATH");
+  check(&v, "rank 3 (local 1) on node1 could not be started: \"pyhton\": not found in PATH");
 }
 
 static void test_node_lost(void **state) {
