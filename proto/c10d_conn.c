@@ -5,7 +5,7 @@
  * A request costs two system calls, and with pipelining two for many: everything is read into one buffer of the server and answered
  * from another, both shared by all connections, because only one has its turn at a time. A connection has buffers of its own only while something
  * lies in between: the beginning of a request whose end has not come (`in`), replies that the socket did not take (`out`). So
- * ten thousand connections at rest hold no buffer at all. What all of them hold together is limited; who would exceed it goes.
+ * ten thousand connections at rest hold no buffer at all. What all of them hold together is limited; who asks for much waits for room (c10d_turn.c), and who would exceed it all the same goes.
  *
  * A turn (c10d_turn.c) is one recv: C10D_CHUNK bytes of requests, or C10D_BIG_CHUNK inside one large request, and replies until
  * C10D_OUT_SOFT of them wait. The rest is left to its next turn, behind everybody else's. Requests that were read
@@ -38,7 +38,7 @@ static size_t pending(const struct c10d_conn *c) {
 }
 
 static bool is_parked(const struct c10d_conn *c) {
-  return c->line == &c->server->parked;
+  return c->line == &c->server->parked || c->line == &c->server->wanting;
 }
 
 /* Buffers of its own ----------------------------------------------------------------------------------------------- */
@@ -92,6 +92,7 @@ void c10d_conn_close(struct c10d_conn *c) {
   c->state = C10D_CONN_CLOSED;
   c->held = false;
   c10d_turn_drop(c);
+  c10d_room_release(c);
   c10d_queue_drop(c);
   finish_buf(c, &c->in);
   finish_buf(c, &c->out);
@@ -120,6 +121,7 @@ static void end(struct c10d_conn *c) {
   c->held = false;
   finish_buf(c, &c->in);
   if (is_parked(c)) c10d_turn_drop(c);
+  c10d_room_release(c);
   c10d_queue_drop(c);
   c10d_session_finish(&c->session, c10d_now_ms());
   if (pending(c) == 0)
@@ -275,10 +277,17 @@ static void feed_own(struct c10d_conn *c) {
   if (c->queue == &c->server->unclear) c10d_queue_drop(c);
   size_t used = feed(c, c->in.data, c->in.len);
   if (c->state != C10D_CONN_OPEN) return; /* and `in` is gone */
-  if (used < c->in.len)
-    buf_consume(&c->in, used);
-  else
+  if (used == c->in.len) {
     finish_buf(c, &c->in);
+    return;
+  }
+  buf_consume(&c->in, used);
+  if (c->in.cap <= C10D_BIG_CHUNK || c->in.len > C10D_CHUNK || c->granted == 0) return;
+  struct buf rest = BUF_INIT; /* behind a large request */
+  buf_append(&rest, c->in.data, c->in.len);
+  finish_buf(c, &c->in);
+  c->in = rest;
+  account(c, &c->in, 0);
 }
 
 static void feed_chunk(struct c10d_conn *c, const char *data, size_t len) {
@@ -305,7 +314,8 @@ static ssize_t receive(struct c10d_conn *c, void *at, size_t room) {
 /* The rest of a large request goes where it is needed, without the shared buffer. */
 static ssize_t receive_large(struct c10d_conn *c, size_t room) {
   size_t before = c->in.cap;
-  ssize_t n = receive(c, buf_reserve(&c->in, room), room);
+  size_t all = c->granted > c->in.len ? c->granted - c->in.len : 0;
+  ssize_t n = receive(c, buf_reserve(&c->in, all > room ? all : room), room);
   account(c, &c->in, before);
   if (n <= 0) return n;
   buf_commit(&c->in, (size_t)n);
@@ -374,6 +384,7 @@ void c10d_conn_serve(struct c10d_conn *c, unsigned due) {
   if (c->held && pending(c) <= C10D_OUT_SOFT) feed_own(c);
   bool reads = (c->events & UV_READABLE) && c->state != C10D_CONN_CLOSED && !c->held && !is_parked(c);
   if ((due & C10D_DUE_READ) && reads) take(c);
+  if (c->state == C10D_CONN_OPEN && !is_parked(c) && !c->held) c10d_room_ask(c);
   watch(c);
 }
 
@@ -447,6 +458,18 @@ static void expire_unclear(struct c10d_conn *c) {
   c10d_turn_put(c, C10D_DUE_OWN);
 }
 
+/* Its request has not gone on; that hurts nobody until others want the room. */
+static void expire_filling(struct c10d_conn *c, uint64_t now_ms) {
+  if (!c->server->wanting.first || is_about_to_speak(c)) {
+    c10d_queue_put(c->queue, c, now_ms);
+    return;
+  }
+  say(c, LOG_WARN,
+      "closed: nothing more came of a request of %zu bytes for %u ms, and others wait for its room",
+      c->granted, c->queue->timeout_ms);
+  c10d_conn_close(c);
+}
+
 void c10d_conn_expire(struct c10d_conn *c, uint64_t now_ms) {
   if (c->queue == &c->server->silent) {
     expire_silent(c, now_ms);
@@ -454,6 +477,10 @@ void c10d_conn_expire(struct c10d_conn *c, uint64_t now_ms) {
   }
   if (c->queue == &c->server->unclear) {
     expire_unclear(c);
+    return;
+  }
+  if (c->queue == &c->server->filling) {
+    expire_filling(c, now_ms);
     return;
   }
   if (c->queue == &c->server->stalled) {

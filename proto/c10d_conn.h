@@ -67,13 +67,14 @@ struct c10d_conn {
   struct c10d_conn *due_prev, *due_next; /* in queue */
   struct c10d_conn *beside_prev, *beside_next;
   struct c10d_conn *line_prev, *line_next; /* in `line` */
-  struct c10d_line *line;                  /* the server's `line` or `parked`; NULL: it waits for nothing */
+  struct c10d_line *line; /* the server's `line`, `parked` or `wanting`; NULL: it waits for nothing */
   struct c10d_queue *queue;
   uint64_t since_ms; /* since when in queue */
   struct c10d_session session;
   struct buf in;  /* the beginning of a request; with `held` whole ones too */
   struct buf out; /* [out_at, len): replies that wait */
   size_t out_at;
+  size_t granted; /* room for the request that lies in `in`, where it is large */
   int fd;
   int events; /* that are polled for */
   uint16_t port;
@@ -97,15 +98,17 @@ struct c10d_server {
   struct c10d_listening *listening;
   struct c10d_conn *first;
   size_t n_conns;
-  struct c10d_line line;   /* who is to have a turn */
-  struct c10d_line parked; /* who is to have one when the server is not crowded any more */
+  struct c10d_line line;    /* who is to have a turn */
+  struct c10d_line parked;  /* who is to have one when the server is not crowded any more */
+  struct c10d_line wanting; /* who is to have one when there is room for its request */
   uv_check_t check;
   uv_idle_t idle;
   struct map places;
   struct addresses addresses;
-  struct c10d_queue silent, stalled, lingering, unclear;
+  struct c10d_queue silent, stalled, lingering, unclear, filling;
   size_t buffered;     /* in the connections' own buffers */
   size_t buffered_out; /* those of it that are replies */
+  size_t granted;      /* what all connections have */
   char *chunk;         /* what is read by whoever has its turn */
   struct buf out;      /* replies of whoever has its turn; empty between turns */
   struct err err;
@@ -138,6 +141,9 @@ void c10d_turns_init(struct c10d_server *s); /* s->check and s->idle; none of th
 void c10d_turn_put(struct c10d_conn *c, unsigned due);
 void c10d_turn_drop(struct c10d_conn *c);
 void c10d_turn_park(struct c10d_conn *c); /* until there is room for its reply */
+void c10d_room_ask(
+    struct c10d_conn *c); /* after its turn: for the rest of its request; it may have to wait */
+void c10d_room_release(struct c10d_conn *c);
 bool c10d_is_crowded(const struct c10d_server *s);
 void c10d_turn_room(struct c10d_server *s); /* buffered_out has shrunk */
 

@@ -5,8 +5,8 @@
  * polled any more, or it would be ready for ever; a connection that ends, or a second, brings it back, and until then the
  * kernel's backlog keeps those who want in.
  *
- * Time. There are four queues, each in the order of its deadlines because all in it have the same one: connections that said nothing
- * yet, that do not take what they asked for, that linger after our end, of which one request is to be read again (c10d_place.c). With the store's own deadline and the listener's pause they
+ * Time. There are five queues, each in the order of its deadlines because all in it have the same one: connections that said nothing
+ * yet, that do not take what they asked for, that linger after our end, that were granted room for a large request and say no more, of which one request is to be read again (c10d_place.c). With the store's own deadline and the listener's pause they
  * share one timer, which is set only while one of them is there, and never moved forward: it may fire too early and find
  * nothing due, so that a request costs no timer at all. A process that was stopped finds its deadlines passed before it has looked at its
  * sockets; so the socket is asked once more before anybody is dropped (c10d_conn_expire).
@@ -137,10 +137,12 @@ static void on_timer(uv_timer_t *timer) {
   expire(&s->stalled, now);
   expire(&s->lingering, now);
   expire(&s->unclear, now);
+  expire(&s->filling, now);
   if (s->paused && now >= s->resume_at_ms) resume(s);
   if (now >= store_deadline(s->store)) store_expire(s->store, now);
   uint64_t at = earliest(queue_deadline(&s->silent), queue_deadline(&s->stalled));
   at = earliest(at, earliest(queue_deadline(&s->lingering), queue_deadline(&s->unclear)));
+  at = earliest(at, queue_deadline(&s->filling));
   at = earliest(at, store_deadline(s->store));
   c10d_server_arm(s, s->paused ? earliest(at, s->resume_at_ms) : at);
   if (s->tell_empty && s->n_conns == 0) s->config.on_empty(s->config.ctx);
@@ -283,6 +285,7 @@ int c10d_server_create(uv_loop_t *loop, const struct c10d_server_config *config,
   addresses_init(&s->addresses, config->store.seed);
   s->silent.timeout_ms = config->silent_ms ? config->silent_ms : C10D_SILENT_MS;
   s->stalled.timeout_ms = config->stall_ms ? config->stall_ms : C10D_STALL_MS;
+  s->filling.timeout_ms = s->stalled.timeout_ms;
   s->lingering.timeout_ms = C10D_LINGER_MS;
   s->unclear.timeout_ms = C10D_SETTLE_MS + 5;
   s->chunk = xmalloc(C10D_CHUNK);

@@ -5,7 +5,8 @@
  *
  * A connection that sends nothing is kept only as the silent second one of a PyTorch 1.13 client: while a connection in the old
  * numbering of the same address lives; else it goes after C10D_SILENT_MS. Who does not read is not read from either, and dropped when it took
- * nothing for C10D_STALL_MS. While replies take half of max_buffered, who asks for a large one waits for those. Keepalive is on: a peer that vanished is noticed after about half a minute. */
+ * nothing for C10D_STALL_MS. While replies take half of max_buffered, who asks for a large one waits for those; a large request is read when
+ * it fits into a quarter. Keepalive is on: a peer that vanished is noticed after about half a minute. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -303,26 +303,83 @@ static void test_who_takes_nothing_is_dropped(void **state) {
 }
 
 static void test_buffers_are_bounded_together(void **state) {
-  start(&(struct c10d_server_config){.max_buffered = 3 << 20});
-  int fd[3];
-  char *part = xcalloc(1, 1 << 20);
+  enum { N = 20, SIZE = 60000 };
+  start(&(struct c10d_server_config){.max_buffered = 1 << 20});
+  int fd[N];
+  char *part = xcalloc(1, SIZE);
   struct buf q = BUF_INIT;
-  ask_set(&q, "v", (struct slice){part, 1 << 20});
-  for (int i = 0; i < 3; i++) {
+  ask_set(&q, "v", (struct slice){part, SIZE});
+  for (int i = 0; i < N; i++) {
     fd[i] = connect_new();
-    for (size_t at = 0; at < q.len - 1;) {
-      ssize_t n = write(fd[i], q.data + at, q.len - 1 - at);
-      if (n < 0 && errno != EAGAIN) break;
-      if (n > 0) at += (size_t)n;
-      uv_run(&loop, UV_RUN_NOWAIT);
-    }
+    put(fd[i], q.data, q.len - 1);
+    spin();
   }
-  expect_line("exceed 3 MiB");
-  for (int i = 0; i < 3; i++) close(fd[i]);
-  spin();
+  expect_line("exceed 1 MiB");
+  assert_in_range(c10d_server_connections(server), 1, N);
+  for (int i = 0; i < N; i++) close(fd[i]);
+  wait_ms(10);
   assert_int_equal(c10d_server_connections(server), 0);
   free(part);
   buf_finish(&q);
+  stop();
+}
+
+/* Each of them has sent half of something large: they become whole, some after the others. */
+static void test_large_requests_wait_for_room(void **state) {
+  enum { N = 12, SIZE = 4 << 20 };
+  start(&(struct c10d_server_config){.max_buffered = 32 << 20});
+  char *value = xcalloc(1, SIZE);
+  struct buf q = BUF_INIT;
+  int fd[N], whole = 0;
+  size_t at[N] = {0};
+  ask_set(&q, "v", (struct slice){value, SIZE});
+  ask(&q, (struct c10d_request){.op = C10D_PING, .number = 1});
+  for (int i = 0; i < N; i++) fd[i] = connect_new();
+  for (int turns = 0; turns < 100000 && whole < N; turns++)
+    for (int i = 0; i < N; i++) {
+      ssize_t n = at[i] < q.len ? write(fd[i], q.data + at[i], q.len - at[i]) : 0;
+      if (n > 0) at[i] += (size_t)n;
+      uv_run(&loop, UV_RUN_NOWAIT);
+      struct buf in = BUF_INIT;
+      assert_false(get(fd[i], &in));
+      whole += in.len == 4;
+      buf_finish(&in);
+    }
+  assert_int_equal(whole, N);
+  assert_string_equal(buf_text(&lines), "");
+  for (int i = 0; i < N; i++) close(fd[i]);
+  wait_ms(10);
+  assert_int_equal(c10d_server_connections(server), 0);
+  free(value);
+  buf_finish(&q);
+  stop();
+}
+
+/* Who was granted room and says no more loses it to who wants it, and only then. */
+static void test_who_keeps_room_is_dropped(void **state) {
+  enum { SIZE = 4 << 20 };
+  start(&(struct c10d_server_config){.max_buffered = 16 << 20, .stall_ms = 100});
+  char *value = xcalloc(1, SIZE);
+  struct buf q = BUF_INIT, in = BUF_INIT;
+  ask_set(&q, "v", (struct slice){value, SIZE});
+  ask(&q, (struct c10d_request){.op = C10D_PING, .number = 1});
+  int idle = connect_new(), busy = connect_new();
+  put(idle, q.data, 1000);
+  wait_ms(250);
+  assert_string_equal(buf_text(&lines), "");
+  for (size_t at = 0; at < q.len;) {
+    ssize_t n = write(busy, q.data + at, q.len - at);
+    if (n > 0) at += (size_t)n;
+    uv_run(&loop, UV_RUN_NOWAIT);
+  }
+  exchange(busy, &in, 4);
+  expect_line("closed: nothing more came of a request of");
+  assert_int_equal(c10d_server_connections(server), 1);
+  close(idle);
+  close(busy);
+  free(value);
+  buf_finish(&q);
+  buf_finish(&in);
   stop();
 }
 
@@ -971,6 +1028,8 @@ int main(void) {
       test(slow_reader),
       test(who_takes_nothing_is_dropped),
       test(buffers_are_bounded_together),
+      test(large_requests_wait_for_room),
+      test(who_keeps_room_is_dropped),
       test(large_replies_wait_for_room),
       test(end_of_who_waits_for_room),
       test(no_turn_of_the_loop_is_long),
