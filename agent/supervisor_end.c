@@ -103,13 +103,14 @@ static void leave(struct supervisor *s, int signo) {
   uint64_t grace = (uint64_t)s->config.settings.stop_timeout_ms;
   s->exit_code = signo == SIGINT ? 128 + SIGINT : EXIT_CODE_PREEMPTED;
   if (!sup_has_trees(s)) {
-    sup_say(s, LOG_WARN, "%s: leaving", name ? name : "a signal");
+    sup_say(s, LOG_WARN, "%s: leaving with exit code %d", name ? name : "a signal", s->exit_code);
     sup_exit(s, s->exit_code, "it was told to leave by a signal");
     return;
   }
   sup_say(s, LOG_WARN,
-          "%s: leaving; workers have %.0f s to stop (--stop-timeout), a second signal kills them",
-          name ? name : "a signal", (double)grace / 1000);
+          "%s: leaving with exit code %d; workers have %.0f s to stop (--stop-timeout), a second signal "
+          "kills them",
+          name ? name : "a signal", s->exit_code, (double)grace / 1000);
   s->leave_by_ms = s->now_ms + grace + SUPERVISOR_LEAVE_SLACK_MS;
   report_leaving(s, signo);
   sup_stop_trees(s, STOP_LEAVING, grace);

@@ -206,7 +206,7 @@ static void test_a_signal_is_passed_on(void **state) {
   assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGTERM);
   bench_signal(&b, SIGUSR1);
   assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGUSR1);
-  assert_int_equal(bench_said(&b, "SIGUSR1: leaving"), 1);
+  assert_int_equal(bench_said(&b, "SIGUSR1: leaving with exit code 75; workers have"), 1);
   bench_signal(&b, SIGTERM);
   assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
   bench_clear(&b);
