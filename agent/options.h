@@ -80,6 +80,7 @@ struct agent_options {
   struct rank_set shown;         /* --local-ranks-filter: whose output reaches the terminal */
   struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
   const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
+  const char *verdict_file;    /* NULL: none */
   bool quiet, verbose, explain, help, version;
 
   struct torch_options torch;

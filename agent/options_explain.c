@@ -110,6 +110,7 @@ static void put_output(struct buf *out, const struct agent_options *o, int64_t w
             (size_t)o->duplicate_stdout_filters.n);
   put_words(out, "duplicate-stderr-filters", o->duplicate_stderr_filters.v,
             (size_t)o->duplicate_stderr_filters.n);
+  put_text(out, "verdict-file", o->verdict_file);
   put_text(out, "log-line-prefix", o->log_line_prefix);
 }
 

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "agent/link.h"
 #include "agent/local_daemon.h"
@@ -29,6 +30,8 @@
 #include "agent/log_dir.h"
 #include "agent/output.h"
 #include "agent/say.h"
+#include "agent/verdict_file.h"
+#include "agent/verdict_text.h"
 #include "agent/workers.h"
 #include "common/clock.h"
 #include "common/exit_codes.h"
@@ -67,6 +70,7 @@ struct session {
   struct later *first, **last;
   struct bytes *obituary;
   char *daemon_log;
+  bool writing;                  /* --verdict-file */
   bool stepping, exiting, ended; /* ended: the daemon said that the job is over */
   uint64_t hurry_ms;
   int exit_code;
@@ -121,6 +125,17 @@ static void spawn(struct session *s, const struct supervisor_effect *fx) {
                                        .text = e.text});
 }
 
+static void write_verdict(struct session *s, const struct ending *ending) {
+  const struct supervisor_config *c = s->o->supervisor;
+  struct buf text = BUF_INIT;
+  char when[32];
+  struct tm tm;
+  if (!s->o->options->verdict_file) return;
+  strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){time(NULL)}, &tm));
+  verdict_text(ending, c->job, c->host, when, &text);
+  verdict_file_write(&s->loop, s->o->options->verdict_file, &text, &s->writing);
+}
+
 static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: link_open(s->link); break;
@@ -136,6 +151,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
   case SUP_TOLD: workers_told(s->workers, fx->value, fx->text, fx->error_text); break;
   case SUP_STATUS: relay_status(workers_relay(s->workers), fx->text); break;
+  case SUP_ENDING: write_verdict(s, fx->ending); break;
   case SUP_EXIT: begin_exit(s, (int)fx->value); break;
   }
 }
@@ -236,7 +252,8 @@ static pid_t on_spare(void *ctx) {
  * up, or a disk that hangs, is not waited for. */
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say) && !workers_are_busy(s->workers);
+  bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say) && !workers_are_busy(s->workers) &&
+              !s->writing;
   if (done || now_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 

@@ -42,12 +42,18 @@ static void free_start(struct start *start) {
   free(start);
 }
 
+static void free_ending(struct ending *ending) {
+  if (ending) verdict_free(&ending->verdict);
+  free(ending);
+}
+
 void supervisor_effects_clear(struct supervisor_effects *fx) {
   for (size_t i = 0; i < fx->n; i++) {
     bytes_unref(fx->v[i].bytes);
     free(fx->v[i].text);
     free(fx->v[i].error_text);
     free_start(fx->v[i].start);
+    free_ending(fx->v[i].ending);
   }
   fx->n = 0;
 }
@@ -205,6 +211,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms = s->told_fence_ms = UINT64_MAX;
   verdict_init(&s->said);
   verdict_init(&s->untold);
+  verdict_init(&s->last);
   return s;
 }
 
@@ -213,6 +220,7 @@ void supervisor_destroy(struct supervisor *s) {
   sup_clear_round(s);
   verdict_free(&s->said);
   verdict_free(&s->untold);
+  verdict_free(&s->last);
   free((void *)(uintptr_t)s->config.agent_id);
   free((void *)(uintptr_t)s->config.job);
   free((void *)(uintptr_t)s->config.host);

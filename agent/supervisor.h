@@ -65,6 +65,16 @@ struct supervisor_event {
   const char *message; /* EXITED: what its error file says; NULL: nothing */
 };
 
+/* How it ended for this agent: for --verdict-file. */
+struct ending {
+  bool heard; /* END came: outcome counts */
+  enum outcome outcome;
+  int64_t code; /* what this agent exits with */
+  int64_t round, restarts_used, max_restarts;
+  struct verdict
+      verdict; /* a copy of the last one that was heard, of whatever round; cause none: there was none */
+};
+
 /* Supervisor to driver. */
 enum supervisor_effect_kind {
   SUP_CONNECT, /* open a connection to the endpoint (starting rdzvd where design says so); answer LINK_UP or LINK_DOWN */
@@ -84,6 +94,7 @@ enum supervisor_effect_kind {
                     error_text what its error file says, or NULL; value the worker's local rank; UINT64_MAX: it is
                     not of this node, or of no worker */
   SUP_STATUS, /* the living line; text "" takes it away */
+  SUP_ENDING, /* `ending`; SUP_EXIT follows */
   SUP_EXIT, /* all is done: value is the exit code. The driver flushes, lets the guard go, waits for its own daemon, and exits */
 };
 
@@ -93,6 +104,7 @@ struct supervisor_effect {
   struct bytes *bytes;
   char *text, *error_text; /* owned */
   struct start *start;     /* owned, SPAWN */
+  struct ending *ending;   /* owned, ENDING */
   uint32_t round;
   int signo; /* STOP_TREES */
   uint64_t value;

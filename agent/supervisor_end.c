@@ -12,6 +12,17 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
+static void tell_ending(struct supervisor *s, int code) {
+  struct ending *e = sup_effect(s, SUP_ENDING)->ending = xcalloc(1, sizeof *e);
+  e->heard = s->heard_end;
+  e->outcome = s->outcome;
+  e->code = code;
+  e->round = s->heard_end ? s->end_round : s->round;
+  e->restarts_used = s->restarts_used;
+  e->max_restarts = s->config.settings.max_restarts;
+  verdict_copy(&e->verdict, &s->last);
+}
+
 void sup_exit(struct supervisor *s, int code, const char *bye) {
   sup_say_untold(s);
   if (bye) {
@@ -26,6 +37,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye) {
   sup_effect(s, SUP_DISCONNECT);
   sup_set_state(s, SUPERVISOR_DONE);
   s->exit_code = code;
+  tell_ending(s, code);
   sup_effect(s, SUP_EXIT)->value = (uint64_t)code;
 }
 
@@ -74,6 +86,10 @@ void sup_end(struct supervisor *s, const struct end *end) {
   msg_init(&m, MSG_END_ACK);
   m.end_ack.incarnation = end->incarnation;
   sup_send(s, &m);
+  s->heard_end = true;
+  s->outcome = end->outcome;
+  s->end_round = end->round;
+  s->restarts_used = end->restarts_used;
   say_end(s, end);
   exit_after_trees(s, s->signals ? s->exit_code : (int)end->code);
 }

@@ -82,6 +82,7 @@ struct supervisor {
   uint64_t kill_ms;      /* when they are killed, at the latest */
   uint64_t wait_ms;      /* when it is said next who has not stopped yet; UINT64_MAX: nobody is waited for */
   struct verdict said;   /* the verdict that was shown last; a copy */
+  struct verdict last;   /* the last that was heard; a copy */
   struct verdict untold; /* the first that was heard of, not shown yet; a copy */
   uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
   char head_host[HOST_MAX + 1];
@@ -94,6 +95,9 @@ struct supervisor {
   /* The end. */
   int signals, leave_signo; /* how many came; the first */
   int exit_code;
+  bool heard_end;
+  enum outcome outcome; /* of the job, once END was heard; */
+  int64_t end_round;    /* and in which round */
   uint64_t leave_by_ms; /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
   int64_t rounds;
   uint64_t begun_ms;

@@ -79,7 +79,15 @@ static void say_finished(struct supervisor *s, const struct verdict *v) {
           (long long)s->n_succeeded, (long long)s->config.workers);
 }
 
+static void keep_copy(struct verdict *to, const struct verdict *v) {
+  struct verdict copy;
+  verdict_copy(&copy, v);
+  verdict_free(to);
+  *to = copy;
+}
+
 void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
+  if (v->cause != CAUSE_NONE) keep_copy(&s->last, v);
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
@@ -87,10 +95,7 @@ void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *
   if (text_is_stderr(v->cause)) say_last_lines(s, v->text);
   say_finished(s, v);
   told(s, v, &text);
-  struct verdict copy;
-  verdict_copy(&copy, v);
-  verdict_free(&s->said);
-  s->said = copy;
+  keep_copy(&s->said, v);
 }
 
 static bool has_told(const struct supervisor *s, int64_t round) {

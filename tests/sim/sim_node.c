@@ -134,6 +134,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
       sim_trace(s, "%s says: %s", a->name, fx->text);
     break;
+  case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;
   case SUP_EXIT:
