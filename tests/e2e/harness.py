@@ -26,6 +26,11 @@ HOST = socket.gethostname()
 SANITIZED = subprocess.run(["grep", "-qa", "__asan_init", RDZVD]).returncode == 0 if Path(RDZVD).exists() else False
 SLOW = 5 if SANITIZED else 1
 
+# Under nohup, or in the background of a script, some signals are ignored from the start, and what we start would ignore them too.
+for signo, handler in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler):
+    if signal.getsignal(signo) == signal.SIG_IGN:
+        signal.signal(signo, handler)
+
 
 def until(what, condition, timeout=10.0):
     """Polls until condition() is true, and returns what it returned; fails by saying `what` did not happen."""
