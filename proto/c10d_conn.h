@@ -117,6 +117,8 @@ struct c10d_server {
   bool paused;       /* no descriptors: nobody is accepted until resume_at_ms or a connection's end */
   uint64_t resume_at_ms;
   size_t open_handles;
+  struct store *forgotten; /* closing: freed by `forgetting` where it is large */
+  uv_work_t forgetting;
   bool tell_empty; /* the timer is to call on_empty */
   bool closing;
   void (*on_closed)(void *ctx);

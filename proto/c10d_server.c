@@ -30,6 +30,7 @@
 
 enum {
   ACCEPTS_PER_TURN = 256,
+  FORGET_AT_ONCE = 200000, /* keys: about a tenth of a second */
   PAUSE_MS = 1000,
   KEEPALIVE_IDLE_S = 15,
   KEEPALIVE_INTERVAL_S = 5,
@@ -383,6 +384,27 @@ void c10d_server_shut(struct c10d_server *s) {
   }
 }
 
+static void on_forget(uv_work_t *work) { /* in a thread of the pool */
+  const struct c10d_server *s = work->data;
+  store_destroy(s->forgotten);
+}
+
+static void on_forgot(uv_work_t *work, int status) {
+  c10d_server_handle_closed(work->data);
+}
+
+/* Nobody can reach the keys any more. Freeing millions of them takes seconds, in which an agent would be taken for lost: elsewhere. */
+static void forget(struct c10d_server *s) {
+  s->forgotten = s->store;
+  s->store = NULL;
+  s->forgetting.data = s;
+  if (store_count(s->forgotten) > FORGET_AT_ONCE &&
+      uv_queue_work(s->loop, &s->forgetting, on_forget, on_forgot) == 0)
+    s->open_handles++;
+  else
+    store_destroy(s->forgotten);
+}
+
 void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void *ctx) {
   if (!s || s->closing) return;
   s->closing = true;
@@ -390,8 +412,7 @@ void c10d_server_close(struct c10d_server *s, void (*on_closed)(void *ctx), void
   s->on_closed_ctx = ctx;
   c10d_server_shut(s);
   while (s->first) c10d_conn_close(s->first);
-  store_destroy(s->store);
-  s->store = NULL;
+  forget(s);
   uv_close((uv_handle_t *)&s->timer, on_own_closed);
   uv_close((uv_handle_t *)&s->check, on_own_closed);
   uv_close((uv_handle_t *)&s->idle, on_own_closed);
