@@ -282,6 +282,7 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .max_nodes = o->nnodes.max,
       .max_restarts = o->max_restarts,
       .last_call_ms = o->last_call_ms,
+      .scale_up = o->scale_up,
       .join_timeout_ms = o->join_timeout_ms,
       .stop_timeout_ms = o->stop_timeout_ms,
       .lease_ms = o->lease_ms,

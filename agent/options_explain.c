@@ -124,6 +124,7 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   put_number(out, "max-restarts", o->max_restarts);
   put_seconds(out, "join-timeout", o->join_timeout_ms);
   put_seconds(out, "last-call", o->last_call_ms);
+  put_text(out, "scale-up", scale_up_name(o->scale_up));
   put_seconds(out, "stop-timeout", o->stop_timeout_ms);
   put_seconds(out, "lease", o->lease_ms);
   put_signals(out, o->signals);

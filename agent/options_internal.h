@@ -22,6 +22,7 @@ int option_rank_set(const char *text, void *field, struct err *e);     /* struct
 int option_filters(const char *text, void *field, struct err *e);      /* struct opt_strings */
 int option_signals(const char *text, void *field, struct err *e);      /* uint64_t */
 int option_numa(const char *text, void *field, struct err *e);         /* enum numa_binding */
+int option_scale_up(const char *text, void *field, struct err *e);     /* enum scale_up */
 int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
 int option_start_method(const char *text, void *field, struct err *e); /* const char * */
 int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */

@@ -139,6 +139,15 @@ static const struct opt table[] = {
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
      .help = "How long the first round waits for more nodes once MIN are there."},
+    {.name = "scale-up",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(scale_up),
+     .def = "now",
+     .label = "now|next-round",
+     .parse = option_scale_up,
+     .help = "What a node that comes late, or comes back, means to a round with fewer than MAX: now: all are "
+             "stopped, once the round is 30 s old, and start again with it, without a charge; next-round: it "
+             "waits until the round ends anyway."},
     {.name = "stop-timeout",
      .alias = "shutdown-timeout",
      .foreign = "shutdown-timeout",

@@ -230,6 +230,15 @@ int option_store(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+int option_scale_up(const char *text, void *field, struct err *e) {
+  enum scale_up *when = field;
+  bool now = strcmp(text, scale_up_name(SCALE_UP_NOW)) == 0;
+  if (!now && strcmp(text, scale_up_name(SCALE_UP_NEXT_ROUND)) != 0)
+    return err_set(e, -EINVAL, "write now, or next-round");
+  *when = now ? SCALE_UP_NOW : SCALE_UP_NEXT_ROUND;
+  return 0;
+}
+
 int option_start_method(const char *text, void *field, struct err *e) {
   const char **method = field;
   if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)

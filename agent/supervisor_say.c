@@ -91,7 +91,7 @@ void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *
   if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
-  sup_say(s, LOG_WARN, "%s%s", before, buf_text(&text));
+  sup_say(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s", before, buf_text(&text));
   if (text_is_stderr(v->cause)) say_last_lines(s, v->text);
   say_finished(s, v);
   told(s, v, &text);

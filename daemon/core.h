@@ -21,6 +21,9 @@ enum {
   CORE_END_KEEP_MS = 600000,   /* how long an ended job is remembered, and one whose nodes do not come back */
   CORE_SHORT_ROUND_MS = 30000, /* a round that lived shorter delays the next */
   CORE_DELAY_MAX_MS = 30000,
+  CORE_GROW_AGE_MS = 30000,    /* a round is not ended for newcomers before it is that old */
+  CORE_FLAP_LOSSES = 3,        /* a host that was lost so often */
+  CORE_FLAP_MS = 600000,       /* within that joins only when it is needed */
   CORE_LONG_ROUND_MS = 600000, /* a round that lived that long gives the restarts back */
   CORE_NOTICE_MS = 1000,       /* WAITING is sent at most this often while nodes come and go, */
   CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes */

@@ -85,6 +85,11 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(stop_timeout_ms, "--stop-timeout", " ms")
   CHECK(lease_ms, "--lease", " ms")
 #undef CHECK
+  if (a->scale_up != b->scale_up) {
+    buf_printf(out, "--scale-up is %s here and %s in the job", scale_up_name(a->scale_up),
+               scale_up_name(b->scale_up));
+    return true;
+  }
   return false;
 }
 

@@ -19,10 +19,11 @@
 #include "daemon/rdzv.h"
 
 static json_t *settings_to_json(const struct settings *s) {
-  return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "min_nodes", (json_int_t)s->min_nodes, "max_nodes",
+  return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s}", "min_nodes", (json_int_t)s->min_nodes, "max_nodes",
                    (json_int_t)s->max_nodes, "max_restarts", (json_int_t)s->max_restarts, "last_call_ms",
                    (json_int_t)s->last_call_ms, "join_timeout_ms", (json_int_t)s->join_timeout_ms,
-                   "stop_timeout_ms", (json_int_t)s->stop_timeout_ms, "lease_ms", (json_int_t)s->lease_ms);
+                   "stop_timeout_ms", (json_int_t)s->stop_timeout_ms, "lease_ms", (json_int_t)s->lease_ms,
+                   "scale_up", scale_up_name(s->scale_up));
 }
 
 void job_state_line(const struct job *j, struct buf *out) {
@@ -57,6 +58,16 @@ static const char *read_text(const json_t *o, const char *key, size_t max) {
   return s && s[0] && strlen(s) <= max ? s : NULL;
 }
 
+static bool read_scale_up(const json_t *o, enum scale_up *to) {
+  const char *word = read_text(o, "scale_up", 16);
+  for (int i = 0; word && i < SCALE_UP_COUNT; i++) {
+    if (strcmp(word, scale_up_name((enum scale_up)i)) != 0) continue;
+    *to = (enum scale_up)i;
+    return true;
+  }
+  return false;
+}
+
 static bool read_settings(const json_t *o, struct settings *s) {
   memset(s, 0, sizeof *s);
   return read_int(o, "min_nodes", 1, NODES_MAX, &s->min_nodes) &&
@@ -65,7 +76,8 @@ static bool read_settings(const json_t *o, struct settings *s) {
          read_int(o, "last_call_ms", 0, TIMEOUT_MAX_MS, &s->last_call_ms) &&
          read_int(o, "join_timeout_ms", 1, TIMEOUT_MAX_MS, &s->join_timeout_ms) &&
          read_int(o, "stop_timeout_ms", 0, TIMEOUT_MAX_MS, &s->stop_timeout_ms) &&
-         read_int(o, "lease_ms", LEASE_MIN_MS, LEASE_MAX_MS, &s->lease_ms) && s->min_nodes <= s->max_nodes;
+         read_int(o, "lease_ms", LEASE_MIN_MS, LEASE_MAX_MS, &s->lease_ms) &&
+         read_scale_up(o, &s->scale_up) && s->min_nodes <= s->max_nodes;
 }
 
 static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {

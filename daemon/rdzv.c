@@ -33,6 +33,7 @@ void job_set_state(struct job *j, enum job_state to, uint64_t now_ms) {
   j->state_ms = now_ms;
   j->notice_ms = to == JOB_FORMING ? now_ms + 1 : UINT64_MAX;
   j->news++;
+  job_watch_growth(j, now_ms);
 }
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
@@ -140,6 +141,14 @@ static void offer_silence(struct job *j, uint64_t now_ms) {
                        "it stopped its workers while no daemon was there", now_ms);
 }
 
+static void succeed(struct job *j, uint64_t now_ms) {
+  struct verdict none;
+  verdict_init(&none);
+  none.round = j->round;
+  j->last_charged = j->last_refilled = false;
+  job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
+}
+
 static void settle(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
   struct verdict *v = &j->cause;
@@ -154,10 +163,16 @@ static void settle(struct job *j, uint64_t now_ms) {
            buf_text(&text));
   buf_finish(&text);
 
-  bool charged = death && !j->void_round;
+  size_t n_finished = j->n_in_state[MEMBER_FINISHED];
+  bool joined = v->cause == CAUSE_NODE_JOINED, charged = death && !j->void_round;
   job_refill_if_earned(j, now_ms);
   bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
-              j->n_in_state[MEMBER_FINISHED] > 0 || (charged && j->restarts_used >= j->settings.max_restarts);
+              (n_finished > 0 && !joined) || (charged && j->restarts_used >= j->settings.max_restarts);
+  if (joined &&
+      n_finished == (size_t)j->round_nodes) { /* the STOP for newcomers came too late for everybody */
+    succeed(j, now_ms);
+    return;
+  }
   if (!over) {
     settle_into_forming(j, now_ms, charged);
     return;
@@ -212,10 +227,7 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
 void job_finish_if_done(struct job *j, uint64_t now_ms) {
   if (j->state != JOB_RUNNING && j->state != JOB_STARTING) return;
   if (j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes) return;
-  struct verdict none;
-  verdict_init(&none);
-  none.round = j->round;
-  job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
+  succeed(j, now_ms);
 }
 
 static void join_timeout(struct job *j, uint64_t now_ms) {
@@ -236,6 +248,7 @@ static void join_timeout(struct job *j, uint64_t now_ms) {
 static void lose_from_round(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   bool starting = j->state == JOB_STARTING, running = starting || j->state == JOB_RUNNING;
+  job_note_loss(j, m, ev->now_ms);
   offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
   if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
   job_remove_member(j, m);
@@ -322,6 +335,7 @@ static void on_join_forming(struct job *j, const struct job_event *ev) {
 }
 
 static void on_join_spare(struct job *j, const struct job_event *ev) {
+  job_watch_growth(j, ev->now_ms);
   job_send_waiting(j, ev->member, ev->now_ms);
 }
 
@@ -394,6 +408,7 @@ static void on_finished(struct job *j, const struct job_event *ev) {
 static void on_leaving(struct job *j, const struct job_event *ev) {
   member_set_leaving(ev->member);
   if (ev->member->state == MEMBER_FINISHED) return;
+  job_note_loss(j, ev->member, ev->now_ms);
   offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text, ev->at_ms);
   if (j->state == JOB_STARTING || j->state == JOB_RUNNING)
     job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
@@ -513,6 +528,9 @@ static void on_deadline_late(struct job *j, const struct job_event *ev) {
 static void on_deadline_recovering(struct job *j, const struct job_event *ev) {
   job_recover_finish(j, ev->now_ms);
 }
+static void on_deadline_running(struct job *j, const struct job_event *ev) {
+  job_grow_if_due(j, ev->now_ms);
+}
 static void on_deadline_ending(struct job *j, const struct job_event *ev) {
   job_set_state(j, JOB_ENDED, ev->now_ms);
 }
@@ -545,7 +563,7 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
     [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = ignore},
+    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_running},
   [JOB_STOPPING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_stopping, [JOB_EV_STARTED] = on_started,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,

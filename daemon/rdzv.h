@@ -59,6 +59,7 @@ struct member {
   enum member_state state;
   uint64_t told_news; /* the job's news when it was last sent WAITING */
   bool leaving;       /* it will not take part in another round */
+  bool flapping;      /* as the last seal saw it: taken only where it is needed to reach min */
   bool gone;          /* lost after it had finished: kept for the count */
   bool end_acked;
   bool fenced_flag;             /* what its last HEARTBEAT_ACK said */
@@ -102,6 +103,7 @@ struct job {
   uint64_t enough_ms;     /* FORMING: since when min nodes are here; 0: they are not */
   uint64_t not_before_ms; /* FORMING: delay after short rounds */
   uint64_t recover_ms;    /* RECOVERING: its end */
+  uint64_t grow_ms;       /* RUNNING: when it is ended for newcomers; UINT64_MAX: there are none */
   uint64_t scan_ms;       /* no lease, grace or hold can expire before */
   uint64_t notice_ms;     /* when WAITING goes out next; UINT64_MAX: not now */
   uint64_t last_notice_ms;
@@ -114,6 +116,8 @@ struct job {
       skip_round; /* the next seal leaves out a number: a round may have been sealed that nobody here has heard of */
   bool stopping_seen;    /* RECOVERING: somebody was told to stop */
   bool forgotten;        /* core frees it after the step */
+  struct map flaps;      /* host -> when it was lost; rdzv_grow.c */
+  size_t flaps_sweep_at; /* as holds_sweep_at */
   struct map holds;      /* agent id -> when what it may still run is over; rdzv_hold.c */
   uint64_t hold_ms;      /* when the last of them is; 0: none */
   size_t n_last_holds;   /* how many end then */
@@ -225,6 +229,15 @@ void job_watch_numbers(struct job *j, uint64_t now_ms); /* FORMING: nodes came o
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
 struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms); /* WAITING, the same for all */
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
+
+/* daemon/rdzv_grow.c: newcomers while a round runs, and hosts that come and go */
+void job_watch_growth(struct job *j, uint64_t now_ms); /* RUNNING: nodes came, went, or begin to be welcome */
+void job_grow_if_due(struct job *j, uint64_t now_ms);
+void job_note_loss(struct job *j, const struct member *m,
+                   uint64_t now_ms); /* it was lost from a round, or left it */
+/* A newcomer of a host that was lost too often: until when; 0: it is none. */
+uint64_t member_flapping_until(const struct member *m, uint64_t now_ms);
+void job_finish_flaps(struct job *j);
 
 /* daemon/rdzv_addrs.c */
 /* Who may reach the round's store: each address of its nodes once, a line each. */

@@ -26,7 +26,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   j->state = JOB_FORMING;
   j->state_ms = j->forming_ms = j->last_notice_ms = now_ms;
   j->line_wall_ms = wall_ms;
-  j->scan_ms = j->notice_ms = UINT64_MAX;
+  j->scan_ms = j->notice_ms = j->grow_ms = UINT64_MAX;
   verdict_init(&j->cause);
   verdict_init(&j->last_verdict);
   map_init(&j->agents, core_random(c));
@@ -34,6 +34,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   map_init(&j->wanted, core_random(c));
   map_init(&j->role_sizes, core_random(c));
   map_init(&j->holds, core_random(c));
+  map_init(&j->flaps, core_random(c));
   return j;
 }
 
@@ -56,6 +57,7 @@ void job_destroy(struct job *j) {
   map_finish(&j->role_sizes);
   free(j->members);
   job_finish_holds(j);
+  job_finish_flaps(j);
   free(j->id);
   free(j);
 }

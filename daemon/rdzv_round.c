@@ -80,7 +80,8 @@ static int compare_known(int64_t a, int64_t b) {
 
 static int by_priority(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
-  int c = compare_known(a->last_rank, b->last_rank);
+  int c = (int)a->flapping - (int)b->flapping;
+  if (!c) c = compare_known(a->last_rank, b->last_rank);
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 
@@ -198,8 +199,10 @@ void job_seal(struct job *j, uint64_t now_ms) {
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
     if (j->members[i]->available) chosen[n++] = j->members[i];
+  for (size_t i = 0; i < n; i++) chosen[i]->flapping = member_flapping_until(chosen[i], now_ms) > 0;
   qsort(chosen, n, sizeof(struct member *), by_priority);
   if (n > (size_t)j->settings.max_nodes) n = (size_t)j->settings.max_nodes;
+  while (n > (size_t)j->settings.min_nodes && chosen[n - 1]->flapping) n--;
 
   struct member **slots = xcalloc(n, sizeof(struct member *));
   assign_addresses(chosen, n);
@@ -277,7 +280,12 @@ struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
   uint64_t at = j->state == JOB_FORMING ? job_seal_deadline(j) : 0;
   if (at == UINT64_MAX) at = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
   msg.waiting.left_ms = at > now_ms ? (int64_t)(at - now_ms) : 0;
-  if (msg.waiting.spare)
+  if (msg.waiting.spare && j->grow_ms != UINT64_MAX)
+    buf_printf(&text,
+               "round %lld of job %s has its %lld node%s; it is formed anew with those who wait in %.0f s",
+               (long long)j->round, j->id, (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
+               (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
+  else if (msg.waiting.spare)
     buf_printf(&text, "round %lld of job %s has its %lld node%s; this one is a spare for the next round",
                (long long)j->round, j->id, (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
   else if (j->state == JOB_RECOVERING)

@@ -24,7 +24,7 @@ static uint64_t state_deadline(const struct job *j) {
   case JOB_RECOVERING: return j->recover_ms;
   case JOB_ENDING: return j->state_ms + CORE_END_ACK_MS;
   case JOB_ENDED: return j->state_ms + CORE_END_KEEP_MS;
-  case JOB_RUNNING: /* as long as it takes: leases watch over it */
+  case JOB_RUNNING: return j->grow_ms; /* else as long as it takes: leases watch over it */
   case JOB_STATE_COUNT: break;
   }
   return UINT64_MAX;

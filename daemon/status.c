@@ -16,7 +16,9 @@ static const char *place_of(const struct job *j, const struct member *m) {
     return m->end_acked ? "knows the end" : "was told the end";
   if (!m->conn) return m->gone ? "finished, away" : "away";
   switch (m->state) {
-  case MEMBER_WAITING: return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
+  case MEMBER_WAITING:
+    if (member_flapping_until(m, j->core->now_ms)) return "kept waiting";
+    return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
   case MEMBER_TOLD: return "starting";
   case MEMBER_STARTED: return j->state == JOB_STOPPING ? "stopping" : "running";
   case MEMBER_FINISHED: return "finished";

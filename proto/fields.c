@@ -19,6 +19,7 @@ static const char *const phase_word[] = {PHASE_LIST(WORD)};
 static const char *const report_kind_word[] = {REPORT_KIND_LIST(WORD)};
 static const char *const cause_word[] = {CAUSE_LIST(WORD)};
 static const char *const outcome_word[] = {OUTCOME_LIST(WORD)};
+static const char *const scale_up_word[] = {SCALE_UP_LIST(WORD)};
 static const char *const job_state_word[] = {JOB_STATE_LIST(WORD)};
 #undef WORD
 
@@ -26,6 +27,7 @@ static const struct words phase_words = {phase_word, PHASE_COUNT};
 static const struct words report_kind_words = {report_kind_word, REPORT_COUNT};
 static const struct words cause_words = {cause_word, CAUSE_COUNT};
 static const struct words outcome_words = {outcome_word, OUTCOME_COUNT};
+static const struct words scale_up_words = {scale_up_word, SCALE_UP_COUNT};
 static const struct words job_state_words = {job_state_word, JOB_STATE_COUNT};
 
 /* The codec reads and writes an enum as an int. */
@@ -76,6 +78,9 @@ const char *report_kind_name(enum report_kind v) {
 }
 const char *cause_name(enum cause v) {
   return word_of(&cause_words, (int)v);
+}
+const char *scale_up_name(enum scale_up v) {
+  return word_of(&scale_up_words, (int)v);
 }
 const char *outcome_name(enum outcome v) {
   return word_of(&outcome_words, (int)v);

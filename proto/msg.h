@@ -73,7 +73,12 @@ enum {
   X(WORKER_SIGNAL, "worker-signal")                                                                          \
   X(WORKER_EXEC, "worker-exec") /* the command could not be run */                                           \
   X(WORKER_EXIT, "worker-exit") /* exit code other than 0 */                                                 \
-  X(JOIN_TIMEOUT, "join-timeout")
+  X(JOIN_TIMEOUT, "join-timeout")                                                                            \
+  X(NODE_JOINED, "node-joined") /* the round is formed anew with more nodes */
+
+#define SCALE_UP_LIST(X) /* when nodes that come later take part, where the round is below max */            \
+  X(NOW, "now")          /* the round is ended for them */                                                   \
+  X(NEXT_ROUND, "next-round")
 
 #define OUTCOME_LIST(X) X(SUCCESS, "success") X(FAILED, "failed") X(STOPPED, "stopped")
 
@@ -95,6 +100,9 @@ enum report_kind { REPORT_KIND_LIST(X) REPORT_COUNT };
 #define X(name, word) CAUSE_##name,
 enum cause { CAUSE_LIST(X) CAUSE_COUNT };
 #undef X
+#define X(name, word) SCALE_UP_##name,
+enum scale_up { SCALE_UP_LIST(X) SCALE_UP_COUNT };
+#undef X
 #define X(name, word) OUTCOME_##name,
 enum outcome { OUTCOME_LIST(X) OUTCOME_COUNT };
 #undef X
@@ -106,6 +114,7 @@ const char *phase_name(enum phase v);
 const char *report_kind_name(enum report_kind v);
 const char *cause_name(enum cause v);
 const char *outcome_name(enum outcome v);
+const char *scale_up_name(enum scale_up v);
 const char *job_state_name(enum job_state v);
 
 /* Objects inside messages. ---------------------------------------------------------------------------------------- */
@@ -118,7 +127,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, last_call_ms, 0, TIMEOUT_MAX_MS)                                                             \
   F(S, REQ_INT, join_timeout_ms, 1, TIMEOUT_MAX_MS)                                                          \
   F(S, REQ_INT, stop_timeout_ms, 0, TIMEOUT_MAX_MS)                                                          \
-  F(S, REQ_INT, lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)
+  F(S, REQ_INT, lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)                                                        \
+  F(S, ENUM, scale_up, scale_up)
 
 /* What ended a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                 \

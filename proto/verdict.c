@@ -149,6 +149,12 @@ static void put_what(struct buf *out, const struct verdict *v) {
     buf_puts(out, "too few nodes joined in time");
     put_reason(out, v);
     return;
+  case CAUSE_NODE_JOINED:
+    if (v->text[0])
+      put_plain(out, v->text);
+    else
+      buf_puts(out, "nodes joined");
+    return;
   case CAUSE_NONE:
   case CAUSE_COUNT: break;
   }
@@ -163,10 +169,11 @@ void verdict_sentence(const struct verdict *v, struct buf *out) {
 
 static int weight(enum cause c) {
   static const int weights[CAUSE_COUNT] = {
-      [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2, [CAUSE_WORKER_EXEC] = 2,
-      [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,   [CAUSE_OPERATOR] = 5,
+      [CAUSE_NONE] = 0,        [CAUSE_JOIN_TIMEOUT] = 1,  [CAUSE_WORKER_EXIT] = 2,
+      [CAUSE_WORKER_EXEC] = 2, [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4,
+      [CAUSE_NODE_LOST] = 4,   [CAUSE_OPERATOR] = 5,      [CAUSE_NODE_JOINED] = 4,
   };
-  _Static_assert(CAUSE_COUNT == 8, "a new cause needs a weight");
+  _Static_assert(CAUSE_COUNT == 9, "a new cause needs a weight");
   return weights[c];
 }
 

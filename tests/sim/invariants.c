@@ -34,12 +34,13 @@ struct round_book {
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
-  uint32_t sent_life; /* of the daemon that sent START first, */
-  uint64_t sent_at;   /* and when */
-  uint32_t told_life; /* of the daemon that said START first */
-  bool told;          /* somebody has read START: the fields above are filled */
-  bool failed;        /* in truth: a worker of it died by itself, not with 0 */
-  uint32_t void_life; /* of the daemon whose STOP said that it is void; 0: none */
+  uint32_t sent_life;  /* of the daemon that sent START first, */
+  uint64_t sent_at;    /* and when */
+  uint32_t first_life; /* of the daemon that sealed it */
+  uint32_t told_life;  /* of the daemon that said START first */
+  bool told;           /* somebody has read START: the fields above are filled */
+  bool failed;         /* in truth: a worker of it died by itself, not with 0 */
+  uint32_t void_life;  /* of the daemon whose STOP said that it is void; 0: none */
   bool settled, charged;
   uint32_t settled_life; /* the daemon's */
   int64_t used_after, failed_step;
@@ -142,13 +143,14 @@ static void check_places(struct sim *s, const struct round_book *r) {
 }
 
 /* What the daemon must have seen of a round to give restarts back, at least: some node further than any charged round before
- * it, or 10 minutes. */
-static bool has_earned(const struct sim *s, const struct round_book *r) {
+ * it, or 10 minutes. What was settled by a daemon that died before the next seal, only those know who have heard it. */
+static bool has_earned(const struct sim *s, const struct round_book *r, uint32_t life) {
   const struct checker *k = s->checker;
   int64_t furthest = -1, step = -1;
   for (size_t i = 0; i < k->n_rounds; i++) {
     const struct round_book *b = &k->rounds[i];
-    bool before = b->round < r->round && b->charged && !strcmp(b->incarnation, r->incarnation);
+    bool before = b->round < r->round && b->charged && b->settled_life == life &&
+                  !strcmp(b->incarnation, r->incarnation);
     if (before && b->failed_step > furthest) furthest = b->failed_step;
   }
   for (int i = 0; i < r->n_places; i++)
@@ -200,7 +202,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
 
   struct round_book *before = find_round(s->checker, t->incarnation, t->round - 1);
   if (!before || !before->told || (!s->config.state_dir && before->told_life != life_of(a))) return;
-  if (t->restarts_used < before->used && s->config.state_dir && !has_earned(s, before))
+  if (t->restarts_used < before->used && s->config.state_dir && !has_earned(s, before, life_of(a)))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64,
                 t->round, t->restarts_used, before->used);
   if (t->restarts_used > before->used + before->failed)
@@ -217,6 +219,16 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
 
 static bool is_worker_death(enum cause c) {
   return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL;
+}
+
+/* It may: below max, and asked for by all. */
+static void check_growth(struct sim *s, struct round_book *r, bool charged) {
+  const struct settings *t = &s->config.settings;
+  if (charged) sim_violate(s, INV_GROWTH, "round %" PRId64 " is charged for newcomers", r->round);
+  if (t->scale_up != SCALE_UP_NOW || (r->told && r->nodes >= t->max_nodes))
+    sim_violate(s, INV_GROWTH,
+                "round %" PRId64 " with %" PRId64 " of at most %" PRId64 " nodes ends for newcomers",
+                r->round, r->nodes, t->max_nodes);
 }
 
 static void told_settled(struct sim *s, struct sim_agent *a, const struct settled *t) {
@@ -239,7 +251,8 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   if (!t->charged && is_worker_death(t->verdict.cause) && !is_void)
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round,
                 cause_name(t->verdict.cause));
-  if (t->refilled && !has_earned(s, r))
+  if (t->verdict.cause == CAUSE_NODE_JOINED) check_growth(s, r, t->charged);
+  if (t->refilled && !has_earned(s, r, life_of(a)))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " gives restarts back, and has come no further", t->round);
   if (t->charged && t->failed_step < t->verdict.step)
     sim_violate(s, INV_BUDGET, "round %" PRId64 " failed at step %" PRId64 ", and %" PRId64 " is remembered",
@@ -335,7 +348,9 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {
-    if (m->stop.void_round) round_of(s->checker, m->stop.incarnation, m->stop.round)->void_life = life_of(a);
+    struct round_book *r = round_of(s->checker, m->stop.incarnation, m->stop.round);
+    if (m->stop.void_round) r->void_life = life_of(a);
+    if (m->stop.verdict.cause == CAUSE_NODE_JOINED) check_growth(s, r, false);
   } else if (m->type == MSG_SETTLED) {
     told_settled(s, a, &m->settled);
   } else if (m->type == MSG_END) {
@@ -405,11 +420,23 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
                 rep->round);
 }
 
+/* A daemon that came back counts from then on, so it is later still. */
+static void check_age(struct sim *s, const char *incarnation, int64_t round) {
+  const struct round_book *r = find_round(s->checker, incarnation, round);
+  if (!r || r->first_life != s->d.life) return;
+  if (s->now + s->config.save_max < r->sent_at + CORE_GROW_AGE_MS)
+    sim_violate(s, INV_GROWTH, "round %" PRId64 " ends for newcomers after %" PRIu64 " ms", round,
+                s->now - r->sent_at);
+}
+
 void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
+  if (m->type == MSG_STOP && m->stop.verdict.cause == CAUSE_NODE_JOINED)
+    check_age(s, m->stop.incarnation, m->stop.round);
   if (m->type != MSG_START) return;
   if (c->kind != CONN_AGENT) sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
   struct round_book *r = round_of(s->checker, m->start.incarnation, m->start.round);
   if (r->sent_life == s->d.life) return;
+  if (!r->sent_life) r->first_life = s->d.life;
   r->sent_life = s->d.life;
   r->sent_at = s->now;
 }

@@ -89,6 +89,18 @@ static bool forgets_step(struct sim *s, struct sim_conn *c, enum msg_direction d
   return true;
 }
 
+/* GROWTH: it is charged. */
+static bool charge_for_growth(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_SETTLED) m->settled.charged = true, m->settled.restarts_used++;
+  return true;
+}
+
+/* GROWTH: all are stopped for newcomers although there is no room for any. */
+static bool grows_beyond(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_STOP) m->stop.verdict.cause = CAUSE_NODE_JOINED;
+  return true;
+}
+
 /* TOKENS: the second round has the first one's number. */
 static bool old_round(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_START && m->start.round == 3) m->start.round = 1;
@@ -226,6 +238,17 @@ static void tell_crash_at_a_step(struct sim *s) {
   tell_run(s);
 }
 
+static void tell_growth(struct sim *s) {
+  s->config.settings.max_nodes = 3;
+  s->config.settings.last_call_ms = 100;
+  s->normal = story_run(35000);
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  sim_until(s, 1000);
+  agent_start(s, 2);
+  sim_until_over(s, 100000);
+}
+
 static void tell_loss(struct sim *s) {
   s->normal = story_run(3000);
   story_nodes(s, 2, 1);
@@ -289,6 +312,8 @@ static const struct plant {
     {"a crash is not charged", INV_BUDGET, tell_crash, {.msg = free_crash}},
     {"restarts are given back for nothing", INV_BUDGET, tell_two_crashes, {.msg = gives_back}},
     {"the step of a failure is forgotten", INV_BUDGET, tell_crash_at_a_step, {.msg = forgets_step}},
+    {"a growth is charged", INV_BUDGET, tell_growth, {.msg = charge_for_growth}},
+    {"a full round is ended for newcomers", INV_GROWTH, tell_crash, {.msg = grows_beyond}},
     {"a round's number comes again", INV_TOKENS, tell_two_crashes, {.msg = old_round}},
     {"an agent waits without a deadline", INV_DEADLINE, tell_run, {.deadline = agent_forgets}},
     {"the daemon waits without a deadline", INV_DEADLINE, tell_run, {.deadline = daemon_forgets}},

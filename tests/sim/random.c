@@ -43,6 +43,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->join_timeout_ms = (int64_t)ONE_OF(s, 3000, 10000, 20000);
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
+  t->scale_up = s->config.seed % 8 == 1 ? SCALE_UP_NEXT_ROUND : SCALE_UP_NOW;
 }
 
 static void choose_world(struct sim *s) {
@@ -58,9 +59,15 @@ static void choose_world(struct sim *s) {
   c->save_max = (uint32_t)ONE_OF(s, 0, 0, 4, 30, 200);
 }
 
+/* Every fourth story is long enough for rounds to grow, and more than once. */
+static bool is_long(const struct sim *s) {
+  return s->config.seed % 4 == 3;
+}
+
 static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   struct behaviour b = {.end = END_EXIT, .term_code = -1};
   b.run_ms = (uint32_t)sim_between(s, 50, ONE_OF(s, 300, 3000, 12000));
+  if (is_long(s)) b.run_ms *= 10;
   if (sim_chance(s, 40)) b.end = END_NEVER;
   if (crash) {
     b.end = sim_chance(s, 50) ? END_EXIT : END_SIGNAL;
@@ -220,6 +227,7 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   for (int i = 0; i < nodes; i++)
     sim_call(s, sim_chance(s, 70) ? sim_below(s, 100) : sim_below(s, 6000), on_start_agent, (uint64_t)i);
   uint64_t war_ms = ONE_OF(s, 2000, 6000, 20000);
+  if (is_long(s)) war_ms = 100000;
   uint64_t faults = sim_below(s, ONE_OF(s, 2, 8, 30) + 1);
   for (uint64_t i = 0; i < faults; i++) sim_call(s, sim_below(s, war_ms), on_fault, 0);
   sim_call(s, war_ms, on_peace, 0);

@@ -44,6 +44,7 @@ struct sim_conn;
   X(OVERLAP, "no worker of a round runs when workers of another start")                                      \
   X(ENDS, "every node learns every end, exit codes agree with it")                                           \
   X(BUDGET, "the budget is charged once per settled worker failure, else never")                             \
+  X(GROWTH, "a round is ended for newcomers only when it may and not too soon, and charges nothing")         \
   X(TOKENS, "rounds and tokens only go up")                                                                  \
   X(DEADLINE, "no state waits without a deadline")                                                           \
   X(STORM, "time goes on: steps per virtual second are bounded")                                             \

@@ -54,7 +54,90 @@ static void refill_is_not_invented(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* Growing. -------------------------------------------------------------------------------------------------------- */
+
+static void two_to_four(struct sim_config *c) {
+  c->settings.max_nodes = 4;
+  c->settings.last_call_ms = 100;
+}
+
+static void next_round(struct sim_config *c) {
+  two_to_four(c);
+  c->settings.scale_up = SCALE_UP_NEXT_ROUND;
+}
+
+/* Two come one after the other, the round is 30 s old, and both are taken at once. */
+static void grow(struct sim *s) {
+  s->normal = story_run(40000);
+  story_nodes(s, 2, 1);
+  node_add(s, 1), node_add(s, 1);
+  sim_until(s, 5000);
+  agent_start(s, 2);
+  sim_until(s, 20000);
+  agent_start(s, 3);
+  story_over(s, 100000);
+}
+
+/* It has been old enough for long. */
+static void grow_at_once(struct sim *s) {
+  s->normal = story_run(50000);
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  sim_until(s, 40000);
+  agent_start(s, 2);
+  story_over(s, 100000);
+}
+
+/* Who came has gone again, and is not waited for. */
+static void newcomer_goes_again(struct sim *s) {
+  s->normal = story_run(50000);
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  sim_until(s, 5000);
+  agent_start(s, 2);
+  sim_until(s, 10000);
+  agent_kill(s, agent_of(s, 2));
+  story_over(s, 100000);
+}
+
+static void comes_when_one_has_finished(struct sim *s) {
+  s->normal = story_run(50000);
+  rule_add(s, 0, 0, 0, story_run(20000));
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  sim_until(s, 5000);
+  agent_start(s, 2);
+  story_over(s, 100000);
+}
+
+static void one_to_two(struct sim_config *c) {
+  c->settings.min_nodes = 1;
+  c->settings.last_call_ms = 100;
+}
+
+/* n2 is lost from three rounds. The fourth time it is kept waiting; and it is taken when n1 is gone. */
+static void flapping(struct sim *s) {
+  s->normal = story_run(400000);
+  story_nodes(s, 2, 1);
+  for (int i = 0; i < 3; i++) {
+    sim_for(s, 35000);
+    agent_kill(s, agent_of(s, 1));
+    sim_for(s, 1000);
+    agent_start(s, 1);
+  }
+  sim_for(s, 60000);
+  s->normal = story_run(1000);
+  agent_kill(s, agent_of(s, 0));
+  story_over(s, 500000);
+}
+
 const struct story stories_elastic[] = {
+    {"grow", two_to_four, grow},
+    {"grow-at-once", two_to_four, grow_at_once},
+    {"grow-next-round", next_round, grow},
+    {"grow-newcomer-goes-again", two_to_four, newcomer_goes_again},
+    {"grow-one-has-finished", two_to_four, comes_when_one_has_finished},
+    {"flapping", one_to_two, flapping},
     {"refill-by-progress", one_restart, refill_by_progress},
     {"refill-by-time", one_restart, refill_by_time},
     {"refill-is-not-invented", one_restart, refill_is_not_invented},

@@ -194,6 +194,18 @@ static void test_settings_that_differ_name_both_sides(void **state) {
   }
 }
 
+static void test_scale_up_is_of_the_job(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  n[1].settings.scale_up = SCALE_UP_NEXT_ROUND;
+  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  assert_non_null(
+      strstr(refused(&r, &n[1])->refused.text, "--scale-up is next-round here and now in the job"));
+  rig_close(&r);
+}
+
 static void test_want_rank(void **state) {
   struct rig r;
   struct node n[3];
@@ -457,6 +469,7 @@ int main(void) {
       cmocka_unit_test(test_the_seal_is_saved_before_any_start),
       cmocka_unit_test(test_more_than_max_are_spares),
       cmocka_unit_test(test_settings_that_differ_name_both_sides),
+      cmocka_unit_test(test_scale_up_is_of_the_job),
       cmocka_unit_test(test_want_rank),
       cmocka_unit_test(test_version),
       cmocka_unit_test(test_hello_that_makes_no_sense),
