@@ -39,7 +39,7 @@ enum supervisor_event_kind {
   SUP_MSG,       /* from the daemon */
   SUP_SPAWNED,   /* local_rank runs as pid */
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
-  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file. Comes once the output is drained, or 50 ms after the death */
+  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file, or the kernel's reason for SIGKILL. Comes once the output is drained, or 50 ms after the death */
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
@@ -62,7 +62,7 @@ struct supervisor_event {
   uint64_t step, of;
   double loss, samples_per_second;
   const char *text;
-  const char *message; /* EXITED: what its error file says; NULL: nothing */
+  const char *message; /* EXITED: what its error file says, or the kernel; NULL: nothing */
 };
 
 /* How it ended for this agent: for --verdict-file. */

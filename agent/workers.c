@@ -22,10 +22,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "agent/command_line.h"
 #include "agent/failures.h"
+#include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -52,6 +54,7 @@ struct workers {
   struct relay *relay;
   struct sdk_server *sdk;
   struct failures *failures;
+  struct oom_watch *oom;
   uv_poll_t poll, sdk_poll;
   uv_async_t wake;
   uv_timer_t timer; /* the first due_ms */
@@ -103,6 +106,14 @@ static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
 
 /* Deaths. ---------------------------------------------------------------------------------------------------------- */
 
+/* What its error file says, or else the kernel: nobody but the two can know. */
+static const char *reason_of(struct workers *w, uint32_t i, const struct error_file *said) {
+  const struct worker *k = &w->v[i];
+  bool killed = k->unasked && WIFSIGNALED(k->status) && WTERMSIG(k->status) == SIGKILL;
+  const char *oom = killed ? oom_watch_died(w->oom, i, k->pid) : NULL;
+  return oom ? oom : said ? said->message : NULL;
+}
+
 static void tell_exit(struct workers *w, uint32_t i) {
   char tail[RELAY_TAIL_MAX + 1];
   struct worker *k = &w->v[i];
@@ -116,7 +127,7 @@ static void tell_exit(struct workers *w, uint32_t i) {
                                     .status = k->status,
                                     .unasked = k->unasked,
                                     .when_ms = k->when_ms,
-                                    .message = said ? said->message : NULL,
+                                    .message = reason_of(w, i, said),
                                     .text = said && !tail[0] ? said->callstack : tail});
 }
 
@@ -181,7 +192,10 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
   switch (g->kind) {
   case GUARD_STARTED:
     ev.kind = SUP_SPAWNED;
-    if (k) k->pid = g->pid;
+    if (k) {
+      k->pid = g->pid;
+      oom_watch_begin(w->oom, g->local_rank, g->pid);
+    }
     tell(w, ev);
     break;
   case GUARD_EXEC_FAILED:
@@ -461,6 +475,7 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
   uv_unref((uv_handle_t *)&w->wake);
   w->failures = failures_create(
       &(struct failures_options){.loop = o->loop, .count = o->count, .on_read = on_error_file, .ctx = w});
+  w->oom = oom_watch_create(o->count, NULL, NULL);
   int rc = open_relay(w, e);
   if (rc == 0) rc = sdk_server_create(&w->sdk, NULL, e);
   if (rc) return rc;
@@ -483,6 +498,7 @@ static void on_wake_closed(uv_handle_t *handle) {
   struct workers *w = handle->data;
   sdk_server_destroy(w->sdk);
   failures_destroy(w->failures);
+  oom_watch_destroy(w->oom);
   free(w->v);
   free(w);
 }

@@ -146,7 +146,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, of, 0, INT64_MAX)                                                                                \
   F(S, INT, echoes, 0, WORLD_MAX) /* other workers that died of it or after it */                            \
   F(S, BOOL, lasting)             /* a worker-exit that a restart would only repeat: the job ends */         \
-  F(S, STR, error, TEXT_MAX)      /* what the worker's error file says: "ValueError: boom"; "" none */       \
+  F(S, STR, error, TEXT_MAX)      /* as its error file has it: "ValueError: boom"; or the kernel's reason */ \
   F(S, STR, text, TEXT_MAX)       /* last lines of stderr, or the daemon's words */
 
 #define report_FIELDS(F, S)                                                                                  \

@@ -48,6 +48,7 @@ PURE = {
     "agent/numa.c": ("fopen", "fopen64"),  # as devices.c
     "agent/devices.c": ("fopen", "fopen64"),  # reads below the root that it is given
     "agent/error_file.c": (),
+    "agent/oom.c": (),
     "agent/verdict_text.c": (),
     "agent/usage_error.c": (),
     "agent/options*.c": (),
