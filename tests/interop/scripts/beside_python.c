@@ -74,7 +74,8 @@ static void hear(void) {
 int main(void) {
   char *value;
   if (rdzv_init(&r, MS)) return printf("C: %s\n", rdzv_error(NULL)), 1;
-  CHECK(rdzv_store_get(r, "never", &value, NULL, 30) == -110 && strstr(rdzv_error(r), "did not come within 30 ms"));
+  CHECK(rdzv_store_get(r, "never", &value, NULL, 30) == -110 &&
+        strstr(rdzv_error(r), "did not come within 30 ms"));
   tell();
   hear();
   OK(rdzv_store_barrier(r, "end", 2, MS));
