@@ -341,6 +341,12 @@ void rig_running(struct rig *r, struct node *nodes, size_t n) {
   must(!strcmp(rig_state(r, nodes[0].job), "running"));
 }
 
+void rig_open_running(struct rig *r, struct node *nodes, size_t n) {
+  rig_open(r, 1);
+  r->settings.min_nodes = r->settings.max_nodes = (int64_t)n;
+  rig_running(r, nodes, n);
+}
+
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
 const struct msg *rig_last(const struct rig *r, uint64_t conn, enum msg_type type) {

@@ -91,6 +91,8 @@ void node_obituary(struct rig *r, const struct node *n);
 
 /* n nodes that have joined, been sealed and started. */
 void rig_running(struct rig *r, struct node *nodes, size_t n);
+/* A rig for them, with room for exactly n. */
+void rig_open_running(struct rig *r, struct node *nodes, size_t n);
 
 /* The last message of a type to a connection since rig_forget, or NULL. */
 const struct msg *rig_last(const struct rig *r, uint64_t conn, enum msg_type type);

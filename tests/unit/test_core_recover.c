@@ -2,17 +2,9 @@
 
 #include "tests/unit/core_help.h"
 
-#include <stdio.h>
 #include <string.h>
 #include "common/exit_codes.h"
-#include "common/json.h"
 #include "tests/unit/unit.h"
-
-static void running(struct rig *r, struct node *n, size_t count) {
-  rig_open(r, 1);
-  r->settings.min_nodes = r->settings.max_nodes = (int64_t)count;
-  rig_running(r, n, count);
-}
 
 /* Nobody notices. -------------------------------------------------------------------------------------------------- */
 
@@ -20,7 +12,7 @@ static void test_running_goes_on(void **state) {
   for (int with_state = 0; with_state < 2; with_state++) {
     struct rig r;
     struct node n[3];
-    running(&r, n, 3);
+    rig_open_running(&r, n, 3);
     char incarnation[INCARNATION_MAX + 1];
     memcpy(incarnation, n[0].incarnation, sizeof incarnation);
     rig_restart(&r, with_state);
@@ -79,7 +71,7 @@ static void test_starting_and_given_up(void **state) {
 static void test_all_had_finished(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   for (int i = 0; i < 2; i++) {
     node_drop(&r, &n[i]);
     node_finished(&r, &n[i]); /* kept, and said in HELLO */
@@ -115,7 +107,7 @@ static void test_world_and_ranks_are_known_again(void **state) {
 static void test_a_failure_that_nobody_heard(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_drop(&r, &n[0]);
   node_killed(&r, &n[0], 9, 0);
   rig_restart(&r, false);
@@ -136,7 +128,7 @@ static void test_a_failure_that_nobody_heard(void **state) {
 static void test_some_were_told_to_stop(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, false);
   node_back(&r, &n[0], PHASE_STOPPING);
   node_back(&r, &n[1], PHASE_RUNNING);
@@ -148,7 +140,7 @@ static void test_some_were_told_to_stop(void **state) {
 static void test_all_had_stopped_and_nobody_had_heard(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_exited(&r, &n[0], 3, 0);
   for (int i = 0; i < 2; i++) node_drop(&r, &n[i]);
   for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
@@ -165,7 +157,7 @@ static void test_all_had_stopped_and_nobody_had_heard(void **state) {
 static void test_one_has_heard_it_settled(void **state) {
   struct rig r;
   struct node n[3];
-  running(&r, n, 3);
+  rig_open_running(&r, n, 3);
   node_exited(&r, &n[0], 3, 0);
   for (int i = 0; i < 3; i++) node_drop(&r, &n[i]);
   for (int i = 0; i < 3; i++) node_stopped(&r, &n[i]);
@@ -196,7 +188,7 @@ static void test_stale_is_said_again(void **state) {
   for (int phase = PHASE_STARTING; phase < PHASE_COUNT; phase++) {
     struct rig r;
     struct node n[2];
-    running(&r, n, 2);
+    rig_open_running(&r, n, 2);
     node_drop(&r, &n[0]);
     rig_restart(&r, false);
     node_back(&r, &n[1], (enum phase)phase);
@@ -217,7 +209,7 @@ static void test_stale_is_said_again(void **state) {
 static void test_restarts_used_is_the_highest_told(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, false);
   n[0].restarts_used = 1;
   n[1].restarts_used = 3;
@@ -262,7 +254,7 @@ static void test_a_missing_node_voids_the_round(void **state) {
 static void test_nothing_is_sealed_while_recovering(void **state) {
   struct rig r;
   struct node n[2], stranger[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, true);
   for (int i = 0; i < 2; i++) {
     node_init(&r, &stranger[i], 10 + i);
@@ -281,7 +273,7 @@ static void test_nothing_is_sealed_while_recovering(void **state) {
 static void test_nobody_comes_back(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, true);
   rig_run(&r, CORE_END_KEEP_MS - 1);
   assert_string_equal(rig_state(&r, "job"), "recovering"); /* their network may take its time */
@@ -295,7 +287,7 @@ static void test_nobody_comes_back(void **state) {
 static void test_a_higher_round_replaces_a_lower(void **state) {
   struct rig r;
   struct node n[2], old;
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_init(&r, &old, 9);
   memcpy(old.incarnation, n[0].incarnation, sizeof old.incarnation);
   old.round = 1;
@@ -324,7 +316,7 @@ static void test_a_higher_round_replaces_a_lower(void **state) {
 static void test_old_nodes_take_the_job_back(void **state) {
   struct rig r;
   struct node n[2], fresh;
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, false);
   r.wall_ms += 60000;
   node_init(&r, &fresh, 9);
@@ -341,7 +333,7 @@ static void test_old_nodes_take_the_job_back(void **state) {
 static void test_old_nodes_come_too_late(void **state) {
   struct rig r;
   struct node n[2], fresh[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, false);
   r.wall_ms += 60000;
   for (int i = 0; i < 2; i++) {
@@ -360,7 +352,7 @@ static void test_old_nodes_come_too_late(void **state) {
 static void test_two_claim_one_rank(void **state) {
   struct rig r;
   struct node n[2], thief;
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, false);
   node_init(&r, &thief, 9);
   memcpy(thief.incarnation, n[0].incarnation, sizeof thief.incarnation);
@@ -383,7 +375,7 @@ static void test_two_claim_one_rank(void **state) {
 static void test_one_that_changes_its_rank(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_restart(&r, false);
   n[0].node_rank = 1;
   node_back(&r, &n[0], PHASE_RUNNING);
@@ -398,7 +390,7 @@ static void test_one_that_changes_its_rank(void **state) {
 static void test_no_token_twice(void **state) {
   struct rig r;
   struct node n[2];
-  running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_exited(&r, &n[0], 1, 0);
   for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
   assert_int_equal(n[0].round, 2);
@@ -419,7 +411,7 @@ static void test_a_stop_holds_while_recovering(void **state) {
     struct rig r;
     struct node n[2];
     struct buf out = BUF_INIT;
-    running(&r, n, 2);
+    rig_open_running(&r, n, 2);
     rig_restart(&r, true);
     if (back > 0) node_back(&r, &n[0], back == 2 ? PHASE_NONE : PHASE_RUNNING);
     assert_int_equal(rig_control(&r, "stop", "job", false, &out), 0);
@@ -433,150 +425,6 @@ static void test_a_stop_holds_while_recovering(void **state) {
     buf_finish(&out);
     rig_close(&r);
   }
-}
-
-/* State lines. ----------------------------------------------------------------------------------------------------- */
-
-static void test_state_lines_round_trip(void **state) {
-  struct rig r, again;
-  struct node n[2], m[2];
-  struct buf lines = BUF_INIT, back = BUF_INIT;
-  running(&r, n, 2);
-  r.job = "a job with \"quotes\", \\ and \xc3\xa9";
-  rig_running(&r, m, 2);
-  node_exited(&r, &m[0], 7, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &m[i]);
-  struct buf out = BUF_INIT;
-  assert_int_equal(rig_control(&r, "stop", r.job, false, &out), 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &m[i]);
-  buf_finish(&out);
-  core_state_lines(r.core, &lines);
-  rig_open(&again, 2);
-  again.now_ms = r.now_ms;
-  size_t count = 0;
-  for (char *line = lines.data, *end; (end = strchr(line, '\n')); line = end + 1, count++) {
-    *end = 0;
-    rig_load(&again, line);
-    *end = '\n';
-  }
-  assert_int_equal(count, 2);
-  assert_int_equal(again.log.len > 0 && strstr(buf_text(&again.log), "left out") != NULL, 0);
-  core_state_lines(again.core, &back);
-  assert_string_equal(buf_text(&lines), buf_text(&back));
-  assert_string_equal(rig_state(&again, "job"), "recovering");
-  assert_string_equal(rig_state(&again, r.job), "ended");
-  node_back(&again, &m[0], PHASE_STOPPED); /* away when it ended */
-  const struct msg *end = rig_last(&again, m[0].conn, MSG_END);
-  assert_non_null(end);
-  assert_int_equal(end->end.code, EXIT_CODE_STOPPED);
-  assert_int_equal(end->end.verdict.cause, CAUSE_OPERATOR);
-  buf_finish(&lines);
-  buf_finish(&back);
-  rig_close(&again);
-  rig_close(&r);
-}
-
-static void test_an_end_is_not_remembered_for_ever(void **state) {
-  struct rig r;
-  struct node n[2];
-  running(&r, n, 2);
-  for (int i = 0; i < 2; i++) node_finished(&r, &n[i]);
-  r.now_ms += 400000; /* the wall clock goes on with it */
-  rig_restart(&r, true);
-  assert_string_equal(rig_state(&r, "job"), "ended");
-  struct buf lines = BUF_INIT;
-  core_state_lines(r.core, &lines); /* rewritten, it is no younger */
-  r.now_ms += 400000;
-  rig_restart(&r, false);
-  *strchr(lines.data, '\n') = 0;
-  rig_load(&r, lines.data);
-  assert_string_equal(rig_state(&r, "job"), "");
-  buf_finish(&lines);
-  rig_close(&r);
-}
-
-static void test_damaged_lines_are_left_out(void **state) {
-  struct rig r;
-  struct node n[2];
-  running(&r, n, 2);
-  for (int i = 0; i < 2; i++) node_finished(&r, &n[i]);
-  assert_int_equal(r.n_saved, 2);
-  for (int k = 0; k < 2; k++) {
-    const char *line = r.saved[k];
-    char part[2048];
-    for (size_t len = 0; len < strlen(line); len++) {
-      snprintf(part, sizeof part, "%.*s", (int)len, line);
-      rig_restart(&r, false);
-      rig_load(&r, part);
-      assert_string_equal(rig_state(&r, "job"), "");
-      assert_non_null(strstr(buf_text(&r.log), "state: "));
-    }
-  }
-  rig_close(&r);
-}
-
-/* JSON, and yet no line of ours. */
-static void test_lines_of_others_are_left_out(void **state) {
-  static const struct {
-    const char *key, *value;
-  } changes[] = {{"event", "\"seals\""},
-                 {"event", "1"},
-                 {"job", "\"\""},
-                 {"job", "null"},
-                 {"incarnation", "\"XYZ\""},
-                 {"incarnation", "\"\""},
-                 {"round", "0"},
-                 {"round", "-1"},
-                 {"round", "1000000000"},
-                 {"round", "1.5"},
-                 {"nodes", "-1"},
-                 {"nodes", "65537"},
-                 {"restarts_used", "1000001"},
-                 {"failed_step", "-2"},
-                 {"refilled_wall_ms", "null"},
-                 {"wall_ms", "-1"},
-                 {"settings", "{}"},
-                 {"settings", "[]"}};
-  struct rig r;
-  struct node n[2];
-  running(&r, n, 2);
-  for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
-    json_error_t e;
-    json_t *o = json_loads(r.saved[0], 0, &e), *v = json_loads(changes[i].value, JSON_DECODE_ANY, &e);
-    assert_non_null(o);
-    assert_non_null(v);
-    json_object_set_new(o, changes[i].key, v);
-    struct buf text = BUF_INIT;
-    json_print(&text, o);
-    json_decref(o);
-    rig_restart(&r, false);
-    rig_load(&r, buf_text(&text));
-    assert_string_equal(rig_state(&r, "job"), "");
-    assert_non_null(strstr(buf_text(&r.log), "left out"));
-    buf_finish(&text);
-  }
-  rig_load(&r, r.saved[0]); /* the line itself is fine */
-  assert_string_equal(rig_state(&r, "job"), "recovering");
-  rig_close(&r);
-}
-
-static void test_a_seal_survives_only_as_the_last_of_its_life(void **state) {
-  struct rig r;
-  struct node n[2];
-  running(&r, n, 2);
-  node_exited(&r, &n[0], 1, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
-  assert_int_equal(n[0].round, 2);
-  rig_restart(&r, true); /* two lines */
-  struct buf lines = BUF_INIT;
-  core_state_lines(r.core, &lines);
-  assert_non_null(strstr(lines.data, "\"round\":2"));
-  assert_null(strstr(lines.data, "\"round\":1,"));
-  buf_finish(&lines);
-  node_back(&r, &n[0], PHASE_STARTING);
-  node_back(&r, &n[1], PHASE_STARTING);
-  assert_string_equal(rig_state(&r, "job"), "starting");
-  rig_close(&r);
 }
 
 int main(void) {
@@ -602,11 +450,6 @@ int main(void) {
       cmocka_unit_test(test_one_that_changes_its_rank),
       cmocka_unit_test(test_no_token_twice),
       cmocka_unit_test(test_a_stop_holds_while_recovering),
-      cmocka_unit_test(test_state_lines_round_trip),
-      cmocka_unit_test(test_an_end_is_not_remembered_for_ever),
-      cmocka_unit_test(test_damaged_lines_are_left_out),
-      cmocka_unit_test(test_lines_of_others_are_left_out),
-      cmocka_unit_test(test_a_seal_survives_only_as_the_last_of_its_life),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
