@@ -271,8 +271,7 @@ def test_at_rest_nothing_moves(rdzv):
     d = rdzv.daemon()
     clients = [client(d) for _ in range(50)]
     for c in clients:
-        c.send(op("WAIT", ["never"]))
-    ask(clients[0], ping(1), b"\1\0\0\0")
+        ask(c, op("WAIT", ["never"]) + ping(1), b"\1\0\0\0")
     ticks = lambda: sum(map(int, open(f"/proc/{d.pid}/stat").read().rsplit(")", 1)[1].split()[11:13]))
     switches = lambda: status(d.pid, "voluntary_ctxt_switches")
 
