@@ -27,7 +27,7 @@ struct place {
 
 struct oom_watch {
   uint32_t count;
-  char *root;
+  char *proc, *root;
   int kmsg; /* -1: not to be read */
   struct oom_log log;
   struct oom_log kills[KILLS_KEPT]; /* the last ones */
@@ -81,14 +81,16 @@ static void read_log(struct oom_watch *w) {
 }
 
 void oom_watch_begin(struct oom_watch *w, uint32_t local_rank, pid_t pid) {
-  char path[64], text[4096];
+  char text[4096];
   struct place *p = &w->v[local_rank];
   *p = (struct place){0};
   /* what was read about an earlier process with this pid is not about this one */
   for (size_t i = 0; i < KILLS_KEPT; i++)
     if (w->kills[i].pid == pid) w->kills[i].pid = 0;
-  snprintf(path, sizeof(path), "/proc/%d/cgroup", (int)pid);
-  if (!read_file(path, text, sizeof(text)) || !oom_cgroup(text, p->cgroup, sizeof(p->cgroup))) return;
+  char *path = xasprintf("%s/%d/cgroup", w->proc, (int)pid);
+  bool there = read_file(path, text, sizeof(text));
+  free(path);
+  if (!there || !oom_cgroup(text, p->cgroup, sizeof(p->cgroup))) return;
   if (!read_events(w, p, &p->before)) p->cgroup[0] = '\0';
 }
 
@@ -128,9 +130,10 @@ const char *oom_watch_died(struct oom_watch *w, uint32_t local_rank, pid_t pid) 
   return w->text;
 }
 
-struct oom_watch *oom_watch_create(uint32_t count, const char *cgroups, const char *kmsg) {
+struct oom_watch *oom_watch_create(uint32_t count, const char *proc, const char *cgroups, const char *kmsg) {
   struct oom_watch *w = xcalloc(1, sizeof(*w));
   w->count = count;
+  w->proc = xstrdup(proc ? proc : "/proc");
   w->root = xstrdup(cgroups ? cgroups : "/sys/fs/cgroup");
   w->kmsg = open_log(kmsg);
   w->v = xcalloc(count, sizeof(*w->v));
@@ -140,6 +143,7 @@ struct oom_watch *oom_watch_create(uint32_t count, const char *cgroups, const ch
 void oom_watch_destroy(struct oom_watch *w) {
   if (!w) return;
   if (w->kmsg >= 0) close(w->kmsg);
+  free(w->proc);
   free(w->root);
   free(w->v);
   free(w);

@@ -475,7 +475,7 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
   uv_unref((uv_handle_t *)&w->wake);
   w->failures = failures_create(
       &(struct failures_options){.loop = o->loop, .count = o->count, .on_read = on_error_file, .ctx = w});
-  w->oom = oom_watch_create(o->count, NULL, NULL);
+  w->oom = oom_watch_create(o->count, NULL, NULL, NULL);
   int rc = open_relay(w, e);
   if (rc == 0) rc = sdk_server_create(&w->sdk, NULL, e);
   if (rc) return rc;
