@@ -21,7 +21,7 @@ static const struct opt table[] = {
      .label = "N|MIN:MAX",
      .parse = option_nnodes,
      .help = "Nodes in the job, that is: agents. With MIN:MAX the job goes on with fewer when nodes are "
-             "lost, and takes in newcomers when its next round begins."},
+             "lost, and takes in newcomers (--scale-up)."},
     {.name = "nproc",
      .alias = "nproc-per-node",
      .foreign = "nproc-per-node",
