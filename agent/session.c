@@ -321,13 +321,9 @@ static int open_logs(struct session *s, enum log_level shown, struct err *e) {
   return rc;
 }
 
-static int open_parts(struct session *s, struct err *e) {
-  static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
+static int open_workers(struct session *s, struct err *e) {
   const struct agent_options *o = s->o->options;
   const struct supervisor_config *c = s->o->supervisor;
-  enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
-  int rc = open_logs(s, shown, e);
-  if (rc) return rc;
   s->env = (struct env_job){
       .run_id = c->job,
       .workers = c->workers,
@@ -351,16 +347,14 @@ static int open_parts(struct session *s, struct err *e) {
       .spare = on_spare,
       .ctx = s,
   };
-  rc = workers_create(&workers, &s->o->guard, &s->workers, e);
-  if (rc) return rc;
-  say_through(&s->say, workers_relay(s->workers));
-  struct round_store_options store = {.loop = &s->loop,
-                                      .place = o->store,
-                                      .port = (uint16_t)o->store_port,
-                                      .on_port = on_store_port,
-                                      .ctx = s};
-  rc = round_store_create(&store, &s->store, e);
-  if (rc) return rc;
+  int rc = workers_create(&workers, &s->o->guard, &s->workers, e);
+  if (rc == 0) say_through(&s->say, workers_relay(s->workers));
+  return rc;
+}
+
+static void open_link(struct session *s) {
+  static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
+  const struct agent_options *o = s->o->options;
   s->daemon = local_daemon_create(&(struct local_daemon_options){
       .loop = &s->loop,
       .loopback = o->standalone,
@@ -377,11 +371,25 @@ static int open_parts(struct session *s, struct err *e) {
       .standalone = o->standalone,
       .hosting = o->hosting,
       .daemon = s->daemon,
-      .user_timeout_ms = (unsigned)c->settings.lease_ms,
+      .user_timeout_ms = (unsigned)s->o->supervisor->settings.lease_ms,
       .cb = &link_callbacks,
       .ctx = s,
   });
-  return 0;
+}
+
+static int open_parts(struct session *s, struct err *e) {
+  const struct agent_options *o = s->o->options;
+  enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
+  struct round_store_options store = {.loop = &s->loop,
+                                      .place = o->store,
+                                      .port = (uint16_t)o->store_port,
+                                      .on_port = on_store_port,
+                                      .ctx = s};
+  int rc = open_logs(s, shown, e);
+  if (rc == 0) rc = open_workers(s, e);
+  if (rc == 0) rc = round_store_create(&store, &s->store, e);
+  if (rc == 0) open_link(s);
+  return rc;
 }
 
 static void watch_signals(struct session *s) {

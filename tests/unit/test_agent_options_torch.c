@@ -85,42 +85,43 @@ static void the_list_and_the_table_agree(void **state) {
   assert_int_equal(rows, n); /* help for training_script */
 }
 
+static const struct {
+  const char *name, *value;
+} values[] = {
+    {"nnodes", "1"},
+    {"nproc-per-node", "3"},
+    {"rdzv-backend", "c10d"},
+    {"rdzv-endpoint", "n1:5"},
+    {"rdzv-id", "x"},
+    {"rdzv-conf", "join_timeout=7"},
+    {"standalone", NULL},
+    {"max-restarts", "2"},
+    {"monitor-interval", "0.5"},
+    {"start-method", "fork"},
+    {"event-log-handler", "console"},
+    {"role", "trainer"},
+    {"module", NULL},
+    {"no-python", NULL},
+    {"run-path", NULL},
+    {"log-dir", "d"},
+    {"redirects", "0:3"},
+    {"tee", "3"},
+    {"local-ranks-filter", "0,2"},
+    {"duplicate-stdout-filters", "a,b"},
+    {"duplicate-stderr-filters", "c"},
+    {"node-rank", "0"},
+    {"master-addr", "n2"},
+    {"master-port", "29501"},
+    {"local-addr", "127.0.0.1"},
+    {"logs-specs", "x"},
+    {"numa-binding", "node"},
+    {"signals-to-handle", "SIGUSR1"},
+    {"shutdown-timeout", "3"},
+    {"virtual-local-rank", NULL},
+};
+
 /* Every spelling of a name, whole and cut short, and its variable. */
 static void every_flag_in_every_spelling(void **state) {
-  static const struct {
-    const char *name, *value;
-  } values[] = {
-      {"nnodes", "1"},
-      {"nproc-per-node", "3"},
-      {"rdzv-backend", "c10d"},
-      {"rdzv-endpoint", "n1:5"},
-      {"rdzv-id", "x"},
-      {"rdzv-conf", "join_timeout=7"},
-      {"standalone", NULL},
-      {"max-restarts", "2"},
-      {"monitor-interval", "0.5"},
-      {"start-method", "fork"},
-      {"event-log-handler", "console"},
-      {"role", "trainer"},
-      {"module", NULL},
-      {"no-python", NULL},
-      {"run-path", NULL},
-      {"log-dir", "d"},
-      {"redirects", "0:3"},
-      {"tee", "3"},
-      {"local-ranks-filter", "0,2"},
-      {"duplicate-stdout-filters", "a,b"},
-      {"duplicate-stderr-filters", "c"},
-      {"node-rank", "0"},
-      {"master-addr", "n2"},
-      {"master-port", "29501"},
-      {"local-addr", "127.0.0.1"},
-      {"logs-specs", "x"},
-      {"numa-binding", "node"},
-      {"signals-to-handle", "SIGUSR1"},
-      {"shutdown-timeout", "3"},
-      {"virtual-local-rank", NULL},
-  };
   for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
     const struct opt *row = find_row(values[i].name);
     char under[64], words[6][200], variable[200];
