@@ -156,12 +156,23 @@ struct job_event {
 /* daemon/rdzv.c */
 void job_event(struct job *j, const struct job_event *ev);
 void job_set_state(struct job *j, enum job_state to, uint64_t now_ms);
+bool job_could_form_without(const struct job *j, const struct member *m);
+
+/* daemon/rdzv_end.c: how a round ends, and how the job does */
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms);
+/* Of a whole node: lost, leaving... */
+void job_offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
+                          uint64_t at_ms);
 void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round);
 void job_settle_if_stopped(struct job *j, uint64_t now_ms);
 void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v);
 void job_finish_if_done(struct job *j, uint64_t now_ms);
-bool job_could_form_without(const struct job *j, const struct member *m);
+void job_ended_if_acknowledged(struct job *j, uint64_t now_ms);
+void job_join_timeout(struct job *j, uint64_t now_ms);
+/* The messages, for those who have missed them; the caller's to unref. */
+struct bytes *job_stop_bytes(const struct job *j);
+struct bytes *job_settled_bytes(const struct job *j);
+struct bytes *job_end_bytes(const struct job *j);
 
 /* daemon/rdzv_budget.c: restarts used and given back, and the delay after short rounds */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* the round has: at its end they are given back */
