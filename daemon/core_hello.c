@@ -84,10 +84,17 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(join_timeout_ms, "--join-timeout", " ms")
   CHECK(stop_timeout_ms, "--stop-timeout", " ms")
   CHECK(lease_ms, "--lease", " ms")
+  CHECK(hang_timeout_ms, "--hang-timeout", " ms")
+  CHECK(exclude_after, "--exclude-after", "")
 #undef CHECK
   if (a->scale_up != b->scale_up) {
     buf_printf(out, "--scale-up is %s here and %s in the job", scale_up_name(a->scale_up),
                scale_up_name(b->scale_up));
+    return true;
+  }
+  if (a->after_finish != b->after_finish) {
+    buf_printf(out, "--after-finish is %s here and %s in the job", after_finish_name(a->after_finish),
+               after_finish_name(b->after_finish));
     return true;
   }
   return false;
@@ -214,8 +221,9 @@ void core_reports(struct job *j, const char *agent, const struct report *reports
   static const enum job_event_kind kinds[REPORT_COUNT] = {
       [REPORT_STARTED] = JOB_EV_STARTED,   [REPORT_FAILED] = JOB_EV_FAILED,
       [REPORT_FINISHED] = JOB_EV_FINISHED, [REPORT_LEAVING] = JOB_EV_LEAVING,
-      [REPORT_STOPPED] = JOB_EV_STOPPED,
+      [REPORT_STOPPED] = JOB_EV_STOPPED,   [REPORT_CHECKPOINTED] = JOB_EV_CHECKPOINTED,
   };
+  _Static_assert(REPORT_COUNT == 6, "a new kind of report needs an event");
   for (size_t i = 0; i < n; i++) {
     struct member *m = job_find_agent(j, agent); /* anew: a report may end the round and with it the member */
     const struct report *r = &reports[i];

@@ -18,14 +18,6 @@
 #include "common/mem.h"
 #include "daemon/rdzv.h"
 
-static json_t *settings_to_json(const struct settings *s) {
-  return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:s}", "min_nodes", (json_int_t)s->min_nodes, "max_nodes",
-                   (json_int_t)s->max_nodes, "max_restarts", (json_int_t)s->max_restarts, "last_call_ms",
-                   (json_int_t)s->last_call_ms, "join_timeout_ms", (json_int_t)s->join_timeout_ms,
-                   "stop_timeout_ms", (json_int_t)s->stop_timeout_ms, "lease_ms", (json_int_t)s->lease_ms,
-                   "scale_up", scale_up_name(s->scale_up));
-}
-
 void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
   json_t *v =
@@ -33,7 +25,7 @@ void job_state_line(const struct job *j, struct buf *out) {
                 "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
                 (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
                 (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
-                (json_int_t)j->line_wall_ms, "settings", settings_to_json(&j->settings));
+                (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
   if (job_hold_until(j) > j->core->now_ms) json_object_set_new(v, "held", json_true());
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -56,28 +48,6 @@ static bool read_int(const json_t *o, const char *key, int64_t min, int64_t max,
 static const char *read_text(const json_t *o, const char *key, size_t max) {
   const char *s = json_string_value(json_object_get(o, key));
   return s && s[0] && strlen(s) <= max ? s : NULL;
-}
-
-static bool read_scale_up(const json_t *o, enum scale_up *to) {
-  const char *word = read_text(o, "scale_up", 16);
-  for (int i = 0; word && i < SCALE_UP_COUNT; i++) {
-    if (strcmp(word, scale_up_name((enum scale_up)i)) != 0) continue;
-    *to = (enum scale_up)i;
-    return true;
-  }
-  return false;
-}
-
-static bool read_settings(const json_t *o, struct settings *s) {
-  memset(s, 0, sizeof *s);
-  return read_int(o, "min_nodes", 1, NODES_MAX, &s->min_nodes) &&
-         read_int(o, "max_nodes", 1, NODES_MAX, &s->max_nodes) &&
-         read_int(o, "max_restarts", 0, 1000000, &s->max_restarts) &&
-         read_int(o, "last_call_ms", 0, TIMEOUT_MAX_MS, &s->last_call_ms) &&
-         read_int(o, "join_timeout_ms", 1, TIMEOUT_MAX_MS, &s->join_timeout_ms) &&
-         read_int(o, "stop_timeout_ms", 0, TIMEOUT_MAX_MS, &s->stop_timeout_ms) &&
-         read_int(o, "lease_ms", LEASE_MIN_MS, LEASE_MAX_MS, &s->lease_ms) &&
-         read_scale_up(o, &s->scale_up) && s->min_nodes <= s->max_nodes;
 }
 
 static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
@@ -103,7 +73,7 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   struct settings s;
   int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms;
   if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
-      !read_settings(json_object_get(o, "settings"), &s))
+      settings_from_json(json_object_get(o, "settings"), &s, NULL) < 0 || s.min_nodes > s.max_nodes)
     return false;
   if (!read_int(o, "round", 0, CORE_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
       !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||

@@ -342,38 +342,38 @@ typedef void (*job_handler_fn)(struct job *j, const struct job_event *ev);
 static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
   [JOB_FORMING] = {
     [JOB_EV_JOIN] = on_join_forming, [JOB_EV_RESUME] = on_resume_forming, [JOB_EV_STARTED] = ignore,
-    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore, [JOB_EV_CHECKPOINTED] = ignore,
     [JOB_EV_LOST] = on_lost_forming, [JOB_EV_BYE] = on_bye_forming, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator_forming, [JOB_EV_DEADLINE] = on_deadline_forming},
   [JOB_STARTING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = on_started,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
   [JOB_RUNNING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_running},
   [JOB_STOPPING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_stopping, [JOB_EV_STARTED] = on_started,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
+    [JOB_EV_STOPPED] = on_stopped, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
   [JOB_RECOVERING] = {
     [JOB_EV_JOIN] = job_recover_hello, [JOB_EV_RESUME] = job_recover_hello, [JOB_EV_STARTED] = on_report_recovering,
     [JOB_EV_FAILED] = on_report_recovering, [JOB_EV_FINISHED] = on_report_recovering,
-    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering,
+    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering, [JOB_EV_CHECKPOINTED] = ignore,
     [JOB_EV_LOST] = on_lost_recovering, [JOB_EV_BYE] = on_bye_recovering, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator_recovering, [JOB_EV_DEADLINE] = on_deadline_recovering},
   [JOB_ENDING] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
-    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore, [JOB_EV_CHECKPOINTED] = ignore,
     [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending, [JOB_EV_END_ACK] = on_end_ack,
     [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ending},
   [JOB_ENDED] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
-    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore, [JOB_EV_CHECKPOINTED] = ignore,
     [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending, [JOB_EV_END_ACK] = on_end_ack,
     [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ended},
 };

@@ -16,6 +16,7 @@
   X(FINISHED, "finished")                                                                                    \
   X(LEAVING, "leaving")                                                                                      \
   X(STOPPED, "stopped")                                                                                      \
+  X(CHECKPOINTED, "checkpointed")                                                                            \
   X(LOST, "lost") /* grace, lease or patience is over, or an obituary came */                                \
   X(BYE, "bye")                                                                                              \
   X(END_ACK, "end-ack")                                                                                      \

@@ -14,7 +14,8 @@
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
 
 static bool is_worker_death(enum cause c) {
-  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC;
+  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC ||
+         c == CAUSE_WORKER_HUNG;
 }
 
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {

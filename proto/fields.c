@@ -20,6 +20,7 @@ static const char *const report_kind_word[] = {REPORT_KIND_LIST(WORD)};
 static const char *const cause_word[] = {CAUSE_LIST(WORD)};
 static const char *const outcome_word[] = {OUTCOME_LIST(WORD)};
 static const char *const scale_up_word[] = {SCALE_UP_LIST(WORD)};
+static const char *const after_finish_word[] = {AFTER_FINISH_LIST(WORD)};
 static const char *const job_state_word[] = {JOB_STATE_LIST(WORD)};
 #undef WORD
 
@@ -28,6 +29,7 @@ static const struct words report_kind_words = {report_kind_word, REPORT_COUNT};
 static const struct words cause_words = {cause_word, CAUSE_COUNT};
 static const struct words outcome_words = {outcome_word, OUTCOME_COUNT};
 static const struct words scale_up_words = {scale_up_word, SCALE_UP_COUNT};
+static const struct words after_finish_words = {after_finish_word, AFTER_FINISH_COUNT};
 static const struct words job_state_words = {job_state_word, JOB_STATE_COUNT};
 
 /* The codec reads and writes an enum as an int. */
@@ -81,6 +83,9 @@ const char *cause_name(enum cause v) {
 }
 const char *scale_up_name(enum scale_up v) {
   return word_of(&scale_up_words, (int)v);
+}
+const char *after_finish_name(enum after_finish v) {
+  return word_of(&after_finish_words, (int)v);
 }
 const char *outcome_name(enum outcome v) {
   return word_of(&outcome_words, (int)v);

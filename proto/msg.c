@@ -148,15 +148,27 @@ void verdict_free(struct verdict *v) {
   verdict_init(v);
 }
 
-void *verdict_to_json(const struct verdict *v) {
+static json_t *to_json(const struct object *object, const void *from) {
   struct buf text = BUF_INIT;
-  object_put(&text, &object_verdict, v, false);
+  object_put(&text, object, from, false);
   json_t *json = json_parse_object(text.data, text.len, NULL);
   assert(json); /* the codec writes nothing that jansson does not read */
   buf_finish(&text);
   return json;
 }
 
+void *verdict_to_json(const struct verdict *v) {
+  return to_json(&object_verdict, v);
+}
+
 int verdict_from_json(const void *json, struct verdict *v, struct err *e) {
   return object_get("verdict", &object_verdict, json, v, e);
+}
+
+void *settings_to_json(const struct settings *s) {
+  return to_json(&object_settings, s);
+}
+
+int settings_from_json(const void *json, struct settings *s, struct err *e) {
+  return object_get("settings", &object_settings, json, s, e);
 }

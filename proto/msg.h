@@ -36,6 +36,7 @@ enum {
   ROLE_MAX = 127,
   ADDR_MAX = 63,
   ADDRS_MAX = 1023, /* all addresses of one host */
+  HOSTS_MAX = 4096, /* a compressed list of hosts */
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
   WORLD_MAX = 1048576,
@@ -58,11 +59,12 @@ enum {
   X(STOPPED, "stopped")   /* none left; waits for SETTLED */
 
 #define REPORT_KIND_LIST(X)                                                                                  \
-  X(STARTED, "started")   /* all workers of this node run: START is acknowledged */                          \
-  X(FAILED, "failed")     /* a worker died by itself; `what` says how */                                     \
-  X(FINISHED, "finished") /* all workers exited with 0 and nothing is left of them; final */                 \
-  X(LEAVING, "leaving")   /* the agent was told by a signal to leave; STOPPED follows */                     \
-  X(STOPPED, "stopped")   /* no process of the round is left on this node */
+  X(STARTED, "started")           /* all workers of this node run: START is acknowledged */                  \
+  X(FAILED, "failed")             /* a worker died by itself; `what` says how */                             \
+  X(FINISHED, "finished")         /* all workers exited with 0 and nothing is left of them; final */         \
+  X(LEAVING, "leaving")           /* the agent was told by a signal to leave; STOPPED follows */             \
+  X(STOPPED, "stopped")           /* no process of the round is left on this node */                         \
+  X(CHECKPOINTED, "checkpointed") /* after PREPARE: no worker here has a checkpoint still to write */
 
 /* What ended a round, or the job. In order of weight when reports compete (PROTOCOL.md 6). */
 #define CAUSE_LIST(X)                                                                                        \
@@ -74,11 +76,17 @@ enum {
   X(WORKER_EXEC, "worker-exec") /* the command could not be run */                                           \
   X(WORKER_EXIT, "worker-exit") /* exit code other than 0 */                                                 \
   X(JOIN_TIMEOUT, "join-timeout")                                                                            \
-  X(NODE_JOINED, "node-joined") /* the round is formed anew with more nodes */
+  X(NODE_JOINED, "node-joined")   /* the round is formed anew with more nodes */                             \
+  X(WORKER_HUNG, "worker-hung")   /* no progress for --hang-timeout */                                       \
+  X(NODE_DRAINED, "node-drained") /* rdzvctl drain, or --exclude-after */
 
 #define SCALE_UP_LIST(X) /* when nodes that come later take part, where the round is below max */            \
   X(NOW, "now")          /* the round is ended for them */                                                   \
   X(NEXT_ROUND, "next-round")
+
+#define AFTER_FINISH_LIST(X) /* a worker fails, or a node is lost, when other nodes have finished */         \
+  X(FAIL, "fail")            /* the job has failed */                                                        \
+  X(RESTART, "restart")      /* a next round, as at any other time */
 
 #define OUTCOME_LIST(X) X(SUCCESS, "success") X(FAILED, "failed") X(STOPPED, "stopped")
 
@@ -103,6 +111,9 @@ enum cause { CAUSE_LIST(X) CAUSE_COUNT };
 #define X(name, word) SCALE_UP_##name,
 enum scale_up { SCALE_UP_LIST(X) SCALE_UP_COUNT };
 #undef X
+#define X(name, word) AFTER_FINISH_##name,
+enum after_finish { AFTER_FINISH_LIST(X) AFTER_FINISH_COUNT };
+#undef X
 #define X(name, word) OUTCOME_##name,
 enum outcome { OUTCOME_LIST(X) OUTCOME_COUNT };
 #undef X
@@ -115,6 +126,7 @@ const char *report_kind_name(enum report_kind v);
 const char *cause_name(enum cause v);
 const char *outcome_name(enum outcome v);
 const char *scale_up_name(enum scale_up v);
+const char *after_finish_name(enum after_finish v);
 const char *job_state_name(enum job_state v);
 
 /* Objects inside messages. ---------------------------------------------------------------------------------------- */
@@ -128,7 +140,10 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, join_timeout_ms, 1, TIMEOUT_MAX_MS)                                                          \
   F(S, REQ_INT, stop_timeout_ms, 0, TIMEOUT_MAX_MS)                                                          \
   F(S, REQ_INT, lease_ms, LEASE_MIN_MS, LEASE_MAX_MS)                                                        \
-  F(S, ENUM, scale_up, scale_up)
+  F(S, ENUM, scale_up, scale_up)                                                                             \
+  F(S, ENUM, after_finish, after_finish)                                                                     \
+  F(S, INT, hang_timeout_ms, 0, TIMEOUT_MAX_MS) /* 0: never */                                               \
+  F(S, INT, exclude_after, 0, 1000000)          /* charged failures, until their host is drained; 0: never */
 
 /* What ended a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                 \
@@ -144,10 +159,12 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, core)               /* it dumped core */                                                        \
   F(S, INT, step, -1, INT64_MAX) /* the rank's last progress; -1: none told */                               \
   F(S, INT, of, 0, INT64_MAX)                                                                                \
-  F(S, INT, echoes, 0, WORLD_MAX) /* other workers that died of it or after it */                            \
-  F(S, BOOL, lasting)             /* a worker-exit that a restart would only repeat: the job ends */         \
-  F(S, STR, error, TEXT_MAX)      /* as its error file has it: "ValueError: boom"; or the kernel's reason */ \
-  F(S, STR, text, TEXT_MAX)       /* last lines of stderr, or the daemon's words */
+  F(S, INT, echoes, 0, WORLD_MAX)  /* other workers that died of it or after it */                           \
+  F(S, BOOL, lasting)              /* a worker-exit that a restart would only repeat: the job ends */        \
+  F(S, STR, device, 127)           /* the worker's: index and UUID, as far as known */                       \
+  F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress */                                \
+  F(S, STR, error, TEXT_MAX) /* as its error file has it: "ValueError: boom"; or the kernel's reason */      \
+  F(S, STR, text, TEXT_MAX)  /* last lines of stderr, or the daemon's words */
 
 #define report_FIELDS(F, S)                                                                                  \
   F(S, REQ_INT, seq, 1, INT64_MAX) /* counts up in the agent's life */                                       \
@@ -179,7 +196,9 @@ const char *job_state_name(enum job_state v);
   M(HEARTBEAT_ACK, heartbeat_ack, TO_AGENT) /* header only, flags */                                         \
   M(GOING_AWAY, going_away, TO_AGENT)       /* the daemon restarts: reconnect */                             \
   M(CONTROL, control, TO_DAEMON)            /* rdzvctl, over the unix socket only */                         \
-  M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */
+  M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */                                          \
+  M(PREPARE, prepare, TO_AGENT) /* the round is about to be ended: checkpoint, report it; STOP follows */    \
+  M(KILL, kill, TO_AGENT)       /* a signal to one worker: rdzvctl kill-worker */
 
 #define challenge_FIELDS(F, S)                                                                               \
   F(S, REQ_INT, version, 1, 65535)                                                                           \
@@ -210,7 +229,9 @@ const char *job_state_name(enum job_state v);
   F(S, INT, restarts_used, 0, 1000000)     /* what it was told last, with that round */                      \
   F(S, INT, failed_step, -1, INT64_MAX)    /* as START or SETTLED told it last */                            \
   F(S, LIST, reports, report, REPORTS_MAX) /* of that round, as long as it is not settled */                 \
-  F(S, STR, auth, 1024)                    /* reserved: the answer to the challenge */
+  F(S, INT, uid, -1, 4294967295)       /* of the agent's user: who may control the job; -1: root alone */    \
+  F(S, STR, expected_hosts, HOSTS_MAX) /* as the scheduler lists them: "gpu[001-016],login1"; "": unknown */ \
+  F(S, STR, auth, 1024)                /* reserved: the answer to the challenge */
 
 #define welcome_FIELDS(F, S)                                                                                 \
   F(S, REQ_INT, version, 1, 65535)                                                                           \
@@ -308,9 +329,25 @@ const char *job_state_name(enum job_state v);
 #define going_away_FIELDS(F, S)    F(S, STR, text, TEXT_MAX)
 
 #define control_FIELDS(F, S)                                                                                 \
-  F(S, REQ_STR, verb, 32) /* status, jobs, stop */                                                           \
+  F(S, REQ_STR, verb, 32) /* status, jobs, stop, drain, undrain, kill-worker */                              \
   F(S, STR, job, JOB_ID_MAX)                                                                                 \
+  F(S, STR, host, HOST_MAX)      /* drain, undrain */                                                        \
+  F(S, INT, rank, -1, WORLD_MAX) /* kill-worker */                                                           \
+  F(S, INT, signal, 0, 127)      /* kill-worker; 0: SIGKILL */                                               \
+  F(S, BOOL, force)                                                                                          \
   F(S, BOOL, json)
+
+#define prepare_FIELDS(F, S)                                                                                 \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, INT, left_ms, 0, TIMEOUT_MAX_MS) /* until STOP comes, whoever has not reported */                     \
+  F(S, OBJ, verdict, verdict)           /* why */
+
+#define kill_FIELDS(F, S)                                                                                    \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, INT, local_rank, 0, WORKERS_MAX)                                                                      \
+  F(S, REQ_INT, signal, 1, 127)
 
 #define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 
@@ -379,6 +416,8 @@ void verdict_free(struct verdict *v); /* only of a copy; leaves it as after verd
 /* The verdict as one object on its own: for state lines, status and --verdict-file. `json_t *` as void to keep jansson out of this header. */
 void *verdict_to_json(const struct verdict *v);
 int verdict_from_json(const void *json, struct verdict *v, struct err *e); /* strings borrow from json */
+void *settings_to_json(const struct settings *s);
+int settings_from_json(const void *json, struct settings *s, struct err *e);
 
 /* proto/verdict.c: for people. */
 /* "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step 120 of 500": no full stop. */

@@ -94,6 +94,11 @@ static void put_worker(struct buf *out, const struct verdict *v) {
   } else if (v->node_rank >= 0) {
     buf_printf(out, " on node %" PRId64, v->node_rank);
   }
+  if (v->device[0]) {
+    buf_puts(out, ", device ");
+    put_plain(out, v->device);
+    if (v->pid <= 0) buf_putc(out, ',');
+  }
   if (v->pid > 0) buf_printf(out, ", pid %" PRId64 ",", v->pid);
 }
 
@@ -109,6 +114,8 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     buf_puts(out, " was killed by ");
     put_signal(out, v->signal);
     if (v->core) buf_puts(out, ", core dumped");
+  } else if (v->cause == CAUSE_WORKER_HUNG) {
+    buf_printf(out, " made no progress for %.1f s", (double)v->idle_ms / 1000);
   } else if (v->cause == CAUSE_WORKER_EXIT) {
     buf_printf(out, " exited with code %" PRId64 "%s", v->code,
                v->lasting ? ", a usage error that a restart would repeat" : "");
@@ -142,8 +149,14 @@ static void put_what(struct buf *out, const struct verdict *v) {
     put_reason(out, v);
     return;
   case CAUSE_NODE_LEAVING: put_leaving(out, v); return;
+  case CAUSE_NODE_DRAINED:
+    put_node(out, v);
+    buf_puts(out, " was drained");
+    put_reason(out, v);
+    return;
   case CAUSE_WORKER_SIGNAL:
   case CAUSE_WORKER_EXEC:
+  case CAUSE_WORKER_HUNG:
   case CAUSE_WORKER_EXIT: put_worker_death(out, v); return;
   case CAUSE_JOIN_TIMEOUT:
     buf_puts(out, "too few nodes joined in time");
@@ -169,11 +182,11 @@ void verdict_sentence(const struct verdict *v, struct buf *out) {
 
 static int weight(enum cause c) {
   static const int weights[CAUSE_COUNT] = {
-      [CAUSE_NONE] = 0,        [CAUSE_JOIN_TIMEOUT] = 1,  [CAUSE_WORKER_EXIT] = 2,
-      [CAUSE_WORKER_EXEC] = 2, [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4,
-      [CAUSE_NODE_LOST] = 4,   [CAUSE_OPERATOR] = 5,      [CAUSE_NODE_JOINED] = 4,
+      [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2,  [CAUSE_WORKER_EXEC] = 2,
+      [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,    [CAUSE_OPERATOR] = 5,
+      [CAUSE_NODE_JOINED] = 4,   [CAUSE_WORKER_HUNG] = 3,  [CAUSE_NODE_DRAINED] = 4,
   };
-  _Static_assert(CAUSE_COUNT == 9, "a new cause needs a weight");
+  _Static_assert(CAUSE_COUNT == 11, "a new cause needs a weight");
   return weights[c];
 }
 

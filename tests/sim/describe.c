@@ -77,6 +77,14 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     buf_printf(out, "END %s code %" PRId64, outcome_name(m->end.outcome), m->end.code);
     put_verdict(&m->end.verdict, out);
     break;
+  case MSG_PREPARE:
+    buf_printf(out, "PREPARE round %" PRId64, m->prepare.round);
+    put_verdict(&m->prepare.verdict, out);
+    break;
+  case MSG_KILL:
+    buf_printf(out, "KILL round %" PRId64 ": local rank %" PRId64 ", signal %" PRId64, m->kill.round,
+               m->kill.local_rank, m->kill.signal);
+    break;
   case MSG_HEARTBEAT_ACK:
     buf_printf(out, "HEARTBEAT_ACK%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "");
     break;
