@@ -69,8 +69,11 @@ struct state {
   uint32_t round, count, spawned; /* of the workers at hand */
   struct worker *workers;
   size_t n_workers, cap_workers, alive;
-  uint64_t kill_at_ms;                             /* TERMINATING */
-  int signo;                                       /* by which; 0: nobody was told */
+  uint64_t kill_at_ms; /* TERMINATING */
+  int signo;           /* by which; 0: nobody was told */
+  uint64_t told_ms;    /* when */
+  bool
+      orphaned; /* a worker has died since: what it forked at that moment is ours now, and may not have been told */
   uint64_t deep_at_ms, deep_every_ms, stuck_at_ms; /* KILLING */
   uint32_t killed;
   struct guard_event *events; /* not yet sent */
@@ -165,8 +168,24 @@ static void mark_dying(struct state *s) {
 
 static void tell_to_stop(struct state *s, int signo) {
   s->signo = signo;
+  s->told_ms = boot_ms();
   signal_all(s, signo);
   signal_all(s, SIGCONT); /* a stopped one could not act on it */
+}
+
+/* A shell blocks signals while it forks: the one that comes then kills it afterwards, and its child has never heard of it. Who was
+ * there before heard it once, and not again: a second SIGTERM means haste to many programs. */
+static void tell_late_born(struct state *s) {
+  struct proctree t = PROCTREE_INIT;
+  uint64_t tick_ms = 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
+  s->orphaned = false;
+  proctree_children(&t);
+  for (size_t i = 0; i < t.n; i++) {
+    const struct worker *w = find_worker(s, t.v[i].pid);
+    if (t.v[i].pid > 0 && !(w && !w->reaped) && (t.v[i].start + 1) * tick_ms > s->told_ms)
+      kill(t.v[i].pid, s->signo);
+  }
+  proctree_finish(&t);
 }
 
 static void terminate(struct state *s, const struct guard_cmd_stop *c) {
@@ -272,6 +291,7 @@ static void worker_exited(struct state *s, struct worker *w, int status) {
   if (!w->failed) emit(s, ev);
   w->reaped = true;
   s->alive--;
+  s->orphaned = true;
 }
 
 /* Reaps all that died. True: no child is left. */
@@ -424,6 +444,7 @@ static void settle(struct state *s, bool none_left) {
     s->phase = PHASE_TERMINATING;
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;
   }
+  if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) tell_late_born(s);
   if (s->phase == PHASE_TERMINATING && s->alive == 0 && s->kill_at_ms > now + LEFTOVER_GRACE_MS &&
       !group_left(s))
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;

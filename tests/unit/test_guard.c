@@ -281,6 +281,38 @@ static void test_fork_storm(void **state) {
   finish(&g);
 }
 
+/* This program as a worker that forks as shells do: with signals blocked. The SIGTERM that comes meanwhile is its own alone. */
+static int play_late_child(void) {
+  sigset_t term, pending;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, NULL);
+  if (write(STDOUT_FILENO, "ready\n", 6) != 6) return 1;
+  do {
+    usleep(1000);
+    sigpending(&pending);
+  } while (!sigismember(&pending, SIGTERM));
+  bool child = fork() == 0;
+  sigprocmask(SIG_UNBLOCK, &term, NULL); /* the parent dies here */
+  alarm(60);
+  while (child) pause();
+  return 2;
+}
+
+static void test_child_forked_at_the_stop(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_env(&g, 0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env, &out);
+  read_line(out, line, sizeof(line));
+  stop(&g, 60000); /* longer than the test waits: the child must have been told */
+  assert_int_equal(WTERMSIG(await(&g, GUARD_EXITED).status), SIGTERM);
+  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.killed, 0);
+  close(out);
+  finish(&g);
+}
+
 /* Somebody traces the worker and does not let it go: dead, but not gone. It is named, and CLEAR waits. */
 static void test_stuck(void **state) {
   struct guard g = start();
@@ -321,6 +353,7 @@ static void test_stat_is_parsed(void **state) {
 
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "storm") == 0) return play_storm();
+  if (argc > 1 && strcmp(argv[1], "late child") == 0) return play_late_child();
   if (readlink("/proc/self/exe", self_path, sizeof(self_path) - 1) < 0) return 1;
   alarm(110); /* a hang is a failure */
   const struct CMUnitTest tests[] = {
@@ -339,6 +372,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_signal, clean),
       cmocka_unit_test_teardown(test_many_workers, clean),
       cmocka_unit_test_teardown(test_fork_storm, clean),
+      cmocka_unit_test_teardown(test_child_forked_at_the_stop, clean),
       cmocka_unit_test_teardown(test_stuck, clean),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
