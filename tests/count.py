@@ -1,6 +1,7 @@
-"""Counts test results for tests/run: `count.py meson testlog.json` or `count.py junit FILE.xml`.
+"""Counts test results for tests/run: `count.py meson testlog.json FAILED` or `count.py junit FILE.xml FAILED`.
 
-Prints "passed failed skipped"; skipped pytest cases are named with their reasons on stderr. A file that is missing or cannot be read
+Prints "passed failed skipped"; skipped pytest cases are named with their reasons on stderr. Into the file FAILED go the names of what failed, a line each, and
+below each, indented, what it said: of a log of thousands of lines that is what somebody wants to read first. A file that is missing or cannot be read
 counts as one failure: a run that broke off must not look like a run without failures.
 """
 
@@ -9,8 +10,17 @@ import re
 import sys
 import xml.etree.ElementTree as ET
 
+LINES_MAX = 120  # of what one failed test said: its end
 
-def meson(path):
+
+def tell(failed, name, said):
+    lines = said.rstrip().split("\n")
+    if len(lines) > LINES_MAX:
+        lines = [f"({len(lines) - LINES_MAX} lines before these)"] + lines[-LINES_MAX:]
+    print(name, *("    " + line for line in lines), sep="\n", file=failed)
+
+
+def meson(path, told):
     """One JSON object per test program; cmocka's own lines in its output tell how many cases it had."""
     passed = failed = skipped = 0
     for line in open(path, encoding="utf-8", errors="replace"):
@@ -24,15 +34,19 @@ def meson(path):
         else:  # FAIL, TIMEOUT, ERROR, INTERRUPT...
             # cmocka names a failed case twice: when it fails and in its summary.
             bad = output.count("[  FAILED  ]")
+            names = dict.fromkeys(re.findall(r"^\[  FAILED  \] (\w+)$", output, re.M))
+            how = "" if bad else f" ({test['result']}, exit status {test.get('returncode')}, {test.get('duration', 0):.0f} s)"
+            tell(told, f"{test['name']}: {', '.join(names)}{how}" if names else f"{test['name']}{how}", output)
             passed, failed, skipped = passed + ok, failed + max(1, (bad - 1) // 2), skipped + left
     return passed, failed, skipped
 
 
-def junit(path):
+def junit(path, told):
     passed = failed = skipped = 0
     for case in ET.parse(path).iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
+        if (bad := case.find("failure")) is not None or (bad := case.find("error")) is not None:
             failed += 1
+            tell(told, f"{case.get('classname')}.{case.get('name')}", bad.text or bad.get("message") or "")
         elif (skip := case.find("skipped")) is not None:
             skipped += 1
             print(f"skipped {case.get('name')}: {skip.get('message')}", file=sys.stderr)
@@ -43,7 +57,8 @@ def junit(path):
 
 if __name__ == "__main__":
     try:
-        print(*{"meson": meson, "junit": junit}[sys.argv[1]](sys.argv[2]))
+        with open(sys.argv[3], "w", encoding="utf-8", errors="replace") as told:
+            print(*{"meson": meson, "junit": junit}[sys.argv[1]](sys.argv[2], told))
     except (OSError, ValueError, ET.ParseError) as e:
         print(0, 1, 0)
         print(f"{sys.argv[2]}: {e}", file=sys.stderr)

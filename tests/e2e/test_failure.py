@@ -273,7 +273,7 @@ print('codes', *codes, file=open('codes', 'w'))
 
     until(lambda: f"eight workers' sessions: {screen.decode(errors='replace')}", drained)
     os.write(master, b"\x03")
-    until(lambda: f"both leave: {screen.decode(errors='replace')}", lambda: drained() or p.poll() is not None, 5)
+    until(lambda: f"both leave: {screen.decode(errors='replace')}", lambda: (drained(), p.poll())[1] is not None, 20)
     assert (rdzv.tmp / "codes").read_text().split() == ["codes", "130", "130"], screen.decode(errors="replace")
     drained()
     os.close(master)

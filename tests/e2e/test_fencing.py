@@ -5,7 +5,7 @@ import time
 
 from harness import alive, until
 
-LEASE = 2.0
+LEASE = 4.0  # a fifth of it is the margin that a busy machine may use up
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
 
 
@@ -15,13 +15,13 @@ def boot():
 
 def test_a_stopped_agent_is_fenced_by_its_guard(rdzv):
     d = rdzv.daemon()
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--last-call", "1m", "--lease", "2s", "--", "sh", "-c", WAIT)
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--last-call", "1m", "--lease", f"{LEASE:g}s", "--", "sh", "-c", WAIT)
     workers = {i: rdzv.await_workers(1, E2E_NODE=str(i)) for i in (0, 1)}
     time.sleep(1)  # a heartbeat or two have told both that the other can go on alone
     pid = next(iter(workers[1].values()))
     stopped = boot()
     agents[1].kill(signal.SIGSTOP)
-    until("the guard of the stopped agent kills its worker", lambda: not alive(pid), LEASE + 1)
+    until("the guard of the stopped agent kills its worker", lambda: not alive(pid), LEASE + 5)
     took = boot() - stopped
     assert took < LEASE, f"its worker lived for {took:.2f} s, longer than the lease"
     assert alive(next(iter(workers[0].values()))), "the other node's worker went first"
@@ -38,7 +38,7 @@ def test_a_stopped_agent_is_fenced_by_its_guard(rdzv):
 def test_a_stopped_agent_of_a_fixed_size_job_is_not(rdzv):
     """Nobody can go on without its node, so its worker goes on; the others' are stopped when it is taken for lost."""
     d = rdzv.daemon()
-    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--lease", "2s", "--", "sh", "-c", WAIT)
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--lease", f"{LEASE:g}s", "--", "sh", "-c", WAIT)
     workers = {i: rdzv.await_workers(1, E2E_NODE=str(i)) for i in (0, 1)}
     pid = next(iter(workers[1].values()))
     agents[1].kill(signal.SIGSTOP)
