@@ -473,14 +473,14 @@ void check_store_missing(struct sim *s, struct sim_agent *a, struct sim_worker *
 
 void check_deadlines(struct sim *s) {
   bool mutated = s->mutator && s->mutator->deadline;
-  if (s->d.core && !core_idle(s->d.core)) {
+  if (s->daemon_stepped && s->d.core && !core_idle(s->d.core)) {
     uint64_t at = core_deadline(s->d.core);
     if (mutated) at = s->mutator->deadline(s, NULL, at);
     if (at == UINT64_MAX) sim_violate(s, INV_DEADLINE, "the daemon has a job and waits for nothing");
   }
   for (int i = 0; i < s->n_agents; i++) {
     struct sim_agent *a = s->agents[i];
-    if (!a->sup || a->connecting) continue;
+    if (!(s->stepped >> i & 1) || !a->sup || a->connecting) continue;
     uint64_t at = supervisor_deadline(a->sup);
     if (mutated) at = s->mutator->deadline(s, a, at);
     if (at == UINT64_MAX)

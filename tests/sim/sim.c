@@ -59,6 +59,7 @@ struct sim *sim_create(const struct sim_config *c) {
 }
 
 static void event_finish(struct sim_event *ev) {
+  link_forget(ev->msg);
   bytes_unref(ev->bytes);
   if (ev->notice) {
     free((void *)(uintptr_t)ev->notice->text);
@@ -66,18 +67,25 @@ static void event_finish(struct sim_event *ev) {
   }
 }
 
+static void events_finish(struct events *q) {
+  for (size_t i = 0; i < q->n; i++) {
+    event_finish(q->v[i]);
+    free(q->v[i]);
+  }
+  free(q->v);
+}
+
 void sim_destroy(struct sim *s) {
   if (!s) return;
-  for (size_t i = 0; i < s->queue.n; i++) event_finish(&s->queue.v[i]);
-  for (size_t i = 0; i < s->stash.n; i++) event_finish(&s->stash.v[i]);
-  free(s->queue.v);
-  free(s->stash.v);
+  events_finish(&s->queue);
+  events_finish(&s->stash);
+  events_finish(&s->spare);
   for (int i = 0; i < s->n_agents; i++) agent_free(s->agents[i]);
   for (size_t i = 0; i < s->n_conns; i++) link_free(s->conns[i]);
   free(s->conns);
   daemon_finish(s);
   checker_destroy(s->checker);
-  for (size_t i = 0; i < SIM_TRACE_MAX; i++) free(s->lines[i]);
+  for (size_t i = 0; i < SIM_TRACE_MAX && i < s->n_lines; i++) free(s->lines[i]);
   free(s);
 }
 
@@ -108,33 +116,32 @@ static bool event_before(const struct sim_event *a, const struct sim_event *b) {
   return a->at != b->at ? a->at < b->at : a->seq < b->seq;
 }
 
-static struct sim_event *events_add(struct events *q) {
+static void events_add(struct events *q, struct sim_event *ev) {
   if (q->n == q->cap) {
     q->cap = q->cap ? q->cap * 2 : 64;
     q->v = xrealloc(q->v, q->cap * sizeof *q->v);
   }
-  return &q->v[q->n++];
+  q->v[q->n++] = ev;
 }
 
-static struct sim_event *heap_push(struct events *q, const struct sim_event *ev) {
-  events_add(q);
+static void heap_push(struct events *q, struct sim_event *ev) {
+  events_add(q, ev);
   size_t i = q->n - 1;
-  while (i > 0 && event_before(ev, &q->v[(i - 1) / 2])) {
+  while (i > 0 && event_before(ev, q->v[(i - 1) / 2])) {
     q->v[i] = q->v[(i - 1) / 2];
     i = (i - 1) / 2;
   }
-  q->v[i] = *ev;
-  return &q->v[i];
+  q->v[i] = ev;
 }
 
-static struct sim_event heap_pop(struct events *q) {
-  struct sim_event top = q->v[0], last = q->v[--q->n];
+static struct sim_event *heap_pop(struct events *q) {
+  struct sim_event *top = q->v[0], *last = q->v[--q->n];
   size_t i = 0;
   for (;;) {
     size_t c = 2 * i + 1;
     if (c >= q->n) break;
-    if (c + 1 < q->n && event_before(&q->v[c + 1], &q->v[c])) c++;
-    if (!event_before(&q->v[c], &last)) break;
+    if (c + 1 < q->n && event_before(q->v[c + 1], q->v[c])) c++;
+    if (!event_before(q->v[c], last)) break;
     q->v[i] = q->v[c];
     i = c;
   }
@@ -142,16 +149,31 @@ static struct sim_event heap_pop(struct events *q) {
   return top;
 }
 
+static struct sim_event *event_create(struct sim *s, const struct sim_event *from) {
+  struct sim_event *ev = s->spare.n ? s->spare.v[--s->spare.n] : xmalloc(sizeof *ev);
+  *ev = *from;
+  return ev;
+}
+
+static void event_destroy(struct sim *s, struct sim_event *ev) {
+  event_finish(ev);
+  *ev = (struct sim_event){.kind = EV_KIND_COUNT};
+  events_add(&s->spare, ev);
+}
+
 struct sim_event *sim_push(struct sim *s, uint64_t at, enum event_kind kind) {
-  struct sim_event ev = {.at = at < s->now ? s->now : at, .seq = s->seq++, .kind = kind};
-  return heap_push(&s->queue, &ev);
+  const struct sim_event from = {.at = at < s->now ? s->now : at, .seq = s->seq++, .kind = kind};
+  struct sim_event *ev = event_create(s, &from);
+  heap_push(&s->queue, ev);
+  return ev;
 }
 
 struct sim_event *sim_push_front(struct sim *s, const struct sim_event *from) {
-  struct sim_event ev = *from;
-  ev.at = s->now;
-  ev.seq = s->front++;
-  return heap_push(&s->queue, &ev);
+  struct sim_event *ev = event_create(s, from);
+  ev->at = s->now;
+  ev->seq = s->front++;
+  heap_push(&s->queue, ev);
+  return ev;
 }
 
 void sim_call(struct sim *s, uint64_t at, void (*fn)(struct sim *s, uint64_t arg), uint64_t arg) {
@@ -212,18 +234,16 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
   for (int pass = ticks_first ? 0 : 1; pass < 2; pass++) {
     kept = 0;
     for (size_t i = 0; i < s->stash.n; i++) {
-      struct sim_event ev = s->stash.v[i];
+      struct sim_event *ev = s->stash.v[i];
       const struct sim_agent *of;
-      event_needs(&ev, &of);
-      if (of != a || (pass == 0 && ev.kind != EV_AGENT_TICK)) {
+      event_needs(ev, &of);
+      if (of != a || (pass == 0 && ev->kind != EV_AGENT_TICK)) {
         s->stash.v[kept++] = ev;
-      } else if (ev.kind == EV_DAEMON_TICK) {
-        ev.at = s->now;
-        ev.seq = s->seq++;
-        heap_push(&s->queue, &ev);
-      } else {
-        sim_push_front(s, &ev);
+        continue;
       }
+      ev->at = s->now;
+      ev->seq = ev->kind == EV_DAEMON_TICK ? s->seq++ : s->front++;
+      heap_push(&s->queue, ev);
     }
     s->stash.n = kept;
   }
@@ -279,25 +299,27 @@ static void spring_trap(struct sim *s, const struct sim_event *ev) {
 
 bool sim_step(struct sim *s) {
   if (s->violated != INV_NONE || !s->queue.n) return false;
-  struct sim_event ev = heap_pop(&s->queue);
-  s->now = ev.at;
-  if (must_wait(s, &ev)) {
-    *events_add(&s->stash) = ev;
+  struct sim_event *ev = heap_pop(&s->queue);
+  s->now = ev->at;
+  if (must_wait(s, ev)) {
+    events_add(&s->stash, ev);
     return true;
   }
   s->steps++;
   if (s->now / 1000 != s->second) s->second = s->now / 1000, s->steps_in_second = 0;
   if (++s->steps_in_second > SIM_STEPS_PER_SECOND)
     sim_violate(s, INV_STORM, "%d steps in second %" PRIu64, SIM_STEPS_PER_SECOND, s->second);
-  dispatch(s, &ev);
-  spring_trap(s, &ev);
-  event_finish(&ev);
+  s->stepped = 0;
+  s->daemon_stepped = false;
+  dispatch(s, ev);
+  spring_trap(s, ev);
+  event_destroy(s, ev);
   check_deadlines(s);
   return s->violated == INV_NONE;
 }
 
 void sim_until(struct sim *s, uint64_t ms) {
-  while (s->queue.n && s->queue.v[0].at <= ms)
+  while (s->queue.n && s->queue.v[0]->at <= ms)
     if (!sim_step(s)) return;
   if (s->now < ms) s->now = ms;
 }
@@ -312,7 +334,7 @@ bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms) {
       const char *line = s->lines[s->mark % SIM_TRACE_MAX];
       if (s->mark + SIM_TRACE_MAX > s->n_lines && strstr(line, part)) return s->mark++, true;
     }
-    if (!s->queue.n || s->queue.v[0].at > limit_ms || !sim_step(s)) return false;
+    if (!s->queue.n || s->queue.v[0]->at > limit_ms || !sim_step(s)) return false;
   }
 }
 
@@ -322,7 +344,7 @@ bool sim_until_over(struct sim *s, uint64_t limit_ms) {
     for (int i = 0; i < s->n_agents && over; i++)
       over = !s->agents[i]->sup && !guard_has_workers(s->agents[i]);
     if (over) return true;
-    if (!s->queue.n || s->queue.v[0].at > limit_ms || !sim_step(s)) return false;
+    if (!s->queue.n || s->queue.v[0]->at > limit_ms || !sim_step(s)) return false;
   }
 }
 

@@ -168,6 +168,7 @@ struct sim_agent {
 enum conn_kind { CONN_AGENT, CONN_GUARD, CONN_CONTROL };
 struct held {
   struct bytes *bytes; /* NULL: FIN */
+  struct msg *msg;     /* as struct sim_event has it */
   uint64_t sent_at;
   struct held *next;
 };
@@ -220,12 +221,13 @@ struct sim_event {
   struct sim_conn *conn;
   uint64_t a, b, c;
   struct bytes *bytes;             /* owned */
+  struct msg *msg;                 /* DELIVER: the bytes, decoded; owned. NULL: they are when they arrive */
   struct supervisor_event *notice; /* owned; text inside is owned too */
   void (*fn)(struct sim *s, uint64_t arg);
 };
 
 struct events {
-  struct sim_event *v;
+  struct sim_event **v;
   size_t n, cap;
 };
 
@@ -278,6 +280,9 @@ struct sim {
       rng; /* front: sequence numbers of those that go before all others of their time */
   uint64_t steps, second, steps_in_second;
   struct events queue, stash; /* stash: for those who are paused */
+  struct events spare;        /* to be used again */
+  uint64_t stepped;           /* agents whose mind has taken a step in this one, a bit each */
+  bool daemon_stepped;
   struct sim_node nodes[SIM_NODES_MAX];
   int n_nodes;
   struct sim_agent *agents[SIM_AGENTS_MAX];
@@ -310,7 +315,7 @@ uint64_t sim_random(struct sim *s);
 uint64_t sim_below(struct sim *s, uint64_t n);                 /* 0 .. n-1; 0 for n 0 */
 uint64_t sim_between(struct sim *s, uint64_t lo, uint64_t hi); /* both included */
 bool sim_chance(struct sim *s, unsigned percent);
-struct sim_event *sim_push(struct sim *s, uint64_t at, enum event_kind kind); /* valid until the next push */
+struct sim_event *sim_push(struct sim *s, uint64_t at, enum event_kind kind); /* to be filled in */
 void sim_call(struct sim *s, uint64_t at, void (*fn)(struct sim *s, uint64_t arg), uint64_t arg);
 bool sim_step(struct sim *s);               /* false: no event is left, or an invariant is violated */
 void sim_until(struct sim *s, uint64_t ms); /* to that time */
@@ -328,6 +333,12 @@ struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *
                            struct sim_agent *agent);
 void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d,
                struct bytes *b); /* a reference of its own */
+void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b,
+                    struct msg *m); /* the same, and m is what they say; takes m; NULL: not known */
+struct msg *
+link_read(struct sim *s, enum msg_direction d, const struct bytes *b,
+          const char *what);     /* one whole message, or a violation of CODEC that begins with what */
+void link_forget(struct msg *m); /* what link_read made; NULL: nothing */
 void link_fin(struct sim *s, struct sim_conn *c,
               enum msg_direction d); /* flush and close of the sender's end */
 void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms);
@@ -351,7 +362,7 @@ void daemon_pause(struct sim *s);
 void daemon_continue(struct sim *s);
 void daemon_stop_job(struct sim *s, const char *job); /* rdzvctl stop */
 void daemon_accept(struct sim *s, struct sim_conn *c);
-void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b);
+void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m);
 void daemon_closed(struct sim *s, struct sim_conn *c);
 void daemon_on_saved(struct sim *s, struct sim_event *ev);
 void daemon_on_tick(struct sim *s, struct sim_event *ev);
@@ -372,7 +383,7 @@ void agent_continue(struct sim *s, struct sim_agent *a);
 bool agent_alive(const struct sim_agent *a);
 void agent_mind(struct sim *s, struct sim_agent *a,
                 struct supervisor_event *ev); /* one step and its effects */
-void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t sent_at);
+void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at);
 void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why);
 void agent_on_connected(struct sim *s, struct sim_event *ev);
 void agent_on_tick(struct sim *s, struct sim_event *ev);

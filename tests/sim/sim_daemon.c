@@ -49,28 +49,15 @@ static bool saved(struct sim *s, const char *text) {
   return die == 0;
 }
 
-static void check_sent(struct sim *s, struct sim_conn *c, struct bytes *b) {
-  struct frame f;
-  struct msg m;
-  size_t size;
-  struct err e = ERR_INIT;
-  if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, &e) != 1 || size != b->len ||
-      msg_decode(&f, TO_AGENT, &m, &e)) {
-    sim_violate(s, INV_CODEC, "the daemon sends what cannot be read: %s", e.text);
-    return;
-  }
-  check_core_sent(s, c, &m);
-  msg_finish(&m);
-}
-
 static void perform(struct sim *s, struct core_effect *fx) {
   struct sim_conn *c = conn_of(s, fx->conn);
   if (s->mutator && s->mutator->core_effect && !s->mutator->core_effect(s, fx)) return;
   switch (fx->kind) {
   case CORE_SEND:
     if (c && c->open[TO_DAEMON] && c->daemon_life == s->d.life) {
-      check_sent(s, c, fx->bytes);
-      link_send(s, c, TO_AGENT, fx->bytes);
+      struct msg *m = link_read(s, TO_AGENT, fx->bytes, "the daemon sends");
+      if (m) check_core_sent(s, c, m);
+      link_send_read(s, c, TO_AGENT, fx->bytes, m);
     }
     break;
   case CORE_CLOSE:
@@ -139,6 +126,7 @@ static void enqueue(struct sim *s, const struct core_effect *fx) {
 
 static void mind(struct sim *s, struct core_event *ev) {
   struct core_effects fx = {0};
+  s->daemon_stepped = true;
   ev->now_ms = s->now;
   ev->wall_ms = wall_base_ms + s->now;
   if (!ev->peer_addr) ev->peer_addr = "";
@@ -255,35 +243,23 @@ void daemon_on_hello_timeout(struct sim *s, struct sim_event *ev) {
   daemon_closed(s, c);
 }
 
-void daemon_receive(struct sim *s, struct sim_conn *c, struct bytes *b) {
+void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
   if (!s->d.core || c->daemon_life != s->d.life) return;
-  struct frame f;
-  struct msg m;
-  size_t size;
-  struct err e = ERR_INIT;
-  if (frame_parse(b->data, b->len, FRAME_MAX_TO_DAEMON, &f, &size, &e) != 1 || size != b->len ||
-      msg_decode(&f, TO_DAEMON, &m, &e)) {
-    sim_violate(s, INV_CODEC, "%s sends what cannot be read: %s", c->agent ? c->agent->name : "rdzvctl",
-                e.text);
-    return;
-  }
-  if (sim_tracing(s) && (s->config.verbose || (m.type != MSG_HEARTBEAT && m.type != MSG_PROGRESS))) {
+  if (sim_tracing(s) && (s->config.verbose || (m->type != MSG_HEARTBEAT && m->type != MSG_PROGRESS))) {
     struct buf text = BUF_INIT;
-    describe_msg(&m, s->config.stores, &text);
+    describe_msg(m, s->config.stores, &text);
     if (c->agent) sim_trace(s, "%s -> rdzvd: %s", c->agent->name, buf_text(&text));
     buf_finish(&text);
   }
-  if (m.type == MSG_HELLO) check_hello(s, c->agent);
-  if (!s->mutator || !s->mutator->msg || s->mutator->msg(s, c, TO_DAEMON, &m)) {
-    struct core_event ev = {.kind = CORE_MSG,
-                            .conn = c->id,
-                            .msg = &m,
-                            .peer_addr = c->node ? c->node->addr : "",
-                            .local_addr = c->node ? daemon_addr : "",
-                            .local = c->kind == CONN_CONTROL};
-    mind(s, &ev);
-  }
-  msg_finish(&m);
+  if (m->type == MSG_HELLO) check_hello(s, c->agent);
+  if (s->mutator && s->mutator->msg && !s->mutator->msg(s, c, TO_DAEMON, m)) return;
+  struct core_event ev = {.kind = CORE_MSG,
+                          .conn = c->id,
+                          .msg = m,
+                          .peer_addr = c->node ? c->node->addr : "",
+                          .local_addr = c->node ? daemon_addr : "",
+                          .local = c->kind == CONN_CONTROL};
+  mind(s, &ev);
 }
 
 void daemon_closed(struct sim *s, struct sim_conn *c) {

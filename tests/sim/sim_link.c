@@ -37,6 +37,7 @@ static void held_drop(struct sim_conn *c, int d) {
   while (c->held[d]) {
     struct held *h = c->held[d];
     c->held[d] = h->next;
+    link_forget(h->msg);
     bytes_unref(h->bytes);
     free(h);
   }
@@ -85,7 +86,8 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
   up->c = ev->c;
 }
 
-static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
+static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b,
+                          struct msg *m) {
   uint64_t at = s->now + link_delay(s, c);
   if (at < c->last_at[d]) at = c->last_at[d];
   c->last_at[d] = at;
@@ -94,17 +96,42 @@ static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction 
   ev->a = d;
   ev->b = s->now;
   ev->bytes = b;
+  ev->msg = m;
+}
+
+struct msg *link_read(struct sim *s, enum msg_direction d, const struct bytes *b, const char *what) {
+  struct frame f;
+  size_t size;
+  struct err e = ERR_INIT;
+  uint32_t limit = d == TO_AGENT ? FRAME_MAX_TO_AGENT : FRAME_MAX_TO_DAEMON;
+  struct msg *m = xmalloc(sizeof *m);
+  if (frame_parse(b->data, b->len, limit, &f, &size, &e) == 1 && size == b->len && !msg_decode(&f, d, m, &e))
+    return m;
+  free(m);
+  sim_violate(s, INV_CODEC, "%s: what cannot be read: %s", what, e.text);
+  return NULL;
+}
+
+void link_forget(struct msg *m) {
+  if (m) msg_finish(m);
+  free(m);
+}
+
+void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m) {
+  if (c->open[!d] && !c->broken)
+    push_delivery(s, c, d, bytes_ref(b), m);
+  else
+    link_forget(m);
 }
 
 void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
-  if (!c->open[!d] || c->broken) return;
-  push_delivery(s, c, d, bytes_ref(b));
+  link_send_read(s, c, d, b, NULL);
 }
 
 void link_fin(struct sim *s, struct sim_conn *c, enum msg_direction d) {
   if (!c->open[!d]) return;
   c->open[!d] = false;
-  if (!c->broken) push_delivery(s, c, d, NULL);
+  if (!c->broken) push_delivery(s, c, d, NULL, NULL);
 }
 
 /* The end `side` learns that the connection is gone. */
@@ -136,24 +163,23 @@ void link_on_lost_end(struct sim *s, struct sim_event *ev) {
   end_gone(s, ev->conn, (enum msg_direction)ev->a, "reset by peer");
 }
 
-static void deliver(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b,
-                    uint64_t sent_at) {
+static void deliver(struct sim *s, struct sim_conn *c, struct sim_event *ev) {
+  enum msg_direction d = (enum msg_direction)ev->a;
   if (!c->open[d]) return;
-  if (!b) {
+  if (!ev->bytes) {
     end_gone(s, c, d, "closed by peer");
-  } else if (d == TO_DAEMON) {
-    daemon_receive(s, c, b);
+    return;
+  }
+  if (!ev->msg)
+    ev->msg = link_read(s, d, ev->bytes, d == TO_AGENT ? "the daemon sends" : "the daemon is sent");
+  struct msg *m = ev->msg;
+  if (!m) return;
+  if (d == TO_DAEMON) {
+    daemon_receive(s, c, m);
   } else if (c->kind == CONN_AGENT) {
-    if (c->agent->sup && c->agent->conn == c) agent_receive(s, c->agent, b, sent_at);
-  } else if (c->kind == CONN_CONTROL) {
-    struct frame f;
-    struct msg m;
-    size_t size;
-    if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1 &&
-        !msg_decode(&f, TO_AGENT, &m, NULL)) {
-      if (m.type == MSG_CONTROL_REPLY) sim_trace(s, "rdzvctl: %.*s", (int)strcspn(m.raw, "\n"), m.raw);
-      msg_finish(&m);
-    }
+    if (c->agent->sup && c->agent->conn == c) agent_receive(s, c->agent, m, ev->b);
+  } else if (c->kind == CONN_CONTROL && m->type == MSG_CONTROL_REPLY) {
+    sim_trace(s, "rdzvctl: %.*s", (int)strcspn(m->raw, "\n"), m->raw);
   }
 }
 
@@ -163,7 +189,7 @@ void link_on_deliver(struct sim *s, struct sim_event *ev) {
   if (c->broken) return;
   struct sim_link *l = c->node ? &c->node->link : NULL;
   if (!l || (!l->cut[d] && !l->flushing[d])) {
-    deliver(s, c, (enum msg_direction)d, ev->bytes, ev->b);
+    deliver(s, c, ev);
     return;
   }
   if (!c->held[d] && c->user_timeout_ms[d]) {
@@ -172,8 +198,10 @@ void link_on_deliver(struct sim *s, struct sim_event *ev) {
   }
   struct held *h = xcalloc(1, sizeof *h);
   h->bytes = ev->bytes;
+  h->msg = ev->msg;
   h->sent_at = ev->b;
   ev->bytes = NULL;
+  ev->msg = NULL;
   *c->held_tail[d] = h;
   c->held_tail[d] = &h->next;
 }
@@ -232,7 +260,7 @@ void link_on_flush(struct sim *s, struct sim_event *ev) {
       c->held[d] = h->next;
       if (!c->held[d]) c->held_tail[d] = &c->held[d];
       struct sim_event again = {
-          .kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .b = h->sent_at, .bytes = h->bytes};
+          .kind = EV_DELIVER, .conn = c, .a = (uint64_t)d, .b = h->sent_at, .bytes = h->bytes, .msg = h->msg};
       sim_push_front(s, &again);
       free(h);
     }

@@ -83,18 +83,13 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   return a;
 }
 
-static void check_sent(struct sim *s, struct sim_agent *a, struct bytes *b) {
-  struct frame f;
-  struct msg m;
-  size_t size;
-  struct err e = ERR_INIT;
-  if (frame_parse(b->data, b->len, FRAME_MAX_TO_DAEMON, &f, &size, &e) != 1 || size != b->len ||
-      msg_decode(&f, TO_DAEMON, &m, &e)) {
-    sim_violate(s, INV_CODEC, "%s sends what cannot be read: %s", a->name, e.text);
-    return;
-  }
-  check_agent_sent(s, a, &m);
-  msg_finish(&m);
+static void send_bytes(struct sim *s, struct sim_agent *a, struct bytes *b) {
+  struct msg *m = link_read(s, TO_DAEMON, b, a->name);
+  if (m) check_agent_sent(s, a, m);
+  if (a->conn)
+    link_send_read(s, a->conn, TO_DAEMON, b, m);
+  else
+    link_forget(m);
 }
 
 static void disconnect(struct sim *s, struct sim_agent *a) {
@@ -113,10 +108,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     link_connect(s, a, CONN_AGENT, a->connect_gen);
     break;
   case SUP_DISCONNECT: disconnect(s, a); break;
-  case SUP_SEND:
-    check_sent(s, a, fx->bytes);
-    if (a->conn) link_send(s, a->conn, TO_DAEMON, fx->bytes);
-    break;
+  case SUP_SEND: send_bytes(s, a, fx->bytes); break;
   case SUP_SHUT_STORE: a->store.shut = true; break;
   case SUP_CLOSE_STORE: store_close(s, a); break;
   case SUP_SPAWN:
@@ -156,6 +148,7 @@ static void leave(struct sim *s, struct sim_agent *a) {
 
 void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev) {
   struct supervisor_effects fx = {0};
+  s->stepped |= 1ull << a->index;
   ev->now_ms = s->now;
   coverage_agent(a->sup, ev);
   supervisor_step(a->sup, ev, &fx);
@@ -170,35 +163,24 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
   store_tell(s, a);
 }
 
-void agent_receive(struct sim *s, struct sim_agent *a, struct bytes *b, uint64_t sent_at) {
-  struct frame f;
-  struct msg m;
-  size_t size;
-  struct err e = ERR_INIT;
-  if (frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, &e) != 1 ||
-      msg_decode(&f, TO_AGENT, &m, &e)) {
-    sim_violate(s, INV_CODEC, "%s cannot read what it is sent: %s", a->name, e.text);
-    return;
-  }
-  bool ack = m.type == MSG_HEARTBEAT_ACK;
-  bool over = m.type == MSG_WELCOME && (m.welcome.state == JOB_ENDING || m.welcome.state == JOB_ENDED);
-  if (ack || (m.type == MSG_WELCOME && !over)) {
-    a->fence = ack ? m.flags & FRAME_FLAG_FENCE : m.welcome.fence;
+void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at) {
+  bool ack = m->type == MSG_HEARTBEAT_ACK;
+  bool over = m->type == MSG_WELCOME && (m->welcome.state == JOB_ENDING || m->welcome.state == JOB_ENDED);
+  if (ack || (m->type == MSG_WELCOME && !over)) {
+    a->fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
     a->ack_at = sent_at;
   }
-  if (!s->mutator || !s->mutator->msg || s->mutator->msg(s, a->conn, TO_AGENT, &m)) {
-    bool noisy = ack || m.type == MSG_CHALLENGE || (m.type == MSG_WAITING && !s->config.waiting);
-    if (sim_tracing(s) && (s->config.verbose || !noisy)) {
-      struct buf text = BUF_INIT;
-      describe_msg(&m, s->config.stores, &text);
-      sim_trace(s, "rdzvd -> %s: %s", a->name, buf_text(&text));
-      buf_finish(&text);
-    }
-    check_agent_told(s, a, &m);
-    struct supervisor_event ev = {.kind = SUP_MSG, .msg = &m};
-    agent_mind(s, a, &ev);
+  if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
+  bool noisy = ack || m->type == MSG_CHALLENGE || (m->type == MSG_WAITING && !s->config.waiting);
+  if (sim_tracing(s) && (s->config.verbose || !noisy)) {
+    struct buf text = BUF_INIT;
+    describe_msg(m, s->config.stores, &text);
+    sim_trace(s, "rdzvd -> %s: %s", a->name, buf_text(&text));
+    buf_finish(&text);
   }
-  msg_finish(&m);
+  check_agent_told(s, a, m);
+  struct supervisor_event ev = {.kind = SUP_MSG, .msg = m};
+  agent_mind(s, a, &ev);
 }
 
 void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why) {
