@@ -132,7 +132,23 @@ struct job *core_add_job(struct core *c, const char *id, const char *incarnation
   return j;
 }
 
+/* Nodes that were away may know less of it than was sealed, and bring it back. */
+void core_note_past(struct core *c, const struct job *j) {
+  if (!j->round) return;
+  struct past *p = &c->past[c->n_past++ % PAST_MAX];
+  memcpy(p->incarnation, j->incarnation, sizeof p->incarnation);
+  p->round = j->round;
+}
+
+int64_t core_past_round(const struct core *c, const char *incarnation) {
+  int64_t round = 0;
+  for (size_t i = 0; i < c->n_past && i < PAST_MAX; i++)
+    if (c->past[i].round > round && !strcmp(c->past[i].incarnation, incarnation)) round = c->past[i].round;
+  return round;
+}
+
 static void forget_job(struct core *c, struct job *j) {
+  core_note_past(c, j);
   if (map_get(&c->jobs, j->id) == j) map_remove(&c->jobs, j->id);
   for (size_t i = 0; i < c->n_all; i++) {
     if (c->all[i] != j) continue;

@@ -6,7 +6,8 @@
  * job's state calls for; or REFUSED (go away), STALE (kill what you run, then say HELLO again), END (it is over).
  *
  * The ended stay for a while under their id, so that a node that was away learns how it ended; a newcomer with the
- * same id opens a new incarnation beside them. */
+ * same id opens a new incarnation beside them. A life of a job that has sealed nothing gives way to any that has; of two that have, the
+ * older one is over as soon as the newer one is heard of, and stays so when the newer one has ended. */
 
 #include "daemon/rdzv.h"
 
@@ -155,6 +156,15 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   return false;
 }
 
+/* A node of an older life of the job than one that has sealed a round here, whether that one goes on or has ended. */
+static bool newer_run_exists(const struct core *c, const struct hello *h) {
+  for (size_t i = 0; i < c->n_all; i++) {
+    const struct job *j = c->all[i];
+    if (j->round > 0 && strcmp(h->incarnation, j->incarnation) < 0 && !strcmp(h->job, j->id)) return true;
+  }
+  return false;
+}
+
 /* Which job a HELLO belongs to. NULL: it was answered. */
 static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
@@ -163,7 +173,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   if (known && job_is_over(known)) return known;
   if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the name */
   bool has_past = h->incarnation[0] && h->round > 0;
-  if (j && has_past && !known && strcmp(h->incarnation, j->incarnation) < 0 && j->round > 0) {
+  if (has_past && !known && newer_run_exists(c, h)) {
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }
@@ -207,6 +217,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     job_hold(j, j->members[i]);
   }
   if (cmp != 0) { /* of another life of the job: its own nodes know better */
+    core_note_past(c, j);
     j->restarts_used = 0;
     j->failed_step = -1;
     j->refilled_wall_ms = 0;

@@ -81,7 +81,8 @@ struct job {
   enum job_state state;
   struct settings settings;
   int64_t round, restarts_used, expected_nodes;
-  int64_t failed_step;       /* the furthest step that a charged round had come to; -1: not known */
+  int64_t past_round;  /* rounds up to this one were given out before it was forgotten here and came back */
+  int64_t failed_step; /* the furthest step that a charged round had come to; -1: not known */
   uint64_t refilled_wall_ms; /* when restarts were given back last; 0: never */
 
   struct member **members;
@@ -274,6 +275,13 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...)
 /* daemon/status.c */
 void core_control(struct core *c, const struct core_event *ev);
 
+/* An incarnation that this daemon has forgotten, or taken for replaced, and the last round of it. */
+struct past {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round;
+};
+enum { PAST_MAX = 256 };
+
 /* daemon/core.c: what a job may ask of the core during a step */
 struct core {
   struct core_config config;
@@ -281,7 +289,9 @@ struct core {
   struct map jobs;  /* id -> the live job of that id */
   struct job **all; /* live and ended, in order of creation */
   size_t n_all, cap_all;
-  struct map conns; /* connection -> struct member */
+  struct map conns;           /* connection -> struct member */
+  struct past past[PAST_MAX]; /* a ring */
+  size_t n_past;              /* how many there have been */
   uint64_t join_counter;
   bool served;
   uint64_t now_ms, wall_ms; /* of the event that is being stepped */
@@ -291,6 +301,8 @@ struct core {
 
 struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
 void core_forget(struct core *c, struct job *j);
+void core_note_past(struct core *c, const struct job *j);
+int64_t core_past_round(const struct core *c, const char *incarnation); /* 0: not known */
 bool core_forget_oldest_end(struct core *c); /* to make room; false: no job has ended */
 struct job *core_find_incarnation(const struct core *c, const char *id, const char *incarnation);
 void core_identified(struct core *c, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */

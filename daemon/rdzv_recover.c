@@ -43,6 +43,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   }
   job_clear_round(j);
   j->round = round;
+  j->past_round = core_past_round(j->core, j->incarnation);
   j->round_nodes = 0;
   j->settled = j->stopping_seen = j->exact = false;
   j->budget_from = BUDGET_OLDER;

@@ -209,6 +209,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
   j->round += j->skip_round ? 2 : 1;
+  if (j->round <= j->past_round) j->round = j->past_round + 1;
   j->skip_round = false;
   j->round_nodes = (int64_t)n;
   j->round_ms = now_ms;
