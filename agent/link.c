@@ -12,8 +12,8 @@
  * When a lookup fails but an earlier one worked, the earlier addresses are used: a name server that is away
  * must not end a job whose daemon is there.
  *
- * "Refused" means that every address refused. Then nobody listens there, which is evidence; a timeout is only
- * silence.
+ * "Refused" means that the very address at which the daemon had welcomed us refused. Then no daemon runs there any more, which is
+ * evidence; a timeout, or another address that refuses, is only silence.
  *
  * Each connection is an object of its own (struct peer), because its memory lives until libuv has closed it,
  * and by then the next attempt may be under way. */
@@ -60,6 +60,8 @@ struct link {
   uv_timer_t timer;
   union address last_peer;
   bool has_last_peer;
+  union address home; /* where we were welcomed last */
+  bool has_home;
   bool foreign; /* the last daemon was somebody else's to start */
   uint64_t refused_since_ms;
   int alive; /* handles: connections and the timer */
@@ -115,6 +117,12 @@ static void name_target(const struct link *l, size_t which, struct buf *out) {
   if (strcmp(addr, l->o.endpoint.host) != 0) buf_putc(out, ')');
 }
 
+static bool home_refused(const struct link *l) {
+  for (size_t i = 0; l->has_home && i < l->addresses.n; i++)
+    if (l->refused[i] && memcmp(&l->home, &l->addresses.v[i], address_size(&l->home)) == 0) return true;
+  return false;
+}
+
 static void fail_to_connect(struct link *l) {
   bool refused = l->refusals == l->addresses.n;
   struct buf where = BUF_INIT, why = BUF_INIT;
@@ -133,7 +141,7 @@ static void fail_to_connect(struct link *l) {
                buf_text(&where));
   else
     buf_printf(&why, "no connection to %s: %s", buf_text(&where), uv_strerror(l->last_error));
-  go_down(l, refused, buf_text(&why));
+  go_down(l, home_refused(l), buf_text(&why));
   buf_finish(&where);
   buf_finish(&why);
 }
@@ -145,6 +153,10 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
   if (m->type == MSG_WELCOME) {
     c->max_body = FRAME_MAX_TO_AGENT;
     p->welcomed = true;
+    if (p->link) {
+      p->link->home = p->link->addresses.v[p->link->at];
+      p->link->has_home = true;
+    }
   }
   if (p->link) p->link->o.cb->on_msg(p->link->o.ctx, m);
 }

@@ -246,6 +246,8 @@ static int settle(struct settling *s, struct err *e) {
   if (rc == 0) rc = settle_rank(s, e);
   if (rc == 0) rc = settle_command(s, e);
   if (rc) return rc;
+  if (o->orphan_grace_ms < 0)
+    o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? INT64_MAX : ORPHAN_GRACE_MS;
   note_rest(s);
   if (o->quiet && o->verbose)
     return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: leave one of them away");
@@ -257,7 +259,7 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   struct settling s = {.o = o, .argc = argc, .argv = argv, .env = env};
   int rest = argc;
   memset(o, 0, sizeof(*o));
-  o->node_rank = o->torch.master_port = -1;
+  o->node_rank = o->torch.master_port = o->orphan_grace_ms = -1;
   o->help = opts_source(&agent_options_spec, argc, argv, NULL, "help") == OPT_FROM_ARGV;
   o->version = opts_source(&agent_options_spec, argc, argv, NULL, "version") == OPT_FROM_ARGV;
   if (o->help || o->version) return 0;

@@ -65,6 +65,7 @@ struct agent_options {
   int64_t node_rank;        /* -1: none given */
   const char *local_addr;   /* numeric or a name, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
+  int64_t orphan_grace_ms; /* INT64_MAX: for ever */
   enum store_place store;
   enum scale_up scale_up;
   int64_t store_port; /* of the round's store: MASTER_PORT; 0: a free one each round */

@@ -127,6 +127,10 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   put_text(out, "scale-up", scale_up_name(o->scale_up));
   put_seconds(out, "stop-timeout", o->stop_timeout_ms);
   put_seconds(out, "lease", o->lease_ms);
+  if (o->orphan_grace_ms == INT64_MAX)
+    put_text(out, "orphan-grace", "forever");
+  else
+    put_seconds(out, "orphan-grace", o->orphan_grace_ms);
   put_signals(out, o->signals);
   put_text(out, "role", o->role);
   put_flag(out, "virtual-local-rank", o->virtual_local_rank);

@@ -5,7 +5,10 @@
 
 #include "agent/options.h"
 
-enum { STATIC_DEFAULT_PORT = 29500 }; /* --master-port */
+enum {
+  STATIC_DEFAULT_PORT = 29500, /* --master-port */
+  ORPHAN_GRACE_MS = 60000,     /* --orphan-grace where min is below max */
+};
 
 extern const struct opts_spec agent_options_spec;
 
@@ -23,6 +26,7 @@ int option_filters(const char *text, void *field, struct err *e);      /* struct
 int option_signals(const char *text, void *field, struct err *e);      /* uint64_t */
 int option_numa(const char *text, void *field, struct err *e);         /* enum numa_binding */
 int option_scale_up(const char *text, void *field, struct err *e);     /* enum scale_up */
+int option_orphan_grace(const char *text, void *field, struct err *e); /* int64_t, ms; INT64_MAX: for ever */
 int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
 int option_start_method(const char *text, void *field, struct err *e); /* const char * */
 int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */

@@ -166,6 +166,14 @@ static const struct opt table[] = {
      .max = LEASE_MAX_MS,
      .label = "TIME",
      .help = "How long a silent node is taken to be alive."},
+    {.name = "orphan-grace",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(orphan_grace_ms),
+     .label = "TIME|forever",
+     .parse = option_orphan_grace,
+     .help =
+         "How long workers go on while no daemon answers; then they are stopped, and the agent exits with "
+         "76. Default: forever with a fixed number of nodes, else 60s."},
     {.name = "signals-to-handle",
      .foreign = "signals-to-handle",
      .type = OPT_CUSTOM,

@@ -239,6 +239,17 @@ int option_scale_up(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+int option_orphan_grace(const char *text, void *field, struct err *e) {
+  int64_t *ms = field;
+  if (strcmp(text, "forever") == 0) {
+    *ms = INT64_MAX;
+    return 0;
+  }
+  int rc = parse_duration_ms(text, ms, e);
+  if (rc) return rc;
+  return *ms > TIMEOUT_MAX_MS ? err_set(e, -EINVAL, "write a time of at most 7 days, or forever") : 0;
+}
+
 int option_start_method(const char *text, void *field, struct err *e) {
   const char **method = field;
   if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)

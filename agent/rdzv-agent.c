@@ -127,6 +127,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .expected_nodes = id->cluster.expected_nodes,
   };
   agent_options_settings(o, &c->settings);
+  c->orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? UINT64_MAX : (uint64_t)o->orphan_grace_ms;
   c->trainer = !o->command;
   c->many = c->workers > 1 || o->nnodes.max > 1;
   /* A count outside of what was asked for is of something else: agents started by hand inside an allocation. */

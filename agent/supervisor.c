@@ -10,8 +10,8 @@
  * every HELLO, so that a daemon that was killed in the middle learns all of it anew. Whatever it is told carries a
  * token, and what does not fit the token is not for this round.
  *
- * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _round.c workers
- * and reports, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _say.c what the user reads. */
+ * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for
+ * long, _round.c workers and reports, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 
@@ -153,6 +153,7 @@ static void on_tick(struct supervisor *s) {
   if (s->now_ms >= s->tell_ms) sup_say_untold(s);
   sup_wait_tick(s);
   sup_link_tick(s);
+  sup_orphan_tick(s);
   sup_progress_tick(s);
 }
 
@@ -190,7 +191,7 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
   return earliest(earliest(earliest(s->leave_by_ms, s->tell_ms), sup_wait_deadline(s)),
-                  earliest(sup_link_deadline(s), sup_progress_deadline(s)));
+                  earliest(earliest(sup_link_deadline(s), sup_orphan_deadline(s)), sup_progress_deadline(s)));
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */

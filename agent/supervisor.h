@@ -25,8 +25,9 @@ struct supervisor_config {
   const char *endpoint; /* for sentences: "node1:29400" */
   int64_t pid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
-  bool many;    /* more than one worker or node: lines name ranks */
-  bool trainer; /* workers are rdzv-trainer: its exit codes are known */
+  uint64_t orphan_grace_ms; /* how long workers go on without a daemon; UINT64_MAX: for ever */
+  bool many;                /* more than one worker or node: lines name ranks */
+  bool trainer;             /* workers are rdzv-trainer: its exit codes are known */
 };
 
 /* Driver to supervisor. */

@@ -56,8 +56,9 @@ struct supervisor {
   uint64_t daemonless_ms; /* since when there is no daemon */
   uint64_t nag_ms;        /* when the last LINK_DOWN was said */
   uint64_t next_heartbeat_ms,
-      acked_sent_ms;   /* acked_sent: when the last acknowledged sign of life was sent */
-  uint64_t connect_ms; /* when the last SUP_CONNECT went out */
+      acked_sent_ms;    /* acked_sent: when the last acknowledged sign of life was sent */
+  uint64_t answered_ms; /* the same, but a refused connection is none */
+  uint64_t connect_ms;  /* when the last SUP_CONNECT went out */
   uint64_t hello_sent_ms;
   int64_t hello_seq; /* the last report that it carried */
   bool hello_said;   /* on this connection */
@@ -143,6 +144,10 @@ void sup_send_report(struct supervisor *s, const struct own_report *r);
 void sup_clear_round(struct supervisor *s); /* reports, workers */
 void sup_store(struct supervisor *s, const struct supervisor_event *ev);
 void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
+
+/* supervisor_orphan.c */
+void sup_orphan_tick(struct supervisor *s);
+uint64_t sup_orphan_deadline(const struct supervisor *s);
 
 /* supervisor_wait.c */
 void sup_wait_begin(struct supervisor *s, uint64_t grace_ms); /* the trees were told to stop, or told again */

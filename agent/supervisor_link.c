@@ -7,7 +7,8 @@
  * the last heartbeat that was answered, so the daemon, which counts from its arrival, always waits longer.
  *
  * "Connection refused" is an answer as well: no daemon is there, and one that comes back waits for a lease before it
- * seals anything. So it counts as a heartbeat that was answered.
+ * seals anything. So it counts as a heartbeat that was answered. But only from the very address at which the daemon had answered:
+ * that a name now leads to another machine, where none runs, says nothing about ours.
  *
  * The guard is told the same deadline each time it moves, and keeps it alone where we cannot: stopped (SIGSTOP), or hung.
  *
@@ -226,7 +227,7 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   }
   if (!again) s->ready_ms = s->now_ms;
   s->link = LINK_READY;
-  s->acked_sent_ms = s->hello_sent_ms;
+  s->acked_sent_ms = s->answered_ms = s->hello_sent_ms;
   s->next_heartbeat_ms = s->now_ms + lease_ms(s) / 6;
   s->fence = w->fence;
   if (s->said_lost) sup_say(s, LOG_INFO, "the daemon is back");
@@ -253,6 +254,7 @@ void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags) {
   if (seq > s->heartbeat_seq || s->heartbeat_seq - seq >= HEARTBEATS_KEPT) return;
   uint64_t sent = s->heartbeat_sent[seq % HEARTBEATS_KEPT];
   if (sent > s->acked_sent_ms) s->acked_sent_ms = sent;
+  if (sent > s->answered_ms) s->answered_ms = sent;
   s->fence = (flags & FRAME_FLAG_FENCE) != 0;
 }
 

@@ -44,6 +44,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
   t->scale_up = s->config.seed % 8 == 1 ? SCALE_UP_NEXT_ROUND : SCALE_UP_NOW;
+  if (t->min_nodes < t->max_nodes) s->config.orphan_grace_ms = ONE_OF(s, 2000, 10000, 60000);
 }
 
 static void choose_world(struct sim *s) {

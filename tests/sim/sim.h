@@ -258,6 +258,7 @@ struct mutator {
 struct sim_config {
   uint64_t seed;
   struct settings settings;
+  uint64_t orphan_grace_ms; /* UINT64_MAX: for ever */
   bool state_dir;
   uint32_t save_max;             /* ms that a line takes to the disk at most; 0: none, and nothing waits */
   uint32_t delay_min, delay_max; /* ms, of links; per message */

@@ -73,6 +73,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .order_key = n->order_key,
                                            .expected_nodes = n->expected_nodes,
                                            .settings = s->config.settings,
+                                           .orphan_grace_ms = s->config.orphan_grace_ms,
                                            .many = true};
   a->sup = supervisor_create(&config);
   sim_trace(s, "%s: agent starts", a->name);

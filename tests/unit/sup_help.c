@@ -116,6 +116,7 @@ void bench_open(struct bench *b) {
                                          .workers = 2,
                                          .want_rank = -1,
                                          .order_key = -1,
+                                         .orphan_grace_ms = UINT64_MAX,
                                          .settings = {.min_nodes = 2,
                                                       .max_nodes = 2,
                                                       .max_restarts = 3,
