@@ -169,11 +169,11 @@ static const struct opt table[] = {
     {.name = "orphan-grace",
      .type = OPT_CUSTOM,
      .offset = FIELD(orphan_grace_ms),
-     .label = "TIME|forever",
+     .label = "TIME",
      .parse = option_orphan_grace,
-     .help =
-         "How long workers go on while no daemon answers; then they are stopped, and the agent exits with "
-         "76. Default: forever with a fixed number of nodes, else 60s."},
+     .help = "How long, or forever, workers go on while no daemon answers; then they are stopped, and the "
+             "agent exits with "
+             "76. Default: forever with a fixed number of nodes, else 60s."},
     {.name = "signals-to-handle",
      .foreign = "signals-to-handle",
      .type = OPT_CUSTOM,
