@@ -173,6 +173,8 @@ class Proc:
 class Rdzv:
     """Everything that one test starts."""
 
+    proc = Proc
+
     def __init__(self, tmp):
         self.tmp = Path(tmp)
         self.mark = uuid.uuid4().hex
@@ -187,7 +189,7 @@ class Rdzv:
 
     def spawn(self, *argv, env=None, wrap=None, node="", **kw):
         env = dict(self.env(env), E2E_NODE=node) if node else self.env(env)
-        p = Proc([*(self.wrap if wrap is None else wrap), *argv], env=env, cwd=self.tmp, **kw)
+        p = self.proc([*(self.wrap if wrap is None else wrap), *argv], env=env, cwd=self.tmp, **kw)
         self.procs.append(p)
         return p
 

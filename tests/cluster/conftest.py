@@ -1,0 +1,108 @@
+"""Clusters for tests: see hosts.py.
+
+These tests mostly wait: for leases to pass, for a round to be old enough to grow. Clusters know nothing of each other, so several pytest
+processes share the work: with RDZV_CLUSTER_CLAIMS=DIR each runs what no other has claimed there yet, the longest first. tests/run does that.
+RDZV_CLUSTER_FACTS=FILE collects the times that the tests measured.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "e2e"))
+sys.path.insert(0, str(HERE))
+
+import harness  # noqa: E402
+import hosts  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
+e2e = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(e2e)
+
+facts = []
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "seconds(n): about how long it takes, if that is more than 15 s; the longest are begun first")
+    config.addinivalue_line("markers", "soak: only with --soak")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--soak", action="store_true", help="the long ones, marked soak, and no others")
+
+
+def pytest_collection_modifyitems(config, items):
+    items[:] = [i for i in items if bool(i.get_closest_marker("soak")) == config.getoption("--soak")]
+    seconds = lambda item: (item.get_closest_marker("seconds") or pytest.mark.seconds(0).mark).args[0]
+    items.sort(key=seconds, reverse=True)
+    if why := hosts.missing():
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def claimed(item):
+    claims = os.environ["RDZV_CLUSTER_CLAIMS"]
+    try:
+        os.close(os.open(Path(claims) / item.nodeid.replace("/", ":"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def pytest_runtestloop(session):
+    """pytest's own loop, but for what somebody else runs, and reports."""
+    if not os.environ.get("RDZV_CLUSTER_CLAIMS") or session.testsfailed or session.config.option.collectonly:
+        return None
+    for item in session.items:
+        if claimed(item):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+    return True
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    made = getattr(item, "cluster_made", None)
+    if report.failed and made:
+        report.sections.append(("programs", str(made)))
+    setattr(item, "outcome_" + report.when, report)
+
+
+def pytest_terminal_summary(terminalreporter):
+    for line in facts:
+        terminalreporter.write_line("fact: " + line)
+
+
+@pytest.fixture
+def make_cluster(tmp_path, request):
+    """make_cluster(N): N hosts, node1 .. nodeN. At the end nothing of rdzv may be left on them but daemons."""
+    if not Path(harness.RDZVD).exists():
+        pytest.fail(f"{harness.RDZVD} is not built; RDZV_BUILD names the build")
+    made = []
+
+    def say(text):
+        line = f"{request.node.name.removeprefix('test_')}: {text}"
+        facts.append(line)
+        if path := os.environ.get("RDZV_CLUSTER_FACTS"):
+            with open(path, "a") as f:
+                f.write(line + "\n")
+
+    def make(n):
+        assert not made, "one cluster a test"
+        made.append(hosts.Cluster(tmp_path, n, say))
+        request.node.cluster_made = made[0]
+        return made[0]
+
+    yield make
+    for c in made:
+        left = c.close()
+        for p in c.procs:
+            assert "ERROR: AddressSanitizer" not in p.text and "runtime error:" not in p.text, str(p)
+        report = getattr(request.node, "outcome_call", None)
+        assert not left or (report and report.failed), "left running: " + "; ".join(left)

@@ -1,0 +1,73 @@
+"""A job over a cluster's hosts: node1 has the daemon and no agent, node2 and on have one agent each, as a supervisor would start them."""
+
+import re
+import time
+
+# Says where it is, then waits for the file `go` in the folder that all hosts share.
+WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE, $RDZV_RESTART_COUNT charged; while [ ! -e go ]; do sleep 0.1; done"
+LEASE = 2.0
+
+
+class Job:
+    def __init__(self, cluster, nodes, *hosts, lease=LEASE, script=WAIT, more=(), name="job", endpoint="node1"):
+        """Agents on these hosts (by number; the second and all after it where none is named), which are not waited for."""
+        self.cluster, self.name = cluster, name
+        self.options = ["--nnodes", nodes, "--endpoint", endpoint, "--rdzv-id", name, *(["--lease", f"{lease:g}s"] if lease else []), "--stop-timeout",
+                        "5s", "--join-timeout", "2m", *more]
+        self.script, self.agents = script, {}
+        for i in hosts or range(2, len(cluster.hosts) + 1):
+            self.start(i)
+
+    def start(self, i):
+        """(Again) on node i."""
+        self.agents[i] = self.cluster[i].agent(*self.options, "--", "sh", "-c", self.script)
+        return self.agents[i]
+
+    def expect(self, round_, size, *hosts, charged=0, timeout=20.0):
+        """Until the workers on these hosts (all of the job) have said so. Their pids, by rank."""
+        for i in hosts or self.agents:
+            self.agents[i].expect(rf"round {round_} of {size}, {charged} charged", timeout)
+        return self.workers()
+
+    def workers(self):
+        """rank -> pid, on all hosts."""
+        return self.cluster.workers(self.name)
+
+    def says(self, pattern):
+        return [i for i, a in self.agents.items() if a.says(pattern)]
+
+    def finish(self):
+        """Lets the workers go, and sees that all agents still there exit with 0, and that nothing is left."""
+        (self.cluster.tmp / "go").touch()
+        got = {i: a.exit(30) for i, a in self.agents.items() if a.host.up}
+        assert not any(got.values()), f"exit codes {got}\n{self.cluster}"
+        self.cluster.gone()
+
+
+class Clock:
+    """How long things took, since something was done to a host."""
+
+    def __init__(self, cluster):
+        self.cluster, self.began = cluster, time.monotonic()
+
+    @property
+    def took(self):
+        return time.monotonic() - self.began
+
+    def fact(self, what):
+        took = self.took
+        self.cluster.fact(f"{what} after {took:.2f} s" if took >= 1 else f"{what} after {1000 * took:.0f} ms")
+        return took
+
+
+def stays(what, condition, seconds):
+    """Fails when a condition that holds does not hold for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition(), what() if callable(what) else what
+        time.sleep(0.05)
+
+
+def rounds(agent):
+    """The rounds that an agent's workers have told, in order."""
+    return [int(m[1]) for l in agent.out if (m := re.search(r"round (\d+) of \d+", l))]

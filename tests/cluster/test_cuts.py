@@ -1,0 +1,116 @@
+"""The wire of a host breaks, in both ways or in one, and heals. Nobody is told: no FIN, no RST.
+
+What leases mean here (PROTOCOL.md 8): where a round can form without a node, that node is dead before the others go on, since it kills its own
+workers at four fifths of its lease; where none can, it goes on, and a short cut is nothing.
+"""
+
+import time
+
+import pytest
+
+from harness import SLOW, alive, until
+from job import LEASE, Clock, Job, rounds, stays
+
+BUSY = 10 * SLOW
+
+
+@pytest.mark.parametrize("nodes, way", [("2:3", "both"), ("2:3", "in"), ("2:3", "out"), ("3", "both")])
+def test_a_cut_shorter_than_the_lease(make_cluster, nodes, way):
+    """No worker notices: the same processes run to the end, in the first round."""
+    c = make_cluster(4)
+    c[1].daemon()
+    job = Job(c, nodes, lease=10)
+    before = job.expect(1, 3)
+    c[4].cut(way)
+    time.sleep(3)
+    c[4].heal()
+    stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 5)
+    assert not job.says("round 2|lost|fence"), c
+    job.finish()
+
+
+@pytest.mark.seconds(45)
+@pytest.mark.parametrize("way", ["both", "in", "out"])
+def test_an_elastic_node_is_cut_longer_than_the_lease(make_cluster, way):
+    """It fences itself; only then the others go on without it. When the wire is whole again it joins anew, and the round grows."""
+    c = make_cluster(4)
+    c[1].daemon("-v")
+    job = Job(c, "2:3")
+    job.expect(1, 3)
+    (pid,) = c[4].workers(job.name).values()
+    time.sleep(LEASE / 2)  # a few heartbeats have told all that the others can go on alone
+    clock = Clock(c)
+    c[4].cut(way)
+    until(lambda: f"the node that is cut off kills its worker\n{c}", lambda: not alive(pid), LEASE + BUSY)
+    fenced = clock.fact(f"with a lease of {LEASE:g} s: its worker is dead")
+    assert fenced < LEASE + 1, f"after {fenced:.2f} s its worker still lived\n{c}"
+    job.expect(2, 2, 2, 3)
+    clock.fact("the others run without it")
+    assert not c[4].workers(job.name), c
+    job.agents[4].expect("fence|lease|killed", 5)
+    healed = Clock(c)
+    c[4].heal()
+    job.expect(3, 3, timeout=60)
+    healed.fact("healed, and the round has grown (30 s after its beginning at the earliest):")
+    assert [rounds(job.agents[i]) for i in (2, 3, 4)] == [[1, 2, 3], [1, 2, 3], [1, 3]], c
+    job.finish()
+
+
+@pytest.mark.parametrize("way", ["both", "in", "out"])
+def test_a_needed_node_is_cut_longer_than_the_lease(make_cluster, way):
+    """Fixed size: nobody can take its place, so its worker goes on while it is cut off. When it is back all meet again, without a charge."""
+    c = make_cluster(3)
+    c[1].daemon("-v")
+    job = Job(c, 2)
+    job.expect(1, 2)
+    (pid,) = c[3].workers(job.name).values()
+    c[3].cut(way)
+    stays(lambda: f"its worker goes on\n{c}", lambda: alive(pid), 1.5 * LEASE)
+    clock = Clock(c)
+    c[3].heal()
+    job.expect(2, 2, timeout=30)
+    clock.fact("healed, and both run in a new round")
+    assert not job.says("restart 1"), c
+    job.finish()
+
+
+def test_the_daemons_host_is_cut_off_fixed_size(make_cluster):
+    """For three leases nobody hears of it. No worker is touched."""
+    c = make_cluster(3)
+    d = c[1].daemon("-v")
+    job = Job(c, 2)
+    before = job.expect(1, 2)
+    c[1].cut()
+    stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 3 * LEASE)
+    clock = Clock(c)
+    c[1].heal()
+    after = job.expect(2, 2, timeout=30) if until("all is as before or in a new round", lambda: settled(job, before, d), 30) == "new" else before
+    clock.fact("healed, and " + ("the same workers go on" if after == before else "all run in a new round"))
+    job.finish()
+
+
+def settled(job, before, daemon):
+    """"same" when the agents are back and their workers run as before, "new" when there is another round."""
+    if job.says("round 2 of"):
+        return "new"
+    back = [i for i, a in job.agents.items() if a.says("reconnect|again|back")]
+    return "same" if len(back) == len(job.agents) and job.workers() == before else None
+
+
+def test_the_daemons_host_is_cut_off_elastic(make_cluster):
+    """Each node has been told that the others can do without it, and cannot know that none of them can reach the daemon. So all fence, and all meet
+    again when the wire is whole; nothing is charged."""
+    c = make_cluster(4)
+    c[1].daemon()
+    job = Job(c, "2:3", more=["--last-call", "1m"])
+    job.expect(1, 3)
+    time.sleep(LEASE / 2)
+    c[1].cut()
+    clock = Clock(c)
+    until(lambda: f"all fence\n{c}", lambda: not job.workers(), LEASE + BUSY)
+    clock.fact(f"with a lease of {LEASE:g} s: no worker runs")
+    healed = Clock(c)
+    c[1].heal()
+    until(lambda: f"they run again\n{c}", lambda: len(job.workers()) >= 2, 30)
+    healed.fact("healed, and workers run")
+    job.finish()

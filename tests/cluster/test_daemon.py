@@ -1,0 +1,106 @@
+"""The daemon dies and comes back, or is stopped and goes on, while jobs run, fail, lose nodes and begin."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from harness import SLOW, alive, until
+from job import LEASE, Clock, Job, stays
+
+BUSY = 10 * SLOW
+
+
+@pytest.mark.parametrize("state", [False, True], ids=["without-state", "with-state"])
+def test_killed_and_restarted_under_load(make_cluster, state):
+    """Four jobs: in the gap one loses a worker, one an agent, one is left alone, and one begins. One is touched as little as can be."""
+    c = make_cluster(4)
+    options = []
+    if state:
+        (c.tmp / "state").mkdir()
+        options = ["--state-dir", c.tmp / "state"]
+    d = c[1].daemon(*options)
+    calm = Job(c, 3, name="calm")
+    fails = Job(c, 3, name="fails")
+    loses = Job(c, "2:3", name="loses", more=["--scale-up", "next-round"])
+    before = calm.expect(1, 3)
+    fails.expect(1, 3)
+    loses.expect(1, 3)
+    d.kill()
+    d.exit()
+    os.kill(fails.workers()[1], signal.SIGKILL)
+    loses.agents[4].kill()
+    begins = Job(c, 3, name="begins")
+    time.sleep(1)
+    clock = Clock(c)
+    again = c[1].daemon(*options)
+    begins.expect(1, 3)
+    clock.fact("a job that began in the gap runs")
+    fails.expect("[23]", 3, charged=1)  # without a state folder a number is left out, which might have been given out unheard
+    clock.fact("a job whose worker died in the gap runs again")
+    until(lambda: f"two nodes go on without the lost one\n{c}", lambda: all(loses.agents[i].says("round [2-9] of 2, 0") for i in (2, 3)), 2 * LEASE + BUSY)
+    clock.fact("a job whose agent died in the gap runs again")
+    assert again.running and calm.workers() == before, c
+    (c.tmp / "go").touch()
+    for job in (calm, fails, begins):
+        assert [a.exit(30) for a in job.agents.values()] == [0] * 3, c
+    assert [loses.agents[i].exit(30) for i in (2, 3)] == [0, 0], c
+    assert not calm.says("round 2 of"), c
+    c.gone()
+
+
+@pytest.mark.parametrize("state", [False, True], ids=["without-state", "with-state"])
+def test_its_host_loses_power_and_boots_again(make_cluster, state):
+    """Fixed size: no worker notices. (The state folder is on a disk that survives.)"""
+    c = make_cluster(3)
+    options = []
+    if state:
+        (c.tmp / "state").mkdir()
+        options = ["--state-dir", c.tmp / "state"]
+    c[1].daemon(*options)
+    job = Job(c, 2)
+    before = job.expect(1, 2)
+    c[1].power_off()
+    time.sleep(1)
+    c[1].boot()
+    clock = Clock(c)
+    c[1].daemon(*options)
+    for a in job.agents.values():
+        a.expect("reconnect|again|back", 20)
+    clock.fact("both agents are back")
+    stays(lambda: f"no worker notices\n{c}", lambda: job.workers() == before, 2 * LEASE)
+    assert not job.says("round 2 of"), c
+    job.finish()
+
+
+def test_stopped_for_two_leases_fixed_size(make_cluster):
+    """SIGSTOP, then SIGCONT: it kills nobody for a silence that was its own."""
+    c = make_cluster(3)
+    d = c[1].daemon()
+    job = Job(c, 2)
+    before = job.expect(1, 2)
+    d.kill(signal.SIGSTOP)
+    stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 2 * LEASE)
+    d.kill(signal.SIGCONT)
+    stays(lambda: f"the workers go on\n{c}", lambda: job.workers() == before, 2 * LEASE)
+    assert not job.says("round 2 of") and not d.says("lost"), c
+    job.finish()
+
+
+def test_stopped_for_two_leases_elastic(make_cluster):
+    """Each node could be replaced, as far as it knows, so all fence; when the daemon goes on they meet again, and nothing is charged."""
+    c = make_cluster(4)
+    d = c[1].daemon()
+    job = Job(c, "2:3", more=["--last-call", "1m"])
+    before = job.expect(1, 3)
+    time.sleep(LEASE / 2)
+    d.kill(signal.SIGSTOP)
+    until(lambda: f"all fence\n{c}", lambda: not any(map(alive, before.values())), LEASE + BUSY)
+    time.sleep(LEASE)
+    d.kill(signal.SIGCONT)
+    clock = Clock(c)
+    until(lambda: f"they run again\n{c}", lambda: len(job.workers()) >= 2, 30)
+    clock.fact("it goes on, and workers run")
+    assert not job.says("[1-9] charged"), c
+    job.finish()

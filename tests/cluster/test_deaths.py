@@ -1,0 +1,164 @@
+"""A process or a whole host dies. What dies, where, who is told, and that nothing of it is left.
+
+Times are facts to be read. What is asserted of them: a loss that somebody can tell is told long before a lease is over; one that nobody can
+tell (a power cut) is found by the lease, and not much later than that: the bounds here leave room for a machine that is busy with other tests.
+"""
+
+import os
+import signal
+
+import pytest
+
+from harness import SLOW, alive, until
+from job import LEASE, WAIT, Clock, Job
+
+BUSY = 10 * SLOW  # what a machine that is busy with other tests may add to a wait
+
+
+@pytest.mark.parametrize("endpoint", ["10.77.0.1", "[fd77::1]", "node1", "node1-6"])
+def test_hosts_meet(make_cluster, endpoint):
+    """By IPv4 and IPv6, by number and by name; workers are told an address of the family by which they met."""
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2, endpoint=endpoint, script="echo meet at $MASTER_ADDR of $(hostname); " + WAIT)
+    job.expect(1, 2)
+    assert job.agents[2].says("meet at " + ("fd77::2" if "6" in endpoint or "::" in endpoint else "10.77.0.2") + " of node2"), c
+    job.finish()
+
+
+def test_a_worker_is_killed(make_cluster):
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2)
+    before = job.expect(1, 2)
+    clock = Clock(c)
+    os.kill(before[1], signal.SIGKILL)
+    after = job.expect(2, 2, charged=1)
+    clock.fact("both workers run again")
+    assert len(after) == 2 and not set(after.values()) & set(before.values())
+    for a in job.agents.values():
+        a.expect(r"rank 1 \(local 0\) on node3, pid \d+, was killed by SIGKILL \(signal 9\)")
+        a.expect("restart 1 of 3")
+    job.finish()
+
+
+@pytest.mark.parametrize("victim", ["agent", "guard"])
+def test_one_of_three_loses_its_agent_or_guard(make_cluster, victim):
+    """Elastic: nothing of that node is left, the others go on without it at once, nothing is charged."""
+    c = make_cluster(4)
+    d = c[1].daemon()
+    job = Job(c, "2:3", more=["--scale-up", "next-round"])
+    job.expect(1, 3)
+    clock = Clock(c)
+    os.kill(job.agents[4].pid if victim == "agent" else c[4].process("rdzv-guard"), signal.SIGKILL)
+    assert job.agents[4].exit() == (-signal.SIGKILL if victim == "agent" else 71), c
+    until("nothing of the node is left", lambda: not c[4].pids(), 2)
+    clock.fact("nothing of the node is left")
+    job.expect(2, 2, 2, 3)
+    assert clock.fact("the others run without it") < LEASE + BUSY
+    again = job.start(4)  # as a supervisor does
+    d.expect(r"node4.* joins|waits.*node4|node4", 10)
+    assert not again.out, f"a worker runs there:\n{c}"
+    job.finish()
+
+
+@pytest.mark.parametrize("victim", ["agent", "guard"])
+def test_one_of_two_comes_back(make_cluster, victim):
+    """Fixed size: the other one waits for it, and a supervisor starts it again. Nothing is charged."""
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2)
+    before = job.expect(1, 2)
+    clock = Clock(c)
+    os.kill(job.agents[3].pid if victim == "agent" else c[3].process("rdzv-guard"), signal.SIGKILL)
+    assert job.agents[3].exit() == (-signal.SIGKILL if victim == "agent" else 71), c
+    job.start(3)
+    job.expect(2, 2)
+    assert clock.fact("both run again") < LEASE + BUSY
+    assert not any(alive(p) for p in before.values())
+    job.finish()
+
+
+def test_power_cut_elastic(make_cluster):
+    """Nobody tells: it is found by the lease. The others go on without it."""
+    c = make_cluster(4)
+    c[1].daemon()
+    job = Job(c, "2:3", more=["--scale-up", "next-round"])
+    job.expect(1, 3)
+    clock = Clock(c)
+    c[4].power_off()
+    job.expect(2, 2, 2, 3)
+    took = clock.fact(f"with a lease of {LEASE:g} s: the others run without the dead host")
+    # The last frame may be a heartbeat old when the power goes; nobody may be declared dead much sooner than by the lease.
+    assert LEASE * 0.7 < took < LEASE + BUSY
+    for i in (2, 3):
+        job.agents[i].expect("node4")
+    c[4].boot()
+    job.start(4)
+    until("it waits for the next round", lambda: job.agents[4].says("wait|spare"))
+    job.finish()
+
+
+def test_power_cut_and_a_spare(make_cluster):
+    """Fixed size with one node more than needed: the spare takes the dead host's ranks."""
+    c = make_cluster(4)
+    c[1].daemon()
+    job = Job(c, 2, 2, 3)
+    job.expect(1, 2)
+    spare = job.start(4)
+    spare.expect("spare|wait")
+    clock = Clock(c)
+    c[3].power_off()
+    job.expect(2, 2, 2, 4)
+    took = clock.fact(f"with a lease of {LEASE:g} s: the spare runs")
+    assert LEASE * 0.7 < took < LEASE + BUSY
+    job.finish()
+
+
+def test_power_cut_and_the_host_boots_again(make_cluster):
+    """Fixed size: the other one waits until the host is back, which is sooner than its lease would be over."""
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2, lease=10)
+    job.expect(1, 2)
+    clock = Clock(c)
+    c[3].power_off()
+    c[3].boot()
+    job.start(3)
+    job.expect(2, 2, timeout=25)
+    assert clock.fact("with a lease of 10 s: both run again") < 10 + BUSY
+    job.finish()
+
+
+def test_power_cut_for_good(make_cluster):
+    """Nobody comes: after --join-timeout the job fails, and says who was here and how many are missing."""
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2, more=["--join-timeout", "3s"])
+    job.expect(1, 2)
+    c[3].power_off()
+    code = job.agents[2].exit(30)
+    assert code in (73, 78), c
+    job.agents[2].expect("1 of 2|missing|too few")
+    c.gone()
+
+
+@pytest.mark.parametrize("what", ["agents", "daemon"])
+def test_all_die_at_once_but_one(make_cluster, what):
+    """Every agent is killed, or the daemon's host loses power for good: nothing is left anywhere."""
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2, more=["--join-timeout", "3s"])
+    job.expect(1, 2)
+    if what == "agents":
+        for a in job.agents.values():
+            a.kill()
+        c.gone()
+    else:
+        before = job.workers()
+        c[1].power_off()
+        (c.tmp / "go").touch()  # the workers come to their end without a daemon
+        codes = [a.exit(60) for a in job.agents.values()]
+        assert codes == [76, 76], f"{codes}\n{c}"
+        assert not any(map(alive, before.values()))
+        c.gone()

@@ -1,0 +1,136 @@
+"""The harness itself: hosts are apart, wires break as they are told to, and nothing of a cluster is left."""
+
+import os
+import subprocess
+import sys
+import time
+
+from harness import alive, until
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# Prints what it gets, and how the connection ended.
+LISTEN = """
+import socket, sys
+s = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+print("listening", flush=True)
+c, peer = s.accept()
+print("from", peer[0], flush=True)
+try:
+    while data := c.recv(100):
+        print("got", data.decode(), flush=True)
+    print("FIN", flush=True)
+except OSError as e:
+    print(type(e).__name__, flush=True)
+"""
+TALK = """
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], 7000), 5)
+for i in range(10000):
+    s.sendall(b"%d;" % i)
+    time.sleep(0.05)
+"""
+
+
+def python(host, script, *args):
+    return host.spawn(sys.executable, "-SE", "-c", script, *args)
+
+
+def talking(cluster, to="node1"):
+    listener = python(cluster[1], LISTEN)
+    listener.expect("listening")
+    talker = python(cluster[2], TALK, to)
+    listener.expect("got .*2;")
+    return listener, talker
+
+
+def end(*procs):
+    for p in procs:
+        p.kill()
+        p.exit()
+
+
+def silent(proc, seconds=0.7):
+    n = len(proc.out)
+    time.sleep(seconds)
+    return len(proc.out) == n
+
+
+def test_names_addresses_and_folders_of_their_own(make_cluster):
+    c = make_cluster(2)
+    for host in c.hosts:
+        p = host.spawn("sh", "-c", "hostname; ip -o addr show dev eth0; ls -A /run; echo $$; ls -d /proc/[0-9]* | wc -l; pwd; echo $TMPDIR")
+        assert p.exit() == 0, p
+        assert p.out[0] == host.name and p.says(host.addr + "/24") and p.says(host.addr6 + "/64"), p
+        assert p.says(str(c.tmp)) and p.out[-1].endswith(host.name) and int(p.out[-3]) < 8, p
+    for to in ("node1", "node1-6"):
+        listener, talker = talking(c, to)
+        listener.expect(f"from .*{'fd77::2' if to.endswith('6') else '10.77.0.2'}")
+        talker.kill()
+        listener.expect("FIN")
+        assert talker.exit() == -9 and listener.exit() == 0
+    c.gone()
+
+
+def test_what_a_host_runs_is_found_wherever_it_hides(make_cluster):
+    c = make_cluster(1)
+    p = c[1].spawn("sh", "-c", "(setsid env -i sleep 300 &) ; exit 7")
+    assert p.exit() == 7, p
+    (hidden,) = until("it is found", c[1].pids)
+    c[1].power_off()
+    assert not alive(hidden)
+
+
+def test_a_power_cut_tells_nobody(make_cluster):
+    c = make_cluster(2)
+    listener, talker = talking(c)
+    pid = talker.pid
+    c[2].power_off()
+    assert not alive(pid) and silent(listener) and not listener.says("FIN|Error"), listener
+    c[2].boot()  # what comes from the old connection now is answered with a reset, as by every host that was started again
+    again = python(c[2], "import socket; s = socket.create_connection(('node1', 7000), 5); print('there')")
+    assert again.exit() == 0, again
+    end(listener)
+
+
+def test_a_cut_is_silent_and_heals(make_cluster):
+    c = make_cluster(2)
+    listener, talker = talking(c)
+    for way in ("both", "out"):
+        c[2].cut(way)
+        assert silent(listener), listener
+        c[2].heal()
+        n = len(listener.out)
+        until("what was held back arrives", lambda: len(listener.out) > n, 10)
+    c[2].cut("in")  # it goes on sending, but is never told that anything arrived
+    n = len(listener.out)
+    until("what it sends still arrives", lambda: len(listener.out) > n, 5)
+    c[2].heal()
+    n = len(listener.out)
+    until("it goes on", lambda: len(listener.out) > n, 10)
+    assert talker.running and not listener.says("FIN|Error"), listener
+    end(listener, talker)
+
+
+def test_losing_some_packets_is_not_losing_all(make_cluster):
+    c = make_cluster(2)
+    c[2].lose(20)
+    listener, talker = talking(c)
+    listener.expect(r"\b20;", 20)
+    end(listener, talker)
+    rules = c[2].ns.sh("nft list ruleset") + c.switch.sh("nft list ruleset")
+    assert rules.count("numgen random mod 100 < 20 drop") == 2, rules
+
+
+def test_nothing_is_left_of_a_cluster_whose_maker_is_killed(tmp_path):
+    """As when a test run is killed with SIGKILL."""
+    script = (
+        f"import sys, time; sys.path[:0] = ['{HERE}', '{HERE}/../e2e']; import hosts; c = hosts.Cluster('{tmp_path}', 2)\n"
+        "p = c[1].spawn('sleep', '300'); print(p.pid, c[1].ns.init, c[2].ns.init, c.switch.init, flush=True); time.sleep(300)"
+    )
+    maker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    pids = [int(p) for p in maker.stdout.readline().split()]
+    assert len(pids) == 4 and all(map(alive, pids))
+    maker.kill()
+    maker.wait()
+    maker.stdout.close()
+    until(lambda: f"all of {pids} are gone", lambda: not any(map(alive, pids)))
