@@ -74,9 +74,10 @@ static void test_it_is_taken_back(void **state) {
   struct guard g = start();
   struct guard_event ev;
   spawn_trees(&g);
-  fence_at(&g, boot_ms() + 300);
+  uint64_t at = boot_ms() + 2000; /* whatever else this machine does, it is taken back before */
+  fence_at(&g, at);
   fence_at(&g, GUARD_NO_FENCE);
-  poll(NULL, 0, 600);
+  while (boot_ms() < at + 200) poll(NULL, 0, 20);
   assert_false(guard_next(&g, &ev));
   stop(&g, 0);
   await(&g, GUARD_CLEAR);
@@ -86,12 +87,12 @@ static void test_it_is_taken_back(void **state) {
 static void test_it_ends_a_grace(void **state) {
   struct guard g = start();
   spawn_trees(&g);
-  fence_at(&g, boot_ms() + 200);
-  uint64_t began = boot_ms();
-  stop(&g, 60000);
+  uint64_t at = boot_ms() + 200;
+  fence_at(&g, at);
+  stop(&g, 60000); /* longer than the test waits */
   expect(&g, GUARD_FENCED);
+  assert_true(boot_ms() >= at);
   await(&g, GUARD_CLEAR);
-  assert_in_range(boot_ms() - began, 150, 10000);
   finish(&g);
 }
 

@@ -227,8 +227,8 @@ static void check_cancel(void) {
   char *value = NULL;
   join_warmly();
   uint64_t begin = now_ms();
-  check_error(rdzv_store_get(r, "k", &value, NULL, 200), -ETIMEDOUT,
-              "store get \"k\": it did not come within 200 ms");
+  check_error(rdzv_store_get(r, "k", &value, NULL, 1000), -ETIMEDOUT,
+              "store get \"k\": it did not come within 1000 ms");
   assert_true(now_ms() - begin < 5000);
   assert_null(value);
   check_add(7);
@@ -263,7 +263,7 @@ static void test_cancellation_in_two_pieces(void **state) {
   char *value;
   open_stage(play_torn_cancel, 1);
   join_warmly();
-  check_error(rdzv_store_get(r, "k", &value, NULL, 200), -ETIMEDOUT, "did not come");
+  check_error(rdzv_store_get(r, "k", &value, NULL, 1000), -ETIMEDOUT, "did not come");
   atomic_store(&point, 1);
   check_add(-1);
   leave();
