@@ -1,6 +1,7 @@
-/* How many GPUs, and where they sit.
+/* How many GPUs, which, and where they sit.
  *
- * What a worker would see is a filter over what is there. There: the driver's folder /proc/driver/nvidia/gpus has one
+ * What a worker would see is a filter over what is there. There: what the driver's own library says, where it was asked
+ * (rdzv-devices); its list is the only one that is right in every container. Else the driver's folder /proc/driver/nvidia/gpus has one
  * entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a container the folder may show the
  * host's GPUs although only some have a device file, so where there are fewer device files these count (none at all
  * means nothing: the driver makes them when it is first used). Without the folder the device files alone count, and
@@ -11,7 +12,8 @@
  * nothing at all. Where no GPU can be seen from here the list is believed as it stands: it was somebody's decision, and
  * whoever runs a worker in a container may see more than we do.
  *
- * The driver's own library is not asked: it takes a second to load, and this must work where it is not installed. */
+ * Which devices a job may have is said to its workers in the same words, by devices_narrow: by UUID where all of them
+ * are known, since numbers change their meaning when a GPU is lost. */
 
 #include "agent/devices.h"
 
@@ -20,23 +22,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/cluster.h"
 #include "common/mem.h"
 
-enum { UUID_MAX = 64, PATH_TEXT_MAX = 4096 };
+enum { PATH_TEXT_MAX = 4096 };
 
-struct gpu {
-  char pci[DEVICE_PCI_MAX];
-  char uuid[UUID_MAX]; /* "" : not known */
-};
-
-struct gpus {
-  struct gpu v[DEVICES_MAX];
+struct there {
+  struct device v[DEVICES_MAX];
   int n;
+  const struct gpus *driver; /* whose list it is; NULL: of files */
 };
 
 static int by_pci(const void *a, const void *b) {
-  return strcmp(((const struct gpu *)a)->pci, ((const struct gpu *)b)->pci);
+  return strcmp(((const struct device *)a)->pci, ((const struct device *)b)->pci);
 }
 
 /* The first line of ROOT/DIR/NAME/FILE that begins with `key`, behind it; false: there is none. */
@@ -57,20 +54,20 @@ static bool read_field(const char *dir, const char *name, const char *file, cons
   return found;
 }
 
-static struct gpu *add(struct gpus *g, const char *pci) {
+static struct device *add(struct there *g, const char *pci) {
   if (g->n == DEVICES_MAX || strlen(pci) >= DEVICE_PCI_MAX) return NULL;
-  struct gpu *gpu = &g->v[g->n++];
-  *gpu = (struct gpu){.uuid = ""};
+  struct device *gpu = &g->v[g->n++];
+  *gpu = (struct device){.uuid = ""};
   for (size_t i = 0; pci[i]; i++) gpu->pci[i] = (char)tolower((unsigned char)pci[i]);
   return gpu;
 }
 
-static void read_driver(struct gpus *g, const char *root) {
+static void read_driver(struct there *g, const char *root) {
   char dir[PATH_TEXT_MAX];
   snprintf(dir, sizeof(dir), "%s/proc/driver/nvidia/gpus", root);
   DIR *d = opendir(dir);
   for (struct dirent *e; d && (e = readdir(d));) {
-    struct gpu *gpu = e->d_name[0] == '.' ? NULL : add(g, e->d_name);
+    struct device *gpu = e->d_name[0] == '.' ? NULL : add(g, e->d_name);
     if (gpu) read_field(dir, e->d_name, "information", "GPU UUID:", gpu->uuid, sizeof(gpu->uuid));
   }
   if (d) closedir(d);
@@ -83,7 +80,7 @@ static bool is_display(const char *dir, const char *name) {
          read_field(dir, name, "class", "0x", class, sizeof(class)) && strncmp(class, "03", 2) == 0;
 }
 
-static void read_pci(struct gpus *g, const char *root) {
+static void read_pci(struct there *g, const char *root) {
   char dir[PATH_TEXT_MAX];
   snprintf(dir, sizeof(dir), "%s/sys/bus/pci/devices", root);
   DIR *d = opendir(dir);
@@ -108,10 +105,22 @@ static int count_files(const char *root) {
   return n < DEVICES_MAX ? n : DEVICES_MAX;
 }
 
+static void take_drivers(struct there *g, const struct gpus *known) {
+  g->driver = known;
+  for (; g->n < known->n && g->n < DEVICES_MAX; g->n++) {
+    struct device *d = &g->v[g->n];
+    snprintf(d->uuid, sizeof(d->uuid), "%.*s", DEVICE_ID_MAX - 1, known->v[g->n].uuid);
+    snprintf(d->pci, sizeof(d->pci), "%.*s", DEVICE_PCI_MAX - 1, known->v[g->n].pci);
+  }
+}
+
 /* What is there, in CUDA's order. Where only the number is known for certain, addresses are left out. */
-static void find(struct gpus *g, const char *root) {
+static void find(struct there *g, const char *root, const struct gpus *known) {
   int files = count_files(root);
-  g->n = 0;
+  if (known) {
+    take_drivers(g, known);
+    return;
+  }
   read_driver(g, root);
   bool driver = g->n > 0;
   if (!driver && files) read_pci(g, root);
@@ -154,9 +163,10 @@ bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]) {
 }
 
 /* Which GPU an entry names: its index, -1: one that cannot be found here; -2: the list ends before it. */
-static int resolve(const struct gpus *g, const char *kind, const char *id) {
+static int resolve(const struct there *g, const char *kind, const char *id) {
   if (*kind) {
     if (strncmp(id, kind, strlen(kind)) != 0) return -2;
+    if (g->driver) return gpus_find(g->driver, id);
     for (int i = 0; i < g->n; i++) /* CUDA takes an abbreviation too */
       if (g->v[i].uuid[0] && strncmp(g->v[i].uuid, id, strlen(id)) == 0) return i;
     return -1;
@@ -174,7 +184,15 @@ static bool is_repeated(const char *list, const char *kind, int count, const cha
   return false;
 }
 
-static int filter(const struct gpus *g, const char *list, struct device v[DEVICES_MAX]) {
+/* The device that an entry of the list stands for. */
+static void describe(struct device *d, const struct there *g, const char *kind, const char *id, int which) {
+  *d = which >= 0 ? g->v[which] : (struct device){.uuid = ""};
+  d->index = which >= 0 ? which : *kind ? -1 : (int)strtol(id, NULL, 10);
+  d->known = which >= 0;
+  if (*kind && (which < 0 || strcmp(kind, "MIG-") == 0)) snprintf(d->uuid, sizeof(d->uuid), "%s", id);
+}
+
+static int filter(const struct there *g, const char *list, struct device v[DEVICES_MAX]) {
   const char *at = list;
   const char *kind = strncmp(list, "GPU-", 4) == 0 ? "GPU-" : strncmp(list, "MIG-", 4) == 0 ? "MIG-" : "";
   char id[DEVICE_ID_MAX];
@@ -183,24 +201,48 @@ static int filter(const struct gpus *g, const char *list, struct device v[DEVICE
     int which = resolve(g, kind, id);
     if (which == -2) break;
     if (is_repeated(list, kind, n, id)) return 0;
-    snprintf(v[n++].pci, DEVICE_PCI_MAX, "%s", which >= 0 ? g->v[which].pci : "");
+    describe(&v[n++], g, kind, id, which);
   }
   return n;
 }
 
-int devices_list(const char *root, char *const *env, struct device v[DEVICES_MAX]) {
+int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]) {
   const char *list = list_of(env);
-  struct gpus *g = xcalloc(1, sizeof(*g));
-  find(g, root);
+  struct there *g = xcalloc(1, sizeof(*g));
+  find(g, root, known);
   int n = list ? filter(g, list, v) : g->n;
-  for (int i = 0; !list && i < n; i++) snprintf(v[i].pci, DEVICE_PCI_MAX, "%s", g->v[i].pci);
+  for (int i = 0; !list && i < n; i++) describe(&v[i], g, "", "", i);
   free(g);
   return n;
 }
 
-int devices_count(const char *root, char *const *env) {
+int devices_count(const char *root, char *const *env, const struct gpus *known) {
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
-  int n = devices_list(root, env, v);
+  int n = devices_list(root, env, known, v);
   free(v);
   return n;
+}
+
+bool devices_are_named(char *const *env) {
+  const char *list = list_of(env);
+  return list &&
+         (isdigit((unsigned char)*list) || strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0);
+}
+
+void devices_name(const struct device *d, struct buf *out) {
+  if (d->index >= 0) buf_printf(out, "%d", d->index);
+  if (d->index >= 0 && d->uuid[0]) buf_puts(out, ", ");
+  buf_puts(out, d->uuid);
+}
+
+void devices_narrow(char *const *env, const struct device *v, int n, const bool *good, struct buf *out) {
+  bool by_uuid = true;
+  for (int i = 0; i < n; i++) by_uuid = by_uuid && (!good[i] || v[i].uuid[0]);
+  for (int i = 0; i < n; i++) {
+    char id[DEVICE_ID_MAX];
+    if (!good[i]) continue;
+    if (out->len) buf_putc(out, ',');
+    devices_visible(env, (uint32_t)i, id);
+    buf_puts(out, by_uuid ? v[i].uuid : id);
+  }
 }

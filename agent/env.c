@@ -60,6 +60,8 @@
   STR("RDZV_RUN_ID", job->run_id, "as `TORCHELASTIC_RUN_ID`")                                                \
   STR("RDZV_HEAD_ADDR", start->head_addr, "as `MASTER_ADDR`")                                                \
   INT("RDZV_LOCAL_RANK", p->own_rank, "its number on this node, whatever `LOCAL_RANK` says")                 \
+  STR("RDZV_DEVICE_UUID", job->device_uuid,                                                                  \
+      "UUID of the device that `LOCAL_RANK` counts to, where it is known")                                   \
   STR("RDZV_AGENT_SOCKET", job->socket, "where `librdzv` finds the agent")                                   \
   MPI("OMPI_COMM_WORLD_RANK", p->rank, "as `RANK`: where inherited, or with `--mpi-env`")                    \
   MPI("OMPI_COMM_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`, likewise")                                \
@@ -72,8 +74,8 @@ enum { N_NAMES = 0 ENV_LIST(COUNT, COUNT, COUNT, COUNT) };
 #undef COUNT
 
 static const char agent_prefix[] = "RDZV_AGENT_";
-/* What an outer torchrun has for its own workers alone. */
-static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", NULL};
+/* What an outer torchrun, or agent, has for its own workers alone. */
+static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", NULL};
 
 struct place {
   int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it */

@@ -15,6 +15,7 @@ struct env_job {
   int64_t workers;         /* on this node */
   int64_t max_restarts;    /* of the job */
   const char *role;        /* ROLE_NAME; NULL: "default". */
+  const char *device_uuid; /* of this worker's device; NULL: not known */
   const char *error_file;  /* of this worker: where it says what it failed of; NULL: nowhere */
   bool worker_store;       /* rank 0 serves the store, not this agent */
   bool virtual_local_rank; /* LOCAL_RANK 0 for all, each sees its own device alone */

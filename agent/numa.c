@@ -221,7 +221,7 @@ static bool node_of_gpu(const struct plan *p, const struct device *d, int *index
 
 static bool go_by_gpus(struct plan *p, char *const *env, uint32_t workers, struct buf *why) {
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
-  int n = devices_list(p->root, env, v);
+  int n = devices_list(p->root, env, NULL, v);
   bool known = true;
   if (n == 0)
     buf_puts(why, "no GPU is seen here");

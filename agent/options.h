@@ -54,7 +54,10 @@ struct torch_options {
   bool module, no_python, run_path;
 };
 
-enum { OPTIONS_NOTES_MAX = 4095 };
+enum {
+  OPTIONS_NOTES_MAX = 4095,
+  OPTIONS_DEVICE_TIMEOUT_MAX_MS = 25000, /* START to STARTED is CORE_START_TIMEOUT_MS for the daemon */
+};
 
 struct agent_options {
   struct nnodes nnodes;
@@ -65,7 +68,8 @@ struct agent_options {
   int64_t node_rank;        /* -1: none given */
   const char *local_addr;   /* numeric or a name, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
-  int64_t orphan_grace_ms; /* INT64_MAX: for ever */
+  int64_t orphan_grace_ms;   /* INT64_MAX: for ever */
+  int64_t device_timeout_ms; /* for the GPUs' driver to answer, and to give memory back; 0: it is not asked */
   enum store_place store;
   enum scale_up scale_up;
   int64_t store_port; /* of the round's store: MASTER_PORT; 0: a free one each round */
@@ -73,6 +77,7 @@ struct agent_options {
 
   const char *role;        /* ROLE_NAME; "default" */
   bool virtual_local_rank; /* LOCAL_RANK is 0 for all, each sees its own device alone */
+  bool exclude_busy;       /* GPUs that are held by somebody, or fail, are left out */
   bool mpi_env;            /* OMPI_COMM_WORLD_* too, for scripts that read mpirun's variables */
   enum numa_binding numa;
   uint64_t signals; /* bit n: signal n makes the agent stop its workers by the same signal, and leave */

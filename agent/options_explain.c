@@ -131,6 +131,8 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
     put_text(out, "orphan-grace", "forever");
   else
     put_seconds(out, "orphan-grace", o->orphan_grace_ms);
+  put_seconds(out, "device-timeout", o->device_timeout_ms);
+  put_flag(out, "exclude-busy", o->exclude_busy);
   put_signals(out, o->signals);
   put_text(out, "role", o->role);
   put_flag(out, "virtual-local-rank", o->virtual_local_rank);

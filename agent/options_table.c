@@ -32,6 +32,20 @@ static const struct opt table[] = {
      .parse = option_nproc,
      .help = "Workers on this node. cpu: one for each CPU this process may use. gpu: one for each GPU. auto: "
              "as gpu where there are any, else as cpu."},
+    {.name = "exclude-busy",
+     .type = OPT_FLAG,
+     .offset = FIELD(exclude_busy),
+     .help = "Leave out GPUs on which somebody computes already, or that fail: workers see the others alone. "
+             "With --nproc N fewer than N are an error."},
+    {.name = "device-timeout",
+     .type = OPT_DURATION,
+     .offset = FIELD(device_timeout_ms),
+     .def = "20s",
+     .min = 0,
+     .max = OPTIONS_DEVICE_TIMEOUT_MAX_MS,
+     .label = "TIME",
+     .help = "How long to wait for the GPUs' driver to answer, and before a next start for the memory of the "
+             "workers' GPUs to be free again. 0: the driver is not asked. TIME is 500ms, 30s."},
     {.group = "What to run"},
     {.name = "module",
      .alias = "m",

@@ -1,19 +1,27 @@
 /* What the machine has, put together from the pure parts: devices, numa, advice, env.
  *
  * All of it is asked before the guard is forked, once: not per round, since what is said would only be said again. The
- * affinity is the agent's own, which its workers inherit. */
+ * affinity is the agent's own, which its workers inherit.
+ *
+ * The GPUs' driver is asked here only where the number of workers depends on its answer; else there is time for that
+ * while nodes meet (agent/device_watch.c). --exclude-busy is settled here too: what is left out is hidden from everything
+ * that follows, the workers included, by a CUDA_VISIBLE_DEVICES that does not name it. */
 
 #include "agent/place.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "agent/advice.h"
+#include "agent/device_probe.h"
 #include "agent/devices.h"
 #include "agent/env.h"
 #include "common/log.h"
+#include "common/mem.h"
 
 /* CPUs that this process may use. */
 static void own_cpus(struct cpus *c) {
@@ -29,21 +37,101 @@ static int64_t count_cpus(void) {
   return cpus_count(&c);
 }
 
-int place_count_workers(const struct agent_options *o, char *const *env, int64_t *workers, struct err *e) {
-  int64_t n = o->nproc;
-  if (n == OPTIONS_NPROC_GPU || n == OPTIONS_NPROC_AUTO) {
-    int gpus = devices_count("", env);
-    if (gpus == 0 && n == OPTIONS_NPROC_GPU)
-      return err_set(
-          e, -EINVAL,
-          "--nproc gpu: there is no GPU here that workers could see (nothing in "
-          "/proc/driver/nvidia/gpus and /dev, or CUDA_VISIBLE_DEVICES hides it): give their number, or "
-          "auto");
-    n = gpus ? gpus : OPTIONS_NPROC_CPU;
+/* The driver's word, where it can be had. */
+static const struct gpus *ask_driver(const struct agent_options *o, struct placed *p) {
+  struct err e = ERR_INIT;
+  if (!o->device_timeout_ms) return NULL;
+  p->asked = true;
+  int rc = device_probe_now((uint32_t)o->device_timeout_ms, &p->before, &e);
+  if (rc && rc != -ENOENT) log_warn("%s; what /proc and /dev show is counted", e.text);
+  if (rc == -ENOENT) log_debug("devices: %s", e.text);
+  return rc ? NULL : &p->before;
+}
+
+/* Whether the device can be used; if not, says why it is left out. */
+static bool is_good(const struct gpus *known, const struct device *d) {
+  int at = d->uuid[0] ? gpus_find(known, d->uuid) : d->known ? d->index : -1;
+  const struct gpu *gpu = at >= 0 && at < known->n ? &known->v[at] : NULL;
+  if (!gpu || (!gpu->error[0] && !gpu_is_busy(gpu))) return true;
+  struct buf name = BUF_INIT, why = BUF_INIT;
+  devices_name(d, &name);
+  if (gpu->error[0])
+    buf_printf(&why, "it fails: %s", gpu->error);
+  else
+    gpu_say_holder(gpu, NULL, &why);
+  log_warn("--exclude-busy leaves out device %s: %s", buf_text(&name), buf_text(&why));
+  buf_finish(&name);
+  buf_finish(&why);
+  return false;
+}
+
+static char **with_devices(char *const *env, const char *list) {
+  static const char name[] = "CUDA_VISIBLE_DEVICES=";
+  size_t n = 0, at = 0;
+  while (env && env[n]) n++;
+  char **copy = xcalloc(n + 2, sizeof(*copy));
+  for (size_t i = 0; i < n; i++)
+    if (strncmp(env[i], name, sizeof(name) - 1) != 0) copy[at++] = xstrdup(env[i]);
+  copy[at] = xasprintf("%s%s", name, list);
+  return copy;
+}
+
+/* Narrows p->env to the good ones of v[0..n); returns how many there are. */
+static int exclude(struct placed *p, const struct gpus *known, const struct device *v, int n) {
+  bool good[DEVICES_MAX];
+  struct buf list = BUF_INIT;
+  int n_good = 0;
+  for (int i = 0; i < n; i++) n_good += good[i] = is_good(known, &v[i]);
+  if (n_good < n) {
+    devices_narrow(p->env, v, n, good, &list);
+    p->env = p->narrowed = with_devices(p->env, buf_text(&list));
   }
+  buf_finish(&list);
+  return n_good;
+}
+
+/* How many devices workers would see; -EBUSY: too few are left. */
+static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
+  const struct gpus *known = ask_driver(o, p);
+  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
+  int n = devices_list("", p->env, known, v);
+  *count = n;
+  if (o->exclude_busy && !known)
+    log_warn("--exclude-busy has no effect: the GPUs' driver cannot be asked%s",
+             o->device_timeout_ms ? "" : " with --device-timeout 0");
+  else if (o->exclude_busy)
+    *count = exclude(p, known, v, n);
+  free(v);
+  if (!o->exclude_busy || !known || n == 0 || *count >= (o->nproc > 0 ? o->nproc : 1)) return 0;
+  char wanted[48] = "";
+  if (o->nproc > 0) snprintf(wanted, sizeof(wanted), ", and --nproc asks for %" PRId64, o->nproc);
+  return err_set(e, -EBUSY, "--exclude-busy: of %d device%s %s%d %s free%s", n, n == 1 ? "" : "s",
+                 *count ? "only " : "", *count, *count == 1 ? "is" : "are", wanted);
+}
+
+int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e) {
+  int64_t n = o->nproc;
+  int gpus = 0;
+  bool by_gpus = n == OPTIONS_NPROC_GPU || n == OPTIONS_NPROC_AUTO;
+  *p = (struct placed){.env = env};
+  int rc = by_gpus || o->exclude_busy ? count_devices(o, p, &gpus, e) : 0;
+  if (rc) return rc;
+  if (n == OPTIONS_NPROC_GPU && gpus == 0)
+    return err_set(
+        e, -EINVAL,
+        "--nproc gpu: there is no GPU here that workers could see (nothing by NVML, in "
+        "/proc/driver/nvidia/gpus and /dev, or CUDA_VISIBLE_DEVICES hides it): give their number, or auto");
+  p->uses_devices = (by_gpus && gpus) || o->exclude_busy || o->virtual_local_rank || devices_are_named(env);
+  if (by_gpus) n = gpus ? gpus : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
-  *workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
+  p->workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
   return 0;
+}
+
+void placed_finish(struct placed *p) {
+  gpus_finish(&p->before);
+  env_destroy(p->narrowed);
+  *p = (struct placed){.workers = 0};
 }
 
 /* Every line of text, at its level. */

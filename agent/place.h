@@ -5,12 +5,26 @@
  * should hear about it. Reads /proc, /sys and this process's affinity. */
 
 #include <stdint.h>
+#include "agent/gpus.h"
 #include "agent/numa.h"
 #include "agent/options.h"
 #include "common/err.h"
 
-/* --nproc: as given, or counted. -EINVAL and a sentence: "gpu", and there is none. At most WORKERS_MAX. */
-int place_count_workers(const struct agent_options *o, char *const *env, int64_t *workers, struct err *e);
+/* What --nproc and --exclude-busy came to. */
+struct placed {
+  int64_t workers; /* at most WORKERS_MAX */
+  char *const
+      *env; /* for them: as given, or with CUDA_VISIBLE_DEVICES narrowed to the devices that are good */
+  char **narrowed;    /* that one; NULL: none */
+  bool uses_devices;  /* it is certain that the workers do */
+  bool asked;         /* the driver was asked */
+  struct gpus before; /* what it said; may be empty */
+};
+
+/* Counts: --nproc as given, or by CPUs or GPUs; asks the driver where that depends on it, for --device-timeout at most. -EINVAL and a
+ * sentence: "gpu", and there is none; -EBUSY: --exclude-busy leaves too few. */
+int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e);
+void placed_finish(struct placed *p);
 
 /* Says what is worth knowing before the first round, a line each, once: fewer CPUs than workers, OMP_NUM_THREADS,
  * where workers are bound. Fills *numa (numa_finish). -EINVAL and a sentence where --virtual-local-rank cannot be. */

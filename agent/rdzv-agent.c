@@ -46,7 +46,7 @@ struct identity {
   char job[JOB_ID_MAX + 1];
   char endpoint[ENDPOINT_TEXT_MAX];
   char local_addr[ADDR_MAX + 1]; /* numeric, or "" */
-  int64_t workers;
+  struct placed placed;
   struct cluster cluster;
 };
 
@@ -107,7 +107,7 @@ static int identify(struct identity *id, const struct agent_options *o, char *co
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
-  if (rc == 0) rc = place_count_workers(o, env, &id->workers, e);
+  if (rc == 0) rc = place_count_workers(o, env, &id->placed, e);
   return rc ? rc : name_job(id, o, env, e);
 }
 
@@ -121,7 +121,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .role = o->role,
       .endpoint = id->endpoint,
       .pid = getpid(),
-      .workers = id->workers,
+      .workers = id->placed.workers,
       .want_rank = o->node_rank,
       .order_key = o->standalone ? -1 : id->cluster.order_key,
       .expected_nodes = id->cluster.expected_nodes,
@@ -201,7 +201,7 @@ static void raise_descriptors(void) {
 
 static int explain(const struct agent_options *o, const struct identity *id, char *const *command) {
   struct buf text = BUF_INIT;
-  agent_options_explain(o, id->job, id->workers, command, &text);
+  agent_options_explain(o, id->job, id->placed.workers, command, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
@@ -247,7 +247,8 @@ static int prepare_and_run(struct session_options *s, struct identity *id, const
                            bool *hung) {
   static struct numa numa;
   struct err e = ERR_INIT;
-  if (place_prepare(s->options, s->env, id->workers, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
+  if (place_prepare(s->options, s->placed->env, id->placed.workers, &numa, &e))
+    return fail(EXIT_CODE_USAGE, &e);
   s->numa = &numa;
   int code = run(s, id, words, hung);
   numa_finish(&numa);
@@ -265,14 +266,16 @@ int main(int argc, char **argv) {
   if (agent_options_parse(&o, argc, argv, environ, &e)) return fail(code, &e);
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (identify(&id, &o, environ, &e)) return fail(e.code == -EINVAL ? code : EXIT_CODE_SYSTEM, &e);
+  if (identify(&id, &o, environ, &e))
+    return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
   tell_notes(&o);
   char **command = find_command(&o, environ, &code, &e);
   if (!command) return fail(code, &e);
-  struct session_options session = {.options = &o, .argv = command, .env = environ};
+  struct session_options session = {.options = &o, .argv = command, .placed = &id.placed};
   code = o.explain ? explain(&o, &id, command)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);
+  placed_finish(&id.placed);
   if (!o.command) free(command[0]);
   free(command);
   return code;

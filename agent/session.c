@@ -12,7 +12,10 @@
  * The end: SUP_EXIT gives the code. Then the connection is flushed and closed, the guard let go, the own
  * daemon waited for, lines written, in that order and each with a deadline. A second signal in this time ends
  * the waiting. Signals that were ignored when we were started stay ignored (nohup, and a shell's background
- * jobs). */
+ * jobs).
+ *
+ * SUP_SPAWN waits for the workers' devices (agent/device_watch.c); START is kept until then. Whatever ends the round
+ * meanwhile comes as SUP_STOP_TREES, and the wait is over. */
 
 #include "agent/session.h"
 
@@ -23,6 +26,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "agent/device_watch.h"
 #include "agent/link.h"
 #include "agent/local_daemon.h"
 #include "agent/host_addrs.h"
@@ -50,7 +54,7 @@ enum {
 struct later {
   struct supervisor_event event;
   struct later *next;
-  char text[]; /* event.text, and event.message behind it */
+  char text[]; /* event.text, and event.message and event.device behind it */
 };
 
 struct session {
@@ -63,6 +67,8 @@ struct session {
   struct link *link;
   struct workers *workers;
   struct round_store *store;
+  struct device_watch *devices;
+  struct start *held; /* waits for the devices */
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -112,17 +118,26 @@ static void set_obituary(struct session *s, const struct bytes *frame) {
 }
 
 /* The store first: workers of this node connect to it as soon as they run. */
-static void spawn(struct session *s, const struct supervisor_effect *fx) {
+static void spawn(struct session *s, struct supervisor_effect *fx) {
   struct err e = ERR_INIT;
   int rc = fx->start->node_rank == 0 ? round_store_open(s->store, fx->start, fx->bytes, &e) : 0;
-  if (rc == 0)
-    workers_spawn(s->workers, fx->start);
-  else
+  if (rc == 0) {
+    start_free(s->held);
+    s->held = fx->start;
+    fx->start = NULL;
+    device_watch_hold(s->devices);
+  } else {
     post(s, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                        .round = (uint32_t)fx->start->round,
                                        .error = -rc,
                                        .when_ms = now_ms(),
                                        .text = e.text});
+  }
+}
+
+static void stop(struct session *s, const struct supervisor_effect *fx) {
+  device_watch_cancel(s->devices);
+  workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value);
 }
 
 static void write_verdict(struct session *s, const struct ending *ending) {
@@ -136,7 +151,7 @@ static void write_verdict(struct session *s, const struct ending *ending) {
   verdict_file_write(&s->loop, s->o->options->verdict_file, &text, &s->writing);
 }
 
-static void carry_out(struct session *s, const struct supervisor_effect *fx) {
+static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: link_open(s->link); break;
   case SUP_DISCONNECT: link_shut(s->link); break;
@@ -144,7 +159,7 @@ static void carry_out(struct session *s, const struct supervisor_effect *fx) {
   case SUP_SPAWN: spawn(s, fx); break;
   case SUP_SHUT_STORE: round_store_shut(s->store); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
-  case SUP_STOP_TREES: workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value); break;
+  case SUP_STOP_TREES: stop(s, fx); break;
   case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
@@ -167,10 +182,12 @@ static void step(struct session *s, struct supervisor_event *ev) {
 
 static void put_later(struct session *s, const struct supervisor_event *ev) {
   size_t n = ev->text ? strlen(ev->text) + 1 : 0, m = ev->message ? strlen(ev->message) + 1 : 0;
-  struct later *l = xcalloc(1, sizeof(*l) + n + m);
+  size_t k = ev->device ? strlen(ev->device) + 1 : 0;
+  struct later *l = xcalloc(1, sizeof(*l) + n + m + k);
   l->event = *ev;
   if (n) l->event.text = memcpy(l->text, ev->text, n);
   if (m) l->event.message = memcpy(l->text + n, ev->message, m);
+  if (k) l->event.device = memcpy(l->text + n + m, ev->device, k);
   *s->last = l;
   s->last = &l->next;
 }
@@ -241,6 +258,17 @@ static void on_store_port(void *ctx, uint16_t port) {
   post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
 }
 
+/* The devices are free. */
+static void on_free(void *ctx) {
+  struct session *s = ctx;
+  workers_spawn(s->workers, s->held);
+}
+
+static void on_held(void *ctx, uint32_t local_rank, const char *text) {
+  struct session *s = ctx;
+  workers_held(s->workers, (uint32_t)s->held->round, local_rank, text);
+}
+
 static pid_t on_spare(void *ctx) {
   struct session *s = ctx;
   return local_daemon_pid(s->daemon);
@@ -280,6 +308,8 @@ static void on_left(void *ctx) {
 static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
   link_destroy(s->link);
+  device_watch_destroy(s->devices);
+  start_free(s->held);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   for (int i = 0; i < SIGNALS_MAX; i++)
@@ -338,9 +368,10 @@ static int open_workers(struct session *s, struct err *e) {
       .loop = &s->loop,
       .count = (uint32_t)c->workers,
       .argv = s->o->argv,
-      .base_env = s->o->env,
+      .base_env = s->o->placed->env,
       .env = &s->env,
       .numa = s->o->numa,
+      .devices = s->devices,
       .options = o,
       .logs = &s->logs,
       .on_event = on_workers,
@@ -350,6 +381,23 @@ static int open_workers(struct session *s, struct err *e) {
   int rc = workers_create(&workers, &s->o->guard, &s->workers, e);
   if (rc == 0) say_through(&s->say, workers_relay(s->workers));
   return rc;
+}
+
+static void open_devices(struct session *s) {
+  const struct supervisor_config *c = s->o->supervisor;
+  s->devices = device_watch_create(&(struct device_watch_options){
+      .loop = &s->loop,
+      .env = s->o->placed->env,
+      .job = c->job,
+      .workers = (uint32_t)c->workers,
+      .timeout_ms = (uint32_t)s->o->options->device_timeout_ms,
+      .certain = s->o->placed->uses_devices,
+      .asked = s->o->placed->asked,
+      .before = &s->o->placed->before,
+      .on_free = on_free,
+      .on_held = on_held,
+      .ctx = s,
+  });
 }
 
 static void open_link(struct session *s) {
@@ -386,6 +434,7 @@ static int open_parts(struct session *s, struct err *e) {
                                       .on_port = on_store_port,
                                       .ctx = s};
   int rc = open_logs(s, shown, e);
+  open_devices(s);
   if (rc == 0) rc = open_workers(s, e);
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
   if (rc == 0) open_link(s);

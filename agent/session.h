@@ -6,13 +6,14 @@
 #include "agent/guard.h"
 #include "agent/numa.h"
 #include "agent/options.h"
+#include "agent/place.h"
 #include "agent/supervisor.h"
 
 struct session_options {
   const struct agent_options *options;
   const struct supervisor_config *supervisor; /* settings, names, numbers */
   char *const *argv;                          /* what workers run */
-  char *const *env;                           /* what their environment is made of */
+  struct placed *placed;                      /* their environment and devices */
   const struct numa *numa;                    /* where they run */
   struct guard guard;                         /* started already */
 };

@@ -33,7 +33,7 @@ struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effec
   return e;
 }
 
-static void free_start(struct start *start) {
+void start_free(struct start *start) {
   if (!start) return;
   free((void *)(uintptr_t)start->incarnation);
   free((void *)(uintptr_t)start->head_addr);
@@ -52,7 +52,7 @@ void supervisor_effects_clear(struct supervisor_effects *fx) {
     bytes_unref(fx->v[i].bytes);
     free(fx->v[i].text);
     free(fx->v[i].error_text);
-    free_start(fx->v[i].start);
+    start_free(fx->v[i].start);
     free_ending(fx->v[i].ending);
   }
   fx->n = 0;
@@ -169,6 +169,7 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_MSG: on_msg(s, ev->msg); break;
   case SUP_SPAWNED: sup_spawned(s, ev); break;
   case SUP_EXEC_FAILED: sup_exec_failed(s, ev); break;
+  case SUP_DEVICE_HELD: sup_device_held(s, ev); break;
   case SUP_EXITED: sup_exited(s, ev); break;
   case SUP_CLEAR: sup_clear(s, ev); break;
   case SUP_FENCED: sup_fenced(s, ev); break;

@@ -40,6 +40,7 @@ enum supervisor_event_kind {
   SUP_MSG,       /* from the daemon */
   SUP_SPAWNED,   /* local_rank runs as pid */
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
+  SUP_DEVICE_HELD, /* nothing of the round was started, since local_rank's device is not free: text says who holds it */
   SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file, or the kernel's reason for SIGKILL. Comes once the output is drained, or 50 ms after the death */
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
@@ -64,6 +65,7 @@ struct supervisor_event {
   double loss, samples_per_second;
   const char *text;
   const char *message; /* EXITED: what its error file says, or the kernel; NULL: nothing */
+  const char *device; /* SPAWNED, EXEC_FAILED, DEVICE_HELD: the worker's, for verdicts; NULL: none is known */
 };
 
 /* How it ended for this agent: for --verdict-file. */
@@ -116,6 +118,7 @@ struct supervisor_effects {
   size_t n, cap;
 };
 void supervisor_effects_clear(struct supervisor_effects *fx);
+void start_free(struct start *start); /* of an effect, taken out of it; NULL is fine */
 void supervisor_effects_finish(struct supervisor_effects *fx);
 
 #define SUPERVISOR_STATE_LIST(X)                                                                             \

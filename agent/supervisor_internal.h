@@ -31,6 +31,7 @@ struct worker {
   uint64_t step, of;
   double loss, samples_per_second;
   bool told_progress;
+  char device[DEVICE_MAX + 1]; /* "": not known */
 };
 
 struct own_report {
@@ -136,6 +137,7 @@ void sup_settled(struct supervisor *s, const struct settled *settled);
 void sup_stale(struct supervisor *s, const struct stale *stale);
 void sup_spawned(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev);
+void sup_device_held(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exited(struct supervisor *s, const struct supervisor_event *ev);
 void sup_clear(struct supervisor *s, const struct supervisor_event *ev);
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);

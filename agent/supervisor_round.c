@@ -15,6 +15,7 @@
 #include "agent/supervisor_internal.h"
 #include "agent/sdk/rdzv.h"
 #include "agent/usage_error.h"
+#include "common/exit_codes.h"
 #include "common/mem.h"
 
 #include <errno.h>
@@ -91,6 +92,7 @@ static void describe_worker(const struct supervisor *s, uint32_t local_rank, str
   v->rank = s->rank_base + local_rank;
   v->host = s->config.host;
   v->pid = w->pid;
+  v->device = w->device;
   v->step = w->told_progress ? (int64_t)w->step : -1;
   v->of = (int64_t)w->of;
 }
@@ -157,10 +159,15 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   e->bytes = m->raw_len ? bytes_create(m->raw, m->raw_len) : NULL;
 }
 
+static void keep_device(struct worker *w, const struct supervisor_event *ev) {
+  snprintf(w->device, sizeof w->device, "%s", ev->device ? ev->device : "");
+}
+
 void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->round != s->round || ev->local_rank >= s->config.workers) return;
   struct worker *w = &s->workers[ev->local_rank];
   w->pid = ev->pid;
+  keep_device(w, ev);
   if (!w->spawned) s->n_spawned++;
   w->spawned = true;
   if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
@@ -179,10 +186,22 @@ static bool ours_to_judge(const struct supervisor *s, const struct supervisor_ev
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   if (!ours_to_judge(s, ev) || s->workers[ev->local_rank].exited) return;
   s->workers[ev->local_rank].exited = true;
+  keep_device(&s->workers[ev->local_rank], ev);
   struct verdict v;
   describe_worker(s, ev->local_rank, &v);
   v.cause = CAUSE_WORKER_EXEC;
   v.code = ev->error == ENOENT ? 127 : 126;
+  v.text = ev->text ? ev->text : "";
+  fail(s, &v, ev->when_ms);
+}
+
+void sup_device_held(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!ours_to_judge(s, ev)) return;
+  keep_device(&s->workers[ev->local_rank], ev);
+  struct verdict v;
+  describe_worker(s, ev->local_rank, &v);
+  v.cause = CAUSE_DEVICE_HELD;
+  v.code = EXIT_CODE_DEVICES;
   v.text = ev->text ? ev->text : "";
   fail(s, &v, ev->when_ms);
 }

@@ -104,6 +104,17 @@ static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
   hear_workers(poll->data);
 }
 
+/* Its device as a verdict names it; "" where it is not known. Valid until the next call. */
+static const char *device_of(const struct workers *w, uint32_t i) {
+  static char name[DEVICE_MAX + 1];
+  const struct device *d = device_watch_get(w->o.devices, i);
+  struct buf text = BUF_INIT;
+  if (d) devices_name(d, &text);
+  snprintf(name, sizeof(name), "%s", buf_text(&text));
+  buf_finish(&text);
+  return name;
+}
+
 /* Deaths. ---------------------------------------------------------------------------------------------------------- */
 
 /* What its error file says, or else the kernel: nobody but the two can know. */
@@ -192,6 +203,7 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
   switch (g->kind) {
   case GUARD_STARTED:
     ev.kind = SUP_SPAWNED;
+    ev.device = device_of(w, g->local_rank);
     if (k) {
       k->pid = g->pid;
       oom_watch_begin(w->oom, g->local_rank, g->pid);
@@ -200,6 +212,7 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     break;
   case GUARD_EXEC_FAILED:
     ev.kind = SUP_EXEC_FAILED;
+    ev.device = device_of(w, g->local_rank);
     tell(w, ev);
     break;
   case GUARD_UNBOUND:
@@ -381,6 +394,8 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   char *error_file = log_dir_attempt_file(w->o.logs, w->round, i, "error.json");
   failures_name(w->failures, i, error_file);
   job.error_file = error_file;
+  const struct device *device = device_watch_get(w->o.devices, i);
+  job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
   char **env = env_create(w->o.base_env, start, &job, i);
   const struct cpus *cpus = i < w->o.numa->n && cpus_count(&w->o.numa->v[i]) ? &w->o.numa->v[i] : NULL;
   rc = guard_spawn(&w->guard,
@@ -400,6 +415,15 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   close(out);
   close(err);
   return rc;
+}
+
+void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text) {
+  tell(w, (struct supervisor_event){.kind = SUP_DEVICE_HELD,
+                                    .round = round,
+                                    .local_rank = local_rank,
+                                    .when_ms = now_ms(),
+                                    .device = device_of(w, local_rank),
+                                    .text = text});
 }
 
 void workers_spawn(struct workers *w, const struct start *start) {

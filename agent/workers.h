@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "agent/device_watch.h"
 #include "agent/env.h"
 #include "agent/guard.h"
 #include "agent/log_dir.h"
@@ -27,6 +28,7 @@ struct workers_options {
   char *const *base_env;
   const struct env_job *env; /* what workers are told of the job; socket, error_file are not filled */
   const struct numa *numa;   /* their CPUs */
+  const struct device_watch *devices;  /* their devices */
   const struct agent_options *options; /* for where output goes */
   struct log_dir *logs;                /* made at the first round if it is not made yet */
   workers_event_fn on_event;           /* now_ms is not filled */
@@ -43,6 +45,8 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
 struct relay *workers_relay(struct workers *w);
 
 void workers_spawn(struct workers *w, const struct start *start);
+/* It was not spawned: the device of that worker is not free. */
+void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text);
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms);
 void workers_fence(struct workers *w, uint64_t at_ms); /* guard_fence */
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);

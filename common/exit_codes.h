@@ -18,7 +18,8 @@
   X(PREEMPTED, 75, "this node was told to leave by a signal (by Ctrl-C: 130): requeue me")                   \
   X(DAEMON_LOST, 76, "the daemon went away and did not return: requeue me")                                  \
   X(STOPPED, 77, "an operator stopped the job")                                                              \
-  X(NODE_LOST, 78, "a node was lost and the job could not go on without it")
+  X(NODE_LOST, 78, "a node was lost and the job could not go on without it")                                 \
+  X(DEVICES, 79, "too few GPUs here are free, or one was not given back: its holder is named")
 
 #define X(name, code, help) EXIT_CODE_##name = (code),
 enum exit_code { EXIT_CODE_LIST(X) };

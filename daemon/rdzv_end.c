@@ -15,7 +15,7 @@
 
 static bool is_worker_death(enum cause c) {
   return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC ||
-         c == CAUSE_WORKER_HUNG;
+         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD;
 }
 
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {

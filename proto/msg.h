@@ -33,6 +33,7 @@ enum {
   AGENT_ID_MAX = 32,
   INCARNATION_MAX = 40,
   HOST_MAX = 255,
+  DEVICE_MAX = 127, /* of a verdict */
   ROLE_MAX = 127,
   ADDR_MAX = 63,
   ADDRS_MAX = 1023, /* all addresses of one host */
@@ -78,7 +79,8 @@ enum {
   X(JOIN_TIMEOUT, "join-timeout")                                                                            \
   X(NODE_JOINED, "node-joined")   /* the round is formed anew with more nodes */                             \
   X(WORKER_HUNG, "worker-hung")   /* no progress for --hang-timeout */                                       \
-  X(NODE_DRAINED, "node-drained") /* rdzvctl drain, or --exclude-after */
+  X(NODE_DRAINED, "node-drained") /* rdzvctl drain, or --exclude-after */                                    \
+  X(DEVICE_HELD, "device-held")   /* a worker was not started: its device is not free again */
 
 #define SCALE_UP_LIST(X) /* when nodes that come later take part, where the round is below max */            \
   X(NOW, "now")          /* the round is ended for them */                                                   \
@@ -161,7 +163,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, of, 0, INT64_MAX)                                                                                \
   F(S, INT, echoes, 0, WORLD_MAX)  /* other workers that died of it or after it */                           \
   F(S, BOOL, lasting)              /* a worker-exit that a restart would only repeat: the job ends */        \
-  F(S, STR, device, 127)           /* the worker's: index and UUID, as far as known */                       \
+  F(S, STR, device, DEVICE_MAX)    /* the worker's: index and UUID, as far as known */                       \
   F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress */                                \
   F(S, STR, error, TEXT_MAX) /* as its error file has it: "ValueError: boom"; or the kernel's reason */      \
   F(S, STR, text, TEXT_MAX)  /* last lines of stderr, or the daemon's words */

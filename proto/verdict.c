@@ -120,10 +120,10 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     buf_printf(out, " exited with code %" PRId64 "%s", v->code,
                v->lasting ? ", a usage error that a restart would repeat" : "");
   } else {
-    buf_puts(out, " could not be started");
+    buf_puts(out, v->cause == CAUSE_DEVICE_HELD ? " was not started" : " could not be started");
     put_reason(out, v);
   }
-  if (v->cause != CAUSE_WORKER_EXEC) put_error(out, v);
+  if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) put_error(out, v);
   put_progress(out, v);
 }
 
@@ -157,6 +157,7 @@ static void put_what(struct buf *out, const struct verdict *v) {
   case CAUSE_WORKER_SIGNAL:
   case CAUSE_WORKER_EXEC:
   case CAUSE_WORKER_HUNG:
+  case CAUSE_DEVICE_HELD:
   case CAUSE_WORKER_EXIT: put_worker_death(out, v); return;
   case CAUSE_JOIN_TIMEOUT:
     buf_puts(out, "too few nodes joined in time");
@@ -184,9 +185,9 @@ static int weight(enum cause c) {
   static const int weights[CAUSE_COUNT] = {
       [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2,  [CAUSE_WORKER_EXEC] = 2,
       [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,    [CAUSE_OPERATOR] = 5,
-      [CAUSE_NODE_JOINED] = 4,   [CAUSE_WORKER_HUNG] = 3,  [CAUSE_NODE_DRAINED] = 4,
+      [CAUSE_NODE_JOINED] = 4,   [CAUSE_WORKER_HUNG] = 3,  [CAUSE_NODE_DRAINED] = 4, [CAUSE_DEVICE_HELD] = 2,
   };
-  _Static_assert(CAUSE_COUNT == 11, "a new cause needs a weight");
+  _Static_assert(CAUSE_COUNT == 12, "a new cause needs a weight");
   return weights[c];
 }
 

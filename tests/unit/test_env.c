@@ -268,6 +268,20 @@ static void wants_a_device_for_each(void **state) {
                               "CUDA_VISIBLE_DEVICES names only 3");
 }
 
+/* An outer agent's is not this worker's. */
+static void tells_the_device(void **state) {
+  char outer[] = "RDZV_DEVICE_UUID=GPU-outer", *base[] = {outer, NULL};
+  struct env_job with = job;
+  char **env = env_create(base, &start, &job, 0);
+  assert_int_equal(count(env, "RDZV_DEVICE_UUID"), 0);
+  env_destroy(env);
+  with.device_uuid = "GPU-own";
+  env = env_create(base, &start, &with, 0);
+  assert_int_equal(count(env, "RDZV_DEVICE_UUID"), 1);
+  assert_string_equal(value(env, "RDZV_DEVICE_UUID"), "GPU-own");
+  env_destroy(env);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sets_every_name),
@@ -283,6 +297,7 @@ int main(void) {
       cmocka_unit_test(has_mpis_names_where_asked_for),
       cmocka_unit_test(shows_each_its_own_device),
       cmocka_unit_test(wants_a_device_for_each),
+      cmocka_unit_test(tells_the_device),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,7 @@ PURE = {
     "agent/guests.c": (),
     "agent/cluster.c": (),
     "agent/numa.c": ("fopen", "fopen64"),  # as devices.c
+    "agent/gpus.c": (),
     "agent/devices.c": ("fopen", "fopen64"),  # reads below the root that it is given
     "agent/error_file.c": (),
     "agent/oom.c": (),

@@ -86,9 +86,9 @@ static void test_success(void **state) {
   assert_says(v, "sentence", "the job is done");
   assert_number(v, "exit_code", 0);
   const json_t *w = json_object_get(v, "verdict");
-  static const char *const keys[] = {"cause",  "round",   "node_rank", "rank", "local_rank", "host",
-                                     "pid",    "code",    "signal",    "core", "step",       "of",
-                                     "echoes", "lasting", "error",     "text"};
+  static const char *const keys[] = {"cause",  "round",   "node_rank", "rank",  "local_rank", "host",
+                                     "pid",    "code",    "signal",    "core",  "step",       "of",
+                                     "echoes", "lasting", "device",    "error", "text"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     if (!json_object_get(w, keys[i])) fail_msg("the verdict has no \"%s\"", keys[i]);
   assert_says(w, "cause", "none");

@@ -1,0 +1,84 @@
+#ifndef AGENT_NVML_H
+#define AGENT_NVML_H
+
+/* NVIDIA's management library, opened at run time: what of it is used, declared anew, so that neither its header nor the
+ * library is needed to build. Names of types and functions are NVML's own. For rdzv-devices alone: a call may hang for
+ * ever in the driver. */
+
+#include "common/err.h"
+
+typedef int nvmlReturn_t;
+typedef void *nvmlDevice_t;
+
+enum {
+  NVML_SUCCESS = 0,
+  NVML_ERROR_NOT_SUPPORTED = 3,
+  NVML_ERROR_INSUFFICIENT_SIZE = 7,
+  NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_GPU_IS_LOST = 15,
+  NVML_TEXT_MAX = 96, /* name, UUID, with the NUL */
+};
+#define NVML_NOT_AVAILABLE (~0ULL)
+#define NVML_MEMORY_V2     ((unsigned)sizeof(nvmlMemory_v2_t) | 2U << 24)
+
+typedef struct {
+  unsigned long long total, free, used; /* bytes; used: with what the driver keeps for itself */
+} nvmlMemory_t;
+
+typedef struct {
+  unsigned version; /* NVML_MEMORY_V2 */
+  unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+
+typedef struct {
+  unsigned pid;
+  unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+
+typedef struct {
+  unsigned pid;
+  unsigned long long usedGpuMemory; /* bytes, or NVML_NOT_AVAILABLE */
+  unsigned gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_v2_t;
+
+typedef struct {
+  char busIdLegacy[16];
+  unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+  char busId[32];
+} nvmlPciInfo_t;
+
+/* X(field, exported name, arguments); OPTIONAL: NULL where the library is older. */
+#define NVML_LIST(X, OPTIONAL)                                                                               \
+  X(init, "nvmlInit_v2", (void))                                                                             \
+  X(shutdown, "nvmlShutdown", (void))                                                                        \
+  X(count, "nvmlDeviceGetCount_v2", (unsigned *))                                                            \
+  X(handle, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvmlDevice_t *))                                     \
+  X(uuid, "nvmlDeviceGetUUID", (nvmlDevice_t, char *, unsigned))                                             \
+  X(name, "nvmlDeviceGetName", (nvmlDevice_t, char *, unsigned))                                             \
+  X(memory, "nvmlDeviceGetMemoryInfo", (nvmlDevice_t, nvmlMemory_t *))                                       \
+  OPTIONAL(memory_v2, "nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, nvmlMemory_v2_t *))                       \
+  OPTIONAL(pci, "nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, nvmlPciInfo_t *))                                  \
+  OPTIONAL(processes_v1, "nvmlDeviceGetComputeRunningProcesses",                                             \
+           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *))                                               \
+  OPTIONAL(processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2",                                          \
+           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                               \
+  OPTIONAL(processes_v3, "nvmlDeviceGetComputeRunningProcesses_v3",                                          \
+           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                               \
+  OPTIONAL(remapped, "nvmlDeviceGetRemappedRows",                                                            \
+           (nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *))                                   \
+  OPTIONAL(mig_mode, "nvmlDeviceGetMigMode", (nvmlDevice_t, unsigned *, unsigned *))                         \
+  OPTIONAL(mig_max, "nvmlDeviceGetMaxMigDeviceCount", (nvmlDevice_t, unsigned *))                            \
+  OPTIONAL(mig, "nvmlDeviceGetMigDeviceHandleByIndex", (nvmlDevice_t, unsigned, nvmlDevice_t *))
+
+struct nvml {
+#define FIELD(field, symbol, arguments) nvmlReturn_t(*field) arguments;
+  NVML_LIST(FIELD, FIELD)
+#undef FIELD
+  const char *(*error)(nvmlReturn_t); /* nvmlErrorString */
+};
+
+/* Loads the library `name` (as dlopen takes it). -ENOENT: there is none; -ENOSYS: it lacks a function. Nothing is called
+ * in it yet, but for what it does when it is loaded; it stays loaded. */
+int nvml_open(struct nvml *n, const char *name, struct err *e);
+
+#endif
