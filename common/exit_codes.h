@@ -8,6 +8,7 @@
 #define EXIT_CODE_LIST(X)                                                                                    \
   X(OK, 0, "the job is done")                                                                                \
   X(USAGE, 64, "bad option, value or environment variable")                                                  \
+  X(HUNG, 67, "a worker made no progress for --hang-timeout")                                                \
   X(PORT_TAKEN, 68, "rdzvd --exit-when-idle: the port is taken, somebody else was faster")                   \
   X(NO_DAEMON, 69, "no rdzvd could be reached at the endpoint, or its name is unknown")                      \
   X(INTERNAL, 70, "a bug in rdzv")                                                                           \

@@ -16,6 +16,8 @@ enum {
   CORE_GRACE_MS = 100,           /* a closed connection may come back within */
   CORE_START_TIMEOUT_MS = 30000, /* START to STARTED */
   CORE_STOP_SLACK_MS = 10000, /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
+  CORE_PROBE_MS =
+      6000, /* and that, where hangs are watched for: workers are looked at before they are stopped */
   CORE_RECONNECT_MAX_MS = 2000, /* the longest pause between an agent's attempts to reconnect */
   CORE_END_ACK_MS = 10000,      /* how long END is repeated for nodes that have not acknowledged it */
   CORE_END_KEEP_MS = 600000,   /* how long an ended job is remembered, and one whose nodes do not come back */

@@ -171,6 +171,8 @@ static void on_started(struct job *j, const struct job_event *ev) {
 static void make_worker_death(struct verdict *v) {
   if (v->cause == CAUSE_WORKER_SIGNAL)
     v->code = 128 + v->signal;
+  else if (v->cause == CAUSE_WORKER_HUNG)
+    v->code = EXIT_CODE_HUNG;
   else if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD)
     v->cause = CAUSE_WORKER_EXIT;
   if (v->cause != CAUSE_WORKER_EXIT) v->lasting = false;

@@ -18,8 +18,13 @@ static bool is_worker_death(enum cause c) {
          c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD;
 }
 
+/* Who hangs has not died: on each node they are named together, in one verdict. */
+static bool is_counted(enum cause c) {
+  return is_worker_death(c) && c != CAUSE_WORKER_HUNG;
+}
+
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
-  if (is_worker_death(v->cause)) j->worker_deaths++;
+  if (is_counted(v->cause)) j->worker_deaths++;
   if (j->cause.cause != CAUSE_NONE && !verdict_outweighs(v, at_ms, &j->cause, j->cause_ms)) return;
   struct verdict copy;
   verdict_copy(&copy, v);
@@ -129,7 +134,7 @@ static void settle(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
   struct verdict *v = &j->cause;
   bool death = is_worker_death(v->cause);
-  v->echoes = j->worker_deaths - (death ? 1 : 0);
+  v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);
   if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* somebody reports more deaths than there are workers */
   verdict_free(&j->last_verdict);
   verdict_copy(&j->last_verdict, v);

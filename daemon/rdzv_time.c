@@ -20,7 +20,9 @@ static uint64_t state_deadline(const struct job *j) {
   switch (j->state) {
   case JOB_FORMING: return earliest(j->notice_ms, earliest(job_seal_deadline(j), job_join_deadline(j)));
   case JOB_STARTING: return j->state_ms + CORE_START_TIMEOUT_MS;
-  case JOB_STOPPING: return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + CORE_STOP_SLACK_MS;
+  case JOB_STOPPING:
+    return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + CORE_STOP_SLACK_MS +
+           (j->settings.hang_timeout_ms ? CORE_PROBE_MS : 0);
   case JOB_RECOVERING: return j->recover_ms;
   case JOB_ENDING: return j->state_ms + CORE_END_ACK_MS;
   case JOB_ENDED: return j->state_ms + CORE_END_KEEP_MS;

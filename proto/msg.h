@@ -165,6 +165,7 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, lasting)              /* a worker-exit that a restart would only repeat: the job ends */        \
   F(S, STR, device, DEVICE_MAX)    /* the worker's: index and UUID, as far as known */                       \
   F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress */                                \
+  F(S, STR, state, 1)              /* worker-hung: of its process, as ps has it: R S D T ...; "": unknown */ \
   F(S, STR, error, TEXT_MAX) /* as its error file has it: "ValueError: boom"; or the kernel's reason */      \
   F(S, STR, text, TEXT_MAX)  /* last lines of stderr, or the daemon's words */
 
@@ -425,7 +426,8 @@ int settings_from_json(const void *json, struct settings *s, struct err *e);
 /* "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step 120 of 500": no full stop. */
 void verdict_sentence(const struct verdict *v, struct buf *out);
 const char *signal_name(int signo); /* "SIGKILL"; "signal 77" has no name: NULL */
-/* Which of two competing causes weighs more (PROTOCOL.md 6): cause first, then the earlier one. at_ms: when it happened. */
+/* Which of two competing causes weighs more (PROTOCOL.md 6): cause first; of two hangs the one that is told to be the origin; then the earlier one.
+ * at_ms: when it happened. */
 bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms);
 
 #endif

@@ -10,7 +10,8 @@
  * ends the sentence. All of it came over the wire, as the host's name did: it is escaped.
  *
  * Weight is a table by cause. A lost node comes before the deaths that it causes in others, a signal before an exit code, because
- * the worker that is killed is the origin more often than the one that notices. Equal weight: the earlier one. */
+ * the worker that is killed is the origin more often than the one that notices. Of hangs the one whose process is stopped,
+ * then one that the kernel holds (state D), then the one that is behind. Equal weight: the earlier one. */
 
 #include "proto/msg.h"
 
@@ -125,6 +126,7 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   }
   if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) put_error(out, v);
   put_progress(out, v);
+  if (v->cause == CAUSE_WORKER_HUNG) put_reason(out, v);
 }
 
 static void put_leaving(struct buf *out, const struct verdict *v) {
@@ -191,8 +193,24 @@ static int weight(enum cause c) {
   return weights[c];
 }
 
+/* Who waits for another has stopped as well, perhaps in the same moment. Whose process was stopped, or is held by the
+ * kernel, has not stopped for the sake of others; and who is a step behind the others is whom they wait for. */
+static int origin(const struct verdict *v) {
+  switch (v->state[0]) {
+  case 'T':
+  case 't': return 2;
+  case 'D': return 1;
+  default: return 0;
+  }
+}
+
 bool verdict_outweighs(const struct verdict *a, uint64_t a_at_ms, const struct verdict *b, uint64_t b_at_ms) {
   int wa = weight(a->cause), wb = weight(b->cause);
   if (wa != wb) return wa > wb;
+  if (a->cause == CAUSE_WORKER_HUNG && b->cause == CAUSE_WORKER_HUNG) {
+    int oa = origin(a), ob = origin(b);
+    if (oa != ob) return oa > ob;
+    if (a->step >= 0 && b->step >= 0 && a->step != b->step) return a->step < b->step;
+  }
   return wa > 0 && a_at_ms < b_at_ms;
 }

@@ -317,6 +317,23 @@ static void test_who_does_not_stop_is_lost(void **state) {
   rig_close(&r);
 }
 
+/* Before they are stopped, workers are looked at. */
+static void test_a_hang_takes_longer_to_stop(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.lease_ms = 600000;
+  r.settings.hang_timeout_ms = 60000;
+  rig_running(&r, n, 2);
+  node_exited(&r, &n[0], 1, 0);
+  node_stopped(&r, &n[0]);
+  rig_run(&r, 30000 + CORE_STOP_SLACK_MS + CORE_PROBE_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_close(&r);
+}
+
 static void test_join_timeout_names_who_is_here(void **state) {
   struct rig r;
   struct node n[2];
@@ -489,6 +506,7 @@ int main(void) {
       cmocka_unit_test(test_holds_do_not_pile_up),
       cmocka_unit_test(test_who_does_not_start_is_lost),
       cmocka_unit_test(test_who_does_not_stop_is_lost),
+      cmocka_unit_test(test_a_hang_takes_longer_to_stop),
       cmocka_unit_test(test_join_timeout_names_who_is_here),
       cmocka_unit_test(test_join_timeout_is_about_missing_nodes),
       cmocka_unit_test(test_join_timeout_begins_when_they_are_too_few),

@@ -123,6 +123,40 @@ static void test_echoes_are_counted(void **state) {
   rig_close(&r);
 }
 
+static void node_hung(struct rig *r, struct node *n, const char *ps, int64_t step, int64_t ago) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_WORKER_HUNG;
+  v.rank = v.local_rank = 0;
+  v.step = step;
+  v.idle_ms = ago;
+  v.state = ps;
+  v.code = 3; /* the daemon knows better */
+  node_report(r, n, REPORT_FAILED, &v, ago);
+}
+
+/* It is charged; the other node's hang is no death; what dies of it is counted. */
+static void test_a_hang(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.hang_timeout_ms = 60000;
+  rig_running(&r, n, 2);
+  node_hung(&r, &n[0], "S", 99, 60100);
+  node_hung(&r, &n[1], "T", 99, 60000);
+  node_exited(&r, &n[0], 1, 0);
+  stop_all(&r, n, 2);
+  const struct settled *t = settled(&r, &n[0]);
+  assert_int_equal(t->verdict.cause, CAUSE_WORKER_HUNG);
+  assert_int_equal(t->verdict.node_rank, 1); /* its process is stopped: the other waits for it */
+  assert_string_equal(t->verdict.state, "T");
+  assert_int_equal(t->verdict.idle_ms, 60000);
+  assert_int_equal(t->verdict.code, EXIT_CODE_HUNG);
+  assert_int_equal(t->verdict.echoes, 1);
+  assert_true(t->charged);
+  rig_close(&r);
+}
+
 /* The codec lets through what no agent of ours says. */
 static void test_an_agent_cannot_speak_for_others(void **state) {
   static const enum cause causes[] = {CAUSE_NONE, CAUSE_OPERATOR, CAUSE_NODE_LOST, CAUSE_JOIN_TIMEOUT};
@@ -561,6 +595,7 @@ int main(void) {
       cmocka_unit_test(test_the_earliest_among_equals),
       cmocka_unit_test(test_ago_before_the_beginning_of_time),
       cmocka_unit_test(test_echoes_are_counted),
+      cmocka_unit_test(test_a_hang),
       cmocka_unit_test(test_an_agent_cannot_speak_for_others),
       cmocka_unit_test(test_more_deaths_than_workers_fit_in_a_message),
       cmocka_unit_test(test_the_budget_is_charged_once_per_round),

@@ -71,6 +71,17 @@ static void test_worker_exit(void **state) {
             "after step 0; 1 other worker died with it or after it");
 }
 
+static void test_worker_hung(void **state) {
+  struct verdict v = worker(CAUSE_WORKER_HUNG);
+  v.idle_ms = 61240;
+  v.state = "T";
+  v.text = "its process is stopped, as by SIGSTOP; rank 2 stopped 1.1 s later";
+  v.echoes = 1;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, made no progress for 61.2 s, after step 120 of 500: its "
+            "process is stopped, as by SIGSTOP; rank 2 stopped 1.1 s later; 1 other worker died with it or "
+            "after it");
+}
+
 static void test_worker_exec(void **state) {
   struct verdict v = worker(CAUSE_WORKER_EXEC);
   v.pid = 0;
@@ -181,10 +192,39 @@ static void test_weight(void **state) {
       }
 }
 
+/* Of two hangs the stopped process, then the one in the kernel's hands, then the lower step, then the earlier. */
+static void test_weight_of_hangs(void **state) {
+  static const struct {
+    const char *state;
+    int64_t step;
+    uint64_t at;
+  } order[] = {{"t", 9, 9}, {"D", 9, 9}, {"S", 3, 8}, {"R", 5, 5}, {"", 5, 6}};
+  enum { N = sizeof(order) / sizeof(order[0]) };
+  for (int i = 0; i < N; i++)
+    for (int j = 0; j < N; j++) {
+      struct verdict a = worker(CAUSE_WORKER_HUNG), b = worker(CAUSE_WORKER_HUNG);
+      a.state = order[i].state;
+      a.step = order[i].step;
+      b.state = order[j].state;
+      b.step = order[j].step;
+      assert_int_equal(verdict_outweighs(&a, order[i].at, &b, order[j].at), i < j);
+    }
+  struct verdict a = worker(CAUSE_WORKER_HUNG), b = worker(CAUSE_WORKER_SIGNAL);
+  a.state = "T";
+  b.step = -1;
+  assert_false(verdict_outweighs(&a, 7, &b, 5)); /* a death is compared by time alone */
+  assert_true(verdict_outweighs(&a, 5, &b, 7));
+  b = a;
+  b.step = -1; /* it has told none: by time */
+  assert_true(verdict_outweighs(&b, 5, &a, 7));
+  assert_false(verdict_outweighs(&b, 7, &a, 5));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_worker_signal),
       cmocka_unit_test(test_worker_exit),
+      cmocka_unit_test(test_worker_hung),
       cmocka_unit_test(test_worker_exec),
       cmocka_unit_test(test_node_lost),
       cmocka_unit_test(test_node_leaving),
@@ -192,6 +232,7 @@ int main(void) {
       cmocka_unit_test(test_what_a_peer_wrote_is_escaped),
       cmocka_unit_test(test_signal_names),
       cmocka_unit_test(test_weight),
+      cmocka_unit_test(test_weight_of_hangs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
