@@ -224,6 +224,18 @@ static void note_rest(struct settling *s) {
   rdzv_conf_notes(o, spelt(s, "rdzv-conf"));
 }
 
+/* A start is no shorter than a step. */
+static void settle_hang(struct settling *s) {
+  static const char why[] = "without --hang-timeout nothing is called a hang";
+  struct agent_options *o = s->o;
+  bool given = source(s, "hang-start-timeout") != OPT_FROM_DEFAULT;
+  if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
+  if (o->hang_timeout_ms) return;
+  put_aside(s, "hang-start-timeout", why);
+  put_aside(s, "hang-watch", why);
+  put_aside(s, "hang-stacks", why);
+}
+
 static int settle_command(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   struct torch_options *t = &o->torch;
@@ -248,6 +260,7 @@ static int settle(struct settling *s, struct err *e) {
   if (rc) return rc;
   if (o->orphan_grace_ms < 0)
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? INT64_MAX : ORPHAN_GRACE_MS;
+  settle_hang(s);
   note_rest(s);
   if (o->quiet && o->verbose)
     return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: leave one of them away");
@@ -288,5 +301,6 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .join_timeout_ms = o->join_timeout_ms,
       .stop_timeout_ms = o->stop_timeout_ms,
       .lease_ms = o->lease_ms,
+      .hang_timeout_ms = o->hang_timeout_ms,
   };
 }

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "agent/hang.h"
 #include "agent/output.h"
 #include "common/buf.h"
 #include "common/endpoint.h"
@@ -33,6 +34,12 @@ enum hosting { HOST_AUTO, HOST_NEVER, HOST_ALWAYS };
 
 struct nnodes {
   int64_t min, max;
+};
+
+/* --hang-watch */
+struct hang_option {
+  enum hang_watch_kind kind;
+  const char *file; /* HANG_FILE: as it was given, ${rank} and ${local_rank} in it; else NULL */
 };
 
 /* --rdzv-conf: what it says of all that has a meaning here; -1: nothing. */
@@ -70,6 +77,9 @@ struct agent_options {
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
   int64_t orphan_grace_ms;   /* INT64_MAX: for ever */
   int64_t device_timeout_ms; /* for the GPUs' driver to answer, and to give memory back; 0: it is not asked */
+  int64_t hang_timeout_ms, hang_start_ms; /* 0: never */
+  struct hang_option hang_watch;
+  bool hang_stacks;
   enum store_place store;
   enum scale_up scale_up;
   int64_t store_port; /* of the round's store: MASTER_PORT; 0: a free one each round */

@@ -85,6 +85,18 @@ static void put_signals(struct buf *out, uint64_t signals) {
   buf_finish(&names);
 }
 
+static void put_hang(struct buf *out, const struct agent_options *o) {
+  static const char *const watch[] = {"auto", "sdk", "output", "file"};
+  put_seconds(out, "hang-timeout", o->hang_timeout_ms);
+  put_seconds(out, "hang-start-timeout", o->hang_start_ms);
+  buf_printf(out, "hang-watch %s", watch[o->hang_watch.kind]);
+  if (o->hang_watch.file) {
+    buf_putc(out, ' ');
+    put_word(out, o->hang_watch.file);
+  }
+  buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
+}
+
 static void put_place(struct buf *out, const struct agent_options *o, const char *job) {
   static const char *const hosting[] = {"auto", "never", "always"};
   char endpoint[ENDPOINT_TEXT_MAX];
@@ -133,6 +145,7 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
     put_seconds(out, "orphan-grace", o->orphan_grace_ms);
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
+  put_hang(out, o);
   put_signals(out, o->signals);
   put_text(out, "role", o->role);
   put_flag(out, "virtual-local-rank", o->virtual_local_rank);

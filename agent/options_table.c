@@ -188,6 +188,42 @@ static const struct opt table[] = {
      .help = "How long, or forever, workers go on while no daemon answers; then they are stopped, and the "
              "agent exits with "
              "76. Default: forever with a fixed number of nodes, else 60s."},
+    {.name = "hang-timeout",
+     .type = OPT_DURATION,
+     .offset = FIELD(hang_timeout_ms),
+     .def = "0",
+     .min = 0,
+     .max = TIMEOUT_MAX_MS,
+     .label = "TIME",
+     .help = "A worker that makes no progress for so long has failed: it hangs. It must be longer than the "
+             "longest pause, such as a checkpoint or an evaluation. 0: never."},
+    {.name = "hang-start-timeout",
+     .type = OPT_DURATION,
+     .offset = FIELD(hang_start_ms),
+     .def = "10m",
+     .min = 0,
+     .max = TIMEOUT_MAX_MS,
+     .label = "TIME",
+     .help = "The same for a worker's start, until its first progress; by output: no worker that runs for "
+             "less hangs. Not below --hang-timeout, unless it is given."},
+    {.name = "hang-watch",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(hang_watch),
+     .def = "auto",
+     .label = "auto|sdk|output|file:PATH",
+     .parse = option_hang_watch,
+     .help = "What progress is, of each worker: sdk: it calls rdzv_progress() of rdzv.h; output: it prints; "
+             "file: PATH changes in size or time, and ${rank} or ${local_rank} in it is the worker's. auto: "
+             "sdk for those that have called it; on a node without any, and only on node 0: some worker "
+             "there prints."},
+    {.name = "hang-stacks",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(hang_stacks),
+     .def = "auto",
+     .label = "auto|never",
+     .parse = option_hang_stacks,
+     .help = "Before workers are stopped because one hangs: show their stacks, by py-spy, eu-stack or gdb, "
+             "where one is in PATH. It takes 5 s at most."},
     {.name = "signals-to-handle",
      .foreign = "signals-to-handle",
      .type = OPT_CUSTOM,

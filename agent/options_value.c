@@ -250,6 +250,30 @@ int option_orphan_grace(const char *text, void *field, struct err *e) {
   return *ms > TIMEOUT_MAX_MS ? err_set(e, -EINVAL, "write a time of at most 7 days, or forever") : 0;
 }
 
+int option_hang_watch(const char *text, void *field, struct err *e) {
+  static const char *const words[] = {[HANG_AUTO] = "auto", [HANG_SDK] = "sdk", [HANG_OUTPUT] = "output"};
+  struct hang_option *watch = field, got = {0};
+  if (strncmp(text, "file:", 5) == 0 && text[5]) {
+    *watch = (struct hang_option){.kind = HANG_FILE, .file = text + 5};
+    return 0;
+  }
+  for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+    if (strcmp(text, words[i]) != 0) continue;
+    got.kind = (enum hang_watch_kind)i;
+    *watch = got;
+    return 0;
+  }
+  return err_set(e, -EINVAL, "write auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it");
+}
+
+int option_hang_stacks(const char *text, void *field, struct err *e) {
+  bool *on = field;
+  if (strcmp(text, "auto") != 0 && strcmp(text, "never") != 0)
+    return err_set(e, -EINVAL, "write auto, or never");
+  *on = strcmp(text, "auto") == 0;
+  return 0;
+}
+
 int option_start_method(const char *text, void *field, struct err *e) {
   const char **method = field;
   if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)

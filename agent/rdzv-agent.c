@@ -125,6 +125,8 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .want_rank = o->node_rank,
       .order_key = o->standalone ? -1 : id->cluster.order_key,
       .expected_nodes = id->cluster.expected_nodes,
+      .hang_watch = o->hang_watch.kind,
+      .hang_start_ms = o->hang_start_ms,
   };
   agent_options_settings(o, &c->settings);
   c->orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? UINT64_MAX : (uint64_t)o->orphan_grace_ms;

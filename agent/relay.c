@@ -27,6 +27,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,7 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 #include "common/mem.h"
 
 enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, THREAD_STACK = 262144 };
@@ -62,16 +64,18 @@ struct worker {
   bool drained;    /* told; it is kept for its tail */
   bool superseded; /* there is a newer one of this local rank: its tail is not asked for any more */
   struct buf tail;
+  _Atomic uint64_t heard_ms; /* boot_ms, of the last read; 0: none */
 };
 
 struct relay {
   struct relay_options o;
   pthread_t thread;
   int epoll, event;
-  struct sinks sinks;    /* the thread's */
-  char *chunk;           /* the thread's */
-  uint64_t due_ms;       /* the thread's: the first of all streams' due_ms; UINT64_MAX: none */
-  pthread_mutex_t mutex; /* the rest: */
+  struct sinks sinks;       /* the thread's */
+  char *chunk;              /* the thread's */
+  uint64_t due_ms;          /* the thread's: the first of all streams' due_ms; UINT64_MAX: none */
+  _Atomic uint64_t turn_ms; /* boot_ms, of the turn that the thread is in; 0: it waits for something to do */
+  pthread_mutex_t mutex;    /* the rest: */
   struct worker *workers;
   char *say[RELAY_QUEUE_MAX];
   size_t n_say, dropped;
@@ -225,6 +229,7 @@ static bool read_stream(struct relay *r, struct stream *s) {
     end_stream(r, s);
     return false;
   }
+  atomic_store_explicit(&s->of->heard_ms, boot_ms(), memory_order_relaxed);
   file_trouble(r, s, &s->file, relay_file_write(&s->file, r->chunk, (size_t)n));
   const char *line;
   size_t len;
@@ -367,7 +372,9 @@ static void *relay_main(void *arg) {
   bool closing = false;
   while (!closing) {
     struct epoll_event ev[64];
+    atomic_store_explicit(&r->turn_ms, 0, memory_order_relaxed);
     int n = epoll_wait(r->epoll, ev, 64, wait_ms(r));
+    atomic_store_explicit(&r->turn_ms, boot_ms(), memory_order_relaxed);
     for (int i = 0; i < n; i++) {
       uint64_t drop;
       if (ev[i].data.ptr)
@@ -538,6 +545,20 @@ int relay_next(struct relay *r, struct relay_event *ev) {
   }
   pthread_mutex_unlock(&r->mutex);
   return have;
+}
+
+void relay_heard(struct relay *r, uint64_t *when_ms, uint32_t count) {
+  memset(when_ms, 0, count * sizeof(*when_ms));
+  pthread_mutex_lock(&r->mutex);
+  for (const struct worker *w = r->workers; w; w = w->next)
+    if (w->local_rank < count && !w->superseded)
+      when_ms[w->local_rank] = atomic_load_explicit(&w->heard_ms, memory_order_relaxed);
+  pthread_mutex_unlock(&r->mutex);
+}
+
+bool relay_is_held(const struct relay *r) {
+  uint64_t turn = atomic_load_explicit(&r->turn_ms, memory_order_relaxed);
+  return turn && boot_ms() >= turn + RELAY_HELD_MS;
 }
 
 void relay_tail(struct relay *r, uint32_t local_rank, char out[RELAY_TAIL_MAX + 1]) {

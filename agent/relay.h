@@ -15,6 +15,7 @@ enum {
   RELAY_LINE_MAX = 16384, /* a longer line is cut into pieces of this size; files get it as it is */
   RELAY_TAIL_MAX = 2048,  /* bytes of a worker's last stderr lines that are kept for the verdict */
   RELAY_PROMPT_MS = 100,  /* a line that is not finished by then is shown as far as it is, on a terminal */
+  RELAY_HELD_MS = 1000,
   RELAY_QUEUE_MAX = 1024, /* lines of the agent's own that wait; then the oldest are dropped and counted */
 };
 
@@ -70,6 +71,10 @@ struct relay_event {
 };
 /* From the loop, after wake: 1 filled, 0 nothing more. */
 int relay_next(struct relay *r, struct relay_event *ev);
+/* When the newest worker of each local rank last wrote anything, in boot_ms; 0: nothing yet. */
+void relay_heard(struct relay *r, uint64_t *when_ms, uint32_t count);
+/* The thread hangs in a write for RELAY_HELD_MS: what workers print is not taken. */
+bool relay_is_held(const struct relay *r);
 /* The last lines that local_rank wrote to stderr in its newest round, whole lines where possible, NUL-terminated; at
  * most RELAY_TAIL_MAX bytes. */
 void relay_tail(struct relay *r, uint32_t local_rank, char out[RELAY_TAIL_MAX + 1]);

@@ -160,6 +160,8 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_SHUT_STORE: round_store_shut(s->store); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
   case SUP_STOP_TREES: stop(s, fx); break;
+  case SUP_LOOK: workers_look(s->workers); break;
+  case SUP_PROBE: workers_probe(s->workers, fx->value, fx->level); break;
   case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;

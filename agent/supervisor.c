@@ -11,7 +11,8 @@
  * token, and what does not fit the token is not for this round.
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for
- * long, _round.c workers and reports, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _say.c what the user reads. */
+ * long, _round.c workers and reports, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _hang.c that they
+ * are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 
@@ -155,6 +156,7 @@ static void on_tick(struct supervisor *s) {
   sup_link_tick(s);
   sup_orphan_tick(s);
   sup_progress_tick(s);
+  sup_hang_tick(s);
 }
 
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx) {
@@ -179,6 +181,11 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_GUARD_GONE: sup_guard_gone(s, ev); break;
   case SUP_SIGNAL: sup_signal(s, ev->signo); break;
   case SUP_PROGRESS: sup_progress(s, ev); break;
+  case SUP_SIGN: sup_hang_sign(s, ev->round, ev->local_rank, ev->sign, ev->when_ms); break;
+  case SUP_LOOKED: sup_hang_looked(s, ev); break;
+  case SUP_PROBED: sup_hang_probed(s, ev); break;
+  case SUP_PROBE_FACTS: sup_hang_facts(s, ev); break;
+  case SUP_PROBE_DONE: sup_hang_probe_done(s, ev); break;
   case SUP_TICK: on_tick(s); break;
   }
   sup_tell_guard(s);
@@ -191,8 +198,9 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  return earliest(earliest(earliest(s->leave_by_ms, s->tell_ms), sup_wait_deadline(s)),
-                  earliest(earliest(sup_link_deadline(s), sup_orphan_deadline(s)), sup_progress_deadline(s)));
+  return earliest(
+      earliest(earliest(s->leave_by_ms, s->tell_ms), earliest(sup_wait_deadline(s), sup_hang_deadline(s))),
+      earliest(earliest(sup_link_deadline(s), sup_orphan_deadline(s)), sup_progress_deadline(s)));
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
@@ -214,6 +222,8 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   verdict_init(&s->said);
   verdict_init(&s->untold);
   verdict_init(&s->last);
+  verdict_init(&s->hang.heard);
+  sup_hang_end(s);
   return s;
 }
 

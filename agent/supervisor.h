@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "agent/hang.h"
 #include "common/bytes.h"
 #include "common/log_level.h"
 #include "proto/msg.h"
@@ -16,6 +17,8 @@ enum {
   SUPERVISOR_RETRY_MAX_MS = 1000,   /* <= CORE_RECONNECT_MAX_MS, less what a connect takes */
   SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
+  SUPERVISOR_PROBE_MS =
+      5500, /* a hang: how long workers are looked at before they are stopped, at most; < CORE_PROBE_MS */
 };
 
 struct supervisor_config {
@@ -26,8 +29,10 @@ struct supervisor_config {
   int64_t pid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
   uint64_t orphan_grace_ms; /* how long workers go on without a daemon; UINT64_MAX: for ever */
-  bool many;                /* more than one worker or node: lines name ranks */
-  bool trainer;             /* workers are rdzv-trainer: its exit codes are known */
+  enum hang_watch_kind hang_watch;
+  int64_t hang_start_ms; /* --hang-start-timeout */
+  bool many;             /* more than one worker or node: lines name ranks */
+  bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
 };
 
 /* Driver to supervisor. */
@@ -48,7 +53,12 @@ enum supervisor_event_kind {
   SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
   SUP_SIGNAL,     /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
   SUP_PROGRESS,   /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
-  SUP_TICK,       /* supervisor_deadline has come */
+  SUP_SIGN,       /* local_rank has given a sign, at when_ms: it printed, or its file changed */
+  SUP_LOOKED, /* answers SUP_LOOK: all signs until now were told; held: workers could not print, because nobody takes it */
+  SUP_PROBED, /* answers SUP_PROBE: local_rank's process; error: its state letter, 0: unknown; text: where in the kernel, or "" */
+  SUP_PROBE_FACTS, /* SUP_PROBED was told of all that live; */
+  SUP_PROBE_DONE,  /* and their stacks were shown, as far as they could be had */
+  SUP_TICK,        /* supervisor_deadline has come */
 };
 
 struct supervisor_event {
@@ -59,8 +69,10 @@ struct supervisor_event {
   int pid, status, error, signo;
   uint32_t count;
   bool refused;
-  bool unasked;     /* EXITED: it died before SUP_STOP_TREES reached it */
-  uint64_t when_ms; /* EXITED, EXEC_FAILED, FENCED: when it happened, <= now_ms */
+  bool held;           /* LOOKED */
+  enum hang_sign sign; /* SIGN */
+  bool unasked;        /* EXITED: it died before SUP_STOP_TREES reached it */
+  uint64_t when_ms;    /* EXITED, EXEC_FAILED, FENCED: when it happened, <= now_ms */
   uint64_t step, of;
   double loss, samples_per_second;
   const char *text;
@@ -91,6 +103,9 @@ enum supervisor_effect_kind {
   SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
   SUP_FENCE_AT, /* guard_fence(value): what runs then is killed even if we cannot act; UINT64_MAX: no longer */
   SUP_REQUEST,  /* sdk request bits for all workers: value */
+  SUP_LOOK,     /* for signs of workers, what they have said on their socket first; answer SIGN, LOOKED */
+  SUP_PROBE, /* their processes, value's first (UINT64_MAX: none is suspected), and show what is found at level. Answer PROBED,
+                   PROBE_FACTS, PROBE_DONE, within SUPERVISOR_PROBE_MS. It ends with STOP_TREES */
   SUP_OBITUARY, /* bytes for guard_obituary; NULL: none (nothing to report any more) */
   SUP_SAY,      /* a line for the user, at level */
   SUP_TOLD, /* after the lines of a verdict: text is its sentence, and below it the last lines of a worker that died;

@@ -31,7 +31,21 @@ struct worker {
   uint64_t step, of;
   double loss, samples_per_second;
   bool told_progress;
-  char device[DEVICE_MAX + 1]; /* "": not known */
+  char device[DEVICE_MAX + 1];            /* "": not known */
+  uint64_t begun_ms, sign_ms[SIGN_COUNT]; /* 0: there was none */
+  char ps[2], where[48];                  /* as a probe found it: state, place in the kernel; "" */
+};
+
+/* supervisor_hang.c */
+struct hang {
+  uint64_t look_ms;     /* the next one; looking: until when it is waited for. UINT64_MAX: none */
+  uint64_t looked_ms;   /* the last one */
+  uint64_t stop_by_ms;  /* probing, and then the trees are stopped at the latest; UINT64_MAX: not probing */
+  bool looking, ours;   /* ours: a worker here hangs; else STOP told of another's */
+  bool unanswered;      /* the last look was not answered */
+  bool reported;        /* what the probe found */
+  struct verdict heard; /* of another node, by STOP; a copy */
+  uint64_t heard_ms;    /* when that one's silence began */
 };
 
 struct own_report {
@@ -104,6 +118,8 @@ struct supervisor {
   int64_t rounds;
   uint64_t begun_ms;
 
+  struct hang hang;
+
   uint64_t progress_ms, status_ms; /* not before */
   bool progress_new;
 };
@@ -140,6 +156,7 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev);
 void sup_device_held(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exited(struct supervisor *s, const struct supervisor_event *ev);
 void sup_clear(struct supervisor *s, const struct supervisor_event *ev);
+void sup_describe_worker(const struct supervisor *s, uint32_t local_rank, struct verdict *v);
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms);
 void sup_send_report(struct supervisor *s, const struct own_report *r);
@@ -169,6 +186,20 @@ void sup_progress_tick(struct supervisor *s);
 /* The worker that is furthest behind, of those that told; NULL: none has. Also the sum of all their rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
 uint64_t sup_progress_deadline(const struct supervisor *s);
+
+/* supervisor_hang.c */
+void sup_hang_begin(struct supervisor *s); /* all workers run */
+void sup_hang_end(struct supervisor *s);   /* they are being stopped */
+void sup_hang_sign(struct supervisor *s, uint32_t round, uint32_t local_rank, enum hang_sign sign,
+                   uint64_t when_ms);
+void sup_hang_looked(struct supervisor *s, const struct supervisor_event *ev);
+void sup_hang_probed(struct supervisor *s, const struct supervisor_event *ev);
+void sup_hang_facts(struct supervisor *s, const struct supervisor_event *ev);
+void sup_hang_probe_done(struct supervisor *s, const struct supervisor_event *ev);
+bool sup_hang_stop(struct supervisor *s,
+                   const struct verdict *v); /* STOP came; true: the trees are stopped later */
+void sup_hang_tick(struct supervisor *s);
+uint64_t sup_hang_deadline(const struct supervisor *s);
 
 /* supervisor_say.c */
 void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...)

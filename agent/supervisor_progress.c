@@ -16,6 +16,7 @@ void sup_progress(struct supervisor *s, const struct supervisor_event *ev) {
   w->of = ev->of <= INT64_MAX ? ev->of : INT64_MAX;
   w->loss = ev->loss;
   w->samples_per_second = ev->samples_per_second;
+  w->sign_ms[SIGN_SDK] = s->now_ms;
   if (!s->progress_new && s->progress_ms < s->now_ms) s->progress_ms = s->now_ms;
   s->progress_new = true;
   if (s->progress_ms == UINT64_MAX) s->progress_ms = s->now_ms;

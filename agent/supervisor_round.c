@@ -33,6 +33,7 @@ void sup_clear_round(struct supervisor *s) {
   s->fenced = false;
   s->progress_new = false;
   s->wait_ms = UINT64_MAX;
+  sup_hang_end(s);
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
@@ -83,7 +84,7 @@ void sup_report(struct supervisor *s, enum report_kind kind, const struct verdic
 
 /* Failing. -------------------------------------------------------------------------------------------------------- */
 
-static void describe_worker(const struct supervisor *s, uint32_t local_rank, struct verdict *v) {
+void sup_describe_worker(const struct supervisor *s, uint32_t local_rank, struct verdict *v) {
   const struct worker *w = &s->workers[local_rank];
   verdict_init(v);
   v->round = s->round;
@@ -122,7 +123,7 @@ static void fail_without_store(struct supervisor *s, const struct start *start) 
   buf_printf(&text, "node 0 (%s, %s) has no port for the round's store; its agent's log says why",
              start->head_host, start->head_addr);
   struct verdict v;
-  describe_worker(s, 0, &v);
+  sup_describe_worker(s, 0, &v);
   v.cause = CAUSE_WORKER_EXEC;
   v.code = 126;
   v.text = buf_text(&text);
@@ -170,9 +171,11 @@ void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
   keep_device(w, ev);
   if (!w->spawned) s->n_spawned++;
   w->spawned = true;
+  w->begun_ms = s->now_ms;
   if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
   sup_set_state(s, SUPERVISOR_RUNNING);
   sup_report(s, REPORT_STARTED, NULL, s->now_ms);
+  sup_hang_begin(s);
   sup_say_status(s);
 }
 
@@ -188,7 +191,7 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   s->workers[ev->local_rank].exited = true;
   keep_device(&s->workers[ev->local_rank], ev);
   struct verdict v;
-  describe_worker(s, ev->local_rank, &v);
+  sup_describe_worker(s, ev->local_rank, &v);
   v.cause = CAUSE_WORKER_EXEC;
   v.code = ev->error == ENOENT ? 127 : 126;
   v.text = ev->text ? ev->text : "";
@@ -199,7 +202,7 @@ void sup_device_held(struct supervisor *s, const struct supervisor_event *ev) {
   if (!ours_to_judge(s, ev)) return;
   keep_device(&s->workers[ev->local_rank], ev);
   struct verdict v;
-  describe_worker(s, ev->local_rank, &v);
+  sup_describe_worker(s, ev->local_rank, &v);
   v.cause = CAUSE_DEVICE_HELD;
   v.code = EXIT_CODE_DEVICES;
   v.text = ev->text ? ev->text : "";
@@ -217,7 +220,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
     return;
   }
   struct verdict v;
-  describe_worker(s, ev->local_rank, &v);
+  sup_describe_worker(s, ev->local_rank, &v);
   v.text = ev->text ? ev->text : "";
   v.error = ev->message ? ev->message : "";
   if (WIFSIGNALED(ev->status)) {
@@ -247,6 +250,7 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
   e->value = grace_ms;
   e->signo = reason == STOP_LEAVING ? s->leave_signo : SIGTERM;
   sup_wait_begin(s, grace_ms);
+  sup_hang_end(s);
   sup_effect(s, SUP_STATUS)->text = xstrdup("");
 }
 
@@ -254,6 +258,7 @@ void sup_stop(struct supervisor *s, const struct stop *stop) {
   bool running = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
   if (!running || stop->round != s->round || strcmp(stop->incarnation, s->incarnation) != 0) return;
   sup_say_failure(s, &stop->verdict);
+  if (sup_hang_stop(s, &stop->verdict)) return;
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 

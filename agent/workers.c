@@ -27,6 +27,7 @@
 #include <unistd.h>
 #include "agent/command_line.h"
 #include "agent/failures.h"
+#include "agent/hang_watch.h"
 #include "agent/oom_watch.h"
 #include "agent/output.h"
 #include "common/clock.h"
@@ -55,6 +56,7 @@ struct workers {
   struct sdk_server *sdk;
   struct failures *failures;
   struct oom_watch *oom;
+  struct hang_watch *hang;
   uv_poll_t poll, sdk_poll;
   uv_async_t wake;
   uv_timer_t timer; /* the first due_ms */
@@ -89,7 +91,14 @@ static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
                                       .loss = s->progress.loss,
                                       .samples_per_second = s->progress.samples_per_second});
     break;
-  case SDK_EVENT_DONE: log_debug("worker %u: is done", s->local_rank); break;
+  case SDK_EVENT_DONE:
+    log_debug("worker %u: is done", s->local_rank);
+    tell(w, (struct supervisor_event){.kind = SUP_SIGN,
+                                      .round = s->round,
+                                      .local_rank = s->local_rank,
+                                      .sign = SIGN_SDK,
+                                      .when_ms = now_ms()});
+    break;
   case SDK_EVENT_TROUBLE: log_debug("worker %u: %s", s->local_rank, s->text); break;
   }
 }
@@ -304,7 +313,7 @@ void workers_hand_up(struct workers *w, const char *file, int code) {
 }
 
 bool workers_are_busy(const struct workers *w) {
-  return failures_is_busy(w->failures);
+  return failures_is_busy(w->failures) || hang_watch_is_busy(w->hang);
 }
 
 /* Commands. -------------------------------------------------------------------------------------------------------- */
@@ -431,6 +440,7 @@ void workers_spawn(struct workers *w, const struct start *start) {
   w->clear = false;
   memset(w->v, 0, w->o.count * sizeof(*w->v));
   open_round(w, start);
+  hang_watch_begin(w->hang, w->round, start->rank_base);
   failures_begin(w->failures);
   need_logs(w);
   for (uint32_t i = 0; i < w->o.count; i++) {
@@ -447,8 +457,22 @@ void workers_spawn(struct workers *w, const struct start *start) {
   }
 }
 
+void workers_look(struct workers *w) {
+  hear_workers(w);
+  hang_watch_look(w->hang);
+}
+
+void workers_probe(struct workers *w, uint64_t first, enum log_level level) {
+  pid_t *pids = xcalloc(w->o.count, sizeof(*pids));
+  for (uint32_t i = 0; i < w->o.count; i++)
+    if (!w->v[i].exited) pids[i] = w->v[i].pid;
+  hang_watch_probe(w->hang, pids, first, level);
+  free(pids);
+}
+
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms) {
   struct err e = ERR_INIT;
+  hang_watch_end(w->hang);
   if (guard_stop(&w->guard, round, signo, grace_ms, &e)) give_guard_up(w, &e);
 }
 
@@ -501,6 +525,14 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
       &(struct failures_options){.loop = o->loop, .count = o->count, .on_read = on_error_file, .ctx = w});
   w->oom = oom_watch_create(o->count, NULL, NULL, NULL);
   int rc = open_relay(w, e);
+  if (rc == 0)
+    w->hang = hang_watch_create(&(struct hang_watch_options){.loop = o->loop,
+                                                             .count = o->count,
+                                                             .options = o->options,
+                                                             .logs = o->logs,
+                                                             .relay = w->relay,
+                                                             .on_event = o->on_event,
+                                                             .ctx = o->ctx});
   if (rc == 0) rc = sdk_server_create(&w->sdk, NULL, e);
   if (rc) return rc;
   uv_poll_init(o->loop, &w->sdk_poll, sdk_server_fd(w->sdk));
@@ -528,6 +560,7 @@ static void on_wake_closed(uv_handle_t *handle) {
 }
 
 void workers_destroy(struct workers *w) {
+  hang_watch_destroy(w->hang);
   relay_destroy(w->relay, RELAY_FLUSH_MS);
   uv_close((uv_handle_t *)&w->wake, on_wake_closed);
 }

@@ -39,7 +39,7 @@ struct round_book {
   uint32_t first_life; /* of the daemon that sealed it */
   uint32_t told_life;  /* of the daemon that said START first */
   bool told;           /* somebody has read START: the fields above are filled */
-  bool failed;         /* in truth: a worker of it died by itself, not with 0 */
+  bool failed;         /* in truth: a worker of it died by itself, not with 0; or hung */
   uint32_t void_life;  /* of the daemon whose STOP said that it is void; 0: none */
   bool settled, charged;
   uint32_t settled_life; /* the daemon's */
@@ -218,7 +218,8 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
 /* The budget. ----------------------------------------------------------------------------------------------------- */
 
 static bool is_worker_death(enum cause c) {
-  return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL;
+  return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL ||
+         c == CAUSE_WORKER_HUNG;
 }
 
 /* It may: below max, and asked for by all. */
@@ -397,7 +398,30 @@ void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w,
   if (status != 0 && by_itself) r->failed = true;
 }
 
+/* A hang is nothing that happens: it is said, so it is believed where the worker was silent since then. */
+enum {
+  HEARD_MS = 100
+}; /* what a worker tells is heard within this, or its agent cannot hear at all, and knows that */
+
+static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnation,
+                       const struct report *rep) {
+  if (rep->kind != REPORT_FAILED || rep->what.cause != CAUSE_WORKER_HUNG) return;
+  round_of(s->checker, incarnation, rep->round)->failed = true;
+  const struct sim_worker *w = &a->w[rep->what.local_rank];
+  if (a->round == rep->round && w->stepped_at + (uint64_t)rep->ago_ms > s->now + HEARD_MS)
+    sim_violate(s, INV_BUDGET,
+                "%s says that rank %u hangs since %" PRId64 " ms, but it told a step %" PRIu64 " ms ago",
+                a->name, w->rank, rep->ago_ms, s->now - w->stepped_at);
+}
+
+static void check_hangs(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (m->type == MSG_REPORT) check_hung(s, a, m->report_msg.incarnation, &m->report_msg.report);
+  for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
+    check_hung(s, a, m->hello.incarnation, &m->hello.reports[i]);
+}
+
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  check_hangs(s, a, m);
   if (m->type == MSG_HELLO && m->hello.phase == PHASE_NONE && a->store.open)
     sim_violate(s, INV_STORE_ENDS, "%s joins anew and still serves round %" PRId64, a->name, a->store.round);
   if (m->type == MSG_PROGRESS) {

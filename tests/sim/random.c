@@ -47,6 +47,15 @@ static void choose_settings(struct sim *s, int nodes) {
   if (t->min_nodes < t->max_nodes) s->config.orphan_grace_ms = ONE_OF(s, 2000, 10000, 60000);
 }
 
+/* Much of what workers do in these stories is silent for long: then they hang, as far as anybody can see. */
+static void choose_hangs(struct sim *s) {
+  struct sim_config *c = &s->config;
+  if (!sim_chance(s, 30)) return;
+  c->settings.hang_timeout_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
+  c->hang_start_ms = c->settings.hang_timeout_ms * (int64_t)sim_between(s, 1, 3);
+  c->hang_watch = sim_chance(s, 70) ? HANG_AUTO : HANG_SDK;
+}
+
 static void choose_world(struct sim *s) {
   struct sim_config *c = &s->config;
   c->delay_min = 1;
@@ -79,7 +88,11 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   if (sim_chance(s, 20)) b.term_code = (int)ONE_OF(s, 0, 143);
   if (sim_chance(s, 3)) b.kill_ms = (uint32_t)ONE_OF(s, 3000, 8000, 20000);
   b.meet = s->normal.meet; /* all of a round meet, or none */
-  if (sim_chance(s, 20)) b.progress_ms = 300;
+  if (sim_chance(s, s->config.settings.hang_timeout_ms ? 70 : 20)) b.progress_ms = 300;
+  if (s->config.settings.hang_timeout_ms && sim_chance(s, 20)) {
+    b.hang_ms = (uint32_t)sim_between(s, 100, 6000);
+    b.hang_state = (char)ONE_OF(s, 0, 0, 'T', 'D');
+  }
   return b;
 }
 
@@ -219,6 +232,7 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   bool same = sim_chance(s, 70);
   uint32_t workers = (uint32_t)sim_between(s, 1, 4);
   for (int i = 0; i < nodes; i++) node_add(s, same ? workers : (uint32_t)sim_between(s, 1, 4));
+  choose_hangs(s);
   choose_behaviours(s);
   const struct settings *t = &s->config.settings;
   sim_trace(s, "%d nodes, --nnodes %" PRId64 ":%" PRId64 ", lease %" PRId64 " ms%s", nodes, t->min_nodes,

@@ -75,6 +75,8 @@ struct behaviour {
   int exec_errno;       /* not 0: cannot be run */
   bool meet;            /* meets all ranks at the round's store before anything else */
   uint32_t progress_ms; /* 0: tells nothing */
+  uint32_t hang_ms;     /* from exec until it hangs, and all ranks of its round with it; 0: never */
+  char hang_state;      /* of its process then; 0: S */
 };
 struct rule {     /* the last one that fits counts */
   int node;       /* -1: all */
@@ -94,7 +96,7 @@ struct sim_worker {
   bool knocked, reached;  /* at the round's store; reached: it is connected */
   bool killed, termed;
   bool ghost; /* a planted bug: the guard takes it for dead */
-  uint64_t step;
+  uint64_t step, ran_at, stepped_at;
 };
 
 struct sim_link {
@@ -259,6 +261,8 @@ struct sim_config {
   uint64_t seed;
   struct settings settings;
   uint64_t orphan_grace_ms; /* UINT64_MAX: for ever */
+  enum hang_watch_kind hang_watch;
+  int64_t hang_start_ms;
   bool state_dir;
   uint32_t save_max;             /* ms that a line takes to the disk at most; 0: none, and nothing waits */
   uint32_t delay_min, delay_max; /* ms, of links; per message */
@@ -394,6 +398,8 @@ void agent_free(struct sim_agent *a);
 void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start);
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms);
 void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at);
+void guard_look(struct sim *s, struct sim_agent *a);     /* SUP_LOOK: nothing but what was told */
+void guard_probe(struct sim *s, struct sim_agent *a);    /* SUP_PROBE */
 void guard_all_met(struct sim *s, struct sim_agent *a);  /* its workers and all others of the round */
 void guard_kill_all(struct sim *s, struct sim_agent *a); /* the agent is gone */
 void guard_kill(struct sim *s, struct sim_agent *a);     /* SIGKILL to the guard itself */

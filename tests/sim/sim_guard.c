@@ -16,7 +16,7 @@
 #include "agent/guard.h"
 #include "common/mem.h"
 
-enum { MEET_PATIENCE_MS = 20000, CALM_RUN_MS = 500 };
+enum { MEET_PATIENCE_MS = 20000, CALM_RUN_MS = 500, FACTS_MS = 3, STACKS_MS = 200 };
 
 void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b) {
   s->rules[s->n_rules++] = (struct rule){node, local_rank, spawn, b};
@@ -49,6 +49,23 @@ bool guard_has_workers(const struct sim_agent *a) {
   return false;
 }
 
+/* Hangs. ----------------------------------------------------------------------------------------------------------- */
+
+static bool hangs(const struct sim *s, const struct sim_worker *w) {
+  return w->state == WORKER_RUNNING && w->b.hang_ms && !s->calm && s->now >= w->ran_at + w->b.hang_ms;
+}
+
+/* Some rank of its round hangs, and all others wait for it. */
+static bool is_held(const struct sim *s, const struct sim_agent *a) {
+  for (int i = 0; i < s->n_agents; i++) {
+    const struct sim_agent *b = s->agents[i];
+    if (b->round != a->round || strcmp(b->incarnation, a->incarnation) != 0) continue;
+    for (uint32_t k = 0; k < b->workers; k++)
+      if (hangs(s, &b->w[k])) return true;
+  }
+  return false;
+}
+
 static bool guard_sees_workers(const struct sim_agent *a) {
   for (int i = 0; i < SIM_WORKERS_MAX; i++)
     if (worker_lives(&a->w[i]) && !a->w[i].ghost) return true;
@@ -64,6 +81,30 @@ static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct super
   e->agent = a;
   e->notice = xmemdup(&ev, sizeof ev);
   e->notice->text = xstrdup(ev.text ? ev.text : "");
+}
+
+void guard_look(struct sim *s, struct sim_agent *a) {
+  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_LOOKED, .round = a->round});
+}
+
+void guard_probe(struct sim *s, struct sim_agent *a) {
+  uint64_t at = s->now + FACTS_MS;
+  sim_trace(s, "%s: looks at its workers", a->name);
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (w->state != WORKER_RUNNING) continue;
+    notify(s, a, at,
+           (struct supervisor_event){.kind = SUP_PROBED,
+                                     .round = a->round,
+                                     .local_rank = i,
+                                     .error = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S',
+                                     .text = "do_poll"});
+  }
+  notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
+  struct sim_event *ev = sim_push(s, at + STACKS_MS, EV_NOTIFY); /* nothing else waits for it */
+  ev->agent = a;
+  ev->notice = xcalloc(1, sizeof *ev->notice);
+  *ev->notice = (struct supervisor_event){.kind = SUP_PROBE_DONE, .round = a->round};
 }
 
 static void push_worker(struct sim *s, struct sim_agent *a, const struct sim_worker *w, uint64_t at,
@@ -146,6 +187,7 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
   }
   w->state = WORKER_RUNNING;
   w->pid = s->next_pid++;
+  w->ran_at = w->stepped_at = s->now;
   sim_trace(s, "%s: rank %u runs, round %u", a->name, w->rank, a->round);
   check_worker_starts(s, a, w);
   notify(s, a, s->now,
@@ -299,7 +341,10 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
 }
 
 static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
+  if (is_held(s, a)) return;
   w->step++;
+  w->stepped_at = s->now;
   notify(s, a, s->now,
          (struct supervisor_event){.kind = SUP_PROGRESS,
                                    .round = a->round,
@@ -308,7 +353,6 @@ static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
                                    .of = 1000,
                                    .loss = 1.0 / (double)w->step,
                                    .samples_per_second = 64});
-  push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
 }
 
 static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {
@@ -317,7 +361,9 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
     return;
   }
   if (w->state != WORKER_RUNNING || w->ghost) return;
-  if (ev->kind == EV_WORKER_END) {
+  if (ev->kind == EV_WORKER_END && !(ev->c & 0x7f) && is_held(s, a)) {
+    push_worker(s, a, w, s->now + 100, EV_WORKER_END, (int)ev->c); /* its own end is a step too */
+  } else if (ev->kind == EV_WORKER_END) {
     /* a patience that has ended long ago is none */
     bool patience = w->asked && w->met && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
     if (!patience) worker_dies(s, a, w, (int)ev->c, true);

@@ -74,6 +74,8 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .expected_nodes = n->expected_nodes,
                                            .settings = s->config.settings,
                                            .orphan_grace_ms = s->config.orphan_grace_ms,
+                                           .hang_watch = s->config.hang_watch,
+                                           .hang_start_ms = s->config.hang_start_ms,
                                            .many = true};
   a->sup = supervisor_create(&config);
   sim_trace(s, "%s: agent starts", a->name);
@@ -117,6 +119,8 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     guard_spawn_all(s, a, fx->start);
     break;
   case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value); break;
+  case SUP_LOOK: guard_look(s, a); break;
+  case SUP_PROBE: guard_probe(s, a); break;
   case SUP_FENCE_AT: guard_fence_at(s, a, fx->value); break;
   case SUP_REQUEST: break;
   case SUP_OBITUARY:

@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-const struct story *const all_stories[] = {stories_join,    stories_fault,     stories_end,
-                                           stories_daemon,  stories_return,    stories_lessons,
-                                           stories_elastic, stories_partition, NULL};
+const struct story *const all_stories[] = {
+    stories_join,    stories_fault,   stories_end,       stories_daemon, stories_return,
+    stories_lessons, stories_elastic, stories_partition, stories_hang,   NULL};
 
 struct sim *story_play(const struct story *st, bool verbose) {
   struct sim_config c;
