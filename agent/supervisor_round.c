@@ -154,6 +154,7 @@ void sup_start(struct supervisor *s, const struct msg *m) {
     return;
   }
   s->serving = s->node_rank == 0;
+  s->fence = start->fence;
   sup_tell_guard(s); /* first: we may be stopped right behind it */
   struct supervisor_effect *e = sup_effect(s, SUP_SPAWN);
   e->start = copy_start(start);

@@ -171,6 +171,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.head_host = head ? head->host : "";
   msg.start.node_addr = m->addr;
   msg.start.store_port = j->store_port;
+  msg.start.fence = job_could_form_without(j, m);
   if (m == head) job_round_addrs(j, &addrs);
   msg.raw = addrs.data;
   msg.raw_len = addrs.len;

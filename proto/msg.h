@@ -278,7 +278,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_STR, head_addr, ADDR_MAX)    /* address of node rank 0, numeric */                                \
   F(S, INT, store_port, 0, 65535)       /* of the round's store there; 0: it has none */                     \
   F(S, STR, head_host, HOST_MAX)                                                                             \
-  F(S, REQ_STR, node_addr, ADDR_MAX)
+  F(S, REQ_STR, node_addr, ADDR_MAX)                                                                         \
+  F(S, BOOL, fence) /* as FRAME_FLAG_FENCE */
 
 #define report_msg_FIELDS(F, S)                                                                              \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \

@@ -39,6 +39,7 @@ static bool does_not_die(struct sim *s, struct sim_agent *a, struct sim_worker *
 static bool no_fence(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_HEARTBEAT_ACK) m->flags = 0;
   if (m->type == MSG_WELCOME) m->welcome.fence = false;
+  if (m->type == MSG_START) m->start.fence = false;
   return true;
 }
 

@@ -175,6 +175,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
     a->fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
     a->ack_at = sent_at;
   }
+  if (m->type == MSG_START) a->fence = m->start.fence;
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
   bool noisy = ack || m->type == MSG_CHALLENGE || (m->type == MSG_WAITING && !s->config.waiting);
   if (sim_tracing(s) && (s->config.verbose || !noisy)) {

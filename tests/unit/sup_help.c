@@ -78,6 +78,7 @@ void bench_event(struct bench *b, const struct supervisor_event *ev) {
     msg_init(&ack, MSG_HEARTBEAT_ACK);
     ack.id = b->sent[i].id;
     ack.flags = b->fencing ? FRAME_FLAG_FENCE : 0;
+    b->fenced = b->fencing;
     bench_msg(b, &ack);
   }
 }
@@ -162,7 +163,7 @@ void bench_welcome(struct bench *b, bool fence) {
   msg_init(&m, MSG_WELCOME);
   m.welcome.version = PROTO_VERSION;
   m.welcome.incarnation = b->incarnation;
-  m.welcome.fence = fence;
+  m.welcome.fence = b->fenced = fence;
   bench_msg(b, &m);
 }
 
@@ -179,7 +180,8 @@ void bench_start(struct bench *b, int64_t round) {
                            .head_addr = "10.0.0.9",
                            .store_port = b->store_port,
                            .head_host = "n9",
-                           .node_addr = "10.0.0.1"};
+                           .node_addr = "10.0.0.1",
+                           .fence = b->fenced};
   if (b->node_rank == 0) {
     m.raw = "10.0.0.9\n10.0.0.1\n";
     m.raw_len = strlen(m.raw);

@@ -13,6 +13,7 @@ struct bench {
   uint64_t now_ms;
   bool answering; /* heartbeats are answered, without FENCE */
   bool fencing;   /* and with it */
+  bool fenced;    /* what the daemon said of it last: bench_start says so again */
   struct supervisor_effect *fx;
   struct msg *sent; /* of the same place in fx: SUP_SEND decoded */
   size_t n_fx, cap_fx;

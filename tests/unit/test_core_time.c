@@ -180,6 +180,8 @@ static void test_fence_says_whether_others_could_go_on(void **state) {
     rig_running(&r, n, 2);
     assert_false(rig_last(&r, n[0].conn, MSG_WELCOME)->welcome.fence); /* it was alone then */
     assert_int_equal(rig_last(&r, n[1].conn, MSG_WELCOME)->welcome.fence, min == 1);
+    for (int i = 0; i < 2; i++) /* before the first heartbeat */
+      assert_int_equal(rig_last(&r, n[i].conn, MSG_START)->start.fence, min == 1);
     beat(&r, n, 2);
     for (int i = 0; i < 2; i++) {
       const struct msg *ack = rig_last(&r, n[i].conn, MSG_HEARTBEAT_ACK);

@@ -372,6 +372,19 @@ static void test_the_guard_knows_the_deadline(void **state) {
   bench_close(&b);
 }
 
+/* It was welcomed when too few were here to go on without it, and is cut off right behind START. */
+static void test_start_says_whether_to_fence(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_joined(&b);
+  uint64_t greeted = b.now_ms;
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0);
+  b.fenced = true;
+  bench_start(&b, 1);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->value, greeted + 3900, greeted + 4000);
+  bench_close(&b);
+}
+
 /* Stopped for ten seconds: its guard has acted in its stead, whichever of the two speaks first. */
 static void fenced_by_its_guard(bool tick_first) {
   struct bench b;
@@ -502,6 +515,7 @@ int main(void) {
       cmocka_unit_test(test_acks_of_nothing),
       cmocka_unit_test(test_fences_at_four_fifths_of_the_lease),
       cmocka_unit_test(test_the_guard_knows_the_deadline),
+      cmocka_unit_test(test_start_says_whether_to_fence),
       cmocka_unit_test(test_fenced_by_its_guard),
       cmocka_unit_test(test_an_old_fence_is_nothing),
       cmocka_unit_test(test_no_fence_without_the_flag),
