@@ -11,7 +11,7 @@
  * token, and what does not fit the token is not for this round.
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for
- * long, _round.c workers and reports, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _hang.c that they
+ * long, _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _hang.c that they
  * are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
@@ -125,6 +125,7 @@ static void on_msg(struct supervisor *s, const struct msg *m) {
   case MSG_STALE: sup_stale(s, &m->stale); break;
   case MSG_WAITING: on_waiting(s, &m->waiting); break;
   case MSG_START: sup_start(s, m); break;
+  case MSG_PREPARE: sup_prepare(s, &m->prepare); break;
   case MSG_STOP: sup_stop(s, &m->stop); break;
   case MSG_SETTLED: sup_settled(s, &m->settled); break;
   case MSG_END: sup_end(s, &m->end); break;
@@ -186,8 +187,11 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_PROBED: sup_hang_probed(s, ev); break;
   case SUP_PROBE_FACTS: sup_hang_facts(s, ev); break;
   case SUP_PROBE_DONE: sup_hang_probe_done(s, ev); break;
+  case SUP_CAN_CHECKPOINT: sup_can_checkpoint(s, ev); break;
+  case SUP_CHECKPOINTED: sup_checkpointed(s, ev); break;
   case SUP_TICK: on_tick(s); break;
   }
+  sup_prepare_watch(s);
   sup_tell_guard(s);
   s->fx = NULL;
 }
@@ -199,7 +203,8 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
   return earliest(
-      earliest(earliest(s->leave_by_ms, s->tell_ms), earliest(sup_wait_deadline(s), sup_hang_deadline(s))),
+      earliest(earliest(s->leave_by_ms, s->tell_ms),
+               earliest(sup_wait_deadline(s), earliest(sup_hang_deadline(s), sup_prepare_deadline(s)))),
       earliest(earliest(sup_link_deadline(s), sup_orphan_deadline(s)), sup_progress_deadline(s)));
 }
 
@@ -218,7 +223,8 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->node_rank = s->failed_step = -1;
-  s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms = s->told_fence_ms = UINT64_MAX;
+  s->ask_by_ms = s->kill_by_ms = s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms =
+      s->told_fence_ms = UINT64_MAX;
   verdict_init(&s->said);
   verdict_init(&s->untold);
   verdict_init(&s->last);

@@ -50,10 +50,12 @@ enum supervisor_event_kind {
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
-  SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
-  SUP_SIGNAL,     /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
-  SUP_PROGRESS,   /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
-  SUP_SIGN,       /* local_rank has given a sign, at when_ms: it printed, or its file changed */
+  SUP_GUARD_GONE,     /* the guard died, and everything of it was killed; count: what could not be */
+  SUP_SIGNAL,         /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
+  SUP_PROGRESS,       /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
+  SUP_CAN_CHECKPOINT, /* local_rank answers requests for a checkpoint; count 0: it does not any more */
+  SUP_CHECKPOINTED, /* local_rank has written the checkpoint that SUP_REQUEST numbered `count`, after `step` */
+  SUP_SIGN,         /* local_rank has given a sign, at when_ms: it printed, or its file changed */
   SUP_LOOKED, /* answers SUP_LOOK: all signs until now were told; held: workers could not print, because nobody takes it */
   SUP_PROBED, /* answers SUP_PROBE: local_rank's process; error: its state letter, 0: unknown; text: where in the kernel, or "" */
   SUP_PROBE_FACTS, /* SUP_PROBED was told of all that live; */
@@ -102,8 +104,8 @@ enum supervisor_effect_kind {
   SUP_CLOSE_STORE, /* the round is over for everybody, or we leave: what was served for it is closed, its keys forgotten */
   SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
   SUP_FENCE_AT, /* guard_fence(value): what runs then is killed even if we cannot act; UINT64_MAX: no longer */
-  SUP_REQUEST,  /* sdk request bits for all workers: value */
-  SUP_LOOK,     /* for signs of workers, what they have said on their socket first; answer SIGN, LOOKED */
+  SUP_REQUEST, /* of all workers, through the sdk: bits in value (RDZV_STOP), a checkpoint by its number in `checkpoint`, 0: none */
+  SUP_LOOK,    /* for signs of workers, what they have said on their socket first; answer SIGN, LOOKED */
   SUP_PROBE, /* their processes, value's first (UINT64_MAX: none is suspected), and show what is found at level. Answer PROBED,
                    PROBE_FACTS, PROBE_DONE, within SUPERVISOR_PROBE_MS. It ends with STOP_TREES */
   SUP_OBITUARY, /* bytes for guard_obituary; NULL: none (nothing to report any more) */
@@ -124,7 +126,8 @@ struct supervisor_effect {
   struct start *start;     /* owned, SPAWN */
   struct ending *ending;   /* owned, ENDING */
   uint32_t round;
-  int signo; /* STOP_TREES */
+  int signo;           /* STOP_TREES */
+  uint32_t checkpoint; /* REQUEST */
   uint64_t value;
 };
 

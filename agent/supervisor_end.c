@@ -1,8 +1,11 @@
 /* How an agent ends: by the daemon's word, by a signal, or because it cannot go on.
  *
  * Whatever the way, its workers are dead before it exits, and its exit code is one of the documented table. A signal is a wish to leave: the job is
- * told LEAVING, the workers get --stop-timeout, the others go on without a charge. A second signal ends the
- * patience. `leave_by_ms` is the promise that it ends at all. */
+ * told LEAVING at once, the workers get --stop-timeout, the others go on without a charge. Workers that answer are asked for a checkpoint first, and
+ * get the signal when it is there or when half of that time is over (supervisor_prepare.c); all others get it at once. A second signal ends the
+ * patience. `leave_by_ms` is the promise that it ends at all.
+ *
+ * Who was told to leave exits with the code for that, whatever became of the job; but not when it has succeeded: nobody is to start it again. */
 
 #include "agent/supervisor_internal.h"
 
@@ -91,7 +94,8 @@ void sup_end(struct supervisor *s, const struct end *end) {
   s->end_round = end->round;
   s->restarts_used = end->restarts_used;
   say_end(s, end);
-  exit_after_trees(s, s->signals ? s->exit_code : (int)end->code);
+  bool left = s->signals && end->outcome != OUTCOME_SUCCESS;
+  exit_after_trees(s, left ? s->exit_code : (int)end->code);
 }
 
 void sup_refused(struct supervisor *s, const struct refused *r) {
@@ -123,12 +127,21 @@ static void leave(struct supervisor *s, int signo) {
     sup_exit(s, s->exit_code, "it was told to leave by a signal");
     return;
   }
+  s->kill_by_ms = s->now_ms + grace;
+  s->leave_by_ms = s->kill_by_ms + SUPERVISOR_LEAVE_SLACK_MS;
+  report_leaving(s, signo);
+  if (sup_leave_prepared(s, grace / 2)) {
+    sup_say(s, LOG_WARN,
+            "%s: leaving with exit code %d; workers are asked for a checkpoint first, which may take %.0f s, "
+            "and have "
+            "%.0f s in all to stop (--stop-timeout), a second signal kills them",
+            name ? name : "a signal", s->exit_code, (double)grace / 2000, (double)grace / 1000);
+    return;
+  }
   sup_say(s, LOG_WARN,
           "%s: leaving with exit code %d; workers have %.0f s to stop (--stop-timeout), a second signal "
           "kills them",
           name ? name : "a signal", s->exit_code, (double)grace / 1000);
-  s->leave_by_ms = s->now_ms + grace + SUPERVISOR_LEAVE_SLACK_MS;
-  report_leaving(s, signo);
   sup_stop_trees(s, STOP_LEAVING, grace);
 }
 

@@ -34,6 +34,9 @@ struct worker {
   char device[DEVICE_MAX + 1];            /* "": not known */
   uint64_t begun_ms, sign_ms[SIGN_COUNT]; /* 0: there was none */
   char ps[2], where[48];                  /* as a probe found it: state, place in the kernel; "" */
+  bool can_checkpoint;
+  uint32_t checkpoint; /* the last request that it has answered, */
+  uint64_t checkpoint_step;
 };
 
 /* supervisor_hang.c */
@@ -88,6 +91,10 @@ struct supervisor {
   int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used, failed_step;
   struct worker *workers;
   int64_t n_spawned, n_succeeded;
+  uint32_t asked;    /* how many checkpoints were asked for in this round */
+  bool asking;       /* the last of them is not there yet */
+  bool prepared;     /* PREPARE came for it */
+  uint64_t asked_ms; /* when it was asked for */
   struct own_report reports[REPORTS_MAX];
   size_t n_reports;
   int64_t report_seq;
@@ -114,6 +121,8 @@ struct supervisor {
   bool heard_end;
   enum outcome outcome; /* of the job, once END was heard; */
   int64_t end_round;    /* and in which round */
+  uint64_t kill_by_ms;  /* leaving: when what runs is killed, whatever else happens */
+  uint64_t ask_by_ms;   /* leaving: a checkpoint is waited for until then; UINT64_MAX: it is not */
   uint64_t leave_by_ms; /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
   int64_t rounds;
   uint64_t begun_ms;
@@ -179,6 +188,18 @@ void sup_refused(struct supervisor *s, const struct refused *r);
 void sup_signal(struct supervisor *s, int signo);
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: told to the daemon; NULL: nothing */
+
+/* supervisor_prepare.c */
+void sup_request(struct supervisor *s,
+                 unsigned bits); /* SUP_REQUEST, with the checkpoint that was asked for */
+void sup_prepare(struct supervisor *s, const struct prepare *p);
+void sup_can_checkpoint(struct supervisor *s, const struct supervisor_event *ev);
+void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev);
+/* On leaving: asks the workers for a checkpoint and waits for it, ask_ms at most; then they are stopped. False: none of them can. */
+bool sup_leave_prepared(struct supervisor *s, uint64_t ask_ms);
+void sup_prepare_watch(
+    struct supervisor *s); /* after each event: has what was waited for come, or become impossible? */
+uint64_t sup_prepare_deadline(const struct supervisor *s);
 
 /* supervisor_progress.c */
 void sup_progress(struct supervisor *s, const struct supervisor_event *ev);

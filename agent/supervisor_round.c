@@ -34,6 +34,8 @@ void sup_clear_round(struct supervisor *s) {
   s->progress_new = false;
   s->wait_ms = UINT64_MAX;
   sup_hang_end(s);
+  s->asked = 0;
+  s->asking = s->prepared = false;
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
@@ -69,7 +71,7 @@ void sup_send_report(struct supervisor *s, const struct own_report *r) {
 
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms) {
   if (s->n_reports == REPORTS_MAX) return; /* the first ones matter; STOPPED has its place kept below */
-  if (s->n_reports == REPORTS_MAX - 2 && kind == REPORT_FAILED) return;
+  if (s->n_reports >= REPORTS_MAX - 2 && (kind == REPORT_FAILED || kind == REPORT_CHECKPOINTED)) return;
   struct own_report *r = &s->reports[s->n_reports++];
   r->at_ms = at_ms;
   r->report.seq = ++s->report_seq;
@@ -239,13 +241,17 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
 
 /* Stopping. -------------------------------------------------------------------------------------------------------- */
 
-/* A weightier reason replaces a lighter one: what follows CLEAR is the heaviest's business. */
+/* A weightier reason replaces a lighter one: what follows CLEAR is the heaviest's business. Who leaves does so whatever else stops its workers, and
+ * gives them no more time than the signal did. */
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms) {
+  uint64_t left_ms = s->kill_by_ms > s->now_ms ? s->kill_by_ms - s->now_ms : 0;
+  if (grace_ms > left_ms) grace_ms = left_ms;
+  if (s->signals && reason < STOP_LEAVING) reason = STOP_LEAVING;
   if (reason > s->reason) s->reason = reason;
   bool first = s->state != SUPERVISOR_STOPPING;
   if (first) s->stop_ms = s->now_ms;
   sup_set_state(s, SUPERVISOR_STOPPING);
-  if (first && grace_ms) sup_effect(s, SUP_REQUEST)->value = RDZV_STOP;
+  if (first && grace_ms) sup_request(s, RDZV_STOP);
   struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
   e->round = (uint32_t)s->round;
   e->value = grace_ms;

@@ -91,6 +91,17 @@ static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
                                       .loss = s->progress.loss,
                                       .samples_per_second = s->progress.samples_per_second});
     break;
+  case SDK_EVENT_CAN:
+    tell(w, (struct supervisor_event){
+                .kind = SUP_CAN_CHECKPOINT, .round = s->round, .local_rank = s->local_rank, .count = s->on});
+    break;
+  case SDK_EVENT_CHECKPOINTED:
+    tell(w, (struct supervisor_event){.kind = SUP_CHECKPOINTED,
+                                      .round = s->round,
+                                      .local_rank = s->local_rank,
+                                      .count = s->checkpoint,
+                                      .step = s->step});
+    break;
   case SDK_EVENT_DONE:
     log_debug("worker %u: is done", s->local_rank);
     tell(w, (struct supervisor_event){.kind = SUP_SIGN,
@@ -486,8 +497,8 @@ void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t 
   if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e)) give_guard_up(w, &e);
 }
 
-void workers_request(struct workers *w, uint32_t bits) {
-  sdk_server_request(w->sdk, bits);
+void workers_request(struct workers *w, uint32_t bits, uint32_t checkpoint) {
+  sdk_server_request(w->sdk, bits, checkpoint);
 }
 
 struct relay *workers_relay(struct workers *w) {

@@ -52,7 +52,7 @@ void workers_look(struct workers *w); /* SUP_LOOK; what they have said on their 
 void workers_probe(struct workers *w, uint64_t first, enum log_level level); /* SUP_PROBE */
 void workers_fence(struct workers *w, uint64_t at_ms);                       /* guard_fence */
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
-void workers_request(struct workers *w, uint32_t bits);
+void workers_request(struct workers *w, uint32_t bits, uint32_t checkpoint); /* sdk_server_request */
 
 /* A failure was told, with this text; what its error file says, or NULL; local_rank: of its worker here, UINT64_MAX:
  * there is none. */

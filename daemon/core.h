@@ -24,6 +24,7 @@ enum {
   CORE_SHORT_ROUND_MS = 30000, /* a round that lived shorter delays the next */
   CORE_DELAY_MAX_MS = 30000,
   CORE_GROW_AGE_MS = 30000,    /* a round is not ended for newcomers before it is that old */
+  CORE_LEAVE_MS = 1000,        /* after `leaving`: no round is sealed, others may leave too */
   CORE_FLAP_LOSSES = 3,        /* a host that was lost so often */
   CORE_FLAP_MS = 600000,       /* within that joins only when it is needed */
   CORE_LONG_ROUND_MS = 600000, /* a round that lived that long gives the restarts back */

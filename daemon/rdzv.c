@@ -2,6 +2,8 @@
  *
  *   FORMING -> STARTING -> RUNNING -> ENDING -> ENDED
  *      ^          |           |          ^
+ *      |          |     CHECKPOINTING ---+      an end that is no fault: a checkpoint first (daemon/rdzv_prepare.c)
+ *      |          |           |          |
  *      +-------STOPPING <-----+----------+      RECOVERING leads to any of them after the daemon came back
  *
  * A round ends in STOPPING and nowhere else (daemon/rdzv_end.c).
@@ -33,11 +35,16 @@ void job_set_state(struct job *j, enum job_state to, uint64_t now_ms) {
   job_watch_growth(j, now_ms);
 }
 
+/* A round is on its way, and not being stopped. */
+static bool round_goes_on(const struct job *j) {
+  return j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;
+}
+
 /* Losing a node. --------------------------------------------------------------------------------------------------- */
 
 static void lose_from_round(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  bool starting = j->state == JOB_STARTING, running = starting || j->state == JOB_RUNNING;
+  bool starting = j->state == JOB_STARTING, running = round_goes_on(j);
   job_note_loss(j, m, ev->now_ms);
   job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
   if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
@@ -48,7 +55,7 @@ static void lose_from_round(struct job *j, const struct job_event *ev) {
     job_settle_if_stopped(j, ev->now_ms);
 }
 
-/* STARTING, RUNNING, STOPPING. */
+/* STARTING, RUNNING, CHECKPOINTING, STOPPING. */
 static void on_lost(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (!member_in_round(m)) {
@@ -97,8 +104,11 @@ static void on_bye(struct job *j, const struct job_event *ev) {
   on_lost(j, &lost);
 }
 
+/* All were told to leave, and this is the last of them: nobody is left to wait for anybody. */
 static void on_bye_forming(struct job *j, const struct job_event *ev) {
   on_lost_forming(j, ev);
+  if (!j->n_members && j->round && j->last_verdict.cause == CAUSE_NODE_LEAVING)
+    job_end(j, ev->now_ms, OUTCOME_FAILED, EXIT_CODE_PREEMPTED, &j->last_verdict);
 }
 
 static void on_bye_recovering(struct job *j, const struct job_event *ev) {
@@ -186,7 +196,7 @@ static void on_failed(struct job *j, const struct job_event *ev) {
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
   job_offer_cause(j, &v, ev->at_ms);
-  if (j->state == JOB_STARTING || j->state == JOB_RUNNING) job_begin_stopping(j, ev->now_ms, false);
+  if (round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
 }
 
 static void on_finished(struct job *j, const struct job_event *ev) {
@@ -203,8 +213,8 @@ static void on_leaving(struct job *j, const struct job_event *ev) {
   job_note_loss(j, ev->member, ev->now_ms);
   job_offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text,
                        ev->at_ms);
-  if (j->state == JOB_STARTING || j->state == JOB_RUNNING)
-    job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
+  j->leave_ms = ev->now_ms + CORE_LEAVE_MS;
+  job_prepare(j, ev->now_ms);
 }
 
 static void on_stopped(struct job *j, const struct job_event *ev) {
@@ -224,6 +234,14 @@ static void on_stopped_unasked(struct job *j, const struct job_event *ev) {
   job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
 }
 
+/* One that leaves stops when it has its checkpoint, or no more time for one. */
+static void on_stopped_checkpointing(struct job *j, const struct job_event *ev) {
+  if (ev->member->leaving)
+    job_checkpointing_report(j, ev);
+  else
+    on_stopped_unasked(j, ev);
+}
+
 static void on_report_recovering(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   switch (ev->kind) {
@@ -231,6 +249,7 @@ static void on_report_recovering(struct job *j, const struct job_event *ev) {
   case JOB_EV_FAILED: on_failed(j, ev); break;
   case JOB_EV_LEAVING: on_leaving(j, ev); break;
   case JOB_EV_FINISHED: member_set_state(m, MEMBER_FINISHED); break;
+  case JOB_EV_CHECKPOINTED: break; /* an earlier life of the daemon had asked for it */
   default:
     if (m->state != MEMBER_FINISHED) member_set_state(m, MEMBER_STOPPED);
     break;
@@ -256,7 +275,7 @@ static void on_operator(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
-  if (j->state == JOB_STARTING || j->state == JOB_RUNNING) job_begin_stopping(j, ev->now_ms, false);
+  if (round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
 }
 
 /* Judged by who is here; who has not reported may still run until it would have been given up, and learns of it from the
@@ -357,6 +376,11 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
     [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_running},
+  [JOB_CHECKPOINTING] = {
+    [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = job_checkpointing_resume, [JOB_EV_STARTED] = ignore,
+    [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = job_checkpointing_report, [JOB_EV_LEAVING] = on_leaving,
+    [JOB_EV_STOPPED] = on_stopped_checkpointing, [JOB_EV_CHECKPOINTED] = job_checkpointing_report, [JOB_EV_LOST] = on_lost,
+    [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = job_checkpointing_deadline},
   [JOB_STOPPING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_stopping, [JOB_EV_STARTED] = on_started,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
@@ -365,7 +389,7 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
   [JOB_RECOVERING] = {
     [JOB_EV_JOIN] = job_recover_hello, [JOB_EV_RESUME] = job_recover_hello, [JOB_EV_STARTED] = on_report_recovering,
     [JOB_EV_FAILED] = on_report_recovering, [JOB_EV_FINISHED] = on_report_recovering,
-    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering, [JOB_EV_CHECKPOINTED] = ignore,
+    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering, [JOB_EV_CHECKPOINTED] = on_report_recovering,
     [JOB_EV_LOST] = on_lost_recovering, [JOB_EV_BYE] = on_bye_recovering, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator_recovering, [JOB_EV_DEADLINE] = on_deadline_recovering},
   [JOB_ENDING] = {

@@ -61,6 +61,7 @@ struct member {
   uint64_t told_news; /* the job's news when it was last sent WAITING */
   bool leaving;       /* it will not take part in another round */
   bool flapping;      /* as the last seal saw it: taken only where it is needed to reach min */
+  bool checkpointed;  /* since the last PREPARE */
   bool gone;          /* lost after it had finished: kept for the count */
   bool end_acked;
   bool fenced_flag;             /* what its last HEARTBEAT_ACK said */
@@ -70,8 +71,8 @@ struct member {
   int64_t last_seq;             /* highest report seq taken */
   int64_t step, of;             /* last PROGRESS */
   double loss, samples_per_second;
-  bool knows_round;                   /* TOLD: START has reached it, it said so in HELLO */
-  bool available, owes_ack, reported; /* what it is counted as: rdzv_member.c */
+  bool knows_round;                            /* TOLD: START has reached it, it said so in HELLO */
+  bool available, owes_ack, reported, unsaved; /* what it is counted as: rdzv_member.c */
 };
 
 struct job {
@@ -96,6 +97,7 @@ struct job {
   size_t n_available; /* could take part in a round that is sealed now */
   size_t n_owing;     /* have not acknowledged the end, and may yet */
   size_t n_reported; /* RECOVERING: have told how they stand, those that know the round as settled included */
+  size_t n_unsaved;  /* of the round: run, and have not reported `checkpointed` */
   size_t n_in_state[MEMBER_STATE_COUNT];
   int64_t n_workers; /* of all members: at most WORLD_MAX */
 
@@ -105,6 +107,8 @@ struct job {
   uint64_t enough_ms;     /* FORMING: since when min nodes are here; 0: they are not */
   uint64_t not_before_ms; /* FORMING: delay after short rounds */
   uint64_t recover_ms;    /* RECOVERING: its end */
+  uint64_t leave_ms;      /* FORMING: until then others may leave, after one has */
+  uint64_t prepare_ms;    /* CHECKPOINTING: its end */
   uint64_t grow_ms;       /* RUNNING: when it is ended for newcomers; UINT64_MAX: there are none */
   uint64_t scan_ms;       /* no lease, grace or hold can expire before */
   uint64_t notice_ms;     /* when WAITING goes out next; UINT64_MAX: not now */
@@ -176,6 +180,20 @@ struct bytes *job_stop_bytes(const struct job *j);
 struct bytes *job_settled_bytes(const struct job *j);
 struct bytes *job_end_bytes(const struct job *j);
 
+/* daemon/rdzv_prepare.c: a checkpoint before the planned end of a round */
+/* The round is to be ended for a cause that was offered just before, and that is no fault: newcomers, a node that leaves or is drained. RUNNING:
+ * all are told PREPARE, and STOP when they have their checkpoints, after half of --stop-timeout at the latest. STARTING: nothing is lost
+ * yet, so it is void and stops at once. In any other state the cause was all that is needed. */
+void job_prepare(struct job *j, uint64_t now_ms);
+bool job_is_planned_end(const struct job *j); /* the cause is one of these */
+/* PREPARE for one that has missed it. The caller's to unref. */
+struct bytes *job_prepare_bytes(const struct job *j);
+/* The table's cells of CHECKPOINTING that no other state has. */
+void job_checkpointing_resume(struct job *j, const struct job_event *ev);
+void job_checkpointing_report(struct job *j,
+                              const struct job_event *ev); /* checkpointed, finished, stopped */
+void job_checkpointing_deadline(struct job *j, const struct job_event *ev);
+
 /* daemon/rdzv_budget.c: restarts used and given back, and the delay after short rounds */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* the round has: at its end they are given back */
 int64_t
@@ -217,12 +235,13 @@ void job_hold_as(struct job *j, const struct job *before); /* the same ones */
 uint64_t job_hold_until(const struct job *j);
 void job_finish_holds(struct job *j);
 
-/* daemon/rdzv_member.c: the only writers of state, conn, leaving, gone, end_acked, node_rank and last_rank */
+/* daemon/rdzv_member.c: the only writers of state, conn, leaving, checkpointed, gone, end_acked, node_rank and last_rank */
 void member_count_in(struct member *m);
 void member_count_out(struct member *m); /* also takes it out of the round */
 void member_set_state(struct member *m, enum member_state to);
 void member_set_conn(struct member *m, uint64_t conn); /* only core_bind and core_unbind */
 void member_set_leaving(struct member *m);
+void member_set_checkpointed(struct member *m, bool checkpointed);
 void member_set_gone(struct member *m, bool gone);
 void member_set_acked(struct member *m);
 void member_place(struct member *m, int64_t rank); /* its rank in the current round; -1: it is in none */

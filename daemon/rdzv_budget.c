@@ -20,7 +20,8 @@
 
 uint64_t job_age_ms(const struct job *j, uint64_t now_ms) {
   if (j->state == JOB_STOPPING) return j->state_ms - j->round_ms;
-  return j->state == JOB_RUNNING || j->state == JOB_STARTING ? now_ms - j->round_ms : 0;
+  bool lives = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;
+  return lives ? now_ms - j->round_ms : 0;
 }
 
 int64_t job_step(const struct job *j) {
@@ -33,7 +34,8 @@ int64_t job_step(const struct job *j) {
 }
 
 bool job_has_earned(const struct job *j, uint64_t now_ms) {
-  bool in_round = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_STOPPING;
+  bool in_round = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING ||
+                  j->state == JOB_STOPPING;
   if (!j->restarts_used || !in_round) return false;
   return job_age_ms(j, now_ms) >= CORE_LONG_ROUND_MS || job_step(j) > j->failed_step;
 }

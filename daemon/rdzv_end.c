@@ -122,6 +122,14 @@ static void offer_silence(struct job *j, uint64_t now_ms) {
                            "it stopped its workers while no daemon was there", now_ms);
 }
 
+/* Who is told to leave one after the other is told by somebody who wants the whole job to go. */
+static bool all_leave(const struct job *j) {
+  if (j->cause.cause != CAUSE_NODE_LEAVING) return false;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (!j->members[i]->leaving && !j->members[i]->gone) return false;
+  return true;
+}
+
 static void succeed(struct job *j, uint64_t now_ms) {
   struct verdict none;
   verdict_init(&none);
@@ -145,12 +153,14 @@ static void settle(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
-  bool joined = v->cause == CAUSE_NODE_JOINED, charged = death && !j->void_round;
+  bool anew = v->cause == CAUSE_NODE_JOINED || v->cause == CAUSE_NODE_DRAINED;
+  bool charged = death && !j->void_round;
   job_refill_if_earned(j, now_ms);
   bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
-              (n_finished > 0 && !joined) || (charged && j->restarts_used >= j->settings.max_restarts);
-  if (joined &&
-      n_finished == (size_t)j->round_nodes) { /* the STOP for newcomers came too late for everybody */
+              (n_finished > 0 && !anew) || all_leave(j) ||
+              (charged && j->restarts_used >= j->settings.max_restarts);
+  if (job_is_planned_end(j) &&
+      n_finished == (size_t)j->round_nodes) { /* the STOP came too late for everybody */
     succeed(j, now_ms);
     return;
   }
@@ -206,7 +216,7 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
 }
 
 void job_finish_if_done(struct job *j, uint64_t now_ms) {
-  if (j->state != JOB_RUNNING && j->state != JOB_STARTING) return;
+  if (j->state != JOB_RUNNING && j->state != JOB_STARTING && j->state != JOB_CHECKPOINTING) return;
   if (j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes) return;
   succeed(j, now_ms);
 }

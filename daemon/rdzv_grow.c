@@ -1,9 +1,9 @@
 /* Nodes that come while a round runs, and hosts that come and go.
  *
- * A round below max is ended for newcomers (--scale-up now): everybody is told to stop, nothing is charged, and the next
- * round is sealed with all who are there by then. Stopping costs each worker what it has done since its last checkpoint, so
- * a round is left alone until it is 30 s old; all who have come until then are taken at once. A round of which a node
- * has finished is left alone for good: it is about to end.
+ * A round below max is ended for newcomers (--scale-up now): nothing is charged, and the next round is sealed with all who
+ * are there by then. Workers that answer are asked for a checkpoint first (rdzv_prepare.c); others lose what they have
+ * done since their last one, and all lose the time of a start. So a round is left alone until it is 30 s old; all who have come until
+ * then are taken at once. A round of which a node has finished is left alone for good: it is about to end.
  *
  * It ends as any round does, in STOPPING, and its cause weighs as much as a lost node's: what workers do while their peers
  * are being stopped is no failure of theirs. A node that finishes before the STOP reaches it begins again with the others,
@@ -113,6 +113,6 @@ void job_grow_if_due(struct job *j, uint64_t now_ms) {
   v.cause = CAUSE_NODE_JOINED;
   v.text = buf_text(&text);
   job_offer_cause(j, &v, now_ms);
-  job_begin_stopping(j, now_ms, false);
+  job_prepare(j, now_ms);
   buf_finish(&text);
 }

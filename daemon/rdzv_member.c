@@ -9,7 +9,8 @@
  * the member was counted as with what it is now. There is no other bookkeeping, so a counter cannot be
  * forgotten in a corner of the table.
  *
- *   state, conn, leaving -> available        gone, end_acked -> owes_ack        node_rank, last_rank -> reported */
+ *   state, conn, leaving -> available        gone, end_acked -> owes_ack        node_rank, last_rank -> reported
+ *   state, checkpointed -> unsaved */
 
 #include "daemon/rdzv.h"
 
@@ -29,6 +30,7 @@ static void recount(struct member *m) {
   count(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving, &j->n_available);
   count(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
   count(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
+  count(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
 }
 
 void member_count_in(struct member *m) {
@@ -45,6 +47,7 @@ void member_count_out(struct member *m) {
   count(&m->available, false, &j->n_available);
   count(&m->owes_ack, false, &j->n_owing);
   count(&m->reported, false, &j->n_reported);
+  count(&m->unsaved, false, &j->n_unsaved);
 }
 
 void member_set_state(struct member *m, enum member_state to) {
@@ -62,6 +65,11 @@ void member_set_conn(struct member *m, uint64_t conn) {
 
 void member_set_leaving(struct member *m) {
   m->leaving = true;
+  recount(m);
+}
+
+void member_set_checkpointed(struct member *m, bool checkpointed) {
+  m->checkpointed = checkpointed;
   recount(m);
 }
 

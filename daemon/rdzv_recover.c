@@ -6,8 +6,9 @@
  * lease and reconnect pause have passed, the round is judged as if the daemon had never been away:
  *
  *   somebody heard its verdict           -> it is settled: FORMING
- *   somebody failed, left, or stopped,
+ *   somebody failed or stopped,
  *   or a node of it is missing           -> STOPPING, and the verdict is settled there
+ *   all run, and one is told to leave    -> CHECKPOINTING
  *   all have finished                    -> ENDING
  *   all run                              -> RUNNING, and no worker has noticed anything
  *
@@ -137,11 +138,21 @@ static void form_again(struct job *j, uint64_t now_ms) {
   if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
-static bool is_broken(const struct job *j) {
-  if (j->cause.cause != CAUSE_NONE || j->stopping_seen) return true;
+static bool is_being_stopped(const struct job *j) {
+  if (j->stopping_seen) return true;
   for (size_t i = 0; i < j->n_members; i++)
     if (member_in_round(j->members[i]) && j->members[i]->state == MEMBER_STOPPED) return true;
   return false;
+}
+
+static bool is_broken(const struct job *j) {
+  return j->cause.cause != CAUSE_NONE || is_being_stopped(j);
+}
+
+/* All are here and at work; but one is told to leave, which is no reason to lose anything. */
+static bool has_time_to_prepare(const struct job *j) {
+  return j->n_reported >= (size_t)j->round_nodes && !j->n_in_state[MEMBER_TOLD] && job_is_planned_end(j) &&
+         !is_being_stopped(j);
 }
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {
@@ -166,6 +177,12 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   }
   size_t reported = j->n_reported;
   if (reported < (size_t)j->round_nodes) offer_missing(j, (size_t)j->round_nodes - reported, now_ms);
+  if (has_time_to_prepare(j)) {
+    j->skip_round = false;
+    job_set_state(j, JOB_RUNNING, now_ms);
+    job_prepare(j, now_ms);
+    return;
+  }
   if (is_broken(j)) {
     job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);
     return;

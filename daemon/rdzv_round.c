@@ -2,8 +2,8 @@
  *
  * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and last call is over.
  * Last call is for the first round only: after a fault the survivors are known and waiting for strangers would cost
- * everybody's time. Two things can hold a seal back: the delay after short rounds, and a lost node that may still run
- * workers of the old round (rdzv_job.c: holds).
+ * everybody's time. Three things can hold a seal back: the delay after short rounds, a lost node that may still run
+ * workers of the old round (rdzv_hold.c), and a node that was told to leave a moment ago, since others may be told as well.
  *
  * Ranks are stable. Whoever asked for a rank gets it, then survivors keep theirs where the new size allows, then the
  * holes are filled in the order label, scheduler's node id, numeric address, agent id. Text order of addresses
@@ -41,7 +41,8 @@ static uint64_t latest(uint64_t a, uint64_t b) {
 
 uint64_t job_seal_deadline(const struct job *j) {
   uint64_t at = numbers_allow_ms(j, j->n_available, j->enough_ms);
-  return at == UINT64_MAX ? at : latest(at, latest(j->not_before_ms, job_hold_until(j)));
+  uint64_t held = latest(j->not_before_ms, latest(j->leave_ms, job_hold_until(j)));
+  return at == UINT64_MAX ? at : latest(at, held);
 }
 
 static bool enough_are_here(const struct job *j) {
@@ -190,6 +191,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
   job_number_workers(j);
   for (size_t i = 0; i < n; i++) {
     member_set_state(slots[i], MEMBER_TOLD);
+    member_set_checkpointed(slots[i], false);
     slots[i]->step = -1;
     slots[i]->knows_round = false;
   }
@@ -262,6 +264,8 @@ void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
   double left = at > now_ms ? (double)(at - now_ms) / 1000.0 : 0;
   if (job_hold_until(j) > now_ms)
     buf_printf(out, "; a lost node has %.1f s left to stop by itself", left);
+  else if (j->leave_ms > now_ms && left > 0)
+    buf_printf(out, "; a node has left: the next round begins in %.1f s, in case others leave too", left);
   else if (j->not_before_ms > now_ms)
     buf_printf(out, "; the next round begins in %.1f s, because the last ones were short", left);
   else if (left > 0)

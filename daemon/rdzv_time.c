@@ -20,6 +20,7 @@ static uint64_t state_deadline(const struct job *j) {
   switch (j->state) {
   case JOB_FORMING: return earliest(j->notice_ms, earliest(job_seal_deadline(j), job_join_deadline(j)));
   case JOB_STARTING: return j->state_ms + CORE_START_TIMEOUT_MS;
+  case JOB_CHECKPOINTING: return j->prepare_ms;
   case JOB_STOPPING:
     return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + CORE_STOP_SLACK_MS +
            (j->settings.hang_timeout_ms ? CORE_PROBE_MS : 0);

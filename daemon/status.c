@@ -20,7 +20,9 @@ static const char *place_of(const struct job *j, const struct member *m) {
     if (member_flapping_until(m, j->core->now_ms)) return "kept waiting";
     return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
   case MEMBER_TOLD: return "starting";
-  case MEMBER_STARTED: return j->state == JOB_STOPPING ? "stopping" : "running";
+  case MEMBER_STARTED:
+    if (j->state == JOB_CHECKPOINTING) return m->checkpointed ? "checkpointed" : "checkpointing";
+    return j->state == JOB_STOPPING ? "stopping" : "running";
   case MEMBER_FINISHED: return "finished";
   case MEMBER_STOPPED: return "stopped";
   case MEMBER_STATE_COUNT: break;

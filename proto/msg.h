@@ -96,10 +96,11 @@ enum {
   X(FORMING, "forming")   /* nodes join until a round can be sealed */                                       \
   X(STARTING, "starting") /* START is out, not all nodes have reported STARTED */                            \
   X(RUNNING, "running")                                                                                      \
-  X(STOPPING, "stopping")     /* STOP is out, not all nodes have reported STOPPED */                         \
-  X(RECOVERING, "recovering") /* the daemon came back: nodes of a sealed round report */                     \
-  X(ENDING, "ending")         /* END is out, not all nodes have acknowledged it */                           \
-  X(ENDED, "ended")           /* remembered for those who come back late */
+  X(CHECKPOINTING, "checkpointing") /* PREPARE is out, not all nodes have reported CHECKPOINTED */           \
+  X(STOPPING, "stopping")           /* STOP is out, not all nodes have reported STOPPED */                   \
+  X(RECOVERING, "recovering")       /* the daemon came back: nodes of a sealed round report */               \
+  X(ENDING, "ending")               /* END is out, not all nodes have acknowledged it */                     \
+  X(ENDED, "ended")                 /* remembered for those who come back late */
 
 #define X(name, word) PHASE_##name,
 enum phase { PHASE_LIST(X) PHASE_COUNT };

@@ -29,7 +29,6 @@
 
 enum {
   PROGRESS_EVERY_MS = 20,
-  DONE_MS = 1000, /* how long the last words may wait for room in the socket */
 };
 
 static _Thread_local char init_text[RDZV_TEXT_MAX];
@@ -64,7 +63,7 @@ static int wait_for(int fd, short events, uint64_t deadline) {
   }
 }
 
-static struct sdk_head head_of(uint16_t type) {
+struct sdk_head rdzv_head_of(uint16_t type) {
   return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
 }
 
@@ -99,14 +98,12 @@ static int lose(struct rdzv *r) {
   return r->lost_code ? r->lost_code : -EPIPE;
 }
 
-/* The sentence for a lost agent; returns the code. */
-static int lost(struct rdzv *r, const char *what) {
+int rdzv_lost(struct rdzv *r, const char *what) {
   if (!r->lost_code) return rdzv_fail(r, -EPIPE, "%s: the agent is gone", what);
   return rdzv_fail(r, r->lost_code, "%s: %s", what, r->lost_text);
 }
 
-/* Sends one record; waits for room until the deadline (0: not at all, -EAGAIN). Other errors: the agent is lost. */
-static int send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline) {
+int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline) {
   for (;;) {
     if (r->fd < 0) return lose(r);
     if (send(r->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
@@ -139,7 +136,10 @@ static int receive(struct rdzv *r, size_t *size) {
     return lose(r);
   }
   *size = (size_t)n;
-  if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) r->requested = r->record.request.bits;
+  if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) {
+    r->requested = r->record.request.bits;
+    r->checkpoints.asked = r->record.request.checkpoint;
+  }
   return head.type;
 }
 
@@ -220,13 +220,14 @@ static int take_welcome(struct rdzv *r, size_t size) {
   r->is.run_id[sizeof(r->is.run_id) - 1] = r->is.incarnation[sizeof(r->is.incarnation) - 1] = '\0';
   r->is.head_addr[sizeof(r->is.head_addr) - 1] = r->is.node_addr[sizeof(r->is.node_addr) - 1] = '\0';
   r->requested = r->is.requested;
+  r->checkpoints.asked = r->is.checkpoint;
   if (r->is.rank >= r->is.world_size || r->is.world_size > INT32_MAX)
     return rdzv_fail(r, -EPROTO, "the agent says rank %u of %u", r->is.rank, r->is.world_size);
   return 0;
 }
 
 static int say_hello(struct rdzv *r, uint64_t deadline) {
-  struct sdk_hello hello = {.head = head_of(SDK_HELLO)};
+  struct sdk_hello hello = {.head = rdzv_head_of(SDK_HELLO)};
   int rc = parse_env_u32(r, "RDZV_ROUND", &hello.round);
   if (!rc) rc = parse_env_u32(r, "RDZV_LOCAL_RANK", &hello.local_rank);
   if (rc) return rc;
@@ -236,7 +237,7 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
     size_t size = 0;
     int type = await(r, &size, deadline);
     if (type == -ETIMEDOUT) return rdzv_fail(r, -ETIMEDOUT, "the agent did not answer in time");
-    if (type < 0) return lost(r, "hello to the agent");
+    if (type < 0) return rdzv_lost(r, "hello to the agent");
     if (type == SDK_WELCOME) return take_welcome(r, size);
   }
 }
@@ -269,7 +270,7 @@ int rdzv_init(struct rdzv **out, int timeout_ms) {
 
 static void flush_progress(struct rdzv *r, uint64_t deadline) {
   if (!r->progress_held) return;
-  if (send_record(r, &r->progress, sizeof(r->progress), deadline) == 0) r->progress_held = false;
+  if (rdzv_send_record(r, &r->progress, sizeof(r->progress), deadline) == 0) r->progress_held = false;
 }
 
 void rdzv_finish(struct rdzv *r) {
@@ -332,8 +333,8 @@ bool rdzv_alone(const struct rdzv *r) {
 
 int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second) {
   if (r->alone) return 0;
-  if (r->fd < 0) return lost(r, "progress");
-  r->progress = (struct sdk_progress){.head = head_of(SDK_PROGRESS),
+  if (r->fd < 0) return rdzv_lost(r, "progress");
+  r->progress = (struct sdk_progress){.head = rdzv_head_of(SDK_PROGRESS),
                                       .step = step,
                                       .of = of,
                                       .loss = loss,
@@ -343,7 +344,7 @@ int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, doubl
   if (r->progress_sent_ms && step != of && now - r->progress_sent_ms < PROGRESS_EVERY_MS) return 0;
   r->progress_sent_ms = now;
   flush_progress(r, 0); /* no room: the agent has enough to read, a later one will do */
-  return r->fd < 0 ? lost(r, "progress") : 0;
+  return r->fd < 0 ? rdzv_lost(r, "progress") : 0;
 }
 
 unsigned rdzv_requested(struct rdzv *r) {
@@ -353,17 +354,17 @@ unsigned rdzv_requested(struct rdzv *r) {
   int type;
   do type = receive(r, &size);
   while (type > 0);
-  return type < 0 ? r->requested | RDZV_STOP : r->requested;
+  return type < 0 ? r->requested | RDZV_STOP : r->requested | rdzv_checkpoint_bit(r);
 }
 
 /* ------------------------------------------------------------------ done */
 
 int rdzv_done(struct rdzv *r) {
   if (r->alone) return 0;
-  uint64_t deadline = rdzv_deadline_in(DONE_MS);
+  uint64_t deadline = rdzv_deadline_in(RDZV_LAST_MS);
   flush_progress(r, deadline);
-  struct sdk_done done = {.head = head_of(SDK_DONE)};
-  int rc = send_record(r, &done, sizeof(done), deadline);
+  struct sdk_done done = {.head = rdzv_head_of(SDK_DONE)};
+  int rc = rdzv_send_record(r, &done, sizeof(done), deadline);
   if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "done: the agent does not read");
-  return rc ? lost(r, "done") : 0;
+  return rc ? rdzv_lost(r, "done") : 0;
 }

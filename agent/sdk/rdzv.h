@@ -46,7 +46,8 @@ enum {
 
 /* What the agent asks of its workers, bits of rdzv_requested(). */
 enum {
-  RDZV_CHECKPOINT = 1, /* write a checkpoint soon and go on */
+  RDZV_CHECKPOINT =
+      1, /* write a checkpoint now and go on; shown after rdzv_can_checkpoint, until rdzv_checkpointed */
   RDZV_STOP =
       2, /* write a checkpoint and leave: SIGTERM has come or will, SIGKILL follows after --stop-timeout */
 };
@@ -86,6 +87,25 @@ RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double lo
 
 /* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as RDZV_STOP. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
+
+/* Checkpoints on request. Before a round is ended for a reason that is no failure (nodes joined, or one leaves or is drained), the agents ask for a
+ * checkpoint, and wait for it before they stop the workers, for half of --stop-timeout at most. That is for workers which say that they
+ * answer; all others are stopped at once. So:
+ *
+ *     rdzv_can_checkpoint(r);
+ *     for (each step) {
+ *       train();
+ *       bool asked = any_rank(rdzv_requested(r) & RDZV_CHECKPOINT);  // a flag in the step's own all-reduce
+ *       if (asked) write_checkpoint(step), rdzv_checkpointed(r, step);
+ *     }
+ *
+ * The request reaches the ranks at slightly different times, and all must write the state of the same step. Let it travel, as above, and call
+ * rdzv_checkpointed on every rank when the checkpoint is complete, whoever was asked first. It takes the bit away; a request that reaches this
+ * rank only after that, within a second or before the second call of rdzv_requested, is answered by it too, and never shown: one request, one checkpoint. Do not call it for
+ * checkpoints that nobody has asked for. Without an agent both do nothing. Errors: as rdzv_done. */
+RDZV_API int rdzv_can_checkpoint(struct rdzv *r);
+/* The state as it was after `step` is safe. */
+RDZV_API int rdzv_checkpointed(struct rdzv *r, uint64_t step);
 
 /* All-gather within the round, over the round's store: every rank calls it with the same name and size (1 byte or more; see RDZV_EXCHANGE_MAX and
  * RDZV_VALUE_MAX), `all` receives world_size * size bytes in order of rank. A name can be used again: the n-th call of each rank meets the n-th calls of

@@ -1,7 +1,7 @@
 #ifndef AGENT_SDK_RDZV_INTERNAL_H
 #define AGENT_SDK_RDZV_INTERNAL_H
 
-/* What the files of librdzv share: rdzv.c (the agent), rdzv_conn.c (the connection to the round's store), rdzv_alone.c (its stand-in in a world
+/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_conn.c (the connection to the round's store), rdzv_alone.c (its stand-in in a world
  * of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing of it is visible outside of the library. */
 
 #ifndef _GNU_SOURCE
@@ -14,7 +14,8 @@
 
 enum {
   RDZV_TEXT_MAX = 512,
-  RDZV_LATE_MS = 250, /* what a wait that has timed out may take to learn who is missing */
+  RDZV_LAST_MS = 1000, /* how long a word that must be heard may wait for room in the agent's socket */
+  RDZV_LATE_MS = 250,  /* what a wait that has timed out may take to learn who is missing */
 };
 
 /* Bytes that grow. */
@@ -57,11 +58,21 @@ struct rdzv_name {
 
 struct rdzv_alone;
 
+/* Requests for a checkpoint, by the agent's numbers (wire.h). */
+struct rdzv_checkpoints {
+  bool can;                        /* rdzv_can_checkpoint was called */
+  uint32_t asked, shown, answered; /* heard from the agent; by rdzv_requested; by rdzv_checkpointed */
+  bool due;                        /* the last answer found no room in the socket */
+  bool fresh;                      /* rdzv_requested has not been called since rdzv_checkpointed was */
+  uint64_t step, told_ms;          /* of the last rdzv_checkpointed; 0: none */
+};
+
 struct rdzv {
   int fd; /* of the agent; -1: alone, or it is lost */
   bool alone;
   struct sdk_welcome is;
   unsigned requested;
+  struct rdzv_checkpoints checkpoints;
   struct sdk_progress progress;
   bool progress_held;
   uint64_t progress_sent_ms;
@@ -79,8 +90,15 @@ struct rdzv {
 int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 uint64_t rdzv_now_ms(void);
 uint64_t rdzv_deadline_in(int timeout_ms);
+struct sdk_head rdzv_head_of(uint16_t type);
+/* Sends one record; waits for room until the deadline (0: not at all, -EAGAIN). Other errors: the agent is lost. */
+int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline);
+int rdzv_lost(struct rdzv *r, const char *what); /* the sentence for a lost agent; returns the code */
 /* Takes in what the agent has said. Negative: the agent is lost, which is said in the sentence. */
 int rdzv_hear_agent(struct rdzv *r);
+
+/* rdzv_checkpoint.c: RDZV_CHECKPOINT or 0, for rdzv_requested */
+unsigned rdzv_checkpoint_bit(struct rdzv *r);
 
 /* rdzv_conn.c, rdzv_alone.c: requests, all of them at once, and the answers of those that have one, in their order. A WAIT or BARRIER must be the last.
  * What the answers point to is valid until the next ask. -ETIMEDOUT: the connection is good for the next ask, and what was asked is done later, or not. */

@@ -4,7 +4,7 @@
  * agent's loop watches one number and knows nothing of ours. Level-triggered: what a turn leaves undone makes the
  * descriptor readable again. A turn takes at most 64 connections and 16 records of each.
  *
- * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small: WELCOME, once, and the bits of REQUEST, of
+ * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small: WELCOME, once, and REQUEST, of
  * which only the latest counts; so nothing is ever queued, and a worker that does not read costs nothing.
  *
  * Only the own user and root may connect: the kernel tells who is there (SO_PEERCRED), since an abstract name has no
@@ -47,6 +47,7 @@ struct sdk_event *sdk_event_add(struct sdk_server *s, enum sdk_event_kind kind, 
 
 static void conn_close(struct conn *c) {
   struct sdk_server *s = c->of;
+  sdk_conn_set_can(c, false);
   close(c->fd);
   s->conns[c->index] = s->conns[--s->n_conns];
   s->conns[c->index]->index = c->index;
@@ -88,7 +89,8 @@ static bool send_packet(const struct conn *c, const void *record, size_t size) {
 
 /* Sends what is due, or asks to be woken when there is room. */
 static void conn_flush(struct conn *c) {
-  struct sdk_request q = {.head = sdk_head_of(SDK_REQUEST), .bits = c->of->requested};
+  struct sdk_request q = {
+      .head = sdk_head_of(SDK_REQUEST), .bits = c->of->requested, .checkpoint = c->of->checkpoint};
   if (c->request_due) c->request_due = !send_packet(c, &q, sizeof(q));
   want_write(c, c->request_due);
 }
@@ -187,9 +189,10 @@ int sdk_server_next(struct sdk_server *s, struct sdk_event *ev) {
   return 0;
 }
 
-void sdk_server_request(struct sdk_server *s, uint32_t bits) {
-  if (s->requested == bits) return;
+void sdk_server_request(struct sdk_server *s, uint32_t bits, uint32_t checkpoint) {
+  if (s->requested == bits && s->checkpoint == checkpoint) return;
   s->requested = bits;
+  s->checkpoint = checkpoint;
   for (size_t i = 0; i < s->n_conns; i++) {
     s->conns[i]->request_due = s->conns[i]->greeted;
     conn_flush(s->conns[i]);

@@ -33,19 +33,24 @@ int sdk_server_fd(const struct sdk_server *s); /* poll it for reading; it includ
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n);
 void sdk_server_close_round(struct sdk_server *s);
 
-/* RDZV_CHECKPOINT, RDZV_STOP: what is asked of all workers of this round from now on. */
-void sdk_server_request(struct sdk_server *s, uint32_t bits);
+/* What is asked of all workers of this round from now on: bits (RDZV_STOP), and a checkpoint by its number, which counts up from 1 in the round;
+ * 0: none. */
+void sdk_server_request(struct sdk_server *s, uint32_t bits, uint32_t checkpoint);
 
 enum sdk_event_kind {
-  SDK_EVENT_HELLO,    /* local_rank has connected, pid */
-  SDK_EVENT_PROGRESS, /* the latest of local_rank since the last such event */
-  SDK_EVENT_DONE,     /* local_rank says that it has done all it had to do */
-  SDK_EVENT_TROUBLE,  /* a connection was closed or refused; text says why (for the log) */
+  SDK_EVENT_HELLO,        /* local_rank has connected, pid */
+  SDK_EVENT_PROGRESS,     /* the latest of local_rank since the last such event */
+  SDK_EVENT_DONE,         /* local_rank says that it has done all it had to do */
+  SDK_EVENT_CAN,          /* local_rank answers requests for a checkpoint, or does not any more: on */
+  SDK_EVENT_CHECKPOINTED, /* local_rank has answered the request `checkpoint`, with the state after `step` */
+  SDK_EVENT_TROUBLE,      /* a connection was closed or refused; text says why (for the log) */
 };
 
 struct sdk_event {
   enum sdk_event_kind kind;
-  uint32_t round, local_rank;
+  uint32_t round, local_rank, checkpoint;
+  bool on;
+  uint64_t step;
   pid_t pid;
   struct sdk_progress progress;
   char text[256];

@@ -12,6 +12,7 @@ struct conn {
   pid_t pid;
   bool greeted, writing; /* writing: epoll is asked for room */
   bool request_due;
+  bool can; /* it has said CAN_CHECKPOINT */
   uint32_t local_rank;
 };
 
@@ -23,10 +24,11 @@ struct sdk_server {
   struct sdk_event *events;
   size_t n_events, cap_events;
   bool open; /* a round is */
-  uint32_t round, n_workers, requested;
+  uint32_t round, n_workers, requested, checkpoint;
   struct sdk_welcome *workers;
   struct sdk_progress *progress; /* by local rank */
   bool *progressed;              /* by local rank: not yet told */
+  uint32_t *n_can;               /* by local rank: how many connections can */
   size_t n_progressed;
 };
 
@@ -40,6 +42,7 @@ void sdk_conn_send(struct conn *c, const void *record,
 void sdk_conn_refuse(struct conn *c, int code, const char *text, const char *trouble);
 
 /* server_round.c */
+void sdk_conn_set_can(struct conn *c, bool can);
 /* One record. False: the connection is gone. */
 bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size);
 

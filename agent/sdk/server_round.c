@@ -38,11 +38,13 @@ static void forget_round(struct sdk_server *s) {
   free(s->workers);
   free(s->progress);
   free(s->progressed);
+  free(s->n_can);
+  s->n_can = NULL;
   s->workers = NULL;
   s->progress = NULL;
   s->progressed = NULL;
   s->n_progressed = 0;
-  s->n_workers = s->requested = 0;
+  s->n_workers = s->requested = s->checkpoint = 0;
   s->open = false;
 }
 
@@ -59,9 +61,11 @@ void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *worke
   s->workers = xmemdup(workers, n * sizeof(*workers));
   s->progress = xcalloc(n, sizeof(*s->progress));
   s->progressed = xcalloc(n, sizeof(*s->progressed));
+  s->n_can = xcalloc(n, sizeof(*s->n_can));
   s->n_workers = n;
   s->round = n ? workers[0].round : 0;
   s->requested = n ? workers[0].requested : 0;
+  s->checkpoint = n ? workers[0].checkpoint : 0;
   s->open = true;
 }
 
@@ -83,6 +87,7 @@ static bool on_hello(struct conn *c, const struct sdk_hello *h) {
   struct sdk_welcome w = s->workers[h->local_rank];
   w.head = sdk_head_of(SDK_WELCOME);
   w.requested = s->requested;
+  w.checkpoint = s->checkpoint;
   sdk_conn_send(c, &w, sizeof(w));
   sdk_event_add(s, SDK_EVENT_HELLO, c);
   return true;
@@ -96,6 +101,31 @@ static bool on_progress(struct conn *c, const struct sdk_progress *p) {
   return true;
 }
 
+/* The rank can as long as one of its connections can. */
+void sdk_conn_set_can(struct conn *c, bool can) {
+  struct sdk_server *s = c->of;
+  if (c->can == can) return;
+  c->can = can;
+  uint32_t *n = &s->n_can[c->local_rank];
+  *n += can ? 1 : (uint32_t)-1;
+  if (*n == (can ? 1 : 0)) sdk_event_add(s, SDK_EVENT_CAN, c)->on = can;
+}
+
+static bool on_checkpointed(struct conn *c, const struct sdk_checkpointed *p) {
+  if (p->checkpoint == 0 || p->checkpoint > c->of->checkpoint)
+    return bad(c, "says that it has written checkpoint %u, which nobody has asked for", p->checkpoint);
+  struct sdk_event *ev = sdk_event_add(c->of, SDK_EVENT_CHECKPOINTED, c);
+  ev->checkpoint = p->checkpoint;
+  ev->step = p->step;
+  return true;
+}
+
+static bool on_done(struct conn *c) {
+  sdk_conn_set_can(c, false);
+  sdk_event_add(c->of, SDK_EVENT_DONE, c);
+  return true;
+}
+
 /* --------------------------------------------------------------- records */
 
 bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
@@ -103,6 +133,8 @@ bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
       [SDK_HELLO] = sizeof(struct sdk_hello),
       [SDK_PROGRESS] = sizeof(struct sdk_progress),
       [SDK_DONE] = sizeof(struct sdk_done),
+      [SDK_CAN_CHECKPOINT] = sizeof(struct sdk_can_checkpoint),
+      [SDK_CHECKPOINTED] = sizeof(struct sdk_checkpointed),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC)
     return bad(c, "does not speak the protocol of librdzv");
@@ -118,6 +150,8 @@ bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
   switch (type) {
   case SDK_HELLO: return on_hello(c, &r->hello);
   case SDK_PROGRESS: return on_progress(c, &r->progress);
-  default: sdk_event_add(c->of, SDK_EVENT_DONE, c); return true;
+  case SDK_CAN_CHECKPOINT: sdk_conn_set_can(c, true); return true;
+  case SDK_CHECKPOINTED: return on_checkpointed(c, &r->checkpointed);
+  default: return on_done(c);
   }
 }

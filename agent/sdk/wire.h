@@ -11,8 +11,13 @@
  * HELLO {round, local_rank}        ->
  *                                  <-      WELCOME (once), or REFUSED {code, text} and close
  * PROGRESS                         ->      (no answer)
- *                                  <-      REQUEST {bits}, whenever it changes
+ * CAN_CHECKPOINT                   ->      (no answer)
+ *                                  <-      REQUEST {bits, checkpoint}, whenever it changes
+ * CHECKPOINTED {checkpoint, step}  ->      (no answer)
  * DONE                             ->      (no answer)
+ *
+ * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until it is answered by its number; it is
+ * shown to those who have said CAN_CHECKPOINT, and they alone are waited for. Who has said it and closes its connection, or says DONE, is not waited for any more.
  */
 
 #include <stdint.h>
@@ -20,7 +25,7 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 2,
+  SDK_VERSION = 3,
   SDK_RECORD_MAX = 1024,
 };
 
@@ -31,6 +36,8 @@ enum sdk_type {
   SDK_PROGRESS,
   SDK_REQUEST,
   SDK_DONE,
+  SDK_CAN_CHECKPOINT,
+  SDK_CHECKPOINTED,
 };
 
 struct sdk_head {
@@ -48,7 +55,8 @@ struct sdk_hello {
 struct sdk_welcome {
   struct sdk_head head;
   uint32_t rank, world_size, local_rank, local_world_size, node_rank, node_count, round, restart_count;
-  uint32_t requested;  /* bits as in SDK_REQUEST */
+  uint32_t requested;  /* bits as in SDK_REQUEST, */
+  uint32_t checkpoint; /* and the number */
   uint32_t store_port; /* of the round's store, at head_addr; 0: there is none (--store worker) */
   char run_id[132];    /* NUL-terminated, as all text here */
   char incarnation[64];
@@ -70,11 +78,23 @@ struct sdk_progress {
 
 struct sdk_request {
   struct sdk_head head;
-  uint32_t bits;
+  uint32_t bits;       /* RDZV_STOP or 0 */
+  uint32_t checkpoint; /* the last one that was asked for; 0: none */
 };
 
 struct sdk_done {
   struct sdk_head head;
+};
+
+struct sdk_can_checkpoint {
+  struct sdk_head head;
+};
+
+struct sdk_checkpointed {
+  struct sdk_head head;
+  uint32_t checkpoint; /* which request it answers */
+  uint32_t unused;
+  uint64_t step;
 };
 
 /* Room for any record, aligned. */
@@ -85,6 +105,7 @@ union sdk_record {
   struct sdk_refused refused;
   struct sdk_progress progress;
   struct sdk_request request;
+  struct sdk_checkpointed checkpointed;
   uint8_t bytes[SDK_RECORD_MAX];
 };
 

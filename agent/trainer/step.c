@@ -10,7 +10,8 @@
  * Because every rank weighs its gradient by its share, the sum over ranks is the gradient of the mean over
  * the global batch, whatever the world size and however uneven the shares. The loss is summed the same
  * way, in the same message; so are two flags, "stop" and "checkpoint": if any rank was asked, all ranks
- * know it after the same step, and leave or save together. */
+ * know it after the same step, and leave or save together. The agent takes the request back when it is told that the
+ * checkpoint is written (trainer.c), so the flag is up for one step. */
 
 #include "agent/trainer/trainer.h"
 
@@ -38,15 +39,13 @@ static int load(struct trainer *t, const struct share *s, struct err *e) {
   return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
 
-/* What this rank was asked goes on its way with the gradients. A request for a checkpoint counts when it
- * appears. */
+/* What this rank was asked goes on its way with the gradients. */
 static int tell_flags(struct trainer *t, struct err *e) {
-  unsigned now = rdzv_requested(t->rdzv), fresh = now & ~t->asked;
-  t->asked = now;
+  unsigned now = rdzv_requested(t->rdzv);
   struct span s = span_of(t->stage_flags, 0, 2);
   float *flags = compute_host(t->c, s);
   flags[0] = (now & RDZV_STOP) || *t->sigterm ? 1.0f : 0.0f;
-  flags[1] = fresh & RDZV_CHECKPOINT ? 1.0f : 0.0f;
+  flags[1] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
   return compute_copy(t->c, model_extra_span(&t->model, MODEL_STOP, 2), s, e);
 }
 

@@ -10,8 +10,8 @@
  * an echo of somebody else's death, and says so: what happened is told by the agent's verdict. Of several exit
  * codes the verdict takes the earliest, so an echo waits a moment for the SIGTERM that the cause brings about.
  *
- * Signals: SIGTERM and SIGINT ask for an end after the step in which all ranks know of it; a second SIGINT
- * ends at once. SIGPIPE and SIGXFSZ are ignored, so that what they mean arrives as an error with a
+ * Signals: SIGTERM and SIGINT, and SIGUSR1 and SIGUSR2, which schedulers send before a time limit, ask for an end after the step in
+ * which all ranks know of it; a second SIGINT ends at once. SIGPIPE and SIGXFSZ are ignored, so that what they mean arrives as an error with a
  * sentence. */
 
 #include "agent/trainer/trainer.h"
@@ -51,6 +51,8 @@ static void ignore_signals(void) {
 static void catch_signals(void) {
   struct sigaction a = {.sa_handler = on_signal};
   sigaction(SIGTERM, &a, NULL); /* no SA_RESTART: a poll that waits should look at the flag */
+  sigaction(SIGUSR1, &a, NULL);
+  sigaction(SIGUSR2, &a, NULL);
   a.sa_flags = (int)SA_RESETHAND;
   sigaction(SIGINT, &a, NULL);
 }
@@ -149,7 +151,19 @@ static bool checkpoint_is_due(const struct trainer *t) {
   return t->stop || t->checkpoint || t->step == t->last_step || (every && t->step % every == 0);
 }
 
+/* Some rank was asked for it, and all have come here. It is rank 0 that writes; the others tell of it when it has. */
+static int tell_checkpoint(struct trainer *t, struct err *e) {
+  if (!t->checkpoint || !t->o.checkpoint_dir) return 0;
+  int rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
+  if (rc) return rc;
+  if (t->rank == 0) log_info("checkpoint written at step %llu, as asked", (unsigned long long)t->step);
+  if (rdzv_checkpointed(t->rdzv, t->step)) log_warn("%s", rdzv_error(t->rdzv));
+  return 0;
+}
+
 static int loop(struct trainer *t, struct err *e) {
+  /* Without a place for them there is nothing to wait for. */
+  if (t->o.checkpoint_dir && rdzv_can_checkpoint(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
   t->begin_us = t->reported_us = t->rate.since_us = trainer_now_us();
   while (t->step < t->last_step && !t->stop) {
     throttle(t);
@@ -159,6 +173,7 @@ static int loop(struct trainer *t, struct err *e) {
     t->step_us = trainer_now_us() - from;
     rc = report(t, e);
     if (rc == 0 && checkpoint_is_due(t)) rc = trainer_save(t, e);
+    if (rc == 0) rc = tell_checkpoint(t, e);
     if (rc) return rc;
   }
   return 0;

@@ -41,7 +41,6 @@ struct trainer {
   uint64_t last_step;             /* the run's end */
   double loss, grad_norm;         /* of the last step; the norm only where metrics want it */
   bool stop, checkpoint;          /* what the ranks agreed on in the last step */
-  unsigned asked;                 /* bits of rdzv_requested that were seen */
   struct coll_ticket tickets[MODEL_WIDTHS_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */

@@ -12,7 +12,7 @@ import zlib
 import numpy as np
 import pytest
 
-from trainer_world import CHECKPOINT, STOP, TRAINER, Run, metrics, train
+from trainer_world import STOP, TRAINER, Run, metrics, train
 
 MASK = (1 << 64) - 1
 
@@ -307,12 +307,48 @@ def test_requests_of_the_agent(tmp_path):
     args = SMALL + ["--epochs", 100000, "--checkpoint-dir", tmp_path, "--throttle", 200, "--metrics", tmp_path / "m"]
     with Run(args, 2) as run:
         run.until_step(5)
-        run.agent.request(CHECKPOINT, [1])
+        assert run.agent.can == {0, 1}
+        run.agent.request(checkpoint=1, ranks=[1])
+        run.agent.wait_checkpointed([1])
+        run.agent.request(checkpoint=1, ranks=[0])
+        run.agent.wait_checkpointed([0])
         run.until_step(run.agent.progress[0][0] + 20)
-        run.agent.request(STOP | CHECKPOINT)
+        run.agent.request(STOP)
         codes, _, errs = run.wait(10)
     assert codes == [75, 75], errs
-    assert len(metrics(tmp_path / "m", "checkpoint")) == 2, "one when asked, one at the stop: a bit that stays is one request"
+    answers, saved = run.agent.checkpointed, metrics(tmp_path / "m", "checkpoint")
+    assert len(saved) == 2, f"one when asked, though one rank was asked later, and one at the stop: {saved}"
+    assert answers == {0: [(1, saved[0]["step"])], 1: [(1, saved[0]["step"])]}, (answers, saved)
+
+
+def test_requests_that_are_far_apart(tmp_path):
+    """Each is a checkpoint of its own, of the same step on all ranks; without a place to write to no rank offers any."""
+    args = SMALL + ["--epochs", 100000, "--throttle", 200, "--metrics", tmp_path / "m"]
+    with Run(args + ["--checkpoint-dir", tmp_path], 3) as run:
+        for n in (1, 2):
+            run.until_step(5 if n == 1 else run.agent.progress[0][0] + 300)
+            run.agent.checkpointed.clear()
+            run.agent.request(checkpoint=n)
+            answers = run.agent.wait_checkpointed([0, 1, 2])
+            assert len({tuple(a) for a in answers.values()}) == 1 and answers[0][0][0] == n, answers
+        run.agent.request(STOP)
+        run.wait(10)
+    assert len(metrics(tmp_path / "m", "checkpoint")) == 3
+    with Run(SMALL + ["--epochs", 100000, "--throttle", 200], 2) as run:
+        run.until_step(5)
+        assert not run.agent.can
+        run.agent.request(STOP)
+        run.wait(10)
+
+
+@pytest.mark.parametrize("signo", [signal.SIGUSR1, signal.SIGUSR2])
+def test_the_signals_before_a_time_limit_stop_all(tmp_path, signo):
+    with Run(SMALL + ["--epochs", 100000, "--throttle", 200, "--checkpoint-dir", tmp_path, "--metrics", tmp_path / "m"], 2) as run:
+        run.until_step(5)
+        run.workers[1].send_signal(signo)
+        codes, _, errs = run.wait(10)
+    assert codes == [75, 75], errs
+    assert len(metrics(tmp_path / "m", "checkpoint")) == 1
 
 
 def test_stop_does_not_wait_for_a_silent_rank():

@@ -17,9 +17,9 @@ import time
 BUILD = pathlib.Path(os.environ.get("RDZV_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 
-HELLO, WELCOME, REFUSED, PROGRESS, REQUEST, DONE = range(1, 7)
+HELLO, WELCOME, REFUSED, PROGRESS, REQUEST, DONE, CAN_CHECKPOINT, CHECKPOINTED = range(1, 9)
 HEAD = struct.Struct("<IHH")
-MAGIC, VERSION = 0x5A445652, 2
+MAGIC, VERSION = 0x5A445652, 3
 STOP, CHECKPOINT = 2, 1
 
 
@@ -93,7 +93,8 @@ class Agent:
         self.lock = threading.Condition()
         self.store = None if store_port else Store()
         self.store_port = store_port or self.store.port
-        self.connections, self.progress, self.done, self.bits = {}, {}, set(), 0
+        self.connections, self.progress, self.done, self.bits, self.checkpoint = {}, {}, set(), 0, 0
+        self.can, self.checkpointed = set(), {}  # who answers requests for a checkpoint; rank -> [(which, step)]
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind("\0" + self.name)
         self.listener.listen(64)
@@ -129,16 +130,28 @@ class Agent:
                 self.progress[rank] = struct.unpack("<4xQQdd" if len(body) == 36 else "<QQdd", body)
             elif kind == DONE:
                 self.done.add(rank)
+            elif kind == CAN_CHECKPOINT:
+                self.can.add(rank)
+            elif kind == CHECKPOINTED:
+                self.checkpointed.setdefault(rank, []).append(struct.unpack("<I4xQ", body))
 
     def welcome(self, rank):
-        numbers = struct.pack("<10I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.store_port)
+        numbers = struct.pack("<11I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.checkpoint, self.store_port)
         text = struct.pack("<132s64s64s64s", b"test", self.incarnation.encode(), self.addr.encode(), self.addr.encode())
         return head(WELCOME) + numbers + text
 
-    def request(self, bits, ranks=None):
-        self.bits = bits
+    def request(self, bits=0, checkpoint=0, ranks=None):
+        self.bits, self.checkpoint = bits, max(checkpoint, self.checkpoint)
         for r in ranks if ranks is not None else list(self.connections):
-            self.connections[r].send(head(REQUEST) + struct.pack("<I", bits))
+            self.connections[r].send(head(REQUEST) + struct.pack("<II", bits, self.checkpoint))
+
+    def wait_checkpointed(self, ranks, timeout=10):
+        """They have answered; rank -> their answers."""
+        end = time.monotonic() + timeout
+        while not set(ranks) <= set(self.checkpointed):
+            assert time.monotonic() < end, self.checkpointed
+            time.sleep(0.005)
+        return self.checkpointed
 
     def wait_done(self, timeout=10):
         """Every worker has said so; its words may be read some moments after it has gone."""

@@ -93,6 +93,8 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
     b.hang_ms = (uint32_t)sim_between(s, 100, 6000);
     b.hang_state = (char)ONE_OF(s, 0, 0, 'T', 'D');
   }
+  b.checkpoints = sim_chance(s, 50);
+  b.save_ms = (uint32_t)ONE_OF(s, 0, 0, 5, 400, UINT32_MAX);
   return b;
 }
 

@@ -77,6 +77,8 @@ struct behaviour {
   uint32_t progress_ms; /* 0: tells nothing */
   uint32_t hang_ms;     /* from exec until it hangs, and all ranks of its round with it; 0: never */
   char hang_state;      /* of its process then; 0: S */
+  bool checkpoints;     /* answers requests for a checkpoint, */
+  uint32_t save_ms;     /* which takes it so long; UINT32_MAX: it never does */
 };
 struct rule {     /* the last one that fits counts */
   int node;       /* -1: all */
@@ -91,12 +93,13 @@ struct sim_worker {
   uint32_t local_rank, rank, life; /* life: events of an earlier worker in this place are ignored */
   int pid;
   bool exited_zero, told; /* told: EXITED or EXEC_FAILED is on its way */
-  bool asked, met;        /* it is to meet all others at the store; it has come there, and so have they */
+  bool has_to_meet, met;  /* it is to meet all others at the store; it has come there, and so have they */
   bool there;             /* it is there */
   bool knocked, reached;  /* at the round's store; reached: it is connected */
   bool killed, termed;
   bool ghost; /* a planted bug: the guard takes it for dead */
   uint64_t step, ran_at, stepped_at;
+  uint32_t asked, saved; /* numbers of checkpoints */
 };
 
 struct sim_link {
@@ -209,6 +212,7 @@ enum event_kind {
   EV_WORKER_KNOCK, /* agent, worker a, life b: at the round's store */
   EV_STORE_RETRY,  /* agent: a port, at last */
   EV_WORKER_STEP,  /* agent, worker a, life b: progress */
+  EV_WORKER_SAVED, /* agent, worker a, life b, c: the number of the checkpoint */
   EV_NOTIFY,       /* agent: notice, to the mind */
   EV_GUARD_FENCE,  /* agent: its deadline has passed, if it was not moved */
   EV_GUARD_CHECK,  /* agent: are all gone? */
@@ -398,8 +402,9 @@ void agent_free(struct sim_agent *a);
 void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start);
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms);
 void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at);
-void guard_look(struct sim *s, struct sim_agent *a);     /* SUP_LOOK: nothing but what was told */
-void guard_probe(struct sim *s, struct sim_agent *a);    /* SUP_PROBE */
+void guard_look(struct sim *s, struct sim_agent *a);  /* SUP_LOOK: nothing but what was told */
+void guard_probe(struct sim *s, struct sim_agent *a); /* SUP_PROBE */
+void guard_ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number); /* through the sdk */
 void guard_all_met(struct sim *s, struct sim_agent *a);  /* its workers and all others of the round */
 void guard_kill_all(struct sim *s, struct sim_agent *a); /* the agent is gone */
 void guard_kill(struct sim *s, struct sim_agent *a);     /* SIGKILL to the guard itself */

@@ -193,8 +193,12 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
   notify(s, a, s->now,
          (struct supervisor_event){
              .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid});
+  if (w->b.checkpoints)
+    notify(s, a, s->now,
+           (struct supervisor_event){
+               .kind = SUP_CAN_CHECKPOINT, .round = a->round, .local_rank = w->local_rank, .count = 1});
   if (w->b.meet) {
-    w->asked = true;
+    w->has_to_meet = true;
     push_worker(s, a, w, s->now + MEET_PATIENCE_MS, EV_WORKER_END, 1 << 8);
   } else if (w->b.end != END_NEVER) {
     push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
@@ -279,7 +283,7 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
 void guard_calm(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (worker_lives(w) && (!w->asked || w->met))
+    if (worker_lives(w) && (!w->has_to_meet || w->met))
       push_worker(s, a, w, s->now + CALM_RUN_MS, EV_WORKER_END, 0);
   }
 }
@@ -355,6 +359,26 @@ static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
                                    .samples_per_second = 64});
 }
 
+void guard_ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) {
+  for (uint32_t i = 0; number && i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (!worker_lives(w) || !w->b.checkpoints || w->asked == number) continue;
+    w->asked = number;
+    if (w->b.save_ms != UINT32_MAX) push_worker(s, a, w, s->now + w->b.save_ms, EV_WORKER_SAVED, (int)number);
+  }
+}
+
+static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t number) {
+  w->saved = number;
+  sim_trace(s, "%s: rank %u has written checkpoint %u", a->name, w->rank, number);
+  notify(s, a, s->now,
+         (struct supervisor_event){.kind = SUP_CHECKPOINTED,
+                                   .round = a->round,
+                                   .local_rank = w->local_rank,
+                                   .count = number,
+                                   .step = w->step});
+}
+
 static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {
   if (ev->kind == EV_GUARD_EXEC) {
     if (w->state == WORKER_SPAWNING && a->guard_alive) exec_worker(s, a, w);
@@ -365,7 +389,7 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
     push_worker(s, a, w, s->now + 100, EV_WORKER_END, (int)ev->c); /* its own end is a step too */
   } else if (ev->kind == EV_WORKER_END) {
     /* a patience that has ended long ago is none */
-    bool patience = w->asked && w->met && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
+    bool patience = w->has_to_meet && w->met && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
     if (!patience) worker_dies(s, a, w, (int)ev->c, true);
   } else if (ev->kind == EV_WORKER_KILL) {
     worker_kill(s, a, w);
@@ -374,6 +398,8 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
   } else if (ev->kind == EV_WORKER_KNOCK) {
     store_knock(s, a, w);
     push_worker(s, a, w, store_next_knock(s, w), EV_WORKER_KNOCK, 0);
+  } else if (ev->kind == EV_WORKER_SAVED) {
+    on_saved(s, a, w, (uint32_t)ev->c);
   } else if (ev->kind == EV_WORKER_STUCK) {
     notify(s, a, s->now,
            (struct supervisor_event){.kind = SUP_STUCK,

@@ -138,14 +138,15 @@ void store_knock(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
     sim_trace(s, "%s: rank %u reaches the store of round %u at port %u", a->name, w->rank, a->round,
               a->head_port);
   }
-  if (own && w->asked && !w->there && s->violated == INV_NONE) come(s, &b->store, w);
+  if (own && w->has_to_meet && !w->there && s->violated == INV_NONE) come(s, &b->store, w);
   w->reached = own;
   w->knocked = true;
 }
 
 /* Not from the run's own randomness: what is told in a story does not depend on who knocks when. */
 uint64_t store_next_knock(const struct sim *s, const struct sim_worker *w) {
-  if (w->asked && !w->there) return s->now + KNOCK_AGAIN_MS; /* node rank 0 may not have had START yet */
+  if (w->has_to_meet && !w->there)
+    return s->now + KNOCK_AGAIN_MS; /* node rank 0 may not have had START yet */
   uint64_t z = (s->now + 1) * 0x9e3779b97f4a7c15u ^ (w->rank + 1) * 0xbf58476d1ce4e5b9u ^ s->config.seed;
   z = (z ^ (z >> 31)) * 0x94d049bb133111ebu;
   return s->now + KNOCK_MIN_MS + (z >> 32) % (KNOCK_MAX_MS - KNOCK_MIN_MS);

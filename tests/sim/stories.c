@@ -4,9 +4,17 @@
 
 #include <stddef.h>
 
-const struct story *const all_stories[] = {
-    stories_join,    stories_fault,   stories_end,       stories_daemon, stories_return,
-    stories_lessons, stories_elastic, stories_partition, stories_hang,   NULL};
+const struct story *const all_stories[] = {stories_join,
+                                           stories_fault,
+                                           stories_end,
+                                           stories_daemon,
+                                           stories_return,
+                                           stories_lessons,
+                                           stories_elastic,
+                                           stories_partition,
+                                           stories_hang,
+                                           stories_prepare,
+                                           NULL};
 
 struct sim *story_play(const struct story *st, bool verbose) {
   struct sim_config c;
@@ -47,4 +55,10 @@ struct behaviour story_signal(uint32_t run_ms, int signo) {
 
 struct behaviour story_forever(void) {
   return (struct behaviour){.end = END_NEVER, .term_code = -1};
+}
+
+struct behaviour story_saving(struct behaviour b, uint32_t ms) {
+  b.checkpoints = true;
+  b.save_ms = ms;
+  return b;
 }

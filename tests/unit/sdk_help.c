@@ -57,6 +57,11 @@ static void handle(struct desk *d, const struct sdk_event *ev) {
     d->progresses++;
     d->progress[ev->local_rank] = ev->progress;
     break;
+  case SDK_EVENT_CAN: ++*(ev->on ? &d->can : &d->cannot); break;
+  case SDK_EVENT_CHECKPOINTED:
+    d->checkpointed[ev->local_rank]++;
+    d->checkpoint_step[ev->local_rank] = ev->step;
+    break;
   case SDK_EVENT_TROUBLE:
     d->troubles++;
     snprintf(d->trouble, sizeof(d->trouble), "%s", ev->text);

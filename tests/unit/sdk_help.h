@@ -16,6 +16,9 @@ struct desk {
   int hellos, dones, troubles;
   struct sdk_progress progress[MAX_LOCAL];
   int progresses;
+  int can, cannot; /* SDK_EVENT_CAN, on and off */
+  int checkpointed[MAX_LOCAL];
+  uint64_t checkpoint_step[MAX_LOCAL];
   char trouble[256];
 };
 

@@ -17,6 +17,7 @@ static void open_two(struct rig *r, struct node *n, int64_t min, int64_t max, en
   r->settings.scale_up = scale_up;
   r->settings.last_call_ms = 1000;
   r->settings.lease_ms = LEASE_MAX_MS;
+  r->settings.stop_timeout_ms = 0; /* no time for a checkpoint before: test_core_prepare.c */
   for (int i = 0; i < 2; i++) come(r, &n[i], i);
   rig_run(r, 1000);
   for (int i = 0; i < 2; i++) node_started(r, &n[i]);

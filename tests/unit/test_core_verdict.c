@@ -304,9 +304,11 @@ static void test_leaving_costs_nothing(void **state) {
   r.settings.max_nodes = 3;
   rig_running(&r, n, 3);
   node_report(&r, &n[2], REPORT_LEAVING, NULL, 0);
+  for (int i = 0; i < 3; i++) node_report(&r, &n[i], REPORT_CHECKPOINTED, NULL, 0);
   assert_string_equal(rig_state(&r, "job"), "stopping");
   assert_int_equal(rig_last(&r, n[0].conn, MSG_STOP)->stop.verdict.cause, CAUSE_NODE_LEAVING);
   stop_all(&r, n, 3);
+  rig_run(&r, CORE_LEAVE_MS);
   /* It is not asked again, though it is connected still. */
   assert_int_equal(n[0].round, 2);
   assert_int_equal(n[0].nodes, 2);

@@ -33,7 +33,9 @@ static void test_alone(void **state) {
   assert_string_equal(rdzv_run_id(r), "");
   assert_string_equal(rdzv_head_addr(r), "127.0.0.1");
   assert_int_equal(rdzv_progress(r, 1, 2, 0.5, 10), 0);
+  assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(rdzv_requested(r), 0);
+  assert_int_equal(rdzv_checkpointed(r, 1), 0);
   int mine = 42, all = 0;
   for (int i = 0; i < 3; i++) { /* a name may be used again */
     assert_int_equal(rdzv_exchange(r, "name", &mine, sizeof(mine), &all, 0), 0);
@@ -165,13 +167,14 @@ static void test_progress(void **state) {
 
 static int part_until_asked(struct rdzv *r) {
   unsigned bits;
+  rdzv_can_checkpoint(r); /* else the round is over already, which is what the first look tells */
   while (!((bits = rdzv_requested(r)) & RDZV_STOP)) poll(NULL, 0, 1);
   return (int)bits;
 }
 
 static void ask_checkpoint_and_stop(struct desk *d) {
-  if (d->hellos == 2) sdk_server_request(d->s, RDZV_CHECKPOINT);
-  if (d->hellos == 2) sdk_server_request(d->s, RDZV_CHECKPOINT | RDZV_STOP);
+  if (d->hellos == 2) sdk_server_request(d->s, 0, 1);
+  if (d->hellos == 2) sdk_server_request(d->s, RDZV_STOP, 1);
 }
 
 static void test_requests(void **state) {
@@ -281,7 +284,7 @@ static void test_damaged_welcome(void **state) {
 static void test_damage_after_welcome(void **state) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4};
   struct sdk_refused f = {.head = head(SDK_REFUSED), .code = -ESTALE, .text = "round 4 is over"};
-  struct sdk_request q = {.head = head(SDK_REQUEST), .bits = RDZV_CHECKPOINT};
+  struct sdk_request q = {.head = head(SDK_REQUEST), .checkpoint = 1};
   memset(w.run_id, 'x', sizeof(w.run_id)); /* no end: must not be read past */
   check_lie((struct lie){.answers = {&w, &q}, .sizes = {sizeof(w), sizeof(q)}}, -EPIPE, "the agent is gone");
   check_lie((struct lie){.answers = {&w, &f}, .sizes = {sizeof(w), sizeof(f)}}, -ESTALE,

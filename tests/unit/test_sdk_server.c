@@ -78,8 +78,42 @@ static void test_bad_records(void **state) {
   other.type = 0;
   check_bad(&d, true, &other, sizeof(other), "workers do not send");
   check_bad(&d, true, &p, sizeof(p) - 1, "expected");
+  struct sdk_checkpointed c = {.head = head(SDK_CHECKPOINTED), .checkpoint = 1};
+  check_bad(&d, false, &c, sizeof(c), "before HELLO");
+  check_bad(&d, true, &c, sizeof(c), "checkpoint 1, which nobody has asked for");
+  sdk_server_request(d.s, 0, 1);
+  c.checkpoint = 0;
+  check_bad(&d, true, &c, sizeof(c), "checkpoint 0, which nobody has asked for");
+  c.checkpoint = 2;
+  check_bad(&d, true, &c, sizeof(c), "checkpoint 2, which nobody has asked for");
   h.head.version = 9;
   check_bad(&d, false, &h, sizeof(h), "version 9");
+  desk_close(&d);
+}
+
+/* Two connections of one rank: it can as long as one of them can. */
+static void test_who_can_and_cannot_any_more(void **state) {
+  struct desk d;
+  struct sdk_can_checkpoint can = {.head = head(SDK_CAN_CHECKPOINT)};
+  struct sdk_done done = {.head = head(SDK_DONE)};
+  desk_open(&d, 1, 2);
+  int fd[2] = {raw_connect(&d), raw_connect(&d)};
+  for (int i = 0; i < 2; i++) {
+    raw_hello(&d, fd[i]);
+    for (int k = 0; k < 2; k++) assert_int_equal(send(fd[i], &can, sizeof(can), 0), sizeof(can));
+    pump(&d, 1000);
+  }
+  assert_int_equal(d.can, 1);
+  close(fd[0]);
+  pump(&d, 1000);
+  assert_int_equal(d.cannot, 0);
+  assert_int_equal(send(fd[1], &done, sizeof(done), 0), sizeof(done));
+  pump(&d, 1000);
+  assert_int_equal(d.cannot, 1);
+  close(fd[1]);
+  pump(&d, 1000);
+  assert_int_equal(d.cannot, 1);
+  assert_int_equal(d.troubles, 0);
   desk_close(&d);
 }
 
@@ -94,8 +128,8 @@ static void test_who_does_not_read(void **state) {
   desk_open(&d, 1, 2);
   int fd = raw_connect(&d);
   raw_hello(&d, fd);
-  for (uint32_t i = 0; i < 100000; i++) sdk_server_request(d.s, i & 1 ? RDZV_CHECKPOINT : 0);
-  sdk_server_request(d.s, RDZV_STOP);
+  for (uint32_t i = 0; i < 100000; i++) sdk_server_request(d.s, 0, i);
+  sdk_server_request(d.s, RDZV_STOP, 0);
   drive(&d, &p, 1, part_rank, NULL);
   assert_int_equal(p.result, 1);
   struct sdk_request q = {0};
@@ -130,6 +164,7 @@ int main(void) {
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bad_records),
+      cmocka_unit_test(test_who_can_and_cannot_any_more),
       cmocka_unit_test(test_who_does_not_read),
       cmocka_unit_test(test_path_socket),
   };

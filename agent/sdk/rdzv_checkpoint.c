@@ -1,0 +1,65 @@
+/* Requests for a checkpoint: one request, one checkpoint, on all ranks.
+ *
+ * The agent numbers what it asks for, and a request stands until it is answered by its number. What answers is a checkpoint that was begun after the
+ * program had seen the request: rdzv_checkpointed answers the number that rdzv_requested has shown, so one that was under way before
+ * does not count.
+ *
+ * With several ranks that is not the whole story. All are asked, but not at the same instant, and all write as soon as the first one tells them
+ * to. The slower one then has written its checkpoint before its own request comes, and would make everybody write a second one. So a request that comes
+ * right after a checkpoint was told is answered by it, without being shown. "Right after" is a second, or the time until the program looks
+ * for the first time: steps may take longer than that, and what was done in between is one step. */
+
+#include "agent/sdk/rdzv_internal.h"
+
+#include <errno.h>
+
+enum { SAME_REQUEST_MS = 1000 };
+
+static int send_answer(struct rdzv *r, uint64_t deadline) {
+  struct rdzv_checkpoints *c = &r->checkpoints;
+  struct sdk_checkpointed said = {
+      .head = rdzv_head_of(SDK_CHECKPOINTED), .checkpoint = c->answered, .step = c->step};
+  int rc = rdzv_send_record(r, &said, sizeof(said), deadline);
+  c->due = rc == -EAGAIN || rc == -ETIMEDOUT;
+  return rc;
+}
+
+static bool is_answered_already(const struct rdzv_checkpoints *c) {
+  return c->told_ms && (c->fresh || rdzv_now_ms() - c->told_ms < SAME_REQUEST_MS);
+}
+
+unsigned rdzv_checkpoint_bit(struct rdzv *r) {
+  struct rdzv_checkpoints *c = &r->checkpoints;
+  if (!c->can) return 0;
+  if (c->asked != c->shown && c->asked != c->answered && is_answered_already(c)) {
+    c->shown = c->answered = c->asked;
+    c->due = true;
+  }
+  c->fresh = false;
+  c->shown = c->asked;
+  if (c->due) send_answer(r, 0);
+  return c->shown != c->answered ? RDZV_CHECKPOINT : 0;
+}
+
+int rdzv_can_checkpoint(struct rdzv *r) {
+  struct sdk_can_checkpoint can = {.head = rdzv_head_of(SDK_CAN_CHECKPOINT)};
+  if (r->alone || r->checkpoints.can) return 0;
+  int rc = rdzv_send_record(r, &can, sizeof(can), rdzv_deadline_in(RDZV_LAST_MS));
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "can checkpoint: the agent does not read");
+  if (rc) return rdzv_lost(r, "can checkpoint");
+  r->checkpoints.can = true;
+  return 0;
+}
+
+int rdzv_checkpointed(struct rdzv *r, uint64_t step) {
+  struct rdzv_checkpoints *c = &r->checkpoints;
+  if (r->alone) return 0;
+  c->step = step;
+  c->told_ms = rdzv_now_ms();
+  c->fresh = true;
+  if (c->shown == c->answered) return 0; /* it has not come here yet, but it will */
+  c->answered = c->shown;
+  int rc = send_answer(r, rdzv_deadline_in(RDZV_LAST_MS));
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "checkpointed: the agent does not read");
+  return rc ? rdzv_lost(r, "checkpointed") : 0;
+}
