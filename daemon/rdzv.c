@@ -135,7 +135,7 @@ static void on_join_forming(struct job *j, const struct job_event *ev) {
 }
 
 static void on_join_spare(struct job *j, const struct job_event *ev) {
-  job_watch_growth(j, ev->now_ms);
+  job_watch_newcomer(j, ev->member, ev->now_ms);
   job_send_waiting(j, ev->member, ev->now_ms);
 }
 

@@ -263,7 +263,8 @@ struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms); /* WAITIN
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
 
 /* daemon/rdzv_grow.c: newcomers while a round runs, and hosts that come and go */
-void job_watch_growth(struct job *j, uint64_t now_ms); /* RUNNING: nodes came, went, or begin to be welcome */
+void job_watch_growth(struct job *j, uint64_t now_ms);                           /* RUNNING begins */
+void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms); /* RUNNING: m has come */
 void job_grow_if_due(struct job *j, uint64_t now_ms);
 void job_note_loss(struct job *j, const struct member *m,
                    uint64_t now_ms); /* it was lost from a round, or left it */

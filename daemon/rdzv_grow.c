@@ -14,8 +14,8 @@
  * them. It is the host that is remembered, since each new agent has another id; survivors of other agents on it are let be. A daemon
  * that comes back has forgotten it.
  *
- * grow_ms is found when nodes come or the state changes, not asked for at each event: looking costs O(nodes). That those
- * who came may have gone again is seen when the time comes. */
+ * grow_ms is found among all nodes when RUNNING begins and when it has come, and a newcomer can only bring it nearer: looking at all for each
+ * one that comes would cost O(nodes^2). That those who came may have gone again is seen when the time comes. */
 
 #include "daemon/rdzv.h"
 
@@ -75,15 +75,23 @@ static bool may_grow(const struct job *j) {
          j->round_nodes < j->settings.max_nodes && !j->n_in_state[MEMBER_FINISHED];
 }
 
+static void watch(struct job *j, const struct member *m, uint64_t now_ms) {
+  if (!m->available) return;
+  uint64_t at_ms = j->round_ms + CORE_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
+  if (calm_ms > at_ms) at_ms = calm_ms;
+  if (at_ms < j->grow_ms) j->grow_ms = at_ms;
+}
+
 void job_watch_growth(struct job *j, uint64_t now_ms) {
   j->grow_ms = UINT64_MAX;
-  if (!may_grow(j)) return;
-  for (size_t i = 0; i < j->n_members; i++) {
-    if (!j->members[i]->available) continue;
-    uint64_t at_ms = j->round_ms + CORE_GROW_AGE_MS, calm_ms = member_flapping_until(j->members[i], now_ms);
-    if (calm_ms > at_ms) at_ms = calm_ms;
-    if (at_ms < j->grow_ms) j->grow_ms = at_ms;
-  }
+  for (size_t i = 0; i < j->n_members && may_grow(j); i++) watch(j, j->members[i], now_ms);
+}
+
+void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
+  if (may_grow(j))
+    watch(j, m, now_ms);
+  else
+    j->grow_ms = UINT64_MAX;
 }
 
 enum { NEWCOMERS_NAMED_MAX = 4 };

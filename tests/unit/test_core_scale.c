@@ -128,6 +128,20 @@ static void test_reconnect(void **state) {
   expect("running");
 }
 
+/* A switch starts anew: all are away for a while, a few each millisecond. */
+static void test_reconnect_in_turn(void **state) {
+  enum { EACH_MS = 5, AWAY_MS = 60 };
+  begin();
+  for (int i = 0; i < NODES + AWAY_MS * EACH_MS; i++) {
+    if (i < NODES) node_drop(&rig, &nodes[i]);
+    if (i >= AWAY_MS * EACH_MS) back_running(&rig, &nodes[i - AWAY_MS * EACH_MS]);
+    if (i % EACH_MS == 0) rig_run(&rig, 1);
+    if (i % 1000 == 0) all(node_heartbeat);
+  }
+  done("connections break in turn");
+  expect("running");
+}
+
 static void test_fail_stop_seal(void **state) {
   begin();
   node_exited(&rig, &nodes[17], 1, 0);
@@ -197,12 +211,54 @@ static void test_finish(void **state) {
   expect("");
 }
 
+/* Half of a job runs, the other half comes, and goes again one by one. */
+static void test_newcomers(void **state) {
+  struct rig r;
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = NODES;
+  r.settings.last_call_ms = 1000;
+  struct node *n = xcalloc(NODES, sizeof *n);
+  for (int i = 0; i < NODES; i++) {
+    r.n_nodes = 0;
+    node_init(&r, &n[i], i);
+  }
+  r.n_nodes = 0;
+  node_join(&r, &n[0]);
+  r.blind = true;
+  for (int i = 1; i < NODES / 2; i++) node_join(&r, &n[i]);
+  rig_run(&r, 1000);
+  const struct msg *w = rig_last(&r, n[0].conn, MSG_WELCOME);
+  for (int i = 0; i < NODES / 2; i++) {
+    memcpy(n[i].incarnation, w->welcome.incarnation, strlen(w->welcome.incarnation) + 1);
+    n[i].round = 1;
+    n[i].n_reports = 0;
+    node_started(&r, &n[i]);
+  }
+  assert_string_equal(rig_state(&r, "job"), "running");
+  begin();
+  for (int i = NODES / 2; i < NODES; i++) node_join(&r, &n[i]);
+  done("newcomers join a running round");
+  begin();
+  for (int i = NODES / 2; i < NODES; i++) node_bye(&r, &n[i]);
+  done("and leave again");
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_close(&r);
+  free(n);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_join_and_seal),  cmocka_unit_test(test_start),
-      cmocka_unit_test(test_heartbeats),     cmocka_unit_test(test_reconnect),
-      cmocka_unit_test(test_fail_stop_seal), cmocka_unit_test(test_restart),
-      cmocka_unit_test(test_all_are_lost),   cmocka_unit_test(test_finish),
+      cmocka_unit_test(test_join_and_seal),
+      cmocka_unit_test(test_start),
+      cmocka_unit_test(test_heartbeats),
+      cmocka_unit_test(test_reconnect),
+      cmocka_unit_test(test_reconnect_in_turn),
+      cmocka_unit_test(test_fail_stop_seal),
+      cmocka_unit_test(test_restart),
+      cmocka_unit_test(test_all_are_lost),
+      cmocka_unit_test(test_finish),
+      cmocka_unit_test(test_newcomers),
   };
   return cmocka_run_group_tests(tests, open_all, close_all);
 }
