@@ -415,6 +415,13 @@ static void check_addresses(int family, const char *address) {
   socklen_t len = sizeof(value);
   assert_int_equal(getsockopt(fds[0], IPPROTO_TCP, TCP_NODELAY, &value, &len), 0);
   assert_int_not_equal(value, 0);
+  char control[16] = "";
+  len = sizeof(control) - 1;
+  assert_int_equal(getsockopt(fds[0], IPPROTO_TCP, TCP_CONGESTION, control, &len), 0);
+  assert_string_equal(control, "reno"); /* under BBR thin streams wait ever longer */
+  len = sizeof(value);
+  assert_int_equal(getsockopt(fds[0], IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &value, &len), 0);
+  assert_int_equal(value, 1);
   conn_set_user_timeout(&s.conn, 7000);
   assert_int_equal(getsockopt(fds[0], IPPROTO_TCP, TCP_USER_TIMEOUT, &value, &len), 0);
   assert_int_equal(value, 7000);
