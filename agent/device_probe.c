@@ -5,8 +5,8 @@
  * What can happen to it: there is none (an installation without it), it crashes inside of the vendor's library, it says
  * more than anybody could, or it hangs in the kernel. Each is one sentence, and the caller goes on. A process in an
  * uninterruptible call does not die of SIGKILL either, so its end is not waited for: its handles are closed, and its pid
- * is remembered, because while it hangs another one would only hang beside it. That is asked before the next one is
- * started, which is also when it is reaped. */
+ * is remembered, because while it hangs another one would only hang beside it. The next one is started when it is gone,
+ * which is also when it is reaped, or not at all. */
 
 #include "agent/device_probe.h"
 
@@ -17,9 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "agent/command.h"
+#include "common/clock.h"
 #include "common/mem.h"
 
-enum { READ_SIZE = 65536 };
+enum { READ_SIZE = 65536, RETRY_MS = 10 };
 
 static pid_t unreaped; /* of the last one that was killed; 0: none. There is one driver, so one for all */
 
@@ -27,10 +28,11 @@ struct device_probe {
   device_probe_fn fn;
   void *ctx;
   uint32_t deadline_ms;
+  uint64_t begun_ms;
   uv_process_t process;
   uv_pipe_t pipe;
   uv_timer_t timer;
-  bool spawned, exited, ended, answered; /* ended: its output */
+  bool spawned, exited, ended, answered; /* spawned: or tried; ended: its output */
   int64_t status;
   int signo, open_handles;
   struct buf text;
@@ -85,6 +87,9 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
 static void on_deadline(uv_timer_t *timer) {
   struct device_probe *p = timer->data;
   struct err e = ERR_INIT;
+  if (!p->failed.code && !p->spawned)
+    err_set(&p->failed, -ETIMEDOUT, "the GPUs' driver still does not answer (pid %d hangs in it)",
+            (int)unreaped);
   if (!p->failed.code)
     err_set(&p->failed, -ETIMEDOUT, "the GPUs' driver has not answered in %.3g s",
             (double)p->deadline_ms / 1000);
@@ -92,12 +97,8 @@ static void on_deadline(uv_timer_t *timer) {
   answer_error(p, &e);
 }
 
-static int spawn(struct device_probe *p, uv_loop_t *loop, struct err *e) {
+static int spawn(struct device_probe *p, struct err *e) {
   static const char *const places[] = {"", "../libexec/rdzv/", NULL};
-  if (unreaped && waitpid(unreaped, NULL, WNOHANG) == 0)
-    return err_set(e, -ETIMEDOUT, "the GPUs' driver still does not answer (pid %d hangs in it)",
-                   (int)unreaped);
-  unreaped = 0;
   char *program = command_companion("rdzv-devices", places, getenv("PATH"));
   if (!program) return err_set(e, -ENOENT, "rdzv-devices is neither beside rdzv-agent nor in PATH");
   char name[] = "rdzv-devices", *argv[] = {name, NULL};
@@ -108,12 +109,26 @@ static int spawn(struct device_probe *p, uv_loop_t *loop, struct err *e) {
   };
   uv_process_options_t options = {
       .file = program, .args = argv, .exit_cb = on_exit_process, .stdio = stdio, .stdio_count = 3};
-  int rc = uv_spawn(loop, &p->process, &options);
+  int rc = uv_spawn(p->timer.loop, &p->process, &options);
   p->spawned = true; /* or not: the loop knows the handle in any case */
   p->exited = rc != 0;
   if (rc) err_sys(e, rc, "rdzv-devices (%s) cannot be started", program);
   free(program);
   return rc;
+}
+
+/* Spawns, once the one before is gone. */
+static void begin(uv_timer_t *timer) {
+  struct device_probe *p = timer->data;
+  uint64_t spent = boot_ms() - p->begun_ms, left = spent < p->deadline_ms ? p->deadline_ms - spent : 0;
+  if (unreaped && waitpid(unreaped, NULL, WNOHANG) == 0) {
+    uv_timer_start(timer, left > RETRY_MS ? begin : on_deadline, RETRY_MS, 0);
+    return;
+  }
+  unreaped = 0;
+  int rc = spawn(p, &p->failed);
+  if (rc == 0) uv_read_start((uv_stream_t *)&p->pipe, on_alloc, on_read);
+  uv_timer_start(timer, on_deadline, rc ? 0 : left, 0);
 }
 
 struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, device_probe_fn fn,
@@ -126,10 +141,9 @@ struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, d
   uv_timer_init(loop, &p->timer);
   uv_pipe_init(loop, &p->pipe, 0);
   p->open_handles = 2;
-  int rc = spawn(p, loop, &p->failed);
-  if (rc == 0) uv_read_start((uv_stream_t *)&p->pipe, on_alloc, on_read);
+  p->begun_ms = boot_ms();
   uv_update_time(loop);
-  uv_timer_start(&p->timer, on_deadline, rc ? 0 : deadline_ms, 0);
+  begin(&p->timer);
   return p;
 }
 

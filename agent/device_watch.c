@@ -25,7 +25,11 @@
 #include "common/log.h"
 #include "common/mem.h"
 
-enum { POLL_MS = 250, ANSWER_MS = 2000 }; /* ANSWER_MS: at least, for each time it is asked */
+enum {
+  POLL_MS = 250,
+  TELL_MS = 1000,   /* then it is said who is waited for */
+  ANSWER_MS = 2000, /* at least, each time the driver is asked */
+};
 
 struct device_watch {
   struct device_watch_options o;
@@ -36,6 +40,7 @@ struct device_watch {
   int n;
   bool told, begun,
       holding; /* told: the first answer has come; begun: a round has; holding: hold is to be answered */
+  bool said;   /* who is waited for */
   uint64_t begun_ms; /* of holding */
 };
 
@@ -139,6 +144,17 @@ static void give_up(struct device_watch *w, const struct gpus *g, int i) {
   buf_finish(&text);
 }
 
+static void say_waiting(struct device_watch *w, const struct gpus *g, int i) {
+  struct buf text = BUF_INIT;
+  put_device(w, i, &text);
+  buf_puts(&text, ": ");
+  gpu_say_holder(look(w, g, i), look(w, &w->before, i), &text);
+  log_info("waiting for the memory of %s; at most %.3g s (--device-timeout)", buf_text(&text),
+           (double)w->o.timeout_ms / 1000);
+  buf_finish(&text);
+  w->said = true;
+}
+
 static void on_timer(uv_timer_t *timer) {
   struct device_watch *w = timer->data;
   uint64_t spent = boot_ms() - w->begun_ms;
@@ -155,6 +171,7 @@ static void compare(struct device_watch *w, const struct gpus *g) {
   } else if (!now || now->error[0] || spent >= w->o.timeout_ms) {
     give_up(w, g, i);
   } else {
+    if (spent >= TELL_MS && !w->said) say_waiting(w, g, i);
     uint64_t left = w->o.timeout_ms - spent;
     uv_update_time(w->o.loop);
     uv_timer_start(&w->timer, on_timer, left < POLL_MS ? left : POLL_MS, 0);
@@ -187,6 +204,7 @@ static void ask(struct device_watch *w, uint64_t deadline_ms) {
 
 void device_watch_hold(struct device_watch *w) {
   w->holding = true;
+  w->said = false;
   w->begun_ms = boot_ms();
   if (w->probe) return; /* the first */
   if (!w->begun || !w->before.n) {

@@ -130,11 +130,13 @@ static void put_pci(const struct nvml *n, nvmlDevice_t d, json_t *device) {
   set_text(device, "pci", pci.busId);
 }
 
+/* NULL: it is not ours to use, which CUDA says too: a device outside of our container or cgroup. */
 static json_t *describe_device(const struct nvml *n, unsigned i) {
   nvmlDevice_t d = NULL;
   char text[NVML_TEXT_MAX] = "";
-  json_t *o = json_object();
   nvmlReturn_t rc = n->handle(i, &d);
+  if (rc == NVML_ERROR_NO_PERMISSION) return NULL;
+  json_t *o = json_object();
   if (rc == NVML_SUCCESS) {
     if (n->uuid(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "uuid", text);
     if (n->name(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "name", text);
@@ -168,7 +170,10 @@ static json_t *answer(void) {
   if (status == NVML_SUCCESS) {
     json_t *list = json_array();
     json_object_set_new(o, "devices", list);
-    for (unsigned i = 0; i < count && i < GPUS_MAX; i++) json_array_append_new(list, describe_device(&n, i));
+    for (unsigned i = 0; i < count && i < GPUS_MAX; i++) {
+      json_t *device = describe_device(&n, i);
+      if (device) json_array_append_new(list, device);
+    }
   } else {
     set_text(o, status == NVML_ERROR_DRIVER_NOT_LOADED ? "missing" : "error", n.error(status));
   }

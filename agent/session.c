@@ -293,6 +293,7 @@ static void begin_exit(struct session *s, int code) {
   s->hurry_ms = now_ms() + HURRY_MS;
   const char *parent = getenv("TORCHELASTIC_ERROR_FILE"); /* of whoever started us */
   if (code && parent && *parent) workers_hand_up(s->workers, parent, code);
+  device_watch_cancel(s->devices);
   link_shut(s->link);
   workers_close(s->workers, GUARD_FINISH_MS);
   local_daemon_leave(s->daemon, s->ended ? DAEMON_END_MS : DAEMON_GRACE_MS);

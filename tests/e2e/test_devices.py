@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from harness import BUILD, SLOW, until
 
 LIBRARY = BUILD / "tests/unit/fake-nvml.so"
+USER = pwd.getpwuid(os.getuid()).pw_name
 PLACE = 'echo "worker $LOCAL_RANK has $RDZV_DEVICE_UUID of ${CUDA_VISIBLE_DEVICES-all}"'
 FAIL_ONCE = PLACE + '; [ "$RDZV_ROUND" != 1 ]'
 # As if the machine had none of its own: whoever runs this on one that has must see the same.
@@ -90,6 +92,12 @@ def test_as_cuda_reads_its_list(rdzv, gpus, visible, uuids):
     assert places(agent) == {i: (uuid, visible) for i, uuid in enumerate(uuids)}
 
 
+def test_devices_that_are_not_ours(rdzv, gpus):
+    gpus.put(A, "hidden")
+    gpus.put(C, "hidden")
+    assert places(run(rdzv, gpus, "--nproc", "gpu")) == {0: (B, "all"), 1: (D, "all")}
+
+
 def test_none_visible(rdzv, gpus):
     assert run(rdzv, gpus, "--nproc", "gpu", visible="", code=64).says("no GPU here that workers could see")
     agent = run(rdzv, gpus, "--nproc", "auto", visible="")
@@ -153,7 +161,7 @@ def test_busy_and_failing_devices_are_said(rdzv, gpus):
     gpus.put(C, "lost")
     gpus.put(D, "damaged")
     agent = run(rdzv, gpus, "--nproc", "gpu")
-    assert agent.says(rf"device 1, {B} \(NVIDIA H100\) is busy: pid {holder.pid} \(root, sleep 1000\) holds 30512 MiB; --exclude-busy leaves"), agent
+    assert agent.says(rf"device 1, {B} \(NVIDIA H100\) is busy: pid {holder.pid} \({USER}, sleep 1000\) holds 30512 MiB; --exclude-busy leaves"), agent
     assert agent.says("device 2 fails: GPU is lost") and agent.says(rf"device 3, {D} \(NVIDIA H100\) fails: its memory is damaged"), agent
     assert len(places(agent)) == 4 and not agent.says("device 0")
     holder.kill()
@@ -198,6 +206,15 @@ def test_memory_that_comes_back_is_waited_for(rdzv, gpus):
     assert not agent.says("is busy"), agent
 
 
+def test_who_is_waited_for(rdzv, gpus):
+    holder = rdzv.spawn("sleep", "1000")
+    gpus.put(B, f"process {holder.pid} 30000 1 8")
+    agent = run(rdzv, gpus, "--nproc", "gpu", script=FAIL_ONCE)
+    who = rf"waiting for the memory of device 1, {B} \(NVIDIA H100\): pid {holder.pid} \({USER}, sleep 1000\) holds 30000 MiB; at most 20 s"
+    assert len(re.findall(who, agent.text)) == 1 and agent.says("is done: 2 rounds, 1 restart"), agent
+    holder.kill()
+
+
 def test_who_was_there_before_is_not_waited_for(rdzv, gpus):
     holder = rdzv.spawn("sleep", "1000")
     gpus.put(B, f"process {holder.pid} 2000 0 1")
@@ -220,7 +237,7 @@ def test_memory_that_never_comes_back(rdzv, gpus, args, leftover):
         "--verdict-file", "verdict", "--", "sh", "-c", FAIL_ONCE, env=gpus.env(),
     )
     code = agent.exit(60)
-    who = rf"pid {holder.pid} \(root, sleep 1000{', of job run-7' if leftover else ''}\) holds 30512 MiB"
+    who = rf"pid {holder.pid} \({USER}, sleep 1000{', of job run-7' if leftover else ''}\) holds 30512 MiB"
     if held:
         assert code == 79, agent
         found = re.findall(rf"rank 1 \(local 1\) on \S+, device 1, {B}, was not started: its memory is not free after [\d.]+ s: {who}", agent.text)
@@ -254,12 +271,13 @@ def test_a_worker_lost_in_another_node_while_devices_are_waited_for(rdzv, gpus):
     """STOP comes in the middle: nothing of that round is started afterwards."""
     gpus.put(A, "held 30000 1 12")
     daemon = rdzv.daemon()
-    script = '[ "$RDZV_ROUND" != 1 ] || exit 1; [ "$RDZV_ROUND" != 2 ] || { [ "$NODE_RANK" = 1 ] && exit 1; }; ' + PLACE + "; echo round $RDZV_ROUND"
+    script = 'case $RDZV_ROUND$NODE_RANK in 10|21) exit 1;; 11) sleep 100;; esac; ' + PLACE + "; echo round $RDZV_ROUND"
     common = ["--nnodes", 2, "--nproc", 1, "--max-restarts", 5, "--endpoint", daemon.endpoint]
     waiting = rdzv.agent(*common, "--node-rank", 0, "--", "sh", "-c", script, env=gpus.env("0"))
     other = rdzv.agent(*common, "--node-rank", 1, "--", "sh", "-c", script, env={"OMP_NUM_THREADS": "1"})
     assert waiting.exit(60) == 0 and other.exit(60) == 0, f"{waiting}\n{other}"
-    assert "round 2" not in waiting.text.replace("round 2:", ""), waiting
+    assert "[0] round 2" not in waiting.out and "[0] round 3" in waiting.out, waiting
+    assert not waiting.says("driver"), waiting
 
 
 def test_verdict_names_the_device(rdzv, gpus):

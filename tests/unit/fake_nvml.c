@@ -8,6 +8,7 @@
  *   process PID MIB [FROM [TO]]         computes on it, and holds so much more
  *   held MIB [FROM [TO]]                is in use, by nobody
  *   lost [FROM [TO]]                    it fell off its bus
+ *   hidden                              we may not use it
  *   damaged                             it cannot be repaired
  *   mig UUID                            it is cut into parts, this is one
  *   init CODE [FROM [TO]]               nvmlInit fails
@@ -34,7 +35,7 @@ struct fake {
   unsigned pids[PROCESSES];
   char migs[MIGS][96];
   int n_processes, n_migs;
-  bool lost, damaged;
+  bool lost, hidden, damaged;
 };
 
 static struct fake devices[DEVICES];
@@ -84,6 +85,8 @@ static void read_line_of_device(struct fake *d, const char *line, long call) {
     d->used += mib;
   } else if (strncmp(line, "lost", 4) == 0) {
     d->lost = is_now(line + 4, call);
+  } else if (strncmp(line, "hidden", 6) == 0) {
+    d->hidden = true;
   } else if (strncmp(line, "damaged", 7) == 0) {
     d->damaged = true;
   } else if (sscanf(line, "mig %95s", d->migs[d->n_migs]) == 1) {
@@ -137,7 +140,9 @@ EXPORT(nvmlDeviceGetCount_v2)(unsigned *n) {
 
 EXPORT(nvmlDeviceGetHandleByIndex_v2)(unsigned i, nvmlDevice_t *d) {
   *d = &devices[i];
-  return devices[i].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+  return devices[i].lost     ? NVML_ERROR_GPU_IS_LOST
+         : devices[i].hidden ? NVML_ERROR_NO_PERMISSION
+                             : NVML_SUCCESS;
 }
 
 EXPORT(nvmlDeviceGetUUID)(nvmlDevice_t d, char *out, unsigned size) {

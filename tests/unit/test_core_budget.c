@@ -76,6 +76,32 @@ static void test_the_failure_after_a_refill_does_not_end_the_job(void **state) {
   rig_close(&r);
 }
 
+/* A device that is not given back costs a restart as a worker's death does: not for ever, and not the job at once. */
+static void test_a_device_that_is_held_is_charged(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct verdict v;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 1;
+  rig_running(&r, n, 2);
+  fail_and_begin(&r, n, -1);
+  assert_int_equal(n[0].restarts_used, 1);
+  verdict_init(&v);
+  v.cause = CAUSE_DEVICE_HELD;
+  v.code = 79;
+  v.device = "2, GPU-8f";
+  v.lasting = true; /* which it cannot be */
+  node_report(&r, &n[1], REPORT_FAILED, &v, 0);
+  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  const struct msg *m = rig_last(&r, n[0].conn, MSG_END);
+  assert_non_null(m);
+  assert_int_equal(m->end.code, 79);
+  assert_int_equal(m->end.verdict.cause, CAUSE_DEVICE_HELD);
+  assert_string_equal(m->end.verdict.device, "2, GPU-8f");
+  assert_false(m->end.verdict.lasting);
+  rig_close(&r);
+}
+
 static void test_progress_past_the_failure_gives_them_back(void **state) {
   struct rig r;
   struct node n[2];
@@ -266,6 +292,7 @@ int main(void) {
       cmocka_unit_test(test_ten_minutes_give_them_back),
       cmocka_unit_test(test_the_failure_after_a_refill_does_not_end_the_job),
       cmocka_unit_test(test_progress_past_the_failure_gives_them_back),
+      cmocka_unit_test(test_a_device_that_is_held_is_charged),
       cmocka_unit_test(test_the_slowest_node_counts),
       cmocka_unit_test(test_a_crash_at_the_same_step_ends_the_job),
       cmocka_unit_test(test_a_round_that_ends_without_a_charge_gives_them_back_too),

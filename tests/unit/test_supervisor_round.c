@@ -1,6 +1,7 @@
 /* supervisor: one round on one node, and what is reported of it. */
 
 #include "tests/unit/sup_help.h"
+#include "common/exit_codes.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -169,6 +170,29 @@ static void test_a_command_that_cannot_run(void **state) {
     assert_state(&b, SUPERVISOR_STOPPING);
     bench_close(&b);
   }
+}
+
+/* Nothing of the round runs; the verdict names device and holder, and it is the daemon that counts restarts. */
+static void test_device_held(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_joined(&b);
+  bench_start(&b, 1);
+  struct supervisor_event ev = {.kind = SUP_DEVICE_HELD,
+                                .round = 1,
+                                .local_rank = 1,
+                                .when_ms = b.now_ms,
+                                .device = "5, GPU-8f",
+                                .text = "pid 7 holds it"};
+  bench_event(&b, &ev);
+  const struct report *r = bench_report(&b, REPORT_FAILED);
+  assert_int_equal(r->what.cause, CAUSE_DEVICE_HELD);
+  assert_int_equal(r->what.code, EXIT_CODE_DEVICES);
+  assert_int_equal(r->what.local_rank, 1);
+  assert_string_equal(r->what.device, "5, GPU-8f");
+  assert_string_equal(r->what.text, "pid 7 holds it");
+  assert_state(&b, SUPERVISOR_STOPPING);
+  bench_close(&b);
 }
 
 /* Who dies before the stop died by itself; who dies after it died of it. */
@@ -491,6 +515,7 @@ int main(void) {
       cmocka_unit_test(test_an_exit_code),
       cmocka_unit_test(test_a_signal),
       cmocka_unit_test(test_a_command_that_cannot_run),
+      cmocka_unit_test(test_device_held),
       cmocka_unit_test(test_deaths_around_the_stop),
       cmocka_unit_test(test_what_does_not_fit_the_token_changes_nothing),
       cmocka_unit_test(test_settled_leads_to_the_next_round),

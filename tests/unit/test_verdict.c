@@ -92,6 +92,19 @@ static void test_worker_exec(void **state) {
   check(&v, "rank 3 (local 1) on node1 could not be started: \"pyhton\": not found in PATH");
 }
 
+static void test_device(void **state) {
+  struct verdict v = worker(CAUSE_DEVICE_HELD);
+  v.pid = 0;
+  v.step = -1;
+  v.device = "2, GPU-8f";
+  v.text = "pid 7 holds 5 MiB";
+  check(&v, "rank 3 (local 1) on node1, device 2, GPU-8f, was not started: pid 7 holds 5 MiB");
+  v = worker(CAUSE_WORKER_EXIT);
+  v.code = 7;
+  v.device = "GPU-8f";
+  check(&v, "rank 3 (local 1) on node1, device GPU-8f, pid 4711, exited with code 7, after step 120 of 500");
+}
+
 static void test_node_lost(void **state) {
   struct verdict v;
   verdict_init(&v);
@@ -226,6 +239,7 @@ int main(void) {
       cmocka_unit_test(test_worker_exit),
       cmocka_unit_test(test_worker_hung),
       cmocka_unit_test(test_worker_exec),
+      cmocka_unit_test(test_device),
       cmocka_unit_test(test_node_lost),
       cmocka_unit_test(test_node_leaving),
       cmocka_unit_test(test_others),
