@@ -298,6 +298,8 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .max_restarts = o->max_restarts,
       .last_call_ms = o->last_call_ms,
       .scale_up = o->scale_up,
+      .after_finish = o->after_finish,
+      .exclude_after = o->exclude_after,
       .join_timeout_ms = o->join_timeout_ms,
       .stop_timeout_ms = o->stop_timeout_ms,
       .lease_ms = o->lease_ms,

@@ -82,7 +82,9 @@ struct agent_options {
   bool hang_stacks;
   enum store_place store;
   enum scale_up scale_up;
-  int64_t store_port; /* of the round's store: MASTER_PORT; 0: a free one each round */
+  enum after_finish after_finish;
+  int64_t exclude_after; /* charged failures on one host; 0: never */
+  int64_t store_port;    /* of the round's store: MASTER_PORT; 0: a free one each round */
   enum hosting hosting;
 
   const char *role;        /* ROLE_NAME; "default" */

@@ -137,6 +137,8 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   put_seconds(out, "join-timeout", o->join_timeout_ms);
   put_seconds(out, "last-call", o->last_call_ms);
   put_text(out, "scale-up", scale_up_name(o->scale_up));
+  put_text(out, "after-finish", after_finish_name(o->after_finish));
+  put_number(out, "exclude-after", o->exclude_after);
   put_seconds(out, "stop-timeout", o->stop_timeout_ms);
   put_seconds(out, "lease", o->lease_ms);
   if (o->orphan_grace_ms == INT64_MAX)

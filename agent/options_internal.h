@@ -29,6 +29,7 @@ int option_scale_up(const char *text, void *field, struct err *e);     /* enum s
 int option_orphan_grace(const char *text, void *field, struct err *e); /* int64_t, ms; INT64_MAX: for ever */
 int option_hang_watch(const char *text, void *field, struct err *e);   /* struct hang_option */
 int option_hang_stacks(const char *text, void *field, struct err *e);  /* bool */
+int option_after_finish(const char *text, void *field, struct err *e); /* enum after_finish */
 int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
 int option_start_method(const char *text, void *field, struct err *e); /* const char * */
 int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */

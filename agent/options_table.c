@@ -162,6 +162,25 @@ static const struct opt table[] = {
      .help = "What a node that comes late, or comes back, means to a round with fewer than MAX: now: all are "
              "stopped, once the round is 30 s old, and start again with it, without a charge; next-round: it "
              "waits until the round ends anyway."},
+    {.name = "after-finish",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(after_finish),
+     .def = "fail",
+     .label = "fail|restart",
+     .parse = option_after_finish,
+     .help = "What it means that a worker fails, or a node is lost, when all workers of another node have "
+             "finished: fail: the job has failed; restart: a next round, as at any other time, in which the "
+             "finished ones run again."},
+    {.name = "exclude-after",
+     .type = OPT_INT,
+     .offset = FIELD(exclude_after),
+     .def = "0",
+     .min = 0,
+     .max = 1000000,
+     .label = "N",
+     .help =
+         "A host on which N failures were that cost a restart takes no part in the job any more, if the job "
+         "can go on without it; rdzvctl undrain lets it in again. 0: never."},
     {.name = "stop-timeout",
      .alias = "shutdown-timeout",
      .foreign = "shutdown-timeout",

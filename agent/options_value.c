@@ -274,6 +274,15 @@ int option_hang_stacks(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+int option_after_finish(const char *text, void *field, struct err *e) {
+  enum after_finish *what = field;
+  bool fail = strcmp(text, after_finish_name(AFTER_FINISH_FAIL)) == 0;
+  if (!fail && strcmp(text, after_finish_name(AFTER_FINISH_RESTART)) != 0)
+    return err_set(e, -EINVAL, "write fail, or restart");
+  *what = fail ? AFTER_FINISH_FAIL : AFTER_FINISH_RESTART;
+  return 0;
+}
+
 int option_start_method(const char *text, void *field, struct err *e) {
   const char **method = field;
   if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)

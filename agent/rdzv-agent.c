@@ -121,6 +121,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .role = o->role,
       .endpoint = id->endpoint,
       .pid = getpid(),
+      .uid = getuid(),
       .workers = id->placed.workers,
       .want_rank = o->node_rank,
       .order_key = o->standalone ? -1 : id->cluster.order_key,

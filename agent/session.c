@@ -163,6 +163,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_LOOK: workers_look(s->workers); break;
   case SUP_PROBE: workers_probe(s->workers, fx->value, fx->level); break;
   case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
+  case SUP_KILL: workers_signal(s->workers, (uint32_t)fx->value, fx->signo); break;
   case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value, fx->checkpoint); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;

@@ -127,6 +127,7 @@ static void on_msg(struct supervisor *s, const struct msg *m) {
   case MSG_START: sup_start(s, m); break;
   case MSG_PREPARE: sup_prepare(s, &m->prepare); break;
   case MSG_STOP: sup_stop(s, &m->stop); break;
+  case MSG_KILL: sup_kill(s, &m->kill); break;
   case MSG_SETTLED: sup_settled(s, &m->settled); break;
   case MSG_END: sup_end(s, &m->end); break;
   case MSG_HEARTBEAT_ACK: sup_heartbeat_ack(s, m->id, m->flags); break;

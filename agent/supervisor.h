@@ -26,7 +26,7 @@ struct supervisor_config {
   const char *job, *host, *local_addr, *label, *role;
   const char *addrs;    /* of this host, as HELLO tells them; NULL: none */
   const char *endpoint; /* for sentences: "node1:29400" */
-  int64_t pid, workers, want_rank, order_key, expected_nodes;
+  int64_t pid, uid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
   uint64_t orphan_grace_ms; /* how long workers go on without a daemon; UINT64_MAX: for ever */
   enum hang_watch_kind hang_watch;
@@ -105,6 +105,7 @@ enum supervisor_effect_kind {
   SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
   SUP_FENCE_AT, /* guard_fence(value): what runs then is killed even if we cannot act; UINT64_MAX: no longer */
   SUP_REQUEST, /* of all workers, through the sdk: bits in value (RDZV_STOP), a checkpoint by its number in `checkpoint`, 0: none */
+  SUP_KILL,    /* guard_signal(value: local rank, signo): rdzvctl kill-worker */
   SUP_LOOK,    /* for signs of workers, what they have said on their socket first; answer SIGN, LOOKED */
   SUP_PROBE, /* their processes, value's first (UINT64_MAX: none is suspected), and show what is found at level. Answer PROBED,
                    PROBE_FACTS, PROBE_DONE, within SUPERVISOR_PROBE_MS. It ends with STOP_TREES */
@@ -126,7 +127,7 @@ struct supervisor_effect {
   struct start *start;     /* owned, SPAWN */
   struct ending *ending;   /* owned, ENDING */
   uint32_t round;
-  int signo;           /* STOP_TREES */
+  int signo;           /* STOP_TREES, KILL */
   uint32_t checkpoint; /* REQUEST */
   uint64_t value;
 };

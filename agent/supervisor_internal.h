@@ -160,6 +160,7 @@ void sup_start(struct supervisor *s, const struct msg *m);
 void sup_stop(struct supervisor *s, const struct stop *stop);
 void sup_settled(struct supervisor *s, const struct settled *settled);
 void sup_stale(struct supervisor *s, const struct stale *stale);
+void sup_kill(struct supervisor *s, const struct kill *kill);
 void sup_spawned(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev);
 void sup_device_held(struct supervisor *s, const struct supervisor_event *ev);

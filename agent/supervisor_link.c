@@ -137,6 +137,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->settings = s->config.settings;
   h->host = s->config.host;
   h->pid = s->config.pid;
+  h->uid = s->config.uid;
   h->workers = s->config.workers;
   h->want_rank = s->config.want_rank;
   h->label = s->config.label;

@@ -163,6 +163,22 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   e->bytes = m->raw_len ? bytes_create(m->raw, m->raw_len) : NULL;
 }
 
+/* rdzvctl kill-worker: what comes of it is the worker's own death. */
+void sup_kill(struct supervisor *s, const struct kill *kill) {
+  bool ours = kill->round == s->round && !strcmp(kill->incarnation, s->incarnation);
+  bool runs = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
+  if (!ours || !runs || kill->local_rank >= s->config.workers) return;
+  const struct worker *w = &s->workers[kill->local_rank];
+  if (!w->spawned || w->gone) return;
+  const char *name = signal_name((int)kill->signal);
+  sup_say(s, LOG_WARN, "rdzvctl kill-worker: signal %lld (%s) goes to rank %lld (local %lld, pid %d)",
+          (long long)kill->signal, name ? name : "no name", (long long)(s->rank_base + kill->local_rank),
+          (long long)kill->local_rank, w->pid);
+  struct supervisor_effect *e = sup_effect(s, SUP_KILL);
+  e->signo = (int)kill->signal;
+  e->value = (uint64_t)kill->local_rank;
+}
+
 static void keep_device(struct worker *w, const struct supervisor_event *ev) {
   snprintf(w->device, sizeof w->device, "%s", ev->device ? ev->device : "");
 }

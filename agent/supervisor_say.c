@@ -126,6 +126,15 @@ void sup_say_failure(struct supervisor *s, const struct verdict *v) {
   buf_finish(&text);
 }
 
+static void say_excluded(struct supervisor *s, const char *host) {
+  struct buf name = BUF_INIT;
+  buf_put_escaped(&name, host, strlen(host), HOST_MAX);
+  sup_say(s, LOG_WARN,
+          "host %s takes no part any more: %lld of the job's charged failures were there (--exclude-after)",
+          buf_text(&name), (long long)s->config.settings.exclude_after);
+  buf_finish(&name);
+}
+
 void sup_say_settled(struct supervisor *s, const struct settled *settled) {
   const struct verdict *v = &settled->verdict;
   struct buf line = BUF_INIT;
@@ -144,6 +153,7 @@ void sup_say_settled(struct supervisor *s, const struct settled *settled) {
                settled->delay_ms ? ", after a pause because rounds are short" : "");
   sup_say(s, LOG_INFO, "%s", buf_text(&line));
   buf_finish(&line);
+  if (settled->excluded[0]) say_excluded(s, settled->excluded);
 }
 
 void sup_say_start(struct supervisor *s, const struct start *start) {

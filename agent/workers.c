@@ -487,6 +487,11 @@ void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_m
   if (guard_stop(&w->guard, round, signo, grace_ms, &e)) give_guard_up(w, &e);
 }
 
+void workers_signal(struct workers *w, uint32_t local_rank, int signo) {
+  struct err e = ERR_INIT;
+  if (guard_signal(&w->guard, (int)local_rank, signo, &e)) give_guard_up(w, &e);
+}
+
 void workers_fence(struct workers *w, uint64_t at_ms) {
   struct err e = ERR_INIT;
   if (guard_fence(&w->guard, at_ms, &e)) give_guard_up(w, &e);

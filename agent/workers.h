@@ -48,6 +48,7 @@ void workers_spawn(struct workers *w, const struct start *start);
 /* It was not spawned: the device of that worker is not free. */
 void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text);
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms);
+void workers_signal(struct workers *w, uint32_t local_rank, int signo); /* to its process group */
 void workers_look(struct workers *w); /* SUP_LOOK; what they have said on their socket is told first */
 void workers_probe(struct workers *w, uint64_t first, enum log_level level); /* SUP_PROBE */
 void workers_fence(struct workers *w, uint64_t at_ms);                       /* guard_fence */

@@ -8,12 +8,14 @@
  * replace. So each new daemon removes those of its own user, wherever one of ours may lie. A socket between bind(2) and
  * listen(2) refuses connections too: so ours is made under another name, and renamed once it listens.
  *
- * The folder in /tmp is made with 0700 and must be ours if it is there already: in /tmp somebody else may have made
- * that name, or linked it elsewhere, to look over our shoulder. bind(2) makes the socket with the mode that umask
- * leaves, so umask is narrowed around it instead of a chmod behind it, which would leave a gap.
+ * Everybody may connect, since the daemon judges by SO_PEERCRED who may what; only where it lies in a folder that is closed to
+ * others (XDG_RUNTIME_DIR) nobody else gets there. The folder in /tmp must be ours if it is there already, and nobody else's to write in:
+ * in /tmp somebody else may have made that name, or linked it elsewhere, to put his own socket there. bind(2) makes the
+ * socket with the mode that umask leaves, so umask is set around it instead of a chmod behind it, which would leave a gap.
  *
- * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one), so
- * it looks in all places, and believes only sockets behind which somebody answers. */
+ * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one), and as
+ * another user, so it looks in all places, and believes only sockets behind which somebody answers. Own daemons and root's come
+ * first; those of others count only where there are none, since anybody can start one. */
 
 #include "daemon/control_socket.h"
 
@@ -38,16 +40,19 @@ static bool is_own_folder(const char *path) {
          access(path, W_OK | X_OK) == 0;
 }
 
-static int make_private_folder(const char *path, struct err *e) {
-  if (mkdir(path, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot make %s", path);
+static int make_own_folder(const char *path, struct err *e) {
+  mode_t old = umask(022);
+  int rc = mkdir(path, 0755) < 0 && errno != EEXIST ? -errno : 0;
+  umask(old);
+  if (rc < 0) return err_sys(e, rc, "cannot make %s", path);
   struct stat st;
   if (lstat(path, &st) < 0) return err_sys(e, -errno, "%s", path);
-  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
-    return err_set(
-        e, -EPERM,
-        "%s is there already and is not a folder that is ours alone (mode 0700); remove it, or use "
-        "--socket",
-        path);
+  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
+    return err_set(e, -EPERM,
+                   "%s is there already and is not a folder that is ours and that nobody else may write to; "
+                   "remove it, or use "
+                   "--socket",
+                   path);
   return 0;
 }
 
@@ -64,7 +69,7 @@ int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err 
   char folder[64];
   snprintf(folder, sizeof(folder), "/tmp/rdzvd-%u-%d", (unsigned)geteuid(), port);
   snprintf(path, CONTROL_PATH_MAX, "%s/" TMP_NAME, folder);
-  return make_private_folder(folder, e);
+  return make_own_folder(folder, e);
 }
 
 static int make_address(const char *path, struct sockaddr_un *sa, struct err *e) {
@@ -96,7 +101,7 @@ static int listen_there(const char *path, const struct sockaddr_un *sa, struct e
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return err_sys(e, -errno, "cannot make a unix socket");
   unlink(first.sun_path);
-  mode_t old = umask(0177);
+  mode_t old = umask(0111);
   int rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
                    rename(first.sun_path, path) < 0
                ? -errno
@@ -157,21 +162,32 @@ static void list_places(uint16_t port, glob_t *g) {
   snprintf(own, sizeof(own), "/run/user/%u", uid);
   add_matches(own, name, g);
   add_matches("/run", name, g);
-  if (root)
-    snprintf(own, sizeof(own), "rdzvd-*-%s/" TMP_NAME, port ? number : "[0-9]*");
-  else
-    snprintf(own, sizeof(own), "rdzvd-%u-%s/" TMP_NAME, uid, port ? number : "[0-9]*");
+  snprintf(own, sizeof(own), "rdzvd-*-%s/" TMP_NAME, port ? number : "[0-9]*");
   add_matches("/tmp", own, g);
+}
+
+/* Ours or root's. */
+static bool is_close(const char *path) {
+  struct stat st;
+  return stat(path, &st) == 0 && (st.st_uid == 0 || st.st_uid == geteuid());
+}
+
+static size_t take_living(const glob_t *g, bool close, char **paths, size_t n) {
+  for (size_t i = 0; i < g->gl_pathc; i++) {
+    const char *path = g->gl_pathv[i];
+    if (is_close(path) == close && !is_known(paths, n, path) && control_socket_probe(path) == 0)
+      paths[n++] = xstrdup(path);
+  }
+  return n;
 }
 
 size_t control_socket_find(uint16_t port, char ***paths) {
   glob_t g;
   list_places(port, &g);
   *paths = xcalloc(g.gl_pathc + 1, sizeof(**paths));
-  size_t n = 0;
-  for (size_t i = 0; i < g.gl_pathc; i++)
-    if (!is_known(*paths, n, g.gl_pathv[i]) && control_socket_probe(g.gl_pathv[i]) == 0)
-      (*paths)[n++] = xstrdup(g.gl_pathv[i]);
+  bool root = geteuid() == 0;
+  size_t n = take_living(&g, true, *paths, 0);
+  if (n == 0 || root) n = take_living(&g, false, *paths, n);
   globfree(&g);
   return n;
 }
@@ -197,12 +213,11 @@ void control_socket_free(char **paths, size_t n) {
   free(paths);
 }
 
-int control_socket_check_peer(int fd, pid_t *pid, struct err *e) {
+int control_socket_peer(int fd, pid_t *pid, uid_t *uid, struct err *e) {
   struct ucred peer;
   socklen_t len = sizeof(peer);
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0) return err_sys(e, -errno, "SO_PEERCRED");
   *pid = peer.pid;
-  if (peer.uid == 0 || peer.uid == geteuid()) return 0;
-  return err_set(e, -EPERM, "pid %d runs as uid %u: only root and uid %u may", (int)peer.pid,
-                 (unsigned)peer.uid, (unsigned)geteuid());
+  *uid = peer.uid;
+  return 0;
 }

@@ -6,9 +6,9 @@
  *
  *   $XDG_RUNTIME_DIR/rdzvd-PORT.sock      where that folder is ours and can be written
  *   /run/rdzvd-PORT.sock                  root
- *   /tmp/rdzvd-UID-PORT/control.sock      everybody else; the folder is 0700
+ *   /tmp/rdzvd-UID-PORT/control.sock      everybody else; the folder is 0755
  *
- * PORT is that of the daemon's first listener. The socket is 0600; who connects must be root or the daemon's own user. */
+ * PORT is that of the daemon's first listener. The socket is 0666: the daemon asks the kernel who it is that connects. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,12 +29,12 @@ void control_socket_remove(const char *path);
 
 /* 0 if somebody listens there, else negative errno. */
 int control_socket_probe(const char *path);
-/* The sockets of living daemons that this user may ask for (root: everybody's); port 0: of any port. Their number; *paths is to be freed with
- * control_socket_free. */
+/* The sockets of living daemons of this user and of root; where there are none (for root: as well), those of other users; port 0: of any
+ * port. Their number; *paths is to be freed with control_socket_free. */
 size_t control_socket_find(uint16_t port, char ***paths);
 void control_socket_free(char **paths, size_t n);
 
-/* Whether the other end of a connected unix socket may talk to us: root or our own user. Tells its pid. */
-int control_socket_check_peer(int fd, pid_t *pid, struct err *e);
+/* Who is at the other end of a connected unix socket; of one that we connected: who listens there. */
+int control_socket_peer(int fd, pid_t *pid, uid_t *uid, struct err *e);
 
 #endif

@@ -180,7 +180,10 @@ bool core_forget_oldest_end(struct core *c) {
 
 static void sweep(struct core *c) {
   for (size_t i = c->n_all; i-- > 0;)
-    if (c->all[i]->forgotten) forget_job(c, c->all[i]);
+    if (c->all[i]->forgotten) {
+      job_drop_drains(c->all[i]);
+      forget_job(c, c->all[i]);
+    }
 }
 
 /* Other messages. -------------------------------------------------------------------------------------------------- */
@@ -328,6 +331,7 @@ struct core *core_create(const struct core_config *config) {
   for (int i = 0; i < 8; i++) core_random(c);
   map_init(&c->jobs, core_random(c));
   map_init(&c->conns, core_random(c));
+  map_init(&c->drains, core_random(c));
   return c;
 }
 
@@ -337,6 +341,7 @@ void core_destroy(struct core *c) {
   c->fx = &fx;
   while (c->n_all) forget_job(c, c->all[c->n_all - 1]);
   core_effects_finish(&fx);
+  core_finish_drains(c);
   map_finish(&c->jobs);
   map_finish(&c->conns);
   free(c->all);

@@ -31,7 +31,9 @@ enum {
   CORE_NOTICE_MS = 1000,       /* WAITING is sent at most this often while nodes come and go, */
   CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes */
   CORE_JOBS_MAX = 4096,
-  CORE_SPARES_MAX = 4096,         /* of one job, beyond max_nodes */
+  CORE_SPARES_MAX = 4096, /* of one job, beyond max_nodes */
+  CORE_DRAINS_MAX = 4096,
+  CORE_FAILING_HOSTS_MAX = 256,   /* of one job: whose failures are counted for --exclude-after */
   CORE_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later one has made it up */
 };
 
@@ -40,6 +42,7 @@ struct core;
 struct core_config {
   uint64_t seed;
   bool exit_when_idle; /* daemon of one agent: see core_idle */
+  int64_t uid;         /* of the daemon's user: may what root may */
 };
 
 /* What the driver knows of the common store, for `rdzvctl status`. */
@@ -64,6 +67,7 @@ struct core_event {
   const struct msg *msg;
   const char *peer_addr, *local_addr;   /* MSG: numeric, "" for the unix socket */
   bool local;                           /* MSG: came over the unix socket: CONTROL is allowed */
+  int64_t uid;                          /* MSG, local: whose process it is */
   const struct core_store_facts *store; /* MSG, local; NULL: not known */
   const char *line;                     /* LOAD */
 };

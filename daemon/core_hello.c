@@ -110,7 +110,7 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, const
     return true;
   }
   const struct member *m = j ? job_find_wanted(j, h->want_rank) : NULL;
-  if (!m || !strcmp(m->agent, h->agent)) return false;
+  if (!m || !strcmp(m->agent, h->agent) || m->drained) return false; /* who is drained makes room */
   core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
               "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
               (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
@@ -218,6 +218,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   }
   if (cmp != 0) { /* of another life of the job: its own nodes know better */
     core_note_past(c, j);
+    job_drop_drains(j);
     j->restarts_used = 0;
     j->failed_step = -1;
     j->refilled_wall_ms = 0;

@@ -2,6 +2,7 @@
  *
  *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
  *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..}}
+ *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
  * and "held":true where a lost node may run on: the next life of the job waits for its lease, too.
@@ -18,6 +19,13 @@
 #include "common/mem.h"
 #include "daemon/rdzv.h"
 
+static json_t *failures_to_json(const struct job *j) {
+  json_t *v = json_object();
+  for (struct map_entry *e = NULL; (e = map_next(&j->failures, e));)
+    json_object_set_new(v, e->key, json_integer((json_int_t)(intptr_t)e->value));
+  return v;
+}
+
 void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
   json_t *v =
@@ -26,6 +34,8 @@ void job_state_line(const struct job *j, struct buf *out) {
                 (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
                 (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
                 (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
+  json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
   if (job_hold_until(j) > j->core->now_ms) json_object_set_new(v, "held", json_true());
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -63,15 +73,30 @@ static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
     verdict_free(&j->last_verdict);
     verdict_copy(&j->last_verdict, &v);
   }
+  job_note_verdict(j, false, j->line_wall_ms);
+  job_drop_drains(j);
   job_set_state(j, JOB_ENDED, now_ms);
+}
+
+/* What was charged to which host: for --exclude-after. */
+static void load_failures(struct job *j, json_t *failures) {
+  const char *host;
+  json_t *n;
+  json_object_foreach(failures, host, n) {
+    if (!host[0] || strlen(host) > HOST_MAX || !json_is_integer(n) || json_integer_value(n) < 1 ||
+        j->failures.count >= CORE_FAILING_HOSTS_MAX)
+      continue;
+    map_put(&j->failures, host, (void *)(intptr_t)json_integer_value(n));
+  }
 }
 
 /* False: the line is no state line. */
 static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
+  if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return core_load_drain(c, o);
   const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
-  int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms;
+  int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms, uid = -1;
   if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
       settings_from_json(json_object_get(o, "settings"), &s, NULL) < 0 || s.min_nodes > s.max_nodes)
     return false;
@@ -85,13 +110,18 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
 
   struct job *before = core_find_incarnation(c, id, incarnation), *live = map_get(&c->jobs, id);
   if (before) core_forget(c, before);
-  if (live && live != before && !job_is_over(live)) core_forget(c, live);
+  if (live && live != before && !job_is_over(live)) {
+    job_drop_drains(live);
+    core_forget(c, live);
+  }
   if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) return true;
   struct job *j = core_add_job(c, id, incarnation, &s);
   j->restarts_used = used;
   j->failed_step = failed_step;
   j->refilled_wall_ms = (uint64_t)refilled_wall_ms;
   j->line_wall_ms = (uint64_t)wall_ms;
+  if (read_int(o, "uid", -1, UINT32_MAX, &uid)) j->uid = uid;
+  load_failures(j, json_object_get(o, "failures"));
   if (!end) {
     job_recover(j, round, now_ms);
     j->round_nodes = nodes;
@@ -113,7 +143,7 @@ void core_load_line(struct core *c, const char *line, uint64_t now_ms) {
   if (!o)
     core_log(c, LOG_ERROR, "state: a line is not JSON and is left out: %s", e.text);
   else if (!load_object(c, o, now_ms))
-    core_log(c, LOG_ERROR, "state: a line is no seal and no end of a job, and is left out");
+    core_log(c, LOG_ERROR, "state: a line is no seal, no end of a job and no drain, and is left out");
   json_decref(o);
 }
 
@@ -123,4 +153,5 @@ void core_state_lines(const struct core *c, struct buf *out) {
     job_state_line(c->all[i], out);
     buf_putc(out, '\n');
   }
+  core_drain_lines(c, out);
 }

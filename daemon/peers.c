@@ -45,6 +45,8 @@ struct peer {
   uint64_t accepted_ms;
   char *name; /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native, listed;
+  uid_t uid;     /* local */
+  char user[32]; /* local: what limits are counted under */
   char addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
 };
 
@@ -82,7 +84,7 @@ static uint64_t now_ms(void) {
 
 /* What limits are counted under. */
 static const char *where(const struct peer *p) {
-  return p->local ? "control socket" : p->addr;
+  return p->local ? p->user : p->addr;
 }
 
 /* The table ----------------------------------------------------------------------------------------------------- */
@@ -156,8 +158,12 @@ static void drop(struct peer *p, bool flush) {
 }
 
 static struct peer_info info_of(const struct peer *p) {
-  return (struct peer_info){
-      .id = p->id, .peer_addr = p->addr, .local_addr = p->local_addr, .name = p->name, .local = p->local};
+  return (struct peer_info){.id = p->id,
+                            .peer_addr = p->addr,
+                            .local_addr = p->local_addr,
+                            .name = p->name,
+                            .local = p->local,
+                            .uid = p->uid};
 }
 
 static void drop_and_tell(struct peer *p, bool flush) {
@@ -313,12 +319,14 @@ static void name_peer(struct peer *p) {
   p->name = xasprintf(v6 ? "[%s]:%d" : "%s:%d", p->addr, port);
 }
 
-static int check_local(struct peer *p, struct err *e) {
+/* Anybody may come: what he may is decided when he asks. */
+static int name_local(struct peer *p, struct err *e) {
   uv_os_fd_t fd;
   pid_t pid = 0;
   int rc = uv_fileno(&p->conn.handle, &fd);
-  if (rc == 0) rc = control_socket_check_peer(fd, &pid, e);
-  p->name = xasprintf("control socket (pid %d)", (int)pid);
+  if (rc == 0) rc = control_socket_peer(fd, &pid, &p->uid, e);
+  snprintf(p->user, sizeof(p->user), "control socket, uid %u", (unsigned)p->uid);
+  p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)p->uid);
   return rc;
 }
 
@@ -333,15 +341,16 @@ static int check_limits(struct peer *p, struct err *e) {
   size_t foreign = ps->store ? c10d_server_connections(ps->store) : 0;
   if (ps->n_open + foreign >= ps->max)
     return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
-  size_t max = max_unidentified(ps);
-  if (addresses_unidentified(&ps->addresses, where(p)) >= max)
-    return err_set(e, -EMFILE, "%zu connections of this address have not said who they are", max);
-  return 0;
+  bool stranger = p->local && p->uid != 0 && p->uid != geteuid();
+  size_t max = stranger ? PEERS_PER_USER_MAX : max_unidentified(ps);
+  if (addresses_unidentified(&ps->addresses, where(p)) < max) return 0;
+  if (p->local) return err_set(e, -EMFILE, "this user has %zu connections already", max);
+  return err_set(e, -EMFILE, "%zu connections of this address have not said who they are", max);
 }
 
 static int admit(struct peer *p, struct err *e) {
   if (!p->local) name_peer(p);
-  int rc = p->local ? check_local(p, e) : 0;
+  int rc = p->local ? name_local(p, e) : 0;
   if (rc == 0) rc = check_limits(p, e);
   if (rc < 0) return rc;
   p->accepted_ms = now_ms();

@@ -21,6 +21,7 @@ enum {
   /* Of one address that have not said who they are: a quarter of all, within these. One host may start that many programs at once. */
   PEERS_PER_ADDRESS_MIN = 256,
   PEERS_PER_ADDRESS_MAX = 1024,
+  PEERS_PER_USER_MAX = 32,   /* at the control socket, of a user who is neither root nor ours */
   PEERS_IDENTIFY_MS = 10000, /* from accept to CORE_IDENTIFIED */
 };
 
@@ -31,7 +32,8 @@ struct peer_info {
   uint64_t id;                        /* never 0, never used twice */
   const char *peer_addr, *local_addr; /* numeric, "" for the control socket */
   const char *name;                   /* for logs */
-  bool local;                         /* came over the control socket: root or our own user */
+  bool local;                         /* came over the control socket */
+  uint32_t uid;                       /* local: whose process it is */
 };
 
 struct peers_callbacks {

@@ -303,12 +303,13 @@ static void send_notices(struct job *j, uint64_t now_ms) {
   bool idle = now_ms >= j->last_notice_ms + CORE_NOTICE_IDLE_MS;
   j->last_notice_ms = now_ms;
   j->notice_ms = now_ms + CORE_NOTICE_IDLE_MS;
-  struct bytes *news = job_waiting_bytes(j, now_ms);
+  struct bytes *news = job_waiting_bytes(j, NULL, now_ms);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
-    if (!idle && m->told_news == j->news) continue;
+    bool knows = m->told_news == j->news || (m->drained && m->told_news != UINT64_MAX);
+    if (!idle && knows) continue;
     m->told_news = j->news;
-    core_send_bytes(j->core, m->conn, news);
+    job_send_news(j, m, news, now_ms);
   }
   bytes_unref(news);
 }

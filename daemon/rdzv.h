@@ -44,6 +44,24 @@ enum budget_from {
   BUDGET_SETTLED, /* a node that has heard SETTLED */
 };
 
+/* A host that takes no part. daemon/rdzv_drain.c */
+struct drain {
+  char *host, *by;                       /* by: for people, "root"; in the core's list both are owned */
+  int64_t uid;                           /* of whose jobs; -1: of all */
+  char incarnation[INCARNATION_MAX + 1]; /* of one life of one job alone; "": of each */
+  uint64_t wall_ms;
+  bool force; /* rounds are ended even where the job cannot go on */
+  struct drain *next;
+};
+
+/* What ended a round. daemon/rdzv_verdicts.c */
+enum { JOB_PAST_MAX = 16 };
+struct ended_round {
+  struct verdict verdict; /* a copy */
+  uint64_t wall_ms;
+  bool charged;
+};
+
 struct member {
   struct job *job;
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
@@ -60,6 +78,7 @@ struct member {
   enum member_state state;
   uint64_t told_news; /* the job's news when it was last sent WAITING */
   bool leaving;       /* it will not take part in another round */
+  bool drained;       /* its host is: in no other round */
   bool flapping;      /* as the last seal saw it: taken only where it is needed to reach min */
   bool checkpointed;  /* since the last PREPARE */
   bool gone;          /* lost after it had finished: kept for the count */
@@ -84,6 +103,7 @@ struct job {
   int64_t round, restarts_used, expected_nodes;
   int64_t past_round;  /* rounds up to this one were given out before it was forgotten here and came back */
   int64_t failed_step; /* the furthest step that a charged round had come to; -1: not known */
+  int64_t uid;         /* of the user whose job it is, as its agents say; -1: nobody's but root's */
   uint64_t refilled_wall_ms; /* when restarts were given back last; 0: never */
 
   struct member **members;
@@ -141,6 +161,11 @@ struct job {
   int64_t worker_deaths;
   struct verdict last_verdict; /* of the last settled round; a copy */
   bool last_charged, last_refilled;
+  char last_excluded[HOST_MAX +
+                     1];    /* the host that the last settled round made take no part any more; "": none */
+  struct ended_round *past; /* a ring of JOB_PAST_MAX */
+  size_t n_past;            /* ever */
+  struct map failures;      /* host -> charged failures there, as intptr_t */
   uint64_t last_delay_ms;
 
   enum outcome outcome; /* ENDING, ENDED */
@@ -235,13 +260,14 @@ void job_hold_as(struct job *j, const struct job *before); /* the same ones */
 uint64_t job_hold_until(const struct job *j);
 void job_finish_holds(struct job *j);
 
-/* daemon/rdzv_member.c: the only writers of state, conn, leaving, checkpointed, gone, end_acked, node_rank and last_rank */
+/* daemon/rdzv_member.c: the only writers of state, conn, leaving, drained, checkpointed, gone, end_acked, node_rank and last_rank */
 void member_count_in(struct member *m);
 void member_count_out(struct member *m); /* also takes it out of the round */
 void member_set_state(struct member *m, enum member_state to);
 void member_set_conn(struct member *m, uint64_t conn); /* only core_bind and core_unbind */
 void member_set_leaving(struct member *m);
 void member_set_checkpointed(struct member *m, bool checkpointed);
+void member_set_drained(struct member *m, bool drained);
 void member_set_gone(struct member *m, bool gone);
 void member_set_acked(struct member *m);
 void member_place(struct member *m, int64_t rank); /* its rank in the current round; -1: it is in none */
@@ -259,7 +285,9 @@ uint64_t job_seal_deadline(const struct job *j);
 uint64_t job_join_deadline(const struct job *j);        /* when it is over unless more nodes come */
 void job_watch_numbers(struct job *j, uint64_t now_ms); /* FORMING: nodes came or went */
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
-struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms); /* WAITING, the same for all */
+/* WAITING, the same for all but those on drained hosts */
+struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms);
+void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms);
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
 
 /* daemon/rdzv_grow.c: newcomers while a round runs, and hosts that come and go */
@@ -271,6 +299,40 @@ void job_note_loss(struct job *j, const struct member *m,
 /* A newcomer of a host that was lost too often: until when; 0: it is none. */
 uint64_t member_flapping_until(const struct member *m, uint64_t now_ms);
 void job_finish_flaps(struct job *j);
+
+/* daemon/rdzv_drain.c: hosts that take no part */
+const struct drain *core_first_drain(const struct core *c, const char *host); /* and its next; NULL: none */
+bool drain_holds(const struct drain *d, const struct job *j);
+const struct drain *job_drain_of(const struct job *j, const char *host); /* one that holds; NULL: none */
+/* Keeps a copy of `like`, saves it, and ends or forms rounds by it; the same one again: its force alone may be new. false: there are
+ * too many. */
+bool core_drain(struct core *c, const struct drain *like, uint64_t now_ms);
+/* Lifts those of that host with the uid and life of `like`; NULL: all. Their number. */
+size_t core_undrain(struct core *c, const char *host, const struct drain *like, uint64_t now_ms);
+void core_finish_drains(struct core *c);
+void job_apply_drains(struct job *j, uint64_t now_ms);
+void job_end_for_drains(struct job *j,
+                        uint64_t now_ms); /* STARTING, RUNNING: where one of the round is on such a host */
+void job_drop_drains(struct job *j);      /* its own: it is over */
+size_t job_nodes_without(const struct job *j, const char *host); /* that could take part */
+bool job_could_go_on_without(const struct job *j, const char *host);
+bool job_works_on(const struct job *j,
+                  const char *host);             /* workers of the round are there, or are being started */
+bool job_has_finished_ones(const struct job *j); /* nodes of the round have, and are not to begin again */
+/* A charged one. The host that takes no part any more for it (--exclude-after), or "". */
+const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms);
+void job_forget_failures(struct job *j, const char *host);
+void drain_text(const struct drain *d, struct buf *out); /* what its agents are told */
+void job_drained_text(const struct job *j,
+                      struct buf *out); /* "; 2 on drained hosts take no part (n1, n2)" */
+void drain_state_line(const struct drain *d, bool begins, struct buf *out);
+bool core_load_drain(struct core *c, const void *json); /* false: it is no such line */
+void core_drain_lines(const struct core *c, struct buf *out);
+
+/* daemon/rdzv_verdicts.c */
+void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_verdict, once per round */
+const struct ended_round *job_past(const struct job *j, size_t ago);  /* 0: the last; NULL: there is none */
+void job_finish_past(struct job *j);
 
 /* daemon/rdzv_addrs.c */
 /* Who may reach the round's store: each address of its nodes once, a line each. */
@@ -292,8 +354,18 @@ void core_reports(struct job *j, const char *agent, const struct report *reports
 void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* daemon/status.c */
+/* daemon/core_control.c: rdzvctl's verbs */
 void core_control(struct core *c, const struct core_event *ev);
+bool control_may(const struct core *c, int64_t uid, const struct job *j); /* j NULL: everything */
+
+/* daemon/status.c: what rdzvctl shows */
+void status_put_name(struct buf *out, const char *s); /* escaped */
+void status_put_duration(struct buf *out, uint64_t ms);
+/* All jobs that uid may see, or the one with that id; whole: with nodes and verdicts. The number of jobs. `store` may be NULL. */
+size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
+                        const struct core_store_facts *store, struct buf *out);
+size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
+                        const struct core_store_facts *store, struct buf *out);
 
 /* An incarnation that this daemon has forgotten, or taken for replaced, and the last round of it. */
 struct past {
@@ -312,6 +384,8 @@ struct core {
   struct map conns;           /* connection -> struct member */
   struct past past[PAST_MAX]; /* a ring */
   size_t n_past;              /* how many there have been */
+  struct map drains;          /* host -> its first struct drain */
+  size_t n_drains;
   uint64_t join_counter;
   bool served;
   uint64_t now_ms, wall_ms; /* of the event that is being stepped */

@@ -9,6 +9,8 @@
 
 #include "daemon/rdzv.h"
 
+#include <stdio.h>
+
 #include "common/exit_codes.h"
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
@@ -84,6 +86,7 @@ struct bytes *job_settled_bytes(const struct job *j) {
   msg.settled.failed_step = j->failed_step;
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
+  msg.settled.excluded = j->last_excluded;
   return msg_bytes(&msg);
 }
 
@@ -104,6 +107,9 @@ static void release_members(struct job *j) {
 
 static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
   job_charge(j, charged);
+  job_note_verdict(j, charged, j->core->wall_ms);
+  snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
+           charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
   release_members(j);
   job_clear_round(j);
   j->faulted = true;
@@ -138,6 +144,17 @@ static void succeed(struct job *j, uint64_t now_ms) {
   job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
 }
 
+/* The round was ended for a change of membership, and for no fault. */
+static bool was_planned(enum cause c) {
+  return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_DRAINED;
+}
+
+/* Nodes have finished: what ends the round then ends the job, unless they are to begin again. */
+static bool finished_for_good(const struct job *j) {
+  return j->n_in_state[MEMBER_FINISHED] > 0 && !was_planned(j->cause.cause) &&
+         j->settings.after_finish != AFTER_FINISH_RESTART;
+}
+
 static void settle(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
   struct verdict *v = &j->cause;
@@ -153,11 +170,10 @@ static void settle(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
-  bool anew = v->cause == CAUSE_NODE_JOINED || v->cause == CAUSE_NODE_DRAINED;
   bool charged = death && !j->void_round;
   job_refill_if_earned(j, now_ms);
   bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
-              (n_finished > 0 && !anew) || all_leave(j) ||
+              finished_for_good(j) || all_leave(j) ||
               (charged && j->restarts_used >= j->settings.max_restarts);
   if (job_is_planned_end(j) &&
       n_finished == (size_t)j->round_nodes) { /* the STOP came too late for everybody */
@@ -203,6 +219,8 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
   j->last_verdict = copy;
   j->outcome = outcome;
   j->code = code;
+  job_note_verdict(j, false, j->core->wall_ms);
+  job_drop_drains(j);
   job_set_state(j, JOB_ENDING, now_ms);
   j->line_wall_ms = j->core->wall_ms;
   struct buf line = BUF_INIT;

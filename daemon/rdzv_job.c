@@ -22,7 +22,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   j->id = xstrdup(id);
   copy_text(j->incarnation, sizeof j->incarnation, incarnation);
   j->settings = *s;
-  j->failed_step = -1;
+  j->failed_step = j->uid = -1;
   j->state = JOB_FORMING;
   j->state_ms = j->forming_ms = j->last_notice_ms = now_ms;
   j->line_wall_ms = wall_ms;
@@ -35,6 +35,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   map_init(&j->role_sizes, core_random(c));
   map_init(&j->holds, core_random(c));
   map_init(&j->flaps, core_random(c));
+  map_init(&j->failures, core_random(c));
   return j;
 }
 
@@ -58,6 +59,8 @@ void job_destroy(struct job *j) {
   free(j->members);
   job_finish_holds(j);
   job_finish_flaps(j);
+  job_finish_past(j);
+  map_finish(&j->failures);
   free(j->id);
   free(j);
 }
@@ -85,8 +88,10 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   }
   j->members[j->n_members++] = m;
   map_put(&j->agents, m->agent, m);
+  m->drained = job_drain_of(j, m->host) != NULL;
   if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
   member_count_in(m);
+  if (j->uid < 0) j->uid = h->uid;
   if (h->expected_nodes > j->expected_nodes) j->expected_nodes = h->expected_nodes;
   if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms)
     j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;

@@ -9,7 +9,7 @@
  * the member was counted as with what it is now. There is no other bookkeeping, so a counter cannot be
  * forgotten in a corner of the table.
  *
- *   state, conn, leaving -> available        gone, end_acked -> owes_ack        node_rank, last_rank -> reported
+ *   state, conn, leaving, drained -> available        gone, end_acked -> owes_ack        node_rank, last_rank -> reported
  *   state, checkpointed -> unsaved */
 
 #include "daemon/rdzv.h"
@@ -27,7 +27,7 @@ static void count(bool *counted, bool is, size_t *n) {
 
 static void recount(struct member *m) {
   struct job *j = m->job;
-  count(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving, &j->n_available);
+  count(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving && !m->drained, &j->n_available);
   count(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
   count(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
   count(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
@@ -70,6 +70,11 @@ void member_set_leaving(struct member *m) {
 
 void member_set_checkpointed(struct member *m, bool checkpointed) {
   m->checkpointed = checkpointed;
+  recount(m);
+}
+
+void member_set_drained(struct member *m, bool drained) {
+  m->drained = drained;
   recount(m);
 }
 

@@ -83,6 +83,7 @@ static void call_off(struct job *j, uint64_t now_ms) {
            j->id, (long long)j->round);
   job_clear_round(j);
   job_set_state(j, JOB_RUNNING, now_ms);
+  job_end_for_drains(j, now_ms); /* which does not mind, where --force or --after-finish restart says so */
 }
 
 void job_checkpointing_report(struct job *j, const struct job_event *ev) {

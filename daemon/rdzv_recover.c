@@ -190,4 +190,5 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   j->skip_round = false; /* all of it are in it still, so none came after it */
   job_set_state(j, told ? JOB_STARTING : JOB_RUNNING, now_ms);
   job_finish_if_done(j, now_ms);
+  job_end_for_drains(j, now_ms);
 }

@@ -222,9 +222,9 @@ void job_seal(struct job *j, uint64_t now_ms) {
   job_set_state(j, JOB_STARTING, now_ms);
   save_seal(j); /* before any START: a round that an agent may know is one that the state file knows */
   for (size_t i = 0; i < n; i++) job_send_start(j, slots[i]);
-  struct bytes *spare = n < j->n_members ? job_waiting_bytes(j, now_ms) : NULL;
+  struct bytes *spare = n < j->n_members ? job_waiting_bytes(j, NULL, now_ms) : NULL;
   for (size_t i = 0; i < j->n_members; i++)
-    if (!member_in_round(j->members[i])) core_send_bytes(j->core, j->members[i]->conn, spare);
+    if (!member_in_round(j->members[i])) job_send_news(j, j->members[i], spare, now_ms);
   bytes_unref(spare);
   free(slots);
   free(chosen);
@@ -250,6 +250,7 @@ void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
   buf_printf(out, "%zu of %lld node%s %s here", here, (long long)j->settings.max_nodes,
              j->settings.max_nodes == 1 ? "" : "s", here == 1 ? "is" : "are");
   name_hosts(j, out);
+  job_drained_text(j, out);
   if (here < min) {
     unsigned long long waited = (now_ms - j->forming_ms) / 1000,
                        most = (unsigned long long)j->settings.join_timeout_ms / 1000;
@@ -272,7 +273,7 @@ void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
     buf_printf(out, "; last call: the round begins in %.1f s", left);
 }
 
-struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
+struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms) {
   struct buf text = BUF_INIT;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
@@ -286,7 +287,9 @@ struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
   uint64_t at = j->state == JOB_FORMING ? job_seal_deadline(j) : 0;
   if (at == UINT64_MAX) at = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
   msg.waiting.left_ms = at > now_ms ? (int64_t)(at - now_ms) : 0;
-  if (msg.waiting.spare && j->grow_ms != UINT64_MAX)
+  if (drained)
+    drain_text(drained, &text);
+  else if (msg.waiting.spare && j->grow_ms != UINT64_MAX)
     buf_printf(&text,
                "round %lld of job %s has its %lld node%s; it is formed anew with those who wait in %.0f s",
                (long long)j->round, j->id, (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
@@ -304,8 +307,16 @@ struct bytes *job_waiting_bytes(const struct job *j, uint64_t now_ms) {
   return b;
 }
 
+/* What all are told, but for who waits for another reason. */
+void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms) {
+  const struct drain *d = m->drained ? job_drain_of(j, m->host) : NULL;
+  struct bytes *own = d ? job_waiting_bytes(j, d, now_ms) : NULL;
+  core_send_bytes(j->core, m->conn, own ? own : news);
+  if (own) bytes_unref(own);
+}
+
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
-  struct bytes *b = job_waiting_bytes(j, now_ms);
+  struct bytes *b = job_waiting_bytes(j, m->drained ? job_drain_of(j, m->host) : NULL, now_ms);
   m->told_news = j->news;
   core_send_bytes(j->core, m->conn, b);
   bytes_unref(b);

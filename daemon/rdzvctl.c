@@ -3,12 +3,16 @@
  * One question, one answer: find the socket, connect, send CONTROL, print what CONTROL_REPLY carries, exit with its
  * code. The daemon composes the text; nothing is known here about jobs, so the tool does not age with them.
  *
- * It works where the daemon runs and as its user (or root), because the socket is the only proof of who is asking
- * that there is until peers authenticate. So --endpoint is taken for convenience (the same words as the agent's) and must name this machine:
+ * It works where the daemon runs, because the socket is the proof of who is asking: the kernel tells the daemon our uid.
+ * So --endpoint is taken for convenience (the same words as the agent's) and must name this machine:
  * its name is looked up in the thread pool and compared with the machine's own addresses, else "stop" might go to another
- * daemon that happens to have the same port here.
+ * daemon that happens to have the same port here. Whose daemon it is, the kernel tells us in turn: where it is neither ours nor root's
+ * a line says so, since in /tmp anybody can start one.
  *
- * Everything together has five seconds, and what was waited for is named when they are over. */
+ * Everything together has five seconds, and what was waited for is named when they are over. --watch asks again each second, on
+ * a connection of its own each time: so a daemon that is restarted is a line on the page and no end. Only what goes wrong at
+ * the first time ends it.
+ */
 
 #include <errno.h>
 #include <netdb.h>
@@ -26,14 +30,16 @@
 #include "common/mem.h"
 #include "common/opts.h"
 #include "daemon/control_socket.h"
+#include "daemon/ctl_screen.h"
+#include "daemon/ctl_words.h"
 #include "proto/conn.h"
 
-enum { DEADLINE_MS = 5000, WORDS_MAX = 3, REQUEST_ID = 1 };
+enum { DEADLINE_MS = 5000, WATCH_MS = 1000, REQUEST_ID = 1 };
 
 struct options {
-  const char *socket, *endpoint;
+  const char *socket, *endpoint, *signal;
   int64_t port;
-  bool json, version, help;
+  bool json, watch, force, version, help;
 };
 
 #define FIELD(name) offsetof(struct options, name)
@@ -46,8 +52,18 @@ static const struct opt table[] = {
      .help = "As the agents are told it; HOST must be this machine."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
      .help = "The control socket itself, as rdzvd --socket was told or its first line says."},
+    {.group = "What is done"},
+    {"force", .type = OPT_FLAG, .offset = FIELD(force),
+     .help =
+         "drain: even if a job cannot go on without the host, or nodes of the round have finished; or before "
+         "any node of it has come."},
+    {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "NAME|N",
+     .help = "kill-worker: this one instead of SIGKILL."},
     {.group = "What is printed"},
     {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "JSON instead of text."},
+    {"watch", "w", OPT_FLAG, FIELD(watch),
+     .help = "status, jobs: anew each second, until Ctrl-C; where stdout is no terminal one block after the "
+             "other."},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
     {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
     {0},
@@ -56,30 +72,32 @@ static const struct opt table[] = {
 
 static const struct opts_spec spec = {
     .program = "rdzvctl",
-    .usage = "rdzvctl [options] status [JOB]\nrdzvctl [options] jobs\nrdzvctl [options] stop JOB",
+    .usage =
+        "rdzvctl [options] status [JOB]\nrdzvctl [options] jobs\nrdzvctl [options] drain HOST\n"
+        "rdzvctl [options] undrain HOST\nrdzvctl [options] stop JOB\nrdzvctl [options] kill-worker JOB RANK",
     .intro =
-        "Asks the rdzvd of this machine. It must be run on the daemon's machine, by the daemon's user or by "
-        "root.\n\n"
-        "status: one job, or all, with their nodes, and what PyTorch's clients keep here. jobs: one line per "
-        "job. stop: ends a job on all its "
-        "nodes; "
-        "its agents exit with 77.",
-    .outro = "Examples:\n"
-             "  rdzvctl status                 everything the daemon knows\n"
-             "  rdzvctl jobs --json | jq .\n"
-             "  rdzvctl --port 29401 stop my-job\n"
-             "\n"
-             "Exit codes: 0 done; 64 bad option, or several daemons to choose from; 69 no daemon answered;\n"
-             "others as the daemon says (rdzvd --help).\n",
+        "Asks the rdzvd of this machine. Root and the daemon's user may everything; everybody else sees and "
+        "controls the jobs that run as him.\n\n"
+        "status: one job, or all, with their nodes, what ended their last rounds, and what PyTorch's clients "
+        "keep "
+        "here. jobs: one line per job. drain: no round has nodes of that host any more; one that has is "
+        "ended "
+        "without a charge. undrain: they may come back. stop: ends a job on all its nodes; its agents exit "
+        "with 77. "
+        "kill-worker: SIGKILL to the worker of that rank, for drills.",
+    .outro =
+        "Examples:\n"
+        "  rdzvctl status --watch         everything the daemon knows, each second\n"
+        "  rdzvctl jobs --json | jq .\n"
+        "  rdzvctl drain gpu17            before it is taken down\n"
+        "  rdzvctl kill-worker my-job 3   does it come back?\n"
+        "  rdzvctl --port 29401 stop my-job\n"
+        "\n"
+        "Exit codes: 0 done; 1 there is no such job, host or rank; 64 bad option, or several daemons to\n"
+        "choose from; 69 no daemon answered; 72 refused: not yours, or needed.\n",
     .env_prefix = "RDZVCTL_",
     .table = table,
 };
-
-struct verb {
-  const char *name;
-  int min_words, max_words; /* behind it */
-};
-static const struct verb verbs[] = {{"status", 0, 1}, {"jobs", 0, 0}, {"stop", 1, 1}};
 
 struct client {
   uv_loop_t loop;
@@ -88,8 +106,14 @@ struct client {
   uv_connect_t connect;
   uv_getaddrinfo_t lookup;
   struct options options;
-  const char *words[WORDS_MAX];
+  const char *words[CTL_WORDS_MAX];
   int n_words;
+  struct ctl_request request;
+  struct ctl_screen screen;
+  uv_signal_t signals[2];
+  uv_timer_t again;
+  bool answered; /* once at least: --watch goes on from here on */
+  bool told_owner;
   char path[CONTROL_PATH_MAX];
   char waits_for[CONTROL_PATH_MAX + 160]; /* for the sentence when time is over */
   int exit_code;
@@ -109,7 +133,8 @@ static int complain(int exit_code, const char *fmt, ...) {
 /* The command line ------------------------------------------------------------------------------------------------ */
 
 static int add_word(struct client *c, const char *word) {
-  if (c->n_words == WORDS_MAX) return complain(EXIT_CODE_USAGE, "too many words: \"%.80s\" (--help)", word);
+  if (c->n_words == CTL_WORDS_MAX)
+    return complain(EXIT_CODE_USAGE, "too many words: \"%.80s\" (--help)", word);
   c->words[c->n_words++] = word;
   return 0;
 }
@@ -132,25 +157,14 @@ static int parse_words(struct client *c, int argc, char **argv) {
   return 0;
 }
 
-static int check_words(const struct client *c) {
+static int check_words(struct client *c) {
   const struct options *o = &c->options;
+  struct err e = ERR_INIT;
   if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
     return complain(EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
-  if (c->n_words == 0)
-    return complain(EXIT_CODE_USAGE, "what is it to do? status, jobs, or stop JOB (--help)");
-  const struct verb *verb = NULL;
-  for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
-    if (strcmp(verbs[i].name, c->words[0]) == 0) verb = &verbs[i];
-  if (!verb)
-    return complain(EXIT_CODE_USAGE, "\"%.80s\" is none of its words: status, jobs, stop (--help)",
-                    c->words[0]);
-  if (c->n_words - 1 < verb->min_words)
-    return complain(EXIT_CODE_USAGE, "%s needs the name of a job", verb->name);
-  if (c->n_words - 1 > verb->max_words)
-    return complain(EXIT_CODE_USAGE, "\"%.80s\" is one word too many for %s", c->words[verb->max_words + 1],
-                    verb->name);
-  if (c->n_words > 1 && (!*c->words[1] || strlen(c->words[1]) > JOB_ID_MAX))
-    return complain(EXIT_CODE_USAGE, "a job's name has 1 to %d bytes", JOB_ID_MAX);
+  c->request = (struct ctl_request){.json = o->json, .watch = o->watch, .force = o->force};
+  if (ctl_read_words(c->words, c->n_words, o->signal, &c->request, &e) < 0)
+    return complain(EXIT_CODE_USAGE, "%s", e.text);
   return 0;
 }
 
@@ -181,14 +195,15 @@ static int choose_socket(struct client *c, uint16_t port) {
   if (n == 1) {
     snprintf(c->path, sizeof(c->path), "%s", paths[0]);
   } else if (n == 0 && port) {
-    code = complain(EXIT_CODE_NO_DAEMON,
-                    "no rdzvd of this user listens on port %d of this machine; if it was started with "
-                    "--socket, name that",
-                    port);
+    code = complain(
+        EXIT_CODE_NO_DAEMON,
+        "no rdzvd that this user can reach listens on port %d of this machine; if it was started with "
+        "--socket, name that",
+        port);
   } else if (n == 0) {
-    code = complain(EXIT_CODE_NO_DAEMON,
-                    "no rdzvd of this user runs on this machine; rdzvctl must run where the daemon "
-                    "runs, as its user or as root");
+    code = complain(
+        EXIT_CODE_NO_DAEMON,
+        "no rdzvd that this user can reach runs on this machine; rdzvctl must run where the daemon runs");
   } else {
     code = complain(EXIT_CODE_USAGE, "several daemons run here; say which with --port or --socket:");
     for (size_t i = 0; i < n; i++) fprintf(stderr, "  --socket %s\n", paths[i]);
@@ -199,76 +214,154 @@ static int choose_socket(struct client *c, uint16_t port) {
 
 /* The conversation ------------------------------------------------------------------------------------------------ */
 
+static void start_connecting(struct client *c);
+
 static void finish(struct client *c, int exit_code) {
   c->exit_code = exit_code;
   uv_stop(&c->loop);
 }
 
-static void print_reply(const struct msg *m) {
-  FILE *to = m->control_reply.code == 0 ? stdout : stderr;
-  fwrite(m->raw, 1, m->raw_len, to);
-  if (m->raw_len > 0 && m->raw[m->raw_len - 1] != '\n') fputc('\n', to);
+/* This answer is dealt with: the next, where one is wanted. */
+static void hang_up(struct client *c) {
+  uv_timer_stop(&c->timer);
+  conn_close(&c->conn);
+}
+
+static void on_again(uv_timer_t *timer) {
+  start_connecting(timer->data);
+}
+
+static void on_closed(struct conn *conn) {
+  struct client *c = conn->owner;
+  uv_timer_start(&c->again, on_again, WATCH_MS, 0);
+}
+
+static void show(struct client *c, const char *text, size_t len) {
+  char head[160];
+  snprintf(head, sizeof(head), "rdzvctl %s%s%s, each second (Ctrl-C ends it)", c->request.verb,
+           c->request.job[0] ? " " : "", c->request.job);
+  if (!ctl_screen_show(&c->screen, head, text, len)) finish(c, EXIT_CODE_OK); /* nobody reads any more */
+}
+
+static void print(FILE *to, const char *text, size_t len) {
+  fwrite(text, 1, len, to);
+  if (len > 0 && text[len - 1] != '\n') fputc('\n', to);
   fflush(to);
+}
+
+/* What has no answer. While watching it is a line on the page, and is tried again. */
+static void fail(struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail(struct client *c, int exit_code, const char *fmt, ...) {
+  char text[600];
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(text, sizeof(text) - 1, fmt, ap);
+  va_end(ap);
+  if (!c->request.watch || !c->answered) {
+    finish(c, complain(exit_code, "%s", text));
+    return;
+  }
+  size_t len = n < (int)sizeof(text) - 1 ? (size_t)n : sizeof(text) - 2;
+  text[len++] = '\n';
+  if (c->request.json)
+    fwrite(text, 1, len, stderr);
+  else
+    show(c, text, len);
+  hang_up(c);
+}
+
+/* JSON goes to where a program reads, whatever it says. */
+static void on_reply(struct client *c, const struct msg *m) {
+  int code = (int)m->control_reply.code;
+  if (!c->request.watch || (code != 0 && !c->answered)) {
+    print(code == 0 || c->request.json ? stdout : stderr, m->raw, m->raw_len);
+    finish(c, code);
+    return;
+  }
+  c->answered = true;
+  show(c, m->raw, m->raw_len);
+  hang_up(c);
 }
 
 static void on_msg(struct conn *conn, struct msg *m) {
   struct client *c = conn->owner;
-  if (m->type == MSG_CONTROL_REPLY) {
-    print_reply(m);
-    finish(c, (int)m->control_reply.code);
-  } else if (m->type == MSG_REFUSED) {
-    finish(c, complain((int)m->refused.code, "the daemon refused: %s", m->refused.text));
-  }
+  if (m->type == MSG_CONTROL_REPLY)
+    on_reply(c, m);
+  else if (m->type == MSG_REFUSED)
+    fail(c, (int)m->refused.code, "the daemon refused: %s", m->refused.text);
 }
 
 static void on_end(struct conn *conn, int code, const char *reason) {
-  finish(conn->owner, complain(EXIT_CODE_NO_DAEMON, "%s: the daemon gave no answer: %s",
-                               ((struct client *)conn->owner)->path, reason));
+  struct client *c = conn->owner;
+  fail(c, EXIT_CODE_NO_DAEMON, "%s: the daemon gave no answer: %s", c->path, reason);
 }
-
-static void on_closed(struct conn *conn) {}
 
 static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
 
-static int explain_connect(const struct client *c, int rc) {
+static void fail_connect(struct client *c, int rc) {
   struct stat st;
   if (rc == UV_EACCES && stat(c->path, &st) == 0) {
     const struct passwd *user = getpwuid(st.st_uid);
-    return complain(EXIT_CODE_NO_DAEMON, "%s belongs to %s: run rdzvctl as that user or as root", c->path,
-                    user ? user->pw_name : "another user");
+    fail(c, EXIT_CODE_NO_DAEMON,
+         "%s belongs to %s, who lets nobody else connect: run rdzvctl as that user or as root", c->path,
+         user ? user->pw_name : "another user");
+  } else if (rc == UV_ENOENT || rc == UV_ECONNREFUSED) {
+    fail(c, EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
+  } else {
+    fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
   }
-  if (rc == UV_ENOENT || rc == UV_ECONNREFUSED)
-    return complain(EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
-  return complain(EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
+}
+
+/* Once. */
+static void tell_owner(struct client *c) {
+  struct err e = ERR_INIT;
+  uv_os_fd_t fd;
+  pid_t pid;
+  uid_t uid;
+  if (c->told_owner || uv_fileno(&c->conn.handle, &fd) < 0 || control_socket_peer(fd, &pid, &uid, &e) < 0)
+    return;
+  c->told_owner = true;
+  if (uid == 0 || uid == geteuid()) return;
+  const struct passwd *user = getpwuid(uid);
+  complain(0, "this is a daemon of user %s (uid %u), pid %d", user ? user->pw_name : "?", (unsigned)uid,
+           (int)pid);
+}
+
+static void ask(struct client *c) {
+  const struct ctl_request *r = &c->request;
+  struct msg m;
+  msg_init(&m, MSG_CONTROL);
+  m.id = REQUEST_ID;
+  m.control.verb = r->verb;
+  m.control.job = r->job;
+  m.control.host = r->host;
+  m.control.rank = r->rank;
+  m.control.signal = r->signal;
+  m.control.force = r->force;
+  m.control.json = r->json;
+  conn_send(&c->conn, &m);
 }
 
 static void on_connect(uv_connect_t *request, int status) {
   struct client *c = request->data;
   struct err e = ERR_INIT;
-  uv_os_fd_t fd;
-  pid_t pid;
+  if (status == UV_ECANCELED) return; /* its time was over */
   if (status < 0) {
-    finish(c, explain_connect(c, status));
+    fail_connect(c, status);
     return;
   }
-  /* In /tmp anybody can make a socket of that name. */
-  if (geteuid() != 0 && uv_fileno(&c->conn.handle, &fd) == 0 && control_socket_check_peer(fd, &pid, &e) < 0) {
-    finish(c, complain(EXIT_CODE_NO_DAEMON, "%s: not asked, it is another user's: %s", c->path, e.text));
-    return;
-  }
+  tell_owner(c);
   snprintf(c->waits_for, sizeof(c->waits_for), "an answer at %s (the daemon is stopped, or very busy)",
            c->path);
-  if (conn_start(&c->conn, DEADLINE_MS, &e) < 0) {
-    finish(c, complain(EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text));
-    return;
-  }
-  struct msg m;
-  msg_init(&m, MSG_CONTROL);
-  m.id = REQUEST_ID;
-  m.control.verb = c->words[0];
-  m.control.job = c->n_words > 1 ? c->words[1] : "";
-  m.control.json = c->options.json;
-  conn_send(&c->conn, &m);
+  if (conn_start(&c->conn, DEADLINE_MS, &e) < 0)
+    fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text);
+  else
+    ask(c);
+}
+
+static void on_deadline(uv_timer_t *timer) {
+  struct client *c = timer->data;
+  fail(c, EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000, c->waits_for);
 }
 
 static void start_connecting(struct client *c) {
@@ -277,6 +370,7 @@ static void start_connecting(struct client *c) {
   c->conn.incoming = TO_AGENT;
   c->conn.max_body = FRAME_MAX_TO_AGENT;
   c->connect.data = c;
+  uv_timer_start(&c->timer, on_deadline, DEADLINE_MS, 0);
   uv_pipe_connect(&c->connect, &c->conn.pipe, c->path, on_connect);
 }
 
@@ -316,10 +410,18 @@ static int look_up(struct client *c) {
   return rc < 0 ? complain(EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->options.endpoint, uv_strerror(rc)) : 0;
 }
 
-static void on_deadline(uv_timer_t *timer) {
-  struct client *c = timer->data;
-  finish(c, complain(EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000,
-                     c->waits_for));
+static void on_signal(uv_signal_t *signal, int signo) {
+  finish(signal->data, EXIT_CODE_OK);
+}
+
+/* --watch has no other end. */
+static void watch_signals(struct client *c) {
+  static const int signos[2] = {SIGINT, SIGTERM};
+  for (int i = 0; i < 2; i++) {
+    uv_signal_init(&c->loop, &c->signals[i]);
+    c->signals[i].data = c;
+    uv_signal_start(&c->signals[i], on_signal, signos[i]);
+  }
 }
 
 static int begin(struct client *c) {
@@ -359,10 +461,14 @@ int main(int argc, char **argv) {
   signal(SIGPIPE, SIG_IGN);
   uv_loop_init(&c.loop);
   uv_timer_init(&c.loop, &c.timer);
-  c.timer.data = &c;
+  uv_timer_init(&c.loop, &c.again);
+  c.timer.data = c.again.data = &c;
+  ctl_screen_init(&c.screen, STDOUT_FILENO, c.request.json);
+  if (c.request.watch) watch_signals(&c);
   uv_timer_start(&c.timer, on_deadline, DEADLINE_MS, 0);
   code = begin(&c);
   if (code) return code;
   uv_run(&c.loop, UV_RUN_DEFAULT);
+  ctl_screen_close(&c.screen);
   _exit(c.exit_code);
 }

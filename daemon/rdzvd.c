@@ -54,7 +54,9 @@ static const struct opt table[] = {
              "in their "
              "order, nothing but the number."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
-     .help = "The unix socket for rdzvctl, for root and this user only. Default: rdzvd-PORT.sock in "
+     .help = "The unix socket for rdzvctl. Anybody may connect: root and this user may everything, others "
+             "see and "
+             "control their own jobs. Default: rdzvd-PORT.sock in "
              "$XDG_RUNTIME_DIR, "
              "for root in /run, else control.sock in /tmp/rdzvd-UID-PORT; rdzvctl finds those by itself."},
     {.group = "What it keeps"},
@@ -247,7 +249,8 @@ static int open_control(struct daemon *d, struct err *e) {
 
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
-  struct core_config core_config = {.seed = seed, .exit_when_idle = d->options.exit_when_idle};
+  struct core_config core_config = {
+      .seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid()};
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,

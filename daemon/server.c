@@ -247,6 +247,7 @@ static void on_peer_msg(void *ctx, const struct peer_info *peer, const struct ms
                                .peer_addr = peer->peer_addr,
                                .local_addr = peer->local_addr,
                                .local = peer->local,
+                               .uid = peer->uid,
                                .store = &store});
   settle(s);
 }

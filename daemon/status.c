@@ -1,13 +1,13 @@
 /* What the daemon knows, for rdzvctl: as JSON for programs, as text for people.
  *
  * There is one description of a job, the JSON object; the text is written from the same fields of the job, never from
- * other knowledge. A verb that does something (stop) answers what it has set in motion, not what will have come of it. */
+ * other knowledge, and leaves out what is as it is by default. Who may not control a job does not see it either (core_control.c),
+ * nor the hosts that are drained for others' jobs. Ages in text, times in JSON: a program can subtract. */
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "common/exit_codes.h"
 #include "common/json.h"
 #include "daemon/rdzv.h"
 
@@ -17,6 +17,7 @@ static const char *place_of(const struct job *j, const struct member *m) {
   if (!m->conn) return m->gone ? "finished, away" : "away";
   switch (m->state) {
   case MEMBER_WAITING:
+    if (m->drained) return "drained";
     if (member_flapping_until(m, j->core->now_ms)) return "kept waiting";
     return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
   case MEMBER_TOLD: return "starting";
@@ -46,6 +47,16 @@ static json_t *member_to_json(const struct job *j, const struct member *m, uint6
   return v;
 }
 
+static json_t *verdicts_to_json(const struct job *j) {
+  json_t *list = json_array();
+  const struct ended_round *p;
+  for (size_t i = 0; (p = job_past(j, i)); i++)
+    json_array_append_new(list, json_pack("{s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms, "round",
+                                          (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
+                                          (json_t *)verdict_to_json(&p->verdict)));
+  return list;
+}
+
 static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
   json_t *v = json_pack(
       "{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
@@ -53,6 +64,8 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
       (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
       "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
       "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
+  json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  json_object_set_new(v, "settings", settings_to_json(&j->settings));
   json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
   if (j->failed_step >= 0) json_object_set_new(v, "failed_step", json_integer(j->failed_step));
   if (j->refilled_wall_ms)
@@ -66,6 +79,7 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
   json_object_set_new(v, "members", members);
   if (j->last_verdict.cause != CAUSE_NONE)
     json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
+  json_object_set_new(v, "verdicts", verdicts_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -76,13 +90,17 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
 /* Text. ------------------------------------------------------------------------------------------------------------ */
 
 /* What peers call themselves is shown, never obeyed. */
+void status_put_name(struct buf *out, const char *s) {
+  buf_put_escaped(out, s, strlen(s), HOST_MAX);
+}
+
 static void put_name(struct buf *out, const char *s, size_t width) {
   size_t before = out->len;
-  buf_put_escaped(out, s, strlen(s), HOST_MAX);
+  status_put_name(out, s);
   while (out->len < before + width) buf_putc(out, ' ');
 }
 
-static void put_duration(struct buf *out, uint64_t ms) {
+void status_put_duration(struct buf *out, uint64_t ms) {
   unsigned long long s = ms / 1000;
   if (s < 120)
     buf_printf(out, "%llu s", s);
@@ -95,7 +113,7 @@ static void put_duration(struct buf *out, uint64_t ms) {
 static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) {
   put_name(out, j->id, 0);
   buf_printf(out, ": %s%s", job_state_name(j->state), j->state == JOB_ENDED ? " " : " for ");
-  put_duration(out, now_ms - j->state_ms);
+  status_put_duration(out, now_ms - j->state_ms);
   if (j->state == JOB_ENDED) buf_puts(out, " ago");
   if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
   if (j->world_size)
@@ -142,6 +160,34 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   buf_putc(out, '\n');
 }
 
+/* Only what somebody has chosen. */
+static void policy_text(struct buf *out, const struct job *j) {
+  const struct settings *s = &j->settings;
+  struct buf line = BUF_INIT;
+  if (s->after_finish != AFTER_FINISH_FAIL)
+    buf_printf(&line, ", --after-finish %s", after_finish_name(s->after_finish));
+  if (s->exclude_after) buf_printf(&line, ", --exclude-after %lld", (long long)s->exclude_after);
+  if (s->hang_timeout_ms) buf_printf(&line, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
+  if (s->scale_up != SCALE_UP_NOW) buf_printf(&line, ", --scale-up %s", scale_up_name(s->scale_up));
+  if (line.len) buf_printf(out, "  policy: %s\n", buf_text(&line) + 2);
+  buf_finish(&line);
+}
+
+static void put_ago(struct buf *out, const struct core *c, uint64_t wall_ms) {
+  status_put_duration(out, c->wall_ms > wall_ms ? c->wall_ms - wall_ms : 0);
+}
+
+static void verdicts_text(struct buf *out, const struct job *j) {
+  const struct ended_round *p;
+  for (size_t i = 0; (p = job_past(j, i)); i++) {
+    buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);
+    verdict_sentence(&p->verdict, out);
+    buf_puts(out, " (");
+    put_ago(out, j->core, p->wall_ms);
+    buf_printf(out, " ago%s)\n", p->charged ? ", charged" : "");
+  }
+}
+
 static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
   job_headline(out, j, now_ms);
   if (j->state == JOB_FORMING) {
@@ -149,12 +195,9 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
     job_missing_text(j, now_ms, out);
     buf_putc(out, '\n');
   }
+  policy_text(out, j);
   job_budget_text(j, now_ms, out);
-  if (j->last_verdict.cause != CAUSE_NONE) {
-    buf_printf(out, "  round %lld ended: ", (long long)j->last_verdict.round);
-    verdict_sentence(&j->last_verdict, out);
-    buf_putc(out, '\n');
-  }
+  verdicts_text(out, j);
   if (j->n_members)
     buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
@@ -165,17 +208,56 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
     if (j->members[i]->node_rank < 0) member_line(out, j, j->members[i], now_ms);
 }
 
-/* Verbs. ----------------------------------------------------------------------------------------------------------- */
+/* Drained hosts. --------------------------------------------------------------------------------------------------- */
 
-static void reply(struct core *c, const struct core_event *ev, int code, const struct buf *text) {
-  struct msg msg;
-  msg_init(&msg, MSG_CONTROL_REPLY);
-  msg.id = ev->msg->id;
-  msg.control_reply.code = code;
-  msg.raw = buf_text(text);
-  msg.raw_len = text->len;
-  core_send(c, ev->conn, &msg);
+/* The job of a drain that is of one life alone; NULL: it is of many. */
+static const struct job *job_of_drain(const struct core *c, const struct drain *d) {
+  for (size_t i = 0; d->incarnation[0] && i < c->n_all; i++)
+    if (!strcmp(c->all[i]->incarnation, d->incarnation)) return c->all[i];
+  return NULL;
 }
+
+static bool sees_drain(const struct core *c, int64_t uid, const struct drain *d) {
+  if (control_may(c, uid, NULL)) return true;
+  return d->incarnation[0] ? control_may(c, uid, job_of_drain(c, d)) : d->uid < 0 || d->uid == uid;
+}
+
+static json_t *drain_to_json(const struct core *c, const struct drain *d) {
+  json_t *v =
+      json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
+  const struct job *j = job_of_drain(c, d);
+  if (j) json_object_set_new(v, "job", json_string(j->id));
+  if (d->uid >= 0) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
+  return v;
+}
+
+static json_t *drains_to_json(const struct core *c, int64_t uid) {
+  json_t *list = json_array();
+  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next)
+      if (sees_drain(c, uid, d)) json_array_append_new(list, drain_to_json(c, d));
+  return list;
+}
+
+static void drain_line(struct buf *out, const struct core *c, const struct drain *d) {
+  const struct job *j = job_of_drain(c, d);
+  buf_puts(out, "drained: ");
+  put_name(out, d->host, 20);
+  buf_puts(out, "  for ");
+  put_ago(out, c, d->wall_ms);
+  buf_printf(out, ", by %s", d->by);
+  if (j) buf_puts(out, ", in job "), put_name(out, j->id, 0);
+  if (d->uid >= 0) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
+  buf_putc(out, '\n');
+}
+
+static void drains_text(struct buf *out, const struct core *c, int64_t uid) {
+  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next)
+      if (sees_drain(c, uid, d)) drain_line(out, c, d);
+}
+
+/* The common store. ------------------------------------------------------------------------------------------------ */
 
 static void put_bytes(struct buf *out, size_t n) {
   if (n < 10 * 1024)
@@ -198,73 +280,41 @@ static json_t *store_to_json(const struct core_store_facts *store) {
                    (json_int_t)store->keys, "bytes", (json_int_t)store->bytes);
 }
 
-/* "status" and "jobs": all jobs, or the one that is named; with `store` also what foreign clients keep. */
-static int describe(struct core *c, const struct control *q, bool whole, const struct core_store_facts *store,
-                    uint64_t now_ms, struct buf *out) {
-  json_t *list = json_array();
+/* Together. -------------------------------------------------------------------------------------------------------- */
+
+static bool is_shown(const struct core *c, int64_t uid, const char *id, const struct job *j) {
+  return (!id[0] || !strcmp(id, j->id)) && control_may(c, uid, j);
+}
+
+size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
+                        const struct core_store_facts *store, struct buf *out) {
   size_t n = 0;
   for (size_t i = 0; i < c->n_all; i++) {
-    const struct job *j = c->all[i];
-    if (q->job[0] && strcmp(q->job, j->id) != 0) continue;
+    if (!is_shown(c, uid, id, c->all[i])) continue;
     n++;
-    if (q->json)
-      json_array_append_new(list, job_to_json(j, now_ms));
-    else if (whole)
-      job_text(out, j, now_ms);
+    if (whole)
+      job_text(out, c->all[i], c->now_ms);
     else
-      job_headline(out, j, now_ms);
+      job_headline(out, c->all[i], c->now_ms);
   }
-  if (q->json) {
-    json_t *top = json_pack("{s:O}", "jobs", list);
-    if (store) json_object_set_new(top, "store", store_to_json(store));
-    json_print(out, top);
-    buf_putc(out, '\n');
-    json_decref(top);
-  } else if (!n && !q->job[0]) {
-    buf_puts(out, "no jobs\n");
-  }
-  if (!q->json) store_text(out, store);
-  json_decref(list);
-  if (n || !q->job[0]) return 0;
-  buf_clear(out);
-  buf_puts(out, "no job has the id ");
-  put_name(out, q->job, 0);
-  buf_puts(out, "; `rdzvctl jobs` lists them\n");
-  return 1;
+  if (!n && !id[0] && control_may(c, uid, NULL)) buf_puts(out, "no jobs\n");
+  if (!n && !id[0] && !control_may(c, uid, NULL))
+    buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)uid);
+  if (whole) drains_text(out, c, uid);
+  store_text(out, store);
+  return n;
 }
 
-static int stop_job(struct core *c, const struct control *q, uint64_t now_ms, struct buf *out) {
-  struct job *j = map_get(&c->jobs, q->job);
-  if (!j || j->state == JOB_ENDING || j->state == JOB_ENDED) {
-    buf_puts(out, j ? "no running job has the id " : "no job has the id ");
-    put_name(out, q->job, 0);
-    buf_putc(out, '\n');
-    return 1;
-  }
-  struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = now_ms, .text = "rdzvctl stop"};
-  buf_puts(out, "job ");
-  put_name(out, j->id, 0);
-  buf_puts(out, " is being stopped\n");
-  job_event(j, &ev);
-  return 0;
-}
-
-void core_control(struct core *c, const struct core_event *ev) {
-  const struct control *q = &ev->msg->control;
-  struct buf out = BUF_INIT;
-  int code;
-  if (!strcmp(q->verb, "status"))
-    code = describe(c, q, true, q->job[0] ? NULL : ev->store, ev->now_ms, &out);
-  else if (!strcmp(q->verb, "jobs"))
-    code = describe(c, q, false, NULL, ev->now_ms, &out);
-  else if (!strcmp(q->verb, "stop"))
-    code = stop_job(c, q, ev->now_ms, &out);
-  else {
-    buf_puts(&out, "this daemon does not know the verb ");
-    put_name(&out, q->verb, 0);
-    buf_puts(&out, "; it knows status, jobs, stop\n");
-    code = EXIT_CODE_USAGE;
-  }
-  reply(c, ev, code, &out);
-  buf_finish(&out);
+size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
+                        const struct core_store_facts *store, struct buf *out) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < c->n_all; i++)
+    if (is_shown(c, uid, id, c->all[i])) json_array_append_new(list, job_to_json(c->all[i], c->now_ms));
+  size_t n = json_array_size(list);
+  json_t *top = json_pack("{s:o,s:o}", "jobs", list, "drained", drains_to_json(c, uid));
+  if (store) json_object_set_new(top, "store", store_to_json(store));
+  json_print(out, top);
+  buf_putc(out, '\n');
+  json_decref(top);
+  return n;
 }

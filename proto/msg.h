@@ -301,6 +301,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, restarts_used, 0, 1000000)                                                                       \
   F(S, INT, failed_step, -1, INT64_MAX) /* as in START */                                                    \
   F(S, INT, delay_ms, 0, INT64_MAX)     /* before the next round may be sealed */                            \
+  F(S, STR, excluded, HOST_MAX)         /* takes no part any more: --exclude-after; "": none */              \
   F(S, OBJ, verdict, verdict)
 
 #define end_FIELDS(F, S)                                                                                     \

@@ -153,8 +153,8 @@ static void put_what(struct buf *out, const struct verdict *v) {
   case CAUSE_NODE_LEAVING: put_leaving(out, v); return;
   case CAUSE_NODE_DRAINED:
     put_node(out, v);
-    buf_puts(out, " was drained");
-    put_reason(out, v);
+    buf_puts(out, v->text[0] ? " was drained by " : " was drained");
+    put_plain(out, v->text);
     return;
   case CAUSE_WORKER_SIGNAL:
   case CAUSE_WORKER_EXEC:

@@ -12,7 +12,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 def test_status_and_jobs(rdzv):
     d = rdzv.daemon("--socket", rdzv.tmp / "ctl")
     ctl = lambda *args: rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "ctl", *args)
-    assert stat.S_IMODE(os.stat(rdzv.tmp / "ctl").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(rdzv.tmp / "ctl").st_mode) == 0o666
     agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--rdzv-id", "family", "--", "sh", "-c", WAIT)
     rdzv.await_workers(2)
     d.expect("starting -> running")

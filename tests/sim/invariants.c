@@ -286,8 +286,8 @@ static void check_failure(struct sim *s, const struct end *t) {
   if (t->restarts_used > s->config.settings.max_restarts)
     sim_violate(s, INV_BUDGET, "%" PRId64 " restarts used at the end", t->restarts_used);
   if (!r || (c != CAUSE_WORKER_EXIT && c != CAUSE_WORKER_SIGNAL)) return;
-  bool finished = false;
-  for (int i = 0; i < r->n_places; i++) finished |= r->places[i].zero_exits == r->places[i].workers;
+  bool finished = false, again = s->config.settings.after_finish == AFTER_FINISH_RESTART;
+  for (int i = 0; i < r->n_places && !again; i++) finished |= r->places[i].zero_exits == r->places[i].workers;
   if (!finished && t->restarts_used < s->config.settings.max_restarts)
     sim_violate(s, INV_BUDGET, "the job ends for %s with %" PRId64 " of %" PRId64 " restarts used",
                 cause_name(c), t->restarts_used, s->config.settings.max_restarts);

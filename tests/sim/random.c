@@ -44,6 +44,8 @@ static void choose_settings(struct sim *s, int nodes) {
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->lease_ms = (int64_t)ONE_OF(s, 1000, 2000, 5000);
   t->scale_up = s->config.seed % 8 == 1 ? SCALE_UP_NEXT_ROUND : SCALE_UP_NOW;
+  t->after_finish = s->config.seed % 8 == 5 ? AFTER_FINISH_RESTART : AFTER_FINISH_FAIL;
+  t->exclude_after = s->config.seed % 8 == 2 ? 2 : 0;
   if (t->min_nodes < t->max_nodes) s->config.orphan_grace_ms = ONE_OF(s, 2000, 10000, 60000);
 }
 
@@ -189,6 +191,10 @@ static void on_fault(struct sim *s, uint64_t arg) {
     fault_of_daemon(s);
   } else if (kind < 22) {
     daemon_stop_job(s, "job");
+  } else if (kind < 25) {
+    daemon_drain(s, (int)node, sim_chance(s, 50));
+  } else if (kind < 26) {
+    daemon_undrain(s, (int)node);
   } else if (kind < 50) {
     bool both = sim_chance(s, 60), to_agent = both || sim_chance(s, 50);
     link_cut(s, (int)node, to_agent, both || !to_agent);
@@ -212,6 +218,7 @@ static void on_peace(struct sim *s, uint64_t arg) {
   }
   daemon_continue(s);
   daemon_start(s);
+  for (int i = 0; i < s->n_nodes; i++) daemon_undrain(s, i);
   for (int i = 0; i < s->n_agents; i++) {
     s->agents[i]->pause_on = -1;
     agent_continue(s, s->agents[i]);

@@ -369,7 +369,10 @@ void daemon_kill(struct sim *s);      /* SIGKILL: connections break, the state f
 void daemon_terminate(struct sim *s); /* SIGTERM */
 void daemon_pause(struct sim *s);
 void daemon_continue(struct sim *s);
-void daemon_stop_job(struct sim *s, const char *job); /* rdzvctl stop */
+void daemon_control(struct sim *s, const struct control *q); /* rdzvctl, as root; NULL for "" */
+void daemon_stop_job(struct sim *s, const char *job);        /* rdzvctl stop */
+void daemon_drain(struct sim *s, int node, bool force);
+void daemon_undrain(struct sim *s, int node);
 void daemon_accept(struct sim *s, struct sim_conn *c);
 void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m);
 void daemon_closed(struct sim *s, struct sim_conn *c);

@@ -280,18 +280,32 @@ void daemon_on_tick(struct sim *s, struct sim_event *ev) {
   }
 }
 
-void daemon_stop_job(struct sim *s, const char *job) {
+void daemon_control(struct sim *s, const struct control *q) {
   if (!s->d.core) return;
-  sim_trace(s, "rdzvctl: stop %s", job);
-  struct sim_conn *c = link_open(s, CONN_CONTROL, NULL, NULL);
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = 1;
-  m.control.verb = "stop";
-  m.control.job = job;
+  m.control = *q;
+  if (!q->job) m.control.job = "";
+  if (!q->host) m.control.host = "";
+  sim_trace(s, "rdzvctl: %s %s%s%s", q->verb, m.control.job, m.control.host, q->force ? " --force" : "");
+  struct sim_conn *c = link_open(s, CONN_CONTROL, NULL, NULL);
   struct bytes *b = msg_bytes(&m);
   link_send(s, c, TO_DAEMON, b);
   bytes_unref(b);
+}
+
+void daemon_stop_job(struct sim *s, const char *job) {
+  daemon_control(s, &(struct control){.verb = "stop", .job = job, .rank = -1});
+}
+
+void daemon_drain(struct sim *s, int node, bool force) {
+  daemon_control(s,
+                 &(struct control){.verb = "drain", .host = s->nodes[node].host, .force = force, .rank = -1});
+}
+
+void daemon_undrain(struct sim *s, int node) {
+  daemon_control(s, &(struct control){.verb = "undrain", .host = s->nodes[node].host, .rank = -1});
 }
 
 void daemon_finish(struct sim *s) {

@@ -122,6 +122,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_LOOK: guard_look(s, a); break;
   case SUP_PROBE: guard_probe(s, a); break;
   case SUP_FENCE_AT: guard_fence_at(s, a, fx->value); break;
+  case SUP_KILL: worker_signal(s, a, (uint32_t)fx->value, fx->signo); break;
   case SUP_REQUEST: guard_ask_checkpoint(s, a, fx->checkpoint); break;
   case SUP_OBITUARY:
     bytes_unref(a->obituary);

@@ -185,6 +185,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->job = r->job;
   n->settings = r->settings;
   n->workers = 1;
+  n->uid = 1000;
   n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
   n->label = n->role = n->addrs = "";
   n->store_port = 40000 + i;
@@ -204,6 +205,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->settings = n->settings;
   h->host = n->host;
   h->pid = 4711;
+  h->uid = n->uid;
   h->workers = n->workers;
   h->want_rank = n->want_rank;
   h->order_key = n->order_key;
@@ -367,24 +369,33 @@ bool rig_was_closed(const struct rig *r, uint64_t conn) {
   return false;
 }
 
-int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out) {
+int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out) {
   struct msg m;
   uint64_t conn = ++r->next_conn;
   bool blind = r->blind;
   msg_init(&m, MSG_CONTROL);
-  m.control.verb = verb;
-  m.control.job = job;
-  m.control.json = json;
+  m.control = *q;
+  if (!q->job) m.control.job = "";
+  if (!q->host) m.control.host = "";
   m.id = 7;
   r->blind = false;
-  rig_event(r,
-            &(struct core_event){
-                .kind = CORE_MSG, .conn = conn, .msg = &m, .local = true, .peer_addr = "", .local_addr = ""});
+  rig_event(r, &(struct core_event){.kind = CORE_MSG,
+                                    .conn = conn,
+                                    .msg = &m,
+                                    .local = true,
+                                    .uid = uid,
+                                    .peer_addr = "",
+                                    .local_addr = ""});
   r->blind = blind;
   const struct msg *reply = rig_last(r, conn, MSG_CONTROL_REPLY);
   must(reply && reply->id == 7);
+  buf_clear(out);
   buf_append(out, reply->raw, reply->raw_len);
   return (int)reply->control_reply.code;
+}
+
+int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out) {
+  return rig_ask(r, &(struct control){.verb = verb, .job = job, .json = json, .rank = -1}, 0, out);
 }
 
 const char *rig_state(struct rig *r, const char *job) {

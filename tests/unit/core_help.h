@@ -14,7 +14,7 @@ struct node {
   const char *job;
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
   struct settings settings;
-  int64_t workers, want_rank, order_key, expected_nodes;
+  int64_t workers, want_rank, order_key, expected_nodes, uid;
   const char *label, *role, *addrs;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
@@ -101,6 +101,8 @@ bool rig_was_closed(const struct rig *r, uint64_t conn);
 /* State of the job as rdzvctl jobs tells it; "" if there is none. In a buffer of the rig's own. */
 const char *rig_state(struct rig *r, const char *job);
 /* The answer to a control verb; the caller finishes it. Returns the exit code. */
+/* The same of any question, by any user. */
+int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out);
 int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out);
 
 #endif

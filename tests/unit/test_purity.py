@@ -40,6 +40,7 @@ PURE = {
     "daemon/rdzv.c": (),
     "daemon/rdzv_*.c": (),
     "daemon/status*.c": (),
+    "daemon/ctl_words.c": (),
     "agent/supervisor*.c": (),
     "agent/env*.c": (),
     "agent/advice.c": (),
