@@ -48,14 +48,15 @@ struct found {
   char *file;
   bool read;
   struct probe_facts facts;
-  struct buf stack; /* what its tool has written */
+  struct buf stack, errors; /* what its tool has written; after its end all is in stack */
   const char *tool;
 };
 
 struct tool {
   uv_process_t process;
   uv_pipe_t out, err;
-  struct probe *of; /* NULL: it is closed */
+  struct probe *of;    /* NULL: nobody waits for it; it is killed and will be reaped */
+  struct probe *owner; /* while it dies */
   struct found *found;
   struct tool *next;
   int open; /* handles */
@@ -82,7 +83,7 @@ struct probe {
   struct reading *reading;
   struct found *v;
   size_t n;
-  struct tool *tools;
+  struct tool *tools, *dying;
   struct writing *writings[PROBE_TARGETS_MAX];
 };
 
@@ -94,6 +95,7 @@ static void forget(struct probe *p) {
   for (size_t i = 0; i < p->n; i++) {
     free(p->v[i].file);
     buf_finish(&p->v[i].stack);
+    buf_finish(&p->v[i].errors);
   }
   free(p->v);
   p->v = NULL;
@@ -192,19 +194,39 @@ static void on_tool_closed(uv_handle_t *handle) {
   if (--t->open == 0) free(t);
 }
 
-/* Out of the list; the process is killed where it runs still. */
+static void take_out(struct tool **at, const struct tool *t) {
+  while (*at && *at != t) at = &(*at)->next;
+  if (*at) *at = t->next;
+}
+
+static void put_errors(struct found *f) {
+  if (f->stack.len && f->errors.len && f->stack.data[f->stack.len - 1] != '\n') buf_putc(&f->stack, '\n');
+  buf_append(&f->stack, f->errors.data, f->errors.len);
+  buf_clear(&f->errors);
+}
+
+/* What it said is complete. A process that runs still is killed, and its handle stays until it is reaped. */
 static void tool_close(struct tool *t) {
   struct probe *p = t->of;
-  for (struct tool **at = &p->tools; *at; at = &(*at)->next)
-    if (*at == t) {
-      *at = t->next;
-      break;
-    }
+  take_out(&p->tools, t);
+  put_errors(t->found);
   t->of = NULL;
-  if (!t->exited) uv_process_kill(&t->process, SIGKILL);
-  uv_close((uv_handle_t *)&t->process, on_tool_closed);
   uv_close((uv_handle_t *)&t->out, on_tool_closed);
   uv_close((uv_handle_t *)&t->err, on_tool_closed);
+  if (t->exited) {
+    uv_close((uv_handle_t *)&t->process, on_tool_closed);
+    return;
+  }
+  uv_process_kill(&t->process, SIGKILL);
+  t->owner = p;
+  t->next = p->dying;
+  p->dying = t;
+}
+
+/* Dead or not: it is not waited for any more. */
+static void tool_forget(struct tool *t) {
+  take_out(&t->owner->dying, t);
+  uv_close((uv_handle_t *)&t->process, on_tool_closed);
 }
 
 static void tool_check(struct tool *t) {
@@ -217,7 +239,10 @@ static void tool_check(struct tool *t) {
 static void on_tool_exit(uv_process_t *process, int64_t status, int signo) {
   struct tool *t = process->data;
   t->exited = true;
-  tool_check(t);
+  if (t->of)
+    tool_check(t);
+  else
+    tool_forget(t);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *b) {
@@ -228,8 +253,8 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *b) {
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   struct tool *t = stream->data;
   if (!t->of) return;
-  if (n > 0 && t->found->stack.len + (size_t)n <= PROBE_OUTPUT_MAX)
-    buf_append(&t->found->stack, b->base, (size_t)n);
+  struct buf *to = stream == (uv_stream_t *)&t->out ? &t->found->stack : &t->found->errors;
+  if (n > 0 && to->len + (size_t)n <= PROBE_OUTPUT_MAX) buf_append(to, b->base, (size_t)n);
   if (n >= 0) return;
   uv_read_stop(stream);
   if (stream == (uv_stream_t *)&t->out) t->out_end = true;
@@ -373,7 +398,7 @@ static void finish(struct probe *p, bool tell) {
   p->reading = NULL;
   while (p->tools) {
     struct tool *t = p->tools;
-    buf_puts(&t->found->stack, "(it was not done in time)\n");
+    buf_puts(&t->found->errors, "(it was not done in time)\n");
     tool_close(t);
   }
   for (size_t i = 0; i < p->n; i++) show(p, i);
@@ -442,6 +467,7 @@ static void on_timer_closed(uv_handle_t *handle) {
 void probe_destroy(struct probe *p) {
   if (!p) return;
   finish(p, false);
+  while (p->dying) tool_forget(p->dying);
   for (size_t i = 0; i < PROBE_TARGETS_MAX; i++)
     if (p->writings[i]) p->writings[i]->of = NULL;
   uv_close((uv_handle_t *)&p->timer, on_timer_closed);

@@ -106,6 +106,10 @@ static const struct bad bads[] = {
     {{"a", "--node-rank", "-1"}, {0}, "--node-rank"},
     {{"a", "--lease", "500ms"}, {0}, "from 1s to 10m"},
     {{"a", "--max-restarts", "-1"}, {0}, "--max-restarts"},
+    {{"a", "--hang-timeout", "x"}, {0}, "--hang-timeout=x"},
+    {{"a", "--hang-watch", "file:"}, {0}, "write auto, sdk, output, or file:PATH"},
+    {{"a", "--hang-watch", "outputs"}, {0}, "write auto, sdk, output, or file:PATH"},
+    {{"a", "--hang-stacks", "yes"}, {0}, "write auto, or never"},
     {{"a", "--quiet", "--verbose"}, {0}, "exclude each other"},
     {{"a", "--nprok", "1"}, {0}, "did you mean --nproc?"},
     {{"a", "--nproc"}, {0}, "needs a value"},
@@ -163,6 +167,55 @@ static void tells_the_settings(void **state) {
   assert_int_equal(s.stop_timeout_ms, 1500);
 }
 
+/* Never, unless it is asked for; a start is no shorter than a step. */
+static void watches_for_hangs(void **state) {
+  static const struct {
+    const char *argv[WORDS];
+    int64_t timeout, start;
+    enum hang_watch_kind kind;
+    const char *file;
+    bool stacks;
+  } rows[] = {
+      {{"a"}, 0, 600000, HANG_AUTO, NULL, true},
+      {{"a", "--hang-timeout", "30s"}, 30000, 600000, HANG_AUTO, NULL, true},
+      {{"a", "--hang-timeout", "20m"}, 1200000, 1200000, HANG_AUTO, NULL, true},
+      {{"a", "--hang-timeout", "20m", "--hang-start-timeout", "1s"}, 1200000, 1000, HANG_AUTO, NULL, true},
+      {{"a", "--hang-timeout", "1s", "--hang-watch", "sdk", "--hang-stacks=never"},
+       1000,
+       600000,
+       HANG_SDK,
+       NULL,
+       false},
+      {{"a", "--hang-timeout", "1s", "--hang-watch", "output"}, 1000, 600000, HANG_OUTPUT, NULL, true},
+      {{"a", "--hang-timeout", "1s", "--hang-watch", "file:/x/${rank}"},
+       1000,
+       600000,
+       HANG_FILE,
+       "/x/${rank}",
+       true},
+  };
+  for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+    struct agent_options o;
+    struct settings s;
+    struct err e = ERR_INIT;
+    if (parse(&o, rows[i].argv, NULL, &e)) fail_msg("row %zu: %s", i, e.text);
+    agent_options_settings(&o, &s);
+    assert_int_equal(s.hang_timeout_ms, rows[i].timeout);
+    assert_int_equal(o.hang_start_ms, rows[i].start);
+    assert_int_equal(o.hang_watch.kind, rows[i].kind);
+    if (rows[i].file)
+      assert_string_equal(o.hang_watch.file, rows[i].file);
+    else
+      assert_null(o.hang_watch.file);
+    assert_int_equal(o.hang_stacks, rows[i].stacks);
+    assert_string_equal(o.notes, "");
+  }
+  struct agent_options o;
+  const char *alone[] = {"a", "--hang-watch", "sdk", NULL};
+  assert_int_equal(parse(&o, alone, NULL, NULL), 0);
+  assert_string_equal(o.notes, "--hang-watch has no effect: without --hang-timeout nothing is called a hang");
+}
+
 struct site {
   const char *env[6];
   const char *job;
@@ -203,7 +256,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(reads_what_is_right),     cmocka_unit_test(refuses_what_is_wrong),
       cmocka_unit_test(helps_whatever_is_wrong), cmocka_unit_test(tells_the_settings),
-      cmocka_unit_test(reads_schedulers),
+      cmocka_unit_test(reads_schedulers),        cmocka_unit_test(watches_for_hangs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

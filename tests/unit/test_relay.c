@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/mem.h"
 #include "tests/unit/relay_help.h"
 #include "tests/unit/unit.h"
@@ -42,6 +43,41 @@ static void test_lines_and_prefixes(void **state) {
   assert_non_null(strstr(text, "\nplain\n"));
   free(text);
   desk_close(&d);
+}
+
+/* Who prints is noted, by the newest worker of its rank; and that nobody takes it. */
+static void test_signs_of_output(void **state) {
+  struct desk d;
+  uint64_t when[3], from = boot_ms();
+  int out[2], err[2], terminal[2];
+  assert_int_equal(pipe(terminal), 0);
+  desk_open(&d, (struct relay_options){.out = terminal[1]});
+  open_worker(&d, 0, "", &out[0], &err[0]);
+  open_worker(&d, 2, "", &out[1], &err[1]);
+  relay_heard(d.r, when, 3);
+  assert_int_equal(when[0] + when[1] + when[2], 0);
+  put(err[1], "no newline");
+  for (uint64_t end = from + DEADLINE_MS; !when[2] && boot_ms() < end; usleep(1000))
+    relay_heard(d.r, when, 3);
+  assert_in_range(when[2], from, boot_ms());
+  assert_int_equal(when[0], 0);
+  assert_false(relay_is_held(d.r));
+  fcntl(out[0], F_SETFL, O_NONBLOCK);
+  char text[4096];
+  memset(text, '\n', sizeof(text));
+  for (uint64_t end = boot_ms() + DEADLINE_MS; !relay_is_held(d.r) && boot_ms() < end; usleep(1000))
+    while (write(out[0], text, sizeof(text)) > 0) continue;
+  assert_true(relay_is_held(d.r));
+  fcntl(terminal[0], F_SETFL, O_NONBLOCK);
+  for (uint64_t end = boot_ms() + DEADLINE_MS; relay_is_held(d.r) && boot_ms() < end; usleep(1000))
+    while (read(terminal[0], text, sizeof(text)) > 0) continue;
+  assert_false(relay_is_held(d.r));
+  close(out[0]);
+  close(out[1]);
+  close(err[0]);
+  close(err[1]);
+  desk_close(&d);
+  close(terminal[0]);
 }
 
 static void test_long_line(void **state) {
@@ -428,6 +464,7 @@ int main(void) {
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lines_and_prefixes),
+      cmocka_unit_test(test_signs_of_output),
       cmocka_unit_test(test_long_line),
       cmocka_unit_test(test_slow_reader),
       cmocka_unit_test(test_nonblocking_terminal),
