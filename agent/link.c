@@ -209,7 +209,8 @@ static void be_up(struct link *l) {
   l->has_last_peer = true;
   l->foreign = !local_daemon_owned(l->o.daemon);
   l->refused_since_ms = 0;
-  l->o.cb->on_up(l->o.ctx);
+  bool moved = l->has_home && memcmp(&l->home, &l->last_peer, address_size(&l->home)) != 0;
+  l->o.cb->on_up(l->o.ctx, moved);
 }
 
 static void want_daemon(struct link *l) {

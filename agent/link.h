@@ -17,7 +17,8 @@
 struct link;
 
 struct link_callbacks {
-  void (*on_up)(void *ctx);
+  /* moved: to another address than the one at which we were welcomed last */
+  void (*on_up)(void *ctx, bool moved);
   /* The attempt failed, or the connection ended: a sentence for people. refused: nobody listens there. fatal:
    * not 0 where trying again cannot help: what to exit with. May come inside link_open. */
   void (*on_down)(void *ctx, bool refused, int fatal, const char *why);

@@ -237,9 +237,9 @@ static void on_signal(uv_signal_t *handle, int signo) {
     post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
 }
 
-static void on_up(void *ctx) {
+static void on_up(void *ctx, bool moved) {
   leave_obituary(ctx);
-  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP, .moved = moved});
 }
 
 static void on_down(void *ctx, bool refused, int fatal, const char *why) {

@@ -168,7 +168,7 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   switch (ev->kind) {
   case SUP_STORE: sup_store(s, ev); break;
   case SUP_START: on_start(s); break;
-  case SUP_LINK_UP: sup_link_up(s); break;
+  case SUP_LINK_UP: sup_link_up(s, ev); break;
   case SUP_LINK_DOWN: sup_link_down(s, ev); break;
   case SUP_MSG: on_msg(s, ev->msg); break;
   case SUP_SPAWNED: sup_spawned(s, ev); break;

@@ -39,7 +39,7 @@ struct supervisor_config {
 enum supervisor_event_kind {
   SUP_STORE, /* before SUP_START and whenever it changes: the next round's store would be served on `port`; 0: there is none */
   SUP_START, /* once, first; but for SUP_STORE */
-  SUP_LINK_UP,   /* the connection that SUP_CONNECT asked for stands */
+  SUP_LINK_UP, /* the connection that SUP_CONNECT asked for stands; `moved`: at another numeric address than where we were welcomed last */
   SUP_LINK_DOWN, /* it could not be had, or is gone; text says why; `refused`: nobody listens at the endpoint; error: not 0 where trying
                     again cannot help: the exit code for it */
   SUP_MSG,       /* from the daemon */
@@ -70,7 +70,7 @@ struct supervisor_event {
   uint32_t round, local_rank, port;
   int pid, status, error, signo;
   uint32_t count;
-  bool refused;
+  bool refused, moved;
   bool held;           /* LOOKED */
   enum hang_sign sign; /* SIGN */
   bool unasked;        /* EXITED: it died before SUP_STOP_TREES reached it */

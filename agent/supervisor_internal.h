@@ -83,6 +83,7 @@ struct supervisor {
   uint32_t heartbeat_seq;
   uint64_t heartbeat_sent[HEARTBEATS_KEPT];
   bool fence;
+  bool moved; /* to a daemon at another address, which has not shown yet that it knows our round */
   uint64_t told_fence_ms; /* what the guard has; UINT64_MAX: nothing */
 
   /* The round. */
@@ -142,7 +143,7 @@ bool sup_is_exiting(const struct supervisor *s); /* the exit code is decided; on
 
 /* supervisor_link.c */
 void sup_connect(struct supervisor *s);
-void sup_link_up(struct supervisor *s);
+void sup_link_up(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev);
 void sup_say_hello(struct supervisor *s);
 void sup_learn(struct supervisor *s, const char *incarnation,

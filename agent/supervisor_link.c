@@ -33,9 +33,10 @@ void sup_connect(struct supervisor *s) {
   sup_effect(s, SUP_CONNECT);
 }
 
-void sup_link_up(struct supervisor *s) {
+void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   if (s->link != LINK_CONNECTING) return;
   s->link = LINK_GREETING;
+  s->moved |= ev->moved;
   s->hello_said = false;
   s->greeting_ms = s->now_ms + SUPERVISOR_HELLO_MS;
   s->met_stranger = true; /* until it is known better */
@@ -87,7 +88,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
     return;
   }
   /* Nobody listened there at that time, so nobody could give our place away; one that starts later waits for a lease. */
-  if (ev->refused && s->link == LINK_CONNECTING && s->connect_ms > s->acked_sent_ms)
+  if (ev->refused && !s->moved && s->link == LINK_CONNECTING && s->connect_ms > s->acked_sent_ms)
     s->acked_sent_ms = s->connect_ms;
   say_why_down(s, ev->text ? ev->text : "the connection was closed");
   pause_and_retry(s);
@@ -208,6 +209,14 @@ static void resend_reports(struct supervisor *s) {
   }
 }
 
+/* A daemon at another address that recovers our round from what we tell it knows nothing of the one that told us to fence, which may
+ * live and form a round with the others. Until it has found all of our round, and they are with it, its answers are no
+ * reason to go on. A daemon at the same address is a restarted one: nobody else has our place to give away. */
+static bool answer_counts(struct supervisor *s, bool recovering) {
+  if (!recovering || !s->fence || !sup_has_trees(s) || s->fenced) s->moved = false;
+  return !s->moved;
+}
+
 /* In no round: what the daemon says is what is known. Another incarnation makes all that was known history. */
 void sup_learn(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->incarnation, incarnation) != 0) {
@@ -228,9 +237,12 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   }
   if (!again) s->ready_ms = s->now_ms;
   s->link = LINK_READY;
-  s->acked_sent_ms = s->answered_ms = s->hello_sent_ms;
+  s->answered_ms = s->hello_sent_ms;
   s->next_heartbeat_ms = s->now_ms + lease_ms(s) / 6;
-  s->fence = w->fence;
+  if (answer_counts(s, w->state == JOB_RECOVERING)) {
+    s->acked_sent_ms = s->hello_sent_ms;
+    s->fence = w->fence;
+  }
   if (s->said_lost) sup_say(s, LOG_INFO, "the daemon is back");
   s->said_lost = false;
   s->nag_ms = 0;
@@ -254,8 +266,9 @@ static void send_heartbeat(struct supervisor *s) {
 void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags) {
   if (seq > s->heartbeat_seq || s->heartbeat_seq - seq >= HEARTBEATS_KEPT) return;
   uint64_t sent = s->heartbeat_sent[seq % HEARTBEATS_KEPT];
-  if (sent > s->acked_sent_ms) s->acked_sent_ms = sent;
   if (sent > s->answered_ms) s->answered_ms = sent;
+  if (!answer_counts(s, flags & FRAME_FLAG_RECOVERING)) return;
+  if (sent > s->acked_sent_ms) s->acked_sent_ms = sent;
   s->fence = (flags & FRAME_FLAG_FENCE) != 0;
 }
 
@@ -277,6 +290,15 @@ static void say_fenced(struct supervisor *s, uint64_t at_ms) {
             "without "
             "the daemon at %s, and a round can form without this node: its guard has killed its workers",
             (double)(s->now_ms - at_ms) / 1000, s->config.endpoint);
+    return;
+  }
+  if (s->moved && s->link == LINK_READY) {
+    sup_say(
+        s, LOG_ERROR,
+        "the daemon at %s is another than the one that began round %lld and has not found all its nodes; "
+        "with "
+        "that one a round can form without this node: killing its workers before its lease of %.1f s is over",
+        s->config.endpoint, (long long)s->round, (double)lease_ms(s) / 1000);
     return;
   }
   sup_say(s, LOG_ERROR,
@@ -336,7 +358,7 @@ void sup_link_tick(struct supervisor *s) {
   if (s->link == LINK_DOWN && s->now_ms >= s->retry_ms) sup_connect(s);
   if (s->link == LINK_GREETING && s->now_ms >= s->greeting_ms) drop_unanswering_link(s);
   if (s->link != LINK_READY) return;
-  if (s->now_ms >= s->acked_sent_ms + lease_ms(s))
+  if (s->now_ms >= s->answered_ms + lease_ms(s))
     drop_silent_link(s, "it does not answer heartbeats");
   else if (s->now_ms >= s->next_heartbeat_ms)
     send_heartbeat(s);
@@ -351,7 +373,6 @@ uint64_t sup_link_deadline(const struct supervisor *s) {
   if (must_fence(s)) at = earliest(at, fence_ms(s));
   if (s->link == LINK_DOWN) at = earliest(at, s->retry_ms);
   if (s->link == LINK_GREETING) at = earliest(at, s->greeting_ms);
-  if (s->link == LINK_READY)
-    at = earliest(at, earliest(s->next_heartbeat_ms, s->acked_sent_ms + lease_ms(s)));
+  if (s->link == LINK_READY) at = earliest(at, earliest(s->next_heartbeat_ms, s->answered_ms + lease_ms(s)));
   return at;
 }

@@ -218,6 +218,7 @@ static void on_heartbeat(struct core *c, struct member *m, const struct core_eve
   ack.id = ev->msg->id;
   m->fenced_flag = job_could_form_without(m->job, m);
   ack.flags = m->fenced_flag ? FRAME_FLAG_FENCE : 0;
+  if (m->job->state == JOB_RECOVERING) ack.flags |= FRAME_FLAG_RECOVERING;
   core_send(c, m->conn, &ack);
 }
 

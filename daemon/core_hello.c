@@ -18,10 +18,24 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
+/* One that is higher than `than`, whatever the clocks of the two daemons say. */
+static void name_incarnation(struct core *c, const char *than, char out[INCARNATION_MAX + 1]) {
+  unsigned long long at = c->wall_ms & 0xffffffffffff, before = strtoull(than, NULL, 16) & 0xffffffffffff;
+  if (at <= before) at = before + 1;
+  snprintf(out, INCARNATION_MAX + 1, "%012llx-%016llx", at, (unsigned long long)core_random(c));
+}
+
+void core_branch(struct core *c, struct job *j) {
+  j->branches = false;
+  snprintf(j->former, sizeof j->former, "%s", j->incarnation);
+  name_incarnation(c, j->former, j->incarnation);
+  core_log(c, LOG_INFO, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
+           j->incarnation, j->former);
+}
+
 static struct job *begin_incarnation(struct core *c, const struct hello *h) {
   char incarnation[INCARNATION_MAX + 1];
-  snprintf(incarnation, sizeof incarnation, "%012llx-%016llx",
-           (unsigned long long)(c->wall_ms & 0xffffffffffff), (unsigned long long)core_random(c));
+  name_incarnation(c, "", incarnation);
   core_log(c, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
   struct job *j = core_add_job(c, h->job, incarnation, &h->settings);
   for (size_t i = 0; i + 1 < c->n_all; i++) /* what a lost node of an earlier life may still run */
@@ -44,17 +58,26 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) 
   free(text);
 }
 
-static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h) {
+/* other: h is not of this node, and has brought a newer life of the job here. */
+static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h,
+                       bool other) {
   struct buf text = BUF_INIT;
-  buf_printf(&text, "round %lld went on without this node; the job is now in round %lld", (long long)h->round,
-             (long long)j->round);
+  if (other)
+    buf_printf(
+        &text,
+        "node %s came from a newer run of this job, or a later round of it, round %lld, with another daemon",
+        h->host, (long long)h->round);
+  else
+    buf_printf(&text, "round %lld went on without this node; the job is now in round %lld",
+               (long long)h->round, (long long)j->round);
   struct msg msg;
   msg_init(&msg, MSG_STALE);
   msg.stale.incarnation = j->incarnation;
   msg.stale.round = j->round;
   msg.stale.text = buf_text(&text);
   core_send(c, conn, &msg);
-  core_log(c, LOG_INFO, "job %s: node %s (%s) is stale: %s", j->id, h->host, h->agent, buf_text(&text));
+  if (!other)
+    core_log(c, LOG_INFO, "job %s: node %s (%s) is stale: %s", j->id, h->host, h->agent, buf_text(&text));
   buf_finish(&text);
 }
 
@@ -165,11 +188,23 @@ static bool newer_run_exists(const struct core *c, const struct hello *h) {
   return false;
 }
 
+/* It speaks of the life out of which j has grown here. */
+static bool is_former(const struct job *j, const struct hello *h) {
+  return j->former[0] && !strcmp(j->former, h->incarnation);
+}
+
+static struct job *find_life(const struct core *c, const struct hello *h) {
+  if (!h->incarnation[0]) return NULL;
+  for (size_t i = c->n_all; i-- > 0;)
+    if (!strcmp(c->all[i]->id, h->job) && is_former(c->all[i], h)) return c->all[i];
+  return core_find_incarnation(c, h->job, h->incarnation);
+}
+
 /* Which job a HELLO belongs to. NULL: it was answered. */
 static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
   struct job *j = map_get(&c->jobs, h->job);
-  struct job *known = h->incarnation[0] ? core_find_incarnation(c, h->job, h->incarnation) : NULL;
+  struct job *known = find_life(c, h);
   if (known && job_is_over(known)) return known;
   if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the name */
   bool has_past = h->incarnation[0] && h->round > 0;
@@ -213,7 +248,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
     if (!member_in_round(j->members[i])) continue;
-    send_stale(c, j->members[i]->conn, j, h);
+    send_stale(c, j->members[i]->conn, j, h, true);
     job_hold(j, j->members[i]);
   }
   if (cmp != 0) { /* of another life of the job: its own nodes know better */
@@ -251,7 +286,8 @@ void core_reports(struct job *j, const char *agent, const struct report *reports
 /* Whether it speaks of a round that goes on, or has ended, without it. */
 static bool is_stale(const struct job *j, const struct hello *h, const struct member *m) {
   bool current = h->round == j->round && !strcmp(h->incarnation, j->incarnation);
-  if (h->phase == PHASE_NONE || job_is_over(j)) return false;
+  if (h->phase == PHASE_NONE) return false;
+  if (job_is_over(j)) return is_former(j, h); /* END is not for that life: first it gives it up */
   if (!current) return true;
   if (j->state == JOB_RECOVERING) return false;
   if (!m) return true;
@@ -271,7 +307,7 @@ static void turn_away_stale(struct core *c, const struct core_event *ev, struct 
   }
   job_hold_agent(j, h->agent,
                  ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed what it runs */
-  send_stale(c, ev->conn, j, h);
+  send_stale(c, ev->conn, j, h, false);
 }
 
 /* The member for a HELLO that belongs to j; NULL: answered with STALE or REFUSED. */

@@ -98,6 +98,7 @@ struct job {
   struct core *core;
   char *id;
   char incarnation[INCARNATION_MAX + 1];
+  char former[INCARNATION_MAX + 1]; /* core_branch: what it was called before; "" */
   enum job_state state;
   struct settings settings;
   int64_t round, restarts_used, expected_nodes;
@@ -140,6 +141,7 @@ struct job {
   enum budget_from budget_from; /* RECOVERING: where restarts_used and failed_step are from */
   bool
       skip_round; /* the next seal leaves out a number: a round may have been sealed that nobody here has heard of */
+  bool branches;         /* the next seal begins a life of its own: core_branch */
   bool stopping_seen;    /* RECOVERING: somebody was told to stop */
   bool forgotten;        /* core frees it after the step */
   struct map flaps;      /* host -> when it was lost; rdzv_grow.c */
@@ -395,6 +397,8 @@ struct core {
 
 struct job *core_add_job(struct core *c, const char *id, const char *incarnation, const struct settings *s);
 void core_forget(struct core *c, struct job *j);
+/* Another daemon may give out rounds of the same life, and no token may be given out twice: the next round is of a life of its own. */
+void core_branch(struct core *c, struct job *j);
 void core_note_past(struct core *c, const struct job *j);
 int64_t core_past_round(const struct core *c, const char *incarnation); /* 0: not known */
 bool core_forget_oldest_end(struct core *c); /* to make room; false: no job has ended */

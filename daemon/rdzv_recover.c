@@ -12,7 +12,12 @@
  *   all have finished                    -> ENDING
  *   all run                              -> RUNNING, and no worker has noticed anything
  *
- * The highest token wins: a HELLO that names a later round than the job knows makes the earlier one history. */
+ * The highest token wins: a HELLO that names a later round than the job knows makes the earlier one history.
+ *
+ * A daemon that has a round from its agents alone cannot know whether it is the only one that has. The endpoint may lead to two
+ * machines; the daemon that sealed the round may live, with other nodes of it. Both may seal again, and no token may be given
+ * out twice: so the next round is of an incarnation of its own, higher than the one that it grew out of, and when the two
+ * meet they can be told apart. */
 
 #include "daemon/rdzv.h"
 
@@ -170,7 +175,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   }
   job_number_workers(j); /* reports do not carry rank bases; they follow from node ranks and worker counts */
   j->round_ms = now_ms;
-  j->skip_round = !j->exact;
+  j->skip_round = j->branches = !j->exact;
   if (j->settled || !in_round) {
     form_again(j, now_ms);
     return;

@@ -211,6 +211,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_addresses(chosen, n);
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
+  if (j->branches) core_branch(j->core, j);
   j->round += j->skip_round ? 2 : 1;
   if (j->round <= j->past_round) j->round = j->past_round + 1;
   j->skip_round = false;

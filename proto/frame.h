@@ -44,7 +44,10 @@ struct frame {
   size_t raw_len;
 };
 
-enum { FRAME_FLAG_FENCE = 1 }; /* HEARTBEAT_ACK: a round could form without you, so you must fence */
+enum {                            /* of HEARTBEAT_ACK */
+       FRAME_FLAG_FENCE = 1,      /* a round could form without you, so you must fence */
+       FRAME_FLAG_RECOVERING = 2, /* I do not know yet whether your round goes on */
+};
 
 /* Looks for one whole frame at the front of data. 1: *f is filled (borrowing from data), *size bytes are to be consumed. 0: more bytes are
  * needed, *size is how many there must be in all as far as is known. -EMSGSIZE or -EPROTO: e says what is wrong; the connection is to be closed. */

@@ -86,7 +86,8 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
                m->kill.local_rank, m->kill.signal);
     break;
   case MSG_HEARTBEAT_ACK:
-    buf_printf(out, "HEARTBEAT_ACK%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "");
+    buf_printf(out, "HEARTBEAT_ACK%s%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "",
+               m->flags & FRAME_FLAG_RECOVERING ? " recovering" : "");
     break;
   case MSG_NONE:
   case MSG_CHALLENGE:

@@ -2,12 +2,13 @@
  * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
  * It never asks the minds what they think.
  *
- * Four allowances, each of which is written down in PROTOCOL.md or the README:
+ * Five allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
  *   - A process in state D dies when the kernel lets it.
  *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is there before
  *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be used again.
+ *   - Two daemons know nothing of each other: where nodes are enough for two, each may have a round, and each judges for itself.
  *   - A daemon without a state file that dies between telling one node something and telling another may come to another
  *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same. */
 
@@ -97,6 +98,11 @@ static struct place *place_of(struct round_book *r, const struct sim_agent *a) {
   return NULL;
 }
 
+/* One daemon, with a state file: what was told in one of its lives is known in the next. */
+static bool remembers(const struct sim *s) {
+  return s->config.state_dir && !s->two;
+}
+
 /* The life of the daemon that has said what a reads. */
 static uint32_t life_of(const struct sim_agent *a) {
   return a->conn->daemon_life;
@@ -160,7 +166,7 @@ static bool has_earned(const struct sim *s, const struct round_book *r, uint32_t
 
 /* Without a state file a number can be given out again by a daemon to which nobody has come back who has heard of it. */
 static void forget_if_unheard(const struct sim *s, struct round_book *r, uint32_t life) {
-  if (s->config.state_dir || r->told_life == life) return;
+  if (remembers(s) || r->told_life == life) return;
   for (int i = 0; i < r->n_places; i++)
     if (r->places[i].agent->sup && r->places[i].agent->known_life == life &&
         r->places[i].agent->known_at < r->sent_at)
@@ -201,8 +207,8 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   check_places(s, r);
 
   struct round_book *before = find_round(s->checker, t->incarnation, t->round - 1);
-  if (!before || !before->told || (!s->config.state_dir && before->told_life != life_of(a))) return;
-  if (t->restarts_used < before->used && s->config.state_dir && !has_earned(s, before, life_of(a)))
+  if (!before || !before->told || (!remembers(s) && before->told_life != life_of(a))) return;
+  if (t->restarts_used < before->used && remembers(s) && !has_earned(s, before, life_of(a)))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64,
                 t->round, t->restarts_used, before->used);
   if (t->restarts_used > before->used + before->failed)
@@ -308,7 +314,7 @@ static void told_end(struct sim *s, struct sim_agent *a, const struct end *t) {
     if (t->outcome == OUTCOME_SUCCESS) check_success(s, t);
     if (t->outcome == OUTCOME_FAILED) check_failure(s, t);
   }
-  if ((e->outcome != t->outcome || e->code != t->code) && (s->config.state_dir || e->life == life_of(a)))
+  if ((e->outcome != t->outcome || e->code != t->code) && (remembers(s) || e->life == life_of(a)))
     sim_violate(s, INV_ENDS, "%s is told %s with code %" PRId64 ", others %s with %" PRId64, a->name,
                 outcome_name(t->outcome), t->code, outcome_name(e->outcome), e->code);
   a->told_end = true;
@@ -372,9 +378,17 @@ bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const str
 
 /* Without a state file the daemon that sealed a's round could not know of b, which had not come back to it. */
 static bool unknown_to_the_daemon(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
-  if (s->config.state_dir) return false;
+  if (remembers(s)) return false;
   const struct round_book *r = find_round(s->checker, a->incarnation, a->round);
   return r && r->sent_life > 1 && (b->known_life != r->sent_life || b->known_at >= r->sent_at);
+}
+
+/* Two daemons may have a job each where there are nodes enough for two. That a node's next life went to the other one, while its last
+ * one still counts here, is as good as one node more. */
+static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
+  bool doubled = s->n_agents > s->n_nodes;
+  bool elsewhere = a->told_side != b->told_side || a->told_side != b->home;
+  return elsewhere && (doubled || 2 * s->config.settings.min_nodes <= s->n_nodes);
 }
 
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
@@ -384,7 +398,7 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
       if (v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
-      if (unknown_to_the_daemon(s, a, b)) continue;
+      if (unknown_to_the_daemon(s, a, b) || enough_for_two(s, a, b)) continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
                   w->rank, a->round, b->name, v->rank, b->round);
     }
@@ -518,6 +532,9 @@ void check_over(struct sim *s) {
     if (s->agents[i]->sup)
       sim_violate(s, INV_BOUNDED, "%s is still %s", s->agents[i]->name,
                   supervisor_state_name(supervisor_state(s->agents[i]->sup)));
-  if (s->d.core && !core_idle(s->d.core))
-    sim_violate(s, INV_ENDS, "all agents are gone, and the daemon is not idle");
+  for (int side = 0; side < 2; side++) {
+    const struct sim_daemon *d = side ? &s->away : &s->d;
+    if (d->core && !core_idle(d->core))
+      sim_violate(s, INV_ENDS, "all agents are gone, and %s is not idle", daemon_name(side));
+  }
 }

@@ -76,6 +76,11 @@ static bool is_long(const struct sim *s) {
   return s->config.seed % 4 == 3;
 }
 
+/* Every eighth has two daemons, and nodes whose endpoint leads now to the one and now to the other. */
+static bool has_two_daemons(const struct sim *s) {
+  return s->config.seed % 8 == 5;
+}
+
 static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   struct behaviour b = {.end = END_EXIT, .term_code = -1};
   b.run_ms = (uint32_t)sim_between(s, 50, ONE_OF(s, 300, 3000, 12000));
@@ -121,11 +126,16 @@ static void on_heal(struct sim *s, uint64_t node) {
 static void on_power_on(struct sim *s, uint64_t node) {
   node_power_on(s, (int)node);
 }
-static void on_daemon_start(struct sim *s, uint64_t arg) {
+static void on_daemon_start(struct sim *s, uint64_t side) {
+  if (side && s->calm) return;
+  daemon_side(s, (int)side);
   daemon_start(s);
+  daemon_side(s, 0);
 }
-static void on_daemon_continue(struct sim *s, uint64_t arg) {
+static void on_daemon_continue(struct sim *s, uint64_t side) {
+  daemon_side(s, (int)side);
   daemon_continue(s);
+  daemon_side(s, 0);
 }
 static void on_agent_continue(struct sim *s, uint64_t index) {
   agent_continue(s, s->agents[index]);
@@ -141,7 +151,13 @@ static void break_link(struct sim *s, struct sim_agent *a) {
   link_break(s, a->conn, ONE_OF(s, 0, 1, 20, 200), ONE_OF(s, 0, 1, 20, 200));
 }
 
-static void fault_of_daemon(struct sim *s) {
+static void turn_node(struct sim *s, int node) {
+  struct sim_agent *a = agent_of(s, node);
+  node_turn(s, node, !s->nodes[node].side);
+  if (a && sim_chance(s, 80)) break_link(s, a);
+}
+
+static void fault_of_daemon(struct sim *s, uint64_t side) {
   switch (sim_below(s, 6)) {
   case 0:
   case 1: daemon_kill(s); break;
@@ -149,11 +165,11 @@ static void fault_of_daemon(struct sim *s) {
   case 3: s->d.die_at_save = (int)sim_between(s, 1, 3); break;
   default:
     daemon_pause(s);
-    sim_call(s, soon(s), on_daemon_continue, 0);
+    sim_call(s, soon(s), on_daemon_continue, side);
     return;
   }
-  sim_call(s, soon(s), on_daemon_start, 0);
-  sim_call(s, s->now + 10000, on_daemon_start, 0); /* it may die later, at a save */
+  sim_call(s, soon(s), on_daemon_start, side);
+  sim_call(s, s->now + 10000, on_daemon_start, side); /* it may die later, at a save */
 }
 
 static void fault_of_agent(struct sim *s, struct sim_agent *a) {
@@ -187,8 +203,14 @@ static void on_fault(struct sim *s, uint64_t arg) {
   uint64_t node = sim_below(s, (uint64_t)s->n_nodes);
   struct sim_agent *a = agent_of(s, (int)node);
   uint64_t kind = sim_below(s, 100);
-  if (kind < 20) {
-    fault_of_daemon(s);
+  bool two = has_two_daemons(s);
+  if (two && sim_chance(s, 30)) {
+    turn_node(s, (int)node);
+  } else if (kind < 20) {
+    uint64_t side = two ? sim_below(s, 2) : 0;
+    daemon_side(s, (int)side);
+    fault_of_daemon(s, side);
+    daemon_side(s, 0);
   } else if (kind < 22) {
     daemon_stop_job(s, "job");
   } else if (kind < 25) {
@@ -208,9 +230,19 @@ static void on_fault(struct sim *s, uint64_t arg) {
   }
 }
 
+/* Only one daemon is left, and all endpoints lead there. */
+static void unite(struct sim *s) {
+  for (int i = 0; i < s->n_nodes; i++) s->nodes[i].side = 0;
+  daemon_side(s, 1);
+  daemon_continue(s);
+  daemon_kill(s);
+  daemon_side(s, 0);
+}
+
 static void on_peace(struct sim *s, uint64_t arg) {
   sim_trace(s, "--- peace ---");
   s->calm = true;
+  if (has_two_daemons(s)) unite(s);
   s->d.die_at_save = 0;
   for (int i = 0; i < s->n_nodes; i++) {
     if (sim_chance(s, 60)) node_power_on(s, i);
@@ -248,6 +280,8 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
             t->max_nodes, t->lease_ms, s->config.state_dir ? ", state file" : "");
 
   daemon_start(s);
+  for (int i = 0; has_two_daemons(s) && i < nodes; i++) s->nodes[i].side = sim_chance(s, 30);
+  if (has_two_daemons(s)) on_daemon_start(s, 1);
   for (int i = 0; i < nodes; i++)
     sim_call(s, sim_chance(s, 70) ? sim_below(s, 100) : sim_below(s, 6000), on_start_agent, (uint64_t)i);
   uint64_t war_ms = ONE_OF(s, 2000, 6000, 20000);

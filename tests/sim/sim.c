@@ -49,9 +49,8 @@ struct sim *sim_create(const struct sim_config *c) {
   s->config = *c;
   s->seq = 1ull << 32;
   s->rng = c->seed * 0x9e3779b97f4a7c15u + 0x1234567;
-  s->d.state_dir = c->state_dir;
-  s->d.next_conn = 1;
-  s->d.tick_at = UINT64_MAX;
+  s->d.state_dir = s->away.state_dir = c->state_dir;
+  s->d.tick_at = s->away.tick_at = UINT64_MAX;
   s->normal = (struct behaviour){.run_ms = 10000, .end = END_EXIT, .term_code = -1};
   s->violated = INV_NONE;
   s->next_pid = 1000;
@@ -223,6 +222,16 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   return false;
 }
 
+/* Whom an event would reach, if it reaches a daemon at all. */
+static int side_of(const struct sim_event *ev) {
+  switch (ev->kind) {
+  case EV_SYN: return (int)ev->a;
+  case EV_DAEMON_TICK:
+  case EV_SAVED: return (int)ev->b;
+  default: return ev->conn ? ev->conn->side : 0;
+  }
+}
+
 static bool must_wait(struct sim *s, const struct sim_event *ev) {
   const struct sim_agent *a;
   if (!event_needs(ev, &a)) return false;
@@ -239,7 +248,8 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
       struct sim_event *ev = s->stash.v[i];
       const struct sim_agent *of;
       event_needs(ev, &of);
-      if (of != a || (pass == 0 && ev->kind != EV_AGENT_TICK)) {
+      bool other = of != a || (!a && side_of(ev) != s->side);
+      if (other || (pass == 0 && ev->kind != EV_AGENT_TICK)) {
         s->stash.v[kept++] = ev;
         continue;
       }
@@ -304,8 +314,10 @@ bool sim_step(struct sim *s) {
   if (s->violated != INV_NONE || !s->queue.n) return false;
   struct sim_event *ev = heap_pop(&s->queue);
   s->now = ev->at;
+  daemon_side(s, side_of(ev));
   if (must_wait(s, ev)) {
     events_add(&s->stash, ev);
+    daemon_side(s, 0);
     return true;
   }
   s->steps++;
@@ -318,6 +330,7 @@ bool sim_step(struct sim *s) {
   spring_trap(s, ev);
   event_destroy(s, ev);
   check_deadlines(s);
+  daemon_side(s, 0);
   return s->violated == INV_NONE;
 }
 

@@ -116,6 +116,7 @@ struct sim_node {
   struct sim_link link;
   uint32_t ports; /* how many were given out */
   bool off;       /* no power */
+  int side;       /* to which daemon its endpoint leads: 0, or 1 */
 };
 
 struct sim_store { /* what an agent serves as node rank 0 */
@@ -165,7 +166,10 @@ struct sim_agent {
   char over_inc[INCARNATION_MAX +
                 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
   int64_t over_round;
-  uint64_t ack_at;   /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent */
+  int home; /* which daemon has welcomed it last; -1: none */
+  uint64_t
+      ack_at; /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent, of a daemon that knows its round */
+  int told_side;     /* which daemon sent it START last */
   uint64_t known_at; /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;
 };
@@ -180,6 +184,7 @@ struct held {
 struct sim_conn {
   uint64_t id; /* as the daemon knows it */
   enum conn_kind kind;
+  int side;              /* of which daemon */
   struct sim_node *node; /* NULL: CONTROL */
   struct sim_agent *agent;
   uint32_t daemon_life;
@@ -192,7 +197,7 @@ struct sim_conn {
 };
 
 enum event_kind {
-  EV_SYN, /* agent, a: enum conn_kind, b: of which attempt: a connection request reaches the daemon's machine */
+  EV_SYN, /* agent, a: side, b: of which attempt, c: enum conn_kind: a connection request reaches the daemon's machine */
   EV_ACCEPT,       /* conn: the daemon sees a new connection */
   EV_CONNECTED,    /* agent, conn or NULL, a: refused, b: of which attempt */
   EV_DELIVER,      /* conn, a: direction, b: when it was sent, bytes (NULL: FIN) */
@@ -201,7 +206,7 @@ enum event_kind {
   EV_FLUSH,        /* node, a: direction */
   EV_HELLO_TIMEOUT,
   EV_DAEMON_TICK,
-  EV_SAVED, /* a: the daemon's life */
+  EV_SAVED, /* a: the daemon's life, b: its side; DAEMON_TICK too */
   EV_AGENT_TICK,
   EV_GUARD_EXEC,   /* agent, worker a */
   EV_GUARD_STOP,   /* agent, a: round, b: grace */
@@ -242,7 +247,7 @@ struct sim_daemon {
   uint32_t life;
   bool paused, state_dir;
   int die_at_save; /* 1: before the line is on the disk, 2: half of it, 3: after it */
-  uint64_t next_conn, tick_at;
+  uint64_t tick_at;
   struct core_effect *queue; /* not carried out yet: [head, tail) */
   size_t head, tail, cap;
   bool saving;  /* the line at the head is being written */
@@ -298,7 +303,11 @@ struct sim {
   int n_agents;
   struct sim_conn **conns;
   size_t n_conns, cap_conns;
-  struct sim_daemon d;
+  struct sim_daemon d,
+      away;       /* d: whom the functions of sim_daemon.c act upon, and events are dispatched to */
+  int side;       /* which one d is: 0, where there is only one; away is the other */
+  uint32_t lives; /* of both */
+  bool two;       /* there have been two */
   struct rule rules[SIM_RULES_MAX];
   int n_rules;
   struct behaviour normal; /* where no rule fits */
@@ -331,7 +340,7 @@ void sim_until(struct sim *s, uint64_t ms); /* to that time */
 void sim_for(struct sim *s, uint64_t ms);
 bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms); /* a new line has this part */
 bool sim_until_over(struct sim *s, uint64_t limit_ms);                   /* all agents are gone */
-void sim_unstash(struct sim *s, const struct sim_agent *a);              /* NULL: the daemon's */
+void sim_unstash(struct sim *s, const struct sim_agent *a);              /* NULL: d's */
 void sim_trace(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sim_trace_print(const struct sim *s, size_t last);
 void sim_violate(struct sim *s, enum invariant i, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -364,6 +373,8 @@ void link_on_syn(struct sim *s, struct sim_event *ev);
 uint64_t link_delay(struct sim *s, const struct sim_conn *c);
 
 /* sim_daemon.c */
+void daemon_side(struct sim *s, int side); /* which one the following act upon; put it back to 0 */
+const char *daemon_name(int side);         /* "rdzvd", "rdzvd2" */
 void daemon_start(struct sim *s);
 void daemon_kill(struct sim *s);      /* SIGKILL: connections break, the state file stays */
 void daemon_terminate(struct sim *s); /* SIGTERM */
@@ -383,6 +394,7 @@ void daemon_finish(struct sim *s);
 
 /* sim_node.c */
 int node_add(struct sim *s, uint32_t workers);
+void node_turn(struct sim *s, int node, int side); /* its endpoint leads to another daemon from now on */
 void node_power_on(struct sim *s, int node);
 void node_power_off(struct sim *s, int node);           /* everything on it is gone, nobody is told */
 struct sim_agent *agent_start(struct sim *s, int node); /* as a person or a scheduler starts it */

@@ -5,6 +5,9 @@
  * with half of it written, or right behind it; the effects that follow are lost in each case, which is all that "fsync before any later
  * effect" promises. A half line is what is left at the end of the file; the driver drops it (it has no newline).
  *
+ * There may be two of them, at two addresses, and nodes whose endpoint leads now to the one and now to the other. Everything here acts upon
+ * s->d; daemon_side puts the one in its place that is meant, and sim_step the one to which an event belongs.
+ *
  * A pause is SIGSTOP: messages wait in the sockets. When it ends they come first, then the tick, with the lag it has. */
 
 #include "tests/sim/sim.h"
@@ -23,13 +26,27 @@ static struct sim_conn *conn_of(struct sim *s, uint64_t id) {
   return id >= 1 && id <= s->n_conns ? s->conns[id - 1] : NULL;
 }
 
+const char *daemon_name(int side) {
+  return side ? "rdzvd2" : "rdzvd";
+}
+
+void daemon_side(struct sim *s, int side) {
+  if (side == s->side) return;
+  struct sim_daemon d = s->d;
+  s->d = s->away;
+  s->away = d;
+  s->side = side;
+}
+
 static void arm(struct sim *s) {
   if (!s->d.core) return;
   uint64_t at = core_deadline(s->d.core);
   if (s->mutator && s->mutator->deadline) at = s->mutator->deadline(s, NULL, at);
   if (at == UINT64_MAX || at >= s->d.tick_at) return;
   s->d.tick_at = at < s->now ? s->now : at;
-  sim_push(s, s->d.tick_at, EV_DAEMON_TICK)->a = s->d.life;
+  struct sim_event *ev = sim_push(s, s->d.tick_at, EV_DAEMON_TICK);
+  ev->a = s->d.life;
+  ev->b = (uint64_t)s->side;
 }
 
 static void keep_line(struct sim *s, const char *text) {
@@ -44,7 +61,8 @@ static bool saved(struct sim *s, const char *text) {
   int die = s->d.die_at_save;
   s->d.die_at_save = 0;
   if (s->d.state_dir || die)
-    sim_trace(s, "rdzvd: saves %s%s", strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
+    sim_trace(s, "%s: saves %s%s", daemon_name(s->side), strstr(text, "\"end\"") ? "an end" : "a seal",
+              deaths[die]);
   if (s->d.state_dir && (die == 0 || die == 3)) keep_line(s, text);
   return die == 0;
 }
@@ -65,7 +83,7 @@ static void perform(struct sim *s, struct core_effect *fx) {
     break;
   case CORE_LOG:
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
-      sim_trace(s, "rdzvd log: %s", fx->text);
+      sim_trace(s, "%s log: %s", daemon_name(s->side), fx->text);
     break;
   case CORE_IDENTIFIED:
   case CORE_SAVE: break; /* mind and pump have done them */
@@ -87,7 +105,9 @@ static void pump(struct sim *s) {
     struct core_effect *fx = &s->d.queue[s->d.head];
     if (fx->kind == CORE_SAVE && s->d.state_dir && s->config.save_max) {
       s->d.saving = true;
-      sim_push(s, s->now + sim_between(s, 1, s->config.save_max), EV_SAVED)->a = s->d.life;
+      struct sim_event *ev = sim_push(s, s->now + sim_between(s, 1, s->config.save_max), EV_SAVED);
+      ev->a = s->d.life;
+      ev->b = (uint64_t)s->side;
       return;
     }
     if (fx->kind == CORE_SAVE && !saved(s, fx->text)) {
@@ -146,11 +166,12 @@ static void mind(struct sim *s, struct core_event *ev) {
 void daemon_start(struct sim *s) {
   if (s->d.core) return;
   struct core_config config = {.seed = sim_random(s)};
-  s->d.life++;
+  s->d.life = ++s->lives;
+  if (s->side) s->two = true;
   s->d.core = core_create(&config);
   s->d.paused = false;
   s->d.tick_at = UINT64_MAX;
-  sim_trace(s, "rdzvd: starts%s", s->d.n_lines ? " with its state file" : "");
+  sim_trace(s, "%s: starts%s", daemon_name(s->side), s->d.n_lines ? " with its state file" : "");
   for (size_t i = 0; i < s->d.n_lines; i++) {
     struct core_event ev = {.kind = CORE_LOAD, .line = s->d.lines[i]};
     mind(s, &ev);
@@ -175,7 +196,7 @@ static void take_coverage(struct sim *s) {
 
 void daemon_kill(struct sim *s) {
   if (!s->d.core) return;
-  sim_trace(s, "rdzvd: killed");
+  sim_trace(s, "%s: killed", daemon_name(s->side));
   take_coverage(s);
   core_destroy(s->d.core);
   s->d.core = NULL;
@@ -185,7 +206,7 @@ void daemon_kill(struct sim *s) {
   sim_unstash(s, NULL);
   for (size_t i = 0; i < s->n_conns; i++) {
     struct sim_conn *c = s->conns[i];
-    if (!c->open[TO_DAEMON]) continue;
+    if (!c->open[TO_DAEMON] || c->side != s->side) continue;
     if (sim_chance(s, 50)) {
       link_fin(s, c, TO_AGENT);
     } else {
@@ -198,7 +219,7 @@ void daemon_kill(struct sim *s) {
 void daemon_terminate(struct sim *s) {
   if (!s->d.core) return;
   daemon_continue(s);
-  sim_trace(s, "rdzvd: SIGTERM");
+  sim_trace(s, "%s: SIGTERM", daemon_name(s->side));
   struct core_event ev = {.kind = CORE_SHUTDOWN};
   mind(s, &ev);
   uint32_t save_max = s->config.save_max;
@@ -206,19 +227,20 @@ void daemon_terminate(struct sim *s) {
   if (s->d.core) daemon_on_saved(s, &(struct sim_event){.a = s->d.life});
   s->config.save_max = save_max;
   if (!s->d.core) return;
-  for (size_t i = 0; i < s->n_conns; i++) link_fin(s, s->conns[i], TO_AGENT);
+  for (size_t i = 0; i < s->n_conns; i++)
+    if (s->conns[i]->side == s->side) link_fin(s, s->conns[i], TO_AGENT);
   daemon_kill(s);
 }
 
 void daemon_pause(struct sim *s) {
   if (!s->d.core || s->d.paused) return;
-  sim_trace(s, "rdzvd: paused");
+  sim_trace(s, "%s: paused", daemon_name(s->side));
   s->d.paused = true;
 }
 
 void daemon_continue(struct sim *s) {
   if (!s->d.paused) return;
-  sim_trace(s, "rdzvd: continued");
+  sim_trace(s, "%s: continued", daemon_name(s->side));
   s->d.paused = false;
   sim_unstash(s, NULL);
 }
@@ -248,7 +270,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
   if (sim_tracing(s) && (s->config.verbose || (m->type != MSG_HEARTBEAT && m->type != MSG_PROGRESS))) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
-    if (c->agent) sim_trace(s, "%s -> rdzvd: %s", c->agent->name, buf_text(&text));
+    if (c->agent) sim_trace(s, "%s -> %s: %s", c->agent->name, daemon_name(s->side), buf_text(&text));
     buf_finish(&text);
   }
   if (m->type == MSG_HELLO) check_hello(s, c->agent);
@@ -308,7 +330,7 @@ void daemon_undrain(struct sim *s, int node) {
   daemon_control(s, &(struct control){.verb = "undrain", .host = s->nodes[node].host, .rank = -1});
 }
 
-void daemon_finish(struct sim *s) {
+static void finish_one(struct sim *s) {
   if (s->d.core) {
     take_coverage(s);
     core_destroy(s->d.core);
@@ -316,4 +338,11 @@ void daemon_finish(struct sim *s) {
   drop_queue(s);
   for (size_t i = 0; i < s->d.n_lines; i++) free(s->d.lines[i]);
   free(s->d.lines);
+}
+
+void daemon_finish(struct sim *s) {
+  for (int side = 0; side < 2; side++) {
+    daemon_side(s, side);
+    finish_one(s);
+  }
 }

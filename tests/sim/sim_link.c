@@ -18,8 +18,9 @@
 struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node,
                            struct sim_agent *agent) {
   struct sim_conn *c = xcalloc(1, sizeof *c);
-  c->id = s->d.next_conn++;
+  c->id = s->n_conns + 1;
   c->kind = kind;
+  c->side = s->side;
   c->node = node;
   c->agent = agent;
   c->daemon_life = s->d.life;
@@ -64,6 +65,7 @@ void link_connect(struct sim *s, struct sim_agent *a, enum conn_kind kind, uint6
     ev = sim_push(s, s->now + sim_between(s, l->delay_min, l->delay_max), EV_SYN);
   }
   ev->agent = a;
+  ev->a = ev->kind == EV_SYN ? (uint64_t)a->node->side : 0;
   ev->c = kind;
   ev->b = attempt;
 }
@@ -81,7 +83,7 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
   struct sim_event *up = sim_push(s, at, EV_CONNECTED);
   up->agent = ev->agent;
   up->conn = c;
-  up->a = !cut;
+  up->a = !cut && (ev->agent->home < 0 || ev->agent->home == s->side); /* of another address it says nothing */
   up->b = ev->b;
   up->c = ev->c;
 }

@@ -25,6 +25,11 @@ int node_add(struct sim *s, uint32_t workers) {
   return i;
 }
 
+void node_turn(struct sim *s, int node, int side) {
+  sim_trace(s, "%s: its endpoint is %s now", s->nodes[node].host, daemon_name(side));
+  s->nodes[node].side = side;
+}
+
 bool agent_alive(const struct sim_agent *a) {
   return a && a->sup;
 }
@@ -55,7 +60,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   a->life = before ? before->life + 1 : 1;
   snprintf(a->id, sizeof a->id, "%016" PRIx64 "%016" PRIx64, sim_random(s), sim_random(s));
   snprintf(a->name, sizeof a->name, a->life > 1 ? "%s.%d" : "%s", n->host, a->life);
-  a->exit_code = a->pause_on = -1;
+  a->exit_code = a->pause_on = a->home = -1;
   a->fence_at = UINT64_MAX;
   a->guard_alive = true;
   a->tick_at = UINT64_MAX;
@@ -172,17 +177,22 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
 void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at) {
   bool ack = m->type == MSG_HEARTBEAT_ACK;
   bool over = m->type == MSG_WELCOME && (m->welcome.state == JOB_ENDING || m->welcome.state == JOB_ENDED);
-  if (ack || (m->type == MSG_WELCOME && !over)) {
+  bool recovering =
+      ack ? m->flags & FRAME_FLAG_RECOVERING : m->type == MSG_WELCOME && m->welcome.state == JOB_RECOVERING;
+  bool knows = !recovering || a->conn->side == a->told_side;
+  if (m->type == MSG_START) a->told_side = a->conn->side;
+  if (knows && (ack || (m->type == MSG_WELCOME && !over))) {
     a->fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
     a->ack_at = sent_at;
   }
   if (m->type == MSG_START) a->fence = m->start.fence;
+  if (m->type == MSG_WELCOME) a->home = a->conn->side;
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
   bool noisy = ack || m->type == MSG_CHALLENGE || (m->type == MSG_WAITING && !s->config.waiting);
   if (sim_tracing(s) && (s->config.verbose || !noisy)) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
-    sim_trace(s, "rdzvd -> %s: %s", a->name, buf_text(&text));
+    sim_trace(s, "%s -> %s: %s", daemon_name(a->conn->side), a->name, buf_text(&text));
     buf_finish(&text);
   }
   check_agent_told(s, a, m);
@@ -223,7 +233,7 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
   } else {
     a->conn = c;
     c->user_timeout_ms[TO_DAEMON] = (uint32_t)s->config.settings.lease_ms;
-    struct supervisor_event up = {.kind = SUP_LINK_UP};
+    struct supervisor_event up = {.kind = SUP_LINK_UP, .moved = a->home >= 0 && a->home != c->side};
     agent_mind(s, a, &up);
   }
 }

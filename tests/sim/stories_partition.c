@@ -48,7 +48,100 @@ static void older_life_comes_again(struct sim *s) {
   story_over(s, 90000);
 }
 
+static void second_daemon(struct sim *s) {
+  daemon_side(s, 1);
+  daemon_start(s);
+  daemon_side(s, 0);
+}
+
+/* As when a name is resolved anew. The connection that there was breaks. */
+static void turn(struct sim *s, int node, int side) {
+  struct sim_agent *a = agent_of(s, node);
+  node_turn(s, node, side);
+  if (a && a->conn) link_break(s, a->conn, 0, 0);
+}
+
+/* Two daemons, and no majority of --nnodes for both: the one that has enough nodes goes on, whatever the other is told. n3 comes to the
+ * second one in a round of the first, and waits there; when it comes back it is told that the round went on. */
+static void majority(struct sim *s) {
+  s->normal = story_run(60000);
+  story_nodes(s, 3, 1);
+  second_daemon(s);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  turn(s, 2, 1);
+  story_expect(s, "rank 1 runs, round 2", 20000);
+  sim_for(s, 20000);
+  turn(s, 2, 0);
+  story_over(s, 200000);
+}
+
+/* The same, and then the majority turns: the second daemon has it, and what the first one has left stops. */
+static void majority_turns(struct sim *s) {
+  s->normal = story_run(60000);
+  story_nodes(s, 3, 1);
+  second_daemon(s);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  turn(s, 1, 1);
+  turn(s, 2, 1);
+  story_expect(s, "rdzvd2 -> n3: START", 30000);
+  sim_for(s, 20000);
+  turn(s, 0, 1);
+  story_over(s, 200000);
+}
+
+/* One endpoint, two addresses, a daemon behind each: two whole jobs begin. They meet when a node turns: the older is over, and its nodes are
+ * told in words. */
+static void two_jobs_meet(struct sim *s) {
+  s->normal = story_run(40000);
+  daemon_start(s);
+  second_daemon(s);
+  for (int i = 0; i < 4; i++) node_add(s, 1);
+  s->nodes[2].side = s->nodes[3].side = 1;
+  agent_start(s, 0);
+  agent_start(s, 1);
+  sim_for(s, 500);
+  agent_start(s, 2);
+  agent_start(s, 3);
+  story_expect(s, "n4: rank 1 runs", 5000);
+  sim_for(s, 5000);
+  turn(s, 0, 1);
+  sim_for(s, 10000);
+  turn(s, 1, 1);
+  story_over(s, 100000);
+}
+
+/* And the other way round: a node of the newer one comes to the older one's daemon. */
+static void newer_comes_to_older(struct sim *s) {
+  s->normal = story_run(40000);
+  daemon_start(s);
+  second_daemon(s);
+  for (int i = 0; i < 4; i++) node_add(s, 1);
+  s->nodes[2].side = s->nodes[3].side = 1;
+  agent_start(s, 0);
+  agent_start(s, 1);
+  sim_for(s, 500);
+  agent_start(s, 2);
+  agent_start(s, 3);
+  story_expect(s, "n4: rank 1 runs", 5000);
+  sim_for(s, 5000);
+  turn(s, 2, 0);
+  turn(s, 3, 0);
+  story_over(s, 100000);
+}
+
+static void two_of_three(struct sim_config *c) {
+  c->settings.min_nodes = 2;
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+}
+
 const struct story stories_partition[] = {
     {"older-life-comes-again", NULL, older_life_comes_again},
+    {"two-daemons-majority", two_of_three, majority},
+    {"two-daemons-majority-turns", two_of_three, majority_turns},
+    {"two-daemons-meet", NULL, two_jobs_meet},
+    {"two-daemons-newer-comes-to-older", NULL, newer_comes_to_older},
     {NULL, NULL, NULL},
 };
