@@ -83,7 +83,8 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
   struct sim_event *up = sim_push(s, at, EV_CONNECTED);
   up->agent = ev->agent;
   up->conn = c;
-  up->a = !cut && (ev->agent->home < 0 || ev->agent->home == s->side); /* of another address it says nothing */
+  up->a =
+      !cut && (ev->agent->home < 0 || ev->agent->home == s->side); /* of another address it says nothing */
   up->b = ev->b;
   up->c = ev->c;
 }

@@ -174,21 +174,32 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
   store_tell(s, a);
 }
 
-void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at) {
+/* What the checker holds against it: the last word about fencing of a daemon that knew the round that it runs. */
+static void note_fence(struct sim_agent *a, const struct msg *m, uint64_t sent_at) {
   bool ack = m->type == MSG_HEARTBEAT_ACK;
   bool over = m->type == MSG_WELCOME && (m->welcome.state == JOB_ENDING || m->welcome.state == JOB_ENDED);
   bool recovering =
       ack ? m->flags & FRAME_FLAG_RECOVERING : m->type == MSG_WELCOME && m->welcome.state == JOB_RECOVERING;
   bool knows = !recovering || a->conn->side == a->told_side;
   if (m->type == MSG_START) a->told_side = a->conn->side;
-  if (knows && (ack || (m->type == MSG_WELCOME && !over))) {
-    a->fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
-    a->ack_at = sent_at;
-  }
-  if (m->type == MSG_START) a->fence = m->start.fence;
   if (m->type == MSG_WELCOME) a->home = a->conn->side;
+  if (m->type == MSG_START) a->heard_fence = m->start.fence;
+  if (ack || (m->type == MSG_WELCOME && !over)) {
+    a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
+    a->heard_at = sent_at;
+  } else if (m->type != MSG_START) {
+    return;
+  }
+  if (!knows) return;
+  a->fence = a->heard_fence;
+  a->ack_at = a->heard_at;
+}
+
+void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at) {
+  note_fence(a, m, sent_at);
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
-  bool noisy = ack || m->type == MSG_CHALLENGE || (m->type == MSG_WAITING && !s->config.waiting);
+  bool noisy = m->type == MSG_HEARTBEAT_ACK || m->type == MSG_CHALLENGE ||
+               (m->type == MSG_WAITING && !s->config.waiting);
   if (sim_tracing(s) && (s->config.verbose || !noisy)) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
