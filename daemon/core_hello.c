@@ -29,7 +29,7 @@ void core_branch(struct core *c, struct job *j) {
   j->branches = false;
   snprintf(j->former, sizeof j->former, "%s", j->incarnation);
   name_incarnation(c, j->former, j->incarnation);
-  core_log(c, LOG_INFO, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
+  core_log(c, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
            j->incarnation, j->former);
 }
 

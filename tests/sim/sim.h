@@ -161,7 +161,7 @@ struct sim_agent {
   /* what the checker remembers: tokens told, the end told, the last word about fencing */
   char told_inc[INCARNATION_MAX + 1];
   enum outcome end_outcome;
-  int end_code;
+  int end_code, refused_code;
   int64_t told_round;
   char over_inc[INCARNATION_MAX +
                 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
