@@ -118,7 +118,8 @@ static void break_str(json_t *object, const struct field *f, const char *path) {
   if (text)
     with(object, f->name, repeated(max / 2 + 1, "\xc3\xa9"), path, false); /* bytes count, not characters */
   static const char *const not_hex[] = {"g", "A", "/", " ", "a\n", "\""};
-  for (size_t i = 0; i < 6; i++) with(object, f->name, json_string(not_hex[i]), path, text);
+  for (size_t i = 0; i < 6; i++)
+    with(object, f->name, json_string(not_hex[i]), path, text && strlen(not_hex[i]) <= max);
 }
 
 static void walk(json_t *object, const struct object *o, const char *path);
