@@ -20,6 +20,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "agent/device_claim.h"
 #include "agent/device_probe.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -39,9 +41,11 @@ struct device_watch {
   struct device *v;   /* by local rank */
   int n;
   bool told, begun,
-      holding; /* told: the first answer has come; begun: a round has; holding: hold is to be answered */
-  bool said;   /* who is waited for */
-  uint64_t begun_ms; /* of holding */
+      holding;   /* told: the first answer has come; begun: a round has; holding: hold is to be answered */
+  bool said;     /* who is waited for */
+  int64_t round; /* of holding */
+  uint64_t begun_ms;                 /* of holding */
+  int claims[DEVICES_MAX], n_claims; /* descriptors */
 };
 
 static void ask(struct device_watch *w, uint64_t deadline_ms);
@@ -82,12 +86,32 @@ static void say_state(struct device_watch *w, int i) {
   buf_finish(&text);
 }
 
+/* Two agents whose workers pick the same device by LOCAL_RANK: the scheduler's binding and their options do not fit. */
+static void claim(struct device_watch *w) {
+  struct buf shared = BUF_INIT;
+  for (int i = 0; i < w->n; i++) {
+    int fd = w->v[i].uuid[0] ? device_claim(w->v[i].uuid, w->o.job) : -ENOENT;
+    if (fd >= 0) w->claims[w->n_claims++] = fd;
+    if (fd != -EADDRINUSE) continue;
+    buf_puts(&shared, shared.len ? "; " : "");
+    devices_name(&w->v[i], &shared);
+  }
+  if (shared.len)
+    log_line(w->o.certain ? LOG_WARN : LOG_INFO,
+             "another rdzv-agent of this job on this host has the same devices for its workers (%s): give "
+             "each its "
+             "own by CUDA_VISIBLE_DEVICES, or start one agent with --nproc gpu",
+             buf_text(&shared));
+  buf_finish(&shared);
+}
+
 static void take_first(struct device_watch *w, struct gpus *g) {
   w->told = true;
   w->before = *g;
   *g = (struct gpus){0};
   list(w);
   for (int i = 0; i < w->n; i++) say_state(w, i);
+  claim(w);
 }
 
 /* Later ones. ------------------------------------------------------------------------------------------------------ */
@@ -192,8 +216,10 @@ static void on_answer(void *ctx, struct gpus *g, const struct err *e) {
   if (first) take_first(w, g);
   if (first || e)
     let_go(w);
-  else if (w->holding)
+  else if (w->holding) {
+    gpus_forgive(g, w->o.job, w->round);
     compare(w, g);
+  }
   gpus_finish(g);
 }
 
@@ -202,7 +228,8 @@ static void ask(struct device_watch *w, uint64_t deadline_ms) {
   w->probe = device_probe_start(w->o.loop, (uint32_t)deadline_ms, on_answer, w);
 }
 
-void device_watch_hold(struct device_watch *w) {
+void device_watch_hold(struct device_watch *w, int64_t round) {
+  w->round = round;
   w->holding = true;
   w->said = false;
   w->begun_ms = boot_ms();
@@ -255,5 +282,6 @@ void device_watch_destroy(struct device_watch *w) {
   if (!w) return;
   device_probe_destroy(w->probe);
   w->probe = NULL;
+  for (int i = 0; i < w->n_claims; i++) close(w->claims[i]);
   uv_close((uv_handle_t *)&w->timer, on_closed);
 }

@@ -26,9 +26,9 @@ struct device_watch_options {
 struct device_watch *device_watch_create(const struct device_watch_options *o); /* strings are borrowed */
 void device_watch_destroy(struct device_watch *w); /* memory is free when the loop has closed its handles */
 
-/* A round's workers are about to be started: on_free when they may, maybe inside the call, after timeout_ms at the
+/* This round's workers are about to be started: on_free when they may, maybe inside the call, after timeout_ms at the
  * latest; or on_held, with who holds the device of that worker. The first time it only says in what state devices are. */
-void device_watch_hold(struct device_watch *w);
+void device_watch_hold(struct device_watch *w, int64_t round);
 void device_watch_cancel(struct device_watch *w); /* the round is over: no answer any more */
 
 /* The device that the worker with this local rank would take; NULL: none, or it is not known. */

@@ -44,6 +44,7 @@ static void read_process(const json_t *o, struct gpu_process *p) {
   get_text(o, "user", p->user, sizeof p->user);
   get_text(o, "command", p->command, sizeof p->command);
   get_text(o, "job", p->job, sizeof p->job);
+  p->round = get_number(o, "round");
 }
 
 static void read_gpu(const json_t *o, struct gpu *gpu) {
@@ -110,6 +111,21 @@ int gpus_find(const struct gpus *g, const char *uuid) {
       if (strncmp(g->v[i].migs[k], uuid, n) == 0) return i;
   }
   return -1;
+}
+
+void gpus_forgive(struct gpus *g, const char *job, int64_t round) {
+  for (int i = 0; i < g->n; i++) {
+    struct gpu *gpu = &g->v[i];
+    int kept = 0;
+    for (int k = 0; k < gpu->n_processes; k++) {
+      struct gpu_process *p = &gpu->processes[k];
+      if (p->round == round && strcmp(p->job, job) == 0)
+        gpu->used_mib -= p->mib;
+      else
+        gpu->processes[kept++] = *p;
+    }
+    gpu->n_processes = kept;
+  }
 }
 
 /* Who holds it. ---------------------------------------------------------------------------------------------------- */

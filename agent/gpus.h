@@ -24,6 +24,7 @@ struct gpu_process {
   bool gone;                  /* no such process here, or a zombie */
   char user[33], command[81]; /* "": not known */
   char job[129];              /* whose worker it is, or descends from; "": none */
+  int64_t round;              /* and in which round; 0: not known */
 };
 
 struct gpu {
@@ -51,6 +52,10 @@ void gpus_copy(struct gpus *to, const struct gpus *from);
 
 /* Its index; -1: none. By UUID, which may be cut short as CUDA allows, or that of a part. */
 int gpus_find(const struct gpus *g, const char *uuid);
+
+/* Takes processes of this round of the job out, and their memory: another agent of this host has started its workers
+ * already, on devices that it shares with us. */
+void gpus_forgive(struct gpus *g, const char *job, int64_t round);
 
 /* Before any worker of ours has run: somebody computes on it, or holds its memory. Never where it is cut into parts. */
 bool gpu_is_busy(const struct gpu *gpu);

@@ -70,13 +70,19 @@ static void read_command(struct holder *h, const char *proc, pid_t pid) {
   if (name[0]) snprintf(h->command, sizeof h->command, "[%s]", name);
 }
 
+static const char *find_variable(const char *text, size_t n, const char *name) {
+  size_t len = strlen(name);
+  for (size_t at = 0; at < n; at += strlen(text + at) + 1)
+    if (strncmp(text + at, name, len) == 0) return text + at + len;
+  return NULL;
+}
+
 static void read_job(struct holder *h, const char *proc, pid_t pid) {
-  static const char name[] = "RDZV_RUN_ID=";
   char *text = xmalloc(ENVIRON_MAX);
   size_t n = read_some(proc, pid, "environ", text, ENVIRON_MAX);
-  for (size_t at = 0; at < n; at += strlen(text + at) + 1)
-    if (strncmp(text + at, name, sizeof name - 1) == 0)
-      snprintf(h->job, sizeof h->job, "%s", text + at + sizeof name - 1);
+  const char *job = find_variable(text, n, "RDZV_RUN_ID="), *round = find_variable(text, n, "RDZV_ROUND=");
+  if (job) snprintf(h->job, sizeof h->job, "%s", job);
+  if (job && round) h->round = strtoll(round, NULL, 10);
   make_text(h->job, strlen(h->job));
   free(text);
 }

@@ -14,6 +14,7 @@ struct holder {
   char user[HOLDER_USER_MAX];       /* its name, or number; "": not known */
   char command[HOLDER_COMMAND_MAX]; /* its command line, cut; or its name in brackets; "": not known */
   char job[HOLDER_JOB_MAX];         /* RDZV_RUN_ID in its environment; "": none, or it may not be read */
+  long long round;                  /* RDZV_ROUND there; 0: none */
 };
 
 /* proc: where /proc is. */

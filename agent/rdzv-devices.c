@@ -8,7 +8,7 @@
  *   {"devices": [{"uuid": "GPU-...", "pci": "00000000:65:00.0", "name": "NVIDIA H200", "total_mib": 143771, "used_mib": 0,
  *                 "mig": ["MIG-...", ...], "error": "GPU is lost",
  *                 "processes": [{"pid": 4711, "mib": 30512, "gone": false, "user": "ada", "command": "python train.py",
- *                                "job": "1234"}], "more": 0}]}
+ *                                "job": "1234", "round": 2}], "more": 0}]}
  *
  * in the order of nvidia-smi. What is not known is left out; `error` of a device: it does not answer, or is broken. There
  * is no library, or no driver: {"missing": "why"}; the library fails as a whole: {"error": "why"}; both exit with 0. A
@@ -70,6 +70,7 @@ static json_t *describe_process(const nvmlProcessInfo_v2_t *p) {
   set_text(o, "user", who.user);
   set_text(o, "command", who.command);
   set_text(o, "job", who.job);
+  if (who.round > 0) set_number(o, "round", (unsigned long long)who.round);
   return o;
 }
 

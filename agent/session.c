@@ -125,7 +125,7 @@ static void spawn(struct session *s, struct supervisor_effect *fx) {
     start_free(s->held);
     s->held = fx->start;
     fx->start = NULL;
-    device_watch_hold(s->devices);
+    device_watch_hold(s->devices, s->held->round);
   } else {
     post(s, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                        .round = (uint32_t)fx->start->round,

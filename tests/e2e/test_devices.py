@@ -280,6 +280,23 @@ def test_a_worker_lost_in_another_node_while_devices_are_waited_for(rdzv, gpus):
     assert not waiting.says("driver"), waiting
 
 
+def test_two_agents_with_the_same_devices(rdzv, gpus):
+    """It is said; and workers that the other one has started already are no leftovers."""
+    daemon = rdzv.daemon()
+    go = 'case $RDZV_ROUND in 1) while [ ! -e go ]; do sleep 0.1; done; exit 1;; esac; '
+    args = ["--nnodes", 2, "--nproc", 1, "--endpoint", daemon.endpoint, "--rdzv-id", rdzv.mark, "--", "sh", "-c", go + PLACE]
+    one, two = [rdzv.agent(*args, env=gpus.env(visible)) for visible in ("1", "1,0")]
+    rdzv.await_workers(2)
+    found = [len(re.findall(rf"another rdzv-agent of this job on this host has the same devices for its workers \(1, {B}\)", a.text)) for a in (one, two)]
+    assert sorted(found) == [0, 1], f"{one}\n{two}"
+    sibling = rdzv.spawn("sleep", "1000", env={"RDZV_RUN_ID": rdzv.mark, "RDZV_ROUND": "2"})
+    gpus.put(B, f"process {sibling.pid} 30000 2")
+    (rdzv.tmp / "go").touch()
+    assert one.exit() == 0 and two.exit() == 0, f"{one}\n{two}"
+    assert gpus.calls == 4
+    sibling.kill()
+
+
 def test_verdict_names_the_device(rdzv, gpus):
     script = '[ "$LOCAL_RANK" != 2 ] || kill -SEGV $$; sleep 100'
     agent = rdzv.agent("--nproc", "gpu", "--max-restarts", 0, "--", "sh", "-c", script, env=gpus.env())

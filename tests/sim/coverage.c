@@ -73,6 +73,7 @@ static const char *agent_event_name(size_t e) {
                                       [SUP_MSG] = "msg",
                                       [SUP_SPAWNED] = "spawned",
                                       [SUP_EXEC_FAILED] = "exec-failed",
+                                      [SUP_DEVICE_HELD] = "device-held",
                                       [SUP_EXITED] = "exited",
                                       [SUP_CLEAR] = "clear",
                                       [SUP_FENCED] = "fenced",

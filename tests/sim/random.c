@@ -89,7 +89,7 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   if (crash) {
     b.end = sim_chance(s, 50) ? END_EXIT : END_SIGNAL;
     b.code = b.end == END_EXIT ? (int)sim_between(s, 1, 255) : (int)ONE_OF(s, SIGSEGV, SIGKILL, SIGABRT);
-    if (sim_chance(s, 10)) b.exec_errno = ENOENT;
+    if (sim_chance(s, 10)) b.exec_errno = b.code % 2 ? ENOENT : EBUSY;
   }
   b.term_ms = sim_chance(s, 15) ? UINT32_MAX : (uint32_t)ONE_OF(s, 0, 0, 5, 400);
   if (sim_chance(s, 20)) b.term_code = (int)ONE_OF(s, 0, 143);

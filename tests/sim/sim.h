@@ -72,7 +72,7 @@ struct behaviour {
   int term_code;        /* exit code after SIGTERM; -1: dies by the signal */
   uint32_t kill_ms;     /* how long SIGKILL takes: a process in state D */
   uint32_t exec_ms;     /* fork to exec, beyond what the world takes */
-  int exec_errno;       /* not 0: cannot be run */
+  int exec_errno;       /* not 0: cannot be run; EBUSY: its device is not free */
   bool meet;            /* meets all ranks at the round's store before anything else */
   uint32_t progress_ms; /* 0: tells nothing */
   uint32_t hang_ms;     /* from exec until it hangs, and all ranks of its round with it; 0: never */

@@ -172,16 +172,18 @@ static void guard_check(struct sim *s, struct sim_agent *a) {
 
 static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   if (w->b.exec_errno) {
+    bool held = w->b.exec_errno == EBUSY;
     w->state = WORKER_DEAD;
     check_worker_ends(s, a, w, 127 << 8, true);
-    sim_trace(s, "%s: rank %u cannot be run", a->name, w->rank);
+    sim_trace(s, "%s: rank %u %s", a->name, w->rank, held ? "has no free device" : "cannot be run");
     notify(s, a, s->now,
-           (struct supervisor_event){.kind = SUP_EXEC_FAILED,
+           (struct supervisor_event){.kind = held ? SUP_DEVICE_HELD : SUP_EXEC_FAILED,
                                      .round = a->round,
                                      .local_rank = w->local_rank,
                                      .error = w->b.exec_errno,
                                      .when_ms = s->now,
-                                     .text = "no such file"});
+                                     .device = held ? "2, GPU-8f" : NULL,
+                                     .text = held ? "pid 7 holds it" : "no such file"});
     guard_check(s, a);
     return;
   }

@@ -56,6 +56,15 @@ static void command_not_found(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* The memory of the last round comes back for the third: one more restart, and the job goes on. */
+static void device_held(struct sim *s) {
+  struct behaviour b = {.exec_errno = EBUSY};
+  rule_add(s, 0, 0, 1, story_exit(100, 3));
+  rule_add(s, 1, 0, 2, b);
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
 static void ignores_term(struct sim *s) {
   struct behaviour b = story_forever();
   b.term_ms = UINT32_MAX;
@@ -246,6 +255,7 @@ const struct story stories_fault[] = {
     {"echo-comes-first", NULL, echo_comes_first},
     {"crash-loop", NULL, crash_loop},
     {"command-not-found", NULL, command_not_found},
+    {"device-held", NULL, device_held},
     {"ignores-term", NULL, ignores_term},
     {"stuck-in-the-kernel", NULL, stuck_in_the_kernel},
     {"node-lost-one-is-enough", one_to_two, node_lost_one_is_enough},

@@ -149,6 +149,27 @@ static void leaves_out_who_was_there(void **state) {
   assert_false(gpu_is_free_again(&now, &before));
 }
 
+static void forgives_this_round(void **state) {
+  struct gpu before = {.used_mib = 4}, now = {.used_mib = 4};
+  struct gpus g = {.n = 1, .v = &now};
+  add(&now, 7, 3000, "train");
+  add(&now, 8, 5000, "train");
+  for (int i = 0; i < 2; i++) {
+    snprintf(now.processes[i].job, sizeof now.processes[i].job, "job");
+    now.processes[i].round = 2 + i;
+  }
+  gpus_forgive(&g, "another", 3);
+  gpus_forgive(&g, "job", 4);
+  assert_int_equal(now.n_processes, 2);
+  gpus_forgive(&g, "job", 3);
+  assert_int_equal(now.n_processes, 1);
+  assert_int_equal(now.used_mib, 3004);
+  assert_false(gpu_is_free_again(&now, &before)); /* of the round before: left over */
+  assert_int_equal(gpu_holder(&now, &before)->pid, 7);
+  gpus_forgive(&g, "job", 2);
+  assert_true(gpu_is_free_again(&now, &before));
+}
+
 static void assert_said(const struct gpu *now, const struct gpu *before, const char *text) {
   struct buf out = BUF_INIT;
   gpu_say_holder(now, before, &out);
@@ -180,7 +201,7 @@ int main(void) {
       cmocka_unit_test(reads_an_answer),   cmocka_unit_test(tells_why_there_is_none),
       cmocka_unit_test(survives_nonsense), cmocka_unit_test(knows_busy),
       cmocka_unit_test(knows_free_again),  cmocka_unit_test(leaves_out_who_was_there),
-      cmocka_unit_test(says_who_holds_it),
+      cmocka_unit_test(says_who_holds_it), cmocka_unit_test(forgives_this_round),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

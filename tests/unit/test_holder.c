@@ -62,7 +62,7 @@ static void reads_a_real_one(void **state) {
   pid_t pid = fork();
   if (pid == 0) {
     char *argv[] = {(char[]){"sleep"}, (char[]){"1000"}, NULL};
-    char *env[] = {(char[]){"A=1"}, (char[]){"RDZV_RUN_ID=real"}, (char[]){"B=2"}, NULL};
+    char *env[] = {(char[]){"A=1"}, (char[]){"RDZV_RUN_ID=real"}, (char[]){"RDZV_ROUND=7"}, NULL};
     execve("/bin/sleep", argv, env);
     _exit(1);
   }
@@ -74,6 +74,7 @@ static void reads_a_real_one(void **state) {
   assert_false(h.gone);
   assert_string_equal(h.command, "sleep 1000");
   assert_string_equal(h.job, "real");
+  assert_int_equal(h.round, 7);
   kill(pid, SIGKILL);
   waitpid(pid, NULL, 0);
   close(pair[0]);
