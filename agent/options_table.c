@@ -160,8 +160,8 @@ static const struct opt table[] = {
      .label = "now|next-round",
      .parse = option_scale_up,
      .help = "What a node that comes late, or comes back, means to a round with fewer than MAX: now: all are "
-             "stopped, once the round is 30 s old, and start again with it, without a charge; next-round: it "
-             "waits until the round ends anyway."},
+             "stopped, once the round is 30 s old and those that can have written a checkpoint, and start "
+             "again with it, without a charge; next-round: it waits until the round ends anyway."},
     {.name = "after-finish",
      .type = OPT_CUSTOM,
      .offset = FIELD(after_finish),

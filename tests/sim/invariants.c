@@ -35,13 +35,15 @@ struct round_book {
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
-  uint32_t sent_life;  /* of the daemon that sent START first, */
-  uint64_t sent_at;    /* and when */
-  uint32_t first_life; /* of the daemon that sealed it */
-  uint32_t told_life;  /* of the daemon that said START first */
-  bool told;           /* somebody has read START: the fields above are filled */
-  bool failed;         /* in truth: a worker of it died by itself, not with 0; or hung */
-  uint32_t void_life;  /* of the daemon whose STOP said that it is void; 0: none */
+  uint32_t sent_life;   /* of the daemon that sent START first, */
+  uint64_t sent_at;     /* and when */
+  uint32_t first_life;  /* of the daemon that sealed it */
+  uint32_t told_life;   /* of the daemon that said START first */
+  bool told;            /* somebody has read START: the fields above are filled */
+  bool failed;          /* in truth: a worker of it died by itself, not with 0; or hung */
+  uint32_t void_life;   /* of the daemon whose STOP said that it is void; 0: none */
+  bool prepared;        /* PREPARE went out, */
+  uint64_t prepared_at; /* last at */
   bool settled, charged;
   uint32_t settled_life; /* the daemon's */
   int64_t used_after, failed_step;
@@ -436,6 +438,20 @@ static void check_hangs(struct sim *s, struct sim_agent *a, const struct msg *m)
     check_hung(s, a, m->hello.incarnation, &m->hello.reports[i]);
 }
 
+/* A worker that answers requests, and has not answered the last one; nothing has told it to stop. */
+static bool owes_checkpoint(const struct sim_worker *w) {
+  return w->state == WORKER_RUNNING && !w->ghost && !w->termed && !w->killed && w->b.checkpoints &&
+         (!w->asked || w->saved != w->asked);
+}
+
+static void check_checkpointed(struct sim *s, const struct sim_agent *a) {
+  for (int i = 0; i < SIM_WORKERS_MAX; i++)
+    if (owes_checkpoint(&a->w[i]))
+      sim_violate(s, INV_CHECKPOINTED,
+                  "%s reports the checkpoint of round %u that its rank %u has not written", a->name, a->round,
+                  a->w[i].rank);
+}
+
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   check_hangs(s, a, m);
   if (m->type == MSG_HELLO && m->hello.phase == PHASE_NONE && a->store.open)
@@ -446,6 +462,7 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   }
   if (m->type != MSG_REPORT) return;
   const struct report *rep = &m->report_msg.report;
+  if (rep->kind == REPORT_CHECKPOINTED) check_checkpointed(s, a);
   if (rep->kind != REPORT_STOPPED && rep->kind != REPORT_FINISHED) return;
   for (int i = 0; i < SIM_WORKERS_MAX; i++) {
     const struct sim_worker *w = &a->w[i];
@@ -469,9 +486,35 @@ static void check_age(struct sim *s, const char *incarnation, int64_t round) {
                 s->now - r->sent_at);
 }
 
+/* Where nothing has gone wrong there is no reason to be quicker. */
+static void check_planned_end(struct sim *s, const struct round_book *r) {
+  uint64_t wait_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
+  if (s->faulty || r->failed || !wait_ms || (r->prepared && s->now >= r->prepared_at + wait_ms)) return;
+  for (int i = 0; i < s->n_agents; i++) {
+    const struct sim_agent *a = s->agents[i];
+    if (a->round != r->round || strcmp(a->incarnation, r->incarnation) != 0) continue;
+    for (int k = 0; k < SIM_WORKERS_MAX; k++)
+      if (owes_checkpoint(&a->w[k]))
+        sim_violate(s, INV_CHECKPOINTED,
+                    "round %" PRId64 " is stopped before rank %u has written its checkpoint", r->round,
+                    a->w[k].rank);
+  }
+}
+
+static bool is_planned(enum cause c) {
+  return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_LEAVING || c == CAUSE_NODE_DRAINED;
+}
+
 void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
   if (m->type == MSG_STOP && m->stop.verdict.cause == CAUSE_NODE_JOINED)
     check_age(s, m->stop.incarnation, m->stop.round);
+  if (m->type == MSG_STOP && is_planned(m->stop.verdict.cause) && !m->stop.void_round)
+    check_planned_end(s, round_of(s->checker, m->stop.incarnation, m->stop.round));
+  if (m->type == MSG_PREPARE) {
+    struct round_book *r = round_of(s->checker, m->prepare.incarnation, m->prepare.round);
+    if (!r->prepared) r->prepared_at = s->now;
+    r->prepared = true;
+  }
   if (m->type != MSG_START) return;
   if (c->kind != CONN_AGENT) sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
   struct round_book *r = round_of(s->checker, m->start.incarnation, m->start.round);

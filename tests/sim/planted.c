@@ -35,6 +35,28 @@ static bool does_not_die(struct sim *s, struct sim_agent *a, struct sim_worker *
   return a->node->index != 1;
 }
 
+/* CHECKPOINTED: n2's worker has hardly been asked when it is said to have written. */
+static bool says_so_at_once(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind != SUP_REQUEST || !fx->checkpoint || a->node->index != 1) return true;
+  const struct supervisor_event wrote = {
+      .kind = SUP_CHECKPOINTED, .round = a->round, .count = fx->checkpoint};
+  struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
+  ev->agent = a;
+  ev->notice = xmemdup(&wrote, sizeof wrote);
+  return true;
+}
+
+/* CHECKPOINTED: the daemon takes any sign of life of n2 for its answer. */
+static bool heartbeat_is_an_answer(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type != MSG_HEARTBEAT || !is_node(c, 1) || s->now < 2100) return true;
+  msg_init(m, MSG_REPORT);
+  m->report_msg.incarnation = c->agent->incarnation;
+  m->report_msg.report.seq = 1000;
+  m->report_msg.report.round = c->agent->round;
+  m->report_msg.report.kind = REPORT_CHECKPOINTED;
+  return true;
+}
+
 /* OVERLAP: n2 never hears that it must fence. */
 static bool no_fence(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_HEARTBEAT_ACK) m->flags = 0;
@@ -290,6 +312,18 @@ static void tell_leaving(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+/* One of three leaves, and all have something to save. */
+static void tell_planned_end(struct sim *s) {
+  s->config.settings.min_nodes = 1;
+  s->config.settings.max_nodes = 3;
+  s->normal = story_saving(story_run(20000), 900);
+  rule_add(s, 1, 0, 0, story_saving(story_run(20000), 1400));
+  story_nodes(s, 3, 1);
+  sim_until(s, 2000);
+  agent_signal(s, agent_of(s, 0), SIGTERM);
+  sim_until_over(s, 100000);
+}
+
 static void tell_bounded(struct sim *s) {
   tell_run(s);
   sim_for(s, 2 * CORE_END_ACK_MS);
@@ -322,6 +356,14 @@ static const struct plant {
     {"nobody hears that a node has finished", INV_BOUNDED, tell_bounded, {.msg = no_finished}},
     {"bytes are damaged", INV_CODEC, tell_run, {.agent_effect = damaged}},
     {"STOPPED comes before the worker's death", INV_STOPPED, tell_crash, {.dies = does_not_die}},
+    {"a checkpoint is told before it is written",
+     INV_CHECKPOINTED,
+     tell_planned_end,
+     {.agent_effect = says_so_at_once}},
+    {"a node's checkpoint is not waited for",
+     INV_CHECKPOINTED,
+     tell_planned_end,
+     {.msg = heartbeat_is_an_answer}},
     {"FINISHED is heard where STARTED was said", INV_SUCCESS, tell_run, {.msg = finished_too_soon}},
     {"reports do not renew the port", INV_STORE_THERE, tell_crash, {.msg = port_not_renewed}},
     {"START names the next round's port", INV_STORE_THERE, tell_run, {.msg = port_of_the_next_round}},

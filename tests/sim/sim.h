@@ -51,6 +51,7 @@ struct sim_conn;
   X(BOUNDED, "after the faults the job ends or runs within a bounded time")                                  \
   X(CODEC, "every message that is sent can be decoded")                                                      \
   X(STOPPED, "STOPPED and FINISHED are true when they are sent")                                             \
+  X(CHECKPOINTED, "CHECKPOINTED is true when it is sent, and a planned end waits for it")                    \
   X(SUCCESS, "success means that all workers of the last round exited with 0")                               \
   X(STORE_OWN, "a worker never reaches the store of another round or incarnation")                           \
   X(STORE_THERE, "a worker of a round reaches its store as long as the round is not over")                   \
@@ -317,6 +318,7 @@ struct sim {
   const struct mutator *mutator;
   struct checker *checker;
   int next_pid;
+  bool faulty; /* something has been killed, paused, cut off or broken */
   char control_reply[512];
   /* trace */
   char *lines[SIM_TRACE_MAX];

@@ -195,6 +195,7 @@ static void take_coverage(struct sim *s) {
 }
 
 void daemon_kill(struct sim *s) {
+  s->faulty = true;
   if (!s->d.core) return;
   sim_trace(s, "%s: killed", daemon_name(s->side));
   take_coverage(s);
@@ -217,6 +218,7 @@ void daemon_kill(struct sim *s) {
 }
 
 void daemon_terminate(struct sim *s) {
+  s->faulty = true;
   if (!s->d.core) return;
   daemon_continue(s);
   sim_trace(s, "%s: SIGTERM", daemon_name(s->side));
@@ -233,6 +235,7 @@ void daemon_terminate(struct sim *s) {
 }
 
 void daemon_pause(struct sim *s) {
+  s->faulty = true;
   if (!s->d.core || s->d.paused) return;
   sim_trace(s, "%s: paused", daemon_name(s->side));
   s->d.paused = true;
@@ -303,6 +306,7 @@ void daemon_on_tick(struct sim *s, struct sim_event *ev) {
 }
 
 void daemon_control(struct sim *s, const struct control *q) {
+  s->faulty = s->faulty || strcmp(q->verb, "drain") != 0;
   if (!s->d.core) return;
   struct msg m;
   msg_init(&m, MSG_CONTROL);

@@ -272,6 +272,7 @@ void guard_kill_all(struct sim *s, struct sim_agent *a) {
 }
 
 void guard_kill(struct sim *s, struct sim_agent *a) {
+  s->faulty = true;
   if (!a->guard_alive) return;
   sim_trace(s, "%s: guard killed", a->name);
   for (uint32_t i = 0; i < a->workers; i++) {
@@ -291,6 +292,7 @@ void guard_calm(struct sim *s, struct sim_agent *a) {
 }
 
 void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int signo) {
+  s->faulty = true;
   struct sim_worker *w = &a->w[local_rank];
   if (w->state != WORKER_RUNNING) return;
   sim_trace(s, "%s: rank %u gets signal %d", a->name, w->rank, signo);

@@ -150,6 +150,7 @@ static void end_gone(struct sim *s, struct sim_conn *c, enum msg_direction side,
 }
 
 void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms) {
+  s->faulty = true;
   if (c->broken) return;
   c->broken = true;
   if (c->node && (c->node->link.cut[0] || c->node->link.cut[1])) {
@@ -219,6 +220,7 @@ void link_on_send_timeout(struct sim *s, struct sim_event *ev) {
 }
 
 void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon) {
+  s->faulty = true;
   struct sim_link *l = &s->nodes[node].link;
   sim_trace(s, "%s: link cut%s", s->nodes[node].host,
             to_agent && to_daemon ? ""

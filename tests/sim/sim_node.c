@@ -280,6 +280,7 @@ static void process_gone(struct sim *s, struct sim_agent *a) {
 }
 
 void agent_kill(struct sim *s, struct sim_agent *a) {
+  s->faulty = true;
   if (!agent_alive(a)) return;
   sim_trace(s, "%s: agent killed", a->name);
   process_gone(s, a);
@@ -287,6 +288,7 @@ void agent_kill(struct sim *s, struct sim_agent *a) {
 }
 
 void node_power_off(struct sim *s, int node) {
+  s->faulty = true;
   struct sim_node *n = &s->nodes[node];
   sim_trace(s, "%s: power off", n->host);
   n->off = true;
@@ -319,12 +321,14 @@ void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
 }
 
 void agent_pause(struct sim *s, struct sim_agent *a) {
+  s->faulty = true;
   if (!agent_alive(a) || a->paused) return;
   sim_trace(s, "%s: agent paused", a->name);
   a->paused = true;
 }
 
 void agent_pause_on(struct sim *s, struct sim_agent *a, enum event_kind kind, uint64_t ms) {
+  s->faulty = true;
   a->pause_on = (int)kind;
   a->pause_ms = ms;
 }
