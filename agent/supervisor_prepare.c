@@ -87,6 +87,7 @@ void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev) {
   if (!is_ours(s, ev) || ev->count > s->asked) return;
   s->workers[ev->local_rank].checkpoint = ev->count;
   s->workers[ev->local_rank].checkpoint_step = ev->step;
+  sup_hang_sign(s, ev->round, ev->local_rank, SIGN_SDK, s->now_ms); /* it took a while, perhaps */
 }
 
 /* "after step 120, 0.3 s after it was asked for": of those that have answered, the one that is furthest behind. */
