@@ -1,0 +1,373 @@
+"""rdzvctl's verbs on real daemons: what they do, to whom they are allowed, and --watch."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+from harness import RDZVCTL, SLOW, until
+from native import Closed, Native
+from test_rdzvd_control import NOBODY, SOMEBODY, ctl, needs_users
+
+WAIT = "while [ ! -e go ]; do sleep 0.02; done"
+NOBODYS, SOMEBODYS = NOBODY["user"], SOMEBODY["user"]
+
+
+@pytest.fixture
+def hosts():
+    """What to put in front of a command that is to run as if on host n0, n1 ..."""
+    wrap = lambda name: ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name]
+    if os.geteuid() != 0 or not shutil.which("unshare") or subprocess.run([*wrap("n0"), "true"], capture_output=True).returncode:
+        pytest.skip("host names of one's own need root and unshare(1)")
+    return lambda i: wrap(f"n{i}")
+
+
+@pytest.fixture
+def d(rdzv):
+    """A daemon that others can reach."""
+    for parent in (rdzv.tmp, *rdzv.tmp.parents):
+        if os.geteuid() == 0 and parent.owner() == "root" and str(parent).startswith("/tmp/"):
+            os.chmod(parent, parent.stat().st_mode | 0o011)
+    daemon = rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state")
+    daemon.socket = rdzv.tmp / "s"
+    return daemon
+
+
+def ask(rdzv, *args, **user):
+    return ctl(rdzv, "--socket", rdzv.tmp / "s", *args, **user)
+
+
+def status(rdzv, job="family"):
+    p = ask(rdzv, "status", job, "--json")
+    assert p.code == 0, p
+    return json.loads(p.text)["jobs"][0]
+
+
+# ---- what they do ----------------------------------------------------------------------------------------------------
+
+
+def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
+    options = ("--endpoint", d.endpoint, "--nnodes", "2:3", "--last-call", "2s", "--rdzv-id", "family")
+    agents = [rdzv.agent(*options, "--", "sh", "-c", WAIT, wrap=hosts(i), node=str(i)) for i in range(3)]
+    rdzv.await_workers(3)
+    d.expect("starting -> running")
+    p = ask(rdzv, "drain", "n7")
+    assert p.code == 1 and p.says("no job has a node on host n7 .*; hosts are: n[012], n[012], n[012]"), p
+    p = ask(rdzv, "drain", "n1")
+    assert p.code == 0 and p.says("host n1 is drained: .* until `rdzvctl undrain n1`"), p
+    assert p.says("job family: round 1 is ended as planned, nothing is charged; 2 other nodes are here for the next one"), p
+    agents[1].expect("host n1 is drained by root: its agents take no part until `rdzvctl undrain n1`")
+    for i in (0, 2):
+        agents[i].expect(r"was drained by root")
+        agents[i].expect("round 2: 2 nodes, 2 workers")
+    rdzv.await_workers(2)
+    assert not rdzv.pids(E2E_NODE="1", RANK="1"), "nothing of the job runs there"
+    job = status(rdzv)
+    assert job["restarts_used"] == 0 and job["verdicts"][0]["verdict"]["cause"] == "node-drained" and not job["verdicts"][0]["charged"]
+    assert sorted(m["state"] for m in job["members"]) == ["drained", "running", "running"]
+    p = ask(rdzv, "drain", "n0")
+    assert p.code == 72 and p.says(r"job family could not go on without n0: it needs 2 nodes \(--nnodes 2:3\), and 1 other is here"), p
+
+    # It outlives the daemon, and an agent.
+    d.kill()
+    d.exit()
+    again = rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state", port=d.port)
+    again.expect("recovering -> running")
+    agents[1].kill(signal.SIGTERM)
+    assert agents[1].exit() == 75, agents[1]
+    agents[1] = rdzv.agent(*options, "--", "sh", "-c", WAIT, wrap=hosts(1), node="1")
+    agents[1].expect("host n1 is drained by root")
+    p = ask(rdzv, "status")
+    assert p.says(r"^drained: n1 +for \d+ s, by root$".replace("^", "(?m)^")), p
+    assert json.loads(ask(rdzv, "status", "--json").text)["drained"][0]["host"] == "n1"
+
+    p = ask(rdzv, "undrain", "n0")
+    assert p.code == 1 and p.says("host n0 is not drained; these are: n1"), p
+    p = ask(rdzv, "undrain", "n1", "--json")
+    assert p.code == 0 and json.loads(p.text)["ok"] and json.loads(p.text)["host"] == "n1", p
+    agents[1].expect("round 2 of job family has its 2 nodes; it is formed anew with those who wait")
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0, 0], rdzv
+
+
+def test_spare_takes_over(rdzv, d, hosts):
+    options = ("--endpoint", d.endpoint, "--nnodes", "2", "--rdzv-id", "family", "--", "sh", "-c", WAIT)
+    agents = [rdzv.agent(*options, wrap=hosts(i), node=str(i)) for i in range(2)]
+    rdzv.await_workers(2)
+    agents.append(rdzv.agent(*options, wrap=hosts(2), node="2"))
+    agents[2].expect("spare")
+    assert ask(rdzv, "drain", "n0").code == 0
+    agents[2].expect("round 2: 2 nodes, 2 workers")
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0, 0], rdzv
+
+
+def test_excluded_after_failures(rdzv, d, hosts):
+    body = f'case $(hostname) in n1) exit 3;; esac; {WAIT}'
+    options = ("--endpoint", d.endpoint, "--nnodes", "1:2", "--last-call", "5s", "--rdzv-id", "family", "--exclude-after", "1", "--", "sh", "-c", body)
+    agents = [rdzv.agent(*options, wrap=hosts(i), node=str(i)) for i in range(2)]
+    for a in agents:
+        a.expect(r"host n1 takes no part any more: 1 of the job's charged failures were there \(--exclude-after\)")
+    agents[1].expect(r"host n1 is drained by the job itself: 1 charged failures there \(--exclude-after 1\)")
+    agents[0].expect("round 2: 1 node, 1 worker")
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+def test_finished_ones_run_again(rdzv, d):
+    """--after-finish restart: rank 0 is done, rank 1 fails, and both run once more."""
+    body = "echo $RANK >> ran; case $RANK in 0) touch done;; 1) until [ -e done ]; do sleep 0.02; done; sleep 0.5; [ $(grep -c 1 ran) = 2 ] || exit 3;; esac"
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--rdzv-id", "family", "--after-finish", "restart", "--", "sh", "-c", body)
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert sorted((rdzv.tmp / "ran").read_text().split()) == ["0", "0", "1", "1"]
+
+
+def test_kill_worker(rdzv, d):
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--nproc", 2, "--rdzv-id", "family", "--", "sh", "-c", f'trap "touch told-$RANK" USR1; {WAIT}')
+    before = rdzv.await_workers(4)
+    d.expect("starting -> running")
+    p = ask(rdzv, "kill-worker", "family", "2", "--signal", "usr1")
+    assert p.code == 0 and p.says("SIGUSR1 goes to rank 2 of job family"), p
+    until("the worker has it", lambda: (rdzv.tmp / "told-2").exists())
+    p = ask(rdzv, "kill-worker", "family", "3")
+    assert p.code == 0 and p.says(r"SIGKILL goes to rank 3 of job family \(local rank 1 on .*, round 1\)"), p
+    assert p.says("if it dies of that, its round ends and restart 1 of 3 is charged"), p
+    for a in agents:
+        a.expect("was killed by SIGKILL")
+        a.expect("restart 1 of 3")
+    agents_said = [a for a in agents if a.says(r"rdzvctl kill-worker: signal 9 \(SIGKILL\) goes to rank 3")]
+    assert len(agents_said) == 1, rdzv
+    until("others run", lambda: len(w := rdzv.workers()) == 4 and not set(w.values()) & set(before.values()))
+    p = ask(rdzv, "kill-worker", "family", "4")
+    assert p.code == 1 and p.says("job family has no rank 4; there are ranks 0 to 3"), p
+    p = ask(rdzv, "kill-worker", "famly", "0")
+    assert p.code == 1 and p.says("no job has the id famly; there are: family"), p
+    past = status(rdzv)["verdicts"]
+    assert [(v["round"], v["charged"], v["verdict"]["signal"], v["verdict"]["rank"]) for v in past] == [(1, True, 9, 3)]
+    p = ask(rdzv, "status")
+    assert p.says(r"  round 1 ended: rank 3 \(local 1\) on .* was killed by SIGKILL .*\(\d+ s ago, charged\)"), p
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+def test_final_verdict_outlives_the_daemon(rdzv, d):
+    (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--max-restarts", 0, "--", "sh", "-c", "exit 9")
+    assert a.exit() == 9
+    d.kill()
+    d.exit()
+    rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state", port=d.port)
+    p = ask(rdzv, "status", "family")
+    assert p.says("family: ended .* failed with exit code 9") and p.says("round 1 ended: rank 0 .* exited with code 9"), p
+    p = ask(rdzv, "stop", "family")
+    assert p.code == 1 and p.says("job family is over: failed with exit code 9"), p
+
+
+# ---- to whom they are allowed ----------------------------------------------------------------------------------------
+
+
+def node(d, i, uid, job, nodes=1, **more):
+    n = Native(d.port)
+    n.hello(job=job, nodes=nodes, host=f"n{i}", uid=uid, **more)
+    return n
+
+
+@needs_users
+def test_verbs_by_user(rdzv, d):
+    """Two users, a job each; both have a node on n0."""
+    with node(d, 0, NOBODYS, "mine", nodes=1, max_nodes=2) as a, node(d, 0, SOMEBODYS, "theirs") as b:
+        a.started(), b.started()
+        wrong = "no job of yours has the id theirs; you have: mine"
+        for verb in (["status", "theirs"], ["stop", "theirs"], ["kill-worker", "theirs", "0"]):
+            p = ask(rdzv, *verb, **NOBODY)
+            assert p.code == 1 and p.err == [wrong], p
+        p = ask(rdzv, "status", **NOBODY)
+        assert p.code == 0 and p.says("mine: running") and not p.says("theirs"), p
+        assert [j["job"] for j in json.loads(ask(rdzv, "jobs", "--json", **SOMEBODY).text)["jobs"]] == ["theirs"]
+        p = ask(rdzv, "jobs", user=65532, group=65532, extra_groups=[], env={"XDG_RUNTIME_DIR": ""})
+        assert p.code == 0 and p.out == ["no jobs of yours (uid 65532)"], p
+        p = ask(rdzv, "drain", "n0", **NOBODY)
+        assert p.code == 72 and p.says("host n0 has nodes of jobs that are not yours: root or the daemon's user may drain it"), p
+        p = ask(rdzv, "undrain", "n0", "--json", **NOBODY)
+        assert p.code == 1 and not json.loads(p.out[0])["ok"], p
+        assert ask(rdzv, "kill-worker", "mine", "0", **NOBODY).code == 0
+        kill = a.expect("KILL")
+        assert (kill.signal, kill.round) == (9, 1), kill
+        assert ask(rdzv, "kill-worker", "theirs", "0", "--signal", "10").code == 0, "root may"
+        assert b.expect("KILL").signal == 10
+        with node(d, 1, NOBODYS, "mine", nodes=1, max_nodes=2, agent="ab" * 16) as c:
+            c.expect("WAITING")
+            p = ask(rdzv, "drain", "n1", **NOBODY)
+            assert p.code == 0 and p.says("this holds for your jobs"), p
+            assert "host n1 is drained by uid 65534" in c.expect("WAITING").text
+            p = ask(rdzv, "undrain", "n1", **SOMEBODY)
+            assert p.code == 1 and p.says("host n1 is not drained; none is"), p
+            assert ask(rdzv, "undrain", "n1", **NOBODY).code == 0
+            assert ask(rdzv, "drain", "n1").code == 0
+            p = ask(rdzv, "undrain", "n1", **NOBODY)
+            assert p.code == 72 and p.says("host n1 was not drained by you"), p
+        assert ask(rdzv, "stop", "mine", **NOBODY).code == 0
+        a.expect("STOP")
+
+
+@needs_users
+def test_user_is_who_the_agent_says(rdzv, d):
+    """Real agents tell their own uid."""
+    os.chmod(rdzv.tmp, 0o777)
+    (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--", "sh", "-c", WAIT, **{k: v for k, v in SOMEBODY.items() if k != "env"})
+    d.expect("starting -> running")
+    assert status(rdzv)["uid"] == SOMEBODYS
+    assert ask(rdzv, "stop", "family", **NOBODY).code == 1
+    assert ask(rdzv, "stop", "family", **SOMEBODY).code == 0
+    assert a.exit() == 77, a
+
+
+@contextlib.contextmanager
+def effective(uid):
+    """Connections made within are that user's."""
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@needs_users
+def test_one_user_does_not_starve_others(rdzv, d):
+    with effective(SOMEBODYS):
+        crowd = [Native(path=d.socket) for _ in range(40)]
+    closed = 0
+    for n in crowd:
+        try:
+            n.expect("CHALLENGE", timeout=5)
+        except Closed:
+            closed += 1
+    assert closed == 8, "32 are let in"
+    d.expect(r"control socket \(pid \d+, uid 65533\): refused: this user has 32 connections already")
+    assert ask(rdzv, "jobs", **NOBODY).code == 0 and ask(rdzv, "jobs").code == 0
+    for n in crowd:
+        n.close()
+    until("there is room again", lambda: ask(rdzv, "jobs", **SOMEBODY).code == 0)
+
+
+# ---- --watch ---------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A program with a terminal of its own, 100 columns and 12 lines, and what it has written there."""
+
+    def __init__(self, rdzv, *argv):
+        self.main, side = pty.openpty()
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 100, 0, 0))
+        self.popen = subprocess.Popen(
+            [str(a) for a in argv], stdin=side, stdout=side, stderr=side, env=rdzv.env(), cwd=rdzv.tmp, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(side)
+        self.text = ""
+
+    def read(self, seconds=0.05):
+        while select.select([self.main], [], [], seconds)[0]:
+            try:
+                data = os.read(self.main, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            self.text += data.decode(errors="replace")
+
+    def expect(self, pattern, timeout=10):
+        def there():
+            self.read()
+            return re.search(pattern, self.text)
+
+        found = until(lambda: f"/{pattern}/ in {self.text!r}", there, timeout)
+        self.text = self.text[found.end() :]
+
+    def close(self):
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+        os.close(self.main)
+
+
+def test_watch_on_a_terminal(rdzv, d):
+    (a,) = rdzv.agents(1, d.endpoint, "--rdzv-id", "family", "--", "sh", "-c", WAIT)
+    d.expect("starting -> running")
+    t = Terminal(rdzv, RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--watch")
+    try:
+        t.expect(r"\x1b\[\?1049h\x1b\[\?25l\x1b\[H\d\d:\d\d:\d\d  rdzvctl status, each second")
+        t.expect("family: running.*\x1b\\[K\r+\n")
+        t.expect(r"\x1b\[H\d\d:\d\d:\d\d [^~]*?family: running", timeout=3)  # drawn again, over itself
+        assert "\x1b[2J" not in t.text, "nothing flickers"
+        d.kill()
+        d.exit()
+        t.expect("/s: no daemon listens there")
+        rdzv.daemon("--socket", rdzv.tmp / "s", "--state-dir", rdzv.tmp / "state", port=d.port).expect("recovering -> running")
+        t.expect("family: running")
+        os.write(t.main, b"\x03")
+        assert t.popen.wait(5 * SLOW) == 0
+        t.read()
+        assert t.text.endswith("\x1b[?25h\x1b[?1049l"), "the terminal is as it was"
+    finally:
+        t.close()
+    (rdzv.tmp / "go").touch()
+    assert a.exit() == 0
+
+
+def test_watch_cuts_what_does_not_fit(rdzv, d):
+    nodes = [node(d, i, 0, "family", nodes=15, agent=f"{i + 1:032x}") for i in range(15)]
+    for n in nodes:
+        n.started()
+    t = Terminal(rdzv, RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--watch")
+    try:
+        t.expect(r"\.\.\. \d+ more lines")
+        t.popen.send_signal(signal.SIGTERM)
+        assert t.popen.wait(5 * SLOW) == 0
+    finally:
+        t.close()
+    for n in nodes:
+        n.close()
+
+
+def test_watch_without_a_terminal(rdzv, d):
+    p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "jobs", "--watch")
+    until("three blocks", lambda: p.out.count("no jobs") >= 3)
+    assert p.out[0].count(":") == 2 and p.out[1:3] == ["no jobs", ""] and "\x1b" not in p.text, p
+    d.kill()
+    d.exit()
+    p.expect("/s: no daemon listens there")
+    d = rdzv.daemon("--socket", rdzv.tmp / "s")
+    until("it goes on", lambda: p.out[-1] == "no jobs")
+    p.kill(signal.SIGINT)
+    assert p.exit(5) == 0, p
+    p = rdzv.spawn(RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--watch", "--json")
+    until("two objects", lambda: len(p.out) >= 2)
+    assert [json.loads(line)["jobs"] for line in p.out[:2]] == [[], []], p
+    p.kill(signal.SIGTERM)
+    assert p.exit(5) == 0, p
+
+
+def test_watch_ends_where_there_is_nothing_to_watch(rdzv, d):
+    p = ask(rdzv, "status", "nobody", "--watch")
+    assert p.code == 1 and p.err == ["no job has the id nobody; there are no jobs"], p
+    p = ctl(rdzv, "--socket", rdzv.tmp / "nothing", "status", "--watch")
+    assert p.code == 69 and p.says("nothing: no daemon listens there"), p
+
+
+def test_watch_ends_when_nobody_reads(rdzv, d):
+    p = subprocess.Popen([RDZVCTL, "--socket", str(rdzv.tmp / "s"), "jobs", "--watch"], stdout=subprocess.PIPE, env=rdzv.env(), cwd=rdzv.tmp)
+    assert p.stdout.readline().count(b":") == 2
+    p.stdout.close()
+    began = time.monotonic()
+    assert p.wait(5 * SLOW) == 0 and time.monotonic() - began < 4 * SLOW
