@@ -155,9 +155,14 @@ static void tells_the_settings(void **state) {
                         "--last-call=0",
                         "--join-timeout=1m",
                         "--stop-timeout=1.5s",
+                        "--exclude-after=4",
+                        "--after-finish",
+                        "restart",
                         NULL};
   assert_int_equal(parse(&o, argv, NULL, NULL), 0);
   agent_options_settings(&o, &s);
+  assert_int_equal(s.exclude_after, 4);
+  assert_int_equal(s.after_finish, AFTER_FINISH_RESTART);
   assert_int_equal(s.min_nodes, 2);
   assert_int_equal(s.max_nodes, 3);
   assert_int_equal(s.max_restarts, 5);

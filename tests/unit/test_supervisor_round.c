@@ -4,6 +4,7 @@
 #include "common/exit_codes.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include "agent/sdk/rdzv.h"
@@ -105,6 +106,59 @@ static void test_finished_is_told_when_nothing_is_left(void **state) {
   assert_state(&b, SUPERVISOR_FINISHED);
   assert_non_null(bench_report(&b, REPORT_FINISHED));
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  bench_close(&b);
+}
+
+static void send_kill(struct bench *b, const char *incarnation, int64_t round, int64_t local_rank) {
+  struct msg m;
+  msg_init(&m, MSG_KILL);
+  m.kill.incarnation = incarnation;
+  m.kill.round = round;
+  m.kill.local_rank = local_rank;
+  m.kill.signal = SIGUSR1;
+  bench_forget(b);
+  bench_msg(b, &m);
+}
+
+/* rdzvctl kill-worker: for a worker of this round that runs, and for no other. */
+static void test_kill(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  send_kill(&b, b.incarnation, 1, 1);
+  assert_int_equal(bench_effect(&b, SUP_KILL)->value, 1);
+  assert_int_equal(bench_effect(&b, SUP_KILL)->signo, SIGUSR1);
+  assert_int_equal(
+      bench_said(&b, "rdzvctl kill-worker: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)"), 1);
+  send_kill(&b, b.incarnation, 2, 1);
+  assert_int_equal(bench_count(&b, SUP_KILL), 0);
+  send_kill(&b, "0abc-1", 1, 1);
+  assert_int_equal(bench_count(&b, SUP_KILL), 0);
+  send_kill(&b, b.incarnation, 1, 2);
+  assert_int_equal(bench_count(&b, SUP_KILL), 0);
+  bench_exited(&b, 0, EXITED(0), b.now_ms, "");
+  send_kill(&b, b.incarnation, 1, 0);
+  assert_int_equal(bench_count(&b, SUP_KILL), 0);
+  bench_exited(&b, 1, EXITED(7), b.now_ms, "");
+  send_kill(&b, b.incarnation, 1, 1);
+  assert_int_equal(bench_count(&b, SUP_KILL), 0);
+  bench_close(&b);
+}
+
+static void test_excluded_host_is_said(void **state) {
+  struct bench b;
+  struct msg m;
+  bench_open(&b);
+  bench_running(&b);
+  bench_exited(&b, 1, EXITED(7), b.now_ms, "");
+  bench_clear(&b);
+  msg_init(&m, MSG_SETTLED);
+  m.settled.incarnation = b.incarnation;
+  m.settled.round = 1;
+  m.settled.excluded = "n\033[1m";
+  bench_msg(&b, &m);
+  assert_int_equal(
+      bench_said(&b, "host n\\x1b[1m takes no part any more: 0 of the job's charged failures were there"), 1);
   bench_close(&b);
 }
 
@@ -512,6 +566,8 @@ int main(void) {
       cmocka_unit_test(test_a_start_that_is_older_than_the_lease_is_not_begun),
       cmocka_unit_test(test_events_of_other_rounds_are_not_ours),
       cmocka_unit_test(test_finished_is_told_when_nothing_is_left),
+      cmocka_unit_test(test_kill),
+      cmocka_unit_test(test_excluded_host_is_said),
       cmocka_unit_test(test_an_exit_code),
       cmocka_unit_test(test_a_signal),
       cmocka_unit_test(test_a_command_that_cannot_run),
