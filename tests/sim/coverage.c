@@ -81,6 +81,13 @@ static const char *agent_event_name(size_t e) {
                                       [SUP_GUARD_GONE] = "guard-gone",
                                       [SUP_SIGNAL] = "signal",
                                       [SUP_PROGRESS] = "progress",
+                                      [SUP_CAN_CHECKPOINT] = "can-ckpt",
+                                      [SUP_CHECKPOINTED] = "checkpointed",
+                                      [SUP_LOOKED] = "looked",
+                                      [SUP_PROBED] = "probed",
+                                      [SUP_PROBE_DONE] = "probe-done",
+                                      [SUP_PROBE_FACTS] = "probe-facts",
+                                      [SUP_SIGN] = "sign",
                                       [SUP_TICK] = "tick"};
   return e <= SUP_TICK ? names[e] : msg_name((enum msg_type)(e - SUP_TICK));
 }
