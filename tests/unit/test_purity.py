@@ -27,6 +27,7 @@ PURE = {
     "common/opts*.c": (),
     "common/json.c": ("abort",),  # on a value that only our own bug can build
     "common/endpoint.c": (),
+    "common/hostlist.c": (),
     "common/exit_codes.c": (),
     "common/mem.c": ("unistd.h", "write", "abort"),  # may say that memory is gone, and end
     "proto/c10d.c": (),
