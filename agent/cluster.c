@@ -12,12 +12,17 @@
  * tasks as nodes, and it is tasks that join. The order key stays the machine's number; agents of one machine
  * are told apart by their ids. Outside of a step (in a batch script) only the number of nodes is known.
  *
- * Host lists, PBS' and MPI's numbers, topology labels: not yet. */
+ * Its list of hosts is passed on as it stands, compressed; a list is no use where it is not of the count's own step, cannot be read, or is so
+ * long that HELLO would not hold it: the count is told in any case.
+ *
+ * PBS' and MPI's lists and numbers, topology labels: not yet. */
 
 #include "agent/cluster.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
+#include "common/hostlist.h"
 #include "common/opts.h"
 
 const char *cluster_variable(char *const *env, const char *name) {
@@ -56,11 +61,46 @@ static void find_job(struct cluster *c, char *const *env) {
   name_job(c, "lsf", cluster_variable(env, "LSB_JOBID"), lsf);
 }
 
+bool cluster_lists(const char *hosts, const char *host) {
+  struct buf names = BUF_INIT;
+  size_t n, len = hostlist_short(host);
+  bool found = false;
+  if (hostlist_expand(hosts, &names, &n, NULL)) n = 0;
+  const char *p = buf_text(&names);
+  for (size_t i = 0; i < n && !found; i++, p += strlen(p) + 1)
+    found = hostlist_short(p) == len && strncasecmp(p, host, len) == 0;
+  buf_finish(&names);
+  return found;
+}
+
+int64_t cluster_count(const char *hosts) {
+  struct buf names = BUF_INIT;
+  size_t n = 0;
+  if (hostlist_expand(hosts, &names, &n, NULL)) n = 0;
+  buf_finish(&names);
+  return (int64_t)n;
+}
+
+/* Of the step, or of the job; no more hosts than agents. */
+static void find_hosts(struct cluster *c, char *const *env, const char *variable) {
+  const char *list = cluster_variable(env, variable);
+  struct buf names = BUF_INIT;
+  size_t n;
+  if (list && strlen(list) <= HOSTS_MAX && hostlist_expand(list, &names, &n, NULL) == 0 &&
+      n <= (size_t)c->expected_nodes)
+    c->expected_hosts = list;
+  buf_finish(&names);
+}
+
 void cluster_read(struct cluster *c, char *const *env) {
-  *c = (struct cluster){.order_key = -1};
+  static const char *const counts[][2] = {{"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"},
+                                          {"SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"},
+                                          {"SLURM_NNODES", "SLURM_JOB_NODELIST"}};
+  *c = (struct cluster){.order_key = -1, .expected_hosts = ""};
   find_job(c, env);
   c->order_key = number(env, "SLURM_NODEID", 0, NODES_MAX, -1);
-  static const char *const counts[] = {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_NNODES"};
-  for (size_t i = 0; i < sizeof(counts) / sizeof(*counts) && c->expected_nodes == 0; i++)
-    c->expected_nodes = number(env, counts[i], 1, NODES_MAX, 0);
+  for (size_t i = 0; i < sizeof(counts) / sizeof(*counts) && c->expected_nodes == 0; i++) {
+    c->expected_nodes = number(env, counts[i][0], 1, NODES_MAX, 0);
+    if (c->expected_nodes) find_hosts(c, env, counts[i][1]);
+  }
 }

@@ -50,11 +50,9 @@ struct link {
   struct resolve *resolve;
   struct addresses addresses;
   size_t at, refusals;
-  bool refused[ADDRESSES_MAX];
-  int last_error;      /* of the address that did not refuse */
-  size_t failed_at;    /* and which that was */
-  bool started_daemon; /* in this attempt */
-  bool taken;          /* ours could not be: somebody else has the port */
+  int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
+  bool started_daemon;       /* in this attempt */
+  bool taken;                /* ours could not be: somebody else has the port */
   int taken_tries;
   struct peer *peer;
   uv_timer_t timer;
@@ -101,46 +99,76 @@ static void go_down(struct link *l, bool refused, const char *why) {
   go_down_with(l, refused, 0, why);
 }
 
-/* "node1:29400 (10.0.0.5 and 2 other addresses)" */
+enum { ADDRESSES_NAMED_MAX = 4 };
+
+/* "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
 static void name_target(const struct link *l, size_t which, struct buf *out) {
   char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
-  address_text(&l->addresses.v[which], addr);
+  size_t first = which == SIZE_MAX ? 0 : which, n = which == SIZE_MAX ? l->addresses.n : first + 1;
+  address_text(&l->addresses.v[first], addr);
   if (l->o.standalone) {
-    buf_printf(out, "%s:%u", addr, (unsigned)ntohs(l->addresses.v[which].v4.sin_port));
+    buf_printf(out, "%s:%u", addr, (unsigned)ntohs(l->addresses.v[first].v4.sin_port));
     return;
   }
   endpoint_format(&l->o.endpoint, text);
   buf_puts(out, text);
-  if (strcmp(addr, l->o.endpoint.host) != 0) buf_printf(out, " (%s", addr);
-  if (l->addresses.n > 1)
-    buf_printf(out, " and %zu other address%s", l->addresses.n - 1, l->addresses.n > 2 ? "es" : "");
-  if (strcmp(addr, l->o.endpoint.host) != 0) buf_putc(out, ')');
+  if (n == 1 && !strcmp(addr, l->o.endpoint.host)) return;
+  for (size_t i = first; i < n && i < first + ADDRESSES_NAMED_MAX; i++) {
+    address_text(&l->addresses.v[i], addr);
+    buf_printf(out, "%s%s", i > first ? ", " : " (", addr);
+  }
+  if (n > first + ADDRESSES_NAMED_MAX) buf_printf(out, " and %zu more", n - first - ADDRESSES_NAMED_MAX);
+  buf_putc(out, ')');
+}
+
+/* One address, or all for the same reason. */
+static void put_reason(const struct link *l, int error, const char *where, struct buf *out) {
+  if (error == UV_ECONNREFUSED && l->taken)
+    buf_printf(out, "%s is held by a program that takes no connections: choose another port", where);
+  else if (error == UV_ECONNREFUSED)
+    buf_printf(out, "nobody listens at %s: start rdzvd there, or an agent with the same --endpoint", where);
+  else if (error == UV_ETIMEDOUT)
+    buf_printf(out, "%s does not answer: is the machine up, and the port open in its firewall?", where);
+  else if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH)
+    buf_printf(out, "there is no way to %s from this machine: check the address and the network", where);
+  else
+    buf_printf(out, "no connection to %s: %s", where, uv_strerror(error));
+}
+
+static const char *short_reason(int error) {
+  if (error == UV_ECONNREFUSED) return "nobody listens";
+  if (error == UV_ETIMEDOUT) return "no answer";
+  if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH) return "no way there";
+  return uv_strerror(error);
+}
+
+/* "no connection to node1:29400: 10.0.0.5 (nobody listens), 10.1.0.5 (no answer)" */
+static void put_reasons(const struct link *l, struct buf *out) {
+  char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
+  endpoint_format(&l->o.endpoint, text);
+  buf_printf(out, "no connection to %s: ", text);
+  for (size_t i = 0; i < l->addresses.n; i++) {
+    address_text(&l->addresses.v[i], addr);
+    buf_printf(out, "%s%s (%s)", i ? ", " : "", addr, short_reason(l->errors[i]));
+  }
 }
 
 static bool home_refused(const struct link *l) {
   for (size_t i = 0; l->has_home && i < l->addresses.n; i++)
-    if (l->refused[i] && memcmp(&l->home, &l->addresses.v[i], address_size(&l->home)) == 0) return true;
+    if (l->errors[i] == UV_ECONNREFUSED && memcmp(&l->home, &l->addresses.v[i], address_size(&l->home)) == 0)
+      return true;
   return false;
 }
 
 static void fail_to_connect(struct link *l) {
-  bool refused = l->refusals == l->addresses.n;
+  bool same = true;
   struct buf where = BUF_INIT, why = BUF_INIT;
-  name_target(l, refused ? 0 : l->failed_at, &where);
-  if (refused && l->taken)
-    buf_printf(&why, "%s is held by a program that takes no connections: choose another port",
-               buf_text(&where));
-  else if (refused)
-    buf_printf(&why, "nobody listens at %s: start rdzvd there, or an agent with the same --endpoint",
-               buf_text(&where));
-  else if (l->last_error == UV_ETIMEDOUT)
-    buf_printf(&why, "%s does not answer: is the machine up, and the port open in its firewall?",
-               buf_text(&where));
-  else if (l->last_error == UV_ENETUNREACH || l->last_error == UV_EHOSTUNREACH)
-    buf_printf(&why, "there is no way to %s from this machine: check the address and the network",
-               buf_text(&where));
+  for (size_t i = 1; i < l->addresses.n; i++) same = same && l->errors[i] == l->errors[0];
+  name_target(l, SIZE_MAX, &where);
+  if (same)
+    put_reason(l, l->errors[0], buf_text(&where), &why);
   else
-    buf_printf(&why, "no connection to %s: %s", buf_text(&where), uv_strerror(l->last_error));
+    put_reasons(l, &why);
   go_down(l, home_refused(l), buf_text(&why));
   buf_finish(&where);
   buf_finish(&why);
@@ -233,7 +261,7 @@ static bool may_replace(struct link *l) {
 static bool is_host(const struct link *l) {
   bool local = l->o.hosting == HOST_ALWAYS;
   for (size_t i = 0; l->refusals && i < l->addresses.n; i++)
-    local = local || (l->refused[i] && address_is_local(&l->addresses.v[i]));
+    local = local || (l->errors[i] == UV_ECONNREFUSED && address_is_local(&l->addresses.v[i]));
   return local && l->o.hosting != HOST_NEVER;
 }
 
@@ -254,14 +282,8 @@ static void on_exhausted(struct link *l) {
 static void next(struct link *l, int error) {
   uv_timer_stop(&l->timer);
   drop_peer(l, false);
-  l->refused[l->at] = error == UV_ECONNREFUSED;
-  if (error == UV_ECONNREFUSED) {
-    l->refusals++;
-  } else {
-    l->last_error = error;
-    l->failed_at = l->at;
-  }
-  l->at++;
+  l->errors[l->at++] = error;
+  if (error == UV_ECONNREFUSED) l->refusals++;
   dial(l);
 }
 
@@ -295,7 +317,7 @@ static void dial(struct link *l) {
 
 static void dial_all(struct link *l) {
   l->at = l->refusals = 0;
-  memset(l->refused, 0, sizeof(l->refused));
+  memset(l->errors, 0, sizeof(l->errors));
   dial(l);
 }
 

@@ -68,6 +68,7 @@ enum {
 
 struct agent_options {
   struct nnodes nnodes;
+  const char *expect; /* --expect: a compressed list of hosts, at most HOSTS_MAX; NULL: none given */
   int64_t nproc;
   struct endpoint endpoint; /* host "": none given */
   bool standalone;          /* settled: one machine, a daemon of its own */

@@ -131,6 +131,7 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   size_t n = 0;
   while (command[n]) n++;
   buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
+  put_text(out, "expect", o->expect);
   put_number(out, "nproc", workers);
   put_place(out, o, job);
   put_number(out, "max-restarts", o->max_restarts);

@@ -13,19 +13,20 @@ enum {
 extern const struct opts_spec agent_options_spec;
 
 /* Readers of values, as opts.h has them: field is what the name says. */
-int option_nnodes(const char *text, void *field, struct err *e);       /* struct nnodes */
-int option_nproc(const char *text, void *field, struct err *e);        /* int64_t */
-int option_endpoint(const char *text, void *field, struct err *e);     /* const char *: checked, not parsed */
-int option_id(const char *text, void *field, struct err *e);           /* const char *; NULL where empty */
-int option_role(const char *text, void *field, struct err *e);         /* const char * */
-int option_node_addr(const char *text, void *field, struct err *e);    /* const char *: address or name */
-int option_directory(const char *text, void *field, struct err *e);    /* const char * */
-int option_std_map(const char *text, void *field, struct err *e);      /* struct std_map */
-int option_rank_set(const char *text, void *field, struct err *e);     /* struct rank_set */
-int option_filters(const char *text, void *field, struct err *e);      /* struct opt_strings */
-int option_signals(const char *text, void *field, struct err *e);      /* uint64_t */
-int option_numa(const char *text, void *field, struct err *e);         /* enum numa_binding */
-int option_scale_up(const char *text, void *field, struct err *e);     /* enum scale_up */
+int option_nnodes(const char *text, void *field, struct err *e);    /* struct nnodes */
+int option_hosts(const char *text, void *field, struct err *e);     /* const char *: checked, not expanded */
+int option_nproc(const char *text, void *field, struct err *e);     /* int64_t */
+int option_endpoint(const char *text, void *field, struct err *e);  /* const char *: checked, not parsed */
+int option_id(const char *text, void *field, struct err *e);        /* const char *; NULL where empty */
+int option_role(const char *text, void *field, struct err *e);      /* const char * */
+int option_node_addr(const char *text, void *field, struct err *e); /* const char *: address or name */
+int option_directory(const char *text, void *field, struct err *e); /* const char * */
+int option_std_map(const char *text, void *field, struct err *e);   /* struct std_map */
+int option_rank_set(const char *text, void *field, struct err *e);  /* struct rank_set */
+int option_filters(const char *text, void *field, struct err *e);   /* struct opt_strings */
+int option_signals(const char *text, void *field, struct err *e);   /* uint64_t */
+int option_numa(const char *text, void *field, struct err *e);      /* enum numa_binding */
+int option_scale_up(const char *text, void *field, struct err *e);  /* enum scale_up */
 int option_orphan_grace(const char *text, void *field, struct err *e); /* int64_t, ms; INT64_MAX: for ever */
 int option_hang_watch(const char *text, void *field, struct err *e);   /* struct hang_option */
 int option_hang_stacks(const char *text, void *field, struct err *e);  /* bool */

@@ -32,6 +32,14 @@ static const struct opt table[] = {
      .parse = option_nproc,
      .help = "Workers on this node. cpu: one for each CPU this process may use. gpu: one for each GPU. auto: "
              "as gpu where there are any, else as cpu."},
+    {.name = "expect",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(expect),
+     .label = "HOSTS",
+     .parse = option_hosts,
+     .help =
+         "The hosts that are to come, as in gpu[001-016],login1: the first round begins when all are there, "
+         "and those who are missing are named. Default: Slurm's list."},
     {.name = "exclude-busy",
      .type = OPT_FLAG,
      .offset = FIELD(exclude_busy),

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/options_internal.h"
+#include "common/hostlist.h"
 
 static const struct {
   const char *name;
@@ -52,6 +53,19 @@ int option_nnodes(const char *text, void *field, struct err *e) {
                    got.max, got.min);
   *n = got;
   return 0;
+}
+
+int option_hosts(const char *text, void *field, struct err *e) {
+  const char **hosts = field;
+  struct buf names = BUF_INIT;
+  size_t n;
+  if (strlen(text) > HOSTS_MAX)
+    return err_set(e, -EINVAL, "a list of hosts has at most %d characters: write ranges, as in gpu[001-016]",
+                   HOSTS_MAX);
+  int rc = *text && hostlist_expand(text, &names, &n, e) ? -EINVAL : 0;
+  if (rc == 0) *hosts = *text ? text : NULL;
+  buf_finish(&names);
+  return rc;
 }
 
 int option_nproc(const char *text, void *field, struct err *e) {

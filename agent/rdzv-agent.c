@@ -111,6 +111,23 @@ static int identify(struct identity *id, const struct agent_options *o, char *co
   return rc ? rc : name_job(id, o, env, e);
 }
 
+/* How many nodes are to come, and where. */
+static void expect(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
+  c->expected_nodes = id->cluster.expected_nodes;
+  c->expected_hosts = id->cluster.expected_hosts;
+  if (o->expect) {
+    c->expected_nodes = cluster_count(o->expect);
+    c->expected_hosts = o->expect;
+    if (!cluster_lists(o->expect, id->host))
+      log_warn("--expect %s does not name this host, %s", o->expect, id->host);
+  } else if (c->expected_nodes < o->nnodes.min || c->expected_nodes > o->nnodes.max) {
+    c->expected_nodes = 0; /* of something else: agents started by hand inside an allocation */
+    c->expected_hosts = "";
+  } else if (!cluster_lists(c->expected_hosts, id->host)) {
+    c->expected_hosts = ""; /* names that hosts do not have: containers with names of their own */
+  }
+}
+
 static void configure(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
   *c = (struct supervisor_config){
       .agent_id = id->agent_id,
@@ -125,16 +142,15 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .workers = id->placed.workers,
       .want_rank = o->node_rank,
       .order_key = o->standalone ? -1 : id->cluster.order_key,
-      .expected_nodes = id->cluster.expected_nodes,
       .hang_watch = o->hang_watch.kind,
       .hang_start_ms = o->hang_start_ms,
+      .living = !o->quiet && isatty(STDERR_FILENO),
   };
   agent_options_settings(o, &c->settings);
   c->orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? UINT64_MAX : (uint64_t)o->orphan_grace_ms;
   c->trainer = !o->command;
   c->many = c->workers > 1 || o->nnodes.max > 1;
-  /* A count outside of what was asked for is of something else: agents started by hand inside an allocation. */
-  if (c->expected_nodes < o->nnodes.min || c->expected_nodes > o->nnodes.max) c->expected_nodes = 0;
+  expect(c, o, id);
 }
 
 static bool is_plain_file(const char *name) {

@@ -11,7 +11,7 @@
  * token, and what does not fit the token is not for this round.
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for
- * long, _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _wait.c what does not stop, _progress.c how far workers are, _hang.c that they
+ * long, _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _forming.c who is missing, _wait.c what does not stop, _progress.c how far workers are, _hang.c that they
  * are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
@@ -83,6 +83,7 @@ void sup_set_state(struct supervisor *s, enum supervisor_state to) {
   if (s->state == to) return;
   sup_say(s, LOG_DEBUG, "round %lld: %s -> %s", (long long)s->round, supervisor_state_name(s->state),
           supervisor_state_name(to));
+  if (s->state == SUPERVISOR_JOINING) sup_forming_over(s);
   s->state = to;
 }
 
@@ -111,19 +112,13 @@ static void on_challenge(struct supervisor *s, const struct challenge *c) {
   sup_say_hello(s);
 }
 
-static void on_waiting(struct supervisor *s, const struct waiting *w) {
-  if (s->state != SUPERVISOR_JOINING) return;
-  if (w->incarnation[0]) sup_learn(s, w->incarnation, w->round);
-  sup_say(s, LOG_INFO, "%s", w->text);
-}
-
 static void on_msg(struct supervisor *s, const struct msg *m) {
   switch (m->type) {
   case MSG_CHALLENGE: on_challenge(s, &m->challenge); break;
   case MSG_WELCOME: sup_welcome(s, &m->welcome); break;
   case MSG_REFUSED: sup_refused(s, &m->refused); break;
   case MSG_STALE: sup_stale(s, &m->stale); break;
-  case MSG_WAITING: on_waiting(s, &m->waiting); break;
+  case MSG_WAITING: sup_waiting(s, m); break;
   case MSG_START: sup_start(s, m); break;
   case MSG_PREPARE: sup_prepare(s, &m->prepare); break;
   case MSG_STOP: sup_stop(s, &m->stop); break;
@@ -159,6 +154,7 @@ static void on_tick(struct supervisor *s) {
   sup_orphan_tick(s);
   sup_progress_tick(s);
   sup_hang_tick(s);
+  sup_forming_tick(s);
 }
 
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx) {
@@ -203,10 +199,11 @@ static uint64_t earliest(uint64_t a, uint64_t b) {
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  return earliest(
+  uint64_t at_ms = earliest(
       earliest(earliest(s->leave_by_ms, s->tell_ms),
                earliest(sup_wait_deadline(s), earliest(sup_hang_deadline(s), sup_prepare_deadline(s)))),
       earliest(earliest(sup_link_deadline(s), sup_orphan_deadline(s)), sup_progress_deadline(s)));
+  return earliest(at_ms, sup_forming_deadline(s));
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */
@@ -221,6 +218,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.label = xstrdup(config->label ? config->label : "");
   s->config.role = xstrdup(config->role ? config->role : "");
   s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
+  s->config.expected_hosts = xstrdup(config->expected_hosts ? config->expected_hosts : "");
   s->config.endpoint = xstrdup(config->endpoint);
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->node_rank = s->failed_step = -1;
@@ -247,6 +245,9 @@ void supervisor_destroy(struct supervisor *s) {
   free((void *)(uintptr_t)s->config.label);
   free((void *)(uintptr_t)s->config.role);
   free((void *)(uintptr_t)s->config.addrs);
+  free((void *)(uintptr_t)s->config.expected_hosts);
+  bytes_unref(s->waiting);
+  free(s->down_text);
   free((void *)(uintptr_t)s->config.endpoint);
   free(s->workers);
   free(s);

@@ -24,15 +24,17 @@ enum {
 struct supervisor_config {
   const char *agent_id; /* AGENT_ID_MAX hex digits; strings are copied */
   const char *job, *host, *local_addr, *label, *role;
-  const char *addrs;    /* of this host, as HELLO tells them; NULL: none */
-  const char *endpoint; /* for sentences: "node1:29400" */
+  const char *addrs;          /* of this host, as HELLO tells them; NULL: none */
+  const char *endpoint;       /* for sentences: "node1:29400" */
+  const char *expected_hosts; /* as HELLO tells them; NULL: not known */
   int64_t pid, uid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;
   uint64_t orphan_grace_ms; /* how long workers go on without a daemon; UINT64_MAX: for ever */
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms; /* --hang-start-timeout */
   bool many;             /* more than one worker or node: lines name ranks */
-  bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
+  bool living;  /* there is a terminal for SUP_STATUS: what is waited for is shown there, and not said */
+  bool trainer; /* workers are rdzv-trainer: its exit codes are known */
 };
 
 /* Driver to supervisor. */

@@ -111,6 +111,15 @@ struct supervisor {
   uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
   char head_host[HOST_MAX + 1];
 
+  /* While a round forms, or there is no daemon: supervisor_forming.c. */
+  struct bytes *waiting; /* the last WAITING; NULL: nothing is waited for, as far as is known */
+  char *down_text;       /* why there is no daemon; NULL: there is */
+  uint64_t waiting_ms, forming_ms,
+      redraw_ms;                         /* when that came; when the first line is due, and the living one */
+  uint64_t said_forming_ms;              /* when the last line was said; 0: none was */
+  int64_t said_here, said_missing;       /* what it told */
+  bool said_enough, forming_news, drawn; /* drawn: there is a living line */
+
   /* The store. */
   int64_t store_port; /* the driver has it ready for our next round as node rank 0; 0: none */
   int64_t told_port;  /* what the daemon was told last */
@@ -174,6 +183,13 @@ void sup_send_report(struct supervisor *s, const struct own_report *r);
 void sup_clear_round(struct supervisor *s); /* reports, workers */
 void sup_store(struct supervisor *s, const struct supervisor_event *ev);
 void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
+
+/* supervisor_forming.c */
+void sup_waiting(struct supervisor *s, const struct msg *m);
+void sup_forming_over(struct supervisor *s); /* the state is another: nothing is waited for any more */
+void sup_keep_why_down(struct supervisor *s, const char *text); /* NULL: there is a daemon */
+void sup_forming_tick(struct supervisor *s);
+uint64_t sup_forming_deadline(const struct supervisor *s);
 
 /* supervisor_orphan.c */
 void sup_orphan_tick(struct supervisor *s);

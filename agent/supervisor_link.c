@@ -43,6 +43,7 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 static void say_why_down(struct supervisor *s, const char *text) {
+  sup_keep_why_down(s, text);
   bool again = s->nag_ms && s->now_ms < s->nag_ms + NAG_EVERY_MS;
   if (s->link == LINK_READY && !s->said_lost) {
     sup_say(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
@@ -54,7 +55,8 @@ static void say_why_down(struct supervisor *s, const char *text) {
     if (sup_has_trees(s))
       sup_say(s, LOG_WARN, "%s; workers go on, trying again", text);
     else
-      sup_say(s, LOG_WARN, "%s; trying again for %llu s (--join-timeout)", text, (unsigned long long)left);
+      sup_say(s, s->drawn ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s (--join-timeout)", text,
+              (unsigned long long)left);
   }
   if (!again) s->nag_ms = s->now_ms ? s->now_ms : 1;
 }
@@ -138,13 +140,14 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->settings = s->config.settings;
   h->host = s->config.host;
   h->pid = s->config.pid;
-  h->uid = s->config.uid;
   h->workers = s->config.workers;
   h->want_rank = s->config.want_rank;
   h->label = s->config.label;
   h->role = s->config.role;
   h->order_key = s->config.order_key;
   h->expected_nodes = s->config.expected_nodes;
+  h->expected_hosts = s->config.expected_hosts;
+  h->uid = s->config.uid;
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
 }
@@ -247,6 +250,7 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   s->said_lost = false;
   s->nag_ms = 0;
   s->welcomed = true;
+  sup_keep_why_down(s, NULL);
   s->fenced_out = false;
   if (!phase_of(s->state)) sup_learn(s, w->incarnation, w->round);
   resend_reports(s);
@@ -345,7 +349,8 @@ static void give_up(struct supervisor *s) {
           s->config.endpoint, (long long)(join_timeout_ms(s) / 1000),
           s->met_stranger
               ? "another program listens there, or rdzvd hangs: choose another port, the same on all nodes"
-              : "start one there, or check the address");
+          : s->down_text ? s->down_text
+                         : "start one there, or check the address");
   sup_exit(s, EXIT_CODE_NO_DAEMON, NULL);
 }
 

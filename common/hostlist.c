@@ -266,3 +266,11 @@ size_t hostlist_compress(const char *const *names, size_t n, size_t max, struct 
   free(s);
   return told;
 }
+
+/* Hosts. ----------------------------------------------------------------------------------------------------------- */
+
+size_t hostlist_short(const char *name) {
+  size_t n = strcspn(name, ".");
+  bool address = name[strspn(name, "0123456789.")] == '\0' || strchr(name, ':');
+  return address || n == 0 ? strlen(name) : n;
+}

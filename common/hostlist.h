@@ -23,4 +23,7 @@ int hostlist_expand(const char *text, struct buf *names, size_t *n, struct err *
  * bytes, never a part of a name. How many of the n names (those given twice counted twice) it tells. What a peer made up is escaped. */
 size_t hostlist_compress(const char *const *names, size_t n, size_t max, struct buf *out);
 
+/* Length of a host's name without its domain; all of it where it is an address: "gpu1.example.org" is 4. */
+size_t hostlist_short(const char *name);
+
 #endif

@@ -29,7 +29,9 @@ enum {
   CORE_FLAP_MS = 600000,       /* within that joins only when it is needed */
   CORE_LONG_ROUND_MS = 600000, /* a round that lived that long gives the restarts back */
   CORE_NOTICE_MS = 1000,       /* WAITING is sent at most this often while nodes come and go, */
-  CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes */
+  CORE_NOTICE_IDLE_MS = 30000, /* and this often when nothing changes; */
+  CORE_NOTICES_PER_S = 2000,   /* of one job, at most, however many nodes it has */
+  CORE_NOTICE_AT_ONCE = 256,   /* nodes and expected hosts, up to which who joins is told at once */
   CORE_JOBS_MAX = 4096,
   CORE_SPARES_MAX = 4096, /* of one job, beyond max_nodes */
   CORE_DRAINS_MAX = 4096,

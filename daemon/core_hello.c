@@ -93,11 +93,12 @@ static void send_welcome(struct core *c, const struct job *j, const struct membe
   core_send(c, m->conn, &msg);
 }
 
-/* The first setting that differs, as "name: yours, ours"; false: all agree. */
-static bool settings_differ(const struct settings *a, const struct settings *b, struct buf *out) {
+/* The first setting that differs, as "--lease is 5000 ms here and 9000 ms in the job"; false: all agree. where: "here", or "there". */
+static bool settings_differ(const struct settings *a, const struct settings *b, const char *where,
+                            struct buf *out) {
 #define CHECK(field, option, unit)                                                                           \
   if (a->field != b->field) {                                                                                \
-    buf_printf(out, "%s is %lld%s here and %lld%s in the job", option, (long long)a->field, unit,            \
+    buf_printf(out, "%s is %lld%s %s and %lld%s in the job", option, (long long)a->field, unit, where,       \
                (long long)b->field, unit);                                                                   \
     return true;                                                                                             \
   }
@@ -112,20 +113,35 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(exclude_after, "--exclude-after", "")
 #undef CHECK
   if (a->scale_up != b->scale_up) {
-    buf_printf(out, "--scale-up is %s here and %s in the job", scale_up_name(a->scale_up),
+    buf_printf(out, "--scale-up is %s %s and %s in the job", scale_up_name(a->scale_up), where,
                scale_up_name(b->scale_up));
     return true;
   }
   if (a->after_finish != b->after_finish) {
-    buf_printf(out, "--after-finish is %s here and %s in the job", after_finish_name(a->after_finish),
+    buf_printf(out, "--after-finish is %s %s and %s in the job", after_finish_name(a->after_finish), where,
                after_finish_name(b->after_finish));
     return true;
   }
   return false;
 }
 
+static bool settings_refused(struct core *c, const struct core_event *ev, struct job *j) {
+  const struct hello *h = &ev->msg->hello;
+  struct buf differs = BUF_INIT, there = BUF_INIT;
+  bool refused = settings_differ(&h->settings, &j->settings, "here", &differs);
+  if (refused) {
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s of node %s: %s", buf_text(&differs), h->host,
+                "all nodes of a job must agree; start them with the same options, or with another --rdzv-id");
+    settings_differ(&h->settings, &j->settings, "there", &there);
+    job_note_refusal(j, h->host, buf_text(&there), c->now_ms);
+  }
+  buf_finish(&differs);
+  buf_finish(&there);
+  return refused;
+}
+
 /* A node rank that somebody else asked for, or one beyond the job's size. */
-static bool want_rank_refused(struct core *c, const struct core_event *ev, const struct job *j) {
+static bool want_rank_refused(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
   if (h->want_rank >= h->settings.max_nodes) {
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld of %s is not below --nnodes %lld",
@@ -137,6 +153,11 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, const
   core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
               "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
               (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
+  struct buf why = BUF_INIT;
+  buf_printf(&why, "--node-rank %lld is already that of %s (pid %lld)", (long long)h->want_rank, m->host,
+             (long long)m->pid);
+  job_note_refusal(j, h->host, buf_text(&why), c->now_ms);
+  buf_finish(&why);
   return true;
 }
 
@@ -212,13 +233,7 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }
-  struct buf differs = BUF_INIT;
-  if (j && settings_differ(&h->settings, &j->settings, &differs)) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s of node %s: %s", buf_text(&differs), h->host,
-                "all nodes of a job must agree; start them with the same options, or with another --rdzv-id");
-    buf_finish(&differs);
-    return NULL;
-  }
+  if (j && settings_refused(c, ev, j)) return NULL;
   if (j) return j;
   if (c->n_all >= CORE_JOBS_MAX && !core_forget_oldest_end(c)) {
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "this daemon has %d jobs, which is its limit", CORE_JOBS_MAX);

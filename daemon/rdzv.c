@@ -42,12 +42,18 @@ static bool round_goes_on(const struct job *j) {
 
 /* Losing a node. --------------------------------------------------------------------------------------------------- */
 
+static void note_absence(const struct job_event *ev) {
+  bool left = ev->kind == JOB_EV_BYE || ev->member->leaving;
+  member_note_absence(ev->member, left ? ABSENCE_LEFT : ABSENCE_LOST, ev->text, ev->at_ms);
+}
+
 static void lose_from_round(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   bool starting = j->state == JOB_STARTING, running = round_goes_on(j);
   job_note_loss(j, m, ev->now_ms);
   job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
   if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
+  note_absence(ev);
   job_remove_member(j, m);
   if (running)
     job_begin_stopping(j, ev->now_ms, starting);
@@ -59,11 +65,13 @@ static void lose_from_round(struct job *j, const struct job_event *ev) {
 static void on_lost(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (!member_in_round(m)) {
+    if (m->place) note_absence(ev);
     job_remove_member(j, m);
   } else if (m->state == MEMBER_FINISHED) {
     core_bind(j->core, m, 0); /* its work is done and counted; it may come for the end later */
     member_set_gone(m, true);
   } else if (m->state == MEMBER_STOPPED) {
+    note_absence(ev);
     job_remove_member(j, m);
     job_settle_if_stopped(j, ev->now_ms);
   } else {
@@ -72,10 +80,10 @@ static void on_lost(struct job *j, const struct job_event *ev) {
 }
 
 static void on_lost_forming(struct job *j, const struct job_event *ev) {
+  note_absence(ev);
   job_remove_member(j, ev->member);
   job_watch_numbers(j, ev->now_ms);
-  j->news++;
-  if (j->notice_ms == UINT64_MAX || j->notice_ms > ev->now_ms) j->notice_ms = ev->now_ms + CORE_NOTICE_MS;
+  job_notice_soon(j, ev->now_ms);
   if (!j->n_members && !j->round) j->forgotten = true; /* nobody has ever run: as if it had not been */
 }
 
@@ -91,6 +99,7 @@ static void on_lost_recovering(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (member_in_round(m) && !ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED))
     job_hold(j, m);
+  note_absence(ev);
   job_remove_member(j, m);
 }
 
@@ -112,6 +121,7 @@ static void on_bye_forming(struct job *j, const struct job_event *ev) {
 }
 
 static void on_bye_recovering(struct job *j, const struct job_event *ev) {
+  note_absence(ev);
   job_remove_member(j, ev->member);
   job_recover_finish_if_complete(j, ev->now_ms);
 }
@@ -128,10 +138,8 @@ static void on_join_forming(struct job *j, const struct job_event *ev) {
     job_seal(j, ev->now_ms);
     return;
   }
-  j->news++;
-  job_send_waiting(j, ev->member, ev->now_ms);
-  uint64_t earliest = j->last_notice_ms + CORE_NOTICE_MS;
-  j->notice_ms = earliest > ev->now_ms ? earliest : ev->now_ms + 1;
+  job_notice_soon(j, ev->now_ms);
+  if (j->n_members + j->roster.n <= CORE_NOTICE_AT_ONCE) job_send_waiting(j, ev->member, ev->now_ms);
 }
 
 static void on_join_spare(struct job *j, const struct job_event *ev) {
@@ -211,6 +219,7 @@ static void on_leaving(struct job *j, const struct job_event *ev) {
   member_set_leaving(ev->member);
   if (ev->member->state == MEMBER_FINISHED) return;
   job_note_loss(j, ev->member, ev->now_ms);
+  member_note_absence(ev->member, ABSENCE_LEFT, ev->report->what.text, ev->at_ms);
   job_offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text,
                        ev->at_ms);
   j->leave_ms = ev->now_ms + CORE_LEAVE_MS;

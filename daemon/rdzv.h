@@ -62,8 +62,38 @@ struct ended_round {
   bool charged;
 };
 
+/* A host of which nodes are expected: the scheduler lists it, or it has lost nodes since the last round. */
+struct host {
+  char *name;            /* owned; as it was told first */
+  uint32_t wanted, here; /* how many nodes of it are expected, and could take part in a round now */
+  bool listed;           /* by a scheduler */
+  bool drained;          /* nobody waits for it */
+  enum absence why;      /* what happened to a node of it last */
+  uint64_t at_ms;        /* and when */
+  char *text;            /* owned; NULL: nothing is known */
+};
+
+struct refusal {     /* of a node that wanted to join */
+  char *host, *text; /* owned; NULL: none */
+  uint64_t at_ms;
+};
+
+/* Who is expected: daemon/rdzv_missing.c. */
+struct roster {
+  char *list;       /* the list that was told last, as it was; NULL: none */
+  unsigned n_lists; /* how many were taken */
+  struct host **v;
+  size_t n, cap;
+  struct map names,
+      shorts; /* lower case -> struct host; shorts: without the domain, &ambiguous where there are several */
+  size_t n_unlisted;
+  int64_t listed_wanted, listed_missing; /* nodes; of the missing those that a seal waits for */
+  struct refusal refusals[REFUSALS_MAX]; /* the newest first */
+};
+
 struct member {
   struct job *job;
+  struct host *place; /* NULL: nobody expects its host */
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
   char label[128], role[ROLE_MAX + 1], local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
   char daemon_addr[ADDR_MAX + 1]; /* our address as it reached us */
@@ -77,6 +107,7 @@ struct member {
   uint64_t joined_no; /* order of joining, for fairness among newcomers */
   enum member_state state;
   uint64_t told_news; /* the job's news when it was last sent WAITING */
+  bool missed;        /* its absence is noted: it has said that it leaves */
   bool leaving;       /* it will not take part in another round */
   bool drained;       /* its host is: in no other round */
   bool flapping;      /* as the last seal saw it: taken only where it is needed to reach min */
@@ -141,9 +172,10 @@ struct job {
   enum budget_from budget_from; /* RECOVERING: where restarts_used and failed_step are from */
   bool
       skip_round; /* the next seal leaves out a number: a round may have been sealed that nobody here has heard of */
-  bool branches;         /* the next seal begins a life of its own: core_branch */
-  bool stopping_seen;    /* RECOVERING: somebody was told to stop */
-  bool forgotten;        /* core frees it after the step */
+  bool branches;      /* the next seal begins a life of its own: core_branch */
+  bool stopping_seen; /* RECOVERING: somebody was told to stop */
+  bool forgotten;     /* core frees it after the step */
+  struct roster roster;
   struct map flaps;      /* host -> when it was lost; rdzv_grow.c */
   size_t flaps_sweep_at; /* as holds_sweep_at */
   struct map holds;      /* agent id -> when what it may still run is over; rdzv_hold.c */
@@ -286,11 +318,40 @@ void job_send_start(struct job *j, struct member *m);
 uint64_t job_seal_deadline(const struct job *j);
 uint64_t job_join_deadline(const struct job *j);        /* when it is over unless more nodes come */
 void job_watch_numbers(struct job *j, uint64_t now_ms); /* FORMING: nodes came or went */
-void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
 /* WAITING, the same for all but those on drained hosts */
 struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms);
 void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms);
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms);
+
+void job_notice_soon(struct job *j, uint64_t now_ms); /* FORMING: there is news for WAITING */
+
+/* daemon/rdzv_missing.c: who is expected, who is missing, since when and why */
+void job_init_roster(struct job *j);
+void job_finish_roster(struct job *j);
+/* A node's list of hosts, compressed; j->expected_nodes is known. */
+void job_expect_hosts(struct job *j, const char *list);
+int64_t job_expected(const struct job *j); /* how many nodes are to come; 0: it is not known */
+bool job_all_expected_are_here(const struct job *j, size_t here);
+void member_find_place(struct member *m); /* it is new */
+void member_count_at_place(struct member *m,
+                           bool here); /* rdzv_member.c: it could take part in a round, or no longer */
+/* It will not come back by itself: for its host's line among the missing. */
+void member_note_absence(struct member *m, enum absence why, const char *text, uint64_t at_ms);
+void job_forget_absences(struct job *j); /* a round is sealed: who was missing is missed no more */
+void job_note_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms);
+void job_watch_drains(struct job *j);                     /* they are others now, and members are flagged */
+void job_forget_refusal(struct job *j, const char *host); /* it has joined now */
+void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
+void job_missing_failed(const struct job *j, uint64_t now_ms, struct buf *out); /* the time is up */
+/* All of WAITING that has to do with who is here; what it points into is freed with missing_finish. */
+struct missing {
+  struct waiting *w;
+  struct absent absent[ABSENT_MAX];
+  struct turned_away refusals[REFUSALS_MAX];
+  struct buf hosts, drained_by, groups[ABSENT_MAX];
+};
+void missing_fill(struct missing *k, const struct job *j, struct waiting *w, uint64_t now_ms);
+void missing_finish(struct missing *k);
 
 /* daemon/rdzv_grow.c: newcomers while a round runs, and hosts that come and go */
 void job_watch_growth(struct job *j, uint64_t now_ms);                           /* RUNNING begins */
@@ -325,8 +386,6 @@ bool job_has_finished_ones(const struct job *j); /* nodes of the round have, and
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms);
 void job_forget_failures(struct job *j, const char *host);
 void drain_text(const struct drain *d, struct buf *out); /* what its agents are told */
-void job_drained_text(const struct job *j,
-                      struct buf *out); /* "; 2 on drained hosts take no part (n1, n2)" */
 void drain_state_line(const struct drain *d, bool begins, struct buf *out);
 bool core_load_drain(struct core *c, const void *json); /* false: it is no such line */
 void core_drain_lines(const struct core *c, struct buf *out);

@@ -192,6 +192,7 @@ static bool flag_members(struct job *j) {
     member_set_drained(m, drained);
     if (!drained && !member_in_round(m) && j->state != JOB_RECOVERING) member_keep_rank(m, -1);
   }
+  job_watch_drains(j);
   return changed;
 }
 
@@ -277,27 +278,6 @@ void drain_text(const struct drain *d, struct buf *out) {
   buf_puts(out, ": its agents take no part until `rdzvctl undrain ");
   buf_put_escaped(out, d->host, strlen(d->host), HOST_MAX);
   buf_puts(out, "`");
-}
-
-void job_drained_text(const struct job *j, struct buf *out) {
-  enum { NAMED_MAX = 4 };
-  size_t n = 0, named = 0;
-  const char *last = "";
-  struct buf names = BUF_INIT;
-  for (size_t i = 0; i < j->n_members; i++) {
-    const struct member *m = j->members[i];
-    if (!m->drained || member_in_round(m)) continue;
-    n++;
-    if (!strcmp(m->host, last) || named++ >= NAMED_MAX)
-      continue; /* agents of one host mostly stand together */
-    last = m->host;
-    buf_puts(&names, names.len ? ", " : "");
-    buf_put_escaped(&names, m->host, strlen(m->host), HOST_MAX);
-  }
-  if (named > NAMED_MAX) buf_puts(&names, " and more");
-  if (n)
-    buf_printf(out, "; %zu on drained hosts take%s no part (%s)", n, n == 1 ? "s" : "", buf_text(&names));
-  buf_finish(&names);
 }
 
 /* The state file. -------------------------------------------------------------------------------------------------- */

@@ -241,7 +241,7 @@ void job_finish_if_done(struct job *j, uint64_t now_ms) {
 
 void job_join_timeout(struct job *j, uint64_t now_ms) {
   struct buf text = BUF_INIT;
-  job_missing_text(j, now_ms, &text);
+  job_missing_failed(j, now_ms, &text);
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_JOIN_TIMEOUT;

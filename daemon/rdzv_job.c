@@ -36,6 +36,7 @@ struct job *job_create(struct core *c, const char *id, const char *incarnation, 
   map_init(&j->holds, core_random(c));
   map_init(&j->flaps, core_random(c));
   map_init(&j->failures, core_random(c));
+  job_init_roster(j);
   return j;
 }
 
@@ -61,6 +62,7 @@ void job_destroy(struct job *j) {
   job_finish_flaps(j);
   job_finish_past(j);
   map_finish(&j->failures);
+  job_finish_roster(j);
   free(j->id);
   free(j);
 }
@@ -90,9 +92,12 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   map_put(&j->agents, m->agent, m);
   m->drained = job_drain_of(j, m->host) != NULL;
   if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
-  member_count_in(m);
   if (j->uid < 0) j->uid = h->uid;
   if (h->expected_nodes > j->expected_nodes) j->expected_nodes = h->expected_nodes;
+  if (h->expected_hosts[0]) job_expect_hosts(j, h->expected_hosts);
+  member_find_place(m);
+  job_forget_refusal(j, m->host);
+  member_count_in(m);
   if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms)
     j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
   return m;

@@ -27,7 +27,9 @@ static void count(bool *counted, bool is, size_t *n) {
 
 static void recount(struct member *m) {
   struct job *j = m->job;
+  bool was = m->available;
   count(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving && !m->drained, &j->n_available);
+  if (m->available != was) member_count_at_place(m, m->available);
   count(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
   count(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
   count(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
@@ -44,6 +46,7 @@ void member_count_out(struct member *m) {
   member_place(m, -1);
   j->n_in_state[m->state]--;
   j->n_workers -= m->workers;
+  if (m->available) member_count_at_place(m, false);
   count(&m->available, false, &j->n_available);
   count(&m->owes_ack, false, &j->n_owing);
   count(&m->reported, false, &j->n_reported);

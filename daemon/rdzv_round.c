@@ -31,7 +31,7 @@ static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enou
   if (here >= max) return 0;
   if (here < min) return UINT64_MAX;
   if (j->faulted) return 0;
-  if (j->expected_nodes > 0 && here >= (size_t)j->expected_nodes) return 0;
+  if (job_all_expected_are_here(j, here)) return 0;
   return enough_ms + (uint64_t)j->settings.last_call_ms;
 }
 
@@ -212,6 +212,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
   if (j->branches) core_branch(j->core, j);
+  job_forget_absences(j);
   j->round += j->skip_round ? 2 : 1;
   if (j->round <= j->past_round) j->round = j->past_round + 1;
   j->skip_round = false;
@@ -231,79 +232,36 @@ void job_seal(struct job *j, uint64_t now_ms) {
   free(chosen);
 }
 
-/* Who is missing. -------------------------------------------------------------------------------------------------- */
+/* Telling those who wait. ------------------------------------------------------------------------------------------ */
 
-enum { HOSTS_NAMED_MAX = 8 };
-
-static void name_hosts(const struct job *j, struct buf *out) {
-  size_t named = 0, here = j->n_available;
-  for (size_t i = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++) {
-    if (!j->members[i]->available) continue;
-    buf_puts(out, named++ ? ", " : " (");
-    buf_put_escaped(out, j->members[i]->host, strlen(j->members[i]->host), HOST_MAX);
-  }
-  if (here > named) buf_printf(out, " and %zu more", here - named);
-  if (named) buf_putc(out, ')');
-}
-
-void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
-  size_t here = j->n_available, min = (size_t)j->settings.min_nodes;
-  buf_printf(out, "%zu of %lld node%s %s here", here, (long long)j->settings.max_nodes,
-             j->settings.max_nodes == 1 ? "" : "s", here == 1 ? "is" : "are");
-  name_hosts(j, out);
-  job_drained_text(j, out);
-  if (here < min) {
-    unsigned long long waited = (now_ms - j->forming_ms) / 1000,
-                       most = (unsigned long long)j->settings.join_timeout_ms / 1000;
-    buf_printf(out, ", %zu more %s needed", min - here, min - here == 1 ? "is" : "are");
-    if (waited)
-      buf_printf(out, ": waiting for %llu s of --join-timeout %llu s", waited, most);
-    else
-      buf_printf(out, ": waiting, at most %llu s (--join-timeout)", most);
-    return;
-  }
-  uint64_t at = job_seal_deadline(j);
-  double left = at > now_ms ? (double)(at - now_ms) / 1000.0 : 0;
-  if (job_hold_until(j) > now_ms)
-    buf_printf(out, "; a lost node has %.1f s left to stop by itself", left);
-  else if (j->leave_ms > now_ms && left > 0)
-    buf_printf(out, "; a node has left: the next round begins in %.1f s, in case others leave too", left);
-  else if (j->not_before_ms > now_ms)
-    buf_printf(out, "; the next round begins in %.1f s, because the last ones were short", left);
-  else if (left > 0)
-    buf_printf(out, "; last call: the round begins in %.1f s", left);
+static void put_spare_text(const struct job *j, uint64_t now_ms, struct buf *out) {
+  buf_printf(out, "round %lld of job %s has its %lld node%s; ", (long long)j->round, j->id,
+             (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
+  if (j->grow_ms == UINT64_MAX)
+    buf_puts(out, "this one is a spare for the next round");
+  else
+    buf_printf(out, "it is formed anew with those who wait in %.0f s",
+               (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
 }
 
 struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms) {
   struct buf text = BUF_INIT;
+  struct missing missing;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
-  msg.waiting.here = j->n_available < NODES_MAX ? (int64_t)j->n_available : NODES_MAX;
-  msg.waiting.min_nodes = j->settings.min_nodes;
-  msg.waiting.max_nodes = j->settings.max_nodes;
+  missing_fill(&missing, j, &msg.waiting, now_ms);
   msg.waiting.incarnation = j->incarnation;
   msg.waiting.round = j->round;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;
-  msg.waiting.waited_ms = (int64_t)(now_ms - j->forming_ms);
-  uint64_t at = j->state == JOB_FORMING ? job_seal_deadline(j) : 0;
-  if (at == UINT64_MAX) at = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
-  msg.waiting.left_ms = at > now_ms ? (int64_t)(at - now_ms) : 0;
   if (drained)
     drain_text(drained, &text);
-  else if (msg.waiting.spare && j->grow_ms != UINT64_MAX)
-    buf_printf(&text,
-               "round %lld of job %s has its %lld node%s; it is formed anew with those who wait in %.0f s",
-               (long long)j->round, j->id, (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
-               (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
   else if (msg.waiting.spare)
-    buf_printf(&text, "round %lld of job %s has its %lld node%s; this one is a spare for the next round",
-               (long long)j->round, j->id, (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
+    put_spare_text(j, now_ms, &text);
   else if (j->state == JOB_RECOVERING)
     buf_printf(&text, "the daemon came back and waits for the nodes of round %lld", (long long)j->round);
-  else
-    job_missing_text(j, now_ms, &text);
   msg.waiting.text = buf_text(&text);
   struct bytes *b = msg_bytes(&msg);
+  missing_finish(&missing);
   buf_finish(&text);
   return b;
 }
@@ -321,4 +279,12 @@ void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
   m->told_news = j->news;
   core_send_bytes(j->core, m->conn, b);
   bytes_unref(b);
+}
+
+/* Not each time that somebody comes or goes: ten thousand who come would be told of each other a hundred million times. */
+void job_notice_soon(struct job *j, uint64_t now_ms) {
+  uint64_t gap_ms = (uint64_t)j->n_members * 1000 / CORE_NOTICES_PER_S;
+  uint64_t at_ms = j->last_notice_ms + (gap_ms > CORE_NOTICE_MS ? gap_ms : CORE_NOTICE_MS);
+  j->news++;
+  if (j->state == JOB_FORMING) j->notice_ms = at_ms > now_ms ? at_ms : now_ms + 1;
 }

@@ -46,7 +46,7 @@ struct object {
   const struct field *fields;
 };
 
-extern const struct object object_settings, object_verdict, object_report;
+extern const struct object object_settings, object_verdict, object_report, object_absent, object_turned_away;
 extern const struct object *const msg_objects[MSG_COUNT]; /* by enum msg_type; [MSG_NONE] is NULL */
 
 /* What an absent STR points to. Strings with this address are nobody's to free. */

@@ -36,8 +36,12 @@ enum {
   DEVICE_MAX = 127, /* of a verdict */
   ROLE_MAX = 127,
   ADDR_MAX = 63,
-  ADDRS_MAX = 1023, /* all addresses of one host */
-  HOSTS_MAX = 4096, /* a compressed list of hosts */
+  ADDRS_MAX = 1023,      /* all addresses of one host */
+  HOSTS_MAX = 4096,      /* a compressed list of hosts */
+  HOSTS_SHOWN_MAX = 400, /* of such a list, where people read it */
+  ABSENT_MAX = 8,        /* groups of missing hosts that WAITING names */
+  REFUSALS_MAX = 4,      /* the last refusals that it names */
+  REASON_MAX = 255,      /* why a host is missing, or a node was refused */
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
   WORLD_MAX = 1048576,
@@ -90,6 +94,19 @@ enum {
   X(FAIL, "fail")            /* the job has failed */                                                        \
   X(RESTART, "restart")      /* a next round, as at any other time */
 
+#define ABSENCE_LIST(X) /* why a host that is expected is not here */                                        \
+  X(NEVER, "never-came")                                                                                     \
+  X(LOST, "lost")                                                                                            \
+  X(LEFT, "left")                                                                                            \
+  X(DRAINED, "drained")
+
+#define PROSPECT_LIST(X)    /* what WAITING's left_ms leads to, if nobody comes or goes meanwhile */         \
+  X(GIVE_UP, "give-up")     /* --join-timeout: the job fails */                                              \
+  X(LAST_CALL, "last-call") /* --last-call: the round begins with who is here */                             \
+  X(DELAY, "delay")         /* it begins: the last ones were short */                                        \
+  X(HOLD, "hold")           /* it begins: a lost node has killed what it ran */                              \
+  X(LEAVE, "leave")         /* it begins: nobody else leaves any more */
+
 #define OUTCOME_LIST(X) X(SUCCESS, "success") X(FAILED, "failed") X(STOPPED, "stopped")
 
 #define JOB_STATE_LIST(X)                                                                                    \
@@ -117,6 +134,12 @@ enum scale_up { SCALE_UP_LIST(X) SCALE_UP_COUNT };
 #define X(name, word) AFTER_FINISH_##name,
 enum after_finish { AFTER_FINISH_LIST(X) AFTER_FINISH_COUNT };
 #undef X
+#define X(name, word) ABSENCE_##name,
+enum absence { ABSENCE_LIST(X) ABSENCE_COUNT };
+#undef X
+#define X(name, word) PROSPECT_##name,
+enum prospect { PROSPECT_LIST(X) PROSPECT_COUNT };
+#undef X
 #define X(name, word) OUTCOME_##name,
 enum outcome { OUTCOME_LIST(X) OUTCOME_COUNT };
 #undef X
@@ -130,6 +153,8 @@ const char *cause_name(enum cause v);
 const char *outcome_name(enum outcome v);
 const char *scale_up_name(enum scale_up v);
 const char *after_finish_name(enum after_finish v);
+const char *absence_name(enum absence v);
+const char *prospect_name(enum prospect v);
 const char *job_state_name(enum job_state v);
 
 /* Objects inside messages. ---------------------------------------------------------------------------------------- */
@@ -177,7 +202,20 @@ const char *job_state_name(enum job_state v);
   F(S, INT, ago_ms, 0, INT64_MAX) /* how long before the sending of this message it happened */              \
   F(S, OBJ, what, verdict)        /* FAILED, LEAVING */
 
-#define OBJECT_LIST(O) O(settings) O(verdict) O(report)
+/* Hosts that are missing for the same reason. */
+#define absent_FIELDS(F, S)                                                                                  \
+  F(S, STR, hosts, HOSTS_MAX) /* compressed: "gpu[003,007-009],login1"; or "node rank 1, 3" */               \
+  F(S, ENUM, why, absence)                                                                                   \
+  F(S, INT, ago_ms, 0, INT64_MAX) /* since when; never-came: not told */                                     \
+  F(S, STR, text, REASON_MAX)     /* "its lease is over"; "" */
+
+/* A node that the daemon refused, and that will not come. */
+#define turned_away_FIELDS(F, S)                                                                             \
+  F(S, STR, host, HOST_MAX)                                                                                  \
+  F(S, INT, ago_ms, 0, INT64_MAX)                                                                            \
+  F(S, STR, text, REASON_MAX)
+
+#define OBJECT_LIST(O) O(settings) O(verdict) O(report) O(absent) O(turned_away)
 
 /* Messages: M(NAME, struct and field list, direction). -------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                          \
@@ -258,10 +296,16 @@ const char *job_state_name(enum job_state v);
   F(S, INT, here, 0, NODES_MAX)                                                                              \
   F(S, INT, min_nodes, 1, NODES_MAX)                                                                         \
   F(S, INT, max_nodes, 1, NODES_MAX)                                                                         \
-  F(S, BOOL, spare) /* you are not needed now */                                                             \
+  F(S, INT, expected, 0, NODES_MAX)      /* how many are to come, as far as that is known; 0: it is not */   \
+  F(S, INT, missing, 0, NODES_MAX)       /* how many of those are not here, or of min_nodes */               \
+  F(S, STR, hosts, HOSTS_MAX)            /* who is here, compressed; "": where the missing are known */      \
+  F(S, LIST, absent, absent, ABSENT_MAX) /* who is missing, as far as that is known */                       \
+  F(S, LIST, refusals, turned_away, REFUSALS_MAX) /* the last ones, newest first */                          \
+  F(S, BOOL, spare)                               /* you are not needed now */                               \
   F(S, INT, waited_ms, 0, INT64_MAX)                                                                         \
-  F(S, INT, left_ms, 0, INT64_MAX) /* until last call, delay or --join-timeout ends */                       \
-  F(S, STR, text, TEXT_MAX)        /* who is here, who is missing: a sentence */                             \
+  F(S, INT, left_ms, 0, INT64_MAX) /* until last call, delay, hold or --join-timeout ends */                 \
+  F(S, ENUM, prospect, prospect)   /* what happens then */                                                   \
+  F(S, STR, text, TEXT_MAX)        /* not "": no round forms; what is waited for, as a sentence */           \
   F(S, HEX, incarnation, INCARNATION_MAX)                                                                    \
   F(S, INT, round, 0, ROUND_MAX) /* last sealed */
 
@@ -424,6 +468,13 @@ void *verdict_to_json(const struct verdict *v);
 int verdict_from_json(const void *json, struct verdict *v, struct err *e); /* strings borrow from json */
 void *settings_to_json(const struct settings *s);
 int settings_from_json(const void *json, struct settings *s, struct err *e);
+
+/* proto/waiting.c: for people. */
+/* "59 of 64 nodes are here after 41 s, giving up in 9 min 19 s (--join-timeout); missing 5: gpu[003,007-009],login1 (never came), gpu012
+ * (lost 41 s ago: its connection closed)", or its text; later_ms: since it was made. No full stop. */
+void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *out);
+/* The same when the time is up: "59 of 64 nodes came within 10 min (--join-timeout); missing 5: ..." */
+void waiting_failed(const struct waiting *w, struct buf *out);
 
 /* proto/verdict.c: for people. */
 /* "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step 120 of 500": no full stop. */

@@ -19,7 +19,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { REASON_MAX = 400 };
+enum { SHOWN_MAX = 400, MISSING_SHOWN_MAX = 2000 };
 
 const char *signal_name(int signo) {
 #define S(name) [name] = #name
@@ -34,10 +34,10 @@ const char *signal_name(int signo) {
 }
 
 /* As buf_put_escaped, but quotes and backslashes stay: nothing around the text is quoted. */
-static void put_plain(struct buf *out, const char *s) {
+static void put_some(struct buf *out, const char *s, size_t max) {
   size_t n = strlen(s);
-  bool cut = n > REASON_MAX;
-  if (cut) n = REASON_MAX;
+  bool cut = n > max;
+  if (cut) n = max;
   while (cut && n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80) n--; /* not within a character */
   while (n > 0 && (s[n - 1] == '\n' || s[n - 1] == ' ')) n--;
   while (n > 0) {
@@ -49,6 +49,10 @@ static void put_plain(struct buf *out, const char *s) {
     n -= run;
   }
   if (cut) buf_puts(out, "...");
+}
+
+static void put_plain(struct buf *out, const char *s) {
+  put_some(out, s, SHOWN_MAX);
 }
 
 static void put_reason(struct buf *out, const struct verdict *v) {
@@ -163,7 +167,8 @@ static void put_what(struct buf *out, const struct verdict *v) {
   case CAUSE_WORKER_EXIT: put_worker_death(out, v); return;
   case CAUSE_JOIN_TIMEOUT:
     buf_puts(out, "too few nodes joined in time");
-    put_reason(out, v);
+    if (v->text[0]) buf_puts(out, ": ");
+    put_some(out, v->text, MISSING_SHOWN_MAX); /* names hosts: a reason that may be long */
     return;
   case CAUSE_NODE_JOINED:
     if (v->text[0])

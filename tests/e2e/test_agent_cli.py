@@ -11,7 +11,7 @@ TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
 AGENT = str(BUILD / "agent/rdzv-agent")
 
-OPTIONS = """nnodes nproc store store-port mpi-env explain nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts node-rank local-addr join-timeout last-call
+OPTIONS = """nnodes expect nproc store store-port mpi-env explain nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts node-rank local-addr join-timeout last-call
 stop-timeout lease orphan-grace scale-up after-finish exclude-after standalone log-dir verdict-file quiet verbose version help""".split()
 
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from harness import AGENT, RDZVD, environ, free_port, until
+from harness import AGENT, HOST, RDZVD, environ, free_port, until
 
 
 def one_sentence(p, *words):
@@ -138,10 +138,11 @@ def test_nobody_comes(rdzv):
 def test_settings_that_differ(rdzv):
     d = rdzv.daemon()
     first = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--rdzv-id", "x", "--", "true")
-    first.expect("wait")
+    first.expect("1 of 2 nodes is here")
     other = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 3, "--rdzv-id", "x", "--", "true")
     assert other.exit(5) == 72, other
     one_sentence(other, "2", "3")
+    first.expect(rf"missing 1; {HOST} was refused \d s ago: --nnodes \(minimum\) is 3 there and 2 in the job")
     assert first.running
     first.kill(signal.SIGTERM)
     assert first.exit() == 75
@@ -150,7 +151,7 @@ def test_settings_that_differ(rdzv):
 def test_two_of_the_same_rank(rdzv):
     d = rdzv.daemon()
     first = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--node-rank", 1, "--", "true")
-    first.expect("wait")
+    first.expect("1 of 2 nodes is here")
     other = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--node-rank", 1, "--", "true")
     assert other.exit(5) == 72, other
     one_sentence(other, "rank 1")

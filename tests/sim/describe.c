@@ -47,6 +47,11 @@ static void put_settled(const struct settled *s, struct buf *out) {
   put_verdict(&s->verdict, out);
 }
 
+static void put_waiting(const struct waiting *w, struct buf *out) {
+  buf_printf(out, "WAITING%s: ", w->spare ? " as a spare" : "");
+  waiting_sentence(w, 0, out);
+}
+
 void describe_msg(const struct msg *m, bool ports, struct buf *out) {
   switch (m->type) {
   case MSG_HELLO:
@@ -58,11 +63,7 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     break;
   case MSG_REFUSED: buf_printf(out, "REFUSED %" PRId64 ": %s", m->refused.code, m->refused.text); break;
   case MSG_STALE: buf_printf(out, "STALE, now round %" PRId64, m->stale.round); break;
-  case MSG_WAITING:
-    buf_printf(out, "WAITING%s: %" PRId64 " here, %" PRId64 ":%" PRId64 " wanted",
-               m->waiting.spare ? " as a spare" : "", m->waiting.here, m->waiting.min_nodes,
-               m->waiting.max_nodes);
-    break;
+  case MSG_WAITING: put_waiting(&m->waiting, out); break;
   case MSG_START: put_start(&m->start, ports, out); break;
   case MSG_REPORT:
     put_report(&m->report_msg.report, out);

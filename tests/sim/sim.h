@@ -114,6 +114,7 @@ struct sim_node {
   char host[16], addr[32], label[16];
   uint32_t workers;
   int64_t want_rank, order_key, expected_nodes;
+  const char *expected_hosts; /* NULL: not known */
   struct sim_link link;
   uint32_t ports; /* how many were given out */
   bool off;       /* no power */

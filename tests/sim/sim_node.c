@@ -77,6 +77,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .want_rank = n->want_rank,
                                            .order_key = n->order_key,
                                            .expected_nodes = n->expected_nodes,
+                                           .expected_hosts = n->expected_hosts,
                                            .settings = s->config.settings,
                                            .orphan_grace_ms = s->config.orphan_grace_ms,
                                            .hang_watch = s->config.hang_watch,

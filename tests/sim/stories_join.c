@@ -17,6 +17,14 @@ static void impatient(struct sim_config *c) {
   c->waiting = true;
 }
 
+static void five(struct sim_config *c) {
+  c->settings.min_nodes = c->settings.max_nodes = 5;
+  c->waiting = c->logs = true;
+}
+static void waiting_said(struct sim_config *c) {
+  c->waiting = c->logs = true;
+}
+
 static void all_join(struct sim *s) {
   story_nodes(s, 2, 2);
   story_over(s, 60000);
@@ -91,6 +99,36 @@ static void who_is_missing(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* A list from the scheduler; one comes, one is lost, two never come, one is refused. */
+static void missing_by_name(struct sim *s) {
+  daemon_start(s);
+  for (int i = 0; i < 4; i++) {
+    node_add(s, 1);
+    s->nodes[i].expected_nodes = 5;
+    s->nodes[i].expected_hosts = "n[1-5]";
+  }
+  for (int i = 0; i < 3; i++) agent_start(s, i);
+  sim_until(s, 2000);
+  node_power_off(s, 1);
+  sim_until(s, 20000);
+  s->nodes[2].want_rank = s->nodes[3].want_rank = 0;
+  agent_signal(s, agent_of(s, 2), 15);
+  sim_until(s, 20500);
+  agent_start(s, 2);
+  sim_until(s, 21000);
+  agent_start(s, 3); /* asks for the same rank */
+  story_over(s, 120000);
+}
+
+/* Without a list: who was there in the last round. */
+static void lost_and_missed(struct sim *s) {
+  story_nodes(s, 2, 1);
+  story_expect(s, "rank 0 runs", 5000);
+  sim_for(s, 1000);
+  agent_kill(s, agent_of(s, 1));
+  story_over(s, 120000);
+}
+
 static void stop_while_forming(struct sim *s) {
   story_nodes(s, 1, 1);
   sim_until(s, 500);
@@ -127,6 +165,8 @@ const struct story stories_join[] = {
     {"ranks-by-order", three, ranks_by_order},
     {"same-rank-twice", NULL, same_rank_twice},
     {"who-is-missing", impatient, who_is_missing},
+    {"missing-by-name", five, missing_by_name},
+    {"lost-and-missed", waiting_said, lost_and_missed},
     {"stop-while-forming", waiting, stop_while_forming},
     {"leaves-while-forming", NULL, leaves_while_forming},
     {"daemon-comes-late", NULL, daemon_comes_late},

@@ -187,7 +187,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->workers = 1;
   n->uid = 1000;
   n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
-  n->label = n->role = n->addrs = "";
+  n->label = n->role = n->addrs = n->expected_hosts = "";
   n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
   snprintf(n->host, sizeof n->host, "n%d", i);
@@ -210,6 +210,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->want_rank = n->want_rank;
   h->order_key = n->order_key;
   h->expected_nodes = n->expected_nodes;
+  h->expected_hosts = n->expected_hosts;
   h->label = n->label;
   h->role = n->role;
   h->addrs = n->addrs;

@@ -15,7 +15,7 @@ struct node {
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
   struct settings settings;
   int64_t workers, want_rank, order_key, expected_nodes, uid;
-  const char *label, *role, *addrs;
+  const char *label, *role, *addrs, *expected_hosts;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
   /* What it was told. */

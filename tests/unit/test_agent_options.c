@@ -257,11 +257,56 @@ static void reads_schedulers(void **state) {
   }
 }
 
+static void reads_the_hosts(void **state) {
+  static const struct {
+    const char *env[4];
+    const char *hosts;
+  } cases[] = {
+      {{"SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=gpu[1-4]", "SLURM_JOB_NODELIST=gpu[1-8]"}, "gpu[1-4]"},
+      {{"SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=gpu[1-4]"}, "gpu[1-4]"}, /* two each */
+      {{"SLURM_STEP_NUM_NODES=4", "SLURM_STEP_NODELIST=gpu[1-4]"}, "gpu[1-4]"},
+      {{"SLURM_NNODES=2", "SLURM_JOB_NODELIST=a,b"}, "a,b"},
+      {{"SLURM_STEP_NUM_TASKS=4", "SLURM_JOB_NODELIST=gpu[1-4]"}, ""}, /* not that step's */
+      {{"SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu[1-4]"}, ""},
+      {{"SLURM_NNODES=4", "SLURM_JOB_NODELIST=gpu[1-"}, ""},
+      {{"SLURM_JOB_NODELIST=gpu[1-4]"}, ""},
+      {{"HOME=/"}, ""},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    struct cluster c;
+    copy(variables, cases[i].env);
+    cluster_read(&c, variables);
+    assert_string_equal(c.expected_hosts, cases[i].hosts);
+  }
+  static char number[] = "SLURM_NNODES=1", list[HOSTS_MAX + 30] = "SLURM_JOB_NODELIST=";
+  char *env[] = {number, list, NULL};
+  struct cluster c;
+  memset(list + strlen(list), 'a', 255);
+  cluster_read(&c, env);
+  assert_int_equal(strlen(c.expected_hosts), 255);
+  for (size_t n = strlen(list); n < sizeof(list) - 1; n++) list[n] = n % 200 ? 'b' : ',';
+  cluster_read(&c, env);
+  assert_string_equal(c.expected_hosts, ""); /* HELLO would not hold it */
+  assert_int_equal(c.expected_nodes, 1);
+
+  assert_true(cluster_lists("gpu[1-4]", "gpu4"));
+  assert_true(cluster_lists("gpu[1-4]", "GPU4.cluster.example"));
+  assert_true(cluster_lists("gpu4.a,gpu5.a", "gpu5"));
+  assert_false(cluster_lists("gpu[1-4]", "gpu5"));
+  assert_false(cluster_lists("gpu[1-4]", "gpu"));
+  assert_false(cluster_lists("10.0.0.1", "10.0.0.2"));
+  assert_false(cluster_lists("", "gpu5"));
+  assert_false(cluster_lists("gpu[", "gpu"));
+  assert_int_equal(cluster_count("gpu[1-4],a,a"), 6);
+  assert_int_equal(cluster_count("gpu["), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(reads_what_is_right),     cmocka_unit_test(refuses_what_is_wrong),
       cmocka_unit_test(helps_whatever_is_wrong), cmocka_unit_test(tells_the_settings),
       cmocka_unit_test(reads_schedulers),        cmocka_unit_test(watches_for_hangs),
+      cmocka_unit_test(reads_schedulers),        cmocka_unit_test(reads_the_hosts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,7 @@ static void test_refused_where_it_is_needed(void **state) {
   stop_all(&r, n, 2);
   assert_string_equal(rig_state(&r, "job"), "forming");
   rig_control(&r, "status", "", false, &said);
-  assert_said("1 of 2 nodes is here (n0); 1 on drained hosts takes no part (n1), 1 more is needed");
+  assert_said("missing 1: n1 (drained 0 s ago: by root)");
   rig_close(&r);
 }
 

@@ -356,8 +356,8 @@ static void test_join_timeout_names_who_is_here(void **state) {
   assert_int_equal(end->end.code, EXIT_CODE_JOIN_TIMEOUT);
   assert_int_equal(end->end.verdict.cause, CAUSE_JOIN_TIMEOUT);
   assert_non_null(strstr(end->end.verdict.text, "2 of 4"));
-  assert_non_null(strstr(end->end.verdict.text, "n0, n1"));
-  assert_non_null(strstr(end->end.verdict.text, "2 more"));
+  assert_non_null(strstr(end->end.verdict.text, "n[0-1]"));
+  assert_non_null(strstr(end->end.verdict.text, "missing 2"));
   rig_close(&r);
 }
 
@@ -441,7 +441,7 @@ static void test_waiting_when_nothing_changes(void **state) {
   assert_int_equal(w->waiting.here, 1);
   assert_int_equal(w->waiting.min_nodes, 2);
   assert_false(w->waiting.spare);
-  assert_non_null(strstr(w->waiting.text, "n0"));
+  assert_string_equal(w->waiting.hosts, "n0");
   assert_true(w->waiting.left_ms > 0);
   rig_close(&r);
 }

@@ -185,7 +185,7 @@ static void test_absent_is_what_init_says(void **state) {
   assert_string_equal(m.hello.auth, "");
   msg_init(&m, MSG_PROGRESS);
   assert_true(isnan(m.progress.loss));
-  msg_init(&m, MSG_WAITING);
+  msg_init(&m, MSG_STALE);
   msg_encode(&b, &m);
   assert_int_equal(b.len, FRAME_HEADER_SIZE); /* nothing but zeros: nothing sent */
   decode(&b, TO_AGENT, &back);

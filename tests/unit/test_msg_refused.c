@@ -160,14 +160,23 @@ static void walk(json_t *object, const struct object *o, const char *path) {
 static json_t *full(enum msg_type t) {
   struct random_msg r;
   struct report reports[2];
+  struct absent absent[2];
+  struct turned_away refusals[2];
   random_msg_init(&r, t, 42);
   for (int i = 0; i < 2; i++) {
     object_init(&object_report, &reports[i]);
     reports[i].seq = reports[i].round = 1;
+    object_init(&object_absent, &absent[i]);
+    object_init(&object_turned_away, &refusals[i]);
   }
   if (t == MSG_HELLO) {
     r.m.hello.reports = reports;
     r.m.hello.n_reports = 2;
+  }
+  if (t == MSG_WAITING) {
+    r.m.waiting.absent = absent;
+    r.m.waiting.refusals = refusals;
+    r.m.waiting.n_absent = r.m.waiting.n_refusals = 2;
   }
   struct buf b = BUF_INIT;
   bool any = object_put(&b, msg_objects[t], &r.m.hello, false);

@@ -37,6 +37,7 @@ PURE = {
     "proto/frame*.c": (),
     "proto/msg*.c": (),
     "proto/verdict*.c": (),
+    "proto/waiting.c": (),
     "daemon/core*.c": (),
     "daemon/rdzv.c": (),
     "daemon/rdzv_*.c": (),

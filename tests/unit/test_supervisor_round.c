@@ -537,18 +537,6 @@ static void test_only_the_last_lines(void **state) {
   bench_close(&b);
 }
 
-static void test_waiting_is_shown(void **state) {
-  struct bench b;
-  struct msg m;
-  bench_open(&b);
-  bench_joined(&b);
-  msg_init(&m, MSG_WAITING);
-  m.waiting.text = "1 of 2 nodes is here (n0)";
-  bench_msg(&b, &m);
-  assert_int_equal(bench_said(&b, "1 of 2 nodes is here"), 1);
-  bench_close(&b);
-}
-
 static void test_stuck_is_named(void **state) {
   struct bench b;
   bench_open(&b);
@@ -585,7 +573,6 @@ int main(void) {
       cmocka_unit_test(test_an_echo_is_not_told_before_its_cause),
       cmocka_unit_test(test_a_failure_without_a_daemon_is_told_at_once),
       cmocka_unit_test(test_only_the_last_lines),
-      cmocka_unit_test(test_waiting_is_shown),
       cmocka_unit_test(test_stuck_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

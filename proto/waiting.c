@@ -1,0 +1,124 @@
+/* Who is missing, as one line.
+ *
+ * Somebody is woken at night because a job of 64 nodes does not begin, and looks at one line. What it must say first is how many are here,
+ * for how long they have waited, and how long that goes on; then who did not come, compressed, and of each group
+ * why; last who came and was refused, because that node has exited and says nothing more.
+ *
+ * The daemon tells it as fields and not as text, so that the time in the line can go on while nothing is sent: an agent writes the line anew
+ * each second from the last WAITING and its age. The same function writes the daemon's own answers, so
+ * the line, `rdzvctl status` and the error in the end are in the same words. Names and reasons came over the wire: they are escaped. */
+
+#include "proto/msg.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void put_text(struct buf *out, const char *s) {
+  buf_put_escaped(out, s, strlen(s), HOSTS_MAX);
+}
+
+/* "41 s", "9 min 19 s", "3 h 5 min". */
+static void put_duration(struct buf *out, uint64_t s) {
+  if (s < 120)
+    buf_printf(out, "%" PRIu64 " s", s);
+  else if (s < 7200 && s % 60)
+    buf_printf(out, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+  else if (s < 7200)
+    buf_printf(out, "%" PRIu64 " min", s / 60);
+  else
+    buf_printf(out, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s / 60 % 60);
+}
+
+static const char *plural(int64_t n) {
+  return n == 1 ? "" : "s";
+}
+
+static void put_here(struct buf *out, const struct waiting *w) {
+  int64_t of = w->expected ? w->expected : w->max_nodes;
+  buf_printf(out, "%" PRId64 " of %" PRId64 " node%s", w->here, of, plural(of));
+}
+
+static void put_hosts(struct buf *out, const struct waiting *w) {
+  if (!w->hosts[0]) return;
+  buf_puts(out, " (");
+  put_text(out, w->hosts);
+  buf_putc(out, ')');
+}
+
+static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left_ms) {
+  uint64_t left = (left_ms + 999) / 1000;
+  if (w->here < w->min_nodes || w->prospect == PROSPECT_GIVE_UP) {
+    buf_puts(out, ", giving up in ");
+    put_duration(out, left);
+    buf_puts(out, " (--join-timeout)");
+    return;
+  }
+  if (w->here > 1)
+    buf_printf(out, ", beginning with these %" PRId64 " in ",
+               w->here < w->max_nodes ? w->here : w->max_nodes);
+  else
+    buf_puts(out, ", beginning with it alone in ");
+  put_duration(out, left);
+  if (w->prospect == PROSPECT_LAST_CALL) buf_puts(out, " (--last-call)");
+  if (w->prospect == PROSPECT_DELAY) buf_puts(out, ", because the last rounds were short");
+  if (w->prospect == PROSPECT_LEAVE) buf_puts(out, ", in case others leave too");
+  if (w->prospect == PROSPECT_HOLD) buf_puts(out, ", when a lost node has surely stopped");
+}
+
+static void put_absent(struct buf *out, const struct absent *a, uint64_t later_ms) {
+  static const char *const words[ABSENCE_COUNT] = {"never came", "lost ", "left ", "drained "};
+  put_text(out, a->hosts);
+  buf_printf(out, " (%s", words[a->why]);
+  if (a->why != ABSENCE_NEVER) {
+    put_duration(out, ((uint64_t)a->ago_ms + later_ms) / 1000);
+    buf_puts(out, " ago");
+  }
+  if (a->text[0]) buf_puts(out, ": ");
+  put_text(out, a->text);
+  buf_putc(out, ')');
+}
+
+static void put_missing(struct buf *out, const struct waiting *w, uint64_t later_ms) {
+  int64_t of = w->expected ? w->expected : w->max_nodes;
+  if (w->here < w->min_nodes && w->min_nodes != of)
+    buf_printf(out, "; %" PRId64 " %s needed", w->min_nodes, w->min_nodes == 1 ? "is" : "are");
+  if (w->missing) buf_printf(out, "; missing %" PRId64, w->missing);
+  for (size_t i = 0; i < w->n_absent; i++) {
+    buf_puts(out, i ? ", " : w->missing ? ": " : "; missing: ");
+    put_absent(out, &w->absent[i], later_ms);
+  }
+  for (size_t i = 0; i < w->n_refusals; i++) {
+    const struct turned_away *r = &w->refusals[i];
+    buf_puts(out, "; ");
+    put_text(out, r->host);
+    buf_puts(out, " was refused ");
+    put_duration(out, ((uint64_t)r->ago_ms + later_ms) / 1000);
+    buf_puts(out, " ago: ");
+    put_text(out, r->text);
+  }
+}
+
+void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *out) {
+  uint64_t left_ms = (uint64_t)w->left_ms > later_ms ? (uint64_t)w->left_ms - later_ms : 0;
+  if (w->text[0]) {
+    put_text(out, w->text);
+    return;
+  }
+  put_here(out, w);
+  buf_puts(out, w->here == 1 ? " is here" : " are here");
+  put_hosts(out, w);
+  buf_puts(out, " after ");
+  put_duration(out, ((uint64_t)w->waited_ms + later_ms) / 1000);
+  put_prospect(out, w, left_ms);
+  put_missing(out, w, later_ms);
+}
+
+void waiting_failed(const struct waiting *w, struct buf *out) {
+  put_here(out, w);
+  buf_puts(out, " came");
+  put_hosts(out, w);
+  buf_puts(out, " within ");
+  put_duration(out, (uint64_t)w->waited_ms / 1000);
+  buf_puts(out, " (--join-timeout)");
+  put_missing(out, w, 0);
+}

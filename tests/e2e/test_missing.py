@@ -1,0 +1,194 @@
+"""Who is missing: what a person sees while a round forms, on a terminal and in a file, and while there is no daemon."""
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import AGENT, HOST, until
+
+WAIT = ["--", "sh", "-c", "exit 0"]
+LINE = r"(\d+) of (\d+) nodes? (?:is|are) here"
+
+
+class Terminal:
+    """An agent whose stdout and stderr are a terminal. `text` is all that it wrote."""
+
+    def __init__(self, rdzv, *args, columns=100, env=None):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.popen = subprocess.Popen([AGENT, *map(str, args)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                                      env=rdzv.env(env), cwd=rdzv.tmp, start_new_session=True)
+        os.close(slave)
+        self.text = ""
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        while True:
+            try:
+                data = os.read(self.master, 65536)
+            except OSError:  # the last writer is gone
+                return
+            if not data:
+                return
+            self.text += data.decode(errors="replace")
+
+    @property
+    def drawn(self):
+        """Every state of the living line: drawn over itself, so what follows a carriage return, up to the erasing of the rest."""
+        return re.findall(r"\r([^\r\n\x1b]+)\x1b\[K", self.text)
+
+    @property
+    def said(self):
+        """Lines that stay."""
+        return [l for l in re.findall(r"rdzv-agent: ([^\r\n]*)\r?\n", self.text)]
+
+    def end(self, signo=None):
+        if signo:
+            self.popen.send_signal(signo)
+        code = self.popen.wait(20)
+        self.reader.join(5)
+        os.close(self.master)
+        return code
+
+
+@pytest.fixture
+def terminal(rdzv):
+    made = []
+
+    def make(*args, **kw):
+        made.append(Terminal(rdzv, *args, **kw))
+        return made[-1]
+
+    yield make
+    for t in made:
+        if t.popen.poll() is None:
+            t.popen.kill()
+            t.end()
+
+
+def test_alone_nothing_is_said_of_it(rdzv, terminal):
+    t = terminal("--standalone", "--nproc", 2, "--", "sleep", 0.3)
+    assert t.end() == 0, t.text
+    assert not re.search(LINE, t.text), t.text
+
+
+def test_a_living_line(rdzv, terminal):
+    d = rdzv.daemon()
+    t = terminal("--endpoint", d.endpoint, "--nnodes", 4, "--expect", f"{HOST},gpu[001-003]", "--join-timeout", "5m", *WAIT)
+    until(lambda: f"four seconds are counted:\n{t.text!r}", lambda: len(t.drawn) >= 4)
+    seconds = [int(re.search(r"after (\d+) s", l)[1]) for l in t.drawn]
+    assert seconds == list(range(seconds[0], seconds[0] + len(seconds))) and seconds[0] == 1, t.drawn
+    assert re.match(r"1 of 4 nodes is here after 1 s, giving up in 4 min 59 s \(--join-timeout\); missing 3: gpu\[001", t.drawn[0]), t.drawn
+    assert all(len(l) <= 99 for l in t.drawn) and any(len(l) == 99 for l in t.drawn), t.drawn
+    assert not any(re.search(LINE, l) for l in t.said), t.said
+    assert t.end(signal.SIGTERM) == 75
+    assert t.said[-1].endswith("leaving with exit code 75") and t.text.endswith("\r\x1b[K"), t.text  # the living line is wiped
+
+
+def test_the_line_goes_when_the_round_begins(rdzv, terminal):
+    d = rdzv.daemon()
+    job = ["--endpoint", d.endpoint, "--nnodes", 2, "--", "sleep", 1]
+    t = terminal(*job)
+    until(lambda: f"a line:\n{t.text!r}", lambda: t.drawn)
+    other = rdzv.agent(*job)
+    assert (t.end(), other.exit()) == (0, 0), t.text
+    assert not re.search(LINE, t.text[t.text.index("round 1:"):]), t.text
+    assert not other.says(LINE), other
+
+
+def test_without_a_terminal_a_line_with_names(rdzv):
+    """As under srun: the list comes from the environment."""
+    d = rdzv.daemon()
+    env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": f"{HOST},gpu[3,7-8]"}
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", "4", "--join-timeout", "3s", *WAIT, env=env)
+    begun = time.monotonic()
+    a.expect(r"1 of 4 nodes is here after 1 s, giving up in 2 s \(--join-timeout\); missing 3: gpu\[3,7-8\] \(never came\)$")
+    assert time.monotonic() - begun > 1
+    assert a.exit() == 73, a
+    assert a.says(r"failed before its first round: too few nodes joined in time: 1 of 4 nodes came within 3 s \(--join-timeout\); "
+                  r"missing 3: gpu\[3,7-8\] \(never came\); 0 of 3"), a
+    assert sum(bool(re.search(LINE, l)) for l in a.err) == 1, a
+
+
+def test_all_that_the_scheduler_lists_are_enough(rdzv):
+    """Two agents on each of its hosts, and room for more: nobody waits for --last-call."""
+    d = rdzv.daemon()
+    env = {"SLURM_JOB_ID": "8", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": HOST}
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:4", "--last-call", "60s", "--", "true", env=env)
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+
+
+def test_a_lost_node_is_missed(rdzv):
+    d = rdzv.daemon()
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--", "sleep", "60")
+    rdzv.await_workers(2)
+    agents[1].kill(signal.SIGKILL)
+    agents[0].expect(rf"1 of 2 nodes is here after \d+ s, giving up in .*; missing 1: {HOST} \(lost \d+ s ago: its agent died; the guard "
+                     r"killed its workers\)$")
+    agents[0].kill(signal.SIGTERM)
+    assert agents[0].exit() == 75
+    agents[1].exit()
+
+
+@pytest.mark.parametrize("words, why", [
+    (["--expect", "gpu[1-"], r"--expect=gpu\[1-: \"gpu\[1-\" is no list of hosts: a closing bracket is missing"),
+    (["--expect", "gpu[5-1]"], r"a range goes down"),
+    (["--expect", "a b"], r"letters, digits, dots and dashes"),
+    (["--expect", ",".join(f"n{i}x" for i in range(2000))], r"at most 4096 characters"),
+])
+def test_lists_that_are_none(rdzv, words, why):
+    a = rdzv.agent("--endpoint", "127.0.0.1:1", "--nnodes", 2, *words, "--", "true")
+    assert a.exit(5) == 64, a
+    assert len(a.err) == 1 and re.search(why, a.err[0]), a
+
+
+def test_a_list_without_this_host(rdzv):
+    d = rdzv.daemon()
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--expect", "gpu[1-2]", "--join-timeout", "2s", "--", "true")
+    a.expect(rf"--expect gpu\[1-2\] does not name this host, {HOST}")
+    a.expect(r"1 of 2 nodes is here after 1 s, .*; missing 2: gpu\[1-2\] \(never came\)$")
+    assert a.exit() == 73, a
+
+
+# No daemon. ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_daemon_on_a_terminal(rdzv, terminal):
+    t = terminal("--endpoint", "127.0.0.1:1", "--rdzv-conf", "is_host=0", "--nnodes", 2, "--join-timeout", "4s", *WAIT, columns=200)
+    assert t.end() == 69, t.text
+    assert re.match(r"no daemon for \d s, giving up in \d s \(--join-timeout\): nobody listens at 127.0.0.1:1: start rdzvd there", t.drawn[0]), t.drawn
+    assert len(t.drawn) >= 2, t.drawn
+    assert any(re.search(r"no rdzvd could be reached at 127.0.0.1:1 within 4 s \(--join-timeout\): nobody listens", l) for l in t.said), t.said
+
+
+def test_each_address_has_its_reason(rdzv, lan):
+    """A name with two addresses: one where nobody listens, and one that is no host."""
+    hosts = Path("/etc/netns") / lan[0][3] / "hosts"
+    hosts.write_text(hosts.read_text() + "10.99.0.2 two\n10.99.0.77 two\n")
+    a = rdzv.agent("--endpoint", "two", "--nnodes", 2, "--join-timeout", "8s", "--", "true", wrap=lan[0])
+    m = a.expect(r"no connection to two:29400: (.*); trying again for \d+ s \(--join-timeout\)")
+    assert {*m[1].split(", ")} in ({"10.99.0.2 (nobody listens)", "10.99.0.77 (no answer)"},
+                                   {"10.99.0.2 (nobody listens)", "10.99.0.77 (no way there)"}), a
+    assert a.exit(30) == 69, a
+    assert a.says(r"no rdzvd could be reached at two:29400 within 8 s \(--join-timeout\): no connection to two:29400: 10.99"), a
+
+
+def test_a_name_that_is_known_later(rdzv, lan):
+    """As in Kubernetes, where the name of a pod is known when the pod is: it is said, looked up again, and then found."""
+    hosts = Path("/etc/netns") / lan[0][3] / "hosts"
+    a = rdzv.agent("--endpoint", "late", "--nnodes", 1, "--rdzv-backend", "c10d", "--", "true", wrap=lan[0])
+    a.expect(r"the name \"late\" in --endpoint (is not known|could not be looked up|is being looked up).*; trying again for \d+ s \(--join-timeout\)")
+    d = rdzv.daemon(listen="10.99.0.2", port=29400, wrap=lan[1])
+    hosts.write_text(hosts.read_text() + "10.99.0.2 late\n")
+    assert a.exit(30) == 0, a
+    d.kill()
