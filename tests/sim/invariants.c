@@ -5,7 +5,7 @@
  * Five allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
- *   - A process in state D dies when the kernel lets it.
+ *   - A process in state D dies when the kernel lets it, and what runs on a host that is suspended when that goes on.
  *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is there before
  *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be used again.
  *   - Two daemons know nothing of each other: where nodes are enough for two, each may have a round, and each judges for itself.
@@ -337,7 +337,8 @@ void check_agent_exit(struct sim *s, struct sim_agent *a, int code) {
     sim_violate(s, INV_ENDS, "%s exits with %d, and nobody has told it so", a->name, code);
   for (int i = 0; i < SIM_WORKERS_MAX; i++) {
     const struct sim_worker *w = &a->w[i];
-    if ((w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING) && !w->b.kill_ms)
+    bool late = s->suspends && a->node->resumed_at + s->config.die_max >= s->now; /* its guard is at it */
+    if ((w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING) && !w->b.kill_ms && !late)
       sim_violate(s, INV_ORPHANS, "%s exits while its rank %u runs", a->name, w->rank);
   }
 }
@@ -395,13 +396,41 @@ static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const
   return elsewhere && (doubled || 2 * s->config.settings.min_nodes <= s->n_nodes);
 }
 
+/* Nothing has happened to any node, every one of the round runs or is done, and nobody can take its place. */
+void check_stop(struct sim *s, const struct sim_agent *a) {
+  const struct settings *t = &s->config.settings;
+  bool spares = s->n_nodes > t->max_nodes; /* then it is told to fence, and silence may be a cut */
+  if (!s->harmless || t->min_nodes != t->max_nodes || s->config.orphan_grace_ms != UINT64_MAX || spares)
+    return;
+  const struct round_book *r = find_round(s->checker, a->incarnation, a->round);
+  if (!r || !r->told || r->n_places < r->nodes || r->failed || s->config.portless || t->hang_timeout_ms)
+    return;
+  for (int i = 0; i < r->n_places; i++) {
+    const struct sim_agent *b = r->places[i].agent;
+    if (b->round != a->round || strcmp(b->incarnation, a->incarnation) != 0) return;
+    for (uint32_t k = 0; k < b->workers; k++)
+      if (b->w[k].state != WORKER_RUNNING && !b->w[k].exited_zero) return;
+  }
+  sim_violate(s, INV_HEALTHY, "%s is to stop round %u, of which all run", a->name, a->round);
+}
+
+/* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. */
+void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
+  uint64_t over_ms = a->ack_at + (uint64_t)s->config.settings.lease_ms;
+  bool could_not = a->node->off || a->node->resumed_at + s->config.die_max >= s->now || w->b.kill_ms;
+  if (!a->fence || could_not || s->now <= over_ms) return;
+  sim_violate(s, INV_FENCED, "rank %u of round %u on %s has lived %" PRIu64 " ms longer than its lease",
+              w->rank, a->round, a->name, s->now - over_ms);
+}
+
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   for (int i = 0; i < s->n_agents; i++) {
     const struct sim_agent *b = s->agents[i];
     bool same = b->round == a->round && !strcmp(b->incarnation, a->incarnation);
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
-      if (v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
+      bool frozen = b->node->suspended || (s->suspends && b->node->resumed_at + s->config.die_max >= s->now);
+      if (frozen || v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
       if (unknown_to_the_daemon(s, a, b) || enough_for_two(s, a, b)) continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
                   w->rank, a->round, b->name, v->rank, b->round);
@@ -413,7 +442,7 @@ void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w,
   struct round_book *r = round_of(s->checker, a->incarnation, a->round);
   struct place *p = place_of(r, a);
   if (status == 0 && p) p->zero_exits++;
-  if (status != 0 && by_itself) r->failed = true;
+  if (status != 0 && by_itself) r->failed = true, s->harmless = false;
 }
 
 /* A hang is nothing that happens: it is said, so it is believed where the worker was silent since then. */
@@ -425,8 +454,12 @@ static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnati
                        const struct report *rep) {
   if (rep->kind != REPORT_FAILED || rep->what.cause != CAUSE_WORKER_HUNG) return;
   round_of(s->checker, incarnation, rep->round)->failed = true;
+  s->harmless = false;
   const struct sim_worker *w = &a->w[rep->what.local_rank];
-  if (a->round == rep->round && w->stepped_at + (uint64_t)rep->ago_ms > s->now + HEARD_MS)
+  uint64_t ago_ms = (uint64_t)rep->ago_ms * 1000 / a->node->rate; /* told by its clock */
+  /* Suspended, it is told afterwards what it did before; and in peace what had hung goes on. */
+  bool slept = s->calm || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
+  if (a->round == rep->round && !slept && w->stepped_at + ago_ms > s->now + HEARD_MS)
     sim_violate(s, INV_BUDGET,
                 "%s says that rank %u hangs since %" PRId64 " ms, but it told a step %" PRIu64 " ms ago",
                 a->name, w->rank, rep->ago_ms, s->now - w->stepped_at);

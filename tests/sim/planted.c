@@ -217,6 +217,21 @@ static bool does_not_stop(struct sim *s, struct sim_agent *a, struct supervisor_
   return fx->kind != SUP_STOP_TREES;
 }
 
+/* FENCED: the guard has a deadline, but one that is too late. */
+static bool fences_late(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind == SUP_FENCE_AT && fx->value != UINT64_MAX) fx->value += 3000;
+  return true;
+}
+
+/* HEALTHY: a daemon that has come back takes all that it does not know for stale. */
+static bool all_are_stale(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type != MSG_WELCOME || m->welcome.state != JOB_RECOVERING) return true;
+  m->type = MSG_STALE;
+  m->stale =
+      (struct stale){.incarnation = c->agent->incarnation, .round = c->agent->round, .text = "who are you?"};
+  return true;
+}
+
 /* Stories. --------------------------------------------------------------------------------------------------------- */
 
 static void tell_run(struct sim *s) {
@@ -302,6 +317,31 @@ static void tell_stopped_agent(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+/* The same, and nobody takes its place for long. */
+static void tell_stopped_alone(struct sim *s) {
+  struct behaviour slow = story_run(1000);
+  slow.exec_ms = 20000;
+  rule_add(s, 0, 0, 2, slow);
+  s->config.settings.min_nodes = 1;
+  s->normal = story_run(12000);
+  story_nodes(s, 2, 1);
+  sim_until(s, 3000);
+  agent_pause(s, agent_of(s, 1));
+  sim_for(s, 9000);
+  agent_continue(s, agent_of(s, 1));
+  sim_until_over(s, 100000);
+}
+
+static void tell_restart(struct sim *s) {
+  s->normal = story_run(6000);
+  story_nodes(s, 2, 1);
+  sim_until(s, 3000);
+  daemon_kill(s);
+  sim_for(s, 500);
+  daemon_start(s);
+  sim_until_over(s, 100000);
+}
+
 /* SIGTERM to a node whose workers take no notice of anything. */
 static void tell_leaving(struct sim *s) {
   s->normal = story_forever();
@@ -375,6 +415,8 @@ static const struct plant {
     {"the last round's store comes again", INV_STORE_OWN, tell_crash, {.store = old_keys}},
     {"a store's door stays open", INV_STORE_OWN, tell_far_head, {.agent_effect = never_shut}},
     {"a store is never closed", INV_STORE_ENDS, tell_crash, {.agent_effect = never_closed}},
+    {"a guard fences too late", INV_FENCED, tell_stopped_alone, {.agent_effect = fences_late}},
+    {"a daemon that is back knows nobody", INV_HEALTHY, tell_restart, {.msg = all_are_stale}},
     {"an agent leaves its workers behind", INV_ORPHANS, tell_leaving, {.agent_effect = does_not_stop}},
 };
 

@@ -53,6 +53,7 @@ struct sim *sim_create(const struct sim_config *c) {
   s->d.tick_at = s->away.tick_at = UINT64_MAX;
   s->normal = (struct behaviour){.run_ms = 10000, .end = END_EXIT, .term_code = -1};
   s->violated = INV_NONE;
+  s->harmless = true;
   s->next_pid = 1000;
   s->checker = checker_create();
   return s;
@@ -232,8 +233,18 @@ static int side_of(const struct sim_event *ev) {
   }
 }
 
+static const struct sim_node *node_of(const struct sim_event *ev) {
+  const struct sim_agent *a;
+  event_needs(ev, &a);
+  bool guard = ev->kind >= EV_GUARD_EXEC && ev->kind <= EV_GUARD_CHECK;
+  if (guard) a = ev->agent;
+  return a ? a->node : NULL;
+}
+
 static bool must_wait(struct sim *s, const struct sim_event *ev) {
   const struct sim_agent *a;
+  const struct sim_node *n = s->suspends ? node_of(ev) : NULL;
+  if (n && n->suspended) return true;
   if (!event_needs(ev, &a)) return false;
   return a ? a->paused && a->sup : s->d.paused && s->d.core;
 }
@@ -255,6 +266,24 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
       }
       ev->at = s->now;
       ev->seq = ev->kind == EV_DAEMON_TICK ? s->seq++ : s->front++;
+      heap_push(&s->queue, ev);
+    }
+    s->stash.n = kept;
+  }
+}
+
+/* Timers of those who watch come first, so that nothing else of the node is done before they have had their say. */
+void sim_unstash_node(struct sim *s, const struct sim_node *n) {
+  for (int pass = 0; pass < 2; pass++) {
+    size_t kept = 0;
+    for (size_t i = 0; i < s->stash.n; i++) {
+      struct sim_event *ev = s->stash.v[i];
+      if (node_of(ev) != n || (pass == 0 && ev->kind != EV_GUARD_FENCE)) {
+        s->stash.v[kept++] = ev;
+        continue;
+      }
+      ev->at = s->now;
+      ev->seq = s->front++;
       heap_push(&s->queue, ev);
     }
     s->stash.n = kept;
@@ -301,13 +330,36 @@ static void on_trap_over(struct sim *s, uint64_t index) {
   agent_continue(s, s->agents[index]);
 }
 
-/* An agent that was to be stopped at this kind of event is. */
+static void on_daemon_trap_over(struct sim *s, uint64_t side) {
+  daemon_side(s, (int)side);
+  daemon_continue(s);
+  daemon_side(s, 0);
+}
+
+static void spring_daemon_trap(struct sim *s, const struct sim_event *ev) {
+  if (s->d.trap_on != 1 + (int)ev->kind || !s->d.core) return;
+  s->d.trap_on = 0;
+  if (!s->d.trap_ms) {
+    daemon_kill(s);
+    return;
+  }
+  daemon_pause(s);
+  sim_call(s, s->now + s->d.trap_ms, on_daemon_trap_over, (uint64_t)s->side);
+}
+
+/* Who was to be stopped, or killed, at this kind of event is. */
 static void spring_trap(struct sim *s, const struct sim_event *ev) {
+  spring_daemon_trap(s, ev);
   struct sim_agent *a = ev->agent ? ev->agent : ev->conn ? ev->conn->agent : NULL;
   if (!a || a->pause_on != (int)ev->kind) return;
   a->pause_on = -1;
-  agent_pause(s, a);
-  sim_call(s, s->now + a->pause_ms, on_trap_over, (uint64_t)a->index);
+  if (a->trap == TRAP_PAUSE) {
+    agent_pause(s, a);
+    sim_call(s, s->now + a->pause_ms, on_trap_over, (uint64_t)a->index);
+    return;
+  }
+  if (a->trap != TRAP_KILL) guard_kill(s, a);
+  if (a->trap != TRAP_KILL_GUARD) agent_kill(s, a);
 }
 
 bool sim_step(struct sim *s) {

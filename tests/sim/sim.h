@@ -56,7 +56,9 @@ struct sim_conn;
   X(STORE_OWN, "a worker never reaches the store of another round or incarnation")                           \
   X(STORE_THERE, "a worker of a round reaches its store as long as the round is not over")                   \
   X(STORE_ENDS, "a store is closed when its agent knows that the round is over; an agent serves one")        \
-  X(ORPHANS, "an agent that exits leaves no worker behind")
+  X(ORPHANS, "an agent that exits leaves no worker behind")                                                  \
+  X(FENCED, "what a node runs that is to fence is dead when its lease is over")                              \
+  X(HEALTHY, "no healthy job of fixed size is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
 #undef X
@@ -118,7 +120,10 @@ struct sim_node {
   struct sim_link link;
   uint32_t ports; /* how many were given out */
   bool off;       /* no power */
-  int side;       /* to which daemon its endpoint leads: 0, or 1 */
+  uint32_t rate;  /* of its clock: so many of its ms pass in 1000 of the daemon's */
+  bool suspended; /* nothing of it runs, its clock goes on */
+  uint64_t resumed_at;
+  int side; /* to which daemon its endpoint leads: 0, or 1 */
 };
 
 struct sim_store { /* what an agent serves as node rank 0 */
@@ -131,6 +136,8 @@ struct sim_store { /* what an agent serves as node rank 0 */
   struct bytes *guests;
 };
 
+enum trap { TRAP_PAUSE, TRAP_KILL, TRAP_KILL_GUARD, TRAP_KILL_BOTH, TRAP_COUNT };
+
 /* One life of an agent: its process, its guard, its workers. Kept to the end of the run. */
 struct sim_agent {
   struct sim *sim;
@@ -138,7 +145,8 @@ struct sim_agent {
   int index, life; /* index in sim->agents; life on its node, from 1 */
   char id[AGENT_ID_MAX + 1], name[24];
   uint64_t pause_ms;
-  int pause_on; /* enum event_kind: it is stopped right behind the next one; -1: none */
+  int pause_on; /* enum event_kind: right behind the next one it meets with trap; -1: none */
+  enum trap trap;
   bool paused, exiting, killed, signalled, connecting;
   bool told_start, told_end, refused;
   bool fence; /* as the core said it in what has arrived */
@@ -250,7 +258,9 @@ struct sim_daemon {
   struct core *core; /* NULL: down */
   uint32_t life;
   bool paused, state_dir;
-  int die_at_save; /* 1: before the line is on the disk, 2: half of it, 3: after it */
+  int trap_on;      /* 1 + enum event_kind: right behind the next one it is killed, or paused; 0: none */
+  uint64_t trap_ms; /* paused for so long; 0: killed, until somebody starts it */
+  int die_at_save;  /* 1: before the line is on the disk, 2: half of it, 3: after it */
   uint64_t tick_at;
   struct core_effect *queue; /* not carried out yet: [head, tail) */
   size_t head, tail, cap;
@@ -312,6 +322,8 @@ struct sim {
   int side;       /* which one d is: 0, where there is only one; away is the other */
   uint32_t lives; /* of both */
   bool two;       /* there have been two */
+  bool suspends;  /* a node was suspended, ever */
+  bool harmless;  /* nothing but the daemon has had a fault */
   struct rule rules[SIM_RULES_MAX];
   int n_rules;
   struct behaviour normal; /* where no rule fits */
@@ -345,7 +357,8 @@ void sim_until(struct sim *s, uint64_t ms); /* to that time */
 void sim_for(struct sim *s, uint64_t ms);
 bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms); /* a new line has this part */
 bool sim_until_over(struct sim *s, uint64_t limit_ms);                   /* all agents are gone */
-void sim_unstash(struct sim *s, const struct sim_agent *a);              /* NULL: d's */
+void sim_unstash_node(struct sim *s, const struct sim_node *n);
+void sim_unstash(struct sim *s, const struct sim_agent *a); /* NULL: d's */
 void sim_trace(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sim_trace_print(const struct sim *s, size_t last);
 void sim_violate(struct sim *s, enum invariant i, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -400,6 +413,10 @@ void daemon_finish(struct sim *s);
 /* sim_node.c */
 int node_add(struct sim *s, uint32_t workers);
 void node_turn(struct sim *s, int node, int side); /* its endpoint leads to another daemon from now on */
+uint64_t node_time(const struct sim *s, const struct sim_node *n); /* what its clock says */
+uint64_t node_when(const struct sim_node *n, uint64_t local); /* when it says that, or has just said it */
+void node_suspend(struct sim *s, int node); /* as a laptop, or a virtual machine that is moved */
+void node_resume(struct sim *s, int node);
 void node_power_on(struct sim *s, int node);
 void node_power_off(struct sim *s, int node);           /* everything on it is gone, nobody is told */
 struct sim_agent *agent_start(struct sim *s, int node); /* as a person or a scheduler starts it */
@@ -407,7 +424,8 @@ struct sim_agent *agent_of(struct sim *s, int node);    /* its last life, or NUL
 void agent_kill(struct sim *s, struct sim_agent *a);    /* SIGKILL; its guard lives and kills */
 void agent_signal(struct sim *s, struct sim_agent *a, int signo);
 void agent_pause(struct sim *s, struct sim_agent *a);
-void agent_pause_on(struct sim *s, struct sim_agent *a, enum event_kind kind, uint64_t ms); /* for so long */
+void agent_trap(struct sim *s, struct sim_agent *a, enum event_kind kind, enum trap trap,
+                uint64_t ms); /* right behind the next such event; PAUSE: for so long */
 void agent_continue(struct sim *s, struct sim_agent *a);
 bool agent_alive(const struct sim_agent *a);
 void agent_mind(struct sim *s, struct sim_agent *a,
@@ -459,7 +477,9 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); 
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w);
 void check_store_told(struct sim *s, struct sim_agent *a); /* the mind has dealt with what it was told */
 void check_store_missing(struct sim *s, struct sim_agent *a,
-                         struct sim_worker *w); /* nobody serves where it knocks */
+                         struct sim_worker *w);            /* nobody serves where it knocks */
+void check_stop(struct sim *s, const struct sim_agent *a); /* its workers are about to be stopped */
+void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w); /* it is dead */
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w);
 void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself);
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code);

@@ -308,6 +308,7 @@ void daemon_on_tick(struct sim *s, struct sim_event *ev) {
 void daemon_control(struct sim *s, const struct control *q) {
   s->faulty = s->faulty || strcmp(q->verb, "drain") != 0;
   if (!s->d.core) return;
+  s->harmless = false;
   struct msg m;
   msg_init(&m, MSG_CONTROL);
   m.id = 1;

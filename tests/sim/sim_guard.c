@@ -75,6 +75,7 @@ static bool guard_sees_workers(const struct sim_agent *a) {
 /* To the agent's mind, in order. The event's text is copied. */
 static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct supervisor_event ev) {
   if (!a->sup) return;
+  if (ev.when_ms) ev.when_ms = ev.when_ms * a->node->rate / 1000; /* as its clock has it */
   if (at < a->notify_at) at = a->notify_at;
   a->notify_at = at;
   struct sim_event *e = sim_push(s, at, EV_NOTIFY);
@@ -188,6 +189,7 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
     return;
   }
   w->state = WORKER_RUNNING;
+  if (w->b.hang_ms) s->harmless = false;
   w->pid = s->next_pid++;
   w->ran_at = w->stepped_at = s->now;
   sim_trace(s, "%s: rank %u runs, round %u", a->name, w->rank, a->round);
@@ -246,6 +248,7 @@ static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uin
     clear(s, a, round);
     return;
   }
+  check_stop(s, a);
   uint64_t at = s->now + grace_ms;
   if (at >= a->kill_at && grace_ms) return; /* a second call may only shorten the grace */
   a->kill_at = at;
@@ -275,6 +278,7 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
   s->faulty = true;
   if (!a->guard_alive) return;
   sim_trace(s, "%s: guard killed", a->name);
+  s->harmless = false;
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
     if (worker_lives(w)) worker_kill(s, a, w);
@@ -296,17 +300,20 @@ void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int 
   struct sim_worker *w = &a->w[local_rank];
   if (w->state != WORKER_RUNNING) return;
   sim_trace(s, "%s: rank %u gets signal %d", a->name, w->rank, signo);
+  s->harmless = false;
   push_worker(s, a, w, s->now, EV_WORKER_END, signo);
 }
 
 /* The deadline: it goes through the same socket as the commands. */
 void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at) {
+  at = node_when(a->node, at);
   a->fence_at = at;
   if (a->guard_alive && at != UINT64_MAX) sim_push(s, at, EV_GUARD_FENCE)->agent = a;
 }
 
 static void on_fence(struct sim *s, struct sim_agent *a) {
   if (!a->guard_alive || !a->sup || s->now < a->fence_at || !guard_sees_workers(a)) return;
+  check_stop(s, a);
   fenced(s, a);
   kill_workers(s, a);
 }
@@ -336,6 +343,7 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
     sim_trace(s, "%s: rank %u exits with %d", a->name, w->rank, status >> 8);
   }
   check_worker_ends(s, a, w, status, by_itself);
+  check_fenced(s, a, w);
   if (a->guard_alive)
     notify(s, a, s->now + sim_between(s, 0, s->config.drain_max),
            (struct supervisor_event){.kind = SUP_EXITED,

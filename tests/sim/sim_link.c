@@ -80,6 +80,8 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
     c->last_at[TO_AGENT] = at;
     sim_push(s, s->now, EV_ACCEPT)->conn = c;
   }
+  if (!cut && !c && ev->agent->home == s->side && ev->agent->told_side == s->side)
+    ev->agent->ack_at = s->now; /* refused: evidence */
   struct sim_event *up = sim_push(s, at, EV_CONNECTED);
   up->agent = ev->agent;
   up->conn = c;
@@ -152,6 +154,7 @@ static void end_gone(struct sim *s, struct sim_conn *c, enum msg_direction side,
 void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms) {
   s->faulty = true;
   if (c->broken) return;
+  if (c->open[TO_DAEMON]) s->harmless = false; /* else the daemon has gone: its own doing */
   c->broken = true;
   if (c->node && (c->node->link.cut[0] || c->node->link.cut[1])) {
     if (!c->open[TO_DAEMON]) return; /* the agent learns it when the link is healed */
@@ -222,6 +225,7 @@ void link_on_send_timeout(struct sim *s, struct sim_event *ev) {
 void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon) {
   s->faulty = true;
   struct sim_link *l = &s->nodes[node].link;
+  s->harmless = false;
   sim_trace(s, "%s: link cut%s", s->nodes[node].host,
             to_agent && to_daemon ? ""
             : to_agent            ? " (from the daemon)"

@@ -19,6 +19,7 @@ int node_add(struct sim *s, uint32_t workers) {
   snprintf(n->host, sizeof n->host, "n%d", i + 1);
   snprintf(n->addr, sizeof n->addr, "10.0.0.%d", i + 1);
   n->workers = workers;
+  n->rate = 1000;
   n->want_rank = n->order_key = -1;
   n->link.delay_min = s->config.delay_min;
   n->link.delay_max = s->config.delay_max;
@@ -28,6 +29,16 @@ int node_add(struct sim *s, uint32_t workers) {
 void node_turn(struct sim *s, int node, int side) {
   sim_trace(s, "%s: its endpoint is %s now", s->nodes[node].host, daemon_name(side));
   s->nodes[node].side = side;
+  s->harmless = false;
+}
+
+uint64_t node_time(const struct sim *s, const struct sim_node *n) {
+  return s->now * n->rate / 1000;
+}
+
+uint64_t node_when(const struct sim_node *n, uint64_t local) {
+  if (local >= UINT64_MAX / 1000) return UINT64_MAX;
+  return (local * 1000 + n->rate - 1) / n->rate;
 }
 
 bool agent_alive(const struct sim_agent *a) {
@@ -42,7 +53,7 @@ struct sim_agent *agent_of(struct sim *s, int node) {
 
 static void arm(struct sim *s, struct sim_agent *a) {
   if (!a->sup) return;
-  uint64_t at = supervisor_deadline(a->sup);
+  uint64_t at = node_when(a->node, supervisor_deadline(a->sup));
   if (s->mutator && s->mutator->deadline) at = s->mutator->deadline(s, a, at);
   if (at == UINT64_MAX || at >= a->tick_at) return;
   a->tick_at = at < s->now ? s->now : at;
@@ -161,7 +172,7 @@ static void leave(struct sim *s, struct sim_agent *a) {
 void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev) {
   struct supervisor_effects fx = {0};
   s->stepped |= 1ull << a->index;
-  ev->now_ms = s->now;
+  ev->now_ms = node_time(s, a->node);
   coverage_agent(a->sup, ev);
   supervisor_step(a->sup, ev, &fx);
   for (size_t i = 0; i < fx.n && !a->exiting; i++) perform(s, a, &fx.v[i]);
@@ -254,7 +265,7 @@ void agent_on_tick(struct sim *s, struct sim_event *ev) {
   struct sim_agent *a = ev->agent;
   if (!a->sup || ev->at < a->tick_at) return;
   a->tick_at = UINT64_MAX;
-  if (supervisor_deadline(a->sup) <= s->now) {
+  if (supervisor_deadline(a->sup) <= node_time(s, a->node)) {
     struct supervisor_event tick = {.kind = SUP_TICK};
     agent_mind(s, a, &tick);
   } else {
@@ -284,6 +295,7 @@ void agent_kill(struct sim *s, struct sim_agent *a) {
   s->faulty = true;
   if (!agent_alive(a)) return;
   sim_trace(s, "%s: agent killed", a->name);
+  s->harmless = false;
   process_gone(s, a);
   guard_kill_all(s, a);
 }
@@ -293,6 +305,8 @@ void node_power_off(struct sim *s, int node) {
   struct sim_node *n = &s->nodes[node];
   sim_trace(s, "%s: power off", n->host);
   n->off = true;
+  s->harmless = false;
+  node_resume(s, node);
   n->link.cut[0] = n->link.cut[1] = true;
   for (int i = 0; i < s->n_agents; i++) {
     struct sim_agent *a = s->agents[i];
@@ -301,6 +315,22 @@ void node_power_off(struct sim *s, int node) {
     for (int w = 0; w < SIM_WORKERS_MAX; w++) a->w[w].state = WORKER_DEAD;
     if (a->sup) process_gone(s, a);
   }
+}
+
+void node_suspend(struct sim *s, int node) {
+  if (s->nodes[node].suspended || s->nodes[node].off) return;
+  sim_trace(s, "%s: suspended", s->nodes[node].host);
+  s->nodes[node].suspended = s->suspends = true;
+  s->harmless = false;
+}
+
+void node_resume(struct sim *s, int node) {
+  struct sim_node *n = &s->nodes[node];
+  if (!n->suspended) return;
+  sim_trace(s, "%s: resumed", n->host);
+  n->suspended = false;
+  n->resumed_at = s->now;
+  sim_unstash_node(s, n);
 }
 
 void node_power_on(struct sim *s, int node) {
@@ -314,6 +344,7 @@ void node_power_on(struct sim *s, int node) {
 void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
   if (!agent_alive(a)) return;
   sim_trace(s, "%s: agent gets signal %d", a->name, signo);
+  s->harmless = false;
   a->signalled = true;
   struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
   ev->agent = a;
@@ -325,12 +356,14 @@ void agent_pause(struct sim *s, struct sim_agent *a) {
   s->faulty = true;
   if (!agent_alive(a) || a->paused) return;
   sim_trace(s, "%s: agent paused", a->name);
+  s->harmless = false;
   a->paused = true;
 }
 
-void agent_pause_on(struct sim *s, struct sim_agent *a, enum event_kind kind, uint64_t ms) {
+void agent_trap(struct sim *s, struct sim_agent *a, enum event_kind kind, enum trap trap, uint64_t ms) {
   s->faulty = true;
   a->pause_on = (int)kind;
+  a->trap = trap;
   a->pause_ms = ms;
 }
 

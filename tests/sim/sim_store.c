@@ -108,7 +108,7 @@ static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a)
 static void reach_another(struct sim *s, struct sim_agent *a, struct sim_worker *w,
                           const struct sim_agent *b) {
   bool known = !is_let_in(b, a) || (s->config.store_port && (w->killed || allowed_to_run_on(s, a, w)));
-  if (known) return;
+  if (known || s->two) return;
   sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
               w->rank, a->round, a->name, b->store.round, b->name);
 }
