@@ -320,7 +320,7 @@ void node_power_off(struct sim *s, int node) {
 void node_suspend(struct sim *s, int node) {
   if (s->nodes[node].suspended || s->nodes[node].off) return;
   sim_trace(s, "%s: suspended", s->nodes[node].host);
-  s->nodes[node].suspended = s->suspends = true;
+  s->nodes[node].suspended = s->suspends = s->faulty = true;
   s->harmless = false;
 }
 
