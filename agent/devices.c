@@ -1,11 +1,11 @@
 /* How many GPUs, which, and where they sit.
  *
  * What a worker would see is a filter over what is there. There: what the driver's own library says, where it was asked
- * (rdzv-devices); its list is the only one that is right in every container. Else the driver's folder /proc/driver/nvidia/gpus has one
- * entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a container the folder may show the
- * host's GPUs although only some have a device file, so where there are fewer device files these count (none at all
- * means nothing: the driver makes them when it is first used). Without the folder the device files alone count, and
- * PCI's own list says where display controllers of the vendor sit.
+ * (rdzv-devices); its list is the only one that is right in every container. Else the driver's folder
+ * /proc/driver/nvidia/gpus has one entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a
+ * container the folder may show the host's GPUs although only some have a device file, so where there are fewer device
+ * files these count (none at all means nothing: the driver makes them when it is first used). Without the folder the
+ * device files alone count, and PCI's own list says where display controllers of the vendor sit.
  *
  * The filter: CUDA_VISIBLE_DEVICES, read as CUDA and PyTorch read it. Numbers, up to the first that is negative, no
  * number, or names no GPU; or UUIDs of GPUs or of parts of them, up to the first of another kind. Something named twice:

@@ -21,8 +21,9 @@ struct placed {
   struct gpus before; /* what it said; may be empty */
 };
 
-/* Counts: --nproc as given, or by CPUs or GPUs; asks the driver where that depends on it, for --device-timeout at most. -EINVAL and a
- * sentence: "gpu", and there is none; -EBUSY: --exclude-busy leaves too few. */
+/* Counts: --nproc as given, or by CPUs or GPUs; asks the driver where that depends on it, for --device-timeout at
+ * most. -EINVAL and a sentence: "gpu", and there is none; -EBUSY: --exclude-busy leaves too few. *p is to be finished in
+ * any case. */
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e);
 void placed_finish(struct placed *p);
 
