@@ -94,6 +94,7 @@ struct supervisor {
   int64_t n_spawned, n_succeeded;
   uint32_t asked;    /* how many checkpoints were asked for in this round */
   bool asking;       /* the last of them is not there yet */
+  bool shut;         /* FINISHED: the store was closed to those who come new, and that was reported */
   bool prepared;     /* PREPARE came for it */
   uint64_t asked_ms; /* when it was asked for */
   struct own_report reports[REPORTS_MAX];

@@ -35,7 +35,7 @@ void sup_clear_round(struct supervisor *s) {
   s->wait_ms = UINT64_MAX;
   sup_hang_end(s);
   s->asked = 0;
-  s->asking = s->prepared = false;
+  s->asking = s->prepared = s->shut = false;
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
@@ -277,9 +277,19 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
   sup_effect(s, SUP_STATUS)->text = xstrdup("");
 }
 
+/* Its workers have finished, and run again with those of the others: as when they are stopped, nobody may come to the old store then. */
+static void shut_finished(struct supervisor *s) {
+  if (!s->serving || s->shut) return;
+  s->shut = true;
+  sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round;
+  sup_report(s, REPORT_STOPPED, NULL, s->now_ms);
+}
+
 void sup_stop(struct supervisor *s, const struct stop *stop) {
   bool running = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
-  if (!running || stop->round != s->round || strcmp(stop->incarnation, s->incarnation) != 0) return;
+  if (stop->round != s->round || strcmp(stop->incarnation, s->incarnation) != 0) return;
+  if (s->state == SUPERVISOR_FINISHED) shut_finished(s);
+  if (!running) return;
   sup_say_failure(s, &stop->verdict);
   if (sup_hang_stop(s, &stop->verdict)) return;
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);

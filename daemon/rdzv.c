@@ -70,6 +70,7 @@ static void on_lost(struct job *j, const struct job_event *ev) {
   } else if (m->state == MEMBER_FINISHED) {
     core_bind(j->core, m, 0); /* its work is done and counted; it may come for the end later */
     member_set_gone(m, true);
+    job_settle_if_stopped(j, ev->now_ms);
   } else if (m->state == MEMBER_STOPPED) {
     note_absence(ev);
     job_remove_member(j, m);
@@ -170,7 +171,7 @@ static void on_resume_running(struct job *j, const struct job_event *ev) {
 
 static void on_resume_stopping(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED) return;
+  if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED && !job_waits_for_head(j, m)) return;
   if (ev->hello->phase == PHASE_NONE && !ev->again)
     member_set_state(m, MEMBER_STOPPED); /* START never reached it */
   else
@@ -228,8 +229,10 @@ static void on_leaving(struct job *j, const struct job_event *ev) {
 
 static void on_stopped(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  if (m->state == MEMBER_FINISHED) return;
-  member_set_state(m, MEMBER_STOPPED);
+  if (m->state == MEMBER_FINISHED)
+    m->shut = true;
+  else
+    member_set_state(m, MEMBER_STOPPED);
   job_settle_if_stopped(j, ev->now_ms);
 }
 
@@ -260,6 +263,7 @@ static void on_report_recovering(struct job *j, const struct job_event *ev) {
   case JOB_EV_FINISHED: member_set_state(m, MEMBER_FINISHED); break;
   case JOB_EV_CHECKPOINTED: break; /* an earlier life of the daemon had asked for it */
   default:
+    m->shut = true;
     if (m->state != MEMBER_FINISHED) member_set_state(m, MEMBER_STOPPED);
     break;
   }
@@ -338,7 +342,8 @@ static void on_deadline_late(struct job *j, const struct job_event *ev) {
   for (size_t i = j->n_members; i-- > 0 && j->state == state;) {
     if (i >= j->n_members) continue;
     struct member *m = j->members[i];
-    bool late = m->state == MEMBER_TOLD || (state == JOB_STOPPING && m->state == MEMBER_STARTED);
+    bool late = m->state == MEMBER_TOLD ||
+                (state == JOB_STOPPING && (m->state == MEMBER_STARTED || job_waits_for_head(j, m)));
     if (!late) continue;
     struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
     lost.text =

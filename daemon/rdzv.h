@@ -112,6 +112,7 @@ struct member {
   bool drained;       /* its host is: in no other round */
   bool flapping;      /* as the last seal saw it: taken only where it is needed to reach min */
   bool checkpointed;  /* since the last PREPARE */
+  bool shut;          /* FINISHED: nobody new comes to the round's store there, if it serves it */
   bool gone;          /* lost after it had finished: kept for the count */
   bool end_acked;
   bool fenced_flag;             /* what its last HEARTBEAT_ACK said */
@@ -230,6 +231,9 @@ void job_offer_node_cause(struct job *j, const struct member *m, enum cause caus
                           uint64_t at_ms);
 void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round);
 void job_settle_if_stopped(struct job *j, uint64_t now_ms);
+/* m is node rank 0, has finished, and is to run again with the others: as long as it lets workers into its store, those of the next round could
+ * come there. */
+bool job_waits_for_head(const struct job *j, const struct member *m);
 void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v);
 void job_finish_if_done(struct job *j, uint64_t now_ms);
 void job_ended_if_acknowledged(struct job *j, uint64_t now_ms);

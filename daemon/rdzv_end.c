@@ -69,7 +69,8 @@ void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
   struct bytes *stop = job_stop_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED) core_send_bytes(j->core, m->conn, stop);
+    bool runs = m->state == MEMBER_TOLD || m->state == MEMBER_STARTED;
+    if (runs || job_waits_for_head(j, m)) core_send_bytes(j->core, m->conn, stop);
   }
   bytes_unref(stop);
   job_settle_if_stopped(j, now_ms);
@@ -188,9 +189,15 @@ static void settle(struct job *j, uint64_t now_ms) {
   job_end(j, now_ms, v->cause == CAUSE_OPERATOR ? OUTCOME_STOPPED : OUTCOME_FAILED, (int)v->code, v);
 }
 
+bool job_waits_for_head(const struct job *j, const struct member *m) {
+  return m->node_rank == 0 && m->state == MEMBER_FINISHED && !m->gone && !m->shut && !finished_for_good(j) &&
+         j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes;
+}
+
 void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_STOPPING && !j->n_in_state[MEMBER_TOLD] && !j->n_in_state[MEMBER_STARTED])
-    settle(j, now_ms);
+  if (j->state != JOB_STOPPING || j->n_in_state[MEMBER_TOLD] || j->n_in_state[MEMBER_STARTED]) return;
+  const struct member *head = job_find_rank(j, 0);
+  if (!head || !job_waits_for_head(j, head)) settle(j, now_ms);
 }
 
 /* The job ends. ---------------------------------------------------------------------------------------------------- */

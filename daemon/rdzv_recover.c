@@ -44,6 +44,7 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
       continue;
     }
     member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
+    m->shut = false;
     member_place(m, -1);
     member_keep_rank(m, -1);
   }

@@ -192,6 +192,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
   for (size_t i = 0; i < n; i++) {
     member_set_state(slots[i], MEMBER_TOLD);
     member_set_checkpointed(slots[i], false);
+    slots[i]->shut = false;
     slots[i]->step = -1;
     slots[i]->knows_round = false;
   }

@@ -224,6 +224,33 @@ static void test_newcomers_wait_when_a_node_finishes(void **state) {
   rig_close(&r);
 }
 
+/* Node 0 has finished and runs again: its store must be closed to new workers first. It says so, or is lost. */
+static void test_a_finished_head_runs_again(void **state) {
+  for (int how = 0; how < 2; how++) {
+    struct rig r;
+    struct node n[2];
+    rig_open(&r, 1);
+    r.settings.after_finish = AFTER_FINISH_RESTART;
+    r.settings.min_nodes = how ? 1 : 2;
+    rig_running(&r, n, 2);
+    node_finished(&r, &n[0]);
+    node_exited(&r, &n[1], 3, 0);
+    assert_int_equal(rig_count(&r, n[0].conn, MSG_STOP), 1);
+    node_stopped(&r, &n[1]);
+    check_state(&r, "stopping");
+    if (how == 0) {
+      node_drop(&r, &n[0]);
+      rig_forget(&r);
+      node_back(&r, &n[0], PHASE_FINISHED);
+      assert_int_equal(rig_count(&r, n[0].conn, MSG_STOP), 1);
+      node_stopped(&r, &n[0]);
+    }
+    if (how == 1) node_obituary(&r, &n[0]);
+    assert_int_equal(n[1].round, 2);
+    rig_close(&r);
+  }
+}
+
 /* The next round waits for others that leave, and they end nothing any more. */
 static void test_a_second_for_others_that_leave(void **state) {
   struct rig r;
@@ -320,6 +347,7 @@ int main(void) {
       cmocka_unit_test(test_prepare_is_said_again),
       cmocka_unit_test(test_newcomers_are_asked_for_in_the_same_way),
       cmocka_unit_test(test_newcomers_wait_when_a_node_finishes),
+      cmocka_unit_test(test_a_finished_head_runs_again),
       cmocka_unit_test(test_a_second_for_others_that_leave),
       cmocka_unit_test(test_all_leave),
       cmocka_unit_test(test_all_leave_but_a_spare),

@@ -317,6 +317,27 @@ static void test_they_finish_while_it_leaves(void **state) {
   }
 }
 
+/* It serves the round's store, has finished, and is to run again: STOP asks it to let nobody new in, once. */
+static void test_stop_after_finishing(void **state) {
+  for (int node = 0; node < 2; node++) {
+    struct bench b;
+    bench_open(&b);
+    b.node_rank = node;
+    bench_running(&b);
+    for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+    bench_clear(&b);
+    bench_forget(&b);
+    bench_stop(&b, 1, NULL);
+    bench_stop(&b, 1, NULL);
+    assert_int_equal(bench_count(&b, SUP_SHUT_STORE), node == 0);
+    assert_int_equal(bench_count_sent(&b, MSG_REPORT), node == 0);
+    assert_int_equal(supervisor_state(b.s), SUPERVISOR_FINISHED);
+    bench_settled(&b, 1, false, 0, NULL);
+    assert_int_equal(supervisor_state(b.s), SUPERVISOR_JOINING);
+    bench_close(&b);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_all_that_can_are_asked_once),
@@ -334,6 +355,7 @@ int main(void) {
       cmocka_unit_test(test_a_failure_while_leaving),
       cmocka_unit_test(test_leaving_with_no_stop_timeout),
       cmocka_unit_test(test_they_finish_while_it_leaves),
+      cmocka_unit_test(test_stop_after_finishing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
