@@ -457,8 +457,8 @@ static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnati
   s->harmless = false;
   const struct sim_worker *w = &a->w[rep->what.local_rank];
   uint64_t ago_ms = (uint64_t)rep->ago_ms * 1000 / a->node->rate; /* told by its clock */
-  /* Suspended, it is told afterwards what it did before; and in peace what had hung goes on. */
-  bool slept = s->calm || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
+  /* Suspended, it is told afterwards what it did before; in peace, or when others are stopped, what had hung goes on. */
+  bool slept = s->calm || w->termed || w->killed || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
   if (a->round == rep->round && !slept && w->stepped_at + ago_ms > s->now + HEARD_MS)
     sim_violate(s, INV_BUDGET,
                 "%s says that rank %u hangs since %" PRId64 " ms, but it told a step %" PRIu64 " ms ago",
