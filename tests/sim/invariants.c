@@ -458,7 +458,7 @@ static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnati
   const struct sim_worker *w = &a->w[rep->what.local_rank];
   uint64_t ago_ms = (uint64_t)rep->ago_ms * 1000 / a->node->rate; /* told by its clock */
   /* Suspended, it is told afterwards what it did before; in peace, or when others are stopped, what had hung goes on. */
-  bool slept = s->calm || w->termed || w->killed || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
+  bool slept = s->calm || a->kill_at != UINT64_MAX || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
   if (a->round == rep->round && !slept && w->stepped_at + ago_ms > s->now + HEARD_MS)
     sim_violate(s, INV_BUDGET,
                 "%s says that rank %u hangs since %" PRId64 " ms, but it told a step %" PRIu64 " ms ago",
@@ -522,7 +522,9 @@ static void check_age(struct sim *s, const char *incarnation, int64_t round) {
 /* Where nothing has gone wrong there is no reason to be quicker. */
 static void check_planned_end(struct sim *s, const struct round_book *r) {
   uint64_t wait_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
-  if (s->faulty || r->failed || !wait_ms || (r->prepared && s->now >= r->prepared_at + wait_ms)) return;
+  if (s->faulty || r->failed || !wait_ms ||
+      (r->prepared && s->now + 4 * s->config.save_max >= r->prepared_at + wait_ms))
+    return;
   for (int i = 0; i < s->n_agents; i++) {
     const struct sim_agent *a = s->agents[i];
     if (a->round != r->round || strcmp(a->incarnation, r->incarnation) != 0) continue;

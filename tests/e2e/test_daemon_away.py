@@ -1,0 +1,155 @@
+"""The daemon is away: for a while, for long, or another one answers where it was."""
+
+import signal
+import socket
+import threading
+import time
+
+from harness import alive, free_port, until
+
+LEASE = 2.0
+WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
+POLITE = "trap 'echo checkpointed; exit 0' TERM; " + WAIT
+
+
+class Door:
+    """A port of its own that leads to one daemon, and then to another: what a name that is resolved anew does to agents."""
+
+    def __init__(self, to):
+        self.to, self.pairs = to, []
+        self.listener = socket.create_server(("127.0.0.1", free_port()))
+        self.endpoint = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:
+                return
+            self.pairs.append((near, far))
+            for a, b in (near, far), (far, near):
+                threading.Thread(target=self.carry, args=(a, b), daemon=True).start()
+
+    @staticmethod
+    def carry(a, b):
+        try:
+            while data := a.recv(65536):
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in a, b:
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def lead(self, to):
+        self.to = to
+        for pair in self.pairs:
+            for s in pair:
+                try:
+                    s.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        self.pairs.clear()
+
+    def close(self):
+        self.listener.close()
+
+
+def test_orphans_of_an_elastic_job_are_stopped(rdzv):
+    """Nobody listens any more; after --orphan-grace workers get SIGTERM and the agent exits with 76."""
+    d = rdzv.daemon()
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--lease", f"{LEASE:g}s", "--orphan-grace", "3s", "--last-call", "1m", "--", "sh", "-c", POLITE)
+    workers = rdzv.await_workers(2)
+    d.kill()
+    gone = time.monotonic()
+    until("the workers are stopped", lambda: not any(map(alive, workers.values())), 8)
+    assert time.monotonic() - gone > 2, "they were stopped before the grace was over"
+    assert [a.exit() for a in agents] == [76, 76], rdzv
+    for a in agents:
+        assert a.says("--orphan-grace") and a.says("checkpointed"), a
+    rdzv.gone(E2E_NODE="0")
+    rdzv.gone(E2E_NODE="1")
+
+
+def test_a_job_of_fixed_size_waits(rdzv):
+    """Longer than the grace of an elastic one would be here, and not one worker notices."""
+    d = rdzv.daemon()
+    agents = rdzv.agents(2, d.endpoint, "--nnodes", 2, "--lease", f"{LEASE:g}s", "--rdzv-conf", "is_host=0", "--", "sh", "-c", WAIT)
+    before = rdzv.await_workers(2)
+    d.kill()
+    time.sleep(3 * LEASE)
+    assert rdzv.workers() == before, rdzv
+    rdzv.daemon(port=d.port)
+    for a in agents:
+        a.expect("the daemon is back")
+    assert rdzv.workers() == before, rdzv
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert not any(a.says("round 2 of") for a in agents), rdzv
+
+
+def test_joins_and_failures_while_the_daemon_is_away(rdzv):
+    """A worker dies, a spare comes, an agent dies: a daemon with a state file finds it all, charges one, and the job goes on."""
+    d = rdzv.daemon("--state-dir", rdzv.tmp / "state")
+    options = ("--nnodes", 2, "--lease", f"{LEASE:g}s", "--rdzv-conf", "is_host=0", "--stop-timeout", "2s")
+    script = f"[ $RDZV_RESTART_COUNT = 1 ] || [ $RANK = 0 ] || {{ while [ ! -e die ]; do sleep 0.02; done; exit 5; }}; {WAIT}"
+    agents = rdzv.agents(2, d.endpoint, *options, "--", "sh", "-c", script)
+    rdzv.await_workers(2)
+    d.kill()
+    (rdzv.tmp / "die").touch()
+    agents.append(rdzv.agent("--endpoint", d.endpoint, *options, "--", "sh", "-c", script, node="2"))
+    until("rank 1 is gone", lambda: 1 not in rdzv.workers(), 5)
+    d = rdzv.daemon("--state-dir", rdzv.tmp / "state", port=d.port)
+    for a in agents[:2]:
+        a.expect("restart 1 of 3", 20)
+    rdzv.await_workers(2, timeout=20)
+    (rdzv.tmp / "go").touch()
+    assert [a.exit(30) for a in agents] == [0, 0, 0], rdzv
+
+
+def test_two_daemons_meet(rdzv):
+    """One job's name, two daemons, two whole jobs. Where they meet the older one is over, and its nodes are told in words."""
+    old, new = rdzv.daemon(), rdzv.daemon()
+    doors = [Door(old.port), Door(old.port), Door(new.port), Door(new.port)]
+    options = ("--nnodes", 2, "--rdzv-id", "same", "--rdzv-conf", "is_host=0", "--lease", f"{LEASE:g}s", "--stop-timeout", "1s")
+    agents = [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i)) for i, door in enumerate(doors[:2])]
+    rdzv.await_workers(2)
+    agents += [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i + 2)) for i, door in enumerate(doors[2:])]
+    until("both jobs run", lambda: len(rdzv.leaders(E2E_NODE="2")) == len(rdzv.leaders(E2E_NODE="3")) == 1, 10)
+    newer = rdzv.workers(E2E_NODE="2") | rdzv.workers(E2E_NODE="3")
+    doors[0].lead(new.port)
+    assert agents[0].exit() == 76 and agents[0].says("a newer run of job same has taken its place"), agents[0]
+    doors[1].lead(new.port)
+    assert agents[1].exit() == 76 and agents[1].says("a newer run of job same has taken its place"), agents[1]
+    assert all(map(alive, newer.values())), "the newer job was touched"
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents[2:]] == [0, 0], rdzv
+    for door in doors:
+        door.close()
+
+
+def test_the_older_daemon_gives_way(rdzv):
+    """The other way round: a node of the newer job brings it to the older one's daemon."""
+    old, new = rdzv.daemon(), rdzv.daemon()
+    doors = [Door(old.port), Door(old.port), Door(new.port), Door(new.port)]
+    options = ("--nnodes", 2, "--rdzv-id", "same", "--rdzv-conf", "is_host=0", "--lease", f"{LEASE:g}s", "--stop-timeout", "1s")
+    agents = [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i)) for i, door in enumerate(doors[:2])]
+    rdzv.await_workers(2)
+    agents += [rdzv.agent("--endpoint", door.endpoint, *options, "--", "sh", "-c", WAIT, node=str(i + 2)) for i, door in enumerate(doors[2:])]
+    until("both jobs run", lambda: len(rdzv.leaders(E2E_NODE="2")) == len(rdzv.leaders(E2E_NODE="3")) == 1, 10)
+    newer = rdzv.workers(E2E_NODE="2") | rdzv.workers(E2E_NODE="3")
+    new.kill(signal.SIGSTOP)  # it takes no part in what follows
+    for door in doors[2:]:
+        door.lead(old.port)
+    for a in agents[:2]:
+        assert a.exit() == 76 and a.says("came from a newer run of this job"), a
+    assert all(map(alive, newer.values())), "the newer job was touched"
+    new.kill(signal.SIGCONT)
+    (rdzv.tmp / "go").touch()
+    assert [a.exit() for a in agents[2:]] == [0, 0], rdzv
+    for door in doors:
+        door.close()
