@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 from harness import BUILD, SANITIZED, SLOW, TOP, environ, until
@@ -81,6 +82,33 @@ def test_output(rdzv):
     assert re.match(r"pid \d+, that is its child \d+ \(sleep\): state S, in \w+.*, 1 thread\n", found[0].read_text()), found[0].read_text()
     assert a.says(r"  rank 1: pid \d+, that is its child \d+ \(sleep\): state S"), a
     assert a.says(r"  rank 0: pid \d+"), a  # the others are looked at too
+
+
+def test_auto(rdzv):
+    """Nobody uses the sdk, and only rank 0 prints, as in most programs: it falls silent when another rank is stopped, and that one is named."""
+    one = "while :; do touch tick; sleep 0.02; done"
+    zero = "for i in $(seq 100000); do rm -f tick; until [ -e tick ]; do sleep 0.02; done; echo step $i; done"
+    script = f"[ $RDZV_RESTART_COUNT = 1 ] && exit 0; if [ $RANK = 1 ]; then {one}; else {zero}; fi"
+    start = ["--hang-timeout", "2s", "--hang-start-timeout", "2s", "--hang-stacks", "never"]
+    a = rdzv.agent("--standalone", "--nproc", 2, *start, "--", "sh", "-c", script)
+    a.expect("step 100", 30)
+    os.kill(rdzv.workers()[1], signal.SIGSTOP)
+    assert a.exit(40) == 0, a
+    assert a.says(r"rank 1 \(local 1\) .*: its process is stopped \(state T\), as by SIGSTOP; no worker of this node has printed anything"), a
+    assert not a.says("cannot be told"), a
+
+
+def test_stopped_agent(rdzv, worker):
+    """An agent that was stopped for longer than the timeout has not heard its workers: they do not hang."""
+    a = rdzv.agent("--standalone", "--nproc", 2, *TIMEOUT, "--max-restarts", 0, "--", worker, "9")
+    a.expect("told three times")
+    a.kill(signal.SIGSTOP)
+    time.sleep(4)
+    a.kill(signal.SIGCONT)
+    time.sleep(2.5)
+    assert a.running and not a.says("no progress"), a
+    a.kill(signal.SIGTERM)
+    assert a.exit() == 75, a
 
 
 def test_file(rdzv):
