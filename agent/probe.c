@@ -1,6 +1,6 @@
 /* Looks at workers that hang, before they are stopped.
  *
- *   begin -> pool: /proc of every target, and which tool there is -> facts -> a tool per target -> done
+ *   begin -> pool: /proc of every target, and which tool there is -> facts -> one tool after the other -> done
  *      `------------------------ PROBE_MS after the beginning, whatever is there ----------------'
  *
  * Nothing of it may hold up the stop for longer, or the loop at all. /proc is read in the pool; a job that does not come back
@@ -49,7 +49,8 @@ struct found {
   bool read;
   struct probe_facts facts;
   struct buf stack, errors; /* what its tool has written; after its end all is in stack */
-  const char *tool;
+  const char *tool;         /* its name, once it was started */
+  char *path;               /* of the tool, until it is started; NULL: there is none */
 };
 
 struct tool {
@@ -88,6 +89,7 @@ struct probe {
 };
 
 static void finish(struct probe *p, bool tell);
+static void start_next(struct probe *p);
 
 /* What was found. -------------------------------------------------------------------------------------------------- */
 
@@ -96,6 +98,7 @@ static void forget(struct probe *p) {
     free(p->v[i].file);
     buf_finish(&p->v[i].stack);
     buf_finish(&p->v[i].errors);
+    free(p->v[i].path);
   }
   free(p->v);
   p->v = NULL;
@@ -233,7 +236,7 @@ static void tool_check(struct tool *t) {
   struct probe *p = t->of;
   if (!p || !t->exited || !t->out_end || !t->err_end) return;
   tool_close(t);
-  if (!p->tools) finish(p, true);
+  start_next(p);
 }
 
 static void on_tool_exit(uv_process_t *process, int64_t status, int signo) {
@@ -262,8 +265,11 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   tool_check(t);
 }
 
-/* Its words; `pid` is the buffer for its last one. */
-static void tool_words(const char *tool, char *pid, const char *words[ARGS_MAX]) {
+/* Its words; `pid` is the buffer for its last one. Symbols of all that a Python process has loaded (torch: half a gigabyte) would take
+ * a debugger more time than it has: it gets those of the interpreter, and of what ranks wait in. */
+static void tool_words(const char *tool, bool python, const char *pid, const char *words[ARGS_MAX]) {
+  static const char libraries[] =
+      "sharedlibrary lib\\(c\\|pthread\\|python3\\|torch_python\\|nccl\\|gloo\\|mpi\\|rdzv\\)[-.0-9]";
   const char *const spy[] = {tool, "dump", "--nonblocking", "--pid", pid, NULL};
   const char *const stack[] = {tool, "-p", pid, NULL};
   const char *const gdb[] = {tool,
@@ -273,8 +279,10 @@ static void tool_words(const char *tool, char *pid, const char *words[ARGS_MAX])
                              "set debuginfod enabled off",
                              "-iex",
                              "set auto-load off",
+                             "-iex",
+                             python ? "set auto-solib-add off" : "set auto-solib-add on",
                              "-ex",
-                             "set pagination off",
+                             libraries,
                              "-ex",
                              "thread apply all bt 40",
                              "-p",
@@ -299,7 +307,7 @@ static char **tool_env(void) {
   return env;
 }
 
-static int tool_spawn(struct probe *p, struct tool *t, const char *tool, pid_t pid) {
+static int tool_spawn(struct probe *p, struct tool *t, const char *tool) {
   const char *words[ARGS_MAX] = {NULL};
   char *argv[ARGS_MAX], number[16]; /* libuv writes to none of them */
   uv_stdio_container_t stdio[] = {
@@ -307,8 +315,8 @@ static int tool_spawn(struct probe *p, struct tool *t, const char *tool, pid_t p
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&t->out},
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&t->err},
   };
-  snprintf(number, sizeof(number), "%d", (int)pid);
-  tool_words(tool, number, words);
+  snprintf(number, sizeof(number), "%d", (int)t->found->facts.pid);
+  tool_words(tool, t->found->facts.python, number, words);
   memcpy(argv, words, sizeof(argv));
   char **env = tool_env();
   uv_process_options_t options = {
@@ -336,7 +344,7 @@ static void tool_start(struct probe *p, struct found *f, const char *path) {
   uv_pipe_init(p->loop, &t->err, 0);
   t->process.data = t->out.data = t->err.data = t;
   p->tools = t;
-  int rc = tool_spawn(p, t, path, f->facts.pid);
+  int rc = tool_spawn(p, t, path);
   if (rc) {
     t->exited = true;
     buf_printf(&f->stack, "it cannot be started: %s\n", uv_strerror(rc));
@@ -345,6 +353,17 @@ static void tool_start(struct probe *p, struct found *f, const char *path) {
   }
   uv_read_start((uv_stream_t *)&t->out, on_alloc, on_read);
   uv_read_start((uv_stream_t *)&t->err, on_alloc, on_read);
+}
+
+/* One at a time: the first is worth more than a part of each. */
+static void start_next(struct probe *p) {
+  for (size_t i = 0; i < p->n && !p->tools; i++) {
+    char *path = p->v[i].path;
+    p->v[i].path = NULL;
+    if (path) tool_start(p, &p->v[i], path);
+    free(path);
+  }
+  if (!p->tools) finish(p, true);
 }
 
 static char *find_tool(bool python) {
@@ -381,9 +400,11 @@ static void on_reading_done(uv_work_t *work, int status) {
       p->cb.on_fact(p->ctx, p->v[i].local_rank, &r->facts[i]);
     }
     p->cb.on_facts(p->ctx);
-    for (size_t i = 0; p->under_way && i < p->n && i < PROBE_TOOLS_MAX; i++)
-      if (r->tools[i]) tool_start(p, &p->v[i], r->tools[i]);
-    if (p->under_way && !p->tools) finish(p, true);
+    for (size_t i = 0; p->under_way && i < p->n && i < PROBE_TOOLS_MAX; i++) {
+      p->v[i].path = r->tools[i];
+      r->tools[i] = NULL;
+    }
+    if (p->under_way) start_next(p);
   }
   reading_free(r);
 }
