@@ -35,7 +35,7 @@ def refused(done, code, *says):
 
 
 USAGE = [
-    (["--after-finish", "again"], ["--after-finish again", "write fail, or restart"]),
+    (["--after-finish", "again"], ["--after-finish=again", "write fail, or restart"]),
     (["--exclude-after", "-1"], ["--exclude-after"]),
     (["--nproc", "0"], ["--nproc=0", "from 1 to 1024"]),
     (["--nproc=two"], ["--nproc=two", "cpu, gpu or auto"]),

@@ -38,6 +38,7 @@ struct round_book {
   uint32_t sent_life;   /* of the daemon that sent START first, */
   uint64_t sent_at;     /* and when */
   uint32_t first_life;  /* of the daemon that sealed it */
+  uint64_t first_at;    /* when START of it was sent first */
   uint32_t told_life;   /* of the daemon that said START first */
   bool told;            /* somebody has read START: the fields above are filled */
   bool failed;          /* in truth: a worker of it died by itself, not with 0; or hung */
@@ -540,6 +541,14 @@ static bool is_planned(enum cause c) {
   return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_LEAVING || c == CAUSE_NODE_DRAINED;
 }
 
+/* A START that is said again is of a round that began before. Of two daemons each has its own. */
+static void check_drained(struct sim *s, const struct sim_conn *c, const struct start *t) {
+  const struct round_book *r = round_of(s->checker, t->incarnation, t->round);
+  uint64_t began = r->sent_life ? r->first_at : s->now;
+  if (s->two || !c->node || !c->node->drained || began <= c->node->drained_at) return;
+  sim_violate(s, INV_DRAINED, "round %" PRId64 " begins with %s, which is drained", t->round, c->node->host);
+}
+
 void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
   if (m->type == MSG_STOP && m->stop.verdict.cause == CAUSE_NODE_JOINED)
     check_age(s, m->stop.incarnation, m->stop.round);
@@ -550,11 +559,16 @@ void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
     if (!r->prepared) r->prepared_at = s->now;
     r->prepared = true;
   }
+  if (m->type == MSG_CONTROL_REPLY && c->drains && !m->control_reply.code) {
+    c->drains->drained = true;
+    c->drains->drained_at = s->now;
+  }
   if (m->type != MSG_START) return;
+  check_drained(s, c, &m->start);
   if (c->kind != CONN_AGENT) sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
   struct round_book *r = round_of(s->checker, m->start.incarnation, m->start.round);
   if (r->sent_life == s->d.life) return;
-  if (!r->sent_life) r->first_life = s->d.life;
+  if (!r->sent_life) r->first_life = s->d.life, r->first_at = s->now;
   r->sent_life = s->d.life;
   r->sent_at = s->now;
 }

@@ -124,6 +124,12 @@ static bool grows_beyond(struct sim *s, struct sim_conn *c, enum msg_direction d
   return true;
 }
 
+/* DRAINED: another host is drained than was said. */
+static bool drains_another(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_CONTROL) m->control.host = "n3";
+  return true;
+}
+
 /* TOKENS: the second round has the first one's number. */
 static bool old_round(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_START && m->start.round == 3) m->start.round = 1;
@@ -287,6 +293,16 @@ static void tell_growth(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+static void tell_drain(struct sim *s) {
+  s->config.settings.max_nodes = 3;
+  s->config.settings.last_call_ms = 100;
+  s->normal = story_run(3000);
+  story_nodes(s, 3, 1);
+  sim_until(s, 1000);
+  daemon_drain(s, 1, false);
+  sim_until_over(s, 20000);
+}
+
 static void tell_loss(struct sim *s) {
   s->normal = story_run(3000);
   story_nodes(s, 2, 1);
@@ -389,6 +405,7 @@ static const struct plant {
     {"the step of a failure is forgotten", INV_BUDGET, tell_crash_at_a_step, {.msg = forgets_step}},
     {"a growth is charged", INV_BUDGET, tell_growth, {.msg = charge_for_growth}},
     {"a full round is ended for newcomers", INV_GROWTH, tell_crash, {.msg = grows_beyond}},
+    {"another host is drained than was said", INV_DRAINED, tell_drain, {.msg = drains_another}},
     {"a round's number comes again", INV_TOKENS, tell_two_crashes, {.msg = old_round}},
     {"an agent waits without a deadline", INV_DEADLINE, tell_run, {.deadline = agent_forgets}},
     {"the daemon waits without a deadline", INV_DEADLINE, tell_run, {.deadline = daemon_forgets}},

@@ -45,6 +45,7 @@ struct sim_conn;
   X(ENDS, "every node learns every end, exit codes agree with it")                                           \
   X(BUDGET, "the budget is charged once per settled worker failure, else never")                             \
   X(GROWTH, "a round is ended for newcomers only when it may and not too soon, and charges nothing")         \
+  X(DRAINED, "no round begins with a node on a host that was drained before")                                \
   X(TOKENS, "rounds and tokens only go up")                                                                  \
   X(DEADLINE, "no state waits without a deadline")                                                           \
   X(STORM, "time goes on: steps per virtual second are bounded")                                             \
@@ -123,6 +124,8 @@ struct sim_node {
   uint32_t rate;  /* of its clock: so many of its ms pass in 1000 of the daemon's */
   bool suspended; /* nothing of it runs, its clock goes on */
   uint64_t resumed_at;
+  bool drained; /* as rdzvctl was told last, */
+  uint64_t drained_at;
   int side; /* to which daemon its endpoint leads: 0, or 1 */
 };
 
@@ -200,8 +203,9 @@ struct sim_conn {
   struct sim_node *node; /* NULL: CONTROL */
   struct sim_agent *agent;
   uint32_t daemon_life;
-  bool open[2]; /* by side: [TO_AGENT] the peer's end, [TO_DAEMON] the daemon's */
-  bool broken;  /* what is on its way is lost */
+  struct sim_node *drains; /* CONTROL: the host that it is to drain; NULL: none */
+  bool open[2];            /* by side: [TO_AGENT] the peer's end, [TO_DAEMON] the daemon's */
+  bool broken;             /* what is on its way is lost */
   bool identified;
   uint64_t last_at[2];
   struct held *held[2], **held_tail[2];

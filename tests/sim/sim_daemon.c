@@ -165,6 +165,7 @@ static void mind(struct sim *s, struct core_event *ev) {
 
 void daemon_start(struct sim *s) {
   if (s->d.core) return;
+  for (int i = 0; i < s->n_nodes && !s->d.state_dir; i++) s->nodes[i].drained = false; /* it has forgotten */
   struct core_config config = {.seed = sim_random(s)};
   s->d.life = ++s->lives;
   if (s->side) s->two = true;
@@ -277,6 +278,8 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
     buf_finish(&text);
   }
   if (m->type == MSG_HELLO) check_hello(s, c->agent);
+  for (int i = 0; i < s->n_nodes && m->type == MSG_CONTROL && !strcmp(m->control.verb, "undrain"); i++)
+    if (!strcmp(s->nodes[i].host, m->control.host)) s->nodes[i].drained = false;
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, c, TO_DAEMON, m)) return;
   struct core_event ev = {.kind = CORE_MSG,
                           .conn = c->id,
@@ -317,6 +320,8 @@ void daemon_control(struct sim *s, const struct control *q) {
   if (!q->host) m.control.host = "";
   sim_trace(s, "rdzvctl: %s %s%s%s", q->verb, m.control.job, m.control.host, q->force ? " --force" : "");
   struct sim_conn *c = link_open(s, CONN_CONTROL, NULL, NULL);
+  for (int i = 0; i < s->n_nodes && !strcmp(q->verb, "drain"); i++)
+    if (!strcmp(s->nodes[i].host, m.control.host)) c->drains = &s->nodes[i];
   struct bytes *b = msg_bytes(&m);
   link_send(s, c, TO_DAEMON, b);
   bytes_unref(b);
