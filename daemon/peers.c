@@ -391,7 +391,7 @@ int peers_listen(struct peers *ps, int fd, bool local, struct err *e) {
   ps->listening = l;
   int rc = local ? uv_pipe_init(ps->loop, &l->pipe, 0) : uv_tcp_init(ps->loop, &l->tcp);
   if (rc == 0) rc = local ? uv_pipe_open(&l->pipe, fd) : uv_tcp_open(&l->tcp, fd);
-  if (rc == 0) rc = uv_listen(&l->stream, SOMAXCONN, on_connection);
+  if (rc == 0) rc = uv_listen(&l->stream, PEERS_BACKLOG, on_connection);
   return rc < 0 ? err_sys(e, rc, "cannot listen") : 0;
 }
 

@@ -17,7 +17,8 @@
 #include "proto/msg.h"
 
 enum {
-  PEERS_MAX = 131072, /* connections in all, where RLIMIT_NOFILE allows that many */
+  PEERS_BACKLOG = 65535, /* what the kernel may queue for us, as far as net.core.somaxconn allows */
+  PEERS_MAX = 131072,    /* connections in all, where RLIMIT_NOFILE allows that many */
   /* Of one address that have not said who they are: a quarter of all, within these. One host may start that many programs at once. */
   PEERS_PER_ADDRESS_MIN = 256,
   PEERS_PER_ADDRESS_MAX = 1024,

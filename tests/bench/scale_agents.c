@@ -364,6 +364,7 @@ static void join(struct agent *a, int i) {
                                            .want_rank = -1,
                                            .order_key = a->index,
                                            .settings = load.settings,
+                                           .orphan_grace_ms = 60000,
                                            .many = true};
   a->mind = supervisor_create(&config);
   mind(a, &(struct supervisor_event){.kind = SUP_STORE, .port = a->port});

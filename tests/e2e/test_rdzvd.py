@@ -275,7 +275,7 @@ def test_silent_connections_are_closed(rdzv):
         assert 9.5 < time.monotonic() - began < 10.5 + SLOW
     d.expect("closed: it said nothing we understand within 10 s")
     d.expect("closed: it did not say who it is within 10 s")
-    d.expect(r"control socket \(pid \d+\): closed")
+    d.expect(r"control socket \(pid \d+, uid \d+\): closed")
     member.send("HEARTBEAT", id=2)
     assert member.expect("HEARTBEAT_ACK").id == 1 and member.expect("HEARTBEAT_ACK").id == 2
 
