@@ -80,13 +80,13 @@ static void test_what_does_not_fit(void **state) {
 static void test_blocks(void **state) {
   struct ctl_screen s;
   int fds[2];
-  char text[256] = "";
+  const char *text;
   assert_int_equal(pipe(fds), 0);
   main_side = fds[0];
   ctl_screen_init(&s, fds[1], false);
   ctl_screen_show(&s, "head", "a\n", 2);
   ctl_screen_show(&s, "head", "b\n", 2);
-  snprintf(text, sizeof text, "%s", written());
+  text = written();
   assert_int_equal(strlen(text), 9 + 2 + 1 + 9 + 2); /* "12:00:01\na\n\n12:00:02\nb\n" */
   assert_int_equal(strncmp(text + 8, "\na\n\n", 4), 0);
   ctl_screen_init(&s, fds[1], true);
