@@ -23,14 +23,16 @@ static void at_work(struct sim *s, uint32_t save_ms) {
   sim_until(s, 2000);
 }
 
-/* One for all, before the STOP. */
+/* One for all, before the STOP. Who comes while they write is in time, as far as there is room. */
 static void grow_with_checkpoint(struct sim *s) {
   s->normal = story_saving(story_run(50000), 200);
   rule_add(s, 1, 0, 0, story_saving(story_run(50000), 700));
   story_nodes(s, 2, 1);
-  node_add(s, 1);
+  node_add(s, 1), node_add(s, 1);
   sim_until(s, 40000);
   agent_start(s, 2);
+  sim_for(s, 300);
+  agent_start(s, 3);
   story_over(s, 200000);
 }
 
