@@ -153,7 +153,7 @@ static void rebuild(struct job *j, const struct buf *names, size_t n) {
     h->listed = true;
     h->wanted++;
   }
-  uint32_t each = j->expected_nodes > (int64_t)n ? (uint32_t)((size_t)j->expected_nodes / n) : 1;
+  uint32_t each = n > 0 && j->expected_nodes > (int64_t)n ? (uint32_t)((size_t)j->expected_nodes / n) : 1;
   for (size_t i = 0; i < r->n; i++) r->listed_wanted += r->v[i]->wanted *= each;
   for (size_t i = 0; i < old.n; i++) {
     struct host *was = old.v[i], *h = find_host(r, was->name);
