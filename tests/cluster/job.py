@@ -1,7 +1,10 @@
 """A job over a cluster's hosts: node1 has the daemon and no agent, node2 and on have one agent each, as a supervisor would start them."""
 
+import json
 import re
 import time
+
+from harness import until
 
 # Says where it is, then waits for the file `go` in the folder that all hosts share.
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE, $RDZV_RESTART_COUNT charged; while [ ! -e go ]; do sleep 0.1; done"
@@ -12,8 +15,8 @@ class Job:
     def __init__(self, cluster, nodes, *hosts, lease=LEASE, script=WAIT, more=(), name="job", endpoint="node1"):
         """Agents on these hosts (by number; the second and all after it where none is named), which are not waited for."""
         self.cluster, self.name = cluster, name
-        self.options = ["--nnodes", nodes, "--endpoint", endpoint, "--rdzv-id", name, *(["--lease", f"{lease:g}s"] if lease else []), "--stop-timeout",
-                        "5s", "--join-timeout", "2m", *more]
+        lease = ["--lease", f"{lease:g}s"] if lease else []
+        self.options = ["--nnodes", nodes, "--endpoint", endpoint, "--rdzv-id", name, *lease, "--stop-timeout", "5s", "--join-timeout", "2m", *more]
         self.script, self.agents = script, {}
         for i in hosts or range(2, len(cluster.hosts) + 1):
             self.start(i)
@@ -36,12 +39,26 @@ class Job:
     def says(self, pattern):
         return [i for i, a in self.agents.items() if a.says(pattern)]
 
-    def finish(self):
-        """Lets the workers go, and sees that all agents still there exit with 0, and that nothing is left."""
+    def finish(self, charged=0):
+        """Lets the workers go, and sees that all agents still there exit with 0, that the daemon says so too, and that nothing is left."""
         (self.cluster.tmp / "go").touch()
         got = {i: a.exit(30) for i, a in self.agents.items() if a.host.up}
         assert not any(got.values()), f"exit codes {got}\n{self.cluster}"
+        self.succeeded(charged)
         self.cluster.gone()
+
+    def succeeded(self, charged):
+        """That the daemon says so, with so many restarts used."""
+        until(lambda: f"the daemon says that it has ended: {self.status()}", lambda: self.status()["state"] == "ended", 12)
+        told = self.status()
+        assert (told["outcome"], told["code"], told["restarts_used"]) == ("success", 0, charged), f"{told}\n{self.cluster}"
+
+    def status(self):
+        """What rdzvctl, on the daemon's host, says of this job."""
+        code, text = self.cluster[1].ctl("status", self.name, "--json")
+        assert code == 0, text
+        (job,) = json.loads(text)["jobs"]
+        return job
 
 
 class Clock:

@@ -39,7 +39,7 @@ def test_a_worker_is_killed(make_cluster):
     for a in job.agents.values():
         a.expect(r"rank 1 \(local 0\) on node3, pid \d+, was killed by SIGKILL \(signal 9\)")
         a.expect("restart 1 of 3")
-    job.finish()
+    job.finish(charged=1)
 
 
 @pytest.mark.parametrize("victim", ["agent", "guard"])

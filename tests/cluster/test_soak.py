@@ -44,8 +44,8 @@ class Supervised:
         self.daemon = self.c[1].daemon("--state-dir", self.c.tmp / "state")
 
     def start(self, i):
-        self.agents[i] = self.c[i].agent("--endpoint", "node1", "--rdzv-id", self.name, "--lease", f"{LEASE:g}s", "--max-restarts", 1000, "--stop-timeout",
-                                         "5s", "--join-timeout", "5m", *self.words)
+        options = ["--endpoint", "node1", "--rdzv-id", self.name, "--lease", f"{LEASE:g}s", "--max-restarts", 1000, "--stop-timeout", "5s"]
+        self.agents[i] = self.c[i].agent(*options, "--join-timeout", "5m", *self.words)
         self.started.append(self.agents[i])
 
     def tend(self, seconds):
@@ -70,7 +70,8 @@ class Supervised:
         for host in self.c.hosts:
             for rank, pid in host.workers(self.name).items():
                 key = rank, environ(pid).get("RDZV_ROUND")
-                assert key not in seen or not alive(seen[key]) or not alive(pid), f"rank {rank} of round {key[1]} runs twice: {pid}, {seen[key]}\n{self.c}"
+                twice = key in seen and alive(seen[key]) and alive(pid)
+                assert not twice, f"rank {rank} of round {key[1]} runs twice: {pid}, {seen[key]}\n{self.c}"
                 self.twice += any(k[0] == rank and k != key and alive(p) for k, p in seen.items()) and alive(pid)
                 seen[key] = pid
 
