@@ -33,8 +33,9 @@ struct supervisor_config {
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms; /* --hang-start-timeout */
   bool many;             /* more than one worker or node: lines name ranks */
-  bool living;  /* there is a terminal for SUP_STATUS: what is waited for is shown there, and not said */
-  bool trainer; /* workers are rdzv-trainer: its exit codes are known */
+  bool living;       /* there is a terminal for SUP_STATUS: what is waited for is shown there, and not said */
+  bool worker_store; /* --store worker: a worker serves the round's store, no agent does */
+  bool trainer;      /* workers are rdzv-trainer: its exit codes are known */
 };
 
 /* Driver to supervisor. */

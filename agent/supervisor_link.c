@@ -148,6 +148,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->expected_nodes = s->config.expected_nodes;
   h->expected_hosts = s->config.expected_hosts;
   h->uid = s->config.uid;
+  h->worker_store = s->config.worker_store;
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
 }

@@ -61,6 +61,15 @@ static void lose_from_round(struct job *j, const struct job_event *ev) {
     job_settle_if_stopped(j, ev->now_ms);
 }
 
+/* Node rank 0 is done, and the others are not: its agent served the round's store, which they may still need. */
+static void lose_store(struct job *j, const struct job_event *ev) {
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%s; it had finished, and the store of the round went with it", ev->text);
+  job_offer_node_cause(j, ev->member, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, buf_text(&text), ev->at_ms);
+  buf_finish(&text);
+  job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
+}
+
 /* STARTING, RUNNING, CHECKPOINTING, STOPPING. */
 static void on_lost(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
@@ -70,7 +79,10 @@ static void on_lost(struct job *j, const struct job_event *ev) {
   } else if (m->state == MEMBER_FINISHED) {
     core_bind(j->core, m, 0); /* its work is done and counted; it may come for the end later */
     member_set_gone(m, true);
-    job_settle_if_stopped(j, ev->now_ms);
+    if (m->node_rank == 0 && !m->worker_store && j->state != JOB_STOPPING)
+      lose_store(j, ev);
+    else
+      job_settle_if_stopped(j, ev->now_ms);
   } else if (m->state == MEMBER_STOPPED) {
     note_absence(ev);
     job_remove_member(j, m);

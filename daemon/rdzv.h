@@ -110,6 +110,7 @@ struct member {
   bool missed;        /* its absence is noted: it has said that it leaves */
   bool leaving;       /* it will not take part in another round */
   bool drained;       /* its host is: in no other round */
+  bool worker_store;  /* its agent would serve no store as node rank 0: a worker does */
   bool flapping;      /* as the last seal saw it: taken only where it is needed to reach min */
   bool checkpointed;  /* since the last PREPARE */
   bool shut;          /* FINISHED: nobody new comes to the round's store there, if it serves it */

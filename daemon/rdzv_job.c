@@ -81,6 +81,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->workers = h->workers;
   m->want_rank = h->want_rank;
   m->order_key = h->order_key;
+  m->worker_store = h->worker_store;
   m->heard_ms = now_ms;
   m->joined_no = ++j->core->join_counter;
   m->node_rank = m->rank_base = m->last_rank = m->step = -1;

@@ -273,6 +273,7 @@ const char *job_state_name(enum job_state v);
   F(S, LIST, reports, report, REPORTS_MAX) /* of that round, as long as it is not settled */                 \
   F(S, INT, uid, -1, 4294967295)       /* of the agent's user: who may control the job; -1: root alone */    \
   F(S, STR, expected_hosts, HOSTS_MAX) /* as the scheduler lists them: "gpu[001-016],login1"; "": unknown */ \
+  F(S, BOOL, worker_store)             /* --store worker: no agent serves the round's store */               \
   F(S, STR, auth, 1024)                /* reserved: the answer to the challenge */
 
 #define welcome_FIELDS(F, S)                                                                                 \

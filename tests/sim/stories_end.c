@@ -153,6 +153,27 @@ static void long_lease(struct sim_config *c) {
   c->settings.lease_ms = 60000;
 }
 
+/* Node 0 is done, and its agent dies: the store that the others use goes with it. */
+static void head_finished_and_gone(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_run(1000));
+  story_nodes(s, 3, 1);
+  story_expect(s, "n1 -> rdzvd: finished round 1", 10000);
+  agent_kill(s, agent_of(s, 0));
+  story_expect(s, "STOP round 1", 5000);
+  sim_for(s, 2000);
+  agent_start(s, 0);
+  story_over(s, 90000);
+}
+
+static void three_fixed(struct sim_config *c) {
+  c->settings.min_nodes = c->settings.max_nodes = 3;
+}
+
+static void three_fixed_restart(struct sim_config *c) {
+  three_fixed(c);
+  c->settings.after_finish = AFTER_FINISH_RESTART;
+}
+
 const struct story stories_end[] = {
     {"leaving-node", two_to_three, leaving_node},
     {"leaving-and-replaced", NULL, leaving_and_replaced},
@@ -168,5 +189,7 @@ const struct story stories_end[] = {
     {"end-is-missed-for-long", NULL, end_is_missed_for_long},
     {"bye-after-the-end", long_lease, bye_after_the_end},
     {"forgotten", NULL, forgotten},
+    {"head-finished-and-gone", three_fixed, head_finished_and_gone},
+    {"head-finished-and-gone-restart", three_fixed_restart, head_finished_and_gone},
     {NULL, NULL, NULL},
 };
