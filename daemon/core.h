@@ -13,7 +13,7 @@
 #include "proto/msg.h"
 
 enum {
-  CORE_GRACE_MS = 100,           /* a closed connection may come back within */
+  CORE_GRACE_MS = 100,           /* a closed connection may come back within, or within a 50th of the lease */
   CORE_START_TIMEOUT_MS = 30000, /* START to STARTED */
   CORE_STOP_SLACK_MS = 10000, /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
   CORE_PROBE_MS =

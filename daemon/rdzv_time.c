@@ -1,7 +1,10 @@
 /* Time in a job: which deadline comes next, and what its passing means.
  *
  * There are two kinds. A state has one deadline of its own (PROTOCOL.md 7), whose passing is the table's event
- * "deadline". Members have a lease while connected and 100 ms of grace while not; their passing is the event "lost".
+ * "deadline". Members have a lease while connected and a grace while not; their passing is the event "lost". The grace is for a connection that broke
+ * between two processes that live: the agent hears of it, dials, is greeted, says HELLO, four times the way there. 100 ms do for any network
+ * that a job trains over; who has a longer way has a longer lease too, so a 50th of that is the grace where it is more. It costs nothing where an agent
+ * has died: its guard says so.
  *
  * Ten thousand members heartbeat six times in a lease, so heartbeats must not touch any queue: they only move heard_ms.
  * scan_ms is a time before which nothing of a member can pass; when it comes, all members are looked at once and the
@@ -42,8 +45,13 @@ void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
   job_away(j, m, now_ms);
 }
 
+static uint64_t grace_ms(const struct job *j) {
+  uint64_t ms = (uint64_t)j->settings.lease_ms / 50;
+  return ms < CORE_GRACE_MS ? CORE_GRACE_MS : ms > CORE_RECONNECT_MAX_MS ? CORE_RECONNECT_MAX_MS : ms;
+}
+
 void job_away(struct job *j, struct member *m, uint64_t now_ms) {
-  m->grace_ms = now_ms + CORE_GRACE_MS;
+  m->grace_ms = now_ms + grace_ms(j);
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
 }
 

@@ -438,18 +438,35 @@ static void test_a_finished_node_may_go_away(void **state) {
   struct node n[2];
   rig_open(&r, 1);
   rig_running(&r, n, 2);
-  node_finished(&r, &n[0]);
-  node_drop(&r, &n[0]);
+  node_finished(&r, &n[1]);
+  node_drop(&r, &n[1]);
   rig_run(&r, 4000);
-  node_heartbeat(&r, &n[1]);
+  node_heartbeat(&r, &n[0]);
   rig_run(&r, 4000);
   assert_string_equal(rig_state(&r, "job"), "running");
-  node_finished(&r, &n[1]);
-  assert_int_equal(ended(&r, &n[1])->outcome, OUTCOME_SUCCESS);
-  node_end_ack(&r, &n[1]);
-  assert_string_equal(rig_state(&r, "job"), "ended");
-  node_back(&r, &n[0], PHASE_FINISHED); /* and learns of the end late */
+  node_finished(&r, &n[0]);
   assert_int_equal(ended(&r, &n[0])->outcome, OUTCOME_SUCCESS);
+  node_end_ack(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "ended");
+  node_back(&r, &n[1], PHASE_FINISHED); /* and learns of the end late */
+  assert_int_equal(ended(&r, &n[1])->outcome, OUTCOME_SUCCESS);
+  rig_close(&r);
+}
+
+/* Node rank 0 may not: its agent serves the round's store. */
+static void test_a_finished_node_0_takes_the_store_along(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_finished(&r, &n[0]);
+  node_drop(&r, &n[0]);
+  rig_run(&r, CORE_GRACE_MS);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  assert_int_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.cause, CAUSE_NODE_LOST);
+  node_stopped(&r, &n[1]);
+  assert_int_equal(ended(&r, &n[1])->outcome, OUTCOME_FAILED);
+  assert_int_equal(ended(&r, &n[1])->code, EXIT_CODE_NODE_LOST);
   rig_close(&r);
 }
 
@@ -612,6 +629,7 @@ int main(void) {
       cmocka_unit_test(test_success),
       cmocka_unit_test(test_one_may_finish_before_all_have_started),
       cmocka_unit_test(test_a_finished_node_may_go_away),
+      cmocka_unit_test(test_a_finished_node_0_takes_the_store_along),
       cmocka_unit_test(test_after_a_finish_a_failure_ends_the_job),
       cmocka_unit_test(test_after_a_finish_a_loss_ends_the_job),
       cmocka_unit_test(test_finished_is_final),
