@@ -461,6 +461,7 @@ static void test_after_finish(void **state) {
       else
         node_exited(&r, &n[1], 3, 0);
       stop_all(&r, n + (lost ? 2 : 1), lost ? 1 : 2);
+      if (restart) stop_all(&r, n, 1); /* it closes the store */
       if (restart) {
         node_stopped(&r, &n[0]);         /* as node 0 it says that its store is closed to newcomers */
         assert_int_equal(n[0].round, 2); /* who has finished runs again */
