@@ -154,14 +154,14 @@ static void put_plain(struct buf *out, const char *text, size_t n) {
 }
 
 /* frames: only "#0 ..." and "Thread ..." */
-static void show_lines(struct probe *p, const char *text, const char *before, bool frames) {
+static void show_lines(struct probe *p, const char *text, const char *before, bool frames, const char *file) {
   int n = 0;
   for (const char *at = text; *at; at += strcspn(at, "\n"), at += *at == '\n') {
     struct buf line = BUF_INIT;
     size_t len = strcspn(at, "\n");
     if (len == 0 || (frames && at[0] != '#' && strncmp(at, "Thread ", 7) != 0)) continue;
     if (n++ == PROBE_LINES_MAX) {
-      log_line(p->level, "%s...", before);
+      log_line(p->level, "%s... (the rest is in %s)", before, file ? file : "hang.txt of --log-dir");
       return;
     }
     put_plain(&line, at, len);
@@ -177,11 +177,11 @@ static void show(struct probe *p, size_t i) {
   if (!f->read) return;
   snprintf(before, sizeof(before), "  rank %lld: ", (long long)f->rank);
   probe_put(&f->facts, f->pid, &text);
-  show_lines(p, buf_text(&text), before, false);
+  show_lines(p, buf_text(&text), before, false, f->file);
   if (f->stack.len) {
     log_line(p->level, "%s%s says:", before, f->tool);
     bool frames = strcmp(f->tool, "gdb") == 0 && strstr(buf_text(&f->stack), "\n#");
-    show_lines(p, buf_text(&f->stack), "  | ", frames); /* gdb says much more than these */
+    show_lines(p, buf_text(&f->stack), "  | ", frames, f->file); /* gdb says much more than these */
   }
   if (f->file) {
     if (f->stack.len) buf_printf(&text, "\n%s says:\n%s", f->tool, buf_text(&f->stack));

@@ -16,7 +16,7 @@ enum {
   PROBE_TARGETS_MAX = 64,        /* workers that are looked at; */
   PROBE_TOOLS_MAX = 4,           /* and of how many the stacks are shown */
   PROBE_OUTPUT_MAX = 256 * 1024, /* bytes of one tool's output that are kept */
-  PROBE_LINES_MAX = 40,          /* lines of it that are shown; the file has all */
+  PROBE_LINES_MAX = 12,          /* lines of it that are shown; the file has all */
 };
 
 struct probe;

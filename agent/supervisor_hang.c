@@ -144,10 +144,38 @@ static void look(struct supervisor *s) {
   sup_effect(s, SUP_LOOK)->round = (uint32_t)s->round;
 }
 
+/* Once: whoever has set a timeout wants to know when it counts, above all where it does not count yet. */
+static void say_how(struct supervisor *s) {
+  double start_s = (double)s->config.hang_start_ms / 1000, hang_s = (double)timeout_ms(s) / 1000;
+  static const char *const what[] = {
+      [HANG_SDK] = "a worker that tells no progress through rdzv.h",
+      [HANG_OUTPUT] = "a worker that prints nothing",
+      [HANG_FILE] = "a worker whose file (--hang-watch) does not change",
+      [HANG_AUTO] = "silence of all workers here",
+  };
+  if (s->config.hang_watch == HANG_AUTO && s->node_rank != 0)
+    sup_say(s, LOG_INFO,
+            "hangs: a worker here is watched once it tells progress through rdzv.h (--hang-watch)");
+  else if (s->config.hang_watch == HANG_OUTPUT || s->config.hang_watch == HANG_AUTO)
+    sup_say(s, LOG_INFO,
+            "hangs: %s for %g s ends the round (--hang-timeout), not before it is %g s old "
+            "(--hang-start-timeout)%s",
+            what[s->config.hang_watch], hang_s, start_s,
+            s->config.hang_watch == HANG_AUTO
+                ? "; a worker that tells progress through rdzv.h is watched by that"
+                : "");
+  else
+    sup_say(s, LOG_INFO,
+            "hangs: %s for %g s ends the round (--hang-timeout); its start has %g s (--hang-start-timeout)",
+            what[s->config.hang_watch], hang_s, start_s);
+}
+
 void sup_hang_begin(struct supervisor *s) {
   sup_hang_end(s);
   s->hang.looked_ms = s->now_ms;
-  if (timeout_ms(s)) plan_look(s);
+  if (!timeout_ms(s)) return;
+  plan_look(s);
+  if (s->rounds == 1) say_how(s);
 }
 
 void sup_hang_end(struct supervisor *s) {
