@@ -559,7 +559,7 @@ void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
     if (!r->prepared) r->prepared_at = s->now;
     r->prepared = true;
   }
-  if (m->type == MSG_CONTROL_REPLY && c->drains && !m->control_reply.code) {
+  if (m->type == MSG_CONTROL_REPLY && c->drains && !m->control_reply.code && c->lifts == c->drains->lifts) {
     c->drains->drained = true;
     c->drains->drained_at = s->now;
   }

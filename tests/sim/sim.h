@@ -126,7 +126,8 @@ struct sim_node {
   uint64_t resumed_at;
   bool drained; /* as rdzvctl was told last, */
   uint64_t drained_at;
-  int side; /* to which daemon its endpoint leads: 0, or 1 */
+  uint32_t lifts; /* how often it was told otherwise */
+  int side;       /* to which daemon its endpoint leads: 0, or 1 */
 };
 
 struct sim_store { /* what an agent serves as node rank 0 */
@@ -204,6 +205,7 @@ struct sim_conn {
   struct sim_agent *agent;
   uint32_t daemon_life;
   struct sim_node *drains; /* CONTROL: the host that it is to drain; NULL: none */
+  uint32_t lifts;          /* of that node, when the daemon read it: one that came since is later */
   bool open[2];            /* by side: [TO_AGENT] the peer's end, [TO_DAEMON] the daemon's */
   bool broken;             /* what is on its way is lost */
   bool identified;

@@ -279,7 +279,8 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
   }
   if (m->type == MSG_HELLO) check_hello(s, c->agent);
   for (int i = 0; i < s->n_nodes && m->type == MSG_CONTROL && !strcmp(m->control.verb, "undrain"); i++)
-    if (!strcmp(s->nodes[i].host, m->control.host)) s->nodes[i].drained = false;
+    if (!strcmp(s->nodes[i].host, m->control.host)) s->nodes[i].drained = false, s->nodes[i].lifts++;
+  if (c->drains) c->lifts = c->drains->lifts;
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, c, TO_DAEMON, m)) return;
   struct core_event ev = {.kind = CORE_MSG,
                           .conn = c->id,
