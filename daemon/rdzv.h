@@ -164,6 +164,7 @@ struct job {
   uint64_t leave_ms;      /* FORMING: until then others may leave, after one has */
   uint64_t prepare_ms;    /* CHECKPOINTING: its end */
   uint64_t grow_ms;       /* RUNNING: when it is ended for newcomers; UINT64_MAX: there are none */
+  uint64_t forgiven_ms;   /* our loop was late: until then nobody is lost for a connection that closed */
   uint64_t scan_ms;       /* no lease, grace or hold can expire before */
   uint64_t notice_ms;     /* when WAITING goes out next; UINT64_MAX: not now */
   uint64_t last_notice_ms;

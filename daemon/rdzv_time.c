@@ -11,7 +11,7 @@
  * next such time is found. That is O(nodes) once in a lease, and O(1) for everything else.
  *
  * A daemon that was itself too busy, or stopped, to read must not blame its agents: the driver tells how late a tick
- * is, and all leases are extended by that much. */
+ * is, all leases are extended by that much, and who is away has time for the longest pause between two attempts. */
 
 #include "daemon/rdzv.h"
 
@@ -52,6 +52,7 @@ static uint64_t grace_ms(const struct job *j) {
 
 void job_away(struct job *j, struct member *m, uint64_t now_ms) {
   m->grace_ms = now_ms + grace_ms(j);
+  if (m->grace_ms < j->forgiven_ms) m->grace_ms = j->forgiven_ms;
   j->scan_ms = earliest(j->scan_ms, m->grace_ms);
 }
 
@@ -84,8 +85,19 @@ static void scan(struct job *j, uint64_t now_ms) {
   for (size_t i = 0; i < j->n_members; i++) j->scan_ms = earliest(j->scan_ms, patience_ms(j->members[i]));
 }
 
+/* We were late. Who is away, or goes now, may have given up a connection on which we were silent, and be in a pause before it dials
+ * again. */
+static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
+  uint64_t back_ms = j->forgiven_ms = now_ms + CORE_RECONNECT_MAX_MS;
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    m->heard_ms += lag_ms;
+    if (!m->conn && m->grace_ms < back_ms) m->grace_ms = back_ms;
+  }
+}
+
 void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
-  for (size_t i = 0; lag_ms && i < j->n_members; i++) j->members[i]->heard_ms += lag_ms;
+  if (lag_ms) forgive(j, now_ms, lag_ms);
   if (now_ms >= j->scan_ms) scan(j, now_ms);
   if (now_ms < state_deadline(j)) return;
   struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};

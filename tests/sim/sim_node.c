@@ -161,6 +161,7 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
 
 static void leave(struct sim *s, struct sim_agent *a) {
   sim_trace(s, "%s: exits with %d", a->name, a->exit_code);
+  if (a->exit_code) s->harmless = false; /* done, and nobody there for --join-timeout: it has given up */
   disconnect(s, a);
   supervisor_destroy(a->sup);
   a->sup = NULL;
@@ -203,6 +204,7 @@ static void note_fence(struct sim_agent *a, const struct msg *m, uint64_t sent_a
     return;
   }
   if (!knows) return;
+  if (!recovering) a->told_side = a->conn->side; /* it has all of the round */
   a->fence = a->heard_fence;
   a->ack_at = a->heard_at;
 }
