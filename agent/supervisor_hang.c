@@ -246,12 +246,12 @@ static const char *silence(const struct supervisor *s, const struct worker *w) {
   switch (sign_of(s)) {
   case SIGN_OUTPUT:
     if (is_shared(s))
-      return ever ? "no worker of this node has printed anything"
+      return ever ? "no worker of this node prints any more"
                   : "no worker of this node has printed anything since its start";
-    return ever ? "it has printed nothing" : "it has printed nothing since its start";
+    return ever ? "it prints no more" : "it has printed nothing since its start";
   case SIGN_FILE:
     if (s->hang.unanswered) return "its file cannot be looked at: the file system does not answer";
-    return ever ? "its file has not changed" : "its file has not changed since its start";
+    return ever ? "its file changes no more" : "its file has not changed since its start";
   case SIGN_SDK:
   case SIGN_COUNT: break;
   }
