@@ -151,6 +151,24 @@ static void test_lag_extends_leases(void **state) {
   rig_close(&r);
 }
 
+/* They gave up connections on which we were silent, and dial again after a pause that may be as long as 2 s. */
+static void test_lag_gives_time_to_come_back(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  r.now_ms += 9000;
+  node_drop(&r, &n[0]); /* it lay in the socket, */
+  rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
+  rig_run(&r, 500);
+  node_drop(&r, &n[1]); /* or comes a little later */
+  rig_run(&r, CORE_RECONNECT_MAX_MS - 501);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_close(&r);
+}
+
 /* One that had finished and was away is watched again when it is back, even if nobody else is. */
 static void test_a_lease_of_one_that_came_back(void **state) {
   struct rig r;
@@ -499,6 +517,7 @@ int main(void) {
       cmocka_unit_test(test_silence_past_the_lease_is_a_loss),
       cmocka_unit_test(test_every_frame_renews_the_lease),
       cmocka_unit_test(test_lag_extends_leases),
+      cmocka_unit_test(test_lag_gives_time_to_come_back),
       cmocka_unit_test(test_a_lease_of_one_that_came_back),
       cmocka_unit_test(test_fence_says_whether_others_could_go_on),
       cmocka_unit_test(test_a_lost_node_delays_the_seal_until_its_lease),
