@@ -232,8 +232,8 @@ def test_a_hundred_faults_and_the_same_weights(faults):
 @pytest.mark.soak
 @pytest.mark.seconds(400)
 def test_eighty_faults_on_an_elastic_job(faults):
-    """Two or three of four hosts, which lose their power too. Never runs a rank of a round twice, and when the faults are over three nodes run within
-    the longest delay (30 s) and the age at which a round grows (30 s)."""
+    """Two or three of four hosts, which lose their power too. Never runs a rank of a round twice, and when the faults are over a whole round runs
+    within the longest delay (30 s) and the age at which a round grows (30 s): of three, or of two where the others' hosts are flapping."""
     c, rng = faults(5)
     s = Supervised(c, "elastic", rng, WAIT, "--nnodes", "2:3", "--last-call", "1s")
 
@@ -241,8 +241,8 @@ def test_eighty_faults_on_an_elastic_job(faults):
         until(lambda: f"three workers run\n{c}", lambda: len(s.workers()) == 3, 30)
         s.hits(80, (*KINDS, "power", "power"), 8)
         rest = Clock(c)
-        until(lambda: f"three workers of one round run\n{c}", lambda: s.tend(0.1) or together(s, 3), 90)
-        rest.fact("after the last fault three nodes run")
+        until(lambda: f"all workers of one round run\n{c}", lambda: s.tend(0.1) or together(s), 90)
+        rest.fact(f"after the last fault {len(s.workers())} nodes run")
         (c.tmp / "go").touch()
         s.tend(60)
         rest.fact("after the last fault the job is done")
@@ -253,6 +253,6 @@ def test_eighty_faults_on_an_elastic_job(faults):
     c.fact(f"a rank was seen running in an old round beside a new one {s.twice} times, on hosts that were cut off and needed")
 
 
-def together(s, n):
+def together(s):
     worlds = [(environ(p).get("RDZV_ROUND"), environ(p).get("WORLD_SIZE")) for p in s.workers()]
-    return len(worlds) == n and len(set(worlds)) == 1 and worlds[0][1] == str(n)
+    return len(set(worlds)) == 1 and worlds[0][1] == str(len(worlds))
