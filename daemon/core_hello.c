@@ -29,6 +29,7 @@ void core_branch(struct core *c, struct job *j) {
   j->branches = false;
   snprintf(j->former, sizeof j->former, "%s", j->incarnation);
   name_incarnation(c, j->former, j->incarnation);
+  job_take_drains_along(j);
   core_log(c, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
            j->incarnation, j->former);
 }

@@ -114,7 +114,10 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
     job_drop_drains(live);
     core_forget(c, live);
   }
-  if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) return true;
+  if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) {
+    core_drop_drains(c, incarnation);
+    return true;
+  }
   struct job *j = core_add_job(c, id, incarnation, &s);
   j->restarts_used = used;
   j->failed_step = failed_step;

@@ -383,6 +383,9 @@ void job_apply_drains(struct job *j, uint64_t now_ms);
 void job_end_for_drains(struct job *j,
                         uint64_t now_ms); /* STARTING, RUNNING: where one of the round is on such a host */
 void job_drop_drains(struct job *j);      /* its own: it is over */
+void core_drop_drains(struct core *c,
+                      const char *incarnation); /* those of a life that is not here any more */
+void job_take_drains_along(struct job *j);      /* core_branch: from its former life into this one */
 size_t job_nodes_without(const struct job *j, const char *host); /* that could take part */
 bool job_could_go_on_without(const struct job *j, const char *host);
 bool job_works_on(const struct job *j,

@@ -239,8 +239,22 @@ size_t core_undrain(struct core *c, const char *host, const struct drain *like, 
   return n;
 }
 
+void core_drop_drains(struct core *c, const char *incarnation) {
+  if (c->n_drains) take_away(c, NULL, is_of_life, incarnation, false);
+}
+
 void job_drop_drains(struct job *j) {
-  if (j->core->n_drains) take_away(j->core, NULL, is_of_life, j->incarnation, false);
+  core_drop_drains(j->core, j->incarnation);
+}
+
+void job_take_drains_along(struct job *j) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->core->drains, e));)
+    for (struct drain *d = e->value; d; d = d->next) {
+      if (!is_of_life(d, j->former)) continue;
+      save(j->core, d, false);
+      memcpy(d->incarnation, j->incarnation, sizeof d->incarnation);
+      save(j->core, d, true);
+    }
 }
 
 /* --exclude-after. ------------------------------------------------------------------------------------------------- */

@@ -348,6 +348,22 @@ static void test_users(void **state) {
   rig_close(&r);
 }
 
+/* The first node of a new job tells whose it is, and is held back itself. */
+static void test_users_drain_holds_for_their_next_job(void **state) {
+  struct rig r;
+  struct node n[2], next;
+  open_some(&r, n, 1, 2, 2, 2);
+  assert_int_equal(drain(&r, "n1", false, 1000), 0);
+  node_init(&r, &next, 1);
+  next.job = "next";
+  snprintf(next.agent, sizeof next.agent, "%032x", 77);
+  node_join(&r, &next);
+  assert_non_null(strstr(told(&r, &next), "host n1 is drained by uid 1000"));
+  rig_run(&r, 60000);
+  assert_int_equal(next.round, 0);
+  rig_close(&r);
+}
+
 static void test_users_do_not_lift_what_root_has_drained(void **state) {
   struct rig r;
   struct node n[3];
@@ -441,6 +457,64 @@ static void test_exclude_after_is_remembered(void **state) {
   rig_close(&r);
 }
 
+/* Three, of which the second had a failure: --exclude-after 1. */
+static void open_excluded(struct rig *r, struct node *n) {
+  rig_open(r, 1);
+  r->settings.min_nodes = 2;
+  r->settings.max_nodes = 3;
+  r->settings.exclude_after = 1;
+  for (int i = 0; i < 3; i++) node_init(r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(r, &n[i]);
+  fail_on(r, n, 3, 1);
+  assert_int_equal(n[0].round, 2);
+  for (int i = 0; i < 3; i += 2) node_started(r, &n[i]);
+}
+
+/* It ended so long ago that the daemon that comes does not remember it. */
+static void test_exclude_after_ends_with_the_job(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_excluded(&r, n);
+  for (int i = 0; i < 3; i += 2) node_finished(&r, &n[i]);
+  r.wall_ms += 2 * CORE_END_KEEP_MS;
+  rig_restart(&r, true);
+  rig_control(&r, "status", "", false, &said);
+  assert_string_equal(buf_text(&said), "no jobs\n");
+  rig_close(&r);
+}
+
+/* The life goes on under another name. */
+static void test_exclude_after_in_a_branch(void **state) {
+  struct rig r;
+  struct node n[3];
+  char before[INCARNATION_MAX + 1];
+  open_excluded(&r, n);
+  memcpy(before, n[0].incarnation, sizeof before);
+  n[0].round = 5; /* another daemon has sealed it, and is gone */
+  n[0].nodes = 2;
+  n[0].nodes = 1;
+  n[0].node_rank = 0;
+  n[0].n_reports = 0;
+  node_back(&r, &n[0], PHASE_STOPPED);
+  node_join(&r, &n[2]);
+  node_join(&r, &n[1]);
+  rig_run(&r, 4000);
+  for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+  rig_run(&r, 4000);
+  assert_string_not_equal(n[2].incarnation, before);
+  assert_int_equal(n[2].nodes, 2);
+  rig_control(&r, "status", "", false, &said);
+  assert_said("drained: n1");
+  assert_said("in job job");
+  for (int i = 0; i < 3; i += 2) node_started(&r, &n[i]);
+  rig_restart(&r, true);
+  for (int i = 0; i < 3; i += 2) node_back(&r, &n[i], PHASE_RUNNING);
+  for (int i = 0; i < 3; i += 2) node_finished(&r, &n[i]);
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained"));
+  rig_close(&r);
+}
+
 /* --after-finish. -------------------------------------------------------------------------------------------------- */
 
 static void test_after_finish(void **state) {
@@ -497,6 +571,9 @@ int main(void) {
       cmocka_unit_test(test_remembered_drain_ends_nothing_that_needs_it),
       cmocka_unit_test(test_lines_that_are_none),
       cmocka_unit_test(test_users),
+      cmocka_unit_test(test_users_drain_holds_for_their_next_job),
+      cmocka_unit_test(test_exclude_after_ends_with_the_job),
+      cmocka_unit_test(test_exclude_after_in_a_branch),
       cmocka_unit_test(test_users_do_not_lift_what_root_has_drained),
       cmocka_unit_test(test_exclude_after),
       cmocka_unit_test(test_exclude_after_only_where_it_can),
