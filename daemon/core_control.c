@@ -98,12 +98,24 @@ static int no_such_host(struct ask *a) {
 
 /* status, jobs. ---------------------------------------------------------------------------------------------------- */
 
+static int too_long(struct ask *a) {
+  buf_finish(&a->text);
+  a->raw = false;
+  buf_printf(&a->text,
+             "that is more than the %d MiB that one answer takes: ask for one job (rdzvctl status JOB), for "
+             "one line "
+             "of each (rdzvctl jobs), or without --json\n",
+             STATUS_MAX >> 20);
+  return FAILED;
+}
+
 static int show(struct ask *a, bool whole) {
   const char *id = a->q->job;
   const struct core_store_facts *store = whole && a->all && !id[0] ? a->store : NULL;
   a->raw = a->q->json;
   size_t n = a->q->json ? status_jobs_json(a->c, a->uid, id, store, &a->text)
                         : status_jobs_text(a->c, a->uid, id, whole, store, &a->text);
+  if (a->text.len > STATUS_MAX) return too_long(a);
   if (n || !id[0]) return 0;
   buf_clear(&a->text);
   a->raw = false;
@@ -453,6 +465,7 @@ void core_control(struct core *c, const struct core_event *ev) {
   msg.raw = buf_text(&a.text);
   msg.raw_len = a.text.len;
   core_send(c, ev->conn, &msg);
+  core_close(c, ev->conn); /* one question, one answer */
   json_decref(a.more);
   buf_finish(&a.text);
 }

@@ -45,6 +45,7 @@ struct peer {
   uint64_t accepted_ms;
   char *name; /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native, listed;
+  bool asked;    /* local: its one question */
   uid_t uid;     /* local */
   char user[32]; /* local: what limits are counted under */
   char addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
@@ -208,6 +209,9 @@ static void on_msg(struct conn *c, struct msg *m) {
     drop(p, true);
     return;
   }
+  if (p->asked)
+    return; /* one question is one turn of the loop: a thousand in one packet would be one turn too */
+  p->asked = p->local;
   struct peer_info info = info_of(p);
   p->peers->cb.on_msg(p->peers->ctx, &info, m);
 }

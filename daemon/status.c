@@ -289,7 +289,7 @@ static bool is_shown(const struct core *c, int64_t uid, const char *id, const st
 size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
                         const struct core_store_facts *store, struct buf *out) {
   size_t n = 0;
-  for (size_t i = 0; i < c->n_all; i++) {
+  for (size_t i = 0; i < c->n_all && out->len <= STATUS_MAX; i++) {
     if (!is_shown(c, uid, id, c->all[i])) continue;
     n++;
     if (whole)
@@ -305,16 +305,24 @@ size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool 
   return n;
 }
 
+static void put_json(struct buf *out, json_t *v) {
+  json_print(out, v);
+  json_decref(v);
+}
+
 size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
                         const struct core_store_facts *store, struct buf *out) {
-  json_t *list = json_array();
-  for (size_t i = 0; i < c->n_all; i++)
-    if (is_shown(c, uid, id, c->all[i])) json_array_append_new(list, job_to_json(c->all[i], c->now_ms));
-  size_t n = json_array_size(list);
-  json_t *top = json_pack("{s:o,s:o}", "jobs", list, "drained", drains_to_json(c, uid));
-  if (store) json_object_set_new(top, "store", store_to_json(store));
-  json_print(out, top);
-  buf_putc(out, '\n');
-  json_decref(top);
+  size_t n = 0;
+  buf_puts(out, "{\"jobs\":[");
+  for (size_t i = 0; i < c->n_all && out->len <= STATUS_MAX; i++) {
+    if (!is_shown(c, uid, id, c->all[i])) continue;
+    if (n++) buf_putc(out, ',');
+    put_json(out, job_to_json(c->all[i], c->now_ms));
+  }
+  buf_puts(out, "],\"drained\":");
+  put_json(out, drains_to_json(c, uid));
+  if (store) buf_puts(out, ",\"store\":");
+  if (store) put_json(out, store_to_json(store));
+  buf_puts(out, "}\n");
   return n;
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import HOST, RDZVCTL, RDZVD, SLOW, free_port, until
-from native import Native
+from native import Native, frame
 
 
 def ctl(rdzv, *args, **kw):
@@ -57,6 +57,16 @@ def test_socket_is_for_everybody(rdzv, home):
         assert n.control("jobs") == (0, "no jobs\n")
     d.kill(signal.SIGTERM)
     assert d.exit() == 0 and not os.path.exists(path)
+
+
+def test_one_question_a_connection(rdzv, tmp_path):
+    """A thousand in one packet are not a thousand answers in one turn of the daemon's loop."""
+    d = rdzv.daemon("--socket", tmp_path / "c")
+    with Native(path=tmp_path / "c") as n:
+        n.sock.sendall(1000 * frame("CONTROL", dict(verb="jobs"), id=7))
+        answers = [m.name for m in n.until_closed(15)]
+        assert answers.count("CONTROL_REPLY") == 1
+    assert d.running
 
 
 def test_agents_are_refused_there(rdzv):

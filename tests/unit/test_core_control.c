@@ -57,6 +57,33 @@ static void test_unknown_job_and_verb(void **state) {
   rig_close(&r);
 }
 
+/* More than a frame takes, and more than anybody reads. */
+static void test_too_much_to_tell(void **state) {
+  enum { MANY = 14000 };
+  struct rig r;
+  struct node n;
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.min_nodes = r.settings.max_nodes = NODES_MAX;
+  node_init(&r, &n, 0);
+  memset(n.host, 1, HOST_MAX); /* six bytes each in JSON */
+  r.blind = true;
+  for (int i = 0; i < MANY; i++) {
+    snprintf(n.agent, sizeof n.agent, "%032x", (unsigned)i + 1);
+    node_join(&r, &n);
+  }
+  assert_int_equal(rig_control(&r, "status", "job", true, &out), 1);
+  json_t *v = json_parse_object(out.data, out.len, NULL);
+  assert_non_null(v);
+  assert_non_null(
+      strstr(text_of(v, "text"), "that is more than the 19 MiB that one answer takes: ask for one job"));
+  json_decref(v);
+  assert_int_equal(rig_control(&r, "status", "job", false, &out), 0);
+  assert_int_equal(rig_control(&r, "jobs", "", false, &out), 0);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
 static void test_status_json(void **state) {
   struct rig r;
   struct node n[2];
@@ -334,8 +361,7 @@ static void test_last_verdicts_are_kept(void **state) {
   }
   json_decref(v);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(
-      strstr(buf_text(&out), "  round 18 ended: rank 0 on n0 exited with code 18 ("));
+  assert_non_null(strstr(buf_text(&out), "  round 18 ended: rank 0 on n0 exited with code 18 ("));
   assert_non_null(strstr(buf_text(&out), "    and round 17 ended: rank 0 on n0 exited with code 17 ("));
   buf_finish(&out);
   rig_close(&r);
@@ -409,6 +435,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_no_jobs),
       cmocka_unit_test(test_unknown_job_and_verb),
+      cmocka_unit_test(test_too_much_to_tell),
       cmocka_unit_test(test_status_json),
       cmocka_unit_test(test_status_in_every_state),
       cmocka_unit_test(test_ranks_first_then_spares),
