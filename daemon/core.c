@@ -232,7 +232,7 @@ static void on_progress(struct member *m, const struct progress *p) {
 
 static void on_member_msg(struct core *c, struct member *m, const struct core_event *ev) {
   struct job_event je = {.now_ms = ev->now_ms, .at_ms = ev->now_ms, .member = m};
-  m->heard_ms = ev->now_ms;
+  member_heard(m, ev->now_ms);
   switch (ev->msg->type) {
   case MSG_HEARTBEAT: on_heartbeat(c, m, ev); break;
   case MSG_REPORT: on_report(m, ev); break;

@@ -352,7 +352,7 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
   member_tell_addrs(m, h->addrs);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
-  m->heard_ms = ev->now_ms;
+  member_heard(m, ev->now_ms);
   core_bind(c, m, ev->conn);
   member_set_gone(m, false);
   return m;

@@ -166,6 +166,7 @@ struct job {
   uint64_t prepare_ms;    /* CHECKPOINTING: its end */
   uint64_t grow_ms;       /* RUNNING: when it is ended for newcomers; UINT64_MAX: there are none */
   uint64_t forgiven_ms;   /* our loop was late: until then nobody is lost for a connection that closed */
+  uint64_t deaf_ms;       /* RUNNING: since when nothing is heard of anybody; 0: somebody is heard */
   uint64_t scan_ms;       /* no lease, grace or hold can expire before */
   uint64_t notice_ms;     /* when WAITING goes out next; UINT64_MAX: not now */
   uint64_t last_notice_ms;
@@ -277,6 +278,7 @@ void job_closed(struct job *j, struct member *m, uint64_t now_ms); /* its connec
 void job_away(struct job *j, struct member *m,
               uint64_t now_ms);                       /* the same, and m has no connection any more */
 void job_here(struct job *j, const struct member *m); /* it has a connection: its lease counts */
+void member_heard(struct member *m, uint64_t now_ms); /* it lives */
 
 /* daemon/rdzv_job.c: the object */
 struct job *job_create(struct core *c, const char *id, const char *incarnation, const struct settings *s,

@@ -10,6 +10,11 @@
  * scan_ms is a time before which nothing of a member can pass; when it comes, all members are looked at once and the
  * next such time is found. That is O(nodes) once in a lease, and O(1) for everything else.
  *
+ * When nothing is heard of any node at all, it is more likely that this daemon is cut off than that all of them died at once. Then nobody is
+ * given up while a round runs: nobody is there to be told of it, and at fixed size it would only stop a healthy job. As soon as one is
+ * heard, all others have a lease anew, or time to reconnect. It lasts no longer than --join-timeout, so that a job
+ * whose nodes are gone for good comes to its end.
+ *
  * A daemon that was itself too busy, or stopped, to read must not blame its agents: the driver tells how late a tick
  * is, all leases are extended by that much, and who is away has time for the longest pause between two attempts. */
 
@@ -75,7 +80,50 @@ static void lose(struct job *j, struct member *m, uint64_t now_ms) {
   job_event(j, &ev);
 }
 
+void member_heard(struct member *m, uint64_t now_ms) {
+  struct job *j = m->job;
+  m->heard_ms = now_ms;
+  if (!j->deaf_ms) return;
+  core_log(j->core, LOG_WARN, "job %s: node %s (%s) is heard again, after %llu s of silence from all", j->id,
+           m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);
+  j->deaf_ms = 0;
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *other = j->members[i];
+    if (other->conn)
+      other->heard_ms = now_ms;
+    else if (other->grace_ms < now_ms + CORE_RECONNECT_MAX_MS)
+      other->grace_ms = now_ms + CORE_RECONNECT_MAX_MS;
+  }
+}
+
+/* Somebody's time is over, and the others have missed a heartbeat or two as well. */
+static bool is_deaf(const struct job *j, uint64_t now_ms) {
+  bool due = false;
+  uint64_t lease_ms = (uint64_t)j->settings.lease_ms;
+  if (j->state != JOB_RUNNING) return false;
+  for (size_t i = 0; i < j->n_members; i++) {
+    if (j->members[i]->heard_ms + lease_ms / 3 > now_ms) return false;
+    due = due || patience_ms(j->members[i]) <= now_ms;
+  }
+  return due && (!j->deaf_ms || now_ms < j->deaf_ms + (uint64_t)j->settings.join_timeout_ms);
+}
+
+static void be_deaf(struct job *j, uint64_t now_ms) {
+  j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms / 6;
+  if (j->deaf_ms) return;
+  j->deaf_ms = now_ms;
+  core_log(j->core, LOG_WARN,
+           "job %s: nothing is heard of any of its %zu nodes, as if this daemon were cut off from all: "
+           "nobody is given up before one "
+           "of them is heard, for %lld s at most (--join-timeout)",
+           j->id, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
+}
+
 static void scan(struct job *j, uint64_t now_ms) {
+  if (is_deaf(j, now_ms)) {
+    be_deaf(j, now_ms);
+    return;
+  }
   for (size_t i = j->n_members; i-- > 0;) {
     if (i >= j->n_members) continue; /* losing one may end the round and remove others */
     struct member *m = j->members[i];

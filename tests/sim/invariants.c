@@ -415,11 +415,13 @@ void check_stop(struct sim *s, const struct sim_agent *a) {
   sim_violate(s, INV_HEALTHY, "%s is to stop round %u, of which all run", a->name, a->round);
 }
 
-/* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. */
+/* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. Who was stopped before he
+ * had heard that he must fence does it as soon as he hears of it: the one hole that remains. */
 void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   uint64_t over_ms = a->ack_at + (uint64_t)s->config.settings.lease_ms;
   bool could_not = a->node->off || a->node->resumed_at + s->config.die_max >= s->now || w->b.kill_ms;
-  if (!a->fence || could_not || s->now <= over_ms) return;
+  bool told_late = a->fence_heard_at > over_ms && s->now <= a->fence_heard_at + s->config.die_max;
+  if (!a->fence || could_not || told_late || s->now <= over_ms) return;
   sim_violate(s, INV_FENCED, "rank %u of round %u on %s has lived %" PRIu64 " ms longer than its lease",
               w->rank, a->round, a->name, s->now - over_ms);
 }

@@ -183,8 +183,9 @@ struct sim_agent {
   int home; /* which daemon has welcomed it last; -1: none */
   uint64_t
       ack_at; /* when the last HEARTBEAT_ACK or WELCOME that it has read was sent, of a daemon that knows its round */
-  int told_side;    /* which daemon sent it START last */
-  bool heard_fence; /* the same of any daemon */
+  int told_side;           /* which daemon sent it START last */
+  bool heard_fence;        /* the same of any daemon */
+  uint64_t fence_heard_at; /* when it heard that it is to fence */
   uint64_t heard_at;
   uint64_t known_at; /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;

@@ -188,7 +188,7 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
 }
 
 /* What the checker holds against it: the last word about fencing of a daemon that knew the round that it runs. */
-static void note_fence(struct sim_agent *a, const struct msg *m, uint64_t sent_at) {
+static void note_fence(const struct sim *s, struct sim_agent *a, const struct msg *m, uint64_t sent_at) {
   bool ack = m->type == MSG_HEARTBEAT_ACK;
   bool over = m->type == MSG_WELCOME && (m->welcome.state == JOB_ENDING || m->welcome.state == JOB_ENDED);
   bool recovering =
@@ -205,12 +205,13 @@ static void note_fence(struct sim_agent *a, const struct msg *m, uint64_t sent_a
   }
   if (!knows) return;
   if (!recovering) a->told_side = a->conn->side; /* it has all of the round */
+  if (a->heard_fence && !a->fence) a->fence_heard_at = s->now;
   a->fence = a->heard_fence;
   a->ack_at = a->heard_at;
 }
 
 void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at) {
-  note_fence(a, m, sent_at);
+  note_fence(s, a, m, sent_at);
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
   bool noisy = m->type == MSG_HEARTBEAT_ACK || m->type == MSG_CHALLENGE ||
                (m->type == MSG_WAITING && !s->config.waiting);

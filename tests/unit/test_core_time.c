@@ -144,27 +144,64 @@ static void test_lag_extends_leases(void **state) {
   r.now_ms += 9000; /* the daemon itself was stopped for so long */
   rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
   assert_string_equal(rig_state(&r, "job"), "running");
-  rig_run(&r, 4999);
+  rig_run(&r, 4000);
+  beat(&r, &n[1], 1);
+  rig_run(&r, 999);
   assert_string_equal(rig_state(&r, "job"), "running");
-  rig_run(&r, 2);
-  assert_string_equal(rig_state(&r, "job"), "forming"); /* both are lost */
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
   rig_close(&r);
 }
 
 /* They gave up connections on which we were silent, and dial again after a pause that may be as long as 2 s. */
 static void test_lag_gives_time_to_come_back(void **state) {
   struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  struct node n[3];
+  rig_open_running(&r, n, 3);
   r.now_ms += 9000;
   node_drop(&r, &n[0]); /* it lay in the socket, */
   rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
   rig_run(&r, 500);
   node_drop(&r, &n[1]); /* or comes a little later */
+  beat(&r, &n[2], 1);
   rig_run(&r, CORE_RECONNECT_MAX_MS - 501);
   assert_string_equal(rig_state(&r, "job"), "running");
   rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
+/* As when the daemon's own wire is cut: who would be told that all the others are lost? */
+static void test_silence_of_all_is_no_loss(void **state) {
+  for (int closed = 0; closed < 2; closed++) {
+    struct rig r;
+    struct node n[3];
+    rig_open_running(&r, n, 3);
+    rig_run(&r, 4000);
+    if (closed) node_drop(&r, &n[0]); /* what was sent to it was not acknowledged in time */
+    rig_run(&r, 60000);
+    assert_string_equal(rig_state(&r, "job"), "running");
+    beat(&r, &n[1], 1);
+    rig_run(&r, closed ? CORE_RECONNECT_MAX_MS - 1000 : 4000);
+    beat(&r, &n[1], 2);
+    rig_run(&r, 999);
+    assert_string_equal(rig_state(&r, "job"), "running");
+    rig_run(&r, 1);
+    assert_string_equal(rig_state(&r, "job"), "stopping");
+    assert_string_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.host, "n0");
+    rig_close(&r);
+  }
+}
+
+/* Not for ever: they may have died all at once. */
+static void test_silence_of_all_ends(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  rig_run(&r, (uint64_t)r.settings.join_timeout_ms + 4900);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 2000);
   assert_string_equal(rig_state(&r, "job"), "forming");
   rig_close(&r);
 }
@@ -518,6 +555,8 @@ int main(void) {
       cmocka_unit_test(test_every_frame_renews_the_lease),
       cmocka_unit_test(test_lag_extends_leases),
       cmocka_unit_test(test_lag_gives_time_to_come_back),
+      cmocka_unit_test(test_silence_of_all_is_no_loss),
+      cmocka_unit_test(test_silence_of_all_ends),
       cmocka_unit_test(test_a_lease_of_one_that_came_back),
       cmocka_unit_test(test_fence_says_whether_others_could_go_on),
       cmocka_unit_test(test_a_lost_node_delays_the_seal_until_its_lease),
