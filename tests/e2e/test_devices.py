@@ -179,7 +179,7 @@ def test_busy_devices_are_left_out(rdzv, gpus):
     agent = run(rdzv, gpus, "--nproc", 1, "--exclude-busy")
     assert places(agent) == {0: (B, f"{B},{D}")}
     agent = run(rdzv, gpus, "--nproc", 2, "--exclude-busy", "--virtual-local-rank")
-    assert places(agent) == {0: (D, D)} and agent.text.count("worker 0 has") == 2 and agent.says(f"has {B} of {B}")
+    assert agent.text.count("worker 0 has") == 2 and agent.says(f"has {B} of {B}") and agent.says(f"has {D} of {D}"), agent  # both are 0, in any order
 
     agent = run(rdzv, gpus, "--nproc", 3, "--exclude-busy", code=79)
     assert agent.says("of 4 devices only 2 are free, and --nproc asks for 3"), agent

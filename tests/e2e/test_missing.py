@@ -111,8 +111,8 @@ def test_without_a_terminal_a_line_with_names(rdzv):
     """As under srun: the list comes from the environment."""
     d = rdzv.daemon()
     env = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": f"{HOST},gpu[3,7-8]"}
-    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", "4", "--join-timeout", "3s", *WAIT, env=env)
     begun = time.monotonic()
+    a = rdzv.agent("--endpoint", d.endpoint, "--nnodes", "4", "--join-timeout", "3s", *WAIT, env=env)
     a.expect(r"1 of 4 nodes is here after 1 s, giving up in 2 s \(--join-timeout\); missing 3: gpu\[3,7-8\] \(never came\)$")
     assert time.monotonic() - begun > 1
     assert a.exit() == 73, a
