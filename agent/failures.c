@@ -21,9 +21,10 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "common/clock.h"
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -188,21 +189,12 @@ static char *explain(const struct failures *f, int code) {
   return text;
 }
 
-static int write_all(int fd, const struct buf *b) {
-  for (size_t at = 0; at < b->len;) {
-    ssize_t n = write(fd, b->data + at, b->len - at);
-    if (n < 0 && errno != EINTR) return -errno;
-    if (n > 0) at += (size_t)n;
-  }
-  return 0;
-}
-
 /* In the pool. Beside the file and then in its place: several agents may have been given the same one. */
 static void do_write(uv_work_t *work) {
   struct job *j = work->data;
   char *aside = xasprintf("%s.%d", j->file, (int)getpid());
   int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  j->error = fd < 0 ? -errno : write_all(fd, &j->data);
+  j->error = fd < 0 ? -errno : file_write_all(fd, j->data.data, j->data.len);
   if (fd >= 0) close(fd);
   if (!j->error && rename(aside, j->file) != 0) j->error = -errno;
   if (j->error && fd >= 0) unlink(aside);

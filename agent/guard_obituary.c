@@ -9,20 +9,14 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
 
 enum { SEND_MS = 2000, CLOSE_MS = 1000 };
 
-static int64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 static int wait_for(int fd, short events, int64_t deadline) {
   for (;;) {
-    int64_t left = deadline - now_ms();
+    int64_t left = deadline - (int64_t)monotonic_ms();
     int n = poll(&(struct pollfd){.fd = fd, .events = events}, 1, left > 0 ? (int)left : 0);
     if (n > 0) return 0;
     if (n == 0 || errno != EINTR) return -1;
@@ -56,14 +50,14 @@ static void wait_close(int fd, int64_t deadline) {
 
 void guard_send_obituary(const struct guard_cmd_obituary *o) {
   if (o->len == 0) return;
-  int64_t deadline = now_ms() + SEND_MS;
+  int64_t deadline = (int64_t)monotonic_ms() + SEND_MS;
   int fd = socket(o->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   int rc = connect(fd, (const struct sockaddr *)&o->addr, o->addr_len);
   if (rc && errno == EINPROGRESS) rc = wait_for(fd, POLLOUT, deadline);
   if (rc == 0 && write_all(fd, o->bytes, o->len, deadline) == 0) {
     shutdown(fd, SHUT_WR);
-    wait_close(fd, now_ms() + CLOSE_MS);
+    wait_close(fd, (int64_t)monotonic_ms() + CLOSE_MS);
   }
   close(fd);
 }

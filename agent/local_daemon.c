@@ -29,6 +29,7 @@
 #include <unistd.h>
 #include "agent/command.h"
 #include "agent/private_dir.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -226,7 +227,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   }
   drain_err(life);
   describe_end(&why, life, status, signo);
-  if (uv_hrtime() / 1000000 - life->began_ms > LONG_LIFE_MS) d->failures = 0;
+  if (monotonic_ms() - life->began_ms > LONG_LIFE_MS) d->failures = 0;
   log_debug("rdzvd: gone status=%lld signal=%d", (long long)status, signo);
   life_close(life);
   d->life = NULL;
@@ -294,7 +295,7 @@ static struct life *life_create(struct local_daemon *d) {
   life->process.data = life;
   life->daemon = d;
   life->open_handles = 4;
-  life->began_ms = uv_hrtime() / 1000000;
+  life->began_ms = monotonic_ms();
   return life;
 }
 

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/oom.h"
+#include "common/file.h"
 #include "common/mem.h"
 
 enum { KILLS_KEPT = 64, RECORD_MAX = 8192, CGROUP_MAX = 512, RECORDS_MAX = 100000 };
@@ -36,20 +37,10 @@ struct oom_watch {
   char text[OOM_TEXT_MAX];
 };
 
-static bool read_file(const char *path, char *out, size_t size) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t n = read(fd, out, size - 1);
-  close(fd);
-  if (n < 0) return false;
-  out[n] = '\0';
-  return true;
-}
-
 static bool read_in(const struct oom_watch *w, const struct place *p, const char *name, char *out,
                     size_t size) {
   char *path = xasprintf("%s%s/%s", w->root, p->cgroup, name);
-  bool there = read_file(path, out, size);
+  bool there = file_read_text(path, out, size) >= 0;
   free(path);
   return there;
 }
@@ -88,7 +79,7 @@ void oom_watch_begin(struct oom_watch *w, uint32_t local_rank, pid_t pid) {
   for (size_t i = 0; i < KILLS_KEPT; i++)
     if (w->kills[i].pid == pid) w->kills[i].pid = 0;
   char *path = xasprintf("%s/%d/cgroup", w->proc, (int)pid);
-  bool there = read_file(path, text, sizeof(text));
+  bool there = file_read_text(path, text, sizeof(text)) >= 0;
   free(path);
   if (!there || !oom_cgroup(text, p->cgroup, sizeof(p->cgroup))) return;
   if (!read_events(w, p, &p->before)) p->cgroup[0] = '\0';

@@ -14,7 +14,6 @@
 
 #include <ctype.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "agent/proctree.h"
+#include "common/file.h"
 
 enum { DEPTH_MAX = 4 };
 
@@ -29,14 +29,8 @@ enum { DEPTH_MAX = 4 };
 static size_t read_file(pid_t pid, pid_t tid, const char *file, char *text, size_t size) {
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)pid, (int)tid, file);
-  text[0] = '\0';
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  ssize_t n = read(fd, text, size - 1);
-  close(fd);
-  if (n < 0) n = 0;
-  text[n] = '\0';
-  return (size_t)n;
+  ssize_t n = file_read_text(path, text, size);
+  return n > 0 ? (size_t)n : 0;
 }
 
 static const char *call_name(long number) {

@@ -32,6 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/buf.h"
+#include "common/file.h"
 #include "common/mem.h"
 
 void proctree_finish(struct proctree *t) {
@@ -74,13 +75,7 @@ bool proc_parse(const char *stat, struct proc *p) {
 static bool read_file(pid_t entry, const char *file, char *text, size_t size) {
   char path[40];
   snprintf(path, sizeof(path), "/proc/%d/%s", (int)entry, file);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  ssize_t n = read(fd, text, size - 1);
-  close(fd);
-  if (n <= 0) return false; /* it went between open and read */
-  text[n] = '\0';
-  return true;
+  return file_read_text(path, text, size) > 0; /* 0: it went between open and read */
 }
 
 static bool read_entry(pid_t entry, struct proc *p) {

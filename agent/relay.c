@@ -82,7 +82,7 @@ struct relay {
   char *status; /* new one, or NULL */
   struct relay_event *events;
   size_t n_events, cap_events;
-  bool woken, closing;
+  bool closing;
   bool ended, abandoned; /* the thread has left its loop; it is to free all this */
 };
 
@@ -104,12 +104,6 @@ static void worker_destroy(struct worker *w) {
 }
 
 /* ---------------------------------------------------------------- thread */
-
-static uint64_t now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 static void post(struct relay *r, const struct relay_event *ev) {
   pthread_mutex_lock(&r->mutex);
@@ -188,7 +182,7 @@ static void expect_rest(struct relay *r, struct stream *s) {
   size_t len;
   lines_peek(&s->lines, &text, &len);
   if (s->due_ms || len == s->begun || !is_shown(s) || !(s->of->alone || sink_of(r, s)->tty)) return;
-  s->due_ms = now_ms() + RELAY_PROMPT_MS;
+  s->due_ms = monotonic_ms() + RELAY_PROMPT_MS;
   if (s->due_ms < r->due_ms) r->due_ms = s->due_ms;
 }
 
@@ -353,12 +347,12 @@ static void relay_free(struct relay *r) {
 
 static int wait_ms(const struct relay *r) {
   if (r->due_ms == UINT64_MAX) return -1;
-  uint64_t now = now_ms();
+  uint64_t now = monotonic_ms();
   return r->due_ms > now ? (int)(r->due_ms - now) : 0;
 }
 
 static void show_what_is_due(struct relay *r) {
-  uint64_t now = now_ms();
+  uint64_t now = monotonic_ms();
   if (r->due_ms > now) return;
   r->due_ms = UINT64_MAX;
   for (struct worker *w = NULL; (w = next_worker(r, w));) {

@@ -27,12 +27,12 @@
 #include <time.h>
 #include <unistd.h>
 #include "agent/device_watch.h"
+#include "agent/host_addrs.h"
 #include "agent/link.h"
 #include "agent/local_daemon.h"
-#include "agent/host_addrs.h"
-#include "agent/round_store.h"
 #include "agent/log_dir.h"
 #include "agent/output.h"
+#include "agent/round_store.h"
 #include "agent/say.h"
 #include "agent/verdict_file.h"
 #include "agent/verdict_text.h"
@@ -88,10 +88,6 @@ static void on_tick(uv_timer_t *timer);
 static void begin_exit(struct session *s, int code);
 static void post(struct session *s, struct supervisor_event *ev);
 
-static uint64_t now_ms(void) {
-  return boot_ms();
-}
-
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 
 /* To the guard, with the address that we are, or were last, connected to; with none yet it waits for the
@@ -130,7 +126,7 @@ static void spawn(struct session *s, struct supervisor_effect *fx) {
     post(s, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                        .round = (uint32_t)fx->start->round,
                                        .error = -rc,
-                                       .when_ms = now_ms(),
+                                       .when_ms = boot_ms(),
                                        .text = e.text});
   }
 }
@@ -177,7 +173,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
 static void step(struct session *s, struct supervisor_event *ev) {
-  ev->now_ms = now_ms();
+  ev->now_ms = boot_ms();
   supervisor_step(s->supervisor, ev, &s->effects);
   for (size_t i = 0; i < s->effects.n; i++) carry_out(s, &s->effects.v[i]);
   supervisor_effects_clear(&s->effects);
@@ -196,7 +192,7 @@ static void put_later(struct session *s, const struct supervisor_event *ev) {
 }
 
 static void set_tick(struct session *s) {
-  uint64_t at = supervisor_deadline(s->supervisor), now = now_ms();
+  uint64_t at = supervisor_deadline(s->supervisor), now = boot_ms();
   if (s->exiting) return; /* the timer is for the end now */
   uv_timer_stop(&s->tick);
   if (at == UINT64_MAX) return;
@@ -285,13 +281,13 @@ static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
   bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say) && !workers_are_busy(s->workers) &&
               !s->writing;
-  if (done || now_ms() >= s->hurry_ms) uv_stop(&s->loop);
+  if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
 static void begin_exit(struct session *s, int code) {
   s->exiting = true;
   s->exit_code = code;
-  s->hurry_ms = now_ms() + HURRY_MS;
+  s->hurry_ms = boot_ms() + HURRY_MS;
   const char *parent = getenv("TORCHELASTIC_ERROR_FILE"); /* of whoever started us */
   if (code && parent && *parent) workers_hand_up(s->workers, parent, code);
   device_watch_cancel(s->devices);

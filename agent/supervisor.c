@@ -18,6 +18,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/mem.h"
 
 /* Effects. --------------------------------------------------------------------------------------------------------- */
@@ -193,17 +194,15 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   s->fx = NULL;
 }
 
-static uint64_t earliest(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  uint64_t at_ms = earliest(
-      earliest(earliest(s->leave_by_ms, s->tell_ms),
-               earliest(sup_wait_deadline(s), earliest(sup_hang_deadline(s), sup_prepare_deadline(s)))),
-      earliest(earliest(sup_link_deadline(s), sup_orphan_deadline(s)), sup_progress_deadline(s)));
-  return earliest(at_ms, sup_forming_deadline(s));
+  static uint64_t (*const deadlines[])(const struct supervisor *s) = {
+      sup_link_deadline, sup_forming_deadline, sup_orphan_deadline,  sup_wait_deadline,
+      sup_hang_deadline, sup_prepare_deadline, sup_progress_deadline};
+  uint64_t at_ms = earliest(s->leave_by_ms, s->tell_ms);
+  for (size_t i = 0; i < sizeof(deadlines) / sizeof(*deadlines); i++)
+    at_ms = earliest(at_ms, deadlines[i](s));
+  return at_ms;
 }
 
 /* The object. ------------------------------------------------------------------------------------------------------ */

@@ -18,6 +18,7 @@
 #include "agent/supervisor_internal.h"
 
 #include <string.h>
+#include "common/deadline.h"
 #include "common/exit_codes.h"
 
 static uint64_t lease_ms(const struct supervisor *s) {
@@ -368,10 +369,6 @@ void sup_link_tick(struct supervisor *s) {
     drop_silent_link(s, "it does not answer heartbeats");
   else if (s->now_ms >= s->next_heartbeat_ms)
     send_heartbeat(s);
-}
-
-static uint64_t earliest(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
 }
 
 uint64_t sup_link_deadline(const struct supervisor *s) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -20,13 +21,10 @@ struct job {
   int error;
 };
 
-static int write_all(int fd, const struct buf *b) {
-  for (size_t at = 0; at < b->len;) {
-    ssize_t n = write(fd, b->data + at, b->len - at);
-    if (n < 0 && errno != EINTR) return -errno;
-    if (n > 0) at += (size_t)n;
-  }
-  return fsync(fd) && errno != EINVAL ? -errno : 0;
+static int write_through(int fd, const struct buf *b) {
+  int rc = file_write_all(fd, b->data, b->len);
+  if (rc) return rc;
+  return fsync(fd) && errno != EINVAL ? -errno : 0; /* EINVAL: a pipe, or another that keeps nothing */
 }
 
 /* In the pool. */
@@ -34,7 +32,7 @@ static void do_write(uv_work_t *work) {
   struct job *j = work->data;
   char *aside = xasprintf("%s.%d.%llx", j->file, (int)getpid(), (unsigned long long)uv_hrtime());
   int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  j->error = fd < 0 ? -errno : write_all(fd, &j->text);
+  j->error = fd < 0 ? -errno : write_through(fd, &j->text);
   if (fd >= 0) close(fd);
   if (!j->error && rename(aside, j->file) != 0) j->error = -errno;
   if (j->error && fd >= 0) unlink(aside);

@@ -69,10 +69,6 @@ struct workers {
 
 static void on_timer(uv_timer_t *timer);
 
-static uint64_t now_ms(void) {
-  return boot_ms();
-}
-
 static void tell(struct workers *w, struct supervisor_event ev) {
   w->o.on_event(w->o.ctx, &ev);
 }
@@ -108,7 +104,7 @@ static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
                                       .round = s->round,
                                       .local_rank = s->local_rank,
                                       .sign = SIGN_SDK,
-                                      .when_ms = now_ms()});
+                                      .when_ms = boot_ms()});
     break;
   case SDK_EVENT_TROUBLE: log_debug("worker %u: %s", s->local_rank, s->text); break;
   }
@@ -172,7 +168,7 @@ static uint64_t waits_until(const struct workers *w, uint32_t i, uint64_t now) {
 
 /* Tells what is due, and of the rest when. */
 static void tell_deaths(struct workers *w) {
-  uint64_t now = now_ms(), first = UINT64_MAX;
+  uint64_t now = boot_ms(), first = UINT64_MAX;
   if (w->closing) return;
   for (uint32_t i = 0; i < w->o.count; i++) {
     struct worker *k = &w->v[i];
@@ -246,8 +242,8 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     k->status = g->status;
     k->unasked = g->unasked;
     k->when_ms = g->when_ms;
-    k->due_ms = now_ms() + LAST_WORDS_MS;
-    k->file_due_ms = now_ms() + ERROR_FILE_MS;
+    k->due_ms = boot_ms() + LAST_WORDS_MS;
+    k->file_due_ms = boot_ms() + ERROR_FILE_MS;
     if (g->unasked && g->status) failures_read(w->failures, g->local_rank, g->status, g->when_ms);
     break;
   case GUARD_CLEAR:
@@ -441,7 +437,7 @@ void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const 
   tell(w, (struct supervisor_event){.kind = SUP_DEVICE_HELD,
                                     .round = round,
                                     .local_rank = local_rank,
-                                    .when_ms = now_ms(),
+                                    .when_ms = boot_ms(),
                                     .device = device_of(w, local_rank),
                                     .text = text});
 }
@@ -463,7 +459,7 @@ void workers_spawn(struct workers *w, const struct start *start) {
                                         .round = w->round,
                                         .local_rank = i,
                                         .error = -rc,
-                                        .when_ms = now_ms(),
+                                        .when_ms = boot_ms(),
                                         .text = e.text});
   }
 }

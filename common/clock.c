@@ -1,11 +1,19 @@
-/* One clock for all that agent, guard and workers tell each other. */
+/* Two clocks: one for all that agent, guard and workers tell each other, one for what a process measures by itself. */
 
 #include "common/clock.h"
 
 #include <time.h>
 
-uint64_t boot_ms(void) {
+static uint64_t read_ms(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_BOOTTIME, &t);
+  clock_gettime(clock, &t);
   return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+uint64_t boot_ms(void) {
+  return read_ms(CLOCK_BOOTTIME);
+}
+
+uint64_t monotonic_ms(void) {
+  return read_ms(CLOCK_MONOTONIC);
 }

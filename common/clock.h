@@ -7,4 +7,7 @@
  * on it by the agent and by its guard: whoever has slept past a deadline must know it. */
 uint64_t boot_ms(void);
 
+/* Milliseconds on CLOCK_MONOTONIC, as uv_hrtime: for waits that end in the process that began them. */
+uint64_t monotonic_ms(void);
+
 #endif

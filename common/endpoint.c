@@ -18,16 +18,13 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/ascii.h"
 #include "common/buf.h"
 
 enum { SCOPE_MAX = 15 }; /* IFNAMSIZ - 1 */
 
-static bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 static int hex_value(char c) {
-  if (is_digit(c)) return c - '0';
+  if (ascii_is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
@@ -44,7 +41,7 @@ static bool parse_v4(const char *s, size_t n, uint8_t out[4]) {
     if (part > 0 && (i >= n || s[i++] != '.')) return false;
     size_t begin = i;
     unsigned v = 0;
-    while (i < n && is_digit(s[i]) && i - begin < 3) v = v * 10 + (unsigned)(s[i++] - '0');
+    while (i < n && ascii_is_digit(s[i]) && i - begin < 3) v = v * 10 + (unsigned)(s[i++] - '0');
     if (i == begin || v > 255 || (i - begin > 1 && s[begin] == '0')) return false;
     out[part] = (uint8_t)v;
   }
@@ -148,7 +145,7 @@ static const char *check_host(const char *host, bool brackets) {
   }
   for (size_t i = 0; i < n; i++) {
     if (!is_name_char(host[i]) && host[i] != '.') return "a host has letters, digits, dots and dashes only";
-    numeric = numeric && (is_digit(host[i]) || host[i] == '.');
+    numeric = numeric && (ascii_is_digit(host[i]) || host[i] == '.');
   }
   if (numeric && ipaddr_parse(host).family == 0) return "these digits are not an IPv4 address";
   if (host[0] == '.' || host[0] == '-' || strstr(host, ".."))
@@ -161,7 +158,7 @@ static bool parse_port(const char *s, uint16_t *port) {
   size_t n = strlen(s);
   if (n == 0 || n > 5) return false;
   for (size_t i = 0; i < n; i++) {
-    if (!is_digit(s[i])) return false;
+    if (!ascii_is_digit(s[i])) return false;
     v = v * 10 + (unsigned)(s[i] - '0');
   }
   *port = (uint16_t)v;

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/ascii.h"
 #include "common/mem.h"
 
 static void cut_to(struct buf *b, size_t len) {
@@ -27,12 +28,9 @@ static void cut_to(struct buf *b, size_t len) {
   b->data[len] = '\0';
 }
 
-static bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 static bool is_name_char(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
+  return ascii_is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+         c == '.';
 }
 
 /* Expanding. ------------------------------------------------------------------------------------------------------- */
@@ -73,9 +71,10 @@ static int put_name(struct expansion *x, size_t len) {
 /* Digits at *p; their number in *width, 0: there are none. */
 static int read_number(const struct expansion *x, const char **p, uint32_t *v, size_t *width) {
   const char *begin = *p;
-  for (*v = 0; is_digit(**p) && *p - begin < HOSTLIST_DIGITS_MAX; ++*p) *v = *v * 10 + (uint32_t)(**p - '0');
+  for (*v = 0; ascii_is_digit(**p) && *p - begin < HOSTLIST_DIGITS_MAX; ++*p)
+    *v = *v * 10 + (uint32_t)(**p - '0');
   *width = (size_t)(*p - begin);
-  if (is_digit(**p)) return refuse(x, -E2BIG, "a number in brackets has more than 9 digits");
+  if (ascii_is_digit(**p)) return refuse(x, -E2BIG, "a number in brackets has more than 9 digits");
   if (!*width) return refuse(x, -EINVAL, "brackets hold numbers and ranges, as in [1-4,7]");
   return 0;
 }
@@ -165,9 +164,9 @@ static void split_name(struct split *s, const char *name) {
   *s = (struct split){.name = name, .prefix = n, .suffix = n};
   for (size_t i = 0; i < n; i++)
     if (!is_name_char(name[i])) return;
-  while (end > 0 && !is_digit(name[end - 1])) end--;
+  while (end > 0 && !ascii_is_digit(name[end - 1])) end--;
   size_t begin = end;
-  while (begin > 0 && is_digit(name[begin - 1]) && end - begin < HOSTLIST_DIGITS_MAX) begin--;
+  while (begin > 0 && ascii_is_digit(name[begin - 1]) && end - begin < HOSTLIST_DIGITS_MAX) begin--;
   if (begin == end) return;
   s->prefix = begin;
   s->digits = end - begin;

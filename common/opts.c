@@ -25,14 +25,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/ascii.h"
 #include "common/mem.h"
 #include "common/opts_value.h"
 
 enum { NAME_MAX_LEN = 48, SHOWN_MAX = 80 };
-
-static char lower(char c) {
-  return (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-}
 
 static char upper(char c) {
   return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
@@ -141,7 +138,7 @@ static const char *nearest(const struct opts_spec *spec, const char *text, size_
   const char *best = NULL;
   size_t least = SIZE_MAX;
   if (n > NAME_MAX_LEN) return NULL;
-  for (size_t i = 0; i < n; i++) word[i] = text[i] == '_' ? '-' : lower(text[i]);
+  for (size_t i = 0; i < n; i++) word[i] = text[i] == '_' ? '-' : ascii_lower(text[i]);
   word[n] = '\0';
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
     const char *names[2] = {row->name, is_letter_alias(row) ? NULL : row->alias};

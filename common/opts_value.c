@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/ascii.h"
 
 struct unit {
   const char *name;
@@ -29,16 +30,12 @@ static const struct unit time_units[] = {
 static const struct unit size_units[] = {{"", 1},        {"k", 1 << 10},   {"m", 1 << 20},
                                          {"g", 1 << 30}, {"t", 1LL << 40}, {NULL, 0}};
 
-static bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-
 int parse_int(const char *text, int64_t min, int64_t max, int64_t *value, struct err *e) {
   bool negative = text[0] == '-', overflow = false;
   const char *p = text + negative;
   int64_t v = 0;
-  if (!is_digit(*p)) return err_set(e, -EINVAL, "not a whole number");
-  for (; is_digit(*p); p++) {
+  if (!ascii_is_digit(*p)) return err_set(e, -EINVAL, "not a whole number");
+  for (; ascii_is_digit(*p); p++) {
     int digit = negative ? -(*p - '0') : *p - '0';
     overflow = overflow || __builtin_mul_overflow(v, (int64_t)10, &v) || __builtin_add_overflow(v, digit, &v);
   }
@@ -60,13 +57,13 @@ static int parse_scaled(const char *text, const struct unit *units, int64_t bare
   const char *p = text;
   int64_t whole = 0, scale = 0;
   double fraction = 0, weight = 1;
-  if (!is_digit(*p)) return -EINVAL;
-  for (; is_digit(*p); p++)
+  if (!ascii_is_digit(*p)) return -EINVAL;
+  for (; ascii_is_digit(*p); p++)
     if (__builtin_mul_overflow(whole, (int64_t)10, &whole) || __builtin_add_overflow(whole, *p - '0', &whole))
       return -ERANGE;
   if (*p == '.') {
-    if (!is_digit(*++p)) return -EINVAL;
-    for (; is_digit(*p); p++) fraction += (*p - '0') * (weight /= 10);
+    if (!ascii_is_digit(*++p)) return -EINVAL;
+    for (; ascii_is_digit(*p); p++) fraction += (*p - '0') * (weight /= 10);
   }
   if (*p == '\0') scale = bare;
   for (; !scale && units->name; units++)

@@ -29,10 +29,11 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "common/addresses.h"
+#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
-#include "common/addresses.h"
 #include "daemon/control_socket.h"
 
 enum { NONCE_BYTES = 32, SHOWN_BYTES = 32 };
@@ -77,11 +78,7 @@ struct peers {
   struct c10d_server *store;
 };
 
-static uint64_t now_ms(void) {
-  return uv_hrtime() / 1000000;
-}
-
-#define say(p, level, ...) addresses_log(&(p)->peers->addresses, where(p), now_ms(), level, __VA_ARGS__)
+#define say(p, level, ...) addresses_log(&(p)->peers->addresses, where(p), monotonic_ms(), level, __VA_ARGS__)
 
 /* What limits are counted under. */
 static const char *where(const struct peer *p) {
@@ -357,7 +354,7 @@ static int admit(struct peer *p, struct err *e) {
   int rc = p->local ? name_local(p, e) : 0;
   if (rc == 0) rc = check_limits(p, e);
   if (rc < 0) return rc;
-  p->accepted_ms = now_ms();
+  p->accepted_ms = monotonic_ms();
   take_slot(p);
   list_unidentified(p);
   return conn_start(&p->conn, PEERS_IDENTIFY_MS, e);
@@ -366,7 +363,8 @@ static int admit(struct peer *p, struct err *e) {
 static void on_connection(uv_stream_t *stream, int status) {
   struct listening *l = (struct listening *)stream;
   if (status < 0) {
-    addresses_log(&l->peers->addresses, "accept", now_ms(), LOG_ERROR, "accept: %s", uv_strerror(status));
+    addresses_log(&l->peers->addresses, "accept", monotonic_ms(), LOG_ERROR, "accept: %s",
+                  uv_strerror(status));
     return;
   }
   struct peer *p = xcalloc(1, sizeof(*p));
@@ -424,7 +422,7 @@ void peers_set_store(struct peers *ps, struct c10d_server *store) {
 }
 
 bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
-  uint64_t now = now_ms();
+  uint64_t now = monotonic_ms();
   for (const struct peer *p = ps->first; p && now - p->accepted_ms >= C10D_SETTLE_MS; p = p->next) {
     if (p->local || p->native || p->conn.in.len > 0) continue;
     struct ipaddr own = ipaddr_parse(p->addr);

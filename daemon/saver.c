@@ -16,6 +16,7 @@
 #include "daemon/saver.h"
 
 #include <string.h>
+#include "common/clock.h"
 #include "common/log.h"
 
 void saver_init(struct saver *s, uv_loop_t *loop, struct state *state, void *ctx) {
@@ -54,7 +55,7 @@ static void on_written(uv_work_t *work, int status) {
     log_error("state: %s; the job goes on, but a restarted daemon would not know of this", s->result.text);
   else if (s->stuck)
     log_warn("state: the disk works again after %llu ms",
-             (unsigned long long)(uv_hrtime() / 1000000 - s->started_ms));
+             (unsigned long long)(monotonic_ms() - s->started_ms));
   s->stuck = false;
   s->on_done(s->ctx);
 }
@@ -69,7 +70,7 @@ void saver_write(struct saver *s, bool complete) {
     buf_append(&s->writing, s->pending.data, s->pending.len);
   buf_clear(&s->pending);
   s->work.data = s;
-  s->started_ms = uv_hrtime() / 1000000;
+  s->started_ms = monotonic_ms();
   s->busy = uv_queue_work(s->loop, &s->work, write_in_pool, on_written) == 0;
 }
 

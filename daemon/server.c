@@ -27,6 +27,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/clock.h"
+#include "common/deadline.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "daemon/peers.h"
@@ -56,7 +58,7 @@ struct server {
 };
 
 uint64_t server_now_ms(void) {
-  return uv_hrtime() / 1000000;
+  return monotonic_ms();
 }
 
 uint64_t server_wall_ms(void) {
@@ -160,10 +162,6 @@ static uint64_t leave_deadline(const struct server *s) {
 }
 
 /* Time ----------------------------------------------------------------------------------------------------------- */
-
-static uint64_t earliest(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
 
 static void on_timer(uv_timer_t *timer);
 

@@ -24,6 +24,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "common/clock.h"
+#include "common/deadline.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "proto/c10d_conn.h"
@@ -54,7 +56,7 @@ union address {
 };
 
 uint64_t c10d_now_ms(void) {
-  return uv_hrtime() / 1000000;
+  return monotonic_ms();
 }
 
 /* Names and lines ---------------------------------------------------------------------------------------------------- */
@@ -114,10 +116,6 @@ void c10d_queue_put(struct c10d_queue *q, struct c10d_conn *c, uint64_t now_ms) 
   *(q->last ? &q->last->due_next : &q->first) = c;
   q->last = c;
   if (q->first == c) c10d_server_arm(c->server, now_ms + q->timeout_ms);
-}
-
-static uint64_t earliest(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
 }
 
 static uint64_t queue_deadline(const struct c10d_queue *q) {

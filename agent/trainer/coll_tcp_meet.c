@@ -13,6 +13,7 @@
 #include "agent/trainer/coll_tcp.h"
 
 #include "common/buf.h"
+#include "common/clock.h"
 #include "common/endpoint.h"
 #include "common/mem.h"
 
@@ -27,7 +28,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SECRET = 16, HELLO = 40, ANSWER = 8, VERSION = 1, HELLO_MS = 5000, STRANGERS_MAX = 16, ADDR_MAX = 64 };
@@ -63,9 +63,7 @@ struct meet {
 };
 
 uint64_t coll_now_ms(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+  return monotonic_ms();
 }
 
 static int rank_next(const struct meet *m) {

@@ -73,7 +73,7 @@ FORBIDDEN_INCLUDES = re.compile(
     r"uv\.h|uv/.*|time\.h|unistd\.h|pthread\.h|threads\.h|fcntl\.h|poll\.h|spawn\.h|netdb\.h|ifaddrs\.h|dlfcn\.h"
     r"|semaphore\.h|sched\.h|arpa/.*|net/.*|netinet/.*|linux/.*"
     r"|sys/(socket|time|times|un|epoll|select|mman|random|prctl|resource|stat|file|ioctl|signalfd|timerfd|eventfd)\.h"
-    r"|common/log\.h|proto/conn\.h|agent/(guard|relay|session)\.h"
+    r"|common/(clock|file|log)\.h|proto/conn\.h|agent/(guard|relay|session)\.h"
 )
 FORBIDDEN_SYMBOLS = re.compile(
     r"uv_\w+|clock(_\w+)?|time|gettimeofday|times|ftime|nanosleep|usleep|sleep|alarm|setitimer|timer_\w+"
@@ -83,7 +83,7 @@ FORBIDDEN_SYMBOLS = re.compile(
     r"|getenv|secure_getenv|setenv|putenv|unsetenv|environ|__environ"
     r"|s?random|s?rand|rand_r|[dlm]rand48|getrandom|getentropy|arc4random\w*"
     r"|open(64|at|at64)?|fopen(64)?|f?read|f?write|pread|pwrite|close|pipe2?|dup[23]?|unlink|rename|stdout|stderr|stdin"
-    r"|v?f?printf|__v?f?printf_chk|puts|putchar|perror|exit|_exit|_Exit|abort|pthread_\w+|dlopen|dlsym|log_\w+|get(p|pp|u)id"
+    r"|v?f?printf|__v?f?printf_chk|puts|putchar|perror|exit|_exit|_Exit|abort|pthread_\w+|dlopen|dlsym|log_\w+|boot_ms|monotonic_ms|file_\w+|get(p|pp|u)id"
 )
 
 
