@@ -6,13 +6,14 @@
  * The core has no opinion about rounds: it keeps the tables by which things are found, the order of effects, and the
  * random numbers, so that everything behind it is a function of what it was given. */
 
-#include "daemon/rdzv.h"
+#include "daemon/core_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/exit_codes.h"
 #include "common/mem.h"
+#include "daemon/rdzv_drain.h"
 
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 

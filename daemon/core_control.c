@@ -15,7 +15,9 @@
 
 #include "common/exit_codes.h"
 #include "common/json.h"
-#include "daemon/rdzv.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
+#include "daemon/status.h"
 
 enum { NAMED_MAX = 8, USER_DRAINS_MAX = 256, FAILED = 1 };
 

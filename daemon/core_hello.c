@@ -9,7 +9,7 @@
  * same id opens a new incarnation beside them. A life of a job that has sealed nothing gives way to any that has; of two that have, the
  * older one is over as soon as the newer one is heard of, and stays so when the newer one has ended. */
 
-#include "daemon/rdzv.h"
+#include "daemon/core_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,7 @@
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
+#include "daemon/rdzv_drain.h"
 
 /* One that is higher than `than`, whatever the clocks of the two daemons say. */
 static void name_incarnation(struct core *c, const char *than, char out[INCARNATION_MAX + 1]) {

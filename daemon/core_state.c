@@ -17,7 +17,8 @@
 
 #include "common/json.h"
 #include "common/mem.h"
-#include "daemon/rdzv.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 static json_t *failures_to_json(const struct job *j) {
   json_t *v = json_object();

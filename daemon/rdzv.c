@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/exit_codes.h"
+#include "daemon/core_internal.h"
 
 #define X(name, word) word,
 static const char *const event_names[] = {JOB_EVENT_LIST(X)};

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "common/endpoint.h"
+#include "daemon/core_internal.h"
 
 enum {
   ADDRS_BYTES_MAX = FRAME_MAX_TO_AGENT - 65536, /* the rest is START itself */

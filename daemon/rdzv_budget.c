@@ -18,6 +18,8 @@
 
 #include "daemon/rdzv.h"
 
+#include "daemon/core_internal.h"
+
 uint64_t job_age_ms(const struct job *j, uint64_t now_ms) {
   if (j->state == JOB_STOPPING) return j->state_ms - j->round_ms;
   bool lives = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;

@@ -15,7 +15,7 @@
  * Drains are kept in the state file, a line when they begin and one when they are lifted. They are few, and looked up when a node
  * joins or a drain changes, never per message: a member carries a flag. */
 
-#include "daemon/rdzv.h"
+#include "daemon/rdzv_drain.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,6 +23,7 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "common/mem.h"
+#include "daemon/core_internal.h"
 
 /* The list. -------------------------------------------------------------------------------------------------------- */
 

@@ -12,6 +12,8 @@
 #include <stdio.h>
 
 #include "common/exit_codes.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
 

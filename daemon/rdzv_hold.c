@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include "common/mem.h"
+#include "daemon/core_internal.h"
 
 static void find_last(struct job *j) {
   j->hold_ms = j->n_last_holds = 0;

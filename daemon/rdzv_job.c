@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 static void copy_text(char *to, size_t size, const char *from) {
   snprintf(to, size, "%s", from);

@@ -15,12 +15,15 @@
  * The text is made when somebody is told: sorted, grouped by what happened, compressed, and bounded in each of its parts. Nodes that were refused
  * are named with it: they have exited with their sentence on their own screens, and those who wait for them are on others. */
 
-#include "daemon/rdzv.h"
+#include "daemon/rdzv_missing.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include "common/ascii.h"
 #include "common/hostlist.h"
 #include "common/mem.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 enum {
   LISTS_MAX = 16,         /* taken in a job's life: each costs a look at all nodes and hosts */
@@ -63,8 +66,7 @@ void job_finish_roster(struct job *j) {
 /* Names of hosts are the same in capitals. */
 static size_t lower(const char *name, char out[HOST_MAX + 1]) {
   size_t n = 0;
-  for (; name[n] && n < HOST_MAX; n++)
-    out[n] = (char)(name[n] >= 'A' && name[n] <= 'Z' ? name[n] + 32 : name[n]);
+  for (; name[n] && n < HOST_MAX; n++) out[n] = ascii_lower(name[n]);
   out[n] = '\0';
   return n;
 }

@@ -21,6 +21,9 @@
 
 #include "daemon/rdzv.h"
 
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
+
 bool job_is_planned_end(const struct job *j) {
   enum cause c = j->cause.cause;
   return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_LEAVING || c == CAUSE_NODE_DRAINED;

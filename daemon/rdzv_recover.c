@@ -22,6 +22,8 @@
 #include "daemon/rdzv.h"
 
 #include "common/exit_codes.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 static enum member_state state_of_phase(enum phase p) {
   switch (p) {

@@ -24,6 +24,8 @@
 #include <string.h>
 #include "common/endpoint.h"
 #include "common/mem.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 /* When the nodes that are here may begin, as far as their number goes; UINT64_MAX: too few. */
 static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {

@@ -20,9 +20,8 @@
 
 #include "daemon/rdzv.h"
 
-static uint64_t earliest(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
+#include "common/deadline.h"
+#include "daemon/core_internal.h"
 
 static uint64_t state_deadline(const struct job *j) {
   switch (j->state) {

@@ -4,12 +4,15 @@
  * other knowledge, and leaves out what is as it is by default. Who may not control a job does not see it either (core_control.c),
  * nor the hosts that are drained for others' jobs. Ages in text, times in JSON: a program can subtract. */
 
+#include "daemon/status.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/json.h"
-#include "daemon/rdzv.h"
+#include "daemon/core_internal.h"
+#include "daemon/rdzv_drain.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {
   if (j->state == JOB_ENDING || j->state == JOB_ENDED)
