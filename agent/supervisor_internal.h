@@ -62,71 +62,85 @@ struct supervisor {
   uint64_t now_ms; /* of the event being stepped */
   struct supervisor_effects *fx;
 
-  /* The link. */
+  /* The link: supervisor_link.c. */
   enum link link;
   bool welcomed; /* ever */
   bool said_lost;
+  bool met_stranger; /* the last attempt met somebody who has not welcomed us */
+  bool short_link;   /* the last one that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
+  bool moved;        /* to a daemon at another address, which has not shown yet that it knows our round */
   uint64_t retry_ms, retry_delay_ms;
-  uint64_t ready_ms;      /* when it was welcomed on this connection */
-  bool met_stranger;      /* the last attempt met somebody who has not welcomed us */
-  bool short_link;        /* the last one that was welcomed was gone within SUPERVISOR_RETRY_MAX_MS */
+  uint64_t connect_ms;    /* when the last SUP_CONNECT went out */
   uint64_t greeting_ms;   /* GREETING ends */
+  uint64_t ready_ms;      /* when it was welcomed on this connection */
   uint64_t daemonless_ms; /* since when there is no daemon */
   uint64_t nag_ms;        /* when the last LINK_DOWN was said */
-  uint64_t next_heartbeat_ms,
-      acked_sent_ms;    /* acked_sent: when the last acknowledged sign of life was sent */
-  uint64_t answered_ms; /* the same, but a refused connection is none */
-  uint64_t connect_ms;  /* when the last SUP_CONNECT went out */
   uint64_t hello_sent_ms;
   int64_t hello_seq; /* the last report that it carried */
   bool hello_said;   /* on this connection */
+
+  /* Signs of life, and what follows where they are not answered. */
+  uint64_t next_heartbeat_ms;
   uint32_t heartbeat_seq;
   uint64_t heartbeat_sent[HEARTBEATS_KEPT];
+  uint64_t acked_sent_ms; /* when the last acknowledged one was sent */
+  uint64_t answered_ms;   /* the same, but a refused connection is none */
   bool fence;
-  bool moved; /* to a daemon at another address, which has not shown yet that it knows our round */
+  bool fenced_out;        /* fenced, and not welcomed since */
   uint64_t told_fence_ms; /* what the guard has; UINT64_MAX: nothing */
 
-  /* The round. */
+  /* The round: supervisor_round.c. */
   char incarnation[INCARNATION_MAX + 1];
   int64_t seen_round; /* the latest that the daemon has named: not below `round` */
   int64_t round, node_rank, round_nodes, rank_base, world_size, restarts_used, failed_step;
+  char head_host[HOST_MAX + 1];
   struct worker *workers;
   int64_t n_spawned, n_succeeded;
-  uint32_t asked;    /* how many checkpoints were asked for in this round */
-  bool asking;       /* the last of them is not there yet */
-  bool shut;         /* FINISHED: the store was closed to those who come new, and that was reported */
-  bool prepared;     /* PREPARE came for it */
-  uint64_t asked_ms; /* when it was asked for */
   struct own_report reports[REPORTS_MAX];
   size_t n_reports;
   int64_t report_seq;
+
+  /* Its end. */
   enum stop_reason reason;
-  bool fenced_out;       /* fenced, and not welcomed since */
-  bool fenced;           /* of this round: its trees were killed for silence, whatever else is the reason */
-  uint64_t stop_ms;      /* when the trees were told to stop */
-  uint64_t kill_ms;      /* when they are killed, at the latest */
-  uint64_t wait_ms;      /* when it is said next who has not stopped yet; UINT64_MAX: nobody is waited for */
-  struct verdict said;   /* the verdict that was shown last; a copy */
-  struct verdict last;   /* the last that was heard; a copy */
-  struct verdict untold; /* the first that was heard of, not shown yet; a copy */
-  uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
-  char head_host[HOST_MAX + 1];
+  bool fenced;      /* its trees were killed for silence, whatever else is the reason */
+  uint64_t stop_ms; /* when the trees were told to stop */
+  uint64_t kill_ms; /* when they are killed, at the latest */
+  uint64_t wait_ms; /* when it is said next who has not stopped yet; UINT64_MAX: nobody is waited for */
 
-  /* While a round forms, or there is no daemon: supervisor_forming.c. */
-  struct bytes *waiting; /* the last WAITING; NULL: nothing is waited for, as far as is known */
-  char *down_text;       /* why there is no daemon; NULL: there is */
-  uint64_t waiting_ms, forming_ms,
-      redraw_ms;                         /* when that came; when the first line is due, and the living one */
-  uint64_t said_forming_ms;              /* when the last line was said; 0: none was */
-  int64_t said_here, said_missing;       /* what it told */
-  bool said_enough, forming_news, drawn; /* drawn: there is a living line */
+  /* Its checkpoints: supervisor_prepare.c. */
+  bool prepared;     /* PREPARE came for it */
+  uint32_t asked;    /* how many checkpoints were asked for in this round */
+  bool asking;       /* the last of them is not there yet */
+  uint64_t asked_ms; /* when it was asked for */
 
-  /* The store. */
+  /* Its store. */
   int64_t store_port; /* the driver has it ready for our next round as node rank 0; 0: none */
   int64_t told_port;  /* what the daemon was told last */
   bool serving;       /* this is node rank 0 of a round that is not known to be over */
+  bool shut;          /* FINISHED: it was closed to those who come new, and that was reported */
 
-  /* The end. */
+  /* Verdicts, each a copy: supervisor_say.c. */
+  struct verdict said;   /* that was shown last */
+  struct verdict last;   /* the last that was heard */
+  struct verdict untold; /* the first that was heard of, not shown yet */
+  uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
+
+  struct hang hang;
+
+  /* While a round forms, or there is no daemon: supervisor_forming.c. */
+  struct bytes *waiting;           /* the last WAITING; NULL: nothing is waited for, as far as is known */
+  char *down_text;                 /* why there is no daemon; NULL: there is */
+  uint64_t waiting_ms;             /* when WAITING came */
+  uint64_t forming_ms;             /* when the first line is due */
+  uint64_t redraw_ms;              /* and when the living one is */
+  uint64_t said_forming_ms;        /* when the last line was said; 0: none was */
+  int64_t said_here, said_missing; /* what it told */
+  bool said_enough, forming_news;
+  bool drawn; /* there is a living line */
+
+  /* The agent's beginning and end: supervisor_end.c. */
+  uint64_t begun_ms;        /* SUP_START */
+  int64_t rounds;           /* whose START came here */
   int signals, leave_signo; /* how many came; the first */
   int exit_code;
   bool heard_end;
@@ -135,12 +149,9 @@ struct supervisor {
   uint64_t kill_by_ms;  /* leaving: when what runs is killed, whatever else happens */
   uint64_t ask_by_ms;   /* leaving: a checkpoint is waited for until then; UINT64_MAX: it is not */
   uint64_t leave_by_ms; /* leaving or exiting: no later than this; UINT64_MAX: not leaving */
-  int64_t rounds;
-  uint64_t begun_ms;
 
-  struct hang hang;
-
-  uint64_t progress_ms, status_ms; /* not before */
+  /* PROGRESS: supervisor_progress.c. */
+  uint64_t progress_ms; /* when the next may be sent; UINT64_MAX: none was yet */
   bool progress_new;
 };
 
@@ -156,8 +167,8 @@ void sup_connect(struct supervisor *s);
 void sup_link_up(struct supervisor *s, const struct supervisor_event *ev);
 void sup_link_down(struct supervisor *s, const struct supervisor_event *ev);
 void sup_say_hello(struct supervisor *s);
-void sup_learn(struct supervisor *s, const char *incarnation,
-               int64_t round);                                    /* in no round: the latest there is */
+/* In no round: the latest there is. */
+void sup_learn(struct supervisor *s, const char *incarnation, int64_t round);
 bool sup_is_outdated(struct supervisor *s, uint64_t answered_ms); /* then the link was dropped */
 void sup_welcome(struct supervisor *s, const struct welcome *w);
 void sup_heartbeat_ack(struct supervisor *s, uint32_t seq, uint16_t flags);
@@ -209,15 +220,15 @@ void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: told to the daemon; NULL: nothing */
 
 /* supervisor_prepare.c */
-void sup_request(struct supervisor *s,
-                 unsigned bits); /* SUP_REQUEST, with the checkpoint that was asked for */
+/* SUP_REQUEST, with the checkpoint that was asked for */
+void sup_request(struct supervisor *s, unsigned bits);
 void sup_prepare(struct supervisor *s, const struct prepare *p);
 void sup_can_checkpoint(struct supervisor *s, const struct supervisor_event *ev);
 void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev);
 /* On leaving: asks the workers for a checkpoint and waits for it, ask_ms at most; then they are stopped. False: none of them can. */
 bool sup_leave_prepared(struct supervisor *s, uint64_t ask_ms);
-void sup_prepare_watch(
-    struct supervisor *s); /* after each event: has what was waited for come, or become impossible? */
+/* After each event: has what was waited for come, or become impossible? */
+void sup_prepare_watch(struct supervisor *s);
 uint64_t sup_prepare_deadline(const struct supervisor *s);
 
 /* supervisor_progress.c */
@@ -236,16 +247,16 @@ void sup_hang_looked(struct supervisor *s, const struct supervisor_event *ev);
 void sup_hang_probed(struct supervisor *s, const struct supervisor_event *ev);
 void sup_hang_facts(struct supervisor *s, const struct supervisor_event *ev);
 void sup_hang_probe_done(struct supervisor *s, const struct supervisor_event *ev);
-bool sup_hang_stop(struct supervisor *s,
-                   const struct verdict *v); /* STOP came; true: the trees are stopped later */
+/* STOP came; true: trees are stopped later */
+bool sup_hang_stop(struct supervisor *s, const struct verdict *v);
 void sup_hang_tick(struct supervisor *s);
 uint64_t sup_hang_deadline(const struct supervisor *s);
 
 /* supervisor_say.c */
 void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void sup_say_verdict(struct supervisor *s, const struct verdict *v,
-                     const char *before);                            /* once per verdict */
+/* Once per verdict. */
+void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before);
 void sup_say_failure(struct supervisor *s, const struct verdict *v); /* of a worker here, or from STOP */
 void sup_say_untold(struct supervisor *s);
 void sup_forget_untold(struct supervisor *s);

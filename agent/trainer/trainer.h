@@ -51,7 +51,7 @@ struct trainer {
 
   struct metrics metrics;
   struct rate rate;
-  uint64_t begin_us, begin_step, begin_samples, samples; /* this process's own part */
+  uint64_t begin_us, samples; /* this process's own part */
   uint64_t reported_us, step_us, next_step_us;
 };
 
