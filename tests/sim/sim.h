@@ -11,7 +11,7 @@
  * sim_guard.c  guards and workers
  * sim_store.c  the round's store
  * describe.c   messages as text
- * invariants.c what must hold at every event */
+ * invariants*.c what must hold at every event */
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -307,7 +307,7 @@ struct sim_config {
   unsigned portless; /* of a hundred times that a port is wanted, how often there is none */
 };
 
-struct checker; /* invariants.c */
+struct checker; /* book.h */
 
 struct sim {
   struct sim_config config;
@@ -473,7 +473,7 @@ void store_free(struct sim_agent *a);
 void describe_msg(const struct msg *m, bool ports,
                   struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
 
-/* invariants.c */
+/* book.c, invariants.c, invariants_work.c */
 struct checker *checker_create(void);
 void checker_destroy(struct checker *k);
 void check_hello(struct sim *s, struct sim_agent *a); /* the daemon reads it */

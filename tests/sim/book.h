@@ -1,0 +1,61 @@
+#ifndef TESTS_SIM_BOOK_H
+#define TESTS_SIM_BOOK_H
+
+/* The checker's book: of each round who is in it as what, what its workers truly did, how it was settled; and of each life of a job how it
+ * ended. Written by invariants.c and invariants_work.c as they see messages and workers. */
+
+#include "tests/sim/sim.h"
+
+struct place { /* one node in one round */
+  const struct sim_agent *agent;
+  int64_t node_rank, base, workers;
+  uint32_t zero_exits;
+  int64_t step; /* the last that it has told */
+};
+
+struct round_book {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round, nodes, world, used, port;
+  char head_addr[ADDR_MAX + 1];
+  struct place places[SIM_NODES_MAX];
+  int n_places;
+  uint32_t sent_life;   /* of the daemon that sent START first, */
+  uint64_t sent_at;     /* and when */
+  uint32_t first_life;  /* of the daemon that sealed it */
+  uint64_t first_at;    /* when START of it was sent first */
+  uint32_t told_life;   /* of the daemon that said START first */
+  bool told;            /* somebody has read START: the fields above are filled */
+  bool failed;          /* in truth: a worker of it died by itself, not with 0; or hung */
+  uint32_t void_life;   /* of the daemon whose STOP said that it is void; 0: none */
+  bool prepared;        /* PREPARE went out, */
+  uint64_t prepared_at; /* last at */
+  bool settled, charged;
+  uint32_t settled_life; /* the daemon's */
+  int64_t used_after, failed_step;
+  enum cause cause;
+};
+
+struct end_book {
+  char incarnation[INCARNATION_MAX + 1];
+  enum outcome outcome;
+  int64_t code;
+  uint32_t life;
+};
+
+struct checker {
+  struct round_book *rounds;
+  size_t n_rounds, cap_rounds;
+  struct end_book *ends;
+  size_t n_ends;
+};
+
+struct round_book *book_find(const struct checker *k, const char *incarnation,
+                             int64_t round); /* NULL: none */
+struct round_book *book_round(struct checker *k, const char *incarnation,
+                              int64_t round);                              /* opened where there is none */
+struct place *book_place(struct round_book *r, const struct sim_agent *a); /* NULL: it is not in it */
+/* One daemon, with a state file: what was told in one of its lives is known in the next. */
+bool book_remembers(const struct sim *s);
+uint32_t book_life(const struct sim_agent *a); /* of the daemon that has said what a reads */
+
+#endif
