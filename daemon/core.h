@@ -35,6 +35,8 @@ enum {
   CORE_JOBS_MAX = 4096,
   CORE_SPARES_MAX = 4096, /* of one job, beyond max_nodes */
   CORE_DRAINS_MAX = 4096,
+  CORE_DRAINS_SHARED_MAX = 3072, /* beyond that many only root and the daemon's user drain hosts */
+  CORE_HOSTS_MAX = 262144, /* that jobs expect, of all jobs together: a list of a few bytes names 65536 */
   CORE_FAILING_HOSTS_MAX = 256,   /* of one job: whose failures are counted for --exclude-after */
   CORE_ROUND_MAX = ROUND_MAX / 2, /* a peer that names a later one has made it up */
 };

@@ -353,10 +353,13 @@ static int do_drain(struct ask *a) {
   buf_puts(&a->text, a->all ? "`\n" : "`; this holds for your jobs\n");
   say_effects(a);
   d.by = by.data;
-  core_log(a->c, LOG_WARN, "host %s is drained by %s", host, d.by);
-  if (!core_drain(a->c, &d, a->c->now_ms)) {
+  if (core_drain(a->c, &d, a->c->now_ms)) {
+    core_log(a->c, LOG_WARN, "host %s is drained by %s", host, d.by);
+  } else {
     buf_clear(&a->text);
-    buf_printf(&a->text, "%d hosts are drained, which is the limit\n", CORE_DRAINS_MAX);
+    buf_printf(&a->text, "%zu hosts are drained, which is the limit\n", a->c->n_drains);
+    json_decref(a->more);
+    a->more = NULL;
     code = EXIT_CODE_REFUSED;
   }
   buf_finish(&by);
@@ -374,6 +377,7 @@ static bool may_lift(const struct ask *a, const struct drain *d) {
 
 static size_t lift(struct ask *a) {
   size_t n = 0;
+  if (a->all) return core_undrain(a->c, a->q->host, NULL, a->c->now_ms);
   for (const struct drain *d = core_first_drain(a->c, a->q->host); d;) {
     if (!may_lift(a, d)) {
       d = d->next;
@@ -403,7 +407,7 @@ static int is_not_drained(struct ask *a) {
 static int do_undrain(struct ask *a) {
   const char *host = a->q->host;
   const struct drain *d = core_first_drain(a->c, host);
-  while (d && d->uid >= 0 && d->uid != a->uid && !a->all) d = d->next;
+  while (d && !status_sees_drain(a->c, a->uid, d)) d = d->next;
   if (!d) return is_not_drained(a);
   bool lifted = lift(a) > 0;
   buf_puts(&a->text, "host ");

@@ -31,6 +31,7 @@ struct core {
   /* Drained hosts: rdzv_drain.c. */
   struct map drains; /* host -> its first struct drain */
   size_t n_drains;
+  size_t n_hosts; /* in the rosters of all jobs */
 
   /* The event that is being stepped. */
   uint64_t now_ms, wall_ms;

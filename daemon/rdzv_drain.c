@@ -167,19 +167,30 @@ static void end_round_for(struct job *j, const struct member *m, const struct dr
   job_prepare(j, now_ms);
 }
 
-void job_end_for_drains(struct job *j, uint64_t now_ms) {
-  if (j->state != JOB_STARTING && j->state != JOB_RUNNING) return;
+/* Of the nodes at work one that is drained, and for which the round may be ended, or not; NULL: there is none. */
+static const struct member *find_drained(const struct job *j, bool may_end) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     const struct drain *d = m->drained && works(m) ? job_drain_of(j, m->host) : NULL;
-    if (!d) continue;
-    if (may_end_for(j, d)) {
-      end_round_for(j, m, d, now_ms);
-      return;
-    }
+    if (d && may_end_for(j, d) == may_end) return m;
+  }
+  return NULL;
+}
+
+bool job_is_ended_for_drains(const struct job *j) {
+  return find_drained(j, true) != NULL;
+}
+
+void job_end_for_drains(struct job *j, uint64_t now_ms) {
+  if (j->state != JOB_STARTING && j->state != JOB_RUNNING) return;
+  const struct member *m = find_drained(j, true);
+  if (m) {
+    end_round_for(j, m, job_drain_of(j, m->host), now_ms);
+    return;
+  }
+  if ((m = find_drained(j, false)))
     core_log(j->core, LOG_WARN, "job %s: node %s is drained, and round %lld cannot do without it: it goes on",
              j->id, m->host, (long long)j->round);
-  }
 }
 
 static bool flag_members(struct job *j) {
@@ -226,7 +237,8 @@ static void apply(struct core *c, uint64_t now_ms) {
 }
 
 bool core_drain(struct core *c, const struct drain *like, uint64_t now_ms) {
-  if (!find_same(c, like) && c->n_drains >= CORE_DRAINS_MAX) return false;
+  if (!find_same(c, like) && c->n_drains >= (like->uid < 0 ? CORE_DRAINS_MAX : CORE_DRAINS_SHARED_MAX))
+    return false;
   save(c, keep(c, like), true);
   apply(c, now_ms);
   return true;
@@ -275,7 +287,7 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
              j->settings.exclude_after);
   struct drain d = {.host = (char *)(uintptr_t)host, .uid = -1, .wall_ms = j->core->wall_ms, .by = by.data};
   memcpy(d.incarnation, j->incarnation, sizeof d.incarnation);
-  bool can = job_could_go_on_without(j, host) && j->core->n_drains < CORE_DRAINS_MAX;
+  bool can = job_could_go_on_without(j, host) && j->core->n_drains < CORE_DRAINS_SHARED_MAX;
   if (can) save(j->core, keep(j->core, &d), true);
   if (can) flag_members(j);
   core_log(j->core, LOG_WARN,

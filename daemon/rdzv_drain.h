@@ -39,8 +39,9 @@ void drain_text(const struct drain *d, struct buf *out); /* what its agents are 
 void job_apply_drains(struct job *j, uint64_t now_ms);
 /* STARTING, RUNNING: where one of the round is on such a host. */
 void job_end_for_drains(struct job *j, uint64_t now_ms);
-void job_drop_drains(struct job *j);       /* its own: it is over */
-void job_take_drains_along(struct job *j); /* core_branch: from its former life into this one */
+bool job_is_ended_for_drains(const struct job *j); /* or would be, if it were not being ended */
+void job_drop_drains(struct job *j);               /* its own: it is over */
+void job_take_drains_along(struct job *j);         /* core_branch: from its former life into this one */
 size_t job_nodes_without(const struct job *j, const char *host); /* that could take part */
 bool job_could_go_on_without(const struct job *j, const char *host);
 /* Workers of the round are there, or are being started. */

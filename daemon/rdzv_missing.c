@@ -41,7 +41,8 @@ void job_init_roster(struct job *j) {
   map_init(&j->roster.shorts, core_random(j->core));
 }
 
-static void free_host(struct host *h) {
+static void free_host(struct job *j, struct host *h) {
+  j->core->n_hosts--;
   free(h->name);
   free(h->text);
   free(h);
@@ -55,7 +56,7 @@ static void free_refusal(struct refusal *r) {
 
 void job_finish_roster(struct job *j) {
   struct roster *r = &j->roster;
-  for (size_t i = 0; i < r->n; i++) free_host(r->v[i]);
+  for (size_t i = 0; i < r->n; i++) free_host(j, r->v[i]);
   for (size_t i = 0; i < REFUSALS_MAX; i++) free_refusal(&r->refusals[i]);
   map_finish(&r->names);
   map_finish(&r->shorts);
@@ -80,7 +81,8 @@ static struct host *find_host(const struct roster *r, const char *name) {
   return h == &ambiguous ? NULL : h;
 }
 
-static struct host *add_host(struct roster *r, const char *name) {
+static struct host *add_host(struct job *j, const char *name) {
+  struct roster *r = &j->roster;
   char key[HOST_MAX + 1];
   struct host *h = xcalloc(1, sizeof *h);
   if (r->n == r->cap) {
@@ -88,6 +90,7 @@ static struct host *add_host(struct roster *r, const char *name) {
     r->v = xrealloc(r->v, r->cap * sizeof(struct host *));
   }
   r->v[r->n++] = h;
+  j->core->n_hosts++;
   h->name = xstrdup(name);
   lower(name, key);
   map_put(&r->names, key, h);
@@ -151,7 +154,7 @@ static void rebuild(struct job *j, const struct buf *names, size_t n) {
     char key[HOST_MAX + 1];
     lower(p, key);
     struct host *h = map_get(&r->names, key);
-    if (!h) h = add_host(r, p);
+    if (!h) h = add_host(j, p);
     h->listed = true;
     h->wanted++;
   }
@@ -160,12 +163,12 @@ static void rebuild(struct job *j, const struct buf *names, size_t n) {
   for (size_t i = 0; i < old.n; i++) {
     struct host *was = old.v[i], *h = find_host(r, was->name);
     if (!h && !was->listed) {
-      h = add_host(r, was->name);
+      h = add_host(j, was->name);
       h->wanted = was->wanted;
       r->n_unlisted++;
     }
     if (h) inherit(h, was);
-    free_host(was);
+    free_host(j, was);
   }
   map_finish(&old.names);
   map_finish(&old.shorts);
@@ -188,6 +191,12 @@ void job_expect_hosts(struct job *j, const char *list) {
   r->list = xstrdup(list);
   if (hostlist_expand(list, &names, &n, &e))
     core_log(j->core, LOG_WARN, "job %s: the hosts that are expected are not known: %s", j->id, e.text);
+  else if (j->core->n_hosts + n > CORE_HOSTS_MAX)
+    core_log(j->core, LOG_WARN,
+             "job %s: the %zu hosts that are expected are not kept: with those of other jobs they would be "
+             "more than "
+             "%d; their number alone counts (--expect)",
+             j->id, n, CORE_HOSTS_MAX);
   else
     rebuild(j, &names, n);
   buf_finish(&names);
@@ -219,8 +228,9 @@ void member_note_absence(struct member *m, enum absence why, const char *text, u
   if (m->missed && why == ABSENCE_LEFT) return; /* the first reason is the better one */
   m->missed = true;
   if (!h) {
-    if (r->n_unlisted > (size_t)j->settings.max_nodes) return; /* strangers that come and go */
-    h = add_host(r, m->host);
+    if (r->n_unlisted > (size_t)j->settings.max_nodes || j->core->n_hosts >= CORE_HOSTS_MAX)
+      return; /* strangers that come and go */
+    h = add_host(j, m->host);
     r->n_unlisted++;
   }
   if (!m->place) {
@@ -251,7 +261,7 @@ void job_forget_absences(struct job *j) {
     map_remove(&r->names, key);
     if (map_get_n(&r->shorts, key, hostlist_short(key)) == h)
       map_remove_n(&r->shorts, key, hostlist_short(key));
-    free_host(h);
+    free_host(j, h);
   }
   r->n = kept;
   r->n_unlisted = 0;
@@ -427,7 +437,7 @@ static int64_t at_most(int64_t n, int64_t max) {
   return n < max ? n : max;
 }
 
-void missing_fill(struct missing *k, const struct job *j, struct waiting *w, uint64_t now_ms) {
+void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms) {
   memset(k, 0, sizeof *k);
   k->w = w;
   for (size_t i = 0; i < ABSENT_MAX; i++) k->absent[i].hosts = k->absent[i].text = "";
@@ -436,7 +446,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, uin
   w->here = at_most((int64_t)j->n_available, NODES_MAX);
   w->min_nodes = j->settings.min_nodes;
   w->max_nodes = j->settings.max_nodes;
-  if (j->state != JOB_FORMING) return;
+  if (j->state != JOB_FORMING || !names) return;
   fill_times(w, j, now_ms);
   w->expected = job_expected(j);
   int64_t named = w->here < w->max_nodes ? fill_hosts(k, j, now_ms) : 0;
@@ -458,7 +468,7 @@ static void put_text(const struct job *j, uint64_t now_ms, bool failed, struct b
   struct missing k;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
-  missing_fill(&k, j, &msg.waiting, now_ms);
+  missing_fill(&k, j, &msg.waiting, true, now_ms);
   if (failed)
     waiting_failed(&msg.waiting, out);
   else

@@ -68,7 +68,8 @@ struct missing {
   struct turned_away refusals[REFUSALS_MAX];
   struct buf hosts, drained_by, groups[ABSENT_MAX];
 };
-void missing_fill(struct missing *k, const struct job *j, struct waiting *w, uint64_t now_ms);
+/* names: with who is missing, which is a look at all nodes. */
+void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms);
 void missing_finish(struct missing *k);
 
 #endif

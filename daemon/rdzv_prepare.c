@@ -86,7 +86,12 @@ static void call_off(struct job *j, uint64_t now_ms) {
            j->id, (long long)j->round);
   job_clear_round(j);
   job_set_state(j, JOB_RUNNING, now_ms);
-  job_end_for_drains(j, now_ms); /* which does not mind, where --force or --after-finish restart says so */
+  job_end_for_drains(j, now_ms); /* where one has come since that does not mind: --force */
+}
+
+static bool can_wait(const struct job *j) {
+  if (j->cause.cause == CAUSE_NODE_DRAINED) return !job_is_ended_for_drains(j);
+  return j->cause.cause != CAUSE_NODE_LEAVING;
 }
 
 void job_checkpointing_report(struct job *j, const struct job_event *ev) {
@@ -97,7 +102,7 @@ void job_checkpointing_report(struct job *j, const struct job_event *ev) {
     member_set_state(m, ev->kind == JOB_EV_FINISHED ? MEMBER_FINISHED : MEMBER_STOPPED);
   job_finish_if_done(j, ev->now_ms);
   if (j->state != JOB_CHECKPOINTING) return;
-  if (ev->kind == JOB_EV_FINISHED && j->cause.cause != CAUSE_NODE_LEAVING)
+  if (ev->kind == JOB_EV_FINISHED && can_wait(j))
     call_off(j, ev->now_ms);
   else
     stop_if_all_have(j, ev->now_ms);

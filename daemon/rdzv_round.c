@@ -252,7 +252,7 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   struct missing missing;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
-  missing_fill(&missing, j, &msg.waiting, now_ms);
+  missing_fill(&missing, j, &msg.waiting, !drained, now_ms); /* who is drained is shown the text alone */
   msg.waiting.incarnation = j->incarnation;
   msg.waiting.round = j->round;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;

@@ -220,7 +220,7 @@ static const struct job *job_of_drain(const struct core *c, const struct drain *
   return NULL;
 }
 
-static bool sees_drain(const struct core *c, int64_t uid, const struct drain *d) {
+bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d) {
   if (control_may(c, uid, NULL)) return true;
   return d->incarnation[0] ? control_may(c, uid, job_of_drain(c, d)) : d->uid < 0 || d->uid == uid;
 }
@@ -238,7 +238,7 @@ static json_t *drains_to_json(const struct core *c, int64_t uid) {
   json_t *list = json_array();
   for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
     for (const struct drain *d = e->value; d; d = d->next)
-      if (sees_drain(c, uid, d)) json_array_append_new(list, drain_to_json(c, d));
+      if (status_sees_drain(c, uid, d)) json_array_append_new(list, drain_to_json(c, d));
   return list;
 }
 
@@ -257,7 +257,7 @@ static void drain_line(struct buf *out, const struct core *c, const struct drain
 static void drains_text(struct buf *out, const struct core *c, int64_t uid) {
   for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
     for (const struct drain *d = e->value; d; d = d->next)
-      if (sees_drain(c, uid, d)) drain_line(out, c, d);
+      if (status_sees_drain(c, uid, d)) drain_line(out, c, d);
 }
 
 /* The common store. ------------------------------------------------------------------------------------------------ */

@@ -4,9 +4,11 @@
 /* What rdzvctl shows of jobs: daemon/status.c. Pure. */
 
 #include "daemon/core.h"
+#include "daemon/rdzv_drain.h"
 #include "proto/frame.h"
 
 void status_put_name(struct buf *out, const char *s); /* escaped */
+bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d);
 void status_put_duration(struct buf *out, uint64_t ms);
 /* All jobs that uid may see, or the one with that id; whole: with nodes and verdicts. The number of jobs. `store` may be NULL. Where *out
  * is longer than STATUS_MAX afterwards there was more to tell than one answer can take, and it is of no use. */

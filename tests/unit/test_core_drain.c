@@ -12,6 +12,8 @@ enum { OTHER = 2000 };
 
 static struct buf said = BUF_INIT;
 
+static void fail_on(struct rig *r, struct node *n, int count, int which);
+
 static int drain(struct rig *r, const char *host, bool force, int64_t uid) {
   return rig_ask(r, &(struct control){.verb = "drain", .host = host, .force = force, .rank = -1}, uid, &said);
 }
@@ -219,6 +221,23 @@ static void test_stop_came_too_late(void **state) {
   rig_close(&r);
 }
 
+/* Where --force ends the round whoever has finished, a node that finishes meanwhile does not begin it all anew: with ten thousand that
+ * finish one after the other everybody would be asked ten thousand times. */
+static void test_finishing_under_a_forced_drain(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 1, 3, 3, 3);
+  assert_int_equal(drain(&r, "n1", true, 0), 0);
+  rig_run(&r, 1000);
+  node_finished(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "checkpointing");
+  assert_int_equal(rig_count(&r, n[2].conn, MSG_PREPARE), 1);
+  node_report(&r, &n[2], REPORT_CHECKPOINTED, NULL, 0);
+  node_report(&r, &n[1], REPORT_CHECKPOINTED, NULL, 0);
+  assert_non_null(rig_last(&r, n[2].conn, MSG_STOP));
+  rig_close(&r);
+}
+
 static void test_rank_asked_for_is_free_again(void **state) {
   struct rig r;
   struct node n[3];
@@ -371,6 +390,25 @@ static void test_users_do_not_lift_what_root_has_drained(void **state) {
   drain(&r, "n1", false, 0);
   assert_int_equal(undrain(&r, "n1", 1000), EXIT_CODE_REFUSED);
   assert_said("host n1 was not drained by you: root or the daemon's user may undrain it");
+  rig_close(&r);
+}
+
+/* What others have excluded is not told. */
+static void test_users_do_not_hear_of_others_drains(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = 3;
+  r.settings.exclude_after = 1;
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  fail_on(&r, n, 3, 1);
+  assert_int_equal(undrain(&r, "n1", OTHER), 1);
+  assert_said("host n1 is not drained; none is");
+  assert_int_equal(undrain(&r, "n1", 0), 0);
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained"));
   rig_close(&r);
 }
 
@@ -565,6 +603,7 @@ int main(void) {
       cmocka_unit_test(test_while_forming_and_stopping),
       cmocka_unit_test(test_finished_ones_are_not_begun_again),
       cmocka_unit_test(test_stop_came_too_late),
+      cmocka_unit_test(test_finishing_under_a_forced_drain),
       cmocka_unit_test(test_rank_asked_for_is_free_again),
       cmocka_unit_test(test_is_remembered),
       cmocka_unit_test(test_while_recovering),
@@ -575,6 +614,7 @@ int main(void) {
       cmocka_unit_test(test_exclude_after_ends_with_the_job),
       cmocka_unit_test(test_exclude_after_in_a_branch),
       cmocka_unit_test(test_users_do_not_lift_what_root_has_drained),
+      cmocka_unit_test(test_users_do_not_hear_of_others_drains),
       cmocka_unit_test(test_exclude_after),
       cmocka_unit_test(test_exclude_after_only_where_it_can),
       cmocka_unit_test(test_exclude_after_is_remembered),

@@ -352,6 +352,30 @@ static void test_news_are_told_once_a_second(void **state) {
   rig_close(&r);
 }
 
+/* A few bytes name 65536 hosts: what all jobs together keep of that is limited. */
+static void test_lists_of_many_jobs(void **state) {
+  struct rig r;
+  struct node n[6];
+  char name[6][16];
+  rig_open(&r, 1);
+  r.settings.min_nodes = r.settings.max_nodes = NODES_MAX;
+  for (int i = 0; i < 6; i++) {
+    node_init(&r, &n[i], i);
+    snprintf(name[i], sizeof name[i], "job%d", i);
+    n[i].job = name[i];
+    n[i].expected_hosts = "n[0-65535]";
+  }
+  for (int i = 0; i < 4; i++) node_join(&r, &n[i]);
+  assert_null(strstr(buf_text(&r.log), "not kept"));
+  node_join(&r, &n[4]);
+  assert_non_null(strstr(buf_text(&r.log), "job job4: the 65536 hosts that are expected are not kept"));
+  node_bye(&r, &n[0]); /* and its job with it: there is room again */
+  rig_forget(&r);
+  node_join(&r, &n[5]);
+  assert_null(strstr(buf_text(&r.log), "not kept"));
+  rig_close(&r);
+}
+
 static void test_a_large_job_is_told_less_often(void **state) {
   enum { N = 10000 };
   struct rig r;
@@ -395,6 +419,7 @@ int main(void) {
       cmocka_unit_test(test_a_list_that_cannot_be_read),
       cmocka_unit_test(test_the_last_list_counts),
       cmocka_unit_test(test_news_are_told_once_a_second),
+      cmocka_unit_test(test_lists_of_many_jobs),
       cmocka_unit_test(test_a_large_job_is_told_less_often),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
