@@ -81,6 +81,8 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
   if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
+  j->forgiven_ms =
+      ev->now_ms + CORE_RECONNECT_MAX_MS; /* its HELLO may have lain here while it gave that connection up */
   bool this_round = h->round == j->round && h->round > 0;
   job_learn_budget(j, h);
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;

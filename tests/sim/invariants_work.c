@@ -21,12 +21,19 @@ static bool unknown_to_the_daemon(const struct sim *s, const struct sim_agent *a
   return r && r->sent_life > 1 && (b->known_life != r->sent_life || b->known_at >= r->sent_at);
 }
 
+/* A node that moved between the seal and START is awaited in vain: the round is void, though others have begun it. */
+static bool is_incomplete(const struct sim *s, const struct sim_agent *a) {
+  const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
+  return r && r->n_places < r->nodes;
+}
+
 /* Two daemons may have a job each where there are nodes enough for two. That a node's next life went to the other one, while its last
  * one still counts here, is as good as one node more. */
 static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
   bool doubled = s->n_agents > s->n_nodes;
   bool elsewhere = a->told_side != b->told_side || a->told_side != b->home;
-  return elsewhere && (doubled || 2 * s->config.settings.min_nodes <= s->n_nodes);
+  return elsewhere && (doubled || is_incomplete(s, a) || is_incomplete(s, b) ||
+                       2 * s->config.settings.min_nodes <= s->n_nodes);
 }
 
 /* Nothing has happened to any node, every one of the round runs or is done, and nobody can take its place. */
