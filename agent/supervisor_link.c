@@ -156,7 +156,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
 
 /* HELLO must fit into FRAME_MAX_UNIDENTIFIED even if a thousand workers died with much to say, and a byte may take six
  * in JSON. The first to die are the ones that matter; the host is that of HELLO itself. */
-enum { HELLO_TEXTS_MAX = 6144 };
+enum { HELLO_TEXTS_MAX = 5120 };
 
 static void leave_out(const char **text, size_t *room) {
   size_t n = strlen(*text);
@@ -172,6 +172,7 @@ static void fill_reports(const struct supervisor *s, struct report *reports) {
     reports[i] = s->reports[i].report;
     reports[i].ago_ms = (int64_t)(s->now_ms - s->reports[i].at_ms);
     reports[i].what.host = "";
+    leave_out(&reports[i].what.device, &room);
     leave_out(&reports[i].what.error, &room);
     leave_out(&reports[i].what.text, &room);
   }

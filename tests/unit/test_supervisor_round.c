@@ -446,6 +446,35 @@ static void test_more_deaths_than_a_hello_can_carry(void **state) {
   bench_close(&b);
 }
 
+/* And where all else that HELLO carries is as long as it may be. */
+static void test_the_longest_hello(void **state) {
+  struct bench b;
+  char text[97], device[DEVICE_MAX + 1], hosts[HOSTS_MAX + 1], addrs[ADDRS_MAX + 1];
+  memset(text, '\x01', sizeof text);
+  memset(device, '"', sizeof device);
+  memset(hosts, 'n', sizeof hosts);
+  memset(addrs, '1', sizeof addrs);
+  text[sizeof text - 1] = device[DEVICE_MAX] = hosts[HOSTS_MAX] = addrs[ADDRS_MAX] = '\0';
+  bench_open(&b);
+  b.config.workers = 1024;
+  b.config.expected_hosts = hosts;
+  b.config.addrs = addrs;
+  bench_running(&b);
+  b.now_ms += 10;
+  for (uint32_t i = 0; i < 1024; i++)
+    bench_event(&b, &(struct supervisor_event){
+                        .kind = SUP_SPAWNED, .round = 1, .local_rank = i, .pid = 4194304, .device = device});
+  for (uint32_t i = 0; i < 1024; i++) bench_exited(&b, i, SIGNALED(11) | 0x80, b.now_ms - 5, text);
+  bench_down(&b, false);
+  bench_signal(&b, 15);
+  bench_run(&b, 0);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello; /* which fits: sup_help.c */
+  assert_int_equal(strlen(h->reports[0].what.text), sizeof text - 1);
+  assert_int_equal(strlen(h->reports[0].what.device), DEVICE_MAX);
+  bench_close(&b);
+}
+
 /* What the user reads. --------------------------------------------------------------------------------------------- */
 
 static void test_a_failure_is_told_once(void **state) {
@@ -567,6 +596,7 @@ int main(void) {
       cmocka_unit_test(test_stale_with_nothing_that_runs),
       cmocka_unit_test(test_reports_are_said_again_in_every_hello),
       cmocka_unit_test(test_what_happened_between_hello_and_welcome),
+      cmocka_unit_test(test_the_longest_hello),
       cmocka_unit_test(test_more_deaths_than_a_hello_can_carry),
       cmocka_unit_test(test_a_failure_is_told_once),
       cmocka_unit_test(test_a_settled_verdict_that_names_another),
