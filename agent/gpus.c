@@ -54,7 +54,6 @@ static void read_gpu(const json_t *o, struct gpu *gpu) {
   get_text(o, "error", gpu->error, sizeof gpu->error);
   get_text(o, "pci", gpu->pci, sizeof gpu->pci);
   tidy_pci(gpu->pci);
-  gpu->total_mib = get_number(o, "total_mib");
   gpu->used_mib = get_number(o, "used_mib");
   gpu->more = get_number(o, "more");
   gpu->mig = json_is_array(migs);

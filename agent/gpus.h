@@ -31,7 +31,7 @@ struct gpu {
   char uuid[GPU_TEXT_MAX], name[GPU_TEXT_MAX]; /* "": not known */
   char pci[GPU_TEXT_MAX];                      /* "0000:65:00.0", as in /sys/bus/pci/devices */
   char error[GPU_TEXT_MAX];                    /* it fails, for this reason; "": it does not */
-  int64_t total_mib, used_mib;
+  int64_t used_mib;
   bool mig; /* cut into parts, which have UUIDs of their own */
   int n_migs, n_processes;
   int64_t more; /* processes beyond those that are told */

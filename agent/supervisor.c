@@ -10,9 +10,9 @@
  * every HELLO, so that a daemon that was killed in the middle learns all of it anew. Whatever it is told carries a
  * token, and what does not fit the token is not for this round.
  *
- * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for
- * long, _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _forming.c who is missing, _wait.c what does not stop, _progress.c how far workers are, _hang.c that they
- * are, _say.c what the user reads. */
+ * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for long,
+ * _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _forming.c who is missing, _wait.c what does
+ * not stop, _progress.c how far workers are, _hang.c that they are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 

@@ -49,7 +49,8 @@ enum supervisor_event_kind {
   SUP_SPAWNED,   /* local_rank runs as pid */
   SUP_EXEC_FAILED, /* local_rank's command could not be run: error (errno), text */
   SUP_DEVICE_HELD, /* nothing of the round was started, since local_rank's device is not free: text says who holds it */
-  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file, or the kernel's reason for SIGKILL. Comes once the output is drained, or 50 ms after the death */
+  SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file, or the kernel's
+                 reason for SIGKILL. Comes once the output is drained, or 50 ms after the death */
   SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
   SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */

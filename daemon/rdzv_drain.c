@@ -4,9 +4,10 @@
  * id each time they are started. Its nodes stay connected, so that they are there when it is lifted, know why they wait, and
  * hear how the job ends; they are counted as not available, which is all that keeps them from the next round.
  *
- * A round that they are in is ended as planned (rdzv_prepare.c): workers may write a checkpoint first, nothing is charged, and the next one takes in a spare at once where there
- * is one. A round is not ended where the job could not go on without them (fewer than min others), nor where nodes of it have
- * finished and would have to begin again (unless --after-finish restart wants just that): drain --force does it all the same.
+ * A round that they are in is ended as planned (rdzv_prepare.c): workers may write a checkpoint first, nothing is charged, and the next one
+ * takes in a spare at once where there is one. A round is not ended where the job could not go on without them (fewer than min others), nor
+ * where nodes of it have finished and would have to begin again (unless --after-finish restart wants just that): drain --force does it all
+ * the same.
  *
  * Whose jobs it holds for: all, where root or the daemon's user has drained the host; those of one user, where that user
  * has; one life of one job, where the job has done it by itself, because N of its charged failures were there (--exclude-after N).

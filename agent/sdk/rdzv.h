@@ -99,19 +99,20 @@ RDZV_API unsigned rdzv_requested(struct rdzv *r);
  *       if (asked) write_checkpoint(step), rdzv_checkpointed(r, step);
  *     }
  *
- * The request reaches the ranks at slightly different times, and all must write the state of the same step. Let it travel, as above, and call
- * rdzv_checkpointed on every rank when the checkpoint is complete, whoever was asked first. It takes the bit away; a request that reaches this
- * rank only after that, within a second or before the second call of rdzv_requested, is answered by it too, and never shown: one request, one checkpoint. Do not call it for
- * checkpoints that nobody has asked for. Without an agent both do nothing. Errors: as rdzv_done. */
+ * The request reaches the ranks at slightly different times, and all must write the state of the same step. Let it travel, as above, and
+ * call rdzv_checkpointed on every rank when the checkpoint is complete, whoever was asked first. It takes the bit away; a request that
+ * reaches this rank only after that, within a second or before the second call of rdzv_requested, is answered by it too, and never shown:
+ * one request, one checkpoint. Do not call it for checkpoints that nobody has asked for. Without an agent both do nothing. Errors: as
+ * rdzv_done. */
 RDZV_API int rdzv_can_checkpoint(struct rdzv *r);
 /* The state as it was after `step` is safe. */
 RDZV_API int rdzv_checkpointed(struct rdzv *r, uint64_t step);
 
-/* All-gather within the round, over the round's store: every rank calls it with the same name and size (1 byte or more; see RDZV_EXCHANGE_MAX and
- * RDZV_VALUE_MAX), `all` receives world_size * size bytes in order of rank. A name can be used again: the n-th call of each rank meets the n-th calls of
- * the others. Made for small values; a call costs a rank two round trips, whatever the size of the world.
- * Errors: those of the store's calls below; -ETIMEDOUT names the ranks that have not come, and counts as this rank's call; -EINVAL: the name, or a rank gives
- * another size, which is named. */
+/* All-gather within the round, over the round's store: every rank calls it with the same name and size (1 byte or more; see
+ * RDZV_EXCHANGE_MAX and RDZV_VALUE_MAX), `all` receives world_size * size bytes in order of rank. A name can be used again: the n-th call
+ * of each rank meets the n-th calls of the others. Made for small values; a call costs a rank two round trips, whatever the size of the
+ * world. Errors: those of the store's calls below; -ETIMEDOUT names the ranks that have not come, and counts as this rank's call; -EINVAL:
+ * the name, or a rank gives another size, which is named. */
 RDZV_API int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all,
                            int timeout_ms);
 
@@ -165,8 +166,8 @@ RDZV_API int rdzv_store_num_keys(struct rdzv *r, int64_t *n, int timeout_ms);
 RDZV_API int rdzv_store_list_keys(struct rdzv *r, char ***keys, size_t *n, int timeout_ms);
 /* Until world_size callers have come to the key; who comes after them passes at once. rdzv_barrier is the one for all ranks. */
 RDZV_API int rdzv_store_barrier(struct rdzv *r, const char *key, int64_t world_size, int timeout_ms);
-/* Queues have names of their own, beside the keys; but wait and check take a queue that is not empty for a key. pop waits for an element; try_pop does not:
- * -ENOENT. */
+/* Queues have names of their own, beside the keys; but wait and check take a queue that is not empty for a key. pop waits for an element;
+ * try_pop does not: -ENOENT. */
 RDZV_API int rdzv_store_queue_push(struct rdzv *r, const char *key, const void *value, size_t size,
                                    int timeout_ms);
 RDZV_API int rdzv_store_queue_pop(struct rdzv *r, const char *key, char **value, size_t *size,

@@ -1,8 +1,9 @@
 #ifndef AGENT_SDK_RDZV_INTERNAL_H
 #define AGENT_SDK_RDZV_INTERNAL_H
 
-/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_conn.c (the connection to the round's store), rdzv_alone.c (its stand-in in a world
- * of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing of it is visible outside of the library. */
+/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_conn.c (the connection to the
+ * round's store), rdzv_alone.c (its stand-in in a world of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing
+ * of it is visible outside of the library. */
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* for who compiles these files alone, as strict C11 */

@@ -1,8 +1,9 @@
 #ifndef AGENT_SDK_SERVER_H
 #define AGENT_SDK_SERVER_H
 
-/* The agent's end of the socket that workers speak on (wire.h). It answers HELLO from the round's assignment, keeps the
- * latest progress, checks what it is told, and never waits: a worker that does not read is told the bits of REQUEST as they are when it does. It knows nothing of libuv: one descriptor says when there is something to do.
+/* The agent's end of the socket that workers speak on (wire.h). It answers HELLO from the round's assignment, keeps the latest progress,
+ * checks what it is told, and never waits: a worker that does not read is told the bits of REQUEST as they are when it does. It knows
+ * nothing of libuv: one descriptor says when there is something to do.
  *
  *     uv_poll_init(loop, &poll, sdk_server_fd(s));  ->  on UV_READABLE:
  *     sdk_server_work(s); while (sdk_server_next(s, &ev)) ...

@@ -16,8 +16,9 @@
  * CHECKPOINTED {checkpoint, step}  ->      (no answer)
  * DONE                             ->      (no answer)
  *
- * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until it is answered by its number; it is
- * shown to those who have said CAN_CHECKPOINT, and they alone are waited for. Who has said it and closes its connection, or says DONE, is not waited for any more.
+ * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until it is answered by its number; it is shown
+ * to those who have said CAN_CHECKPOINT, and they alone are waited for. Who has said it and closes its connection, or says DONE, is not
+ * waited for any more.
  */
 
 #include <stdint.h>
