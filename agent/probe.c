@@ -161,7 +161,8 @@ static void show_lines(struct probe *p, const char *text, const char *before, bo
     size_t len = strcspn(at, "\n");
     if (len == 0 || (frames && at[0] != '#' && strncmp(at, "Thread ", 7) != 0)) continue;
     if (n++ == PROBE_LINES_MAX) {
-      log_line(p->level, "%s... (the rest is in %s)", before, file ? file : "hang.txt of --log-dir");
+      log_line(p->level, "%s... (%s%s)", before,
+               file ? "the rest is in " : "--log-dir keeps all of it, in hang.txt", file ? file : "");
       return;
     }
     put_plain(&line, at, len);

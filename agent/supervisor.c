@@ -127,7 +127,9 @@ static void on_msg(struct supervisor *s, const struct msg *m) {
   case MSG_SETTLED: sup_settled(s, &m->settled); break;
   case MSG_END: sup_end(s, &m->end); break;
   case MSG_HEARTBEAT_ACK: sup_heartbeat_ack(s, m->id, m->flags); break;
-  case MSG_GOING_AWAY: sup_say(s, LOG_INFO, "the daemon is being stopped: %s", m->going_away.text); break;
+  case MSG_GOING_AWAY:
+    sup_say(s, LOG_INFO, "the daemon at %s says: %s", s->config.endpoint, m->going_away.text);
+    break;
   default: break; /* the codec lets in only what goes to agents; CONTROL_REPLY is for rdzvctl */
   }
 }

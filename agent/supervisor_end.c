@@ -57,6 +57,18 @@ static void exit_after_trees(struct supervisor *s, int code) {
 
 /* END. ------------------------------------------------------------------------------------------------------------- */
 
+/* What neither the verdict nor the budget says. */
+static const char *why_over(const struct supervisor *s, const struct end *end) {
+  enum cause c = end->verdict.cause;
+  bool death =
+      c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD;
+  bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
+  bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
+  return end->outcome == OUTCOME_FAILED && finished && (death || c == CAUSE_NODE_LOST)
+             ? "; no restart, since all workers of another node have finished (--after-finish)"
+             : "";
+}
+
 static void say_end(struct supervisor *s, const struct end *end) {
   double seconds = (double)(s->now_ms - s->begun_ms) / 1000;
   if (end->outcome == OUTCOME_SUCCESS) {
@@ -75,9 +87,9 @@ static void say_end(struct supervisor *s, const struct end *end) {
   sup_say_verdict(s, &end->verdict, "");
   char when[40] = "before its first round";
   if (end->round) snprintf(when, sizeof when, "in round %lld", (long long)end->round);
-  sup_say(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used; exit code %lld", s->config.job,
+  sup_say(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used%s; exit code %lld", s->config.job,
           outcome_name(end->outcome), when, buf_text(&text), (long long)end->restarts_used,
-          (long long)s->config.settings.max_restarts, (long long)end->code);
+          (long long)s->config.settings.max_restarts, why_over(s, end), (long long)end->code);
   buf_finish(&text);
 }
 

@@ -23,7 +23,13 @@ enum stop_reason {
   STOP_EXIT,    /* the exit code is decided: refused, or the job has ended */
 };
 
-enum { HEARTBEATS_KEPT = 16, PROGRESS_EVERY_MS = 500, NAG_EVERY_MS = 30000, TELL_AFTER_MS = 250 };
+enum {
+  HEARTBEATS_KEPT = 16,
+  PROGRESS_EVERY_MS = 500,
+  NAG_EVERY_MS = 30000,
+  TELL_AFTER_MS = 250,
+  EARLY_MS = 1000
+};
 
 struct worker {
   int pid;                    /* 0: not spawned */

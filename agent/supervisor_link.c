@@ -46,6 +46,8 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
 static void say_why_down(struct supervisor *s, const char *text) {
   sup_keep_why_down(s, text);
   bool again = s->nag_ms && s->now_ms < s->nag_ms + NAG_EVERY_MS;
+  bool early =
+      !s->welcomed && s->now_ms < s->begun_ms + EARLY_MS; /* nodes start together: who listens may be late */
   if (s->link == LINK_READY && !s->said_lost) {
     sup_say(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
             sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
@@ -56,10 +58,10 @@ static void say_why_down(struct supervisor *s, const char *text) {
     if (sup_has_trees(s))
       sup_say(s, LOG_WARN, "%s; workers go on, trying again", text);
     else
-      sup_say(s, s->drawn ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s (--join-timeout)", text,
-              (unsigned long long)left);
+      sup_say(s, s->drawn || early ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s (--join-timeout)",
+              text, (unsigned long long)left);
   }
-  if (!again) s->nag_ms = s->now_ms ? s->now_ms : 1;
+  if (!again && !early) s->nag_ms = s->now_ms ? s->now_ms : 1;
 }
 
 /* At once after a link that had lived; but a daemon that welcomes and closes, again and again, is not to be asked without
@@ -97,10 +99,19 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   pause_and_retry(s);
 }
 
+/* Where a heartbeat is as late as that, the silence was ours. */
 static void drop_silent_link(struct supervisor *s, const char *why) {
+  struct buf text = BUF_INIT;
+  uint64_t due_ms = s->link == LINK_READY ? s->next_heartbeat_ms : s->now_ms;
+  if (s->now_ms >= due_ms + lease_ms(s) / 2)
+    buf_printf(&text, "this agent was stopped, or could not run, for %.1f s",
+               (double)(s->now_ms - due_ms) / 1000);
+  else
+    buf_puts(&text, why);
   sup_effect(s, SUP_DISCONNECT);
-  say_why_down(s, why);
+  say_why_down(s, buf_text(&text));
   pause_and_retry(s);
+  buf_finish(&text);
 }
 
 static void drop_unanswering_link(struct supervisor *s) {

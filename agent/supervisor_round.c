@@ -304,7 +304,8 @@ static void join_anew(struct supervisor *s) {
 }
 
 void sup_stale(struct supervisor *s, const struct stale *stale) {
-  sup_say(s, LOG_WARN, "%s; killing what runs here and joining anew", stale->text);
+  sup_say(s, LOG_WARN, "%s; %sjoining anew", stale->text,
+          sup_has_trees(s) ? "killing what runs here and " : "");
   if (!strcmp(stale->incarnation, s->incarnation) && stale->round > s->seen_round)
     s->seen_round = stale->round;
   if (sup_has_trees(s))

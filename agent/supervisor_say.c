@@ -148,9 +148,10 @@ void sup_say_settled(struct supervisor *s, const struct settled *settled) {
   if (!settled->charged)
     buf_puts(&line, "no restart is charged; forming the next round");
   else
-    buf_printf(&line, "restart %lld of %lld%s", (long long)settled->restarts_used,
-               (long long)s->config.settings.max_restarts,
-               settled->delay_ms ? ", after a pause because rounds are short" : "");
+    buf_printf(&line, "restart %lld of %lld", (long long)settled->restarts_used,
+               (long long)s->config.settings.max_restarts);
+  if (settled->charged && settled->delay_ms)
+    buf_printf(&line, ", in %.1f s, because rounds are short", (double)settled->delay_ms / 1000);
   sup_say(s, LOG_INFO, "%s", buf_text(&line));
   buf_finish(&line);
   if (settled->excluded[0]) say_excluded(s, settled->excluded);

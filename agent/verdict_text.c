@@ -8,6 +8,7 @@
 #include "agent/verdict_text.h"
 
 #include <jansson.h>
+#include <signal.h>
 #include "common/exit_codes.h"
 #include "common/json.h"
 
@@ -18,7 +19,7 @@ static json_t *outcome_json(const struct ending *end) {
 static json_t *sentence_json(const struct ending *end) {
   struct buf text = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
-  const char *why = exit_code_text((int)end->code);
+  const char *why = exit_code_text(end->code == 128 + SIGINT ? EXIT_CODE_PREEMPTED : (int)end->code);
   if (end->heard && end->outcome == OUTCOME_SUCCESS)
     why = "the job is done";
   else if (end->verdict.cause != CAUSE_NONE && (end->heard || !why))

@@ -273,7 +273,7 @@ static void on_msg(struct core *c, const struct core_event *ev) {
 static void tell_going_away(struct core *c) {
   struct msg msg;
   msg_init(&msg, MSG_GOING_AWAY);
-  msg.going_away.text = "the daemon is being stopped; reconnect";
+  msg.going_away.text = "it is being stopped, and jobs go on; reconnect";
   struct bytes *b = msg_bytes(&msg);
   for (size_t i = 0; i < c->n_all; i++)
     for (size_t k = 0; k < c->all[i]->n_members; k++) core_send_bytes(c, c->all[i]->members[k]->conn, b);

@@ -69,9 +69,12 @@ static void send_stale(struct core *c, uint64_t conn, const struct job *j, const
         &text,
         "node %s came from a newer run of this job, or a later round of it, round %lld, with another daemon",
         h->host, (long long)h->round);
-  else
-    buf_printf(&text, "round %lld went on without this node; the job is now in round %lld",
+  else if (j->round > h->round)
+    buf_printf(&text, "the job has gone on without this node, from round %lld to round %lld",
                (long long)h->round, (long long)j->round);
+  else
+    buf_printf(&text, "round %lld was ended without this node, and the job forms the next one",
+               (long long)h->round);
   struct msg msg;
   msg_init(&msg, MSG_STALE);
   msg.stale.incarnation = j->incarnation;
@@ -95,7 +98,7 @@ static void send_welcome(struct core *c, const struct job *j, const struct membe
   core_send(c, m->conn, &msg);
 }
 
-/* The first setting that differs, as "--lease is 5000 ms here and 9000 ms in the job"; false: all agree. where: "here", or "there". */
+/* The first setting that differs, as "--lease is 5000 ms here and 9000 ms in the job"; false: all agree. where: "here (n1)", or "there". */
 static bool settings_differ(const struct settings *a, const struct settings *b, const char *where,
                             struct buf *out) {
 #define CHECK(field, option, unit)                                                                           \
@@ -130,10 +133,12 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
 static bool settings_refused(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
   struct buf differs = BUF_INIT, there = BUF_INIT;
-  bool refused = settings_differ(&h->settings, &j->settings, "here", &differs);
+  char here[sizeof "here ()" + HOST_MAX];
+  snprintf(here, sizeof here, "here (%s)", h->host); /* the text stands in the daemon's log, too */
+  bool refused = settings_differ(&h->settings, &j->settings, here, &differs);
   if (refused) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s of node %s: %s", buf_text(&differs), h->host,
-                "all nodes of a job must agree; start them with the same options, or with another --rdzv-id");
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s; %s", buf_text(&differs),
+                "all nodes of a job must agree: start them with the same options, or with another --rdzv-id");
     settings_differ(&h->settings, &j->settings, "there", &there);
     job_note_refusal(j, h->host, buf_text(&there), c->now_ms);
   }

@@ -241,9 +241,9 @@ static void put_spare_text(const struct job *j, uint64_t now_ms, struct buf *out
   buf_printf(out, "round %lld of job %s has its %lld node%s; ", (long long)j->round, j->id,
              (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
   if (j->grow_ms == UINT64_MAX)
-    buf_puts(out, "this one is a spare for the next round");
+    buf_puts(out, "this node is a spare for the next round");
   else
-    buf_printf(out, "it is formed anew with those who wait in %.0f s",
+    buf_printf(out, "this node waits, and the round is formed anew with all who wait in %.0f s",
                (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
 }
 

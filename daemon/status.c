@@ -152,12 +152,13 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   buf_putc(out, ' ');
   put_name(out, m->addr[0] ? m->addr : m->peer_addr, 24);
   put_ranks(out, m);
-  buf_printf(out, "  %-14s", place_of(j, m));
-  if (m->step >= 0 && m->of > 0)
+  bool runs = m->node_rank >= 0 && m->step >= 0;
+  buf_printf(out, runs ? "  %-14s" : "  %s", place_of(j, m));
+  if (runs && m->of > 0)
     buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
-  else if (m->step >= 0)
+  else if (runs)
     buf_printf(out, "  step %lld", (long long)m->step);
-  if (m->step >= 0 && isfinite(m->loss)) buf_printf(out, ", loss %.6g", m->loss);
+  if (runs && isfinite(m->loss)) buf_printf(out, ", loss %.6g", m->loss);
   if (m->conn && now_ms > m->heard_ms + 1000)
     buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
   buf_putc(out, '\n');
@@ -191,8 +192,17 @@ static void verdicts_text(struct buf *out, const struct job *j) {
   }
 }
 
+/* Before it is settled: something weightier may come. */
+static void ending_text(struct buf *out, const struct job *j) {
+  if ((j->state != JOB_STOPPING && j->state != JOB_CHECKPOINTING) || j->cause.cause == CAUSE_NONE) return;
+  buf_printf(out, "  round %lld is being ended: ", (long long)j->round);
+  verdict_sentence(&j->cause, out);
+  buf_putc(out, '\n');
+}
+
 static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
   job_headline(out, j, now_ms);
+  ending_text(out, j);
   if (j->state == JOB_FORMING) {
     buf_puts(out, "  ");
     job_missing_text(j, now_ms, out);

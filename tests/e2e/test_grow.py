@@ -12,7 +12,7 @@ def test_a_node_that_comes_late_is_taken(rdzv):
     first.expect("world 1, 0 used", 20)
     began = time.monotonic()
     second = rdzv.agent(*words)
-    second.expect("it is formed anew with those who wait in", 20)
+    second.expect("the round is formed anew with all who wait in", 20)
     for a in (first, second):
         a.expect("world 2, 0 used", 60)
     assert time.monotonic() - began > 28, f"the round was not 30 s old:\n{first}"

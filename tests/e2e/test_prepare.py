@@ -176,7 +176,7 @@ def test_a_node_comes(rdzv):
     first = job.agent()
     until_step(job.metrics, 20)
     second = job.agent()
-    second.expect("it is formed anew with those who wait in", 20)
+    second.expect("the round is formed anew with all who wait in", 20)
     first.expect("joined: .*; workers are asked for a checkpoint first", 60)
     for a in (first, second):
         a.expect("round 2: 2 nodes, 4 workers", 60)

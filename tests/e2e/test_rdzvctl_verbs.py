@@ -96,7 +96,7 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     assert p.code == 1 and p.says("host n0 is not drained; these are: n1"), p
     p = ask(rdzv, "undrain", "n1", "--json")
     assert p.code == 0 and json.loads(p.text)["ok"] and json.loads(p.text)["host"] == "n1", p
-    agents[1].expect("round 2 of job family has its 2 nodes; it is formed anew with those who wait")
+    agents[1].expect("round 2 of job family has its 2 nodes; this node waits, and the round is formed anew with all who wait")
     (rdzv.tmp / "go").touch()
     assert [a.exit() for a in agents] == [0, 0, 0], rdzv
 

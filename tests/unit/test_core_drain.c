@@ -77,7 +77,7 @@ static void test_round_is_ended_without_a_charge(void **state) {
                       "host n1 is drained by root: its agents take no part until `rdzvctl undrain n1`");
   rig_control(&r, "status", "", false, &said);
   assert_said("drained: n1                    for 0 s, by root\n");
-  assert_said("  drained ");
+  assert_said("  drained\n");
   assert_said("round 1 ended: node 1 (n1) was drained by root (0 s ago)");
   rig_close(&r);
 }
@@ -142,7 +142,7 @@ static void test_undrained_are_newcomers(void **state) {
   rig_forget(&r);
   assert_int_equal(undrain(&r, "n0", 0), 0);
   assert_said("host n0 is drained no more: its nodes are newcomers again");
-  assert_non_null(strstr(told(&r, &n[0]), "is formed anew with those who wait"));
+  assert_non_null(strstr(told(&r, &n[0]), "is formed anew with all who wait"));
   for (int i = 0; i < 10; i++) {
     rig_run(&r, 3001);
     for (int k = 0; k < 3; k++) node_heartbeat(&r, &n[k]);

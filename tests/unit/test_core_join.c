@@ -202,7 +202,7 @@ static void test_scale_up_is_of_the_job(void **state) {
   n[1].settings.scale_up = SCALE_UP_NEXT_ROUND;
   for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
   assert_non_null(
-      strstr(refused(&r, &n[1])->refused.text, "--scale-up is next-round here and now in the job"));
+      strstr(refused(&r, &n[1])->refused.text, "--scale-up is next-round here (n1) and now in the job"));
   rig_close(&r);
 }
 
