@@ -43,11 +43,11 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   s->met_stranger = true; /* until it is known better */
 }
 
-static void say_why_down(struct supervisor *s, const char *text) {
+static void say_why_down(struct supervisor *s, const char *text, bool refused) {
   sup_keep_why_down(s, text);
   bool again = s->nag_ms && s->now_ms < s->nag_ms + NAG_EVERY_MS;
-  bool early =
-      !s->welcomed && s->now_ms < s->begun_ms + EARLY_MS; /* nodes start together: who listens may be late */
+  /* Nodes start together, and who will listen may be some milliseconds late. */
+  bool early = refused && !s->welcomed && s->now_ms < s->begun_ms + EARLY_MS;
   if (s->link == LINK_READY && !s->said_lost) {
     sup_say(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
             sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
@@ -95,7 +95,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   /* Nobody listened there at that time, so nobody could give our place away; one that starts later waits for a lease. */
   if (ev->refused && !s->moved && s->link == LINK_CONNECTING && s->connect_ms > s->acked_sent_ms)
     s->acked_sent_ms = s->connect_ms;
-  say_why_down(s, ev->text ? ev->text : "the connection was closed");
+  say_why_down(s, ev->text ? ev->text : "the connection was closed", ev->refused);
   pause_and_retry(s);
 }
 
@@ -109,7 +109,7 @@ static void drop_silent_link(struct supervisor *s, const char *why) {
   else
     buf_puts(&text, why);
   sup_effect(s, SUP_DISCONNECT);
-  say_why_down(s, buf_text(&text));
+  say_why_down(s, buf_text(&text), false);
   pause_and_retry(s);
   buf_finish(&text);
 }

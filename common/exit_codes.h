@@ -12,7 +12,7 @@
   X(PORT_TAKEN, 68, "rdzvd --exit-when-idle: the port is taken, somebody else was faster")                   \
   X(NO_DAEMON, 69, "no rdzvd could be reached at the endpoint, or its name is unknown")                      \
   X(INTERNAL, 70, "a bug in rdzv")                                                                           \
-  X(SYSTEM, 71, "this machine refused something: fork, memory, a port, a log file")                          \
+  X(SYSTEM, 71, "this machine refused something (fork, memory, a port, a log file), or the guard died")      \
   X(REFUSED, 72, "the daemon refused this node: settings that differ, a duplicate node rank")                \
   X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout")                                          \
   X(FENCED, 74, "cut off past its lease, this node killed its workers, and found no way back: requeue me")   \

@@ -76,8 +76,8 @@ static const struct opts_spec spec = {
         "rdzvctl [options] status [JOB]\nrdzvctl [options] jobs\nrdzvctl [options] drain HOST\n"
         "rdzvctl [options] undrain HOST\nrdzvctl [options] stop JOB\nrdzvctl [options] kill-worker JOB RANK",
     .intro =
-        "Asks the rdzvd of this machine. Root and the daemon's user may everything; everybody else sees and "
-        "controls the jobs that run as him.\n\n"
+        "Asks the rdzvd of this machine. Root and the daemon's user may do everything; everybody else sees "
+        "and controls the jobs of the same user.\n\n"
         "status: one job, or all, with their nodes, what ended their last rounds, and what PyTorch's clients "
         "keep "
         "here. jobs: one line per job. drain: no round has nodes of that host any more; one that has is "

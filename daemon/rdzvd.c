@@ -54,7 +54,7 @@ static const struct opt table[] = {
              "in their "
              "order, nothing but the number."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
-     .help = "The unix socket for rdzvctl. Anybody may connect: root and this user may everything, others "
+     .help = "The unix socket for rdzvctl. Anybody may connect: root and this user may do everything, others "
              "see and "
              "control their own jobs. Default: rdzvd-PORT.sock in "
              "$XDG_RUNTIME_DIR, "
