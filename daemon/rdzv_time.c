@@ -136,6 +136,7 @@ static void scan(struct job *j, uint64_t now_ms) {
  * again. */
 static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   uint64_t back_ms = j->forgiven_ms = now_ms + CORE_RECONNECT_MAX_MS;
+  if (j->state == JOB_RECOVERING && j->recover_ms < back_ms) j->recover_ms = back_ms;
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
     m->heard_ms += lag_ms;

@@ -21,10 +21,16 @@ static bool unknown_to_the_daemon(const struct sim *s, const struct sim_agent *a
   return r && r->sent_life > 1 && (b->known_life != r->sent_life || b->known_at >= r->sent_at);
 }
 
-/* A node that moved between the seal and START is awaited in vain: the round is void, though others have begun it. */
+/* A round that one of its nodes has left, or never heard of: it is void or broken, and ends as soon as its daemon knows, though others
+ * are still at it. */
 static bool is_incomplete(const struct sim *s, const struct sim_agent *a) {
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
-  return r && r->n_places < r->nodes;
+  if (!r || r->n_places < r->nodes) return r != NULL;
+  for (int i = 0; i < r->n_places; i++) {
+    const struct sim_agent *b = r->places[i].agent;
+    if (b->round != a->round || strcmp(b->incarnation, a->incarnation) != 0) return true;
+  }
+  return false;
 }
 
 /* Two daemons may have a job each where there are nodes enough for two. That a node's next life went to the other one, while its last
