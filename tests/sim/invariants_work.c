@@ -81,7 +81,9 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
       if (frozen || v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
       bool thawed =
           s->suspends && a->node->resumed_at + s->config.exec_max >= s->now; /* as what it had begun */
-      if (thawed || unknown_to_the_daemon(s, a, b) || enough_for_two(s, a, b)) continue;
+      if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) ||
+          enough_for_two(s, a, b))
+        continue;
       sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
                   w->rank, a->round, b->name, v->rank, b->round);
     }

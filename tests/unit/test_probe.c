@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "common/clock.h"
@@ -33,6 +34,7 @@ static pid_t child(const char *how) {
   pid_t pid = fork();
   assert_true(pid >= 0);
   if (pid > 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that failed leaves nobody behind */
   alarm(60);
   if (strcmp(how, "stop") == 0) raise(SIGSTOP);
   if (strcmp(how, "read") == 0) {
