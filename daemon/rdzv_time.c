@@ -112,7 +112,7 @@ static void be_deaf(struct job *j, uint64_t now_ms) {
   if (j->deaf_ms) return;
   j->deaf_ms = now_ms;
   core_log(j->core, LOG_WARN,
-           "job %s: nothing is heard of any of its %zu nodes, as if this daemon were cut off from all: "
+           "job %s: nothing is heard of any node (%zu), as if this daemon were cut off from all: "
            "nobody is given up before one "
            "of them is heard, for %lld s at most (--join-timeout)",
            j->id, j->n_members, (long long)j->settings.join_timeout_ms / 1000);

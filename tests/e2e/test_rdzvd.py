@@ -368,13 +368,33 @@ def test_heartbeats_in_the_socket_count_before_anybody_is_expired(rdzv):
 
 def test_silence_past_the_lease_is_the_end(rdzv):
     d = rdzv.daemon()
+    with Native(d.port) as n, Native(d.port) as other:
+        for node in (n, other):
+            node.hello(nodes=2, lease_ms=1000)
+        for node in (n, other):
+            node.started()
+        began, i = time.monotonic(), 0
+        while not d.says("is lost: it was silent for longer than its lease") and time.monotonic() - began < 10:
+            other.send("HEARTBEAT", id=(i := i + 1))
+            time.sleep(0.15)
+        assert time.monotonic() - began > 0.9, d
+        n.until_closed()
+        assert other.expect("STOP").verdict["cause"] == "node-lost"
+
+
+def test_silence_of_all_is_the_daemons_own(rdzv):
+    """As when its wire is cut: the one who is heard again is as before."""
+    d = rdzv.daemon()
     with Native(d.port) as n:
         n.hello(lease_ms=1000)
         n.started()
-        began = time.monotonic()
-        n.until_closed()
-        assert 0.9 < time.monotonic() - began < 2 * SLOW
-    d.expect("is lost")
+        d.expect("nothing is heard of any node \(1\), as if this daemon were cut off from all")
+        time.sleep(1)
+        n.send("HEARTBEAT", id=1)
+        n.expect("HEARTBEAT_ACK")
+        d.expect("is heard again, after . s of silence from all")
+        assert not d.says("is lost"), d
+        n.finish()
 
 
 # ---- leaving ---------------------------------------------------------------------------------------------------------
