@@ -171,7 +171,7 @@ static void test_restart(void **state) {
 
 static void test_all_are_lost(void **state) {
   rig_run(&rig, CORE_RECONNECT_MAX_MS); /* the daemon has just come back: who goes now is given that time */
-  node_heartbeat(&rig, &nodes[0]); /* else it is the daemon that is taken to be cut off */
+  node_heartbeat(&rig, &nodes[0]);      /* else it is the daemon that is taken to be cut off */
   begin();
   for (int i = 1; i < NODES; i++) node_drop(&rig, &nodes[i]);
   rig_run(&rig, 200);
