@@ -553,40 +553,6 @@ static void test_exclude_after_in_a_branch(void **state) {
   rig_close(&r);
 }
 
-/* --after-finish. -------------------------------------------------------------------------------------------------- */
-
-static void test_after_finish(void **state) {
-  for (int lost = 0; lost < 2; lost++)
-    for (int restart = 0; restart < 2; restart++) {
-      struct rig r;
-      struct node n[3];
-      rig_open(&r, 1);
-      r.settings.min_nodes = 2;
-      r.settings.max_nodes = 3;
-      r.settings.after_finish = restart ? AFTER_FINISH_RESTART : AFTER_FINISH_FAIL;
-      for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-      for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
-      for (int i = 0; i < 3; i++) node_started(&r, &n[i]);
-      node_finished(&r, &n[0]);
-      if (lost)
-        node_obituary(&r, &n[1]);
-      else
-        node_exited(&r, &n[1], 3, 0);
-      stop_all(&r, n + (lost ? 2 : 1), lost ? 1 : 2);
-      if (restart) stop_all(&r, n, 1); /* it closes the store */
-      if (restart) {
-        node_stopped(&r, &n[0]);         /* as node 0 it says that its store is closed to newcomers */
-        assert_int_equal(n[0].round, 2); /* who has finished runs again */
-        assert_int_equal(n[0].nodes, lost ? 2 : 3);
-        assert_int_equal(n[0].restarts_used, lost ? 0 : 1);
-      } else {
-        assert_string_equal(rig_state(&r, "job"), "ending");
-        assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_FAILED);
-      }
-      rig_close(&r);
-    }
-}
-
 static int finish_said(void **state) {
   buf_finish(&said);
   return 0;
@@ -618,7 +584,6 @@ int main(void) {
       cmocka_unit_test(test_exclude_after),
       cmocka_unit_test(test_exclude_after_only_where_it_can),
       cmocka_unit_test(test_exclude_after_is_remembered),
-      cmocka_unit_test(test_after_finish),
   };
   return cmocka_run_group_tests(tests, NULL, finish_said);
 }

@@ -119,6 +119,38 @@ static void test_after_a_finish_a_loss_ends_the_job(void **state) {
 }
 
 /* FINISHED is a node's last word about a round. */
+/* As --after-finish says. */
+static void test_after_finish(void **state) {
+  for (int lost = 0; lost < 2; lost++)
+    for (int restart = 0; restart < 2; restart++) {
+      struct rig r;
+      struct node n[3];
+      rig_open(&r, 1);
+      r.settings.min_nodes = 2;
+      r.settings.max_nodes = 3;
+      r.settings.after_finish = restart ? AFTER_FINISH_RESTART : AFTER_FINISH_FAIL;
+      for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+      for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+      for (int i = 0; i < 3; i++) node_started(&r, &n[i]);
+      node_finished(&r, &n[0]);
+      if (lost)
+        node_obituary(&r, &n[1]);
+      else
+        node_exited(&r, &n[1], 3, 0);
+      stop_all(&r, n + (lost ? 2 : 1), lost ? 1 : 2);
+      if (restart) {
+        node_stopped(&r, &n[0]);         /* as node 0 it says that its store is closed to newcomers */
+        assert_int_equal(n[0].round, 2); /* who has finished runs again */
+        assert_int_equal(n[0].nodes, lost ? 2 : 3);
+        assert_int_equal(n[0].restarts_used, lost ? 0 : 1);
+      } else {
+        assert_string_equal(rig_state(&r, "job"), "ending");
+        assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_FAILED);
+      }
+      rig_close(&r);
+    }
+}
+
 static void test_finished_is_final(void **state) {
   struct rig r;
   struct node n[2];
@@ -235,6 +267,7 @@ int main(void) {
       cmocka_unit_test(test_a_finished_node_0_takes_the_store_along),
       cmocka_unit_test(test_after_a_finish_a_failure_ends_the_job),
       cmocka_unit_test(test_after_a_finish_a_loss_ends_the_job),
+      cmocka_unit_test(test_after_finish),
       cmocka_unit_test(test_finished_is_final),
       cmocka_unit_test(test_a_command_that_cannot_run_ends_at_once),
       cmocka_unit_test(test_operator),
