@@ -211,7 +211,7 @@ int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct bu
 }
 
 /* What a state of any kind may need: as large as its own header says, which ckpt_decode checks. */
-#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + OPTIM_STATES_MAX) + 4)
+#define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES_MAX) + 4)
 
 int ckpt_latest(const char *dir, const struct ckpt_kind *want, struct ckpt_id *id, struct ckpt_state *s,
                 struct buf *out, ckpt_refused_fn refused, void *ctx, struct err *e) {

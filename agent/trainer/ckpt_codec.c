@@ -42,7 +42,7 @@ uint32_t ckpt_crc(const void *data, size_t len) {
 }
 
 uint64_t ckpt_size(const struct ckpt_kind *k) {
-  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + (uint64_t)optim_states(k->optim)) + 4;
+  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + (uint64_t)compute_opt_states(k->optim)) + 4;
 }
 
 static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
@@ -75,7 +75,7 @@ void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
   buf_append(out, head, sizeof head);
   size_t from = out->len;
   buf_append(out, s->params, bytes);
-  for (int i = 0; i < optim_states(s->kind.optim); i++) buf_append(out, s->states[i], bytes);
+  for (int i = 0; i < compute_opt_states(s->kind.optim); i++) buf_append(out, s->states[i], bytes);
   le32_put(tail, ckpt_crc(out->data + from, out->len - from));
   buf_append(out, tail, sizeof tail);
 }
@@ -103,10 +103,10 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
                    le32_get(h + AT_VERSION), CKPT_VERSION);
   if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
   uint32_t loss = le32_get(h + AT_LOSS), optim = le32_get(h + AT_OPTIM);
-  if (loss > COMPUTE_CROSS_ENTROPY || optim > OPTIM_ADAM)
+  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAM)
     return err_set(e, -EBADMSG, "has a loss or optimizer that this trainer does not know");
   out.kind.loss = (enum compute_loss)loss;
-  out.kind.optim = (enum optim_kind)optim;
+  out.kind.optim = (enum compute_optim)optim;
   int rc = decode_shape(h, &out.kind.shape, e);
   if (rc) return rc;
   out.step = le64_get(h + AT_STEP);
@@ -134,7 +134,7 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
     return err_set(e, -EBADMSG, "is damaged: its checksum is not that of its content");
   size_t bytes = (size_t)model_shape_params(&out.kind.shape) * 4;
   out.params = p;
-  for (int i = 0; i < optim_states(out.kind.optim); i++) out.states[i] = p + bytes * (size_t)(i + 1);
+  for (int i = 0; i < compute_opt_states(out.kind.optim); i++) out.states[i] = p + bytes * (size_t)(i + 1);
   *s = out;
   return 0;
 }
@@ -150,7 +150,8 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
                    losses[want->loss]);
   if (have->optim != want->optim)
     return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s",
-                   have->optim == OPTIM_ADAM ? "adam" : "sgd", want->optim == OPTIM_ADAM ? "adam" : "sgd");
+                   have->optim == COMPUTE_ADAM ? "adam" : "sgd",
+                   want->optim == COMPUTE_ADAM ? "adam" : "sgd");
   if (have->seed != want->seed)
     return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed,
                    want->seed);

@@ -20,7 +20,7 @@ enum { CKPT_HEADER = 192, CKPT_VERSION = 1, CKPT_INCARNATION_MAX = 64, CKPT_MARK
 struct ckpt_kind {
   struct model_shape shape;
   enum compute_loss loss;
-  enum optim_kind optim;
+  enum compute_optim optim;
   uint64_t seed, samples;
 };
 
@@ -31,7 +31,7 @@ struct ckpt_state {
   uint64_t updates;         /* of the optimizer */
   double last_loss;
   const void *params; /* floats; encode: from here, decode: into the given bytes, any alignment */
-  const void *states[OPTIM_STATES_MAX]; /* optim_states(kind.optim) of them */
+  const void *states[COMPUTE_STATES_MAX]; /* compute_opt_states(kind.optim) of them */
 };
 
 /* Bytes of a whole checkpoint of that kind. */

@@ -40,6 +40,8 @@ struct coll_ops {
   int (*sum)(struct coll *l, double *v, size_t n, struct err *e);
   int (*broadcast)(struct coll *l, void *data, size_t n, int root, struct err *e);
   void (*abort)(struct coll *l, const char *why);
+  int (*register_buf)(struct coll *l, struct compute *c, struct compute_buf *b,
+                      struct err *e); /* may be NULL */
 };
 
 /* Implementations embed this first. */
@@ -93,6 +95,10 @@ static inline int coll_barrier(struct coll *l, struct err *e) {
 /* Every rank gives the same n; data is root's afterwards. */
 static inline int coll_broadcast(struct coll *l, void *data, size_t n, int root, struct err *e) {
   return l->ops->broadcast(l, data, n, root, e);
+}
+/* All of this buffer will be reduced again and again: collectives may prepare for it. Until coll_destroy. */
+static inline int coll_register(struct coll *l, struct compute *c, struct compute_buf *b, struct err *e) {
+  return l->ops->register_buf ? l->ops->register_buf(l, c, b, e) : 0;
 }
 /* This rank gives up: tells the others why, in words, as far as that is possible at once. */
 static inline void coll_abort(struct coll *l, const char *why) {

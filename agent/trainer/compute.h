@@ -1,24 +1,32 @@
 #ifndef AGENT_TRAINER_COMPUTE_H
 #define AGENT_TRAINER_COMPUTE_H
 
-/* The first of the trainer's two seams: what it asks of a device. compute_cpu.c answers on OpenBLAS; a
- * CUDA answer (cuBLASLt with fused epilogues, one stream, events, fused optimizers) fits behind the same
- * functions. What makes that possible, and what every caller must therefore respect:
+/* The first of the trainer's two seams: what it asks of a device. compute_cpu.c answers on OpenBLAS, the module of gpu/ on CUDA. What
+ * makes both possible behind the same functions, and what every caller must therefore respect:
  *
- *  - Asynchronous by contract. An operation is queued; it sees the results of those queued before it. The
- *    host sees a result only after compute_wait() of a mark recorded behind it. An error of the device may
- *    be told late, by a later call or by compute_wait.
- *  - Buffers are opaque and counted in elements. Values cross to and from the host as floats; how the
- *    device holds them (float, bf16, fp32 master copies) is its own affair and may depend on `use`. Only
- *    COMPUTE_STAGE memory has an address on the host (compute_host), and it is what compute_copy moves to
- *    and from the device without waiting: do not touch a stage between compute_copy and a mark behind it.
- *  - All weights are one allocation, all gradients another, all of an optimizer's state others, with the
- *    same offsets: one call updates everything, one collective reduces everything.
- *  - A layer is an object (compute_layer), so that chosen algorithms, workspaces and activation masks have
- *    a home.
+ *  - Asynchronous by contract. An operation is queued; it sees the results of those queued before it. The host sees a result only when
+ *    compute_done() or compute_wait() of a mark recorded behind it has said so. An error of the device may be told late, by a later call.
+ *  - Buffers are opaque and counted in elements. Values cross to and from the host as floats; how the device holds them is its own
+ *    affair and depends on `use` and on the precision. Only COMPUTE_STAGE memory has an address on the host (compute_host); it is what
+ *    compute_copy moves to and from the device without waiting: do not touch a stage between compute_copy and a mark behind it.
+ *  - What changes from step to step (the learning rate, the number of updates, the loss scale, whether this update is made at all) lies on
+ *    the device, so that the host need not wait for anything, and so that a step can be captured once and launched again
+ *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
+ *  - All weights are one allocation, all gradients another, with the same offsets: one call updates everything, one collective reduces
+ *    everything.
+ *  - A layer is an object (compute_layer), so that chosen algorithms, workspaces and activation masks have a home; so is the optimizer
+ *    (compute_opt), with its state and its counters.
  *
- * Functions return 0 or a negative errno value with a sentence. -ENOMEM is the only one of compute_alloc
- * that a caller should expect. Not thread-safe: one thread per compute. */
+ * Precision, the same on every device up to the order of sums:
+ *
+ *   fp32   everything in float.
+ *   tf32   operands of matrix products rounded to 10 bits of mantissa, sums in float. (A CPU computes as for fp32.)
+ *   bf16   weights are kept as floats, with a bf16 copy that matrix products read; activations and their gradients are bf16; products are
+ *          summed in float; the loss, the gradients of weights, their sum over ranks and the optimizer are float throughout.
+ *   fp16   as bf16 with fp16, and the loss's gradient times a scale that the optimizer keeps (compute_opt_desc.scale_loss).
+ *
+ * Functions return 0 or a negative errno value with a sentence. -ENOMEM is the only one of compute_alloc that a caller should expect. Not
+ * thread-safe: one thread per compute. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,11 +37,14 @@
 extern "C" {
 #endif
 
+enum compute_precision { COMPUTE_FP32, COMPUTE_TF32, COMPUTE_BF16, COMPUTE_FP16 };
+
 enum compute_use {
-  COMPUTE_PARAM, /* weights and biases */
-  COMPUTE_GRAD,  /* their gradients, and the few scalars that are reduced with them */
-  COMPUTE_STATE, /* of the optimizer */
-  COMPUTE_ACT,   /* inputs, activations and their gradients, targets */
+  COMPUTE_PARAM, /* weights and biases: floats, with a copy in the precision beside them where it needs one */
+  COMPUTE_GRAD,  /* their gradients, and the few scalars that are reduced with them: floats */
+  COMPUTE_STATE, /* of the optimizer, and scalars: floats */
+  COMPUTE_INPUT, /* inputs and targets: floats, as they came */
+  COMPUTE_ACT,   /* activations and their gradients: in the precision */
   COMPUTE_STAGE, /* host memory, pinned where that helps */
 };
 
@@ -41,9 +52,15 @@ enum compute_act { COMPUTE_LINEAR, COMPUTE_RELU };
 
 enum compute_loss { COMPUTE_MSE, COMPUTE_RMSE, COMPUTE_CROSS_ENTROPY };
 
+enum compute_optim { COMPUTE_SGD, COMPUTE_ADAM, COMPUTE_ADAMW };
+
+enum { COMPUTE_STATES_MAX = 2, COMPUTE_LOSS_OUT = 3 };
+
 struct compute;
 struct compute_buf;
 struct compute_layer;
+struct compute_opt;
+struct compute_graph;
 
 /* A range of a buffer: elements [at, at + n). */
 struct span {
@@ -64,13 +81,36 @@ struct compute_layer_desc {
   size_t max_rows;
 };
 
-struct compute_sgd {
-  float lr, momentum;
+/* One call of compute_loss. */
+struct compute_loss_desc {
+  enum compute_loss kind;
+  size_t rows, cols;
+  double weight;             /* of this part in the whole: 1 where it is the whole */
+  bool add;                  /* to what `out` holds already */
+  float who;                 /* stored in out[2] where the loss is not finite: this rank + 1 */
+  struct compute_opt *scale; /* dz is times this optimizer's loss scale as well; NULL: 1 */
 };
 
-struct compute_adam {
-  float lr, beta1, beta2, eps;
-  uint64_t step; /* from 1: this update's number, for the bias correction */
+struct compute_opt_desc {
+  enum compute_optim kind;
+  size_t n;                 /* weights */
+  double momentum;          /* sgd */
+  double beta1, beta2, eps; /* adam, adamw */
+  double
+      weight_decay; /* sgd, adam: added to the gradient; adamw: taken from the weights, times lr. 0: none */
+  double clip_norm; /* gradients longer than this are shortened to it. 0: never */
+  bool
+      scale_loss; /* fp16: the loss scale begins at 65536, doubles after 2000 updates in a row, is halved by a step that is skipped */
+};
+
+/* What an optimizer has counted; a checkpoint keeps it. */
+struct compute_opt_counters {
+  uint64_t updates; /* made: the exponent of Adam's bias correction */
+  uint64_t skipped; /* steps whose gradients were not finite: weights and state were left as they were */
+  uint32_t skipped_in_row; /* up to the last step */
+  uint32_t good_in_row;    /* since the loss scale was last changed */
+  float scale;             /* the loss scale; 1 without scale_loss */
+  float grad_norm; /* of the last step, before clipping, without the loss scale; not finite: it was skipped */
 };
 
 struct compute_ops {
@@ -82,7 +122,7 @@ struct compute_ops {
   int (*copy)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*fill)(struct compute *c, struct span dst, float value, struct err *e);
   int (*record)(struct compute *c, struct compute_mark *mark, struct err *e);
-  int (*wait)(struct compute *c, struct compute_mark mark, uint64_t timeout_ms, struct err *e);
+  int (*done)(struct compute *c, struct compute_mark mark, struct err *e);
   int (*layer_create)(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
                       struct err *e);
   void (*layer_destroy)(struct compute *c, struct compute_layer *l);
@@ -90,23 +130,42 @@ struct compute_ops {
                  struct span y, size_t rows, struct err *e);
   int (*backward)(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                   struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
-                  struct err *e);
-  int (*loss)(struct compute *c, enum compute_loss kind, struct span y, struct span target, struct span dz,
-              struct span out, size_t rows, size_t cols, double weight, struct err *e);
-  int (*sgd)(struct compute *c, const struct compute_sgd *h, struct span param, struct span grad,
-             struct span momentum, struct err *e);
-  int (*adam)(struct compute *c, const struct compute_adam *h, struct span param, struct span grad,
-              struct span m, struct span v, struct err *e);
-  int (*sum_squares)(struct compute *c, struct span x, struct span out, struct err *e);
+                  bool add, struct err *e);
+  int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
+              struct span dz, struct span out, struct err *e);
+  int (*correct)(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
+                 size_t cols, struct err *e);
+  int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
+                    struct err *e);
+  void (*opt_destroy)(struct compute *c, struct compute_opt *o);
+  struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
+  int (*opt_step)(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
+                  struct span lr, struct err *e);
+  int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
+  int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
+                 struct err *e);
+  /* The rest may be NULL: what a device does not have. */
+  void (*poison)(struct compute *c, bool on);
+  int (*capture_begin)(struct compute *c, struct err *e);
+  int (*capture_end)(struct compute *c, struct compute_graph **out, struct err *e);
+  int (*launch)(struct compute *c, struct compute_graph *g, struct err *e);
+  void (*graph_destroy)(struct compute *c, struct compute_graph *g);
+  void (*range_push)(struct compute *c, const char *name);
+  void (*range_pop)(struct compute *c);
 };
 
 /* Implementations embed this first. */
 struct compute {
   const struct compute_ops *ops;
+  enum compute_precision precision;
+  int depth; /* steps that may be queued before the first one's results are read; 0: none, everything is done at once */
+  double
+      peak_flops; /* of matrix products in this precision, per second, by the device's data sheet; 0: not known */
+  char device[96]; /* for people: "NVIDIA H200 (GPU-8f2c..., sm_90)"; "cpu, 4 threads" */
 };
 
 /* CPU: OpenBLAS with `threads` threads (0: as OPENBLAS_NUM_THREADS or OMP_NUM_THREADS say, else one). */
-struct compute *compute_cpu_create(int threads);
+struct compute *compute_cpu_create(int threads, enum compute_precision precision);
 
 static inline void compute_destroy(struct compute *c) {
   if (c) c->ops->destroy(c);
@@ -116,6 +175,7 @@ static inline int compute_alloc(struct compute *c, enum compute_use use, size_t 
                                 struct err *e) {
   return c->ops->alloc(c, use, n, out, e);
 }
+/* Waits for what is queued. NULL is fine. */
 static inline void compute_free(struct compute *c, struct compute_buf *b) {
   if (b) c->ops->free(c, b);
 }
@@ -124,7 +184,8 @@ static inline void compute_free(struct compute *c, struct compute_buf *b) {
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
-/* Same n on both sides. */
+/* Same n on both sides. To a COMPUTE_PARAM buffer: its copy in the precision follows. From or to COMPUTE_ACT in bf16 and fp16 values are
+ * converted, which may wait: for tests, not for a step. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   return c->ops->copy(c, dst, src, e);
 }
@@ -134,11 +195,14 @@ static inline int compute_fill(struct compute *c, struct span dst, float value, 
 static inline int compute_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   return c->ops->record(c, mark, e);
 }
-/* The host waits until everything before the mark is done; -ETIMEDOUT past timeout_ms. */
-static inline int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_ms,
-                               struct err *e) {
-  return c->ops->wait(c, mark, timeout_ms, e);
+/* 1: everything before the mark is done. 0: not yet. Never waits. */
+static inline int compute_done(struct compute *c, struct compute_mark mark, struct err *e) {
+  return c->ops->done(c, mark, e);
 }
+/* The host waits until everything before the mark is done; -ETIMEDOUT past timeout_ms. For set-up and tests: a step
+ * waits with an eye on the other ranks. */
+int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_ms, struct err *e);
+
 static inline int compute_layer_create(struct compute *c, const struct compute_layer_desc *d,
                                        struct compute_layer **out, struct err *e) {
   return c->ops->layer_create(c, d, out, e);
@@ -146,41 +210,100 @@ static inline int compute_layer_create(struct compute *c, const struct compute_l
 static inline void compute_layer_destroy(struct compute *c, struct compute_layer *l) {
   if (l) c->ops->layer_destroy(c, l);
 }
-/* y[rows][out] = act(x[rows][in] weight^T + bias). rows may be 0 here and below. */
+/* y[rows][out] = act(x[rows][in] weight^T + bias). x: COMPUTE_INPUT for the first layer, else COMPUTE_ACT; y: COMPUTE_ACT. rows may be 0
+ * here and below. */
 static inline int compute_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                                   struct span x, struct span y, size_t rows, struct err *e) {
   return c->ops->forward(c, l, params, x, y, rows, e);
 }
 /* From dz, the gradient of what this layer gives *before* its activation: writes the layer's part of
- * `grads` (weight and bias; zero for 0 rows), and dx, the gradient of what the layer below gives before
+ * `grads` (weight and bias; zero for 0 rows), or adds to it, and dx, the gradient of what the layer below gives before
  * *its* activation: the mask of `below` is applied here, where a fused epilogue has it for nothing. dx.n
- * 0: not wanted. x is as in compute_forward. */
+ * 0: not wanted. x and rows are as in the compute_forward of this layer that came last. */
 static inline int compute_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                                    struct compute_buf *grads, struct span x, struct span dz, struct span dx,
-                                   size_t rows, struct err *e) {
-  return c->ops->backward(c, l, params, grads, x, dz, dx, rows, e);
+                                   size_t rows, bool add, struct err *e) {
+  return c->ops->backward(c, l, params, grads, x, dz, dx, rows, add, e);
 }
-/* out[0] = weight * loss, dz = weight * its gradient by y. Mean over rows and columns (mse, rmse = its
- * square root) with target[rows][cols], or over rows (cross-entropy over softmax(y)) with target[rows],
- * the class numbers. */
-static inline int compute_loss(struct compute *c, enum compute_loss kind, struct span y, struct span target,
-                               struct span dz, struct span out, size_t rows, size_t cols, double weight,
-                               struct err *e) {
-  return c->ops->loss(c, kind, y, target, dz, out, rows, cols, weight, e);
+/* out[0] = weight * loss, out[1] = 1 where that is not finite, else 0, out[2] = who where it is not finite, else 0 (all three added with
+ * d->add; a loss that is not finite adds nothing to out[0] of its own but stays in it). dz = weight * gradient of the loss by y * loss scale;
+ * NULL dz.buf: the loss alone. Mean over rows and columns (mse, rmse = its square root) with target[rows][cols], or over rows (cross-entropy
+ * over softmax(y)) with target[rows], the class numbers. y, dz: COMPUTE_ACT; target: COMPUTE_INPUT; out: COMPUTE_LOSS_OUT floats. */
+static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y,
+                               struct span target, struct span dz, struct span out, struct err *e) {
+  return c->ops->loss(c, d, y, target, dz, out, e);
 }
-/* momentum = h.momentum * momentum + grad; param -= lr * momentum. All spans of the same n. */
-static inline int compute_sgd_step(struct compute *c, const struct compute_sgd *h, struct span param,
-                                   struct span grad, struct span momentum, struct err *e) {
-  return c->ops->sgd(c, h, param, grad, momentum, e);
+/* out[0] += the number of rows whose greatest value (the first of equals) stands at target[row]. */
+static inline int compute_correct(struct compute *c, struct span y, struct span target, struct span out,
+                                  size_t rows, size_t cols, struct err *e) {
+  return c->ops->correct(c, y, target, out, rows, cols, e);
 }
-/* Adam with bias correction, as torch.optim.Adam. */
-static inline int compute_adam_step(struct compute *c, const struct compute_adam *h, struct span param,
-                                    struct span grad, struct span m, struct span v, struct err *e) {
-  return c->ops->adam(c, h, param, grad, m, v, e);
+
+/* How many floats per weight an optimizer keeps: sgd its momentum, adam and adamw the mean and the mean square. */
+static inline int compute_opt_states(enum compute_optim kind) {
+  return kind == COMPUTE_SGD ? 1 : 2;
 }
-/* out[0] = sum of x^2. */
-static inline int compute_sum_squares(struct compute *c, struct span x, struct span out, struct err *e) {
-  return c->ops->sum_squares(c, x, out, e);
+/* State zero, counters zero, loss scale as its beginning. */
+static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d,
+                                     struct compute_opt **out, struct err *e) {
+  return c->ops->opt_create(c, d, out, e);
+}
+static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o) {
+  if (o) c->ops->opt_destroy(c, o);
+}
+/* State number i, 0 <= i < compute_opt_states(kind): d->n floats, for checkpoints. It belongs to the optimizer. */
+static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
+  return c->ops->opt_state(o, i);
+}
+/* One update, as torch.optim's SGD, Adam and AdamW make it, of gradients that are divided by the loss scale and clipped to clip_norm by
+ * their norm over all weights. lr: one float on the device, read when the update is made. Where the norm is not finite nothing is changed but the
+ * counters and the loss scale. grad is left as it was, or scaled: do not use it afterwards. */
+static inline int compute_opt_step(struct compute *c, struct compute_opt *o, struct span param,
+                                   struct span grad, struct span lr, struct err *e) {
+  return c->ops->opt_step(c, o, param, grad, lr, e);
+}
+/* Queues a copy of the counters to a stage of COMPUTE_COUNTERS floats, to be read as a struct compute_opt_counters behind a mark. */
+#define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
+static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage,
+                                   struct err *e) {
+  return c->ops->opt_read(c, o, stage, e);
+}
+static inline int compute_opt_set(struct compute *c, struct compute_opt *o,
+                                  const struct compute_opt_counters *v, struct err *e) {
+  return c->ops->opt_set(c, o, v, e);
+}
+
+/* While on, updates that are queued and have not begun change nothing, not even counters: what they would have been made from may never have
+ * become whole. To be called before a communicator is aborted; off again when all that was queued is done. Takes effect at once, not
+ * queued. */
+static inline void compute_poison(struct compute *c, bool on) {
+  if (c->ops->poison) c->ops->poison(c, on);
+}
+
+/* A step that is queued again and again can be captured: what is queued between begin and end is not done, but kept, and done, with the same
+ * buffers, by each launch. Collectives take part. Marks cannot be recorded in between. On failure nothing is captured, and the same
+ * calls can be made without. */
+static inline bool compute_can_capture(const struct compute *c) {
+  return c->ops->capture_begin;
+}
+static inline int compute_capture_begin(struct compute *c, struct err *e) {
+  return c->ops->capture_begin(c, e);
+}
+static inline int compute_capture_end(struct compute *c, struct compute_graph **out, struct err *e) {
+  return c->ops->capture_end(c, out, e);
+}
+static inline int compute_launch(struct compute *c, struct compute_graph *g, struct err *e) {
+  return c->ops->launch(c, g, e);
+}
+static inline void compute_graph_destroy(struct compute *c, struct compute_graph *g) {
+  if (g) c->ops->graph_destroy(c, g);
+}
+/* Names what follows for a profiler. */
+static inline void compute_range_push(struct compute *c, const char *name) {
+  if (c->ops->range_push) c->ops->range_push(c, name);
+}
+static inline void compute_range_pop(struct compute *c) {
+  if (c->ops->range_pop) c->ops->range_pop(c);
 }
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@
  * Denormals are flushed to zero on x86. Momentum of units that have died decays through them, and each
  * operation on one costs some hundred cycles; below 1e-38 nothing matters to training. */
 
-#include "agent/trainer/compute.h"
+#include "agent/trainer/compute_cpu.h"
 
 #include "common/mem.h"
 
@@ -27,21 +27,12 @@
 #include <xmmintrin.h>
 #endif
 
-struct compute_buf {
-  float *data;
-  size_t n;
-};
-
 struct compute_layer {
   struct compute_layer_desc d;
 };
 
 /* Only OpenBLAS has it; another cblas reads its own environment. */
 extern void openblas_set_num_threads(int n) __attribute__((weak));
-
-static float *at(struct span s) {
-  return s.buf->data + s.at;
-}
 
 static void cpu_destroy(struct compute *c) {
   free(c);
@@ -87,8 +78,8 @@ static int cpu_record(struct compute *c, struct compute_mark *mark, struct err *
   return 0;
 }
 
-static int cpu_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_ms, struct err *e) {
-  return 0;
+static int cpu_done(struct compute *c, struct compute_mark mark, struct err *e) {
+  return 1;
 }
 
 static int cpu_layer_create(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
@@ -119,19 +110,19 @@ static int cpu_forward(struct compute *c, struct compute_layer *l, struct comput
 
 static int cpu_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                         struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
-                        struct err *e) {
+                        bool add, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
   float *dw = grads->data + l->d.weight, *db = grads->data + l->d.bias;
-  memset(db, 0, out * sizeof(float));
+  if (!add) memset(db, 0, out * sizeof(float));
   if (rows == 0) {
-    memset(dw, 0, in * out * sizeof(float));
+    if (!add) memset(dw, 0, in * out * sizeof(float));
     return 0;
   }
   const float *pz = at(dz), *px = at(x);
   for (size_t r = 0; r < rows; r++)
     for (size_t o = 0; o < out; o++) db[o] += pz[r * out + o];
   cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)out, (int)in, (int)rows, 1.0f, pz, (int)out, px,
-              (int)in, 0.0f, dw, (int)in);
+              (int)in, add ? 1.0f : 0.0f, dw, (int)in);
   if (dx.n == 0) return 0;
   float *pd = at(dx);
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)in, (int)out, 1.0f, pz, (int)out,
@@ -143,87 +134,63 @@ static int cpu_backward(struct compute *c, struct compute_layer *l, struct compu
 
 /* d/dy mean((y-t)^2) = 2 (y-t) / n;  d/dy sqrt(mean((y-t)^2)) = (y-t) / (n rmse), and 0 where the rmse is
  * 0. */
-static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight) {
+static double squared_loss(bool root, const float *y, const float *t, float *dz, size_t n, double weight,
+                           double scale) {
   double sum = 0;
   for (size_t i = 0; i < n; i++) {
     float d = y[i] - t[i];
-    dz[i] = d;
     sum += (double)d * (double)d;
   }
   double mean = sum / (double)n, value = root ? sqrt(mean) : mean;
   double factor = root ? (value == 0.0 ? 0.0 : weight / ((double)n * value)) : 2.0 * weight / (double)n;
-  for (size_t i = 0; i < n; i++) dz[i] = (float)(factor * (double)dz[i]);
+  for (size_t i = 0; dz && i < n; i++) dz[i] = (float)(scale * factor * (double)(y[i] - t[i]));
   return weight * value;
 }
 
 /* -log softmax(y)[class], shifted by the row's maximum so that no exponential overflows; dz = softmax(y) -
  * onehot. */
 static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols,
-                            double weight) {
+                            double weight, double scale) {
   double loss = 0, factor = weight / (double)rows;
-  for (size_t r = 0; r < rows; r++, y += cols, dz += cols) {
+  for (size_t r = 0; r < rows; r++, y += cols) {
     size_t class = (size_t)t[r];
     float top = y[0];
     for (size_t j = 1; j < cols; j++) top = y[j] > top ? y[j] : top;
     double sum = 0;
-    for (size_t j = 0; j < cols; j++) {
-      dz[j] = expf(y[j] - top);
-      sum += (double)dz[j];
-    }
+    for (size_t j = 0; j < cols; j++) sum += (double)expf(y[j] - top);
     loss += log(sum) - (double)(y[class] - top);
-    for (size_t j = 0; j < cols; j++)
-      dz[j] = (float)(factor * ((double)dz[j] / sum - (j == class ? 1.0 : 0.0)));
+    for (size_t j = 0; dz && j < cols; j++)
+      dz[r * cols + j] =
+          (float)(scale * factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
   }
   return factor * loss;
 }
 
-static int cpu_loss(struct compute *c, enum compute_loss kind, struct span y, struct span target,
-                    struct span dz, struct span out, size_t rows, size_t cols, double weight, struct err *e) {
-  double value = 0;
-  if (rows > 0 && kind == COMPUTE_CROSS_ENTROPY)
-    value = cross_entropy(at(y), at(target), at(dz), rows, cols, weight);
-  else if (rows > 0)
-    value = squared_loss(kind == COMPUTE_RMSE, at(y), at(target), at(dz), rows * cols, weight);
-  at(out)[0] = (float)value;
+static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
+                    struct span dz, struct span out, struct err *e) {
+  double value = 0, scale = d->scale ? (double)compute_cpu_opt_scale(d->scale) : 1.0;
+  float *pz = dz.buf ? at(dz) : NULL, *o = at(out);
+  if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY)
+    value = cross_entropy(at(y), at(target), pz, d->rows, d->cols, d->weight, scale);
+  else if (d->rows > 0)
+    value = squared_loss(d->kind == COMPUTE_RMSE, at(y), at(target), pz, d->rows * d->cols, d->weight, scale);
+  float bad = isfinite((float)value) ? 0.0f : 1.0f, who = bad > 0 ? d->who : 0.0f;
+  o[0] = (d->add ? o[0] : 0.0f) + (float)value;
+  o[1] = (d->add ? o[1] : 0.0f) + bad;
+  o[2] = (d->add ? o[2] : 0.0f) + who;
   return 0;
 }
 
-static int cpu_sgd(struct compute *c, const struct compute_sgd *h, struct span param, struct span grad,
-                   struct span momentum, struct err *e) {
-  float *restrict p = at(param), *restrict m = at(momentum);
-  const float *restrict g = at(grad);
-  float lr = h->lr, mu = h->momentum;
-  for (size_t i = 0; i < param.n; i++) {
-    m[i] = mu * m[i] + g[i];
-    p[i] -= lr * m[i];
+static int cpu_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
+                       size_t cols, struct err *e) {
+  const float *p = at(y), *t = at(target);
+  size_t n = 0;
+  for (size_t r = 0; r < rows; r++, p += cols) {
+    size_t best = 0;
+    for (size_t j = 1; j < cols; j++) best = p[j] > p[best] ? j : best;
+    n += best == (size_t)t[r];
   }
-  return 0;
-}
-
-static int cpu_adam(struct compute *c, const struct compute_adam *h, struct span param, struct span grad,
-                    struct span ms, struct span vs, struct err *e) {
-  float *restrict p = at(param), *restrict m = at(ms), *restrict v = at(vs);
-  const float *restrict g = at(grad);
-  double t = (double)h->step, beta1 = (double)h->beta1, beta2 = (double)h->beta2;
-  float b1 = h->beta1, b2 = h->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, eps = h->eps;
-  float rate = (float)((double)h->lr / (1.0 - pow(beta1, t)));
-  float root = (float)(1.0 / sqrt(1.0 - pow(beta2, t)));
-  for (size_t i = 0; i < param.n; i++) {
-    m[i] = b1 * m[i] + c1 * g[i];
-    v[i] = b2 * v[i] + c2 * g[i] * g[i];
-    p[i] -= rate * m[i] / (sqrtf(v[i]) * root + eps);
-  }
-  return 0;
-}
-
-static int cpu_sum_squares(struct compute *c, struct span x, struct span out, struct err *e) {
-  const float *p = at(x);
-  double sum[4] = {0}; /* four chains, so that one addition need not wait for the last */
-  size_t i = 0;
-  for (; i + 4 <= x.n; i += 4)
-    for (int k = 0; k < 4; k++) sum[k] += (double)p[i + (size_t)k] * (double)p[i + (size_t)k];
-  for (; i < x.n; i++) sum[0] += (double)p[i] * (double)p[i];
-  at(out)[0] = (float)(sum[0] + sum[1] + sum[2] + sum[3]);
+  at(out)[0] += (float)n;
   return 0;
 }
 
@@ -236,24 +203,28 @@ static const struct compute_ops cpu_ops = {
     .copy = cpu_copy,
     .fill = cpu_fill,
     .record = cpu_record,
-    .wait = cpu_wait,
+    .done = cpu_done,
     .layer_create = cpu_layer_create,
     .layer_destroy = cpu_layer_destroy,
     .forward = cpu_forward,
     .backward = cpu_backward,
     .loss = cpu_loss,
-    .sgd = cpu_sgd,
-    .adam = cpu_adam,
-    .sum_squares = cpu_sum_squares,
+    .correct = cpu_correct,
+    .opt_create = compute_cpu_opt_create,
+    .opt_destroy = compute_cpu_opt_destroy,
+    .opt_state = compute_cpu_opt_state,
+    .opt_step = compute_cpu_opt_step,
+    .opt_read = compute_cpu_opt_read,
+    .opt_set = compute_cpu_opt_set,
 };
 
-struct compute *compute_cpu_create(int threads) {
+struct compute *compute_cpu_create(int threads, enum compute_precision precision) {
   if (threads == 0 && !getenv("OPENBLAS_NUM_THREADS") && !getenv("OMP_NUM_THREADS")) threads = 1;
   if (threads > 0 && openblas_set_num_threads) openblas_set_num_threads(threads);
 #if defined(__SSE2__)
   _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero, denormals are zero */
 #endif
-  struct compute *c = xmalloc(sizeof *c);
-  c->ops = &cpu_ops;
+  struct compute *c = xcalloc(1, sizeof *c);
+  *c = (struct compute){.ops = &cpu_ops, .precision = precision, .device = "cpu"};
   return c;
 }

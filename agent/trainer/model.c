@@ -73,9 +73,9 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out) 
 
 static int alloc_acts(struct model *m, struct err *e) {
   const struct model_shape *s = &m->shape;
-  int rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[s->n - 1], &m->target, e);
+  int rc = compute_alloc(m->c, COMPUTE_INPUT, m->max_rows * s->width[s->n - 1], &m->target, e);
   for (uint32_t i = 0; i < s->n && rc == 0; i++) {
-    rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->act[i], e);
+    rc = compute_alloc(m->c, i ? COMPUTE_ACT : COMPUTE_INPUT, m->max_rows * s->width[i], &m->act[i], e);
     if (rc == 0 && i > 0) rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->delta[i], e);
   }
   return rc;
@@ -134,19 +134,30 @@ int model_forward(struct model *m, size_t rows, struct err *e) {
   return rc;
 }
 
-int model_loss(struct model *m, enum compute_loss kind, struct span target, size_t rows, double weight,
+int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
                struct err *e) {
   uint32_t last = m->shape.n - 1;
-  return compute_loss(m->c, kind, rows_of(m, m->act, last, rows), target, rows_of(m, m->delta, last, rows),
-                      model_extra_span(m, MODEL_LOSS, 1), rows, m->shape.width[last], weight, e);
+  struct compute_loss_desc all = *d;
+  all.rows = rows;
+  all.cols = m->shape.width[last];
+  return compute_loss(m->c, &all, rows_of(m, m->act, last, rows), target, rows_of(m, m->delta, last, rows),
+                      model_extra_span(m, MODEL_LOSS, COMPUTE_LOSS_OUT), e);
 }
 
-int model_backward(struct model *m, size_t rows, model_ready_fn ready, void *ctx, struct err *e) {
+/* Two operations for each weight and row, three times: forward, gradient of the weight, gradient of the input; the first layer's input has none. */
+double model_flops(const struct model_shape *s, uint64_t rows) {
+  double n = 0;
+  for (uint32_t i = 0; i + 1 < s->n; i++)
+    n += (i ? 6.0 : 4.0) * (double)s->width[i] * (double)s->width[i + 1] * (double)rows;
+  return n;
+}
+
+int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e) {
   size_t at = m->n_params;
   for (uint32_t i = m->shape.n - 1; i-- > 0;) {
     struct span dx = i > 0 ? rows_of(m, m->delta, i, rows) : (struct span){0};
     int rc = compute_backward(m->c, m->layers[i], m->params, m->grads, rows_of(m, m->act, i, rows),
-                              rows_of(m, m->delta, i + 1, rows), dx, rows, e);
+                              rows_of(m, m->delta, i + 1, rows), dx, rows, add, e);
     if (rc) return rc;
     at -= ((size_t)m->shape.width[i] + 1) * m->shape.width[i + 1];
     if (ready && (rc = ready(ctx, at, e))) return rc;

@@ -11,8 +11,15 @@
 enum { MODEL_WIDTHS_MAX = 16, MODEL_WIDTH_MAX = 1 << 20 };
 #define MODEL_PARAMS_MAX (UINT64_C(1) << 34)
 
-/* Floats behind the gradients, summed over ranks with them; the last one is only used behind that. */
-enum model_extra { MODEL_LOSS, MODEL_STOP, MODEL_CHECKPOINT, MODEL_GRAD_SQUARES, MODEL_EXTRAS };
+/* Floats behind the gradients, summed over ranks with them. */
+enum model_extra {
+  MODEL_LOSS,       /* of the whole batch */
+  MODEL_BAD,        /* ranks whose own loss is not finite */
+  MODEL_BAD_RANK,   /* the sum of those ranks, each plus 1: with one of them, who it is */
+  MODEL_STOP,       /* ranks that were asked to leave */
+  MODEL_CHECKPOINT, /* ranks that were asked for a checkpoint */
+  MODEL_EXTRAS
+};
 
 struct model_shape {
   uint32_t n; /* widths: layers + 1 */
@@ -45,13 +52,16 @@ void model_finish(struct model *m); /* also after a failed model_init */
 
 /* From rows of act[0]. */
 int model_forward(struct model *m, size_t rows, struct err *e);
-/* The loss against `target` into grads' MODEL_LOSS, its gradient into the last delta. */
-int model_loss(struct model *m, enum compute_loss kind, struct span target, size_t rows, double weight,
+/* The loss against `target` into grads' MODEL_LOSS to MODEL_BAD_RANK, its gradient into the last delta. Rows and columns of `d` are
+ * filled in here. */
+int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
                struct err *e);
 /* Called as the gradients become ready, from the end to the front: all of [at, n_params) is queued. A
  * non-zero result ends the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
-int model_backward(struct model *m, size_t rows, model_ready_fn ready, void *ctx, struct err *e);
+int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e);
+/* Floating-point operations of the matrix products of one step on `rows` rows, forward and backward. */
+double model_flops(const struct model_shape *s, uint64_t rows);
 
 static inline struct span span_of(struct compute_buf *b, size_t at, size_t n) {
   return (struct span){b, at, n};

@@ -1,31 +1,18 @@
 #ifndef AGENT_TRAINER_OPTIM_H
 #define AGENT_TRAINER_OPTIM_H
 
-/* The optimizer: hyperparameters, its state (flat buffers as long as the weights), and the number of
- * updates so far. */
+/* The optimizer as people describe it, and the learning rate of each step. State and counters are compute's
+ * (compute_opt). Pure. */
 
 #include "agent/trainer/compute.h"
 
-enum optim_kind { OPTIM_SGD, OPTIM_ADAM };
-enum { OPTIM_STATES_MAX = 2 };
-
 struct optim_hyper {
-  enum optim_kind kind;
-  double lr, momentum, beta1, beta2, eps;
+  enum compute_optim kind;
+  double lr, momentum, beta1, beta2, eps, weight_decay, clip_norm;
 };
 
-struct optim {
-  struct compute *c;
-  struct optim_hyper h;
-  uint64_t updates;
-  int n_states; /* SGD: momentum. Adam: mean, mean square */
-  struct compute_buf *state[OPTIM_STATES_MAX];
-};
-
-int optim_states(enum optim_kind kind);
-int optim_init(struct optim *o, struct compute *c, const struct optim_hyper *h, size_t n_params,
-               struct err *e);
-void optim_finish(struct optim *o); /* also after a failed optim_init */
-int optim_step(struct optim *o, struct span params, struct span grads, struct err *e);
+struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n_params, bool scale_loss);
+/* Of the step after `steps` steps. */
+double optim_lr(const struct optim_hyper *h, uint64_t steps);
 
 #endif

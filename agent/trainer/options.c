@@ -38,10 +38,10 @@ static int parse_loss(const char *text, void *field, struct err *e) {
 }
 
 static int parse_optimizer(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {[OPTIM_SGD] = "sgd", [OPTIM_ADAM] = "adam"};
+  static const char *const names[] = {[COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam"};
   unsigned k = 0;
   int rc = one_of(text, names, 2, &k, e);
-  if (rc == 0) *(enum optim_kind *)field = (enum optim_kind)k;
+  if (rc == 0) *(enum compute_optim *)field = (enum compute_optim)k;
   return rc;
 }
 

@@ -70,13 +70,17 @@ static int open_data(struct trainer *t, struct err *e) {
 
 static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
-  t->c = compute_cpu_create((int)t->o.threads);
+  t->c = compute_cpu_create((int)t->o.threads, COMPUTE_FP32);
   int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
-  if (rc == 0) rc = optim_init(&t->optim, t->c, &t->o.hyper, t->model.n_params, e);
+  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, false);
+  if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.max_rows * t->data.dim, &t->stage_x, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.max_rows, &t->stage_t, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, 2, &t->stage_flags, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, MODEL_EXTRAS, &t->stage_extras, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_COUNTERS, &t->stage_counters, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, 1, &t->stage_lr, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
   return rc;
 }
 
@@ -187,7 +191,10 @@ void trainer_teardown(struct trainer *t) {
     compute_free(t->c, t->stage_t);
     compute_free(t->c, t->stage_flags);
     compute_free(t->c, t->stage_extras);
-    optim_finish(&t->optim);
+    compute_free(t->c, t->stage_counters);
+    compute_free(t->c, t->stage_lr);
+    compute_free(t->c, t->lr);
+    compute_opt_destroy(t->c, t->opt);
     model_finish(&t->model);
   }
   compute_destroy(t->c);

@@ -28,7 +28,7 @@ static struct ckpt_kind kind_of(const struct trainer *t) {
 
 /* The weights, then each state of the optimizer. */
 static struct span part(const struct trainer *t, int i) {
-  return span_of(i == 0 ? t->model.params : t->optim.state[i - 1], 0, t->model.n_params);
+  return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_params);
 }
 
 static int settle(struct trainer *t, struct err *e) {
@@ -51,16 +51,16 @@ static int download(struct trainer *t, int n, struct compute_buf **stage, struct
 static int encode(struct trainer *t, struct buf *out, struct err *e) {
   struct compute_buf *stage;
   size_t params = t->model.n_params;
-  int rc = download(t, 1 + t->optim.n_states, &stage, e);
+  int rc = download(t, 1 + compute_opt_states(t->o.hyper.kind), &stage, e);
   struct ckpt_state s = {.kind = kind_of(t),
                          .step = t->step,
                          .epoch = t->epoch,
                          .position = t->position,
-                         .updates = t->optim.updates,
+                         .updates = t->counters.updates,
                          .last_loss = t->loss};
   if (rc == 0) {
     s.params = compute_host(t->c, span_of(stage, 0, params));
-    for (int i = 0; i < t->optim.n_states; i++)
+    for (int i = 0; i < compute_opt_states(t->o.hyper.kind); i++)
       s.states[i] = compute_host(t->c, span_of(stage, params * (size_t)(i + 1), params));
     ckpt_encode(&s, out);
   }
@@ -103,7 +103,7 @@ static int upload(struct trainer *t, const struct ckpt_state *s, struct err *e) 
   int rc = compute_alloc(t->c, COMPUTE_STAGE, all.n, &stage, e);
   if (rc) return rc;
   all.buf = stage;
-  for (int i = 0; i <= t->optim.n_states && rc == 0; i++) {
+  for (int i = 0; i <= compute_opt_states(t->o.hyper.kind) && rc == 0; i++) {
     memcpy(compute_host(t->c, all), i == 0 ? s->params : s->states[i - 1], all.n * sizeof(float));
     rc = compute_copy(t->c, part(t, i), all, e);
     if (rc == 0) rc = settle(t, e); /* the stage is used again */
@@ -117,8 +117,9 @@ static int take_state(struct trainer *t, const struct ckpt_state *s, struct err 
   t->epoch = s->epoch;
   t->position = s->position;
   t->loss = s->last_loss;
-  t->optim.updates = s->updates;
-  return upload(t, s, e);
+  t->counters = (struct compute_opt_counters){.updates = s->updates, .scale = 1.0f};
+  int rc = compute_opt_set(t->c, t->opt, &t->counters, e);
+  return rc ? rc : upload(t, s, e);
 }
 
 static void refused(void *ctx, const char *name, const struct err *why) {

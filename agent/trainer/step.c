@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <string.h>
 #include <time.h>
 
 uint64_t trainer_now_us(void) {
@@ -66,11 +67,15 @@ static int gradients(struct trainer *t, const struct share *s, struct err *e) {
   struct span target =
       classify ? span_of(t->model.target, 0, rows) : span_of(t->model.act[0], 0, rows * t->data.dim);
   int rc = model_forward(&t->model, rows, e);
-  if (rc == 0) rc = model_loss(&t->model, t->o.loss, target, rows, (double)s->count / (double)s->global, e);
+  struct compute_loss_desc loss = {.kind = t->o.loss,
+                                   .weight = (double)s->count / (double)s->global,
+                                   .who = (float)(t->rank + 1),
+                                   .scale = t->opt};
+  if (rc == 0) rc = model_loss(&t->model, &loss, target, rows, e);
   if (rc == 0) rc = tell_flags(t, e);
   t->n_tickets = 0;
   t->bucket_end = t->model.n_params + MODEL_EXTRAS;
-  return rc ? rc : model_backward(&t->model, rows, sum_bucket, t, e);
+  return rc ? rc : model_backward(&t->model, rows, false, sum_bucket, t, e);
 }
 
 static int sums(struct trainer *t, struct err *e) {
@@ -83,6 +88,8 @@ static int read_extras(struct trainer *t, struct err *e) {
   struct compute_mark mark;
   struct span s = span_of(t->stage_extras, 0, MODEL_EXTRAS);
   int rc = compute_copy(t->c, s, model_extra_span(&t->model, 0, MODEL_EXTRAS), e);
+  struct span counters = span_of(t->stage_counters, 0, COMPUTE_COUNTERS);
+  if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters, e);
   if (rc == 0) rc = compute_record(t->c, &mark, e);
   if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
   if (rc) return rc;
@@ -90,8 +97,17 @@ static int read_extras(struct trainer *t, struct err *e) {
   t->loss = (double)x[MODEL_LOSS];
   t->stop = x[MODEL_STOP] > 0;
   t->checkpoint = x[MODEL_CHECKPOINT] > 0;
-  t->grad_norm = sqrt((double)x[MODEL_GRAD_SQUARES]);
+  memcpy(&t->counters, compute_host(t->c, counters), sizeof t->counters);
   return 0;
+}
+
+static int update(struct trainer *t, struct err *e) {
+  struct span stage = span_of(t->stage_lr, 0, 1), lr = span_of(t->lr, 0, 1);
+  compute_host(t->c, stage)[0] = (float)optim_lr(&t->o.hyper, t->step);
+  int rc = compute_copy(t->c, lr, stage, e);
+  return rc ? rc
+            : compute_opt_step(t->c, t->opt, model_params_span(&t->model), model_grads_span(&t->model), lr,
+                               e);
 }
 
 static void advance(struct trainer *t, const struct share *s) {
@@ -106,15 +122,11 @@ static void advance(struct trainer *t, const struct share *s) {
 
 int trainer_step(struct trainer *t, struct err *e) {
   struct share s = sampler_share(&t->sampler, t->position, t->rank, t->world);
-  bool norm = metrics_on(&t->metrics) && (t->step + 1) % (uint64_t)t->o.metrics_every == 0;
   t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
   int rc = load(t, &s, e);
   if (rc == 0) rc = gradients(t, &s, e);
   if (rc == 0) rc = sums(t, e);
-  if (rc == 0 && norm)
-    rc = compute_sum_squares(t->c, model_grads_span(&t->model),
-                             model_extra_span(&t->model, MODEL_GRAD_SQUARES, 1), e);
-  if (rc == 0) rc = optim_step(&t->optim, model_params_span(&t->model), model_grads_span(&t->model), e);
+  if (rc == 0) rc = update(t, e);
   if (rc == 0) rc = read_extras(t, e);
   if (rc) return rc;
   advance(t, &s);

@@ -100,7 +100,7 @@ static int metrics_step(struct trainer *t, struct err *e) {
   metrics_real(&t->metrics, "epoch", (double)t->epoch + (double)t->position / (double)t->sampler.samples);
   metrics_real(&t->metrics, "loss", t->loss);
   metrics_real(&t->metrics, "lr", t->o.hyper.lr);
-  metrics_real(&t->metrics, "grad_norm", t->grad_norm);
+  metrics_real(&t->metrics, "grad_norm", (double)t->counters.grad_norm);
   metrics_real(&t->metrics, "samples_per_second", t->rate.value);
   metrics_real(&t->metrics, "step_ms", (double)t->step_us / 1000);
   return metrics_common(t, e);

@@ -32,14 +32,15 @@ struct trainer {
   struct compute *c;
   struct dataset data;
   struct model model;
-  struct optim optim;
+  struct compute_opt *opt;
+  struct compute_opt_counters counters; /* as they were after the last step */
   struct sampler sampler;
   struct permutation perm; /* of this epoch */
-  struct compute_buf *stage_x, *stage_t, *stage_flags, *stage_extras;
+  struct compute_buf *stage_x, *stage_t, *stage_flags, *stage_extras, *stage_counters, *stage_lr, *lr;
 
   uint64_t step, epoch, position; /* steps done; where the next one begins */
   uint64_t last_step;             /* the run's end */
-  double loss, grad_norm;         /* of the last step; the norm only where metrics want it */
+  double loss;                    /* of the last step */
   bool stop, checkpoint;          /* what the ranks agreed on in the last step */
   struct coll_ticket tickets[MODEL_WIDTHS_MAX];
   int n_tickets;

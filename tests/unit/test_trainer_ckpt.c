@@ -16,7 +16,7 @@
 
 static char dir[] = "/tmp/rdzv-ckpt-XXXXXX";
 
-static struct ckpt_state sample(uint64_t step, enum optim_kind optim, float *floats) {
+static struct ckpt_state sample(uint64_t step, enum compute_optim optim, float *floats) {
   struct ckpt_state s = {.kind = {.shape = {.n = 3, .width = {4, 2, 4}},
                                   .loss = COMPUTE_RMSE,
                                   .optim = optim,
@@ -30,11 +30,11 @@ static struct ckpt_state sample(uint64_t step, enum optim_kind optim, float *flo
   size_t n = (size_t)model_shape_params(&s.kind.shape);
   for (size_t i = 0; i < n * 3; i++) floats[i] = (float)step + (float)i * 0.5f;
   s.params = floats;
-  for (int i = 0; i < optim_states(optim); i++) s.states[i] = floats + n * (size_t)(i + 1);
+  for (int i = 0; i < compute_opt_states(optim); i++) s.states[i] = floats + n * (size_t)(i + 1);
   return s;
 }
 
-static void encode(uint64_t step, enum optim_kind optim, struct buf *out) {
+static void encode(uint64_t step, enum compute_optim optim, struct buf *out) {
   float floats[128];
   struct ckpt_state s = sample(step, optim, floats);
   ckpt_encode(&s, out);
@@ -46,7 +46,7 @@ static void write_one(const char *incarnation, uint32_t round, uint64_t step) {
   struct ckpt_id id = {.round = round, .step = step};
   struct err e = ERR_INIT;
   snprintf(id.incarnation, sizeof id.incarnation, "%s", incarnation);
-  encode(step, OPTIM_ADAM, &b);
+  encode(step, COMPUTE_ADAM, &b);
   if (ckpt_write(dir, &id, b.data, b.len, &e)) fail_msg("%s", e.text);
   buf_finish(&b);
 }
@@ -70,7 +70,7 @@ static struct latest find(void) {
   struct latest l = {0};
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
-  struct ckpt_kind want = sample(0, OPTIM_ADAM, floats).kind;
+  struct ckpt_kind want = sample(0, COMPUTE_ADAM, floats).kind;
   l.rc = ckpt_latest(dir, &want, &l.id, &l.s, &b, count_refused, &l, &e);
   if (l.rc < 0) memcpy(l.text, e.text, sizeof l.text);
   buf_finish(&b);
@@ -88,7 +88,7 @@ static int empty_dir(void **state) {
 static void test_states_come_back(void **state) {
   for (int k = 0; k < 2; k++) {
     float floats[128];
-    struct ckpt_state in = sample(5, (enum optim_kind)k, floats), out;
+    struct ckpt_state in = sample(5, (enum compute_optim)k, floats), out;
     struct buf b = BUF_INIT;
     struct err e = ERR_INIT;
     size_t n = (size_t)model_shape_params(&in.kind.shape);
@@ -98,7 +98,7 @@ static void test_states_come_back(void **state) {
     assert_true(out.step == 5 && out.epoch == 3 && out.position == 40 && out.updates == 5 &&
                 out.last_loss == 0.125);
     assert_memory_equal(out.params, in.params, n * sizeof(float));
-    for (int i = 0; i < optim_states(in.kind.optim); i++)
+    for (int i = 0; i < compute_opt_states(in.kind.optim); i++)
       assert_memory_equal(out.states[i], in.states[i], n * sizeof(float));
     buf_finish(&b);
   }
@@ -107,7 +107,7 @@ static void test_states_come_back(void **state) {
 static void test_every_cut_and_every_flipped_byte_is_refused(void **state) {
   struct buf b = BUF_INIT;
   struct ckpt_state s;
-  encode(5, OPTIM_ADAM, &b);
+  encode(5, COMPUTE_ADAM, &b);
   for (size_t n = 0; n < b.len; n++) {
     struct err e = ERR_INIT;
     char *exact = xmemdup(b.data, n); /* so that the sanitizer sees a read behind the end */
@@ -133,7 +133,7 @@ static void test_headers_are_checked_for_sense(void **state) {
     struct buf b = BUF_INIT;
     struct ckpt_state s;
     struct err e = ERR_INIT;
-    encode(5, OPTIM_ADAM, &b);
+    encode(5, COMPUTE_ADAM, &b);
     le32_put(b.data + bad[i].at, bad[i].value);
     le32_put(b.data + CKPT_HEADER - 4, ckpt_crc(b.data, CKPT_HEADER - 4));
     if (ckpt_decode(b.data, b.len, &s, &e) != -EBADMSG || !e.text[0]) fail_msg("number %zu is taken", i);
@@ -259,7 +259,7 @@ static void test_a_marker_of_another_checkpoint_does_not_count(void **state) {
 
 static void test_another_kind_is_refused_not_passed_over(void **state) {
   float floats[128];
-  struct ckpt_state s = sample(50, OPTIM_ADAM, floats);
+  struct ckpt_state s = sample(50, COMPUTE_ADAM, floats);
   struct ckpt_id id = {"2026", 1, 50};
   struct buf b = BUF_INIT;
   s.kind.seed = 8;

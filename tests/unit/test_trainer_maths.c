@@ -30,7 +30,7 @@ static float value_at(uint64_t k) {
 
 static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
   struct err e = ERR_INIT;
-  *b = (struct bench){.c = compute_cpu_create(1), .loss = loss};
+  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .loss = loss};
   good(model_shape_parse(layers, &b->shape, &e), &e);
   good(model_init(&b->m, b->c, &b->shape, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
@@ -60,8 +60,9 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   struct err e = ERR_INIT;
   struct span target = load(b, from, rows);
   good(model_forward(&b->m, rows, &e), &e);
-  good(model_loss(&b->m, b->loss, target, rows, weight, &e), &e);
-  good(model_backward(&b->m, rows, NULL, NULL, &e), &e);
+  struct compute_loss_desc d = {.kind = b->loss, .weight = weight};
+  good(model_loss(&b->m, &d, target, rows, &e), &e);
+  good(model_backward(&b->m, rows, false, NULL, NULL, &e), &e);
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
@@ -160,14 +161,15 @@ static void test_weighed_shares_add_up(void **state) {
 }
 
 static void test_rmse_of_what_is_right_already_has_no_gradient(void **state) {
-  struct compute *c = compute_cpu_create(1);
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  good(compute_alloc(c, COMPUTE_ACT, 20, &b, &e), &e);
-  struct span y = span_of(b, 0, 6), t = span_of(b, 6, 6), dz = span_of(b, 12, 6), out = span_of(b, 18, 1);
+  good(compute_alloc(c, COMPUTE_ACT, 24, &b, &e), &e);
+  struct span y = span_of(b, 0, 6), t = span_of(b, 6, 6), dz = span_of(b, 12, 6), out = span_of(b, 18, 3);
   for (int i = 0; i < 6; i++) compute_host(c, y)[i] = compute_host(c, t)[i] = (float)i;
   good(compute_fill(c, dz, 9.0f, &e), &e);
-  good(compute_loss(c, COMPUTE_RMSE, y, t, dz, out, 2, 3, 1.0, &e), &e);
+  struct compute_loss_desc d = {.kind = COMPUTE_RMSE, .rows = 2, .cols = 3, .weight = 1};
+  good(compute_loss(c, &d, y, t, dz, out, &e), &e);
   assert_true(compute_host(c, out)[0] == 0.0f);
   for (int i = 0; i < 6; i++) assert_true(compute_host(c, dz)[i] == 0.0f);
   compute_free(c, b);
@@ -175,7 +177,7 @@ static void test_rmse_of_what_is_right_already_has_no_gradient(void **state) {
 }
 
 static void test_cross_entropy_of_huge_outputs_is_finite(void **state) {
-  struct compute *c = compute_cpu_create(1);
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *b;
   good(compute_alloc(c, COMPUTE_ACT, 16, &b, &e), &e);
@@ -184,9 +186,8 @@ static void test_cross_entropy_of_huge_outputs_is_finite(void **state) {
   p[1] = -1e30f;
   p[2] = 500.0f;
   p[3] = 1.0f; /* the class */
-  good(compute_loss(c, COMPUTE_CROSS_ENTROPY, span_of(b, 0, 3), span_of(b, 3, 1), span_of(b, 4, 3),
-                    span_of(b, 8, 1), 1, 3, 1.0, &e),
-       &e);
+  struct compute_loss_desc d = {.kind = COMPUTE_CROSS_ENTROPY, .rows = 1, .cols = 3, .weight = 1};
+  good(compute_loss(c, &d, span_of(b, 0, 3), span_of(b, 3, 1), span_of(b, 4, 3), span_of(b, 8, 3), &e), &e);
   assert_true(fabs((double)p[8] / 2e30 - 1) < 1e-6);
   assert_true(p[4] == 1.0f && p[5] == -1.0f && p[6] == 0.0f);
   compute_free(c, b);
@@ -194,29 +195,34 @@ static void test_cross_entropy_of_huge_outputs_is_finite(void **state) {
 }
 
 static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
-  struct compute *c = compute_cpu_create(1);
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *p, *g;
-  struct optim o;
+  struct compute_opt *o;
+  struct compute_opt_desc d = optim_desc(h, 3, false);
+  struct compute_opt_counters counters;
   good(compute_alloc(c, COMPUTE_PARAM, 3, &p, &e), &e);
-  good(compute_alloc(c, COMPUTE_GRAD, 3, &g, &e), &e);
-  good(optim_init(&o, c, h, 3, &e), &e);
+  good(compute_alloc(c, COMPUTE_GRAD, 20, &g, &e), &e);
+  good(compute_opt_create(c, &d, &o, &e), &e);
   memcpy(compute_host(c, span_of(p, 0, 3)), w, 3 * sizeof *w);
   for (int s = 0; s < steps; s++) {
     for (int i = 0; i < 3; i++) compute_host(c, span_of(g, 0, 3))[i] = value_at((uint64_t)(s * 3 + i));
-    good(optim_step(&o, span_of(p, 0, 3), span_of(g, 0, 3), &e), &e);
+    compute_host(c, span_of(g, 3, 1))[0] = (float)optim_lr(h, (uint64_t)s);
+    good(compute_opt_step(c, o, span_of(p, 0, 3), span_of(g, 0, 3), span_of(g, 3, 1), &e), &e);
   }
-  assert_int_equal(o.updates, steps);
+  good(compute_opt_read(c, o, span_of(g, 4, COMPUTE_COUNTERS), &e), &e);
+  memcpy(&counters, compute_host(c, span_of(g, 4, COMPUTE_COUNTERS)), sizeof counters);
+  assert_int_equal(counters.updates, steps);
   memcpy(w, compute_host(c, span_of(p, 0, 3)), 3 * sizeof *w);
-  optim_finish(&o);
+  compute_opt_destroy(c, o);
   compute_free(c, p);
   compute_free(c, g);
   compute_destroy(c);
 }
 
 static void test_updates_are_their_formulas(void **state) {
-  struct optim_hyper sgd = {.kind = OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
-  struct optim_hyper adam = {.kind = OPTIM_ADAM, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
+  struct optim_hyper sgd = {.kind = COMPUTE_SGD, .lr = 0.1, .momentum = 0.9};
+  struct optim_hyper adam = {.kind = COMPUTE_ADAM, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
   float ws[3] = {1, 2, 3}, wa[3] = {1, 2, 3};
   run_optimizer(&sgd, 7, ws);
   run_optimizer(&adam, 7, wa);
@@ -235,20 +241,55 @@ static void test_updates_are_their_formulas(void **state) {
   }
 }
 
-static void test_sum_of_squares(void **state) {
-  struct compute *c = compute_cpu_create(1);
+/* One step with these gradients; what was counted. */
+static struct compute_opt_counters step_with(const struct compute_opt_desc *d, const float *grad, float *w) {
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
   struct compute_buf *b;
-  good(compute_alloc(c, COMPUTE_GRAD, 12, &b, &e), &e);
-  for (int i = 0; i < 11; i++) compute_host(c, span_of(b, 0, 12))[i] = (float)i;
-  for (size_t n = 0; n <= 11; n++) {
-    double want = 0;
-    for (size_t i = 0; i < n; i++) want += (double)(i * i);
-    good(compute_sum_squares(c, span_of(b, 0, n), span_of(b, 11, 1), &e), &e);
-    assert_true((double)compute_host(c, span_of(b, 11, 1))[0] == want);
-  }
+  struct compute_opt *o;
+  struct compute_opt_counters counters;
+  good(compute_alloc(c, COMPUTE_GRAD, 64, &b, &e), &e);
+  good(compute_opt_create(c, d, &o, &e), &e);
+  float *p = compute_host(c, span_of(b, 0, 64));
+  memcpy(p, w, d->n * sizeof *w);
+  memcpy(p + 16, grad, d->n * sizeof *w);
+  p[32] = 0.5f; /* lr */
+  good(compute_opt_step(c, o, span_of(b, 0, d->n), span_of(b, 16, d->n), span_of(b, 32, 1), &e), &e);
+  good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
+  memcpy(&counters, p + 40, sizeof counters);
+  memcpy(w, p, d->n * sizeof *w);
+  compute_opt_destroy(c, o);
   compute_free(c, b);
   compute_destroy(c);
+  return counters;
+}
+
+static void test_norm_of_gradients(void **state) {
+  float grad[11], w[11] = {0};
+  for (int i = 0; i < 11; i++) grad[i] = (float)i;
+  for (size_t n = 1; n <= 11; n++) {
+    double want = 0;
+    for (size_t i = 0; i < n; i++) want += (double)(i * i);
+    struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = n};
+    assert_true(fabs((double)step_with(&d, grad, w).grad_norm - sqrt(want)) < 1e-5);
+  }
+}
+
+static void test_gradients_that_are_too_long_are_clipped(void **state) {
+  float grad[2] = {30, 40}, w[2] = {0, 0};
+  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 2, .clip_norm = 5};
+  assert_true(step_with(&d, grad, w).grad_norm == 50.0f);
+  assert_true(fabs((double)w[0] + 1.5) < 1e-5 && fabs((double)w[1] + 2.0) < 1e-5);
+}
+
+static void test_a_step_that_is_not_finite_is_skipped(void **state) {
+  float grad[2] = {INFINITY, 1}, w[2] = {7, 8};
+  struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
+  struct compute_opt_counters v = step_with(&d, grad, w);
+  assert_true(w[0] == 7 && w[1] == 8);
+  assert_true(v.updates == 0 && v.skipped == 1 && v.skipped_in_row == 1 && v.scale == 1);
+  d.scale_loss = true;
+  assert_true(step_with(&d, grad, w).scale == 32768);
 }
 
 struct order {
@@ -269,8 +310,9 @@ static void test_gradients_become_ready_from_the_end(void **state) {
   open_bench(&b, "4,3,2,5", COMPUTE_MSE);
   struct span target = load(&b, 0, 2);
   good(model_forward(&b.m, 2, &e), &e);
-  good(model_loss(&b.m, COMPUTE_MSE, target, 2, 1.0, &e), &e);
-  assert_int_equal(model_backward(&b.m, 2, note_ready, &o, &e), -ECANCELED);
+  struct compute_loss_desc d = {.kind = COMPUTE_MSE, .weight = 1};
+  good(model_loss(&b.m, &d, target, 2, &e), &e);
+  assert_int_equal(model_backward(&b.m, 2, false, note_ready, &o, &e), -ECANCELED);
   assert_int_equal(o.n, 3);
   assert_int_equal(o.at[0], 5 * 3 + 4 * 2);
   assert_int_equal(o.at[1], 5 * 3);
@@ -316,7 +358,9 @@ int main(void) {
       cmocka_unit_test(test_rmse_of_what_is_right_already_has_no_gradient),
       cmocka_unit_test(test_cross_entropy_of_huge_outputs_is_finite),
       cmocka_unit_test(test_updates_are_their_formulas),
-      cmocka_unit_test(test_sum_of_squares),
+      cmocka_unit_test(test_norm_of_gradients),
+      cmocka_unit_test(test_gradients_that_are_too_long_are_clipped),
+      cmocka_unit_test(test_a_step_that_is_not_finite_is_skipped),
       cmocka_unit_test(test_gradients_become_ready_from_the_end),
       cmocka_unit_test(test_widths),
   };

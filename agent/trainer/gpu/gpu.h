@@ -1,0 +1,44 @@
+#ifndef AGENT_TRAINER_GPU_GPU_H
+#define AGENT_TRAINER_GPU_GPU_H
+
+/* What rdzv-cuda.so gives to rdzv-trainer, which opens it at run time: so that one trainer runs with and without CUDA on the machine, and
+ * says in a sentence what is missing. The module exports one symbol, `rdzv_gpu`. Both sides are built from one tree; `abi` finds a module
+ * that was left behind by another one.
+ *
+ * No other file outside gpu/ knows of CUDA or NCCL. */
+
+#include <stdint.h>
+#include "agent/trainer/coll.h"
+#include "agent/trainer/compute.h"
+
+enum { GPU_ABI = 1, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+
+struct gpu_config {
+  int device; /* among those that CUDA shows to this process */
+  enum compute_precision precision;
+  bool deterministic; /* the same bytes on every run, on the same device and versions, at some cost */
+};
+
+struct coll_nccl_config {
+  int rank, world;
+  uint32_t round;
+  const void *ids; /* n_ids ncclUniqueIds of GPU_ID_SIZE bytes each, the same on every rank */
+  int n_ids;
+  uint64_t timeout_ms;               /* for the communicators to come up, and for any collective */
+  uint64_t stop_wait_ms;             /* the same once *stop is set */
+  const volatile sig_atomic_t *stop; /* or NULL */
+  coll_exchange_fn exchange; /* where ranks tell each other how far they are when one of them is missed */
+  void *exchange_ctx;
+};
+
+struct gpu_module {
+  uint32_t abi; /* GPU_ABI */
+  int (*compute_create)(const struct gpu_config *cfg, struct compute **out, struct err *e);
+  /* On the device of `c`, which must outlive it. A world of one is fine. */
+  int (*coll_create)(const struct coll_nccl_config *cfg, struct compute *c, struct coll **out, struct err *e);
+  /* For who is alone, or meets the others by itself. The process that asked must live until all are connected. */
+  int (*unique_id)(void *id, struct err *e);
+  int (*nccl_version)(void); /* as ncclGetVersion has it: 22803 */
+};
+
+#endif
