@@ -80,7 +80,9 @@ static void adam(const struct compute_opt_desc *d, uint64_t step, float lr, floa
                  struct span grad, struct compute_buf *const *state) {
   float *restrict p = at(param), *restrict m = state[0]->data, *restrict v = state[1]->data;
   const float *restrict g = at(grad);
-  float b1 = (float)d->beta1, b2 = (float)d->beta2, c1 = 1.0f - b1, c2 = 1.0f - b2, eps = (float)d->eps;
+  float b1 = (float)d->beta1, b2 = (float)d->beta2, eps = (float)d->eps;
+  float c1 = (float)(1.0 - d->beta1),
+        c2 = (float)(1.0 - d->beta2); /* rounded after the difference, as torch does */
   float rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)step)));
   float root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)step)));
   float decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f;
