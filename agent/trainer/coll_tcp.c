@@ -12,9 +12,10 @@
  *   ABORT    "I give up, because of rank R", with a sentence; to both neighbours, who pass it on.
  *   BYE      "I have all I needed": what follows on this socket is its end, and no failure.
  *
- * Everything happens in pump(): take what is there, send what is ready, and only if neither moved
- * anything, poll. The deadline counts from the last byte that moved, so it needs no guess about sizes.
- * Collectives are worked off in order.
+ * Everything happens in pump(): take what is there, send what is ready, a frame's worth of each in turn, so
+ * that bytes are still in the cache when they are passed on and neighbours work at the same time; and only
+ * if neither moved anything, poll. The deadline counts from the last byte that moved, so it needs no guess
+ * about sizes. Collectives are worked off in order.
  *
  * Received sums go through a scratch buffer (frames do not end where floats do), all else goes straight to
  * its place. */
@@ -229,11 +230,12 @@ static int take_data(struct ring *r, struct ring_op *op, bool *moved, struct err
   return 0;
 }
 
-/* From prev, as long as the collective wants input. */
+/* From prev, as long as the collective wants input, up to a frame's worth. */
 static int receive(struct ring *r, bool *moved, struct err *e) {
   struct ring_op *op = current(r);
+  size_t enough = op->in + FRAME_MAX < op->total_in ? op->in + FRAME_MAX : op->total_in;
   int rc = 0;
-  while (rc == 0 && op->in < op->total_in && !r->prev.closed) {
+  while (rc == 0 && op->in < enough && !r->prev.closed) {
     bool more = false;
     if (r->prev.data_left)
       rc = take_data(r, op, &more, e);
@@ -281,10 +283,12 @@ static bool next_frame(struct ring *r, struct ring_op *op) {
   return true;
 }
 
+/* What is left of the frame that is on its way, else the next one. */
 static int transmit(struct ring *r, bool *moved, struct err *e) {
   struct ring_op *op = current(r);
   r->tx_full = false;
-  while (r->tx_head_left || r->tx_left || next_frame(r, op)) {
+  if (!r->tx_head_left && !r->tx_left && !next_frame(r, op)) return 0;
+  while (r->tx_head_left || r->tx_left) {
     uint8_t *data = (uint8_t *)(uintptr_t)r->tx_data; /* iovec is not const */
     struct iovec v[2] = {{r->tx_head + HEAD - r->tx_head_left, r->tx_head_left}, {data, r->tx_left}};
     struct msghdr msg = {.msg_iov = v, .msg_iovlen = 2};
