@@ -13,6 +13,12 @@ const char *trainer_loss_name(enum compute_loss loss) {
   return loss_names[loss];
 }
 
+const char *trainer_precision_name(enum compute_precision precision) {
+  static const char *const names[] = {
+      [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
+  return names[precision];
+}
+
 static int one_of(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
   char all[128] = "";
   for (size_t i = 0; i < n; i++) {
@@ -50,6 +56,15 @@ static int parse_resume(const char *text, void *field, struct err *e) {
   unsigned k = 0;
   int rc = one_of(text, names, 2, &k, e);
   if (rc == 0) *(enum resume_mode *)field = (enum resume_mode)k;
+  return rc;
+}
+
+static int parse_cuda_graph(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {
+      [CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 3, &k, e);
+  if (rc == 0) *(enum cuda_graph_mode *)field = (enum cuda_graph_mode)k;
   return rc;
 }
 
@@ -201,6 +216,27 @@ static const struct opt table[] = {
      .label = "N",
      .help = "Threads of each worker for matrix products. 0: as OPENBLAS_NUM_THREADS or OMP_NUM_THREADS say, "
              "else one."},
+    {.name = "cuda-graph",
+     .type = OPT_CUSTOM,
+     .offset = AT(cuda_graph),
+     .def = "auto",
+     .label = "HOW",
+     .parse = parse_cuda_graph,
+     .help = "auto: a step is captured as a CUDA graph once, with its collectives, and launched from then "
+             "on; where "
+             "that fails steps go on without, and a line says so. on: that ends the run. off: never. On a "
+             "CPU there "
+             "is nothing to capture."},
+    {.name = "max-skipped",
+     .type = OPT_INT,
+     .offset = AT(max_skipped),
+     .def = "20",
+     .min = 0,
+     .max = 1e9,
+     .label = "N",
+     .help = "A step whose loss or gradients are not finite is skipped and told; more than N in a row end "
+             "the run. "
+             "(With fp16 up to 16 may be skipped at the beginning, while the loss scale falls from 65536.)"},
     {.name = "throttle",
      .type = OPT_FLOAT,
      .offset = AT(throttle),

@@ -25,6 +25,7 @@ enum trainer_exit { TRAINER_EXIT_LIST(X) };
 #undef X
 
 enum resume_mode { RESUME_AUTO, RESUME_NONE };
+enum cuda_graph_mode { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 
 struct trainer_opts {
   bool help, version;
@@ -33,7 +34,8 @@ struct trainer_opts {
   const char *init_weights, *save_weights;
   const char *data, *labels;
   double scale;
-  int64_t batch, epochs, steps, seed, threads;
+  int64_t batch, epochs, steps, seed, threads, max_skipped;
+  enum cuda_graph_mode cuda_graph;
   struct optim_hyper hyper;
   const char *checkpoint_dir;
   int64_t checkpoint_every, keep_checkpoints;
@@ -49,5 +51,6 @@ struct trainer_opts {
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
 void trainer_opts_help(struct buf *out);
 const char *trainer_loss_name(enum compute_loss loss);
+const char *trainer_precision_name(enum compute_precision precision);
 
 #endif

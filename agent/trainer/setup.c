@@ -68,18 +68,21 @@ static int open_data(struct trainer *t, struct err *e) {
   return 0;
 }
 
+/* Whether the run's steps are captured, as far as it is known before the first one. */
+static int choose_capture(struct trainer *t, struct err *e) {
+  bool can = compute_can_capture(t->c);
+  t->capture = can && t->o.cuda_graph != CUDA_GRAPH_OFF;
+  if (can || t->o.cuda_graph != CUDA_GRAPH_ON) return 0;
+  return err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture steps", t->c->device);
+}
+
 static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
-  t->c = compute_cpu_create((int)t->o.threads, COMPUTE_FP32);
+  t->scale_loss = t->c->precision == COMPUTE_FP16;
   int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
-  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, false);
+  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.max_rows * t->data.dim, &t->stage_x, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.max_rows, &t->stage_t, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, 2, &t->stage_flags, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, MODEL_EXTRAS, &t->stage_extras, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_COUNTERS, &t->stage_counters, e);
-  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STAGE, 1, &t->stage_lr, e);
+  if (rc == 0) rc = slots_init(&t->slots, t->c, t->model.max_rows, t->data.dim, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
   return rc;
 }
@@ -153,6 +156,7 @@ static int open_files(struct trainer *t, struct err *e) {
 }
 
 static int join_ring(struct trainer *t, struct err *e) {
+  if (t->coll) return 0;
   struct coll_tcp_config cfg = {
       .rank = t->rank,
       .world = t->world,
@@ -172,27 +176,36 @@ static int join_ring(struct trainer *t, struct err *e) {
   return trainer_blame(t, rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
 }
 
+static int open_device(struct trainer *t, struct err *e) {
+  if (!t->c) t->c = compute_cpu_create((int)t->o.threads, COMPUTE_FP32);
+  return trainer_blame(t, TRAINER_USAGE, choose_capture(t, e));
+}
+
 int trainer_setup(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
   int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
   if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
+  trainer_phase(t, PHASE_AGENT);
   if (rc == 0) rc = trainer_blame(t, TRAINER_DATA, open_data(t, e));
+  trainer_phase(t, PHASE_DATA);
+  if (rc == 0) rc = open_device(t, e);
+  trainer_phase(t, PHASE_DEVICE);
   if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
   if (rc == 0) rc = first_weights(t, e);
   if (rc == 0) rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
-  return rc ? rc : join_ring(t, e);
+  trainer_phase(t, PHASE_MODEL);
+  if (rc == 0) rc = join_ring(t, e);
+  trainer_phase(t, PHASE_COMMUNICATORS);
+  return rc;
 }
 
+/* Graphs go before the collectives that were captured in them. */
 void trainer_teardown(struct trainer *t) {
+  slots_drop_graphs(&t->slots);
   coll_destroy(t->coll);
   metrics_finish(&t->metrics);
+  slots_finish(&t->slots);
   if (t->c) {
-    compute_free(t->c, t->stage_x);
-    compute_free(t->c, t->stage_t);
-    compute_free(t->c, t->stage_flags);
-    compute_free(t->c, t->stage_extras);
-    compute_free(t->c, t->stage_counters);
-    compute_free(t->c, t->stage_lr);
     compute_free(t->c, t->lr);
     compute_opt_destroy(t->c, t->opt);
     model_finish(&t->model);

@@ -53,9 +53,9 @@ static int encode(struct trainer *t, struct buf *out, struct err *e) {
   size_t params = t->model.n_params;
   int rc = download(t, 1 + compute_opt_states(t->o.hyper.kind), &stage, e);
   struct ckpt_state s = {.kind = kind_of(t),
-                         .step = t->step,
-                         .epoch = t->epoch,
-                         .position = t->position,
+                         .step = t->done.step,
+                         .epoch = t->done.epoch,
+                         .position = t->done.position,
                          .updates = t->counters.updates,
                          .last_loss = t->loss};
   if (rc == 0) {
@@ -70,7 +70,7 @@ static int encode(struct trainer *t, struct buf *out, struct err *e) {
 
 static int told_checkpoint(struct trainer *t, const char *name, uint64_t bytes, uint64_t us, struct err *e) {
   metrics_begin(&t->metrics, "checkpoint");
-  metrics_uint(&t->metrics, "step", t->step);
+  metrics_uint(&t->metrics, "step", t->done.step);
   metrics_text(&t->metrics, "name", name);
   metrics_uint(&t->metrics, "bytes", bytes);
   metrics_real(&t->metrics, "ms", (double)us / 1000);
@@ -81,8 +81,8 @@ int trainer_save(struct trainer *t, struct err *e) {
   struct buf bytes = BUF_INIT;
   struct err why = ERR_INIT;
   char name[CKPT_NAME_MAX];
-  if (!t->o.checkpoint_dir || (t->saved && t->id.step == t->step)) return 0;
-  t->id.step = t->step;
+  if (!t->o.checkpoint_dir || (t->saved && t->id.step == t->done.step)) return 0;
+  t->id.step = t->done.step;
   t->saved = true;
   if (t->rank != 0) return 0;
   uint64_t from = trainer_now_us();
@@ -113,9 +113,7 @@ static int upload(struct trainer *t, const struct ckpt_state *s, struct err *e) 
 }
 
 static int take_state(struct trainer *t, const struct ckpt_state *s, struct err *e) {
-  t->step = s->step;
-  t->epoch = s->epoch;
-  t->position = s->position;
+  t->done = t->queued = (struct place){s->step, s->epoch, s->position};
   t->loss = s->last_loss;
   t->counters = (struct compute_opt_counters){.updates = s->updates, .scale = 1.0f};
   int rc = compute_opt_set(t->c, t->opt, &t->counters, e);
@@ -172,7 +170,7 @@ int trainer_resume(struct trainer *t, struct err *e) {
     if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, take_state(t, &s, e));
   }
   buf_finish(&bytes);
-  t->perm = sampler_epoch(&t->sampler, t->epoch);
+  t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   return rc;
 }
 

@@ -1,22 +1,26 @@
 /* One step of training, in the order in which it happens:
  *
- *   load       this rank's share of the global batch, through the stage to the device
+ *   input      this rank's share of the global batch, into the slot's stage, and from there to the device
  *   forward    the model, the loss and its gradient, weighted by the share: count / global
  *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass
  *              goes on
  *   update     when all sums are there
- *   read       the loss of the whole batch, and what the ranks agreed on
+ *   results    the loss of the whole batch, what the ranks agreed on, and the optimizer's counters, into the slot's stages
  *
  * Because every rank weighs its gradient by its share, the sum over ranks is the gradient of the mean over
  * the global batch, whatever the world size and however uneven the shares. The loss is summed the same
  * way, in the same message; so are two flags, "stop" and "checkpoint": if any rank was asked, all ranks
- * know it after the same step, and leave or save together. The agent takes the request back when it is told that the
- * checkpoint is written (trainer.c), so the flag is up for one step. */
+ * know it after the same step, and leave or save together.
+ *
+ * All this is queued, not done (trainer_queue); a mark stands behind it. On a CPU it is done by then. On a device that runs ahead the results
+ * are read some steps later (trainer_read), always the same number of steps, so that all ranks still decide at the same one. What differs from
+ * step to step goes through stages: the input, the flags, the learning rate. So the calls themselves are the same for every step of a shape, and where
+ * the device can keep them they are captured once for each slot and launched from then on. */
 
 #include "agent/trainer/trainer.h"
 
-#include <errno.h>
-#include <math.h>
+#include "common/log.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -26,28 +30,53 @@ uint64_t trainer_now_us(void) {
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-static int load(struct trainer *t, const struct share *s, struct err *e) {
-  size_t rows = (size_t)s->count, dim = t->data.dim;
-  struct span x = span_of(t->stage_x, 0, rows * dim), classes = span_of(t->stage_t, 0, rows);
-  float *px = compute_host(t->c, x), *pc = compute_host(t->c, classes);
+/* ------------------------------------------------------------------ the host's part */
+
+static void fill(struct trainer *t, struct slot *s, const struct share *share) {
+  size_t rows = (size_t)share->count, dim = t->data.dim;
+  float *px = compute_host(t->c, span_of(s->x, 0, rows * dim));
+  float *pc = compute_host(t->c, span_of(s->classes, 0, rows));
   for (size_t r = 0; r < rows; r++) {
-    uint64_t sample = permutation_at(&t->perm, s->first + r);
+    uint64_t sample = permutation_at(&t->perm, share->first + r);
     dataset_sample(&t->data, sample, px + r * dim);
     if (t->data.labels) pc[r] = dataset_label(&t->data, sample);
   }
-  int rc = compute_copy(t->c, span_of(t->model.act[0], 0, rows * dim), x, e);
-  if (rc || !t->data.labels) return rc;
-  return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
 
 /* What this rank was asked goes on its way with the gradients. */
-static int tell_flags(struct trainer *t, struct err *e) {
+static void set_flags(struct trainer *t, struct slot *s) {
   unsigned now = rdzv_requested(t->rdzv);
-  struct span s = span_of(t->stage_flags, 0, 2);
-  float *flags = compute_host(t->c, s);
-  flags[0] = (now & RDZV_STOP) || *t->sigterm ? 1.0f : 0.0f;
-  flags[1] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
-  return compute_copy(t->c, model_extra_span(&t->model, MODEL_STOP, 2), s, e);
+  float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
+  flags[MODEL_STOP - MODEL_STOP] = (now & RDZV_STOP) || *t->sigterm ? 1.0f : 0.0f;
+  flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
+}
+
+static void set_lr(struct trainer *t, struct slot *s) {
+  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
+  compute_host(t->c, span_of(s->lr, 0, 1))[0] = (float)s->lr_value;
+}
+
+static void prepare(struct trainer *t, struct slot *s, const struct share *share) {
+  s->begun_us = trainer_now_us();
+  compute_range_push(t->c, "input");
+  fill(t, s, share);
+  compute_range_pop(t->c);
+  s->input_us = trainer_now_us() - s->begun_us;
+  s->exposed_us = 0;
+  set_flags(t, s);
+  set_lr(t, s);
+}
+
+/* ------------------------------------------------------------------ the device's part */
+
+static int load(struct trainer *t, struct slot *s, size_t rows, struct err *e) {
+  size_t n = rows * t->data.dim;
+  struct span flags = model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS);
+  int rc = compute_copy(t->c, span_of(t->model.act[0], 0, n), span_of(s->x, 0, n), e);
+  if (rc == 0 && t->data.labels)
+    rc = compute_copy(t->c, span_of(t->model.target, 0, rows), span_of(s->classes, 0, rows), e);
+  if (rc == 0) rc = compute_copy(t->c, flags, span_of(s->flags, 0, SLOT_FLAGS), e);
+  return rc ? rc : compute_copy(t->c, span_of(t->lr, 0, 1), span_of(s->lr, 0, 1), e);
 }
 
 /* model_backward: gradients from `at` on are there. */
@@ -61,79 +90,158 @@ static int sum_bucket(void *ctx, size_t at, struct err *e) {
                        coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-static int gradients(struct trainer *t, const struct share *s, struct err *e) {
-  size_t rows = (size_t)s->count;
+static int lose(struct trainer *t, const struct share *share, struct err *e) {
+  size_t rows = (size_t)share->count;
   bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
   struct span target =
       classify ? span_of(t->model.target, 0, rows) : span_of(t->model.act[0], 0, rows * t->data.dim);
-  int rc = model_forward(&t->model, rows, e);
   struct compute_loss_desc loss = {.kind = t->o.loss,
-                                   .weight = (double)s->count / (double)s->global,
+                                   .weight = (double)share->count / (double)share->global,
                                    .who = (float)(t->rank + 1),
                                    .scale = t->opt};
-  if (rc == 0) rc = model_loss(&t->model, &loss, target, rows, e);
-  if (rc == 0) rc = tell_flags(t, e);
-  t->n_tickets = 0;
-  t->bucket_end = t->model.n_params + MODEL_EXTRAS;
-  return rc ? rc : model_backward(&t->model, rows, false, sum_bucket, t, e);
+  return model_loss(&t->model, &loss, target, rows, e);
 }
 
-static int sums(struct trainer *t, struct err *e) {
+static int gradients(struct trainer *t, const struct share *share, struct err *e) {
+  size_t rows = (size_t)share->count;
+  compute_range_push(t->c, "forward");
+  int rc = model_forward(&t->model, rows, e);
+  compute_range_pop(t->c);
+  compute_range_push(t->c, "loss");
+  if (rc == 0) rc = lose(t, share, e);
+  compute_range_pop(t->c);
+  compute_range_push(t->c, "backward");
+  t->n_tickets = 0;
+  t->bucket_end = t->model.n_params + MODEL_EXTRAS;
+  if (rc == 0) rc = model_backward(&t->model, rows, false, sum_bucket, t, e);
+  compute_range_pop(t->c);
+  return rc;
+}
+
+/* On a CPU what is waited for here is what the backward pass did not hide. */
+static int sums(struct trainer *t, struct slot *s, struct err *e) {
+  uint64_t from = trainer_now_us();
   int rc = 0;
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
+  s->exposed_us = trainer_now_us() - from;
   return trainer_blame(t, TRAINER_LOST, rc);
 }
 
-static int read_extras(struct trainer *t, struct err *e) {
-  struct compute_mark mark;
-  struct span s = span_of(t->stage_extras, 0, MODEL_EXTRAS);
-  int rc = compute_copy(t->c, s, model_extra_span(&t->model, 0, MODEL_EXTRAS), e);
-  struct span counters = span_of(t->stage_counters, 0, COMPUTE_COUNTERS);
-  if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters, e);
-  if (rc == 0) rc = compute_record(t->c, &mark, e);
-  if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
+static int update(struct trainer *t, struct err *e) {
+  compute_range_push(t->c, "update");
+  int rc = compute_opt_step(t->c, t->opt, model_params_span(&t->model), model_grads_span(&t->model),
+                            span_of(t->lr, 0, 1), e);
+  compute_range_pop(t->c);
+  return rc;
+}
+
+static int results(struct trainer *t, struct slot *s, struct err *e) {
+  int rc = compute_copy(t->c, span_of(s->results, 0, MODEL_EXTRAS),
+                        model_extra_span(&t->model, 0, MODEL_EXTRAS), e);
+  return rc ? rc : compute_opt_read(t->c, t->opt, span_of(s->counters, 0, COMPUTE_COUNTERS), e);
+}
+
+/* From stages to stages: the same calls for every step of this shape in this slot. */
+static int calls(struct trainer *t, struct slot *s, const struct share *share, struct err *e) {
+  int rc = load(t, s, (size_t)share->count, e);
+  if (rc == 0) rc = gradients(t, share, e);
+  if (rc == 0) rc = sums(t, s, e);
+  if (rc == 0) rc = update(t, e);
+  return rc ? rc : results(t, s, e);
+}
+
+/* ------------------------------------------------------------------ captured steps */
+
+static int capture(struct trainer *t, struct slot *s, const struct share *share, struct compute_graph **out,
+                   struct err *e) {
+  struct err why = ERR_INIT;
+  int rc = compute_capture_begin(t->c, &why);
+  if (rc == 0) {
+    int called = calls(t, s, share, &why);
+    rc = compute_capture_end(t->c, out, called ? NULL : &why);
+    if (rc == 0 && called) compute_graph_destroy(t->c, *out);
+    if (called) rc = called;
+  }
+  if (rc == 0) return 0;
+  t->capture = false;
+  if (t->o.cuda_graph == CUDA_GRAPH_ON)
+    return err_set(e, rc, "--cuda-graph on: the step cannot be captured: %s", why.text);
+  t->exit = TRAINER_SYSTEM;
+  if (t->rank == 0) log_info("steps are not captured: %s", why.text);
+  return 1;
+}
+
+/* 1: this step is not captured. */
+static int launch(struct trainer *t, struct slot *s, const struct share *share, struct err *e) {
+  if (!t->capture) return 1;
+  struct compute_graph *g = slot_graph(s, share->global);
+  if (!g) {
+    if (!slots_saw(&t->slots, share->global)) return 1;
+    int rc = capture(t, s, share, &g, e);
+    if (rc) return rc;
+    if (!slot_keep_graph(s, share->global, g)) {
+      compute_graph_destroy(t->c, g);
+      return 1;
+    }
+  }
+  int rc = compute_launch(t->c, g, e);
+  return rc ? rc : trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
+}
+
+/* ------------------------------------------------------------------ in order */
+
+static void advance(struct trainer *t, const struct share *share) {
+  struct place *p = &t->queued;
+  p->step++;
+  p->position += share->global;
+  if (p->position < t->sampler.samples) return;
+  p->position = 0;
+  p->epoch++;
+  t->perm = sampler_epoch(&t->sampler, p->epoch);
+}
+
+int trainer_queue(struct trainer *t, struct err *e) {
+  struct share share = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
+  struct slot *s = slots_next(&t->slots);
+  t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
+  prepare(t, s, &share);
+  int rc = launch(t, s, &share, e);
+  if (rc == 1) rc = calls(t, s, &share, e);
+  if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
-  const float *x = compute_host(t->c, s);
-  t->loss = (double)x[MODEL_LOSS];
-  t->stop = x[MODEL_STOP] > 0;
-  t->checkpoint = x[MODEL_CHECKPOINT] > 0;
-  memcpy(&t->counters, compute_host(t->c, counters), sizeof t->counters);
+  advance(t, &share);
+  s->after = t->queued;
+  s->samples = share.global;
+  slots_push(&t->slots);
   return 0;
 }
 
-static int update(struct trainer *t, struct err *e) {
-  struct span stage = span_of(t->stage_lr, 0, 1), lr = span_of(t->lr, 0, 1);
-  compute_host(t->c, stage)[0] = (float)optim_lr(&t->o.hyper, t->step);
-  int rc = compute_copy(t->c, lr, stage, e);
-  return rc ? rc
-            : compute_opt_step(t->c, t->opt, model_params_span(&t->model), model_grads_span(&t->model), lr,
-                               e);
+/* What a step took is the time since the one before was read, or since it was begun, if that was later. */
+static void note_times(struct trainer *t, const struct slot *s, uint64_t from, uint64_t now) {
+  uint64_t since = s->begun_us > t->read_us ? s->begun_us : t->read_us;
+  t->timing = (struct timing){.step = now - since,
+                              .input = s->input_us,
+                              .wait = now - from,
+                              .exposed = s->exposed_us,
+                              .samples = s->samples};
+  t->read_us = now;
+  t->samples += s->samples;
 }
 
-static void advance(struct trainer *t, const struct share *s) {
-  t->step++;
-  t->samples += s->global;
-  t->position += s->global;
-  if (t->position < t->sampler.samples) return;
-  t->position = 0;
-  t->epoch++;
-  t->perm = sampler_epoch(&t->sampler, t->epoch);
-}
-
-int trainer_step(struct trainer *t, struct err *e) {
-  struct share s = sampler_share(&t->sampler, t->position, t->rank, t->world);
-  t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
-  int rc = load(t, &s, e);
-  if (rc == 0) rc = gradients(t, &s, e);
-  if (rc == 0) rc = sums(t, e);
-  if (rc == 0) rc = update(t, e);
-  if (rc == 0) rc = read_extras(t, e);
+int trainer_read(struct trainer *t, struct err *e) {
+  struct slot *s = slots_oldest(&t->slots);
+  uint64_t from = trainer_now_us();
+  int rc = trainer_wait(t, s->mark, s->after.step, e);
   if (rc) return rc;
-  advance(t, &s);
-  if (isfinite(t->loss)) return 0;
-  return trainer_blame(
-      t, TRAINER_DIVERGED,
-      err_set(e, -ERANGE,
-              "the loss is no longer a number at step %llu: try a smaller --lr, or --scale for the data",
-              (unsigned long long)t->step));
+  float x[MODEL_EXTRAS];
+  memcpy(x, compute_host(t->c, span_of(s->results, 0, MODEL_EXTRAS)), sizeof x);
+  memcpy(&t->counters, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof t->counters);
+  note_times(t, s, from, trainer_now_us());
+  t->done = s->after;
+  t->loss = (double)x[MODEL_LOSS];
+  t->lr_value = s->lr_value;
+  t->stop |= x[MODEL_STOP] > 0;
+  t->checkpoint |= x[MODEL_CHECKPOINT] > 0;
+  slots_pop(&t->slots);
+  return trainer_judge(t, x, e);
 }

@@ -2,7 +2,7 @@
  *
  *   setup     who am I, data, memory, ring           setup.c
  *   resume    the newest checkpoint, for everybody   state.c
- *   loop      step, report, checkpoint               step.c, here
+ *   loop      queue, read, report, checkpoint        loop.c, step.c, slot.c, report.c
  *   end       result line, done
  *
  * A failure anywhere comes back here as one sentence and one exit code. Before leaving, the ring is told
@@ -19,8 +19,6 @@
 #include "common/buf.h"
 #include "common/log.h"
 
-#include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,167 +55,13 @@ static void catch_signals(void) {
   sigaction(SIGINT, &a, NULL);
 }
 
-static void say_start(struct trainer *t) {
-  char layers[160];
-  uint64_t batches = sampler_batches(&t->sampler);
-  model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  log_info("%s %s, %zu weights, %s; %llu samples, batch %llu, world %d; %llu steps an epoch, %llu in all",
-           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
-           trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, (unsigned long long)t->sampler.batch,
-           t->world, (unsigned long long)batches, (unsigned long long)t->last_step);
-  if (t->resumed_from[0])
-    log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
-             (unsigned long long)t->step);
-}
-
-static int metrics_common(struct trainer *t, struct err *e) {
-  metrics_uint(&t->metrics, "round", rdzv_round(t->rdzv));
-  metrics_uint(&t->metrics, "world", (uint64_t)t->world);
-  return trainer_blame(t, TRAINER_FILES, metrics_end(&t->metrics, e));
-}
-
-static int metrics_start(struct trainer *t, struct err *e) {
-  char layers[160];
-  model_shape_format(&t->o.shape, ',', layers, sizeof layers);
-  metrics_begin(&t->metrics, "start");
-  metrics_text(&t->metrics, "layers", layers);
-  metrics_text(&t->metrics, "loss", trainer_loss_name(t->o.loss));
-  metrics_uint(&t->metrics, "samples", t->data.n);
-  metrics_uint(&t->metrics, "batch", t->sampler.batch);
-  metrics_uint(&t->metrics, "steps", t->last_step);
-  int rc = metrics_common(t, e);
-  if (rc || !t->resumed_from[0]) return rc;
-  metrics_begin(&t->metrics, "resume");
-  metrics_uint(&t->metrics, "step", t->step);
-  metrics_text(&t->metrics, "from", t->resumed_from);
-  return metrics_common(t, e);
-}
-
-static int metrics_step(struct trainer *t, struct err *e) {
-  if (!metrics_on(&t->metrics) || t->step % (uint64_t)t->o.metrics_every != 0) return 0;
-  metrics_begin(&t->metrics, "step");
-  metrics_uint(&t->metrics, "step", t->step);
-  metrics_real(&t->metrics, "epoch", (double)t->epoch + (double)t->position / (double)t->sampler.samples);
-  metrics_real(&t->metrics, "loss", t->loss);
-  metrics_real(&t->metrics, "lr", t->o.hyper.lr);
-  metrics_real(&t->metrics, "grad_norm", (double)t->counters.grad_norm);
-  metrics_real(&t->metrics, "samples_per_second", t->rate.value);
-  metrics_real(&t->metrics, "step_ms", (double)t->step_us / 1000);
-  return metrics_common(t, e);
-}
-
-static double average_rate(const struct trainer *t) {
-  uint64_t us = trainer_now_us() - t->begin_us;
-  return us ? (double)t->samples * 1e6 / (double)us : 0;
-}
-
-/* Samples per second over half a second and more; before that, over what there is. */
-static void measure(struct trainer *t, uint64_t now) {
-  struct rate *r = &t->rate;
-  if (now - r->since_us < 500000 && r->samples) return;
-  if (now > r->since_us) r->value = (double)(t->samples - r->samples) * 1e6 / (double)(now - r->since_us);
-  if (now - r->since_us >= 500000) *r = (struct rate){now, t->samples, r->value};
-}
-
-/* What the world hears of a step. */
-static int report(struct trainer *t, struct err *e) {
-  uint64_t now = trainer_now_us();
-  measure(t, now);
-  rdzv_progress(t->rdzv, t->step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
-                t->rate.value / t->world);
-  if (t->rank != 0) return 0;
-  if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
-    t->reported_us = now;
-    log_info("step %llu of %llu, epoch %llu, loss %.6g, %.0f samples/s", (unsigned long long)t->step,
-             (unsigned long long)t->last_step, (unsigned long long)t->epoch, t->loss, t->rate.value);
-  }
-  return metrics_step(t, e);
-}
-
-/* --throttle: not before the next step's turn. A signal ends the wait. */
-static void throttle(struct trainer *t) {
-  uint64_t now = trainer_now_us(), gap = t->o.throttle > 0 ? (uint64_t)(1e6 / t->o.throttle) : 0;
-  if (gap && t->next_step_us > now && !sigterm) {
-    uint64_t us = t->next_step_us - now;
-    struct timespec ts = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-    nanosleep(&ts, NULL);
-    now = t->next_step_us;
-  }
-  t->next_step_us = now + gap;
-}
-
-static bool checkpoint_is_due(const struct trainer *t) {
-  uint64_t every = (uint64_t)t->o.checkpoint_every;
-  return t->stop || t->checkpoint || t->step == t->last_step || (every && t->step % every == 0);
-}
-
-/* Some rank was asked for it, and all have come here. It is rank 0 that writes; the others tell of it when it has. */
-static int tell_checkpoint(struct trainer *t, struct err *e) {
-  if (!t->checkpoint || !t->o.checkpoint_dir) return 0;
-  int rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
-  if (rc) return rc;
-  if (t->rank == 0) log_info("checkpoint written at step %llu, as asked", (unsigned long long)t->step);
-  if (rdzv_checkpointed(t->rdzv, t->step)) log_warn("%s", rdzv_error(t->rdzv));
-  return 0;
-}
-
-static int loop(struct trainer *t, struct err *e) {
-  /* Without a place for them there is nothing to wait for. */
-  if (t->o.checkpoint_dir && rdzv_can_checkpoint(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
-  t->begin_us = t->reported_us = t->rate.since_us = trainer_now_us();
-  while (t->step < t->last_step && !t->stop) {
-    throttle(t);
-    uint64_t from = trainer_now_us();
-    int rc = trainer_step(t, e);
-    if (rc) return rc;
-    t->step_us = trainer_now_us() - from;
-    rc = report(t, e);
-    if (rc == 0 && checkpoint_is_due(t)) rc = trainer_save(t, e);
-    if (rc == 0) rc = tell_checkpoint(t, e);
-    if (rc) return rc;
-  }
-  return 0;
-}
-
-static int stopped(struct trainer *t, struct err *e) {
-  t->exit = TRAINER_STOPPED;
-  if (t->rank != 0) return 0;
-  metrics_begin(&t->metrics, "stop");
-  metrics_uint(&t->metrics, "step", t->step);
-  int rc = metrics_common(t, e);
-  if (rc) return rc;
-  if (t->o.checkpoint_dir)
-    log_info("told to stop: checkpoint written at step %llu; the same command goes on from there",
-             (unsigned long long)t->step);
-  else
-    log_warn("told to stop at step %llu; without --checkpoint-dir nothing of it is kept",
-             (unsigned long long)t->step);
-  return 0;
-}
-
 static int finished(struct trainer *t, struct err *e) {
-  double rate = average_rate(t);
+  uint32_t crc = 0;
   t->exit = TRAINER_DONE;
   /* Nobody is done before everybody is: a rank that could still fail needs the others' place in the job. */
   int rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
-  if (rc == 0 && t->rank == 0) {
-    uint32_t crc = 0;
-    rc = trainer_result(t, &crc, e);
-    if (rc) return rc;
-    metrics_begin(&t->metrics, "end");
-    metrics_uint(&t->metrics, "step", t->step);
-    metrics_real(&t->metrics, "loss", t->loss);
-    metrics_real(&t->metrics, "samples_per_second", rate);
-    metrics_real(&t->metrics, "seconds", (double)(trainer_now_us() - t->begin_us) / 1e6);
-    char hex[16];
-    snprintf(hex, sizeof hex, "%08x", crc);
-    metrics_text(&t->metrics, "checksum", hex);
-    rc = metrics_common(t, e);
-    if (rc) return rc;
-    printf("done: %llu steps, loss %.9g, %.0f samples/s, checksum %s\n", (unsigned long long)t->step, t->loss,
-           rate, hex);
-    if (fflush(stdout) != 0) log_warn("the result could not be printed: %s", strerror(errno));
-  }
+  if (rc == 0 && t->rank == 0) rc = trainer_result(t, &crc, e);
+  if (rc == 0 && t->rank == 0) rc = trainer_report_end(t, crc, e);
   if (rc == 0) rdzv_done(t->rdzv);
   return rc;
 }
@@ -225,16 +69,35 @@ static int finished(struct trainer *t, struct err *e) {
 static int run(struct trainer *t, struct err *e) {
   int rc = trainer_setup(t, e);
   if (rc == 0) rc = trainer_resume(t, e);
-  if (rc == 0 && t->rank == 0) {
-    say_start(t);
-    rc = metrics_start(t, e);
-  }
+  trainer_phase(t, PHASE_RESUME);
+  if (rc == 0) rc = trainer_report_start(t, e);
   if (rc == 0) {
     catch_signals();
-    rc = loop(t, e);
+    rc = trainer_loop(t, e);
   }
   if (rc) return rc;
-  return t->step < t->last_step ? stopped(t, e) : finished(t, e);
+  if (t->done.step >= t->last_step) return finished(t, e);
+  t->exit = TRAINER_STOPPED;
+  return trainer_report_stop(t, e);
+}
+
+/* What the kernel says about when this process began, against now, in microseconds; to its own precision of a hundredth of a second. */
+static uint64_t since_start_us(void) {
+  char text[1024] = "";
+  unsigned long long ticks = 0;
+  struct timespec now;
+  FILE *f = fopen("/proc/self/stat", "re");
+  size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+  if (f) fclose(f);
+  text[n] = 0;
+  const char *p = strrchr(text, ')'); /* behind the name: 20 fields, then starttime */
+  if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                   &ticks) != 1)
+    return 0;
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  double us =
+      ((double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)ticks / (double)sysconf(_SC_CLK_TCK)) * 1e6;
+  return us > 0 ? (uint64_t)us : 0;
 }
 
 static int print_help(void) {
@@ -259,6 +122,8 @@ static void await_sigterm(long ms) {
 int main(int argc, char **argv) {
   struct trainer t = {.sigterm = &sigterm, .exit = TRAINER_SYSTEM};
   struct err e = ERR_INIT;
+  t.phase_us[PHASE_PROCESS] = since_start_us();
+  t.phase_from_us = trainer_now_us();
   log_init("rdzv-trainer", LOG_INFO);
   if (trainer_opts_parse(&t.o, argc, argv, environ, &e)) {
     log_error("%s", e.text);

@@ -2,7 +2,10 @@
 #define AGENT_TRAINER_TRAINER_H
 
 /* One run of the trainer: everything it holds, and its phases. Each phase is a function that returns 0 or
- * a negative code with a sentence, and leaves in `exit` what the program is to exit with. */
+ * a negative code with a sentence, and leaves in `exit` what the program is to exit with.
+ *
+ * Everything but main is a library (trainer_run), so that tests can run it on a compute and a coll of their own: trainer_setup makes what is not
+ * there already. */
 
 #include <signal.h>
 #include "agent/sdk/rdzv.h"
@@ -14,11 +17,32 @@
 #include "agent/trainer/optim.h"
 #include "agent/trainer/options.h"
 #include "agent/trainer/sampler.h"
+#include "agent/trainer/slot.h"
+
+/* What start-up is made of, in this order; its metrics are in milliseconds. */
+#define TRAINER_PHASE_LIST(X)                                                                                \
+  X(PROCESS, "process_ms")             /* from the kernel's start of this process to main */                 \
+  X(AGENT, "agent_ms")                 /* options, and the agent */                                          \
+  X(DATA, "data_ms")                   /* the data set */                                                    \
+  X(DEVICE, "device_ms")               /* the device: its context, its libraries */                          \
+  X(MODEL, "model_ms")                 /* memory, the first weights, files */                                \
+  X(COMMUNICATORS, "communicators_ms") /* the others are met */                                              \
+  X(RESUME, "resume_ms")               /* the checkpoint, if there is one, to all ranks */                   \
+  X(FIRST_STEP, "first_step_ms")       /* until its results are read */
+#define X(name, key) PHASE_##name,
+enum trainer_phase { TRAINER_PHASE_LIST(X) PHASES };
+#undef X
 
 /* Samples per second over the last moments. */
 struct rate {
   uint64_t since_us, samples;
   double value;
+};
+
+/* Of the last step that was read, in microseconds. */
+struct timing {
+  uint64_t step, input, wait, exposed, checkpoint;
+  uint64_t samples; /* over all ranks */
 };
 
 struct trainer {
@@ -33,15 +57,22 @@ struct trainer {
   struct dataset data;
   struct model model;
   struct compute_opt *opt;
-  struct compute_opt_counters counters; /* as they were after the last step */
+  struct compute_opt_counters counters; /* as they were after the last step that was read */
   struct sampler sampler;
-  struct permutation perm; /* of this epoch */
-  struct compute_buf *stage_x, *stage_t, *stage_flags, *stage_extras, *stage_counters, *stage_lr, *lr;
+  struct permutation perm; /* of queued.epoch */
+  struct slots slots;
+  struct compute_buf *lr;
+  bool scale_loss; /* fp16 */
+  bool capture;    /* steps are captured, as long as that succeeds */
 
-  uint64_t step, epoch, position; /* steps done; where the next one begins */
-  uint64_t last_step;             /* the run's end */
-  double loss;                    /* of the last step */
-  bool stop, checkpoint;          /* what the ranks agreed on in the last step */
+  struct place done;   /* behind the last step that was read: what people see */
+  struct place queued; /* behind the last step that was queued; the same where nothing is under way */
+  uint64_t last_step;  /* the run's end */
+  double loss;         /* of the last step that was read; not finite: that step was bad */
+  uint64_t bad_in_row; /* steps without a finite loss or without finite gradients, up to the last one */
+  uint64_t bad_told_us;
+  double lr_value;       /* of the last step that was read */
+  bool stop, checkpoint; /* what the ranks agreed on in the steps that were read */
   struct coll_ticket tickets[MODEL_WIDTHS_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
@@ -52,8 +83,11 @@ struct trainer {
 
   struct metrics metrics;
   struct rate rate;
+  struct timing timing;
   uint64_t begin_us, samples; /* this process's own part */
-  uint64_t reported_us, step_us, next_step_us;
+  uint64_t reported_us, read_us, next_step_us;
+  uint64_t phase_us[PHASES], phase_from_us;
+  bool first_step_told;
 };
 
 static inline int trainer_blame(struct trainer *t, enum trainer_exit code, int rc) {
@@ -61,12 +95,29 @@ static inline int trainer_blame(struct trainer *t, enum trainer_exit code, int r
   return rc;
 }
 uint64_t trainer_now_us(void);
+/* What has gone by since the phase before was told belongs to this one. */
+void trainer_phase(struct trainer *t, enum trainer_phase phase);
 
 /* setup.c */
 int trainer_setup(struct trainer *t, struct err *e);
 void trainer_teardown(struct trainer *t);
+/* loop.c */
+int trainer_loop(struct trainer *t,
+                 struct err *e); /* to the end, or until told to stop; nothing is under way then */
+/* Reads all steps that are under way, so that done and queued are the same. */
+int trainer_drain(struct trainer *t, struct err *e);
+/* wait.c: with an eye on the other ranks; `step`: for the sentence. */
+int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e);
 /* step.c */
-int trainer_step(struct trainer *t, struct err *e);
+int trainer_queue(struct trainer *t, struct err *e); /* the next step; there must be a free slot */
+int trainer_read(struct trainer *t, struct err *e);  /* the oldest step under way; there must be one */
+/* skipped.c: what is to be said of a step just read, and whether to go on. extras: MODEL_EXTRAS floats. */
+int trainer_judge(struct trainer *t, const float *extras, struct err *e);
+/* report.c */
+int trainer_report_start(struct trainer *t, struct err *e);
+int trainer_report_step(struct trainer *t, struct err *e);
+int trainer_report_stop(struct trainer *t, struct err *e);
+int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
 /* state.c */
 int trainer_resume(struct trainer *t, struct err *e);
 int trainer_save(struct trainer *t, struct err *e); /* rank 0 writes; nothing without --checkpoint-dir */

@@ -1,0 +1,79 @@
+/* The loop: queue a step, read the one that is due, act on what it says.
+ *
+ *   queue step n                 the device works on n-1, n-2, ...
+ *   read step n-depth+1          only when every slot is taken; so the host never waits for the step that it has just queued
+ *   act                          stop, checkpoint: at the same step on every rank, as all read the same numbers at the same place
+ *
+ * With one slot, as on a CPU, the step that is queued is the one that is read. With several, "stop" is known when up to depth-1
+ * more steps are queued; they are simply done. Before whatever wants the run to stand still (a checkpoint that somebody waits for, the end), what is
+ * under way is read to the end: drained.
+ *
+ * --throttle holds back the queueing, so a throttled run stands still between two steps, not within one. */
+
+#include "agent/trainer/trainer.h"
+
+#include "common/log.h"
+
+#include <time.h>
+
+/* Not before the next step's turn. A signal ends the wait. */
+static void throttle(struct trainer *t) {
+  uint64_t now = trainer_now_us(), gap = t->o.throttle > 0 ? (uint64_t)(1e6 / t->o.throttle) : 0;
+  if (gap && t->next_step_us > now && !*t->sigterm) {
+    uint64_t us = t->next_step_us - now;
+    struct timespec ts = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
+    nanosleep(&ts, NULL);
+    now = t->next_step_us;
+  }
+  t->next_step_us = now + gap;
+}
+
+static int take(struct trainer *t, struct err *e) {
+  int rc = trainer_read(t, e);
+  if (rc) return rc;
+  if (!t->phase_us[PHASE_FIRST_STEP]) trainer_phase(t, PHASE_FIRST_STEP);
+  return trainer_report_step(t, e);
+}
+
+int trainer_drain(struct trainer *t, struct err *e) {
+  int rc = 0;
+  while (rc == 0 && slots_oldest(&t->slots)) rc = take(t, e);
+  return rc;
+}
+
+/* Some rank was asked for it, and all have come here. It is rank 0 that writes; the others tell of it when it has. */
+static int tell_checkpoint(struct trainer *t, struct err *e) {
+  t->checkpoint = false;
+  if (!t->o.checkpoint_dir) return 0;
+  int rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
+  if (rc) return rc;
+  if (t->rank == 0) log_info("checkpoint written at step %llu, as asked", (unsigned long long)t->done.step);
+  if (rdzv_checkpointed(t->rdzv, t->done.step)) log_warn("%s", rdzv_error(t->rdzv));
+  return 0;
+}
+
+static bool is_due(const struct trainer *t) {
+  uint64_t every = (uint64_t)t->o.checkpoint_every;
+  return t->checkpoint || (every && t->queued.step % every == 0);
+}
+
+static int step(struct trainer *t, struct err *e) {
+  throttle(t);
+  int rc = trainer_queue(t, e);
+  if (rc == 0 && slots_full(&t->slots)) rc = take(t, e);
+  if (rc || !is_due(t)) return rc;
+  rc = trainer_drain(t, e);
+  if (rc == 0) rc = trainer_save(t, e);
+  return rc || !t->checkpoint ? rc : tell_checkpoint(t, e);
+}
+
+int trainer_loop(struct trainer *t, struct err *e) {
+  int rc = 0;
+  /* Without a place for them there is nothing to wait for. */
+  if (t->o.checkpoint_dir && rdzv_can_checkpoint(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
+  t->begin_us = t->reported_us = t->rate.since_us = trainer_now_us();
+  while (t->queued.step < t->last_step && !t->stop && rc == 0) rc = step(t, e);
+  if (rc == 0) rc = trainer_drain(t, e);
+  if (rc == 0) rc = trainer_save(t, e);
+  return rc || !t->checkpoint ? rc : tell_checkpoint(t, e);
+}
