@@ -95,8 +95,9 @@ static void say_end(struct supervisor *s, const struct end *end) {
 
 void sup_end(struct supervisor *s, const struct end *end) {
   if (sup_is_exiting(s)) return;
-  /* While it only waits, the job may have turned out to be an older one than it was welcomed to. */
-  if (s->state != SUPERVISOR_JOINING && strcmp(end->incarnation, s->incarnation) != 0) return;
+  /* While it only waits, or is on its way to it, the job may have turned out to be another one than it was welcomed to. */
+  bool waits = s->state == SUPERVISOR_JOINING || (s->state == SUPERVISOR_STOPPING && s->reason == STOP_STALE);
+  if (!waits && strcmp(end->incarnation, s->incarnation) != 0) return;
   struct msg m;
   msg_init(&m, MSG_END_ACK);
   m.end_ack.incarnation = end->incarnation;

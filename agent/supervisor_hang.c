@@ -3,7 +3,8 @@
  *   look (once a second, or more often where the timeout is short) -> signs -> LOOKED: is anybody's time over?
  *        -> probe: what are their processes doing? -> facts: FAILED, worker-hung -> stacks, 5 s at most -> the trees are stopped
  *
- * Only a look is followed by a judgement, never a timer alone: what workers have said may still lie in a socket. And time in
+ * Only a look is followed by a judgement, never a timer alone: what workers have said may still lie in a socket. That holds for the probe's
+ * answer, too: where it is late, we may have been stopped since, and look once more. And time in
  * which this agent could not look (it was stopped, the machine slept, the terminal took no output) is nobody's silence: all
  * workers are given it back.
  *
@@ -137,7 +138,8 @@ static void give_back(struct supervisor *s, uint64_t ms) {
 }
 
 static void look(struct supervisor *s) {
-  uint64_t late = s->now_ms - s->hang.look_ms;
+  uint64_t late =
+      s->hang.look_ms < s->now_ms ? s->now_ms - s->hang.look_ms : 0; /* none was planned: not late */
   if (late > LATE_MS) give_back(s, late);
   s->hang.looking = true;
   s->hang.look_ms = s->now_ms + LOOK_PATIENCE_MS;
@@ -329,8 +331,9 @@ static void probe(struct supervisor *s, bool ours) {
   int64_t origin = find_origin(s);
   s->hang.ours = ours;
   s->hang.reported = false;
-  s->hang.looking = false;
+  s->hang.looking = s->hang.again = s->hang.done = false;
   s->hang.look_ms = UINT64_MAX;
+  s->hang.probed_ms = s->now_ms;
   s->hang.stop_by_ms = s->now_ms + SUPERVISOR_PROBE_MS;
   struct supervisor_effect *e = sup_effect(s, SUP_PROBE);
   e->round = (uint32_t)s->round;
@@ -376,20 +379,45 @@ void sup_hang_probed(struct supervisor *s, const struct supervisor_event *ev) {
   snprintf(w->where, sizeof w->where, "%s", ev->text ? ev->text : "");
 }
 
-void sup_hang_facts(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!is_probing(s) || ev->round != s->round || s->hang.reported || call_off(s)) return;
+/* The answer is there. True: it is believed, and told. */
+static bool believe(struct supervisor *s) {
+  if (s->hang.reported) return true;
+  if (!s->hang.again && s->hang.ours && !s->hang.unanswered && s->now_ms > s->hang.probed_ms + LATE_MS) {
+    s->hang.again = true;
+    look(s);
+  }
+  if (s->hang.looking || call_off(s)) return false;
   report(s);
+  return true;
+}
+
+static void conclude(struct supervisor *s) {
+  sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
+}
+
+void sup_hang_facts(struct supervisor *s, const struct supervisor_event *ev) {
+  if (is_probing(s) && ev->round == s->round) believe(s);
 }
 
 void sup_hang_probe_done(struct supervisor *s, const struct supervisor_event *ev) {
   if (!is_probing(s) || ev->round != s->round) return;
-  if (!s->hang.reported && call_off(s)) return;
-  if (!s->hang.reported) report(s);
-  sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
+  s->hang.done = true;
+  if (believe(s)) conclude(s);
+}
+
+/* The second look, at a probe whose answer was late. */
+static void looked_again(struct supervisor *s) {
+  s->hang.looking = false;
+  s->hang.look_ms = UINT64_MAX;
+  if (believe(s) && s->hang.done) conclude(s);
 }
 
 void sup_hang_looked(struct supervisor *s, const struct supervisor_event *ev) {
   if (!is_watching(s) || ev->round != s->round || !s->hang.looking) return;
+  if (is_probing(s)) {
+    looked_again(s);
+    return;
+  }
   s->hang.unanswered = false;
   if (ev->held) give_back(s, s->now_ms - s->hang.looked_ms);
   s->hang.looked_ms = s->now_ms;
@@ -411,7 +439,9 @@ bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
 
 void sup_hang_tick(struct supervisor *s) {
   if (!is_watching(s)) return;
-  if (s->now_ms >= s->hang.stop_by_ms) {
+  if (is_probing(s) && s->hang.looking && s->now_ms >= s->hang.look_ms) {
+    looked_again(s);
+  } else if (s->now_ms >= s->hang.stop_by_ms && !s->hang.looking) {
     sup_hang_probe_done(s, &(struct supervisor_event){.round = (uint32_t)s->round});
   } else if (s->now_ms >= s->hang.look_ms && s->hang.looking) {
     s->hang.unanswered = true;
@@ -427,5 +457,6 @@ void sup_hang_tick(struct supervisor *s) {
 
 uint64_t sup_hang_deadline(const struct supervisor *s) {
   if (!is_watching(s)) return UINT64_MAX;
+  if (s->hang.looking) return s->hang.look_ms;
   return s->hang.look_ms < s->hang.stop_by_ms ? s->hang.look_ms : s->hang.stop_by_ms;
 }

@@ -47,12 +47,14 @@ struct worker {
 
 /* supervisor_hang.c */
 struct hang {
-  uint64_t look_ms;     /* the next one; looking: until when it is waited for. UINT64_MAX: none */
-  uint64_t looked_ms;   /* the last one */
-  uint64_t stop_by_ms;  /* probing, and then the trees are stopped at the latest; UINT64_MAX: not probing */
-  bool looking, ours;   /* ours: a worker here hangs; else STOP told of another's */
-  bool unanswered;      /* the last look was not answered */
-  bool reported;        /* what the probe found */
+  uint64_t look_ms;    /* the next one; looking: until when it is waited for. UINT64_MAX: none */
+  uint64_t looked_ms;  /* the last one */
+  uint64_t probed_ms;  /* when the probe began */
+  uint64_t stop_by_ms; /* probing, and then the trees are stopped at the latest; UINT64_MAX: not probing */
+  bool looking, ours;  /* ours: a worker here hangs; else STOP told of another's */
+  bool unanswered;     /* the last look was not answered */
+  bool reported;       /* what the probe found */
+  bool again, done; /* its answer was late: looked once more before it is believed; it has shown all since */
   struct verdict heard; /* of another node, by STOP; a copy */
   uint64_t heard_ms;    /* when that one's silence began */
 };

@@ -122,9 +122,10 @@ static void drop_unanswering_link(struct supervisor *s) {
   buf_finish(&why);
 }
 
-/* What came is older than our lease may be: we were stopped, or the network was. The daemon may have lost us since. */
+/* What came is almost as old as our lease may be: we were stopped, or the network was. The daemon may have lost us since, or will before
+ * what it asks for has begun. */
 bool sup_is_outdated(struct supervisor *s, uint64_t answered_ms) {
-  if (s->now_ms < answered_ms + lease_ms(s)) return false;
+  if (s->now_ms < answered_ms + lease_ms(s) - lease_ms(s) / 5) return false;
   drop_silent_link(s, "its answer took longer than the lease");
   return true;
 }
@@ -249,6 +250,8 @@ void sup_welcome(struct supervisor *s, const struct welcome *w) {
   if (s->link != LINK_GREETING && !again) return;
   if (s->now_ms >=
       s->hello_sent_ms + lease_ms(s)) { /* and so may be the START behind it: we may be lost by now */
+    if (w->fence && answer_counts(s, w->state == JOB_RECOVERING))
+      s->fence = true; /* and others may be in our place */
     drop_silent_link(s, "its answer took longer than the lease");
     return;
   }

@@ -269,6 +269,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   core_log(c, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
+    j->members[i]->step = -1; /* it was one of another round */
     if (!member_in_round(j->members[i])) continue;
     send_stale(c, j->members[i]->conn, j, h, true);
     job_hold(j, j->members[i]);
@@ -367,8 +368,10 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
 /* A member of the round says that it runs nothing of it: if it had begun, it is as good as lost, and here again. */
 static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j,
                                        struct member *m) {
-  bool had_begun =
-      m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED || (m->state == MEMBER_TOLD && m->knows_round);
+  bool moved = m->node_rank == 0 &&
+               ev->msg->hello.store_port != j->store_port; /* START names a port that it gave up */
+  bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED ||
+                   (m->state == MEMBER_TOLD && (m->knows_round || moved));
   if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || job_is_over(j)) {
     if (m->state == MEMBER_STOPPED && !member_in_round(m)) member_set_state(m, MEMBER_WAITING);
     return m;

@@ -146,7 +146,7 @@ struct job {
   uint64_t recover_ms;    /* RECOVERING: its end */
   uint64_t deaf_ms;       /* RUNNING: since when nothing is heard of anybody; 0: somebody is heard */
   uint64_t scan_ms;       /* no lease, grace or hold can expire before */
-  uint64_t
+  uint64_t any_ms,        /* when any member was heard last, or a connection of one closed */
       forgiven_ms; /* our loop was late, or we came back: until then nobody is lost for a connection that closed */
   uint64_t line_wall_ms; /* when what the state file says of it happened */
 

@@ -16,7 +16,8 @@
  * whose nodes are gone for good comes to its end.
  *
  * A daemon that was itself too busy, or stopped, to read must not blame its agents: the driver tells how late a tick
- * is, all leases are extended by that much, and who is away has time for the longest pause between two attempts. */
+ * is, all leases are extended by that much, and who is away has time for the longest pause between two attempts. Where no tick was due meanwhile,
+ * that nothing was heard of anybody for half a lease tells the same. */
 
 #include "daemon/rdzv.h"
 
@@ -44,7 +45,16 @@ uint64_t job_deadline(const struct job *j) {
   return earliest(j->scan_ms, state_deadline(j));
 }
 
+static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms);
+
+/* A node heartbeats six times in a lease. */
+static void note_life(struct job *j, uint64_t now_ms) {
+  if (j->any_ms && now_ms >= j->any_ms + (uint64_t)j->settings.lease_ms / 2) forgive(j, now_ms, 0);
+  j->any_ms = now_ms;
+}
+
 void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
+  note_life(j, now_ms);
   core_bind(j->core, m, 0);
   job_away(j, m, now_ms);
 }
@@ -82,6 +92,7 @@ static void lose(struct job *j, struct member *m, uint64_t now_ms) {
 void member_heard(struct member *m, uint64_t now_ms) {
   struct job *j = m->job;
   m->heard_ms = now_ms;
+  note_life(j, now_ms);
   if (!j->deaf_ms) return;
   core_log(j->core, LOG_WARN, "job %s: node %s (%s) is heard again, after %llu s of silence from all", j->id,
            m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);

@@ -109,6 +109,9 @@ static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnati
   s->harmless = false;
   const struct sim_worker *w = &a->w[rep->what.local_rank];
   uint64_t ago_ms = (uint64_t)rep->ago_ms * 1000 / a->node->rate; /* told by its clock */
+  uint64_t said_ms =
+      (uint64_t)(rep->ago_ms - rep->what.idle_ms) * 1000 / a->node->rate; /* ago: it was judged */
+  if (w->stepped_at + said_ms > s->now) return;                           /* and went on afterwards */
   /* Suspended, it is told afterwards what it did before; in peace, or when others are stopped, what had hung goes on. */
   bool slept = s->calm || a->kill_at != UINT64_MAX || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
   if (a->round == rep->round && !slept && w->stepped_at + ago_ms > s->now + HEARD_MS)
@@ -171,10 +174,16 @@ static void check_age(struct sim *s, const char *incarnation, int64_t round) {
                 s->now - r->sent_at);
 }
 
-/* Where nothing has gone wrong there is no reason to be quicker. */
+static bool has_lost_one(const struct round_book *r) {
+  for (int i = 0; i < r->n_places; i++)
+    if (!r->places[i].agent->sup) return true;
+  return false;
+}
+
+/* Where nothing has gone wrong, and nobody has left at once, as who has finished does, there is no reason to be quicker. */
 static void check_planned_end(struct sim *s, const struct round_book *r) {
   uint64_t wait_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
-  if (s->faulty || r->failed || !wait_ms ||
+  if (s->faulty || r->failed || !wait_ms || has_lost_one(r) ||
       (r->prepared && s->now + 4 * s->config.save_max >= r->prepared_at + wait_ms))
     return;
   for (int i = 0; i < s->n_agents; i++) {

@@ -315,7 +315,8 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   uint64_t limit = s->now + PEACE_MS + (uint64_t)t->join_timeout_ms;
   sim_until_over(s, limit);
   if (s->violated == INV_NONE) {
-    sim_for(s, 2 * CORE_END_ACK_MS);
+    sim_for(s, 2 * CORE_END_ACK_MS +
+                   (uint64_t)t->join_timeout_ms); /* where all were lost at once, it waits for that first */
     if (s->violated == INV_NONE) check_over(s);
   }
   return s;

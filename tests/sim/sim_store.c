@@ -4,7 +4,7 @@
  * Keys are not modelled. What matters is whom a worker reaches: a store knows the round for which it was opened, and workers
  * knock at it when they begin and every now and then. Between nodes there is no network here but addresses. */
 
-#include "tests/sim/sim.h"
+#include "tests/sim/book.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -107,7 +107,9 @@ static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a)
  * more. */
 static void reach_another(struct sim *s, struct sim_agent *a, struct sim_worker *w,
                           const struct sim_agent *b) {
-  bool known = !is_let_in(b, a) || (s->config.store_port && (w->killed || allowed_to_run_on(s, a, w)));
+  struct round_book *r = book_find(s->checker, a->incarnation, a->round);
+  bool same_port = s->config.store_port || !r || !book_place(r, b); /* as it may be */
+  bool known = !is_let_in(b, a) || (same_port && (w->killed || allowed_to_run_on(s, a, w)));
   if (known || s->two) return;
   sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
               w->rank, a->round, a->name, b->store.round, b->name);

@@ -102,6 +102,26 @@ static void test_no_port_is_told_as_none(void **state) {
   rig_close(&r);
 }
 
+/* The head never had START, and came back from another daemon with another port: whoever has it waits at the wrong one. */
+static void test_a_head_that_has_moved_its_store_voids_the_round(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  two_join(&r, n);
+  node_started(&r, &n[1]);
+  node_drop(&r, &n[0]);
+  n[0].round = n[0].head_port = 0;
+  n[0].node_rank = -1;
+  n[0].store_port = 45000;
+  node_join(&r, &n[0]);
+  assert_int_not_equal(n[0].head_port, 40000);
+  node_stopped(&r, &n[1]);
+  assert_int_equal(n[1].round, 2);
+  assert_int_equal(n[1].head_port, 45000);
+  assert_int_equal(n[0].head_port, 45000);
+  rig_close(&r);
+}
+
 /* The head has had START, and has the next round's port ready by now: who missed START must hear of this round's. */
 static void test_start_again_names_the_port_of_the_sealing(void **state) {
   struct rig r;
@@ -268,6 +288,7 @@ int main(void) {
       cmocka_unit_test(test_the_report_that_settles_the_round_counts_already),
       cmocka_unit_test(test_a_hello_renews_the_port),
       cmocka_unit_test(test_no_port_is_told_as_none),
+      cmocka_unit_test(test_a_head_that_has_moved_its_store_voids_the_round),
       cmocka_unit_test(test_start_again_names_the_port_of_the_sealing),
       cmocka_unit_test(test_a_new_head_serves_at_its_own_port),
       cmocka_unit_test(test_only_node_0_is_told_all_addresses),

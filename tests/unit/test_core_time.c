@@ -171,6 +171,25 @@ static void test_lag_gives_time_to_come_back(void **state) {
   rig_close(&r);
 }
 
+/* No tick was due while it was stopped; that nobody was heard for so long tells it all the same. */
+static void test_a_pause_without_a_tick_gives_time_to_come_back(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  rig_run(&r, 1000);
+  beat(&r, n, 2);
+  r.now_ms += 3000;
+  beat(&r, &n[1], 1);
+  node_drop(&r, &n[0]);
+  rig_run(&r, CORE_RECONNECT_MAX_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  beat(&r, &n[1], 1);
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
 /* As when the daemon's own wire is cut: who would be told that all the others are lost? */
 static void test_silence_of_all_is_no_loss(void **state) {
   for (int closed = 0; closed < 2; closed++) {
@@ -555,6 +574,7 @@ int main(void) {
       cmocka_unit_test(test_every_frame_renews_the_lease),
       cmocka_unit_test(test_lag_extends_leases),
       cmocka_unit_test(test_lag_gives_time_to_come_back),
+      cmocka_unit_test(test_a_pause_without_a_tick_gives_time_to_come_back),
       cmocka_unit_test(test_silence_of_all_is_no_loss),
       cmocka_unit_test(test_silence_of_all_ends),
       cmocka_unit_test(test_a_lease_of_one_that_came_back),

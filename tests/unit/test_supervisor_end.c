@@ -103,6 +103,20 @@ static void test_end_while_joining(void **state) {
   bench_close(&b);
 }
 
+/* So it may while it kills what it ran of that one, to join anew; and what was said stays said. */
+static void test_end_on_the_way_to_joining(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  snprintf(b.incarnation, sizeof b.incarnation, "018bcfe56800-2");
+  bench_stale(&b);
+  bench_end(&b, 73, NULL);
+  assert_int_equal(b.exits, 0);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_GUARD_GONE, .round = 1});
+  assert_exit(&b, 73);
+  bench_close(&b);
+}
+
 static void test_what_does_not_die_does_not_keep_it(void **state) {
   struct bench b;
   bench_open(&b);
@@ -451,6 +465,7 @@ int main(void) {
       cmocka_unit_test(test_end_while_workers_run_kills_them_first),
       cmocka_unit_test(test_end_of_another_incarnation),
       cmocka_unit_test(test_end_while_joining),
+      cmocka_unit_test(test_end_on_the_way_to_joining),
       cmocka_unit_test(test_what_does_not_die_does_not_keep_it),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_a_signal_while_joining_leaves_at_once),

@@ -293,6 +293,7 @@ static void test_files(void **state) {
   run(&r, 500);
   assert_true(is_probing(&r));
   event(&r, (struct supervisor_event){.kind = SUP_PROBE_FACTS});
+  run(&r, 20);
   assert_int_equal(failed(&r)->rank, 2);
   assert_string_equal(failed(&r)->text, "its file changes no more; whether it waits for a rank of another "
                                         "node cannot be told");
@@ -330,6 +331,29 @@ static void test_time_that_was_not_ours(void **state) {
   run(&r, 2500);
   assert_true(is_probing(&r));
   bench_close(&r.b);
+}
+
+/* Stopped while the probe looked: what a worker has said since lies in a socket, and comes with the next look. */
+static void test_time_that_was_not_ours_while_probing(void **state) {
+  for (int goes_on = 0; goes_on < 2; goes_on++) {
+    struct rig r;
+    open_as(&r, HANG_SDK, 1);
+    tell(&r, 0, 1);
+    tell(&r, 1, 1);
+    run(&r, TIMEOUT_MS + 1000);
+    assert_true(is_probing(&r));
+    r.b.now_ms += 2000;
+    event(&r, (struct supervisor_event){.kind = SUP_PROBE_FACTS});
+    event(&r, (struct supervisor_event){.kind = SUP_PROBE_DONE});
+    assert_null(failed(&r));
+    if (goes_on) tell(&r, 0, 2), tell(&r, 1, 2);
+    run(&r, 20);
+    assert_int_equal(failed(&r) != NULL, !goes_on);
+    assert_int_equal(has_stopped(&r), !goes_on);
+    run(&r, TIMEOUT_MS / 2);
+    assert_int_equal(has_stopped(&r), !goes_on);
+    bench_close(&r.b);
+  }
 }
 
 static void test_output_that_nobody_takes(void **state) {
@@ -516,6 +540,7 @@ int main(void) {
       cmocka_unit_test(test_files),
       cmocka_unit_test(test_a_file_system_that_hangs),
       cmocka_unit_test(test_time_that_was_not_ours),
+      cmocka_unit_test(test_time_that_was_not_ours_while_probing),
       cmocka_unit_test(test_output_that_nobody_takes),
       cmocka_unit_test(test_the_finish),
       cmocka_unit_test(test_a_death_ends_the_probe),

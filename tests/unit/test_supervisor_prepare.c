@@ -182,6 +182,19 @@ static void check_exit_75(struct bench *b) {
   assert_int_equal(b->exit_code, EXIT_CODE_PREEMPTED);
 }
 
+/* Stopped (SIGSTOP) while they were at it, and continued when all its time is over: they are killed, and only then it goes. */
+static void test_leaving_late_leaves_nobody_behind(void **state) {
+  struct bench b;
+  open_two(&b);
+  bench_signal(&b, SIGTERM);
+  b.now_ms += 600000;
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_TICK});
+  assert_int_equal(b.exits, 0);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  check_exit_75(&b);
+  bench_close(&b);
+}
+
 static void test_leaving_asks_first(void **state) {
   struct bench b;
   open_two(&b);
@@ -349,6 +362,7 @@ int main(void) {
       cmocka_unit_test(test_the_answer_waits_for_the_link),
       cmocka_unit_test(test_leaving_asks_first),
       cmocka_unit_test(test_prepare_after_the_checkpoint),
+      cmocka_unit_test(test_leaving_late_leaves_nobody_behind),
       cmocka_unit_test(test_leaving_waits_for_half_of_the_stop_timeout),
       cmocka_unit_test(test_leaving_without_a_daemon),
       cmocka_unit_test(test_a_second_signal_does_not_wait),
