@@ -51,6 +51,14 @@ static int parse_optimizer(const char *text, void *field, struct err *e) {
   return rc;
 }
 
+static int parse_bench(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {"allreduce"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 1, &k, e);
+  if (rc == 0) *(enum bench_kind *)field = BENCH_ALLREDUCE;
+  return rc;
+}
+
 static int parse_resume(const char *text, void *field, struct err *e) {
   static const char *const names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
   unsigned k = 0;
@@ -291,7 +299,8 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = AT(metrics),
      .label = "FILE",
-     .help = "Rank 0 appends one JSON object per line: start, resume, step, checkpoint, stop, end."},
+     .help = "Rank 0 appends one JSON object per line: start, resume, step, checkpoint, stop, end; bench, "
+             "bench_end."},
     {.name = "metrics-every",
      .type = OPT_INT,
      .offset = AT(metrics_every),
@@ -329,6 +338,70 @@ static const struct opt table[] = {
      .label = "MB",
      .help = "Gradients are summed over ranks in pieces of this size, while the backward pass goes on."},
 
+    {.group = "Checking a cluster"},
+    {.name = "bench",
+     .type = OPT_CUSTOM,
+     .offset = AT(bench.kind),
+     .label = "WHAT",
+     .parse = parse_bench,
+     .help = "allreduce: train nothing; measure all-reduces of growing sizes between the ranks and check "
+             "their sums, "
+             "with nccl-tests' columns, definitions and short options."},
+    {.name = "bench-min",
+     .alias = "b",
+     .type = OPT_SIZE,
+     .offset = AT(bench.min),
+     .def = "8",
+     .min = BENCH_ELEM,
+     .max = BENCH_SIZE_MAX,
+     .label = "SIZE",
+     .help = "The first size, in bytes on each rank."},
+    {.name = "bench-max",
+     .alias = "e",
+     .type = OPT_SIZE,
+     .offset = AT(bench.max),
+     .def = "128m",
+     .min = BENCH_ELEM,
+     .max = BENCH_SIZE_MAX,
+     .label = "SIZE",
+     .help = "The last size, at most."},
+    {.name = "bench-factor",
+     .alias = "f",
+     .type = OPT_INT,
+     .offset = AT(bench.factor),
+     .def = "2",
+     .min = 2,
+     .max = 1 << 30,
+     .label = "N",
+     .help = "Each size is N times the one before it."},
+    {.name = "bench-iters",
+     .alias = "n",
+     .type = OPT_INT,
+     .offset = AT(bench.iters),
+     .def = "20",
+     .min = 1,
+     .max = 1e6,
+     .label = "N",
+     .help = "All-reduces of each size whose time is taken."},
+    {.name = "bench-warmup",
+     .alias = "w",
+     .type = OPT_INT,
+     .offset = AT(bench.warmup),
+     .def = "5",
+     .min = 0,
+     .max = 1e6,
+     .label = "N",
+     .help = "All-reduces of each size before that."},
+    {.name = "bench-check",
+     .alias = "c",
+     .type = OPT_INT,
+     .offset = AT(bench.check),
+     .def = "1",
+     .min = 0,
+     .max = 1e6,
+     .label = "N",
+     .help = "All-reduces of each size whose sums are checked. 0: none."},
+
     {.group = "Help"},
     {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "This text."},
     {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Version."},
@@ -347,6 +420,34 @@ static const struct opts_spec spec = {
     .env_prefix = "RDZV_TRAINER_",
     .table = table,
 };
+
+/* Options that would be read by nobody: of the bench mode without it, of training with it. What the environment says may be meant for
+ * another run. */
+static int check_mode(const struct trainer_opts *o, int argc, char *const *argv, char *const *env,
+                      struct err *e) {
+  static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
+  static const char *const both[] = {"threads"};
+  bool trains = false, bench = o->bench.kind != BENCH_NONE;
+  for (const struct opt *row = table; row->name || row->group; row++) {
+    if (!row->name) {
+      trains = false;
+      for (size_t i = 0; i < sizeof training / sizeof *training; i++)
+        trains |= strcmp(row->group, training[i]) == 0;
+      continue;
+    }
+    bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
+    if (shared || !(bench ? trains : of_bench)) continue;
+    if (opts_source(&spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
+    return bench
+               ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
+               : err_set(e, -EINVAL, "--%s is for --bench allreduce, which is not given", row->name);
+  }
+  if (o->bench.min > o->bench.max)
+    return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
+                   (long long)o->bench.max);
+  return 0;
+}
 
 static int check(const struct trainer_opts *o, struct err *e) {
   const struct model_shape *s = &o->shape;
@@ -374,7 +475,8 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
   if (rest < argc)
     return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
-  return check(o, e);
+  rc = check_mode(o, argc, argv, env, e);
+  return rc || o->bench.kind != BENCH_NONE ? rc : check(o, e);
 }
 
 void trainer_opts_help(struct buf *out) {
@@ -388,5 +490,6 @@ void trainer_opts_help(struct buf *out) {
            "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
            "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz "
            "--labels train-labels-idx1-ubyte.gz\n"
-           "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n");
+           "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n"
+           "  rdzv-agent --nnodes 2 --nproc 8 --endpoint node1 -- --bench allreduce -b 8 -e 1g -f 2\n");
 }

@@ -3,6 +3,7 @@
 
 /* What can be said to rdzv-trainer, and how it ends. */
 
+#include "agent/trainer/bench_table.h"
 #include "agent/trainer/model.h"
 #include "agent/trainer/optim.h"
 #include "common/opts.h"
@@ -18,7 +19,8 @@
   X(LOST, 67, "lost contact with another rank (named), or with the agent")                                   \
   X(SYSTEM, 71, "this machine refused something: memory, a port")                                            \
   X(STOPPED, 75, "told to stop (SIGTERM, or by the agent): run again to go on")                              \
-  X(DIVERGED, 79, "the loss is no longer a number")
+  X(DIVERGED, 79, "the loss is no longer a number")                                                          \
+  X(WRONG, 80, "--bench: sums over ranks were wrong")
 
 #define X(name, code, help) TRAINER_##name = (code),
 enum trainer_exit { TRAINER_EXIT_LIST(X) };
@@ -45,6 +47,7 @@ struct trainer_opts {
   double throttle;
   int64_t coll_timeout_ms, stop_wait_ms;
   double bucket_cap_mb;
+  struct bench_opts bench;
 };
 
 /* -EINVAL and a sentence. Options that do not fit each other are refused too. */

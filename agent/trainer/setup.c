@@ -199,6 +199,18 @@ int trainer_setup(struct trainer *t, struct err *e) {
   return rc;
 }
 
+int trainer_setup_bench(struct trainer *t, struct err *e) {
+  t->metrics.fd = -1;
+  int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
+  if (rc) return rc;
+  t->c = compute_cpu_create((int)t->o.threads, COMPUTE_FP32);
+  rc = trainer_blame(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
+  if (rc) return rc;
+  rc = trainer_blame(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
+  return rc ? rc : join_ring(t, e);
+}
+
 /* Graphs go before the collectives that were captured in them. */
 void trainer_teardown(struct trainer *t) {
   slots_drop_graphs(&t->slots);
@@ -206,6 +218,8 @@ void trainer_teardown(struct trainer *t) {
   metrics_finish(&t->metrics);
   slots_finish(&t->slots);
   if (t->c) {
+    compute_free(t->c, t->bench_data);
+    compute_free(t->c, t->bench_stage);
     compute_free(t->c, t->lr);
     compute_opt_destroy(t->c, t->opt);
     model_finish(&t->model);

@@ -5,6 +5,8 @@
  *   loop      queue, read, report, checkpoint        loop.c, step.c, slot.c, report.c
  *   end       result line, done
  *
+ * With --bench there is nothing to train: bench.c has the device and the ring instead.
+ *
  * A failure anywhere comes back here as one sentence and one exit code. Before leaving, the ring is told
  * why, so that the others name the same culprit and do not wait. A rank that lost another one is usually
  * an echo of somebody else's death, and says so: what happened is told by the agent's verdict. Of several exit
@@ -66,7 +68,15 @@ static int finished(struct trainer *t, struct err *e) {
   return rc;
 }
 
+static int bench(struct trainer *t, struct err *e) {
+  int rc = trainer_setup_bench(t, e);
+  if (rc) return rc;
+  catch_signals();
+  return trainer_bench(t, e);
+}
+
 static int run(struct trainer *t, struct err *e) {
+  if (t->o.bench.kind != BENCH_NONE) return bench(t, e);
   int rc = trainer_setup(t, e);
   if (rc == 0) rc = trainer_resume(t, e);
   trainer_phase(t, PHASE_RESUME);
@@ -135,7 +145,7 @@ int main(int argc, char **argv) {
   if (run(&t, &e)) {
     bool echo = t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0;
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
-    coll_abort(t.coll, e.text);
+    if (t.exit != TRAINER_WRONG) coll_abort(t.coll, e.text); /* that one all ranks know, and leave together */
     if (echo) await_sigterm(ECHO_MS);
   }
   trainer_teardown(&t);

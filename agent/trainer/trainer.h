@@ -81,6 +81,8 @@ struct trainer {
   bool saved;        /* id.step was written by this process */
   char resumed_from[CKPT_NAME_MAX];
 
+  struct compute_buf *bench_data, *bench_stage; /* --bench */
+
   struct metrics metrics;
   struct rate rate;
   struct timing timing;
@@ -100,6 +102,7 @@ void trainer_phase(struct trainer *t, enum trainer_phase phase);
 
 /* setup.c */
 int trainer_setup(struct trainer *t, struct err *e);
+int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the others; no data, no model */
 void trainer_teardown(struct trainer *t);
 /* loop.c */
 int trainer_loop(struct trainer *t,
@@ -118,6 +121,9 @@ int trainer_report_start(struct trainer *t, struct err *e);
 int trainer_report_step(struct trainer *t, struct err *e);
 int trainer_report_stop(struct trainer *t, struct err *e);
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
+/* bench.c */
+int trainer_bench_alloc(struct trainer *t, struct err *e); /* the memory for --bench */
+int trainer_bench(struct trainer *t, struct err *e);       /* --bench, from the first size to the result */
 /* state.c */
 int trainer_resume(struct trainer *t, struct err *e);
 int trainer_save(struct trainer *t, struct err *e); /* rank 0 writes; nothing without --checkpoint-dir */

@@ -62,6 +62,7 @@ PURE = {
     "agent/trainer/idx.c": (),
     "agent/trainer/sampler.c": (),
     "agent/trainer/ring_op.c": (),
+    "agent/trainer/bench_table.c": (),
     "agent/trainer/ckpt_codec.c": (),
     "agent/trainer/model.c": (),
     "agent/trainer/optim.c": (),
