@@ -152,7 +152,9 @@ static const struct opt table[] = {
      .min = 1000,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "How long to wait for enough nodes, and for the daemon to be reached."},
+     .help =
+         "How long to wait for enough nodes, and for the daemon to be reached; and, when the daemon hears "
+         "nothing of any node, how long it takes that for a fault of its own."},
     {.name = "last-call",
      .type = OPT_DURATION,
      .offset = FIELD(last_call_ms),
