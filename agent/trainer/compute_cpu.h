@@ -8,6 +8,18 @@
 struct compute_buf {
   float *data;
   size_t n;
+  enum compute_use use;
+};
+
+/* Floats that a product reads, rounded to the precision; they grow as they are needed. */
+struct rounded {
+  float *data;
+  size_t n;
+};
+
+struct compute_cpu {
+  struct compute base;
+  struct rounded weights, bias, input;
 };
 
 static inline float *at(struct span s) {

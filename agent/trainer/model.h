@@ -56,6 +56,11 @@ int model_forward(struct model *m, size_t rows, struct err *e);
  * filled in here. */
 int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
                struct err *e);
+/* What the model is worth on these rows, beside training: adds the loss (weighed as `d` says) to the first of MODEL_SCORES floats of `out`,
+ * and, for cross-entropy, the number of rows that are classified right to the last. Activations are overwritten, nothing else. */
+enum { MODEL_SCORE_CORRECT = COMPUTE_LOSS_OUT, MODEL_SCORES };
+int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
+                struct span out, struct err *e);
 /* Called as the gradients become ready, from the end to the front: all of [at, n_params) is queued. A
  * non-zero result ends the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);

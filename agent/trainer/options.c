@@ -44,9 +44,10 @@ static int parse_loss(const char *text, void *field, struct err *e) {
 }
 
 static int parse_optimizer(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {[COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam"};
+  static const char *const names[] = {
+      [COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
   unsigned k = 0;
-  int rc = one_of(text, names, 2, &k, e);
+  int rc = one_of(text, names, 3, &k, e);
   if (rc == 0) *(enum compute_optim *)field = (enum compute_optim)k;
   return rc;
 }
@@ -56,6 +57,17 @@ static int parse_bench(const char *text, void *field, struct err *e) {
   unsigned k = 0;
   int rc = one_of(text, names, 1, &k, e);
   if (rc == 0) *(enum bench_kind *)field = BENCH_ALLREDUCE;
+  return rc;
+}
+
+static int parse_decay(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {[OPTIM_CONSTANT] = "constant",
+                                      [OPTIM_LINEAR] = "linear",
+                                      [OPTIM_COSINE] = "cosine",
+                                      [OPTIM_POLYNOMIAL] = "polynomial"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 4, &k, e);
+  if (rc == 0) *(enum optim_decay *)field = (enum optim_decay)k;
   return rc;
 }
 
@@ -166,7 +178,7 @@ static const struct opt table[] = {
      .def = "adam",
      .label = "NAME",
      .parse = parse_optimizer,
-     .help = "adam or sgd."},
+     .help = "adam, adamw or sgd, as PyTorch has them."},
     {.name = "lr",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr),
@@ -175,6 +187,39 @@ static const struct opt table[] = {
      .max = 1e6,
      .label = "X",
      .help = "Learning rate."},
+    {.name = "warmup-steps",
+     .type = OPT_INT,
+     .offset = AT(hyper.warmup_steps),
+     .def = "0",
+     .min = 0,
+     .max = 1e12,
+     .label = "N",
+     .help = "The learning rate goes up in a line from 0 in the first step to --lr after N steps."},
+    {.name = "lr-decay",
+     .type = OPT_CUSTOM,
+     .offset = AT(hyper.decay),
+     .def = "constant",
+     .label = "HOW",
+     .parse = parse_decay,
+     .help = "From the end of the warm-up to the end of the run: constant, linear, cosine (half a wave) or "
+             "polynomial, as the schedules "
+             "of transformers have it."},
+    {.name = "lr-min",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.lr_min),
+     .def = "0",
+     .min = 0,
+     .max = 1e6,
+     .label = "X",
+     .help = "Where the decay ends."},
+    {.name = "lr-power",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.lr_power),
+     .def = "1",
+     .min = 0.01,
+     .max = 100,
+     .label = "X",
+     .help = "Exponent of the polynomial."},
     {.name = "momentum",
      .type = OPT_FLOAT,
      .offset = AT(hyper.momentum),
@@ -190,7 +235,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of adam."},
+     .help = "Of adam and adamw."},
     {.name = "beta2",
      .type = OPT_FLOAT,
      .offset = AT(hyper.beta2),
@@ -198,7 +243,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of adam."},
+     .help = "Of adam and adamw."},
     {.name = "eps",
      .type = OPT_FLOAT,
      .offset = AT(hyper.eps),
@@ -206,7 +251,24 @@ static const struct opt table[] = {
      .min = FEW,
      .max = 1,
      .label = "X",
-     .help = "Of adam."},
+     .help = "Of adam and adamw."},
+    {.name = "weight-decay",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.weight_decay),
+     .def = "0",
+     .min = 0,
+     .max = 1e6,
+     .label = "X",
+     .help = "sgd and adam: X times the weights is added to the gradients. adamw: X times the learning rate "
+             "is taken from the weights."},
+    {.name = "clip-norm",
+     .type = OPT_FLOAT,
+     .offset = AT(hyper.clip_norm),
+     .def = "0",
+     .min = 0,
+     .max = 1e30,
+     .label = "X",
+     .help = "Gradients whose norm over all weights is more than X are shortened to X. 0: never."},
     {.name = "seed",
      .type = OPT_INT,
      .offset = AT(seed),
@@ -449,6 +511,19 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
   return 0;
 }
 
+static int check_hyper(const struct optim_hyper *h, struct err *e) {
+  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
+  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
+    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
+  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
+    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
+  if (h->lr_min > h->lr)
+    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
+  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
+    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
+  return 0;
+}
+
 static int check(const struct trainer_opts *o, struct err *e) {
   const struct model_shape *s = &o->shape;
   uint32_t in = s->width[0], out = s->width[s->n - 1];
@@ -462,8 +537,7 @@ static int check(const struct trainer_opts *o, struct err *e) {
                    loss_names[o->loss], in, out);
   if (o->checkpoint_every && !o->checkpoint_dir)
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
-  if (o->hyper.lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
-  return 0;
+  return check_hyper(&o->hyper, e);
 }
 
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {

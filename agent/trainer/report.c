@@ -26,12 +26,12 @@ void trainer_phase(struct trainer *t, enum trainer_phase phase) {
 
 static void say_start(struct trainer *t) {
   char layers[160];
-  uint64_t batches = sampler_batches(&t->sampler);
+  uint64_t each = sampler_steps(&t->sampler);
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
   log_info("%s %s, %zu weights, %s; %llu samples, batch %llu, world %d; %llu steps an epoch, %llu in all",
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
            trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, (unsigned long long)t->sampler.batch,
-           t->world, (unsigned long long)batches, (unsigned long long)t->last_step);
+           t->world, (unsigned long long)each, (unsigned long long)t->last_step);
   if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
              (unsigned long long)t->done.step);

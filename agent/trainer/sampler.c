@@ -12,8 +12,19 @@
 
 enum { ROUNDS = 6 };
 
-uint64_t sampler_batches(const struct sampler *s) {
-  return s->samples / s->batch + (s->samples % s->batch != 0);
+/* Of a step; no more than the whole data, so nothing overflows. */
+static uint64_t most(const struct sampler *s) {
+  uint64_t group = s->group ? s->group : 1;
+  return group < s->samples / s->batch + 1 ? group * s->batch : s->samples;
+}
+
+uint64_t sampler_steps(const struct sampler *s) {
+  return s->samples / most(s) + (s->samples % most(s) != 0);
+}
+
+uint64_t sampler_step_samples(const struct sampler *s, uint64_t position) {
+  uint64_t left = s->samples - position;
+  return left < most(s) ? left : most(s);
 }
 
 struct share sampler_share(const struct sampler *s, uint64_t position, int rank, int world) {

@@ -4,12 +4,14 @@
 /* Who trains on what. An epoch is one permutation of all samples, from the seed and the epoch's number.
  * Global batch k is the k-th run of `batch` positions in it (the last one may be short), the same for any
  * world size; each rank takes one contiguous share of each global batch, shares differing by one sample at
- * most. So every sample goes to exactly one rank exactly once an epoch. Pure. */
+ * most. So every sample goes to exactly one rank exactly once an epoch. A step takes `group` batches, fewer
+ * at the end of an epoch, which no step goes across. Pure. */
 
 #include <stdint.h>
 
 struct sampler {
   uint64_t samples, batch, seed;
+  uint64_t group; /* batches in a step; 0 is 1 */
 };
 
 /* One epoch's permutation. */
@@ -25,7 +27,10 @@ struct share {
   uint64_t first, count, global;
 };
 
-uint64_t sampler_batches(const struct sampler *s); /* in an epoch */
+uint64_t sampler_steps(const struct sampler *s); /* in an epoch */
+/* Samples, over all ranks, of the step that begins at `position`: of its one batch, or of its group of batches. What a rank adds to the
+ * step's gradient weighs its samples in this many, so that the sum is the gradient of the mean over all of them. */
+uint64_t sampler_step_samples(const struct sampler *s, uint64_t position);
 /* The share of the batch that begins at `position` (0 <= position < samples). */
 struct share sampler_share(const struct sampler *s, uint64_t position, int rank, int world);
 /* The largest share that any rank can get. */

@@ -62,9 +62,10 @@ static int open_data(struct trainer *t, struct err *e) {
                      o->labels, (unsigned long long)where, top, classes, classes - 1);
   }
   t->sampler = (struct sampler){.samples = t->data.n, .batch = (uint64_t)o->batch, .seed = (uint64_t)o->seed};
-  uint64_t batches = sampler_batches(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
-  t->last_step = epochs && epochs <= UINT64_MAX / batches ? epochs * batches : UINT64_MAX;
+  uint64_t each = sampler_steps(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
+  t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
   if (steps && steps < t->last_step) t->last_step = steps;
+  t->o.hyper.total_steps = t->last_step < INT64_MAX ? (int64_t)t->last_step : INT64_MAX;
   return 0;
 }
 

@@ -1,8 +1,6 @@
-/* model, compute_cpu, optim: every loss's gradient against finite differences, shares against the whole,
- * updates against their formulas. */
+/* model and compute_cpu: every loss's gradient against finite differences, shares and groups of batches against the whole. */
 
 #include "agent/trainer/model.h"
-#include "agent/trainer/optim.h"
 #include "agent/trainer/rng.h"
 
 #include <errno.h>
@@ -160,6 +158,42 @@ static void test_weighed_shares_add_up(void **state) {
   }
 }
 
+/* Batches of a group, added up on the device as a step does it: the gradient and the loss of all their rows. Scores add up too. */
+static void test_batches_add_up(void **state) {
+  static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
+  for (int k = 0; k < 2; k++) {
+    struct bench b;
+    struct err e = ERR_INIT;
+    open_bench(&b, "7,6,3", losses[k]);
+    double whole = pass(&b, 0, ROWS, 1.0);
+    size_t n = b.m.n_params;
+    float *g = compute_host(b.c, model_grads_span(&b.m)), *want = malloc(n * sizeof *want);
+    memcpy(want, g, n * sizeof *want);
+    memset(g, 0x7f, (n + MODEL_EXTRAS) * sizeof *g);
+    struct compute_buf *score;
+    good(compute_alloc(b.c, COMPUTE_STATE, MODEL_SCORES, &score, &e), &e);
+    const size_t cuts[] = {0, 2, 2, 5, ROWS};
+    for (int s = 0; s < 4; s++) {
+      size_t rows = cuts[s + 1] - cuts[s];
+      struct span target = load(&b, cuts[s], rows);
+      struct compute_loss_desc d = {.kind = b.loss, .weight = (double)rows / ROWS, .add = s > 0};
+      good(model_score(&b.m, &d, target, rows, span_of(score, 0, MODEL_SCORES), &e), &e);
+      good(model_forward(&b.m, rows, &e), &e);
+      good(model_loss(&b.m, &d, target, rows, &e), &e);
+      good(model_backward(&b.m, rows, s > 0, NULL, NULL, &e), &e);
+    }
+    double sum = (double)compute_host(b.c, model_extra_span(&b.m, MODEL_LOSS, 1))[0];
+    const float *v = compute_host(b.c, span_of(score, 0, MODEL_SCORES));
+    assert_true(fabs(sum - whole) < 1e-6 * whole && fabs((double)v[0] - whole) < 1e-6 * whole);
+    assert_true(losses[k] == COMPUTE_CROSS_ENTROPY ? v[MODEL_SCORE_CORRECT] > 0
+                                                   : v[MODEL_SCORE_CORRECT] == 0);
+    for (size_t i = 0; i < n; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
+    free(want);
+    compute_free(b.c, score);
+    close_bench(&b);
+  }
+}
+
 static void test_rmse_of_what_is_right_already_has_no_gradient(void **state) {
   struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
@@ -192,104 +226,6 @@ static void test_cross_entropy_of_huge_outputs_is_finite(void **state) {
   assert_true(p[4] == 1.0f && p[5] == -1.0f && p[6] == 0.0f);
   compute_free(c, b);
   compute_destroy(c);
-}
-
-static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
-  struct err e = ERR_INIT;
-  struct compute_buf *p, *g;
-  struct compute_opt *o;
-  struct compute_opt_desc d = optim_desc(h, 3, false);
-  struct compute_opt_counters counters;
-  good(compute_alloc(c, COMPUTE_PARAM, 3, &p, &e), &e);
-  good(compute_alloc(c, COMPUTE_GRAD, 20, &g, &e), &e);
-  good(compute_opt_create(c, &d, &o, &e), &e);
-  memcpy(compute_host(c, span_of(p, 0, 3)), w, 3 * sizeof *w);
-  for (int s = 0; s < steps; s++) {
-    for (int i = 0; i < 3; i++) compute_host(c, span_of(g, 0, 3))[i] = value_at((uint64_t)(s * 3 + i));
-    compute_host(c, span_of(g, 3, 1))[0] = (float)optim_lr(h, (uint64_t)s);
-    good(compute_opt_step(c, o, span_of(p, 0, 3), span_of(g, 0, 3), span_of(g, 3, 1), &e), &e);
-  }
-  good(compute_opt_read(c, o, span_of(g, 4, COMPUTE_COUNTERS), &e), &e);
-  memcpy(&counters, compute_host(c, span_of(g, 4, COMPUTE_COUNTERS)), sizeof counters);
-  assert_int_equal(counters.updates, steps);
-  memcpy(w, compute_host(c, span_of(p, 0, 3)), 3 * sizeof *w);
-  compute_opt_destroy(c, o);
-  compute_free(c, p);
-  compute_free(c, g);
-  compute_destroy(c);
-}
-
-static void test_updates_are_their_formulas(void **state) {
-  struct optim_hyper sgd = {.kind = COMPUTE_SGD, .lr = 0.1, .momentum = 0.9};
-  struct optim_hyper adam = {.kind = COMPUTE_ADAM, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
-  float ws[3] = {1, 2, 3}, wa[3] = {1, 2, 3};
-  run_optimizer(&sgd, 7, ws);
-  run_optimizer(&adam, 7, wa);
-  for (int i = 0; i < 3; i++) {
-    double s = i + 1, a = i + 1, buf = 0, m = 0, v = 0;
-    for (int k = 1; k <= 7; k++) {
-      double g = (double)value_at((uint64_t)((k - 1) * 3 + i));
-      buf = 0.9 * buf + g;
-      s -= 0.1 * buf;
-      m = 0.5 * m + 0.5 * g;
-      v = 0.99 * v + 0.01 * g * g;
-      a -= 0.1 * (m / (1 - pow(0.5, k))) / (sqrt(v / (1 - pow(0.99, k))) + 1e-8);
-    }
-    assert_true(fabs((double)ws[i] - s) < 1e-5);
-    assert_true(fabs((double)wa[i] - a) < 1e-5);
-  }
-}
-
-/* One step with these gradients; what was counted. */
-static struct compute_opt_counters step_with(const struct compute_opt_desc *d, const float *grad, float *w) {
-  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
-  struct err e = ERR_INIT;
-  struct compute_buf *b;
-  struct compute_opt *o;
-  struct compute_opt_counters counters;
-  good(compute_alloc(c, COMPUTE_GRAD, 64, &b, &e), &e);
-  good(compute_opt_create(c, d, &o, &e), &e);
-  float *p = compute_host(c, span_of(b, 0, 64));
-  memcpy(p, w, d->n * sizeof *w);
-  memcpy(p + 16, grad, d->n * sizeof *w);
-  p[32] = 0.5f; /* lr */
-  good(compute_opt_step(c, o, span_of(b, 0, d->n), span_of(b, 16, d->n), span_of(b, 32, 1), &e), &e);
-  good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
-  memcpy(&counters, p + 40, sizeof counters);
-  memcpy(w, p, d->n * sizeof *w);
-  compute_opt_destroy(c, o);
-  compute_free(c, b);
-  compute_destroy(c);
-  return counters;
-}
-
-static void test_norm_of_gradients(void **state) {
-  float grad[11], w[11] = {0};
-  for (int i = 0; i < 11; i++) grad[i] = (float)i;
-  for (size_t n = 1; n <= 11; n++) {
-    double want = 0;
-    for (size_t i = 0; i < n; i++) want += (double)(i * i);
-    struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = n};
-    assert_true(fabs((double)step_with(&d, grad, w).grad_norm - sqrt(want)) < 1e-5);
-  }
-}
-
-static void test_gradients_that_are_too_long_are_clipped(void **state) {
-  float grad[2] = {30, 40}, w[2] = {0, 0};
-  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 2, .clip_norm = 5};
-  assert_true(step_with(&d, grad, w).grad_norm == 50.0f);
-  assert_true(fabs((double)w[0] + 1.5) < 1e-5 && fabs((double)w[1] + 2.0) < 1e-5);
-}
-
-static void test_a_step_that_is_not_finite_is_skipped(void **state) {
-  float grad[2] = {INFINITY, 1}, w[2] = {7, 8};
-  struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
-  struct compute_opt_counters v = step_with(&d, grad, w);
-  assert_true(w[0] == 7 && w[1] == 8);
-  assert_true(v.updates == 0 && v.skipped == 1 && v.skipped_in_row == 1 && v.scale == 1);
-  d.scale_loss = true;
-  assert_true(step_with(&d, grad, w).scale == 32768);
 }
 
 struct order {
@@ -355,12 +291,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gradients_are_those_of_finite_differences),
       cmocka_unit_test(test_weighed_shares_add_up),
+      cmocka_unit_test(test_batches_add_up),
       cmocka_unit_test(test_rmse_of_what_is_right_already_has_no_gradient),
       cmocka_unit_test(test_cross_entropy_of_huge_outputs_is_finite),
-      cmocka_unit_test(test_updates_are_their_formulas),
-      cmocka_unit_test(test_norm_of_gradients),
-      cmocka_unit_test(test_gradients_that_are_too_long_are_clipped),
-      cmocka_unit_test(test_a_step_that_is_not_finite_is_skipped),
       cmocka_unit_test(test_gradients_become_ready_from_the_end),
       cmocka_unit_test(test_widths),
   };

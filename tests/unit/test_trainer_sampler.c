@@ -30,7 +30,7 @@ static void check_partition(uint64_t n, uint64_t batch, int world, uint64_t epoc
     position = next;
     batches++;
   }
-  assert_int_equal(batches, sampler_batches(&s));
+  assert_int_equal(batches, sampler_steps(&s));
   for (uint64_t i = 0; i < n; i++) assert_int_equal(seen[i], 1);
   free(seen);
 }
@@ -41,6 +41,33 @@ static void test_every_sample_goes_to_one_rank_once(void **state) {
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++)
       for (int world = 1; world <= 9; world++) check_partition(counts[i], batches[k], world, (i + k) % 4);
+}
+
+/* Steps of several batches: each batch is one that a step of one would have had, and a step ends with the epoch. */
+static void check_groups(uint64_t n, uint64_t batch, uint64_t group) {
+  struct sampler one = {.samples = n, .batch = batch}, s = {.samples = n, .batch = batch, .group = group};
+  uint64_t position = 0, steps = 0;
+  for (; position < n; steps++) {
+    uint64_t want = sampler_step_samples(&s, position), done = 0, batches = 0;
+    for (; done < want; batches++) done += sampler_share(&s, position + done, 0, 3).global;
+    assert_int_equal(done, want);
+    assert_true(batches == group || (batches < group && position + done == n));
+    position += done;
+  }
+  assert_int_equal(position, n);
+  assert_int_equal(steps, sampler_steps(&s));
+  assert_int_equal(steps, (sampler_steps(&one) + group - 1) / group);
+}
+
+static void test_groups_of_batches(void **state) {
+  static const uint64_t counts[] = {1, 2, 5, 16, 17, 100, 1000}, batches[] = {1, 3, 10, 50, 5000};
+  static const uint64_t groups[] = {1, 2, 3, 4, 7, 100, UINT64_C(1) << 20};
+  for (size_t i = 0; i < 7; i++)
+    for (size_t k = 0; k < 5; k++)
+      for (size_t g = 0; g < 7; g++) check_groups(counts[i], batches[k], groups[g]);
+  struct sampler s = {.samples = 10, .batch = 4};
+  assert_int_equal(sampler_step_samples(&s, 4), 4); /* group 0: one batch */
+  assert_int_equal(sampler_step_samples(&s, 8), 2);
 }
 
 static void test_shares_differ_by_one_at_most(void **state) {
@@ -89,6 +116,7 @@ static void test_a_large_set_costs_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_every_sample_goes_to_one_rank_once),
+      cmocka_unit_test(test_groups_of_batches),
       cmocka_unit_test(test_shares_differ_by_one_at_most),
       cmocka_unit_test(test_epochs_and_seeds_differ_and_repeat),
       cmocka_unit_test(test_places_are_evenly_used),
