@@ -476,6 +476,16 @@ static void put_text(const struct job *j, uint64_t now_ms, bool failed, struct b
   missing_finish(&k);
 }
 
+void *job_missing_json(const struct job *j, uint64_t now_ms) {
+  struct missing k;
+  struct msg msg;
+  msg_init(&msg, MSG_WAITING);
+  missing_fill(&k, j, &msg.waiting, true, now_ms);
+  void *v = waiting_to_json(&msg.waiting);
+  missing_finish(&k);
+  return v;
+}
+
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
   put_text(j, now_ms, false, out);
 }

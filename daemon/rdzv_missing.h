@@ -58,6 +58,8 @@ void job_note_refusal(struct job *j, const char *host, const char *text, uint64_
 void job_forget_refusal(struct job *j, const char *host); /* it has joined now */
 
 /* As a sentence, for people; failed: the time is up. */
+/* While a round forms: WAITING as an object, with who is missing; `json_t *`, the caller's. */
+void *job_missing_json(const struct job *j, uint64_t now_ms);
 void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out);
 void job_missing_failed(const struct job *j, uint64_t now_ms, struct buf *out);
 

@@ -76,6 +76,7 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
   uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
   json_object_set_new(v, "delay_ms", json_integer((json_int_t)(left_ms ? j->last_delay_ms : 0)));
   json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
+  if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", job_missing_json(j, now_ms));
   json_t *members = json_array();
   for (size_t i = 0; i < j->n_members; i++)
     json_array_append_new(members, member_to_json(j, j->members[i], now_ms));

@@ -161,6 +161,10 @@ void *verdict_to_json(const struct verdict *v) {
   return to_json(&object_verdict, v);
 }
 
+void *waiting_to_json(const struct waiting *w) {
+  return to_json(msg_objects[MSG_WAITING], w);
+}
+
 int verdict_from_json(const void *json, struct verdict *v, struct err *e) {
   return object_get("verdict", &object_verdict, json, v, e);
 }

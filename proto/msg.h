@@ -470,6 +470,9 @@ int verdict_from_json(const void *json, struct verdict *v, struct err *e); /* st
 void *settings_to_json(const struct settings *s);
 int settings_from_json(const void *json, struct settings *s, struct err *e);
 
+/* WAITING's fields as one object, for status; json_t * as above. */
+void *waiting_to_json(const struct waiting *w);
+
 /* proto/waiting.c: for people. */
 /* "59 of 64 nodes are here after 41 s, giving up in 9 min 19 s (--join-timeout); missing 5: gpu[003,007-009],login1 (never came), gpu012
  * (lost 41 s ago: its connection closed)", or its text; later_ms: since it was made. No full stop. */

@@ -115,6 +115,26 @@ static void test_status_json(void **state) {
   rig_close(&r);
 }
 
+static void test_status_json_names_the_missing(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_drop(&r, &n[1]);
+  rig_run(&r, CORE_GRACE_MS);
+  node_stopped(&r, &n[0]);
+  rig_run(&r, 300);
+  json_t *v = ask_json(&r, "status", "job");
+  const json_t *waiting = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "waiting");
+  assert_int_equal(json_integer_value(json_object_get(waiting, "here")), 1);
+  const json_t *absent = json_array_get(json_object_get(waiting, "absent"), 0);
+  assert_string_equal(text_of(absent, "hosts"), "n1");
+  assert_string_equal(text_of(absent, "why"), "lost");
+  assert_true(json_integer_value(json_object_get(absent, "ago_ms")) >= 300);
+  json_decref(v);
+  rig_close(&r);
+}
+
 /* In every state and place there is a word for it, and numbers that make sense. */
 static void test_status_in_every_state(void **state) {
   static const char *const want[] = {"forming", "starting",   "running", "running", "stopping",
@@ -437,6 +457,7 @@ int main(void) {
       cmocka_unit_test(test_unknown_job_and_verb),
       cmocka_unit_test(test_too_much_to_tell),
       cmocka_unit_test(test_status_json),
+      cmocka_unit_test(test_status_json_names_the_missing),
       cmocka_unit_test(test_status_in_every_state),
       cmocka_unit_test(test_ranks_first_then_spares),
       cmocka_unit_test(test_hostile_names_are_escaped),
