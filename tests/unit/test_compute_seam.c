@@ -55,7 +55,7 @@ static double round_to(double v, int bits, int low, double over) {
   frexp(v, &exp);
   int unit = (exp - 1 < low ? low : exp - 1) - bits;
   double r = ldexp(nearbyint(ldexp(v, -unit)), unit);
-  return fabs(r) >= over ? copysign(INFINITY, v) : r;
+  return fabs(r) >= over ? copysign(HUGE_VAL, v) : r;
 }
 
 double rounded(double v) {

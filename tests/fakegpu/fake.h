@@ -1,0 +1,125 @@
+#ifndef TESTS_FAKEGPU_FAKE_H
+#define TESTS_FAKEGPU_FAKE_H
+
+/* What the stand-ins share. Work is a closure that a stream runs once, or that the nodes of a graph run once per launch. Everything below
+ * is called with the one lock held (fake_lock), except where it says otherwise. */
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum fake_ran { FAKE_BLOCKED, FAKE_MOVED, FAKE_DONE };
+
+/* Embedded first in what it is about. */
+struct fake_work {
+  int refs;
+  const char *name;
+  enum fake_ran (*run)(struct fake_work *w,
+                       void **state); /* *state: of this execution, NULL at first; gone when DONE */
+  void (*destroy)(struct fake_work *w);
+  bool outside; /* may be blocked by another process: then waiting is no deadlock */
+};
+
+struct fake_capture;
+
+struct fake_set {
+  int *v, n, room;
+};
+
+struct fake_op {
+  struct fake_work *w;
+  void *state;
+  struct fake_op *next;
+};
+
+struct CUstream_st {
+  struct fake_op *head, **tail;
+  unsigned flags;
+  int priority;
+  bool destroyed;
+  struct fake_capture *capture;
+  struct fake_set deps; /* while it is captured: the nodes that its next one follows */
+  struct CUstream_st *next;
+};
+
+/* One record of an event. */
+struct fake_moment {
+  int refs;
+  bool done;
+  double ms; /* when it was done */
+};
+
+struct CUevent_st {
+  unsigned flags;
+  struct fake_moment *moment;   /* NULL: never recorded, or captured */
+  struct fake_capture *capture; /* last recorded there */
+  struct fake_set deps;
+};
+
+/* Locks. false: the call fails with *rc, by injection or since the device has faulted, and is left. */
+bool fake_enter(const char *name, cudaError_t *rc);
+cudaError_t fake_leave(cudaError_t rc);
+void fake_lock(void);
+void fake_unlock(void);
+/* Is this call of `name` the one that FAKEGPU_FAIL wants to fail? */
+bool fake_injected(const char *name);
+void fake_set_last(cudaError_t rc);
+cudaError_t fake_take_last(bool clear);
+/* From now on every call fails with this, as after a fault of a kernel. */
+void fake_fault(cudaError_t rc);
+uint64_t fake_random(uint64_t below);
+void fake_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void fake_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
+extern struct CUstream_st *fake_streams;
+struct CUstream_st *fake_stream_of(cudaStream_t s); /* of the null stream too */
+void fake_stream_reap(void);
+/* Takes the reference of the caller. To the stream, or to the graph that it is captured into. */
+cudaError_t fake_queue(struct CUstream_st *s, struct fake_work *w);
+void fake_work_drop(struct fake_work *w);
+/* A little of what can be done, by chance. */
+void fake_poll(void);
+/* Until `holds`. What other processes owe is waited for, for ever, as a device would. */
+void fake_until(bool (*holds)(void *ctx), void *ctx);
+void fake_drain(struct CUstream_st *s);
+void fake_drain_all(void);
+
+/* fake_graph.c */
+extern int fake_captures; /* under way, but for the relaxed ones */
+void fake_captures_invalidate(void);
+cudaError_t fake_capture_add(struct CUstream_st *s, struct fake_work *w, int *node); /* takes the reference */
+struct fake_capture *fake_capture_of(const struct CUstream_st *s);
+void fake_capture_follow(struct CUstream_st *s, int node);
+uint64_t fake_capture_id(const struct fake_capture *c);
+cudaError_t fake_capture_record(struct CUstream_st *s, struct CUevent_st *e);
+cudaError_t fake_capture_wait(struct CUstream_st *s, struct CUevent_st *e);
+void fake_capture_forget(struct CUevent_st *e);
+
+/* fake_memory.c */
+void fake_memory_open(bool open); /* device memory may be touched only while work is done */
+void fake_memory_report(void);
+enum fake_place { FAKE_PAGEABLE, FAKE_PINNED, FAKE_DEVICE, FAKE_WRONG };
+enum fake_place fake_place_of(const void *p,
+                              size_t n); /* WRONG: begins in an allocation and goes on behind it */
+
+/* fake_block.c */
+struct fake_index {
+  unsigned x, y, z;
+};
+extern struct fake_index fake_thread, fake_block, fake_block_size, fake_grid;
+void fake_grid_run(unsigned grid, unsigned block, void (*body)(void *ctx), void *ctx);
+void fake_sync_threads(void);
+
+/* For LAUNCH, by the shim; locks. body(ctx) is one thread of the grid. */
+int fake_launch(const char *name, unsigned grid, unsigned block, cudaStream_t stream, void (*body)(void *ctx),
+                void *ctx, void (*destroy)(void *ctx));
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* Put before each .cu (-include): what nvcc would know. Kernels become functions that are called once per thread of the grid; memory of a
+ * block becomes static memory, since one block runs at a time. */
+#ifndef TESTS_FAKEGPU_SHIM_HPP
+#define TESTS_FAKEGPU_SHIM_HPP
+
+#include <cuda_runtime_api.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <math.h>
+#include <tuple>
+#include "tests/fakegpu/fake.h"
+
+#undef __global__
+#undef __device__
+#undef __shared__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+#define threadIdx       fake_thread
+#define blockIdx        fake_block
+#define blockDim        fake_block_size
+#define gridDim         fake_grid
+#define __syncthreads() fake_sync_threads()
+
+static inline unsigned __float_as_uint(float x) {
+  unsigned u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+template <typename K, typename... P> struct fake_call {
+  K *kernel;
+  std::tuple<P...> args;
+  static void body(void *ctx) {
+    auto *call = static_cast<fake_call *>(ctx);
+    std::apply(call->kernel, call->args);
+  }
+  static void destroy(void *ctx) { delete static_cast<fake_call *>(ctx); }
+};
+
+template <typename... P, typename... A>
+static inline int fake_launch_kernel(const char *name, void (*kernel)(P...), size_t grid, size_t block,
+                                     cudaStream_t stream, A... args) {
+  using call = fake_call<void(P...), P...>;
+  return fake_launch(name, (unsigned)grid, (unsigned)block, stream, call::body,
+                     new call{kernel, std::tuple<P...>(static_cast<P>(args)...)}, call::destroy);
+}
+
+#define LAUNCH(kernel, grid, block, stream, ...)                                                             \
+  fake_launch_kernel(#kernel, kernel, grid, block, stream, __VA_ARGS__)
+
+#endif
