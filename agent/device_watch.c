@@ -44,6 +44,8 @@ struct device_watch {
       holding;   /* told: the first answer has come; begun: a round has; holding: hold is to be answered */
   bool said;     /* who is waited for */
   int64_t round; /* of holding */
+  struct local_set stay;             /* of holding */
+  pid_t *pids;                       /* of those, by local rank; else 0 */
   uint64_t begun_ms;                 /* of holding */
   int claims[DEVICES_MAX], n_claims; /* descriptors */
 };
@@ -128,7 +130,7 @@ static void let_go(struct device_watch *w) {
 static int find_held(const struct device_watch *w, const struct gpus *g) {
   for (int i = 0; i < w->n; i++) {
     const struct gpu *now = look(w, g, i), *before = look(w, &w->before, i);
-    if (!before || before->error[0]) continue;
+    if (!before || before->error[0] || local_set_has(&w->stay, (uint32_t)i)) continue;
     if (!now || now->error[0] || !gpu_is_free_again(now, before)) return i;
   }
   return -1;
@@ -218,6 +220,7 @@ static void on_answer(void *ctx, struct gpus *g, const struct err *e) {
     let_go(w);
   else if (w->holding) {
     gpus_forgive(g, w->o.job, w->round);
+    gpus_forgive_pids(g, w->pids, w->o.workers);
     compare(w, g);
   }
   gpus_finish(g);
@@ -228,8 +231,11 @@ static void ask(struct device_watch *w, uint64_t deadline_ms) {
   w->probe = device_probe_start(w->o.loop, (uint32_t)deadline_ms, on_answer, w);
 }
 
-void device_watch_hold(struct device_watch *w, int64_t round) {
+void device_watch_hold(struct device_watch *w, int64_t round, const struct local_set *stay,
+                       const pid_t *pids) {
   w->round = round;
+  w->stay = stay ? *stay : (struct local_set){{0}};
+  for (uint32_t i = 0; i < w->o.workers; i++) w->pids[i] = local_set_has(&w->stay, i) ? pids[i] : 0;
   w->holding = true;
   w->said = false;
   w->begun_ms = boot_ms();
@@ -258,6 +264,7 @@ struct device_watch *device_watch_create(const struct device_watch_options *o) {
   struct device_watch *w = xcalloc(1, sizeof *w);
   w->o = *o;
   w->v = xcalloc(DEVICES_MAX, sizeof *w->v);
+  w->pids = xcalloc(o->workers, sizeof *w->pids);
   uv_timer_init(o->loop, &w->timer);
   w->timer.data = w;
   list(w);
@@ -275,6 +282,7 @@ static void on_closed(uv_handle_t *handle) {
   struct device_watch *w = handle->data;
   gpus_finish(&w->before);
   free(w->v);
+  free(w->pids);
   free(w);
 }
 

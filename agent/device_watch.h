@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "agent/devices.h"
+#include "agent/local_set.h"
 
 struct device_watch_options {
   uv_loop_t *loop;
@@ -27,8 +28,10 @@ struct device_watch *device_watch_create(const struct device_watch_options *o); 
 void device_watch_destroy(struct device_watch *w); /* memory is free when the loop has closed its handles */
 
 /* This round's workers are about to be started: on_free when they may, maybe inside the call, after timeout_ms at the
- * latest; or on_held, with who holds the device of that worker. The first time it only says in what state devices are. */
-void device_watch_hold(struct device_watch *w, int64_t round);
+ * latest; or on_held, with who holds the device of that worker. The first time it only says in what state devices are. Those in `stay` (NULL: none) run
+ * already and have their devices: nothing is asked of these, and what pids[local rank] has on any device is its own. */
+void device_watch_hold(struct device_watch *w, int64_t round, const struct local_set *stay,
+                       const pid_t *pids);
 void device_watch_cancel(struct device_watch *w); /* the round is over: no answer any more */
 
 /* The device that the worker with this local rank would take; NULL: none, or it is not known. */

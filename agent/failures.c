@@ -226,16 +226,17 @@ bool failures_is_busy(const struct failures *f) {
 
 /* Rounds. ---------------------------------------------------------------------------------------------------------- */
 
-static void forget(struct failure *k) {
+static void forget(struct failure *k, bool stays) {
+  char *file = stays ? k->file : NULL;
   if (k->reading) k->reading->of = NULL;
-  free(k->file);
+  if (!stays) free(k->file);
   free(k->said);
   buf_finish(&k->data);
-  *k = (struct failure){0};
+  *k = (struct failure){.file = file};
 }
 
-void failures_begin(struct failures *f) {
-  for (uint32_t i = 0; i < f->o.count; i++) forget(&f->v[i]);
+void failures_begin(struct failures *f, const struct local_set *stay) {
+  for (uint32_t i = 0; i < f->o.count; i++) forget(&f->v[i], stay && local_set_has(stay, i));
   free(f->text);
   free(f->said);
   f->text = f->said = NULL;
@@ -255,7 +256,7 @@ struct failures *failures_create(const struct failures_options *o) {
 
 void failures_destroy(struct failures *f) {
   if (!f) return;
-  failures_begin(f);
+  failures_begin(f, NULL);
   if (f->writing) f->writing->of = NULL;
   free(f->v);
   free(f);

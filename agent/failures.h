@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "agent/error_file.h"
+#include "agent/local_set.h"
 
 struct failures;
 
@@ -21,8 +22,8 @@ struct failures_options {
 struct failures *failures_create(const struct failures_options *o);
 void failures_destroy(struct failures *f); /* no on_read any more; what is on its way frees itself */
 
-/* A new round: the last one's are forgotten. */
-void failures_begin(struct failures *f);
+/* A new round: the last one's are forgotten. Workers in `stay` (NULL: none) go on, and write where they were told when they were started. */
+void failures_begin(struct failures *f, const struct local_set *stay);
 /* Where local_rank writes: a copy is kept. NULL: nowhere. */
 void failures_name(struct failures *f, uint32_t local_rank, const char *file);
 /* It died of itself: status as of waitpid, when_ms on the monotonic clock. Its file is read. */

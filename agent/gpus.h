@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include "common/buf.h"
 #include "common/err.h"
 
@@ -56,6 +57,8 @@ int gpus_find(const struct gpus *g, const char *uuid);
 /* Takes processes of this round of the job out, and their memory: another agent of this host has started its workers
  * already, on devices that it shares with us. */
 void gpus_forgive(struct gpus *g, const char *job, int64_t round);
+/* The same for processes with one of these numbers, as far as they are told by the numbers that we know them by; 0: none. */
+void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n);
 
 /* Before any worker of ours has run: somebody computes on it, or holds its memory. Never where it is cut into parts. */
 bool gpu_is_busy(const struct gpu *gpu);

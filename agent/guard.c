@@ -164,10 +164,21 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   return rc;
 }
 
-int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e) {
+int guard_stop_but(struct guard *g, uint32_t round, int signo, uint32_t grace_ms,
+                   const struct local_set *keep, struct err *e) {
   struct guard_command c = {.kind = GUARD_CMD_STOP,
                             .u.stop = {.round = round, .signo = signo, .grace_ms = grace_ms}};
+  if (keep) c.u.stop.keep = *keep;
   return send_command(g, &c, sizeof(c.u.stop), NULL, 0, e);
+}
+
+int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e) {
+  return guard_stop_but(g, round, signo, grace_ms, NULL, e);
+}
+
+int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_ADOPT, .u.adopt = {.round = round, .count = count}};
+  return send_command(g, &c, sizeof(c.u.adopt), NULL, 0, e);
 }
 
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e) {

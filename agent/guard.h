@@ -7,6 +7,9 @@
  * once, tells the daemon by the obituary it was given, and goes. When the guard itself is killed, the workers die by
  * their parent-death signal, and the agent, a subreaper too, kills what is left (guard_reap_orphans).
  *
+ * Workers may outlive their round: a stop can leave some of them out, which then belong to no round until guard_adopt says to which. Nothing else of
+ * the old round is left when GUARD_CLEAR comes. Whatever kills trees without leaving anybody out (a fence, the agent's death) kills them too.
+ *
  * The agent side of it, below: commands are packets on a SOCK_SEQPACKET pair, events come back on the same socket.
  * Nothing waits for the guard, but for room in the socket, two seconds at most, when hundreds of commands are on
  * their way. */
@@ -15,6 +18,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include "agent/local_set.h"
 #include "common/err.h"
 
 enum {
@@ -61,6 +65,14 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
  * groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A second call may
  * only shorten the grace; another signal than before is passed on. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
 int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e);
+/* The same, but for the local ranks in `keep` and what descends from them: they are neither told nor killed. GUARD_CLEAR when all others are gone. A second
+ * call may only take some out of it; they are told and killed like the others, and another GUARD_CLEAR comes for it. NULL: none is kept. One that
+ * dies is told by GUARD_EXITED, and what it leaves behind is killed at once. */
+int guard_stop_but(struct guard *g, uint32_t round, int signo, uint32_t grace_ms,
+                   const struct local_set *keep, struct err *e);
+/* After GUARD_CLEAR: the kept workers belong to `round` now, the others of `count` are spawned. GUARD_STARTED comes for each of them that lives, with
+ * its pid; of one that does not, GUARD_EXITED has come, of the round before. Too late (the fence has killed them): GUARD_FENCED and GUARD_CLEAR. */
+int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e);
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);
 
@@ -78,7 +90,7 @@ int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_
                    size_t len, struct err *e);
 
 enum guard_event_kind {
-  GUARD_STARTED, /* the worker's command runs (exec succeeded) */
+  GUARD_STARTED, /* the worker's command runs (exec succeeded), or it was adopted */
   GUARD_EXEC_FAILED, /* it could not be run: error (errno), text; status as if it had exited with 127 where the command
                         was not found, else 126. Nothing more comes about this worker */
   GUARD_UNBOUND, /* its CPUs could not be had: error (errno); it runs all the same. Comes before STARTED */

@@ -9,6 +9,7 @@
  *                    '--no child left, and all that were announced have been spawned--> IDLE, and GUARD_CLEAR
  *   the agent's deadline (guard_fence) has passed: KILLING at once, whether the agent can run or not.
  *   agent gone: KILLING at once; then the obituary, then the end.
+ *   a stop that leaves workers out: -only they are left-> PARKED, and GUARD_CLEAR; -adopt-> RUNNING, as the first workers of the next round.
  *
  * Whether anything is left is asked of waitpid alone. Every process that ever came from a worker hangs on a chain of
  * parents below us, and when a link dies its children become ours, because we are a subreaper. So "no child"
@@ -19,7 +20,7 @@
  * all descendants are looked up in /proc and killed wherever they hang. Nothing is stopped (SIGSTOP) first: a
  * stopped tree whose guard is then killed would stay for ever. */
 
-#include "agent/guard_wire.h"
+#include "agent/guard_state.h"
 #include "agent/proctree.h"
 
 #include <errno.h>
@@ -44,41 +45,6 @@ enum {
   DEEP_EVERY_MAX_MS = 500,
   STUCK_REPORTS_MAX = 16,
   INHERITED_FDS_MAX = 1024,
-};
-
-#define NEVER UINT64_MAX
-
-enum phase { PHASE_IDLE, PHASE_RUNNING, PHASE_TERMINATING, PHASE_KILLING };
-
-struct worker {
-  pid_t pid; /* of its group and session too */
-  bool reaped;
-  bool was_dying; /* when we were told to stop: whatever it died of was not our doing */
-  uint32_t local_rank;
-  int exec_fd; /* -1: it is known whether exec succeeded */
-  bool failed; /* it did not: no GUARD_EXITED follows */
-  char name[GUARD_NAME_MAX];
-};
-
-struct state {
-  int sock; /* -1: the agent is gone */
-  int sigchld;
-  int fence_timer;
-  uint64_t fence_at_ms; /* no worker of ours may run later; NEVER: as long as they like */
-  enum phase phase;
-  uint32_t round, count, spawned; /* of the workers at hand */
-  struct worker *workers;
-  size_t n_workers, cap_workers, alive;
-  uint64_t kill_at_ms; /* TERMINATING */
-  int signo;           /* by which; 0: nobody was told */
-  uint64_t told_ms;    /* when */
-  bool
-      orphaned; /* a worker has died since: what it forked at that moment is ours now, and may not have been told */
-  uint64_t deep_at_ms, deep_every_ms, stuck_at_ms; /* KILLING */
-  uint32_t killed;
-  struct guard_event *events; /* not yet sent */
-  size_t n_events, cap_events;
-  struct guard_cmd_obituary obituary;
 };
 
 /* ---------------------------------------------------------------- events */
@@ -115,49 +81,27 @@ static void emit_exec_failed(struct state *s, struct guard_event ev, int error, 
   emit(s, ev);
 }
 
+static void forget_dead(struct state *s) {
+  size_t kept = 0;
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (!s->workers[i].reaped) s->workers[kept++] = s->workers[i];
+  s->n_workers = s->alive = kept;
+}
+
+/* Nothing of the round is left, but for those who are kept for the next. */
 static void clear(struct state *s) {
   emit(s, (struct guard_event){.kind = GUARD_CLEAR, .round = s->round, .killed = s->killed});
-  s->phase = PHASE_IDLE;
-  s->n_workers = s->alive = 0;
+  forget_dead(s);
+  s->phase = s->n_workers ? PHASE_PARKED : PHASE_IDLE;
   s->spawned = s->count = s->killed = 0;
+  s->orphaned = false;
+  if (!s->late_round) return;
+  emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->late_round});
+  emit(s, (struct guard_event){.kind = GUARD_CLEAR, .round = s->late_round});
+  s->late_round = 0;
 }
 
 /* -------------------------------------------------------------- stopping */
-
-/* To the worker's group; a child that has not come to setsid yet has none, but will find the signal waiting. Once it is
- * reaped its number may belong to anybody. */
-static void signal_worker(const struct worker *w, int signo) {
-  if (!w->reaped && kill(-w->pid, signo) < 0) kill(w->pid, signo);
-}
-
-static struct worker *find_worker(struct state *s, pid_t pid) {
-  for (size_t i = 0; i < s->n_workers; i++)
-    if (s->workers[i].pid == pid) return &s->workers[i];
-  return NULL;
-}
-
-/* To our children that are no workers, and to their groups: what dead workers have left to us. Groups of another
- * session than ours hold nothing but descendants. */
-static void signal_orphans(struct state *s, int signo) {
-  struct proctree t = PROCTREE_INIT;
-  proctree_children(&t);
-  for (size_t i = 0; i < t.n; i++) {
-    pid_t pid = t.v[i].pid, group = pid > 0 ? getpgid(pid) : 0; /* 0: gone meanwhile */
-    const struct worker *w = find_worker(s, pid), *leader = find_worker(s, group);
-    if ((w && !w->reaped) || (leader && !leader->reaped)) continue; /* they have it from signal_worker */
-    bool again = false;
-    for (size_t k = 0; k < i && !again; k++) again = t.v[k].ppid == group;
-    t.v[i].ppid = group; /* who the parent is, we know */
-    if (again || group <= 0) continue;
-    kill(getsid(pid) != getsid(0) ? -group : pid, signo);
-  }
-  proctree_finish(&t);
-}
-
-static void signal_all(struct state *s, int signo) {
-  for (size_t i = 0; i < s->n_workers; i++) signal_worker(&s->workers[i], signo);
-  signal_orphans(s, signo);
-}
 
 /* A large process takes long to die: its peers hear of it, fail of it and have us told to stop before we can reap it. */
 static void mark_dying(struct state *s) {
@@ -173,22 +117,30 @@ static void tell_to_stop(struct state *s, int signo) {
   signal_all(s, SIGCONT); /* a stopped one could not act on it */
 }
 
-/* A shell blocks signals while it forks: the one that comes then kills it afterwards, and its child has never heard of it. Who was
- * there before heard it once, and not again: a second SIGTERM means haste to many programs. */
-static void tell_late_born(struct state *s) {
-  struct proctree t = PROCTREE_INIT;
-  uint64_t tick_ms = 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
-  s->orphaned = false;
-  proctree_children(&t);
-  for (size_t i = 0; i < t.n; i++) {
-    const struct worker *w = find_worker(s, t.v[i].pid);
-    if (t.v[i].pid > 0 && !(w && !w->reaped) && (t.v[i].start + 1) * tick_ms > s->told_ms)
-      kill(t.v[i].pid, s->signo);
+static void keep(struct state *s, const struct local_set *set) {
+  for (size_t i = 0; i < s->n_workers; i++)
+    s->workers[i].kept = local_set_has(set, s->workers[i].local_rank) && !s->workers[i].reaped;
+}
+
+static void keep_nobody(struct state *s) {
+  static const struct local_set none;
+  keep(s, &none);
+}
+
+/* Those who were kept, and are no longer, are told what the others were told. */
+static void keep_fewer(struct state *s, const struct guard_cmd_stop *c) {
+  for (size_t i = 0; i < s->n_workers; i++) {
+    struct worker *w = &s->workers[i];
+    if (!w->kept || local_set_has(&c->keep, w->local_rank)) continue;
+    w->kept = false;
+    if (!c->grace_ms) continue;
+    signal_worker(w, c->signo);
+    signal_worker(w, SIGCONT);
   }
-  proctree_finish(&t);
 }
 
 static void terminate(struct state *s, const struct guard_cmd_stop *c) {
+  keep(s, &c->keep);
   mark_dying(s);
   s->phase = PHASE_TERMINATING;
   s->kill_at_ms = boot_ms() + c->grace_ms;
@@ -196,28 +148,9 @@ static void terminate(struct state *s, const struct guard_cmd_stop *c) {
   if (c->grace_ms > 0) tell_to_stop(s, c->signo);
 }
 
-/* The workers themselves are dead. Is somebody of their groups still at work? He got the SIGTERM and has his grace: the
- * real trainer behind a shell that did not wait for it. */
-static bool group_left(struct state *s) {
-  struct proctree t = PROCTREE_INIT;
-  bool left = false;
-  proctree_children(&t);
-  for (size_t i = 0; i < t.n && !left; i++)
-    left = t.v[i].pid > 0 && find_worker(s, getpgid(t.v[i].pid)) != NULL;
-  proctree_finish(&t);
-  return left;
-}
-
-static void kill_everywhere(void) {
-  struct proctree t = PROCTREE_INIT;
-  proctree_descendants(&t, 0);
-  for (size_t i = 0; i < t.n; i++) proc_kill(&t.v[i]);
-  proctree_finish(&t);
-}
-
 static void report_stuck(struct state *s) {
   struct proctree t = PROCTREE_INIT;
-  proctree_descendants(&t, 0);
+  list_others(s, &t);
   int told = 0;
   for (size_t i = 0; i < t.n && told < STUCK_REPORTS_MAX; i++) {
     if (t.v[i].state == 'Z' && t.v[i].ppid != getpid()) continue; /* its parent is the one to name */
@@ -248,6 +181,7 @@ static bool fence_is_due(const struct state *s) {
 /* It stays due until the agent moves it: a SPAWN may still be on its way. */
 static void fence(struct state *s) {
   emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->round});
+  keep_nobody(s);
   mark_dying(s);
   begin_killing(s);
 }
@@ -337,6 +271,10 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
     }
     return;
   }
+  if (s->late_round && s->late_round == c->round) { /* as the ADOPT before it */
+    close_all(fds, n_fds);
+    return;
+  }
   if (n_fds != GUARD_SPAWN_FDS)
     rc = -EMFILE; /* the kernel drops what we have no room for */
   else if (s->phase != PHASE_IDLE && c->round != s->round)
@@ -365,12 +303,42 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
     add_worker(s, w);
 }
 
+/* The kept ones that live are workers of this round. Those that were found dead are told first: of the last one. */
+static void adopt(struct state *s, const struct guard_cmd_adopt *c) {
+  reap(s);
+  forget_dead(s);
+  if (s->orphaned) signal_orphans(s, SIGKILL);
+  s->orphaned = false;
+  s->round = c->round;
+  s->count = c->count;
+  s->spawned = (uint32_t)s->n_workers;
+  s->phase = s->n_workers ? PHASE_RUNNING : PHASE_IDLE;
+  for (size_t i = 0; i < s->n_workers; i++) {
+    struct worker *w = &s->workers[i];
+    w->kept = w->was_dying = false;
+    emit(s, event_of(s, GUARD_STARTED, w));
+  }
+}
+
+static void do_adopt(struct state *s, const struct guard_cmd_adopt *c) {
+  if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) {
+    s->late_round = c->round;
+  } else if (s->phase == PHASE_PARKED && fence_is_due(s)) {
+    s->round = c->round;
+    fence(s);
+  } else if (s->phase == PHASE_PARKED) {
+    adopt(s, c);
+  }
+}
+
 static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
   uint64_t kill_at = boot_ms() + c->grace_ms;
+  if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) keep_fewer(s, c);
   if (s->phase == PHASE_IDLE) {
     s->round = c->round;
     clear(s);
-  } else if (s->phase == PHASE_RUNNING) {
+  } else if (s->phase == PHASE_RUNNING || s->phase == PHASE_PARKED) {
+    if (s->phase == PHASE_PARKED) s->round = c->round; /* they are of none */
     terminate(s, c);
   } else if (s->phase == PHASE_TERMINATING) {
     if (kill_at < s->kill_at_ms) s->kill_at_ms = kill_at;
@@ -390,6 +358,7 @@ static void do_command(struct state *s, const struct guard_command *c, const int
   case GUARD_CMD_STOP: do_stop(s, &c->u.stop); break;
   case GUARD_CMD_SIGNAL: do_signal(s, &c->u.signal); break;
   case GUARD_CMD_FENCE: do_fence(s, &c->u.fence); break;
+  case GUARD_CMD_ADOPT: do_adopt(s, &c->u.adopt); break;
   case GUARD_CMD_OBITUARY: s->obituary = c->u.obituary; break;
   }
 }
@@ -407,6 +376,7 @@ static void agent_gone(struct state *s) {
     else if (fd != s->sigchld && fd != s->fence_timer)
       close(fd);
   }
+  keep_nobody(s);
   begin_killing(s);
 }
 
@@ -436,28 +406,10 @@ static bool read_command(struct state *s) {
 
 /* ------------------------------------------------------------------ loop */
 
-/* Brings the phase up to date with what is left and with the clock. */
-static void settle(struct state *s, bool none_left) {
-  uint64_t now = boot_ms();
-  bool complete = s->spawned >= s->count;
-  if (s->phase == PHASE_RUNNING && s->alive == 0 && complete && !none_left) {
-    s->phase = PHASE_TERMINATING;
-    s->kill_at_ms = now + LEFTOVER_GRACE_MS;
-  }
-  if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) tell_late_born(s);
-  if (s->phase == PHASE_TERMINATING && s->alive == 0 && s->kill_at_ms > now + LEFTOVER_GRACE_MS &&
-      !group_left(s))
-    s->kill_at_ms = now + LEFTOVER_GRACE_MS;
-  if (none_left && s->phase != PHASE_IDLE && (s->phase != PHASE_RUNNING || complete)) {
-    clear(s);
-    return;
-  }
-  if ((s->phase == PHASE_RUNNING || s->phase == PHASE_TERMINATING) && fence_is_due(s)) fence(s);
-  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) begin_killing(s);
-  if (s->phase != PHASE_KILLING) return;
+static void kill_rest(struct state *s, uint64_t now) {
   signal_all(s, SIGKILL);
   if (now >= s->deep_at_ms) {
-    kill_everywhere();
+    kill_everywhere(s);
     s->deep_every_ms = s->deep_every_ms * 2 < DEEP_EVERY_MAX_MS ? s->deep_every_ms * 2 : DEEP_EVERY_MAX_MS;
     s->deep_at_ms = boot_ms() + s->deep_every_ms;
   }
@@ -467,11 +419,55 @@ static void settle(struct state *s, bool none_left) {
   }
 }
 
+/* A kept worker may have died, and left something behind. */
+static void settle_parked(struct state *s, bool none_left) {
+  if (none_left) {
+    s->phase = PHASE_IDLE;
+    s->n_workers = s->alive = 0;
+  } else if (fence_is_due(s)) {
+    fence(s);
+    kill_rest(s, boot_ms());
+  } else if (s->orphaned && !only_kept_left(s)) {
+    kill_everywhere(s);
+  } else {
+    s->orphaned = false;
+  }
+}
+
+/* Brings the phase up to date with what is left and with the clock. */
+static void settle(struct state *s, bool none_left) {
+  uint64_t now = boot_ms();
+  bool complete = s->spawned >= s->count;
+  size_t kept = count_kept(s), others = s->alive - kept;
+  if (kept && s->phase != PHASE_PARKED && others == 0) none_left = only_kept_left(s);
+  if (s->phase == PHASE_RUNNING && s->alive == 0 && complete && !none_left) {
+    s->phase = PHASE_TERMINATING;
+    s->kill_at_ms = now + LEFTOVER_GRACE_MS;
+  }
+  if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) tell_late_born(s);
+  if (s->phase == PHASE_TERMINATING && others == 0 && s->kill_at_ms > now + LEFTOVER_GRACE_MS &&
+      !group_left(s))
+    s->kill_at_ms = now + LEFTOVER_GRACE_MS;
+  if (s->phase == PHASE_PARKED) {
+    settle_parked(s, none_left);
+    return;
+  }
+  if (none_left && s->phase != PHASE_IDLE && (s->phase != PHASE_RUNNING || complete)) {
+    clear(s);
+    return;
+  }
+  if ((s->phase == PHASE_RUNNING || s->phase == PHASE_TERMINATING) && fence_is_due(s)) fence(s);
+  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) begin_killing(s);
+  if (s->phase == PHASE_KILLING) kill_rest(s, now);
+}
+
 static int next_timeout(const struct state *s) {
   uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms
                 : s->phase == PHASE_KILLING   ? s->deep_at_ms
                                               : NEVER;
   uint64_t now = boot_ms();
+  if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
+  if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
   if (at == NEVER) return -1;
   return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
 }

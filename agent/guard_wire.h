@@ -12,7 +12,8 @@ enum guard_command_kind {
   GUARD_CMD_STOP,
   GUARD_CMD_SIGNAL,
   GUARD_CMD_OBITUARY,
-  GUARD_CMD_FENCE
+  GUARD_CMD_FENCE,
+  GUARD_CMD_ADOPT
 };
 
 /* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
@@ -26,6 +27,11 @@ struct guard_cmd_spawn {
 struct guard_cmd_stop {
   uint32_t round, grace_ms;
   int32_t signo;
+  struct local_set keep;
+};
+
+struct guard_cmd_adopt {
+  uint32_t round, count;
 };
 
 struct guard_cmd_signal {
@@ -49,6 +55,7 @@ struct guard_command {
     struct guard_cmd_stop stop;
     struct guard_cmd_signal signal;
     struct guard_cmd_fence fence;
+    struct guard_cmd_adopt adopt;
     struct guard_cmd_obituary obituary;
   } u;
 };

@@ -19,15 +19,11 @@
  * memory of a process that is about to end, and trouble the sanitizers, whose stack it leaves poisoned.) */
 
 #include "agent/relay.h"
-#include "agent/lines.h"
-#include "agent/relay_file.h"
-#include "agent/relay_sink.h"
+#include "agent/relay_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,52 +36,6 @@
 
 enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, THREAD_STACK = 262144 };
 
-struct worker;
-
-struct stream {
-  struct worker *of;
-  bool is_err, shown;
-  int fd; /* -1: at its end */
-  struct relay_file file, filtered;
-  struct buf to_filtered; /* lines for it, until the mutex is free */
-  struct lines lines;
-  size_t begun;    /* bytes of the unfinished line that the terminal has */
-  uint64_t due_ms; /* when it gets the rest of them; 0: there are none */
-};
-
-struct worker {
-  struct worker *next;
-  uint32_t round, local_rank;
-  bool alone;
-  char *prefix, *label;
-  struct stream out, err;
-  int open;        /* streams not at their end */
-  bool opened;     /* the thread has it in its epoll */
-  bool drained;    /* told; it is kept for its tail */
-  bool superseded; /* there is a newer one of this local rank: its tail is not asked for any more */
-  struct buf tail;
-  _Atomic uint64_t heard_ms; /* boot_ms, of the last read; 0: none */
-};
-
-struct relay {
-  struct relay_options o;
-  pthread_t thread;
-  int epoll, event;
-  struct sinks sinks;       /* the thread's */
-  char *chunk;              /* the thread's */
-  uint64_t due_ms;          /* the thread's: the first of all streams' due_ms; UINT64_MAX: none */
-  _Atomic uint64_t turn_ms; /* boot_ms, of the turn that the thread is in; 0: it waits for something to do */
-  pthread_mutex_t mutex;    /* the rest: */
-  struct worker *workers;
-  char *say[RELAY_QUEUE_MAX];
-  size_t n_say, dropped;
-  char *status; /* new one, or NULL */
-  struct relay_event *events;
-  size_t n_events, cap_events;
-  bool closing;
-  bool ended, abandoned; /* the thread has left its loop; it is to free all this */
-};
-
 static void stream_finish(struct stream *s) {
   if (s->fd >= 0) close(s->fd);
   relay_file_finish(&s->file);
@@ -97,6 +47,7 @@ static void stream_finish(struct stream *s) {
 static void worker_destroy(struct worker *w) {
   stream_finish(&w->out);
   stream_finish(&w->err);
+  relay_renaming_free(w->renaming);
   buf_finish(&w->tail);
   free(w->prefix);
   free(w->label);
@@ -278,10 +229,40 @@ static struct worker *next_worker(struct relay *r, struct worker *after) {
   return w;
 }
 
-/* Newly opened ones are taken in. The loop's thread adds to the list, at its head; this one alone removes. */
+/* A line that is unfinished goes on under its new name; what was read before is in the old file. */
+static void rename_worker(struct relay *r, struct worker *w) {
+  pthread_mutex_lock(&r->mutex);
+  struct renaming *n = w->renaming;
+  w->renaming = NULL;
+  if (n) {
+    char *prefix = w->prefix, *label = w->label;
+    w->round = n->round;
+    w->alone = n->alone;
+    w->prefix = n->prefix;
+    w->label = n->label;
+    n->prefix = prefix;
+    n->label = label;
+  }
+  pthread_mutex_unlock(&r->mutex);
+  for (int k = 0; n && k < 2; k++) {
+    struct stream *s = k ? &w->err : &w->out;
+    struct relay_file file = s->file, filtered = s->filtered;
+    s->file = n->files[k][0];
+    s->filtered = n->files[k][1];
+    n->files[k][0] = file;
+    n->files[k][1] = filtered;
+    if (s->fd >= 0) open_files(r, s);
+  }
+  relay_renaming_free(n);
+}
+
+/* Newly opened ones are taken in, and what is called otherwise now is renamed. The loop's thread adds to the list, at its head; this one alone removes. */
 static void take_in(struct relay *r) {
   for (struct worker *w = NULL; (w = next_worker(r, w));) {
-    if (w->opened) continue;
+    if (w->opened) {
+      rename_worker(r, w);
+      continue;
+    }
     w->opened = true;
     add_stream(r, &w->out);
     add_stream(r, &w->err);
@@ -395,7 +376,7 @@ static void *relay_main(void *arg) {
 
 /* ------------------------------------------------------------------ loop */
 
-static void kick(struct relay *r) {
+void relay_kick(struct relay *r) {
   uint64_t one = 1;
   if (write(r->event, &one, sizeof(one)) < 0) return; /* full: it is awake anyway */
 }
@@ -451,7 +432,7 @@ void relay_destroy(struct relay *r, uint32_t deadline_ms) {
   pthread_mutex_lock(&r->mutex);
   r->closing = true;
   pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  relay_kick(r);
   if (join_within(r, deadline_ms) == 0) {
     relay_free(r);
     return;
@@ -504,7 +485,7 @@ int relay_open(struct relay *r, const struct relay_worker *o, int *out, int *err
   w->next = r->workers;
   r->workers = w;
   pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  relay_kick(r);
   return 0;
 }
 
@@ -518,7 +499,7 @@ void relay_say(struct relay *r, const char *line) {
   }
   r->say[r->n_say++] = xstrdup(line);
   pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  relay_kick(r);
 }
 
 void relay_status(struct relay *r, const char *line) {
@@ -527,7 +508,7 @@ void relay_status(struct relay *r, const char *line) {
   free(r->status);
   r->status = xstrdup(line);
   pthread_mutex_unlock(&r->mutex);
-  kick(r);
+  relay_kick(r);
 }
 
 int relay_next(struct relay *r, struct relay_event *ev) {
@@ -539,35 +520,4 @@ int relay_next(struct relay *r, struct relay_event *ev) {
   }
   pthread_mutex_unlock(&r->mutex);
   return have;
-}
-
-void relay_heard(struct relay *r, uint64_t *when_ms, uint32_t count) {
-  memset(when_ms, 0, count * sizeof(*when_ms));
-  pthread_mutex_lock(&r->mutex);
-  for (const struct worker *w = r->workers; w; w = w->next)
-    if (w->local_rank < count && !w->superseded)
-      when_ms[w->local_rank] = atomic_load_explicit(&w->heard_ms, memory_order_relaxed);
-  pthread_mutex_unlock(&r->mutex);
-}
-
-bool relay_is_held(const struct relay *r) {
-  uint64_t turn = atomic_load_explicit(&r->turn_ms, memory_order_relaxed);
-  return turn && boot_ms() >= turn + RELAY_HELD_MS;
-}
-
-void relay_tail(struct relay *r, uint32_t local_rank, char out[RELAY_TAIL_MAX + 1]) {
-  struct buf tail = BUF_INIT;
-  pthread_mutex_lock(&r->mutex);
-  for (struct worker *w = r->workers; w; w = w->next) { /* the newest is first */
-    if (w->local_rank != local_rank) continue;
-    const char *rest;
-    size_t len;
-    buf_append(&tail, w->tail.data, w->tail.len);
-    lines_peek(&w->err.lines, &rest, &len);
-    if (len > 0) tail_add(&tail, rest, len, RELAY_TAIL_MAX);
-    break;
-  }
-  pthread_mutex_unlock(&r->mutex);
-  snprintf(out, RELAY_TAIL_MAX + 1, "%s", buf_text(&tail));
-  buf_finish(&tail);
 }

@@ -54,6 +54,9 @@ struct relay_worker {
 /* Makes the two pipes of one worker. *out, *err: write ends, close-on-exec, the caller's to pass on and close. */
 int relay_open(struct relay *r, const struct relay_worker *w, int *out, int *err, struct err *e);
 
+/* The newest worker of that local rank goes on in another round: name, label and places from now on. */
+void relay_rename(struct relay *r, const struct relay_worker *w);
+
 /* One line of the agent's own to stderr (no newline in it), above the status line. */
 void relay_say(struct relay *r, const char *line);
 /* Replaces the living line at the bottom; "" takes it away. Ignored without .status. */

@@ -68,7 +68,9 @@ struct session {
   struct workers *workers;
   struct round_store *store;
   struct device_watch *devices;
-  struct start *held; /* waits for the devices */
+  struct start *held;    /* waits for the devices */
+  struct local_set stay; /* of its workers, those that were kept */
+  bool waits_for_devices;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -113,6 +115,13 @@ static void set_obituary(struct session *s, const struct bytes *frame) {
   leave_obituary(s);
 }
 
+static void hold_for_devices(struct session *s) {
+  pid_t *pids = xcalloc((size_t)s->o->supervisor->workers, sizeof(*pids));
+  workers_pids(s->workers, pids);
+  device_watch_hold(s->devices, s->held->round, &s->stay, pids);
+  free(pids);
+}
+
 /* The store first: workers of this node connect to it as soon as they run. */
 static void spawn(struct session *s, struct supervisor_effect *fx) {
   struct err e = ERR_INIT;
@@ -120,8 +129,10 @@ static void spawn(struct session *s, struct supervisor_effect *fx) {
   if (rc == 0) {
     start_free(s->held);
     s->held = fx->start;
+    s->stay = fx->keep;
+    s->waits_for_devices = true;
     fx->start = NULL;
-    device_watch_hold(s->devices, s->held->round);
+    hold_for_devices(s);
   } else {
     post(s, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
                                        .round = (uint32_t)fx->start->round,
@@ -131,9 +142,19 @@ static void spawn(struct session *s, struct supervisor_effect *fx) {
   }
 }
 
+/* Who was kept for a round that is stopped before it has begun is parked as before. */
+static void tell_still_parked(struct session *s) {
+  s->waits_for_devices = false;
+  for (uint32_t i = 0; i < (uint32_t)s->o->supervisor->workers; i++)
+    if (local_set_has(&s->stay, i))
+      post(s, &(struct supervisor_event){
+                  .kind = SUP_PARKED, .round = (uint32_t)s->held->round, .local_rank = i});
+}
+
 static void stop(struct session *s, const struct supervisor_effect *fx) {
   device_watch_cancel(s->devices);
-  workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value);
+  if (s->waits_for_devices) tell_still_parked(s);
+  workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value, &fx->keep);
 }
 
 static void write_verdict(struct session *s, const struct ending *ending) {
@@ -160,7 +181,7 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_PROBE: workers_probe(s->workers, fx->value, fx->level); break;
   case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
   case SUP_KILL: workers_signal(s->workers, (uint32_t)fx->value, fx->signo); break;
-  case SUP_REQUEST: workers_request(s->workers, (uint32_t)fx->value, fx->checkpoint); break;
+  case SUP_REQUEST: workers_request(s->workers, &fx->keep, (uint32_t)fx->value, fx->checkpoint); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
   case SUP_TOLD: workers_told(s->workers, fx->value, fx->text, fx->error_text); break;
@@ -260,7 +281,8 @@ static void on_store_port(void *ctx, uint16_t port) {
 /* The devices are free. */
 static void on_free(void *ctx) {
   struct session *s = ctx;
-  workers_spawn(s->workers, s->held);
+  s->waits_for_devices = false;
+  workers_spawn(s->workers, s->held, &s->stay);
 }
 
 static void on_held(void *ctx, uint32_t local_rank, const char *text) {

@@ -12,7 +12,7 @@
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for long,
  * _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _forming.c who is missing, _wait.c what does
- * not stop, _progress.c how far workers are, _hang.c that they are, _say.c what the user reads. */
+ * not stop, _park.c who stays for the next round, _progress.c how far workers are, _hang.c that they are, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 
@@ -33,6 +33,16 @@ struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effec
   memset(e, 0, sizeof *e);
   e->kind = kind;
   return e;
+}
+
+struct start *start_copy(const struct start *from) {
+  struct start *to = xmalloc(sizeof *to);
+  *to = *from;
+  to->incarnation = xstrdup(from->incarnation);
+  to->head_addr = xstrdup(from->head_addr);
+  to->head_host = xstrdup(from->head_host);
+  to->node_addr = xstrdup(from->node_addr);
+  return to;
 }
 
 void start_free(struct start *start) {
@@ -161,6 +171,7 @@ static void on_tick(struct supervisor *s) {
   }
   if (s->now_ms >= s->tell_ms) sup_say_untold(s);
   sup_wait_tick(s);
+  sup_park_tick(s);
   sup_link_tick(s);
   sup_orphan_tick(s);
   sup_progress_tick(s);
@@ -197,9 +208,12 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_PROBE_DONE: sup_hang_probe_done(s, ev); break;
   case SUP_CAN_CHECKPOINT: sup_can_checkpoint(s, ev); break;
   case SUP_CHECKPOINTED: sup_checkpointed(s, ev); break;
+  case SUP_CAN_REJOIN: sup_can_rejoin(s, ev); break;
+  case SUP_PARKED: sup_parked(s, ev); break;
   case SUP_TICK: on_tick(s); break;
   }
   sup_prepare_watch(s);
+  sup_park_watch(s);
   sup_tell_guard(s);
   s->fx = NULL;
 }
@@ -207,8 +221,8 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
   static uint64_t (*const deadlines[])(const struct supervisor *s) = {
-      sup_link_deadline, sup_forming_deadline, sup_orphan_deadline,  sup_wait_deadline,
-      sup_hang_deadline, sup_prepare_deadline, sup_progress_deadline};
+      sup_link_deadline, sup_forming_deadline, sup_orphan_deadline,   sup_wait_deadline,
+      sup_hang_deadline, sup_prepare_deadline, sup_progress_deadline, sup_park_deadline};
   uint64_t at_ms = earliest(s->leave_by_ms, s->tell_ms);
   for (size_t i = 0; i < sizeof(deadlines) / sizeof(*deadlines); i++)
     at_ms = earliest(at_ms, deadlines[i](s));
@@ -237,6 +251,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   verdict_init(&s->untold);
   verdict_init(&s->last);
   verdict_init(&s->hang.heard);
+  s->park.by_ms = UINT64_MAX;
   sup_hang_end(s);
   return s;
 }
@@ -244,6 +259,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
 void supervisor_destroy(struct supervisor *s) {
   if (!s) return;
   sup_clear_round(s);
+  sup_park_finish(s);
   verdict_free(&s->said);
   verdict_free(&s->untold);
   verdict_free(&s->last);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "agent/hang.h"
+#include "agent/local_set.h"
 #include "common/bytes.h"
 #include "common/log_level.h"
 #include "proto/msg.h"
@@ -59,7 +60,9 @@ enum supervisor_event_kind {
   SUP_PROGRESS,       /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
   SUP_CAN_CHECKPOINT, /* local_rank answers requests for a checkpoint; count 0: it does not any more */
   SUP_CHECKPOINTED, /* local_rank has written the checkpoint that SUP_REQUEST numbered `count`, after `step` */
-  SUP_SIGN,         /* local_rank has given a sign, at when_ms: it printed, or its file changed */
+  SUP_CAN_REJOIN, /* local_rank can go on in the next round; count 0: it cannot any more, although it may have been parked */
+  SUP_PARKED, /* local_rank has left the round and waits for the next one; text: why, where nobody had asked it to; or "" */
+  SUP_SIGN, /* local_rank has given a sign, at when_ms: it printed, or its file changed */
   SUP_LOOKED, /* answers SUP_LOOK: all signs until now were told; held: workers could not print, because nobody takes it */
   SUP_PROBED, /* answers SUP_PROBE: local_rank's process; error: its state letter, 0: unknown; text: where in the kernel, or "" */
   SUP_PROBE_FACTS, /* SUP_PROBED was told of all that live; */
@@ -101,14 +104,15 @@ enum supervisor_effect_kind {
   SUP_CONNECT, /* open a connection to the endpoint (starting rdzvd where design says so); answer LINK_UP or LINK_DOWN */
   SUP_DISCONNECT, /* flush and close; no LINK_DOWN follows */
   SUP_SEND,       /* bytes to the daemon */
-  SUP_SPAWN, /* start all workers of `start` (its strings are owned by the effect). Node rank 0: first serve the round's store on
+  SUP_SPAWN, /* start all workers of `start` (its strings are owned by the effect); those in `keep` run, and go on in it. Answer SPAWNED for each. Node rank 0: first serve the round's store on
                 start->store_port, let in who is in bytes (START's raw; NULL: nobody else), and have another port ready: SUP_STORE.
                 Where that is impossible: SUP_EXEC_FAILED for a worker */
   SUP_SHUT_STORE, /* nothing of the round is left here: nobody new may come to its store, who is connected stays */
   SUP_CLOSE_STORE, /* the round is over for everybody, or we leave: what was served for it is closed, its keys forgotten */
-  SUP_STOP_TREES, /* guard_stop(round, signo, value ms): 0 kills at once. Answer CLEAR */
+  SUP_STOP_TREES, /* guard_stop_but(round, signo, value ms, keep): 0 kills at once. Answer CLEAR, when all but those in keep are gone */
   SUP_FENCE_AT, /* guard_fence(value): what runs then is killed even if we cannot act; UINT64_MAX: no longer */
-  SUP_REQUEST, /* of all workers, through the sdk: bits in value (RDZV_STOP), a checkpoint by its number in `checkpoint`, 0: none */
+  SUP_REQUEST, /* of the workers in `keep`, through the sdk: bits in value (RDZV_STOP, RDZV_REJOIN); of all, a checkpoint by its number in
+                  `checkpoint`, 0: none */
   SUP_KILL,    /* guard_signal(value: local rank, signo): rdzvctl kill-worker */
   SUP_LOOK,    /* for signs of workers, what they have said on their socket first; answer SIGN, LOOKED */
   SUP_PROBE, /* their processes, value's first (UINT64_MAX: none is suspected), and show what is found at level. Answer PROBED,
@@ -131,8 +135,9 @@ struct supervisor_effect {
   struct start *start;     /* owned, SPAWN */
   struct ending *ending;   /* owned, ENDING */
   uint32_t round;
-  int signo;           /* STOP_TREES, KILL */
-  uint32_t checkpoint; /* REQUEST */
+  int signo;             /* STOP_TREES, KILL */
+  uint32_t checkpoint;   /* REQUEST */
+  struct local_set keep; /* SPAWN, STOP_TREES, REQUEST */
   uint64_t value;
 };
 
@@ -142,6 +147,7 @@ struct supervisor_effects {
 };
 void supervisor_effects_clear(struct supervisor_effects *fx);
 void start_free(struct start *start); /* of an effect, taken out of it; NULL is fine */
+struct start *start_copy(const struct start *from);
 void supervisor_effects_finish(struct supervisor_effects *fx);
 
 #define SUPERVISOR_STATE_LIST(X)                                                                             \
@@ -150,7 +156,7 @@ void supervisor_effects_finish(struct supervisor_effects *fx);
   X(RUNNING, "running")                                                                                      \
   X(FINISHED, "finished") /* all workers exited with 0 */                                                    \
   X(STOPPING, "stopping") /* STOP, fencing, leaving: trees are being killed */                               \
-  X(STOPPED, "stopped")   /* nothing left of the round; waits for SETTLED */                                 \
+  X(STOPPED, "stopped")   /* nothing left of the round but who is parked; waits for SETTLED */               \
   X(DONE, "done")         /* SUP_EXIT is out */
 #define X(name, word) SUPERVISOR_##name,
 enum supervisor_state { SUPERVISOR_STATE_LIST(X) SUPERVISOR_STATE_COUNT };

@@ -27,6 +27,7 @@ static void tell_ending(struct supervisor *s, int code) {
 }
 
 void sup_exit(struct supervisor *s, int code, const char *bye) {
+  if (sup_park_delays_exit(s, code, bye)) return;
   sup_say_untold(s);
   if (bye) {
     struct msg m;
@@ -60,8 +61,8 @@ static void exit_after_trees(struct supervisor *s, int code) {
 /* What neither the verdict nor the budget says. */
 static const char *why_over(const struct supervisor *s, const struct end *end) {
   enum cause c = end->verdict.cause;
-  bool death =
-      c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD;
+  bool death = c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG ||
+               c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
   bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
   bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
   return end->outcome == OUTCOME_FAILED && finished && (death || c == CAUSE_NODE_LOST)
@@ -159,7 +160,10 @@ static void leave(struct supervisor *s, int signo) {
 }
 
 void sup_signal(struct supervisor *s, int signo) {
-  if (sup_is_exiting(s)) return;
+  if (sup_is_exiting(s)) {
+    sup_dismiss(s, 0);
+    return;
+  }
   if (++s->signals == 1) {
     s->leave_signo = signo;
     leave(s, signo);
@@ -173,6 +177,7 @@ void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
   sup_say(s, LOG_ERROR, "the guard process died; %s",
           ev->count ? "some workers could not be killed" : "its workers were killed");
   bool decided = s->signals || sup_is_exiting(s);
+  sup_park_finish(s);
   sup_exit(s, decided ? s->exit_code : EXIT_CODE_SYSTEM,
            ev->count ? NULL : "its guard process died"); /* BYE promises that nothing runs */
 }

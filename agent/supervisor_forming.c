@@ -50,8 +50,10 @@ static bool much_has_changed(const struct supervisor *s, const struct waiting *w
 
 void sup_waiting(struct supervisor *s, const struct msg *m) {
   const struct waiting *w = &m->waiting;
-  if (s->state != SUPERVISOR_JOINING) return;
+  if (s->state != SUPERVISOR_JOINING || sup_is_exiting(s)) return;
   if (w->incarnation[0]) sup_learn(s, w->incarnation, w->round);
+  if (w->text[0] && w->round > s->round) /* it runs without us */
+    sup_dismiss(s, (uint64_t)s->config.settings.stop_timeout_ms);
   if (w->text[0]) {
     sup_forming_over(s);
     sup_say(s, LOG_INFO, "%s", w->text);

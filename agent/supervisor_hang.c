@@ -46,7 +46,7 @@ static bool is_probing(const struct supervisor *s) {
 /* By what workers are watched. ------------------------------------------------------------------------------------- */
 
 static bool lives(const struct worker *w) {
-  return w->spawned && !w->exited && !w->gone;
+  return w->spawned && !w->exited && !w->gone && !w->parked;
 }
 
 static bool any_told(const struct supervisor *s) {

@@ -40,6 +40,9 @@ struct worker {
   char device[DEVICE_MAX + 1];            /* "": not known */
   uint64_t begun_ms, sign_ms[SIGN_COUNT]; /* 0: there was none */
   char ps[2], where[48];                  /* as a probe found it: state, place in the kernel; "" */
+  bool can_rejoin;
+  bool parked;   /* it has left its round and waits for the next; it lives, and counts as stopped */
+  bool adopting; /* it goes on in this round, and SPAWNED has not come yet */
   bool can_checkpoint;
   uint32_t checkpoint; /* the last request that it has answered, */
   uint64_t checkpoint_step;
@@ -57,6 +60,22 @@ struct hang {
   bool again, done; /* its answer was late: looked once more before it is believed; it has shown all since */
   struct verdict heard; /* of another node, by STOP; a copy */
   uint64_t heard_ms;    /* when that one's silence began */
+};
+
+/* supervisor_park.c */
+struct park {
+  struct local_set keep; /* STOPPING: who is not stopped, as the guard knows it */
+  bool clear;            /* STOPPING: all others are gone */
+  uint64_t by_ms;    /* STOPPING: when those of them that have not parked are stopped; UINT64_MAX: all have */
+  uint64_t first_ms; /* of this round, when somebody parked unasked; 0: nobody has */
+  uint32_t first;    /* who, and why */
+  char reason[256];
+  bool dismissing;     /* between rounds: who was parked is being stopped, and CLEAR of */
+  int64_t clear_round; /* is to come; then: */
+  bool exiting;        /* SUP_EXIT, */
+  const char *bye;
+  struct start *start; /* or what START wanted meanwhile; NULL: nothing */
+  struct bytes *guests;
 };
 
 struct own_report {
@@ -134,6 +153,7 @@ struct supervisor {
   uint64_t tell_ms;      /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
 
   struct hang hang;
+  struct park park;
 
   /* While a round forms, or there is no daemon: supervisor_forming.c. */
   struct bytes *waiting;           /* the last WAITING; NULL: nothing is waited for, as far as is known */
@@ -167,7 +187,7 @@ struct supervisor {
 struct supervisor_effect *sup_effect(struct supervisor *s, enum supervisor_effect_kind kind);
 void sup_set_state(struct supervisor *s, enum supervisor_state to);
 void sup_send(struct supervisor *s, const struct msg *m);
-bool sup_has_trees(const struct supervisor *s);  /* STARTING, RUNNING, STOPPING */
+bool sup_has_trees(const struct supervisor *s);  /* STARTING, RUNNING, STOPPING; not who is parked */
 bool sup_is_exiting(const struct supervisor *s); /* the exit code is decided; only the trees are waited for */
 
 /* supervisor_link.c */
@@ -200,7 +220,9 @@ void sup_describe_worker(const struct supervisor *s, uint32_t local_rank, struct
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms);
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms);
 void sup_send_report(struct supervisor *s, const struct own_report *r);
-void sup_clear_round(struct supervisor *s); /* reports, workers */
+void sup_clear_round(struct supervisor *s); /* reports, workers but for who is parked */
+void sup_fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms);
+void sup_stopped(struct supervisor *s); /* nothing of the round is left here */
 void sup_store(struct supervisor *s, const struct supervisor_event *ev);
 void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
 
@@ -229,7 +251,7 @@ void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: told to 
 
 /* supervisor_prepare.c */
 /* SUP_REQUEST, with the checkpoint that was asked for */
-void sup_request(struct supervisor *s, unsigned bits);
+void sup_request(struct supervisor *s, unsigned bits, const struct local_set *of); /* NULL: of all */
 void sup_prepare(struct supervisor *s, const struct prepare *p);
 void sup_can_checkpoint(struct supervisor *s, const struct supervisor_event *ev);
 void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev);
@@ -245,6 +267,25 @@ void sup_progress_tick(struct supervisor *s);
 /* The worker that is furthest behind, of those that told; NULL: none has. Also the sum of all their rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);
 uint64_t sup_progress_deadline(const struct supervisor *s);
+
+/* supervisor_park.c */
+void sup_can_rejoin(struct supervisor *s, const struct supervisor_event *ev);
+void sup_parked(struct supervisor *s, const struct supervisor_event *ev);
+/* The trees are about to be stopped, for the first time in this round or for a weightier reason: s->park.keep, and the workers are asked. */
+void sup_park_choose(struct supervisor *s, bool first, enum stop_reason reason, uint64_t grace_ms);
+void sup_park_watch(struct supervisor *s); /* after each event: is all stopped that is to be? */
+bool sup_park_clear(struct supervisor *s,
+                    const struct supervisor_event *ev);    /* CLEAR was of those who were dismissed */
+bool sup_any_parked(const struct supervisor *s);           /* between rounds */
+void sup_dismiss(struct supervisor *s, uint64_t grace_ms); /* who is parked is not needed any more */
+/* SUP_EXIT must wait for their deaths: it comes by itself. */
+bool sup_park_delays_exit(struct supervisor *s, int code, const char *bye);
+void sup_park_spawn(struct supervisor *s,
+                    const struct msg *m); /* START: SPAWN, now or when those are gone who may not stay */
+bool sup_park_cancel_spawn(struct supervisor *s); /* true: it had not come to that */
+void sup_park_finish(struct supervisor *s);
+void sup_park_tick(struct supervisor *s);
+uint64_t sup_park_deadline(const struct supervisor *s);
 
 /* supervisor_hang.c */
 void sup_hang_begin(struct supervisor *s); /* all workers run */

@@ -238,6 +238,7 @@ static bool answer_counts(struct supervisor *s, bool recovering) {
 /* In no round: what the daemon says is what is known. Another incarnation makes all that was known history. */
 void sup_learn(struct supervisor *s, const char *incarnation, int64_t round) {
   if (strcmp(s->incarnation, incarnation) != 0) {
+    sup_dismiss(s, 0);
     memcpy(s->incarnation, incarnation, strlen(incarnation) + 1);
     s->round = s->seen_round = s->round_nodes = s->restarts_used = 0;
     s->node_rank = s->failed_step = -1;
@@ -300,7 +301,8 @@ static uint64_t fence_ms(const struct supervisor *s) {
 }
 
 static bool must_fence(const struct supervisor *s) {
-  return s->fence && sup_has_trees(s) && !s->fenced && s->reason != STOP_STALE && s->reason != STOP_EXIT;
+  bool runs = sup_has_trees(s) && s->reason != STOP_STALE && s->reason != STOP_EXIT;
+  return s->fence && !s->fenced && (runs || sup_any_parked(s));
 }
 
 /* The guard has the same deadline. Where we come that late, it was we who could not act. */
@@ -331,12 +333,21 @@ static void say_fenced(struct supervisor *s, uint64_t at_ms) {
 
 static void fence(struct supervisor *s, uint64_t at_ms) {
   say_fenced(s, at_ms);
-  s->fenced = s->fenced_out = true;
+  s->fenced_out = true;
+  if (!sup_has_trees(s)) {
+    sup_dismiss(s, 0);
+    return;
+  }
+  s->fenced = true;
   sup_stop_trees(s, STOP_FENCED, 0);
 }
 
 /* Deaths from when_ms on are nobody's failure, although we may have heard of it much later. */
 void sup_fenced(struct supervisor *s, const struct supervisor_event *ev) {
+  if (sup_any_parked(s) && ev->round == s->round) {
+    fence(s, ev->when_ms);
+    return;
+  }
   if (ev->round != s->round || !sup_has_trees(s)) return;
   if (!s->fenced && s->reason != STOP_STALE && s->reason != STOP_EXIT) fence(s, ev->when_ms);
   if (ev->when_ms < s->stop_ms) s->stop_ms = ev->when_ms;

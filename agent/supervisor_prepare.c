@@ -21,14 +21,16 @@
 
 enum { NAMES_MAX = 8 };
 
-void sup_request(struct supervisor *s, unsigned bits) {
+void sup_request(struct supervisor *s, unsigned bits, const struct local_set *of) {
   struct supervisor_effect *e = sup_effect(s, SUP_REQUEST);
   e->value = bits;
+  for (int64_t i = 0; i < s->config.workers; i++)
+    if (!of || local_set_has(of, (uint32_t)i)) local_set_add(&e->keep, (uint32_t)i);
   e->checkpoint = s->asked;
 }
 
 static bool answers(const struct worker *w) {
-  return w->can_checkpoint && !w->gone && !w->exited;
+  return w->can_checkpoint && !w->gone && !w->exited && !w->parked;
 }
 
 static bool owes_checkpoint(const struct supervisor *s, const struct worker *w) {
@@ -45,7 +47,7 @@ static void ask(struct supervisor *s) {
   s->asked++;
   s->asking = true;
   s->asked_ms = s->now_ms;
-  sup_request(s, 0);
+  sup_request(s, 0, NULL);
 }
 
 /* PREPARE. --------------------------------------------------------------------------------------------------------- */

@@ -9,6 +9,8 @@
  * were stopped nobody new may come, and that before STOPPED is reported: with it the next round can begin, and with
  * --store-port on the same port. A worker elsewhere may have its START before we have SETTLED, and must not find the old store.
  *
+ * Who has left the round in place, and waits for the next one (supervisor_park.c), counts as stopped.
+ *
  * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in whatever session
  * it hid. That is what lets the daemon start the next round on the word of this one. */
 
@@ -27,7 +29,12 @@
 void sup_clear_round(struct supervisor *s) {
   for (size_t i = 0; i < s->n_reports; i++) verdict_free(&s->reports[i].report.what);
   s->n_reports = 0;
-  memset(s->workers, 0, (size_t)s->config.workers * sizeof *s->workers);
+  for (int64_t i = 0; i < s->config.workers; i++) {
+    struct worker *w = &s->workers[i], parked = {.pid = w->pid, .parked = true, .can_rejoin = true};
+    memcpy(parked.device, w->device, sizeof parked.device);
+    *w = w->parked && !w->gone ? parked : (struct worker){0};
+  }
+  s->park.first_ms = 0;
   s->n_spawned = s->n_succeeded = 0;
   s->reason = STOP_NONE;
   s->fenced = false;
@@ -100,7 +107,7 @@ void sup_describe_worker(const struct supervisor *s, uint32_t local_rank, struct
   v->of = (int64_t)w->of;
 }
 
-static void fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
+void sup_fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
   sup_report(s, REPORT_FAILED, v, at_ms);
   sup_say_failure(s, v);
   if (s->state == SUPERVISOR_STOPPING) return;
@@ -108,16 +115,6 @@ static void fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) 
 }
 
 /* START. ----------------------------------------------------------------------------------------------------------- */
-
-static struct start *copy_start(const struct start *from) {
-  struct start *to = xmalloc(sizeof *to);
-  *to = *from;
-  to->incarnation = xstrdup(from->incarnation);
-  to->head_addr = xstrdup(from->head_addr);
-  to->head_host = xstrdup(from->head_host);
-  to->node_addr = xstrdup(from->node_addr);
-  return to;
-}
 
 /* Workers of a round without a store would wait for it until their own patience is over. */
 static void fail_without_store(struct supervisor *s, const struct start *start) {
@@ -129,7 +126,7 @@ static void fail_without_store(struct supervisor *s, const struct start *start) 
   v.cause = CAUSE_WORKER_EXEC;
   v.code = 126;
   v.text = buf_text(&text);
-  fail(s, &v, s->now_ms);
+  sup_fail(s, &v, s->now_ms);
   buf_finish(&text);
 }
 
@@ -137,7 +134,8 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   const struct start *start = &m->start;
   bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
   if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
-  if (sup_is_outdated(s, s->acked_sent_ms)) return;
+  if (sup_is_exiting(s) || sup_is_outdated(s, s->acked_sent_ms)) return;
+  if (strcmp(start->incarnation, s->incarnation) != 0) sup_dismiss(s, 0);
   sup_clear_round(s);
   snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
   snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);
@@ -158,9 +156,7 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   s->serving = s->node_rank == 0;
   s->fence = start->fence;
   sup_tell_guard(s); /* first: we may be stopped right behind it */
-  struct supervisor_effect *e = sup_effect(s, SUP_SPAWN);
-  e->start = copy_start(start);
-  e->bytes = m->raw_len ? bytes_create(m->raw, m->raw_len) : NULL;
+  sup_park_spawn(s, m);
 }
 
 /* rdzvctl kill-worker: what comes of it is the worker's own death. */
@@ -190,6 +186,7 @@ void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
   keep_device(w, ev);
   if (!w->spawned) s->n_spawned++;
   w->spawned = true;
+  w->adopting = w->parked = false;
   w->begun_ms = s->now_ms;
   if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
   sup_set_state(s, SUPERVISOR_RUNNING);
@@ -214,7 +211,7 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   v.cause = CAUSE_WORKER_EXEC;
   v.code = ev->error == ENOENT ? 127 : 126;
   v.text = ev->text ? ev->text : "";
-  fail(s, &v, ev->when_ms);
+  sup_fail(s, &v, ev->when_ms);
 }
 
 void sup_device_held(struct supervisor *s, const struct supervisor_event *ev) {
@@ -225,12 +222,16 @@ void sup_device_held(struct supervisor *s, const struct supervisor_event *ev) {
   v.cause = CAUSE_DEVICE_HELD;
   v.code = EXIT_CODE_DEVICES;
   v.text = ev->text ? ev->text : "";
-  fail(s, &v, ev->when_ms);
+  sup_fail(s, &v, ev->when_ms);
 }
 
 void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
-  if (ev->round == s->round && ev->local_rank < s->config.workers) s->workers[ev->local_rank].gone = true;
-  if (!ours_to_judge(s, ev)) return;
+  bool judged = ours_to_judge(s, ev);
+  if (ev->round == s->round && ev->local_rank < s->config.workers) {
+    s->workers[ev->local_rank].gone = true;
+    s->workers[ev->local_rank].parked = false;
+  }
+  if (!judged) return;
   struct worker *w = &s->workers[ev->local_rank];
   if (w->exited) return;
   w->exited = true;
@@ -252,7 +253,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
     v.code = WEXITSTATUS(ev->status);
     v.lasting = is_usage_error((int)v.code, v.text, s->config.trainer);
   }
-  fail(s, &v, ev->when_ms);
+  sup_fail(s, &v, ev->when_ms);
 }
 
 /* Stopping. -------------------------------------------------------------------------------------------------------- */
@@ -267,11 +268,14 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
   bool first = s->state != SUPERVISOR_STOPPING;
   if (first) s->stop_ms = s->now_ms;
   sup_set_state(s, SUPERVISOR_STOPPING);
-  if (first && grace_ms) sup_request(s, RDZV_STOP);
-  struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
-  e->round = (uint32_t)s->round;
-  e->value = grace_ms;
-  e->signo = reason == STOP_LEAVING ? s->leave_signo : SIGTERM;
+  if (!sup_park_cancel_spawn(s)) {
+    sup_park_choose(s, first, reason, grace_ms);
+    struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
+    e->round = (uint32_t)s->round;
+    e->value = grace_ms;
+    e->signo = reason == STOP_LEAVING ? s->leave_signo : SIGTERM;
+    e->keep = s->park.keep;
+  }
   sup_wait_begin(s, grace_ms);
   sup_hang_end(s);
   sup_effect(s, SUP_STATUS)->text = xstrdup("");
@@ -308,14 +312,17 @@ void sup_stale(struct supervisor *s, const struct stale *stale) {
           sup_has_trees(s) ? "killing what runs here and " : "");
   if (!strcmp(stale->incarnation, s->incarnation) && stale->round > s->seen_round)
     s->seen_round = stale->round;
-  if (sup_has_trees(s))
+  if (sup_is_exiting(s)) return;
+  if (sup_has_trees(s)) {
     sup_stop_trees(s, STOP_STALE, 0);
-  else
-    join_anew(s);
+    return;
+  }
+  sup_dismiss(s, 0);
+  join_anew(s);
 }
 
 /* What is left of a stop once nothing runs any more. */
-static void stopped(struct supervisor *s) {
+void sup_stopped(struct supervisor *s) {
   enum stop_reason reason = s->reason;
   if (s->link != LINK_READY) s->daemonless_ms = s->now_ms;
   if (reason == STOP_STALE) {
@@ -336,12 +343,13 @@ static void stopped(struct supervisor *s) {
 }
 
 void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
+  if (sup_park_clear(s, ev)) return;
   if (ev->round != s->round || !sup_has_trees(s)) return;
   if (ev->count)
     sup_say(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", ev->count,
             ev->count == 1 ? "" : "es", ev->count == 1 ? "was" : "were");
   if (s->state == SUPERVISOR_STOPPING) {
-    stopped(s);
+    s->park.clear = true; /* that is all, where nobody stays */
     return;
   }
   if (s->n_succeeded < s->config.workers)
@@ -358,6 +366,7 @@ void sup_settled(struct supervisor *s, const struct settled *settled) {
   if (settled->round != s->round || strcmp(settled->incarnation, s->incarnation) != 0) return;
   s->restarts_used = settled->restarts_used;
   s->failed_step = settled->failed_step;
+  if (sup_is_exiting(s)) return;
   if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
   sup_say_settled(s, settled);
   sup_close_store(s);

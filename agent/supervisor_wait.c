@@ -26,7 +26,7 @@ static void put_names(const struct supervisor *s, struct buf *out) {
   int n = 0;
   for (int64_t i = 0; i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
-    if (!w->spawned || w->gone || n++ >= NAMES_MAX) continue;
+    if (!w->spawned || w->gone || w->parked || n++ >= NAMES_MAX) continue;
     buf_printf(out, "%s%lld", out->len ? ", " : "", (long long)(s->rank_base + i));
     buf_printf(&pids, "%s%d", pids.len ? ", " : "", w->pid);
   }

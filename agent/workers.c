@@ -1,6 +1,6 @@
 /* The workers of one node.
  *
- *   spawn -> relay_open, env_create, guard_spawn, once per local rank -> STARTED or EXEC_FAILED from the guard
+ *   spawn (workers_round.c) -> STARTED or EXEC_FAILED from the guard, once per local rank
  *   death -> EXITED from the guard; told on when the relay has read the worker's last words, or after 50 ms
  *   nothing left -> CLEAR from the guard; told on after every death of the round
  *
@@ -16,6 +16,7 @@
  * server behind which the workers' own connections are. */
 
 #include "agent/workers.h"
+#include "agent/workers_internal.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -42,34 +43,9 @@ enum {
   RELAY_FLUSH_MS = 2000, /* at the end */
 };
 
-struct worker {
-  pid_t pid;
-  bool exited, drained, told, unasked;
-  int status;
-  uint64_t when_ms, due_ms, file_due_ms;
-};
-
-struct workers {
-  struct workers_options o;
-  struct guard guard;
-  struct relay *relay;
-  struct sdk_server *sdk;
-  struct failures *failures;
-  struct oom_watch *oom;
-  struct hang_watch *hang;
-  uv_poll_t poll, sdk_poll;
-  uv_async_t wake;
-  uv_timer_t timer; /* the first due_ms */
-  struct worker *v;
-  uint32_t round;
-  bool clear, closing; /* clear: CLEAR has come, deaths are still to be told */
-  uint32_t killed;
-  bool no_files; /* no place for error files could be made: said once */
-};
-
 static void on_timer(uv_timer_t *timer);
 
-static void tell(struct workers *w, struct supervisor_event ev) {
+void workers_tell(struct workers *w, struct supervisor_event ev) {
   w->o.on_event(w->o.ctx, &ev);
 }
 
@@ -79,32 +55,42 @@ static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
   switch (s->kind) {
   case SDK_EVENT_HELLO: log_debug("worker %u: speaks to us pid=%d", s->local_rank, (int)s->pid); break;
   case SDK_EVENT_PROGRESS:
-    tell(w, (struct supervisor_event){.kind = SUP_PROGRESS,
-                                      .round = s->round,
-                                      .local_rank = s->local_rank,
-                                      .step = s->progress.step,
-                                      .of = s->progress.of,
-                                      .loss = s->progress.loss,
-                                      .samples_per_second = s->progress.samples_per_second});
+    workers_tell(w, (struct supervisor_event){.kind = SUP_PROGRESS,
+                                              .round = s->round,
+                                              .local_rank = s->local_rank,
+                                              .step = s->progress.step,
+                                              .of = s->progress.of,
+                                              .loss = s->progress.loss,
+                                              .samples_per_second = s->progress.samples_per_second});
     break;
   case SDK_EVENT_CAN:
-    tell(w, (struct supervisor_event){
-                .kind = SUP_CAN_CHECKPOINT, .round = s->round, .local_rank = s->local_rank, .count = s->on});
+    workers_tell(
+        w, (struct supervisor_event){
+               .kind = SUP_CAN_CHECKPOINT, .round = s->round, .local_rank = s->local_rank, .count = s->on});
     break;
   case SDK_EVENT_CHECKPOINTED:
-    tell(w, (struct supervisor_event){.kind = SUP_CHECKPOINTED,
-                                      .round = s->round,
-                                      .local_rank = s->local_rank,
-                                      .count = s->checkpoint,
-                                      .step = s->step});
+    workers_tell(w, (struct supervisor_event){.kind = SUP_CHECKPOINTED,
+                                              .round = s->round,
+                                              .local_rank = s->local_rank,
+                                              .count = s->checkpoint,
+                                              .step = s->step});
     break;
   case SDK_EVENT_DONE:
     log_debug("worker %u: is done", s->local_rank);
-    tell(w, (struct supervisor_event){.kind = SUP_SIGN,
-                                      .round = s->round,
-                                      .local_rank = s->local_rank,
-                                      .sign = SIGN_SDK,
-                                      .when_ms = boot_ms()});
+    workers_tell(w, (struct supervisor_event){.kind = SUP_SIGN,
+                                              .round = s->round,
+                                              .local_rank = s->local_rank,
+                                              .sign = SIGN_SDK,
+                                              .when_ms = boot_ms()});
+    break;
+  case SDK_EVENT_CAN_REJOIN:
+    workers_tell(w,
+                 (struct supervisor_event){
+                     .kind = SUP_CAN_REJOIN, .round = s->round, .local_rank = s->local_rank, .count = s->on});
+    break;
+  case SDK_EVENT_PARKED:
+    workers_tell(w, (struct supervisor_event){
+                        .kind = SUP_PARKED, .round = s->round, .local_rank = s->local_rank, .text = s->text});
     break;
   case SDK_EVENT_TROUBLE: log_debug("worker %u: %s", s->local_rank, s->text); break;
   }
@@ -147,15 +133,15 @@ static void tell_exit(struct workers *w, uint32_t i) {
   const struct error_file *said = failures_said(w->failures, i);
   k->told = true;
   relay_tail(w->relay, i, tail);
-  tell(w, (struct supervisor_event){.kind = SUP_EXITED,
-                                    .round = w->round,
-                                    .local_rank = i,
-                                    .pid = k->pid,
-                                    .status = k->status,
-                                    .unasked = k->unasked,
-                                    .when_ms = k->when_ms,
-                                    .message = reason_of(w, i, said),
-                                    .text = said && !tail[0] ? said->callstack : tail});
+  workers_tell(w, (struct supervisor_event){.kind = SUP_EXITED,
+                                            .round = w->round,
+                                            .local_rank = i,
+                                            .pid = k->pid,
+                                            .status = k->status,
+                                            .unasked = k->unasked,
+                                            .when_ms = k->when_ms,
+                                            .message = reason_of(w, i, said),
+                                            .text = said && !tail[0] ? said->callstack : tail});
 }
 
 /* When the death of local rank i can be told; now: everything about it is there. */
@@ -164,6 +150,12 @@ static uint64_t waits_until(const struct workers *w, uint32_t i, uint64_t now) {
   uint64_t words = k->drained ? now : k->due_ms;
   uint64_t file = failures_is_reading(w->failures, i) ? k->file_due_ms : now;
   return words > file ? words : file;
+}
+
+static bool any_lives(const struct workers *w) {
+  for (uint32_t i = 0; i < w->o.count; i++)
+    if (w->v[i].pid > 0 && !w->v[i].exited) return true;
+  return false;
 }
 
 /* Tells what is due, and of the rest when. */
@@ -185,8 +177,8 @@ static void tell_deaths(struct workers *w) {
   } else if (w->clear) {
     w->clear = false;
     hear_workers(w); /* what they said before they died */
-    sdk_server_close_round(w->sdk);
-    tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = w->round, .count = w->killed});
+    if (!any_lives(w)) sdk_server_close_round(w->sdk);
+    workers_tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = w->round, .count = w->killed});
   }
 }
 
@@ -204,7 +196,8 @@ static void on_guard_gone(struct workers *w) {
   for (uint32_t i = 0; i < w->o.count; i++) w->v[i].due_ms = w->v[i].file_due_ms = 0;
   w->clear = false;
   tell_deaths(w);
-  tell(w, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = w->round, .count = (uint32_t)left});
+  workers_tell(w,
+               (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = w->round, .count = (uint32_t)left});
 }
 
 static void on_guard_event(struct workers *w, const struct guard_event *g) {
@@ -221,21 +214,24 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     ev.kind = SUP_SPAWNED;
     ev.device = device_of(w, g->local_rank);
     if (k) {
+      if (!k->adopting) oom_watch_begin(w->oom, g->local_rank, g->pid);
       k->pid = g->pid;
-      oom_watch_begin(w->oom, g->local_rank, g->pid);
+      k->adopting = false;
     }
-    tell(w, ev);
+    workers_tell(w, ev);
     break;
   case GUARD_EXEC_FAILED:
     ev.kind = SUP_EXEC_FAILED;
     ev.device = device_of(w, g->local_rank);
-    tell(w, ev);
+    workers_tell(w, ev);
     break;
   case GUARD_UNBOUND:
     log_warn("the worker with local rank %u cannot be bound to its CPUs, and runs on all of ours: %s",
              g->local_rank, strerror(g->error));
     break;
   case GUARD_EXITED:
+    if (!k && g->round == w->round_before && g->local_rank < w->o.count)
+      workers_spawn_again(w, g->local_rank);
     if (!k) break;
     k->exited = true;
     k->pid = g->pid;
@@ -248,7 +244,7 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     break;
   case GUARD_CLEAR:
     if (g->round != w->round) {
-      tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = g->round, .count = g->killed});
+      workers_tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = g->round, .count = g->killed});
       break;
     }
     w->clear = true;
@@ -256,11 +252,11 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     break;
   case GUARD_FENCED:
     ev.kind = SUP_FENCED;
-    tell(w, ev);
+    workers_tell(w, ev);
     break;
   case GUARD_STUCK:
     ev.kind = SUP_STUCK;
-    tell(w, ev);
+    workers_tell(w, ev);
     break;
   case GUARD_GONE: on_guard_gone(w); break;
   }
@@ -274,7 +270,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 }
 
 /* A command was not taken. If the guard is not gone already, it is of no use. */
-static void give_guard_up(const struct workers *w, const struct err *e) {
+void workers_give_guard_up(const struct workers *w, const struct err *e) {
   if (w->guard.fd < 0 || e->code == -EPIPE) return;
   log_error("%s; killing it", e->text);
   kill(w->guard.pid, SIGKILL);
@@ -325,143 +321,13 @@ bool workers_are_busy(const struct workers *w) {
 
 /* Commands. -------------------------------------------------------------------------------------------------------- */
 
-/* Every worker is told its own place; the rest is the same for all. */
-static void open_round(struct workers *w, const struct start *start) {
-  struct sdk_welcome *v = xcalloc(w->o.count, sizeof(*v));
-  for (uint32_t i = 0; i < w->o.count; i++) {
-    v[i] = (struct sdk_welcome){
-        .rank = (uint32_t)start->rank_base + i,
-        .world_size = (uint32_t)start->world_size,
-        .local_rank = i,
-        .local_world_size = w->o.count,
-        .node_rank = (uint32_t)start->node_rank,
-        .node_count = (uint32_t)start->nodes,
-        .round = (uint32_t)start->round,
-        .restart_count = (uint32_t)start->restarts_used,
-        .store_port = w->o.env->worker_store ? 0 : (uint32_t)start->store_port,
-    };
-    snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", w->o.env->run_id);
-    snprintf(v[i].incarnation, sizeof(v[i].incarnation), "%s", start->incarnation);
-    snprintf(v[i].head_addr, sizeof(v[i].head_addr), "%s", start->head_addr);
-    snprintf(v[i].node_addr, sizeof(v[i].node_addr), "%s", start->node_addr);
-  }
-  sdk_server_open_round(w->sdk, v, w->o.count);
-  free(v);
-}
-
-struct place {
-  struct relay_place to;
-  char *file, *filtered;
-};
-
-static struct place find_place(const struct workers *w, uint32_t i, int std) {
-  const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
-  const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
-  struct output_route r = output_route(w->o.options, i, std);
-  struct place p = {.to.shown = r.shown};
-  if (r.file) p.to.file = p.file = log_dir_attempt_file(w->o.logs, w->round, i, name);
-  if (r.filtered) p.to.filtered = p.filtered = log_dir_attempt_file(w->o.logs, w->round, -1, filtered);
-  return p;
-}
-
-static void place_finish(struct place *p) {
-  free(p->file);
-  free(p->filtered);
-}
-
-static int open_output(struct workers *w, const struct start *start, uint32_t i, int *out, int *err,
-                       struct err *e) {
-  struct output_name name = {.rank = start->rank_base + i, .world_size = start->world_size, .local_rank = i};
-  struct place p_out = find_place(w, i, STD_OUT), p_err = find_place(w, i, STD_ERR);
-  struct buf prefix = BUF_INIT, label = BUF_INIT;
-  output_prefix(w->o.options, &name, &prefix);
-  output_label(w->o.options, &name, &label);
-  struct relay_worker to = {.round = w->round,
-                            .local_rank = i,
-                            .prefix = buf_text(&prefix),
-                            .label = buf_text(&label),
-                            .alone = start->world_size == 1,
-                            .out = p_out.to,
-                            .err = p_err.to};
-  int rc = relay_open(w->relay, &to, out, err, e);
-  place_finish(&p_out);
-  place_finish(&p_err);
-  buf_finish(&prefix);
-  buf_finish(&label);
-  return rc;
-}
-
-/* Error files have a place even where nobody asked for files. */
-static void need_logs(struct workers *w) {
-  struct err e = ERR_INIT;
-  if (w->o.logs->dir || w->no_files || output_has_no_files(w->o.options)) return;
-  if (log_dir_make(w->o.logs, NULL, w->o.env->run_id, &e) == 0) return;
-  w->no_files = true;
-  log_warn("%s; workers cannot say in a file what they fail of", e.text);
-}
-
-static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
-  struct env_job job = *w->o.env;
-  job.socket = sdk_server_name(w->sdk);
-  int out = -1, err = -1;
-  int rc = open_output(w, start, i, &out, &err, e);
-  if (rc) return rc;
-  char **argv = command_line_for(w->o.argv, i);
-  char *error_file = log_dir_attempt_file(w->o.logs, w->round, i, "error.json");
-  failures_name(w->failures, i, error_file);
-  job.error_file = error_file;
-  const struct device *device = device_watch_get(w->o.devices, i);
-  job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
-  char **env = env_create(w->o.base_env, start, &job, i);
-  const struct cpus *cpus = i < w->o.numa->n && cpus_count(&w->o.numa->v[i]) ? &w->o.numa->v[i] : NULL;
-  rc = guard_spawn(&w->guard,
-                   &(struct guard_spawn){.round = w->round,
-                                         .local_rank = i,
-                                         .count = w->o.count,
-                                         .argv = (const char *const *)argv,
-                                         .env = (const char *const *)env,
-                                         .out = out,
-                                         .err = err,
-                                         .cpus = cpus,
-                                         .cpus_size = sizeof(*cpus)},
-                   e);
-  env_destroy(env);
-  free(argv);
-  free(error_file);
-  close(out);
-  close(err);
-  return rc;
-}
-
 void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text) {
-  tell(w, (struct supervisor_event){.kind = SUP_DEVICE_HELD,
-                                    .round = round,
-                                    .local_rank = local_rank,
-                                    .when_ms = boot_ms(),
-                                    .device = device_of(w, local_rank),
-                                    .text = text});
-}
-
-void workers_spawn(struct workers *w, const struct start *start) {
-  w->round = (uint32_t)start->round;
-  w->clear = false;
-  memset(w->v, 0, w->o.count * sizeof(*w->v));
-  open_round(w, start);
-  hang_watch_begin(w->hang, w->round, start->rank_base);
-  failures_begin(w->failures);
-  need_logs(w);
-  for (uint32_t i = 0; i < w->o.count; i++) {
-    struct err e = ERR_INIT;
-    int rc = spawn_one(w, start, i, &e);
-    if (rc == -EPIPE) return; /* GUARD_GONE follows */
-    if (rc)
-      tell(w, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
-                                        .round = w->round,
-                                        .local_rank = i,
-                                        .error = -rc,
-                                        .when_ms = boot_ms(),
-                                        .text = e.text});
-  }
+  workers_tell(w, (struct supervisor_event){.kind = SUP_DEVICE_HELD,
+                                            .round = round,
+                                            .local_rank = local_rank,
+                                            .when_ms = boot_ms(),
+                                            .device = device_of(w, local_rank),
+                                            .text = text});
 }
 
 void workers_look(struct workers *w) {
@@ -477,29 +343,35 @@ void workers_probe(struct workers *w, uint64_t first, enum log_level level) {
   free(pids);
 }
 
-void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms) {
+void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms,
+                  const struct local_set *keep) {
   struct err e = ERR_INIT;
   hang_watch_end(w->hang);
-  if (guard_stop(&w->guard, round, signo, grace_ms, &e)) give_guard_up(w, &e);
+  if (round > w->round) { /* nothing of it was spawned: who was kept is of it now */
+    w->round_before = w->round;
+    w->round = round;
+  }
+  if (guard_stop_but(&w->guard, round, signo, grace_ms, keep, &e)) workers_give_guard_up(w, &e);
 }
 
 void workers_signal(struct workers *w, uint32_t local_rank, int signo) {
   struct err e = ERR_INIT;
-  if (guard_signal(&w->guard, (int)local_rank, signo, &e)) give_guard_up(w, &e);
+  if (guard_signal(&w->guard, (int)local_rank, signo, &e)) workers_give_guard_up(w, &e);
 }
 
 void workers_fence(struct workers *w, uint64_t at_ms) {
   struct err e = ERR_INIT;
-  if (guard_fence(&w->guard, at_ms, &e)) give_guard_up(w, &e);
+  if (guard_fence(&w->guard, at_ms, &e)) workers_give_guard_up(w, &e);
 }
 
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {
   struct err e = ERR_INIT;
-  if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e)) give_guard_up(w, &e);
+  if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e))
+    workers_give_guard_up(w, &e);
 }
 
-void workers_request(struct workers *w, uint32_t bits, uint32_t checkpoint) {
-  sdk_server_request(w->sdk, bits, checkpoint);
+void workers_request(struct workers *w, const struct local_set *of, uint32_t bits, uint32_t checkpoint) {
+  sdk_server_request(w->sdk, of, bits, checkpoint);
 }
 
 struct relay *workers_relay(struct workers *w) {
@@ -567,6 +439,7 @@ static void on_wake_closed(uv_handle_t *handle) {
   sdk_server_destroy(w->sdk);
   failures_destroy(w->failures);
   oom_watch_destroy(w->oom);
+  start_free(w->start);
   free(w->v);
   free(w);
 }

@@ -44,16 +44,20 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
                    struct err *e);
 struct relay *workers_relay(struct workers *w);
 
-void workers_spawn(struct workers *w, const struct start *start);
+/* Those in `stay` (NULL: nobody) were kept by workers_stop and go on in this round; all others are spawned. */
+void workers_spawn(struct workers *w, const struct start *start, const struct local_set *stay);
+void workers_pids(const struct workers *w, pid_t *pids); /* by local rank, of those that live; else 0 */
 /* It was not spawned: the device of that worker is not free. */
 void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text);
-void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms);
+void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms,
+                  const struct local_set *keep);                        /* guard_stop_but */
 void workers_signal(struct workers *w, uint32_t local_rank, int signo); /* to its process group */
 void workers_look(struct workers *w); /* SUP_LOOK; what they have said on their socket is told first */
 void workers_probe(struct workers *w, uint64_t first, enum log_level level); /* SUP_PROBE */
 void workers_fence(struct workers *w, uint64_t at_ms);                       /* guard_fence */
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
-void workers_request(struct workers *w, uint32_t bits, uint32_t checkpoint); /* sdk_server_request */
+/* sdk_server_request */
+void workers_request(struct workers *w, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
 
 /* A failure was told, with this text; what its error file says, or NULL; local_rank: of its worker here, UINT64_MAX:
  * there is none. */

@@ -205,6 +205,8 @@ static void make_worker_death(struct verdict *v) {
     v->code = 128 + v->signal;
   else if (v->cause == CAUSE_WORKER_HUNG)
     v->code = EXIT_CODE_HUNG;
+  else if (v->cause == CAUSE_CONTACT_LOST)
+    v->code = EXIT_CODE_CONTACT_LOST;
   else if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD)
     v->cause = CAUSE_WORKER_EXIT;
   if (v->cause != CAUSE_WORKER_EXIT) v->lasting = false;

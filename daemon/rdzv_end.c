@@ -19,12 +19,12 @@
 
 static bool is_worker_death(enum cause c) {
   return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC ||
-         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD;
+         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
 }
 
-/* Who hangs has not died: on each node they are named together, in one verdict. */
+/* Who hangs has not died: on each node they are named together, in one verdict. Nor has who waits for the next round. */
 static bool is_counted(enum cause c) {
-  return is_worker_death(c) && c != CAUSE_WORKER_HUNG;
+  return is_worker_death(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
 }
 
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {

@@ -84,7 +84,8 @@ enum {
   X(NODE_JOINED, "node-joined")   /* the round is formed anew with more nodes */                             \
   X(WORKER_HUNG, "worker-hung")   /* no progress for --hang-timeout */                                       \
   X(NODE_DRAINED, "node-drained") /* rdzvctl drain, or --exclude-after */                                    \
-  X(DEVICE_HELD, "device-held")   /* a worker was not started: its device is not free again */
+  X(DEVICE_HELD, "device-held")   /* a worker was not started: its device is not free again */               \
+  X(CONTACT_LOST, "contact-lost") /* a worker left the round in place, and nothing else has ended it */
 
 #define SCALE_UP_LIST(X) /* when nodes that come later take part, where the round is below max */            \
   X(NOW, "now")          /* the round is ended for them */                                                   \
@@ -190,7 +191,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, echoes, 0, WORLD_MAX)  /* other workers that died of it or after it */                           \
   F(S, BOOL, lasting)              /* a worker-exit that a restart would only repeat: the job ends */        \
   F(S, STR, device, DEVICE_MAX)    /* the worker's: index and UUID, as far as known */                       \
-  F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress */                                \
+  F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress; contact-lost: since it left */   \
   F(S, STR, state, 1)              /* worker-hung: of its process, as ps has it: R S D T ...; "": unknown */ \
   F(S, STR, error, TEXT_MAX) /* as its error file has it: "ValueError: boom"; or the kernel's reason */      \
   F(S, STR, text, TEXT_MAX)  /* last lines of stderr, or the daemon's words */

@@ -10,7 +10,7 @@
  * ends the sentence. All of it came over the wire, as the host's name did: it is escaped.
  *
  * Weight is a table by cause. A lost node comes before the deaths that it causes in others, a signal before an exit code, because
- * the worker that is killed is the origin more often than the one that notices. Of hangs the one whose process is stopped,
+ * the worker that is killed is the origin more often than the one that notices; who has only lost contact with another weighs least. Of hangs the one whose process is stopped,
  * then one that the kernel holds (state D), then the one that is behind. Equal weight: the earlier one. */
 
 #include "proto/msg.h"
@@ -121,6 +121,9 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
     if (v->core) buf_puts(out, ", core dumped");
   } else if (v->cause == CAUSE_WORKER_HUNG) {
     buf_printf(out, " made no progress for %.1f s", (double)v->idle_ms / 1000);
+  } else if (v->cause == CAUSE_CONTACT_LOST) {
+    buf_printf(out, " has left the round to rejoin, and %.1f s later nothing else has ended it",
+               (double)v->idle_ms / 1000);
   } else if (v->cause == CAUSE_WORKER_EXIT) {
     buf_printf(out, " exited with code %" PRId64 "%s", v->code,
                v->lasting ? ", a usage error that a restart would repeat" : "");
@@ -130,7 +133,7 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   }
   if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) put_error(out, v);
   put_progress(out, v);
-  if (v->cause == CAUSE_WORKER_HUNG) put_reason(out, v);
+  if (v->cause == CAUSE_WORKER_HUNG || v->cause == CAUSE_CONTACT_LOST) put_reason(out, v);
 }
 
 static void put_leaving(struct buf *out, const struct verdict *v) {
@@ -164,6 +167,7 @@ static void put_what(struct buf *out, const struct verdict *v) {
   case CAUSE_WORKER_EXEC:
   case CAUSE_WORKER_HUNG:
   case CAUSE_DEVICE_HELD:
+  case CAUSE_CONTACT_LOST:
   case CAUSE_WORKER_EXIT: put_worker_death(out, v); return;
   case CAUSE_JOIN_TIMEOUT:
     buf_puts(out, "too few nodes joined in time");
@@ -193,8 +197,9 @@ static int weight(enum cause c) {
       [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2,  [CAUSE_WORKER_EXEC] = 2,
       [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,    [CAUSE_OPERATOR] = 5,
       [CAUSE_NODE_JOINED] = 4,   [CAUSE_WORKER_HUNG] = 3,  [CAUSE_NODE_DRAINED] = 4, [CAUSE_DEVICE_HELD] = 2,
+      [CAUSE_CONTACT_LOST] = 1,
   };
-  _Static_assert(CAUSE_COUNT == 12, "a new cause needs a weight");
+  _Static_assert(CAUSE_COUNT == 13, "a new cause needs a weight");
   return weights[c];
 }
 

@@ -152,8 +152,7 @@ int rdzv_hear_agent(struct rdzv *r) {
   return rdzv_store_fail(r, type, "%s", r->lost_code ? r->lost_text : "the agent is gone");
 }
 
-/* Waits for the next record of any type. */
-static int await(struct rdzv *r, size_t *size, uint64_t deadline) {
+int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline) {
   for (;;) {
     int type = receive(r, size);
     if (type != 0) return type;
@@ -210,7 +209,7 @@ static int connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
   return 0;
 }
 
-static int take_welcome(struct rdzv *r, size_t size) {
+int rdzv_take_welcome(struct rdzv *r, size_t size) {
   if (size != sizeof(r->is))
     return rdzv_fail(
         r, -EPROTO,
@@ -235,10 +234,10 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   send(r->fd, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
   for (;;) {
     size_t size = 0;
-    int type = await(r, &size, deadline);
+    int type = rdzv_await(r, &size, deadline);
     if (type == -ETIMEDOUT) return rdzv_fail(r, -ETIMEDOUT, "the agent did not answer in time");
     if (type < 0) return rdzv_lost(r, "hello to the agent");
-    if (type == SDK_WELCOME) return take_welcome(r, size);
+    if (type == SDK_WELCOME) return rdzv_take_welcome(r, size);
   }
 }
 
@@ -354,7 +353,8 @@ unsigned rdzv_requested(struct rdzv *r) {
   int type;
   do type = receive(r, &size);
   while (type > 0);
-  return type < 0 ? r->requested | RDZV_STOP : r->requested | rdzv_checkpoint_bit(r);
+  unsigned bits = r->can_rejoin ? r->requested : r->requested & ~(unsigned)RDZV_REJOIN;
+  return type < 0 ? bits | RDZV_STOP : bits | rdzv_checkpoint_bit(r);
 }
 
 /* ------------------------------------------------------------------ done */
@@ -363,6 +363,7 @@ int rdzv_done(struct rdzv *r) {
   if (r->alone) return 0;
   uint64_t deadline = rdzv_deadline_in(RDZV_LAST_MS);
   flush_progress(r, deadline);
+  r->can_rejoin = false;
   struct sdk_done done = {.head = rdzv_head_of(SDK_DONE)};
   int rc = rdzv_send_record(r, &done, sizeof(done), deadline);
   if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "done: the agent does not read");

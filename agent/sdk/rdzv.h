@@ -50,6 +50,8 @@ enum {
       1, /* write a checkpoint now and go on; shown after rdzv_can_checkpoint, until rdzv_checkpointed */
   RDZV_STOP =
       2, /* write a checkpoint and leave: SIGTERM has come or will, SIGKILL follows after --stop-timeout */
+  RDZV_REJOIN =
+      4, /* the round ends, for somebody else's sake: call rdzv_rejoin; shown after rdzv_can_rejoin */
 };
 
 struct rdzv;
@@ -62,7 +64,7 @@ RDZV_API void rdzv_finish(struct rdzv *r); /* NULL is fine */
 /* The last error's sentence; r NULL: that of the last failed rdzv_init in this thread. Never NULL. */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
 
-/* Who am I? Constant for the life of the context; never fail. */
+/* Who am I? Constant until rdzv_rejoin or the end of the context; never fail. */
 RDZV_API int rdzv_rank(const struct rdzv *r); /* 0 .. world_size-1 */
 RDZV_API int rdzv_world_size(const struct rdzv *r);
 RDZV_API int rdzv_local_rank(const struct rdzv *r); /* 0 .. local_world_size-1 */
@@ -108,6 +110,31 @@ RDZV_API int rdzv_can_checkpoint(struct rdzv *r);
 /* The state as it was after `step` is safe. */
 RDZV_API int rdzv_checkpointed(struct rdzv *r, uint64_t step);
 
+/* Rounds in place. When a round ends because another worker died, a node was lost, or nodes come, all workers are stopped and started anew; but a worker
+ * that says rdzv_can_rejoin keeps its process, and with it its memory and its device's. It is asked by RDZV_REJOIN, gives up its communicators, and waits
+ * in rdzv_rejoin for its place in the next round. Who notices first that a peer is gone (a reset, a collective that timed out) rejoins unasked. So:
+ *
+ *     rdzv_can_rejoin(r);
+ *     for (;;) {
+ *       comm = connect_all(rdzv_rank(r), rdzv_world_size(r));  // by rdzv_exchange, rdzv_store_...
+ *       agree_on_the_state(comm, &step);                       // who is new gets it from who is furthest
+ *       while (step < end && !(rdzv_requested(r) & RDZV_REJOIN) && !(rc = train(comm, &step))) ;
+ *       if (step == end || (rc && rc != -ECONNRESET)) break;
+ *       disconnect(comm);                                      // so that the others notice too
+ *       if (rdzv_rejoin(r, rc ? "a peer is gone" : NULL, 600000)) return 1;
+ *     }
+ *
+ * Who is asked has half of --stop-timeout to come to rdzv_rejoin, then it is stopped like all others (RDZV_STOP, SIGTERM, at the end SIGKILL). A wait for
+ * the round's store ends with -ECANCELED when RDZV_REJOIN comes. Where nothing else ends the round within a lease of the agent (30 s at most) and 2 s
+ * more, the first who rejoined is its failure, with `reason` as the reason: nothing hangs because of an alarm that was false. */
+RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; without an agent it does nothing */
+/* Leaves the round and waits for the next one. On 0 everything that "Who am I" tells, the round's store, names of exchanges and barriers and
+ * rdzv_requested are the new round's (the environment, with RANK, RDZV_ROUND and RDZV_RESTART_COUNT, stays as it was when the process began).
+ * reason: one short sentence without a full stop, or NULL; shown where this worker is the round's failure.
+ * Errors: -ETIMEDOUT (still parked: call again, or leave); -ECANCELED (told to stop: leave); -EPIPE, -ESTALE (the agent is gone, or the job over);
+ * -EINVAL (rdzv_can_rejoin was not called, or rdzv_done was); -ENOTSUP (no agent). */
+RDZV_API int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms);
+
 /* All-gather within the round, over the round's store: every rank calls it with the same name and size (1 byte or more; see
  * RDZV_EXCHANGE_MAX and RDZV_VALUE_MAX), `all` receives world_size * size bytes in order of rank. A name can be used again: the n-th call
  * of each rank meets the n-th calls of the others. Made for small values; a call costs a rank two round trips, whatever the size of the
@@ -132,7 +159,7 @@ RDZV_API int rdzv_barrier(struct rdzv *r, const char *name, int timeout_ms);
  * that this rank asks for later.
  *
  * Errors of all of them: -ETIMEDOUT; -ECONNREFUSED and other reasons of the network (no store there); -ECONNRESET (the round is over, or node rank 0
- * is gone, or the store refused to grow further: for good, as long as this context lives); -ESTALE (the round is over), -EPIPE (the agent is
+ * is gone, or the store refused to grow further: for good, until rdzv_rejoin); -ECANCELED (RDZV_REJOIN has come, and rdzv_can_rejoin was said); -ESTALE (the round is over), -EPIPE (the agent is
  * gone); -ENOTSUP (no store in this job: --store worker); -EMSGSIZE (more bytes than the limits above, or 256 MiB in one request); -EPROTO (what
  * answers there is no store); -ENOMEM. */
 RDZV_API int rdzv_store_set(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms);

@@ -96,6 +96,8 @@ static int wait_io(struct rdzv *r, short events, uint64_t deadline) {
     int n = poll(p, 2, left > 1000000 ? 1000000 : (int)left), rc = 0;
     if (n > 0 && p[1].revents) rc = rdzv_hear_agent(r);
     if (rc) return rc;
+    if (rdzv_must_rejoin(r))
+      return rdzv_store_fail(r, -ECANCELED, "the round is being ended: rdzv_rejoin waits for the next one");
     if (n > 0 && p[0].revents) return 0;
     if (n == 0 && left == 0) return rdzv_store_fail(r, -ETIMEDOUT, "the store did not answer in time");
     if (n < 0 && errno != EINTR) return rdzv_store_fail(r, -errno, "%s", strerror(errno));
@@ -374,12 +376,17 @@ int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct
   return rc;
 }
 
-/* An orderly end: with answers unread the kernel would reset the connection, and what we said last might be lost with it. */
-void rdzv_conn_finish(struct rdzv *r) {
+void rdzv_conn_reset(struct rdzv *r) {
   struct rdzv_conn *c = &r->conn;
-  if (c->fd >= 0) settle(r, rdzv_deadline_in(RDZV_LATE_MS));
   hang_up(c);
   free(c->due);
   rdzv_bytes_free(&c->out);
   rdzv_bytes_free(&c->in);
+  *c = (struct rdzv_conn){.fd = -1};
+}
+
+/* An orderly end: with answers unread the kernel would reset the connection, and what we said last might be lost with it. */
+void rdzv_conn_finish(struct rdzv *r) {
+  if (r->conn.fd >= 0) settle(r, rdzv_deadline_in(RDZV_LATE_MS));
+  rdzv_conn_reset(r);
 }

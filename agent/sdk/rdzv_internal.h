@@ -1,7 +1,7 @@
 #ifndef AGENT_SDK_RDZV_INTERNAL_H
 #define AGENT_SDK_RDZV_INTERNAL_H
 
-/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_conn.c (the connection to the
+/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_rejoin.c (the next round, in this process), rdzv_conn.c (the connection to the
  * round's store), rdzv_alone.c (its stand-in in a world of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing
  * of it is visible outside of the library. */
 
@@ -74,6 +74,7 @@ struct rdzv {
   struct sdk_welcome is;
   unsigned requested;
   struct rdzv_checkpoints checkpoints;
+  bool can_rejoin, parked; /* rdzv_can_rejoin was called; REJOIN was sent, and WELCOME has not come */
   struct sdk_progress progress;
   bool progress_held;
   uint64_t progress_sent_ms;
@@ -98,6 +99,12 @@ int rdzv_lost(struct rdzv *r, const char *what); /* the sentence for a lost agen
 /* Takes in what the agent has said. Negative: the agent is lost, which is said in the sentence. */
 int rdzv_hear_agent(struct rdzv *r);
 
+/* The next record of any type, into r->record; *size: of it. Its type; -ETIMEDOUT; other errors: the agent is lost. */
+int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline);
+int rdzv_take_welcome(struct rdzv *r, size_t size);
+/* rdzv_rejoin.c: RDZV_REJOIN was heard by who can */
+bool rdzv_must_rejoin(const struct rdzv *r);
+
 /* rdzv_checkpoint.c: RDZV_CHECKPOINT or 0, for rdzv_requested */
 unsigned rdzv_checkpoint_bit(struct rdzv *r);
 
@@ -106,6 +113,7 @@ unsigned rdzv_checkpoint_bit(struct rdzv *r);
 int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
                   uint64_t deadline);
 void rdzv_conn_finish(struct rdzv *r);
+void rdzv_conn_reset(struct rdzv *r); /* nothing of it is left: the next ask connects anew */
 int rdzv_alone_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers);
 void rdzv_alone_destroy(struct rdzv_alone *a);
 

@@ -47,7 +47,7 @@ struct sdk_event *sdk_event_add(struct sdk_server *s, enum sdk_event_kind kind, 
 
 static void conn_close(struct conn *c) {
   struct sdk_server *s = c->of;
-  sdk_conn_set_can(c, false);
+  sdk_conn_leave(c);
   close(c->fd);
   s->conns[c->index] = s->conns[--s->n_conns];
   s->conns[c->index]->index = c->index;
@@ -90,9 +90,17 @@ static bool send_packet(const struct conn *c, const void *record, size_t size) {
 /* Sends what is due, or asks to be woken when there is room. */
 static void conn_flush(struct conn *c) {
   struct sdk_request q = {
-      .head = sdk_head_of(SDK_REQUEST), .bits = c->of->requested, .checkpoint = c->of->checkpoint};
-  if (c->request_due) c->request_due = !send_packet(c, &q, sizeof(q));
-  want_write(c, c->request_due);
+      .head = sdk_head_of(SDK_REQUEST), .bits = sdk_conn_bits(c), .checkpoint = c->of->checkpoint};
+  struct sdk_welcome w = {0};
+  if (c->welcome_due) w = sdk_conn_welcome(c);
+  if (c->welcome_due) c->welcome_due = !send_packet(c, &w, sizeof(w));
+  if (c->request_due && !c->welcome_due) c->request_due = !send_packet(c, &q, sizeof(q));
+  want_write(c, c->welcome_due || c->request_due);
+}
+
+void sdk_conn_welcome_again(struct conn *c) {
+  c->welcome_due = true;
+  conn_flush(c);
 }
 
 void sdk_conn_send(struct conn *c, const void *record, size_t size) {
@@ -189,14 +197,21 @@ int sdk_server_next(struct sdk_server *s, struct sdk_event *ev) {
   return 0;
 }
 
-void sdk_server_request(struct sdk_server *s, uint32_t bits, uint32_t checkpoint) {
-  if (s->requested == bits && s->checkpoint == checkpoint) return;
-  s->requested = bits;
+void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32_t bits,
+                        uint32_t checkpoint) {
+  bool all = s->checkpoint != checkpoint;
   s->checkpoint = checkpoint;
   for (size_t i = 0; i < s->n_conns; i++) {
-    s->conns[i]->request_due = s->conns[i]->greeted;
-    conn_flush(s->conns[i]);
+    struct conn *c = s->conns[i];
+    if (!c->greeted || c->local_rank >= s->n_workers) continue;
+    bool other = s->bits[c->local_rank] != bits && (!of || local_set_has(of, c->local_rank));
+    if (!all && !other) continue;
+    c->request_due = true;
   }
+  for (uint32_t i = 0; i < s->n_workers; i++)
+    if (!of || local_set_has(of, i)) s->bits[i] = bits;
+  for (size_t i = 0; i < s->n_conns; i++)
+    if (s->conns[i]->request_due) conn_flush(s->conns[i]);
 }
 
 const char *sdk_server_name(const struct sdk_server *s) {

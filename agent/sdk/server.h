@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "agent/local_set.h"
 #include "agent/sdk/wire.h"
 #include "common/err.h"
 
@@ -30,13 +31,14 @@ const char *sdk_server_name(const struct sdk_server *s); /* for RDZV_AGENT_SOCKE
 int sdk_server_fd(const struct sdk_server *s); /* poll it for reading; it includes what waits to be written */
 
 /* The round: n local workers, what each is told (head is filled in here; all of one round). Connections of another
- * round are refused with -ESTALE and closed, as are those that come later. */
+ * round are refused with -ESTALE and closed, as are those that come later; but those of workers that are parked stay, and are told their new
+ * place: of them CAN and CAN_REJOIN come anew. */
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n);
 void sdk_server_close_round(struct sdk_server *s);
 
-/* What is asked of all workers of this round from now on: bits (RDZV_STOP), and a checkpoint by its number, which counts up from 1 in the round;
- * 0: none. */
-void sdk_server_request(struct sdk_server *s, uint32_t bits, uint32_t checkpoint);
+/* What is asked of the workers of this round from now on. Of all: a checkpoint by its number, which counts up from 1 in the round; 0: none. Of those
+ * of the set (NULL: of all): bits (RDZV_STOP, RDZV_REJOIN). */
+void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
 
 enum sdk_event_kind {
   SDK_EVENT_HELLO,        /* local_rank has connected, pid */
@@ -44,7 +46,9 @@ enum sdk_event_kind {
   SDK_EVENT_DONE,         /* local_rank says that it has done all it had to do */
   SDK_EVENT_CAN,          /* local_rank answers requests for a checkpoint, or does not any more: on */
   SDK_EVENT_CHECKPOINTED, /* local_rank has answered the request `checkpoint`, with the state after `step` */
-  SDK_EVENT_TROUBLE,      /* a connection was closed or refused; text says why (for the log) */
+  SDK_EVENT_CAN_REJOIN, /* local_rank can go on in the next round, or cannot any more: on; the latter also where it was parked */
+  SDK_EVENT_PARKED, /* local_rank has left the round and waits for the next; text: why, if it was not asked; "" */
+  SDK_EVENT_TROUBLE, /* a connection was closed or refused; text says why (for the log) */
 };
 
 struct sdk_event {

@@ -39,34 +39,74 @@ static void forget_round(struct sdk_server *s) {
   free(s->progress);
   free(s->progressed);
   free(s->n_can);
+  free(s->rejoiner);
+  free(s->bits);
   s->n_can = NULL;
+  s->rejoiner = NULL;
+  s->bits = NULL;
   s->workers = NULL;
   s->progress = NULL;
   s->progressed = NULL;
   s->n_progressed = 0;
-  s->n_workers = s->requested = s->checkpoint = 0;
+  s->n_workers = s->checkpoint = 0;
   s->open = false;
 }
 
-void sdk_server_close_round(struct sdk_server *s) {
+static void close_conns(struct sdk_server *s, bool parked_too) {
   char text[64];
   snprintf(text, sizeof(text), "round %u is over", s->round);
   for (size_t i = s->n_conns; i-- > 0;)
-    if (s->conns[i]->greeted) sdk_conn_refuse(s->conns[i], -ESTALE, text, NULL);
+    if (s->conns[i]->greeted && (parked_too || !s->conns[i]->parked))
+      sdk_conn_refuse(s->conns[i], -ESTALE, text, NULL);
+}
+
+void sdk_server_close_round(struct sdk_server *s) {
+  close_conns(s, true);
   forget_round(s);
 }
 
+/* Who is parked, in a round that has just been opened. */
+static void take_over(struct sdk_server *s, struct conn *c) {
+  bool can = c->can;
+  c->parked = c->request_due = c->can = false;
+  s->rejoiner[c->local_rank] = c;
+  sdk_event_add(s, SDK_EVENT_HELLO, c);
+  sdk_event_add(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
+  if (can) sdk_conn_set_can(c, true);
+  sdk_conn_welcome_again(c);
+}
+
 void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n) {
-  sdk_server_close_round(s);
+  close_conns(s, false);
+  for (size_t i = s->n_conns; i-- > 0;)
+    if (s->conns[i]->parked && s->conns[i]->local_rank >= n)
+      sdk_conn_refuse(s->conns[i], -ESTALE, "there are fewer workers here now", NULL);
+  forget_round(s);
   s->workers = xmemdup(workers, n * sizeof(*workers));
   s->progress = xcalloc(n, sizeof(*s->progress));
   s->progressed = xcalloc(n, sizeof(*s->progressed));
   s->n_can = xcalloc(n, sizeof(*s->n_can));
+  s->rejoiner = xcalloc(n, sizeof(struct conn *));
+  s->bits = xcalloc(n, sizeof(*s->bits));
   s->n_workers = n;
   s->round = n ? workers[0].round : 0;
-  s->requested = n ? workers[0].requested : 0;
+  for (uint32_t i = 0; i < n; i++) s->bits[i] = workers[i].requested;
   s->checkpoint = n ? workers[0].checkpoint : 0;
   s->open = true;
+  for (size_t i = 0; i < s->n_conns; i++)
+    if (s->conns[i]->parked) take_over(s, s->conns[i]);
+}
+
+uint32_t sdk_conn_bits(const struct conn *c) {
+  return c->local_rank < c->of->n_workers ? c->of->bits[c->local_rank] : 0;
+}
+
+struct sdk_welcome sdk_conn_welcome(const struct conn *c) {
+  struct sdk_welcome w = c->of->workers[c->local_rank];
+  w.head = sdk_head_of(SDK_WELCOME);
+  w.requested = sdk_conn_bits(c);
+  w.checkpoint = c->of->checkpoint;
+  return w;
 }
 
 static bool on_hello(struct conn *c, const struct sdk_hello *h) {
@@ -84,10 +124,7 @@ static bool on_hello(struct conn *c, const struct sdk_hello *h) {
     return bad(c, "says it is local rank %u, but there are %u workers here", h->local_rank, s->n_workers);
   c->greeted = true;
   c->local_rank = h->local_rank;
-  struct sdk_welcome w = s->workers[h->local_rank];
-  w.head = sdk_head_of(SDK_WELCOME);
-  w.requested = s->requested;
-  w.checkpoint = s->checkpoint;
+  struct sdk_welcome w = sdk_conn_welcome(c);
   sdk_conn_send(c, &w, sizeof(w));
   sdk_event_add(s, SDK_EVENT_HELLO, c);
   return true;
@@ -120,8 +157,46 @@ static bool on_checkpointed(struct conn *c, const struct sdk_checkpointed *p) {
   return true;
 }
 
+/* ------------------------------------------------------------- rejoining */
+
+static bool on_can_rejoin(struct conn *c) {
+  struct sdk_server *s = c->of;
+  if (s->rejoiner[c->local_rank] && s->rejoiner[c->local_rank] != c)
+    return bad(c, "says that it can rejoin, but so did another process (%d) of this local rank",
+               (int)s->rejoiner[c->local_rank]->pid);
+  if (c->rejoins) return true;
+  c->rejoins = true;
+  s->rejoiner[c->local_rank] = c;
+  sdk_event_add(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
+  return true;
+}
+
+static bool on_rejoin(struct conn *c, const struct sdk_rejoin *p) {
+  if (!c->rejoins) return bad(c, "rejoins, and has not said that it can");
+  if (c->parked || p->round != c->of->round)
+    return bad(c, "leaves round %u, and is %s round %u", p->round, c->parked ? "parked since" : "in",
+               c->of->round);
+  c->parked = true;
+  struct sdk_event *ev = sdk_event_add(c->of, SDK_EVENT_PARKED, c);
+  snprintf(ev->text, sizeof(ev->text), "%.*s", SDK_REASON_MAX - 1, p->text);
+  return true;
+}
+
+static void stop_rejoining(struct conn *c) {
+  if (!c->rejoins) return;
+  c->rejoins = c->parked = false;
+  if (c->local_rank < c->of->n_workers) c->of->rejoiner[c->local_rank] = NULL;
+  sdk_event_add(c->of, SDK_EVENT_CAN_REJOIN, c)->on = false;
+}
+
+void sdk_conn_leave(struct conn *c) {
+  if (c->local_rank < c->of->n_workers) sdk_conn_set_can(c, false);
+  stop_rejoining(c);
+}
+
 static bool on_done(struct conn *c) {
   sdk_conn_set_can(c, false);
+  stop_rejoining(c);
   sdk_event_add(c->of, SDK_EVENT_DONE, c);
   return true;
 }
@@ -135,6 +210,8 @@ bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
       [SDK_DONE] = sizeof(struct sdk_done),
       [SDK_CAN_CHECKPOINT] = sizeof(struct sdk_can_checkpoint),
       [SDK_CHECKPOINTED] = sizeof(struct sdk_checkpointed),
+      [SDK_CAN_REJOIN] = sizeof(struct sdk_can_rejoin),
+      [SDK_REJOIN] = sizeof(struct sdk_rejoin),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC)
     return bad(c, "does not speak the protocol of librdzv");
@@ -152,6 +229,8 @@ bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
   case SDK_PROGRESS: return on_progress(c, &r->progress);
   case SDK_CAN_CHECKPOINT: sdk_conn_set_can(c, true); return true;
   case SDK_CHECKPOINTED: return on_checkpointed(c, &r->checkpointed);
+  case SDK_CAN_REJOIN: return on_can_rejoin(c);
+  case SDK_REJOIN: return on_rejoin(c, &r->rejoin);
   default: return on_done(c);
   }
 }

@@ -14,11 +14,18 @@
  * CAN_CHECKPOINT                   ->      (no answer)
  *                                  <-      REQUEST {bits, checkpoint}, whenever it changes
  * CHECKPOINTED {checkpoint, step}  ->      (no answer)
+ * CAN_REJOIN                       ->      (no answer)
+ * REJOIN {round, text}             ->      (parked: it waits)
+ *                                  <-      WELCOME of the next round, or REQUEST {RDZV_STOP}
  * DONE                             ->      (no answer)
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until it is answered by its number; it is shown
  * to those who have said CAN_CHECKPOINT, and they alone are waited for. Who has said it and closes its connection, or says DONE, is not
  * waited for any more.
+ *
+ * A worker that has said CAN_REJOIN is asked by RDZV_REJOIN where others are asked by RDZV_STOP, as long as it may stay for the next round. REJOIN
+ * names the round that it leaves; from then on it is parked, and its connection outlives the round: the next WELCOME is its place in the next one. One
+ * connection of a local rank can say so.
  */
 
 #include <stdint.h>
@@ -26,7 +33,7 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 3,
+  SDK_VERSION = 4,
   SDK_RECORD_MAX = 1024,
 };
 
@@ -39,6 +46,8 @@ enum sdk_type {
   SDK_DONE,
   SDK_CAN_CHECKPOINT,
   SDK_CHECKPOINTED,
+  SDK_CAN_REJOIN,
+  SDK_REJOIN,
 };
 
 struct sdk_head {
@@ -79,7 +88,7 @@ struct sdk_progress {
 
 struct sdk_request {
   struct sdk_head head;
-  uint32_t bits;       /* RDZV_STOP or 0 */
+  uint32_t bits;       /* RDZV_STOP, RDZV_REJOIN or 0 */
   uint32_t checkpoint; /* the last one that was asked for; 0: none */
 };
 
@@ -98,6 +107,18 @@ struct sdk_checkpointed {
   uint64_t step;
 };
 
+struct sdk_can_rejoin {
+  struct sdk_head head;
+};
+
+enum { SDK_REASON_MAX = 200 };
+
+struct sdk_rejoin {
+  struct sdk_head head;
+  uint32_t round;            /* that it leaves */
+  char text[SDK_REASON_MAX]; /* why, if it was not asked to; "" */
+};
+
 /* Room for any record, aligned. */
 union sdk_record {
   struct sdk_head head;
@@ -107,6 +128,7 @@ union sdk_record {
   struct sdk_progress progress;
   struct sdk_request request;
   struct sdk_checkpointed checkpointed;
+  struct sdk_rejoin rejoin;
   uint8_t bytes[SDK_RECORD_MAX];
 };
 

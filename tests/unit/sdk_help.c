@@ -62,6 +62,11 @@ static void handle(struct desk *d, const struct sdk_event *ev) {
     d->checkpointed[ev->local_rank]++;
     d->checkpoint_step[ev->local_rank] = ev->step;
     break;
+  case SDK_EVENT_CAN_REJOIN: ++*(ev->on ? &d->can_rejoin : &d->cannot_rejoin); break;
+  case SDK_EVENT_PARKED:
+    d->parked++;
+    snprintf(d->reason, sizeof(d->reason), "%s", ev->text);
+    break;
   case SDK_EVENT_TROUBLE:
     d->troubles++;
     snprintf(d->trouble, sizeof(d->trouble), "%s", ev->text);

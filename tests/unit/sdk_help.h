@@ -17,6 +17,8 @@ struct desk {
   struct sdk_progress progress[MAX_LOCAL];
   int progresses;
   int can, cannot; /* SDK_EVENT_CAN, on and off */
+  int can_rejoin, cannot_rejoin, parked;
+  char reason[256]; /* of the last that parked */
   int checkpointed[MAX_LOCAL];
   uint64_t checkpoint_step[MAX_LOCAL];
   char trouble[256];

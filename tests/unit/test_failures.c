@@ -91,7 +91,7 @@ static void test_read(void **state) {
   assert_string_equal(failures_said(b.f, 0)->message, "zero");
   assert_null(failures_said(b.f, 1));
   assert_null(failures_said(b.f, 2));
-  failures_begin(b.f);
+  failures_begin(b.f, NULL);
   assert_null(failures_said(b.f, 0));
   fail_with(&b, 0, "not there", 1);
   failures_read(b.f, 1, 256, 1); /* it has no file */
@@ -122,7 +122,7 @@ static void test_a_reading_is_given_up(void **state) {
   uv_run(&b.loop, UV_RUN_NOWAIT);
   assert_true(failures_is_reading(b.f, 0));
   assert_null(failures_said(b.f, 0));
-  failures_begin(b.f); /* the next round does not wait, and does not hear of it */
+  failures_begin(b.f, NULL); /* the next round does not wait, and does not hear of it */
   assert_false(failures_is_reading(b.f, 0));
   for (int i = 0; i < POOL; i++) sem_post(&hold);
   uv_run(&b.loop, UV_RUN_DEFAULT);
@@ -175,7 +175,7 @@ static void test_handed_up(void **state) {
   const char *file = failures_told(b.f, &told);
   assert_non_null(strstr(file, "/0"));
   check_up(&b, 3, "{\"message\":{\"message\":\"zero\",\"errorCode\":1}}");
-  failures_begin(b.f);
+  failures_begin(b.f, NULL);
   check_up(&b, 78, "a node was lost");
   failures_read(b.f, 0, 11, 1);
   bench_close(&b);

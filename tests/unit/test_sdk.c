@@ -173,8 +173,8 @@ static int part_until_asked(struct rdzv *r) {
 }
 
 static void ask_checkpoint_and_stop(struct desk *d) {
-  if (d->hellos == 2) sdk_server_request(d->s, 0, 1);
-  if (d->hellos == 2) sdk_server_request(d->s, RDZV_STOP, 1);
+  if (d->hellos == 2) sdk_server_request(d->s, NULL, 0, 1);
+  if (d->hellos == 2) sdk_server_request(d->s, NULL, RDZV_STOP, 1);
 }
 
 static void test_requests(void **state) {

@@ -40,14 +40,14 @@ static void test_the_bit_stays_until_it_is_answered(void **state) {
   assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(asked(), 0);
   assert_int_equal(desk.can, 1);
-  sdk_server_request(desk.s, 0, 1);
+  sdk_server_request(desk.s, NULL, 0, 1);
   for (int i = 0; i < 3; i++) assert_int_equal(asked(), RDZV_CHECKPOINT);
   assert_int_equal(answers(), 0);
   assert_int_equal(rdzv_checkpointed(r, 120), 0);
   assert_int_equal(asked(), 0);
   assert_int_equal(answers(), 1);
   assert_int_equal(desk.checkpoint_step[0], 120);
-  sdk_server_request(desk.s, RDZV_STOP, 1);
+  sdk_server_request(desk.s, NULL, RDZV_STOP, 1);
   pump(&desk, 0);
   assert_int_equal(rdzv_requested(r), RDZV_STOP);
   leave();
@@ -57,7 +57,7 @@ static void test_the_bit_stays_until_it_is_answered(void **state) {
 /* Who has not said that it answers is not shown what it does not answer. */
 static void test_who_does_not_answer(void **state) {
   join();
-  sdk_server_request(desk.s, 0, 1);
+  sdk_server_request(desk.s, NULL, 0, 1);
   assert_int_equal(asked(), 0);
   assert_int_equal(rdzv_can_checkpoint(r), 0);
   assert_int_equal(asked(), RDZV_CHECKPOINT); /* it was asked before, and is waited for from now on */
@@ -69,18 +69,18 @@ static void test_what_was_begun_before(void **state) {
   join();
   rdzv_can_checkpoint(r);
   assert_int_equal(asked(), 0);
-  sdk_server_request(desk.s, 0, 1);
+  sdk_server_request(desk.s, NULL, 0, 1);
   pump(&desk, 0);
   poll(NULL, 0, 5);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
-  sdk_server_request(desk.s, 0, 2);
+  sdk_server_request(desk.s, NULL, 0, 2);
   pump(&desk, 0); /* another one while it writes: not seen yet, and not answered */
   rdzv_checkpointed(r, 5);
   answers();
   poll(NULL, 0, 1100);
   rdzv_requested(r); /* the look that belongs to the checkpoint */
   assert_int_equal(answers(), 2);
-  sdk_server_request(desk.s, 0, 3);
+  sdk_server_request(desk.s, NULL, 0, 3);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
   leave();
 }
@@ -93,7 +93,7 @@ static void test_another_rank_was_quicker(void **state) {
   assert_int_equal(rdzv_checkpointed(r, 7), 0);
   assert_int_equal(answers(), 0);
   for (int i = 0; i < 3; i++) assert_int_equal(asked(), 0);
-  sdk_server_request(desk.s, 0, 1);
+  sdk_server_request(desk.s, NULL, 0, 1);
   assert_int_equal(asked(), 0);
   assert_int_equal(answers(), 1);
   assert_int_equal(desk.checkpoint_step[0], 7);
@@ -108,7 +108,7 @@ static void test_the_first_look_after_it(void **state) {
     rdzv_checkpointed(r, 7);
     poll(NULL, 0, 1100);
     if (late) assert_int_equal(asked(), 0);
-    sdk_server_request(desk.s, 0, 1 + (uint32_t)late);
+    sdk_server_request(desk.s, NULL, 0, 1 + (uint32_t)late);
     assert_int_equal(asked(), late ? RDZV_CHECKPOINT : 0);
   }
   assert_int_equal(answers(), 1);
@@ -118,7 +118,7 @@ static void test_the_first_look_after_it(void **state) {
 /* Who comes late hears of it in WELCOME. */
 static void test_asked_before_it_came(void **state) {
   desk_open(&desk, 1, 2);
-  sdk_server_request(desk.s, 0, 4);
+  sdk_server_request(desk.s, NULL, 0, 4);
   r = desk_join(&desk);
   rdzv_can_checkpoint(r);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
@@ -130,7 +130,7 @@ static void test_asked_before_it_came(void **state) {
 static void test_a_lost_agent(void **state) {
   join();
   rdzv_can_checkpoint(r);
-  sdk_server_request(desk.s, 0, 1);
+  sdk_server_request(desk.s, NULL, 0, 1);
   assert_int_equal(asked(), RDZV_CHECKPOINT);
   sdk_server_close_round(desk.s);
   assert_true(rdzv_checkpointed(r, 1) < 0);

@@ -459,7 +459,7 @@ static void play_wait(int fd, int connection) {
   expect(fd, GET_K);
   say(fd, "01 0000000000000000");
   expect(fd, WAIT_K);
-  sdk_server_request(desk.s, 0, 1); /* is heard, and the wait goes on */
+  sdk_server_request(desk.s, NULL, 0, 1); /* is heard, and the wait goes on */
   poll(NULL, 0, 20);
   sdk_server_close_round(desk.s);
   while (recv(fd, &byte, 1, 0) > 0) {

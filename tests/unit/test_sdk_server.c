@@ -81,7 +81,7 @@ static void test_bad_records(void **state) {
   struct sdk_checkpointed c = {.head = head(SDK_CHECKPOINTED), .checkpoint = 1};
   check_bad(&d, false, &c, sizeof(c), "before HELLO");
   check_bad(&d, true, &c, sizeof(c), "checkpoint 1, which nobody has asked for");
-  sdk_server_request(d.s, 0, 1);
+  sdk_server_request(d.s, NULL, 0, 1);
   c.checkpoint = 0;
   check_bad(&d, true, &c, sizeof(c), "checkpoint 0, which nobody has asked for");
   c.checkpoint = 2;
@@ -128,8 +128,8 @@ static void test_who_does_not_read(void **state) {
   desk_open(&d, 1, 2);
   int fd = raw_connect(&d);
   raw_hello(&d, fd);
-  for (uint32_t i = 0; i < 100000; i++) sdk_server_request(d.s, 0, i);
-  sdk_server_request(d.s, RDZV_STOP, 0);
+  for (uint32_t i = 0; i < 100000; i++) sdk_server_request(d.s, NULL, 0, i);
+  sdk_server_request(d.s, NULL, RDZV_STOP, 0);
   drive(&d, &p, 1, part_rank, NULL);
   assert_int_equal(p.result, 1);
   struct sdk_request q = {0};
