@@ -66,6 +66,7 @@ PURE = {
     "agent/trainer/ckpt_codec.c": (),
     "agent/trainer/model.c": (),
     "agent/trainer/optim.c": (),
+    "agent/trainer/gpu/rules.c": (),
 }
 # Patterns that need not match anything: parts into which a module may be split.
 OPTIONAL = {"daemon/rdzv_*.c"}

@@ -1,0 +1,179 @@
+/* Kernels over plain arrays: fill, convert, what an epilogue of cuBLASLt does where it has none for a shape, and a matrix product for shapes
+ * that it does not take at all.
+ *
+ * Each is one loop over items with a stride of the whole grid, so any n fits any grid. Where all pointers allow it the loop goes over four values
+ * at a time (struct quad), which is one load of 16 or 8 bytes; the rest, at most three values, or everything where they do not, goes
+ * one by one.
+ *
+ * None of these is on the fast path of a large layer: there bias, ReLU, its mask and the bias gradient are epilogues of the products. They are the
+ * path that is always right, and tests compare the two. */
+
+#include "agent/trainer/gpu/launch.cuh"
+
+template <typename T> __global__ void fill_kernel(T *dst, float value, size_t n) {
+  for (size_t i = first_item(); i < n; i += item_stride()) put(dst + i, value);
+}
+
+template <typename T> static int fill(cudaStream_t stream, void *dst, float value, size_t n) {
+  return LAUNCH(fill_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)dst, value, n);
+}
+
+int kernel_fill(cudaStream_t stream, void *dst, enum kernel_type type, float value, size_t n) {
+  if (n == 0) return 0;
+  return BY_TYPE(type, fill, stream, dst, value, n);
+}
+
+template <typename D, typename S>
+__global__ void convert_kernel(D *dst, const S *src, size_t quads, size_t n) {
+  quad<D> *d4 = (quad<D> *)dst;
+  const quad<S> *s4 = (const quad<S> *)src;
+  for (size_t i = first_item(); i < quads; i += item_stride()) {
+    quad<S> in = s4[i];
+    quad<D> out;
+    for (int k = 0; k < 4; k++) put(&out.v[k], value_of(in.v[k]));
+    d4[i] = out;
+  }
+  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) put(dst + i, value_of(src[i]));
+}
+
+template <typename D, typename S>
+static int convert(cudaStream_t stream, void *dst, const void *src, size_t n) {
+  size_t quads = aligned(dst, sizeof(D)) && aligned(src, sizeof(S)) ? n / 4 : 0;
+  return LAUNCH((convert_kernel<D, S>), blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (D *)dst,
+                (const S *)src, quads, n);
+}
+
+template <typename T> static int from_float(cudaStream_t stream, void *dst, const void *src, size_t n) {
+  return convert<T, float>(stream, dst, src, n);
+}
+
+template <typename T> static int to_float(cudaStream_t stream, void *dst, const void *src, size_t n) {
+  return convert<float, T>(stream, dst, src, n);
+}
+
+int kernel_convert(cudaStream_t stream, void *dst, enum kernel_type dst_type, const void *src,
+                   enum kernel_type src_type, size_t n) {
+  if (n == 0) return 0;
+  if (src_type == KERNEL_F32) return BY_TYPE(dst_type, from_float, stream, dst, src, n);
+  if (dst_type == KERNEL_F32) return BY_TYPE(src_type, to_float, stream, dst, src, n);
+  return (int)cudaErrorInvalidValue;
+}
+
+template <typename T> __global__ void bias_act_kernel(T *y, const T *bias, size_t n, size_t cols, bool relu) {
+  for (size_t i = first_item(); i < n; i += item_stride()) {
+    float v = value_of(y[i]) + value_of(bias[i % cols]);
+    put(y + i, relu && v < 0.0f ? 0.0f : v);
+  }
+}
+
+template <typename T>
+static int bias_act(cudaStream_t stream, void *y, const void *bias, size_t n, size_t cols, bool relu) {
+  return LAUNCH(bias_act_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, (const T *)bias, n, cols,
+                relu);
+}
+
+int kernel_bias_act(cudaStream_t stream, void *y, const void *bias, enum kernel_type type, size_t rows,
+                    size_t cols, bool relu) {
+  if (rows == 0) return 0;
+  return BY_TYPE(type, bias_act, stream, y, bias, rows * cols, cols, relu);
+}
+
+template <typename T> __global__ void mask_kernel(T *dx, const T *x, size_t quads, size_t n) {
+  quad<T> *d4 = (quad<T> *)dx;
+  const quad<T> *x4 = (const quad<T> *)x;
+  for (size_t i = first_item(); i < quads; i += item_stride()) {
+    quad<T> d = d4[i], a = x4[i];
+    for (int k = 0; k < 4; k++)
+      if (!(value_of(a.v[k]) > 0.0f)) put(&d.v[k], 0.0f);
+    d4[i] = d;
+  }
+  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride())
+    if (!(value_of(x[i]) > 0.0f)) put(dx + i, 0.0f);
+}
+
+template <typename T> static int mask(cudaStream_t stream, void *dx, const void *x, size_t n) {
+  size_t quads = aligned(dx, sizeof(T)) && aligned(x, sizeof(T)) ? n / 4 : 0;
+  return LAUNCH(mask_kernel<T>, blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)dx, (const T *)x,
+                quads, n);
+}
+
+int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n) {
+  if (n == 0) return 0;
+  return BY_TYPE(type, mask, stream, dx, x, n);
+}
+
+enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };
+
+/* A block sums 32 columns, eight threads to a column. */
+template <typename T>
+__global__ void column_sums_kernel(float *out, const T *dz, size_t rows, size_t cols, bool add) {
+  __shared__ double sums[SUM_LANES][SUM_COLS];
+  size_t lane = threadIdx.x / SUM_COLS, col = (size_t)blockIdx.x * SUM_COLS + threadIdx.x % SUM_COLS;
+  double sum = 0;
+  for (size_t r = lane; col < cols && r < rows; r += SUM_LANES) sum += (double)value_of(dz[r * cols + col]);
+  sums[lane][threadIdx.x % SUM_COLS] = sum;
+  __syncthreads();
+  if (lane > 0 || col >= cols) return;
+  for (int k = 1; k < SUM_LANES; k++) sum += sums[k][threadIdx.x];
+  out[col] = (add ? out[col] : 0.0f) + (float)sum;
+}
+
+template <typename T>
+static int column_sums(cudaStream_t stream, float *out, const void *dz, size_t rows, size_t cols, bool add) {
+  return LAUNCH(column_sums_kernel<T>, (cols + SUM_COLS - 1) / SUM_COLS, KERNEL_THREADS, stream, out,
+                (const T *)dz, rows, cols, add);
+}
+
+int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
+                       size_t cols, bool add) {
+  if (cols == 0) return 0;
+  return BY_TYPE(type, column_sums, stream, out, dz, rows, cols, add);
+}
+
+enum { TILE = 16, GEMM_BLOCKS_MAX = 1 << 20 };
+
+/* A block makes one tile of D after the other, with tiles of A and B in shared memory. */
+template <typename D, typename T>
+__global__ void gemm_kernel(struct kernel_gemm g, const T *a, const T *b, D *d) {
+  __shared__ float sa[TILE][TILE + 1], sb[TILE][TILE + 1];
+  size_t down = (g.m + TILE - 1) / TILE, tiles = down * ((g.n + TILE - 1) / TILE);
+  size_t i = threadIdx.x % TILE, j = threadIdx.x / TILE;
+  for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    size_t row = tile % down * TILE + i, col = tile / down * TILE + j;
+    float sum = 0.0f;
+    for (size_t k0 = 0; k0 < g.k; k0 += TILE) {
+      size_t ka = k0 + j, kb = k0 + i; /* this thread brings A[row][ka] and B[kb][col] */
+      sa[j][i] = row < g.m && ka < g.k ? value_of(a[g.trans_a ? row * g.lda + ka : ka * g.lda + row]) : 0.0f;
+      sb[i][j] = col < g.n && kb < g.k ? value_of(b[g.trans_b ? kb * g.ldb + col : col * g.ldb + kb]) : 0.0f;
+      __syncthreads();
+      for (int k = 0; k < TILE; k++) sum += sa[k][i] * sb[k][j];
+      __syncthreads();
+    }
+    if (row >= g.m || col >= g.n) continue; /* to the next tile, like all threads of the block */
+    D *at = d + col * g.ldd + row;
+    put(at, g.add ? value_of(*at) + sum : sum);
+  }
+}
+
+template <typename D, typename T>
+static int gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a, const void *b, void *d) {
+  size_t tiles = ((g->m + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE);
+  return LAUNCH((gemm_kernel<D, T>), tiles < GEMM_BLOCKS_MAX ? tiles : GEMM_BLOCKS_MAX, TILE * TILE, stream,
+                *g, (const T *)a, (const T *)b, (D *)d);
+}
+
+template <typename T>
+static int gemm_of(cudaStream_t stream, const struct kernel_gemm *g, const void *a, const void *b, void *d) {
+  return g->d == KERNEL_F32 ? gemm<float, T>(stream, g, a, b, d) : gemm<T, T>(stream, g, a, b, d);
+}
+
+int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a, const void *b, void *d) {
+  if (g->m == 0 || g->n == 0) return 0;
+  if (g->d != KERNEL_F32 && g->d != g->ab) return (int)cudaErrorInvalidValue;
+  return BY_TYPE(g->ab, gemm_of, stream, g, a, b, d);
+}
+
+int kernel_check(void) {
+  cudaFuncAttributes a;
+  return (int)cudaFuncGetAttributes(&a, (const void *)fill_kernel<float>);
+}

@@ -1,0 +1,196 @@
+/* Losses, their gradients, and the count of right answers.
+ *
+ * Each is two or three kernels:
+ *
+ *   parts    every block sums its part into partials[block], in double. Where the gradient needs nothing of the whole sum (mse,
+ *            cross-entropy) it is written here, so y is read once
+ *   finish   one block: the sum of the parts, in one fixed order, and the three numbers of `out`; for rmse also partials[0] = the
+ *            factor of the gradient, 1 / (n rmse)
+ *   root     rmse alone: the gradient
+ *
+ * The arithmetic is compute_cpu.c's: differences in float, sums in double. A row of cross-entropy belongs to one block of 32 threads, or of 256
+ * where there are many classes. A class number that is none gives a loss that is not a number, instead of a read from
+ * somewhere else. */
+
+#include "agent/trainer/gpu/launch.cuh"
+
+enum { FEW_COLS = 256, FEW_THREADS = 32 };
+
+struct squared {
+  size_t n;
+  double factor; /* of (y - target) in the gradient, without the loss scale */
+  const float *scale;
+};
+
+template <typename T>
+__global__ void squared_kernel(struct squared q, const T *y, const float *target, T *dz, double *partials) {
+  double sum = 0, factor = q.factor * (q.scale ? (double)*q.scale : 1.0);
+  for (size_t i = first_item(); i < q.n; i += item_stride()) {
+    float d = value_of(y[i]) - target[i];
+    sum += (double)d * (double)d;
+    if (dz) put(dz + i, (float)(factor * (double)d));
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+/* *factor: from finish_kernel. */
+template <typename T>
+__global__ void root_kernel(struct squared q, const T *y, const float *target, T *dz, const double *factor) {
+  double by = *factor * (q.scale ? (double)*q.scale : 1.0);
+  for (size_t i = first_item(); i < q.n; i += item_stride())
+    put(dz + i, (float)(by * (double)(value_of(y[i]) - target[i])));
+}
+
+/* The greatest of the block's values; every thread calls it. Blocks as in block_sum. */
+__device__ static float block_max(float x) {
+  __shared__ float tops[KERNEL_THREADS];
+  tops[threadIdx.x] = x;
+  __syncthreads();
+  for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) tops[threadIdx.x] = fmaxf(tops[threadIdx.x], tops[threadIdx.x + half]);
+    __syncthreads();
+  }
+  float top = tops[0];
+  __syncthreads();
+  return top;
+}
+
+struct entropy {
+  size_t rows, cols;
+  double factor; /* weight / rows */
+  const float *scale;
+};
+
+template <typename T>
+__global__ void entropy_kernel(struct entropy q, const T *y, const float *target, T *dz, double *partials) {
+  double loss = 0, factor = q.factor * (q.scale ? (double)*q.scale : 1.0);
+  for (size_t r = blockIdx.x; r < q.rows; r += gridDim.x) {
+    const T *row = y + r * q.cols;
+    float t = target[r], top = -INFINITY;
+    bool known = t >= 0.0f && t < (float)q.cols;
+    size_t right = known ? (size_t)t : 0;
+    for (size_t j = threadIdx.x; j < q.cols; j += blockDim.x) top = fmaxf(top, value_of(row[j]));
+    top = block_max(top);
+    double sum = 0;
+    for (size_t j = threadIdx.x; j < q.cols; j += blockDim.x) sum += (double)expf(value_of(row[j]) - top);
+    sum = block_sum(sum);
+    loss += known ? log(sum) - (double)(value_of(row[right]) - top) : (double)NAN;
+    for (size_t j = threadIdx.x; dz && j < q.cols; j += blockDim.x)
+      put(dz + r * q.cols + j,
+          (float)(factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
+  }
+  if (threadIdx.x == 0) partials[blockIdx.x] = loss;
+}
+
+struct finish {
+  enum compute_loss kind;
+  int n_partials;
+  double n; /* what the sum is divided by */
+  double weight;
+  bool add;
+  float who;
+};
+
+__global__ void finish_kernel(struct finish f, double *partials, float *out) {
+  double sum = 0;
+  for (int i = (int)threadIdx.x; i < f.n_partials; i += KERNEL_THREADS) sum += partials[i];
+  sum = block_sum(sum);
+  if (threadIdx.x > 0) return;
+  double mean = f.n > 0 ? sum / f.n : 0.0, value = f.kind == COMPUTE_RMSE ? sqrt(mean) : mean;
+  partials[0] = value == 0.0 ? 0.0 : f.weight / (f.n * value);
+  float loss = (float)(f.weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
+  out[0] = (f.add ? out[0] : 0.0f) + loss;
+  out[1] = (f.add ? out[1] : 0.0f) + bad;
+  out[2] = (f.add ? out[2] : 0.0f) + (bad > 0.0f ? f.who : 0.0f);
+}
+
+static int finish(cudaStream_t stream, const struct kernel_loss *l, unsigned parts, double n,
+                  double *partials) {
+  struct finish f = {
+      .kind = l->kind, .n_partials = (int)parts, .n = n, .weight = l->weight, .add = l->add, .who = l->who};
+  return LAUNCH(finish_kernel, 1, KERNEL_THREADS, stream, f, partials, l->out);
+}
+
+template <typename T> static int squared(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
+  size_t n = l->rows * l->cols;
+  struct squared q = {.n = n, .factor = 2.0 * l->weight / (double)n, .scale = l->scale};
+  bool root = l->kind == COMPUTE_RMSE;
+  unsigned blocks = blocks_for(n);
+  int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target,
+                  root ? (T *)NULL : (T *)l->dz, partials);
+  if (rc == 0) rc = finish(stream, l, blocks, (double)n, partials);
+  if (rc || !root || !l->dz) return rc;
+  return LAUNCH(root_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target, (T *)l->dz,
+                (const double *)partials);
+}
+
+template <typename T> static int entropy(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
+  struct entropy q = {l->rows, l->cols, l->weight / (double)l->rows, l->scale};
+  unsigned blocks = l->rows < KERNEL_PARTIALS ? (unsigned)l->rows : (unsigned)KERNEL_PARTIALS;
+  int threads = l->cols <= FEW_COLS ? (int)FEW_THREADS : (int)KERNEL_THREADS;
+  int rc =
+      LAUNCH(entropy_kernel<T>, blocks, threads, stream, q, (const T *)l->y, l->target, (T *)l->dz, partials);
+  return rc ? rc : finish(stream, l, blocks, (double)l->rows, partials);
+}
+
+int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
+  if (l->rows == 0) return finish(stream, l, 0, 0.0, partials);
+  if (l->kind == COMPUTE_CROSS_ENTROPY) return BY_TYPE(l->type, entropy, stream, l, partials);
+  return BY_TYPE(l->type, squared, stream, l, partials);
+}
+
+/* Where the greatest value of the row stands, the first of equals, as a loop from the left that takes what is greater finds it: what is not
+ * a number is never greater, and nothing is greater than a first value that is not a number. Every thread calls it. */
+template <typename T> __device__ static size_t greatest(const T *row, size_t cols) {
+  __shared__ float tops[FEW_THREADS];
+  __shared__ size_t places[FEW_THREADS];
+  float top = -INFINITY;
+  size_t place = threadIdx.x;
+  for (size_t j = threadIdx.x; j < cols; j += FEW_THREADS) {
+    float v = value_of(row[j]);
+    if (v > top) {
+      top = v;
+      place = j;
+    }
+  }
+  tops[threadIdx.x] = top;
+  places[threadIdx.x] = place;
+  __syncthreads();
+  size_t best = 0;
+  for (int i = 1; i < FEW_THREADS; i++)
+    if (tops[i] > tops[best] || (tops[i] == tops[best] && places[i] < places[best])) best = (size_t)i;
+  best = places[best];
+  __syncthreads();
+  return isnan(value_of(row[0])) ? 0 : best;
+}
+
+template <typename T>
+__global__ void correct_kernel(const T *y, const float *target, size_t rows, size_t cols, double *partials) {
+  double n = 0;
+  for (size_t r = blockIdx.x; r < rows; r += gridDim.x)
+    n += (float)greatest(y + r * cols, cols) == target[r] ? 1.0 : 0.0;
+  if (threadIdx.x == 0) partials[blockIdx.x] = n;
+}
+
+__global__ void add_kernel(const double *partials, int n_partials, float *out) {
+  double sum = 0;
+  for (int i = (int)threadIdx.x; i < n_partials; i += KERNEL_THREADS) sum += partials[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *out += (float)sum;
+}
+
+template <typename T>
+static int correct(cudaStream_t stream, const void *y, const float *target, float *out, size_t rows,
+                   size_t cols, double *partials) {
+  unsigned blocks = rows < KERNEL_PARTIALS ? (unsigned)rows : (unsigned)KERNEL_PARTIALS;
+  int rc = LAUNCH(correct_kernel<T>, blocks, FEW_THREADS, stream, (const T *)y, target, rows, cols, partials);
+  if (rc) return rc;
+  return LAUNCH(add_kernel, 1, KERNEL_THREADS, stream, (const double *)partials, (int)blocks, out);
+}
+
+int kernel_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
+                   size_t rows, size_t cols, double *partials) {
+  if (rows == 0) return 0;
+  return BY_TYPE(type, correct, stream, y, target, out, rows, cols, partials);
+}

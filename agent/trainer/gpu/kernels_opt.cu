@@ -1,0 +1,161 @@
+/* One update of all weights: three kernels, whatever the number of layers.
+ *
+ *   squares   every block sums the squares of its part of the gradients, in double
+ *   decide    one block: the norm; is it finite, is the run poisoned, by what are gradients multiplied, what is the learning rate's
+ *             correction. It counts, and moves the loss scale, exactly as compute_cpu_opt.c does
+ *   update    every weight, its gradient and its state are read once and written once, with the copy in the precision beside them; nothing
+ *             where `decide` said no
+ *
+ * The host has no part in it: that is why steps can be queued ahead of their results. */
+
+#include "agent/trainer/gpu/launch.cuh"
+
+enum { GROWTH_INTERVAL = 2000 };
+
+#define SCALE_MAX 1099511627776.0f /* 2^40 */
+
+__global__ void squares_kernel(const float *g, size_t quads, size_t n, double *partials) {
+  const quad<float> *g4 = (const quad<float> *)g;
+  double sum = 0;
+  for (size_t i = first_item(); i < quads; i += item_stride()) {
+    quad<float> v = g4[i];
+    for (int k = 0; k < 4; k++) sum += (double)v.v[k] * (double)v.v[k];
+  }
+  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) sum += (double)g[i] * (double)g[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__device__ static void skip(struct compute_opt_counters *v, bool scale_loss) {
+  v->skipped++;
+  v->skipped_in_row++;
+  v->good_in_row = 0;
+  if (scale_loss && v->scale > 1.0f) v->scale /= 2;
+}
+
+__device__ static void count(struct compute_opt_counters *v, bool scale_loss) {
+  v->updates++;
+  v->skipped_in_row = 0;
+  v->good_in_row++;
+  if (!scale_loss || v->good_in_row < GROWTH_INTERVAL) return;
+  v->good_in_row = 0;
+  if (v->scale < SCALE_MAX) v->scale *= 2;
+}
+
+/* `sum`: of the squares of the gradients. */
+__device__ static void decide(struct kernel_control *c, const struct compute_opt_desc *d, double sum,
+                              float lr) {
+  double norm = sqrt(sum) / (double)c->v.scale, by = 1.0 / (double)c->v.scale;
+  c->v.grad_norm = (float)norm;
+  if (!isfinite(c->v.grad_norm)) {
+    skip(&c->v, d->scale_loss);
+    return;
+  }
+  if (d->clip_norm > 0 && norm > d->clip_norm) by *= d->clip_norm / (norm + 1e-6);
+  count(&c->v, d->scale_loss);
+  c->go = 1.0f;
+  c->by = (float)by;
+  c->lr = lr;
+  if (d->kind == COMPUTE_SGD) return;
+  c->rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)c->v.updates)));
+  c->root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)c->v.updates)));
+  c->keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
+}
+
+__global__ void decide_kernel(struct kernel_control *c, struct compute_opt_desc d, const double *partials,
+                              int n_partials, const float *lr, const unsigned *poison) {
+  double sum = 0;
+  for (int i = (int)threadIdx.x; i < n_partials; i += KERNEL_THREADS) sum += partials[i];
+  sum = block_sum(sum);
+  if (threadIdx.x > 0) return;
+  c->go = 0.0f;
+  if (*(const volatile unsigned *)poison == 0) decide(c, &d, sum, *lr);
+}
+
+int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
+                   const float *grad, size_t n, const float *lr, const unsigned *poison, double *partials) {
+  size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
+  unsigned blocks = blocks_for(quads ? quads : n);
+  int rc = LAUNCH(squares_kernel, blocks, KERNEL_THREADS, stream, grad, quads, n, partials);
+  if (rc) return rc;
+  return LAUNCH(decide_kernel, 1, KERNEL_THREADS, stream, control, *d, (const double *)partials, (int)blocks,
+                lr, poison);
+}
+
+/* What one update needs, as the kernel wants it: floats. */
+struct hyper {
+  float mu, decay, b1, b2, c1, c2, eps;
+};
+
+/* One weight: the state changes, the new weight comes back. */
+template <bool ADAM>
+__device__ static inline float updated(const struct hyper *h, const struct kernel_control *c, float p,
+                                       float g, float *m, float *v) {
+  float x = c->by * g + h->decay * p;
+  if (!ADAM) {
+    *m = h->mu * *m + x;
+    return p - c->lr * *m;
+  }
+  *m = h->b1 * *m + h->c1 * x;
+  *v = h->b2 * *v + h->c2 * x * x;
+  return c->keep * p - c->rate * *m / (sqrtf(*v) * c->root + h->eps);
+}
+
+template <bool ADAM, typename T>
+__global__ void update_kernel(const struct kernel_control *control, struct hyper h, float *p, T *low,
+                              const float *g, float *m, float *v, size_t quads, size_t n) {
+  struct kernel_control c = *control;
+  if (c.go == 0.0f) return;
+  for (size_t i = first_item(); i < quads; i += item_stride()) {
+    quad<float> p4 = ((quad<float> *)p)[i], g4 = ((const quad<float> *)g)[i], m4 = ((quad<float> *)m)[i], v4;
+    if (ADAM) v4 = ((quad<float> *)v)[i];
+    quad<T> low4;
+    for (int k = 0; k < 4; k++) {
+      p4.v[k] = updated<ADAM>(&h, &c, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
+      put(&low4.v[k], p4.v[k]);
+    }
+    ((quad<float> *)p)[i] = p4;
+    ((quad<float> *)m)[i] = m4;
+    if (ADAM) ((quad<float> *)v)[i] = v4;
+    if (low) ((quad<T> *)low)[i] = low4;
+  }
+  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) {
+    float none = 0.0f;
+    p[i] = updated<ADAM>(&h, &c, p[i], g[i], m + i, ADAM ? v + i : &none);
+    if (low) put(low + i, p[i]);
+  }
+}
+
+template <typename T>
+static int update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
+  const struct compute_opt_desc *d = &u->d;
+  struct hyper h = {.mu = (float)d->momentum,
+                    .decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay,
+                    .b1 = (float)d->beta1,
+                    .b2 = (float)d->beta2,
+                    .c1 = 1.0f - (float)d->beta1,
+                    .c2 = 1.0f - (float)d->beta2,
+                    .eps = (float)d->eps};
+  bool wide = aligned(u->param, 4) && aligned(u->grad, 4) && aligned(u->state[0], 4) &&
+              aligned(u->state[1], 4) && aligned(u->low, sizeof(T));
+  size_t quads = wide ? d->n / 4 : 0;
+  unsigned blocks = blocks_for(quads ? quads : d->n);
+  if (d->kind == COMPUTE_SGD)
+    return LAUNCH((update_kernel<false, T>), blocks, KERNEL_THREADS, stream, control, h, u->param,
+                  (T *)u->low, u->grad, u->state[0], u->state[1], quads, d->n);
+  return LAUNCH((update_kernel<true, T>), blocks, KERNEL_THREADS, stream, control, h, u->param, (T *)u->low,
+                u->grad, u->state[0], u->state[1], quads, d->n);
+}
+
+int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u) {
+  if (u->d.n == 0) return 0;
+  return BY_TYPE(u->type, update, stream, control, u);
+}
+
+__global__ void control_set_kernel(struct kernel_control *control, struct compute_opt_counters v) {
+  control->v = v;
+}
+
+int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v) {
+  return LAUNCH(control_set_kernel, 1, 1, stream, control, v);
+}

@@ -1,0 +1,71 @@
+/* rdzv-cuda.so as it will be opened: every symbol of it is found in the libraries that are there (RTLD_NOW), it is of this tree, and it can
+ * say what is missing. Needs cuBLASLt and NCCL, no driver and no device; with one it is opened and closed. */
+
+#include "agent/trainer/gpu/gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct gpu_module *module;
+
+static int open_module(void **state) {
+  void *so = dlopen(getenv("RDZV_CUDA_MODULE"), RTLD_NOW | RTLD_LOCAL);
+  if (!so) {
+    print_error("%s\n", dlerror());
+    return -1;
+  }
+  module = dlsym(so, "rdzv_gpu");
+  return module ? 0 : -1;
+}
+
+static void test_is_of_this_tree(void **state) {
+  assert_int_equal(module->abi, GPU_ABI);
+  assert_non_null(module->compute_create);
+  assert_non_null(module->unique_id);
+}
+
+static void test_says_what_is_missing(void **state) {
+  struct gpu_config cfg = {.precision = COMPUTE_BF16};
+  struct compute *c = NULL;
+  struct err e = ERR_INIT;
+  int rc = module->compute_create(&cfg, &c, &e);
+  if (rc == 0) {
+    assert_non_null(strstr(c->device, "sm_"));
+    compute_destroy(c);
+    return;
+  }
+  assert_null(c);
+  assert_int_equal(rc, e.code);
+  assert_true(rc == -ENODEV || rc == -ENOTSUP);
+  assert_true(strstr(e.text, "driver") || strstr(e.text, "device"));
+}
+
+static void test_refuses_a_way_that_it_does_not_know(void **state) {
+  struct gpu_config cfg = {.precision = COMPUTE_FP32};
+  struct compute *c = NULL;
+  struct err e = ERR_INIT;
+  setenv("RDZV_CUDA_MATMUL", "quick", 1);
+  assert_int_equal(module->compute_create(&cfg, &c, &e), -EINVAL);
+  assert_non_null(strstr(e.text, "fused, plain or own"));
+  unsetenv("RDZV_CUDA_MATMUL");
+}
+
+static void test_nccl_answers_without_a_device(void **state) {
+  assert_true(module->nccl_version() >= 20000);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_is_of_this_tree),
+      cmocka_unit_test(test_says_what_is_missing),
+      cmocka_unit_test(test_refuses_a_way_that_it_does_not_know),
+      cmocka_unit_test(test_nccl_answers_without_a_device),
+  };
+  return cmocka_run_group_tests(tests, open_module, NULL);
+}
