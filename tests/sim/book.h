@@ -11,6 +11,7 @@ struct place { /* one node in one round */
   int64_t node_rank, base, workers;
   uint32_t zero_exits;
   int64_t step; /* the last that it has told */
+  bool served;  /* it has opened the round's store */
 };
 
 struct round_book {

@@ -116,7 +116,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   if (p && (p->node_rank != t->node_rank || p->base != t->rank_base))
     sim_violate(s, INV_RANKS, "round %" PRId64 ": %s is told another rank than before", t->round, a->name);
   if (!p && r->n_places < SIM_NODES_MAX)
-    r->places[r->n_places++] = (struct place){a, t->node_rank, t->rank_base, a->node->workers, 0, -1};
+    r->places[r->n_places++] = (struct place){a, t->node_rank, t->rank_base, a->node->workers, 0, -1, false};
   check_places(s, r);
 
   struct round_book *before = book_find(s->checker, t->incarnation, t->round - 1);

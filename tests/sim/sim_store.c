@@ -55,6 +55,8 @@ void store_open(struct sim *s, struct sim_agent *a, const struct supervisor_effe
   strncpy(a->head_addr, t->head_addr, ADDR_MAX);
   a->head_port = (uint32_t)t->store_port;
   if (t->node_rank != 0) return;
+  struct place *p = book_place(book_round(s->checker, t->incarnation, t->round), a);
+  if (p) p->served = true;
   if (st->open)
     sim_violate(s, INV_STORE_ENDS, "%s serves round %" PRId64 " and is to serve round %" PRId64 " as well",
                 a->name, st->round, t->round);
@@ -108,7 +110,8 @@ static bool is_let_in(const struct sim_agent *server, const struct sim_agent *a)
 static void reach_another(struct sim *s, struct sim_agent *a, struct sim_worker *w,
                           const struct sim_agent *b) {
   struct round_book *r = book_find(s->checker, a->incarnation, a->round);
-  bool same_port = s->config.store_port || !r || !book_place(r, b); /* as it may be */
+  const struct place *p = r ? book_place(r, b) : NULL;
+  bool same_port = s->config.store_port || !p || !p->served; /* as it may be */
   bool known = !is_let_in(b, a) || (same_port && (w->killed || allowed_to_run_on(s, a, w)));
   if (known || s->two) return;
   sim_violate(s, INV_STORE_OWN, "rank %u of round %u on %s reaches the store of round %" PRId64 " on %s",
