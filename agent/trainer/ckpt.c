@@ -76,16 +76,21 @@ void ckpt_list_finish(struct ckpt_list *l) {
   *l = (struct ckpt_list){0};
 }
 
-/* A file of `len` bytes, on disk when this returns. */
-static int write_file(int dirfd, const char *name, const char *data, size_t len, struct err *e) {
+static int write_piece(int fd, const char *name, const struct ckpt_piece *p, struct err *e) {
+  for (size_t at = 0; at < p->n;) {
+    ssize_t n = write(fd, (const char *)p->data + at, p->n - at);
+    if (n < 0 && errno != EINTR) return err_sys(e, -errno, "%s", name);
+    if (n > 0) at += (size_t)n;
+  }
+  return 0;
+}
+
+/* A file of `n` pieces, on disk when this returns. */
+static int write_file(int dirfd, const char *name, const struct ckpt_piece *p, int n, struct err *e) {
   int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0) return err_sys(e, -errno, "%s", name);
   int rc = 0;
-  for (size_t at = 0; at < len && rc == 0;) {
-    ssize_t n = write(fd, data + at, len - at);
-    if (n < 0 && errno != EINTR) rc = err_sys(e, -errno, "%s", name);
-    if (n > 0) at += (size_t)n;
-  }
+  for (int i = 0; i < n && rc == 0; i++) rc = write_piece(fd, name, &p[i], e);
   if (rc == 0 && fsync(fd) < 0) rc = err_sys(e, -errno, "%s: fsync", name);
   if (close(fd) < 0 && rc == 0) rc = err_sys(e, -errno, "%s: close", name);
   return rc;
@@ -108,11 +113,11 @@ static int sync_dir(int fd, const char *name, struct err *e) {
 }
 
 /* state.bin in the temporary directory, which then gets its name. */
-static int write_state(int dirfd, const char *tmp, const char *name, const void *data, size_t len,
+static int write_state(int dirfd, const char *tmp, const char *name, const struct ckpt_bytes *b,
                        struct err *e) {
   if (mkdirat(dirfd, tmp, 0777) < 0) return err_sys(e, -errno, "%s", tmp);
   int fd = openat(dirfd, tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  int rc = fd < 0 ? err_sys(e, -errno, "%s", tmp) : write_file(fd, state_name, data, len, e);
+  int rc = fd < 0 ? err_sys(e, -errno, "%s", tmp) : write_file(fd, state_name, b->pieces, b->n, e);
   if (rc == 0) rc = sync_dir(fd, tmp, e);
   if (fd >= 0) close(fd);
   if (rc == 0 && renameat(dirfd, tmp, dirfd, name) < 0) rc = err_sys(e, -errno, "rename to %s", name);
@@ -124,7 +129,7 @@ static int write_marker(int dirfd, const char *name, const struct ckpt_marker *m
   int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return err_sys(e, -errno, "%s", name);
   ckpt_marker_format(m, &text);
-  int rc = write_file(fd, marker_tmp, text.data, text.len, e);
+  int rc = write_file(fd, marker_tmp, &(struct ckpt_piece){text.data, text.len}, 1, e);
   if (rc == 0 && renameat(fd, marker_tmp, fd, marker_name) < 0)
     rc = err_sys(e, -errno, "rename to %s", marker_name);
   if (rc == 0) rc = sync_dir(fd, name, e);
@@ -147,9 +152,9 @@ static int explain(const char *dir, const char *name, size_t len, int rc, struct
                  why.text);
 }
 
-int ckpt_write(const char *dir, const struct ckpt_id *id, const void *data, size_t len, struct err *e) {
+int ckpt_write(const char *dir, const struct ckpt_id *id, const struct ckpt_bytes *b, struct err *e) {
   char name[CKPT_NAME_MAX], tmp[CKPT_NAME_MAX + 32];
-  struct ckpt_marker marker = {.id = *id, .size = len, .crc = ckpt_crc(data, len)};
+  struct ckpt_marker marker = {.id = *id, .size = b->size, .crc = b->crc};
   struct stat st;
   ckpt_name_format(id, name);
   snprintf(tmp, sizeof tmp, TMP_PREFIX "%s-%ld", name, (long)getpid());
@@ -159,12 +164,12 @@ int ckpt_write(const char *dir, const struct ckpt_id *id, const void *data, size
     close(fd);
     return err_set(e, -EEXIST, "checkpoint %s/%s is there already; nothing is overwritten", dir, name);
   }
-  int rc = write_state(fd, tmp, name, data, len, e);
+  int rc = write_state(fd, tmp, name, b, e);
   if (rc) remove_one(fd, tmp, NULL);
   if (rc == 0) rc = write_marker(fd, name, &marker, e);
   if (rc) remove_one(fd, name, NULL);
   close(fd);
-  return rc ? explain(dir, name, len, rc, e) : 0;
+  return rc ? explain(dir, name, (size_t)b->size, rc, e) : 0;
 }
 
 /* At most max bytes; `want` bytes are expected (0: any). */

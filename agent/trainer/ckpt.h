@@ -24,7 +24,7 @@ int ckpt_list(const char *dir, struct ckpt_list *out, struct err *e);
 void ckpt_list_finish(struct ckpt_list *l);
 
 /* Writes and commits. On failure the sentence names path and space, and what was written is removed. */
-int ckpt_write(const char *dir, const struct ckpt_id *id, const void *data, size_t len, struct err *e);
+int ckpt_write(const char *dir, const struct ckpt_id *id, const struct ckpt_bytes *b, struct err *e);
 /* Marker, size and checksums are checked; `out` is filled with state.bin. -ENOENT: no marker. -EBADMSG:
  * torn or damaged. max: larger is refused before it is read. */
 int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct buf *out, struct err *e);

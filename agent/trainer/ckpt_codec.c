@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <zlib.h>
@@ -33,7 +34,10 @@ enum {
   AT_LOSS = 80,
   AT_OPTIM = 84,
   AT_N_WIDTHS = 88,
-  AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156; zero to the checksum */
+  AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
+  AT_GOOD_IN_ROW = 156,
+  AT_SKIPPED = 160,
+  AT_SCALE = 168, /* zero from 172 to the checksum */
   AT_CRC = CKPT_HEADER - 4,
 };
 
@@ -47,6 +51,7 @@ uint64_t ckpt_size(const struct ckpt_kind *k) {
 
 static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   uint64_t loss_bits;
+  uint32_t scale_bits;
   memset(h, 0, CKPT_HEADER);
   memcpy(h + AT_MAGIC, magic, sizeof magic);
   le32_put(h + AT_VERSION, CKPT_VERSION);
@@ -55,7 +60,11 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   le64_put(h + AT_STEP, s->step);
   le64_put(h + AT_EPOCH, s->epoch);
   le64_put(h + AT_POSITION, s->position);
-  le64_put(h + AT_UPDATES, s->updates);
+  le64_put(h + AT_UPDATES, s->counters.updates);
+  le64_put(h + AT_SKIPPED, s->counters.skipped);
+  le32_put(h + AT_GOOD_IN_ROW, s->counters.good_in_row);
+  memcpy(&scale_bits, &s->counters.scale, 4);
+  le32_put(h + AT_SCALE, scale_bits);
   le64_put(h + AT_SEED, s->kind.seed);
   le64_put(h + AT_SAMPLES, s->kind.samples);
   memcpy(&loss_bits, &s->last_loss, 8);
@@ -67,17 +76,35 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   le32_put(h + AT_CRC, ckpt_crc(h, AT_CRC));
 }
 
-void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
+static void add_piece(struct ckpt_bytes *b, const void *data, size_t n) {
+  b->pieces[b->n++] = (struct ckpt_piece){data, n};
+  b->size += n;
+}
+
+/* The floats' checksum is computed once and stands in both: behind them, and in that of the whole. */
+void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
   size_t bytes = (size_t)model_shape_params(&s->kind.shape) * 4;
-  uint8_t head[CKPT_HEADER], tail[4];
-  buf_reserve(out, (size_t)ckpt_size(&s->kind));
-  encode_header(s, head);
-  buf_append(out, head, sizeof head);
-  size_t from = out->len;
-  buf_append(out, s->params, bytes);
-  for (int i = 0; i < compute_opt_states(s->kind.optim); i++) buf_append(out, s->states[i], bytes);
-  le32_put(tail, ckpt_crc(out->data + from, out->len - from));
-  buf_append(out, tail, sizeof tail);
+  int states = compute_opt_states(s->kind.optim);
+  uLong floats = crc32_z(crc32_z(0, NULL, 0), s->params, bytes);
+  for (int i = 0; i < states; i++) floats = crc32_z(floats, s->states[i], bytes);
+  out->n = 0;
+  out->size = 0;
+  encode_header(s, out->head);
+  le32_put(out->tail, (uint32_t)floats);
+  add_piece(out, out->head, sizeof out->head);
+  add_piece(out, s->params, bytes);
+  for (int i = 0; i < states; i++) add_piece(out, s->states[i], bytes);
+  add_piece(out, out->tail, sizeof out->tail);
+  uLong all =
+      crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)(bytes * (size_t)(1 + states)));
+  out->crc = (uint32_t)crc32_z(all, out->tail, sizeof out->tail);
+}
+
+void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
+  struct ckpt_bytes b;
+  ckpt_bytes(s, &b);
+  buf_reserve(out, (size_t)b.size);
+  for (int i = 0; i < b.n; i++) buf_append(out, b.pieces[i].data, b.pieces[i].n);
 }
 
 static int decode_shape(const uint8_t *h, struct model_shape *shape, struct err *e) {
@@ -103,7 +130,7 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
                    le32_get(h + AT_VERSION), CKPT_VERSION);
   if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
   uint32_t loss = le32_get(h + AT_LOSS), optim = le32_get(h + AT_OPTIM);
-  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAM)
+  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAMW)
     return err_set(e, -EBADMSG, "has a loss or optimizer that this trainer does not know");
   out.kind.loss = (enum compute_loss)loss;
   out.kind.optim = (enum compute_optim)optim;
@@ -112,12 +139,17 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
   out.step = le64_get(h + AT_STEP);
   out.epoch = le64_get(h + AT_EPOCH);
   out.position = le64_get(h + AT_POSITION);
-  out.updates = le64_get(h + AT_UPDATES);
+  out.counters.updates = le64_get(h + AT_UPDATES);
+  out.counters.skipped = le64_get(h + AT_SKIPPED);
+  out.counters.good_in_row = le32_get(h + AT_GOOD_IN_ROW);
+  uint32_t scale_bits = le32_get(h + AT_SCALE);
+  memcpy(&out.counters.scale, &scale_bits, 4);
   out.kind.seed = le64_get(h + AT_SEED);
   out.kind.samples = le64_get(h + AT_SAMPLES);
   uint64_t loss_bits = le64_get(h + AT_LAST_LOSS);
   memcpy(&out.last_loss, &loss_bits, 8);
-  if (out.position >= out.kind.samples || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
+  bool scale_fits = isfinite(out.counters.scale) && out.counters.scale >= 0;
+  if (out.position >= out.kind.samples || !scale_fits || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has a header that contradicts itself");
   *s = out;
   return 0;
@@ -140,7 +172,8 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
 }
 
 int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, struct err *e) {
-  static const char *const losses[] = {"mse", "rmse", "cross-entropy"};
+  static const char *const losses[] = {"mse", "rmse", "cross-entropy"}, *const optims[] = {"sgd", "adam",
+                                                                                           "adamw"};
   char a[128], b[128];
   model_shape_format(&have->shape, ',', a, sizeof a);
   model_shape_format(&want->shape, ',', b, sizeof b);
@@ -149,9 +182,8 @@ int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, 
     return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", losses[have->loss],
                    losses[want->loss]);
   if (have->optim != want->optim)
-    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s",
-                   have->optim == COMPUTE_ADAM ? "adam" : "sgd",
-                   want->optim == COMPUTE_ADAM ? "adam" : "sgd");
+    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optims[have->optim],
+                   optims[want->optim]);
   if (have->seed != want->seed)
     return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed,
                    want->seed);
@@ -203,7 +235,7 @@ bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m) {
   memcpy(copy, text, len);
   copy[len] = 0;
   int n = sscanf(copy,
-                 "rdzv-trainer checkpoint 1\nincarnation %63s\nround %9" SCNu32 "\nstep %19" SCNu64
+                 "rdzv-trainer checkpoint 2\nincarnation %63s\nround %9" SCNu32 "\nstep %19" SCNu64
                  "\nstate.bin %19" SCNu64 " bytes crc32 %8" SCNx32,
                  out.id.incarnation, &out.id.round, &out.id.step, &out.size, &out.crc);
   if (n != 5) return false;

@@ -5,7 +5,8 @@
  *
  * state.bin, little-endian: a header of CKPT_HEADER bytes (magic, version, what was trained, how far, and
  * the header's own CRC-32), the weights and the optimizer's state as floats, and the CRC-32 of those.
- * Nothing in it depends on the number of ranks or names a round. */
+ * Nothing in it depends on the number of ranks, names a round, or knows of a device or a precision: weights and state are floats whatever a
+ * run computes in, so any run of the same kind goes on from it. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 #include "agent/trainer/optim.h"
 #include "common/buf.h"
 
-enum { CKPT_HEADER = 192, CKPT_VERSION = 1, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
+enum { CKPT_HEADER = 192, CKPT_VERSION = 2, CKPT_INCARNATION_MAX = 64, CKPT_MARKER_MAX = 512 };
 
 /* What must be the same for a run to go on from a checkpoint. */
 struct ckpt_kind {
@@ -28,7 +29,8 @@ struct ckpt_state {
   struct ckpt_kind kind;
   uint64_t step;            /* steps done */
   uint64_t epoch, position; /* where the next one begins: samples of this epoch that are done */
-  uint64_t updates;         /* of the optimizer */
+  struct compute_opt_counters
+      counters; /* updates, skipped, good_in_row, and scale, 0 where there was none; the rest is not kept */
   double last_loss;
   const void *params; /* floats; encode: from here, decode: into the given bytes, any alignment */
   const void *states[COMPUTE_STATES_MAX]; /* compute_opt_states(kind.optim) of them */
@@ -36,6 +38,21 @@ struct ckpt_state {
 
 /* Bytes of a whole checkpoint of that kind. */
 uint64_t ckpt_size(const struct ckpt_kind *k);
+/* The same bytes without a copy of them: what lies where, and the checksum of all. The pieces point into the state and into this struct, so
+ * neither may move. */
+struct ckpt_piece {
+  const void *data;
+  size_t n;
+};
+enum { CKPT_PIECES_MAX = 3 + COMPUTE_STATES_MAX };
+struct ckpt_bytes {
+  struct ckpt_piece pieces[CKPT_PIECES_MAX];
+  int n;
+  uint64_t size;
+  uint32_t crc;
+  uint8_t head[CKPT_HEADER], tail[4];
+};
+void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out);
 void ckpt_encode(const struct ckpt_state *s, struct buf *out);
 /* The header alone: what there would be. -EBADMSG and a sentence. */
 int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e);

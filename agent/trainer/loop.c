@@ -42,29 +42,27 @@ int trainer_drain(struct trainer *t, struct err *e) {
 }
 
 /* Some rank was asked for it, and all have come here. It is rank 0 that writes; the others tell of it when it has. */
-static int tell_checkpoint(struct trainer *t, struct err *e) {
-  t->checkpoint = false;
-  if (!t->o.checkpoint_dir) return 0;
-  int rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
+static int asked(struct trainer *t, struct err *e) {
+  int rc = trainer_drain(t, e);
+  if (rc == 0) rc = trainer_save_now(t, true, e);
   if (rc) return rc;
+  t->checkpoint = t->clock = false;
+  if (!t->o.checkpoint_dir) return 0;
   if (t->rank == 0) log_info("checkpoint written at step %llu, as asked", (unsigned long long)t->done.step);
   if (rdzv_checkpointed(t->rdzv, t->done.step)) log_warn("%s", rdzv_error(t->rdzv));
   return 0;
 }
 
-static bool is_due(const struct trainer *t) {
-  uint64_t every = (uint64_t)t->o.checkpoint_every;
-  return t->checkpoint || (every && t->queued.step % every == 0);
-}
-
 static int step(struct trainer *t, struct err *e) {
+  uint64_t every = t->o.checkpoint_every.steps;
   throttle(t);
   int rc = trainer_queue(t, e);
+  if (rc == 0 && every && t->queued.step % every == 0) rc = trainer_save_begin(t, e);
   if (rc == 0 && slots_full(&t->slots)) rc = take(t, e);
-  if (rc || !is_due(t)) return rc;
-  rc = trainer_drain(t, e);
-  if (rc == 0) rc = trainer_save(t, e);
-  return rc || !t->checkpoint ? rc : tell_checkpoint(t, e);
+  if (rc == 0 && t->clock) rc = trainer_save_begin(t, e);
+  t->clock = false;
+  if (rc == 0) rc = trainer_save_poll(t, e);
+  return rc || !t->checkpoint ? rc : asked(t, e);
 }
 
 int trainer_loop(struct trainer *t, struct err *e) {
@@ -74,6 +72,6 @@ int trainer_loop(struct trainer *t, struct err *e) {
   t->begin_us = t->reported_us = t->rate.since_us = trainer_now_us();
   while (t->queued.step < t->last_step && !t->stop && rc == 0) rc = step(t, e);
   if (rc == 0) rc = trainer_drain(t, e);
-  if (rc == 0) rc = trainer_save(t, e);
-  return rc || !t->checkpoint ? rc : tell_checkpoint(t, e);
+  if (rc) return rc;
+  return t->checkpoint ? asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
 }

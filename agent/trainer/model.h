@@ -18,6 +18,7 @@ enum model_extra {
   MODEL_BAD_RANK,   /* the sum of those ranks, each plus 1: with one of them, who it is */
   MODEL_STOP,       /* ranks that were asked to leave */
   MODEL_CHECKPOINT, /* ranks that were asked for a checkpoint */
+  MODEL_CLOCK,      /* rank 0's clock says that a checkpoint is due */
   MODEL_EXTRAS
 };
 

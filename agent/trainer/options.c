@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const loss_names[] = {
@@ -86,6 +87,22 @@ static int parse_cuda_graph(const char *text, void *field, struct err *e) {
   int rc = one_of(text, names, 3, &k, e);
   if (rc == 0) *(enum cuda_graph_mode *)field = (enum cuda_graph_mode)k;
   return rc;
+}
+
+static int parse_every(const char *text, void *field, struct err *e) {
+  struct trainer_every *every = field;
+  size_t digits = strspn(text, "0123456789");
+  int64_t ms = 0;
+  *every = (struct trainer_every){0};
+  if (digits && !text[digits] && digits <= 12) {
+    every->steps = strtoull(text, NULL, 10);
+    return 0;
+  }
+  if (!digits || !text[digits] || parse_duration_ms(text, &ms, NULL) || ms < 100)
+    return err_set(e, -EINVAL,
+                   "a number of steps is wanted, such as 100, or a time of 100ms or more, such as 30s or 5m");
+  every->ms = (uint64_t)ms;
+  return 0;
 }
 
 #define AT(field) offsetof(struct trainer_opts, field)
@@ -324,13 +341,14 @@ static const struct opt table[] = {
      .help = "Write checkpoints there: at the end, when told to stop, and as --checkpoint-every says. Only "
              "rank 0 reads and writes it."},
     {.name = "checkpoint-every",
-     .type = OPT_INT,
+     .type = OPT_CUSTOM,
      .offset = AT(checkpoint_every),
      .def = "0",
-     .min = 0,
-     .max = 1e12,
-     .label = "STEPS",
-     .help = "0: only at the end and when told to."},
+     .label = "STEPS|TIME",
+     .parse = parse_every,
+     .help = "After so many steps (100), or so often (30s, 5m). It is written in the background; the run "
+             "waits only "
+             "while its state is copied. 0: only at the end and when told to."},
     {.name = "keep-checkpoints",
      .type = OPT_INT,
      .offset = AT(keep_checkpoints),
@@ -535,7 +553,7 @@ static int check(const struct trainer_opts *o, struct err *e) {
     return err_set(e, -EINVAL,
                    "--loss %s trains an autoencoder: --layers must end as it begins, with %u, not %u",
                    loss_names[o->loss], in, out);
-  if (o->checkpoint_every && !o->checkpoint_dir)
+  if ((o->checkpoint_every.steps || o->checkpoint_every.ms) && !o->checkpoint_dir)
     return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
   return check_hyper(&o->hyper, e);
 }

@@ -29,6 +29,11 @@ enum trainer_exit { TRAINER_EXIT_LIST(X) };
 enum resume_mode { RESUME_AUTO, RESUME_NONE };
 enum cuda_graph_mode { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 
+/* "100": steps; "30s", "5m": time. One of them, or none. */
+struct trainer_every {
+  uint64_t steps, ms;
+};
+
 struct trainer_opts {
   bool help, version;
   struct model_shape shape;
@@ -40,7 +45,8 @@ struct trainer_opts {
   enum cuda_graph_mode cuda_graph;
   struct optim_hyper hyper;
   const char *checkpoint_dir;
-  int64_t checkpoint_every, keep_checkpoints;
+  struct trainer_every checkpoint_every;
+  int64_t keep_checkpoints;
   enum resume_mode resume;
   const char *metrics;
   int64_t metrics_every, report_every_ms;

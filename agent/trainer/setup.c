@@ -153,7 +153,7 @@ static int open_files(struct trainer *t, struct err *e) {
   if (rc) return rc;
   if (!rdzv_incarnation(t->rdzv)[0]) take_round(t, &l);
   ckpt_list_finish(&l);
-  return 0;
+  return trainer_save_open(t, e);
 }
 
 static int join_ring(struct trainer *t, struct err *e) {
@@ -216,6 +216,7 @@ int trainer_setup_bench(struct trainer *t, struct err *e) {
 void trainer_teardown(struct trainer *t) {
   slots_drop_graphs(&t->slots);
   coll_destroy(t->coll);
+  trainer_save_close(t);
   metrics_finish(&t->metrics);
   slots_finish(&t->slots);
   if (t->c) {

@@ -1,4 +1,4 @@
-/* A run's state, out to a checkpoint and back.
+/* A run's state, out to the host and back. When it is written is save.c's affair.
  *
  * Rank 0 alone knows the directory. It decides what to resume and sends the bytes of the checkpoint to the
  * others, who decode and check them as if they had read them; so no file system needs to be shared, and no
@@ -31,93 +31,83 @@ static struct span part(const struct trainer *t, int i) {
   return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_params);
 }
 
+static int parts(const struct trainer *t) {
+  return 1 + compute_opt_states(t->o.hyper.kind);
+}
+
 static int settle(struct trainer *t, struct err *e) {
   struct compute_mark mark;
   int rc = compute_record(t->c, &mark, e);
   return rc ? rc : compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
 }
 
-/* The first n parts, copied to a stage of their own; the caller frees it. */
-static int download(struct trainer *t, int n, struct compute_buf **stage, struct err *e) {
-  size_t params = t->model.n_params;
-  *stage = NULL;
-  int rc = compute_alloc(t->c, COMPUTE_STAGE, params * (size_t)n, stage, e);
-  for (int i = 0; i < n && rc == 0; i++)
-    rc = compute_copy(t->c, span_of(*stage, params * (size_t)i, params), part(t, i), e);
-  if (rc == 0) rc = settle(t, e);
+/* A stage: the parts, then the counters, then the loss. */
+static struct span in_stage(const struct trainer *t, struct compute_buf *stage, int i) {
+  return span_of(stage, t->model.n_params * (size_t)i, t->model.n_params);
+}
+static struct span counters_in_stage(const struct trainer *t, struct compute_buf *stage) {
+  return span_of(stage, t->model.n_params * (size_t)parts(t), COMPUTE_COUNTERS);
+}
+static struct span loss_in_stage(const struct trainer *t, struct compute_buf *stage) {
+  return span_of(stage, t->model.n_params * (size_t)parts(t) + COMPUTE_COUNTERS, 1);
+}
+
+int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
+  size_t n = t->model.n_params * (size_t)parts(t) + COMPUTE_COUNTERS + 1;
+  return trainer_blame(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
+}
+
+int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
+  int rc = 0;
+  for (int i = 0; i < parts(t) && rc == 0; i++) rc = compute_copy(t->c, in_stage(t, stage, i), part(t, i), e);
+  if (rc == 0)
+    rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
+  if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
   return trainer_blame(t, TRAINER_SYSTEM, rc);
 }
 
-static int encode(struct trainer *t, struct buf *out, struct err *e) {
-  struct compute_buf *stage;
-  size_t params = t->model.n_params;
-  int rc = download(t, 1 + compute_opt_states(t->o.hyper.kind), &stage, e);
-  struct ckpt_state s = {.kind = kind_of(t),
-                         .step = t->done.step,
-                         .epoch = t->done.epoch,
-                         .position = t->done.position,
-                         .updates = t->counters.updates,
-                         .last_loss = t->loss};
-  if (rc == 0) {
-    s.params = compute_host(t->c, span_of(stage, 0, params));
-    for (int i = 0; i < compute_opt_states(t->o.hyper.kind); i++)
-      s.states[i] = compute_host(t->c, span_of(stage, params * (size_t)(i + 1), params));
-    ckpt_encode(&s, out);
-  }
-  compute_free(t->c, stage);
-  return rc;
+struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
+                                     const struct place *at) {
+  struct ckpt_state s = {.kind = kind_of(t), .step = at->step, .epoch = at->epoch, .position = at->position};
+  s.last_loss = (double)*compute_host(t->c, loss_in_stage(t, stage));
+  memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
+  if (!t->scale_loss) s.counters.scale = 0;
+  s.params = compute_host(t->c, in_stage(t, stage, 0));
+  for (int i = 1; i < parts(t); i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
+  return s;
 }
 
-static int told_checkpoint(struct trainer *t, const char *name, uint64_t bytes, uint64_t us, struct err *e) {
-  metrics_begin(&t->metrics, "checkpoint");
-  metrics_uint(&t->metrics, "step", t->done.step);
-  metrics_text(&t->metrics, "name", name);
-  metrics_uint(&t->metrics, "bytes", bytes);
-  metrics_real(&t->metrics, "ms", (double)us / 1000);
-  return trainer_blame(t, TRAINER_FILES, metrics_end(&t->metrics, e));
-}
-
-int trainer_save(struct trainer *t, struct err *e) {
-  struct buf bytes = BUF_INIT;
-  struct err why = ERR_INIT;
-  char name[CKPT_NAME_MAX];
-  if (!t->o.checkpoint_dir || (t->saved && t->id.step == t->done.step)) return 0;
-  t->id.step = t->done.step;
-  t->saved = true;
-  if (t->rank != 0) return 0;
-  uint64_t from = trainer_now_us();
-  int rc = encode(t, &bytes, e);
-  if (rc == 0)
-    rc = trainer_blame(t, TRAINER_FILES, ckpt_write(t->o.checkpoint_dir, &t->id, bytes.data, bytes.len, e));
-  if (rc == 0 && ckpt_prune(t->o.checkpoint_dir, &t->id, (int)t->o.keep_checkpoints, &why))
-    log_warn("old checkpoints: %s", why.text);
-  ckpt_name_format(&t->id, name);
-  if (rc == 0) rc = told_checkpoint(t, name, bytes.len, trainer_now_us() - from, e);
-  buf_finish(&bytes);
-  return rc;
-}
-
-static int upload(struct trainer *t, const struct ckpt_state *s, struct err *e) {
-  struct compute_buf *stage;
-  struct span all = {.n = t->model.n_params};
-  int rc = compute_alloc(t->c, COMPUTE_STAGE, all.n, &stage, e);
+static int upload_counters(struct trainer *t, const struct ckpt_state *s, struct compute_buf *stage,
+                           struct err *e) {
+  struct compute_opt_counters fresh;
+  int rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
+  if (rc == 0) rc = settle(t, e);
   if (rc) return rc;
-  all.buf = stage;
-  for (int i = 0; i <= compute_opt_states(t->o.hyper.kind) && rc == 0; i++) {
-    memcpy(compute_host(t->c, all), i == 0 ? s->params : s->states[i - 1], all.n * sizeof(float));
-    rc = compute_copy(t->c, part(t, i), all, e);
-    if (rc == 0) rc = settle(t, e); /* the stage is used again */
-  }
-  compute_free(t->c, stage);
-  return rc;
+  memcpy(&fresh, compute_host(t->c, counters_in_stage(t, stage)), sizeof fresh);
+  t->counters = (struct compute_opt_counters){
+      .updates = s->counters.updates,
+      .skipped = s->counters.skipped,
+      .good_in_row = s->counters.good_in_row,
+      .scale = t->scale_loss && s->counters.scale > 0 ? s->counters.scale : fresh.scale};
+  return compute_opt_set(t->c, t->opt, &t->counters, e);
 }
 
-static int take_state(struct trainer *t, const struct ckpt_state *s, struct err *e) {
+int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct err *e) {
+  struct compute_buf *stage = NULL;
+  size_t bytes = t->model.n_params * sizeof(float);
+  int rc = trainer_state_stage(t, &stage, e);
+  for (int i = 0; i < parts(t) && rc == 0; i++) {
+    memcpy(compute_host(t->c, in_stage(t, stage, i)), i == 0 ? s->params : s->states[i - 1], bytes);
+    rc = compute_copy(t->c, part(t, i), in_stage(t, stage, i), e);
+  }
+  if (rc == 0) rc = upload_counters(t, s, stage, e);
+  if (rc == 0) rc = settle(t, e);
+  compute_free(t->c, stage);
+  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
   t->done = t->queued = (struct place){s->step, s->epoch, s->position};
+  t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   t->loss = s->last_loss;
-  t->counters = (struct compute_opt_counters){.updates = s->updates, .scale = 1.0f};
-  int rc = compute_opt_set(t->c, t->opt, &t->counters, e);
-  return rc ? rc : upload(t, s, e);
+  return 0;
 }
 
 static void refused(void *ctx, const char *name, const struct err *why) {
@@ -167,7 +157,7 @@ int trainer_resume(struct trainer *t, struct err *e) {
     if (rc == 0) rc = ckpt_kind_check(&s.kind, &want, e);
     if (rc) err_wrap(e, "the checkpoint that rank 0 resumes from");
     rc = trainer_blame(t, TRAINER_FILES, rc);
-    if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, take_state(t, &s, e));
+    if (rc == 0) rc = trainer_state_upload(t, &s, e);
   }
   buf_finish(&bytes);
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
@@ -190,9 +180,12 @@ static int write_weights(const char *path, const void *data, size_t n, struct er
 }
 
 int trainer_result(struct trainer *t, uint32_t *crc, struct err *e) {
-  struct compute_buf *stage;
+  struct compute_buf *stage = NULL;
   size_t bytes = t->model.n_params * sizeof(float);
-  int rc = download(t, 1, &stage, e);
+  int rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.n_params, &stage, e);
+  if (rc == 0) rc = compute_copy(t->c, span_of(stage, 0, t->model.n_params), part(t, 0), e);
+  if (rc == 0) rc = settle(t, e);
+  trainer_blame(t, TRAINER_SYSTEM, rc);
   if (rc == 0) {
     const float *w = compute_host(t->c, span_of(stage, 0, t->model.n_params));
     *crc = ckpt_crc(w, bytes);

@@ -9,7 +9,7 @@
  *
  * Because every rank weighs its gradient by its share, the sum over ranks is the gradient of the mean over
  * the global batch, whatever the world size and however uneven the shares. The loss is summed the same
- * way, in the same message; so are two flags, "stop" and "checkpoint": if any rank was asked, all ranks
+ * way, in the same message; so are three flags, "stop", "checkpoint" and "clock": if any rank was asked, all ranks
  * know it after the same step, and leave or save together.
  *
  * All this is queued, not done (trainer_queue); a mark stands behind it. On a CPU it is done by then. On a device that runs ahead the results
@@ -43,12 +43,21 @@ static void fill(struct trainer *t, struct slot *s, const struct share *share) {
   }
 }
 
+/* Once for each checkpoint: all ranks begin it when they have read it. */
+static bool clock_says(struct trainer *t, uint64_t now) {
+  uint64_t every = t->o.checkpoint_every.ms * 1000;
+  if (!every || !t->save.writer || now - t->save.clock_us < every) return false;
+  t->save.clock_us = now;
+  return true;
+}
+
 /* What this rank was asked goes on its way with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
   unsigned now = rdzv_requested(t->rdzv);
   float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
   flags[MODEL_STOP - MODEL_STOP] = (now & RDZV_STOP) || *t->sigterm ? 1.0f : 0.0f;
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
+  flags[MODEL_CLOCK - MODEL_STOP] = clock_says(t, s->begun_us) ? 1.0f : 0.0f;
 }
 
 static void set_lr(struct trainer *t, struct slot *s) {
@@ -223,7 +232,9 @@ static void note_times(struct trainer *t, const struct slot *s, uint64_t from, u
                               .input = s->input_us,
                               .wait = now - from,
                               .exposed = s->exposed_us,
-                              .samples = s->samples};
+                              .samples = s->samples,
+                              .checkpoint = t->checkpoint_us};
+  t->checkpoint_us = 0;
   t->read_us = now;
   t->samples += s->samples;
 }
@@ -242,6 +253,7 @@ int trainer_read(struct trainer *t, struct err *e) {
   t->lr_value = s->lr_value;
   t->stop |= x[MODEL_STOP] > 0;
   t->checkpoint |= x[MODEL_CHECKPOINT] > 0;
+  t->clock |= x[MODEL_CLOCK] > 0;
   slots_pop(&t->slots);
   return trainer_judge(t, x, e);
 }

@@ -9,7 +9,7 @@
 
 #include <signal.h>
 #include "agent/sdk/rdzv.h"
-#include "agent/trainer/ckpt.h"
+#include "agent/trainer/ckpt_writer.h"
 #include "agent/trainer/coll.h"
 #include "agent/trainer/data.h"
 #include "agent/trainer/metrics.h"
@@ -45,6 +45,20 @@ struct timing {
   uint64_t samples; /* over all ranks */
 };
 
+/* Rank 0's checkpoint under way. */
+struct saving {
+  struct ckpt_writer *writer; /* NULL: this rank writes none */
+  struct compute_buf *stage;
+  bool begun;               /* id names one */
+  bool under_way, copying;  /* begun and not on disk; of that: not with the writer yet */
+  struct compute_mark mark; /* behind the copies */
+  struct place at;
+  struct ckpt_id id;
+  uint64_t stall_us;             /* what it has cost the loop */
+  uint64_t waited_for, left_out; /* since the start, because the one before was still being written */
+  uint64_t clock_us;             /* when the last one was begun, or wished for */
+};
+
 struct trainer {
   struct trainer_opts o;
   enum trainer_exit exit;
@@ -71,14 +85,15 @@ struct trainer {
   double loss;         /* of the last step that was read; not finite: that step was bad */
   uint64_t bad_in_row; /* steps without a finite loss or without finite gradients, up to the last one */
   uint64_t bad_told_us;
-  double lr_value;       /* of the last step that was read */
-  bool stop, checkpoint; /* what the ranks agreed on in the steps that were read */
+  double lr_value;              /* of the last step that was read */
+  bool stop, checkpoint, clock; /* what the ranks agreed on in the steps that were read */
   struct coll_ticket tickets[MODEL_WIDTHS_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
 
-  struct ckpt_id id; /* the token of this round; step of the last checkpoint */
-  bool saved;        /* id.step was written by this process */
+  struct ckpt_id id; /* the token of this round */
+  struct saving save;
+  uint64_t checkpoint_us; /* what checkpoints have cost the loop since the last step was read */
   char resumed_from[CKPT_NAME_MAX];
 
   struct compute_buf *bench_data, *bench_stage; /* --bench */
@@ -126,8 +141,24 @@ int trainer_bench_alloc(struct trainer *t, struct err *e); /* the memory for --b
 int trainer_bench(struct trainer *t, struct err *e);       /* --bench, from the first size to the result */
 /* state.c */
 int trainer_resume(struct trainer *t, struct err *e);
-int trainer_save(struct trainer *t, struct err *e); /* rank 0 writes; nothing without --checkpoint-dir */
+/* Host memory for a whole state. */
+int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
+/* Queues copies of the state as it is behind what is queued. Behind a mark it can be read: it points into the stage. */
+int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
+struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
+                                     const struct place *at);
+/* The run stands there now. Nothing may be under way. Waits. */
+int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct err *e);
 /* CRC-32 of the weights, and --save-weights; rank 0. */
 int trainer_result(struct trainer *t, uint32_t *crc, struct err *e);
+
+/* save.c: rank 0 writes; nothing without --checkpoint-dir. All ranks call them at the same step. */
+int trainer_save_open(struct trainer *t, struct err *e);
+void trainer_save_close(struct trainer *t); /* what is being written is waited for */
+/* A checkpoint of the state behind what is queued, in the background. */
+int trainer_save_begin(struct trainer *t, struct err *e);
+int trainer_save_poll(struct trainer *t, struct err *e); /* once a step */
+/* One of this state is on disk when it returns. together: on all ranks; else for rank 0 alone. Nothing may be under way. */
+int trainer_save_now(struct trainer *t, bool together, struct err *e);
 
 #endif

@@ -3,6 +3,7 @@
 import gzip
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -381,6 +382,63 @@ def test_the_last_ones_are_kept(tmp_path):
     assert sorted(os.listdir(tmp_path / names[0])) == ["COMMIT", "state.bin"]
 
 
+def test_as_often_as_the_clock_of_rank_0_says(tmp_path):
+    m = tmp_path / "m"
+    straight = train(SMALL + ["--steps", 300], 2)
+    args = SMALL + ["--steps", 300, "--checkpoint-dir", tmp_path / "c"]
+    out = train(args + ["--throttle", 200, "--checkpoint-every", "200ms", "--keep-checkpoints", 100, "--metrics", m], 2)
+    saved = metrics(m, "checkpoint")
+    assert 4 <= len(saved) <= 9, saved
+    assert [p.name for p in checkpoints(tmp_path / "c")] == [s["name"] for s in saved]
+    assert out["checksum"] == straight["checksum"]
+    for path in checkpoints(tmp_path / "c")[-2:]:  # any of them goes on to the same bytes
+        path.rename(tmp_path / "away")
+        assert train(args + ["--resume", "auto"], 2, round_=2)["checksum"] == straight["checksum"]
+        (tmp_path / "away").rename(path)
+        for p in checkpoints(tmp_path / "c"):
+            if "-r000002-" in p.name:
+                shutil.rmtree(p)
+
+
+def test_written_while_training_goes_on(tmp_path):
+    """The run loses the copy of its state, not the writing; what it lost is told."""
+    m = tmp_path / "m"
+    big = ["--layers", "500,500,500,500", "--data", "synthetic:64", "--scale", 1e-3, "--batch", 8, "--loss", "mse", "--steps", 40]
+    train(big + ["--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 10, "--metrics", m])
+    saved = metrics(m, "checkpoint")
+    assert [s["step"] for s in saved] == [10, 20, 30, 40]
+    size = 192 + 4 + 4 * 3 * (501 * 500) * 3
+    assert all(s["bytes"] == size and s["write_ms"] > 0 and s["stall_ms"] > 0 for s in saved)
+    stalls = {s["step"]: s["checkpoint_ms"] for s in metrics(m)}
+    assert all((stalls[k] > 0) == (k in (10, 20, 30)) for k in stalls if k < 40), stalls
+
+
+def test_killed_while_it_writes(tmp_path):
+    """Whatever moment kill -9 finds: what is there is whole or none, and the run goes on from it to the same bytes."""
+    args = ["--layers", "300,200,300", "--data", "synthetic:200", "--scale", 1e-2, "--batch", 16, "--loss", "mse", "--steps", 400]
+    straight = train(args)
+    args += ["--checkpoint-dir", tmp_path]
+    for n in range(6):
+        with Run(args + ["--checkpoint-every", 1, "--throttle", 300, "--keep-checkpoints", 2], 1, round_=n + 1) as run:
+            run.until_step(20 * (n + 1) + n)
+            time.sleep(0.0007 * n)
+            run.workers[0].send_signal(signal.SIGKILL)
+            run.wait()
+    out = train(args, 1, round_=9)
+    assert "resumed from" in out["stderr"] and out["checksum"] == straight["checksum"]
+
+
+def test_a_disk_that_stops_taking_is_told_at_the_next_step(tmp_path):
+    with Run(SMALL + ["--epochs", 100000, "--throttle", 200, "--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 5]) as run:
+        end = time.monotonic() + 20
+        while not (tmp_path / "c").is_dir() or len(checkpoints(tmp_path / "c")) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        os.rename(tmp_path / "c", tmp_path / "away")
+        (code,), _, (err,) = run.wait(10)
+    assert code == 66 and f"checkpoint" in err and str(tmp_path / "c") in err, err
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "no marker"])
 def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
     straight = train(SMALL + ["--steps", 60])
@@ -451,6 +509,10 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     (["--batch", "0"], 64, "--batch"),
     (["--lr", "0"], 64, "--lr"),
     (["--checkpoint-every", "5"], 64, "--checkpoint-dir"),
+    (["--checkpoint-every", "5 steps"], 64, "a number of steps is wanted"),
+    (["--checkpoint-every", "1ms"], 64, "100ms or more"),
+    (["--cuda-graph", "maybe"], 64, "auto, on or off"),
+    (["--cuda-graph", "on"], 64, "cannot capture steps"),
     (["train.py"], 64, "train.py"),
     (["--data", "/nowhere/x.idx"], 65, "/nowhere/x.idx: No such file"),
     (["--data", "/tmp"], 65, "is a directory"),
@@ -523,3 +585,32 @@ def test_metrics_are_whole_lines(tmp_path):
     assert [s["step"] for s in steps] == list(range(1, 21))
     assert all(s["world"] == 2 and s["round"] == 4 and s["lr"] == 0.001 and s["step_ms"] > 0 and s["grad_norm"] > 0 for s in steps)
     assert steps[-1]["epoch"] == pytest.approx(20 * 16 / 500)
+    assert all(s["scale"] == 1 and s["skipped"] == 0 and s["flops"] > 0 and s["peak_share"] is None for s in steps)
+    assert all(s["input_ms"] > 0 and s["wait_ms"] >= 0 and s["comm_exposed_ms"] >= 0 and s["checkpoint_ms"] >= 0 for s in steps)
+    (start,), (first,) = metrics(m, "start"), metrics(m, "first-step")
+    phases = ["process_ms", "agent_ms", "data_ms", "device_ms", "model_ms", "communicators_ms", "resume_ms"]
+    assert all(start[p] >= 0 for p in phases) and start["precision"] == "fp32" and start["device"].startswith("cpu")
+    assert first["since_start_ms"] == pytest.approx(sum(start[p] for p in phases) + first["first_step_ms"], abs=0.01)
+
+
+def test_steps_that_are_not_finite_are_skipped_and_told(tmp_path):
+    """One sample is so large that its square is not finite: the steps that meet it are skipped, by all ranks, and told."""
+    m = tmp_path / "m"
+    data = ["--layers", "50,4,50", "--data", "synthetic:64", "--batch", 2, "--loss", "mse", "--seed", 3]
+    args = ["--optimizer", "sgd", "--lr", 1e-60, "--scale", 1e18, "--steps", 64, "--metrics", m]  # a rate that changes nothing
+    out = train(data + args, 2)
+    steps = metrics(m)
+    bad = [s["step"] for s in steps if s["loss"] is None]
+    skipped = [s["step"] for s in steps if s["grad_norm"] is None]  # a loss may be too large for a float when its gradients are not
+    orders = epoch_order(64, 3, 0) + epoch_order(64, 3, 1)
+    largest = {k + 1: max(orders[2 * k:2 * k + 2]) for k in range(64)}
+    assert {k for k in largest if largest[k] == 63} <= set(bad) and not {k for k in largest if largest[k] < 20} & set(bad), bad
+    assert set(skipped) <= set(bad) and 1 < len(skipped) < len(bad)
+    assert [s["skipped"] for s in steps] == [sum(k <= s["step"] for k in skipped) for s in steps]
+    rank = 0 if orders[2 * bad[0] - 2] > orders[2 * bad[0] - 1] else 1
+    said = "the step is skipped (1 so far)" if bad[0] == skipped[0] else "; its gradients are"
+    one, both = f"the loss of rank {rank} is", "the losses of 2 ranks are"
+    assert any(f"{who} not finite at step {bad[0]}" in out["stderr"] for who in (one, both)) and said in out["stderr"], out["stderr"]
+    with Run(data + ["--scale", 1e30, "--max-skipped", 3], 2) as run:
+        codes, _, errs = run.wait()
+    assert codes == [79, 79] and all("no longer a number at step 4, as in the 3 steps before" in e for e in errs), errs

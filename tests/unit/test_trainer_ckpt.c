@@ -25,7 +25,7 @@ static struct ckpt_state sample(uint64_t step, enum compute_optim optim, float *
                          .step = step,
                          .epoch = 3,
                          .position = 40,
-                         .updates = step,
+                         .counters = {.updates = step, .skipped = 3, .good_in_row = 17, .scale = 1024},
                          .last_loss = 0.125};
   size_t n = (size_t)model_shape_params(&s.kind.shape);
   for (size_t i = 0; i < n * 3; i++) floats[i] = (float)step + (float)i * 0.5f;
@@ -42,13 +42,14 @@ static void encode(uint64_t step, enum compute_optim optim, struct buf *out) {
 }
 
 static void write_one(const char *incarnation, uint32_t round, uint64_t step) {
-  struct buf b = BUF_INIT;
+  float floats[128];
+  struct ckpt_state s = sample(step, COMPUTE_ADAM, floats);
+  struct ckpt_bytes b;
   struct ckpt_id id = {.round = round, .step = step};
   struct err e = ERR_INIT;
   snprintf(id.incarnation, sizeof id.incarnation, "%s", incarnation);
-  encode(step, COMPUTE_ADAM, &b);
-  if (ckpt_write(dir, &id, b.data, b.len, &e)) fail_msg("%s", e.text);
-  buf_finish(&b);
+  ckpt_bytes(&s, &b);
+  if (ckpt_write(dir, &id, &b, &e)) fail_msg("%s", e.text);
 }
 
 struct latest {
@@ -77,6 +78,21 @@ static struct latest find(void) {
   return l;
 }
 
+/* The checksums are put together from parts; they must be those of the whole. */
+static void test_pieces_are_the_bytes(void **state) {
+  for (int k = 0; k < 2; k++) {
+    float floats[128];
+    struct ckpt_state s = sample(5, (enum compute_optim)k, floats);
+    struct ckpt_bytes b;
+    struct buf whole = BUF_INIT;
+    ckpt_bytes(&s, &b);
+    ckpt_encode(&s, &whole);
+    assert_int_equal(b.size, whole.len);
+    assert_int_equal(b.crc, ckpt_crc(whole.data, whole.len));
+    buf_finish(&whole);
+  }
+}
+
 static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
   return f->level > 0 ? remove(path) : 0;
 }
@@ -95,8 +111,9 @@ static void test_states_come_back(void **state) {
     ckpt_encode(&in, &b);
     assert_int_equal(ckpt_decode(b.data, b.len, &out, &e), 0);
     assert_int_equal(ckpt_kind_check(&out.kind, &in.kind, &e), 0);
-    assert_true(out.step == 5 && out.epoch == 3 && out.position == 40 && out.updates == 5 &&
-                out.last_loss == 0.125);
+    assert_true(out.step == 5 && out.epoch == 3 && out.position == 40 && out.last_loss == 0.125);
+    assert_true(out.counters.updates == 5 && out.counters.skipped == 3 && out.counters.good_in_row == 17 &&
+                out.counters.scale == 1024);
     assert_memory_equal(out.params, in.params, n * sizeof(float));
     for (int i = 0; i < compute_opt_states(in.kind.optim); i++)
       assert_memory_equal(out.states[i], in.states[i], n * sizeof(float));
@@ -127,8 +144,8 @@ static void test_headers_are_checked_for_sense(void **state) {
   static const struct {
     size_t at;
     uint32_t value;
-  } bad[] = {{8, 2},  {12, 200},        {80, 3}, {84, 2},       {88, 1}, {88, 17},
-             {92, 0}, {92, 0xffffffff}, {92, 5}, {48 - 8, 100}, {16, 1}};
+  } bad[] = {{8, 1},   {168, 0x7f800000}, {168, 0xbf800000}, {12, 200}, {80, 3},       {84, 3}, {88, 1},
+             {88, 17}, {92, 0},           {92, 0xffffffff},  {92, 5},   {48 - 8, 100}, {16, 1}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     struct buf b = BUF_INIT;
     struct ckpt_state s;
@@ -209,8 +226,12 @@ static void test_the_newest_is_found(void **state) {
 static void test_nothing_is_overwritten(void **state) {
   struct ckpt_id id = {"2026", 1, 20};
   struct err e = ERR_INIT;
+  float floats[128];
+  struct ckpt_state s = sample(21, COMPUTE_SGD, floats);
+  struct ckpt_bytes b;
+  ckpt_bytes(&s, &b);
   write_one("2026", 1, 20);
-  assert_int_equal(ckpt_write(dir, &id, "other", 5, &e), -EEXIST);
+  assert_int_equal(ckpt_write(dir, &id, &b, &e), -EEXIST);
   assert_int_equal(find().rc, 1);
 }
 
@@ -261,15 +282,14 @@ static void test_another_kind_is_refused_not_passed_over(void **state) {
   float floats[128];
   struct ckpt_state s = sample(50, COMPUTE_ADAM, floats);
   struct ckpt_id id = {"2026", 1, 50};
-  struct buf b = BUF_INIT;
+  struct ckpt_bytes b;
   s.kind.seed = 8;
-  ckpt_encode(&s, &b);
+  ckpt_bytes(&s, &b);
   write_one("2026", 1, 20);
-  assert_int_equal(ckpt_write(dir, &id, b.data, b.len, NULL), 0);
+  assert_int_equal(ckpt_write(dir, &id, &b, NULL), 0);
   struct latest l = find();
   assert_int_equal(l.rc, -EINVAL);
   assert_non_null(strstr(l.text, "--seed 8, this run has 7"));
-  buf_finish(&b);
 }
 
 static void test_old_ones_go_and_rubbish_with_them(void **state) {
@@ -300,12 +320,17 @@ static void test_directories_that_cannot_be(void **state) {
   assert_int_equal(ckpt_dir_open("/nowhere/at/all", &e), -ENOENT);
   assert_non_null(strstr(e.text, "/nowhere/at/all"));
   assert_int_equal(ckpt_dir_open("/dev/null", &e), -ENOTDIR);
-  assert_int_equal(ckpt_write("/nowhere", &id, "x", 1, &e), -ENOENT);
+  float floats[128];
+  struct ckpt_state s = sample(1, COMPUTE_SGD, floats);
+  struct ckpt_bytes b;
+  ckpt_bytes(&s, &b);
+  assert_int_equal(ckpt_write("/nowhere", &id, &b, &e), -ENOENT);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_states_come_back),
+      cmocka_unit_test(test_pieces_are_the_bytes),
       cmocka_unit_test(test_every_cut_and_every_flipped_byte_is_refused),
       cmocka_unit_test(test_headers_are_checked_for_sense),
       cmocka_unit_test(test_names),
