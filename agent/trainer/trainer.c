@@ -145,7 +145,8 @@ int main(int argc, char **argv) {
   if (run(&t, &e)) {
     bool echo = t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0;
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
-    if (t.exit != TRAINER_WRONG) coll_abort(t.coll, e.text); /* that one all ranks know, and leave together */
+    /* To these two ends all ranks come by themselves, at the same place. */
+    if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED) coll_abort(t.coll, e.text);
     if (echo) await_sigterm(ECHO_MS);
   }
   trainer_teardown(&t);
