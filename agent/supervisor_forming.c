@@ -52,7 +52,7 @@ void sup_waiting(struct supervisor *s, const struct msg *m) {
   const struct waiting *w = &m->waiting;
   if (s->state != SUPERVISOR_JOINING || sup_is_exiting(s)) return;
   if (w->incarnation[0]) sup_learn(s, w->incarnation, w->round);
-  if (w->text[0] && w->round > s->round) /* it runs without us */
+  if (w->spare && w->round > s->round) /* it runs without us */
     sup_dismiss(s, (uint64_t)s->config.settings.stop_timeout_ms);
   if (w->text[0]) {
     sup_forming_over(s);

@@ -312,6 +312,7 @@ void sup_stale(struct supervisor *s, const struct stale *stale) {
           sup_has_trees(s) ? "killing what runs here and " : "");
   if (!strcmp(stale->incarnation, s->incarnation) && stale->round > s->seen_round)
     s->seen_round = stale->round;
+  if (sup_is_exiting(s) && !sup_has_trees(s)) sup_close_store(s);
   if (sup_is_exiting(s)) return;
   if (sup_has_trees(s)) {
     sup_stop_trees(s, STOP_STALE, 0);
@@ -366,6 +367,7 @@ void sup_settled(struct supervisor *s, const struct settled *settled) {
   if (settled->round != s->round || strcmp(settled->incarnation, s->incarnation) != 0) return;
   s->restarts_used = settled->restarts_used;
   s->failed_step = settled->failed_step;
+  if (sup_is_exiting(s) && !sup_has_trees(s)) sup_close_store(s);
   if (sup_is_exiting(s)) return;
   if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
   sup_say_settled(s, settled);

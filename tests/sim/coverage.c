@@ -83,6 +83,8 @@ static const char *agent_event_name(size_t e) {
                                       [SUP_PROGRESS] = "progress",
                                       [SUP_CAN_CHECKPOINT] = "can-ckpt",
                                       [SUP_CHECKPOINTED] = "checkpointed",
+                                      [SUP_CAN_REJOIN] = "can-rejoin",
+                                      [SUP_PARKED] = "parked",
                                       [SUP_LOOKED] = "looked",
                                       [SUP_PROBED] = "probed",
                                       [SUP_PROBE_DONE] = "probe-done",

@@ -55,9 +55,13 @@ void check_stop(struct sim *s, const struct sim_agent *a) {
     const struct sim_agent *b = r->places[i].agent;
     if (b->round != a->round || strcmp(b->incarnation, a->incarnation) != 0) return;
     for (uint32_t k = 0; k < b->workers; k++)
-      if (b->w[k].state != WORKER_RUNNING && !b->w[k].exited_zero) return;
+      if (!worker_works(&b->w[k]) && !b->w[k].exited_zero) return;
   }
   sim_violate(s, INV_HEALTHY, "%s is to stop round %u, of which all run", a->name, a->round);
+}
+
+static bool is_over_its_lease(const struct sim *s, const struct sim_agent *a) {
+  return a->fence && s->now > a->ack_at + (uint64_t)s->config.settings.lease_ms;
 }
 
 /* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. Who was stopped before he
@@ -78,7 +82,11 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
       bool frozen = b->node->suspended || (s->suspends && b->node->resumed_at + s->config.die_max >= s->now);
-      if (frozen || v->state != WORKER_RUNNING || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
+      bool late = v->parked && v->state == WORKER_RUNNING && !frozen && !same && !v->b.kill_ms;
+      if (late && b->guard_alive && is_over_its_lease(s, b) && b->fence_heard_at <= b->ack_at)
+        sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u",
+                    a->name, w->rank, a->round, b->name, b->round);
+      if (frozen || !worker_works(v) || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
       bool thawed =
           s->suspends && a->node->resumed_at + s->config.exec_max >= s->now; /* as what it had begun */
       if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) ||
@@ -120,15 +128,31 @@ static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnati
                 a->name, w->rank, rep->ago_ms, s->now - w->stepped_at);
 }
 
+/* Who has rejoined for nothing is its round's failure. */
+static void check_contact_lost(struct sim *s, const struct sim_agent *a, const char *incarnation,
+                               const struct report *rep, bool again) {
+  if (rep->kind != REPORT_FAILED || rep->what.cause != CAUSE_CONTACT_LOST) return;
+  book_round(s->checker, incarnation, rep->round)->failed = true;
+  s->harmless = false;
+  const struct sim_worker *w = &a->w[rep->what.local_rank];
+  if (!again && worker_works(w) && a->guard_alive)
+    sim_violate(s, INV_PARKED, "%s says that rank %u has left round %u, but it is at work", a->name, w->rank,
+                a->round);
+}
+
 static void check_hangs(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_REPORT) check_hung(s, a, m->report_msg.incarnation, &m->report_msg.report);
+  if (m->type == MSG_REPORT)
+    check_contact_lost(s, a, m->report_msg.incarnation, &m->report_msg.report, false);
+  for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
+    check_contact_lost(s, a, m->hello.incarnation, &m->hello.reports[i], true);
   for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
     check_hung(s, a, m->hello.incarnation, &m->hello.reports[i]);
 }
 
 /* A worker that answers requests, and has not answered the last one; nothing has told it to stop. */
 static bool owes_checkpoint(const struct sim_worker *w) {
-  return w->state == WORKER_RUNNING && !w->ghost && !w->termed && !w->killed && w->b.checkpoints &&
+  return worker_works(w) && !w->ghost && !w->kept && !w->termed && !w->killed && w->b.checkpoints &&
          (!w->asked || w->saved != w->asked);
 }
 
@@ -154,7 +178,11 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (rep->kind != REPORT_STOPPED && rep->kind != REPORT_FINISHED) return;
   for (int i = 0; i < SIM_WORKERS_MAX; i++) {
     const struct sim_worker *w = &a->w[i];
-    if (w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING)
+    if (worker_works(w) && w->kept)
+      sim_violate(s, INV_PARKED,
+                  "%s reports %s of round %" PRId64 " while its rank %u, which is to stay, is at work",
+                  a->name, report_kind_name(rep->kind), rep->round, w->rank);
+    else if (worker_works(w) || w->state == WORKER_SPAWNING)
       sim_violate(s, INV_STOPPED, "%s reports %s of round %" PRId64 " while its rank %u runs", a->name,
                   report_kind_name(rep->kind), rep->round, w->rank);
   }

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include "agent/sdk/rdzv.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
 #include "tests/sim/stories.h"
@@ -238,6 +239,36 @@ static bool all_are_stale(struct sim *s, struct sim_conn *c, enum msg_direction 
   return true;
 }
 
+/* PARKED: n2's worker says that it has left its round, and goes on in it. */
+static bool only_says_so(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  return a->node->index != 1;
+}
+
+/* OVERLAP: those who stay are spawned once more. */
+static bool forgets_who_stays(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind == SUP_SPAWN) fx->keep = (struct local_set){{0}};
+  return true;
+}
+
+/* STOPPED: n2's is told of as one who waits, and was never asked to stop. */
+static bool counts_all_as_parked(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (fx->kind != SUP_REQUEST || !(fx->value & RDZV_REJOIN) || a->node->index != 1) return true;
+  for (uint32_t i = 0; i < a->workers; i++) {
+    const struct supervisor_event left = {.kind = SUP_PARKED, .round = a->round, .local_rank = i};
+    struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
+    ev->agent = a;
+    ev->notice = xmemdup(&left, sizeof left);
+  }
+  return true;
+}
+
+/* FENCED: nobody has a deadline between rounds. */
+static bool no_fence_for_the_parked(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  if (a->node->index != 1) return true;
+  bool kills = fx->kind == SUP_STOP_TREES && !fx->value;
+  return fx->kind != SUP_FENCE_AT && !kills;
+}
+
 /* Stories. --------------------------------------------------------------------------------------------------------- */
 
 static void tell_run(struct sim *s) {
@@ -386,6 +417,40 @@ static void tell_bounded(struct sim *s) {
   check_over(s);
 }
 
+/* n3 loses a worker; all others stay. */
+static void tell_stay(struct sim *s) {
+  s->normal = story_staying(story_run(5000), 5);
+  story_nodes(s, 2, 2);
+  sim_until(s, 1000);
+  worker_signal(s, agent_of(s, 0), 0, SIGKILL);
+  sim_until_over(s, 100000);
+}
+
+static void tell_slow_to_stay(struct sim *s) {
+  s->normal = story_staying(story_run(5000), 400);
+  story_nodes(s, 2, 2);
+  sim_until(s, 1000);
+  worker_signal(s, agent_of(s, 0), 0, SIGKILL);
+  sim_until_over(s, 100000);
+}
+
+/* n2 is cut off while its workers wait; the others begin without it, later than its lease. */
+static void tell_cut_while_they_wait(struct sim *s) {
+  s->config.settings.min_nodes = 1;
+  s->config.settings.max_nodes = 3;
+  s->config.settings.last_call_ms = 100;
+  s->normal = story_staying(story_run(5000), 5);
+  rule_add(s, 2, 0, 0, story_staying(story_run(5000), 400));
+  story_nodes(s, 3, 1);
+  sim_until(s, 4000);
+  worker_signal(s, agent_of(s, 0), 0, SIGKILL);
+  sim_for(s, 100);
+  link_cut(s, 1, true, true);
+  sim_for(s, 12000);
+  link_heal(s, 1);
+  sim_until_over(s, 100000);
+}
+
 static const struct plant {
   const char *name;
   enum invariant caught_as;
@@ -434,6 +499,16 @@ static const struct plant {
     {"a store is never closed", INV_STORE_ENDS, tell_crash, {.agent_effect = never_closed}},
     {"a guard fences too late", INV_FENCED, tell_stopped_alone, {.agent_effect = fences_late}},
     {"a daemon that is back knows nobody", INV_HEALTHY, tell_restart, {.msg = all_are_stale}},
+    {"who says that it left goes on", INV_PARKED, tell_stay, {.parks = only_says_so}},
+    {"who has not left counts as gone",
+     INV_PARKED,
+     tell_slow_to_stay,
+     {.agent_effect = counts_all_as_parked}},
+    {"who stays is spawned once more", INV_OVERLAP, tell_stay, {.agent_effect = forgets_who_stays}},
+    {"who waits has no deadline",
+     INV_FENCED,
+     tell_cut_while_they_wait,
+     {.agent_effect = no_fence_for_the_parked}},
     {"an agent leaves its workers behind", INV_ORPHANS, tell_leaving, {.agent_effect = does_not_stop}},
 };
 

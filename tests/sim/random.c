@@ -107,6 +107,9 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   }
   b.checkpoints = sim_chance(s, 50);
   b.save_ms = (uint32_t)ONE_OF(s, 0, 0, 5, 400, UINT32_MAX);
+  b.rejoins = sim_chance(s, 50);
+  b.park_ms = (uint32_t)ONE_OF(s, 0, 0, 0, 5, 400, UINT32_MAX);
+  if (sim_chance(s, 5) && !is_harmless(s)) b.alarm_ms = (uint32_t)sim_between(s, 50, 4000);
   return b;
 }
 

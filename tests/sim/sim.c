@@ -214,6 +214,7 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_WORKER_STUCK:
   case EV_WORKER_KNOCK:
   case EV_WORKER_STEP:
+  case EV_WORKER_PARKS:
   case EV_WORKER_SAVED:
   case EV_GUARD_FENCE:
   case EV_GUARD_CHECK:
@@ -318,6 +319,7 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
   case EV_WORKER_STUCK:
   case EV_WORKER_KNOCK:
   case EV_WORKER_STEP:
+  case EV_WORKER_PARKS:
   case EV_WORKER_SAVED:
   case EV_GUARD_FENCE:
   case EV_GUARD_CHECK: guard_on_event(s, ev); break;

@@ -59,6 +59,7 @@ struct sim_conn;
   X(STORE_ENDS, "a store is closed when its agent knows that the round is over; an agent serves one")        \
   X(ORPHANS, "an agent that exits leaves no worker behind")                                                  \
   X(FENCED, "what a node runs that is to fence is dead when its lease is over")                              \
+  X(PARKED, "a worker that stays does nothing between its rounds, and is not given out twice")               \
   X(HEALTHY, "no healthy job of fixed size is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
@@ -83,6 +84,9 @@ struct behaviour {
   char hang_state;      /* of its process then; 0: S */
   bool checkpoints;     /* answers requests for a checkpoint, */
   uint32_t save_ms;     /* which takes it so long; UINT32_MAX: it never does */
+  bool rejoins;         /* it can go on in the next round, */
+  uint32_t park_ms;     /* and leaves this one so long after it was asked; UINT32_MAX: it never does */
+  uint32_t alarm_ms;    /* not 0: from exec until it leaves its round although nothing has happened */
 };
 struct rule {     /* the last one that fits counts */
   int node;       /* -1: all */
@@ -101,7 +105,9 @@ struct sim_worker {
   bool there;             /* it is there */
   bool knocked, reached;  /* at the round's store; reached: it is connected */
   bool killed, termed;
-  bool ghost; /* a planted bug: the guard takes it for dead */
+  bool kept;   /* left out of the stop, or parked: its agent may give it a place in the next round */
+  bool parked; /* it has left its round and does nothing */
+  bool ghost;  /* a planted bug: the guard takes it for dead */
   uint64_t step, ran_at, stepped_at;
   uint32_t asked, saved; /* numbers of checkpoints */
 };
@@ -228,7 +234,7 @@ enum event_kind {
   EV_SAVED, /* a: the daemon's life, b: its side; DAEMON_TICK too */
   EV_AGENT_TICK,
   EV_GUARD_EXEC,   /* agent, worker a */
-  EV_GUARD_STOP,   /* agent, a: round, b: grace */
+  EV_GUARD_STOP,   /* agent, a: round, b: grace, c: who is kept, a bit for each local rank */
   EV_WORKER_END,   /* agent, worker a, life b: by itself */
   EV_WORKER_KILL,  /* agent, worker a, life b: grace is over */
   EV_WORKER_DIES,  /* agent, worker a, life b, c: status */
@@ -236,6 +242,7 @@ enum event_kind {
   EV_WORKER_KNOCK, /* agent, worker a, life b: at the round's store */
   EV_STORE_RETRY,  /* agent: a port, at last */
   EV_WORKER_STEP,  /* agent, worker a, life b: progress */
+  EV_WORKER_PARKS, /* agent, worker a, life b */
   EV_WORKER_SAVED, /* agent, worker a, life b, c: the number of the checkpoint */
   EV_NOTIFY,       /* agent: notice, to the mind */
   EV_GUARD_FENCE,  /* agent: its deadline has passed, if it was not moved */
@@ -285,6 +292,8 @@ struct mutator {
   bool (*core_effect)(struct sim *s, struct core_effect *fx);
   void (*store)(struct sim *s, struct sim_agent *a);                      /* it has opened one */
   bool (*dies)(struct sim *s, struct sim_agent *a, struct sim_worker *w); /* false: it lives on */
+  bool (*parks)(struct sim *s, struct sim_agent *a,
+                struct sim_worker *w); /* false: it says so, and goes on */
 };
 
 struct sim_config {
@@ -444,12 +453,13 @@ void agent_on_tick(struct sim *s, struct sim_event *ev);
 void agent_free(struct sim_agent *a);
 
 /* sim_guard.c */
-void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start);
-void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms);
+void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start, uint64_t stay);
+void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms, uint64_t keep);
 void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at);
 void guard_look(struct sim *s, struct sim_agent *a);  /* SUP_LOOK: nothing but what was told */
 void guard_probe(struct sim *s, struct sim_agent *a); /* SUP_PROBE */
-void guard_ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number); /* through the sdk */
+void guard_ask(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx); /* SUP_REQUEST */
+bool worker_works(const struct sim_worker *w);           /* it runs, and not only waits for its next round */
 void guard_all_met(struct sim *s, struct sim_agent *a);  /* its workers and all others of the round */
 void guard_kill_all(struct sim *s, struct sim_agent *a); /* the agent is gone */
 void guard_kill(struct sim *s, struct sim_agent *a);     /* SIGKILL to the guard itself */

@@ -14,12 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/guard.h"
+#include "agent/sdk/rdzv.h"
 #include "common/mem.h"
 
 enum { MEET_PATIENCE_MS = 20000, CALM_RUN_MS = 500, FACTS_MS = 3, STACKS_MS = 200 };
 
 void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b) {
   s->rules[s->n_rules++] = (struct rule){node, local_rank, spawn, b};
+}
+
+static void calm_down(const struct sim *s, struct behaviour *b) {
+  if (!s->calm) return;
+  b->end = END_EXIT;
+  b->code = b->exec_errno = 0;
+  if (b->run_ms > CALM_RUN_MS) b->run_ms = CALM_RUN_MS;
 }
 
 static struct behaviour behaviour_of(const struct sim *s, const struct sim_agent *a, uint32_t local_rank) {
@@ -31,16 +39,16 @@ static struct behaviour behaviour_of(const struct sim *s, const struct sim_agent
     if (r->spawn && (uint32_t)r->spawn != a->spawns) continue;
     b = r->b;
   }
-  if (s->calm) {
-    b.end = END_EXIT;
-    b.code = b.exec_errno = 0;
-    if (b.run_ms > CALM_RUN_MS) b.run_ms = CALM_RUN_MS;
-  }
+  calm_down(s, &b);
   return b;
 }
 
 static bool worker_lives(const struct sim_worker *w) {
   return w->state == WORKER_SPAWNING || w->state == WORKER_RUNNING;
+}
+
+bool worker_works(const struct sim_worker *w) {
+  return w->state == WORKER_RUNNING && !w->parked;
 }
 
 bool guard_has_workers(const struct sim_agent *a) {
@@ -52,7 +60,7 @@ bool guard_has_workers(const struct sim_agent *a) {
 /* Hangs. ----------------------------------------------------------------------------------------------------------- */
 
 static bool hangs(const struct sim *s, const struct sim_worker *w) {
-  return w->state == WORKER_RUNNING && w->b.hang_ms && !s->calm && s->now >= w->ran_at + w->b.hang_ms;
+  return worker_works(w) && w->b.hang_ms && !s->calm && s->now >= w->ran_at + w->b.hang_ms;
 }
 
 /* Some rank of its round hangs, and all others wait for it. */
@@ -68,7 +76,13 @@ static bool is_held(const struct sim *s, const struct sim_agent *a) {
 
 static bool guard_sees_workers(const struct sim_agent *a) {
   for (int i = 0; i < SIM_WORKERS_MAX; i++)
-    if (worker_lives(&a->w[i]) && !a->w[i].ghost) return true;
+    if (worker_lives(&a->w[i]) && !a->w[i].ghost && !a->w[i].kept) return true;
+  return false;
+}
+
+static bool guard_keeps_workers(const struct sim_agent *a) {
+  for (int i = 0; i < SIM_WORKERS_MAX; i++)
+    if (worker_lives(&a->w[i]) && a->w[i].kept) return true;
   return false;
 }
 
@@ -93,7 +107,7 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
   sim_trace(s, "%s: looks at its workers", a->name);
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (w->state != WORKER_RUNNING) continue;
+    if (!worker_works(w)) continue;
     notify(s, a, at,
            (struct supervisor_event){.kind = SUP_PROBED,
                                      .round = a->round,
@@ -127,17 +141,42 @@ static void fenced(struct sim *s, struct sim_agent *a) {
   notify(s, a, s->now, (struct supervisor_event){.kind = SUP_FENCED, .round = a->round, .when_ms = s->now});
 }
 
-void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start) {
+static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w);
+
+/* It was kept for this round. */
+static void adopt(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t rank) {
+  if (!w->parked)
+    sim_violate(s, INV_PARKED, "%s gives rank %u of round %u to a worker that has not left its round",
+                a->name, rank, a->round);
+  w->kept = w->parked = w->termed = w->has_to_meet = w->met = w->there = w->knocked = w->reached = false;
+  w->asked = w->saved = 0;
+  w->rank = rank;
+  w->life++;
+  w->ran_at = w->stepped_at = s->now;
+  calm_down(s, &w->b);
+  sim_trace(s, "%s: rank %u goes on, round %u", a->name, w->rank, a->round);
+  begin_work(s, a, w);
+}
+
+static bool stays(const struct sim_agent *a, uint32_t i, uint64_t stay) {
+  return (stay >> i & 1) && a->w[i].state == WORKER_RUNNING && a->w[i].kept;
+}
+
+static void kill_workers(struct sim *s, struct sim_agent *a);
+
+void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start, uint64_t stay) {
   if (!a->guard_alive) return;
   if (s->now >= a->fence_at) { /* too late: nothing is started */
     a->round = (uint32_t)start->round;
+    a->clear_due = true;
     fenced(s, a);
-    clear(s, a, a->round);
+    kill_workers(s, a);
     return;
   }
-  if (guard_has_workers(a))
-    sim_violate(s, INV_OVERLAP, "%s spawns round %" PRId64 " over workers of round %u", a->name, start->round,
-                a->round);
+  for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
+    if (worker_lives(&a->w[i]) && !stays(a, i, stay))
+      sim_violate(s, INV_OVERLAP, "%s spawns round %" PRId64 " over workers of round %u", a->name,
+                  start->round, a->round);
   a->spawns++;
   a->workers = a->node->workers;
   a->round = (uint32_t)start->round;
@@ -146,6 +185,10 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
   a->kill_at = UINT64_MAX;
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
+    if (stays(a, i, stay)) {
+      adopt(s, a, w, (uint32_t)start->rank_base + i);
+      continue;
+    }
     *w = (struct sim_worker){.state = WORKER_SPAWNING,
                              .local_rank = i,
                              .rank = (uint32_t)start->rank_base + i,
@@ -193,6 +236,10 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
   w->pid = s->next_pid++;
   w->ran_at = w->stepped_at = s->now;
   sim_trace(s, "%s: rank %u runs, round %u", a->name, w->rank, a->round);
+  begin_work(s, a, w);
+}
+
+static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   check_worker_starts(s, a, w);
   notify(s, a, s->now,
          (struct supervisor_event){
@@ -201,6 +248,12 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
     notify(s, a, s->now,
            (struct supervisor_event){
                .kind = SUP_CAN_CHECKPOINT, .round = a->round, .local_rank = w->local_rank, .count = 1});
+  if (w->b.rejoins)
+    notify(s, a, s->now,
+           (struct supervisor_event){
+               .kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .count = 1});
+  if (w->b.rejoins && w->b.alarm_ms && !s->calm)
+    push_worker(s, a, w, s->now + w->b.alarm_ms, EV_WORKER_PARKS, 1);
   if (w->b.meet) {
     w->has_to_meet = true;
     push_worker(s, a, w, s->now + MEET_PATIENCE_MS, EV_WORKER_END, 1 << 8);
@@ -231,30 +284,47 @@ static void worker_kill(struct sim *s, struct sim_agent *a, struct sim_worker *w
     push_worker(s, a, w, s->now + GUARD_KILL_DEADLINE_MS, EV_WORKER_STUCK, 0);
 }
 
-void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms) {
+void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms, uint64_t keep) {
   if (!a->guard_alive) return;
   struct sim_event *ev = sim_push(s, s->now, EV_GUARD_STOP);
   ev->agent = a;
   ev->a = round;
   ev->b = grace_ms;
+  ev->c = keep;
 }
 
-static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t grace_ms) {
+/* A stop in which others were kept can only be followed by one that keeps fewer. True: somebody is no longer. */
+static bool keep_workers(struct sim_agent *a, uint64_t keep) {
+  bool again = a->kill_at != UINT64_MAX || guard_keeps_workers(a), dropped = false;
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    bool is = worker_lives(w) && (keep >> i & 1) && !w->killed && (w->kept || !again);
+    dropped |= w->kept && !is;
+    w->kept = is;
+  }
+  return dropped;
+}
+
+static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t grace_ms,
+                         uint64_t keep) {
   if (!a->guard_alive) return;
   for (uint32_t i = 0; i < a->workers; i++) /* forked, and killed before exec */
     if (a->w[i].state == WORKER_SPAWNING) a->w[i].state = WORKER_DEAD;
   a->busy_until = s->now;
+  bool dropped = keep_workers(a, keep);
   if (!guard_sees_workers(a)) {
+    if (guard_keeps_workers(a)) a->round = round;
     clear(s, a, round);
     return;
   }
   check_stop(s, a);
+  a->clear_due = true;
   uint64_t at = s->now + grace_ms;
-  if (at >= a->kill_at && grace_ms) return; /* a second call may only shorten the grace */
-  a->kill_at = at;
+  if (at >= a->kill_at && grace_ms && !dropped) return; /* a second call may only shorten the grace */
+  if (at < a->kill_at) a->kill_at = at;
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (!worker_lives(w)) continue;
+    if (!worker_lives(w) || w->kept) continue;
     if (grace_ms) {
       worker_term(s, a, w);
       push_worker(s, a, w, at, EV_WORKER_KILL, 0);
@@ -265,8 +335,10 @@ static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uin
 }
 
 static void kill_workers(struct sim *s, struct sim_agent *a) {
-  for (uint32_t i = 0; i < a->workers; i++)
+  for (uint32_t i = 0; i < a->workers; i++) {
+    a->w[i].kept = false;
     if (worker_lives(&a->w[i])) worker_kill(s, a, &a->w[i]);
+  }
   sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
 }
 
@@ -281,6 +353,7 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
   s->harmless = false;
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
+    w->kept = false;
     if (worker_lives(w)) worker_kill(s, a, w);
   }
   a->guard_alive = false;
@@ -290,7 +363,7 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
 void guard_calm(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (worker_lives(w) && (!w->has_to_meet || w->met))
+    if (worker_lives(w) && !w->parked && (!w->has_to_meet || w->met))
       push_worker(s, a, w, s->now + CALM_RUN_MS, EV_WORKER_END, 0);
   }
 }
@@ -312,8 +385,10 @@ void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at) {
 }
 
 static void on_fence(struct sim *s, struct sim_agent *a) {
-  if (!a->guard_alive || !a->sup || s->now < a->fence_at || !guard_sees_workers(a)) return;
+  bool any = guard_sees_workers(a) || guard_keeps_workers(a);
+  if (!a->guard_alive || !a->sup || s->now < a->fence_at || !any) return;
   check_stop(s, a);
+  a->clear_due = true;
   fenced(s, a);
   kill_workers(s, a);
 }
@@ -321,7 +396,7 @@ static void on_fence(struct sim *s, struct sim_agent *a) {
 void guard_all_met(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (w->state != WORKER_RUNNING || !w->there || w->met) continue;
+    if (!worker_works(w) || !w->there || w->met) continue;
     w->met = true;
     if (w->b.end != END_NEVER || s->calm)
       push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
@@ -371,13 +446,39 @@ static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
                                    .samples_per_second = 64});
 }
 
-void guard_ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) {
+static void ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) {
   for (uint32_t i = 0; number && i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (!worker_lives(w) || !w->b.checkpoints || w->asked == number) continue;
+    if (!worker_lives(w) || w->parked || !w->b.checkpoints || w->asked == number) continue;
     w->asked = number;
     if (w->b.save_ms != UINT32_MAX) push_worker(s, a, w, s->now + w->b.save_ms, EV_WORKER_SAVED, (int)number);
   }
+}
+
+void guard_ask(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
+  ask_checkpoint(s, a, fx->checkpoint);
+  for (uint32_t i = 0; (fx->value & RDZV_REJOIN) && i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (!(fx->keep.bits[0] >> i & 1) || !worker_works(w) || !w->b.rejoins || w->b.park_ms == UINT32_MAX)
+      continue;
+    push_worker(s, a, w, s->now + w->b.park_ms, EV_WORKER_PARKS, 0);
+  }
+}
+
+/* What belonged to its round is over for it. */
+static void on_parks(struct sim *s, struct sim_agent *a, struct sim_worker *w, bool unasked) {
+  if (w->parked || w->killed || w->termed || hangs(s, w)) return;
+  sim_trace(s, "%s: rank %u leaves round %u to rejoin", a->name, w->rank, a->round);
+  if (unasked) s->harmless = false;
+  if (!s->mutator || !s->mutator->parks || s->mutator->parks(s, a, w)) {
+    w->parked = true;
+    w->life++;
+  }
+  notify(s, a, s->now,
+         (struct supervisor_event){.kind = SUP_PARKED,
+                                   .round = a->round,
+                                   .local_rank = w->local_rank,
+                                   .text = unasked ? "lost contact with a rank" : ""});
 }
 
 static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t number) {
@@ -397,12 +498,16 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
     return;
   }
   if (w->state != WORKER_RUNNING || w->ghost) return;
-  if (ev->kind == EV_WORKER_END && !(ev->c & 0x7f) && is_held(s, a)) {
+  if (w->parked && ev->kind == EV_WORKER_END) {
+    if (ev->c & 0x7f) worker_dies(s, a, w, (int)ev->c, !w->kept);
+  } else if (ev->kind == EV_WORKER_PARKS) {
+    on_parks(s, a, w, ev->c);
+  } else if (ev->kind == EV_WORKER_END && !(ev->c & 0x7f) && is_held(s, a)) {
     push_worker(s, a, w, s->now + 100, EV_WORKER_END, (int)ev->c); /* its own end is a step too */
   } else if (ev->kind == EV_WORKER_END) {
     /* a patience that has ended long ago is none */
     bool patience = w->has_to_meet && w->met && ev->c == 1 << 8 && !(w->b.end == END_EXIT && w->b.code == 1);
-    if (!patience) worker_dies(s, a, w, (int)ev->c, true);
+    if (!patience) worker_dies(s, a, w, (int)ev->c, !w->kept);
   } else if (ev->kind == EV_WORKER_KILL) {
     worker_kill(s, a, w);
   } else if (ev->kind == EV_WORKER_DIES) {
@@ -427,7 +532,7 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
 void guard_on_event(struct sim *s, struct sim_event *ev) {
   struct sim_agent *a = ev->agent;
   if (ev->kind == EV_GUARD_STOP) {
-    stop_workers(s, a, (uint32_t)ev->a, ev->b);
+    stop_workers(s, a, (uint32_t)ev->a, ev->b, ev->c);
   } else if (ev->kind == EV_GUARD_FENCE) {
     on_fence(s, a);
   } else if (ev->kind == EV_GUARD_CHECK) {

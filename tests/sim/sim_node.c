@@ -133,14 +133,14 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
   case SUP_CLOSE_STORE: store_close(s, a); break;
   case SUP_SPAWN:
     store_open(s, a, fx);
-    guard_spawn_all(s, a, fx->start);
+    guard_spawn_all(s, a, fx->start, fx->keep.bits[0]);
     break;
-  case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value); break;
+  case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value, fx->keep.bits[0]); break;
   case SUP_LOOK: guard_look(s, a); break;
   case SUP_PROBE: guard_probe(s, a); break;
   case SUP_FENCE_AT: guard_fence_at(s, a, fx->value); break;
   case SUP_KILL: worker_signal(s, a, (uint32_t)fx->value, fx->signo); break;
-  case SUP_REQUEST: guard_ask_checkpoint(s, a, fx->checkpoint); break;
+  case SUP_REQUEST: guard_ask(s, a, fx); break;
   case SUP_OBITUARY:
     bytes_unref(a->obituary);
     a->obituary = fx->bytes ? bytes_ref(fx->bytes) : NULL;

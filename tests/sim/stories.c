@@ -4,9 +4,19 @@
 
 #include <stddef.h>
 
-const struct story *const all_stories[] = {
-    stories_join,    stories_fault,     stories_end,  stories_daemon,  stories_return,  stories_lessons,
-    stories_elastic, stories_partition, stories_hang, stories_prepare, stories_control, NULL};
+const struct story *const all_stories[] = {stories_join,
+                                           stories_fault,
+                                           stories_end,
+                                           stories_daemon,
+                                           stories_return,
+                                           stories_lessons,
+                                           stories_elastic,
+                                           stories_partition,
+                                           stories_hang,
+                                           stories_prepare,
+                                           stories_control,
+                                           stories_stay,
+                                           NULL};
 
 struct sim *story_play(const struct story *st, bool verbose) {
   struct sim_config c;
@@ -47,6 +57,12 @@ struct behaviour story_signal(uint32_t run_ms, int signo) {
 
 struct behaviour story_forever(void) {
   return (struct behaviour){.end = END_NEVER, .term_code = -1};
+}
+
+struct behaviour story_staying(struct behaviour b, uint32_t park_ms) {
+  b.rejoins = true;
+  b.park_ms = park_ms;
+  return b;
 }
 
 struct behaviour story_saving(struct behaviour b, uint32_t ms) {

@@ -13,7 +13,7 @@ struct story {
 /* Tables that end with a NULL name. */
 extern const struct story stories_join[], stories_fault[], stories_end[], stories_daemon[], stories_return[],
     stories_lessons[], stories_elastic[], stories_partition[], stories_hang[], stories_prepare[],
-    stories_control[];
+    stories_stay[], stories_control[];
 extern const struct story *const all_stories[]; /* ends with NULL */
 
 /* Plays it. The caller looks at the trace and destroys it. */
@@ -29,6 +29,7 @@ struct behaviour story_run(uint32_t run_ms);       /* then exits with 0 */
 struct behaviour story_exit(uint32_t run_ms, int code);
 struct behaviour story_signal(uint32_t run_ms, int signo);
 struct behaviour story_forever(void);
+struct behaviour story_staying(struct behaviour b, uint32_t park_ms);
 struct behaviour story_saving(struct behaviour b,
                               uint32_t ms); /* it answers requests for a checkpoint, in so long */
 

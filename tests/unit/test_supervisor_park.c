@@ -256,6 +256,7 @@ static void test_a_spare(void **state) {
   m.waiting.text = "a round forms"; /* ours is the last: not yet */
   bench_msg(&b, &m);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  m.waiting.spare = true;
   m.waiting.round = 2;
   m.waiting.text = "round 2 runs with 1 node; this one is a spare";
   bench_msg(&b, &m);
