@@ -255,6 +255,10 @@ void device_watch_cancel(struct device_watch *w) {
   w->probe = NULL;
 }
 
+int device_watch_count(const struct device_watch *w) {
+  return w->n;
+}
+
 const struct device *device_watch_get(const struct device_watch *w, uint32_t local_rank) {
   const struct device *d = local_rank < (uint32_t)w->n ? &w->v[local_rank] : NULL;
   return d && (d->index >= 0 || d->uuid[0]) ? d : NULL;

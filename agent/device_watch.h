@@ -34,6 +34,8 @@ void device_watch_hold(struct device_watch *w, int64_t round, const struct local
                        const pid_t *pids);
 void device_watch_cancel(struct device_watch *w); /* the round is over: no answer any more */
 
+/* How many devices the workers have, at most as many as there are workers. */
+int device_watch_count(const struct device_watch *w);
 /* The device that the worker with this local rank would take; NULL: none, or it is not known. */
 const struct device *device_watch_get(const struct device_watch *w, uint32_t local_rank);
 

@@ -54,7 +54,8 @@
   STR("TORCHELASTIC_SIGNALS_TO_HANDLE", p->signals, "`--signals-to-handle`")                                 \
   SPARE("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "1, if it is not set already")                               \
   SPARE("OMP_NUM_THREADS", p->threads, "1, if it is not set already and there are several workers here")     \
-  STR("CUDA_VISIBLE_DEVICES", p->device, "untouched; with `--virtual-local-rank` the worker's own device")   \
+  STR("CUDA_VISIBLE_DEVICES", p->device,                                                                     \
+      "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device")               \
   INT("RDZV_ROUND", start->round, "the round, from 1; it also counts when nodes came or went")               \
   INT("RDZV_RESTART_COUNT", start->restarts_used, "as `TORCHELASTIC_RESTART_COUNT`")                         \
   STR("RDZV_RUN_ID", job->run_id, "as `TORCHELASTIC_RUN_ID`")                                                \
@@ -62,6 +63,7 @@
   INT("RDZV_LOCAL_RANK", p->own_rank, "its number on this node, whatever `LOCAL_RANK` says")                 \
   STR("RDZV_DEVICE_UUID", job->device_uuid,                                                                  \
       "UUID of the device that `LOCAL_RANK` counts to, where it is known")                                   \
+  STR("RDZV_NCCL_LIBRARY", job->nccl_library, "`--nccl-library`, where it is given")                         \
   STR("RDZV_AGENT_SOCKET", job->socket, "where `librdzv` finds the agent")                                   \
   MPI("OMPI_COMM_WORLD_RANK", p->rank, "as `RANK`: where inherited, or with `--mpi-env`")                    \
   MPI("OMPI_COMM_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`, likewise")                                \
@@ -131,18 +133,26 @@ static bool is_taken(const char *variable, const struct own *own) {
   return false;
 }
 
+/* The one device that this worker is to see; false: all, as inherited. Where rdzv-trainers are more than devices they share them. */
+static bool own_device(char *const *base, const struct env_job *job, uint32_t local_rank,
+                       char device[DEVICE_ID_MAX]) {
+  if (!job->virtual_local_rank && !job->devices) return false;
+  devices_visible(base, job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices, device);
+  return true;
+}
+
 char **env_create(char *const *base, const struct start *start, const struct env_job *job,
                   uint32_t local_rank) {
   struct buf signals = BUF_INIT;
   char device[DEVICE_ID_MAX] = "";
   env_signal_names(job->signals, &signals);
-  if (job->virtual_local_rank) devices_visible(base, local_rank, device);
+  const char *seen = own_device(base, job, local_rank, device) ? device : NULL;
   struct place place = {
       .rank = start->rank_base + (int64_t)local_rank,
       .local_rank = job->virtual_local_rank ? 0 : (int64_t)local_rank,
       .own_rank = (int64_t)local_rank,
       .threads = env_limits_threads(base, job->workers) ? "1" : NULL,
-      .device = job->virtual_local_rank ? device : NULL,
+      .device = seen,
       .signals = buf_text(&signals),
   };
   size_t n = 0;

@@ -19,8 +19,10 @@ struct env_job {
   const char *error_file;  /* of this worker: where it says what it failed of; NULL: nowhere */
   bool worker_store;       /* rank 0 serves the store, not this agent */
   bool virtual_local_rank; /* LOCAL_RANK 0 for all, each sees its own device alone */
-  bool mpi_env;            /* OMPI_COMM_WORLD_* even where they are not inherited */
-  uint64_t signals;        /* bit n: signal n is passed on to workers */
+  int devices; /* not 0: of so many, each sees its own alone, and LOCAL_RANK is as ever: rdzv-trainer */
+  const char *nccl_library; /* RDZV_NCCL_LIBRARY; NULL: as inherited */
+  bool mpi_env;             /* OMPI_COMM_WORLD_* even where they are not inherited */
+  uint64_t signals;         /* bit n: signal n is passed on to workers */
 };
 
 /* `base` (NULL-terminated "NAME=value"), without the agent's own options and without what is set here, then the

@@ -304,5 +304,6 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .stop_timeout_ms = o->stop_timeout_ms,
       .lease_ms = o->lease_ms,
       .hang_timeout_ms = o->hang_timeout_ms,
+      .nccl_ids = o->nccl_ids,
   };
 }

@@ -84,8 +84,10 @@ struct agent_options {
   enum store_place store;
   enum scale_up scale_up;
   enum after_finish after_finish;
-  int64_t exclude_after; /* charged failures on one host; 0: never */
-  int64_t store_port;    /* of the round's store: MASTER_PORT; 0: a free one each round */
+  enum nccl_ids nccl_ids;
+  const char *nccl_library; /* NULL: as rdzv-nccl finds it */
+  int64_t exclude_after;    /* charged failures on one host; 0: never */
+  int64_t store_port;       /* of the round's store: MASTER_PORT; 0: a free one each round */
   enum hosting hosting;
 
   const char *role;        /* ROLE_NAME; "default" */

@@ -153,6 +153,8 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   put_text(out, "role", o->role);
   put_flag(out, "virtual-local-rank", o->virtual_local_rank);
   put_flag(out, "mpi-env", o->mpi_env);
+  put_text(out, "nccl-ids", nccl_ids_name(o->nccl_ids));
+  put_text(out, "nccl-library", o->nccl_library);
   buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
   put_output(out, o, workers);
   put_words(out, "command", (const char *const *)command, n);

@@ -31,6 +31,7 @@ int option_orphan_grace(const char *text, void *field, struct err *e); /* int64_
 int option_hang_watch(const char *text, void *field, struct err *e);   /* struct hang_option */
 int option_hang_stacks(const char *text, void *field, struct err *e);  /* bool */
 int option_after_finish(const char *text, void *field, struct err *e); /* enum after_finish */
+int option_nccl_ids(const char *text, void *field, struct err *e);     /* enum nccl_ids */
 int option_store(const char *text, void *field, struct err *e);        /* enum store_place */
 int option_start_method(const char *text, void *field, struct err *e); /* const char * */
 int option_rdzv_conf(const char *text, void *field, struct err *e);    /* struct rdzv_conf */

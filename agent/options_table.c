@@ -77,6 +77,22 @@ static const struct opt table[] = {
      .type = OPT_FLAG,
      .offset = FIELD(mpi_env),
      .help = "Tell workers their place as mpirun does too: OMPI_COMM_WORLD_RANK and its like."},
+    {.name = "nccl-ids",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(nccl_ids),
+     .def = "auto",
+     .label = "WHEN",
+     .parse = option_nccl_ids,
+     .help =
+         "auto, always or never: have ncclUniqueIds ready for the workers in each round, for "
+         "rdzv_nccl_ids() of rdzv.h. auto: for rdzv-trainer, if a node has GPUs and --device is not cpu."},
+    {.name = "nccl-library",
+     .type = OPT_CUSTOM,
+     .offset = FIELD(nccl_library),
+     .label = "FILE",
+     .parse = option_directory,
+     .help = "NCCL, for those ids. Default: libnccl.so.2 as the loader finds it, else that of the Python in "
+             "PATH."},
     {.group = "Where to meet"},
     {.name = "endpoint",
      .alias = "rdzv-endpoint",

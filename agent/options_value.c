@@ -297,6 +297,16 @@ int option_after_finish(const char *text, void *field, struct err *e) {
   return 0;
 }
 
+int option_nccl_ids(const char *text, void *field, struct err *e) {
+  enum nccl_ids *what = field;
+  for (int i = 0; i < NCCL_IDS_COUNT; i++) {
+    if (strcmp(text, nccl_ids_name((enum nccl_ids)i)) != 0) continue;
+    *what = (enum nccl_ids)i;
+    return 0;
+  }
+  return err_set(e, -EINVAL, "write auto, always, or never");
+}
+
 int option_start_method(const char *text, void *field, struct err *e) {
   const char **method = field;
   if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)

@@ -128,6 +128,25 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   return 0;
 }
 
+/* The value of the trainer's --device; NULL: it was not told. */
+static const char *trainer_device(const struct agent_options *o) {
+  static const char option[] = "--device";
+  const char *device = NULL;
+  for (char *const *w = o->words; w && *w; w++) {
+    size_t n = sizeof(option) - 1;
+    if (strncmp(*w, option, n) != 0) continue;
+    if ((*w)[n] == '=') device = *w + n + 1;
+    if (!(*w)[n] && w[1]) device = w[1];
+  }
+  return device;
+}
+
+bool place_uses_nccl(const struct agent_options *o, const struct placed *p) {
+  const char *device = o->command ? "cpu" : trainer_device(o);
+  if (device && strcmp(device, "auto") != 0) return strcmp(device, "cpu") != 0;
+  return devices_count("", p->env, p->before.n ? &p->before : NULL) > 0;
+}
+
 void placed_finish(struct placed *p) {
   gpus_finish(&p->before);
   env_destroy(p->narrowed);

@@ -25,6 +25,8 @@ struct placed {
  * most. -EINVAL and a sentence: "gpu", and there is none; -EBUSY: --exclude-busy leaves too few. *p is to be finished in
  * any case. */
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e);
+/* --nccl-ids auto: the workers are rdzv-trainer, on GPUs as far as its --device and what is here tell. */
+bool place_uses_nccl(const struct agent_options *o, const struct placed *p);
 void placed_finish(struct placed *p);
 
 /* Says what is worth knowing before the first round, a line each, once: fewer CPUs than workers, OMP_NUM_THREADS,

@@ -149,6 +149,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
   agent_options_settings(o, &c->settings);
   c->orphan_grace_ms = o->orphan_grace_ms == INT64_MAX ? UINT64_MAX : (uint64_t)o->orphan_grace_ms;
   c->trainer = !o->command;
+  c->wants_ids = o->nccl_ids == NCCL_IDS_AUTO && place_uses_nccl(o, &id->placed);
   c->worker_store = o->store == STORE_WORKER;
   c->many = c->workers > 1 || o->nnodes.max > 1;
   expect(c, o, id);

@@ -31,6 +31,7 @@
 #include "agent/link.h"
 #include "agent/local_daemon.h"
 #include "agent/log_dir.h"
+#include "agent/minter.h"
 #include "agent/output.h"
 #include "agent/round_store.h"
 #include "agent/say.h"
@@ -68,6 +69,7 @@ struct session {
   struct workers *workers;
   struct round_store *store;
   struct device_watch *devices;
+  struct minter *minter;
   struct start *held;    /* waits for the devices */
   struct local_set stay; /* of its workers, those that were kept */
   bool waits_for_devices;
@@ -157,6 +159,14 @@ static void stop(struct session *s, const struct supervisor_effect *fx) {
   workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value, &fx->keep);
 }
 
+/* In the environment of a worker: it decides where NCCL listens. */
+static void mint(struct session *s, const struct supervisor_effect *fx) {
+  bool known = s->held && (uint32_t)s->held->round == fx->round;
+  char **env = known ? workers_env(s->workers, s->held, 0) : NULL;
+  minter_start(s->minter, fx->round, (uint32_t)fx->value, fx->count, env);
+  env_destroy(env);
+}
+
 static void write_verdict(struct session *s, const struct ending *ending) {
   const struct supervisor_config *c = s->o->supervisor;
   struct buf text = BUF_INIT;
@@ -182,6 +192,9 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
   case SUP_KILL: workers_signal(s->workers, (uint32_t)fx->value, fx->signo); break;
   case SUP_REQUEST: workers_request(s->workers, &fx->keep, (uint32_t)fx->value, fx->checkpoint); break;
+  case SUP_MINT: mint(s, fx); break;
+  case SUP_UNMINT: minter_stop(s->minter, (uint32_t)fx->value); break;
+  case SUP_IDS: workers_ids(s->workers, fx); break;
   case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
   case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
   case SUP_TOLD: workers_told(s->workers, fx->value, fx->text, fx->error_text); break;
@@ -331,6 +344,7 @@ static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
   link_destroy(s->link);
   device_watch_destroy(s->devices);
+  minter_destroy(s->minter);
   start_free(s->held);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
@@ -384,6 +398,7 @@ static int open_workers(struct session *s, struct err *e) {
       .worker_store = o->store == STORE_WORKER,
       .virtual_local_rank = o->virtual_local_rank,
       .mpi_env = o->mpi_env,
+      .nccl_library = o->nccl_library,
       .signals = o->signals,
   };
   struct workers_options workers = {
@@ -422,6 +437,10 @@ static void open_devices(struct session *s) {
   });
 }
 
+static void on_minter(void *ctx, struct supervisor_event *ev) {
+  post(ctx, ev);
+}
+
 static void open_link(struct session *s) {
   static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
   const struct agent_options *o = s->o->options;
@@ -457,6 +476,7 @@ static int open_parts(struct session *s, struct err *e) {
                                       .ctx = s};
   int rc = open_logs(s, shown, e);
   open_devices(s);
+  s->minter = minter_create(&(struct minter_options){.loop = &s->loop, .on_event = on_minter, .ctx = s});
   if (rc == 0) rc = open_workers(s, e);
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
   if (rc == 0) open_link(s);

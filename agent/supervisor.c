@@ -12,7 +12,7 @@
  *
  * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for long,
  * _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _forming.c who is missing, _wait.c what does
- * not stop, _park.c who stays for the next round, _progress.c how far workers are, _hang.c that they are, _say.c what the user reads. */
+ * not stop, _park.c who stays for the next round, _progress.c how far workers are, _hang.c that they are, _ids.c the round's NCCL ids, _say.c what the user reads. */
 
 #include "agent/supervisor_internal.h"
 
@@ -42,6 +42,7 @@ struct start *start_copy(const struct start *from) {
   to->head_addr = xstrdup(from->head_addr);
   to->head_host = xstrdup(from->head_host);
   to->node_addr = xstrdup(from->node_addr);
+  to->minters = NULL; /* nobody who spawns asks for it */
   return to;
 }
 
@@ -134,6 +135,8 @@ static void on_msg(struct supervisor *s, const struct msg *m) {
   case MSG_PREPARE: sup_prepare(s, &m->prepare); break;
   case MSG_STOP: sup_stop(s, &m->stop); break;
   case MSG_KILL: sup_kill(s, &m->kill); break;
+  case MSG_MINT: sup_mint(s, &m->mint); break;
+  case MSG_IDS: sup_ids(s, m); break;
   case MSG_SETTLED: sup_settled(s, &m->settled); break;
   case MSG_END: sup_end(s, &m->end); break;
   case MSG_HEARTBEAT_ACK: sup_heartbeat_ack(s, m->id, m->flags); break;
@@ -176,6 +179,7 @@ static void on_tick(struct supervisor *s) {
   sup_orphan_tick(s);
   sup_progress_tick(s);
   sup_hang_tick(s);
+  sup_ids_tick(s);
   sup_forming_tick(s);
 }
 
@@ -210,6 +214,9 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
   case SUP_CHECKPOINTED: sup_checkpointed(s, ev); break;
   case SUP_CAN_REJOIN: sup_can_rejoin(s, ev); break;
   case SUP_PARKED: sup_parked(s, ev); break;
+  case SUP_MINTED: sup_minted(s, ev); break;
+  case SUP_MINT_FAILED: sup_mint_failed(s, ev); break;
+  case SUP_NCCL_UP: sup_nccl_up(s, ev); break;
   case SUP_TICK: on_tick(s); break;
   }
   sup_prepare_watch(s);
@@ -221,8 +228,8 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
   static uint64_t (*const deadlines[])(const struct supervisor *s) = {
-      sup_link_deadline, sup_forming_deadline, sup_orphan_deadline,   sup_wait_deadline,
-      sup_hang_deadline, sup_prepare_deadline, sup_progress_deadline, sup_park_deadline};
+      sup_link_deadline,    sup_forming_deadline,  sup_orphan_deadline, sup_wait_deadline, sup_hang_deadline,
+      sup_prepare_deadline, sup_progress_deadline, sup_park_deadline,   sup_ids_deadline};
   uint64_t at_ms = earliest(s->leave_by_ms, s->tell_ms);
   for (size_t i = 0; i < sizeof(deadlines) / sizeof(*deadlines); i++)
     at_ms = earliest(at_ms, deadlines[i](s));

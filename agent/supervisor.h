@@ -18,6 +18,7 @@ enum {
   SUPERVISOR_RETRY_MAX_MS = 1000,   /* <= CORE_RECONNECT_MAX_MS, less what a connect takes */
   SUPERVISOR_HELLO_MS = 5000,       /* connection to WELCOME; then it is closed and tried again */
   SUPERVISOR_LEAVE_SLACK_MS = 7000, /* leaving: beyond --stop-timeout */
+  SUPERVISOR_MINT_MS = 20000,       /* until a helper has minted NCCL ids; < CORE_MINT_MS */
   SUPERVISOR_PROBE_MS =
       5500, /* a hang: how long workers are looked at before they are stopped, at most; < CORE_PROBE_MS */
 };
@@ -36,6 +37,7 @@ struct supervisor_config {
   bool many;             /* more than one worker or node: lines name ranks */
   bool living;       /* there is a terminal for SUP_STATUS: what is waited for is shown there, and not said */
   bool worker_store; /* --store worker: a worker serves the round's store, no agent does */
+  bool wants_ids;    /* --nccl-ids auto: workers use NCCL */
   bool trainer;      /* workers are rdzv-trainer: its exit codes are known */
 };
 
@@ -67,6 +69,9 @@ enum supervisor_event_kind {
   SUP_PROBED, /* answers SUP_PROBE: local_rank's process; error: its state letter, 0: unknown; text: where in the kernel, or "" */
   SUP_PROBE_FACTS, /* SUP_PROBED was told of all that live; */
   SUP_PROBE_DONE,  /* and their stacks were shown, as far as they could be had */
+  SUP_MINTED,      /* answers SUP_MINT with number `count`: its ids, NCCL's version; the helper lives */
+  SUP_MINT_FAILED, /* it could not, or the helper that had has died by itself: text */
+  SUP_NCCL_UP,     /* local_rank says that its communicators are up */
   SUP_TICK,        /* supervisor_deadline has come */
 };
 
@@ -80,12 +85,15 @@ struct supervisor_event {
   bool refused, moved;
   bool held;           /* LOOKED */
   enum hang_sign sign; /* SIGN */
+  bool lasting;        /* MINT_FAILED: here it will always fail: there is no NCCL */
   bool unasked;        /* EXITED: it died before SUP_STOP_TREES reached it */
   uint64_t when_ms;    /* EXITED, EXEC_FAILED, FENCED: when it happened, <= now_ms */
   uint64_t step, of;
   double loss, samples_per_second;
   const char *text;
   const char *message; /* EXITED: what its error file says, or the kernel; NULL: nothing */
+  const void *ids;     /* MINTED: as many as were asked for, NCCL_ID_SIZE bytes each */
+  int64_t version;     /* and NCCL's */
   const char *device; /* SPAWNED, EXEC_FAILED, DEVICE_HELD: the worker's, for verdicts; NULL: none is known */
 };
 
@@ -117,6 +125,11 @@ enum supervisor_effect_kind {
   SUP_LOOK,    /* for signs of workers, what they have said on their socket first; answer SIGN, LOOKED */
   SUP_PROBE, /* their processes, value's first (UINT64_MAX: none is suspected), and show what is found at level. Answer PROBED,
                    PROBE_FACTS, PROBE_DONE, within SUPERVISOR_PROBE_MS. It ends with STOP_TREES */
+  SUP_MINT, /* start a helper that mints `count` NCCL ids in the environment of worker 0 of `round`; value is its number. Answer
+                 MINTED or MINT_FAILED with it */
+  SUP_UNMINT, /* that helper may go; nothing more is heard of it */
+  SUP_IDS, /* NCCL ids of `round` for its workers. count 0: it has none, text says why; bytes NULL: they are not here yet,
+                 text says who is waited for; else bytes, `count` ids, value NCCL's version */
   SUP_OBITUARY, /* bytes for guard_obituary; NULL: none (nothing to report any more) */
   SUP_SAY,      /* a line for the user, at level */
   SUP_TOLD, /* after the lines of a verdict: text is its sentence, and below it the last lines of a worker that died;
@@ -138,6 +151,7 @@ struct supervisor_effect {
   int signo;             /* STOP_TREES, KILL */
   uint32_t checkpoint;   /* REQUEST */
   struct local_set keep; /* SPAWN, STOP_TREES, REQUEST */
+  uint32_t count;        /* MINT, IDS */
   uint64_t value;
 };
 

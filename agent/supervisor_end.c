@@ -62,7 +62,7 @@ static void exit_after_trees(struct supervisor *s, int code) {
 static const char *why_over(const struct supervisor *s, const struct end *end) {
   enum cause c = end->verdict.cause;
   bool death = c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG ||
-               c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
+               c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
   bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
   bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
   return end->outcome == OUTCOME_FAILED && finished && (death || c == CAUSE_NODE_LOST)

@@ -78,6 +78,22 @@ struct park {
   struct bytes *guests;
 };
 
+/* supervisor_ids.c */
+struct minting { /* ids first .. first + count - 1, by a helper of ours */
+  int64_t first, count, version;
+  uint32_t number;
+  uint64_t by_ms;
+  struct bytes *ids; /* NULL: not yet */
+};
+struct ids_of_round {
+  int64_t n, version; /* 0: it has none */
+  struct bytes *all;  /* NULL: IDS has not come */
+  struct minting v[NCCL_IDS_MAX];
+  size_t n_minting;
+  uint32_t last_number; /* of a helper, ever */
+  bool spawned;         /* SUP_SPAWN is out: helpers find the environment of its workers */
+};
+
 struct own_report {
   struct report report; /* `what` is a copy */
   uint64_t at_ms;
@@ -139,6 +155,8 @@ struct supervisor {
   uint32_t asked;    /* how many checkpoints were asked for in this round */
   bool asking;       /* the last of them is not there yet */
   uint64_t asked_ms; /* when it was asked for */
+
+  struct ids_of_round ids;
 
   /* Its store. */
   int64_t store_port; /* the driver has it ready for our next round as node rank 0; 0: none */
@@ -286,6 +304,19 @@ bool sup_park_cancel_spawn(struct supervisor *s); /* true: it had not come to th
 void sup_park_finish(struct supervisor *s);
 void sup_park_tick(struct supervisor *s);
 uint64_t sup_park_deadline(const struct supervisor *s);
+
+/* supervisor_ids.c */
+void sup_ids_start(struct supervisor *s, const struct start *start);
+void sup_ids_spawned(struct supervisor *s); /* SUP_SPAWN is out */
+void sup_mint(struct supervisor *s, const struct mint *ask);
+void sup_ids(struct supervisor *s, const struct msg *m);
+void sup_minted(struct supervisor *s, const struct supervisor_event *ev);
+void sup_mint_failed(struct supervisor *s, const struct supervisor_event *ev);
+void sup_nccl_up(struct supervisor *s, const struct supervisor_event *ev);
+void sup_ids_release(struct supervisor *s); /* nobody needs our helpers any more */
+void sup_ids_clear(struct supervisor *s);   /* a new round, or the end: without effects */
+void sup_ids_tick(struct supervisor *s);
+uint64_t sup_ids_deadline(const struct supervisor *s);
 
 /* supervisor_hang.c */
 void sup_hang_begin(struct supervisor *s); /* all workers run */

@@ -162,6 +162,7 @@ static void fill_identity(const struct supervisor *s, struct hello *h) {
   h->expected_hosts = s->config.expected_hosts;
   h->uid = s->config.uid;
   h->worker_store = s->config.worker_store;
+  h->wants_ids = s->config.wants_ids;
   h->local_addr = s->config.local_addr;
   h->addrs = s->config.addrs;
 }
@@ -208,6 +209,10 @@ void sup_say_hello(struct supervisor *s) {
     h->round = s->seen_round;
     h->node_rank = -1;
     h->round_nodes = 0;
+  }
+  if (h->phase != PHASE_NONE) {
+    h->ids = s->ids.n;
+    h->has_ids = s->ids.all != NULL;
   }
   fill_reports(s, reports);
   h->reports = reports;

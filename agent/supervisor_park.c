@@ -233,6 +233,7 @@ static void spawn(struct supervisor *s, struct start *start, struct bytes *guest
     w->parked = false;
     n += w->adopting;
   }
+  sup_ids_spawned(s);
   if (n)
     sup_say(s, LOG_INFO, "%lld of %lld worker%s here go%s on in place", (long long)n,
             (long long)s->config.workers, s->config.workers == 1 ? "" : "s", n == 1 ? "es" : "");

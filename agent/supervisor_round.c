@@ -43,6 +43,7 @@ void sup_clear_round(struct supervisor *s) {
   sup_hang_end(s);
   s->asked = 0;
   s->asking = s->prepared = s->shut = false;
+  sup_ids_clear(s);
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
@@ -59,6 +60,7 @@ void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
 }
 
 void sup_close_store(struct supervisor *s) {
+  sup_ids_release(s);
   if (s->serving) sup_effect(s, SUP_CLOSE_STORE)->round = (uint32_t)s->round;
   s->serving = false;
 }
@@ -156,6 +158,7 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   s->serving = s->node_rank == 0;
   s->fence = start->fence;
   sup_tell_guard(s); /* first: we may be stopped right behind it */
+  sup_ids_start(s, start);
   sup_park_spawn(s, m);
 }
 
@@ -276,6 +279,7 @@ void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grac
     e->signo = reason == STOP_LEAVING ? s->leave_signo : SIGTERM;
     e->keep = s->park.keep;
   }
+  sup_ids_release(s);
   sup_wait_begin(s, grace_ms);
   sup_hang_end(s);
   sup_effect(s, SUP_STATUS)->text = xstrdup("");

@@ -75,6 +75,10 @@ static void on_sdk_event(struct workers *w, const struct sdk_event *s) {
                                               .count = s->checkpoint,
                                               .step = s->step});
     break;
+  case SDK_EVENT_NCCL_UP:
+    workers_tell(
+        w, (struct supervisor_event){.kind = SUP_NCCL_UP, .round = s->round, .local_rank = s->local_rank});
+    break;
   case SDK_EVENT_DONE:
     log_debug("worker %u: is done", s->local_rank);
     workers_tell(w, (struct supervisor_event){.kind = SUP_SIGN,
@@ -368,6 +372,15 @@ void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t 
   struct err e = ERR_INIT;
   if (guard_obituary(&w->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e))
     workers_give_guard_up(w, &e);
+}
+
+void workers_ids(struct workers *w, const struct supervisor_effect *ids) {
+  struct sdk_ids record = {.round = ids->round, .version = (int32_t)ids->value, .count = ids->count};
+  if (!ids->count) record.code = -ENOTSUP;
+  if (!ids->bytes) record.count = 0;
+  if (ids->bytes) memcpy(record.ids, ids->bytes->data, ids->bytes->len);
+  snprintf(record.text, sizeof(record.text), "%s", ids->text);
+  sdk_server_ids(w->sdk, &record);
 }
 
 void workers_request(struct workers *w, const struct local_set *of, uint32_t bits, uint32_t checkpoint) {

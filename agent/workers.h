@@ -56,6 +56,10 @@ void workers_look(struct workers *w); /* SUP_LOOK; what they have said on their 
 void workers_probe(struct workers *w, uint64_t first, enum log_level level); /* SUP_PROBE */
 void workers_fence(struct workers *w, uint64_t at_ms);                       /* guard_fence */
 void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
+/* What worker `local_rank` of that round finds in its environment, but for its own files: the caller's to env_destroy. */
+char **workers_env(const struct workers *w, const struct start *start, uint32_t local_rank);
+/* SUP_IDS */
+void workers_ids(struct workers *w, const struct supervisor_effect *ids);
 /* sdk_server_request */
 void workers_request(struct workers *w, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
 

@@ -120,9 +120,24 @@ static void begin_failures(struct workers *w) {
   failures_begin(w->failures, &stay);
 }
 
-static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
+/* Where rdzv-trainers are more than devices, they share them. */
+static struct env_job describe_job(const struct workers *w, uint32_t i) {
   struct env_job job = *w->o.env;
+  int n = w->o.options->command ? 0 : device_watch_count(w->o.devices);
+  const struct device *device = device_watch_get(w->o.devices, n ? i % (uint32_t)n : i);
   job.socket = sdk_server_name(w->sdk);
+  job.devices = n;
+  job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
+  return job;
+}
+
+char **workers_env(const struct workers *w, const struct start *start, uint32_t local_rank) {
+  struct env_job job = describe_job(w, local_rank);
+  return env_create(w->o.base_env, start, &job, local_rank);
+}
+
+static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
+  struct env_job job = describe_job(w, i);
   int out = -1, err = -1;
   int rc = open_output(w, start, i, &out, &err, e);
   if (rc) return rc;
@@ -130,8 +145,6 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   char *error_file = log_dir_attempt_file(w->o.logs, w->round, i, "error.json");
   failures_name(w->failures, i, error_file);
   job.error_file = error_file;
-  const struct device *device = device_watch_get(w->o.devices, i);
-  job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
   char **env = env_create(w->o.base_env, start, &job, i);
   const struct cpus *cpus = i < w->o.numa->n && cpus_count(&w->o.numa->v[i]) ? &w->o.numa->v[i] : NULL;
   rc = guard_spawn(&w->guard,

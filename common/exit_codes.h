@@ -21,7 +21,8 @@
   X(STOPPED, 77, "an operator stopped the job")                                                              \
   X(NODE_LOST, 78, "a node was lost and the job could not go on without it")                                 \
   X(DEVICES, 79, "too few GPUs here are free, or one was not given back: its holder is named")               \
-  X(CONTACT_LOST, 80, "a worker lost contact with another, and none had died")
+  X(CONTACT_LOST, 80, "a worker lost contact with another, and none had died")                               \
+  X(NCCL, 81, "the ncclUniqueIds of a round could not be had, or nodes have different versions of NCCL")
 
 #define X(name, code, help) EXIT_CODE_##name = (code),
 enum exit_code { EXIT_CODE_LIST(X) };

@@ -231,6 +231,17 @@ static void on_progress(struct member *m, const struct progress *p) {
   m->samples_per_second = p->samples_per_second;
 }
 
+static void on_minted(struct core *c, struct member *m, const struct core_event *ev) {
+  if (minted_is_sound(ev->msg)) {
+    job_ids_minted(m->job, m, ev->msg, ev->now_ms);
+    return;
+  }
+  core_log(c, LOG_WARN, "job %s: node %s: MINTED has %zu bytes for %lld ids from %lld on; closing",
+           m->job->id, m->host, ev->msg->raw_len, (long long)ev->msg->minted.count,
+           (long long)ev->msg->minted.first);
+  core_hang_up(c, ev->conn);
+}
+
 static void on_member_msg(struct core *c, struct member *m, const struct core_event *ev) {
   struct job_event je = {.now_ms = ev->now_ms, .at_ms = ev->now_ms, .member = m};
   member_heard(m, ev->now_ms);
@@ -238,6 +249,7 @@ static void on_member_msg(struct core *c, struct member *m, const struct core_ev
   case MSG_HEARTBEAT: on_heartbeat(c, m, ev); break;
   case MSG_REPORT: on_report(m, ev); break;
   case MSG_PROGRESS: on_progress(m, &ev->msg->progress); break;
+  case MSG_MINTED: on_minted(c, m, ev); break;
   case MSG_BYE:
     je.kind = JOB_EV_BYE;
     je.text = ev->msg->bye.text[0] ? ev->msg->bye.text : NULL;

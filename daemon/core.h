@@ -15,6 +15,7 @@
 enum {
   CORE_GRACE_MS = 100,           /* a closed connection may come back within, or within a 50th of the lease */
   CORE_START_TIMEOUT_MS = 30000, /* START to STARTED */
+  CORE_MINT_MS = 30000,          /* START or MINT to MINTED; more than an agent waits for its helper */
   CORE_STOP_SLACK_MS = 10000, /* beyond --stop-timeout, until a node that has not reported STOPPED is lost */
   CORE_PROBE_MS =
       6000, /* and that, where hangs are watched for: workers are looked at before they are stopped */

@@ -117,6 +117,11 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(hang_timeout_ms, "--hang-timeout", " ms")
   CHECK(exclude_after, "--exclude-after", "")
 #undef CHECK
+  if (a->nccl_ids != b->nccl_ids) {
+    buf_printf(out, "--nccl-ids is %s %s and %s in the job", nccl_ids_name(a->nccl_ids), where,
+               nccl_ids_name(b->nccl_ids));
+    return true;
+  }
   if (a->scale_up != b->scale_up) {
     buf_printf(out, "--scale-up is %s %s and %s in the job", scale_up_name(a->scale_up), where,
                scale_up_name(b->scale_up));

@@ -180,6 +180,12 @@ static void on_resume_forming(struct job *j, const struct job_event *ev) {
 static void on_resume_running(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state == MEMBER_TOLD && ev->hello->phase == PHASE_NONE && !ev->again) job_send_start(j, m);
+  if (!ev->again) job_ids_resume(j, m, ev->hello);
+}
+
+static void on_resume_checkpointing(struct job *j, const struct job_event *ev) {
+  job_checkpointing_resume(j, ev);
+  if (!ev->again) job_ids_resume(j, ev->member, ev->hello);
 }
 
 static void on_resume_stopping(struct job *j, const struct job_event *ev) {
@@ -407,7 +413,7 @@ static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
     [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
     [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_running},
   [JOB_CHECKPOINTING] = {
-    [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = job_checkpointing_resume, [JOB_EV_STARTED] = ignore,
+    [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_checkpointing, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = job_checkpointing_report, [JOB_EV_LEAVING] = on_leaving,
     [JOB_EV_STOPPED] = on_stopped_checkpointing, [JOB_EV_CHECKPOINTED] = job_checkpointing_report, [JOB_EV_LOST] = on_lost,
     [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = job_checkpointing_deadline},

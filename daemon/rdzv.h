@@ -9,6 +9,7 @@
 #include "daemon/rdzv_missing.h"
 
 struct drain;
+struct round_ids;
 
 /* The events of the state x event table (PROTOCOL.md 5). */
 #define JOB_EVENT_LIST(X)                                                                                    \
@@ -65,6 +66,7 @@ struct member {
   uint64_t joined_no; /* order of joining, for fairness among newcomers */
   struct host *place; /* NULL: nobody expects its host */
   bool worker_store;  /* its agent would serve no store as node rank 0: a worker does */
+  bool wants_ids;     /* as its last HELLO said */
 
   /* Where it is. */
   char local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
@@ -90,6 +92,7 @@ struct member {
   double loss, samples_per_second;
   bool knows_round;  /* TOLD: START has reached it, it said so in HELLO */
   bool checkpointed; /* since the last PREPARE */
+  bool has_ids;      /* RECOVERING: it has the round's NCCL ids */
   bool shut;         /* FINISHED: nobody new comes to the round's store there, if it serves it */
   bool gone;         /* lost after it had finished: kept for the count */
 
@@ -154,6 +157,7 @@ struct job {
   bool settled;                 /* somebody has heard its verdict */
   bool exact;                   /* it is known from the state file, no later one was sealed */
   bool stopping_seen;           /* somebody was told to stop */
+  int64_t told_ids;             /* how many NCCL ids it has */
   enum budget_from budget_from; /* where restarts_used and failed_step are from */
 
   /* Who is expected, and what WAITING tells of it: rdzv_missing.c, rdzv_round.c. */
@@ -180,6 +184,7 @@ struct job {
   struct verdict cause; /* the weightiest so far; a copy */
   uint64_t cause_ms;
   int64_t worker_deaths;
+  struct round_ids *ids; /* NULL: it has none; rdzv_ids.c */
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */
@@ -334,6 +339,19 @@ void job_finish_flaps(struct job *j);
 void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_verdict, once per round */
 const struct ended_round *job_past(const struct job *j, size_t ago);  /* 0: the last; NULL: there is none */
 void job_finish_past(struct job *j);
+
+/* daemon/rdzv_ids.c: the round's ncclUniqueIds */
+void job_ids_seal(struct job *j, uint64_t now_ms); /* the round has its nodes and ranks: who mints */
+void job_ids_start(const struct job *j, const struct member *m, struct start *start); /* borrows from j */
+/* m is back in its round: what it may have missed. */
+void job_ids_resume(struct job *j, const struct member *m, const struct hello *h);
+bool minted_is_sound(const struct msg *m); /* as long as it says it is */
+void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint64_t now_ms);
+void job_ids_recovered(struct job *j, uint64_t now_ms); /* its round goes on: who has them, or is to mint */
+uint64_t job_ids_deadline(const struct job *j);
+void job_ids_tick(struct job *j, uint64_t now_ms);       /* may end the round */
+void job_ids_text(const struct job *j, struct buf *out); /* a line for status, or nothing */
+void job_ids_forget(struct job *j);
 
 /* daemon/rdzv_addrs.c */
 /* Who may reach the round's store: each address of its nodes once, a line each. */

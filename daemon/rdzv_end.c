@@ -27,6 +27,11 @@ static bool is_counted(enum cause c) {
   return is_worker_death(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
 }
 
+/* What costs a restart. */
+static bool is_failure(enum cause c) {
+  return is_worker_death(c) || c == CAUSE_NCCL_IDS;
+}
+
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
   if (is_counted(v->cause)) j->worker_deaths++;
   if (j->cause.cause != CAUSE_NONE && !verdict_outweighs(v, at_ms, &j->cause, j->cause_ms)) return;
@@ -161,7 +166,6 @@ static bool finished_for_good(const struct job *j) {
 static void settle(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
   struct verdict *v = &j->cause;
-  bool death = is_worker_death(v->cause);
   v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);
   if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* somebody reports more deaths than there are workers */
   verdict_free(&j->last_verdict);
@@ -173,7 +177,7 @@ static void settle(struct job *j, uint64_t now_ms) {
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
-  bool charged = death && !j->void_round;
+  bool charged = is_failure(v->cause) && !j->void_round;
   job_refill_if_earned(j, now_ms);
   bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
               finished_for_good(j) || all_leave(j) ||

@@ -54,6 +54,7 @@ void job_destroy(struct job *j) {
   if (!j) return;
   while (j->n_members) job_remove_member(j, j->members[j->n_members - 1]);
   job_clear_round(j);
+  job_ids_forget(j);
   verdict_free(&j->last_verdict);
   map_finish(&j->agents);
   map_finish(&j->ranks);
@@ -84,6 +85,7 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   m->want_rank = h->want_rank;
   m->order_key = h->order_key;
   m->worker_store = h->worker_store;
+  m->wants_ids = h->wants_ids;
   m->heard_ms = now_ms;
   m->joined_no = ++j->core->join_counter;
   m->node_rank = m->rank_base = m->last_rank = m->step = -1;

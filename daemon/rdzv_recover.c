@@ -54,6 +54,8 @@ void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
   j->round = round;
   j->past_round = core_past_round(j->core, j->incarnation);
   j->round_nodes = 0;
+  job_ids_forget(j);
+  j->told_ids = 0;
   j->settled = j->stopping_seen = j->exact = false;
   j->budget_from = BUDGET_OLDER;
   j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
@@ -95,6 +97,8 @@ void job_recover_hello(struct job *j, const struct job_event *ev) {
   if (this_round && h->phase != PHASE_NONE) {
     member_place(m, h->node_rank);
     m->knows_round = true;
+    m->has_ids = h->has_ids;
+    if (h->ids > j->told_ids) j->told_ids = h->ids;
     member_set_state(m, state_of_phase(h->phase));
     if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
   } else {
@@ -190,6 +194,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   if (has_time_to_prepare(j)) {
     j->skip_round = false;
     job_set_state(j, JOB_RUNNING, now_ms);
+    job_ids_recovered(j, now_ms);
     job_prepare(j, now_ms);
     return;
   }
@@ -199,6 +204,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   }
   j->skip_round = false; /* all of it are in it still, so none came after it */
   job_set_state(j, told ? JOB_STARTING : JOB_RUNNING, now_ms);
+  job_ids_recovered(j, now_ms);
   job_finish_if_done(j, now_ms);
   job_end_for_drains(j, now_ms);
 }

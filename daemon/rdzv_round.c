@@ -175,6 +175,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.node_addr = m->addr;
   msg.start.store_port = j->store_port;
   msg.start.fence = job_could_form_without(j, m);
+  job_ids_start(j, m, &msg.start);
   if (m == head) job_round_addrs(j, &addrs);
   msg.raw = addrs.data;
   msg.raw_len = addrs.len;
@@ -224,6 +225,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->line_wall_ms = j->core->wall_ms;
   start_all(j, slots, n);
   j->store_port = slots[0]->store_port;
+  job_ids_seal(j, now_ms);
   job_set_state(j, JOB_STARTING, now_ms);
   save_seal(j); /* before any START: a round that an agent may know is one that the state file knows */
   for (size_t i = 0; i < n; i++) job_send_start(j, slots[i]);

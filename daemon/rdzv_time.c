@@ -42,7 +42,7 @@ static uint64_t state_deadline(const struct job *j) {
 }
 
 uint64_t job_deadline(const struct job *j) {
-  return earliest(j->scan_ms, state_deadline(j));
+  return earliest(earliest(j->scan_ms, job_ids_deadline(j)), state_deadline(j));
 }
 
 static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms);
@@ -158,6 +158,7 @@ static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
 void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   if (lag_ms) forgive(j, now_ms, lag_ms);
   if (now_ms >= j->scan_ms) scan(j, now_ms);
+  if (now_ms >= job_ids_deadline(j)) job_ids_tick(j, now_ms);
   if (now_ms < state_deadline(j)) return;
   struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
   job_event(j, &ev);

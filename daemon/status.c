@@ -173,6 +173,7 @@ static void policy_text(struct buf *out, const struct job *j) {
     buf_printf(&line, ", --after-finish %s", after_finish_name(s->after_finish));
   if (s->exclude_after) buf_printf(&line, ", --exclude-after %lld", (long long)s->exclude_after);
   if (s->hang_timeout_ms) buf_printf(&line, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
+  if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(&line, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
   if (s->scale_up != SCALE_UP_NOW) buf_printf(&line, ", --scale-up %s", scale_up_name(s->scale_up));
   if (line.len) buf_printf(out, "  policy: %s\n", buf_text(&line) + 2);
   buf_finish(&line);
@@ -204,6 +205,7 @@ static void ending_text(struct buf *out, const struct job *j) {
 static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
   job_headline(out, j, now_ms);
   ending_text(out, j);
+  job_ids_text(j, out);
   if (j->state == JOB_FORMING) {
     buf_puts(out, "  ");
     job_missing_text(j, now_ms, out);

@@ -21,6 +21,7 @@ static const char *const cause_word[] = {CAUSE_LIST(WORD)};
 static const char *const outcome_word[] = {OUTCOME_LIST(WORD)};
 static const char *const scale_up_word[] = {SCALE_UP_LIST(WORD)};
 static const char *const after_finish_word[] = {AFTER_FINISH_LIST(WORD)};
+static const char *const nccl_ids_word[] = {NCCL_IDS_LIST(WORD)};
 static const char *const absence_word[] = {ABSENCE_LIST(WORD)};
 static const char *const prospect_word[] = {PROSPECT_LIST(WORD)};
 static const char *const job_state_word[] = {JOB_STATE_LIST(WORD)};
@@ -32,6 +33,7 @@ static const struct words cause_words = {cause_word, CAUSE_COUNT};
 static const struct words outcome_words = {outcome_word, OUTCOME_COUNT};
 static const struct words scale_up_words = {scale_up_word, SCALE_UP_COUNT};
 static const struct words after_finish_words = {after_finish_word, AFTER_FINISH_COUNT};
+static const struct words nccl_ids_words = {nccl_ids_word, NCCL_IDS_COUNT};
 static const struct words absence_words = {absence_word, ABSENCE_COUNT};
 static const struct words prospect_words = {prospect_word, PROSPECT_COUNT};
 static const struct words job_state_words = {job_state_word, JOB_STATE_COUNT};
@@ -87,6 +89,9 @@ const char *cause_name(enum cause v) {
 }
 const char *scale_up_name(enum scale_up v) {
   return word_of(&scale_up_words, (int)v);
+}
+const char *nccl_ids_name(enum nccl_ids v) {
+  return word_of(&nccl_ids_words, (int)v);
 }
 const char *after_finish_name(enum after_finish v) {
   return word_of(&after_finish_words, (int)v);

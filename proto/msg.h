@@ -52,6 +52,10 @@ enum {
   LEASE_MIN_MS = 1000,
   LEASE_MAX_MS = 600000,
   PID_LIMIT = 4194304,
+  NCCL_ID_SIZE = 128,         /* bytes of an ncclUniqueId */
+  NCCL_IDS_MAX = 64,          /* of one round */
+  NCCL_RANKS_PER_ID = 256,    /* at most, as long as there are not too many ids */
+  NCCL_VERSION_LIMIT = 999999 /* as ncclGetVersion has it: 22809 is 2.28.9 */
 };
 
 /* Words of the wire. Adding one at the end is compatible; an unknown word is refused by the receiver, by name. */
@@ -85,7 +89,8 @@ enum {
   X(WORKER_HUNG, "worker-hung")   /* no progress for --hang-timeout */                                       \
   X(NODE_DRAINED, "node-drained") /* rdzvctl drain, or --exclude-after */                                    \
   X(DEVICE_HELD, "device-held")   /* a worker was not started: its device is not free again */               \
-  X(CONTACT_LOST, "contact-lost") /* a worker left the round in place, and nothing else has ended it */
+  X(CONTACT_LOST, "contact-lost") /* a worker left the round in place, and nothing else has ended it */      \
+  X(NCCL_IDS, "nccl-ids")         /* the round's ncclUniqueIds could not be had, or NCCL differs */
 
 #define SCALE_UP_LIST(X) /* when nodes that come later take part, where the round is below max */            \
   X(NOW, "now")          /* the round is ended for them */                                                   \
@@ -94,6 +99,11 @@ enum {
 #define AFTER_FINISH_LIST(X) /* a worker fails, or a node is lost, when other nodes have finished */         \
   X(FAIL, "fail")            /* the job has failed */                                                        \
   X(RESTART, "restart")      /* a next round, as at any other time */
+
+#define NCCL_IDS_LIST(X)                                                                                     \
+  X(AUTO, "auto") /* a round has ids where a node of it wants some (HELLO's wants_ids) */                    \
+  X(ALWAYS, "always")                                                                                        \
+  X(NEVER, "never")
 
 #define ABSENCE_LIST(X) /* why a host that is expected is not here */                                        \
   X(NEVER, "never-came")                                                                                     \
@@ -135,6 +145,9 @@ enum scale_up { SCALE_UP_LIST(X) SCALE_UP_COUNT };
 #define X(name, word) AFTER_FINISH_##name,
 enum after_finish { AFTER_FINISH_LIST(X) AFTER_FINISH_COUNT };
 #undef X
+#define X(name, word) NCCL_IDS_##name,
+enum nccl_ids { NCCL_IDS_LIST(X) NCCL_IDS_COUNT };
+#undef X
 #define X(name, word) ABSENCE_##name,
 enum absence { ABSENCE_LIST(X) ABSENCE_COUNT };
 #undef X
@@ -154,6 +167,7 @@ const char *cause_name(enum cause v);
 const char *outcome_name(enum outcome v);
 const char *scale_up_name(enum scale_up v);
 const char *after_finish_name(enum after_finish v);
+const char *nccl_ids_name(enum nccl_ids v);
 const char *absence_name(enum absence v);
 const char *prospect_name(enum prospect v);
 const char *job_state_name(enum job_state v);
@@ -172,7 +186,8 @@ const char *job_state_name(enum job_state v);
   F(S, ENUM, scale_up, scale_up)                                                                             \
   F(S, ENUM, after_finish, after_finish)                                                                     \
   F(S, INT, hang_timeout_ms, 0, TIMEOUT_MAX_MS) /* 0: never */                                               \
-  F(S, INT, exclude_after, 0, 1000000)          /* charged failures, until their host is drained; 0: never */
+  F(S, INT, exclude_after, 0, 1000000) /* charged failures, until their host is drained; 0: never */         \
+  F(S, ENUM, nccl_ids, nccl_ids)       /* whether rounds have ncclUniqueIds */
 
 /* What ended a round: who, where, what, when. */
 #define verdict_FIELDS(F, S)                                                                                 \
@@ -241,7 +256,10 @@ const char *job_state_name(enum job_state v);
   M(CONTROL, control, TO_DAEMON)            /* rdzvctl, over the unix socket only */                         \
   M(CONTROL_REPLY, control_reply, TO_AGENT) /* raw: text or JSON */                                          \
   M(PREPARE, prepare, TO_AGENT) /* the round is about to be ended: checkpoint, report it; STOP follows */    \
-  M(KILL, kill, TO_AGENT)       /* a signal to one worker: rdzvctl kill-worker */
+  M(KILL, kill, TO_AGENT)       /* a signal to one worker: rdzvctl kill-worker */                            \
+  M(MINT, mint, TO_AGENT)       /* mint these ids of the round, or say again those that you have */          \
+  M(MINTED, minted, TO_DAEMON)  /* raw: the ids that MINT, or START, has asked for */                        \
+  M(IDS, ids, TO_AGENT)         /* raw: all ids of the round; or text: who is waited for */
 
 #define challenge_FIELDS(F, S)                                                                               \
   F(S, REQ_INT, version, 1, 65535)                                                                           \
@@ -275,6 +293,9 @@ const char *job_state_name(enum job_state v);
   F(S, INT, uid, -1, 4294967295)       /* of the agent's user: who may control the job; -1: root alone */    \
   F(S, STR, expected_hosts, HOSTS_MAX) /* as the scheduler lists them: "gpu[001-016],login1"; "": unknown */ \
   F(S, BOOL, worker_store)             /* --store worker: no agent serves the round's store */               \
+  F(S, BOOL, wants_ids)                /* its workers use NCCL, as far as it knows: for `auto` */            \
+  F(S, INT, ids, 0, NCCL_IDS_MAX)      /* of that round, as START told */                                    \
+  F(S, BOOL, has_ids)                  /* and IDS has come */                                                \
   F(S, STR, auth, 1024)                /* reserved: the answer to the challenge */
 
 #define welcome_FIELDS(F, S)                                                                                 \
@@ -326,7 +347,11 @@ const char *job_state_name(enum job_state v);
   F(S, INT, store_port, 0, 65535)       /* of the round's store there; 0: it has none */                     \
   F(S, STR, head_host, HOST_MAX)                                                                             \
   F(S, REQ_STR, node_addr, ADDR_MAX)                                                                         \
-  F(S, BOOL, fence) /* as FRAME_FLAG_FENCE */
+  F(S, BOOL, fence)                      /* as FRAME_FLAG_FENCE */                                           \
+  F(S, INT, ids, 0, NCCL_IDS_MAX)        /* how many ncclUniqueIds the round has; 0: none */                 \
+  F(S, INT, mint_first, 0, NCCL_IDS_MAX) /* those that this node is to mint, as in MINT */                   \
+  F(S, INT, mint_count, 0, NCCL_IDS_MAX) /* 0: none */                                                       \
+  F(S, STR, minters, REASON_MAX)         /* who is to mint: as text in IDS */
 
 #define report_msg_FIELDS(F, S)                                                                              \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
@@ -401,6 +426,28 @@ const char *job_state_name(enum job_state v);
   F(S, INT, local_rank, 0, WORKERS_MAX)                                                                      \
   F(S, REQ_INT, signal, 1, 127)
 
+#define mint_FIELDS(F, S)                                                                                    \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, INT, first, 0, NCCL_IDS_MAX)                                                                          \
+  F(S, REQ_INT, count, 1, NCCL_IDS_MAX)
+
+#define minted_FIELDS(F, S)                                                                                  \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, INT, first, 0, NCCL_IDS_MAX)                                                                          \
+  F(S, REQ_INT, count, 1, NCCL_IDS_MAX)                                                                      \
+  F(S, INT, version, 0, NCCL_VERSION_LIMIT) /* of NCCL; 0: there are no ids */                               \
+  F(S, STR, text, REASON_MAX)               /* why not; ids that were told before are gone then */           \
+  F(S, BOOL, lasting)                       /* another try on that node would find the same */
+
+#define ids_FIELDS(F, S)                                                                                     \
+  F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                \
+  F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
+  F(S, INT, count, 0, NCCL_IDS_MAX)         /* 0: not yet */                                                 \
+  F(S, INT, version, 0, NCCL_VERSION_LIMIT) /* the lowest of those that minted */                            \
+  F(S, STR, text, REASON_MAX)               /* count 0: "n2 (node 1) is to mint 1 id", for those who wait */
+
 #define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 
 /* Derived. ------------------------------------------------------------------------------------------------------------ */
@@ -473,6 +520,13 @@ int settings_from_json(const void *json, struct settings *s, struct err *e);
 
 /* WAITING's fields as one object, for status; json_t * as above. */
 void *waiting_to_json(const struct waiting *w);
+
+/* proto/nccl.c: NCCL's version as ncclGetVersion tells it. */
+void nccl_version_text(int64_t version, struct buf *out); /* "2.28.9" */
+bool nccl_versions_fit(int64_t a, int64_t b);             /* major and minor are the same */
+int64_t nccl_ids_for(int64_t world_size);                 /* how many ids a round of so many ranks has */
+/* The first rank of those that meet by id i of n, as NCCL's own ncclCommInitRankScalable shares ranks out. */
+int64_t nccl_id_first_rank(int64_t i, int64_t n, int64_t world_size);
 
 /* proto/waiting.c: for people. */
 /* "59 of 64 nodes are here after 41 s, giving up in 9 min 19 s (--join-timeout); missing 5: gpu[003,007-009],login1 (never came), gpu012

@@ -180,6 +180,11 @@ static void put_what(struct buf *out, const struct verdict *v) {
     else
       buf_puts(out, "nodes joined");
     return;
+  case CAUSE_NCCL_IDS:
+    buf_puts(out, "the round's NCCL ids could not be had");
+    if (v->text[0]) buf_puts(out, ": ");
+    put_some(out, v->text, MISSING_SHOWN_MAX); /* names each try */
+    return;
   case CAUSE_NONE:
   case CAUSE_COUNT: break;
   }
@@ -197,9 +202,9 @@ static int weight(enum cause c) {
       [CAUSE_NONE] = 0,          [CAUSE_JOIN_TIMEOUT] = 1, [CAUSE_WORKER_EXIT] = 2,  [CAUSE_WORKER_EXEC] = 2,
       [CAUSE_WORKER_SIGNAL] = 3, [CAUSE_NODE_LEAVING] = 4, [CAUSE_NODE_LOST] = 4,    [CAUSE_OPERATOR] = 5,
       [CAUSE_NODE_JOINED] = 4,   [CAUSE_WORKER_HUNG] = 3,  [CAUSE_NODE_DRAINED] = 4, [CAUSE_DEVICE_HELD] = 2,
-      [CAUSE_CONTACT_LOST] = 1,
+      [CAUSE_CONTACT_LOST] = 1,  [CAUSE_NCCL_IDS] = 3,
   };
-  _Static_assert(CAUSE_COUNT == 13, "a new cause needs a weight");
+  _Static_assert(CAUSE_COUNT == 14, "a new cause needs a weight");
   return weights[c];
 }
 

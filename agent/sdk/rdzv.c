@@ -140,6 +140,7 @@ static int receive(struct rdzv *r, size_t *size) {
     r->requested = r->record.request.bits;
     r->checkpoints.asked = r->record.request.checkpoint;
   }
+  if (head.type == SDK_IDS) rdzv_take_ids(r, *size);
   return head.type;
 }
 

@@ -37,6 +37,8 @@ extern "C" {
 #define RDZV_API __attribute__((visibility("default")))
 
 enum {
+  RDZV_NCCL_ID_SIZE = 128,          /* bytes of an ncclUniqueId */
+  RDZV_NCCL_IDS_MAX = 64,           /* of one round */
   RDZV_KEY_MAX = 8191,              /* bytes in a key of the store, without the NUL */
   RDZV_VALUE_MAX = 8 * 1024 * 1024, /* bytes of one value that is given to the store */
   RDZV_KEYS_MAX = 131072,           /* keys in one call */
@@ -202,6 +204,28 @@ RDZV_API int rdzv_store_queue_pop(struct rdzv *r, const char *key, char **value,
 RDZV_API int rdzv_store_queue_try_pop(struct rdzv *r, const char *key, char **value, size_t *size,
                                       int timeout_ms);
 RDZV_API int rdzv_store_queue_len(struct rdzv *r, const char *key, int64_t *n, int timeout_ms);
+
+/* ncclUniqueIds of this round, which the agents have minted: one for each 256 ranks, at most 64, the same on all ranks. They are for
+ * one communicator of all ranks:
+ *
+ *     ncclUniqueId ids[RDZV_NCCL_IDS_MAX];
+ *     int n, minted_by, mine;
+ *     if (rdzv_nccl_ids(r, ids, sizeof ids, &n, &minted_by, 60000)) return fprintf(stderr, "%s\n", rdzv_error(r)), 1;
+ *     if (ncclGetVersion(&mine) == ncclSuccess && mine / 100 != minted_by / 100) ...  // not the NCCL that the agents found
+ *     ncclCommInitRankScalable(&comm, rdzv_world_size(r), rdzv_rank(r), n, ids, &config);  // n is 1: ncclCommInitRankConfig
+ *     rdzv_nccl_up(r);
+ *
+ * ids: room for `max` bytes; *n ids of RDZV_NCCL_ID_SIZE bytes are stored; *nccl_version (NULL is fine): of the NCCL that minted them, as
+ * ncclGetVersion has it. Where nodes have several, their major and minor versions are the same, and it is the lowest. Call it
+ * as often as you like; the ids of a round are always the same.
+ *
+ * Errors: -ETIMEDOUT, and the sentence names the nodes that are still minting; -ENOTSUP: this job has none (--nccl-ids), or there is no agent: call
+ * ncclGetUniqueId yourself; -EMSGSIZE: max is too small; -ESTALE, -EPIPE: the round is over, the agent is gone; -ECANCELED: as for
+ * the store's calls, RDZV_REJOIN has come. After rdzv_rejoin the ids are those of the new round. */
+RDZV_API int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_version, int timeout_ms);
+/* The communicator that was made of them is up on this rank: nobody will come to where the ids lead any more, so the process that minted
+ * them may end. Who does not call it has that process for the whole round, which does no harm. Errors: as rdzv_done. */
+RDZV_API int rdzv_nccl_up(struct rdzv *r);
 
 /* This worker has done all it had to do; exit with 0 follows. */
 RDZV_API int rdzv_done(struct rdzv *r);

@@ -1,7 +1,7 @@
 #ifndef AGENT_SDK_RDZV_INTERNAL_H
 #define AGENT_SDK_RDZV_INTERNAL_H
 
-/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_rejoin.c (the next round, in this process), rdzv_conn.c (the connection to the
+/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_nccl.c (ncclUniqueIds), rdzv_rejoin.c (the next round, in this process), rdzv_conn.c (the connection to the
  * round's store), rdzv_alone.c (its stand-in in a world of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing
  * of it is visible outside of the library. */
 
@@ -68,6 +68,16 @@ struct rdzv_checkpoints {
   uint64_t step, told_ms;          /* of the last rdzv_checkpointed; 0: none */
 };
 
+/* ncclUniqueIds, as the agent told them last. */
+struct rdzv_nccl {
+  uint32_t asked, round; /* for which round we have asked; of which one the rest is: 0: none */
+  int code;
+  int version;
+  uint32_t count;
+  char text[256];
+  uint8_t ids[RDZV_NCCL_IDS_MAX * RDZV_NCCL_ID_SIZE];
+};
+
 struct rdzv {
   int fd; /* of the agent; -1: alone, or it is lost */
   bool alone;
@@ -75,6 +85,7 @@ struct rdzv {
   unsigned requested;
   struct rdzv_checkpoints checkpoints;
   bool can_rejoin, parked; /* rdzv_can_rejoin was called; REJOIN was sent, and WELCOME has not come */
+  struct rdzv_nccl nccl;
   struct sdk_progress progress;
   bool progress_held;
   uint64_t progress_sent_ms;
@@ -104,6 +115,9 @@ int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline);
 int rdzv_take_welcome(struct rdzv *r, size_t size);
 /* rdzv_rejoin.c: RDZV_REJOIN was heard by who can */
 bool rdzv_must_rejoin(const struct rdzv *r);
+
+/* rdzv_nccl.c: takes a record IDS of that size */
+void rdzv_take_ids(struct rdzv *r, size_t size);
 
 /* rdzv_checkpoint.c: RDZV_CHECKPOINT or 0, for rdzv_requested */
 unsigned rdzv_checkpoint_bit(struct rdzv *r);

@@ -4,7 +4,7 @@
  * agent's loop watches one number and knows nothing of ours. Level-triggered: what a turn leaves undone makes the
  * descriptor readable again. A turn takes at most 64 connections and 16 records of each.
  *
- * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small: WELCOME, once, and REQUEST, of
+ * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small: WELCOME, once, and REQUEST and IDS, of
  * which only the latest counts; so nothing is ever queued, and a worker that does not read costs nothing.
  *
  * Only the own user and root may connect: the kernel tells who is there (SO_PEERCRED), since an abstract name has no
@@ -87,20 +87,29 @@ static bool send_packet(const struct conn *c, const void *record, size_t size) {
   }
 }
 
-/* Sends what is due, or asks to be woken when there is room. */
-static void conn_flush(struct conn *c) {
+static size_t ids_size(const struct sdk_ids *ids) {
+  return offsetof(struct sdk_ids, ids) + (size_t)ids->count * RDZV_NCCL_ID_SIZE;
+}
+
+static bool ids_are_due(const struct conn *c) {
+  return c->ids_due && c->ids_wanted == c->of->ids.round;
+}
+
+void sdk_conn_flush(struct conn *c) {
   struct sdk_request q = {
       .head = sdk_head_of(SDK_REQUEST), .bits = sdk_conn_bits(c), .checkpoint = c->of->checkpoint};
+  const struct sdk_ids *ids = &c->of->ids;
   struct sdk_welcome w = {0};
   if (c->welcome_due) w = sdk_conn_welcome(c);
   if (c->welcome_due) c->welcome_due = !send_packet(c, &w, sizeof(w));
   if (c->request_due && !c->welcome_due) c->request_due = !send_packet(c, &q, sizeof(q));
-  want_write(c, c->welcome_due || c->request_due);
+  if (ids_are_due(c) && !c->welcome_due) c->ids_due = !send_packet(c, ids, ids_size(ids));
+  want_write(c, c->welcome_due || c->request_due || ids_are_due(c));
 }
 
 void sdk_conn_welcome_again(struct conn *c) {
   c->welcome_due = true;
-  conn_flush(c);
+  sdk_conn_flush(c);
 }
 
 void sdk_conn_send(struct conn *c, const void *record, size_t size) {
@@ -175,7 +184,7 @@ void sdk_server_work(struct sdk_server *s) {
       accept_some(s);
       continue;
     }
-    if (ev[i].events & EPOLLOUT) conn_flush(c);
+    if (ev[i].events & EPOLLOUT) sdk_conn_flush(c);
     if (ev[i].events & ~(uint32_t)EPOLLOUT) conn_read(c); /* closes no other than c */
   }
 }
@@ -211,7 +220,17 @@ void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32
   for (uint32_t i = 0; i < s->n_workers; i++)
     if (!of || local_set_has(of, i)) s->bits[i] = bits;
   for (size_t i = 0; i < s->n_conns; i++)
-    if (s->conns[i]->request_due) conn_flush(s->conns[i]);
+    if (s->conns[i]->request_due) sdk_conn_flush(s->conns[i]);
+}
+
+void sdk_server_ids(struct sdk_server *s, const struct sdk_ids *ids) {
+  s->ids = *ids;
+  s->ids.head = sdk_head_of(SDK_IDS);
+  for (size_t i = 0; i < s->n_conns; i++) {
+    if (s->conns[i]->ids_wanted != ids->round) continue;
+    s->conns[i]->ids_due = true;
+    sdk_conn_flush(s->conns[i]);
+  }
 }
 
 const char *sdk_server_name(const struct sdk_server *s) {

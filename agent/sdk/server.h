@@ -40,12 +40,17 @@ void sdk_server_close_round(struct sdk_server *s);
  * of the set (NULL: of all): bits (RDZV_STOP, RDZV_REJOIN). */
 void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
 
+/* The ids of a round (head is filled in here), or why there are none, or who is waited for: kept, and told to all who want to know, until a round
+ * of another number is opened. It may come before its round is. */
+void sdk_server_ids(struct sdk_server *s, const struct sdk_ids *ids);
+
 enum sdk_event_kind {
   SDK_EVENT_HELLO,        /* local_rank has connected, pid */
   SDK_EVENT_PROGRESS,     /* the latest of local_rank since the last such event */
   SDK_EVENT_DONE,         /* local_rank says that it has done all it had to do */
   SDK_EVENT_CAN,          /* local_rank answers requests for a checkpoint, or does not any more: on */
   SDK_EVENT_CHECKPOINTED, /* local_rank has answered the request `checkpoint`, with the state after `step` */
+  SDK_EVENT_NCCL_UP,      /* local_rank's communicators are up */
   SDK_EVENT_CAN_REJOIN, /* local_rank can go on in the next round, or cannot any more: on; the latter also where it was parked */
   SDK_EVENT_PARKED, /* local_rank has left the round and waits for the next; text: why, if it was not asked; "" */
   SDK_EVENT_TROUBLE, /* a connection was closed or refused; text says why (for the log) */

@@ -12,6 +12,8 @@ struct conn {
   pid_t pid;
   bool greeted, writing; /* writing: epoll is asked for room */
   bool request_due;
+  uint32_t ids_wanted; /* of which round; 0: none */
+  bool ids_due;
   bool can; /* it has said CAN_CHECKPOINT */
   bool rejoins, parked,
       welcome_due; /* it has said CAN_REJOIN; it waits for the next round; whose WELCOME found no room */
@@ -27,6 +29,7 @@ struct sdk_server {
   size_t n_events, cap_events;
   bool open; /* a round is */
   uint32_t round, n_workers, checkpoint;
+  struct sdk_ids ids; /* round 0: nothing is known */
   struct sdk_welcome *workers;
   struct sdk_progress *progress; /* by local rank */
   bool *progressed;              /* by local rank: not yet told */
@@ -43,6 +46,7 @@ struct sdk_event *sdk_event_add(struct sdk_server *s, enum sdk_event_kind kind,
 void sdk_conn_send(struct conn *c, const void *record,
                    size_t size);             /* a small one, as the first of its connection */
 void sdk_conn_welcome_again(struct conn *c); /* of a new round; as soon as there is room */
+void sdk_conn_flush(struct conn *c);         /* sends what is due, or does it when there is room */
 /* REFUSED for the whole connection, and close; trouble is for the log, NULL: nothing to tell. c is gone. */
 void sdk_conn_refuse(struct conn *c, int code, const char *text, const char *trouble);
 

@@ -95,6 +95,7 @@ void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *worke
   s->open = true;
   for (size_t i = 0; i < s->n_conns; i++)
     if (s->conns[i]->parked) take_over(s, s->conns[i]);
+  if (s->ids.round != s->round) s->ids = (struct sdk_ids){.round = 0};
 }
 
 uint32_t sdk_conn_bits(const struct conn *c) {
@@ -194,6 +195,20 @@ void sdk_conn_leave(struct conn *c) {
   stop_rejoining(c);
 }
 
+/* Of a round that is over it hears nothing, but that. */
+static bool on_ids_wanted(struct conn *c, const struct sdk_ids_wanted *w) {
+  if (w->round == 0) return bad(c, "wants the ids of round 0, which there is not");
+  c->ids_wanted = w->round;
+  c->ids_due = true;
+  sdk_conn_flush(c);
+  return true;
+}
+
+static bool on_nccl_up(struct conn *c, const struct sdk_nccl_up *u) {
+  if (u->round == c->of->round) sdk_event_add(c->of, SDK_EVENT_NCCL_UP, c);
+  return true;
+}
+
 static bool on_done(struct conn *c) {
   sdk_conn_set_can(c, false);
   stop_rejoining(c);
@@ -212,6 +227,8 @@ bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
       [SDK_CHECKPOINTED] = sizeof(struct sdk_checkpointed),
       [SDK_CAN_REJOIN] = sizeof(struct sdk_can_rejoin),
       [SDK_REJOIN] = sizeof(struct sdk_rejoin),
+      [SDK_IDS_WANTED] = sizeof(struct sdk_ids_wanted),
+      [SDK_NCCL_UP] = sizeof(struct sdk_nccl_up),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC)
     return bad(c, "does not speak the protocol of librdzv");
@@ -231,6 +248,8 @@ bool sdk_conn_record(struct conn *c, const union sdk_record *r, size_t size) {
   case SDK_CHECKPOINTED: return on_checkpointed(c, &r->checkpointed);
   case SDK_CAN_REJOIN: return on_can_rejoin(c);
   case SDK_REJOIN: return on_rejoin(c, &r->rejoin);
+  case SDK_IDS_WANTED: return on_ids_wanted(c, &r->ids_wanted);
+  case SDK_NCCL_UP: return on_nccl_up(c, &r->nccl_up);
   default: return on_done(c);
   }
 }

@@ -17,6 +17,9 @@
  * CAN_REJOIN                       ->      (no answer)
  * REJOIN {round, text}             ->      (parked: it waits)
  *                                  <-      WELCOME of the next round, or REQUEST {RDZV_STOP}
+ * IDS_WANTED {round}               ->
+ *                                  <-      IDS {round, ...}, at once and whenever there is news, until they are there
+ * NCCL_UP {round}                  ->      (no answer)
  * DONE                             ->      (no answer)
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until it is answered by its number; it is shown
@@ -33,8 +36,8 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 4,
-  SDK_RECORD_MAX = 1024,
+  SDK_VERSION = 5,
+  SDK_RECORD_MAX = 9216,
 };
 
 enum sdk_type {
@@ -48,6 +51,9 @@ enum sdk_type {
   SDK_CHECKPOINTED,
   SDK_CAN_REJOIN,
   SDK_REJOIN,
+  SDK_IDS_WANTED,
+  SDK_IDS,
+  SDK_NCCL_UP,
 };
 
 struct sdk_head {
@@ -119,6 +125,28 @@ struct sdk_rejoin {
   char text[SDK_REASON_MAX]; /* why, if it was not asked to; "" */
 };
 
+struct sdk_ids_wanted {
+  struct sdk_head head;
+  uint32_t round, unused;
+};
+
+/* ncclUniqueIds of a round. count 0 and code 0: they are not there yet, and text says who is waited for; code: there will be none,
+ * and text says why. As many bytes of `ids` are sent as there are ids. */
+struct sdk_ids {
+  struct sdk_head head;
+  uint32_t round;
+  int32_t code; /* 0, or a negative errno */
+  uint32_t count;
+  int32_t version; /* NCCL's */
+  char text[256];
+  uint8_t ids[RDZV_NCCL_IDS_MAX * RDZV_NCCL_ID_SIZE];
+};
+
+struct sdk_nccl_up {
+  struct sdk_head head;
+  uint32_t round, unused;
+};
+
 /* Room for any record, aligned. */
 union sdk_record {
   struct sdk_head head;
@@ -129,6 +157,9 @@ union sdk_record {
   struct sdk_request request;
   struct sdk_checkpointed checkpointed;
   struct sdk_rejoin rejoin;
+  struct sdk_ids_wanted ids_wanted;
+  struct sdk_ids ids;
+  struct sdk_nccl_up nccl_up;
   uint8_t bytes[SDK_RECORD_MAX];
 };
 

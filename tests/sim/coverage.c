@@ -90,6 +90,9 @@ static const char *agent_event_name(size_t e) {
                                       [SUP_PROBE_DONE] = "probe-done",
                                       [SUP_PROBE_FACTS] = "probe-facts",
                                       [SUP_SIGN] = "sign",
+                                      [SUP_MINTED] = "minted",
+                                      [SUP_MINT_FAILED] = "mint-failed",
+                                      [SUP_NCCL_UP] = "nccl-up",
                                       [SUP_TICK] = "tick"};
   return e <= SUP_TICK ? names[e] : msg_name((enum msg_type)(e - SUP_TICK));
 }

@@ -86,6 +86,22 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     buf_printf(out, "KILL round %" PRId64 ": local rank %" PRId64 ", signal %" PRId64, m->kill.round,
                m->kill.local_rank, m->kill.signal);
     break;
+  case MSG_MINT:
+    buf_printf(out, "MINT round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->mint.round, m->mint.count,
+               m->mint.first);
+    break;
+  case MSG_MINTED:
+    buf_printf(out, "MINTED round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->minted.round,
+               m->minted.count, m->minted.first);
+    if (!m->minted.version) buf_printf(out, ", not: %s", m->minted.text);
+    break;
+  case MSG_IDS:
+    buf_printf(out, "IDS round %" PRId64 ": ", m->ids.round);
+    if (m->ids.count)
+      buf_printf(out, "%" PRId64, m->ids.count);
+    else
+      buf_puts(out, m->ids.text);
+    break;
   case MSG_HEARTBEAT_ACK:
     buf_printf(out, "HEARTBEAT_ACK%s%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "",
                m->flags & FRAME_FLAG_RECOVERING ? " recovering" : "");

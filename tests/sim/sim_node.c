@@ -149,6 +149,9 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
       sim_trace(s, "%s says: %s", a->name, fx->text);
     break;
+  case SUP_MINT:
+  case SUP_UNMINT:
+  case SUP_IDS:
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;

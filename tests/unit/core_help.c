@@ -24,6 +24,11 @@ static void told_start(struct node *n, const struct start *s) {
   snprintf(n->head_addr, sizeof n->head_addr, "%s", s->head_addr);
   snprintf(n->node_addr, sizeof n->node_addr, "%s", s->node_addr);
   n->head_port = s->store_port;
+  n->ids = s->ids;
+  n->mint_first = s->mint_first;
+  n->mint_count = s->mint_count;
+  n->has_ids = false;
+  snprintf(n->minters, sizeof n->minters, "%s", s->minters);
   n->round = s->round;
   n->node_rank = s->node_rank;
   n->nodes = s->nodes;
@@ -38,6 +43,7 @@ static void told_start(struct node *n, const struct start *s) {
 
 static void told(struct node *n, const struct msg *m) {
   if (m->type == MSG_START) told_start(n, &m->start);
+  if (m->type == MSG_IDS && m->ids.count) n->has_ids = true;
   if (m->type == MSG_WELCOME && !n->round)
     snprintf(n->incarnation, sizeof n->incarnation, "%s", m->welcome.incarnation);
   if (m->type == MSG_SETTLED && m->settled.round == n->round) {
@@ -215,6 +221,9 @@ void node_hello(const struct node *n, struct msg *m) {
   h->role = n->role;
   h->addrs = n->addrs;
   h->store_port = n->store_port;
+  h->wants_ids = n->wants_ids;
+  h->ids = n->ids;
+  h->has_ids = n->has_ids;
   h->incarnation = n->incarnation;
   h->round = n->round;
   h->node_rank = n->node_rank;

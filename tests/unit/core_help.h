@@ -16,6 +16,7 @@ struct node {
   struct settings settings;
   int64_t workers, want_rank, order_key, expected_nodes, uid;
   const char *label, *role, *addrs, *expected_hosts;
+  bool wants_ids;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
   /* What it was told. */
@@ -24,6 +25,9 @@ struct node {
       failed_step;
   char head_addr[ADDR_MAX + 1], node_addr[ADDR_MAX + 1];
   int64_t head_port;
+  int64_t ids, mint_first, mint_count; /* by START */
+  bool has_ids;                        /* IDS has come */
+  char minters[REASON_MAX + 1];
   /* What it has reported, and says again in rig_back. */
   int64_t seq;
   struct report reports[REPORTS_MAX];

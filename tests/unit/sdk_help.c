@@ -53,6 +53,7 @@ static void handle(struct desk *d, const struct sdk_event *ev) {
   switch (ev->kind) {
   case SDK_EVENT_HELLO: d->hellos++; break;
   case SDK_EVENT_DONE: d->dones++; break;
+  case SDK_EVENT_NCCL_UP: d->ups++; break;
   case SDK_EVENT_PROGRESS:
     d->progresses++;
     d->progress[ev->local_rank] = ev->progress;

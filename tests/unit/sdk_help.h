@@ -13,7 +13,7 @@ enum { ROUND = 4, MAX_LOCAL = 4, PATIENCE_MS = 20000 };
 struct desk {
   struct sdk_server *s;
   uint32_t world, n_local;
-  int hellos, dones, troubles;
+  int hellos, dones, ups, troubles;
   struct sdk_progress progress[MAX_LOCAL];
   int progresses;
   int can, cannot; /* SDK_EVENT_CAN, on and off */

@@ -181,7 +181,11 @@ void bench_start(struct bench *b, int64_t round) {
                            .store_port = b->store_port,
                            .head_host = "n9",
                            .node_addr = "10.0.0.1",
-                           .fence = b->fenced};
+                           .fence = b->fenced,
+                           .ids = b->ids,
+                           .mint_first = b->mint_first,
+                           .mint_count = b->mint_count,
+                           .minters = "to come from n9"};
   if (b->node_rank == 0) {
     m.raw = "10.0.0.9\n10.0.0.1\n";
     m.raw_len = strlen(m.raw);

@@ -20,7 +20,8 @@ struct bench {
   size_t exits, exit_code; /* ever */
   uint32_t last_heartbeat;
   int64_t node_rank, store_port; /* what bench_start says: 1 and 29500 */
-  bool serving;                  /* SPAWN as node 0 is out, and no CLOSE_STORE since */
+  int64_t ids, mint_first, mint_count;
+  bool serving; /* SPAWN as node 0 is out, and no CLOSE_STORE since */
   char incarnation[INCARNATION_MAX + 1];
 };
 

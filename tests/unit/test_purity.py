@@ -36,6 +36,7 @@ PURE = {
     "proto/fields*.c": (),
     "proto/frame*.c": (),
     "proto/msg*.c": (),
+    "proto/nccl.c": (),
     "proto/verdict*.c": (),
     "proto/waiting.c": (),
     "daemon/core*.c": (),
@@ -50,6 +51,7 @@ PURE = {
     "agent/cluster.c": (),
     "agent/numa.c": ("fopen", "fopen64"),  # as devices.c
     "agent/gpus.c": (),
+    "agent/nccl_record.c": (),
     "agent/devices.c": ("fopen", "fopen64"),  # reads below the root that it is given
     "agent/error_file.c": (),
     "agent/oom.c": (),
