@@ -5,13 +5,16 @@
  * their end they go on, forwards or backwards by chance: a reduction that forgets a barrier gets other numbers. That only a part of a block
  * comes to a barrier is an error that is told, and ends the program.
  *
- * Stacks are mapped once and kept. The sanitizers are told of each switch, else they would take a fiber's stack for a wild pointer. */
+ * Stacks are mapped once and kept. The sanitizers are told of each switch, else they would take a fiber's stack for a wild pointer. On x86-64 the
+ * switch is our own: swapcontext asks the kernel for the signal mask, and under ASan wipes a whole stack, each time. */
 
 #include "tests/fakegpu/fake.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#ifndef __x86_64__
 #include <ucontext.h>
+#endif
 
 #if defined(__SANITIZE_ADDRESS__)
 #define FAKE_ASAN 1
@@ -26,8 +29,49 @@
 
 enum { FIBERS_MAX = 1024, STACK = 128 << 10 };
 
-struct fiber {
+#ifdef __x86_64__
+/* What the compiler expects to be kept goes to the stack; the rest is the stack pointer. */
+struct place {
+  void **sp;
+};
+void fake_switch(struct place *from, const struct place *to);
+__asm__(".text\n"
+        ".globl fake_switch\n"
+        ".hidden fake_switch\n"
+        ".type fake_switch, @function\n"
+        "fake_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n"
+        "  movq (%rsi), %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
+        "  ret\n"
+        ".size fake_switch, . - fake_switch\n");
+
+static void place_init(struct place *p, char *stack, size_t size, void (*entry)(void)) {
+  p->sp =
+      (void **)(void *)(stack + size) - 8; /* six registers, where to return to, and one for the alignment */
+  p->sp[6] = (void *)entry;
+}
+#else
+struct place {
   ucontext_t at;
+};
+
+static void fake_switch(struct place *from, const struct place *to) {
+  swapcontext(&from->at, &to->at);
+}
+
+static void place_init(struct place *p, char *stack, size_t size, void (*entry)(void)) {
+  getcontext(&p->at);
+  p->at.uc_stack.ss_sp = stack;
+  p->at.uc_stack.ss_size = size;
+  p->at.uc_link = NULL;
+  makecontext(&p->at, entry, 0);
+}
+#endif
+
+struct fiber {
+  struct place at;
   char *stack;
   unsigned thread;
   bool busy; /* at a barrier */
@@ -36,7 +80,7 @@ struct fiber {
 struct fake_index fake_thread, fake_block, fake_block_size, fake_grid;
 
 static struct fiber fibers[FIBERS_MAX];
-static ucontext_t home;
+static struct place home;
 static struct fiber *current;
 static unsigned next_thread;
 static bool backwards;
@@ -52,7 +96,7 @@ static void leave_fiber(struct fiber *f) {
   void *save;
   __sanitizer_start_switch_fiber(&save, home_stack, home_size);
 #endif
-  swapcontext(&f->at, &home);
+  fake_switch(&f->at, &home);
 #ifdef FAKE_ASAN
   __sanitizer_finish_switch_fiber(save, &home_stack, &home_size);
 #endif
@@ -78,17 +122,13 @@ static void enter_fiber(struct fiber *f) {
   if (!f->stack) {
     f->stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (f->stack == MAP_FAILED) fake_die("no memory for a fiber's stack");
-    getcontext(&f->at);
-    f->at.uc_stack.ss_sp = f->stack;
-    f->at.uc_stack.ss_size = STACK;
-    f->at.uc_link = NULL;
-    makecontext(&f->at, fiber_main, 0);
+    place_init(&f->at, f->stack, STACK, fiber_main);
   }
 #ifdef FAKE_ASAN
   void *save;
   __sanitizer_start_switch_fiber(&save, f->stack, STACK);
 #endif
-  swapcontext(&home, &f->at);
+  fake_switch(&home, &f->at);
 #ifdef FAKE_ASAN
   __sanitizer_finish_switch_fiber(save, NULL, NULL);
 #endif

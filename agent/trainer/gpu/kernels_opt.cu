@@ -133,8 +133,8 @@ static int update(cudaStream_t stream, const struct kernel_control *control, con
                     .decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay,
                     .b1 = (float)d->beta1,
                     .b2 = (float)d->beta2,
-                    .c1 = 1.0f - (float)d->beta1,
-                    .c2 = 1.0f - (float)d->beta2,
+                    .c1 = (float)(1.0 - d->beta1), /* rounded after the difference, as torch does */
+                    .c2 = (float)(1.0 - d->beta2),
                     .eps = (float)d->eps};
   bool wide = aligned(u->param, 4) && aligned(u->grad, 4) && aligned(u->state[0], 4) &&
               aligned(u->state[1], 4) && aligned(u->low, sizeof(T));

@@ -1,0 +1,293 @@
+/* Communicators of NCCL's stand-in: they come up, are asked, and go.
+ *
+ * Meaner than the library: there are no threads that help, so a communicator comes up only while it is polled, and a while later than it
+ * could; between a call that said "in progress" and a poll that says "done" any other call on the communicator ends the
+ * program, as the documentation forbids it; a dead peer is seen by rank 0 alone and, when rank 0 is the dead one, by all: the others
+ * wait for ever, as they may on a real network. After an abort the peers see a remote error.
+ *
+ * What it cannot show: topologies, transports, algorithms, their speed, and what versions can do and cannot. */
+
+#include "tests/fakegpu/fake_nccl.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PHASE_ROOTS, PHASE_STAR, PHASE_GO, PHASE_LATE };
+
+static const char bye = 'B';
+
+bool fake_nccl_enter(const char *name, struct ncclComm *c, ncclResult_t *rc) {
+  fake_lock();
+  *rc = ncclSuccess;
+  if (fake_take_last(false) == cudaErrorIllegalAddress) *rc = ncclUnhandledCudaError;
+  if (fake_injected(name)) *rc = ncclInternalError;
+  if (*rc == ncclSuccess && c && c->failed != ncclSuccess) *rc = c->failed;
+  if (*rc == ncclSuccess && c && (c->state == FAKE_MEETING || c->pending))
+    fake_die("%s on a communicator that is still in progress", name);
+  if (*rc == ncclSuccess) return true;
+  fake_unlock();
+  return false;
+}
+
+ncclResult_t fake_nccl_leave(ncclResult_t rc) {
+  fake_unlock();
+  return rc;
+}
+
+static void close_fd(int *fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
+static void close_all(struct ncclComm *c) {
+  close_fd(&c->listener);
+  for (int i = 0; i < FAKE_IDS_MAX; i++) close_fd(&c->roots[i]);
+  for (int i = 0; i < FAKE_WORLD_MAX; i++) close_fd(&c->peers[i]);
+}
+
+void fake_comm_drop(struct ncclComm *c) {
+  if (--c->refs) return;
+  close_all(c);
+  free(c);
+}
+
+static int dial(uint16_t port) {
+  struct sockaddr_in at = {
+      .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+  if (connect(fd, (struct sockaddr *)&at, sizeof at))
+    close_fd(&fd);
+  else
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  return fd;
+}
+
+static ncclResult_t start(struct ncclComm *c, const ncclUniqueId *ids) {
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof at;
+  c->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (bind(c->listener, (struct sockaddr *)&at, sizeof at) || listen(c->listener, 128) ||
+      getsockname(c->listener, (struct sockaddr *)&at, &size))
+    return ncclSystemError;
+  for (int i = 0; i < c->n_ids; i++) {
+    struct fake_id id;
+    memcpy(&id, &ids[i], sizeof id);
+    if (id.magic != FAKE_ID_MAGIC) return ncclInvalidArgument;
+    struct fake_hello h = {.nonce = id.nonce,
+                           .world = (uint32_t)c->world,
+                           .rank = (uint32_t)c->rank,
+                           .port = ntohs(at.sin_port)};
+    c->roots[i] = dial(id.port);
+    if (c->roots[i] < 0 || send(c->roots[i], &h, sizeof h, MSG_NOSIGNAL) != (ssize_t)sizeof h)
+      return ncclRemoteError;
+  }
+  return ncclSuccess;
+}
+
+/* All roots have answered: everybody is there. */
+static void hear_roots(struct ncclComm *c) {
+  uint16_t ports[FAKE_WORLD_MAX];
+  size_t want = (size_t)c->world * sizeof *ports;
+  for (int i = 0; i < c->n_ids; i++) {
+    ssize_t n = recv(c->roots[i], ports, want, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
+    if (n != (ssize_t)want) return;
+  }
+  for (int i = 0; i < c->n_ids; i++) close_fd(&c->roots[i]);
+  c->phase = PHASE_STAR;
+  if (c->rank == 0) return;
+  uint32_t rank = (uint32_t)c->rank;
+  c->peers[0] = dial(ports[0]);
+  if (c->peers[0] < 0 || send(c->peers[0], &rank, sizeof rank, MSG_NOSIGNAL) != (ssize_t)sizeof rank)
+    c->failed = ncclRemoteError;
+  c->phase = PHASE_GO;
+}
+
+static void take_peers(struct ncclComm *c) {
+  int here = 1;
+  for (int fd; (fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
+    uint32_t rank = 0;
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (recv(fd, &rank, sizeof rank, MSG_WAITALL) == (ssize_t)sizeof rank && rank < (uint32_t)c->world)
+      c->peers[rank] = fd;
+    else
+      close(fd);
+  }
+  for (int i = 1; i < c->world; i++) here += c->peers[i] >= 0;
+  if (here < c->world) return;
+  for (int i = 1; i < c->world; i++)
+    if (send(c->peers[i], "G", 1, MSG_NOSIGNAL) != 1) c->failed = ncclRemoteError;
+  c->phase = PHASE_LATE;
+}
+
+static void await_go(struct ncclComm *c) {
+  char go;
+  ssize_t n = recv(c->peers[0], &go, 1, MSG_DONTWAIT);
+  if (n == 1)
+    c->phase = PHASE_LATE;
+  else if (n == 0 || errno != EAGAIN)
+    c->failed = ncclRemoteError;
+}
+
+static void meet(struct ncclComm *c) {
+  if (c->phase == PHASE_ROOTS) hear_roots(c);
+  if (c->phase == PHASE_STAR && !c->failed) take_peers(c);
+  if (c->phase == PHASE_GO && !c->failed) await_go(c);
+  if (c->phase == PHASE_LATE && !c->failed && fake_random(3) == 0) c->state = FAKE_READY;
+}
+
+/* A closed connection without a goodbye. While a collective is under way its bytes are its own to read. */
+static void look_at_peers(struct ncclComm *c) {
+  for (int i = 0; i < c->world; i++) {
+    char byte;
+    if (c->peers[i] < 0 || c->bye[i]) continue;
+    ssize_t n = recv(c->peers[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n == 1 && byte == bye) c->bye[i] = true;
+    if (n == 0 || (n < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
+  }
+}
+
+void fake_comm_poll(struct ncclComm *c) {
+  if (c->failed != ncclSuccess) return;
+  if (c->state == FAKE_MEETING)
+    meet(c);
+  else if (c->state == FAKE_READY)
+    look_at_peers(c);
+  if (c->delay > 0) c->delay--;
+  if (c->delay == 0 && c->pending) fake_comm_queue_pending(c);
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
+  fake_lock();
+  fake_comm_poll(c);
+  fake_poll();
+  *out = c->failed                                                ? c->failed
+         : c->state == FAKE_MEETING || c->pending || c->delay > 0 ? ncclInProgress
+         : c->state == FAKE_FINALIZED && c->outstanding > 0       ? ncclInProgress
+         : fake_take_last(false) == cudaErrorIllegalAddress       ? ncclUnhandledCudaError
+                                                                  : ncclSuccess;
+  fake_unlock();
+  return ncclSuccess;
+}
+
+static ncclResult_t wait_ready(struct ncclComm *c) {
+  while (c->state == FAKE_MEETING && !c->failed) {
+    fake_comm_poll(c);
+    fake_unlock();
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    fake_lock();
+  }
+  return c->failed;
+}
+
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int n_ids, ncclUniqueId *ids,
+                                      ncclConfig_t *config) {
+  ncclResult_t rc;
+  *out = NULL;
+  if (!fake_nccl_enter("ncclCommInitRank", NULL, &rc)) return rc;
+  if (world < 1 || world > FAKE_WORLD_MAX || rank < 0 || rank >= world || n_ids < 1 || n_ids > FAKE_IDS_MAX)
+    return fake_nccl_leave(ncclInvalidArgument);
+  if (config && (config->magic != (unsigned)NCCL_API_MAGIC || config->size > sizeof *config))
+    return fake_nccl_leave(ncclInvalidArgument);
+  struct ncclComm *c = calloc(1, sizeof *c);
+  *c = (struct ncclComm){.refs = 1, .rank = rank, .world = world, .n_ids = n_ids, .listener = -1};
+  c->blocking = !config || config->blocking != 0;
+  memset(c->roots, -1, sizeof c->roots);
+  memset(c->peers, -1, sizeof c->peers);
+  rc = start(c, ids);
+  if (rc != ncclSuccess) {
+    fake_comm_drop(c);
+    return fake_nccl_leave(rc);
+  }
+  *out = c;
+  return fake_nccl_leave(c->blocking ? wait_ready(c) : ncclInProgress);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
+  return ncclCommInitRankScalable(out, world, rank, 1, &id, config);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *out, int world, ncclUniqueId id, int rank) {
+  return ncclCommInitRankScalable(out, world, rank, 1, &id, NULL);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t c) {
+  ncclResult_t rc;
+  if (!fake_nccl_enter("ncclCommFinalize", c, &rc)) return rc;
+  c->state = FAKE_FINALIZED;
+  c->delay = c->blocking ? 0 : 1 + (int)fake_random(4);
+  return fake_nccl_leave(c->blocking ? ncclSuccess : ncclInProgress);
+}
+
+static bool all_done(void *ctx) {
+  return ((struct ncclComm *)ctx)->outstanding == 0;
+}
+
+/* What is under way is waited for. The peers are told, so that they do not take it for a death. */
+ncclResult_t ncclCommDestroy(ncclComm_t c) {
+  ncclResult_t rc;
+  if (!fake_nccl_enter("ncclCommDestroy", NULL, &rc)) return rc;
+  if (c->state == FAKE_MEETING || c->pending)
+    fake_die("a communicator is destroyed that is still in progress");
+  if (c->failed) fake_die("a communicator that has failed is destroyed, not aborted: this may wait for ever");
+  fake_until(all_done, c);
+  for (int i = 0; i < c->world; i++)
+    if (c->peers[i] >= 0 && send(c->peers[i], &bye, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+    }
+  close_all(c);
+  c->state = FAKE_ABORTED;
+  fake_comm_drop(c);
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t c) {
+  fake_lock();
+  c->state = FAKE_ABORTED;
+  fake_comm_queue_pending(c); /* they come to the stream as garbage */
+  close_all(c);
+  fake_comm_drop(c);
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t c, int *n) {
+  *n = c->world;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t c, int *rank) {
+  *rank = c->rank;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **handle) {
+  ncclResult_t rc;
+  if (!fake_nccl_enter("ncclCommRegister", c, &rc)) return rc;
+  if (fake_place_of(at, n) != FAKE_DEVICE) return fake_nccl_leave(ncclInvalidArgument);
+  c->registered++;
+  *handle = malloc(1);
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
+  fake_lock();
+  c->registered--;
+  free(handle);
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclMemAlloc(void **out, size_t n) {
+  return cudaMalloc(out, n) ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *p) {
+  return cudaFree(p) ? ncclUnhandledCudaError : ncclSuccess;
+}

@@ -1,0 +1,308 @@
+/* Collectives of NCCL's stand-in, as work of a stream, or of a graph. Every rank sends its part to rank 0, which adds in the order of ranks
+ * and sends the result to all: the same bytes everywhere.
+ *
+ * Meaner than the library: the result's memory is NaN from the moment at which the collective begins until it is whole, so who reads it
+ * early knows; a call of a communicator that does not block says "in progress" now and then, and comes to its stream only after polls;
+ * a collective whose peer is gone never ends; one that is aborted leaves NaN and lets the stream go on. Ranks that call different
+ * collectives are told apart, and never go on. */
+
+#include "tests/fakegpu/fake_nccl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+enum { GROUP_MAX = 256 };
+
+enum kind { ALL_REDUCE, BROADCAST };
+
+struct fake_coll {
+  struct fake_work w;
+  struct ncclComm *c;
+  enum kind kind;
+  const void *send;
+  void *recv;
+  size_t count, bytes;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root;
+  uint64_t ticket; /* 0: of a graph */
+  struct CUstream_st *stream;
+  struct fake_coll *next; /* pending */
+};
+
+#define HEADER_MAGIC UINT64_C(0x4c4c4f434b4146) /* begins with no 'B', which is a goodbye */
+
+struct header {
+  uint64_t magic, seq, count;
+  uint32_t kind, type, op, root;
+};
+
+struct pipe {
+  size_t sent, got;
+};
+
+struct flight {
+  struct header h;
+  size_t bytes; /* of header and data */
+  char *mine, *result;
+  char **parts; /* rank 0: of each peer */
+  struct pipe *pipes;
+  bool reduced;
+};
+
+static struct fake_coll *group[GROUP_MAX];
+static int group_depth, group_n;
+
+static size_t type_size(ncclDataType_t t) {
+  static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  if ((size_t)t >= sizeof sizes / sizeof *sizes) fake_die("a collective of type %d", (int)t);
+  return sizes[t];
+}
+
+#define REDUCE(T)                                                                                            \
+  do {                                                                                                       \
+    T *x = (T *)to;                                                                                          \
+    const T *y = (const T *)from;                                                                            \
+    for (size_t i = 0; i < n; i++)                                                                           \
+      x[i] = op == ncclMax   ? (y[i] > x[i] ? y[i] : x[i])                                                   \
+             : op == ncclMin ? (y[i] < x[i] ? y[i] : x[i])                                                   \
+                             : (T)(x[i] + y[i]);                                                             \
+  } while (0)
+
+static void reduce(void *to, const void *from, size_t n, ncclDataType_t type, ncclRedOp_t op) {
+  if (op != ncclSum && op != ncclMax && op != ncclMin) fake_die("a reduction by operation %d", (int)op);
+  switch (type) {
+  case ncclFloat32: REDUCE(float); break;
+  case ncclFloat64: REDUCE(double); break;
+  case ncclInt32: REDUCE(int32_t); break;
+  case ncclUint32: REDUCE(uint32_t); break;
+  case ncclInt64: REDUCE(int64_t); break;
+  case ncclUint64: REDUCE(uint64_t); break;
+  case ncclUint8: REDUCE(uint8_t); break;
+  default: fake_die("a sum of type %d", (int)type);
+  }
+}
+
+static struct flight *flight_create(struct fake_coll *k) {
+  struct ncclComm *c = k->c;
+  struct flight *f = calloc(1, sizeof *f);
+  bool data = k->kind == ALL_REDUCE || c->rank == k->root;
+  f->h = (struct header){HEADER_MAGIC,      c->seq++,        k->count,         k->kind,
+                         (uint32_t)k->type, (uint32_t)k->op, (uint32_t)k->root};
+  f->bytes = sizeof f->h + k->bytes;
+  f->mine = calloc(1, f->bytes);
+  f->result = calloc(1, f->bytes);
+  memcpy(f->mine, &f->h, sizeof f->h);
+  if (data) memcpy(f->mine + sizeof f->h, k->send, k->bytes);
+  f->parts = calloc((size_t)c->world, sizeof *f->parts);
+  f->pipes = calloc((size_t)c->world, sizeof *f->pipes);
+  for (int i = 1; c->rank == 0 && i < c->world; i++) f->parts[i] = malloc(f->bytes);
+  memset(k->recv, 0xff, k->bytes);
+  return f;
+}
+
+static void flight_destroy(struct flight *f, int world) {
+  for (int i = 0; i < world; i++) free(f->parts[i]);
+  free(f->parts);
+  free(f->pipes);
+  free(f->mine);
+  free(f->result);
+  free(f);
+}
+
+/* How far: 1 whole, 0 not yet. *moved is set where bytes went. */
+static bool push(struct ncclComm *c, int peer, const char *from, size_t n, size_t *at, bool *moved) {
+  while (*at < n) {
+    ssize_t k = send(c->peers[peer], from + *at, n - *at, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (k < 0 && errno != EAGAIN) c->failed = ncclRemoteError;
+    if (k <= 0) return false;
+    *at += (size_t)k;
+    *moved = true;
+  }
+  return true;
+}
+
+static bool pull(struct ncclComm *c, int peer, char *to, size_t n, size_t *at, bool *moved) {
+  while (*at < n) {
+    ssize_t k = recv(c->peers[peer], to + *at, n - *at, MSG_DONTWAIT);
+    if (k == 0 || (k < 0 && errno != EAGAIN)) c->failed = ncclRemoteError;
+    if (k <= 0) return false;
+    *at += (size_t)k;
+    *moved = true;
+  }
+  return true;
+}
+
+static void check_same(struct ncclComm *c, const struct flight *f, const char *theirs, int rank) {
+  struct header h;
+  memcpy(&h, theirs, sizeof h);
+  if (memcmp(&h, &f->h, sizeof h) == 0) return;
+  fake_say("rank 0 is in collective %llu (kind %u, %llu values), rank %d in %llu (kind %u, %llu values)",
+           (unsigned long long)f->h.seq, f->h.kind, (unsigned long long)f->h.count, rank,
+           (unsigned long long)h.seq, h.kind, (unsigned long long)h.count);
+  c->failed = ncclInvalidUsage;
+}
+
+static void combine(const struct fake_coll *k, struct flight *f) {
+  size_t head = sizeof f->h;
+  memcpy(f->result, f->mine, f->bytes);
+  if (k->kind == BROADCAST && k->root > 0) memcpy(f->result + head, f->parts[k->root] + head, k->bytes);
+  for (int i = 1; k->kind == ALL_REDUCE && i < k->c->world; i++)
+    reduce(f->result + head, f->parts[i] + head, k->count, k->type, k->op);
+  f->reduced = true;
+}
+
+/* Rank 0: true when everybody has the result. A peer's header comes before its data, so other data than expected is found early. */
+static bool middle(struct fake_coll *k, struct flight *f, bool *moved) {
+  struct ncclComm *c = k->c;
+  bool whole = true;
+  for (int i = 1; i < c->world && !f->reduced; i++) {
+    if (!pull(c, i, f->parts[i], sizeof f->h, &f->pipes[i].got, moved)) {
+      whole = false;
+      continue;
+    }
+    check_same(c, f, f->parts[i], i);
+    if (c->failed) return false;
+    whole &= pull(c, i, f->parts[i], f->bytes, &f->pipes[i].got, moved);
+  }
+  if (!whole || c->failed) return false;
+  if (!f->reduced) combine(k, f);
+  for (int i = 1; i < c->world; i++) whole &= push(c, i, f->result, f->bytes, &f->pipes[i].sent, moved);
+  return whole;
+}
+
+static bool point(struct fake_coll *k, struct flight *f, bool *moved) {
+  if (!push(k->c, 0, f->mine, f->bytes, &f->pipes[0].sent, moved)) return false;
+  return pull(k->c, 0, f->result, f->bytes, &f->pipes[0].got, moved);
+}
+
+static enum fake_ran end(struct fake_coll *k, void **state) {
+  struct flight *f = *state;
+  if (f) flight_destroy(f, k->c->world);
+  if (k->c->in_flight == f) k->c->in_flight = NULL;
+  *state = NULL;
+  if (k->ticket) k->c->serving++;
+  k->c->outstanding -= k->ticket != 0;
+  return FAKE_DONE;
+}
+
+static enum fake_ran run_coll(struct fake_work *w, void **state) {
+  struct fake_coll *k = (struct fake_coll *)w;
+  struct ncclComm *c = k->c;
+  bool moved = false;
+  if (c->state == FAKE_ABORTED) {
+    memset(k->recv, 0xff, k->bytes);
+    return end(k, state);
+  }
+  if (c->failed || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving))
+    return FAKE_BLOCKED;
+  if (!*state) {
+    *state = c->in_flight = flight_create(k);
+    moved = true;
+  }
+  struct flight *f = *state;
+  if (!(c->rank == 0 ? middle(k, f, &moved) : point(k, f, &moved))) return moved ? FAKE_MOVED : FAKE_BLOCKED;
+  memcpy(k->recv, f->result + sizeof f->h, k->bytes);
+  return end(k, state);
+}
+
+static void destroy_coll(struct fake_work *w) {
+  struct fake_coll *k = (struct fake_coll *)w;
+  fake_comm_drop(k->c);
+  free(k);
+}
+
+/* NCCL keeps the order of a communicator's collectives across streams, in a capture by edges. */
+static void put_in_stream(struct fake_coll *k) {
+  struct ncclComm *c = k->c;
+  struct fake_capture *capture = fake_capture_of(k->stream);
+  if (!capture) {
+    k->ticket = ++c->tickets;
+    c->outstanding++;
+    if (fake_queue(k->stream, &k->w)) fake_die("a collective cannot be queued");
+    return;
+  }
+  if (c->capture_id == fake_capture_id(capture)) fake_capture_follow(k->stream, c->capture_node);
+  c->capture_id = fake_capture_id(capture);
+  if (fake_capture_add(k->stream, &k->w, &c->capture_node))
+    fake_say("a collective in a capture that is invalid");
+}
+
+void fake_comm_queue_pending(struct ncclComm *c) {
+  while (c->pending) {
+    struct fake_coll *k = c->pending;
+    c->pending = k->next;
+    put_in_stream(k);
+  }
+}
+
+/* All of a group, now or later. */
+static ncclResult_t submit(struct fake_coll **list, int n) {
+  ncclResult_t rc = ncclSuccess;
+  for (int i = 0; i < n; i++) {
+    struct fake_coll *k = list[i], **last = &k->c->pending;
+    if (!k->c->blocking && (k->c->pending || fake_random(3) == 0)) {
+      while (*last) last = &(*last)->next;
+      *last = k;
+      k->c->delay = 1 + (int)fake_random(4);
+      rc = ncclInProgress;
+    } else
+      put_in_stream(k);
+  }
+  return rc;
+}
+
+static ncclResult_t collective(const char *name, const struct fake_coll *what, cudaStream_t stream) {
+  ncclResult_t rc;
+  if (!fake_nccl_enter(name, what->c, &rc)) return rc;
+  if (what->c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidUsage);
+  size_t bytes = what->count * type_size(what->type);
+  bool reads = what->kind == ALL_REDUCE || what->c->rank == what->root;
+  if ((reads && fake_place_of(what->send, bytes) != FAKE_DEVICE) ||
+      fake_place_of(what->recv, bytes) != FAKE_DEVICE) {
+    fake_say("%s: not memory of the device", name);
+    return fake_nccl_leave(ncclInvalidArgument);
+  }
+  if (bytes == 0) return fake_nccl_leave(ncclSuccess);
+  struct fake_coll *k = malloc(sizeof *k);
+  *k = *what;
+  k->w = (struct fake_work){1, name, run_coll, destroy_coll, true};
+  k->bytes = bytes;
+  k->stream = fake_stream_of(stream);
+  k->c->refs++;
+  if (group_depth == 0) return fake_nccl_leave(submit(&k, 1));
+  if (group_n == GROUP_MAX) fake_die("more than %d collectives in a group", GROUP_MAX);
+  group[group_n++] = k;
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream) {
+  struct fake_coll k = {
+      .c = comm, .kind = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .op = op};
+  return collective("ncclAllReduce", &k, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  struct fake_coll k = {
+      .c = comm, .kind = BROADCAST, .send = send, .recv = recv, .count = count, .type = type, .root = root};
+  return collective("ncclBroadcast", &k, stream);
+}
+
+ncclResult_t ncclGroupStart(void) {
+  fake_lock();
+  group_depth++;
+  return fake_nccl_leave(ncclSuccess);
+}
+
+ncclResult_t ncclGroupEnd(void) {
+  fake_lock();
+  if (group_depth == 0) return fake_nccl_leave(ncclInvalidUsage);
+  if (--group_depth > 0) return fake_nccl_leave(ncclSuccess);
+  ncclResult_t rc = submit(group, group_n);
+  group_n = 0;
+  return fake_nccl_leave(rc);
+}
