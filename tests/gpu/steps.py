@@ -1,0 +1,316 @@
+"""The steps of tests/gpu/run but `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import time
+
+import numpy as np
+
+import work as w
+from work import Fail, Skip
+
+AUTOENCODER = {"layers": [1000, 100, 1000], "batch": 50, "loss": "rmse", "lr": 1e-4, "betas": [0.0, 0.99]}
+MLP = {"layers": [784, 128, 128, 128, 784], "batch": 64, "loss": "mse", "lr": 1e-3, "betas": [0.9, 0.999]}
+CLASSIFIER = {"layers": [784, 128, 10], "batch": 64, "loss": "cross-entropy", "lr": 1e-3, "betas": [0.9, 0.999]}
+# How far two curves may be apart, relative to the loss: sums are made in another order, and Adam makes much of small gradients.
+APART = {"fp32": 2e-3, "bf16": 5e-2}
+RANKS_APART = 2e-3
+KILLS_EACH = 2
+LEFT_MIB = 64  # what device memory may differ by, before and after
+
+
+def trainer_options(model, data, labels=None, **more):
+    given = {"layers": ",".join(map(str, model["layers"])), "batch": model["batch"], "loss": model["loss"], "lr": model["lr"], "beta1": model["betas"][0],
+             "beta2": model["betas"][1], "optimizer": "adam", "data": data, "labels": labels, **{k.replace("_", "-"): v for k, v in more.items()}}
+    return [str(word) for k, v in given.items() if v is not None for word in (f"--{k}", v)]
+
+
+# ---- build ----------------------------------------------------------------------------------------------------------
+
+
+def build_env(work):
+    if not work.args.deps:
+        return work.env()
+    deps = os.path.realpath(work.args.deps)
+    env = work.env(PKG_CONFIG_LIBDIR=f"{deps}/lib/pkgconfig")
+    if not shutil.which("pkg-config"):
+        env["PKG_CONFIG"] = f"{deps}/bin/pkg-config"
+    return env
+
+
+def build(work):
+    """Release, with all there is: CUDA, NCCL."""
+    if work.args.build:
+        return f"{work.build} was given", {}
+    for tool in ("meson", "ninja"):
+        if not shutil.which(tool):
+            raise Fail(f"{tool} is not installed")
+    env = build_env(work)
+    fresh = not (work.build / "build.ninja").exists()
+    work.call(["meson", "setup", work.build, w.TOP, "--buildtype=release", "-Dauto_features=enabled"] if fresh else ["meson", "configure", work.build, "-Dauto_features=enabled"], "meson", env)
+    work.call(["ninja", "-C", work.build], "ninja", env)
+    ldd = work.call(["ldd", work.program("rdzv-trainer"), work.program("rdzv-agent"), work.program("rdzvd")], "ldd")
+    if "not found" in ldd:
+        raise Fail("a library is missing: " + re.search(r"\S+ => not found", ldd)[0])
+    return f"release, CUDA and NCCL required, in {os.path.relpath(work.build, w.TOP)}", {}
+
+
+# ---- the seam -------------------------------------------------------------------------------------------------------
+
+
+def seam(work):
+    """Every operation and whole steps against a reference in double."""
+    counts = {}
+    kinds = [["fp32"], ["bf16", "--deterministic"], ["tf32"], ["bf16"], ["fp16"], ["fp32", "--deterministic"]]
+    for words in kinds[: 2 if work.rehearse else None]:
+        name = "seam " + " ".join(words).replace("--", "")
+        argv = [work.program("test_compute_seam"), "--device", work.device, "--precision", *words]
+        if work.device == "cuda":
+            argv += ["--cuda-module", work.module() or work.build / "agent/trainer/gpu/rdzv-cuda.so"]
+        text = work.call(argv, name.replace(" ", "-"), ok=(0, 77))
+        log = work.file(name.replace(" ", "-") + ".log").read_text(errors="replace") + text
+        if text.startswith("skipped: "):
+            raise Skip(text.strip()[len("skipped: ") :])
+        counts[name] = len(re.findall(r"^\[       OK \]", log, re.M))
+        if not counts[name]:
+            raise Fail(f"{name}: no test was run")
+    return ", ".join(f"{k[5:]} {n}" for k, n in counts.items()) + " tests", counts
+
+
+# ---- curves ---------------------------------------------------------------------------------------------------------
+
+
+def write_idx(path, array):
+    path.write_bytes(bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.astype(np.uint8).tobytes())
+    return path
+
+
+def make_data(work, model, seed=1):
+    """One batch of images, and its labels, as files."""
+    r = np.random.default_rng(seed)
+    images = r.integers(0, 256, (model["batch"], 1, model["layers"][0]))
+    name = "-".join(map(str, model["layers"]))
+    labels = write_idx(work.file(f"{name}.labels"), r.integers(0, 10, model["batch"])) if model["loss"] == "cross-entropy" else None
+    return write_idx(work.file(f"{name}.images"), images), labels
+
+
+def make_weights(work, model, seed=2):
+    """As torch.nn.Linear begins, so that curves look like anybody's."""
+    r, flat = np.random.default_rng(seed), []
+    for a, b in zip(model["layers"], model["layers"][1:]):
+        flat += [r.uniform(-1, 1, a * b) / a**0.5, r.uniform(-1, 1, b) / a**0.5]
+    path = work.file("-".join(map(str, model["layers"])) + ".weights")
+    np.concatenate(flat).astype("<f4").tofile(path)
+    return path
+
+
+def parity(work):
+    """The loss curves of the same steps, by the trainer and by PyTorch."""
+    steps, specs, ours, precisions = 20 if work.rehearse else 200, [], [], ["fp32", "bf16"]
+    if not work.has("precision"):
+        precisions = ["fp32"]
+    for name, model in (("autoencoder", AUTOENCODER), ("mlp", MLP)):
+        (images, _), weights = make_data(work, model), make_weights(work, model)
+        for precision in precisions:
+            options = trainer_options(model, images, steps=steps, init_weights=weights, metrics_every=1)
+            found = work.train([*options, *work.on_device(precision)], f"{name}-{precision}")
+            ours.append((f"{name} {precision}", APART[precision], w.curve(found)))
+            specs.append({"do": "curve", "device": work.device if not work.rehearse else "cpu", "precision": precision, "images": str(images), "weights": str(weights), "steps": steps, **model})
+    said = {}
+    for (name, limit, mine), theirs in zip(ours, work.torch(specs, "torch-curves")):
+        said[name] = w.apart(mine, dict(enumerate(theirs, 1)))
+        if said[name] > limit:
+            raise Fail(f"{name}: the curves are {said[name]:.2g} apart; {limit:g} is allowed ({work.file(name.replace(' ', '-'))}.jsonl)")
+    return f"{steps} steps, apart by " + ", ".join(f"{k} {v:.1g}" for k, v in said.items()), said
+
+
+def ranks(work):
+    """World 1 against 2 and 4, with the same global batch, on one device."""
+    steps, said = 10 if work.rehearse else 100, {}
+    for name, model in (("mse", MLP), ("cross-entropy", CLASSIFIER)):
+        (images, labels), weights = make_data(work, model), make_weights(work, model)
+        options = [*trainer_options(model, images, labels, steps=steps, init_weights=weights, metrics_every=1), *work.on_device()]
+        alone = w.curve(work.train(options, f"{name}-1"))
+        for world in (2, 4):
+            said[f"{name}, {world} ranks"] = w.apart(w.curve(work.train(options, f"{name}-{world}", world)), alone)
+    worst = max(said, key=said.get)
+    if said[worst] > RANKS_APART:
+        raise Fail(f"{worst}: {said[worst]:.2g} apart from one rank; {RANKS_APART:g} is allowed")
+    return f"{steps} steps, 2 and 4 ranks on one device against 1: at most {said[worst]:.1g} apart ({worst})", said
+
+
+# ---- compute-sanitizer ----------------------------------------------------------------------------------------------
+
+
+def sanitize(work):
+    tool = shutil.which("compute-sanitizer") or next((p for p in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(p)), None)
+    if work.device == "cpu" or work.module():
+        raise Skip("there is no device")
+    if not tool:
+        raise Skip("compute-sanitizer is not installed")
+    (images, _), said = make_data(work, MLP), {}
+    for check in ("memcheck", "racecheck"):
+        for precision in ("fp32", "bf16"):
+            options = [*trainer_options(MLP, images, steps=5), *work.on_device(precision)]
+            text = work.call([tool, "--tool", check, "--error-exitcode", 99, work.program("rdzv-trainer"), *options], f"{check}-{precision}", ok=range(256))
+            log = text + work.file(f"{check}-{precision}.log").read_text(errors="replace")
+            summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) \w+.*", log)
+            if not summary or "done:" not in log and not int(summary[1]):
+                raise Skip(f"{check} does not work here: {w.last_words(work.file(f'{check}-{precision}.log'), text)}")
+            said[f"{check} {precision}"] = summary[0]
+            if int(summary[1]):
+                raise Fail(f"{check}, {precision}: {summary[0]} ({work.file(f'{check}-{precision}.log')})")
+    return ", ".join(said) + ": clean", said
+
+
+# ---- failures -------------------------------------------------------------------------------------------------------
+
+
+class Follow:
+    """A metrics file while it grows."""
+
+    def __init__(self, path):
+        self.path, self.at, self.found = path, 0, []
+
+    def read(self):
+        if self.path.exists():
+            with open(self.path, "rb") as f:
+                f.seek(self.at)
+                for raw in f:
+                    if not raw.endswith(b"\n"):
+                        break
+                    self.at += len(raw)
+                    line = w.json.loads(raw)
+                    if line["event"] == "step":
+                        self.found.append(line)
+        return self.found
+
+    def until(self, work, job, what, good):
+        """The first step line that is good."""
+        seen = 0
+        while True:
+            for line in self.read()[seen:]:
+                seen += 1
+                if good(line):
+                    return line
+            if not job.running():
+                raise Fail(f"the job ended while {what} was waited for: {w.last_words(work.file(job.name + '-0.log'))}")
+            if work.left() <= 0.1:
+                raise Fail(f"no {what} in time")
+            time.sleep(0.002)
+
+
+def disturbed(work, mode, options, kills, metrics, first, last, world=2):
+    """One job, from step `first` to `last`, whose ranks are killed at random; the milliseconds until steps went on, for each."""
+    r, took, every = random.Random(last), [], (last - first) // (kills + 1)
+    more = ["--recovery", "inplace"] if mode == "inplace" else []
+    job = w.Job(work, world, [*options, *more, "--steps", last, "--metrics", metrics], mode, agent=["--max-restarts", 1000])
+    follow = Follow(metrics)
+    try:
+        for k in range(kills):
+            at = first + k * every + r.randrange(every // 4, every)
+            follow.until(work, job, f"step {at}", lambda line: line["step"] >= at)
+            rank = r.randrange(world)
+            pid = job.worker(rank)
+            if pid is None:
+                raise Fail(f"rank {rank} has no process at step {at}")
+            now = time.time()
+            os.kill(pid, signal.SIGKILL)
+            # Lines that were on their way when the rank died do not count: the next round's do.
+            follow.read()
+            was = follow.found[-1]["round"]
+            back = follow.until(work, job, "step after a kill", lambda line: line["round"] == was + 1 and line["time"] > now)
+            took.append((back["time"] - now) * 1e3)
+        job.wait()
+    finally:
+        job.close()
+    return took
+
+
+def killed_often(work, mode, options, calm, jobs, length):
+    """Job after job goes on where the one before it ended. Two kills each: the third would be made to wait, as rdzvd does with what dies young."""
+    metrics, ckpt, first = work.file(f"{mode}.jsonl"), work.file(f"{mode}-ckpt"), []
+    options = [*options, "--throttle", "100", "--checkpoint-dir", ckpt, "--checkpoint-every", "10"]
+    for k in range(jobs):
+        first.append(disturbed(work, mode, options, KILLS_EACH, metrics, k * length, (k + 1) * length)[0])
+    apart = w.apart(w.curve(w.lines(metrics)), calm)
+    if apart > RANKS_APART:
+        raise Fail(f"{mode}: the curve is {apart:.2g} apart from the undisturbed one")
+    return {"kills": jobs * KILLS_EACH, "median_ms": statistics.median(first), "max_ms": max(first), "apart": apart}
+
+
+def free_again(before, patience_s=15):
+    """MiB that are left on the devices."""
+    end = time.monotonic() + patience_s
+    while (left := w.memory_used() - before) > LEFT_MIB and time.monotonic() < end:
+        time.sleep(0.2)
+    return left
+
+
+def kill(work):
+    """A rank dies at random, again and again, by restart and in place; the curve is the one of a run that nobody disturbed."""
+    jobs, length, said = (1, 60, {}) if work.rehearse else (10, 60, {})
+    before = w.memory_used()
+    (images, _), weights = make_data(work, MLP), make_weights(work, MLP)
+    options = [*trainer_options(MLP, images, init_weights=weights, metrics_every=1), *work.on_device()]
+    calm = w.curve(work.train([*options, "--steps", jobs * length], "calm", 2))
+    for mode in ["restart"] + (["inplace"] if work.has("recovery") else []):
+        said[mode] = killed_often(work, mode, [*options, "--resume", "auto"], calm, jobs, length)
+    told = [f"{m} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f})" for m, v in said.items()]
+    if before is not None:
+        said["memory_left_mib"] = free_again(before)
+        if said["memory_left_mib"] > LEFT_MIB:
+            raise Fail(f"{said['memory_left_mib']:.0f} MiB more are in use on the device than before")
+    return f"{jobs * KILLS_EACH} kills each, until steps went on: " + ", ".join(told) + ("" if before is None else "; no device memory left over"), said
+
+
+# ---- the bench mode, and what start-up and checkpoints cost ----------------------------------------------------------
+
+
+def bench_rows(work, world, most):
+    options = ["--bench", "allreduce", "-b", "8", "-e", most, "-f", "4", *(["--device", work.device] if work.device != "cpu" else [])]
+    if work.module():
+        options += ["--cuda-module", work.module()]
+    metrics = work.file(f"bench-{world}.jsonl")
+    metrics.unlink(missing_ok=True)
+    argv = [work.program("rdzv-agent"), "--standalone", "--nproc", world, "--", *options, "--metrics", metrics]
+    text = work.call(argv, f"bench-{world}")
+    if not re.search(r"# Out of bounds values : 0 OK", text):
+        raise Fail(f"{world} ranks: wrong sums, or none were checked ({work.file(f'bench-{world}.out')})")
+    return [line for line in w.lines(metrics) if line["event"] == "bench"]
+
+
+def bench(work):
+    """One rank, and all devices where there are several; those beside PyTorch's all_reduce by NCCL."""
+    devices = len(w.gpu_query("index") or []) if work.device == "cuda" else 0
+    said = {f"{n} ranks": bench_rows(work, n, "64k" if work.rehearse else "128m") for n in sorted({1, devices or 1, 2 if work.rehearse else 1})}
+    if devices > 1 and not work.rehearse:
+        sizes = [row["size"] for row in said[f"{devices} ranks"]]
+        said["torch"] = work.torch([{"do": "allreduce", "sizes": sizes, "warmup": 5, "each": 20, "repeats": 3}], "torch-allreduce")[0]
+    told = []
+    for n, rows in said.items():
+        told.append(f"{n}: {rows[-1]['size'] >> 10} KiB in {rows[-1]['time_us']:.0f} us, busbw {rows[-1]['busbw']:.2f} GB/s")
+    return "; ".join(told) + ("" if devices > 1 else " (one device: no bandwidth between devices)"), said
+
+
+def times(work):
+    """Phases of start-up, and what a checkpoint holds up."""
+    (images, _), ckpt = make_data(work, AUTOENCODER), work.file("ckpt")
+    shutil.rmtree(ckpt, ignore_errors=True)
+    steps = 60 if work.rehearse else 2000
+    options = [*trainer_options(AUTOENCODER, images, steps=steps, metrics_every=1, checkpoint_dir=ckpt, checkpoint_every=steps // 10), *work.on_device()]
+    found = work.train(options, "times")
+    phases = {k: v for line in found if line["event"] in ("start", "first-step") for k, v in line.items() if k.endswith("_ms")}
+    stalls = [line["checkpoint_ms"] for line in found if line["event"] == "step" and line.get("checkpoint_ms")]
+    wrote = [line["ms"] for line in found if line["event"] == "checkpoint" and "ms" in line]
+    said = {"phases_ms": phases, "stall_ms": statistics.median(stalls) if stalls else None, "stall_max_ms": max(stalls) if stalls else None,
+            "write_ms": statistics.median(wrote) if wrote else None, "step_ms": w.ms_per_step(found)}
+    if not wrote:
+        raise Fail("no checkpoint was written")
+    held = f"held steps up for {said['stall_ms']:.2f} ms (most {said['stall_max_ms']:.2f}), " if stalls else ""
+    told = ", ".join(f"{k[:-3].replace('_', ' ')} {v:.0f}" for k, v in phases.items())
+    return f"start in ms: {told or 'not told by this trainer'}; a checkpoint {held}was written in {said['write_ms']:.2f} ms", said

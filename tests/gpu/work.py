@@ -1,0 +1,246 @@
+"""What the steps of tests/gpu/run work with: where things are, processes with a deadline, jobs of rdzv-trainer, and their metrics."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+STOP_S = 10  # for whom we ask to end
+
+
+class Skip(Exception):
+    """This cannot be done here, and why."""
+
+
+class Fail(Exception):
+    """This was done, and is not as it should be."""
+
+
+class Work:
+    """One run: the options, the build, and what is under way."""
+
+    def __init__(self, args):
+        self.args, self.rehearse = args, args.rehearse
+        self.device = "cuda" if args.cuda_module or not args.rehearse else "cpu"
+        self.out = Path(args.out).resolve()
+        self.build = Path(args.build or TOP / "build/gpu").resolve()
+        self.deadline, self.started, self.known = 0, [], None
+        self.step = ""
+
+    # -- where things are
+
+    def program(self, name):
+        at = self.build / {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit"}[name] / name
+        if not at.exists():
+            raise Fail(f"{at} is not built")
+        return at
+
+    def module(self):
+        """rdzv-cuda.so, where it is not to be found by the trainer itself."""
+        return Path(self.args.cuda_module).resolve() if self.args.cuda_module else None
+
+    def has(self, option):
+        """Whether the trainer has it."""
+        if self.known is None:
+            self.known = subprocess.run([self.program("rdzv-trainer"), "--help"], capture_output=True, text=True, timeout=30).stdout
+        return f"--{option} " in self.known
+
+    def file(self, name):
+        """In the folder of this step."""
+        folder = self.out / self.step
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / name
+
+    def env(self, **more):
+        hidden = ("RDZV_", "MASTER_", "TORCHELASTIC", "PET_", "SLURM_")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(hidden) and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        env.update(OMP_NUM_THREADS="1", **{k: str(v) for k, v in more.items()})
+        return env
+
+    # -- processes
+
+    def left(self):
+        return max(0.1, self.deadline - time.monotonic())
+
+    def start(self, argv, log, env=None, out=None):
+        """In a session of its own, which stop() ends."""
+        with open(log, "ab") as f:
+            p = subprocess.Popen(list(map(str, argv)), stdin=subprocess.DEVNULL, stdout=out or f, stderr=f, env=env or self.env(), start_new_session=True)
+        self.started.append(p)
+        return p
+
+    def call(self, argv, name, env=None, ok=(0,)):
+        """Until it ends; what it printed. Its messages are in the log."""
+        log = self.file(name + ".log")
+        with open(log.with_suffix(".out"), "w+b") as out:
+            p = self.start(argv, log, env, out)
+            try:
+                rc = p.wait(self.left())
+            except subprocess.TimeoutExpired:
+                self.stop(p)
+                raise Fail(f"{name} did not end in time; {log} has what it said")
+            out.seek(0)
+            text = out.read().decode(errors="replace")
+        if rc not in ok:
+            raise Fail(f"{name} ended with {rc}: {last_words(log, text)} ({log})")
+        return text
+
+    def stop(self, p):
+        """An agent takes its workers with it; what is left of the session is killed."""
+        if p.poll() is None:
+            p.terminate()
+            try:
+                p.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(p.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        p.wait()
+
+    def stop_all(self):
+        for p in self.started:
+            if p.poll() is None:
+                self.stop(p)
+        self.started = []
+
+    def torch(self, specs, name):
+        """Runs torch_side.py on a list of things to do, in one process since its start costs seconds."""
+        if not importlib.util.find_spec("torch"):
+            raise Skip("PyTorch is not installed")
+        spec = self.file(name + ".spec.json")
+        spec.write_text(json.dumps(specs))
+        text = self.call([sys.executable, HERE / "torch_side.py", spec], name)
+        return json.loads(text.splitlines()[-1])
+
+    # -- the trainer
+
+    def on_device(self, precision="fp32"):
+        """Options that say where to compute, and how."""
+        argv = []
+        if self.device != "cpu" or precision != "fp32":
+            argv = ["--device", self.device, "--precision", precision]
+        if self.module():
+            argv += ["--cuda-module", self.module()]
+        return argv
+
+    def train(self, options, name, world=1, **env):
+        """To the end; the lines of its metrics. World 1: without an agent."""
+        metrics = self.file(name + ".jsonl")
+        metrics.unlink(missing_ok=True)
+        if world == 1:
+            self.call([self.program("rdzv-trainer"), *options, "--metrics", metrics], name, self.env(**env))
+        else:
+            job = Job(self, world, [*options, "--metrics", metrics], name, **env)
+            try:
+                job.wait()
+            finally:
+                job.close()
+        return lines(metrics)
+
+
+def last_words(log, text=""):
+    said = (text + Path(log).read_text(errors="replace")).strip().splitlines()
+    return said[-1][:300] if said else "without a word"
+
+
+def lines(path):
+    """Of a metrics file: whole lines; the last one may be half written."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def curve(found):
+    """{step: loss}; a step that was made again after a failure has its last loss."""
+    return {line["step"]: line["loss"] for line in found if line["event"] == "step"}
+
+
+def apart(a, b):
+    """The greatest relative difference of two curves over the same steps."""
+    if set(a) != set(b):
+        raise Fail(f"curves of {len(a)} and {len(b)} steps")
+    if any(v is None for v in [*a.values(), *b.values()]):
+        raise Fail("a loss is not a number")
+    return max(abs(a[k] - b[k]) / max(abs(b[k]), 1e-12) for k in a)
+
+
+def ms_per_step(found):
+    """The median over the reports after the first third: where start-up and capture are over. None if there are too few."""
+    steps = [line for line in found if line["event"] == "step"]
+    steps = steps[len(steps) // 3 :]
+    each = [(b["time"] - a["time"]) * 1e3 / (b["step"] - a["step"]) for a, b in zip(steps, steps[1:])]
+    if not each:
+        raise Fail("too few steps were reported to say how long one takes")
+    return statistics.median(each)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Job:
+    """A world of ranks on this machine: an agent for each, every one a node of its own, to rdzv as to NCCL, so that several may use one device."""
+
+    def __init__(self, work, world, options, name, agent=(), **env):
+        self.work, self.name, self.mark = work, name, f"gpurun-{os.getpid()}-{time.monotonic_ns()}"
+        meet = f"127.0.0.1:{free_port()}"
+        self.agents = []
+        for i in range(world):
+            # Devices are not asked for: each agent would wait for the memory that the others use.
+            argv = [work.program("rdzv-agent"), "--nnodes", world, "--nproc", 1, "--endpoint", meet, "--rdzv-id", self.mark, "--node-rank", i, "--device-timeout", 0, *agent]
+            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", NCCL_HOSTID=f"node-{i}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1, **env)
+            self.agents.append(work.start([*argv, "--", *options], work.file(f"{name}-{i}.log"), own))
+
+    def wait(self):
+        """Until all agents have ended, well."""
+        for i, p in enumerate(self.agents):
+            try:
+                rc = p.wait(self.work.left())
+            except subprocess.TimeoutExpired:
+                raise Fail(f"{self.name}: agent {i} did not end in time ({self.work.file(self.name)}-{i}.log)")
+            if rc:
+                log = self.work.file(f"{self.name}-{i}.log")
+                raise Fail(f"{self.name}: agent {i} ended with {rc}: {last_words(log)} ({log})")
+
+    def running(self):
+        return all(p.poll() is None for p in self.agents)
+
+    def worker(self, rank):
+        """The pid of a rank's trainer, or None."""
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if Path(f"/proc/{name}/comm").read_text().strip() == "rdzv-trainer" and f"GPURUN_MARK={self.mark}-{rank}\0".encode() in Path(f"/proc/{name}/environ").read_bytes():
+                    return int(name)
+            except OSError:
+                continue
+        return None
+
+    def close(self):
+        for p in self.agents:
+            self.work.stop(p)
+
+
+def gpu_query(what, apps=False):
+    """Rows of nvidia-smi, or None where there is none."""
+    if not shutil.which("nvidia-smi"):
+        return None
+    p = subprocess.run(["nvidia-smi", f"--query-{'compute-apps' if apps else 'gpu'}={what}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=30)
+    return [[cell.strip() for cell in row.split(",")] for row in p.stdout.splitlines() if row.strip()] if p.returncode == 0 else None
+
+
+def memory_used():
+    """MiB on all devices; None where nobody can say."""
+    rows = gpu_query("memory.used")
+    return sum(float(r[0]) for r in rows) if rows else None
