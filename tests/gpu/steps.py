@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -33,10 +34,12 @@ def trainer_options(model, data, labels=None, **more):
 
 
 def build_env(work):
+    """The python that has PyTorch comes first: NCCL and cuBLASLt may be its wheels."""
+    env = work.env(PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     if not work.args.deps:
-        return work.env()
+        return env
     deps = os.path.realpath(work.args.deps)
-    env = work.env(PKG_CONFIG_LIBDIR=f"{deps}/lib/pkgconfig")
+    env["PKG_CONFIG_LIBDIR"] = f"{deps}/lib/pkgconfig"
     if not shutil.which("pkg-config"):
         env["PKG_CONFIG"] = f"{deps}/bin/pkg-config"
     return env
