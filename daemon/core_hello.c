@@ -242,6 +242,9 @@ static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the name */
   bool has_past = h->incarnation[0] && h->round > 0;
   if (has_past && !known && newer_run_exists(c, h)) {
+    if (j &&
+        h->phase != PHASE_NONE) /* what it runs is on our nodes, or beside them, until it has heard this */
+      job_hold_agent(j, h->agent, c->now_ms + (uint64_t)h->settings.lease_ms);
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }

@@ -11,7 +11,7 @@
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  return !a->fence && s->now > a->ack_at + lease / 2;
+  return !a->fence && s->now > a->heard_at + lease / 2;
 }
 
 /* Without a state file the daemon that sealed a's round could not know of b, which had not come back to it. */

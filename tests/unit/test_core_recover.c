@@ -346,6 +346,14 @@ static void test_old_nodes_come_too_late(void **state) {
   assert_non_null(m);
   assert_int_equal(m->refused.code, EXIT_CODE_DAEMON_LOST);
   assert_string_equal(rig_state(&r, "job"), "starting");
+  /* It may not hear of it for a while: the next round begins when it has surely stopped. */
+  node_exited(&r, &fresh[0], 1, 0);
+  for (int i = 0; i < 2; i++) node_stopped(&r, &fresh[i]);
+  rig_run(&r, 1000);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  for (int i = 0; i < 2; i++) node_heartbeat(&r, &fresh[i]);
+  rig_run(&r, 4000);
+  assert_int_equal(fresh[1].round, 2);
   rig_close(&r);
 }
 
