@@ -69,6 +69,7 @@ PURE = {
     "agent/trainer/model.c": (),
     "agent/trainer/optim.c": (),
     "agent/trainer/gpu/rules.c": (),
+    "agent/trainer/gpu/whom.c": (),
 }
 # Patterns that need not match anything: parts into which a module may be split.
 OPTIONAL = {"daemon/rdzv_*.c"}
