@@ -8,6 +8,8 @@
  * more steps are queued; they are simply done. Before whatever wants the run to stand still (a checkpoint that somebody waits for, the end), what is
  * under way is read to the end: drained.
  *
+ * Evaluation stands between two steps as well: all ranks come to it at the same step, and what it computes it computes behind that one.
+ *
  * --throttle holds back the queueing, so a throttled run stands still between two steps, not within one. */
 
 #include "agent/trainer/trainer.h"
@@ -53,6 +55,13 @@ static int asked(struct trainer *t, struct err *e) {
   return 0;
 }
 
+/* Not when told to stop: there may be little time. */
+static int evaluate(struct trainer *t, struct err *e) {
+  if (!trainer_evaluation_is_due(t, t->queued.step)) return 0;
+  int rc = trainer_drain(t, e);
+  return rc || t->stop ? rc : trainer_evaluate(t, e);
+}
+
 static int step(struct trainer *t, struct err *e) {
   uint64_t every = t->o.checkpoint_every.steps;
   throttle(t);
@@ -62,7 +71,8 @@ static int step(struct trainer *t, struct err *e) {
   if (rc == 0 && t->clock) rc = trainer_save_begin(t, e);
   t->clock = false;
   if (rc == 0) rc = trainer_save_poll(t, e);
-  return rc || !t->checkpoint ? rc : asked(t, e);
+  if (rc == 0 && t->checkpoint) rc = asked(t, e);
+  return rc || t->queued.step == t->last_step ? rc : evaluate(t, e); /* the end has its own */
 }
 
 int trainer_loop(struct trainer *t, struct err *e) {
@@ -73,5 +83,6 @@ int trainer_loop(struct trainer *t, struct err *e) {
   while (t->queued.step < t->last_step && !t->stop && rc == 0) rc = step(t, e);
   if (rc == 0) rc = trainer_drain(t, e);
   if (rc) return rc;
-  return t->checkpoint ? asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
+  rc = t->checkpoint ? asked(t, e) : trainer_save_now(t, t->done.step >= t->last_step, e);
+  return rc ? rc : evaluate(t, e);
 }

@@ -171,7 +171,17 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1 << 24,
      .label = "N",
-     .help = "Samples per step, over all ranks together: the same run for any number of ranks."},
+     .help = "Samples per batch, over all ranks together: the same run for any number of ranks."},
+    {.name = "update-freq",
+     .type = OPT_INT,
+     .offset = AT(update_freq),
+     .def = "1",
+     .min = 1,
+     .max = 1 << 20,
+     .label = "N",
+     .help = "A step is made of N batches, whose gradients are added up before the ranks sum them: the "
+             "gradient of the mean over all of "
+             "their samples. The last step of an epoch may have fewer batches."},
     {.name = "epochs",
      .type = OPT_INT,
      .offset = AT(epochs),
@@ -333,6 +343,28 @@ static const struct opt table[] = {
      .label = "X",
      .help = "At most X steps a second, for demonstrations and drills. 0: no limit."},
 
+    {.group = "Evaluation"},
+    {.name = "eval-data",
+     .type = OPT_STRING,
+     .offset = AT(eval_data),
+     .label = "WHAT",
+     .help = "Tell the loss on these samples, as --data, at the end and as --eval-every says; with "
+             "--eval-labels the accuracy too. rmse is "
+             "told over the whole set."},
+    {.name = "eval-labels",
+     .type = OPT_STRING,
+     .offset = AT(eval_labels),
+     .label = "FILE",
+     .help = "Their classes, as --labels."},
+    {.name = "eval-every",
+     .type = OPT_INT,
+     .offset = AT(eval_every),
+     .def = "0",
+     .min = 0,
+     .max = 1e12,
+     .label = "STEPS",
+     .help = "0: only at the end."},
+
     {.group = "Checkpoints"},
     {.name = "checkpoint-dir",
      .type = OPT_STRING,
@@ -379,8 +411,9 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = AT(metrics),
      .label = "FILE",
-     .help = "Rank 0 appends one JSON object per line: start, resume, step, checkpoint, stop, end; bench, "
-             "bench_end."},
+     .help =
+         "Rank 0 appends one JSON object per line: start, resume, step, eval, checkpoint, stop, end; bench, "
+         "bench_end."},
     {.name = "metrics-every",
      .type = OPT_INT,
      .offset = AT(metrics_every),
@@ -505,7 +538,7 @@ static const struct opts_spec spec = {
  * another run. */
 static int check_mode(const struct trainer_opts *o, int argc, char *const *argv, char *const *env,
                       struct err *e) {
-  static const char *const training[] = {"The model", "The data", "Training", "Checkpoints"};
+  static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
   static const char *const both[] = {"threads"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
@@ -529,35 +562,6 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
   return 0;
 }
 
-static int check_hyper(const struct optim_hyper *h, struct err *e) {
-  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
-  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
-    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
-  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
-    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
-  if (h->lr_min > h->lr)
-    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
-  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
-    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
-  return 0;
-}
-
-static int check(const struct trainer_opts *o, struct err *e) {
-  const struct model_shape *s = &o->shape;
-  uint32_t in = s->width[0], out = s->width[s->n - 1];
-  bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
-  if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
-  if (!classify && o->labels)
-    return err_set(e, -EINVAL, "--labels are for --loss cross-entropy; this run has %s", loss_names[o->loss]);
-  if (!classify && in != out)
-    return err_set(e, -EINVAL,
-                   "--loss %s trains an autoencoder: --layers must end as it begins, with %u, not %u",
-                   loss_names[o->loss], in, out);
-  if ((o->checkpoint_every.steps || o->checkpoint_every.ms) && !o->checkpoint_dir)
-    return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
-  return check_hyper(&o->hyper, e);
-}
-
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   int rest = 0;
   bool dashes = false;
@@ -568,7 +572,7 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
     return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
   rc = check_mode(o, argc, argv, env, e);
-  return rc || o->bench.kind != BENCH_NONE ? rc : check(o, e);
+  return rc || o->bench.kind != BENCH_NONE ? rc : trainer_opts_check(o, e);
 }
 
 void trainer_opts_help(struct buf *out) {

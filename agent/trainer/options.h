@@ -41,9 +41,11 @@ struct trainer_opts {
   const char *init_weights, *save_weights;
   const char *data, *labels;
   double scale;
-  int64_t batch, epochs, steps, seed, threads, max_skipped;
+  int64_t batch, update_freq, epochs, steps, seed, threads, max_skipped;
   enum cuda_graph_mode cuda_graph;
   struct optim_hyper hyper;
+  const char *eval_data, *eval_labels;
+  int64_t eval_every;
   const char *checkpoint_dir;
   struct trainer_every checkpoint_every;
   int64_t keep_checkpoints;
@@ -58,6 +60,8 @@ struct trainer_opts {
 
 /* -EINVAL and a sentence. Options that do not fit each other are refused too. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
+/* Of training: what does not fit each other. */
+int trainer_opts_check(const struct trainer_opts *o, struct err *e);
 void trainer_opts_help(struct buf *out);
 const char *trainer_loss_name(enum compute_loss loss);
 const char *trainer_precision_name(enum compute_precision precision);

@@ -25,13 +25,15 @@ void trainer_phase(struct trainer *t, enum trainer_phase phase) {
 }
 
 static void say_start(struct trainer *t) {
-  char layers[160];
+  char layers[160], times[32] = "";
   uint64_t each = sampler_steps(&t->sampler);
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  log_info("%s %s, %zu weights, %s; %llu samples, batch %llu, world %d; %llu steps an epoch, %llu in all",
+  if (t->sampler.group > 1)
+    snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.group);
+  log_info("%s %s, %zu weights, %s; %llu samples, batch %llu%s, world %d; %llu steps an epoch, %llu in all",
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
            trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, (unsigned long long)t->sampler.batch,
-           t->world, (unsigned long long)each, (unsigned long long)t->last_step);
+           times, t->world, (unsigned long long)each, (unsigned long long)t->last_step);
   if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
              (unsigned long long)t->done.step);
@@ -57,12 +59,13 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   metrics_text(&t->metrics, "loss", trainer_loss_name(t->o.loss));
   metrics_uint(&t->metrics, "samples", t->data.n);
   metrics_uint(&t->metrics, "batch", t->sampler.batch);
+  metrics_uint(&t->metrics, "update_freq", t->sampler.group);
   metrics_uint(&t->metrics, "steps", t->last_step);
   metrics_text(&t->metrics, "device", t->c->device);
   metrics_text(&t->metrics, "precision", trainer_precision_name(t->c->precision));
   metrics_text(&t->metrics, "collectives", t->coll->ops->name);
   metrics_real(&t->metrics, "peak_flops", t->c->peak_flops > 0 ? t->c->peak_flops : (double)NAN);
-  metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, t->sampler.batch));
+  metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_step_samples(&t->sampler, 0)));
   for (int i = 0; i < PHASE_FIRST_STEP; i++) put_ms(t, phase_keys[i], t->phase_us[i]);
   int rc = end_line(t, e);
   if (rc || !t->resumed_from[0]) return rc;
@@ -146,6 +149,21 @@ int trainer_report_step(struct trainer *t, struct err *e) {
     say_step(t);
   }
   return metrics_step(t, e);
+}
+
+int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e) {
+  char right[48] = "";
+  if (t->rank != 0) return 0;
+  if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% are classified right", 100 * accuracy);
+  log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss,
+           right, (unsigned long long)t->evaluation.data.n);
+  metrics_begin(&t->metrics, "eval");
+  metrics_uint(&t->metrics, "step", t->done.step);
+  metrics_real(&t->metrics, "loss", loss);
+  metrics_real(&t->metrics, "accuracy", accuracy);
+  metrics_uint(&t->metrics, "samples", t->evaluation.data.n);
+  put_ms(t, "ms", us);
+  return end_line(t, e);
 }
 
 int trainer_report_stop(struct trainer *t, struct err *e) {

@@ -42,6 +42,25 @@ uint64_t sampler_share_max(const struct sampler *s, int world) {
   return (batch + (uint64_t)world - 1) / (uint64_t)world;
 }
 
+uint64_t sampler_step_share_max(const struct sampler *s, int world) {
+  struct sampler last = {.samples = most(s) % s->batch, .batch = s->batch};
+  return most(s) / s->batch * sampler_share_max(s, world) + sampler_share_max(&last, world);
+}
+
+struct group sampler_group(const struct sampler *s, uint64_t position) {
+  uint64_t total = sampler_step_samples(s, position);
+  return (struct group){.total = total, .left = total, .next = position};
+}
+
+bool sampler_next(const struct sampler *s, int rank, int world, struct group *g) {
+  if (g->left == 0) return false;
+  g->row += g->share.count;
+  g->share = sampler_share(s, g->next, rank, world);
+  g->next += g->share.global;
+  g->left -= g->share.global;
+  return true;
+}
+
 struct permutation sampler_epoch(const struct sampler *s, uint64_t epoch) {
   struct permutation p = {.n = s->samples, .half = 1};
   while (p.half < 31 && (UINT64_C(1) << (2 * p.half)) < p.n) p.half++;

@@ -49,19 +49,27 @@ static int check_alone(const struct trainer *t, struct err *e) {
       world);
 }
 
+static int open_set(struct trainer *t, struct dataset *d, const char *spec, const char *labels,
+                    struct err *e) {
+  const struct model_shape *shape = &t->o.shape;
+  int rc = dataset_open(d, spec, labels, shape->width[0], t->o.scale, e);
+  if (rc || !d->labels) return rc;
+  uint64_t where = 0;
+  unsigned top = dataset_top_label(d, &where), classes = shape->width[shape->n - 1];
+  if (top < classes) return 0;
+  return err_set(e, -EINVAL, "%s: sample %llu is of class %u, but --layers ends with %u, for classes 0 to %u",
+                 labels, (unsigned long long)where, top, classes, classes - 1);
+}
+
 static int open_data(struct trainer *t, struct err *e) {
   const struct trainer_opts *o = &t->o;
-  int rc = dataset_open(&t->data, o->data, o->labels, o->shape.width[0], o->scale, e);
+  int rc = open_set(t, &t->data, o->data, o->labels, e);
+  if (rc == 0 && o->eval_data) rc = open_set(t, &t->evaluation.data, o->eval_data, o->eval_labels, e);
   if (rc) return rc;
-  if (t->data.labels) {
-    uint64_t where = 0;
-    unsigned top = dataset_top_label(&t->data, &where), classes = o->shape.width[o->shape.n - 1];
-    if (top >= classes)
-      return err_set(e, -EINVAL,
-                     "%s: sample %llu is of class %u, but --layers ends with %u, for classes 0 to %u",
-                     o->labels, (unsigned long long)where, top, classes, classes - 1);
-  }
-  t->sampler = (struct sampler){.samples = t->data.n, .batch = (uint64_t)o->batch, .seed = (uint64_t)o->seed};
+  t->sampler = (struct sampler){.samples = t->data.n,
+                                .batch = (uint64_t)o->batch,
+                                .seed = (uint64_t)o->seed,
+                                .group = (uint64_t)o->update_freq};
   uint64_t each = sampler_steps(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
   t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
   if (steps && steps < t->last_step) t->last_step = steps;
@@ -83,7 +91,9 @@ static int make_model(struct trainer *t, struct err *e) {
   int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0) rc = slots_init(&t->slots, t->c, t->model.max_rows, t->data.dim, e);
+  size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
+  if (rc == 0) rc = slots_init(&t->slots, t->c, all, t->data.dim, e);
+  if (rc == 0) rc = trainer_evaluation_alloc(t, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
   return rc;
 }
@@ -223,10 +233,12 @@ void trainer_teardown(struct trainer *t) {
     compute_free(t->c, t->bench_data);
     compute_free(t->c, t->bench_stage);
     compute_free(t->c, t->lr);
+    trainer_evaluation_free(t);
     compute_opt_destroy(t->c, t->opt);
     model_finish(&t->model);
   }
   compute_destroy(t->c);
   dataset_finish(&t->data);
+  dataset_finish(&t->evaluation.data);
   rdzv_finish(t->rdzv);
 }

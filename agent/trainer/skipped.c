@@ -18,12 +18,12 @@
 
 enum { TELL_EVERY_US = 1000000, WHO_MAX = 64 };
 
-static const char *who(const float *x, char out[WHO_MAX]) {
+static const char *who(const struct trainer *t, const float *x, char out[WHO_MAX]) {
   double bad = (double)x[MODEL_BAD];
   if (bad == 1)
     snprintf(out, WHO_MAX, "the loss of rank %.0f is", (double)x[MODEL_BAD_RANK] - 1);
-  else if (bad > 1)
-    snprintf(out, WHO_MAX, "the losses of %.0f ranks are", bad);
+  else if (bad > 1) /* a rank has a loss for each batch of the step */
+    snprintf(out, WHO_MAX, "the losses of %.0f %s are", bad, t->o.update_freq > 1 ? "batches" : "ranks");
   else
     snprintf(out, WHO_MAX, "the %s", isfinite(x[MODEL_LOSS]) ? "gradients are" : "loss is");
   return out;
@@ -37,10 +37,10 @@ static void tell(struct trainer *t, const float *x) {
   t->bad_told_us = now;
   if (t->scale_loss) snprintf(scale, sizeof scale, ", the loss scale is %g now", (double)v->scale);
   if (isfinite(v->grad_norm))
-    log_warn("%s not finite at step %llu; its gradients are", who(x, subject),
+    log_warn("%s not finite at step %llu; its gradients are", who(t, x, subject),
              (unsigned long long)t->done.step);
   else
-    log_warn("%s not finite at step %llu: the step is skipped (%llu so far)%s", who(x, subject),
+    log_warn("%s not finite at step %llu: the step is skipped (%llu so far)%s", who(t, x, subject),
              (unsigned long long)t->done.step, (unsigned long long)v->skipped, scale);
 }
 
@@ -57,6 +57,6 @@ int trainer_judge(struct trainer *t, const float *extras, struct err *e) {
   if (t->o.max_skipped)
     snprintf(before, sizeof before, ", as in the %lld steps before", (long long)t->o.max_skipped);
   err_set(e, -ERANGE, "%s no longer a number at step %llu%s: try a smaller --lr, or --scale for the data",
-          who(extras, subject), (unsigned long long)t->done.step, before);
+          who(t, extras, subject), (unsigned long long)t->done.step, before);
   return trainer_blame(t, TRAINER_DIVERGED, -ERANGE);
 }

@@ -47,7 +47,7 @@ struct slots {
   int n_shapes;
 };
 
-/* rows: of one rank, at most; dim: values of a row. Labels have a stage if there are any. */
+/* rows: of one rank in a step, at most; dim: values of a row. */
 int slots_init(struct slots *s, struct compute *c, size_t rows, size_t dim, struct err *e);
 /* Also after a failed slots_init, and on zeroed memory. What is queued must be done. */
 void slots_finish(struct slots *s);

@@ -1,7 +1,7 @@
 /* One step of training, in the order in which it happens:
  *
  *   input      this rank's share of the global batch, into the slot's stage, and from there to the device
- *   forward    the model, the loss and its gradient, weighted by the share: count / global
+ *   forward    the model, the loss and its gradient, weighted by the share: count / samples of the step
  *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass
  *              goes on
  *   update     when all sums are there
@@ -11,6 +11,9 @@
  * the global batch, whatever the world size and however uneven the shares. The loss is summed the same
  * way, in the same message; so are three flags, "stop", "checkpoint" and "clock": if any rank was asked, all ranks
  * know it after the same step, and leave or save together.
+ *
+ * With --update-freq a step has several batches: input, forward and backward come once for each, gradients and losses are added up on the device,
+ * and only the last backward pass sends them to the others.
  *
  * All this is queued, not done (trainer_queue); a mark stands behind it. On a CPU it is done by then. On a device that runs ahead the results
  * are read some steps later (trainer_read), always the same number of steps, so that all ranks still decide at the same one. What differs from
@@ -32,14 +35,17 @@ uint64_t trainer_now_us(void) {
 
 /* ------------------------------------------------------------------ the host's part */
 
-static void fill(struct trainer *t, struct slot *s, const struct share *share) {
-  size_t rows = (size_t)share->count, dim = t->data.dim;
-  float *px = compute_host(t->c, span_of(s->x, 0, rows * dim));
-  float *pc = compute_host(t->c, span_of(s->classes, 0, rows));
-  for (size_t r = 0; r < rows; r++) {
-    uint64_t sample = permutation_at(&t->perm, share->first + r);
-    dataset_sample(&t->data, sample, px + r * dim);
-    if (t->data.labels) pc[r] = dataset_label(&t->data, sample);
+static void fill(struct trainer *t, struct slot *s, struct group g) {
+  size_t dim = t->data.dim;
+  while (sampler_next(&t->sampler, t->rank, t->world, &g)) {
+    size_t rows = (size_t)g.share.count;
+    float *px = compute_host(t->c, span_of(s->x, (size_t)g.row * dim, rows * dim));
+    float *pc = compute_host(t->c, span_of(s->classes, (size_t)g.row, rows));
+    for (size_t r = 0; r < rows; r++) {
+      uint64_t sample = permutation_at(&t->perm, g.share.first + r);
+      dataset_sample(&t->data, sample, px + r * dim);
+      if (t->data.labels) pc[r] = dataset_label(&t->data, sample);
+    }
   }
 }
 
@@ -65,10 +71,10 @@ static void set_lr(struct trainer *t, struct slot *s) {
   compute_host(t->c, span_of(s->lr, 0, 1))[0] = (float)s->lr_value;
 }
 
-static void prepare(struct trainer *t, struct slot *s, const struct share *share) {
+static void prepare(struct trainer *t, struct slot *s, const struct group *g) {
   s->begun_us = trainer_now_us();
   compute_range_push(t->c, "input");
-  fill(t, s, share);
+  fill(t, s, *g);
   compute_range_pop(t->c);
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = 0;
@@ -78,14 +84,19 @@ static void prepare(struct trainer *t, struct slot *s, const struct share *share
 
 /* ------------------------------------------------------------------ the device's part */
 
-static int load(struct trainer *t, struct slot *s, size_t rows, struct err *e) {
-  size_t n = rows * t->data.dim;
+static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
   struct span flags = model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS);
-  int rc = compute_copy(t->c, span_of(t->model.act[0], 0, n), span_of(s->x, 0, n), e);
-  if (rc == 0 && t->data.labels)
-    rc = compute_copy(t->c, span_of(t->model.target, 0, rows), span_of(s->classes, 0, rows), e);
-  if (rc == 0) rc = compute_copy(t->c, flags, span_of(s->flags, 0, SLOT_FLAGS), e);
+  int rc = compute_copy(t->c, flags, span_of(s->flags, 0, SLOT_FLAGS), e);
   return rc ? rc : compute_copy(t->c, span_of(t->lr, 0, 1), span_of(s->lr, 0, 1), e);
+}
+
+static int load(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
+  size_t rows = (size_t)g->share.count, from = (size_t)g->row, dim = t->data.dim;
+  struct span classes = span_of(s->classes, from, rows);
+  int rc =
+      compute_copy(t->c, span_of(t->model.act[0], 0, rows * dim), span_of(s->x, from * dim, rows * dim), e);
+  if (rc || !t->data.labels) return rc;
+  return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
 
 /* model_backward: gradients from `at` on are there. */
@@ -99,31 +110,41 @@ static int sum_bucket(void *ctx, size_t at, struct err *e) {
                        coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-static int lose(struct trainer *t, const struct share *share, struct err *e) {
-  size_t rows = (size_t)share->count;
+static int lose(struct trainer *t, const struct group *g, bool add, struct err *e) {
+  size_t rows = (size_t)g->share.count;
   bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
   struct span target =
       classify ? span_of(t->model.target, 0, rows) : span_of(t->model.act[0], 0, rows * t->data.dim);
   struct compute_loss_desc loss = {.kind = t->o.loss,
-                                   .weight = (double)share->count / (double)share->global,
+                                   .weight = (double)g->share.count / (double)g->total,
+                                   .add = add,
                                    .who = (float)(t->rank + 1),
                                    .scale = t->opt};
   return model_loss(&t->model, &loss, target, rows, e);
 }
 
-static int gradients(struct trainer *t, const struct share *share, struct err *e) {
-  size_t rows = (size_t)share->count;
+static int gradients(struct trainer *t, const struct group *g, bool add, struct err *e) {
+  size_t rows = (size_t)g->share.count;
   compute_range_push(t->c, "forward");
   int rc = model_forward(&t->model, rows, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "loss");
-  if (rc == 0) rc = lose(t, share, e);
+  if (rc == 0) rc = lose(t, g, add, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "backward");
+  if (rc == 0) rc = model_backward(&t->model, rows, add, g->left ? NULL : sum_bucket, t, e);
+  compute_range_pop(t->c);
+  return rc;
+}
+
+static int batches(struct trainer *t, struct slot *s, struct group g, struct err *e) {
+  int rc = 0;
   t->n_tickets = 0;
   t->bucket_end = t->model.n_params + MODEL_EXTRAS;
-  if (rc == 0) rc = model_backward(&t->model, rows, false, sum_bucket, t, e);
-  compute_range_pop(t->c);
+  for (bool add = false; rc == 0 && sampler_next(&t->sampler, t->rank, t->world, &g); add = true) {
+    rc = load(t, s, &g, e);
+    if (rc == 0) rc = gradients(t, &g, add, e);
+  }
   return rc;
 }
 
@@ -151,9 +172,9 @@ static int results(struct trainer *t, struct slot *s, struct err *e) {
 }
 
 /* From stages to stages: the same calls for every step of this shape in this slot. */
-static int calls(struct trainer *t, struct slot *s, const struct share *share, struct err *e) {
-  int rc = load(t, s, (size_t)share->count, e);
-  if (rc == 0) rc = gradients(t, share, e);
+static int calls(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
+  int rc = load_controls(t, s, e);
+  if (rc == 0) rc = batches(t, s, *g, e);
   if (rc == 0) rc = sums(t, s, e);
   if (rc == 0) rc = update(t, e);
   return rc ? rc : results(t, s, e);
@@ -161,12 +182,12 @@ static int calls(struct trainer *t, struct slot *s, const struct share *share, s
 
 /* ------------------------------------------------------------------ captured steps */
 
-static int capture(struct trainer *t, struct slot *s, const struct share *share, struct compute_graph **out,
+static int capture(struct trainer *t, struct slot *s, const struct group *g, struct compute_graph **out,
                    struct err *e) {
   struct err why = ERR_INIT;
   int rc = compute_capture_begin(t->c, &why);
   if (rc == 0) {
-    int called = calls(t, s, share, &why);
+    int called = calls(t, s, g, &why);
     rc = compute_capture_end(t->c, out, called ? NULL : &why);
     if (rc == 0 && called) compute_graph_destroy(t->c, *out);
     if (called) rc = called;
@@ -181,28 +202,28 @@ static int capture(struct trainer *t, struct slot *s, const struct share *share,
 }
 
 /* 1: this step is not captured. */
-static int launch(struct trainer *t, struct slot *s, const struct share *share, struct err *e) {
+static int launch(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
   if (!t->capture) return 1;
-  struct compute_graph *g = slot_graph(s, share->global);
-  if (!g) {
-    if (!slots_saw(&t->slots, share->global)) return 1;
-    int rc = capture(t, s, share, &g, e);
+  struct compute_graph *graph = slot_graph(s, g->total);
+  if (!graph) {
+    if (!slots_saw(&t->slots, g->total)) return 1;
+    int rc = capture(t, s, g, &graph, e);
     if (rc) return rc;
-    if (!slot_keep_graph(s, share->global, g)) {
-      compute_graph_destroy(t->c, g);
+    if (!slot_keep_graph(s, g->total, graph)) {
+      compute_graph_destroy(t->c, graph);
       return 1;
     }
   }
-  int rc = compute_launch(t->c, g, e);
+  int rc = compute_launch(t->c, graph, e);
   return rc ? rc : trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
 }
 
 /* ------------------------------------------------------------------ in order */
 
-static void advance(struct trainer *t, const struct share *share) {
+static void advance(struct trainer *t, const struct group *g) {
   struct place *p = &t->queued;
   p->step++;
-  p->position += share->global;
+  p->position += g->total;
   if (p->position < t->sampler.samples) return;
   p->position = 0;
   p->epoch++;
@@ -210,17 +231,17 @@ static void advance(struct trainer *t, const struct share *share) {
 }
 
 int trainer_queue(struct trainer *t, struct err *e) {
-  struct share share = sampler_share(&t->sampler, t->queued.position, t->rank, t->world);
+  struct group g = sampler_group(&t->sampler, t->queued.position);
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
-  prepare(t, s, &share);
-  int rc = launch(t, s, &share, e);
-  if (rc == 1) rc = calls(t, s, &share, e);
+  prepare(t, s, &g);
+  int rc = launch(t, s, &g, e);
+  if (rc == 1) rc = calls(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
-  advance(t, &share);
+  advance(t, &g);
   s->after = t->queued;
-  s->samples = share.global;
+  s->samples = g.total;
   slots_push(&t->slots);
   return 0;
 }

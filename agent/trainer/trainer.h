@@ -59,6 +59,17 @@ struct saving {
   uint64_t clock_us;             /* when the last one was begun, or wished for */
 };
 
+enum { EVAL_STAGES = 2 };
+
+/* --eval-data. */
+struct evaluation {
+  struct dataset data;
+  struct compute_buf *x[EVAL_STAGES], *classes[EVAL_STAGES]; /* stages: to the device */
+  struct compute_buf *scores, *stage;                        /* MODEL_SCORES; and from the device */
+  uint64_t step;                                             /* of the last one */
+  bool made;                                                 /* there is a last one */
+};
+
 struct trainer {
   struct trainer_opts o;
   enum trainer_exit exit;
@@ -96,6 +107,7 @@ struct trainer {
   uint64_t checkpoint_us; /* what checkpoints have cost the loop since the last step was read */
   char resumed_from[CKPT_NAME_MAX];
 
+  struct evaluation evaluation;
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
   struct metrics metrics;
@@ -131,9 +143,18 @@ int trainer_queue(struct trainer *t, struct err *e); /* the next step; there mus
 int trainer_read(struct trainer *t, struct err *e);  /* the oldest step under way; there must be one */
 /* skipped.c: what is to be said of a step just read, and whether to go on. extras: MODEL_EXTRAS floats. */
 int trainer_judge(struct trainer *t, const float *extras, struct err *e);
+/* evaluate.c */
+int trainer_evaluation_alloc(struct trainer *t,
+                             struct err *e); /* nothing without --eval-data, as all of these */
+void trainer_evaluation_free(struct trainer *t);
+bool trainer_evaluation_is_due(const struct trainer *t, uint64_t step);
+/* Of the weights as they are now, by all ranks together; no step is under way. */
+int trainer_evaluate(struct trainer *t, struct err *e);
 /* report.c */
 int trainer_report_start(struct trainer *t, struct err *e);
 int trainer_report_step(struct trainer *t, struct err *e);
+/* accuracy: NaN without labels. */
+int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e);
 int trainer_report_stop(struct trainer *t, struct err *e);
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
 /* bench.c */

@@ -43,16 +43,31 @@ static void test_every_sample_goes_to_one_rank_once(void **state) {
       for (int world = 1; world <= 9; world++) check_partition(counts[i], batches[k], world, (i + k) % 4);
 }
 
-/* Steps of several batches: each batch is one that a step of one would have had, and a step ends with the epoch. */
-static void check_groups(uint64_t n, uint64_t batch, uint64_t group) {
+/* Steps of several batches: each batch is one that a step of one would have had, a step ends with the epoch, and a rank's samples of it
+ * lie behind each other. */
+static void check_groups(uint64_t n, uint64_t batch, uint64_t group, int world) {
   struct sampler one = {.samples = n, .batch = batch}, s = {.samples = n, .batch = batch, .group = group};
   uint64_t position = 0, steps = 0;
   for (; position < n; steps++) {
-    uint64_t want = sampler_step_samples(&s, position), done = 0, batches = 0;
-    for (; done < want; batches++) done += sampler_share(&s, position + done, 0, 3).global;
-    assert_int_equal(done, want);
-    assert_true(batches == group || (batches < group && position + done == n));
-    position += done;
+    uint64_t want = sampler_step_samples(&s, position), covered = 0;
+    for (int r = 0; r < world; r++) {
+      struct group g = sampler_group(&s, position);
+      uint64_t done = 0, batches = 0, mine = 0;
+      for (; sampler_next(&s, r, world, &g); batches++) {
+        struct share plain = sampler_share(&one, position + done, r, world);
+        assert_true(g.share.first == plain.first && g.share.count == plain.count);
+        assert_true(g.total == want && g.row == mine);
+        mine += g.share.count;
+        done += g.share.global;
+        assert_int_equal(g.left, want - done);
+      }
+      assert_int_equal(done, want);
+      assert_true(mine <= sampler_step_share_max(&s, world));
+      assert_true(batches == group || (batches < group && position + done == n));
+      covered += mine;
+    }
+    assert_int_equal(covered, want);
+    position += want;
   }
   assert_int_equal(position, n);
   assert_int_equal(steps, sampler_steps(&s));
@@ -64,8 +79,11 @@ static void test_groups_of_batches(void **state) {
   static const uint64_t groups[] = {1, 2, 3, 4, 7, 100, UINT64_C(1) << 20};
   for (size_t i = 0; i < 7; i++)
     for (size_t k = 0; k < 5; k++)
-      for (size_t g = 0; g < 7; g++) check_groups(counts[i], batches[k], groups[g]);
-  struct sampler s = {.samples = 10, .batch = 4};
+      for (size_t g = 0; g < 7; g++)
+        check_groups(counts[i], batches[k], groups[g], (int)(1 + (i + k + g) % 5));
+  struct sampler s = {.samples = 10, .batch = 4}, all = {.samples = 10, .batch = 4, .group = 9};
+  assert_int_equal(sampler_step_share_max(&s, 3), 2);
+  assert_int_equal(sampler_step_share_max(&all, 3), 2 + 2 + 1);
   assert_int_equal(sampler_step_samples(&s, 4), 4); /* group 0: one batch */
   assert_int_equal(sampler_step_samples(&s, 8), 2);
 }
