@@ -7,6 +7,7 @@ and it remembers PROGRESS and DONE. What the real agent does with them is tested
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import struct
@@ -19,7 +20,8 @@ TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 
 HELLO, WELCOME, REFUSED, PROGRESS, REQUEST, DONE, CAN_CHECKPOINT, CHECKPOINTED = range(1, 9)
 HEAD = struct.Struct("<IHH")
-MAGIC, VERSION = 0x5A445652, 3
+MAGIC = 0x5A445652
+VERSION = int(re.search(r"SDK_VERSION = (\d+)", (pathlib.Path(__file__).resolve().parents[2] / "agent/sdk/wire.h").read_text())[1])
 STOP, CHECKPOINT = 2, 1
 
 
