@@ -238,7 +238,8 @@ static bool step(void) {
 }
 
 void fake_poll(void) {
-  for (uint64_t i = fake_random(12); i > 0 && step(); i--) {
+  uint64_t most = fake_random(6) ? 12 : 1000; /* mostly little, now and then much */
+  for (uint64_t i = fake_random(most); i > 0 && step(); i--) {
   }
 }
 

@@ -1,0 +1,331 @@
+/* What coll.h promises, on the module's NCCL: ranks are processes that are forked here, on the stand-ins all on this machine, on GPUs
+ * one device each (or one for all, each with its own NCCL_HOSTID).
+ *
+ *   test_coll_seam --cuda-module FILE [--world N] [--shared-device]
+ *
+ * A case is a function that every rank runs; it ends with 0, or says what is wrong. The parent waits, for a time, and shares a page: the ids, what
+ * ranks exchange before there is a communicator, and the board where they tell how far they are. */
+
+#include "agent/trainer/gpu/gpu.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WORLD_MAX = 16, ROOM = 256 << 10, CASE_MS = 120000, TIMEOUT_MS = 20000, LOST_MS = 3000 };
+
+struct page {
+  pthread_mutex_t lock;
+  int minted, here; /* here: of exchanges */
+  char id[GPU_ID_SIZE];
+  char exchanged[8][WORLD_MAX][1024];
+  int come[8];
+  char board[ROOM];
+  size_t n_board;
+};
+
+struct rank {
+  const struct gpu_module *gpu;
+  struct compute *c;
+  struct coll *l;
+  struct compute_buf *grads, *stage;
+  int rank, world, exchanges;
+};
+
+static struct page *page;
+static const char *module_path;
+static bool shared_device;
+static int world = 2;
+
+#define NEED(what)                                                                                           \
+  do {                                                                                                       \
+    if (!(what)) {                                                                                           \
+      fprintf(stderr, "rank %d, line %d: %s: %s\n", r->rank, __LINE__, #what, e.text);                       \
+      return 1;                                                                                              \
+    }                                                                                                        \
+  } while (0)
+
+static uint64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void pause_ms(long ms) {
+  nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
+                    struct err *e) {
+  struct rank *r = ctx;
+  int at = r->exchanges++;
+  uint64_t end = now_ms() + (uint64_t)timeout_ms;
+  if (at >= 8 || size > sizeof page->exchanged[0][0])
+    return err_set(e, -E2BIG, "more than the test has room for");
+  memcpy(page->exchanged[at][r->rank], mine, size);
+  __atomic_fetch_add(&page->come[at], 1, __ATOMIC_ACQ_REL);
+  while (__atomic_load_n(&page->come[at], __ATOMIC_ACQUIRE) < r->world) {
+    if (now_ms() > end) return err_set(e, -ETIMEDOUT, "somebody is missing");
+    pause_ms(1);
+  }
+  for (int i = 0; i < r->world; i++) memcpy((char *)all + (size_t)i * size, page->exchanged[at][i], size);
+  return 0;
+}
+
+/* One board for all keys: a communicator uses one. */
+static int post(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
+  pthread_mutex_lock(&page->lock);
+  bool fits = page->n_board + size <= sizeof page->board;
+  if (fits) {
+    memcpy(page->board + page->n_board, bytes, size);
+    page->n_board += size;
+  }
+  pthread_mutex_unlock(&page->lock);
+  return fits ? 0 : err_set(e, -E2BIG, "the board is full");
+}
+
+static int peek(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
+  pthread_mutex_lock(&page->lock);
+  *size = page->n_board;
+  *all = page->n_board ? malloc(page->n_board) : NULL;
+  if (*all) memcpy(*all, page->board, page->n_board);
+  pthread_mutex_unlock(&page->lock);
+  return 0;
+}
+
+/* As a trainer waits: for the mark, with an eye on the others. */
+static int settle(struct rank *r, struct err *e) {
+  struct compute_mark mark;
+  int rc = compute_record(r->c, &mark, e);
+  uint64_t end = now_ms() + 2 * TIMEOUT_MS;
+  while (rc == 0) {
+    int done = compute_done(r->c, mark, e);
+    if (done) return done < 0 ? done : 0;
+    rc = coll_progress(r->l, e);
+    if (now_ms() > end) return err_set(e, -EDEADLK, "coll_progress did not find that nothing goes on");
+    pause_ms(1);
+  }
+  return rc;
+}
+
+static int open_rank(struct rank *r, uint64_t timeout_ms, struct err *e) {
+  void *so = dlopen(module_path, RTLD_NOW | RTLD_LOCAL);
+  r->gpu = so ? (const struct gpu_module *)dlsym(so, "rdzv_gpu") : NULL;
+  if (!r->gpu) return err_set(e, -ENOENT, "%s", dlerror());
+  struct gpu_config g = {.device = shared_device ? 0 : r->rank, .precision = COMPUTE_FP32};
+  int rc = r->gpu->compute_create(&g, &r->c, e);
+  if (rc == 0 && r->rank == 0) {
+    rc = r->gpu->unique_id(page->id, e);
+    __atomic_store_n(&page->minted, 1, __ATOMIC_RELEASE);
+  }
+  while (!__atomic_load_n(&page->minted, __ATOMIC_ACQUIRE)) pause_ms(1);
+  struct coll_nccl_config cfg = {.rank = r->rank,
+                                 .world = r->world,
+                                 .round = 1,
+                                 .ids = page->id,
+                                 .n_ids = 1,
+                                 .timeout_ms = timeout_ms,
+                                 .stop_wait_ms = timeout_ms,
+                                 .exchange = exchange,
+                                 .exchange_ctx = r,
+                                 .post = post,
+                                 .peek = peek,
+                                 .board_ctx = r};
+  return rc ? rc : r->gpu->coll_create(&cfg, r->c, &r->l, e);
+}
+
+static void close_rank(struct rank *r) {
+  coll_destroy(r->l);
+  compute_free(r->c, r->grads);
+  compute_free(r->c, r->stage);
+  compute_destroy(r->c);
+}
+
+/* Small whole numbers: their sums are exact in any order. */
+static float value_of(int rank, size_t step, size_t i) {
+  return (float)((i * 7 + step * 3 + (size_t)rank * 5) % 23);
+}
+
+static float sum_of(const struct rank *r, size_t step, size_t i) {
+  float sum = 0;
+  for (int k = 0; k < r->world; k++) sum += value_of(k, step, i);
+  return sum;
+}
+
+/* One buffer, summed in pieces of all sizes, several of them under way, with work queued before and behind each. */
+static int case_sums(struct rank *r) {
+  static const size_t pieces[] = {1, 3, 64, 1000, 4097, 5, 20000, 2};
+  enum { N = 25172, PIECES = 8 };
+  struct err e = ERR_INIT;
+  NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
+  NEED(compute_alloc(r->c, COMPUTE_GRAD, N, &r->grads, &e) == 0);
+  NEED(compute_alloc(r->c, COMPUTE_STAGE, N, &r->stage, &e) == 0);
+  NEED(coll_register(r->l, r->c, r->grads, &e) == 0);
+  struct span all = {r->grads, 0, N}, host = {r->stage, 0, N};
+  for (size_t step = 0; step < 6; step++) {
+    struct coll_ticket t[PIECES];
+    float *v = compute_host(r->c, host);
+    for (size_t i = 0; i < N; i++) v[i] = value_of(r->rank, step, i);
+    NEED(compute_fill(r->c, all, NAN, &e) == 0);
+    for (size_t k = 0, at = 0; k < PIECES; at += pieces[k++]) {
+      struct span piece = {r->grads, at, pieces[k]};
+      NEED(compute_copy(r->c, piece, (struct span){r->stage, at, pieces[k]}, &e) == 0);
+      NEED(coll_all_reduce_begin(r->l, r->c, piece, &t[k], &e) == 0);
+    }
+    for (size_t k = 0; k < PIECES; k++) NEED(coll_wait(r->l, t[k], &e) == 0);
+    NEED(compute_copy(r->c, host, all, &e) == 0);
+    NEED(settle(r, &e) == 0);
+    for (size_t i = 0; i < N; i++) NEED(v[i] == sum_of(r, step, i));
+  }
+  close_rank(r);
+  return 0;
+}
+
+static int case_host(struct rank *r) {
+  struct err e = ERR_INIT;
+  NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
+  for (int step = 0; step < 5; step++) {
+    double v[3] = {r->rank + 1, 0.5, -step};
+    NEED(coll_sum(r->l, v, 3, &e) == 0);
+    NEED(v[0] == r->world * (r->world + 1) / 2.0 && v[1] == 0.5 * r->world && v[2] == -step * r->world);
+    for (int root = 0; root < r->world; root++) {
+      char text[5000];
+      memset(text, r->rank == root ? 'a' + root : '?', sizeof text);
+      NEED(coll_broadcast(r->l, text, sizeof text - (size_t)step, root, &e) == 0);
+      NEED(text[0] == 'a' + root && text[sizeof text - 1 - (size_t)step] == 'a' + root);
+    }
+    NEED(coll_barrier(r->l, &e) == 0);
+  }
+  close_rank(r);
+  return 0;
+}
+
+static int case_captured(struct rank *r) {
+  enum { N = 3000 };
+  struct err e = ERR_INIT;
+  struct compute_graph *g = NULL;
+  NEED(open_rank(r, TIMEOUT_MS, &e) == 0);
+  if (!compute_can_capture(r->c)) {
+    close_rank(r);
+    return 0;
+  }
+  NEED(compute_alloc(r->c, COMPUTE_GRAD, N, &r->grads, &e) == 0);
+  NEED(compute_alloc(r->c, COMPUTE_STAGE, N, &r->stage, &e) == 0);
+  struct span all = {r->grads, 0, N}, host = {r->stage, 0, N};
+  float *v = compute_host(r->c, host);
+  for (size_t step = 0; step < 5; step++) {
+    struct coll_ticket a, b;
+    for (size_t i = 0; i < N; i++) v[i] = value_of(r->rank, step, i);
+    if (step == 1) NEED(compute_capture_begin(r->c, &e) == 0);
+    if (step < 2) { /* the first as it is, the second into the graph */
+      NEED(compute_copy(r->c, all, host, &e) == 0);
+      NEED(coll_all_reduce_begin(r->l, r->c, (struct span){r->grads, 1000, 2000}, &a, &e) == 0);
+      NEED(coll_all_reduce_begin(r->l, r->c, (struct span){r->grads, 0, 1000}, &b, &e) == 0);
+      NEED(coll_wait(r->l, a, &e) == 0 && coll_wait(r->l, b, &e) == 0);
+      NEED(compute_copy(r->c, host, all, &e) == 0);
+    }
+    if (step == 1) NEED(compute_capture_end(r->c, &g, &e) == 0);
+    if (step > 0) NEED(compute_launch(r->c, g, &e) == 0);
+    NEED(settle(r, &e) == 0);
+    for (size_t i = 0; i < N; i++) NEED(v[i] == sum_of(r, step, i));
+  }
+  compute_graph_destroy(r->c, g);
+  close_rank(r);
+  return 0;
+}
+
+/* The last rank goes without a word in the third step. The others end within their time, and name it. */
+static int case_death(struct rank *r) {
+  enum { N = 500 };
+  struct err e = ERR_INIT;
+  int rc = 0;
+  NEED(open_rank(r, LOST_MS, &e) == 0);
+  NEED(compute_alloc(r->c, COMPUTE_GRAD, N, &r->grads, &e) == 0);
+  uint64_t from = now_ms();
+  for (size_t step = 0; step < 5 && rc == 0; step++) {
+    struct coll_ticket t;
+    if (step == 2 && r->rank == r->world - 1) _exit(9);
+    from = now_ms();
+    rc = coll_all_reduce_begin(r->l, r->c, (struct span){r->grads, 0, N}, &t, &e);
+    if (rc == 0) rc = coll_wait(r->l, t, &e);
+    if (rc == 0) rc = settle(r, &e);
+  }
+  printf("rank %d after %llu ms: %s (lost: %d)\n", r->rank, (unsigned long long)(now_ms() - from), e.text,
+         r->l->lost);
+  fflush(stdout);
+  NEED(rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -ECONNABORTED);
+  NEED(now_ms() - from < 4 * LOST_MS);
+  NEED(r->l->lost == r->world - 1);
+  compute_poison(r->c, true);
+  coll_abort(r->l, "a rank is lost");
+  close_rank(r);
+  return 0;
+}
+
+/* Everybody ends with `want`, but the last with `last`. */
+static int run_case(const char *name, int (*fn)(struct rank *r), int last) {
+  int failed = 0;
+  pid_t pids[WORLD_MAX];
+  pthread_mutexattr_t attr;
+  memset(page, 0, sizeof *page);
+  pthread_mutexattr_init(&attr);
+  pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(&page->lock, &attr);
+  for (int i = 0; i < world; i++)
+    if ((pids[i] = fork()) == 0) {
+      struct rank r = {.rank = i, .world = world};
+      char host_id[32], seed[32];
+      snprintf(host_id, sizeof host_id, "rank-%d", i);
+      if (shared_device) setenv("NCCL_HOSTID", host_id, 1);
+      snprintf(seed, sizeof seed, "%d", i + 1);
+      setenv("FAKEGPU_SEED", seed, 0);
+      exit(fn(&r));
+    }
+  uint64_t end = now_ms() + CASE_MS;
+  for (int i = 0; i < world; i++) {
+    int status = 0;
+    while (waitpid(pids[i], &status, WNOHANG) == 0) {
+      if (now_ms() > end) kill(pids[i], SIGKILL);
+      pause_ms(2);
+    }
+    int want = i == world - 1 ? last : 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == want) continue;
+    fprintf(stderr, "%s: rank %d ended with status %#x\n", name, i, (unsigned)status);
+    failed = 1;
+  }
+  printf("%s: %s\n", name, failed ? "FAILED" : "ok");
+  fflush(stdout);
+  return failed;
+}
+
+int main(int argc, char **argv) {
+  int failed = 0;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--shared-device") == 0)
+      shared_device = true;
+    else if (strcmp(argv[i], "--cuda-module") == 0 && i + 1 < argc)
+      module_path = argv[++i];
+    else if (strcmp(argv[i], "--world") == 0 && i + 1 < argc)
+      world = atoi(argv[++i]);
+  }
+  if (!module_path || world < 1 || world > WORLD_MAX) {
+    fprintf(stderr, "usage: test_coll_seam --cuda-module FILE [--world 1..%d] [--shared-device]\n",
+            WORLD_MAX);
+    return 2;
+  }
+  page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return 1;
+  failed += run_case("sums", case_sums, 0);
+  failed += run_case("on the host", case_host, 0);
+  failed += run_case("captured", case_captured, 0);
+  if (world > 1) failed += run_case("a death", case_death, 9);
+  return failed ? 1 : 0;
+}
