@@ -100,6 +100,10 @@ int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct e
     memcpy(compute_host(t->c, in_stage(t, stage, i)), i == 0 ? s->params : s->states[i - 1], bytes);
     rc = compute_copy(t->c, part(t, i), in_stage(t, stage, i), e);
   }
+  if (rc == 0) {
+    *compute_host(t->c, loss_in_stage(t, stage)) = (float)s->last_loss;
+    rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_LOSS, 1), loss_in_stage(t, stage), e);
+  }
   if (rc == 0) rc = upload_counters(t, s, stage, e);
   if (rc == 0) rc = settle(t, e);
   compute_free(t->c, stage);
@@ -158,6 +162,8 @@ int trainer_resume(struct trainer *t, struct err *e) {
     if (rc) err_wrap(e, "the checkpoint that rank 0 resumes from");
     rc = trainer_blame(t, TRAINER_FILES, rc);
     if (rc == 0) rc = trainer_state_upload(t, &s, e);
+    t->save.begun = rc == 0; /* it is on disk already */
+    t->save.id.step = s.step;
   }
   buf_finish(&bytes);
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);

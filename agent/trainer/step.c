@@ -278,3 +278,29 @@ int trainer_read(struct trainer *t, struct err *e) {
   slots_pop(&t->slots);
   return trainer_judge(t, x, e);
 }
+
+static int settle(struct trainer *t, struct compute_buf *stage, struct err *e) {
+  struct compute_mark mark;
+  int rc = compute_opt_read(t->c, t->opt, span_of(stage, 0, COMPUTE_COUNTERS), e);
+  if (rc == 0) rc = compute_record(t->c, &mark, e);
+  return rc ? rc : compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
+}
+
+/* The device counts the updates that it makes and those that it skips: one of them for each step. */
+int trainer_discard(struct trainer *t, struct err *e) {
+  struct compute_buf *stage = t->slots.v[0].counters;
+  int rc = settle(t, stage, e);
+  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  struct compute_opt_counters now;
+  memcpy(&now, compute_host(t->c, span_of(stage, 0, COMPUTE_COUNTERS)), sizeof now);
+  uint64_t made = now.updates + now.skipped - t->counters.updates - t->counters.skipped;
+  for (struct slot *s; made > 0 && (s = slots_oldest(&t->slots)); made--) {
+    t->done = s->after;
+    slots_pop(&t->slots);
+  }
+  slots_clear(&t->slots);
+  t->counters = now;
+  t->queued = t->done;
+  t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
+  return 0;
+}

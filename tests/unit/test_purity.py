@@ -63,6 +63,7 @@ PURE = {
     "agent/output.c": (),
     "agent/trainer/idx.c": (),
     "agent/trainer/sampler.c": (),
+    "agent/trainer/slot.c": (),
     "agent/trainer/ring_op.c": (),
     "agent/trainer/bench_table.c": (),
     "agent/trainer/ckpt_codec.c": (),
