@@ -1,0 +1,122 @@
+"""rdzv-trainer --device cuda through the real agent, on the stand-ins of tests/fakegpu: what the module and NCCL's code do in whole runs.
+
+The stand-ins do everything late and in an order that FAKEGPU_SEED draws, so a run that ends with the bytes of another seed has no
+dependency missing that this order would have shown. Every run must leave nothing of the device behind and no word of a sanitizer.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from harness import BUILD, SLOW, TRAINER
+
+FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
+SMALL = ["--layers", "20,9,20", "--data", "synthetic:200", "--scale", "0.005", "--batch", "24", "--lr", "0.003", "--report-every", "0"]
+BAD = ("AddressSanitizer", "LeakSanitizer", "runtime error", "fakegpu:")
+
+
+def missing():
+    if not FAKE.exists():
+        return "the stand-ins are built where CUDA's, cuBLASLt's and NCCL's headers are"
+    words = subprocess.run([TRAINER, "--help"], capture_output=True, text=True).stdout
+    return "" if "--cuda-module" in words else "this trainer has no --cuda-module"
+
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+def start(rdzv, world, *options, device="cuda", seed=1, agent=(), env=None):
+    cuda = ["--cuda-module", FAKE] if device == "cuda" else []
+    own = {"FAKEGPU_SEED": str(seed), "LD_LIBRARY_PATH": str(FAKE.parent), **(env or {})}
+    return rdzv.agent("--standalone", "--nproc", world, "--max-restarts", 0, *agent, "--", TRAINER, *SMALL, "--device", device, *cuda,
+                      "--metrics", rdzv.tmp / f"metrics-{len(rdzv.procs)}", *options, env=own)
+
+
+def clean(a):
+    for word in BAD:
+        assert word not in a.text, a
+
+
+def losses(rdzv, a):
+    at = a.argv[a.argv.index("--metrics") + 1]
+    return [line["loss"] for line in map(json.loads, open(at)) if line["event"] == "step"]
+
+
+def run(rdzv, world, *options, **kw):
+    """(losses, checksum) of a run that succeeds."""
+    a = start(rdzv, world, *options, **kw)
+    assert a.exit(60) == 0, a
+    clean(a)
+    return losses(rdzv, a), a.expect(r"checksum (\w+)").group(1)
+
+
+def near(got, want, rel):
+    assert len(got) == len(want) > 0
+    for i, (x, y) in enumerate(zip(got, want)):
+        assert abs(x - y) <= rel * abs(want[0]), (i, x, y)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_curve_is_the_cpus(rdzv, world):
+    near(run(rdzv, world, "--steps", 20)[0], run(rdzv, 1, "--steps", 20, device="cpu")[0], 1e-4)
+
+
+@pytest.mark.parametrize("precision, rel", [("tf32", 2e-3), ("bf16", 1e-2), ("fp16", 2e-3)])
+def test_precisions(rdzv, precision, rel):
+    options = ["--steps", 15, "--precision", precision]
+    near(run(rdzv, 2, *options)[0], run(rdzv, 2, *options, device="cpu")[0], rel)
+
+
+@pytest.mark.parametrize("options", [
+    ["--loss", "rmse", "--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "0.1", "--lr", "0.01"],
+    ["--optimizer", "adamw", "--weight-decay", "0.1", "--warmup-steps", 4, "--lr-decay", "cosine", "--bucket-cap-mb", "0.0004"],
+])
+def test_losses_and_optimizers(rdzv, options):
+    near(run(rdzv, 2, "--steps", 15, *options)[0], run(rdzv, 2, "--steps", 15, *options, device="cpu")[0], 1e-4)
+
+
+def test_graphs_and_schedules_change_no_byte(rdzv):
+    options = ["--steps", 12, "--bucket-cap-mb", "0.0004"]
+    sums = {run(rdzv, 2, *options, "--cuda-graph", graph, seed=seed)[1] for graph, seed in [("on", 1), ("off", 2), ("auto", 3), ("on", 4)]}
+    assert len(sums) == 1, sums
+
+
+@pytest.mark.parametrize("how", ["none", "plain", "align16", "refuse"])
+def test_products_that_the_library_does_not_offer(rdzv, how):
+    near(run(rdzv, 1, "--steps", 8, env={"FAKEGPU_LT": how})[0], run(rdzv, 1, "--steps", 8, device="cpu")[0], 1e-4)
+
+
+def test_a_checkpoint_goes_from_device_to_device(rdzv):
+    want = run(rdzv, 1, "--steps", 18, device="cpu")[0]
+    got = []
+    for steps, world, device in [(6, 2, "cuda"), (12, 1, "cpu"), (18, 2, "cuda")]:
+        got += run(rdzv, world, "--steps", steps, "--checkpoint-dir", rdzv.tmp / "ckpt", device=device)[0]
+    near(got, want, 1e-4)
+
+
+def test_a_killed_rank_is_restarted(rdzv):
+    a = start(rdzv, 2, "--steps", 60, "--checkpoint-dir", rdzv.tmp / "ckpt", "--checkpoint-every", 5, "--throttle", 20,
+              "--coll-timeout", f"{5 * SLOW}s", agent=["--max-restarts", 2])
+    workers = rdzv.await_workers(2, timeout=20)
+    end = time.monotonic() + 30 * SLOW
+    while not any((rdzv.tmp / "ckpt").glob("*")):
+        assert time.monotonic() < end, a
+        time.sleep(0.05)
+    os.kill(workers[1], signal.SIGKILL)
+    assert a.exit(90) == 0, a
+    a.expect("checksum")
+    for word in BAD[:3]:
+        assert word not in a.text, a
+
+
+def test_a_hung_rank_is_named(rdzv):
+    a = start(rdzv, 2, "--steps", 100000, "--throttle", 20, "--coll-timeout", "3s")
+    workers = rdzv.await_workers(2, timeout=20)
+    time.sleep(2 * SLOW)
+    os.kill(workers[1], signal.SIGSTOP)
+    a.expect("rank 1 does not answer|lost contact with rank 1", 30)
+    assert a.exit(60) != 0, a
