@@ -4,6 +4,7 @@
 """
 
 import re
+import struct
 import subprocess
 import sys
 
@@ -103,6 +104,25 @@ def test_worker_in_c(rdzv):
     assert rdzv.spawn(*cc).exit(30) == 0, rdzv
     assert rdzv.spawn("./worker").exit(10) == 0, rdzv
     assert rdzv.agent("--nproc", 3, "--", "./worker").exit(10) == 0, rdzv
+
+
+def test_data_of_ones_own(rdzv):
+    """The two functions in place of data.c's, with a main that shows what they read."""
+    code = re.findall(r"```c\n(.*?)```", README.read_text(), re.S)[1]
+    headers = ["agent/trainer/data.h", "common/mem.h", "errno.h", "fcntl.h", "stdio.h", "string.h", "sys/stat.h", "unistd.h"]
+    main = """int main(int argc, char **argv) {
+      struct dataset d;
+      struct err e = ERR_INIT;
+      float out[3];
+      if (dataset_open(&d, argv[1], NULL, 3, 1, &e)) return puts(e.text), 1;
+      for (uint64_t i = 0; i < d.n; i++) dataset_sample(&d, i, out), printf("%g %g %g\\n", out[0], out[1], out[2]);
+    }"""
+    (rdzv.tmp / "mine.c").write_text("".join(f'#include "{h}"\n' if "/" in h and "sys" not in h else f"#include <{h}>\n" for h in headers) + code + main)
+    (rdzv.tmp / "rows").write_bytes(struct.pack("<6f", 1, 2, 3, 4, 5, 6.5))
+    sources = [TOP / "common/err.c", TOP / "common/mem.c"]
+    assert rdzv.spawn("cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Werror", "-I", TOP, "mine.c", *sources, "-o", "mine").exit(30) == 0, rdzv
+    assert subprocess.check_output([rdzv.tmp / "mine", rdzv.tmp / "rows"], text=True) == "1 2 3\n4 5 6.5\n"
+    assert "no rows of 3 floats" in subprocess.run([rdzv.tmp / "mine", "/dev/null"], stdout=subprocess.PIPE, text=True).stdout
 
 
 def test_files_it_names_exist():
