@@ -304,16 +304,16 @@ def times(work):
     """Phases of start-up, and what a checkpoint holds up."""
     (images, _), ckpt = make_data(work, AUTOENCODER), work.file("ckpt")
     shutil.rmtree(ckpt, ignore_errors=True)
-    steps = 60 if work.rehearse else 2000
-    options = [*trainer_options(AUTOENCODER, images, steps=steps, metrics_every=1, checkpoint_dir=ckpt, checkpoint_every=steps // 10), *work.on_device()]
+    steps, each = (200, 100) if work.rehearse else (40000, 10000)
+    options = [*trainer_options(AUTOENCODER, images, steps=steps, metrics_every=steps // 20, checkpoint_dir=ckpt, checkpoint_every=each), *work.on_device()]
     found = work.train(options, "times")
     phases = {k: v for line in found if line["event"] in ("start", "first-step") for k, v in line.items() if k.endswith("_ms")}
-    stalls = [line["checkpoint_ms"] for line in found if line["event"] == "step" and line.get("checkpoint_ms")]
-    wrote = [line["ms"] for line in found if line["event"] == "checkpoint" and "ms" in line]
-    said = {"phases_ms": phases, "stall_ms": statistics.median(stalls) if stalls else None, "stall_max_ms": max(stalls) if stalls else None,
-            "write_ms": statistics.median(wrote) if wrote else None, "step_ms": w.ms_per_step(found)}
-    if not wrote:
+    saved = [line for line in found if line["event"] == "checkpoint"]
+    if not saved:
         raise Fail("no checkpoint was written")
-    held = f"held steps up for {said['stall_ms']:.2f} ms (most {said['stall_max_ms']:.2f}), " if stalls else ""
+    stall, wrote = ([line[k] for line in saved] for k in ("stall_ms", "write_ms"))
+    said = {"phases_ms": phases, "stall_ms": statistics.median(stall), "stall_max_ms": max(stall), "write_ms": statistics.median(wrote), "step_ms": w.ms_per_step(found),
+            "waited_for": sum(line["waited_for"] for line in saved)}
     told = ", ".join(f"{k[:-3].replace('_', ' ')} {v:.0f}" for k, v in phases.items())
-    return f"start in ms: {told or 'not told by this trainer'}; a checkpoint {held}was written in {said['write_ms']:.2f} ms", said
+    return (f"start in ms: {told}; a checkpoint of {saved[0]['bytes'] / 1e6:.1f} MB was written in {said['write_ms']:.1f} ms and held steps up for {said['stall_ms']:.2f} "
+            f"(most {said['stall_max_ms']:.2f}), where a step takes {said['step_ms']:.3f}"), said
