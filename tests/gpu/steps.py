@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import statistics
-import sys
 import time
 
 import numpy as np
@@ -34,8 +33,7 @@ def trainer_options(model, data, labels=None, **more):
 
 
 def build_env(work):
-    """The python that has PyTorch comes first: NCCL and cuBLASLt may be its wheels."""
-    env = work.env(PATH=f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
+    env = work.env()
     if not work.args.deps:
         return env
     deps = os.path.realpath(work.args.deps)
@@ -275,12 +273,10 @@ def kill(work):
 
 
 def bench_rows(work, world, most):
-    options = ["--bench", "allreduce", "-b", "8", "-e", most, "-f", "4", *(["--device", work.device] if work.device != "cpu" else [])]
-    if work.module():
-        options += ["--cuda-module", work.module()]
+    options = ["--bench", "allreduce", "-b", "8", "-e", most, "-f", "4", *work.on_device()]
     metrics = work.file(f"bench-{world}.jsonl")
     metrics.unlink(missing_ok=True)
-    argv = [work.program("rdzv-agent"), "--standalone", "--nproc", world, "--", *options, "--metrics", metrics]
+    argv = [work.program("rdzv-agent"), "--standalone", "--nproc", world, *work.of_agent(), "--", *options, "--metrics", metrics]
     text = work.call(argv, f"bench-{world}")
     if not re.search(r"# Out of bounds values : 0 OK", text):
         raise Fail(f"{world} ranks: wrong sums, or none were checked ({work.file(f'bench-{world}.out')})")

@@ -63,7 +63,8 @@ class Work:
     def env(self, **more):
         hidden = ("RDZV_", "MASTER_", "TORCHELASTIC", "PET_", "SLURM_")
         env = {k: v for k, v in os.environ.items() if not k.startswith(hidden) and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        env.update(OMP_NUM_THREADS="1", **{k: str(v) for k, v in more.items()})
+        # The python that has PyTorch comes first: NCCL and cuBLASLt may be its wheels.
+        env.update(OMP_NUM_THREADS="1", PATH=f"{os.path.dirname(sys.executable)}:{env['PATH']}", **{k: str(v) for k, v in more.items()})
         return env
 
     # -- processes
@@ -127,12 +128,16 @@ class Work:
 
     def on_device(self, precision="fp32"):
         """Options that say where to compute, and how."""
-        argv = []
-        if self.device != "cpu" or precision != "fp32":
-            argv = ["--device", self.device, "--precision", precision]
-        if self.module():
-            argv += ["--cuda-module", self.module()]
-        return argv
+        if not self.has("device"):
+            return []
+        return ["--device", self.device, "--precision", precision, *(["--cuda-module", self.module()] if self.module() else [])]
+
+    def of_agent(self):
+        """Options of an agent whose trainers use NCCL."""
+        if self.device == "cpu":
+            return []
+        stand_in = self.module() and self.module().parent / "libnccl.so.2"
+        return ["--nccl-ids", "always", *(["--nccl-library", stand_in] if stand_in and stand_in.exists() else [])]
 
     def train(self, options, name, world=1, **env):
         """To the end; the lines of its metrics. World 1: without an agent."""
@@ -199,7 +204,7 @@ class Job:
         self.agents = []
         for i in range(world):
             # Devices are not asked for: each agent would wait for the memory that the others use.
-            argv = [work.program("rdzv-agent"), "--nnodes", world, "--nproc", 1, "--endpoint", meet, "--rdzv-id", self.mark, "--node-rank", i, "--device-timeout", 0, *agent]
+            argv = [work.program("rdzv-agent"), "--nnodes", world, "--nproc", 1, "--endpoint", meet, "--rdzv-id", self.mark, "--node-rank", i, "--device-timeout", 0, *work.of_agent(), *agent]
             own = work.env(GPURUN_MARK=f"{self.mark}-{i}", NCCL_HOSTID=f"node-{i}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1, **env)
             self.agents.append(work.start([*argv, "--", *options], work.file(f"{name}-{i}.log"), own))
 
