@@ -14,10 +14,11 @@ const char *trainer_loss_name(enum compute_loss loss) {
   return loss_names[loss];
 }
 
+static const char *const precision_names[] = {
+    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
+
 const char *trainer_precision_name(enum compute_precision precision) {
-  static const char *const names[] = {
-      [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
-  return names[precision];
+  return precision_names[precision];
 }
 
 static int one_of(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
@@ -41,6 +42,21 @@ static int parse_loss(const char *text, void *field, struct err *e) {
   unsigned k = 0;
   int rc = one_of(text, loss_names, 3, &k, e);
   if (rc == 0) *(enum compute_loss *)field = (enum compute_loss)k;
+  return rc;
+}
+
+static int parse_device(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 3, &k, e);
+  if (rc == 0) *(enum device_kind *)field = (enum device_kind)k;
+  return rc;
+}
+
+static int parse_precision(const char *text, void *field, struct err *e) {
+  unsigned k = 0;
+  int rc = one_of(text, precision_names, 4, &k, e);
+  if (rc == 0) *(enum compute_precision *)field = (enum compute_precision)k;
   return rc;
 }
 
@@ -364,6 +380,37 @@ static const struct opt table[] = {
      .max = 1e12,
      .label = "STEPS",
      .help = "0: only at the end."},
+
+    {.group = "The device"},
+    {.name = "device",
+     .type = OPT_CUSTOM,
+     .offset = AT(device),
+     .def = "auto",
+     .label = "WHAT",
+     .parse = parse_device,
+     .help = "cpu, or cuda: a GPU of NVIDIA's, and NCCL among several ranks. auto: cuda where rdzv-cuda.so, "
+             "a driver and "
+             "a device are there. All ranks use the same."},
+    {.name = "precision",
+     .type = OPT_CUSTOM,
+     .offset = AT(precision),
+     .def = "fp32",
+     .label = "HOW",
+     .parse = parse_precision,
+     .help = "Of matrix products: fp32; tf32, operands of 10 bits, on a CPU as fp32; bf16 and fp16, with "
+             "weights, sums, "
+             "gradients of weights and the optimizer in fp32, fp16 with a loss scale that finds itself."},
+    {.name = "deterministic",
+     .type = OPT_FLAG,
+     .offset = AT(deterministic),
+     .help = "The same bytes on every run, on the same kind of device with the same libraries, at some cost. "
+             "A CPU "
+             "always does so."},
+    {.name = "cuda-module",
+     .type = OPT_STRING,
+     .offset = AT(cuda_module),
+     .label = "FILE",
+     .help = "rdzv-cuda.so, where it is not beside this program or in its library folder."},
 
     {.group = "Checkpoints"},
     {.name = "checkpoint-dir",

@@ -17,7 +17,7 @@
   X(DATA, 65, "the data cannot be read, or does not fit --layers or --loss")                                 \
   X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                        \
   X(LOST, 67, "lost contact with another rank (named), or with the agent")                                   \
-  X(SYSTEM, 71, "this machine refused something: memory, a port")                                            \
+  X(SYSTEM, 71, "this machine refused something: memory, a port, a device")                                  \
   X(STOPPED, 75, "told to stop (SIGTERM, or by the agent): run again to go on")                              \
   X(DIVERGED, 79, "the loss is no longer a number")                                                          \
   X(WRONG, 80, "--bench: sums over ranks were wrong")
@@ -27,6 +27,7 @@ enum trainer_exit { TRAINER_EXIT_LIST(X) };
 #undef X
 
 enum resume_mode { RESUME_AUTO, RESUME_NONE };
+enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum cuda_graph_mode { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 
 /* "100": steps; "30s", "5m": time. One of them, or none. */
@@ -42,6 +43,10 @@ struct trainer_opts {
   const char *data, *labels;
   double scale;
   int64_t batch, update_freq, epochs, steps, seed, threads, max_skipped;
+  enum device_kind device;
+  enum compute_precision precision;
+  bool deterministic;
+  const char *cuda_module;
   enum cuda_graph_mode cuda_graph;
   struct optim_hyper hyper;
   const char *eval_data, *eval_labels;

@@ -53,6 +53,7 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   char layers[160];
   if (t->rank != 0) return 0;
   say_start(t);
+  device_say(t);
   model_shape_format(&t->o.shape, ',', layers, sizeof layers);
   metrics_begin(&t->metrics, "start");
   metrics_text(&t->metrics, "layers", layers);

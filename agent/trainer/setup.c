@@ -23,13 +23,6 @@
 
 #define ALONE_INCARNATION "0"
 
-static int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
-                    struct err *e) {
-  struct rdzv *r = ctx;
-  int rc = rdzv_exchange(r, key, mine, size, all, timeout_ms);
-  return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
-}
-
 static int meet_agent(struct trainer *t, struct err *e) {
   int rc = rdzv_init(&t->rdzv, (int)t->o.coll_timeout_ms);
   if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
@@ -166,30 +159,9 @@ static int open_files(struct trainer *t, struct err *e) {
   return trainer_save_open(t, e);
 }
 
-static int join_ring(struct trainer *t, struct err *e) {
-  if (t->coll) return 0;
-  struct coll_tcp_config cfg = {
-      .rank = t->rank,
-      .world = t->world,
-      .round = rdzv_round(t->rdzv),
-      .node_addr = rdzv_node_addr(t->rdzv),
-      .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
-      .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
-      .stop = t->sigterm,
-      .exchange = exchange,
-      .exchange_ctx = t->rdzv,
-  };
-  if (t->world == 1) {
-    t->coll = coll_local_create();
-    return 0;
-  }
-  int rc = coll_tcp_create(&cfg, &t->coll, e);
-  return trainer_blame(t, rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
-}
-
 static int open_device(struct trainer *t, struct err *e) {
-  if (!t->c) t->c = compute_cpu_create((int)t->o.threads, COMPUTE_FP32);
-  return trainer_blame(t, TRAINER_USAGE, choose_capture(t, e));
+  int rc = device_open(t, e);
+  return rc ? rc : trainer_blame(t, TRAINER_USAGE, choose_capture(t, e));
 }
 
 int trainer_setup(struct trainer *t, struct err *e) {
@@ -205,7 +177,7 @@ int trainer_setup(struct trainer *t, struct err *e) {
   if (rc == 0) rc = first_weights(t, e);
   if (rc == 0) rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
   trainer_phase(t, PHASE_MODEL);
-  if (rc == 0) rc = join_ring(t, e);
+  if (rc == 0) rc = device_join(t, e);
   trainer_phase(t, PHASE_COMMUNICATORS);
   return rc;
 }
@@ -214,12 +186,11 @@ int trainer_setup_bench(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
   int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
   if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
-  if (rc) return rc;
-  t->c = compute_cpu_create((int)t->o.threads, COMPUTE_FP32);
-  rc = trainer_blame(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
+  if (rc == 0) rc = device_open(t, e);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
   if (rc) return rc;
   rc = trainer_blame(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
-  return rc ? rc : join_ring(t, e);
+  return rc ? rc : device_join(t, e);
 }
 
 /* Graphs go before the collectives that were captured in them. */

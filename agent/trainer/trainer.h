@@ -12,6 +12,7 @@
 #include "agent/trainer/ckpt_writer.h"
 #include "agent/trainer/coll.h"
 #include "agent/trainer/data.h"
+#include "agent/trainer/gpu/gpu.h"
 #include "agent/trainer/metrics.h"
 #include "agent/trainer/model.h"
 #include "agent/trainer/optim.h"
@@ -79,6 +80,8 @@ struct trainer {
   int rank, world;
   struct coll *coll;
   struct compute *c;
+  const struct gpu_module *gpu; /* where `c` is a CUDA device */
+  struct err no_cuda;           /* why it is not, though something of CUDA is there */
   struct dataset data;
   struct model model;
   struct compute_opt *opt;
@@ -129,6 +132,10 @@ void trainer_phase(struct trainer *t, enum trainer_phase phase);
 
 /* setup.c */
 int trainer_setup(struct trainer *t, struct err *e);
+/* device.c: t->c by --device, said by rank 0; then t->coll, with the other ranks of this round. Nothing where there is one already. */
+int device_open(struct trainer *t, struct err *e);
+void device_say(const struct trainer *t);
+int device_join(struct trainer *t, struct err *e);
 int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the others; no data, no model */
 void trainer_teardown(struct trainer *t);
 /* loop.c */

@@ -8,7 +8,8 @@
  * rows. The leading dimension of everything is the width of its row.
  *
  * Each product is tried in the best way first. Where cuBLASLt has no algorithm for it (odd widths in bf16, addresses that are aligned to two
- * bytes), the epilogue becomes a kernel of its own; where it has none even then, the product does too. That a ReLU mask fits is known by
+ * bytes), the epilogue becomes kernels of its own (the bias is put
+ * there first and the product added to it, which is rounded once); where it has none even then, the product does too. That a ReLU mask fits is known by
  * the buffer: the forward that wrote the activations has left its name there, and everybody else who writes into it erases that name.
  *
  * In bf16 and fp16 the first layer's input is converted once, in the forward, and kept for the backward. The bias's gradient is not fused where
@@ -158,10 +159,11 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
   }
   rc = fused(c, l, &p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
   if (rc) return rc < 0 ? rc : 0;
-  rc = plain(c, l, &p, what, e);
-  if (rc) return rc;
-  return cuda_launched(c, kernel_bias_act(u->stream, p.d, p.bias, u->low, rows, l->d.out, relu),
-                       "a layer's bias", e);
+  p.g.add = true;
+  rc = cuda_launched(c, kernel_bias(u->stream, p.d, p.bias, u->low, rows, l->d.out), "a layer's bias", e);
+  if (rc == 0) rc = plain(c, l, &p, what, e);
+  if (rc || !relu) return rc;
+  return cuda_launched(c, kernel_relu(u->stream, p.d, u->low, rows * l->d.out), "a layer's ReLU", e);
 }
 
 /* The layer's part of the gradients when there are no rows. */

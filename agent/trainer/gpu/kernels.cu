@@ -59,23 +59,32 @@ int kernel_convert(cudaStream_t stream, void *dst, enum kernel_type dst_type, co
   return (int)cudaErrorInvalidValue;
 }
 
-template <typename T> __global__ void bias_act_kernel(T *y, const T *bias, size_t n, size_t cols, bool relu) {
-  for (size_t i = first_item(); i < n; i += item_stride()) {
-    float v = value_of(y[i]) + value_of(bias[i % cols]);
-    put(y + i, relu && v < 0.0f ? 0.0f : v);
-  }
+template <typename T> __global__ void bias_kernel(T *y, const T *bias, size_t n, size_t cols) {
+  for (size_t i = first_item(); i < n; i += item_stride()) y[i] = bias[i % cols];
 }
 
-template <typename T>
-static int bias_act(cudaStream_t stream, void *y, const void *bias, size_t n, size_t cols, bool relu) {
-  return LAUNCH(bias_act_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, (const T *)bias, n, cols,
-                relu);
+template <typename T> static int bias(cudaStream_t stream, void *y, const void *from, size_t n, size_t cols) {
+  return LAUNCH(bias_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, (const T *)from, n, cols);
 }
 
-int kernel_bias_act(cudaStream_t stream, void *y, const void *bias, enum kernel_type type, size_t rows,
-                    size_t cols, bool relu) {
+int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type type, size_t rows,
+                size_t cols) {
   if (rows == 0) return 0;
-  return BY_TYPE(type, bias_act, stream, y, bias, rows * cols, cols, relu);
+  return BY_TYPE(type, bias, stream, y, from, rows * cols, cols);
+}
+
+template <typename T> __global__ void relu_kernel(T *y, size_t n) {
+  for (size_t i = first_item(); i < n; i += item_stride())
+    if (value_of(y[i]) < 0.0f) put(y + i, 0.0f);
+}
+
+template <typename T> static int relu(cudaStream_t stream, void *y, size_t n) {
+  return LAUNCH(relu_kernel<T>, blocks_for(n), KERNEL_THREADS, stream, (T *)y, n);
+}
+
+int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n) {
+  if (n == 0) return 0;
+  return BY_TYPE(type, relu, stream, y, n);
 }
 
 template <typename T> __global__ void mask_kernel(T *dx, const T *x, size_t quads, size_t n) {

@@ -72,9 +72,11 @@ int kernel_check(void);
 int kernel_fill(cudaStream_t stream, void *dst, enum kernel_type type, float value, size_t n);
 int kernel_convert(cudaStream_t stream, void *dst, enum kernel_type dst_type, const void *src,
                    enum kernel_type src_type, size_t n);
-/* y[rows][cols] += bias[cols], then ReLU if wanted; a NaN stays one. y and bias of one type. */
-int kernel_bias_act(cudaStream_t stream, void *y, const void *bias, enum kernel_type type, size_t rows,
-                    size_t cols, bool relu);
+/* y[rows][cols] = from[cols] in every row, of one type: what a product is then added to, so that their sum is rounded once. */
+int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type type, size_t rows,
+                size_t cols);
+/* y[i] = y[i] < 0 ? 0 : y[i]; a NaN stays one. */
+int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n);
 /* dx[i] = x[i] > 0 ? dx[i] : 0 */
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n);
 /* out[cols] = (or +=) the sums of columns of dz[rows][cols]. */

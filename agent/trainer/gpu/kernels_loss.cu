@@ -8,7 +8,7 @@
  *            factor of the gradient, 1 / (n rmse)
  *   root     rmse alone: the gradient
  *
- * The arithmetic is compute_cpu.c's: differences in float, sums in double. A row of cross-entropy belongs to one block of 32 threads, or of 256
+ * The arithmetic is compute_cpu.c's: differences and gradients in float, sums in double. A row of cross-entropy belongs to one block of 32 threads, or of 256
  * where there are many classes. A class number that is none gives a loss that is not a number, instead of a read from
  * somewhere else. */
 
@@ -17,19 +17,30 @@
 enum { FEW_COLS = 256, FEW_THREADS = 32 };
 
 struct squared {
-  size_t n;
+  size_t n, quads;
   double factor; /* of (y - target) in the gradient, without the loss scale */
   const float *scale;
 };
 
+/* One value: its difference squared; its gradient where `dz` is wanted. */
+template <typename T> __device__ static inline double squared_at(T y, float t, float by, T *dz) {
+  float d = value_of(y) - t;
+  if (dz) put(dz, by * d);
+  return (double)d * (double)d;
+}
+
 template <typename T>
 __global__ void squared_kernel(struct squared q, const T *y, const float *target, T *dz, double *partials) {
-  double sum = 0, factor = q.factor * (q.scale ? (double)*q.scale : 1.0);
-  for (size_t i = first_item(); i < q.n; i += item_stride()) {
-    float d = value_of(y[i]) - target[i];
-    sum += (double)d * (double)d;
-    if (dz) put(dz + i, (float)(factor * (double)d));
+  double sum = 0;
+  float by = (float)(q.factor * (q.scale ? (double)*q.scale : 1.0));
+  for (size_t i = first_item(); i < q.quads; i += item_stride()) {
+    quad<T> y4 = ((const quad<T> *)y)[i], d4;
+    quad<float> t4 = ((const quad<float> *)target)[i];
+    for (int k = 0; k < 4; k++) sum += squared_at(y4.v[k], t4.v[k], by, &d4.v[k]);
+    if (dz) ((quad<T> *)dz)[i] = d4;
   }
+  for (size_t i = q.quads * 4 + first_item(); i < q.n; i += item_stride())
+    sum += squared_at(y[i], target[i], by, dz ? dz + i : (T *)NULL);
   sum = block_sum(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
@@ -37,9 +48,15 @@ __global__ void squared_kernel(struct squared q, const T *y, const float *target
 /* *factor: from finish_kernel. */
 template <typename T>
 __global__ void root_kernel(struct squared q, const T *y, const float *target, T *dz, const double *factor) {
-  double by = *factor * (q.scale ? (double)*q.scale : 1.0);
-  for (size_t i = first_item(); i < q.n; i += item_stride())
-    put(dz + i, (float)(by * (double)(value_of(y[i]) - target[i])));
+  float by = (float)(*factor * (q.scale ? (double)*q.scale : 1.0));
+  for (size_t i = first_item(); i < q.quads; i += item_stride()) {
+    quad<T> y4 = ((const quad<T> *)y)[i], d4;
+    quad<float> t4 = ((const quad<float> *)target)[i];
+    for (int k = 0; k < 4; k++) (void)squared_at(y4.v[k], t4.v[k], by, &d4.v[k]);
+    ((quad<T> *)dz)[i] = d4;
+  }
+  for (size_t i = q.quads * 4 + first_item(); i < q.n; i += item_stride())
+    (void)squared_at(y[i], target[i], by, dz + i);
 }
 
 /* The greatest of the block's values; every thread calls it. Blocks as in block_sum. */
@@ -114,9 +131,11 @@ static int finish(cudaStream_t stream, const struct kernel_loss *l, unsigned par
 
 template <typename T> static int squared(cudaStream_t stream, const struct kernel_loss *l, double *partials) {
   size_t n = l->rows * l->cols;
-  struct squared q = {.n = n, .factor = 2.0 * l->weight / (double)n, .scale = l->scale};
+  bool wide = aligned(l->y, sizeof(T)) && aligned(l->target, 4) && aligned(l->dz, sizeof(T));
+  struct squared q = {
+      .n = n, .quads = wide ? n / 4 : 0, .factor = 2.0 * l->weight / (double)n, .scale = l->scale};
   bool root = l->kind == COMPUTE_RMSE;
-  unsigned blocks = blocks_for(n);
+  unsigned blocks = blocks_for(q.quads ? q.quads : n);
   int rc = LAUNCH(squared_kernel<T>, blocks, KERNEL_THREADS, stream, q, (const T *)l->y, l->target,
                   root ? (T *)NULL : (T *)l->dz, partials);
   if (rc == 0) rc = finish(stream, l, blocks, (double)n, partials);
