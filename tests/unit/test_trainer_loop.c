@@ -5,10 +5,12 @@
 
 #include <errno.h>
 #include <ftw.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "common/log.h"
 #include "common/mem.h"
@@ -208,6 +210,44 @@ static void test_checkpoints_by_the_clock(void **state) {
   ckpt_list_finish(&l);
 }
 
+/* A disk that takes this long for each fsync; there are several in a checkpoint. */
+static atomic_int fsync_ms;
+
+int fsync(int fd);
+int fsync(int fd) {
+  struct timespec ts = {.tv_nsec = atomic_load(&fsync_ms) * 1000000L};
+  nanosleep(&ts, NULL);
+  return 0;
+}
+
+/* While one is written the next one waits, and says so; where that would take the other ranks' patience it is left out. The last state is always
+ * written. */
+static void test_a_disk_that_is_too_slow(void **state) {
+  static const char *const patience[] = {"--coll-timeout=60s", "--coll-timeout=100ms"};
+  struct outcome cpu = TRAIN(NULL, "--steps=12");
+  for (int k = 0; k < 2; k++) {
+    for (int depth = 0; depth < 4; depth += 3) {
+      struct late_config cfg = {.depth = depth, .can_capture = true};
+      atomic_store(&fsync_ms, 30);
+      struct outcome o = TRAIN(&cfg, "--steps=12", dir_arg, "--checkpoint-every=3", patience[k],
+                               "--resume=none", "--keep-checkpoints=100");
+      atomic_store(&fsync_ms, 0);
+      same(&cpu, &o);
+      assert_non_null(
+          strstr(logged, "is too slow for --checkpoint-every: the run waits until the checkpoint of step 3"));
+      assert_int_equal(
+          strstr(logged, "no checkpoint of step 6: that of step 3 is still being written") != NULL, k);
+      struct ckpt_list l = list();
+      uint32_t round = l.v[0].round;
+      size_t n = 0;
+      for (size_t i = 0; i < l.n; i++) n += l.v[i].round == round;
+      assert_int_equal(l.v[0].step, 12);
+      assert_true(k ? n < 4 : n == 4);
+      ckpt_list_finish(&l);
+    }
+  }
+}
+
 /* The weights cannot be learned with; every step is skipped, and the run ends at the same one. */
 static void test_bad_steps_end_the_run_at_the_same_step(void **state) {
   for (int depth = 0; depth <= 3; depth++) {
@@ -284,6 +324,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_stop_is_known_depth_steps_later, fresh_dir, remove_dir),
       cmocka_unit_test_setup_teardown(test_checkpoints_of_steps_that_were_under_way, fresh_dir, remove_dir),
       cmocka_unit_test_setup_teardown(test_checkpoints_by_the_clock, fresh_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(test_a_disk_that_is_too_slow, fresh_dir, remove_dir),
       cmocka_unit_test(test_bad_steps_end_the_run_at_the_same_step),
       cmocka_unit_test(test_poisoned_steps_are_not_counted),
   };
