@@ -163,6 +163,7 @@ int main(int argc, char **argv) {
   }
   int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return EXIT_CODE_SYSTEM;
+  setvbuf(stdout, NULL, _IOLBF, 0); /* what NCCL prints is to be read while it matters */
   bool minted = answer(out, (uint32_t)count);
   if (minted) wait_for_end();
   _exit(minted ? EXIT_CODE_OK

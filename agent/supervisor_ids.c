@@ -171,7 +171,7 @@ static void hand_out(struct supervisor *s, const char *text) {
   e->round = (uint32_t)s->round;
   e->bytes = s->ids.all ? bytes_ref(s->ids.all) : NULL;
   e->value = (uint64_t)s->ids.version;
-  e->count = (uint32_t)s->ids.n;
+  e->count = s->ids.none ? 0 : (uint32_t)s->ids.n;
   e->text = xstrdup(text);
 }
 
@@ -191,6 +191,15 @@ void sup_ids_start(struct supervisor *s, const struct start *start) {
 void sup_ids(struct supervisor *s, const struct msg *m) {
   const struct ids *ids = &m->ids;
   if (!is_ours(s, ids->incarnation, ids->round) || s->ids.all) return;
+  if (ids->none) {
+    struct buf why = BUF_INIT;
+    buf_printf(&why, "they could not be minted: %s", ids->text);
+    sup_ids_release(s);
+    s->ids.none = true;
+    hand_out(s, buf_text(&why));
+    buf_finish(&why);
+    return;
+  }
   if (!ids->count) {
     hand_out(s, ids->text);
     return;
@@ -201,6 +210,7 @@ void sup_ids(struct supervisor *s, const struct msg *m) {
             s->config.endpoint, ids->count, m->raw_len, s->ids.n);
     return;
   }
+  s->ids.none = false;
   s->ids.all = bytes_create(m->raw, m->raw_len);
   s->ids.version = ids->version;
   hand_out(s, "");

@@ -88,6 +88,7 @@ struct minting { /* ids first .. first + count - 1, by a helper of ours */
 struct ids_of_round {
   int64_t n, version; /* 0: it has none */
   struct bytes *all;  /* NULL: IDS has not come */
+  bool none;          /* IDS has said that there will be none */
   struct minting v[NCCL_IDS_MAX];
   size_t n_minting;
   uint32_t last_number; /* of a helper, ever */

@@ -45,6 +45,7 @@ struct round_ids {
   int64_t n;
   bool
       out; /* all were told; a daemon that came back may have none in its blob then: nobody will ask for them */
+  bool none;    /* out, and there are none: nobody is known to need them */
   bool holders; /* nobody is asked to mint: somebody has them all, and tells them */
   struct share v[NCCL_IDS_MAX];
   size_t n_shares;
@@ -190,8 +191,9 @@ static struct bytes *ids_bytes(const struct job *j) {
   msg_init(&msg, MSG_IDS);
   msg.ids.incarnation = j->incarnation;
   msg.ids.round = j->round;
-  if (!ids->out) {
-    msg.ids.text = buf_text(&ids->waiting);
+  if (!ids->out || ids->none) {
+    msg.ids.none = ids->none;
+    msg.ids.text = buf_text(ids->none ? &ids->tries : &ids->waiting);
     return msg_bytes(&msg);
   }
   msg.ids.count = ids->n;
@@ -265,6 +267,17 @@ static bool all_lasting(const struct round_ids *ids) {
   return true;
 }
 
+/* With `auto` the workers may do without, on CPUs: who needs them is told why there are none. */
+static void give_up(struct job *j, const struct share *k, uint64_t now_ms) {
+  struct round_ids *ids = j->ids;
+  if (j->settings.nccl_ids != NCCL_IDS_AUTO) {
+    fail(j, k, all_lasting(ids), buf_text(&ids->tries), now_ms);
+    return;
+  }
+  ids->out = ids->none = true;
+  tell_all(j, now_ms);
+}
+
 /* Who has not minted what k asks for, and why. */
 static void replace(struct job *j, struct share *k, const char *why, bool lasting, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
@@ -276,7 +289,7 @@ static void replace(struct job *j, struct share *k, const char *why, bool lastin
   core_log(j->core, LOG_WARN, "job %s: node %s cannot give the NCCL ids of round %lld: %s; %s%s", j->id,
            k->host, (long long)j->round, why, m ? "next: " : "giving up", m ? m->host : "");
   if (!m) {
-    fail(j, k, all_lasting(ids), buf_text(&ids->tries), now_ms);
+    give_up(j, k, now_ms);
     return;
   }
   assign(j, k, m, now_ms);

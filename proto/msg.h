@@ -446,7 +446,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                         \
   F(S, INT, count, 0, NCCL_IDS_MAX)         /* 0: not yet */                                                 \
   F(S, INT, version, 0, NCCL_VERSION_LIMIT) /* the lowest of those that minted */                            \
-  F(S, STR, text, REASON_MAX)               /* count 0: "n2 (node 1) is to mint 1 id", for those who wait */
+  F(S, STR, text, REASON_MAX)               /* count 0: whose ids are missing, for those who wait; or why */ \
+  F(S, BOOL, none)                          /* there will be none: with `auto` that ends no round */
 
 #define control_reply_FIELDS(F, S) F(S, INT, code, 0, 255) /* rdzvctl's exit code */
 

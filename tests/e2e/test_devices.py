@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import BUILD, SLOW, until
+from harness import BUILD, SLOW, environ, until
 
 LIBRARY = BUILD / "tests/unit/fake-nvml.so"
 USER = pwd.getpwuid(os.getuid()).pw_name
@@ -301,3 +301,27 @@ def test_verdict_names_the_device(rdzv, gpus):
     script = '[ "$LOCAL_RANK" != 2 ] || kill -SEGV $$; sleep 100'
     agent = rdzv.agent("--nproc", "gpu", "--max-restarts", 0, "--", "sh", "-c", script, env=gpus.env())
     assert agent.exit() == 139 and agent.says(rf"rank 2 \(local 2\) on \S+, device 2, {C}, pid \d+, was killed by SIGSEGV"), agent
+
+
+@pytest.mark.parametrize("nproc, visible, own", [(2, None, ["0", "1"]), ("gpu", "2,0", ["2", "0"]), (3, D, [D, D, D]), (2, "", ["", ""])])
+def test_the_trainer_sees_its_own_device(rdzv, gpus, nproc, visible, own):
+    """LOCAL_RANK stays what it is, and where there are more workers than devices they share them."""
+    agent = rdzv.agent("--nproc", nproc, "--", "--steps", 1000, "--throttle", 10, env=gpus.env(visible))
+    workers = rdzv.await_workers(len(own))
+    for rank, pid in workers.items():
+        env = environ(pid)
+        assert env.get("CUDA_VISIBLE_DEVICES") == own[rank] and env["LOCAL_RANK"] == str(rank), env
+        index = {"0": A, "1": B, "2": C, D: D}
+        assert env.get("RDZV_DEVICE_UUID") == index.get(own[rank]), env
+    agent.kill(15)
+    agent.exit()
+
+
+def test_the_trainer_does_not_need_nccl(rdzv, gpus):
+    """Where GPUs are, ids are minted for it; where they cannot be, it may do without."""
+    env = {**gpus.env(), "RDZV_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
+    agent = rdzv.agent("--nproc", "gpu", "--", "--steps", 5, env=env)
+    assert agent.exit(60) == 0 and agent.says("cannot give NCCL ids to round 1: NCCL cannot be loaded"), agent
+    agent = rdzv.agent("--nproc", "gpu", "--", "--device", "cpu", "--steps", 5, env=env)
+    agent.exit(60)
+    assert not agent.says("NCCL"), agent  # nobody wants any

@@ -252,6 +252,31 @@ static void test_no_library_anywhere(void **state) {
   rig_close(&r);
 }
 
+/* Workers that may do without are not stopped for it; who asks is told why. */
+static void test_auto_goes_on_without(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    n[i].wants_ids = true;
+    node_join(&r, &n[i]);
+  }
+  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  for (int i = 0; i < 2; i++) failed(&r, &n[i], 0, 1, "no library", true);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  const struct msg *m = rig_last(&r, n[1].conn, MSG_IDS);
+  assert_true(m->ids.none);
+  assert_string_equal(m->ids.text, "n0 (node 0): no library; the same on n1 (node 1)");
+  rig_forget(&r);
+  node_drop(&r, &n[0]);
+  node_back(&r, &n[0], PHASE_RUNNING);
+  assert_true(rig_last(&r, n[0].conn, MSG_IDS)->ids.none);
+  rig_run(&r, 4000);
+  assert_int_equal(rig_count(&r, n[0].conn, MSG_IDS), 1);
+  rig_close(&r);
+}
+
 static void test_no_answer(void **state) {
   struct rig r;
   struct node n[2];
@@ -349,6 +374,7 @@ int main(void) {
       cmocka_unit_test(test_three_are_replaced),
       cmocka_unit_test(test_while_not_all_have_started),
       cmocka_unit_test(test_no_library_anywhere),
+      cmocka_unit_test(test_auto_goes_on_without),
       cmocka_unit_test(test_no_answer),
       cmocka_unit_test(test_versions_that_differ),
       cmocka_unit_test(test_stale_and_senseless),

@@ -101,6 +101,23 @@ static void test_none(void **state) {
   }
 }
 
+static void test_there_will_be_none(void **state) {
+  struct bench b;
+  struct msg m;
+  open_minting(&b);
+  msg_init(&m, MSG_IDS);
+  m.ids.incarnation = b.incarnation;
+  m.ids.round = 1;
+  m.ids.none = true;
+  m.ids.text = "n0 (node 0): no library";
+  bench_msg(&b, &m);
+  const struct supervisor_effect *e = bench_effect(&b, SUP_IDS);
+  assert_int_equal(e->count, 0);
+  assert_string_equal(e->text, "they could not be minted: n0 (node 0): no library");
+  assert_int_equal(bench_count(&b, SUP_UNMINT), 1);
+  bench_close(&b);
+}
+
 /* A MINT that is said again is answered by what there is. */
 static void test_mint_is_said_again(void **state) {
   struct bench b;
@@ -245,6 +262,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_minting),
       cmocka_unit_test(test_none),
+      cmocka_unit_test(test_there_will_be_none),
       cmocka_unit_test(test_mint_is_said_again),
       cmocka_unit_test(test_what_is_not_for_us),
       cmocka_unit_test(test_failures),
