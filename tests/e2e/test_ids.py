@@ -67,7 +67,7 @@ def listens(port):
 
 
 def helpers(rdzv, **want):
-    return [pid for pid in rdzv.pids(**want) if "rdzv-nccl" in describe(pid).split()[1]]
+    return [pid for pid in rdzv.pids(**want) if describe(pid).split(": ")[1].startswith("rdzv-nccl")]
 
 
 def go(rdzv):

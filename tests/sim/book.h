@@ -20,14 +20,17 @@ struct round_book {
   char head_addr[ADDR_MAX + 1];
   struct place places[SIM_NODES_MAX];
   int n_places;
-  uint32_t sent_life;   /* of the daemon that sent START first, */
-  uint64_t sent_at;     /* and when */
-  uint32_t first_life;  /* of the daemon that sealed it */
-  uint64_t first_at;    /* when START of it was sent first */
-  uint32_t told_life;   /* of the daemon that said START first */
-  bool told;            /* somebody has read START: the fields above are filled */
-  bool failed;          /* in truth: a worker of it died by itself, not with 0; or hung */
-  uint32_t void_life;   /* of the daemon whose STOP said that it is void; 0: none */
+  uint32_t sent_life;  /* of the daemon that sent START first, */
+  uint64_t sent_at;    /* and when */
+  uint32_t first_life; /* of the daemon that sealed it */
+  uint64_t first_at;   /* when START of it was sent first */
+  uint32_t told_life;  /* of the daemon that said START first */
+  bool told;           /* somebody has read START: the fields above are filled */
+  bool failed;         /* in truth: a worker of it died by itself, not with 0; or hung */
+  uint32_t void_life;  /* of the daemon whose STOP said that it is void; 0: none */
+  uint32_t mints_failed;
+  bool has_ids; /* somebody has */
+  uint64_t ids_sum;
   bool prepared;        /* PREPARE went out, */
   uint64_t prepared_at; /* last at */
   bool settled, charged;

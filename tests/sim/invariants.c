@@ -138,7 +138,7 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
 
 static bool is_worker_death(enum cause c) {
   return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL ||
-         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
+         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
 }
 
 /* It may: below max, and asked for by all. */

@@ -269,6 +269,26 @@ static bool no_fence_for_the_parked(struct sim *s, struct sim_agent *a, struct s
   return fx->kind != SUP_FENCE_AT && !kills;
 }
 
+/* IDS: one node is told others. */
+static bool other_ids(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  static char other[NCCL_ID_SIZE];
+  if (m->type != MSG_IDS || !m->raw_len || !is_node(c, 1)) return true;
+  memcpy(other, m->raw, sizeof other);
+  other[sizeof other - 1] ^= 1;
+  m->raw = other;
+  return true;
+}
+
+/* IDS_COME: one node is not told. */
+static bool no_ids(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  return m->type != MSG_IDS || !m->raw_len || !is_node(c, 1);
+}
+
+/* HELPERS: they are never let go. */
+static bool helpers_stay(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
+  return fx->kind != SUP_UNMINT;
+}
+
 /* Stories. --------------------------------------------------------------------------------------------------------- */
 
 static void tell_run(struct sim *s) {
@@ -411,6 +431,18 @@ static void tell_planned_end(struct sim *s) {
   sim_until_over(s, 100000);
 }
 
+static void tell_ids(struct sim *s) {
+  s->config.settings.nccl_ids = NCCL_IDS_ALWAYS;
+  tell_crash(s);
+}
+
+static void tell_long_ids(struct sim *s) {
+  s->config.settings.nccl_ids = NCCL_IDS_ALWAYS;
+  s->normal = story_run(250000);
+  story_nodes(s, 2, 1);
+  sim_until_over(s, 400000);
+}
+
 static void tell_bounded(struct sim *s) {
   tell_run(s);
   sim_for(s, 2 * CORE_END_ACK_MS);
@@ -509,6 +541,9 @@ static const struct plant {
      INV_FENCED,
      tell_cut_while_they_wait,
      {.agent_effect = no_fence_for_the_parked}},
+    {"a node is told other ids", INV_IDS, tell_ids, {.msg = other_ids}},
+    {"a node is never told the ids", INV_IDS_COME, tell_long_ids, {.msg = no_ids}},
+    {"helpers that mint are not let go", INV_HELPERS, tell_ids, {.agent_effect = helpers_stay}},
     {"an agent leaves its workers behind", INV_ORPHANS, tell_leaving, {.agent_effect = does_not_stop}},
 };
 

@@ -63,6 +63,16 @@ static void choose_hangs(struct sim *s) {
   c->hang_watch = sim_chance(s, 70) ? HANG_AUTO : HANG_SDK;
 }
 
+/* Every fourth story is of workers that want NCCL ids. */
+static void choose_ids(struct sim *s) {
+  struct sim_config *c = &s->config;
+  if (c->seed % 4 != 2) return;
+  c->settings.nccl_ids = NCCL_IDS_ALWAYS;
+  c->mint_max = (uint32_t)ONE_OF(s, 0, 5, 300, 5000, 25000);
+  c->mint_fails = is_harmless(s) ? 0 : (unsigned)ONE_OF(s, 0, 0, 10, 40);
+  if (is_harmless(s) && c->mint_max > 5000) c->mint_max = 5000;
+}
+
 static void choose_world(struct sim *s) {
   struct sim_config *c = &s->config;
   c->delay_min = 1;
@@ -299,6 +309,7 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   choose_hangs(s);
   for (int i = 0; sim_chance(s, 30) && i < nodes; i++) s->nodes[i].rate = (uint32_t)sim_between(s, 970, 1030);
   choose_behaviours(s);
+  choose_ids(s);
   const struct settings *t = &s->config.settings;
   sim_trace(s, "%d nodes, --nnodes %" PRId64 ":%" PRId64 ", lease %" PRId64 " ms%s", nodes, t->min_nodes,
             t->max_nodes, t->lease_ms, s->config.state_dir ? ", state file" : "");

@@ -10,6 +10,7 @@
  * sim_node.c   the driver around supervisor_step: agents' lives
  * sim_guard.c  guards and workers
  * sim_store.c  the round's store
+ * sim_ids.c    helpers that mint ncclUniqueIds
  * describe.c   messages as text
  * invariants*.c what must hold at every event */
 
@@ -28,6 +29,7 @@ enum {
   SIM_WORKERS_MAX = 8,
   SIM_AGENTS_MAX = 64, /* lives of agents in one run */
   SIM_RULES_MAX = 32,
+  SIM_HELPERS_MAX = 64, /* of one agent, remembered */
   SIM_TRACE_MAX = 6000, /* lines kept */
   SIM_CONNECT_TIMEOUT_MS = 3000,
   SIM_STEPS_PER_SECOND = 20000, /* more in one virtual second is a storm */
@@ -60,6 +62,9 @@ struct sim_conn;
   X(ORPHANS, "an agent that exits leaves no worker behind")                                                  \
   X(FENCED, "what a node runs that is to fence is dead when its lease is over")                              \
   X(PARKED, "a worker that stays does nothing between its rounds, and is not given out twice")               \
+  X(IDS, "all of a round get the same NCCL ids, which were minted for it")                                   \
+  X(IDS_COME, "who is to have NCCL ids gets them, or his round ends, within a bounded time")                 \
+  X(HELPERS, "a helper that mints lives no longer than its round")                                           \
   X(HEALTHY, "no healthy job of fixed size is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
@@ -146,6 +151,12 @@ struct sim_store { /* what an agent serves as node rank 0 */
   struct bytes *guests;
 };
 
+struct sim_helper { /* mints */
+  uint32_t number, round;
+  bool lives;
+  char ids[NCCL_ID_SIZE]; /* no round has more than one here */
+};
+
 enum trap { TRAP_PAUSE, TRAP_KILL, TRAP_KILL_GUARD, TRAP_KILL_BOTH, TRAP_COUNT };
 
 /* One life of an agent: its process, its guard, its workers. Kept to the end of the run. */
@@ -172,6 +183,8 @@ struct sim_agent {
   uint64_t kill_at, fence_at;     /* UINT64_MAX: not */
   struct sim_worker w[SIM_WORKERS_MAX];
   struct sim_store store;
+  struct sim_helper helpers[SIM_HELPERS_MAX];
+  uint64_t ids_since;  /* since when it waits for the round's ids; 0: it does not */
   uint32_t ready_port; /* 0: none */
   bool port_news;      /* the mind is to be told */
   char head_addr[ADDR_MAX + 1];
@@ -313,7 +326,9 @@ struct sim_config {
   bool connections;                      /* and broken connections */
   bool stores;                           /* and rounds' stores, with their ports */
   uint32_t store_port;                   /* --store-port; 0: none */
-  unsigned portless; /* of a hundred times that a port is wanted, how often there is none */
+  uint32_t mint_max;                     /* ms that minting takes at most */
+  unsigned mint_fails; /* of a hundred helpers, how many fail; and of the others, how many die */
+  unsigned portless;   /* of a hundred times that a port is wanted, how often there is none */
 };
 
 struct checker; /* book.h */
@@ -478,6 +493,12 @@ void store_knock(struct sim *s, struct sim_agent *a, struct sim_worker *w);
 uint64_t store_next_knock(const struct sim *s, const struct sim_worker *w);
 void store_on_retry(struct sim *s, struct sim_event *ev);
 void store_free(struct sim_agent *a);
+
+/* sim_ids.c */
+void ids_mint(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx);
+void ids_unmint(struct sim_agent *a, uint64_t number);
+void ids_hand_out(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx);
+void check_ids(struct sim *s, struct sim_agent *a); /* after each step of its mind */
 
 /* describe.c */
 void describe_msg(const struct msg *m, bool ports,

@@ -149,9 +149,9 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
       sim_trace(s, "%s says: %s", a->name, fx->text);
     break;
-  case SUP_MINT:
-  case SUP_UNMINT:
-  case SUP_IDS:
+  case SUP_MINT: ids_mint(s, a, fx); break;
+  case SUP_UNMINT: ids_unmint(a, fx->value); break;
+  case SUP_IDS: ids_hand_out(s, a, fx); break;
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;
@@ -186,6 +186,7 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
     return;
   }
   check_store_told(s, a);
+  check_ids(s, a);
   arm(s, a);
   store_tell(s, a);
 }
