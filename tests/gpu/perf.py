@@ -24,7 +24,9 @@ ADAM_BYTES = {"fp32": 28, "bf16": 30}
 
 
 def ours(work, name, model, precision, n, every):
-    options = steps.trainer_options(model, f"synthetic:{max(model['batch'], 10000)}", scale=1e-4, steps=n, metrics_every=every)
+    # Whole batches only: the last of an epoch would be a step of another size.
+    samples = model["batch"] * max(1, 10000 // model["batch"])
+    options = steps.trainer_options(model, f"synthetic:{samples}", scale=1e-4, steps=n, metrics_every=every)
     found = work.train([*options, *work.on_device(precision)], name)
     reports = [line for line in found if line["event"] == "step"]
     share = {k: statistics.median(line[k] for line in reports) for k in ("input_ms", "wait_ms") if all(line.get(k) is not None for line in reports)}

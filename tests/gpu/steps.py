@@ -257,7 +257,7 @@ def kill(work):
     jobs, length, said = (1, 60, {}) if work.rehearse else (10, 60, {})
     before = w.memory_used()
     (images, _), weights = make_data(work, MLP), make_weights(work, MLP)
-    options = [*trainer_options(MLP, images, init_weights=weights, metrics_every=1), *work.on_device()]
+    options = [*trainer_options(MLP, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
     calm = w.curve(work.train([*options, "--steps", jobs * length], "calm", 2))
     for mode in ["restart"] + (["inplace"] if work.has("recovery") else []):
         said[mode] = killed_often(work, mode, [*options, "--resume", "auto"], calm, jobs, length)
