@@ -111,12 +111,10 @@ def make_weights(work, model, seed=2):
 
 def parity(work):
     """The loss curves of the same steps, by the trainer and by PyTorch."""
-    steps, specs, ours, precisions = 20 if work.rehearse else 200, [], [], ["fp32", "bf16"]
-    if not work.has("precision"):
-        precisions = ["fp32"]
+    steps, specs, ours = 20 if work.rehearse else 200, [], []
     for name, model in (("autoencoder", AUTOENCODER), ("mlp", MLP)):
         (images, _), weights = make_data(work, model), make_weights(work, model)
-        for precision in precisions:
+        for precision in ("fp32", "bf16"):
             options = trainer_options(model, images, steps=steps, init_weights=weights, metrics_every=1)
             found = work.train([*options, *work.on_device(precision)], f"{name}-{precision}")
             ours.append((f"{name} {precision}", APART[precision], w.curve(found)))

@@ -128,8 +128,6 @@ class Work:
 
     def on_device(self, precision="fp32"):
         """Options that say where to compute, and how."""
-        if not self.has("device"):
-            return []
         return ["--device", self.device, "--precision", precision, *(["--cuda-module", self.module()] if self.module() else [])]
 
     def of_agent(self):
