@@ -37,6 +37,24 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
   return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
 }
 
+/* Where ranks on NCCL tell how far they are, when one of them is missed. */
+static int post(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
+  struct rdzv *r = ctx;
+  int rc = rdzv_store_append(r, key, bytes, size, timeout_ms);
+  return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
+}
+
+static int peek(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
+  struct rdzv *r = ctx;
+  int rc = rdzv_store_try_get(r, key, all, size, timeout_ms);
+  if (rc == -ENOENT) { /* nobody has posted */
+    *all = NULL;
+    *size = 0;
+    return 0;
+  }
+  return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
+}
+
 /* The folder of this program. */
 static void own_folder(char out[PATH_SIZE]) {
   ssize_t n = readlink("/proc/self/exe", out, PATH_SIZE - 1);
@@ -185,7 +203,7 @@ static int ids_of_rank_0(struct trainer *t, unsigned char *ids, struct err *e) {
 }
 
 /* The round's, which the agents have minted; NCCL's major and minor version must be theirs. */
-static int ids_of_round(struct trainer *t, unsigned char *ids, int *n, struct err *e) {
+static int ids_of_round(struct trainer *t, unsigned char *ids, int *n, int *version, struct err *e) {
   int minted_by = 0, mine = t->gpu->nccl_version();
   int rc = rdzv_nccl_ids(t->rdzv, ids, (size_t)GPU_IDS_MAX * GPU_ID_SIZE, n, &minted_by,
                          (int)t->o.coll_timeout_ms);
@@ -194,6 +212,7 @@ static int ids_of_round(struct trainer *t, unsigned char *ids, int *n, struct er
     return ids_of_rank_0(t, ids, e);
   }
   if (rc) return err_set(e, rc, "%s", rdzv_error(t->rdzv));
+  *version = minted_by;
   if (mine / 100 == minted_by / 100) return 0;
   return err_set(e, -EINVAL,
                  "the agents minted NCCL's ids with version %d.%d, this program has %d.%d: LD_LIBRARY_PATH "
@@ -204,11 +223,11 @@ static int ids_of_round(struct trainer *t, unsigned char *ids, int *n, struct er
 
 static int join_nccl(struct trainer *t, struct err *e) {
   unsigned char ids[GPU_IDS_MAX * GPU_ID_SIZE];
-  int n = 0;
+  int n = 0, version = 0;
   if (!t->gpu->coll_create)
     return err_set(e, -ENOTSUP,
                    "this " MODULE " has no collectives: on CUDA it can be used by one rank alone");
-  int rc = ids_of_round(t, ids, &n, e);
+  int rc = ids_of_round(t, ids, &n, &version, e);
   if (rc) return rc;
   struct coll_nccl_config cfg = {.rank = t->rank,
                                  .world = t->world,
@@ -218,8 +237,12 @@ static int join_nccl(struct trainer *t, struct err *e) {
                                  .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
                                  .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
                                  .stop = t->sigterm,
+                                 .ids_version = version,
                                  .exchange = exchange,
-                                 .exchange_ctx = t->rdzv};
+                                 .exchange_ctx = t->rdzv,
+                                 .post = post,
+                                 .peek = peek,
+                                 .board_ctx = t->rdzv};
   rc = t->gpu->coll_create(&cfg, t->c, &t->coll, e);
   if (rc == 0 && rdzv_nccl_up(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
   return rc;
