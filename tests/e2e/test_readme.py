@@ -11,6 +11,7 @@ import sys
 from harness import AGENT, BUILD, RDZVD, SANITIZED, TOP
 
 README = TOP / "README.md"
+TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 
 
 def agent_help():
@@ -20,6 +21,11 @@ def agent_help():
 
 def rdzvd_help():
     text = subprocess.run([RDZVD, "--help"], capture_output=True, text=True, check=True).stdout
+    return "```\n" + text.rstrip() + "\n```\n"
+
+
+def trainer_help():
+    text = subprocess.run([TRAINER, "--help"], capture_output=True, text=True, check=True).stdout
     return "```\n" + text.rstrip() + "\n```\n"
 
 
@@ -64,6 +70,7 @@ def torchrun_flags():
 PARTS = {
     "options of rdzv-agent": agent_help,
     "options of rdzvd": rdzvd_help,
+    "options of rdzv-trainer": trainer_help,
     "exit codes": exit_codes,
     "worker environment": worker_environment,
     "flags of torchrun": torchrun_flags,
@@ -77,6 +84,7 @@ def part(name):
 def test_options():
     assert part("options of rdzv-agent").search(README.read_text())[2] == agent_help(), "python3 tests/e2e/test_readme.py mends it"
     assert part("options of rdzvd").search(README.read_text())[2] == rdzvd_help(), "python3 tests/e2e/test_readme.py mends it"
+    assert part("options of rdzv-trainer").search(README.read_text())[2] == trainer_help(), "python3 tests/e2e/test_readme.py mends it"
 
 
 def test_torchrun_flags():
