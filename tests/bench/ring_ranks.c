@@ -81,8 +81,9 @@ static void check(struct rank *r, struct compute_buf *b, size_t n) {
   float *x = compute_host(r->c, (struct span){b, 0, n});
   for (size_t i = 0; i < n; i++) x[i] = (float)(r->rank + 1) * (float)(i % 1000);
   all_reduce(r, b, n);
+  int ranks = r->world * (r->world + 1) / 2;
   for (size_t i = 0; i < n; i++) {
-    float want = (float)(r->world * (r->world + 1) / 2) * (float)(i % 1000);
+    float want = (float)ranks * (float)(i % 1000);
     if (x[i] == want) continue;
     fprintf(stderr, "ring-ranks: rank %d: element %zu of %zu is %g and not %g\n", r->rank, i, n, (double)x[i],
             (double)want);

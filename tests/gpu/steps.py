@@ -257,13 +257,15 @@ def kill(work):
     (images, _), weights = make_data(work, MLP), make_weights(work, MLP)
     options = [*trainer_options(MLP, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
     calm = w.curve(work.train([*options, "--steps", jobs * length], "calm", 2))
-    for mode in ["restart"] + (["inplace"] if work.has("recovery") else []):
+    in_place = work.has("recovery")
+    for mode in ["restart"] + (["inplace"] if in_place else []):
         said[mode] = killed_often(work, mode, [*options, "--resume", "auto"], calm, jobs, length)
     told = [f"{m} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f})" for m, v in said.items()]
     if before is not None:
         said["memory_left_mib"] = free_again(before)
         if said["memory_left_mib"] > LEFT_MIB:
             raise Fail(f"{said['memory_left_mib']:.0f} MiB more are in use on the device than before")
+    told += [] if in_place else ["in place: not in this build"]
     return f"{jobs * KILLS_EACH} kills each, until steps went on: " + ", ".join(told) + ("" if before is None else "; no device memory left over"), said
 
 
