@@ -110,9 +110,10 @@ struct guard_event {
   pid_t pid;
   int status; /* EXITED, EXEC_FAILED */
   int error;
-  bool unasked;     /* EXITED: it was dead or dying before guard_stop */
-  uint32_t killed;  /* CLEAR */
-  uint64_t when_ms; /* boot_ms, when the guard saw it */
+  bool unasked;          /* EXITED: it was dead or dying before guard_stop */
+  uint32_t killed;       /* CLEAR */
+  struct local_set kept; /* CLEAR: who of the workers is left */
+  uint64_t when_ms;      /* boot_ms, when the guard saw it */
   char text[128];
 };
 

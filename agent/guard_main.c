@@ -90,8 +90,10 @@ static void forget_dead(struct state *s) {
 
 /* Nothing of the round is left, but for those who are kept for the next. */
 static void clear(struct state *s) {
-  emit(s, (struct guard_event){.kind = GUARD_CLEAR, .round = s->round, .killed = s->killed});
+  struct guard_event ev = {.kind = GUARD_CLEAR, .round = s->round, .killed = s->killed};
   forget_dead(s);
+  for (size_t i = 0; i < s->n_workers; i++) local_set_add(&ev.kept, s->workers[i].local_rank);
+  emit(s, ev);
   s->phase = s->n_workers ? PHASE_PARKED : PHASE_IDLE;
   s->spawned = s->count = s->killed = 0;
   s->orphaned = false;

@@ -24,6 +24,13 @@ static inline void local_set_remove(struct local_set *s, uint32_t i) {
   if (i < LOCAL_SET_MAX) s->bits[i / 64] &= ~(UINT64_C(1) << i % 64);
 }
 
+/* All of `s` are in `in`. */
+static inline bool local_set_is_within(const struct local_set *s, const struct local_set *in) {
+  uint64_t beyond = 0;
+  for (int i = 0; i < LOCAL_SET_MAX / 64; i++) beyond |= s->bits[i] & ~in->bits[i];
+  return !beyond;
+}
+
 static inline bool local_set_is_empty(const struct local_set *s) {
   uint64_t any = 0;
   for (int i = 0; i < LOCAL_SET_MAX / 64; i++) any |= s->bits[i];

@@ -54,7 +54,7 @@ enum supervisor_event_kind {
   SUP_DEVICE_HELD, /* nothing of the round was started, since local_rank's device is not free: text says who holds it */
   SUP_EXITED, /* local_rank, pid, status as of waitpid; text: last lines of its stderr; message: of its error file, or the kernel's
                  reason for SIGKILL. Comes once the output is drained, or 50 ms after the death */
-  SUP_CLEAR,  /* no process of `round` is left, and all its SUP_EXITED were told; count: orphans killed */
+  SUP_CLEAR, /* no process of `round` is left but for the workers in `kept`, and all its SUP_EXITED were told; count: orphans killed */
   SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
   SUP_GUARD_GONE,     /* the guard died, and everything of it was killed; count: what could not be */
@@ -82,6 +82,7 @@ struct supervisor_event {
   uint32_t round, local_rank, port;
   int pid, status, error, signo;
   uint32_t count;
+  struct local_set kept; /* CLEAR */
   bool refused, moved;
   bool held;           /* LOOKED */
   enum hang_sign sign; /* SIGN */

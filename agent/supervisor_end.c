@@ -95,7 +95,7 @@ static void say_end(struct supervisor *s, const struct end *end) {
 }
 
 void sup_end(struct supervisor *s, const struct end *end) {
-  if (sup_is_exiting(s)) return;
+  if (sup_is_exiting(s) && !s->park.exiting) return;
   /* While it only waits, or is on its way to it, the job may have turned out to be another one than it was welcomed to. */
   bool waits = s->state == SUPERVISOR_JOINING || (s->state == SUPERVISOR_STOPPING && s->reason == STOP_STALE);
   if (!waits && strcmp(end->incarnation, s->incarnation) != 0) return;

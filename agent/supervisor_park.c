@@ -266,7 +266,9 @@ bool sup_park_cancel_spawn(struct supervisor *s) {
 
 bool sup_park_clear(struct supervisor *s, const struct supervisor_event *ev) {
   struct park *p = &s->park;
+  struct local_set stay = parked_set(s);
   if (!p->dismissing || ev->round != p->clear_round) return false;
+  if (!local_set_is_within(&ev->kept, &stay)) return true; /* of the stop before */
   p->dismissing = false;
   if (p->exiting) {
     sup_exit(s, s->exit_code, p->bye);
@@ -285,10 +287,12 @@ bool sup_park_clear(struct supervisor *s, const struct supervisor_event *ev) {
 bool sup_park_delays_exit(struct supervisor *s, int code, const char *bye) {
   struct park *p = &s->park;
   uint64_t grace_ms = s->signals == 1 ? (uint64_t)s->config.settings.stop_timeout_ms : 0;
-  if (p->exiting || (!sup_any_parked(s) && !p->dismissing)) return false;
-  p->exiting = true;
+  bool over = p->exiting && (!p->dismissing || s->now_ms >= s->leave_by_ms);
+  if (over || (!sup_any_parked(s) && !p->dismissing)) return false;
   p->bye = bye;
   s->exit_code = code;
+  if (p->exiting) return true; /* with another code, if END came meanwhile */
+  p->exiting = true;
   s->reason = STOP_EXIT;
   s->leave_by_ms = s->now_ms + grace_ms + SUPERVISOR_LEAVE_SLACK_MS;
   sup_dismiss(s, grace_ms);

@@ -353,8 +353,9 @@ void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
   if (ev->count)
     sup_say(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", ev->count,
             ev->count == 1 ? "" : "es", ev->count == 1 ? "was" : "were");
-  if (s->state == SUPERVISOR_STOPPING) {
-    s->park.clear = true; /* that is all, where nobody stays */
+  if (s->state ==
+      SUPERVISOR_STOPPING) { /* that is all, where nobody stays; of an earlier stop, if more were to stay then */
+    s->park.clear |= local_set_is_within(&ev->kept, &s->park.keep);
     return;
   }
   if (s->n_succeeded < s->config.workers)

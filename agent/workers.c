@@ -182,7 +182,8 @@ static void tell_deaths(struct workers *w) {
     w->clear = false;
     hear_workers(w); /* what they said before they died */
     if (!any_lives(w)) sdk_server_close_round(w->sdk);
-    workers_tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = w->round, .count = w->killed});
+    workers_tell(w, (struct supervisor_event){
+                        .kind = SUP_CLEAR, .round = w->round, .count = w->killed, .kept = w->kept});
   }
 }
 
@@ -248,11 +249,13 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
     break;
   case GUARD_CLEAR:
     if (g->round != w->round) {
-      workers_tell(w, (struct supervisor_event){.kind = SUP_CLEAR, .round = g->round, .count = g->killed});
+      workers_tell(w, (struct supervisor_event){
+                          .kind = SUP_CLEAR, .round = g->round, .count = g->killed, .kept = g->kept});
       break;
     }
     w->clear = true;
     w->killed = g->killed;
+    w->kept = g->kept;
     break;
   case GUARD_FENCED:
     ev.kind = SUP_FENCED;

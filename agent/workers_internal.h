@@ -32,7 +32,8 @@ struct workers {
   uint32_t round, round_before;
   bool clear, closing; /* clear: CLEAR has come, deaths are still to be told */
   uint32_t killed;
-  bool no_files; /* no place for error files could be made: said once */
+  struct local_set kept; /* by CLEAR */
+  bool no_files;         /* no place for error files could be made: said once */
 };
 
 void workers_tell(struct workers *w, struct supervisor_event ev);

@@ -96,6 +96,14 @@ static int parse_resume(const char *text, void *field, struct err *e) {
   return rc;
 }
 
+static int parse_recovery(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
+  unsigned k = 0;
+  int rc = one_of(text, names, 2, &k, e);
+  if (rc == 0) *(enum recovery_mode *)field = (enum recovery_mode)k;
+  return rc;
+}
+
 static int parse_cuda_graph(const char *text, void *field, struct err *e) {
   static const char *const names[] = {
       [CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
@@ -329,6 +337,16 @@ static const struct opt table[] = {
      .label = "N",
      .help = "Threads of each worker for matrix products. 0: as OPENBLAS_NUM_THREADS or OMP_NUM_THREADS say, "
              "else one."},
+    {.name = "recovery",
+     .type = OPT_CUSTOM,
+     .offset = AT(recovery),
+     .def = "restart",
+     .label = "HOW",
+     .parse = parse_recovery,
+     .help = "When another rank is gone. restart: this one ends, and all are started anew, from the last "
+             "checkpoint. "
+             "inplace: it keeps its process and its weights, waits for the next round, and goes on from the "
+             "furthest step that any rank has; only who died is started anew. The same on all ranks."},
     {.name = "cuda-graph",
      .type = OPT_CUSTOM,
      .offset = AT(cuda_graph),

@@ -28,6 +28,7 @@ enum trainer_exit { TRAINER_EXIT_LIST(X) };
 
 enum resume_mode { RESUME_AUTO, RESUME_NONE };
 enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
+enum recovery_mode { RECOVERY_RESTART, RECOVERY_INPLACE };
 enum cuda_graph_mode { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 
 /* "100": steps; "30s", "5m": time. One of them, or none. */
@@ -48,6 +49,7 @@ struct trainer_opts {
   bool deterministic;
   const char *cuda_module;
   enum cuda_graph_mode cuda_graph;
+  enum recovery_mode recovery;
   struct optim_hyper hyper;
   const char *eval_data, *eval_labels;
   int64_t eval_every;

@@ -91,6 +91,18 @@ static int make_model(struct trainer *t, struct err *e) {
   return rc;
 }
 
+/* What is queued must be done. */
+static void free_model(struct trainer *t) {
+  slots_finish(&t->slots);
+  if (!t->c) return;
+  compute_free(t->c, t->lr);
+  trainer_evaluation_free(t);
+  compute_opt_destroy(t->c, t->opt);
+  model_finish(&t->model);
+  t->lr = NULL;
+  t->opt = NULL;
+}
+
 static int read_weights(const char *path, size_t n, float *out, struct err *e) {
   struct stat st;
   FILE *f = fopen(path, "rbe");
@@ -177,6 +189,7 @@ int trainer_setup(struct trainer *t, struct err *e) {
   if (rc == 0) rc = first_weights(t, e);
   if (rc == 0) rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
   trainer_phase(t, PHASE_MODEL);
+  if (rc == 0) trainer_offer_rejoin(t);
   if (rc == 0) rc = device_join(t, e);
   trainer_phase(t, PHASE_COMMUNICATORS);
   return rc;
@@ -193,21 +206,40 @@ int trainer_setup_bench(struct trainer *t, struct err *e) {
   return rc ? rc : device_join(t, e);
 }
 
+/* The world has another size, and all ranks' shares: new memory, and the state goes through the host. */
+static int make_room(struct trainer *t, struct err *e) {
+  struct buf state = BUF_INIT;
+  if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows) return 0;
+  int rc = trainer_pack(t, &state, e);
+  if (rc == 0) {
+    free_model(t);
+    rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
+  }
+  if (rc == 0) rc = trainer_unpack(t, state.data, state.len, "this rank's own state", e);
+  buf_finish(&state);
+  return rc;
+}
+
+int trainer_enter(struct trainer *t, struct err *e) {
+  t->rank = rdzv_rank(t->rdzv);
+  t->world = rdzv_world_size(t->rdzv);
+  trainer_save_close(t);
+  metrics_finish(&t->metrics);
+  int rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
+  return rc ? rc : make_room(t, e);
+}
+
 /* Graphs go before the collectives that were captured in them. */
 void trainer_teardown(struct trainer *t) {
   slots_drop_graphs(&t->slots);
   coll_destroy(t->coll);
   trainer_save_close(t);
   metrics_finish(&t->metrics);
-  slots_finish(&t->slots);
   if (t->c) {
     compute_free(t->c, t->bench_data);
     compute_free(t->c, t->bench_stage);
-    compute_free(t->c, t->lr);
-    trainer_evaluation_free(t);
-    compute_opt_destroy(t->c, t->opt);
-    model_finish(&t->model);
   }
+  free_model(t);
   compute_destroy(t->c);
   dataset_finish(&t->data);
   dataset_finish(&t->evaluation.data);

@@ -35,7 +35,7 @@ static int parts(const struct trainer *t) {
   return 1 + compute_opt_states(t->o.hyper.kind);
 }
 
-static int settle(struct trainer *t, struct err *e) {
+int trainer_settle(struct trainer *t, struct err *e) {
   struct compute_mark mark;
   int rc = compute_record(t->c, &mark, e);
   return rc ? rc : compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
@@ -81,7 +81,7 @@ static int upload_counters(struct trainer *t, const struct ckpt_state *s, struct
                            struct err *e) {
   struct compute_opt_counters fresh;
   int rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
-  if (rc == 0) rc = settle(t, e);
+  if (rc == 0) rc = trainer_settle(t, e);
   if (rc) return rc;
   memcpy(&fresh, compute_host(t->c, counters_in_stage(t, stage)), sizeof fresh);
   t->counters = (struct compute_opt_counters){
@@ -105,7 +105,7 @@ int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct e
     rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_LOSS, 1), loss_in_stage(t, stage), e);
   }
   if (rc == 0) rc = upload_counters(t, s, stage, e);
-  if (rc == 0) rc = settle(t, e);
+  if (rc == 0) rc = trainer_settle(t, e);
   compute_free(t->c, stage);
   if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
   t->done = t->queued = (struct place){s->step, s->epoch, s->position};
@@ -150,20 +150,42 @@ static int share(struct trainer *t, struct buf *bytes, struct err *e) {
   return coll_broadcast(t->coll, bytes->data, bytes->len, 0, e);
 }
 
-int trainer_resume(struct trainer *t, struct err *e) {
-  struct buf bytes = BUF_INIT;
+size_t trainer_packed_size(const struct trainer *t) {
+  struct ckpt_kind kind = kind_of(t);
+  return ckpt_size(&kind);
+}
+
+int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
+  struct compute_buf *stage = NULL;
+  int rc = trainer_state_stage(t, &stage, e);
+  if (rc == 0) rc = trainer_state_download(t, stage, e);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, trainer_settle(t, e));
+  if (rc == 0) {
+    struct ckpt_state s = trainer_state_read(t, stage, &t->done);
+    ckpt_encode(&s, out);
+  }
+  compute_free(t->c, stage);
+  return rc;
+}
+
+int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e) {
   struct ckpt_kind want = kind_of(t);
   struct ckpt_state s = {0};
+  int rc = ckpt_decode(bytes, n, &s, e);
+  if (rc == 0) rc = ckpt_kind_check(&s.kind, &want, e);
+  if (rc) err_wrap(e, "%s", whose);
+  rc = trainer_blame(t, TRAINER_FILES, rc);
+  return rc ? rc : trainer_state_upload(t, &s, e);
+}
+
+int trainer_resume(struct trainer *t, struct err *e) {
+  struct buf bytes = BUF_INIT;
   int rc = trainer_blame(t, TRAINER_FILES, find(t, &bytes, e));
   if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, share(t, &bytes, e));
   if (rc == 0 && bytes.len) {
-    rc = ckpt_decode(bytes.data, bytes.len, &s, e);
-    if (rc == 0) rc = ckpt_kind_check(&s.kind, &want, e);
-    if (rc) err_wrap(e, "the checkpoint that rank 0 resumes from");
-    rc = trainer_blame(t, TRAINER_FILES, rc);
-    if (rc == 0) rc = trainer_state_upload(t, &s, e);
+    rc = trainer_unpack(t, bytes.data, bytes.len, "the checkpoint that rank 0 resumes from", e);
     t->save.begun = rc == 0; /* it is on disk already */
-    t->save.id.step = s.step;
+    t->save.id.step = t->done.step;
   }
   buf_finish(&bytes);
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
@@ -190,7 +212,7 @@ int trainer_result(struct trainer *t, uint32_t *crc, struct err *e) {
   size_t bytes = t->model.n_params * sizeof(float);
   int rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.n_params, &stage, e);
   if (rc == 0) rc = compute_copy(t->c, span_of(stage, 0, t->model.n_params), part(t, 0), e);
-  if (rc == 0) rc = settle(t, e);
+  if (rc == 0) rc = trainer_settle(t, e);
   trainer_blame(t, TRAINER_SYSTEM, rc);
   if (rc == 0) {
     const float *w = compute_host(t->c, span_of(stage, 0, t->model.n_params));

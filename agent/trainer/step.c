@@ -59,7 +59,7 @@ static bool clock_says(struct trainer *t, uint64_t now) {
 
 /* What this rank was asked goes on its way with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
-  unsigned now = rdzv_requested(t->rdzv);
+  unsigned now = t->asked = rdzv_requested(t->rdzv);
   float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
   flags[0] = (now & RDZV_STOP) || *t->sigterm ? 1.0f : 0.0f; /* MODEL_STOP is the first of them */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;

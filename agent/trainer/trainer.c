@@ -3,6 +3,7 @@
  *   setup     who am I, data, memory, ring           setup.c
  *   resume    the newest checkpoint, for everybody   state.c
  *   loop      queue, read, report, checkpoint        loop.c, step.c, slot.c, report.c
+ *   recover   the same process in another round      recover.c
  *   end       result line, done
  *
  * With --bench there is nothing to train: bench.c has the device and the ring instead.
@@ -75,20 +76,33 @@ static int bench(struct trainer *t, struct err *e) {
   return trainer_bench(t, e);
 }
 
-static int run(struct trainer *t, struct err *e) {
-  if (t->o.bench.kind != BENCH_NONE) return bench(t, e);
-  int rc = trainer_setup(t, e);
-  if (rc == 0) rc = trainer_resume(t, e);
-  trainer_phase(t, PHASE_RESUME);
-  if (rc == 0) rc = trainer_report_start(t, e);
-  if (rc == 0) {
-    catch_signals();
-    rc = trainer_loop(t, e);
-  }
+/* With the others: from where all stand to the end, or to where they were told to stop. */
+static int go(struct trainer *t, struct err *e) {
+  int rc = trainer_loop(t, e);
   if (rc) return rc;
   if (t->done.step >= t->last_step) return finished(t, e);
   t->exit = TRAINER_STOPPED;
   return trainer_report_stop(t, e);
+}
+
+static int begin(struct trainer *t, struct err *e) {
+  int rc = trainer_setup(t, e);
+  if (rc == 0) rc = trainer_agree(t, e);
+  trainer_phase(t, PHASE_RESUME);
+  if (rc == 0) rc = trainer_report_start(t, e);
+  catch_signals();
+  return rc;
+}
+
+static int run(struct trainer *t, struct err *e) {
+  if (t->o.bench.kind != BENCH_NONE) return bench(t, e);
+  int rc = begin(t, e);
+  if (rc == 0) rc = go(t, e);
+  while (trainer_can_recover(t, rc)) {
+    rc = trainer_recover(t, rc, e);
+    if (rc == 0) rc = go(t, e);
+  }
+  return rc;
 }
 
 /* What the kernel says about when this process began, against now, in microseconds; to its own precision of a hundredth of a second. */

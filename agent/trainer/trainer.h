@@ -111,6 +111,10 @@ struct trainer {
   char resumed_from[CKPT_NAME_MAX];
 
   struct evaluation evaluation;
+  unsigned asked; /* rdzv_requested, before the last step that was queued */
+  bool begun;     /* it stands where the run stands: resumed, or agreed with the others */
+  bool behind;    /* while they agree: another rank's state is to be taken */
+
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
   struct metrics metrics;
@@ -138,6 +142,17 @@ void device_say(const struct trainer *t);
 int device_join(struct trainer *t, struct err *e);
 int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the others; no data, no model */
 void trainer_teardown(struct trainer *t);
+/* Another round of the same process: who it is now, its token, files; memory for its shares (the state stays). */
+int trainer_enter(struct trainer *t, struct err *e);
+/* recover.c: --recovery inplace; with restart the first two do nothing, and the third says no. */
+void trainer_offer_rejoin(struct trainer *t);
+int trainer_asked_to_rejoin(struct trainer *t,
+                            struct err *e); /* the error that ends the loop, where the agent asked for that */
+bool trainer_can_recover(const struct trainer *t, int rc);
+/* After a failure with which it can: the loop may go on. */
+int trainer_recover(struct trainer *t, int rc, struct err *e);
+/* All ranks, with a ring: they stand at the same step, from the same bytes: the furthest one's, or the checkpoint's, or the first weights. */
+int trainer_agree(struct trainer *t, struct err *e);
 /* loop.c */
 int trainer_loop(struct trainer *t,
                  struct err *e); /* to the end, or until told to stop; nothing is under way then */
@@ -180,6 +195,11 @@ struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf
                                      const struct place *at);
 /* The run stands there now. Nothing may be under way. Waits. */
 int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct err *e);
+/* The state at t->done as the bytes of a checkpoint, and back. Nothing may be under way. */
+size_t trainer_packed_size(const struct trainer *t);
+int trainer_pack(struct trainer *t, struct buf *out, struct err *e);
+int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e);
+int trainer_settle(struct trainer *t, struct err *e); /* waits for all that is queued */
 /* CRC-32 of the weights, and --save-weights; rank 0. */
 int trainer_result(struct trainer *t, uint32_t *crc, struct err *e);
 

@@ -83,7 +83,7 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
       const struct sim_worker *v = &b->w[k];
       bool frozen = b->node->suspended || (s->suspends && b->node->resumed_at + s->config.die_max >= s->now);
       bool late = v->parked && v->state == WORKER_RUNNING && !frozen && !same && !v->b.kill_ms;
-      if (late && b->guard_alive && is_over_its_lease(s, b) && b->fence_heard_at <= b->ack_at)
+      if (late && b->guard_alive && !s->two && is_over_its_lease(s, b) && b->fence_heard_at <= b->ack_at)
         sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u",
                     a->name, w->rank, a->round, b->name, b->round);
       if (frozen || !worker_works(v) || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;

@@ -132,8 +132,11 @@ static void push_worker(struct sim *s, struct sim_agent *a, const struct sim_wor
 }
 
 static void clear(struct sim *s, struct sim_agent *a, uint32_t round) {
+  struct supervisor_event ev = {.kind = SUP_CLEAR, .round = round};
   if (round == a->round) a->clear_due = false;
-  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_CLEAR, .round = round});
+  for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
+    if (worker_lives(&a->w[i]) && !a->w[i].ghost) local_set_add(&ev.kept, i);
+  notify(s, a, s->now, ev);
 }
 
 static void fenced(struct sim *s, struct sim_agent *a) {

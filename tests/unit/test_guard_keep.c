@@ -71,6 +71,7 @@ static void test_the_others_go(void **state) {
     assert_int_equal(ev.local_rank, 1);
     ev = expect(&g, GUARD_CLEAR);
     assert_int_equal(ev.round, 7);
+    assert_int_equal(ev.kept.bits[0], 1);
     assert_int_equal(living(0), KEPT_PROCESSES + GUARD);
     assert_int_equal(kill(pid, 0), 0);
     finish(&g);

@@ -367,6 +367,37 @@ static void test_void_at_once(void **state) {
   bench_close(&b);
 }
 
+/* CLEAR of the first stop, of whom all were left out, is none of the second one. */
+static void test_clear_of_the_stop_before(void **state) {
+  struct bench b;
+  struct supervisor_event clear = {.kind = SUP_CLEAR, .round = 1, .kept = {{3}}};
+  open_two(&b);
+  bench_stop(&b, 1, NULL);
+  bench_signal(&b, SIGTERM);
+  bench_event(&b, &clear);
+  assert_int_equal(b.exits, 0);
+  assert_int_equal(supervisor_state(b.s), SUPERVISOR_STOPPING);
+  clear.kept = (struct local_set){{0}};
+  bench_event(&b, &clear);
+  assert_int_equal(b.exits, 1);
+  bench_close(&b);
+}
+
+/* It was leaving, and learns meanwhile how the job has ended. */
+static void test_the_end_while_it_leaves(void **state) {
+  struct bench b;
+  open_parked(&b);
+  bench_down(&b, true);
+  bench_run(&b, 60100);
+  assert_int_equal(b.exits, 0);
+  bench_end(&b, 73, NULL);
+  assert_int_equal(b.exits, 0);
+  bench_clear(&b);
+  assert_int_equal(b.exits, 1);
+  assert_int_equal(b.exit_code, 73);
+  bench_close(&b);
+}
+
 /* Nothing is given: only who has parked already may stay. */
 static void test_without_a_grace(void **state) {
   struct bench b;
@@ -413,6 +444,8 @@ int main(void) {
       cmocka_unit_test(test_a_false_alarm),
       cmocka_unit_test(test_no_false_alarm),
       cmocka_unit_test(test_void_at_once),
+      cmocka_unit_test(test_clear_of_the_stop_before),
+      cmocka_unit_test(test_the_end_while_it_leaves),
       cmocka_unit_test(test_without_a_grace),
       cmocka_unit_test(test_no_daemon_any_more),
   };
