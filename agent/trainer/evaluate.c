@@ -40,9 +40,11 @@ void trainer_evaluation_free(struct trainer *t) {
   for (int i = 0; i < EVAL_STAGES; i++) {
     compute_free(t->c, v->x[i]);
     compute_free(t->c, v->classes[i]);
+    v->x[i] = v->classes[i] = NULL;
   }
   compute_free(t->c, v->scores);
   compute_free(t->c, v->stage);
+  v->scores = v->stage = NULL;
 }
 
 /* Samples [from, from + rows), through stage k. */
