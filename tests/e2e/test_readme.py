@@ -108,7 +108,7 @@ def test_worker_in_c(rdzv):
     assert rdzv.spawn("./sources").exit(10) == 0, rdzv
     cc = ["cc", "-I", TOP / "agent/sdk", "worker.c", BUILD / "agent/sdk/librdzv.a", "-o", "worker"]
     if SANITIZED:
-    code = next(c for c in re.findall(r"```c\n(.*?)```", README.read_text(), re.S) if "dataset_open(" in c)
+        cc.append("-fsanitize=address,undefined")
     assert rdzv.spawn(*cc).exit(30) == 0, rdzv
     assert rdzv.spawn("./worker").exit(10) == 0, rdzv
     assert rdzv.agent("--nproc", 3, "--", "./worker").exit(10) == 0, rdzv
@@ -116,7 +116,7 @@ def test_worker_in_c(rdzv):
 
 def test_data_of_ones_own(rdzv):
     """The two functions in place of data.c's, with a main that shows what they read."""
-    code = re.findall(r"```c\n(.*?)```", README.read_text(), re.S)[1]
+    code = next(c for c in re.findall(r"```c\n(.*?)```", README.read_text(), re.S) if "dataset_open(" in c)
     headers = ["agent/trainer/data.h", "common/mem.h", "errno.h", "fcntl.h", "stdio.h", "string.h", "sys/stat.h", "unistd.h"]
     main = """int main(int argc, char **argv) {
       struct dataset d;
