@@ -140,7 +140,7 @@ struct compute_ops {
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
   int (*opt_step)(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                  struct span lr, struct err *e);
+                  struct span lr, struct span bad, struct err *e);
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
                  struct err *e);
@@ -256,11 +256,12 @@ static inline struct compute_buf *compute_opt_state(struct compute *c, struct co
   return c->ops->opt_state(o, i);
 }
 /* One update, as torch.optim's SGD, Adam and AdamW make it, of gradients that are divided by the loss scale and clipped to clip_norm by
- * their norm over all weights. lr: one float on the device, read when the update is made. Where the norm is not finite nothing is changed but the
- * counters and the loss scale. grad is left as it was, or scaled: do not use it afterwards. */
+ * their norm over all weights. lr: one float on the device, read when the update is made. bad: one more (n 0: none); where it is not 0, as
+ * compute_loss leaves it behind a loss that is not finite, or where the norm is not finite, nothing is changed but the counters and the loss
+ * scale, and grad_norm is not finite. grad is left as it was, or scaled: do not use it afterwards. */
 static inline int compute_opt_step(struct compute *c, struct compute_opt *o, struct span param,
-                                   struct span grad, struct span lr, struct err *e) {
-  return c->ops->opt_step(c, o, param, grad, lr, e);
+                                   struct span grad, struct span lr, struct span bad, struct err *e) {
+  return c->ops->opt_step(c, o, param, grad, lr, bad, e);
 }
 /* Queues a copy of the counters to a stage of COMPUTE_COUNTERS floats, to be read as a struct compute_opt_counters behind a mark. */
 #define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))

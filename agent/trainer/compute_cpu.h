@@ -32,7 +32,7 @@ int compute_cpu_opt_create(struct compute *c, const struct compute_opt_desc *d, 
 void compute_cpu_opt_destroy(struct compute *c, struct compute_opt *o);
 struct compute_buf *compute_cpu_opt_state(struct compute_opt *o, int i);
 int compute_cpu_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                         struct span lr, struct err *e);
+                         struct span lr, struct span bad, struct err *e);
 int compute_cpu_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
 int compute_cpu_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
                         struct err *e);

@@ -112,11 +112,11 @@ static void count(struct compute_opt *o) {
 }
 
 int compute_cpu_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                         struct span lr, struct err *e) {
+                         struct span lr, struct span bad, struct err *e) {
   if (param.n != o->d.n || grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
   double norm = sqrt(sum_squares(at(grad), grad.n)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
-  o->v.grad_norm = (float)norm;
+  o->v.grad_norm = bad.n && at(bad)[0] != 0.0f ? NAN : (float)norm;
   if (!isfinite(o->v.grad_norm)) {
     skip(o);
     return 0;

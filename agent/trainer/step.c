@@ -160,7 +160,7 @@ static int sums(struct trainer *t, struct slot *s, struct err *e) {
 static int update(struct trainer *t, struct err *e) {
   compute_range_push(t->c, "update");
   int rc = compute_opt_step(t->c, t->opt, model_params_span(&t->model), model_grads_span(&t->model),
-                            span_of(t->lr, 0, 1), e);
+                            span_of(t->lr, 0, 1), model_extra_span(&t->model, MODEL_BAD, 1), e);
   compute_range_pop(t->c);
   return rc;
 }

@@ -71,7 +71,7 @@ static int run(struct late *l, const struct op *o, struct err *e) {
     return compute_backward(c, o->layer, o->params, o->grads, o->a, o->b, o->c, o->rows, o->add, e);
   case LOSS: return compute_loss(c, &o->loss, o->a, o->b, o->c, o->d, e);
   case CORRECT: return compute_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
-  case OPT_STEP: return l->poison ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, e);
+  case OPT_STEP: return l->poison ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, o->d, e);
   case OPT_READ: return compute_opt_read(c, o->opt, o->a, e);
   case OPT_SET: return compute_opt_set(c, o->opt, &o->counters, e);
   }
@@ -219,8 +219,8 @@ static void late_opt_destroy(struct compute *c, struct compute_opt *o) {
 static struct compute_buf *late_opt_state(struct compute_opt *o, int i);
 
 static int late_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                         struct span lr, struct err *e) {
-  return put(c, &(struct op){.kind = OPT_STEP, .opt = o, .a = param, .b = grad, .c = lr});
+                         struct span lr, struct span bad, struct err *e) {
+  return put(c, &(struct op){.kind = OPT_STEP, .opt = o, .a = param, .b = grad, .c = lr, .d = bad});
 }
 
 static int late_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {

@@ -10,7 +10,8 @@
 struct bench {
   struct compute_opt_desc d;
   struct compute_opt *opt;
-  struct field param, grad, lr;
+  struct field param, grad, lr; /* lr: and behind it whether the loss was finite */
+  struct span bad;
   struct compute_opt_counters v;
   double *w, *state[COMPUTE_STATES_MAX]; /* as they ought to be */
 };
@@ -20,7 +21,8 @@ static void bench_open(struct bench *b, const struct compute_opt_desc *d) {
   *b = (struct bench){.d = *d};
   field_make(&b->param, COMPUTE_PARAM, d->n, 0);
   field_make(&b->grad, COMPUTE_GRAD, d->n, 0);
-  field_make(&b->lr, COMPUTE_STATE, 1, 2);
+  field_make(&b->lr, COMPUTE_STATE, 2, 2);
+  b->bad = (struct span){b->lr.s.buf, b->lr.s.at + 1, 1};
   field_random(&b->param, 1);
   b->w = test_calloc(d->n, sizeof *b->w);
   for (size_t i = 0; i < d->n; i++) b->w[i] = (double)b->param.v[i];
@@ -56,7 +58,7 @@ static void queue_step(struct bench *b, double lr) {
   struct err e = ERR_INIT;
   b->lr.v[0] = (float)lr;
   field_put(&b->lr);
-  good(compute_opt_step(seam.c, b->opt, b->param.s, b->grad.s, b->lr.s, &e), &e);
+  good(compute_opt_step(seam.c, b->opt, b->param.s, b->grad.s, b->lr.s, b->bad, &e), &e);
 }
 
 /* torch.optim's formulas. */
@@ -234,6 +236,9 @@ static void steps_are_skipped(void **state) {
     skip_once(&b, NAN, b.d.n - 1);
     skip_once(&b, INFINITY, 0);
     skip_once(&b, -INFINITY, b.d.n / 2);
+    b.lr.v[1] = 2; /* ranks whose loss is not finite, though their gradients are */
+    skip_once(&b, 0.5f, 0);
+    b.lr.v[1] = 0;
     assert_memory_equal(before, b.param.v, b.d.n * sizeof(float));
     step(&b, 0.1, 1);
     test_free(before);
@@ -257,8 +262,8 @@ static void wrong_sizes_are_refused(void **state) {
   struct bench b;
   bench_open(&b, &kinds[1]);
   struct span less = {b.param.buf, 0, b.d.n - 1};
-  assert_int_equal(compute_opt_step(seam.c, b.opt, less, b.grad.s, b.lr.s, &e), -EINVAL);
-  assert_int_equal(compute_opt_step(seam.c, b.opt, b.param.s, less, b.lr.s, &e), -EINVAL);
+  assert_int_equal(compute_opt_step(seam.c, b.opt, less, b.grad.s, b.lr.s, b.bad, &e), -EINVAL);
+  assert_int_equal(compute_opt_step(seam.c, b.opt, b.param.s, less, b.lr.s, b.bad, &e), -EINVAL);
   bench_close(&b);
 }
 

@@ -107,7 +107,7 @@ static void queue_step(struct run *r) {
   good(model_loss(&r->m, &d, r->target, ROWS, &e), &e);
   good(model_backward(&r->m, ROWS, false, NULL, NULL, &e), &e);
   good(compute_opt_step(seam.c, r->opt, model_params_span(&r->m), model_grads_span(&r->m),
-                        span_of(r->lr, 0, 1), &e),
+                        span_of(r->lr, 0, 1), (struct span){0}, &e),
        &e);
   good(compute_copy(seam.c, span_of(r->stage, r->n_x + r->n_t + 1 + r->m.n_params, 1),
                     model_extra_span(&r->m, MODEL_LOSS, 1), &e),

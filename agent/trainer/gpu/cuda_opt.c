@@ -82,19 +82,20 @@ struct compute_buf *cuda_opt_state(struct compute_opt *o, int i) {
 }
 
 int cuda_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                  struct span lr, struct err *e) {
+                  struct span lr, struct span bad, struct err *e) {
   struct cuda *u = cuda_of(c);
   if (param.n != o->d.n || grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
   if (param.buf->use != COMPUTE_PARAM || grad.buf->type != KERNEL_F32 || lr.buf->type != KERNEL_F32 ||
-      lr.buf->use == COMPUTE_STAGE)
+      lr.buf->use == COMPUTE_STAGE ||
+      (bad.n && (bad.buf->type != KERNEL_F32 || bad.buf->use == COMPUTE_STAGE)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
   struct kernel_update k = {.d = o->d, .param = cuda_at(param), .type = u->low, .grad = cuda_at(grad)};
   if (param.buf->low) k.low = (char *)param.buf->low + param.at * kernel_type_size(u->low);
   for (int i = 0; i < compute_opt_states(o->d.kind); i++) k.state[i] = o->state[i]->data;
   int rc = cuda_launched(c,
                          kernel_control(u->stream, o->control, &o->d, cuda_at(grad), grad.n, cuda_at(lr),
-                                        u->poison_dev, u->partials),
+                                        bad.n ? cuda_at(bad) : NULL, u->poison_dev, u->partials),
                          "the norm of gradients", e);
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
 }

@@ -97,9 +97,11 @@ int kernel_correct(cudaStream_t stream, const void *y, enum kernel_type type, co
                    size_t rows, size_t cols, double *partials);
 
 /* kernels_opt.cu */
-/* The first two of an update's three kernels: the sum of squares, and the decision. poison: not 0: change nothing at all. */
+/* The first two of an update's three kernels: the sum of squares, and the decision. bad: NULL, or not 0: skip. poison: not 0: change
+ * nothing at all. */
 int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
-                   const float *grad, size_t n, const float *lr, const unsigned *poison, double *partials);
+                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *poison,
+                   double *partials);
 /* The third. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);

@@ -44,9 +44,9 @@ __device__ static void count(struct compute_opt_counters *v, bool scale_loss) {
 
 /* `sum`: of the squares of the gradients. */
 __device__ static void decide(struct kernel_control *c, const struct compute_opt_desc *d, double sum,
-                              float lr) {
+                              float lr, bool bad) {
   double norm = sqrt(sum) / (double)c->v.scale, by = 1.0 / (double)c->v.scale;
-  c->v.grad_norm = (float)norm;
+  c->v.grad_norm = bad ? nanf("") : (float)norm;
   if (!isfinite(c->v.grad_norm)) {
     skip(&c->v, d->scale_loss);
     return;
@@ -63,23 +63,24 @@ __device__ static void decide(struct kernel_control *c, const struct compute_opt
 }
 
 __global__ void decide_kernel(struct kernel_control *c, struct compute_opt_desc d, const double *partials,
-                              int n_partials, const float *lr, const unsigned *poison) {
+                              int n_partials, const float *lr, const float *bad, const unsigned *poison) {
   double sum = 0;
   for (int i = (int)threadIdx.x; i < n_partials; i += KERNEL_THREADS) sum += partials[i];
   sum = block_sum(sum);
   if (threadIdx.x > 0) return;
   c->go = 0.0f;
-  if (*(const volatile unsigned *)poison == 0) decide(c, &d, sum, *lr);
+  if (*(const volatile unsigned *)poison == 0) decide(c, &d, sum, *lr, bad && *bad != 0.0f);
 }
 
 int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
-                   const float *grad, size_t n, const float *lr, const unsigned *poison, double *partials) {
+                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *poison,
+                   double *partials) {
   size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
   unsigned blocks = blocks_for(quads ? quads : n);
   int rc = LAUNCH(squares_kernel, blocks, KERNEL_THREADS, stream, grad, quads, n, partials);
   if (rc) return rc;
   return LAUNCH(decide_kernel, 1, KERNEL_THREADS, stream, control, *d, (const double *)partials, (int)blocks,
-                lr, poison);
+                lr, bad, poison);
 }
 
 /* What one update needs, as the kernel wants it: floats. */
