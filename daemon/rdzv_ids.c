@@ -407,7 +407,9 @@ void job_ids_resume(struct job *j, const struct member *m, const struct hello *h
   if (!ids || !member_in_round(m)) return;
   for (size_t i = 0; !ids->out && i < ids->n_shares; i++)
     if (!ids->v[i].version && !strcmp(ids->v[i].agent, m->agent)) ask(j, &ids->v[i]);
-  if (!ids->out || h->has_ids) return;
+  bool forgotten =
+      !ids->none && !ids->n_shares; /* we came back when all who run had them: who has not, has finished */
+  if (!ids->out || h->has_ids || forgotten) return;
   struct bytes *b = ids_bytes(j);
   core_send_bytes(j->core, m->conn, b);
   bytes_unref(b);

@@ -108,6 +108,25 @@ static void test_a_daemon_comes_back_when_all_have_them(void **state) {
   rig_close(&r);
 }
 
+/* Who has finished keeps none, and needs none: there is nothing to give it any more. */
+static void test_a_finished_node_comes_back_after_the_daemon(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_job(&r, n);
+  minted(&r, &n[0], 0, 1, 'a');
+  minted(&r, &n[1], 1, 1, 'b');
+  node_finished(&r, &n[0]);
+  n[0].has_ids = false;
+  rig_restart(&r, true);
+  node_back(&r, &n[0], PHASE_FINISHED);
+  node_back(&r, &n[1], PHASE_RUNNING);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  node_drop(&r, &n[0]);
+  node_back(&r, &n[0], PHASE_FINISHED);
+  assert_int_equal(rig_count(&r, n[0].conn, MSG_IDS), 0);
+  rig_close(&r);
+}
+
 /* Nobody has them: nobody can have used any, and all are asked anew. */
 static void test_a_daemon_comes_back_when_nobody_has_them(void **state) {
   for (int with_state = 0; with_state < 2; with_state++) {
@@ -194,6 +213,7 @@ int main(void) {
       cmocka_unit_test(test_a_connection_breaks),
       cmocka_unit_test(test_start_was_missed),
       cmocka_unit_test(test_a_daemon_comes_back_when_all_have_them),
+      cmocka_unit_test(test_a_finished_node_comes_back_after_the_daemon),
       cmocka_unit_test(test_a_daemon_comes_back_when_nobody_has_them),
       cmocka_unit_test(test_a_daemon_comes_back_when_one_has_them),
       cmocka_unit_test(test_they_are_lost),
