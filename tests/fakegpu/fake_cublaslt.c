@@ -5,6 +5,8 @@
  *    addresses that are less aligned: the program ends, since the library would read wrongly or fault;
  *  - matrices, masks and biases must lie in memory of the device, in full length; sizes of 0, short leading dimensions, and masks
  *    whose leading dimension is no multiple of 128 bits or whose address is no multiple of 16 are refused, as documented;
+ *  - a bias, or its gradient, that is not aligned to 16 bytes ends the program: no preference tells the library of it, and some of its
+ *    kernels fault;
  *  - the whole workspace is overwritten by each product that asked for one;
  *  - a ReLU makes 0 of a NaN, which is what a maximum on a GPU may do;
  *  - FAKEGPU_LT=none offers no algorithm, =plain none with an epilogue, =align16 none for addresses that are less aligned than 16 bytes,
@@ -394,7 +396,7 @@ static void in_device(const void *p, size_t n, uint32_t align, const char *what)
   if (fake_place_of(p, n) != FAKE_DEVICE)
     fake_die("a product's %s is not %zu bytes of the device's memory", what, n);
   if ((uintptr_t)p % align)
-    fake_die("a product's %s is not aligned to %u, as its algorithm was asked for", what, align);
+    fake_die("a product's %s is not aligned to %u, as its algorithm takes it to be", what, align);
 }
 
 static size_t bytes_of(const struct layout *l) {
@@ -408,8 +410,7 @@ static void check_memory(const struct product *p, const struct algo *x) {
   in_device(p->pc, bytes_of(&p->c), x->align[2], "C");
   in_device(p->pd, bytes_of(&p->d), x->align[3], "D");
   size_t bias = ep == CUBLASLT_EPILOGUE_BGRADB ? p->n : p->m;
-  if (ep & (4 | 16 | 256 | 512))
-    in_device(p->op.bias, bias * size_of(p->d.type), (uint32_t)size_of(p->d.type), "bias");
+  if (ep & (4 | 16 | 256 | 512)) in_device(p->op.bias, bias * size_of(p->d.type), 16, "bias");
   if (has_mask(ep)) in_device(p->op.aux, (size_t)p->op.aux_ld * p->n / 8, 16, "mask");
 }
 

@@ -8,7 +8,7 @@
  * rows. The leading dimension of everything is the width of its row.
  *
  * Each product is tried in the best way first. Where cuBLASLt has no algorithm for it (odd widths in bf16, addresses that are aligned to two
- * bytes), the epilogue becomes kernels of its own (the bias is put
+ * bytes), or where the bias does not begin at sixteen bytes, the epilogue becomes kernels of its own (the bias is put
  * there first and the product added to it, which is rounded once); where it has none even then, the product does too. That a ReLU mask fits is known by
  * the buffer: the forward that wrote the activations has left its name there, and everybody else who writes into it erases that name.
  *

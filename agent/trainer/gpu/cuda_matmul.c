@@ -156,6 +156,7 @@ int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product
                 struct err *e) {
   struct cuda *u = cuda_of(c);
   complete_key(p);
+  if (has_bias(p->epilogue) && p->k.align_bias < RULES_BIAS_ALIGN) return 0;
   struct cuda_plan *plan = plan_of(plans, &p->k);
   if (plan->known && !plan->found) return 0;
   struct descs o = {0};

@@ -25,6 +25,10 @@ const char *rules_precision_refused(int major, int minor, enum compute_precision
 /* The greatest power of two, up to 256, that divides an address: what cuBLASLt is told of it. */
 uint32_t rules_alignment(uintptr_t at);
 
+/* How a bias, or its gradient, must be aligned to be part of a product: no preference tells cuBLASLt where it lies, its search has been seen to
+ * offer kernels that take sixteen bytes of it at once, and what they read wrongly is the end of the process. */
+enum { RULES_BIAS_ALIGN = 16 };
+
 /* The leading dimension, in bits, of the mask that a ReLU epilogue writes for `width` values per row, and the bytes of one for `rows`. */
 int64_t rules_mask_ld(size_t width);
 size_t rules_mask_bytes(size_t width, size_t rows);
