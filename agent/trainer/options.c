@@ -1,133 +1,10 @@
 /* One table, as everywhere in rdzv (common/opts.h), and the rules between options that a row cannot say. */
 
-#include "agent/trainer/options.h"
+#include "agent/trainer/options_value.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-static const char *const loss_names[] = {
-    [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
-
-const char *trainer_loss_name(enum compute_loss loss) {
-  return loss_names[loss];
-}
-
-static const char *const precision_names[] = {
-    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
-
-const char *trainer_precision_name(enum compute_precision precision) {
-  return precision_names[precision];
-}
-
-static int one_of(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
-  char all[128] = "";
-  for (size_t i = 0; i < n; i++) {
-    if (strcmp(text, names[i]) == 0) {
-      *out = (unsigned)i;
-      return 0;
-    }
-    size_t len = strlen(all);
-    snprintf(all + len, sizeof all - len, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", names[i]);
-  }
-  return err_set(e, -EINVAL, "%s is wanted", all);
-}
-
-static int parse_layers(const char *text, void *field, struct err *e) {
-  return model_shape_parse(text, field, e);
-}
-
-static int parse_loss(const char *text, void *field, struct err *e) {
-  unsigned k = 0;
-  int rc = one_of(text, loss_names, 3, &k, e);
-  if (rc == 0) *(enum compute_loss *)field = (enum compute_loss)k;
-  return rc;
-}
-
-static int parse_device(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 3, &k, e);
-  if (rc == 0) *(enum device_kind *)field = (enum device_kind)k;
-  return rc;
-}
-
-static int parse_precision(const char *text, void *field, struct err *e) {
-  unsigned k = 0;
-  int rc = one_of(text, precision_names, 4, &k, e);
-  if (rc == 0) *(enum compute_precision *)field = (enum compute_precision)k;
-  return rc;
-}
-
-static int parse_optimizer(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {
-      [COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 3, &k, e);
-  if (rc == 0) *(enum compute_optim *)field = (enum compute_optim)k;
-  return rc;
-}
-
-static int parse_bench(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {"allreduce"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 1, &k, e);
-  if (rc == 0) *(enum bench_kind *)field = BENCH_ALLREDUCE;
-  return rc;
-}
-
-static int parse_decay(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {[OPTIM_CONSTANT] = "constant",
-                                      [OPTIM_LINEAR] = "linear",
-                                      [OPTIM_COSINE] = "cosine",
-                                      [OPTIM_POLYNOMIAL] = "polynomial"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 4, &k, e);
-  if (rc == 0) *(enum optim_decay *)field = (enum optim_decay)k;
-  return rc;
-}
-
-static int parse_resume(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 2, &k, e);
-  if (rc == 0) *(enum resume_mode *)field = (enum resume_mode)k;
-  return rc;
-}
-
-static int parse_recovery(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 2, &k, e);
-  if (rc == 0) *(enum recovery_mode *)field = (enum recovery_mode)k;
-  return rc;
-}
-
-static int parse_cuda_graph(const char *text, void *field, struct err *e) {
-  static const char *const names[] = {
-      [CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
-  unsigned k = 0;
-  int rc = one_of(text, names, 3, &k, e);
-  if (rc == 0) *(enum cuda_graph_mode *)field = (enum cuda_graph_mode)k;
-  return rc;
-}
-
-static int parse_every(const char *text, void *field, struct err *e) {
-  struct trainer_every *every = field;
-  size_t digits = strspn(text, "0123456789");
-  int64_t ms = 0;
-  *every = (struct trainer_every){0};
-  if (digits && !text[digits] && digits <= 12) {
-    every->steps = strtoull(text, NULL, 10);
-    return 0;
-  }
-  if (!digits || !text[digits] || parse_duration_ms(text, &ms, NULL) || ms < 100)
-    return err_set(e, -EINVAL,
-                   "a number of steps is wanted, such as 100, or a time of 100ms or more, such as 30s or 5m");
-  every->ms = (uint64_t)ms;
-  return 0;
-}
 
 #define AT(field) offsetof(struct trainer_opts, field)
 #define FEW       1e-30 /* "more than 0" */
@@ -140,7 +17,7 @@ static const struct opt table[] = {
      .offset = AT(shape),
      .def = "1000,100,1000",
      .label = "N,N[,N...]",
-     .parse = parse_layers,
+     .parse = option_parse_layers,
      .help = "Widths of a stack of linear layers with ReLU between them: what goes in, hidden layers, what "
              "comes out."},
     {.name = "loss",
@@ -148,7 +25,7 @@ static const struct opt table[] = {
      .offset = AT(loss),
      .def = "mse",
      .label = "LOSS",
-     .parse = parse_loss,
+     .parse = option_parse_loss,
      .help = "mse or rmse: an autoencoder, whose output should be its input. cross-entropy: a classifier of "
              "--labels. rmse is the root "
              "over each rank's share, averaged over ranks by their samples, as under DDP; so it depends a "
@@ -228,7 +105,7 @@ static const struct opt table[] = {
      .offset = AT(hyper.kind),
      .def = "adam",
      .label = "NAME",
-     .parse = parse_optimizer,
+     .parse = option_parse_optimizer,
      .help = "adam, adamw or sgd, as PyTorch has them."},
     {.name = "lr",
      .type = OPT_FLOAT,
@@ -251,7 +128,7 @@ static const struct opt table[] = {
      .offset = AT(hyper.decay),
      .def = "constant",
      .label = "HOW",
-     .parse = parse_decay,
+     .parse = option_parse_decay,
      .help = "From the end of the warm-up to the end of the run: constant, linear, cosine (half a wave) or "
              "polynomial, as the schedules "
              "of transformers have it."},
@@ -342,7 +219,7 @@ static const struct opt table[] = {
      .offset = AT(recovery),
      .def = "restart",
      .label = "HOW",
-     .parse = parse_recovery,
+     .parse = option_parse_recovery,
      .help = "When another rank is gone. restart: this one ends, and all are started anew, from the last "
              "checkpoint. "
              "inplace: it keeps its process and its weights, waits for the next round, and goes on from the "
@@ -352,7 +229,7 @@ static const struct opt table[] = {
      .offset = AT(cuda_graph),
      .def = "auto",
      .label = "HOW",
-     .parse = parse_cuda_graph,
+     .parse = option_parse_cuda_graph,
      .help = "auto: a step is captured as a CUDA graph once, with its collectives, and launched from then "
              "on; where "
              "that fails steps go on without, and a line says so. on: that ends the run. off: never. On a "
@@ -405,7 +282,7 @@ static const struct opt table[] = {
      .offset = AT(device),
      .def = "auto",
      .label = "WHAT",
-     .parse = parse_device,
+     .parse = option_parse_device,
      .help = "cpu, or cuda: a GPU of NVIDIA's, and NCCL among several ranks. auto: cuda where rdzv-cuda.so, "
              "a driver and "
              "a device are there. All ranks use the same."},
@@ -414,7 +291,7 @@ static const struct opt table[] = {
      .offset = AT(precision),
      .def = "fp32",
      .label = "HOW",
-     .parse = parse_precision,
+     .parse = option_parse_precision,
      .help = "Of matrix products: fp32; tf32, operands of 10 bits, on a CPU as fp32; bf16 and fp16, with "
              "weights, sums, "
              "gradients of weights and the optimizer in fp32, fp16 with a loss scale that finds itself."},
@@ -442,7 +319,7 @@ static const struct opt table[] = {
      .offset = AT(checkpoint_every),
      .def = "0",
      .label = "STEPS|TIME",
-     .parse = parse_every,
+     .parse = option_parse_every,
      .help = "After so many steps (100), or so often (30s, 5m). It is written in the background; the run "
              "waits only "
              "while its state is copied. 0: only at the end and when told to."},
@@ -459,7 +336,7 @@ static const struct opt table[] = {
      .offset = AT(resume),
      .def = "auto",
      .label = "HOW",
-     .parse = parse_resume,
+     .parse = option_parse_resume,
      .help = "auto: go on from the newest whole checkpoint in --checkpoint-dir, if there is one. none: begin "
              "anew."},
 
@@ -521,7 +398,7 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(bench.kind),
      .label = "WHAT",
-     .parse = parse_bench,
+     .parse = option_parse_bench,
      .help = "allreduce: train nothing; measure all-reduces of growing sizes between the ranks and check "
              "their sums, "
              "with nccl-tests' columns, definitions and short options."},
