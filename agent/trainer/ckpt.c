@@ -131,7 +131,8 @@ static int write_marker(int dirfd, const char *name, const struct ckpt_marker *m
   ckpt_marker_format(m, &text);
   int rc = write_file(fd, marker_tmp, &(struct ckpt_piece){text.data, text.len}, 1, e);
   if (rc == 0 && renameat(fd, marker_tmp, fd, marker_name) < 0)
-    rc = err_sys(e, -errno, "rename to %s", marker_name);
+    rc = err_sys(e, -errno, "rename to %s%s", marker_name,
+                 errno == ENOENT ? " (it was removed meanwhile: does another job write there too?)" : "");
   if (rc == 0) rc = sync_dir(fd, name, e);
   close(fd);
   buf_finish(&text);

@@ -85,7 +85,7 @@ static int read_items(gzFile gz, const struct idx_header *h, uint8_t **out, stru
 static int read_idx(const char *path, struct idx_header *h, uint8_t **out, struct err *e) {
   struct stat st;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return err_sys(e, -errno, "%s", path);
+  if (fd < 0) return err_sys(e, -errno, "data file %s", path);
   if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
     close(fd);
     return err_set(e, -EISDIR, "%s: is a directory; an IDX file is wanted", path);

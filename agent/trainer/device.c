@@ -147,7 +147,8 @@ int device_open(struct trainer *t, struct err *e) {
 }
 
 void device_say(const struct trainer *t) {
-  if (t->gpu) log_info("on %s, %s", t->c->device, trainer_precision_name(t->c->precision));
+  if (t->gpu || t->c->precision != COMPUTE_FP32)
+    log_info("on %s, %s", t->c->device, trainer_precision_name(t->c->precision));
   if (t->no_cuda.code) log_warn("on %s, since CUDA is not to be had: %s", t->c->device, t->no_cuda.text);
 }
 

@@ -353,9 +353,9 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = AT(metrics),
      .label = "FILE",
-     .help =
-         "Rank 0 appends one JSON object per line: start, resume, step, eval, checkpoint, stop, end; bench, "
-         "bench_end."},
+     .help = "Rank 0 appends one JSON object per line: start, resume, first-step, step, eval, checkpoint, "
+             "recover, stop, end; bench, "
+             "bench_end."},
     {.name = "metrics-every",
      .type = OPT_INT,
      .offset = AT(metrics_every),
@@ -504,6 +504,16 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
   return 0;
 }
 
+/* Of adam, and given beside sgd, which does not read them. */
+static int check_betas(const struct trainer_opts *o, int argc, char *const *argv, char *const *env,
+                       struct err *e) {
+  static const char *const names[] = {"beta1", "beta2", "eps"};
+  for (size_t i = 0; i < sizeof names / sizeof *names && o->hyper.kind == COMPUTE_SGD; i++)
+    if (opts_source(&spec, argc, argv, env, names[i]) == OPT_FROM_ARGV)
+      return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", names[i]);
+  return 0;
+}
+
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   int rest = 0;
   bool dashes = false;
@@ -514,6 +524,7 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
     return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
   rc = check_mode(o, argc, argv, env, e);
+  if (rc == 0) rc = check_betas(o, argc, argv, env, e);
   return rc || o->bench.kind != BENCH_NONE ? rc : trainer_opts_check(o, e);
 }
 

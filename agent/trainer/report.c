@@ -34,9 +34,15 @@ static void say_start(struct trainer *t) {
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
            trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, (unsigned long long)t->sampler.batch,
            times, t->world, (unsigned long long)each, (unsigned long long)t->last_step);
+  if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
+    log_warn("--warmup-steps %lld: the run ends after %llu steps, before the learning rate is --lr",
+             (long long)t->o.hyper.warmup_steps, (unsigned long long)t->last_step);
   if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
              (unsigned long long)t->done.step);
+  if (t->done.step >= t->last_step)
+    log_info("nothing is left to do: the run ends after step %llu; more --steps or --epochs go on",
+             (unsigned long long)t->last_step);
 }
 
 static int end_line(struct trainer *t, struct err *e) {
@@ -195,6 +201,9 @@ int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e) {
   metrics_text(&t->metrics, "checksum", hex);
   int rc = end_line(t, e);
   if (rc) return rc;
+  if (t->counters.skipped)
+    log_warn("%llu of %llu steps were skipped, because their gradients were not finite",
+             (unsigned long long)t->counters.skipped, (unsigned long long)t->done.step);
   printf("done: %llu steps, loss %.9g, %.0f samples/s, checksum %s\n", (unsigned long long)t->done.step,
          t->loss, rate, hex);
   if (fflush(stdout) != 0) log_warn("the result could not be printed: %s", strerror(errno));

@@ -21,7 +21,7 @@
 
 #include <errno.h>
 
-enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000 };
+enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, TELL_EVERY_US = 60 * 1000 * 1000 };
 
 int trainer_save_open(struct trainer *t, struct err *e) {
   if (t->rank != 0 || !t->o.checkpoint_dir) return 0;
@@ -95,9 +95,12 @@ static int wait_for_last(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us(), limit = (uint64_t)t->o.coll_timeout_ms * 1000 / 2;
   int rc = move(t, 0, e);
   if (rc) return rc;
-  log_warn(
-      "%s is too slow for --checkpoint-every: the run waits until the checkpoint of step %llu is written",
-      t->o.checkpoint_dir, (unsigned long long)t->save.at.step);
+  if (!t->save.waited_for || from - t->save.told_us >= TELL_EVERY_US) {
+    t->save.told_us = from;
+    log_warn(
+        "%s is too slow for --checkpoint-every: the run waits until the checkpoint of step %llu is written",
+        t->o.checkpoint_dir, (unsigned long long)t->save.at.step);
+  }
   t->save.waited_for++;
   while (rc == 0 && trainer_now_us() - from < limit) {
     rc = trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));

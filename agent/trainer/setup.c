@@ -161,6 +161,7 @@ static int open_files(struct trainer *t, struct err *e) {
   take_token(t);
   if (t->rank != 0) return metrics_open(&t->metrics, NULL, e);
   int rc = metrics_open(&t->metrics, t->o.metrics, e);
+  if (rc == 0 && t->o.save_weights) rc = trainer_check_weights(t->o.save_weights, e);
   if (rc || !t->o.checkpoint_dir) return rc;
   struct ckpt_list l;
   rc = ckpt_dir_open(t->o.checkpoint_dir, e);

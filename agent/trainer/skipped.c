@@ -56,7 +56,10 @@ int trainer_judge(struct trainer *t, const float *extras, struct err *e) {
   }
   if (t->o.max_skipped)
     snprintf(before, sizeof before, ", as in the %lld steps before", (long long)t->o.max_skipped);
-  err_set(e, -ERANGE, "%s no longer a number at step %llu%s: try a smaller --lr, or --scale for the data",
-          who(t, extras, subject), (unsigned long long)t->done.step, before);
+  err_set(e, -ERANGE, "%s no longer a number at step %llu%s: try a smaller --lr, or --scale for the data%s",
+          who(t, extras, subject), (unsigned long long)t->done.step, before,
+          t->o.checkpoint_dir
+              ? ", with --resume none: the last checkpoints may be of weights that grow without end"
+              : "");
   return trainer_blame(t, TRAINER_DIVERGED, -ERANGE);
 }

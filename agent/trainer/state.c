@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct ckpt_kind kind_of(const struct trainer *t) {
@@ -189,6 +190,19 @@ int trainer_resume(struct trainer *t, struct err *e) {
   }
   buf_finish(&bytes);
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
+  return rc;
+}
+
+int trainer_check_weights(const char *path, struct err *e) {
+  char *dir = xstrdup(path), *slash = strrchr(dir, '/');
+  struct stat st;
+  int rc = 0;
+  if (slash) slash[slash == dir] = 0;
+  if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    rc = err_set(e, -EISDIR, "--save-weights %s: is a directory; a file is wanted", path);
+  else if (access(slash ? dir : ".", W_OK | X_OK) < 0)
+    rc = err_sys(e, -errno, "--save-weights %s could not be written", path);
+  free(dir);
   return rc;
 }
 

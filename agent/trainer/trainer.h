@@ -57,6 +57,7 @@ struct saving {
   struct ckpt_id id;
   uint64_t stall_us;             /* what it has cost the loop */
   uint64_t waited_for, left_out; /* since the start, because the one before was still being written */
+  uint64_t told_us;              /* when that was told: once a minute is enough */
   uint64_t clock_us;             /* when the last one was begun, or wished for */
 };
 
@@ -201,6 +202,8 @@ int trainer_pack(struct trainer *t, struct buf *out, struct err *e);
 int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e);
 int trainer_settle(struct trainer *t, struct err *e); /* waits for all that is queued */
 /* CRC-32 of the weights, and --save-weights; rank 0. */
+/* Whether --save-weights can be written there: told before days are spent on them. */
+int trainer_check_weights(const char *path, struct err *e);
 int trainer_result(struct trainer *t, uint32_t *crc, struct err *e);
 
 /* save.c: rank 0 writes; nothing without --checkpoint-dir. All ranks call them at the same step. */

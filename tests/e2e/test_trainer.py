@@ -522,7 +522,9 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     (["--init-weights", "/nowhere/w"], 66, "/nowhere/w"),
     (["--metrics", "/nowhere/m"], 66, "/nowhere/m"),
     (["--checkpoint-dir", "/nowhere/at/all"], 66, "/nowhere/at/all"),
-    (["--save-weights", "/nowhere/w", "--steps", "1"], 66, "/nowhere/w"),
+    (["--save-weights", "/nowhere/w", "--steps", "1"], 66, "rdzv-trainer: --save-weights /nowhere/w"),
+    (["--save-weights", "/tmp", "--steps", "1"], 66, "is a directory"),
+    (["--optimizer", "sgd", "--beta2", "0.9"], 64, "--beta2 is for --optimizer adam and adamw"),
     (["--lr", "1e5", "--loss", "mse", "--optimizer", "sgd"], 79, "no longer a number"),
 ])
 def test_clear_sentences(args, code, words):
@@ -530,6 +532,25 @@ def test_clear_sentences(args, code, words):
         (got,), (out,), (err,) = run.wait()
     assert got == code and words in err and out == "", (got, err)
     assert "error 2" not in err and err.splitlines()[-1].startswith("rdzv-trainer: ")
+
+
+def test_what_a_run_says_that_does_less_than_was_meant(tmp_path):
+    """A warm-up that outlives the run, steps that are there already, skipped steps, and weights that nobody should go on from."""
+    base = ["--layers", "10,3,10", "--data", "synthetic:640"]
+    kept = base + ["--checkpoint-dir", tmp_path / "c"]
+    err = train(kept + ["--steps", 5, "--warmup-steps", 5])["stderr"]
+    assert "--warmup-steps 5: the run ends after 5 steps, before the learning rate is --lr" in err
+    err = train(kept + ["--steps", 4])["stderr"]
+    assert "nothing is left to do: the run ends after step 4" in err and "warmup" not in err
+    assert "nothing is left" not in train(kept + ["--steps", 6])["stderr"]
+    err = train(base + ["--steps", 3, "--scale", "1e30"])["stderr"]
+    assert "3 of 3 steps were skipped" in err
+    assert "on " in (err := train(base + ["--steps", 1, "--precision", "bf16", "--device", "cpu"])["stderr"]) and ", bf16" in err
+    wild = ["--lr", "1e5", "--optimizer", "sgd", "--steps", 100]
+    for args, told in [(base, False), (base + ["--checkpoint-dir", tmp_path / "d"], True)]:
+        with Run(args + wild) as run:
+            (code,), _, (err,) = run.wait()
+        assert code == 79 and ("--resume none" in err) == told, err
 
 
 def test_files_that_do_not_fit(tmp_path, digits):
