@@ -8,7 +8,7 @@
  *              it is we who wait: with a deadline, an eye on SIGTERM, and on the board, where whoever cannot go on says why
  *   up         each rank writes that its communicator is there, so that whoever still waits can say who has come
  *
- * NCCL promises that versions work together only within one major.minor, and that is asked of the ids' minter too. */
+ * NCCL refuses ranks of another version, to the last number. Who minted the ids is asked for the same major.minor only: he is no rank. */
 
 #include "agent/trainer/gpu/coll_nccl_internal.h"
 
@@ -60,7 +60,7 @@ static int compare_cards(struct nccl *n, const uint8_t *all, struct err *e) {
   for (int r = 0; r < n->base.world; r++) {
     const uint8_t *card = all + (size_t)r * CARD;
     int theirs = (int)le32_get(card), ours = (int)le32_get(mine);
-    if (major_minor(theirs) != major_minor(ours))
+    if (theirs != ours)
       return err_set(e, -EPROTO,
                      "rank %d has NCCL %d.%d.%d, rank %d has NCCL %d.%d.%d: they do not work together; let "
                      "all nodes find the same "
