@@ -100,9 +100,9 @@ static int take_made(struct trainer *t, struct err *e) {
 
 static int leave(struct trainer *t, const char *why, struct err *e) {
   compute_poison(t->c, true);
-  slots_drop_graphs(&t->slots);
-  if (t->coll) coll_abort(t->coll, why);
+  if (t->coll) coll_abort(t->coll, why); /* nothing on the device comes to its end before */
   int rc = trainer_blame(t, TRAINER_SYSTEM, trainer_settle(t, e));
+  slots_drop_graphs(&t->slots); /* what they have of the collectives must go before coll_destroy */
   compute_poison(t->c, false);
   coll_destroy(t->coll);
   t->coll = NULL;

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,22 @@ def test_a_killed_rank_is_restarted(rdzv):
     a.expect("checksum")
     for word in BAD[:3]:
         assert word not in a.text, a
+
+
+def test_a_killed_rank_is_replaced_and_the_other_keeps_its_device(rdzv):
+    options = ["--steps", 160, "--throttle", 40, "--recovery", "inplace", "--cuda-graph", "on", "--coll-timeout", f"{5 * SLOW}s"]
+    want = run(rdzv, 2, *options)[1]
+    a = start(rdzv, 2, *options, agent=["--max-restarts", 2])
+    workers = rdzv.await_workers(2, timeout=20)
+    metrics, end = Path(a.argv[a.argv.index("--metrics") + 1]), time.monotonic() + 20 * SLOW
+    while not (metrics.exists() and metrics.read_text().count('"step"') > 20):
+        assert time.monotonic() < end, a
+        time.sleep(0.02)
+    os.kill(workers[1], signal.SIGKILL)
+    assert a.exit(90) == 0, a
+    assert a.expect(r"checksum (\w+)").group(1) == want, a
+    left = [line["left_ms"] for line in map(json.loads, metrics.open()) if line["event"] == "recover"]
+    assert left and max(left) < 9000, a  # who waits for the device before the communicator is aborted waits for ten seconds
 
 
 def test_a_hung_rank_is_named(rdzv):

@@ -44,13 +44,16 @@ int cuda_not_captured(struct compute *c, const char *what, struct err *e) {
 
 bool cuda_idle(struct compute *c) {
   struct timespec pause = {.tv_nsec = 1000000};
-  for (int ms = 0; ms < CUDA_IDLE_MS; ms++) {
-    cudaError_t rc = cudaStreamQuery(cuda_of(c)->stream);
+  struct cuda *u = cuda_of(c);
+  for (int ms = 0; ms < (u->stuck ? 1 : CUDA_IDLE_MS); ms++) {
+    cudaError_t rc = cudaStreamQuery(u->stream);
+    u->stuck = u->stuck && rc == cudaErrorNotReady;
     if (rc == cudaSuccess) return true;
     (void)cudaGetLastError();
     if (rc != cudaErrorNotReady) return false;
     nanosleep(&pause, NULL);
   }
+  u->stuck = true;
   return false;
 }
 

@@ -39,6 +39,7 @@ struct cuda {
   struct compute base;
   int device, sm; /* sm: 90 */
   bool deterministic, capturing;
+  bool stuck; /* cuda_idle has waited in vain */
   enum rules_matmul matmul;
   enum kernel_type low; /* what activations are made of */
   cudaStream_t stream;
@@ -79,7 +80,8 @@ int cuda_check(struct compute *c, cudaError_t rc, const char *what, struct err *
 int cuda_launched(struct compute *c, int rc, const char *what, struct err *e);
 /* -EINVAL if this cannot be captured and a capture is under way. */
 int cuda_not_captured(struct compute *c, const char *what, struct err *e);
-/* Waits until everything is done, CUDA_IDLE_MS at most. False: it is not, or the device has failed. */
+/* Waits until everything is done, CUDA_IDLE_MS at most, and only once: who frees a hundred buffers of a device that stands still does not
+ * wait for each. False: it is not, or the device has failed. */
 bool cuda_idle(struct compute *c);
 
 int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
