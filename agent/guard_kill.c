@@ -69,7 +69,8 @@ static bool look_for_others(struct state *s) {
 }
 
 bool only_kept_left(struct state *s) {
-  return !look_for_others(s) && !look_for_others(s);
+  bool found = look_for_others(s);
+  return !(found || look_for_others(s));
 }
 
 void list_others(struct state *s, struct proctree *t) {
