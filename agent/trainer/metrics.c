@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 int metrics_open(struct metrics *m, const char *path, struct err *e) {
-  *m = (struct metrics){.fd = -1};
+  *m = (struct metrics){.fd = -1, .path = path};
   if (!path) return 0;
   m->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   return m->fd < 0 ? err_sys(e, -errno, "metrics file %s", path) : 0;
@@ -59,7 +59,7 @@ int metrics_end(struct metrics *m, struct err *e) {
   buf_puts(&m->line, "}\n");
   for (size_t at = 0; at < m->line.len;) {
     ssize_t n = write(m->fd, m->line.data + at, m->line.len - at);
-    if (n < 0 && errno != EINTR) return err_sys(e, -errno, "metrics file");
+    if (n < 0 && errno != EINTR) return err_sys(e, -errno, "metrics file %s", m->path);
     if (n > 0) at += (size_t)n;
   }
   return 0;

@@ -14,7 +14,8 @@
 #include "common/err.h"
 
 struct metrics {
-  int fd; /* -1: none */
+  int fd;           /* -1: none */
+  const char *path; /* as it was opened, the caller's: for messages */
   struct buf line;
 };
 

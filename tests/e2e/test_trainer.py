@@ -521,6 +521,7 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     (["--data", "synthetic:many"], 65, "synthetic:many"),
     (["--init-weights", "/nowhere/w"], 66, "/nowhere/w"),
     (["--metrics", "/nowhere/m"], 66, "/nowhere/m"),
+    (["--metrics", "/dev/full"], 66, "metrics file /dev/full: No space left"),
     (["--checkpoint-dir", "/nowhere/at/all"], 66, "/nowhere/at/all"),
     (["--save-weights", "/nowhere/w", "--steps", "1"], 66, "rdzv-trainer: --save-weights /nowhere/w"),
     (["--save-weights", "/tmp", "--steps", "1"], 66, "is a directory"),
