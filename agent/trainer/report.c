@@ -40,6 +40,9 @@ static void say_start(struct trainer *t) {
   if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
              (unsigned long long)t->done.step);
+  else if (t->done.step > 0)
+    log_info("round %u: given the state of step %llu by a rank that goes on in place", rdzv_round(t->rdzv),
+             (unsigned long long)t->done.step);
   if (t->done.step >= t->last_step)
     log_info("nothing is left to do: the run ends after step %llu; more --steps or --epochs go on",
              (unsigned long long)t->last_step);

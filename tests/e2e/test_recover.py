@@ -65,10 +65,12 @@ def test_ten_workers_are_killed(rdzv, undisturbed):
     expected = undisturbed(rdzv, 700)
     job = Job(rdzv, 2, "--steps", 700, "--throttle", 100)
     rng = random.Random(7)
+    fresh = 0  # rounds in which rank 0, who tells, is a new process
     for n in range(5):
         job.until_step(job.last_step() + 20)
         before = job.rdzv.await_workers(4)
         victims = rng.sample(sorted(before), 2)
+        fresh += 0 in victims
         for rank in victims:
             subprocess.run(["kill", "-9", str(before[rank])], check=True)
         job.in_round(n + 2)
@@ -77,6 +79,8 @@ def test_ten_workers_are_killed(rdzv, undisturbed):
             assert (after[rank] == before[rank]) == (rank not in victims), f"{rank}: {before} {after}\n{rdzv}"
     steps, checksum = job.finish()
     assert (steps, checksum) == ("700", expected), rdzv
+    said = len(re.findall(r"\[0\] rdzv-trainer: round \d+: given the state of step [1-9]", str(rdzv)))
+    assert said == fresh > 0, f"{fresh}\n{rdzv}"
     recovered = events(job.metrics, "recover")
     assert {e["world"] for e in recovered} == {4}, recovered  # told by rank 0, where that one had stayed
 
