@@ -71,6 +71,7 @@ struct park {
   uint32_t first;    /* who, and why */
   char reason[256];
   bool dismissing;     /* between rounds: who was parked is being stopped, and CLEAR of */
+  bool hurried;        /* with SIGKILL */
   int64_t clear_round; /* is to come; then: */
   bool exiting;        /* SUP_EXIT, */
   const char *bye;
@@ -296,6 +297,7 @@ void sup_park_watch(struct supervisor *s); /* after each event: is all stopped t
 bool sup_park_clear(struct supervisor *s,
                     const struct supervisor_event *ev);    /* CLEAR was of those who were dismissed */
 bool sup_any_parked(const struct supervisor *s);           /* between rounds */
+bool sup_dismisses(const struct supervisor *s);            /* some have time to go */
 void sup_dismiss(struct supervisor *s, uint64_t grace_ms); /* who is parked is not needed any more */
 /* SUP_EXIT must wait for their deaths: it comes by itself. */
 bool sup_park_delays_exit(struct supervisor *s, int code, const char *bye);

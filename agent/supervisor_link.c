@@ -307,7 +307,7 @@ static uint64_t fence_ms(const struct supervisor *s) {
 
 static bool must_fence(const struct supervisor *s) {
   bool runs = sup_has_trees(s) && s->reason != STOP_STALE && s->reason != STOP_EXIT;
-  return s->fence && !s->fenced && (runs || sup_any_parked(s));
+  return s->fence && !s->fenced && (runs || sup_any_parked(s) || sup_dismisses(s));
 }
 
 /* The guard has the same deadline. Where we come that late, it was we who could not act. */

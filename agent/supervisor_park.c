@@ -200,6 +200,7 @@ static void dismiss(struct supervisor *s, const struct local_set *stay, uint64_t
   if (grace_ms) sup_request(s, RDZV_STOP, &go);
   if (!p->dismissing) p->clear_round = s->round;
   p->dismissing = true;
+  p->hurried = !grace_ms;
   struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
   e->round = (uint32_t)p->clear_round;
   e->value = grace_ms;
@@ -211,6 +212,11 @@ void sup_dismiss(struct supervisor *s, uint64_t grace_ms) {
   static const struct local_set nobody;
   bool hasten = s->park.dismissing && !grace_ms;
   if (sup_any_parked(s) || hasten) dismiss(s, &nobody, grace_ms);
+}
+
+/* Those who were told to go, and had a grace for it, may still be there. */
+bool sup_dismisses(const struct supervisor *s) {
+  return s->park.dismissing && !s->park.hurried;
 }
 
 static void forget_start(struct park *p) {

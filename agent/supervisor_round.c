@@ -136,7 +136,9 @@ void sup_start(struct supervisor *s, const struct msg *m) {
   const struct start *start = &m->start;
   bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
   if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
-  if (sup_is_exiting(s) || sup_is_outdated(s, s->acked_sent_ms)) return;
+  if (sup_is_exiting(s)) return;
+  if (start->fence) s->fence = true; /* that much is true even if it comes too late */
+  if (sup_is_outdated(s, s->acked_sent_ms)) return;
   if (strcmp(start->incarnation, s->incarnation) != 0) sup_dismiss(s, 0);
   sup_clear_round(s);
   snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);

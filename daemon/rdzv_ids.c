@@ -417,11 +417,12 @@ void job_ids_resume(struct job *j, const struct member *m, const struct hello *h
 
 void job_ids_recovered(struct job *j, uint64_t now_ms) {
   const struct member *holder = NULL;
-  bool all = true;
+  bool all = true, finished = false;
   if (!j->told_ids) return;
   struct round_ids *ids = begin(j, j->told_ids, now_ms);
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
+    finished = finished || m->state == MEMBER_FINISHED;
     if (m->state != MEMBER_TOLD && m->state != MEMBER_STARTED) continue;
     all = all && m->has_ids;
     if (m->has_ids && (!holder || (!holder->conn && m->conn))) holder = m;
@@ -429,6 +430,12 @@ void job_ids_recovered(struct job *j, uint64_t now_ms) {
   ids->out = all;
   ids->holders = holder != NULL;
   if (all) return;
+  if (!holder && finished) { /* with others' ids, perhaps, and without those ranks there is nobody to meet */
+    ids->out = ids->none = true;
+    buf_puts(&ids->tries, "the daemon was away, and who had them has finished the round");
+    tell_all(j, now_ms);
+    return;
+  }
   if (holder)
     add_share(j, holder, 0, ids->n, now_ms);
   else

@@ -476,6 +476,8 @@ static void on_parks(struct sim *s, struct sim_agent *a, struct sim_worker *w, b
   if (!s->mutator || !s->mutator->parks || s->mutator->parks(s, a, w)) {
     w->parked = true;
     w->life++;
+    if (a->kill_at != UINT64_MAX && !w->kept)
+      push_worker(s, a, w, a->kill_at, EV_WORKER_KILL, 0); /* too late */
   }
   notify(s, a, s->now,
          (struct supervisor_event){.kind = SUP_PARKED,
