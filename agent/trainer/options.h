@@ -8,19 +8,18 @@
 #include "agent/trainer/optim.h"
 #include "common/opts.h"
 
-/* One list: enum, help text and README. 64 to 79 are shared with the other programs of rdzv, which use
- * none of these numbers for anything else; a job that fails because of a worker exits with the worker's
- * code. */
+/* One list: enum, help text and README. A job that fails because of a worker exits with the worker's code, so these are other numbers than
+ * those of common/exit_codes.h, or mean the same. */
 #define TRAINER_EXIT_LIST(X)                                                                                 \
   X(DONE, 0, "trained to the end")                                                                           \
   X(USAGE, 64, "bad option, value or environment variable")                                                  \
   X(DATA, 65, "the data cannot be read, or does not fit --layers or --loss")                                 \
   X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                        \
-  X(LOST, 67, "lost contact with another rank (named), or with the agent")                                   \
   X(SYSTEM, 71, "this machine refused something: memory, a port, a device")                                  \
   X(STOPPED, 75, "told to stop (SIGTERM, or by the agent): run again to go on")                              \
-  X(DIVERGED, 79, "the loss is no longer a number")                                                          \
-  X(WRONG, 80, "--bench: sums over ranks were wrong")
+  X(LOST, 82, "lost contact with another rank (named), or with the agent")                                   \
+  X(DIVERGED, 83, "the loss is no longer a number")                                                          \
+  X(WRONG, 84, "--bench: sums over ranks were wrong")
 
 #define X(name, code, help) TRAINER_##name = (code),
 enum trainer_exit { TRAINER_EXIT_LIST(X) };

@@ -108,7 +108,7 @@ def test_a_network_that_changes_bytes_is_found_out():
     with Run(QUICK, 2, store_port=store.port) as run:
         codes, outs, errs = run.wait()
     store.listener.close()
-    assert codes == [80, 80], (codes, errs)
+    assert codes == [84, 84], (codes, errs)
     wrong = {r["size"]: int(r["wrong"]) for r in rows(outs[0])}
     assert all(wrong[s] == 0 for s in (8, 64, 512)) and all(wrong[s] > 0 for s in (32768, 262144)), wrong
     assert last_words(outs[0])[:2] == (sum(w > 0 for w in wrong.values()), "FAILED")
@@ -127,7 +127,7 @@ def test_a_killed_rank_is_named():
         head_is_there(run)
         run.workers[2].kill()
         codes, _, errs = run.wait(30)
-    assert codes == [67, 67, -9, 67], (codes, errs)
+    assert codes == [82, 82, -9, 82], (codes, errs)
     assert all("rank 2" in errs[r] for r in (0, 1, 3)), errs
 
 
@@ -136,7 +136,7 @@ def test_a_silent_rank_is_named_within_the_deadline():
         head_is_there(run)
         run.workers[1].send_signal(signal.SIGSTOP)
         for w in (run.workers[0], run.workers[2]):
-            assert w.wait(20) == 67
+            assert w.wait(20) == 82
             assert "rank 1" in w.stderr.read()
 
 

@@ -258,7 +258,7 @@ def test_killed_rank_is_named_and_the_next_round_ends_with_the_same_bytes(tmp_pa
         run.workers[1].send_signal(signal.SIGKILL)
         codes, _, errs = run.wait(10)
         assert time.monotonic() - began < 2
-    assert codes == [67, -signal.SIGKILL, 67]
+    assert codes == [82, -signal.SIGKILL, 82]
     for rank in (0, 2):
         assert "lost contact with rank 1" in errs[rank] and "echo" in errs[rank]
     out = train(args, 3, round_=2)
@@ -285,7 +285,7 @@ def test_silent_rank_is_named_by_all_within_the_deadline(tmp_path):
         run.workers[2].send_signal(signal.SIGKILL)
         codes, _, errs = run.wait()
     for rank in (0, 1, 3):
-        assert codes[rank] == 67 and "lost contact with rank 2" in errs[rank], errs[rank]
+        assert codes[rank] == 82 and "lost contact with rank 2" in errs[rank], errs[rank]
 
 
 def test_sigterm_to_one_stops_all_after_the_same_step(tmp_path):
@@ -365,7 +365,7 @@ def test_stop_does_not_wait_for_a_silent_rank():
         assert time.monotonic() - began < 3
         run.workers[1].send_signal(signal.SIGKILL)
         codes, _, errs = run.wait()
-    assert codes[0] == codes[2] == 67 and "rank 1" in errs[0]
+    assert codes[0] == codes[2] == 82 and "rank 1" in errs[0]
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ def test_rank_0s_failure_is_told_by_the_others_in_its_words(tmp_path):
         run.until_step(10)
         os.rename(tmp_path / "c", tmp_path / "away")
         codes, _, errs = run.wait(20)
-    assert codes == [66, 67, 67], errs
+    assert codes == [66, 82, 82], errs
     assert "rank 0 gave up: " in errs[1] and f"{tmp_path}/c" in errs[2]
 
 
@@ -526,7 +526,7 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     (["--save-weights", "/nowhere/w", "--steps", "1"], 66, "rdzv-trainer: --save-weights /nowhere/w"),
     (["--save-weights", "/tmp", "--steps", "1"], 66, "is a directory"),
     (["--optimizer", "sgd", "--beta2", "0.9"], 64, "--beta2 is for --optimizer adam and adamw"),
-    (["--lr", "1e5", "--loss", "mse", "--optimizer", "sgd"], 79, "no longer a number"),
+    (["--lr", "1e5", "--loss", "mse", "--optimizer", "sgd"], 83, "no longer a number"),
 ])
 def test_clear_sentences(args, code, words):
     with Run(args) as run:
@@ -551,7 +551,7 @@ def test_what_a_run_says_that_does_less_than_was_meant(tmp_path):
     for args, told in [(base, False), (base + ["--checkpoint-dir", tmp_path / "d"], True)]:
         with Run(args + wild) as run:
             (code,), _, (err,) = run.wait()
-        assert code == 79 and ("--resume none" in err) == told, err
+        assert code == 83 and ("--resume none" in err) == told, err
 
 
 def test_files_that_do_not_fit(tmp_path, digits):
@@ -587,7 +587,7 @@ def test_somebody_elses_world_is_not_trained_in_alone():
 def test_agent_that_is_not_there():
     with Run([], env={"RDZV_AGENT_SOCKET": "@rdzv-nobody-here", "RDZV_ROUND": "1", "RDZV_LOCAL_RANK": "0"}) as run:
         (code,), _, (err,) = run.wait()
-    assert code == 67 and "agent" in err
+    assert code == 82 and "agent" in err
 
 
 def test_rank_that_never_comes():
@@ -596,7 +596,7 @@ def test_rank_that_never_comes():
         run.workers[0].wait(10)
         run.workers[1].send_signal(signal.SIGKILL)
         codes, _, errs = run.wait()
-    assert codes[0] == 67 and errs[0].strip(), errs
+    assert codes[0] == 82 and errs[0].strip(), errs
 
 
 def test_metrics_are_whole_lines(tmp_path):
@@ -635,4 +635,4 @@ def test_steps_that_are_not_finite_are_skipped_and_told(tmp_path):
     assert any(f"{who} not finite at step {bad[0]}" in out["stderr"] for who in (one, both)) and said in out["stderr"], out["stderr"]
     with Run(data + ["--scale", 1e30, "--max-skipped", 3], 2) as run:
         codes, _, errs = run.wait()
-    assert codes == [79, 79] and all("no longer a number at step 4, as in the 3 steps before" in e for e in errs), errs
+    assert codes == [83, 83] and all("no longer a number at step 4, as in the 3 steps before" in e for e in errs), errs
