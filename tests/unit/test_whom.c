@@ -49,6 +49,11 @@ static void who_gave_up_comes_first(void **state) {
   assert_int_equal(whom_gave_up(p, 4, 0), 2);
   expect(p, 4, 0, true, 2, "rank 2 gave up: no space left on device");
   assert_int_equal(whom_gave_up(p, 4, 2), -1);
+  assert_int_equal(whom_failed(p, 4, 0), 2);
+  p[0].state = p[3].state = WHOM_UP;
+  assert_int_equal(whom_failed(p, 4, 2), -1);
+  p[0].state = p[3].state = WHOM_ERROR;
+  assert_int_equal(whom_failed(p, 4, 2), 0);
   expect(p, 4, 2, true, 1, "rank 1 does not answer");
 }
 
@@ -56,11 +61,10 @@ static void a_rank_that_does_not_come_is_behind(void **state) {
   struct whom_post p[W];
   all_wait(p, 4, 42);
   p[2].begun = p[2].done = 41;
-  expect(p, 4, 0, true, 2, "rank 2 does not come: it had begun 41 collectives when last heard of, others 42");
-  p[2].begun = 20, p[2].done = 19; /* it waited there once */
+  expect(p, 4, 0, true, 2, "rank 2 is behind: it had begun 41 collectives, others 42");
+  p[2].begun = 20, p[2].done = 19;
   p[3] = p[2];
-  expect(p, 4, 0, true, 2,
-         "ranks 2 and 3 do not come: the first had begun 20 collectives when last heard of, others 42");
+  expect(p, 4, 0, true, 2, "ranks 2 and 3 are behind: the first had begun 20 collectives, others 42");
 }
 
 static void one_collective_apart_is_no_fault(void **state) {

@@ -13,7 +13,7 @@
  *
  * What is watched: NCCL's asynchronous error, at most once a millisecond; and two counters that the device itself writes to memory of the host
  * (where.h). A collective that has begun and is not done within the deadline is late, be it captured or not. Who has waited for a
- * while says so on the board, so that whoever must name somebody later knows who waited too (whom.h).
+ * while looks at the board, where those write who have failed, and fails with them (whom.h).
  *
  * Sums of a few numbers and broadcasts of the host's bytes go through a small stage, and wait for their end, always with an eye on the above. */
 
@@ -64,17 +64,12 @@ uint64_t nccl_deadline(struct nccl *n, uint64_t since_ms) {
 /* A collective that is on the device has not moved for a while. */
 static int watch_late(struct nccl *n, uint64_t now, struct err *e) {
   char what[NCCL_CALL_TEXT];
-  if (now - n->noted_ms >= n->note_ms && now - n->moved_ms >= n->note_ms) {
-    n->noted_ms = now;
-    if (!n->posted) nccl_post(n, WHOM_WAITS, NULL);
-    n->posted = true;
-    int rc = nccl_look(n, e);
-    if (rc) return rc;
-    now = monotonic_ms();
-  }
-  if (now < nccl_deadline(n, n->moved_ms)) return 0;
+  uint64_t waited = now - n->moved_ms;
+  if (waited < NCCL_LOOK_MS && now < nccl_deadline(n, n->moved_ms)) return 0;
   device_text(n, what);
-  return nccl_fail_late(n, what, now - n->moved_ms, e);
+  int rc = nccl_look(n, what, waited, e);
+  if (rc || now < nccl_deadline(n, n->moved_ms)) return rc;
+  return nccl_fail_late(n, what, waited, e);
 }
 
 int nccl_watch(struct nccl *n, struct err *e) {
@@ -94,8 +89,7 @@ int nccl_watch(struct nccl *n, struct err *e) {
   if (begun == n->seen_begun && done == n->seen_done && begun != done) return watch_late(n, now, e);
   n->seen_begun = begun;
   n->seen_done = done;
-  n->moved_ms = now;
-  n->posted = false;
+  n->moved_ms = n->board_ms = now;
   return 0;
 }
 

@@ -1,13 +1,14 @@
 /* How it ends, well or badly.
  *
- * A failure is told once, in one sentence, which every later call repeats. Making it takes a moment: this rank writes on the board where it is,
- * and reads what the others have written, for a second at most, so that the sentence can name the rank that is missing and not only the
- * collective that is stuck (whom.h). Then the end begins:
+ * A failure is told once, in one sentence, which every later call repeats. The end begins at once:
  *
  *   poison   updates that are queued behind an all-reduce that will never be whole must not be made (compute_poison); before the abort,
  *            since it is the abort that lets the device go on
  *   abort    ncclCommAbort makes NCCL's kernels leave, and returns when all is freed. That may be late: it waits for captured graphs to be
  *            destroyed, which the caller does only afterwards, and a driver may hang. So it runs in a thread of its own, which nobody joins
+ *
+ * Then this rank writes on the board where it was, and reads what the others write, for one to three seconds at most (as long as they take to
+ * look), so that the sentence can name the rank that is missing and not only the collective that is stuck (whom.h).
  *
  * coll_destroy waits for that thread, and for the stream, ten seconds at most. What does not end within them is left as it is, memory and all, for
  * the process's exit to clean up: a leak is better than a hang. A communicator in good health is finalized (all ranks' work is done) and
@@ -50,11 +51,15 @@ static void key_of(const struct nccl *n, char out[64]) {
   snprintf(out, 64, BOARD "/%u", (unsigned)n->cfg.round);
 }
 
+static struct where where_now(const struct nccl *n) {
+  const volatile struct where *w = n->where;
+  if (!w || n->failed.code) return n->last;
+  return (struct where){.begun = w->begun, .done = w->done};
+}
+
 void nccl_post(struct nccl *n, enum whom_state state, const char *why) {
-  struct whom_post p = {.rank = (uint32_t)n->base.rank,
-                        .state = state,
-                        .begun = n->where ? n->where->begun : 0,
-                        .done = n->where ? n->where->done : 0};
+  struct where w = where_now(n);
+  struct whom_post p = {.rank = (uint32_t)n->base.rank, .state = state, .begun = w.begun, .done = w.done};
   uint8_t record[WHOM_RECORD];
   char key[64];
   if (!n->cfg.post) return;
@@ -75,10 +80,16 @@ static bool read_board(struct nccl *n, struct whom_post *posts) {
   return true;
 }
 
-/* What there is to say of the others. Waits for their posts, for NCCL_BOARD_MS at most. */
-static void ask_board(struct nccl *n, enum whom_state mine, struct whom *w) {
+/* How long after waited_ms another look at the board is due. */
+static uint64_t look_gap(uint64_t waited_ms) {
+  uint64_t gap = waited_ms / 2;
+  return gap < NCCL_LOOK_MS ? NCCL_LOOK_MS : gap > NCCL_LOOK_MAX_MS ? NCCL_LOOK_MAX_MS : gap;
+}
+
+/* What there is to say of the others. Waits until all have had the time to see that this rank has failed. */
+static void ask_board(struct nccl *n, enum whom_state mine, uint64_t waited_ms, struct whom *w) {
   struct whom_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
-  uint64_t end = monotonic_ms() + NCCL_BOARD_MS;
+  uint64_t end = monotonic_ms() + look_gap(waited_ms) + NCCL_BOARD_MS;
   int self = n->base.rank;
   bool read = false;
   *w = (struct whom){.lost = -1};
@@ -86,13 +97,13 @@ static void ask_board(struct nccl *n, enum whom_state mine, struct whom *w) {
   for (;;) {
     read = read_board(n, posts);
     if (!read || whom_gave_up(posts, n->base.world, self) >= 0 || monotonic_ms() >= end ||
-        whom_all_here(posts, n->base.world, self, n->running))
+        (n->cfg.stop && *n->cfg.stop) || whom_all_here(posts, n->base.world, self, n->running))
       break;
     for (int i = 0; i < 20; i++) nap();
   }
   posts[self].state = mine;
-  posts[self].begun = n->where ? n->where->begun : 0;
-  posts[self].done = n->where ? n->where->done : 0;
+  posts[self].begun = n->last.begun;
+  posts[self].done = n->last.done;
   if (read) whom_decide(posts, n->base.world, self, n->running, w);
   free(posts);
 }
@@ -155,32 +166,34 @@ static bool stream_rests(struct nccl *n) {
   }
 }
 
-/* The failure is complete. */
-static int ends(struct nccl *n, int lost, struct err *e) {
-  n->base.lost = lost;
+/* The end has begun; from here on this rank has failed. */
+static void ends(struct nccl *n, int code) {
+  n->last = where_now(n);
+  n->failed.code = code;
   compute_poison(n->c, true);
   end_begin(n, true);
-  return nccl_failed(n, e);
 }
 
 /* ----------------------------------------------------------------- reasons */
 
-static int fail_with_board(struct nccl *n, int code, enum whom_state mine, const char *what, struct err *e) {
+static int fail_with_board(struct nccl *n, int code, enum whom_state mine, const char *what,
+                           uint64_t waited_ms, struct err *e) {
   struct whom w;
-  compute_poison(n->c, true);
-  ask_board(n, mine, &w);
+  ends(n, code);
+  ask_board(n, mine, waited_ms, &w);
+  n->base.lost = w.lost;
   if (w.lost >= 0)
     err_set(&n->failed, code, "lost contact with rank %d: %s; %s (rank %d waited)", w.lost, what, w.text,
             n->base.rank);
   else
     err_set(&n->failed, code, "%s%s%s (rank %d waited)", what, w.text[0] ? "; " : "", w.text, n->base.rank);
-  return ends(n, w.lost, e);
+  return nccl_failed(n, e);
 }
 
 int nccl_fail_late(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
   char text[NCCL_CALL_TEXT + 80];
   snprintf(text, sizeof text, "%s was not done after %.1f s", what, (double)waited_ms / 1000);
-  return fail_with_board(n, -ETIMEDOUT, WHOM_WAITS, text, e);
+  return fail_with_board(n, -ETIMEDOUT, WHOM_WAITS, text, waited_ms, e);
 }
 
 static bool is_own(ncclResult_t rc) {
@@ -206,31 +219,40 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
   }
   snprintf(text, sizeof text, "NCCL failed (%s): %s%s%s", what, ncclGetErrorString(rc), words[0] ? ": " : "",
            words);
-  if (!is_own(rc)) return fail_with_board(n, -ECONNRESET, WHOM_ERROR, text, e);
+  if (!is_own(rc))
+    return fail_with_board(n, -ECONNRESET, WHOM_ERROR, text, n->moved_ms ? monotonic_ms() - n->moved_ms : 0,
+                           e);
   err_set(&own, -EIO, "%s", text);
   return nccl_fail_own(n, &own), nccl_failed(n, e);
 }
 
 int nccl_fail_own(struct nccl *n, struct err *e) {
+  ends(n, e->code);
   n->failed = *e;
   nccl_post(n, WHOM_GAVE_UP, e->text);
-  return ends(n, -1, NULL);
+  return e->code;
 }
 
-int nccl_look(struct nccl *n, struct err *e) {
+int nccl_look(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e) {
+  uint64_t now = monotonic_ms();
+  if (now - n->board_ms < look_gap(waited_ms)) return 0;
+  n->board_ms = now;
   struct whom_post *posts = xcalloc((size_t)n->base.world, sizeof *posts);
-  int who = read_board(n, posts) ? whom_gave_up(posts, n->base.world, n->base.rank) : -1;
-  if (who >= 0) err_set(&n->failed, -ECONNABORTED, "rank %d gave up: %s", who, posts[who].why);
+  int who = read_board(n, posts) ? whom_failed(posts, n->base.world, n->base.rank) : -1;
   free(posts);
-  return who >= 0 ? ends(n, who, e) : 0;
+  if (who < 0) return 0;
+  char text[NCCL_CALL_TEXT + 80];
+  snprintf(text, sizeof text, "%s will not be done: rank %d has failed", what, who);
+  return fail_with_board(n, -ECONNABORTED, WHOM_WAITS, text, waited_ms, e);
 }
 
 void nccl_abort(struct coll *l, const char *why) {
   struct nccl *n = nccl_of(l);
   if (n->failed.code) return;
+  ends(n, -ECONNABORTED);
+  n->base.lost = l->rank;
   err_set(&n->failed, -ECONNABORTED, "rank %d gave up: %s", l->rank, why);
   nccl_post(n, WHOM_GAVE_UP, why);
-  ends(n, l->rank, NULL);
 }
 
 /* ----------------------------------------------------------------- destroy */

@@ -131,25 +131,16 @@ static ncclResult_t begin_init(struct nccl *n) {
   return ncclCommInitRankConfig(&n->comm, n->base.world, ids[0], n->base.rank, &config);
 }
 
-/* Every note_ms: this rank waits; does somebody say that he gives up? */
-static int init_note(struct nccl *n, uint64_t now, struct err *e) {
-  if (now - n->noted_ms < n->note_ms) return 0;
-  n->noted_ms = now;
-  if (!n->posted) nccl_post(n, WHOM_WAITS, NULL);
-  n->posted = true;
-  return nccl_look(n, e);
-}
-
 static int await_init(struct nccl *n, ncclResult_t rc, struct err *e) {
   static const char what[] = "the making of a communicator";
-  uint64_t from = n->noted_ms = monotonic_ms(), now = from;
+  uint64_t from = n->board_ms = monotonic_ms(), now = from;
   while (rc == ncclSuccess || rc == ncclInProgress) {
     ncclResult_t state = ncclInProgress;
     rc = ncclCommGetAsyncError(n->comm, &state);
     if (rc == ncclSuccess) rc = state;
     if (rc == ncclSuccess) return 0;
     if (rc != ncclInProgress) break;
-    int failed = init_note(n, now, e);
+    int failed = nccl_look(n, what, now - from, e);
     if (failed) return failed;
     now = monotonic_ms();
     if (now - from >= n->cfg.timeout_ms) return nccl_fail_late(n, what, now - from, e);
@@ -170,14 +161,8 @@ static int make_communicator(struct nccl *n, struct err *e) {
   int failed = await_init(n, rc, e);
   if (failed) return failed;
   n->running = true;
-  n->posted = false;
   nccl_post(n, WHOM_UP, NULL);
   return 0;
-}
-
-static uint64_t note_ms(const struct coll_nccl_config *cfg) {
-  uint64_t shortest = cfg->stop && cfg->stop_wait_ms < cfg->timeout_ms ? cfg->stop_wait_ms : cfg->timeout_ms;
-  return shortest / 4 > NCCL_NOTE_MS ? NCCL_NOTE_MS : shortest / 4 + 1;
 }
 
 int coll_nccl_create(const struct coll_nccl_config *cfg, struct compute *c, struct coll **out,
@@ -188,7 +173,6 @@ int coll_nccl_create(const struct coll_nccl_config *cfg, struct compute *c, stru
   n->base = (struct coll){.ops = &nccl_ops, .rank = cfg->rank, .world = cfg->world, .lost = -1};
   n->cfg = *cfg;
   n->c = c;
-  n->note_ms = note_ms(cfg);
   rc = announce(n, e);
   if (rc == 0) rc = make_memory(n, e);
   if (rc == 0) rc = make_communicator(n, e);

@@ -23,8 +23,10 @@ enum {
   NCCL_OLDEST = 21800,  /* the oldest NCCL that this was written for: as ncclGetVersion has it */
   NCCL_STAGE = 1 << 20, /* bytes of a broadcast that go at once */
   NCCL_REGS_MAX = 16,   /* registered buffers */
-  NCCL_NOTE_MS = 2000,  /* who has waited so long says so on the board; less where deadlines are short */
-  NCCL_BOARD_MS = 1000, /* how long to wait for the board, and in trouble for others' posts */
+  NCCL_LOOK_MS =
+      250, /* who has waited so long looks at the board, and again when he has waited half as long again */
+  NCCL_LOOK_MAX_MS = 2000, /* and at least so often */
+  NCCL_BOARD_MS = 1000, /* how long to wait for the board; how much longer than they need for others' posts */
   NCCL_END_MS = 10000,  /* how long an end may take: of a communicator, of the stream */
   NCCL_TEXT = 200,      /* bytes of NCCL's own words */
 };
@@ -35,7 +37,6 @@ struct nccl {
   struct coll base;
   struct coll_nccl_config cfg;
   struct compute *c;
-  uint64_t note_ms;
   ncclComm_t comm; /* NULL: not there, or given to `end` */
   struct nccl_end *end;
   bool running; /* the communicator came up */
@@ -50,9 +51,9 @@ struct nccl {
 
   struct where *where, *where_dev; /* the same memory, as the host and as the device see it */
   uint64_t *counts;
-  uint64_t seen_begun, seen_done, moved_ms; /* the last change of `where`, and when it was seen */
-  uint64_t looked_ms, noted_ms, stop_seen_ms;
-  bool posted; /* since the last change */
+  uint64_t seen_begun, seen_done, moved_ms;   /* the last change of `where`, and when it was seen */
+  uint64_t looked_ms, board_ms, stop_seen_ms; /* board_ms: when the board was looked at */
+  struct where last;                          /* as it was when this rank failed; before, not used */
 
   struct err failed;
 };
@@ -82,8 +83,9 @@ int nccl_fail_result(struct nccl *n, ncclResult_t rc, const char *what, struct e
 int nccl_fail_own(struct nccl *n, struct err *e);
 /* Says on the board where this rank is. */
 void nccl_post(struct nccl *n, enum whom_state state, const char *why);
-/* Has somebody given up? Then that is the end here too. */
-int nccl_look(struct nccl *n, struct err *e);
+/* Called all the time while this rank waits, for so long already: looks at the board now and then. If somebody has failed, that is the
+ * end here too; `what` is what this rank waits for. */
+int nccl_look(struct nccl *n, const char *what, uint64_t waited_ms, struct err *e);
 void nccl_abort(struct coll *l, const char *why);
 void nccl_destroy(struct coll *l);
 /* NCCL's words in one line. */

@@ -2,8 +2,7 @@
  *
  *   gave up      a rank that says so, with its reason: that is the cause, and its words are the sentence
  *   silent       ranks that have written nothing while they should be waiting as we do: they are gone, or stand still; the usual case
- *   behind       ranks that were in no collective while others had begun more: they do not come. Written by a rank that waited once,
- *                went on, and has been silent since
+ *   behind       ranks that were in no collective while others had begun more: their host looks, but their device does not come
  *   nobody       all are in the same collective: it is the network, or NCCL. No name is better than a wrong one
  *
  * Numbers of collectives can be compared over ranks because all begin the same ones in the same order. A rank that is inside one may be one
@@ -70,6 +69,12 @@ int whom_gave_up(const struct whom_post *posts, int world, int self) {
   return -1;
 }
 
+int whom_failed(const struct whom_post *posts, int world, int self) {
+  for (int r = 0; r < world; r++)
+    if (r != self && posts[r].state >= WHOM_WAITS) return r;
+  return -1;
+}
+
 static void put(struct whom *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void put(struct whom *out, const char *fmt, ...) {
   size_t at = strlen(out->text);
@@ -129,8 +134,8 @@ void whom_decide(const struct whom_post *posts, int world, int self, bool runnin
   } else if ((n = name(posts, world, self, pick_silent, most, running, out)) > 0) {
     put(out, n == 1 ? " does not answer" : " do not answer");
   } else if ((n = name(posts, world, self, pick_behind, most, running, out)) > 0) {
-    put(out, n == 1 ? " does not come: it had begun" : " do not come: the first had begun");
-    put(out, " %llu collectives when last heard of, others %llu", (unsigned long long)posts[out->lost].begun,
+    put(out, n == 1 ? " is behind: it had begun" : " are behind: the first had begun");
+    put(out, " %llu collectives, others %llu", (unsigned long long)posts[out->lost].begun,
         (unsigned long long)most);
   } else if (running) {
     put(out, "all ranks wait in it: the network between them, or NCCL, has stopped");

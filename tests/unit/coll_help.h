@@ -1,0 +1,99 @@
+#ifndef TESTS_UNIT_COLL_HELP_H
+#define TESTS_UNIT_COLL_HELP_H
+
+/* Worlds of real processes for test_coll_nccl.c. Each rank opens the module for itself; a process of its own mints the ids, as in a real job.
+ * Ranks meet, and have their board, in shared memory. */
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent/trainer/gpu/gpu.h"
+
+enum { WORLD_MAX = 4, CARD_MAX = 64, BOARD_MAX = 1 << 16, IDS = 2, PATIENCE_S = 100, SKIPPED = 77 };
+enum { TIMEOUT_MS = 2000, LONG_MS = 60000, N = 5000 };
+
+struct shared {
+  pthread_mutex_t lock;
+  int come[2], left[2];
+  uint8_t cards[2][WORLD_MAX][CARD_MAX];
+  size_t board_n[2];
+  uint8_t board[2][BOARD_MAX];
+  int minted;
+  uint8_t ids[2][IDS * GPU_ID_SIZE];
+  int flag[8]; /* for a test's own use */
+};
+
+struct rank {
+  int rank, world, round; /* round: 0, then 1 for who comes again */
+  struct shared *s;
+  const struct gpu_module *gpu;
+  struct compute *c;
+  struct coll *l;
+  volatile sig_atomic_t stop;
+  uint64_t timeout_ms;
+};
+
+struct test {
+  const char *name;
+  int world;
+  uint64_t timeout_ms;
+  bool (*run)(struct rank *r);
+  bool bare;  /* run makes the collectives itself */
+  int killed; /* the rank that does not come back well, or -1 */
+};
+
+extern const char *coll_module; /* the file */
+
+#define EXPECT(cond)                                                                                         \
+  do {                                                                                                       \
+    if (!(cond)) {                                                                                           \
+      fprintf(stderr, "rank %d of %d: line %d: %s\n", r->rank, r->world, __LINE__, #cond);                   \
+      return false;                                                                                          \
+    }                                                                                                        \
+  } while (0)
+/* The sentence has these words. */
+#define SAYS(words)                                                                                          \
+  do {                                                                                                       \
+    if (!strstr(e.text, words)) {                                                                            \
+      fprintf(stderr, "rank %d of %d: line %d: '%s' is not in: %s\n", r->rank, r->world, __LINE__, words,    \
+              e.text);                                                                                       \
+      return false;                                                                                          \
+    }                                                                                                        \
+  } while (0)
+#define GOOD(call)                                                                                           \
+  do {                                                                                                       \
+    if ((call)) {                                                                                            \
+      fprintf(stderr, "rank %d of %d: line %d: %s: %s\n", r->rank, r->world, __LINE__, #call, e.text);       \
+      return false;                                                                                          \
+    }                                                                                                        \
+  } while (0)
+
+void nap(int ms);
+void set_flag(struct rank *r, int i);
+void await_flag(struct rank *r, int i);
+void all_here(struct rank *r); /* without collectives; once in a test. Takes the flags from 4 on */
+int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
+             struct err *e);
+struct coll_nccl_config config_of(struct rank *r);
+bool make_coll(struct rank *r);
+/* All ranks of one test, to their end. */
+bool run_world(const struct test *t);
+
+/* Buckets of uneven sizes from the top down, as gradients come. */
+struct step {
+  struct compute_buf *in, *grads, *out;
+  size_t n, buckets;
+};
+
+bool step_make(struct rank *r, struct step *p, size_t n, size_t buckets);
+void step_free(struct rank *r, struct step *p);
+void step_fill(struct rank *r, struct step *p, int turn);
+int step_queue(struct rank *r, struct step *p, struct err *e);
+bool step_right(struct rank *r, struct step *p, int turn);
+/* As the trainer waits: for the device, with an eye on the others. */
+int settle(struct rank *r, struct err *e);
+/* So many whole steps, with right sums. */
+bool steps(struct rank *r, struct step *p, int turns);
+
+#endif
