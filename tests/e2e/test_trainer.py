@@ -1,19 +1,15 @@
 """rdzv-trainer as it is run: against NumPy, in worlds of several ranks, interrupted, resumed, and with everything wrong."""
 
 import gzip
-import os
-import resource
-import shutil
 import signal
 import struct
-import subprocess
 import time
 import zlib
 
 import numpy as np
 import pytest
 
-from trainer_world import STOP, TRAINER, Run, metrics, train
+from trainer_world import SMALL, STOP, Run, metrics, train
 
 MASK = (1 << 64) - 1
 
@@ -231,7 +227,6 @@ def test_every_rank_ends_with_the_same_bytes(tmp_path):
 
 # ---- interrupted and resumed ----------------------------------------------------------------------------------------
 
-SMALL = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3]
 
 
 @pytest.mark.parametrize("world", [None, 2])
@@ -366,134 +361,6 @@ def test_stop_does_not_wait_for_a_silent_rank():
         run.workers[1].send_signal(signal.SIGKILL)
         codes, _, errs = run.wait()
     assert codes[0] == codes[2] == 82 and "rank 1" in errs[0]
-
-
-# ---- checkpoints ----------------------------------------------------------------------------------------------------
-
-
-def checkpoints(d):
-    return sorted(p for p in d.iterdir() if p.is_dir())
-
-
-def test_the_last_ones_are_kept(tmp_path):
-    train(SMALL + ["--steps", 50, "--checkpoint-dir", tmp_path, "--checkpoint-every", 10, "--keep-checkpoints", 2], 2, round_=7)
-    names = [p.name for p in checkpoints(tmp_path)]
-    assert names == ["20260101T000000-test-r000007-s000000000040", "20260101T000000-test-r000007-s000000000050"]
-    assert sorted(os.listdir(tmp_path / names[0])) == ["COMMIT", "state.bin"]
-
-
-def test_as_often_as_the_clock_of_rank_0_says(tmp_path):
-    m = tmp_path / "m"
-    straight = train(SMALL + ["--steps", 300], 2)
-    args = SMALL + ["--steps", 300, "--checkpoint-dir", tmp_path / "c"]
-    out = train(args + ["--throttle", 200, "--checkpoint-every", "200ms", "--keep-checkpoints", 100, "--metrics", m], 2)
-    saved = metrics(m, "checkpoint")
-    assert 4 <= len(saved) <= 9, saved
-    assert [p.name for p in checkpoints(tmp_path / "c")] == [s["name"] for s in saved]
-    assert out["checksum"] == straight["checksum"]
-    for path in checkpoints(tmp_path / "c")[-2:]:  # any of them goes on to the same bytes
-        path.rename(tmp_path / "away")
-        assert train(args + ["--resume", "auto"], 2, round_=2)["checksum"] == straight["checksum"]
-        (tmp_path / "away").rename(path)
-        for p in checkpoints(tmp_path / "c"):
-            if "-r000002-" in p.name:
-                shutil.rmtree(p)
-
-
-def test_written_while_training_goes_on(tmp_path):
-    """The run loses the copy of its state, not the writing; what it lost is told."""
-    m = tmp_path / "m"
-    big = ["--layers", "500,500,500,500", "--data", "synthetic:64", "--scale", 1e-3, "--batch", 8, "--loss", "mse", "--steps", 40]
-    train(big + ["--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 10, "--metrics", m])
-    saved = metrics(m, "checkpoint")
-    assert [s["step"] for s in saved] == [10, 20, 30, 40]
-    size = 192 + 4 + 4 * 3 * (501 * 500) * 3
-    assert all(s["bytes"] == size and s["write_ms"] > 0 and s["stall_ms"] > 0 for s in saved)
-    stalls = {s["step"]: s["checkpoint_ms"] for s in metrics(m)}
-    assert all((stalls[k] > 0) == (k in (10, 20, 30)) for k in stalls if k < 40), stalls
-
-
-def test_killed_while_it_writes(tmp_path):
-    """Whatever moment kill -9 finds: what is there is whole or none, and the run goes on from it to the same bytes."""
-    args = ["--layers", "300,200,300", "--data", "synthetic:200", "--scale", 1e-2, "--batch", 16, "--loss", "mse", "--steps", 400]
-    straight = train(args)
-    args += ["--checkpoint-dir", tmp_path]
-    for n in range(6):
-        with Run(args + ["--checkpoint-every", 1, "--throttle", 300, "--keep-checkpoints", 2], 1, round_=n + 1) as run:
-            run.until_step(20 * (n + 1) + n)
-            time.sleep(0.0007 * n)
-            run.workers[0].send_signal(signal.SIGKILL)
-            run.wait()
-    out = train(args, 1, round_=9)
-    assert "resumed from" in out["stderr"] and out["checksum"] == straight["checksum"]
-
-
-def test_a_disk_that_stops_taking_is_told_at_the_next_step(tmp_path):
-    with Run(SMALL + ["--epochs", 100000, "--throttle", 200, "--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 5]) as run:
-        end = time.monotonic() + 20
-        while not (tmp_path / "c").is_dir() or len(checkpoints(tmp_path / "c")) < 2:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        os.rename(tmp_path / "c", tmp_path / "away")
-        (code,), _, (err,) = run.wait(10)
-    assert code == 66 and f"checkpoint" in err and str(tmp_path / "c") in err, err
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "no marker"])
-def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
-    straight = train(SMALL + ["--steps", 60])
-    train(SMALL + ["--steps", 40, "--checkpoint-dir", tmp_path, "--checkpoint-every", 20])
-    newest = checkpoints(tmp_path)[-1]
-    state = newest / "state.bin"
-    data = bytearray(state.read_bytes())
-    if damage == "truncated":
-        state.write_bytes(data[:-1])
-    elif damage == "flipped":
-        data[len(data) // 2] ^= 1
-        state.write_bytes(data)
-    else:
-        (newest / "COMMIT").unlink()
-    out = train(SMALL + ["--steps", 60, "--checkpoint-dir", tmp_path])
-    assert f"{newest.name} is passed over" in out["stderr"] and "at step 20" in out["stderr"]
-    assert out["checksum"] == straight["checksum"]
-
-
-def test_without_an_agent_nothing_is_overwritten_either(tmp_path):
-    for _ in range(2):
-        train(SMALL + ["--steps", 10, "--checkpoint-dir", tmp_path, "--resume", "none"])
-    assert [p.name for p in checkpoints(tmp_path)] == ["0-r000001-s000000000010", "0-r000002-s000000000010"]
-
-
-def test_full_disk_ends_the_run_with_a_sentence(tmp_path):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-    p = subprocess.run([str(TRAINER)] + [str(a) for a in SMALL] + ["--steps", "10", "--checkpoint-dir", str(tmp_path / "c")],
-                       capture_output=True, text=True, preexec_fn=limit)
-    assert p.returncode == 66
-    assert f"checkpoint {tmp_path}/c/0-r000001-s000000000010" in p.stderr and "File too large" in p.stderr
-    assert list((tmp_path / "c").iterdir()) == [], "what was written is removed"
-
-
-def test_rank_0s_failure_is_told_by_the_others_in_its_words(tmp_path):
-    with Run(SMALL + ["--steps", 100000, "--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 1000], 3) as run:
-        run.until_step(10)
-        os.rename(tmp_path / "c", tmp_path / "away")
-        codes, _, errs = run.wait(20)
-    assert codes == [66, 82, 82], errs
-    assert "rank 0 gave up: " in errs[1] and f"{tmp_path}/c" in errs[2]
-
-
-@pytest.mark.parametrize("change, words", [
-    (["--layers", "60,13,60"], "made with --layers 60,12,60, this run has 60,13,60"),
-    (["--seed", 4], "--seed 3"), (["--loss", "mse"], "--loss rmse"), (["--optimizer", "sgd"], "--optimizer adam"),
-    (["--data", "synthetic:400"], "500 samples"),
-])
-def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
-    train(SMALL + ["--steps", 5, "--checkpoint-dir", tmp_path])
-    with Run(SMALL + ["--steps", 9, "--checkpoint-dir", tmp_path] + change) as run:
-        (code,), _, (err,) = run.wait()
-    assert code == 66 and words in err and "--resume none" in err
 
 
 # ---- what a person does wrong ---------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ MAGIC = 0x5A445652
 VERSION = int(re.search(r"SDK_VERSION = (\d+)", (pathlib.Path(__file__).resolve().parents[2] / "agent/sdk/wire.h").read_text())[1])
 STOP, CHECKPOINT = 2, 1
 
+SMALL = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3]
+
 
 def head(kind):
     return HEAD.pack(MAGIC, VERSION, kind)
