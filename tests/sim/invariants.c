@@ -24,10 +24,10 @@
 /* Ranks and tokens. ----------------------------------------------------------------------------------------------- */
 
 static void check_token(struct sim *s, struct sim_agent *a, const struct start *t) {
-  int order = a->told_start ? strcmp(t->incarnation, a->told_inc) : 1;
-  if (order < 0 || (order == 0 && t->round < a->told_round))
+  int order = a->took_inc[0] ? strcmp(t->incarnation, a->took_inc) : 1;
+  if (order < 0 || (order == 0 && t->round < a->took_round))
     sim_violate(s, INV_TOKENS, "%s is started in round %" PRId64 " of %s after round %" PRId64 " of %s",
-                a->name, t->round, t->incarnation, a->told_round, a->told_inc);
+                a->name, t->round, t->incarnation, a->took_round, a->took_inc);
   a->told_start = true;
   strncpy(a->told_inc, t->incarnation, INCARNATION_MAX);
   a->told_round = t->round;

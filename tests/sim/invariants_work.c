@@ -11,7 +11,9 @@
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  return !a->fence && s->now > a->heard_at + lease / 2;
+  bool told_late =
+      a->fence_heard_at > a->heard_at + lease / 2 && s->now <= a->fence_heard_at + s->config.die_max;
+  return a->fence ? told_late : s->now > a->heard_at + lease / 2;
 }
 
 /* Without a state file the daemon that sealed a's round could not know of b, which had not come back to it. */

@@ -192,6 +192,8 @@ struct sim_agent {
   uint32_t round, workers, spawns;
   char incarnation[INCARNATION_MAX + 1];
   /* what the checker remembers: tokens told, the end told, the last word about fencing */
+  char took_inc[INCARNATION_MAX + 1]; /* of the last START that it did not drop; "": none */
+  int64_t took_round;
   char told_inc[INCARNATION_MAX + 1];
   enum outcome end_outcome;
   int end_code, refused_code;
