@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from trainer_world import TRAINER, Run, Store
+from trainer_world import BUILD, TRAINER, Run, Store
 
 QUICK = ["--bench", "allreduce", "-b", "8", "-e", "256k", "-f", "8", "-n", "3", "-w", "1"]
 LONG = ["--bench", "allreduce", "-b", "4k", "-e", "4k", "-n", "1000000"]  # many minutes
@@ -161,6 +161,20 @@ def test_told_to_stop_all_ranks_leave_after_the_size():
 def test_options_that_make_no_sense_are_refused(args, words):
     out = subprocess.run([TRAINER, *args], capture_output=True, text=True, timeout=20)
     assert out.returncode == 64 and words in out.stderr and out.stderr.count("\n") == 1, out
+
+
+FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
+
+
+@pytest.mark.skipif(not FAKE.exists(), reason="the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
+@pytest.mark.parametrize("world", [1, 3])
+def test_on_a_device(rdzv, world):
+    """The module and NCCL's code, on the stand-ins of tests/fakegpu."""
+    a = rdzv.agent("--standalone", "--nproc", world, "--max-restarts", 0, "--", *QUICK, "--device", "cuda", "--cuda-module", FAKE,
+                   env={"LD_LIBRARY_PATH": str(FAKE.parent)})
+    assert a.exit(60) == 0, a
+    assert f"--bench allreduce: {world} rank{'s' if world > 1 else ''}, nccl" in a.text and "# Out of bounds values : 0 OK" in a.text
+    assert not any(word in a.text for word in ("Sanitizer", "runtime error", "fakegpu:")), a
 
 
 def test_through_the_agent(rdzv):

@@ -110,24 +110,25 @@ static void ask_board(struct nccl *n, enum whom_state mine, uint64_t waited_ms, 
 
 /* -------------------------------------------------------------------- end */
 
+/* The thread writes END_DONE, the coll END_LEFT; whoever is the second frees. */
+enum { END_RUNS, END_DONE, END_LEFT };
+
 struct nccl_end {
   ncclComm_t comm;
   int device;
   bool abort;
-  atomic_bool done;
-  atomic_int holders; /* the thread, and the coll */
+  atomic_int state;
 };
 
-static void end_drop(struct nccl_end *x) {
-  if (atomic_fetch_sub(&x->holders, 1) == 1) free(x);
+static void end_work(struct nccl_end *x) {
+  (void)cudaSetDevice(x->device);
+  (void)(x->abort ? ncclCommAbort(x->comm) : ncclCommDestroy(x->comm));
 }
 
 static void *end_main(void *arg) {
   struct nccl_end *x = arg;
-  (void)cudaSetDevice(x->device);
-  (void)(x->abort ? ncclCommAbort(x->comm) : ncclCommDestroy(x->comm));
-  atomic_store(&x->done, true);
-  end_drop(x);
+  end_work(x);
+  if (atomic_exchange(&x->state, END_DONE) == END_LEFT) free(x);
   return NULL;
 }
 
@@ -135,20 +136,23 @@ static void *end_main(void *arg) {
 static void end_begin(struct nccl *n, bool abort) {
   if (!n->comm) return;
   struct nccl_end *x = xcalloc(1, sizeof *x);
-  *x = (struct nccl_end){.comm = n->comm, .device = cuda_device(n->c), .abort = abort};
-  atomic_init(&x->holders, 2);
+  pthread_t thread;
+  x->comm = n->comm;
+  x->device = cuda_device(n->c);
+  x->abort = abort;
   n->comm = NULL;
   n->end = x;
-  pthread_t thread;
-  if (pthread_create(&thread, NULL, end_main, x))
-    end_main(x);
-  else
+  if (pthread_create(&thread, NULL, end_main, x) == 0) {
     pthread_detach(thread);
+    return;
+  }
+  end_work(x);
+  atomic_store(&x->state, END_DONE);
 }
 
 static bool end_wait(struct nccl *n) {
   uint64_t end = monotonic_ms() + NCCL_END_MS;
-  while (n->end && !atomic_load(&n->end->done)) {
+  while (n->end && atomic_load(&n->end->state) != END_DONE) {
     if (monotonic_ms() >= end) return false;
     nap();
   }
@@ -297,6 +301,6 @@ void nccl_destroy(struct coll *l) {
     end_begin(n, !well);
   }
   if (end_wait(n) && stream_rests(n)) free_all(n);
-  if (n->end) end_drop(n->end);
+  if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
   free(n);
 }
