@@ -388,7 +388,7 @@ def test_silence_of_all_is_the_daemons_own(rdzv):
     with Native(d.port) as n:
         n.hello(lease_ms=1000)
         n.started()
-        d.expect("nothing is heard of any node \(1\), as if this daemon were cut off from all")
+        d.expect(r"nothing is heard of any node \(1\), as if this daemon were cut off from all")
         time.sleep(1)
         n.send("HEARTBEAT", id=1)
         n.expect("HEARTBEAT_ACK")
