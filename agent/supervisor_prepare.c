@@ -9,7 +9,8 @@
  *
  * An agent that leaves has its signal in hand. While the daemon is there it is held back until STOP: other nodes may still be writing their
  * part, and need these ranks for the next step. Without a daemon it is given when the own workers have written. In any case it is given when
- * half of --stop-timeout is over. Nothing else has a deadline here: who only prepares goes on training, and STOP comes by itself.
+ * half of --stop-timeout is over. Nothing else has a deadline here: who only prepares goes on training, and STOP comes by itself. The daemon's
+ * patience is as long as ours, so either may end first: whoever has not written by then is named in both cases.
  *
  * If the workers finish instead, there may be an END to wait for, for as long as the checkpoint could have taken. */
 
@@ -130,13 +131,17 @@ static void put_late(const struct supervisor *s, struct buf *out) {
   if (n > NAMES_MAX) buf_printf(out, " and %d more", n - NAMES_MAX);
 }
 
-static void give_signal(struct supervisor *s) {
+void sup_say_unwritten(struct supervisor *s) {
   struct buf late = BUF_INIT;
   if (s->asking) put_late(s, &late);
   if (late.len)
     sup_say(s, LOG_WARN, "rank %s has not written the checkpoint that it was asked for; stopping without it",
             buf_text(&late));
   buf_finish(&late);
+}
+
+static void give_signal(struct supervisor *s) {
+  sup_say_unwritten(s);
   sup_stop_trees(s, STOP_LEAVING, s->kill_by_ms - s->now_ms);
 }
 

@@ -446,6 +446,8 @@ void job_event(struct job *j, const struct job_event *ev) {
   table[j->state][ev->kind](j, ev);
 }
 
+/* Once it is over, anybody may begin it anew, in which nobody waits for who has not heard of its end. */
 bool job_could_form_without(const struct job *j, const struct member *m) {
+  if (j->state == JOB_ENDING || j->state == JOB_ENDED) return true;
   return j->n_connected - (m->conn ? 1 : 0) >= (size_t)j->settings.min_nodes;
 }

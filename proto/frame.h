@@ -45,7 +45,7 @@ struct frame {
 };
 
 enum {                            /* of HEARTBEAT_ACK */
-       FRAME_FLAG_FENCE = 1,      /* a round could form without you, so you must fence */
+       FRAME_FLAG_FENCE = 1,      /* a round could form without you, or the job is over: you must fence */
        FRAME_FLAG_RECOVERING = 2, /* I do not know yet whether your round goes on */
 };
 

@@ -174,7 +174,8 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
     sim_violate(s, INV_STORE_ENDS, "%s joins anew and still serves round %" PRId64, a->name, a->store.round);
   if (m->type == MSG_PROGRESS) {
     struct place *p = book_place(book_round(s->checker, m->progress.incarnation, m->progress.round), a);
-    if (p) p->step = m->progress.step;
+    if (p && m->progress.step > p->step)
+      p->step = m->progress.step; /* the daemon has heard the last, or one before it */
   }
   if (m->type != MSG_REPORT) return;
   const struct report *rep = &m->report_msg.report;

@@ -194,14 +194,13 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
 /* What the checker holds against it: the last word about fencing of a daemon that knew the round that it runs. */
 static void note_fence(const struct sim *s, struct sim_agent *a, const struct msg *m, uint64_t sent_at) {
   bool ack = m->type == MSG_HEARTBEAT_ACK;
-  bool over = m->type == MSG_WELCOME && (m->welcome.state == JOB_ENDING || m->welcome.state == JOB_ENDED);
   bool recovering =
       ack ? m->flags & FRAME_FLAG_RECOVERING : m->type == MSG_WELCOME && m->welcome.state == JOB_RECOVERING;
   bool knows = !recovering || a->conn->side == a->told_side;
   if (m->type == MSG_START) a->told_side = a->conn->side;
   if (m->type == MSG_WELCOME) a->home = a->conn->side;
   if (m->type == MSG_START) a->heard_fence = m->start.fence;
-  if (ack || (m->type == MSG_WELCOME && !over)) {
+  if (ack || m->type == MSG_WELCOME) {
     a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
     a->heard_at = sent_at;
   } else if (m->type != MSG_START) {

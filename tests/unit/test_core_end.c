@@ -215,6 +215,27 @@ static void test_operator(void **state) {
   }
 }
 
+/* END may be lost with its connection, and the job begun anew by others: who has not heard of the end is in their way. */
+static void test_who_comes_back_to_a_job_that_is_over_is_to_fence(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_heartbeat(&r, &n[1]);
+  assert_int_equal(rig_last(&r, n[1].conn, MSG_HEARTBEAT_ACK)->flags, 0); /* two nodes, fixed */
+  assert_int_equal(rig_control(&r, "stop", "job", false, &out), 0);
+  node_stopped(&r, &n[0]);
+  node_drop(&r, &n[1]);
+  rig_run(&r, CORE_GRACE_MS);
+  node_end_ack(&r, &n[0]);
+  node_back(&r, &n[1], PHASE_RUNNING);
+  assert_true(rig_last(&r, n[1].conn, MSG_WELCOME)->welcome.fence);
+  assert_non_null(rig_last(&r, n[1].conn, MSG_END));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
 static void test_end_is_repeated_and_then_given_up(void **state) {
   struct rig r;
   struct node n[2];
@@ -271,6 +292,7 @@ int main(void) {
       cmocka_unit_test(test_finished_is_final),
       cmocka_unit_test(test_a_command_that_cannot_run_ends_at_once),
       cmocka_unit_test(test_operator),
+      cmocka_unit_test(test_who_comes_back_to_a_job_that_is_over_is_to_fence),
       cmocka_unit_test(test_end_is_repeated_and_then_given_up),
       cmocka_unit_test(test_a_bye_is_an_acknowledgement),
       cmocka_unit_test(test_early_end_ack_acknowledges_nothing),

@@ -252,6 +252,23 @@ static void test_leaving_waits_for_half_of_the_stop_timeout(void **state) {
   }
 }
 
+/* The daemon waits as long as we do, so its STOP may be there first. */
+static void test_the_daemon_is_tired_of_waiting_first(void **state) {
+  struct bench b;
+  open_two(&b);
+  bench_signal(&b, SIGTERM);
+  wrote(&b, 0, 1, 7);
+  bench_run(&b, 14999);
+  bench_stop(&b, 1, NULL);
+  assert_int_equal(
+      bench_said(&b, "rank 3 has not written the checkpoint that it was asked for; stopping without it"), 1);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
+  bench_run(&b, 1);
+  assert_int_equal(bench_said(&b, "has not written the checkpoint"), 1);
+  check_exit_75(&b);
+  bench_close(&b);
+}
+
 static void test_leaving_without_a_daemon(void **state) {
   for (int late = 0; late < 2; late++) {
     struct bench b;
@@ -364,6 +381,7 @@ int main(void) {
       cmocka_unit_test(test_prepare_after_the_checkpoint),
       cmocka_unit_test(test_leaving_late_leaves_nobody_behind),
       cmocka_unit_test(test_leaving_waits_for_half_of_the_stop_timeout),
+      cmocka_unit_test(test_the_daemon_is_tired_of_waiting_first),
       cmocka_unit_test(test_leaving_without_a_daemon),
       cmocka_unit_test(test_a_second_signal_does_not_wait),
       cmocka_unit_test(test_a_failure_while_leaving),
