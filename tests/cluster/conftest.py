@@ -1,8 +1,7 @@
 """Clusters for tests: see hosts.py.
 
 These tests mostly wait: for leases to pass, for a round to be old enough to grow. Clusters know nothing of each other, so several pytest
-processes share the work: with RDZV_CLUSTER_CLAIMS=DIR each runs what no other has claimed there yet, the longest first. tests/run does that.
-RDZV_CLUSTER_FACTS=FILE collects the times that the tests measured.
+processes share the tests, the longest first (../e2e/claims.py). RDZV_CLUSTER_FACTS=FILE collects the times that the tests measured.
 """
 
 import importlib.util
@@ -16,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
+import claims  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
 
@@ -44,25 +44,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason=why))
 
 
-def claimed(item):
-    claims = os.environ["RDZV_CLUSTER_CLAIMS"]
-    try:
-        os.close(os.open(Path(claims) / item.nodeid.replace("/", ":"), os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
-
-
 def pytest_runtestloop(session):
-    """pytest's own loop, but for what somebody else runs, and reports."""
-    if not os.environ.get("RDZV_CLUSTER_CLAIMS") or session.testsfailed or session.config.option.collectonly:
-        return None
-    for item in session.items:
-        if claimed(item):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
-    return True
+    return claims.run(session, lambda item: item.nodeid)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import claims
 import harness
+
+
+def pytest_runtestloop(session):
+    return claims.run(session, claims.by_file)
 
 
 @pytest.hookimpl(hookwrapper=True)

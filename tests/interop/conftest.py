@@ -24,6 +24,7 @@ e2e = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(e2e)
 rdzv = e2e.rdzv
 pytest_runtest_makereport = e2e.pytest_runtest_makereport
+pytest_runtestloop = e2e.pytest_runtestloop
 
 # Without GPUs, with one thread: what is compared must not depend on the machine.
 QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONDONTWRITEBYTECODE": "1",
