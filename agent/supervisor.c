@@ -158,11 +158,15 @@ static void on_start(struct supervisor *s) {
   sup_connect(s);
 }
 
-/* Stopped itself, it comes here late, and may not have done its part yet: nobody is left behind for that. */
+/* Stopped itself, it comes here late, and may not have done its part yet, or only a moment ago: nobody is left behind for that. What is to
+ * die has the slack from when the guard was to kill it. */
 static bool kill_first(struct supervisor *s) {
-  if (!sup_has_trees(s) || s->state == SUPERVISOR_STOPPING) return false;
-  s->leave_by_ms = s->now_ms + SUPERVISOR_LEAVE_SLACK_MS;
-  sup_stop_trees(s, STOP_LEAVING, 0);
+  if (!sup_has_trees(s)) return false;
+  bool told = s->state == SUPERVISOR_STOPPING;
+  uint64_t by_ms = (told ? s->kill_ms : s->now_ms) + SUPERVISOR_LEAVE_SLACK_MS;
+  if (s->now_ms >= by_ms) return false;
+  s->leave_by_ms = by_ms;
+  if (!told) sup_stop_trees(s, STOP_LEAVING, 0);
   return true;
 }
 

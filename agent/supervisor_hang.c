@@ -27,6 +27,7 @@ enum {
   LOOK_MAX_MS = 1000,
   LOOK_PATIENCE_MS = 3000, /* a file system that does not answer by then has no sign to show */
   LATE_MS = 500,           /* a look that comes later than this: we could not run */
+  FACTS_LATE_MS = 50,      /* so with facts, which take a few ms; in doubt another look is cheap */
   NAMES_MAX = 3,           /* others that are named in the verdict */
   TOGETHER_MS = 1000,      /* who stops within this of each other may have stopped in any order */
 };
@@ -382,7 +383,8 @@ void sup_hang_probed(struct supervisor *s, const struct supervisor_event *ev) {
 /* The answer is there. True: it is believed, and told. */
 static bool believe(struct supervisor *s) {
   if (s->hang.reported) return true;
-  if (!s->hang.again && s->hang.ours && !s->hang.unanswered && s->now_ms > s->hang.probed_ms + LATE_MS) {
+  if (!s->hang.again && s->hang.ours && !s->hang.unanswered &&
+      s->now_ms > s->hang.probed_ms + FACTS_LATE_MS) {
     s->hang.again = true;
     look(s);
   }

@@ -8,12 +8,31 @@
 #include <inttypes.h>
 #include <string.h>
 
-bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
+static bool runs_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w,
+                    uint64_t heard_at) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   bool told_late =
-      a->fence_heard_at > a->heard_at + lease / 2 && s->now <= a->fence_heard_at + s->config.die_max;
-  return a->fence ? told_late : s->now > a->heard_at + lease / 2;
+      a->fence_heard_at > heard_at + lease / 2 && s->now <= a->fence_heard_at + s->config.die_max;
+  return a->fence ? told_late : s->now > heard_at + lease / 2;
+}
+
+bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
+  return runs_on(s, a, w, a->heard_at);
+}
+
+/* b runs an older round than a, and was allowed to: it was not to fence, and had heard nothing for long. A daemon that has lost its memory
+ * since then can greet it, but not tell it of a's round as long as nobody has come back who was in that one. So its word changes nothing,
+ * and b is judged by what it had heard before. */
+static uint64_t heard_of_later_rounds_at(const struct sim *s, const struct sim_agent *a,
+                                         const struct sim_agent *b) {
+  const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
+  bool forgot = !book_remembers(s) && !s->two && r && r->sent_life && r->sent_life < s->d.life;
+  if (!forgot || b->heard_life != s->d.life) return b->heard_at;
+  for (int i = 0; i < r->n_places; i++)
+    if (r->places[i].agent->known_life == s->d.life && r->places[i].agent->known_at <= b->heard_at)
+      return b->heard_at;
+  return b->heard_before_at;
 }
 
 /* Without a state file the daemon that sealed a's round could not know of b, which had not come back to it. */
@@ -90,7 +109,8 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
       if (late && b->guard_alive && !s->two && is_over_its_lease(s, b) && b->fence_heard_at <= b->ack_at)
         sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u",
                     a->name, w->rank, a->round, b->name, b->round);
-      if (frozen || !worker_works(v) || (same && !v->ghost) || allowed_to_run_on(s, b, v)) continue;
+      if (frozen || !worker_works(v) || (same && !v->ghost)) continue;
+      if (runs_on(s, b, v, heard_of_later_rounds_at(s, a, b))) continue;
       bool thawed =
           s->suspends && a->node->resumed_at + s->config.exec_max >= s->now; /* as what it had begun */
       if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) ||

@@ -208,7 +208,9 @@ struct sim_agent {
   bool heard_fence;        /* the same of any daemon */
   uint64_t fence_heard_at; /* when it heard that it is to fence */
   uint64_t heard_at;
-  uint64_t known_at; /* when the daemon's life known_life first read its HELLO */
+  uint32_t heard_life;      /* of the daemon that was heard then, */
+  uint64_t heard_before_at; /* and when another life of it was heard last */
+  uint64_t known_at;        /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;
 };
 

@@ -2,7 +2,7 @@
  * ends by SUP_EXIT, by SIGKILL or with the power of its node; the next one on the same node is a new agent with a new id, as a scheduler
  * or a person would start it. Lives are kept to the end of the run, so nothing that is on its way ever points to freed memory. */
 
-#include "tests/sim/sim.h"
+#include "tests/sim/book.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -202,6 +202,8 @@ static void note_fence(const struct sim *s, struct sim_agent *a, const struct ms
   if (m->type == MSG_START) a->heard_fence = m->start.fence;
   if (ack || m->type == MSG_WELCOME) {
     a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
+    if (a->heard_life != book_life(a)) a->heard_before_at = a->heard_at;
+    a->heard_life = book_life(a);
     a->heard_at = sent_at;
   } else if (m->type != MSG_START) {
     return;

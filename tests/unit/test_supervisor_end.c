@@ -286,6 +286,29 @@ static void test_leaving_has_an_end(void **state) {
   bench_close(&b);
 }
 
+/* It was stopped while it waited for checkpoints, for longer than it may take to leave. The first that it reads then ends its patience, before any
+ * tick: what its guard kills from then on has its time nevertheless. */
+static void test_leaving_late_leaves_nobody_behind(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.answering = true;
+  bench_running(&b);
+  for (uint32_t i = 0; i < 2; i++)
+    bench_event(
+        &b, &(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .local_rank = i, .count = 1});
+  bench_signal(&b, SIGTERM);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  b.now_ms += 30000 + SUPERVISOR_LEAVE_SLACK_MS + 1000;
+  bench_event(&b,
+              &(struct supervisor_event){.kind = SUP_CHECKPOINTED, .round = 1, .local_rank = 0, .count = 1});
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  bench_run(&b, SUPERVISOR_LEAVE_SLACK_MS - 1);
+  assert_int_equal(b.exits, 0);
+  bench_run(&b, 1);
+  assert_exit(&b, EXIT_CODE_PREEMPTED);
+  bench_close(&b);
+}
+
 static void test_an_end_while_leaving(void **state) {
   struct bench b;
   bench_open(&b);
@@ -476,6 +499,7 @@ int main(void) {
       cmocka_unit_test(test_says_who_does_not_stop),
       cmocka_unit_test(test_waits_for_nobody_that_is_killed),
       cmocka_unit_test(test_leaving_has_an_end),
+      cmocka_unit_test(test_leaving_late_leaves_nobody_behind),
       cmocka_unit_test(test_an_end_while_leaving),
       cmocka_unit_test(test_a_signal_after_finishing),
       cmocka_unit_test(test_a_signal_while_exiting_changes_nothing),
