@@ -75,6 +75,10 @@
 enum { N_NAMES = 0 ENV_LIST(COUNT, COUNT, COUNT, COUNT) };
 #undef COUNT
 
+#define TEXT(name, value, text) {name, text},
+const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT){NULL, NULL}};
+#undef TEXT
+
 static const char agent_prefix[] = "RDZV_AGENT_";
 /* What an outer torchrun, or agent, has for its own workers alone. */
 static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", NULL};

@@ -32,6 +32,13 @@ char **env_create(char *const *base, const struct start *start, const struct env
                   uint32_t local_rank);
 void env_destroy(char **env);
 
+/* What a worker is told, for the manual: in the order of the list in env.c, ended by a name of NULL. `text` has options and
+ * names between backquotes. */
+struct env_text {
+  const char *name, *text;
+};
+extern const struct env_text env_texts[];
+
 /* Before the first round: -EINVAL and a sentence where workers cannot be given what was asked for
  * (virtual_local_rank, and CUDA_VISIBLE_DEVICES names fewer devices than there are workers). */
 int env_check(char *const *base, const struct env_job *job, struct err *e);

@@ -285,10 +285,6 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
 
 void agent_options_help(int width, struct buf *out) {
   opts_help(&agent_options_spec, width, out);
-#define ROW(name, code, text)                                                                                \
-  if ((code) != EXIT_CODE_PORT_TAKEN) buf_printf(out, "  %2d  %s\n", code, text); /* rdzvd's alone */
-  EXIT_CODE_LIST(ROW)
-#undef ROW
 }
 
 void agent_options_settings(const struct agent_options *o, struct settings *s) {

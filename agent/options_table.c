@@ -8,6 +8,7 @@
 #include "agent/options_internal.h"
 
 #include <stddef.h>
+#include "common/exit_codes.h"
 
 #define FIELD(name) offsetof(struct agent_options, name)
 
@@ -81,11 +82,10 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_ids),
      .def = "auto",
-     .label = "WHEN",
+     .label = "auto|always|never",
      .parse = option_nccl_ids,
-     .help =
-         "auto, always or never: have ncclUniqueIds ready for the workers in each round, for "
-         "rdzv_nccl_ids() of rdzv.h. auto: for rdzv-trainer, if a node has GPUs and --device is not cpu."},
+     .help = "Have ncclUniqueIds ready for the workers in each round, for rdzv_nccl_ids() of rdzv.h. auto: "
+             "for rdzv-trainer, if a node has GPUs and --device is not cpu."},
     {.name = "nccl-library",
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_library),
@@ -274,7 +274,7 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = FIELD(signals),
      .def = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-     .label = "LIST",
+     .label = "SIGNAL[,...]",
      .parse = option_signals,
      .help = "Signals at which the agent stops its workers, by the same one, and leaves."},
     {.group = "Output"},
@@ -406,9 +406,9 @@ static const struct opt table[] = {
      .foreign_no_env = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(numa),
-     .label = "KIND",
+     .label = "node|socket|exclusive|core-complex",
      .parse = option_numa,
-     .help = "node, socket, exclusive or core-complex: bind workers to the CPUs near their GPU."},
+     .help = "Bind workers to the CPUs near their GPU."},
     {.name = "monitor-interval",
      .foreign = "monitor-interval",
      .type = OPT_FLOAT,
@@ -419,7 +419,7 @@ static const struct opt table[] = {
      .foreign = "start-method",
      .type = OPT_CUSTOM,
      .offset = FIELD(torch.start_method),
-     .label = "METHOD",
+     .label = "spawn|fork|forkserver",
      .parse = option_start_method,
      .help = "No effect."},
     {.name = "event-log-handler",
@@ -441,6 +441,11 @@ static const struct opt table[] = {
 static const char *const ignore_env[] = {"RDZV_AGENT_SOCKET",
                                          NULL}; /* a worker's variable: this agent is one */
 
+/* PORT_TAKEN is rdzvd's alone. */
+#define ROW(name, number, help) {EXIT_CODE_##name == EXIT_CODE_PORT_TAKEN ? -1 : number, help},
+static const struct opts_exit exits[] = {EXIT_CODE_LIST(ROW){0, NULL}};
+#undef ROW
+
 const struct opts_spec agent_options_spec = {
     .program = "rdzv-agent",
     .usage = "rdzv-agent [OPTION]... [--] COMMAND [ARGUMENT]...\n"
@@ -452,10 +457,13 @@ const struct opts_spec agent_options_spec = {
              "\n"
              "Examples:\n"
              "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
-             "  srun rdzv-agent --nnodes 2 --nproc 4 --endpoint node1 train.py\n"
-             "\n"
-             "Exit status: that of the worker that failed (128+N where signal N killed it, 127 and 126\n"
-             "where its command was not found or cannot be run), or\n",
+             "  srun rdzv-agent --nnodes 2 --nproc 4 --endpoint node1 train.py\n",
+    .exits_intro =
+        "that of the worker that failed (128+N where signal N killed it, 127 and 126 where its command was "
+        "not found or cannot be run), or",
+    .exits = exits,
+    .runs_command = true,
+    .passes_to = "rdzv-trainer",
     .env_prefix = "RDZV_AGENT_",
     .env_foreign = "PET_",
     .ignore_env = ignore_env,

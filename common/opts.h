@@ -2,7 +2,8 @@
 #define COMMON_OPTS_H
 
 /* Command lines from one table. A row is all there is to know about an option: name, type, default, bounds, argument
- * label, help, group. Parsing, help text, bounds, environment and the README's table derive from it.
+ * label, help, group. Parsing, help text, bounds, environment, the README's table, manual pages (opts_man.h) and shell
+ * completions (opts_complete.h) derive from it.
  *
  *   --last-call 30s   --last-call=30s   --last_call 30s   RDZV_AGENT_LAST_CALL=30s
  *   -r 3   -r3   -r=3   -qv (flags may share a dash)
@@ -49,7 +50,7 @@ struct opt {
   size_t offset;     /* of the field in the target struct */
   const char *def;   /* default in the syntax of the command line, or NULL: the field is left as it is */
   double min, max;   /* INT, SIZE, FLOAT, DURATION (ms). Both 0: no bounds; max < min: only the lower one */
-  const char *label; /* argument in the help: "MIN:MAX"; NULL: one that fits the type */
+  const char *label; /* argument in the help: "MIN:MAX"; NULL: one that fits the type. See below */
   const char *group; /* heading in the help; only for heading rows */
   const char *help;  /* a sentence or two; wrapped by opts_help */
   int (*parse)(const char *text, void *field,
@@ -58,11 +59,34 @@ struct opt {
   bool foreign_no_env;         /* it has no variable there */
 };
 
+/* Labels are read by completions too. "|" parts alternatives. One in small letters is to be typed as it is ("now|next-round"), or begins the
+ * value ("file:PATH"). Of those in capitals FILE and PATH want a file, DIR a directory, HOST, HOSTS, HOST[:PORT] and ADDRESS a host, SIGNAL a
+ * signal's name; nobody can guess a value for others (N, TIME, NAME). What ends in "[,...]" is a list separated by commas. */
+
+/* A word that is no option and says what is to be done: "drain HOST". */
+struct opts_verb {
+  const char *name;  /* NULL ends the list */
+  const char *words; /* what stands behind it: "", "[JOB]", "JOB RANK"; brackets: it may be missing */
+  const char
+      *options; /* names of the options that belong to this verb and to few others, separated by blanks */
+  const char *help;
+};
+
+struct opts_exit {
+  int code;         /* below 0: left out, none of this program's */
+  const char *text; /* NULL ends the list */
+};
+
 struct opts_spec {
   const char *program;           /* "rdzv-agent" */
   const char *usage;             /* usage lines, printed first in the help; without "usage:" */
   const char *intro;             /* a paragraph behind the usage, or NULL */
-  const char *outro;             /* examples, exit codes: printed as is at the end, or NULL */
+  const struct opts_verb *verbs; /* or NULL */
+  const char *outro;             /* examples: printed as is behind the options, or NULL */
+  const char *exits_intro;       /* what the exit status is where it is none of `exits`, or NULL */
+  const struct opts_exit *exits; /* or NULL */
+  bool runs_command;             /* the first word that is no option is a command, all behind it is its own */
+  const char *passes_to;         /* the program whose options may stand behind "--", or NULL */
   const char *env_prefix;        /* "RDZV_AGENT_", or NULL: no environment */
   const char *const *ignore_env; /* names with that prefix that are not options; NULL-terminated, or NULL */
   const char *env_foreign;       /* "PET_": prefix of the variables of rows that have `foreign`; or NULL */
@@ -74,8 +98,8 @@ struct opts_spec {
  * -EINVAL and a sentence that names the option or variable, its value and what is allowed. */
 int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
                int *rest, bool *dashes, struct err *e);
-/* Appends the help, wrapped to `width` columns: usage, groups, one entry per option with default and other name; how
- * variables are named is told once, at the end. */
+/* Appends the help, wrapped to `width` columns: usage, verbs, groups, one entry per option with default and other name; how
+ * variables are named is told once, behind them; then examples and exit codes. */
 void opts_help(const struct opts_spec *spec, int width, struct buf *out);
 /* Where an option's value came from; later ones win. */
 enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };

@@ -14,7 +14,7 @@
 #include "common/opts.h"
 #include "common/opts_value.h"
 
-enum { LEFT_MAX = 30, GAP = 2, WIDTH_MIN = 40 };
+enum { LEFT_MAX = 29, GAP = 2, WIDTH_MIN = 40 };
 
 static size_t columns(const char *s, size_t n) {
   size_t count = 0;
@@ -138,6 +138,38 @@ static void put_environment(struct buf *out, const struct opts_spec *spec, size_
   buf_finish(&text);
 }
 
+static void put_verbs(struct buf *out, const struct opts_spec *spec, size_t width) {
+  size_t column = 0;
+  for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
+    size_t w = strlen("  ") + strlen(v->name) + 1 + strlen(v->words) + GAP;
+    if (w > column) column = w;
+  }
+  if (spec->verbs) buf_puts(out, "\nWhat it is told:\n");
+  for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
+    size_t from = out->len;
+    buf_printf(out, "  %s %s", v->name, v->words);
+    pad(out, column - (out->len - from));
+    wrap(out, v->help, column, width);
+  }
+}
+
+static void put_exits(struct buf *out, const struct opts_spec *spec, size_t width) {
+  const char *intro = spec->exits_intro;
+  if (!spec->exits) return;
+  buf_puts(out, intro ? "\nExit status: " : "\nExit status:\n");
+  if (intro) {
+    struct buf text = BUF_INIT; /* the first line is begun */
+    wrap(&text, intro, strlen("Exit status: "), width);
+    buf_puts(out, buf_text(&text));
+    buf_finish(&text);
+  }
+  for (const struct opts_exit *x = spec->exits; x->text; x++) {
+    if (x->code < 0) continue;
+    buf_printf(out, "%5d  ", x->code);
+    wrap(out, x->text, 7, width);
+  }
+}
+
 void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
   size_t cols = width < WIDTH_MIN ? WIDTH_MIN : (size_t)width, column = left_width(spec);
   buf_puts(out, "usage: ");
@@ -150,6 +182,7 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
     buf_putc(out, '\n');
     wrap(out, spec->intro, 0, cols);
   }
+  put_verbs(out, spec, cols);
   bool begun = false; /* options ahead of the first heading */
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
     if (!row->name)
@@ -160,7 +193,7 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
     if (row->name) put_entry(out, row, column, cols);
   }
   put_environment(out, spec, cols);
-  if (!spec->outro) return;
-  buf_printf(out, "\n%s", spec->outro);
+  if (spec->outro) buf_printf(out, "\n%s", spec->outro);
   if (out->data[out->len - 1] != '\n') buf_putc(out, '\n');
+  put_exits(out, spec, cols);
 }

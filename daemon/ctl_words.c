@@ -13,29 +13,42 @@
 
 enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK };
 
-static const struct verb {
-  const char *name, *usage;
-  enum word words[2];
-  bool optional; /* its word may be missing */
-  bool watch, force, signal;
-} verbs[] = {
-    {"status", "status [JOB]", {WORD_JOB}, .optional = true, .watch = true},
-    {"jobs", "jobs", {WORD_NONE}, .watch = true},
-    {"drain", "drain HOST", {WORD_HOST}, .force = true},
-    {"undrain", "undrain HOST", {WORD_HOST}},
-    {"stop", "stop JOB", {WORD_JOB}},
-    {"kill-worker", "kill-worker JOB RANK", {WORD_JOB, WORD_RANK}, .signal = true},
+const struct opts_verb ctl_verbs[] = {
+    {"status", "[JOB]", "watch json",
+     "One job, or all: their nodes, who is missing, what ended their last rounds; which hosts are drained; "
+     "and what PyTorch's "
+     "clients keep here."},
+    {"jobs", "", "watch json", "One line for each job."},
+    {"drain", "HOST", "force json",
+     "No round has nodes of that host any more. A round that has them ends as planned, and nothing is "
+     "charged."},
+    {"undrain", "HOST", "json", "They may come back."},
+    {"stop", "JOB", "json", "Ends the job on all its nodes; its agents exit with 77."},
+    {"kill-worker", "JOB RANK", "signal json",
+     "SIGKILL, or --signal, to the worker of that rank, for drills."},
+    {0},
 };
 #define VERBS "status, jobs, drain, undrain, stop, kill-worker"
 
-static const struct verb *find_verb(const char *name) {
-  for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
-    if (!strcmp(verbs[i].name, name)) return &verbs[i];
+static const struct opts_verb *find_verb(const char *name) {
+  for (const struct opts_verb *v = ctl_verbs; v->name; v++)
+    if (!strcmp(v->name, name)) return v;
   return NULL;
 }
 
-static int count_words(const struct verb *v) {
-  return (v->words[0] != WORD_NONE) + (v->words[1] != WORD_NONE);
+/* What the i-th word behind the verb is. */
+static enum word kind_of_word(const struct opts_verb *v, int i) {
+  const char *p = v->words;
+  for (; i > 0 && p; i--) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
+  if (!p || !*p) return WORD_NONE;
+  p += *p == '[';
+  return *p == 'J' ? WORD_JOB : *p == 'H' ? WORD_HOST : WORD_RANK;
+}
+
+static int count_words(const struct opts_verb *v) {
+  int n = 0;
+  while (kind_of_word(v, n) != WORD_NONE) n++;
+  return n;
 }
 
 static int read_word(enum word kind, const char *text, struct ctl_request *r, struct err *e) {
@@ -73,11 +86,17 @@ int ctl_read_signal(const char *text, int *signo, struct err *e) {
   return err_set(e, -EINVAL, "--signal %.80s: no signal has that name; write TERM, SIGTERM or 15", text);
 }
 
-static int check_options(const struct verb *v, const char *signal, const struct ctl_request *r,
+static bool has_option(const struct opts_verb *v, const char *name) {
+  const char *found = strstr(v->options, name);
+  size_t n = strlen(name);
+  return found && (found == v->options || found[-1] == ' ') && (found[n] == ' ' || !found[n]);
+}
+
+static int check_options(const struct opts_verb *v, const char *signal, const struct ctl_request *r,
                          struct err *e) {
-  if (r->watch && !v->watch) return err_set(e, -EINVAL, "--watch is for status and jobs");
-  if (r->force && !v->force) return err_set(e, -EINVAL, "--force is for drain");
-  if (signal && !v->signal) return err_set(e, -EINVAL, "--signal is for kill-worker");
+  if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
+  if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
+  if (signal && !has_option(v, "signal")) return err_set(e, -EINVAL, "--signal is for kill-worker");
   return 0;
 }
 
@@ -86,14 +105,16 @@ int ctl_read_words(const char *const *words, int n, const char *signal, struct c
   r->verb = r->job = r->host = "";
   r->rank = -1;
   if (n == 0) return err_set(e, -EINVAL, "what is it to do? " VERBS " (--help)");
-  const struct verb *v = find_verb(words[0]);
+  const struct opts_verb *v = find_verb(words[0]);
   if (!v) return err_set(e, -EINVAL, "\"%.80s\" is none of its words: " VERBS " (--help)", words[0]);
   r->verb = v->name;
   int want = count_words(v), rc = check_options(v, signal, r, e);
   if (rc < 0) return rc;
   if (n - 1 > want)
-    return err_set(e, -EINVAL, "\"%.80s\" is one word too many: rdzvctl %s", words[want + 1], v->usage);
-  if (n - 1 < want && !v->optional) return err_set(e, -EINVAL, "a word is missing: rdzvctl %s", v->usage);
-  for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(v->words[i], words[i + 1], r, e);
+    return err_set(e, -EINVAL, "\"%.80s\" is one word too many: rdzvctl %s%s%s", words[want + 1], v->name,
+                   want ? " " : "", v->words);
+  if (n - 1 < want && v->words[0] != '[')
+    return err_set(e, -EINVAL, "a word is missing: rdzvctl %s %s", v->name, v->words);
+  for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(kind_of_word(v, i), words[i + 1], r, e);
   return rc == 0 && signal ? ctl_read_signal(signal, &r->signal, e) : rc;
 }

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "common/err.h"
+#include "common/opts.h"
 
 enum { CTL_WORDS_MAX = 4 };
 
@@ -16,6 +17,9 @@ struct ctl_request {
   int signal;                    /* 0: none was named */
   bool json, watch, force;
 };
+
+/* For rdzvctl's option table. */
+extern const struct opts_verb ctl_verbs[];
 
 /* words[0] is the verb. `signal`: --signal's text or NULL; r's flags are set already. Strings are borrowed. 0, or -EINVAL and a sentence. */
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e);

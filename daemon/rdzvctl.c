@@ -32,72 +32,10 @@
 #include "daemon/control_socket.h"
 #include "daemon/ctl_screen.h"
 #include "daemon/ctl_words.h"
+#include "daemon/rdzvctl_options.h"
 #include "proto/conn.h"
 
 enum { DEADLINE_MS = 5000, WATCH_MS = 1000, REQUEST_ID = 1 };
-
-struct options {
-  const char *socket, *endpoint, *signal;
-  int64_t port;
-  bool json, watch, force, version, help;
-};
-
-#define FIELD(name) offsetof(struct options, name)
-/* No defaults: options may stand before and behind the verb, and each part is parsed into the same struct. */
-static const struct opt table[] = {
-    {.group = "Which daemon (needed only where several run here)"},
-    {"port", "p", OPT_INT, FIELD(port), .min = 1, .max = 65535, .label = "N",
-     .help = "The daemon that listens on this port of this machine."},
-    {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT",
-     .help = "As the agents are told it; HOST must be this machine."},
-    {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
-     .help = "The control socket itself, as rdzvd --socket was told or its first line says."},
-    {.group = "What is done"},
-    {"force", .type = OPT_FLAG, .offset = FIELD(force),
-     .help =
-         "drain: even if a job cannot go on without the host, or nodes of the round have finished; or before "
-         "any node of it has come."},
-    {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "NAME|N",
-     .help = "kill-worker: this one instead of SIGKILL."},
-    {.group = "What is printed"},
-    {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "JSON instead of text."},
-    {"watch", "w", OPT_FLAG, FIELD(watch),
-     .help = "status, jobs: anew each second, until Ctrl-C; where stdout is no terminal one block after the "
-             "other."},
-    {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
-    {0},
-};
-#undef FIELD
-
-static const struct opts_spec spec = {
-    .program = "rdzvctl",
-    .usage =
-        "rdzvctl [options] status [JOB]\nrdzvctl [options] jobs\nrdzvctl [options] drain HOST\n"
-        "rdzvctl [options] undrain HOST\nrdzvctl [options] stop JOB\nrdzvctl [options] kill-worker JOB RANK",
-    .intro =
-        "Asks the rdzvd of this machine. Root and the daemon's user may do everything; everybody else sees "
-        "and controls the jobs of the same user.\n\n"
-        "status: one job, or all, with their nodes, what ended their last rounds, and what PyTorch's clients "
-        "keep "
-        "here. jobs: one line per job. drain: no round has nodes of that host any more; one that has is "
-        "ended "
-        "without a charge. undrain: they may come back. stop: ends a job on all its nodes; its agents exit "
-        "with 77. "
-        "kill-worker: SIGKILL to the worker of that rank, for drills.",
-    .outro =
-        "Examples:\n"
-        "  rdzvctl status --watch         everything the daemon knows, each second\n"
-        "  rdzvctl jobs --json | jq .\n"
-        "  rdzvctl drain gpu17            before it is taken down\n"
-        "  rdzvctl kill-worker my-job 3   does it come back?\n"
-        "  rdzvctl --port 29401 stop my-job\n"
-        "\n"
-        "Exit codes: 0 done; 1 there is no such job, host or rank; 64 bad option, or several daemons to\n"
-        "choose from; 69 no daemon answered; 72 refused: not yours, or needed.\n",
-    .env_prefix = "RDZVCTL_",
-    .table = table,
-};
 
 struct client {
   uv_loop_t loop;
@@ -105,7 +43,7 @@ struct client {
   uv_timer_t timer;
   uv_connect_t connect;
   uv_getaddrinfo_t lookup;
-  struct options options;
+  struct rdzvctl_options options;
   const char *words[CTL_WORDS_MAX];
   int n_words;
   struct ctl_request request;
@@ -146,7 +84,7 @@ static int parse_words(struct client *c, int argc, char **argv) {
   bool dashes = false;
   for (int code = 0; argc > 1; env = NULL) {
     int rest = argc;
-    if (opts_parse(&spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
+    if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
       return complain(EXIT_CODE_USAGE, "%s", e.text);
     argc -= rest;
     argv += rest;
@@ -158,7 +96,7 @@ static int parse_words(struct client *c, int argc, char **argv) {
 }
 
 static int check_words(struct client *c) {
-  const struct options *o = &c->options;
+  const struct rdzvctl_options *o = &c->options;
   struct err e = ERR_INIT;
   if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
     return complain(EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
@@ -425,7 +363,7 @@ static void watch_signals(struct client *c) {
 }
 
 static int begin(struct client *c) {
-  const struct options *o = &c->options;
+  const struct rdzvctl_options *o = &c->options;
   if (o->endpoint) return look_up(c);
   if (o->socket && strlen(o->socket) >= sizeof(c->path))
     return complain(EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
@@ -443,7 +381,7 @@ static int print_help(void) {
   struct winsize size = {.ws_col = 0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
   struct buf text = BUF_INIT;
-  opts_help(&spec, width < 110 ? width : 110, &text);
+  opts_help(&rdzvctl_options_spec, width < 110 ? width : 110, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return EXIT_CODE_OK;

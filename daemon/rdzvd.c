@@ -30,94 +30,14 @@
 #include "daemon/control_socket.h"
 #include "daemon/core.h"
 #include "daemon/listener.h"
+#include "daemon/rdzvd_options.h"
 #include "daemon/server.h"
 #include "daemon/state.h"
 
 enum { RESERVED_FDS = 64 }; /* descriptors that are no connections: listeners, state, the loop's own */
 
-struct options {
-  struct opt_strings listen;
-  const char *port_file, *socket, *state_dir;
-  int64_t owner_fd, ready_fd, store_memory, store_keys;
-  bool exit_when_idle, quiet, verbose, version, help;
-};
-
-#define FIELD(name) offsetof(struct options, name)
-static const struct opt table[] = {
-    {.group = "Where it listens"},
-    {"listen", .type = OPT_STRINGS, .offset = FIELD(listen), .def = "[::]:29400", .label = "ADDR:PORT",
-     .help = "A numeric address of this machine and a port; may be given several times. [::] is every "
-             "address, IPv4 "
-             "too. Port 0 takes a free one. ADDR alone means port 29400, PORT alone every address."},
-    {"port-file", .type = OPT_STRING, .offset = FIELD(port_file), .label = "FILE",
-     .help = "Write the port there once it stands (atomically; removed at the end). One line per --listen, "
-             "in their "
-             "order, nothing but the number."},
-    {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
-     .help = "The unix socket for rdzvctl. Anybody may connect: root and this user may do everything, others "
-             "see and "
-             "control their own jobs. Default: rdzvd-PORT.sock in "
-             "$XDG_RUNTIME_DIR, "
-             "for root in /run, else control.sock in /tmp/rdzvd-UID-PORT; rdzvctl finds those by itself."},
-    {.group = "What it keeps"},
-    {"state-dir", .type = OPT_STRING, .offset = FIELD(state_dir), .label = "DIR",
-     .help =
-         "Keep a few lines about sealed rounds and ended jobs there, so that a restarted daemon knows them. "
-         "Without it, it learns what runs from the agents alone."},
-    {.group = "What it serves to PyTorch"},
-    {"store-memory", .type = OPT_SIZE, .offset = FIELD(store_memory), .def = "1g", .min = 1 << 20,
-     .max = (double)((int64_t)1 << 50),
-     .help = "What the keys and values of PyTorch's TCPStore clients may take together; who asks for more is "
-             "closed with a "
-             "line here. Requests and replies on their way may take as much again."},
-    {"store-keys", .type = OPT_INT, .offset = FIELD(store_keys), .def = "4000000", .min = 1, .max = 1e9,
-     .label = "N", .help = "How many keys and queue elements they may have together."},
-    {.group = "When an agent starts it"},
-    {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
-     .help = "Leave when jobs have been served, none is left, and no TCPStore client is connected. A taken "
-             "port is then exit "
-             "code 68."},
-    {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .max = 1048576, .label = "N",
-     .help =
-         "A pipe whose other end closes when the owner dies: then leave as soon as nobody needs this daemon, "
-         "or after 60s if nobody ever came; --state-dir is removed then."},
-    {"ready-fd", .type = OPT_INT, .offset = FIELD(ready_fd), .max = 1048576, .label = "N",
-     .help = "Write the first port and a newline there once it stands, then close it."},
-    {.group = "What it says"},
-    {"quiet", "q", OPT_FLAG, FIELD(quiet), .help = "Warnings and errors only."},
-    {"verbose", "v", OPT_FLAG, FIELD(verbose), .help = "Every message and every connection."},
-    {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
-    {0},
-};
-#undef FIELD
-
-static const struct opts_spec spec = {
-    .program = "rdzvd",
-    .usage = "rdzvd [--listen ADDR:PORT]... [--state-dir DIR] [options]",
-    .intro = "The rendezvous daemon of rdzv: agents (rdzv-agent) join their jobs here, get their ranks, and "
-             "are told at "
-             "once when something dies. One daemon serves any number of jobs. It needs no privileges and no "
-             "configuration; SIGTERM tells the agents to reconnect later and ends no job. On the same port "
-             "it is a "
-             "TCPStore for PyTorch's own programs: torchrun --rdzv-backend c10d --rdzv-conf is_host=0 "
-             "--rdzv-endpoint HOST:29400.\n\n"
-             "Trusted networks only: who reaches the port may join a job.",
-    .outro =
-        "Examples:\n"
-        "  rdzvd                                     every address, port 29400\n"
-        "  rdzvd --listen 10.0.0.1:29400 --state-dir /var/lib/rdzvd\n"
-        "  rdzvd --listen 127.0.0.1:0 --port-file p  a free port of this machine only; its number is in p\n"
-        "  rdzvctl status                            what it knows (rdzvctl --help)\n"
-        "\n"
-        "Exit codes: 0 told to stop, or idle; 64 bad option; 68 port taken (--exit-when-idle);\n"
-        "70 a bug; 71 the machine refused something (a port, a folder, a socket).\n",
-    .env_prefix = "RDZVD_",
-    .table = table,
-};
-
 struct daemon {
-  struct options options;
+  struct rdzvd_options options;
   struct listener listeners[OPT_STRINGS_MAX];
   size_t n_listeners;
   int control_fd;
@@ -138,13 +58,13 @@ static int print_help(void) {
   struct winsize size = {.ws_col = 0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
   struct buf text = BUF_INIT;
-  opts_help(&spec, width < 110 ? width : 110, &text);
+  opts_help(&rdzvd_options_spec, width < 110 ? width : 110, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return EXIT_CODE_OK;
 }
 
-static int check_options(int argc, char **argv, int rest, struct options *o, struct err *e) {
+static int check_options(int argc, char **argv, int rest, struct rdzvd_options *o, struct err *e) {
   if (rest < argc)
     return err_set(e, -EINVAL, "rdzvd takes options only, \"%.80s\" is none (--help lists them)", argv[rest]);
   if (o->quiet && o->verbose) return err_set(e, -EINVAL, "--quiet and --verbose exclude each other");
@@ -325,13 +245,14 @@ static bool is_file(int fd) {
 
 int main(int argc, char **argv) {
   static struct daemon d = {.control_fd = -1, .options = {.owner_fd = -1, .ready_fd = -1}};
-  struct options *o = &d.options;
+  struct rdzvd_options *o = &d.options;
   struct err e = ERR_INIT;
   int rest = argc;
   bool dashes;
   mem_avoid_stalls();
   log_init("rdzvd", LOG_INFO);
-  if (opts_parse(&spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
+  if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0)
+    return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help();
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (check_options(argc, argv, rest, o, &e) < 0) return fail(EXIT_CODE_USAGE, &e);

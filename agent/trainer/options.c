@@ -24,12 +24,11 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(loss),
      .def = "mse",
-     .label = "LOSS",
+     .label = "mse|rmse|cross-entropy",
      .parse = option_parse_loss,
      .help = "mse or rmse: an autoencoder, whose output should be its input. cross-entropy: a classifier of "
-             "--labels. rmse is the root "
-             "over each rank's share, averaged over ranks by their samples, as under DDP; so it depends a "
-             "little on the number of ranks."},
+             "--labels. rmse is the root over each rank's share, averaged over ranks by their samples, as "
+             "under DDP; so it depends a little on the number of ranks."},
     {.name = "init-weights",
      .type = OPT_STRING,
      .offset = AT(init_weights),
@@ -47,9 +46,9 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = AT(data),
      .def = "synthetic:10000",
-     .label = "WHAT",
-     .help = "synthetic:N for N vectors, of which number i is the linear ramp from 0 to i; or an IDX file of "
-             "images (the format of MNIST), gzip or not: bytes become value / 255."},
+     .label = "synthetic:N|FILE",
+     .help = "synthetic: N vectors, of which number i is the linear ramp from 0 to i. FILE: images in IDX "
+             "format (that of MNIST), gzip or not: bytes become value / 255."},
     {.name = "labels",
      .type = OPT_STRING,
      .offset = AT(labels),
@@ -104,9 +103,9 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(hyper.kind),
      .def = "adam",
-     .label = "NAME",
+     .label = "adam|adamw|sgd",
      .parse = option_parse_optimizer,
-     .help = "adam, adamw or sgd, as PyTorch has them."},
+     .help = "As PyTorch has them."},
     {.name = "lr",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr),
@@ -127,11 +126,10 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(hyper.decay),
      .def = "constant",
-     .label = "HOW",
+     .label = "constant|linear|cosine|polynomial",
      .parse = option_parse_decay,
-     .help = "From the end of the warm-up to the end of the run: constant, linear, cosine (half a wave) or "
-             "polynomial, as the schedules "
-             "of transformers have it."},
+     .help = "From the end of the warm-up to the end of the run; cosine is half a wave. As the schedules of "
+             "transformers have it."},
     {.name = "lr-min",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr_min),
@@ -139,7 +137,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "X",
-     .help = "Where the decay ends."},
+     .help = "Learning rate where the decay ends."},
     {.name = "lr-power",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr_power),
@@ -147,7 +145,7 @@ static const struct opt table[] = {
      .min = 0.01,
      .max = 100,
      .label = "X",
-     .help = "Exponent of the polynomial."},
+     .help = "Exponent of --lr-decay polynomial."},
     {.name = "momentum",
      .type = OPT_FLOAT,
      .offset = AT(hyper.momentum),
@@ -155,7 +153,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of sgd."},
+     .help = "Of --optimizer sgd."},
     {.name = "beta1",
      .type = OPT_FLOAT,
      .offset = AT(hyper.beta1),
@@ -163,7 +161,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of adam and adamw."},
+     .help = "Of --optimizer adam and adamw."},
     {.name = "beta2",
      .type = OPT_FLOAT,
      .offset = AT(hyper.beta2),
@@ -171,7 +169,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of adam and adamw."},
+     .help = "Of --optimizer adam and adamw."},
     {.name = "eps",
      .type = OPT_FLOAT,
      .offset = AT(hyper.eps),
@@ -179,7 +177,7 @@ static const struct opt table[] = {
      .min = FEW,
      .max = 1,
      .label = "X",
-     .help = "Of adam and adamw."},
+     .help = "Of --optimizer adam and adamw."},
     {.name = "weight-decay",
      .type = OPT_FLOAT,
      .offset = AT(hyper.weight_decay),
@@ -204,7 +202,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 9e15,
      .label = "N",
-     .help = "Of the first weights and of the order of the samples."},
+     .help = "Of the first weights, and of the order of the samples."},
     {.name = "threads",
      .type = OPT_INT,
      .offset = AT(threads),
@@ -218,7 +216,7 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(recovery),
      .def = "restart",
-     .label = "HOW",
+     .label = "restart|inplace",
      .parse = option_parse_recovery,
      .help = "When another rank is gone. restart: this one ends, and all are started anew, from the last "
              "checkpoint. "
@@ -228,7 +226,7 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(cuda_graph),
      .def = "auto",
-     .label = "HOW",
+     .label = "auto|on|off",
      .parse = option_parse_cuda_graph,
      .help = "auto: a step is captured as a CUDA graph once, with its collectives, and launched from then "
              "on; where "
@@ -258,7 +256,7 @@ static const struct opt table[] = {
     {.name = "eval-data",
      .type = OPT_STRING,
      .offset = AT(eval_data),
-     .label = "WHAT",
+     .label = "synthetic:N|FILE",
      .help = "Tell the loss on these samples, as --data, at the end and as --eval-every says; with "
              "--eval-labels the accuracy too. rmse is "
              "told over the whole set."},
@@ -274,14 +272,14 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e12,
      .label = "STEPS",
-     .help = "0: only at the end."},
+     .help = "How often it is told. 0: only at the end."},
 
     {.group = "The device"},
     {.name = "device",
      .type = OPT_CUSTOM,
      .offset = AT(device),
      .def = "auto",
-     .label = "WHAT",
+     .label = "auto|cpu|cuda",
      .parse = option_parse_device,
      .help = "cpu, or cuda: a GPU of NVIDIA's, and NCCL among several ranks. auto: cuda where rdzv-cuda.so, "
              "a driver and "
@@ -290,7 +288,7 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .offset = AT(precision),
      .def = "fp32",
-     .label = "HOW",
+     .label = "fp32|tf32|bf16|fp16",
      .parse = option_parse_precision,
      .help = "Of matrix products: fp32; tf32, operands of 10 bits, on a CPU as fp32; bf16 and fp16, with "
              "weights, sums, "
@@ -330,12 +328,13 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1e6,
      .label = "N",
-     .help = "Older ones are removed once a new one is safely there."},
+     .help = "How many of the newest checkpoints are kept; older ones are removed once a new one is safely "
+             "there."},
     {.name = "resume",
      .type = OPT_CUSTOM,
      .offset = AT(resume),
      .def = "auto",
-     .label = "HOW",
+     .label = "auto|none",
      .parse = option_parse_resume,
      .help = "auto: go on from the newest whole checkpoint in --checkpoint-dir, if there is one. none: begin "
              "anew."},
@@ -397,10 +396,9 @@ static const struct opt table[] = {
     {.name = "bench",
      .type = OPT_CUSTOM,
      .offset = AT(bench.kind),
-     .label = "WHAT",
+     .label = "allreduce",
      .parse = option_parse_bench,
-     .help = "allreduce: train nothing; measure all-reduces of growing sizes between the ranks and check "
-             "their sums, "
+     .help = "Train nothing; measure all-reduces of growing sizes between the ranks and check their sums, "
              "with nccl-tests' columns, definitions and short options."},
     {.name = "bench-min",
      .alias = "b",
@@ -458,12 +456,18 @@ static const struct opt table[] = {
      .help = "All-reduces of each size whose sums are checked. 0: none."},
 
     {.group = "Help"},
-    {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "This text."},
-    {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Version."},
+    {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "Print this text and exit."},
+    {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Print the version and exit."},
     {0},
 };
 
-static const struct opts_spec spec = {
+static const struct opts_exit exits[] = {
+#define X(name, code, help) {code, help},
+    TRAINER_EXIT_LIST(X){0, NULL},
+#undef X
+};
+
+const struct opts_spec trainer_opts_spec = {
     .program = "rdzv-trainer",
     .usage = "rdzv-trainer [options]                                    one process, by hand\n"
              "rdzv-agent --nnodes N --nproc N --endpoint HOST -- [options]     many, on many nodes",
@@ -471,7 +475,13 @@ static const struct opts_spec spec = {
         "Trains autoencoders and classifiers, data-parallel: every rank takes its share of each batch, and "
         "the ranks sum "
         "their gradients. Started by rdzv-agent it learns from it who it is; by hand it is a world of one.",
-    .outro = NULL,
+    .outro = "Examples:\n"
+             "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
+             "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz \\\n"
+             "      --labels train-labels-idx1-ubyte.gz\n"
+             "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n"
+             "  rdzv-agent --nnodes 2 --nproc 8 --endpoint node1 -- --bench allreduce -b 8 -e 1g -f 2\n",
+    .exits = exits,
     .env_prefix = "RDZV_TRAINER_",
     .table = table,
 };
@@ -493,7 +503,7 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
     bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
     for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
     if (shared || !(bench ? trains : of_bench)) continue;
-    if (opts_source(&spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
+    if (opts_source(&trainer_opts_spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
     return bench
                ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
                : err_set(e, -EINVAL, "--%s is for --bench allreduce, which is not given", row->name);
@@ -509,7 +519,7 @@ static int check_betas(const struct trainer_opts *o, int argc, char *const *argv
                        struct err *e) {
   static const char *const names[] = {"beta1", "beta2", "eps"};
   for (size_t i = 0; i < sizeof names / sizeof *names && o->hyper.kind == COMPUTE_SGD; i++)
-    if (opts_source(&spec, argc, argv, env, names[i]) == OPT_FROM_ARGV)
+    if (opts_source(&trainer_opts_spec, argc, argv, env, names[i]) == OPT_FROM_ARGV)
       return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", names[i]);
   return 0;
 }
@@ -518,7 +528,7 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
   int rest = 0;
   bool dashes = false;
   *o = (struct trainer_opts){0};
-  int rc = opts_parse(&spec, argc, argv, env, o, &rest, &dashes, e);
+  int rc = opts_parse(&trainer_opts_spec, argc, argv, env, o, &rest, &dashes, e);
   if (rc || o->help || o->version) return rc;
   if (rest < argc)
     return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
@@ -529,16 +539,5 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
 }
 
 void trainer_opts_help(struct buf *out) {
-  opts_help(&spec, 100, out);
-  buf_puts(out, "\nExit codes\n");
-#define X(name, code, help) buf_printf(out, "  %3d  %s\n", code, help);
-  TRAINER_EXIT_LIST(X)
-#undef X
-  buf_puts(out,
-           "\nExamples\n"
-           "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
-           "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz "
-           "--labels train-labels-idx1-ubyte.gz\n"
-           "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n"
-           "  rdzv-agent --nnodes 2 --nproc 8 --endpoint node1 -- --bench allreduce -b 8 -e 1g -f 2\n");
+  opts_help(&trainer_opts_spec, 100, out);
 }

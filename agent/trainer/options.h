@@ -64,6 +64,8 @@ struct trainer_opts {
   struct bench_opts bench;
 };
 
+extern const struct opts_spec trainer_opts_spec;
+
 /* -EINVAL and a sentence. Options that do not fit each other are refused too. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
 /* Of training: what does not fit each other. */

@@ -437,7 +437,7 @@ def test_files_that_do_not_fit(tmp_path, digits):
 def test_environment_is_read_and_checked():
     with Run(["--help"], env={"RDZV_TRAINER_STEPS": "3"}) as run:
         (code,), (out,), _ = run.wait()
-    assert code == 0 and "RDZV_TRAINER_" in out and "Exit codes" in out
+    assert code == 0 and "RDZV_TRAINER_" in out and "Exit status" in out
     with Run(["--data", "synthetic:64"], env={"RDZV_TRAINER_STEPZ": "3"}) as run:
         (code,), _, (err,) = run.wait()
     assert code == 64 and "RDZV_TRAINER_STEPZ" in err

@@ -33,7 +33,18 @@ static const struct opt table[] = {
     {0},
 };
 
+static const struct opts_verb verbs[] = {
+    {"list", "", "", "One line for each thing."},
+    {"drop", "THING [WHY]", "color", "It is not there any more, and nobody is to look for it."},
+    {0},
+};
+static const struct opts_exit exits[] = {
+    {0, "done"}, {-1, "never said"}, {75, "not done: once more"}, {0, NULL}};
+
 static const struct opts_spec spec = {
+    .verbs = verbs,
+    .exits_intro = "that of the worker which failed first, whatever it may be, or",
+    .exits = exits,
     .program = "demo",
     .usage = "demo [options] [-- COMMAND...]\ndemo --standalone [options]",
     .intro =
@@ -51,6 +62,11 @@ static const char golden[] = "usage: demo [options] [-- COMMAND...]\n"
                              "the other nodes.\n"
                              "\n"
                              "Second paragraph.\n"
+                             "\n"
+                             "What it is told:\n"
+                             "  list              One line for each thing.\n"
+                             "  drop THING [WHY]  It is not there any more, and nobody is to look for\n"
+                             "                    it.\n"
                              "\n"
                              "Who takes part:\n"
                              "  --nnodes N|MIN:MAX  How many nodes the job has; with a range it may\n"
@@ -73,7 +89,12 @@ static const char golden[] = "usage: demo [options] [-- COMMAND...]\n"
                              "--last-call 30s. The command line wins.\n"
                              "\n"
                              "Example:\n"
-                             "  demo --nnodes 2 -- ./worker\n";
+                             "  demo --nnodes 2 -- ./worker\n"
+                             "\n"
+                             "Exit status: that of the worker which failed first, whatever it may be,\n"
+                             "             or\n"
+                             "    0  done\n"
+                             "   75  not done: once more\n";
 
 static void test_golden(void **state) {
   struct buf out = BUF_INIT;

@@ -1,0 +1,20 @@
+#ifndef DAEMON_RDZVD_OPTIONS_H
+#define DAEMON_RDZVD_OPTIONS_H
+
+/* What rdzvd can be told. */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "common/opts.h"
+
+struct rdzvd_options {
+  struct opt_strings listen;
+  const char *port_file, *socket, *state_dir; /* NULL: none */
+  int64_t owner_fd, ready_fd;                 /* -1: none */
+  int64_t store_memory, store_keys;
+  bool exit_when_idle, quiet, verbose, version, help;
+};
+
+extern const struct opts_spec rdzvd_options_spec;
+
+#endif
