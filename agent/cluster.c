@@ -1,29 +1,38 @@
-/* Schedulers, by what they leave in the environment.
+/* Where this agent is: schedulers and launchers, by what they leave in the environment.
  *
- * A job's name: all agents of one job step must find the same one, two steps of one allocation must not.
- * Slurm numbers steps; PBS, SGE and LSF do not, there the job's id (and the index of an array job) has to do.
- * Within one such job a second run is a new incarnation of the same name, so nothing is mixed up as long as
- * they do not overlap.
+ * One table, one row for each of them, in an order: launchers first, since mpirun inside a Slurm job leaves the variables of both, and
+ * it is mpirun that has started this agent and its fellows; Slurm then still knows the job's hosts, its end and its GPUs. So each fact
+ * is taken from the first row that has it. A row knows the names of its variables and nothing else; what can be concluded from facts
+ * alone (a port from a name, one host from two counts) is concluded here, when all rows are through.
  *
- * JOB_ID is too common a name to mean SGE by itself; SGE always sets SGE_TASK_ID too ("undefined" outside of
- * arrays).
+ *     environment, host files -> rows -> facts, each with its source -> options.c: what the user has not said -> --explain
  *
- * Slurm's count is of agents, not machines: a step that starts two agents on each machine has twice as many
- * tasks as nodes, and it is tasks that join. The order key stays the machine's number; agents of one machine
- * are told apart by their ids. Outside of a step (in a batch script) only the number of nodes is known.
+ * A scheduler's variables are somebody else's text: a count that is no number, a list that is none, or two that contradict each other
+ * occur (old versions, wrappers that set half of them, a shell that was left over from another job). Such a value counts as unset and is
+ * told in a sentence; it never stops an agent, which may have been told everything on its command line.
  *
- * Its list of hosts is passed on as it stands, compressed; a list is no use where it is not of the count's own step, cannot be read, or is so
- * long that HELLO would not hold it: the count is told in any case.
+ * A job's name must be the same for all of its agents and no other's. Slurm numbers the steps of a job; others do not, there the job's id
+ * has to do, and two runs in it at the same time need --rdzv-id. mpirun numbers its own starts: that number goes behind the job's id.
  *
- * PBS' and MPI's lists and numbers, topology labels: not yet. */
+ * The port: jobs that run at the same time have ids near to each other, so consecutive ids are spread over the range by
+ * a prime instead of at random, and two of them never meet. Ids that are no numbers are hashed. */
 
 #include "agent/cluster.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "agent/cluster_internal.h"
 #include "common/hostlist.h"
-#include "common/opts.h"
+#include "common/mem.h"
+
+static void (*const rows[])(struct row *) = {
+    cluster_read_open_mpi, cluster_read_hydra, cluster_read_slurm, cluster_read_pbs,
+    cluster_read_sge,      cluster_read_lsf,   cluster_read_k8s,   cluster_read_mpiruns_host,
+};
 
 const char *cluster_variable(char *const *env, const char *name) {
   size_t n = strlen(name);
@@ -32,33 +41,22 @@ const char *cluster_variable(char *const *env, const char *name) {
   return NULL;
 }
 
-/* The variable as a number, or `otherwise` where it is not set or makes no sense. */
-static int64_t number(char *const *env, const char *name, int64_t min, int64_t max, int64_t otherwise) {
-  const char *text = cluster_variable(env, name);
-  int64_t v;
-  return text && parse_int(text, min, max, &v, NULL) == 0 ? v : otherwise;
+int64_t cluster_number(const struct cluster_fact *f, int64_t otherwise) {
+  return f->is_set ? f->number : otherwise;
 }
 
-/* "KIND-ID" or "KIND-ID.PART", if it fits and is a word. */
-static bool name_job(struct cluster *c, const char *kind, const char *id, const char *part) {
-  if (!id) return false;
-  int n = snprintf(c->job, sizeof(c->job), "%s-%s%s%s", kind, id, part ? "." : "", part ? part : "");
-  bool word = n > 0 && (size_t)n < sizeof(c->job);
-  for (const char *p = c->job; word && *p; p++) word = *p > ' ' && *p < 0x7f;
-  if (!word) c->job[0] = '\0';
-  return word;
+bool cluster_is_started(const struct cluster *c) {
+  return c->start.is_set && c->start.number == CLUSTER_STARTED;
 }
 
-static void find_job(struct cluster *c, char *const *env) {
-  const char *sge = cluster_variable(env, "SGE_TASK_ID"), *lsf = cluster_variable(env, "LSB_JOBINDEX");
-  if (sge && strcmp(sge, "undefined") == 0) sge = NULL;
-  if (lsf && strcmp(lsf, "0") == 0) lsf = NULL;
-  if (name_job(c, "slurm", cluster_variable(env, "SLURM_JOB_ID"), cluster_variable(env, "SLURM_STEP_ID")))
-    return;
-  if (name_job(c, "pbs", cluster_variable(env, "PBS_JOBID"), NULL)) return;
-  if (cluster_variable(env, "SGE_TASK_ID") && name_job(c, "sge", cluster_variable(env, "JOB_ID"), sge))
-    return;
-  name_job(c, "lsf", cluster_variable(env, "LSB_JOBID"), lsf);
+bool cluster_is_alone(const struct cluster *c) {
+  return c->start.is_set && c->start.number == CLUSTER_ALONE;
+}
+
+bool cluster_is_one_host(const struct cluster *c) {
+  if (cluster_is_started(c) && c->agents.is_set && c->local_agents.is_set)
+    return c->local_agents.number == c->agents.number;
+  return c->n_hosts ? c->n_hosts == 1 : cluster_number(&c->nodes, 0) == 1;
 }
 
 bool cluster_lists(const char *hosts, const char *host) {
@@ -81,26 +79,96 @@ int64_t cluster_count(const char *hosts) {
   return (int64_t)n;
 }
 
-/* Of the step, or of the job; no more hosts than agents. */
-static void find_hosts(struct cluster *c, char *const *env, const char *variable) {
-  const char *list = cluster_variable(env, variable);
-  struct buf names = BUF_INIT;
-  size_t n;
-  if (list && strlen(list) <= HOSTS_MAX && hostlist_expand(list, &names, &n, NULL) == 0 &&
-      n <= (size_t)c->expected_nodes)
-    c->expected_hosts = list;
-  buf_finish(&names);
+/* What follows from facts alone. ------------------------------------------------------------------------------------ */
+
+/* FNV-1a. */
+static uint32_t hash(const char *text) {
+  uint32_t sum = 2166136261u;
+  for (; *text; text++) sum = (sum ^ (uint8_t)*text) * 16777619u;
+  return sum;
 }
 
-void cluster_read(struct cluster *c, char *const *env) {
-  static const char *const counts[][2] = {{"SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"},
-                                          {"SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"},
-                                          {"SLURM_NNODES", "SLURM_JOB_NODELIST"}};
-  *c = (struct cluster){.order_key = -1, .expected_hosts = ""};
-  find_job(c, env);
-  c->order_key = number(env, "SLURM_NODEID", 0, NODES_MAX, -1);
-  for (size_t i = 0; i < sizeof(counts) / sizeof(*counts) && c->expected_nodes == 0; i++) {
-    c->expected_nodes = number(env, counts[i][0], 1, NODES_MAX, 0);
-    if (c->expected_nodes) find_hosts(c, env, counts[i][1]);
+/* A start of mpirun's has a name of its own: behind that of the job, where there is one. */
+static void join_run(struct cluster *c) {
+  if (!c->run.is_set) return;
+  char *name =
+      c->job.is_set ? xasprintf("%s.%s", c->job.text, c->run.text) : xasprintf("mpi-%s", c->run.text);
+  char *source = c->job.is_set ? xasprintf("%s, %s", c->job.source, c->run.source) : xstrdup(c->run.source);
+  if (strlen(name) <= JOB_ID_MAX) {
+    free(c->job.text);
+    free(c->job.source);
+    c->job = (struct cluster_fact){.is_set = true, .text = name, .source = source};
+    free(c->port.source);
+    c->port = (struct cluster_fact){.is_set = false};
+    return;
   }
+  free(name);
+  free(source);
+}
+
+static void derive_port(struct row *r) {
+  struct cluster *c = r->c;
+  if (c->port.is_set || !c->job.is_set) return;
+  c->port = (struct cluster_fact){.is_set = true,
+                                  .number = CLUSTER_PORT_FIRST + hash(c->job.text) % CLUSTER_PORT_COUNT,
+                                  .source = xstrdup(c->job.source)};
+}
+
+/* Numbers that are only right together. */
+static void check_counts(struct row *r) {
+  struct cluster *c = r->c;
+  int64_t agents = cluster_number(&c->agents, 0), local = cluster_number(&c->local_agents, 0);
+  if (agents && cluster_number(&c->index, 0) >= agents) {
+    row_warn(r, "%s is not below %s: this agent's place is not taken from it", c->index.source,
+             c->agents.source);
+    free(c->index.source);
+    c->index = (struct cluster_fact){.is_set = false};
+  }
+  if (agents && local > agents) local = 0;
+  if (c->local_agents.is_set && (!local || cluster_number(&c->local_index, 0) >= local)) {
+    row_warn(r, "%s does not fit to %s: how many agents share this host is not taken from it",
+             c->local_agents.source, local ? c->local_index.source : c->agents.source);
+    free(c->local_agents.source);
+    c->local_agents = (struct cluster_fact){.is_set = false};
+  }
+}
+
+/* More hosts than agents: the list is of something else. */
+static void check_hosts(struct row *r) {
+  struct cluster *c = r->c;
+  if (!c->agents.is_set || !c->hosts.is_set || c->n_hosts <= (size_t)c->agents.number) return;
+  if (!c->by_mpirun)
+    row_warn(r, "%s has more hosts than there are agents (%s): it is not used", c->hosts.source,
+             c->agents.source);
+  free(c->hosts.text);
+  free(c->hosts.source);
+  c->hosts = (struct cluster_fact){.is_set = false};
+}
+
+void cluster_read(struct cluster *c, const struct cluster_site *site) {
+  struct row r = {.c = c, .site = site};
+  memset(c, 0, sizeof(*c));
+  for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) rows[i](&r);
+  join_run(c);
+  derive_port(&r);
+  check_counts(&r);
+  check_hosts(&r);
+}
+
+static void finish_fact(struct cluster_fact *f) {
+  free(f->text);
+  free(f->source);
+}
+
+void cluster_finish(struct cluster *c) {
+  struct cluster_fact *const facts[] = {
+      &c->scheduler, &c->launcher, &c->job,      &c->run,      &c->first_host,  &c->remote_shell,
+      &c->hosts,     &c->port,     &c->start,    &c->agents,   &c->index,       &c->local_agents,
+      &c->nodes,     &c->gpus,     &c->restarts, &c->end_time, &c->local_index,
+  };
+  for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++) finish_fact(facts[i]);
+  for (size_t i = 0; i < c->n_hosts; i++) free(c->host[i].name);
+  free(c->host);
+  buf_finish(&c->warnings);
+  memset(c, 0, sizeof(*c));
 }

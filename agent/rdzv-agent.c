@@ -30,6 +30,7 @@
 #include "agent/cluster.h"
 #include "agent/command.h"
 #include "agent/command_line.h"
+#include "agent/host_file.h"
 #include "agent/options.h"
 #include "agent/own_addr.h"
 #include "agent/place.h"
@@ -88,8 +89,8 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
     snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
   else if (o->standalone)
     snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
-  else if (id->cluster.job[0])
-    memcpy(id->job, id->cluster.job, sizeof(id->job));
+  else if (id->cluster.job.is_set)
+    snprintf(id->job, sizeof(id->job), "%s", id->cluster.job.text);
   else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)),
                             id->endpoint) >= sizeof(id->job))
     return err_set(
@@ -99,13 +100,14 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
 }
 
 static int identify(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
-  cluster_read(&id->cluster, env);
   if (o->standalone)
     snprintf(id->endpoint, sizeof(id->endpoint), "127.0.0.1");
   else
     endpoint_format(&o->endpoint, id->endpoint);
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
+  cluster_read(&id->cluster,
+               &(struct cluster_site){.env = env, .host = id->host, .read_file = host_file_read});
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
   if (rc == 0) rc = place_count_workers(o, env, &id->placed, e);
   return rc ? rc : name_job(id, o, env, e);
@@ -113,8 +115,8 @@ static int identify(struct identity *id, const struct agent_options *o, char *co
 
 /* How many nodes are to come, and where. */
 static void expect(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
-  c->expected_nodes = id->cluster.expected_nodes;
-  c->expected_hosts = id->cluster.expected_hosts;
+  c->expected_nodes = cluster_number(&id->cluster.agents, cluster_number(&id->cluster.nodes, 0));
+  c->expected_hosts = id->cluster.hosts.is_set ? id->cluster.hosts.text : "";
   if (o->expect) {
     c->expected_nodes = cluster_count(o->expect);
     c->expected_hosts = o->expect;
@@ -141,7 +143,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .uid = getuid(),
       .workers = id->placed.workers,
       .want_rank = o->node_rank,
-      .order_key = o->standalone ? -1 : id->cluster.order_key,
+      .order_key = o->standalone ? -1 : cluster_number(&id->cluster.index, -1),
       .hang_watch = o->hang_watch.kind,
       .hang_start_ms = o->hang_start_ms,
       .living = !o->quiet && isatty(STDERR_FILENO),

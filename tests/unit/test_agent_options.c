@@ -1,4 +1,4 @@
-/* agent/options.c and agent/cluster.c: command lines and environments against what becomes of them. */
+/* agent/options.c: command lines and environments against what becomes of them. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "agent/cluster.h"
 #include "agent/options.h"
 
 enum { WORDS = 12 };
@@ -221,92 +220,11 @@ static void watches_for_hangs(void **state) {
   assert_string_equal(o.notes, "--hang-watch has no effect: without --hang-timeout nothing is called a hang");
 }
 
-struct site {
-  const char *env[6];
-  const char *job;
-  int64_t order_key, expected;
-};
-
-static const struct site sites[] = {
-    {{0}, "", -1, 0},
-    {{"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_NODEID=3", "SLURM_STEP_NUM_NODES=4",
-      "SLURM_STEP_NUM_TASKS=8"},
-     "slurm-47.0",
-     3,
-     8},
-    {{"SLURM_JOB_ID=47", "SLURM_STEP_ID=1", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=4"}, "slurm-47.1", 0, 4},
-    {{"SLURM_JOB_ID=47", "SLURM_NNODES=2"}, "slurm-47", -1, 2},
-    {{"SLURM_JOB_ID=", "PBS_JOBID=12[3].server"}, "pbs-12[3].server", -1, 0},
-    {{"JOB_ID=5"}, "", -1, 0},
-    {{"JOB_ID=5", "SGE_TASK_ID=undefined"}, "sge-5", -1, 0},
-    {{"JOB_ID=5", "SGE_TASK_ID=2"}, "sge-5.2", -1, 0},
-    {{"LSB_JOBID=9", "LSB_JOBINDEX=0"}, "lsf-9", -1, 0},
-    {{"LSB_JOBID=9", "LSB_JOBINDEX=4"}, "lsf-9.4", -1, 0},
-    {{"PBS_JOBID=a b"}, "", -1, 0},
-    {{"SLURM_NODEID=x", "SLURM_NNODES=-2"}, "", -1, 0},
-};
-
-static void reads_schedulers(void **state) {
-  for (size_t i = 0; i < sizeof(sites) / sizeof(*sites); i++) {
-    struct cluster c;
-    copy(variables, sites[i].env);
-    cluster_read(&c, variables);
-    assert_string_equal(c.job, sites[i].job);
-    assert_int_equal(c.order_key, sites[i].order_key);
-    assert_int_equal(c.expected_nodes, sites[i].expected);
-  }
-}
-
-static void reads_the_hosts(void **state) {
-  static const struct {
-    const char *env[4];
-    const char *hosts;
-  } cases[] = {
-      {{"SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=gpu[1-4]", "SLURM_JOB_NODELIST=gpu[1-8]"}, "gpu[1-4]"},
-      {{"SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=gpu[1-4]"}, "gpu[1-4]"}, /* two each */
-      {{"SLURM_STEP_NUM_NODES=4", "SLURM_STEP_NODELIST=gpu[1-4]"}, "gpu[1-4]"},
-      {{"SLURM_NNODES=2", "SLURM_JOB_NODELIST=a,b"}, "a,b"},
-      {{"SLURM_STEP_NUM_TASKS=4", "SLURM_JOB_NODELIST=gpu[1-4]"}, ""}, /* not that step's */
-      {{"SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu[1-4]"}, ""},
-      {{"SLURM_NNODES=4", "SLURM_JOB_NODELIST=gpu[1-"}, ""},
-      {{"SLURM_JOB_NODELIST=gpu[1-4]"}, ""},
-      {{"HOME=/"}, ""},
-  };
-  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-    struct cluster c;
-    copy(variables, cases[i].env);
-    cluster_read(&c, variables);
-    assert_string_equal(c.expected_hosts, cases[i].hosts);
-  }
-  static char number[] = "SLURM_NNODES=1", list[HOSTS_MAX + 30] = "SLURM_JOB_NODELIST=";
-  char *env[] = {number, list, NULL};
-  struct cluster c;
-  memset(list + strlen(list), 'a', 255);
-  cluster_read(&c, env);
-  assert_int_equal(strlen(c.expected_hosts), 255);
-  for (size_t n = strlen(list); n < sizeof(list) - 1; n++) list[n] = n % 200 ? 'b' : ',';
-  cluster_read(&c, env);
-  assert_string_equal(c.expected_hosts, ""); /* HELLO would not hold it */
-  assert_int_equal(c.expected_nodes, 1);
-
-  assert_true(cluster_lists("gpu[1-4]", "gpu4"));
-  assert_true(cluster_lists("gpu[1-4]", "GPU4.cluster.example"));
-  assert_true(cluster_lists("gpu4.a,gpu5.a", "gpu5"));
-  assert_false(cluster_lists("gpu[1-4]", "gpu5"));
-  assert_false(cluster_lists("gpu[1-4]", "gpu"));
-  assert_false(cluster_lists("10.0.0.1", "10.0.0.2"));
-  assert_false(cluster_lists("", "gpu5"));
-  assert_false(cluster_lists("gpu[", "gpu"));
-  assert_int_equal(cluster_count("gpu[1-4],a,a"), 6);
-  assert_int_equal(cluster_count("gpu["), 0);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(reads_what_is_right),     cmocka_unit_test(refuses_what_is_wrong),
       cmocka_unit_test(helps_whatever_is_wrong), cmocka_unit_test(tells_the_settings),
-      cmocka_unit_test(reads_schedulers),        cmocka_unit_test(watches_for_hangs),
-      cmocka_unit_test(reads_schedulers),        cmocka_unit_test(reads_the_hosts),
+      cmocka_unit_test(watches_for_hangs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ PURE = {
     "agent/env*.c": (),
     "agent/advice.c": (),
     "agent/guests.c": (),
-    "agent/cluster.c": (),
+    "agent/cluster*.c": (),
     "agent/numa.c": ("fopen", "fopen64"),  # as devices.c
     "agent/gpus.c": (),
     "agent/nccl_record.c": (),
