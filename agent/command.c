@@ -3,8 +3,9 @@
  * The agent does not run anything itself: the guard does, by the worker's own PATH. What is found here is
  * only told to a person early (a typo should not take a rendezvous to be noticed), or is one of our own
  * programs. Those are looked for beside the agent's binary first, so that a build tree, an installation and a
- * copied folder each use what belongs together, and PATH comes last. /proc/self/exe and not argv[0]: the
- * latter is whatever the caller likes.
+ * copied folder each use what belongs together, and PATH comes last. Helpers that nobody calls by hand are
+ * installed in a folder of their own (RDZV_HELPERS, from meson: ../libexec/rdzv/, relative, so that an installed
+ * tree may be moved). /proc/self/exe and not argv[0]: the latter is whatever the caller likes.
  *
  * What can be run is what access(2) says; that a script's interpreter is missing only shows when it is tried. */
 
@@ -58,12 +59,13 @@ char *command_find(const char *name, const char *path, struct err *e) {
   return NULL;
 }
 
-char *command_companion(const char *name, const char *const *places, const char *path) {
+char *command_companion(const char *name, const char *built, const char *path) {
+  const char *const places[] = {"", built ? built : "", RDZV_HELPERS};
   char dir[PATH_MAX];
   ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
   while (n > 0 && dir[n - 1] != '/') n--;
-  for (; n > 0 && *places; places++) {
-    char *file = xasprintf("%.*s%s%s", (int)n, dir, *places, name);
+  for (size_t i = 0; n > 0 && i < sizeof(places) / sizeof(*places); i++) {
+    char *file = xasprintf("%.*s%s%s", (int)n, dir, places[i], name);
     if (try_file(file) == 0) return file;
     free(file);
   }

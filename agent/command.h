@@ -11,8 +11,9 @@ enum { COMMAND_NOT_FOUND = 127, COMMAND_NOT_RUNNABLE = 126 }; /* exit codes, as 
  * the system's default). Heap; NULL and a sentence: -ENOENT not found, -EACCES found but not to be run. */
 char *command_find(const char *name, const char *path, struct err *e);
 
-/* The file `name` beside this binary: the first of `places` (relative to its directory) where it can be run,
- * then PATH. Heap, or NULL. */
-char *command_companion(const char *name, const char *const *places, const char *path);
+/* The file of our own program `name`, the first that can be run: beside this binary, in `built` (its folder in a
+ * build tree, relative to this binary's, with a slash at its end; NULL: beside it), in the folder for helpers of
+ * the installation, in `path`. Heap, or NULL. */
+char *command_companion(const char *name, const char *built, const char *path);
 
 #endif

@@ -98,8 +98,7 @@ static void on_deadline(uv_timer_t *timer) {
 }
 
 static int spawn(struct device_probe *p, struct err *e) {
-  static const char *const places[] = {"", "../libexec/rdzv/", NULL};
-  char *program = command_companion("rdzv-devices", places, getenv("PATH"));
+  char *program = command_companion("rdzv-devices", NULL, getenv("PATH"));
   if (!program) return err_set(e, -ENOENT, "rdzv-devices is neither beside rdzv-agent nor in PATH");
   char name[] = "rdzv-devices", *argv[] = {name, NULL};
   uv_stdio_container_t stdio[] = {

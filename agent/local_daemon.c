@@ -334,8 +334,7 @@ static int spawn(struct local_daemon *d, struct life *life, const char *program,
 }
 
 static char *find_program(void) {
-  static const char *const places[] = {"", "../daemon/", "../libexec/rdzv/", NULL};
-  return command_companion("rdzvd", places, getenv("PATH"));
+  return command_companion("rdzvd", "../daemon/", getenv("PATH"));
 }
 
 static int begin(struct local_daemon *d, struct err *e) {

@@ -170,9 +170,8 @@ static struct helper *helper_create(struct minter *m) {
 }
 
 static int spawn(struct helper *h, char *const *env, struct err *e) {
-  static const char *const places[] = {"", "../libexec/rdzv/", NULL};
   char name[] = "rdzv-nccl", count[16], *argv[] = {name, count, NULL};
-  char *program = command_companion(name, places, getenv("PATH"));
+  char *program = command_companion(name, NULL, getenv("PATH"));
   if (!program) return err_set(e, -ENOENT, "rdzv-nccl is neither beside rdzv-agent nor in PATH");
   snprintf(count, sizeof count, "%u", h->count);
   uv_stdio_container_t stdio[] = {

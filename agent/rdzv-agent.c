@@ -193,9 +193,8 @@ static int check_program(const struct agent_options *o, char *const *argv, bool 
 /* What workers run: argv on the heap, its words not, but for the trainer's name. NULL and an exit code in *code,
  * a sentence in *e. With several nodes a program that is not there is everybody's business: it is tried. */
 static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
-  static const char *const places[] = {"", "trainer/", "../libexec/rdzv/", NULL};
   bool hint = false;
-  char *trainer = o->command ? NULL : command_companion("rdzv-trainer", places, getenv("PATH"));
+  char *trainer = o->command ? NULL : command_companion("rdzv-trainer", "trainer/", getenv("PATH"));
   if (!o->command && !trainer) {
     *code = COMMAND_NOT_FOUND;
     err_set(e, -ENOENT,

@@ -1,0 +1,48 @@
+"""What is installed: by meson in a prefix without root, and as Debian packages. The harness is that of the end-to-end tests, by whose rules all
+of it runs: everything is bounded in time, and nothing survives."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "e2e"))
+sys.path.insert(0, str(HERE))
+
+import harness  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
+e2e = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(e2e)
+pytest_runtest_makereport = e2e.pytest_runtest_makereport
+rdzv = e2e.rdzv
+
+
+def run(*argv, seconds=300, **kw):
+    """A command that has to succeed; its output, both streams together."""
+    done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, **kw)
+    assert done.returncode == 0, f"{' '.join(map(str, argv))}: exit {done.returncode}\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+def files(folder):
+    """All files and links below a folder, relative to it."""
+    found = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
+    return {str(f.relative_to(folder)) for f in found}
+
+
+def worker_in_c():
+    """The program of the README's chapter on workers in C."""
+    text = (harness.TOP / "README.md").read_text()
+    chapter = text[text.index("## Your own worker in C") :]
+    begin = chapter.index("```c\n") + 5
+    return chapter[begin : chapter.index("```", begin)]
+
+
+@pytest.fixture(scope="session")
+def tools():
+    return sys.modules[__name__]

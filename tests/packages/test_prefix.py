@@ -1,0 +1,137 @@
+"""`meson install` in a prefix by somebody who is not root, as the README says; then the sources and the build folder are removed, and all that
+runs is what was installed: an agent that finds its daemon, its trainer and its helpers, a worker compiled by pkg-config.
+
+The module for CUDA is not built a second time for this: what the build under test installs with DESTDIR has it."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from harness import BUILD, TOP, free_port
+
+PROGRAMS = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd"}
+HELPERS = {"libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"}
+LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
+MODULE = "LIB/rdzv/rdzv-cuda.so"
+TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|doc/rdzv/)"
+NOBODY = 65534
+TRAIN = ["--data", "synthetic:200", "--layers", "8,4,8", "--loss", "rmse", "--batch", "8", "--device", "cpu", "--report-every", "0"]
+
+
+def places(root):
+    """The installed files, with LIB for the folder of libraries, which each distribution names in its own way; without texts."""
+    lib = next(root.rglob("librdzv.a")).parent.relative_to(root)
+    return {re.sub(f"^{lib}/", "LIB/", f) for f in listed(root) if not re.match(TEXTS, f)}
+
+
+def listed(root):
+    return {str((Path(at) / name).relative_to(root)) for at, _, names in os.walk(root) for name in names}
+
+
+@pytest.fixture(scope="module")
+def home(tools):
+    """The home of a user without rights, with rdzv installed in .local and nothing else of it left."""
+    home = Path(tempfile.mkdtemp(prefix="rdzv-home-"))  # pytest's own folders are for its user only
+    home.chmod(0o755)
+    try:
+        install(home, tools)
+        yield home
+    finally:
+        shutil.rmtree(home)
+
+
+def install(home, tools):
+    who = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    if who:
+        os.chown(home, NOBODY, NOBODY)
+    env = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "RDZV_TESTS": "no", "RDZV_CUDA_ARCH": "none", "LANG": "C.UTF-8"}
+    if os.geteuid() != 0:
+        env["PATH"] = os.environ["PATH"]
+    if not shutil.which("meson", path=env["PATH"]):
+        pytest.skip("meson is not where every user finds it")
+    source = home / "rdzv"
+    tools.run(TOP / "deploy/sources", source, umask=0o022)
+    if who:
+        tools.run("chown", "-R", NOBODY, source)
+    tools.run("sh", "-c", 'meson setup build --prefix="$HOME/.local" && meson install -C build', cwd=source, env=env, **who)
+    shutil.rmtree(source)
+
+
+@pytest.fixture
+def prefix(home):
+    return home / ".local"
+
+
+def test_every_file_has_its_place(prefix):
+    assert places(prefix) == PROGRAMS | HELPERS | LIBRARY
+    for name in listed(prefix):
+        mode = (prefix / name).stat().st_mode
+        assert not mode & (stat.S_IWGRP | stat.S_IWOTH), f"{name} can be written by others"
+        assert bool(mode & 0o111) == (name.startswith(("bin/", "libexec/")) or ".so" in name), f"{name}: {oct(mode)}"
+
+
+def test_two_agents_a_daemon_and_the_trainer(rdzv, prefix):
+    """The agent starts the daemon, its guard the trainer; nothing of ours is in PATH."""
+    port = free_port()
+    job = ["--nnodes", 2, "--nproc", 2, "--endpoint", f"127.0.0.1:{port}", "--rdzv-id", "prefix"]
+    agents = [rdzv.spawn(prefix / "bin/rdzv-agent", *job, "--node-rank", i, "--", *TRAIN, "--steps", 2000000, env={"PATH": "/usr/bin:/bin"}) for i in (0, 1)]
+    workers = rdzv.await_workers(4, timeout=30)
+    assert {os.readlink(f"/proc/{pid}/exe") for pid in [*workers.values(), *rdzv.daemons()]} == {str(prefix / "bin/rdzv-trainer"), str(prefix / "bin/rdzvd")}
+    status = rdzv.spawn(prefix / "bin/rdzvctl", "--endpoint", f"127.0.0.1:{port}", "status")
+    assert status.exit() == 0 and status.says("prefix"), status
+    for agent in agents:
+        agent.kill(15)
+    assert [agent.exit(30) for agent in agents] == [75, 75], rdzv
+    rdzv.gone(5)
+
+
+def test_helpers_are_found(rdzv, prefix):
+    """The one that asks the driver for GPUs, and the one that mints NCCL's ids: with stand-ins for both libraries."""
+    script = rdzv.tmp / "gpus"
+    script.write_text("device GPU-aaaa-1 00000000:01:00.0 NVIDIA_H100 81920 4\n")
+    if not (BUILD / "tests/unit/fake-nvml.so").exists():
+        pytest.skip("the stand-in for the driver is not built: cmocka is missing")
+    env = {"RDZV_NVML_LIBRARY": str(BUILD / "tests/unit/fake-nvml.so"), "RDZV_FAKE_NVML": str(script), "PATH": "/usr/bin:/bin"}
+    agent = rdzv.spawn(prefix / "bin/rdzv-agent", "--standalone", "--nproc", "gpu", "--", "sh", "-c", "echo has $RDZV_DEVICE_UUID", env=env)
+    assert agent.exit() == 0 and agent.says("has GPU-aaaa-1"), agent
+    env = {"RDZV_NCCL_LIBRARY": str(BUILD / "tests/e2e/fake-nccl.so"), "PATH": "/usr/bin:/bin"}
+    agent = rdzv.spawn(prefix / "bin/rdzv-agent", "--standalone", "--nproc", 1, "--nccl-ids", "always", "--", BUILD / "tests/e2e/ids-worker", env=env)
+    assert agent.expect(r"ids 1 0 1 \d+ [0-9a-f]+", 20), agent
+    agent.kill(15)
+    agent.exit()
+
+
+def test_a_worker_is_compiled_by_pkg_config(rdzv, prefix, tools):
+    """The README's own worker, against the shared library and against the static one."""
+    source, worker = rdzv.tmp / "worker.c", rdzv.tmp / "worker"
+    source.write_text(tools.worker_in_c())
+    pc = next(prefix.rglob("rdzv.pc"))
+    env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
+    lib = tools.run("pkg-config", "--variable=libdir", "rdzv", env=env).strip()
+    assert Path(lib) == pc.parent.parent
+    for link in ('$(pkg-config --cflags --libs rdzv) -Wl,-rpath,"$(pkg-config --variable=libdir rdzv)"', f"$(pkg-config --cflags rdzv) {lib}/librdzv.a"):
+        tools.run("sh", "-c", f"cc -Wall -Werror worker.c {link} -o worker", cwd=rdzv.tmp, env=env)
+        agent = rdzv.spawn(prefix / "bin/rdzv-agent", "--standalone", "--nproc", 2, "--", worker)
+        assert agent.exit() == 0, agent
+
+
+def test_destdir(tmp_path, tools):
+    """The build under test, as a packager installs it: all of it below DESTDIR; the module is found from there."""
+    dest = tmp_path / "dest"
+    tools.run("meson", "install", "-C", BUILD, "--no-rebuild", env={**os.environ, "DESTDIR": str(dest)})
+    prefix = Path(next(o["value"] for o in json.loads(tools.run("meson", "introspect", "--buildoptions", BUILD)) if o["name"] == "prefix"))
+    root = dest / prefix.relative_to("/")
+    module = (BUILD / "agent/trainer/gpu/rdzv-cuda.so").exists()
+    assert places(root) == PROGRAMS | HELPERS | LIBRARY | ({MODULE} if module else set())
+    assert {dest / f for f in listed(dest)} == {root / f for f in listed(root)}
+    if not module or Path("/proc/driver/nvidia").exists():
+        return
+    done = subprocess.run([root / "bin/rdzv-trainer", *TRAIN, "--device", "cuda", "--steps", "1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 71 and "no NVIDIA driver" in done.stderr, done.stderr  # so it was found, and asked
