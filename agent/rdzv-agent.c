@@ -38,6 +38,7 @@
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/notify.h"
 
 enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, LOOKUP_MS = 10000, GUARD_MS = 2000 };
 
@@ -280,11 +281,13 @@ static int prepare_and_run(struct session_options *s, struct identity *id, const
 int main(int argc, char **argv) {
   static struct identity id;
   static struct agent_options o;
+  static struct notify notify;
   struct err e = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
+  notify_init(&notify); /* before anything copies the environment */
   if (agent_options_parse(&o, argc, argv, environ, &e)) return fail(code, &e);
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
@@ -293,7 +296,7 @@ int main(int argc, char **argv) {
   tell_notes(&o);
   char **command = find_command(&o, environ, &code, &e);
   if (!command) return fail(code, &e);
-  struct session_options session = {.options = &o, .argv = command, .placed = &id.placed};
+  struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};
   code = o.explain ? explain(&o, &id, command)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);

@@ -41,6 +41,7 @@
 #include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
+#include "common/notify_timer.h"
 
 enum {
   GUARD_FINISH_MS = 2000,
@@ -76,6 +77,7 @@ struct session {
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
+  struct notify_timer announce;
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
   struct bytes *obituary;
@@ -261,10 +263,12 @@ static void on_tick(uv_timer_t *timer) {
 
 static void on_signal(uv_signal_t *handle, int signo) {
   struct session *s = handle->data;
-  if (s->exiting)
+  if (s->exiting) {
     uv_stop(&s->loop);
-  else
-    post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
+    return;
+  }
+  notify_timer_stopping(&s->announce, NULL);
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
 }
 
 static void on_up(void *ctx, bool moved) {
@@ -279,8 +283,16 @@ static void on_down(void *ctx, bool refused, int fatal, const char *why) {
 
 static void on_msg(void *ctx, struct msg *m) {
   struct session *s = ctx;
+  bool welcome = m->type == MSG_WELCOME;
   s->ended = s->ended || m->type == MSG_END;
   post(s, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
+  if (welcome && !supervisor_is_busy(s->supervisor)) notify_timer_ready(&s->announce);
+}
+
+static void get_summary(void *ctx, struct buf *out, bool *busy) {
+  struct session *s = ctx;
+  supervisor_summary(s->supervisor, boot_ms(), out);
+  *busy = s->exiting || supervisor_is_busy(s->supervisor);
 }
 
 static void on_workers(void *ctx, struct supervisor_event *ev) {
@@ -322,6 +334,7 @@ static void on_leaving(uv_timer_t *timer) {
 static void begin_exit(struct session *s, int code) {
   s->exiting = true;
   s->exit_code = code;
+  notify_timer_stopping(&s->announce, NULL);
   s->hurry_ms = boot_ms() + HURRY_MS;
   const char *parent = getenv("TORCHELASTIC_ERROR_FILE"); /* of whoever started us */
   if (code && parent && *parent) workers_hand_up(s->workers, parent, code);
@@ -348,6 +361,7 @@ static bool close_all(struct session *s) {
   start_free(s->held);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
+  notify_timer_close(&s->announce);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
   say_through(&s->say, NULL);
@@ -518,6 +532,7 @@ int session_run(const struct session_options *o, bool *hung) {
   host_addrs_text(addrs);
   config.addrs = addrs;
   s->supervisor = supervisor_create(&config);
+  notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));
   post(s, &(struct supervisor_event){.kind = SUP_START});
   uv_run(&s->loop, UV_RUN_DEFAULT);

@@ -8,6 +8,7 @@
 #include "agent/options.h"
 #include "agent/place.h"
 #include "agent/supervisor.h"
+#include "common/notify.h"
 
 struct session_options {
   const struct agent_options *options;
@@ -16,6 +17,7 @@ struct session_options {
   struct placed *placed;                      /* their environment and devices */
   const struct numa *numa;                    /* where they run */
   struct guard guard;                         /* started already */
+  struct notify *notify;                      /* the service manager */
 };
 
 /* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk) and

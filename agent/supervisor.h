@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include "agent/hang.h"
 #include "agent/local_set.h"
+#include "common/buf.h"
 #include "common/bytes.h"
 #include "common/log_level.h"
 #include "proto/msg.h"
@@ -183,6 +184,11 @@ struct supervisor *supervisor_create(const struct supervisor_config *config);
 void supervisor_destroy(struct supervisor *s);
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx);
 uint64_t supervisor_deadline(const struct supervisor *s); /* UINT64_MAX: none */
+
+/* One line for the service manager: what this agent does. */
+void supervisor_summary(const struct supervisor *s, uint64_t now_ms, struct buf *out);
+/* It has not been welcomed yet, or is leaving: that takes its time, and ends by itself. */
+bool supervisor_is_busy(const struct supervisor *s);
 
 /* For tests. */
 enum supervisor_state supervisor_state(const struct supervisor *s);

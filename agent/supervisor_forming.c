@@ -103,6 +103,13 @@ static void draw(struct supervisor *s, const char *text) {
   s->redraw_ms = s->now_ms + REDRAW_MS;
 }
 
+void sup_put_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
+  struct msg m;
+  read_waiting(s, &m);
+  waiting_sentence(&m.waiting, now_ms > s->waiting_ms ? now_ms - s->waiting_ms : 0, out);
+  msg_finish(&m);
+}
+
 static void tell_missing(struct supervisor *s) {
   struct buf text = BUF_INIT;
   struct msg m;

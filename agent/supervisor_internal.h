@@ -250,6 +250,8 @@ void sup_close_store(struct supervisor *s); /* the round is over, or we leave */
 void sup_waiting(struct supervisor *s, const struct msg *m);
 void sup_forming_over(struct supervisor *s); /* the state is another: nothing is waited for any more */
 void sup_keep_why_down(struct supervisor *s, const char *text); /* NULL: there is a daemon */
+/* While s->waiting: who is missing. */
+void sup_put_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out);
 void sup_forming_tick(struct supervisor *s);
 uint64_t sup_forming_deadline(const struct supervisor *s);
 

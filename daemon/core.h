@@ -112,6 +112,10 @@ bool core_idle(const struct core *c);
 /* At least one job has been here. */
 bool core_served(const struct core *c);
 
+/* One line about all jobs that have not ended, without their names: everybody on the machine may read what the service manager shows. `store` may be
+ * NULL. */
+void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out);
+
 /* Lines of the state file that are still needed, for rewriting it at start: one per job that is not forgotten. */
 void core_state_lines(const struct core *c, struct buf *out);
 

@@ -3,7 +3,7 @@
  * main brings things up in the order in which they may fail and tears them down in reverse: options, ports, state
  * folder, core, control socket, loop. The ports come first because binding one decides which of two daemons that were
  * started at once is to stay, and the loser must not have touched anything else. The word that we stand (port file,
- * --ready-fd, start line) comes last, when every listener accepts.
+ * --ready-fd, start line, the service manager) comes last, when every listener accepts.
  *
  * An agent that starts a daemon of its own passes --exit-when-idle and --owner-fd. For such a daemon a taken port is
  * no error but an answer (exit code 68): somebody else was faster, and the agent connects to that one.
@@ -26,6 +26,7 @@
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/notify_timer.h"
 #include "common/opts.h"
 #include "daemon/control_socket.h"
 #include "daemon/core.h"
@@ -47,6 +48,8 @@ struct daemon {
   struct core *core;
   struct server *server;
   uv_loop_t loop;
+  struct notify notify;
+  struct notify_timer announce;
 };
 
 static int fail(int exit_code, const struct err *e) {
@@ -138,6 +141,18 @@ static void say_start(const struct daemon *d) {
   buf_finish(&line);
 }
 
+/* The service manager ------------------------------------------------------------------------------------------------ */
+
+static void get_summary(void *ctx, struct buf *out, bool *busy) {
+  server_summary(((struct daemon *)ctx)->server, out);
+}
+
+static void on_stopping(void *ctx, const char *why) {
+  char status[NOTIFY_STATUS_MAX];
+  snprintf(status, sizeof(status), "stopping: %s", why);
+  notify_timer_stopping(&((struct daemon *)ctx)->announce, status);
+}
+
 /* Up and down ---------------------------------------------------------------------------------------------------- */
 
 static int open_ports(struct daemon *d, struct err *e) {
@@ -179,7 +194,9 @@ static int open_server(struct daemon *d, struct err *e) {
                                  .max_connections = raise_descriptor_limit(),
                                  .store_bytes = (size_t)d->options.store_memory,
                                  .store_keys = (size_t)d->options.store_keys,
-                                 .seed = seed ^ 0x9E3779B97F4A7C15u};
+                                 .seed = seed ^ 0x9E3779B97F4A7C15u,
+                                 .on_stopping = on_stopping,
+                                 .ctx = d};
   int rc = server_create(&d->loop, &config, &d->server, e);
   if (rc < 0) return rc;
   server_load(d->server);
@@ -199,6 +216,8 @@ static int bring_up(struct daemon *d, struct err *e) {
   if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
   write_ready_fd(d);
   say_start(d);
+  notify_timer_start(&d->announce, &d->loop, &d->notify, get_summary, d);
+  notify_timer_ready(&d->announce);
   return EXIT_CODE_OK;
 }
 
@@ -211,6 +230,7 @@ static void tear_down(struct daemon *d) {
   /* An agent's folder is ours to remove: when the last member is served the agent may be long gone. */
   bool discard = d->server && server_is_unneeded(d->server) && d->options.owner_fd >= 0;
   remove_files(d);
+  notify_timer_close(&d->announce);
   server_destroy(d->server);
   core_destroy(d->core);
   if (discard)
@@ -220,6 +240,7 @@ static void tear_down(struct daemon *d) {
   for (size_t i = 0; i < d->n_listeners; i++)
     if (d->listeners[i].fd >= 0) close(d->listeners[i].fd);
   uv_loop_close(&d->loop);
+  notify_finish(&d->notify);
 }
 
 static int run(struct daemon *d) {
@@ -251,6 +272,7 @@ int main(int argc, char **argv) {
   bool dashes;
   mem_avoid_stalls();
   log_init("rdzvd", LOG_INFO);
+  notify_init(&d.notify);
   if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0)
     return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help();

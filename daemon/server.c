@@ -389,8 +389,14 @@ void server_stop(struct server *s, const char *why) {
   s->stopping = true;
   s->stop_by_ms = server_now_ms() + SERVER_STOP_MS;
   log_info("stopping: %s", why);
+  if (s->config.on_stopping) s->config.on_stopping(s->config.ctx, why);
   step(s, &(struct core_event){.kind = CORE_SHUTDOWN});
   settle(s);
+}
+
+void server_summary(const struct server *s, struct buf *out) {
+  struct core_store_facts store = store_facts(s);
+  core_summary(s->core, &store, out);
 }
 
 bool server_is_unneeded(const struct server *s) {

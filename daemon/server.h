@@ -27,6 +27,8 @@ struct server_config {
   size_t max_connections;
   size_t store_bytes, store_keys; /* quotas of the common store */
   uint64_t seed;
+  void (*on_stopping)(void *ctx, const char *why); /* server_stop begins; may be NULL */
+  void *ctx;
 };
 
 struct server;
@@ -45,6 +47,8 @@ bool server_run(struct server *s);
 void server_stop(struct server *s, const char *why);
 /* It left because nobody needs it: nobody will ask for what it knew. */
 bool server_is_unneeded(const struct server *s);
+/* One line for the service manager: how many jobs, and how they stand. */
+void server_summary(const struct server *s, struct buf *out);
 
 /* Monotonic, as in core events. */
 uint64_t server_now_ms(void);

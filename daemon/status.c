@@ -342,3 +342,61 @@ size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
   buf_puts(out, "}\n");
   return n;
 }
+
+/* For the service manager. ------------------------------------------------------------------------------------------- */
+
+struct tally {
+  size_t in_state[JOB_STATE_COUNT], live, nodes;
+  const struct job *last;
+};
+
+static struct tally count_jobs(const struct core *c) {
+  struct tally t = {.live = 0};
+  for (size_t i = 0; i < c->n_all; i++) {
+    const struct job *j = c->all[i];
+    if (j->state == JOB_ENDED) continue;
+    t.in_state[j->state]++;
+    t.live++;
+    t.nodes += j->n_connected;
+    t.last = j;
+  }
+  return t;
+}
+
+static void put_count(struct buf *out, size_t n, const char *noun) {
+  buf_printf(out, "%zu %s%s", n, noun, n == 1 ? "" : "s");
+}
+
+static void only_job(struct buf *out, const struct job *j) {
+  int64_t step = job_step(j);
+  buf_printf(out, "1 job: %s, ", job_state_name(j->state));
+  if (j->round) buf_printf(out, "round %lld, ", (long long)j->round);
+  put_count(out, j->n_connected, "node");
+  if (j->state == JOB_RUNNING) buf_printf(out, ", %lld workers", (long long)j->world_size);
+  if (j->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
+}
+
+static void many_jobs(struct buf *out, const struct tally *t) {
+  const char *separator = " (";
+  buf_printf(out, "%zu jobs", t->live);
+  for (int s = 0; s < JOB_STATE_COUNT; s++) {
+    if (!t->in_state[s]) continue;
+    buf_printf(out, "%s%zu %s", separator, t->in_state[s], job_state_name((enum job_state)s));
+    separator = ", ";
+  }
+  buf_puts(out, "), ");
+  put_count(out, t->nodes, "node");
+}
+
+void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out) {
+  struct tally t = count_jobs(c);
+  if (t.live > 1)
+    many_jobs(out, &t);
+  else if (t.live)
+    only_job(out, t.last);
+  else
+    buf_puts(out, "no job");
+  if (!store || !store->connections) return;
+  buf_puts(out, "; ");
+  put_count(out, store->connections, "TCPStore client");
+}
