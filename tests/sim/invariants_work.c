@@ -14,7 +14,11 @@ static bool runs_on(const struct sim *s, const struct sim_agent *a, const struct
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   bool told_late =
       a->fence_heard_at > heard_at + lease / 2 && s->now <= a->fence_heard_at + s->config.die_max;
-  return a->fence ? told_late : s->now > heard_at + lease / 2;
+  /* It had not to fence, had heard nothing for long, and is greeted again: behind that comes what it has missed, STALE or END, and then its
+   * workers must die. */
+  bool back = a->back_at && s->now <= a->back_at + a->node->link.delay_max + s->config.die_max &&
+              (!a->fence || a->fence_heard_at >= a->back_at);
+  return back || (a->fence ? told_late : s->now > heard_at + lease / 2);
 }
 
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {

@@ -210,6 +210,7 @@ struct sim_agent {
   uint64_t heard_at;
   uint32_t heard_life;      /* of the daemon that was heard then, */
   uint64_t heard_before_at; /* and when another life of it was heard last */
+  uint64_t back_at;         /* when it read the first of these after a long silence */
   uint64_t known_at;        /* when the daemon's life known_life first read its HELLO */
   uint32_t known_life;
 };

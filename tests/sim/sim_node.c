@@ -203,6 +203,7 @@ static void note_fence(const struct sim *s, struct sim_agent *a, const struct ms
   if (ack || m->type == MSG_WELCOME) {
     a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
     if (a->heard_life != book_life(a)) a->heard_before_at = a->heard_at;
+    if (s->now > a->heard_at + (uint64_t)s->config.settings.lease_ms / 2) a->back_at = s->now;
     a->heard_life = book_life(a);
     a->heard_at = sent_at;
   } else if (m->type != MSG_START) {
