@@ -205,66 +205,67 @@ static void on_guard_gone(struct workers *w) {
                (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = w->round, .count = (uint32_t)left});
 }
 
+static void on_guard_started(struct workers *w, const struct guard_event *g, struct worker *k) {
+  if (!k) return;
+  if (!k->adopting) oom_watch_begin(w->oom, g->local_rank, g->pid);
+  k->pid = g->pid;
+  k->adopting = false;
+}
+
+static void on_guard_exited(struct workers *w, const struct guard_event *g, struct worker *k) {
+  if (!k && g->round == w->round_before && g->local_rank < w->o.count) workers_spawn_again(w, g->local_rank);
+  if (!k) return;
+  k->exited = true;
+  k->pid = g->pid;
+  k->status = g->status;
+  k->unasked = g->unasked;
+  k->when_ms = g->when_ms;
+  k->due_ms = boot_ms() + LAST_WORDS_MS;
+  k->file_due_ms = boot_ms() + ERROR_FILE_MS;
+  if (g->unasked && g->status) failures_read(w->failures, g->local_rank, g->status, g->when_ms);
+}
+
+static void on_guard_clear(struct workers *w, const struct guard_event *g) {
+  if (g->round != w->round) {
+    workers_tell(w, (struct supervisor_event){
+                        .kind = SUP_CLEAR, .round = g->round, .count = g->killed, .kept = g->kept});
+    return;
+  }
+  w->clear = true;
+  w->killed = g->killed;
+  w->kept = g->kept;
+}
+
+/* What the guard says of one process, told on as it is. */
+static void tell_on(struct workers *w, const struct guard_event *g, enum supervisor_event_kind kind,
+                    const char *device) {
+  workers_tell(w, (struct supervisor_event){.kind = kind,
+                                            .round = g->round,
+                                            .local_rank = g->local_rank,
+                                            .pid = g->pid,
+                                            .error = g->error,
+                                            .when_ms = g->when_ms,
+                                            .device = device,
+                                            .text = g->text});
+}
+
 static void on_guard_event(struct workers *w, const struct guard_event *g) {
-  struct supervisor_event ev = {.round = g->round,
-                                .local_rank = g->local_rank,
-                                .pid = g->pid,
-                                .error = g->error,
-                                .when_ms = g->when_ms,
-                                .text = g->text};
   bool known = g->round == w->round && g->local_rank < w->o.count;
   struct worker *k = known ? &w->v[g->local_rank] : NULL;
   switch (g->kind) {
   case GUARD_STARTED:
-    ev.kind = SUP_SPAWNED;
-    ev.device = device_of(w, g->local_rank);
-    if (k) {
-      if (!k->adopting) oom_watch_begin(w->oom, g->local_rank, g->pid);
-      k->pid = g->pid;
-      k->adopting = false;
-    }
-    workers_tell(w, ev);
+    on_guard_started(w, g, k);
+    tell_on(w, g, SUP_SPAWNED, device_of(w, g->local_rank));
     break;
-  case GUARD_EXEC_FAILED:
-    ev.kind = SUP_EXEC_FAILED;
-    ev.device = device_of(w, g->local_rank);
-    workers_tell(w, ev);
-    break;
+  case GUARD_EXEC_FAILED: tell_on(w, g, SUP_EXEC_FAILED, device_of(w, g->local_rank)); break;
   case GUARD_UNBOUND:
     log_warn("the worker with local rank %u cannot be bound to its CPUs, and runs on all of ours: %s",
              g->local_rank, strerror(g->error));
     break;
-  case GUARD_EXITED:
-    if (!k && g->round == w->round_before && g->local_rank < w->o.count)
-      workers_spawn_again(w, g->local_rank);
-    if (!k) break;
-    k->exited = true;
-    k->pid = g->pid;
-    k->status = g->status;
-    k->unasked = g->unasked;
-    k->when_ms = g->when_ms;
-    k->due_ms = boot_ms() + LAST_WORDS_MS;
-    k->file_due_ms = boot_ms() + ERROR_FILE_MS;
-    if (g->unasked && g->status) failures_read(w->failures, g->local_rank, g->status, g->when_ms);
-    break;
-  case GUARD_CLEAR:
-    if (g->round != w->round) {
-      workers_tell(w, (struct supervisor_event){
-                          .kind = SUP_CLEAR, .round = g->round, .count = g->killed, .kept = g->kept});
-      break;
-    }
-    w->clear = true;
-    w->killed = g->killed;
-    w->kept = g->kept;
-    break;
-  case GUARD_FENCED:
-    ev.kind = SUP_FENCED;
-    workers_tell(w, ev);
-    break;
-  case GUARD_STUCK:
-    ev.kind = SUP_STUCK;
-    workers_tell(w, ev);
-    break;
+  case GUARD_EXITED: on_guard_exited(w, g, k); break;
+  case GUARD_CLEAR: on_guard_clear(w, g); break;
+  case GUARD_FENCED: tell_on(w, g, SUP_FENCED, NULL); break;
+  case GUARD_STUCK: tell_on(w, g, SUP_STUCK, NULL); break;
   case GUARD_GONE: on_guard_gone(w); break;
   }
 }

@@ -66,38 +66,6 @@ bool trainer_can_recover(const struct trainer *t, int rc) {
 
 /* Leaving. --------------------------------------------------------------------------------------------------------- */
 
-/* How many of the steps under way have been made: the optimizer has counted each, made or skipped. */
-static int steps_made(struct trainer *t, uint64_t *n, struct err *e) {
-  struct compute_buf *stage;
-  struct compute_opt_counters now;
-  int rc = compute_alloc(t->c, COMPUTE_STAGE, COMPUTE_COUNTERS, &stage, e);
-  if (rc) return rc;
-  struct span s = span_of(stage, 0, COMPUTE_COUNTERS);
-  rc = compute_opt_read(t->c, t->opt, s, e);
-  if (rc == 0) rc = trainer_settle(t, e);
-  if (rc == 0) {
-    memcpy(&now, compute_host(t->c, s), sizeof now);
-    *n = now.updates + now.skipped - t->counters.updates - t->counters.skipped;
-    t->counters = now;
-  }
-  compute_free(t->c, stage);
-  return rc;
-}
-
-/* A step that was made and not read is done, though what it printed is lost. */
-static int take_made(struct trainer *t, struct err *e) {
-  uint64_t made = 0;
-  int rc = steps_made(t, &made, e);
-  for (struct slot *s; rc == 0 && made > 0 && (s = slots_oldest(&t->slots)); made--) {
-    t->done = s->after;
-    slots_pop(&t->slots);
-  }
-  slots_clear(&t->slots);
-  if (rc == 0 && made)
-    rc = err_set(e, -EPROTO, "the optimizer has counted %" PRIu64 " steps more than were queued", made);
-  return trainer_blame(t, TRAINER_SYSTEM, rc);
-}
-
 static int leave(struct trainer *t, const char *why, struct err *e) {
   compute_poison(t->c, true);
   if (t->coll) coll_abort(t->coll, why); /* nothing on the device comes to its end before */
@@ -108,7 +76,7 @@ static int leave(struct trainer *t, const char *why, struct err *e) {
   t->coll = NULL;
   t->stop = t->checkpoint = t->clock = false;
   t->asked = 0;
-  return rc ? rc : take_made(t, e);
+  return rc ? rc : trainer_discard(t, e);
 }
 
 static int rejoin(struct trainer *t, const char *why, struct err *e) {

@@ -24,19 +24,24 @@ void trainer_phase(struct trainer *t, enum trainer_phase phase) {
   t->phase_from_us = now;
 }
 
+static const char *plural(uint64_t n) {
+  return n == 1 ? "" : "s";
+}
+
 static void say_start(struct trainer *t) {
   char layers[160], times[32] = "";
   uint64_t each = sampler_steps(&t->sampler);
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
   if (t->sampler.group > 1)
     snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.group);
-  log_info("%s %s, %zu weights, %s; %llu samples, batch %llu%s, world %d; %llu steps an epoch, %llu in all",
+  log_info("%s %s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
            t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
-           trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, (unsigned long long)t->sampler.batch,
-           times, t->world, (unsigned long long)each, (unsigned long long)t->last_step);
+           trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, plural(t->data.n),
+           (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each),
+           (unsigned long long)t->last_step);
   if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
-    log_warn("--warmup-steps %lld: the run ends after %llu steps, before the learning rate is --lr",
-             (long long)t->o.hyper.warmup_steps, (unsigned long long)t->last_step);
+    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate is --lr",
+             (long long)t->o.hyper.warmup_steps, (unsigned long long)t->last_step, plural(t->last_step));
   if (t->resumed_from[0])
     log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
              (unsigned long long)t->done.step);
@@ -205,10 +210,11 @@ int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e) {
   int rc = end_line(t, e);
   if (rc) return rc;
   if (t->counters.skipped)
-    log_warn("%llu of %llu steps were skipped, because their gradients were not finite",
-             (unsigned long long)t->counters.skipped, (unsigned long long)t->done.step);
-  printf("done: %llu steps, loss %.9g, %.0f samples/s, checksum %s\n", (unsigned long long)t->done.step,
-         t->loss, rate, hex);
+    log_warn("%llu of %llu step%s %s skipped: gradients that were not finite",
+             (unsigned long long)t->counters.skipped, (unsigned long long)t->done.step, plural(t->done.step),
+             t->counters.skipped == 1 ? "was" : "were");
+  printf("done: %llu step%s, loss %.9g, %.0f samples/s, checksum %s\n", (unsigned long long)t->done.step,
+         plural(t->done.step), t->loss, rate, hex);
   if (fflush(stdout) != 0) log_warn("the result could not be printed: %s", strerror(errno));
   return 0;
 }

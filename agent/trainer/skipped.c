@@ -54,7 +54,8 @@ int trainer_judge(struct trainer *t, const float *extras, struct err *e) {
     tell(t, extras);
     return 0;
   }
-  if (t->o.max_skipped)
+  if (t->o.max_skipped == 1) snprintf(before, sizeof before, ", as in the step before");
+  if (t->o.max_skipped > 1)
     snprintf(before, sizeof before, ", as in the %lld steps before", (long long)t->o.max_skipped);
   err_set(e, -ERANGE, "%s no longer a number at step %llu%s: try a smaller --lr, or --scale for the data%s",
           who(t, extras, subject), (unsigned long long)t->done.step, before,

@@ -24,6 +24,7 @@
 
 #include "common/log.h"
 
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
@@ -279,20 +280,15 @@ int trainer_read(struct trainer *t, struct err *e) {
   return trainer_judge(t, x, e);
 }
 
-static int settle(struct trainer *t, struct compute_buf *stage, struct err *e) {
-  struct compute_mark mark;
-  int rc = compute_opt_read(t->c, t->opt, span_of(stage, 0, COMPUTE_COUNTERS), e);
-  if (rc == 0) rc = compute_record(t->c, &mark, e);
-  return rc ? rc : compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
-}
-
-/* The device counts the updates that it makes and those that it skips: one of them for each step. */
+/* The device counts the updates that it makes and those that it skips: one of them for each step. Nothing is under way in slot 0, whose
+ * stage takes the counts: all of it has ended when they come. */
 int trainer_discard(struct trainer *t, struct err *e) {
-  struct compute_buf *stage = t->slots.v[0].counters;
-  int rc = settle(t, stage, e);
-  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS);
   struct compute_opt_counters now;
-  memcpy(&now, compute_host(t->c, span_of(stage, 0, COMPUTE_COUNTERS)), sizeof now);
+  int rc = compute_opt_read(t->c, t->opt, stage, e);
+  if (rc == 0) rc = trainer_settle(t, e);
+  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  memcpy(&now, compute_host(t->c, stage), sizeof now);
   uint64_t made = now.updates + now.skipped - t->counters.updates - t->counters.skipped;
   for (struct slot *s; made > 0 && (s = slots_oldest(&t->slots)); made--) {
     t->done = s->after;
@@ -302,5 +298,7 @@ int trainer_discard(struct trainer *t, struct err *e) {
   t->counters = now;
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
-  return 0;
+  if (!made) return 0;
+  err_set(e, -EPROTO, "the optimizer has counted %llu steps more than were queued", (unsigned long long)made);
+  return trainer_blame(t, TRAINER_SYSTEM, -EPROTO);
 }

@@ -164,8 +164,8 @@ int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, str
 /* step.c */
 int trainer_queue(struct trainer *t, struct err *e); /* the next step; there must be a free slot */
 int trainer_read(struct trainer *t, struct err *e);  /* the oldest step under way; there must be one */
-/* After a rank was lost, the device was poisoned and the collectives were aborted: waits for what is under way and forgets it. done and queued are
- * behind the last step whose update was made; its loss is not known. */
+/* After a rank was lost and the device was poisoned: waits for what is under way and forgets it. done and queued are
+ * behind the last step whose update was made; its loss is not known, and what it would have printed is lost. */
 int trainer_discard(struct trainer *t, struct err *e);
 /* skipped.c: what is to be said of a step just read, and whether to go on. extras: MODEL_EXTRAS floats. */
 int trainer_judge(struct trainer *t, const float *extras, struct err *e);

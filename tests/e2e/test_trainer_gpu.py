@@ -91,6 +91,29 @@ def test_products_that_the_library_does_not_offer(rdzv, how):
     near(run(rdzv, 1, "--steps", 8, env={"FAKEGPU_LT": how})[0], run(rdzv, 1, "--steps", 8, device="cpu")[0], 1e-4)
 
 
+@pytest.mark.parametrize("call, says", [
+    ("cudaMalloc:2", "no device memory for 1 MB; the device ("),
+    ("kernel:5", "says at a mark: an illegal memory access was encountered (cudaErrorIllegalAddress); queued last was "),
+    ("cublasLtMatmul:4", ": cuBLASLt: CUBLAS_STATUS_INTERNAL_ERROR\n"),
+    ("cudaEventRecord:4", "says at a mark: unknown error (cudaErrorUnknown); queued last was "),
+    ("cudaMemcpyAsync:9", "says at a copy: unknown error (cudaErrorUnknown)"),
+])
+def test_a_call_that_fails_is_named(rdzv, call, says):
+    a = start(rdzv, 1, "--steps", 10, "--cuda-graph", "off", env={"FAKEGPU_FAIL": call})
+    assert a.exit(30) == 71 and says in a.text, a
+    for word in BAD[:3]: # what a fault leaves on the device goes with the process
+        assert word not in a.text, a
+    rdzv.gone(5)
+
+
+def test_a_capture_that_fails_is_gone_without(rdzv):
+    want = run(rdzv, 1, "--steps", 8)
+    a = start(rdzv, 1, "--steps", 8, env={"FAKEGPU_FAIL": "cudaStreamBeginCapture:1"})
+    assert a.exit(30) == 0 and "steps are not captured: " in a.text, a
+    clean(a)
+    assert a.expect(r"checksum (\w+)").group(1) == want[1]
+
+
 def test_a_checkpoint_goes_from_device_to_device(rdzv):
     want = run(rdzv, 1, "--steps", 18, device="cpu")[0]
     got = []

@@ -9,6 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define FAKE_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FAKE_ASAN 1
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

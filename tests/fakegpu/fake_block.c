@@ -16,13 +16,6 @@
 #include <ucontext.h>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FAKE_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FAKE_ASAN 1
-#endif
-#endif
 #ifdef FAKE_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif

@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define FAKE_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FAKE_ASAN 1
-#endif
-#endif
 #ifdef FAKE_ASAN
 #include <sanitizer/asan_interface.h>
 #else

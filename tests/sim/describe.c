@@ -52,7 +52,34 @@ static void put_waiting(const struct waiting *w, struct buf *out) {
   waiting_sentence(w, 0, out);
 }
 
+static void put_kill(const struct kill *k, struct buf *out) {
+  buf_printf(out, "KILL round %" PRId64 ": local rank %" PRId64 ", signal %" PRId64, k->round, k->local_rank,
+             k->signal);
+}
+
+static void put_ids(const struct ids *ids, struct buf *out) {
+  buf_printf(out, "IDS round %" PRId64 ": ", ids->round);
+  if (ids->count)
+    buf_printf(out, "%" PRId64, ids->count);
+  else
+    buf_puts(out, ids->text);
+}
+
+/* MINT, MINTED, IDS. False: it is none of them. */
+static bool describe_ids(const struct msg *m, struct buf *out) {
+  if (m->type == MSG_MINT)
+    buf_printf(out, "MINT round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->mint.round, m->mint.count,
+               m->mint.first);
+  else if (m->type == MSG_MINTED)
+    buf_printf(out, "MINTED round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->minted.round,
+               m->minted.count, m->minted.first);
+  if (m->type == MSG_MINTED && !m->minted.version) buf_printf(out, ", not: %s", m->minted.text);
+  if (m->type == MSG_IDS) put_ids(&m->ids, out);
+  return m->type == MSG_MINT || m->type == MSG_MINTED || m->type == MSG_IDS;
+}
+
 void describe_msg(const struct msg *m, bool ports, struct buf *out) {
+  if (describe_ids(m, out)) return;
   switch (m->type) {
   case MSG_HELLO:
     put_hello(&m->hello, out);
@@ -82,40 +109,11 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
     buf_printf(out, "PREPARE round %" PRId64, m->prepare.round);
     put_verdict(&m->prepare.verdict, out);
     break;
-  case MSG_KILL:
-    buf_printf(out, "KILL round %" PRId64 ": local rank %" PRId64 ", signal %" PRId64, m->kill.round,
-               m->kill.local_rank, m->kill.signal);
-    break;
-  case MSG_MINT:
-    buf_printf(out, "MINT round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->mint.round, m->mint.count,
-               m->mint.first);
-    break;
-  case MSG_MINTED:
-    buf_printf(out, "MINTED round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->minted.round,
-               m->minted.count, m->minted.first);
-    if (!m->minted.version) buf_printf(out, ", not: %s", m->minted.text);
-    break;
-  case MSG_IDS:
-    buf_printf(out, "IDS round %" PRId64 ": ", m->ids.round);
-    if (m->ids.count)
-      buf_printf(out, "%" PRId64, m->ids.count);
-    else
-      buf_puts(out, m->ids.text);
-    break;
+  case MSG_KILL: put_kill(&m->kill, out); break;
   case MSG_HEARTBEAT_ACK:
     buf_printf(out, "HEARTBEAT_ACK%s%s", m->flags & FRAME_FLAG_FENCE ? " fence" : "",
                m->flags & FRAME_FLAG_RECOVERING ? " recovering" : "");
     break;
-  case MSG_NONE:
-  case MSG_CHALLENGE:
-  case MSG_END_ACK:
-  case MSG_BYE:
-  case MSG_OBITUARY:
-  case MSG_PROGRESS:
-  case MSG_HEARTBEAT:
-  case MSG_GOING_AWAY:
-  case MSG_CONTROL:
-  case MSG_CONTROL_REPLY:
-  case MSG_COUNT: buf_puts(out, msg_name(m->type)); break;
+  default: buf_puts(out, msg_name(m->type)); break;
   }
 }

@@ -28,6 +28,12 @@ struct sim *story_play(const struct story *st, bool verbose) {
   return s;
 }
 
+void story_one_to_three(struct sim_config *c) {
+  c->settings.min_nodes = 1;
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+}
+
 void story_nodes(struct sim *s, int nodes, uint32_t workers) {
   daemon_start(s);
   for (int i = 0; i < nodes; i++) node_add(s, workers);

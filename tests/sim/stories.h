@@ -20,6 +20,8 @@ extern const struct story *const all_stories[]; /* ends with NULL */
 struct sim *story_play(const struct story *st, bool verbose);
 
 /* What stories are made of. */
+void story_one_to_three(
+    struct sim_config *c); /* nodes, and the first round waits for more of them for 100 ms */
 void story_nodes(struct sim *s, int nodes,
                  uint32_t workers); /* and the daemon, and all agents started at once */
 void story_expect(struct sim *s, const char *part,

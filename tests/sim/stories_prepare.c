@@ -5,14 +5,8 @@
 #include <signal.h>
 #include <stddef.h>
 
-static void one_to_three(struct sim_config *c) {
-  c->settings.min_nodes = 1;
-  c->settings.max_nodes = 3;
-  c->settings.last_call_ms = 100;
-}
-
 static void one_to_three_with_file(struct sim_config *c) {
-  one_to_three(c);
+  story_one_to_three(c);
   c->state_dir = true;
 }
 
@@ -176,22 +170,22 @@ static void finishes_while_checkpointing(struct sim *s) {
 }
 
 const struct story stories_prepare[] = {
-    {"prepare-grow", one_to_three, grow_with_checkpoint},
-    {"prepare-leave", one_to_three, leave_with_checkpoint},
-    {"prepare-leave-some", one_to_three, leave_with_some},
-    {"prepare-two-leave", one_to_three, two_leave},
-    {"prepare-two-leave-within-the-second", one_to_three, two_leave_within_the_second},
-    {"prepare-all-leave", one_to_three, all_leave},
-    {"prepare-all-leave-one-by-one", one_to_three, all_leave_one_by_one},
-    {"prepare-fails", one_to_three, fails_while_checkpointing},
-    {"prepare-lost", one_to_three, lost_while_checkpointing},
-    {"prepare-operator", one_to_three, operator_while_checkpointing},
-    {"prepare-never-comes", one_to_three, checkpoint_never_comes},
-    {"prepare-daemon-dies", one_to_three, daemon_dies_while_checkpointing},
+    {"prepare-grow", story_one_to_three, grow_with_checkpoint},
+    {"prepare-leave", story_one_to_three, leave_with_checkpoint},
+    {"prepare-leave-some", story_one_to_three, leave_with_some},
+    {"prepare-two-leave", story_one_to_three, two_leave},
+    {"prepare-two-leave-within-the-second", story_one_to_three, two_leave_within_the_second},
+    {"prepare-all-leave", story_one_to_three, all_leave},
+    {"prepare-all-leave-one-by-one", story_one_to_three, all_leave_one_by_one},
+    {"prepare-fails", story_one_to_three, fails_while_checkpointing},
+    {"prepare-lost", story_one_to_three, lost_while_checkpointing},
+    {"prepare-operator", story_one_to_three, operator_while_checkpointing},
+    {"prepare-never-comes", story_one_to_three, checkpoint_never_comes},
+    {"prepare-daemon-dies", story_one_to_three, daemon_dies_while_checkpointing},
     {"prepare-daemon-dies-file", one_to_three_with_file, daemon_dies_while_checkpointing},
     {"prepare-daemon-gone", one_to_three_with_file, daemon_gone_while_checkpointing},
-    {"prepare-daemon-dies-growing", one_to_three, daemon_dies_before_it_grows},
-    {"prepare-link-breaks", one_to_three, link_breaks_while_checkpointing},
-    {"prepare-finishes", one_to_three, finishes_while_checkpointing},
+    {"prepare-daemon-dies-growing", story_one_to_three, daemon_dies_before_it_grows},
+    {"prepare-link-breaks", story_one_to_three, link_breaks_while_checkpointing},
+    {"prepare-finishes", story_one_to_three, finishes_while_checkpointing},
     {NULL, NULL, NULL},
 };

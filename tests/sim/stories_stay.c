@@ -5,12 +5,6 @@
 #include <signal.h>
 #include <stddef.h>
 
-static void one_to_three(struct sim_config *c) {
-  c->settings.min_nodes = 1;
-  c->settings.max_nodes = 3;
-  c->settings.last_call_ms = 100;
-}
-
 /* Two nodes with two workers each, all of whom can stay. */
 static void at_work(struct sim *s, int nodes, uint32_t park_ms) {
   s->normal = story_staying(story_run(20000), park_ms);
@@ -121,14 +115,14 @@ static void daemon_dies(struct sim *s) {
 const struct story stories_stay[] = {
     {"stay", NULL, one_dies},
     {"stay-several", NULL, several_die},
-    {"stay-lost-node", one_to_three, a_node_is_lost},
+    {"stay-lost-node", story_one_to_three, a_node_is_lost},
     {"stay-never-leaves", NULL, one_never_leaves},
     {"stay-false-alarm", NULL, false_alarm},
     {"stay-dies", NULL, one_dies_while_it_waits},
     {"stay-leaves", NULL, leaves_while_they_wait},
     {"stay-spare", NULL, is_a_spare},
-    {"stay-grow", one_to_three, grow_in_place},
-    {"stay-fenced", one_to_three, fenced_while_they_wait},
+    {"stay-grow", story_one_to_three, grow_in_place},
+    {"stay-fenced", story_one_to_three, fenced_while_they_wait},
     {"stay-daemon-dies", NULL, daemon_dies},
     {NULL, NULL, NULL},
 };

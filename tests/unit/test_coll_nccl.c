@@ -150,14 +150,20 @@ static int until_failure(struct rank *r, struct step *p, struct err *e) {
   return rc;
 }
 
-/* Somebody is killed in the middle; a part of the ranks sees a closed connection, the rest nothing at all. */
+/* Some steps, and then rank 2 is killed in the middle of one. */
+static bool lose_rank_2(struct rank *r, struct step *p, struct err *e) {
+  EXPECT(step_make(r, p, N, 3) && steps(r, p, 2));
+  all_here(r);
+  if (r->rank == 2) kill(getpid(), SIGKILL);
+  EXPECT(until_failure(r, p, e));
+  return true;
+}
+
+/* A part of the ranks sees a closed connection, the rest nothing at all. */
 static bool a_killed_rank(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
-  EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
-  all_here(r);
-  if (r->rank == 2) kill(getpid(), SIGKILL);
-  EXPECT(until_failure(r, &p, &e));
+  EXPECT(lose_rank_2(r, &p, &e));
   SAYS("lost contact with rank 2: ");
   EXPECT(failed_for_good(r, 2, "rank 2 does not answer", &e) && leaves_soon(r));
   step_free(r, &p);
@@ -233,11 +239,7 @@ static bool a_rank_that_gives_up(struct rank *r) {
 static bool survivors_build_anew(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
-  EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
-  all_here(r);
-  if (r->rank == 2) kill(getpid(), SIGKILL);
-  EXPECT(until_failure(r, &p, &e));
-  EXPECT(leaves_soon(r));
+  EXPECT(lose_rank_2(r, &p, &e) && leaves_soon(r));
   r->round = 1;
   r->world = 2;
   EXPECT(make_coll(r) && steps(r, &p, 3));

@@ -173,6 +173,8 @@ int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product
   descs_finish(&o);
   if (rc == 0) return plan->found;
   cudaError_t device = cudaGetLastError();
-  return err_set(e, -EIO, "the device (%s) says at %s, %zu x %zu x %zu: cuBLASLt: %s (%s)", c->device, what,
-                 p->g.m, p->g.n, p->g.k, cublasLtGetStatusName(rc), cudaGetErrorName(device));
+  bool more = device != cudaSuccess;
+  return err_set(e, -EIO, "the device (%s) says at %s, %zu x %zu x %zu: cuBLASLt: %s%s%s%s", c->device, what,
+                 p->g.m, p->g.n, p->g.k, cublasLtGetStatusName(rc), more ? " (" : "",
+                 more ? cudaGetErrorName(device) : "", more ? ")" : "");
 }
