@@ -18,6 +18,7 @@ sys.path.insert(0, str(HERE))
 import claims  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
+import slurm  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
 e2e = importlib.util.module_from_spec(_spec)
@@ -62,9 +63,8 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("fact: " + line)
 
 
-@pytest.fixture
-def make_cluster(tmp_path, request):
-    """make_cluster(N): N hosts, node1 .. nodeN. At the end nothing of rdzv may be left on them but daemons."""
+def makes(tmp_path, request, kind):
+    """A function that makes a cluster, one a test. At the end nothing of rdzv may be left on its hosts but daemons."""
     if not Path(harness.RDZVD).exists():
         pytest.fail(f"{harness.RDZVD} is not built; RDZV_BUILD names the build")
     made = []
@@ -78,7 +78,7 @@ def make_cluster(tmp_path, request):
 
     def make(n):
         assert not made, "one cluster a test"
-        made.append(hosts.Cluster(tmp_path, n, say))
+        made.append(kind(tmp_path, n, say))
         request.node.cluster_made = made[0]
         return made[0]
 
@@ -89,3 +89,17 @@ def make_cluster(tmp_path, request):
             assert "ERROR: AddressSanitizer" not in p.text and "runtime error:" not in p.text, str(p)
         report = getattr(request.node, "outcome_call", None)
         assert not left or (report and report.failed), "left running: " + "; ".join(left)
+
+
+@pytest.fixture
+def make_cluster(tmp_path, request):
+    """make_cluster(N): N hosts, node1 .. nodeN."""
+    yield from makes(tmp_path, request, hosts.Cluster)
+
+
+@pytest.fixture
+def make_slurm(tmp_path, request):
+    """make_slurm(N): a Slurm of N nodes, and login: see slurm.py."""
+    if why := slurm.missing():
+        pytest.skip(why)
+    yield from makes(tmp_path, request, slurm.Slurm)

@@ -109,7 +109,7 @@ class Inside(harness.Proc):
 class Host:
     def __init__(self, cluster, i):
         self.cluster, self.i, self.boots = cluster, i, 0
-        self.name, self.addr, self.addr6 = f"node{i}", f"10.77.0.{i}", f"fd77::{i}"
+        self.name, self.addr, self.addr6 = cluster.names[i - 1], f"10.77.0.{i}", f"fd77::{i}"
         self.ns = None
         self.boot()
 
@@ -198,27 +198,22 @@ class Host:
 
     def process(self, comm):
         """The one process here that ps calls so."""
-        found = []
-        for pid in self.pids():
-            try:
-                with open(f"/proc/{pid}/comm") as f:
-                    found += [pid] if f.read().strip() == comm else []
-            except OSError:
-                pass
+        found = [pid for pid in self.pids() if harness.comm(pid) == comm]
         assert len(found) == 1, f"{len(found)} processes {comm} on {self.name}:\n{self.cluster}"
         return found[0]
 
 
 class Cluster(harness.Rdzv):
-    """node1 .. nodeN on one bridge."""
+    """node1 .. nodeN, or hosts of other names, on one bridge."""
 
     proc = Inside
 
-    def __init__(self, tmp, n, say=print):
+    def __init__(self, tmp, n, say=print, names=()):
         super().__init__(tmp)
+        self.names = names or [f"node{i}" for i in range(1, n + 1)]
         self.say, self.hosts, self.switch, self.daemons = say, [], None, []
         self.hosts_file = self.tmp / "hosts"
-        each = "".join(f"10.77.0.{i} node{i}\nfd77::{i} node{i}-6\n" for i in range(1, n + 1))
+        each = "".join(f"10.77.0.{i} {name}\nfd77::{i} {name}-6\n" for i, name in enumerate(self.names, 1))
         self.hosts_file.write_text("127.0.0.1 localhost\n::1 localhost\n" + each)
         try:
             self.switch = Namespaces("switch")
@@ -250,10 +245,14 @@ class Cluster(harness.Rdzv):
                 found[rank] = pid
         return found
 
+    def left(self):
+        """What runs on any host, daemons aside."""
+        kept = {p.pid for p in self.daemons}
+        return [p for h in self.hosts for p in h.pids() if p not in kept]
+
     def gone(self, timeout=3.0):
         """Fails unless nothing runs on any host, daemons aside, in time."""
-        kept = {p.pid for p in self.daemons}
-        left = lambda: [p for h in self.hosts for p in h.pids() if p not in kept]
+        left = self.left
         harness.until(lambda: "nothing is left, but there is " + "; ".join(map(harness.describe, left())) + f"\n{self}",
                       lambda: not left(), timeout)
 
@@ -266,8 +265,7 @@ class Cluster(harness.Rdzv):
 
     def close(self):
         """Powers everything off. What had been left running, daemons aside."""
-        daemons = {p.pid for p in self.daemons}
-        left = [harness.describe(p) for h in self.hosts for p in h.pids() if p not in daemons]
+        left = [harness.describe(p) for p in self.left()]
         self.tear_down()
         for p in self.procs:
             p.exit()

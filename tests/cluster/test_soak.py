@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from harness import SLOW, TRAINER, alive, environ, until
+from harness import SLOW, TRAINER, alive, comm, environ, until
 from job import LEASE, WAIT, Clock
 
 STEPS = 20_000  # more than can be done while the faults go on, at this pace: steps a second
@@ -160,14 +160,6 @@ def signalled(pid, signo):
         os.kill(pid, signo)
     except ProcessLookupError:
         pass
-
-
-def comm(pid):
-    try:
-        with open(f"/proc/{pid}/comm") as f:
-            return f.read().strip()
-    except OSError:
-        return ""
 
 
 @pytest.fixture

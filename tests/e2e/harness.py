@@ -92,6 +92,15 @@ def alive(pid):
     return stat(pid)[0] not in "ZX"
 
 
+def comm(pid):
+    """Its name, as ps calls it, "" where it is gone."""
+    try:
+        with open(f"/proc/{pid}/comm") as f:
+            return f.read().strip()
+    except OSError:
+        return ""
+
+
 def describe(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as f:

@@ -1,0 +1,191 @@
+"""A real Slurm on hosts in network namespaces (hosts.py): node1 .. nodeN, and `login`, where its controller runs and jobs are submitted.
+
+munged and slurmd run on each node, munged and slurmctld on login, as root, from the machine's own packages. All that they need or leave lies in
+the cluster's folder: the key, the configuration (which is mounted over each host's /etc/slurm), spool, logs. So nothing of the machine's own Slurm
+is touched, and several such clusters do not know of each other. Processes are found by their descent (proctrack/linuxproc), since a test may not
+have cgroups of its own; GPUs are
+device files that Slurm hands out by their numbers, and that nothing opens. Waits are short where Slurm lets one say so:
+a node that is silent for SlurmdTimeout is down, a job that does not end within KillWait is killed, and one that was requeued may start again when
+its old credential is over.
+"""
+
+import re
+import shutil
+import subprocess
+import time
+
+import harness
+import hosts
+from harness import BUILD, SLOW, until
+
+TOOLS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
+GPUS = 4
+OURS = {"munged", "slurmctld", "slurmscriptd", "slurmd"}  # what a job does not leave behind
+
+CONF = """
+ClusterName=rdzv
+SlurmctldHost=login({addr})
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+GresTypes=gpu
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+SlurmdTimeout=6
+TCPTimeout=2
+MessageTimeout=5
+KillWait=10
+NodeName={nodes} CPUs=16 RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=10 State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF State=UP
+"""
+
+
+def missing():
+    """Why there can be no Slurm here, "" if there can."""
+    gone = [t for t in TOOLS if not shutil.which(t) and not shutil.which(f"/usr/sbin/{t}")]
+    return f"{', '.join(gone)} not installed (packages slurm-wlm, munge)" if gone else ""
+
+
+class Slurm(hosts.Cluster):
+    def __init__(self, tmp, n, say=print):
+        super().__init__(tmp, n + 1, say, [*(f"node{i}" for i in range(1, n + 1)), "login"])
+        self.folder, self.jobs = self.tmp / "slurm", []
+        try:
+            self.configure(n)
+            self.start(self.login)
+            for host in self.nodes:
+                self.start(host)
+            self.ready()
+        except BaseException:
+            self.tear_down()
+            raise
+
+    @property
+    def login(self):
+        return self.hosts[-1]
+
+    @property
+    def nodes(self):
+        return self.hosts[:-1]
+
+    def configure(self, n):
+        for name in ("etc", "state", *(f"spool.node{i}" for i in range(1, n + 1))):
+            (self.folder / name).mkdir(parents=True)
+        key = self.folder / "munge.key"
+        key.touch(0o600)
+        key.write_bytes(self.mark.encode() * 4)
+        conf = CONF.format(addr=self.login.addr, folder=self.folder, nodes=f"node[1-{n}]", gpus=GPUS)
+        (self.folder / "etc/slurm.conf").write_text(conf)
+        (self.folder / "etc/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (self.folder / "etc/gres.conf").write_text(f"NodeName=node[1-{n}] Name=gpu File=/run/gpu[0-{GPUS - 1}]\n")
+
+    def start(self, host):
+        """Its daemons. They leave when the host does."""
+        munged = f"munged --force --key-file {self.folder}/munge.key --seed-file /run/munge.seed --log-file {self.folder}/munged.{host.name}.log"
+        what = "slurmctld" if host is self.login else f"for i in $(seq 0 {GPUS - 1}); do touch /run/gpu$i; mount --bind /dev/null /run/gpu$i; done; slurmd"
+        host.ns.sh(f"PATH=$PATH:/usr/sbin; mkdir -p /run/munge; mount --bind {self.folder}/etc /etc/slurm; {munged} 2>/dev/null; {what} 2>&1")
+
+    def ready(self):
+        """Until every node is idle."""
+        idle = lambda: self.run("sinfo", "-h", "-t", "idle", "-p", "main", "-o", "%D") == str(len(self.nodes))
+        until(lambda: f"all nodes are idle:\n{self.run('sinfo', '-N', '-l')}\n{self.logs()}", idle, 20)
+
+    def logs(self):
+        """What Slurm's daemons have to say of jobs and nodes."""
+        dull = re.compile(r"pmi|CPU|differs from hardware|state file|started on|version|Parameters|select/|mcs|backup")
+        lines = lambda p: [line for line in p.read_text(errors="replace").splitlines() if not dull.search(line)][-25:]
+        return "\n".join(f"    {p.stem} {line}" for p in sorted(self.folder.glob("slurm*.log")) for line in lines(p))
+
+    def __str__(self):
+        said = "".join(f"\n{j}" for j in self.jobs)
+        return f"{super().__str__()}{said}\n{self.logs()}" if hasattr(self, "folder") else super().__str__()
+
+    # -- what a user does, on login ------------------------------------------------------------------------------------
+
+    def env(self, extra=None):
+        env = super().env(extra)
+        env.pop("TMPDIR", None)
+        env.update(RDZV_AGENT_NNODES="2", RDZV_AGENT_NPROC="2", RDZV_AGENT_ENDPOINT="node1")  # until agents read that from Slurm
+        return {**env, "PATH": f"{BUILD}/agent:{BUILD}/agent/trainer:{BUILD}/daemon:{env['PATH']}"}
+
+    def run(self, *argv):
+        """What it says, without the last newline; stderr where it failed."""
+        done = subprocess.run([*self.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.tmp, *map(str, argv)], capture_output=True,
+                              text=True, stdin=subprocess.DEVNULL, env=self.env(), timeout=30 * SLOW)
+        return (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
+
+    def srun(self, *argv, env=None):
+        """On login, as typed there."""
+        return self.spawn("srun", *argv, node="login", env=env, wrap=[*self.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.tmp])
+
+    def sbatch(self, *argv):
+        """The job."""
+        said = self.run("sbatch", "--parsable", *argv)
+        assert re.fullmatch(r"\d+", said), f"sbatch {' '.join(map(str, argv))}: {said}"
+        job = Job(self, said)
+        self.jobs.append(job)
+        return job
+
+    def left(self):
+        """What jobs have left on any host."""
+        return [p for h in self.hosts for p in h.pids() if harness.comm(p) not in OURS]
+
+
+class Job:
+    """A batch job: what Slurm knows of it, and what it has written."""
+
+    def __init__(self, slurm, id_):
+        self.slurm, self.id = slurm, id_
+
+    def fields(self):
+        return dict(re.findall(r"(\w[\w:/]*)=(\S*)", self.slurm.run("scontrol", "-o", "show", "job", self.id)))
+
+    @property
+    def state(self):
+        return self.fields().get("JobState", "unknown")
+
+    @property
+    def text(self):
+        files = sorted(self.slurm.tmp.glob(f"*{self.id}*.out"))
+        return "".join(p.read_text(errors="replace") for p in files)
+
+    def says(self, pattern):
+        return re.search(pattern, self.text, re.I | re.M)
+
+    def expect(self, pattern, timeout=20.0):
+        """The first match, already there or still to come, in what it has written."""
+        return until(lambda: f"/{pattern}/ is said:\n{self}\n{self.slurm.logs()}", lambda: self.says(pattern), timeout)
+
+    def until_state(self, *states, timeout=30.0):
+        deadline = time.monotonic() + timeout * SLOW
+        while (state := self.state) not in states:
+            assert time.monotonic() < deadline, f"job {self.id} is {state}, not {states}:\n{self}\n{self.slurm.logs()}"
+            time.sleep(0.1)
+        return self
+
+    def exit(self, timeout=30.0):
+        """Waits for its end: its exit code, -N where signal N ended it."""
+        self.until_state("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", timeout=timeout)
+        code, signo = map(int, self.fields()["ExitCode"].split(":"))
+        return -signo if signo else code
+
+    def __str__(self):
+        return f"job {self.id}: {self.state}" + "".join(f"\n    {line}" for line in self.text.splitlines()[-80:])

@@ -1,0 +1,92 @@
+"""Under a real Slurm (slurm.py): srun without any option, and the scripts of deploy/slurm as they stand there, with sbatch's own options in place of theirs.
+
+Where a run is disturbed, its weights in the end are those of an undisturbed one, byte for byte. After each test nothing but Slurm is left on any host.
+"""
+
+import re
+
+import pytest
+
+from harness import TOP
+from job import Clock
+
+SCRIPTS = TOP / "deploy/slurm"
+SMALL = ("--nodes", 2, "--gpus-per-node", 2, "--cpus-per-task", 1)
+TRAIN = ("--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3, "--coll-timeout", "20s")
+WAIT = "echo $(hostname): round $RDZV_ROUND, rank $RANK of $WORLD_SIZE; while [ ! -e go ]; do sleep 0.1; done"
+
+
+def train(steps, *more):
+    return (*TRAIN, "--steps", steps, *more)
+
+
+def checksum(said, steps):
+    found = re.findall(rf"done: {steps} steps, .*checksum (\w+)", said)
+    assert len(found) == 1, said
+    return found[0]
+
+
+def undisturbed(c, steps, name="calm"):
+    """The weights' checksum of a run of 2 x 2 on which nobody lays hands."""
+    p = c.srun("--nodes", 2, "--gpus-per-node", 2, "rdzv-agent", "--", *train(steps))
+    assert p.exit(60) == 0, p
+    return checksum(p.text, steps)
+
+
+def test_srun_needs_no_option(make_slurm):
+    """The number of nodes, of workers and the place to meet are Slurm's affair."""
+    c = make_slurm(3)
+    p = c.srun("-N", 2, "--gpus-per-node", 2, "rdzv-agent", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE, $LOCAL_RANK on $(hostname)")
+    assert p.exit(30) == 0, c
+    assert sorted(l for l in p.out) == [f"[{r}] rank {r} of 4, {r % 2} on node{1 + r // 2}" for r in range(4)], c
+    c.gone()
+
+
+@pytest.mark.parametrize("label", [False, True])
+def test_output_is_whole(make_slurm, label):
+    """Four workers write lines of many lengths as fast as they can: each arrives once, whole, with the prefix of its rank, and with srun -l that of its task."""
+    c = make_slurm(2)
+    script = "i=0; while [ $i -lt 300 ]; do printf '%d:%0*d.\\n' $i $((i % 97 + 1)) 7; i=$((i + 1)); done; echo to stderr >&2"
+    p = c.srun(*(["-l"] if label else []), "-N", 2, "--gpus-per-node", 2, "rdzv-agent", "--", "sh", "-c", script)
+    assert p.exit(30) == 0, c
+    mine = lambda r, text: f"{f'{r // 2}: ' if label else ''}[{r}] {text}"
+    for r in range(4):
+        want = [mine(r, f"{i}:{7:0{i % 97 + 1}d}.") for i in range(300)]
+        assert [l for l in p.out if l.startswith(mine(r, ""))] == want, f"rank {r}\n{c}"
+        assert p.err.count(mine(r, "to stderr")) == 1, c
+    assert len(p.out) == 1200, c
+    c.gone()
+
+
+def test_two_nodes(make_slurm):
+    c = make_slurm(2)
+    job = c.sbatch(*SMALL, SCRIPTS / "two-nodes.sbatch", *train(200))
+    assert job.exit() == 0, c
+    assert job.says("round 1: 2 nodes, 4 workers") and checksum(job.text, 200) == undisturbed(c, 200), c
+    c.gone()
+
+
+def test_two_jobs_on_the_same_nodes(make_slurm):
+    """At the same time; neither hears of the other."""
+    c = make_slurm(2)
+    jobs = [c.sbatch(*SMALL, SCRIPTS / "two-nodes.sbatch", "sh", "-c", WAIT) for _ in range(2)]
+    for job in jobs:
+        for rank in range(4):
+            job.expect(f"round 1, rank {rank} of 4")
+    (c.tmp / "go").touch()
+    assert [job.exit() for job in jobs] == [0, 0], c
+    assert not any(job.says("is taken|refused|incarnation") for job in jobs), c
+    c.gone()
+
+
+def test_scancel(make_slurm):
+    """Nothing is left, long before Slurm would send SIGKILL."""
+    c = make_slurm(2)
+    job = c.sbatch(*SMALL, SCRIPTS / "two-nodes.sbatch", "sh", "-c", WAIT)
+    for rank in range(4):
+        job.expect(f"round 1, rank {rank} of 4")
+    clock = Clock(c)
+    c.run("scancel", job.id)
+    c.gone(8)
+    clock.fact("nothing of a job that was cancelled is left")
+    job.until_state("CANCELLED")
