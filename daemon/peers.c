@@ -1,7 +1,7 @@
 /* The daemon's connections.
  *
  *   accept -> limits -> first bytes -> native: CHALLENGE -> messages go up -> identified (by the owner)
- *                                   -> c10d: to the common store's server  -> HTTP: 501, closed
+ *                                   -> c10d: to the common store's server  -> HTTP: one request, one answer (daemon/http.c), closed
  *                                   -> anything else: closed
  *
  * Every way out but the owner's own ends in one log line that names the peer. Lines about peers that have not said who
@@ -16,7 +16,8 @@
  * that server knows the first.
  *
  * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. There is
- * no timer per connection: the server asks for the first deadline and calls peers_expire.
+ * no timer per connection: the server asks for the first deadline and calls peers_expire. Who speaks HTTP stays in it until the request is
+ * answered: so slow clients, and many of one address, have the limits that are there already.
  */
 
 #include "daemon/peers.h"
@@ -35,8 +36,9 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "daemon/control_socket.h"
+#include "daemon/http.h"
 
-enum { NONCE_BYTES = 32, SHOWN_BYTES = 32 };
+enum { NONCE_BYTES = 32, SHOWN_BYTES = 32, SHOWN_REQUEST = 120 };
 
 struct peer {
   struct conn conn;
@@ -46,6 +48,9 @@ struct peer {
   uint64_t accepted_ms;
   char *name; /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native, listed;
+  struct buf request; /* HTTP: what has come of it */
+  size_t request_seen;
+  bool http;
   bool asked;    /* local: its one question */
   uid_t uid;     /* local */
   char user[32]; /* local: what limits are counted under */
@@ -213,17 +218,73 @@ static void on_msg(struct conn *c, struct msg *m) {
   p->peers->cb.on_msg(p->peers->ctx, &info, m);
 }
 
-static void answer_http(struct peer *p) {
-  static const char text[] =
-      "rdzvd serves no HTTP yet. This port is for rdzv-agent; rdzvctl status asks this daemon.\n";
+/* HTTP ----------------------------------------------------------------------------------------------------------- */
+
+static void answer_http(struct peer *p, enum http_status status, bool head, const char *text) {
   struct buf answer = BUF_INIT;
-  buf_printf(&answer, "HTTP/1.1 501 Not Implemented\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n",
-             sizeof(text) - 1);
-  buf_printf(&answer, "Connection: close\r\n\r\n%s", text);
+  uv_read_stop(&p->conn.stream);
+  http_put_answer(&answer, status, head, text);
   conn_send_bytes(&p->conn, bytes_create(answer.data, answer.len));
   buf_finish(&answer);
   drop(p, true);
 }
+
+/* Probes come every few seconds: what they are told is worth a line where it is not what they hope for. */
+static void log_http(struct peer *p, const struct http_request *r, enum http_status status,
+                     const char *text) {
+  struct buf line = BUF_INIT;
+  buf_put_escaped(&line, r->line, r->line_len, SHOWN_REQUEST);
+  if (status == HTTP_OK)
+    log_debug("%s: HTTP: \"%s\" is answered with %d", p->name, buf_text(&line), (int)status);
+  else
+    say(p, LOG_INFO, "%s: HTTP: \"%s\" is answered with %d, %.*s", p->name, buf_text(&line), (int)status,
+        (int)strcspn(text, "\n"), text);
+  buf_finish(&line);
+}
+
+static void take_request(struct peer *p) {
+  struct http_request r;
+  struct buf text = BUF_INIT, trouble = BUF_INIT;
+  enum http_status status = http_parse(p->request.data, p->request.len, &p->request_seen, &r);
+  if (status == HTTP_MORE) return;
+  if (status == HTTP_OK) {
+    p->peers->cb.get_trouble(p->peers->ctx, &trouble);
+    status = http_route(&r, trouble.len ? buf_text(&trouble) : NULL, &text);
+  } else {
+    buf_printf(&text, "%s\n", r.why);
+  }
+  log_http(p, &r, status, buf_text(&text));
+  answer_http(p, status, r.head, buf_text(&text));
+  buf_finish(&text);
+  buf_finish(&trouble);
+}
+
+static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
+  static char room[HTTP_HEAD_MAX]; /* copied before the next read */
+  *out = uv_buf_init(room, sizeof(room));
+}
+
+static void on_request_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+  struct peer *p = ((struct conn *)stream->data)->owner;
+  if (n < 0) {
+    log_debug("%s: HTTP: gone before its request was whole: %s", p->name, uv_strerror((int)n));
+    drop(p, false);
+  } else if (n > 0) {
+    buf_append(&p->request, b->base, (size_t)n);
+    take_request(p);
+  }
+}
+
+static void begin_http(struct peer *p, const char *data, size_t len) {
+  p->http = true;
+  buf_append(&p->request, data, len);
+  if (uv_read_start(&p->conn.stream, on_request_alloc, on_request_read) != 0)
+    drop(p, false);
+  else
+    take_request(p);
+}
+
+/* The store ------------------------------------------------------------------------------------------------------ */
 
 /* A descriptor that outlives our handle. */
 static int copy_descriptor(const struct peer *p) {
@@ -247,7 +308,7 @@ static void hand_over(struct peer *p, const char *data, size_t len) {
 
 /* True: it is the store's now. */
 static bool hand_over_silent(struct peer *p) {
-  if (!p->peers->store || p->local || p->native || p->conn.in.len > 0) return false;
+  if (!p->peers->store || p->local || p->native || p->http || p->conn.in.len > 0) return false;
   int fd = copy_descriptor(p);
   if (fd < 0) return false;
   if (c10d_server_adopt_silent(p->peers->store, fd)) {
@@ -258,12 +319,13 @@ static bool hand_over_silent(struct peer *p) {
   return false;
 }
 
+/* First bytes ---------------------------------------------------------------------------------------------------- */
+
 /* The stream is ours afterwards in any case. */
 static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
   struct peer *p = c->owner;
   if (protocol == FRAME_PROTOCOL_HTTP && !p->local) {
-    say(p, LOG_INFO, "%s: HTTP is not served yet: answered with 501", p->name);
-    answer_http(p);
+    begin_http(p, data, len);
     return true;
   }
   if (!p->local && (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD)) {
@@ -301,6 +363,7 @@ static void on_end(struct conn *c, int code, const char *reason) {
 
 static void on_closed(struct conn *c) {
   struct peer *p = c->owner;
+  buf_finish(&p->request);
   free(p->name);
   free(p);
 }
@@ -424,7 +487,7 @@ void peers_set_store(struct peers *ps, struct c10d_server *store) {
 bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
   uint64_t now = monotonic_ms();
   for (const struct peer *p = ps->first; p && now - p->accepted_ms >= C10D_SETTLE_MS; p = p->next) {
-    if (p->local || p->native || p->conn.in.len > 0) continue;
+    if (p->local || p->native || p->http || p->conn.in.len > 0) continue;
     struct ipaddr own = ipaddr_parse(p->addr);
     if (ipaddr_compare(&own, addr) == 0) return true;
   }
@@ -468,6 +531,10 @@ void peers_expire(struct peers *ps, uint64_t now) {
   while (now >= peers_deadline(ps)) {
     struct peer *p = ps->first;
     if (hand_over_silent(p)) continue;
+    if (p->http) {
+      answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request did not come to its end\n");
+      continue;
+    }
     say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
         p->native ? "it did not say who it is" : "it said nothing we understand", PEERS_IDENTIFY_MS / 1000);
     drop_and_tell(p, false);

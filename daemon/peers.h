@@ -41,6 +41,8 @@ struct peers_callbacks {
   void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
   void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
   void (*on_deadline)(void *ctx);                           /* peers_deadline is not UINT64_MAX any more */
+  void (*get_trouble)(void *ctx,
+                      struct buf *out); /* why the daemon is not ready, for /readyz; nothing: it is */
 };
 
 struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb,

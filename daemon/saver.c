@@ -11,7 +11,9 @@
  * slow disk.
  *
  * When the last write failed, or the file has grown, the next one rewrites the file from what the core knows. That is
- * allowed only when no older line is still to come, else that one would stand behind newer ones. */
+ * allowed only when no older line is still to come, else that one would stand behind newer ones. After a failure it is tried every
+ * few seconds, since the next line may be hours away, and until then a daemon that died would know less than it could; that the
+ * disk works again is then known too. */
 
 #include "daemon/saver.h"
 
@@ -20,7 +22,7 @@
 #include "common/log.h"
 
 void saver_init(struct saver *s, uv_loop_t *loop, struct state *state, void *ctx) {
-  *s = (struct saver){.loop = loop, .state = state, .ctx = ctx};
+  *s = (struct saver){.loop = loop, .state = state, .ctx = ctx, .retry_ms = UINT64_MAX};
 }
 
 void saver_finish(struct saver *s) {
@@ -50,18 +52,28 @@ static void write_in_pool(uv_work_t *work) {
 
 static void on_written(uv_work_t *work, int status) {
   struct saver *s = work->data;
+  bool failed = s->result.code < 0;
   s->busy = false;
-  if (s->result.code < 0)
+  if (failed && !s->again)
     log_error("state: %s; the job goes on, but a restarted daemon would not know of this", s->result.text);
+  else if (failed)
+    log_debug("state: %s, still", s->result.text);
+  else if (s->failed)
+    log_info("state: all of it is on the disk now");
   else if (s->stuck)
     log_warn("state: the disk works again after %llu ms",
              (unsigned long long)(monotonic_ms() - s->started_ms));
-  s->stuck = false;
+  s->stuck = s->again = false;
+  s->failed = failed;
+  s->last = s->result; /* which the next write changes in its thread */
+  s->retry_ms = failed && !s->given_up ? monotonic_ms() + SAVER_RETRY_MS : UINT64_MAX;
   s->on_done(s->ctx);
 }
 
 void saver_write(struct saver *s, bool complete) {
-  if (s->busy || s->pending.len == 0) return;
+  bool again = s->again && complete;
+  if (s->busy || (s->pending.len == 0 && !again)) return;
+  s->again = again && s->pending.len == 0;
   buf_clear(&s->writing);
   s->rewrites = complete && state_wants_rewrite(s->state);
   if (s->rewrites)
@@ -83,11 +95,30 @@ bool saver_must_wait(const struct saver *s) {
 }
 
 uint64_t saver_deadline(const struct saver *s) {
-  return saver_must_wait(s) ? s->started_ms + SAVER_WAIT_MS : UINT64_MAX;
+  if (s->busy) return s->stuck ? UINT64_MAX : s->started_ms + SAVER_WAIT_MS;
+  return s->retry_ms;
 }
 
 void saver_expire(struct saver *s, uint64_t now_ms) {
-  if (now_ms < saver_deadline(s)) return;
+  if (!saver_must_wait(s) || now_ms < saver_deadline(s)) return;
   s->stuck = true;
   log_error("state: the disk has not answered for %d ms; going on without waiting for it", SAVER_WAIT_MS);
+}
+
+bool saver_may_retry(struct saver *s, uint64_t now_ms) {
+  if (s->busy || now_ms < s->retry_ms) return false;
+  s->retry_ms = now_ms + SAVER_RETRY_MS;
+  return s->again = true;
+}
+
+void saver_give_up(struct saver *s) {
+  s->given_up = true;
+  s->retry_ms = UINT64_MAX;
+}
+
+void saver_put_trouble(const struct saver *s, struct buf *out) {
+  if (s->stuck)
+    buf_puts(out, "the disk of --state-dir does not answer");
+  else if (s->failed)
+    buf_printf(out, "--state-dir: %s", s->last.text);
 }

@@ -138,6 +138,7 @@ static void close_handle(uv_handle_t *handle) {
 
 static void close_everything(struct server *s) {
   s->closed = true;
+  saver_give_up(&s->saver);
   peers_close_all(s->peers);
   c10d_server_close(s->store, NULL, NULL);
   s->store = NULL;
@@ -202,6 +203,7 @@ static void on_check(uv_check_t *check) {
   uv_check_stop(check);
   uint64_t now = server_now_ms(), due = core_deadline(s->core);
   saver_expire(&s->saver, now);
+  if (saver_may_retry(&s->saver, now)) saver_write(&s->saver, s->saves_queued == 0);
   peers_expire(s->peers, now);
   if (now >= due) {
     uint64_t late = now - due;
@@ -258,6 +260,14 @@ static void on_peer_gone(void *ctx, const struct peer_info *peer) {
 
 static void on_peers_deadline(void *ctx) {
   set_timer(ctx);
+}
+
+static void get_trouble(void *ctx, struct buf *out) {
+  struct server *s = ctx;
+  if (s->stopping)
+    buf_puts(out, "this daemon is going away");
+  else
+    saver_put_trouble(&s->saver, out);
 }
 
 static void on_store_empty(void *ctx) {
@@ -347,8 +357,10 @@ static int open_store(struct server *s, struct err *e) {
 }
 
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
-  static const struct peers_callbacks callbacks = {
-      .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline};
+  static const struct peers_callbacks callbacks = {.on_msg = on_peer_msg,
+                                                   .on_gone = on_peer_gone,
+                                                   .on_deadline = on_peers_deadline,
+                                                   .get_trouble = get_trouble};
   struct server *s = xcalloc(1, sizeof(*s));
   s->loop = loop;
   s->config = *config;

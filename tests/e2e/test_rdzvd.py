@@ -156,15 +156,6 @@ def test_both_wildcards_share_a_port(rdzv):
 # ---- first bytes -----------------------------------------------------------------------------------------------------
 
 
-def test_http_is_answered(rdzv):
-    d = rdzv.daemon()
-    with connect(d.port) as s:
-        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        got = answer(s)
-    assert got.startswith(b"HTTP/1.1 501 ") and b"rdzvd serves no HTTP yet" in got
-    d.expect(r"127\.0\.0\.1:\d+: HTTP is not served yet")
-
-
 @pytest.mark.parametrize(
     "data, words",
     [

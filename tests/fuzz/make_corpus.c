@@ -110,12 +110,32 @@ static void save_frames(void) {
   buf_finish(&b);
 }
 
+static void save_requests(void) {
+  static const char *const requests[][2] = {
+      {"health",
+       "GET /healthz HTTP/1.1\r\nHost: 10.0.0.1:29400\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\n\r\n"},
+      {"ready", "HEAD /readyz?verbose=1 HTTP/1.0\n\n"},
+      {"absolute", "GET http://node1:29400/readyz HTTP/1.1\r\nhost:x\r\nContent-Length: 0\r\n\r\n"},
+      {"post", "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"},
+      {"two", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /readyz HTTP/1.1\r\nHost: x\r\n\r\n"},
+      {"chunked", "GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
+      {"folded", "GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n"},
+      {"no-host", "GET / HTTP/1.1\r\n\r\n"},
+      {"version", "GET / HTTP/2.0\r\n\r\n"},
+      {"star", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"},
+      {"half", "GET /healthz HTTP/1.1\r\nHost: x\r\n"},
+  };
+  for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++)
+    save_text("http", requests[i][0], requests[i][1], strlen(requests[i][1]));
+}
+
 int main(int argc, char **argv) {
   if (argc != 2) return fprintf(stderr, "usage: make_corpus DIRECTORY\n"), 64;
   root = argv[1];
   save_messages();
   save_spoilt();
   save_frames();
+  save_requests();
   corpus_save_c10d();
   return failures ? 1 : 0;
 }

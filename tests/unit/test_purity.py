@@ -44,6 +44,7 @@ PURE = {
     "daemon/rdzv_*.c": (),
     "daemon/status*.c": (),
     "daemon/ctl_words.c": (),
+    "daemon/http.c": (),
     "daemon/rdzv*_options.c": (),
     "agent/supervisor*.c": (),
     "agent/env*.c": (),

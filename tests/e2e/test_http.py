@@ -1,0 +1,139 @@
+"""What probes hear on the daemon's port, and clients that are slow, many, or not quite right."""
+
+import os
+import resource
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+
+from harness import SLOW, until
+from native import Native
+
+
+def ask(d, request, timeout=10.0):
+    """Sends bytes, reads until the other side closes: (status, head, body)."""
+    with socket.create_connection(("127.0.0.1", d.port), timeout * SLOW) as s:
+        s.sendall(request)
+        got = b""
+        while data := s.recv(65536):
+            got += data
+    head, _, body = got.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head.decode(), body.decode()
+
+
+def get(d, path, method="GET"):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"http://{d.endpoint}{path}", method=method), timeout=10 * SLOW) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+
+
+def test_probes(rdzv):
+    d = rdzv.daemon()
+    assert get(d, "/healthz") == (200, "ok\n") and get(d, "/readyz") == (200, "ok\n")
+    assert get(d, "/healthz", "HEAD") == (200, "")
+    assert get(d, "/metrics") == (404, "rdzvd answers /healthz and /readyz; what else it knows is asked of it by rdzvctl\n")
+    status, head, body = ask(d, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + 100000 * b"x")
+    assert status == 405 and "\r\nAllow: GET, HEAD" in head and "GET and HEAD are served" in body
+    assert not d.says("healthz HTTP/1.1\" is answered with 200"), d  # probes leave no lines
+    d.expect(r'"GET /metrics HTTP/1.1" is answered with 404')
+    with Native(d.port) as n:
+        n.hello()
+        n.expect("WELCOME")
+
+
+def test_refused(rdzv):
+    d = rdzv.daemon()
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert ask(d, whole + whole)[0] == 400  # pipelining
+    assert ask(d, b"GET /healthz HTTP/3.9\r\n\r\n")[0] == 505
+    assert ask(d, b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 100000)[0] == 431
+    assert ask(d, b"GET /\x1b[31m HTTP/1.0\r\n\r\n")[0] == 400
+    d.expect(r"GET /\\x1b\[31m")  # escaped in the log
+    assert get(d, "/healthz") == (200, "ok\n")
+
+
+def test_slow_clients(rdzv):
+    """A request may come in many pieces; one that does not end is answered after ten seconds, and nobody waits for it meanwhile."""
+    d = rdzv.daemon()
+    began = time.monotonic()
+    slow = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(50)]
+    for s in slow:
+        s.sendall(b"GET /heal")
+    with socket.create_connection(("127.0.0.1", d.port)) as s:
+        for byte in b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n":
+            s.sendall(bytes([byte]))
+            time.sleep(0.002)
+        assert s.recv(100).startswith(b"HTTP/1.1 200 OK")
+    assert get(d, "/readyz") == (200, "ok\n")
+    slow[0].close()  # in the middle of it
+    slow[1].settimeout(15 * SLOW)
+    assert slow[1].recv(100).startswith(b"HTTP/1.1 408 Request Timeout")
+    assert 9 < time.monotonic() - began < 15 * SLOW
+    for s in slow:
+        s.close()
+    assert get(d, "/healthz") == (200, "ok\n")
+
+
+def test_many_of_one_address(rdzv):
+    """Half requests count as connections that have not said who they are; when they are gone the port is open again."""
+    d = rdzv.daemon(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400)))
+    half = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(256)]
+    for s in half:
+        s.sendall(b"GET / HTTP/1.0\r\n")
+    with socket.create_connection(("127.0.0.1", d.port), 10) as s:
+        s.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        try:
+            assert s.recv(100) == b""
+        except ConnectionError:
+            pass
+    d.expect("256 connections of this address have not said who they are")
+    for s in half:
+        s.close()
+    until("the port is open again", lambda: answers(d))
+
+
+def answers(d):
+    try:
+        return get(d, "/healthz") == (200, "ok\n")
+    except OSError:
+        return False
+
+
+def test_ready_depends_on_the_state_folder(rdzv, small_disk):
+    d = rdzv.daemon("--state-dir", small_disk / "state", "--socket", rdzv.tmp / "s")
+    held = []
+
+    def seal(job):
+        held.append(Native(d.port))
+        held[-1].hello(job=job)
+        held[-1].started()
+
+    seal("before")
+    assert get(d, "/readyz") == (200, "ok\n")
+    fill = os.open(small_disk / "fill", os.O_CREAT | os.O_WRONLY)
+    try:
+        while True:
+            os.write(fill, bytes(4096))
+    except OSError:
+        pass
+    for i in range(100):
+        if get(d, "/readyz")[0] != 200:
+            break
+        seal(f"job-{i}")
+    status, text = get(d, "/readyz")
+    assert status == 503 and text.startswith("not ready: --state-dir: ") and "no space left" in text.lower(), text
+    assert get(d, "/healthz") == (200, "ok\n")
+    os.close(fill)
+    os.unlink(small_disk / "fill")
+    # Nothing happens to any job; it is tried again all the same.
+    until("it is ready again", lambda: get(d, "/readyz") == (200, "ok\n"), 12)
+    d.expect("state: all of it is on the disk now")
+    assert f'"job":"job-{i - 1}"' in (small_disk / "state/rdzvd.state").read_text()
+    for n in held:
+        n.close()
+    d.kill(signal.SIGTERM)
+    d.exit()

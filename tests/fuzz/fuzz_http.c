@@ -1,0 +1,63 @@
+/* A request of any bytes, at once and byte by byte. However it is cut, it is the same answer as soon as there is one; a request that is taken
+ * has a path, ends where its bytes do and has nothing behind it; a refused one has a sentence; an answer says truly how long it is. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "daemon/http.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
+
+static void check(bool holds) {
+  if (!holds) abort();
+}
+
+static void check_answer(enum http_status status, const struct http_request *r, const char *text) {
+  struct buf out = BUF_INIT;
+  char length[64];
+  http_put_answer(&out, status, r->head, text);
+  const char *end = strstr(buf_text(&out), "\r\n\r\n");
+  snprintf(length, sizeof(length), "\r\nContent-Length: %zu\r\n", strlen(text));
+  check(end && strstr(buf_text(&out), length) && strstr(buf_text(&out), "\r\nConnection: close\r\n"));
+  check(strcmp(end + 4, r->head ? "" : text) == 0);
+  buf_finish(&out);
+}
+
+static void route(const struct http_request *r) {
+  struct buf text = BUF_INIT;
+  enum http_status status = http_route(r, r->path_len % 2 ? "trouble" : NULL, &text);
+  check(text.len > 0 && text.data[text.len - 1] == '\n');
+  check_answer(status, r, buf_text(&text));
+  buf_finish(&text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
+  struct http_request r, piece;
+  size_t seen = 0, seen_piece = 0;
+  /* Exactly as large as what is there, so that a read behind its end is seen. */
+  char *whole = len ? xmemdup((const char *)data, len) : NULL;
+  enum http_status status = http_parse(whole, len, &seen, &r), last = HTTP_MORE;
+  for (size_t n = 1; n <= len && last == HTTP_MORE; n++) {
+    char *part = xmemdup((const char *)data, n);
+    last = http_parse(part, n, &seen_piece, &piece);
+    check(seen_piece <= n);
+    free(part);
+  }
+  if (status == HTTP_MORE) check(last == HTTP_MORE && seen == len && len <= HTTP_HEAD_MAX);
+  if (status == HTTP_OK) {
+    check(last == HTTP_OK && r.line == whole && r.line_len < len && r.path_len > 0 && len <= HTTP_HEAD_MAX);
+    check(whole[len - 1] == '\n');
+    route(&r);
+  }
+  if (status >= HTTP_BAD_REQUEST) {
+    check(r.why && *r.why && r.line_len <= len);
+    check_answer(status, &r, r.why);
+  }
+  /* The first byte behind a whole request is what makes it one too many. */
+  if (last == HTTP_OK && status != HTTP_OK)
+    check(status == HTTP_BAD_REQUEST || status == HTTP_HEAD_TOO_LARGE);
+  free(whole);
+  return 0;
+}
