@@ -148,6 +148,7 @@ static void check_hosts(struct row *r) {
 void cluster_read(struct cluster *c, const struct cluster_site *site) {
   struct row r = {.c = c, .site = site};
   memset(c, 0, sizeof(*c));
+  c->own_host = site->host;
   for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) rows[i](&r);
   join_run(c);
   derive_port(&r);
@@ -162,9 +163,9 @@ static void finish_fact(struct cluster_fact *f) {
 
 void cluster_finish(struct cluster *c) {
   struct cluster_fact *const facts[] = {
-      &c->scheduler, &c->launcher, &c->job,      &c->run,      &c->first_host,  &c->remote_shell,
-      &c->hosts,     &c->port,     &c->start,    &c->agents,   &c->index,       &c->local_agents,
-      &c->nodes,     &c->gpus,     &c->restarts, &c->end_time, &c->local_index,
+      &c->scheduler,    &c->launcher, &c->job,  &c->run,      &c->first_host, &c->remote_shell,
+      &c->starter,      &c->hosts,    &c->port, &c->start,    &c->agents,     &c->index,
+      &c->local_agents, &c->nodes,    &c->gpus, &c->restarts, &c->end_time,   &c->local_index,
   };
   for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++) finish_fact(facts[i]);
   for (size_t i = 0; i < c->n_hosts; i++) free(c->host[i].name);

@@ -61,6 +61,8 @@ struct cluster {
   struct cluster_fact first_host; /* on which an agent runs for certain, so that rdzvd can be there */
   struct cluster_fact
       remote_shell; /* by which CLUSTER_ALONE starts others: "qrsh -inherit -nostdin -V"; unset: ssh */
+  struct cluster_fact
+      starter; /* by which a person starts agents on all hosts of a job that is CLUSTER_ALONE: "srun"; unset: this agent does */
   struct cluster_fact hosts; /* names of `host`, compressed, at most HOSTS_MAX; unset: unknown or longer */
   /* Numbers. */
   struct cluster_fact port;         /* for rdzvd, derived from the job's id */
@@ -74,6 +76,7 @@ struct cluster {
   struct cluster_fact restarts;     /* how often the scheduler has started the job before */
   struct cluster_fact end_time;     /* seconds since 1970 */
 
+  const char *own_host;      /* as the site has it; never NULL */
   struct cluster_host *host; /* in the scheduler's order, each once */
   size_t n_hosts;
   bool by_mpirun; /* which may use a part of a job's hosts */

@@ -143,6 +143,7 @@ static void read_step(struct row *r, const char *step) {
 static void read_alone(struct row *r) {
   name_job(r, NULL);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "SLURM_JOB_ID");
+  row_set_text(r, &r->c->starter, "srun", "SLURM_JOB_ID");
   find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), "SLURM_TASKS_PER_NODE");
   row_take_number(r, &r->c->nodes, first_of(r, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"), 1, NODES_MAX);
   row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);

@@ -10,7 +10,8 @@
  *     --endpoint                there; port 0 with a single node is torchrun's way to say "alone"
  *     --master-addr, -port      there, unless --rdzv-backend c10d; with a single node nobody is to be met, and
  *                               the port is the one that its users expect in MASTER_PORT: the store's
- *     nothing                   one node: alone; several: refused, because each would wait for itself
+ *     nothing                   one node: alone; several: as the scheduler's facts say (options_cluster.c), or refused, because each
+ *                               would wait for itself
  *
  * What torchrun puts aside without a word is put aside here too, so that its users' scripts go on to work, but
  * with a line in the notes. --rdzv-conf, and two variables of torchrun's, are second names for options of ours:
@@ -32,35 +33,22 @@
 #include "agent/options_internal.h"
 #include "common/exit_codes.h"
 
-/* What the rules look at. */
-struct settling {
-  struct agent_options *o;
-  int argc;
-  char *const *argv, *const *env;
-  char spelling[OPT_SPELLING_MAX]; /* of spelt() */
-};
-
-static enum opt_source source(const struct settling *s, const char *name) {
+enum opt_source options_source(const struct settling *s, const char *name) {
   return opts_source(&agent_options_spec, s->argc, s->argv, s->env, name);
 }
 
-/* The option as its user called it; valid until the next call. */
-static const char *spelt(struct settling *s, const char *name) {
+bool options_is_given(const struct settling *s, const char *name) {
+  return options_source(s, name) != OPT_FROM_DEFAULT;
+}
+
+const char *options_spelt(struct settling *s, const char *name) {
   opts_spelling(&agent_options_spec, s->argc, s->argv, s->env, name, s->spelling);
   return s->spelling;
 }
 
 /* Says that an option that was given has no effect, and why. */
 static void put_aside(struct settling *s, const char *name, const char *why) {
-  if (source(s, name) != OPT_FROM_DEFAULT) options_note(s->o, "%s has no effect: %s", spelt(s, name), why);
-}
-
-/* The value of NAME in env, or NULL; "" counts as unset. */
-static const char *variable(char *const *env, const char *name) {
-  size_t n = strlen(name);
-  for (; env && *env; env++)
-    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return (*env)[n + 1] ? *env + n + 1 : NULL;
-  return NULL;
+  if (options_is_given(s, name)) options_note(s->o, "%s has no effect: %s", options_spelt(s, name), why);
 }
 
 /* Where to meet. --------------------------------------------------------------------------------------------- */
@@ -115,7 +103,7 @@ static int settle_endpoint(struct settling *s, struct err *e) {
   if (rc || o->endpoint.port) return rc;
   if (o->nnodes.max > 1)
     return err_set(e, -EINVAL, "%s=%s: port 0 is nowhere: give the port on which rdzvd listens",
-                   spelt(s, "endpoint"), o->torch.endpoint);
+                   options_spelt(s, "endpoint"), o->torch.endpoint);
   o->standalone = true;
   o->endpoint.host[0] = '\0';
   return 0;
@@ -127,7 +115,8 @@ static int settle_master(struct settling *s, struct err *e) {
   struct torch_options *t = &o->torch;
   if (o->nnodes.max == 1) {
     o->standalone = true;
-    if (t->master_port > 0 && source(s, "store-port") == OPT_FROM_DEFAULT) o->store_port = t->master_port;
+    if (t->master_port > 0 && options_source(s, "store-port") == OPT_FROM_DEFAULT)
+      o->store_port = t->master_port;
     return 0;
   }
   int rc = endpoint_parse(is_given(t->master_addr) ? t->master_addr : "127.0.0.1", STATIC_DEFAULT_PORT,
@@ -135,7 +124,7 @@ static int settle_master(struct settling *s, struct err *e) {
   if (rc) return rc;
   if (t->master_port == 0)
     return err_set(e, -EINVAL, "%s=0: port 0 is nowhere: give the port on which rdzvd is to listen",
-                   spelt(s, "master-port"));
+                   options_spelt(s, "master-port"));
   if (t->master_port > 0) o->endpoint.port = (uint16_t)t->master_port;
   return 0;
 }
@@ -150,6 +139,9 @@ static int settle_place(struct settling *s, struct err *e) {
   }
   if (master && !is_c10d(o)) return settle_master(s, e);
   put_master_aside(s, "it is for --rdzv-backend static");
+  bool done = false;
+  int rc = options_take_place(s, &done, e);
+  if (rc || done) return rc;
   if (o->nnodes.max > 1) return refuse_no_place(&o->nnodes, e);
   o->standalone = true;
   return 0;
@@ -160,29 +152,30 @@ static int settle_place(struct settling *s, struct err *e) {
 static int settle_conf(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const struct rdzv_conf *c = &o->torch.conf;
-  enum opt_source from = source(s, "rdzv-conf");
+  enum opt_source from = options_source(s, "rdzv-conf");
   int64_t join = c->join_ms >= 0 ? c->join_ms
                  : is_c10d(o)    ? -1
                                  : c->timeout_ms,
           lease = rdzv_conf_lease_ms(c);
-  if (join >= 0 && source(s, "join-timeout") < from) o->join_timeout_ms = join < 1000 ? 1000 : join;
-  if (c->last_call_ms >= 0 && source(s, "last-call") < from) o->last_call_ms = c->last_call_ms;
-  if (lease >= 0 && source(s, "lease") < from) o->lease_ms = lease;
-  if (c->rank >= 0 && source(s, "node-rank") < from) o->node_rank = c->rank;
+  if (join >= 0 && options_source(s, "join-timeout") < from) o->join_timeout_ms = join < 1000 ? 1000 : join;
+  if (c->last_call_ms >= 0 && options_source(s, "last-call") < from) o->last_call_ms = c->last_call_ms;
+  if (lease >= 0 && options_source(s, "lease") < from) o->lease_ms = lease;
+  if (c->rank >= 0 && options_source(s, "node-rank") < from) o->node_rank = c->rank;
   o->hosting = c->is_host;
   if (is_c10d(o) && c->timeout_ms >= 0)
-    options_note(o, "%s timeout has no effect: it is for --rdzv-backend static", spelt(s, "rdzv-conf"));
+    options_note(o, "%s timeout has no effect: it is for --rdzv-backend static",
+                 options_spelt(s, "rdzv-conf"));
   return 0;
 }
 
 static int settle_variables(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
-  const char *seconds = variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-  const char *unshared = variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-  o->log_line_prefix = variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-  if (unshared && strcmp(unshared, "1") == 0 && source(s, "store") == OPT_FROM_DEFAULT)
+  const char *seconds = cluster_variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  const char *unshared = cluster_variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  o->log_line_prefix = cluster_variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT)
     o->store = STORE_WORKER;
-  if (!seconds || source(s, "stop-timeout") != OPT_FROM_DEFAULT) return 0;
+  if (!seconds || options_is_given(s, "stop-timeout")) return 0;
   int64_t n;
   int rc = parse_int(seconds, 0, TIMEOUT_MAX_MS / 1000, &n, e);
   if (rc) {
@@ -202,11 +195,11 @@ static int settle_rank(struct settling *s, struct err *e) {
                                : "this machine is the only node";
   if (is_c10d(o) || alone) put_aside(s, "node-rank", why);
   if ((is_c10d(o) || alone) && o->torch.conf.rank >= 0)
-    options_note(o, "%s rank has no effect: %s", spelt(s, "rdzv-conf"), why);
+    options_note(o, "%s rank has no effect: %s", options_spelt(s, "rdzv-conf"), why);
   if (is_c10d(o) || alone) o->node_rank = -1;
   if (o->node_rank < o->nnodes.max) return 0;
   return err_set(e, -EINVAL, "%s=%" PRId64 ": ranks of %" PRId64 " node%s go from 0 to %" PRId64,
-                 spelt(s, "node-rank"), o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s",
+                 options_spelt(s, "node-rank"), o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s",
                  o->nnodes.max - 1);
 }
 
@@ -221,14 +214,14 @@ static void note_rest(struct settling *s) {
   if (t->event_log_handler && strcmp(t->event_log_handler, "null") != 0)
     put_aside(s, "event-log-handler", "--verbose shows events, --log-dir keeps them");
   if (is_given(t->logs_specs)) put_aside(s, "logs-specs", "files are laid out as torchrun does without it");
-  rdzv_conf_notes(o, spelt(s, "rdzv-conf"));
+  rdzv_conf_notes(o, options_spelt(s, "rdzv-conf"));
 }
 
 /* A start is no shorter than a step. */
 static void settle_hang(struct settling *s) {
   static const char why[] = "without --hang-timeout nothing is called a hang";
   struct agent_options *o = s->o;
-  bool given = source(s, "hang-start-timeout") != OPT_FROM_DEFAULT;
+  bool given = options_is_given(s, "hang-start-timeout");
   if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
   if (o->hang_timeout_ms) return;
   put_aside(s, "hang-start-timeout", why);
@@ -241,7 +234,7 @@ static int settle_command(struct settling *s, struct err *e) {
   struct torch_options *t = &o->torch;
   const char *flag = t->run_path ? "run-path" : t->module ? "module" : NULL;
   if (!o->command && flag)
-    return err_set(e, -EINVAL, "%s needs a %s behind the options", spelt(s, flag),
+    return err_set(e, -EINVAL, "%s needs a %s behind the options", options_spelt(s, flag),
                    t->run_path ? "script" : "module");
   if (t->run_path && t->no_python) put_aside(s, "no-python", "--run-path is Python's");
   if (t->run_path && t->module) put_aside(s, "module", "--run-path runs a file");
@@ -252,12 +245,14 @@ static int settle_command(struct settling *s, struct err *e) {
 
 static int settle(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
-  int rc = settle_place(s, e);
+  int rc = options_take_count(s, e);
+  if (rc == 0) rc = settle_place(s, e);
   if (rc == 0) rc = settle_conf(s, e);
   if (rc == 0) rc = settle_variables(s, e);
   if (rc == 0) rc = settle_rank(s, e);
   if (rc == 0) rc = settle_command(s, e);
   if (rc) return rc;
+  options_take_rest(s);
   if (o->orphan_grace_ms < 0)
     o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? INT64_MAX : ORPHAN_GRACE_MS;
   settle_hang(s);
@@ -268,17 +263,21 @@ static int settle(struct settling *s, struct err *e) {
 }
 
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
-                        struct err *e) {
-  struct settling s = {.o = o, .argc = argc, .argv = argv, .env = env};
+                        const struct cluster *cluster, struct err *e) {
+  static const struct cluster unknown;
+  struct settling s = {
+      .o = o, .argc = argc, .argv = argv, .env = env, .cluster = cluster ? cluster : &unknown};
   int rest = argc;
   memset(o, 0, sizeof(*o));
-  o->node_rank = o->torch.master_port = o->orphan_grace_ms = -1;
+  o->node_rank = o->order_key = o->torch.master_port = o->orphan_grace_ms = -1;
   o->help = opts_source(&agent_options_spec, argc, argv, NULL, "help") == OPT_FROM_ARGV;
   o->version = opts_source(&agent_options_spec, argc, argv, NULL, "version") == OPT_FROM_ARGV;
   if (o->help || o->version) return 0;
   int rc = opts_parse(&agent_options_spec, argc, argv, env, o, &rest, &o->dashes, e);
   if (rc) return rc;
   o->words = argv + rest;
+  s.said_standalone = o->standalone;
+  if (cluster_variable(env, "RDZV_AGENT_SOCKET")) s.cluster = &unknown; /* a worker's agent */
   o->command = rest < argc && !(o->dashes && argv[rest][0] == '-');
   return settle(&s, e);
 }

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "agent/cluster.h"
 #include "agent/hang.h"
 #include "agent/output.h"
 #include "common/buf.h"
@@ -21,6 +22,7 @@ enum {
   OPTIONS_NPROC_CPU = 0,   /* --nproc cpu: as many as there are CPUs for us */
   OPTIONS_NPROC_GPU = -1,  /* gpu: as there are GPUs; none is an error */
   OPTIONS_NPROC_AUTO = -2, /* auto: as gpu where there are any, else as cpu */
+  OPTIONS_NPROC_SEEN = -3, /* not given, and a scheduler is here: as gpu where there are any, else 1 */
 };
 
 /* Who serves the round's store, at MASTER_ADDR:MASTER_PORT. */
@@ -61,20 +63,32 @@ struct torch_options {
   bool module, no_python, run_path;
 };
 
+/* What was not given, and follows from the cluster's facts: from which variables, for each; NULL: it does not. Borrowed from the cluster. */
+struct options_sources {
+  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key;
+};
+
 enum {
   OPTIONS_NOTES_MAX = 4095,
+  OPTIONS_FROM_MAX = 511,
   OPTIONS_DEVICE_TIMEOUT_MAX_MS = 25000, /* START to STARTED is CORE_START_TIMEOUT_MS for the daemon */
 };
 
 struct agent_options {
   struct nnodes nnodes;
-  const char *expect; /* --expect: a compressed list of hosts, at most HOSTS_MAX; NULL: none given */
+  const char *expect;   /* a compressed list of hosts, at most HOSTS_MAX; NULL: unknown */
+  int64_t expect_nodes; /* how many are to come: as many as that list has, or as were started; 0: unknown */
   int64_t nproc;
   struct endpoint endpoint; /* host "": none given */
   bool standalone;          /* settled: one machine, a daemon of its own */
   const char *rdzv_id;      /* NULL: none given */
   int64_t node_rank;        /* -1: none given */
-  const char *local_addr;   /* numeric or a name, or NULL */
+  int64_t order_key;        /* the scheduler's number of this agent; -1: none */
+  int64_t local_agents,
+      local_index; /* agents on this host, and which of them this one is; 1 and 0 unless it is known */
+  struct options_sources from;
+  char endpoint_from[OPTIONS_FROM_MAX + 1];
+  const char *local_addr; /* numeric or a name, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
   int64_t orphan_grace_ms;   /* INT64_MAX: for ever */
   int64_t device_timeout_ms; /* for the GPUs' driver to answer, and to give memory back; 0: it is not asked */
@@ -114,13 +128,13 @@ struct agent_options {
   bool command, dashes; /* dashes: "--" stood in front of them */
 };
 
-/* Fills o; strings point into argv, env and o itself (so it is not to be copied). 0, or -EINVAL and a sentence.
- * --help and --version are answered whatever else is wrong. */
+/* Fills o; strings point into argv, env, the cluster and o itself (so it is not to be copied). What is not said follows from the
+ * cluster's facts, as far as they go; NULL: none are known. 0, or -EINVAL and a sentence. --help and --version are answered whatever else is wrong. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
-                        struct err *e);
+                        const struct cluster *cluster, struct err *e);
 void agent_options_help(int width, struct buf *out);
-/* What --explain prints: every setting as it was settled, a line each, "name value"; `job` is its name, `workers`
- * how many --nproc came to, `command` what they run. */
+/* What --explain prints: every setting as it was settled, a line each, "name value", and behind those that follow from the cluster's
+ * facts "  # VARIABLE=value"; `job` is its name, `workers` how many --nproc came to, `command` what they run. */
 void agent_options_explain(const struct agent_options *o, const char *job, int64_t workers,
                            char *const *command, struct buf *out);
 void agent_options_settings(const struct agent_options *o, struct settings *s);

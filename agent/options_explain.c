@@ -24,6 +24,13 @@ static void put_word(struct buf *out, const char *word) {
   buf_putc(out, '\'');
 }
 
+/* Behind the line that was put last, what it follows from; NULL: it was said, or is the default. */
+static void put_source(struct buf *out, const char *source) {
+  if (!source) return;
+  out->len--;
+  buf_printf(out, "  # %s\n", source);
+}
+
 static void put_text(struct buf *out, const char *name, const char *value) {
   buf_printf(out, "%s ", name);
   if (value)
@@ -102,12 +109,19 @@ static void put_place(struct buf *out, const struct agent_options *o, const char
   char endpoint[ENDPOINT_TEXT_MAX];
   if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
   put_text(out, "job", job);
+  put_source(out, o->from.rdzv_id);
   buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
+  put_source(out, o->from.endpoint);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
   if (o->node_rank >= 0)
     put_number(out, "node-rank", o->node_rank);
   else
     buf_puts(out, "node-rank -\n");
+  if (o->order_key >= 0)
+    put_number(out, "order-key", o->order_key);
+  else
+    buf_puts(out, "order-key -\n");
+  put_source(out, o->from.order_key);
   put_text(out, "local-addr", o->local_addr);
   buf_printf(out, "store %s\n", o->store == STORE_WORKER ? "worker" : "agent");
   put_number(out, "store-port", o->store_port);
@@ -131,8 +145,11 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   size_t n = 0;
   while (command[n]) n++;
   buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
+  put_source(out, o->from.nnodes);
   put_text(out, "expect", o->expect);
+  put_source(out, o->from.expect);
   put_number(out, "nproc", workers);
+  put_source(out, o->from.nproc);
   put_place(out, o, job);
   put_number(out, "max-restarts", o->max_restarts);
   put_seconds(out, "join-timeout", o->join_timeout_ms);

@@ -12,6 +12,27 @@ enum {
 
 extern const struct opts_spec agent_options_spec;
 
+/* What the rules look at. */
+struct settling {
+  struct agent_options *o;
+  int argc;
+  char *const *argv, *const *env;
+  const struct cluster *cluster;   /* never NULL */
+  bool said_standalone;            /* by --standalone; agent_options has what was settled */
+  char spelling[OPT_SPELLING_MAX]; /* of options_spelt() */
+};
+
+enum opt_source options_source(const struct settling *s, const char *name);
+bool options_is_given(const struct settling *s, const char *name);
+/* The option as its user called it; valid until the next call. */
+const char *options_spelt(struct settling *s, const char *name);
+
+/* options_cluster.c: what follows from the cluster's facts where the user has said nothing. In this order: how many nodes; where they meet, where nobody has
+ * said that (*done: it is settled); the rest. */
+int options_take_count(struct settling *s, struct err *e);
+int options_take_place(struct settling *s, bool *done, struct err *e);
+void options_take_rest(struct settling *s);
+
 /* Readers of values, as opts.h has them: field is what the name says. */
 int option_nnodes(const char *text, void *field, struct err *e);    /* struct nnodes */
 int option_hosts(const char *text, void *field, struct err *e);     /* const char *: checked, not expanded */

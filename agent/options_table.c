@@ -22,7 +22,7 @@ static const struct opt table[] = {
      .label = "N|MIN:MAX",
      .parse = option_nnodes,
      .help = "Nodes in the job, that is: agents. With MIN:MAX the job goes on with fewer when nodes are "
-             "lost, and takes in newcomers (--scale-up)."},
+             "lost, and takes in newcomers (--scale-up). Started by srun or mpirun: as many as it started."},
     {.name = "nproc",
      .alias = "nproc-per-node",
      .foreign = "nproc-per-node",
@@ -32,7 +32,8 @@ static const struct opt table[] = {
      .label = "N|cpu|gpu|auto",
      .parse = option_nproc,
      .help = "Workers on this node. cpu: one for each CPU this process may use. gpu: one for each GPU. auto: "
-             "as gpu where there are any, else as cpu."},
+             "as gpu where there are any, else as cpu. Under a scheduler or mpirun: one for each GPU that it "
+             "granted to this agent, or that is seen."},
     {.name = "expect",
      .type = OPT_CUSTOM,
      .offset = FIELD(expect),
@@ -40,7 +41,7 @@ static const struct opt table[] = {
      .parse = option_hosts,
      .help =
          "The hosts that are to come, as in gpu[001-016],login1: the first round begins when all are there, "
-         "and those who are missing are named. Default: Slurm's list."},
+         "and those who are missing are named. Default: the scheduler's list."},
     {.name = "exclude-busy",
      .type = OPT_FLAG,
      .offset = FIELD(exclude_busy),
@@ -101,8 +102,10 @@ static const struct opt table[] = {
      .offset = FIELD(torch.endpoint),
      .label = "HOST[:PORT]",
      .parse = option_endpoint,
-     .help = "Where rdzvd listens, the same on all nodes; port 29400 if none is given. Where this is an "
-             "address of the machine itself and nobody listens there, the agent starts rdzvd."},
+     .help =
+         "Where rdzvd listens, the same on all nodes; port 29400 if none is given. Where this is an "
+         "address of the machine itself and nobody listens there, the agent starts rdzvd. Started by srun or "
+         "mpirun: the job's first host, and a port that is made of the job's id."},
     {.name = "standalone",
      .foreign = "standalone",
      .type = OPT_FLAG,
@@ -116,7 +119,7 @@ static const struct opt table[] = {
      .label = "NAME",
      .parse = option_id,
      .help = "The job's name, the same on all nodes. Default: the scheduler's job and step id (Slurm, PBS, "
-             "SGE, LSF); a fresh one when alone; else user@endpoint."},
+             "SGE, LSF), or mpirun's; a fresh one when alone; else user@endpoint."},
     {.name = "node-rank",
      .foreign = "node-rank",
      .type = OPT_INT,
@@ -348,7 +351,9 @@ static const struct opt table[] = {
     {.name = "explain",
      .type = OPT_FLAG,
      .offset = FIELD(explain),
-     .help = "Print every setting as it was understood, and the command, and exit."},
+     .help = "Print every setting as it was understood, from which of the scheduler's variables, and the "
+             "command, and "
+             "exit."},
     {.name = "version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
     {.name = "help",
      .alias = "h",
@@ -457,7 +462,7 @@ const struct opts_spec agent_options_spec = {
              "\n"
              "Examples:\n"
              "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
-             "  srun rdzv-agent --nnodes 2 --nproc 4 --endpoint node1 train.py\n",
+             "  srun rdzv-agent train.py\n",
     .exits_intro =
         "that of the worker that failed (128+N where signal N killed it, 127 and 126 where its command was "
         "not found or cannot be run), or",

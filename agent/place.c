@@ -112,7 +112,7 @@ static int count_devices(const struct agent_options *o, struct placed *p, int *c
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e) {
   int64_t n = o->nproc;
   int gpus = 0;
-  bool by_gpus = n == OPTIONS_NPROC_GPU || n == OPTIONS_NPROC_AUTO;
+  bool by_gpus = n == OPTIONS_NPROC_GPU || n == OPTIONS_NPROC_AUTO || n == OPTIONS_NPROC_SEEN;
   *p = (struct placed){.env = env};
   int rc = by_gpus || o->exclude_busy ? count_devices(o, p, &gpus, e) : 0;
   if (rc) return rc;
@@ -122,7 +122,7 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
         "--nproc gpu: there is no GPU here that workers could see (nothing by NVML, in "
         "/proc/driver/nvidia/gpus and /dev, or CUDA_VISIBLE_DEVICES hides it): give their number, or auto");
   p->uses_devices = (by_gpus && gpus) || o->exclude_busy || o->virtual_local_rank || devices_are_named(env);
-  if (by_gpus) n = gpus ? gpus : OPTIONS_NPROC_CPU;
+  if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
   p->workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
   return 0;

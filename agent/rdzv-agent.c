@@ -12,7 +12,8 @@
  * names the node that lacks it.
  *
  * The job's default name: the scheduler's job and step; "user@endpoint" where there is none, so that two
- * users who share a head node do not meet; a random one when alone, where nobody is to be met. */
+ * users who share a head node do not meet; a random one when alone, where nobody is to be met. What else is not said
+ * follows from where this process is, so that is found out first (agent/cluster). */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -90,8 +91,6 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
     snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
   else if (o->standalone)
     snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
-  else if (id->cluster.job.is_set)
-    snprintf(id->job, sizeof(id->job), "%s", id->cluster.job.text);
   else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)),
                             id->endpoint) >= sizeof(id->job))
     return err_set(
@@ -100,35 +99,22 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
   return rc;
 }
 
+/* Where this process is: before its options, some of which follow from that. */
+static void look_around(struct identity *id, char *const *env) {
+  if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
+    snprintf(id->host, sizeof(id->host), "localhost");
+  cluster_read(&id->cluster,
+               &(struct cluster_site){.env = env, .host = id->host, .read_file = host_file_read});
+}
+
 static int identify(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
   if (o->standalone)
     snprintf(id->endpoint, sizeof(id->endpoint), "127.0.0.1");
   else
     endpoint_format(&o->endpoint, id->endpoint);
-  if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
-    snprintf(id->host, sizeof(id->host), "localhost");
-  cluster_read(&id->cluster,
-               &(struct cluster_site){.env = env, .host = id->host, .read_file = host_file_read});
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
   if (rc == 0) rc = place_count_workers(o, env, &id->placed, e);
   return rc ? rc : name_job(id, o, env, e);
-}
-
-/* How many nodes are to come, and where. */
-static void expect(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
-  c->expected_nodes = cluster_number(&id->cluster.agents, cluster_number(&id->cluster.nodes, 0));
-  c->expected_hosts = id->cluster.hosts.is_set ? id->cluster.hosts.text : "";
-  if (o->expect) {
-    c->expected_nodes = cluster_count(o->expect);
-    c->expected_hosts = o->expect;
-    if (!cluster_lists(o->expect, id->host))
-      log_warn("--expect %s does not name this host, %s", o->expect, id->host);
-  } else if (c->expected_nodes < o->nnodes.min || c->expected_nodes > o->nnodes.max) {
-    c->expected_nodes = 0; /* of something else: agents started by hand inside an allocation */
-    c->expected_hosts = "";
-  } else if (!cluster_lists(c->expected_hosts, id->host)) {
-    c->expected_hosts = ""; /* names that hosts do not have: containers with names of their own */
-  }
 }
 
 static void configure(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
@@ -144,7 +130,9 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .uid = getuid(),
       .workers = id->placed.workers,
       .want_rank = o->node_rank,
-      .order_key = o->standalone ? -1 : cluster_number(&id->cluster.index, -1),
+      .order_key = o->order_key,
+      .expected_nodes = o->expect_nodes,
+      .expected_hosts = o->expect ? o->expect : "",
       .hang_watch = o->hang_watch.kind,
       .hang_start_ms = o->hang_start_ms,
       .living = !o->quiet && isatty(STDERR_FILENO),
@@ -155,7 +143,6 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
   c->wants_ids = o->nccl_ids == NCCL_IDS_AUTO && place_uses_nccl(o, &id->placed);
   c->worker_store = o->store == STORE_WORKER;
   c->many = c->workers > 1 || o->nnodes.max > 1;
-  expect(c, o, id);
 }
 
 static bool is_plain_file(const char *name) {
@@ -237,12 +224,19 @@ static int find_local_addr(struct identity *id, const char *name, bool *hung, st
   return rc;
 }
 
-static void tell_notes(const struct agent_options *o) {
-  for (const char *p = o->quiet ? "" : o->notes; *p;) {
-    size_t n = strcspn(p, "\n");
-    log_info("%.*s", (int)n, p);
-    p += n + (p[n] == '\n');
+/* Lines, each a sentence. */
+static void tell(enum log_level level, const char *p) {
+  for (size_t n; *p; p += n + (p[n] == '\n')) {
+    n = strcspn(p, "\n");
+    log_line(level, "%.*s", (int)n, p);
   }
+}
+
+static void tell_notes(const struct agent_options *o, const struct identity *id) {
+  tell(LOG_WARN, buf_text(&id->cluster.warnings));
+  if (!o->quiet) tell(LOG_INFO, o->notes);
+  if (o->expect && !o->from.expect && !cluster_lists(o->expect, id->host))
+    log_warn("--expect %s does not name this host, %s", o->expect, id->host);
 }
 
 static int fail(int code, const struct err *e) {
@@ -288,12 +282,13 @@ int main(int argc, char **argv) {
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
   notify_init(&notify); /* before anything copies the environment */
-  if (agent_options_parse(&o, argc, argv, environ, &e)) return fail(code, &e);
+  look_around(&id, environ);
+  if (agent_options_parse(&o, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (identify(&id, &o, environ, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
-  tell_notes(&o);
+  tell_notes(&o, &id);
   char **command = find_command(&o, environ, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};
@@ -301,6 +296,7 @@ int main(int argc, char **argv) {
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);
   placed_finish(&id.placed);
+  cluster_finish(&id.cluster);
   if (!o.command) free(command[0]);
   free(command);
   return code;

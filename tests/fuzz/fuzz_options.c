@@ -48,7 +48,7 @@ static size_t plain_lines(void) {
   char *const argv[] = {name, command, NULL}, *const none[] = {NULL};
   static struct agent_options o;
   struct err e = ERR_INIT;
-  if (agent_options_parse(&o, 2, argv, none, &e)) abort();
+  if (agent_options_parse(&o, 2, argv, none, NULL, &e)) abort();
   return explained_lines(&o, argv + 1);
 }
 
@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     if (*p != '$' && argc < WORDS_MAX) argv[argc++] = p;
   }
   argv[argc] = env[n] = NULL;
-  int rc = agent_options_parse(&o, argc, argv, env, &e);
+  int rc = agent_options_parse(&o, argc, argv, env, NULL, &e);
   if (rc && (rc != -EINVAL || !e.text[0])) abort();
   if (rc == 0 && !o.help && !o.version) {
     check_settled(&o);

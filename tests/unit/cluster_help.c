@@ -69,6 +69,7 @@ static const struct cluster_fact *find(const struct cluster *c, const char *name
       {"gpus", &c->gpus},
       {"restarts", &c->restarts},
       {"end_time", &c->end_time},
+      {"starter", &c->starter},
   };
   for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++)
     if (strlen(facts[i].name) == n && strncmp(facts[i].name, name, n) == 0) return facts[i].f;

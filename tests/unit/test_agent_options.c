@@ -24,7 +24,7 @@ static char *words[2 * WORDS], *variables[2 * WORDS]; /* what o->words points in
 
 static int parse(struct agent_options *o, const char *const *argv, const char *const *env, struct err *e) {
   copy(variables, env);
-  return agent_options_parse(o, copy(words, argv), words, variables, e);
+  return agent_options_parse(o, copy(words, argv), words, variables, NULL, e);
 }
 
 struct good {

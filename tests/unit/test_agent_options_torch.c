@@ -39,7 +39,7 @@ static int try(const char *words, const char *env) {
   snprintf(l.env_text, sizeof(l.env_text), "%s", env);
   l.argc = split(l.text, l.argv);
   split(l.env_text, l.env);
-  return agent_options_parse(&l.o, l.argc, l.argv, l.env, &l.e);
+  return agent_options_parse(&l.o, l.argc, l.argv, l.env, NULL, &l.e);
 }
 
 static struct agent_options *parse(const char *words, const char *env) {

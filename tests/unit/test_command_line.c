@@ -22,7 +22,7 @@ static const char *become(const char *words, const char *variable) {
   snprintf(env_text, sizeof(env_text), "%s", variable);
   for (char *p = strtok(text, " "); p; p = strtok(NULL, " ")) argv[argc++] = p;
   argv[argc] = NULL;
-  if (agent_options_parse(&o, argc, argv, env, &e)) fail_msg("%s: %s", words, e.text);
+  if (agent_options_parse(&o, argc, argv, env, NULL, &e)) fail_msg("%s: %s", words, e.text);
   char **got = command_line_create(&o, env, trainer);
   out[0] = '\0';
   for (char **p = got; *p; p++) strcat(strcat(out, p == got ? "" : "|"), *p);
