@@ -3,7 +3,8 @@
  * Three descriptors tie the two together. The daemon writes its port to --ready-fd when it listens, so nobody
  * sleeps and polls; it reads --owner-fd, where nothing is ever written, and knows by its end that the agent
  * is gone; and its stderr comes to us. It has a session of its own: Ctrl-C at the terminal is for the agent,
- * which stops workers first and still needs its daemon to tell the others.
+ * which stops workers first and still needs its daemon to tell the others. Where a scheduler signals all processes
+ * of a job, the daemon lets it pass, as long as we hold that pipe.
  *
  * Who starts first wins the port. The loser's rdzvd says so by exit code 68, and its agent connects to the
  * winner's. The same holds when a daemon died and two agents of one machine start theirs at once.
@@ -247,6 +248,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
 /* The grace is over. */
 static void on_still_there(struct local_daemon *d) {
   if (d->o.loopback) {
+    close_handle((uv_handle_t *)&d->life->owner); /* without an owner it hears signals */
     uv_process_kill(&d->life->process, d->sent_term ? SIGKILL : SIGTERM);
     d->sent_term = true;
     arm(d, TERM_MS);

@@ -497,15 +497,22 @@ static int open_parts(struct session *s, struct err *e) {
   return rc;
 }
 
+/* Schedulers send these to all processes of a job, for those that have asked for them: the workers. */
+static void on_signal_of_others(uv_signal_t *handle, int signo) {
+  log_info("%s: it is for the workers, if they have it too; with --signals-to-handle the agent leaves at it",
+           signal_name(signo));
+}
+
 static void watch_signals(struct session *s) {
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
     struct sigaction now;
-    if (!(s->o->options->signals >> signo & 1) || sigaction(signo, NULL, &now)) continue;
+    bool ours = s->o->options->signals >> signo & 1;
+    if ((!ours && signo != SIGUSR1 && signo != SIGUSR2) || sigaction(signo, NULL, &now)) continue;
     if (now.sa_handler == SIG_IGN && signo != SIGTERM) continue;
     uv_signal_t *handle = &s->signals[signo];
     uv_signal_init(&s->loop, handle);
     handle->data = s;
-    uv_signal_start(handle, on_signal, signo);
+    uv_signal_start(handle, ours ? on_signal : on_signal_of_others, signo);
     uv_unref((uv_handle_t *)handle);
   }
 }

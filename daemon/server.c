@@ -17,12 +17,13 @@
  *
  * Leaving. A daemon that belongs to an agent goes when its work is done, or when its owner is dead and nobody needs
  * it; a connection that has not yet said who it is may be an agent that needs it, so it is waited for (it has ten
- * seconds). Stopping is an ordinary event for the core, then all connections are closed flushed, then the loop runs
+ * seconds). While its owner lives no signal stops it: the owner closes the pipe first. Stopping is an ordinary event for the core, then all connections are closed flushed, then the loop runs
  * empty. What hangs (a disk) does not keep the process: server_run tells. */
 
 #include "daemon/server.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -38,6 +39,8 @@
 #define FOREIGN_PREFIX       "/torch.rendezvous." /* what torchrun's c10d backend puts before its --rdzv-id */
 #define FOREIGN_BUFFERED_MIN ((size_t)64 << 20)
 
+enum { SIGNALS = 6 };
+
 struct server {
   uv_loop_t *loop;
   struct server_config config;
@@ -52,7 +55,7 @@ struct server {
   uv_idle_t idle;
   uv_check_t check;
   uv_poll_t owner;
-  uv_signal_t signals[2];
+  uv_signal_t signals[SIGNALS];
   bool has_owner, owner_gone, pumping, stopping, closed, unneeded;
   uint64_t started_ms, stop_by_ms;
 };
@@ -144,7 +147,8 @@ static void close_everything(struct server *s) {
   s->store = NULL;
   close_handle((uv_handle_t *)&s->idle);
   close_handle((uv_handle_t *)&s->check);
-  for (int i = 0; i < 2; i++) close_handle((uv_handle_t *)&s->signals[i]);
+  for (int i = 0; i < SIGNALS; i++)
+    if (s->signals[i].loop) close_handle((uv_handle_t *)&s->signals[i]);
   if (s->has_owner) close_handle((uv_handle_t *)&s->owner);
   uv_unref((uv_handle_t *)&s->timer); /* it still guards stop_by_ms, but nobody waits for it */
 }
@@ -301,13 +305,21 @@ static void on_owner(uv_poll_t *poll, int status, int events) {
   settle(s);
 }
 
+/* Schedulers signal every process of a job step; the agent, which is among them, still needs its daemon to tell the others. */
 static void on_signal(uv_signal_t *signal, int signo) {
   struct server *s = signal->data;
+  const char *name = signal_name(signo);
+  if (s->has_owner && !s->owner_gone) on_owner(&s->owner, 0, 0);
+  if (s->has_owner && !s->owner_gone) {
+    log_info("%s: this daemon belongs to an agent, and leaves with it", name);
+    return;
+  }
+  if (signo != SIGTERM && signo != SIGINT) return;
   if (s->stopping) {
     uv_stop(s->loop); /* the second time: at once */
     return;
   }
-  server_stop(s, signo == SIGTERM ? "SIGTERM" : "SIGINT");
+  server_stop(s, name);
 }
 
 /* For main ------------------------------------------------------------------------------------------------------- */
@@ -324,17 +336,22 @@ static int watch_owner(struct server *s, struct err *e) {
   return rc < 0 ? err_sys(e, rc, "--owner-fd %d", s->config.owner_fd) : 0;
 }
 
-static void init_handles(struct server *s) {
-  static const int signos[2] = {SIGTERM, SIGINT};
-  uv_timer_init(s->loop, &s->timer);
-  uv_idle_init(s->loop, &s->idle);
-  uv_check_init(s->loop, &s->check);
-  s->timer.data = s->check.data = s;
-  for (int i = 0; i < 2; i++) {
+/* SIGHUP and those after it kill a daemon of nobody, as they do any program. */
+static void watch_signals(struct server *s) {
+  static const int signos[SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+  for (int i = 0; i < (s->config.owner_fd < 0 ? 2 : SIGNALS); i++) {
     uv_signal_init(s->loop, &s->signals[i]);
     s->signals[i].data = s;
     uv_signal_start(&s->signals[i], on_signal, signos[i]);
   }
+}
+
+static void init_handles(struct server *s) {
+  uv_timer_init(s->loop, &s->timer);
+  uv_idle_init(s->loop, &s->idle);
+  uv_check_init(s->loop, &s->check);
+  s->timer.data = s->check.data = s;
+  watch_signals(s);
 }
 
 static int open_store(struct server *s, struct err *e) {

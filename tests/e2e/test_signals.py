@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from harness import describe, stat, until
+from harness import describe, free_port, stat, until
 
 WORKER = """
 for s in TERM INT HUP QUIT USR1 USR2; do trap "echo got $s; exit 0" $s; done
@@ -44,6 +44,44 @@ def test_a_signal_that_was_not_asked_for_kills_everything(rdzv):
     a.kill(signal.SIGHUP)
     assert a.exit(10) == -signal.SIGHUP, a
     rdzv.gone()
+
+
+@pytest.mark.parametrize("signo", [signal.SIGUSR1, signal.SIGUSR2])
+def test_schedulers_signal_all_processes(rdzv, signo):
+    """SIGUSR1 and SIGUSR2 are for the workers that asked for them, and no business of agent, guard and daemon."""
+    a = rdzv.agent("--standalone", "--", "sh", "-c", WORKER.replace("exit 0", "touch got-$s"))
+    a.expect("^ready")
+    (worker,) = rdzv.workers().values()
+    for pid in {*rdzv.pids()} - {p for p in rdzv.pids() if stat(p)[3] == str(worker) and p != worker}:  # not its sleep
+        os.kill(pid, signo)
+    a.expect(f"got {signo.name[3:]}")
+    a.expect(f"{signo.name}: it is for the workers")
+    os.kill(worker, signal.SIGKILL)
+    a.expect("restart 1 of 3")  # the daemon is there
+    until(lambda: f"it starts again\n{a}", lambda: sum(l == "ready" for l in a.out) == 2)
+    assert not a.says("rdzvd was killed|starting it again|lost contact"), a
+    a.kill(signal.SIGTERM)
+    a.expect("leaving with exit code 75")
+    a.kill(signal.SIGTERM)
+    assert a.exit(10) == 75, a
+    rdzv.gone()
+
+
+def test_an_agents_daemon_leaves_with_it(rdzv):
+    """SIGTERM to all processes of a job step: the daemon is needed until the agents have told each other, so none reconnects."""
+    script = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+    agents = rdzv.agents(2, f"127.0.0.1:{free_port()}", "--nnodes", 2, "--", "sh", "-c", script)
+    rdzv.await_workers(2)
+    for a in agents:
+        a.expect("^.*ready")
+    for pid in rdzv.pids():
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+    assert [a.exit(10) for a in agents] == [75, 75], rdzv
+    assert not any(a.says("lost contact|reconnect") for a in agents), rdzv
+    rdzv.gone(3)
 
 
 def test_who_does_not_stop_is_named(rdzv):
