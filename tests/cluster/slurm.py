@@ -126,19 +126,19 @@ class Slurm(hosts.Cluster):
         env.update(RDZV_AGENT_NNODES="2", RDZV_AGENT_NPROC="2", RDZV_AGENT_ENDPOINT="node1")  # until agents read that from Slurm
         return {**env, "PATH": f"{BUILD}/agent:{BUILD}/agent/trainer:{BUILD}/daemon:{env['PATH']}"}
 
-    def run(self, *argv):
-        """What it says, without the last newline; stderr where it failed."""
+    def run(self, *argv, env=None):
+        """What it says, without the last newline; stderr too where it failed."""
         done = subprocess.run([*self.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.tmp, *map(str, argv)], capture_output=True,
-                              text=True, stdin=subprocess.DEVNULL, env=self.env(), timeout=30 * SLOW)
+                              text=True, stdin=subprocess.DEVNULL, env=self.env(env), timeout=30 * SLOW)
         return (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
 
     def srun(self, *argv, env=None):
         """On login, as typed there."""
         return self.spawn("srun", *argv, node="login", env=env, wrap=[*self.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.tmp])
 
-    def sbatch(self, *argv):
+    def sbatch(self, *argv, env=None):
         """The job."""
-        said = self.run("sbatch", "--parsable", *argv)
+        said = self.run("sbatch", "--parsable", *argv, env=env)
         assert re.fullmatch(r"\d+", said), f"sbatch {' '.join(map(str, argv))}: {said}"
         job = Job(self, said)
         self.jobs.append(job)

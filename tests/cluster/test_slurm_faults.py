@@ -1,0 +1,95 @@
+"""Under a real Slurm (slurm.py): nodes die, jobs are preempted, come to their time limit, and go on. The scripts are those of deploy/slurm.
+
+Where a run is disturbed and its size stays what it was, its weights in the end are those of an undisturbed one, byte for byte. After each test nothing
+but Slurm is left on any host.
+"""
+
+import re
+
+import pytest
+
+from job import Clock
+from test_slurm import SCRIPTS, SMALL, WAIT, checksum, train, undisturbed
+
+STEPS = 400
+SLOWLY = ("--throttle", 40, "--checkpoint-every", 10, "--report-every", "1s", "--checkpoint-dir", "ckpt")  # 40 steps a second
+
+
+def test_a_node_dies_elastic(make_slurm):
+    """The others go on without it at once, and after Slurm has found it dead, too."""
+    c = make_slurm(3)
+    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT)
+    for rank in range(6):
+        job.expect(f"round 1, rank {rank} of 6")
+    clock = Clock(c)
+    c[3].power_off()
+    for rank in range(4):
+        job.expect(f"round 2, rank {rank} of 4")
+    clock.fact("the others run without the dead node")
+    job.expect("Node failure on node3", 30)
+    clock.fact("Slurm has found it dead")
+    (c.tmp / "go").touch()
+    assert job.exit() == 0, c
+    c.gone()
+
+
+def test_a_node_dies_without_no_kill(make_slurm):
+    """All end when Slurm has found it dead, and the job is given up: it is not to be requeued."""
+    c = make_slurm(2)
+    job = c.sbatch(*SMALL, "--no-requeue", SCRIPTS / "two-nodes.sbatch", "sh", "-c", WAIT)
+    for rank in range(4):
+        job.expect(f"round 1, rank {rank} of 4")
+    c[2].power_off()
+    job.until_state("NODE_FAIL")
+    assert job.says("Node failure on node2|NODE FAILURE"), c
+    c.gone(12)
+
+
+def test_preempted(make_slurm):
+    """By a job of a partition of higher priority, which takes both nodes: a checkpoint, exit code 75, and on from there when the nodes are free again."""
+    c = make_slurm(2)
+    job = c.sbatch(*SMALL, "--partition", "main", SCRIPTS / "requeue.sbatch", *train(STEPS, *SLOWLY), env={"STOP_TIMEOUT": "8s"})
+    job.expect(r"step \d+ of")
+    c.run("sinfo")
+    urgent = c.sbatch("--partition", "urgent", "--exclusive", *SMALL, "--output", "urgent-%j.out", SCRIPTS / "two-nodes.sbatch", "sh", "-c", "sleep 1")
+    job.expect("told to stop: checkpoint written")
+    assert urgent.exit(60) == 0, c
+    assert job.exit(60) == 0, c
+    assert job.fields()["Restarts"] == "1" and job.says("resumed from .* at step [1-9]"), c
+    assert checksum(job.text, STEPS) == undisturbed(c, STEPS), c
+    c.gone()
+
+
+def lives(c, command, timeout):
+    """A job of requeue.sbatch that comes to its time limit of a minute, is told 45 s before it, and goes on in a next life, until it is done."""
+    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", SCRIPTS / "requeue.sbatch", *command)
+    assert job.exit(timeout) == 0, c
+    assert int(job.fields()["Restarts"]) >= 1 and job.says(r"life 1 of job \d+ is over \(exit code 75\)"), c
+    return job
+
+
+@pytest.mark.soak
+@pytest.mark.seconds(90)
+def test_time_limit(make_slurm):
+    """A checkpoint in time, exit code 75, requeued, and resumed; the weights of a run in one piece."""
+    c = make_slurm(2)
+    job = lives(c, train(2000, *SLOWLY), 180)
+    assert job.says("told to stop: checkpoint written") and job.says("resumed from .* at step [1-9]"), c
+    assert checksum(job.text, 2000) == undisturbed(c, 2000), c
+    c.gone()
+
+
+@pytest.mark.soak
+@pytest.mark.seconds(150)
+def test_time_limit_with_pytorch(make_slurm):
+    """The same with deploy/slurm/train.py."""
+    pytest.importorskip("torch", reason="torch is not installed: tests/run --torch installs it")
+    c = make_slurm(2)
+    command = (SCRIPTS / "train.py", "--epochs", 4, "--steps", 100)
+    job = lives(c, (*command, "--pause", "0.1", "--checkpoint", "disturbed.pt"), 300)
+    assert job.says("told to stop, checkpoint written") and job.says("4 ranks, from step [1-9]"), c
+    calm = c.srun("--nodes", 2, "--gpus-per-node", 2, "rdzv-agent", "--", *command, "--checkpoint", "calm.pt")
+    assert calm.exit(120) == 0, c
+    weights = lambda text: re.findall(r"done: 400 steps, weights (\S+)", text)
+    assert weights(job.text) == weights(calm.text) != [], c
+    c.gone()
