@@ -1,0 +1,99 @@
+"""The commands of README.md and of the pages under deploy/, for the tests that execute them.
+
+A page has its commands in fenced blocks of the language sh, and above each of them a comment, which does not show where the page is read:
+
+    <!-- test: tests/e2e/test_x.py::test_y a name -->     that test takes the block from the page, by its name, and executes it
+    <!-- needs: a GPU -->                                 nobody can execute it here, for want of that
+
+What the commands print stands in blocks of its own, without a language. tests/e2e/test_commands.py holds all pages to this.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Block:
+    page: str
+    line: int
+    lang: str
+    text: str
+    comment: str  # the one right above it, without its marks; "": none
+
+    @property
+    def test(self):
+        """(file, function, name), or None."""
+        found = re.fullmatch(r"test: (tests/[\w./]+\.py)::(test_\w+)(?: (\S.*))?", self.comment)
+        return found and (found[1], found[2], found[3] or "")
+
+    @property
+    def needs(self):
+        found = re.fullmatch(r"needs: (\S.*)", self.comment)
+        return found and found[1]
+
+    @property
+    def place(self):
+        return f"{self.page}:{self.line}"
+
+
+def pages():
+    return ["README.md", *sorted(str(p.relative_to(TOP)) for p in (TOP / "deploy").rglob("*.md"))]
+
+
+def blocks(page, text=None):
+    """All of a page: fenced ones, and what is indented by four blanks after an empty line, as language "indented"."""
+    found, lines = [], (text if text is not None else (TOP / page).read_text()).split("\n")
+    i, comment, empty = 0, "", True
+    while i < len(lines):
+        line, first = lines[i], i + 1
+        if re.match(r"\s*```", line):
+            indent = len(line) - len(line.lstrip())
+            body = []
+            i += 1
+            while i < len(lines) and not re.match(r"\s*```\s*$", lines[i]):
+                body.append(lines[i][indent:])
+                i += 1
+            found.append(Block(page, first, line.strip()[3:].strip(), "\n".join(body) + "\n", comment))
+            comment, empty = "", False
+        elif empty and re.match(r"    \S", line):
+            body = []
+            while i < len(lines) and (lines[i].startswith("    ") or not lines[i].strip()):
+                body.append(lines[i][4:])
+                i += 1
+            i -= 1
+            found.append(Block(page, first, "indented", "\n".join(body) + "\n", comment))
+            comment, empty = "", True
+        else:
+            mark = re.match(r"\s*<!--\s*(.*?)\s*-->\s*$", line)
+            if mark:
+                comment = mark[1]
+            elif line.strip():
+                comment = ""
+            empty = not line.strip()
+        i += 1
+    return found
+
+
+def block(page, name):
+    """The text of the sh block of that page which is the test's by this name."""
+    found = [b for b in blocks(page) if b.lang == "sh" and b.test and b.test[2] == name]
+    assert len(found) == 1, f"{page} has {len(found)} sh blocks with a comment <!-- test: FILE::TEST {name} -->"
+    return found[0].text
+
+
+def lines(page, name):
+    """Its commands, one string each: continued lines joined, comments gone."""
+    joined = re.sub(r"\s*\\\n\s*", " ", block(page, name))
+    bare = [re.sub(r"(^|\s)#(\s.*)?$", "", line).strip() for line in joined.split("\n")]
+    return [line for line in bare if line]
+
+
+def with_changes(text, changes):
+    """What a test has to change in a command so that it can run here. Each of it must be there, so that the page and the test stay one."""
+    for old, new in changes:
+        assert old in text, f"{old!r} is not in {text!r}"
+        text = text.replace(old, str(new))
+    return text
