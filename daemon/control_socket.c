@@ -15,7 +15,7 @@
  *
  * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one), and as
  * another user, so it looks in all places, and believes only sockets behind which somebody answers. Own daemons and root's come
- * first; those of others count only where there are none, since anybody can start one. */
+ * first, and that of the service rdzvd, which has a user of its own; those of others count only where there are none, since anybody can start one. */
 
 #include "daemon/control_socket.h"
 
@@ -32,7 +32,8 @@
 #include <unistd.h>
 #include "common/mem.h"
 
-#define TMP_NAME "control.sock"
+#define TMP_NAME       "control.sock"
+#define SERVICE_FOLDER "/run/rdzvd" /* RuntimeDirectory= of rdzvd.service */
 
 static bool is_own_folder(const char *path) {
   struct stat st;
@@ -57,7 +58,8 @@ static int make_own_folder(const char *path, struct err *e) {
 }
 
 int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err *e) {
-  const char *runtime = getenv("XDG_RUNTIME_DIR");
+  const char *runtime = getenv("RUNTIME_DIRECTORY"); /* as a service of systemd's */
+  if (!is_own_folder(runtime)) runtime = getenv("XDG_RUNTIME_DIR");
   if (is_own_folder(runtime) && strlen(runtime) < CONTROL_PATH_MAX - 24) {
     snprintf(path, CONTROL_PATH_MAX, "%s/rdzvd-%d.sock", runtime, port);
     return 0;
@@ -162,13 +164,19 @@ static void list_places(uint16_t port, glob_t *g) {
   snprintf(own, sizeof(own), "/run/user/%u", uid);
   add_matches(own, name, g);
   add_matches("/run", name, g);
+  add_matches(SERVICE_FOLDER, name, g);
   snprintf(own, sizeof(own), "rdzvd-*-%s/" TMP_NAME, port ? number : "[0-9]*");
   add_matches("/tmp", own, g);
 }
 
-/* Ours or root's. */
+bool control_socket_is_service(const char *path) {
+  return strncmp(path, SERVICE_FOLDER "/", sizeof(SERVICE_FOLDER)) == 0;
+}
+
+/* Ours or root's, or in a folder that only root could make. */
 static bool is_close(const char *path) {
   struct stat st;
+  if (control_socket_is_service(path)) return true;
   return stat(path, &st) == 0 && (st.st_uid == 0 || st.st_uid == geteuid());
 }
 

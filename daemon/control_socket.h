@@ -4,12 +4,14 @@
 /* The unix socket over which rdzvctl reaches a daemon: where it lies, how it is made, how it is found. rdzvd and rdzvctl
  * share these rules.
  *
+ *   $RUNTIME_DIRECTORY/rdzvd-PORT.sock    under systemd: /run/rdzvd
  *   $XDG_RUNTIME_DIR/rdzvd-PORT.sock      where that folder is ours and can be written
  *   /run/rdzvd-PORT.sock                  root
  *   /tmp/rdzvd-UID-PORT/control.sock      everybody else; the folder is 0755
  *
  * PORT is that of the daemon's first listener. The socket is 0666: the daemon asks the kernel who it is that connects. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -29,6 +31,8 @@ void control_socket_remove(const char *path);
 
 /* 0 if somebody listens there, else negative errno. */
 int control_socket_probe(const char *path);
+/* It is that of rdzvd.service. */
+bool control_socket_is_service(const char *path);
 /* The sockets of living daemons of this user and of root; where there are none (for root: as well), those of other users; port 0: of any
  * port. Their number; *paths is to be freed with control_socket_free. */
 size_t control_socket_find(uint16_t port, char ***paths);

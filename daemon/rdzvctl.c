@@ -259,7 +259,7 @@ static void tell_owner(struct client *c) {
   if (c->told_owner || uv_fileno(&c->conn.handle, &fd) < 0 || control_socket_peer(fd, &pid, &uid, &e) < 0)
     return;
   c->told_owner = true;
-  if (uid == 0 || uid == geteuid()) return;
+  if (uid == 0 || uid == geteuid() || control_socket_is_service(c->path)) return;
   const struct passwd *user = getpwuid(uid);
   complain(0, "this is a daemon of user %s (uid %u), pid %d", user ? user->pw_name : "?", (unsigned)uid,
            (int)pid);

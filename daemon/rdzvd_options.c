@@ -20,11 +20,12 @@ static const struct opt table[] = {
              "in their "
              "order, nothing but the number."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
-     .help = "The unix socket for rdzvctl. Anybody may connect: root and this user may do everything, others "
-             "see and "
-             "control their own jobs. Default: rdzvd-PORT.sock in "
-             "$XDG_RUNTIME_DIR, "
-             "for root in /run, else control.sock in /tmp/rdzvd-UID-PORT; rdzvctl finds those by itself."},
+     .help =
+         "The unix socket for rdzvctl. Anybody may connect: root and this user may do everything, others "
+         "see and "
+         "control their own jobs. Default: rdzvd-PORT.sock in $RUNTIME_DIRECTORY (of a systemd service) or "
+         "$XDG_RUNTIME_DIR, for root in /run, else control.sock in /tmp/rdzvd-UID-PORT; rdzvctl finds those "
+         "by itself."},
     {.group = "What it keeps"},
     {"state-dir", .type = OPT_STRING, .offset = FIELD(state_dir), .label = "DIR",
      .help =
