@@ -21,7 +21,7 @@ static const struct opt table[] = {
      .def = "1",
      .label = "N|MIN:MAX",
      .parse = option_nnodes,
-     .help = "Nodes in the job, that is: agents. With MIN:MAX the job goes on with fewer when nodes are "
+     .help = "Nodes (agents) in the job. With MIN:MAX the job goes on with fewer when nodes are "
              "lost, and takes in newcomers (--scale-up). Started by srun or mpirun: as many as it started."},
     {.name = "nproc",
      .alias = "nproc-per-node",
@@ -55,7 +55,7 @@ static const struct opt table[] = {
      .max = OPTIONS_DEVICE_TIMEOUT_MAX_MS,
      .label = "TIME",
      .help = "How long to wait for the GPUs' driver to answer, and before a next start for the memory of the "
-             "workers' GPUs to be free again. 0: the driver is not asked. TIME is 500ms, 30s."},
+             "workers' GPUs to be free again. 0: the driver is not asked."},
     {.group = "What to run"},
     {.name = "module",
      .alias = "m",
@@ -92,8 +92,8 @@ static const struct opt table[] = {
      .offset = FIELD(nccl_library),
      .label = "FILE",
      .parse = option_directory,
-     .help = "NCCL, for those ids. Default: libnccl.so.2 as the loader finds it, else that of the Python in "
-             "PATH."},
+     .help = "The library that mints ids for --nccl-ids. Default: libnccl.so.2 as the loader finds it, else "
+             "that of the Python in PATH."},
     {.group = "Where to meet"},
     {.name = "endpoint",
      .alias = "rdzv-endpoint",
@@ -152,7 +152,7 @@ static const struct opt table[] = {
      .max = 65535,
      .label = "N",
      .help = "MASTER_PORT, the same in every round. 0: a free one each round."},
-    {.group = "When things go wrong (TIME is 500ms, 30s, 5m, 2h)"},
+    {.group = "When things go wrong"},
     {.name = "max-restarts",
      .foreign = "max-restarts",
      .type = OPT_INT,
@@ -252,8 +252,8 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "The same for a worker's start, until its first progress; by output: no worker that runs for "
-             "less hangs. Not below --hang-timeout, unless it is given."},
+     .help = "As --hang-timeout, for a worker's start, until its first progress; by output: no worker that "
+             "runs for less hangs. Not below --hang-timeout, unless it is given."},
     {.name = "hang-watch",
      .type = OPT_CUSTOM,
      .offset = FIELD(hang_watch),
@@ -331,7 +331,7 @@ static const struct opt table[] = {
      .offset = FIELD(duplicate_stderr_filters),
      .label = "LIST",
      .parse = option_filters,
-     .help = "The same for stderr, to filtered_stderr.log."},
+     .help = "As --duplicate-stdout-filters, of stderr, to filtered_stderr.log."},
     {.name = "verdict-file",
      .type = OPT_CUSTOM,
      .offset = FIELD(verdict_file),
@@ -368,7 +368,8 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = FIELD(torch.backend),
      .label = "static|c10d",
-     .help = "static: port 29500 if --endpoint has none. c10d: without --node-rank and --master-addr."},
+     .help = "Nodes meet at rdzvd with either. static: port 29500 if --endpoint has none. c10d: without "
+             "--node-rank and --master-addr."},
     {.name = "rdzv-conf",
      .foreign = "rdzv-conf",
      .type = OPT_CUSTOM,
@@ -376,8 +377,8 @@ static const struct opt table[] = {
      .def = "",
      .label = "KEY=VALUE,...",
      .parse = option_rdzv_conf,
-     .help = "join_timeout, last_call_timeout, is_host, keep_alive_interval and _max_attempt (the lease), "
-             "rank."},
+     .help = "More of torchrun's settings: join_timeout, last_call_timeout, is_host, keep_alive_interval and "
+             "_max_attempt (the lease), rank."},
     {.name = "master-addr",
      .foreign = "master-addr",
      .type = OPT_CUSTOM,
@@ -392,7 +393,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 65535,
      .label = "N",
-     .help = "Its port; with one node the port of the store. Default: 29500."},
+     .help = "Port of --master-addr; with one node the port of the store. Default: 29500."},
     {.name = "role",
      .foreign = "role",
      .type = OPT_CUSTOM,

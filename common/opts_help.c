@@ -76,13 +76,6 @@ static size_t left_width(const struct opts_spec *spec) {
   return widest + GAP;
 }
 
-/* A flag's default is to be off; an empty one is none. */
-static bool shows_default(const struct opt *row) {
-  bool on = false;
-  if (!row->def || !*row->def) return false;
-  return row->type != OPT_FLAG || (parse_bool(row->def, &on, NULL) == 0 && on);
-}
-
 static void put_entry(struct buf *out, const struct opt *row, size_t column, size_t width) {
   struct buf left = BUF_INIT, right = BUF_INIT;
   put_left(&left, row);
@@ -92,7 +85,7 @@ static void put_entry(struct buf *out, const struct opt *row, size_t column, siz
     buf_printf(&right, "%salso --%s", sep, row->alias);
     sep = "; ";
   }
-  if (shows_default(row)) {
+  if (opt_value_shows_default(row)) {
     buf_printf(&right, "%sdefault: %s", sep, row->def);
     sep = "; ";
   }
@@ -124,10 +117,19 @@ static const struct opt *example_row(const struct opts_spec *spec) {
   return best;
 }
 
-static void put_environment(struct buf *out, const struct opts_spec *spec, size_t width) {
+static bool has_label(const struct opts_spec *spec, const char *label) {
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
+    if (row->name && strstr(opt_value_label(row), label)) return true;
+  return false;
+}
+
+/* What is the same for all options. */
+static void put_notes(struct buf *out, const struct opts_spec *spec, size_t width) {
   const struct opt *row = spec->env_prefix ? example_row(spec) : NULL;
   if (!row) return;
   struct buf text = BUF_INIT;
+  if (has_label(spec, "TIME")) buf_puts(&text, "TIME is 500ms, 30s, 5m or 2h. ");
+  if (has_label(spec, "SIZE")) buf_puts(&text, "SIZE is bytes, or 64k, 25m, 1g. ");
   const char *value = row->def && *row->def ? row->def : opt_value_label(row);
   buf_printf(&text, "Every option can be set in the environment too: %s", spec->env_prefix);
   for (const char *p = row->name; *p; p++)
@@ -192,7 +194,7 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
     begun = true;
     if (row->name) put_entry(out, row, column, cols);
   }
-  put_environment(out, spec, cols);
+  put_notes(out, spec, cols);
   if (spec->outro) buf_printf(out, "\n%s", spec->outro);
   if (out->data[out->len - 1] != '\n') buf_putc(out, '\n');
   put_exits(out, spec, cols);

@@ -113,7 +113,7 @@ static void format_scaled(int64_t v, const struct unit *units, char out[32]) {
   const struct unit *best = units;
   for (const struct unit *u = units; u->name; u++)
     if (v != 0 && v % u->scale == 0) best = u;
-  snprintf(out, 32, "%" PRId64 "%s", v, best->name);
+  snprintf(out, 32, "%" PRId64 "%s", v, v ? best->name : "");
   if (best->scale != 1) snprintf(out, 32, "%" PRId64 "%s", v / best->scale, best->name);
 }
 
@@ -126,14 +126,24 @@ static void format_bound(const struct opt *row, double v, char out[32]) {
     snprintf(out, 32, row->type == OPT_INT ? "%.0f" : "%g", v);
 }
 
-static int check_bounds(const struct opt *row, double v, struct err *e) {
-  bool bounded = row->min != 0 || row->max != 0, open = row->max < row->min;
-  if (!bounded || (v >= row->min && (open || v <= row->max))) return 0;
+void opt_value_bounds(const struct opt *row, char out[OPT_BOUNDS_MAX]) {
   char min[32], max[32];
+  out[0] = '\0';
+  if (row->min == 0 && row->max == 0) return;
   format_bound(row, row->min, min);
   format_bound(row, row->max, max);
-  if (open) return err_set(e, -EINVAL, "must be at least %s", min);
-  return err_set(e, -EINVAL, "must be from %s to %s", min, max);
+  if (row->max < row->min)
+    snprintf(out, OPT_BOUNDS_MAX, "at least %s", min);
+  else
+    snprintf(out, OPT_BOUNDS_MAX, "from %s to %s", min, max);
+}
+
+static int check_bounds(const struct opt *row, double v, struct err *e) {
+  bool bounded = row->min != 0 || row->max != 0, open = row->max < row->min;
+  char bounds[OPT_BOUNDS_MAX];
+  if (!bounded || (v >= row->min && (open || v <= row->max))) return 0;
+  opt_value_bounds(row, bounds);
+  return err_set(e, -EINVAL, "must be %s", bounds);
 }
 
 static int set_number(const struct opt *row, const char *text, void *field, struct err *e) {
@@ -193,6 +203,12 @@ int opt_value_set(const struct opt *row, const char *text, bool append, void *ta
   case OPT_CUSTOM: return row->parse(text, field, e);
   }
   return err_set(e, -EINVAL, "an option of unknown type %d", (int)row->type);
+}
+
+bool opt_value_shows_default(const struct opt *row) {
+  bool on = false;
+  if (!row->def || !*row->def) return false;
+  return row->type != OPT_FLAG || (parse_bool(row->def, &on, NULL) == 0 && on);
 }
 
 const char *opt_value_label(const struct opt *row) {

@@ -1,7 +1,7 @@
 #ifndef COMMON_OPTS_VALUE_H
 #define COMMON_OPTS_VALUE_H
 
-/* Values of options by their type: what opts.c and opts_help.c share. For them alone. */
+/* Values of options by their type: what opts.c, opts_help.c, opts_man.c and opts_complete.c share. For them alone. */
 
 #include "common/opts.h"
 
@@ -10,6 +10,12 @@
 int opt_value_set(const struct opt *row, const char *text, bool append, void *target, struct err *e);
 /* The argument as the help shows it: the row's label, else one by type; "" for a flag. */
 const char *opt_value_label(const struct opt *row);
+
+/* Whether the default is worth telling: a flag's is to be off, and an empty one is none. */
+bool opt_value_shows_default(const struct opt *row);
+/* "from 1s to 10m", "at least 1", or "": no bounds. */
+enum { OPT_BOUNDS_MAX = 80 };
+void opt_value_bounds(const struct opt *row, char out[OPT_BOUNDS_MAX]);
 
 static inline bool opt_is_end(const struct opt *row) {
   return !row->name && !row->group;

@@ -22,7 +22,7 @@ const struct opts_verb ctl_verbs[] = {
     {"drain", "HOST", "force json",
      "No round has nodes of that host any more. A round that has them ends as planned, and nothing is "
      "charged."},
-    {"undrain", "HOST", "json", "They may come back."},
+    {"undrain", "HOST", "json", "Its nodes may come back."},
     {"stop", "JOB", "json", "Ends the job on all its nodes; its agents exit with 77."},
     {"kill-worker", "JOB RANK", "signal json",
      "SIGKILL, or --signal, to the worker of that rank, for drills."},

@@ -18,16 +18,15 @@ static const struct opt table[] = {
      .help = "The control socket itself, as rdzvd --socket was told or its first line says."},
     {.group = "What is done"},
     {"force", .type = OPT_FLAG, .offset = FIELD(force),
-     .help =
-         "drain: even if a job cannot go on without the host, or nodes of the round have finished; or before "
-         "any node of it has come."},
+     .help = "With drain: even if a job cannot go on without the host, or nodes of the round have finished; "
+             "or before any node of it has come."},
     {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "SIGNAL|N",
-     .help = "kill-worker: this one instead of SIGKILL."},
+     .help = "With kill-worker: this one instead of SIGKILL."},
     {.group = "What is printed"},
     {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "JSON instead of text."},
     {"watch", "w", OPT_FLAG, FIELD(watch),
-     .help = "status, jobs: anew each second, until Ctrl-C; where stdout is no terminal one block after the "
-             "other."},
+     .help = "With status and jobs: anew each second, until Ctrl-C; where stdout is no terminal one block "
+             "after the other."},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
     {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
     {0},

@@ -38,7 +38,7 @@ static const struct opt table[] = {
              "closed with a "
              "line here. Requests and replies on their way may take as much again."},
     {"store-keys", .type = OPT_INT, .offset = FIELD(store_keys), .def = "4000000", .min = 1, .max = 1e9,
-     .label = "N", .help = "How many keys and queue elements they may have together."},
+     .label = "N", .help = "How many keys and queue elements PyTorch's TCPStore clients may have together."},
     {.group = "When an agent starts it"},
     {"exit-when-idle", .type = OPT_FLAG, .offset = FIELD(exit_when_idle),
      .help = "Leave when jobs have been served, none is left, and no TCPStore client is connected. A taken "

@@ -26,9 +26,9 @@ static const struct opt table[] = {
      .def = "mse",
      .label = "mse|rmse|cross-entropy",
      .parse = option_parse_loss,
-     .help = "mse or rmse: an autoencoder, whose output should be its input. cross-entropy: a classifier of "
-             "--labels. rmse is the root over each rank's share, averaged over ranks by their samples, as "
-             "under DDP; so it depends a little on the number of ranks."},
+     .help = "What is made small. mse or rmse: an autoencoder, whose output should be its input. "
+             "cross-entropy: a classifier of --labels. rmse is the root over each rank's share, averaged "
+             "over ranks by their samples, as under DDP; so it depends a little on the number of ranks."},
     {.name = "init-weights",
      .type = OPT_STRING,
      .offset = AT(init_weights),
@@ -47,13 +47,13 @@ static const struct opt table[] = {
      .offset = AT(data),
      .def = "synthetic:10000",
      .label = "synthetic:N|FILE",
-     .help = "synthetic: N vectors, of which number i is the linear ramp from 0 to i. FILE: images in IDX "
-             "format (that of MNIST), gzip or not: bytes become value / 255."},
+     .help = "What to train on. synthetic: N vectors, of which number i is the linear ramp from 0 to i. "
+             "FILE: images in IDX format (that of MNIST), gzip or not: bytes become value / 255."},
     {.name = "labels",
      .type = OPT_STRING,
      .offset = AT(labels),
      .label = "FILE",
-     .help = "IDX file of the images' classes, for cross-entropy."},
+     .help = "The images' classes, for cross-entropy, in IDX format."},
     {.name = "scale",
      .type = OPT_FLOAT,
      .offset = AT(scale),
@@ -61,7 +61,7 @@ static const struct opt table[] = {
      .min = -1e30,
      .max = 1e30,
      .label = "X",
-     .help = "All values times X."},
+     .help = "All values of the data times X."},
 
     {.group = "Training"},
     {.name = "batch",
@@ -105,7 +105,7 @@ static const struct opt table[] = {
      .def = "adam",
      .label = "adam|adamw|sgd",
      .parse = option_parse_optimizer,
-     .help = "As PyTorch has them."},
+     .help = "The optimizer, as PyTorch has it."},
     {.name = "lr",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr),
@@ -128,8 +128,8 @@ static const struct opt table[] = {
      .def = "constant",
      .label = "constant|linear|cosine|polynomial",
      .parse = option_parse_decay,
-     .help = "From the end of the warm-up to the end of the run; cosine is half a wave. As the schedules of "
-             "transformers have it."},
+     .help = "How the learning rate falls from the end of the warm-up to the end of the run, as the "
+             "schedules of transformers have it; cosine is half a wave."},
     {.name = "lr-min",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr_min),
@@ -153,7 +153,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of --optimizer sgd."},
+     .help = "Momentum of --optimizer sgd."},
     {.name = "beta1",
      .type = OPT_FLOAT,
      .offset = AT(hyper.beta1),
@@ -161,7 +161,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of --optimizer adam and adamw."},
+     .help = "First beta of --optimizer adam and adamw."},
     {.name = "beta2",
      .type = OPT_FLOAT,
      .offset = AT(hyper.beta2),
@@ -169,7 +169,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = BELOW_ONE,
      .label = "X",
-     .help = "Of --optimizer adam and adamw."},
+     .help = "Second beta of --optimizer adam and adamw."},
     {.name = "eps",
      .type = OPT_FLOAT,
      .offset = AT(hyper.eps),
@@ -177,7 +177,7 @@ static const struct opt table[] = {
      .min = FEW,
      .max = 1,
      .label = "X",
-     .help = "Of --optimizer adam and adamw."},
+     .help = "Epsilon of --optimizer adam and adamw."},
     {.name = "weight-decay",
      .type = OPT_FLOAT,
      .offset = AT(hyper.weight_decay),
@@ -202,7 +202,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 9e15,
      .label = "N",
-     .help = "Of the first weights, and of the order of the samples."},
+     .help = "Seed of the first weights and of the order of the samples."},
     {.name = "threads",
      .type = OPT_INT,
      .offset = AT(threads),
@@ -218,21 +218,19 @@ static const struct opt table[] = {
      .def = "restart",
      .label = "restart|inplace",
      .parse = option_parse_recovery,
-     .help = "When another rank is gone. restart: this one ends, and all are started anew, from the last "
-             "checkpoint. "
-             "inplace: it keeps its process and its weights, waits for the next round, and goes on from the "
-             "furthest step that any rank has; only who died is started anew. The same on all ranks."},
+     .help = "What to do when another rank is gone. restart: this one ends, and all are started anew, from "
+             "the last checkpoint. inplace: it keeps its process and its weights, waits for the next round, "
+             "and goes on from the furthest step that any rank has; only who died is started anew. The same "
+             "on all ranks."},
     {.name = "cuda-graph",
      .type = OPT_CUSTOM,
      .offset = AT(cuda_graph),
      .def = "auto",
      .label = "auto|on|off",
      .parse = option_parse_cuda_graph,
-     .help = "auto: a step is captured as a CUDA graph once, with its collectives, and launched from then "
-             "on; where "
-             "that fails steps go on without, and a line says so. on: that ends the run. off: never. On a "
-             "CPU there "
-             "is nothing to capture."},
+     .help = "Whether steps are launched as a CUDA graph. auto: a step is captured once, with its "
+             "collectives, and launched from then on; where that fails steps go on without, and a line says "
+             "so. on: that ends the run. off: never. On a CPU there is nothing to capture."},
     {.name = "max-skipped",
      .type = OPT_INT,
      .offset = AT(max_skipped),
@@ -264,7 +262,7 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = AT(eval_labels),
      .label = "FILE",
-     .help = "Their classes, as --labels."},
+     .help = "Classes of --eval-data, as --labels."},
     {.name = "eval-every",
      .type = OPT_INT,
      .offset = AT(eval_every),
@@ -272,7 +270,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e12,
      .label = "STEPS",
-     .help = "How often it is told. 0: only at the end."},
+     .help = "How often to evaluate. 0: only at the end."},
 
     {.group = "The device"},
     {.name = "device",
@@ -281,18 +279,17 @@ static const struct opt table[] = {
      .def = "auto",
      .label = "auto|cpu|cuda",
      .parse = option_parse_device,
-     .help = "cpu, or cuda: a GPU of NVIDIA's, and NCCL among several ranks. auto: cuda where rdzv-cuda.so, "
-             "a driver and "
-             "a device are there. All ranks use the same."},
+     .help = "Where to compute. cpu, or cuda: a GPU of NVIDIA's, and NCCL among several ranks. auto: cuda "
+             "where rdzv-cuda.so, a driver and a device are there. All ranks use the same."},
     {.name = "precision",
      .type = OPT_CUSTOM,
      .offset = AT(precision),
      .def = "fp32",
      .label = "fp32|tf32|bf16|fp16",
      .parse = option_parse_precision,
-     .help = "Of matrix products: fp32; tf32, operands of 10 bits, on a CPU as fp32; bf16 and fp16, with "
-             "weights, sums, "
-             "gradients of weights and the optimizer in fp32, fp16 with a loss scale that finds itself."},
+     .help = "Precision of matrix products. fp32; tf32, operands of 10 bits, on a CPU as fp32; bf16 and "
+             "fp16, with weights, sums, gradients of weights and the optimizer in fp32, fp16 with a loss "
+             "scale that finds itself."},
     {.name = "deterministic",
      .type = OPT_FLAG,
      .offset = AT(deterministic),
@@ -318,9 +315,9 @@ static const struct opt table[] = {
      .def = "0",
      .label = "STEPS|TIME",
      .parse = option_parse_every,
-     .help = "After so many steps (100), or so often (30s, 5m). It is written in the background; the run "
-             "waits only "
-             "while its state is copied. 0: only at the end and when told to."},
+     .help =
+         "How often to write one: after so many steps (100), or after a time (30s, 5m). It is written in the "
+         "background; the run waits only while its state is copied. 0: only at the end and when told to."},
     {.name = "keep-checkpoints",
      .type = OPT_INT,
      .offset = AT(keep_checkpoints),
@@ -336,8 +333,8 @@ static const struct opt table[] = {
      .def = "auto",
      .label = "auto|none",
      .parse = option_parse_resume,
-     .help = "auto: go on from the newest whole checkpoint in --checkpoint-dir, if there is one. none: begin "
-             "anew."},
+     .help = "Where to begin. auto: at the newest whole checkpoint in --checkpoint-dir, if there is one. "
+             "none: at the first step."},
 
     {.group = "Reports"},
     {.name = "report-every",
@@ -347,14 +344,13 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e9,
      .label = "TIME",
-     .help = "Rank 0 prints how far it is. 0: never."},
+     .help = "How often rank 0 prints how far it is. 0: never."},
     {.name = "metrics",
      .type = OPT_STRING,
      .offset = AT(metrics),
      .label = "FILE",
-     .help = "Rank 0 appends one JSON object per line: start, resume, first-step, step, eval, checkpoint, "
-             "recover, stop, end; bench, "
-             "bench_end."},
+     .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, "
+             "eval, checkpoint, recover, stop, end; bench, bench_end."},
     {.name = "metrics-every",
      .type = OPT_INT,
      .offset = AT(metrics_every),
@@ -362,7 +358,7 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1e9,
      .label = "STEPS",
-     .help = "A line for every STEPS steps."},
+     .help = "A line of --metrics for every STEPS steps."},
 
     {.group = "Ranks"},
     {.name = "coll-timeout",
@@ -372,8 +368,8 @@ static const struct opt table[] = {
      .min = 100,
      .max = 86400000,
      .label = "TIME",
-     .help = "A rank that is waited for and gives no sign of life for so long is lost; this one names it and "
-             "ends."},
+     .help = "How long to wait for a rank that gives no sign of life; then it is lost, and this one names it "
+             "and ends."},
     {.name = "stop-wait",
      .type = OPT_DURATION,
      .offset = AT(stop_wait_ms),
@@ -381,8 +377,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 86400000,
      .label = "TIME",
-     .help =
-         "The same once SIGTERM has come: how long to wait for the others to come to the end of the step."},
+     .help = "How long to wait for the others to come to the end of the step once SIGTERM has come."},
     {.name = "bucket-cap-mb",
      .type = OPT_FLOAT,
      .offset = AT(bucket_cap_mb),
@@ -444,7 +439,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "N",
-     .help = "All-reduces of each size before that."},
+     .help = "All-reduces of each size before time is taken."},
     {.name = "bench-check",
      .alias = "c",
      .type = OPT_INT,

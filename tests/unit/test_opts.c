@@ -245,7 +245,7 @@ static void test_bounds(void **state) {
   refused("--nproc 99999999999999999999", "", "--nproc=99999999999999999999: the number is too large");
   refused("--nproc 1.5", "", "--nproc=1.5: not a whole number");
   refused("--nproc=", "", "--nproc=: not a whole number");
-  refused("--last-call 11m", "", "--last-call=11m: must be from 0ms to 10m");
+  refused("--last-call 11m", "", "--last-call=11m: must be from 0 to 10m");
   refused("--last-call soon", "", "--last-call=soon: not a time: write 500ms, 30s, 5m or 2h");
   refused("--bucket 1k", "", "--bucket=1k: must be at least 4k");
   refused("--bucket 1x", "", "--bucket=1x: not a size: write bytes, or 64k, 25m, 1g");
