@@ -13,8 +13,8 @@
  * node, "4(x2)", at this node's place.
  *
  * SLURM_STEP_NODELIST is sorted, and its first host has a task for certain. SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: the
- * batch script's node, mostly the same, but the login node when somebody types srun there. So it counts only where there is no list, and the
- * step's launch node is told to be its first task's by being the only one.
+ * batch script's node, mostly the same, but the login node when somebody types srun there. So it counts only where there is no list, and
+ * the first agent looks whether it is there.
  *
  * GPUs: those of the step on this node, where one agent has the node to itself; with several only what Slurm says to give each task. A
  * number behind a type, "a100:2", is a number. The parts of a heterogeneous job that run as one step have counts and
@@ -121,6 +121,13 @@ static void find_gpus(struct row *r) {
     row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
 }
 
+static void find_srun(struct row *r) {
+  const char *address = row_variable(r, "SLURM_LAUNCH_NODE_IPADDR");
+  if (!address || r->c->first_host.is_set) return;
+  row_set_text(r, &r->c->first_host, address, "SLURM_LAUNCH_NODE_IPADDR");
+  r->c->first_host_is_launchers = true;
+}
+
 static void read_step(struct row *r, const char *step) {
   struct cluster *c = r->c;
   const char *tasks = of_step(r, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
@@ -134,8 +141,7 @@ static void read_step(struct row *r, const char *step) {
   row_take_number(r, &c->index, "SLURM_PROCID", 0, NODES_MAX - 1);
   find_neighbours(r, per_node, nodes);
   find_hosts(r, of_step(r, "SLURM_STEP_NODELIST", "SLURM_NODELIST"), per_node);
-  if (!c->n_hosts && row_variable(r, "SLURM_LAUNCH_NODE_IPADDR"))
-    row_set_text(r, &c->first_host, row_variable(r, "SLURM_LAUNCH_NODE_IPADDR"), "SLURM_LAUNCH_NODE_IPADDR");
+  find_srun(r);
   find_gpus(r);
 }
 

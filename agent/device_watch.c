@@ -54,7 +54,9 @@ static void ask(struct device_watch *w, uint64_t deadline_ms);
 
 static void list(struct device_watch *w) {
   w->n = devices_list("", w->o.env, w->before.n ? &w->before : NULL, w->v);
+  w->n = (uint32_t)w->n > w->o.first ? w->n - (int)w->o.first : 0;
   if ((uint32_t)w->n > w->o.workers) w->n = (int)w->o.workers;
+  if (w->o.first) memmove(w->v, w->v + w->o.first, (size_t)w->n * sizeof(*w->v));
 }
 
 /* The driver's view of local rank i's device; NULL: it has none. */

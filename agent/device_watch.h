@@ -12,9 +12,11 @@
 
 struct device_watch_options {
   uv_loop_t *loop;
-  char *const *env;    /* that the workers inherit */
-  const char *job;     /* its name */
-  uint32_t workers;    /* at most */
+  char *const *env; /* that the workers inherit */
+  const char *job;  /* its name */
+  uint32_t workers; /* at most */
+  uint32_t
+      first; /* of the devices that are seen, whose worker has local rank 0: those before it are other agents' */
   uint32_t timeout_ms; /* for an answer of the driver, and for devices to become free; 0: nothing is asked */
   bool certain; /* the job uses devices; else it may be one that does not, on a machine that has some */
   bool asked;   /* the driver was asked already: */

@@ -27,13 +27,16 @@
 #include "agent/devices.h"
 #include "common/mem.h"
 
-/* INT and STR are set (a NULL is not: the inherited value stays); SPARE gives way to what is inherited; MPI as above.
+/* INT and STR are set (a NULL is not: the inherited value stays); SPARE gives way to what is inherited; MPI as above; TOLD is
+ * set where its condition holds.
  * The texts are the README's. */
-#define ENV_LIST(INT, STR, SPARE, MPI)                                                                       \
+#define ENV_LIST(INT, STR, SPARE, MPI, TOLD)                                                                 \
   INT("RANK", p->rank, "this worker's number in the job, from 0")                                            \
   INT("WORLD_SIZE", start->world_size, "workers in the job")                                                 \
-  INT("LOCAL_RANK", p->local_rank, "its number on this node; with `--virtual-local-rank` always 0")          \
-  INT("LOCAL_WORLD_SIZE", job->workers, "workers on this node: `--nproc`")                                   \
+  INT("LOCAL_RANK", p->local_rank,                                                                           \
+      "its number on this node, by which it takes a GPU; with `--virtual-local-rank` always 0")              \
+  INT("LOCAL_WORLD_SIZE", p->local_world,                                                                    \
+      "workers on this node: `--nproc`, times the agents here that see the same GPUs")                       \
   INT("GROUP_RANK", start->node_rank, "the node's number in this round")                                     \
   INT("GROUP_WORLD_SIZE", start->nodes, "nodes in this round")                                               \
   INT("NODE_RANK", start->node_rank, "as `GROUP_RANK`")                                                      \
@@ -59,8 +62,13 @@
   INT("RDZV_ROUND", start->round, "the round, from 1; it also counts when nodes came or went")               \
   INT("RDZV_RESTART_COUNT", start->restarts_used, "as `TORCHELASTIC_RESTART_COUNT`")                         \
   STR("RDZV_RUN_ID", job->run_id, "as `TORCHELASTIC_RUN_ID`")                                                \
+  TOLD("RDZV_END_TIME", job->end_time > 0, job->end_time,                                                    \
+       "when the scheduler ends the job, in seconds since 1970, where that is known")                        \
+  TOLD("RDZV_SCHEDULER_RESTARTS", job->scheduler_restarts >= 0, job->scheduler_restarts,                     \
+       "how often the scheduler has started the job again, where it says so")                                \
   STR("RDZV_HEAD_ADDR", start->head_addr, "as `MASTER_ADDR`")                                                \
-  INT("RDZV_LOCAL_RANK", p->own_rank, "its number on this node, whatever `LOCAL_RANK` says")                 \
+  INT("RDZV_LOCAL_RANK", p->own_rank,                                                                        \
+      "its number among the workers of its agent, whatever `LOCAL_RANK` says")                               \
   STR("RDZV_DEVICE_UUID", job->device_uuid,                                                                  \
       "UUID of the device that `LOCAL_RANK` counts to, where it is known")                                   \
   STR("RDZV_NCCL_LIBRARY", job->nccl_library, "`--nccl-library`, where it is given")                         \
@@ -68,15 +76,20 @@
   MPI("OMPI_COMM_WORLD_RANK", p->rank, "as `RANK`: where inherited, or with `--mpi-env`")                    \
   MPI("OMPI_COMM_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`, likewise")                                \
   MPI("OMPI_COMM_WORLD_LOCAL_RANK", p->local_rank, "as `LOCAL_RANK`, likewise")                              \
-  MPI("OMPI_COMM_WORLD_LOCAL_SIZE", job->workers, "as `LOCAL_WORLD_SIZE`, likewise")                         \
-  MPI("OMPI_COMM_WORLD_NODE_RANK", p->own_rank, "as `RDZV_LOCAL_RANK`, likewise: that is what it means")
+  MPI("OMPI_COMM_WORLD_LOCAL_SIZE", p->local_world, "as `LOCAL_WORLD_SIZE`, likewise")                       \
+  MPI("OMPI_COMM_WORLD_NODE_RANK", p->node_rank,                                                             \
+      "as `LOCAL_RANK` without `--virtual-local-rank`, likewise: that is what it means")
 
-#define COUNT(name, value, text) +1
-enum { N_NAMES = 0 ENV_LIST(COUNT, COUNT, COUNT, COUNT) };
+#define COUNT(name, value, text)             +1
+#define COUNT_TOLD(name, known, value, text) +1
+enum { N_NAMES = 0 ENV_LIST(COUNT, COUNT, COUNT, COUNT, COUNT_TOLD) };
+#undef COUNT_TOLD
 #undef COUNT
 
-#define TEXT(name, value, text) {name, text},
-const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT){NULL, NULL}};
+#define TEXT(name, value, text)             {name, text},
+#define TEXT_TOLD(name, known, value, text) TEXT(name, value, text)
+const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT, TEXT_TOLD){NULL, NULL}};
+#undef TEXT_TOLD
 #undef TEXT
 
 static const char agent_prefix[] = "RDZV_AGENT_";
@@ -84,7 +97,8 @@ static const char agent_prefix[] = "RDZV_AGENT_";
 static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", NULL};
 
 struct place {
-  int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it */
+  int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: as its agent counts */
+  int64_t node_rank, local_world;     /* node_rank: as the node counts, whatever the worker sees */
   const char *threads, *device, *signals;
 };
 
@@ -120,7 +134,10 @@ static void put_own(struct own *own, char *const *base, const struct start *star
   if (!is_inherited(base, name)) put(own, name, value);
 #define PUT_MPI(name, value, text)                                                                           \
   if (job->mpi_env || is_inherited(base, name)) put_int(own, name, value);
-  ENV_LIST(PUT_INT, PUT_STR, PUT_SPARE, PUT_MPI)
+#define PUT_TOLD(name, known, value, text)                                                                   \
+  if (known) put_int(own, name, value);
+  ENV_LIST(PUT_INT, PUT_STR, PUT_SPARE, PUT_MPI, PUT_TOLD)
+#undef PUT_TOLD
 #undef PUT_INT
 #undef PUT_STR
 #undef PUT_SPARE
@@ -141,7 +158,8 @@ static bool is_taken(const char *variable, const struct own *own) {
 static bool own_device(char *const *base, const struct env_job *job, uint32_t local_rank,
                        char device[DEVICE_ID_MAX]) {
   if (!job->virtual_local_rank && !job->devices) return false;
-  devices_visible(base, job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices, device);
+  uint32_t own = job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices;
+  devices_visible(base, (uint32_t)job->first + own, device);
   return true;
 }
 
@@ -153,8 +171,10 @@ char **env_create(char *const *base, const struct start *start, const struct env
   const char *seen = own_device(base, job, local_rank, device) ? device : NULL;
   struct place place = {
       .rank = start->rank_base + (int64_t)local_rank,
-      .local_rank = job->virtual_local_rank ? 0 : (int64_t)local_rank,
+      .local_rank = job->virtual_local_rank ? 0 : job->first + (int64_t)local_rank,
       .own_rank = (int64_t)local_rank,
+      .node_rank = job->first + (int64_t)local_rank,
+      .local_world = job->local_world ? job->local_world : job->workers,
       .threads = env_limits_threads(base, job->workers) ? "1" : NULL,
       .device = seen,
       .signals = buf_text(&signals),
@@ -178,12 +198,14 @@ void env_destroy(char **env) {
 int env_check(char *const *base, const struct env_job *job, struct err *e) {
   char device[DEVICE_ID_MAX];
   int64_t n = 0;
-  while (job->virtual_local_rank && n < job->workers && devices_visible(base, (uint32_t)n, device)) n++;
+  while (job->virtual_local_rank && n < job->workers &&
+         devices_visible(base, (uint32_t)(job->first + n), device))
+    n++;
   if (!job->virtual_local_rank || n == job->workers) return 0;
   return err_set(e, -EINVAL,
                  "--virtual-local-rank gives each of the %" PRId64
                  " workers a device of its own, but CUDA_VISIBLE_DEVICES names only %" PRId64,
-                 job->workers, n);
+                 job->workers + job->first, n + job->first);
 }
 
 bool env_limits_threads(char *const *base, int64_t workers) {

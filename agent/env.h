@@ -10,9 +10,12 @@
 #include "proto/msg.h"
 
 struct env_job {
-  const char *run_id;      /* RDZV_RUN_ID, TORCHELASTIC_RUN_ID */
-  const char *socket;      /* RDZV_AGENT_SOCKET: where librdzv finds this agent */
-  int64_t workers;         /* on this node */
+  const char *run_id; /* RDZV_RUN_ID, TORCHELASTIC_RUN_ID */
+  const char *socket; /* RDZV_AGENT_SOCKET: where librdzv finds this agent */
+  int64_t workers;    /* of this agent */
+  int64_t
+      first; /* of their numbers in LOCAL_RANK; not 0 where several agents of this host share what they see */
+  int64_t local_world;     /* LOCAL_WORLD_SIZE: the workers of all of those; 0: `workers` */
   int64_t max_restarts;    /* of the job */
   const char *role;        /* ROLE_NAME; NULL: "default". */
   const char *device_uuid; /* of this worker's device; NULL: not known */
@@ -23,6 +26,8 @@ struct env_job {
   const char *nccl_library; /* RDZV_NCCL_LIBRARY; NULL: as inherited */
   bool mpi_env;             /* OMPI_COMM_WORLD_* even where they are not inherited */
   uint64_t signals;         /* bit n: signal n is passed on to workers */
+  int64_t end_time; /* RDZV_END_TIME: when the scheduler ends the job, seconds since 1970; 0: not known */
+  int64_t scheduler_restarts; /* RDZV_SCHEDULER_RESTARTS; -1: not known */
 };
 
 /* `base` (NULL-terminated "NAME=value"), without the agent's own options and without what is set here, then the

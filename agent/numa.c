@@ -43,6 +43,7 @@ struct plan {
   int *
       node_of; /* index into nodes by slot: GPUs, or workers where these do not tell; NOWHERE: it cannot be found */
   uint32_t n_slots;
+  uint32_t first; /* slot of the first worker that is bound here */
   struct buf *trouble;
 };
 
@@ -219,14 +220,14 @@ static bool node_of_gpu(const struct plan *p, const struct device *d, int *index
   return known;
 }
 
-static bool go_by_gpus(struct plan *p, char *const *env, uint32_t workers, struct buf *why) {
+static bool go_by_gpus(struct plan *p, char *const *env, const struct numa_slots *s, struct buf *why) {
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
   int n = devices_list(p->root, env, NULL, v);
   bool known = true;
   if (n == 0)
     buf_puts(why, "no GPU is seen here");
-  else if ((uint32_t)n < workers)
-    buf_printf(why, "there are %u workers and %d GPU%s", workers, n, n == 1 ? "" : "s");
+  else if ((uint32_t)n < s->first + s->workers)
+    buf_printf(why, "there are %u workers and %d GPU%s", s->first + s->workers, n, n == 1 ? "" : "s");
   else {
     p->n_slots = (uint32_t)n;
     p->node_of = xcalloc(p->n_slots, sizeof(*p->node_of));
@@ -241,14 +242,14 @@ static bool go_by_gpus(struct plan *p, char *const *env, uint32_t workers, struc
 }
 
 /* Neighbours together: workers 0 to 3 on the first of two nodes, 4 to 7 on the second. */
-static void spread(struct plan *p, uint32_t workers, const char *why, struct buf *info) {
+static void spread(struct plan *p, const struct numa_slots *s, const char *why, struct buf *info) {
   int usable[NODES_KNOWN_MAX], n = 0;
   for (int i = 0; i < p->n_nodes; i++)
     if (least(&p->nodes[i].cpus) < CPUS_MAX) usable[n++] = i;
-  p->n_slots = workers;
-  p->node_of = xcalloc(workers, sizeof(*p->node_of));
-  for (uint32_t i = 0; i < workers; i++)
-    p->node_of[i] = n ? usable[(uint64_t)i * (uint64_t)n / workers] : NOWHERE;
+  p->n_slots = s->all;
+  p->node_of = xcalloc(s->all, sizeof(*p->node_of));
+  for (uint32_t i = 0; i < s->all; i++)
+    p->node_of[i] = n ? usable[(uint64_t)i * (uint64_t)n / s->all] : NOWHERE;
   buf_printf(info, "--numa-binding: %s: workers are spread over %d NUMA node%s by local rank\n", why, n,
              n == 1 ? "" : "s");
 }
@@ -328,8 +329,8 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
     qsort(g.v, g.n, sizeof(*g.v), how == NUMA_EXCLUSIVE ? by_least : by_size);
   }
   for (uint32_t i = 0; i < out->n; i++) {
-    if (p->node_of[i] != node) continue;
-    uint32_t at = place_on_node(p, i, &slots);
+    if (p->node_of[p->first + i] != node) continue;
+    uint32_t at = place_on_node(p, p->first + i, &slots);
     if (how == NUMA_NODE) out->v[i] = p->nodes[node].cpus;
     if (how == NUMA_SOCKET) bind_socket(p, node, &out->v[i]);
     if (how == NUMA_EXCLUSIVE) bind_exclusive(p, &g, at, slots, &out->v[i]);
@@ -346,25 +347,27 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
 static void say_unbound(const struct plan *p, const struct numa *out) {
   uint32_t first = out->n, n = 0;
   for (uint32_t i = 0; i < out->n; i++) {
-    bool lost = p->node_of[i] == NOWHERE || least(&p->nodes[p->node_of[i]].cpus) == CPUS_MAX;
+    int node = p->node_of[p->first + i];
+    bool lost = node == NOWHERE || least(&p->nodes[node].cpus) == CPUS_MAX;
     if (lost && n++ == 0) first = i;
   }
   if (n)
     buf_printf(
         p->trouble,
         "--numa-binding: the NUMA node of worker %u (local rank)%s has no CPU that we may use: not bound\n",
-        first, n > 1 ? ", and of others," : "");
+        p->first + first, n > 1 ? ", and of others," : "");
 }
 
 void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how,
-               const struct cpus *allowed, uint32_t workers, struct buf *info, struct buf *trouble) {
-  struct plan p = {.root = root, .allowed = allowed, .trouble = trouble};
+               const struct cpus *allowed, const struct numa_slots *s, struct buf *info,
+               struct buf *trouble) {
+  struct plan p = {.root = root, .allowed = allowed, .trouble = trouble, .first = s->first};
   struct buf why = BUF_INIT;
   *out = (struct numa){.v = NULL};
-  if (how == NUMA_NONE || workers == 0) return;
-  *out = (struct numa){.v = xcalloc(workers, sizeof(*out->v)), .n = workers};
+  if (how == NUMA_NONE || s->workers == 0) return;
+  *out = (struct numa){.v = xcalloc(s->workers, sizeof(*out->v)), .n = s->workers};
   find_nodes(&p);
-  if (!go_by_gpus(&p, env, workers, &why)) spread(&p, workers, buf_text(&why), info);
+  if (!go_by_gpus(&p, env, s, &why)) spread(&p, s, buf_text(&why), info);
   for (int i = 0; i < p.n_nodes; i++)
     if (least(&p.nodes[i].cpus) < CPUS_MAX) bind_node(&p, how, i, out);
   say_unbound(&p, out);

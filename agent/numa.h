@@ -29,10 +29,16 @@ struct numa {
   uint32_t n;
 };
 
+/* Which of this host's workers, counted by local rank, are to be bound here: `workers` of them, from `first` on, of `all`. */
+struct numa_slots {
+  uint32_t first, workers, all;
+};
+
 /* `allowed`: what this process may use; no worker is given another CPU. `info` and `trouble` get sentences for a
  * person, each with a newline: where workers go when there are no GPUs to go by, and why some are not bound. */
 void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how,
-               const struct cpus *allowed, uint32_t workers, struct buf *info, struct buf *trouble);
+               const struct cpus *allowed, const struct numa_slots *slots, struct buf *info,
+               struct buf *trouble);
 void numa_finish(struct numa *n);
 
 #endif

@@ -47,7 +47,7 @@ const char *options_spelt(struct settling *s, const char *name) {
 }
 
 /* Says that an option that was given has no effect, and why. */
-static void put_aside(struct settling *s, const char *name, const char *why) {
+void options_put_aside(struct settling *s, const char *name, const char *why) {
   if (options_is_given(s, name)) options_note(s->o, "%s has no effect: %s", options_spelt(s, name), why);
 }
 
@@ -72,8 +72,8 @@ static bool is_given(const char *text) {
 
 /* Nobody's place to meet but the first that counts. */
 static void put_master_aside(struct settling *s, const char *why) {
-  if (is_given(s->o->torch.master_addr)) put_aside(s, "master-addr", why);
-  put_aside(s, "master-port", why);
+  if (is_given(s->o->torch.master_addr)) options_put_aside(s, "master-addr", why);
+  options_put_aside(s, "master-port", why);
 }
 
 /* --standalone was said. */
@@ -87,9 +87,9 @@ static int settle_alone(struct settling *s, struct err *e) {
   if (o->nnodes.max > 1)
     options_note(o, "--standalone is this machine alone: no more than one of the %" PRId64 " nodes",
                  o->nnodes.max);
-  if (is_given(o->torch.endpoint)) put_aside(s, "endpoint", why);
+  if (is_given(o->torch.endpoint)) options_put_aside(s, "endpoint", why);
   put_master_aside(s, why);
-  if (o->rdzv_id) put_aside(s, "rdzv-id", "a --standalone job's name is a fresh one");
+  if (o->rdzv_id) options_put_aside(s, "rdzv-id", "a --standalone job's name is a fresh one");
   o->nnodes.max = 1;
   o->rdzv_id = NULL;
   return 0;
@@ -193,7 +193,7 @@ static int settle_rank(struct settling *s, struct err *e) {
   bool alone = o->standalone && o->node_rank > 0;
   const char *why = is_c10d(o) ? "it is for --rdzv-backend static; without any backend it counts too"
                                : "this machine is the only node";
-  if (is_c10d(o) || alone) put_aside(s, "node-rank", why);
+  if (is_c10d(o) || alone) options_put_aside(s, "node-rank", why);
   if ((is_c10d(o) || alone) && o->torch.conf.rank >= 0)
     options_note(o, "%s rank has no effect: %s", options_spelt(s, "rdzv-conf"), why);
   if (is_c10d(o) || alone) o->node_rank = -1;
@@ -208,12 +208,13 @@ static void note_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct torch_options *t = &o->torch;
   if (is_c10d(o) && strcmp(t->backend, "c10d") != 0)
-    put_aside(s, "rdzv-backend", "nodes meet at rdzvd, whatever the backend");
-  put_aside(s, "monitor-interval", "a worker's death is seen when it happens");
-  put_aside(s, "start-method", "workers are programs of their own");
+    options_put_aside(s, "rdzv-backend", "nodes meet at rdzvd, whatever the backend");
+  options_put_aside(s, "monitor-interval", "a worker's death is seen when it happens");
+  options_put_aside(s, "start-method", "workers are programs of their own");
   if (t->event_log_handler && strcmp(t->event_log_handler, "null") != 0)
-    put_aside(s, "event-log-handler", "--verbose shows events, --log-dir keeps them");
-  if (is_given(t->logs_specs)) put_aside(s, "logs-specs", "files are laid out as torchrun does without it");
+    options_put_aside(s, "event-log-handler", "--verbose shows events, --log-dir keeps them");
+  if (is_given(t->logs_specs))
+    options_put_aside(s, "logs-specs", "files are laid out as torchrun does without it");
   rdzv_conf_notes(o, options_spelt(s, "rdzv-conf"));
 }
 
@@ -224,9 +225,9 @@ static void settle_hang(struct settling *s) {
   bool given = options_is_given(s, "hang-start-timeout");
   if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
   if (o->hang_timeout_ms) return;
-  put_aside(s, "hang-start-timeout", why);
-  put_aside(s, "hang-watch", why);
-  put_aside(s, "hang-stacks", why);
+  options_put_aside(s, "hang-start-timeout", why);
+  options_put_aside(s, "hang-watch", why);
+  options_put_aside(s, "hang-stacks", why);
 }
 
 static int settle_command(struct settling *s, struct err *e) {
@@ -236,8 +237,8 @@ static int settle_command(struct settling *s, struct err *e) {
   if (!o->command && flag)
     return err_set(e, -EINVAL, "%s needs a %s behind the options", options_spelt(s, flag),
                    t->run_path ? "script" : "module");
-  if (t->run_path && t->no_python) put_aside(s, "no-python", "--run-path is Python's");
-  if (t->run_path && t->module) put_aside(s, "module", "--run-path runs a file");
+  if (t->run_path && t->no_python) options_put_aside(s, "no-python", "--run-path is Python's");
+  if (t->run_path && t->module) options_put_aside(s, "module", "--run-path runs a file");
   if (t->module && t->no_python && !t->run_path)
     return err_set(e, -EINVAL, "--module and --no-python exclude each other: a module needs its python");
   return 0;

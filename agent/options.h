@@ -65,7 +65,7 @@ struct torch_options {
 
 /* What was not given, and follows from the cluster's facts: from which variables, for each; NULL: it does not. Borrowed from the cluster. */
 struct options_sources {
-  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key;
+  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key, *end_time, *scheduler_restarts;
 };
 
 enum {
@@ -85,7 +85,10 @@ struct agent_options {
   int64_t node_rank;        /* -1: none given */
   int64_t order_key;        /* the scheduler's number of this agent; -1: none */
   int64_t local_agents,
-      local_index; /* agents on this host, and which of them this one is; 1 and 0 unless it is known */
+      local_index;  /* agents on this host, and which of them this one is; 1 and 0 unless it is known */
+  int64_t end_time; /* when the scheduler ends the job, seconds since 1970; 0: not known */
+  int64_t scheduler_restarts;  /* how often it has started the job again; -1: not known */
+  int64_t leave_before_end_ms; /* so long before the end time all leave, as at SIGTERM; 0: nobody does */
   struct options_sources from;
   char endpoint_from[OPTIONS_FROM_MAX + 1];
   const char *local_addr; /* numeric or a name, or NULL */

@@ -121,6 +121,17 @@ static void take_expected(struct settling *s) {
   o->from.expect = c->hosts.source;
 }
 
+static void take_times(struct settling *s) {
+  struct agent_options *o = s->o;
+  const struct cluster *c = s->cluster;
+  o->end_time = cluster_number(&c->end_time, 0);
+  o->scheduler_restarts = cluster_number(&c->restarts, -1);
+  o->from.end_time = c->end_time.source;
+  o->from.scheduler_restarts = c->restarts.source;
+  if (!o->end_time) options_put_aside(s, "leave-before-end", "no scheduler has told when the job ends");
+  if (!o->end_time) o->leave_before_end_ms = 0;
+}
+
 /* A shell of the job's on another machine, such as that of salloc. */
 static void note_elsewhere(struct settling *s) {
   const struct cluster *c = s->cluster;
@@ -146,5 +157,6 @@ void options_take_rest(struct settling *s) {
   }
   take_nproc(s);
   take_expected(s);
+  take_times(s);
   note_elsewhere(s);
 }

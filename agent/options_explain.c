@@ -163,6 +163,17 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
     put_text(out, "orphan-grace", "forever");
   else
     put_seconds(out, "orphan-grace", o->orphan_grace_ms);
+  if (o->end_time)
+    put_number(out, "end-time", o->end_time);
+  else
+    buf_puts(out, "end-time -\n");
+  put_source(out, o->from.end_time);
+  put_seconds(out, "leave-before-end", o->leave_before_end_ms);
+  if (o->scheduler_restarts >= 0)
+    put_number(out, "scheduler-restarts", o->scheduler_restarts);
+  else
+    buf_puts(out, "scheduler-restarts -\n");
+  put_source(out, o->from.scheduler_restarts);
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
   put_hang(out, o);

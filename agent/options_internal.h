@@ -27,6 +27,9 @@ bool options_is_given(const struct settling *s, const char *name);
 /* The option as its user called it; valid until the next call. */
 const char *options_spelt(struct settling *s, const char *name);
 
+/* Says that an option that was given has no effect, and why. */
+void options_put_aside(struct settling *s, const char *name, const char *why);
+
 /* options_cluster.c: what follows from the cluster's facts where the user has said nothing. In this order: how many nodes; where they meet, where nobody has
  * said that (*done: it is settled); the rest. */
 int options_take_count(struct settling *s, struct err *e);

@@ -236,6 +236,17 @@ static const struct opt table[] = {
      .help = "How long, or forever, workers go on while no daemon answers; then they are stopped, and the "
              "agent exits with "
              "76. Default: forever with a fixed number of nodes, else 60s."},
+    {.name = "leave-before-end",
+     .type = OPT_DURATION,
+     .offset = FIELD(leave_before_end_ms),
+     .def = "0",
+     .min = 0,
+     .max = TIMEOUT_MAX_MS,
+     .label = "TIME",
+     .help = "So long before the scheduler ends the job: leave, as at SIGTERM: workers are asked for a "
+             "checkpoint and stopped, and the agent exits with 75, so that the job can be started again. 0: "
+             "never. "
+             "Where the scheduler itself can send a signal in time (Slurm's --signal) that is not needed."},
     {.name = "hang-timeout",
      .type = OPT_DURATION,
      .offset = FIELD(hang_timeout_ms),

@@ -109,6 +109,16 @@ static int count_devices(const struct agent_options *o, struct placed *p, int *c
                  *count ? "only " : "", *count, *count == 1 ? "is" : "are", wanted);
 }
 
+/* One agent for each device, or each few: where each sees the devices of all, or there are none, its workers count on from those of the agents
+ * before it; where it sees only its own they count from 0. */
+static void count_on(const struct agent_options *o, struct placed *p) {
+  int64_t all = o->local_agents * p->workers;
+  int n = o->local_agents > 1 ? devices_count("", p->env, p->before.n ? &p->before : NULL) : 0;
+  bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (n == 0 || n >= all);
+  p->first = shared ? o->local_index * p->workers : 0;
+  p->local_world = shared ? all : p->workers;
+}
+
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e) {
   int64_t n = o->nproc;
   int gpus = 0;
@@ -125,6 +135,7 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
   p->workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
+  count_on(o, p);
   return 0;
 }
 
@@ -162,11 +173,12 @@ static void say_lines(enum log_level level, const struct buf *text) {
   }
 }
 
-static void prepare_numa(const struct agent_options *o, char *const *env, int64_t workers, struct numa *numa,
+static void prepare_numa(const struct agent_options *o, const struct placed *p, struct numa *numa,
                          struct buf *info, struct buf *trouble) {
+  const struct numa_slots slots = {(uint32_t)p->first, (uint32_t)p->workers, (uint32_t)p->local_world};
   struct cpus own;
   own_cpus(&own);
-  numa_plan(numa, "", env, o->numa, &own, (uint32_t)workers, info, trouble);
+  numa_plan(numa, "", p->env, o->numa, &own, &slots, info, trouble);
   for (uint32_t i = 0; i < numa->n; i++) {
     struct buf list = BUF_INIT;
     cpus_format(&numa->v[i], &list);
@@ -175,17 +187,17 @@ static void prepare_numa(const struct agent_options *o, char *const *env, int64_
   }
 }
 
-int place_prepare(const struct agent_options *o, char *const *env, int64_t workers, struct numa *numa,
-                  struct err *e) {
+int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e) {
   struct buf info = BUF_INIT, trouble = BUF_INIT;
-  struct env_job job = {.workers = workers, .virtual_local_rank = o->virtual_local_rank};
+  struct env_job job = {
+      .workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
   *numa = (struct numa){.v = NULL};
-  int rc = env_check(env, &job, e);
+  int rc = env_check(p->env, &job, e);
   if (rc) return rc;
-  if (advice_cpus(count_cpus(), workers, env, &trouble)) buf_putc(&trouble, '\n');
-  if (o->command && advice_threads(workers, env, &info))
+  if (advice_cpus(count_cpus(), p->workers, p->env, &trouble)) buf_putc(&trouble, '\n');
+  if (o->command && advice_threads(p->workers, p->env, &info))
     buf_putc(&info, '\n'); /* the trainer has --threads */
-  prepare_numa(o, env, workers, numa, &info, &trouble);
+  prepare_numa(o, p, numa, &info, &trouble);
   if (!o->quiet) say_lines(LOG_INFO, &info);
   say_lines(LOG_WARN, &trouble);
   buf_finish(&info);

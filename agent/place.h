@@ -13,6 +13,8 @@
 /* What --nproc and --exclude-busy came to. */
 struct placed {
   int64_t workers; /* at most WORKERS_MAX */
+  int64_t first,
+      local_world; /* of their LOCAL_RANK, and how many count so: others of this host's agents see the same devices */
   char *const
       *env; /* for them: as given, or with CUDA_VISIBLE_DEVICES narrowed to the devices that are good */
   char **narrowed;    /* that one; NULL: none */
@@ -31,7 +33,6 @@ void placed_finish(struct placed *p);
 
 /* Says what is worth knowing before the first round, a line each, once: fewer CPUs than workers, OMP_NUM_THREADS,
  * where workers are bound. Fills *numa (numa_finish). -EINVAL and a sentence where --virtual-local-rank cannot be. */
-int place_prepare(const struct agent_options *o, char *const *env, int64_t workers, struct numa *numa,
-                  struct err *e);
+int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e);
 
 #endif

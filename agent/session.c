@@ -28,6 +28,7 @@
 #include <unistd.h>
 #include "agent/device_watch.h"
 #include "agent/host_addrs.h"
+#include "agent/job_times.h"
 #include "agent/link.h"
 #include "agent/local_daemon.h"
 #include "agent/log_dir.h"
@@ -50,6 +51,7 @@ enum {
   DAEMON_GRACE_MS = 1000, /* we leave and the job goes on: the daemon is idle at once, or others need it */
   HURRY_MS = 16000,       /* all of the end together */
   LEAVING_EVERY_MS = 10,
+  END_LOOK_MS = 60000, /* how far the clock on the wall is trusted to go on */
   SIGNALS_MAX = 64,
 };
 
@@ -78,6 +80,7 @@ struct session {
   struct supervisor_effects effects;
   uv_timer_t tick;
   struct notify_timer announce;
+  uv_timer_t end;                   /* --leave-before-end */
   uv_signal_t signals[SIGNALS_MAX]; /* by number; those that are watched have their loop */
   struct later *first, **last;
   struct bytes *obituary;
@@ -271,6 +274,28 @@ static void on_signal(uv_signal_t *handle, int signo) {
   post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
 }
 
+static void watch_end(struct session *s);
+
+static void on_end(uv_timer_t *timer) {
+  struct session *s = timer->data;
+  struct buf why = BUF_INIT;
+  if (job_times_left_ms(s->o->options) > 0) {
+    watch_end(s);
+    return;
+  }
+  job_times_reason(s->o->options, &why);
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = SIGTERM, .text = buf_text(&why)});
+  buf_finish(&why);
+}
+
+static void watch_end(struct session *s) {
+  int64_t left_ms = job_times_left_ms(s->o->options);
+  if (left_ms < 0) return;
+  uv_update_time(&s->loop);
+  uv_timer_start(&s->end, on_end, left_ms < END_LOOK_MS ? (uint64_t)left_ms : END_LOOK_MS, 0);
+  uv_unref((uv_handle_t *)&s->end);
+}
+
 static void on_up(void *ctx, bool moved) {
   leave_obituary(ctx);
   post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP, .moved = moved});
@@ -361,6 +386,7 @@ static bool close_all(struct session *s) {
   start_free(s->held);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
+  uv_close((uv_handle_t *)&s->end, NULL);
   notify_timer_close(&s->announce);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
@@ -407,6 +433,8 @@ static int open_workers(struct session *s, struct err *e) {
   s->env = (struct env_job){
       .run_id = c->job,
       .workers = c->workers,
+      .first = s->o->placed->first,
+      .local_world = s->o->placed->local_world,
       .max_restarts = c->settings.max_restarts,
       .role = o->role,
       .worker_store = o->store == STORE_WORKER,
@@ -414,6 +442,8 @@ static int open_workers(struct session *s, struct err *e) {
       .mpi_env = o->mpi_env,
       .nccl_library = o->nccl_library,
       .signals = o->signals,
+      .end_time = o->end_time,
+      .scheduler_restarts = o->scheduler_restarts,
   };
   struct workers_options workers = {
       .loop = &s->loop,
@@ -441,6 +471,7 @@ static void open_devices(struct session *s) {
       .env = s->o->placed->env,
       .job = c->job,
       .workers = (uint32_t)c->workers,
+      .first = (uint32_t)s->o->placed->first,
       .timeout_ms = (uint32_t)s->o->options->device_timeout_ms,
       .certain = s->o->placed->uses_devices,
       .asked = s->o->placed->asked,
@@ -533,6 +564,8 @@ int session_run(const struct session_options *o, bool *hung) {
   }
   uv_timer_init(&s->loop, &s->tick);
   s->tick.data = s;
+  uv_timer_init(&s->loop, &s->end);
+  s->end.data = s;
   watch_signals(s);
   char addrs[ADDRS_MAX + 1];
   struct supervisor_config config = *o->supervisor;
@@ -542,6 +575,7 @@ int session_run(const struct session_options *o, bool *hung) {
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));
   post(s, &(struct supervisor_event){.kind = SUP_START});
+  watch_end(s);
   uv_run(&s->loop, UV_RUN_DEFAULT);
   *hung = !close_all(s);
   return s->exit_code;

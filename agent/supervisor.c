@@ -207,7 +207,7 @@ void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, st
     sup_say(s, LOG_WARN, "a process does not die of SIGKILL: %s", ev->text ? ev->text : "?");
     break;
   case SUP_GUARD_GONE: sup_guard_gone(s, ev); break;
-  case SUP_SIGNAL: sup_signal(s, ev->signo); break;
+  case SUP_SIGNAL: sup_signal(s, ev->signo, ev->text); break;
   case SUP_PROGRESS: sup_progress(s, ev); break;
   case SUP_SIGN: sup_hang_sign(s, ev->round, ev->local_rank, ev->sign, ev->when_ms); break;
   case SUP_LOOKED: sup_hang_looked(s, ev); break;

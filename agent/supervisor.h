@@ -58,8 +58,8 @@ enum supervisor_event_kind {
   SUP_CLEAR, /* no process of `round` is left but for the workers in `kept`, and all its SUP_EXITED were told; count: orphans killed */
   SUP_FENCED, /* the guard has killed everything of `round` since when_ms: SUP_FENCE_AT had passed. Comes before the deaths */
   SUP_STUCK,  /* pid does not die of SIGKILL: text names it */
-  SUP_GUARD_GONE,     /* the guard died, and everything of it was killed; count: what could not be */
-  SUP_SIGNAL,         /* signo came to the agent, one of --signals-to-handle; a second one kills at once */
+  SUP_GUARD_GONE, /* the guard died, and everything of it was killed; count: what could not be */
+  SUP_SIGNAL, /* signo came to the agent, one of --signals-to-handle; a second one kills at once. text: no signal came, but as if: that is why; NULL */
   SUP_PROGRESS,       /* a worker's, sampled: local_rank, step, of, loss, samples_per_second */
   SUP_CAN_CHECKPOINT, /* local_rank answers requests for a checkpoint; count 0: it does not any more */
   SUP_CHECKPOINTED, /* local_rank has written the checkpoint that SUP_REQUEST numbered `count`, after `step` */

@@ -120,10 +120,12 @@ void sup_refused(struct supervisor *s, const struct refused *r) {
 
 /* Signals. --------------------------------------------------------------------------------------------------------- */
 
-static void report_leaving(struct supervisor *s, int signo) {
+static void report_leaving(struct supervisor *s, const char *why) {
   struct buf text = BUF_INIT;
-  const char *name = signal_name(signo);
-  buf_printf(&text, "its agent was told to leave by %s", name ? name : "a signal");
+  if (s->by_clock)
+    buf_printf(&text, "its agent leaves: %s", why);
+  else
+    buf_printf(&text, "its agent was told to leave by %s", why);
   struct verdict what;
   verdict_init(&what);
   what.cause = CAUSE_NODE_LEAVING;
@@ -132,41 +134,50 @@ static void report_leaving(struct supervisor *s, int signo) {
   buf_finish(&text);
 }
 
-static void leave(struct supervisor *s, int signo) {
-  const char *name = signal_name(signo);
+/* why: the signal's name, or what else it is. */
+static void leave(struct supervisor *s, int signo, const char *why) {
   uint64_t grace = (uint64_t)s->config.settings.stop_timeout_ms;
   s->exit_code = signo == SIGINT ? 128 + SIGINT : EXIT_CODE_PREEMPTED;
   if (!sup_has_trees(s)) {
-    sup_say(s, LOG_WARN, "%s: leaving with exit code %d", name ? name : "a signal", s->exit_code);
+    sup_say(s, LOG_WARN, "%s: leaving with exit code %d", why, s->exit_code);
     sup_exit(s, s->exit_code, "it was told to leave by a signal");
     return;
   }
   s->kill_by_ms = s->now_ms + grace;
   s->leave_by_ms = s->kill_by_ms + SUPERVISOR_LEAVE_SLACK_MS;
-  report_leaving(s, signo);
+  report_leaving(s, why);
   if (sup_leave_prepared(s, grace / 2)) {
     sup_say(s, LOG_WARN,
             "%s: leaving with exit code %d; workers are asked for a checkpoint first, which may take %.0f s, "
             "and have "
             "%.0f s in all to stop (--stop-timeout), a second signal kills them",
-            name ? name : "a signal", s->exit_code, (double)grace / 2000, (double)grace / 1000);
+            why, s->exit_code, (double)grace / 2000, (double)grace / 1000);
     return;
   }
   sup_say(s, LOG_WARN,
           "%s: leaving with exit code %d; workers have %.0f s to stop (--stop-timeout), a second signal "
           "kills them",
-          name ? name : "a signal", s->exit_code, (double)grace / 1000);
+          why, s->exit_code, (double)grace / 1000);
   sup_stop_trees(s, STOP_LEAVING, grace);
 }
 
-void sup_signal(struct supervisor *s, int signo) {
+/* A signal that comes when the agent leaves by the clock is mostly the scheduler's own, at the end: workers still have their time. */
+void sup_signal(struct supervisor *s, int signo, const char *why) {
+  const char *name = signal_name(signo);
+  if (why && (s->signals || sup_is_exiting(s))) return;
   if (sup_is_exiting(s)) {
     sup_dismiss(s, 0);
     return;
   }
+  if (s->by_clock) {
+    s->by_clock = false;
+    sup_say(s, LOG_INFO, "%s: this agent is leaving already", name ? name : "a signal");
+    return;
+  }
   if (++s->signals == 1) {
     s->leave_signo = signo;
-    leave(s, signo);
+    s->by_clock = why != NULL;
+    leave(s, signo, why ? why : name ? name : "a signal");
     return;
   }
   sup_say(s, LOG_WARN, "second signal: killing the workers");

@@ -190,6 +190,7 @@ struct supervisor {
   uint64_t begun_ms;        /* SUP_START */
   int64_t rounds;           /* whose START came here */
   int signals, leave_signo; /* how many came; the first */
+  bool by_clock;            /* that was none, but the time to leave */
   int exit_code;
   bool heard_end;
   enum outcome outcome; /* of the job, once END was heard; */
@@ -267,7 +268,7 @@ uint64_t sup_wait_deadline(const struct supervisor *s);
 /* supervisor_end.c */
 void sup_end(struct supervisor *s, const struct end *end);
 void sup_refused(struct supervisor *s, const struct refused *r);
-void sup_signal(struct supervisor *s, int signo);
+void sup_signal(struct supervisor *s, int signo, const char *why);
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev);
 void sup_exit(struct supervisor *s, int code, const char *bye); /* bye: told to the daemon; NULL: nothing */
 

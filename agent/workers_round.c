@@ -22,6 +22,11 @@
 #include "common/log.h"
 #include "common/mem.h"
 
+/* What the worker, and whoever reads its output, takes for its local rank. */
+static uint32_t seen_rank(const struct workers *w, uint32_t i) {
+  return (uint32_t)w->o.env->first + i;
+}
+
 /* Every worker is told its own place; the rest is the same for all. */
 static void open_round(struct workers *w, const struct start *start) {
   struct sdk_welcome *v = xcalloc(w->o.count, sizeof(*v));
@@ -29,8 +34,8 @@ static void open_round(struct workers *w, const struct start *start) {
     v[i] = (struct sdk_welcome){
         .rank = (uint32_t)start->rank_base + i,
         .world_size = (uint32_t)start->world_size,
-        .local_rank = i,
-        .local_world_size = w->o.count,
+        .local_rank = seen_rank(w, i),
+        .local_world_size = (uint32_t)w->o.env->local_world,
         .node_rank = (uint32_t)start->node_rank,
         .node_count = (uint32_t)start->nodes,
         .round = (uint32_t)start->round,
@@ -54,9 +59,9 @@ struct place {
 static struct place find_place(const struct workers *w, uint32_t i, int std) {
   const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
   const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
-  struct output_route r = output_route(w->o.options, i, std);
+  struct output_route r = output_route(w->o.options, seen_rank(w, i), std);
   struct place p = {.to.shown = r.shown};
-  if (r.file) p.to.file = p.file = log_dir_attempt_file(w->o.logs, w->round, i, name);
+  if (r.file) p.to.file = p.file = log_dir_attempt_file(w->o.logs, w->round, seen_rank(w, i), name);
   if (r.filtered) p.to.filtered = p.filtered = log_dir_attempt_file(w->o.logs, w->round, -1, filtered);
   return p;
 }
@@ -74,7 +79,8 @@ struct named {
 };
 
 static void name_worker(const struct workers *w, const struct start *start, uint32_t i, struct named *n) {
-  struct output_name name = {.rank = start->rank_base + i, .world_size = start->world_size, .local_rank = i};
+  struct output_name name = {
+      .rank = start->rank_base + i, .world_size = start->world_size, .local_rank = seen_rank(w, i)};
   *n = (struct named){.out = find_place(w, i, STD_OUT), .err = find_place(w, i, STD_ERR)};
   output_prefix(w->o.options, &name, &n->prefix);
   output_label(w->o.options, &name, &n->label);
@@ -141,8 +147,8 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
   int out = -1, err = -1;
   int rc = open_output(w, start, i, &out, &err, e);
   if (rc) return rc;
-  char **argv = command_line_for(w->o.argv, i);
-  char *error_file = log_dir_attempt_file(w->o.logs, w->round, i, "error.json");
+  char **argv = command_line_for(w->o.argv, seen_rank(w, i));
+  char *error_file = log_dir_attempt_file(w->o.logs, w->round, seen_rank(w, i), "error.json");
   failures_name(w->failures, i, error_file);
   job.error_file = error_file;
   char **env = env_create(w->o.base_env, start, &job, i);

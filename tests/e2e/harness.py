@@ -22,6 +22,8 @@ TRAINER = str(BUILD / "agent/trainer/rdzv-trainer")
 RDZVD = str(BUILD / "daemon/rdzvd")
 RDZVCTL = str(BUILD / "daemon/rdzvctl")
 HOST = socket.gethostname()
+# What agents conclude something from.
+SCHEDULERS = "SLURM_", "PBS_", "SGE_", "PE_HOSTFILE", "JOB_", "LSB_", "KUBERNETES_", "JOBSET_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL"
 # Sanitizers slow everything down and hold memory back: limits of time and memory ask this.
 SANITIZED = subprocess.run(["grep", "-qa", "__asan_init", RDZVD]).returncode == 0 if Path(RDZVD).exists() else False
 SLOW = 5 if SANITIZED else 1
@@ -192,7 +194,7 @@ class Rdzv:
 
     def env(self, extra=None):
         # What a developer has set for rdzv must not decide what a test sees.
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "PET_", "PYTHON_EXEC", "SLURM_", "PBS_", "MASTER_", "OMPI_"))}
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "PET_", "PYTHON_EXEC", "MASTER_", *SCHEDULERS))}
         env.update(E2E_MARK=self.mark, OPENBLAS_NUM_THREADS="1", **(extra or {}))
         return env
 

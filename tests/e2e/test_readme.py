@@ -40,7 +40,7 @@ def worker_environment():
     """From the one list that sets it."""
     text = (TOP / "agent/env.c").read_text()
     listed = text[text.index("#define ENV_LIST(") : text.index("#define COUNT(")].replace("\\\n", " ")
-    entries = re.split(r"\b(?:INT|STR|SPARE|MPI)\((?=\")", listed)[1:]
+    entries = re.split(r"\b(?:INT|STR|SPARE|MPI|TOLD)\((?=\")", listed)[1:]
     rows = [(e.split('"')[1], re.findall(r'"((?:[^"\\]|\\.)*)"', e)[-1]) for e in entries]
     assert len(rows) > 30 and all(name.isupper() and not text.isupper() for name, text in rows)
     return "\n".join(["| variable | value |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows), ""])

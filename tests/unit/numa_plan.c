@@ -15,8 +15,9 @@ int main(int argc, char **argv) {
   if (argc != 5 || !cpus_parse(argv[3], &allowed)) return 2;
   while (how < 5 && strcmp(names[how], argv[2]) != 0) how++;
   if (how == 5) return 2;
-  numa_plan(&n, argv[1], NULL, (enum numa_binding)how, &allowed, (uint32_t)strtoul(argv[4], NULL, 10), &said,
-            &said);
+  uint32_t workers = (uint32_t)strtoul(argv[4], NULL, 10);
+  numa_plan(&n, argv[1], NULL, (enum numa_binding)how, &allowed, &(struct numa_slots){0, workers, workers},
+            &said, &said);
   for (uint32_t i = 0; i < n.n; i++) {
     struct buf list = BUF_INIT;
     cpus_format(&n.v[i], &list);

@@ -26,7 +26,8 @@ static const struct start start = {
     .head_host = "node1",
     .node_addr = "10.0.0.4",
 };
-static const struct env_job job = {.run_id = "try 1",
+static const struct env_job job = {.scheduler_restarts = -1,
+                                   .run_id = "try 1",
                                    .socket = "@rdzv-agent-1",
                                    .workers = 4,
                                    .max_restarts = 6,
@@ -180,6 +181,53 @@ static void says_what_the_job_is(void **state) {
   env_destroy(env);
 }
 
+/* The third of four agents of this host, with two workers each, which all see the same devices. */
+static void counts_on_from_other_agents(void **state) {
+  const char *base[] = {"CUDA_VISIBLE_DEVICES=a0,a1,a2,a3,a4,a5,a6,a7", NULL};
+  struct env_job as = job;
+  as.workers = 2;
+  as.first = 4;
+  as.local_world = 8;
+  as.mpi_env = true;
+  char **env = create_as(base, &as, 1);
+  assert_string_equal(value(env, "LOCAL_RANK"), "5");
+  assert_string_equal(value(env, "LOCAL_WORLD_SIZE"), "8");
+  assert_string_equal(value(env, "RDZV_LOCAL_RANK"), "1");
+  assert_string_equal(value(env, "RANK"), "12");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_LOCAL_RANK"), "5");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_LOCAL_SIZE"), "8");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_NODE_RANK"), "5");
+  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "a0,a1,a2,a3,a4,a5,a6,a7");
+  env_destroy(env);
+  as.devices = 2; /* rdzv-trainer: its own alone */
+  env = create_as(base, &as, 1);
+  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "a5");
+  assert_string_equal(value(env, "LOCAL_RANK"), "5");
+  env_destroy(env);
+  as.virtual_local_rank = true;
+  env = create_as(base, &as, 0);
+  assert_string_equal(value(env, "CUDA_VISIBLE_DEVICES"), "a4");
+  assert_string_equal(value(env, "LOCAL_RANK"), "0");
+  assert_string_equal(value(env, "OMPI_COMM_WORLD_NODE_RANK"), "4");
+  env_destroy(env);
+}
+
+static void tells_what_the_scheduler_said(void **state) {
+  const char *base[] = {NULL};
+  struct env_job as = job;
+  as.scheduler_restarts = -1;
+  char **env = create_as(base, &as, 0);
+  assert_null(value(env, "RDZV_END_TIME"));
+  assert_null(value(env, "RDZV_SCHEDULER_RESTARTS"));
+  env_destroy(env);
+  as.end_time = 1790000000;
+  as.scheduler_restarts = 0;
+  env = create_as(base, &as, 0);
+  assert_string_equal(value(env, "RDZV_END_TIME"), "1790000000");
+  assert_string_equal(value(env, "RDZV_SCHEDULER_RESTARTS"), "0");
+  env_destroy(env);
+}
+
 static void gives_way_to_what_was_set_by_hand(void **state) {
   const char *base[] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "OMP_NUM_THREADS=8", NULL};
   char **env = create(base, 0);
@@ -291,6 +339,8 @@ int main(void) {
       cmocka_unit_test(borrows_nothing),
       cmocka_unit_test(says_what_the_job_is),
       cmocka_unit_test(gives_way_to_what_was_set_by_hand),
+      cmocka_unit_test(counts_on_from_other_agents),
+      cmocka_unit_test(tells_what_the_scheduler_said),
       cmocka_unit_test(leaves_a_single_worker_its_threads),
       cmocka_unit_test(lets_nothing_of_an_outer_torchrun_through),
       cmocka_unit_test(has_mpis_names_where_they_are_inherited),

@@ -75,13 +75,17 @@ static int teardown(void **state) {
   return 0;
 }
 
-static void plan(enum numa_binding how, const char *allowed, uint32_t workers) {
+static void plan_slots(enum numa_binding how, const char *allowed, const struct numa_slots *slots) {
   struct cpus may;
   assert_true(cpus_parse(allowed, &may));
   numa_finish(&n);
   buf_clear(&info);
   buf_clear(&trouble);
-  numa_plan(&n, t.root, NULL, how, &may, workers, &info, &trouble);
+  numa_plan(&n, t.root, NULL, how, &may, slots, &info, &trouble);
+}
+
+static void plan(enum numa_binding how, const char *allowed, uint32_t workers) {
+  plan_slots(how, allowed, &(struct numa_slots){0, workers, workers});
 }
 
 #define assert_bound(rank, list)                                                                             \
@@ -169,6 +173,23 @@ static void shares_cores(void **state) {
                       "them: its workers are not bound\n");
 }
 
+/* Two of four workers of this host: as if all were bound here. */
+static void binds_a_part_of_the_hosts_workers(void **state) {
+  put_machine();
+  plan_slots(NUMA_EXCLUSIVE, "0-15", &(struct numa_slots){2, 2, 4});
+  assert_int_equal(n.n, 2);
+  assert_bound(0, "4-5,12-13");
+  assert_bound(1, "6-7,14-15");
+  put_gpus();
+  plan_slots(NUMA_EXCLUSIVE, "0-15", &(struct numa_slots){1, 2, 4});
+  assert_int_equal(n.n, 2);
+  assert_bound(0, "6,14");
+  assert_bound(1, "0-3,8-11");
+  plan_slots(NUMA_NODE, "4-15", &(struct numa_slots){2, 1, 4});
+  assert_int_equal(n.n, 1);
+  assert_bound(0, "8-11");
+}
+
 static void gives_each_a_cache(void **state) {
   put_machine();
   put_gpus();
@@ -244,6 +265,7 @@ int main(void) {
       TEST(binds_to_sockets),
       TEST(shares_cores),
       TEST(gives_each_a_cache),
+      TEST(binds_a_part_of_the_hosts_workers),
       TEST(spreads_without_gpus),
       TEST(takes_minus_one_for_zero),
       TEST(leaves_alone_who_has_no_cpu),

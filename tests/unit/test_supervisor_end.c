@@ -196,6 +196,40 @@ static void test_a_signal_while_running(void **state) {
   bench_close(&b);
 }
 
+static void test_leaving_by_the_clock(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_event(&b, &(struct supervisor_event){
+                      .kind = SUP_SIGNAL, .signo = SIGTERM, .text = "the scheduler ends the job in 5m"});
+  assert_int_equal(bench_said(&b, "the scheduler ends the job in 5m: leaving with exit code 75"), 1);
+  assert_string_equal(bench_report(&b, REPORT_LEAVING)->what.text,
+                      "its agent leaves: the scheduler ends the job in 5m");
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGTERM);
+  bench_forget(&b);
+  bench_signal(&b, SIGTERM); /* the scheduler's own: no reason to hurry */
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  assert_int_equal(bench_said(&b, "leaving already"), 1);
+  bench_signal(&b, SIGINT);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  bench_clear(&b);
+  assert_exit(&b, EXIT_CODE_PREEMPTED);
+  bench_close(&b);
+}
+
+static void test_the_clock_after_a_signal_changes_nothing(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_signal(&b, SIGINT);
+  bench_forget(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = SIGTERM, .text = "soon"});
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  bench_clear(&b);
+  assert_exit(&b, 130);
+  bench_close(&b);
+}
+
 static void test_a_second_signal_kills(void **state) {
   struct bench b;
   bench_open(&b);
@@ -494,6 +528,8 @@ int main(void) {
       cmocka_unit_test(test_a_signal_while_joining_leaves_at_once),
       cmocka_unit_test(test_a_signal_before_any_connection),
       cmocka_unit_test(test_a_signal_while_running),
+      cmocka_unit_test(test_leaving_by_the_clock),
+      cmocka_unit_test(test_the_clock_after_a_signal_changes_nothing),
       cmocka_unit_test(test_a_second_signal_kills),
       cmocka_unit_test(test_a_signal_is_passed_on),
       cmocka_unit_test(test_says_who_does_not_stop),

@@ -1,0 +1,86 @@
+/* The end of a job that has a time limit.
+ *
+ * Schedulers tell it as a time of day. Slurm and others can send a signal some time before (--signal, -notify), and that is the better
+ * way: it follows a limit that is changed while the job runs. --leave-before-end is for the others, and does the same at the time that was
+ * known at the start.
+ *
+ * The moment is counted on the clock of the wall, since that is what the scheduler counts on; whoever waits for it looks again at least
+ * once a minute, so that a clock that was set, or a machine that slept, does not miss it.
+ *
+ * A job that is shorter than that time would leave as soon as it starts, be requeued for its exit code, and so on for ever: it is
+ * refused instead. */
+
+#include "agent/job_times.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "common/log.h"
+
+static int64_t now_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* "90s", "12m", "3h 5m", "2d 3h" */
+static void put_span(struct buf *out, int64_t ms) {
+  int64_t s = ms < 0 ? 0 : ms / 1000, m = s / 60, h = m / 60;
+  if (s < 120)
+    buf_printf(out, "%" PRId64 "s", s);
+  else if (m < 60)
+    buf_printf(out, "%" PRId64 "m", m);
+  else if (h < 24)
+    buf_printf(out, "%" PRId64 "h %" PRId64 "m", h, m % 60);
+  else
+    buf_printf(out, "%" PRId64 "d %" PRId64 "h", h / 24, h % 24);
+}
+
+int64_t job_times_left_ms(const struct agent_options *o) {
+  if (!o->end_time || !o->leave_before_end_ms) return -1;
+  int64_t left = o->end_time * 1000 - o->leave_before_end_ms - now_ms();
+  return left > 0 ? left : 0;
+}
+
+int job_times_check(const struct agent_options *o, struct err *e) {
+  struct buf before = BUF_INIT, left = BUF_INIT;
+  if (job_times_left_ms(o) != 0) return 0;
+  put_span(&before, o->leave_before_end_ms);
+  put_span(&left, o->end_time * 1000 - now_ms());
+  int rc = err_set(
+      e, -EINVAL,
+      "--leave-before-end %s, and the job ends in %s (%s): nothing can be done in it; give it more time",
+      buf_text(&before), buf_text(&left), o->from.end_time);
+  buf_finish(&before);
+  buf_finish(&left);
+  return rc;
+}
+
+void job_times_reason(const struct agent_options *o, struct buf *out) {
+  buf_puts(out, "the scheduler ends the job in ");
+  put_span(out, o->end_time * 1000 - now_ms());
+}
+
+void job_times_say(const struct agent_options *o) {
+  struct buf text = BUF_INIT;
+  char when[40];
+  struct tm tm;
+  time_t end = (time_t)o->end_time;
+  if (o->order_key > 0 || (!o->end_time && o->scheduler_restarts <= 0)) return;
+  if (o->end_time && localtime_r(&end, &tm) && strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm)) {
+    buf_printf(&text, "the scheduler ends the job at %s, in ", when);
+    put_span(&text, o->end_time * 1000 - now_ms());
+  }
+  if (o->leave_before_end_ms) {
+    buf_puts(&text, "; its agents leave ");
+    put_span(&text, o->leave_before_end_ms);
+    buf_puts(&text, " before");
+  }
+  if (o->scheduler_restarts > 0)
+    buf_printf(&text, "%sthe scheduler has started it %" PRId64 " time%s before", text.len ? "; " : "",
+               o->scheduler_restarts, o->scheduler_restarts == 1 ? "" : "s");
+  if (text.len) log_info("%s", buf_text(&text));
+  buf_finish(&text);
+}

@@ -1,0 +1,209 @@
+"""What an agent does without being told, under a scheduler or launcher: its environment is made up, everything else is real."""
+
+import re
+import signal
+import time
+
+import pytest
+
+import harness
+from harness import BUILD, HOST, environ, free_port
+
+SHOW = 'echo "rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE sees ${CUDA_VISIBLE_DEVICES-all} in $RDZV_RUN_ID"'
+
+
+def slurm(job, *hosts, tasks=1, **more):
+    """The environments of a step's tasks, `tasks` on each of the hosts."""
+    n = tasks * len(hosts)
+    for rank in range(n):
+        yield {
+            "SLURM_JOB_ID": f"{job}",
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": f"{n}",
+            "SLURM_STEP_NUM_NODES": f"{len(hosts)}",
+            "SLURM_STEP_NODELIST": ",".join(hosts),
+            "SLURM_STEP_TASKS_PER_NODE": f"{tasks}(x{len(hosts)})" if len(hosts) > 1 else f"{tasks}",
+            "SLURM_PROCID": f"{rank}",
+            "SLURM_NODEID": f"{rank // tasks}",
+            "SLURM_LOCALID": f"{rank % tasks}",
+            **more,
+        }
+
+
+def job_of_port(port):
+    """An id from which that port follows, for step 0."""
+    return next(job for job in range(1, 16385) if job * 31 % 16384 == port - 16384)
+
+
+def new_job():
+    return job_of_port(free_port())
+
+
+def places(agents):
+    """rank -> what it says of its place."""
+    lines = [l for a in agents for l in a.out]
+    return {int(m[1]): m[2] for l in lines if (m := re.search(r"rank (\d+) (of .*)", l))}
+
+
+def test_srun_needs_no_option(rdzv, lan):
+    """Two hosts, one agent on each: they meet on the first, where its agent starts rdzvd; order and job are Slurm's."""
+    job = new_job()
+    envs = list(slurm(job, "node1", "node2", SLURM_GPUS_ON_NODE="2"))
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env=env, wrap=wrap) for env, wrap in reversed(list(zip(envs, lan)))]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert places(agents) == {r: f"of 4 local {r % 2} of 2 sees all in slurm-{job}.0" for r in range(4)}
+    assert all(a.says("2 nodes, 4 workers") for a in agents), rdzv
+
+
+def test_who_is_missing_is_named(rdzv, lan):
+    env, _ = slurm(new_job(), "node1", "node2")
+    a = rdzv.agent("--join-timeout", "2s", "--", "true", env=env, wrap=lan[0])
+    assert a.exit() == 73 and a.says(r"missing 1: node2 \(never came\)"), a
+
+
+@pytest.mark.parametrize(
+    "visible, expected",
+    [
+        (None, "local {i} of 3 sees all"),  # there are none
+        ("5,6,7", "local {i} of 3 sees 5,6,7"),  # of all
+        ("{i}", "local 0 of 1 sees {i}"),  # its own
+    ],
+)
+def test_one_agent_for_each_gpu(rdzv, visible, expected):
+    envs = list(slurm(new_job(), HOST, tasks=3))
+    for i, env in enumerate(envs):
+        if visible:
+            env["CUDA_VISIBLE_DEVICES"] = visible.format(i=i)
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env=env) for env in envs]
+    assert [a.exit() for a in agents] == [0, 0, 0], rdzv
+    assert {r: p.split(" in ")[0] for r, p in places(agents).items()} == {i: "of 3 " + expected.format(i=i) for i in range(3)}
+    assert all(a.says("node 0 is .*127.0.0.1") for a in agents), rdzv
+
+
+def test_local_ranks_are_those_that_workers_see(rdzv, tmp_path):
+    """Files, the filter and ${local_rank}, with an agent for each GPU: the place among all of the host's workers."""
+    agents = [
+        rdzv.agent("--log-dir", tmp_path / f"logs{i}", "--local-ranks-filter", "1", "--", "echo", "here is ${local_rank}", env=env)
+        for i, env in enumerate(slurm(new_job(), HOST, tasks=2))
+    ]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert [len(a.out) for a in agents] == [0, 1], rdzv
+    for i in 0, 1:
+        assert [p.read_text() for p in tmp_path.glob(f"logs{i}/*/attempt_0/{i}/stdout.log")] == [f"here is {i}\n"]
+
+
+def test_the_trainer_takes_the_device_of_its_place(rdzv, tmp_path):
+    """Each of the two agents sees both GPUs, and its trainer only its own; nobody is warned of a device that two share."""
+    uuids = ["GPU-aaaa-1", "GPU-bbbb-2"]
+    script = tmp_path / "gpus"
+    script.write_text("".join(f"device {uuid} 00000000:{i}1:00.0 NVIDIA_H100 81920 4\n" for i, uuid in enumerate(uuids)))
+    fake = {"RDZV_NVML_LIBRARY": str(BUILD / "tests/unit/fake-nvml.so"), "RDZV_FAKE_NVML": str(script), "CUDA_VISIBLE_DEVICES": "0,1"}
+    envs = [{**env, **fake} for env in slurm(new_job(), HOST, tasks=2)]
+    agents = [rdzv.agent("--", "--steps", 1000, "--throttle", 10, env=env) for env in envs]
+    workers = rdzv.await_workers(2)
+    for rank, pid in workers.items():
+        env = environ(pid)
+        assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"], env["RDZV_LOCAL_RANK"]) == (f"{rank}", "2", "0")
+        assert (env["CUDA_VISIBLE_DEVICES"], env["RDZV_DEVICE_UUID"]) == (f"{rank}", uuids[rank])
+    for a in agents:
+        a.kill(signal.SIGTERM)
+    assert [a.exit() for a in agents] == [75, 75], rdzv
+    assert not any(a.says("another rdzv-agent") for a in agents), rdzv
+
+
+def test_two_jobs_at_once(rdzv):
+    """Ids that follow each other: ports of their own, nobody meets the other's agents."""
+    first = new_job()
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env=env) for job in (first, first + 1) for env in slurm(job, HOST, tasks=2)]
+    assert [a.exit() for a in agents] == [0] * 4, rdzv
+    for i, a in enumerate(agents):
+        assert a.says(f"rank {i % 2} of 2 .* in slurm-{first + i // 2}.0"), rdzv
+
+
+def test_a_batch_script_without_srun(rdzv):
+    env = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": f"{HOST},node2", "SLURM_NNODES": "2", "SLURM_PROCID": "0"}
+    a = rdzv.agent("--", "true", env=env)
+    assert a.exit() == 64 and a.says(r"on one of the job's 2 nodes alone: write srun rdzv-agent \.\.\."), a
+    a = rdzv.agent("--standalone", "--", "true", env=env)
+    assert a.exit() == 0, a
+
+
+def test_a_batch_script_of_one_node(rdzv):
+    env = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": HOST, "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2"}
+    a = rdzv.agent("--", "sh", "-c", SHOW, env=env)
+    assert a.exit() == 0 and places([a]) == {r: f"of 2 local {r} of 2 sees all in slurm-47" for r in (0, 1)}, a
+
+
+def test_what_makes_no_sense_is_told_and_stops_nobody(rdzv):
+    a = rdzv.agent("--", "true", env={"SLURM_JOB_ID": "47", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n[1-"})
+    assert a.exit() == 0 and a.says(r'SLURM_STEP_NODELIST: "n\[1-" is no list of hosts'), a
+
+
+def test_an_agent_of_a_worker_has_a_job_of_its_own(rdzv):
+    env, _ = slurm(new_job(), HOST, "node2")
+    a = rdzv.agent("--standalone", "--", harness.AGENT, "--", "sh", "-c", SHOW, env=env)
+    assert a.exit() == 0 and a.says("rank 0 of 1 .* in alone-"), a
+
+
+def mpi(rank, size, host, local_rank=0, local_size=1):
+    return {
+        "OMPI_COMM_WORLD_RANK": f"{rank}",
+        "OMPI_COMM_WORLD_SIZE": f"{size}",
+        "OMPI_COMM_WORLD_LOCAL_RANK": f"{local_rank}",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": f"{local_size}",
+        "PMIX_NAMESPACE": f"{free_port()}",
+        "OMPI_MCA_orte_hnp_uri": f"1.0;tcp://{host}:42053",
+    }
+
+
+def test_mpirun_on_two_hosts(rdzv, lan):
+    """Nobody tells where rank 0 is; where mpirun runs is told."""
+    envs = [mpi(r, 2, "10.99.0.1") for r in (0, 1)]
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env=env, wrap=wrap) for env, wrap in zip(envs, lan)]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert places(agents) == {r: f"of 2 local 0 of 1 sees all in mpi-{envs[0]['PMIX_NAMESPACE']}" for r in (0, 1)}
+
+
+def test_mpirun_on_a_login_node(rdzv, lan):
+    """Where mpirun runs, no agent does: the first one says so at once, and mpirun ends the others."""
+    a = rdzv.agent("--", "true", env=mpi(0, 2, "10.99.0.77"), wrap=lan[1])
+    assert a.exit() == 64 and a.says("Open MPI runs on 10.99.0.77, and this, its first agent, on node2: .* give --endpoint node2 to all"), a
+
+
+def test_hydra_on_several_hosts(rdzv):
+    a = rdzv.agent("--", "true", env={"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"})
+    assert a.exit() == 64 and a.says("Hydra has started 2 agents, .* give --endpoint HOST"), a
+
+
+# The end of a job. ------------------------------------------------------------------------------------------------------------
+
+
+def limited(seconds, **more):
+    return {"SLURM_JOB_ID": "47", "SLURM_NNODES": "1", "SLURM_JOB_END_TIME": f"{int(time.time()) + seconds}", **more}
+
+
+def test_the_end_and_restarts_are_told(rdzv):
+    env = limited(3600, SLURM_RESTART_COUNT="2")
+    a = rdzv.agent("--", "sh", "-c", "echo $RDZV_END_TIME $RDZV_SCHEDULER_RESTARTS", env=env)
+    assert a.exit() == 0 and a.out == [env["SLURM_JOB_END_TIME"] + " 2"], a
+    assert a.says(r"the scheduler ends the job at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d, in 59m; the scheduler has started it 2 times before"), a
+    a = rdzv.agent("--", "sh", "-c", "echo ${RDZV_END_TIME-none} ${RDZV_SCHEDULER_RESTARTS-none}", env={"SLURM_JOB_ID": "47"})
+    assert a.exit() == 0 and a.out == ["none none"] and not a.says("the scheduler"), a
+
+
+def test_leave_before_end(rdzv):
+    """As at SIGTERM: workers get it, the agent exits with 75."""
+    a = rdzv.agent("--leave-before-end", "10m", "--", "sh", "-c", "trap 'echo told; exit 0' TERM; echo runs; while :; do sleep 0.05; done", env=limited(603))
+    a.expect("runs")
+    assert a.exit() == 75, a
+    assert "told" in a.out and a.says("the scheduler ends the job in (9|10)m: leaving with exit code 75"), a
+
+
+def test_leave_before_end_of_a_short_job(rdzv):
+    a = rdzv.agent("--leave-before-end", "10m", "--", "true", env=limited(300))
+    assert a.exit() == 64 and a.says(r"--leave-before-end 10m, and the job ends in (4|5)m \(SLURM_JOB_END_TIME="), a
+
+
+def test_leave_before_end_where_none_is_known(rdzv):
+    a = rdzv.agent("--leave-before-end", "10m", "--", "true")
+    assert a.exit() == 0 and a.says("--leave-before-end has no effect: no scheduler has told when the job ends"), a
