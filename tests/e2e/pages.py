@@ -8,11 +8,12 @@ A page has its commands in fenced blocks of the language sh, and above each of t
 What the commands print stands in blocks of its own, without a language. tests/e2e/test_commands.py holds all pages to this.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parents[2]
+from harness import BUILD, TOP
 
 
 @dataclass
@@ -97,3 +98,21 @@ def with_changes(text, changes):
         assert old in text, f"{old!r} is not in {text!r}"
         text = text.replace(old, str(new))
     return text
+
+
+def with_programs(rdzv, more=None):
+    """PATH of somebody who has rdzv installed; more: name -> text of a script that is a program there, too."""
+    place = rdzv.tmp / "bin"
+    if not place.exists():
+        place.mkdir()
+        for program in ("agent/rdzv-agent", "daemon/rdzvd", "daemon/rdzvctl", "agent/trainer/rdzv-trainer"):
+            (place / Path(program).name).symlink_to(BUILD / program)
+    for name, text in (more or {}).items():
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    return {"PATH": f"{place}:{os.environ['PATH']}"}
+
+
+def shell(rdzv, command, env=None, more=None, **kw):
+    """Types a command in the folder of the test."""
+    return rdzv.spawn("bash", "-e", "-o", "pipefail", "-c", command, env={**with_programs(rdzv, more), **(env or {})}, **kw)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 
+import pages
 from harness import AGENT, BUILD, RDZVD, SANITIZED, TOP
 
 README = TOP / "README.md"
@@ -106,12 +107,12 @@ def test_worker_in_c(rdzv):
     sources = [*sorted((TOP / "agent/sdk").glob("rdzv*.c")), TOP / "proto/c10d.c"]
     assert rdzv.spawn("cc", "-std=c11", "-I", TOP, "-I", TOP / "agent/sdk", "worker.c", *sources, "-o", "sources").exit(30) == 0, rdzv
     assert rdzv.spawn("./sources").exit(10) == 0, rdzv
-    cc = ["cc", "-I", TOP / "agent/sdk", "worker.c", BUILD / "agent/sdk/librdzv.a", "-o", "worker"]
+    (line,) = pages.lines("README.md", "worker in C")
+    changes = [("agent/sdk worker.c", f"{TOP}/agent/sdk worker.c"), ("build/", f"{BUILD}/")]
     if SANITIZED:
-        cc.append("-fsanitize=address,undefined")
-    assert rdzv.spawn(*cc).exit(30) == 0, rdzv
+        changes.append(("-o worker", "-o worker -fsanitize=address,undefined"))
+    assert pages.shell(rdzv, pages.with_changes(line, changes)).exit(60) == 0, rdzv
     assert rdzv.spawn("./worker").exit(10) == 0, rdzv
-    assert rdzv.agent("--nproc", 3, "--", "./worker").exit(10) == 0, rdzv
 
 
 def test_data_of_ones_own(rdzv):

@@ -6,10 +6,11 @@ import pathlib
 import subprocess
 import sys
 
+import pages
 import pytest
 
-TOP = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
+from harness import BUILD, TOP
+
 RUN = TOP / "tests/gpu/run"
 NOT_ON_A_CPU = {"sanitize": "there is no device"}
 
@@ -19,7 +20,9 @@ def run(*argv):
 
 
 def test_every_step_can_be_rehearsed(tmp_path):
-    p = subprocess.Popen([sys.executable, RUN, "--rehearse", "--build", BUILD, "--out", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    (command,) = pages.lines("README.md", "rehearse")
+    argv = pages.with_changes(command, [("tests/gpu/run", f"exec {sys.executable} {RUN}"), ("--build build", f"--build {BUILD}")])
+    p = subprocess.Popen(["sh", "-c", f"{argv} --out {tmp_path}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         said = p.communicate(timeout=240)[0]
     finally:

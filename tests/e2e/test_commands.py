@@ -1,0 +1,133 @@
+"""Every command of README.md and of the pages under deploy/ is executed by a test that takes it from the page, or says what it needs that is not
+here; and no link between pages is dead."""
+
+import ast
+import re
+
+import pytest
+
+import pages
+from pages import TOP
+
+# A line that begins so is a command, wherever it stands.
+PROGRAMS = """rdzv-agent rdzvd rdzvctl rdzv-trainer torchrun srun sbatch salloc scancel squeue sinfo sacct scontrol mpirun mpiexec mpirun.openmpi mpiexec.hydra qsub qrsh qdel qstat
+    bsub bjobs bkill blaunch pbsdsh kubectl helm systemctl systemd-run journalctl apt apt-get dpkg dpkg-buildpackage docker podman apptainer enroot meson ninja pip pip3
+    python python3 ssh scp curl sudo export kill cc gcc make git man nvidia-smi tests/run deploy/quickstart pcluster aws""".split()
+COMMAND = re.compile(r"(\$ )?((sudo |[A-Z_]+=\S* )*(build/\w+/|\./|/usr/s?bin/)?(" + "|".join(map(re.escape, PROGRAMS)) + r")( [^:=]|$)|(tests|deploy)/[\w/.-]+( |$))|\$ \S")
+
+
+def constants(node):
+    return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+
+
+def reads(path, function, page, name):
+    """Why the test does not take the block from the page; "": it does, by all that can be seen from outside."""
+    if not (TOP / path).exists():
+        return f"{path} does not exist"
+    tree = ast.parse((TOP / path).read_text())
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == function]
+    if len(found) != 1:
+        return f"{path} has no {function}"
+    imported = {a.name for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names} | {
+        n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    if "pages" not in imported:
+        return f"{path} does not import pages"
+    if page not in constants(tree):
+        return f"{path} does not name {page}"
+    if name not in constants(found[0]):
+        return f"{function} in {path} does not name {name!r}"
+    return ""
+
+
+def complaint(b):
+    if b.lang in ("bash", "shell", "console", "zsh", "shell-session"):
+        return f"the language is sh, not {b.lang}; what commands print stands in a block without a language"
+    if b.lang == "sh":
+        if b.needs:
+            return ""
+        if not b.test:
+            return "a comment is missing above it: <!-- test: FILE::TEST NAME --> or <!-- needs: WHAT -->"
+        path, function, name = b.test
+        if not name:
+            return "its name is missing: <!-- test: FILE::TEST NAME -->"
+        return reads(path, function, b.page, name)
+    if b.lang in ("", "indented", "text"):
+        found = [line for line in b.text.split("\n") if COMMAND.match(line)]
+        if found:
+            return f"a command stands in a block that is not sh: {found[0]}"
+    return ""
+
+
+@pytest.mark.parametrize("page", pages.pages())
+def test_every_command_is_executed_or_says_what_it_needs(page):
+    found = [f"{b.place}: {why}" for b in pages.blocks(page) if (why := complaint(b))]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", pages.pages())
+def test_names_are_given_once(page):
+    names = [b.test[2] for b in pages.blocks(page) if b.lang == "sh" and b.test]
+    assert len(names) == len(set(names)), sorted(n for n in names if names.count(n) > 1)
+
+
+def test_what_is_wrong_is_found():
+    """The rules themselves, on pages that break them."""
+    here = "tests/e2e/test_quickstart.py::test_the_readme_shows_what_it_prints"
+    for text, words in (
+        ("```sh\nls\n```", "a comment is missing"),
+        ("<!-- needs: x -->\n\nwords\n\n```sh\nls\n```", "a comment is missing"),
+        ("<!-- test: tests/e2e/test_none.py::test_x a -->\n```sh\nls\n```", "does not exist"),
+        ("<!-- test: tests/e2e/test_quickstart.py::test_none a -->\n```sh\nls\n```", "has no test_none"),
+        (f"<!-- test: {here} -->\n```sh\nls\n```", "name is missing"),
+        (f"<!-- test: {here} another -->\n```sh\nls\n```", "does not name 'another'"),
+        ("```bash\nls\n```", "not bash"),
+        ("```console\n$ ls\n```", "not console"),
+        ("words\n\n    srun rdzv-agent -- ./train\n", "a command stands in a block"),
+        ("```\n$ ls\n```", "a command stands in a block"),
+        ("```\nkubectl apply -f x\n```", "a command stands in a block"),
+        ("```text\nRDZV_AGENT_X=1 rdzv-agent -- ./a\n```", "a command stands in a block"),
+        ("    build/agent/rdzv-agent --help\n", "a command stands in a block"),
+    ):
+        found = [complaint(b) for b in pages.blocks("README.md", text)]
+        assert len(found) == 1 and words in found[0], (text, found)
+    for text in ("<!-- needs: x -->\n```sh\nls\n```", f"<!-- test: {here} quickstart -->\n```sh\nls\n```", "```\nrdzv-agent: round 1\n```", "    rdzvd: x\n",
+                 "- a point\n    that goes on: srun\n", "```yaml\nkind: Job\n```", "```c\nint x;\n```"):
+        assert [complaint(b) for b in pages.blocks("README.md", text) if complaint(b)] == [], text
+
+
+# Links. -----------------------------------------------------------------------------------------------------------------------------------
+
+def anchors(page):
+    """As GitHub makes them from headings."""
+    text = re.sub(r"```.*?```", "", (TOP / page).read_text(), flags=re.S)
+    heads = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", h).replace("`", "") for h in re.findall(r"^#+ +(.*?) *$", text, re.M)]
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+
+
+@pytest.mark.parametrize("page", pages.pages())
+def test_links(page):
+    text = re.sub(r"```.*?```", "", (TOP / page).read_text(), flags=re.S)
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (TOP / page).parent.joinpath(path).resolve() if path else TOP / page
+        if not target.exists():
+            dead.append(link)
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target.relative_to(TOP)):
+            dead.append(link)
+    assert not dead, dead
+
+
+def test_every_page_is_found_from_the_readme():
+    """By links, over other pages."""
+    seen, todo = set(), ["README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or not (TOP / page).exists():
+            continue
+        seen.add(page)
+        for link in re.findall(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)", (TOP / page).read_text()):
+            todo.append(str((TOP / page).parent.joinpath(link).resolve().relative_to(TOP)))
+    assert set(pages.pages()) <= seen, sorted(set(pages.pages()) - seen)
