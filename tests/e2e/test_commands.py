@@ -20,6 +20,18 @@ def constants(node):
     return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
 
 
+def with_helpers(tree, function):
+    """The function, and all of its file that it names, directly or not: helpers, fixtures."""
+    there = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    seen, todo = [], [function]
+    while todo:
+        node = there.get(todo.pop())
+        if node and node not in seen:
+            seen.append(node)
+            todo += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)] + [n.arg for n in ast.walk(node) if isinstance(n, ast.arg)]
+    return seen
+
+
 def reads(path, function, page, name):
     """Why the test does not take the block from the page; "": it does, by all that can be seen from outside."""
     if not (TOP / path).exists():
@@ -34,7 +46,7 @@ def reads(path, function, page, name):
         return f"{path} does not import pages"
     if page not in constants(tree):
         return f"{path} does not name {page}"
-    if name not in constants(found[0]):
+    if not any(name in constants(n) for n in with_helpers(tree, function)):
         return f"{function} in {path} does not name {name!r}"
     return ""
 
