@@ -43,11 +43,12 @@ void sup_link_up(struct supervisor *s, const struct supervisor_event *ev) {
   s->met_stranger = true; /* until it is known better */
 }
 
-static void say_why_down(struct supervisor *s, const char *text, bool refused) {
+static void say_why_down(struct supervisor *s, const char *text) {
   sup_keep_why_down(s, text);
   bool again = s->nag_ms && s->now_ms < s->nag_ms + NAG_EVERY_MS;
   /* Nodes start together, and who will listen may be some milliseconds late. */
-  bool early = refused && !s->welcomed && s->now_ms < s->begun_ms + EARLY_MS;
+  uint64_t early_ms = join_timeout_ms(s) / 2 < EARLY_MS ? join_timeout_ms(s) / 2 : EARLY_MS;
+  bool early = !s->welcomed && s->now_ms < s->begun_ms + early_ms;
   if (s->link == LINK_READY && !s->said_lost) {
     sup_say(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
             sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
@@ -95,7 +96,7 @@ void sup_link_down(struct supervisor *s, const struct supervisor_event *ev) {
   /* Nobody listened there at that time, so nobody could give our place away; one that starts later waits for a lease. */
   if (ev->refused && !s->moved && s->link == LINK_CONNECTING && s->connect_ms > s->acked_sent_ms)
     s->acked_sent_ms = s->connect_ms;
-  say_why_down(s, ev->text ? ev->text : "the connection was closed", ev->refused);
+  say_why_down(s, ev->text ? ev->text : "the connection was closed");
   pause_and_retry(s);
 }
 
@@ -109,7 +110,7 @@ static void drop_silent_link(struct supervisor *s, const char *why) {
   else
     buf_puts(&text, why);
   sup_effect(s, SUP_DISCONNECT);
-  say_why_down(s, buf_text(&text), false);
+  say_why_down(s, buf_text(&text));
   pause_and_retry(s);
   buf_finish(&text);
 }
