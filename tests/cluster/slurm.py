@@ -123,7 +123,6 @@ class Slurm(hosts.Cluster):
     def env(self, extra=None):
         env = super().env(extra)
         env.pop("TMPDIR", None)
-        env.update(RDZV_AGENT_NNODES="2", RDZV_AGENT_NPROC="2", RDZV_AGENT_ENDPOINT="node1")  # until agents read that from Slurm
         return {**env, "PATH": f"{BUILD}/agent:{BUILD}/agent/trainer:{BUILD}/daemon:{env['PATH']}"}
 
     def run(self, *argv, env=None):

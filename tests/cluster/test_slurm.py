@@ -66,6 +66,47 @@ def test_two_nodes(make_slurm):
     c.gone()
 
 
+@pytest.mark.seconds(20)
+def test_pytorch(make_slurm):
+    """deploy/slurm/train.py, on gloo, as a user starts it."""
+    pytest.importorskip("torch", reason="torch is not installed: tests/run --torch installs it")
+    c = make_slurm(2)
+    job = c.sbatch(*SMALL, SCRIPTS / "two-nodes.sbatch", SCRIPTS / "train.py", "--epochs", 2)
+    assert job.exit(120) == 0, c
+    assert job.says("4 ranks, from step 0 on") and job.says(r"step 200, loss 0\.\d+$") and job.says("done: 200 steps"), c
+    c.gone()
+
+
+def test_tasks_of_one_gpu(make_slurm):
+    """One agent for each GPU. Where all see all GPUs of the node, LOCAL_RANK is the number there; where each sees its own alone, it is 0."""
+    c = make_slurm(2)
+    said = "echo rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, sees $CUDA_VISIBLE_DEVICES, on $(hostname)"
+    both = ("--ntasks-per-node", 2, "--cpus-per-task", 1)
+    all_ = c.sbatch("--gpus-per-node", 2, *both, SCRIPTS / "task-per-gpu.sbatch", "sh", "-c", said)
+    assert all_.exit() == 0, c
+    own = c.sbatch("--gpus-per-node", 2, "--gpus-per-task", 1, *both, SCRIPTS / "task-per-gpu.sbatch", "sh", "-c", said)
+    assert own.exit() == 0, c
+    for rank in range(4):
+        host, n = f"node{1 + rank // 2}", rank % 2
+        assert all_.says(rf"rank {rank} of 4, local {n} of 2, sees 0,1, on {host}$"), c
+        assert own.says(rf"rank {rank} of 4, local 0 of 1, sees {n}, on {host}$"), c
+    c.gone()
+
+
+def test_a_step_smaller_than_its_job(make_slurm):
+    c = make_slurm(3)
+    p = c.srun("-N", 3, "--gpus-per-node", 1, "sh", "-c", "true")
+    assert p.exit() == 0, c
+    script = c.tmp / "job.sh"
+    script.write_text(f"#!/bin/sh\nsrun -N 2 rdzv-agent -- sh -c 'echo $RDZV_RUN_ID: rank $RANK of $WORLD_SIZE on $(hostname)'\n"
+                      f"srun -N 1 -w node3 rdzv-agent -- sh -c 'echo $RDZV_RUN_ID: rank $RANK of $WORLD_SIZE on $(hostname)'\n")
+    job = c.sbatch("-N", 3, "-o", "%x-%j.out", script)
+    assert job.exit() == 0, c
+    for line in (f"slurm-{job.id}.0: rank 0 of 2 on node1", f"slurm-{job.id}.0: rank 1 of 2 on node2", f"slurm-{job.id}.1: rank 0 of 1 on node3"):
+        assert job.says(line), c
+    c.gone()
+
+
 def test_two_jobs_on_the_same_nodes(make_slurm):
     """At the same time; neither hears of the other."""
     c = make_slurm(2)

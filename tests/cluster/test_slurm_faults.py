@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from harness import until
 from job import Clock
 from test_slurm import SCRIPTS, SMALL, WAIT, checksum, train, undisturbed
 
@@ -28,6 +29,37 @@ def test_a_node_dies_elastic(make_slurm):
     clock.fact("the others run without the dead node")
     job.expect("Node failure on node3", 30)
     clock.fact("Slurm has found it dead")
+    (c.tmp / "go").touch()
+    assert job.exit() == 0, c
+    c.gone()
+
+
+@pytest.mark.seconds(30)
+def test_a_node_dies_and_a_spare_takes_its_place(make_slurm):
+    """From a job of its own, an element of an array. The weights are those of an undisturbed run."""
+    c = make_slurm(4)
+    command = train(STEPS, *SLOWLY)
+    job = c.sbatch(*SMALL, "--exclude", "node3,node4", SCRIPTS / "elastic.sbatch", *command, env={"MIN_NODES": "2"})
+    spares = c.sbatch(*SMALL[2:], "--array", "1-2", "--dependency", f"after:{job.id}", SCRIPTS / "spares.sbatch", job.id, 2, *command)
+    until(lambda: f"both spares wait\n{c}", lambda: len(re.findall("spare for the next round", spares.text)) == 2, 20)
+    job.expect(r"step \d+ of")
+    c[2].power_off()
+    job.expect(r"round 2: 2 nodes, 4 workers", 30)
+    assert job.exit(60) == 0, c
+    assert checksum(job.text, STEPS) == undisturbed(c, STEPS), c
+    assert job.says("resumed from .* at step [1-9]"), c
+    spares.until_state("COMPLETED")
+    c.gone()
+
+
+def test_the_first_node_dies(make_slurm):
+    """It had the script, srun and rdzvd. The agents of the others end, and ask for a new life of the job, which begins when there are nodes enough."""
+    c = make_slurm(4)
+    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT, env={"RDZV_AGENT_JOIN_TIMEOUT": "4s"})
+    for rank in range(6):
+        job.expect(f"round 1, rank {rank} of 6")
+    c[1].power_off()
+    until(lambda: f"the job lives again\n{c}", lambda: job.fields().get("Restarts") == "1" and job.state == "RUNNING", 60)
     (c.tmp / "go").touch()
     assert job.exit() == 0, c
     c.gone()
@@ -60,9 +92,9 @@ def test_preempted(make_slurm):
     c.gone()
 
 
-def lives(c, command, timeout):
+def lives(c, options, command, timeout):
     """A job of requeue.sbatch that comes to its time limit of a minute, is told 45 s before it, and goes on in a next life, until it is done."""
-    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", SCRIPTS / "requeue.sbatch", *command)
+    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", *options, SCRIPTS / "requeue.sbatch", *command)
     assert job.exit(timeout) == 0, c
     assert int(job.fields()["Restarts"]) >= 1 and job.says(r"life 1 of job \d+ is over \(exit code 75\)"), c
     return job
@@ -73,7 +105,7 @@ def lives(c, command, timeout):
 def test_time_limit(make_slurm):
     """A checkpoint in time, exit code 75, requeued, and resumed; the weights of a run in one piece."""
     c = make_slurm(2)
-    job = lives(c, train(2000, *SLOWLY), 180)
+    job = lives(c, (), train(2000, *SLOWLY), 180)
     assert job.says("told to stop: checkpoint written") and job.says("resumed from .* at step [1-9]"), c
     assert checksum(job.text, 2000) == undisturbed(c, 2000), c
     c.gone()
@@ -82,14 +114,14 @@ def test_time_limit(make_slurm):
 @pytest.mark.soak
 @pytest.mark.seconds(150)
 def test_time_limit_with_pytorch(make_slurm):
-    """The same with deploy/slurm/train.py."""
+    """The same with deploy/slurm/train.py; of two ranks, since of more gloo may add in another order in the first step after a start."""
     pytest.importorskip("torch", reason="torch is not installed: tests/run --torch installs it")
     c = make_slurm(2)
-    command = (SCRIPTS / "train.py", "--epochs", 4, "--steps", 100)
-    job = lives(c, (*command, "--pause", "0.1", "--checkpoint", "disturbed.pt"), 300)
-    assert job.says("told to stop, checkpoint written") and job.says("4 ranks, from step [1-9]"), c
-    calm = c.srun("--nodes", 2, "--gpus-per-node", 2, "rdzv-agent", "--", *command, "--checkpoint", "calm.pt")
+    command = (SCRIPTS / "train.py", "--epochs", 3, "--steps", 100)
+    job = lives(c, ("--gpus-per-node", 1), (*command, "--pause", "0.1", "--checkpoint", "disturbed.pt"), 300)
+    assert job.says("told to stop, checkpoint written") and job.says("2 ranks, from step [1-9]"), c
+    calm = c.srun("--nodes", 2, "--gpus-per-node", 1, "rdzv-agent", "--", *command, "--checkpoint", "calm.pt")
     assert calm.exit(120) == 0, c
-    weights = lambda text: re.findall(r"done: 400 steps, weights (\S+)", text)
+    weights = lambda text: re.findall(r"done: 300 steps, weights (\S+)", text)
     assert weights(job.text) == weights(calm.text) != [], c
     c.gone()
