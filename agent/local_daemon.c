@@ -1,7 +1,7 @@
 /* The agent's own rdzvd.
  *
  * Three descriptors tie the two together. The daemon writes its port to --ready-fd when it listens, so nobody
- * sleeps and polls; it reads --owner-fd, where nothing is ever written, and knows by its end that the agent
+ * sleeps and polls; it reads --owner-fd, where one byte says that it is left behind, and knows by its end that the agent
  * is gone; and its stderr comes to us. It has a session of its own: Ctrl-C at the terminal is for the agent,
  * which stops workers first and still needs its daemon to tell the others. Where a scheduler signals all processes
  * of a job, the daemon lets it pass, as long as we hold that pipe.
@@ -182,7 +182,7 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   d->port = (uint16_t)port;
   d->state = DAEMON_READY;
   d->serves = true;
-  uv_timer_stop(&d->timer);
+  if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the end's */
   log_debug("rdzvd: listens on port %lu pid=%d", port, life->process.pid);
   answer_ready(d);
 }
@@ -247,6 +247,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
 
 /* The grace is over. */
 static void on_still_there(struct local_daemon *d) {
+  static char left[] = "l"; /* who has not come by now does not come: it need not wait for a first one */
   if (d->o.loopback) {
     close_handle((uv_handle_t *)&d->life->owner); /* without an owner it hears signals */
     uv_process_kill(&d->life->process, d->sent_term ? SIGKILL : SIGTERM);
@@ -256,6 +257,7 @@ static void on_still_there(struct local_daemon *d) {
   }
   log_info("rdzvd (pid %d) stays for the others that still need it, and goes with the last of them",
            d->life->process.pid);
+  uv_try_write((uv_stream_t *)&d->life->owner, &(uv_buf_t){.base = left, .len = 1}, 1);
   life_close(d->life);
   d->life = NULL;
   free(d->state_dir); /* the daemon's to remove, now that its owner is gone */

@@ -120,6 +120,11 @@ struct agent_options {
   struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
   const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
   const char *verdict_file;    /* NULL: none */
+
+  const char *hosts, *hostfile; /* NULL: none given; read by agent/launch_prepare */
+  const char *ssh;              /* what runs a command on another host; NULL: ssh with options of our own */
+  const char *launch_agent;     /* rdzv-agent there; NULL: as here, else in PATH */
+  int64_t fan_out;
   bool quiet, verbose, explain, help, version;
 
   struct torch_options torch;

@@ -56,6 +56,42 @@ static const struct opt table[] = {
      .label = "TIME",
      .help = "How long to wait for the GPUs' driver to answer, and before a next start for the memory of the "
              "workers' GPUs to be free again. 0: the driver is not asked."},
+    {.group = "One command for several hosts"},
+    {.name = "hosts",
+     .type = OPT_STRING,
+     .offset = FIELD(hosts),
+     .label = "HOST[:N][,...]",
+     .help =
+         "Start the agents of these hosts by ssh, and this machine's, if it is one of them, directly: "
+         "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2. N is --nproc there. --nnodes, --endpoint and --rdzv-id need "
+         "not be given then; rdzvd runs on the first one."},
+    {.name = "hostfile",
+     .type = OPT_STRING,
+     .offset = FIELD(hostfile),
+     .label = "FILE",
+     .help = "The same from a file: a line is as n1 slots=4, n1:4, or n1, once for each worker."},
+    {.name = "ssh",
+     .type = OPT_STRING,
+     .offset = FIELD(ssh),
+     .label = "COMMAND",
+     .help = "What runs a command on another host: a program and its options; host and command follow. "
+             "Default: ssh "
+             "-T -x -o BatchMode=yes -o ConnectTimeout=10."},
+    {.name = "launch-agent",
+     .type = OPT_STRING,
+     .offset = FIELD(launch_agent),
+     .label = "PATH",
+     .help = "rdzv-agent on the other hosts. Default: where it is on this one, else the one in PATH there."},
+    {.name = "fan-out",
+     .type = OPT_INT,
+     .offset = FIELD(fan_out),
+     .def = "32",
+     .min = 2,
+     .max = 16384,
+     .label = "N",
+     .help = "How many hosts each process starts itself. More are started by these in turn, so hosts must "
+             "then reach "
+             "each other by ssh."},
     {.group = "What to run"},
     {.name = "module",
      .alias = "m",
@@ -455,8 +491,9 @@ static const struct opt table[] = {
     {0},
 };
 
-static const char *const ignore_env[] = {"RDZV_AGENT_SOCKET",
-                                         NULL}; /* a worker's variable: this agent is one */
+static const char *const ignore_env[] = {"RDZV_AGENT_SOCKET",   /* a worker's variable: this agent is one */
+                                         "RDZV_AGENT_LAUNCHER", /* --hosts has started it */
+                                         NULL};
 
 /* PORT_TAKEN is rdzvd's alone. */
 #define ROW(name, number, help) {EXIT_CODE_##name == EXIT_CODE_PORT_TAKEN ? -1 : number, help},
@@ -474,6 +511,7 @@ const struct opts_spec agent_options_spec = {
              "\n"
              "Examples:\n"
              "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
+             "  rdzv-agent --hosts node1:4,node2:4 train.py\n"
              "  srun rdzv-agent train.py\n",
     .exits_intro =
         "that of the worker that failed (128+N where signal N killed it, 127 and 126 where its command was "

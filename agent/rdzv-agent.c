@@ -34,6 +34,8 @@
 #include "agent/host_addrs.h"
 #include "agent/host_file.h"
 #include "agent/job_times.h"
+#include "agent/launch.h"
+#include "agent/launched.h"
 #include "agent/options.h"
 #include "agent/own_addr.h"
 #include "agent/place.h"
@@ -211,8 +213,10 @@ static void raise_descriptors(void) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static int explain(const struct agent_options *o, const struct identity *id, char *const *command) {
+static int explain(const struct agent_options *o, const struct identity *id, char *const *command,
+                   const struct launch *l) {
   struct buf text = BUF_INIT;
+  if (l) launch_explain(l, &text);
   agent_options_explain(o, id->job, id->placed.workers, command, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
@@ -297,8 +301,19 @@ static int prepare_and_run(struct session_options *s, struct identity *id, const
   return code;
 }
 
+/* --hosts: the agents are others' processes, and this one sees to them. */
+static int launch(struct launch *l, const struct agent_options *o, struct notify *notify) {
+  bool hung = false;
+  l->plan.stop_ms = (uint32_t)o->stop_timeout_ms;
+  int code = launch_run(l, o, notify, &hung);
+  if (hung) _exit(code);
+  launch_finish(l);
+  return code;
+}
+
 int main(int argc, char **argv) {
   static struct identity id;
+  static struct launch to_launch;
   static struct agent_options o;
   static struct notify notify;
   struct err e = ERR_INIT;
@@ -307,22 +322,30 @@ int main(int argc, char **argv) {
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
   notify_init(&notify); /* before anything copies the environment */
-  look_around(&id, environ);
-  if (agent_options_parse(&o, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
+  if (argc == 2 && strcmp(argv[1], "--launched") == 0) return launched_run(environ);
+  if (!launch_follow(environ))
+    return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "whoever launched this agent is gone"), &e));
+  bool launches = launch_is_wanted(argc, argv, environ);
+  if (launches && launch_prepare(&to_launch, argc, argv, environ, &e)) return fail(code, &e);
+  char *const *env = launches ? to_launch.env : environ; /* as the first agent will have it */
+  look_around(&id, env);
+  if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) return fail(code, &e);
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (identify(&id, &o, environ, &e))
+  if (launches && !o.explain) return launch(&to_launch, &o, &notify);
+  if (identify(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
   tell_notes(&o, &id);
   if (!o.explain && (job_times_check(&o, &e) || check_place(&o, &id, &e))) return fail(code, &e);
-  char **command = find_command(&o, environ, &code, &e);
+  char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};
-  code = o.explain ? explain(&o, &id, command)
+  code = o.explain ? explain(&o, &id, command, launches ? &to_launch : NULL)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);
   placed_finish(&id.placed);
   cluster_finish(&id.cluster);
+  if (launches) launch_finish(&to_launch);
   if (!o.command) free(command[0]);
   free(command);
   return code;

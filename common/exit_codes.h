@@ -3,7 +3,7 @@
 
 /* How the programs exit. One list: the enum, the help text and the README's table (checked by a test) derive from it.
  * A job that failed exits with its verdict's own code: the failed worker's exit status, 128 + n where signal n killed it, 126/127 where its
- * command could not be run. What rdzv itself has to say lies between 64 and 80, as in sysexits(3); 75 is EX_TEMPFAIL. */
+ * command could not be run. What rdzv itself has to say lies between 64 and 82, as in sysexits(3); 75 is EX_TEMPFAIL. */
 
 #define EXIT_CODE_LIST(X)                                                                                    \
   X(OK, 0, "the job is done")                                                                                \
@@ -22,7 +22,8 @@
   X(NODE_LOST, 78, "a node was lost and the job could not go on without it")                                 \
   X(DEVICES, 79, "too few GPUs here are free, or one was not given back: its holder is named")               \
   X(CONTACT_LOST, 80, "a worker lost contact with another, and none had died")                               \
-  X(NCCL, 81, "the ncclUniqueIds of a round could not be had, or nodes have different versions of NCCL")
+  X(NCCL, 81, "the ncclUniqueIds of a round could not be had, or nodes have different versions of NCCL")     \
+  X(LAUNCH, 82, "--hosts: a host, which is named, could not be reached or used, and too few were left")
 
 #define X(name, code, help) EXIT_CODE_##name = (code),
 enum exit_code { EXIT_CODE_LIST(X) };

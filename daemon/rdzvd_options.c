@@ -47,7 +47,8 @@ static const struct opt table[] = {
     {"owner-fd", .type = OPT_INT, .offset = FIELD(owner_fd), .max = 1048576, .label = "N",
      .help =
          "A pipe whose other end closes when the owner dies: then leave as soon as nobody needs this daemon, "
-         "or after 60s if nobody ever came; --state-dir is removed then."},
+         "or after 60s if nobody ever came (at once if something was written to it); --state-dir is removed "
+         "then."},
     {"ready-fd", .type = OPT_INT, .offset = FIELD(ready_fd), .max = 1048576, .label = "N",
      .help = "Write the first port and a newline there once it stands, then close it."},
     {.group = "What it says"},

@@ -17,8 +17,10 @@
  *
  * Leaving. A daemon that belongs to an agent goes when its work is done, or when its owner is dead and nobody needs
  * it; a connection that has not yet said who it is may be an agent that needs it, so it is waited for (it has ten
- * seconds). While its owner lives no signal stops it: the owner closes the pipe first. Stopping is an ordinary event for the core, then all connections are closed flushed, then the loop runs
- * empty. What hangs (a disk) does not keep the process: server_run tells. */
+ * seconds). Where the owner was killed before anybody came, somebody may still come, and a minute is waited; an owner
+ * that leaves in good order has waited itself, and writes a byte first. While its owner lives no signal stops it: the
+ * owner closes the pipe first. Stopping is an ordinary event for the core, then all connections are closed flushed, then
+ * the loop runs empty. What hangs (a disk) does not keep the process: server_run tells. */
 
 #include "daemon/server.h"
 
@@ -56,7 +58,7 @@ struct server {
   uv_check_t check;
   uv_poll_t owner;
   uv_signal_t signals[SIGNALS];
-  bool has_owner, owner_gone, pumping, stopping, closed, unneeded;
+  bool has_owner, owner_gone, owner_left, pumping, stopping, closed, unneeded;
   uint64_t started_ms, stop_by_ms;
 };
 
@@ -157,7 +159,8 @@ static bool may_leave(const struct server *s, uint64_t now) {
   if (!s->config.exit_when_idle && !s->owner_gone) return false;
   if (!core_idle(s->core) || peers_undecided(s->peers) > 0) return false;
   if (s->store && c10d_server_connections(s->store) > 0) return false;
-  return core_served(s->core) || (s->owner_gone && now - s->started_ms >= SERVER_NOBODY_CAME_MS);
+  return core_served(s->core) ||
+         (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));
 }
 
 /* When may_leave could become true by the passing of time alone. */
@@ -294,10 +297,11 @@ static void get_state_lines(void *ctx, struct buf *out) {
 
 static void on_owner(uv_poll_t *poll, int status, int events) {
   struct server *s = poll->data;
-  char ignored[256];
-  if (status == 0 && !(events & UV_DISCONNECT)) {
-    ssize_t n = read(s->config.owner_fd, ignored, sizeof(ignored));
-    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
+  char said[256];
+  for (ssize_t n = 1; status == 0 && n > 0;) {
+    n = read(s->config.owner_fd, said, sizeof(said));
+    s->owner_left = s->owner_left || n > 0;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   }
   uv_poll_stop(poll);
   s->owner_gone = true;

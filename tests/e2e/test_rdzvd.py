@@ -434,6 +434,16 @@ def test_owner_dies_before_anybody_came(rdzv):
     assert d.exit(3) == 0, d
 
 
+def test_owner_leaves_before_anybody_came(rdzv):
+    """In good order: nobody is waited for."""
+    r, w = os.pipe()
+    d = rdzv.daemon("--owner-fd", r, "--exit-when-idle", pass_fds=[r])
+    os.close(r)
+    os.write(w, b"l")
+    os.close(w)
+    assert d.exit(3) == 0 and d.says("nobody needs it"), d
+
+
 def test_leaves_when_its_work_is_done(rdzv):
     d = rdzv.daemon("--exit-when-idle")
     with Native(d.port) as a, Native(d.port) as b:

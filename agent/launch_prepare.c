@@ -1,0 +1,303 @@
+/* From a command line with --hosts to the plan.
+ *
+ * What each agent is told beyond its command line goes as RDZV_AGENT_ variables: how many nodes there are, how many workers it has, which
+ * rank it asks for, where to meet and under which name. So it is weaker than the command line; and what the user has set as a
+ * variable, of ours or of torchrun's, is not touched: each setting is only given where the option's value would be the default.
+ *
+ * They meet on the first host, by the name that was given for it, on a port drawn from [16384, 32768): below those that kernels hand out,
+ * above those that services have. The job's name is drawn too, so two launches never meet, even at the same place.
+ *
+ * A host that is this machine is started without ssh. That is decided by names and numeric addresses alone: to look up a
+ * thousand names would take longer than to start the one agent by ssh. */
+
+#include "agent/launch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "agent/cluster.h"
+#include "agent/host_addrs.h"
+#include "agent/host_file.h"
+#include "agent/options_internal.h"
+#include "common/hostlist.h"
+#include "common/mem.h"
+
+enum { SETTINGS_MAX = 8 };
+
+static const char default_shell[] = "ssh -T -x -o BatchMode=yes -o ConnectTimeout=10";
+
+struct wish {
+  int argc;
+  char *const *argv, *const *env;
+  struct agent_options o; /* values alone: nothing is settled */
+};
+
+static enum opt_source source(const struct wish *w, const char *name) {
+  return opts_source(&agent_options_spec, w->argc, w->argv, w->env, name);
+}
+
+static bool is_given(const struct wish *w, const char *name) {
+  return source(w, name) != OPT_FROM_DEFAULT;
+}
+
+static void spell(const struct wish *w, const char *name, char out[OPT_SPELLING_MAX]) {
+  opts_spelling(&agent_options_spec, w->argc, w->argv, w->env, name, out);
+}
+
+bool launch_is_wanted(int argc, char *const *argv, char *const *env) {
+  struct wish w = {.argc = argc, .argv = argv, .env = env};
+  if (cluster_variable(env, "RDZV_AGENT_LAUNCHER")) return false;
+  if (source(&w, "help") == OPT_FROM_ARGV || source(&w, "version") == OPT_FROM_ARGV) return false;
+  return is_given(&w, "hosts") || is_given(&w, "hostfile");
+}
+
+/* The hosts. -------------------------------------------------------------------------------------------------------------------- */
+
+static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
+  enum opt_source list = source(w, "hosts"), file = source(w, "hostfile");
+  char name[OPT_SPELLING_MAX];
+  if (list == file)
+    return err_set(e, -EINVAL, "--hosts and --hostfile exclude each other: leave one of them away");
+  if (list > file) {
+    spell(w, "hosts", name);
+    return launch_hosts_list(h, w->o.hosts, e) ? err_wrap(e, "%s", name) : 0;
+  }
+  spell(w, "hostfile", name);
+  char *text = host_file_read(NULL, w->o.hostfile, LAUNCH_FILE_MAX, e);
+  int rc = text ? launch_hosts_file(h, w->o.hostfile, text, strlen(text), e) : err_wrap(e, "%s", name);
+  free(text);
+  return rc;
+}
+
+/* What makes no sense on several hosts. */
+static int check_options(const struct wish *w, struct err *e) {
+  static const char *const of_one[] = {"node-rank", "local-addr"};
+  char name[OPT_SPELLING_MAX], hosts[OPT_SPELLING_MAX];
+  spell(w, is_given(w, "hosts") ? "hosts" : "hostfile", hosts);
+  if (w->o.standalone) {
+    spell(w, "standalone", name);
+    return err_set(e, -EINVAL, "%s is this machine alone, and %s names others: leave one of them away", name,
+                   hosts);
+  }
+  for (size_t i = 0; i < 2; i++) {
+    if (!is_given(w, of_one[i])) continue;
+    spell(w, of_one[i], name);
+    return err_set(e, -EINVAL, "%s is for one host, and with %s it would be said to all: leave it away", name,
+                   hosts);
+  }
+  return 0;
+}
+
+static int check_hosts(const struct wish *w, const struct launch_hosts *h, struct err *e) {
+  int64_t n = (int64_t)h->n;
+  char name[OPT_SPELLING_MAX];
+  spell(w, "nnodes", name);
+  if (is_given(w, "nnodes") && w->o.nnodes.min > n)
+    return err_set(e, -EINVAL, "%s asks for %" PRId64 " nodes, and only %" PRId64 " %s named", name,
+                   w->o.nnodes.min, n, n == 1 ? "host is" : "hosts are");
+  for (size_t i = 0; h->n > 1 && i < h->n; i++)
+    if (launch_host_is_loopback(launch_host_bare(h->v[i].name)))
+      return err_set(e, -EINVAL,
+                     "%s is another machine on each of several hosts: name this one as the others know it",
+                     h->v[i].name);
+  return 0;
+}
+
+static bool is_here(const char *name, const char *own) {
+  static struct ipaddr addrs[HOST_ADDRS_MAX];
+  struct ipaddr ip = ipaddr_parse(name);
+  size_t n = ip.family ? host_addrs(addrs) : 0, len = hostlist_short(name);
+  if (launch_host_is_loopback(name) || strcasecmp(name, own) == 0) return true;
+  for (size_t i = 0; i < n; i++)
+    if (ipaddr_compare(&ip, &addrs[i]) == 0) return true;
+  bool short_of = !name[len] || !own[hostlist_short(own)];
+  return !ip.family && short_of && len == hostlist_short(own) && strncasecmp(name, own, len) == 0;
+}
+
+/* This machine's seat is the first one of the plan, whichever it is in the job. */
+static void take_seats(struct launch *l, const struct launch_hosts *h) {
+  char own[HOST_NAME_MAX + 1] = "";
+  size_t here = h->n;
+  gethostname(own, sizeof(own) - 1);
+  for (size_t i = h->n; i-- > 0;)
+    if (is_here(h->v[i].name, own)) here = i;
+  l->here = here < h->n;
+  l->plan.seats = xcalloc(h->n, sizeof(*l->plan.seats));
+  l->order = xcalloc(h->n, sizeof(*l->order));
+  for (size_t i = 0, at = l->here; i < h->n; i++) {
+    struct launch_seat *s = &l->plan.seats[i == here ? 0 : at++];
+    *s = (struct launch_seat){.host = xstrdup(h->v[i].name), .slots = h->v[i].slots, .index = (uint32_t)i};
+    l->order[i] = *s;
+  }
+  l->plan.n = h->n;
+}
+
+/* Settings. ----------------------------------------------------------------------------------------------------------------------- */
+
+static int draw(uint64_t *value, struct err *e) {
+  if (getrandom(value, sizeof(*value), 0) == (ssize_t)sizeof(*value)) return 0;
+  return err_sys(e, -errno, "no random numbers");
+}
+
+static void set(struct launch *l, char *text) {
+  size_t n = 0;
+  while (l->plan.settings[n]) n++;
+  l->plan.settings[n] = text;
+}
+
+static int set_place(struct launch *l, struct err *e) {
+  struct endpoint ep = {0};
+  char text[ENDPOINT_TEXT_MAX];
+  uint64_t port;
+  int rc = draw(&port, e);
+  if (rc) return rc;
+  const char *host = launch_host_bare(l->order[0].host);
+  snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? "127.0.0.1" : host);
+  ep.port = (uint16_t)(CLUSTER_PORT_FIRST + port % CLUSTER_PORT_COUNT);
+  endpoint_format(&ep, text);
+  set(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text));
+  l->serves = true;
+  return 0;
+}
+
+/* The list that tells who is missing; none where a host is an address, or was given a user: hosts do not call themselves so. */
+static char *list_hosts(const struct launch *l) {
+  struct buf text = BUF_INIT;
+  const char **names = xcalloc(l->plan.n, sizeof(*names));
+  bool good = true;
+  for (size_t i = 0; i < l->plan.n; i++) {
+    names[i] = l->order[i].host;
+    good = good && !strchr(names[i], '@') && !ipaddr_parse(names[i]).family;
+  }
+  good = good && hostlist_compress(names, l->plan.n, HOSTS_MAX, &text) == l->plan.n;
+  free(names);
+  if (good && text.len) return buf_steal(&text);
+  buf_finish(&text);
+  return xstrdup("");
+}
+
+static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
+  int64_t n = (int64_t)l->plan.n, most = is_given(w, "nnodes") ? w->o.nnodes.max : n;
+  bool placed = is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
+  l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
+  if (!is_given(w, "nnodes")) set(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n));
+  l->plan.give_slots = !is_given(w, "nproc");
+  l->plan.hush = !is_given(w, "quiet") && !is_given(w, "verbose");
+  if (most > 1) l->plan.ranks = (uint32_t)(most < n ? most : n);
+  l->plan.expect = most > 1 && n <= most && !is_given(w, "expect") ? list_hosts(l) : xstrdup("");
+  if (most > 1 || placed) {
+    uint64_t id;
+    int rc = draw(&id, e);
+    if (rc) return rc;
+    if (!is_given(w, "rdzv-id")) set(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, id >> 16));
+    return placed ? 0 : set_place(l, e);
+  }
+  set(l, xstrdup("RDZV_AGENT_STANDALONE=yes"));
+  return 0;
+}
+
+/* The folder by the name that its user has for it, where that is still the same one. */
+static char *find_folder(char *const *env, struct err *e) {
+  const char *logical = cluster_variable(env, "PWD");
+  struct stat a, b;
+  if (logical && *logical == '/' && stat(logical, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev &&
+      a.st_ino == b.st_ino)
+    return xstrdup(logical);
+  char path[PATH_MAX];
+  if (getcwd(path, sizeof(path))) return xstrdup(path);
+  err_sys(e, -errno, "the folder of this process");
+  return NULL;
+}
+
+static int find_program(struct launch *l, const struct wish *w, struct err *e) {
+  char path[PATH_MAX];
+  ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  l->plan.only_there = w->o.launch_agent != NULL;
+  if (w->o.launch_agent) {
+    l->plan.program = xstrdup(w->o.launch_agent);
+    return 0;
+  }
+  if (n <= 0) return err_sys(e, -errno, "/proc/self/exe");
+  path[n] = '\0';
+  l->plan.program = xstrdup(path);
+  return 0;
+}
+
+static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
+  struct launch_plan *p = &l->plan;
+  char name[OPT_SPELLING_MAX];
+  p->shell = launch_words(w->o.ssh ? w->o.ssh : default_shell, e);
+  spell(w, "ssh", name);
+  if (!p->shell) return err_wrap(e, "%s", name);
+  p->argv = launch_words_copy(w->argv);
+  p->env = launch_env_travels(w->env);
+  p->fan_out = (uint32_t)w->o.fan_out;
+  p->cwd = find_folder(w->env, e);
+  if (!p->cwd) return e->code;
+  int rc = find_program(l, w, e);
+  return rc ? rc : make_settings(l, w, e);
+}
+
+/* As the first host's agent sees it. Where that is another host its own variables are not known; they are no settings. */
+static void make_env(struct launch *l, char *const *env) {
+  struct launch_plan first = l->plan;
+  first.seats = l->order;
+  l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
+}
+
+int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, struct err *e) {
+  static struct wish w;
+  struct launch_hosts hosts;
+  bool dashes;
+  int rest;
+  *l = (struct launch){0};
+  w = (struct wish){.argc = argc, .argv = argv, .env = env};
+  launch_hosts_init(&hosts);
+  int rc = opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, e);
+  if (rc == 0) rc = check_options(&w, e);
+  if (rc == 0) rc = read_hosts(&w, &hosts, e);
+  if (rc == 0) rc = check_hosts(&w, &hosts, e);
+  if (rc == 0) {
+    take_seats(l, &hosts);
+    rc = fill_plan(l, &w, e);
+  }
+  if (rc == 0) make_env(l, env);
+  launch_hosts_finish(&hosts);
+  return rc;
+}
+
+void launch_finish(struct launch *l) {
+  launch_plan_finish(&l->plan);
+  launch_words_free(l->env);
+  free(l->order);
+}
+
+void launch_explain(const struct launch *l, struct buf *out) {
+  for (size_t i = 0; i < l->plan.n; i++) {
+    const struct launch_seat *s = &l->order[i];
+    bool here = l->here && l->plan.seats[0].index == s->index;
+    buf_printf(out, "host %s", s->host);
+    if (s->slots) buf_printf(out, " slots=%" PRId64, s->slots);
+    buf_printf(out, "%s\n", here ? " here" : "");
+  }
+  buf_puts(out, "ssh");
+  for (size_t i = 0; l->plan.shell[i]; i++) buf_printf(out, " %s", l->plan.shell[i]);
+  buf_putc(out, '\n');
+}
+
+bool launch_follow(char *const *env) {
+  const char *text = cluster_variable(env, "RDZV_AGENT_LAUNCHER");
+  int64_t pid;
+  if (!text || parse_int(text, 1, INT32_MAX, &pid, NULL)) return true;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  return getppid() == (pid_t)pid;
+}
