@@ -143,3 +143,19 @@ def test_every_page_is_found_from_the_readme():
         for link in re.findall(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)", (TOP / page).read_text()):
             todo.append(str((TOP / page).parent.joinpath(link).resolve().relative_to(TOP)))
     assert set(pages.pages()) <= seen, sorted(set(pages.pages()) - seen)
+
+
+def test_the_commands_of_the_clusters():
+    """What the README's table says to type on a cluster stands on its page, in a block or in a script that the page names."""
+    table = re.search(r"\n## On your cluster\n(.*?)\n## ", (TOP / "README.md").read_text(), re.S)[1]
+    rows = [r.split(" | ") for r in re.findall(r"^\| (.*) \|$", table, re.M)][1:]
+    assert len(rows) > 7
+    for who, command, links in rows:
+        command, targets = re.search(r"`([^`]+)`", command), re.findall(r"\((deploy/[^)]+)\)", links)
+        if not command or not targets or not (TOP / targets[0]).exists():  # a page that is missing is test_links' affair
+            continue
+        page = (TOP / targets[0]).read_text()
+        scripts = [TOP / "deploy" / s for s in re.findall(r"\]\(([\w./-]+\.(?:sbatch|pbs|sh|lsf))\)", page)]
+        told = "\n".join([b.text for b in pages.blocks(targets[0])] + [s.read_text() for s in scripts if s.exists()])
+        first = re.sub(r" -- \./train$", " ", command[1]).strip()
+        assert first in told, f"{targets[0]} does not show {command[1]!r}"
