@@ -81,7 +81,7 @@ struct cluster {
   size_t n_hosts;
   bool by_mpirun; /* which may use a part of a job's hosts */
   bool
-      first_host_is_launchers; /* it is where mpirun, or srun, itself runs: as a rule the agent of index 0 is there, which is to look */
+      first_host_is_uncertain; /* it is where mpirun, or srun, itself runs: as a rule the agent of index 0 is there, which is to look */
   struct buf warnings;         /* a sentence a line; "" */
 };
 

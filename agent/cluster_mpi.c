@@ -84,7 +84,7 @@ void cluster_read_mpiruns_host(struct row *r) {
   bool by_uri = uri && read_uri(uri, host);
   if (!by_uri && !(is_prrte(r) && read_space(row_variable(r, SPACE), host))) return;
   row_set_text(r, &c->first_host, host, by_uri ? HNP : SPACE);
-  c->first_host_is_launchers = true;
+  c->first_host_is_uncertain = true;
 }
 
 /* Which proxy started this process; the same for all on this host. */

@@ -287,6 +287,7 @@ void row_set_hosts(struct row *r, struct row_hosts *h, const char *variables) {
     return;
   }
   set_compressed(r, h, variables);
+  if (!c->first_host.is_set) c->first_host_is_uncertain = c->by_mpirun;
   row_set_text(r, &c->first_host, h->v[0].name, variables);
   row_set_number(r, &c->nodes, (int64_t)h->n, variables);
   c->host = h->v;

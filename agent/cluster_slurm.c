@@ -16,18 +16,22 @@
  * batch script's node, mostly the same, but the login node when somebody types srun there. So it counts only where there is no list, and
  * the first agent looks whether it is there.
  *
- * GPUs: those of the step on this node, where one agent has the node to itself; with several only what Slurm says to give each task. A
- * number behind a type, "a100:2", is a number. The parts of a heterogeneous job that run as one step have counts and
- * a list each in SLURM_STEP_*, but common ones in SLURM_NTASKS and SLURM_NODELIST. */
+ * GPUs: those of the step on this node, where one agent has the node to itself; with several only what Slurm gives each task: by
+ * its own word, or because the task's list is shorter than the node's. A number behind a type, "a100:2", is a number.
+ *
+ * The parts of a heterogeneous job that run as one step have common counts and a common list in SLURM_STEP_*; outside of a step each part has a list
+ * of its own. SLURM_JOB_END_TIME is told by Slurm 23 and later. */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "agent/cluster_internal.h"
+#include "common/hostlist.h"
 #include "common/opts.h"
 
 enum {
   JOB_MAX = 2000000000,
+  PARTS_MAX = 128,          /* of a heterogeneous job: Slurm's own limit */
   SECONDS_MAX = 4102444800, /* 2100: what is later is Slurm's way to say "never" */
 };
 static const int64_t SPECIAL_STEPS = 4294967040; /* ids from here on are of batch scripts, shells and such */
@@ -36,14 +40,18 @@ static const char *first_of(const struct row *r, const char *a, const char *b) {
   return row_variable(r, a) ? a : b;
 }
 
-static bool is_heterogeneous(const struct row *r) {
-  const char *size = row_variable(r, "SLURM_HET_SIZE");
-  return size && strcmp(size, "1") != 0;
-}
-
-/* Of the step by that step's own variables; where its parts are several, by the common ones. */
-static const char *of_step(const struct row *r, const char *step, const char *common) {
-  return is_heterogeneous(r) ? common : first_of(r, step, common);
+/* A job, or an allocation, that was asked for by a task of another job's step has the variables of that step still. A real step is told its own size in the
+ * job's old variables as well, and lies within the job. */
+static bool is_stale(const struct row *r) {
+  const char *own = row_variable(r, "SLURM_STEP_NUM_NODES"), *common = row_variable(r, "SLURM_NNODES");
+  const char *hosts = row_variable(r, "SLURM_STEP_NODELIST"), *all = row_variable(r, "SLURM_JOB_NODELIST");
+  struct buf names = BUF_INIT;
+  size_t n;
+  if (own && common && strcmp(own, common) != 0) return true;
+  if (!hosts || !all || hostlist_expand(hosts, &names, &n, NULL)) return false;
+  bool within = cluster_lists(all, buf_text(&names));
+  buf_finish(&names);
+  return !within && cluster_count(all) > 0;
 }
 
 /* The job, or element of an array, as squeue names it, and the step. The port is derived from the numbers. */
@@ -75,7 +83,7 @@ static void find_hosts(struct row *r, const char *list, const char *per_node) {
     row_hosts_drop(&h);
     return;
   }
-  int64_t *counts = row_counts(r, per_node, &n);
+  int64_t *counts = per_node ? row_counts(r, per_node, &n) : NULL;
   if (counts && n != h.n) row_warn_of(r, per_node, "does not fit to the number of hosts: it is not used");
   for (size_t i = 0; counts && n == h.n && i < n; i++) h.v[i].slots = counts[i];
   snprintf(variables, sizeof(variables), "%s%s%s", list, counts && n == h.n ? " " : "",
@@ -106,43 +114,64 @@ static int64_t read_gpus(const char *text) {
   return parse_int(colon ? colon + 1 : text, 0, WORKERS_MAX, &n, NULL) == 0 ? n : -1;
 }
 
+/* Whether each task was given GPUs of its own: then the step's list is that task's, and shorter than what the node has. */
+static bool is_bound(struct row *r, int64_t listed) {
+  int64_t on_node;
+  return listed && row_number(r, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX, &on_node) && listed < on_node;
+}
+
 static void find_gpus(struct row *r) {
   bool shared = cluster_number(&r->c->local_agents, 1) > 1;
   const char *per_task = row_variable(r, "SLURM_GPUS_PER_TASK");
   int64_t n = per_task ? read_gpus(per_task) : -1, listed = row_list_length(r, "SLURM_STEP_GPUS");
   if (per_task && n < 0) row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is not used");
-  if (shared) {
-    if (n >= 0) row_set_number(r, &r->c->gpus, n, "SLURM_GPUS_PER_TASK");
-    return;
-  }
-  if (listed)
+  if (shared && n >= 0) {
+    row_set_number(r, &r->c->gpus, n, "SLURM_GPUS_PER_TASK");
+  } else if (shared) {
+    if (is_bound(r, listed)) row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS SLURM_GPUS_ON_NODE");
+  } else if (listed) {
     row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS");
-  else
+  } else {
     row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+  }
 }
 
 static void find_srun(struct row *r) {
   const char *address = row_variable(r, "SLURM_LAUNCH_NODE_IPADDR");
   if (!address || r->c->first_host.is_set) return;
   row_set_text(r, &r->c->first_host, address, "SLURM_LAUNCH_NODE_IPADDR");
-  r->c->first_host_is_launchers = true;
+  r->c->first_host_is_uncertain = true;
 }
 
 static void read_step(struct row *r, const char *step) {
+  static const char per_node[] = "SLURM_STEP_TASKS_PER_NODE", nodes[] = "SLURM_STEP_NUM_NODES";
   struct cluster *c = r->c;
-  const char *tasks = of_step(r, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-             *nodes = of_step(r, "SLURM_STEP_NUM_NODES", "SLURM_NNODES"),
-             *per_node = of_step(r, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   name_job(r, step);
   row_set_text(r, &c->launcher, "srun", "SLURM_STEP_ID");
   row_set_number(r, &c->start, CLUSTER_STARTED, "SLURM_STEP_ID");
-  if (!row_take_number(r, &c->agents, tasks, 1, NODES_MAX))
+  if (!row_take_number(r, &c->agents, first_of(r, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1, NODES_MAX))
     row_take_number(r, &c->agents, nodes, 1, NODES_MAX);
   row_take_number(r, &c->index, "SLURM_PROCID", 0, NODES_MAX - 1);
   find_neighbours(r, per_node, nodes);
-  find_hosts(r, of_step(r, "SLURM_STEP_NODELIST", "SLURM_NODELIST"), per_node);
+  find_hosts(r, "SLURM_STEP_NODELIST", per_node);
   find_srun(r);
   find_gpus(r);
+}
+
+/* All hosts of the job; the parts of a heterogeneous one have a list each. */
+static void find_all_hosts(struct row *r, const char *per_node) {
+  struct row_hosts h = {.v = NULL};
+  struct err e = ERR_INIT;
+  char name[48];
+  int64_t parts = 1;
+  if (row_variable(r, "SLURM_HET_SIZE")) row_number(r, "SLURM_HET_SIZE", 1, PARTS_MAX, &parts);
+  for (int i = 0; parts > 1 && i < parts; i++) {
+    snprintf(name, sizeof(name), "SLURM_JOB_NODELIST_HET_GROUP_%d", i);
+    const char *list = row_variable(r, name);
+    if (list && row_hosts_add_list(&h, list, 1, &e)) row_warn(r, "%s: %s: it is not used", name, e.text);
+  }
+  row_set_hosts(r, &h, "SLURM_HET_SIZE SLURM_JOB_NODELIST_HET_GROUP_0 SLURM_JOB_NODELIST_HET_GROUP_1");
+  find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), per_node);
 }
 
 /* A batch script, or a shell. */
@@ -150,15 +179,16 @@ static void read_alone(struct row *r) {
   name_job(r, NULL);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "SLURM_JOB_ID");
   row_set_text(r, &r->c->starter, "srun", "SLURM_JOB_ID");
-  find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), "SLURM_TASKS_PER_NODE");
+  find_all_hosts(r, "SLURM_TASKS_PER_NODE");
   row_take_number(r, &r->c->nodes, first_of(r, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"), 1, NODES_MAX);
   row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
 }
 
-/* mpirun's own agents. */
-static void read_under_launcher(struct row *r) {
-  name_job(r, NULL);
-  find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), "SLURM_TASKS_PER_NODE");
+/* mpirun's own agents. Hydra starts all of its helpers as one step, where it starts them through Slurm, and has no number of its own; Open MPI has one, and
+ * a helper on all nodes but the first. */
+static void read_under_launcher(struct row *r, const char *step) {
+  name_job(r, step);
+  find_all_hosts(r, NULL);
   if (cluster_number(&r->c->local_agents, 1) == 1)
     row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
 }
@@ -170,8 +200,8 @@ void cluster_read_slurm(struct row *r) {
   row_set_text(r, &r->c->scheduler, "Slurm", "SLURM_JOB_ID");
   bool in_step = step && row_number(r, "SLURM_STEP_ID", 0, UINT32_MAX, &n) && n < SPECIAL_STEPS;
   if (r->c->by_mpirun)
-    read_under_launcher(r);
-  else if (in_step)
+    read_under_launcher(r, in_step && !r->c->run.is_set ? step : NULL);
+  else if (in_step && !is_stale(r))
     read_step(r, step);
   else
     read_alone(r);

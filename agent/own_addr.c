@@ -61,29 +61,45 @@ static void choose(const struct addresses *found, char out[ADDR_MAX + 1]) {
   }
 }
 
-int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e) {
+/* Until it is answered, or the deadline has come. */
+static int look_up(const char *name, const char *option, uint32_t deadline_ms, bool *hung, struct err *e) {
   struct lookup *l = &lookup;
   struct endpoint ep = {.port = 1};
-  snprintf(out, ADDR_MAX + 1, "%s", name);
-  if (ipaddr_parse(name).family) return 0;
+  static bool stuck; /* a name server that never answered still has `lookup` */
+  if (stuck)
+    return err_set(e, -ETIMEDOUT, "%s %s: the name server does not answer: give a numeric address", option,
+                   name);
+  *l = (struct lookup){.done = false};
   snprintf(ep.host, sizeof(ep.host), "%s", name);
   int rc = uv_loop_init(&l->loop);
   if (rc) return err_sys(e, rc, "no event loop");
   uv_timer_init(&l->loop, &l->timer);
   uv_timer_start(&l->timer, on_deadline, deadline_ms, 0);
-  struct resolve *r = resolve_start(&l->loop, &ep, "--local-addr", on_found, l);
+  struct resolve *r = resolve_start(&l->loop, &ep, option, on_found, l);
   if (!l->done) uv_run(&l->loop, UV_RUN_DEFAULT);
-  *hung = !l->done;
+  *hung = stuck = !l->done;
   if (!l->done) {
     resolve_cancel(r);
-    return err_set(e, -ETIMEDOUT,
-                   "--local-addr %s: no name server has answered in %u s: give a numeric address", name,
-                   (unsigned)(deadline_ms / 1000));
+    return err_set(e, -ETIMEDOUT, "%s %s: no name server has answered in %u s: give a numeric address",
+                   option, name, (unsigned)(deadline_ms / 1000));
   }
   uv_close((uv_handle_t *)&l->timer, NULL);
   uv_run(&l->loop, UV_RUN_NOWAIT);
   uv_loop_close(&l->loop);
-  if (l->failed) return err_set(e, l->e.code, "%s", l->e.text);
-  choose(&l->found, out);
-  return 0;
+  return l->failed ? err_set(e, l->e.code, "%s", l->e.text) : 0;
+}
+
+int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1], bool *hung, struct err *e) {
+  snprintf(out, ADDR_MAX + 1, "%s", name);
+  if (ipaddr_parse(name).family) return 0;
+  int rc = look_up(name, "--local-addr", deadline_ms, hung, e);
+  if (rc == 0) choose(&lookup.found, out);
+  return rc;
+}
+
+bool own_addr_is(const char *name, uint32_t deadline_ms, bool *hung) {
+  if (look_up(name, "--endpoint", deadline_ms, hung, NULL)) return true;
+  for (size_t i = 0; i < lookup.found.n; i++)
+    if (address_is_local(&lookup.found.v[i])) return true;
+  return false;
 }

@@ -31,7 +31,6 @@
 #include "agent/cluster.h"
 #include "agent/command.h"
 #include "agent/command_line.h"
-#include "agent/host_addrs.h"
 #include "agent/host_file.h"
 #include "agent/job_times.h"
 #include "agent/launch.h"
@@ -245,27 +244,17 @@ static void tell_notes(const struct agent_options *o, const struct identity *id)
     log_warn("--expect %s does not name this host, %s", o->expect, id->host);
 }
 
-static bool is_own_host(const struct identity *id, const char *name) {
-  static struct ipaddr own[HOST_ADDRS_MAX];
-  struct ipaddr ip = ipaddr_parse(name);
-  size_t n = ip.family ? host_addrs(own) : 0;
-  if (!ip.family) return cluster_lists(name, id->host);
-  for (size_t i = 0; i < n; i++)
-    if (ipaddr_compare(&own[i], &ip) == 0) return true;
-  return false;
-}
-
-/* mpirun's own host is where the agents are to meet, and the first of them is somewhere else: then mostly none is there. One sentence, instead
- * of waiting. */
-static int check_place(const struct agent_options *o, const struct identity *id, struct err *e) {
-  const struct cluster *c = &id->cluster;
-  bool first = o->from.endpoint && c->first_host_is_launchers && o->order_key == 0;
-  if (!first || strcmp(o->endpoint.host, "127.0.0.1") == 0 || is_own_host(id, o->endpoint.host)) return 0;
-  return err_set(
-      e, -EINVAL,
-      "%s runs on %s, and this, its first agent, on %s: it does not tell the others where that is: give "
-      "--endpoint %s to all",
-      c->launcher.text, o->endpoint.host, id->host, id->host);
+/* Where mpirun has started the agents, or srun without telling its hosts, the place to meet is what is most likely, and no agent may be there. The first one
+ * looks: one sentence, instead of waiting. */
+static int check_place(const struct agent_options *o, const struct identity *id, bool *hung, struct err *e) {
+  bool first = o->from.endpoint && id->cluster.first_host_is_uncertain && o->order_key == 0;
+  const char *place = o->endpoint.host;
+  if (!first || cluster_lists(place, id->host) || own_addr_is(place, LOOKUP_MS, hung)) return 0;
+  return err_set(e, -EINVAL,
+                 "agents would meet on %s (%s), but the first of those that %s has started is here, on %s: "
+                 "give all of them "
+                 "--endpoint %s",
+                 place, id->cluster.first_host.source, id->cluster.launcher.text, id->host, id->host);
 }
 
 static int fail(int code, const struct err *e) {
@@ -336,7 +325,7 @@ int main(int argc, char **argv) {
   if (identify(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
   tell_notes(&o, &id);
-  if (!o.explain && (job_times_check(&o, &e) || check_place(&o, &id, &e))) return fail(code, &e);
+  if (!o.explain && (job_times_check(&o, &e) || check_place(&o, &id, &hung, &e))) return fail(code, &e);
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};

@@ -167,7 +167,14 @@ def test_mpirun_on_two_hosts(rdzv, lan):
 def test_mpirun_on_a_login_node(rdzv, lan):
     """Where mpirun runs, no agent does: the first one says so at once, and mpirun ends the others."""
     a = rdzv.agent("--", "true", env=mpi(0, 2, "10.99.0.77"), wrap=lan[1])
-    assert a.exit() == 64 and a.says("Open MPI runs on 10.99.0.77, and this, its first agent, on node2: .* give --endpoint node2 to all"), a
+    assert a.exit() == 64 and a.says(r"would meet on 10.99.0.77 \(OMPI_MCA_.* the first of those that Open MPI has started is here, on node2: .* --endpoint node2"), a
+
+
+def test_mpirun_on_a_part_of_the_jobs_hosts(rdzv, lan):
+    """Under a scheduler the first host is the job's, but mpirun may have started nothing there. A name is looked up."""
+    job = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": "node[1-2]"}
+    a = rdzv.agent("--", "true", env={**mpi(0, 2, "10.99.0.1"), **job}, wrap=lan[1])
+    assert a.exit() == 64 and a.says(r"would meet on node1 \(SLURM_JOB_NODELIST=node\[1-2\]\), .* --endpoint node2"), a
 
 
 def test_hydra_on_several_hosts(rdzv):
