@@ -275,6 +275,20 @@ static bool is_ignored(const struct opts_spec *spec, const char *name, size_t n)
   return false;
 }
 
+/* Kubernetes gives every pod variables of the namespace's Services: of one that is called "rdzvd" RDZVD_SERVICE_HOST, RDZVD_PORT=tcp://10.0.0.1:29400,
+ * RDZVD_PORT_29400_TCP_ADDR and so on. Nobody meant an option by them. */
+static bool is_service_link(const char *variable, size_t n) {
+  static const char *const parts[] = {"_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP", "_SCTP"};
+  const char *value = variable + n + 1;
+  if (strncmp(value, "tcp://", 6) == 0 || strncmp(value, "udp://", 6) == 0) return true;
+  for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+    const char *p = strstr(variable, parts[i]);
+    char next = p ? p[strlen(parts[i])] : '\0';
+    if (p && p < variable + n && (next == '=' || next == '_')) return true;
+  }
+  return false;
+}
+
 /* Where a name stands twice in the environment the first counts, as for getenv. */
 static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen,
                         void *target, struct err *e) {
@@ -285,6 +299,7 @@ static int set_from_env(const struct opts_spec *spec, bool foreign, char *const 
     const struct opt *row = find_variable(spec, foreign, *env, n, &ours);
     if (!ours || (!foreign && is_ignored(spec, *env, n))) continue;
     if (!row && foreign) continue;
+    if (!row && is_service_link(*env, n)) continue;
     if (!row) return refuse_variable(spec, *env, n, e);
     if (seen[row - spec->table]) continue;
     seen[row - spec->table] = true;

@@ -10,7 +10,7 @@
  *
  * Dashes and underscores are the same; the command line wins over the environment, that over the default. An
  * environment variable that starts with the prefix and names no option is an error too (a misspelt setting
- * must not be ignored), unless `ignore_env` lists it. A misspelt name is answered with the nearest. Pure: the
+ * must not be ignored), unless `ignore_env` lists it, or Kubernetes has made it of a Service. A misspelt name is answered with the nearest. Pure: the
  * environment is a parameter.
  *
  * A program may keep the habits of another one (`foreign`): rows that have a name there may be abbreviated to

@@ -296,6 +296,20 @@ static void test_unknown_variables(void **state) {
   parse(&l, "", "TEST_SOCKET=x TESTER=1 TES=2 XTEST_FOO=3 TEST_NOEQUALS HOME=/");
 }
 
+/* A Service of Kubernetes that is called as the program. */
+static void test_service_links(void **state) {
+  struct line l;
+  parse(&l, "",
+        "TEST_SERVICE_HOST=10.0.0.1 TEST_SERVICE_PORT=1 TEST_SERVICE_PORT_RDZV=1 TEST_PORT=tcp://10.0.0.1:1");
+  parse(&l, "", "TEST_PORT_1_TCP=tcp://10.0.0.1:1 TEST_PORT_1_TCP_ADDR=10.0.0.1 TEST_PORT_1_UDP_PROTO=udp");
+  parse(&l, "", "TEST_OTHER_SERVICE_HOST=10.0.0.1");
+  refused("", "TEST_PORT=1", "TEST_PORT in the environment names no option: unset it, or see tester --help");
+  refused("", "TEST_SERVICE_HOSTS=x",
+          "TEST_SERVICE_HOSTS in the environment names no option: unset it, or see tester --help");
+  refused("", "TEST_FOO=x_TCP",
+          "TEST_FOO in the environment names no option: unset it, or see tester --help");
+}
+
 static void test_without_environment(void **state) {
   struct opts_spec bare = spec;
   struct line l;
@@ -451,6 +465,7 @@ int main(void) {
       cmocka_unit_test(test_garbage_is_shown_escaped),
       cmocka_unit_test(test_unknown_options),
       cmocka_unit_test(test_unknown_variables),
+      cmocka_unit_test(test_service_links),
       cmocka_unit_test(test_without_environment),
       cmocka_unit_test(test_a_bad_default_is_told),
       cmocka_unit_test(test_errors_without_reader),

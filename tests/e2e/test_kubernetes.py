@@ -1,0 +1,304 @@
+"""The manifests of deploy/kubernetes: what Kubernetes' own schemas say of them, whether they agree with the programs, and whether their commands
+do what they are for.
+
+There is no Kubernetes here. A pod is a process on a host of its own: a root folder with the image's programs and the pod's volumes, the pod's
+name, user and variables, in one network namespace whose loopback has all pods' addresses and whose /etc/hosts stands for the cluster's DNS.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import pages
+from harness import BUILD, SANITIZED, TRAINER, until
+
+yaml = pytest.importorskip("yaml", reason="python3-yaml is not installed")
+TOP = pages.TOP
+FOLDER = TOP / "deploy/kubernetes"
+PAGE = "deploy/kubernetes.md"
+FILES = sorted(p.name for p in FOLDER.glob("*.yaml"))
+AGAIN = [69, 71, 73, 74, 75, 76, 78]
+
+
+def documents(name):
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+def jobs(doc):
+    """(name, Job) of everything in a document that is one."""
+    if doc["kind"] == "Job":
+        return [(doc["metadata"]["name"], doc)]
+    if doc["kind"] == "JobSet":
+        return [(f"{doc['metadata']['name']}-{r['name']}-0", {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": r["name"]}, **r["template"]})
+                for r in doc["spec"]["replicatedJobs"]]
+    return []
+
+
+def pod_specs():
+    """(file, its name, pod's spec) of all of them."""
+    for name in FILES:
+        for doc in documents(name):
+            for job, d in jobs(doc):
+                yield name, job, d["spec"]["template"]["spec"]
+            if doc["kind"] == "StatefulSet":
+                yield name, doc["metadata"]["name"], doc["spec"]["template"]["spec"]
+
+
+def option(command, name):
+    return next((w.split("=", 1)[1] for w in command if w.startswith(f"--{name}=")), None)
+
+
+# ---- what they say -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.35"])
+@pytest.mark.parametrize("name", FILES)
+def test_against_the_schemas(name, version):
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: tests/run --ci installs it")
+    for doc in documents(name):
+        for d in [d for _, d in jobs(doc)] or [doc]:
+            validate.validate(d, version, strict=True)
+    # It would say so.
+    broken = documents("rdzvd.yaml")[1]
+    broken["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
+    with pytest.raises(validate.ValidationError):
+        validate.validate(broken, version, strict=True)
+
+
+def test_jobset():
+    """Its own fields, as api/jobset/v1alpha2 has them; the Jobs in it are looked at above."""
+    (doc,) = documents("jobset.yaml")
+    assert doc["apiVersion"] == "jobset.x-k8s.io/v1alpha2" and set(doc) == {"apiVersion", "kind", "metadata", "spec"}
+    spec = doc["spec"]
+    assert set(spec) <= {"replicatedJobs", "network", "successPolicy", "failurePolicy", "startupPolicy", "suspend", "coordinator", "managedBy", "ttlSecondsAfterFinished"}
+    assert set(spec["network"]) <= {"enableDNSHostnames", "subdomain", "publishNotReadyAddresses"}
+    assert set(spec["successPolicy"]) <= {"operator", "targetReplicatedJobs"} and spec["successPolicy"]["operator"] in ("All", "Any")
+    assert set(spec["failurePolicy"]) <= {"maxRestarts", "restartStrategy", "rules"}
+    names = [r["name"] for r in spec["replicatedJobs"]]
+    for rule in spec["failurePolicy"]["rules"]:
+        assert set(rule) <= {"name", "action", "onJobFailureReasons", "onJobFailureMessagePatterns", "targetReplicatedJobs"}
+        assert rule["action"] in ("FailJobSet", "RestartJobSet", "RestartJobSetAndIgnoreMaxRestarts") and set(rule["targetReplicatedJobs"]) <= set(names)
+        assert set(rule["onJobFailureReasons"]) <= {"BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy"}
+    assert set(spec["successPolicy"]["targetReplicatedJobs"]) <= set(names)
+    for r in spec["replicatedJobs"]:
+        assert set(r) <= {"name", "groupName", "template", "replicas", "dependsOn"} and set(r["template"]) <= {"metadata", "spec"}
+
+
+def test_they_agree_with_the_programs():
+    """Exit codes, ports, times and mounts."""
+    codes = dict(re.findall(r"^\s*X\(\w+, (\d+), \"(.*?)\"\)", (TOP / "common/exit_codes.h").read_text(), re.M))
+    assert all(int(c) in AGAIN for c, text in codes.items() if "requeue me" in text), codes
+    seen = 0
+    for name in FILES:
+        for doc in documents(name):
+            for _, job in jobs(doc):
+                spec = job["spec"]
+                if spec["template"]["spec"]["containers"][0]["name"] != "agent":
+                    continue
+                seen += 1
+                again, verdict = [r["onExitCodes"] for r in spec["podFailurePolicy"]["rules"] if "onExitCodes" in r]
+                assert again["values"] == AGAIN and verdict["values"] == AGAIN + [137, 143], name
+                command = spec["template"]["spec"]["containers"][0]["command"]
+                low, high = map(int, option(command, "nnodes").split(":"))
+                assert 1 <= low < high == spec["completions"] == spec["parallelism"]
+    assert seen == 2
+    for name, pod, spec in pod_specs():
+        (c,) = spec["containers"]
+        stop = option(c["command"], "stop-timeout")
+        assert spec["enableServiceLinks"] is False
+        assert spec["terminationGracePeriodSeconds"] >= (int(stop.rstrip("s")) + 10 if stop else 3), pod
+        mounted = {m["name"] for m in c["volumeMounts"]}
+        claimed = {v["name"] for v in spec.get("volumes", [])}
+        assert mounted - claimed <= ({"state"} if name == "rdzvd.yaml" else set()), pod
+        if c["name"] == "rdzvd":
+            assert c["ports"][0]["containerPort"] == 29400
+            assert c["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": c["ports"][0]["name"]}
+            assert c["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": c["ports"][0]["name"]}
+
+
+# ---- what they do ------------------------------------------------------------------------------------------------------
+
+POD = r"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$ROOT"
+for d in usr bin sbin lib lib32 lib64 etc; do
+  if [ -L "/$d" ]; then cp -P "/$d" "$ROOT/$d"; elif [ -d "/$d" ]; then mkdir "$ROOT/$d"; mount --rbind "/$d" "$ROOT/$d"; fi
+done
+mount --bind "$IMAGE" "$ROOT/usr/local"
+mkdir -p "$ROOT"/{proc,dev,tmp}
+mount --rbind /proc "$ROOT/proc"
+mount --rbind /dev "$ROOT/dev"
+chmod 1777 "$ROOT/tmp"
+while read -r from to; do mkdir -p "$ROOT$to"; mount --bind "$from" "$ROOT$to"; done <<<"$MOUNTS"
+[ "$READONLY" = 0 ] || mount -o remount,ro "$ROOT"
+hostname "$NAME"
+user=$USERID
+unset POD ROOT IMAGE MOUNTS READONLY NAME USERID
+exec /usr/sbin/chroot "$WHERE" env -u WHERE setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bounding-set=-all "$@"
+"""
+
+
+class Cluster:
+    def __init__(self, rdzv, tmp):
+        self.rdzv, self.tmp = rdzv, tmp
+        self.ns = f"rdzv-k8s-{os.getpid()}"
+        self.hosts, self.pods = {}, {}
+
+    def up(self):
+        if os.geteuid() != 0 or not shutil.which("ip"):
+            pytest.skip("pods of our own need root and ip(8)")
+        done = subprocess.run(["ip", "netns", "add", self.ns], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no network namespaces here: {done.stderr.strip()}")
+        self.etc = Path("/etc/netns") / self.ns
+        self.etc.mkdir(parents=True, exist_ok=True)
+        self.write_hosts()
+        self.ip("link", "set", "lo", "up")
+        root = self.tmp / "image"
+        subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet"], env=dict(os.environ, DESTDIR=str(root)), check=True, capture_output=True)
+        self.image = next(root.rglob("bin/rdzvd")).parents[1]
+        (self.tmp / "checkpoints").mkdir(mode=0o777)
+        return self
+
+    def ip(self, *args):
+        subprocess.run(["ip", "-n", self.ns, *args], check=True)
+
+    def write_hosts(self):
+        (self.etc / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {name}\n" for name, ip in self.hosts.items()))
+
+    def volume(self, pod, mount, spec, user):
+        v = next((v for v in spec.get("volumes", []) if v["name"] == mount["name"]), None)
+        place = self.tmp / (v["persistentVolumeClaim"]["claimName"] if v and "persistentVolumeClaim" in v else f"{pod}-{mount['name']}")
+        place.mkdir(exist_ok=True)
+        os.chmod(place, 0o2777)  # kubelet: root's, and of the fsGroup
+        os.chown(place, -1, user)
+        return f"{place} {mount['mountPath']}"
+
+    def start(self, pod, spec, dns, index=None):
+        """As kubelet would: address, name, variables, volumes, user."""
+        (c,) = spec["containers"]
+        number = len(self.pods) + 2
+        ip = f"10.244.0.{number}"
+        self.ip("addr", "add", f"{ip}/32", "dev", "lo")
+        self.hosts.update({name: ip for name in (pod, *dns)})
+        self.write_hosts()
+        user = spec.get("securityContext", {}).get("runAsUser", 0)
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_PORT": "tcp://10.96.0.1:443"}
+        if index is not None:
+            env["JOB_COMPLETION_INDEX"] = str(index)
+        for e in c.get("env", []):
+            env[e["name"]] = e["value"] if "value" in e else {"status.podIP": ip}[e["valueFrom"]["fieldRef"]["fieldPath"]]
+        folder = self.tmp / f"root-{number}"
+        folder.mkdir()
+        inside = {"ROOT": str(folder), "WHERE": str(folder), "IMAGE": str(self.image), "NAME": pod, "USERID": str(user), "POD": POD,
+                  "READONLY": "1" if c.get("securityContext", {}).get("readOnlyRootFilesystem") else "0",
+                  "MOUNTS": "\n".join(self.volume(pod, m, spec, user) for m in c["volumeMounts"])}
+        p = self.rdzv.proc(["ip", "netns", "exec", self.ns, "unshare", "--uts", "--mount", "bash", "-c", 'eval "$POD"', "pod", *c["command"], *c.get("args", [])],
+                           env={**env, **inside, "E2E_MARK": self.rdzv.mark, "OPENBLAS_NUM_THREADS": "1"})
+        self.rdzv.procs.append(p)
+        self.pods[pod] = p
+        p.ip, p.spec = ip, spec
+        return p
+
+    def restart(self, pod, dns, index=None):
+        """Another pod of that name: it has another address."""
+        old = self.pods.pop(pod)
+        self.pods[f"{pod} at {old.ip}"] = old
+        return self.start(pod, old.spec, dns, index)
+
+    def exec(self, pod, *argv):
+        """kubectl exec."""
+        inner = self.pods[pod].pid
+        return subprocess.run(["nsenter", "-t", str(inner), "-m", "-n", "-u", f"--root=/proc/{inner}/root", "--wd=/", *argv], capture_output=True, text=True, timeout=30)
+
+    def probe(self, pod, which):
+        (c,) = self.pods[pod].spec["containers"]
+        get = c[which]["httpGet"]
+        port = next(p["containerPort"] for p in c["ports"] if p["name"] == get["port"])
+        script = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).status)"
+        done = subprocess.run(["ip", "netns", "exec", self.ns, "python3", "-c", script, f"http://{self.pods[pod].ip}:{port}{get['path']}"], capture_output=True, text=True)
+        return done.stdout.strip() == "200"
+
+    def down(self):
+        subprocess.run(["ip", "netns", "del", self.ns], capture_output=True)
+        shutil.rmtree(Path("/etc/netns") / self.ns, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(rdzv, tmp_path):
+    if SANITIZED or not os.path.exists(TRAINER):
+        pytest.skip("wants rdzv-trainer, and programs without a sanitizer")
+    c = Cluster(rdzv, tmp_path)
+    try:
+        yield c.up()
+    finally:
+        for p in rdzv.procs:
+            if p.running:
+                p.kill()
+        c.down()
+
+
+def start_job(c, job, spec, longer=False):
+    """All pods of an Indexed Job."""
+    if longer:
+        command = spec["containers"][0]["command"]
+        command[command.index("--epochs=3")] = "--epochs=2000"
+    return [c.start(f"{job}-{i}", spec, [], i) for i in range(int(option(spec["containers"][0]["command"], "nnodes").split(":")[1]))]
+
+
+def test_indexed_job(cluster):
+    """rdzvd.yaml and indexed-job.yaml: probes, ranks by index, a pod that is evicted and comes again, the end."""
+    c = cluster
+    service, stateful = documents("rdzvd.yaml")
+    (job,) = documents("indexed-job.yaml")
+    daemon_spec, spec = stateful["spec"]["template"]["spec"], job["spec"]["template"]["spec"]
+    daemon = c.start("rdzvd-0", daemon_spec, [service["metadata"]["name"]])
+    until(lambda: f"the daemon is ready:\n{daemon}", lambda: c.probe("rdzvd-0", "readinessProbe"))
+    assert c.probe("rdzvd-0", "livenessProbe")
+    pods = start_job(c, "train", spec, longer=True)
+    line = pods[0].expect(r"round (\d+): 4 nodes, 4 workers; this is node 0 with rank 0, node 0 is train-0 \((.*)\)", 20)
+    assert line.group(2) == pods[0].ip
+    for i, p in enumerate(pods):
+        p.expect(f"this is node {i} with rank {i}")
+    status = lambda: c.exec("rdzvd-0", *pages.block(PAGE, "status").split(" -- ")[1].split()).stdout
+    until(lambda: f"the job runs:\n{status()}", lambda: "k8s-train: running" in status() and "train-3" in status())
+    # The daemon's pod dies with its node and is made anew elsewhere, with its volume: no worker notices.
+    daemon.kill()
+    daemon.exit()
+    daemon = c.restart("rdzvd-0", [service["metadata"]["name"]])
+    daemon.expect("recovering -> running", 20)
+    until(lambda: f"all are back:\n{status()}", lambda: re.search("running.*, round 1, 4 nodes", status()) and "away" not in status())
+    # Evicted: SIGTERM, exit code 75, which the Job answers with another pod of that index; the others go on meanwhile.
+    os.kill(pods[3].pid, signal.SIGTERM)
+    assert pods[3].exit(30) == 75, pods[3]
+    pods[0].expect(r"round 2: 3 nodes, 3 workers", 20)
+    again = c.restart("train-3", [], 3)
+    # It would join when the round is half a minute old.
+    until(lambda: f"the other pod is there:\n{again}", lambda: re.search(r"train-3 .*spare", status()), 20)
+    for p in [*pods[:3], again]:
+        os.kill(p.pid, signal.SIGTERM)
+    assert {p.exit(60) for p in [*pods[:3], again]} == {75}, c.rdzv
+    os.kill(daemon.pid, signal.SIGTERM)
+    assert daemon.exit() == 0, daemon
+    assert '"job":"k8s-train"' in next(c.tmp.glob("rdzvd-0-state/state/rdzvd.state")).read_text()
+
+
+def test_jobset_runs(cluster):
+    """The agents are there before their daemon; everybody ends with 0."""
+    c = cluster
+    (doc,) = documents("jobset.yaml")
+    (daemon_name, daemon), (agents_name, agents) = jobs(doc)
+    pods = start_job(c, agents_name, agents["spec"]["template"]["spec"])
+    pods[0].expect("train-daemon-0-0.train", 20)
+    d = c.start(f"{daemon_name}-0", daemon["spec"]["template"]["spec"], [f"{daemon_name}-0.{doc['metadata']['name']}"])
+    until(lambda: f"the daemon is ready:\n{d}", lambda: c.probe(f"{daemon_name}-0", "readinessProbe"))
+    assert [p.exit(90) for p in pods] == [0] * 4, c.rdzv
+    assert any((c.tmp / "checkpoints").rglob("COMMIT"))
+    os.kill(d.pid, signal.SIGTERM)
+    assert d.exit() == 0, d
