@@ -157,6 +157,7 @@ static void carry_out(struct root *r) {
     switch (fx.kind) {
     case LAUNCH_SAY: log_line(fx.level, "%s", fx.text); break;
     case LAUNCH_SIGNAL: stop_all(r, &fx); break;
+    case LAUNCH_PROBE: launch_tree_probe(r->tree); break;
     case LAUNCH_KILL: launch_tree_kill(r->tree); break;
     case LAUNCH_EXIT: begin_end(r, fx.value); break;
     }

@@ -25,6 +25,7 @@
 #include <string.h>
 #include "agent/lines.h"
 #include "common/clock.h"
+#include "common/deadline.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/opts.h"
@@ -58,7 +59,8 @@ struct branch {
   bool in_open;
   int status, signo;
   uint64_t due_ms; /* when it is killed, or given up; UINT64_MAX: never */
-  uint64_t heard_ms;
+  uint64_t heard_ms,
+      answer_ms; /* answer_ms: until when it has to say something; UINT64_MAX: it has not been asked */
 };
 
 struct launch_tree {
@@ -250,6 +252,7 @@ static void on_out(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   size_t len;
   if (n == 0 || b->over) return;
   b->heard_ms = monotonic_ms();
+  b->answer_ms = UINT64_MAX;
   if (n < 0) {
     b->out_ended = true;
     uv_read_stop(stream);
@@ -369,6 +372,7 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
   b->process.data = b;
   b->heard_ms = monotonic_ms();
   b->due_ms = b->heard_ms + BRANCH_HELLO_MS;
+  b->answer_ms = UINT64_MAX;
   b->dropped = t->ending; /* nobody is started any more */
   b->tried = !t->ending;
   b->handles += b->tried;
@@ -385,15 +389,19 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
 
 static void look_at(struct branch *b, uint64_t now_ms, bool pulse) {
   struct err e = ERR_INIT;
-  if (b->tree->paused) b->heard_ms = now_ms;
+  uint64_t silent_ms = now_ms - b->heard_ms;
+  if (b->tree->paused) {
+    b->heard_ms = now_ms;
+    b->answer_ms = UINT64_MAX;
+    silent_ms = 0;
+  }
   if (now_ms >= b->due_ms) {
     if (!b->hello && !b->exited && !b->dropped)
       err_set(&e, -ETIMEDOUT, "no answer within %d s%s%s", BRANCH_HELLO_MS / 1000, b->last.len ? ": " : "",
               buf_text(&b->last));
     end_branch(b, &e);
-  } else if (b->hello && now_ms - b->heard_ms > LAUNCH_LOST_MS) {
-    buf_clear(&b->last);
-    buf_printf(&b->last, "nothing was heard of it for %d s", LAUNCH_LOST_MS / 1000);
+  } else if (b->hello && (silent_ms > LAUNCH_LOST_MS || now_ms >= b->answer_ms)) {
+    err_set(&e, -ETIMEDOUT, "nothing was heard of it for %d s", (int)(silent_ms / 1000));
     end_branch(b, &e);
   } else if (pulse && b->in_open && b->in.write_queue_size < INPUT_MAX) {
     send_line(b, "P\n");
@@ -443,6 +451,11 @@ static void drop(struct branch *b) {
   if (!b->exited) uv_process_kill(&b->process, SIGTERM);
 }
 
+static void ask(struct branch *b, const char *line) {
+  send_line(b, line);
+  b->answer_ms = earliest(b->answer_ms, monotonic_ms() + LAUNCH_ANSWER_MS);
+}
+
 void launch_tree_signal(struct launch_tree *t, int signo) {
   char line[24];
   snprintf(line, sizeof(line), "S %d\n", signo);
@@ -450,10 +463,15 @@ void launch_tree_signal(struct launch_tree *t, int signo) {
   for (struct branch *b = t->branches; b; b = b->next) {
     if (b->over) continue;
     if (b->hello)
-      send_line(b, line);
+      ask(b, line);
     else
       drop(b);
   }
+}
+
+void launch_tree_probe(struct launch_tree *t) {
+  for (struct branch *b = t->branches; b; b = b->next)
+    if (!b->over && b->hello) ask(b, "Q\n");
 }
 
 void launch_tree_kill(struct launch_tree *t) {

@@ -32,6 +32,8 @@ void launch_tree_start(struct launch_tree *t, size_t first, size_t count, bool l
 bool launch_tree_is_over(const struct launch_tree *t);
 /* To all branches: a signal that ends the job. Those that have not answered yet are dropped. */
 void launch_tree_signal(struct launch_tree *t, int signo);
+/* All branches that are up are asked for a sign of life; those that give none within LAUNCH_ANSWER_MS are lost. As after a signal. */
+void launch_tree_probe(struct launch_tree *t);
 /* All below kill what they have. What does not leave by itself is killed here. */
 void launch_tree_kill(struct launch_tree *t);
 /* The end of file for all: below, it is the launcher's end. */

@@ -144,6 +144,9 @@ static void take_down(struct launch_mind *m, int code, uint64_t now_ms) {
 }
 
 static void linger(struct launch_mind *m, uint64_t until_ms) {
+  if (!m->lingering)
+    effect(m, LAUNCH_PROBE,
+           0); /* a host without power must not be waited for longer than it takes to see that */
   m->lingering = true;
   m->linger_ms = earliest(m->linger_ms, until_ms);
 }

@@ -21,6 +21,7 @@ enum {
 enum launch_effect_kind {
   LAUNCH_SAY,    /* level, text */
   LAUNCH_SIGNAL, /* value: all agents get it; connections that are not up yet are given up */
+  LAUNCH_PROBE,  /* whoever does not answer is lost */
   LAUNCH_KILL,   /* everything, now */
   LAUNCH_EXIT,   /* value: the exit code. The last one */
 };

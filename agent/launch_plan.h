@@ -4,7 +4,8 @@
 /* What one process of the launch tree is told to do, by whom, and what it says back. Pure.
  *
  * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH\n", a plan of LENGTH bytes (JSON), then lines:
- *     "S SIGNO"  the agents get this signal         "K"  all is killed now         "P"  somebody is there
+ *     "S SIGNO"  the agents get this signal      "K"  all is killed now      "P"  somebody is there
+ *     "Q"  who is there? S and Q are answered by "P" at once, and passed on
  *   End of file, and silence of LAUNCH_SILENCE_MS, are the end of whoever launched.
  * Up, on its stdout:   "RDZV-LAUNCHED VERSION\n", then lines:
  *     "1 INDEX text"  a line of that host's agent on stdout, "2 INDEX text" on stderr
@@ -26,7 +27,8 @@ enum {
   LAUNCH_SHELL_WORDS_MAX = 64,        /* of --ssh */
   LAUNCH_PULSE_MS = 5000,
   LAUNCH_SILENCE_MS = 60000, /* from above; a launcher may be stopped (Ctrl-Z) for less */
-  LAUNCH_LOST_MS = 30000,    /* from below */
+  LAUNCH_LOST_MS = 15000,    /* from below */
+  LAUNCH_ANSWER_MS = 5000,   /* an answer to S and Q */
 };
 
 #define LAUNCH_DOWN_WORD "RDZV-LAUNCH"

@@ -283,11 +283,20 @@ static void kill_all(struct launched *l) {
   if (l->tree) launch_tree_kill(l->tree);
 }
 
+static void rise_pulse(struct launched *l) {
+  struct buf text = BUF_INIT;
+  buf_puts(&text, "P\n");
+  rise(l, &text);
+}
+
 static void on_command(struct launched *l, const char *line) {
   int64_t signo;
   l->heard_ms = monotonic_ms();
+  if (line[0] == 'S' || line[0] == 'Q') rise_pulse(l);
   if (line[0] == 'K') {
     kill_all(l);
+  } else if (line[0] == 'Q') {
+    launch_tree_probe(l->tree);
   } else if (line[0] == 'S' && line[1] == ' ' && parse_int(line + 2, 1, 64, &signo, NULL) == 0) {
     signal_agent(l, (int)signo);
     launch_tree_signal(l->tree, (int)signo);
@@ -369,11 +378,9 @@ static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
 /* Time. -------------------------------------------------------------------------------------------------------------------------- */
 
 static void pulse(struct launched *l, uint64_t now) {
-  struct buf text = BUF_INIT;
   if (now < l->pulse_ms) return;
   l->pulse_ms = now + LAUNCH_PULSE_MS;
-  buf_puts(&text, "P\n");
-  rise(l, &text);
+  rise_pulse(l);
 }
 
 static void on_timer(uv_timer_t *timer) {

@@ -19,6 +19,7 @@ import claims  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
 import slurm  # noqa: E402
+import ssh  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
 e2e = importlib.util.module_from_spec(_spec)
@@ -103,3 +104,11 @@ def make_slurm(tmp_path, request):
     if why := slurm.missing():
         pytest.skip(why)
     yield from makes(tmp_path, request, slurm.Slurm)
+
+
+@pytest.fixture
+def make_ssh(tmp_path, request):
+    """make_ssh(N): N hosts with an sshd each: see ssh.py."""
+    if why := ssh.missing():
+        pytest.skip(why)
+    yield from makes(tmp_path, request, ssh.Ssh)

@@ -21,6 +21,7 @@ static void collect(void) {
   while (launch_mind_next(mind, &fx)) {
     if (fx.kind == LAUNCH_SAY) buf_printf(&did, "say %s\n", fx.text);
     if (fx.kind == LAUNCH_SIGNAL) buf_printf(&did, "signal %d%s\n", fx.value, fx.own ? " own" : "");
+    if (fx.kind == LAUNCH_PROBE) buf_puts(&did, "probe\n");
     if (fx.kind == LAUNCH_KILL) buf_puts(&did, "kill\n");
     if (fx.kind == LAUNCH_EXIT) buf_printf(&did, "exit %d\n", fx.value);
   }
@@ -60,7 +61,7 @@ static void test_all_finish(void **state) {
   up(3);
   assert_true(launch_mind_deadline(mind) == UINT64_MAX);
   event(1, LAUNCH_ENDED, 0, "");
-  DID("");
+  DID("probe\n");
   event(0, LAUNCH_ENDED, 0, "");
   DID("");
   event(2, LAUNCH_ENDED, 0, "");
@@ -133,13 +134,24 @@ static void test_an_agent_that_cannot(void **state) {
   begin(2, 2, true);
   up(2);
   event(1, LAUNCH_ENDED, 79, "");
-  DID("");
+  DID("probe\n");
   assert_int_equal(launch_mind_deadline(mind), now + LAUNCH_LINGER_MS);
   tick_at_deadline();
   DID("say an agent has ended with exit code 79, and the job cannot go on without it: stopping n1\nsignal 15 "
       "own\n");
   event(0, LAUNCH_ENDED, 75, "");
   DID("exit 79\n");
+}
+
+/* The job is done where it runs; the launcher does not wait for a host that is dead, and its death changes nothing. */
+static void test_a_host_that_died_before_the_end(void **state) {
+  begin(3, 2, true);
+  up(3);
+  event(0, LAUNCH_ENDED, 0, "");
+  DID("probe\n");
+  event(1, LAUNCH_ENDED, 0, "");
+  event(2, LAUNCH_LOST, 0, "nothing was heard of it for 5 s");
+  DID("say n3 was lost: nothing was heard of it for 5 s\nexit 0\n");
 }
 
 static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
@@ -242,6 +254,7 @@ int main(void) {
       cmocka_unit_test(test_without_the_daemons_host_nothing_goes_on),
       cmocka_unit_test(test_the_only_host),
       cmocka_unit_test(test_an_agent_that_cannot),
+      cmocka_unit_test(test_a_host_that_died_before_the_end),
       cmocka_unit_test(test_an_agent_that_left_a_job_that_goes_on),
       cmocka_unit_test(test_signals),
       cmocka_unit_test(test_a_second_signal_kills),

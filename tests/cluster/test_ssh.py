@@ -1,0 +1,165 @@
+"""`rdzv-agent --hosts`: one command, real ssh, hosts that are there, refuse, die; and after each of it nothing is left on any host."""
+
+import re
+import signal
+
+import pytest
+from harness import until
+
+ROW = 'echo "rank $RANK of $WORLD_SIZE on $(hostname) at $MASTER_ADDR in $PWD: $WORD"'
+WAITS = ["sh", "-c", 'trap "echo got INT; exit 0" INT; trap "echo got TERM; exit 0" TERM; echo ready; while :; do sleep 0.05; done']
+WORD = "it's \"$(hostname)\" & a\nnew line"
+
+
+def rows(a, n, hosts, cwd):
+    got = sorted(re.fullmatch(r"\[(\d+)\] rank (\d+) of (\d+) on (\S+) at (\S+) in (.*): it's \"\$\(hostname\)\" & a", l).groups()
+                 for l in a.out if "rank" in l)
+    assert got == sorted((str(i), str(i), str(n), hosts[i], "10.77.0.1", str(cwd)) for i in range(n)), a
+    assert sum(l.endswith("new line") for l in a.out) == n
+
+
+def ready(a, n):
+    until(lambda: f"{n} workers are ready:\n{a}", lambda: sum("ready" in l for l in a.out) == n, 20)
+
+
+def test_three_hosts(make_ssh):
+    """From one of them, which needs no connection to itself; its agent serves the endpoint."""
+    c = make_ssh(3)
+    a = c.launch(1, "--hosts", "node1:2,node2,node3", "--", "sh", "-c", ROW, WORD=WORD)
+    assert a.exit(20) == 0, a
+    rows(a, 4, ["node1", "node1", "node2", "node3"], c.tmp)
+    a.expect(r"^rdzv-agent: round 1: 3 nodes, 4 workers; this is node 0 with ranks 0-1, node 0 is node1 \(10.77.0.1\)$", 1)
+    a.expect(r"^rdzv-agent: job job-[0-9a-f]{12} is done", 1)
+    assert not c.sshd[1].says("Accepted") and c.sshd[2].says("Accepted publickey") and c.sshd[3].says("Accepted publickey"), c
+    c.gone()
+
+
+@pytest.mark.parametrize("fan_out", [32, 2])
+def test_a_login_node(make_ssh, fan_out):
+    """It is none of the hosts. With a fan-out of 2 the third host is reached from the first one."""
+    c = make_ssh(4)
+    a = c.launch(4, "--hosts", "node[1-3]:2", "--fan-out", fan_out, "--", "sh", "-c", ROW, WORD=WORD)
+    assert a.exit(20) == 0, a
+    rows(a, 6, ["node1", "node1", "node2", "node2", "node3", "node3"], c.tmp)
+    by = {i: re.findall(r"Accepted publickey for root from (\S+)", c.sshd[i].text) for i in (1, 2, 3)}
+    assert by == ({1: ["10.77.0.4"], 2: ["10.77.0.4"], 3: ["10.77.0.4"]} if fan_out == 32 else {1: ["10.77.0.4"], 2: ["10.77.0.1"], 3: ["10.77.0.4"]}), by
+    c.gone()
+
+
+def test_by_addresses_and_users(make_ssh):
+    c = make_ssh(3)
+    a = c.launch(3, "--hosts", "10.77.0.1,root@node2,[fd77::3]", "--", "sh", "-c", ROW, WORD=WORD)
+    assert a.exit(20) == 0, a
+    rows(a, 3, ["node1", "node2", "node3"], c.tmp)
+    c.gone()
+
+
+def test_a_killed_launcher(make_ssh):
+    c = make_ssh(4)
+    a = c.launch(4, "--hosts", "node[1-3]", "--fan-out", 2, "--", *WAITS)
+    ready(a, 3)
+    a.kill(signal.SIGKILL)
+    a.exit()
+    c.gone(10)
+
+
+def test_interrupt(make_ssh):
+    c = make_ssh(3)
+    a = c.launch(1, "--hosts", "node[1-3]", "--", *WAITS)
+    ready(a, 3)
+    a.kill(signal.SIGINT)
+    assert a.exit(15) == 130, a
+    assert sum("got INT" in l for l in a.out) == 3, a
+    c.gone()
+
+
+@pytest.mark.seconds(25)
+def test_a_killed_host(make_ssh):
+    """A power cut, by which nobody is told: the job needs all, so all is over when the silence has lasted."""
+    c = make_ssh(4)
+    a = c.launch(4, "--hosts", "node[1-3]", "--", *WAITS)
+    ready(a, 3)
+    c[3].power_off()
+    assert a.exit(40) == 78, a
+    a.expect("node3 was lost: nothing was heard of it for 1[5-9] s", 1)
+    a.expect("the job needs 3 hosts, and 2 are left: stopping them", 1)
+    c.gone(5)
+
+
+def test_a_killed_host_that_is_not_needed(make_ssh):
+    """The others are in a new round when its lease is over, and the launcher does not wait for it in the end."""
+    c = make_ssh(4)
+    a = c.launch(4, "--hosts", "node[1-3]", "--nnodes", "2:3", "--lease", "1s", "--", "sh", "-c", "echo ready; sleep 60")
+    ready(a, 3)
+    c[3].power_off()
+    ready(a, 5)
+    a.expect("round 2: 2 nodes, 2 workers", 5)
+    a.kill(signal.SIGTERM)
+    assert a.exit(10) == 75, a
+    c.gone(5)
+
+
+def test_a_job_that_finishes_without_a_dead_host(make_ssh):
+    c = make_ssh(4)
+    a = c.launch(4, "--hosts", "node[1-3]", "--nnodes", "2:3", "--lease", "1s", "--", "sh", "-c", "echo ready; [ $WORLD_SIZE = 2 ] || sleep 60")
+    ready(a, 3)
+    c[3].power_off()
+    assert a.exit(12) == 0, a
+    assert sum("ready" in l for l in a.out) == 5, a
+    c.gone(5)
+
+
+@pytest.mark.seconds(70)
+@pytest.mark.soak
+def test_a_killed_login_node(make_ssh):
+    """The hosts hear nothing more, and no connection ends; after a minute they are done."""
+    c = make_ssh(3)
+    a = c.launch(3, "--hosts", "node[1-2]", "--", *WAITS)
+    ready(a, 2)
+    c[3].power_off()
+    until("nothing is left but sshd", lambda: not [p for p in c.left() if "sshd" not in p], 90)
+
+
+def test_a_host_that_refuses(make_ssh):
+    c = make_ssh(3)
+    c.sshd[2].kill()
+    c.sshd[2].exit()
+    a = c.launch(1, "--hosts", "node[1-3]", "--", *WAITS)
+    assert a.exit(20) == 82, a
+    a.expect(r"^rdzv-agent: node2: ssh: connect to host node2 port 22: Connection refused$", 1)
+    c.gone()
+
+
+def test_a_host_without_power(make_ssh):
+    """ssh's ConnectTimeout is shorter than any patience of ours."""
+    c = make_ssh(3)
+    c[2].power_off()
+    a = c.launch(1, "--hosts", "node[1-3]", "--", *WAITS)
+    assert a.exit(20) == 82, a
+    a.expect("^rdzv-agent: node2: ssh: connect to host node2 port 22: (No route to host|Connection timed out)", 1)
+    c.gone()
+
+
+def test_a_name_that_does_not_resolve(make_ssh):
+    c = make_ssh(2)
+    a = c.launch(1, "--hosts", "node1,nosuch,node2", "--", *WAITS)
+    assert a.exit(20) == 82, a
+    a.expect("^rdzv-agent: nosuch: ssh: Could not resolve hostname nosuch: ", 1)
+    c.gone()
+
+
+def test_a_key_that_is_wrong(make_ssh):
+    c = make_ssh(2)
+    c[2].ns.sh("echo > /root/.ssh/authorized_keys")
+    a = c.launch(1, "--hosts", "node1,node2", "--", *WAITS)
+    assert a.exit(20) == 82, a
+    a.expect(r"^rdzv-agent: node2: root@node2: Permission denied \(publickey", 1)
+    c.gone()
+
+
+def test_no_rdzv_agent_there(make_ssh):
+    c = make_ssh(2)
+    a = c.launch(1, "--hosts", "node1,node2", "--launch-agent", "/nowhere/rdzv-agent", "--", *WAITS)
+    assert a.exit(20) == 82, a
+    a.expect(r"^rdzv-agent: node2: there is no rdzv-agent: not /nowhere/rdzv-agent \(--launch-agent says where it is\)$", 1)
+    c.gone()
