@@ -4,6 +4,7 @@
 /* One command from one machine: `rdzv-agent --hosts n1:4,n2:4 -- ./train`. */
 
 #include <stdbool.h>
+#include "agent/cluster.h"
 #include "agent/launch_plan.h"
 #include "agent/options.h"
 #include "common/buf.h"
@@ -15,13 +16,16 @@ struct launch {
   bool here;                 /* the plan's first seat is on this machine */
   bool serves;               /* the first host's agent runs rdzvd */
   char **env;                /* of the first host's agent, as far as it is known here */
+  char *from;                /* the scheduler's variable that has the hosts; NULL: they were given */
 };
 
-/* The command line, or the environment, asks for it, and no launcher has started this process. */
-bool launch_is_wanted(int argc, char *const *argv, char *const *env);
+/* The command line, or the environment, asks for it, and no launcher has started this process; or nothing says where agents are to meet, and this is the
+ * batch script of a scheduler that leaves it to the script to start something on the job's other hosts. */
+bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c);
 /* Works out who is to do what. 0, or -EINVAL (-EIO: a host file) and a sentence. *l is to be finished in any case. With l->env the command
  * line is read once more, as the first agent will read it. */
-int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, struct err *e);
+int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,
+                   struct err *e);
 void launch_finish(struct launch *l);
 /* What --explain says on top. */
 void launch_explain(const struct launch *l, struct buf *out);

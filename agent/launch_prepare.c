@@ -7,6 +7,9 @@
  * They meet on the first host, by the name that was given for it, on a port drawn from [16384, 32768): below those that kernels hand out,
  * above those that services have. The job's name is drawn too, so two launches never meet, even at the same place.
  *
+ * In a batch script of PBS, Grid Engine or LSF that has several hosts nothing need be said: the hosts are the job's, and are reached by the
+ * scheduler's own remote shell where it has one.
+ *
  * A host that is this machine is started without ssh. That is decided by names and numeric addresses alone: to look up a
  * thousand names would take longer than to start the one agent by ssh. */
 
@@ -38,6 +41,7 @@ static const char default_shell[] = "ssh -T -x -o BatchMode=yes -o ConnectTimeou
 struct wish {
   int argc;
   char *const *argv, *const *env;
+  const struct cluster *c;
   struct agent_options o; /* values alone: nothing is settled */
 };
 
@@ -53,11 +57,43 @@ static void spell(const struct wish *w, const char *name, char out[OPT_SPELLING_
   opts_spelling(&agent_options_spec, w->argc, w->argv, w->env, name, out);
 }
 
-bool launch_is_wanted(int argc, char *const *argv, char *const *env) {
-  struct wish w = {.argc = argc, .argv = argv, .env = env};
+static bool names_hosts(const struct wish *w) {
+  return is_given(w, "hosts") || is_given(w, "hostfile");
+}
+
+static bool says_where(const struct wish *w) {
+  static const char *const names[] = {"endpoint", "master-addr", "master-port"};
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+    if (is_given(w, names[i])) return true;
+  return w->o.standalone || (is_given(w, "nnodes") && w->o.nnodes.max == 1);
+}
+
+/* The job has more hosts, and nobody but its script starts anything there. */
+static bool is_left_to_us(const struct wish *w) {
+  const struct cluster *c = w->c;
+  bool of_worker = cluster_variable(w->env, "RDZV_AGENT_SOCKET") != NULL; /* that has a job of its own */
+  return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where(w);
+}
+
+bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c) {
+  static struct wish w;
+  bool dashes;
+  int rest;
+  w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c};
   if (cluster_variable(env, "RDZV_AGENT_LAUNCHER")) return false;
   if (source(&w, "help") == OPT_FROM_ARGV || source(&w, "version") == OPT_FROM_ARGV) return false;
-  return is_given(&w, "hosts") || is_given(&w, "hostfile");
+  if (names_hosts(&w)) return true;
+  return opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, NULL) == 0 &&
+         is_left_to_us(&w);
+}
+
+/* The scheduler's, without its slots: those are CPUs mostly. How many workers a host has its agent finds out there. */
+static int take_jobs_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
+  for (size_t i = 0; i < w->c->n_hosts; i++) {
+    int rc = launch_hosts_list(h, w->c->host[i].name, e);
+    if (rc) return err_wrap(e, "%s", w->c->hosts.is_set ? w->c->hosts.source : "the job's hosts");
+  }
+  return 0;
 }
 
 /* The hosts. -------------------------------------------------------------------------------------------------------------------- */
@@ -65,6 +101,7 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env) {
 static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
   enum opt_source list = source(w, "hosts"), file = source(w, "hostfile");
   char name[OPT_SPELLING_MAX];
+  if (!names_hosts(w)) return take_jobs_hosts(w, h, e);
   if (list == file)
     return err_set(e, -EINVAL, "--hosts and --hostfile exclude each other: leave one of them away");
   if (list > file) {
@@ -82,7 +119,10 @@ static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *
 static int check_options(const struct wish *w, struct err *e) {
   static const char *const of_one[] = {"node-rank", "local-addr"};
   char name[OPT_SPELLING_MAX], hosts[OPT_SPELLING_MAX];
-  spell(w, is_given(w, "hosts") ? "hosts" : "hostfile", hosts);
+  if (names_hosts(w))
+    spell(w, is_given(w, "hosts") ? "hosts" : "hostfile", hosts);
+  else
+    snprintf(hosts, sizeof(hosts), "several hosts in the job");
   if (w->o.standalone) {
     spell(w, "standalone", name);
     return err_set(e, -EINVAL, "%s is this machine alone, and %s names others: leave one of them away", name,
@@ -235,7 +275,9 @@ static int find_program(struct launch *l, const struct wish *w, struct err *e) {
 static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   struct launch_plan *p = &l->plan;
   char name[OPT_SPELLING_MAX];
-  p->shell = launch_words(w->o.ssh ? w->o.ssh : default_shell, e);
+  const struct cluster_fact *own = &w->c->remote_shell;
+  const char *shell = !names_hosts(w) && own->is_set ? own->text : default_shell;
+  p->shell = launch_words(w->o.ssh ? w->o.ssh : shell, e);
   spell(w, "ssh", name);
   if (!p->shell) return err_wrap(e, "%s", name);
   p->argv = launch_words_copy(w->argv);
@@ -254,13 +296,14 @@ static void make_env(struct launch *l, char *const *env) {
   l->env = launch_env_agent(&first, env, launch_host_bare(l->order[0].host), getpid());
 }
 
-int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, struct err *e) {
+int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,
+                   struct err *e) {
   static struct wish w;
   struct launch_hosts hosts;
   bool dashes;
   int rest;
   *l = (struct launch){0};
-  w = (struct wish){.argc = argc, .argv = argv, .env = env};
+  w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c};
   launch_hosts_init(&hosts);
   int rc = opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, e);
   if (rc == 0) rc = check_options(&w, e);
@@ -271,6 +314,7 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
     rc = fill_plan(l, &w, e);
   }
   if (rc == 0) make_env(l, env);
+  if (!names_hosts(&w)) l->from = xstrdup(c->nodes.source);
   launch_hosts_finish(&hosts);
   return rc;
 }
@@ -279,6 +323,7 @@ void launch_finish(struct launch *l) {
   launch_plan_finish(&l->plan);
   launch_words_free(l->env);
   free(l->order);
+  free(l->from);
 }
 
 void launch_explain(const struct launch *l, struct buf *out) {
@@ -287,7 +332,8 @@ void launch_explain(const struct launch *l, struct buf *out) {
     bool here = l->here && l->plan.seats[0].index == s->index;
     buf_printf(out, "host %s", s->host);
     if (s->slots) buf_printf(out, " slots=%" PRId64, s->slots);
-    buf_printf(out, "%s\n", here ? " here" : "");
+    buf_printf(out, "%s%s%s\n", here ? " here" : "", l->from && !i ? "  # " : "",
+               l->from && !i ? l->from : "");
   }
   buf_puts(out, "ssh");
   for (size_t i = 0; l->plan.shell[i]; i++) buf_printf(out, " %s", l->plan.shell[i]);

@@ -106,6 +106,7 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
 static void look_around(struct identity *id, char *const *env) {
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
+  cluster_finish(&id->cluster);
   cluster_read(&id->cluster,
                &(struct cluster_site){.env = env, .host = id->host, .read_file = host_file_read});
 }
@@ -314,10 +315,11 @@ int main(int argc, char **argv) {
   if (argc == 2 && strcmp(argv[1], "--launched") == 0) return launched_run(environ);
   if (!launch_follow(environ))
     return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "whoever launched this agent is gone"), &e));
-  bool launches = launch_is_wanted(argc, argv, environ);
-  if (launches && launch_prepare(&to_launch, argc, argv, environ, &e)) return fail(code, &e);
+  look_around(&id, environ);
+  bool launches = launch_is_wanted(argc, argv, environ, &id.cluster);
+  if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
   char *const *env = launches ? to_launch.env : environ; /* as the first agent will have it */
-  look_around(&id, env);
+  if (launches) look_around(&id, env);
   if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) return fail(code, &e);
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;

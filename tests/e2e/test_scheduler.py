@@ -214,3 +214,57 @@ def test_leave_before_end_of_a_short_job(rdzv):
 def test_leave_before_end_where_none_is_known(rdzv):
     a = rdzv.agent("--leave-before-end", "10m", "--", "true")
     assert a.exit() == 0 and a.says("--leave-before-end has no effect: no scheduler has told when the job ends"), a
+
+
+# Batch scripts of schedulers that start nothing on the job's other hosts. ---------------------------------------------------------
+
+
+REMOTE = '#!/bin/sh\necho "$@" >>"$0.log"\nwhile [ "$1" != "${1#-}" ]; do shift; done\nshift\nexec sh -c "$*"\n'
+
+
+@pytest.fixture
+def remote(rdzv):
+    """A stand-in for a remote shell, which runs its command here; its name, and what it was called with."""
+
+    def make(name):
+        program = rdzv.tmp / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(REMOTE)
+        program.chmod(0o755)
+        return program, lambda: program.with_name(name + ".log").read_text()
+
+    return make
+
+
+def pbs(rdzv, *hosts):
+    (rdzv.tmp / "nodes").write_text("".join(f"{h}\n" for h in hosts))
+    return {"PBS_JOBID": "12.server", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": str(rdzv.tmp / "nodes")}
+
+
+def test_a_batch_script_of_pbs(rdzv, remote):
+    """Two lines of the file are one host; the first is this one, the other is reached by ssh."""
+    ssh, calls = remote("ssh")
+    env = pbs(rdzv, HOST, HOST, "far")
+    a = rdzv.agent("--ssh", ssh, "--", "sh", "-c", SHOW, env=env)
+    assert a.exit() == 0 and len(places([a])) == 2 and a.says("rank 1 of 2 local 0 of 1"), a
+    assert re.fullmatch(r"far .*rdzv-agent.* --launched.*\n", calls()), calls()
+    a = rdzv.agent("--explain", "--", "true", env=env)
+    assert a.exit() == 0 and a.out[:2] == [f"host {HOST} here  # PBS_NODEFILE={rdzv.tmp}/nodes", "host far"], a
+
+
+def test_a_batch_script_of_grid_engine(rdzv, remote):
+    """By its own remote shell."""
+    qrsh, calls = remote("qrsh")
+    (rdzv.tmp / "hosts").write_text(f"{HOST} 8 all.q@x UNDEFINED\nfar 8 all.q@y UNDEFINED\n")
+    env = {"JOB_ID": "7", "SGE_TASK_ID": "undefined", "PE_HOSTFILE": str(rdzv.tmp / "hosts"), "NHOSTS": "2"}
+    a = rdzv.agent("--", "sh", "-c", SHOW, env={**env, "PATH": f"{qrsh.parent}:/usr/bin:/bin"})
+    assert a.exit() == 0 and sorted(places([a])) == [0, 1], a
+    assert calls().startswith("-inherit -V far "), calls()
+
+
+def test_a_batch_script_that_says_otherwise(rdzv):
+    """Alone, or with agents that somebody else starts: nothing is launched."""
+    env = pbs(rdzv, HOST, "far")
+    for words in ["--standalone"], ["--nnodes", "1"], ["--endpoint", f"127.0.0.1:{free_port()}", "--nnodes", "1"]:
+        a = rdzv.agent(*words, "--ssh", "false", "--", "sh", "-c", SHOW, env=env)
+        assert a.exit() == 0 and a.says("rank 0 of 1"), a
