@@ -16,7 +16,7 @@ import time
 
 import harness
 import hosts
-from harness import BUILD, SLOW, until
+from harness import BUILD, SLOW, TOP, until
 
 TOOLS = ("slurmctld", "slurmd", "munged", "srun", "sbatch")
 GPUS = 4
@@ -52,7 +52,7 @@ SlurmdTimeout=6
 TCPTimeout=2
 MessageTimeout=5
 KillWait=10
-NodeName={nodes} CPUs=16 RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
+NodeName={nodes} CPUs=128 RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=10 State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF State=UP
 """
@@ -131,17 +131,34 @@ class Slurm(hosts.Cluster):
                               text=True, stdin=subprocess.DEVNULL, env=self.env(env), timeout=30 * SLOW)
         return (done.stdout if done.returncode == 0 else done.stdout + done.stderr).strip()
 
+    def start_there(self, *argv, env=None):
+        return self.spawn(*argv, node="login", env=env, wrap=[*self.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.tmp])
+
     def srun(self, *argv, env=None):
-        """On login, as typed there."""
-        return self.spawn("srun", *argv, node="login", env=env, wrap=[*self.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', self.tmp])
+        return self.start_there("srun", *argv, env=env)
+
+    def type(self, text, env=None):
+        """Lines of a page, in a folder with the scripts of deploy/slurm and deploy/aws."""
+        for script in (TOP / "deploy").glob("*/*.sbatch"):
+            if not (self.tmp / script.name).exists():
+                (self.tmp / script.name).symlink_to(script)
+        return self.start_there("bash", "-e", "-c", text, env=env)
+
+    def submitted(self, text, env=None):
+        """The jobs that such lines submit."""
+        p = self.type(text, env)
+        assert p.exit() == 0, p
+        return [self.job(number) for number in re.findall(r"^Submitted batch job (\d+)$", p.text, re.M)]
+
+    def job(self, number):
+        self.jobs.append(Job(self, number))
+        return self.jobs[-1]
 
     def sbatch(self, *argv, env=None):
         """The job."""
         said = self.run("sbatch", "--parsable", *argv, env=env)
         assert re.fullmatch(r"\d+", said), f"sbatch {' '.join(map(str, argv))}: {said}"
-        job = Job(self, said)
-        self.jobs.append(job)
-        return job
+        return self.job(said)
 
     def left(self):
         """What jobs have left on any host."""

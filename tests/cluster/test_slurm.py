@@ -1,18 +1,28 @@
-"""Under a real Slurm (slurm.py): srun without any option, and the scripts of deploy/slurm as they stand there, with sbatch's own options in place of theirs.
+"""Under a real Slurm (slurm.py): the commands of deploy/slurm.md, and the scripts beside it as they stand there, with sbatch's own options in place of theirs.
 
 Where a run is disturbed, its weights in the end are those of an undisturbed one, byte for byte. After each test nothing but Slurm is left on any host.
 """
 
 import re
+import subprocess
 
 import pytest
 
+import pages
 from harness import TOP
 from job import Clock
 
+PAGE, AWS = "deploy/slurm.md", "deploy/aws.md"
 SCRIPTS = TOP / "deploy/slurm"
 SMALL = ("--nodes", 2, "--gpus-per-node", 2, "--cpus-per-task", 1)
 TRAIN = ("--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3, "--coll-timeout", "20s")
+# What the page's ./train.py is here: it says where it is, and waits for the file `go` if it is not there.
+STAND_IN = """import os, socket, time
+e = os.environ
+print(f"{socket.gethostname()}: round {e['RDZV_ROUND']}, rank {e['RANK']} of {e['WORLD_SIZE']}, local {e['LOCAL_RANK']}, {e.get('FI_PROVIDER')}", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
 WAIT = "echo $(hostname): round $RDZV_ROUND, rank $RANK of $WORLD_SIZE; while [ ! -e go ]; do sleep 0.1; done"
 
 
@@ -26,19 +36,78 @@ def checksum(said, steps):
     return found[0]
 
 
-def undisturbed(c, steps, name="calm"):
-    """The weights' checksum of a run of 2 x 2 on which nobody lays hands."""
-    p = c.srun("--nodes", 2, "--gpus-per-node", 2, "rdzv-agent", "--", *train(steps))
+def undisturbed(c, steps, command=None, gpus=2):
+    """The weights' checksum of a run on which nobody lays hands."""
+    p = c.srun("--nodes", 2, "--gpus-per-node", gpus, "rdzv-agent", "--", *(command or train(steps)))
     assert p.exit(60) == 0, p
     return checksum(p.text, steps)
+
+
+def stand_in(c, go=True):
+    (c.tmp / "train.py").write_text(STAND_IN)
+    if go:
+        (c.tmp / "go").touch()
 
 
 def test_srun_needs_no_option(make_slurm):
     """The number of nodes, of workers and the place to meet are Slurm's affair."""
     c = make_slurm(3)
-    p = c.srun("-N", 2, "--gpus-per-node", 2, "rdzv-agent", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE, $LOCAL_RANK on $(hostname)")
+    stand_in(c)
+    p = c.type(pages.block(PAGE, "bare"))
     assert p.exit(30) == 0, c
-    assert sorted(l for l in p.out) == [f"[{r}] rank {r} of 4, {r % 2} on node{1 + r // 2}" for r in range(4)], c
+    assert sorted(p.out) == [f"[{r}] node{1 + r // 4}: round 1, rank {r} of 8, local {r % 4}, None" for r in range(8)], c
+    assert sum("rdzv-agent" in l for l in p.err) <= 8, f"it says too much\n{c}"  # threads, CPUs, the round, the end; from each node
+    c.gone()
+
+
+def test_explain(make_slurm):
+    """And where they come from. What the page shows is what is said."""
+    c = make_slurm(2)
+    stand_in(c)
+    p = c.type("srun -N 1 true\n" + pages.block(PAGE, "explain"))
+    assert p.exit() == 0, c
+    shown = next(b.text for b in pages.blocks(PAGE) if b.text.startswith("nnodes ")).splitlines()
+    assert set(shown) <= set(p.out) and len(p.out) == 2 * len(shown), f"{shown}\n{c}"
+    c.gone()
+
+
+def test_scripts(make_slurm):
+    """As the page has them, and one that forgets srun. Each of them is a script that bash can read."""
+    c = make_slurm(2)
+    stand_in(c)
+    for script in (TOP / "deploy").glob("*/*.sbatch"):
+        assert subprocess.run(["bash", "-n", script]).returncode == 0, script
+    (c.tmp / "forgets.sh").write_text("#!/bin/sh\nrdzv-agent -- ./train.py\n")
+    jobs = c.submitted(pages.block(PAGE, "scripts"))
+    forgets = c.sbatch("--nodes", 2, "--output", "%x-%j.out", "forgets.sh")
+    assert [job.exit() for job in jobs] == [0, 0] and forgets.exit() == 64, c
+    for job in jobs:
+        for r in range(8):
+            assert job.says(rf"node{1 + r // 4}: round 1, rank {r} of 8, local {r % 4}, None$"), c
+    assert forgets.says("write srun rdzv-agent"), c
+    c.gone()
+
+
+def test_looking_at_a_job(make_slurm):
+    c = make_slurm(2)
+    stand_in(c, go=False)
+    (job,) = c.submitted("sbatch two-nodes.sbatch ./train.py")
+    job.expect("rank 7 of 8")
+    p = c.type(f"job={job.id}\n" + pages.block(PAGE, "status"))
+    assert p.exit() == 0 and p.says(f"slurm-{job.id}.0: running .*, 2 nodes, 8 workers") and p.says("node2 .*4-7 +running"), c
+    (c.tmp / "go").touch()
+    assert job.exit() == 0, c
+    c.gone()
+
+
+def test_parallelcluster(make_slurm):
+    """deploy/aws: without EFA and GPUs, so that all that can be seen is that what libfabric is told reaches the workers."""
+    c = make_slurm(2)
+    stand_in(c)
+    (job,) = c.submitted(pages.block(AWS, "job"), {"SBATCH_GPUS_PER_NODE": "2"})
+    assert job.exit() == 0, c
+    for r in range(4):
+        assert job.says(rf"node{1 + r // 2}: round 1, rank {r} of 4, local {r % 2}, efa$"), c
     c.gone()
 
 

@@ -8,9 +8,12 @@ import re
 
 import pytest
 
+import pages
 from harness import until
 from job import Clock
-from test_slurm import SCRIPTS, SMALL, WAIT, checksum, train, undisturbed
+from test_slurm import SCRIPTS, SMALL, WAIT, checksum, stand_in, train, undisturbed
+
+PAGE = "deploy/slurm.md"
 
 STEPS = 400
 SLOWLY = ("--throttle", 40, "--checkpoint-every", 10, "--report-every", "1s", "--checkpoint-dir", "ckpt")  # 40 steps a second
@@ -19,13 +22,14 @@ SLOWLY = ("--throttle", 40, "--checkpoint-every", 10, "--report-every", "1s", "-
 def test_a_node_dies_elastic(make_slurm):
     """The others go on without it at once, and after Slurm has found it dead, too."""
     c = make_slurm(3)
-    job = c.sbatch(*SMALL, "--nodes", 3, SCRIPTS / "elastic.sbatch", "sh", "-c", WAIT)
-    for rank in range(6):
-        job.expect(f"round 1, rank {rank} of 6")
+    stand_in(c, go=False)
+    (job,) = c.submitted(pages.block(PAGE, "elastic"))
+    for rank in range(12):
+        job.expect(f"round 1, rank {rank} of 12")
     clock = Clock(c)
     c[3].power_off()
-    for rank in range(4):
-        job.expect(f"round 2, rank {rank} of 4")
+    for rank in range(8):
+        job.expect(f"round 2, rank {rank} of 8")
     clock.fact("the others run without the dead node")
     job.expect("Node failure on node3", 30)
     clock.fact("Slurm has found it dead")
@@ -38,17 +42,19 @@ def test_a_node_dies_elastic(make_slurm):
 def test_a_node_dies_and_a_spare_takes_its_place(make_slurm):
     """From a job of its own, an element of an array. The weights are those of an undisturbed run."""
     c = make_slurm(4)
-    command = train(STEPS, *SLOWLY)
-    job = c.sbatch(*SMALL, "--exclude", "node3,node4", SCRIPTS / "elastic.sbatch", *command, env={"MIN_NODES": "2"})
-    spares = c.sbatch(*SMALL[2:], "--array", "1-2", "--dependency", f"after:{job.id}", SCRIPTS / "spares.sbatch", job.id, 2, *command)
+    command = " ".join(map(str, train(STEPS, *SLOWLY)))
+    text = pages.with_changes(pages.block(PAGE, "spares"), [("./train.py --lr 0.1", command)])
+    (spares,) = c.submitted(text + "echo $job > main.job\n")
+    job = c.job((c.tmp / "main.job").read_text().strip())
     until(lambda: f"both spares wait\n{c}", lambda: len(re.findall("spare for the next round", spares.text)) == 2, 20)
     job.expect(r"step \d+ of")
     c[2].power_off()
-    job.expect(r"round 2: 2 nodes, 4 workers", 30)
+    job.expect(r"round 2: 2 nodes, 8 workers", 30)
     assert job.exit(60) == 0, c
-    assert checksum(job.text, STEPS) == undisturbed(c, STEPS), c
+    assert checksum(job.text, STEPS) == undisturbed(c, STEPS, gpus=4), c
     assert job.says("resumed from .* at step [1-9]"), c
-    spares.until_state("COMPLETED")
+    until(lambda: f"the spares have ended\n{c}", lambda: not c.run("squeue", "-h"), 10)
+    assert c.run("scontrol", "-o", "show", "job", spares.id).count("JobState=COMPLETED") == 2, c
     c.gone()
 
 
@@ -80,15 +86,18 @@ def test_a_node_dies_without_no_kill(make_slurm):
 def test_preempted(make_slurm):
     """By a job of a partition of higher priority, which takes both nodes: a checkpoint, exit code 75, and on from there when the nodes are free again."""
     c = make_slurm(2)
-    job = c.sbatch(*SMALL, "--partition", "main", SCRIPTS / "requeue.sbatch", *train(STEPS, *SLOWLY), env={"STOP_TIMEOUT": "8s"})
+    text = pages.block(PAGE, "requeue")
+    command = text.split("requeue.sbatch", 1)[1].split()
+    (job,) = c.submitted(text.strip() + " --throttle 40 --report-every 1s", {"SBATCH_GPUS_PER_NODE": "2", "STOP_TIMEOUT": "8s"})
     job.expect(r"step \d+ of")
-    c.run("sinfo")
     urgent = c.sbatch("--partition", "urgent", "--exclusive", *SMALL, "--output", "urgent-%j.out", SCRIPTS / "two-nodes.sbatch", "sh", "-c", "sleep 1")
     job.expect("told to stop: checkpoint written")
     assert urgent.exit(60) == 0, c
     assert job.exit(60) == 0, c
-    assert job.fields()["Restarts"] == "1" and job.says("resumed from .* at step [1-9]"), c
-    assert checksum(job.text, STEPS) == undisturbed(c, STEPS), c
+    assert job.fields()["Restarts"] == "1" and job.says("resumed from .* at step [1-9]") and job.says("has started it 1 time before"), c
+    assert not job.says("lost contact|reconnect|is being stopped"), c  # the daemon stays as long as it is needed
+    (c.tmp / "ckpt").rename(c.tmp / "disturbed")
+    assert checksum(job.text, 400) == undisturbed(c, 400, command), c
     c.gone()
 
 
