@@ -55,12 +55,14 @@ size_t opt_choices(const struct opt *row, struct opt_choice out[OPT_CHOICES_MAX]
   return n;
 }
 
+enum { WORD_MAX = 12 }; /* "auto: as gpu ..." says no more than "auto" */
+
 /* The end of the first clause, at most max characters from the start. */
 static size_t clause_length(const char *help, size_t max) {
   size_t n = 0, blank = 0;
   for (; help[n] && n < max; n++) {
     bool over = help[n + 1] == ' ' || !help[n + 1];
-    if (over && (strchr(".;", help[n]) || (help[n] == ':' && n > 20))) return n;
+    if (over && (strchr(".;", help[n]) || (help[n] == ':' && n > WORD_MAX))) return n;
     if (help[n] == ' ') blank = n;
   }
   if (!help[n]) return n;

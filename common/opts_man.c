@@ -15,6 +15,7 @@
 #include "common/opts_man.h"
 
 #include <string.h>
+#include "common/ascii.h"
 #include "common/opts_value.h"
 
 static void put_char(struct buf *out, char c) {
@@ -45,13 +46,14 @@ static bool is_lower(char c) {
 /* How long an option's name is that begins at p, or 0. */
 static size_t option_length(const char *p) {
   size_t n = strncmp(p, "--", 2) == 0 && is_lower(p[2]) ? 2 : 0;
-  while (n > 0 && (is_lower(p[n]) || (p[n] == '-' && is_lower(p[n + 1])))) n++;
+  while (n > 0 && (is_lower(p[n]) || ascii_is_digit(p[n]) || (p[n] == '-' && is_lower(p[n + 1])))) n++;
   return n;
 }
 
 /* A name, a path, an option: nothing that may be hyphenated. */
 static bool is_name(const char *word, size_t n) {
-  while (n > 0 && strchr(".,;:?!)", word[n - 1])) n--;
+  for (; n > 0 && strchr("(\"`", word[0]); n--) word++;
+  while (n > 0 && strchr(".,;:?!)\"`", word[n - 1])) n--;
   for (size_t i = 0; i < n; i++)
     if (i > 0 && !is_lower(word[i]) && word[i] != '\'') return true;
   return n > 0 && word[0] == '-';

@@ -18,15 +18,15 @@ static const struct opt table[] = {
      .help = "The control socket itself, as rdzvd --socket was told or its first line says."},
     {.group = "What is done"},
     {"force", .type = OPT_FLAG, .offset = FIELD(force),
-     .help = "With drain: even if a job cannot go on without the host, or nodes of the round have finished; "
-             "or before any node of it has come."},
+     .help = "Drain even if a job cannot go on without the host, or nodes of the round have finished, or "
+             "before any node of it has come."},
     {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "SIGNAL|N",
-     .help = "With kill-worker: this one instead of SIGKILL."},
+     .help = "What kill-worker sends instead of SIGKILL: TERM, SIGTERM or 15."},
     {.group = "What is printed"},
     {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "JSON instead of text."},
     {"watch", "w", OPT_FLAG, FIELD(watch),
-     .help = "With status and jobs: anew each second, until Ctrl-C; where stdout is no terminal one block "
-             "after the other."},
+     .help = "Ask status or jobs anew each second, until Ctrl-C; where stdout is no terminal one block after "
+             "the other."},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
     {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
     {0},

@@ -185,8 +185,8 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "X",
-     .help = "sgd and adam: X times the weights is added to the gradients. adamw: X times the learning rate "
-             "is taken from the weights."},
+     .help = "Weight decay. sgd and adam: X times the weights is added to the gradients. adamw: X times the "
+             "learning rate is taken from the weights."},
     {.name = "clip-norm",
      .type = OPT_FLOAT,
      .offset = AT(hyper.clip_norm),

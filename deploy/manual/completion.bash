@@ -134,7 +134,14 @@ _@{id}_other() {
   ((COMP_CWORD -= from - 1))
   COMP_LINE="${COMP_WORDS[*]}"
   COMP_POINT=${#COMP_LINE}
-  how=$(complete -p "$1" 2>/dev/null) || { declare -F _completion_loader >/dev/null && _completion_loader "$1" && how=$(complete -p "$1" 2>/dev/null); }
+  if ! complete -p "$1" >/dev/null 2>&1; then # bash-completion loads it, under the name that its version has for that
+    if declare -F _comp_load >/dev/null; then
+      _comp_load "$1"
+    elif declare -F _completion_loader >/dev/null; then
+      _completion_loader "$1"
+    fi
+  fi
+  how=$(complete -p "$1" 2>/dev/null)
   [[ $how == *' -F '* ]] && function=${how##* -F } && function=${function%% *}
   if [[ $function && $function != _minimal ]]; then
     "$function" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"

@@ -43,13 +43,15 @@ function __@{id}_rest
     set -l behind $status
     set -l current (commandline -ct)
     set -l all $words $current
-    if test $behind -eq 0; and string match -q -- '-*' $all[1]
+    if test $behind -ne 0; and string match -q -- '-*' $current
+        return # an option
+    else if test $behind -eq 0; and string match -q -- '-*' $all[1]
         complete -C "@{passes-to} $(string join ' ' -- (string escape -- $words)) $current"
     else if set -q words[1]
         complete -C "$(string join ' ' -- (string escape -- $words)) $current"
     else
         __fish_complete_path "$current"
-        test -n "$current"; and complete -C "$current"
+        test -n "$current"; and complete -C"$current"
     end
 end
 
@@ -73,7 +75,7 @@ function __@{id}_ask
 end
 
 function __@{id}_hosts
-    string match -ar '"host":"[^"]*"' | string replace -r '"host":"(.*)"' '$1' | sort -u
+    grep -o '"host":"[^"]*"' | string replace -r '"host":"(.*)"' '$1' | sort -u
 end
 
 # Candidates for the word behind the verb.

@@ -6,6 +6,7 @@
 # The command and what is behind it; options of @{passes-to} where there is no command.
 _@{program}_rest() {
   if [[ $words[1] == -* ]]; then
+    [[ $line_words[at-CURRENT] == -- ]] || return 1
     words=(@{passes-to} "$words[@]")
     ((CURRENT++))
     _normal
@@ -50,7 +51,7 @@ _@{program}_word() {
 
 @{end}
 _@{program}() {
-  local curcontext=$curcontext state line ret=1
+  local curcontext=$curcontext state line i ret=1
   local -a verbs
   typeset -A opt_args
 @{if verbs}
@@ -59,6 +60,14 @@ _@{program}() {
   )
 @{end}
   # Dashes and underscores are the same to @{program}.
+  for ((i = 2; i < CURRENT; i++)); do
+    [[ $words[i] == -- ]] && break
+    [[ $words[i] == --*_* && $words[i] != *=* ]] && words[i]=${words[i]//_/-}
+  done
+@{if command}
+  local -a line_words=("$words[@]")
+  local at=$CURRENT
+@{end}
   _arguments -s -S @{if command}-A '-*' @{end}-M 'm:_=- r:|[_-]=* r:|=*' \
 @{zsh-options}
 @{if command}

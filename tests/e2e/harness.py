@@ -7,6 +7,7 @@ polls for a condition, has a deadline, and says what it waited for.
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,6 +45,14 @@ def until(what, condition, timeout=10.0):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
         time.sleep(0.005)
+
+
+def need(tool, there=None):
+    """Skips the test where a program is not installed; in CI, which installs it, that is a failure."""
+    import pytest  # scripts use this module too
+
+    if shutil.which(tool) is None if there is None else not there:
+        (pytest.fail if os.environ.get("RDZV_CI") else pytest.skip)(f"{tool} is not installed")
 
 
 def free_port():
