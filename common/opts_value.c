@@ -181,7 +181,7 @@ static int split_strings(struct opt_strings *list, const char *text, struct err 
   if (n >= OPT_STRINGS_TEXT_MAX)
     return err_set(e, -EINVAL, "longer than %d characters", OPT_STRINGS_TEXT_MAX - 1);
   memcpy(list->text, text, n + 1);
-  for (char *piece = list->text, *comma = piece; comma; piece = comma + 1) {
+  for (char *piece = list->text, *comma; piece; piece = comma ? comma + 1 : NULL) {
     comma = strchr(piece, ',');
     if (comma) *comma = '\0';
     int rc = add_string(list, piece, e);
