@@ -22,6 +22,18 @@ pytest_runtest_makereport = e2e.pytest_runtest_makereport
 rdzv = e2e.rdzv
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "fresh: on a machine made for it, in minutes; only with --fresh")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fresh", action="store_true", help="those on a fresh machine, and no others")
+
+
+def pytest_collection_modifyitems(config, items):
+    items[:] = [i for i in items if bool(i.get_closest_marker("fresh")) == config.getoption("--fresh")]
+
+
 def run(*argv, seconds=300, **kw):
     """A command that has to succeed; its output, both streams together."""
     done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, **kw)

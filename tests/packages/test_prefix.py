@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+import pages
 from harness import BUILD, TOP, free_port
 
 PROGRAMS = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd"}
 HELPERS = {"libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"}
 LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
 MODULE = "LIB/rdzv/rdzv-cuda.so"
-TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|doc/rdzv/)"
+TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|doc/rdzv/)|lib/(systemd|sysusers.d)/"
 NOBODY = 65534
 TRAIN = ["--data", "synthetic:200", "--layers", "8,4,8", "--loss", "rmse", "--batch", "8", "--device", "cpu", "--report-every", "0"]
 
@@ -60,7 +61,7 @@ def install(home, tools):
     tools.run(TOP / "deploy/sources", source, umask=0o022)
     if who:
         tools.run("chown", "-R", NOBODY, source)
-    tools.run("sh", "-c", 'meson setup build --prefix="$HOME/.local" && meson install -C build', cwd=source, env=env, **who)
+    tools.run("sh", "-ec", pages.block("deploy/packages.md", "prefix"), cwd=source, env=env, **who)
     shutil.rmtree(source)
 
 
@@ -70,6 +71,8 @@ def prefix(home):
 
 
 def test_every_file_has_its_place(prefix):
+    """That is all that the block `prefix` of the page has made."""
+    assert "prefix=" in pages.block("deploy/packages.md", "prefix")
     assert places(prefix) == PROGRAMS | HELPERS | LIBRARY
     for name in listed(prefix):
         mode = (prefix / name).stat().st_mode
@@ -108,18 +111,17 @@ def test_helpers_are_found(rdzv, prefix):
     agent.exit()
 
 
-def test_a_worker_is_compiled_by_pkg_config(rdzv, prefix, tools):
-    """The README's own worker, against the shared library and against the static one."""
+def test_a_worker_is_compiled_by_pkg_config(rdzv, home, prefix, tools):
+    """The README's own worker: as the page says, against the shared library; and against the static one."""
     source, worker = rdzv.tmp / "worker.c", rdzv.tmp / "worker"
     source.write_text(tools.worker_in_c())
-    pc = next(prefix.rglob("rdzv.pc"))
-    env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
-    lib = tools.run("pkg-config", "--variable=libdir", "rdzv", env=env).strip()
-    assert Path(lib) == pc.parent.parent
-    for link in ('$(pkg-config --cflags --libs rdzv) -Wl,-rpath,"$(pkg-config --variable=libdir rdzv)"', f"$(pkg-config --cflags rdzv) {lib}/librdzv.a"):
-        tools.run("sh", "-c", f"cc -Wall -Werror worker.c {link} -o worker", cwd=rdzv.tmp, env=env)
+    env = {**os.environ, "HOME": str(home)}
+    lib = next(prefix.rglob("librdzv.a"))
+    for script in (pages.block("deploy/packages.md", "worker"), f"cc -Wall -Werror -I {prefix}/include worker.c {lib} -o worker"):
+        tools.run("sh", "-ec", script, cwd=rdzv.tmp, env=env)
         agent = rdzv.spawn(prefix / "bin/rdzv-agent", "--standalone", "--nproc", 2, "--", worker)
         assert agent.exit() == 0, agent
+    assert Path(tools.run("pkg-config", "--variable=libdir", lib.parent / "pkgconfig/rdzv.pc").strip()) == lib.parent
 
 
 def test_destdir(tmp_path, tools):
