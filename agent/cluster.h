@@ -60,7 +60,7 @@ struct cluster {
       run; /* what tells apart two starts by mpirun in one job; part of `job` where it is set */
   struct cluster_fact first_host; /* on which an agent runs for certain, so that rdzvd can be there */
   struct cluster_fact
-      remote_shell; /* by which CLUSTER_ALONE starts others: "qrsh -inherit -nostdin -V"; unset: ssh */
+      remote_shell; /* by which CLUSTER_ALONE starts others: "qrsh -inherit"; unset: ssh */
   struct cluster_fact
       starter; /* by which a person starts agents on all hosts of a job that is CLUSTER_ALONE: "srun"; unset: this agent does */
   struct cluster_fact hosts; /* names of `host`, compressed, at most HOSTS_MAX; unset: unknown or longer */

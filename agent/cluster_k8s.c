@@ -36,7 +36,7 @@ static void read_indexed_job(struct row *r) {
   const char *host = row_variable(r, "HOSTNAME");
   int n = snprintf(suffix, sizeof(suffix), "-%lld", (long long)index);
   size_t len = host ? strcspn(host, ".") : 0;
-  if (len > (size_t)n && strncmp(host + len - n, suffix, (size_t)n) == 0 && job_of_pod(r, name))
+  if (host && len > (size_t)n && strncmp(host + len - n, suffix, (size_t)n) == 0 && job_of_pod(r, name))
     row_set_job(r, "k8s", name, NULL, "HOSTNAME JOB_COMPLETION_INDEX");
 }
 

@@ -146,6 +146,9 @@ int list_read(struct row_hosts *h, enum list_form form, const char *text, struct
 
 bool list_from_file(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
   struct err e = ERR_INIT;
+  /* What --hosts has started has the script's variables, and not its files. */
+  if (row_variable(r, "RDZV_AGENT_LAUNCHER") && row_variable(r, name))
+    return list_from_path(r, row_variable(r, name), form, h);
   char *text = row_file(r, name);
   if (!text) return false;
   int rc = list_read(h, form, text, &e);

@@ -5,8 +5,8 @@
  * starts a task of the job elsewhere; with -V it takes the script's variables along, its PE_HOSTFILE too. A task is told from the script by
  * its spool folder, which lies in the script's: ".../active_jobs/4711.1/1.gpu2".
  *
- * Who starts agents by qrsh starts one on each host; how many that are says NHOSTS. Not by -nostdin: what we start has to notice that its
- * launcher is gone.
+ * Who starts agents by qrsh starts one on each host; how many that are says NHOSTS. We do so without -nostdin, since what we start has to
+ * notice that its launcher is gone, and without -V: the launcher carries the environment itself, but for what is granted on one host alone.
  *
  * JOB_ID is too common a name to mean Grid Engine by itself; it always sets SGE_TASK_ID too ("undefined" outside of arrays). RESTARTED is 1
  * or 2 (with a checkpoint of Grid Engine's) when the job was started before, not how often. GPUs that were granted by number stand in
@@ -87,7 +87,7 @@ void cluster_read_sge(struct row *r) {
     row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is what counts", from, h.n, (long long)n);
   if (task && !launched) read_task(r, &h, from);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "JOB_ID SGE_TASK_ID");
-  row_set_text(r, &r->c->remote_shell, "qrsh -inherit -V", "JOB_ID SGE_TASK_ID");
+  row_set_text(r, &r->c->remote_shell, "qrsh -inherit", "JOB_ID SGE_TASK_ID");
   if (row_number(r, "RESTARTED", 0, 2, &restarted))
     row_set_number(r, &r->c->restarts, restarted > 0, "RESTARTED");
   find_gpus(r);

@@ -225,6 +225,12 @@ static char *list_hosts(const struct launch *l) {
   return xstrdup("");
 }
 
+/* A job of a scheduler's keeps that name. */
+static char *name_job(const struct wish *w, uint64_t drawn) {
+  if (!names_hosts(w) && w->c->job.is_set) return xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text);
+  return xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, drawn >> 16);
+}
+
 static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
   int64_t n = (int64_t)l->plan.n, most = is_given(w, "nnodes") ? w->o.nnodes.max : n;
   bool placed = is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
@@ -238,7 +244,7 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
     uint64_t id;
     int rc = draw(&id, e);
     if (rc) return rc;
-    if (!is_given(w, "rdzv-id")) set(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, id >> 16));
+    if (!is_given(w, "rdzv-id")) set(l, name_job(w, id));
     return placed ? 0 : set_place(l, e);
   }
   set(l, xstrdup("RDZV_AGENT_STANDALONE=yes"));
@@ -272,17 +278,42 @@ static int find_program(struct launch *l, const struct wish *w, struct err *e) {
   return 0;
 }
 
+/* What a scheduler grants on its job's first host means nothing on another. */
+static void leave_devices(char **env) {
+  static const char *const devices[] = {"CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=",
+                                        "ROCR_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=", "SGE_HGR_"};
+  size_t k = 0;
+  for (size_t i = 0; env[i]; i++) {
+    bool device = false;
+    for (size_t d = 0; d < sizeof(devices) / sizeof(*devices); d++)
+      device = device || strncmp(env[i], devices[d], strlen(devices[d])) == 0;
+    if (device)
+      free(env[i]);
+    else
+      env[k++] = env[i];
+  }
+  env[k] = NULL;
+}
+
+/* A scheduler's own works from the job's first host alone, as a rule: then there is no tree. */
+static const char *choose_shell(const struct wish *w, uint32_t *fan_out) {
+  const struct cluster_fact *own = &w->c->remote_shell;
+  *fan_out = (uint32_t)w->o.fan_out;
+  if (w->o.ssh) return w->o.ssh;
+  if (names_hosts(w) || !own->is_set) return default_shell;
+  if (!is_given(w, "fan-out")) *fan_out = LAUNCH_HOSTS_MAX;
+  return own->text;
+}
+
 static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   struct launch_plan *p = &l->plan;
   char name[OPT_SPELLING_MAX];
-  const struct cluster_fact *own = &w->c->remote_shell;
-  const char *shell = !names_hosts(w) && own->is_set ? own->text : default_shell;
-  p->shell = launch_words(w->o.ssh ? w->o.ssh : shell, e);
+  p->shell = launch_words(choose_shell(w, &p->fan_out), e);
   spell(w, "ssh", name);
   if (!p->shell) return err_wrap(e, "%s", name);
   p->argv = launch_words_copy(w->argv);
   p->env = launch_env_travels(w->env);
-  p->fan_out = (uint32_t)w->o.fan_out;
+  if (!names_hosts(w)) leave_devices(p->env);
   p->cwd = find_folder(w->env, e);
   if (!p->cwd) return e->code;
   int rc = find_program(l, w, e);

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -258,6 +259,11 @@ static int check_place(const struct agent_options *o, const struct identity *id,
                  place, id->cluster.first_host.source, id->cluster.launcher.text, id->host, id->host);
 }
 
+/* An mpirun that is killed ends those on its own host no more; on others its daemons do. */
+static void follow_mpirun(const struct cluster *c) {
+  if (c->by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM);
+}
+
 static int fail(int code, const struct err *e) {
   log_error("%s", e->text);
   return code;
@@ -324,6 +330,7 @@ int main(int argc, char **argv) {
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (launches && !o.explain) return launch(&to_launch, &o, &notify);
+  follow_mpirun(&id.cluster);
   if (identify(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
   tell_notes(&o, &id);

@@ -72,6 +72,10 @@ static void forget(struct recorded *r) {
   while (r->n_kept) free(r->kept[--r->n_kept]);
 }
 
+static const char on_launch_node[] = "warnings=batch5 is a launch node of this job, which takes no worker: "
+                                     "start the agents with jsrun, one on "
+                                     "each host (jsrun -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)";
+
 struct known {
   const char *name; /* of the recording */
   const char *expected[24];
@@ -105,7 +109,7 @@ static const struct known recordings[] = {
     {"sge-script",
      {"scheduler=SGE", "start=0", "job=sge-4711", "port=31353", "nodes=2",
       "slots=node1.local:8,node2.local:8", "first_host=node1.local", "hosts=node[1-2].local",
-      "remote_shell=qrsh -inherit -V", "restarts=0", "gpus=-", "end_time=-", "agents=-"}},
+      "remote_shell=qrsh -inherit", "restarts=0", "gpus=-", "end_time=-", "agents=-"}},
     {"sge-qrsh",
      {"start=1", "launcher=qrsh", "agents=2", "agents.source=NHOSTS=2", "local_agents=1", "local_index=0",
       "index=-", "hosts=-", "first_host=-", "nodes=2"}},
@@ -133,10 +137,7 @@ static const struct known recordings[] = {
     {"lsf-jsrun",
      {"launcher=jsrun", "start=1", "agents=2", "index=1", "local_agents=1", "local_index=0",
       "hosts=h36n[01-02]", "slots=h36n01:42,h36n02:42", "first_host=h36n01", "remote_shell=-", "job=lsf-99"}},
-    {"lsf-launch-node",
-     {"start=0", "first_host=h36n01", "nodes=2", "remote_shell=-",
-      "warnings=batch5 is a launch node of this job, which takes no worker: start the agents with jsrun, one "
-      "on each host (jsrun -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)"}},
+    {"lsf-launch-node", {"start=0", "first_host=h36n01", "nodes=2", "remote_shell=-", on_launch_node}},
     {"k8s-indexed",
      {"scheduler=Kubernetes", "index=3", "job=k8s-train", "start=-", "agents=-", "first_host=-", "hosts=-"}},
     {"k8s-jobset", {"index=1", "job=k8s-bert-workers-0", "agents=-"}},
@@ -190,6 +191,9 @@ static const struct odd odds[] = {
      {.env = {PBS}},
      {"start=0", "hosts=-", "nodes=-",
       "warnings=PBS_NODEFILE: /f cannot be read: No such file or directory: it is not used"}},
+    {"the same, on another host than the script's",
+     {.env = {PBS, "RDZV_AGENT_LAUNCHER=7"}},
+     {"hosts=-", "job=pbs-7.s"}},
     {"an empty file",
      {.env = {PBS}, .files = {{"/f", ""}}},
      {"nodes=-", "warnings=PBS_NODEFILE: /f is no list of hosts: it names no host: it is not used"}},
@@ -326,7 +330,7 @@ static void survives_cut_lists(void **state) {
         int rc = list_read(&h, (enum list_form)form, text, &e);
         assert_true(rc == 0 ? h.n > 0 && list_slots(&h) >= (int64_t)h.n : h.n == 0 && e.text[0]);
         row_hosts_drop(&h);
-        rc = list_read(&h, (enum list_form)form, text, NULL);
+        assert_int_equal(list_read(&h, (enum list_form)form, text, NULL), rc);
         row_hosts_drop(&h);
         free(text);
       }
