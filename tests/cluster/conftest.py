@@ -18,6 +18,7 @@ sys.path.insert(0, str(HERE))
 import claims  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
+import rsh  # noqa: E402
 import slurm  # noqa: E402
 import ssh  # noqa: E402
 
@@ -96,6 +97,14 @@ def makes(tmp_path, request, kind):
 def make_cluster(tmp_path, request):
     """make_cluster(N): N hosts, node1 .. nodeN."""
     yield from makes(tmp_path, request, hosts.Cluster)
+
+
+@pytest.fixture
+def make_rsh(tmp_path, request):
+    """make_rsh(N): N hosts, n1 .. nN, that reach each other by ssh: see rsh.py."""
+    if why := rsh.missing():
+        pytest.skip(why)
+    yield from makes(tmp_path, request, rsh.Cluster)
 
 
 @pytest.fixture

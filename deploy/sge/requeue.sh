@@ -1,0 +1,34 @@
+#!/bin/bash
+# Writes a checkpoint before its time is over, and goes on from there in its next life, as often as needed.
+#
+#   qsub requeue.sh --data train.gz --layers 784,128,784 --epochs 50 --checkpoint-dir ckpt --checkpoint-every 500
+#   qsub requeue.sh ./train.py --epochs 50
+#
+# At the soft limit (s_rt), ten minutes before the hard one, Grid Engine sends SIGUSR1 to all processes of the script; -notify has it send
+# SIGUSR2 before a qdel's SIGKILL. Both become SIGTERM for the agent: workers write their checkpoint (rdzv-trainer does so by itself with
+# --checkpoint-dir) and end, and the agent's exit code is 75, "requeue me". 99 is what Grid Engine requeues.
+#
+#$ -N requeue
+#$ -pe mpi 2
+#$ -l s_rt=23:50:00,h_rt=24:00:00
+#$ -notify
+#$ -r y
+#$ -cwd
+#$ -j y
+#$ -V
+set -u -o pipefail
+
+# Without the inner trap both signals would end the agent, which is in this process group too.
+(
+  trap '' USR1 USR2
+  exec rdzv-agent -- "$@"
+) &
+agent=$!
+trap 'kill -TERM $agent' USR1 USR2 TERM
+
+# A trapped signal ends `wait` early.
+while kill -0 $agent 2>/dev/null; do wait $agent; done
+wait $agent
+code=$?
+[ $code != 75 ] || exit 99
+exit $code

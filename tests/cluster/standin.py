@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""pbsdsh, qrsh, blaunch, jsrun: what scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
+
+They are no schedulers: they start tasks with the environment that the real ones give them, carry or do not carry input and output as those do, and
+refuse what those refuse. STANDIN_SSH is the ssh command; STANDIN_LOG a file that gets a line for each task.
+"""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+
+SSH = shlex.split(os.environ.get("STANDIN_SSH", "ssh"))
+PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}  # what a daemon of the scheduler's gives
+OURS = ("STANDIN_", "E2E_", "TMPDIR")  # so that a task may call us too, and the harness knows its own
+
+
+def start(host, env, argv, folder="/", stdin=None, shell=False):
+    """A task on a host. shell: argv is for the shell there, as with ssh."""
+    env = {**{k: v for k, v in os.environ.items() if k.startswith(OURS)}, **env}
+    words = ["env", "-i", *(f"{k}={v}" for k, v in env.items())]
+    words += ["/bin/sh", "-c", " ".join(argv)] if shell else argv
+    if log := os.environ.get("STANDIN_LOG"):
+        with open(log, "a") as f:
+            f.write(f"{os.path.basename(sys.argv[0])} {socket.gethostname()} {host} {' '.join(argv)[:200]!r}\n")
+    return subprocess.Popen([*SSH, host, f"cd {shlex.quote(folder)} && exec " + shlex.join(words)], stdin=stdin)
+
+
+def codes(tasks):
+    return [t.wait() for t in tasks]
+
+
+def refuse(why):
+    sys.exit(f"{os.path.basename(sys.argv[0])}: {why}")
+
+
+def pbsdsh(args):
+    """A task for each line of the file; each gets the job's variables, no file, no input and no environment of the caller's. Always 0."""
+    args = args[args.index("--") + 1 :] if "--" in args else args
+    lines = open(os.environ["PBS_NODEFILE"]).read().split()
+    hosts = list(dict.fromkeys(lines))
+    # RDZV_AGENT_*: as if `qsub -v` had named them.
+    given = {k: v for k, v in os.environ.items() if k.startswith(("PBS_", "RDZV_AGENT_")) and k not in ("PBS_NODEFILE", "PBS_GPUFILE")}
+    seen, tasks = {h: 1 if i == 0 else 0 for i, h in enumerate(hosts)}, []
+    for host in lines:
+        node, seen[host] = hosts.index(host), seen[host] + 1
+        env = {**PLAIN, **given, "PBS_NODENUM": str(node), "PBS_TASKNUM": f"{node << 30 | seen[host]:08X}", "PBS_ENVIRONMENT": "PBS_BATCH"}
+        tasks.append(start(host, env, args, stdin=subprocess.DEVNULL))
+    codes(tasks)
+    return 0
+
+
+def qrsh(args):
+    """-inherit [-V] HOST COMMAND: only from the job's first host, on one of its hosts; COMMAND is for a shell."""
+    if "JOB_ID" not in os.environ or args.pop(0) != "-inherit":
+        refuse("only -inherit, within a job")
+    options = []
+    while args and args[0].startswith("-"):
+        options.append(args.pop(0))
+    host, *command = args
+    hosts = [line.split()[0] for line in open(os.environ["PE_HOSTFILE"])]
+    if socket.gethostname() != hosts[0].split(".")[0]:
+        refuse(f"executing task of job {os.environ['JOB_ID']} failed: this is not the job's master host")
+    if host not in hosts and host not in [h.split(".")[0] for h in hosts]:
+        refuse(f"executing task of job {os.environ['JOB_ID']} failed: {host} is none of its hosts")
+    sge = ("SGE_", "JOB_", "NHOSTS", "NSLOTS", "NQUEUES", "RESTARTED")
+    given = {k: v for k, v in os.environ.items() if "-V" in options or k.startswith(sge)}
+    spool = f"/var/spool/sge/{host}/active_jobs/{os.environ['JOB_ID']}.1/1.{host}"
+    env = {**PLAIN, **given, "SGE_JOB_SPOOL_DIR": spool}
+    return codes([start(host, env, command, stdin=subprocess.DEVNULL if "-nostdin" in options else None, shell=True)])[0]
+
+
+def blaunch(args):
+    """[HOST] COMMAND: with the caller's environment and folder, on one of the job's hosts, or a task for each slot."""
+    if "LSB_JOBID" not in os.environ:
+        refuse("only within a job")
+    pairs = os.environ["LSB_MCPU_HOSTS"].split()
+    slots = dict(zip(pairs[::2], map(int, pairs[1::2])))
+    env = {k: v for k, v in os.environ.items() if k not in ("LSF_PM_TASKID",)}
+    task = lambda host, i, argv, **kw: start(host, {**env, "LSF_PM_TASKID": str(i), "LS_EXEC_T": "START"}, argv, os.getcwd(), **kw)
+    if args[0] in slots:
+        return codes([task(args[0], 1, args[1:], shell=True)])[0]
+    if "/" not in args[0] and "." in args[0]:
+        refuse(f"{args[0]} is none of the job's hosts")
+    where = [host for host, n in slots.items() for _ in range(n)]
+    return max(codes([task(h, i, args, stdin=subprocess.DEVNULL) for i, h in enumerate(where, 1)]))
+
+
+def jsrun(args):
+    """-r N -a 1 -c CPUS -g GPUS -b none COMMAND: N tasks on each host but the launch node, with the caller's environment and folder."""
+    options = {}
+    while args[0].startswith("-"):
+        option = args.pop(0)
+        options[option] = args.pop(0)
+    hosts = list(dict.fromkeys(open(os.environ["LSB_DJOB_RANKFILE"]).read().split()))[1:]
+    each, tasks = int(options["-r"]) * int(options["-a"]), []
+    for node, host in enumerate(hosts):
+        for i in range(each):
+            name = lambda n: f"JSM_NAMESPACE_{n}"
+            jsm = {name("SIZE"): each * len(hosts), name("RANK"): node * each + i, name("LOCAL_SIZE"): each, name("LOCAL_RANK"): i}
+            env = {**os.environ, **{k: str(v) for k, v in jsm.items()}}
+            tasks.append(start(host, env, args, os.getcwd(), stdin=subprocess.DEVNULL))
+    return max(codes(tasks))
+
+
+if __name__ == "__main__":
+    sys.exit({"pbsdsh": pbsdsh, "qrsh": qrsh, "blaunch": blaunch, "jsrun": jsrun}[os.path.basename(sys.argv[0])](sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""mpirun of Open MPI and mpiexec of Hydra (MPICH's; Intel MPI's is one too), the real ones, on hosts in network namespaces, by a real sshd: agents that are
+told nothing find each other, output comes back, and whatever dies nothing is left. The commands are those of deploy/mpi.md.
+"""
+
+import os
+import re
+import shutil
+import signal
+
+import pages
+import pytest
+from harness import environ, stat, until
+
+TOOLS = {"openmpi": ("mpirun.openmpi", "openmpi-bin"), "hydra": ("mpiexec.hydra", "mpich")}
+# The command of the pages: with options it is the trainer that runs.
+TRAIN = """#!/bin/sh
+echo rank $RANK of $WORLD_SIZE local $LOCAL_RANK of $LOCAL_WORLD_SIZE on $(hostname) round $RDZV_ROUND cpus $(env -u OMP_NUM_THREADS nproc)
+while [ ! -e go ]; do sleep 0.05; done
+echo rank $RANK is done
+"""
+TRAINER = "--data synthetic:400 --layers 20,5,20 --batch 40 --epochs 2 --device cpu"
+
+
+class Mpi:
+    """Hosts, on which mpirun is the launcher `kind`, and reaches the others by our ssh."""
+
+    def __init__(self, make_rsh, kind, hosts=2):
+        tool, package = TOOLS[kind]
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed (package {package})")
+        self.c, self.kind = make_rsh(hosts), kind
+        self.c.program("mpirun", '#!/bin/sh\nexec mpirun.openmpi "$@"\n')
+        (self.c.tmp / "train").write_text(TRAIN)
+        (self.c.tmp / "train").chmod(0o755)
+        self.env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_agent": str(self.c.ssh),
+                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(self.c.ssh)}
+
+    def start(self, name, *changes, on=1):
+        """The page's command for this launcher, with fewer workers: this machine has two cores."""
+        (line,) = [x for x in pages.lines("deploy/mpi.md", name) if x.startswith("mpirun" if self.kind == "openmpi" else "mpiexec.hydra")]
+        return self.c.run(on, "exec " + pages.with_changes(line, changes), env=self.env)
+
+    def each_worker(self):
+        fewer = [("n1:4,n2:4 -np 8", "n1:2,n2:2 -np 4")] if self.kind == "openmpi" else [("-ppn 4 -n 8", "-ppn 2 -n 4")]
+        return self.start("each worker", *fewer)
+
+    def each_host(self, *changes):
+        return self.start("each host", ("--nproc 4", "--nproc 2"), *changes)
+
+    def ranks(self, proc, n, round_=1):
+        """rank -> (local rank, local world size, host), once all have said so in that round."""
+        found, cpus = {}, len(os.sched_getaffinity(0))
+
+        def look():
+            for text in proc.out:
+                if m := re.search(rf"rank (\d+) of {n} local (\d+) of (\d+) on (\S+) round {round_} cpus (\d+)", text):
+                    found[int(m[1])] = (int(m[2]), int(m[3]), m[4])
+                    assert int(m[5]) == cpus, f"a worker is bound to fewer CPUs: {text}"
+            return len(found) == n or not proc.running
+
+        until(lambda: f"{n} ranks in round {round_}, now {found}\n{self.c}", look, 20)
+        assert sorted(found) == list(range(n)), f"{found}\n{self.c}"
+        return found
+
+    def finish(self, proc, n):
+        (self.c.tmp / "go").touch()
+        assert proc.exit(30) == 0, str(self.c)
+        assert {int(m[1]) for m in (re.search(r"rank (\d+) is done", text) for text in proc.out) if m} == set(range(n)), str(self.c)
+        self.c.gone()
+
+
+TWO_EACH = {0: (0, 2, "n1"), 1: (1, 2, "n1"), 2: (0, 2, "n2"), 3: (1, 2, "n2")}
+
+
+@pytest.fixture(params=sorted(TOOLS))
+def kind(request):
+    return request.param
+
+
+def worker(cluster, rank):
+    """Its first process."""
+    (pid,) = [p for h in cluster.hosts for p in h.pids() if environ(p).get("RANK") == str(rank) and stat(p)[3] == str(p)]
+    return pid
+
+
+def test_an_agent_for_each_worker(make_rsh, kind):
+    """A rank that is killed costs a restart, and nothing else."""
+    m = Mpi(make_rsh, kind)
+    p = m.each_worker()
+    assert m.ranks(p, 4) == TWO_EACH, str(m.c)
+    os.kill(worker(m.c, 3), signal.SIGKILL)
+    p.expect("rank 3 .* was killed by SIGKILL")
+    assert m.ranks(p, 4, round_=2) == TWO_EACH, str(m.c)
+    m.finish(p, 4)
+
+
+def test_an_agent_for_each_host(make_rsh, kind):
+    """With two workers each; and with the trainer."""
+    m = Mpi(make_rsh, kind)
+    p = m.each_host()
+    assert m.ranks(p, 4) == TWO_EACH, str(m.c)
+    m.finish(p, 4)
+    train = m.each_host(("./train", TRAINER))
+    assert train.exit(60) == 0, str(m.c)
+    assert train.says("done: 20 steps"), str(m.c)
+    m.c.gone()
+
+
+def test_on_one_host(make_rsh, kind):
+    """Two jobs at once do not meet."""
+    m = Mpi(make_rsh, kind, hosts=1)
+    jobs = [m.start("one host", ("-np 4", "-np 2") if kind == "openmpi" else ("-n 4", "-n 2")) for _ in range(2)]
+    for p in jobs:
+        assert m.ranks(p, 2) == {0: (0, 2, "n1"), 1: (1, 2, "n1")}, str(m.c)
+    (m.c.tmp / "go").touch()
+    assert [p.exit(30) for p in jobs] == [0, 0], str(m.c)
+    m.c.gone()
+
+
+def test_ctrl_c(make_rsh, kind):
+    m = Mpi(make_rsh, kind)
+    p = m.each_host()
+    m.ranks(p, 4)
+    os.killpg(os.getpgid(p.pid), signal.SIGINT)
+    assert p.exit(20) != 0, str(m.c)
+    m.c.gone(10)
+
+
+@pytest.mark.parametrize("what", ["launcher", "agent"])
+def test_what_is_killed_takes_all_along(make_rsh, kind, what):
+    """mpirun itself; and one of its agents, in whose place mpirun ends the others."""
+    m = Mpi(make_rsh, kind)
+    p = m.each_host()
+    m.ranks(p, 4)
+    if what == "launcher":
+        p.kill()
+    else:
+        os.kill(m.c[2].process("rdzv-agent"), signal.SIGKILL)
+    assert p.exit(20) != 0, str(m.c)
+    m.c.gone(15)
+
+
+def test_started_from_elsewhere(make_rsh):
+    """mpirun runs on a host that no agent is on: nobody knows where to meet, and that is said at once, not after ten minutes."""
+    m = Mpi(make_rsh, "openmpi", hosts=3)
+    p = m.start("each host", on=3)
+    assert p.exit(20) == 64, str(m.c)
+    assert p.says("--endpoint"), str(m.c)
+    m.c.gone(10)
+    (m.c.tmp / "go").touch()
+    p = m.start("each host", ("rdzv-agent", "rdzv-agent --endpoint n1"), ("--nproc 4", "--nproc 2"), on=3)
+    assert p.exit(20) == 0, str(m.c)
+    m.c.gone(10)
