@@ -5,13 +5,14 @@ but Slurm is left on any host.
 """
 
 import re
+import sys
 
 import pytest
 
 import pages
 from harness import until
 from job import Clock
-from test_slurm import SCRIPTS, SMALL, WAIT, checksum, stand_in, train, undisturbed
+from test_slurm import SCRIPTS, SMALL, WAIT, checksum, stand_in, torch, train, undisturbed
 
 PAGE = "deploy/slurm.md"
 
@@ -19,6 +20,7 @@ STEPS = 400
 SLOWLY = ("--throttle", 40, "--checkpoint-every", 10, "--report-every", "1s", "--checkpoint-dir", "ckpt")  # 40 steps a second
 
 
+@pytest.mark.seconds(25)
 def test_a_node_dies_elastic(make_slurm):
     """The others go on without it at once, and after Slurm has found it dead, too."""
     c = make_slurm(3)
@@ -58,6 +60,7 @@ def test_a_node_dies_and_a_spare_takes_its_place(make_slurm):
     c.gone()
 
 
+@pytest.mark.seconds(35)
 def test_the_first_node_dies(make_slurm):
     """It had the script, srun and rdzvd. The agents of the others end, and ask for a new life of the job, which begins when there are nodes enough."""
     c = make_slurm(4)
@@ -71,18 +74,24 @@ def test_the_first_node_dies(make_slurm):
     c.gone()
 
 
+@pytest.mark.seconds(20)
 def test_a_node_dies_without_no_kill(make_slurm):
-    """All end when Slurm has found it dead, and the job is given up: it is not to be requeued."""
+    """All end when Slurm has found it dead, of a batch job and of srun alone, whose exit code says so. The job is not to be requeued, so it is given up."""
     c = make_slurm(2)
     job = c.sbatch(*SMALL, "--no-requeue", SCRIPTS / "two-nodes.sbatch", "sh", "-c", WAIT)
+    alone = c.srun("--nodes", 2, "rdzv-agent", "--", "sh", "-c", "echo alone: rank $RANK; sleep 300")
     for rank in range(4):
         job.expect(f"round 1, rank {rank} of 4")
+    alone.expect("rank 1$")
     c[2].power_off()
     job.until_state("NODE_FAIL")
     assert job.says("Node failure on node2|NODE FAILURE"), c
+    assert alone.exit(30) not in (None, 0), c
+    c.fact(f"srun exits with {alone.exit()}")
     c.gone(12)
 
 
+@pytest.mark.seconds(30)
 def test_preempted(make_slurm):
     """By a job of a partition of higher priority, which takes both nodes: a checkpoint, exit code 75, and on from there when the nodes are free again."""
     c = make_slurm(2)
@@ -101,9 +110,9 @@ def test_preempted(make_slurm):
     c.gone()
 
 
-def lives(c, options, command, timeout):
+def lives(c, options, command, timeout, env=None):
     """A job of requeue.sbatch that comes to its time limit of a minute, is told 45 s before it, and goes on in a next life, until it is done."""
-    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", *options, SCRIPTS / "requeue.sbatch", *command)
+    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", *options, SCRIPTS / "requeue.sbatch", *command, env=env)
     assert job.exit(timeout) == 0, c
     assert int(job.fields()["Restarts"]) >= 1 and job.says(r"life 1 of job \d+ is over \(exit code 75\)"), c
     return job
@@ -120,17 +129,18 @@ def test_time_limit(make_slurm):
     c.gone()
 
 
+@torch
 @pytest.mark.soak
 @pytest.mark.seconds(150)
 def test_time_limit_with_pytorch(make_slurm):
     """The same with deploy/slurm/train.py; of two ranks, since of more gloo may add in another order in the first step after a start."""
-    pytest.importorskip("torch", reason="torch is not installed: tests/run --torch installs it")
     c = make_slurm(2)
     command = (SCRIPTS / "train.py", "--epochs", 3, "--steps", 100)
-    job = lives(c, ("--gpus-per-node", 1), (*command, "--pause", "0.1", "--checkpoint", "disturbed.pt"), 300)
+    python = {"PYTHON_EXEC": sys.executable}
+    job = lives(c, ("--gpus-per-node", 1), (*command, "--pause", "0.1", "--checkpoint", "disturbed.pt"), 300, python)
     assert job.says("told to stop, checkpoint written") and job.says("2 ranks, from step [1-9]"), c
-    calm = c.srun("--nodes", 2, "--gpus-per-node", 1, "rdzv-agent", "--", *command, "--checkpoint", "calm.pt")
+    calm = c.srun("--nodes", 2, "--gpus-per-node", 1, "rdzv-agent", "--", *command, "--checkpoint", "calm.pt", env=python)
     assert calm.exit(120) == 0, c
-    weights = lambda text: re.findall(r"done: 300 steps, weights (\S+)", text)
-    assert weights(job.text) == weights(calm.text) != [], c
+    weights = lambda text: set(re.findall(r"done: 300 steps, weights (\S+)", text))  # twice, where it was told to stop when it was done
+    assert len(weights(calm.text)) == 1 and weights(job.text) == weights(calm.text), c
     c.gone()
