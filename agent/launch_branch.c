@@ -93,7 +93,11 @@ static void report(struct branch *b, size_t i, enum launch_event event, const ch
 static void say_why(const struct branch *b, struct err *e) {
   const char *last = buf_text(&b->last), *program = b->tree->o.plan->program;
   if (e->code) return;
-  if (b->hello)
+  if (b->hello && !b->seats[0].up && !b->signo)
+    err_set(e, -EIO,
+            "rdzv-agent ran there, but was told nothing: %s has to pass input on (no ssh -n, no -nostdin)",
+            b->tree->o.plan->shell[0]);
+  else if (b->hello)
     err_set(e, -EIO, "%s", *last ? last : "its connection has ended");
   else if (b->exited && b->status == NO_PROGRAM)
     err_set(e, -ENOENT, "there is no rdzv-agent: not %s%s (--launch-agent says where it is)", program,

@@ -419,13 +419,22 @@ static void on_turn(uv_prepare_t *prepare) {
   if (l->up_broken || l->up.write_queue_size == 0 || now >= l->flush_ms) uv_stop(&l->loop);
 }
 
+/* What the loop can wait for; no file, and no terminal, which would change what passes. */
+static bool is_stream(int fd) {
+  uv_handle_type type = uv_guess_handle(fd);
+  return type == UV_NAMED_PIPE || type == UV_TCP;
+}
+
 static int open_ends(struct launched *l, struct err *e) {
   uv_pipe_init(&l->loop, &l->in, 0);
   uv_pipe_init(&l->loop, &l->up, 0);
-  int rc = isatty(STDIN_FILENO) ? -ENOTTY : uv_pipe_open(&l->in, STDIN_FILENO);
+  bool pipes = is_stream(STDIN_FILENO) && is_stream(STDOUT_FILENO);
+  int rc = pipes ? uv_pipe_open(&l->in, STDIN_FILENO) : -ENOTSOCK;
   if (rc == 0) rc = uv_pipe_open(&l->up, STDOUT_FILENO);
   if (rc)
-    return err_set(e, rc, "--launched is for rdzv-agent --hosts, which starts it with pipes to talk to it");
+    return err_set(e, rc,
+                   "--launched is for rdzv-agent --hosts, and needs pipes to talk to it: a remote shell has "
+                   "to pass input and output on (no ssh -n, no -nostdin)");
   uv_read_start((uv_stream_t *)&l->in, on_alloc, on_in);
   return 0;
 }

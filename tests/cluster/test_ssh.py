@@ -3,8 +3,11 @@
 import re
 import signal
 
+import pages
 import pytest
 from harness import until
+
+PAGE = "deploy/ssh.md"
 
 ROW = 'echo "rank $RANK of $WORLD_SIZE on $(hostname) at $MASTER_ADDR in $PWD: $WORD"'
 WAITS = ["sh", "-c", 'trap "echo got INT; exit 0" INT; trap "echo got TERM; exit 0" TERM; echo ready; while :; do sleep 0.05; done']
@@ -118,6 +121,8 @@ def test_a_killed_login_node(make_ssh):
     ready(a, 2)
     c[3].power_off()
     until("nothing is left but sshd", lambda: not [p for p in c.left() if "sshd" not in p], 90)
+    for i in (1, 2):  # sshd itself goes on to believe in its connection
+        c[i].power_off()
 
 
 def test_a_host_that_refuses(make_ssh):
@@ -162,4 +167,29 @@ def test_no_rdzv_agent_there(make_ssh):
     a = c.launch(1, "--hosts", "node1,node2", "--launch-agent", "/nowhere/rdzv-agent", "--", *WAITS)
     assert a.exit(20) == 82, a
     a.expect(r"^rdzv-agent: node2: there is no rdzv-agent: not /nowhere/rdzv-agent \(--launch-agent says where it is\)$", 1)
+    c.gone()
+
+
+TRAIN = """#!/bin/sh
+echo "trained $RANK of $WORLD_SIZE on $(hostname)" "$@"
+"""
+
+
+def test_the_page(make_ssh):
+    """Every command of it, on three hosts."""
+    c = make_ssh(3)
+    (c.tmp / "train").write_text(TRAIN)
+    (c.tmp / "train").chmod(0o755)
+    (c.tmp / "hosts.txt").write_text("node1 slots=1\nnode3 slots=1\n")
+    path = pages.with_programs(c)
+    wanted = {"hosts": [(8, 2)], "more": [(6, 3), (6, 3), (4, 2), (2, 2), (4, 2)], "elastic": [(6, 3)]}
+    for name, each in wanted.items():
+        lines = pages.lines(PAGE, name)
+        assert len(lines) == len(each)
+        for line, (workers, hosts) in zip(lines, each, strict=True):
+            a = c[1].spawn("sh", "-c", line, env={**path, "HOME": "/root"})
+            assert a.exit(20) == 0, a
+            got = [re.fullmatch(r"\[(\d+)\] trained (\d+) of (\d+) on (\S+)(?: --epochs 3)?", l).groups() for l in a.out]
+            assert sorted(int(r) for r, *_ in got) == list(range(workers)) and {g[2] for g in got} == {str(workers)}, a
+            assert len({g[3] for g in got}) == hosts, a
     c.gone()

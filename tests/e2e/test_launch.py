@@ -25,6 +25,8 @@ nowhere) echo "ssh: Could not resolve hostname nowhere: Name or service not know
 wrongkey) echo "ada@wrongkey: Permission denied (publickey)." >&2; exit 255 ;;
 empty) exec sh -c "exec /nowhere/rdzv-agent --launched" ;;
 other) echo "RDZV-LAUNCHED 9.9.9"; exec sleep 60 ;;
+deaf) exec </dev/null ;;
+silent) exec </dev/null; E2E_HOST=$host; : | sh -c "$*"; exit 0 ;;
 greets) echo "Welcome to"; echo "greets."; echo >&2 "Last login: yesterday" ;;
 esac
 cd / && E2E_HOST="$host" HOME="/home/$host" exec sh -c "$*"
@@ -125,6 +127,8 @@ def test_restarts_are_the_agents_business(rdzv, launch):
     ("wrongkey", "wrongkey: ada@wrongkey: Permission denied (publickey)."),
     ("other", "other: it has rdzv-agent 9.9.9, and this is "),
     ("empty", "empty: there is no rdzv-agent: not "),
+    ("deaf", "deaf: rdzv-agent: --launched is for rdzv-agent --hosts, and needs pipes to talk to it"),
+    ("silent", "silent: rdzv-agent ran there, but was told nothing: "),
 ])
 def test_a_host_that_cannot_be_used(rdzv, launch, host, says):
     a = launch(f"n1,{host},n2", "--", *WAITS)
