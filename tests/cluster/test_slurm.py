@@ -191,10 +191,12 @@ def test_two_jobs_on_the_same_nodes(make_slurm):
     c.gone()
 
 
-def test_scancel(make_slurm):
-    """A signal for the workers, which have asked for it, ends nothing. Then the end: nothing is left, long before Slurm would send SIGKILL."""
+@pytest.mark.parametrize("script", ["two-nodes", "requeue", "elastic"])
+def test_scancel(make_slurm, script):
+    """A signal for the workers, which have asked for it, ends nothing. Then the end: nothing is left, long before Slurm would send SIGKILL, and the job is not
+    requeued, whatever the script does at exit code 75."""
     c = make_slurm(2)
-    job = c.sbatch(*SMALL, SCRIPTS / "two-nodes.sbatch", "sh", "-c", "trap 'echo rank $RANK was told' USR1; " + WAIT)
+    job = c.sbatch(*SMALL, SCRIPTS / f"{script}.sbatch", "sh", "-c", "trap 'echo rank $RANK was told' USR1; " + WAIT)
     for rank in range(4):
         job.expect(f"round 1, rank {rank} of 4")
     c.run("scancel", "--signal", "USR1", job.id)
@@ -205,4 +207,4 @@ def test_scancel(make_slurm):
     c.gone(8)
     clock.fact("nothing of a job that was cancelled is left")
     job.until_state("CANCELLED")
-    assert not job.says("round 2|lost contact"), c
+    assert not job.says("round 2|lost contact|is to go on") and not c.run("squeue", "-h"), c
