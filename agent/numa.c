@@ -315,6 +315,7 @@ static void bind_socket(const struct plan *p, int node, struct cpus *c) {
 
 static void bind_exclusive(const struct plan *p, const struct groups *cores, uint32_t at, uint32_t slots,
                            struct cpus *c) {
+  if (!slots) return;
   uint32_t each = cores->n / slots, more = cores->n % slots;
   uint32_t from = at * each + (at < more ? at : more), to = from + each + (at < more);
   for (uint32_t i = from; i < to && each > 0; i++) join(c, &cores->v[i].cpus);

@@ -96,7 +96,7 @@ static void take_nproc(struct settling *s) {
   if (c->gpus.is_set) {
     o->nproc = c->gpus.number ? c->gpus.number : 1;
     o->from.nproc = c->gpus.source;
-  } else if (o->local_agents > 1) {
+  } else if (cluster_is_started(c) && cluster_number(&c->local_agents, 1) > 1) {
     o->from.nproc = c->local_agents.source;
   } else {
     o->nproc = OPTIONS_NPROC_SEEN;

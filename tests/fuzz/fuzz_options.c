@@ -1,5 +1,6 @@
-/* The agent's command line and environment. A line of the input is a word, or, behind '$', a variable. Whatever is
- * said is either refused with a sentence or settled to what the rest of the agent may rely on. */
+/* The agent's command line and environment, a scheduler's variables too. A line of the input is a word, or, behind '$', a variable; every file that a
+ * variable names has the whole input in it. Whatever is said is either refused with a sentence or settled to what the rest of the agent may
+ * rely on. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +15,33 @@ static size_t count(char *const *words) {
   size_t n = 0;
   while (words[n]) n++;
   return n;
+}
+
+static char *read_file(void *ctx, const char *path, size_t max, struct err *e) {
+  const char *text = ctx;
+  if (path[0] && strlen(text) <= max) return strdup(text);
+  err_set(e, -ENOENT, "no such file");
+  return NULL;
+}
+
+/* Each fact in its bounds, with its source, and warnings that are lines. */
+static void check_facts(const struct cluster *c) {
+  const struct cluster_fact *const numbers[] = {&c->agents, &c->index, &c->local_agents, &c->local_index,
+                                                &c->port,   &c->gpus,  &c->end_time,     &c->restarts};
+  for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
+    if (numbers[i]->is_set && (!numbers[i]->source || numbers[i]->number < 0)) abort();
+  int64_t agents = cluster_number(&c->agents, NODES_MAX),
+          local = cluster_number(&c->local_agents, CLUSTER_SLOTS_MAX);
+  if (agents < 1 || agents > NODES_MAX || local < 1 ||
+      (c->agents.is_set && c->local_agents.is_set && local > agents))
+    abort();
+  if (cluster_number(&c->index, 0) >= agents || cluster_number(&c->port, 1) > 65535) abort();
+  if (c->job.is_set && (!c->job.text[0] || strlen(c->job.text) > JOB_ID_MAX)) abort();
+  if (c->hosts.is_set &&
+      (strlen(c->hosts.text) > HOSTS_MAX || cluster_count(c->hosts.text) != (int64_t)c->n_hosts))
+    abort();
+  for (size_t i = 0; i < c->n_hosts; i++)
+    if (!c->host[i].name[0] || strlen(c->host[i].name) > HOST_MAX || c->host[i].slots < 0) abort();
 }
 
 static void check_settled(const struct agent_options *o) {
@@ -79,12 +107,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     if (*p != '$' && argc < WORDS_MAX) argv[argc++] = p;
   }
   argv[argc] = env[n] = NULL;
-  int rc = agent_options_parse(&o, argc, argv, env, NULL, &e);
+  struct cluster c;
+  char *whole = strndup((const char *)data, len);
+  cluster_read(&c, &(struct cluster_site){.env = env, .host = "n1", .read_file = read_file, .ctx = whole});
+  check_facts(&c);
+  int rc = agent_options_parse(&o, argc, argv, env, &c, &e);
   if (rc && (rc != -EINVAL || !e.text[0])) abort();
   if (rc == 0 && !o.help && !o.version) {
     check_settled(&o);
     check_command(&o, env);
   }
+  cluster_finish(&c);
+  free(whole);
   free(text);
   return 0;
 }
