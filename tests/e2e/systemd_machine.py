@@ -58,7 +58,7 @@ class Machine:
             self.cgroup.mkdir(exist_ok=True)
         except OSError as e:
             pytest.skip(f"no cgroup can be made here: {e}")
-        enter = f'echo $$ >{self.cgroup}/cgroup.procs; exec unshare -m -p -f -C -u -i --mount-proc --kill-child bash -c "$BOOT"'
+        enter = f'echo $$ >{self.cgroup}/cgroup.procs; exec setpriv --pdeathsig KILL unshare -m -p -f -C -u -i --mount-proc --kill-child bash -c "$BOOT"'
         env = dict(os.environ, W=str(self.tmp), BOOT=BOOT, SYSTEMD=SYSTEMD)
         self.log = open(self.tmp / "boot.log", "w+")
         self.popen = subprocess.Popen(["bash", "-c", enter], env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, start_new_session=True)

