@@ -34,6 +34,12 @@ static enum opt_wants kind_of(const char *p, size_t n) {
   return OPT_WANTS_TEXT;
 }
 
+/* "HOSTS", "SIGNAL[,...]", "KEY=VALUE,..." */
+static bool is_list(const char *p, size_t n) {
+  if (n > 0 && p[n - 1] == ']') n--;
+  return begins(p, n, "HOSTS") || (n >= 4 && memcmp(p + n - 4, ",...", 4) == 0);
+}
+
 static struct opt_choice read_choice(const char *p, size_t n) {
   size_t small = 0, bare = n;
   while (small < n && !is_upper(p[small])) small++;
@@ -41,7 +47,7 @@ static struct opt_choice read_choice(const char *p, size_t n) {
   return (struct opt_choice){.wants = kind_of(p + small, n - small),
                              .word = p,
                              .len = small == n ? bare : small,
-                             .list = n > 3 && memcmp(p + n - (p[n - 1] == ']') - 4, ",...", 4) == 0};
+                             .list = is_list(p, n)};
 }
 
 size_t opt_choices(const struct opt *row, struct opt_choice out[OPT_CHOICES_MAX]) {

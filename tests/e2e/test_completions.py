@@ -1,5 +1,5 @@
-"""Completions as a user drives them: bash by COMP_WORDS and by keys in a terminal, zsh in a terminal, fish by its own complete -C. What is
-offered for names of options is held against --help for each program and shell."""
+"""Completions as a user drives them: bash by COMP_WORDS and by keys in a terminal, zsh in a terminal, fish by its own complete -C; installed
+where `meson install` with ~/.local as its prefix puts them. What is offered for names of options is held against --help for each program and shell."""
 
 import json
 import os
@@ -36,8 +36,8 @@ def home(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "folder").mkdir(exist_ok=True)
     path = ":".join(dict.fromkeys(os.path.dirname(p) for p in PROGRAMS.values()))
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RDZV")}
-    return dict(env, HOME=str(tmp_path), PATH=f"{path}:{os.environ['PATH']}", TERM="xterm", LC_ALL="C.UTF-8", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("RDZV", "XDG_"))}
+    return dict(env, HOME=str(tmp_path), PATH=f"{path}:{os.environ['PATH']}", TERM="xterm", LC_ALL="C.UTF-8")
 
 
 class Bash:
@@ -55,7 +55,7 @@ class Fish:
     def __init__(self, tmp_path):
         need("fish")
         self.env, self.cwd = home(tmp_path), tmp_path
-        folder = tmp_path / "config/fish/completions"
+        folder = tmp_path / ".local/share/fish/vendor_completions.d"
         folder.mkdir(parents=True, exist_ok=True)
         for f in FOLDER.glob("*.fish"):
             shutil.copy(f, folder)
@@ -248,11 +248,11 @@ def test_typed_in_bash(tmp_path):
     """By keys, loaded by bash-completion where it looks for programs without a completion of its own."""
     there = "/usr/share/bash-completion/bash_completion"
     need("bash-completion", os.path.exists(there))
-    folder = tmp_path / "share/bash-completion/completions"
+    folder = tmp_path / ".local/share/bash-completion/completions"
     folder.mkdir(parents=True)
     for program in PROGRAMS:
         shutil.copy(FOLDER / program, folder)
-    env = dict(home(tmp_path), XDG_DATA_DIRS=str(tmp_path / "share"), PS1="", INPUTRC="/dev/null")
+    env = dict(home(tmp_path), PS1="", INPUTRC="/dev/null")
     t = Terminal(["bash", "--norc", "-i"], env, tmp_path, f"bind 'set enable-bracketed-paste off'; PS1=; source {there}; echo REA''DY\n", "READY")
     try:
         for line, want in [

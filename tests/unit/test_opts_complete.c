@@ -41,6 +41,9 @@ static void test_labels(void **state) {
   check_label("HOST[:PORT]", "HOST");
   check_label("HOST[:N],...", "HOST,");
   check_label("SIGNAL[,...]", "SIGNAL,");
+  check_label("HOSTS", "HOST,");
+  check_label("HOST[:N][,...]", "HOST,");
+  check_label("a]", "a");
   check_label("DIR", "DIR");
   check_label("KEY=VALUE,...", "TEXT,");
   check_label("N,N[,N...]", "TEXT");
