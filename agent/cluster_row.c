@@ -201,7 +201,9 @@ void row_set_port(struct row *r, int64_t job, int64_t step, const char *variable
 
 /* Hosts. ----------------------------------------------------------------------------------------------------------- */
 
+/* None that a program would take for an option. */
 static bool is_host_name(const char *name, size_t len) {
+  if (len && (name[0] == '-' || name[0] == '.')) return false;
   for (size_t i = 0; i < len; i++)
     if (!ascii_is_digit(name[i]) && (ascii_lower(name[i]) < 'a' || ascii_lower(name[i]) > 'z') &&
         !strchr("-_.", name[i]))
