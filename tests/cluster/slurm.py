@@ -180,7 +180,7 @@ class Job:
 
     @property
     def text(self):
-        files = sorted(self.slurm.tmp.glob(f"*{self.id}*.out"))
+        files = sorted([*self.slurm.tmp.glob(f"*-{self.id}.out"), *self.slurm.tmp.glob(f"*-{self.id}_*.out")])  # of an array
         return "".join(p.read_text(errors="replace") for p in files)
 
     def says(self, pattern):
