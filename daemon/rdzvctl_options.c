@@ -27,8 +27,9 @@ static const struct opt table[] = {
     {"watch", "w", OPT_FLAG, FIELD(watch),
      .help = "Ask status or jobs anew each second, until Ctrl-C; where stdout is no terminal one block after "
              "the other."},
+    {.group = "Help"},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
+    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print all options and exit."},
     {0},
 };
 #undef FIELD

@@ -54,8 +54,9 @@ static const struct opt table[] = {
     {.group = "What it says"},
     {"quiet", "q", OPT_FLAG, FIELD(quiet), .help = "Warnings and errors only."},
     {"verbose", "v", OPT_FLAG, FIELD(verbose), .help = "Every message and every connection."},
+    {.group = "Help"},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print this and exit."},
+    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print all options and exit."},
     {0},
 };
 #undef FIELD
@@ -71,7 +72,7 @@ static const struct opts_exit exits[] = {
 
 const struct opts_spec rdzvd_options_spec = {
     .program = "rdzvd",
-    .usage = "rdzvd [--listen ADDR:PORT]... [--state-dir DIR] [options]",
+    .usage = "rdzvd [--listen ADDR:PORT]... [--state-dir DIR] [OPTION]...",
     .intro = "The rendezvous daemon of rdzv: agents (rdzv-agent) join their jobs here, get their ranks, and "
              "are told at "
              "once when something dies. One daemon serves any number of jobs. It needs no privileges and no "

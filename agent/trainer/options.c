@@ -451,7 +451,11 @@ static const struct opt table[] = {
      .help = "All-reduces of each size whose sums are checked. 0: none."},
 
     {.group = "Help"},
-    {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "Print this text and exit."},
+    {.name = "help",
+     .alias = "h",
+     .type = OPT_FLAG,
+     .offset = AT(help),
+     .help = "Print all options and exit."},
     {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Print the version and exit."},
     {0},
 };
@@ -464,8 +468,8 @@ static const struct opts_exit exits[] = {
 
 const struct opts_spec trainer_opts_spec = {
     .program = "rdzv-trainer",
-    .usage = "rdzv-trainer [options]                                    one process, by hand\n"
-             "rdzv-agent --nnodes N --nproc N --endpoint HOST -- [options]     many, on many nodes",
+    .usage = "rdzv-trainer [OPTION]...                                        one process, by hand\n"
+             "rdzv-agent --nnodes N --nproc N --endpoint HOST -- [OPTION]...   many, on many nodes",
     .intro =
         "Trains autoencoders and classifiers, data-parallel: every rank takes its share of each batch, and "
         "the ranks sum "
