@@ -2,7 +2,7 @@
 do what they are for.
 
 There is no Kubernetes here. A pod is a process on a host of its own: a root folder with the image's programs and the pod's volumes, the pod's
-name, user and variables, in one network namespace whose loopback has all pods' addresses and whose /etc/hosts stands for the cluster's DNS.
+name, user and variables, and process 1 of it, in one network namespace whose loopback has all pods' addresses and whose /etc/hosts stands for the cluster's DNS.
 """
 
 import os
@@ -199,7 +199,7 @@ class Cluster:
         inside = {"ROOT": str(folder), "WHERE": str(folder), "IMAGE": str(self.image), "NAME": pod, "USERID": str(user), "POD": POD,
                   "READONLY": "1" if c.get("securityContext", {}).get("readOnlyRootFilesystem") else "0",
                   "MOUNTS": "\n".join(self.volume(pod, m, spec, user) for m in c["volumeMounts"])}
-        p = self.rdzv.proc(["ip", "netns", "exec", self.ns, "unshare", "--uts", "--mount", "bash", "-c", 'eval "$POD"', "pod", *c["command"], *c.get("args", [])],
+        p = self.rdzv.proc(["ip", "netns", "exec", self.ns, "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "bash", "-c", 'eval "$POD"', "pod", *c["command"], *c.get("args", [])],
                            env={**env, **inside, "E2E_MARK": self.rdzv.mark, "OPENBLAS_NUM_THREADS": "1"})
         self.rdzv.procs.append(p)
         self.pods[pod] = p
@@ -212,10 +212,20 @@ class Cluster:
         self.pods[f"{pod} at {old.ip}"] = old
         return self.start(pod, old.spec, dns, index)
 
+    def main(self, pod):
+        """The pod's process 1."""
+        pid = self.pods[pod].pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+
+    def terminate(self, pod, signo=signal.SIGTERM):
+        """As kubelet sends it: to process 1 alone."""
+        os.kill(self.main(pod), signo)
+        return self.pods[pod]
+
     def exec(self, pod, *argv):
         """kubectl exec."""
-        inner = self.pods[pod].pid
-        return subprocess.run(["nsenter", "-t", str(inner), "-m", "-n", "-u", f"--root=/proc/{inner}/root", "--wd=/", *argv], capture_output=True, text=True, timeout=30)
+        inner = self.main(pod)
+        return subprocess.run(["nsenter", "-t", str(inner), "-m", "-n", "-u", "-p", f"--root=/proc/{inner}/root", "--wd=/", *argv], capture_output=True, text=True, timeout=30)
 
     def probe(self, pod, which):
         (c,) = self.pods[pod].spec["containers"]
@@ -238,9 +248,9 @@ def cluster(rdzv, tmp_path):
     try:
         yield c.up()
     finally:
-        for p in rdzv.procs:
+        for pod, p in c.pods.items():
             if p.running:
-                p.kill()
+                c.terminate(pod, signal.SIGKILL)
         c.down()
 
 
@@ -269,23 +279,18 @@ def test_indexed_job(cluster):
     status = lambda: c.exec("rdzvd-0", *pages.block(PAGE, "status").split(" -- ")[1].split()).stdout
     until(lambda: f"the job runs:\n{status()}", lambda: "k8s-train: running" in status() and "train-3" in status())
     # The daemon's pod dies with its node and is made anew elsewhere, with its volume: no worker notices.
-    daemon.kill()
-    daemon.exit()
+    c.terminate("rdzvd-0", signal.SIGKILL).exit()
     daemon = c.restart("rdzvd-0", [service["metadata"]["name"]])
     daemon.expect("recovering -> running", 20)
     until(lambda: f"all are back:\n{status()}", lambda: re.search("running.*, round 1, 4 nodes", status()) and "away" not in status())
     # Evicted: SIGTERM, exit code 75, which the Job answers with another pod of that index; the others go on meanwhile.
-    os.kill(pods[3].pid, signal.SIGTERM)
-    assert pods[3].exit(30) == 75, pods[3]
+    assert c.terminate("train-3").exit(30) == 75, pods[3]
     pods[0].expect(r"round 2: 3 nodes, 3 workers", 20)
     again = c.restart("train-3", [], 3)
     # It would join when the round is half a minute old.
     until(lambda: f"the other pod is there:\n{again}", lambda: re.search(r"train-3 .*spare", status()), 20)
-    for p in [*pods[:3], again]:
-        os.kill(p.pid, signal.SIGTERM)
-    assert {p.exit(60) for p in [*pods[:3], again]} == {75}, c.rdzv
-    os.kill(daemon.pid, signal.SIGTERM)
-    assert daemon.exit() == 0, daemon
+    assert {p.exit(60) for p in [c.terminate(f"train-{i}") for i in range(4)]} == {75}, c.rdzv
+    assert c.terminate("rdzvd-0").exit() == 0, daemon
     assert '"job":"k8s-train"' in next(c.tmp.glob("rdzvd-0-state/state/rdzvd.state")).read_text()
 
 
@@ -300,5 +305,4 @@ def test_jobset_runs(cluster):
     until(lambda: f"the daemon is ready:\n{d}", lambda: c.probe(f"{daemon_name}-0", "readinessProbe"))
     assert [p.exit(90) for p in pods] == [0] * 4, c.rdzv
     assert any((c.tmp / "checkpoints").rglob("COMMIT"))
-    os.kill(d.pid, signal.SIGTERM)
-    assert d.exit() == 0, d
+    assert c.terminate(f"{daemon_name}-0").exit() == 0, d
