@@ -3,7 +3,8 @@
 
 /* How the programs exit. One list: the enum, the help text and the README's table (checked by a test) derive from it.
  * A job that failed exits with its verdict's own code: the failed worker's exit status, 128 + n where signal n killed it, 126/127 where its
- * command could not be run. What rdzv itself has to say lies between 64 and 82, as in sysexits(3); 75 is EX_TEMPFAIL. */
+ * command could not be run. What rdzv itself has to say lies between 64 and 85, as in sysexits(3); 75 is EX_TEMPFAIL.
+ * 65, 66 and 82 to 84 are left out: they are rdzv-trainer's (agent/trainer/options.h), and so the verdict's where it is the worker. */
 
 #define EXIT_CODE_LIST(X)                                                                                    \
   X(OK, 0, "the job is done")                                                                                \
@@ -23,7 +24,7 @@
   X(DEVICES, 79, "too few GPUs here are free, or one was not given back: its holder is named")               \
   X(CONTACT_LOST, 80, "a worker lost contact with another, and none had died")                               \
   X(NCCL, 81, "the ncclUniqueIds of a round could not be had, or nodes have different versions of NCCL")     \
-  X(LAUNCH, 82, "--hosts: a host, which is named, could not be reached or used, and too few were left")
+  X(LAUNCH, 85, "--hosts: a host, which is named, could not be reached or used, and too few were left")
 
 #define X(name, code, help) EXIT_CODE_##name = (code),
 enum exit_code { EXIT_CODE_LIST(X) };

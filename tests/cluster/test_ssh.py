@@ -130,7 +130,7 @@ def test_a_host_that_refuses(make_ssh):
     c.sshd[2].kill()
     c.sshd[2].exit()
     a = c.launch(1, "--hosts", "node[1-3]", "--", *WAITS)
-    assert a.exit(20) == 82, a
+    assert a.exit(20) == 85, a
     a.expect(r"^rdzv-agent: node2: ssh: connect to host node2 port 22: Connection refused$", 1)
     c.gone()
 
@@ -140,7 +140,7 @@ def test_a_host_without_power(make_ssh):
     c = make_ssh(3)
     c[2].power_off()
     a = c.launch(1, "--hosts", "node[1-3]", "--", *WAITS)
-    assert a.exit(20) == 82, a
+    assert a.exit(20) == 85, a
     a.expect("^rdzv-agent: node2: ssh: connect to host node2 port 22: (No route to host|Connection timed out)", 1)
     c.gone()
 
@@ -148,7 +148,7 @@ def test_a_host_without_power(make_ssh):
 def test_a_name_that_does_not_resolve(make_ssh):
     c = make_ssh(2)
     a = c.launch(1, "--hosts", "node1,nosuch,node2", "--", *WAITS)
-    assert a.exit(20) == 82, a
+    assert a.exit(20) == 85, a
     a.expect("^rdzv-agent: nosuch: ssh: Could not resolve hostname nosuch: ", 1)
     c.gone()
 
@@ -157,7 +157,7 @@ def test_a_key_that_is_wrong(make_ssh):
     c = make_ssh(2)
     c[2].ns.sh("echo > /root/.ssh/authorized_keys")
     a = c.launch(1, "--hosts", "node1,node2", "--", *WAITS)
-    assert a.exit(20) == 82, a
+    assert a.exit(20) == 85, a
     a.expect(r"^rdzv-agent: node2: root@node2: Permission denied \(publickey", 1)
     c.gone()
 
@@ -165,7 +165,7 @@ def test_a_key_that_is_wrong(make_ssh):
 def test_no_rdzv_agent_there(make_ssh):
     c = make_ssh(2)
     a = c.launch(1, "--hosts", "node1,node2", "--launch-agent", "/nowhere/rdzv-agent", "--", *WAITS)
-    assert a.exit(20) == 82, a
+    assert a.exit(20) == 85, a
     a.expect(r"^rdzv-agent: node2: there is no rdzv-agent: not /nowhere/rdzv-agent \(--launch-agent says where it is\)$", 1)
     c.gone()
 

@@ -132,7 +132,7 @@ def test_restarts_are_the_agents_business(rdzv, launch):
 ])
 def test_a_host_that_cannot_be_used(rdzv, launch, host, says):
     a = launch(f"n1,{host},n2", "--", *WAITS)
-    assert a.exit(20) == 82, a
+    assert a.exit(20) == 85, a
     assert [l for l in a.err if l.startswith("rdzv-agent: " + says)], a
     a.expect("the job needs 3 hosts, and 2 are left: stopping them", 1)
     assert not a.says("leaving with exit code"), a
@@ -155,7 +155,7 @@ def test_a_folder_that_is_not_there(rdzv, launch):
 
 def test_ssh_itself_is_missing(rdzv, launch):
     a = rdzv.agent("--hosts", "n1,n2,n3", "--ssh", "/nowhere/ssh -q", "--", "true")
-    assert a.exit() == 82 and a.says("n1: /nowhere/ssh cannot be started: no such file or directory"), a
+    assert a.exit() == 85 and a.says("n1: /nowhere/ssh cannot be started: no such file or directory"), a
 
 
 def test_interrupt(rdzv, launch):
