@@ -35,7 +35,7 @@
 enum {
   SIGNALS_MAX = 64,
   WAITS_MAX = 1 << 20, /* bytes for the terminal; then nothing more is read */
-  FLUSH_MS = 5000,     /* at the end, for the terminal to take the rest */
+  FLUSH_MS = 15000,    /* at the end, for the terminal to take the rest */
   INDEX_DIGITS_MAX = 6,
 };
 
@@ -127,6 +127,7 @@ static void on_timer(uv_timer_t *timer) {
   struct root *r = timer->data;
   uint64_t now = monotonic_ms();
   launch_voices_tick(r->voices, now);
+  if (launch_tree_is_paused(r->tree)) launch_mind_deaf(r->mind, now);
   if (!r->ending) launch_mind_tick(r->mind, now);
   carry_out(r);
 }

@@ -187,7 +187,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
     uv_close((uv_handle_t *)process, on_closed);
     return;
   }
-  b->due_ms = monotonic_ms() + BRANCH_LEAVE_MS / 4; /* for the rest of its output */
+  b->due_ms = monotonic_ms() + BRANCH_LEAVE_MS; /* for the rest of its output */
   maybe_end(b);
 }
 
@@ -397,6 +397,7 @@ static void look_at(struct branch *b, uint64_t now_ms, bool pulse) {
   if (b->tree->paused) {
     b->heard_ms = now_ms;
     b->answer_ms = UINT64_MAX;
+    if (b->exited) b->due_ms = now_ms + BRANCH_LEAVE_MS; /* the rest of its output waits for us */
     silent_ms = 0;
   }
   if (now_ms >= b->due_ms) {
@@ -504,6 +505,10 @@ void launch_tree_pause(struct launch_tree *t, bool paused) {
     else
       uv_read_start((uv_stream_t *)&b->out, on_alloc, on_out);
   }
+}
+
+bool launch_tree_is_paused(const struct launch_tree *t) {
+  return t->paused;
 }
 
 static void maybe_free_tree(struct launch_tree *t) {

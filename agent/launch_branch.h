@@ -40,6 +40,7 @@ void launch_tree_kill(struct launch_tree *t);
 void launch_tree_close(struct launch_tree *t);
 /* Nothing is read while whoever takes the lines does not get rid of them. */
 void launch_tree_pause(struct launch_tree *t, bool paused);
+bool launch_tree_is_paused(const struct launch_tree *t);
 /* Kills what is left; its memory is free when the loop has closed its handles. */
 void launch_tree_destroy(struct launch_tree *t);
 

@@ -226,11 +226,20 @@ static void say_who_is_missing(struct launch_mind *m, uint64_t now_ms) {
   buf_finish(&names);
 }
 
+void launch_mind_deaf(struct launch_mind *m, uint64_t now_ms) {
+  if (m->linger_ms != UINT64_MAX && m->linger_ms < now_ms + LAUNCH_LINGER_MS)
+    m->linger_ms = now_ms + LAUNCH_LINGER_MS;
+}
+
 static void end_linger(struct launch_mind *m, uint64_t now_ms) {
   struct buf names = BUF_INIT;
   name_hosts(m, true, &names);
-  say(m, LOG_WARN, "an agent has ended with exit code %d, and the job cannot go on without it: stopping %s",
-      m->last_code, names.len ? buf_text(&names) : "the others");
+  const char *who = names.len ? buf_text(&names) : "the others";
+  if (m->last_code)
+    say(m, LOG_WARN, "an agent has ended with exit code %d, and the job cannot go on without it: stopping %s",
+        m->last_code, who);
+  else
+    say(m, LOG_WARN, "the job is done, and not all agents have ended: stopping %s", who);
   buf_finish(&names);
   take_down(m, m->last_code, now_ms);
 }

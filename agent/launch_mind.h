@@ -46,6 +46,8 @@ struct launch_mind *launch_mind_create(const struct launch_mind_config *c, uint6
 void launch_mind_destroy(struct launch_mind *m);
 void launch_mind_report(struct launch_mind *m, const struct launch_report *r, uint64_t now_ms);
 void launch_mind_signal(struct launch_mind *m, int signo, uint64_t now_ms);
+/* Reports may be on their way that nobody reads, because the terminal takes nothing: who has not ended yet is not to be blamed for it. */
+void launch_mind_deaf(struct launch_mind *m, uint64_t now_ms);
 void launch_mind_tick(struct launch_mind *m, uint64_t now_ms);
 uint64_t launch_mind_deadline(const struct launch_mind *m); /* when it wants a tick; UINT64_MAX: never */
 /* What is to be done, oldest first; false: nothing more. After each call of the above. */

@@ -412,10 +412,11 @@ static void on_turn(uv_prepare_t *prepare) {
   struct launched *l = prepare->data;
   uint64_t now = monotonic_ms();
   if (!l->planned) return;
+  if (l->paused && !l->running) l->output_ms = now + OUTPUT_MS;
   if (!l->running && !l->reported && ((!l->out.open && !l->err.open) || now >= l->output_ms))
     tell_agent_end(l);
   if (!l->reported || !launch_tree_is_over(l->tree)) return;
-  if (!l->flush_ms) l->flush_ms = now + FLUSH_MS;
+  if (!l->gone || !l->flush_ms) l->flush_ms = now + FLUSH_MS; /* as long as there is somebody to take it */
   if (l->up_broken || l->up.write_queue_size == 0 || now >= l->flush_ms) uv_stop(&l->loop);
 }
 

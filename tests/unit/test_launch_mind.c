@@ -154,6 +154,21 @@ static void test_a_host_that_died_before_the_end(void **state) {
   DID("say n3 was lost: nothing was heard of it for 5 s\nexit 0\n");
 }
 
+static void test_who_does_not_end_when_the_job_is_done(void **state) {
+  begin(2, 2, true);
+  up(2);
+  event(1, LAUNCH_ENDED, 0, "");
+  now += LAUNCH_LINGER_DONE_MS;
+  launch_mind_deaf(mind, now);
+  launch_mind_tick(mind, now);
+  collect();
+  DID("");
+  tick_at_deadline();
+  DID("say the job is done, and not all agents have ended: stopping n1\nsignal 15 own\n");
+  event(0, LAUNCH_ENDED, 75, "");
+  DID("exit 0\n");
+}
+
 static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
   begin(3, 2, true);
   up(3);
@@ -255,6 +270,7 @@ int main(void) {
       cmocka_unit_test(test_the_only_host),
       cmocka_unit_test(test_an_agent_that_cannot),
       cmocka_unit_test(test_a_host_that_died_before_the_end),
+      cmocka_unit_test(test_who_does_not_end_when_the_job_is_done),
       cmocka_unit_test(test_an_agent_that_left_a_job_that_goes_on),
       cmocka_unit_test(test_signals),
       cmocka_unit_test(test_a_second_signal_kills),
