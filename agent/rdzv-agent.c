@@ -239,10 +239,10 @@ static void tell(enum log_level level, const char *p) {
   }
 }
 
-static void tell_notes(const struct agent_options *o, const struct identity *id) {
+static void tell_notes(const struct agent_options *o, const struct identity *id, bool of_another_host) {
   tell(LOG_WARN, buf_text(&id->cluster.warnings));
   if (!o->quiet) tell(LOG_INFO, o->notes);
-  if (o->expect && !o->from.expect && !cluster_lists(o->expect, id->host))
+  if (o->expect && !o->from.expect && !of_another_host && !cluster_lists(o->expect, id->host))
     log_warn("--expect %s does not name this host, %s", o->expect, id->host);
 }
 
@@ -333,7 +333,7 @@ int main(int argc, char **argv) {
   follow_mpirun(&id.cluster);
   if (identify(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
-  tell_notes(&o, &id);
+  tell_notes(&o, &id, launches);
   if (!o.explain && (job_times_check(&o, &e) || check_place(&o, &id, &hung, &e))) return fail(code, &e);
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);

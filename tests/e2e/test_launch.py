@@ -274,6 +274,7 @@ def test_much_output_arrives_whole(rdzv, launch, lines):
 def test_it_says_what_it_understood(rdzv, launch):
     a = launch("n1:4,n2:2", "--explain", "--", "true")
     assert a.exit() == 0, a
+    assert not a.says("does not name this host"), a  # it is the hosts' affair, not this one's
     assert a.out[:3] == ["host n1 slots=4", "host n2 slots=2", f"ssh {launch.ssh} -q"]
     for line in ("nnodes 2:2", "nproc 4", "command 'true'"):
         assert [l for l in a.out if l.startswith(line)], a
