@@ -29,6 +29,8 @@
 #include "common/hostlist.h"
 #include "common/mem.h"
 
+#define END_TIME_MAX INT64_C(99999999999) /* seconds since 1970: in some thousand years */
+
 static void (*const rows[])(struct row *) = {
     cluster_read_open_mpi, cluster_read_hydra, cluster_read_slurm, cluster_read_pbs,
     cluster_read_sge,      cluster_read_lsf,   cluster_read_k8s,   cluster_read_mpiruns_host,
@@ -150,6 +152,8 @@ void cluster_read(struct cluster *c, const struct cluster_site *site) {
   memset(c, 0, sizeof(*c));
   c->own_host = site->host;
   for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) rows[i](&r);
+  row_take_number(&r, &c->end_time, "RDZV_END_TIME", 1,
+                  END_TIME_MAX); /* the script knows it, where its scheduler tells nobody */
   join_run(c);
   derive_port(&r);
   check_counts(&r);

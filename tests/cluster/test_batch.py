@@ -6,10 +6,11 @@ import os
 import re
 import shlex
 import signal
+import time
 
 import pages
 import pytest
-from harness import TOP, until
+from harness import SLOW, TOP, until
 
 PBS, SGE, LSF = "deploy/pbs.md", "deploy/sge.md", "deploy/lsf.md"
 # Says where it is; ends when `go` is there, writes a checkpoint when it is told to stop.
@@ -114,6 +115,17 @@ def test_pbs_by_ssh(make_rsh):
     assert ranks(p, 2) == {0: (0, 1, "n1"), 1: (0, 1, "n2")}, p
     assert p.says(r"rank 1 .*\['--epochs', '10'\].*it's \$mine"), p
     finish(site, p)
+
+
+def test_pbs_leaves_before_its_end(make_rsh):
+    """The script tells when that is; here, by another clock, in ten minutes and a few seconds."""
+    site = Site(make_rsh)
+    site.c.program("date", f"#!/bin/sh\necho {int(time.time()) - 24 * 3600 + 600 + 6 * SLOW}\n")
+    p = site.submit(PBS, "train", pbs(site))
+    ranks(p, 2)
+    assert p.exit(60) == 75, p
+    assert p.text.count("checkpoint") >= 2 and p.says("ends the job in"), p
+    site.c.gone()
 
 
 @pytest.mark.parametrize("each", [1, 2])
