@@ -64,7 +64,7 @@ static void own_folder(char out[PATH_SIZE]) {
 }
 
 static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct err *e) {
-  static const char *const places[] = {"", "/gpu", "/" RDZV_MODULES}; /* the last from meson, relative */
+  static const char *const places[] = {"", "/gpu", ("/" RDZV_MODULES)}; /* the last from meson, relative */
   char own[PATH_SIZE];
   if (o->cuda_module) {
     snprintf(out, PATH_SIZE, "%s", o->cuda_module);
