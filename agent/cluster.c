@@ -61,6 +61,11 @@ bool cluster_is_one_host(const struct cluster *c) {
   return c->n_hosts ? c->n_hosts == 1 : cluster_number(&c->nodes, 0) == 1;
 }
 
+bool cluster_shares_hosts(const struct cluster *c) {
+  int64_t agents = cluster_number(&c->agents, 1);
+  return cluster_number(&c->local_agents, 1) > 1 || (c->n_hosts && agents > (int64_t)c->n_hosts);
+}
+
 bool cluster_lists(const char *hosts, const char *host) {
   struct buf names = BUF_INIT;
   size_t n, len = hostlist_short(host);

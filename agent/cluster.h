@@ -58,9 +58,8 @@ struct cluster {
   struct cluster_fact job; /* a name for --rdzv-id: "slurm-4711.0"; the same for all agents, no other's */
   struct cluster_fact
       run; /* what tells apart two starts by mpirun in one job; part of `job` where it is set */
-  struct cluster_fact first_host; /* on which an agent runs for certain, so that rdzvd can be there */
-  struct cluster_fact
-      remote_shell; /* by which CLUSTER_ALONE starts others: "qrsh -inherit"; unset: ssh */
+  struct cluster_fact first_host;   /* on which an agent runs for certain, so that rdzvd can be there */
+  struct cluster_fact remote_shell; /* by which CLUSTER_ALONE starts others: "qrsh -inherit"; unset: ssh */
   struct cluster_fact
       starter; /* by which a person starts agents on all hosts of a job that is CLUSTER_ALONE: "srun"; unset: this agent does */
   struct cluster_fact hosts; /* names of `host`, compressed, at most HOSTS_MAX; unset: unknown or longer */
@@ -82,7 +81,7 @@ struct cluster {
   bool by_mpirun; /* which may use a part of a job's hosts */
   bool
       first_host_is_uncertain; /* it is where mpirun, or srun, itself runs: as a rule the agent of index 0 is there, which is to look */
-  struct buf warnings;         /* a sentence a line; "" */
+  struct buf warnings; /* a sentence a line; "" */
 };
 
 /* *c is to be finished in any case. */
@@ -95,6 +94,8 @@ bool cluster_is_started(const struct cluster *c);
 bool cluster_is_alone(const struct cluster *c);
 /* Everything is on this host, for certain. */
 bool cluster_is_one_host(const struct cluster *c);
+/* Several agents run on one host, this one or another: they are one a device, not one a host. */
+bool cluster_shares_hosts(const struct cluster *c);
 
 /* Whether a list of hosts has this one, by its whole name or without the domain. */
 bool cluster_lists(const char *hosts, const char *host);

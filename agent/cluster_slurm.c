@@ -16,7 +16,8 @@
  * batch script's node, mostly the same, but the login node when somebody types srun there. So it counts only where there is no list, and
  * the first agent looks whether it is there.
  *
- * GPUs: those of the step on this node, where one agent has the node to itself; with several only what Slurm gives each task: by
+ * GPUs: those of the step on this node, where each agent has its node to itself; with several on any node (Slurm may put three on one, and the
+ * fourth on the next) only what Slurm gives each task: by
  * its own word, or because the task's list is shorter than the node's. A number behind a type, "a100:2", is a number.
  *
  * The parts of a heterogeneous job that run as one step have common counts and a common list in SLURM_STEP_*; outside of a step each part has a list
@@ -121,7 +122,7 @@ static bool is_bound(struct row *r, int64_t listed) {
 }
 
 static void find_gpus(struct row *r) {
-  bool shared = cluster_number(&r->c->local_agents, 1) > 1;
+  bool shared = cluster_shares_hosts(r->c);
   const char *per_task = row_variable(r, "SLURM_GPUS_PER_TASK");
   int64_t n = per_task ? read_gpus(per_task) : -1, listed = row_list_length(r, "SLURM_STEP_GPUS");
   if (per_task && n < 0) row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is not used");

@@ -5,7 +5,7 @@
  *
  *     --nnodes    as many as were started
  *     --nproc     as many as there are GPUs granted to this agent; where that is unknown, all that can be seen from here, unless
- *                 other agents on this host see the same ones: then 1
+ *                 other agents on this host, or on any, see the same ones: then 1
  *     --endpoint  the first host, on a port that is derived from the job's id; 127.0.0.1 where all agents are on one host
  *     --rdzv-id   the job's name
  *     --expect    the job's hosts, if this host's own name is among them: else they are names that hosts do not have (containers)
@@ -96,7 +96,7 @@ static void take_nproc(struct settling *s) {
   if (c->gpus.is_set) {
     o->nproc = c->gpus.number ? c->gpus.number : 1;
     o->from.nproc = c->gpus.source;
-  } else if (cluster_is_started(c) && cluster_number(&c->local_agents, 1) > 1) {
+  } else if (cluster_is_started(c) && cluster_shares_hosts(c)) {
     o->from.nproc = c->local_agents.source;
   } else {
     o->nproc = OPTIONS_NPROC_SEEN;

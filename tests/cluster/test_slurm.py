@@ -161,6 +161,8 @@ def test_tasks_of_one_gpu(make_slurm):
         host, n = f"node{1 + rank // 2}", rank % 2
         assert all_.says(rf"rank {rank} of 4, local {n} of 2, sees 0,1, on {host}$"), c
         assert own.says(rf"rank {rank} of 4, local 0 of 1, sees {n}, on {host}$"), c
+    uneven = c.srun("--nodes", 2, "--ntasks", 4, "--gpus-per-node", 2, "rdzv-agent", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE on $(hostname)")
+    assert uneven.exit() == 0 and len(uneven.out) == 4 and all("of 4" in l for l in uneven.out), c  # Slurm may put three on one node
     c.gone()
 
 

@@ -29,6 +29,11 @@ static void check_all(const struct known *cases, size_t n) {
       "SLURM_STEP_NUM_TASKS=5", "SLURM_NTASKS=5", "SLURM_STEP_TASKS_PER_NODE=2(x2),1",                       \
       "SLURM_TASKS_PER_NODE=2(x2),1", "SLURM_LAUNCH_NODE_IPADDR=10.0.0.9"
 
+/* `srun -N3`. */
+#define EACH                                                                                                 \
+  "SLURM_JOB_ID=47", "SLURM_STEP_ID=2", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3",            \
+      "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=1(x3)"
+
 static const struct known slurm[] = {
     {"nothing", {.env = {"HOME=/"}}, {"scheduler=-", "start=-", "job=-", "port=-", "agents=-", "hosts=-"}},
     {"a step, its third task",
@@ -100,8 +105,11 @@ static const struct known gpus[] = {
     {"of the step",
      {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8", "SLURM_STEP_GPUS=0,3"}},
      {"gpus=2"}},
-    {"of the node", {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=8"}},
+    {"of the node", {.env = {EACH, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=8"}},
     {"of several tasks", {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=-"}},
+    {"of a task that is alone, where others are not",
+     {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}},
+     {"gpus=-"}},
     {"by task",
      {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8", "SLURM_GPUS_PER_TASK=a100:2"}},
      {"gpus=2"}},
