@@ -102,7 +102,7 @@ def make_cluster(tmp_path, request):
 @pytest.fixture
 def make_rsh(tmp_path, request):
     """make_rsh(N): N hosts, n1 .. nN, that reach each other by ssh: see rsh.py."""
-    if why := rsh.missing():
+    if why := ssh.missing():
         pytest.skip(why)
     yield from makes(tmp_path, request, rsh.Cluster)
 

@@ -38,27 +38,27 @@ def missing():
 
 
 class Ssh(hosts.Cluster):
-    """node1 .. nodeN; .sshd[i] is that of the i-th."""
+    """node1 .. nodeN, or hosts of other names; .sshd[i] is that of the i-th. more: further lines of its configuration."""
 
-    def __init__(self, tmp, n, say=print):
-        super().__init__(tmp, n, say)
+    def __init__(self, tmp, n, say=print, names=(), more=""):
+        super().__init__(tmp, n, say, names)
         self.folder, self.sshd = self.tmp / "ssh", {}
         try:
-            self.keys(n)
+            self.keys(more)
             for i in range(1, n + 1):
                 self.start(i)
         except BaseException:
             self.tear_down()
             raise
 
-    def keys(self, n):
+    def keys(self, more):
         self.folder.mkdir(mode=0o700)
         for name in ("host_key", "id_ed25519"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", self.folder / name], check=True)
         public = (self.folder / "host_key.pub").read_text()
-        (self.folder / "known_hosts").write_text("".join(f"node{i},10.77.0.{i},fd77::{i} {public}" for i in range(1, n + 1)))
+        (self.folder / "known_hosts").write_text("".join(f"{h.name},{h.name}.example.org,{h.addr},{h.addr6} {public}" for h in self.hosts))
         (self.folder / "authorized_keys").write_text((self.folder / "id_ed25519.pub").read_text())
-        (self.folder / "config").write_text(CONF.format(folder=self.folder))
+        (self.folder / "config").write_text(CONF.format(folder=self.folder) + more)
 
     def start(self, i):
         host = self[i]

@@ -2,7 +2,7 @@
 """pbsdsh, qrsh, blaunch, jsrun: what scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
 
 They are no schedulers: they start tasks with the environment that the real ones give them, carry or do not carry input and output as those do, and
-refuse what those refuse. STANDIN_SSH is the ssh command; STANDIN_LOG a file that gets a line for each task.
+refuse what those refuse. STANDIN_LOG is a file that gets a line for each task.
 """
 
 import os
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 
-SSH = shlex.split(os.environ.get("STANDIN_SSH", "ssh"))
+SSH = ["ssh", "-o", "BatchMode=yes"]
 PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}  # what a daemon of the scheduler's gives
 OURS = ("STANDIN_", "E2E_", "TMPDIR")  # so that a task may call us too, and the harness knows its own
 

@@ -50,7 +50,7 @@ class Site:
         words = shlex.split(line.replace(" < ", " "))
         assert words[0] == ("bsub" if page == LSF else "qsub"), line
         script = (TOP / page).with_suffix("") / words[1]
-        mine = {"STANDIN_SSH": str(self.c.ssh), "STANDIN_LOG": str(self.log), "MINE": "it's $mine"}
+        mine = {"STANDIN_LOG": str(self.log), "MINE": "it's $mine"}
         return self.c.run(1, "env", "-C", self.folder, "bash", script, *words[2:], env={**mine, **env})
 
     def go(self):

@@ -32,8 +32,7 @@ class Mpi:
         self.c.program("mpirun", '#!/bin/sh\nexec mpirun.openmpi "$@"\n')
         (self.c.tmp / "train").write_text(TRAIN)
         (self.c.tmp / "train").chmod(0o755)
-        self.env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm_rsh_agent": str(self.c.ssh),
-                    "OMPI_MCA_rmaps_base_oversubscribe": "1", "HYDRA_LAUNCHER": "ssh", "HYDRA_LAUNCHER_EXEC": str(self.c.ssh)}
+        self.env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
     def start(self, name, *changes, on=1):
         """The page's command for this launcher, with fewer workers: this machine has two cores."""
