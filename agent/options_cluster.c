@@ -65,6 +65,15 @@ static int refuse_unknown(const struct cluster *c, struct err *e) {
       whose(c), cluster_number(&c->agents, 0));
 }
 
+static int refuse_nameless(const struct cluster *c, struct err *e) {
+  return err_set(
+      e, -EINVAL,
+      "%s has started %" PRId64
+      " agents, and gives them no job's id, from which a port would follow: give --endpoint HOST:PORT, "
+      "the same for all",
+      whose(c), cluster_number(&c->agents, 0));
+}
+
 int options_take_place(struct settling *s, bool *done, struct err *e) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
@@ -79,8 +88,11 @@ int options_take_place(struct settling *s, bool *done, struct err *e) {
                    " agents that %s has started (%s): start more, or give --endpoint HOST if others come",
                    options_spelt(s, "nnodes"), o->nnodes.min, agents, whose(c), c->agents.source);
   bool here = cluster_is_one_host(c) && o->nnodes.max <= agents;
-  const struct cluster_fact *place = here ? &c->local_agents : &c->first_host;
-  if (!c->port.is_set || !place->is_set) return refuse_unknown(c, e);
+  const struct cluster_fact *place = !here                    ? &c->first_host
+                                     : c->local_agents.is_set ? &c->local_agents
+                                                              : &c->nodes;
+  if (!place->is_set) return refuse_unknown(c, e);
+  if (!c->port.is_set) return refuse_nameless(c, e);
   int rc = endpoint_parse(here ? "127.0.0.1" : c->first_host.text, (uint16_t)c->port.number, &o->endpoint, e);
   if (rc) return err_wrap(e, "%s", c->first_host.source);
   snprintf(o->endpoint_from, sizeof(o->endpoint_from), "%s; port: %s", place->source, c->port.source);

@@ -326,7 +326,10 @@ int main(int argc, char **argv) {
   if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
   char *const *env = launches ? to_launch.env : environ; /* as the first agent will have it */
   if (launches) look_around(&id, env);
-  if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) return fail(code, &e);
+  if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) {
+    tell(LOG_WARN, buf_text(&id.cluster.warnings)); /* it may be for them */
+    return fail(code, &e);
+  }
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (launches && !o.explain) return launch(&to_launch, &o, &notify);

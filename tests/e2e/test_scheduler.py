@@ -157,6 +157,11 @@ def test_what_makes_no_sense_is_told_and_stops_nobody(rdzv):
     assert a.exit() == 0 and a.says(r'SLURM_STEP_NODELIST: "n\[1-" is no list of hosts'), a
 
 
+def test_what_makes_no_sense_is_told_with_the_refusal(rdzv):
+    a = rdzv.agent("--", "true", env={"SLURM_JOB_ID": "47", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "many"})
+    assert a.exit() == 64 and a.says("SLURM_STEP_NUM_TASKS=many is no number from 1 to 65536") and a.says("give --nnodes N"), a
+
+
 def test_an_agent_of_a_worker_has_a_job_of_its_own(rdzv):
     env, _ = slurm(new_job(), HOST, "node2")
     a = rdzv.agent("--standalone", "--", harness.AGENT, "--", "sh", "-c", SHOW, env=env)

@@ -87,6 +87,9 @@ static const struct site one_task = {.host = "gpu1",
                                              "SLURM_STEP_NODELIST=gpu1", "SLURM_STEP_TASKS_PER_NODE=1",
                                              "SLURM_PROCID=0", "SLURM_NODEID=0", "SLURM_LOCALID=0",
                                              "SLURM_GPUS_ON_NODE=2"}};
+static const struct site listed_twice = {
+    .host = "gpu1",
+    .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu1,gpu1"}};
 static const struct site batch = {
     .host = "gpu1",
     .env = {"SLURM_JOB_ID=47", "SLURM_JOB_NODELIST=gpu[1-2]", "SLURM_NNODES=2", "SLURM_PROCID=0"}};
@@ -101,6 +104,9 @@ static const struct site mpirun = {.host = "n2",
                                            "OMPI_MCA_orte_hnp_uri=76.0;tcp://192.0.2.2:42053"}};
 static const struct site hydra = {
     .host = "n2", .env = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1"}};
+static const struct site nameless = {.host = "n2",
+                                     .env = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2",
+                                             "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"}};
 static const struct site prterun = {.host = "n2", .env = {"PMIX_RANK=1", "PMIX_NAMESPACE=prterun-n1-4711@1"}};
 
 #define STEP_ID    "SLURM_JOB_ID=47, SLURM_STEP_ID=0"
@@ -152,6 +158,10 @@ static const struct told settled[] = {
      "endpoint 127.0.0.1:17842  # SLURM_STEP_TASKS_PER_NODE=4, SLURM_NODEID=0; port: SLURM_JOB_ID=47, "
      "SLURM_STEP_ID=1\n"
      "order-key 2  # SLURM_PROCID=2\n"},
+    {&listed_twice, "rdzv-agent --rdzv-id a ./train",
+     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1,gpu1\n"
+     "nproc -3  # SLURM_JOB_ID=47\njob 'a'\n"
+     "endpoint 127.0.0.1:17841  # SLURM_STEP_NODELIST=gpu1,gpu1; port: " STEP_ID "\norder-key -\n"},
     {&batch_of_one, "rdzv-agent ./train",
      "nnodes 1:1\nexpect -\nnproc 8  # SLURM_GPUS_ON_NODE=8\njob 'slurm-47'  # SLURM_JOB_ID=47\nendpoint "
      "standalone\norder-key -\n"},
@@ -204,6 +214,10 @@ static void refuses_what_would_wait_for_ever(void **state) {
        "Hydra has started 2 agents, and does not tell on which host the first one is: give --endpoint HOST, "
        "where HOST "
        "is the name of one of them, the same for all"},
+      {&nameless, "rdzv-agent ./train",
+       "Open MPI has started 2 agents, and gives them no job's id, from which a port would follow: give "
+       "--endpoint "
+       "HOST:PORT, the same for all"},
       {&prterun, "rdzv-agent ./train", "PRRTE does not tell how many agents it has started: give --nnodes N"},
       {&nodes, "rdzv-agent --nnodes 3:4 ./train",
        "--nnodes=3 is more than the 2 agents that srun has started (SLURM_STEP_NUM_TASKS=2): start more, or "
