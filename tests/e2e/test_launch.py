@@ -189,7 +189,7 @@ def test_interrupt_at_a_terminal(rdzv, launch):
             said += b"^C"
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 130 and said.count(b"] got ") == 2 and b"second signal" not in said, said.decode()
+    assert os.waitstatus_to_exitcode(status) == 130 and said.count(b"] got ") == 2 and b"second signal: " not in said, said.decode()
     rdzv.gone()
 
 
