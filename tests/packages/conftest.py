@@ -3,8 +3,10 @@ of it runs: everything is bounded in time, and nothing survives."""
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
 import harness  # noqa: E402
+import machine  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
 e2e = importlib.util.module_from_spec(_spec)
@@ -53,6 +56,34 @@ def worker_in_c():
     chapter = text[text.index("## Your own worker in C") :]
     begin = chapter.index("```c\n") + 5
     return chapter[begin : chapter.index("```", begin)]
+
+
+@pytest.fixture(scope="session")
+def folder():
+    why = machine.missing()
+    if why:
+        pytest.skip(why)
+    folder = Path(tempfile.mkdtemp(prefix="rdzv-fresh-"))
+    folder.chmod(0o755)
+    mounts = Path("/proc/mounts").read_text()
+    try:
+        yield folder
+        assert str(folder) not in Path("/proc/mounts").read_text(), "something is still mounted"
+    finally:
+        if str(folder) in mounts + Path("/proc/mounts").read_text():
+            raise AssertionError(f"{folder} is left alone: something is mounted in it")
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def base(folder):
+    """Debian's base system with its package lists, and an ordinary user."""
+    root = folder / "base"
+    machine.bootstrap(root)
+    m = machine.Machine(root)
+    m.run("apt-get update -q && useradd --create-home --shell /bin/bash anna")
+    m.close()
+    return root
 
 
 @pytest.fixture(scope="session")

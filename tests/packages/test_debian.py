@@ -36,8 +36,14 @@ NEED = {
 }
 
 
+def environment():
+    """CUDA's libraries may be wheels of the python that runs the tests."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DEB")}
+    return {**env, "RDZV_CUDA_ARCH": "90", "PATH": os.path.dirname(sys.executable) + ":" + env["PATH"]}
+
+
 def cuda_is_here():
-    at = subprocess.run([sys.executable, TOP / "agent/trainer/gpu/find_cuda.py"], capture_output=True, text=True, check=True)
+    at = subprocess.run([sys.executable, TOP / "agent/trainer/gpu/find_cuda.py"], capture_output=True, text=True, check=True, env=environment())
     return "missing=" not in at.stdout
 
 
@@ -48,10 +54,8 @@ def built(tmp_path_factory, tools):
     if absent:
         pytest.skip(f"not installed: {' '.join(absent)}")
     out = tmp_path_factory.mktemp("debian")
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DEB")}
-    env.update(RDZV_CUDA_ARCH="90", PATH=os.path.dirname(sys.executable) + ":" + env["PATH"])
     command = pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else "deploy/debian/build"
-    done = subprocess.run(["sh", "-c", f"{command} --out {out}"], cwd=TOP, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+    done = subprocess.run(["sh", "-c", f"{command} --out {out}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     assert list(out.glob("*.changes")), done.stdout
     return out, done.stdout
 

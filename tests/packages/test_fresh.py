@@ -5,9 +5,6 @@ one that has never seen the sources, the packages installed by apt, jobs run by 
 
 import os
 import re
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -19,34 +16,6 @@ pytestmark = pytest.mark.fresh
 
 TEXTS = ["/usr/share/man/man8/rdzvd.8.gz", "/usr/share/man/man1/rdzv-agent.1.gz", "/usr/share/man/man1/rdzvctl.1.gz",
          "/usr/share/man/man1/rdzv-trainer.1.gz", "/usr/share/man/man7/rdzv.7.gz", "/usr/share/man/man3/librdzv.3.gz"]
-
-
-@pytest.fixture(scope="module")
-def folder():
-    why = machine.missing()
-    if why:
-        pytest.skip(why)
-    folder = Path(tempfile.mkdtemp(prefix="rdzv-fresh-"))
-    folder.chmod(0o755)
-    mounts = Path("/proc/mounts").read_text()
-    try:
-        yield folder
-        assert str(folder) not in Path("/proc/mounts").read_text(), "something is still mounted"
-    finally:
-        if str(folder) in mounts + Path("/proc/mounts").read_text():
-            raise AssertionError(f"{folder} is left alone: something is mounted in it")
-        shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def base(folder, tools):
-    """Debian's base system with its package lists, and an ordinary user."""
-    root = folder / "base"
-    machine.bootstrap(root)
-    m = machine.Machine(root)
-    m.run("apt-get update -q && useradd --create-home --shell /bin/bash anna")
-    m.close()
-    return root
 
 
 def boot(base, name, tools):
