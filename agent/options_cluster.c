@@ -109,7 +109,7 @@ static void take_nproc(struct settling *s) {
     o->nproc = c->gpus.number ? c->gpus.number : 1;
     o->from.nproc = c->gpus.source;
   } else if (cluster_is_started(c) && cluster_shares_hosts(c)) {
-    o->from.nproc = c->local_agents.source;
+    o->from.nproc = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
   } else {
     o->nproc = OPTIONS_NPROC_SEEN;
     o->from.nproc = c->scheduler.is_set ? c->scheduler.source : c->launcher.source;

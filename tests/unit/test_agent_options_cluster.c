@@ -160,7 +160,7 @@ static const struct told settled[] = {
      "order-key 2  # SLURM_PROCID=2\n"},
     {&listed_twice, "rdzv-agent --rdzv-id a ./train",
      "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1,gpu1\n"
-     "nproc -3  # SLURM_JOB_ID=47\njob 'a'\n"
+     "nproc 1  # SLURM_STEP_NUM_TASKS=2\njob 'a'\n"
      "endpoint 127.0.0.1:17841  # SLURM_STEP_NODELIST=gpu1,gpu1; port: " STEP_ID "\norder-key -\n"},
     {&batch_of_one, "rdzv-agent ./train",
      "nnodes 1:1\nexpect -\nnproc 8  # SLURM_GPUS_ON_NODE=8\njob 'slurm-47'  # SLURM_JOB_ID=47\nendpoint "

@@ -86,7 +86,7 @@ static void test_a_host_that_refuses_ends_a_fixed_job(void **state) {
   event(2, LAUNCH_FAILED, 0, "");
   DID("");
   event(0, LAUNCH_ENDED, 75, "");
-  DID("exit 82\n");
+  DID("exit 85\n");
 }
 
 static void test_an_elastic_job_goes_on(void **state) {
@@ -126,7 +126,7 @@ static void test_without_the_daemons_host_nothing_goes_on(void **state) {
 static void test_the_only_host(void **state) {
   begin(1, 1, false);
   event(0, LAUNCH_FAILED, 0, "no such host");
-  DID("say n1: no such host\nexit 82\n");
+  DID("say n1: no such host\nexit 85\n");
 }
 
 /* It had a reason of its own; the others would wait for --join-timeout. */
