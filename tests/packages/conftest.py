@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,4 +89,4 @@ def base(folder):
 
 @pytest.fixture(scope="session")
 def tools():
-    return sys.modules[__name__]
+    return SimpleNamespace(run=run, files=files, worker_in_c=worker_in_c)
