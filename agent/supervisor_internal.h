@@ -282,8 +282,8 @@ void sup_checkpointed(struct supervisor *s, const struct supervisor_event *ev);
 bool sup_leave_prepared(struct supervisor *s, uint64_t ask_ms);
 /* After each event: has what was waited for come, or become impossible? */
 void sup_prepare_watch(struct supervisor *s);
-/* A stop comes: names the ranks whose checkpoint was asked for and is not there; nothing where none is owed. */
-void sup_say_unwritten(struct supervisor *s);
+/* STOP comes: where the time for the checkpoint is over, names the ranks that have not written it. */
+void sup_prepare_stopped(struct supervisor *s);
 uint64_t sup_prepare_deadline(const struct supervisor *s);
 
 /* supervisor_progress.c */

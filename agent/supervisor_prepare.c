@@ -131,7 +131,7 @@ static void put_late(const struct supervisor *s, struct buf *out) {
   if (n > NAMES_MAX) buf_printf(out, " and %d more", n - NAMES_MAX);
 }
 
-void sup_say_unwritten(struct supervisor *s) {
+static void say_unwritten(struct supervisor *s) {
   struct buf late = BUF_INIT;
   if (s->asking) put_late(s, &late);
   if (late.len)
@@ -140,8 +140,14 @@ void sup_say_unwritten(struct supervisor *s) {
   buf_finish(&late);
 }
 
+/* The daemon has the same patience, and began to wait about when we asked. */
+void sup_prepare_stopped(struct supervisor *s) {
+  uint64_t patience_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
+  if (s->now_ms - s->asked_ms >= patience_ms - patience_ms / 10) say_unwritten(s);
+}
+
 static void give_signal(struct supervisor *s) {
-  sup_say_unwritten(s);
+  say_unwritten(s);
   sup_stop_trees(s, STOP_LEAVING, s->kill_by_ms - s->now_ms);
 }
 

@@ -302,7 +302,7 @@ void sup_stop(struct supervisor *s, const struct stop *stop) {
   if (!running) return;
   sup_say_failure(s, &stop->verdict);
   if (sup_hang_stop(s, &stop->verdict)) return;
-  sup_say_unwritten(s);
+  sup_prepare_stopped(s);
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 

@@ -269,6 +269,18 @@ static void test_the_daemon_is_tired_of_waiting_first(void **state) {
   bench_close(&b);
 }
 
+/* Something else has ended the round: they have had no time to write. */
+static void test_a_stop_in_between_blames_nobody(void **state) {
+  struct bench b;
+  open_two(&b);
+  bench_signal(&b, SIGTERM);
+  bench_run(&b, 1000);
+  bench_stop(&b, 1, NULL);
+  assert_int_equal(bench_said(&b, "has not written the checkpoint"), 0);
+  check_exit_75(&b);
+  bench_close(&b);
+}
+
 static void test_leaving_without_a_daemon(void **state) {
   for (int late = 0; late < 2; late++) {
     struct bench b;
@@ -382,6 +394,7 @@ int main(void) {
       cmocka_unit_test(test_leaving_late_leaves_nobody_behind),
       cmocka_unit_test(test_leaving_waits_for_half_of_the_stop_timeout),
       cmocka_unit_test(test_the_daemon_is_tired_of_waiting_first),
+      cmocka_unit_test(test_a_stop_in_between_blames_nobody),
       cmocka_unit_test(test_leaving_without_a_daemon),
       cmocka_unit_test(test_a_second_signal_does_not_wait),
       cmocka_unit_test(test_a_failure_while_leaving),
