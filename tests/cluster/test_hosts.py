@@ -50,9 +50,15 @@ def end(*procs):
 
 
 def silent(proc, seconds=0.7):
-    n = len(proc.out)
-    time.sleep(seconds)
-    return len(proc.out) == n
+    """It has come to rest, and stays so. What was on its way, in a busy machine's pipes too, may still come at first."""
+    last, since, deadline = -1, 0, time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if len(proc.out) != last:
+            last, since = len(proc.out), time.monotonic()
+        if time.monotonic() - since > seconds:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def test_names_addresses_and_folders_of_their_own(make_cluster):

@@ -152,7 +152,8 @@ class Proc:
 
     def __str__(self):
         show = lambda name, lines: "".join(f"\n    {name} {l}" for l in lines[-60:])
-        return f"$ {' '.join(self.argv)}{show('1>', self.out)}{show('2>', self.err)}"
+        end = "" if self.running else f"\n    exit {self.popen.returncode}"
+        return f"$ {' '.join(self.argv)}{show('1>', self.out)}{show('2>', self.err)}{end}"
 
     def expect(self, pattern, timeout=10.0):
         """The first line, already there or still to come, in which `pattern` is found (case does not matter)."""

@@ -27,9 +27,10 @@ def test_as_often_as_the_clock_of_rank_0_says(tmp_path):
     m = tmp_path / "m"
     straight = train(SMALL + ["--steps", 300], 2)
     args = SMALL + ["--steps", 300, "--checkpoint-dir", tmp_path / "c"]
+    began = time.monotonic()
     out = train(args + ["--throttle", 200, "--checkpoint-every", "200ms", "--keep-checkpoints", 100, "--metrics", m], 2)
-    saved = metrics(m, "checkpoint")
-    assert 4 <= len(saved) <= 9, saved
+    saved, at_most = metrics(m, "checkpoint"), (time.monotonic() - began) / 0.2 + 1  # and one at the end
+    assert 4 <= len(saved) <= at_most, (saved, at_most)
     assert [p.name for p in checkpoints(tmp_path / "c")] == [s["name"] for s in saved]
     assert out["checksum"] == straight["checksum"]
     for path in checkpoints(tmp_path / "c")[-2:]:  # any of them goes on to the same bytes
