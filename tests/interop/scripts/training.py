@@ -49,10 +49,10 @@ def train(out, plan=None):
                 crash(plan[2])
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(model(a), b)
+            losses.write(f"{step} {loss.item().hex()}\n")  # before all ranks meet: behind that, rank 0 may have saved the step while we have not told of it
+            losses.flush()
             loss.backward()
             optimizer.step()
-            losses.write(f"{step} {loss.item().hex()}\n")
-            losses.flush()
             if rank == 0:
                 torch.save({"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, path + ".new")
                 os.replace(path + ".new", path)
