@@ -9,8 +9,9 @@
  * Hosts are compared by their whole names, else without the domain: schedulers list short names, and machines often call themselves by long
  * ones. Two hosts of a list that differ by their domain alone are told apart by it.
  *
- * A list that differs from the last one takes its place (a job that was requeued runs on other machines), a few times in a job's life; one that
- * cannot be read is said so in the log, and the count alone is believed.
+ * A list that differs from the last one takes its place (a job that was requeued runs on other machines), a few times in a job's life. Not if
+ * it leaves out a listed host whose nodes are here: it is a spare's, which has a scheduler's job of its own. One that cannot be read is said
+ * so in the log, and the count alone is believed.
  *
  * The text is made when somebody is told: sorted, grouped by what happened, compressed, and bounded in each of its parts. Nodes that were refused
  * are named with it: they have exited with their sentence on their own screens, and those who wait for them are on others. */
@@ -26,7 +27,7 @@
 #include "daemon/rdzv_drain.h"
 
 enum {
-  LISTS_MAX = 16,         /* taken in a job's life: each costs a look at all nodes and hosts */
+  LISTS_MAX = 64,         /* read in a job's life: each costs a look at all nodes and hosts */
   TOGETHER_MS = 5000,     /* hosts that were lost within that are one group */
   RANKS_LOOKED_AT = 4096, /* for those that nobody asked for */
   HERE_SHOWN_MAX = 160,
@@ -48,6 +49,13 @@ static void free_host(struct job *j, struct host *h) {
   free(h);
 }
 
+static void free_hosts(struct job *j, struct roster *r) {
+  for (size_t i = 0; i < r->n; i++) free_host(j, r->v[i]);
+  map_finish(&r->names);
+  map_finish(&r->shorts);
+  free(r->v);
+}
+
 static void free_refusal(struct refusal *r) {
   free(r->host);
   free(r->text);
@@ -56,11 +64,8 @@ static void free_refusal(struct refusal *r) {
 
 void job_finish_roster(struct job *j) {
   struct roster *r = &j->roster;
-  for (size_t i = 0; i < r->n; i++) free_host(j, r->v[i]);
   for (size_t i = 0; i < REFUSALS_MAX; i++) free_refusal(&r->refusals[i]);
-  map_finish(&r->names);
-  map_finish(&r->shorts);
-  free(r->v);
+  free_hosts(j, r);
   free(r->list);
 }
 
@@ -108,18 +113,33 @@ static int64_t waited_for(const struct host *h) {
   return h->listed && !h->drained ? (int64_t)shortage(h) : 0;
 }
 
+static int64_t in_place(const struct host *h) {
+  return h->listed ? (int64_t)(h->wanted - shortage(h)) : 0;
+}
+
+/* A host's part in the sums, before and after something of it changes. */
+static void sum_out(struct roster *r, const struct host *h) {
+  r->listed_here -= in_place(h);
+  r->listed_missing -= waited_for(h);
+}
+
+static void sum_in(struct roster *r, const struct host *h) {
+  r->listed_here += in_place(h);
+  r->listed_missing += waited_for(h);
+}
+
 void member_count_at_place(struct member *m, bool here) {
   struct host *h = m->place;
   if (!h) return;
-  int64_t *missing = &m->job->roster.listed_missing, before = waited_for(h);
+  sum_out(&m->job->roster, h);
   h->here += here ? 1 : (uint32_t)-1;
-  *missing += waited_for(h) - before;
+  sum_in(&m->job->roster, h);
 }
 
 static void set_drained(struct roster *r, struct host *h, bool drained) {
-  r->listed_missing -= waited_for(h);
+  sum_out(r, h);
   h->drained = drained;
-  r->listed_missing += waited_for(h);
+  sum_in(r, h);
 }
 
 static void place(struct member *m, struct host *h) {
@@ -142,13 +162,13 @@ static void inherit(struct host *h, struct host *old) {
   old->text = NULL;
 }
 
-/* The roster anew: the hosts of the list, and of the old ones those that are missed for another reason. */
-static void rebuild(struct job *j, const struct buf *names, size_t n) {
-  struct roster *r = &j->roster, old = *r;
+/* A roster of the list alone, in place of the one that there is. */
+static void list_hosts(struct job *j, const struct buf *names, size_t n) {
+  struct roster *r = &j->roster;
   const char *p = buf_text(names);
   r->v = NULL;
   r->n = r->cap = r->n_unlisted = 0;
-  r->listed_wanted = r->listed_missing = 0;
+  r->listed_wanted = r->listed_here = r->listed_missing = 0;
   job_init_roster(j);
   for (size_t i = 0; i < n; i++, p += strlen(p) + 1) {
     char key[HOST_MAX + 1];
@@ -160,6 +180,26 @@ static void rebuild(struct job *j, const struct buf *names, size_t n) {
   }
   uint32_t each = n > 0 && j->expected_nodes > (int64_t)n ? (uint32_t)((size_t)j->expected_nodes / n) : 1;
   for (size_t i = 0; i < r->n; i++) r->listed_wanted += r->v[i]->wanted *= each;
+}
+
+/* Of the listed hosts whose nodes are here. */
+static bool leaves_out_who_is_here(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (m->available && member_is_listed(m) && !find_host(&j->roster, m->host)) return true;
+  }
+  return false;
+}
+
+/* The roster anew: the hosts of the list, and of the old ones those that are missed for another reason. */
+static bool rebuild(struct job *j, const struct buf *names, size_t n) {
+  struct roster *r = &j->roster, old = *r;
+  list_hosts(j, names, n);
+  if (leaves_out_who_is_here(j)) {
+    free_hosts(j, r);
+    *r = old;
+    return false;
+  }
   for (size_t i = 0; i < old.n; i++) {
     struct host *was = old.v[i], *h = find_host(r, was->name);
     if (!h && !was->listed) {
@@ -168,16 +208,14 @@ static void rebuild(struct job *j, const struct buf *names, size_t n) {
       r->n_unlisted++;
     }
     if (h) inherit(h, was);
-    free_host(j, was);
   }
-  map_finish(&old.names);
-  map_finish(&old.shorts);
-  free(old.v);
+  free_hosts(j, &old);
   for (size_t i = 0; i < r->n; i++) {
     r->v[i]->drained = job_drain_of(j, r->v[i]->name) != NULL;
-    r->listed_missing += waited_for(r->v[i]);
+    sum_in(r, r->v[i]);
   }
   for (size_t i = 0; i < j->n_members; i++) member_find_place(j->members[i]);
+  return true;
 }
 
 void job_expect_hosts(struct job *j, const char *list) {
@@ -187,8 +225,7 @@ void job_expect_hosts(struct job *j, const char *list) {
   size_t n;
   if ((r->list && !strcmp(r->list, list)) || r->n_lists == LISTS_MAX) return;
   r->n_lists++;
-  free(r->list);
-  r->list = xstrdup(list);
+  bool counts = true;
   if (hostlist_expand(list, &names, &n, &e))
     core_log(j->core, LOG_WARN, "job %s: the hosts that are expected are not known: %s", j->id, e.text);
   else if (j->core->n_hosts + n > CORE_HOSTS_MAX)
@@ -198,7 +235,11 @@ void job_expect_hosts(struct job *j, const char *list) {
              "%d; their number alone counts (--expect)",
              j->id, n, CORE_HOSTS_MAX);
   else
-    rebuild(j, &names, n);
+    counts = rebuild(j, &names, n);
+  if (counts) {
+    free(r->list);
+    r->list = xstrdup(list);
+  }
   buf_finish(&names);
 }
 
@@ -208,8 +249,20 @@ int64_t job_expected(const struct job *j) {
 }
 
 bool job_all_expected_are_here(const struct job *j, size_t here) {
-  if (j->expected_nodes > 0 && here >= (size_t)j->expected_nodes) return true;
+  bool as_many = j->expected_nodes > 0 && here >= (size_t)j->expected_nodes;
+  if (as_many && !job_strangers_hold_places(j)) return true;
   return j->roster.listed_wanted > 0 && !j->roster.listed_missing;
+}
+
+/* Where none of the listed is here, the list is of other names than those that the hosts have: nothing is known. */
+bool job_strangers_hold_places(const struct job *j) {
+  const struct roster *r = &j->roster;
+  return r->listed_missing > 0 && r->listed_here > 0 && r->listed_here < j->settings.max_nodes &&
+         j->n_available > (size_t)r->listed_here;
+}
+
+bool member_is_listed(const struct member *m) {
+  return m->place && m->place->listed;
 }
 
 void job_watch_drains(struct job *j) {
@@ -449,7 +502,9 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   if (j->state != JOB_FORMING || !names) return;
   fill_times(w, j, now_ms);
   w->expected = job_expected(j);
-  int64_t named = w->here < w->max_nodes ? fill_hosts(k, j, now_ms) : 0;
+  bool strangers = job_strangers_hold_places(j);
+  w->unexpected = strangers ? at_most((int64_t)j->n_available - j->roster.listed_here, NODES_MAX) : 0;
+  int64_t named = w->here < w->max_nodes || strangers ? fill_hosts(k, j, now_ms) : 0;
   int64_t of = w->expected ? w->expected : w->min_nodes;
   w->missing = at_most(of - w->here > named ? of - w->here : named, NODES_MAX);
   if (w->missing > 0 && !named && all_asked_for_ranks(j)) fill_ranks(k, j);

@@ -1,13 +1,15 @@
 /* Who takes part in the next round, and as which rank.
  *
  * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and last call is over.
+ * Max with a spare among them, while a host of the scheduler's list is still to come, are no more than min.
  * Last call is for the first round only: after a fault the survivors are known and waiting for strangers would cost
  * everybody's time. Three things can hold a seal back: the delay after short rounds, a lost node that may still run
  * workers of the old round (rdzv_hold.c), and a node that was told to leave a moment ago, since others may be told as well.
  *
  * Ranks are stable. Whoever asked for a rank gets it, then survivors keep theirs where the new size allows, then the
  * holes are filled in the order label, scheduler's node id, numeric address, agent id. Text order of addresses
- * (10.0.0.10 before 10.0.0.9) is never used. More nodes than max are spares; survivors go first, then who joined first.
+ * (10.0.0.10 before 10.0.0.9) is never used. More nodes than max are spares; survivors go first, then nodes of listed
+ * hosts, then who joined first.
  *
  * A node's address is what it says itself, else how the daemon sees it. Only where that is loopback or link-local
  * and other nodes are elsewhere, it is the daemon's own address as those others reached it: that node is on the
@@ -30,7 +32,7 @@
 /* When the nodes that are here may begin, as far as their number goes; UINT64_MAX: too few. */
 static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {
   size_t min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
-  if (here >= max) return 0;
+  if (here >= max && (j->faulted || !job_strangers_hold_places(j))) return 0;
   if (here < min) return UINT64_MAX;
   if (j->faulted) return 0;
   if (job_all_expected_are_here(j, here)) return 0;
@@ -85,6 +87,7 @@ static int by_priority(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
   int c = (int)a->flapping - (int)b->flapping;
   if (!c) c = compare_known(a->last_rank, b->last_rank);
+  if (!c) c = (int)member_is_listed(b) - (int)member_is_listed(a);
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 

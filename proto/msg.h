@@ -321,6 +321,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, max_nodes, 1, NODES_MAX)                                                                         \
   F(S, INT, expected, 0, NODES_MAX)      /* how many are to come, as far as that is known; 0: it is not */   \
   F(S, INT, missing, 0, NODES_MAX)       /* how many of those are not here, or of min_nodes */               \
+  F(S, INT, unexpected, 0, NODES_MAX)    /* of those here; 0, too, unless hosts of the list are missing */   \
   F(S, STR, hosts, HOSTS_MAX)            /* who is here, compressed; "": where the missing are known */      \
   F(S, LIST, absent, absent, ABSENT_MAX) /* who is missing, as far as that is known */                       \
   F(S, LIST, refusals, turned_away, REFUSALS_MAX) /* the last ones, newest first */                          \

@@ -106,6 +106,7 @@ void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *ou
   }
   put_here(out, w);
   buf_puts(out, w->here == 1 ? " is here" : " are here");
+  if (w->unexpected) buf_printf(out, ", %" PRId64 " of them not expected,", w->unexpected);
   put_hosts(out, w);
   buf_puts(out, " after ");
   put_duration(out, ((uint64_t)w->waited_ms + later_ms) / 1000);

@@ -291,6 +291,19 @@ static void on_peace(struct sim *s, uint64_t arg) {
   }
 }
 
+/* A scheduler's list: of the first nodes, told by them, while others have one of their own, or none. */
+static void choose_lists(struct sim *s) {
+  static const char *const first[] = {"", "n1", "n[1-2]", "n[1-3]", "n[1-4]", "n[1-5]", "n[1-6]"};
+  static const char *const alone[] = {"n1", "n2", "n3", "n4", "n5", "n6"};
+  if (!sim_chance(s, 20)) return;
+  int listed = (int)sim_between(s, 1, (uint64_t)s->n_nodes);
+  for (int i = 0; i < s->n_nodes; i++) {
+    struct sim_node *n = &s->nodes[i];
+    n->expected_hosts = i < listed ? first[listed] : sim_chance(s, 50) ? alone[i] : NULL;
+    n->expected_nodes = i < listed ? listed : n->expected_hosts ? 1 : 0;
+  }
+}
+
 /* One story. ------------------------------------------------------------------------------------------------------ */
 
 struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
@@ -310,6 +323,7 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   for (int i = 0; sim_chance(s, 30) && i < nodes; i++) s->nodes[i].rate = (uint32_t)sim_between(s, 970, 1030);
   choose_behaviours(s);
   choose_ids(s);
+  choose_lists(s);
   const struct settings *t = &s->config.settings;
   sim_trace(s, "%d nodes, --nnodes %" PRId64 ":%" PRId64 ", lease %" PRId64 " ms%s", nodes, t->min_nodes,
             t->max_nodes, t->lease_ms, s->config.state_dir ? ", state file" : "");

@@ -70,6 +70,23 @@ static void expected_nodes(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* A spare is there before the job's second node, which has its place all the same. */
+static void spare_comes_early(struct sim *s) {
+  daemon_start(s);
+  for (int i = 0; i < 3; i++) {
+    node_add(s, 1);
+    s->nodes[i].expected_nodes = i < 2 ? 2 : 1;
+    s->nodes[i].expected_hosts = i < 2 ? "n[1-2]" : "n3";
+  }
+  agent_start(s, 0), agent_start(s, 2);
+  sim_until(s, 600);
+  agent_start(s, 1);
+  story_expect(s, "rank 0 runs", 5000);
+  sim_for(s, 1000);
+  node_power_off(s, 1); /* and now it is needed */
+  story_over(s, 60000);
+}
+
 static void ranks_by_order(struct sim *s) {
   daemon_start(s);
   for (int i = 0; i < 3; i++) {
@@ -162,6 +179,7 @@ const struct story stories_join[] = {
     {"one-too-many", waiting, one_too_many},
     {"newcomer-while-running", two_to_three, newcomer_while_running},
     {"expected-nodes", two_to_three, expected_nodes},
+    {"spare-comes-early", NULL, spare_comes_early},
     {"ranks-by-order", three, ranks_by_order},
     {"same-rank-twice", NULL, same_rank_twice},
     {"who-is-missing", impatient, who_is_missing},

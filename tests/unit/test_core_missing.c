@@ -91,8 +91,9 @@ static void test_sealed_when_all_that_are_listed_are_here(void **state) {
   node_join(&r, &n[0]);
   node_join(&r, &n[3]); /* a stranger is welcome, but nobody waits for it */
   assert_told(&r, &n[3],
-              "2 of 3 nodes are here after 0 s, beginning with these 2 in 30 s (--last-call); missing 2: "
-              "n[1-2] (never came)");
+              "2 of 3 nodes are here, 1 of them not expected, after 0 s, beginning with these 2 in 30 s "
+              "(--last-call); "
+              "missing 2: n[1-2] (never came)");
   node_join(&r, &n[1]);
   assert_string_equal(rig_state(&r, "job"), "forming");
   pass(&r, 1);
@@ -117,11 +118,13 @@ static void test_short_and_long_names(void **state) {
   snprintf(n[3].host, sizeof n[3].host, "gpu2.b");
   for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
   assert_told(&r, &n[2],
-              "3 of 4 nodes are here after 0 s, beginning with these 3 in 30 s (--last-call); missing 3: "
+              "3 of 4 nodes are here, 2 of them not expected, after 0 s, beginning with these 3 in 30 s "
+              "(--last-call); missing 3: "
               "10.0.0.7,gpu2.a,gpu2.b (never came)");
   node_join(&r, &n[3]);
   assert_told(&r, &n[3],
-              "4 of 4 nodes are here after 0 s, beginning with these 4 in 30 s (--last-call); missing 2: "
+              "4 of 4 nodes are here, 2 of them not expected, after 0 s, beginning with these 4 in 30 s "
+              "(--last-call); missing 2: "
               "10.0.0.7,gpu2.a (never came)");
   rig_close(&r);
 }
@@ -141,6 +144,74 @@ static void test_several_agents_on_a_host(void **state) {
       &r, &n[2],
       "3 of 4 nodes are here after 0 s, giving up in 10 min (--join-timeout); missing 1: n1 (never came)");
   node_join(&r, &n[3]);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_close(&r);
+}
+
+/* A spare is a job of its own for the scheduler, which lists its one host. */
+static void join_spare(struct rig *r, struct node *spare, const struct node *like) {
+  node_init(r, spare, 9);
+  spare->settings = like->settings;
+  spare->expected_hosts = "n9";
+  spare->expected_nodes = 1;
+  node_join(r, spare);
+}
+
+static void test_a_spare_that_comes_early_remains_one(void **state) {
+  struct rig r;
+  struct node n[2], spare;
+  open_listed(&r, n, 2, "n[0-1]", 2);
+  node_join(&r, &n[0]);
+  join_spare(&r, &spare, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  assert_told(&r, &spare,
+              "2 of 2 nodes are here, 1 of them not expected, after 0 s, beginning with these 2 in 30 s "
+              "(--last-call); missing 1: n1 (never came)");
+  pass(&r, 10);
+  node_join(&r, &n[1]);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  assert_int_equal(n[0].nodes, 2);
+  assert_int_equal(n[1].nodes, 2);
+  assert_true(rig_last(&r, spare.conn, MSG_WAITING)->waiting.spare);
+  rig_close(&r);
+}
+
+static void test_who_never_comes_is_replaced_by_a_spare(void **state) {
+  struct rig r;
+  struct node n[2], spare;
+  open_listed(&r, n, 2, "n[0-1]", 2);
+  node_join(&r, &n[0]);
+  join_spare(&r, &spare, &n[0]);
+  pass(&r, 29);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  pass(&r, 2);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  assert_int_equal(spare.nodes, 2);
+  rig_close(&r);
+}
+
+/* Nor does it make the job an elastic one of its own size. */
+static void test_a_spare_of_an_elastic_job(void **state) {
+  struct rig r;
+  struct node n[4], spare;
+  open_listed(&r, n, 4, "n[0-2]", 3);
+  for (int i = 0; i < 4; i++) n[i].settings.min_nodes = 1;
+  node_join(&r, &n[0]);
+  node_join(&r, &n[1]);
+  join_spare(&r, &spare, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  node_join(&r, &n[2]);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  assert_int_equal(spare.nodes, 4); /* there was a place for it, too */
+  rig_close(&r);
+}
+
+static void test_a_list_of_other_names_delays_nobody(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_listed(&r, n, 2, "rack1,rack2", 2);
+  node_join(&r, &n[0]);
+  node_join(&r, &n[1]);
   assert_string_equal(rig_state(&r, "job"), "starting");
   rig_close(&r);
 }
@@ -410,6 +481,10 @@ int main(void) {
       cmocka_unit_test(test_sealed_when_all_that_are_listed_are_here),
       cmocka_unit_test(test_short_and_long_names),
       cmocka_unit_test(test_several_agents_on_a_host),
+      cmocka_unit_test(test_a_spare_that_comes_early_remains_one),
+      cmocka_unit_test(test_who_never_comes_is_replaced_by_a_spare),
+      cmocka_unit_test(test_a_spare_of_an_elastic_job),
+      cmocka_unit_test(test_a_list_of_other_names_delays_nobody),
       cmocka_unit_test(test_after_a_fault_the_lost_are_missed),
       cmocka_unit_test(test_a_leaving_node_has_left),
       cmocka_unit_test(test_groups),
