@@ -3,11 +3,12 @@
 import json
 import re
 import signal
+import subprocess
 import time
 
 import pytest
 
-from harness import BUILD, SANITIZED, TOP, until
+from harness import BUILD, RDZVCTL, SANITIZED, TOP, until
 
 TASK = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3]
 
@@ -159,8 +160,12 @@ def test_a_checkpoint_that_never_comes(rdzv):
     (rdzv.tmp / "never.c").write_text(NEVER)
     cc = ["cc", "-I", TOP / "agent/sdk", "never.c", BUILD / "agent/sdk/librdzv.a", "-o", "never"]
     assert rdzv.spawn(*cc, *(["-fsanitize=address,undefined"] if SANITIZED else [])).exit(30) == 0, rdzv
-    a = rdzv.agent("--standalone", "--stop-timeout", "4s", "--", "./never")
+    daemon = rdzv.daemon("--socket", rdzv.tmp / "s")
+    a = rdzv.agent("--endpoint", daemon.endpoint, "--rdzv-id", "never", "--stop-timeout", "4s", "--", "./never")
     a.expect("^ready")
+    # A worker may speak before the guard has told that it is there; a signal in between stops it at once.
+    status = [RDZVCTL, "--socket", rdzv.tmp / "s", "status", "never", "--json"]
+    until("the job runs", lambda: json.loads(subprocess.check_output(status))["jobs"][0]["state"] == "running")
     began = time.monotonic()
     a.kill(signal.SIGTERM)
     a.expect("^asked 1")
