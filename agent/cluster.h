@@ -78,7 +78,9 @@ struct cluster {
   const char *own_host;      /* as the site has it; never NULL */
   struct cluster_host *host; /* in the scheduler's order, each once */
   size_t n_hosts;
-  bool by_mpirun; /* which may use a part of a job's hosts */
+  bool
+      agents_at_most; /* a launcher that may have been told to start fewer than the job has places for: then --nnodes says how many */
+  bool by_mpirun;     /* which may use a part of a job's hosts */
   bool
       first_host_is_uncertain; /* it is where mpirun, or srun, itself runs: as a rule the agent of index 0 is there, which is to look */
   struct buf warnings; /* a sentence a line; "" */

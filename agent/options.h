@@ -85,8 +85,10 @@ struct agent_options {
   int64_t node_rank;        /* -1: none given */
   int64_t order_key;        /* the scheduler's number of this agent; -1: none */
   int64_t local_agents,
-      local_index;  /* agents on this host, and which of them this one is; 1 and 0 unless it is known */
-  int64_t end_time; /* when the scheduler ends the job, seconds since 1970; 0: not known */
+      local_index; /* agents on this host, and which of them this one is; 1 and 0 unless it is known */
+  const char *
+      crowded_by; /* NULL; or there are several, of which nothing tells which this one is: where that is known from */
+  int64_t end_time;            /* when the scheduler ends the job, seconds since 1970; 0: not known */
   int64_t scheduler_restarts;  /* how often it has started the job again; -1: not known */
   int64_t leave_before_end_ms; /* so long before the end time all leave, as at SIGTERM; 0: nobody does */
   struct options_sources from;

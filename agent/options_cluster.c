@@ -101,6 +101,17 @@ int options_take_place(struct settling *s, bool *done, struct err *e) {
   return 0;
 }
 
+/* Told that there are no more than there are hosts, where that can be: one on each. */
+static bool is_one_a_host(const struct settling *s) {
+  const struct cluster *c = s->cluster;
+  return c->agents_at_most && options_is_given(s, "nnodes") &&
+         s->o->nnodes.max <= cluster_number(&c->nodes, 0);
+}
+
+static bool shares_host(const struct settling *s) {
+  return cluster_is_started(s->cluster) && cluster_shares_hosts(s->cluster) && !is_one_a_host(s);
+}
+
 static void take_nproc(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
@@ -108,7 +119,7 @@ static void take_nproc(struct settling *s) {
   if (c->gpus.is_set) {
     o->nproc = c->gpus.number ? c->gpus.number : 1;
     o->from.nproc = c->gpus.source;
-  } else if (cluster_is_started(c) && cluster_shares_hosts(c)) {
+  } else if (shares_host(s)) {
     o->from.nproc = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
   } else {
     o->nproc = OPTIONS_NPROC_SEEN;
@@ -153,12 +164,21 @@ static void note_elsewhere(struct settling *s) {
                  c->own_host, whose(c), c->hosts.text, c->starter.text);
 }
 
+/* Which of the agents on this host this one is. */
+static void take_neighbours(struct settling *s) {
+  struct agent_options *o = s->o;
+  const struct cluster *c = s->cluster;
+  bool several = shares_host(s) && !o->standalone && cluster_number(&c->local_agents, 2) > 1;
+  bool known = several && c->local_agents.is_set && c->local_index.is_set;
+  o->local_agents = known ? c->local_agents.number : 1;
+  o->local_index = known ? c->local_index.number : 0;
+  if (several && !known) o->crowded_by = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
+}
+
 void options_take_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
-  bool several = cluster_is_started(c) && !o->standalone && c->local_agents.is_set && c->local_index.is_set;
-  o->local_agents = several ? c->local_agents.number : 1;
-  o->local_index = several ? c->local_index.number : 0;
+  take_neighbours(s);
   if (c->index.is_set && !o->standalone) {
     o->order_key = c->index.number;
     o->from.order_key = c->index.source;

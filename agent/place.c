@@ -110,13 +110,20 @@ static int count_devices(const struct agent_options *o, struct placed *p, int *c
 }
 
 /* One agent for each device, or each few: where each sees the devices of all, or there are none, its workers count on from those of the agents
- * before it; where it sees only its own they count from 0. */
-static void count_on(const struct agent_options *o, struct placed *p) {
+ * before it; where it sees only its own they count from 0. Where nothing tells which agent this one is, all would take the same devices. */
+static int count_on(const struct agent_options *o, struct placed *p, struct err *e) {
   int64_t all = o->local_agents * p->workers;
-  int n = o->local_agents > 1 ? devices_count("", p->env, p->before.n ? &p->before : NULL) : 0;
+  bool several = o->local_agents > 1 || o->crowded_by;
+  int n = several ? devices_count("", p->env, p->before.n ? &p->before : NULL) : 0;
   bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (n == 0 || n >= all);
   p->first = shared ? o->local_index * p->workers : 0;
   p->local_world = shared ? all : p->workers;
+  if (!o->crowded_by || n <= p->workers) return 0;
+  return err_set(
+      e, -EINVAL,
+      "several agents share this host (%s), each sees %d GPUs, and nothing tells which of them are "
+      "for this one: start one agent on each host, or set CUDA_VISIBLE_DEVICES for each",
+      o->crowded_by, n);
 }
 
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e) {
@@ -135,8 +142,7 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
   p->workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
-  count_on(o, p);
-  return 0;
+  return count_on(o, p, e);
 }
 
 /* The value of the trainer's --device; NULL: it was not told. */

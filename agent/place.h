@@ -24,7 +24,7 @@ struct placed {
 };
 
 /* Counts: --nproc as given, or by CPUs or GPUs; asks the driver where that depends on it, for --device-timeout at
- * most. -EINVAL and a sentence: "gpu", and there is none; -EBUSY: --exclude-busy leaves too few. *p is to be finished in
+ * most. -EINVAL and a sentence: "gpu", and there is none, or several agents would take the same ones; -EBUSY: --exclude-busy leaves too few. *p is to be finished in
  * any case. */
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e);
 /* --nccl-ids auto: the workers are rdzv-trainer, on GPUs as far as its --device and what is here tell. */

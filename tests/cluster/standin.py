@@ -45,7 +45,8 @@ def pbsdsh(args):
     seen, tasks = {h: 1 if i == 0 else 0 for i, h in enumerate(hosts)}, []
     for host in lines:
         node, seen[host] = hosts.index(host), seen[host] + 1
-        env = {**PLAIN, **given, "PBS_NODENUM": str(node), "PBS_TASKNUM": f"{node << 30 | seen[host]:08X}", "PBS_ENVIRONMENT": "PBS_BATCH"}
+        task = node << 32 - len(lines).bit_length() | seen[host]
+        env = {**PLAIN, **given, "PBS_NODENUM": str(node), "PBS_TASKNUM": f"{task:08X}", "PBS_ENVIRONMENT": "PBS_BATCH"}
         tasks.append(start(host, env, args, stdin=subprocess.DEVNULL))
     codes(tasks)
     return 0

@@ -242,6 +242,8 @@ def test_leave_before_end_where_none_is_known(rdzv):
 # Batch scripts of schedulers that start nothing on the job's other hosts. ---------------------------------------------------------
 
 
+# The other host is this one too, by this one's name: so one of those that are listed never comes, and last call decides.
+SOON = {"RDZV_AGENT_LAST_CALL": "0"}
 REMOTE = '#!/bin/sh\necho "$@" >>"$0.log"\nwhile [ "$1" != "${1#-}" ]; do shift; done\nshift\nexec sh -c "$*"\n'
 
 
@@ -264,11 +266,35 @@ def pbs(rdzv, *hosts):
     return {"PBS_JOBID": "12.server", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": str(rdzv.tmp / "nodes")}
 
 
+def pbsdsh(rdzv, *numbers, **more):
+    """The environments of OpenPBS' tasks on this host, the job's only one, by their numbers."""
+    given = pbs(rdzv, *[HOST] * len(numbers))
+    return [{**given, "PBS_NODENUM": "0", "PBS_TASKNUM": number, **more} for number in numbers]
+
+
+def test_pbsdsh_with_an_agent_for_each_gpu(rdzv):
+    """Each sees both and takes its own; the script was task 1."""
+    envs = pbsdsh(rdzv, "00000002", "00000003", CUDA_VISIBLE_DEVICES="0,1")
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env=env) for env in reversed(envs)]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert places(agents) == {r: f"of 2 local {r} of 2 sees 0,1 in pbs-12.server" for r in (0, 1)}, rdzv
+
+
+def test_agents_that_would_take_the_same_gpu(rdzv):
+    """Nothing tells them apart: that is said, unless each sees its own."""
+    envs = pbsdsh(rdzv, "2", "3", CUDA_VISIBLE_DEVICES="0,1")
+    a = rdzv.agent("--", "true", env=envs[0])
+    assert a.exit() == 64 and a.says(r"several agents share this host \(PBS_NODEFILE=.*, each sees 2 GPUs, .* or set CUDA_VISIBLE_DEVICES for each"), a
+    agents = [rdzv.agent("--", "sh", "-c", SHOW, env={**env, "CUDA_VISIBLE_DEVICES": str(i)}) for i, env in enumerate(envs)]
+    assert [a.exit() for a in agents] == [0, 0], rdzv
+    assert sorted(p.split(" in ")[0] for p in places(agents).values()) == [f"of 2 local 0 of 1 sees {i}" for i in (0, 1)], rdzv
+
+
 def test_a_batch_script_of_pbs(rdzv, remote):
     """Two lines of the file are one host; the first is this one, the other is reached by ssh."""
     ssh, calls = remote("ssh")
     env = pbs(rdzv, HOST, HOST, "far")
-    a = rdzv.agent("--ssh", ssh, "--", "sh", "-c", SHOW, env=env)
+    a = rdzv.agent("--ssh", ssh, "--", "sh", "-c", SHOW, env={**env, **SOON})
     assert a.exit() == 0 and len(places([a])) == 2 and a.says("rank 1 of 2 local 0 of 1"), a
     assert re.fullmatch(r"far .*rdzv-agent.* --launched.*\n", calls()), calls()
     a = rdzv.agent("--explain", "--", "true", env=env)
@@ -280,7 +306,7 @@ def test_a_batch_script_of_grid_engine(rdzv, remote):
     qrsh, calls = remote("qrsh")
     (rdzv.tmp / "hosts").write_text(f"{HOST} 8 all.q@x UNDEFINED\nfar 8 all.q@y UNDEFINED\n")
     env = {"JOB_ID": "7", "SGE_TASK_ID": "undefined", "PE_HOSTFILE": str(rdzv.tmp / "hosts"), "NHOSTS": "2"}
-    a = rdzv.agent("--", "sh", "-c", SHOW, env={**env, "PATH": f"{qrsh.parent}:/usr/bin:/bin"})
+    a = rdzv.agent("--", "sh", "-c", SHOW, env={**env, **SOON, "PATH": f"{qrsh.parent}:/usr/bin:/bin"})
     assert a.exit() == 0 and sorted(places([a])) == [0, 1], a
     assert calls().startswith("-inherit far "), calls()
 

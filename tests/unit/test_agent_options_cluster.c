@@ -109,6 +109,14 @@ static const struct site nameless = {.host = "n2",
                                              "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"}};
 static const struct site prterun = {.host = "n2", .env = {"PMIX_RANK=1", "PMIX_NAMESPACE=prterun-n1-4711@1"}};
 
+/* One of two tasks on one of Torque's two hosts. */
+static const struct site pbsdsh = {.host = "n2",
+                                   .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1",
+                                           "PBS_VNODENUM=3", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
+static const struct site crowded = {
+    .host = "n2",
+    .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
+
 #define STEP_ID    "SLURM_JOB_ID=47, SLURM_STEP_ID=0"
 #define STEP_HOSTS "SLURM_STEP_NODELIST=gpu[1-2], SLURM_STEP_TASKS_PER_NODE=1(x2)"
 
@@ -276,6 +284,28 @@ static void knows_its_neighbours(void **state) {
   drop_line(&l);
 }
 
+/* pbsdsh starts as many as the job has places, or one on each host. */
+static void knows_a_part_of_its_neighbours(void **state) {
+  struct line l;
+  read_line(&l, &pbsdsh, "rdzv-agent --endpoint n1 ./train");
+  assert_int_equal(l.o.local_agents, 2);
+  assert_int_equal(l.o.local_index, 1);
+  assert_int_equal(l.o.nproc, 1);
+  assert_null(l.o.crowded_by);
+  drop_line(&l);
+  read_line(&l, &pbsdsh, "rdzv-agent --nnodes 2 --endpoint n1 ./train");
+  assert_int_equal(l.o.local_agents, 1);
+  assert_int_equal(l.o.nproc, OPTIONS_NPROC_SEEN);
+  drop_line(&l);
+  read_line(&l, &crowded, "rdzv-agent --endpoint n1 ./train");
+  assert_int_equal(l.o.local_agents, 1);
+  assert_string_equal(l.o.crowded_by, "PBS_NUM_PPN=2");
+  drop_line(&l);
+  read_line(&l, &crowded, "rdzv-agent --nnodes 2 --endpoint n1 ./train");
+  assert_null(l.o.crowded_by);
+  drop_line(&l);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(concludes),
@@ -283,6 +313,7 @@ int main(void) {
       cmocka_unit_test(lets_a_batch_script_go_on_alone),
       cmocka_unit_test(notes_a_shell_that_is_elsewhere),
       cmocka_unit_test(knows_its_neighbours),
+      cmocka_unit_test(knows_a_part_of_its_neighbours),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

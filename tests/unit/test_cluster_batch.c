@@ -92,10 +92,12 @@ static const struct known recordings[] = {
       "agents=-"}},
     {"pbs-pbsdsh",
      {"start=1", "launcher=pbsdsh", "start.source=PBS_TASKNUM=40000001, PBS_NODENUM=1", "agents=2", "index=1",
-      "local_agents=1", "hosts=gpu[07-08].cluster.example", "first_host=gpu07.cluster.example",
-      "job=pbs-4711.pbs1", "port=31353"}},
+      "local_agents=1", "local_index=0", "index.source=PBS_TASKNUM=40000001, PBS_NODENUM=1",
+      "hosts=gpu[07-08].cluster.example", "first_host=gpu07.cluster.example", "job=pbs-4711.pbs1",
+      "port=31353"}},
     {"pbs-pbsdsh-first",
-     {"start=1", "agents=8", "index=0", "local_agents=4", "local_index=-", "first_host=gpu07"}},
+     {"start=1", "agents=8", "index=1", "local_agents=4", "local_index=1", "first_host=gpu07",
+      "local_index.source=PBS_TASKNUM=00000003, PBS_NODENUM=0"}},
     {"pbs-array", {"job=pbs-4711[3].pbs1", "port=31356", "nodes=2", "start=0"}},
     {"pbs-mpirun",
      {"scheduler=PBS", "launcher=Open MPI", "start=1", "agents=4", "index=3", "local_agents=2",
@@ -105,7 +107,8 @@ static const struct known recordings[] = {
       "gpus.source=PBS_GPUFILE=/var/spool/torque/aux/815.headgpu", "end_time=-"}},
     {"torque-pbsdsh",
      {"start=1", "agents=4", "agents.source=PBS_NUM_NODES=2, PBS_NUM_PPN=2", "index=3",
-      "index.source=PBS_VNODENUM=3", "hosts=-", "first_host=-"}},
+      "index.source=PBS_VNODENUM=3", "hosts=-", "first_host=-", "nodes=2", "local_agents=2", "local_index=1",
+      "local_index.source=PBS_VNODENUM=3, PBS_NUM_PPN=2"}},
     {"sge-script",
      {"scheduler=SGE", "start=0", "job=sge-4711", "port=31353", "nodes=2",
       "slots=node1.local:8,node2.local:8", "first_host=node1.local", "hosts=node[1-2].local",
@@ -169,9 +172,11 @@ struct odd {
   const char *expected[12];
 };
 
-#define PBS "PBS_JOBID=7.s", "PBS_ENVIRONMENT=PBS_BATCH", "PBS_TASKNUM=1", "PBS_NODENUM=0", "PBS_NODEFILE=/f"
-#define SGE "JOB_ID=7", "SGE_TASK_ID=undefined", "PE_HOSTFILE=/f"
-#define K8S "KUBERNETES_SERVICE_HOST=10.96.0.1"
+#define PBS                "PBS_JOBID=7.s", "PBS_ENVIRONMENT=PBS_BATCH", "PBS_TASKNUM=1", "PBS_NODENUM=0", "PBS_NODEFILE=/f"
+#define PBSDSH(task, node) "PBS_JOBID=7.s", "PBS_NODEFILE=/f", "PBS_TASKNUM=" task, "PBS_NODENUM=" node
+#define LINES              "a\na\na\na\nb\nb\nb\n"
+#define SGE                "JOB_ID=7", "SGE_TASK_ID=undefined", "PE_HOSTFILE=/f"
+#define K8S                "KUBERNETES_SERVICE_HOST=10.96.0.1"
 
 static const struct odd odds[] = {
     {"CRLF, blanks, empty lines, no newline at the end",
@@ -250,6 +255,31 @@ static const struct odd odds[] = {
       "warnings=PBS has started this agent (PBS_TASKNUM=00000002, PBS_NODENUM=0), but does not say here how "
       "many there are "
       "(PBS_NODEFILE is not set): tell it with --nnodes"}},
+    {"a second pbsdsh of the job, after a task for the first host alone",
+     {.host = "a", .env = {PBSDSH("00000008", "0")}, .files = {{"/f", LINES}}},
+     {"agents=7", "local_agents=4", "local_index=2", "index=2"}},
+    {"on the other host, whose name it does not know",
+     {.host = "x", .env = {PBSDSH("20000005", "1")}, .files = {{"/f", LINES}}},
+     {"local_agents=3", "local_index=1", "index=5"}},
+    {"a task's number that is another host's",
+     {.host = "b", .env = {PBSDSH("40000001", "1")}, .files = {{"/f", LINES}}},
+     {"local_agents=3", "local_index=-", "index=1"}},
+    {"a task's number that is none",
+     {.host = "b", .env = {PBSDSH("2000000x", "1")}, .files = {{"/f", LINES}}},
+     {"local_agents=3", "local_index=-"}},
+    {"the script's own number",
+     {.host = "a", .env = {PBSDSH("00000001", "0")}, .files = {{"/f", LINES}}},
+     {"start=1", "local_agents=4", "local_index=-", "index=0"}},
+    {"Torque's, with its file",
+     {.host = "b", .env = {PBSDSH("7", "1"), "PBS_VNODENUM=6"}, .files = {{"/f", LINES}}},
+     {"local_agents=3", "local_index=2", "index=6",
+      "index.source=PBS_VNODENUM=6, PBS_TASKNUM=7, PBS_NODENUM=1"}},
+    {"Torque's, and hosts of several sizes",
+     {.env = {"PBS_JOBID=7.s", "PBS_TASKNUM=6", "PBS_NODENUM=1", "PBS_VNODENUM=5", "PBS_NUM_NODES=2",
+              "PBS_NUM_PPN=2"}},
+     {"agents=4", "local_agents=2", "local_index=-", "index=-",
+      "warnings=PBS_VNODENUM=5 is not below PBS_NUM_NODES=2, PBS_NUM_PPN=2: this agent's place is not taken "
+      "from it"}},
     {"a job's id is no path",
      {.env = {"PBS_JOBID=../7", "PBS_ENVIRONMENT=PBS_BATCH"}},
      {"job=pbs-../7", "nodes=-"}},
