@@ -15,12 +15,12 @@
   X(INTERNAL, 70, "a bug in rdzv")                                                                           \
   X(SYSTEM, 71, "this machine refused something (fork, memory, a port, a log file), or the guard died")      \
   X(REFUSED, 72, "the daemon refused this node: settings that differ, a duplicate node rank")                \
-  X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout")                                          \
+  X(JOIN_TIMEOUT, 73, "too few nodes joined before --join-timeout, at first or after a loss")                \
   X(FENCED, 74, "cut off past its lease, this node killed its workers, and found no way back: requeue me")   \
   X(PREEMPTED, 75, "this node was told to leave by a signal (by Ctrl-C: 130): requeue me")                   \
   X(DAEMON_LOST, 76, "the daemon went away and did not return: requeue me")                                  \
   X(STOPPED, 77, "an operator stopped the job")                                                              \
-  X(NODE_LOST, 78, "a node was lost and the job could not go on without it")                                 \
+  X(NODE_LOST, 78, "a node was lost when others had finished; --hosts: and too few were left")               \
   X(DEVICES, 79, "too few GPUs here are free, or one was not given back: its holder is named")               \
   X(CONTACT_LOST, 80, "a worker lost contact with another, and none had died")                               \
   X(NCCL, 81, "the ncclUniqueIds of a round could not be had, or nodes have different versions of NCCL")     \

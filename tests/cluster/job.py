@@ -53,6 +53,12 @@ class Job:
         told = self.status()
         assert (told["outcome"], told["code"], told["restarts_used"]) == ("success", 0, charged), f"{told}\n{self.cluster}"
 
+    def failed(self, code, cause):
+        """That the daemon says so: with this exit code, and of what."""
+        until(lambda: f"the daemon says that it has ended: {self.status()}", lambda: self.status()["state"] == "ended", 12)
+        told = self.status()
+        assert (told["outcome"], told["code"], told["last_verdict"]["cause"]) == ("failed", code, cause), f"{told}\n{self.cluster}"
+
     def status(self):
         """What rdzvctl, on the daemon's host, says of this job."""
         code, text = self.cluster[1].ctl("status", self.name, "--json")

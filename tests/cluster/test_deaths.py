@@ -131,15 +131,30 @@ def test_power_cut_and_the_host_boots_again(make_cluster):
 
 
 def test_power_cut_for_good(make_cluster):
-    """Nobody comes: after --join-timeout the job fails, and says who was here and how many are missing."""
+    """Nobody comes: after --join-timeout the job fails, and says who was here and how many are missing. It had gone on to wait for a node, so what
+    ends it is that none came (73), not that one was lost."""
     c = make_cluster(3)
     c[1].daemon()
     job = Job(c, 2, more=["--join-timeout", "3s"])
     job.expect(1, 2)
     c[3].power_off()
-    code = job.agents[2].exit(30)
-    assert code in (73, 78), c
+    assert job.agents[2].exit(30) == 73, c
     job.agents[2].expect("1 of 2|missing|too few")
+    job.failed(73, "join-timeout")
+    c.gone()
+
+
+def test_power_cut_when_others_have_finished(make_cluster):
+    """The lost node's work cannot be done again without those that are done, so no node is waited for: the loss itself ends the job (78)."""
+    c = make_cluster(3)
+    c[1].daemon()
+    job = Job(c, 2, script="echo round $RDZV_ROUND of $GROUP_WORLD_SIZE, 0 charged; [ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.1; done")
+    job.expect(1, 2)
+    until("rank 0 has finished", lambda: list(job.workers()) == [1])
+    c[3].power_off()
+    assert job.agents[2].exit(LEASE + BUSY) == 78, c
+    job.agents[2].expect("node3.*was lost|lost.*node3")
+    job.failed(78, "node-lost")
     c.gone()
 
 
@@ -154,11 +169,12 @@ def test_all_die_at_once_but_one(make_cluster, what):
         for a in job.agents.values():
             a.kill()
         c.gone()
+        job.failed(73, "join-timeout")
     else:
         before = job.workers()
         c[1].power_off()
         (c.tmp / "go").touch()  # the workers come to their end without a daemon
         codes = [a.exit(60) for a in job.agents.values()]
-        assert codes == [76, 76], f"{codes}\n{c}"
+        assert codes == [76, 76], f"{codes}\n{c}"  # theirs is all there is: no daemon is left to be asked
         assert not any(map(alive, before.values()))
         c.gone()

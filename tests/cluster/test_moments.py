@@ -88,6 +88,7 @@ def test_while_ending(make_cluster):
     time.sleep(2 * LEASE)
     (c.tmp / "go").touch()
     assert job.agents[2].exit(30) == 0, c
+    job.succeeded(charged=0)
     c.gone()
 
 

@@ -155,7 +155,7 @@ def test_enough_is_left_or_the_job_waits(rdzv):
     rdzv.await_workers(2)
     agents[1].kill()
     until(lambda: f"the survivor's workers stop\n{rdzv}", lambda: not rdzv.workers(), 5)
-    assert agents[0].exit() in (73, 78), agents[0]
+    assert agents[0].exit() == 73, agents[0]  # nobody came; 78 is a loss that nobody could make good
     assert agents[0].says(r"1 of 2|missing|too few"), agents[0]
     rdzv.gone(E2E_NODE="0")
 
