@@ -5,7 +5,9 @@ import socket
 import threading
 import time
 
-from harness import alive, free_port, until
+import pytest
+
+from harness import alive, environ, free_port, until
 
 LEASE = 2.0
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
@@ -92,23 +94,36 @@ def test_a_job_of_fixed_size_waits(rdzv):
     assert not any(a.says("round 2 of") for a in agents), rdzv
 
 
-def test_joins_and_failures_while_the_daemon_is_away(rdzv):
-    """A worker dies, a spare comes, an agent dies: a daemon with a state file finds it all, charges one, and the job goes on."""
+@pytest.mark.parametrize("victim, charged", [(0, 0), (3, 1)], ids=["a-node's-agent-dies", "a-spare's-agent-dies"])
+def test_joins_and_failures_while_the_daemon_is_away(rdzv, victim, charged):
+    """A worker dies, spares come, an agent dies: a daemon with a state file finds it all, and the job goes on. The worker's death costs a restart,
+    unless the agent was of the same round: a lost node weighs more, and costs none."""
     d = rdzv.daemon("--state-dir", rdzv.tmp / "state")
     options = ("--nnodes", 2, "--lease", f"{LEASE:g}s", "--rdzv-conf", "is_host=0", "--stop-timeout", "2s")
-    script = f"[ $RDZV_RESTART_COUNT = 1 ] || [ $RANK = 0 ] || {{ while [ ! -e die ]; do sleep 0.02; done; exit 5; }}; {WAIT}"
+    script = f"[ $RANK = 0 ] || [ -e died ] || {{ while [ ! -e die ]; do sleep 0.02; done; touch died; exit 5; }}; {WAIT}"
     agents = rdzv.agents(2, d.endpoint, *options, "--", "sh", "-c", script)
-    rdzv.await_workers(2)
+    first = rdzv.await_workers(2)
     d.kill()
     (rdzv.tmp / "die").touch()
-    agents.append(rdzv.agent("--endpoint", d.endpoint, *options, "--", "sh", "-c", script, node="2"))
     until("rank 1 is gone", lambda: 1 not in rdzv.workers(), 5)
-    d = rdzv.daemon("--state-dir", rdzv.tmp / "state", port=d.port)
-    for a in agents[:2]:
-        a.expect("restart 1 of 3", 20)
-    rdzv.await_workers(2, timeout=20)
+    for i in (2, 3):
+        agents.append(rdzv.agent("--endpoint", d.endpoint, *options, "--", "sh", "-c", script, node=str(i)))
+        agents[i].expect("no rdzvd|trying again|could not be reached")
+    agents[victim].kill()
+    rdzv.gone(E2E_NODE=str(victim))
+    rdzv.daemon("--state-dir", rdzv.tmp / "state", port=d.port)
+    if charged:
+        for a in agents[:2]:
+            a.expect("restart 1 of 3", 20)
+    else:
+        agents[1].expect("lost|did not report", 20)
+    until(f"both run again\n{rdzv}", lambda: len(rdzv.workers()) == 2 and not set(rdzv.workers().values()) & set(first.values()), 20)
+    told = {(environ(p)["RDZV_ROUND"], environ(p)["RDZV_RESTART_COUNT"]) for p in rdzv.workers().values()}
+    assert told == {("2", str(charged))}, f"{told}\n{rdzv}"
     (rdzv.tmp / "go").touch()
-    assert [a.exit(30) for a in agents] == [0, 0, 0], rdzv
+    survivors = [a for i, a in enumerate(agents) if i != victim]
+    assert [a.exit(30) for a in survivors] == [0, 0, 0], rdzv
+    assert charged or not any(a.says("restart [1-9] of 3") for a in survivors), rdzv
 
 
 def test_two_daemons_meet(rdzv):
