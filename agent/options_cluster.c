@@ -10,8 +10,9 @@
  *     --rdzv-id   the job's name
  *     --expect    the job's hosts, if this host's own name is among them: else they are names that hosts do not have (containers)
  *
- * Two situations are refused, because waiting would end in nothing: a batch script that runs once and has several nodes (the
- * scheduler's own way to start something on each is shown), and agents whose launcher does not tell where the first one is.
+ * Refused is what would end in nothing, or in something else than was meant: a batch script that runs once and has several nodes (the
+ * scheduler's own way to start something on each is shown), agents whose launcher does not tell where the first one is, and pods that are numbered, but
+ * not counted: each would train by itself.
  *
  * A worker may start an agent of its own, for a job of its own. It inherits the scheduler's variables, and they are about the
  * agent further out; its socket in the environment gives it away, and then no fact counts. */
@@ -42,12 +43,23 @@ static int refuse_alone(const struct cluster *c, struct err *e) {
       whose(c), cluster_number(&c->nodes, 0), c->starter.text);
 }
 
+/* One of several, and it is nobody's word how many: each would be a job of its own. */
+static int refuse_numbered(const struct settling *s, struct err *e) {
+  const struct cluster *c = s->cluster;
+  return err_set(
+      e, -EINVAL,
+      "%s has started this agent as one of several (%s), and does not tell how many there are: give "
+      "--nnodes N%s, the same to all (or --standalone, for a job of its own in each)",
+      whose(c), c->index.source, said_where(s) ? "" : " and --endpoint HOST");
+}
+
 int options_take_count(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
   if (options_is_given(s, "nnodes") || o->standalone) return 0;
   if (cluster_is_alone(c) && cluster_number(&c->nodes, 1) > 1 && c->starter.is_set && !said_where(s))
     return refuse_alone(c, e);
+  if (c->index.is_set && !c->start.is_set) return refuse_numbered(s, e);
   if (!cluster_is_started(c)) return 0;
   if (!c->agents.is_set)
     return err_set(e, -EINVAL, "%s does not tell how many agents it has started: give --nnodes N", whose(c));

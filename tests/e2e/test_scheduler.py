@@ -205,6 +205,15 @@ def test_hydra_on_several_hosts(rdzv):
     assert a.exit() == 64 and a.says("Hydra has started 2 agents, .* give --endpoint HOST"), a
 
 
+def test_a_pod_of_an_indexed_job(rdzv):
+    """Kubernetes counts nobody: without --nnodes each pod would train by itself."""
+    env = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-1", "JOB_COMPLETION_INDEX": "1"}
+    a = rdzv.agent("--", "true", env=env)
+    assert a.exit() == 64 and a.says(r"one of several \(JOB_COMPLETION_INDEX=1\), .* give --nnodes N and --endpoint HOST"), a
+    a = rdzv.agent("--standalone", "--", "true", env=env)
+    assert a.exit() == 0, a
+
+
 # The end of a job. ------------------------------------------------------------------------------------------------------------
 
 

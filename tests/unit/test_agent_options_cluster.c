@@ -117,6 +117,10 @@ static const struct site crowded = {
     .host = "n2",
     .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
 
+static const struct site pod = {
+    .host = "train-3",
+    .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=train-3", "JOB_COMPLETION_INDEX=3"}};
+
 #define STEP_ID    "SLURM_JOB_ID=47, SLURM_STEP_ID=0"
 #define STEP_HOSTS "SLURM_STEP_NODELIST=gpu[1-2], SLURM_STEP_TASKS_PER_NODE=1(x2)"
 
@@ -187,6 +191,13 @@ static const struct told settled[] = {
      "nnodes 2:2  # PMI_SIZE=2\nexpect -\nnproc -3  # PMI_RANK=1, MPI_LOCALRANKID=0\njob '?'\nendpoint "
      "n1:29400\n"
      "order-key 1  # PMI_RANK=1\n"},
+    {&pod, "rdzv-agent --nnodes 4 --endpoint train-0 ./train",
+     "nnodes 4:4\nexpect -\nnproc -3  # KUBERNETES_SERVICE_HOST=10.96.0.1\n"
+     "job 'k8s-train'  # HOSTNAME=train-3, JOB_COMPLETION_INDEX=3\nendpoint train-0:29400\n"
+     "order-key 3  # JOB_COMPLETION_INDEX=3\n"},
+    {&pod, "rdzv-agent --standalone ./train",
+     "nnodes 1:1\nexpect -\nnproc -3  # KUBERNETES_SERVICE_HOST=10.96.0.1\njob '?'\nendpoint standalone\n"
+     "order-key -\n"},
     {&none, "rdzv-agent ./train",
      "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"},
     /* A worker that starts an agent of its own: Slurm's variables are about the agent further out. */
@@ -231,6 +242,13 @@ static void refuses_what_would_wait_for_ever(void **state) {
        "--nnodes=3 is more than the 2 agents that srun has started (SLURM_STEP_NUM_TASKS=2): start more, or "
        "give "
        "--endpoint HOST if others come"},
+      {&pod, "rdzv-agent ./train",
+       "Kubernetes has started this agent as one of several (JOB_COMPLETION_INDEX=3), and does not tell how "
+       "many there are: give --nnodes N and --endpoint HOST, the same to all (or --standalone, for a job of "
+       "its own in each)"},
+      {&pod, "rdzv-agent --endpoint train-0 ./train",
+       "Kubernetes has started this agent as one of several (JOB_COMPLETION_INDEX=3), and does not tell how "
+       "many there are: give --nnodes N, the same to all (or --standalone, for a job of its own in each)"},
       {&none, "rdzv-agent --nnodes 2 ./train",
        "several nodes need a place to meet: rdzv-agent --nnodes 2 --endpoint HOST ..., where HOST is the "
        "name of one "
