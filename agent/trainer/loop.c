@@ -30,7 +30,7 @@ static void throttle(struct trainer *t) {
   t->next_step_us = now + gap;
 }
 
-static int take(struct trainer *t, struct err *e) {
+int trainer_take(struct trainer *t, struct err *e) {
   int rc = trainer_read(t, e);
   if (rc) return rc;
   if (!t->phase_us[PHASE_FIRST_STEP]) trainer_phase(t, PHASE_FIRST_STEP);
@@ -39,7 +39,7 @@ static int take(struct trainer *t, struct err *e) {
 
 int trainer_drain(struct trainer *t, struct err *e) {
   int rc = 0;
-  while (rc == 0 && slots_oldest(&t->slots)) rc = take(t, e);
+  while (rc == 0 && slots_oldest(&t->slots)) rc = trainer_take(t, e);
   return rc;
 }
 
@@ -68,7 +68,7 @@ static int step(struct trainer *t, struct err *e) {
   int rc = trainer_asked_to_rejoin(t, e);
   if (rc == 0) rc = trainer_queue(t, e);
   if (rc == 0 && every && t->queued.step % every == 0) rc = trainer_save_begin(t, e);
-  if (rc == 0 && slots_full(&t->slots)) rc = take(t, e);
+  if (rc == 0 && slots_full(&t->slots)) rc = trainer_take(t, e);
   if (rc == 0 && t->clock) rc = trainer_save_begin(t, e);
   t->clock = false;
   if (rc == 0) rc = trainer_save_poll(t, e);

@@ -2,7 +2,7 @@
  *
  *   lost      a collective says that a rank is gone, or the agent asks to leave the round (RDZV_REJOIN)
  *   leave     updates that wait for sums that will never be whole are not made; the ring is told and closed; which steps were done is read from
- *             the optimizer, which has counted them
+ *             what the optimizer had counted behind each; those are reported as if nothing had happened
  *   rejoin    the agent hears that this worker waits, and gives it its place in the next round
  *   enter     rank, world, token; buffers for a larger share where the world has become smaller; a new ring
  *   agree     everybody tells its step; who has the highest gives its state to all
@@ -74,9 +74,10 @@ static int leave(struct trainer *t, const char *why, struct err *e) {
   compute_poison(t->c, false);
   coll_destroy(t->coll);
   t->coll = NULL;
-  t->stop = t->checkpoint = t->clock = false;
+  if (rc == 0) rc = trainer_discard(t, e);
+  t->stop = t->checkpoint = t->clock = false; /* who asked asks again in the next round */
   t->asked = 0;
-  return rc ? rc : trainer_discard(t, e);
+  return rc;
 }
 
 static int rejoin(struct trainer *t, const char *why, struct err *e) {

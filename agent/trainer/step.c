@@ -215,8 +215,7 @@ static int launch(struct trainer *t, struct slot *s, const struct group *g, stru
       return 1;
     }
   }
-  int rc = compute_launch(t->c, graph, e);
-  return rc ? rc : trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
+  return compute_launch(t->c, graph, e);
 }
 
 /* ------------------------------------------------------------------ in order */
@@ -237,6 +236,7 @@ int trainer_queue(struct trainer *t, struct err *e) {
   t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
   prepare(t, s, &g);
   int rc = launch(t, s, &g, e);
+  bool launched = rc == 0;
   if (rc == 1) rc = calls(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
@@ -244,7 +244,8 @@ int trainer_queue(struct trainer *t, struct err *e) {
   s->after = t->queued;
   s->samples = g.total;
   slots_push(&t->slots);
-  return 0;
+  /* Only now: whatever it says, this step may come to its end, and then it has to be found in its slot. */
+  return launched ? trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e)) : 0;
 }
 
 /* What a step took is the time since the one before was read, or since it was begun, if that was later. */
@@ -280,25 +281,37 @@ int trainer_read(struct trainer *t, struct err *e) {
   return trainer_judge(t, x, e);
 }
 
-/* The device counts the updates that it makes and those that it skips: one of them for each step. Nothing is under way in slot 0, whose
- * stage takes the counts: all of it has ended when they come. */
+static uint64_t steps_counted(const struct compute_opt_counters *v) {
+  return v->updates + v->skipped;
+}
+
+/* Slot by slot: the device counts the updates that it makes and those that it skips, one of them for each step, and what it had counted
+ * behind a step lies in the step's own slot. Where that has not grown, the update was held back, and so were those of all later steps. */
+static int read_made(struct trainer *t, struct err *e) {
+  struct compute_opt_counters then;
+  int rc = 0;
+  for (struct slot *s; rc == 0 && (s = slots_oldest(&t->slots)); rc = trainer_take(t, e)) {
+    memcpy(&then, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof then);
+    if (steps_counted(&then) == steps_counted(&t->counters)) break;
+  }
+  slots_clear(&t->slots);
+  return rc;
+}
+
 int trainer_discard(struct trainer *t, struct err *e) {
-  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS);
+  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS); /* free behind read_made */
   struct compute_opt_counters now;
-  int rc = compute_opt_read(t->c, t->opt, stage, e);
+  int rc = trainer_blame(t, TRAINER_SYSTEM, trainer_settle(t, e));
+  if (rc == 0) rc = read_made(t, e);
+  if (rc) return rc;
+  rc = compute_opt_read(t->c, t->opt, stage, e);
   if (rc == 0) rc = trainer_settle(t, e);
   if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
   memcpy(&now, compute_host(t->c, stage), sizeof now);
-  uint64_t made = now.updates + now.skipped - t->counters.updates - t->counters.skipped;
-  for (struct slot *s; made > 0 && (s = slots_oldest(&t->slots)); made--) {
-    t->done = s->after;
-    slots_pop(&t->slots);
-  }
-  slots_clear(&t->slots);
-  t->counters = now;
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
-  if (!made) return 0;
-  err_set(e, -EPROTO, "the optimizer has counted %llu steps more than were queued", (unsigned long long)made);
+  if (steps_counted(&now) == steps_counted(&t->counters)) return 0;
+  err_set(e, -EPROTO, "the optimizer has counted %llu steps, and %llu were read",
+          (unsigned long long)steps_counted(&now), (unsigned long long)steps_counted(&t->counters));
   return trainer_blame(t, TRAINER_SYSTEM, -EPROTO);
 }

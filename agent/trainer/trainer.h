@@ -157,6 +157,8 @@ int trainer_agree(struct trainer *t, struct err *e);
 /* loop.c */
 int trainer_loop(struct trainer *t,
                  struct err *e); /* to the end, or until told to stop; nothing is under way then */
+/* Reads the oldest step under way, and reports it. */
+int trainer_take(struct trainer *t, struct err *e);
 /* Reads all steps that are under way, so that done and queued are the same. */
 int trainer_drain(struct trainer *t, struct err *e);
 /* wait.c: with an eye on the other ranks; `step`: for the sentence. */
@@ -164,8 +166,8 @@ int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, str
 /* step.c */
 int trainer_queue(struct trainer *t, struct err *e); /* the next step; there must be a free slot */
 int trainer_read(struct trainer *t, struct err *e);  /* the oldest step under way; there must be one */
-/* After a rank was lost and the device was poisoned: waits for what is under way and forgets it. done and queued are
- * behind the last step whose update was made; its loss is not known, and what it would have printed is lost. */
+/* After a rank was lost and the device was poisoned: waits for what is under way. Steps whose update was made are read and reported as
+ * ever, the others are forgotten; done and queued are behind the last one that was made. */
 int trainer_discard(struct trainer *t, struct err *e);
 /* skipped.c: what is to be said of a step just read, and whether to go on. extras: MODEL_EXTRAS floats. */
 int trainer_judge(struct trainer *t, const float *extras, struct err *e);

@@ -261,16 +261,40 @@ static void test_bad_steps_end_the_run_at_the_same_step(void **state) {
   }
 }
 
-/* Steps whose updates were not made any more are not counted, and the run stands behind the last one that was. */
+/* Every step of `to` in order, from `from`, has its line in the metrics, each with a loss. */
+static void assert_reported(const char *path, uint64_t from, uint64_t to) {
+  char line[1024];
+  FILE *f = fopen(path, "r");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    unsigned long long step = 0;
+    const char *at = strstr(line, "\"event\":\"step\"") ? strstr(line, "\"step\":") : NULL;
+    if (!at) continue;
+    assert_int_equal(sscanf(at, "\"step\":%llu", &step), 1);
+    assert_int_equal(step, from++);
+    assert_null(strstr(line, "\"loss\":null"));
+  }
+  fclose(f);
+  assert_int_equal(from, to + 1);
+}
+
+/* Steps whose updates were not made any more are not counted, and the run stands behind the last one that was; those that were made are
+ * reported, though nobody has read them before. */
 static void test_poisoned_steps_are_not_counted(void **state) {
+  char metrics[128];
   for (int made = 0; made <= 3; made++) {
-    char *argv[] = {(char *)(uintptr_t) "rdzv-trainer",     (char *)(uintptr_t) "--steps=40",
-                    (char *)(uintptr_t) "--layers=12,5,12", (char *)(uintptr_t) "--data=synthetic:50",
-                    (char *)(uintptr_t) "--batch=8",        (char *)(uintptr_t) "--scale=0.01"};
+    snprintf(metrics, sizeof metrics, "--metrics=%s/%d.jsonl", dir, made);
+    char *argv[] = {(char *)(uintptr_t) "rdzv-trainer",
+                    (char *)(uintptr_t) "--steps=40",
+                    (char *)(uintptr_t) "--layers=12,5,12",
+                    (char *)(uintptr_t) "--data=synthetic:50",
+                    (char *)(uintptr_t) "--batch=8",
+                    (char *)(uintptr_t) "--scale=0.01",
+                    metrics};
     struct trainer t = {.sigterm = &sigterm};
     struct err e = ERR_INIT;
     sigterm = 0;
-    assert_int_equal(trainer_opts_parse(&t.o, 6, argv, NULL, &e), 0);
+    assert_int_equal(trainer_opts_parse(&t.o, 7, argv, NULL, &e), 0);
     t.c = late_create(&(struct late_config){.depth = 4, .can_capture = true});
     assert_int_equal(trainer_setup(&t, &e), 0);
     assert_int_equal(trainer_resume(&t, &e), 0);
@@ -288,8 +312,10 @@ static void test_poisoned_steps_are_not_counted(void **state) {
     assert_true(t.done.step >= (uint64_t)(5 + made) && t.done.step <= (uint64_t)(6 + made));
     assert_memory_equal(&t.done, &t.queued, sizeof t.done);
     assert_null(slots_oldest(&t.slots));
+    assert_reported(strchr(metrics, '/'), 6, t.done.step);
     compute_poison(t.c, false);
     assert_int_equal(trainer_loop(&t, &e), 0);
+    assert_reported(strchr(metrics, '/'), 6, 40);
     uint32_t crc = 0;
     assert_int_equal(trainer_result(&t, &crc, &e), 0);
     struct outcome cpu =
@@ -326,7 +352,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_checkpoints_by_the_clock, fresh_dir, remove_dir),
       cmocka_unit_test_setup_teardown(test_a_disk_that_is_too_slow, fresh_dir, remove_dir),
       cmocka_unit_test(test_bad_steps_end_the_run_at_the_same_step),
-      cmocka_unit_test(test_poisoned_steps_are_not_counted),
+      cmocka_unit_test_setup_teardown(test_poisoned_steps_are_not_counted, fresh_dir, remove_dir),
   };
   static const char *const ours[] = {"RDZV_AGENT_SOCKET", "WORLD_SIZE", "RDZV_ROUND"};
   for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) unsetenv(ours[i]);
