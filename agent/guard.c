@@ -4,8 +4,12 @@
  * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet; the guard maps it,
  * and the agent never waits for it to be read.
  *
+ * A guard that was stopped (SIGSTOP) reads nothing, so with every command it is woken (SIGCONT): it is our child, and keeps its pid until we have
+ * reaped it. That it does what it was told is watched elsewhere (guard_watch.h); here is what the agent can do where it does not: kill the guard's
+ * descendants itself.
+ *
  * The socket does not block, and the guard does nothing but read it, so room is a matter of microseconds: a command
- * that finds none waits for it, but not for ever (a guard that was stopped by a signal must not stop the agent). A
+ * that finds none waits for it, but not for ever (a guard that cannot run must not stop the agent). A
  * queue here would need a second interest in the agent's loop for a case that is not met in life: some two hundred
  * commands fit.
  *
@@ -83,6 +87,10 @@ int guard_start(struct guard *g, const struct guard_words *words, struct err *e)
   return 0;
 }
 
+void guard_wake(const struct guard *g) {
+  if (g->fd >= 0) kill(g->pid, SIGCONT);
+}
+
 static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds,
                         int n_fds, struct err *e) {
   struct iovec iov = {.iov_base = (void *)(uintptr_t)c,
@@ -101,6 +109,7 @@ static int send_command(struct guard *g, const struct guard_command *c, size_t m
     memcpy(CMSG_DATA(h), fds, sizeof(int) * (size_t)n_fds);
   }
   uint64_t deadline = boot_ms() + ROOM_WAIT_MS;
+  guard_wake(g);
   while (g->fd >= 0) {
     if (sendmsg(g->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
     if (errno == EINTR) continue;
@@ -223,6 +232,26 @@ static void pause_ms(unsigned ms) {
   nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
 }
 
+int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
+  struct proctree t = PROCTREE_INIT;
+  uint64_t deadline = boot_ms() + deadline_ms;
+  int left = 0, empty = 0;
+  while (g->fd >= 0 && empty < 2) { /* two empty pictures in a row, as below */
+    proctree_below(&t, g->pid);
+    left = 0;
+    for (size_t i = 0; i < t.n; i++) {
+      if (t.v[i].state == 'Z' || t.v[i].state == 'X') continue; /* the guard's to reap */
+      proc_kill(&t.v[i]);
+      left++;
+    }
+    empty = left ? 0 : empty + 1;
+    if (left && boot_ms() >= deadline) break;
+    if (left) pause_ms(1);
+  }
+  proctree_finish(&t);
+  return left;
+}
+
 /* One pass: kills what lives, reaps what is ours. Returns how many were there. */
 static int reap_pass(struct proctree *t, pid_t spare) {
   proctree_descendants(t, spare);
@@ -249,6 +278,7 @@ int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
 }
 
 void guard_finish(struct guard *g, uint32_t deadline_ms) {
+  guard_wake(g);
   if (g->fd >= 0) close(g->fd);
   g->fd = -1;
   uint64_t deadline = boot_ms() + deadline_ms;

@@ -7,6 +7,9 @@
  * once, tells the daemon by the obituary it was given, and goes. When the guard itself is killed, the workers die by
  * their parent-death signal, and the agent, a subreaper too, kills what is left (guard_reap_orphans).
  *
+ * It must be able to run for that. The agent sees to it: each command wakes a guard that was stopped (SIGSTOP), and the agent's death does
+ * (PR_SET_PDEATHSIG, SIGCONT); that it obeys is watched (guard_watch.h), and where it does not the agent kills in its stead, then the guard too.
+ *
  * Workers may outlive their round: a stop can leave some of them out, which then belong to no round until guard_adopt says to which. Nothing else of
  * the old round is left when GUARD_CLEAR comes. Whatever kills trees without leaving anybody out (a fence, the agent's death) kills them too.
  *
@@ -18,15 +21,15 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include "agent/guard_watch.h"
 #include "agent/local_set.h"
 #include "common/err.h"
 
 enum {
   GUARD_WORKERS_MAX = 1024, /* workers of one agent */
   GUARD_SPAWN_MAX =
-      2 * 1024 * 1024,           /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
-  GUARD_CPUS_MAX = 1024,         /* bytes of a set of CPUs */
-  GUARD_KILL_DEADLINE_MS = 5000, /* after SIGKILL: a process that is still there is reported as stuck */
+      2 * 1024 * 1024,   /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
+  GUARD_CPUS_MAX = 1024, /* bytes of a set of CPUs */
 };
 
 struct guard {
@@ -89,6 +92,13 @@ enum { GUARD_OBITUARY_MAX = 4096 };
 int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes,
                    size_t len, struct err *e);
 
+/* SIGCONT. The guard is our child and not reaped before GUARD_GONE, so its pid is its own. Nothing else continues it: who stops the guard for
+ * longer than the agent allows has to stop both. */
+void guard_wake(const struct guard *g);
+/* SIGKILL to all that descends from the guard, but not to itself, until nothing of it lives or deadline_ms passed. Returns how many still do. Only where a
+ * stop without anybody kept is due: the guard, when it can, tells the deaths as its own doing. */
+int guard_kill_trees(const struct guard *g, uint32_t deadline_ms);
+
 enum guard_event_kind {
   GUARD_STARTED, /* the worker's command runs (exec succeeded), or it was adopted */
   GUARD_EXEC_FAILED, /* it could not be run: error (errno), text; status as if it had exited with 127 where the command
@@ -126,7 +136,7 @@ int guard_next(struct guard *g, struct guard_event *ev);
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms);
 
 /* Closes the pair; the guard kills what is left, without an obituary if guard_obituary(len 0) was called, and goes.
- * Waits for it at most deadline_ms. */
+ * Waits for it at most deadline_ms; pid is -1 when it is gone. Where it is not, guard_reap_orphans kills it and what it keeps. */
 void guard_finish(struct guard *g, uint32_t deadline_ms);
 
 #endif

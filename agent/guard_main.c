@@ -515,6 +515,7 @@ static int take_signals(void) {
 _Noreturn void guard_main(int fd) {
   struct state s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
   setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0); /* stopped or not, we have to do when the agent is dead */
   prctl(PR_SET_NAME, "rdzv-guard", 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
   s.sigchld = take_signals();

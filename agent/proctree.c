@@ -173,16 +173,16 @@ static const struct proc *find_entry(const struct proctree *t, pid_t entry) {
   return bsearch(&key, t->v, t->n, sizeof(*t->v), by_entry);
 }
 
-/* Marks our descendants among t's entries, which are in order; returns how many there are. */
-static size_t mark(const struct proctree *t, bool *is, const struct view *view, pid_t spare) {
+/* Marks the descendants of `root` among t's entries, which are in order; returns how many there are. */
+static size_t mark(const struct proctree *t, bool *is, pid_t root, pid_t spare) {
   size_t count = 0, before;
   do {
     before = count;
     for (size_t i = 0; i < t->n; i++) {
       const struct proc *p = &t->v[i];
-      if (is[i] || p->entry == spare || p->entry == view->self) continue;
+      if (is[i] || p->entry == spare || p->entry == root) continue;
       const struct proc *parent = find_entry(t, p->parent);
-      if (p->parent != view->self && !(parent && is[parent - t->v])) continue;
+      if (p->parent != root && !(parent && is[parent - t->v])) continue;
       is[i] = true;
       count++;
     }
@@ -190,22 +190,24 @@ static size_t mark(const struct proctree *t, bool *is, const struct view *view, 
   return count;
 }
 
-/* Under which number /proc has `spare`, a child of ours. */
-static pid_t entry_of_child(const struct proctree *t, const struct view *view, pid_t spare) {
-  if (view->depth == 0 || spare == 0) return spare;
+/* Under which number /proc has a child of ours. */
+static pid_t entry_of_child(const struct proctree *t, const struct view *view, pid_t child) {
+  if (view->depth == 0 || child == 0) return child;
   for (size_t i = 0; i < t->n; i++)
-    if (t->v[i].parent == view->self && namespace_pid(t->v[i].entry, view->depth) == spare)
+    if (t->v[i].parent == view->self && namespace_pid(t->v[i].entry, view->depth) == child)
       return t->v[i].entry;
   return 0;
 }
 
-void proctree_descendants(struct proctree *t, pid_t spare) {
+/* below: a child of ours, or 0: ourselves. */
+static void list(struct proctree *t, pid_t below, pid_t spare) {
   struct view view = look();
   scan(t);
   if (t->n == 0) return;
   qsort(t->v, t->n, sizeof(*t->v), by_entry);
   bool *is = xcalloc(t->n, sizeof(*is));
-  mark(t, is, &view, entry_of_child(t, &view, spare));
+  pid_t root = below ? entry_of_child(t, &view, below) : view.self;
+  if (root > 0) mark(t, is, root, entry_of_child(t, &view, spare));
   for (size_t i = 0; i < t->n; i++)
     if (is[i]) translate(&view, &t->v[i], find_entry(t, t->v[i].parent));
   size_t kept = 0;
@@ -213,6 +215,14 @@ void proctree_descendants(struct proctree *t, pid_t spare) {
     if (is[i]) t->v[kept++] = t->v[i];
   t->n = kept;
   free(is);
+}
+
+void proctree_descendants(struct proctree *t, pid_t spare) {
+  list(t, 0, spare);
+}
+
+void proctree_below(struct proctree *t, pid_t child) {
+  list(t, child, 0);
 }
 
 bool proc_read(pid_t pid, struct proc *p) {

@@ -36,6 +36,8 @@ bool proc_read(pid_t pid, struct proc *p);
 void proctree_children(struct proctree *t);
 /* All descendants of this process, without `spare` and its own (0: none); zombies too. Reads all of /proc. */
 void proctree_descendants(struct proctree *t, pid_t spare);
+/* All descendants of `child`, a child of this process, without itself; as above. */
+void proctree_below(struct proctree *t, pid_t child);
 
 /* SIGKILL to p if it is still the same process and alive. */
 void proc_kill(const struct proc *p);

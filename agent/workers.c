@@ -10,7 +10,7 @@
  *
  * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a
  * worker that could not be started: the job's business. A guard that takes no commands is broken; it is
- * killed, and its death is the event.
+ * killed, and its death is the event. One that takes a stop and does not carry it out is watched (workers_watch.c).
  *
  * Three sources wake us, all in the loop: the guard's socket, the relay's thread by way of uv_async, and the
  * server behind which the workers' own connections are. */
@@ -218,11 +218,11 @@ static void on_guard_exited(struct workers *w, const struct guard_event *g, stru
   k->exited = true;
   k->pid = g->pid;
   k->status = g->status;
-  k->unasked = g->unasked;
+  k->unasked = g->unasked && !(w->by_hand && WIFSIGNALED(g->status) && WTERMSIG(g->status) == SIGKILL);
   k->when_ms = g->when_ms;
   k->due_ms = boot_ms() + LAST_WORDS_MS;
   k->file_due_ms = boot_ms() + ERROR_FILE_MS;
-  if (g->unasked && g->status) failures_read(w->failures, g->local_rank, g->status, g->when_ms);
+  if (k->unasked && g->status) failures_read(w->failures, g->local_rank, g->status, g->when_ms);
 }
 
 static void on_guard_clear(struct workers *w, const struct guard_event *g) {
@@ -263,18 +263,30 @@ static void on_guard_event(struct workers *w, const struct guard_event *g) {
              g->local_rank, strerror(g->error));
     break;
   case GUARD_EXITED: on_guard_exited(w, g, k); break;
-  case GUARD_CLEAR: on_guard_clear(w, g); break;
+  case GUARD_CLEAR:
+    guard_watch_clear(&w->watch, g->round, &g->kept);
+    on_guard_clear(w, g);
+    break;
   case GUARD_FENCED: tell_on(w, g, SUP_FENCED, NULL); break;
-  case GUARD_STUCK: tell_on(w, g, SUP_STUCK, NULL); break;
-  case GUARD_GONE: on_guard_gone(w); break;
+  case GUARD_STUCK:
+    guard_watch_stuck(&w->watch);
+    tell_on(w, g, SUP_STUCK, NULL);
+    break;
+  case GUARD_GONE:
+    guard_watch_gone(&w->watch);
+    on_guard_gone(w);
+    break;
   }
 }
 
-static void on_poll(uv_poll_t *poll, int status, int events) {
-  struct workers *w = poll->data;
+void workers_hear_guard(struct workers *w) {
   struct guard_event ev;
   while (!w->closing && guard_next(&w->guard, &ev)) on_guard_event(w, &ev);
   tell_deaths(w);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events) {
+  workers_hear_guard(poll->data);
 }
 
 /* A command was not taken. If the guard is not gone already, it is of no use. */
@@ -359,6 +371,8 @@ void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_m
     w->round_before = w->round;
     w->round = round;
   }
+  guard_watch_stop(&w->watch, boot_ms(), round, grace_ms, keep);
+  workers_watch_arm(w);
   if (guard_stop_but(&w->guard, round, signo, grace_ms, keep, &e)) workers_give_guard_up(w, &e);
 }
 
@@ -439,6 +453,7 @@ int workers_create(const struct workers_options *o, const struct guard *g, struc
   uv_poll_init(o->loop, &w->sdk_poll, sdk_server_fd(w->sdk));
   uv_poll_start(&w->sdk_poll, UV_READABLE, on_sdk_poll);
   uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_poll);
+  workers_watch_begin(w);
   return 0;
 }
 
@@ -448,7 +463,9 @@ void workers_close(struct workers *w, uint32_t deadline_ms) {
   uv_close((uv_handle_t *)&w->poll, NULL);
   uv_close((uv_handle_t *)&w->timer, NULL);
   uv_close((uv_handle_t *)&w->sdk_poll, NULL);
+  uv_close((uv_handle_t *)&w->watch_timer, NULL);
   guard_finish(&w->guard, deadline_ms);
+  if (w->guard.pid > 0) guard_reap_orphans(w->o.spare(w->o.ctx), REAP_MS);
 }
 
 static void on_wake_closed(uv_handle_t *handle) {

@@ -50,7 +50,8 @@ void workers_pids(const struct workers *w, pid_t *pids); /* by local rank, of th
 /* It was not spawned: the device of that worker is not free. */
 void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text);
 void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms,
-                  const struct local_set *keep);                        /* guard_stop_but */
+                  const struct local_set
+                      *keep); /* guard_stop_but; carried out here where the guard does not (guard_watch.h) */
 void workers_signal(struct workers *w, uint32_t local_rank, int signo); /* to its process group */
 void workers_look(struct workers *w); /* SUP_LOOK; what they have said on their socket is told first */
 void workers_probe(struct workers *w, uint64_t first, enum log_level level); /* SUP_PROBE */

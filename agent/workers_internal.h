@@ -1,10 +1,12 @@
 #ifndef AGENT_WORKERS_INTERNAL_H
 #define AGENT_WORKERS_INTERNAL_H
 
-/* What workers.c (what happens to workers) and workers_round.c (how a round begins) share. */
+/* What workers.c (what happens to workers), workers_round.c (how a round begins) and workers_watch.c (whether the guard
+ * obeys) share. */
 
 #include "agent/workers.h"
 #include "agent/failures.h"
+#include "agent/guard_watch.h"
 #include "agent/hang_watch.h"
 #include "agent/oom_watch.h"
 
@@ -27,6 +29,9 @@ struct workers {
   uv_poll_t poll, sdk_poll;
   uv_async_t wake;
   uv_timer_t timer; /* the first due_ms */
+  uv_timer_t watch_timer;
+  struct guard_watch watch;
+  bool by_hand; /* what the guard was to kill was killed by us, in this round */
   struct worker *v;
   struct start *start; /* of the round, a copy */
   uint32_t round, round_before;
@@ -38,6 +43,10 @@ struct workers {
 
 void workers_tell(struct workers *w, struct supervisor_event ev);
 void workers_give_guard_up(const struct workers *w, const struct err *e); /* a command was not taken */
+void workers_hear_guard(struct workers *w);
+/* workers_watch.c; arm: after each change of w->watch */
+void workers_watch_begin(struct workers *w);
+void workers_watch_arm(struct workers *w);
 /* workers_round.c: local rank i was to be adopted, and had died before the guard heard of that. */
 void workers_spawn_again(struct workers *w, uint32_t i);
 

@@ -226,7 +226,7 @@ void workers_spawn(struct workers *w, const struct start *start, const struct lo
   struct worker *v = take_over(w, stay);
   w->round_before = w->round;
   w->round = (uint32_t)start->round;
-  w->clear = false;
+  w->clear = w->by_hand = false;
   free(w->v);
   w->v = v;
   start_free(w->start);

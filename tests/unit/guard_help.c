@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -125,4 +127,15 @@ void stop(struct guard *g, uint32_t grace_ms) {
 
 int clean(void **state) {
   return guard_reap_orphans(0, 5000);
+}
+
+bool freeze(const struct guard *g) {
+  if (ptrace(PTRACE_SEIZE, g->pid, NULL, NULL)) return false;
+  assert_int_equal(ptrace(PTRACE_INTERRUPT, g->pid, NULL, NULL), 0);
+  assert_int_equal(waitpid(g->pid, NULL, __WALL), g->pid);
+  return true;
+}
+
+void thaw(const struct guard *g) {
+  assert_int_equal(ptrace(PTRACE_DETACH, g->pid, NULL, NULL), 0);
 }

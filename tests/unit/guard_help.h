@@ -5,6 +5,7 @@
  * test. The round is always 7. This process is a subreaper (guard_start makes it one), so "nothing survives" can be
  * asked of /proc exactly: the test has no living descendant. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "agent/guard.h"
@@ -28,6 +29,10 @@ char *read_all(int fd); /* to its end, closes it; free() */
 void read_line(int fd, char *out, size_t size);
 size_t living(pid_t spare); /* descendants of this process that are no zombies */
 int clean(void **state);    /* teardown: what a failed test left must not fail the next */
+
+/* Stopped in a way that SIGCONT does not end, as by a debugger; false: it may not be traced here. */
+bool freeze(const struct guard *g);
+void thaw(const struct guard *g);
 
 /* A shell line that starts processes in many sessions and depths, says "ready" and goes on to what is put behind. */
 #define TREE                                                                                                 \

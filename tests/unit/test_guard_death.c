@@ -134,19 +134,98 @@ static void test_finish_kills(void **state) {
   close(out);
 }
 
-/* A guard that is stopped takes no commands: the agent is told so after a while, and is not stopped itself. */
-static void test_guard_stopped(void **state) {
+/* A guard that cannot run takes no commands: the agent is told so after a while, and is not stopped itself. */
+static void test_guard_frozen(void **state) {
   struct guard g = start();
   struct err e = ERR_INIT;
-  kill(g.pid, SIGSTOP);
+  if (!freeze(&g)) skip();
   int rc = 0;
   for (int i = 0; i < 100000 && rc == 0; i++) rc = guard_signal(&g, -1, SIGUSR1, &e);
   assert_int_equal(rc, -ETIMEDOUT);
   assert_non_null(strstr(e.text, "is it stopped?"));
-  kill(g.pid, SIGCONT);
+  thaw(&g);
   spawn_shell(&g, 0, 1, "exit 0", NULL);
   await(&g, GUARD_CLEAR);
   finish(&g);
+}
+
+static void wait_stopped(pid_t pid) {
+  struct proc p;
+  uint64_t deadline = now_ms() + PATIENCE_MS;
+  while (proc_read(pid, &p) && p.state != 'T') {
+    if (now_ms() > deadline) fail_msg("pid %d does not stop", (int)pid);
+    poll(NULL, 0, 1);
+  }
+}
+
+/* One that was stopped is woken by whatever it is told. */
+static void test_guard_stopped(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  kill(g.pid, SIGSTOP);
+  wait_stopped(g.pid);
+  stop(&g, 0);
+  await(&g, GUARD_CLEAR);
+  assert_int_equal(living(0), 1);
+  kill(g.pid, SIGSTOP);
+  wait_stopped(g.pid);
+  finish(&g);
+  close(out);
+}
+
+/* And where nothing wakes it, the agent can do what it does not; it tells the deaths when it can. */
+static void test_killed_by_hand(void **state) {
+  struct guard g = start();
+  struct guard_event ev;
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  expect(&g, GUARD_STARTED);
+  if (!freeze(&g)) skip();
+  stop(&g, 0);
+  poll(NULL, 0, 20);
+  assert_false(guard_next(&g, &ev));
+  assert_true(living(0) > TREE_SLEEPS);
+  assert_int_equal(guard_kill_trees(&g, PATIENCE_MS), 0);
+  assert_int_equal(living(0), 1); /* the guard itself is not touched */
+  thaw(&g);
+  ev = expect(&g, GUARD_EXITED);
+  assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGKILL);
+  expect(&g, GUARD_CLEAR);
+  finish(&g);
+  close(out);
+}
+
+/* The agent dies while its guard is stopped: that wakes it. */
+static void test_agent_of_a_stopped_guard_killed(void **state) {
+  int ready[2];
+  pid_t guard;
+  assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t agent = fork();
+  if (agent == 0) {
+    struct guard g = start();
+    int out;
+    char line[16];
+    spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+    read_line(out, line, sizeof(line));
+    wait_trees(1);
+    kill(g.pid, SIGSTOP);
+    wait_stopped(g.pid);
+    if (write(ready[1], &g.pid, sizeof(g.pid)) != sizeof(g.pid)) _exit(1);
+    for (;;) pause();
+  }
+  assert_int_equal(read(ready[0], &guard, sizeof(guard)), sizeof(guard));
+  kill(agent, SIGKILL);
+  wait_nothing_lives(now_ms() + PATIENCE_MS);
+  close(ready[0]);
+  close(ready[1]);
 }
 
 /* Signals that a terminal or a batch system sends to all processes of a job do not end the guard. */
@@ -167,7 +246,10 @@ int main(void) {
       cmocka_unit_test_teardown(test_agent_killed, clean),
       cmocka_unit_test_teardown(test_guard_killed, clean),
       cmocka_unit_test_teardown(test_finish_kills, clean),
+      cmocka_unit_test_teardown(test_guard_frozen, clean),
       cmocka_unit_test_teardown(test_guard_stopped, clean),
+      cmocka_unit_test_teardown(test_killed_by_hand, clean),
+      cmocka_unit_test_teardown(test_agent_of_a_stopped_guard_killed, clean),
       cmocka_unit_test_teardown(test_guard_ignores_signals, clean),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

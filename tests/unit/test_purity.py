@@ -49,6 +49,7 @@ PURE = {
     "agent/supervisor*.c": (),
     "agent/env*.c": (),
     "agent/advice.c": (),
+    "agent/guard_watch.c": (),
     "agent/guests.c": (),
     "agent/cluster*.c": (),
     "agent/numa.c": ("fopen", "fopen64"),  # as devices.c
