@@ -1,5 +1,5 @@
-/* agent/cluster: PBS, Grid Engine, LSF and Kubernetes, from recorded environments (clusters/README), and host files of every form, right
- * and wrong. */
+/* agent/cluster: PBS, Grid Engine, LSF and Kubernetes, from environments that were written after their sources and manuals (clusters/README), and
+ * host files of every form, right and wrong. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 enum { KEPT_MAX = 128 };
 
 /* A site read from clusters/NAME.env, and what it points into. */
-struct recorded {
+struct written {
   struct site site;
   char *kept[KEPT_MAX];
   int n_kept;
@@ -38,12 +38,12 @@ static char *load(const char *name) {
   return buf_steal(&b);
 }
 
-static char *keep(struct recorded *r, char *text) {
+static char *keep(struct written *r, char *text) {
   assert_in_range(r->n_kept, 0, KEPT_MAX - 1);
   return r->kept[r->n_kept++] = text;
 }
 
-static void take_line(struct recorded *r, const char *line, int *n_env, int *n_files) {
+static void take_line(struct written *r, const char *line, int *n_env, int *n_files) {
   char path[256], file[256], host[256];
   if (sscanf(line, "@file %255s %255s", path, file) == 2) {
     assert_in_range(*n_files, 0, SITE_FILES - 1);
@@ -58,17 +58,17 @@ static void take_line(struct recorded *r, const char *line, int *n_env, int *n_f
   }
 }
 
-static void recall(struct recorded *r, const char *name) {
+static void recall(struct written *r, const char *name) {
   int n_env = 0, n_files = 0;
   char file[100], *save = NULL;
-  *r = (struct recorded){0};
+  *r = (struct written){0};
   snprintf(file, sizeof(file), "%s.env", name);
   char *text = keep(r, load(file));
   for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
     take_line(r, line, &n_env, &n_files);
 }
 
-static void forget(struct recorded *r) {
+static void forget(struct written *r) {
   while (r->n_kept) free(r->kept[--r->n_kept]);
 }
 
@@ -157,7 +157,7 @@ static const struct known recordings[] = {
 
 static void reads_recordings(void **state) {
   for (size_t i = 0; i < sizeof(recordings) / sizeof(*recordings); i++) {
-    struct recorded r;
+    struct written r;
     recall(&r, recordings[i].name);
     site_check(&r.site, recordings[i].expected, recordings[i].name);
     forget(&r);
