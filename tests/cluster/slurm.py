@@ -6,7 +6,7 @@ is touched, and several such clusters do not know of each other. Processes are f
 have cgroups of its own; GPUs are
 device files that Slurm hands out by their numbers, and that nothing opens. Waits are short where Slurm lets one say so:
 a node that is silent for SlurmdTimeout is down, a job that does not end within KillWait is killed, and one that was requeued may start again when
-its old credential is over.
+its old credential is over. As on many sites srun kills what is left of a step WaitTime after its first task has ended, unless it is told --wait=0.
 """
 
 import re
@@ -52,6 +52,7 @@ SlurmdTimeout=6
 TCPTimeout=2
 MessageTimeout=5
 KillWait=10
+WaitTime=2
 NodeName={nodes} CPUs=128 RealMemory=1000 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=10 State=UP
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF State=UP

@@ -4,14 +4,18 @@ Where a run is disturbed and its size stays what it was, its weights in the end 
 but Slurm is left on any host.
 """
 
+import os
 import re
+import signal
 import sys
+import time
 
 import pytest
 
 import pages
-from harness import until
+from harness import comm, until
 from job import Clock
+from slurm import OURS
 from test_slurm import SCRIPTS, SMALL, WAIT, checksum, stand_in, torch, train, undisturbed
 
 PAGE = "deploy/slurm.md"
@@ -76,6 +80,45 @@ def test_the_first_node_dies(make_slurm):
 
 
 @pytest.mark.seconds(20)
+def test_an_agent_leaves_an_elastic_job(make_slurm):
+    """It alone is told to. The others go on, for longer than WaitTime, and how the job ends is theirs to say: it is not begun again."""
+    c = make_slurm(3)
+    stand_in(c, go=False)
+    (job,) = c.submitted(pages.block(PAGE, "elastic"), {"SBATCH_GPUS_PER_NODE": "1"})
+    for rank in range(3):
+        job.expect(f"round 1, rank {rank} of 3")
+    os.kill(c[3].process("rdzv-agent"), signal.SIGTERM)
+    for rank in range(2):
+        job.expect(f"round 2, rank {rank} of 2")
+    until(lambda: f"node 3 has nothing of the job any more\n{c}", lambda: not [p for p in c[3].pids() if comm(p) not in OURS])
+    time.sleep(3)  # longer than WaitTime
+    (c.tmp / "go").touch()
+    assert job.exit() == 0 and job.fields()["Restarts"] == "0", c
+    assert not job.says("round 3|is to go on|killed by SIGKILL"), c
+    c.gone()
+
+
+@pytest.mark.seconds(20)
+@pytest.mark.parametrize("script", ["requeue", "elastic", "../aws/parallelcluster"])
+def test_a_checkpoint_may_take_longer_elsewhere(make_slurm, script):
+    """Than WaitTime: who still writes is not killed because another one has written; then the job is begun again."""
+    c = make_slurm(2)
+    write = "trap 'sleep $((RANK * 4)); echo rank $RANK has written; exit 75' TERM"
+    command = "echo $(hostname): round $RDZV_ROUND, rank $RANK, life ${RDZV_SCHEDULER_RESTARTS:-0}; [ ! -e go ] || exit 0; while :; do sleep 0.1; done"
+    job = c.sbatch("--nodes", 2, "--gpus-per-node", 1, "--cpus-per-task", 1, SCRIPTS / f"{script}.sbatch", "bash", "-c", f"{write}; {command}")
+    for rank in range(2):
+        job.expect(f"round 1, rank {rank}, life 0")
+    (c.tmp / "go").touch()
+    c.run("scancel", "--signal", "TERM", job.id)  # as --signal does before the time limit
+    for rank in range(2):
+        job.expect(f"rank {rank} has written")
+    assert job.exit(60) == 0 and job.fields()["Restarts"] == "1", c
+    for rank in range(2):
+        assert job.says(f"rank {rank}, life 1"), c
+    c.gone()
+
+
+@pytest.mark.seconds(20)
 def test_a_node_dies_without_no_kill(make_slurm):
     """All end when Slurm has found it dead, of a batch job and of srun alone, whose exit code says so. The job is not to be requeued, so it is given up."""
     c = make_slurm(2)
@@ -111,9 +154,9 @@ def test_preempted(make_slurm):
     c.gone()
 
 
-def lives(c, options, command, timeout, env=None):
-    """A job of requeue.sbatch that comes to its time limit of a minute, is told 45 s before it, and goes on in a next life, until it is done."""
-    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", *options, SCRIPTS / "requeue.sbatch", *command, env=env)
+def lives(c, options, command, timeout, env=None, script="requeue"):
+    """A job that comes to its time limit of a minute, is told 45 s before it, and goes on in a next life, until it is done."""
+    job = c.sbatch(*SMALL, "--time", 1, "--signal", "TERM@45", *options, SCRIPTS / f"{script}.sbatch", *command, env=env)
     assert job.exit(timeout) == 0, c
     assert int(job.fields()["Restarts"]) >= 1 and job.says(r"life 1 of job \d+ is over \(exit code 75\)"), c
     return job
@@ -121,10 +164,11 @@ def lives(c, options, command, timeout, env=None):
 
 @pytest.mark.soak
 @pytest.mark.seconds(90)
-def test_time_limit(make_slurm):
+@pytest.mark.parametrize("script", ["requeue", "elastic"])
+def test_time_limit(make_slurm, script):
     """A checkpoint in time, exit code 75, requeued, and resumed; the weights of a run in one piece."""
     c = make_slurm(2)
-    job = lives(c, (), train(2000, *SLOWLY), 180)
+    job = lives(c, (), train(2000, *SLOWLY), 180, script=script)
     assert job.says("told to stop: checkpoint written") and job.says("resumed from .* at step [1-9]"), c
     assert checksum(job.text, 2000) == undisturbed(c, 2000), c
     c.gone()
