@@ -113,6 +113,54 @@ def test_parallelcluster(make_slurm):
     c.gone()
 
 
+# A container shows what it is told to show; here, all of the node but the folder for temporary files.
+APPTAINER = """#!/bin/bash
+[ "$1" = exec ] || exit 255
+shift
+bound='' folder=''
+while :; do
+  case $1 in
+    --nv) shift ;;
+    --bind) [ "$2" != "$TMPDIR" ] || bound=yes; folder+=" $2"; shift 2 ;;
+    --pwd) cd "$2" || exit 255; shift 2 ;;
+    *) break ;;
+  esac
+done
+[ -s "$1" ] || { echo "FATAL: could not open image $1" >&2; exit 255; }
+shift
+case " $folder " in *" $PWD "*) ;; *) echo "FATAL: $PWD is not mounted" >&2; exit 255 ;; esac
+[ -n "$bound" ] || exec unshare --mount sh -c 'mount -t tmpfs none "$TMPDIR" && exec "$@"' sh "$@"
+exec "$@"
+"""
+FAILS = """import json, os
+path = os.environ["TORCHELASTIC_ERROR_FILE"]
+assert path.startswith("/run/scratch/"), path
+if os.path.isdir(os.path.dirname(path)):
+    json.dump({"message": {"message": "the worker's own words", "extraInfo": {}}}, open(path, "w"))
+raise SystemExit(3)
+"""
+
+
+def test_container(make_slurm):
+    """The error file of a worker in there is the agent's, outside."""
+    c = make_slurm(2)
+    stand_in(c)
+    for host in c.hosts:
+        host.ns.sh("mkdir /run/scratch")
+    (c.tmp / "bin").mkdir()
+    (c.tmp / "bin/apptainer").write_text(APPTAINER)
+    (c.tmp / "bin/apptainer").chmod(0o755)
+    (c.tmp / "bin/python").symlink_to(sys.executable)
+    (c.tmp / "pytorch.sif").write_text("an image")
+    env = {"SBATCH_GPUS_PER_NODE": "1", "PATH": f"{c.tmp}/bin:{c.env()['PATH']}", "RDZV_AGENT_MAX_RESTARTS": "0"}
+    (job,) = c.submitted("export TMPDIR=/run/scratch\n" + pages.block(PAGE, "container"), env)
+    assert job.exit() == 0 and job.says("rank 1 of 2, local 0"), c
+    (c.tmp / "train.py").write_text(FAILS)
+    (job,) = c.submitted("export TMPDIR=/run/scratch\n" + pages.block(PAGE, "container"), env)
+    assert job.exit() == 3 and job.says("the worker's own words"), c
+    c.gone()
+
+
 @pytest.mark.parametrize("label", [False, True])
 def test_output_is_whole(make_slurm, label):
     """Four workers write lines of many lengths as fast as they can: each arrives once, whole, with the prefix of its rank, and with srun -l that of its task."""
