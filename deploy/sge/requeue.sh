@@ -9,6 +9,7 @@
 # --checkpoint-dir) and end, and the agent's exit code is 75, "requeue me". 99 is what Grid Engine requeues.
 #
 #$ -N requeue
+#$ -S /bin/bash
 #$ -pe mpi 2
 #$ -l s_rt=23:50:00,h_rt=24:00:00
 #$ -notify
@@ -16,7 +17,9 @@
 #$ -cwd
 #$ -j y
 #$ -V
-set -u -o pipefail
+
+# module load cuda                             what the command needs; the other node gets this shell's environment
+set -u -o pipefail #                           after that: what others have written seldom stands -u
 
 # Without the inner trap both signals would end the agent, which is in this process group too.
 (

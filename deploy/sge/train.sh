@@ -8,14 +8,15 @@
 # anything; how many slots make a node is up to it.
 #
 #$ -N train
+#$ -S /bin/bash
 #$ -pe mpi 2
 #$ -l h_rt=24:00:00
 #$ -cwd
 #$ -j y
 #$ -V
-set -u -o pipefail
 
 # module load cuda                             what the command needs; the other node gets this shell's environment
+set -u -o pipefail #                           after that: what others have written seldom stands -u
 [ $# -gt 0 ] || set -- ./train.py --epochs 10
 
 exec rdzv-agent -- "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""pbsdsh, qrsh, blaunch, jsrun: what scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
+"""qsub, bsub, and pbsdsh, qrsh, blaunch, jsrun: what people and scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
 
 They are no schedulers: they start tasks with the environment that the real ones give them, carry or do not carry input and output as those do, and
-refuse what those refuse. STANDIN_LOG is a file that gets a line for each task.
+refuse what those refuse. qsub and bsub run the job at once, in their own place, on the host where they are called. STANDIN_LOG is a file that gets a line for each task.
 """
 
 import os
@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 
+CSH = "/bin/csh"  # what queues run a script with that names no shell: the default of many sites, and some users' login shell
+WITH = {"-S", "-N", "-P", "-q", "-l", "-v", "-W", "-j", "-g", "-pe", "-r"}  # options of qsub that have a value; -pe has two
 SSH = ["ssh", "-o", "BatchMode=yes"]
 PLAIN = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}  # what a daemon of the scheduler's gives
 OURS = ("STANDIN_", "E2E_", "TMPDIR")  # so that a task may call us too, and the harness knows its own
@@ -33,6 +35,55 @@ def codes(tasks):
 
 def refuse(why):
     sys.exit(f"{os.path.basename(sys.argv[0])}: {why}")
+
+
+def options(args, kind):
+    """Of qsub, up to the script's name: [(option, value)]; those of the script are in lines that begin with kind."""
+    found = []
+    while args and args[0].startswith("-"):
+        option = args.pop(0)
+        if option == "-pe":
+            args.pop(0)
+        if option in WITH:
+            found.append((option, args.pop(0)))
+        elif option in ("-V", "-cwd", "-notify"):
+            found.append((option, ""))
+        else:
+            refuse(f"unknown option {option}")
+    if kind and args:
+        for line in open(args[0]):
+            if line.startswith(kind + " "):
+                found += options(line[len(kind) :].split(" #")[0].split(), "")
+    return found
+
+
+def become(shell, script, args, env):
+    if shell == CSH or not os.path.exists(shell):
+        refuse(f"{script} would be run by {shell}")
+    os.execve(shell, [shell, script, *args], env)
+
+
+def qsub(args):
+    """[OPTION...] SCRIPT [ARGUMENT...]: of PBS or, where there is a PE, Grid Engine, which looks at no #! where its queues are posix_compliant, and hands the
+    environment on only for -V."""
+    sge = "PE" in os.environ
+    given = options(args, "#$" if sge else "#PBS")
+    env = dict(os.environ)
+    if sge and ("-V", "") not in given:
+        mine = ("SGE_", "PE", "JOB_", "NHOSTS", "NSLOTS", "NQUEUES", "RESTARTED", *OURS)
+        env = {**PLAIN, **{k: v for k, v in env.items() if k.startswith(mine)}}
+    env.update(word.split("=", 1) for option, value in given if option == "-v" for word in value.split(","))
+    become(dict(reversed(given)).get("-S", CSH), args[0], args[1:], env)
+
+
+def bsub(args):
+    """< SCRIPT, or SCRIPT where the site has bsub read it: by what its #! names."""
+    text = sys.stdin.read() if not args else open(args[0]).read()
+    spool = f"{os.environ['STANDIN_LOG']}.{os.getpid()}"
+    with open(spool, "w") as f:
+        f.write(text)
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    become(text.split("\n")[0].removeprefix("#!") if text.startswith("#!") else CSH, spool, args[1:], dict(os.environ))
 
 
 def pbsdsh(args):
@@ -106,4 +157,4 @@ def jsrun(args):
 
 
 if __name__ == "__main__":
-    sys.exit({"pbsdsh": pbsdsh, "qrsh": qrsh, "blaunch": blaunch, "jsrun": jsrun}[os.path.basename(sys.argv[0])](sys.argv[1:]))
+    sys.exit({"qsub": qsub, "bsub": bsub, "pbsdsh": pbsdsh, "qrsh": qrsh, "blaunch": blaunch, "jsrun": jsrun}[os.path.basename(sys.argv[0])](sys.argv[1:]))

@@ -4,7 +4,7 @@ for the programs of theirs that the scripts call (standin.py). No PBS, Grid Engi
 
 import os
 import re
-import shlex
+import shutil
 import signal
 import time
 
@@ -36,7 +36,7 @@ class Site:
         self.folder, self.log = self.c.tmp / "run", self.c.tmp / "tasks"
         self.folder.mkdir()
         self.train(TRAIN)
-        for name in "pbsdsh", "qrsh", "blaunch", "jsrun":
+        for name in "qsub", "bsub", "pbsdsh", "qrsh", "blaunch", "jsrun":
             (self.c.bin / name).symlink_to(TOP / "tests/cluster/standin.py")
 
     def train(self, text):
@@ -44,14 +44,13 @@ class Site:
         path.write_text(text)
         path.chmod(0o755)
 
-    def submit(self, page, name, env):
-        """What the page tells to submit, on the first host, as its scheduler would run it."""
+    def submit(self, page, name, env, changes=()):
+        """The page's line, on the first host, in a folder with the page's scripts; what it submits runs at once."""
         (line,) = pages.lines(page, name)
-        words = shlex.split(line.replace(" < ", " "))
-        assert words[0] == ("bsub" if page == LSF else "qsub"), line
-        script = (TOP / page).with_suffix("") / words[1]
+        for script in (TOP / page).with_suffix("").iterdir():
+            shutil.copy(script, self.folder)
         mine = {"STANDIN_LOG": str(self.log), "MINE": "it's $mine"}
-        return self.c.run(1, "env", "-C", self.folder, "bash", script, *words[2:], env={**mine, **env})
+        return self.c.run(1, "env", "-C", self.folder, "sh", "-c", "exec " + pages.with_changes(line, changes), env={**mine, **env})
 
     def go(self):
         (self.folder / "go").touch()
@@ -117,11 +116,24 @@ def test_pbs_by_ssh(make_rsh):
     finish(site, p)
 
 
-def test_pbs_leaves_before_its_end(make_rsh):
+def test_pbs_runs_it_again(make_rsh):
+    """By hand, after one that has left before its end; ABCI's options. The environment that they name is there."""
+    site = Site(make_rsh)
+    site.go()
+    p = site.submit(PBS, "again", pbs(site), [(":ID", ":4710")])
+    assert p.exit(30) == 0 and p.says("rank 1 of 2"), p
+    site.train('#!/usr/bin/env python3\nimport os\nprint("rank", os.environ["RANK"], "has", os.environ["USE_SSH"])\n')
+    p = site.submit(PBS, "abci", pbs(site), [("GROUP", "gaa50000")])
+    assert p.exit(30) == 0 and p.says("rank 1 has 1"), p
+    site.c.gone()
+
+
+@pytest.mark.parametrize("script", ["train", "pbsdsh"])
+def test_pbs_leaves_before_its_end(make_rsh, script):
     """The script tells when that is; here, by another clock, in ten minutes and a few seconds."""
     site = Site(make_rsh)
     site.c.program("date", f"#!/bin/sh\necho {int(time.time()) - 24 * 3600 + 600 + 6 * SLOW}\n")
-    p = site.submit(PBS, "train", pbs(site))
+    p = site.submit(PBS, script, pbs(site))
     ranks(p, 2)
     assert p.exit(60) == 75, p
     assert p.text.count("checkpoint") >= 2 and p.says("ends the job in"), p
@@ -141,8 +153,15 @@ def test_pbsdsh(make_rsh, each):
 def test_pbsdsh_tells_how_it_ended(make_rsh):
     site = Site(make_rsh)
     site.train("#!/usr/bin/env python3\nraise SystemExit(7)\n")
-    p = site.submit(PBS, "pbsdsh", {**pbs(site), "RDZV_AGENT_MAX_RESTARTS": "0"})
-    assert p.exit(60) == 7, p
+    env = {**pbs(site), "RDZV_AGENT_MAX_RESTARTS": "0"}
+    p = site.submit(PBS, "pbsdsh", env)
+    assert p.exit(60) == 7 and not list(site.folder.glob("exit.*")), p
+    # Nobody is there who could: what an earlier job of that number has left says nothing.
+    (site.folder / "exit.4711.pbs1").write_text("0\n")
+    (site.c.bin / "pbsdsh").unlink()
+    site.c.program("pbsdsh", "#!/bin/sh\necho 'pbsdsh: error from tm_poll() 17002' >&2\n")
+    p = site.submit(PBS, "pbsdsh", env)
+    assert p.exit() == 1 and p.says("first node has left no exit code") and not p.says("numeric argument"), p
     site.c.gone()
 
 
@@ -154,6 +173,31 @@ def test_sge(make_rsh):
     assert p.says(r"rank 0 .* sge-4711 none") and p.says(r"rank 2 .*\['--epochs', '10'\].* sge-4711 all it's \$mine"), p
     finish(site, p)
     assert sorted(site.tasks()) == [["qrsh", "n1", f"n{i}.example.org"] for i in (2, 3)], site.tasks()
+
+
+def test_abci(make_rsh):
+    """Its script loads modules, by a file that stands no -u, and has two files with hosts to go by."""
+    site = Site(make_rsh)
+    module = 'module() { [ -z "$MODULES_QUIET" ] || return; export MINE="modules: $*"; }\n'
+    (site.c.tmp / "modules.sh").write_text(module)
+    (site.c.tmp / "hostlist").write_text("n1\nn2\n")
+    site.c[1].ns.sh(f"mount -t tmpfs profile /etc/profile.d && cp {site.c.tmp}/modules.sh /etc/profile.d/")
+    env = sge(site, SGE_JOB_HOSTLIST=str(site.c.tmp / "hostlist"), PE="perack72", ENVIRONMENT="BATCH", SGE_RESOURCE_TYPE="rt_AF")
+    p = site.submit(SGE, "abci", env, [("GROUP", "gaa50000")])
+    assert ranks(p, 2) == {0: (0, 1, "n1"), 1: (0, 1, "n2")}, p
+    assert p.says(r"rank 1 .*\['--epochs', '10'\].*modules: load cuda nccl"), p
+    finish(site, p)
+    assert [t[:2] for t in site.tasks()] == [["qrsh", "n1"]], site.tasks()
+
+
+def test_a_script_without_a_shell(make_rsh):
+    """What the queues of many sites would do with it: so the stand-in sees whether a script names its shell."""
+    site = Site(make_rsh)
+    for script in ("train.sh", "abci.sh", "requeue.sh"):
+        bare = (TOP / "deploy/sge" / script).read_text().replace("#$ -S /bin/bash\n", "")
+        (site.folder / script).write_text(bare)
+        p = site.c.run(1, "env", "-C", site.folder, "qsub", script, env=sge(site) if script == "train.sh" else {"PE": "mpi"})
+        assert p.exit() == 1 and p.says("would be run by /bin/csh"), p
 
 
 def test_sge_requeue(make_rsh):
@@ -183,6 +227,16 @@ def test_lsf(make_rsh):
     assert p.text.count("checkpoint") >= 2, p
     site.c.gone()
     assert site.tasks() == [["blaunch", "n1", "n2"]], site.tasks()
+
+
+def test_blaunch_starts_an_agent_for_each_slot(make_rsh):
+    """And each of them has one worker."""
+    site = Site(make_rsh)
+    p = site.submit(LSF, "slots", lsf(site, LSB_MCPU_HOSTS="n1 2 n2 2 ", LSB_DJOB_NUMPROC="4"))
+    got = ranks(p, 4)
+    assert {r: (v[0], v[2]) for r, v in got.items()} == {0: (0, "n1"), 1: (1, "n1"), 2: (0, "n2"), 3: (1, "n2")}, p
+    finish(site, p)
+    assert len(site.tasks()) == 4, site.tasks()
 
 
 def test_jsrun(make_rsh):
