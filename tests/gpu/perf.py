@@ -11,14 +11,13 @@ import steps
 import work as w
 
 WIDE = {"layers": [8192, 8192, 8192], "batch": 8192, "loss": "mse", "lr": 1e-4, "betas": [0.9, 0.999]}
-TINY = {"layers": [64, 32, 64], "batch": 16, "loss": "mse", "lr": 1e-4, "betas": [0.9, 0.999]}
 # name, model, precision, steps of ours, reported every, torch's steps in a stretch, aims: (times eager, times the best, share of the matrix rate)
 MODELS = [
     ("1000-100-1000, batch 50, fp32", steps.AUTOENCODER, "fp32", 20000, 500, 200, (5, 1.5, None)),
     ("784-128-128-128-784, batch 64, fp32", steps.MLP, "fp32", 20000, 500, 200, (5, 1.5, None)),
     ("8192-8192-8192, batch 8192, bf16", WIDE, "bf16", 60, 4, 5, (None, None, 0.85)),
 ]
-TINY_MODELS = [("64-32-64, batch 16, fp32", TINY, "fp32", 200, 10, 10, (5, 1.5, 0.85))]
+TINY_MODELS = [("64-32-64, batch 16, fp32", steps.TINY, "fp32", 200, 10, 10, (5, 1.5, 0.85))]
 # Adam reads gradient, weight and two moments, and writes three of them and, beside floats, a copy in the precision.
 ADAM_BYTES = {"fp32": 28, "bf16": 30}
 

@@ -1,12 +1,9 @@
-"""The steps of tests/gpu/run but `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
+"""The steps of tests/gpu/run but `kill` and `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
 
 import os
-import random
 import re
 import shutil
-import signal
 import statistics
-import time
 
 import numpy as np
 
@@ -15,12 +12,11 @@ from work import Fail, Skip
 
 AUTOENCODER = {"layers": [1000, 100, 1000], "batch": 50, "loss": "rmse", "lr": 1e-4, "betas": [0.0, 0.99]}
 MLP = {"layers": [784, 128, 128, 128, 784], "batch": 64, "loss": "mse", "lr": 1e-3, "betas": [0.9, 0.999]}
+TINY = {"layers": [64, 32, 64], "batch": 16, "loss": "mse", "lr": 1e-3, "betas": [0.9, 0.999]}
 CLASSIFIER = {"layers": [784, 128, 10], "batch": 64, "loss": "cross-entropy", "lr": 1e-3, "betas": [0.9, 0.999]}
 # How far two curves may be apart, relative to the loss: sums are made in another order, and Adam makes much of small gradients.
 APART = {"fp32": 2e-3, "bf16": 5e-2}
 RANKS_APART = 2e-3
-KILLS_EACH = 2
-LEFT_MIB = 64  # what device memory may differ by, before and after
 
 
 def trainer_options(model, data, labels=None, **more):
@@ -164,109 +160,6 @@ def sanitize(work):
             if int(summary[1]):
                 raise Fail(f"{check}, {precision}: {summary[0]} ({work.file(f'{check}-{precision}.log')})")
     return ", ".join(said) + ": clean", said
-
-
-# ---- failures -------------------------------------------------------------------------------------------------------
-
-
-class Follow:
-    """A metrics file while it grows."""
-
-    def __init__(self, path):
-        self.path, self.at, self.found = path, 0, []
-
-    def read(self):
-        if self.path.exists():
-            with open(self.path, "rb") as f:
-                f.seek(self.at)
-                for raw in f:
-                    if not raw.endswith(b"\n"):
-                        break
-                    self.at += len(raw)
-                    line = w.json.loads(raw)
-                    if line["event"] == "step":
-                        self.found.append(line)
-        return self.found
-
-    def until(self, work, job, what, good):
-        """The first step line that is good."""
-        seen = 0
-        while True:
-            for line in self.read()[seen:]:
-                seen += 1
-                if good(line):
-                    return line
-            if not job.running():
-                raise Fail(f"the job ended while {what} was waited for: {w.last_words(work.file(job.name + '-0.log'))}")
-            if work.left() <= 0.1:
-                raise Fail(f"no {what} in time")
-            time.sleep(0.002)
-
-
-def disturbed(work, mode, options, kills, metrics, first, last, world=2):
-    """One job, from step `first` to `last`, whose ranks are killed at random; the milliseconds until steps went on, for each."""
-    r, took, every = random.Random(last), [], (last - first) // (kills + 1)
-    more = ["--recovery", "inplace"] if mode == "inplace" else []
-    job = w.Job(work, world, [*options, *more, "--steps", last, "--metrics", metrics], mode, agent=["--max-restarts", 1000])
-    follow = Follow(metrics)
-    try:
-        for k in range(kills):
-            at = first + k * every + r.randrange(every // 4, every)
-            follow.until(work, job, f"step {at}", lambda line: line["step"] >= at)
-            rank = r.randrange(world)
-            pid = job.worker(rank)
-            if pid is None:
-                raise Fail(f"rank {rank} has no process at step {at}")
-            now = time.time()
-            os.kill(pid, signal.SIGKILL)
-            # Lines that were on their way when the rank died do not count: the next round's do.
-            follow.read()
-            was = follow.found[-1]["round"]
-            back = follow.until(work, job, "step after a kill", lambda line: line["round"] == was + 1 and line["time"] > now)
-            took.append((back["time"] - now) * 1e3)
-        job.wait()
-    finally:
-        job.close()
-    return took
-
-
-def killed_often(work, mode, options, calm, jobs, length):
-    """Job after job goes on where the one before it ended. Two kills each: the third would be made to wait, as rdzvd does with what dies young."""
-    metrics, ckpt, first = work.file(f"{mode}.jsonl"), work.file(f"{mode}-ckpt"), []
-    options = [*options, "--throttle", "100", "--checkpoint-dir", ckpt, "--checkpoint-every", "10"]
-    for k in range(jobs):
-        first.append(disturbed(work, mode, options, KILLS_EACH, metrics, k * length, (k + 1) * length)[0])
-    apart = w.apart(w.curve(w.lines(metrics)), calm)
-    if apart > RANKS_APART:
-        raise Fail(f"{mode}: the curve is {apart:.2g} apart from the undisturbed one")
-    return {"kills": jobs * KILLS_EACH, "median_ms": statistics.median(first), "max_ms": max(first), "apart": apart}
-
-
-def free_again(before, patience_s=15):
-    """MiB that are left on the devices."""
-    end = time.monotonic() + patience_s
-    while (left := w.memory_used() - before) > LEFT_MIB and time.monotonic() < end:
-        time.sleep(0.2)
-    return left
-
-
-def kill(work):
-    """A rank dies at random, again and again, by restart and in place; the curve is the one of a run that nobody disturbed."""
-    jobs, length, said = (1, 60, {}) if work.rehearse else (10, 60, {})
-    before = w.memory_used()
-    (images, _), weights = make_data(work, MLP), make_weights(work, MLP)
-    options = [*trainer_options(MLP, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
-    calm = w.curve(work.train([*options, "--steps", jobs * length], "calm", 2))
-    in_place = work.has("recovery")
-    for mode in ["restart"] + (["inplace"] if in_place else []):
-        said[mode] = killed_often(work, mode, [*options, "--resume", "auto"], calm, jobs, length)
-    told = [f"{m} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f})" for m, v in said.items()]
-    if before is not None:
-        said["memory_left_mib"] = free_again(before)
-        if said["memory_left_mib"] > LEFT_MIB:
-            raise Fail(f"{said['memory_left_mib']:.0f} MiB more are in use on the device than before")
-    told += [] if in_place else ["in place: not in this build"]
-    return f"{jobs * KILLS_EACH} kills each, until steps went on: " + ", ".join(told) + ("" if before is None else "; no device memory left over"), said
 
 
 # ---- the bench mode, and what start-up and checkpoints cost ----------------------------------------------------------

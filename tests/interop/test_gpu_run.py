@@ -11,12 +11,19 @@ import pytest
 
 from harness import BUILD, TOP
 
+sys.path.insert(0, str(TOP / "tests/gpu"))
+
+import kills  # noqa: E402
+import work  # noqa: E402
+
 RUN = TOP / "tests/gpu/run"
+FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
+on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
 NOT_ON_A_CPU = {"sanitize": "there is no device"}
 
 
-def run(*argv):
-    return subprocess.run([sys.executable, RUN, *map(str, argv)], capture_output=True, text=True, timeout=240)
+def run(*argv, **env):
+    return subprocess.run([sys.executable, RUN, *map(str, argv)], capture_output=True, text=True, timeout=240, env={**os.environ, **env})
 
 
 def test_every_step_can_be_rehearsed(tmp_path):
@@ -41,6 +48,59 @@ def test_every_step_can_be_rehearsed(tmp_path):
             assert f"GPURUN_MARK=gpurun-{p.pid}-".encode() not in pathlib.Path(f"/proc/{name}/environ").read_bytes(), pathlib.Path(f"/proc/{name}/cmdline").read_bytes()
         except OSError:
             continue
+
+
+@on_stand_ins
+def test_kills_on_a_device_that_runs_ahead(tmp_path):
+    """Rank 0 may take lines with it; nothing else may be missing. The device's memory is what this nvidia-smi says."""
+    smi = tmp_path / "bin/nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text("#!/bin/sh\ncase $1 in *memory*) echo 1000 ;; *) echo stand-in, 1 ;; esac\n")
+    smi.chmod(0o755)
+    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "kill", "--out", tmp_path / "out", PATH=f"{smi.parent}:{os.environ['PATH']}")
+    assert p.returncode == 0, p
+    figures = json.loads((tmp_path / "out/results.json").read_text())["results"]["kill"]["figures"]
+    assert figures["restart"]["kills"] == figures["inplace"]["kills"] == 2
+    assert figures["survivors_mib"] == {"rank 0": [1000] * 3, "rank 1": [1000] * 3} and figures["memory_left_mib"] == 0
+
+
+def lines(losses, checksum="aa", round_=1):
+    return [{"event": "step", "step": step, "loss": loss, "round": round_} for step, loss in losses.items()] + [{"event": "end", "step": 9, "checksum": checksum}]
+
+
+CALM = {step: 1 / step for step in range(1, 10)}
+
+
+def without(*steps):
+    return {k: v for k, v in CALM.items() if k not in steps}
+
+
+@pytest.mark.parametrize("losses, missing", [(CALM, 0), (without(3, 4), 2), (without(3, 4, 7), 3)])
+def test_what_a_kill_may_take(losses, missing):
+    assert kills.compare("restart", lines(losses), lines(CALM), 2, 2) == missing
+
+
+@pytest.mark.parametrize("found, words", [
+    (lines(without(3, 4, 5)), "took 1 times lines with them, 3 at once"),
+    (lines(without(2, 4, 6)), "took 3 times"),
+    (lines(without(9)), "last told step 8"),
+    (lines({**CALM, 5: 0.21}), "step 5, in round 1, has loss 0.21; undisturbed it is 0.2"),
+    (lines({**CALM, 10: 0.1}), "step 10"),
+    (lines(CALM, "ab"), "it ended with (9, 'ab')"),
+    (lines({5: 0.21})[:1] + lines(CALM, round_=2), "step 5, in round 1"),
+])
+def test_what_a_kill_may_not_take(found, words):
+    with pytest.raises(work.Fail) as e:
+        kills.compare("restart", found, lines(CALM), 2, 2)
+    assert words in str(e.value)
+
+
+@pytest.mark.parametrize("used", [(100, 120, 129), (100, 164, 165)])
+def test_memory_that_grows_is_told(monkeypatch, used):
+    monkeypatch.setattr(kills, "survive", lambda *_: used)
+    with pytest.raises(work.Fail) as e:
+        kills.survivors(None, [])
+    assert f"{used[2]} behind the second" in str(e.value)
 
 
 def test_a_step_that_fails_is_told(tmp_path):
