@@ -247,13 +247,6 @@ static void mind_notices(void) {
   load.n_notices = load.next_notice = 0;
 }
 
-static void tick(void) {
-  uint64_t now = boot_ms();
-  for (int i = 0; i < load.joined; i++)
-    if (now >= load.agents[i].deadline_ms)
-      mind(&load.agents[i], &(struct supervisor_event){.kind = SUP_TICK});
-}
-
 /* What comes. ------------------------------------------------------------------------------------------------------ */
 
 /* When the kernel had the last of these bytes. */
@@ -289,24 +282,44 @@ static void take_messages(struct agent *a, uint64_t at_ns) {
   if (!a->in.len) buf_finish(&a->in);
 }
 
-static void receive(struct agent *a) {
+/* True: something has come. */
+static bool receive_some(struct agent *a) {
   char control[128];
   struct iovec part = {load.chunk, READ_CHUNK};
   struct msghdr h = {
       .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
   ssize_t n = recvmsg(a->fd, &h, 0);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n <= 0) {
     if (a->mind)
       link_down(a, n < 0 ? errno : ECONNRESET);
     else
       disconnect(a); /* the guard of a dead agent has been heard */
-    return;
+    return false;
   }
   load.in_bytes += (uint64_t)n;
-  if (!a->mind) return;
+  if (!a->mind) return false;
   buf_append(&a->in, load.chunk, (size_t)n);
   take_messages(a, arrived_ns(&h));
+  return true;
+}
+
+/* What is longer than a socket's buffer, as START of node rank 0 with all addresses is, does not wait for its rest until all others have had
+ * their turn. */
+static void receive(struct agent *a) {
+  while (receive_some(a) && a->fd >= 0 && a->in.len) continue;
+}
+
+/* An agent reads what has come before it says anything of its own accord, as one with a machine of its own has done long before: else the
+ * answer to its heartbeat would lie behind a START that this process had no time to read yet, and be taken for the time of both. */
+static void tick(void) {
+  uint64_t now = boot_ms();
+  for (int i = 0; i < load.joined; i++) {
+    struct agent *a = &load.agents[i];
+    if (now < a->deadline_ms) continue;
+    if (a->fd >= 0 && !a->connecting) receive(a);
+    mind(a, &(struct supervisor_event){.kind = SUP_TICK});
+  }
 }
 
 static void connected(struct agent *a) {
