@@ -39,6 +39,15 @@ def jobs(doc):
     return []
 
 
+def image_user():
+    """Whom the image runs as where nobody says it: (uid, gid), by number, which is all that kubelet can compare with root."""
+    text = (TOP / "deploy/container/Containerfile").read_text()
+    (user,) = re.findall(r"^USER (.*)$", text, re.M)
+    uid, gid = user.split(":")
+    assert f"useradd --create-home --uid {uid} " in text
+    return int(uid), int(gid)
+
+
 def pod_specs():
     """(file, its name, pod's spec) of all of them."""
     for name in FILES:
@@ -121,6 +130,29 @@ def test_they_agree_with_the_programs():
             assert c["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": c["ports"][0]["name"]}
 
 
+def test_restricted():
+    """The Pod Security Standard of that name, as Kubernetes 1.31 has it; and what a volume needs that is root's."""
+    seen = 0
+    for name, pod, spec in pod_specs():
+        who, (c,) = spec["securityContext"], spec["containers"]
+        assert who["runAsNonRoot"] is True and who["seccompProfile"]["type"] == "RuntimeDefault", (name, pod)
+        assert (who["runAsUser"], who["runAsGroup"]) == image_user() and who["fsGroup"] == who["runAsGroup"], (name, pod)
+        assert c["securityContext"]["allowPrivilegeEscalation"] is False and c["securityContext"]["capabilities"] == {"drop": ["ALL"]}, (name, pod)
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec) and not c["securityContext"].get("privileged"), (name, pod)
+        kinds = {key for v in spec.get("volumes", []) for key in v} - {"name"}
+        assert kinds <= {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}, kinds
+        seen += 1
+    assert seen == 4
+
+
+def test_the_claims_are_there():
+    """What a pod mounts by name is one of the manifests, for all pods at once, and the page says so."""
+    made = {d["metadata"]["name"]: d["spec"] for name in FILES for d in documents(name) if d["kind"] == "PersistentVolumeClaim"}
+    wanted = {v["persistentVolumeClaim"]["claimName"] for _, _, spec in pod_specs() for v in spec.get("volumes", []) if "persistentVolumeClaim" in v}
+    assert wanted == set(made) and all(s["accessModes"] == ["ReadWriteMany"] for s in made.values())
+    assert any("kubectl apply -f deploy/kubernetes/checkpoints.yaml" in b.text for b in pages.blocks(PAGE))
+
+
 # ---- what they do ------------------------------------------------------------------------------------------------------
 
 POD = r"""
@@ -138,9 +170,9 @@ chmod 1777 "$ROOT/tmp"
 while read -r from to; do mkdir -p "$ROOT$to"; mount --bind "$from" "$ROOT$to"; done <<<"$MOUNTS"
 [ "$READONLY" = 0 ] || mount -o remount,ro "$ROOT"
 hostname "$NAME"
-user=$USERID
-unset POD ROOT IMAGE MOUNTS READONLY NAME USERID
-exec /usr/sbin/chroot "$WHERE" env -u WHERE setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bounding-set=-all "$@"
+who=$WHO
+unset POD ROOT IMAGE MOUNTS READONLY NAME WHO
+exec /usr/sbin/chroot "$WHERE" env -u WHERE setpriv $who "$@"
 """
 
 
@@ -163,7 +195,6 @@ class Cluster:
         root = self.tmp / "image"
         subprocess.run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet"], env=dict(os.environ, DESTDIR=str(root)), check=True, capture_output=True)
         self.image = next(root.rglob("bin/rdzvd")).parents[1]
-        (self.tmp / "checkpoints").mkdir(mode=0o777)
         return self
 
     def ip(self, *args):
@@ -172,13 +203,28 @@ class Cluster:
     def write_hosts(self):
         (self.etc / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{ip} {name}\n" for name, ip in self.hosts.items()))
 
-    def volume(self, pod, mount, spec, user):
+    def volume(self, pod, mount, spec):
+        """Root's, as storage has it: everybody writes to an emptyDir, nobody else to what was claimed. Then kubelet gives it to the fsGroup."""
         v = next((v for v in spec.get("volumes", []) if v["name"] == mount["name"]), None)
         place = self.tmp / (v["persistentVolumeClaim"]["claimName"] if v and "persistentVolumeClaim" in v else f"{pod}-{mount['name']}")
-        place.mkdir(exist_ok=True)
-        os.chmod(place, 0o2777)  # kubelet: root's, and of the fsGroup
-        os.chown(place, -1, user)
+        if not place.exists():
+            place.mkdir()
+            place.chmod(0o777 if v and "emptyDir" in v else 0o755)
+        group = spec.get("securityContext", {}).get("fsGroup")
+        if group is not None:
+            os.chown(place, -1, group)
+            place.chmod(place.stat().st_mode | 0o2770)
         return f"{place} {mount['mountPath']}"
+
+    def who(self, spec):
+        """Options of setpriv: the image's user unless the pod says another, fsGroup, and what a process is forbidden."""
+        pod, (c,) = spec.get("securityContext", {}), spec["containers"]
+        mine, (uid, gid) = c.get("securityContext", {}), image_user()
+        uid = pod.get("runAsUser", uid)
+        assert uid or not pod.get("runAsNonRoot"), "CreateContainerConfigError: container's runAsUser breaks non-root policy"
+        words = [f"--reuid {uid}", f"--regid {pod.get('runAsGroup', gid)}", f"--groups {pod['fsGroup']}" if "fsGroup" in pod else "--clear-groups"]
+        words += ["--no-new-privs"] if mine.get("allowPrivilegeEscalation") is False else []
+        return " ".join(words + (["--bounding-set=-all"] if "ALL" in mine.get("capabilities", {}).get("drop", []) else []))
 
     def start(self, pod, spec, dns, index=None):
         """As kubelet would: address, name, variables, volumes, user."""
@@ -188,7 +234,6 @@ class Cluster:
         self.ip("addr", "add", f"{ip}/32", "dev", "lo")
         self.hosts.update({name: ip for name in (pod, *dns)})
         self.write_hosts()
-        user = spec.get("securityContext", {}).get("runAsUser", 0)
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": pod, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_PORT": "tcp://10.96.0.1:443"}
         if index is not None:
             env["JOB_COMPLETION_INDEX"] = str(index)
@@ -196,9 +241,9 @@ class Cluster:
             env[e["name"]] = e["value"] if "value" in e else {"status.podIP": ip}[e["valueFrom"]["fieldRef"]["fieldPath"]]
         folder = self.tmp / f"root-{number}"
         folder.mkdir()
-        inside = {"ROOT": str(folder), "WHERE": str(folder), "IMAGE": str(self.image), "NAME": pod, "USERID": str(user), "POD": POD,
+        inside = {"ROOT": str(folder), "WHERE": str(folder), "IMAGE": str(self.image), "NAME": pod, "WHO": self.who(spec), "POD": POD,
                   "READONLY": "1" if c.get("securityContext", {}).get("readOnlyRootFilesystem") else "0",
-                  "MOUNTS": "\n".join(self.volume(pod, m, spec, user) for m in c["volumeMounts"])}
+                  "MOUNTS": "\n".join(self.volume(pod, m, spec) for m in c["volumeMounts"])}
         p = self.rdzv.proc(["ip", "netns", "exec", self.ns, "unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "bash", "-c", 'eval "$POD"', "pod", *c["command"], *c.get("args", [])],
                            env={**env, **inside, "E2E_MARK": self.rdzv.mark, "OPENBLAS_NUM_THREADS": "1"})
         self.rdzv.procs.append(p)
