@@ -1,4 +1,6 @@
-/* The one wait that needs nothing of a device but to be asked: first at once, then after pauses that grow to a
+/* What is the same for every device. A data set is kept only where the device knows how.
+ *
+ * The one wait that needs nothing of a device but to be asked: first at once, then after pauses that grow to a
  * millisecond, so that a short wait costs little time and a long one little of a core. */
 
 #include "agent/trainer/compute.h"
@@ -26,4 +28,11 @@ int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_m
     struct timespec ts = {.tv_nsec = pause * 1000};
     if (pause) nanosleep(&ts, NULL);
   }
+}
+
+int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
+                        struct err *e) {
+  *out = NULL;
+  if (!c->ops->rows_create) return err_set(e, -ENOTSUP, "%s keeps no data sets", c->device);
+  return c->ops->rows_create(c, d, out, e);
 }

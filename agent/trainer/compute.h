@@ -61,6 +61,7 @@ struct compute_buf;
 struct compute_layer;
 struct compute_opt;
 struct compute_graph;
+struct compute_rows;
 
 /* A range of a buffer: elements [at, at + n). */
 struct span {
@@ -101,6 +102,18 @@ struct compute_opt_desc {
   double clip_norm; /* gradients longer than this are shortened to it. 0: never */
   bool
       scale_loss; /* fp16: the loss scale begins at 65536, doubles after 2000 updates in a row, is halved by a step that is skipped */
+};
+
+/* A data set: row i is bytes of a file as value / 255 * scale, or the ramp from 0 to i * scale. */
+struct compute_rows_desc {
+  uint64_t n;
+  uint32_t dim;          /* values of a row */
+  const uint8_t *pixels; /* n * dim; NULL: ramps */
+  double scale;
+};
+enum {
+  COMPUTE_ROWS_SHARE = 4, /* one part in so many of the device's free memory is what a data set may take */
+  COMPUTE_ROW_NUMBER = 2, /* elements of a stage for each number: a uint64_t */
 };
 
 /* What an optimizer has counted; a checkpoint keeps it. */
@@ -145,6 +158,11 @@ struct compute_ops {
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
                  struct err *e);
   /* The rest may be NULL: what a device does not have. */
+  int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
+                     struct err *e);
+  void (*rows_destroy)(struct compute *c, struct compute_rows *r);
+  int (*rows_take)(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers,
+                   struct err *e);
   void (*poison)(struct compute *c, bool on);
   int (*capture_begin)(struct compute *c, struct err *e);
   int (*capture_end)(struct compute *c, struct compute_graph **out, struct err *e);
@@ -272,6 +290,19 @@ static inline int compute_opt_read(struct compute *c, struct compute_opt *o, str
 static inline int compute_opt_set(struct compute *c, struct compute_opt *o,
                                   const struct compute_opt_counters *v, struct err *e) {
   return c->ops->opt_set(c, o, v, e);
+}
+
+/* Keeps a data set on the device. -ENOTSUP: not this device. -ENOMEM: it is too large (COMPUTE_ROWS_SHARE). Waits. The pixels are not read
+ * afterwards. */
+int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
+                        struct err *e);
+static inline void compute_rows_destroy(struct compute *c, struct compute_rows *r) {
+  if (r) c->ops->rows_destroy(c, r);
+}
+/* dst, a COMPUTE_INPUT, becomes the rows whose numbers (uint64_t, below n) a stage holds: bit for bit what dataset_sample gives. */
+static inline int compute_rows_take(struct compute *c, struct compute_rows *r, struct span dst,
+                                    struct span numbers, struct err *e) {
+  return c->ops->rows_take(c, r, dst, numbers, e);
 }
 
 /* While on, updates that are queued and have not begun change nothing, not even counters: what they would have been made from may never have

@@ -111,6 +111,7 @@ static int open_synthetic(struct dataset *d, const char *count, struct err *e) {
   int rc = parse_int(count, 1, (int64_t)DATA_SAMPLES_MAX, &n, e);
   if (rc) return err_wrap(e, "--data synthetic:%s", count);
   d->n = (uint64_t)n;
+  d->form = DATASET_RAMPS;
   return 0;
 }
 
@@ -122,6 +123,7 @@ static int open_images(struct dataset *d, const char *path, struct err *e) {
     return err_set(e, -EINVAL, "%s: has %llu values per sample, but --layers begins with %u", path,
                    (unsigned long long)h.item_bytes, d->dim);
   d->n = h.items;
+  d->form = DATASET_BYTES;
   return 0;
 }
 

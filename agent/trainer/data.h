@@ -15,10 +15,14 @@
 
 #define DATA_SAMPLES_MAX (UINT64_C(1) << 40)
 
+/* Who knows what a sample is: devices may make it by themselves, but for what only dataset_sample knows. */
+enum dataset_form { DATASET_OWN, DATASET_RAMPS, DATASET_BYTES };
+
 struct dataset {
   uint64_t n;
   uint32_t dim;
   double scale;
+  enum dataset_form form;
   uint8_t *pixels; /* n * dim; NULL: synthetic */
   uint8_t *labels; /* n; NULL: none */
 };

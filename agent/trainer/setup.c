@@ -78,14 +78,28 @@ static int choose_capture(struct trainer *t, struct err *e) {
   return err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture steps", t->c->device);
 }
 
+/* Once: it stays while the model is made anew for another world. */
+static int keep_data(struct trainer *t, struct err *e) {
+  const struct dataset *d = &t->data;
+  struct compute_rows_desc rows = {.n = d->n, .dim = d->dim, .scale = d->scale};
+  struct err why = ERR_INIT;
+  if (d->form == DATASET_OWN || t->rows) return 0;
+  if (d->form == DATASET_BYTES) rows.pixels = d->pixels;
+  int rc = compute_rows_create(t->c, &rows, &t->rows, &why);
+  if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
+  if (rc == 0 || rc == -ENOMEM || rc == -ENOTSUP) return 0;
+  return err_set(e, rc, "%s", why.text);
+}
+
 static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
   t->scale_loss = t->c->precision == COMPUTE_FP16;
   int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
+  if (rc == 0) rc = keep_data(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
-  if (rc == 0) rc = slots_init(&t->slots, t->c, all, t->data.dim, e);
+  if (rc == 0) rc = slots_init(&t->slots, t->c, all, t->rows ? COMPUTE_ROW_NUMBER : t->data.dim, e);
   if (rc == 0) rc = trainer_evaluation_alloc(t, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
   return rc;
@@ -241,6 +255,7 @@ void trainer_teardown(struct trainer *t) {
     compute_free(t->c, t->bench_stage);
   }
   free_model(t);
+  compute_rows_destroy(t->c, t->rows);
   compute_destroy(t->c);
   dataset_finish(&t->data);
   dataset_finish(&t->evaluation.data);

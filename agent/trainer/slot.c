@@ -9,22 +9,22 @@
 
 #include "agent/trainer/slot.h"
 
-static int init_slot(struct compute *c, struct slot *s, size_t rows, size_t dim, struct err *e) {
+static int init_slot(struct compute *c, struct slot *s, size_t rows, size_t width, struct err *e) {
   struct {
     struct compute_buf **buf;
     size_t n;
-  } stages[] = {{&s->x, rows * dim}, {&s->classes, rows},         {&s->flags, SLOT_FLAGS},
-                {&s->lr, 1},         {&s->results, MODEL_EXTRAS}, {&s->counters, COMPUTE_COUNTERS}};
+  } stages[] = {{&s->x, rows * width}, {&s->classes, rows},         {&s->flags, SLOT_FLAGS},
+                {&s->lr, 1},           {&s->results, MODEL_EXTRAS}, {&s->counters, COMPUTE_COUNTERS}};
   int rc = 0;
   for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == 0; i++)
     rc = compute_alloc(c, COMPUTE_STAGE, stages[i].n, stages[i].buf, e);
   return rc;
 }
 
-int slots_init(struct slots *s, struct compute *c, size_t rows, size_t dim, struct err *e) {
+int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, struct err *e) {
   int n = c->depth < 1 ? 1 : c->depth < SLOTS_MAX ? c->depth : SLOTS_MAX, rc = 0;
   *s = (struct slots){.c = c, .n = n};
-  for (int i = 0; i < n && rc == 0; i++) rc = init_slot(c, &s->v[i], rows ? rows : 1, dim, e);
+  for (int i = 0; i < n && rc == 0; i++) rc = init_slot(c, &s->v[i], rows ? rows : 1, width, e);
   return rc;
 }
 

@@ -1,6 +1,7 @@
 /* One step of training, in the order in which it happens:
  *
- *   input      this rank's share of the global batch, into the slot's stage, and from there to the device
+ *   input      this rank's share of the global batch: where the device keeps the data set, the numbers of its rows into the slot's
+ *              stage, and the device makes the rows; else their values into the stage, and from there to the device
  *   forward    the model, the loss and its gradient, weighted by the share: count / samples of the step
  *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass
  *              goes on
@@ -36,16 +37,22 @@ uint64_t trainer_now_us(void) {
 
 /* ------------------------------------------------------------------ the host's part */
 
+/* Elements of the input's stage for these rows of a step. */
+static struct span in_stage(const struct trainer *t, const struct slot *s, size_t row, size_t rows) {
+  size_t width = t->rows ? COMPUTE_ROW_NUMBER : t->data.dim;
+  return span_of(s->x, row * width, rows * width);
+}
+
 static void fill(struct trainer *t, struct slot *s, struct group g) {
-  size_t dim = t->data.dim;
   while (sampler_next(&t->sampler, t->rank, t->world, &g)) {
-    size_t rows = (size_t)g.share.count;
-    float *px = compute_host(t->c, span_of(s->x, (size_t)g.row * dim, rows * dim));
-    float *pc = compute_host(t->c, span_of(s->classes, (size_t)g.row, rows));
-    for (size_t r = 0; r < rows; r++) {
-      uint64_t sample = permutation_at(&t->perm, g.share.first + r);
-      dataset_sample(&t->data, sample, px + r * dim);
-      if (t->data.labels) pc[r] = dataset_label(&t->data, sample);
+    for (size_t r = (size_t)g.row; r < (size_t)(g.row + g.share.count); r++) {
+      uint64_t sample = permutation_at(&t->perm, g.share.first + r - g.row);
+      float *at = compute_host(t->c, in_stage(t, s, r, 1));
+      if (t->rows)
+        memcpy(at, &sample, sizeof sample);
+      else
+        dataset_sample(&t->data, sample, at);
+      if (t->data.labels) *compute_host(t->c, span_of(s->classes, r, 1)) = dataset_label(&t->data, sample);
     }
   }
 }
@@ -93,9 +100,9 @@ static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
 
 static int load(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
   size_t rows = (size_t)g->share.count, from = (size_t)g->row, dim = t->data.dim;
-  struct span classes = span_of(s->classes, from, rows);
-  int rc =
-      compute_copy(t->c, span_of(t->model.act[0], 0, rows * dim), span_of(s->x, from * dim, rows * dim), e);
+  struct span classes = span_of(s->classes, from, rows), stage = in_stage(t, s, from, rows);
+  struct span input = span_of(t->model.act[0], 0, rows * dim);
+  int rc = t->rows ? compute_rows_take(t->c, t->rows, input, stage, e) : compute_copy(t->c, input, stage, e);
   if (rc || !t->data.labels) return rc;
   return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }

@@ -84,6 +84,7 @@ struct trainer {
   const struct gpu_module *gpu; /* where `c` is a CUDA device */
   struct err no_cuda;           /* why it is not, though something of CUDA is there */
   struct dataset data;
+  struct compute_rows *rows; /* the data set, where the device keeps it; NULL: batches come as floats */
   struct model model;
   struct compute_opt *opt;
   struct compute_opt_counters counters; /* as they were after the last step that was read */

@@ -96,7 +96,7 @@ def test_products_that_the_library_does_not_offer(rdzv, how):
     ("kernel:5", "says at a mark: an illegal memory access was encountered (cudaErrorIllegalAddress); queued last was "),
     ("cublasLtMatmul:4", ": cuBLASLt: CUBLAS_STATUS_INTERNAL_ERROR\n"),
     ("cudaEventRecord:4", "says at a mark: unknown error (cudaErrorUnknown); queued last was "),
-    ("cudaMemcpyAsync:9", "says at a copy: unknown error (cudaErrorUnknown)"),
+    ("cudaMemcpyAsync:8", "says at a copy: unknown error (cudaErrorUnknown)"),
 ])
 def test_a_call_that_fails_is_named(rdzv, call, says):
     a = start(rdzv, 1, "--steps", 10, "--cuda-graph", "off", env={"FAKEGPU_FAIL": call})
@@ -112,6 +112,16 @@ def test_a_capture_that_fails_is_gone_without(rdzv):
     assert a.exit(30) == 0 and "steps are not captured: " in a.text, a
     clean(a)
     assert a.expect(r"checksum (\w+)").group(1) == want[1]
+
+
+def test_a_data_set_that_is_too_large_is_sent(rdzv):
+    images = rdzv.tmp / "images"
+    images.write_bytes(bytes([0, 0, 8, 2, 0, 0, 4096 >> 8, 0, 0, 0, 3, 0]) + bytes(k * 37 % 256 for k in range(4096 * 768)))
+    options = ["--layers", "768,8,768", "--data", images, "--steps", 6, "--update-freq", 2]
+    kept, sent = run(rdzv, 2, *options), start(rdzv, 2, *options, env={"FAKEGPU_MEMORY_MB": "40"})
+    assert sent.exit(60) == 0 and "batches are sent to the device: the data set's 3 MB are more than 1/4 of the " in sent.text, sent
+    clean(sent)
+    assert (losses(rdzv, sent), sent.expect(r"checksum (\w+)").group(1)) == kept
 
 
 def test_a_checkpoint_goes_from_device_to_device(rdzv):

@@ -18,8 +18,6 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-#define TOTAL ((size_t)8 << 30)
-
 enum { POISON = 0xFF };
 
 struct allocation {
@@ -31,6 +29,12 @@ struct allocation {
 
 static struct allocation *allocations;
 static size_t used;
+
+/* What the device has: 8 GB, or FAKEGPU_MEMORY_MB. */
+static size_t total_memory(void) {
+  const char *mb = getenv("FAKEGPU_MEMORY_MB");
+  return mb ? (size_t)strtoull(mb, NULL, 10) << 20 : (size_t)8 << 30;
+}
 
 void fake_memory_open(bool open) {
   for (struct allocation *a = allocations; a; a = a->next) {
@@ -63,7 +67,7 @@ enum fake_place fake_place_of(const void *p, size_t n) {
 
 static cudaError_t allocate(void **out, size_t n, bool device) {
   void *p = NULL;
-  if (n > TOTAL - used || posix_memalign(&p, device ? 256 : 4096, n ? n : 1))
+  if (n > total_memory() - used || posix_memalign(&p, device ? 256 : 4096, n ? n : 1))
     return cudaErrorMemoryAllocation;
   struct allocation *a = malloc(sizeof *a);
   *a = (struct allocation){allocations, p, n, device};
@@ -138,8 +142,8 @@ cudaError_t cudaHostGetDevicePointer(void **out, void *p, unsigned flags) {
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total) {
   cudaError_t rc;
   if (!fake_enter("cudaMemGetInfo", &rc)) return rc;
-  *free_bytes = TOTAL - used;
-  *total = TOTAL;
+  *free_bytes = total_memory() - used;
+  *total = total_memory();
   return fake_leave(cudaSuccess);
 }
 

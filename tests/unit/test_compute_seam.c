@@ -191,6 +191,7 @@ static int run_all(void) {
   failed += RUN(layer);
   failed += RUN(loss);
   failed += RUN(opt);
+  failed += RUN(rows);
   failed += RUN(step);
 #undef RUN
   return failed;

@@ -7,6 +7,7 @@
  *   cuda_mem.c      buffers, copies
  *   cuda_queue.c    marks, poison, capture, names for the profiler
  *   cuda_layer.c    layers: forward, backward;   cuda_matmul.c  one matrix product of cuBLASLt, with its algorithm
+ *   cuda_rows.c     a data set that stays on the device
  *   cuda_opt.c      losses and the optimizer, which are kernels only
  *
  * There is one stream, to which everything is queued in the order of the calls; so one workspace and one scratch for sums are enough. Who has
@@ -92,6 +93,12 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Plain device memory, zero. */
 int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);
+
+int cuda_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
+                     struct err *e);
+void cuda_rows_destroy(struct compute *c, struct compute_rows *r);
+int cuda_rows_take(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers,
+                   struct err *e);
 
 int cuda_queue_init(struct compute *c, struct err *e);
 void cuda_queue_finish(struct compute *c);

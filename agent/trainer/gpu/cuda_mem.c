@@ -36,7 +36,7 @@ int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
 
 static int stage_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
   size_t size = bytes ? bytes : 1;
-  cudaError_t rc = cudaHostAlloc(out, size, cudaHostAllocDefault);
+  cudaError_t rc = cudaHostAlloc(out, size, cudaHostAllocMapped);
   if (rc != cudaSuccess) *out = NULL;
   if (rc == cudaErrorMemoryAllocation) return no_memory(c, size, "pinned host", e);
   if (rc != cudaSuccess) return cuda_check(c, rc, "cudaHostAlloc", e);

@@ -106,6 +106,16 @@ int kernel_control(cudaStream_t stream, struct kernel_control *control, const st
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);
 
+/* kernels_rows.cu: dst[rows][dim] = the rows with these numbers, as struct compute_rows_desc has them; pixels NULL: ramps. */
+struct kernel_rows {
+  size_t rows, dim;
+  double scale;
+  const uint8_t *pixels;
+  const uint64_t *numbers; /* mapped memory of the host */
+  float *dst;
+};
+int kernel_rows(cudaStream_t stream, const struct kernel_rows *k);
+
 #ifdef __cplusplus
 }
 #endif
