@@ -1,7 +1,7 @@
 /* What coll.h promises, on the module's NCCL: ranks are processes that are forked here, on the stand-ins all on this machine, on GPUs
  * one device each (or one for all, each with its own NCCL_HOSTID).
  *
- *   test_coll_seam --cuda-module FILE [--world N] [--shared-device]
+ *   test_coll_seam --cuda-module FILE [--world N] [--shared-device] [--timeout-ms MS]
  *
  * A case is a function that every rank runs; it ends with 0, or says what is wrong. The parent waits, for a time, and shares a page: the ids, what
  * ranks exchange before there is a communicator, and the board where they tell how far they are. */
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORLD_MAX = 16, ROOM = 256 << 10, CASE_MS = 120000, TIMEOUT_MS = 20000, LOST_MS = 3000 };
+enum { WORLD_MAX = 16, ROOM = 256 << 10, CASE_MS = 120000, TIMEOUT_MS = 20000 };
 
 struct page {
   pthread_mutex_t lock;
@@ -44,6 +44,7 @@ static struct page *page;
 static const char *module_path;
 static bool shared_device;
 static int world = 2;
+static uint64_t lost_ms = 3000; /* how long a rank is missed; the communicator must come up in it */
 
 #define NEED(what)                                                                                           \
   do {                                                                                                       \
@@ -247,7 +248,7 @@ static int case_death(struct rank *r) {
   enum { N = 500 };
   struct err e = ERR_INIT;
   int rc = 0;
-  NEED(open_rank(r, LOST_MS, &e) == 0);
+  NEED(open_rank(r, lost_ms, &e) == 0);
   NEED(compute_alloc(r->c, COMPUTE_GRAD, N, &r->grads, &e) == 0);
   uint64_t from = now_ms();
   for (size_t step = 0; step < 5 && rc == 0; step++) {
@@ -262,7 +263,7 @@ static int case_death(struct rank *r) {
          r->l->lost);
   fflush(stdout);
   NEED(rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -ECONNABORTED);
-  NEED(now_ms() - from < 4 * LOST_MS);
+  NEED(now_ms() - from < 4 * lost_ms);
   NEED(r->l->lost == r->world - 1);
   compute_poison(r->c, true);
   coll_abort(r->l, "a rank is lost");
@@ -315,9 +316,12 @@ int main(int argc, char **argv) {
       module_path = argv[++i];
     else if (strcmp(argv[i], "--world") == 0 && i + 1 < argc)
       world = atoi(argv[++i]);
+    else if (strcmp(argv[i], "--timeout-ms") == 0 && i + 1 < argc)
+      lost_ms = strtoull(argv[++i], NULL, 10);
   }
   if (!module_path || world < 1 || world > WORLD_MAX) {
-    fprintf(stderr, "usage: test_coll_seam --cuda-module FILE [--world 1..%d] [--shared-device]\n",
+    fprintf(stderr,
+            "usage: test_coll_seam --cuda-module FILE [--world 1..%d] [--shared-device] [--timeout-ms MS]\n",
             WORLD_MAX);
     return 2;
   }

@@ -67,7 +67,7 @@ def seam(work):
         name = "seam " + " ".join(words).replace("--", "")
         argv = [work.program("test_compute_seam"), "--device", work.device, "--precision", *words]
         if work.device == "cuda":
-            argv += ["--cuda-module", work.module() or work.build / "agent/trainer/gpu/rdzv-cuda.so"]
+            argv += ["--cuda-module", work.cuda_module()]
         text = work.call(argv, name.replace(" ", "-"), ok=(0, 77))
         log = work.file(name.replace(" ", "-") + ".log").read_text(errors="replace") + text
         if text.startswith("skipped: "):
@@ -76,6 +76,29 @@ def seam(work):
         if not counts[name]:
             raise Fail(f"{name}: no test was run")
     return ", ".join(f"{k[5:]} {n}" for k, n in counts.items()) + " tests", counts
+
+
+# ---- the collectives ------------------------------------------------------------------------------------------------
+
+
+def coll(work):
+    """What coll.h promises, by NCCL: sums, orders, captured steps, registered memory; ranks that die, fall silent, give up; the survivors' next communicator."""
+    if work.device == "cpu":
+        raise Skip("there is no device")
+    # A communicator has to come up in the time for which somebody is missed.
+    common, env, said = ["--cuda-module", work.cuda_module(), "--timeout-ms", 12000], work.env(**w.ONE_DEVICE), {}
+    # The unit tests run all of them on the stand-ins.
+    runs = {"nccl": [work.program("test_coll_nccl"), *common, *(["--only", "captured_steps"] if work.rehearse else [])]}
+    for world in (1,) if work.rehearse else (1, 2, 3):
+        runs[f"seam-{world}"] = [work.program("test_coll_seam"), *common, "--shared-device", "--world", world]
+    for name, argv in runs.items():
+        log = work.file(f"coll-{name}.log")
+        text = work.call(argv, f"coll-{name}", env, ok=(0, 1))
+        bad = re.findall(r"^FAILED +(\w+)|^(.*): FAILED$", text, re.M)
+        said[name] = len(re.findall(r"^ok |: ok$", text, re.M))
+        if bad or not said[name]:
+            raise Fail(f"{name}: {', '.join(a or b for a, b in bad) or 'no test was run'}: {w.last_words(log)} ({log})")
+    return ", ".join(f"{k} {n}" for k, n in said.items()) + " tests, all ranks on one device", said
 
 
 # ---- curves ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 STOP_S = 10  # for whom we ask to end
+ONE_DEVICE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": 1}  # ranks on one device, each a host of its own to NCCL, meet by sockets
 
 
 class Skip(Exception):
@@ -33,13 +34,14 @@ class Work:
         self.device = "cuda" if args.cuda_module or not args.rehearse else "cpu"
         self.out = Path(args.out).resolve()
         self.build = Path(args.build or TOP / "build/gpu").resolve()
-        self.deadline, self.started, self.known = 0, [], None
+        self.deadline, self.started = 0, []
         self.step = ""
 
     # -- where things are
 
     def program(self, name):
-        at = self.build / {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit"}[name] / name
+        at = self.build / {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit", "test_coll_nccl": "tests/unit",
+                            "test_coll_seam": "tests/fakegpu"}[name] / name
         if not at.exists():
             raise Fail(f"{at} is not built")
         return at
@@ -48,11 +50,8 @@ class Work:
         """rdzv-cuda.so, where it is not to be found by the trainer itself."""
         return Path(self.args.cuda_module).resolve() if self.args.cuda_module else None
 
-    def has(self, option):
-        """Whether the trainer has it."""
-        if self.known is None:
-            self.known = subprocess.run([self.program("rdzv-trainer"), "--help"], capture_output=True, text=True, timeout=30).stdout
-        return f"--{option} " in self.known
+    def cuda_module(self):
+        return self.module() or self.build / "agent/trainer/gpu/rdzv-cuda.so"
 
     def file(self, name):
         """In the folder of this step."""
@@ -203,7 +202,7 @@ class Job:
         for i in range(world):
             # Devices are not asked for: each agent would wait for the memory that the others use.
             argv = [work.program("rdzv-agent"), "--nnodes", world, "--nproc", 1, "--endpoint", meet, "--rdzv-id", self.mark, "--node-rank", i, "--device-timeout", 0, *work.of_agent(), *agent]
-            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", NCCL_HOSTID=f"node-{i}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE=1, **env)
+            own = work.env(GPURUN_MARK=f"{self.mark}-{i}", NCCL_HOSTID=f"node-{i}", **ONE_DEVICE, **env)
             self.agents.append(work.start([*argv, "--", *options], work.file(f"{name}-{i}.log"), own))
 
     def wait(self):

@@ -19,7 +19,7 @@ import work  # noqa: E402
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
-NOT_ON_A_CPU = {"sanitize": "there is no device"}
+NOT_ON_A_CPU = {"coll": "there is no device", "sanitize": "there is no device"}
 
 
 def run(*argv, **env):
@@ -57,9 +57,11 @@ def test_kills_on_a_device_that_runs_ahead(tmp_path):
     smi.parent.mkdir()
     smi.write_text("#!/bin/sh\ncase $1 in *memory*) echo 1000 ;; *) echo stand-in, 1 ;; esac\n")
     smi.chmod(0o755)
-    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "kill", "--out", tmp_path / "out", PATH=f"{smi.parent}:{os.environ['PATH']}")
+    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "coll,kill", "--out", tmp_path / "out", PATH=f"{smi.parent}:{os.environ['PATH']}")
     assert p.returncode == 0, p
-    figures = json.loads((tmp_path / "out/results.json").read_text())["results"]["kill"]["figures"]
+    results = json.loads((tmp_path / "out/results.json").read_text())["results"]
+    assert results["coll"]["figures"] == {"nccl": 1, "seam-1": 3}
+    figures = results["kill"]["figures"]
     assert figures["restart"]["kills"] == figures["inplace"]["kills"] == 2
     assert figures["survivors_mib"] == {"rank 0": [1000] * 3, "rank 1": [1000] * 3} and figures["memory_left_mib"] == 0
 

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 
 const char *coll_module;
+uint64_t coll_timeout_ms = 2000;
 
 void nap(int ms) {
   struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
@@ -198,7 +199,8 @@ bool steps(struct rank *r, struct step *p, int turns) {
 }
 
 static void child(const struct test *t, struct shared *s, int rank) {
-  struct rank r = {.rank = rank, .world = t->world, .s = s, .timeout_ms = t->timeout_ms};
+  struct rank r = {
+      .rank = rank, .world = t->world, .s = s, .timeout_ms = t->timeout_ms ? t->timeout_ms : coll_timeout_ms};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   alarm(PATIENCE_S);
   bool ok = make_device(&r) && (t->bare || make_coll(&r)) && t->run(&r);
