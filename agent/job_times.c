@@ -63,13 +63,17 @@ void job_times_reason(const struct agent_options *o, struct buf *out) {
   put_span(out, o->end_time * 1000 - now_ms());
 }
 
-void job_times_say(const struct agent_options *o) {
-  struct buf text = BUF_INIT;
-  char when[40];
+bool job_times_end(const struct agent_options *o, char out[JOB_TIMES_LEN]) {
   struct tm tm;
   time_t end = (time_t)o->end_time;
+  return o->end_time && localtime_r(&end, &tm) && strftime(out, JOB_TIMES_LEN, "%Y-%m-%d %H:%M:%S", &tm);
+}
+
+void job_times_say(const struct agent_options *o) {
+  struct buf text = BUF_INIT;
+  char when[JOB_TIMES_LEN];
   if (o->order_key > 0 || (!o->end_time && o->scheduler_restarts <= 0)) return;
-  if (o->end_time && localtime_r(&end, &tm) && strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm)) {
+  if (job_times_end(o, when)) {
     buf_printf(&text, "the scheduler ends the job at %s, in ", when);
     put_span(&text, o->end_time * 1000 - now_ms());
   }

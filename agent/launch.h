@@ -16,7 +16,10 @@ struct launch {
   bool here;                 /* the plan's first seat is on this machine */
   bool serves;               /* the first host's agent runs rdzvd */
   char **env;                /* of the first host's agent, as far as it is known here */
-  char *from;                /* the scheduler's variable that has the hosts; NULL: they were given */
+  char *from;                /* what has the hosts: a scheduler's variable, ours, or "--hosts" */
+  char *shell_from;          /* what names the remote shell; NULL: the default, or the command line */
+  bool of_job;               /* a scheduler's */
+  char **sources; /* "RDZV_AGENT_NNODES=FROM" for each setting that the agents get: what it follows from */
 };
 
 /* The command line, or the environment, asks for it, and no launcher has started this process; or nothing says where agents are to meet, and this is the

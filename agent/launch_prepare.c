@@ -34,7 +34,10 @@
 #include "common/hostlist.h"
 #include "common/mem.h"
 
-enum { SETTINGS_MAX = 8 };
+enum {
+  SETTINGS_MAX = 8,
+  SOURCES_MAX = SETTINGS_MAX + 3, /* those of one host too */
+};
 
 static const char default_shell[] = "ssh -T -x -o BatchMode=yes -o ConnectTimeout=10";
 
@@ -188,10 +191,20 @@ static int draw(uint64_t *value, struct err *e) {
   return err_sys(e, -errno, "no random numbers");
 }
 
-static void set(struct launch *l, char *text) {
+static void tell(struct launch *l, const char *name, const char *from, const char *more) {
+  size_t n = 0;
+  while (l->sources[n]) n++;
+  l->sources[n] = xasprintf("%s=%s%s", name, from, more);
+}
+
+/* A setting for all, and what it follows from. */
+static void set(struct launch *l, char *text, const char *from, const char *more) {
+  char name[OPT_SPELLING_MAX];
   size_t n = 0;
   while (l->plan.settings[n]) n++;
   l->plan.settings[n] = text;
+  snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
+  tell(l, name, from, more);
 }
 
 static int set_place(struct launch *l, struct err *e) {
@@ -204,7 +217,7 @@ static int set_place(struct launch *l, struct err *e) {
   snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? "127.0.0.1" : host);
   ep.port = (uint16_t)(CLUSTER_PORT_FIRST + port % CLUSTER_PORT_COUNT);
   endpoint_format(&ep, text);
-  set(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text));
+  set(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text), l->from, "; port: drawn at random");
   l->serves = true;
   return 0;
 }
@@ -226,16 +239,44 @@ static char *list_hosts(const struct launch *l) {
 }
 
 /* A job of a scheduler's keeps that name. */
-static char *name_job(const struct wish *w, uint64_t drawn) {
-  if (!names_hosts(w) && w->c->job.is_set) return xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text);
-  return xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, drawn >> 16);
+static void name_job(struct launch *l, const struct wish *w, uint64_t drawn) {
+  if (l->of_job && w->c->job.is_set)
+    set(l, xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text), w->c->job.source, "");
+  else
+    set(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, drawn >> 16), "drawn at random", "");
+}
+
+/* On the heap. */
+static char *show_variable(const char *variable) {
+  struct buf text = BUF_INIT;
+  agent_options_show_variable(variable, &text);
+  return buf_steal(&text);
+}
+
+/* What has the hosts, for --explain. On the heap. */
+static char *name_source(const struct wish *w) {
+  const char *option = source(w, "hosts") > source(w, "hostfile") ? "hosts" : "hostfile";
+  const char *variable = opts_variable(&agent_options_spec, w->argc, w->argv, w->env, option);
+  char name[OPT_SPELLING_MAX];
+  if (!names_hosts(w)) return xstrdup(w->c->nodes.source);
+  spell(w, option, name);
+  return variable ? show_variable(variable) : xstrdup(name);
+}
+
+/* What each agent is told of its own host. */
+static void tell_own(struct launch *l) {
+  tell(l, "RDZV_AGENT_NODE_RANK", l->from, "");
+  tell(l, "RDZV_AGENT_NPROC", l->from, "");
+  tell(l, "RDZV_AGENT_EXPECT", l->from, "");
 }
 
 static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
   int64_t n = (int64_t)l->plan.n, most = is_given(w, "nnodes") ? w->o.nnodes.max : n;
   bool placed = is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
-  if (!is_given(w, "nnodes")) set(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n));
+  l->sources = xcalloc(SOURCES_MAX, sizeof(*l->sources));
+  tell_own(l);
+  if (!is_given(w, "nnodes")) set(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n), l->from, "");
   l->plan.give_slots = !is_given(w, "nproc");
   l->plan.hush = !is_given(w, "quiet") && !is_given(w, "verbose");
   if (most > 1) l->plan.ranks = (uint32_t)(most < n ? most : n);
@@ -244,10 +285,10 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
     uint64_t id;
     int rc = draw(&id, e);
     if (rc) return rc;
-    if (!is_given(w, "rdzv-id")) set(l, name_job(w, id));
+    if (!is_given(w, "rdzv-id")) name_job(l, w, id);
     return placed ? 0 : set_place(l, e);
   }
-  set(l, xstrdup("RDZV_AGENT_STANDALONE=yes"));
+  set(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
   return 0;
 }
 
@@ -296,19 +337,22 @@ static void leave_devices(char **env) {
 }
 
 /* A scheduler's own works from the job's first host alone, as a rule: then there is no tree. */
-static const char *choose_shell(const struct wish *w, uint32_t *fan_out) {
+static const char *choose_shell(struct launch *l, const struct wish *w, uint32_t *fan_out) {
   const struct cluster_fact *own = &w->c->remote_shell;
+  const char *variable = opts_variable(&agent_options_spec, w->argc, w->argv, w->env, "ssh");
   *fan_out = (uint32_t)w->o.fan_out;
+  if (variable) l->shell_from = show_variable(variable);
   if (w->o.ssh) return w->o.ssh;
   if (names_hosts(w) || !own->is_set) return default_shell;
   if (!is_given(w, "fan-out")) *fan_out = LAUNCH_HOSTS_MAX;
+  l->shell_from = xstrdup(own->source);
   return own->text;
 }
 
 static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   struct launch_plan *p = &l->plan;
   char name[OPT_SPELLING_MAX];
-  p->shell = launch_words(choose_shell(w, &p->fan_out), e);
+  p->shell = launch_words(choose_shell(l, w, &p->fan_out), e);
   spell(w, "ssh", name);
   if (!p->shell) return err_wrap(e, "%s", name);
   p->argv = launch_words_copy(w->argv);
@@ -341,11 +385,12 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
   if (rc == 0) rc = read_hosts(&w, &hosts, e);
   if (rc == 0) rc = check_hosts(&w, &hosts, e);
   if (rc == 0) {
+    l->of_job = !names_hosts(&w);
+    l->from = name_source(&w);
     take_seats(l, &hosts);
     rc = fill_plan(l, &w, e);
   }
   if (rc == 0) make_env(l, env);
-  if (!names_hosts(&w)) l->from = xstrdup(c->nodes.source);
   launch_hosts_finish(&hosts);
   return rc;
 }
@@ -355,6 +400,8 @@ void launch_finish(struct launch *l) {
   launch_words_free(l->env);
   free(l->order);
   free(l->from);
+  free(l->shell_from);
+  launch_words_free(l->sources);
 }
 
 void launch_explain(const struct launch *l, struct buf *out) {
@@ -363,12 +410,12 @@ void launch_explain(const struct launch *l, struct buf *out) {
     bool here = l->here && l->plan.seats[0].index == s->index;
     buf_printf(out, "host %s", s->host);
     if (s->slots) buf_printf(out, " slots=%" PRId64, s->slots);
-    buf_printf(out, "%s%s%s\n", here ? " here" : "", l->from && !i ? "  # " : "",
-               l->from && !i ? l->from : "");
+    bool tells = l->of_job && !i;
+    buf_printf(out, "%s%s%s\n", here ? " here" : "", tells ? "  # " : "", tells ? l->from : "");
   }
   buf_puts(out, "ssh");
   for (size_t i = 0; l->plan.shell[i]; i++) buf_printf(out, " %s", l->plan.shell[i]);
-  buf_putc(out, '\n');
+  buf_printf(out, "%s%s\n", l->shell_from ? "  # " : "", l->shell_from ? l->shell_from : "");
 }
 
 bool launch_follow(char *const *env) {

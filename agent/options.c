@@ -277,6 +277,9 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   int rc = opts_parse(&agent_options_spec, argc, argv, env, o, &rest, &o->dashes, e);
   if (rc) return rc;
   o->words = argv + rest;
+  o->argc = argc;
+  o->argv = argv;
+  o->env = env;
   s.said_standalone = o->standalone;
   if (cluster_variable(env, "RDZV_AGENT_SOCKET")) s.cluster = &unknown; /* a worker's agent */
   o->command = rest < argc && !(o->dashes && argv[rest][0] == '-');

@@ -65,7 +65,20 @@ struct torch_options {
 
 /* What was not given, and follows from the cluster's facts: from which variables, for each; NULL: it does not. Borrowed from the cluster. */
 struct options_sources {
-  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key, *end_time, *scheduler_restarts;
+  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key, *local_rank, *end_time,
+      *scheduler_restarts;
+};
+
+/* What --explain prints that no option tells. Text is as it is to be shown. */
+struct options_told {
+  const char *job;
+  int64_t workers;            /* what --nproc came to */
+  int64_t first, local_world; /* LOCAL_RANK of the first worker, LOCAL_WORLD_SIZE */
+  const char *seen;           /* by what GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1"; NULL: they were not */
+  const char *end_time;       /* as people read it; NULL: not known */
+  char *const *
+      launched; /* "RDZV_AGENT_NNODES=PBS_NODEFILE=/f": from what a variable follows that we set ourselves; or NULL */
+  char *const *command; /* what workers run */
 };
 
 enum {
@@ -92,6 +105,8 @@ struct agent_options {
   int64_t scheduler_restarts;  /* how often it has started the job again; -1: not known */
   int64_t leave_before_end_ms; /* so long before the end time all leave, as at SIGTERM; 0: nobody does */
   struct options_sources from;
+  int argc; /* what was parsed, for opts_variable() */
+  char *const *argv, *const *env;
   char endpoint_from[OPTIONS_FROM_MAX + 1];
   const char *local_addr; /* numeric or a name, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
@@ -143,10 +158,11 @@ struct agent_options {
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e);
 void agent_options_help(int width, struct buf *out);
-/* What --explain prints: every setting as it was settled, a line each, "name value", and behind those that follow from the cluster's
- * facts "  # VARIABLE=value"; `job` is its name, `workers` how many --nproc came to, `command` what they run. */
-void agent_options_explain(const struct agent_options *o, const char *job, int64_t workers,
-                           char *const *command, struct buf *out);
+/* What --explain prints: every setting as it was settled, a line each, "name value", and behind those that nobody has typed, but
+ * a variable or the cluster's facts have told, "  # VARIABLE=value". */
+void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out);
+/* "NAME=value", cut and escaped for people. */
+void agent_options_show_variable(const char *variable, struct buf *out);
 void agent_options_settings(const struct agent_options *o, struct settings *s);
 
 #endif

@@ -134,8 +134,7 @@ static void take_nproc(struct settling *s) {
   } else if (shares_host(s)) {
     o->from.nproc = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
   } else {
-    o->nproc = OPTIONS_NPROC_SEEN;
-    o->from.nproc = c->scheduler.is_set ? c->scheduler.source : c->launcher.source;
+    o->nproc = OPTIONS_NPROC_SEEN; /* by what they are seen agent/place knows */
   }
 }
 
@@ -184,6 +183,9 @@ static void take_neighbours(struct settling *s) {
   bool known = several && c->local_agents.is_set && c->local_index.is_set;
   o->local_agents = known ? c->local_agents.number : 1;
   o->local_index = known ? c->local_index.number : 0;
+  if (known) o->from.local_rank = c->local_index.source;
+  if (cluster_is_started(c) && !o->standalone && cluster_number(&c->local_agents, 0) == 1)
+    o->from.local_rank = c->local_agents.source;
   if (several && !known) o->crowded_by = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
 }
 

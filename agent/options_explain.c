@@ -24,13 +24,6 @@ static void put_word(struct buf *out, const char *word) {
   buf_putc(out, '\'');
 }
 
-/* Behind the line that was put last, what it follows from; NULL: it was said, or is the default. */
-static void put_source(struct buf *out, const char *source) {
-  if (!source) return;
-  out->len--;
-  buf_printf(out, "  # %s\n", source);
-}
-
 static void put_text(struct buf *out, const char *name, const char *value) {
   buf_printf(out, "%s ", name);
   if (value)
@@ -104,14 +97,20 @@ static void put_hang(struct buf *out, const struct agent_options *o) {
   buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
 }
 
-static void put_place(struct buf *out, const struct agent_options *o, const char *job) {
+/* LOCAL_RANK of the workers. */
+static void put_local_ranks(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+  buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
+  if (told->workers > 1 && !o->virtual_local_rank)
+    buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
+  buf_printf(out, " of %" PRId64 "\n", told->local_world);
+}
+
+static void put_place(struct buf *out, const struct agent_options *o, const struct options_told *told) {
   static const char *const hosting[] = {"auto", "never", "always"};
   char endpoint[ENDPOINT_TEXT_MAX];
   if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
-  put_text(out, "job", job);
-  put_source(out, o->from.rdzv_id);
+  put_text(out, "job", told->job);
   buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
-  put_source(out, o->from.endpoint);
   buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
   if (o->node_rank >= 0)
     put_number(out, "node-rank", o->node_rank);
@@ -121,7 +120,7 @@ static void put_place(struct buf *out, const struct agent_options *o, const char
     put_number(out, "order-key", o->order_key);
   else
     buf_puts(out, "order-key -\n");
-  put_source(out, o->from.order_key);
+  put_local_ranks(out, o, told);
   put_text(out, "local-addr", o->local_addr);
   buf_printf(out, "store %s\n", o->store == STORE_WORKER ? "worker" : "agent");
   put_number(out, "store-port", o->store_port);
@@ -140,25 +139,7 @@ static void put_output(struct buf *out, const struct agent_options *o, int64_t w
   put_text(out, "log-line-prefix", o->log_line_prefix);
 }
 
-void agent_options_explain(const struct agent_options *o, const char *job, int64_t workers,
-                           char *const *command, struct buf *out) {
-  size_t n = 0;
-  while (command[n]) n++;
-  buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
-  put_source(out, o->from.nnodes);
-  put_text(out, "expect", o->expect);
-  put_source(out, o->from.expect);
-  put_number(out, "nproc", workers);
-  put_source(out, o->from.nproc);
-  put_place(out, o, job);
-  put_number(out, "max-restarts", o->max_restarts);
-  put_seconds(out, "join-timeout", o->join_timeout_ms);
-  put_seconds(out, "last-call", o->last_call_ms);
-  put_text(out, "scale-up", scale_up_name(o->scale_up));
-  put_text(out, "after-finish", after_finish_name(o->after_finish));
-  put_number(out, "exclude-after", o->exclude_after);
-  put_seconds(out, "stop-timeout", o->stop_timeout_ms);
-  put_seconds(out, "lease", o->lease_ms);
+static void put_times(struct buf *out, const struct agent_options *o) {
   if (o->orphan_grace_ms == INT64_MAX)
     put_text(out, "orphan-grace", "forever");
   else
@@ -167,13 +148,29 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
     put_number(out, "end-time", o->end_time);
   else
     buf_puts(out, "end-time -\n");
-  put_source(out, o->from.end_time);
   put_seconds(out, "leave-before-end", o->leave_before_end_ms);
   if (o->scheduler_restarts >= 0)
     put_number(out, "scheduler-restarts", o->scheduler_restarts);
   else
     buf_puts(out, "scheduler-restarts -\n");
-  put_source(out, o->from.scheduler_restarts);
+}
+
+static void put_all(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+  size_t n = 0;
+  while (told->command[n]) n++;
+  buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
+  put_text(out, "expect", o->expect);
+  put_number(out, "nproc", told->workers);
+  put_place(out, o, told);
+  put_number(out, "max-restarts", o->max_restarts);
+  put_seconds(out, "join-timeout", o->join_timeout_ms);
+  put_seconds(out, "last-call", o->last_call_ms);
+  put_text(out, "scale-up", scale_up_name(o->scale_up));
+  put_text(out, "after-finish", after_finish_name(o->after_finish));
+  put_number(out, "exclude-after", o->exclude_after);
+  put_seconds(out, "stop-timeout", o->stop_timeout_ms);
+  put_seconds(out, "lease", o->lease_ms);
+  put_times(out, o);
   put_seconds(out, "device-timeout", o->device_timeout_ms);
   put_flag(out, "exclude-busy", o->exclude_busy);
   put_hang(out, o);
@@ -184,6 +181,13 @@ void agent_options_explain(const struct agent_options *o, const char *job, int64
   put_text(out, "nccl-ids", nccl_ids_name(o->nccl_ids));
   put_text(out, "nccl-library", o->nccl_library);
   buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
-  put_output(out, o, workers);
-  put_words(out, "command", (const char *const *)command, n);
+  put_output(out, o, told->workers);
+  put_words(out, "command", (const char *const *)told->command, n);
+}
+
+void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out) {
+  struct buf lines = BUF_INIT;
+  put_all(&lines, o, told);
+  options_put_sources(o, told, &lines, out);
+  buf_finish(&lines);
 }

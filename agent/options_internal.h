@@ -36,6 +36,10 @@ int options_take_count(struct settling *s, struct err *e);
 int options_take_place(struct settling *s, bool *done, struct err *e);
 void options_take_rest(struct settling *s);
 
+/* options_sources.c: "  # SOURCE" behind each line of --explain whose setting was not typed. */
+void options_put_sources(const struct agent_options *o, const struct options_told *told,
+                         const struct buf *lines, struct buf *out);
+
 /* Readers of values, as opts.h has them: field is what the name says. */
 int option_nnodes(const char *text, void *field, struct err *e);    /* struct nnodes */
 int option_hosts(const char *text, void *field, struct err *e);     /* const char *: checked, not expanded */

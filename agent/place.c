@@ -90,12 +90,27 @@ static int exclude(struct placed *p, const struct gpus *known, const struct devi
   return n_good;
 }
 
+/* Tells by what the devices were counted. */
+static void note_seen(struct placed *p, char *const *env, int n) {
+  const char *list = cluster_variable(env, "CUDA_VISIBLE_DEVICES");
+  struct buf text = BUF_INIT;
+  if (p->seen) return;
+  if (list)
+    agent_options_show_variable(list - strlen("CUDA_VISIBLE_DEVICES="), &text);
+  else if (n)
+    buf_printf(&text, "%d GPU%s seen here", n, n == 1 ? " is" : "s are");
+  else
+    buf_puts(&text, "no GPU is seen here");
+  p->seen = buf_steal(&text);
+}
+
 /* How many devices workers would see; -EBUSY: too few are left. */
 static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
   const struct gpus *known = ask_driver(o, p);
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
   int n = devices_list("", p->env, known, v);
   *count = n;
+  note_seen(p, p->env, n);
   if (o->exclude_busy && !known)
     log_warn("--exclude-busy has no effect: the GPUs' driver cannot be asked%s",
              o->device_timeout_ms ? "" : " with --device-timeout 0");
@@ -115,6 +130,7 @@ static int count_on(const struct agent_options *o, struct placed *p, struct err 
   int64_t all = o->local_agents * p->workers;
   bool several = o->local_agents > 1 || o->crowded_by;
   int n = several ? devices_count("", p->env, p->before.n ? &p->before : NULL) : 0;
+  if (several) note_seen(p, p->env, n);
   bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (n == 0 || n >= all);
   p->first = shared ? o->local_index * p->workers : 0;
   p->local_world = shared ? all : p->workers;
@@ -166,6 +182,7 @@ bool place_uses_nccl(const struct agent_options *o, const struct placed *p) {
 
 void placed_finish(struct placed *p) {
   gpus_finish(&p->before);
+  free(p->seen);
   env_destroy(p->narrowed);
   *p = (struct placed){.workers = 0};
 }

@@ -17,9 +17,11 @@ struct placed {
       local_world; /* of their LOCAL_RANK, and how many count so: others of this host's agents see the same devices */
   char *const
       *env; /* for them: as given, or with CUDA_VISIBLE_DEVICES narrowed to the devices that are good */
-  char **narrowed;    /* that one; NULL: none */
-  bool uses_devices;  /* it is certain that the workers do */
-  bool asked;         /* the driver was asked */
+  char **narrowed;   /* that one; NULL: none */
+  bool uses_devices; /* it is certain that the workers do */
+  bool asked;        /* the driver was asked */
+  char *
+      seen; /* "CUDA_VISIBLE_DEVICES=0,1", "2 GPUs are seen": by what GPUs were counted; NULL: they were not */
   struct gpus before; /* what it said; may be empty */
 };
 

@@ -217,8 +217,19 @@ static void raise_descriptors(void) {
 static int explain(const struct agent_options *o, const struct identity *id, char *const *command,
                    const struct launch *l) {
   struct buf text = BUF_INIT;
+  char end[JOB_TIMES_LEN];
+  const struct options_told told = {
+      .job = id->job,
+      .workers = id->placed.workers,
+      .first = id->placed.first,
+      .local_world = id->placed.local_world,
+      .seen = id->placed.seen,
+      .end_time = job_times_end(o, end) ? end : NULL,
+      .launched = l ? l->sources : NULL,
+      .command = command,
+  };
   if (l) launch_explain(l, &text);
-  agent_options_explain(o, id->job, id->placed.workers, command, &text);
+  agent_options_explain(o, &told, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;

@@ -380,6 +380,14 @@ enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const 
   return find_in_env(spec, true, env, row) ? OPT_FROM_FOREIGN_ENV : OPT_FROM_DEFAULT;
 }
 
+const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                          const char *name) {
+  const struct opt *row = find_long(spec, name, strlen(name));
+  enum opt_source source = opts_source(spec, argc, argv, env, name);
+  bool by_variable = source == OPT_FROM_ENV || source == OPT_FROM_FOREIGN_ENV;
+  return by_variable ? find_in_env(spec, source == OPT_FROM_FOREIGN_ENV, env, row) : NULL;
+}
+
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                    const char *name, char out[OPT_SPELLING_MAX]) {
   const struct opt *row = find_long(spec, name, strlen(name));

@@ -105,6 +105,9 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out);
 enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                             const char *name);
+/* The variable, "NAME=value", where it came from one; else NULL. */
+const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                          const char *name);
 /* How it was called there, for messages: "--last_call", "-q", "PET_NNODES"; "--" and its name where it was not given. */
 enum { OPT_SPELLING_MAX = 80 };
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,

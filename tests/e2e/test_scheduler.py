@@ -306,8 +306,40 @@ def test_a_batch_script_of_pbs(rdzv, remote):
     a = rdzv.agent("--ssh", ssh, "--", "sh", "-c", SHOW, env={**env, **SOON})
     assert a.exit() == 0 and len(places([a])) == 2 and a.says("rank 1 of 2 local 0 of 1"), a
     assert re.fullmatch(r"far .*rdzv-agent.* --launched.*\n", calls()), calls()
+
+
+def explained(rdzv, env, *words):
+    """Name -> what --explain says of it."""
+    a = rdzv.agent("--explain", *words, "--", "true", env=env)
+    assert a.exit() == 0, a
+    return dict(line.split(" ", 1) for line in a.out if not line.startswith("host "))
+
+
+def test_what_a_batch_script_is_told(rdzv):
+    """Each conclusion with the scheduler's variable; what was drawn is marked as that."""
+    env = {**pbs(rdzv, HOST, "far"), "CUDA_VISIBLE_DEVICES": "0,1,2,3", "RDZV_END_TIME": f"{int(time.time()) + 3600}"}
+    file = f"PBS_NODEFILE={rdzv.tmp}/nodes"
     a = rdzv.agent("--explain", "--", "true", env=env)
-    assert a.exit() == 0 and a.out[:2] == [f"host {HOST} here  # PBS_NODEFILE={rdzv.tmp}/nodes", "host far"], a
+    assert a.exit() == 0 and a.out[:2] == [f"host {HOST} here  # {file}", "host far"], a
+    e = explained(rdzv, env)
+    assert e["nnodes"] == f"2:2  # {file}" and e["expect"].endswith(f"  # {file}") and e["node-rank"] == f"0  # {file}", e
+    assert e["job"] == "'pbs-12.server'  # PBS_JOBID=12.server", e
+    assert re.fullmatch(rf"{HOST}:\d+  # {file}; port: drawn at random", e["endpoint"]), e
+    assert e["nproc"] == "4  # CUDA_VISIBLE_DEVICES=0,1,2,3" and e["local-rank"] == "0-3 of 4", e
+    assert re.fullmatch(r"(\d+)  # RDZV_END_TIME=\1: 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", e["end-time"]), e
+    lsf = explained(rdzv, {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": f"{HOST} 4 far 4"})
+    assert lsf["ssh"].startswith("blaunch  # LSB_JOBID=7") and lsf["nproc"] == "1  # no GPU is seen here", lsf
+    given = explained(rdzv, {"RDZV_AGENT_HOSTS": f"{HOST}:2,far"})
+    assert given["nproc"] == f"2  # RDZV_AGENT_HOSTS={HOST}:2,far" and given["job"].endswith("  # drawn at random"), given
+    typed = explained(rdzv, {"RDZV_AGENT_SSH": "rsh -n"}, "--hosts", f"{HOST},far", "--nproc", "3")
+    assert typed["nnodes"] == "2:2  # --hosts" and typed["nproc"] == "3" and typed["ssh"] == "rsh -n  # RDZV_AGENT_SSH=rsh -n", typed
+
+
+def test_where_local_ranks_come_from(rdzv):
+    """Of agents that each see all devices, and of one that sees its own alone."""
+    envs = list(slurm(new_job(), HOST, tasks=4))
+    assert explained(rdzv, {**envs[2], "CUDA_VISIBLE_DEVICES": "0,1,2,3"})["local-rank"] == "2 of 4  # SLURM_LOCALID=2"
+    assert explained(rdzv, {**envs[2], "CUDA_VISIBLE_DEVICES": "2"})["local-rank"] == "0 of 1  # SLURM_LOCALID=2, CUDA_VISIBLE_DEVICES=2"
 
 
 def test_a_batch_script_of_grid_engine(rdzv, remote):

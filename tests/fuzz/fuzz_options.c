@@ -62,7 +62,8 @@ static void check_settled(const struct agent_options *o) {
 
 static size_t explained_lines(const struct agent_options *o, char *const *argv) {
   struct buf text = BUF_INIT;
-  agent_options_explain(o, "job", 2, argv, &text);
+  const struct options_told told = {.job = "job", .workers = 2, .local_world = 2, .command = argv};
+  agent_options_explain(o, &told, &text);
   size_t lines = 0;
   for (size_t i = 0; i < text.len; i++) lines += text.data[i] == '\n';
   if (text.data[text.len - 1] != '\n') abort();

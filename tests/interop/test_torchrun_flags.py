@@ -84,7 +84,7 @@ def agent(argv, env, *before):
 def explained(argv, env):
     done = agent(argv, env)
     assert done.returncode == 0, f"{argv} {env}: {done.stderr}"
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    return dict(line.split("  # ")[0].split(" ", 1) for line in done.stdout.splitlines())
 
 
 def word(text):

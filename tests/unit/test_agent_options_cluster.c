@@ -45,17 +45,32 @@ static void drop_line(struct line *l) {
   free(l->copy);
 }
 
-/* What --explain would say of it, as far as it concerns the cluster. */
+/* Whether a line of --explain concerns the cluster: these do, and those that were not just left to themselves. */
+static bool concerns(const char *line, size_t len) {
+  static const char *const names[] = {"nnodes ", "expect ", "nproc ", "job ", "endpoint ", "order-key "};
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+    if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
+  return memmem(line, len, "  # ", 4) != NULL;
+}
+
 static void describe(const struct agent_options *o, struct buf *out) {
   struct buf all = BUF_INIT;
-  static const char *const names[] = {"nnodes ", "expect ", "nproc ", "job ", "endpoint ", "order-key "};
-  static char word[] = "true";
-  char *command[] = {word, NULL};
-  agent_options_explain(o, o->rdzv_id ? o->rdzv_id : "?", o->nproc, command, &all);
+  static char word[] = "true", *command[] = {word, NULL};
+  static char *launched[] = {NULL, NULL};
+  static char endpoint[] = "RDZV_AGENT_ENDPOINT=the first host; port: drawn";
+  launched[0] = endpoint;
+  const struct options_told told = {.job = o->rdzv_id ? o->rdzv_id : "?",
+                                    .workers = o->nproc > 0 ? o->nproc : 7,
+                                    .first = o->local_index,
+                                    .local_world = o->local_agents * (o->nproc > 0 ? o->nproc : 7),
+                                    .seen = "GPUs",
+                                    .end_time = o->end_time ? "soon" : NULL,
+                                    .launched = launched,
+                                    .command = command};
+  agent_options_explain(o, &told, &all);
   for (const char *p = buf_text(&all), *end; *p; p = end + 1) {
     end = strchr(p, '\n');
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-      if (strncmp(p, names[i], strlen(names[i])) == 0) buf_append(out, p, (size_t)(end - p) + 1);
+    if (concerns(p, (size_t)(end - p))) buf_append(out, p, (size_t)(end - p) + 1);
   }
   buf_finish(&all);
 }
@@ -122,6 +137,7 @@ static const struct site pod = {
     .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=train-3", "JOB_COMPLETION_INDEX=3"}};
 
 #define STEP_ID    "SLURM_JOB_ID=47, SLURM_STEP_ID=0"
+#define ONE_EACH   "SLURM_STEP_TASKS_PER_NODE=1(x2), SLURM_NODEID=0"
 #define STEP_HOSTS "SLURM_STEP_NODELIST=gpu[1-2], SLURM_STEP_TASKS_PER_NODE=1(x2)"
 
 static const struct told settled[] = {
@@ -131,15 +147,18 @@ static const struct told settled[] = {
      "nproc 4  # SLURM_GPUS_ON_NODE=4\n"
      "job 'slurm-47.0'  # " STEP_ID "\n"
      "endpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID "\n"
-     "order-key 0  # SLURM_PROCID=0\n"},
+     "order-key 0  # SLURM_PROCID=0\n"
+     "local-rank 0-3 of 4  # " ONE_EACH "\n"},
     {&nodes, "rdzv-agent --nnodes 1:2 --nproc 3 --rdzv-id mine --endpoint n7 --expect gpu1 -- ./train",
-     "nnodes 1:2\nexpect 'gpu1'\nnproc 3\njob 'mine'\nendpoint n7:29400\norder-key 0  # SLURM_PROCID=0\n"},
+     "nnodes 1:2\nexpect 'gpu1'\nnproc 3\njob 'mine'\nendpoint n7:29400\norder-key 0  # SLURM_PROCID=0\n"
+     "local-rank 0-2 of 3  # " ONE_EACH "\n"},
     {&nodes, "PET_NNODES=1:2 RDZV_AGENT_NPROC=1 PET_RDZV_ID=mine rdzv-agent ./train",
-     "nnodes 1:2\n"
+     "nnodes 1:2  # PET_NNODES=1:2\n"
      "expect 'gpu[1-2]'  # " STEP_HOSTS "\n"
-     "nproc 1\njob 'mine'\n"
+     "nproc 1  # RDZV_AGENT_NPROC=1\njob 'mine'  # PET_RDZV_ID=mine\n"
      "endpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID "\n"
-     "order-key 0  # SLURM_PROCID=0\n"},
+     "order-key 0  # SLURM_PROCID=0\n"
+     "local-rank 0 of 1  # " ONE_EACH "\n"},
     /* More may come: they need an address that is not this host's alone. */
     {&one_task, "rdzv-agent --nnodes 1:3 ./train",
      "nnodes 1:3\n"
@@ -147,7 +166,8 @@ static const struct told settled[] = {
      "nproc 2  # SLURM_GPUS_ON_NODE=2\n"
      "job 'slurm-47.0'  # " STEP_ID "\n"
      "endpoint gpu1:17841  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1; port: " STEP_ID "\n"
-     "order-key 0  # SLURM_PROCID=0\n"},
+     "order-key 0  # SLURM_PROCID=0\n"
+     "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
     {&one_task, "rdzv-agent ./train",
      "nnodes 1:1  # SLURM_STEP_NUM_TASKS=1\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\n"
      "job 'slurm-47.0'  # " STEP_ID "\nendpoint standalone\norder-key -\n"},
@@ -158,10 +178,11 @@ static const struct told settled[] = {
      "\nendpoint standalone\norder-key -\n"},
     {&container, "rdzv-agent ./train",
      "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect -\n"
-     "nproc -3  # SLURM_JOB_ID=47\n" /* as many as are seen */
+     "nproc 7  # GPUs\n"
      "job 'slurm-47.0'  # " STEP_ID "\n"
      "endpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID "\n"
-     "order-key 1  # SLURM_PROCID=1\n"},
+     "order-key 1  # SLURM_PROCID=1\n"
+     "local-rank 0-6 of 7  # SLURM_STEP_TASKS_PER_NODE=1(x2), SLURM_NODEID=1\n"},
     {&by_gpu, "rdzv-agent ./train",
      "nnodes 4:4  # SLURM_STEP_NUM_TASKS=4\n"
      "expect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=4\n"
@@ -169,7 +190,8 @@ static const struct told settled[] = {
      "job 'slurm-47.1'  # SLURM_JOB_ID=47, SLURM_STEP_ID=1\n"
      "endpoint 127.0.0.1:17842  # SLURM_STEP_TASKS_PER_NODE=4, SLURM_NODEID=0; port: SLURM_JOB_ID=47, "
      "SLURM_STEP_ID=1\n"
-     "order-key 2  # SLURM_PROCID=2\n"},
+     "order-key 2  # SLURM_PROCID=2\n"
+     "local-rank 2 of 4  # SLURM_LOCALID=2\n"},
     {&listed_twice, "rdzv-agent --rdzv-id a ./train",
      "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1,gpu1\n"
      "nproc 1  # SLURM_STEP_NUM_TASKS=2\njob 'a'\n"
@@ -181,22 +203,24 @@ static const struct told settled[] = {
     {&batch, "rdzv-agent --nnodes 2 --endpoint gpu1 ./train",
      "nnodes 2:2\n"
      "expect 'gpu[1-2]'  # SLURM_JOB_NODELIST=gpu[1-2]\n"
-     "nproc -3  # SLURM_JOB_ID=47\njob 'slurm-47'  # SLURM_JOB_ID=47\nendpoint gpu1:29400\norder-key -\n"},
+     "nproc 7  # GPUs\njob 'slurm-47'  # SLURM_JOB_ID=47\nendpoint gpu1:29400\norder-key -\n"},
     {&mpirun, "rdzv-agent ./train",
-     "nnodes 2:2  # OMPI_COMM_WORLD_SIZE=2\nexpect -\nnproc -3  # OMPI_COMM_WORLD_RANK=1\n"
+     "nnodes 2:2  # OMPI_COMM_WORLD_SIZE=2\nexpect -\nnproc 7  # GPUs\n"
      "job 'mpi-77'  # PMIX_NAMESPACE=77\n"
      "endpoint 192.0.2.2:26192  # OMPI_MCA_orte_hnp_uri=76.0;tcp://192.0.2.2:42053; port: PMIX_NAMESPACE=77\n"
-     "order-key 1  # OMPI_COMM_WORLD_RANK=1\n"},
+     "order-key 1  # OMPI_COMM_WORLD_RANK=1\n"
+     "local-rank 0-6 of 7  # OMPI_COMM_WORLD_LOCAL_SIZE=1\n"},
     {&hydra, "rdzv-agent --endpoint n1 ./train",
-     "nnodes 2:2  # PMI_SIZE=2\nexpect -\nnproc -3  # PMI_RANK=1, MPI_LOCALRANKID=0\njob '?'\nendpoint "
+     "nnodes 2:2  # PMI_SIZE=2\nexpect -\nnproc 7  # GPUs\njob '?'\nendpoint "
      "n1:29400\n"
-     "order-key 1  # PMI_RANK=1\n"},
+     "order-key 1  # PMI_RANK=1\n"
+     "local-rank 0-6 of 7  # MPI_LOCALNRANKS=1\n"},
     {&pod, "rdzv-agent --nnodes 4 --endpoint train-0 ./train",
-     "nnodes 4:4\nexpect -\nnproc -3  # KUBERNETES_SERVICE_HOST=10.96.0.1\n"
+     "nnodes 4:4\nexpect -\nnproc 7  # GPUs\n"
      "job 'k8s-train'  # HOSTNAME=train-3, JOB_COMPLETION_INDEX=3\nendpoint train-0:29400\n"
      "order-key 3  # JOB_COMPLETION_INDEX=3\n"},
     {&pod, "rdzv-agent --standalone ./train",
-     "nnodes 1:1\nexpect -\nnproc -3  # KUBERNETES_SERVICE_HOST=10.96.0.1\njob '?'\nendpoint standalone\n"
+     "nnodes 1:1\nexpect -\nnproc 7  # GPUs\njob '?'\nendpoint standalone\n"
      "order-key -\n"},
     {&none, "rdzv-agent ./train",
      "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"},
@@ -205,18 +229,64 @@ static const struct told settled[] = {
      "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"},
 };
 
+static void check_told(const struct told *t) {
+  struct line l;
+  struct buf got = BUF_INIT;
+  read_line(&l, t->site, t->line);
+  if (l.rc) fail_msg("%s: %s", t->line, l.e.text);
+  describe(&l.o, &got);
+  if (strcmp(buf_text(&got), t->expected) != 0)
+    fail_msg("%s:\n%s\nwas expected, and it is\n%s", t->line, t->expected, buf_text(&got));
+  buf_finish(&got);
+  drop_line(&l);
+}
+
 static void concludes(void **state) {
-  for (size_t i = 0; i < sizeof(settled) / sizeof(*settled); i++) {
-    struct line l;
-    struct buf got = BUF_INIT;
-    read_line(&l, settled[i].site, settled[i].line);
-    if (l.rc) fail_msg("%s: %s", settled[i].line, l.e.text);
-    describe(&l.o, &got);
-    if (strcmp(buf_text(&got), settled[i].expected) != 0)
-      fail_msg("%s:\n%s\nwas expected, and it is\n%s", settled[i].line, settled[i].expected, buf_text(&got));
-    buf_finish(&got);
-    drop_line(&l);
-  }
+  for (size_t i = 0; i < sizeof(settled) / sizeof(*settled); i++) check_told(&settled[i]);
+}
+
+/* From which variable a setting came that is nobody's conclusion, and what the launcher went by. */
+static void tells_variables(void **state) {
+  static const struct site kubeflow = {
+      .host = "bert-node-0-1",
+      .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=bert-node-0-1", "JOB_COMPLETION_INDEX=1",
+              "PET_NNODES=2", "PET_NPROC_PER_NODE=auto", "PET_NODE_RANK=1",
+              "PET_MASTER_ADDR=bert-node-0-0.bert", "PET_MASTER_PORT=29500"}};
+#define CONF "join_timeout=60,is_host=0,last_call_timeout=5,rank=1"
+  static const struct told cases[] = {
+      {&kubeflow, "rdzv-agent ./train",
+       "nnodes 2:2  # PET_NNODES=2\nexpect -\n"
+       "nproc 7  # PET_NPROC_PER_NODE=auto, GPUs\n"
+       "job 'k8s-bert-node-0'  # HOSTNAME=bert-node-0-1, JOB_COMPLETION_INDEX=1\n"
+       "endpoint bert-node-0-0.bert:29500  # PET_MASTER_ADDR=bert-node-0-0.bert, PET_MASTER_PORT=29500\n"
+       "node-rank 1  # PET_NODE_RANK=1\norder-key 1  # JOB_COMPLETION_INDEX=1\n"},
+      /* What is typed wins, and is nobody's word but the user's. */
+      {&kubeflow, "rdzv-agent --nnodes 3 --nproc 1 --endpoint x --node-rank 0 --rdzv-id a ./train",
+       "nnodes 3:3\nexpect -\nnproc 1\njob 'a'\nendpoint x:29400\n"
+       "order-key 1  # JOB_COMPLETION_INDEX=1\n"},
+      /* Second names: for the weaker source they count, for the stronger one they do not. */
+      {&none,
+       "PET_RDZV_CONF=join_timeout=60,is_host=0,last_call_timeout=5,rank=1 "
+       "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RDZV_AGENT_NNODES=2 "
+       "RDZV_AGENT_LAST_CALL=7s RDZV_AGENT_ENDPOINT=n1:5 PET_ROLE=it's rdzv-agent ./train",
+       "nnodes 2:2  # RDZV_AGENT_NNODES=2\nexpect -\nnproc 1\njob '?'\n"
+       "endpoint n1:5  # the first host; port: drawn\n"
+       "starts-rdzvd never  # PET_RDZV_CONF=" CONF "\nnode-rank 1  # PET_RDZV_CONF=" CONF "\norder-key -\n"
+       "store worker  # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\njoin-timeout 60  # PET_RDZV_CONF=" CONF "\n"
+       "last-call 7  # RDZV_AGENT_LAST_CALL=7s\nstop-timeout 9  # TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9\n"
+       "role 'it'\\''s'  # PET_ROLE=it's\n"},
+      {&none, "RDZV_AGENT_STANDALONE=1 RDZV_AGENT_ENDPOINT=n1 PET_MASTER_PORT=7 rdzv-agent ./train",
+       "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone  # RDZV_AGENT_STANDALONE=1\norder-key "
+       "-\n"},
+      {&none, "PET_MASTER_PORT=7 rdzv-agent ./train",
+       "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"
+       "store-port 7  # PET_MASTER_PORT=7\n"},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) check_told(&cases[i]);
+  static const struct site ends = {.env = {"RDZV_END_TIME=1790000000"}};
+  check_told(&(struct told){&ends, "rdzv-agent ./train",
+                            "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"
+                            "end-time 1790000000  # RDZV_END_TIME=1790000000: soon\n"});
 }
 
 static void refuses_what_would_wait_for_ever(void **state) {
@@ -327,6 +397,7 @@ static void knows_a_part_of_its_neighbours(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(concludes),
+      cmocka_unit_test(tells_variables),
       cmocka_unit_test(refuses_what_would_wait_for_ever),
       cmocka_unit_test(lets_a_batch_script_go_on_alone),
       cmocka_unit_test(notes_a_shell_that_is_elsewhere),

@@ -14,7 +14,7 @@ static struct agent_options o;
 /* Parses words parted by blanks and joins the argv that comes of them by '|'. */
 static const char *become(const char *words, const char *variable) {
   static char text[256], env_text[64], out[512], trainer[] = "/bin/rdzv-trainer";
-  char *env[] = {env_text, NULL};
+  static char *env[] = {env_text, NULL}; /* o refers to it */
   static char *argv[WORDS_MAX];
   struct err e = ERR_INIT;
   int argc = 0;
@@ -88,7 +88,8 @@ static void explains(void **state) {
   char *command[] = {python, word, empty, NULL};
   struct buf out = BUF_INIT;
   become("--nproc 2 --nnodes 1 -r 1:3 --duplicate-stdout-filters a,b --stop-timeout 1500ms x", "A=b");
-  agent_options_explain(&o, "job", 2, command, &out);
+  agent_options_explain(
+      &o, &(struct options_told){.job = "job", .workers = 2, .local_world = 2, .command = command}, &out);
   static const char *const lines[] = {"nnodes 1:1\n",
                                       "nproc 2\n",
                                       "job 'job'\n",
