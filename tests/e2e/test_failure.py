@@ -2,7 +2,9 @@
 
 import os
 import re
+import resource
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,23 @@ def test_restarts_are_counted(rdzv):
 def test_death_by_signal_is_128_and_more(rdzv):
     a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", "ulimit -c 0; kill -SEGV $$")
     assert a.exit() == 128 + signal.SIGSEGV and a.says("SIGSEGV"), a
+
+
+def test_core_dumped(rdzv):
+    """A worker that may leave a core does, and the verdict says it; the same death where it may not is told without."""
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if not re.fullmatch(r"[\w.%-]+", pattern):
+        pytest.skip(f"not on this machine: kernel.core_pattern is {pattern!r}, so a core would not be left in the worker's own folder")
+    if not resource.getrlimit(resource.RLIMIT_CORE)[1] and os.geteuid():
+        pytest.skip("not on this machine: nobody but root may leave a core here (ulimit -H -c)")
+    (rdzv.tmp / "cores").mkdir()
+    script = "cd cores; ulimit -c {limit} && kill -ABRT $$"
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", script.format(limit="unlimited"))
+    assert a.exit() == 128 + signal.SIGABRT and a.says(r"was killed by SIGABRT \(signal 6\), core dumped"), a
+    assert len(os.listdir(rdzv.tmp / "cores")) == 1
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", script.format(limit=0))
+    assert a.exit() == 128 + signal.SIGABRT and a.says("was killed by SIGABRT") and not a.says("core dumped"), a
+    assert len(os.listdir(rdzv.tmp / "cores")) == 1
 
 
 def test_command_not_found(rdzv):
