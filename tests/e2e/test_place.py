@@ -22,7 +22,7 @@ def test_nproc_cpu_counts_what_it_may_use(rdzv):
 def test_nproc_auto_counts_gpus_that_are_named(rdzv):
     """CUDA_VISIBLE_DEVICES is believed where no driver can be asked."""
     if os.path.exists("/proc/driver/nvidia/gpus"):
-        pytest.skip("this machine has GPUs")
+        pytest.skip("not on this machine: it has GPUs")
     for n in "gpu", "auto":
         a = rdzv.agent("--nproc", n, "--", "sh", "-c", "echo $WORLD_SIZE", env={"CUDA_VISIBLE_DEVICES": "0,1,2"})
         assert a.exit() == 0 and set(l.split()[-1] for l in a.out) == {"3"}, a
@@ -54,10 +54,10 @@ def test_threads(rdzv):
 def test_a_worker_runs_on_the_cpus_it_is_bound_to(rdzv):
     """exclusive: the workers share this machine's CPUs, each its own core; there is no GPU, and that is said once."""
     if len(CPUS) < 2 or os.path.exists("/proc/driver/nvidia/gpus"):
-        pytest.skip("needs two CPUs and no GPU")
+        pytest.skip("not on this machine: needs two CPUs and no GPU")
     siblings = {open(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list").read() for c in CPUS}
     if len(siblings) < 2:
-        pytest.skip("needs two cores")
+        pytest.skip("not on this machine: needs two cores")
     a = rdzv.agent("--nproc", 2, "--numa-binding", "exclusive", "--", "sh", "-c", SHOW)
     assert a.exit() == 0, a
     said = dict(l.split("] ")[1].split(" on ") for l in a.out)

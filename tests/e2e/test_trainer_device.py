@@ -32,23 +32,23 @@ def checksum(*options):
 
 def test_auto_is_the_cpu_where_nothing_of_cuda_is_there():
     if have_driver():
-        pytest.skip("there is a driver here")
+        pytest.skip("not on this machine: it has a driver")
     rc, _, err = train()
     assert rc == 0 and "CUDA" not in err
 
 
 def test_cuda_says_what_is_missing():
     if have_driver():
-        pytest.skip("there is a driver here")
+        pytest.skip("not on this machine: it has a driver")
     rc, _, err = train("--device", "cuda")
     assert rc == 71
     assert "no NVIDIA driver" in err if MODULE.exists() else "there is no rdzv-cuda.so beside this program" in err
 
 
-@pytest.mark.skipif(not MODULE.exists(), reason="rdzv-cuda.so is not built")
+@pytest.mark.skipif(not MODULE.exists(), reason="not on this machine: rdzv-cuda.so is built where CUDA is")
 def test_auto_says_why_not_where_a_module_is_named():
     if have_driver():
-        pytest.skip("there is a driver here")
+        pytest.skip("not on this machine: it has a driver")
     rc, _, err = train("--cuda-module", str(MODULE))
     assert rc == 0 and "since CUDA is not to be had: no NVIDIA driver" in err
 

@@ -22,7 +22,7 @@ BAD = ("AddressSanitizer", "LeakSanitizer", "runtime error", "fakegpu:")
 
 def missing():
     if not FAKE.exists():
-        return "the stand-ins are built where CUDA's, cuBLASLt's and NCCL's headers are"
+        return "not on this machine: the stand-ins are built where CUDA's, cuBLASLt's and NCCL's headers are"
     words = subprocess.run([TRAINER, "--help"], capture_output=True, text=True).stdout
     return "" if "--cuda-module" in words else "this trainer has no --cuda-module"
 

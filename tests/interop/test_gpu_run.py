@@ -18,7 +18,7 @@ import work  # noqa: E402
 
 RUN = TOP / "tests/gpu/run"
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
-on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
+on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="not on this machine: the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
 NOT_ON_A_CPU = {"coll": "there is no device", "sanitize": "there is no device"}
 
 
