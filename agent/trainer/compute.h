@@ -158,6 +158,7 @@ struct compute_ops {
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
                  struct err *e);
   /* The rest may be NULL: what a device does not have. */
+  int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
                      struct err *e);
   void (*rows_destroy)(struct compute *c, struct compute_rows *r);
@@ -303,6 +304,15 @@ static inline void compute_rows_destroy(struct compute *c, struct compute_rows *
 static inline int compute_rows_take(struct compute *c, struct compute_rows *r, struct span dst,
                                     struct span numbers, struct err *e) {
   return c->ops->rows_take(c, r, dst, numbers, e);
+}
+
+/* A copy of a stage to a COMPUTE_INPUT of floats that goes on beside what is queued; what is queued from now on sees it. Nothing that is queued may
+ * use either. Not within a capture. Where the device has nothing of the kind it is a copy. */
+static inline int compute_send(struct compute *c, struct span dst, struct span src, struct err *e) {
+  return c->ops->send ? c->ops->send(c, dst, src, e) : c->ops->copy(c, dst, src, e);
+}
+static inline bool compute_can_send(const struct compute *c) {
+  return c->ops->send;
 }
 
 /* While on, updates that are queued and have not begun change nothing, not even counters: what they would have been made from may never have

@@ -60,6 +60,7 @@ static int piece(struct trainer *t, uint64_t from, size_t rows, int k, struct er
   }
   struct compute_loss_desc loss = {.kind = classify ? COMPUTE_CROSS_ENTROPY : COMPUTE_MSE,
                                    .weight = (double)rows / (double)v->data.n};
+  t->model.input = input;
   int rc = compute_copy(t->c, input, x, e);
   if (rc == 0 && classify) rc = compute_copy(t->c, target, classes, e);
   return rc ? rc

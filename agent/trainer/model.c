@@ -78,6 +78,7 @@ static int alloc_acts(struct model *m, struct err *e) {
     rc = compute_alloc(m->c, i ? COMPUTE_ACT : COMPUTE_INPUT, m->max_rows * s->width[i], &m->act[i], e);
     if (rc == 0 && i > 0) rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->delta[i], e);
   }
+  m->input = span_of(m->act[0], 0, m->max_rows * s->width[0]);
   return rc;
 }
 
@@ -126,11 +127,15 @@ static struct span rows_of(const struct model *m, struct compute_buf *const *buf
   return span_of(bufs[i], 0, rows * m->shape.width[i]);
 }
 
+static struct span act_of(const struct model *m, uint32_t i, size_t rows) {
+  return i ? rows_of(m, m->act, i, rows) : span_of(m->input.buf, m->input.at, rows * m->shape.width[0]);
+}
+
 int model_forward(struct model *m, size_t rows, struct err *e) {
   int rc = 0;
   for (uint32_t i = 0; i + 1 < m->shape.n && rc == 0; i++)
-    rc = compute_forward(m->c, m->layers[i], m->params, rows_of(m, m->act, i, rows),
-                         rows_of(m, m->act, i + 1, rows), rows, e);
+    rc = compute_forward(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->act, i + 1, rows),
+                         rows, e);
   return rc;
 }
 
@@ -171,7 +176,7 @@ int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready,
   size_t at = m->n_params;
   for (uint32_t i = m->shape.n - 1; i-- > 0;) {
     struct span dx = i > 0 ? rows_of(m, m->delta, i, rows) : (struct span){0};
-    int rc = compute_backward(m->c, m->layers[i], m->params, m->grads, rows_of(m, m->act, i, rows),
+    int rc = compute_backward(m->c, m->layers[i], m->params, m->grads, act_of(m, i, rows),
                               rows_of(m, m->delta, i + 1, rows), dx, rows, add, e);
     if (rc) return rc;
     at -= ((size_t)m->shape.width[i] + 1) * m->shape.width[i + 1];

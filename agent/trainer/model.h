@@ -33,7 +33,9 @@ struct model {
   size_t n_params, max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
-  struct compute_buf *act[MODEL_WIDTHS_MAX]; /* act[0] is the input */
+  struct compute_buf *act[MODEL_WIDTHS_MAX];
+  struct span
+      input; /* what both passes take for act[0], and begin with: all of act[0], unless somebody says another one */
   struct compute_buf
       *delta[MODEL_WIDTHS_MAX]; /* delta[i]: gradient of act[i] before its activation; [0] unused */
   struct compute_buf *target;   /* max_rows x the last width; class numbers use its first column's worth */
@@ -51,7 +53,7 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
                struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
 
-/* From rows of act[0]. */
+/* From rows of `input`. */
 int model_forward(struct model *m, size_t rows, struct err *e);
 /* The loss against `target` into grads' MODEL_LOSS to MODEL_BAD_RANK, its gradient into the last delta. Rows and columns of `d` are
  * filled in here. */

@@ -99,7 +99,10 @@ static int make_model(struct trainer *t, struct err *e) {
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
   if (rc == 0) rc = keep_data(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
-  if (rc == 0) rc = slots_init(&t->slots, t->c, all, t->rows ? COMPUTE_ROW_NUMBER : t->data.dim, e);
+  if (rc == 0 && t->rows)
+    rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);
+  else if (rc == 0)
+    rc = slots_init(&t->slots, t->c, all, t->data.dim, compute_can_send(t->c), e);
   if (rc == 0) rc = trainer_evaluation_alloc(t, e);
   if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
   return rc;

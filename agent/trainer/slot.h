@@ -29,7 +29,9 @@ struct slot_graph {
 struct slot {
   struct compute_buf *x; /* stage: the values of rows, or their numbers where the device has the rows */
   struct compute_buf *classes, *flags, *lr; /* stages: to the device */
-  struct compute_buf *results, *counters;   /* stages: from the device */
+  struct compute_buf
+      *sent; /* on the device: what x has, where it goes there beside the steps before; else NULL */
+  struct compute_buf *results, *counters; /* stages: from the device */
   struct compute_mark mark;
   struct place after;
   uint64_t samples; /* of the step, over all ranks */
@@ -48,8 +50,8 @@ struct slots {
   int n_shapes;
 };
 
-/* rows: of one rank in a step, at most; width: elements of a stage that one takes. */
-int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, struct err *e);
+/* rows: of one rank in a step, at most; width: elements of a stage that one takes; send: they go to the device beside the steps before. */
+int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, bool send, struct err *e);
 /* Also after a failed slots_init, and on zeroed memory. What is queued must be done. */
 void slots_finish(struct slots *s);
 

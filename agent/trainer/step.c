@@ -1,7 +1,7 @@
 /* One step of training, in the order in which it happens:
  *
  *   input      this rank's share of the global batch: where the device keeps the data set, the numbers of its rows into the slot's
- *              stage, and the device makes the rows; else their values into the stage, and from there to the device
+ *              stage, and the device makes the rows; else their values into the stage, and from there to the device, beside the steps before
  *   forward    the model, the loss and its gradient, weighted by the share: count / samples of the step
  *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass
  *              goes on
@@ -79,7 +79,17 @@ static void set_lr(struct trainer *t, struct slot *s) {
   compute_host(t->c, span_of(s->lr, 0, 1))[0] = (float)s->lr_value;
 }
 
-static void prepare(struct trainer *t, struct slot *s, const struct group *g) {
+/* What is sent by itself is on its way before the step is queued. */
+static int send(struct trainer *t, struct slot *s, struct group g, struct err *e) {
+  int rc = 0;
+  while (s->sent && rc == 0 && sampler_next(&t->sampler, t->rank, t->world, &g)) {
+    struct span stage = in_stage(t, s, (size_t)g.row, (size_t)g.share.count);
+    rc = compute_send(t->c, span_of(s->sent, stage.at, stage.n), stage, e);
+  }
+  return rc;
+}
+
+static int prepare(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
   s->begun_us = trainer_now_us();
   compute_range_push(t->c, "input");
   fill(t, s, *g);
@@ -88,6 +98,7 @@ static void prepare(struct trainer *t, struct slot *s, const struct group *g) {
   s->exposed_us = 0;
   set_flags(t, s);
   set_lr(t, s);
+  return send(t, s, *g, e);
 }
 
 /* ------------------------------------------------------------------ the device's part */
@@ -101,8 +112,14 @@ static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
 static int load(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
   size_t rows = (size_t)g->share.count, from = (size_t)g->row, dim = t->data.dim;
   struct span classes = span_of(s->classes, from, rows), stage = in_stage(t, s, from, rows);
-  struct span input = span_of(t->model.act[0], 0, rows * dim);
-  int rc = t->rows ? compute_rows_take(t->c, t->rows, input, stage, e) : compute_copy(t->c, input, stage, e);
+  struct span input =
+      s->sent ? span_of(s->sent, from * dim, rows * dim) : span_of(t->model.act[0], 0, rows * dim);
+  int rc = 0;
+  t->model.input = input;
+  if (t->rows)
+    rc = compute_rows_take(t->c, t->rows, input, stage, e);
+  else if (!s->sent)
+    rc = compute_copy(t->c, input, stage, e);
   if (rc || !t->data.labels) return rc;
   return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
@@ -121,8 +138,8 @@ static int sum_bucket(void *ctx, size_t at, struct err *e) {
 static int lose(struct trainer *t, const struct group *g, bool add, struct err *e) {
   size_t rows = (size_t)g->share.count;
   bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
-  struct span target =
-      classify ? span_of(t->model.target, 0, rows) : span_of(t->model.act[0], 0, rows * t->data.dim);
+  struct span target = classify ? span_of(t->model.target, 0, rows)
+                                : span_of(t->model.input.buf, t->model.input.at, rows * t->data.dim);
   struct compute_loss_desc loss = {.kind = t->o.loss,
                                    .weight = (double)g->share.count / (double)g->total,
                                    .add = add,
@@ -241,8 +258,9 @@ int trainer_queue(struct trainer *t, struct err *e) {
   struct group g = sampler_group(&t->sampler, t->queued.position);
   struct slot *s = slots_next(&t->slots);
   t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
-  prepare(t, s, &g);
-  int rc = launch(t, s, &g, e);
+  int rc = prepare(t, s, &g, e);
+  if (rc) return rc;
+  rc = launch(t, s, &g, e);
   bool launched = rc == 0;
   if (rc == 1) rc = calls(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);

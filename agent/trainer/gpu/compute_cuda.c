@@ -1,4 +1,4 @@
-/* The CUDA answer to compute.h: one device, one stream, and what the two say when something fails.
+/* The CUDA answer to compute.h: one device, its streams, and what they say when something fails.
  *
  * Opening asks in the order in which things can be missing, so that the sentence names the first: is there a driver, is it new enough, is
  * there a device, does the module have code for it, does the device know the precision. No device memory is touched before.
@@ -132,6 +132,12 @@ static int open_device(struct cuda *u, struct err *e) {
   struct compute *c = &u->base;
   int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking),
                       "the making of a stream", e);
+  if (rc == 0)
+    rc = cuda_check(c, cudaStreamCreateWithFlags(&u->sends, cudaStreamNonBlocking), "the making of a stream",
+                    e);
+  if (rc == 0)
+    rc = cuda_check(c, cudaEventCreateWithFlags(&u->sent, cudaEventDisableTiming), "the making of an event",
+                    e);
   if (rc == 0) rc = open_cublas(u, e);
   void *partials = NULL;
   if (rc == 0) rc = cuda_mem_raw(c, KERNEL_PARTIALS * sizeof(double), &partials, e);
@@ -152,6 +158,8 @@ static void cuda_destroy(struct compute *c) {
     (void)cudaFree(u->partials);
     (void)cudaFree(u->workspace);
     if (u->lt) (void)cublasLtDestroy(u->lt);
+    if (u->sent) (void)cudaEventDestroy(u->sent);
+    if (u->sends) (void)cudaStreamDestroy(u->sends);
     (void)cudaStreamDestroy(u->stream);
   }
   free(u);
@@ -164,6 +172,7 @@ static const struct compute_ops cuda_ops = {
     .free = cuda_mem_free,
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
+    .send = cuda_mem_send,
     .fill = cuda_mem_fill,
     .record = cuda_queue_record,
     .done = cuda_queue_done,

@@ -10,7 +10,8 @@
  *   cuda_rows.c     a data set that stays on the device
  *   cuda_opt.c      losses and the optimizer, which are kernels only
  *
- * There is one stream, to which everything is queued in the order of the calls; so one workspace and one scratch for sums are enough. Who has
+ * There is one stream, to which everything is queued in the order of the calls; so one workspace and one scratch for sums are enough. Only
+ * batches that are sent beside it have another one, and it waits for them. Who has
  * a stream of his own (coll_nccl) waits for events recorded in cuda_stream(), and makes it wait for his: both are captured along. */
 
 #include <cublasLt.h>
@@ -44,6 +45,8 @@ struct cuda {
   enum rules_matmul matmul;
   enum kernel_type low; /* what activations are made of */
   cudaStream_t stream;
+  cudaStream_t sends; /* copies to the device beside the other stream */
+  cudaEvent_t sent;
   cublasLtHandle_t lt;
   void *workspace;
   size_t workspace_size;
@@ -90,6 +93,7 @@ int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct com
 void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
+int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Plain device memory, zero. */
 int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e);

@@ -6,6 +6,9 @@
  * Copies between a stage and floats are what a step makes, and do not wait. A copy between a stage and activations that are not floats
  * goes through memory that is made for it, and waits: it is for tests. So does a copy from stage to stage, which is no business of the device.
  *
+ * A batch that is sent has a stream of its own: its copy begins at once, while the steps before are still computed, and the one that will need it
+ * waits for it. That is outside of captured steps, each of which has the buffer of its own slot in it.
+ *
  * Memory is asked for at set-up only. Giving it back waits for the queue first; of a queue that does not come to its end the memory
  * is left to the process's exit, since cudaFree would wait for ever. */
 
@@ -167,6 +170,23 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
         kernel_convert(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, cuda_at(src), src.buf->type, dst.n),
         "a conversion", e);
   return rc ? rc : follow(c, dst, e);
+}
+
+int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, "sending a batch", e);
+  if (rc == 0) rc = check_span(dst, e);
+  if (rc == 0) rc = check_span(src, e);
+  if (rc) return rc;
+  if (dst.n != src.n || dst.buf->use != COMPUTE_INPUT || src.buf->use != COMPUTE_STAGE)
+    return err_set(e, -EINVAL, "%zu values sent to %zu, or to a buffer of the wrong use", src.n, dst.n);
+  if (dst.n == 0) return 0;
+  u->last = "a batch that is sent";
+  rc = cuda_check(
+      c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyHostToDevice, u->sends),
+      "a batch that is sent", e);
+  if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->sent, u->sends), "a batch that is sent", e);
+  return rc ? rc : cuda_check(c, cudaStreamWaitEvent(u->stream, u->sent, 0), "a batch that is sent", e);
 }
 
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e) {
