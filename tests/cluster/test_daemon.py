@@ -91,6 +91,27 @@ def test_stopped_for_two_leases_fixed_size(make_cluster):
     job.finish()
 
 
+def test_stopped_for_two_leases_with_a_spare(make_cluster):
+    """Fixed size, but a spare could take each node's place: so each fences, and the spare, with nothing to fence, waits. When the daemon goes on two
+    of the three run a new round; nothing is charged."""
+    c = make_cluster(4)
+    d = c[1].daemon()
+    job = Job(c, 2, 2, 3)
+    before = job.expect(1, 2)
+    job.start(4).expect("spare|wait")
+    time.sleep(LEASE / 2)
+    d.kill(signal.SIGSTOP)
+    until(lambda: f"both fence\n{c}", lambda: not any(map(alive, before.values())), LEASE + BUSY)
+    time.sleep(LEASE)
+    assert not job.workers() and job.agents[4].running, c
+    d.kill(signal.SIGCONT)
+    clock = Clock(c)
+    until(lambda: f"two run again\n{c}", lambda: sorted(job.workers()) == [0, 1], 30)
+    clock.fact("it goes on, and both ranks run")
+    until(lambda: f"in a new round\n{c}", lambda: len(job.says("round [2-9] of 2, 0 charged")) == 2)
+    job.finish()
+
+
 def test_stopped_for_two_leases_elastic(make_cluster):
     """Each node could be replaced, as far as it knows, so all fence; when the daemon goes on they meet again, and nothing is charged."""
     c = make_cluster(4)

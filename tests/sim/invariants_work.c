@@ -70,7 +70,8 @@ static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const
 /* Nothing has happened to any node, every one of the round runs or is done, and nobody can take its place. */
 void check_stop(struct sim *s, const struct sim_agent *a) {
   const struct settings *t = &s->config.settings;
-  bool spares = s->n_nodes > t->max_nodes; /* then it is told to fence, and silence may be a cut */
+  bool spares =
+      s->n_nodes > t->max_nodes; /* then a round could form without it: it is told to fence, and must */
   if (!s->harmless || t->min_nodes != t->max_nodes || s->config.orphan_grace_ms != UINT64_MAX || spares)
     return;
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);

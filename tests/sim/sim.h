@@ -65,7 +65,7 @@ struct sim_conn;
   X(IDS, "all of a round get the same NCCL ids, which were minted for it")                                   \
   X(IDS_COME, "who is to have NCCL ids gets them, or his round ends, within a bounded time")                 \
   X(HELPERS, "a helper that mints lives no longer than its round")                                           \
-  X(HEALTHY, "no healthy job of fixed size is stopped by a fault of the daemon")
+  X(HEALTHY, "no healthy job of fixed size, without spares, is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
 #undef X
