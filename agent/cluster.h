@@ -49,6 +49,7 @@ struct cluster_fact {
 struct cluster_host {
   char *name;
   int64_t slots;
+  int64_t gpus; /* granted there; -1: not known */
 };
 
 struct cluster {

@@ -36,6 +36,8 @@ int64_t *row_counts(struct row *r, const char *name, size_t *n);
 int64_t row_list_length(const struct row *r, const char *name);
 /* The file that the variable names, as a string of the caller's. NULL: unset; or it cannot be read, which is warned of. */
 char *row_file(struct row *r, const char *name);
+/* The same, of a file that may be there or not. */
+char *row_file_quietly(const struct row *r, const char *name);
 /* The pid of the nearest process above this one that is called `comm` (as /proc/PID/stat has it: at most 15 characters);
  * 0: none. */
 int64_t row_ancestor(const struct row *r, const char *comm);

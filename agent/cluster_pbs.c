@@ -69,22 +69,32 @@ static bool find_hosts(struct row *r, const char *id, struct row_hosts *h) {
   return found;
 }
 
-/* "gpu1-gpu0" of PBS_GPUFILE, a line for each GPU of each host: those of this one. */
-static void find_gpus(struct row *r) {
-  char *text = row_file(r, "PBS_GPUFILE");
+/* The host's name, of a line "gpu1-gpu0"; false: it is no such line. */
+static bool cut_gpu(const char *line, char name[HOST_MAX + 1]) {
+  snprintf(name, HOST_MAX + 1, "%.*s", (int)strcspn(line, "\r\n"), line);
+  char *gpu = strstr(name, "-gpu");
+  for (char *next = gpu; next; next = strstr(next + 1, "-gpu")) gpu = next;
+  if (gpu) *gpu = '\0';
+  return gpu;
+}
+
+/* PBS_GPUFILE, a line for each GPU of each host. Who was launched on another host has the script's variable and not its file: the launcher has
+ * told how many there are. */
+static void find_gpus(struct row *r, struct row_hosts *h) {
+  static const char file[] = "PBS_GPUFILE";
   size_t len = hostlist_short(r->site->host);
   int64_t n = 0, lines = 0;
+  char name[HOST_MAX + 1];
+  char *text = row_variable(r, "RDZV_AGENT_LAUNCHER") ? row_file_quietly(r, file) : row_file(r, file);
+  for (size_t i = 0; text && *text && i < h->n; i++) h->v[i].gpus = 0;
   for (const char *p = text; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
-    char name[HOST_MAX + 1];
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(p, "\r\n"), p);
-    char *gpu = strstr(name, "-gpu");
-    for (char *next = gpu; next; next = strstr(next + 1, "-gpu")) gpu = next;
-    lines += *name != '\0';
-    if (!gpu) continue;
-    *gpu = '\0';
+    lines += !strchr("\r\n", *p);
+    if (!cut_gpu(p, name)) continue;
     n += hostlist_short(name) == len && strncasecmp(name, r->site->host, len) == 0;
+    int64_t at = row_hosts_find(h, name);
+    if (at >= 0) h->v[at].gpus++;
   }
-  if (lines) row_set_number(r, &r->c->gpus, n, "PBS_GPUFILE");
+  if (lines) row_set_number(r, &r->c->gpus, n, file);
   free(text);
 }
 
@@ -167,6 +177,6 @@ void cluster_read_pbs(struct row *r) {
   if (!script && !launched) read_task(r, &h, known);
   if (script && row_variable(r, "PBS_ENVIRONMENT"))
     row_set_number(r, &r->c->start, CLUSTER_ALONE, "PBS_ENVIRONMENT");
-  find_gpus(r);
+  find_gpus(r, &h);
   row_set_hosts(r, &h, row_variable(r, "PBS_NODEFILE") ? "PBS_NODEFILE" : "PBS_JOBID");
 }

@@ -119,6 +119,12 @@ char *row_file(struct row *r, const char *name) {
   return text;
 }
 
+char *row_file_quietly(const struct row *r, const char *name) {
+  const char *path = row_variable(r, name);
+  bool can = path && r->site->read_file;
+  return can ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, NULL) : NULL;
+}
+
 /* "PID (COMM) S PPID ...": COMM may have anything in it, so it ends at the last parenthesis. */
 static bool read_stat(const char *stat, const char *comm, bool *is_it, int64_t *parent) {
   const char *open = strchr(stat, '('), *end = strrchr(stat, ')');
@@ -234,7 +240,7 @@ int row_hosts_add(struct row_hosts *h, const char *name, size_t len, int64_t slo
     return err_set(e, -E2BIG, "%.*s has %" PRId64 " slots", (int)len, name, slots);
   if (h->n == NODES_MAX) return err_set(e, -E2BIG, "there are more than %d hosts", NODES_MAX);
   if (h->n == h->cap) h->v = xrealloc(h->v, (h->cap = h->cap ? 2 * h->cap : 16) * sizeof(*h->v));
-  h->v[h->n++] = (struct cluster_host){.name = xstrndup(name, len), .slots = slots};
+  h->v[h->n++] = (struct cluster_host){.name = xstrndup(name, len), .slots = slots, .gpus = -1};
   map_put_n(h->at, name, len, (void *)(uintptr_t)h->n);
   return 0;
 }

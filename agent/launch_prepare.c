@@ -90,10 +90,13 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struc
          is_left_to_us(&w);
 }
 
-/* The scheduler's, without its slots: those are CPUs mostly. How many workers a host has its agent finds out there. */
+/* The scheduler's, without its slots: those are CPUs mostly. How many workers a host has its agent finds out there, unless the GPUs of each
+ * are known here: then as many, or one. */
 static int take_jobs_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
   for (size_t i = 0; i < w->c->n_hosts; i++) {
+    int64_t gpus = w->c->host[i].gpus;
     int rc = launch_hosts_list(h, w->c->host[i].name, e);
+    if (rc == 0 && gpus >= 0) h->v[h->n - 1].slots = gpus ? gpus : 1;
     if (rc) return err_wrap(e, "%s", w->c->hosts.is_set ? w->c->hosts.source : "the job's hosts");
   }
   return 0;
@@ -264,9 +267,9 @@ static char *name_source(const struct wish *w) {
 }
 
 /* What each agent is told of its own host. */
-static void tell_own(struct launch *l) {
+static void tell_own(struct launch *l, const struct cluster_fact *gpus) {
   tell(l, "RDZV_AGENT_NODE_RANK", l->from, "");
-  tell(l, "RDZV_AGENT_NPROC", l->from, "");
+  tell(l, "RDZV_AGENT_NPROC", gpus->is_set && l->of_job ? gpus->source : l->from, "");
   tell(l, "RDZV_AGENT_EXPECT", l->from, "");
 }
 
@@ -275,7 +278,7 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
   bool placed = is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
   l->sources = xcalloc(SOURCES_MAX, sizeof(*l->sources));
-  tell_own(l);
+  tell_own(l, &w->c->gpus);
   if (!is_given(w, "nnodes")) set(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n), l->from, "");
   l->plan.give_slots = !is_given(w, "nproc");
   l->plan.hush = !is_given(w, "quiet") && !is_given(w, "verbose");

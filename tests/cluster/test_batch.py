@@ -128,6 +128,20 @@ def test_pbs_runs_it_again(make_rsh):
     site.c.gone()
 
 
+def test_torque_by_ssh(make_rsh):
+    """Its files lie on the first host alone. The other agent misses neither, and has as many workers as it was granted GPUs."""
+    site = Site(make_rsh)
+    path = "/var/spool/aux/4711.torque"
+    site.c[1].ns.sh(f"mount -t tmpfs spool /var/spool && mkdir -p /var/spool/aux && printf 'n1\\nn2\\n' >{path}")
+    site.c[1].ns.sh(f"printf 'n1-gpu0\\nn2-gpu0\\nn2-gpu1\\n' >{path}gpu")
+    env = {"PBS_JOBID": "4711.torque", "PBS_ENVIRONMENT": "PBS_BATCH", "PBS_NODEFILE": path, "PBS_GPUFILE": f"{path}gpu", "PBS_NODENUM": "0",
+           "PBS_VNODENUM": "0", "PBS_TASKNUM": "1", "PBS_NUM_NODES": "2", "PBS_NUM_PPN": "1", "PBS_O_WORKDIR": str(site.folder), "PBS_O_PATH": "/usr/bin"}
+    p = site.submit(PBS, "train", env)
+    assert ranks(p, 3) == {0: (0, 1, "n1"), 1: (0, 2, "n2"), 2: (1, 2, "n2")}, p
+    assert not p.says("PBS_GPUFILE"), p
+    finish(site, p)
+
+
 @pytest.mark.parametrize("script", ["train", "pbsdsh"])
 def test_pbs_leaves_before_its_end(make_rsh, script):
     """The script tells when that is; here, by another clock, in ten minutes and a few seconds."""

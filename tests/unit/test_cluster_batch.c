@@ -286,6 +286,12 @@ static const struct odd odds[] = {
     {"a list of GPUs of other hosts",
      {.host = "n9", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n9\n"}, {"/g", "n1-gpu0\nn2-gpu0\n"}}},
      {"gpus=0"}},
+    {"a list of GPUs that cannot be read",
+     {.host = "n1", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n1\n"}}},
+     {"gpus=-", "warnings=PBS_GPUFILE: /g cannot be read: No such file or directory: it is not used"}},
+    {"the same, on another host than the script's",
+     {.host = "n2", .env = {PBS, "PBS_GPUFILE=/g", "RDZV_AGENT_LAUNCHER=7"}},
+     {"gpus=-", "hosts=-"}},
     {"hosts whose names have -gpu",
      {.host = "a-gpu1.x",
       .env = {PBS, "PBS_GPUFILE=/g"},
@@ -318,6 +324,27 @@ static const struct odd odds[] = {
      {.env = {K8S, "HOSTNAME=t-2.svc.local", "JOB_COMPLETION_INDEX=2"}},
      {"job=k8s-t", "index=2"}},
 };
+
+/* How many GPUs each host has, where the file tells it of all. */
+static void knows_gpus_of_others(void **state) {
+  static const struct site site = {
+      .host = "n1",
+      .env = {PBS, "PBS_GPUFILE=/g"},
+      .files = {{"/f", "n1\nn1\nn2.x\nn3\n"}, {"/g", "n1-gpu0\nn2-gpu0\nn2-gpu1\nn9-gpu0\n"}}};
+  static const struct site none = {
+      .host = "n1", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n1\n"}, {"/g", ""}}};
+  struct cluster c;
+  site_read(&site, &c);
+  site_expect(&c, "gpus=1", "of all");
+  assert_int_equal(c.host[0].gpus, 1);
+  assert_int_equal(c.host[1].gpus, 2);
+  assert_int_equal(c.host[2].gpus, 0);
+  cluster_finish(&c);
+  site_read(&none, &c);
+  site_expect(&c, "gpus=-", "an empty file: none were asked for");
+  assert_int_equal(c.host[0].gpus, -1);
+  cluster_finish(&c);
+}
 
 static void copes_with_odd_ones(void **state) {
   for (size_t i = 0; i < sizeof(odds) / sizeof(*odds); i++)
@@ -377,9 +404,8 @@ static void survives_cut_lists(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_recordings),
-      cmocka_unit_test(copes_with_odd_ones),
-      cmocka_unit_test(reads_long_files),
+      cmocka_unit_test(reads_recordings),     cmocka_unit_test(copes_with_odd_ones),
+      cmocka_unit_test(knows_gpus_of_others), cmocka_unit_test(reads_long_files),
       cmocka_unit_test(survives_cut_lists),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
