@@ -9,42 +9,9 @@ import zlib
 import numpy as np
 import pytest
 
-from trainer_world import SMALL, STOP, Run, metrics, train
-
-MASK = (1 << 64) - 1
-
+from trainer_world import SMALL, STOP, Run, epoch_order, metrics, rng_at, train
 
 # ---- the same arithmetic in NumPy -----------------------------------------------------------------------------------
-
-
-def mix(x):
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
-
-
-def rng_at(seed, stream, counter):
-    return mix((mix((mix(seed) + stream) & MASK) + counter) & MASK)
-
-
-def epoch_order(n, seed, epoch):
-    half = 1
-    while 1 << (2 * half) < n:
-        half += 1
-    low, keys = (1 << half) - 1, [rng_at(seed, 2, epoch * 6 + k) for k in range(6)]
-    order = []
-    for x in range(n):
-        while True:
-            left, right = x >> half, x & low
-            for key in keys:
-                left, right = right, left ^ (mix(key ^ right) & low)
-            x = left << half | right
-            if x < n:
-                break
-        order.append(x)
-    assert sorted(order) == list(range(n))
-    return order
 
 
 def init_weights(widths, seed):

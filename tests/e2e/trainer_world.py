@@ -24,7 +24,45 @@ MAGIC = 0x5A445652
 VERSION = int(re.search(r"SDK_VERSION = (\d+)", (pathlib.Path(__file__).resolve().parents[2] / "agent/sdk/wire.h").read_text())[1])
 STOP, CHECKPOINT = 2, 1
 
+MASK = (1 << 64) - 1
 SMALL = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "rmse", "--seed", 3]
+
+
+# ---- the trainer's numbers ------------------------------------------------------------------------------------------
+
+
+def mix(x):
+    x = (x + 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def rng_at(seed, stream, counter):
+    return mix((mix((mix(seed) + stream) & MASK) + counter) & MASK)
+
+
+def epoch_order(n, seed, epoch):
+    """The sampler's order of n samples."""
+    half = 1
+    while 1 << (2 * half) < n:
+        half += 1
+    low, keys = (1 << half) - 1, [rng_at(seed, 2, epoch * 6 + k) for k in range(6)]
+    order = []
+    for x in range(n):
+        while True:
+            left, right = x >> half, x & low
+            for key in keys:
+                left, right = right, left ^ (mix(key ^ right) & low)
+            x = left << half | right
+            if x < n:
+                break
+        order.append(x)
+    assert sorted(order) == list(range(n))
+    return order
+
+
+# ---- the stand-in ---------------------------------------------------------------------------------------------------
 
 
 def head(kind):

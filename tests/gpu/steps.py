@@ -1,9 +1,12 @@
 """The steps of tests/gpu/run but `kill` and `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
 
+import importlib.util
+import json
 import os
 import re
 import shutil
 import statistics
+import sys
 
 import numpy as np
 
@@ -14,9 +17,7 @@ AUTOENCODER = {"layers": [1000, 100, 1000], "batch": 50, "loss": "rmse", "lr": 1
 MLP = {"layers": [784, 128, 128, 128, 784], "batch": 64, "loss": "mse", "lr": 1e-3, "betas": [0.9, 0.999]}
 TINY = {"layers": [64, 32, 64], "batch": 16, "loss": "mse", "lr": 1e-3, "betas": [0.9, 0.999]}
 CLASSIFIER = {"layers": [784, 128, 10], "batch": 64, "loss": "cross-entropy", "lr": 1e-3, "betas": [0.9, 0.999]}
-# How far two curves may be apart, relative to the loss: sums are made in another order, and Adam makes much of small gradients.
-APART = {"fp32": 2e-3, "bf16": 5e-2}
-RANKS_APART = 2e-3
+RANKS_APART = 2e-3  # how far two curves may be apart, relative to the loss: sums are made in another order, and Adam makes much of small gradients
 
 
 def trainer_options(model, data, labels=None, **more):
@@ -129,21 +130,27 @@ def make_weights(work, model, seed=2):
 
 
 def parity(work):
-    """The loss curves of the same steps, by the trainer and by PyTorch."""
-    steps, specs, ours = 20 if work.rehearse else 200, [], []
-    for name, model in (("autoencoder", AUTOENCODER), ("mlp", MLP)):
-        (images, _), weights = make_data(work, model), make_weights(work, model)
-        for precision in ("fp32", "bf16"):
-            options = trainer_options(model, images, steps=steps, init_weights=weights, metrics_every=1)
-            found = work.train([*options, *work.on_device(precision)], f"{name}-{precision}")
-            ours.append((f"{name} {precision}", APART[precision], w.curve(found)))
-            specs.append({"do": "curve", "device": work.device if not work.rehearse else "cpu", "precision": precision, "images": str(images), "weights": str(weights), "steps": steps, **model})
-    said = {}
-    for (name, limit, mine), theirs in zip(ours, work.torch(specs, "torch-curves")):
-        said[name] = w.apart(mine, dict(enumerate(theirs, 1)))
-        if said[name] > limit:
-            raise Fail(f"{name}: the curves are {said[name]:.2g} apart; {limit:g} is allowed ({work.file(name.replace(' ', '-'))}.jsonl)")
-    return f"{steps} steps, apart by " + ", ".join(f"{k} {v:.1g}" for k, v in said.items()), said
+    """tests/interop/test_trainer_parity.py's runs, by the trainer and by PyTorch on this device."""
+    for module in ("torch", "numpy"):
+        if not importlib.util.find_spec(module):
+            raise Skip(f"{module} is not installed")
+    sys.path.insert(0, str(w.TOP / "tests/interop"))
+    import test_trainer_parity as cases
+
+    data, said, too_far = cases.Data(work.file("ramps.npy").parent), {}, []
+    pairs = [("classifier", None), ("classifier", 2), ("classifier-bf16", None)] if work.rehearse else cases.pairs()
+    path = data.for_torch(dict(pairs), "cpu" if work.rehearse else work.device)
+    theirs = json.loads(work.call([sys.executable, cases.SCRIPT, path], "torch"))
+    for name, world in pairs:
+        each = f"{name}-{world or 1}"
+        found = work.train([*data.for_us(name), *work.on_device(None)], each, world or 1)
+        first, loss, norm, part = cases.compare([line for line in found if line["event"] == "step"], theirs, name, work.device)
+        said[each] = {"first_loss": first, "any_loss": loss, "norms": norm, "of_allowed": part}
+        if part > 1:
+            too_far.append(f"{each}: the first loss is {first:.2g} apart, some loss {loss:.2g}, a norm {norm:.2g}: {part:.2g} times what is allowed")
+    if too_far:
+        raise Fail("; ".join(too_far) + f" ({work.file('')})", said)
+    return f"{len(said)} runs of {cases.STEPS} steps, apart by (first loss, any loss): " + ", ".join(f"{k} {v['first_loss']:.0e} {v['any_loss']:.0e}" for k, v in said.items()), said
 
 
 def ranks(work):

@@ -3,7 +3,6 @@
 
 A spec has "do", "device" (cpu, cuda) and, of a model, "layers", "precision" (fp32, bf16), "loss" (mse, rmse, cross-entropy), "lr", "betas":
 
-  curve      the losses of "steps" steps from "weights" on "images" (and "labels"): files that the trainer reads too. One batch is all there is.
   steps      milliseconds of a step, medians, by eager, torch.compile and CUDA graphs, with fused Adam and its data on the device
   rates      of the matrix products of one step alone, each shape by itself, and of a copy on the device
   allreduce  algbw and busbw over all devices of the machine, by NCCL, where there are several
@@ -16,7 +15,6 @@ import statistics
 import sys
 import time
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -30,15 +28,6 @@ class Model:
         self.net = nn.Sequential(*parts).to(self.device)
         self.kind = {"mse": nn.functional.mse_loss, "rmse": lambda y, t: torch.sqrt(nn.functional.mse_loss(y, t)), "cross-entropy": nn.functional.cross_entropy}[spec["loss"]]
 
-    def load(self, path):
-        """Layer after layer weight[out][in], then bias[out]."""
-        flat, at = np.fromfile(path, dtype="<f4"), 0
-        with torch.no_grad():
-            for p in self.net.parameters():
-                p.copy_(torch.from_numpy(flat[at : at + p.numel()].copy()).view_as(p))
-                at += p.numel()
-        assert at == flat.size, "the weights are of another model"
-
     def adam(self, capturable=False):
         return torch.optim.Adam(self.net.parameters(), lr=self.spec["lr"], betas=tuple(self.spec["betas"]), fused=True, capturable=capturable and self.device == "cuda")
 
@@ -46,28 +35,6 @@ class Model:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.spec["precision"] == "bf16"):
             y = self.net(x)
         return self.kind(y.float(), t)
-
-
-def read_idx(path):
-    raw = open(path, "rb").read()
-    dims = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(raw[3])]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * len(dims)).reshape(dims)
-
-
-def do_curve(spec):
-    m = Model(spec)
-    m.load(spec["weights"])
-    images = read_idx(spec["images"])
-    x = torch.from_numpy(images.reshape(len(images), -1).astype(np.float32) / 255).to(m.device)
-    t = torch.from_numpy(read_idx(spec["labels"]).astype(np.int64)).to(m.device) if spec.get("labels") else x
-    opt, losses = m.adam(), []
-    for _ in range(spec["steps"]):
-        opt.zero_grad(set_to_none=True)
-        loss = m.loss(x, t)
-        loss.backward()
-        opt.step()
-        losses.append(loss.detach())
-    return [float(v) for v in losses]
 
 
 def sync(device):

@@ -23,7 +23,11 @@ class Skip(Exception):
 
 
 class Fail(Exception):
-    """This was done, and is not as it should be."""
+    """This was done, and is not as it should be; with the figures that there are."""
+
+    def __init__(self, why, figures=None):
+        super().__init__(why)
+        self.figures = figures or {}
 
 
 class Work:
@@ -126,8 +130,8 @@ class Work:
     # -- the trainer
 
     def on_device(self, precision="fp32"):
-        """Options that say where to compute, and how."""
-        return ["--device", self.device, "--precision", precision, *(["--cuda-module", self.module()] if self.module() else [])]
+        """Options that say where to compute, and how; None: that is said already."""
+        return ["--device", self.device, *(["--precision", precision] if precision else []), *(["--cuda-module", self.module()] if self.module() else [])]
 
     def of_agent(self):
         """Options of an agent whose trainers use NCCL."""

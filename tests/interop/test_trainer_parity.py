@@ -1,6 +1,8 @@
 """rdzv-trainer beside PyTorch: the same first weights, the same samples in the same order, the same 200 losses.
 
-    python3 tests/interop/test_trainer_parity.py [--device cpu|cuda]      prints how far apart they are, and fails where that is too far
+    python3 tests/interop/test_trainer_parity.py      prints how far apart they are, and fails where that is too far
+
+On a GPU `tests/gpu/run --only parity` lays the same runs beside PyTorch's on that GPU.
 
 What can differ is the order in which floats are added up, and in bf16 where they are rounded: autocast rounds the gradients of weights to bf16 as
 well, here they stay floats. Most runs forget such differences; some make them grow, and then nobody's curve is the right one. So what is allowed is,
@@ -10,11 +12,11 @@ at each step, 1e-3 of the loss, and beside it, where a run needs it, a multiple 
             and is 7 % from PyTorch after 200, where PyTorch is 5 % from itself.
     bf16    twice what bf16 makes instead of fp32, five times for the autoencoder, which makes everything grow. Seen: up to once.
 
-The first loss, before any update, must be the same to 1e-6, also in bf16: fp32 in its place would be 4e-6 to 4e-5 away. Any real difference (a wrong
+The first loss, before any update, must be the same to 1e-6, also in bf16: fp32 in its place would be 4e-6 to 4e-5 away. (On a GPU, where the library may
+choose another order of sums, to a quarter of the way to PyTorch's fp32, where that is more.) Any real difference (a wrong
 factor, a batch in another order, a bias correction that is missing) is off by percents within the first steps, where 1e-3 is all that is allowed.
 """
 
-import argparse
 import json
 import pathlib
 import struct
@@ -25,10 +27,10 @@ import tempfile
 import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
+SCRIPT = HERE / "scripts/parity.py"
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
-from test_trainer import epoch_order  # noqa: E402
-from trainer_world import metrics, train  # noqa: E402
+from trainer_world import epoch_order, metrics, train  # noqa: E402
 
 STEPS, SEED = 200, 5
 RTOL, RTOL_FIRST = 1e-3, 1e-6
@@ -100,29 +102,32 @@ class Data:
             epoch += 1
         return steps[:STEPS]
 
-    def for_torch(self, case, device):
-        more = {k: case[k] for k in ("layers", "loss", "optimizer", "ddp", "shaken", "schedule", "warmup", "clip_norm") if k in case}
-        if case.get("labels"):
-            more["labels"] = str(self.folder / "labels.npy")
-        return dict(more, weights=str(self.weights(case["layers"])), data=str(self.folder / f"{case['set']}.npy"), batches=self.batches(case),
-                    precision=case.get("precision", "fp32"), device=device)
+    def for_torch(self, names, device):
+        """A file for scripts/parity.py."""
+        path, cases = self.folder / "cases.json", {}
+        for name in names:
+            case = CASES[name]
+            more = {k: case[k] for k in ("layers", "loss", "optimizer", "ddp", "shaken", "schedule", "warmup", "clip_norm") if k in case}
+            if case.get("labels"):
+                more["labels"] = str(self.folder / "labels.npy")
+            cases[name] = dict(more, weights=str(self.weights(case["layers"])), data=str(self.folder / f"{case['set']}.npy"), batches=self.batches(case),
+                               precision=case.get("precision", "fp32"), device=device)
+        path.write_text(json.dumps(cases))
+        return path
 
-    def for_us(self, case, device):
+    def for_us(self, name):
+        case = CASES[name]
         args = ["--layers", ",".join(map(str, case["layers"])), "--loss", case["loss"], "--steps", STEPS, "--seed", SEED, "--batch", case["batch"],
                 "--update-freq", case.get("update_freq", 1), "--init-weights", self.weights(case["layers"]), *case["options"]]
         args += ["--data", self.folder / "images" if case["set"] == "images" else f"synthetic:{self.RAMPS}"]
         if case.get("labels"):
             args += ["--labels", self.folder / "labels"]
-        if case.get("precision"):
-            args += ["--precision", case["precision"]]
-        return args + (["--device", device] if device != "cpu" else [])
+        return args + ["--precision", case.get("precision", "fp32")]
 
 
-def of_torch(data, device, env=None):
+def of_torch(data, env=None):
     """All cases in one process: importing torch takes seconds."""
-    path = data.folder / "cases.json"
-    path.write_text(json.dumps({name: data.for_torch(case, device) for name, case in CASES.items()}))
-    done = subprocess.run([sys.executable, HERE / "scripts/parity.py", path], capture_output=True, text=True, timeout=300, env=env)
+    done = subprocess.run([sys.executable, SCRIPT, data.for_torch(CASES, "cpu")], capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -133,23 +138,29 @@ def relative(have, want):
     return np.abs(have - want) / np.abs(want)
 
 
-def apart(data, theirs, name, world, device="cpu"):
+def compare(ours, theirs, name, device="cpu"):
     """Relative differences: of the first loss, of any loss, of the norms of the first gradients; and the largest part of what is allowed that any takes."""
-    path = data.folder / f"{name}-{world}.jsonl"
-    train(data.for_us(CASES[name], device) + ["--metrics", path], world)
-    ours = metrics(path)
     assert [line["step"] for line in ours] == list(range(1, STEPS + 1))
-    losses, allowed = theirs[name]["losses"], np.full(STEPS, RTOL)
+    losses, allowed, allowed_first = theirs[name]["losses"], np.full(STEPS, RTOL), RTOL_FIRST
     assert min(losses[-20:]) < 0.9 * losses[0], "nothing was learned: such curves would agree whatever is done"
     if beside := CASES[name].get("beside"):
         like, key, times = beside
         reference = theirs[like]["losses"] if key == "shaken" else losses
-        allowed += times * np.maximum.accumulate(relative(theirs[like][key], reference))
+        away = relative(theirs[like][key], reference)
+        allowed += times * np.maximum.accumulate(away)
+        if CASES[name].get("precision") and device == "cuda":
+            allowed_first = max(RTOL_FIRST, away[0] / 4)
     loss = relative([line["loss"] for line in ours], losses)
     # The norms of the first steps: later ones follow the losses but loosely.
     norm = relative([line["grad_norm"] for line in ours[:5]], theirs[name]["norms"][:5]).max()
-    part = max((loss / allowed).max(), loss[0] / RTOL_FIRST, norm / (2 * RTOL))
-    return loss[0], loss.max(), norm, part
+    part = max((loss / allowed).max(), loss[0] / allowed_first, norm / (2 * RTOL))
+    return tuple(float(v) for v in (loss[0], loss.max(), norm, part))
+
+
+def apart(data, theirs, name, world):
+    path = data.folder / f"{name}-{world}.jsonl"
+    train(data.for_us(name) + ["--metrics", path], world)
+    return compare(metrics(path), theirs, name)
 
 
 def pairs():
@@ -168,21 +179,19 @@ def test_two_hundred_losses(tmp_path_factory, name, world):
         from conftest import QUIET
         import os
         _both["data"] = Data(tmp_path_factory.mktemp("parity"))
-        _both["theirs"] = of_torch(_both["data"], "cpu", dict(os.environ, **QUIET))
+        _both["theirs"] = of_torch(_both["data"], dict(os.environ, **QUIET))
     first, loss, norm, part = apart(_both["data"], _both["theirs"], name, world)
     assert part <= 1, f"the first loss is {first:.2g} apart, some loss {loss:.2g}, a norm {norm:.2g}: {part:.2g} times what is allowed"
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    device, bad = p.parse_args().device, False
+    bad = False
     with tempfile.TemporaryDirectory() as folder:
         data = Data(pathlib.Path(folder))
-        theirs = of_torch(data, device)
+        theirs = of_torch(data)
         print(f"{'run':24} {'ranks':>5} {'first loss':>11} {'any loss':>9} {'norms':>9} {'of allowed':>11}")
         for name, world in pairs():
-            first, loss, norm, part = apart(data, theirs, name, world, device)
+            first, loss, norm, part = apart(data, theirs, name, world)
             bad |= part > 1
             print(f"{name:24} {world or 1:5} {first:11.2g} {loss:9.2g} {norm:9.2g} {part:11.2g}{'  TOO FAR' if part > 1 else ''}", flush=True)
     return bad
