@@ -165,18 +165,24 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   buf_putc(out, '\n');
 }
 
-/* Only what somebody has chosen. */
+/* What a failure, a finish and a newcomer lead to: the restarts and --after-finish in any case, of the rest what somebody has chosen. */
 static void policy_text(struct buf *out, const struct job *j) {
   const struct settings *s = &j->settings;
-  struct buf line = BUF_INIT;
-  if (s->after_finish != AFTER_FINISH_FAIL)
-    buf_printf(&line, ", --after-finish %s", after_finish_name(s->after_finish));
-  if (s->exclude_after) buf_printf(&line, ", --exclude-after %lld", (long long)s->exclude_after);
-  if (s->hang_timeout_ms) buf_printf(&line, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
-  if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(&line, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
-  if (s->scale_up != SCALE_UP_NOW) buf_printf(&line, ", --scale-up %s", scale_up_name(s->scale_up));
-  if (line.len) buf_printf(out, "  policy: %s\n", buf_text(&line) + 2);
-  buf_finish(&line);
+  buf_printf(out, "  policy: --max-restarts %lld", (long long)s->max_restarts);
+  if (s->max_restarts)
+    buf_printf(
+        out,
+        ", given back after a round of %d min or with progress; after rounds under %d s a wait of 0, 1, "
+        "2, 4 .. %d s; ",
+        CORE_LONG_ROUND_MS / 60000, CORE_SHORT_ROUND_MS / 1000, CORE_DELAY_MAX_MS / 1000);
+  else
+    buf_puts(out, "; ");
+  buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));
+  if (s->exclude_after) buf_printf(out, ", --exclude-after %lld", (long long)s->exclude_after);
+  if (s->hang_timeout_ms) buf_printf(out, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
+  if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(out, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
+  if (s->scale_up != SCALE_UP_NOW) buf_printf(out, ", --scale-up %s", scale_up_name(s->scale_up));
+  buf_putc(out, '\n');
 }
 
 static void put_ago(struct buf *out, const struct core *c, uint64_t wall_ms) {

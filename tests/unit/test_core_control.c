@@ -417,12 +417,28 @@ static void test_policy_is_shown(void **state) {
   rig_running(&r, n, 2);
   rig_control(&r, "status", "job", false, &out);
   assert_non_null(
-      strstr(buf_text(&out), "  policy: --after-finish restart, --exclude-after 5, --hang-timeout 90 s\n"));
+      strstr(buf_text(&out),
+             "  policy: --max-restarts 3, given back after a round of 10 min or with progress; after rounds "
+             "under 30 s a wait of 0, 1, 2, 4 .. 30 s; --after-finish restart, --exclude-after 5, "
+             "--hang-timeout 90 s\n"));
   json_t *v = ask_json(&r, "status", "job");
   const json_t *settings = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "settings");
   assert_string_equal(text_of(settings, "after_finish"), "restart");
   assert_int_equal(json_integer_value(json_object_get(settings, "exclude_after")), 5);
   json_decref(v);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_policy_that_nobody_chose(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 0; /* then nothing is given back, and nothing waits */
+  rig_running(&r, n, 2);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(buf_text(&out), "  policy: --max-restarts 0; --after-finish fail\n"));
   buf_finish(&out);
   rig_close(&r);
 }
@@ -468,6 +484,7 @@ int main(void) {
       cmocka_unit_test(test_last_verdicts_are_kept),
       cmocka_unit_test(test_final_verdict_outlives_the_daemon),
       cmocka_unit_test(test_policy_is_shown),
+      cmocka_unit_test(test_policy_that_nobody_chose),
       cmocka_unit_test(test_answers_in_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -444,7 +444,7 @@ static void test_exclude_after(void **state) {
       strstr(told(&r, &n[1]), "is drained by the job itself: 2 charged failures there (--exclude-after 2)"));
   rig_control(&r, "status", "", false, &said);
   assert_said("by the job itself: 2 charged failures there (--exclude-after 2), in job job");
-  assert_said("policy: --exclude-after 2");
+  assert_said("--after-finish fail, --exclude-after 2\n");
   assert_int_equal(undrain(&r, "n1", 1000), 0); /* it is the job's own matter */
   rig_control(&r, "status", "", false, &said);
   assert_null(strstr(buf_text(&said), "drained"));
