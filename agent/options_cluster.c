@@ -8,7 +8,8 @@
  *                 other agents on this host, or on any, see the same ones: then 1
  *     --endpoint  the first host, on a port that is derived from the job's id; 127.0.0.1 where all agents are on one host
  *     --rdzv-id   the job's name
- *     --expect    the job's hosts, if this host's own name is among them: else they are names that hosts do not have (containers)
+ *     --expect    the job's hosts, if this host's own name is among them: else they are names that hosts do not have (containers). Not
+ *                 where --rdzv-id names another of the scheduler's jobs, for which this node is a spare
  *
  * Refused is what would end in nothing, or in something else than was meant: a batch script that runs once and has several nodes (the
  * scheduler's own way to start something on each is shown), agents whose launcher does not tell where the first one is, and pods that are numbered, but
@@ -138,6 +139,17 @@ static void take_nproc(struct settling *s) {
   }
 }
 
+/* "slurm-4711.0" where we are in "slurm-4712.0": this node is a spare for another job of the scheduler's. */
+static bool is_for_another_job(const struct settling *s) {
+  const struct cluster *c = s->cluster;
+  const char *given = s->o->rdzv_id, *own = c->job.is_set ? c->job.text : "", *number = strchr(own, '-');
+  if (!given || !number) return false;
+  size_t kind = (size_t)(number + 1 - own);
+  if (strncmp(given, own, kind) != 0) return false;
+  size_t ours = strspn(own + kind, "0123456789"), other = strspn(given + kind, "0123456789");
+  return other && (other != ours || strncmp(given + kind, own + kind, ours) != 0);
+}
+
 /* Who is to come. What was started, or, where the others are started by hand inside a job, its nodes. */
 static void take_expected(struct settling *s) {
   struct agent_options *o = s->o;
@@ -148,7 +160,8 @@ static void take_expected(struct settling *s) {
   }
   const struct cluster_fact *count = cluster_is_started(c) ? &c->agents : &c->nodes;
   int64_t n = cluster_number(count, 0);
-  if (o->standalone || n < o->nnodes.min || n > o->nnodes.max) return; /* of something else */
+  bool fits = n >= o->nnodes.min && n <= o->nnodes.max;
+  if (o->standalone || !fits || is_for_another_job(s)) return; /* of something else */
   o->expect_nodes = n;
   if (!c->hosts.is_set || !cluster_lists(c->hosts.text, c->own_host)) return;
   o->expect = c->hosts.text;

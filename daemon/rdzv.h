@@ -65,8 +65,11 @@ struct member {
   int64_t pid, workers, want_rank, order_key;
   uint64_t joined_no; /* order of joining, for fairness among newcomers */
   struct host *place; /* NULL: nobody expects its host */
-  bool worker_store;  /* its agent would serve no store as node rank 0: a worker does */
-  bool wants_ids;     /* as its last HELLO said */
+  int64_t told_nodes; /* how many its scheduler has started; 0: unknown */
+  bool
+      expected; /* its host is listed, or it was started as one of as many as are expected; else a spare, perhaps */
+  bool worker_store; /* its agent would serve no store as node rank 0: a worker does */
+  bool wants_ids;    /* as its last HELLO said */
 
   /* Where it is. */
   char local_addr[ADDR_MAX + 1], peer_addr[ADDR_MAX + 1];
@@ -103,7 +106,7 @@ struct member {
   bool drained;      /* its host is: in no other round */
   bool flapping;     /* as the last seal saw it: taken only where it is needed to reach min */
 
-  bool available, owes_ack, reported, unsaved; /* what it is counted as: rdzv_member.c */
+  bool available, expected_here, owes_ack, reported, unsaved; /* what it is counted as: rdzv_member.c */
 };
 
 struct job {
@@ -130,8 +133,9 @@ struct job {
 
   /* Counts of members, kept by rdzv_member.c. */
   size_t n_connected;
-  size_t n_available; /* could take part in a round that is sealed now */
-  size_t n_owing;     /* have not acknowledged the end, and may yet */
+  size_t n_available;     /* could take part in a round that is sealed now */
+  size_t n_expected_here; /* of those: who is expected */
+  size_t n_owing;         /* have not acknowledged the end, and may yet */
   size_t n_reported; /* RECOVERING: have told how they stand, those that know the round as settled included */
   size_t n_unsaved;  /* of the round: run, and have not reported `checkpointed` */
   size_t n_in_state[MEMBER_STATE_COUNT];
@@ -303,6 +307,7 @@ void member_set_conn(struct member *m, uint64_t conn); /* only core_bind and cor
 void member_set_leaving(struct member *m);
 void member_set_checkpointed(struct member *m, bool checkpointed);
 void member_set_drained(struct member *m, bool drained);
+void member_set_expected(struct member *m, bool expected);
 void member_set_gone(struct member *m, bool gone);
 void member_set_acked(struct member *m);
 void member_place(struct member *m, int64_t rank); /* its rank in the current round; -1: it is in none */

@@ -98,7 +98,8 @@ struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now
   if (j->uid < 0) j->uid = h->uid; /* before drains are asked for: some hold for one user's jobs */
   m->drained = job_drain_of(j, m->host) != NULL;
   if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
-  if (h->expected_nodes > j->expected_nodes) j->expected_nodes = h->expected_nodes;
+  m->told_nodes = h->expected_nodes;
+  if (h->expected_nodes > j->expected_nodes) job_expect_nodes(j, h->expected_nodes);
   if (h->expected_hosts[0]) job_expect_hosts(j, h->expected_hosts);
   member_find_place(m);
   job_forget_refusal(j, m->host);

@@ -9,7 +9,8 @@
  * the member was counted as with what it is now. There is no other bookkeeping, so a counter cannot be
  * forgotten in a corner of the table.
  *
- *   state, conn, leaving, drained -> available        gone, end_acked -> owes_ack        node_rank, last_rank -> reported
+ *   state, conn, leaving, drained -> available; and with expected -> expected_here
+ *         gone, end_acked -> owes_ack        node_rank, last_rank -> reported
  *   state, checkpointed -> unsaved */
 
 #include "daemon/rdzv.h"
@@ -30,6 +31,7 @@ static void recount(struct member *m) {
   bool was = m->available;
   count(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving && !m->drained, &j->n_available);
   if (m->available != was) member_count_at_place(m, m->available);
+  count(&m->expected_here, m->available && m->expected, &j->n_expected_here);
   count(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
   count(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
   count(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
@@ -48,6 +50,7 @@ void member_count_out(struct member *m) {
   j->n_workers -= m->workers;
   if (m->available) member_count_at_place(m, false);
   count(&m->available, false, &j->n_available);
+  count(&m->expected_here, false, &j->n_expected_here);
   count(&m->owes_ack, false, &j->n_owing);
   count(&m->reported, false, &j->n_reported);
   count(&m->unsaved, false, &j->n_unsaved);
@@ -78,6 +81,11 @@ void member_set_checkpointed(struct member *m, bool checkpointed) {
 
 void member_set_drained(struct member *m, bool drained) {
   m->drained = drained;
+  recount(m);
+}
+
+void member_set_expected(struct member *m, bool expected) {
+  m->expected = expected;
   recount(m);
 }
 

@@ -10,8 +10,10 @@
  * ones. Two hosts of a list that differ by their domain alone are told apart by it.
  *
  * A list that differs from the last one takes its place (a job that was requeued runs on other machines), a few times in a job's life. Not if
- * it leaves out a listed host whose nodes are here: it is a spare's, which has a scheduler's job of its own. One that cannot be read is said
- * so in the log, and the count alone is believed.
+ * it is no longer than that and leaves out a listed host whose nodes are here: it is a spare's, which has a scheduler's job of its own. One that
+ * cannot be read is said so in the log, and the count alone is believed.
+ *
+ * Expected is also who was started as one of as many as the job has, whatever its host calls itself: lists may have other names.
  *
  * The text is made when somebody is told: sorted, grouped by what happened, compressed, and bounded in each of its parts. Nodes that were refused
  * are named with it: they have exited with their sentence on their own screens, and those who wait for them are on others. */
@@ -113,39 +115,34 @@ static int64_t waited_for(const struct host *h) {
   return h->listed && !h->drained ? (int64_t)shortage(h) : 0;
 }
 
-static int64_t in_place(const struct host *h) {
-  return h->listed ? (int64_t)(h->wanted - shortage(h)) : 0;
-}
-
-/* A host's part in the sums, before and after something of it changes. */
-static void sum_out(struct roster *r, const struct host *h) {
-  r->listed_here -= in_place(h);
-  r->listed_missing -= waited_for(h);
-}
-
-static void sum_in(struct roster *r, const struct host *h) {
-  r->listed_here += in_place(h);
-  r->listed_missing += waited_for(h);
-}
-
 void member_count_at_place(struct member *m, bool here) {
   struct host *h = m->place;
   if (!h) return;
-  sum_out(&m->job->roster, h);
+  int64_t *missing = &m->job->roster.listed_missing, before = waited_for(h);
   h->here += here ? 1 : (uint32_t)-1;
-  sum_in(&m->job->roster, h);
+  *missing += waited_for(h) - before;
 }
 
 static void set_drained(struct roster *r, struct host *h, bool drained) {
-  sum_out(r, h);
+  r->listed_missing -= waited_for(h);
   h->drained = drained;
-  sum_in(r, h);
+  r->listed_missing += waited_for(h);
+}
+
+static bool is_listed(const struct member *m) {
+  return m->place && m->place->listed;
+}
+
+static void judge(struct member *m) {
+  bool one_of_as_many = m->told_nodes && m->told_nodes == m->job->expected_nodes;
+  member_set_expected(m, is_listed(m) || one_of_as_many);
 }
 
 static void place(struct member *m, struct host *h) {
   m->place = h;
   if (h && m->drained) set_drained(&m->job->roster, h, true);
   if (m->available) member_count_at_place(m, true);
+  judge(m);
 }
 
 void member_find_place(struct member *m) {
@@ -168,7 +165,7 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   const char *p = buf_text(names);
   r->v = NULL;
   r->n = r->cap = r->n_unlisted = 0;
-  r->listed_wanted = r->listed_here = r->listed_missing = 0;
+  r->listed_wanted = r->listed_missing = 0;
   job_init_roster(j);
   for (size_t i = 0; i < n; i++, p += strlen(p) + 1) {
     char key[HOST_MAX + 1];
@@ -186,7 +183,7 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
 static bool leaves_out_who_is_here(const struct job *j) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (m->available && member_is_listed(m) && !find_host(&j->roster, m->host)) return true;
+    if (m->available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
   }
   return false;
 }
@@ -195,7 +192,7 @@ static bool leaves_out_who_is_here(const struct job *j) {
 static bool rebuild(struct job *j, const struct buf *names, size_t n) {
   struct roster *r = &j->roster, old = *r;
   list_hosts(j, names, n);
-  if (leaves_out_who_is_here(j)) {
+  if (r->listed_wanted <= old.listed_wanted && leaves_out_who_is_here(j)) {
     free_hosts(j, r);
     *r = old;
     return false;
@@ -212,10 +209,15 @@ static bool rebuild(struct job *j, const struct buf *names, size_t n) {
   free_hosts(j, &old);
   for (size_t i = 0; i < r->n; i++) {
     r->v[i]->drained = job_drain_of(j, r->v[i]->name) != NULL;
-    sum_in(r, r->v[i]);
+    r->listed_missing += waited_for(r->v[i]);
   }
   for (size_t i = 0; i < j->n_members; i++) member_find_place(j->members[i]);
   return true;
+}
+
+void job_expect_nodes(struct job *j, int64_t n) {
+  j->expected_nodes = n;
+  for (size_t i = 0; i < j->n_members; i++) judge(j->members[i]);
 }
 
 void job_expect_hosts(struct job *j, const char *list) {
@@ -254,15 +256,10 @@ bool job_all_expected_are_here(const struct job *j, size_t here) {
   return j->roster.listed_wanted > 0 && !j->roster.listed_missing;
 }
 
-/* Where none of the listed is here, the list is of other names than those that the hosts have: nothing is known. */
+/* Where nobody who is expected is here, the list is of other names than those that the hosts have: nothing is known. */
 bool job_strangers_hold_places(const struct job *j) {
-  const struct roster *r = &j->roster;
-  return r->listed_missing > 0 && r->listed_here > 0 && r->listed_here < j->settings.max_nodes &&
-         j->n_available > (size_t)r->listed_here;
-}
-
-bool member_is_listed(const struct member *m) {
-  return m->place && m->place->listed;
+  return j->roster.listed_missing > 0 && j->n_expected_here > 0 &&
+         j->n_expected_here < (size_t)j->settings.max_nodes && j->n_available > j->n_expected_here;
 }
 
 void job_watch_drains(struct job *j) {
@@ -503,7 +500,7 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   fill_times(w, j, now_ms);
   w->expected = job_expected(j);
   bool strangers = job_strangers_hold_places(j);
-  w->unexpected = strangers ? at_most((int64_t)j->n_available - j->roster.listed_here, NODES_MAX) : 0;
+  w->unexpected = strangers ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
   int64_t named = w->here < w->max_nodes || strangers ? fill_hosts(k, j, now_ms) : 0;
   int64_t of = w->expected ? w->expected : w->min_nodes;
   w->missing = at_most(of - w->here > named ? of - w->here : named, NODES_MAX);

@@ -35,22 +35,21 @@ struct roster {
   struct map names;  /* lower case -> struct host */
   struct map shorts; /* the same without the domain, &ambiguous where there are several */
   size_t n_unlisted;
-  /* Nodes of listed hosts: how many are wanted, how many of those are here, how many a seal waits for. */
-  int64_t listed_wanted, listed_here, listed_missing;
+  int64_t listed_wanted, listed_missing; /* nodes; of the missing those that a seal waits for */
   struct refusal refusals[REFUSALS_MAX]; /* the newest first */
 };
 
 void job_init_roster(struct job *j);
 void job_finish_roster(struct job *j);
+void job_expect_nodes(struct job *j, int64_t n); /* more than before */
 /* A node's list of hosts, compressed; j->expected_nodes is known. */
 void job_expect_hosts(struct job *j, const char *list);
 void job_watch_drains(struct job *j); /* they are others now, and members are flagged */
 
 int64_t job_expected(const struct job *j); /* how many nodes are to come; 0: it is not known */
 bool job_all_expected_are_here(const struct job *j, size_t here);
-/* Among those here are nodes of hosts that nobody listed, while listed ones are still to come, and there are places for them. */
+/* Among those here are some that are not expected, while listed ones are still to come, and there are places for them. */
 bool job_strangers_hold_places(const struct job *j);
-bool member_is_listed(const struct member *m);
 
 void member_find_place(struct member *m); /* it is new */
 /* For rdzv_member.c: it could take part in a round now, or no longer. */

@@ -8,8 +8,8 @@
  *
  * Ranks are stable. Whoever asked for a rank gets it, then survivors keep theirs where the new size allows, then the
  * holes are filled in the order label, scheduler's node id, numeric address, agent id. Text order of addresses
- * (10.0.0.10 before 10.0.0.9) is never used. More nodes than max are spares; survivors go first, then nodes of listed
- * hosts, then who joined first.
+ * (10.0.0.10 before 10.0.0.9) is never used. More nodes than max are spares; survivors go first, then who is
+ * expected, then who joined first.
  *
  * A node's address is what it says itself, else how the daemon sees it. Only where that is loopback or link-local
  * and other nodes are elsewhere, it is the daemon's own address as those others reached it: that node is on the
@@ -87,7 +87,7 @@ static int by_priority(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
   int c = (int)a->flapping - (int)b->flapping;
   if (!c) c = compare_known(a->last_rank, b->last_rank);
-  if (!c) c = (int)member_is_listed(b) - (int)member_is_listed(a);
+  if (!c) c = (int)b->expected - (int)a->expected;
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 

@@ -168,6 +168,16 @@ static const struct told settled[] = {
      "endpoint gpu1:17841  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1; port: " STEP_ID "\n"
      "order-key 0  # SLURM_PROCID=0\n"
      "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
+    /* A spare for another of the scheduler's jobs; but a name of one's own says nothing of that. */
+    {&one_task, "rdzv-agent --nnodes 1:3 --rdzv-id slurm-4.0 --endpoint n7 ./train",
+     "nnodes 1:3\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\njob 'slurm-4.0'\nendpoint n7:29400\n"
+     "order-key 0  # SLURM_PROCID=0\n"
+     "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
+    {&one_task, "rdzv-agent --nnodes 1:3 --rdzv-id slurm-train --endpoint n7 ./train",
+     "nnodes 1:3\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1\n"
+     "nproc 2  # SLURM_GPUS_ON_NODE=2\njob 'slurm-train'\nendpoint n7:29400\norder-key 0  # "
+     "SLURM_PROCID=0\n"
+     "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
     {&one_task, "rdzv-agent ./train",
      "nnodes 1:1  # SLURM_STEP_NUM_TASKS=1\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\n"
      "job 'slurm-47.0'  # " STEP_ID "\nendpoint standalone\norder-key -\n"},

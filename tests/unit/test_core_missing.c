@@ -206,9 +206,30 @@ static void test_a_spare_of_an_elastic_job(void **state) {
   rig_close(&r);
 }
 
+static void test_a_spare_may_be_the_first(void **state) {
+  struct rig r;
+  struct node n[2], spare;
+  open_listed(&r, n, 2, "n[0-1]", 2);
+  join_spare(&r, &spare, &n[0]);
+  node_join(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  assert_told(&r, &n[0],
+              "2 of 2 nodes are here, 1 of them not expected, after 0 s, beginning with these 2 in 30 s "
+              "(--last-call); missing 1: n1 (never came)");
+  node_join(&r, &n[1]);
+  assert_int_equal(n[1].nodes, 2);
+  assert_true(rig_last(&r, spare.conn, MSG_WAITING)->waiting.spare);
+  rig_close(&r);
+}
+
 static void test_a_list_of_other_names_delays_nobody(void **state) {
   struct rig r;
   struct node n[2];
+  open_listed(&r, n, 2, "n0,10.0.0.2", 2); /* but as many as were started are here */
+  node_join(&r, &n[0]);
+  node_join(&r, &n[1]);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_close(&r);
   open_listed(&r, n, 2, "rack1,rack2", 2);
   node_join(&r, &n[0]);
   node_join(&r, &n[1]);
@@ -484,6 +505,7 @@ int main(void) {
       cmocka_unit_test(test_a_spare_that_comes_early_remains_one),
       cmocka_unit_test(test_who_never_comes_is_replaced_by_a_spare),
       cmocka_unit_test(test_a_spare_of_an_elastic_job),
+      cmocka_unit_test(test_a_spare_may_be_the_first),
       cmocka_unit_test(test_a_list_of_other_names_delays_nobody),
       cmocka_unit_test(test_after_a_fault_the_lost_are_missed),
       cmocka_unit_test(test_a_leaving_node_has_left),
