@@ -9,6 +9,8 @@
  * with libcublasLt and libnccl, so the first thing that can be missing is one of those; the loader's words are turned into what to do. It is never
  * closed again: CUDA has threads and exit handlers in it.
  *
+ * Gradients are what is summed in every step, from one place, so they are registered with the collectives as soon as those are there.
+ *
  * The agent shows a trainer its own device alone; who starts without that, or by hand, is given number LOCAL_RANK of those that CUDA
  * shows, counted round. coll_tcp needs memory that the host can reach, and NCCL needs a device: so all ranks are on one kind, and with
  * `auto` each has chosen for itself. They tell each other first, and whoever is of another kind is named at once, instead of being waited for. */
@@ -272,5 +274,7 @@ int device_join(struct trainer *t, struct err *e) {
   int rc = t->world > 1 ? compare(t, e) : 0;
   if (rc) return rc;
   rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
+  /* With each communicator anew; --bench has other memory. */
+  if (rc == 0 && t->model.grads) rc = coll_register(t->coll, t->c, t->model.grads, e);
   return trainer_blame(t, rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
 }

@@ -152,7 +152,7 @@ def test_a_killed_rank_is_restarted(rdzv):
 def test_a_killed_rank_is_replaced_and_the_other_keeps_its_device(rdzv):
     options = ["--steps", 160, "--throttle", 40, "--recovery", "inplace", "--cuda-graph", "on", "--coll-timeout", f"{5 * SLOW}s"]
     want = run(rdzv, 2, *options)[1]
-    a = start(rdzv, 2, *options, agent=["--max-restarts", 2])
+    a = start(rdzv, 2, *options, agent=["--max-restarts", 2], env={"FAKEGPU_REGISTERED": "1"})
     workers = rdzv.await_workers(2, timeout=20)
     metrics, end = Path(a.argv[a.argv.index("--metrics") + 1]), time.monotonic() + 20 * SLOW
     while not (metrics.exists() and metrics.read_text().count('"step"') > 20):
@@ -162,6 +162,15 @@ def test_a_killed_rank_is_replaced_and_the_other_keeps_its_device(rdzv):
     assert a.exit(90) == 0, a
     assert a.expect(r"checksum (\w+)").group(1) == want, a
     assert any(line["event"] == "recover" for line in map(json.loads, metrics.open())), a
+    assert "not registered" not in a.text, a  # with the first communicator and with the next one
+
+
+def test_gradients_are_registered_where_that_works(rdzv):
+    options, registered = ["--steps", 12, "--bucket-cap-mb", "0.0004"], {"FAKEGPU_REGISTERED": "1"}
+    want = run(rdzv, 2, *options, env=registered)
+    without = start(rdzv, 2, *options, env={**registered, "FAKEGPU_FAIL": "ncclCommRegister:1"})
+    assert without.exit(60) == 0 and "fakegpu: an all-reduce of memory that is not registered" in without.text, without
+    assert without.expect(r"checksum (\w+)").group(1) == want[1]
 
 
 def test_a_hung_rank_is_named(rdzv):

@@ -55,6 +55,10 @@ static void close_all(struct ncclComm *c) {
 void fake_comm_drop(struct ncclComm *c) {
   if (--c->refs) return;
   close_all(c);
+  for (struct fake_range *next; c->registered; c->registered = next) {
+    next = c->registered->next;
+    free(c->registered);
+  }
   free(c);
 }
 
@@ -238,6 +242,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
   if (!fake_nccl_enter("ncclCommDestroy", NULL, &rc)) return rc;
   if (c->state == FAKE_MEETING || c->pending)
     fake_die("a communicator is destroyed that is still in progress");
+  if (c->registered) fake_say("left over: memory that is registered with a communicator");
   if (c->failed) fake_die("a communicator that has failed is destroyed, not aborted: this may wait for ever");
   fake_until(all_done, c);
   for (int i = 0; i < c->world; i++)
@@ -268,20 +273,31 @@ ncclResult_t ncclCommUserRank(const ncclComm_t c, int *rank) {
   return ncclSuccess;
 }
 
+bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n) {
+  for (const struct fake_range *r = c->registered; r; r = r->next)
+    if ((const char *)at >= r->at && (const char *)at + n <= r->at + r->n) return true;
+  return false;
+}
+
 ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t n, void **handle) {
   ncclResult_t rc;
   if (!fake_nccl_enter("ncclCommRegister", c, &rc)) return rc;
   if (fake_place_of(at, n) != FAKE_DEVICE) return fake_nccl_leave(ncclInvalidArgument);
-  c->registered++;
-  *handle = malloc(1);
+  struct fake_range *r = malloc(sizeof *r);
+  *r = (struct fake_range){c->registered, at, n};
+  c->registered = *handle = r;
   return fake_nccl_leave(ncclSuccess);
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
   fake_lock();
-  c->registered--;
-  free(handle);
-  return fake_nccl_leave(ncclSuccess);
+  for (struct fake_range **at = &c->registered; *at; at = &(*at)->next)
+    if (*at == handle) {
+      *at = (*at)->next;
+      free(handle);
+      return fake_nccl_leave(ncclSuccess);
+    }
+  fake_die("memory is given up that was not registered with this communicator");
 }
 
 ncclResult_t ncclMemAlloc(void **out, size_t n) {

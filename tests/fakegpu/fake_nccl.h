@@ -28,6 +28,13 @@ enum fake_comm_state { FAKE_MEETING, FAKE_READY, FAKE_FINALIZED, FAKE_ABORTED };
 
 struct fake_coll;
 
+/* Memory that was registered; its own handle. */
+struct fake_range {
+  struct fake_range *next;
+  const char *at;
+  size_t n;
+};
+
 struct ncclComm {
   int refs; /* the caller's, and of each piece of work */
   int rank, world, n_ids;
@@ -42,12 +49,14 @@ struct ncclComm {
   int delay;                 /* polls until what was asked for last is done */
   struct fake_coll *pending; /* not yet in their streams */
   void *in_flight;           /* one at a time */
-  int outstanding, registered;
+  int outstanding;
+  struct fake_range *registered;
   uint64_t seq, tickets, serving;
   uint64_t capture_id; /* the collective captured last */
   int capture_node;
 };
 
+bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n);
 void fake_comm_drop(struct ncclComm *c);
 /* One step of meeting, of what was put off, and a look at the others. */
 void fake_comm_poll(struct ncclComm *c);

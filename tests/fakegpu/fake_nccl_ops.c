@@ -282,6 +282,10 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
                            ncclComm_t comm, cudaStream_t stream) {
   struct fake_coll k = {
       .c = comm, .kind = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .op = op};
+  /* For tests that want to know: gradients come from registered memory, in every round. */
+  if (type == ncclFloat && getenv("FAKEGPU_REGISTERED") &&
+      !fake_comm_registered(comm, send, count * sizeof(float)))
+    fake_say("an all-reduce of memory that is not registered");
   return collective("ncclAllReduce", &k, stream);
 }
 
