@@ -71,7 +71,7 @@ static int settle(struct bench *b, uint64_t steps, struct err *e) {
   for (uint64_t i = 0; rc == 0; i++) {
     rc = compute_done(t->c, mark, e);
     if (rc) return rc < 0 ? trainer_blame(t, TRAINER_SYSTEM, rc) : 0;
-    rc = trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
+    rc = trainer_blame_coll(t, coll_progress(t->coll, e));
     if (i > SPINS) sched_yield();
     if (rc == 0 && now() > end)
       rc = trainer_blame(
@@ -89,7 +89,7 @@ static int reduce(struct bench *b, uint64_t count, uint64_t times, struct err *e
     rc = coll_all_reduce_begin(t->coll, t->c, span_of(t->bench_data, 0, count), &ticket, e);
     if (rc == 0) rc = coll_wait(t->coll, ticket, e);
   }
-  return trainer_blame(t, TRAINER_LOST, rc);
+  return trainer_blame_coll(t, rc);
 }
 
 /* From or to the device, a stage at a time. */
@@ -117,7 +117,7 @@ static int take_time(struct bench *b, uint64_t count, double *seconds, struct er
   uint64_t iters = (uint64_t)b->o->iters, warmup = (uint64_t)b->o->warmup;
   int rc = reduce(b, count, warmup + 1, e);
   if (rc == 0) rc = settle(b, warmup + 1, e);
-  if (rc == 0) rc = trainer_blame(b->t, TRAINER_LOST, coll_barrier(b->t->coll, e));
+  if (rc == 0) rc = trainer_blame_coll(b->t, coll_barrier(b->t->coll, e));
   double from = now();
   if (rc == 0) rc = reduce(b, count, iters, e);
   if (rc == 0) rc = settle(b, iters, e);
@@ -180,7 +180,7 @@ static int one_size(struct bench *b, uint64_t count, struct err *e) {
   if (rc == 0) rc = check(b, count, &wrong, e);
   bool stop = *t->sigterm || (rdzv_requested(t->rdzv) & RDZV_STOP);
   double all[3] = {mine, (double)wrong, stop ? 1 : 0};
-  if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, coll_sum(t->coll, all, 3, e));
+  if (rc == 0) rc = trainer_blame_coll(t, coll_sum(t->coll, all, 3, e));
   if (rc) return rc;
   struct bench_result r = {count, all[0] / t->world, (uint64_t)all[1], b->o->check > 0};
   b->stop = all[2] > 0;
@@ -246,7 +246,7 @@ int trainer_bench_alloc(struct trainer *t, struct err *e) {
 static int conclude(struct bench *b, struct err *e) {
   struct trainer *t = b->t;
   int rc = t->rank == 0 ? say_foot(b, e) : 0;
-  if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
+  if (rc == 0) rc = trainer_blame_coll(t, coll_barrier(t->coll, e));
   if (rc) return rc;
   if (b->failed)
     return trainer_blame(
@@ -268,7 +268,7 @@ int trainer_bench(struct trainer *t, struct err *e) {
   struct bench b = {.t = t, .o = &t->o.bench, .stage_n = stage_size(t)};
   uint64_t count;
   bench_sums_init(&b.sums, t->world);
-  int rc = trainer_blame(t, TRAINER_LOST, coll_register(t->coll, t->c, t->bench_data, e));
+  int rc = trainer_blame_coll(t, coll_register(t->coll, t->c, t->bench_data, e));
   if (rc == 0) rc = say_head(&b, e);
   for (bool more = bench_first(b.o, &count); rc == 0 && more && !b.stop; more = bench_next(b.o, &count))
     rc = one_size(&b, count, e);

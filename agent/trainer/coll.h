@@ -14,7 +14,8 @@
  * Every wait has a deadline. What is told when a rank does not answer, or is gone, or gives up:
  * -ECONNRESET, -ETIMEDOUT or -ECONNABORTED, a sentence that names the rank, and coll->lost. From then on
  * every call gives the same answer. The ring tells its neighbours whom it blames before it goes, so all
- * ranks name the same one.
+ * ranks name the same one. What is wrong with this rank itself, its device or its memory, is -EIO, -ENOMEM, -EBUSY or
+ * -ENOTSUP instead, and lost stays -1.
  *
  * The same world gives the same bytes on every run, and every rank ends with identical bytes. */
 

@@ -199,7 +199,8 @@ static int ids_of_rank_0(struct trainer *t, unsigned char *ids, struct err *e) {
   else
     all[0] = mine;
   if (rc == 0 && !all[0].there)
-    rc = err_set(e, -EIO, "rank 0 has no id for NCCL's communicators%s%s", why.text[0] ? ": " : "", why.text);
+    rc = err_set(e, t->rank == 0 ? -EIO : -EPROTO, "rank 0 has no id for NCCL's communicators%s%s",
+                 why.text[0] ? ": " : "", why.text);
   if (rc == 0) memcpy(ids, all[0].id, GPU_ID_SIZE);
   free(all);
   return rc;
@@ -276,5 +277,5 @@ int device_join(struct trainer *t, struct err *e) {
   rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
   /* With each communicator anew; --bench has other memory. */
   if (rc == 0 && t->model.grads) rc = coll_register(t->coll, t->c, t->model.grads, e);
-  return trainer_blame(t, rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
+  return rc == -ECANCELED ? trainer_blame(t, TRAINER_STOPPED, rc) : trainer_blame_coll(t, rc);
 }

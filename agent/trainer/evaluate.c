@@ -83,7 +83,7 @@ static int collect(struct trainer *t, double sums[2], struct err *e) {
   /* A long evaluation is no hang. */
   rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
                 t->rate.value / t->world);
-  return trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
+  return trainer_blame_coll(t, coll_progress(t->coll, e));
 }
 
 /* Samples [from, to). */
@@ -117,7 +117,7 @@ int trainer_evaluate(struct trainer *t, struct err *e) {
   compute_range_push(t->c, "evaluation");
   int rc = share(t, mine.first, mine.first + mine.count, sums, e);
   compute_range_pop(t->c);
-  if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, coll_sum(t->coll, sums, 2, e));
+  if (rc == 0) rc = trainer_blame_coll(t, coll_sum(t->coll, sums, 2, e));
   if (rc) return rc;
   v->step = t->done.step;
   v->made = true;

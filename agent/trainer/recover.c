@@ -123,7 +123,7 @@ static int give_state(struct trainer *t, int root, struct err *e) {
     buf_reserve(&bytes, size);
     bytes.len = size;
   }
-  if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, coll_broadcast(t->coll, bytes.data, size, root, e));
+  if (rc == 0) rc = trainer_blame_coll(t, coll_broadcast(t->coll, bytes.data, size, root, e));
   if (rc == 0 && t->behind) rc = trainer_unpack(t, bytes.data, bytes.len, "the state of another rank", e);
   buf_finish(&bytes);
   return rc;

@@ -103,7 +103,7 @@ static int wait_for_last(struct trainer *t, struct err *e) {
   }
   t->save.waited_for++;
   while (rc == 0 && trainer_now_us() - from < limit) {
-    rc = trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
+    rc = trainer_blame_coll(t, coll_progress(t->coll, e));
     if (rc == 0) rc = move(t, SLICE_MS, e);
   }
   if (rc) return rc;
@@ -153,7 +153,7 @@ static int finish(struct trainer *t, bool together, struct err *e) {
     int rc = slice(t, e);
     if (rc < 0) return rc;
     double waits = rc == 0;
-    rc = together ? trainer_blame(t, TRAINER_LOST, coll_sum(t->coll, &waits, 1, e)) : 0;
+    rc = together ? trainer_blame_coll(t, coll_sum(t->coll, &waits, 1, e)) : 0;
     if (rc || waits == 0) return rc;
     if (trainer_now_us() > end) {
       err_set(e, -ETIMEDOUT,

@@ -182,7 +182,7 @@ int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *w
 int trainer_resume(struct trainer *t, struct err *e) {
   struct buf bytes = BUF_INIT;
   int rc = trainer_blame(t, TRAINER_FILES, find(t, &bytes, e));
-  if (rc == 0) rc = trainer_blame(t, TRAINER_LOST, share(t, &bytes, e));
+  if (rc == 0) rc = trainer_blame_coll(t, share(t, &bytes, e));
   if (rc == 0 && bytes.len) {
     rc = trainer_unpack(t, bytes.data, bytes.len, "the checkpoint that rank 0 resumes from", e);
     t->save.begun = rc == 0; /* it is on disk already */

@@ -128,11 +128,10 @@ static int load(struct trainer *t, struct slot *s, const struct group *g, struct
 static int sum_bucket(void *ctx, size_t at, struct err *e) {
   struct trainer *t = ctx;
   if (at > 0 && (double)(t->bucket_end - at) * sizeof(float) < t->o.bucket_cap_mb * 1048576.0)
-    return trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e));
+    return trainer_blame_coll(t, coll_progress(t->coll, e));
   struct span s = span_of(t->model.grads, at, t->bucket_end - at);
   t->bucket_end = at;
-  return trainer_blame(t, TRAINER_LOST,
-                       coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
+  return trainer_blame_coll(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
 static int lose(struct trainer *t, const struct group *g, bool add, struct err *e) {
@@ -179,7 +178,7 @@ static int sums(struct trainer *t, struct slot *s, struct err *e) {
   int rc = 0;
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
   s->exposed_us = trainer_now_us() - from;
-  return trainer_blame(t, TRAINER_LOST, rc);
+  return trainer_blame_coll(t, rc);
 }
 
 static int update(struct trainer *t, struct err *e) {
@@ -270,7 +269,7 @@ int trainer_queue(struct trainer *t, struct err *e) {
   s->samples = g.total;
   slots_push(&t->slots);
   /* Only now: whatever it says, this step may come to its end, and then it has to be found in its slot. */
-  return launched ? trainer_blame(t, TRAINER_LOST, coll_progress(t->coll, e)) : 0;
+  return launched ? trainer_blame_coll(t, coll_progress(t->coll, e)) : 0;
 }
 
 /* What a step took is the time since the one before was read, or since it was begun, if that was later. */

@@ -62,7 +62,7 @@ static int finished(struct trainer *t, struct err *e) {
   uint32_t crc = 0;
   t->exit = TRAINER_DONE;
   /* Nobody is done before everybody is: a rank that could still fail needs the others' place in the job. */
-  int rc = trainer_blame(t, TRAINER_LOST, coll_barrier(t->coll, e));
+  int rc = trainer_blame_coll(t, coll_barrier(t->coll, e));
   if (rc == 0 && t->rank == 0) rc = trainer_result(t, &crc, e);
   if (rc == 0 && t->rank == 0) rc = trainer_report_end(t, crc, e);
   if (rc == 0) rdzv_done(t->rdzv);

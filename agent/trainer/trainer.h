@@ -7,6 +7,7 @@
  * Everything but main is a library (trainer_run), so that tests can run it on a compute and a coll of their own: trainer_setup makes what is not
  * there already. */
 
+#include <errno.h>
 #include <signal.h>
 #include "agent/sdk/rdzv.h"
 #include "agent/trainer/ckpt_writer.h"
@@ -131,6 +132,11 @@ struct trainer {
 static inline int trainer_blame(struct trainer *t, enum trainer_exit code, int rc) {
   if (rc) t->exit = code;
   return rc;
+}
+/* What a collective says. An error of this rank's own device or memory is its own; all else is the loss of others (coll.h). */
+static inline int trainer_blame_coll(struct trainer *t, int rc) {
+  bool own = rc == -EIO || rc == -ENOMEM || rc == -EBUSY || rc == -ENOTSUP;
+  return trainer_blame(t, own ? TRAINER_SYSTEM : TRAINER_LOST, rc);
 }
 uint64_t trainer_now_us(void);
 /* What has gone by since the phase before was told belongs to this one. */

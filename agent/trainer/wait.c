@@ -25,7 +25,7 @@ int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, str
   uint64_t from = trainer_now_us(), limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
   while (rc == 0) {
     rc = coll_progress(t->coll, e);
-    if (rc) return trainer_blame(t, TRAINER_LOST, rc);
+    if (rc) return trainer_blame_coll(t, rc);
     uint64_t waited = trainer_now_us() - from;
     if (waited > limit) {
       err_set(e, -ETIMEDOUT,

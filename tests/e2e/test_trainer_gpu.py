@@ -6,6 +6,7 @@ dependency missing that this order would have shown. Every run must leave nothin
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -103,6 +104,21 @@ def test_a_call_that_fails_is_named(rdzv, call, says):
     assert a.exit(30) == 71 and says in a.text, a
     for word in BAD[:3]: # what a fault leaves on the device goes with the process
         assert word not in a.text, a
+    rdzv.gone(5)
+
+
+@pytest.mark.parametrize("call, says", [
+    ("cudaStreamWaitEvent:9", "says at "),
+    ("cublasLtMatmul:4", "cuBLASLt: CUBLAS_STATUS_INTERNAL_ERROR"),
+    ("kernel:300", "illegal memory access|unhandled cuda error"),
+])
+def test_a_device_that_fails_among_ranks_is_no_lost_rank(rdzv, call, says):
+    """Whoever has the fault leaves with 71, and says what it was."""
+    # The wrapper gives the fault to rank 1 alone, and tells how it has ended.
+    wrapper = f'[ "$RANK" = 1 ] && export FAKEGPU_FAIL={call}; "$0" "$@"; rc=$?; echo "rank $RANK left with $rc"; exit $rc'
+    a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, "--nccl-ids", "always", "--shutdown-timeout", "20s", "--", "sh", "-c", wrapper, TRAINER, *SMALL,
+                   "--device", "cuda", "--cuda-module", FAKE, "--steps", 40, "--cuda-graph", "off", env={"LD_LIBRARY_PATH": str(FAKE.parent)})
+    assert a.exit(60) == 71 and re.search(says, a.text) and "rank 1 left with 71" in a.text, a
     rdzv.gone(5)
 
 

@@ -11,7 +11,8 @@
  * look), so that the sentence can name the rank that is missing and not only the collective that is stuck (whom.h).
  *
  * coll_destroy waits for that thread, and for the stream, ten seconds at most. What does not end within them is left as it is, memory and all, for
- * the process's exit to clean up: a leak is better than a hang. A communicator in good health is finalized (all ranks' work is done) and
+ * the process's exit to clean up: a leak is better than a hang. What compute has on the device is left with it then, since to free
+ * any memory of a device is to wait for all that it does. A communicator in good health is finalized (all ranks' work is done) and
  * destroyed instead, with the same deadlines; if that fails it is aborted too.
  *
  * Errors that NCCL tells have two kinds. CUDA's, and those of a wrong call, are this rank's own, and the others are told its reason. The
@@ -300,7 +301,10 @@ void nccl_destroy(struct coll *l) {
     if (!well) compute_poison(n->c, true);
     end_begin(n, !well);
   }
-  if (end_wait(n) && stream_rests(n)) free_all(n);
+  if (end_wait(n) && stream_rests(n))
+    free_all(n);
+  else
+    cuda_of(n->c)->held = true;
   if (n->end && atomic_exchange(&n->end->state, END_LEFT) == END_DONE) free(n->end);
   free(n);
 }

@@ -42,6 +42,8 @@ struct cuda {
   int device, sm; /* sm: 90 */
   bool deterministic, capturing;
   bool stuck; /* cuda_idle has waited in vain */
+  bool
+      held; /* some other stream of this device will not come to its end, perhaps never: nothing can be freed any more */
   enum rules_matmul matmul;
   enum kernel_type low; /* what activations are made of */
   cudaStream_t stream;
@@ -85,7 +87,7 @@ int cuda_launched(struct compute *c, int rc, const char *what, struct err *e);
 /* -EINVAL if this cannot be captured and a capture is under way. */
 int cuda_not_captured(struct compute *c, const char *what, struct err *e);
 /* Waits until everything is done, CUDA_IDLE_MS at most, and only once: who frees a hundred buffers of a device that stands still does not
- * wait for each. False: it is not, or the device has failed. */
+ * wait for each. False: it is not, or the device has failed, or it is held: cudaFree waits for all of the device. */
 bool cuda_idle(struct compute *c);
 
 int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,

@@ -10,7 +10,7 @@
  * waits for it. That is outside of captured steps, each of which has the buffer of its own slot in it.
  *
  * Memory is asked for at set-up only. Giving it back waits for the queue first; of a queue that does not come to its end the memory
- * is left to the process's exit, since cudaFree would wait for ever. */
+ * is left to the process's exit, since cudaFree would wait for ever; so it is where a communicator could not be ended (held). */
 
 #include "agent/trainer/gpu/compute_cuda.h"
 
