@@ -9,7 +9,7 @@
  *
  * In front of a line stands "[RANK] ", if there are several workers in the world; with --tee what torchrun puts there,
  * "[ROLE LOCAL_RANK]:" without the space; TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has the last word on both. The
- * template is one of Python's: $$ is a dollar, ${name} and $name are replaced where the name is known and stay as they
+ * template is one of Python's, with the host's name as a word of ours: $$ is a dollar, ${name} and $name are replaced where the name is known and stay as they
  * are where it is not. */
 
 #include "agent/output.h"
@@ -53,13 +53,15 @@ struct output_route output_route(const struct agent_options *o, uint32_t local_r
 /* The replacement for the name at text[0..len); false: it is not known. */
 static bool put_name(const struct agent_options *o, const struct output_name *n, const char *text, size_t len,
                      struct buf *out) {
-  static const char *const names[] = {"role_name", "rank", "local_rank"};
+  static const char *const names[] = {"role_name", "rank", "local_rank", "hostname"};
+  enum { KNOWN = sizeof names / sizeof names[0] };
   size_t i = 0;
-  while (i < 3 && (strlen(names[i]) != len || memcmp(names[i], text, len) != 0)) i++;
+  while (i < KNOWN && (strlen(names[i]) != len || memcmp(names[i], text, len) != 0)) i++;
   if (i == 0) buf_puts(out, o->role ? o->role : "default");
   if (i == 1) buf_printf(out, "%" PRId64, n->rank);
   if (i == 2) buf_printf(out, "%" PRIu32, n->local_rank);
-  return i < 3;
+  if (i == 3) buf_puts(out, n->host);
+  return i < KNOWN;
 }
 
 static size_t name_length(const char *text) {

@@ -37,6 +37,7 @@ enum { OUTPUT_PREFIX_MAX = 255 };
 struct output_name {
   int64_t rank, world_size;
   uint32_t local_rank;
+  const char *host; /* this machine's name */
 };
 /* In front of a line on the terminal, and in front of one in a filtered file; cut at OUTPUT_PREFIX_MAX bytes. */
 void output_prefix(const struct agent_options *o, const struct output_name *n, struct buf *out);

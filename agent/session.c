@@ -454,6 +454,7 @@ static int open_workers(struct session *s, struct err *e) {
       .numa = s->o->numa,
       .devices = s->devices,
       .options = o,
+      .host = c->host,
       .logs = &s->logs,
       .on_event = on_workers,
       .spare = on_spare,

@@ -30,6 +30,7 @@ struct workers_options {
   const struct numa *numa;   /* their CPUs */
   const struct device_watch *devices;  /* their devices */
   const struct agent_options *options; /* for where output goes */
+  const char *host;                    /* this machine's name, for what stands before it */
   struct log_dir *logs;                /* made at the first round if it is not made yet */
   workers_event_fn on_event;           /* now_ms is not filled */
   pid_t (*spare)(void *ctx);           /* the child that is not a worker's: our own rdzvd */

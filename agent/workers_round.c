@@ -79,8 +79,10 @@ struct named {
 };
 
 static void name_worker(const struct workers *w, const struct start *start, uint32_t i, struct named *n) {
-  struct output_name name = {
-      .rank = start->rank_base + i, .world_size = start->world_size, .local_rank = seen_rank(w, i)};
+  struct output_name name = {.rank = start->rank_base + i,
+                             .world_size = start->world_size,
+                             .local_rank = seen_rank(w, i),
+                             .host = w->o.host};
   *n = (struct named){.out = find_place(w, i, STD_OUT), .err = find_place(w, i, STD_ERR)};
   output_prefix(w->o.options, &name, &n->prefix);
   output_label(w->o.options, &name, &n->label);

@@ -26,6 +26,22 @@ def test_hosts_meet(make_cluster, endpoint):
     job.finish()
 
 
+def test_hosts_with_a_network_that_leads_nowhere(make_cluster):
+    """Each has a second interface, as for its management, that others cannot reach, and its own name leads there. Workers are told the address by which
+    the head's agent reaches the daemon, and come to the round's store by it."""
+    c = make_cluster(3)
+    c[1].daemon()
+    for i in (2, 3):
+        c[i].ns.sh(f"ip link add aaa0 type veth peer name aaa1; ip addr add 192.168.7.{i}/24 dev aaa0; ip link set aaa0 up; ip link set aaa1 up; "
+                   f"sed 's/^10.77.0.{i} .*/192.168.7.{i} node{i}/' /etc/hosts > /run/hosts; mount --bind /run/hosts /etc/hosts; "
+                   f"getent ahostsv4 node{i} | grep -q 192.168")
+    job = Job(c, 2, script=f"exec bash -c 'exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo reaches $MASTER_ADDR; {WAIT}'")
+    job.expect(1, 2)
+    for a in job.agents.values():
+        a.expect("reaches 10.77.0.2$")
+    job.finish()
+
+
 def test_a_worker_is_killed(make_cluster):
     c = make_cluster(3)
     c[1].daemon()

@@ -111,6 +111,16 @@ def test_prefix_template(rdzv, tmp):
     assert workers_lines(a) == ["<default:0/0> err of 0", "<default:0/0> out of 0", "<default:1/1> err of 1", "<default:1/1> out of 1"]
 
 
+def test_prefix_with_the_nodes_name(rdzv, tmp, lan):
+    """Two hosts: each line says where its worker runs, and which of all it is."""
+    template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${hostname} ${rank}: "}
+    job = ["--endpoint", "10.99.0.1:29400", "--nnodes", 2, "--", "sh", "-c", "echo here"]
+    agents = [agent(rdzv, "--node-rank", i, *job, env=template, wrap=host, node=str(i)) for i, host in enumerate(lan)]
+    for i, a in enumerate(agents):
+        assert a.exit() == 0, rdzv
+        assert sorted(a.out) == [f"node{i + 1} {2 * i}: here", f"node{i + 1} {2 * i + 1}: here"], rdzv
+
+
 def test_duplicates(rdzv, tmp):
     a = agent(rdzv, "--standalone", "--log-dir", "logs", "--duplicate-stdout-filters", "loss,a,, b", "--duplicate-stderr-filters", "loss",
               "--", "sh", "-c", "echo the loss of $LOCAL_RANK; echo no; echo a, b; echo last >&2")

@@ -73,7 +73,7 @@ static void test_some_ranks_are_shown(void **state) {
 
 static void check_prefix(const struct agent_options *o, int64_t world_size, const char *prefix,
                          const char *label) {
-  struct output_name n = {.rank = 13, .world_size = world_size, .local_rank = 5};
+  struct output_name n = {.rank = 13, .world_size = world_size, .local_rank = 5, .host = "gpu7"};
   struct buf b = BUF_INIT;
   output_prefix(o, &n, &b);
   assert_string_equal(buf_text(&b), prefix);
@@ -108,6 +108,7 @@ static void check_template(const char *template, const char *expected) {
 static void test_templates(void **state) {
   check_template("[${role_name}/${local_rank}]: ", "[trainer/5]: ");
   check_template("$rank>", "13>");
+  check_template("[${hostname}:${rank}] ", "[gpu7:13] ");
   check_template("$$rank $$$rank", "$rank $13");
   check_template("${unknown} $unknown ${rank", "${unknown} $unknown ${rank");
   check_template("$", "$");
