@@ -1,4 +1,4 @@
-"""The Debian packages: built by the script that people use, with the module for CUDA where it can be built; lintian has nothing to say; each file is
+"""The Debian packages: built by the script that people use, with the module for CUDA where it can be built, and without; lintian has nothing to say of either; each file is
 in the package where it belongs, and what is in them runs. That they install and leave nothing behind is shown on a fresh machine (test_fresh.py)."""
 
 import os
@@ -13,6 +13,7 @@ import pages
 from harness import TOP, free_port
 
 BUILD = TOP / "deploy/debian/build"
+WITHOUT = "deploy/debian/build"
 TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "lintian": "lintian", "chrpath": "chrpath"}
 LIB = r"usr/lib/[a-z0-9_]+-linux-gnu/"
 # What is in which package, but for texts: programs and libraries.
@@ -53,8 +54,16 @@ def built(tmp_path_factory, tools):
     absent = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
     if absent:
         pytest.skip(f"not installed: {' '.join(absent)}")
-    out = tmp_path_factory.mktemp("debian")
-    command = pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else "deploy/debian/build"
+    return build(pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else WITHOUT, tmp_path_factory.mktemp("debian"))
+
+
+@pytest.fixture(scope="module")
+def built_without(built, tmp_path_factory):
+    """The same without CUDA, as most people build them, also where there is nvcc."""
+    return build(WITHOUT, tmp_path_factory.mktemp("debian")) if cuda_is_here() else built
+
+
+def build(command, out):
     done = subprocess.run(["sh", "-c", f"{command} --out {out}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
     assert list(out.glob("*.changes")), done.stdout
     return out, done.stdout
@@ -76,6 +85,12 @@ def unpacked(built, tmp_path_factory, tools):
 
 def test_lintian_finds_nothing(built):
     assert "lintian found nothing" in built[1], built[1]
+
+
+def test_lintian_finds_nothing_without_cuda(built_without):
+    out, said = built_without
+    assert "lintian found nothing" in said, said
+    assert set(debs(out)) == {name for name in HAVE if "cuda" not in name}
 
 
 def test_the_command_for_cuda(unpacked):
