@@ -127,6 +127,18 @@ def test_ctrl_c(make_rsh, kind):
     m.c.gone(10)
 
 
+@pytest.mark.seconds(17)
+def test_time_for_a_checkpoint(make_rsh):
+    """By Open MPI, which kills after a second otherwise. It reads no output meanwhile, and waits for longer than that in the end."""
+    m = Mpi(make_rsh, "openmpi")
+    (m.c.tmp / "train").write_text(TRAIN.replace("#!/bin/sh\n", "#!/bin/bash\ntrap 'sleep 2.5; echo written >written.$RANK; exit 0' TERM INT\n"))
+    p = m.start("time", ("--nproc 4", "--nproc 2"), ("timeout 30", "timeout 4"))
+    m.ranks(p, 4)
+    p.kill(signal.SIGINT)  # mpirun's agents have process groups of their own
+    assert p.exit(60) != 0 and len(list(m.c.tmp.glob("written.*"))) == 4, str(m.c)
+    m.c.gone()
+
+
 @pytest.mark.parametrize("what", ["launcher", "agent"])
 def test_what_is_killed_takes_all_along(make_rsh, kind, what):
     """mpirun itself; and one of its agents, in whose place mpirun ends the others."""

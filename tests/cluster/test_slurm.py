@@ -97,6 +97,9 @@ def test_looking_at_a_job(make_slurm):
     job.expect("rank 7 of 8")
     p = c.type(f"job={job.id}\n" + pages.block(PAGE, "status"))
     assert p.exit() == 0 and p.says(f"slurm-{job.id}.0: running .*, 2 nodes, 8 workers") and p.says("node2 .*4-7 +running"), c
+    for words, name in (("scontrol show partition", "GraceTime"), ("scontrol show config", "KillWait")):
+        p = c.type(pages.inline(PAGE, words))
+        assert p.exit() == 0 and p.says(rf"\b{name} *="), p
     (c.tmp / "go").touch()
     assert job.exit() == 0, c
     c.gone()

@@ -183,6 +183,8 @@ def test_the_page(make_ssh):
     (c.tmp / "train").chmod(0o755)
     (c.tmp / "hosts.txt").write_text("node1 slots=1\nnode3 slots=1\n")
     path = pages.with_programs(c)
+    able = c[1].spawn("sh", "-c", pages.inline(PAGE, "ssh node2 true"), env={**path, "HOME": "/root"})
+    assert able.exit() == 0 and not able.text.strip(), able
     wanted = {"hosts": [(8, 2)], "more": [(6, 3), (6, 3), (4, 2), (2, 2), (4, 2)], "elastic": [(6, 3)]}
     for name, each in wanted.items():
         lines = pages.lines(PAGE, name)

@@ -5,7 +5,8 @@ A page has its commands in fenced blocks of the language sh, and above each of t
     <!-- test: tests/e2e/test_x.py::test_y a name -->     that test takes the block from the page, by its name, and executes it
     <!-- needs: a GPU -->                                 nobody can execute it here, for want of that
 
-What the commands print stands in blocks of its own, without a language. tests/e2e/test_commands.py holds all pages to this.
+What the commands print stands in blocks of its own, without a language. Commands within sentences, in single backticks, are repeated from such a block, or
+executed by a test that takes them from the page as well. tests/e2e/test_commands.py holds all pages to this.
 """
 
 import os
@@ -76,6 +77,21 @@ def blocks(page, text=None):
             empty = not line.strip()
         i += 1
     return found
+
+
+def spans(page, text=None):
+    """[(line, words)]: what stands in single backticks within sentences and tables; one may go over the end of a line."""
+    text = text if text is not None else (TOP / page).read_text()
+    blank = lambda m: re.sub(r"[^\n]", " ", m[0])
+    text = re.sub(r"^\s*```.*?^\s*```\s*?$", blank, text, flags=re.M | re.S)
+    text = re.sub(r"(?<=\n\n)(    .*\n)+", blank, re.sub(r"<!--.*?-->", blank, text, flags=re.S))
+    return [(text.count("\n", 0, m.start()) + 1, " ".join(m[1].split())) for m in re.finditer(r"(?<!`)`((?:[^`\n]|\n(?!\s*\n))+)`(?!`)", text)]
+
+
+def inline(page, words):
+    """A command within a sentence of that page, for the test that executes it."""
+    assert words in [w for _, w in spans(page)], f"{page} does not say `{words}`"
+    return words
 
 
 def block(page, name):

@@ -1,5 +1,5 @@
-"""Every command of README.md and of the pages under deploy/ is executed by a test that takes it from the page, or says what it needs that is not
-here; and no link between pages is dead."""
+"""Every command of README.md and of the pages under deploy/, in a block or in a sentence, is executed by a test that takes it from the page, or says
+what it needs that is not here; and no link between pages is dead."""
 
 import ast
 import re
@@ -14,6 +14,54 @@ PROGRAMS = """rdzv-agent rdzvd rdzvctl rdzv-trainer torchrun srun sbatch salloc 
     bsub bjobs bkill blaunch pbsdsh kubectl helm systemctl systemd-run journalctl apt apt-get dpkg dpkg-buildpackage docker podman apptainer enroot meson ninja pip pip3
     python python3 ssh scp curl sudo export kill cc gcc make git man nvidia-smi tests/run deploy/quickstart pcluster aws""".split()
 COMMAND = re.compile(r"(\$ )?((sudo |[A-Z_]+=\S* )*(build/\w+/|\./|/usr/s?bin/)?(" + "|".join(map(re.escape, PROGRAMS)) + r")( [^:=]|$)|(tests|deploy)/[\w/.-]+( |$))|\$ \S")
+
+
+# Within sentences: a program and something for it to do. A lone option or verb of it is a name for that, and what has ... in it is a form.
+IN_SENTENCES = re.compile(r"(\$ )?((sudo|[A-Z_]+=\S*) )*(build/\w+/|/usr/s?bin/)?(?P<program>" + "|".join(map(re.escape, PROGRAMS)) + r"|(tests|deploy)/[\w/.-]+) (?P<rest>\S.*)")
+VERBS = ("rdzvctl", "systemctl", "scontrol", "kubectl", "podman", "docker", "meson", "apt-get", "helm", "enroot", "apptainer", "git")
+# Those that do not stand in a block as well: which test takes them from the page,
+TAKEN = {
+    "rdzv-agent --help": "tests/e2e/test_inline.py::test_help",
+    "rdzvd --help": "tests/e2e/test_inline.py::test_help",
+    "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c": "tests/e2e/test_inline.py::test_a_worker_with_the_sources",
+    "srun rdzv-agent -- ./train": "tests/cluster/test_readme_slurm.py::test_srun",
+    "scontrol show partition": "tests/cluster/test_slurm.py::test_looking_at_a_job",
+    "scontrol show config": "tests/cluster/test_slurm.py::test_looking_at_a_job",
+    "ssh node2 true": "tests/cluster/test_ssh.py::test_the_page",
+    "systemctl status rdzvd": "tests/e2e/test_systemd.py::test_daemon",
+    "systemctl restart rdzvd": "tests/e2e/test_systemd.py::test_daemon",
+}
+# or why nobody executes them.
+MAN = "man(1) is on no machine of the tests; tests/e2e/test_manual.py reads what it would show"
+NOT_EXECUTED = {
+    "man rdzv-agent": MAN, "man rdzvd": MAN, "man rdzvctl": MAN, "man rdzv-trainer": MAN, "man librdzv": MAN, "man 7 rdzv": MAN,
+    "mpirun -np 8": "names a way to start agents, which mpi.md has as a block",
+    'bsub -J "x[1-9]"': "names LSF's arrays, which it alone makes",
+    "pip install nvidia-cublas nvidia-nccl-cu13": "needs a registry of packages",
+    "systemctl edit rdzv-agent@train": "opens an editor",
+    "tests/run --only fresh,image": "these are tests: what they run is on pages",
+}
+
+
+def is_command(words):
+    found = IN_SENTENCES.fullmatch(words)
+    if not found or "..." in words:
+        return False
+    rest = found["rest"].split()
+    lone = rest[0].startswith("-") and rest[0] not in ("--help", "--version") or found["program"] in VERBS
+    return len(rest) > 1 or not lone
+
+
+def in_blocks():
+    return [" ".join(line.split()) for page in pages.pages() for b in pages.blocks(page) if b.lang == "sh" for line in re.sub(r"\s*\\\n\s*", " ", b.text).split("\n")]
+
+
+def inline_complaint(page, words, shown):
+    if not is_command(words) or words in NOT_EXECUTED or any(f" {words} " in f" {line} " for line in shown):
+        return ""
+    if words not in TAKEN:
+        return f"`{words}` stands in no block, and neither in TAKEN nor in NOT_EXECUTED of tests/e2e/test_commands.py"
+    return reads(*TAKEN[words].split("::"), page, words)
 
 
 def constants(node):
@@ -74,6 +122,34 @@ def complaint(b):
 def test_every_command_is_executed_or_says_what_it_needs(page):
     found = [f"{b.place}: {why}" for b in pages.blocks(page) if (why := complaint(b))]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", pages.pages())
+def test_so_is_every_command_in_a_sentence(page):
+    shown = in_blocks()
+    found = [f"{page}:{line}: {why}" for line, words in pages.spans(page) if (why := inline_complaint(page, words, shown))]
+    assert not found, "\n".join(found)
+
+
+def test_what_is_said_of_sentences_is_still_so():
+    """No entry of the two lists is for what no page says any more, or what a block has."""
+    said, shown = {words for page in pages.pages() for _, words in pages.spans(page)}, in_blocks()
+    listed = [*TAKEN, *NOT_EXECUTED]
+    assert len(listed) == len(set(listed)) and not [w for w in listed if w not in said], [w for w in listed if w not in said]
+    idle = [w for w in listed if not is_command(w) or any(f" {w} " in f" {line} " for line in shown)]
+    assert not idle, idle
+
+
+def test_which_spans_are_commands():
+    for words in ("rdzv-agent --nproc 4 -- ./train", "qsub -W depend=afternotok:ID x.pbs", "podman stop -t 60", "man rdzvd", "rdzvd --help", "ssh node2 true",
+                  "A=1 srun rdzv-agent", "scontrol show config", "tests/run --only fresh", "sudo systemctl restart rdzvd", "build/agent/rdzv-agent --help"):
+        assert is_command(words), words
+    for words in ("rdzv-agent", "--nproc 4", "qsub -W", "kill -9", "scontrol requeue", "rdzvctl status", "export A=...", "rdzv-agent --explain ...", "srun", "train.py --lr 0.1", "exit 75"):
+        assert not is_command(words), words
+    text = "Say `rdzv-agent --nope\n1`, or `x`.\n\n    `srun a b`\n\n```sh\n`srun c d`\n```\n<!-- `srun e f` -->\n"
+    assert pages.spans("README.md", text) == [(1, "rdzv-agent --nope 1"), (2, "x")]
+    assert "stands in no block" in inline_complaint("README.md", "rdzv-agent --nope 1", ["rdzv-agent --nope 10"])
+    assert not inline_complaint("README.md", "rdzv-agent --nope 1", ["srun rdzv-agent --nope 1 -- ./train"])
 
 
 @pytest.mark.parametrize("page", pages.pages())

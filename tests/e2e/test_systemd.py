@@ -114,6 +114,12 @@ def test_daemon(machine):
         m.until("rdzvd.service", "ActiveState", "active")
         m.until("rdzvd.service", "StatusText", "1 job: running, round 1, 1 node, 1 worker")
         assert m.show("rdzvd.service", "MainPID") != pid and a.poll() is None
+        # And one that is asked for, with the page's words; what it looks at meanwhile, too.
+        pid = m.show("rdzvd.service", "MainPID")
+        m.sh(pages.inline(PAGE, "systemctl restart rdzvd"))
+        m.until("rdzvd.service", "StatusText", "1 job: running, round 1, 1 node, 1 worker")
+        assert m.show("rdzvd.service", "MainPID") != pid and a.poll() is None
+        assert 'Status: "1 job: running, round 1, 1 node, 1 worker' in m.sh(pages.inline(PAGE, "systemctl status rdzvd")).stdout
         assert '"job":"mine"' in m.run("cat", "/var/lib/rdzvd/rdzvd.state").stdout
         m.run("rdzvctl", "stop", "mine")
         assert a.wait(10) == 77

@@ -33,7 +33,7 @@ class Podman:
 
     def command(self, text):
         return (text.replace("podman build", f"{self.podman} build --isolation chroot --network host --build-arg BASE=localhost/base")
-                .replace("podman run", f"{self.podman} run {self.run_options}").replace("podman exec", f"{self.podman} exec"))
+                .replace("podman run", f"{self.podman} run {self.run_options}").replace("podman exec", f"{self.podman} exec").replace("podman stop", f"{self.podman} stop"))
 
     def start(self, text, alone=True):
         enter = ["nsenter", "-t", str(self.net.pid), "--net"] if alone else []
@@ -104,6 +104,6 @@ def test_a_daemon(podman):
     podman.do(ask)
     job = "podman run --rm --network host rdzv rdzv-agent --nnodes 1 --rdzv-id seen --endpoint 127.0.0.1:29400 -- true"
     assert "job seen is done" in podman.do(job)
-    podman.do(f"{podman.podman} stop -t 20 rdzvd")
+    podman.do(pages.block(PAGE, "stop"))
     assert podman.do(f"{podman.podman} inspect --format '{{{{.State.ExitCode}}}}' rdzvd").strip() == "0"
     assert list((podman.folder / "images").rglob("volumes/rdzvd/_data/*")), "nothing was kept"
