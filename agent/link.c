@@ -124,7 +124,9 @@ static void name_target(const struct link *l, size_t which, struct buf *out) {
 /* One address, or all for the same reason. */
 static void put_reason(const struct link *l, int error, const char *where, struct buf *out) {
   if (error == UV_ECONNREFUSED && l->taken)
-    buf_printf(out, "%s is held by a program that takes no connections: choose another port", where);
+    buf_printf(out, "%s is held by a program that takes no connections: %s", where,
+               l->o.derived ? "give --endpoint HOST:PORT, with another port, the same to all agents"
+                            : "choose another port");
   else if (error == UV_ECONNREFUSED)
     buf_printf(out, "nobody listens at %s: start rdzvd there, or an agent with the same --endpoint", where);
   else if (error == UV_ETIMEDOUT)
@@ -395,7 +397,7 @@ void link_open(struct link *l) {
     want_daemon(l);
   } else {
     l->state = LINK_RESOLVING;
-    struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, "--endpoint", on_resolved, l);
+    struct resolve *r = resolve_start(l->o.loop, &l->o.endpoint, &l->o.words, on_resolved, l);
     if (!r) return;
     l->resolve = r;
     uv_update_time(l->o.loop);

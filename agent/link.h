@@ -29,6 +29,8 @@ struct link_options {
   uv_loop_t *loop;
   struct endpoint endpoint; /* not used when standalone */
   bool standalone;
+  struct resolve_words words;  /* of the endpoint */
+  bool derived;                /* it was: whoever reads of it has not chosen the port */
   enum hosting hosting;        /* where it is not standalone */
   struct local_daemon *daemon; /* its answers come to the link from now on */
   unsigned user_timeout_ms;    /* TCP_USER_TIMEOUT */

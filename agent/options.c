@@ -95,8 +95,13 @@ static int settle_alone(struct settling *s, struct err *e) {
   return 0;
 }
 
+static void note_where(struct settling *s, const char *option) {
+  snprintf(s->o->endpoint_where, sizeof(s->o->endpoint_where), "in %s", options_spelt(s, option));
+}
+
 static int settle_endpoint(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
+  note_where(s, "endpoint");
   bool fixed = o->torch.backend && !is_c10d(o);
   int rc =
       endpoint_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, &o->endpoint, e);
@@ -122,6 +127,7 @@ static int settle_master(struct settling *s, struct err *e) {
   int rc = endpoint_parse(is_given(t->master_addr) ? t->master_addr : "127.0.0.1", STATIC_DEFAULT_PORT,
                           &o->endpoint, e);
   if (rc) return rc;
+  note_where(s, "master-addr");
   if (t->master_port == 0)
     return err_set(e, -EINVAL, "%s=0: port 0 is nowhere: give the port on which rdzvd is to listen",
                    options_spelt(s, "master-port"));

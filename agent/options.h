@@ -108,6 +108,9 @@ struct agent_options {
   int argc; /* what was parsed, for opts_variable() */
   char *const *argv, *const *env;
   char endpoint_from[OPTIONS_FROM_MAX + 1];
+  char
+      endpoint_where[OPTIONS_FROM_MAX +
+                     1]; /* the name of its host stands: "in --endpoint", "of SLURM_STEP_NODELIST=gpu[1-2]" */
   const char *local_addr; /* numeric or a name, or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
   int64_t orphan_grace_ms;   /* INT64_MAX: for ever */

@@ -110,6 +110,7 @@ int options_take_place(struct settling *s, bool *done, struct err *e) {
   if (rc) return err_wrap(e, "%s", c->first_host.source);
   snprintf(o->endpoint_from, sizeof(o->endpoint_from), "%s; port: %s", place->source, c->port.source);
   o->from.endpoint = o->endpoint_from;
+  snprintf(o->endpoint_where, sizeof(o->endpoint_where), "of %s", place->source);
   *done = true;
   return 0;
 }

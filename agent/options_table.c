@@ -64,19 +64,23 @@ static const struct opt table[] = {
      .help =
          "Start the agents of these hosts by ssh, and this machine's, if it is one of them, directly: "
          "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2. N is --nproc there. --nnodes, --endpoint and --rdzv-id need "
-         "not be given then; rdzvd runs on the first one."},
+         "not be given then; rdzvd runs on the first one. In a script of PBS, Grid Engine or LSF this need "
+         "not be "
+         "said: the agent starts those of the job's hosts."},
     {.name = "hostfile",
      .type = OPT_STRING,
      .offset = FIELD(hostfile),
      .label = "FILE",
-     .help = "As --hosts, from a file: a line is as n1 slots=4, n1:4, or n1, once for each worker."},
+     .help =
+         "As --hosts, from a file or a pipe: a line is as n1 slots=4, n1:4, or n1, once for each worker."},
     {.name = "ssh",
      .type = OPT_STRING,
      .offset = FIELD(ssh),
      .label = "COMMAND",
-     .help = "What runs a command on another host: a program and its options; host and command follow. "
-             "Default: ssh "
-             "-T -x -o BatchMode=yes -o ConnectTimeout=10."},
+     .help =
+         "What runs a command on another host: a program and its options; host and command follow. "
+         "Default: ssh -T -x -o BatchMode=yes -o ConnectTimeout=10; for the hosts of a job of Grid Engine "
+         "qrsh -inherit, of LSF blaunch."},
     {.name = "launch-agent",
      .type = OPT_STRING,
      .offset = FIELD(launch_agent),
@@ -154,8 +158,9 @@ static const struct opt table[] = {
      .offset = FIELD(rdzv_id),
      .label = "NAME",
      .parse = option_id,
-     .help = "The job's name, the same on all nodes. Default: the scheduler's job and step id (Slurm, PBS, "
-             "SGE, LSF), or mpirun's; a fresh one when alone; else user@endpoint."},
+     .help =
+         "The job's name, the same on all nodes. Default: the scheduler's job and step id (Slurm, PBS, "
+         "SGE, LSF), the Kubernetes Job's name, or mpirun's; a fresh one when alone; else user@endpoint."},
     {.name = "node-rank",
      .foreign = "node-rank",
      .type = OPT_INT,

@@ -65,6 +65,8 @@ static void choose(const struct addresses *found, char out[ADDR_MAX + 1]) {
 static int look_up(const char *name, const char *option, uint32_t deadline_ms, bool *hung, struct err *e) {
   struct lookup *l = &lookup;
   struct endpoint ep = {.port = 1};
+  static char where[40]; /* the request may outlive this call */
+  static const struct resolve_words words = {where, RESOLVE_REMEDY};
   static bool stuck; /* a name server that never answered still has `lookup` */
   if (stuck)
     return err_set(e, -ETIMEDOUT, "%s %s: the name server does not answer: give a numeric address", option,
@@ -75,7 +77,8 @@ static int look_up(const char *name, const char *option, uint32_t deadline_ms, b
   if (rc) return err_sys(e, rc, "no event loop");
   uv_timer_init(&l->loop, &l->timer);
   uv_timer_start(&l->timer, on_deadline, deadline_ms, 0);
-  struct resolve *r = resolve_start(&l->loop, &ep, option, on_found, l);
+  snprintf(where, sizeof(where), "in %s", option);
+  struct resolve *r = resolve_start(&l->loop, &ep, &words, on_found, l);
   if (!l->done) uv_run(&l->loop, UV_RUN_DEFAULT);
   *hung = stuck = !l->done;
   if (!l->done) {

@@ -131,6 +131,7 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
       .label = "",
       .role = o->role,
       .endpoint = id->endpoint,
+      .endpoint_from = o->from.endpoint,
       .pid = getpid(),
       .uid = getuid(),
       .workers = id->placed.workers,

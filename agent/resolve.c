@@ -24,24 +24,22 @@
 struct resolve {
   uv_getaddrinfo_t req;
   struct endpoint endpoint;
-  const char *option;
+  const struct resolve_words *words;
   resolve_fn fn; /* NULL: cancelled */
   void *ctx;
 };
 
-static int fail_to_find(struct err *e, int status, const char *host, const char *option) {
+static int fail_to_find(struct err *e, int status, const char *host, const struct resolve_words *words) {
   switch (status) {
   case UV_EAI_AGAIN:
-    return err_set(e, -EAGAIN, "the name \"%s\" in %s could not be looked up: no name server answers", host,
-                   option);
+    return err_set(e, -EAGAIN, "the name \"%s\" %s could not be looked up: no name server answers", host,
+                   words->where);
   case UV_EAI_NONAME:
   case UV_EAI_NODATA:
-    return err_set(e, -ENOENT,
-                   "the name \"%s\" in %s is not known on this machine: check its spelling, or give a "
-                   "numeric address",
-                   host, option);
+    return err_set(e, -ENOENT, "the name \"%s\" %s is not known on this machine: %s", host, words->where,
+                   words->remedy);
   default:
-    return err_set(e, -EIO, "the name \"%s\" in %s could not be looked up: %s", host, option,
+    return err_set(e, -EIO, "the name \"%s\" %s could not be looked up: %s", host, words->where,
                    uv_strerror(status));
   }
 }
@@ -55,7 +53,7 @@ static void on_found(uv_getaddrinfo_t *req, int status, struct addrinfo *list) {
     memcpy(&found.v[found.n++], a->ai_addr, a->ai_addrlen);
   }
   uv_freeaddrinfo(list);
-  if (found.n == 0) fail_to_find(&e, status ? status : UV_EAI_NONAME, r->endpoint.host, r->option);
+  if (found.n == 0) fail_to_find(&e, status ? status : UV_EAI_NONAME, r->endpoint.host, r->words);
   if (r->fn) r->fn(r->ctx, &found, e.code ? &e : NULL);
   free(r);
 }
@@ -66,8 +64,8 @@ static bool find_numeric(const struct endpoint *ep, struct addresses *found) {
          (ipaddr_parse(ep->host).family && uv_ip6_addr(ep->host, ep->port, &found->v[0].v6) == 0);
 }
 
-struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const char *option, resolve_fn fn,
-                              void *ctx) {
+struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const struct resolve_words *words,
+                              resolve_fn fn, void *ctx) {
   struct addresses found;
   if (find_numeric(ep, &found)) {
     fn(ctx, &found, NULL);
@@ -76,13 +74,13 @@ struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const 
   struct resolve *r = xcalloc(1, sizeof(*r));
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
   char port[8];
-  *r = (struct resolve){.endpoint = *ep, .option = option, .fn = fn, .ctx = ctx};
+  *r = (struct resolve){.endpoint = *ep, .words = words, .fn = fn, .ctx = ctx};
   r->req.data = r;
   snprintf(port, sizeof(port), "%u", (unsigned)ep->port);
   int rc = uv_getaddrinfo(loop, &r->req, on_found, ep->host, port, &hints);
   if (rc == 0) return r;
   struct err e = ERR_INIT;
-  fail_to_find(&e, rc, ep->host, option);
+  fail_to_find(&e, rc, ep->host, words);
   free(r);
   fn(ctx, &found, &e);
   return NULL;

@@ -26,11 +26,18 @@ struct addresses {
 /* e NULL: found, `found` is valid in the call. */
 typedef void (*resolve_fn)(void *ctx, const struct addresses *found, const struct err *e);
 
+struct resolve_words {
+  const char *where;  /* the name stood: "in --endpoint", "of SLURM_STEP_NODELIST=gpu[1-2]" */
+  const char *remedy; /* where nobody knows it: "give --endpoint HOST:PORT, the same to all agents" */
+};
+
+#define RESOLVE_REMEDY "check its spelling, or give a numeric address"
+
 struct resolve;
 /* A numeric host is answered inside the call, without a thread, and NULL is returned; else fn is called once
- * from the loop. `option` is where the name stood, for the sentence; it must outlive the request. */
-struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const char *option, resolve_fn fn,
-                              void *ctx);
+ * from the loop. `words` are for the sentence, and must outlive the request. */
+struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const struct resolve_words *words,
+                              resolve_fn fn, void *ctx);
 void resolve_cancel(struct resolve *r); /* fn is not called any more; NULL is fine */
 
 bool address_is_local(const union address *a);                     /* one of this machine's own */

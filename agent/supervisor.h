@@ -29,6 +29,7 @@ struct supervisor_config {
   const char *job, *host, *local_addr, *label, *role;
   const char *addrs;          /* of this host, as HELLO tells them; NULL: none */
   const char *endpoint;       /* for sentences: "node1:29400" */
+  const char *endpoint_from;  /* what it follows from; NULL: it was said */
   const char *expected_hosts; /* as HELLO tells them; NULL: not known */
   int64_t pid, uid, workers, want_rank, order_key, expected_nodes;
   struct settings settings;

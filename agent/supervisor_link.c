@@ -379,12 +379,20 @@ static void give_up(struct supervisor *s) {
     sup_exit(s, s->fenced_out ? EXIT_CODE_FENCED : EXIT_CODE_DAEMON_LOST, NULL);
     return;
   }
+  struct buf other = BUF_INIT;
+  buf_puts(&other, "another program listens there, or rdzvd hangs: ");
+  if (s->config.endpoint_from)
+    buf_printf(&other,
+               "give --endpoint HOST:PORT, with another port than follows from %s, the same to all agents",
+               s->config.endpoint_from);
+  else
+    buf_puts(&other, "choose another port, the same on all nodes");
   sup_say(s, LOG_ERROR, "no rdzvd could be reached at %s within %lld s (--join-timeout): %s",
           s->config.endpoint, (long long)(join_timeout_ms(s) / 1000),
-          s->met_stranger
-              ? "another program listens there, or rdzvd hangs: choose another port, the same on all nodes"
-          : s->down_text ? s->down_text
-                         : "start one there, or check the address");
+          s->met_stranger ? buf_text(&other)
+          : s->down_text  ? s->down_text
+                          : "start one there, or check the address");
+  buf_finish(&other);
   sup_exit(s, EXIT_CODE_NO_DAEMON, NULL);
 }
 

@@ -296,6 +296,13 @@ def test_much_output_arrives_whole(rdzv, launch, lines):
     assert kib < 32 * 1024 or SLOW > 1, kib
 
 
+@pytest.mark.parametrize("how", ["{agent} --hostfile <(echo 'n1 slots=2'; sleep 0.2; echo n2) {rest}", "printf 'n1:2\\nn2:1\\n' | {agent} --hostfile /dev/stdin {rest}"])
+def test_a_host_file_that_is_a_pipe(rdzv, launch, how):
+    rest = f"--ssh '{launch.ssh} -q' --endpoint 127.0.0.1:{free_port()} -- sh -c 'echo $RANK $E2E_HOST'"
+    a = rdzv.spawn("bash", "-c", how.format(agent=AGENT, rest=rest))
+    assert a.exit(30) == 0 and sorted(l.split(" ", 1)[1] for l in a.out) == ["0 n1", "1 n1", "2 n2"], a
+
+
 def test_it_says_what_it_understood(rdzv, launch):
     a = launch("n1:4,n2:2", "--explain", "--", "true")
     assert a.exit() == 0, a
@@ -317,7 +324,7 @@ def test_it_says_what_it_understood(rdzv, launch):
     (["--hosts", "n1,n2", "--local-addr", "10.0.0.1"], "--local-addr is for one host"),
     (["--hosts", "n1", "--hostfile", "f"], "--hosts and --hostfile exclude each other"),
     (["--hostfile", "/nowhere/hosts"], "/nowhere/hosts"),
-    (["--hostfile", "/dev/null"], "--hostfile"),
+    (["--hostfile", "/dev/null"], "--hostfile: /dev/null cannot be read: it is neither a file nor a pipe"),
     (["--hostfile", "bad"], "bad, line 2: \"slits=...\" is not understood"),
     (["--hosts", "n1,n2", "--ssh", "ssh 'x"], "--ssh: a quotation mark is missing"),
     (["--hosts", "n1,n2", "--ssh", " "], "--ssh: a program is expected"),

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 
 import pytest
@@ -55,6 +56,24 @@ def test_srun_needs_no_option(rdzv, lan):
     assert [a.exit() for a in agents] == [0, 0], rdzv
     assert places(agents) == {r: f"of 4 local {r % 2} of 2 sees all in slurm-{job}.0" for r in range(4)}
     assert all(a.says("2 nodes, 4 workers") for a in agents), rdzv
+
+
+def test_a_place_that_nobody_has_typed(rdzv):
+    """Where Slurm's name is not known, or something else listens at the port made of its numbers: whoever reads that has typed neither."""
+    env, _ = slurm(new_job(), "gpu1.invalid", "gpu2.invalid")
+    a = rdzv.agent("--join-timeout", "1s", "--", "true", env=env)
+    assert a.exit() == 69, a
+    assert a.says(r'the name "gpu1.invalid" of SLURM_STEP_NODELIST=gpu1.invalid,gpu2.invalid, .* (is not known|could not be looked up)'), a
+    assert not a.says('in --endpoint'), a
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        while not 16384 <= s.getsockname()[1] < 32768:
+            s.close()
+            s = socket.create_server(("127.0.0.1", free_port()))
+        job = job_of_port(s.getsockname()[1])
+        a = rdzv.agent("--join-timeout", "1s", "--", "true", env=next(slurm(job, HOST, tasks=2)))
+        assert a.exit() == 69, a
+        assert a.says(f"give --endpoint HOST:PORT, with another port than follows from .*SLURM_JOB_ID={job}, SLURM_STEP_ID=0, the same to all"), a
+        assert not a.says("choose another port"), a
 
 
 def test_who_is_missing_is_named(rdzv, lan):

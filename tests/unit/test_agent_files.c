@@ -1,4 +1,4 @@
-/* agent/private_dir.c and agent/command.c: folders that nobody is left to remove, and where a program lies. */
+/* agent/private_dir.c, agent/command.c, agent/host_file.c: folders that nobody is left to remove, where a program lies, what may be read. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "agent/command.h"
+#include "agent/host_file.h"
 #include "agent/private_dir.h"
 #include "common/mem.h"
 
@@ -119,11 +120,42 @@ static void finds_commands(void **state) {
   free(data);
 }
 
+/* What a scheduler names is a file; what a person names may be a pipe, within its size and time. */
+static void reads_pipes(void **state) {
+  enum { WAIT_MS = 50, MAX = 10 };
+  struct err e = ERR_INIT;
+  int ends[2];
+  char name[40];
+  assert_int_equal(pipe(ends), 0);
+  snprintf(name, sizeof(name), "/dev/fd/%d", ends[0]);
+  assert_null(host_file_read(NULL, name, MAX, &e));
+  assert_int_equal(e.code, -EINVAL);
+  assert_int_equal(write(ends[1], "n1\n", 3), 3);
+  assert_null(host_file_read_given(name, MAX, WAIT_MS, &e)); /* its writer is still there */
+  assert_int_equal(e.code, -ETIMEDOUT);
+  assert_int_equal(write(ends[1], "n1\nn2\n", 6), 6);
+  close(ends[1]);
+  char *text = host_file_read_given(name, MAX, WAIT_MS, &e);
+  assert_string_equal(text, "n1\nn2\n");
+  free(text);
+  close(ends[0]);
+  assert_int_equal(pipe(ends), 0);
+  snprintf(name, sizeof(name), "/dev/fd/%d", ends[0]);
+  assert_int_equal(write(ends[1], "0123456789a", MAX + 1), MAX + 1);
+  close(ends[1]);
+  assert_null(host_file_read_given(name, MAX, WAIT_MS, &e));
+  assert_int_equal(e.code, -EFBIG);
+  close(ends[0]);
+  assert_null(host_file_read_given("/dev/null", MAX, WAIT_MS, &e));
+  assert_string_equal(e.text, "/dev/null cannot be read: it is neither a file nor a pipe");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(makes_and_removes),
       cmocka_unit_test(removes_what_the_dead_left),
       cmocka_unit_test(finds_commands),
+      cmocka_unit_test(reads_pipes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -255,6 +255,21 @@ static void concludes(void **state) {
   for (size_t i = 0; i < sizeof(settled) / sizeof(*settled); i++) check_told(&settled[i]);
 }
 
+/* For the sentence about a name that nobody knows. */
+static void tells_where_the_place_stands(void **state) {
+  static const struct told cases[] = {
+      {&nodes, "rdzv-agent ./train", "of " STEP_HOSTS},
+      {&nodes, "rdzv-agent --rdzv-endpoint n1 ./train", "in --rdzv-endpoint"},
+      {&nodes, "PET_MASTER_ADDR=n1 rdzv-agent ./train", "in PET_MASTER_ADDR"},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    struct line l;
+    read_line(&l, cases[i].site, cases[i].line);
+    assert_string_equal(l.o.endpoint_where, cases[i].expected);
+    drop_line(&l);
+  }
+}
+
 /* From which variable a setting came that is nobody's conclusion, and what the launcher went by. */
 static void tells_variables(void **state) {
   static const struct site kubeflow = {
@@ -408,6 +423,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(concludes),
       cmocka_unit_test(tells_variables),
+      cmocka_unit_test(tells_where_the_place_stands),
       cmocka_unit_test(refuses_what_would_wait_for_ever),
       cmocka_unit_test(lets_a_batch_script_go_on_alone),
       cmocka_unit_test(notes_a_shell_that_is_elsewhere),
