@@ -71,6 +71,15 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out) 
   }
 }
 
+bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
+  const char *p = w;
+  for (*at = 0; *at < n; ++*at) {
+    memcpy(value, p + *at * sizeof *value, sizeof *value);
+    if (!isfinite(*value)) return false;
+  }
+  return true;
+}
+
 static int alloc_acts(struct model *m, struct err *e) {
   const struct model_shape *s = &m->shape;
   int rc = compute_alloc(m->c, COMPUTE_INPUT, m->max_rows * s->width[s->n - 1], &m->target, e);

@@ -49,6 +49,9 @@ void model_shape_format(const struct model_shape *s, char sep, char *out, size_t
  * values. */
 void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 
+/* w: n floats, at any address. false: number *at, which is *value, is not finite. */
+bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
+
 int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows,
                struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */

@@ -131,7 +131,11 @@ static int read_weights(const char *path, size_t n, float *out, struct err *e) {
   else if (fread(out, sizeof(float), n, f) != n)
     rc = err_set(e, -EIO, "weights %s: cannot be read", path);
   fclose(f);
-  return rc;
+  size_t at = 0;
+  float value = 0;
+  if (rc || model_weights_finite(out, n, &at, &value)) return rc;
+  return err_set(e, -EINVAL, "weights %s: number %zu is %g; a run cannot begin with that", path, at,
+                 (double)value);
 }
 
 /* The first weights, the same on every rank: from the seed, or from a file that every rank reads. */

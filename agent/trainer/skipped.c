@@ -3,8 +3,9 @@
  * A step whose gradients are not finite changes nothing: the optimizer skips it on the device, on all ranks alike, because all have the
  * same sums. Here, some steps later, it is told and counted. With fp16 that is everyday life: the loss scale begins at 65536 and is
  * halved by each such step until gradients fit, which may take 16 of them in a row before it is 1. So one is no reason to end a run. But if
- * more than --max-skipped follow each other, nothing is learned any more, and the run ends. The rank whose own loss was
- * the first not to be finite is known by the sums that travel with the gradients.
+ * more than --max-skipped follow each other, nothing is learned any more, and the run ends. The rank whose own loss is
+ * not finite is known by the sums that travel with the gradients. Gradients that are not finite behind a finite loss are known as their sum
+ * alone, which says nothing of ranks: to look at each rank's own would be one more pass over all of them in every step.
  *
  * All ranks read the same numbers and come to the same end at the same step. Rank 0 tells of it, at most once a second. */
 

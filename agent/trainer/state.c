@@ -1,5 +1,8 @@
 /* A run's state, out to the host and back. When it is written is save.c's affair.
  *
+ * Weights that are not finite are not gone on from: a device's ReLU may turn what comes of them into zeros, and then neither loss nor
+ * gradients would tell.
+ *
  * Rank 0 alone knows the directory. It decides what to resume and sends the bytes of the checkpoint to the
  * others, who decode and check them as if they had read them; so no file system needs to be shared, and no
  * two ranks can come to different conclusions. */
@@ -172,8 +175,16 @@ int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
 int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e) {
   struct ckpt_kind want = kind_of(t);
   struct ckpt_state s = {0};
+  size_t at = 0;
+  float value = 0;
   int rc = ckpt_decode(bytes, n, &s, e);
   if (rc == 0) rc = ckpt_kind_check(&s.kind, &want, e);
+  if (rc == 0 && !model_weights_finite(s.params, t->model.n_params, &at, &value))
+    rc =
+        err_set(e, -EINVAL,
+                "weight number %zu is %g: that run had diverged; --resume none, or an older checkpoint, with "
+                "a smaller --lr",
+                at, (double)value);
   if (rc) err_wrap(e, "%s", whose);
   rc = trainer_blame(t, TRAINER_FILES, rc);
   return rc ? rc : trainer_state_upload(t, &s, e);

@@ -1,6 +1,7 @@
 """rdzv-trainer as it is run: against NumPy, in worlds of several ranks, interrupted, resumed, and with everything wrong."""
 
 import gzip
+import re
 import signal
 import struct
 import time
@@ -386,6 +387,24 @@ def test_what_a_run_says_that_does_less_than_was_meant(tmp_path):
         with Run(args + wild) as run:
             (code,), _, (err,) = run.wait()
         assert code == 83 and ("--resume none" in err) == told, err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_weights_that_are_not_finite_are_not_begun_with(tmp_path, value):
+    """A GPU's ReLU may make zeros of them, and then nobody would know."""
+    weights = init_weights([10, 3, 10], 1).astype("<f4")
+    weights[7] = float(value)
+    weights.tofile(tmp_path / "w")
+    base = ["--layers", "10,3,10", "--data", "synthetic:640", "--steps", 4]
+    with Run(base + ["--init-weights", tmp_path / "w"]) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 66 and f"w: number 7 is {value}" in err, err
+    # An update that overflows: its gradients were finite, so it was made and written.
+    kept = ["--layers", "10,3,10", "--data", "synthetic:640", "--optimizer", "sgd", "--loss", "mse", "--lr", "1e6", "--scale", "1e15", "--checkpoint-dir", tmp_path / "c"]
+    train(kept + ["--steps", 1])
+    with Run(kept + ["--steps", 2]) as run:
+        (code,), _, (err,) = run.wait()
+    assert code == 66 and re.search(r"weight number \d+ is -?(inf|nan): that run had diverged", err), err
 
 
 def test_files_that_do_not_fit(tmp_path, digits):

@@ -14,7 +14,9 @@
  *
  * In bf16 and fp16 the first layer's input is converted once, in the forward, and kept for the backward. The bias's gradient is not fused where
  * it is to be added to (an epilogue can only overwrite), nor where the same bytes are wanted on every run. cuBLASLt's ReLU gives 0 for what is not a
- * number, the kernel's leaves it; a run that has one is found out by its loss or by its gradients' norm either way. */
+ * number, the kernel's leaves it. So a hidden unit whose weight is not finite may give zeros for ever, which neither the loss nor the gradients' norm
+ * tell: no run begins with such weights (setup.c, state.c), and no update is made of gradients that are not finite. What is left is a
+ * finite update that overflows a weight of a hidden layer: with cuBLASLt's ReLU it may go unseen until the weights are saved and read again. */
 
 #include "agent/trainer/gpu/compute_cuda.h"
 
