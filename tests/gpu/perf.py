@@ -1,10 +1,11 @@
 """The step `perf` of tests/gpu/run: what a training step costs, beside PyTorch and beside what the device could do at best, in one run.
 
 Ours is measured before and after PyTorch, with its input (it is read, staged and copied in every step); PyTorch has its data on the device
-already, but for "eager with input". The floor is the time of the step's matrix products alone, at the rate that torch.mm reaches on these shapes,
-and of the optimizer's bytes at the rate of a copy.
+already, but for "eager with input". The floor is the time of the step's matrix products alone, and of the optimizer's bytes at the rate of a copy: by
+rates.c, and by torch.mm and copy_ where PyTorch is installed; whichever is faster counts. Without PyTorch our time and the floor remain.
 """
 
+import json
 import statistics
 
 import steps
@@ -37,11 +38,35 @@ def floor_ms(model, precision, rates):
     return rates["products_ms"] + params * ADAM_BYTES[precision] / rates["copy_bytes_per_s"] * 1e3
 
 
-def torch_specs(work, model, precision, each):
+def products(model):
+    """Rows, inner and columns of a step's matrix products: forward, the weights' gradients, and but for the first layer the inputs'."""
+    n = model["batch"]
+    for i, (a, b) in enumerate(zip(model["layers"], model["layers"][1:])):
+        yield n, a, b
+        yield b, n, a
+        if i:
+            yield n, b, a
+
+
+def own_rates(work, i, model, precision, each):
+    """By rates.c; on a CPU there is no such thing."""
+    if work.device == "cpu":
+        return []
+    argv = [work.program("device-rates-fake" if work.rehearse else "device-rates"), "--precision", precision, "--each", each, "--repeats", 3 if work.rehearse else 7,
+            "--copy-bytes", 1 << (20 if work.rehearse else 30), *(",".join(map(str, p)) for p in products(model))]
+    return [json.loads(work.call(argv, f"rates-{i}"))]
+
+
+def torchs(work, i, model, precision, each):
+    """(milliseconds of a step by variant, its rates)"""
+    if work.lacks_torch():
+        return {}, []
     common = {"device": "cpu" if work.rehearse else work.device, "precision": precision, "warmup": 2 if work.rehearse else 20, "each": each, "repeats": 3 if work.rehearse else 5, **model}
     # In the rehearsal nothing is compiled: that takes longer than all the rest.
-    return [{"do": "steps", "backend": "eager" if work.rehearse else "inductor", **common},
-            {"do": "rates", "copy_bytes": (1 << 20) if work.rehearse else (1 << 30), **common}]
+    specs = [{"do": "steps", "backend": "eager" if work.rehearse else "inductor", **common},
+             {"do": "rates", "products": list(products(model)), "copy_bytes": (1 << 20) if work.rehearse else (1 << 30), **common}]
+    found, rates = work.torch(specs, f"torch-{i}")
+    return found, [rates]
 
 
 def verdicts(row, aims):
@@ -53,18 +78,42 @@ def verdicts(row, aims):
 def one(work, i, entry):
     name, model, precision, n, every, each, aims = entry
     before, _ = ours(work, f"ours-{i}-before", model, precision, n, every)
-    torch, rates = work.torch(torch_specs(work, model, precision, each), f"torch-{i}")
+    rates = own_rates(work, i, model, precision, each)
+    failed = None
+    try:
+        torch, more = torchs(work, i, model, precision, each)
+    except w.Fail as e:  # ours and the floor remain
+        torch, more, failed = {}, [], str(e)
     after, share = ours(work, f"ours-{i}-after", model, precision, n, every)
-    mine = statistics.median([before, after])
+    mine, rates = statistics.median([before, after]), rates + more
+    best_rates = {"products_ms": min(r["products_ms"] for r in rates), "copy_bytes_per_s": max(r["copy_bytes_per_s"] for r in rates)} if rates else None
     known = {k: v for k, v in torch.items() if v and k != "eager with input"}
     best = min(known, key=known.get) if known else None
-    row = {"model": name, "ours_ms": mine, "ours_both_ms": [before, after], **share, "torch_ms": torch, "best": best, "times_eager": torch["eager"] / mine if torch.get("eager") else None,
-           "times_best": known[best] / mine if best else None, "rates": rates, "floor_ms": floor_ms(model, precision, rates), "matrix_share": rates["products_ms"] / mine}
+    row = {"model": name, "torch_failed": failed, "ours_ms": mine, "ours_both_ms": [before, after], **share, "torch_ms": torch, "best": best, "times_eager": torch["eager"] / mine if torch.get("eager") else None,
+           "times_best": known[best] / mine if best else None, "rates": rates, "floor_ms": floor_ms(model, precision, best_rates) if rates else None,
+           "matrix_share": best_rates["products_ms"] / mine if rates else None}
     row["aims"] = [{"what": what, "figure": value, "aim": aim, "reached": reached} for what, value, aim, reached in verdicts(row, aims)]
     return row
 
 
+def in_words(row):
+    parts = [f"{row['ours_ms']:.3f} ms"] + ([f"floor {row['floor_ms']:.3f}"] if row["floor_ms"] is not None else [])
+    parts += [f"{a['figure']:.2f} {a['what']} (aim {a['aim']}{'' if a['reached'] else ': missed'})" for a in row["aims"]]
+    return f"{row['model']}: " + ", ".join(parts) + (f"; PyTorch: {row['torch_failed']}" if row["torch_failed"] else "")
+
+
 def perf(work):
-    rows = [one(work, i, entry) for i, entry in enumerate(TINY_MODELS if work.rehearse else MODELS)]
-    told = [f"{row['model']}: {row['ours_ms']:.3f} ms, " + ", ".join(f"{a['figure']:.2f} {a['what']} (aim {a['aim']}{'' if a['reached'] else ': missed'})" for a in row["aims"]) for row in rows]
+    rows, told, bad = [], [], False
+    for i, entry in enumerate(TINY_MODELS if work.rehearse else MODELS):
+        try:
+            rows.append(one(work, i, entry))
+            told.append(in_words(rows[-1]))
+            bad |= rows[-1]["torch_failed"] is not None
+        except w.Fail as e:  # the other models have their answers
+            bad = True
+            told.append(f"{entry[0]}: {e}")
+    if work.lacks_torch():
+        told.append(f"nothing was laid beside PyTorch: {work.lacks_torch()}")
+    if bad:
+        raise w.Fail("; ".join(told), {"rows": rows})
     return "; ".join(told), {"rows": rows}

@@ -10,9 +10,9 @@ def perf_table(rows):
            "|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
         torch = r["torch_ms"]
-        best = f"{cell(torch[r['best']])} ({r['best']})" if r["best"] else ""
+        best = f"{cell(torch.get(r['best']))} ({r['best']})" if r["best"] else ""
         out.append(f"| {r['model']} | {cell(r['ours_ms'])} | {cell(torch.get('eager'))} | {cell(torch.get('compile'))} | {best} | {cell(r['times_eager'], '{:.1f}')} | "
-                   f"{cell(r['times_best'], '{:.2f}')} | {cell(100 * r['matrix_share'], '{:.0f} %')} | {cell(r['floor_ms'])} |")
+                   f"{cell(r['times_best'], '{:.2f}')} | {cell(r['matrix_share'], '{:.0%}')} | {cell(r['floor_ms'])} |")
     return out
 
 

@@ -1,14 +1,13 @@
 """The steps of tests/gpu/run but `kill` and `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
 
-import importlib.util
+import array
 import json
 import os
+import random
 import re
 import shutil
 import statistics
 import sys
-
-import numpy as np
 
 import work as w
 from work import Fail, Skip
@@ -105,35 +104,33 @@ def coll(work):
 # ---- curves ---------------------------------------------------------------------------------------------------------
 
 
-def write_idx(path, array):
-    path.write_bytes(bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.astype(np.uint8).tobytes())
+def write_idx(path, dims, values):
+    path.write_bytes(bytes([0, 0, 8, len(dims)]) + b"".join(n.to_bytes(4, "big") for n in dims) + values)
     return path
 
 
 def make_data(work, model, seed=1):
     """One batch of images, and its labels, as files."""
-    r = np.random.default_rng(seed)
-    images = r.integers(0, 256, (model["batch"], 1, model["layers"][0]))
-    name = "-".join(map(str, model["layers"]))
-    labels = write_idx(work.file(f"{name}.labels"), r.integers(0, 10, model["batch"])) if model["loss"] == "cross-entropy" else None
-    return write_idx(work.file(f"{name}.images"), images), labels
+    r, rows, name = random.Random(seed), model["batch"], "-".join(map(str, model["layers"]))
+    images = write_idx(work.file(f"{name}.images"), (rows, 1, model["layers"][0]), r.randbytes(rows * model["layers"][0]))
+    labels = bytes(r.randrange(10) for _ in range(rows))
+    return images, write_idx(work.file(f"{name}.labels"), (rows,), labels) if model["loss"] == "cross-entropy" else None
 
 
 def make_weights(work, model, seed=2):
     """As torch.nn.Linear begins, so that curves look like anybody's."""
-    r, flat = np.random.default_rng(seed), []
+    r, flat = random.Random(seed), array.array("f")
     for a, b in zip(model["layers"], model["layers"][1:]):
-        flat += [r.uniform(-1, 1, a * b) / a**0.5, r.uniform(-1, 1, b) / a**0.5]
+        flat.extend(r.uniform(-1, 1) / a**0.5 for _ in range((a + 1) * b))
     path = work.file("-".join(map(str, model["layers"])) + ".weights")
-    np.concatenate(flat).astype("<f4").tofile(path)
+    path.write_bytes(flat.tobytes())
     return path
 
 
 def parity(work):
     """tests/interop/test_trainer_parity.py's runs, by the trainer and by PyTorch on this device."""
-    for module in ("torch", "numpy"):
-        if not importlib.util.find_spec(module):
-            raise Skip(f"{module} is not installed")
+    if work.lacks_torch():
+        raise Skip(work.lacks_torch())
     sys.path.insert(0, str(w.TOP / "tests/interop"))
     import test_trainer_parity as cases
 
@@ -171,25 +168,44 @@ def ranks(work):
 # ---- compute-sanitizer ----------------------------------------------------------------------------------------------
 
 
+def under(work, tool, check, argv, name):
+    """(the summary or None, what it and the program said)"""
+    text = work.call([tool, "--tool", check, "--error-exitcode", 99, *argv], name, ok=range(-64, 256))
+    log = text + work.file(f"{name}.log").read_text(errors="replace")
+    return re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) \w+.*", log), log
+
+
+def works(work, tool, check):
+    """On a program without any of our kernels: then what does not end well is ours."""
+    argv = [work.program("device-rates-fake" if work.rehearse else "device-rates"), "--precision", "fp32", "--each", 1, "--repeats", 1, "--copy-bytes", 4096, "16,16,16"]
+    summary, log = under(work, tool, check, argv, f"{check}-works")
+    return summary and '"products_ms"' in log
+
+
+def checked(work, tool, check, precision, images):
+    name = f"{check}-{precision}"
+    summary, log = under(work, tool, check, [work.program("rdzv-trainer"), *trainer_options(MLP, images, steps=5), *work.on_device(precision)], name)
+    if not summary or int(summary[1]) or "done:" not in log:
+        raise Fail(f"{check}, {precision}: {summary[0] if summary else 'no summary'}{'' if 'done:' in log else ', and the run did not end well'} ({work.file(name)}.log)")
+    return summary[0]
+
+
 def sanitize(work):
     tool = shutil.which("compute-sanitizer") or next((p for p in ("/usr/local/cuda/bin/compute-sanitizer",) if os.path.exists(p)), None)
-    if work.device == "cpu" or work.module():
+    if work.device == "cpu":
         raise Skip("there is no device")
     if not tool:
         raise Skip("compute-sanitizer is not installed")
-    (images, _), said = make_data(work, MLP), {}
+    (images, _), said, without = make_data(work, MLP), {}, []
     for check in ("memcheck", "racecheck"):
+        if not works(work, tool, check):
+            without.append(f"{check} does not work here: {w.last_words(work.file(f'{check}-works.log'))}")
+            continue
         for precision in ("fp32", "bf16"):
-            options = [*trainer_options(MLP, images, steps=5), *work.on_device(precision)]
-            text = work.call([tool, "--tool", check, "--error-exitcode", 99, work.program("rdzv-trainer"), *options], f"{check}-{precision}", ok=range(256))
-            log = text + work.file(f"{check}-{precision}.log").read_text(errors="replace")
-            summary = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) \w+.*", log)
-            if not summary or "done:" not in log and not int(summary[1]):
-                raise Skip(f"{check} does not work here: {w.last_words(work.file(f'{check}-{precision}.log'), text)}")
-            said[f"{check} {precision}"] = summary[0]
-            if int(summary[1]):
-                raise Fail(f"{check}, {precision}: {summary[0]} ({work.file(f'{check}-{precision}.log')})")
-    return ", ".join(said) + ": clean", said
+            said[f"{check} {precision}"] = checked(work, tool, check, precision, images)
+    if not said:
+        raise Skip("; ".join(without))
+    return "; ".join([", ".join(said) + ": clean", *without]), said
 
 
 # ---- the bench mode, and what start-up and checkpoints cost ----------------------------------------------------------
@@ -210,7 +226,7 @@ def bench(work):
     """One rank, and all devices where there are several; those beside PyTorch's all_reduce by NCCL."""
     devices = len(w.gpu_query("index") or []) if work.device == "cuda" else 0
     said = {f"{n} ranks": bench_rows(work, n, "64k" if work.rehearse else "128m") for n in sorted({1, devices or 1, 2 if work.rehearse else 1})}
-    if devices > 1 and not work.rehearse:
+    if devices > 1 and not work.rehearse and not work.lacks_torch():
         sizes = [row["size"] for row in said[f"{devices} ranks"]]
         said["torch"] = work.torch([{"do": "allreduce", "sizes": sizes, "warmup": 5, "each": 20, "repeats": 3}], "torch-allreduce")[0]
     told = []

@@ -4,7 +4,7 @@
 A spec has "do", "device" (cpu, cuda) and, of a model, "layers", "precision" (fp32, bf16), "loss" (mse, rmse, cross-entropy), "lr", "betas":
 
   steps      milliseconds of a step, medians, by eager, torch.compile and CUDA graphs, with fused Adam and its data on the device
-  rates      of the matrix products of one step alone, each shape by itself, and of a copy on the device
+  rates      of the matrix "products" of one step alone, each shape by itself, and of a copy on the device
   allreduce  algbw and busbw over all devices of the machine, by NCCL, where there are several
 
 bf16 is torch.autocast: weights, optimizer and loss in float, products in bf16.
@@ -110,7 +110,8 @@ def do_steps(spec):
         except Exception as e:  # this variant does not work on this machine: said, and the others count
             found[name] = None
             print(f"{name}: {type(e).__name__}: {e}", file=sys.stderr)
-        torch._dynamo.reset()
+        if hasattr(torch, "_dynamo"):
+            torch._dynamo.reset()
         if device == "cuda":
             torch.cuda.empty_cache()
 
@@ -126,20 +127,10 @@ def do_steps(spec):
     return found
 
 
-def products(spec):
-    """Rows, inner and columns of a step's matrix products: forward, the weights' gradients, and but for the first layer the inputs'."""
-    n = spec["batch"]
-    for i, (a, b) in enumerate(zip(spec["layers"], spec["layers"][1:])):
-        yield n, a, b
-        yield b, n, a
-        if i:
-            yield n, b, a
-
-
 def do_rates(spec):
     device, flops, ms = spec["device"], 0, 0.0
     kind = torch.bfloat16 if spec["precision"] == "bf16" else torch.float32
-    for m, k, n in products(spec):
+    for m, k, n in spec["products"]:
         a, b = torch.rand(m, k, device=device, dtype=kind), torch.rand(k, n, device=device, dtype=kind)
         out = torch.empty(m, n, device=device, dtype=kind)
         call = lambda: torch.mm(a, b, out=out)  # noqa: E731: it is called before the next turn

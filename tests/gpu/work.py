@@ -38,14 +38,14 @@ class Work:
         self.device = "cuda" if args.cuda_module or not args.rehearse else "cpu"
         self.out = Path(args.out).resolve()
         self.build = Path(args.build or TOP / "build/gpu").resolve()
-        self.deadline, self.started = 0, []
+        self.deadline, self.started, self.of_torch = 0, [], None
         self.step = ""
 
     # -- where things are
 
     def program(self, name):
         at = self.build / {"rdzv-trainer": "agent/trainer", "rdzv-agent": "agent", "rdzvd": "daemon", "test_compute_seam": "tests/unit", "test_coll_nccl": "tests/unit",
-                            "test_coll_seam": "tests/fakegpu"}[name] / name
+                            "test_coll_seam": "tests/fakegpu", "device-rates": "tests/gpu", "device-rates-fake": "tests/fakegpu"}[name] / name
         if not at.exists():
             raise Fail(f"{at} is not built")
         return at
@@ -120,12 +120,26 @@ class Work:
 
     def torch(self, specs, name):
         """Runs torch_side.py on a list of things to do, in one process since its start costs seconds."""
-        if not importlib.util.find_spec("torch"):
-            raise Skip("PyTorch is not installed")
         spec = self.file(name + ".spec.json")
         spec.write_text(json.dumps(specs))
         text = self.call([sys.executable, HERE / "torch_side.py", spec], name)
         return json.loads(text.splitlines()[-1])
+
+    def torch_facts(self):
+        """What PyTorch says of itself; "why" where it cannot be used here."""
+        if self.of_torch is None:
+            try:
+                missing = [m for m in ("torch", "numpy") if not importlib.util.find_spec(m)]
+                self.of_torch = {"why": f"{missing[0]} is not installed"} if missing else self.torch([{"do": "facts"}], "torch-facts")[0]
+            except Fail as e:
+                self.of_torch = {"why": f"PyTorch cannot be used: {e}"}
+            if not self.rehearse and self.of_torch.get("devices") == 0:
+                self.of_torch["why"] = f"PyTorch {self.of_torch['torch']} has no CUDA device"
+        return self.of_torch
+
+    def lacks_torch(self):
+        """Why nothing can be laid beside PyTorch, or nothing."""
+        return self.torch_facts().get("why")
 
     # -- the trainer
 

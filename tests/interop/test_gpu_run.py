@@ -66,6 +66,47 @@ def test_kills_on_a_device_that_runs_ahead(tmp_path):
     assert figures["survivors_mib"] == {"rank 0": [1000] * 3, "rank 1": [1000] * 3} and figures["memory_left_mib"] == 0
 
 
+SANITIZER = r"""#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift 2; done
+case "$HOW $1" in
+"nothing "*) echo "no permission" >&2; exit 1 ;;
+"crash "*rdzv-trainer) echo "Segmentation fault" >&2 ;;
+"errors "*rdzv-trainer) "$@"; echo "========= ERROR SUMMARY: 3 errors"; exit 99 ;;
+*) "$@" ;;
+esac
+echo "========= ERROR SUMMARY: 0 errors"
+"""
+
+
+@on_stand_ins
+@pytest.mark.parametrize("how, result, words", [
+    ("well", "ok", "memcheck fp32, memcheck bf16, racecheck fp32, racecheck bf16: clean"),
+    ("crash", "FAILED", "memcheck, fp32: ERROR SUMMARY: 0 errors, and the run did not end well"),
+    ("errors", "FAILED", "memcheck, fp32: ERROR SUMMARY: 3 errors ("),
+    ("nothing", "skipped", "memcheck does not work here: no permission"),
+])
+def test_a_sanitizer(tmp_path, how, result, words):
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(SANITIZER)
+    tool.chmod(0o755)
+    p = run("--rehearse", "--build", BUILD, "--cuda-module", FAKE, "--only", "sanitize", "--out", tmp_path / "out", PATH=f"{tmp_path}:{os.environ['PATH']}", HOW=how)
+    assert p.stdout.split()[0] == result and words in p.stdout, p
+
+
+@on_stand_ins
+def test_without_pytorch(tmp_path):
+    """Nor NumPy: an interpreter that sees no packages at all. Our time and the device's rates are told, and what is missing."""
+    argv = ["run", "--rehearse", "--build", str(BUILD), "--cuda-module", str(FAKE), "--only", "parity,ranks,perf", "--out", str(tmp_path)]
+    code = f"import runpy, sys; sys.argv = {argv!r}; runpy.run_path({str(RUN)!r}, run_name='__main__')"
+    p = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=240)
+    assert p.returncode == 0, p
+    found = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert found["parity"]["line"] == "torch is not installed"
+    assert "nothing was laid beside PyTorch: torch is not installed" in found["perf"]["line"]
+    (row,) = found["perf"]["figures"]["rows"]
+    assert row["ours_ms"] > 0 and row["floor_ms"] > 0 and row["times_eager"] is None
+
+
 def lines(losses, checksum="aa", round_=1):
     return [{"event": "step", "step": step, "loss": loss, "round": round_} for step, loss in losses.items()] + [{"event": "end", "step": 9, "checksum": checksum}]
 

@@ -50,7 +50,8 @@ def warm_cosine(warmup, total):
 
 def run(case, part=lambda rows: rows):
     # Else cuBLAS may add up products in bf16, which is another arithmetic than bf16's with sums in float.
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    if case["device"] == "cuda":
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     net = plain = make_net(case)
     if case.get("ddp"):
         net = nn.parallel.DistributedDataParallel(plain)
