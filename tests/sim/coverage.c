@@ -126,6 +126,39 @@ static const char *reason_of(size_t s, size_t e) {
   return NULL;
 }
 
+static void put_short(FILE *out, int width, uint64_t n) {
+  if (n < 10000)
+    fprintf(out, "%*" PRIu64, width, n);
+  else
+    fprintf(out, "%*" PRIu64 "k", width - 1, n / 1000);
+}
+
+void coverage_summary(FILE *out) {
+  enum { NARROWEST = 6 };
+  int width[JOB_STATE_COUNT], taken = 0;
+  collect();
+  for (size_t s = 0; s < JOB_STATE_COUNT; s++)
+    for (size_t e = 0; e < JOB_EV_COUNT; e++) taken += here.job[s][e] > 0;
+  fprintf(out,
+          "a job's events by its states, and how often all stories took them: %d of %d cells; - cannot be "
+          "(tests/sim/holes.inc)\n%-12s",
+          taken, JOB_STATE_COUNT * JOB_EV_COUNT, "");
+  for (size_t s = 0; s < JOB_STATE_COUNT; s++) {
+    const char *name = job_state_name((enum job_state)s);
+    width[s] = 1 + (int)(strlen(name) > NARROWEST ? strlen(name) : NARROWEST);
+    fprintf(out, "%*s", width[s], name);
+  }
+  for (size_t e = 0; e < JOB_EV_COUNT; e++) {
+    fprintf(out, "\n%-12s", job_event_name((enum job_event_kind)e));
+    for (size_t s = 0; s < JOB_STATE_COUNT; s++)
+      if (!here.job[s][e] && reason_of(s, e))
+        fprintf(out, "%*s", width[s], "-");
+      else
+        put_short(out, width[s], here.job[s][e]);
+  }
+  fputc('\n', out);
+}
+
 bool coverage_check(void) {
   collect();
   bool good = true;

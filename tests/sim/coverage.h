@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdbool.h>
 #include "agent/supervisor.h"
 
@@ -16,6 +17,8 @@ void coverage_share(void);
 void coverage_publish(void);
 
 void coverage_print(void);
+/* The daemon's table as people read it: a line an event, short numbers, "-" where a cell is explained to be out of reach. */
+void coverage_summary(FILE *out);
 /* Prints every cell of the daemon's table that nothing has taken and nobody has explained, and every explanation of a cell that was
  * taken. True: there is none of either. */
 bool coverage_check(void);
