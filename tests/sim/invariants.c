@@ -2,10 +2,11 @@
  * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
  * It never asks the minds what they think. The book is in book.c; what workers do is checked in invariants_work.c, all else here.
  *
- * Five allowances, each of which is written down in PROTOCOL.md or the README:
+ * Six allowances, each of which is written down in PROTOCOL.md or the README:
  *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
  *     newcomer takes its place both run until it is back.
  *   - A process in state D dies when the kernel lets it, and what runs on a host that is suspended when that goes on.
+ *   - Where an agent and its guard are both stopped nobody kills their workers, until one of them goes on.
  *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is there before
  *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be used again.
  *   - Two daemons know nothing of each other: where nodes are enough for two, each may have a round, and each judges for itself.
@@ -248,7 +249,7 @@ void check_agent_exit(struct sim *s, struct sim_agent *a, int code) {
     sim_violate(s, INV_ENDS, "%s exits with %d, and nobody has told it so", a->name, code);
   for (int i = 0; i < SIM_WORKERS_MAX; i++) {
     const struct sim_worker *w = &a->w[i];
-    bool late = s->suspends && a->node->resumed_at + s->config.die_max >= s->now; /* its guard is at it */
+    bool late = s->suspends && a->node->resumed_at + dying_ms(s, a) >= s->now; /* its guard is at it */
     if ((w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING) && !w->b.kill_ms && !late)
       sim_violate(s, INV_ORPHANS, "%s exits while its rank %u runs", a->name, w->rank);
   }

@@ -8,15 +8,32 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* What an agent does with its own hand where its guard cannot comes so much later (agent/guard_watch.h; clocks differ by 3 %). */
+static uint64_t by_hand_ms(const struct sim *s) {
+  uint64_t ms = (uint64_t)s->config.settings.lease_ms / 10;
+  return (ms < GUARD_PATIENCE_MAX_MS ? ms : GUARD_PATIENCE_MAX_MS) * 104 / 100 + 1;
+}
+
+/* How long a worker may take to die from when its agent knows that it must. */
+uint64_t dying_ms(const struct sim *s, const struct sim_agent *a) {
+  uint64_t slept_at = guard_slept_at(s, a), ms = by_hand_ms(s) + s->config.die_max;
+  return slept_at && s->now <= slept_at + ms ? ms : s->config.die_max;
+}
+
+/* Neither agent nor guard could run, until just now: the second hole that remains. */
+static bool were_unable(const struct sim *s, const struct sim_agent *a) {
+  uint64_t at = guard_unable_at(s, a);
+  return at && s->now <= at + by_hand_ms(s) + s->config.die_max;
+}
+
 static bool runs_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w,
                     uint64_t heard_at) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
-  bool told_late =
-      a->fence_heard_at > heard_at + lease / 2 && s->now <= a->fence_heard_at + s->config.die_max;
+  bool told_late = a->fence_heard_at > heard_at + lease / 2 && s->now <= a->fence_heard_at + dying_ms(s, a);
   /* It had not to fence, had heard nothing for long, and is greeted again: behind that comes what it has missed, STALE or END, and then its
    * workers must die. */
-  bool back = a->back_at && s->now <= a->back_at + a->node->link.delay_max + s->config.die_max &&
+  bool back = a->back_at && s->now <= a->back_at + a->node->link.delay_max + dying_ms(s, a) &&
               (!a->fence || a->fence_heard_at >= a->back_at);
   return back || (a->fence ? told_late : s->now > heard_at + lease / 2);
 }
@@ -94,8 +111,9 @@ static bool is_over_its_lease(const struct sim *s, const struct sim_agent *a) {
  * had heard that he must fence does it as soon as he hears of it: the one hole that remains. */
 void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   uint64_t over_ms = a->ack_at + (uint64_t)s->config.settings.lease_ms;
-  bool could_not = a->node->off || a->node->resumed_at + s->config.die_max >= s->now || w->b.kill_ms;
-  bool told_late = a->fence_heard_at > over_ms && s->now <= a->fence_heard_at + s->config.die_max;
+  bool could_not =
+      a->node->off || a->node->resumed_at + dying_ms(s, a) >= s->now || w->b.kill_ms || were_unable(s, a);
+  bool told_late = a->fence_heard_at > over_ms && s->now <= a->fence_heard_at + dying_ms(s, a);
   bool idle = w->parked &&
               s->two; /* it has left its round; which daemon's answers count for it is nobody's concern */
   if (!a->fence || could_not || told_late || idle || s->now <= over_ms) return;
@@ -109,15 +127,16 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
     bool same = b->round == a->round && !strcmp(b->incarnation, a->incarnation);
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
-      bool frozen = b->node->suspended || (s->suspends && b->node->resumed_at + s->config.die_max >= s->now);
+      bool frozen = b->node->suspended || (s->suspends && b->node->resumed_at + dying_ms(s, b) >= s->now) ||
+                    were_unable(s, b);
       bool late = v->parked && v->state == WORKER_RUNNING && !frozen && !same && !v->b.kill_ms;
       if (late && b->guard_alive && !s->two && is_over_its_lease(s, b) && b->fence_heard_at <= b->ack_at)
         sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u",
                     a->name, w->rank, a->round, b->name, b->round);
       if (frozen || !worker_works(v) || (same && !v->ghost)) continue;
       if (runs_on(s, b, v, heard_of_later_rounds_at(s, a, b))) continue;
-      bool thawed =
-          s->suspends && a->node->resumed_at + s->config.exec_max >= s->now; /* as what it had begun */
+      bool thawed = (s->suspends && a->node->resumed_at + s->config.exec_max >= s->now) ||
+                    were_unable(s, a); /* as what it had begun */
       if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) ||
           enough_for_two(s, a, b))
         continue;

@@ -162,6 +162,10 @@ static void on_agent_continue(struct sim *s, uint64_t index) {
   agent_continue(s, s->agents[index]);
 }
 
+static void on_guard_continue(struct sim *s, uint64_t index) {
+  guard_continue(s, s->agents[index]);
+}
+
 static uint64_t soon(struct sim *s) {
   return s->now + ONE_OF(s, 0, 10, 50, 120, 500, 1500, 4000, 9000);
 }
@@ -197,9 +201,20 @@ static void fault_of_daemon(struct sim *s, uint64_t side) {
   sim_call(s, s->now + 10000, on_daemon_start, side); /* it may die later, at a save */
 }
 
+/* And sometimes its agent is stopped too, before it or after. */
+static void pause_guard(struct sim *s, struct sim_agent *a) {
+  guard_pause(s, a, sim_chance(s, 60) ? GUARD_STOPPED : GUARD_HELD);
+  sim_call(s, soon(s), on_guard_continue, (uint64_t)a->index);
+  if (!sim_chance(s, 25)) return;
+  agent_pause(s, a);
+  sim_call(s, soon(s), on_agent_continue, (uint64_t)a->index);
+}
+
 static void fault_of_agent(struct sim *s, struct sim_agent *a) {
   uint64_t node = (uint64_t)a->node->index;
-  switch (sim_below(s, 10)) {
+  switch (sim_below(s, 12)) {
+  case 10:
+  case 11: pause_guard(s, a); return;
   case 0: agent_kill(s, a); break;
   case 1:
     guard_kill(s, a);
@@ -287,6 +302,7 @@ static void on_peace(struct sim *s, uint64_t arg) {
   for (int i = 0; i < s->n_agents; i++) {
     s->agents[i]->pause_on = -1;
     agent_continue(s, s->agents[i]);
+    guard_continue(s, s->agents[i]);
     guard_calm(s, s->agents[i]);
   }
 }

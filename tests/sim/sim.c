@@ -3,7 +3,7 @@
  * it, and its handler may only push further events. Nothing in here waits, reads a clock or a descriptor.
  *
  * A process that is paused (SIGSTOP) does not take events: they go to the stash, in order, and come back when it is
- * continued. Guards and workers of a paused agent go on.
+ * continued. Guards and workers of a paused agent go on, and agents and workers of a paused guard.
  *
  * The trace is a list of lines for people. Stories compare it with what is expected; random runs do without it and are
  * simply run again, from the same seed and with it, when something is wrong. */
@@ -188,6 +188,7 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   *of = NULL;
   switch (ev->kind) {
   case EV_AGENT_TICK:
+  case EV_GUARD_WATCH:
   case EV_NOTIFY:
   case EV_STORE_RETRY:
   case EV_CONNECTED: *of = ev->agent; return true;
@@ -217,11 +218,28 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_WORKER_PARKS:
   case EV_WORKER_SAVED:
   case EV_GUARD_FENCE:
+  case EV_GUARD_TELL:
+  case EV_GUARD_ALONE:
   case EV_GUARD_CHECK:
   case EV_CALL:
   case EV_KIND_COUNT: return false;
   }
   return false;
+}
+
+/* Whose guard must run for it; NULL: it is no guard's. */
+static const struct sim_agent *guard_needed(const struct sim_event *ev) {
+  switch (ev->kind) {
+  case EV_GUARD_EXEC: return ev->agent->w[ev->a].unforked ? ev->agent : NULL;
+  case EV_GUARD_STOP:
+  case EV_WORKER_KILL:
+  case EV_WORKER_STUCK:
+  case EV_GUARD_FENCE:
+  case EV_GUARD_TELL:
+  case EV_GUARD_ALONE:
+  case EV_GUARD_CHECK: return ev->agent;
+  default: return NULL;
+  }
 }
 
 /* Whom an event would reach, if it reaches a daemon at all. */
@@ -246,6 +264,8 @@ static bool must_wait(struct sim *s, const struct sim_event *ev) {
   const struct sim_agent *a;
   const struct sim_node *n = s->suspends ? node_of(ev) : NULL;
   if (n && n->suspended) return true;
+  const struct sim_agent *guarded = guard_needed(ev);
+  if (guarded && guard_sleeps(guarded)) return true;
   if (!event_needs(ev, &a)) return false;
   return a ? a->paused && a->sup : s->d.paused && s->d.core;
 }
@@ -259,8 +279,7 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
     for (size_t i = 0; i < s->stash.n; i++) {
       struct sim_event *ev = s->stash.v[i];
       const struct sim_agent *of;
-      event_needs(ev, &of);
-      bool other = of != a || (!a && side_of(ev) != s->side);
+      bool other = !event_needs(ev, &of) || of != a || (!a && side_of(ev) != s->side);
       if (other || (pass == 0 && ev->kind != EV_AGENT_TICK)) {
         s->stash.v[kept++] = ev;
         continue;
@@ -291,6 +310,24 @@ void sim_unstash_node(struct sim *s, const struct sim_node *n) {
   }
 }
 
+/* It reaps first, and then does what it was told and looks what is left. */
+void sim_unstash_guard(struct sim *s, const struct sim_agent *a) {
+  for (int pass = 0; pass < 2; pass++) {
+    size_t kept = 0;
+    for (size_t i = 0; i < s->stash.n; i++) {
+      struct sim_event *ev = s->stash.v[i];
+      if (guard_needed(ev) != a || (pass == 0 && ev->kind != EV_GUARD_TELL)) {
+        s->stash.v[kept++] = ev;
+        continue;
+      }
+      ev->at = s->now;
+      ev->seq = s->front++;
+      heap_push(&s->queue, ev);
+    }
+    s->stash.n = kept;
+  }
+}
+
 static void dispatch(struct sim *s, struct sim_event *ev) {
   switch (ev->kind) {
   case EV_SYN: link_on_syn(s, ev); break;
@@ -304,9 +341,11 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
   case EV_DAEMON_TICK: daemon_on_tick(s, ev); break;
   case EV_SAVED: daemon_on_saved(s, ev); break;
   case EV_AGENT_TICK: agent_on_tick(s, ev); break;
+  case EV_GUARD_WATCH: watch_on_timer(s, ev); break;
   case EV_NOTIFY:
     if (ev->agent->sup) {
       ev->notice->now_ms = s->now;
+      watch_hear(ev->agent, ev->notice);
       agent_mind(s, ev->agent, ev->notice);
     }
     break;
@@ -322,6 +361,8 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
   case EV_WORKER_PARKS:
   case EV_WORKER_SAVED:
   case EV_GUARD_FENCE:
+  case EV_GUARD_TELL:
+  case EV_GUARD_ALONE:
   case EV_GUARD_CHECK: guard_on_event(s, ev); break;
   case EV_CALL: ev->fn(s, ev->a); break;
   case EV_KIND_COUNT: break;
@@ -330,6 +371,7 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
 
 static void on_trap_over(struct sim *s, uint64_t index) {
   agent_continue(s, s->agents[index]);
+  guard_continue(s, s->agents[index]);
 }
 
 static void on_daemon_trap_over(struct sim *s, uint64_t side) {
@@ -355,13 +397,23 @@ static void spring_trap(struct sim *s, const struct sim_event *ev) {
   struct sim_agent *a = ev->agent ? ev->agent : ev->conn ? ev->conn->agent : NULL;
   if (!a || a->pause_on != (int)ev->kind) return;
   a->pause_on = -1;
-  if (a->trap == TRAP_PAUSE) {
+  switch (a->trap) {
+  case TRAP_PAUSE: agent_pause(s, a); break;
+  case TRAP_STOP_GUARD: guard_pause(s, a, GUARD_STOPPED); break;
+  case TRAP_HOLD_GUARD: guard_pause(s, a, GUARD_HELD); break;
+  case TRAP_PAUSE_BOTH:
+    guard_pause(s, a, GUARD_STOPPED);
     agent_pause(s, a);
-    sim_call(s, s->now + a->pause_ms, on_trap_over, (uint64_t)a->index);
+    break;
+  case TRAP_KILL: agent_kill(s, a); return;
+  case TRAP_KILL_GUARD: guard_kill(s, a); return;
+  case TRAP_KILL_BOTH:
+  case TRAP_COUNT:
+    guard_kill(s, a);
+    agent_kill(s, a);
     return;
   }
-  if (a->trap != TRAP_KILL) guard_kill(s, a);
-  if (a->trap != TRAP_KILL_GUARD) agent_kill(s, a);
+  sim_call(s, s->now + a->pause_ms, on_trap_over, (uint64_t)a->index);
 }
 
 bool sim_step(struct sim *s) {

@@ -9,6 +9,7 @@
  * sim_daemon.c the driver around core_step: connections, timer, state file, kill and restart
  * sim_node.c   the driver around supervisor_step: agents' lives
  * sim_guard.c  guards and workers
+ * sim_watch.c  guards that cannot run
  * sim_store.c  the round's store
  * sim_ids.c    helpers that mint ncclUniqueIds
  * describe.c   messages as text
@@ -22,6 +23,7 @@
 #include "common/bytes.h"
 #include "proto/msg.h"
 #include "daemon/core.h"
+#include "agent/guard_watch.h"
 #include "agent/supervisor.h"
 
 enum {
@@ -110,9 +112,10 @@ struct sim_worker {
   bool there;             /* it is there */
   bool knocked, reached;  /* at the round's store; reached: it is connected */
   bool killed, termed;
-  bool kept;   /* left out of the stop, or parked: its agent may give it a place in the next round */
-  bool parked; /* it has left its round and does nothing */
-  bool ghost;  /* a planted bug: the guard takes it for dead */
+  bool unforked; /* SPAWNING: its guard has not read that yet */
+  bool kept;     /* left out of the stop, or parked: its agent may give it a place in the next round */
+  bool parked;   /* it has left its round and does nothing */
+  bool ghost;    /* a planted bug: the guard takes it for dead */
   uint64_t step, ran_at, stepped_at;
   uint32_t asked, saved; /* numbers of checkpoints */
 };
@@ -157,7 +160,22 @@ struct sim_helper { /* mints */
   char ids[NCCL_ID_SIZE]; /* no round has more than one here */
 };
 
-enum trap { TRAP_PAUSE, TRAP_KILL, TRAP_KILL_GUARD, TRAP_KILL_BOTH, TRAP_COUNT };
+enum trap {
+  TRAP_PAUSE,
+  TRAP_KILL,
+  TRAP_KILL_GUARD,
+  TRAP_KILL_BOTH,
+  TRAP_STOP_GUARD,
+  TRAP_HOLD_GUARD,
+  TRAP_PAUSE_BOTH,
+  TRAP_COUNT
+};
+
+enum guard_rest {
+  GUARD_AWAKE,
+  GUARD_STOPPED, /* SIGCONT ends it */
+  GUARD_HELD,    /* it does not */
+};
 
 /* One life of an agent: its process, its guard, its workers. Kept to the end of the run. */
 struct sim_agent {
@@ -178,6 +196,10 @@ struct sim_agent {
   uint64_t connect_gen;
   uint64_t tick_at; /* armed; UINT64_MAX: not */
   /* guard */
+  enum guard_rest guard_rest;
+  uint64_t slept_at, unable_at; /* until when it was not awake; and neither its agent */
+  struct guard_watch watch;     /* its agent's */
+  uint64_t watch_at;            /* as tick_at */
   struct bytes *obituary;
   uint64_t busy_until, notify_at; /* both are FIFO: spawns; events to the mind */
   uint64_t kill_at, fence_at;     /* UINT64_MAX: not */
@@ -251,6 +273,7 @@ enum event_kind {
   EV_DAEMON_TICK,
   EV_SAVED, /* a: the daemon's life, b: its side; DAEMON_TICK too */
   EV_AGENT_TICK,
+  EV_GUARD_WATCH,  /* agent: its watch over the guard */
   EV_GUARD_EXEC,   /* agent, worker a */
   EV_GUARD_STOP,   /* agent, a: round, b: grace, c: who is kept, a bit for each local rank */
   EV_WORKER_END,   /* agent, worker a, life b: by itself */
@@ -264,6 +287,8 @@ enum event_kind {
   EV_WORKER_SAVED, /* agent, worker a, life b, c: the number of the checkpoint */
   EV_NOTIFY,       /* agent: notice, to the mind */
   EV_GUARD_FENCE,  /* agent: its deadline has passed, if it was not moved */
+  EV_GUARD_TELL,   /* agent: notice, which it could not give when it happened */
+  EV_GUARD_ALONE,  /* agent: it is dead, and the guard sees that now */
   EV_GUARD_CHECK,  /* agent: are all gone? */
   EV_CALL,         /* fn(sim, a) */
   EV_KIND_COUNT,
@@ -394,6 +419,7 @@ void sim_for(struct sim *s, uint64_t ms);
 bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms); /* a new line has this part */
 bool sim_until_over(struct sim *s, uint64_t limit_ms);                   /* all agents are gone */
 void sim_unstash_node(struct sim *s, const struct sim_node *n);
+void sim_unstash_guard(struct sim *s, const struct sim_agent *a);
 void sim_unstash(struct sim *s, const struct sim_agent *a); /* NULL: d's */
 void sim_trace(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sim_trace_print(const struct sim *s, size_t last);
@@ -489,6 +515,26 @@ bool guard_has_workers(const struct sim_agent *a);
 void guard_on_event(struct sim *s, struct sim_event *ev);
 void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behaviour b);
 
+/* sim_watch.c */
+bool guard_sleeps(const struct sim_agent *a); /* it lives and cannot run */
+void guard_pause(struct sim *s, struct sim_agent *a, enum guard_rest rest);
+void guard_continue(struct sim *s, struct sim_agent *a);
+void guard_nudge(struct sim *s, struct sim_agent *a);        /* SIGCONT, as with each command */
+void guard_kill_by_hand(struct sim *s, struct sim_agent *a); /* sim_guard.c: the agent, in its stead */
+uint64_t guard_slept_at(const struct sim *s,
+                        const struct sim_agent *a); /* the last time when it could not run; 0: never */
+uint64_t guard_unable_at(const struct sim *s, const struct sim_agent *a); /* and neither could its agent */
+void guard_note_rest(struct sim *s, struct sim_agent *a); /* right before either of them can run again */
+void guard_notify(struct sim *s, struct sim_agent *a, uint64_t at,
+                  struct supervisor_event ev); /* sim_guard.c: to the mind */
+void guard_tell(struct sim *s, struct sim_agent *a, struct supervisor_event ev,
+                bool by_itself); /* at once, or when it can */
+void guard_tell_now(struct sim *s, struct sim_agent *a, struct supervisor_event ev);
+void watch_begin(struct sim *s, struct sim_agent *a);
+void watch_stop(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t grace_ms, uint64_t keep);
+void watch_hear(struct sim_agent *a, const struct supervisor_event *ev);
+void watch_on_timer(struct sim *s, struct sim_event *ev);
+
 /* sim_store.c */
 void store_make_ready(struct sim *s, struct sim_agent *a);
 void store_tell(struct sim *s, struct sim_agent *a); /* the mind hears of a new port */
@@ -518,6 +564,7 @@ void check_core_sent(struct sim *s, struct sim_conn *c,
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); /* when the mind says it */
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w);
+uint64_t dying_ms(const struct sim *s, const struct sim_agent *a); /* from when its agent knows it must die */
 void check_store_told(struct sim *s, struct sim_agent *a); /* the mind has dealt with what it was told */
 void check_store_missing(struct sim *s, struct sim_agent *a,
                          struct sim_worker *w);            /* nobody serves where it knocks */

@@ -86,8 +86,8 @@ static bool guard_keeps_workers(const struct sim_agent *a) {
   return false;
 }
 
-/* To the agent's mind, in order. The event's text is copied. */
-static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct supervisor_event ev) {
+/* In order. The event's text is copied. */
+void guard_notify(struct sim *s, struct sim_agent *a, uint64_t at, struct supervisor_event ev) {
   if (!a->sup) return;
   if (ev.when_ms) ev.when_ms = ev.when_ms * a->node->rate / 1000; /* as its clock has it */
   if (at < a->notify_at) at = a->notify_at;
@@ -99,7 +99,7 @@ static void notify(struct sim *s, struct sim_agent *a, uint64_t at, struct super
 }
 
 void guard_look(struct sim *s, struct sim_agent *a) {
-  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_LOOKED, .round = a->round});
+  guard_notify(s, a, s->now, (struct supervisor_event){.kind = SUP_LOOKED, .round = a->round});
 }
 
 void guard_probe(struct sim *s, struct sim_agent *a) {
@@ -108,14 +108,14 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
   for (uint32_t i = 0; i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
     if (!worker_works(w)) continue;
-    notify(s, a, at,
-           (struct supervisor_event){.kind = SUP_PROBED,
-                                     .round = a->round,
-                                     .local_rank = i,
-                                     .error = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S',
-                                     .text = "do_poll"});
+    guard_notify(s, a, at,
+                 (struct supervisor_event){.kind = SUP_PROBED,
+                                           .round = a->round,
+                                           .local_rank = i,
+                                           .error = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S',
+                                           .text = "do_poll"});
   }
-  notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
+  guard_notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
   struct sim_event *ev = sim_push(s, at + STACKS_MS, EV_NOTIFY); /* nothing else waits for it */
   ev->agent = a;
   ev->notice = xcalloc(1, sizeof *ev->notice);
@@ -136,12 +136,13 @@ static void clear(struct sim *s, struct sim_agent *a, uint32_t round) {
   if (round == a->round) a->clear_due = false;
   for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
     if (worker_lives(&a->w[i]) && !a->w[i].ghost) local_set_add(&ev.kept, i);
-  notify(s, a, s->now, ev);
+  guard_notify(s, a, s->now, ev);
 }
 
 static void fenced(struct sim *s, struct sim_agent *a) {
   sim_trace(s, "%s: guard fences round %u", a->name, a->round);
-  notify(s, a, s->now, (struct supervisor_event){.kind = SUP_FENCED, .round = a->round, .when_ms = s->now});
+  guard_notify(s, a, s->now,
+               (struct supervisor_event){.kind = SUP_FENCED, .round = a->round, .when_ms = s->now});
 }
 
 static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w);
@@ -169,7 +170,9 @@ static void kill_workers(struct sim *s, struct sim_agent *a);
 
 void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *start, uint64_t stay) {
   if (!a->guard_alive) return;
-  if (s->now >= a->fence_at) { /* too late: nothing is started */
+  guard_nudge(s, a);
+  bool sleeps = guard_sleeps(a);
+  if (s->now >= a->fence_at && !sleeps) { /* too late: nothing is started */
     a->round = (uint32_t)start->round;
     a->clear_due = true;
     fenced(s, a);
@@ -196,6 +199,7 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
                              .local_rank = i,
                              .rank = (uint32_t)start->rank_base + i,
                              .life = w->life + 1,
+                             .unforked = sleeps,
                              .b = behaviour_of(s, a, i)};
     uint64_t at = (a->busy_until > s->now ? a->busy_until : s->now) + sim_between(s, 0, s->config.exec_max) +
                   w->b.exec_ms;
@@ -206,9 +210,13 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
 
 /* Nothing of the round is left? Then that is told, or the obituary goes out. */
 static void guard_check(struct sim *s, struct sim_agent *a) {
+  if (guard_sleeps(a)) {
+    sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
+    return;
+  }
   if (guard_sees_workers(a)) return;
   if (!a->guard_alive) {
-    notify(s, a, s->now, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = a->round});
+    guard_notify(s, a, s->now, (struct supervisor_event){.kind = SUP_GUARD_GONE, .round = a->round});
   } else if (a->sup) {
     if (a->clear_due) clear(s, a, a->round);
   } else {
@@ -217,20 +225,32 @@ static void guard_check(struct sim *s, struct sim_agent *a) {
   }
 }
 
+/* SPAWN is read late, and may be too late. */
+static void fork_late(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
+  w->unforked = false;
+  if (s->now < a->fence_at) {
+    push_worker(s, a, w, s->now + sim_between(s, 0, s->config.exec_max) + w->b.exec_ms, EV_GUARD_EXEC, 0);
+    return;
+  }
+  fenced(s, a);
+  kill_workers(s, a);
+}
+
 static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   if (w->b.exec_errno) {
     bool held = w->b.exec_errno == EBUSY;
     w->state = WORKER_DEAD;
     check_worker_ends(s, a, w, 127 << 8, true);
     sim_trace(s, "%s: rank %u %s", a->name, w->rank, held ? "has no free device" : "cannot be run");
-    notify(s, a, s->now,
-           (struct supervisor_event){.kind = held ? SUP_DEVICE_HELD : SUP_EXEC_FAILED,
-                                     .round = a->round,
-                                     .local_rank = w->local_rank,
-                                     .error = w->b.exec_errno,
-                                     .when_ms = s->now,
-                                     .device = held ? "2, GPU-8f" : NULL,
-                                     .text = held ? "pid 7 holds it" : "no such file"});
+    guard_tell(s, a,
+               (struct supervisor_event){.kind = held ? SUP_DEVICE_HELD : SUP_EXEC_FAILED,
+                                         .round = a->round,
+                                         .local_rank = w->local_rank,
+                                         .error = w->b.exec_errno,
+                                         .when_ms = s->now,
+                                         .device = held ? "2, GPU-8f" : NULL,
+                                         .text = held ? "pid 7 holds it" : "no such file"},
+               true);
     guard_check(s, a);
     return;
   }
@@ -244,17 +264,18 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
 
 static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   check_worker_starts(s, a, w);
-  notify(s, a, s->now,
-         (struct supervisor_event){
-             .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid});
+  guard_tell(s, a,
+             (struct supervisor_event){
+                 .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid},
+             false);
   if (w->b.checkpoints)
-    notify(s, a, s->now,
-           (struct supervisor_event){
-               .kind = SUP_CAN_CHECKPOINT, .round = a->round, .local_rank = w->local_rank, .count = 1});
+    guard_notify(s, a, s->now,
+                 (struct supervisor_event){
+                     .kind = SUP_CAN_CHECKPOINT, .round = a->round, .local_rank = w->local_rank, .count = 1});
   if (w->b.rejoins)
-    notify(s, a, s->now,
-           (struct supervisor_event){
-               .kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .count = 1});
+    guard_notify(s, a, s->now,
+                 (struct supervisor_event){
+                     .kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .count = 1});
   if (w->b.rejoins && w->b.alarm_ms && !s->calm)
     push_worker(s, a, w, s->now + w->b.alarm_ms, EV_WORKER_PARKS, 1);
   if (w->b.meet) {
@@ -289,6 +310,8 @@ static void worker_kill(struct sim *s, struct sim_agent *a, struct sim_worker *w
 
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms, uint64_t keep) {
   if (!a->guard_alive) return;
+  guard_nudge(s, a);
+  watch_stop(s, a, (uint32_t)round, grace_ms, keep);
   struct sim_event *ev = sim_push(s, s->now, EV_GUARD_STOP);
   ev->agent = a;
   ev->a = round;
@@ -346,7 +369,21 @@ static void kill_workers(struct sim *s, struct sim_agent *a) {
 }
 
 void guard_kill_all(struct sim *s, struct sim_agent *a) {
-  if (a->guard_alive) kill_workers(s, a);
+  if (guard_sleeps(a))
+    sim_push(s, s->now, EV_GUARD_ALONE)->agent = a;
+  else if (a->guard_alive)
+    kill_workers(s, a);
+}
+
+void guard_kill_by_hand(struct sim *s, struct sim_agent *a) {
+  bool any = false;
+  for (uint32_t i = 0; i < a->workers; i++) {
+    struct sim_worker *w = &a->w[i];
+    if (!worker_lives(w) || w->killed || w->unforked) continue;
+    if (!any) sim_trace(s, "%s: kills in its guard's stead", a->name);
+    any = true;
+    worker_kill(s, a, w);
+  }
 }
 
 void guard_kill(struct sim *s, struct sim_agent *a) {
@@ -359,8 +396,11 @@ void guard_kill(struct sim *s, struct sim_agent *a) {
     w->kept = false;
     if (worker_lives(w)) worker_kill(s, a, w);
   }
+  guard_note_rest(s, a);
   a->guard_alive = false;
+  a->guard_rest = GUARD_AWAKE;
   sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
+  sim_unstash_guard(s, a);
 }
 
 void guard_calm(struct sim *s, struct sim_agent *a) {
@@ -382,6 +422,7 @@ void worker_signal(struct sim *s, struct sim_agent *a, uint32_t local_rank, int 
 
 /* The deadline: it goes through the same socket as the commands. */
 void guard_fence_at(struct sim *s, struct sim_agent *a, uint64_t at) {
+  guard_nudge(s, a);
   at = node_when(a->node, at);
   a->fence_at = at;
   if (a->guard_alive && at != UINT64_MAX) sim_push(s, at, EV_GUARD_FENCE)->agent = a;
@@ -423,14 +464,15 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
   check_worker_ends(s, a, w, status, by_itself);
   check_fenced(s, a, w);
   if (a->guard_alive)
-    notify(s, a, s->now + sim_between(s, 0, s->config.drain_max),
-           (struct supervisor_event){.kind = SUP_EXITED,
-                                     .round = a->round,
-                                     .local_rank = w->local_rank,
-                                     .pid = w->pid,
-                                     .status = status,
-                                     .when_ms = s->now,
-                                     .text = status ? "last words" : ""});
+    guard_tell(s, a,
+               (struct supervisor_event){.kind = SUP_EXITED,
+                                         .round = a->round,
+                                         .local_rank = w->local_rank,
+                                         .pid = w->pid,
+                                         .status = status,
+                                         .when_ms = s->now,
+                                         .text = status ? "last words" : ""},
+               by_itself);
   guard_check(s, a);
 }
 
@@ -439,14 +481,14 @@ static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   if (is_held(s, a)) return;
   w->step++;
   w->stepped_at = s->now;
-  notify(s, a, s->now,
-         (struct supervisor_event){.kind = SUP_PROGRESS,
-                                   .round = a->round,
-                                   .local_rank = w->local_rank,
-                                   .step = w->step,
-                                   .of = 1000,
-                                   .loss = 1.0 / (double)w->step,
-                                   .samples_per_second = 64});
+  guard_notify(s, a, s->now,
+               (struct supervisor_event){.kind = SUP_PROGRESS,
+                                         .round = a->round,
+                                         .local_rank = w->local_rank,
+                                         .step = w->step,
+                                         .of = 1000,
+                                         .loss = 1.0 / (double)w->step,
+                                         .samples_per_second = 64});
 }
 
 static void ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) {
@@ -479,27 +521,30 @@ static void on_parks(struct sim *s, struct sim_agent *a, struct sim_worker *w, b
     if (a->kill_at != UINT64_MAX && !w->kept)
       push_worker(s, a, w, a->kill_at, EV_WORKER_KILL, 0); /* too late */
   }
-  notify(s, a, s->now,
-         (struct supervisor_event){.kind = SUP_PARKED,
-                                   .round = a->round,
-                                   .local_rank = w->local_rank,
-                                   .text = unasked ? "lost contact with a rank" : ""});
+  guard_notify(s, a, s->now,
+               (struct supervisor_event){.kind = SUP_PARKED,
+                                         .round = a->round,
+                                         .local_rank = w->local_rank,
+                                         .text = unasked ? "lost contact with a rank" : ""});
 }
 
 static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t number) {
   w->saved = number;
   sim_trace(s, "%s: rank %u has written checkpoint %u", a->name, w->rank, number);
-  notify(s, a, s->now,
-         (struct supervisor_event){.kind = SUP_CHECKPOINTED,
-                                   .round = a->round,
-                                   .local_rank = w->local_rank,
-                                   .count = number,
-                                   .step = w->step});
+  guard_notify(s, a, s->now,
+               (struct supervisor_event){.kind = SUP_CHECKPOINTED,
+                                         .round = a->round,
+                                         .local_rank = w->local_rank,
+                                         .count = number,
+                                         .step = w->step});
 }
 
 static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {
   if (ev->kind == EV_GUARD_EXEC) {
-    if (w->state == WORKER_SPAWNING && a->guard_alive) exec_worker(s, a, w);
+    if (w->state == WORKER_SPAWNING && w->unforked)
+      fork_late(s, a, w);
+    else if (w->state == WORKER_SPAWNING && a->guard_alive)
+      exec_worker(s, a, w);
     return;
   }
   if (w->state != WORKER_RUNNING || w->ghost) return;
@@ -523,12 +568,12 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
   } else if (ev->kind == EV_WORKER_SAVED) {
     on_saved(s, a, w, (uint32_t)ev->c);
   } else if (ev->kind == EV_WORKER_STUCK) {
-    notify(s, a, s->now,
-           (struct supervisor_event){.kind = SUP_STUCK,
-                                     .round = a->round,
-                                     .local_rank = w->local_rank,
-                                     .pid = w->pid,
-                                     .text = "python (state D)"});
+    guard_notify(s, a, s->now,
+                 (struct supervisor_event){.kind = SUP_STUCK,
+                                           .round = a->round,
+                                           .local_rank = w->local_rank,
+                                           .pid = w->pid,
+                                           .text = "python (state D)"});
   } else {
     on_step(s, a, w);
   }
@@ -542,6 +587,10 @@ void guard_on_event(struct sim *s, struct sim_event *ev) {
     on_fence(s, a);
   } else if (ev->kind == EV_GUARD_CHECK) {
     guard_check(s, a);
+  } else if (ev->kind == EV_GUARD_TELL) {
+    guard_tell_now(s, a, *ev->notice);
+  } else if (ev->kind == EV_GUARD_ALONE) {
+    if (a->guard_alive && !a->sup) kill_workers(s, a);
   } else if (a->w[ev->a].life == ev->b) {
     on_worker(s, a, &a->w[ev->a], ev);
   }

@@ -75,6 +75,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   a->fence_at = UINT64_MAX;
   a->guard_alive = true;
   a->tick_at = UINT64_MAX;
+  watch_begin(s, a);
   s->agents[s->n_agents++] = a;
   const struct supervisor_config config = {.agent_id = a->id,
                                            .job = "job",
@@ -170,7 +171,11 @@ static void leave(struct sim *s, struct sim_agent *a) {
   a->sup = NULL;
   check_store_told(s, a);
   check_agent_exit(s, a, a->exit_code);
-  guard_kill_all(s, a);
+  guard_nudge(s, a);
+  if (guard_sleeps(a))
+    guard_kill(s, a); /* with all that it keeps */
+  else
+    guard_kill_all(s, a);
 }
 
 void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev) {
@@ -305,7 +310,9 @@ void agent_kill(struct sim *s, struct sim_agent *a) {
   if (!agent_alive(a)) return;
   sim_trace(s, "%s: agent killed", a->name);
   s->harmless = false;
+  guard_note_rest(s, a);
   process_gone(s, a);
+  guard_nudge(s, a); /* PR_SET_PDEATHSIG */
   guard_kill_all(s, a);
 }
 
@@ -379,6 +386,7 @@ void agent_trap(struct sim *s, struct sim_agent *a, enum event_kind kind, enum t
 void agent_continue(struct sim *s, struct sim_agent *a) {
   if (!agent_alive(a) || !a->paused) return;
   sim_trace(s, "%s: agent continued", a->name);
+  guard_note_rest(s, a);
   a->paused = false;
   sim_unstash(s, a);
 }

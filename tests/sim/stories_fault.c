@@ -128,6 +128,40 @@ static void guard_killed(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* A worker elsewhere dies: the stopped guard is woken by what it is told, and nobody is lost. */
+static void guard_stopped(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(2000, 7));
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1900);
+  guard_pause(s, agent_of(s, 2), GUARD_STOPPED);
+  story_over(s, 60000);
+}
+
+/* Held, it is not: its agent kills in its stead, gives it up, and the others go on. */
+static void guard_held(struct sim *s) {
+  rule_add(s, 0, 0, 1, story_exit(2000, 7));
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1900);
+  guard_pause(s, agent_of(s, 2), GUARD_HELD);
+  story_over(s, 60000);
+}
+
+/* Cut off as well: within its lease. Let go in time, the guard finds them dead, and the node joins anew. */
+static void held_guard_is_fenced(struct sim *s) {
+  rule_add(s, -1, -1, 1, story_forever());
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 2 runs", 5000);
+  sim_for(s, 1000);
+  guard_pause(s, agent_of(s, 2), GUARD_HELD);
+  link_cut(s, 2, true, true);
+  story_expect(s, "rank 1 runs, round 2", 20000);
+  guard_continue(s, agent_of(s, 2));
+  link_heal(s, 2);
+  story_over(s, 60000);
+}
+
 static void lost_before_started(struct sim *s) {
   story_nodes(s, 2, 2);
   story_expect(s, "rank 0 runs", 5000);
@@ -263,6 +297,9 @@ const struct story stories_fault[] = {
     {"node-lost-and-replaced", NULL, node_lost_and_replaced},
     {"node-lost-for-good", impatient, node_lost_for_good},
     {"guard-killed", NULL, guard_killed},
+    {"guard-stopped", two_to_three, guard_stopped},
+    {"guard-held", two_to_three, guard_held},
+    {"held-guard-is-fenced", two_to_three, held_guard_is_fenced},
     {"lost-before-started", slow_exec, lost_before_started},
     {"slow-to-start", two_to_three, slow_to_start},
     {"fenced-while-starting", two_to_three, fenced_while_starting},
