@@ -27,7 +27,7 @@ enum cluster_start {
   CLUSTER_STARTED, /* as one of several, by srun, mpirun, pbsdsh...: the others are started too */
 };
 
-/* The whole file as a string of its own, of at most `max` bytes; or NULL and a sentence. */
+/* The whole file as a string of its own, of at most `max` bytes, newlines in place of NULs; or NULL and a sentence. */
 typedef char *(*cluster_read_fn)(void *ctx, const char *path, size_t max, struct err *e);
 
 /* What may be looked at. */

@@ -41,6 +41,8 @@ char *row_file_quietly(const struct row *r, const char *name);
 /* The pid of the nearest process above this one that is called `comm` (as /proc/PID/stat has it: at most 15 characters);
  * 0: none. */
 int64_t row_ancestor(const struct row *r, const char *comm);
+/* The word behind `option` on that process's command line; false: it has none, or one that does not fit. */
+bool row_argument(const struct row *r, int64_t pid, const char *option, char *out, size_t size);
 /* Adds a sentence (without full stop) to the warnings; a peer's bytes are the caller's to escape. */
 void row_warn(struct row *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same, about a variable: "NAME=value WHY". The value is escaped and shortened. */
@@ -49,7 +51,7 @@ void row_warn_of(struct row *r, const char *name, const char *why);
 /* Facts. ----------------------------------------------------------------------------------------------------------- */
 
 /* Where a fact is concluded from, for the calls below: variables, parted by blanks; those that are set are told with their values.
- * What begins with "(" is told as it stands: "(its own word)". */
+ * What stands in parentheses is told as it stands, without them: "(the pid of its proxy)". */
 void row_set_number(struct row *r, struct cluster_fact *f, int64_t v, const char *variables);
 void row_set_text(struct row *r, struct cluster_fact *f, const char *text, const char *variables);
 /* The fact from the one variable that has it. False: unset or no sense. */

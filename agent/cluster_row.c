@@ -151,11 +151,26 @@ int64_t row_ancestor(const struct row *r, const char *comm) {
   return 0;
 }
 
+bool row_argument(const struct row *r, int64_t pid, const char *option, char *out, size_t size) {
+  char path[48];
+  size_t n = strlen(option);
+  snprintf(path, sizeof(path), "/proc/%" PRId64 "/cmdline", pid);
+  char *text = r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, NULL), *p = text;
+  while (p && (strncmp(p, option, n) != 0 || p[n] != '\n')) {
+    p = strchr(p, '\n');
+    if (p) p++;
+  }
+  size_t len = p ? strcspn(p + n + 1, "\n") : 0;
+  if (len && len < size) snprintf(out, size, "%.*s", (int)len, p + n + 1);
+  free(text);
+  return len && len < size;
+}
+
 /* Facts. ----------------------------------------------------------------------------------------------------------- */
 
 static char *source_of(const struct row *r, const char *variables) {
   struct buf out = BUF_INIT;
-  if (variables[0] == '(') return xstrdup(variables);
+  if (variables[0] == '(') return xstrndup(variables + 1, strlen(variables) - 2);
   for (const char *p = variables; *p; p += strspn(p, " ")) {
     char name[NAME_MAX_LEN];
     size_t n = strcspn(p, " ");

@@ -62,13 +62,15 @@ static int refuse(const char *path, uint32_t wait_ms, int rc, struct err *e) {
 
 static char *read_whole(const char *path, size_t max, uint32_t wait_ms, struct err *e) {
   struct buf text = BUF_INIT;
-  struct stat st;
+  struct stat st = {0};
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   int rc = fd < 0 || fstat(fd, &st) != 0 ? -errno : 0;
   bool pipe = rc == 0 && wait_ms && S_ISFIFO(st.st_mode);
   if (rc == 0 && !pipe && !S_ISREG(st.st_mode)) rc = -EINVAL;
   if (rc == 0) rc = read_all(fd, max, pipe ? now_ms() + wait_ms : 0, &text);
   if (fd >= 0) close(fd);
+  for (size_t i = 0; i < text.len; i++)
+    if (!text.data[i]) text.data[i] = '\n';
   if (rc == 0) return text.data ? buf_steal(&text) : calloc(1, 1);
   buf_finish(&text);
   refuse(path, wait_ms, rc, e);

@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include "common/err.h"
 
-/* A cluster_read_fn: the whole regular file as a string of the caller's. NULL and a sentence: it cannot be read, is something else, or has
+/* A cluster_read_fn: the whole regular file as a string of the caller's, in which a newline stands for each NUL, as between the words of
+ * /proc/PID/cmdline. NULL and a sentence: it cannot be read, is something else, or has
  * more than `max` bytes. ctx is not looked at. */
 char *host_file_read(void *ctx, const char *path, size_t max, struct err *e);
 /* The same of a file that somebody named on purpose: it may be a pipe too, as of `<(scontrol show hostnames)` or /dev/stdin, whose other end has

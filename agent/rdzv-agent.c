@@ -27,6 +27,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/cluster.h"
@@ -271,6 +272,21 @@ static int check_place(const struct agent_options *o, const struct identity *id,
                  place, id->cluster.first_host.source, id->cluster.launcher.text, id->host, id->host);
 }
 
+/* Hydra lets the others wait when one of them ends by itself. To it they are MPI programs, so it takes the word by which one of those ends
+ * all (PMI 1, on the socket that each has to it). */
+static void end_all(const struct cluster *c, char *const *env, int code) {
+  const char *number = cluster_variable(env, "PMI_FD");
+  int64_t fd;
+  char word[40];
+  struct stat st;
+  if (!c->launcher.is_set || strcmp(c->launcher.text, "Hydra") != 0) return;
+  if (!number || parse_int(number, 3, INT_MAX, &fd, NULL)) return;
+  if (fstat((int)fd, &st) != 0 || !S_ISSOCK(st.st_mode)) return;
+  int n = snprintf(word, sizeof(word), "cmd=abort exitcode=%d\n", code);
+  if (send((int)fd, word, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
+    log_debug("Hydra could not be told to end the others: %s", strerror(errno));
+}
+
 /* An mpirun that is killed ends those on its own host no more; on others its daemons do. */
 static void follow_mpirun(const struct cluster *c) {
   if (c->by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -349,7 +365,12 @@ int main(int argc, char **argv) {
   if (identify(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
   tell_notes(&o, &id, launches);
-  if (!o.explain && (job_times_check(&o, &e) || check_place(&o, &id, &hung, &e))) return fail(code, &e);
+  if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
+  if (!o.explain && check_place(&o, &id, &hung, &e)) {
+    fail(code, &e);
+    end_all(&id.cluster, env, code);
+    return code;
+  }
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};

@@ -153,12 +153,23 @@ def test_what_is_killed_takes_all_along(make_rsh, kind, what):
     m.c.gone(15)
 
 
-def test_started_from_elsewhere(make_rsh):
+def test_two_jobs_at_once_on_several_hosts(make_rsh):
+    """Of Hydra, which numbers nothing: mpiexec's host and port tell them apart. Two mpiruns of Open MPI fall over each other (above)."""
+    m = Mpi(make_rsh, "hydra")
+    jobs = [m.each_host() for _ in range(2)]
+    for p in jobs:
+        assert m.ranks(p, 4) == TWO_EACH, str(m.c)
+    (m.c.tmp / "go").touch()
+    assert [p.exit(30) for p in jobs] == [0, 0], str(m.c)
+    m.c.gone()
+
+
+def test_started_from_elsewhere(make_rsh, kind):
     """mpirun runs on a host that no agent is on: nobody knows where to meet, and that is said at once, not after ten minutes."""
-    m = Mpi(make_rsh, "openmpi", hosts=3)
+    m = Mpi(make_rsh, kind, hosts=3)
     p = m.start("each host", on=3)
     assert p.exit(20) == 64, str(m.c)
-    assert p.says("--endpoint"), str(m.c)
+    assert p.says(r"agents would meet on n3 .* is here, on n1: give all of them --endpoint n1" if kind == "hydra" else "--endpoint"), str(m.c)
     m.c.gone(10)
     (m.c.tmp / "go").touch()
     p = m.start("each host", ("rdzv-agent", "rdzv-agent --endpoint n1"), ("--nproc 4", "--nproc 2"), on=3)

@@ -220,6 +220,7 @@ def test_mpirun_on_a_part_of_the_jobs_hosts(rdzv, lan):
 
 
 def test_hydra_on_several_hosts(rdzv):
+    """Whose proxy cannot be looked at."""
     a = rdzv.agent("--", "true", env={"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"})
     assert a.exit() == 64 and a.says("Hydra has started 2 agents, .* give --endpoint HOST"), a
 

@@ -16,10 +16,26 @@
   "OMPI_MCA_orte_hnp_uri=1449328640.0;tcp://127.0.0.1,192.0.2.2,10.0.0.2:42053;tcp6://[fd00::2]:37141"
 #define HYDRA(rank, size, local_rank, local_size)                                                            \
   "PMI_RANK=" rank, "PMI_SIZE=" size, "PMI_FD=6", "MPI_LOCALRANKID=" local_rank, "MPI_LOCALNRANKS=" local_size
+#define MPICH "/usr/bin/hydra_pmi_proxy\n--control-port\n"
 #define PROC                                                                                                 \
   {"/proc/self/stat", "70 (rdzv-agent) R 60 60 1 0"}, {"/proc/60/stat", "60 (sh) S 50 60 1 0"},              \
       {"/proc/50/stat", "50 (hydra_pmi_proxy) S 40 60 1 0"}, {                                               \
     "/proc/40/stat", "40 (mpiexec) (x) S 1 60 1 0"                                                           \
+  }
+
+#define PROXY(words)                                                                                         \
+  {"/proc/self/stat", "70 (rdzv-agent) R 50 60 1 0"}, {"/proc/50/stat", "50 (hydra_pmi_proxy) S 40 60 1 0"}, \
+  {                                                                                                          \
+    "/proc/50/cmdline", words                                                                                \
+  }
+/* Intel MPI's: mpiexec, a proxy for the host, a proxy for its processes. */
+#define INTEL(level)                                                                                         \
+  {"/proc/self/stat", "70 (rdzv-agent) R 50 60 1 0"}, {"/proc/50/stat", "50 (hydra_pmi_proxy) S 40 60 1 0"}, \
+      {"/proc/50/cmdline", "/i/bin/hydra_pmi_proxy\n--usize\n-1\n--auto-cleanup\n1\n"},                      \
+      {"/proc/40/stat", "40 (hydra_bstrap_pr) S 1 60 1 0"}, {                                                \
+    "/proc/40/cmdline",                                                                                      \
+        "/i/bin//hydra_bstrap_proxy\n--upstream-host\nz5-01.cm.cluster\n--upstream-port\n"                   \
+        "34921\n--pgid\n0\n--tree-width\n16\n--tree-level\n" level "\n/i/bin//hydra_pmi_proxy\n"             \
   }
 
 static const struct {
@@ -77,6 +93,38 @@ static const struct {
     {"Hydra on several",
      {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROC}},
      {"agents=4", "run=-", "job=-", "first_host=-"}},
+    {"Hydra on several, whose proxy can be looked at",
+     {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH "n1:34779\n--rmk\nuser\n")}},
+     {"agents=4", "first_host=n1", "run=hydra-n1-34779", "job=mpi-hydra-n1-34779",
+      "first_host.source=Hydra's proxy: --control-port n1:34779",
+      "job.source=Hydra's proxy: --control-port n1:34779"}},
+    {"its word, cut",
+     {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH)}},
+     {"run=-", "first_host=-"}},
+    {"a host that others do not know by that name",
+     {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH "localhost:34779\n")}},
+     {"run=-", "first_host=-"}},
+    {"a port that is none",
+     {.env = {HYDRA("1", "2", "1", "2")}, .files = {PROXY(MPICH "n1:0\n")}},
+     {"run=hydra-50", "first_host=-"}},
+    {"a host that is none",
+     {.env = {HYDRA("1", "4", "1", "2")}, .files = {PROXY(MPICH "-n1;x:5\n")}},
+     {"run=-", "first_host=-"}},
+    {"Intel MPI's Hydra",
+     {.env = {HYDRA("1", "4", "1", "2")}, .files = {INTEL("1")}},
+     {"first_host=z5-01.cm.cluster", "job=mpi-hydra-z5-01.cm.cluster-34921",
+      "first_host.source=Hydra's proxy: --upstream-host z5-01.cm.cluster --upstream-port 34921"}},
+    {"as many agents as may need a proxy that another one has started",
+     {.env = {HYDRA("1", "16", "1", "2"), "PBS_JOBID=7.s", "PBS_NODEFILE=/f"},
+      .files = {INTEL("1"), {"/f", "n1\nn2\n"}}},
+     {"first_host=n1", "run=-", "job=pbs-7.s"}},
+    {"a proxy that another one has started",
+     {.env = {HYDRA("1", "4", "1", "2")}, .files = {INTEL("2")}},
+     {"first_host=-", "run=-"}},
+    {"Hydra in a PBS job",
+     {.env = {HYDRA("1", "4", "1", "2"), "PBS_JOBID=7.s", "PBS_NODEFILE=/f"},
+      .files = {PROXY(MPICH "n2:5\n"), {"/f", "n1\nn2\n"}}},
+     {"first_host=n1", "job=pbs-7.s.hydra-n2-5"}},
     {"Hydra in a Slurm job",
      {.env = {HYDRA("1", "4", "1", "2"), "SLURM_JOB_ID=47", "SLURM_STEP_ID=7", "SLURM_TASKS_PER_NODE=1(x3)",
               "SLURM_JOB_NODELIST=gpu[1-2]"}},
