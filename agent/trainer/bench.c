@@ -6,7 +6,9 @@
  *
  *   warm up    some all-reduces: connections, algorithms and pages are made when they are first used
  *   time       one all-reduce, a barrier, then `iters` all-reduces, each behind the last, without a word in between; the clock stands when
- *              the last one is done
+ *              the last one is done. A device is given all of them at once, as a graph that was captured before: what is timed is what it does,
+ *              and not how the host says it, which with a communicator that does not block is slow. The two marks by which a late
+ *              collective is found stand around all of them where they are small, since there a mark takes as long as a sum
  *   check      known values, one all-reduce, all sums
  *   tell       time, wrong sums, and whether somebody was told to stop, summed over the ranks: one message, and a barrier at that
  *
@@ -33,6 +35,8 @@ enum {
   STAGE_MAX = 1 << 20, /* elements that go to or come from the device at once */
   SPINS = 1000,        /* looks at the device before the processor is given to others in between */
   RANKS_SHOWN = 64,
+  ROW_MAX = 1 << 20, /* bytes: up to here all iterations are watched as one */
+  GRAPH_MAX = 1000,  /* iterations in a graph; more are made of whole ones */
 };
 
 struct bench {
@@ -44,6 +48,7 @@ struct bench {
   uint64_t rows, failed;
   uint64_t rep; /* of the values */
   bool stop;
+  bool capture; /* the device is given all iterations at once */
 };
 
 /* Who is here: bytes only, so that there is no padding. */
@@ -84,12 +89,41 @@ static int settle(struct bench *b, uint64_t steps, struct err *e) {
 static int reduce(struct bench *b, uint64_t count, uint64_t times, struct err *e) {
   struct trainer *t = b->t;
   struct coll_ticket ticket;
+  struct span all = span_of(t->bench_data, 0, count);
+  bool row = t->coll->ops->all_reduce_row && count * BENCH_ELEM <= ROW_MAX && times <= GRAPH_MAX;
   int rc = 0;
-  for (uint64_t i = 0; i < times && rc == 0; i++) {
-    rc = coll_all_reduce_begin(t->coll, t->c, span_of(t->bench_data, 0, count), &ticket, e);
+  for (uint64_t i = 0; i < (row ? 1 : times) && rc == 0; i++) {
+    rc = row ? t->coll->ops->all_reduce_row(t->coll, t->c, all, times, &ticket, e)
+             : coll_all_reduce_begin(t->coll, t->c, all, &ticket, e);
     if (rc == 0) rc = coll_wait(t->coll, ticket, e);
   }
   return trainer_blame_coll(t, rc);
+}
+
+static uint64_t in_graph(const struct bench *b) {
+  return b->o->iters < GRAPH_MAX ? (uint64_t)b->o->iters : GRAPH_MAX;
+}
+
+/* The iterations as one graph; *out stays NULL where there can be none. What a rank that is lost has to say here is said again behind it. */
+static int capture(struct bench *b, uint64_t count, struct compute_graph **out, struct err *e) {
+  struct trainer *t = b->t;
+  struct err why = ERR_INIT;
+  *out = NULL;
+  if (!b->capture) return 0;
+  int rc = compute_capture_begin(t->c, &why);
+  if (rc == 0) {
+    int called = reduce(b, count, in_graph(b), &why);
+    rc = compute_capture_end(t->c, out, called ? NULL : &why);
+    if (rc == 0 && called) compute_graph_destroy(t->c, *out);
+    if (rc || called) *out = NULL;
+    rc = called ? called : rc;
+  }
+  if (rc == 0) return 0;
+  b->capture = false;
+  if (t->o.cuda_graph == CUDA_GRAPH_ON)
+    return err_set(e, rc, "--cuda-graph on: the iterations cannot be captured: %s", why.text);
+  if (t->rank == 0) log_warn("the host gives each all-reduce by itself, and its time counts: %s", why.text);
+  return 0;
 }
 
 /* From or to the device, a stage at a time. */
@@ -113,15 +147,30 @@ static int fill(struct bench *b, uint64_t count, struct err *e) {
   return exchange_values(b, count, NULL, e);
 }
 
+/* All iterations are queued; how many that are. */
+static int iterate(struct bench *b, uint64_t count, struct compute_graph *g, uint64_t *n, struct err *e) {
+  uint64_t iters = (uint64_t)b->o->iters, each = in_graph(b);
+  int rc = 0;
+  *n = iters;
+  if (!g) return reduce(b, count, iters, e);
+  for (*n = 0; *n < iters && rc == 0; *n += each) rc = compute_launch(b->t->c, g, e);
+  return trainer_blame(b->t, TRAINER_SYSTEM, rc);
+}
+
 static int take_time(struct bench *b, uint64_t count, double *seconds, struct err *e) {
-  uint64_t iters = (uint64_t)b->o->iters, warmup = (uint64_t)b->o->warmup;
+  uint64_t warmup = (uint64_t)b->o->warmup, n = 0;
+  struct compute_graph *g = NULL;
   int rc = reduce(b, count, warmup + 1, e);
   if (rc == 0) rc = settle(b, warmup + 1, e);
+  if (rc == 0) rc = trainer_blame(b->t, TRAINER_SYSTEM, capture(b, count, &g, e));
+  if (rc == 0 && g) rc = trainer_blame(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* loads it */
+  if (rc == 0) rc = settle(b, in_graph(b), e);
   if (rc == 0) rc = trainer_blame_coll(b->t, coll_barrier(b->t->coll, e));
   double from = now();
-  if (rc == 0) rc = reduce(b, count, iters, e);
-  if (rc == 0) rc = settle(b, iters, e);
-  *seconds = (now() - from) / (double)iters;
+  if (rc == 0) rc = iterate(b, count, g, &n, e);
+  if (rc == 0) rc = settle(b, n, e);
+  *seconds = (now() - from) / (double)(n ? n : 1);
+  if (g) compute_graph_destroy(b->t->c, g);
   return rc;
 }
 
@@ -202,8 +251,8 @@ static int say_head(struct bench *b, struct err *e) {
   struct card *all = xcalloc((size_t)t->world, sizeof *all);
   struct buf text = BUF_INIT;
   int rc = trainer_blame(t, TRAINER_LOST, exchange_cards(t, all, e));
-  buf_printf(&text, "# rdzv-trainer " RDZV_VERSION " --bench allreduce: %d rank%s, %s\n", t->world,
-             t->world == 1 ? "" : "s", t->coll->ops->name);
+  buf_printf(&text, "# rdzv-trainer " RDZV_VERSION " --bench allreduce: %d rank%s, %s%s\n", t->world,
+             t->world == 1 ? "" : "s", t->coll->ops->name, b->capture ? ", all iterations in one graph" : "");
   for (int i = 0; i < t->world && i < RANKS_SHOWN; i++) {
     const struct card *c = &all[i];
     buf_printf(&text, "#  Rank %3d Pid %6.*s on ", i, (int)strnlen(c->pid, sizeof c->pid), c->pid);
@@ -265,9 +314,15 @@ static int conclude(struct bench *b, struct err *e) {
 }
 
 int trainer_bench(struct trainer *t, struct err *e) {
-  struct bench b = {.t = t, .o = &t->o.bench, .stage_n = stage_size(t)};
+  struct bench b = {.t = t,
+                    .o = &t->o.bench,
+                    .stage_n = stage_size(t),
+                    .capture = compute_can_capture(t->c) && t->o.cuda_graph != CUDA_GRAPH_OFF};
   uint64_t count;
   bench_sums_init(&b.sums, t->world);
+  if (!b.capture && t->o.cuda_graph == CUDA_GRAPH_ON)
+    return trainer_blame(t, TRAINER_USAGE,
+                         err_set(e, -EINVAL, "--cuda-graph on: %s captures nothing", t->c->device));
   int rc = trainer_blame_coll(t, coll_register(t->coll, t->c, t->bench_data, e));
   if (rc == 0) rc = say_head(&b, e);
   for (bool more = bench_first(b.o, &count); rc == 0 && more && !b.stop; more = bench_next(b.o, &count))

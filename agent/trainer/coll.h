@@ -36,6 +36,9 @@ struct coll_ops {
   void (*destroy)(struct coll *l);
   int (*all_reduce_begin)(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
                           struct err *e);
+  /* So many of one span, each behind the last, watched as one; NULL: begin and wait for each. */
+  int (*all_reduce_row)(struct coll *l, struct compute *c, struct span s, uint64_t times,
+                        struct coll_ticket *t, struct err *e);
   int (*wait)(struct coll *l, struct coll_ticket t, struct err *e);
   int (*progress)(struct coll *l, struct err *e);
   int (*sum)(struct coll *l, double *v, size_t n, struct err *e);

@@ -230,7 +230,8 @@ static const struct opt table[] = {
      .parse = option_parse_cuda_graph,
      .help = "Whether steps are launched as a CUDA graph. auto: a step is captured once, with its "
              "collectives, and launched from then on; where that fails steps go on without, and a line says "
-             "so. on: that ends the run. off: never. On a CPU there is nothing to capture."},
+             "so. on: that ends the run. off: never. On a CPU there is nothing to capture. The iterations of "
+             "--bench likewise."},
     {.name = "max-skipped",
      .type = OPT_INT,
      .offset = AT(max_skipped),
@@ -490,7 +491,7 @@ const struct opts_spec trainer_opts_spec = {
 static int check_mode(const struct trainer_opts *o, int argc, char *const *argv, char *const *env,
                       struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
-  static const char *const both[] = {"threads"};
+  static const char *const both[] = {"threads", "cuda-graph"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
     if (!row->name) {

@@ -166,15 +166,40 @@ def test_options_that_make_no_sense_are_refused(args, words):
 FAKE = BUILD / "tests/fakegpu/rdzv-cuda-fake.so"
 
 
-@pytest.mark.skipif(not FAKE.exists(), reason="the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
+on_stand_ins = pytest.mark.skipif(not FAKE.exists(), reason="the stand-ins for a GPU are built where CUDA's and NCCL's headers are")
+
+
+@on_stand_ins
 @pytest.mark.parametrize("world", [1, 3])
 def test_on_a_device(rdzv, world):
-    """The module and NCCL's code, on the stand-ins of tests/fakegpu."""
-    a = rdzv.agent("--standalone", "--nproc", world, "--max-restarts", 0, "--", *QUICK, "--device", "cuda", "--cuda-module", FAKE,
-                   env={"LD_LIBRARY_PATH": str(FAKE.parent)})
+    """The module and NCCL's code, on the stand-ins of tests/fakegpu: small sizes, which are watched as one, and one that is not."""
+    on_device(rdzv, world, ", all iterations in one graph", "-e", "4m", "-f", "64")
+
+
+@on_stand_ins
+@pytest.mark.parametrize("graph", [["--cuda-graph", "off"], ["-n", "1500", "-e", "8"]])
+def test_on_a_device_in_other_ways(rdzv, graph):
+    on_device(rdzv, 2, "" if "off" in graph else ", all iterations in one graph", *graph)
+
+
+@on_stand_ins
+def test_a_capture_that_fails_is_gone_without(rdzv):
+    a = on_device(rdzv, 2, ", all iterations in one graph", env={"FAKEGPU_FAIL": "cudaStreamBeginCapture:2"})
+    assert len(re.findall("the host gives each all-reduce by itself, and its time counts: ", a.text)) == 1, a
+
+
+def test_where_nothing_can_be_captured():
+    out = subprocess.run([TRAINER, *QUICK, "--device", "cpu", "--cuda-graph", "on"], capture_output=True, text=True, timeout=20)
+    assert out.returncode == 64 and "--cuda-graph on: " in out.stderr, out
+
+
+def on_device(rdzv, world, how, *more, env=None):
+    a = rdzv.agent("--standalone", "--nproc", world, "--max-restarts", 0, "--", *QUICK, *more, "--device", "cuda", "--cuda-module", FAKE,
+                   env={"LD_LIBRARY_PATH": str(FAKE.parent), **(env or {})})
     assert a.exit(60) == 0, a
-    assert f"--bench allreduce: {world} rank{'s' if world > 1 else ''}, nccl" in a.text and "# Out of bounds values : 0 OK" in a.text
+    assert f"--bench allreduce: {world} rank{'s' if world > 1 else ''}, nccl{how}\n" in a.text and "# Out of bounds values : 0 OK" in a.text, a
     assert not any(word in a.text for word in ("Sanitizer", "runtime error", "fakegpu:")), a
+    return a
 
 
 def test_through_the_agent(rdzv):

@@ -119,13 +119,14 @@ static int settle(struct nccl *n, ncclResult_t rc, const struct where_call *call
   return nccl_fail_result(n, rc, what, e);
 }
 
-/* One collective between its two counts. */
+/* One collective between its two counts; or `times` of them, each behind the last. */
 struct job {
   struct where_call call;
   void *data;
   size_t count;
   ncclDataType_t type;
   int root; /* of a broadcast */
+  uint64_t times;
 };
 
 /* CUDA's error is this rank's own. */
@@ -139,23 +140,28 @@ static int own(struct nccl *n, cudaError_t rc, const char *what, struct err *e) 
 static int queue(struct nccl *n, const struct job *j, struct err *e) {
   int rc = own(n, (cudaError_t)where_begin(n->stream, n->counts, n->where_dev, j->call), "a collective", e);
   if (rc) return rc;
-  ncclResult_t r = j->call.kind == WHERE_BROADCAST
-                       ? ncclBroadcast(j->data, j->data, j->count, j->type, j->root, n->comm, n->stream)
-                       : ncclAllReduce(j->data, j->data, j->count, j->type, ncclSum, n->comm, n->stream);
-  rc = settle(n, r, &j->call, e);
+  for (uint64_t i = 0; i < j->times && rc == 0; i++) {
+    ncclResult_t r = j->call.kind == WHERE_BROADCAST
+                         ? ncclBroadcast(j->data, j->data, j->count, j->type, j->root, n->comm, n->stream)
+                         : ncclAllReduce(j->data, j->data, j->count, j->type, ncclSum, n->comm, n->stream);
+    rc = settle(n, r, &j->call, e);
+  }
   if (rc) return rc;
   return own(n, (cudaError_t)where_end(n->stream, n->counts, n->where_dev), "a collective", e);
 }
 
-static int nccl_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
-                      struct err *e) {
+static int nccl_row(struct coll *l, struct compute *c, struct span s, uint64_t times, struct coll_ticket *t,
+                    struct err *e) {
   struct nccl *n = nccl_of(l);
   int rc = nccl_failed(n, e);
   if (rc) return rc;
   if (s.buf->type != KERNEL_F32 || s.buf->use == COMPUTE_STAGE)
     return err_set(e, -ENOTSUP, "NCCL sums floats on the device: gradients, not other buffers");
-  struct job j = {
-      .call = {WHERE_ALL_REDUCE, n->bucket, s.at, s.n}, .data = cuda_at(s), .count = s.n, .type = ncclFloat};
+  struct job j = {.call = {WHERE_ALL_REDUCE, n->bucket, s.at, s.n},
+                  .data = cuda_at(s),
+                  .count = s.n,
+                  .type = ncclFloat,
+                  .times = times};
   rc = own(n, cudaEventRecord(n->ready, cuda_stream(c)), "an all-reduce", e);
   if (rc == 0) rc = own(n, cudaStreamWaitEvent(n->stream, n->ready, 0), "an all-reduce", e);
   if (rc == 0) rc = queue(n, &j, e);
@@ -165,6 +171,11 @@ static int nccl_begin(struct coll *l, struct compute *c, struct span s, struct c
   n->bucket++;
   t->n = ++n->tickets;
   return 0;
+}
+
+static int nccl_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
+                      struct err *e) {
+  return nccl_row(l, c, s, 1, t, e);
 }
 
 static int nccl_wait(struct coll *l, struct coll_ticket t, struct err *e) {
@@ -223,7 +234,8 @@ static int nccl_sum(struct coll *l, double *v, size_t count, struct err *e) {
   if (count > COLL_SUM_MAX) return err_set(e, -EINVAL, "sum of %zu numbers; at most %d", count, COLL_SUM_MAX);
   int rc = check_host_call(n, "a sum of the host's numbers", e);
   if (rc || count == 0) return rc;
-  struct job j = {.call = {WHERE_SUM, 0, 0, count}, .data = n->stage_dev, .count = count, .type = ncclDouble};
+  struct job j = {
+      .call = {WHERE_SUM, 0, 0, count}, .data = n->stage_dev, .count = count, .type = ncclDouble, .times = 1};
   memcpy(n->stage, v, count * sizeof *v);
   rc = staged(n, &j, count * sizeof *v, true, true, e);
   if (rc == 0) memcpy(v, n->stage, count * sizeof *v);
@@ -242,7 +254,8 @@ static int nccl_broadcast(struct coll *l, void *data, size_t size, int root, str
                     .data = n->stage_dev,
                     .count = bytes,
                     .type = ncclUint8,
-                    .root = root};
+                    .root = root,
+                    .times = 1};
     if (mine) memcpy(n->stage, (char *)data + at, bytes);
     rc = staged(n, &j, bytes, mine, !mine, e);
     if (rc == 0 && !mine) memcpy((char *)data + at, n->stage, bytes);
@@ -271,6 +284,7 @@ const struct coll_ops nccl_ops = {
     .name = "nccl",
     .destroy = nccl_destroy,
     .all_reduce_begin = nccl_begin,
+    .all_reduce_row = nccl_row,
     .wait = nccl_wait,
     .progress = nccl_progress,
     .sum = nccl_sum,
