@@ -36,3 +36,10 @@ int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, st
   if (!c->ops->rows_create) return err_set(e, -ENOTSUP, "%s keeps no data sets", c->device);
   return c->ops->rows_create(c, d, out, e);
 }
+
+int compute_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
+  int rc = 0;
+  if (c->ops->tell) return c->ops->tell(c, v, n, stamp, e);
+  for (int i = 0; i < n && rc == 0; i++) rc = c->ops->copy(c, v[i].dst, v[i].src, e);
+  return rc;
+}

@@ -74,6 +74,15 @@ struct compute_mark {
   uint64_t n;
 };
 
+/* Floats that go from one place to another. */
+struct compute_pair {
+  struct span dst, src;
+};
+enum {
+  COMPUTE_PAIRS_MAX = 2,
+  COMPUTE_STAMP = 2, /* elements of a stage for the time: a uint64_t, nanoseconds */
+};
+
 struct compute_layer_desc {
   uint32_t in, out;       /* values per row */
   enum compute_act act;   /* behind this layer */
@@ -158,6 +167,7 @@ struct compute_ops {
   int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
                  struct err *e);
   /* The rest may be NULL: what a device does not have. */
+  int (*tell)(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
                      struct err *e);
@@ -306,6 +316,9 @@ static inline int compute_rows_take(struct compute *c, struct compute_rows *r, s
   return c->ops->rows_take(c, r, dst, numbers, e);
 }
 
+/* Small copies between stages and floats (no COMPUTE_PARAM) as one operation, n of them, COMPUTE_PAIRS_MAX at most; and behind them the device's
+ * clock to `stamp`, COMPUTE_STAMP elements of a stage. A device without a clock of its own leaves the stamp as it is. */
+int compute_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
 /* A copy of a stage to a COMPUTE_INPUT of floats that goes on beside what is queued; what is queued from now on sees it. Nothing that is queued may
  * use either. Not within a capture. Where the device has nothing of the kind it is a copy. */
 static inline int compute_send(struct compute *c, struct span dst, struct span src, struct err *e) {

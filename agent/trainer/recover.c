@@ -149,6 +149,8 @@ static int report(struct trainer *t, const struct times *at, struct err *e) {
   t->read_us = now;
   t->rate.since_us = now;
   t->rate.samples = t->samples;
+  t->rate.steps = t->steps;
+  t->device_ns = 0;
   if (t->rank == 0)
     log_info("round %u: in place at step %" PRIu64 " with %d rank%s, %.0f ms after the round was left",
              rdzv_round(t->rdzv), t->done.step, t->world, t->world == 1 ? "" : "s",

@@ -1,7 +1,8 @@
 /* What the world hears of a run: people by the log, the agent by librdzv, programs by --metrics.
  *
- * Everything told is of the last step that was read. Times are the host's: what it waited and what it worked. What a device did in between
- * is known to a profiler, which finds the named ranges; a time that was not measured is null here. */
+ * Everything told is of the last step that was read. What the host waited and worked is by its clock; what a device did in between is by the
+ * device's own, which it writes beside the results (compute_tell), in captured steps too. Inside of that a profiler finds the named ranges; a time
+ * that was not measured is null here. */
 
 #include "agent/trainer/trainer.h"
 
@@ -124,12 +125,16 @@ static int metrics_step(struct trainer *t, struct err *e) {
   metrics_real(m, "scale", (double)t->counters.scale);
   metrics_uint(m, "skipped", t->counters.skipped);
   metrics_real(m, "samples_per_second", t->rate.value);
+  metrics_real(m, "steps_per_second", t->rate.steps_value);
   metrics_real(m, "flops", flops);
   metrics_real(m, "peak_share", peak > 0 ? flops / peak : (double)NAN);
   put_ms(t, "step_ms", ms->step);
   put_ms(t, "input_ms", ms->input);
   put_ms(t, "wait_ms", ms->wait);
-  metrics_real(m, "comm_exposed_ms", t->c->depth == 0 ? (double)ms->exposed / 1000 : (double)NAN);
+  metrics_real(m, "compute_ms", ms->compute / 1000);
+  metrics_real(m, "comm_exposed_ms", ms->exposed / 1000);
+  metrics_real(m, "device_input_ms", ms->device_input / 1000);
+  metrics_real(m, "device_idle_ms", ms->idle / 1000);
   put_ms(t, "checkpoint_ms", ms->checkpoint);
   return end_line(t, e);
 }
@@ -139,19 +144,24 @@ static double average_rate(const struct trainer *t) {
   return us ? (double)t->samples * 1e6 / (double)us : 0;
 }
 
-/* Samples per second over half a second and more; before that, over what there is. */
+/* Over half a second and more; before that, over what there is. */
 static void measure(struct trainer *t, uint64_t now) {
   struct rate *r = &t->rate;
   if (now - r->since_us < 500000 && r->samples) return;
-  if (now > r->since_us) r->value = (double)(t->samples - r->samples) * 1e6 / (double)(now - r->since_us);
-  if (now - r->since_us >= 500000) *r = (struct rate){now, t->samples, r->value};
+  if (now > r->since_us) {
+    double each = 1e6 / (double)(now - r->since_us);
+    r->value = (double)(t->samples - r->samples) * each;
+    r->steps_value = (double)(t->steps - r->steps) * each;
+  }
+  if (now - r->since_us >= 500000) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
 }
 
 static void say_step(const struct trainer *t) {
   char loss[32] = "not finite";
   if (t->bad_in_row == 0) snprintf(loss, sizeof loss, "loss %.6g", t->loss);
-  log_info("step %llu of %llu, epoch %llu, %s, %.0f samples/s", (unsigned long long)t->done.step,
-           (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.value);
+  log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s",
+           (unsigned long long)t->done.step, (unsigned long long)t->last_step,
+           (unsigned long long)t->done.epoch, loss, t->rate.steps_value, t->rate.value);
 }
 
 int trainer_report_step(struct trainer *t, struct err *e) {
@@ -206,6 +216,8 @@ int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e) {
   metrics_real(&t->metrics, "loss", t->loss);
   metrics_uint(&t->metrics, "skipped", t->counters.skipped);
   metrics_real(&t->metrics, "samples_per_second", rate);
+  metrics_real(&t->metrics, "steps_per_second",
+               t->samples ? rate * (double)t->steps / (double)t->samples : 0);
   metrics_real(&t->metrics, "seconds", (double)(trainer_now_us() - t->begin_us) / 1e6);
   metrics_text(&t->metrics, "checksum", hex);
   int rc = end_line(t, e);

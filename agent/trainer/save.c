@@ -133,7 +133,9 @@ static int begin(struct trainer *t, struct err *e) {
 
 int trainer_save_begin(struct trainer *t, struct err *e) {
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
+  compute_range_push(t->c, "checkpoint");
   int rc = begin(t, e);
+  compute_range_pop(t->c);
   t->save.begun = true;
   return rc;
 }

@@ -14,8 +14,13 @@ static int init_slot(struct compute *c, struct slot *s, size_t rows, size_t widt
   struct {
     struct compute_buf **buf;
     size_t n;
-  } stages[] = {{&s->x, rows * width}, {&s->classes, rows},         {&s->flags, SLOT_FLAGS},
-                {&s->lr, 1},           {&s->results, MODEL_EXTRAS}, {&s->counters, COMPUTE_COUNTERS}};
+  } stages[] = {{&s->x, rows * width},
+                {&s->classes, rows},
+                {&s->flags, SLOT_FLAGS},
+                {&s->lr, 1},
+                {&s->results, MODEL_EXTRAS},
+                {&s->counters, COMPUTE_COUNTERS},
+                {&s->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
   int rc = 0;
   for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == 0; i++)
     rc = compute_alloc(c, COMPUTE_STAGE, stages[i].n, stages[i].buf, e);
@@ -34,7 +39,8 @@ void slots_finish(struct slots *s) {
   slots_drop_graphs(s);
   for (int i = 0; i < s->n; i++) {
     struct slot *k = &s->v[i];
-    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->flags, k->lr, k->results, k->counters};
+    struct compute_buf *const bufs[] = {k->x,  k->sent,    k->classes,  k->flags,
+                                        k->lr, k->results, k->counters, k->stamps};
     for (size_t b = 0; b < sizeof bufs / sizeof *bufs; b++) compute_free(s->c, bufs[b]);
   }
   *s = (struct slots){0};

@@ -21,6 +21,16 @@ struct place {
   uint64_t step, epoch, position;
 };
 
+/* When the device came there, by its own clock. */
+enum slot_stamp {
+  STAMP_BEGIN,    /* what differs from step to step is there */
+  STAMP_INPUT,    /* the batch is; of several, the first one */
+  STAMP_BACKWARD, /* the last gradients; with several ranks only */
+  STAMP_SUMMED,   /* their sums; with several ranks only */
+  STAMP_END,      /* the update is made */
+  STAMPS
+};
+
 struct slot_graph {
   uint64_t shape;
   struct compute_graph *graph;
@@ -31,12 +41,13 @@ struct slot {
   struct compute_buf *classes, *flags, *lr; /* stages: to the device */
   struct compute_buf
       *sent; /* on the device: what x has, where it goes there beside the steps before; else NULL */
-  struct compute_buf *results, *counters; /* stages: from the device */
+  struct compute_buf *results, *counters, *stamps; /* stages: from the device */
   struct compute_mark mark;
   struct place after;
   uint64_t samples; /* of the step, over all ranks */
   double lr_value;
-  uint64_t begun_us, input_us, exposed_us; /* when its input was begun; what that took; waiting for sums */
+  /* When its input was begun; what that took, and queueing the rest, and of that waiting for sums. */
+  uint64_t begun_us, input_us, calls_us, exposed_us;
   struct slot_graph graphs[SLOT_SHAPES_MAX];
   int n_graphs;
 };

@@ -26,6 +26,7 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -41,6 +42,10 @@ uint64_t trainer_now_us(void) {
 static struct span in_stage(const struct trainer *t, const struct slot *s, size_t row, size_t rows) {
   size_t width = t->rows ? COMPUTE_ROW_NUMBER : t->data.dim;
   return span_of(s->x, row * width, rows * width);
+}
+
+static struct span stamp(const struct slot *s, enum slot_stamp at) {
+  return span_of(s->stamps, (size_t)at * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
 static void fill(struct trainer *t, struct slot *s, struct group g) {
@@ -95,7 +100,8 @@ static int prepare(struct trainer *t, struct slot *s, const struct group *g, str
   fill(t, s, *g);
   compute_range_pop(t->c);
   s->input_us = trainer_now_us() - s->begun_us;
-  s->exposed_us = 0;
+  s->exposed_us = s->calls_us = 0;
+  memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
   set_lr(t, s);
   return send(t, s, *g, e);
@@ -104,9 +110,10 @@ static int prepare(struct trainer *t, struct slot *s, const struct group *g, str
 /* ------------------------------------------------------------------ the device's part */
 
 static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
-  struct span flags = model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS);
-  int rc = compute_copy(t->c, flags, span_of(s->flags, 0, SLOT_FLAGS), e);
-  return rc ? rc : compute_copy(t->c, span_of(t->lr, 0, 1), span_of(s->lr, 0, 1), e);
+  struct compute_pair to[] = {
+      {model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS), span_of(s->flags, 0, SLOT_FLAGS)},
+      {span_of(t->lr, 0, 1), span_of(s->lr, 0, 1)}};
+  return compute_tell(t->c, to, 2, stamp(s, STAMP_BEGIN), e);
 }
 
 static int load(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
@@ -167,6 +174,7 @@ static int batches(struct trainer *t, struct slot *s, struct group g, struct err
   t->bucket_end = t->model.n_params + MODEL_EXTRAS;
   for (bool add = false; rc == 0 && sampler_next(&t->sampler, t->rank, t->world, &g); add = true) {
     rc = load(t, s, &g, e);
+    if (rc == 0 && !add) rc = compute_tell(t->c, NULL, 0, stamp(s, STAMP_INPUT), e);
     if (rc == 0) rc = gradients(t, &g, add, e);
   }
   return rc;
@@ -175,10 +183,12 @@ static int batches(struct trainer *t, struct slot *s, struct group g, struct err
 /* On a CPU what is waited for here is what the backward pass did not hide. */
 static int sums(struct trainer *t, struct slot *s, struct err *e) {
   uint64_t from = trainer_now_us();
-  int rc = 0;
+  int rc = t->world > 1 ? compute_tell(t->c, NULL, 0, stamp(s, STAMP_BACKWARD), e) : 0;
+  if (rc) return rc;
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
   s->exposed_us = trainer_now_us() - from;
-  return trainer_blame_coll(t, rc);
+  if (rc) return trainer_blame_coll(t, rc);
+  return t->world > 1 ? compute_tell(t->c, NULL, 0, stamp(s, STAMP_SUMMED), e) : 0;
 }
 
 static int update(struct trainer *t, struct err *e) {
@@ -190,8 +200,9 @@ static int update(struct trainer *t, struct err *e) {
 }
 
 static int results(struct trainer *t, struct slot *s, struct err *e) {
-  int rc = compute_copy(t->c, span_of(s->results, 0, MODEL_EXTRAS),
-                        model_extra_span(&t->model, 0, MODEL_EXTRAS), e);
+  struct compute_pair from = {span_of(s->results, 0, MODEL_EXTRAS),
+                              model_extra_span(&t->model, 0, MODEL_EXTRAS)};
+  int rc = compute_tell(t->c, &from, 1, stamp(s, STAMP_END), e);
   return rc ? rc : compute_opt_read(t->c, t->opt, span_of(s->counters, 0, COMPUTE_COUNTERS), e);
 }
 
@@ -238,7 +249,10 @@ static int launch(struct trainer *t, struct slot *s, const struct group *g, stru
       return 1;
     }
   }
-  return compute_launch(t->c, graph, e);
+  compute_range_push(t->c, "captured step");
+  int rc = compute_launch(t->c, graph, e);
+  compute_range_pop(t->c);
+  return rc;
 }
 
 /* ------------------------------------------------------------------ in order */
@@ -259,11 +273,13 @@ int trainer_queue(struct trainer *t, struct err *e) {
   t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
   int rc = prepare(t, s, &g, e);
   if (rc) return rc;
+  uint64_t from = trainer_now_us();
   rc = launch(t, s, &g, e);
   bool launched = rc == 0;
   if (rc == 1) rc = calls(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
+  s->calls_us = trainer_now_us() - from;
   advance(t, &g);
   s->after = t->queued;
   s->samples = g.total;
@@ -272,24 +288,53 @@ int trainer_queue(struct trainer *t, struct err *e) {
   return launched ? trainer_blame_coll(t, coll_progress(t->coll, e)) : 0;
 }
 
+static uint64_t ns_between(const uint64_t *from, const uint64_t *to) {
+  return *to > *from ? *to - *from : 0;
+}
+
+/* What the device says. A step of one rank has no sums to wait for. A device that runs ahead and has no clock leaves what it did unknown. */
+static void note_device_times(struct trainer *t, const struct slot *s) {
+  uint64_t at[STAMPS];
+  struct timing *ms = &t->timing;
+  memcpy(at, compute_host(t->c, stamp(s, STAMP_BEGIN)), sizeof at);
+  ms->compute = ms->exposed = ms->device_input = ms->idle = (double)NAN;
+  if (at[STAMP_END] == 0) {
+    t->device_ns = 0;
+    if (t->c->depth > 0) return;
+    ms->compute = (double)(s->calls_us - s->exposed_us);
+    ms->exposed = (double)s->exposed_us;
+    return;
+  }
+  uint64_t exposed = t->world > 1 ? ns_between(&at[STAMP_BACKWARD], &at[STAMP_SUMMED]) : 0;
+  uint64_t after_input = ns_between(&at[STAMP_INPUT], &at[STAMP_END]);
+  ms->exposed = (double)exposed / 1000;
+  ms->device_input = (double)ns_between(&at[STAMP_BEGIN], &at[STAMP_INPUT]) / 1000;
+  ms->compute = (double)(after_input > exposed ? after_input - exposed : 0) / 1000;
+  if (t->device_ns) ms->idle = (double)ns_between(&t->device_ns, &at[STAMP_BEGIN]) / 1000;
+  t->device_ns = at[STAMP_END];
+}
+
 /* What a step took is the time since the one before was read, or since it was begun, if that was later. */
 static void note_times(struct trainer *t, const struct slot *s, uint64_t from, uint64_t now) {
   uint64_t since = s->begun_us > t->read_us ? s->begun_us : t->read_us;
   t->timing = (struct timing){.step = now - since,
                               .input = s->input_us,
                               .wait = now - from,
-                              .exposed = s->exposed_us,
                               .samples = s->samples,
                               .checkpoint = t->checkpoint_us};
   t->checkpoint_us = 0;
   t->read_us = now;
   t->samples += s->samples;
+  t->steps++;
+  note_device_times(t, s);
 }
 
 int trainer_read(struct trainer *t, struct err *e) {
   struct slot *s = slots_oldest(&t->slots);
   uint64_t from = trainer_now_us();
+  compute_range_push(t->c, "wait");
   int rc = trainer_wait(t, s->mark, s->after.step, e);
+  compute_range_pop(t->c);
   if (rc) return rc;
   float x[MODEL_EXTRAS];
   memcpy(x, compute_host(t->c, span_of(s->results, 0, MODEL_EXTRAS)), sizeof x);

@@ -35,16 +35,18 @@
 enum trainer_phase { TRAINER_PHASE_LIST(X) PHASES };
 #undef X
 
-/* Samples per second over the last moments. */
+/* Samples and steps per second over the last moments. */
 struct rate {
-  uint64_t since_us, samples;
-  double value;
+  uint64_t since_us, samples, steps;
+  double value, steps_value;
 };
 
 /* Of the last step that was read, in microseconds. */
 struct timing {
-  uint64_t step, input, wait, exposed, checkpoint;
-  uint64_t samples; /* over all ranks */
+  uint64_t step, input, wait, checkpoint; /* by the host's clock */
+  uint64_t samples;                       /* over all ranks */
+  /* By the device's clock, where it has one, else by the host's. NaN: not known. */
+  double compute, exposed, device_input, idle;
 };
 
 /* Rank 0's checkpoint under way. */
@@ -123,7 +125,8 @@ struct trainer {
   struct metrics metrics;
   struct rate rate;
   struct timing timing;
-  uint64_t begin_us, samples; /* this process's own part */
+  uint64_t begin_us, samples, steps; /* this process's own part */
+  uint64_t device_ns;                /* the device's clock behind the last step that was read; 0: none */
   uint64_t reported_us, read_us, next_step_us;
   uint64_t phase_us[PHASES], phase_from_us;
   bool first_step_told;

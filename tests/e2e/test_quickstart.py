@@ -34,7 +34,7 @@ VARIES = [
      "time lost N s: N ms from the kill to the next step, the rest for N steps done again"),
 ]
 # Lines of which there are as many as the machine has time for, or as many ranks notice.
-SOME = [r"\[0\] rdzv-trainer: step \d+ of 3140, epoch \d+, loss [\d.]+, \d+ samples/s",
+SOME = [r"\[0\] rdzv-trainer: step \d+ of 3140, epoch \d+, loss [\d.]+, \d+ steps/s, \d+ samples/s",
         r"\[[01]\] rdzv-trainer: lost contact with rank 3: its connection closed \(seen by rank \d\); usually an echo of another failure"]
 
 

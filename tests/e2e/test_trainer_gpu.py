@@ -97,7 +97,7 @@ def test_products_that_the_library_does_not_offer(rdzv, how):
     ("kernel:5", "says at a mark: an illegal memory access was encountered (cudaErrorIllegalAddress); queued last was "),
     ("cublasLtMatmul:4", ": cuBLASLt: CUBLAS_STATUS_INTERNAL_ERROR\n"),
     ("cudaEventRecord:4", "says at a mark: unknown error (cudaErrorUnknown); queued last was "),
-    ("cudaMemcpyAsync:8", "says at a copy: unknown error (cudaErrorUnknown)"),
+    ("cudaMemcpyAsync:1", "says at a copy: unknown error (cudaErrorUnknown)"),
 ])
 def test_a_call_that_fails_is_named(rdzv, call, says):
     a = start(rdzv, 1, "--steps", 10, "--cuda-graph", "off", env={"FAKEGPU_FAIL": call})
@@ -128,6 +128,19 @@ def test_a_capture_that_fails_is_gone_without(rdzv):
     assert a.exit(30) == 0 and "steps are not captured: " in a.text, a
     clean(a)
     assert a.expect(r"checksum (\w+)").group(1) == want[1]
+
+
+@pytest.mark.parametrize("graph", ["on", "off"])
+def test_the_device_tells_its_times(rdzv, graph):
+    for world in (1, 2):
+        a = start(rdzv, world, "--steps", 12, "--cuda-graph", graph)
+        assert a.exit(60) == 0, a
+        lines = [line for line in map(json.loads, open(a.argv[a.argv.index("--metrics") + 1])) if line["event"] == "step"]
+        assert len(lines) == 12
+        for line in lines:
+            device = [line[key] for key in ("compute_ms", "comm_exposed_ms", "device_input_ms")]
+            assert None not in device and device[0] > 0 and device[2] > 0 and (device[1] > 0) == (world > 1), line
+            assert (line["device_idle_ms"] is None) == (line["step"] == 1) and line["steps_per_second"] > 0, line
 
 
 def test_a_data_set_that_is_too_large_is_sent(rdzv):

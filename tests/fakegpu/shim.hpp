@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include <math.h>
+#include <time.h>
 #include <tuple>
 #include "tests/fakegpu/fake.h"
 
@@ -26,6 +27,13 @@
 #define blockDim        fake_block_size
 #define gridDim         fake_grid
 #define __syncthreads() fake_sync_threads()
+#define DEVICE_NS()     fake_ns()
+
+static inline uint64_t fake_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 static inline unsigned __float_as_uint(float x) {
   unsigned u;

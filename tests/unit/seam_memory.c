@@ -52,6 +52,38 @@ static void floats_stay_what_they_are(void **state) {
   }
 }
 
+/* Several pieces to the device and back, as one operation each; and the device's clock goes on, where there is one. */
+static void what_is_told_arrives(void **state) {
+  enum { N = 70, AT = 5 };
+  struct err e = ERR_INIT;
+  struct compute_buf *in, *out, *times;
+  struct field f, g;
+  field_make(&f, COMPUTE_GRAD, N, 3);
+  field_make(&g, COMPUTE_STATE, 1, 0);
+  good(compute_alloc(seam.c, COMPUTE_STAGE, AT + N + 1, &in, &e), &e);
+  good(compute_alloc(seam.c, COMPUTE_STAGE, N, &out, &e), &e);
+  good(compute_alloc(seam.c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &times, &e), &e);
+  struct span a = {in, AT, N}, b = {in, AT + N, 1}, back = {out, 0, N}, time[2];
+  for (size_t i = 0; i < 2; i++) time[i] = (struct span){times, i * COMPUTE_STAMP, COMPUTE_STAMP};
+  for (size_t i = 0; i <= N; i++) compute_host(seam.c, a)[i] = random_unit();
+  good(compute_tell(seam.c, (struct compute_pair[]){{f.s, a}, {g.s, b}}, 2, time[0], &e), &e);
+  good(compute_tell(seam.c, (struct compute_pair[]){{back, f.s}}, 1, time[1], &e), &e);
+  field_get(&f);
+  field_get(&g);
+  assert_memory_equal(compute_host(seam.c, a), compute_host(seam.c, back), N * sizeof(float));
+  assert_memory_equal(compute_host(seam.c, a), f.v, N * sizeof(float));
+  assert_true(g.v[0] == compute_host(seam.c, b)[0]);
+  uint64_t ns[2];
+  memcpy(ns, compute_host(seam.c, time[0]), sizeof ns);
+  bool clock = strcmp(seam.c->ops->name, "cpu") != 0;
+  assert_true(clock ? ns[0] > 0 && ns[0] <= ns[1] : ns[0] == 0 && ns[1] == 0);
+  compute_free(seam.c, in);
+  compute_free(seam.c, out);
+  compute_free(seam.c, times);
+  field_drop(&f);
+  field_drop(&g);
+}
+
 static void activations_are_rounded(void **state) {
   static const float hard[] = {0.0f,       -0.0f,     1.0f,       -1.0f,     1.00390625f, 1.01171875f,
                                1.0009766f, 1.000488f, 1.0004884f, 65504.0f,  65519.0f,    65521.0f,
@@ -173,10 +205,15 @@ static void ranges_for_profilers(void **state) {
 }
 
 const struct CMUnitTest seam_memory_tests[] = {
-    cmocka_unit_test(fresh_memory_is_zero),      cmocka_unit_test(sizes),
-    cmocka_unit_test(floats_stay_what_they_are), cmocka_unit_test(activations_are_rounded),
-    cmocka_unit_test(copies_on_the_device),      cmocka_unit_test(fills),
-    cmocka_unit_test(marks_are_in_order),        cmocka_unit_test(freed_while_queued),
+    cmocka_unit_test(fresh_memory_is_zero),
+    cmocka_unit_test(sizes),
+    cmocka_unit_test(what_is_told_arrives),
+    cmocka_unit_test(floats_stay_what_they_are),
+    cmocka_unit_test(activations_are_rounded),
+    cmocka_unit_test(copies_on_the_device),
+    cmocka_unit_test(fills),
+    cmocka_unit_test(marks_are_in_order),
+    cmocka_unit_test(freed_while_queued),
     cmocka_unit_test(ranges_for_profilers),
 };
 const size_t n_seam_memory_tests = sizeof seam_memory_tests / sizeof *seam_memory_tests;

@@ -173,6 +173,7 @@ static const struct compute_ops cuda_ops = {
     .free = cuda_mem_free,
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
+    .tell = cuda_mem_tell,
     .send = cuda_mem_send,
     .fill = cuda_mem_fill,
     .record = cuda_queue_record,

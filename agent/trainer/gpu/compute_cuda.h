@@ -95,6 +95,7 @@ int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct com
 void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
+int cuda_mem_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Plain device memory, zero. */

@@ -172,6 +172,33 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
   return rc ? rc : follow(c, dst, e);
 }
 
+static int check_told(struct span s, struct err *e) {
+  if (s.buf->type != KERNEL_F32 || s.buf->low)
+    return err_set(e, -EINVAL, "values are told between stages and floats only");
+  s.buf->made_by.serial = 0;
+  return check_span(s, e);
+}
+
+int cuda_mem_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
+  struct kernel_tell t = {0};
+  int rc = n > COMPUTE_PAIRS_MAX ? err_set(e, -EINVAL, "%d pieces told at once", n) : 0;
+  for (int i = 0; i < n && rc == 0; i++) {
+    if (v[i].dst.n != v[i].src.n)
+      return err_set(e, -EINVAL, "%zu values told as %zu", v[i].src.n, v[i].dst.n);
+    rc = check_told(v[i].dst, e);
+    if (rc == 0) rc = check_told(v[i].src, e);
+    t.v[i].dst = cuda_at(v[i].dst);
+    t.v[i].src = cuda_at(v[i].src);
+    t.v[i].n = v[i].dst.n;
+  }
+  if (rc == 0) rc = check_span(stamp, e);
+  if (rc) return rc;
+  if (stamp.buf->use != COMPUTE_STAGE || stamp.n != COMPUTE_STAMP || stamp.at % COMPUTE_STAMP)
+    return err_set(e, -EINVAL, "the time goes to %d elements of a stage", COMPUTE_STAMP);
+  t.stamp = cuda_at(stamp);
+  return cuda_launched(c, kernel_tell(cuda_of(c)->stream, &t), "what is told to and by a step", e);
+}
+
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e) {
   struct cuda *u = cuda_of(c);
   int rc = cuda_not_captured(c, "sending a batch", e);

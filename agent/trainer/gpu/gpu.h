@@ -11,7 +11,7 @@
 #include "agent/trainer/coll.h"
 #include "agent/trainer/compute.h"
 
-enum { GPU_ABI = 3, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
+enum { GPU_ABI = 4, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 
 struct gpu_config {
   int device; /* among those that CUDA shows to this process */

@@ -106,6 +106,17 @@ int kernel_control(cudaStream_t stream, struct kernel_control *control, const st
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);
 
+/* kernels_tell.cu: copies of a few floats, in mapped memory of the host or on the device; then the device's clock, in nanoseconds. */
+struct kernel_tell {
+  struct {
+    float *dst;
+    const float *src;
+    size_t n;
+  } v[COMPUTE_PAIRS_MAX];
+  uint64_t *stamp; /* in mapped memory of the host */
+};
+int kernel_tell(cudaStream_t stream, const struct kernel_tell *t);
+
 /* kernels_rows.cu: dst[rows][dim] = the rows with these numbers, as struct compute_rows_desc has them; pixels NULL: ramps. */
 struct kernel_rows {
   size_t rows, dim;

@@ -4,7 +4,7 @@
 /* What the .cu files share: the one place where a kernel is launched, values of any type as floats, and loads of four at once.
  *
  * A build for CPUs defines LAUNCH (and __global__, __shared__, threadIdx, ... ) in a header of its own, included before this one
- * (-include), and nothing else need be known of it. Arguments are evaluated once, in the caller. */
+ * (-include), DEVICE_NS for the clock, and nothing else need be known of it. Arguments are evaluated once, in the caller. */
 
 #include "agent/trainer/gpu/kernels.h"
 
@@ -46,6 +46,18 @@ static inline unsigned blocks_for(size_t n) {
   size_t blocks = (n + KERNEL_THREADS - 1) / KERNEL_THREADS;
   return blocks == 0 ? 1 : blocks < KERNEL_PARTIALS ? (unsigned)blocks : (unsigned)KERNEL_PARTIALS;
 }
+
+#ifndef DEVICE_NS
+__device__ static inline uint64_t device_ns(void) {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  return ns;
+}
+#else
+static inline uint64_t device_ns(void) {
+  return DEVICE_NS();
+}
+#endif
 
 __device__ static inline size_t first_item(void) {
   return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
