@@ -128,7 +128,9 @@ static void put_reason(const struct link *l, int error, const char *where, struc
                l->o.derived ? "give --endpoint HOST:PORT, with another port, the same to all agents"
                             : "choose another port");
   else if (error == UV_ECONNREFUSED)
-    buf_printf(out, "nobody listens at %s: start rdzvd there, or an agent with the same --endpoint", where);
+    buf_printf(out, "nobody listens at %s: %s", where,
+               l->o.derived ? "the agent there is to start rdzvd, and has not yet"
+                            : "start rdzvd there, or an agent with the same --endpoint");
   else if (error == UV_ETIMEDOUT)
     buf_printf(out, "%s does not answer: is the machine up, and the port open in its firewall?", where);
   else if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH)

@@ -65,6 +65,9 @@ def test_a_place_that_nobody_has_typed(rdzv):
     assert a.exit() == 69, a
     assert a.says(r'the name "gpu1.invalid" of SLURM_STEP_NODELIST=gpu1.invalid,gpu2.invalid, .* (is not known|could not be looked up)'), a
     assert not a.says('in --endpoint'), a
+    _, env = slurm(new_job(), HOST, tasks=2)
+    a = rdzv.agent("--join-timeout", "1s", "--rdzv-conf", "is_host=0", "--", "true", env=env)
+    assert a.exit() == 69 and a.says("nobody listens at 127.0.0.1:.*: the agent there is to start rdzvd, and has not yet"), a
     with socket.create_server(("127.0.0.1", 0)) as s:
         while not 16384 <= s.getsockname()[1] < 32768:
             s.close()
