@@ -68,6 +68,11 @@ def torchrun_flags():
     return "\n".join(lines) + "\n"
 
 
+def steps_on_gpus():
+    text = (TOP / "tests/gpu/run").read_text()
+    return "```\n" + re.search(r"one line, and a folder with its logs:\n\n(.*?)\n\nPyTorch", text, re.S)[1] + "\n```\n"
+
+
 PARTS = {
     "options of rdzv-agent": agent_help,
     "options of rdzvd": rdzvd_help,
@@ -75,6 +80,7 @@ PARTS = {
     "exit codes": exit_codes,
     "worker environment": worker_environment,
     "flags of torchrun": torchrun_flags,
+    "steps on GPUs": steps_on_gpus,
 }
 
 
@@ -98,6 +104,10 @@ def test_exit_codes():
 
 def test_worker_environment():
     assert part("worker environment").search(README.read_text())[2] == worker_environment(), "python3 tests/e2e/test_readme.py mends it"
+
+
+def test_steps_on_gpus():
+    assert part("steps on GPUs").search(README.read_text())[2] == steps_on_gpus(), "python3 tests/e2e/test_readme.py mends it"
 
 
 def test_worker_in_c(rdzv):

@@ -202,7 +202,7 @@ def of_memory(work, options, before, said):
 
 
 def kill(work):
-    jobs, length, said, model = (1, 60, {}, steps.TINY) if work.rehearse else (10, 60, {}, steps.MLP)
+    jobs, length, said, model = max(1, work.args.kills // KILLS_EACH), 60, {}, steps.TINY if work.rehearse else steps.MLP
     before = w.memory_used() if work.device == "cuda" else None
     (images, _), weights = steps.make_data(work, model), steps.make_weights(work, model)
     options = [*steps.trainer_options(model, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
