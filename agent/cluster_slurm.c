@@ -185,8 +185,8 @@ static void read_alone(struct row *r) {
   row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
 }
 
-/* mpirun's own agents. Hydra starts all of its helpers as one step, where it starts them through Slurm, and has no number of its own; Open MPI has one, and
- * a helper on all nodes but the first. */
+/* mpirun's own agents. What tells one start from another is mpirun's own, where that is known: Open MPI has a step of Slurm's for its helpers on all
+ * nodes but the first. Else the step is: Hydra starts all of its helpers as one, where it starts them through Slurm. */
 static void read_under_launcher(struct row *r, const char *step) {
   name_job(r, step);
   find_all_hosts(r, NULL);
