@@ -168,6 +168,7 @@ struct compute_ops {
                  struct err *e);
   /* The rest may be NULL: what a device does not have. */
   int (*tell)(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+  int (*fetch)(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
   int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
                      struct err *e);
@@ -326,6 +327,18 @@ static inline int compute_send(struct compute *c, struct span dst, struct span s
 }
 static inline bool compute_can_send(const struct compute *c) {
   return c->ops->send;
+}
+
+/* A copy to a stage of what `src`, floats on the device, holds behind what is queued now; it is made beside what is queued later, which must not
+ * write there before the mark is done. One at a time. Not within a capture. Where the device has nothing of the kind it is a copy, and a mark. */
+static inline int compute_fetch(struct compute *c, struct span dst, struct span src,
+                                struct compute_mark *mark, struct err *e) {
+  if (c->ops->fetch) return c->ops->fetch(c, dst, src, mark, e);
+  int rc = c->ops->copy(c, dst, src, e);
+  return rc ? rc : c->ops->record(c, mark, e);
+}
+static inline bool compute_can_fetch(const struct compute *c) {
+  return c->ops->fetch;
 }
 
 /* While on, updates that are queued and have not begun change nothing, not even counters: what they would have been made from may never have

@@ -1,14 +1,16 @@
 /* Checkpoints while training goes on.
  *
- *   begin     copies of the state are queued behind the steps that are queued, to stages of their own, and a mark behind them: what is
- *             copied is the state behind step queued.step, however far the device is. The host does not wait. On a CPU it is
+ *   begin     copies of the state are queued behind the steps that are queued, and a mark behind them: what is
+ *             copied is the state behind step queued.step, however far the device is. The host does not wait. A device copies within
+ *             its own memory, between two steps, and what it has copied is fetched beside the steps that follow. On a CPU it is
  *             done by then: a memcpy.
  *   poll      once a step: when the mark is done the floats go to the writer's thread (ckpt_writer.c); when that has
  *             written them, what it says is told.
  *   finish    somebody waits for it: whoever asked for a checkpoint, or the end of the run
  *
- * What the run loses is the copy; on a device it is made between two steps, and the host loses next to nothing. What it costs in
- * memory is one more copy of the state, pinned. If a checkpoint is due while the one before it is still being written, the disk is
+ * What the run loses is the copy: on a CPU the host's time, on a device its own, by its own clock, and what the host needs to queue it; stall_us is
+ * the sum. What it costs in memory is one more copy of the state on the host, pinned, and one on the device; where that has no room the
+ * copy goes to the host at once, between two steps. If a checkpoint is due while the one before it is still being written, the disk is
  * too slow for --checkpoint-every: the run waits for a while, and says so, and then leaves this one out rather than let the other ranks wait for longer
  * than --coll-timeout allows.
  *
@@ -20,12 +22,27 @@
 #include "common/log.h"
 
 #include <errno.h>
+#include <string.h>
 
 enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, TELL_EVERY_US = 60 * 1000 * 1000 };
+
+/* Where the device can be read beside its steps, and has room. */
+static int open_shadow(struct trainer *t, struct err *e) {
+  struct err why = ERR_INIT;
+  if (!compute_can_fetch(t->c)) return 0;
+  int rc = trainer_state_shadow(t, &t->save.shadow, &why);
+  if (rc == -ENOMEM) log_info("checkpoints hold up the steps until they are on the host: %s", why.text);
+  if (rc == 0 || rc == -ENOMEM) return 0;
+  return trainer_blame(t, TRAINER_SYSTEM, err_set(e, rc, "%s", why.text));
+}
 
 int trainer_save_open(struct trainer *t, struct err *e) {
   if (t->rank != 0 || !t->o.checkpoint_dir) return 0;
   int rc = trainer_state_stage(t, &t->save.stage, e);
+  if (rc == 0)
+    rc = trainer_blame(t, TRAINER_SYSTEM,
+                       compute_alloc(t->c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &t->save.stamps, e));
+  if (rc == 0) rc = open_shadow(t, e);
   t->save.clock_us = trainer_now_us();
   return rc ? rc : ckpt_writer_create(t->o.checkpoint_dir, (int)t->o.keep_checkpoints, &t->save.writer, e);
 }
@@ -36,6 +53,10 @@ void trainer_save_close(struct trainer *t) {
   bool ended = ckpt_writer_destroy(w, LEAVE_MS);
   if (!ended) log_warn("%s does not answer: the last checkpoint is not whole", t->o.checkpoint_dir);
   if (ended) compute_free(t->c, t->save.stage);
+  if (t->c) {
+    compute_free(t->c, t->save.shadow);
+    compute_free(t->c, t->save.stamps);
+  }
   t->save = (struct saving){0};
 }
 
@@ -59,7 +80,21 @@ static int written(struct trainer *t, const struct ckpt_written *r, struct err *
   return trainer_blame(t, TRAINER_FILES, metrics_end(&t->metrics, e));
 }
 
+static struct span stamp(const struct trainer *t, size_t i) {
+  return span_of(t->save.stamps, i * COMPUTE_STAMP, COMPUTE_STAMP);
+}
+
+/* How long the device did nothing else, by its own clock; a CPU has none, and the host's time has it in. */
+static void add_device_stall(struct trainer *t) {
+  uint64_t ns[2];
+  memcpy(ns, compute_host(t->c, stamp(t, 0)), sizeof ns);
+  uint64_t us = ns[1] > ns[0] ? (ns[1] - ns[0]) / 1000 : 0;
+  t->save.stall_us += us;
+  t->checkpoint_us += us;
+}
+
 static void hand_over(struct trainer *t) {
+  add_device_stall(t);
   struct ckpt_state s = trainer_state_read(t, t->save.stage, &t->save.at);
   t->save.copying = false;
   ckpt_writer_begin(t->save.writer, &t->save.id, &s);
@@ -113,6 +148,18 @@ static int wait_for_last(struct trainer *t, struct err *e) {
   return 0;
 }
 
+/* The device stands still for what is between the stamps. */
+static int copy_state(struct trainer *t, struct err *e) {
+  struct saving *v = &t->save;
+  int rc = compute_tell(t->c, NULL, 0, stamp(t, 0), e);
+  if (rc == 0)
+    rc = v->shadow ? trainer_state_copy(t, v->shadow, v->stage, e) : trainer_state_download(t, v->stage, e);
+  if (rc == 0) rc = compute_tell(t->c, NULL, 0, stamp(t, 1), e);
+  if (rc) return rc;
+  return v->shadow ? trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e)
+                   : compute_record(t->c, &v->mark, e);
+}
+
 static int begin(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us();
   if (t->save.under_way) {
@@ -124,8 +171,7 @@ static int begin(struct trainer *t, struct err *e) {
   t->save.at = t->queued;
   t->save.copying = t->save.under_way = true;
   t->save.clock_us = from;
-  int rc = trainer_state_download(t, t->save.stage, e);
-  if (rc == 0) rc = compute_record(t->c, &t->save.mark, e);
+  int rc = copy_state(t, e);
   t->save.stall_us = trainer_now_us() - from;
   t->checkpoint_us += t->save.stall_us;
   return trainer_blame(t, TRAINER_SYSTEM, rc);

@@ -61,13 +61,39 @@ int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct er
   return trainer_blame(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
+/* The little that is not parts. */
+static int download_rest(struct trainer *t, struct compute_buf *stage, struct err *e) {
+  int rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
+  if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
+  return trainer_blame(t, TRAINER_SYSTEM, rc);
+}
+
 int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = 0;
   for (int i = 0; i < parts(t) && rc == 0; i++) rc = compute_copy(t->c, in_stage(t, stage, i), part(t, i), e);
-  if (rc == 0)
-    rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
-  if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
-  return trainer_blame(t, TRAINER_SYSTEM, rc);
+  return rc ? trainer_blame(t, TRAINER_SYSTEM, rc) : download_rest(t, stage, e);
+}
+
+static struct span all_parts(const struct trainer *t, struct compute_buf *b) {
+  return span_of(b, 0, t->model.n_params * (size_t)parts(t));
+}
+
+int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e) {
+  return compute_alloc(t->c, COMPUTE_STATE, t->model.n_params * (size_t)parts(t), shadow, e);
+}
+
+int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
+                       struct err *e) {
+  int rc = 0;
+  for (int i = 0; i < parts(t) && rc == 0; i++)
+    rc = compute_copy(t->c, in_stage(t, shadow, i), part(t, i), e);
+  return rc ? trainer_blame(t, TRAINER_SYSTEM, rc) : download_rest(t, stage, e);
+}
+
+int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
+                        struct compute_mark *mark, struct err *e) {
+  return trainer_blame(t, TRAINER_SYSTEM,
+                       compute_fetch(t->c, all_parts(t, stage), all_parts(t, shadow), mark, e));
 }
 
 struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,

@@ -53,12 +53,14 @@ struct timing {
 struct saving {
   struct ckpt_writer *writer; /* NULL: this rank writes none */
   struct compute_buf *stage;
-  bool begun;               /* id names one */
-  bool under_way, copying;  /* begun and not on disk; of that: not with the writer yet */
-  struct compute_mark mark; /* behind the copies */
+  struct compute_buf *shadow; /* on the device: a copy of the state; NULL: none */
+  struct compute_buf *stamps; /* stage: the device's clock before and behind what holds up its steps */
+  bool begun;                 /* id names one */
+  bool under_way, copying;    /* begun and not on disk; of that: not with the writer yet */
+  struct compute_mark mark;   /* behind all copies */
   struct place at;
   struct ckpt_id id;
-  uint64_t stall_us;             /* what it has cost the loop */
+  uint64_t stall_us;             /* what it has cost the loop, and the device's steps */
   uint64_t waited_for, left_out; /* since the start, because the one before was still being written */
   uint64_t told_us;              /* when that was told: once a minute is enough */
   uint64_t clock_us;             /* when the last one was begun, or wished for */
@@ -204,6 +206,13 @@ int trainer_resume(struct trainer *t, struct err *e);
 int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
 /* Queues copies of the state as it is behind what is queued. Behind a mark it can be read: it points into the stage. */
 int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
+/* The same in two: to a copy on the device (and the little that is not weights or states to the stage), and from there to the stage while later steps
+ * are under way; the stage can be read behind the mark. */
+int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e);
+int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
+                       struct err *e);
+int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
+                        struct compute_mark *mark, struct err *e);
 struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
                                      const struct place *at);
 /* The run stands there now. Nothing may be under way. Waits. */

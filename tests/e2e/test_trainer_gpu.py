@@ -163,6 +163,28 @@ def test_a_checkpoint_goes_from_device_to_device(rdzv):
     near(got, want, 1e-4)
 
 
+@pytest.mark.parametrize("memory", [None, "33"])
+def test_a_state_that_is_fetched_beside_later_steps_is_that_of_its_step(rdzv, memory):
+    """From each of its checkpoints, in any order in which the device may have worked. In 33 MB there is room, but for a copy of a state."""
+    model = ["--layers", "320,72,320"] if memory else []
+    env = {"FAKEGPU_MEMORY_MB": memory} if memory else {}
+    options = [*model, "--steps", 12, "--keep-checkpoints", 100]
+    want = run(rdzv, 1, *options)[1]
+    for seed in (1, 2, 3):
+        kept = rdzv.tmp / f"c{seed}"
+        a = start(rdzv, 1, *options, "--checkpoint-dir", kept, "--checkpoint-every", 3, seed=seed, env=env)
+        assert a.exit(60) == 0 and a.expect(r"checksum (\w+)").group(1) == want, a
+        clean(a)
+        assert ("checkpoints hold up the steps until they are on the host: no device memory" in a.text) == (memory is not None), a
+        names = sorted(kept.iterdir(), key=lambda p: p.name[-6:])
+        for name in [p for p in names if p.name[-6:] != "000003"]:
+            (name / "COMMIT").unlink()
+        saved = [line for line in map(json.loads, open(a.argv[a.argv.index("--metrics") + 1])) if line["event"] == "checkpoint"]
+        assert all(line["stall_ms"] > 0 for line in saved), saved
+        b = start(rdzv, 1, *options, "--checkpoint-dir", kept)
+        assert b.exit(60) == 0 and "at step 3" in b.text and b.expect(r"checksum (\w+)").group(1) == want, b
+
+
 def test_a_killed_rank_is_restarted(rdzv):
     a = start(rdzv, 2, "--steps", 60, "--checkpoint-dir", rdzv.tmp / "ckpt", "--checkpoint-every", 5, "--throttle", 20,
               "--coll-timeout", f"{5 * SLOW}s", agent=["--max-restarts", 2])

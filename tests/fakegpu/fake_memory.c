@@ -28,7 +28,7 @@ struct allocation {
 };
 
 static struct allocation *allocations;
-static size_t used;
+static size_t used; /* of the device */
 
 /* What the device has: 8 GB, or FAKEGPU_MEMORY_MB. */
 static size_t total_memory(void) {
@@ -67,12 +67,12 @@ enum fake_place fake_place_of(const void *p, size_t n) {
 
 static cudaError_t allocate(void **out, size_t n, bool device) {
   void *p = NULL;
-  if (n > total_memory() - used || posix_memalign(&p, device ? 256 : 4096, n ? n : 1))
+  if ((device && n > total_memory() - used) || posix_memalign(&p, device ? 256 : 4096, n ? n : 1))
     return cudaErrorMemoryAllocation;
   struct allocation *a = malloc(sizeof *a);
   *a = (struct allocation){allocations, p, n, device};
   allocations = a;
-  used += n;
+  if (device) used += n;
   memset(p, POISON, n);
   if (device) ASAN_POISON_MEMORY_REGION(p, n);
   *out = p;
@@ -84,7 +84,7 @@ static cudaError_t release(void *p, bool device) {
   if (!p) return cudaSuccess;
   if (!a || a->at != p || a->device != device) return cudaErrorInvalidValue;
   *found = a->next;
-  used -= a->n;
+  if (device) used -= a->n;
   ASAN_UNPOISON_MEMORY_REGION(a->at, a->n);
   memset(a->at, POISON, a->n);
   free(a->at);

@@ -48,6 +48,7 @@ bool cuda_idle(struct compute *c) {
   if (u->held) return false;
   for (int ms = 0; ms < (u->stuck ? 1 : CUDA_IDLE_MS); ms++) {
     cudaError_t rc = cudaStreamQuery(u->stream);
+    if (rc == cudaSuccess && u->fetches) rc = cudaStreamQuery(u->fetches);
     u->stuck = u->stuck && rc == cudaErrorNotReady;
     if (rc == cudaSuccess) return true;
     (void)cudaGetLastError();
@@ -129,16 +130,22 @@ static int open_cublas(struct cuda *u, struct err *e) {
   return cuda_mem_raw(&u->base, u->workspace_size, &u->workspace, e);
 }
 
+static int open_side(struct compute *c, cudaStream_t *stream, cudaEvent_t *event, struct err *e) {
+  int rc =
+      cuda_check(c, cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "the making of a stream", e);
+  if (rc) return rc;
+  return cuda_check(c, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "the making of an event", e);
+}
+
 static int open_device(struct cuda *u, struct err *e) {
   struct compute *c = &u->base;
   int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking),
                       "the making of a stream", e);
+  if (rc == 0) rc = open_side(c, &u->sends, &u->sent, e);
+  if (rc == 0) rc = open_side(c, &u->fetches, &u->fetched, e);
   if (rc == 0)
-    rc = cuda_check(c, cudaStreamCreateWithFlags(&u->sends, cudaStreamNonBlocking), "the making of a stream",
-                    e);
-  if (rc == 0)
-    rc = cuda_check(c, cudaEventCreateWithFlags(&u->sent, cudaEventDisableTiming), "the making of an event",
-                    e);
+    rc = cuda_check(c, cudaEventCreateWithFlags(&u->fetch_from, cudaEventDisableTiming),
+                    "the making of an event", e);
   if (rc == 0) rc = open_cublas(u, e);
   void *partials = NULL;
   if (rc == 0) rc = cuda_mem_raw(c, KERNEL_PARTIALS * sizeof(double), &partials, e);
@@ -161,6 +168,9 @@ static void cuda_destroy(struct compute *c) {
     if (u->lt) (void)cublasLtDestroy(u->lt);
     if (u->sent) (void)cudaEventDestroy(u->sent);
     if (u->sends) (void)cudaStreamDestroy(u->sends);
+    if (u->fetch_from) (void)cudaEventDestroy(u->fetch_from);
+    if (u->fetched) (void)cudaEventDestroy(u->fetched);
+    if (u->fetches) (void)cudaStreamDestroy(u->fetches);
     (void)cudaStreamDestroy(u->stream);
   }
   free(u);
@@ -174,6 +184,7 @@ static const struct compute_ops cuda_ops = {
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
     .tell = cuda_mem_tell,
+    .fetch = cuda_mem_fetch,
     .send = cuda_mem_send,
     .fill = cuda_mem_fill,
     .record = cuda_queue_record,

@@ -11,7 +11,7 @@
  *   cuda_opt.c      losses and the optimizer, which are kernels only
  *
  * There is one stream, to which everything is queued in the order of the calls; so one workspace and one scratch for sums are enough. Only
- * batches that are sent beside it have another one, and it waits for them. Who has
+ * batches that are sent, and a state that is fetched, go beside it on streams of their own; it waits for the former. Who has
  * a stream of his own (coll_nccl) waits for events recorded in cuda_stream(), and makes it wait for his: both are captured along. */
 
 #include <cublasLt.h>
@@ -20,6 +20,9 @@
 #include "agent/trainer/gpu/gpu.h"
 #include "agent/trainer/gpu/kernels.h"
 #include "agent/trainer/gpu/rules.h"
+
+/* A mark of what is fetched: there is one at a time. */
+#define CUDA_FETCH_MARK (UINT64_C(1) << 63)
 
 enum { CUDA_MARKS = 64, CUDA_DEPTH = 2, CUDA_IDLE_MS = 10000 };
 
@@ -49,6 +52,8 @@ struct cuda {
   cudaStream_t stream;
   cudaStream_t sends; /* copies to the device beside the other stream */
   cudaEvent_t sent;
+  cudaStream_t fetches; /* copies to the host beside it */
+  cudaEvent_t fetch_from, fetched;
   cublasLtHandle_t lt;
   void *workspace;
   size_t workspace_size;
@@ -96,6 +101,8 @@ void cuda_mem_free(struct compute *c, struct compute_buf *b);
 float *cuda_mem_host(struct compute *c, struct span s);
 int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark,
+                   struct err *e);
 int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e);
 int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e);
 /* Plain device memory, zero. */

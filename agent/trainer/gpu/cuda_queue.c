@@ -61,16 +61,17 @@ int cuda_queue_record(struct compute *c, struct compute_mark *mark, struct err *
 
 int cuda_queue_done(struct compute *c, struct compute_mark mark, struct err *e) {
   struct cuda *u = cuda_of(c);
+  bool fetch = mark.n == CUDA_FETCH_MARK;
   if (mark.n <= u->done) return 1;
-  if (mark.n > u->recorded) return err_set(e, -EINVAL, "a mark that was never recorded");
+  if (!fetch && mark.n > u->recorded) return err_set(e, -EINVAL, "a mark that was never recorded");
   if (u->capturing) return 0;
-  cudaError_t rc = cudaEventQuery(u->events[mark.n % CUDA_MARKS]);
+  cudaError_t rc = cudaEventQuery(fetch ? u->fetched : u->events[mark.n % CUDA_MARKS]);
   if (rc == cudaErrorNotReady) {
     (void)cudaGetLastError(); /* it is no error, but is kept as one */
     return 0;
   }
   if (rc != cudaSuccess) return cuda_check(c, rc, "a mark", e);
-  u->done = mark.n;
+  if (!fetch) u->done = mark.n;
   return 1;
 }
 
