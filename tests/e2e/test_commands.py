@@ -40,6 +40,7 @@ NOT_EXECUTED = {
     "pip install nvidia-cublas nvidia-nccl-cu13": "needs a registry of packages",
     "systemctl edit rdzv-agent@train": "opens an editor",
     "tests/run --only fresh,image": "these are tests: what they run is on pages",
+    "tests/run --only fresh-tests": "this is a test: the README's second command",
 }
 
 

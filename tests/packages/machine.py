@@ -15,9 +15,11 @@ import harness
 
 SUITE = "bookworm"
 PRIVATE = ["--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-# Process 1 ignores SIGCHLD, so the kernel reaps orphans, as an init would. Devices are those that every program expects.
+# Process 1 ignores SIGCHLD, so the kernel reaps orphans, as an init would. Devices are those that every program expects. The folder becomes the root of the
+# namespace, not of processes (chroot): then tests may make namespaces in there, and enter them, and are still in there.
 BOOT = """
 set -e
+mount --bind "$1" "$1"
 cd "$1"
 hostname fresh
 mount -t proc proc proc
@@ -32,6 +34,9 @@ ln -s fd/0 dev/stdin
 ln -s fd/1 dev/stdout
 ln -s fd/2 dev/stderr
 for d in null zero full random urandom tty; do : >dev/$d; mount --bind /dev/$d dev/$d; done
+pivot_root . .
+umount -l .
+cd /
 echo ready
 exec env --ignore-signal=CHLD sleep infinity
 """
@@ -91,11 +96,10 @@ class Machine:
         home = "/root" if user == "root" else f"/home/{user}"
         env = ["env", "-i", f"HOME={home}", f"USER={user}", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
-        # The host's own tools first; then no file of the host's is reached any more.
-        inside = ["chroot", f"--userspec={user}", str(self.root), *env, "bash", "-c", 'cd && eval "$1"', "bash", script]
-        if alone:
-            inside = ["unshare", "--net", "sh", "-c", "ip link set lo up; " + shlex.join(inside)]
-        return ["nsenter", "-t", str(self.init), "-m", "-u", "-p", "-i", "--", *inside]
+        inside = ["/usr/sbin/chroot", f"--userspec={user}", "/", *env, "bash", "-c", 'cd && eval "$1"', "bash", script]
+        enter = ["nsenter", "-t", str(self.init), "-m", "-u", "-p", "-i", "--", *inside]
+        # The host's own tools, as long as its files are there.
+        return ["unshare", "--net", "sh", "-c", "ip link set lo up; " + shlex.join(enter)] if alone else enter
 
     def run(self, script, seconds=300, fails=False, **kw):
         """Its output, both streams together. What it has left running in the background goes on."""
