@@ -310,22 +310,19 @@ void sim_unstash_node(struct sim *s, const struct sim_node *n) {
   }
 }
 
-/* It reaps first, and then does what it was told and looks what is left. */
 void sim_unstash_guard(struct sim *s, const struct sim_agent *a) {
-  for (int pass = 0; pass < 2; pass++) {
-    size_t kept = 0;
-    for (size_t i = 0; i < s->stash.n; i++) {
-      struct sim_event *ev = s->stash.v[i];
-      if (guard_needed(ev) != a || (pass == 0 && ev->kind != EV_GUARD_TELL)) {
-        s->stash.v[kept++] = ev;
-        continue;
-      }
-      ev->at = s->now;
-      ev->seq = s->front++;
-      heap_push(&s->queue, ev);
+  size_t kept = 0;
+  for (size_t i = 0; i < s->stash.n; i++) {
+    struct sim_event *ev = s->stash.v[i];
+    if (guard_needed(ev) != a) {
+      s->stash.v[kept++] = ev;
+      continue;
     }
-    s->stash.n = kept;
+    ev->at = s->now;
+    ev->seq = s->front++;
+    heap_push(&s->queue, ev);
   }
+  s->stash.n = kept;
 }
 
 static void dispatch(struct sim *s, struct sim_event *ev) {

@@ -198,6 +198,7 @@ struct sim_agent {
   /* guard */
   enum guard_rest guard_rest;
   uint64_t slept_at, unable_at; /* until when it was not awake; and neither its agent */
+  uint32_t untold;              /* events that it could not tell when they happened */
   struct guard_watch watch;     /* its agent's */
   uint64_t watch_at;            /* as tick_at */
   struct bytes *obituary;

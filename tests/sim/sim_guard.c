@@ -210,7 +210,7 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
 
 /* Nothing of the round is left? Then that is told, or the obituary goes out. */
 static void guard_check(struct sim *s, struct sim_agent *a) {
-  if (guard_sleeps(a)) {
+  if (guard_sleeps(a) || a->untold) { /* it reaps first */
     sim_push(s, s->now, EV_GUARD_CHECK)->agent = a;
     return;
   }
@@ -588,6 +588,7 @@ void guard_on_event(struct sim *s, struct sim_event *ev) {
   } else if (ev->kind == EV_GUARD_CHECK) {
     guard_check(s, a);
   } else if (ev->kind == EV_GUARD_TELL) {
+    a->untold--;
     guard_tell_now(s, a, *ev->notice);
   } else if (ev->kind == EV_GUARD_ALONE) {
     if (a->guard_alive && !a->sup) kill_workers(s, a);

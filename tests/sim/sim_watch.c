@@ -47,6 +47,7 @@ void guard_tell(struct sim *s, struct sim_agent *a, struct supervisor_event ev, 
     return;
   }
   ev.unasked = by_itself;
+  a->untold++;
   struct sim_event *e = sim_push(s, s->now, EV_GUARD_TELL);
   e->agent = a;
   e->notice = xmemdup(&ev, sizeof ev);
