@@ -22,7 +22,7 @@ TRAIN = (
     "--report-every 1s --throttle $(cat throttle) --checkpoint-every 60 --checkpoint-dir "
 )
 KINDS = ("worker", "agent", "agent", "guard", "guard", "power", "daemon", "daemon", "cut", "cut", "cut daemon", "stop daemon", "stop agent",
-         "stop worker")
+         "stop guard", "stop worker")
 
 
 class Supervised:
@@ -114,9 +114,13 @@ class Supervised:
 
     def hit_guard(self, kind, host, span):
         self.say(f"{kind} of {host.name}")
-        for pid in host.pids():
-            if comm(pid) == "rdzv-guard":
-                signalled(pid, signal.SIGKILL)
+        pids = [pid for pid in host.pids() if comm(pid) == "rdzv-guard"]
+        for pid in pids:
+            signalled(pid, signal.SIGKILL if kind == "guard" else signal.SIGSTOP)
+        if kind != "guard":
+            self.tend(span)  # its agent wakes it sooner, where there is one
+            for pid in pids:
+                signalled(pid, signal.SIGCONT)
 
     def hit_daemon(self, kind, host, span):
         if kind == "cut daemon":
