@@ -274,8 +274,6 @@ def test_leave_before_end_where_none_is_known(rdzv):
 # Batch scripts of schedulers that start nothing on the job's other hosts. ---------------------------------------------------------
 
 
-# The other host is this one too, by this one's name: so one of those that are listed never comes, and last call decides.
-SOON = {"RDZV_AGENT_LAST_CALL": "0"}
 REMOTE = '#!/bin/sh\necho "$@" >>"$0.log"\nwhile [ "$1" != "${1#-}" ]; do shift; done\nshift\nexec sh -c "$*"\n'
 
 
@@ -326,7 +324,7 @@ def test_a_batch_script_of_pbs(rdzv, remote):
     """Two lines of the file are one host; the first is this one, the other is reached by ssh."""
     ssh, calls = remote("ssh")
     env = pbs(rdzv, HOST, HOST, "far")
-    a = rdzv.agent("--ssh", ssh, "--", "sh", "-c", SHOW, env={**env, **SOON})
+    a = rdzv.agent("--ssh", ssh, "--", "sh", "-c", SHOW, env=env)
     assert a.exit() == 0 and len(places([a])) == 2 and a.says("rank 1 of 2 local 0 of 1"), a
     assert re.fullmatch(r"far .*rdzv-agent.* --launched.*\n", calls()), calls()
 
@@ -370,7 +368,7 @@ def test_a_batch_script_of_grid_engine(rdzv, remote):
     qrsh, calls = remote("qrsh")
     (rdzv.tmp / "hosts").write_text(f"{HOST} 8 all.q@x UNDEFINED\nfar 8 all.q@y UNDEFINED\n")
     env = {"JOB_ID": "7", "SGE_TASK_ID": "undefined", "PE_HOSTFILE": str(rdzv.tmp / "hosts"), "NHOSTS": "2"}
-    a = rdzv.agent("--", "sh", "-c", SHOW, env={**env, **SOON, "PATH": f"{qrsh.parent}:/usr/bin:/bin"})
+    a = rdzv.agent("--", "sh", "-c", SHOW, env={**env, "PATH": f"{qrsh.parent}:/usr/bin:/bin"})
     assert a.exit() == 0 and sorted(places([a])) == [0, 1], a
     assert calls().startswith("-inherit far "), calls()
 
