@@ -173,13 +173,14 @@ def survive(work, options, victim):
 
 
 def survivors(work, options):
-    """{survivor: MiB}"""
-    found = {}
-    for victim in (1, 0):
-        used = found[f"rank {1 - victim}"] = survive(work, options, victim)
+    """({survivor: MiB}, what is wrong with them)"""
+    def one(name, victim):
+        used = survive(work, options, victim)
         if used[2] - used[1] > GROWN_MIB or used[2] - used[0] > LEFT_MIB:
-            raise Fail(f"rank {1 - victim} lived through two recoveries, and the device had {used[0]:.0f} MiB in use before, {used[1]:.0f} behind the first, {used[2]:.0f} behind the second")
-    return found
+            raise Fail(f"{name} lived through two recoveries, and the device had {used[0]:.0f} MiB in use before, {used[1]:.0f} behind the first, {used[2]:.0f} behind the second", used)
+        return used
+
+    return w.each({"rank 0": 1, "rank 1": 0}, one)
 
 
 def free_again(before, patience_s=15):
@@ -191,14 +192,10 @@ def free_again(before, patience_s=15):
 
 
 def of_memory(work, options, before, said):
-    """The memory's part of the line."""
-    if before is None:
-        return ""
-    said["survivors_mib"] = survivors(work, options)
-    said["memory_left_mib"] = free_again(before)
-    if said["memory_left_mib"] > LEFT_MIB:
-        raise Fail(f"{said['memory_left_mib']:.0f} MiB more are in use on the device than before")
-    return "; no device memory left over, and no more of it behind a second recovery than behind the first"
+    """What is wrong with the memory."""
+    said["survivors_mib"], bad = survivors(work, options)
+    left = said["memory_left_mib"] = free_again(before)
+    return bad + ([f"{left:.0f} MiB more are in use on the device than before"] if left > LEFT_MIB else [])
 
 
 def kill(work):
@@ -206,9 +203,17 @@ def kill(work):
     before = w.memory_used() if work.device == "cuda" else None
     (images, _), weights = steps.make_data(work, model), steps.make_weights(work, model)
     options = [*steps.trainer_options(model, images, init_weights=weights, metrics_every=1), *work.on_device(), *(["--deterministic"] if work.device == "cuda" else [])]
-    reserve = 0 if before is None else 80
-    for mode, share in (("restart", 2), ("inplace", 1)):
-        until = time.monotonic() + (work.left() - reserve) / share
-        said[mode] = killed_often(work, mode, options, jobs, length, until)
-    told = ", ".join(f"{m} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f}; {v['kills']} kills, {v['lines_lost']} lines lost, losses and checksum as undisturbed)" for m, v in said.items())
-    return "until steps went on: " + told + of_memory(work, options, before, said), said
+    reserve, shares = 0 if before is None else 80, {"restart": 2, "inplace": 1}
+
+    def one(mode, share):
+        return killed_often(work, mode, options, jobs, length, time.monotonic() + (work.left() - reserve) / share)
+
+    said, bad = w.each(shares, one)
+    told = [f"{m} {v['median_ms']:.0f} ms (most {v['max_ms']:.0f}; {v['kills']} kills, {v['lines_lost']} lines lost, losses and checksum as undisturbed)" for m, v in said.items()]
+    if before is not None:
+        worse = of_memory(work, options, before, said)
+        told += [] if worse else ["no device memory left over, and no more of it behind a second recovery than behind the first"]
+        bad += worse
+    if bad:
+        raise Fail("; ".join(bad + told), said)
+    return "until steps went on: " + "; ".join(told), said

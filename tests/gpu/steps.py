@@ -61,10 +61,10 @@ def build(work):
 
 def seam(work):
     """Every operation and whole steps against a reference in double."""
-    counts = {}
     kinds = [["fp32"], ["bf16", "--deterministic"], ["tf32"], ["bf16"], ["fp16"], ["fp32", "--deterministic"]]
-    for words in kinds[: 2 if work.rehearse else None]:
-        name = "seam " + " ".join(words).replace("--", "")
+
+    def one(name, words):
+        name = "seam " + name
         argv = [work.program("test_compute_seam"), "--device", work.device, "--precision", *words]
         if work.device == "cuda":
             argv += ["--cuda-module", work.cuda_module()]
@@ -72,10 +72,15 @@ def seam(work):
         log = work.file(name.replace(" ", "-") + ".log").read_text(errors="replace") + text
         if text.startswith("skipped: "):
             raise Skip(text.strip()[len("skipped: ") :])
-        counts[name] = len(re.findall(r"^\[       OK \]", log, re.M))
-        if not counts[name]:
+        count = len(re.findall(r"^\[       OK \]", log, re.M))
+        if not count:
             raise Fail(f"{name}: no test was run")
-    return ", ".join(f"{k[5:]} {n}" for k, n in counts.items()) + " tests", counts
+        return count
+
+    counts, bad = w.each({" ".join(words).replace("--", ""): words for words in kinds[: 2 if work.rehearse else None]}, one)
+    if bad:
+        raise Fail("; ".join(bad), counts)
+    return ", ".join(f"{k} {n}" for k, n in counts.items()) + " tests", counts
 
 
 # ---- the collectives ------------------------------------------------------------------------------------------------
@@ -86,18 +91,24 @@ def coll(work):
     if work.device == "cpu":
         raise Skip("there is no device")
     # A communicator has to come up in the time for which somebody is missed.
-    common, env, said = ["--cuda-module", work.cuda_module(), "--timeout-ms", 12000], work.env(**w.ONE_DEVICE), {}
+    common, env = ["--cuda-module", work.cuda_module(), "--timeout-ms", 12000], work.env(**w.ONE_DEVICE)
     # The unit tests run all of them on the stand-ins.
     runs = {"nccl": [work.program("test_coll_nccl"), *common, *(["--only", "captured_steps"] if work.rehearse else [])]}
     for world in (1,) if work.rehearse else (1, 2, 3):
         runs[f"seam-{world}"] = [work.program("test_coll_seam"), *common, "--shared-device", "--world", world]
-    for name, argv in runs.items():
+
+    def one(name, argv):
         log = work.file(f"coll-{name}.log")
         text = work.call(argv, f"coll-{name}", env, ok=(0, 1))
         bad = re.findall(r"^FAILED +(\w+)|^(.*): FAILED$", text, re.M)
-        said[name] = len(re.findall(r"^ok |: ok$", text, re.M))
-        if bad or not said[name]:
-            raise Fail(f"{name}: {', '.join(a or b for a, b in bad) or 'no test was run'}: {w.last_words(log)} ({log})")
+        count = len(re.findall(r"^ok |: ok$", text, re.M))
+        if bad or not count:
+            raise Fail(f"{name}: {', '.join(a or b for a, b in bad) or 'no test was run'}; {count} are ok: {w.last_words(log)} ({log})", count)
+        return count
+
+    said, bad = w.each(runs, one)
+    if bad:
+        raise Fail("; ".join(bad), said)
     return ", ".join(f"{k} {n}" for k, n in said.items()) + " tests, all ranks on one device", said
 
 
@@ -196,15 +207,17 @@ def sanitize(work):
         raise Skip("there is no device")
     if not tool:
         raise Skip("compute-sanitizer is not installed")
-    (images, _), said, without = make_data(work, MLP), {}, []
+    (images, _), runs, without = make_data(work, MLP), {}, []
     for check in ("memcheck", "racecheck"):
-        if not works(work, tool, check):
+        if works(work, tool, check):
+            runs.update({f"{check} {precision}": (check, precision) for precision in ("fp32", "bf16")})
+        else:
             without.append(f"{check} does not work here: {w.last_words(work.file(f'{check}-works.log'))}")
-            continue
-        for precision in ("fp32", "bf16"):
-            said[f"{check} {precision}"] = checked(work, tool, check, precision, images)
-    if not said:
+    if not runs:
         raise Skip("; ".join(without))
+    said, bad = w.each(runs, lambda name, run: checked(work, tool, *run, images))
+    if bad:
+        raise Fail("; ".join(bad + without), said)
     return "; ".join([", ".join(said) + ": clean", *without]), said
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -151,8 +152,16 @@ class Work:
         """Options of an agent whose trainers use NCCL."""
         if self.device == "cpu":
             return []
-        stand_in = self.module() and self.module().parent / "libnccl.so.2"
-        return ["--nccl-ids", "always", *(["--nccl-library", stand_in] if stand_in and stand_in.exists() else [])]
+        return ["--nccl-ids", "always", *(["--nccl-library", self.nccl()] if self.nccl() else [])]
+
+    def nccl(self):
+        """The library that the module uses: the agents have to mint ids with the same, wherever it is."""
+        if self.module():
+            stand_in = self.module().parent / "libnccl.so.2"
+            return stand_in if stand_in.exists() else None
+        said = subprocess.run(["ldd", self.cuda_module()], capture_output=True, text=True, timeout=30).stdout
+        found = re.search(r"libnccl\.so\S* => (/\S+)", said)
+        return found and found[1]
 
     def train(self, options, name, world=1, **env):
         """To the end; the lines of its metrics. World 1: without an agent."""
@@ -167,6 +176,18 @@ class Work:
             finally:
                 job.close()
         return lines(metrics)
+
+
+def each(things, call):
+    """{name: what call(name, thing) gave}, and what failed: a failure does not keep the others from their answers."""
+    found, bad = {}, []
+    for name, thing in things.items():
+        try:
+            found[name] = call(name, thing)
+        except Fail as e:
+            bad.append(str(e))
+            found.update({name: e.figures} if e.figures else {})
+    return found, bad
 
 
 def last_words(log, text=""):
