@@ -6,6 +6,9 @@
  * Copies between a stage and floats are what a step makes, and do not wait. A copy between a stage and activations that are not floats
  * goes through memory that is made for it, and waits: it is for tests. So does a copy from stage to stage, which is no business of the device.
  *
+ * Stages are mapped, at one address for both sides (which CUDA has on every system of 64 bits), so that kernels can read and write them: the few floats of
+ * a step and the numbers of its rows need no copies of their own (kernels_tell.cu, kernels_rows.cu).
+ *
  * A batch that is sent has a stream of its own: its copy begins at once, while the steps before are still computed, and the one that will need it
  * waits for it. That is outside of captured steps, each of which has the buffer of its own slot in it.
  *
