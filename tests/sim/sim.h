@@ -518,6 +518,8 @@ void rule_add(struct sim *s, int node, int local_rank, int spawn, struct behavio
 
 /* sim_watch.c */
 bool guard_sleeps(const struct sim_agent *a); /* it lives and cannot run */
+bool guard_kills(const struct sim_agent *a,
+                 uint64_t of); /* it has fenced while they waited, and the agent has not read that */
 void guard_pause(struct sim *s, struct sim_agent *a, enum guard_rest rest);
 void guard_continue(struct sim *s, struct sim_agent *a);
 void guard_nudge(struct sim *s, struct sim_agent *a);        /* SIGCONT, as with each command */

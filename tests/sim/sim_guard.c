@@ -172,7 +172,7 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
   if (!a->guard_alive) return;
   guard_nudge(s, a);
   bool sleeps = guard_sleeps(a);
-  if (s->now >= a->fence_at && !sleeps) { /* too late: nothing is started */
+  if ((s->now >= a->fence_at || guard_kills(a, stay)) && !sleeps) { /* too late: nothing is started */
     a->round = (uint32_t)start->round;
     a->clear_due = true;
     fenced(s, a);

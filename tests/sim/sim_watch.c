@@ -54,6 +54,12 @@ void guard_tell(struct sim *s, struct sim_agent *a, struct supervisor_event ev, 
   e->notice->text = xstrdup(ev.text ? ev.text : "");
 }
 
+bool guard_kills(const struct sim_agent *a, uint64_t of) {
+  for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
+    if ((of >> i & 1) && a->w[i].state == WORKER_RUNNING && a->w[i].killed) return true;
+  return false;
+}
+
 /* The watch. ------------------------------------------------------------------------------------------------------- */
 
 static void arm(struct sim *s, struct sim_agent *a) {
