@@ -1,7 +1,7 @@
 """The step `perf` of tests/gpu/run: what a training step costs, beside PyTorch and beside what the device could do at best, in one run.
 
-Ours is measured before and after PyTorch, with its input (it is read, staged and copied in every step); PyTorch has its data on the device
-already, but for "eager with input". The floor is the time of the step's matrix products alone, and of the optimizer's bytes at the rate of a copy: by
+Ours is measured before and after PyTorch, with its input: a device keeps the samples, and each step's rows are gathered from them, or, where they were too
+large, sent by the host, which is said then. PyTorch has its one batch on the device already, but for "eager with input". The floor is the time of the step's matrix products alone, and of the optimizer's bytes at the rate of a copy: by
 rates.c, and by torch.mm and copy_ where PyTorch is installed; whichever is faster counts. Without PyTorch our time and the floor remain.
 """
 
@@ -19,6 +19,7 @@ MODELS = [
     ("8192-8192-8192, batch 8192, bf16", WIDE, "bf16", 60, 4, 5, (None, None, 0.85)),
 ]
 TINY_MODELS = [("64-32-64, batch 16, fp32", steps.TINY, "fp32", 200, 10, 10, (5, 1.5, 0.85))]
+PARTS_MS = ("input_ms", "wait_ms", "compute_ms", "device_input_ms", "device_idle_ms")
 # Adam reads gradient, weight and two moments, and writes three of them and, beside floats, a copy in the precision.
 ADAM_BYTES = {"fp32": 28, "bf16": 30}
 
@@ -29,7 +30,8 @@ def ours(work, name, model, precision, n, every):
     options = steps.trainer_options(model, f"synthetic:{samples}", scale=1e-4, steps=n, metrics_every=every)
     found = work.train([*options, *work.on_device(precision)], name)
     reports = [line for line in found if line["event"] == "step"]
-    share = {k: statistics.median(line[k] for line in reports) for k in ("input_ms", "wait_ms") if all(line.get(k) is not None for line in reports)}
+    share = {k: statistics.median(line[k] for line in reports) for k in PARTS_MS if all(line.get(k) is not None for line in reports)}
+    share["input"] = next(line for line in found if line["event"] == "start").get("input")
     return w.ms_per_step(found), share
 
 
@@ -98,6 +100,7 @@ def one(work, i, entry):
 
 def in_words(row):
     parts = [f"{row['ours_ms']:.3f} ms"] + ([f"floor {row['floor_ms']:.3f}"] if row["floor_ms"] is not None else [])
+    parts += ["its input sent by the host"] if row["input"] == "sent" else []
     parts += [f"{a['figure']:.2f} {a['what']} (aim {a['aim']}{'' if a['reached'] else ': missed'})" for a in row["aims"]]
     return f"{row['model']}: " + ", ".join(parts) + (f"; PyTorch: {row['torch_failed']}" if row["torch_failed"] else "")
 
