@@ -92,7 +92,7 @@ static void find_gpus(struct row *r, struct row_hosts *h) {
     if (!cut_gpu(p, name)) continue;
     n += hostlist_short(name) == len && strncasecmp(name, r->site->host, len) == 0;
     int64_t at = row_hosts_find(h, name);
-    if (at >= 0) h->v[at].gpus++;
+    if (at >= 0 && (size_t)at < h->n) h->v[at].gpus++;
   }
   if (lines) row_set_number(r, &r->c->gpus, n, file);
   free(text);
