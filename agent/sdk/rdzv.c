@@ -355,7 +355,7 @@ unsigned rdzv_requested(struct rdzv *r) {
   do type = receive(r, &size);
   while (type > 0);
   unsigned bits = r->can_rejoin ? r->requested : r->requested & ~(unsigned)RDZV_REJOIN;
-  return type < 0 ? bits | RDZV_STOP : bits | rdzv_checkpoint_bit(r);
+  return type < 0 ? bits | RDZV_STOP | RDZV_LOST : bits | rdzv_checkpoint_bit(r);
 }
 
 /* ------------------------------------------------------------------ done */

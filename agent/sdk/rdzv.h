@@ -54,6 +54,8 @@ enum {
       2, /* write a checkpoint and leave: SIGTERM has come or will, SIGKILL follows after --stop-timeout */
   RDZV_REJOIN =
       4, /* the round ends, for somebody else's sake: call rdzv_rejoin; shown after rdzv_can_rejoin */
+  RDZV_LOST =
+      8, /* with RDZV_STOP: nobody asked, the agent is gone. This rank leaves; it is not for it to stop the others */
 };
 
 struct rdzv;
@@ -89,7 +91,8 @@ RDZV_API bool rdzv_alone(const struct rdzv *r); /* no agent: a world of one */
 RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss,
                            double samples_per_second);
 
-/* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as RDZV_STOP. */
+/* Bits of what is asked of this worker now; never blocks. Without an agent always 0. A lost agent reads as
+ * RDZV_STOP | RDZV_LOST. */
 RDZV_API unsigned rdzv_requested(struct rdzv *r);
 
 /* Checkpoints on request. Before a round is ended for a reason that is no failure (nodes joined, or one leaves or is drained), the agents ask for a

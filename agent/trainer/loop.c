@@ -65,7 +65,7 @@ static int evaluate(struct trainer *t, struct err *e) {
 static int step(struct trainer *t, struct err *e) {
   uint64_t every = t->o.checkpoint_every.steps;
   throttle(t);
-  int rc = trainer_asked_to_rejoin(t, e);
+  int rc = trainer_asked_to_leave(t, e);
   if (rc == 0) rc = trainer_queue(t, e);
   if (rc == 0 && every && t->queued.step % every == 0) rc = trainer_save_begin(t, e);
   if (rc == 0 && slots_full(&t->slots)) rc = trainer_take(t, e);

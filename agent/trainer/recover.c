@@ -51,7 +51,9 @@ void trainer_offer_rejoin(struct trainer *t) {
   if (in_place(t) && rdzv_can_rejoin(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
 }
 
-int trainer_asked_to_rejoin(struct trainer *t, struct err *e) {
+int trainer_asked_to_leave(struct trainer *t, struct err *e) {
+  if (t->asked & RDZV_LOST)
+    return trainer_blame(t, TRAINER_LOST, err_set(e, -EPIPE, "lost contact with the agent"));
   if (!(t->asked & RDZV_REJOIN)) return 0;
   return trainer_blame(t, TRAINER_LOST, err_set(e, -ECANCELED, "the agent ends this round"));
 }

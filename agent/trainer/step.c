@@ -74,7 +74,9 @@ static bool clock_says(struct trainer *t, uint64_t now) {
 static void set_flags(struct trainer *t, struct slot *s) {
   unsigned now = t->asked = rdzv_requested(t->rdzv);
   float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
-  flags[0] = (now & RDZV_STOP) || *t->sigterm ? 1.0f : 0.0f; /* MODEL_STOP is the first of them */
+  bool told =
+      (now & RDZV_STOP) && !(now & RDZV_LOST);  /* where the agent is lost, we leave, and the others go on */
+  flags[0] = told || *t->sigterm ? 1.0f : 0.0f; /* MODEL_STOP is the first of them */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
   flags[MODEL_CLOCK - MODEL_STOP] = clock_says(t, s->begun_us) ? 1.0f : 0.0f;
 }

@@ -159,8 +159,8 @@ void trainer_teardown(struct trainer *t);
 int trainer_enter(struct trainer *t, struct err *e);
 /* recover.c: --recovery inplace; with restart the first two do nothing, and the third says no. */
 void trainer_offer_rejoin(struct trainer *t);
-int trainer_asked_to_rejoin(struct trainer *t,
-                            struct err *e); /* the error that ends the loop, where the agent asked for that */
+int trainer_asked_to_leave(struct trainer *t,
+                           struct err *e); /* the error that ends the loop, where the agent asked for that */
 bool trainer_can_recover(const struct trainer *t, int rc);
 /* After a failure with which it can: the loop may go on. */
 int trainer_recover(struct trainer *t, int rc, struct err *e);

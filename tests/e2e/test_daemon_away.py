@@ -120,8 +120,10 @@ def test_joins_and_failures_while_the_daemon_is_away(rdzv, victim, charged):
     until(f"both run again\n{rdzv}", lambda: len(rdzv.workers()) == 2 and not set(rdzv.workers().values()) & set(first.values()), 20)
     told = {(environ(p)["RDZV_ROUND"], environ(p)["RDZV_RESTART_COUNT"]) for p in rdzv.workers().values()}
     assert told == {("2", str(charged))}, f"{told}\n{rdzv}"
-    (rdzv.tmp / "go").touch()
     survivors = [a for i, a in enumerate(agents) if i != victim]
+    for a in survivors:  # who has not come back when the job is over waits for another one of that name
+        a.expect("round 2: 2 nodes|this node is a spare|this node waits", 20)
+    (rdzv.tmp / "go").touch()
     assert [a.exit(30) for a in survivors] == [0, 0, 0], rdzv
     assert charged or not any(a.says("restart [1-9] of 3") for a in survivors), rdzv
 

@@ -287,8 +287,9 @@ def test_two_agents_with_the_same_devices(rdzv, gpus):
     args = ["--nnodes", 2, "--nproc", 1, "--endpoint", daemon.endpoint, "--rdzv-id", rdzv.mark, "--", "sh", "-c", go + PLACE]
     one, two = [rdzv.agent(*args, env=gpus.env(visible)) for visible in ("1", "1,0")]
     rdzv.await_workers(2)
-    found = [len(re.findall(rf"another rdzv-agent of this job on this host has the same devices for its workers \(1, {B}\)", a.text)) for a in (one, two)]
-    assert sorted(found) == [0, 1], f"{one}\n{two}"
+    said = lambda: sorted(len(re.findall(rf"another rdzv-agent of this job on this host has the same devices for its workers \(1, {B}\)", a.text)) for a in (one, two))
+    until(lambda: f"one of them says it\n{one}\n{two}", lambda: said() != [0, 0])
+    assert said() == [0, 1], f"{one}\n{two}"
     sibling = rdzv.spawn("sleep", "1000", env={"RDZV_RUN_ID": rdzv.mark, "RDZV_ROUND": "2"})
     gpus.put(B, f"process {sibling.pid} 30000 2")
     (rdzv.tmp / "go").touch()

@@ -1,13 +1,12 @@
 """A guard that cannot run: stopped (SIGSTOP), which its agent can end, or held by a debugger, which it cannot. Its workers are dead all the same before
 those who have taken their ranks run, and the job goes on."""
 
-import ctypes
 import os
 import signal
 import time
 
-import pytest
-from harness import alive, comm, until
+from harness import alive, until
+from held import guard_of, hold, reap, release
 
 LEASE = 4.0  # a fifth of it is the margin that a busy machine may use up
 # Each worker of a later round looks whether one of an earlier round, of which pids are kept in files, is still there.
@@ -16,27 +15,6 @@ LOOK = """for f in round-*; do
   [ $f = round-$RDZV_ROUND.$RANK ] || [ ${f%.*} = round-$RDZV_ROUND ] || case $(cut -d' ' -f3 /proc/$pid/stat 2>/dev/null) in [RSDTt]) echo overlap: $f;; esac
 done"""
 WAIT = f"echo $$ > pid.$RANK.$RDZV_ROUND; mv pid.$RANK.$RDZV_ROUND round-$RDZV_ROUND.$RANK; {LOOK}; echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
-PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
-WALL = 0x40000000
-
-
-def guard_of(rdzv, node):
-    (pid,) = [p for p in rdzv.pids(E2E_NODE=str(node)) if comm(p) == "rdzv-guard"]
-    return pid
-
-
-def ptrace(request, pid):
-    call = ctypes.CDLL(None, use_errno=True).ptrace
-    call.argtypes = ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
-    if call(request, pid, None, None):
-        pytest.skip(f"this process may not trace others here: {os.strerror(ctypes.get_errno())}")
-
-
-def hold(pid):
-    """As a debugger does: no signal but SIGKILL gets through."""
-    ptrace(PTRACE_SEIZE, pid)
-    ptrace(PTRACE_INTERRUPT, pid)
-    os.waitpid(pid, WALL)
 
 
 def ended(rdzv, agents, codes):
@@ -95,7 +73,7 @@ def test_a_guard_that_is_held_is_replaced_by_its_agent(rdzv):
     until("its worker is dead", lambda: not alive(workers[2]), 1)
     agents[2].expect(r"the guard \(pid \d+\) says neither that nothing is left nor what does not die", 10)
     assert time.monotonic() - told < 10, "the job would have waited for CORE_STOP_SLACK_MS"
-    os.waitpid(guard, WALL)  # a dead one is the debugger's first
+    reap(guard)
     assert agents[2].exit() == 71, rdzv
     for a in agents[:2]:
         a.expect("round 2 of 2", 10)
@@ -113,7 +91,7 @@ def test_a_guard_that_is_held_does_not_outlive_the_lease(rdzv):
     until("its worker is killed", lambda: not alive(workers[1]), LEASE + 5)
     took = time.monotonic() - silent
     assert took < LEASE, f"its worker lived for {took:.2f} s, longer than the lease"
-    ptrace(PTRACE_DETACH, guard)
+    release(guard)
     d.kill(signal.SIGCONT)
     for a in agents:
         a.expect("round 2 of 2", 20)

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from harness import BUILD, TOP, until
+from held import guard_of, hold, reap
 
 TASK = ["--layers", "60,12,60", "--data", "synthetic:500", "--scale", "0.01", "--batch", 16, "--loss", "mse", "--seed", 3, "--recovery", "inplace"]
 
@@ -111,6 +112,23 @@ def test_a_node_is_lost(rdzv):
     assert set(job.rdzv.await_workers(2, E2E_NODE="0").values()) == heads, f"{before}\n{rdzv}"
     assert job.finish(job.agents[:1])[0] == "500"
     assert [e["world"] for e in events(job.metrics, "recover")] == [2]
+
+
+def test_who_has_lost_its_agent_stops_nobody_else(rdzv):
+    """Its guard is held, so that its workers hear of it before they are killed: they leave, and the others go on in place."""
+    job = Job(rdzv, 2, "--steps", 500, "--throttle", 100, nnodes="1:2", agent=["--last-call", "1s", "--lease", "2s"])
+    job.until_step(60)
+    rdzv.await_workers(4)
+    stay, guard = set(rdzv.workers(E2E_NODE="0").values()), guard_of(rdzv, 1)
+    hold(guard)
+    job.agents[1].kill(signal.SIGKILL)
+    job.in_round(2)
+    assert set(rdzv.workers(E2E_NODE="0").values()) == stay, rdzv
+    os.kill(guard, signal.SIGKILL)
+    reap(guard)
+    rdzv.gone(E2E_NODE="1")
+    assert job.finish(job.agents[:1])[0] == "500"
+    assert not job.agents[0].says("told to stop"), rdzv
 
 
 def test_a_node_comes(rdzv):

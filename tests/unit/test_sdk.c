@@ -189,7 +189,7 @@ static void test_requests(void **state) {
 }
 
 static int part_lost_agent(struct rdzv *r) {
-  if (part_until_asked(r) != RDZV_STOP) return 1;
+  if (part_until_asked(r) != (RDZV_STOP | RDZV_LOST)) return 1;
   if (rdzv_progress(r, 1, 1, 0, 0) != -ESTALE) return 2;
   if (rdzv_store_set(r, "k", "v", 1, 1000) != -ESTALE) return 3;
   if (rdzv_barrier(r, "b", 1000) != -ESTALE) return 4;
