@@ -107,7 +107,8 @@ def test_healthy_workers_are_asked_before_they_are_killed(rdzv):
     """When another rank fails, a worker gets SIGTERM and its time; what it leaves behind is killed."""
     script = (
         'if [ $RANK = 1 ]; then until [ -e ready ]; do sleep 0.02; done; exit 4; fi; '
-        'trap "echo asked; exit 0" TERM; setsid sleep 300 & touch ready; while :; do sleep 0.02; done'
+        # The trap comes second: a child that is forked under it and has not exec'd yet takes the signal for the shell's, and lives on.
+        'setsid sleep 300 & trap "echo asked; exit 0" TERM; touch ready; while :; do sleep 0.02; done'
     )
     a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, "--", "sh", "-c", script)
     assert a.exit() == 4, a
