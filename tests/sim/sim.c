@@ -292,29 +292,13 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
   }
 }
 
-/* Timers of those who watch come first, so that nothing else of the node is done before they have had their say. */
-void sim_unstash_node(struct sim *s, const struct sim_node *n) {
-  for (int pass = 0; pass < 2; pass++) {
-    size_t kept = 0;
-    for (size_t i = 0; i < s->stash.n; i++) {
-      struct sim_event *ev = s->stash.v[i];
-      if (node_of(ev) != n || (pass == 0 && ev->kind != EV_GUARD_FENCE)) {
-        s->stash.v[kept++] = ev;
-        continue;
-      }
-      ev->at = s->now;
-      ev->seq = s->front++;
-      heap_push(&s->queue, ev);
-    }
-    s->stash.n = kept;
-  }
-}
-
-void sim_unstash_guard(struct sim *s, const struct sim_agent *a) {
+/* What was put aside and is of `of` happens now, in the order in which it was put there. */
+static void unstash(struct sim *s, bool (*is_of)(const struct sim_event *ev, const void *of),
+                    const void *of) {
   size_t kept = 0;
   for (size_t i = 0; i < s->stash.n; i++) {
     struct sim_event *ev = s->stash.v[i];
-    if (guard_needed(ev) != a) {
+    if (!is_of(ev, of)) {
       s->stash.v[kept++] = ev;
       continue;
     }
@@ -323,6 +307,26 @@ void sim_unstash_guard(struct sim *s, const struct sim_agent *a) {
     heap_push(&s->queue, ev);
   }
   s->stash.n = kept;
+}
+
+static bool is_of_node(const struct sim_event *ev, const void *node) {
+  return node_of(ev) == node;
+}
+static bool is_fence_of_node(const struct sim_event *ev, const void *node) {
+  return ev->kind == EV_GUARD_FENCE && node_of(ev) == node;
+}
+static bool is_of_guard(const struct sim_event *ev, const void *agent) {
+  return guard_needed(ev) == agent;
+}
+
+/* Timers of those who watch come first, so that nothing else of the node is done before they have had their say. */
+void sim_unstash_node(struct sim *s, const struct sim_node *n) {
+  unstash(s, is_fence_of_node, n);
+  unstash(s, is_of_node, n);
+}
+
+void sim_unstash_guard(struct sim *s, const struct sim_agent *a) {
+  unstash(s, is_of_guard, a);
 }
 
 static void dispatch(struct sim *s, struct sim_event *ev) {
