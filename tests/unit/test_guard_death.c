@@ -158,14 +158,20 @@ static void wait_stopped(pid_t pid) {
   }
 }
 
+/* A worker and what it has started, all there; SIGTERM does nothing to it. Returns its output. */
+static int spawn_deaf_tree(struct guard *g) {
+  int out;
+  char line[16];
+  spawn_shell(g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  return out;
+}
+
 /* One that was stopped is woken by whatever it is told. */
 static void test_guard_stopped(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
-  read_line(out, line, sizeof(line));
-  wait_trees(1);
+  int out = spawn_deaf_tree(&g);
   kill(g.pid, SIGSTOP);
   wait_stopped(g.pid);
   stop(&g, 0);
@@ -181,11 +187,7 @@ static void test_guard_stopped(void **state) {
 static void test_killed_by_hand(void **state) {
   struct guard g = start();
   struct guard_event ev;
-  int out;
-  char line[16];
-  spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
-  read_line(out, line, sizeof(line));
-  wait_trees(1);
+  int out = spawn_deaf_tree(&g);
   expect(&g, GUARD_STARTED);
   if (!freeze(&g)) skip();
   stop(&g, 0);
@@ -211,11 +213,7 @@ static void test_agent_of_a_stopped_guard_killed(void **state) {
   pid_t agent = fork();
   if (agent == 0) {
     struct guard g = start();
-    int out;
-    char line[16];
-    spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
-    read_line(out, line, sizeof(line));
-    wait_trees(1);
+    spawn_deaf_tree(&g);
     kill(g.pid, SIGSTOP);
     wait_stopped(g.pid);
     if (write(ready[1], &g.pid, sizeof(g.pid)) != sizeof(g.pid)) _exit(1);
