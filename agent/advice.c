@@ -10,8 +10,8 @@
 #include "agent/advice.h"
 
 #include <inttypes.h>
-#include "agent/cluster.h"
-#include "agent/env.h"
+#include "agent/cluster/cluster.h"
+#include "agent/workers/env.h"
 
 bool advice_cpus(int64_t cpus, int64_t workers, char *const *env, struct buf *out) {
   if (workers < 2 || cpus >= workers) return false;

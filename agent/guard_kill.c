@@ -9,7 +9,7 @@
  * left is believed after two looks: in one picture alone, a process can be missed whose parent died while it was taken. */
 
 #include "agent/guard_state.h"
-#include "agent/proctree.h"
+#include "agent/guard/proctree.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
 /* The guard's process inside: what guard_main.c (the loop, what follows what) and guard_kill.c (whom a signal reaches) share. */
 
-#include "agent/guard_wire.h"
+#include "agent/guard/wire.h"
 
 #define NEVER UINT64_MAX
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "agent/options.h"
+#include "agent/options/options.h"
 #include "common/err.h"
 
 enum { JOB_TIMES_LEN = 40 };

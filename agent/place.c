@@ -17,9 +17,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/advice.h"
-#include "agent/device_probe.h"
-#include "agent/devices.h"
-#include "agent/env.h"
+#include "agent/devices/probe.h"
+#include "agent/devices/devices.h"
+#include "agent/workers/env.h"
 #include "common/log.h"
 #include "common/mem.h"
 

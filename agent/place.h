@@ -5,9 +5,9 @@
  * should hear about it. Reads /proc, /sys and this process's affinity. */
 
 #include <stdint.h>
-#include "agent/gpus.h"
-#include "agent/numa.h"
-#include "agent/options.h"
+#include "agent/devices/gpus.h"
+#include "agent/devices/numa.h"
+#include "agent/options/options.h"
 #include "common/err.h"
 
 /* What --nproc and --exclude-busy came to. */

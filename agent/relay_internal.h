@@ -3,10 +3,10 @@
 
 /* The relay's inside, shared by relay.c (the thread) and relay_ask.c (what the loop asks of its workers). */
 
-#include "agent/lines.h"
-#include "agent/relay.h"
-#include "agent/relay_file.h"
-#include "agent/relay_sink.h"
+#include "agent/output/lines.h"
+#include "agent/output/relay.h"
+#include "agent/output/file.h"
+#include "agent/output/sink.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

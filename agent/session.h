@@ -3,11 +3,11 @@
 
 /* One agent's life, from the first connection to the exit code: the loop with the supervisor in it. */
 
-#include "agent/guard.h"
-#include "agent/numa.h"
-#include "agent/options.h"
+#include "agent/guard/guard.h"
+#include "agent/devices/numa.h"
+#include "agent/options/options.h"
 #include "agent/place.h"
-#include "agent/supervisor.h"
+#include "agent/supervisor/supervisor.h"
 #include "common/notify.h"
 
 struct session_options {

@@ -15,7 +15,7 @@
  * Three sources wake us, all in the loop: the guard's socket, the relay's thread by way of uv_async, and the
  * server behind which the workers' own connections are. */
 
-#include "agent/workers.h"
+#include "agent/workers/round.h"
 #include "agent/workers_internal.h"
 
 #include <errno.h>
@@ -26,11 +26,11 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "agent/command_line.h"
-#include "agent/failures.h"
-#include "agent/hang_watch.h"
-#include "agent/oom_watch.h"
-#include "agent/output.h"
+#include "agent/options/command_line.h"
+#include "agent/failures/failures.h"
+#include "agent/workers/hang_watch.h"
+#include "agent/failures/oom_watch.h"
+#include "agent/output/output.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"

@@ -4,11 +4,11 @@
 /* What workers.c (what happens to workers), workers_round.c (how a round begins) and workers_watch.c (whether the guard
  * obeys) share. */
 
-#include "agent/workers.h"
-#include "agent/failures.h"
-#include "agent/guard_watch.h"
-#include "agent/hang_watch.h"
-#include "agent/oom_watch.h"
+#include "agent/workers/round.h"
+#include "agent/failures/failures.h"
+#include "agent/guard/watch.h"
+#include "agent/workers/hang_watch.h"
+#include "agent/failures/oom_watch.h"
 
 struct worker {
   pid_t pid;

@@ -6,7 +6,7 @@
  * What is killed here the guard finds dead when it can run again, perhaps before it has read why. It would tell that as a death that nobody asked for, so
  * workers.c takes a SIGKILL behind ours for ours. */
 
-#include "agent/workers.h"
+#include "agent/workers/round.h"
 #include "agent/workers_internal.h"
 
 #include <signal.h>

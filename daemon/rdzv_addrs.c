@@ -8,12 +8,12 @@
  * The message has a limit and a job may have 65536 nodes with twenty addresses each. The first two of every node always
  * fit; of the others as many as do. A worker whose address was left out would be refused by name at the other end. */
 
-#include "daemon/rdzv.h"
+#include "daemon/job/job.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "common/endpoint.h"
-#include "daemon/core_internal.h"
+#include "daemon/core/internal.h"
 
 enum {
   ADDRS_BYTES_MAX = FRAME_MAX_TO_AGENT - 65536, /* the rest is START itself */

@@ -7,11 +7,11 @@
  * holds end then: ten thousand nodes that were lost together and come back one by one cost one look through all of them, not ten
  * thousand. What has expired is swept when the number has doubled, because a job may live for months and lose a node a day. */
 
-#include "daemon/rdzv.h"
+#include "daemon/job/job.h"
 
 #include <stdlib.h>
 #include "common/mem.h"
-#include "daemon/core_internal.h"
+#include "daemon/core/internal.h"
 
 static void find_last(struct job *j) {
   j->hold_ms = j->n_last_holds = 0;

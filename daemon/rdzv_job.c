@@ -4,14 +4,14 @@
  * broken connection, a second agent on the same host, or the same host in a later run are never mistaken for each
  * other. A node that is lost is removed; should it come back, it is a stranger with an old token and is told so. */
 
-#include "daemon/rdzv.h"
+#include "daemon/job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/core_internal.h"
-#include "daemon/rdzv_drain.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
 
 static void copy_text(char *to, size_t size, const char *from) {
   snprintf(to, size, "%s", from);

@@ -5,7 +5,7 @@
  * and the last one is kept whole anyway (job.last_verdict). The sixteen live as long as the daemon does; the state file has the
  * final one of each job that has ended. */
 
-#include "daemon/rdzv.h"
+#include "daemon/job/job.h"
 
 #include <stdlib.h>
 #include <string.h>

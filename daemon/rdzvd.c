@@ -27,13 +27,13 @@
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/notify_timer.h"
-#include "common/opts.h"
-#include "daemon/control_socket.h"
-#include "daemon/core.h"
-#include "daemon/listener.h"
+#include "common/opts/opts.h"
+#include "daemon/server/control_socket.h"
+#include "daemon/core/core.h"
+#include "daemon/server/listener.h"
 #include "daemon/rdzvd_options.h"
-#include "daemon/server.h"
-#include "daemon/state.h"
+#include "daemon/server/server.h"
+#include "daemon/server/state.h"
 
 enum { RESERVED_FDS = 64 }; /* descriptors that are no connections: listeners, state, the loop's own */
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "common/opts.h"
+#include "common/opts/opts.h"
 
 struct rdzvd_options {
   struct opt_strings listen;

@@ -7,12 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <uv.h>
-#include "common/addresses.h"
+#include "common/rations.h"
 #include "common/buf.h"
 #include "common/endpoint.h"
 #include "common/log_level.h"
 #include "common/map.h"
-#include "common/store.h"
+#include "common/store/store.h"
 #include "proto/c10d_server.h"
 #include "proto/c10d_session.h"
 

@@ -14,7 +14,7 @@
 #include <uv.h>
 #include "common/endpoint.h"
 #include "common/err.h"
-#include "common/store.h"
+#include "common/store/store.h"
 
 enum {
   C10D_SILENT_MS = 10000,

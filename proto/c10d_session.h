@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include "common/buf.h"
 #include "common/err.h"
-#include "common/store.h"
+#include "common/store/store.h"
 #include "proto/c10d.h"
 
 enum { C10D_SMALL_REPLY = 64 * 1024 };

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
-#include "agent/local_set.h"
+#include "common/local_set.h"
 #include "agent/sdk/wire.h"
 #include "common/err.h"
 

@@ -9,7 +9,7 @@
  *
  * All calls from one thread. */
 
-#include "agent/trainer/ckpt.h"
+#include "agent/trainer/checkpoint/checkpoint.h"
 
 struct ckpt_writer;
 

@@ -3,7 +3,7 @@
 
 /* Between coll_tcp.c and coll_tcp_meet.c: how the ring comes about. */
 
-#include "agent/trainer/coll.h"
+#include "agent/trainer/coll/coll.h"
 
 /* Two connected, non-blocking sockets: `prev` was accepted from rank-1, `next` was made to rank+1. On
  * failure nothing stays open, and *lost is the rank that was missing, or -1. */

@@ -3,7 +3,7 @@
 
 /* What the files of the CPU's compute share: compute_cpu.c (memory, layers, losses), compute_cpu_opt.c (the optimizer). */
 
-#include "agent/trainer/compute.h"
+#include "agent/trainer/compute/compute.h"
 
 struct compute_buf {
   float *data;

@@ -4,7 +4,7 @@
 /* The optimizer as people describe it, and the learning rate of each step. State and counters are compute's
  * (compute_opt). Pure. */
 
-#include "agent/trainer/compute.h"
+#include "agent/trainer/compute/compute.h"
 
 /* How the learning rate goes down from the end of the warm-up to the end of the run. */
 enum optim_decay { OPTIM_CONSTANT, OPTIM_LINEAR, OPTIM_COSINE, OPTIM_POLYNOMIAL };

@@ -1,7 +1,7 @@
 /* The rules between options of training that a row of the table cannot say. An option that nobody would read is refused, so that a run
  * is what its command line says. */
 
-#include "agent/trainer/options.h"
+#include "agent/trainer/run/options.h"
 
 #include <errno.h>
 

@@ -3,7 +3,7 @@
 
 /* Parsers of the rows of options.c: 0, or -EINVAL and what is wanted. The field is what the row's offset names in struct trainer_opts. */
 
-#include "agent/trainer/options.h"
+#include "agent/trainer/run/options.h"
 
 int option_parse_layers(const char *text, void *field, struct err *e);
 int option_parse_loss(const char *text, void *field, struct err *e);

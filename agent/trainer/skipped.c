@@ -9,7 +9,7 @@
  *
  * All ranks read the same numbers and come to the same end at the same step. Rank 0 tells of it, at most once a second. */
 
-#include "agent/trainer/trainer.h"
+#include "agent/trainer/run/trainer.h"
 
 #include "common/log.h"
 

@@ -7,7 +7,7 @@
  * they know when one of them is lost, and say who; they have deadlines of their own, and abort what will never be whole. Only if
  * they have nothing to say long after that is it the device that does not answer. */
 
-#include "agent/trainer/trainer.h"
+#include "agent/trainer/run/trainer.h"
 
 #include <errno.h>
 #include <time.h>

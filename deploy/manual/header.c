@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "common/opts_man.h"
+#include "deploy/manual/man.h"
 
 /* From `p`, inside a comment, to its text without the stars: the caller's to free. */
 static char *comment_text(const char *p, const char *end) {

@@ -9,16 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/env.h"
-#include "agent/options_internal.h"
+#include "agent/workers/env.h"
+#include "agent/options/internal.h"
 #ifdef RDZV_HAVE_TRAINER
-#include "agent/trainer/options.h"
+#include "agent/trainer/run/options.h"
 #endif
 #include "common/exit_codes.h"
 #include "common/mem.h"
-#include "common/opts_complete.h"
-#include "common/opts_man.h"
-#include "daemon/rdzvctl_options.h"
+#include "deploy/manual/complete.h"
+#include "deploy/manual/man.h"
+#include "daemon/ctl/options.h"
 #include "daemon/rdzvd_options.h"
 #include "deploy/manual/header.h"
 

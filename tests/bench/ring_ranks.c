@@ -8,7 +8,7 @@
  * Ranks sleep between two lines, so that whoever is measured in turn with them has the machine. Before anything is
  * timed, a sum is compared with what it must be. */
 
-#include "agent/trainer/coll.h"
+#include "agent/trainer/coll/coll.h"
 #include "common/mem.h"
 
 #include <errno.h>

@@ -29,7 +29,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "agent/supervisor.h"
+#include "agent/supervisor/supervisor.h"
 #include "common/clock.h"
 #include "common/mem.h"
 #include "proto/msg.h"

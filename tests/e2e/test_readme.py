@@ -39,7 +39,7 @@ def exit_codes():
 
 def worker_environment():
     """From the one list that sets it."""
-    text = (TOP / "agent/env.c").read_text()
+    text = (TOP / "agent/workers/env.c").read_text()
     listed = text[text.index("#define ENV_LIST(") : text.index("#define COUNT(")].replace("\\\n", " ")
     entries = re.split(r"\b(?:INT|STR|SPARE|MPI|TOLD)\((?=\")", listed)[1:]
     rows = [(e.split('"')[1], re.findall(r'"((?:[^"\\]|\\.)*)"', e)[-1]) for e in entries]
@@ -49,10 +49,10 @@ def worker_environment():
 
 def torchrun_flags():
     """Every flag of torchrun: how rdzv-agent calls it, and what differs; from the list and the table that it is built from."""
-    table = (TOP / "agent/options_table.c").read_text()
+    table = (TOP / "agent/options/table.c").read_text()
     rows = re.findall(r'\{\.name = "([a-z-]+)",(?:\s*\.alias = "([a-z-]+)",)?\s*\.foreign = "([a-z-]+)",(\s*\.foreign_no_env)?', table)
     ours = {foreign: (name, alias, bool(no_env)) for name, alias, foreign, no_env in rows}
-    listed = re.findall(r'\bX\(\s*"([a-z_-]+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', (TOP / "agent/options_torch.h").read_text().replace("\\\n", ""))
+    listed = re.findall(r'\bX\(\s*"([a-z_-]+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', (TOP / "agent/options/torch_flags.h").read_text().replace("\\\n", ""))
     assert len(listed) > 30 and set(ours) - {"help"} == {flag for flag, _ in listed} - {"training_script"}
     lines = ["| torchrun | variable | rdzv-agent | what differs |", "|---|---|---|---|"]
     for flag, text in listed:
@@ -128,7 +128,7 @@ def test_worker_in_c(rdzv):
 def test_data_of_ones_own(rdzv):
     """The two functions in place of data.c's, with a main that shows what they read."""
     code = next(c for c in re.findall(r"```c\n(.*?)```", README.read_text(), re.S) if "dataset_open(" in c)
-    headers = ["agent/trainer/data.h", "common/mem.h", "errno.h", "fcntl.h", "stdio.h", "string.h", "sys/stat.h", "unistd.h"]
+    headers = ["agent/trainer/data/data.h", "common/mem.h", "errno.h", "fcntl.h", "stdio.h", "string.h", "sys/stat.h", "unistd.h"]
     main = """int main(int argc, char **argv) {
       struct dataset d;
       struct err e = ERR_INIT;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "agent/cluster.h"
+#include "agent/cluster/cluster.h"
 #include "common/hostlist.h"
 #include "common/mem.h"
 

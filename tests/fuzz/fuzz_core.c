@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "tests/unit/core_help.h"
+#include "tests/rig/core.h"
 
 enum { AGENTS = 6, LINES = 4, JOBS = 2, TOKENS = 6, OPERATIONS_MAX = 400, PLACES_MAX = 4096 };
 

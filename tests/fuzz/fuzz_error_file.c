@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "agent/error_file.h"
+#include "agent/failures/error_file.h"
 #include "common/buf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
-#include "daemon/http.h"
+#include "daemon/server/http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

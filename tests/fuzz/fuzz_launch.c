@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "agent/launch_hosts.h"
-#include "agent/launch_plan.h"
+#include "agent/launch/hosts.h"
+#include "agent/launch/plan.h"
 #include "proto/msg.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);

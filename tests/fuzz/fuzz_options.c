@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/command_line.h"
+#include "agent/options/command_line.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

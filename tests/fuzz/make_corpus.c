@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/fuzz/make_corpus.h"
-#include "tests/unit/random_msg.h"
+#include "tests/rig/random_msg.h"
 
 static const char *root;
 static int failures;

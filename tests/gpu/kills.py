@@ -97,7 +97,7 @@ def disturbed(work, mode, options, metrics, first, last, world=2):
 
 def ahead(work):
     """How many steps may be under way."""
-    header = w.TOP / "agent/trainer/gpu/compute_cuda.h"
+    header = w.TOP / "agent/trainer/gpu/cuda_compute.h"
     return int(re.search(r"CUDA_DEPTH = (\d+)", header.read_text())[1]) if work.device == "cuda" else 1
 
 

@@ -268,7 +268,7 @@ def test_no_flag_is_left_out():
     """What torchrun's parser knows is what is tried here, what the README's table is made of, and what rdzv-agent knows."""
     flags = set(parser_flags())
     assert set(FLAGS) | {"logs-specs"} == flags
-    listed = re.findall(r'\bX\(\s*"([a-z_-]+)",', (TOP / "agent/options_torch.h").read_text())
+    listed = re.findall(r'\bX\(\s*"([a-z_-]+)",', (TOP / "agent/options/torch_flags.h").read_text())
     assert set(listed) == flags | {"training_script"} and len(listed) == len(set(listed))
     text = subprocess.run([AGENT, "--help"], capture_output=True, text=True, check=True).stdout
     assert [f for f in sorted(flags) if not re.search(rf"--{f}\b", text)] == []

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "daemon/core_internal.h"
+#include "daemon/core/internal.h"
 
 enum { AGENT_EVENTS = SUP_TICK + MSG_COUNT };
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdbool.h>
-#include "agent/supervisor.h"
+#include "agent/supervisor/supervisor.h"
 
 void coverage_add(const uint32_t *counts, size_t states, size_t events); /* one core's, at its end */
 void coverage_agent(const struct supervisor *sup, const struct supervisor_event *ev);

@@ -22,9 +22,9 @@
 #include "common/buf.h"
 #include "common/bytes.h"
 #include "proto/msg.h"
-#include "daemon/core.h"
-#include "agent/guard_watch.h"
-#include "agent/supervisor.h"
+#include "daemon/core/core.h"
+#include "agent/guard/watch.h"
+#include "agent/supervisor/supervisor.h"
 
 enum {
   SIM_NODES_MAX = 16,

@@ -13,7 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include "agent/guard.h"
+#include "agent/guard/guard.h"
 #include "agent/sdk/rdzv.h"
 #include "common/mem.h"
 

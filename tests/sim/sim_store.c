@@ -8,7 +8,7 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include "agent/guests.h"
+#include "agent/store/guests.h"
 #include "common/mem.h"
 
 enum {

@@ -3,7 +3,7 @@
  * ncclGetUniqueId opens a listening socket and a thread of this process that lives as long as it does: who minted an id must not leave before all
  * ranks are connected. */
 
-#include "agent/trainer/gpu/coll_nccl.h"
+#include "agent/trainer/gpu/nccl_coll.h"
 
 #include <errno.h>
 #include <nccl.h>

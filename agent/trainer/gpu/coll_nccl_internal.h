@@ -9,10 +9,10 @@
  *   coll_nccl_id.c     ids and versions, which need no device */
 
 #include <nccl.h>
-#include "agent/trainer/gpu/coll_nccl.h"
-#include "agent/trainer/gpu/compute_cuda.h"
-#include "agent/trainer/gpu/where.h"
-#include "agent/trainer/gpu/whom.h"
+#include "agent/trainer/gpu/nccl_coll.h"
+#include "agent/trainer/gpu/cuda_compute.h"
+#include "agent/trainer/gpu/trace.h"
+#include "agent/trainer/gpu/board.h"
 
 /* What the library at run time may be too old to have: NULL then. */
 #pragma weak ncclCommInitRankScalable /* 2.23 */

@@ -12,7 +12,7 @@
  *
  * What runs for the first time loads its code, which a capture does not always allow: let a step run once before one is captured. */
 
-#include "agent/trainer/gpu/compute_cuda.h"
+#include "agent/trainer/gpu/cuda_compute.h"
 
 #include "common/mem.h"
 

@@ -12,7 +12,7 @@
  * Files that would take more than one part in COMPUTE_ROWS_SHARE of the memory that is free when this is asked are not kept: the caller
  * sends floats through stages instead. */
 
-#include "agent/trainer/gpu/compute_cuda.h"
+#include "agent/trainer/gpu/cuda_compute.h"
 
 #include "common/mem.h"
 

@@ -8,8 +8,8 @@
  * No other file outside gpu/ knows of CUDA or NCCL. */
 
 #include <stdint.h>
-#include "agent/trainer/coll.h"
-#include "agent/trainer/compute.h"
+#include "agent/trainer/coll/coll.h"
+#include "agent/trainer/compute/compute.h"
 
 enum { GPU_ABI = 4, GPU_ID_SIZE = 128, GPU_IDS_MAX = 64 };
 

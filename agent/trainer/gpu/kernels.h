@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "agent/trainer/compute.h"
+#include "agent/trainer/compute/compute.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
  * the rest. The number is written last; the host uses the rest for words alone. */
 
 #include "agent/trainer/gpu/launch.cuh"
-#include "agent/trainer/gpu/where.h"
+#include "agent/trainer/gpu/trace.h"
 
 __global__ static void where_begin_kernel(uint64_t *counts, struct where *to, struct where_call call) {
   counts[0] += 1;

@@ -1,7 +1,7 @@
 /* The one symbol of rdzv-cuda.so. */
 
-#include "agent/trainer/gpu/coll_nccl.h"
-#include "agent/trainer/gpu/compute_cuda.h"
+#include "agent/trainer/gpu/nccl_coll.h"
+#include "agent/trainer/gpu/cuda_compute.h"
 
 __attribute__((visibility("default"))) extern const struct gpu_module rdzv_gpu;
 

@@ -1,0 +1,93 @@
+/* Kubernetes. It has no variables for jobs of its own: who makes the pods sets some.
+ *
+ *     Indexed Job, JobSet   JOB_COMPLETION_INDEX, and the pod's name "JOB-INDEX". Not how many pods there are, nor where the first one is:
+ *                           that is up to the manifest (deploy/kubernetes.md)
+ *     Kubeflow Trainer      the same, and torchrun's PET_*, which are options here too
+ *     Kubeflow's PyTorchJob MASTER_ADDR, MASTER_PORT, RANK: of pods, not of workers; WORLD_SIZE, which is the number of pods times nprocPerNode; PET_NNODES in
+ *                           all but old versions. The pods' names are "JOB-master-0", "JOB-worker-3"
+ *     LeaderWorkerSet       LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX: each group is a job of its own
+ *
+ * RANK and MASTER_ADDR are also what every worker has, so within one (LOCAL_RANK is set) they mean nothing here. */
+
+#include <stdio.h>
+#include <string.h>
+#include "agent/cluster/internal.h"
+#include "common/ascii.h"
+#include "common/opts/opts.h"
+
+enum { NAME_LEN = 256 };
+
+/* The pod's name without its domain, and without the suffix that has the index ("-3"); false: there is none. */
+static bool job_of_pod(const struct row *r, char name[NAME_LEN]) {
+  const char *host = row_variable(r, "HOSTNAME");
+  snprintf(name, NAME_LEN, "%.*s", (int)strcspn(host ? host : "", "."), host ? host : "");
+  size_t n = strlen(name);
+  while (n > 0 && ascii_is_digit(name[n - 1])) n--;
+  if (n < 2 || !name[n] || name[n - 1] != '-') return false;
+  name[n - 1] = '\0';
+  return true;
+}
+
+static void read_indexed_job(struct row *r) {
+  char name[NAME_LEN], suffix[32];
+  int64_t index;
+  if (!row_number(r, "JOB_COMPLETION_INDEX", 0, NODES_MAX - 1, &index)) return;
+  row_set_number(r, &r->c->index, index, "JOB_COMPLETION_INDEX");
+  const char *host = row_variable(r, "HOSTNAME");
+  int n = snprintf(suffix, sizeof(suffix), "-%lld", (long long)index);
+  size_t len = host ? strcspn(host, ".") : 0;
+  if (host && len > (size_t)n && strncmp(host + len - n, suffix, (size_t)n) == 0 && job_of_pod(r, name))
+    row_set_job(r, "k8s", name, NULL, "HOSTNAME JOB_COMPLETION_INDEX");
+}
+
+static void read_leader_worker_set(struct row *r) {
+  static const char vars[] = "LWS_LEADER_ADDRESS";
+  const char *leader = row_variable(r, vars);
+  char name[NAME_LEN];
+  if (!leader) return;
+  row_set_text(r, &r->c->launcher, "LeaderWorkerSet", vars);
+  row_take_number(r, &r->c->index, "LWS_WORKER_INDEX", 0, NODES_MAX - 1);
+  if (row_take_number(r, &r->c->agents, "LWS_GROUP_SIZE", 1, NODES_MAX))
+    row_set_number(r, &r->c->start, CLUSTER_STARTED, "LWS_GROUP_SIZE");
+  row_set_text(r, &r->c->first_host, leader, vars);
+  snprintf(name, sizeof(name), "%.*s", (int)strcspn(leader, "."), leader);
+  row_set_job(r, "k8s", name, NULL, vars);
+}
+
+/* WORLD_SIZE counts workers where nprocPerNode is a number, else pods. */
+static void set_pods(struct row *r) {
+  int64_t world, each = 1;
+  const char *text = row_variable(r, "PET_NPROC_PER_NODE");
+  if (!row_number(r, "WORLD_SIZE", 1, INT32_MAX, &world)) return;
+  if (text && parse_int(text, 1, CLUSTER_SLOTS_MAX, &each, NULL)) each = 1;
+  if (world % each || world / each > NODES_MAX) {
+    row_warn_of(r, "WORLD_SIZE", "is no number of pods times PET_NPROC_PER_NODE: it is not used");
+    return;
+  }
+  row_set_number(r, &r->c->agents, world / each, "WORLD_SIZE PET_NPROC_PER_NODE");
+  row_set_number(r, &r->c->start, CLUSTER_STARTED, "WORLD_SIZE PET_NPROC_PER_NODE");
+}
+
+static void read_pytorch_job(struct row *r) {
+  const char *master = row_variable(r, "MASTER_ADDR");
+  char name[NAME_LEN];
+  if (!master || !row_variable(r, "RANK") || row_variable(r, "LOCAL_RANK")) return;
+  row_set_text(r, &r->c->launcher, "PyTorchJob", "MASTER_ADDR RANK");
+  row_take_number(r, &r->c->index, "RANK", 0, NODES_MAX - 1);
+  set_pods(r);
+  row_set_text(r, &r->c->first_host, master, "MASTER_ADDR");
+  row_take_number(r, &r->c->port, "MASTER_PORT", 1, 65535);
+  if (!job_of_pod(r, name)) return;
+  char *role = strrchr(name, '-');
+  if (!role || (strcmp(role, "-master") != 0 && strcmp(role, "-worker") != 0)) return;
+  *role = '\0';
+  row_set_job(r, "k8s", name, NULL, "HOSTNAME");
+}
+
+void cluster_read_k8s(struct row *r) {
+  if (!row_variable(r, "KUBERNETES_SERVICE_HOST")) return;
+  row_set_text(r, &r->c->scheduler, "Kubernetes", "KUBERNETES_SERVICE_HOST");
+  read_leader_worker_set(r);
+  read_pytorch_job(r);
+  read_indexed_job(r);
+}

@@ -1,0 +1,193 @@
+/* Lists of hosts as batch systems write them.
+ *
+ * They list slots rather than hosts: a host that grants eight of them stands there eight times, in eight lines or words, or once with a
+ * number behind it, or in several lines with a number each where several queues grant it. What is wanted here is hosts, so equal names are
+ * added up, in the order in which they first came: the first one is where the batch script runs.
+ *
+ * Which names are equal is the difficult part. The same host may stand in one place as "gpu1" and in another as "gpu1.cluster.example",
+ * whatever its administrator typed where; so a name without a domain equals the first one with any domain, while two names with different
+ * domains are two hosts. Case does not count. Two maps find them, by the whole name and by the name without its domain, so that a hundred
+ * thousand lines cost no more than their reading.
+ *
+ * A list that is wrong anywhere is refused as a whole, with its line: one host too few would be waited for in vain later, without
+ * anybody knowing why. */
+
+#include "agent/cluster/lists.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/ascii.h"
+#include "common/hostlist.h"
+#include "common/map.h"
+#include "common/mem.h"
+
+enum { SHOWN_MAX = 60 };
+
+struct word {
+  const char *text;
+  size_t len;
+};
+
+struct reading {
+  struct row_hosts *hosts;
+  struct map whole, brief; /* names in lower case, with and without their domains -> index + 1 */
+  const char *p;
+  size_t line;
+  enum list_form form;
+  struct err *e;
+};
+
+static bool is_blank(char c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
+}
+
+/* Puts in front of the sentence in which line of a file it is wrong. */
+static int refuse(struct reading *r, int code) {
+  if (r->form == LIST_LINES) err_wrap(r->e, "line %zu", r->line);
+  return code;
+}
+
+static int refuse_word(struct reading *r, struct word w, const char *why) {
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, w.text, w.len, SHOWN_MAX);
+  err_set(r->e, -EINVAL, "\"%s\" %s", buf_text(&shown), why);
+  buf_finish(&shown);
+  return refuse(r, -EINVAL);
+}
+
+/* The next word of this line; its length is 0 at the line's end. In words and pairs a line's end is a blank. */
+static struct word next_word(struct reading *r) {
+  while (is_blank(*r->p) || (r->form != LIST_LINES && *r->p == '\n')) r->p++;
+  struct word w = {.text = r->p};
+  while (*r->p && !is_blank(*r->p) && *r->p != '\n') r->p++;
+  w.len = (size_t)(r->p - w.text);
+  return w;
+}
+
+static bool is_number(struct word w, int64_t *v) {
+  *v = 0;
+  for (size_t i = 0; i < w.len; i++) {
+    if (!ascii_is_digit(w.text[i])) return false;
+    if (*v <= CLUSTER_SLOTS_MAX) *v = *v * 10 + (w.text[i] - '0');
+  }
+  return w.len > 0;
+}
+
+/* Index + 1 of the host with this name, 0: it is a new one. `brief` is the length of the key without its domain. */
+static size_t look_up(const struct reading *r, const char *key, size_t brief) {
+  size_t at = (size_t)(uintptr_t)map_get(&r->whole, key);
+  if (!at) at = (size_t)(uintptr_t)map_get_n(&r->brief, key, brief);
+  if (!at || !key[brief]) return at;
+  const char *known = r->hosts->v[at - 1].name;
+  bool bare = !known[hostlist_short(known)], same = strlen(known) == strlen(key);
+  for (size_t i = 0; same && key[i]; i++) same = ascii_lower(known[i]) == key[i];
+  return bare || same ? at : 0;
+}
+
+static int add(struct reading *r, struct word w, int64_t slots) {
+  char key[HOST_MAX + 1] = "";
+  if (w.text[0] == '-' || w.text[0] == '.' || w.len > HOST_MAX)
+    return refuse_word(r, w, "is no name of a host");
+  if (slots < 1) return refuse_word(r, w, "has no slots");
+  if (slots > CLUSTER_SLOTS_MAX) return refuse_word(r, w, "has more slots than the 65536 that there can be");
+  for (size_t i = 0; i < w.len; i++) key[i] = ascii_lower(w.text[i]);
+  size_t brief = hostlist_short(key), at = look_up(r, key, brief);
+  struct word name = at ? (struct word){.text = r->hosts->v[at - 1].name} : w;
+  if (at) name.len = strlen(name.text);
+  int rc = row_hosts_add(r->hosts, name.text, name.len, slots, r->e);
+  if (rc) return refuse(r, rc);
+  void *index = (void *)(uintptr_t)(at ? at : r->hosts->n);
+  map_put(&r->whole, key, index);
+  if (!map_get_n(&r->brief, key, brief)) map_put_n(&r->brief, key, brief, index);
+  return 0;
+}
+
+static int read_pair(struct reading *r, struct word name) {
+  int64_t slots;
+  if (!is_number(next_word(r), &slots)) return refuse_word(r, name, "is not followed by a number of slots");
+  return add(r, name, slots);
+}
+
+static int read_line(struct reading *r, struct word name) {
+  struct word number = next_word(r);
+  int64_t slots = 1;
+  if (number.len && !is_number(number, &slots))
+    return refuse_word(r, number, "stands behind a host, where only its number of slots can be");
+  r->p += strcspn(r->p, "\n");
+  return add(r, name, slots);
+}
+
+static int read_all(struct reading *r) {
+  int rc = 0;
+  for (r->line = 1; rc == 0 && *r->p; r->line++) {
+    struct word w = next_word(r);
+    if (w.len && r->form == LIST_LINES)
+      rc = read_line(r, w);
+    else if (w.len)
+      rc = r->form == LIST_PAIRS ? read_pair(r, w) : add(r, w, 1);
+    if (rc == 0 && *r->p == '\n') r->p++;
+  }
+  if (rc == 0 && r->hosts->n == 0) rc = err_set(r->e, -EINVAL, "it names no host");
+  return rc;
+}
+
+int list_read(struct row_hosts *h, enum list_form form, const char *text, struct err *e) {
+  struct err own = ERR_INIT;
+  struct reading r = {.hosts = h, .p = text, .form = form, .e = e ? e : &own};
+  map_init(&r.whole, 0);
+  map_init(&r.brief, 0);
+  int rc = read_all(&r);
+  map_finish(&r.whole);
+  map_finish(&r.brief);
+  if (rc) row_hosts_drop(h);
+  return rc;
+}
+
+bool list_from_file(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
+  struct err e = ERR_INIT;
+  /* What --hosts has started has the script's variables, and not its files. */
+  if (row_variable(r, "RDZV_AGENT_LAUNCHER") && row_variable(r, name))
+    return list_from_path(r, row_variable(r, name), form, h);
+  char *text = row_file(r, name);
+  if (!text) return false;
+  int rc = list_read(h, form, text, &e);
+  if (rc) {
+    struct buf path = BUF_INIT;
+    const char *value = row_variable(r, name);
+    buf_put_escaped(&path, value, strlen(value), 2 * SHOWN_MAX);
+    row_warn(r, "%s: %s is no list of hosts: %s: it is not used", name, buf_text(&path), e.text);
+    buf_finish(&path);
+  }
+  free(text);
+  return rc == 0;
+}
+
+bool list_from_variable(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
+  struct err e = ERR_INIT;
+  const char *text = row_variable(r, name);
+  if (!text) return false;
+  int rc = list_read(h, form, text, &e);
+  if (rc) row_warn(r, "%s is no list of hosts: %s: it is not used", name, e.text);
+  return rc == 0;
+}
+
+bool list_from_path(struct row *r, const char *path, enum list_form form, struct row_hosts *h) {
+  struct err e = ERR_INIT;
+  char *text = r->site->read_file ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, NULL) : NULL;
+  if (!text) return false;
+  int rc = list_read(h, form, text, &e);
+  if (rc) row_warn(r, "%s is no list of hosts: %s: it is not used", path, e.text);
+  free(text);
+  return rc == 0;
+}
+
+int64_t list_slots_before(const struct row_hosts *h, size_t i) {
+  int64_t sum = 0;
+  while (i > 0) sum += h->v[--i].slots;
+  return sum;
+}
+
+int64_t list_slots(const struct row_hosts *h) {
+  return list_slots_before(h, h->n);
+}

@@ -1,0 +1,101 @@
+/* IBM Spectrum LSF, and its cousins OpenLava and Volclava.
+ *
+ * The script runs on the first host of the job, alone. The hosts stand in LSB_MCPU_HOSTS with their slots, and in two files and LSB_HOSTS once for each slot
+ * (LSB_HOSTS is not set where that would be too long). `blaunch HOST COMMAND` is a remote shell within the job; `blaunch COMMAND` starts
+ * a task for each slot. Tasks are numbered from 1, host by host: LSF_PM_TASKID.
+ *
+ * Where LSF runs with IBM's Cluster System Manager (Summit, Sierra and their like) the script runs on a launch node, which the lists
+ * have in front with one slot, and which takes no worker; jsrun starts tasks on the others and numbers them: JSM_NAMESPACE_*.
+ *
+ * LSB_JOBINDEX is 0 outside of arrays. LSB_RESTART is Y when the job was started before; how often, and when it will end, LSF tells nobody in
+ * the environment. GPUs that were granted are those in CUDA_VISIBLE_DEVICES, which is looked at in any case. */
+
+#include <string.h>
+#include <strings.h>
+#include "agent/cluster/lists.h"
+#include "common/opts/opts.h"
+
+enum { ID_MAX = 1000000000 };
+
+static void set_job(struct row *r, const char *id) {
+  const char *index = row_variable(r, "LSB_JOBINDEX");
+  bool array = index && strcmp(index, "0") != 0;
+  const char *from = array ? "LSB_JOBID LSB_JOBINDEX" : "LSB_JOBID";
+  int64_t job, step = 0;
+  row_set_text(r, &r->c->scheduler, "LSF", "LSB_JOBID");
+  row_set_job(r, "lsf", id, array ? index : NULL, from);
+  if (parse_int(id, 0, ID_MAX, &job, NULL) == 0 && (!array || parse_int(index, 0, ID_MAX, &step, NULL) == 0))
+    row_set_port(r, job, step, from);
+}
+
+static bool find_hosts(struct row *r, struct row_hosts *h, const char **from) {
+  return list_from_variable(r, *from = "LSB_MCPU_HOSTS", LIST_PAIRS, h) ||
+         list_from_file(r, *from = "LSB_DJOB_HOSTFILE", LIST_LINES, h) ||
+         list_from_file(r, *from = "LSB_DJOB_RANKFILE", LIST_LINES, h) ||
+         list_from_variable(r, *from = "LSB_HOSTS", LIST_WORDS, h);
+}
+
+/* The first host, with one slot where another has more. */
+static bool has_launch_node(const struct row *r, const struct row_hosts *h) {
+  bool csm = row_variable(r, "JSM_NAMESPACE_SIZE") || row_variable(r, "CSM_ALLOCATION_ID");
+  bool more = strncasecmp(h->n ? h->v[0].name : "", "batch", 5) == 0;
+  for (size_t i = 1; i < h->n && !more; i++) more = h->v[i].slots > 1;
+  return csm && h->n > 1 && h->v[0].slots == 1 && more;
+}
+
+/* The same list without its first host. */
+static void drop_first(struct row_hosts *h) {
+  struct row_hosts rest = {0};
+  for (size_t i = 1; i < h->n; i++)
+    row_hosts_add(&rest, h->v[i].name, strlen(h->v[i].name), h->v[i].slots, NULL);
+  row_hosts_drop(h);
+  *h = rest;
+}
+
+static void read_jsrun(struct row *r) {
+  row_set_number(r, &r->c->start, CLUSTER_STARTED, "JSM_NAMESPACE_RANK");
+  row_set_text(r, &r->c->launcher, "jsrun", "JSM_NAMESPACE_RANK");
+  row_take_number(r, &r->c->agents, "JSM_NAMESPACE_SIZE", 1, NODES_MAX);
+  row_take_number(r, &r->c->index, "JSM_NAMESPACE_RANK", 0, NODES_MAX - 1);
+  row_take_number(r, &r->c->local_agents, "JSM_NAMESPACE_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
+  row_take_number(r, &r->c->local_index, "JSM_NAMESPACE_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX - 1);
+}
+
+static void read_blaunch(struct row *r, const struct row_hosts *h, const char *from) {
+  int64_t task, here = row_hosts_find(h, r->site->host);
+  if (!row_number(r, "LSF_PM_TASKID", 1, NODES_MAX, &task)) return;
+  row_set_number(r, &r->c->start, CLUSTER_STARTED, "LSF_PM_TASKID");
+  row_set_text(r, &r->c->launcher, "blaunch", "LSF_PM_TASKID");
+  if (h->n) row_set_number(r, &r->c->agents, list_slots(h), from);
+  row_take_number(r, &r->c->agents, "LSB_DJOB_NUMPROC", 1, NODES_MAX);
+  row_set_number(r, &r->c->index, task - 1, "LSF_PM_TASKID");
+  if (here < 0) return;
+  int64_t local = task - 1 - list_slots_before(h, (size_t)here);
+  row_set_number(r, &r->c->local_agents, h->v[here].slots, from);
+  if (local >= 0 && local < h->v[here].slots) row_set_number(r, &r->c->local_index, local, "LSF_PM_TASKID");
+}
+
+void cluster_read_lsf(struct row *r) {
+  const char *id = row_variable(r, "LSB_JOBID"), *restarted = row_variable(r, "LSB_RESTART"), *from = "";
+  struct row_hosts h = {0};
+  if (!id) return;
+  set_job(r, id);
+  find_hosts(r, &h, &from);
+  bool launched = r->c->start.is_set, csm = has_launch_node(r, &h);
+  bool there = csm && row_hosts_find(&h, r->site->host) == 0;
+  if (csm) drop_first(&h);
+  if (!launched && row_variable(r, "JSM_NAMESPACE_RANK"))
+    read_jsrun(r);
+  else if (!launched)
+    read_blaunch(r, &h, from);
+  if (there && !r->c->start.is_set)
+    row_warn(r,
+             "%s is a launch node of this job, which takes no worker: start the agents with jsrun, one on "
+             "each host (jsrun "
+             "-r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)",
+             r->site->host);
+  row_set_number(r, &r->c->start, CLUSTER_ALONE, "LSB_JOBID");
+  if (!csm) row_set_text(r, &r->c->remote_shell, "blaunch", "LSB_JOBID");
+  if (restarted) row_set_number(r, &r->c->restarts, strcasecmp(restarted, "y") == 0, "LSB_RESTART");
+  row_set_hosts(r, &h, from);
+}

@@ -1,0 +1,182 @@
+/* PBS Professional, OpenPBS and Torque.
+ *
+ * PBS runs the batch script on the first host, alone, and tells it the others in a file: a line for each process that `mpiprocs` (Torque:
+ * ppn) asked for. Its task manager starts programs elsewhere, for pbsdsh and for MPIs built with it; each such task is numbered, and
+ * 1 is the script's. The rest of what a task is told differs:
+ *
+ *     the script          PBS_TASKNUM=1  PBS_NODENUM=0   PBS_NODEFILE
+ *     OpenPBS' task       =40000001      =number of its host, no PBS_NODEFILE; but the file lies on each host, below PBS_HOME
+ *     Torque's task       =2             =number of its host, PBS_VNODENUM=number of its line, PBS_NUM_NODES, PBS_NUM_PPN; no file
+ *
+ * pbsdsh starts one task for each line, so that is how many agents there are, unless it was told to start fewer, which nobody else is.
+ * Which line an agent stands for Torque says outright. OpenPBS counts the tasks of each host, the script's being 1 on the first, in
+ * the low bits of a number in base 16; the high ones, as many as the number of lines has, are the host's. Tasks that were there
+ * before turn the numbers of a host round, and leave them apart: so they are taken modulo the host's lines.
+ *
+ * From a script the others are reached by ssh, not by pbs_tmrsh: that one carries neither the input nor the output of what it starts, and
+ * does not end it either.
+ *
+ * A job's id has its server behind it, and its index in an array in brackets: "12[3].server". How often the job was started before, and
+ * when it ends, PBS tells nobody in the environment (Torque's PBS_WALLTIME is a length without a beginning). */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/cluster/lists.h"
+#include "common/ascii.h"
+#include "common/hostlist.h"
+#include "common/mem.h"
+
+enum {
+  CONF_MAX = 65536,
+  INDEX_MAX = 100000000,
+  TASK_DIGITS = 8, /* of OpenPBS' PBS_TASKNUM */
+  TASK_BITS = 32,
+};
+
+#define CONF_FILE    "/etc/pbs.conf"
+#define HOME_DEFAULT "/var/spool/pbs"
+
+static void set_job(struct row *r, const char *id) {
+  char *end;
+  row_set_text(r, &r->c->scheduler, "PBS", "PBS_JOBID");
+  row_set_job(r, "pbs", id, NULL, "PBS_JOBID");
+  if (!ascii_is_digit(*id)) return;
+  int64_t job = strtoll(id, &end, 10), index = *end == '[' ? strtoll(end + 1, NULL, 10) : 0;
+  if (job < INDEX_MAX && index >= 0 && index < INDEX_MAX) row_set_port(r, job, index, "PBS_JOBID");
+}
+
+/* PBS_HOME of the configuration. On the heap. */
+static char *find_home(const struct row *r) {
+  static const char key[] = "PBS_HOME=";
+  char *conf = r->site->read_file ? r->site->read_file(r->site->ctx, CONF_FILE, CONF_MAX, NULL) : NULL;
+  char *home = NULL;
+  for (const char *p = conf; p && *p && !home; p += strcspn(p, "\n"), p += *p == '\n')
+    if (strncmp(p, key, sizeof(key) - 1) == 0)
+      home = xstrndup(p + sizeof(key) - 1, strcspn(p + sizeof(key) - 1, " \t\r\n"));
+  free(conf);
+  return home && *home ? home : (free(home), xstrdup(HOME_DEFAULT));
+}
+
+/* The file of the hosts, which PBS names to the script alone. */
+static bool find_hosts(struct row *r, const char *id, struct row_hosts *h) {
+  if (row_variable(r, "PBS_NODEFILE")) return list_from_file(r, "PBS_NODEFILE", LIST_LINES, h);
+  if (strchr(id, '/')) return false;
+  char *home = find_home(r), *path = xasprintf("%s/aux/%s", home, id);
+  bool found = list_from_path(r, path, LIST_LINES, h);
+  free(home);
+  free(path);
+  return found;
+}
+
+/* The host's name, of a line "gpu1-gpu0"; false: it is no such line. */
+static bool cut_gpu(const char *line, char name[HOST_MAX + 1]) {
+  snprintf(name, HOST_MAX + 1, "%.*s", (int)strcspn(line, "\r\n"), line);
+  char *gpu = strstr(name, "-gpu");
+  for (char *next = gpu; next; next = strstr(next + 1, "-gpu")) gpu = next;
+  if (gpu) *gpu = '\0';
+  return gpu;
+}
+
+/* PBS_GPUFILE, a line for each GPU of each host. Who was launched on another host has the script's variable and not its file: the launcher has
+ * told how many there are. */
+static void find_gpus(struct row *r, struct row_hosts *h) {
+  static const char file[] = "PBS_GPUFILE";
+  size_t len = hostlist_short(r->site->host);
+  int64_t n = 0, lines = 0;
+  char name[HOST_MAX + 1];
+  char *text = row_variable(r, "RDZV_AGENT_LAUNCHER") ? row_file_quietly(r, file) : row_file(r, file);
+  for (size_t i = 0; text && *text && i < h->n; i++) h->v[i].gpus = 0;
+  for (const char *p = text; p && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+    lines += !strchr("\r\n", *p);
+    if (!cut_gpu(p, name)) continue;
+    n += hostlist_short(name) == len && strncasecmp(name, r->site->host, len) == 0;
+    int64_t at = row_hosts_find(h, name);
+    if (at >= 0 && (size_t)at < h->n) h->v[at].gpus++;
+  }
+  if (lines) row_set_number(r, &r->c->gpus, n, file);
+  free(text);
+}
+
+/* Which of its host's lines a task of OpenPBS' stands for. */
+static bool read_count(const struct row *r, const struct row_hosts *h, int64_t node, int64_t slots,
+                       int64_t *local) {
+  const char *text = row_variable(r, "PBS_TASKNUM");
+  char *end = NULL;
+  unsigned bits = 0;
+  if (!text || strlen(text) != TASK_DIGITS) return false;
+  uint64_t task = strtoull(text, &end, 16);
+  for (int64_t lines = list_slots(h); lines; lines >>= 1) bits++;
+  uint64_t first = node ? 1 : 2, count = task & ((UINT64_C(1) << (TASK_BITS - bits)) - 1);
+  if (*end || (int64_t)(task >> (TASK_BITS - bits)) != node || count < first) return false;
+  *local = (int64_t)(count - first) % slots;
+  return true;
+}
+
+/* Where this task stands among all, where the file is here. */
+static void read_line(struct row *r, const struct row_hosts *h) {
+  static const char vars[] = "PBS_VNODENUM PBS_TASKNUM PBS_NODENUM";
+  int64_t line, node, local, at = row_hosts_find(h, r->site->host);
+  if (!row_number(r, "PBS_NODENUM", 0, NODES_MAX - 1, &node)) return;
+  if (at < 0 && node < (int64_t)h->n) at = node;
+  if (at < 0) return;
+  int64_t slots = h->v[at].slots, before = list_slots_before(h, (size_t)at);
+  row_set_number(r, &r->c->local_agents, slots, "PBS_NODEFILE PBS_JOBID");
+  if (row_number(r, "PBS_VNODENUM", 0, NODES_MAX - 1, &line))
+    local = line - before;
+  else if (!read_count(r, h, node, slots, &local))
+    return;
+  if (local < 0 || local >= slots) return;
+  row_set_number(r, &r->c->local_index, local, vars);
+  row_set_number(r, &r->c->index, before + local, vars);
+}
+
+/* The same by Torque's counts, which are those of the request: good where all hosts have as many lines. */
+static void read_counts(struct row *r) {
+  static const char counts[] = "PBS_NUM_NODES PBS_NUM_PPN", vars[] = "PBS_VNODENUM PBS_NUM_PPN";
+  int64_t nodes, each, line, node;
+  if (!row_number(r, "PBS_NUM_NODES", 1, NODES_MAX, &nodes) ||
+      !row_number(r, "PBS_NUM_PPN", 1, CLUSTER_SLOTS_MAX, &each) || nodes * each > NODES_MAX) {
+    row_warn(r,
+             "PBS has started this agent (%s), but does not say here how many there are (PBS_NODEFILE is "
+             "not set): tell it with --nnodes",
+             r->c->start.source);
+    return;
+  }
+  row_set_number(r, &r->c->agents, nodes * each, counts);
+  row_set_number(r, &r->c->nodes, nodes, "PBS_NUM_NODES");
+  row_set_number(r, &r->c->local_agents, each, "PBS_NUM_PPN");
+  if (row_number(r, "PBS_VNODENUM", 0, NODES_MAX - 1, &line) &&
+      row_number(r, "PBS_NODENUM", 0, NODES_MAX - 1, &node) && line / each == node)
+    row_set_number(r, &r->c->local_index, line % each, vars);
+}
+
+/* By pbsdsh: one of as many as the file has lines. */
+static void read_task(struct row *r, const struct row_hosts *h, bool known) {
+  row_set_number(r, &r->c->start, CLUSTER_STARTED, "PBS_TASKNUM PBS_NODENUM");
+  row_set_text(r, &r->c->launcher, "pbsdsh", "PBS_TASKNUM PBS_NODENUM");
+  r->c->agents_at_most = true;
+  if (known) {
+    row_set_number(r, &r->c->agents, list_slots(h), "PBS_NODEFILE PBS_JOBID");
+    read_line(r, h);
+  } else {
+    read_counts(r);
+  }
+  if (!row_take_number(r, &r->c->index, "PBS_VNODENUM", 0, NODES_MAX - 1))
+    row_take_number(r, &r->c->index, "PBS_NODENUM", 0, NODES_MAX - 1);
+}
+
+void cluster_read_pbs(struct row *r) {
+  const char *id = row_variable(r, "PBS_JOBID"), *task = row_variable(r, "PBS_TASKNUM"),
+             *node = row_variable(r, "PBS_NODENUM");
+  struct row_hosts h = {0};
+  if (!id) return;
+  set_job(r, id);
+  bool known = find_hosts(r, id, &h), launched = r->c->start.is_set;
+  bool script = (!task || strcmp(task, "1") == 0) && (!node || strcmp(node, "0") == 0);
+  if (!script && !launched) read_task(r, &h, known);
+  if (script && row_variable(r, "PBS_ENVIRONMENT"))
+    row_set_number(r, &r->c->start, CLUSTER_ALONE, "PBS_ENVIRONMENT");
+  find_gpus(r, &h);
+  row_set_hosts(r, &h, row_variable(r, "PBS_NODEFILE") ? "PBS_NODEFILE" : "PBS_JOBID");
+}

@@ -1,0 +1,96 @@
+/* Sun's Grid Engine and those that came of it: Son of Grid Engine, Univa's and Altair's, AIST's ABCI.
+ *
+ * The script runs on the first host of a job, alone, and finds all of them in PE_HOSTFILE: a line "host slots queue processors" for each queue that
+ * grants something. ABCI names the hosts, one a line, in SGE_JOB_HOSTLIST too. Both may lie on a disk of the first host. `qrsh -inherit HOST COMMAND`
+ * starts a task of the job elsewhere; with -V it takes the script's variables along, its PE_HOSTFILE too. A task is told from the script by
+ * its spool folder, which lies in the script's: ".../active_jobs/4711.1/1.gpu2".
+ *
+ * Who starts agents by qrsh starts one on each host; how many that are says NHOSTS. We do so without -nostdin, since what we start has to
+ * notice that its launcher is gone, and without -V: the launcher carries the environment itself, but for what is granted on one host alone.
+ *
+ * JOB_ID is too common a name to mean Grid Engine by itself; it always sets SGE_TASK_ID too ("undefined" outside of arrays). RESTARTED is 1
+ * or 2 (with a checkpoint of Grid Engine's) when the job was started before, not how often. GPUs that were granted by number stand in
+ * SGE_HGR_NAME, where the administrator chose NAME. There is no variable for the end of the job. */
+
+#include <string.h>
+#include <strings.h>
+#include "agent/cluster/lists.h"
+#include "common/ascii.h"
+#include "common/opts/opts.h"
+
+enum { ID_MAX = 1000000000, NAME_SHOWN_MAX = 60 };
+
+static const char granted[] = "SGE_HGR_";
+
+static void set_job(struct row *r, const char *id, const char *task) {
+  bool array = strcmp(task, "undefined") != 0;
+  const char *from = array ? "JOB_ID SGE_TASK_ID" : "JOB_ID";
+  int64_t job, index = 0;
+  row_set_text(r, &r->c->scheduler, "SGE", "JOB_ID SGE_TASK_ID");
+  row_set_job(r, "sge", id, array ? task : NULL, from);
+  if (parse_int(id, 0, ID_MAX, &job, NULL) == 0 && (!array || parse_int(task, 0, ID_MAX, &index, NULL) == 0))
+    row_set_port(r, job, index, from);
+}
+
+/* "/spool/gpu2/active_jobs/4711.1/1.gpu2": there is one more name behind that of the job. */
+static bool is_task(const struct row *r) {
+  const char *spool = row_variable(r, "SGE_JOB_SPOOL_DIR");
+  const char *job = spool ? strstr(spool, "/active_jobs/") : NULL;
+  const char *behind = job ? strchr(job + strlen("/active_jobs/"), '/') : NULL;
+  return behind && behind[1];
+}
+
+/* *from becomes the variable that has them. A file that a task does not find lies on the script's host: nothing is wrong. */
+static bool find_hosts(struct row *r, bool task, struct row_hosts *h, const char **from) {
+  static const char *const names[] = {"PE_HOSTFILE", "SGE_JOB_HOSTLIST"};
+  for (size_t i = 0; i < 2; i++) {
+    const char *path = row_variable(r, *from = names[i]);
+    bool another = i == 0 && row_variable(r, names[1]);
+    if (path && (task || another ? list_from_path(r, path, LIST_LINES, h)
+                                 : list_from_file(r, names[i], LIST_LINES, h)))
+      return true;
+  }
+  return false;
+}
+
+/* "0 1 2 3", or "gpu0 gpu1": as many as there are words, in the variable whose name speaks of GPUs. */
+static void find_gpus(struct row *r) {
+  for (char *const *env = r->site->env; env && *env; env++) {
+    char name[NAME_SHOWN_MAX + 1] = "", lower[NAME_SHOWN_MAX + 1] = "";
+    size_t len = strcspn(*env, "=");
+    if (strncmp(*env, granted, sizeof(granted) - 1) != 0 || len > NAME_SHOWN_MAX) continue;
+    memcpy(name, *env, len);
+    for (size_t i = 0; i < len; i++) lower[i] = ascii_lower(name[i]);
+    int64_t n = row_list_length(r, name);
+    if (n > 0 && (strstr(lower, "gpu") || strstr(lower, "cuda"))) row_set_number(r, &r->c->gpus, n, name);
+  }
+}
+
+static void read_task(struct row *r, const struct row_hosts *h, const char *from) {
+  row_set_number(r, &r->c->start, CLUSTER_STARTED, "SGE_JOB_SPOOL_DIR");
+  row_set_text(r, &r->c->launcher, "qrsh", "SGE_JOB_SPOOL_DIR");
+  row_take_number(r, &r->c->agents, "NHOSTS", 1, NODES_MAX);
+  row_set_number(r, &r->c->local_agents, 1, "SGE_JOB_SPOOL_DIR");
+  row_set_number(r, &r->c->local_index, 0, "SGE_JOB_SPOOL_DIR");
+  int64_t here = row_hosts_find(h, r->site->host);
+  if (here >= 0) row_set_number(r, &r->c->index, here, from);
+}
+
+void cluster_read_sge(struct row *r) {
+  const char *id = row_variable(r, "JOB_ID"), *number = row_variable(r, "SGE_TASK_ID"), *from = "";
+  struct row_hosts h = {0};
+  int64_t n, restarted;
+  if (!id || !number) return;
+  set_job(r, id, number);
+  bool task = is_task(r), launched = r->c->start.is_set, known = find_hosts(r, task, &h, &from);
+  if (known && row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n != (int64_t)h.n)
+    row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is what counts", from, h.n, (long long)n);
+  if (task && !launched) read_task(r, &h, from);
+  row_set_number(r, &r->c->start, CLUSTER_ALONE, "JOB_ID SGE_TASK_ID");
+  row_set_text(r, &r->c->remote_shell, "qrsh -inherit", "JOB_ID SGE_TASK_ID");
+  if (row_number(r, "RESTARTED", 0, 2, &restarted))
+    row_set_number(r, &r->c->restarts, restarted > 0, "RESTARTED");
+  find_gpus(r);
+  row_set_hosts(r, &h, from);
+  row_take_number(r, &r->c->nodes, "NHOSTS", 1, NODES_MAX);
+}

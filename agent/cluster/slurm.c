@@ -1,0 +1,213 @@
+/* Slurm.
+ *
+ * There are four places in a Slurm job, and their environments differ by little:
+ *
+ *     a task of a step       SLURM_STEP_ID is a small number; SLURM_STEP_* are of the step, which may be smaller than the job
+ *     the batch script       no SLURM_STEP_ID; SLURM_PROCID=0 and SLURM_NODEID=0, as if it were the first of several
+ *     the shell of salloc    on the login node, with neither; or on the job's first node, in a step of a kind of its own, whose id is
+ *                            one of the greatest 32-bit numbers
+ *     a task of mpirun's     on the batch script's own node with the batch script's environment, on others with that of the step by which
+ *                            mpirun started its helpers: of all that only what concerns the job counts
+ *
+ * In a step it is tasks that join, not machines: `srun -n 8 -N 2` starts eight agents. How many share this host stands in a list by
+ * node, "4(x2)", at this node's place.
+ *
+ * SLURM_STEP_NODELIST is sorted, and its first host has a task for certain. SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: the
+ * batch script's node, mostly the same, but the login node when somebody types srun there. So it counts only where there is no list, and
+ * the first agent looks whether it is there.
+ *
+ * GPUs: those of the step on this node, where each agent has its node to itself; with several on any node (Slurm may put three on one, and the
+ * fourth on the next) only what Slurm gives each task: by
+ * its own word, or because the task's list is shorter than the node's. A number behind a type, "a100:2", is a number.
+ *
+ * The parts of a heterogeneous job that run as one step have common counts and a common list in SLURM_STEP_*; outside of a step each part has a list
+ * of its own. SLURM_JOB_END_TIME is told by Slurm 23 and later. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/cluster/internal.h"
+#include "common/hostlist.h"
+#include "common/opts/opts.h"
+
+enum {
+  JOB_MAX = 2000000000,
+  PARTS_MAX = 128,          /* of a heterogeneous job: Slurm's own limit */
+  SECONDS_MAX = 4102444800, /* 2100: what is later is Slurm's way to say "never" */
+};
+static const int64_t SPECIAL_STEPS = 4294967040; /* ids from here on are of batch scripts, shells and such */
+
+static const char *first_of(const struct row *r, const char *a, const char *b) {
+  return row_variable(r, a) ? a : b;
+}
+
+/* A job, or an allocation, that was asked for by a task of another job's step has the variables of that step still. A real step is told its own size in the
+ * job's old variables as well, and lies within the job. */
+static bool is_stale(const struct row *r) {
+  const char *own = row_variable(r, "SLURM_STEP_NUM_NODES"), *common = row_variable(r, "SLURM_NNODES");
+  const char *hosts = row_variable(r, "SLURM_STEP_NODELIST"), *all = row_variable(r, "SLURM_JOB_NODELIST");
+  struct buf names = BUF_INIT;
+  size_t n;
+  if (own && common && strcmp(own, common) != 0) return true;
+  if (!hosts || !all || hostlist_expand(hosts, &names, &n, NULL)) return false;
+  bool within = cluster_lists(all, buf_text(&names));
+  buf_finish(&names);
+  return !within && cluster_count(all) > 0;
+}
+
+/* The job, or element of an array, as squeue names it, and the step. The port is derived from the numbers. */
+static void name_job(struct row *r, const char *step) {
+  static const char variables[] = "SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_JOB_ID";
+  char element[64], from[120];
+  const char *id = row_variable(r, "SLURM_JOB_ID");
+  const char *array = row_variable(r, "SLURM_ARRAY_JOB_ID"), *task = row_variable(r, "SLURM_ARRAY_TASK_ID");
+  int64_t job = -1, n = 0;
+  row_number(r, "SLURM_JOB_ID", 1, JOB_MAX, &job);
+  if (job < 0) return;
+  if (array && task) snprintf(element, sizeof(element), "%s_%s", array, task);
+  snprintf(from, sizeof(from), "%s%s", array && task ? variables : "SLURM_JOB_ID",
+           step ? " SLURM_STEP_ID" : "");
+  row_set_job(r, "slurm", array && task ? element : id, step, from);
+  if (step) parse_int(step, 0, SPECIAL_STEPS, &n, NULL);
+  row_set_port(r, job, n, step ? "SLURM_JOB_ID SLURM_STEP_ID" : "SLURM_JOB_ID");
+}
+
+/* Hosts, each with its tasks where the two lists fit to each other. */
+static void find_hosts(struct row *r, const char *list, const char *per_node) {
+  struct row_hosts h = {.v = NULL};
+  struct err e = ERR_INIT;
+  char variables[100];
+  size_t n;
+  if (!row_variable(r, list)) return;
+  if (row_hosts_add_list(&h, row_variable(r, list), 1, &e)) {
+    row_warn(r, "%s: %s: it is not used", list, e.text);
+    row_hosts_drop(&h);
+    return;
+  }
+  int64_t *counts = per_node ? row_counts(r, per_node, &n) : NULL;
+  if (counts && n != h.n) row_warn_of(r, per_node, "does not fit to the number of hosts: it is not used");
+  for (size_t i = 0; counts && n == h.n && i < n; i++) h.v[i].slots = counts[i];
+  snprintf(variables, sizeof(variables), "%s%s%s", list, counts && n == h.n ? " " : "",
+           counts && n == h.n ? per_node : "");
+  free(counts);
+  row_set_hosts(r, &h, variables);
+}
+
+/* How many of the step's tasks are on this node. */
+static void find_neighbours(struct row *r, const char *per_node, const char *nodes) {
+  int64_t node, agents = cluster_number(&r->c->agents, 0), n_nodes;
+  size_t n;
+  row_take_number(r, &r->c->local_index, "SLURM_LOCALID", 0, CLUSTER_SLOTS_MAX);
+  int64_t *counts = row_counts(r, per_node, &n);
+  char variables[100];
+  snprintf(variables, sizeof(variables), "%s SLURM_NODEID", per_node);
+  if (counts && row_number(r, "SLURM_NODEID", 0, NODES_MAX - 1, &node) && (size_t)node < n)
+    row_set_number(r, &r->c->local_agents, counts[node], variables);
+  else if (!counts && row_number(r, nodes, 1, NODES_MAX, &n_nodes) && (n_nodes == agents || n_nodes == 1))
+    row_set_number(r, &r->c->local_agents, n_nodes == 1 ? agents : 1, nodes);
+  free(counts);
+}
+
+/* "2", "a100:2", "gpu:a100:2": the number; -1: there is none. */
+static int64_t read_gpus(const char *text) {
+  const char *colon = strrchr(text, ':');
+  int64_t n;
+  return parse_int(colon ? colon + 1 : text, 0, WORKERS_MAX, &n, NULL) == 0 ? n : -1;
+}
+
+/* Whether each task was given GPUs of its own: then the step's list is that task's, and shorter than what the node has. */
+static bool is_bound(struct row *r, int64_t listed) {
+  int64_t on_node;
+  return listed && row_number(r, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX, &on_node) && listed < on_node;
+}
+
+static void find_gpus(struct row *r) {
+  bool shared = cluster_shares_hosts(r->c);
+  const char *per_task = row_variable(r, "SLURM_GPUS_PER_TASK");
+  int64_t n = per_task ? read_gpus(per_task) : -1, listed = row_list_length(r, "SLURM_STEP_GPUS");
+  if (per_task && n < 0) row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is not used");
+  if (shared && n >= 0) {
+    row_set_number(r, &r->c->gpus, n, "SLURM_GPUS_PER_TASK");
+  } else if (shared) {
+    if (is_bound(r, listed)) row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS SLURM_GPUS_ON_NODE");
+  } else if (listed) {
+    row_set_number(r, &r->c->gpus, listed, "SLURM_STEP_GPUS");
+  } else {
+    row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+  }
+}
+
+static void find_srun(struct row *r) {
+  const char *address = row_variable(r, "SLURM_LAUNCH_NODE_IPADDR");
+  if (!address || r->c->first_host.is_set) return;
+  row_set_text(r, &r->c->first_host, address, "SLURM_LAUNCH_NODE_IPADDR");
+  r->c->first_host_is_uncertain = true;
+}
+
+static void read_step(struct row *r, const char *step) {
+  static const char per_node[] = "SLURM_STEP_TASKS_PER_NODE", nodes[] = "SLURM_STEP_NUM_NODES";
+  struct cluster *c = r->c;
+  name_job(r, step);
+  row_set_text(r, &c->launcher, "srun", "SLURM_STEP_ID");
+  row_set_number(r, &c->start, CLUSTER_STARTED, "SLURM_STEP_ID");
+  if (!row_take_number(r, &c->agents, first_of(r, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1, NODES_MAX))
+    row_take_number(r, &c->agents, nodes, 1, NODES_MAX);
+  row_take_number(r, &c->index, "SLURM_PROCID", 0, NODES_MAX - 1);
+  find_neighbours(r, per_node, nodes);
+  find_hosts(r, "SLURM_STEP_NODELIST", per_node);
+  find_srun(r);
+  find_gpus(r);
+}
+
+/* All hosts of the job; the parts of a heterogeneous one have a list each. */
+static void find_all_hosts(struct row *r, const char *per_node) {
+  struct row_hosts h = {.v = NULL};
+  struct err e = ERR_INIT;
+  char name[48];
+  int64_t parts = 1;
+  if (row_variable(r, "SLURM_HET_SIZE")) row_number(r, "SLURM_HET_SIZE", 1, PARTS_MAX, &parts);
+  for (int i = 0; parts > 1 && i < parts; i++) {
+    snprintf(name, sizeof(name), "SLURM_JOB_NODELIST_HET_GROUP_%d", i);
+    const char *list = row_variable(r, name);
+    if (list && row_hosts_add_list(&h, list, 1, &e)) row_warn(r, "%s: %s: it is not used", name, e.text);
+  }
+  row_set_hosts(r, &h, "SLURM_HET_SIZE SLURM_JOB_NODELIST_HET_GROUP_0 SLURM_JOB_NODELIST_HET_GROUP_1");
+  find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), per_node);
+}
+
+/* A batch script, or a shell. */
+static void read_alone(struct row *r) {
+  name_job(r, NULL);
+  row_set_number(r, &r->c->start, CLUSTER_ALONE, "SLURM_JOB_ID");
+  row_set_text(r, &r->c->starter, "srun", "SLURM_JOB_ID");
+  find_all_hosts(r, "SLURM_TASKS_PER_NODE");
+  row_take_number(r, &r->c->nodes, first_of(r, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"), 1, NODES_MAX);
+  row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+}
+
+/* mpirun's own agents. What tells one start from another is mpirun's own, where that is known: Open MPI has a step of Slurm's for its helpers on all
+ * nodes but the first. Else the step is: Hydra starts all of its helpers as one, where it starts them through Slurm. */
+static void read_under_launcher(struct row *r, const char *step) {
+  name_job(r, step);
+  find_all_hosts(r, NULL);
+  if (cluster_number(&r->c->local_agents, 1) == 1)
+    row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
+}
+
+void cluster_read_slurm(struct row *r) {
+  const char *step = row_variable(r, "SLURM_STEP_ID");
+  int64_t n, end;
+  if (!row_variable(r, "SLURM_JOB_ID")) return;
+  row_set_text(r, &r->c->scheduler, "Slurm", "SLURM_JOB_ID");
+  bool in_step = step && row_number(r, "SLURM_STEP_ID", 0, UINT32_MAX, &n) && n < SPECIAL_STEPS;
+  if (r->c->by_mpirun)
+    read_under_launcher(r, in_step && !r->c->run.is_set ? step : NULL);
+  else if (in_step && !is_stale(r))
+    read_step(r, step);
+  else
+    read_alone(r);
+  row_take_number(r, &r->c->restarts, "SLURM_RESTART_COUNT", 0, INT32_MAX);
+  const char *text = row_variable(r, "SLURM_JOB_END_TIME");
+  if (text && parse_int(text, 1, INT64_MAX, &end, NULL) == 0 && end > SECONDS_MAX) return; /* no limit */
+  row_take_number(r, &r->c->end_time, "SLURM_JOB_END_TIME", 1, SECONDS_MAX);
+}

@@ -1,0 +1,248 @@
+/* How many GPUs, which, and where they sit.
+ *
+ * What a worker would see is a filter over what is there. There: what the driver's own library says, where it was asked
+ * (rdzv-devices); its list is the only one that is right in every container. Else the driver's folder
+ * /proc/driver/nvidia/gpus has one entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a
+ * container the folder may show the host's GPUs although only some have a device file, so where there are fewer device
+ * files these count (none at all means nothing: the driver makes them when it is first used). Without the folder the
+ * device files alone count, and PCI's own list says where display controllers of the vendor sit.
+ *
+ * The filter: CUDA_VISIBLE_DEVICES, read as CUDA and PyTorch read it. Numbers, up to the first that is negative, no
+ * number, or names no GPU; or UUIDs of GPUs or of parts of them, up to the first of another kind. Something named twice:
+ * nothing at all. Where no GPU can be seen from here the list is believed as it stands: it was somebody's decision, and
+ * whoever runs a worker in a container may see more than we do.
+ *
+ * Which devices a job may have is said to its workers in the same words, by devices_narrow: by UUID where all of them
+ * are known, since numbers change their meaning when a GPU is lost. */
+
+#include "agent/devices/devices.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+enum { PATH_TEXT_MAX = 4096 };
+
+struct there {
+  struct device v[DEVICES_MAX];
+  int n;
+  const struct gpus *driver; /* whose list it is; NULL: of files */
+};
+
+static int by_pci(const void *a, const void *b) {
+  return strcmp(((const struct device *)a)->pci, ((const struct device *)b)->pci);
+}
+
+/* The first line of ROOT/DIR/NAME/FILE that begins with `key`, behind it; false: there is none. */
+static bool read_field(const char *dir, const char *name, const char *file, const char *key, char *out,
+                       size_t size) {
+  char path[PATH_TEXT_MAX], line[256];
+  if (snprintf(path, sizeof(path), "%s/%s/%s", dir, name, file) >= (int)sizeof(path)) return false;
+  FILE *f = fopen(path, "re");
+  bool found = false;
+  while (f && !found && fgets(line, sizeof(line), f)) {
+    size_t n = strlen(key);
+    if (strncmp(line, key, n) != 0) continue;
+    const char *value = line + n + strspn(line + n, " \t");
+    snprintf(out, size, "%.*s", (int)strcspn(value, " \t\n"), value);
+    found = true;
+  }
+  if (f) fclose(f);
+  return found;
+}
+
+static struct device *add(struct there *g, const char *pci) {
+  if (g->n == DEVICES_MAX || strlen(pci) >= DEVICE_PCI_MAX) return NULL;
+  struct device *gpu = &g->v[g->n++];
+  *gpu = (struct device){.uuid = ""};
+  for (size_t i = 0; pci[i]; i++) gpu->pci[i] = (char)tolower((unsigned char)pci[i]);
+  return gpu;
+}
+
+static void read_driver(struct there *g, const char *root) {
+  char dir[PATH_TEXT_MAX];
+  snprintf(dir, sizeof(dir), "%s/proc/driver/nvidia/gpus", root);
+  DIR *d = opendir(dir);
+  for (struct dirent *e; d && (e = readdir(d));) {
+    struct device *gpu = e->d_name[0] == '.' ? NULL : add(g, e->d_name);
+    if (gpu) read_field(dir, e->d_name, "information", "GPU UUID:", gpu->uuid, sizeof(gpu->uuid));
+  }
+  if (d) closedir(d);
+  qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
+}
+
+static bool is_display(const char *dir, const char *name) {
+  char vendor[16], class[16];
+  return read_field(dir, name, "vendor", "0x", vendor, sizeof(vendor)) && strcmp(vendor, "10de") == 0 &&
+         read_field(dir, name, "class", "0x", class, sizeof(class)) && strncmp(class, "03", 2) == 0;
+}
+
+static void read_pci(struct there *g, const char *root) {
+  char dir[PATH_TEXT_MAX];
+  snprintf(dir, sizeof(dir), "%s/sys/bus/pci/devices", root);
+  DIR *d = opendir(dir);
+  for (struct dirent *e; d && (e = readdir(d));)
+    if (e->d_name[0] != '.' && is_display(dir, e->d_name)) add(g, e->d_name);
+  if (d) closedir(d);
+  qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
+}
+
+static int count_files(const char *root) {
+  static const char prefix[] = "nvidia";
+  char dir[PATH_TEXT_MAX];
+  int n = 0;
+  snprintf(dir, sizeof(dir), "%s/dev", root);
+  DIR *d = opendir(dir);
+  for (struct dirent *e; d && (e = readdir(d));) {
+    const char *number = e->d_name + strlen(prefix);
+    if (strncmp(e->d_name, prefix, strlen(prefix)) == 0 && *number && !number[strspn(number, "0123456789")])
+      n++;
+  }
+  if (d) closedir(d);
+  return n < DEVICES_MAX ? n : DEVICES_MAX;
+}
+
+static void take_drivers(struct there *g, const struct gpus *known) {
+  g->driver = known;
+  for (; g->n < known->n && g->n < DEVICES_MAX; g->n++) {
+    struct device *d = &g->v[g->n];
+    snprintf(d->uuid, sizeof(d->uuid), "%.*s", DEVICE_ID_MAX - 1, known->v[g->n].uuid);
+    snprintf(d->pci, sizeof(d->pci), "%.*s", DEVICE_PCI_MAX - 1, known->v[g->n].pci);
+  }
+}
+
+/* What is there, in CUDA's order. Where only the number is known for certain, addresses are left out. */
+static void find(struct there *g, const char *root, const struct gpus *known) {
+  int files = count_files(root);
+  if (known) {
+    take_drivers(g, known);
+    return;
+  }
+  read_driver(g, root);
+  bool driver = g->n > 0;
+  if (!driver && files) read_pci(g, root);
+  if (!files || files == g->n || (driver && files > g->n)) return;
+  memset(g->v, 0, sizeof(g->v));
+  g->n = files;
+}
+
+/* The list's entries. ---------------------------------------------------------------------------------------------- */
+
+static const char *list_of(char *const *env) {
+  static const char name[] = "CUDA_VISIBLE_DEVICES=";
+  for (; env && *env; env++)
+    if (strncmp(*env, name, strlen(name)) == 0) return *env + strlen(name);
+  return NULL;
+}
+
+/* The entry at *at, without blanks, and the step to the next; false: there is none, or it is too long. */
+static bool next_entry(const char **at, char id[DEVICE_ID_MAX]) {
+  id[0] = '\0';
+  if (!*at) return false;
+  size_t n = strcspn(*at, ",");
+  const char *p = *at;
+  *at = p[n] ? p + n + 1 : NULL;
+  while (n && isspace((unsigned char)*p)) p++, n--;
+  while (n && isspace((unsigned char)p[n - 1])) n--;
+  if (n >= DEVICE_ID_MAX) return false;
+  memcpy(id, p, n);
+  id[n] = '\0';
+  return true;
+}
+
+bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]) {
+  const char *at = list_of(env);
+  if (!at) return snprintf(id, DEVICE_ID_MAX, "%u", i) > 0;
+  while (next_entry(&at, id))
+    if (i-- == 0) return true;
+  id[0] = '\0';
+  return false;
+}
+
+/* Which GPU an entry names: its index, -1: one that cannot be found here; -2: the list ends before it. */
+static int resolve(const struct there *g, const char *kind, const char *id) {
+  if (*kind) {
+    if (strncmp(id, kind, strlen(kind)) != 0) return -2;
+    if (g->driver) return gpus_find(g->driver, id);
+    for (int i = 0; i < g->n; i++) /* CUDA takes an abbreviation too */
+      if (g->v[i].uuid[0] && strncmp(g->v[i].uuid, id, strlen(id)) == 0) return i;
+    return -1;
+  }
+  if (!isdigit((unsigned char)id[id[0] == '+'])) return -2;
+  long n = strtol(id, NULL, 10);
+  if (g->n == 0) return n < DEVICES_MAX ? -1 : -2;
+  return n < g->n ? (int)n : -2;
+}
+
+static bool is_repeated(const char *list, const char *kind, int count, const char *id) {
+  char other[DEVICE_ID_MAX];
+  for (int i = 0; i < count && next_entry(&list, other); i++)
+    if (*kind ? strcmp(other, id) == 0 : strtol(other, NULL, 10) == strtol(id, NULL, 10)) return true;
+  return false;
+}
+
+/* The device that an entry of the list stands for. */
+static void describe(struct device *d, const struct there *g, const char *kind, const char *id, int which) {
+  *d = which >= 0 ? g->v[which] : (struct device){.uuid = ""};
+  d->index = which >= 0 ? which : *kind ? -1 : (int)strtol(id, NULL, 10);
+  d->known = which >= 0;
+  if (*kind && (which < 0 || strcmp(kind, "MIG-") == 0)) snprintf(d->uuid, sizeof(d->uuid), "%s", id);
+}
+
+static int filter(const struct there *g, const char *list, struct device v[DEVICES_MAX]) {
+  const char *at = list;
+  const char *kind = strncmp(list, "GPU-", 4) == 0 ? "GPU-" : strncmp(list, "MIG-", 4) == 0 ? "MIG-" : "";
+  char id[DEVICE_ID_MAX];
+  int n = 0;
+  while (n < DEVICES_MAX && next_entry(&at, id)) {
+    int which = resolve(g, kind, id);
+    if (which == -2) break;
+    if (is_repeated(list, kind, n, id)) return 0;
+    describe(&v[n++], g, kind, id, which);
+  }
+  return n;
+}
+
+int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]) {
+  const char *list = list_of(env);
+  struct there *g = xcalloc(1, sizeof(*g));
+  find(g, root, known);
+  int n = list ? filter(g, list, v) : g->n;
+  for (int i = 0; !list && i < n; i++) describe(&v[i], g, "", "", i);
+  free(g);
+  return n;
+}
+
+int devices_count(const char *root, char *const *env, const struct gpus *known) {
+  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
+  int n = devices_list(root, env, known, v);
+  free(v);
+  return n;
+}
+
+bool devices_are_named(char *const *env) {
+  const char *list = list_of(env);
+  return list &&
+         (isdigit((unsigned char)*list) || strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0);
+}
+
+void devices_name(const struct device *d, struct buf *out) {
+  if (d->index >= 0) buf_printf(out, "%d", d->index);
+  if (d->index >= 0 && d->uuid[0]) buf_puts(out, ", ");
+  buf_puts(out, d->uuid);
+}
+
+void devices_narrow(char *const *env, const struct device *v, int n, const bool *good, struct buf *out) {
+  bool by_uuid = true;
+  for (int i = 0; i < n; i++) by_uuid = by_uuid && (!good[i] || v[i].uuid[0]);
+  for (int i = 0; i < n; i++) {
+    char id[DEVICE_ID_MAX];
+    if (!good[i]) continue;
+    if (out->len) buf_putc(out, ',');
+    devices_visible(env, (uint32_t)i, id);
+    buf_puts(out, by_uuid ? v[i].uuid : id);
+  }
+}

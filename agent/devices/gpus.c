@@ -1,0 +1,210 @@
+/* Reads the answer of rdzv-devices, and judges it.
+ *
+ * The answer comes from a process that has a vendor's library inside, so nothing of it is taken for granted: each text is
+ * cut to its room and each number to its bounds, a device that is described wrongly is one that is described less.
+ *
+ * When is a device free again? When the memory that is held beyond what was held before our first worker is back, give
+ * or take what a driver keeps. Processes alone do not tell: they go from the list before their memory does, a driver
+ * inside a container lists none at all, and one that was there before us, and takes more now, is not ours to wait for.
+ * So what they hold is taken out on both sides. */
+
+#include "agent/devices/gpus.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/json.h"
+#include "common/mem.h"
+
+static const int64_t NUMBER_MAX = INT64_C(1) << 40;
+
+static void get_text(const json_t *o, const char *key, char *out, size_t size) {
+  const char *text = json_string_value(json_object_get(o, key));
+  snprintf(out, size, "%s", text ? text : "");
+}
+
+static int64_t get_number(const json_t *o, const char *key) {
+  json_int_t v = json_integer_value(json_object_get(o, key));
+  return v < 0 ? 0 : v > NUMBER_MAX ? NUMBER_MAX : (int64_t)v;
+}
+
+/* NVML writes eight digits of the domain, and capitals; the kernel four, and none. */
+static void tidy_pci(char pci[GPU_TEXT_MAX]) {
+  if (strspn(pci, "0") >= 4 && strcspn(pci, ":") == 8) memmove(pci, pci + 4, strlen(pci + 4) + 1);
+  for (char *p = pci; *p; p++) *p = (char)tolower((unsigned char)*p);
+}
+
+static void read_process(const json_t *o, struct gpu_process *p) {
+  p->pid = get_number(o, "pid");
+  p->mib = get_number(o, "mib");
+  p->gone = json_is_true(json_object_get(o, "gone"));
+  get_text(o, "user", p->user, sizeof p->user);
+  get_text(o, "command", p->command, sizeof p->command);
+  get_text(o, "job", p->job, sizeof p->job);
+  p->round = get_number(o, "round");
+}
+
+static void read_gpu(const json_t *o, struct gpu *gpu) {
+  const json_t *migs = json_object_get(o, "mig"), *processes = json_object_get(o, "processes");
+  get_text(o, "uuid", gpu->uuid, sizeof gpu->uuid);
+  get_text(o, "name", gpu->name, sizeof gpu->name);
+  get_text(o, "error", gpu->error, sizeof gpu->error);
+  get_text(o, "pci", gpu->pci, sizeof gpu->pci);
+  tidy_pci(gpu->pci);
+  gpu->used_mib = get_number(o, "used_mib");
+  gpu->more = get_number(o, "more");
+  gpu->mig = json_is_array(migs);
+  for (size_t i = 0; i < json_array_size(migs) && gpu->n_migs < GPU_MIGS_MAX; i++) {
+    const char *uuid = json_string_value(json_array_get(migs, i));
+    snprintf(gpu->migs[gpu->n_migs++], GPU_TEXT_MAX, "%s", uuid ? uuid : "");
+  }
+  for (size_t i = 0; i < json_array_size(processes) && gpu->n_processes < GPU_PROCESSES_MAX; i++)
+    read_process(json_array_get(processes, i), &gpu->processes[gpu->n_processes++]);
+}
+
+int gpus_parse(const char *text, size_t len, struct gpus *g, struct err *e) {
+  *g = (struct gpus){0};
+  if (len > GPUS_ANSWER_MAX) return err_set(e, -EINVAL, "an answer of %zu bytes is too long", len);
+  json_t *o = json_parse_object(text, len, e);
+  if (!o) return -EINVAL;
+  const char *missing = json_string_value(json_object_get(o, "missing"));
+  const char *error = json_string_value(json_object_get(o, "error"));
+  const json_t *list = json_object_get(o, "devices");
+  size_t n = json_array_size(list);
+  int rc = 0;
+  if (missing)
+    rc = err_set(e, -ENOENT, "%.300s", missing);
+  else if (error)
+    rc = err_set(e, -EIO, "%.300s", error);
+  else if (!json_is_array(list) || n > GPUS_MAX)
+    rc = err_set(e, -EINVAL, "it has no list of devices, or one that is too long");
+  if (rc == 0 && n > 0) {
+    g->n = (int)n;
+    g->v = xcalloc(n, sizeof *g->v);
+    for (size_t i = 0; i < n; i++) read_gpu(json_array_get(list, i), &g->v[i]);
+  }
+  json_decref(o);
+  return rc;
+}
+
+void gpus_finish(struct gpus *g) {
+  free(g->v);
+  *g = (struct gpus){0};
+}
+
+void gpus_copy(struct gpus *to, const struct gpus *from) {
+  *to = (struct gpus){.n = from->n};
+  if (from->n == 0) return;
+  to->v = xcalloc((size_t)from->n, sizeof *to->v);
+  memcpy(to->v, from->v, (size_t)from->n * sizeof *to->v);
+}
+
+int gpus_find(const struct gpus *g, const char *uuid) {
+  size_t n = strlen(uuid);
+  for (int i = 0; n > 0 && i < g->n; i++) {
+    if (strncmp(g->v[i].uuid, uuid, n) == 0) return i;
+    for (int k = 0; k < g->v[i].n_migs; k++)
+      if (strncmp(g->v[i].migs[k], uuid, n) == 0) return i;
+  }
+  return -1;
+}
+
+/* Whose memory does not count: of one of these pids, or, where there are none, of this round of the job. */
+struct forgiven {
+  const char *job;
+  int64_t round;
+  const pid_t *pids;
+  uint32_t n;
+};
+
+static bool is_forgiven(const struct forgiven *f, const struct gpu_process *p) {
+  if (f->job) return p->round == f->round && strcmp(p->job, f->job) == 0;
+  for (uint32_t i = 0; i < f->n; i++)
+    if (f->pids[i] > 0 && p->pid == f->pids[i]) return true;
+  return false;
+}
+
+static void forgive(struct gpus *g, const struct forgiven *f) {
+  for (int i = 0; i < g->n; i++) {
+    struct gpu *gpu = &g->v[i];
+    int kept = 0;
+    for (int k = 0; k < gpu->n_processes; k++) {
+      struct gpu_process *p = &gpu->processes[k];
+      if (is_forgiven(f, p))
+        gpu->used_mib -= p->mib;
+      else
+        gpu->processes[kept++] = *p;
+    }
+    gpu->n_processes = kept;
+  }
+}
+
+void gpus_forgive(struct gpus *g, const char *job, int64_t round) {
+  forgive(g, &(struct forgiven){.job = job, .round = round});
+}
+
+void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n) {
+  forgive(g, &(struct forgiven){.pids = pids, .n = n});
+}
+
+/* Who holds it. ---------------------------------------------------------------------------------------------------- */
+
+/* What lets others share a device, and computes nothing itself. */
+static bool is_sharing(const struct gpu_process *p) {
+  return strstr(p->command, "nvidia-cuda-mps-server") != NULL;
+}
+
+static bool was_there(const struct gpu *before, int64_t pid) {
+  for (int i = 0; before && i < before->n_processes; i++)
+    if (before->processes[i].pid == pid) return true;
+  return false;
+}
+
+/* In use by none of the processes that were there before. */
+static int64_t held(const struct gpu *now, const struct gpu *before) {
+  int64_t mib = now->used_mib;
+  for (int i = 0; i < now->n_processes; i++)
+    if (was_there(before, now->processes[i].pid)) mib -= now->processes[i].mib;
+  return mib;
+}
+
+const struct gpu_process *gpu_holder(const struct gpu *now, const struct gpu *before) {
+  const struct gpu_process *most = NULL;
+  for (int i = 0; i < now->n_processes; i++) {
+    const struct gpu_process *p = &now->processes[i];
+    if (is_sharing(p) || was_there(before, p->pid) || (most && p->mib <= most->mib)) continue;
+    most = p;
+  }
+  return most;
+}
+
+bool gpu_is_busy(const struct gpu *gpu) {
+  return !gpu->mig && (gpu_holder(gpu, NULL) || gpu->used_mib >= GPU_BUSY_UNSEEN_MIB);
+}
+
+bool gpu_is_free_again(const struct gpu *now, const struct gpu *before) {
+  return now->mig || now->error[0] || held(now, before) <= held(before, before) + GPU_SLACK_MIB;
+}
+
+void gpu_say_holder(const struct gpu *now, const struct gpu *before, struct buf *out) {
+  const struct gpu_process *p = gpu_holder(now, before);
+  if (!p) {
+    buf_printf(out, "%" PRId64 " MiB are in use, by no process that can be seen from here", now->used_mib);
+    return;
+  }
+  buf_printf(out, "pid %" PRId64 " (", p->pid);
+  if (p->user[0]) buf_printf(out, "%s", p->user);
+  if (p->command[0]) buf_printf(out, "%s%s", p->user[0] ? ", " : "", p->command);
+  if (p->gone) buf_puts(out, p->user[0] ? ", dead already" : "no such process here: of another container?");
+  if (p->job[0]) buf_printf(out, ", of job %s", p->job);
+  buf_printf(out, ") holds %" PRId64 " MiB", p->mib ? p->mib : now->used_mib);
+  int64_t others = now->n_processes - 1 + now->more;
+  for (int i = 0; i < now->n_processes; i++)
+    if (&now->processes[i] != p &&
+        (was_there(before, now->processes[i].pid) || is_sharing(&now->processes[i])))
+      others--;
+  if (others > 0) buf_printf(out, ", and %" PRId64 " other%s the rest", others, others == 1 ? "" : "s");
+}

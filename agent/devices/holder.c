@@ -1,0 +1,96 @@
+/* Reads who a process is: its owner, its command line, and the job whose worker it is or descends from.
+ *
+ * All of it is shown to people and none of it is believed: bytes that are no text become question marks, what is too
+ * long is cut. A process that is gone by now, a zombie, one of another container: what could be read is told, the rest
+ * stays empty. The job's name is looked for in the environment that the process was started with, which only its own
+ * user and root may read. */
+
+#include "agent/devices/holder.h"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+enum { ENVIRON_MAX = 1 << 20, COMM_MAX = 64, STAT_MAX = 512 };
+
+/* At most size - 1 bytes, and a NUL; returns how many, 0 where nothing could be read. */
+static size_t read_some(const char *proc, pid_t pid, const char *name, char *out, size_t size) {
+  char path[256];
+  out[0] = '\0';
+  snprintf(path, sizeof path, "%s/%d/%s", proc, (int)pid, name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  size_t len = 0;
+  for (ssize_t n = 1; fd >= 0 && n > 0 && len<size - 1; len += n> 0 ? (size_t)n : 0)
+    n = read(fd, out + len, size - 1 - len);
+  if (fd >= 0) close(fd);
+  out[len] = '\0';
+  return len;
+}
+
+static void make_text(char *s, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    if (s[i] == '\0' || s[i] == '\n') s[i] = ' ';
+    if ((unsigned char)s[i] < 0x20 || (unsigned char)s[i] > 0x7e) s[i] = '?';
+  }
+  while (n > 0 && s[n - 1] == ' ') s[--n] = '\0';
+}
+
+static bool is_zombie(const char *proc, pid_t pid) {
+  char text[STAT_MAX];
+  read_some(proc, pid, "stat", text, sizeof text);
+  const char *p = strrchr(text, ')');
+  return p && p[1] == ' ' && (p[2] == 'Z' || p[2] == 'X');
+}
+
+static void read_user(struct holder *h, const char *proc, pid_t pid) {
+  char path[256];
+  struct stat st;
+  snprintf(path, sizeof path, "%s/%d", proc, (int)pid);
+  if (stat(path, &st) != 0) return;
+  const struct passwd *who = getpwuid(st.st_uid);
+  if (who)
+    snprintf(h->user, sizeof h->user, "%s", who->pw_name);
+  else
+    snprintf(h->user, sizeof h->user, "uid %u", (unsigned)st.st_uid);
+  make_text(h->user, strlen(h->user));
+}
+
+static void read_command(struct holder *h, const char *proc, pid_t pid) {
+  size_t n = read_some(proc, pid, "cmdline", h->command, sizeof h->command);
+  make_text(h->command, n);
+  if (h->command[0]) return;
+  char name[COMM_MAX];
+  n = read_some(proc, pid, "comm", name, sizeof name);
+  make_text(name, n);
+  if (name[0]) snprintf(h->command, sizeof h->command, "[%s]", name);
+}
+
+static const char *find_variable(const char *text, size_t n, const char *name) {
+  size_t len = strlen(name);
+  for (size_t at = 0; at < n; at += strlen(text + at) + 1)
+    if (strncmp(text + at, name, len) == 0) return text + at + len;
+  return NULL;
+}
+
+static void read_job(struct holder *h, const char *proc, pid_t pid) {
+  char *text = xmalloc(ENVIRON_MAX);
+  size_t n = read_some(proc, pid, "environ", text, ENVIRON_MAX);
+  const char *job = find_variable(text, n, "RDZV_RUN_ID="), *round = find_variable(text, n, "RDZV_ROUND=");
+  if (job) snprintf(h->job, sizeof h->job, "%s", job);
+  if (job && round) h->round = strtoll(round, NULL, 10);
+  make_text(h->job, strlen(h->job));
+  free(text);
+}
+
+void holder_read(struct holder *h, const char *proc, pid_t pid) {
+  *h = (struct holder){0};
+  read_user(h, proc, pid);
+  h->gone = !h->user[0] || is_zombie(proc, pid);
+  read_command(h, proc, pid);
+  read_job(h, proc, pid);
+}

@@ -1,0 +1,383 @@
+/* Workers beside their GPUs.
+ *
+ * What each binding means is PyTorch's definition (torch/numa/binding.py), so that a job that comes from torchrun runs
+ * on the same CPUs:
+ *
+ *   node          all CPUs of the NUMA node on which the worker's GPU sits
+ *   socket        all CPUs of all NUMA nodes of that node's socket
+ *   exclusive     a share of that node's cores: cores, with their hardware threads, in order, divided evenly among the
+ *                 GPUs of the node; the first ones get one more where they do not come out even
+ *   core-complex  one group of CPUs with a common last-level cache on that node, the largest groups first, another one
+ *                 for each GPU as long as there are any
+ *
+ * always within what this process may use. Worker i's GPU is the i-th visible one, whether its worker uses it or not, so
+ * GPUs without a worker keep their share. A GPU whose node is -1 sits on node 0: so machines with one node say it.
+ *
+ * Where that tells nothing (no GPUs, fewer than workers, or nobody knows where they sit) PyTorch gives up; here workers
+ * are spread over the NUMA nodes that have CPUs for us, neighbours together, as GPUs mostly are, and take the place of
+ * the GPUs in the rules above. Binding is there to make a job faster, so whatever cannot be had is said, and the worker
+ * runs unbound. Memory follows by first touch.
+ *
+ * Everything is read once per node or CPU: a machine may have a thousand. */
+
+#include "agent/devices/numa.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/devices/devices.h"
+#include "common/mem.h"
+
+enum { NODES_KNOWN_MAX = 1024, FILE_MAX = 65536, NOWHERE = -1 };
+
+struct node {
+  int number;
+  struct cpus cpus; /* that we may use */
+};
+
+struct plan {
+  const char *root;
+  const struct cpus *allowed;
+  struct node *nodes; /* in order of number */
+  int n_nodes;
+  int *
+      node_of; /* index into nodes by slot: GPUs, or workers where these do not tell; NOWHERE: it cannot be found */
+  uint32_t n_slots;
+  uint32_t first; /* slot of the first worker that is bound here */
+  struct buf *trouble;
+};
+
+/* Sets. ------------------------------------------------------------------------------------------------------------ */
+
+bool cpus_has(const struct cpus *c, uint32_t cpu) {
+  return cpu < CPUS_MAX && (c->w[cpu / CPUS_WORD_BITS] >> cpu % CPUS_WORD_BITS & 1);
+}
+
+void cpus_add(struct cpus *c, uint32_t cpu) {
+  if (cpu < CPUS_MAX) c->w[cpu / CPUS_WORD_BITS] |= 1ULL << cpu % CPUS_WORD_BITS;
+}
+
+uint32_t cpus_count(const struct cpus *c) {
+  uint32_t n = 0;
+  for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) n += (uint32_t)__builtin_popcountll(c->w[i]);
+  return n;
+}
+
+static void join(struct cpus *c, const struct cpus *other) {
+  for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) c->w[i] |= other->w[i];
+}
+
+static void meet(struct cpus *c, const struct cpus *other) {
+  for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) c->w[i] &= other->w[i];
+}
+
+/* The least member; CPUS_MAX: it is empty. */
+static uint32_t least(const struct cpus *c) {
+  uint32_t i = 0;
+  while (i < CPUS_MAX / CPUS_WORD_BITS && !c->w[i]) i++;
+  return i * CPUS_WORD_BITS + (i < CPUS_MAX / CPUS_WORD_BITS ? (uint32_t)__builtin_ctzll(c->w[i]) : 0);
+}
+
+bool cpus_parse(const char *list, struct cpus *c) {
+  memset(c, 0, sizeof(*c));
+  const char *p = list;
+  while (*p && *p != '\n') {
+    char *end;
+    if (*p < '0' || *p > '9') return false;
+    unsigned long from = strtoul(p, &end, 10), to = from;
+    if (*end == '-') {
+      if (end[1] < '0' || end[1] > '9') return false;
+      to = strtoul(end + 1, &end, 10);
+    }
+    if (to >= CPUS_MAX || from > to || (*end && *end != ',' && *end != '\n')) return false;
+    for (unsigned long i = from; i <= to; i++) cpus_add(c, (uint32_t)i);
+    p = *end == ',' ? end + 1 : end;
+  }
+  return true;
+}
+
+void cpus_format(const struct cpus *c, struct buf *out) {
+  const char *comma = "";
+  for (uint32_t i = 0; i < CPUS_MAX; i++) {
+    if (!cpus_has(c, i)) continue;
+    uint32_t from = i;
+    while (cpus_has(c, i + 1)) i++;
+    buf_printf(out, "%s%u", comma, from);
+    if (i > from) buf_printf(out, "-%u", i);
+    comma = ",";
+  }
+}
+
+/* Reading /sys. ---------------------------------------------------------------------------------------------------- */
+
+static bool read_text(const char *path, struct buf *out) {
+  char piece[256];
+  FILE *f = fopen(path, "re");
+  if (!f) return false;
+  while (out->len < FILE_MAX && fgets(piece, sizeof(piece), f)) buf_puts(out, piece);
+  fclose(f);
+  return true;
+}
+
+/* A file with a list of numbers, as cpus_parse reads it. */
+static bool read_set(const char *path, struct cpus *c) {
+  struct buf text = BUF_INIT;
+  bool ok = read_text(path, &text) && cpus_parse(buf_text(&text), c);
+  buf_finish(&text);
+  return ok;
+}
+
+static bool read_number(const char *path, long *v) {
+  struct buf text = BUF_INIT;
+  char *end = NULL;
+  bool ok = read_text(path, &text);
+  if (ok) *v = strtol(buf_text(&text), &end, 10);
+  ok = ok && end != buf_text(&text);
+  buf_finish(&text);
+  return ok;
+}
+
+static bool is_data(const char *path) {
+  struct buf text = BUF_INIT;
+  bool ok = read_text(path, &text) &&
+            (strncmp(buf_text(&text), "Unified", 7) == 0 || strncmp(buf_text(&text), "Data", 4) == 0);
+  buf_finish(&text);
+  return ok;
+}
+
+#define CPU_DIR "%s/sys/devices/system/cpu/cpu%u/"
+
+/* The CPUs of one core, `cpu` among them. */
+static void core_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
+  char *path = xasprintf(CPU_DIR "topology/thread_siblings_list", p->root, cpu);
+  if (!read_set(path, c)) memset(c, 0, sizeof(*c));
+  cpus_add(c, cpu);
+  free(path);
+}
+
+/* The CPUs that share this one's last data cache. */
+static void cache_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
+  long highest = -1, level;
+  memset(c, 0, sizeof(*c));
+  for (int i = 0; i < 16; i++) {
+    char *dir = xasprintf(CPU_DIR "cache/index%d", p->root, cpu, i);
+    char *type = xasprintf("%s/type", dir), *depth = xasprintf("%s/level", dir),
+         *list = xasprintf("%s/shared_cpu_list", dir);
+    if (is_data(type) && read_number(depth, &level) && level > highest && read_set(list, c)) highest = level;
+    free(dir);
+    free(type);
+    free(depth);
+    free(list);
+  }
+  cpus_add(c, cpu);
+}
+
+static long socket_of(const struct plan *p, uint32_t cpu) {
+  long package;
+  char *path = xasprintf(CPU_DIR "topology/physical_package_id", p->root, cpu);
+  bool known = read_number(path, &package);
+  free(path);
+  return known ? package : 0;
+}
+
+/* The nodes; one that holds everything where the kernel knows none. */
+static void find_nodes(struct plan *p) {
+  struct cpus online;
+  char *list = xasprintf("%s/sys/devices/system/node/online", p->root);
+  p->nodes = xcalloc(NODES_KNOWN_MAX, sizeof(*p->nodes));
+  if (!read_set(list, &online)) {
+    p->nodes[p->n_nodes++].cpus = *p->allowed;
+    memset(&online, 0, sizeof(online));
+  }
+  for (uint32_t i = 0; i < NODES_KNOWN_MAX; i++) {
+    if (!cpus_has(&online, i)) continue;
+    struct node *node = &p->nodes[p->n_nodes++];
+    char *path = xasprintf("%s/sys/devices/system/node/node%u/cpulist", p->root, i);
+    node->number = (int)i;
+    if (!read_set(path, &node->cpus)) memset(&node->cpus, 0, sizeof(node->cpus));
+    meet(&node->cpus, p->allowed);
+    free(path);
+  }
+  free(list);
+}
+
+static int node_index(const struct plan *p, int number) {
+  for (int i = 0; i < p->n_nodes; i++)
+    if (p->nodes[i].number == number) return i;
+  return NOWHERE;
+}
+
+/* Slots. ----------------------------------------------------------------------------------------------------------- */
+
+/* The node of a GPU; false: nobody knows. */
+static bool node_of_gpu(const struct plan *p, const struct device *d, int *index) {
+  long number;
+  if (!d->pci[0]) return false;
+  char *path = xasprintf("%s/sys/bus/pci/devices/%s/numa_node", p->root, d->pci);
+  bool known = read_number(path, &number);
+  free(path);
+  if (known) *index = node_index(p, number < 0 ? 0 : (int)number);
+  return known;
+}
+
+static bool go_by_gpus(struct plan *p, char *const *env, const struct numa_slots *s, struct buf *why) {
+  struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
+  int n = devices_list(p->root, env, NULL, v);
+  bool known = true;
+  if (n == 0)
+    buf_puts(why, "no GPU is seen here");
+  else if ((uint32_t)n < s->first + s->workers)
+    buf_printf(why, "there are %u workers and %d GPU%s", s->first + s->workers, n, n == 1 ? "" : "s");
+  else {
+    p->n_slots = (uint32_t)n;
+    p->node_of = xcalloc(p->n_slots, sizeof(*p->node_of));
+    for (int i = 0; i < n && known; i++) known = node_of_gpu(p, &v[i], &p->node_of[i]);
+    if (!known) buf_puts(why, "it is not known where the GPUs sit");
+  }
+  free(v);
+  if (why->len == 0) return true;
+  free(p->node_of);
+  p->node_of = NULL;
+  return false;
+}
+
+/* Neighbours together: workers 0 to 3 on the first of two nodes, 4 to 7 on the second. */
+static void spread(struct plan *p, const struct numa_slots *s, const char *why, struct buf *info) {
+  int usable[NODES_KNOWN_MAX], n = 0;
+  for (int i = 0; i < p->n_nodes; i++)
+    if (least(&p->nodes[i].cpus) < CPUS_MAX) usable[n++] = i;
+  p->n_slots = s->all;
+  p->node_of = xcalloc(s->all, sizeof(*p->node_of));
+  for (uint32_t i = 0; i < s->all; i++)
+    p->node_of[i] = n ? usable[(uint64_t)i * (uint64_t)n / s->all] : NOWHERE;
+  buf_printf(info, "--numa-binding: %s: workers are spread over %d NUMA node%s by local rank\n", why, n,
+             n == 1 ? "" : "s");
+}
+
+/* Bindings. -------------------------------------------------------------------------------------------------------- */
+
+/* A node's CPUs in groups: cores, or core complexes. */
+struct group {
+  uint32_t least, size; /* least: of the whole core, whether we may use it or not */
+  struct cpus cpus;     /* that we may use */
+};
+
+struct groups {
+  struct group *v;
+  uint32_t n;
+};
+
+static void group_by(const struct plan *p, const struct node *node, struct groups *g,
+                     void (*whole_of)(const struct plan *p, uint32_t cpu, struct cpus *c)) {
+  struct cpus done = {{0}};
+  *g = (struct groups){.v = NULL};
+  for (uint32_t cpu = 0; cpu < CPUS_MAX; cpu++) {
+    if (!cpus_has(&node->cpus, cpu) || cpus_has(&done, cpu)) continue;
+    g->v = xrealloc(g->v, (g->n + 1) * sizeof(*g->v));
+    struct group *group = &g->v[g->n++];
+    whole_of(p, cpu, &group->cpus);
+    group->least = least(&group->cpus);
+    meet(&group->cpus, &node->cpus);
+    group->size = cpus_count(&group->cpus);
+    join(&done, &group->cpus);
+  }
+}
+
+static int by_least(const void *a, const void *b) {
+  const struct group *g = a, *h = b;
+  return (g->least > h->least) - (g->least < h->least);
+}
+
+static int by_size(const void *a, const void *b) {
+  const struct group *g = a, *h = b;
+  return g->size != h->size ? (g->size < h->size) - (g->size > h->size) : by_least(a, b);
+}
+
+/* How many slots of this slot's node come before it, and how many there are. */
+static uint32_t place_on_node(const struct plan *p, uint32_t slot, uint32_t *slots) {
+  uint32_t before = 0;
+  *slots = 0;
+  for (uint32_t i = 0; i < p->n_slots; i++) {
+    if (p->node_of[i] != p->node_of[slot]) continue;
+    before += i < slot;
+    ++*slots;
+  }
+  return before;
+}
+
+static void bind_socket(const struct plan *p, int node, struct cpus *c) {
+  long package = socket_of(p, least(&p->nodes[node].cpus));
+  for (int i = 0; i < p->n_nodes; i++) {
+    uint32_t cpu = least(&p->nodes[i].cpus);
+    if (cpu < CPUS_MAX && socket_of(p, cpu) == package) join(c, &p->nodes[i].cpus);
+  }
+}
+
+static void bind_exclusive(const struct plan *p, const struct groups *cores, uint32_t at, uint32_t slots,
+                           struct cpus *c) {
+  if (!slots) return;
+  uint32_t each = cores->n / slots, more = cores->n % slots;
+  uint32_t from = at * each + (at < more ? at : more), to = from + each + (at < more);
+  for (uint32_t i = from; i < to && each > 0; i++) join(c, &cores->v[i].cpus);
+}
+
+/* All workers of one node. */
+static void bind_node(const struct plan *p, enum numa_binding how, int node, struct numa *out) {
+  struct groups g = {.v = NULL};
+  uint32_t slots = 0;
+  if (how == NUMA_EXCLUSIVE || how == NUMA_CORE_COMPLEX) {
+    group_by(p, &p->nodes[node], &g, how == NUMA_EXCLUSIVE ? core_of : cache_of);
+    qsort(g.v, g.n, sizeof(*g.v), how == NUMA_EXCLUSIVE ? by_least : by_size);
+  }
+  for (uint32_t i = 0; i < out->n; i++) {
+    if (p->node_of[p->first + i] != node) continue;
+    uint32_t at = place_on_node(p, p->first + i, &slots);
+    if (how == NUMA_NODE) out->v[i] = p->nodes[node].cpus;
+    if (how == NUMA_SOCKET) bind_socket(p, node, &out->v[i]);
+    if (how == NUMA_EXCLUSIVE) bind_exclusive(p, &g, at, slots, &out->v[i]);
+    if (how == NUMA_CORE_COMPLEX) out->v[i] = g.v[at % g.n].cpus;
+  }
+  if (how == NUMA_EXCLUSIVE && slots > g.n)
+    buf_printf(p->trouble,
+               "--numa-binding exclusive: NUMA node %d has %u core%s for us and %u to share them: "
+               "its workers are not bound\n",
+               p->nodes[node].number, g.n, g.n == 1 ? "" : "s", slots);
+  free(g.v);
+}
+
+static void say_unbound(const struct plan *p, const struct numa *out) {
+  uint32_t first = out->n, n = 0;
+  for (uint32_t i = 0; i < out->n; i++) {
+    int node = p->node_of[p->first + i];
+    bool lost = node == NOWHERE || least(&p->nodes[node].cpus) == CPUS_MAX;
+    if (lost && n++ == 0) first = i;
+  }
+  if (n)
+    buf_printf(
+        p->trouble,
+        "--numa-binding: the NUMA node of worker %u (local rank)%s has no CPU that we may use: not bound\n",
+        p->first + first, n > 1 ? ", and of others," : "");
+}
+
+void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how,
+               const struct cpus *allowed, const struct numa_slots *s, struct buf *info,
+               struct buf *trouble) {
+  struct plan p = {.root = root, .allowed = allowed, .trouble = trouble, .first = s->first};
+  struct buf why = BUF_INIT;
+  *out = (struct numa){.v = NULL};
+  if (how == NUMA_NONE || s->workers == 0) return;
+  *out = (struct numa){.v = xcalloc(s->workers, sizeof(*out->v)), .n = s->workers};
+  find_nodes(&p);
+  if (!go_by_gpus(&p, env, s, &why)) spread(&p, s, buf_text(&why), info);
+  for (int i = 0; i < p.n_nodes; i++)
+    if (least(&p.nodes[i].cpus) < CPUS_MAX) bind_node(&p, how, i, out);
+  say_unbound(&p, out);
+  buf_finish(&why);
+  free(p.nodes);
+  free(p.node_of);
+}
+
+void numa_finish(struct numa *n) {
+  free(n->v);
+  *n = (struct numa){.v = NULL};
+}

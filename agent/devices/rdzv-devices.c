@@ -1,0 +1,195 @@
+/* rdzv-devices: what NVIDIA's driver says of this machine's GPUs, as one JSON object on stdout.
+ *
+ * The agent runs it, with a deadline, because none of these calls has one: a GPU that fell off its bus, or a driver that
+ * is being loaded, can hold a caller in the kernel for minutes, where not even SIGKILL reaches it. Then this process
+ * hangs, and the agent does not. For the same reason it is this process that looks up in /proc who holds a device. By
+ * hand it is of use too: rdzv-devices | python3 -m json.tool.
+ *
+ *   {"devices": [{"uuid": "GPU-...", "pci": "00000000:65:00.0", "name": "NVIDIA H200", "total_mib": 143771, "used_mib": 0,
+ *                 "mig": ["MIG-...", ...], "error": "GPU is lost",
+ *                 "processes": [{"pid": 4711, "mib": 30512, "gone": false, "user": "ada", "command": "python train.py",
+ *                                "job": "1234", "round": 2}], "more": 0}]}
+ *
+ * in the order of nvidia-smi. What is not known is left out; `error` of a device: it does not answer, or is broken. There
+ * is no library, or no driver: {"missing": "why"}; the library fails as a whole: {"error": "why"}; both exit with 0. A
+ * device has at most GPU_PROCESSES_MAX processes here, the rest is counted in `more`.
+ *
+ * RDZV_NVML_LIBRARY names another library, for tests. It dies with whoever started it. */
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include "agent/devices/gpus.h"
+#include "agent/devices/holder.h"
+#include "agent/devices/nvml.h"
+#include "common/err.h"
+#include "common/json.h"
+#include "common/mem.h"
+
+enum { PROCESSES_ASKED = 256 };
+static const unsigned long long MIB = 1 << 20;
+
+static void set_text(json_t *o, const char *key, const char *text) {
+  if (text && text[0]) json_object_set_new(o, key, json_string(text)); /* what is no UTF-8 is left out */
+}
+
+static void set_number(json_t *o, const char *key, unsigned long long v) {
+  json_object_set_new(o, key, json_integer((json_int_t)v));
+}
+
+/* Processes. ------------------------------------------------------------------------------------------------------- */
+
+static unsigned ask_processes(const struct nvml *n, nvmlDevice_t d, nvmlProcessInfo_v2_t *v,
+                              nvmlReturn_t *rc) {
+  unsigned count = PROCESSES_ASKED;
+  *rc = NVML_ERROR_NOT_SUPPORTED;
+  if (n->processes_v3)
+    *rc = n->processes_v3(d, &count, v);
+  else if (n->processes_v2)
+    *rc = n->processes_v2(d, &count, v);
+  else if (n->processes_v1) {
+    nvmlProcessInfo_v1_t old[PROCESSES_ASKED];
+    *rc = n->processes_v1(d, &count, old);
+    for (unsigned i = 0; *rc == NVML_SUCCESS && i < count && i < PROCESSES_ASKED; i++)
+      v[i] = (nvmlProcessInfo_v2_t){.pid = old[i].pid, .usedGpuMemory = old[i].usedGpuMemory};
+  }
+  if (*rc == NVML_ERROR_INSUFFICIENT_SIZE) *rc = NVML_SUCCESS; /* so many that nobody reads them all */
+  return *rc != NVML_SUCCESS ? 0 : count < PROCESSES_ASKED ? count : PROCESSES_ASKED;
+}
+
+static json_t *describe_process(const nvmlProcessInfo_v2_t *p) {
+  struct holder who;
+  json_t *o = json_object();
+  holder_read(&who, "/proc", (pid_t)p->pid);
+  set_number(o, "pid", p->pid);
+  if (p->usedGpuMemory != NVML_NOT_AVAILABLE) set_number(o, "mib", p->usedGpuMemory / MIB);
+  if (who.gone) json_object_set_new(o, "gone", json_true());
+  set_text(o, "user", who.user);
+  set_text(o, "command", who.command);
+  set_text(o, "job", who.job);
+  if (who.round > 0) set_number(o, "round", (unsigned long long)who.round);
+  return o;
+}
+
+static void put_processes(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+  static nvmlProcessInfo_v2_t v[PROCESSES_ASKED];
+  nvmlReturn_t rc;
+  unsigned count = ask_processes(n, d, v, &rc);
+  json_t *list = json_array();
+  for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++)
+    json_array_append_new(list, describe_process(&v[i]));
+  json_object_set_new(device, "processes", list);
+  if (count > GPU_PROCESSES_MAX) set_number(device, "more", count - GPU_PROCESSES_MAX);
+}
+
+/* Devices. --------------------------------------------------------------------------------------------------------- */
+
+static nvmlReturn_t put_memory(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+  nvmlMemory_v2_t v2 = {.version = NVML_MEMORY_V2};
+  nvmlMemory_t v1 = {0};
+  nvmlReturn_t rc = n->memory_v2 ? n->memory_v2(d, &v2) : NVML_ERROR_NOT_SUPPORTED;
+  if (rc != NVML_SUCCESS) {
+    rc = n->memory(d, &v1);
+    v2.total = v1.total;
+    v2.used = v1.used;
+  }
+  if (rc != NVML_SUCCESS) return rc == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : rc;
+  set_number(device, "total_mib", v2.total / MIB);
+  set_number(device, "used_mib", v2.used / MIB);
+  return NVML_SUCCESS;
+}
+
+static void put_migs(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+  unsigned now = 0, pending = 0, max = 0;
+  if (!n->mig_mode || !n->mig_max || !n->mig || n->mig_mode(d, &now, &pending) != NVML_SUCCESS || !now)
+    return;
+  json_t *list = json_array();
+  json_object_set_new(device, "mig", list);
+  if (n->mig_max(d, &max) != NVML_SUCCESS) return;
+  for (unsigned i = 0; i < max && i < GPU_MIGS_MAX; i++) {
+    nvmlDevice_t part;
+    char uuid[NVML_TEXT_MAX] = "";
+    if (n->mig(d, i, &part) != NVML_SUCCESS || n->uuid(part, uuid, sizeof uuid) != NVML_SUCCESS) continue;
+    json_array_append_new(list, json_string(uuid));
+  }
+}
+
+static const char *find_damage(const struct nvml *n, nvmlDevice_t d) {
+  unsigned corrected, uncorrected, pending = 0, failed = 0;
+  if (!n->remapped || n->remapped(d, &corrected, &uncorrected, &pending, &failed) != NVML_SUCCESS)
+    return NULL;
+  return failed ? "its memory is damaged and cannot be repaired any more (row remapping failed)" : NULL;
+}
+
+static void put_pci(const struct nvml *n, nvmlDevice_t d, json_t *device) {
+  nvmlPciInfo_t pci = {.busId = ""};
+  if (!n->pci || n->pci(d, &pci) != NVML_SUCCESS) return;
+  pci.busId[sizeof pci.busId - 1] = '\0';
+  set_text(device, "pci", pci.busId);
+}
+
+/* NULL: it is not ours to use, which CUDA says too: a device outside of our container or cgroup. */
+static json_t *describe_device(const struct nvml *n, unsigned i) {
+  nvmlDevice_t d = NULL;
+  char text[NVML_TEXT_MAX] = "";
+  nvmlReturn_t rc = n->handle(i, &d);
+  if (rc == NVML_ERROR_NO_PERMISSION) return NULL;
+  json_t *o = json_object();
+  if (rc == NVML_SUCCESS) {
+    if (n->uuid(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "uuid", text);
+    if (n->name(d, text, sizeof text) == NVML_SUCCESS) set_text(o, "name", text);
+    put_pci(n, d, o);
+    rc = put_memory(n, d, o);
+  }
+  if (rc != NVML_SUCCESS) {
+    set_text(o, "error", n->error(rc));
+    return o;
+  }
+  set_text(o, "error", find_damage(n, d));
+  put_migs(n, d, o);
+  put_processes(n, d, o);
+  return o;
+}
+
+static json_t *answer(void) {
+  struct nvml n;
+  struct err e = ERR_INIT;
+  const char *other = getenv("RDZV_NVML_LIBRARY");
+  json_t *o = json_object();
+  int rc = nvml_open(&n, other && *other ? other : "libnvidia-ml.so.1", &e);
+  if (rc) {
+    set_text(o, rc == -ENOENT ? "missing" : "error", e.text);
+    return o;
+  }
+  unsigned count = 0;
+  nvmlReturn_t status = n.init();
+  bool begun = status == NVML_SUCCESS;
+  if (begun) status = n.count(&count);
+  if (status == NVML_SUCCESS) {
+    json_t *list = json_array();
+    json_object_set_new(o, "devices", list);
+    for (unsigned i = 0; i < count && i < GPUS_MAX; i++) {
+      json_t *device = describe_device(&n, i);
+      if (device) json_array_append_new(list, device);
+    }
+  } else {
+    set_text(o, status == NVML_ERROR_DRIVER_NOT_LOADED ? "missing" : "error", n.error(status));
+  }
+  if (begun) n.shutdown();
+  return o;
+}
+
+int main(void) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  json_t *o = answer();
+  struct buf text = BUF_INIT;
+  json_print(&text, o);
+  buf_putc(&text, '\n');
+  bool written = fwrite(text.data, 1, text.len, stdout) == text.len && fflush(stdout) == 0;
+  buf_finish(&text);
+  json_decref(o);
+  return written ? 0 : 1;
+}

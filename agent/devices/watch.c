@@ -1,0 +1,301 @@
+/* Devices between rounds.
+ *
+ *   create --> ask --> what they were like before us: said, kept -.
+ *   hold, first time: waits for that answer, no longer than its deadline --> on_free
+ *   hold, later: ask --> all as before --> on_free
+ *                 ^  '-> somebody holds one: again after POLL_MS, until timeout_ms have passed --> on_held
+ *
+ * The guard has said that no process of the last round is left. Their memory on a device comes back a moment later, or,
+ * where a driver is slow to clean up after a kill, seconds later; a worker that is started too early dies for want of
+ * memory and costs a restart. So what is compared is memory, with what was in use before the first of our workers ran.
+ *
+ * Whether a job uses devices is not always known. Where somebody said so (--nproc gpu, --exclude-busy, a list in
+ * CUDA_VISIBLE_DEVICES), a device that is not given back is a failed start, which names the holder. Where the machine
+ * merely has as many as there are workers, only a leftover of this job is; a stranger's process is told, and the workers
+ * are started. A driver that does not answer stops nobody: that would make things worse than they are without it. */
+
+#include "agent/devices/watch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "agent/device_claim.h"
+#include "agent/devices/probe.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+enum {
+  POLL_MS = 250,
+  TELL_MS = 1000,   /* then it is said who is waited for */
+  ANSWER_MS = 2000, /* at least, each time the driver is asked */
+};
+
+struct device_watch {
+  struct device_watch_options o;
+  struct device_probe *probe;
+  uv_timer_t timer;
+  struct gpus before; /* n 0: not known, nothing can be compared */
+  struct device *v;   /* by local rank */
+  int n;
+  bool told, begun,
+      holding;   /* told: the first answer has come; begun: a round has; holding: hold is to be answered */
+  bool said;     /* who is waited for */
+  int64_t round; /* of holding */
+  struct local_set stay;             /* of holding */
+  pid_t *pids;                       /* of those, by local rank; else 0 */
+  uint64_t begun_ms;                 /* of holding */
+  int claims[DEVICES_MAX], n_claims; /* descriptors */
+};
+
+static void ask(struct device_watch *w, uint64_t deadline_ms);
+
+static void list(struct device_watch *w) {
+  w->n = devices_list("", w->o.env, w->before.n ? &w->before : NULL, w->v);
+  w->n = (uint32_t)w->n > w->o.first ? w->n - (int)w->o.first : 0;
+  if ((uint32_t)w->n > w->o.workers) w->n = (int)w->o.workers;
+  if (w->o.first) memmove(w->v, w->v + w->o.first, (size_t)w->n * sizeof(*w->v));
+}
+
+/* The driver's view of local rank i's device; NULL: it has none. */
+static const struct gpu *look(const struct device_watch *w, const struct gpus *g, int i) {
+  const struct device *d = &w->v[i];
+  int at = g->n == 0 ? -1 : d->uuid[0] ? gpus_find(g, d->uuid) : d->known ? d->index : -1;
+  return at >= 0 && at < g->n ? &g->v[at] : NULL;
+}
+
+static void put_device(const struct device_watch *w, int i, struct buf *out) {
+  const struct gpu *gpu = look(w, &w->before, i);
+  buf_puts(out, "device ");
+  devices_name(&w->v[i], out);
+  if (gpu && gpu->name[0]) buf_printf(out, " (%s)", gpu->name);
+}
+
+/* The first answer. ------------------------------------------------------------------------------------------------ */
+
+static void say_state(struct device_watch *w, int i) {
+  const struct gpu *gpu = look(w, &w->before, i);
+  struct buf text = BUF_INIT;
+  if (!gpu || (!gpu->error[0] && !gpu_is_busy(gpu))) return;
+  put_device(w, i, &text);
+  if (gpu->error[0]) {
+    buf_printf(&text, " fails: %s", gpu->error);
+  } else {
+    buf_puts(&text, " is busy: ");
+    gpu_say_holder(gpu, NULL, &text);
+  }
+  log_line(w->o.certain ? LOG_WARN : LOG_INFO, "%s; --exclude-busy leaves such devices out", buf_text(&text));
+  buf_finish(&text);
+}
+
+/* Two agents whose workers pick the same device by LOCAL_RANK: the scheduler's binding and their options do not fit. */
+static void claim(struct device_watch *w) {
+  struct buf shared = BUF_INIT;
+  for (int i = 0; i < w->n; i++) {
+    int fd = w->v[i].uuid[0] ? device_claim(w->v[i].uuid, w->o.job) : -ENOENT;
+    if (fd >= 0) w->claims[w->n_claims++] = fd;
+    if (fd != -EADDRINUSE) continue;
+    buf_puts(&shared, shared.len ? "; " : "");
+    devices_name(&w->v[i], &shared);
+  }
+  if (shared.len)
+    log_line(w->o.certain ? LOG_WARN : LOG_INFO,
+             "another rdzv-agent of this job on this host has the same devices for its workers (%s): give "
+             "each its "
+             "own by CUDA_VISIBLE_DEVICES, or start one agent with --nproc gpu",
+             buf_text(&shared));
+  buf_finish(&shared);
+}
+
+static void take_first(struct device_watch *w, struct gpus *g) {
+  w->told = true;
+  w->before = *g;
+  *g = (struct gpus){0};
+  list(w);
+  for (int i = 0; i < w->n; i++) say_state(w, i);
+  claim(w);
+}
+
+/* Later ones. ------------------------------------------------------------------------------------------------------ */
+
+static void let_go(struct device_watch *w) {
+  if (!w->holding) return;
+  w->holding = false;
+  w->begun = true;
+  uv_timer_stop(&w->timer);
+  w->o.on_free(w->o.ctx);
+}
+
+/* The first local rank whose device is not free; -1: all are. */
+static int find_held(const struct device_watch *w, const struct gpus *g) {
+  for (int i = 0; i < w->n; i++) {
+    const struct gpu *now = look(w, g, i), *before = look(w, &w->before, i);
+    if (!before || before->error[0] || local_set_has(&w->stay, (uint32_t)i)) continue;
+    if (!now || now->error[0] || !gpu_is_free_again(now, before)) return i;
+  }
+  return -1;
+}
+
+static void describe_held(const struct device_watch *w, const struct gpus *g, int i, struct buf *out) {
+  const struct gpu *now = look(w, g, i), *before = look(w, &w->before, i);
+  if (!now) {
+    buf_puts(out, "it is gone from the driver's list");
+  } else if (now->error[0]) {
+    buf_printf(out, "it fails: %s", now->error);
+  } else {
+    buf_printf(out, "its memory is not free after %.3g s: ", (double)(boot_ms() - w->begun_ms) / 1000);
+    gpu_say_holder(now, before, out);
+  }
+}
+
+static bool is_leftover(const struct device_watch *w, const struct gpus *g, int i) {
+  const struct gpu *now = look(w, g, i);
+  const struct gpu_process *p = now ? gpu_holder(now, look(w, &w->before, i)) : NULL;
+  return p && strcmp(p->job, w->o.job) == 0;
+}
+
+static void give_up(struct device_watch *w, const struct gpus *g, int i) {
+  struct buf text = BUF_INIT;
+  describe_held(w, g, i, &text);
+  if (w->o.certain || is_leftover(w, g, i)) {
+    w->holding = false;
+    w->o.on_held(w->o.ctx, (uint32_t)i, buf_text(&text));
+  } else {
+    struct buf name = BUF_INIT;
+    put_device(w, i, &name);
+    log_warn("%s: %s; the workers are started all the same", buf_text(&name), buf_text(&text));
+    buf_finish(&name);
+    let_go(w);
+  }
+  buf_finish(&text);
+}
+
+static void say_waiting(struct device_watch *w, const struct gpus *g, int i) {
+  struct buf text = BUF_INIT;
+  put_device(w, i, &text);
+  buf_puts(&text, ": ");
+  gpu_say_holder(look(w, g, i), look(w, &w->before, i), &text);
+  log_info("waiting for the memory of %s; at most %.3g s (--device-timeout)", buf_text(&text),
+           (double)w->o.timeout_ms / 1000);
+  buf_finish(&text);
+  w->said = true;
+}
+
+static void on_timer(uv_timer_t *timer) {
+  struct device_watch *w = timer->data;
+  uint64_t spent = boot_ms() - w->begun_ms;
+  ask(w, spent + ANSWER_MS < w->o.timeout_ms ? w->o.timeout_ms - spent : ANSWER_MS);
+}
+
+static void compare(struct device_watch *w, const struct gpus *g) {
+  int i = find_held(w, g);
+  const struct gpu *now = i < 0 ? NULL : look(w, g, i);
+  uint64_t spent = boot_ms() - w->begun_ms;
+  if (i < 0) {
+    if (spent > POLL_MS) log_debug("devices are free after %" PRIu64 " ms", spent);
+    let_go(w);
+  } else if (!now || now->error[0] || spent >= w->o.timeout_ms) {
+    give_up(w, g, i);
+  } else {
+    if (spent >= TELL_MS && !w->said) say_waiting(w, g, i);
+    uint64_t left = w->o.timeout_ms - spent;
+    uv_update_time(w->o.loop);
+    uv_timer_start(&w->timer, on_timer, left < POLL_MS ? left : POLL_MS, 0);
+  }
+}
+
+/* Asking. ---------------------------------------------------------------------------------------------------------- */
+
+static void on_answer(void *ctx, struct gpus *g, const struct err *e) {
+  struct device_watch *w = ctx;
+  bool first = !w->told;
+  device_probe_destroy(w->probe);
+  w->probe = NULL;
+  if (e && e->code != -ENOENT)
+    log_warn("%s; whether the workers' devices are free is not known", e->text);
+  else if (e)
+    log_debug("devices: %s", e->text);
+  if (first) take_first(w, g);
+  if (first || e)
+    let_go(w);
+  else if (w->holding) {
+    gpus_forgive(g, w->o.job, w->round);
+    gpus_forgive_pids(g, w->pids, w->o.workers);
+    compare(w, g);
+  }
+  gpus_finish(g);
+}
+
+static void ask(struct device_watch *w, uint64_t deadline_ms) {
+  uv_timer_stop(&w->timer);
+  w->probe = device_probe_start(w->o.loop, (uint32_t)deadline_ms, on_answer, w);
+}
+
+void device_watch_hold(struct device_watch *w, int64_t round, const struct local_set *stay,
+                       const pid_t *pids) {
+  w->round = round;
+  w->stay = stay ? *stay : (struct local_set){{0}};
+  for (uint32_t i = 0; i < w->o.workers; i++) w->pids[i] = local_set_has(&w->stay, i) ? pids[i] : 0;
+  w->holding = true;
+  w->said = false;
+  w->begun_ms = boot_ms();
+  if (w->probe) return; /* the first */
+  if (!w->begun || !w->before.n) {
+    let_go(w);
+    return;
+  }
+  ask(w, w->o.timeout_ms);
+}
+
+void device_watch_cancel(struct device_watch *w) {
+  w->holding = false;
+  uv_timer_stop(&w->timer);
+  if (!w->told) return; /* the first answer counts for the next round */
+  device_probe_destroy(w->probe);
+  w->probe = NULL;
+}
+
+int device_watch_count(const struct device_watch *w) {
+  return w->n;
+}
+
+const struct device *device_watch_get(const struct device_watch *w, uint32_t local_rank) {
+  const struct device *d = local_rank < (uint32_t)w->n ? &w->v[local_rank] : NULL;
+  return d && (d->index >= 0 || d->uuid[0]) ? d : NULL;
+}
+
+struct device_watch *device_watch_create(const struct device_watch_options *o) {
+  struct device_watch *w = xcalloc(1, sizeof *w);
+  w->o = *o;
+  w->v = xcalloc(DEVICES_MAX, sizeof *w->v);
+  w->pids = xcalloc(o->workers, sizeof *w->pids);
+  uv_timer_init(o->loop, &w->timer);
+  w->timer.data = w;
+  list(w);
+  bool other = getenv("RDZV_NVML_LIBRARY") != NULL;
+  if (o->asked)
+    take_first(w, o->before);
+  else if (o->timeout_ms && (w->n > 0 || other) && (o->certain || (uint32_t)w->n == o->workers || other))
+    ask(w, o->timeout_ms);
+  else
+    w->told = true;
+  return w;
+}
+
+static void on_closed(uv_handle_t *handle) {
+  struct device_watch *w = handle->data;
+  gpus_finish(&w->before);
+  free(w->v);
+  free(w->pids);
+  free(w);
+}
+
+void device_watch_destroy(struct device_watch *w) {
+  if (!w) return;
+  device_probe_destroy(w->probe);
+  w->probe = NULL;
+  for (int i = 0; i < w->n_claims; i++) close(w->claims[i]);
+  uv_close((uv_handle_t *)&w->timer, on_closed);
+}

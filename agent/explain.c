@@ -1,0 +1,193 @@
+/* --explain: every setting as it was settled, one a line, "name value", for people and for a test that holds
+ * it against torchrun's own parser.
+ *
+ * A value that is a word or several stands in shell quotes, so that the line can be copied into a shell; control
+ * characters are escaped, so that a line stays one. What was not given and has no default is "-". */
+
+#include <inttypes.h>
+#include <string.h>
+#include "agent/options/command_line.h"
+#include "agent/workers/env.h"
+#include "agent/options/internal.h"
+
+enum { WORD_SHOWN_MAX = 8192 };
+
+static void put_word(struct buf *out, const char *word) {
+  buf_putc(out, '\'');
+  for (const char *p = word; *p; p += strcspn(p, "'")) {
+    while (*p == '\'') {
+      buf_puts(out, "'\\''");
+      p++;
+    }
+    buf_put_escaped(out, p, strcspn(p, "'"), WORD_SHOWN_MAX);
+  }
+  buf_putc(out, '\'');
+}
+
+static void put_text(struct buf *out, const char *name, const char *value) {
+  buf_printf(out, "%s ", name);
+  if (value)
+    put_word(out, value);
+  else
+    buf_putc(out, '-');
+  buf_putc(out, '\n');
+}
+
+static void put_number(struct buf *out, const char *name, int64_t value) {
+  buf_printf(out, "%s %" PRId64 "\n", name, value);
+}
+
+static void put_seconds(struct buf *out, const char *name, int64_t ms) {
+  buf_printf(out, "%s %g\n", name, (double)ms / 1000);
+}
+
+static void put_flag(struct buf *out, const char *name, bool on) {
+  buf_printf(out, "%s %s\n", name, on ? "yes" : "no");
+}
+
+static void put_words(struct buf *out, const char *name, const char *const *words, size_t n) {
+  buf_puts(out, name);
+  for (size_t i = 0; i < n; i++) {
+    buf_putc(out, ' ');
+    put_word(out, words[i]);
+  }
+  if (n == 0) buf_puts(out, " -");
+  buf_putc(out, '\n');
+}
+
+/* By local rank, those without any left out. */
+static void put_map(struct buf *out, const char *name, const struct std_map *m, int64_t workers) {
+  const char *sep = " ";
+  buf_puts(out, name);
+  for (int64_t i = 0; i < workers; i++) {
+    if (!m->of[i]) continue;
+    buf_printf(out, "%s%" PRId64 ":%d", sep, i, m->of[i]);
+    sep = ",";
+  }
+  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
+}
+
+static void put_set(struct buf *out, const char *name, const struct rank_set *set) {
+  const char *sep = " ";
+  buf_puts(out, name);
+  for (int i = 0; set->some && i < WORKERS_MAX; i++) {
+    if (!set->in[i]) continue;
+    buf_printf(out, "%s%d", sep, i);
+    sep = ",";
+  }
+  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
+}
+
+static void put_signals(struct buf *out, uint64_t signals) {
+  struct buf names = BUF_INIT;
+  env_signal_names(signals, &names);
+  buf_printf(out, "signals-to-handle %s\n", buf_text(&names));
+  buf_finish(&names);
+}
+
+static void put_hang(struct buf *out, const struct agent_options *o) {
+  static const char *const watch[] = {"auto", "sdk", "output", "file"};
+  put_seconds(out, "hang-timeout", o->hang_timeout_ms);
+  put_seconds(out, "hang-start-timeout", o->hang_start_ms);
+  buf_printf(out, "hang-watch %s", watch[o->hang_watch.kind]);
+  if (o->hang_watch.file) {
+    buf_putc(out, ' ');
+    put_word(out, o->hang_watch.file);
+  }
+  buf_printf(out, "\nhang-stacks %s\n", o->hang_stacks ? "auto" : "never");
+}
+
+/* LOCAL_RANK of the workers. */
+static void put_local_ranks(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+  buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
+  if (told->workers > 1 && !o->virtual_local_rank)
+    buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
+  buf_printf(out, " of %" PRId64 "\n", told->local_world);
+}
+
+static void put_place(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+  static const char *const hosting[] = {"auto", "never", "always"};
+  char endpoint[ENDPOINT_TEXT_MAX];
+  if (!o->standalone) endpoint_format(&o->endpoint, endpoint);
+  put_text(out, "job", told->job);
+  buf_printf(out, "endpoint %s\n", o->standalone ? "standalone" : endpoint);
+  buf_printf(out, "starts-rdzvd %s\n", hosting[o->hosting]);
+  if (o->node_rank >= 0)
+    put_number(out, "node-rank", o->node_rank);
+  else
+    buf_puts(out, "node-rank -\n");
+  if (o->order_key >= 0)
+    put_number(out, "order-key", o->order_key);
+  else
+    buf_puts(out, "order-key -\n");
+  put_local_ranks(out, o, told);
+  put_text(out, "local-addr", o->local_addr);
+  buf_printf(out, "store %s\n", o->store == STORE_WORKER ? "worker" : "agent");
+  put_number(out, "store-port", o->store_port);
+}
+
+static void put_output(struct buf *out, const struct agent_options *o, int64_t workers) {
+  put_text(out, "log-dir", o->log_dir);
+  put_map(out, "redirects", &o->redirects, workers);
+  put_map(out, "tee", &o->tee, workers);
+  put_set(out, "local-ranks-filter", &o->shown);
+  put_words(out, "duplicate-stdout-filters", o->duplicate_stdout_filters.v,
+            (size_t)o->duplicate_stdout_filters.n);
+  put_words(out, "duplicate-stderr-filters", o->duplicate_stderr_filters.v,
+            (size_t)o->duplicate_stderr_filters.n);
+  put_text(out, "verdict-file", o->verdict_file);
+  put_text(out, "log-line-prefix", o->log_line_prefix);
+}
+
+static void put_times(struct buf *out, const struct agent_options *o) {
+  if (o->orphan_grace_ms == INT64_MAX)
+    put_text(out, "orphan-grace", "forever");
+  else
+    put_seconds(out, "orphan-grace", o->orphan_grace_ms);
+  if (o->end_time)
+    put_number(out, "end-time", o->end_time);
+  else
+    buf_puts(out, "end-time -\n");
+  put_seconds(out, "leave-before-end", o->leave_before_end_ms);
+  if (o->scheduler_restarts >= 0)
+    put_number(out, "scheduler-restarts", o->scheduler_restarts);
+  else
+    buf_puts(out, "scheduler-restarts -\n");
+}
+
+static void put_all(struct buf *out, const struct agent_options *o, const struct options_told *told) {
+  size_t n = 0;
+  while (told->command[n]) n++;
+  buf_printf(out, "nnodes %" PRId64 ":%" PRId64 "\n", o->nnodes.min, o->nnodes.max);
+  put_text(out, "expect", o->expect);
+  put_number(out, "nproc", told->workers);
+  put_place(out, o, told);
+  put_number(out, "max-restarts", o->max_restarts);
+  put_seconds(out, "join-timeout", o->join_timeout_ms);
+  put_seconds(out, "last-call", o->last_call_ms);
+  put_text(out, "scale-up", scale_up_name(o->scale_up));
+  put_text(out, "after-finish", after_finish_name(o->after_finish));
+  put_number(out, "exclude-after", o->exclude_after);
+  put_seconds(out, "stop-timeout", o->stop_timeout_ms);
+  put_seconds(out, "lease", o->lease_ms);
+  put_times(out, o);
+  put_seconds(out, "device-timeout", o->device_timeout_ms);
+  put_flag(out, "exclude-busy", o->exclude_busy);
+  put_hang(out, o);
+  put_signals(out, o->signals);
+  put_text(out, "role", o->role);
+  put_flag(out, "virtual-local-rank", o->virtual_local_rank);
+  put_flag(out, "mpi-env", o->mpi_env);
+  put_text(out, "nccl-ids", nccl_ids_name(o->nccl_ids));
+  put_text(out, "nccl-library", o->nccl_library);
+  buf_printf(out, "numa-binding %s\n", numa_binding_name(o->numa));
+  put_output(out, o, told->workers);
+  put_words(out, "command", (const char *const *)told->command, n);
+}
+
+void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out) {
+  struct buf lines = BUF_INIT;
+  put_all(&lines, o, told);
+  options_put_sources(o, told, &lines, out);
+  buf_finish(&lines);
+}

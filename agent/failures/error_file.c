@@ -1,0 +1,139 @@
+/* error.json: written by a worker's exception handler, read by whoever started the worker.
+ *
+ *   {"message": {"message": "ValueError: boom",
+ *                "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1795253234"}}}
+ *   {"message": "a sentence", "timestamp": 1795253234}
+ *
+ * The first form is @record's, the second is that of programs which write the file themselves; PyTorch's reader
+ * takes both, and so do we. A timestamp comes as a number or as a string of one. The file is a worker's, so nothing
+ * of it is believed: what has another type than it should have is taken as not there, and only a file that has no
+ * message at all is refused. A message with a NUL in it ends there.
+ *
+ * Who runs inside of another launcher tells it in the same way: the worker's file is handed on with the exit code
+ * that the worker could not know (a dead process writes nothing more), under the name that PyTorch gives it, or a new
+ * one is made of the verdict. */
+
+#include "agent/failures/error_file.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+/* The first bytes of text, whole characters. */
+static void keep_begin(char *out, size_t max, const char *text) {
+  size_t n = strlen(text);
+  if (n <= max) {
+    memcpy(out, text, n + 1);
+    return;
+  }
+  n = max - 3;
+  while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;
+  memcpy(out, text, n);
+  memcpy(out + n, "...", sizeof("..."));
+}
+
+/* The last bytes of text, from the beginning of a line where one begins in them. */
+static void keep_end(char *out, size_t max, const char *text) {
+  size_t n = strlen(text);
+  const char *from = n > max ? text + n - max : text;
+  const char *line = from > text && from[-1] != '\n' ? strchr(from, '\n') : NULL;
+  if (line && line[1]) from = line + 1;
+  while (from > text && ((unsigned char)*from & 0xC0) == 0x80) from++;
+  memcpy(out, from, strlen(from) + 1);
+}
+
+static int64_t seconds(const json_t *v) {
+  int64_t t = 0;
+  if (json_is_integer(v)) t = json_integer_value(v);
+  if (json_is_string(v)) t = strtoll(json_string_value(v), NULL, 10);
+  return t > 0 ? t : 0;
+}
+
+/* "MemoryError: ", of an exception without words. */
+static void drop_empty_words(char *message) {
+  size_t n = strlen(message);
+  while (n > 0 && message[n - 1] == ' ') n--;
+  if (n > 1 && message[n - 1] == ':') n--;
+  if (n > 0) message[n] = '\0';
+}
+
+static void take(struct error_file *f, const json_t *message, const json_t *callstack,
+                 const json_t *timestamp) {
+  if (json_is_string(message)) keep_begin(f->message, ERROR_MESSAGE_MAX, json_string_value(message));
+  drop_empty_words(f->message);
+  if (json_is_string(callstack)) keep_end(f->callstack, ERROR_CALLSTACK_MAX, json_string_value(callstack));
+  f->timestamp = seconds(timestamp);
+}
+
+static json_t *load(const char *data, size_t len, struct err *e) {
+  json_error_t why;
+  if (len > ERROR_FILE_MAX) {
+    err_set(e, -EBADMSG, "it has more than %d bytes", ERROR_FILE_MAX);
+    return NULL;
+  }
+  json_t *root = json_loadb(data, len, JSON_ALLOW_NUL, &why);
+  if (!root) {
+    err_set(e, -EBADMSG, "line %d: %s", why.line, why.text);
+    return NULL;
+  }
+  const json_t *message = json_object_get(root, "message");
+  if (json_is_string(message) || json_is_object(message)) return root;
+  err_set(e, -EBADMSG, "it has no \"message\"");
+  json_decref(root);
+  return NULL;
+}
+
+int error_file_parse(struct error_file *f, const char *data, size_t len, struct err *e) {
+  memset(f, 0, sizeof(*f));
+  json_t *root = load(data, len, e);
+  if (!root) return -EBADMSG;
+  const json_t *message = json_object_get(root, "message");
+  if (json_is_string(message)) {
+    take(f, message, NULL, json_object_get(root, "timestamp"));
+  } else {
+    const json_t *extra = json_object_get(message, "extraInfo");
+    take(f, json_object_get(message, "message"), json_object_get(extra, "py_callstack"),
+         json_object_get(extra, "timestamp"));
+  }
+  json_decref(root);
+  return 0;
+}
+
+static char *dump(json_t *root) {
+  char *text = json_dumps(root, JSON_COMPACT);
+  json_decref(root);
+  return text;
+}
+
+char *error_file_copy(const char *data, size_t len, int code) {
+  json_t *root = load(data, len, NULL);
+  if (!root) return NULL;
+  json_t *message = json_object_get(root, "message");
+  if (json_is_object(message) && code) json_object_set_new(message, "errorCode", json_integer(code));
+  return dump(root);
+}
+
+/* What is not UTF-8 is shown as such. */
+static json_t *text_value(const char *text) {
+  json_t *v = json_string(text);
+  if (v) return v;
+  size_t n = strlen(text);
+  char *plain = xstrndup(text, n);
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)plain[i] >= 0x80) plain[i] = '?';
+  v = json_string(plain);
+  free(plain);
+  return v;
+}
+
+char *error_file_make(const char *message, const char *callstack, int64_t timestamp, int code) {
+  char at[24];
+  snprintf(at, sizeof(at), "%lld", (long long)timestamp);
+  json_t *extra = json_pack("{s:o, s:s}", "py_callstack", text_value(callstack), "timestamp", at);
+  json_t *inner =
+      json_pack("{s:o, s:o, s:i}", "message", text_value(message), "extraInfo", extra, "errorCode", code);
+  return dump(json_pack("{s:o}", "message", inner));
+}

@@ -1,0 +1,48 @@
+/* What stands in --verdict-file.
+ *
+ * One object for programs: what became of the job, what this agent exits with, and the last verdict with all its fields,
+ * those too that have nothing to say, so that a reader need not know the defaults. "outcome" is null where this agent
+ * has not heard the job's end: refused, cut off, told to leave. After a success the verdict is that of the last round
+ * that was given up, or has the cause "none". */
+
+#include "agent/failures/verdict_json.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include "common/exit_codes.h"
+#include "common/json.h"
+
+static json_t *outcome_json(const struct ending *end) {
+  return end->heard ? json_string(outcome_name(end->outcome)) : json_null();
+}
+
+static json_t *sentence_json(const struct ending *end) {
+  struct buf text = BUF_INIT;
+  verdict_sentence(&end->verdict, &text);
+  const char *why = exit_code_text(end->code == 128 + SIGINT ? EXIT_CODE_PREEMPTED : (int)end->code);
+  if (end->heard && end->outcome == OUTCOME_SUCCESS)
+    why = "the job is done";
+  else if (end->verdict.cause != CAUSE_NONE && (end->heard || !why))
+    why = buf_text(&text);
+  json_t *v = why ? json_string(why) : json_null();
+  buf_finish(&text);
+  return v ? v : json_null();
+}
+
+void verdict_text(const struct ending *end, const char *job, const char *host, const char *when,
+                  struct buf *out) {
+  json_t *v = json_object();
+  json_object_set_new(v, "job", json_string(job));
+  json_object_set_new(v, "host", json_string(host));
+  json_object_set_new(v, "time", json_string(when));
+  json_object_set_new(v, "outcome", outcome_json(end));
+  json_object_set_new(v, "exit_code", json_integer(end->code));
+  json_object_set_new(v, "round", json_integer(end->round));
+  json_object_set_new(v, "restarts", json_integer(end->restarts_used));
+  json_object_set_new(v, "max_restarts", json_integer(end->max_restarts));
+  json_object_set_new(v, "sentence", sentence_json(end));
+  json_object_set_new(v, "verdict", verdict_to_json(&end->verdict));
+  json_print(out, v);
+  buf_putc(out, '\n');
+  json_decref(v);
+}

@@ -1,0 +1,294 @@
+/* The agent's side of the guard: fork it, send it commands, take its events, and clean up after it.
+ *
+ * The pair is a SOCK_SEQPACKET socket, so a command is a packet and an end of file is the other's death, however it
+ * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet; the guard maps it,
+ * and the agent never waits for it to be read.
+ *
+ * A guard that was stopped (SIGSTOP) reads nothing, so with every command it is woken (SIGCONT): it is our child, and keeps its pid until we have
+ * reaped it. That it does what it was told is watched elsewhere (guard_watch.h); here is what the agent can do where it does not: kill the guard's
+ * descendants itself.
+ *
+ * The socket does not block, and the guard does nothing but read it, so room is a matter of microseconds: a command
+ * that finds none waits for it, but not for ever (a guard that cannot run must not stop the agent). A
+ * queue here would need a second interest in the agent's loop for a case that is not met in life: some two hundred
+ * commands fit.
+ *
+ * guard_start also makes the agent a subreaper. That is for the day when the guard is killed: its workers die by
+ * their parent-death signal, but what these had started is handed to us, and guard_reap_orphans ends it. It blocks,
+ * on purpose: an agent whose guard is dead has nothing more important to do, and must not start a round beside the
+ * remains of another. */
+
+#include "agent/guard/guard.h"
+#include "agent/guard/wire.h"
+#include "agent/guard/proctree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/buf.h"
+#include "common/clock.h"
+
+enum { ROOM_WAIT_MS = 2000 };
+
+/* Descriptors 0 to 2 must be taken, or the pair would be handed to workers as their stdin. */
+static int fill_standard_fds(struct err *e) {
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= 2);
+  if (fd < 0) return err_sys(e, -errno, "cannot open /dev/null");
+  close(fd);
+  return 0;
+}
+
+/* "rdzv-guard of PID" where the command line was, as far as there is room; the rest is empty. */
+static void rename_guard(const struct guard_words *w, pid_t agent) {
+  char *end = w->argv[0];
+  for (int i = 0; i < w->argc && w->argv[i] == end; i++) end += strlen(end) + 1;
+  size_t room = (size_t)(end - w->argv[0]);
+  if (room < 2) return;
+  memset(w->argv[0], 0, room);
+  snprintf(w->argv[0], room - 1, "rdzv-guard of %d", (int)agent);
+}
+
+int guard_start(struct guard *g, const struct guard_words *words, struct err *e) {
+  int pair[2];
+  *g = (struct guard){.fd = -1, .pid = -1};
+  int rc = fill_standard_fds(e);
+  if (rc) return rc;
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) return err_sys(e, -errno, "cannot become a subreaper");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
+    return err_sys(e, -errno, "no socket pair for the guard");
+  sigset_t all, before; /* no handler of the agent may run in the guard */
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, &before);
+  pid_t agent = getpid(), pid = fork();
+  if (pid == 0) {
+    close(pair[0]);
+    if (words && words->argc > 0) rename_guard(words, agent);
+    guard_main(pair[1]);
+  }
+  int error = errno;
+  sigprocmask(SIG_SETMASK, &before, NULL);
+  close(pair[1]);
+  if (pid < 0) {
+    close(pair[0]);
+    return err_sys(e, -error, "cannot fork the guard");
+  }
+  *g = (struct guard){.fd = pair[0], .pid = pid};
+  return 0;
+}
+
+void guard_wake(const struct guard *g) {
+  if (g->fd >= 0) kill(g->pid, SIGCONT);
+}
+
+static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds,
+                        int n_fds, struct err *e) {
+  struct iovec iov = {.iov_base = (void *)(uintptr_t)c,
+                      .iov_len = offsetof(struct guard_command, u) + member_size};
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int) * GUARD_SPAWN_FDS)];
+  } control = {0};
+  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
+  if (n_fds > 0) {
+    m.msg_control = control.bytes;
+    m.msg_controllen = CMSG_SPACE(sizeof(int) * (size_t)n_fds);
+    struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+    *h = (struct cmsghdr){
+        .cmsg_len = CMSG_LEN(sizeof(int) * (size_t)n_fds), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(h), fds, sizeof(int) * (size_t)n_fds);
+  }
+  uint64_t deadline = boot_ms() + ROOM_WAIT_MS;
+  guard_wake(g);
+  while (g->fd >= 0) {
+    if (sendmsg(g->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
+    if (errno == EINTR) continue;
+    if (errno == EPIPE || errno == ECONNRESET) break;
+    if (errno != EAGAIN && errno != ENOBUFS && errno != ETOOMANYREFS)
+      return err_sys(e, -errno, "cannot command the guard");
+    if (boot_ms() >= deadline)
+      return err_set(e, -ETIMEDOUT, "the guard (pid %d) does not take commands: is it stopped?", (int)g->pid);
+    poll(&(struct pollfd){.fd = g->fd, .events = POLLOUT}, 1, 10);
+  }
+  return err_set(e, -EPIPE, "the guard is gone");
+}
+
+static uint32_t append_strings(struct buf *out, const char *const *v) {
+  uint32_t n = 0;
+  for (; v[n]; n++) buf_append(out, v[n], strlen(v[n]) + 1);
+  return n;
+}
+
+/* A memfd that holds the bytes, or a negative errno. */
+static int memfd_of(const struct buf *b) {
+  int fd = memfd_create("rdzv-spawn", MFD_CLOEXEC);
+  if (fd < 0) return -errno;
+  for (size_t done = 0; done < b->len;) {
+    ssize_t n = write(fd, b->data + done, b->len - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      int rc = n < 0 ? -errno : -ENOSPC;
+      close(fd);
+      return rc;
+    }
+    done += (size_t)n;
+  }
+  return fd;
+}
+
+int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
+  struct buf strings = BUF_INIT;
+  struct guard_command c = {.kind = GUARD_CMD_SPAWN};
+  c.u.spawn = (struct guard_cmd_spawn){.round = s->round, .local_rank = s->local_rank, .count = s->count};
+  c.u.spawn.cpus_size = s->cpus ? s->cpus_size : 0;
+  if (c.u.spawn.cpus_size) buf_append(&strings, s->cpus, c.u.spawn.cpus_size);
+  c.u.spawn.argc = append_strings(&strings, s->argv);
+  c.u.spawn.envc = append_strings(&strings, s->env);
+  c.u.spawn.size = (uint32_t)strings.len;
+  int rc = 0, fd = -1;
+  if (c.u.spawn.argc == 0)
+    rc = err_set(e, -EINVAL, "no command to run");
+  else if (s->local_rank >= GUARD_WORKERS_MAX)
+    rc = err_set(e, -EINVAL, "local rank %u: one agent has at most %d workers", s->local_rank,
+                 GUARD_WORKERS_MAX);
+  else if (strings.len > GUARD_SPAWN_MAX)
+    rc = err_set(e, -E2BIG, "command and environment of a worker have %zu bytes, more than %d", strings.len,
+                 GUARD_SPAWN_MAX);
+  else if ((fd = memfd_of(&strings)) < 0)
+    rc = err_sys(e, fd, "no memory file for the worker's environment");
+  else
+    rc = send_command(g, &c, sizeof(c.u.spawn), (const int[]){fd, s->out, s->err}, GUARD_SPAWN_FDS, e);
+  if (fd >= 0) close(fd);
+  buf_finish(&strings);
+  return rc;
+}
+
+int guard_stop_but(struct guard *g, uint32_t round, int signo, uint32_t grace_ms,
+                   const struct local_set *keep, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_STOP,
+                            .u.stop = {.round = round, .signo = signo, .grace_ms = grace_ms}};
+  if (keep) c.u.stop.keep = *keep;
+  return send_command(g, &c, sizeof(c.u.stop), NULL, 0, e);
+}
+
+int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e) {
+  return guard_stop_but(g, round, signo, grace_ms, NULL, e);
+}
+
+int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_ADOPT, .u.adopt = {.round = round, .count = count}};
+  return send_command(g, &c, sizeof(c.u.adopt), NULL, 0, e);
+}
+
+int guard_signal(struct guard *g, int local_rank, int signo, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_SIGNAL, .u.signal = {.local_rank = local_rank, .signo = signo}};
+  return send_command(g, &c, sizeof(c.u.signal), NULL, 0, e);
+}
+
+int guard_fence(struct guard *g, uint64_t at_ms, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_FENCE, .u.fence = {.at_ms = at_ms}};
+  return send_command(g, &c, sizeof(c.u.fence), NULL, 0, e);
+}
+
+int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes,
+                   size_t len, struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_OBITUARY};
+  if (len > GUARD_OBITUARY_MAX || addr_len > sizeof(c.u.obituary.addr))
+    return err_set(e, -EMSGSIZE, "an obituary of %zu bytes is too long", len);
+  if (len > 0) {
+    memcpy(&c.u.obituary.addr, addr, addr_len);
+    memcpy(c.u.obituary.bytes, bytes, len);
+    c.u.obituary.addr_len = addr_len;
+    c.u.obituary.len = (uint32_t)len;
+  }
+  return send_command(g, &c, offsetof(struct guard_cmd_obituary, bytes) + len, NULL, 0, e);
+}
+
+int guard_next(struct guard *g, struct guard_event *ev) {
+  if (g->fd < 0) return 0;
+  ssize_t n;
+  do n = recv(g->fd, ev, sizeof(*ev), MSG_DONTWAIT);
+  while (n < 0 && (errno == EINTR ||
+                   errno == ECONNRESET)); /* the reset is told once; what it said before is still there */
+  if (n == (ssize_t)sizeof(*ev)) return 1;
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+  close(g->fd);
+  g->fd = -1;
+  *ev = (struct guard_event){.kind = GUARD_GONE, .pid = g->pid, .when_ms = boot_ms()};
+  return 1;
+}
+
+static void pause_ms(unsigned ms) {
+  nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
+}
+
+int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
+  struct proctree t = PROCTREE_INIT;
+  uint64_t deadline = boot_ms() + deadline_ms;
+  int left = 0, empty = 0;
+  while (g->fd >= 0 && empty < 2) { /* two empty pictures in a row, as below */
+    proctree_below(&t, g->pid);
+    left = 0;
+    for (size_t i = 0; i < t.n; i++) {
+      if (t.v[i].state == 'Z' || t.v[i].state == 'X') continue; /* the guard's to reap */
+      proc_kill(&t.v[i]);
+      left++;
+    }
+    empty = left ? 0 : empty + 1;
+    if (left && boot_ms() >= deadline) break;
+    if (left) pause_ms(1);
+  }
+  proctree_finish(&t);
+  return left;
+}
+
+/* One pass: kills what lives, reaps what is ours. Returns how many were there. */
+static int reap_pass(struct proctree *t, pid_t spare) {
+  proctree_descendants(t, spare);
+  for (size_t i = 0; i < t->n; i++) {
+    proc_kill(&t->v[i]);
+    if (t->v[i].pid > 0 && t->v[i].ppid == getpid()) waitpid(t->v[i].pid, NULL, WNOHANG | __WALL);
+  }
+  return (int)t->n;
+}
+
+int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
+  struct proctree t = PROCTREE_INIT;
+  uint64_t deadline = boot_ms() + deadline_ms;
+  int left, empty = 0;
+  /* Two empty pictures in a row: in one alone, a process can be missed whose parent died while it was taken. */
+  for (unsigned wait = 1; empty < 2; wait = wait < 16 ? wait * 2 : 16) {
+    left = reap_pass(&t, spare);
+    empty = left ? 0 : empty + 1;
+    if (left && boot_ms() >= deadline) break;
+    if (left) pause_ms(wait);
+  }
+  proctree_finish(&t);
+  return left;
+}
+
+void guard_finish(struct guard *g, uint32_t deadline_ms) {
+  guard_wake(g);
+  if (g->fd >= 0) close(g->fd);
+  g->fd = -1;
+  uint64_t deadline = boot_ms() + deadline_ms;
+  for (unsigned wait = 1; g->pid > 0; wait = wait < 16 ? wait * 2 : 16) {
+    pid_t got = waitpid(g->pid, NULL, WNOHANG);
+    if (got == g->pid || (got < 0 && errno == ECHILD))
+      g->pid = -1;
+    else if (boot_ms() >= deadline)
+      return;
+    else
+      pause_ms(wait);
+  }
+}

@@ -1,0 +1,533 @@
+/* The guard's process: one loop, no threads, no libraries but libc.
+ *
+ * It is forked when the agent is small and stays small, so a fork of its own is cheap. It sleeps in poll on three
+ * kinds of descriptors: the agent's socket, a signalfd for SIGCHLD, and one pipe per worker that has not yet exec'd.
+ * All other signals are blocked: who wants the job to end tells the agent.
+ *
+ *   IDLE -spawn-> RUNNING -stop-> TERMINATING -grace over-> KILLING -no child left-> IDLE, and GUARD_CLEAR
+ *                    '--all workers exited--> TERMINATING (200 ms for what they left behind)
+ *                    '--no child left, and all that were announced have been spawned--> IDLE, and GUARD_CLEAR
+ *   the agent's deadline (guard_fence) has passed: KILLING at once, whether the agent can run or not.
+ *   agent gone: KILLING at once; then the obituary, then the end.
+ *   a stop that leaves workers out: -only they are left-> PARKED, and GUARD_CLEAR; -adopt-> RUNNING, as the first workers of the next round.
+ *
+ * Whether anything is left is asked of waitpid alone. Every process that ever came from a worker hangs on a chain of
+ * parents below us, and when a link dies its children become ours, because we are a subreaper. So "no child"
+ * (ECHILD) means "nothing", exactly and at no cost, and killing can work from the top: SIGKILL to each child and to
+ * its whole process group, reap, look again at what fell to us. Only children are signalled in this way, and a child
+ * keeps its pid until it is reaped, so no stranger can be hit. New children that appear while we kill appear in the
+ * next look. Where that has not ended after some milliseconds (a process that is slow to die hides its children),
+ * all descendants are looked up in /proc and killed wherever they hang. Nothing is stopped (SIGSTOP) first: a
+ * stopped tree whose guard is then killed would stay for ever. */
+
+#include "agent/guard_state.h"
+#include "agent/guard/proctree.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/mem.h"
+
+enum {
+  LEFTOVER_GRACE_MS = 200, /* after the last worker: time for its helpers to end by themselves */
+  DEEP_AFTER_MS = 20,      /* killing from the top has not ended: look everywhere; again after twice that */
+  DEEP_EVERY_MAX_MS = 500,
+  STUCK_REPORTS_MAX = 16,
+  INHERITED_FDS_MAX = 1024,
+};
+
+/* ---------------------------------------------------------------- events */
+
+static void flush_events(struct state *s) {
+  size_t sent = 0;
+  while (sent < s->n_events &&
+         send(s->sock, &s->events[sent], sizeof(*s->events), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+    sent++;
+  s->n_events -= sent;
+  if (sent) memmove(s->events, s->events + sent, s->n_events * sizeof(*s->events));
+}
+
+static void emit(struct state *s, struct guard_event ev) {
+  if (s->sock < 0) return;
+  ev.when_ms = boot_ms();
+  if (s->n_events == s->cap_events) {
+    s->cap_events = s->cap_events ? s->cap_events * 2 : 16;
+    s->events = xrealloc(s->events, s->cap_events * sizeof(*s->events));
+  }
+  s->events[s->n_events++] = ev;
+  flush_events(s);
+}
+
+static struct guard_event event_of(const struct state *s, enum guard_event_kind kind,
+                                   const struct worker *w) {
+  return (struct guard_event){.kind = kind, .round = s->round, .local_rank = w->local_rank, .pid = w->pid};
+}
+
+static void emit_exec_failed(struct state *s, struct guard_event ev, int error, const char *name) {
+  ev.error = error;
+  ev.status = W_EXITCODE(error == ENOENT ? 127 : 126, 0);
+  guard_exec_text(error, name, ev.text, sizeof(ev.text));
+  emit(s, ev);
+}
+
+static void forget_dead(struct state *s) {
+  size_t kept = 0;
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (!s->workers[i].reaped) s->workers[kept++] = s->workers[i];
+  s->n_workers = s->alive = kept;
+}
+
+/* Nothing of the round is left, but for those who are kept for the next. */
+static void clear(struct state *s) {
+  struct guard_event ev = {.kind = GUARD_CLEAR, .round = s->round, .killed = s->killed};
+  forget_dead(s);
+  for (size_t i = 0; i < s->n_workers; i++) local_set_add(&ev.kept, s->workers[i].local_rank);
+  emit(s, ev);
+  s->phase = s->n_workers ? PHASE_PARKED : PHASE_IDLE;
+  s->spawned = s->count = s->killed = 0;
+  s->orphaned = false;
+  if (!s->late_round) return;
+  emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->late_round});
+  emit(s, (struct guard_event){.kind = GUARD_CLEAR, .round = s->late_round});
+  s->late_round = 0;
+}
+
+/* -------------------------------------------------------------- stopping */
+
+/* A large process takes long to die: its peers hear of it, fail of it and have us told to stop before we can reap it. */
+static void mark_dying(struct state *s) {
+  struct proc p;
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (!s->workers[i].reaped) s->workers[i].was_dying = !proc_read(s->workers[i].pid, &p) || p.dying;
+}
+
+static void tell_to_stop(struct state *s, int signo) {
+  s->signo = signo;
+  s->told_ms = boot_ms();
+  signal_all(s, signo);
+  signal_all(s, SIGCONT); /* a stopped one could not act on it */
+}
+
+static void keep(struct state *s, const struct local_set *set) {
+  for (size_t i = 0; i < s->n_workers; i++)
+    s->workers[i].kept = local_set_has(set, s->workers[i].local_rank) && !s->workers[i].reaped;
+}
+
+static void keep_nobody(struct state *s) {
+  static const struct local_set none;
+  keep(s, &none);
+}
+
+/* Those who were kept, and are no longer, are told what the others were told. */
+static void keep_fewer(struct state *s, const struct guard_cmd_stop *c) {
+  for (size_t i = 0; i < s->n_workers; i++) {
+    struct worker *w = &s->workers[i];
+    if (!w->kept || local_set_has(&c->keep, w->local_rank)) continue;
+    w->kept = false;
+    if (!c->grace_ms) continue;
+    signal_worker(w, c->signo);
+    signal_worker(w, SIGCONT);
+  }
+}
+
+static void terminate(struct state *s, const struct guard_cmd_stop *c) {
+  keep(s, &c->keep);
+  mark_dying(s);
+  s->phase = PHASE_TERMINATING;
+  s->kill_at_ms = boot_ms() + c->grace_ms;
+  s->signo = 0;
+  if (c->grace_ms > 0) tell_to_stop(s, c->signo);
+}
+
+static void report_stuck(struct state *s) {
+  struct proctree t = PROCTREE_INIT;
+  list_others(s, &t);
+  int told = 0;
+  for (size_t i = 0; i < t.n && told < STUCK_REPORTS_MAX; i++) {
+    if (t.v[i].state == 'Z' && t.v[i].ppid != getpid()) continue; /* its parent is the one to name */
+    struct guard_event ev = {
+        .kind = GUARD_STUCK, .round = s->round, .pid = t.v[i].pid, .error = t.v[i].state};
+    snprintf(ev.text, sizeof(ev.text), "%s", t.v[i].name);
+    emit(s, ev);
+    told++;
+  }
+  proctree_finish(&t);
+}
+
+static void begin_killing(struct state *s) {
+  if (s->phase == PHASE_KILLING) return;
+  uint64_t now = boot_ms();
+  s->phase = PHASE_KILLING;
+  s->deep_every_ms = DEEP_AFTER_MS;
+  s->deep_at_ms = now + s->deep_every_ms;
+  s->stuck_at_ms = now + GUARD_KILL_DEADLINE_MS;
+}
+
+/* --------------------------------------------------------------- fencing */
+
+static bool fence_is_due(const struct state *s) {
+  return boot_ms() >= s->fence_at_ms;
+}
+
+/* It stays due until the agent moves it: a SPAWN may still be on its way. */
+static void fence(struct state *s) {
+  emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->round});
+  keep_nobody(s);
+  mark_dying(s);
+  begin_killing(s);
+}
+
+/* A timer of its own: poll's does not run while the machine is suspended. */
+static void do_fence(struct state *s, const struct guard_cmd_fence *c) {
+  s->fence_at_ms = c->at_ms;
+  struct itimerspec at = {0}; /* zero disarms it */
+  if (c->at_ms != NEVER) {
+    at.it_value.tv_sec = (time_t)(c->at_ms / 1000);
+    at.it_value.tv_nsec = (long)(c->at_ms % 1000) * 1000000 + 1;
+  }
+  timerfd_settime(s->fence_timer, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+/* --------------------------------------------------------------- workers */
+
+static void report_exec(struct state *s, struct worker *w) {
+  int error = 0;
+  ssize_t n;
+  while ((n = read(w->exec_fd, &error, sizeof(error))) == (ssize_t)sizeof(error) && error < 0) {
+    struct guard_event ev = event_of(s, GUARD_UNBOUND, w);
+    ev.error = -error;
+    emit(s, ev);
+  }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  close(w->exec_fd);
+  w->exec_fd = -1;
+  w->failed = n == (ssize_t)sizeof(error);
+  if (w->failed)
+    emit_exec_failed(s, event_of(s, GUARD_EXEC_FAILED, w), error, w->name);
+  else
+    emit(s, event_of(s, GUARD_STARTED, w));
+}
+
+static void worker_exited(struct state *s, struct worker *w, int status) {
+  if (w->exec_fd >= 0) report_exec(s, w); /* it is dead: the pipe has its end */
+  struct guard_event ev = event_of(s, GUARD_EXITED, w);
+  ev.status = status;
+  ev.unasked = s->phase == PHASE_RUNNING || w->was_dying;
+  if (!w->failed) emit(s, ev);
+  w->reaped = true;
+  s->alive--;
+  s->orphaned = true;
+}
+
+/* Reaps all that died. True: no child is left. */
+static bool reap(struct state *s) {
+  for (;;) {
+    int status;
+    pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
+    if (pid == 0) return false;
+    if (pid < 0 && errno == EINTR) continue;
+    if (pid < 0) return true;
+    struct worker *w = find_worker(s, pid);
+    if (w && !w->reaped)
+      worker_exited(s, w, status);
+    else if (s->phase == PHASE_KILLING && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+      s->killed++;
+  }
+}
+
+static void add_worker(struct state *s, struct worker w) {
+  if (s->n_workers == s->cap_workers) {
+    s->cap_workers = s->cap_workers ? s->cap_workers * 2 : 8;
+    s->workers = xrealloc(s->workers, s->cap_workers * sizeof(*s->workers));
+  }
+  s->workers[s->n_workers++] = w;
+  s->alive++;
+}
+
+/* -------------------------------------------------------------- commands */
+
+static void close_all(const int *fds, int n) {
+  for (int i = 0; i < n; i++) close(fds[i]);
+}
+
+static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS],
+                     int n_fds) {
+  struct worker w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "worker"};
+  int rc = 0;
+  if (fence_is_due(s)) { /* the agent was stopped before it could say SPAWN: too late */
+    close_all(fds, n_fds);
+    if (s->phase == PHASE_IDLE) {
+      s->round = c->round;
+      fence(s);
+    }
+    return;
+  }
+  if (s->late_round && s->late_round == c->round) { /* as the ADOPT before it */
+    close_all(fds, n_fds);
+    return;
+  }
+  if (n_fds != GUARD_SPAWN_FDS)
+    rc = -EMFILE; /* the kernel drops what we have no room for */
+  else if (s->phase != PHASE_IDLE && c->round != s->round)
+    rc = -EBUSY;
+  else if (s->phase != PHASE_IDLE && s->phase != PHASE_RUNNING)
+    rc = -ECANCELED;
+  else if (s->n_workers >= GUARD_WORKERS_MAX)
+    rc = -E2BIG;
+  if (rc)
+    close_all(fds, n_fds);
+  else
+    rc = guard_fork_worker(c, fds, &w.pid, &w.exec_fd, w.name);
+  if (s->phase == PHASE_IDLE) {
+    s->phase = PHASE_RUNNING;
+    s->round = c->round;
+  }
+  if (c->round == s->round) {
+    s->count = c->count;
+    s->spawned++;
+  }
+  struct guard_event ev = event_of(s, GUARD_EXEC_FAILED, &w);
+  ev.round = c->round;
+  if (rc)
+    emit_exec_failed(s, ev, -rc, w.name);
+  else
+    add_worker(s, w);
+}
+
+/* The kept ones that live are workers of this round. Those that were found dead are told first: of the last one. */
+static void adopt(struct state *s, const struct guard_cmd_adopt *c) {
+  reap(s);
+  forget_dead(s);
+  if (s->orphaned) signal_orphans(s, SIGKILL);
+  s->orphaned = false;
+  s->round = c->round;
+  s->count = c->count;
+  s->spawned = (uint32_t)s->n_workers;
+  s->phase = s->n_workers ? PHASE_RUNNING : PHASE_IDLE;
+  for (size_t i = 0; i < s->n_workers; i++) {
+    struct worker *w = &s->workers[i];
+    w->kept = w->was_dying = false;
+    emit(s, event_of(s, GUARD_STARTED, w));
+  }
+}
+
+static void do_adopt(struct state *s, const struct guard_cmd_adopt *c) {
+  if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) {
+    s->late_round = c->round;
+  } else if (s->phase == PHASE_PARKED && fence_is_due(s)) {
+    s->round = c->round;
+    fence(s);
+  } else if (s->phase == PHASE_PARKED) {
+    adopt(s, c);
+  }
+}
+
+static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
+  uint64_t kill_at = boot_ms() + c->grace_ms;
+  if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) keep_fewer(s, c);
+  if (s->phase == PHASE_IDLE) {
+    s->round = c->round;
+    clear(s);
+  } else if (s->phase == PHASE_RUNNING || s->phase == PHASE_PARKED) {
+    if (s->phase == PHASE_PARKED) s->round = c->round; /* they are of none */
+    terminate(s, c);
+  } else if (s->phase == PHASE_TERMINATING) {
+    if (kill_at < s->kill_at_ms) s->kill_at_ms = kill_at;
+    if (c->grace_ms > 0 && s->signo && c->signo != s->signo) tell_to_stop(s, c->signo);
+  }
+}
+
+static void do_signal(struct state *s, const struct guard_cmd_signal *c) {
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (c->local_rank < 0 || s->workers[i].local_rank == (uint32_t)c->local_rank)
+      signal_worker(&s->workers[i], c->signo);
+}
+
+static void do_command(struct state *s, const struct guard_command *c, const int *fds, int n_fds) {
+  switch ((enum guard_command_kind)c->kind) {
+  case GUARD_CMD_SPAWN: do_spawn(s, &c->u.spawn, fds, n_fds); break;
+  case GUARD_CMD_STOP: do_stop(s, &c->u.stop); break;
+  case GUARD_CMD_SIGNAL: do_signal(s, &c->u.signal); break;
+  case GUARD_CMD_FENCE: do_fence(s, &c->u.fence); break;
+  case GUARD_CMD_ADOPT: do_adopt(s, &c->u.adopt); break;
+  case GUARD_CMD_OBITUARY: s->obituary = c->u.obituary; break;
+  }
+}
+
+/* Nobody is told anything any more, and nobody is spawned. Descriptors that were kept for workers are let go: whoever
+ * reads the agent's output to its end must not wait for us. */
+static void agent_gone(struct state *s) {
+  s->sock = -1;
+  s->n_events = 0;
+  for (size_t i = 0; i < s->n_workers; i++) s->workers[i].exec_fd = -1;
+  int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd < INHERITED_FDS_MAX; fd++) {
+    if (fd <= 2)
+      dup2(null, fd);
+    else if (fd != s->sigchld && fd != s->fence_timer)
+      close(fd);
+  }
+  keep_nobody(s);
+  begin_killing(s);
+}
+
+/* One packet with its descriptors; false: none now. */
+static bool read_command(struct state *s) {
+  struct guard_command c;
+  int fds[GUARD_SPAWN_FDS], n_fds = 0;
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(fds))];
+  } control;
+  struct iovec iov = {.iov_base = &c, .iov_len = sizeof(c)};
+  struct msghdr m = {
+      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+  ssize_t n = recvmsg(s->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && errno == EINTR) return true;
+  if (n < 0 && errno == EAGAIN) return false;
+  if (n <= 0) return agent_gone(s), false;
+  for (struct cmsghdr *h = CMSG_FIRSTHDR(&m); h; h = CMSG_NXTHDR(&m, h)) {
+    if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS) continue;
+    n_fds = (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(fds, CMSG_DATA(h), sizeof(int) * (size_t)n_fds);
+  }
+  do_command(s, &c, fds, n_fds);
+  return true;
+}
+
+/* ------------------------------------------------------------------ loop */
+
+static void kill_rest(struct state *s, uint64_t now) {
+  signal_all(s, SIGKILL);
+  if (now >= s->deep_at_ms) {
+    kill_everywhere(s);
+    s->deep_every_ms = s->deep_every_ms * 2 < DEEP_EVERY_MAX_MS ? s->deep_every_ms * 2 : DEEP_EVERY_MAX_MS;
+    s->deep_at_ms = boot_ms() + s->deep_every_ms;
+  }
+  if (now >= s->stuck_at_ms) {
+    report_stuck(s);
+    s->stuck_at_ms = NEVER;
+  }
+}
+
+/* A kept worker may have died, and left something behind. */
+static void settle_parked(struct state *s, bool none_left) {
+  if (none_left) {
+    s->phase = PHASE_IDLE;
+    s->n_workers = s->alive = 0;
+  } else if (fence_is_due(s)) {
+    fence(s);
+    kill_rest(s, boot_ms());
+  } else if (s->orphaned && !only_kept_left(s)) {
+    kill_everywhere(s);
+  } else {
+    s->orphaned = false;
+  }
+}
+
+/* Brings the phase up to date with what is left and with the clock. */
+static void settle(struct state *s, bool none_left) {
+  uint64_t now = boot_ms();
+  bool complete = s->spawned >= s->count;
+  size_t kept = count_kept(s), others = s->alive - kept;
+  if (kept && s->phase != PHASE_PARKED && others == 0) none_left = only_kept_left(s);
+  if (s->phase == PHASE_RUNNING && s->alive == 0 && complete && !none_left) {
+    s->phase = PHASE_TERMINATING;
+    s->kill_at_ms = now + LEFTOVER_GRACE_MS;
+  }
+  if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) tell_late_born(s);
+  if (s->phase == PHASE_TERMINATING && others == 0 && s->kill_at_ms > now + LEFTOVER_GRACE_MS &&
+      !group_left(s))
+    s->kill_at_ms = now + LEFTOVER_GRACE_MS;
+  if (s->phase == PHASE_PARKED) {
+    settle_parked(s, none_left);
+    return;
+  }
+  if (none_left && s->phase != PHASE_IDLE && (s->phase != PHASE_RUNNING || complete)) {
+    clear(s);
+    return;
+  }
+  if ((s->phase == PHASE_RUNNING || s->phase == PHASE_TERMINATING) && fence_is_due(s)) fence(s);
+  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) begin_killing(s);
+  if (s->phase == PHASE_KILLING) kill_rest(s, now);
+}
+
+static int next_timeout(const struct state *s) {
+  uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms
+                : s->phase == PHASE_KILLING   ? s->deep_at_ms
+                                              : NEVER;
+  uint64_t now = boot_ms();
+  if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
+  if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
+  if (at == NEVER) return -1;
+  return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
+}
+
+/* Sleeps until something happens; reads the signalfd empty and the pipes of those who exec. */
+static void wait_events(struct state *s) {
+  static struct pollfd p[GUARD_WORKERS_MAX + 3];
+  static struct worker *of[GUARD_WORKERS_MAX + 3];
+  nfds_t n = 0;
+  p[n++] = (struct pollfd){.fd = s->sock, .events = (short)(POLLIN | (s->n_events ? POLLOUT : 0))};
+  p[n++] = (struct pollfd){.fd = s->sigchld, .events = POLLIN};
+  p[n++] = (struct pollfd){.fd = s->fence_timer, .events = POLLIN};
+  for (size_t i = 0; i < s->n_workers; i++) {
+    if (s->workers[i].exec_fd < 0) continue;
+    of[n] = &s->workers[i];
+    p[n++] = (struct pollfd){.fd = s->workers[i].exec_fd, .events = POLLIN};
+  }
+  if (poll(p, n, next_timeout(s)) <= 0) return;
+  struct signalfd_siginfo drop[8];
+  while (read(s->sigchld, drop, sizeof(drop)) > 0) {
+  }
+  uint64_t times;
+  while (read(s->fence_timer, &times, sizeof(times)) > 0) {
+  }
+  for (nfds_t i = 3; i < n; i++)
+    if (p[i].revents) report_exec(s, of[i]);
+  if (p[0].revents & POLLOUT) flush_events(s);
+}
+
+/* Blocks all signals but those that a fault raises; SIGCHLD is read from a descriptor. */
+static int take_signals(void) {
+  const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+  sigset_t set;
+  sigfillset(&set);
+  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
+  sigprocmask(SIG_SETMASK, &set, NULL);
+  signal(SIGCHLD, SIG_DFL); /* where it was ignored, children would vanish unseen */
+  sigemptyset(&set);
+  sigaddset(&set, SIGCHLD);
+  return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+_Noreturn void guard_main(int fd) {
+  struct state s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0); /* stopped or not, we have to do when the agent is dead */
+  prctl(PR_SET_NAME, "rdzv-guard", 0, 0, 0);
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
+  s.sigchld = take_signals();
+  s.fence_timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (s.sigchld < 0 || s.fence_timer < 0) _exit(1);
+  while (s.sock >= 0 || s.phase != PHASE_IDLE) {
+    wait_events(&s);
+    while (s.sock >= 0 && read_command(&s)) {
+    }
+    settle(&s, reap(&s));
+  }
+  guard_send_obituary(&s.obituary);
+  guard_remove_folder();
+  _exit(0);
+}

@@ -1,0 +1,143 @@
+/* One worker: from the bytes of a SPAWN command to a running program.
+ *
+ * The strings arrive in a memfd. It is mapped, the two arrays of pointers are built before the fork, and the child
+ * only makes system calls until exec: after fork in a process that has threads elsewhere nothing else is safe, and
+ * though the guard has none, the child's mistakes would be silent ones.
+ *
+ * The child takes a session of its own (the terminal's Ctrl-C and the shell's job control reach the agent alone, and
+ * the process group gives the stop something to aim at), asks to be killed when the guard dies, and checks that the
+ * guard has not died before it asked. Signals: all handlers default, nothing blocked, whatever the agent had; blocked
+ * while this is under way, so that a SIGTERM that comes early waits and then acts.
+ *
+ * Whether exec succeeded is told by a pipe that exec closes: end of file is success, an int is errno; a negative one
+ * before it says that the CPUs could not be had. The guard reads it from its loop, so a program on a hung file system holds up nobody else.
+ *
+ * Descriptors: ours are all close-on-exec. What the agent was started with (stdin, a job server's pipes, a PMI
+ * socket) was inherited by the guard and goes on to the worker, as with any launcher. */
+
+#include "agent/guard/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+/* The strings of one command: a private mapping, and pointers into it. */
+struct strings {
+  char *map;
+  size_t size;
+  char **v; /* argv, NULL, env, NULL */
+};
+
+static int strings_map(struct strings *s, const struct guard_cmd_spawn *c, int fd) {
+  *s = (struct strings){.size = c->size};
+  if (c->size == 0 || c->size > GUARD_SPAWN_MAX || c->argc == 0 || c->argc > c->size || c->envc > c->size ||
+      c->cpus_size > c->size || c->cpus_size > GUARD_CPUS_MAX)
+    return -EBADMSG;
+  s->map = mmap(NULL, c->size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (s->map == MAP_FAILED) return -errno;
+  s->v = xmalloc(((size_t)c->argc + c->envc + 2) * sizeof(*s->v));
+  size_t at = c->cpus_size, n = 0;
+  for (uint32_t i = 0; i < c->argc + c->envc; i++) {
+    const char *end = at < c->size ? memchr(s->map + at, '\0', c->size - at) : NULL;
+    if (!end) return -EBADMSG;
+    s->v[n++] = s->map + at;
+    if (n == c->argc) s->v[n++] = NULL;
+    at = (size_t)(end - s->map) + 1;
+  }
+  s->v[n] = NULL;
+  return s->v[0] ? 0 : -EBADMSG;
+}
+
+static void strings_unmap(struct strings *s) {
+  if (s->map && s->map != MAP_FAILED) munmap(s->map, s->size);
+  free(s->v);
+}
+
+static void reset_signals(void) {
+  struct sigaction dfl = {.sa_handler = SIG_DFL};
+  for (int signo = 1; signo <= SIGRTMAX; signo++)
+    sigaction(signo, &dfl, NULL); /* SIGKILL and libc's own refuse: fine */
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs
+ * where its guard may. */
+static void bind_cpus(const struct strings *s, uint32_t size, int report) {
+  if (!size || sched_setaffinity(0, size, (const cpu_set_t *)(const void *)s->map) == 0) return;
+  int error = -errno;
+  ssize_t told = write(report, &error, sizeof(error));
+  (void)told;
+}
+
+/* In the child. Never returns. */
+_Noreturn static void become_worker(const struct strings *s, const struct guard_cmd_spawn *c, pid_t guard,
+                                    int out, int err, int report) {
+  char **argv = s->v, **env = s->v + c->argc + 1;
+  setsid();
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (getppid() != guard) _exit(0); /* it died before it could have been watched */
+  int error = 0;
+  if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) error = errno;
+  reset_signals();
+  bind_cpus(s, c->cpus_size, report);
+  guard_make_folder(env);
+  if (!error) {
+    environ = env; /* PATH is looked up there */
+    execvpe(argv[0], argv, env);
+    error = errno;
+  }
+  ssize_t told = write(report, &error, sizeof(error));
+  _exit(told == (ssize_t)sizeof(error) ? 127 : 126);
+}
+
+static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid,
+                   int *exec_fd) {
+  int report[2];
+  if (pipe2(report, O_CLOEXEC | O_NONBLOCK)) return -errno;
+  pid_t guard = getpid();
+  guard_note_folder(s->v + c->argc + 1);
+  *pid = fork();
+  if (*pid == 0) become_worker(s, c, guard, out, err, report[1]);
+  int error = errno;
+  close(report[1]);
+  if (*pid < 0) {
+    close(report[0]);
+    return -error;
+  }
+  *exec_fd = report[0];
+  return 0;
+}
+
+int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid,
+                      int *exec_fd, char name[GUARD_NAME_MAX]) {
+  struct strings strings;
+  int rc = strings_map(&strings, s, fds[0]);
+  snprintf(name, GUARD_NAME_MAX, "%s", rc || !strings.v ? "worker" : strings.v[0]);
+  if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd);
+  strings_unmap(&strings);
+  for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
+  return rc;
+}
+
+void guard_exec_text(int error, const char *name, char *out, size_t size) {
+  if (error == ENOENT && !strchr(name, '/'))
+    snprintf(out, size, "%s: not found in PATH", name);
+  else if (error == ENOENT && access(name, F_OK) == 0)
+    snprintf(out, size, "%s: its interpreter was not found", name);
+  else if (error == ECANCELED)
+    snprintf(out, size, "%s: not started, the round is being stopped", name);
+  else if (error == EBUSY)
+    snprintf(out, size, "%s: not started, another round is not over", name);
+  else
+    snprintf(out, size, "%s: %s", name, strerror(error));
+}

@@ -1,0 +1,81 @@
+#ifndef AGENT_GUARD_WIRE_H
+#define AGENT_GUARD_WIRE_H
+
+/* What agent and guard say to each other: packets of a SOCK_SEQPACKET pair between two halves of one program, so
+ * structs as they are. Commands go to the guard; back come `struct guard_event`s. Private to guard*.c. */
+
+#include <stdint.h>
+#include "agent/guard/guard.h"
+
+enum guard_command_kind {
+  GUARD_CMD_SPAWN = 1,
+  GUARD_CMD_STOP,
+  GUARD_CMD_SIGNAL,
+  GUARD_CMD_OBITUARY,
+  GUARD_CMD_FENCE,
+  GUARD_CMD_ADOPT
+};
+
+/* SPAWN comes with three descriptors: a memfd with the set of CPUs (cpus_size bytes, mostly none), argv's strings, then
+ * the environment's, each with its NUL, and the worker's stdout and stderr. */
+enum { GUARD_SPAWN_FDS = 3 };
+
+struct guard_cmd_spawn {
+  uint32_t round, local_rank, count, argc, envc, cpus_size, size; /* size: of all that is in the memfd */
+};
+
+struct guard_cmd_stop {
+  uint32_t round, grace_ms;
+  int32_t signo;
+  struct local_set keep;
+};
+
+struct guard_cmd_adopt {
+  uint32_t round, count;
+};
+
+struct guard_cmd_signal {
+  int32_t local_rank, signo;
+};
+
+struct guard_cmd_fence {
+  uint64_t at_ms;
+};
+
+struct guard_cmd_obituary {
+  struct sockaddr_storage addr;
+  uint32_t addr_len, len;
+  uint8_t bytes[GUARD_OBITUARY_MAX];
+};
+
+struct guard_command {
+  uint32_t kind; /* enum guard_command_kind; the union's member of that name follows, no more */
+  union {
+    struct guard_cmd_spawn spawn;
+    struct guard_cmd_stop stop;
+    struct guard_cmd_signal signal;
+    struct guard_cmd_fence fence;
+    struct guard_cmd_adopt adopt;
+    struct guard_cmd_obituary obituary;
+  } u;
+};
+
+/* The guard's process, after the fork. */
+_Noreturn void guard_main(int fd);
+
+/* guard_spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the
+ * int errno is read); or a negative errno. Takes the descriptors. name: argv[0], cut. */
+enum { GUARD_NAME_MAX = 80 };
+int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid,
+                      int *exec_fd, char name[GUARD_NAME_MAX]);
+/* The sentence for a failed start. */
+void guard_exec_text(int error, const char *name, char *out, size_t size);
+/* guard_folder.c: the folder of the error file in a worker's environment is made, in the worker's process; where it is
+ * a temporary one it is noted, in the guard's, and at the end all of it is removed that is empty. */
+void guard_make_folder(char *const *env);
+void guard_note_folder(char *const *env);
+void guard_remove_folder(void);
+/* guard_obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
+void guard_send_obituary(const struct guard_cmd_obituary *o);
+
+#endif

@@ -1,0 +1,300 @@
+/* The launcher's loop.
+ *
+ *     hosts --> launch_branch --> reports --> launch_mind --> sentences, signals, the end
+ *                            '--> lines ----> launch_voices --> relay --> terminal
+ *
+ * Nothing is decided here. The relay that an agent has for its workers is used for all agents' lines: two pipes go to it, and what the terminal does
+ * not take waits there and not in this loop, which has pulses to send. When too much waits, no more is read from the hosts.
+ *
+ * This machine's own agent, if it has one, is a branch as well, only without ssh: so there is one way to stop an agent, to hear it, and to notice that its
+ * launcher has died.
+ *
+ * The signals that agents handle (--signals-to-handle) are passed on. Any other ends this process as it would end any; then everybody below finds
+ * the end of its stdin. */
+
+#include "agent/launch/launch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+#include "agent/launch/branch.h"
+#include "agent/launch/controller.h"
+#include "agent/launch/line_merger.h"
+#include "agent/output/relay.h"
+#include "agent/output/log_sink.h"
+#include "common/clock.h"
+#include "common/deadline.h"
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+enum {
+  SIGNALS_MAX = 64,
+  WAITS_MAX = 1 << 20, /* bytes for the terminal; then nothing more is read */
+  FLUSH_MS = 15000,    /* at the end, for the terminal to take the rest */
+  INDEX_DIGITS_MAX = 6,
+};
+
+struct outlet {
+  uv_pipe_t pipe;
+  bool open, broken;
+};
+
+struct root {
+  const struct launch *l;
+  uv_loop_t loop;
+  uv_timer_t timer, beat;
+  uv_signal_t signals[SIGNALS_MAX];
+  struct launch_tree *tree;
+  struct launch_mind *mind;
+  struct launch_voices *voices;
+  struct relay *relay;
+  struct say say;
+  struct outlet to[2]; /* stdout, stderr */
+  struct notify *notify;
+  bool ending;
+  int code;
+  uint64_t flush_ms;
+};
+
+static struct root root;
+
+static void carry_out(struct root *r);
+
+/* Output. ----------------------------------------------------------------------------------------------------------------------- */
+
+struct writing {
+  uv_write_t req;
+  struct outlet *to;
+  struct buf text;
+};
+
+static bool is_full(const struct root *r, size_t max) {
+  return r->to[0].pipe.write_queue_size > max || r->to[1].pipe.write_queue_size > max;
+}
+
+static void on_written(uv_write_t *req, int status) {
+  struct writing *w = req->data;
+  if (status < 0) w->to->broken = true;
+  if (root.tree && !is_full(&root, WAITS_MAX / 2)) launch_tree_pause(root.tree, false);
+  buf_finish(&w->text);
+  free(w);
+}
+
+static void emit(void *ctx, int std, const char *line, size_t len) {
+  struct root *r = ctx;
+  struct outlet *to = &r->to[std - 1];
+  if (to->broken || !to->open) return;
+  struct writing *w = xcalloc(1, sizeof(*w));
+  w->to = to;
+  w->req.data = w;
+  buf_append(&w->text, line, len);
+  buf_putc(&w->text, '\n');
+  uv_buf_t out = uv_buf_init(w->text.data, (unsigned)w->text.len);
+  if (uv_write(&w->req, (uv_stream_t *)&to->pipe, &out, 1, on_written)) {
+    to->broken = true;
+    buf_finish(&w->text);
+    free(w);
+    return;
+  }
+  if (r->tree && is_full(r, WAITS_MAX)) launch_tree_pause(r->tree, true);
+}
+
+static const char *host_of(void *ctx, uint32_t index) {
+  const struct root *r = ctx;
+  return r->l->order[index].host;
+}
+
+/* "2 17 text" */
+static void on_line(void *ctx, const char *line, size_t len) {
+  struct root *r = ctx;
+  size_t at = 2;
+  uint32_t index = 0;
+  for (; at < len && at < 2 + INDEX_DIGITS_MAX && line[at] >= '0' && line[at] <= '9'; at++)
+    index = index * 10 + (uint32_t)(line[at] - '0');
+  if (at >= len || line[at] != ' ' || index >= r->l->plan.n) return;
+  launch_voices_line(r->voices, index, line[0] - '0', line + at + 1, len - at - 1, monotonic_ms());
+  carry_out(r);
+}
+
+/* The mind. ---------------------------------------------------------------------------------------------------------------------- */
+
+static void on_timer(uv_timer_t *timer) {
+  struct root *r = timer->data;
+  uint64_t now = monotonic_ms();
+  launch_voices_tick(r->voices, now);
+  if (launch_tree_is_paused(r->tree)) launch_mind_deaf(r->mind, now);
+  if (!r->ending) launch_mind_tick(r->mind, now);
+  carry_out(r);
+}
+
+static void set_timer(struct root *r) {
+  uint64_t at = earliest(launch_mind_deadline(r->mind), launch_voices_deadline(r->voices)),
+           now = monotonic_ms();
+  uv_timer_stop(&r->timer);
+  if (at != UINT64_MAX) uv_timer_start(&r->timer, on_timer, at > now ? at - now : 0, 0);
+}
+
+static void begin_end(struct root *r, int code) {
+  r->ending = true;
+  r->code = code;
+  r->flush_ms = monotonic_ms() + FLUSH_MS;
+  launch_voices_flush(r->voices);
+  notify_stopping(r->notify, NULL);
+}
+
+static void stop_all(struct root *r, const struct launch_effect *fx) {
+  if (fx->own) launch_voices_leaving(r->voices);
+  launch_tree_signal(r->tree, fx->value);
+}
+
+static void carry_out(struct root *r) {
+  struct launch_effect fx;
+  while (launch_mind_next(r->mind, &fx)) {
+    switch (fx.kind) {
+    case LAUNCH_SAY: log_line(fx.level, "%s", fx.text); break;
+    case LAUNCH_SIGNAL: stop_all(r, &fx); break;
+    case LAUNCH_PROBE: launch_tree_probe(r->tree); break;
+    case LAUNCH_KILL: launch_tree_kill(r->tree); break;
+    case LAUNCH_EXIT: begin_end(r, fx.value); break;
+    }
+  }
+  set_timer(r);
+}
+
+static void on_report(void *ctx, const struct launch_report *report) {
+  struct root *r = ctx;
+  log_debug("%s: %s %lld %s", r->l->order[report->index].host,
+            report->event == LAUNCH_UP      ? "up"
+            : report->event == LAUNCH_ENDED ? "ended"
+                                            : "gone",
+            (long long)report->code, report->text);
+  launch_mind_report(r->mind, report, monotonic_ms());
+  carry_out(r);
+}
+
+static void on_over(void *ctx) {}
+
+static void on_signal(uv_signal_t *handle, int signo) {
+  struct root *r = handle->data;
+  if (r->ending) {
+    uv_stop(&r->loop);
+    return;
+  }
+  launch_mind_signal(r->mind, signo, monotonic_ms());
+  carry_out(r);
+}
+
+/* A service manager hears from us, and the end waits for what is on its way to the terminal. */
+static void on_beat(uv_timer_t *timer) {
+  struct root *r = timer->data;
+  uint64_t now = monotonic_ms();
+  notify_beat(r->notify, now, NULL, false);
+  if (!r->ending) return;
+  bool empty = !is_full(r, 0);
+  if ((empty && launch_tree_is_over(r->tree)) || now >= r->flush_ms) uv_stop(&r->loop);
+}
+
+/* Beginning and end. ------------------------------------------------------------------------------------------------------------- */
+
+static int open_output(struct root *r, const struct agent_options *o, struct err *e) {
+  int fd[2];
+  struct relay_worker all = {.prefix = "", .label = "", .out = {.shown = true}, .err = {.shown = true}};
+  enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
+  int rc = say_init(&r->say, &r->loop, shown, NULL, e);
+  if (rc == 0)
+    rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, e);
+  if (rc == 0) rc = relay_open(r->relay, &all, &fd[0], &fd[1], e);
+  for (int i = 0; rc == 0 && i < 2; i++) {
+    uv_pipe_init(&r->loop, &r->to[i].pipe, 0);
+    r->to[i].open = uv_pipe_open(&r->to[i].pipe, fd[i]) == 0;
+  }
+  if (rc == 0) say_through(&r->say, r->relay);
+  return rc;
+}
+
+static void watch_signals(struct root *r, uint64_t signals) {
+  for (int signo = 1; signo < SIGNALS_MAX; signo++) {
+    struct sigaction now;
+    if (!(signals >> signo & 1) || sigaction(signo, NULL, &now)) continue;
+    if (now.sa_handler == SIG_IGN && signo != SIGTERM) continue;
+    uv_signal_init(&r->loop, &r->signals[signo]);
+    r->signals[signo].data = r;
+    uv_signal_start(&r->signals[signo], on_signal, signo);
+  }
+}
+
+static void start(struct root *r, const struct agent_options *o) {
+  static const struct launch_voices_options voices = {emit, host_of, &root};
+  enum { BEAT_EVERY_MS = 20 };
+  const struct launch_plan *p = &r->l->plan;
+  uint64_t now = monotonic_ms();
+  r->voices = launch_voices_create(&voices);
+  r->mind = launch_mind_create(&(struct launch_mind_config){.seats = r->l->order,
+                                                            .n = p->n,
+                                                            .need = o->nnodes.min,
+                                                            .serves = r->l->serves,
+                                                            .stop_ms = p->stop_ms},
+                               now);
+  r->tree = launch_tree_create(&(struct launch_tree_options){
+      .loop = &r->loop, .plan = p, .on_report = on_report, .on_line = on_line, .on_over = on_over, .ctx = r});
+  uv_timer_init(&r->loop, &r->timer);
+  uv_timer_init(&r->loop, &r->beat);
+  r->timer.data = r->beat.data = r;
+  uv_timer_start(&r->beat, on_beat, BEAT_EVERY_MS, BEAT_EVERY_MS);
+  watch_signals(r, o->signals);
+  if (r->l->here) launch_tree_start(r->tree, 0, 1, true);
+  if (p->n > r->l->here) launch_tree_start(r->tree, r->l->here, p->n - r->l->here, false);
+  notify_ready(r->notify, NULL);
+  carry_out(r);
+}
+
+static void close_outlet(struct outlet *to) {
+  if (to->open) uv_close((uv_handle_t *)&to->pipe, NULL);
+  to->open = false;
+}
+
+/* The pipes' ends are the relay's; it writes what is in them. */
+static bool close_all(struct root *r) {
+  launch_tree_destroy(r->tree);
+  r->tree = NULL;
+  uv_close((uv_handle_t *)&r->timer, NULL);
+  uv_close((uv_handle_t *)&r->beat, NULL);
+  for (int i = 0; i < SIGNALS_MAX; i++)
+    if (r->signals[i].loop) uv_close((uv_handle_t *)&r->signals[i], NULL);
+  close_outlet(&r->to[0]);
+  close_outlet(&r->to[1]);
+  uv_run(&r->loop, UV_RUN_NOWAIT);
+  uv_run(&r->loop, UV_RUN_NOWAIT);
+  say_through(&r->say, NULL);
+  relay_destroy(r->relay, FLUSH_MS);
+  say_finish(&r->say);
+  launch_mind_destroy(r->mind);
+  launch_voices_destroy(r->voices);
+  return uv_loop_close(&r->loop) == 0;
+}
+
+int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, bool *hung) {
+  struct root *r = &root;
+  struct err e = ERR_INIT;
+  *r = (struct root){.l = l, .notify = notify, .code = EXIT_CODE_INTERNAL};
+  int rc = uv_loop_init(&r->loop);
+  if (rc)
+    err_sys(&e, rc, "no event loop");
+  else
+    rc = open_output(r, o, &e);
+  if (rc) {
+    log_error("%s", e.text);
+    *hung = true;
+    return EXIT_CODE_SYSTEM;
+  }
+  signal(SIGPIPE, SIG_IGN);
+  start(r, o);
+  uv_run(&r->loop, UV_RUN_DEFAULT);
+  *hung = !close_all(r);
+  return r->code;
+}

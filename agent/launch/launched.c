@@ -1,0 +1,478 @@
+/* One process of the launch tree.
+ *
+ *     stdin --> plan --> agent (a child, its output read by line) --.
+ *                   '--> tree (further hosts, agent/launch_branch) --+--> stdout, framed by line
+ *     stdin --> signals, pulses, end of file --> agent, tree
+ *
+ * It decides nothing about the job. It lives as long as its agent or anybody below, and takes care of one thing: that nothing is left on this host
+ * when the launcher is gone. The end of stdin is the launcher's end, and so is a minute without a pulse (a launcher's host without power does not close
+ * its connections). Then the agent is told to stop as by SIGTERM, everybody below sees the same end of file, and what has not ended after the agents'
+ * stop timeout is killed; the agent's guard sees to its workers. Should this process be killed itself, the kernel tells its agent (by
+ * RDZV_AGENT_LAUNCHER the agent knows whose death is meant).
+ *
+ * What goes up waits in memory while the connection takes nothing; beyond a limit nothing more is read from below, so that the workers' pipes fill, as
+ * they would at a terminal that is stopped. */
+
+#include "agent/launched.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <uv.h>
+#include "agent/launch/branch.h"
+#include "agent/output/lines.h"
+#include "common/clock.h"
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "common/opts/opts.h"
+
+enum {
+  PLAN_MS = 30000,         /* for the plan to come */
+  UP_WAITS_MAX = 1 << 20,  /* bytes on their way up; then nothing more is read */
+  UP_DROPS_MAX = 64 << 20, /* never more than that: what cannot be stopped, reports, is small */
+  AGENT_LINE_MAX = 60000,  /* of the agent's output */
+  OUTPUT_MS = 1000,        /* the agent has ended: for the rest of its output */
+  STOP_MORE_MS = 10000,    /* on top of its stop timeout */
+  LOOK_EVERY_MS = 250,
+  FLUSH_MS = 2000, /* at the end, for what is on its way up */
+};
+
+struct stream {
+  uv_pipe_t pipe;
+  struct lines lines;
+  int std;
+  bool open;
+};
+
+struct launched {
+  uv_loop_t loop;
+  char *const *env;
+  uv_pipe_t in, up;
+  uv_timer_t timer;
+  uv_signal_t signals[4];
+  struct buf got;  /* of stdin, not understood yet */
+  size_t plan_len; /* 0: the header has not come */
+  struct launch_plan plan;
+  bool planned, gone, up_broken, paused;
+  struct launch_tree *tree;
+  uv_process_t agent;
+  struct stream out, err;
+  bool running, reported;
+  int64_t status;
+  int signo;
+  uint64_t heard_ms, pulse_ms, kill_ms, output_ms, flush_ms;
+  int code;
+};
+
+static struct launched launched;
+static char chunk[65536];
+
+/* Up. --------------------------------------------------------------------------------------------------------------------------- */
+
+struct rising {
+  uv_write_t req;
+  struct buf text;
+};
+
+static void read_agent(struct launched *l, bool on);
+
+static void set_paused(struct launched *l, bool paused) {
+  if (l->paused == paused) return;
+  l->paused = paused;
+  read_agent(l, !paused);
+  if (l->tree) launch_tree_pause(l->tree, paused);
+}
+
+static void on_risen(uv_write_t *req, int status) {
+  struct rising *r = req->data;
+  struct launched *l = &launched;
+  if (status < 0) l->up_broken = true;
+  if (l->up_broken || l->up.write_queue_size < UP_WAITS_MAX / 2) set_paused(l, false);
+  buf_finish(&r->text);
+  free(r);
+}
+
+/* text: taken. */
+static void rise(struct launched *l, struct buf *text) {
+  struct rising *r = xcalloc(1, sizeof(*r));
+  r->text = *text;
+  r->req.data = r;
+  *text = (struct buf)BUF_INIT;
+  uv_buf_t out = uv_buf_init(r->text.data, (unsigned)r->text.len);
+  if (l->up_broken || l->up.write_queue_size > UP_DROPS_MAX ||
+      uv_write(&r->req, (uv_stream_t *)&l->up, &out, 1, on_risen)) {
+    buf_finish(&r->text);
+    free(r);
+    return;
+  }
+  if (l->up.write_queue_size > UP_WAITS_MAX) set_paused(l, true);
+}
+
+static void rise_report(struct launched *l, const struct launch_report *r) {
+  struct buf text = BUF_INIT;
+  launch_report_print(r, &text);
+  rise(l, &text);
+}
+
+static void report_own(struct launched *l, enum launch_event event, int64_t code, const char *why) {
+  struct launch_report r = {.index = l->plan.seats[0].index, .event = event, .code = code};
+  snprintf(r.text, sizeof(r.text), "%s", why);
+  l->reported = l->reported || event != LAUNCH_UP;
+  rise_report(l, &r);
+}
+
+static void on_report(void *ctx, const struct launch_report *r) {
+  rise_report(ctx, r);
+}
+
+static void on_line(void *ctx, const char *line, size_t len) {
+  struct buf text = BUF_INIT;
+  buf_append(&text, line, len);
+  buf_putc(&text, '\n');
+  rise(ctx, &text);
+}
+
+static void on_tree_over(void *ctx) {}
+
+/* The agent. ---------------------------------------------------------------------------------------------------------------------- */
+
+static void rise_line(struct launched *l, const struct stream *s, const char *line, size_t len) {
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%d %u ", s->std, (unsigned)l->plan.seats[0].index);
+  buf_append(&text, line, len);
+  buf_putc(&text, '\n');
+  rise(l, &text);
+}
+
+static void end_stream(struct launched *l, struct stream *s) {
+  const char *line;
+  size_t len;
+  if (!s->open) return;
+  s->open = false;
+  if (lines_rest(&s->lines, &line, &len)) rise_line(l, s, line, len);
+  lines_finish(&s->lines);
+  uv_close((uv_handle_t *)&s->pipe, NULL);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf) {
+  *buf = uv_buf_init(chunk, sizeof(chunk));
+}
+
+static void on_output(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
+  struct launched *l = &launched;
+  struct stream *s = stream->data;
+  const char *line;
+  size_t len;
+  if (n < 0) {
+    end_stream(l, s);
+    return;
+  }
+  lines_feed(&s->lines, buf->base, (size_t)n);
+  while (lines_next(&s->lines, &line, &len)) rise_line(l, s, line, len);
+}
+
+static void read_agent(struct launched *l, bool on) {
+  struct stream *both[] = {&l->out, &l->err};
+  for (int i = 0; i < 2; i++) {
+    if (!both[i]->open) continue;
+    if (on)
+      uv_read_start((uv_stream_t *)&both[i]->pipe, on_alloc, on_output);
+    else
+      uv_read_stop((uv_stream_t *)&both[i]->pipe);
+  }
+}
+
+static void open_stream(struct launched *l, struct stream *s, int std) {
+  uv_pipe_init(&l->loop, &s->pipe, 0);
+  s->pipe.data = s;
+  s->std = std;
+  s->open = true;
+  lines_init(&s->lines, AGENT_LINE_MAX);
+}
+
+static void on_agent_exit(uv_process_t *process, int64_t status, int signo) {
+  struct launched *l = process->data;
+  l->running = false;
+  l->status = status;
+  l->signo = signo;
+  l->output_ms = monotonic_ms() + OUTPUT_MS;
+  l->kill_ms = UINT64_MAX;
+  uv_close((uv_handle_t *)process, NULL);
+}
+
+/* The end of its output, and of itself. */
+static void tell_agent_end(struct launched *l) {
+  char why[80];
+  end_stream(l, &l->out);
+  end_stream(l, &l->err);
+  snprintf(why, sizeof(why), "its agent was killed by signal %d (%s)", l->signo, strsignal(l->signo));
+  if (l->signo)
+    report_own(l, LAUNCH_LOST, 0, why);
+  else
+    report_own(l, LAUNCH_ENDED, l->status & 0xff, "");
+}
+
+static int check_folder(const char *cwd, struct err *e) {
+  struct stat st;
+  if (stat(cwd, &st) != 0) return err_sys(e, -errno, "the folder %s", cwd);
+  if (!S_ISDIR(st.st_mode)) return err_set(e, -ENOTDIR, "%s is no folder", cwd);
+  return access(cwd, X_OK) == 0 ? 0 : err_sys(e, -errno, "the folder %s", cwd);
+}
+
+static int start_agent(struct launched *l, struct err *e) {
+  char host[HOST_NAME_MAX + 1] = "";
+  int rc = check_folder(l->plan.cwd, e);
+  if (rc) return rc;
+  gethostname(host, sizeof(host) - 1);
+  char **env = launch_env_agent(&l->plan, l->env, host, getpid());
+  open_stream(l, &l->out, 1);
+  open_stream(l, &l->err, 2);
+  uv_stdio_container_t stdio[] = {
+      {.flags = UV_IGNORE},
+      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&l->out.pipe},
+      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&l->err.pipe},
+  };
+  uv_process_options_t options = {
+      .file = "/proc/self/exe",
+      .args = l->plan.argv,
+      .env = env,
+      .cwd = l->plan.cwd,
+      .flags = UV_PROCESS_DETACHED,
+      .exit_cb = on_agent_exit,
+      .stdio = stdio,
+      .stdio_count = 3,
+  };
+  l->agent.data = l;
+  rc = uv_spawn(&l->loop, &l->agent, &options);
+  launch_words_free(env);
+  l->running = rc == 0;
+  if (rc == 0) {
+    read_agent(l, true);
+    return 0;
+  }
+  uv_close((uv_handle_t *)&l->agent, NULL);
+  end_stream(l, &l->out);
+  end_stream(l, &l->err);
+  return err_sys(e, rc, "its agent cannot be started");
+}
+
+static void signal_agent(struct launched *l, int signo) {
+  if (l->running) uv_process_kill(&l->agent, signo);
+}
+
+/* Down. ------------------------------------------------------------------------------------------------------------------------- */
+
+/* The launcher is gone. */
+static void on_gone(struct launched *l) {
+  if (l->gone) return;
+  l->gone = true;
+  uv_read_stop((uv_stream_t *)&l->in);
+  signal_agent(l, SIGTERM);
+  l->kill_ms = monotonic_ms() + l->plan.stop_ms + STOP_MORE_MS;
+  if (l->tree) launch_tree_close(l->tree);
+}
+
+static void kill_all(struct launched *l) {
+  signal_agent(l, SIGKILL);
+  if (l->tree) launch_tree_kill(l->tree);
+}
+
+static void rise_pulse(struct launched *l) {
+  struct buf text = BUF_INIT;
+  buf_puts(&text, "P\n");
+  rise(l, &text);
+}
+
+static void on_command(struct launched *l, const char *line) {
+  int64_t signo;
+  l->heard_ms = monotonic_ms();
+  if (line[0] == 'S' || line[0] == 'Q') rise_pulse(l);
+  if (line[0] == 'K') {
+    kill_all(l);
+  } else if (line[0] == 'Q') {
+    launch_tree_probe(l->tree);
+  } else if (line[0] == 'S' && line[1] == ' ' && parse_int(line + 2, 1, 64, &signo, NULL) == 0) {
+    signal_agent(l, (int)signo);
+    launch_tree_signal(l->tree, (int)signo);
+  }
+}
+
+static void begin(struct launched *l) {
+  struct err e = ERR_INIT;
+  l->planned = true;
+  l->tree = launch_tree_create(&(struct launch_tree_options){
+      .loop = &l->loop,
+      .plan = &l->plan,
+      .on_report = on_report,
+      .on_line = on_line,
+      .on_over = on_tree_over,
+      .ctx = l,
+  });
+  if (start_agent(l, &e))
+    report_own(l, LAUNCH_FAILED, 0, e.text);
+  else
+    report_own(l, LAUNCH_UP, 0, "");
+  if (l->plan.n > 1) launch_tree_start(l->tree, 1, l->plan.n - 1, false);
+}
+
+static void fail(struct launched *l, const struct err *e) {
+  log_error("%s", e->text);
+  l->code = EXIT_CODE_USAGE;
+  uv_stop(&l->loop);
+}
+
+/* The header, the plan; true: there was one of them. */
+static bool take_plan(struct launched *l) {
+  struct err e = ERR_INIT;
+  size_t n = l->got.len;
+  char *end = n ? memchr(l->got.data, '\n', n < LAUNCH_HEADER_MAX ? n : LAUNCH_HEADER_MAX) : NULL;
+  if (l->plan_len) {
+    if (n < l->plan_len) return false;
+    if (launch_plan_decode(&l->plan, l->got.data, l->plan_len, &e)) {
+      fail(l, &e);
+      return false;
+    }
+    buf_consume(&l->got, l->plan_len);
+    begin(l);
+    return true;
+  }
+  if (!end && n < LAUNCH_HEADER_MAX) return false;
+  if (end) *end = '\0';
+  if (launch_header_parse(end ? l->got.data : "", &l->plan_len, &e)) {
+    fail(l, &e);
+    return false;
+  }
+  buf_consume(&l->got, (size_t)(end - l->got.data) + 1);
+  return true;
+}
+
+static void take_commands(struct launched *l) {
+  char *end;
+  while (l->got.len && (end = memchr(l->got.data, '\n', l->got.len))) {
+    *end = '\0';
+    on_command(l, l->got.data);
+    buf_consume(&l->got, (size_t)(end - l->got.data) + 1);
+  }
+}
+
+static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
+  struct launched *l = &launched;
+  if (n == 0) return;
+  if (n < 0) {
+    on_gone(l);
+    if (!l->planned) uv_stop(&l->loop);
+    return;
+  }
+  l->heard_ms = monotonic_ms();
+  buf_append(&l->got, buf->base, (size_t)n);
+  while (!l->planned && take_plan(l)) continue;
+  if (l->planned) take_commands(l);
+}
+
+/* Time. -------------------------------------------------------------------------------------------------------------------------- */
+
+static void pulse(struct launched *l, uint64_t now) {
+  if (now < l->pulse_ms) return;
+  l->pulse_ms = now + LAUNCH_PULSE_MS;
+  rise_pulse(l);
+}
+
+static void on_timer(uv_timer_t *timer) {
+  struct launched *l = timer->data;
+  uint64_t now = monotonic_ms();
+  struct err e = ERR_INIT;
+  if (!l->planned) {
+    if (now - l->heard_ms > PLAN_MS)
+      fail(l, (err_set(&e, -ETIMEDOUT, "no plan came within %d s", PLAN_MS / 1000), &e));
+    return;
+  }
+  pulse(l, now);
+  if (now - l->heard_ms > LAUNCH_SILENCE_MS) on_gone(l);
+  if (now >= l->kill_ms) {
+    kill_all(l);
+    l->kill_ms = UINT64_MAX;
+  }
+}
+
+static void on_signal(uv_signal_t *handle, int signo) {
+  if (launched.planned)
+    on_gone(&launched);
+  else
+    uv_stop(&launched.loop);
+}
+
+/* After each turn of the loop: whether there is a reason to stay. */
+static void on_turn(uv_prepare_t *prepare) {
+  struct launched *l = prepare->data;
+  uint64_t now = monotonic_ms();
+  if (!l->planned) return;
+  if (l->paused && !l->running) l->output_ms = now + OUTPUT_MS;
+  if (!l->running && !l->reported && ((!l->out.open && !l->err.open) || now >= l->output_ms))
+    tell_agent_end(l);
+  if (!l->reported || !launch_tree_is_over(l->tree)) return;
+  if (!l->gone || !l->flush_ms) l->flush_ms = now + FLUSH_MS; /* as long as there is somebody to take it */
+  if (l->up_broken || l->up.write_queue_size == 0 || now >= l->flush_ms) uv_stop(&l->loop);
+}
+
+/* What the loop can wait for; no file, and no terminal, which would change what passes. */
+static bool is_stream(int fd) {
+  uv_handle_type type = uv_guess_handle(fd);
+  return type == UV_NAMED_PIPE || type == UV_TCP;
+}
+
+static int open_ends(struct launched *l, struct err *e) {
+  uv_pipe_init(&l->loop, &l->in, 0);
+  uv_pipe_init(&l->loop, &l->up, 0);
+  bool pipes = is_stream(STDIN_FILENO) && is_stream(STDOUT_FILENO);
+  int rc = pipes ? uv_pipe_open(&l->in, STDIN_FILENO) : -ENOTSOCK;
+  if (rc == 0) rc = uv_pipe_open(&l->up, STDOUT_FILENO);
+  if (rc)
+    return err_set(e, rc,
+                   "--launched is for rdzv-agent --hosts, and needs pipes to talk to it: a remote shell has "
+                   "to pass input and output on (no ssh -n, no -nostdin)");
+  uv_read_start((uv_stream_t *)&l->in, on_alloc, on_in);
+  return 0;
+}
+
+static void watch_signals(struct launched *l) {
+  static const int watched[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  for (int i = 0; i < 4; i++) {
+    uv_signal_init(&l->loop, &l->signals[i]);
+    uv_signal_start(&l->signals[i], on_signal, watched[i]);
+  }
+}
+
+int launched_run(char *const *env) {
+  struct launched *l = &launched;
+  struct err e = ERR_INIT;
+  struct buf hello = BUF_INIT;
+  uv_prepare_t turn;
+  signal(SIGPIPE, SIG_IGN);
+  *l = (struct launched){
+      .env = env, .kill_ms = UINT64_MAX, .output_ms = UINT64_MAX, .heard_ms = monotonic_ms()};
+  int rc = uv_loop_init(&l->loop);
+  if (rc) err_sys(&e, rc, "no event loop");
+  if (rc == 0) rc = open_ends(l, &e);
+  if (rc) {
+    log_error("%s", e.text);
+    return rc == -ENOMEM ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE;
+  }
+  watch_signals(l);
+  uv_timer_init(&l->loop, &l->timer);
+  uv_prepare_init(&l->loop, &turn);
+  l->timer.data = turn.data = l;
+  uv_timer_start(&l->timer, on_timer, LOOK_EVERY_MS, LOOK_EVERY_MS);
+  uv_prepare_start(&turn, on_turn);
+  buf_printf(&hello, "%s %s\n", LAUNCH_UP_WORD, RDZV_VERSION);
+  rise(l, &hello);
+  l->pulse_ms = monotonic_ms() + LAUNCH_PULSE_MS;
+  uv_run(&l->loop, UV_RUN_DEFAULT);
+  launch_tree_destroy(l->tree);
+  return l->code;
+}

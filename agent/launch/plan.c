@@ -1,0 +1,342 @@
+/* The plan: one frame that travels down the tree.
+ *
+ * Whatever a user has written, the command, its arguments, the folder, the environment, goes over the connection as data. The command
+ * line that ssh hands to a shell over there has nothing in it but the path of rdzv-agent and the word --launched, so there is
+ * nothing to quote that a user could have thought of, and nothing that ps would show to others.
+ *
+ * Words are bytes and JSON is characters: each byte becomes the character of its number, so that every word comes back as it was, also
+ * one that is no UTF-8.
+ *
+ * A plan is cut, never rewritten, on its way: who has seats behind its own gives them on to the first of each share, with the rest as it
+ * came. What differs between hosts is worked out where the agent is started, in launch_env.c.
+ *
+ * Both ends name their version first, and a plan is only read by the same one: two versions of rdzv in one job would be a bad idea even
+ * if they understood each other here. */
+
+#include "agent/launch/plan.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/json.h"
+#include "common/mem.h"
+#include "common/opts/opts.h"
+#include "proto/msg.h"
+
+/* Words. --------------------------------------------------------------------------------------------------------------- */
+
+void launch_words_free(char **words) {
+  for (size_t i = 0; words && words[i]; i++) free(words[i]);
+  free(words);
+}
+
+char **launch_words_copy(char *const *words) {
+  size_t n = 0;
+  while (words[n]) n++;
+  char **copy = xcalloc(n + 1, sizeof(*copy));
+  for (size_t i = 0; i < n; i++) copy[i] = xstrdup(words[i]);
+  return copy;
+}
+
+/* One word at *p, which is not blank; false: a quotation mark is missing. */
+static bool take_word(const char **p, struct buf *word) {
+  char quote = '\0';
+  for (; **p && (quote || !strchr(" \t\n", **p)); ++*p) {
+    char c = **p;
+    if (c == quote)
+      quote = '\0';
+    else if (!quote && (c == '\'' || c == '"'))
+      quote = c;
+    else if (c == '\\' && quote != '\'' && (*p)[1])
+      buf_putc(word, *++*p);
+    else
+      buf_putc(word, c);
+  }
+  return !quote;
+}
+
+char **launch_words(const char *text, struct err *e) {
+  char **words = xcalloc(LAUNCH_SHELL_WORDS_MAX + 1, sizeof(*words));
+  size_t n = 0;
+  for (const char *p = text + strspn(text, " \t\n"); *p; p += strspn(p, " \t\n")) {
+    struct buf word = BUF_INIT;
+    bool whole = take_word(&p, &word);
+    if (whole && n < LAUNCH_SHELL_WORDS_MAX) {
+      words[n++] = xstrdup(buf_text(&word));
+      buf_finish(&word);
+      continue;
+    }
+    buf_finish(&word);
+    launch_words_free(words);
+    err_set(e, -EINVAL, whole ? "these are too many words" : "a quotation mark is missing");
+    return NULL;
+  }
+  if (n) return words;
+  launch_words_free(words);
+  err_set(e, -EINVAL, "a program is expected, with options or without");
+  return NULL;
+}
+
+/* JSON. ------------------------------------------------------------------------------------------------------------------ */
+
+static json_t *put_bytes(const char *text) {
+  struct buf b = BUF_INIT;
+  for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+    if (*p >= 0x80) buf_putc(&b, (char)(0xc0 | *p >> 6));
+    buf_putc(&b, *p >= 0x80 ? (char)(0x80 | (*p & 0x3f)) : (char)*p);
+  }
+  json_t *v = json_string(buf_text(&b));
+  buf_finish(&b);
+  return v;
+}
+
+/* NULL: it is no string, or has characters that are no bytes. */
+static char *take_bytes(const json_t *v) {
+  struct buf b = BUF_INIT;
+  const unsigned char *p = (const unsigned char *)json_string_value(v);
+  size_t left = json_string_length(v), used;
+  if (!p) return NULL;
+  for (; left; p += used, left -= used) {
+    uint32_t c;
+    used = utf8_char(p, left, &c);
+    if (!used || c == 0 || c > 0xff) {
+      buf_finish(&b);
+      return NULL;
+    }
+    buf_putc(&b, (char)(unsigned char)c);
+  }
+  buf_reserve(&b, 1);
+  return b.len ? buf_steal(&b) : (buf_finish(&b), xstrdup(""));
+}
+
+static json_t *put_words(char *const *words) {
+  json_t *list = json_array();
+  for (; *words; words++) json_array_append_new(list, put_bytes(*words));
+  return list;
+}
+
+static char **take_words(const json_t *list, size_t max) {
+  size_t n = json_array_size(list);
+  if (!json_is_array(list) || n > max) return NULL;
+  char **words = xcalloc(n + 1, sizeof(*words));
+  for (size_t i = 0; i < n; i++) {
+    words[i] = take_bytes(json_array_get(list, i));
+    if (words[i]) continue;
+    launch_words_free(words);
+    return NULL;
+  }
+  return words;
+}
+
+static json_t *put_seats(const struct launch_seat *seats, size_t n) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < n; i++) {
+    json_t *seat = json_array();
+    json_array_append_new(seat, put_bytes(seats[i].host));
+    json_array_append_new(seat, json_integer(seats[i].slots));
+    json_array_append_new(seat, json_integer(seats[i].index));
+    json_array_append_new(list, seat);
+  }
+  return list;
+}
+
+static bool take_number(const json_t *v, int64_t max, int64_t *out) {
+  *out = json_integer_value(v);
+  return json_is_integer(v) && *out >= 0 && *out <= max;
+}
+
+static bool take_seat(const json_t *v, struct launch_seat *seat) {
+  int64_t index;
+  bool good = json_array_size(v) == 3 && take_number(json_array_get(v, 1), WORKERS_MAX, &seat->slots) &&
+              take_number(json_array_get(v, 2), LAUNCH_HOSTS_MAX - 1, &index);
+  if (!good) return false;
+  seat->index = (uint32_t)index;
+  seat->host = take_bytes(json_array_get(v, 0));
+  return seat->host && *seat->host && *seat->host != '-' && strlen(seat->host) <= LAUNCH_NAME_MAX;
+}
+
+static bool take_seats(struct launch_plan *p, const json_t *list) {
+  size_t n = json_array_size(list);
+  if (n == 0 || n > LAUNCH_HOSTS_MAX) return false;
+  p->seats = xcalloc(n, sizeof(*p->seats));
+  p->n = n;
+  for (size_t i = 0; i < n; i++)
+    if (!take_seat(json_array_get(list, i), &p->seats[i])) return false;
+  return true;
+}
+
+void launch_plan_finish(struct launch_plan *p) {
+  for (size_t i = 0; i < p->n; i++) free(p->seats[i].host);
+  free(p->seats);
+  launch_words_free(p->argv);
+  launch_words_free(p->env);
+  launch_words_free(p->settings);
+  launch_words_free(p->shell);
+  free(p->cwd);
+  free(p->program);
+  free(p->expect);
+  *p = (struct launch_plan){0};
+}
+
+void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count, struct buf *out) {
+  struct buf text = BUF_INIT;
+  json_t *o = json_object();
+  json_object_set_new(o, "seats", put_seats(p->seats + first, count));
+  json_object_set_new(o, "argv", put_words(p->argv));
+  json_object_set_new(o, "cwd", put_bytes(p->cwd));
+  json_object_set_new(o, "env", put_words(p->env));
+  json_object_set_new(o, "settings", put_words(p->settings));
+  json_object_set_new(o, "shell", put_words(p->shell));
+  json_object_set_new(o, "program", put_bytes(p->program));
+  json_object_set_new(o, "expect", put_bytes(p->expect ? p->expect : ""));
+  json_object_set_new(o, "only_there", json_boolean(p->only_there));
+  json_object_set_new(o, "give_slots", json_boolean(p->give_slots));
+  json_object_set_new(o, "hush", json_boolean(p->hush));
+  json_object_set_new(o, "ranks", json_integer(p->ranks));
+  json_object_set_new(o, "fan_out", json_integer(p->fan_out));
+  json_object_set_new(o, "stop_ms", json_integer(p->stop_ms));
+  json_print(&text, o);
+  json_decref(o);
+  buf_printf(out, "%s %s %zu\n", LAUNCH_DOWN_WORD, RDZV_VERSION, text.len);
+  buf_append(out, text.data, text.len);
+  buf_finish(&text);
+}
+
+int launch_header_parse(const char *line, size_t *len, struct err *e) {
+  char version[LAUNCH_HEADER_MAX] = "";
+  int64_t n;
+  const char *p = line + sizeof(LAUNCH_DOWN_WORD) - 1;
+  if (strncmp(line, LAUNCH_DOWN_WORD " ", sizeof(LAUNCH_DOWN_WORD)) != 0 ||
+      strlen(line) >= LAUNCH_HEADER_MAX || sscanf(p, " %127[^ ]", version) != 1)
+    return err_set(e, -EBADMSG,
+                   "--launched is for rdzv-agent --hosts, which says on stdin what is to be done");
+  if (strcmp(version, RDZV_VERSION) != 0)
+    return err_set(e, -EPROTO, "this is rdzv-agent %s, and whoever launched it is %s", RDZV_VERSION, version);
+  p = strrchr(line, ' ') + 1;
+  if (parse_int(p, 2, LAUNCH_PLAN_MAX, &n, NULL))
+    return err_set(e, -EBADMSG, "the plan's length makes no sense");
+  *len = (size_t)n;
+  return 0;
+}
+
+static bool take_flag(const json_t *v, bool *out) {
+  *out = json_is_true(v);
+  return json_is_boolean(v);
+}
+
+static bool take_u32(const json_t *v, int64_t min, int64_t max, uint32_t *out) {
+  int64_t n;
+  bool good = take_number(v, max, &n) && n >= min;
+  *out = good ? (uint32_t)n : 0;
+  return good;
+}
+
+static bool take_plan(struct launch_plan *p, const json_t *o) {
+  p->argv = take_words(json_object_get(o, "argv"), LAUNCH_WORDS_MAX);
+  p->env = take_words(json_object_get(o, "env"), LAUNCH_WORDS_MAX);
+  p->settings = take_words(json_object_get(o, "settings"), LAUNCH_WORDS_MAX);
+  p->shell = take_words(json_object_get(o, "shell"), LAUNCH_SHELL_WORDS_MAX);
+  p->cwd = take_bytes(json_object_get(o, "cwd"));
+  p->program = take_bytes(json_object_get(o, "program"));
+  p->expect = take_bytes(json_object_get(o, "expect"));
+  return take_seats(p, json_object_get(o, "seats")) && p->argv && p->argv[0] && p->env && p->settings &&
+         p->shell && p->shell[0] && p->cwd && *p->cwd && p->program && *p->program && p->expect &&
+         take_flag(json_object_get(o, "only_there"), &p->only_there) &&
+         take_flag(json_object_get(o, "give_slots"), &p->give_slots) &&
+         take_flag(json_object_get(o, "hush"), &p->hush) &&
+         take_u32(json_object_get(o, "ranks"), 0, LAUNCH_HOSTS_MAX, &p->ranks) &&
+         take_u32(json_object_get(o, "fan_out"), 1, LAUNCH_HOSTS_MAX, &p->fan_out) &&
+         take_u32(json_object_get(o, "stop_ms"), 0, TIMEOUT_MAX_MS, &p->stop_ms);
+}
+
+int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, struct err *e) {
+  *p = (struct launch_plan){0};
+  if (len > LAUNCH_PLAN_MAX) return err_set(e, -E2BIG, "the plan is too long");
+  json_t *o = json_parse_object(json, len, e);
+  if (!o) return err_wrap(e, "the plan");
+  bool good = take_plan(p, o);
+  json_decref(o);
+  if (good) return 0;
+  launch_plan_finish(p);
+  return err_set(e, -EBADMSG, "the plan makes no sense");
+}
+
+/* The tree, and the way to a host. -------------------------------------------------------------------------------------- */
+
+size_t launch_split(size_t n, uint32_t fan_out, size_t i, size_t *first, size_t *count) {
+  size_t k = n < fan_out ? n : fan_out;
+  if (i >= k) return k;
+  size_t each = n / k, more = n % k;
+  *first = i * each + (i < more ? i : more);
+  *count = each + (i < more);
+  return k;
+}
+
+/* In single quotes: understood alike by sh, csh and fish. */
+static void put_quoted(struct buf *out, const char *text) {
+  buf_putc(out, '\'');
+  for (; *text; text++) {
+    if (*text == '\'')
+      buf_puts(out, "'\\''");
+    else
+      buf_putc(out, *text);
+  }
+  buf_putc(out, '\'');
+}
+
+char **launch_shell_argv(const struct launch_plan *p, const char *host) {
+  struct buf command = BUF_INIT;
+  size_t n = 0;
+  while (p->shell[n]) n++;
+  char **argv = xcalloc(n + 3, sizeof(*argv));
+  for (size_t i = 0; i < n; i++) argv[i] = xstrdup(p->shell[i]);
+  if (!p->only_there) {
+    buf_puts(&command, "test -x ");
+    put_quoted(&command, p->program);
+    buf_puts(&command, " && ");
+  }
+  buf_puts(&command, "exec ");
+  put_quoted(&command, p->program);
+  buf_puts(&command, " --launched");
+  if (!p->only_there) buf_puts(&command, " || exec rdzv-agent --launched");
+  argv[n] = xstrdup(host);
+  argv[n + 1] = buf_steal(&command);
+  return argv;
+}
+
+/* Reports. ----------------------------------------------------------------------------------------------------------------- */
+
+static const char *const event_names[] = {"up", "ended", "failed", "lost"};
+
+void launch_report_print(const struct launch_report *r, struct buf *out) {
+  json_t *o = json_object();
+  json_object_set_new(o, "host", json_integer(r->index));
+  json_object_set_new(o, "event", json_string(event_names[r->event]));
+  json_object_set_new(o, "code", json_integer(r->code));
+  json_object_set_new(o, "text", put_bytes(r->text));
+  buf_puts(out, "J ");
+  json_print(out, o);
+  buf_putc(out, '\n');
+  json_decref(o);
+}
+
+int launch_report_parse(struct launch_report *r, const char *json, size_t len, struct err *e) {
+  json_t *o = json_parse_object(json, len, e);
+  if (!o) return err_wrap(e, "a report");
+  const char *name = json_string_value(json_object_get(o, "event"));
+  char *text = take_bytes(json_object_get(o, "text"));
+  int64_t index = 0;
+  size_t k = 0;
+  while (name && k < 4 && strcmp(name, event_names[k]) != 0) k++;
+  bool good = name && k < 4 && text &&
+              take_number(json_object_get(o, "host"), LAUNCH_HOSTS_MAX - 1, &index) &&
+              take_number(json_object_get(o, "code"), 255, &r->code);
+  r->index = (uint32_t)index;
+  r->event = (enum launch_event)k;
+  snprintf(r->text, sizeof(r->text), "%s", text ? text : "");
+  free(text);
+  json_decref(o);
+  return good ? 0 : err_set(e, -EBADMSG, "a report makes no sense");
+}

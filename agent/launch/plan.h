@@ -1,0 +1,97 @@
+#ifndef AGENT_LAUNCH_PLAN_H
+#define AGENT_LAUNCH_PLAN_H
+
+/* What one process of the launch tree is told to do, by whom, and what it says back. Pure.
+ *
+ * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH\n", a plan of LENGTH bytes (JSON), then lines:
+ *     "S SIGNO"  the agents get this signal      "K"  all is killed now      "P"  somebody is there
+ *     "Q"  who is there? S and Q are answered by "P" at once, and passed on
+ *   End of file, and silence of LAUNCH_SILENCE_MS, are the end of whoever launched.
+ * Up, on its stdout:   "RDZV-LAUNCHED VERSION\n", then lines:
+ *     "1 INDEX text"  a line of that host's agent on stdout, "2 INDEX text" on stderr
+ *     "J {...}"       a report (struct launch_report)                              "P"  somebody is there
+ *   What stands in front of the first line, a login script's greeting, is nobody's.
+ * INDEX counts the hosts of the job from 0. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "agent/launch/hosts.h"
+#include "common/buf.h"
+#include "common/err.h"
+
+enum {
+  LAUNCH_PLAN_MAX = 32 * 1024 * 1024, /* bytes of a plan's JSON */
+  LAUNCH_HEADER_MAX = 128,            /* of the first line, either way */
+  LAUNCH_WORDS_MAX = 65536,           /* of a command line, or an environment */
+  LAUNCH_SHELL_WORDS_MAX = 64,        /* of --ssh */
+  LAUNCH_PULSE_MS = 5000,
+  LAUNCH_SILENCE_MS = 60000, /* from above; a launcher may be stopped (Ctrl-Z) for less */
+  LAUNCH_LOST_MS = 15000,    /* from below */
+  LAUNCH_ANSWER_MS = 5000,   /* an answer to S and Q */
+};
+
+#define LAUNCH_DOWN_WORD "RDZV-LAUNCH"
+#define LAUNCH_UP_WORD   "RDZV-LAUNCHED"
+
+struct launch_seat {
+  char *host;
+  int64_t slots; /* 0: nothing was said */
+  uint32_t index;
+};
+
+/* Strings and arrays are the plan's own (heap); arrays of words end with NULL. */
+struct launch_plan {
+  struct launch_seat *
+      seats; /* the first is that of whoever has this plan (but the launcher itself); the others it is to start */
+  size_t n;
+  char **argv; /* the launcher's own command line: the agents' */
+  char *cwd;
+  char **env;      /* what travels: "NAME=value" */
+  char **settings; /* RDZV_AGENT_*, the same on all hosts */
+  char **shell;    /* program and options that run a command on another host */
+  char *program;   /* rdzv-agent over there */
+  char *expect;    /* RDZV_AGENT_EXPECT where the host is found in it; NULL: none */
+  bool only_there; /* not in PATH either */
+  bool give_slots; /* seats' slots become RDZV_AGENT_NPROC */
+  bool hush;       /* all agents but the first are --quiet */
+  uint32_t ranks;  /* seats with a lower index get it as RDZV_AGENT_NODE_RANK */
+  uint32_t fan_out;
+  uint32_t stop_ms; /* how long an agent may take to stop: then SIGKILL */
+};
+
+void launch_plan_finish(struct launch_plan *p);
+/* Appends header and JSON for the seats [first, first + count). */
+void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count, struct buf *out);
+/* The header's line, without its newline: 0 and *len; -EPROTO where the other one has another version, -EBADMSG for what is no header. */
+int launch_header_parse(const char *line, size_t *len, struct err *e);
+/* 0 and *p is to be finished; -EBADMSG, -E2BIG and a sentence. */
+int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, struct err *e);
+
+/* n hosts among at most fan_out branches, neighbours together: the i-th has [*first, *first + *count). How many branches. */
+size_t launch_split(size_t n, uint32_t fan_out, size_t i, size_t *first, size_t *count);
+
+/* "ssh -p 22 -i 'my key'" as a shell would part it, without anything else that a shell does. Heap, NULL-terminated; NULL and a sentence. */
+char **launch_words(const char *text, struct err *e);
+void launch_words_free(char **words);
+char **launch_words_copy(char *const *words);
+/* argv that runs rdzv-agent --launched on a host: the plan's shell, the host, one word for the shell over there. Heap. */
+char **launch_shell_argv(const struct launch_plan *p, const char *host);
+
+/* Of the launcher's environment, what goes along. Heap. */
+char **launch_env_travels(char *const *env);
+/* The environment of the agent of the plan's first seat: this host's own, what travelled, the settings. host: its name for itself; launcher: pid of its parent. */
+char **launch_env_agent(const struct launch_plan *p, char *const *own, const char *host, int64_t launcher);
+
+enum launch_event { LAUNCH_UP, LAUNCH_ENDED, LAUNCH_FAILED, LAUNCH_LOST };
+struct launch_report {
+  uint32_t index;
+  enum launch_event event;
+  int64_t code;            /* ENDED: exit code, 128 + n for a signal */
+  char text[ERR_TEXT_MAX]; /* FAILED, LOST: why; without the host's name */
+};
+/* Appends its line, the newline too. */
+void launch_report_print(const struct launch_report *r, struct buf *out);
+int launch_report_parse(struct launch_report *r, const char *json, size_t len, struct err *e);
+
+#endif

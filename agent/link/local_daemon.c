@@ -1,0 +1,422 @@
+/* The agent's own rdzvd.
+ *
+ * Three descriptors tie the two together. The daemon writes its port to --ready-fd when it listens, so nobody
+ * sleeps and polls; it reads --owner-fd, where one byte says that it is left behind, and knows by its end that the agent
+ * is gone; and its stderr comes to us. It has a session of its own: Ctrl-C at the terminal is for the agent,
+ * which stops workers first and still needs its daemon to tell the others. Where a scheduler signals all processes
+ * of a job, the daemon lets it pass, as long as we hold that pipe.
+ *
+ * Who starts first wins the port. The loser's rdzvd says so by exit code 68, and its agent connects to the
+ * winner's. The same holds when a daemon died and two agents of one machine start theirs at once.
+ *
+ * What it has to say of jobs the agent says itself, or hears it from the daemon as a message; so its lines
+ * are for --verbose and for files, and the last one for the sentence about its death.
+ *
+ * State outlives the process in a private folder. What dies without being asked is started again: at once the
+ * first time, then after 100 ms, 200, 400 .. 5 s, and the count starts over after a life of ten seconds. What
+ * exits with 0 was idle and stays away until it is wanted again.
+ *
+ * A life is one process with its pipes; the next may begin before the last handle of the one before is
+ * closed, so each is an object of its own. */
+
+#include "agent/link/local_daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/command.h"
+#include "agent/link/private_dir.h"
+#include "common/clock.h"
+#include "common/exit_codes.h"
+#include "common/log.h"
+#include "common/mem.h"
+#include "proto/msg.h"
+
+enum {
+  READY_MS = 10000,     /* from the start to the port on --ready-fd */
+  TERM_MS = 2000,       /* from SIGTERM to SIGKILL */
+  RESTART_MIN_MS = 100, /* second restart in a row */
+  RESTART_MAX_MS = 5000,
+  LONG_LIFE_MS = 10000,
+  LINE_MAX_LEN = 4096,
+  FD_READY = 3,
+  FD_OWNER = 4,
+};
+
+enum daemon_state {
+  DAEMON_ABSENT,
+  DAEMON_STARTING, /* the process runs, the port is not known yet */
+  DAEMON_READY,
+  DAEMON_WAITING, /* died; the timer starts it again */
+};
+
+struct life {
+  uv_process_t process;
+  uv_pipe_t ready, owner, err;
+  struct local_daemon *daemon; /* NULL: nobody cares any more */
+  struct buf port_line, err_line;
+  char last_line[256];
+  uint64_t began_ms;
+  int open_handles;
+};
+
+struct local_daemon {
+  struct local_daemon_options o;
+  const struct local_daemon_callbacks *cb;
+  void *cb_ctx;
+  enum daemon_state state;
+  struct life *life;
+  uv_timer_t timer; /* READY_MS while starting, the delay while waiting, deadlines while leaving */
+  uint16_t port;
+  char *state_dir;
+  uint32_t failures; /* in a row */
+  bool serves;       /* it was ready, and is to be so again if it dies */
+  bool wanted, leaving, sent_term;
+};
+
+static void on_timer(uv_timer_t *timer);
+static int begin(struct local_daemon *d, struct err *e);
+
+/* Lives. ---------------------------------------------------------------------------------------------------------- */
+
+static void on_life_closed(uv_handle_t *handle) {
+  struct life *life = handle->data;
+  if (--life->open_handles > 0) return;
+  buf_finish(&life->port_line);
+  buf_finish(&life->err_line);
+  free(life);
+}
+
+static void close_handle(uv_handle_t *handle) {
+  if (!uv_is_closing(handle)) uv_close(handle, on_life_closed);
+}
+
+static void life_close(struct life *life) {
+  life->daemon = NULL;
+  close_handle((uv_handle_t *)&life->ready);
+  close_handle((uv_handle_t *)&life->owner);
+  close_handle((uv_handle_t *)&life->err);
+  close_handle((uv_handle_t *)&life->process);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
+  static char room[LINE_MAX_LEN]; /* used up before the next read */
+  *out = uv_buf_init(room, sizeof(room));
+}
+
+static void tell_line(struct life *life, const char *line, size_t n) {
+  const char *name = "rdzvd: "; /* the daemon's own prefix */
+  if (n >= strlen(name) && strncmp(line, name, strlen(name)) == 0) {
+    line += strlen(name);
+    n -= strlen(name);
+  }
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, line, n, LINE_MAX_LEN);
+  snprintf(life->last_line, sizeof(life->last_line), "%s", buf_text(&shown));
+  log_debug("rdzvd: %s", buf_text(&shown));
+  buf_finish(&shown);
+}
+
+static void take_err(struct life *life, const char *data, size_t n) {
+  buf_append(&life->err_line, data, n);
+  const char *end;
+  while (life->err_line.len && (end = memchr(life->err_line.data, '\n', life->err_line.len))) {
+    size_t len = (size_t)(end - life->err_line.data);
+    tell_line(life, life->err_line.data, len);
+    buf_consume(&life->err_line, len + 1);
+  }
+  if (life->err_line.len < LINE_MAX_LEN) return;
+  tell_line(life, life->err_line.data, life->err_line.len);
+  buf_clear(&life->err_line);
+}
+
+static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+  struct life *life = stream->data;
+  if (n > 0) take_err(life, b->base, (size_t)n);
+  if (n < 0) uv_read_stop(stream);
+}
+
+/* The process is gone: what it said last may still lie in the pipe. */
+static void drain_err(struct life *life) {
+  char room[LINE_MAX_LEN];
+  int fd;
+  ssize_t n;
+  if (uv_fileno((uv_handle_t *)&life->err, &fd) != 0) return;
+  while ((n = read(fd, room, sizeof(room))) > 0) take_err(life, room, (size_t)n);
+  if (life->err_line.len) take_err(life, "\n", 1);
+}
+
+/* The daemon. ----------------------------------------------------------------------------------------------------- */
+
+static void arm(struct local_daemon *d, uint64_t ms) {
+  uv_update_time(d->o.loop);
+  uv_timer_start(&d->timer, on_timer, ms, 0);
+}
+
+static void answer_failure(struct local_daemon *d, bool taken, int fatal, const struct err *e) {
+  if (!d->wanted) return;
+  d->wanted = false;
+  d->cb->on_failed(d->cb_ctx, taken, fatal, e);
+}
+
+static void answer_ready(struct local_daemon *d) {
+  if (!d->wanted) return;
+  d->wanted = false;
+  d->cb->on_ready(d->cb_ctx, d->port);
+}
+
+static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
+  struct life *life = stream->data;
+  struct local_daemon *d = life->daemon;
+  if (n > 0) buf_append(&life->port_line, b->base, (size_t)n);
+  if (n < 0 || life->port_line.len > 64) uv_read_stop(stream);
+  if (!strchr(buf_text(&life->port_line), '\n')) return;
+  uv_read_stop(stream);
+  unsigned long port = strtoul(buf_text(&life->port_line), NULL, 10);
+  if (d->state != DAEMON_STARTING || port == 0 || port > 65535)
+    return; /* READY_MS is the answer to nonsense */
+  d->port = (uint16_t)port;
+  d->state = DAEMON_READY;
+  d->serves = true;
+  if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the end's */
+  log_debug("rdzvd: listens on port %lu pid=%d", port, life->process.pid);
+  answer_ready(d);
+}
+
+static void describe_end(struct err *e, const struct life *life, int64_t status, int signo) {
+  const char *file = life->daemon->o.log_file;
+  const char *colon = file ? "; see " : life->last_line[0] ? ": " : "", *more = file ? file : life->last_line;
+  const char *name = signal_name(signo);
+  if (signo)
+    err_set(e, -EIO, "rdzvd was killed by %s", name ? name : "a signal");
+  else
+    err_set(e, -EIO, "rdzvd exited with code %lld%s%s", (long long)status, colon, more);
+}
+
+static void remove_state(struct local_daemon *d) {
+  private_dir_remove(d->state_dir);
+  d->state_dir = NULL;
+}
+
+static void finish_leaving(struct local_daemon *d) {
+  uv_timer_stop(&d->timer);
+  remove_state(d);
+  d->o.on_left(d->o.ctx);
+}
+
+/* It served, and died or could not be started anew. */
+static void restart(struct local_daemon *d, const struct err *why) {
+  uint64_t delay = d->failures ? (uint64_t)RESTART_MIN_MS << (d->failures < 6 ? d->failures - 1 : 6) : 0;
+  d->failures++;
+  d->state = DAEMON_WAITING;
+  log_warn("%s; starting it again", why->text);
+  arm(d, delay > RESTART_MAX_MS ? RESTART_MAX_MS : delay);
+  answer_failure(d, false, 0, why);
+}
+
+static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
+  struct life *life = process->data;
+  struct local_daemon *d = life->daemon;
+  struct err why = ERR_INIT;
+  if (!d) {
+    close_handle((uv_handle_t *)process);
+    return;
+  }
+  drain_err(life);
+  describe_end(&why, life, status, signo);
+  if (monotonic_ms() - life->began_ms > LONG_LIFE_MS) d->failures = 0;
+  log_debug("rdzvd: gone status=%lld signal=%d", (long long)status, signo);
+  life_close(life);
+  d->life = NULL;
+  d->state = DAEMON_ABSENT;
+  uv_timer_stop(&d->timer);
+  bool taken = !signo && status == EXIT_CODE_PORT_TAKEN;
+  if (taken || (!signo && status == 0)) d->serves = false;
+  if (taken) remove_state(d);
+  if (d->leaving)
+    finish_leaving(d);
+  else if (d->serves)
+    restart(d, &why);
+  else
+    answer_failure(d, taken, status == EXIT_CODE_USAGE || status == EXIT_CODE_SYSTEM ? (int)status : 0, &why);
+}
+
+/* The grace is over. */
+static void on_still_there(struct local_daemon *d) {
+  static char left[] = "l"; /* who has not come by now does not come: it need not wait for a first one */
+  if (d->o.loopback) {
+    close_handle((uv_handle_t *)&d->life->owner); /* without an owner it hears signals */
+    uv_process_kill(&d->life->process, d->sent_term ? SIGKILL : SIGTERM);
+    d->sent_term = true;
+    arm(d, TERM_MS);
+    return;
+  }
+  log_info("rdzvd (pid %d) stays for the others that still need it, and goes with the last of them",
+           d->life->process.pid);
+  uv_try_write((uv_stream_t *)&d->life->owner, &(uv_buf_t){.base = left, .len = 1}, 1);
+  life_close(d->life);
+  d->life = NULL;
+  free(d->state_dir); /* the daemon's to remove, now that its owner is gone */
+  d->state_dir = NULL;
+  finish_leaving(d);
+}
+
+static void on_timer(uv_timer_t *timer) {
+  struct local_daemon *d = timer->data;
+  struct err e = ERR_INIT;
+  if (d->leaving && d->life) {
+    on_still_there(d);
+  } else if (d->leaving) {
+    finish_leaving(d);
+  } else if (d->state == DAEMON_WAITING) {
+    if (begin(d, &e)) restart(d, &e);
+  } else if (d->state == DAEMON_STARTING) {
+    log_warn("rdzvd has not begun to listen within %d s; killing it", READY_MS / 1000);
+    uv_process_kill(&d->life->process, SIGKILL);
+  }
+}
+
+/* Starting. ------------------------------------------------------------------------------------------------------- */
+
+/* "[::]" takes IPv4 too; where the kernel has no IPv6 it cannot be had. */
+static bool has_ipv6(void) {
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
+}
+
+static struct life *life_create(struct local_daemon *d) {
+  struct life *life = xcalloc(1, sizeof(*life));
+  uv_pipe_t *pipes[] = {&life->ready, &life->owner, &life->err};
+  for (size_t i = 0; i < sizeof(pipes) / sizeof(*pipes); i++) {
+    uv_pipe_init(d->o.loop, pipes[i], 0);
+    pipes[i]->data = life;
+  }
+  life->process.data = life;
+  life->daemon = d;
+  life->open_handles = 4;
+  life->began_ms = monotonic_ms();
+  return life;
+}
+
+static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd) {
+  const char *host = d->o.loopback ? "127.0.0.1" : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
+  bool v6 = strchr(host, ':') != NULL;
+  char *listen =
+      xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->port ? d->port : d->o.port));
+  const char *quiet = d->o.verbose || d->o.log_file ? NULL : "--quiet";
+  const char *words[] = {"rdzvd",      "--listen", listen,        "--exit-when-idle", "--ready-fd", "3",
+                         "--owner-fd", "4",        "--state-dir", d->state_dir,       quiet,        NULL};
+  char *argv[sizeof(words) / sizeof(*words)]; /* libuv writes to none of them */
+  memcpy(argv, words, sizeof(argv));
+  uv_stdio_container_t stdio[] = {
+      {.flags = UV_IGNORE},
+      {.flags = UV_IGNORE},
+      {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->err},
+      [FD_READY] = {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&life->ready},
+      [FD_OWNER] = {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&life->owner},
+  };
+  if (err_fd >= 0) {
+    stdio[2].flags = UV_INHERIT_FD;
+    stdio[2].data.fd = err_fd;
+  }
+  uv_process_options_t options = {
+      .file = program,
+      .args = argv,
+      .flags = UV_PROCESS_DETACHED, /* a session of its own */
+      .exit_cb = on_exit_process,
+      .stdio = stdio,
+      .stdio_count = sizeof(stdio) / sizeof(*stdio),
+  };
+  int rc = uv_spawn(d->o.loop, &life->process, &options);
+  free(listen);
+  return rc;
+}
+
+static char *find_program(void) {
+  return command_companion("rdzvd", "../daemon/", getenv("PATH"));
+}
+
+static int begin(struct local_daemon *d, struct err *e) {
+  char *program = find_program();
+  if (!program)
+    return err_set(e, -ENOENT,
+                   "rdzvd is to be started on this machine, but is neither beside rdzv-agent nor in PATH");
+  int err_fd = -1, rc = 0;
+  if (!d->state_dir) d->state_dir = private_dir_create(e);
+  if (!d->state_dir) rc = -EACCES;
+  if (rc == 0) {
+    struct life *life = life_create(d);
+    if (d->o.log_file) err_fd = open(d->o.log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    rc = spawn(d, life, program, err_fd);
+    if (err_fd >= 0) close(err_fd);
+    if (rc) {
+      life_close(life);
+      rc = err_sys(e, rc, "rdzvd (%s) cannot be started", program);
+    } else {
+      uv_read_start((uv_stream_t *)&life->ready, on_alloc, on_ready);
+      if (err_fd < 0) uv_read_start((uv_stream_t *)&life->err, on_alloc, on_err);
+      d->life = life;
+      d->state = DAEMON_STARTING;
+      arm(d, READY_MS);
+    }
+  }
+  free(program);
+  return rc;
+}
+
+struct local_daemon *local_daemon_create(const struct local_daemon_options *o) {
+  struct local_daemon *d = xcalloc(1, sizeof(*d));
+  d->o = *o;
+  uv_timer_init(o->loop, &d->timer);
+  d->timer.data = d;
+  return d;
+}
+
+void local_daemon_bind(struct local_daemon *d, const struct local_daemon_callbacks *cb, void *ctx) {
+  d->cb = cb;
+  d->cb_ctx = ctx;
+}
+
+void local_daemon_want(struct local_daemon *d) {
+  struct err e = ERR_INIT;
+  d->wanted = true;
+  if (d->state == DAEMON_READY) answer_ready(d);
+  if (d->state != DAEMON_ABSENT) return;
+  int rc =
+      d->leaving ? err_set(&e, -ECANCELED, "rdzvd is not started any more: the job is over") : begin(d, &e);
+  if (rc) answer_failure(d, false, d->leaving ? 0 : EXIT_CODE_SYSTEM, &e);
+}
+
+bool local_daemon_owned(const struct local_daemon *d) {
+  return d->state != DAEMON_ABSENT;
+}
+
+pid_t local_daemon_pid(const struct local_daemon *d) {
+  return d->life ? d->life->process.pid : 0;
+}
+
+void local_daemon_leave(struct local_daemon *d, uint32_t grace_ms) {
+  d->leaving = true;
+  d->wanted = false;
+  if (!d->life) d->state = DAEMON_ABSENT;
+  arm(d, d->life ? grace_ms : 0);
+}
+
+static void on_timer_closed(uv_handle_t *handle) {
+  free(handle->data);
+}
+
+void local_daemon_destroy(struct local_daemon *d) {
+  if (!d) return;
+  if (d->life) {
+    uv_process_kill(&d->life->process, SIGKILL);
+    life_close(d->life);
+  }
+  remove_state(d);
+  uv_close((uv_handle_t *)&d->timer, on_timer_closed);
+}

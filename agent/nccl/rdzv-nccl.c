@@ -1,0 +1,173 @@
+/* rdzv-nccl COUNT: mints ncclUniqueIds, tells them to the agent that started it, and lives until that closes its stdin.
+ *
+ * An id is an address: ncclGetUniqueId opens a socket and starts a thread that waits there for the ranks of a communicator, and tells each
+ * of them its neighbour. So whoever mints must live until all ranks have come. That is no business for the agent itself, which must not
+ * have a foreign library's threads, sockets and crashes in it, nor for a worker, which would have to start before anybody knows the ids. No GPU
+ * is touched and no CUDA context made.
+ *
+ * It runs in the environment of a worker, since that decides where NCCL listens (NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, ...). The library is
+ * that of RDZV_NCCL_LIBRARY, else libnccl.so.2 as the loader finds it, else the one that pip has installed for the python3 in PATH, or
+ * the one of PYTHON_EXEC (nvidia-nccl-cu12 or cu13): that is the one that PyTorch uses there.
+ *
+ * The answer goes to stdout, as agent/nccl_record.h has it, and nothing else may: NCCL prints there too when NCCL_DEBUG asks for it, so what it
+ * knows as stdout is our stderr, which the agent logs.
+ *
+ * It dies with its agent: by the parent-death signal, and by the end of its stdin. Signals that a terminal sends to all are the agent's. */
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "agent/nccl/record.h"
+#include "common/exit_codes.h"
+
+struct unique_id {
+  char bytes[NCCL_ID_SIZE];
+};
+
+struct nccl {
+  int (*version)(int *version);
+  int (*id)(struct unique_id *id);
+  const char *(*error)(int code);
+};
+
+/* The library. ----------------------------------------------------------------------------------------------------- */
+
+/* Where pip has put it, as Python itself tells: no rule about folders holds for virtual environments, conda and pyenv alike. The child
+ * dies with us. */
+static bool ask_python(char *out) {
+  static const char question[] = "from importlib.util import find_spec\n"
+                                 "print(list(find_spec('nvidia.nccl').submodule_search_locations)[0])";
+  const char *python = getenv("PYTHON_EXEC");
+  int ends[2];
+  if (!python || !*python) python = "python3";
+  if (pipe2(ends, O_CLOEXEC)) return false;
+  pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 2) < 0 || dup2(ends[1], 1) < 0) _exit(127);
+    execlp(python, python, "-c", question, (char *)NULL);
+    _exit(127);
+  }
+  close(ends[1]);
+  size_t len = 0;
+  for (ssize_t n; pid > 0 && len < PATH_MAX && (n = read(ends[0], out + len, PATH_MAX - len)) > 0;)
+    len += (size_t)n;
+  close(ends[0]);
+  int status = 1;
+  if (pid > 0) waitpid(pid, &status, 0);
+  static const char file[] = "/lib/libnccl.so.2";
+  while (len > 0 && out[len - 1] == '\n') len--;
+  if (status || len == 0 || len + sizeof file > PATH_MAX) return false;
+  memcpy(out + len, file, sizeof file);
+  return true;
+}
+
+static void *open_library(const char **name, struct err *e) {
+  static char wheel[PATH_MAX];
+  const char *given = getenv("RDZV_NCCL_LIBRARY"), *why;
+  *name = given && *given ? given : "libnccl.so.2";
+  void *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
+  if (library) return library;
+  why = dlerror();
+  if (*name != given && ask_python(wheel)) {
+    *name = wheel;
+    library = dlopen(wheel, RTLD_NOW | RTLD_LOCAL);
+    if (!library) why = dlerror();
+  }
+  if (!library) err_set(e, -ENOENT, "NCCL cannot be loaded (--nccl-library): %s", why ? why : *name);
+  return library;
+}
+
+static int find_functions(struct nccl *n, struct err *e) {
+  const char *name;
+  void *library = open_library(&name, e);
+  if (!library) return e->code;
+  const struct {
+    const char *symbol;
+    void *at;
+  } wanted[] = {
+      {"ncclGetVersion", &n->version}, {"ncclGetUniqueId", &n->id}, {"ncclGetErrorString", &n->error}};
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    void *found = dlsym(library, wanted[i].symbol);
+    if (!found) return err_set(e, -ENOENT, "%s has no function %s: is it NCCL?", name, wanted[i].symbol);
+    memcpy(wanted[i].at, &found, sizeof found);
+  }
+  return 0;
+}
+
+/* Minting. --------------------------------------------------------------------------------------------------------- */
+
+static int mint(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
+  struct nccl n = {0};
+  int rc = find_functions(&n, e);
+  if (rc) return rc;
+  assert(n.version && n.id && n.error); /* for the analyzer, which does not follow memcpy */
+  rc = n.version(version);
+  if (rc) return err_set(e, -EIO, "ncclGetVersion: %s", n.error(rc));
+  if (*version < 1 || *version > NCCL_VERSION_LIMIT)
+    return err_set(e, -EIO, "ncclGetVersion tells %d, which is no version", *version);
+  for (uint32_t i = 0; i < count; i++) {
+    rc = n.id(&ids[i]);
+    if (rc) return err_set(e, -EIO, "ncclGetUniqueId: %s (NCCL_DEBUG=WARN says more)", n.error(rc));
+  }
+  return 0;
+}
+
+static bool write_all(int fd, const struct buf *b) {
+  for (size_t done = 0; done < b->len;) {
+    ssize_t n = write(fd, b->data + done, b->len - done);
+    if (n <= 0) return false;
+    done += (size_t)n;
+  }
+  return true;
+}
+
+static bool answer(int fd, uint32_t count) {
+  static struct unique_id ids[NCCL_IDS_MAX];
+  struct buf record = BUF_INIT;
+  struct err e = ERR_INIT;
+  int version = 0;
+  if (mint(ids, count, &version, &e))
+    nccl_record_put_failure(&record, e.text, e.code == -ENOENT);
+  else
+    nccl_record_put(&record, version, ids, count);
+  bool written = write_all(fd, &record);
+  buf_finish(&record);
+  close(fd);
+  return written && !e.code;
+}
+
+static void wait_for_end(void) {
+  char byte;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+}
+
+int main(int argc, char **argv) {
+  static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGTSTP};
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+  long count = argc == 2 ? strtol(argv[1], NULL, 10) : 0;
+  if (count < 1 || count > NCCL_IDS_MAX) {
+    fprintf(stderr, "usage: rdzv-nccl COUNT (1 to %d); rdzv-agent runs it\n", NCCL_IDS_MAX);
+    return EXIT_CODE_USAGE;
+  }
+  int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return EXIT_CODE_SYSTEM;
+  setvbuf(stdout, NULL, _IOLBF, 0); /* what NCCL prints is to be read while it matters */
+  bool minted = answer(out, (uint32_t)count);
+  if (minted) wait_for_end();
+  _exit(minted ? EXIT_CODE_OK
+               : EXIT_CODE_NCCL); /* NCCL's threads are at work: nothing of it is to be torn down */
+}

@@ -1,0 +1,103 @@
+/* What the workers run.
+ *
+ * torchrun takes its first word for a Python script, always, unless it is told otherwise. Here a command may be
+ * anything, so the word decides: what ends in ".py" is a script, and everything else is a program that must be
+ * found. --module, --run-path and --no-python say it outright, as there. PYTHON_EXEC names the interpreter;
+ * without it, it is the python3 in PATH. (torchrun's is the one that it runs under itself; that is the same one
+ * in an activated environment.) -u, so that lines come when they are written.
+ *
+ * torchrun's parser of options drops a "--" that directly follows the script. Scripts are called with one by
+ * habit, so it goes here too, for the commands that torchrun has; a program's own words are left alone.
+ *
+ * ${local_rank} in an argument becomes the worker's local rank: scripts from before LOCAL_RANK was in the
+ * environment take it so (--local-rank=${local_rank}). torchrun's template knows $local_rank and $$ as well; the
+ * shell knows them too, and what is meant for `sh -c` must reach it unchanged, so here it is this one spelling. */
+
+#include "agent/options/command_line.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/mem.h"
+
+static char macro[] = "${local_rank}";
+static char default_python[] = "python3", unbuffered[] = "-u", module_flag[] = "-m", code_flag[] = "-c";
+static char run_path_code[] = "import runpy, sys; sys.argv = sys.argv[1:]; "
+                              "runpy.run_path(sys.argv[0], run_name='__main__')";
+
+enum { HEAD_MAX = 5 }; /* words in front of the user's, and the NULL behind */
+
+static bool ends_in(const char *text, const char *end) {
+  size_t n = strlen(text), k = strlen(end);
+  return n > k && strcmp(text + n - k, end) == 0;
+}
+
+enum command_kind command_line_kind(const struct agent_options *o) {
+  if (!o->command) return COMMAND_TRAINER;
+  if (o->torch.run_path) return COMMAND_RUN_PATH;
+  if (o->torch.no_python) return COMMAND_PROGRAM;
+  if (o->torch.module) return COMMAND_MODULE;
+  return ends_in(o->words[0], ".py") ? COMMAND_SCRIPT : COMMAND_PROGRAM;
+}
+
+static char *python(char *const *env) {
+  static const char name[] = "PYTHON_EXEC=";
+  for (; env && *env; env++)
+    if (strncmp(*env, name, sizeof(name) - 1) == 0 && (*env)[sizeof(name) - 1])
+      return *env + sizeof(name) - 1;
+  return default_python;
+}
+
+char **command_line_create(const struct agent_options *o, char *const *env, char *trainer) {
+  enum command_kind kind = command_line_kind(o);
+  char *const *words = o->words;
+  size_t n = 0, at = 0;
+  while (words[n]) n++;
+  char **argv = xcalloc(n + HEAD_MAX, sizeof(*argv));
+  if (kind == COMMAND_TRAINER) argv[at++] = trainer;
+  if (kind > COMMAND_PROGRAM) {
+    argv[at++] = python(env);
+    argv[at++] = unbuffered;
+  }
+  if (kind == COMMAND_MODULE) argv[at++] = module_flag;
+  if (kind == COMMAND_RUN_PATH) {
+    argv[at++] = code_flag;
+    argv[at++] = run_path_code;
+  }
+  bool dropped = (kind > COMMAND_PROGRAM || (o->command && o->torch.no_python)) && !o->dashes;
+  for (size_t i = 0; i < n; i++)
+    if (i != 1 || !dropped || strcmp(words[i], "--") != 0) argv[at++] = words[i];
+  return argv;
+}
+
+/* Copies text to `to` (NULL: nowhere) with every macro replaced; the bytes that takes, the NUL included. */
+static size_t copy_replaced(char *to, const char *text, const char *rank) {
+  size_t used = 0, k = strlen(macro), r = strlen(rank);
+  while (*text) {
+    bool here = strncmp(text, macro, k) == 0;
+    if (to && here) memcpy(to + used, rank, r);
+    if (to && !here) to[used] = *text;
+    used += here ? r : 1;
+    text += here ? k : 1;
+  }
+  if (to) to[used] = '\0';
+  return used + 1;
+}
+
+char **command_line_for(char *const *argv, uint32_t local_rank) {
+  char rank[12];
+  size_t n = 0, bytes = 0;
+  snprintf(rank, sizeof(rank), "%u", (unsigned)local_rank);
+  for (; argv[n]; n++) bytes += n ? copy_replaced(NULL, argv[n], rank) : strlen(argv[n]) + 1;
+  char **out = xcalloc(1, (n + 1) * sizeof(*out) + bytes);
+  char *to = (char *)(out + n + 1);
+  for (size_t i = 0; i < n; i++) {
+    size_t size = i ? copy_replaced(NULL, argv[i], rank) : strlen(argv[i]) + 1;
+    out[i] = to;
+    if (i)
+      copy_replaced(to, argv[i], rank);
+    else
+      memcpy(to, argv[i], size);
+    to += size;
+  }
+  return out;
+}

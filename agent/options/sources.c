@@ -1,0 +1,168 @@
+/* --explain: from where each setting came that nobody has typed.
+ *
+ * Behind a line stands what it was concluded from: facts of the scheduler's, told with their variables by agent/cluster; or the variable
+ * that gave the option its value, ours or torchrun's, with its value. What was said on the command line, and what is a default, has nothing
+ * behind it.
+ *
+ * A variable may speak for an option of another name: --rdzv-conf has second names for several, --master-addr and --master-port
+ * are an endpoint, and torchrun has variables that are no options. What it says is only shown where it is what counted.
+ *
+ * The launcher of --hosts, or of a batch script, tells its agents what it has worked out as variables of ours. Nobody has set those, so what
+ * stands behind such a line is what the launcher went by.
+ *
+ *     line -> fact's source | what the launcher went by | variable -> "line  # SOURCE" */
+
+#include <stdio.h>
+#include <string.h>
+#include "agent/options/internal.h"
+
+enum { VALUE_SHOWN_MAX = 120, NAME_LEN = 64 };
+
+void agent_options_show_variable(const char *variable, struct buf *out) {
+  size_t n = strcspn(variable, "=");
+  buf_printf(out, "%.*s=", (int)n, variable);
+  if (variable[n]) buf_put_escaped(out, variable + n + 1, strlen(variable + n + 1), VALUE_SHOWN_MAX);
+}
+
+static const char *variable_of(const struct agent_options *o, const char *option) {
+  return opts_variable(&agent_options_spec, o->argc, o->argv, o->env, option);
+}
+
+static enum opt_source source_of(const struct agent_options *o, const char *option) {
+  return opts_source(&agent_options_spec, o->argc, o->argv, o->env, option);
+}
+
+/* The environment's "NAME=value". */
+static const char *find(char *const *env, const char *name) {
+  size_t n = strlen(name);
+  for (; env && *env; env++)
+    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return *env;
+  return NULL;
+}
+
+/* One variable, or what is known better of it. */
+static void add(const struct options_told *told, const char *variable, struct buf *out) {
+  char name[NAME_LEN];
+  if (!variable) return;
+  snprintf(name, sizeof(name), "%.*s", (int)strcspn(variable, "="), variable);
+  const char *better = find(told->launched, name);
+  if (out->len) buf_puts(out, ", ");
+  if (better)
+    buf_puts(out, better + strlen(name) + 1);
+  else
+    agent_options_show_variable(variable, out);
+}
+
+/* Lines about which --rdzv-conf, or a variable that is no option, has had its say: that option, or that variable. */
+static bool is_by_conf(const struct agent_options *o, const char *line) {
+  const struct rdzv_conf *c = &o->torch.conf;
+  bool is_static = !o->torch.backend || strcmp(o->torch.backend, "static") == 0;
+  const struct {
+    const char *line;
+    bool said;
+  } keys[] = {
+      {"join-timeout", c->join_ms >= 0 || (is_static && c->timeout_ms >= 0)},
+      {"last-call", c->last_call_ms >= 0},
+      {"lease", rdzv_conf_lease_ms(c) >= 0},
+      {"node-rank", c->rank >= 0},
+      {"starts-rdzvd", c->is_host != HOST_AUTO},
+  };
+  for (size_t i = 0; i < sizeof(keys) / sizeof(*keys); i++)
+    if (strcmp(keys[i].line, line) == 0)
+      return keys[i].said && (i == 4 || source_of(o, line) < source_of(o, "rdzv-conf"));
+  return false;
+}
+
+static const char *torchs_own(const struct agent_options *o, const char *line) {
+  static const char *const names[][2] = {
+      {"store", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"},
+      {"stop-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
+  };
+  if (strcmp(line, "log-line-prefix") == 0 && o->log_line_prefix)
+    return find(o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+    if (strcmp(names[i][0], line) == 0 && source_of(o, line) == OPT_FROM_DEFAULT)
+      return i == 0 && o->store != STORE_WORKER ? NULL : find(o->env, names[i][1]);
+  return NULL;
+}
+
+static void add_endpoint(const struct agent_options *o, const struct options_told *told, struct buf *out) {
+  bool said = o->torch.endpoint && *o->torch.endpoint;
+  if (source_of(o, "standalone") != OPT_FROM_DEFAULT && o->standalone)
+    add(told, variable_of(o, "standalone"), out);
+  else if (said)
+    add(told, variable_of(o, "endpoint"), out);
+  else if (!o->standalone && (o->torch.master_addr || o->torch.master_port >= 0)) {
+    add(told, variable_of(o, "master-addr"), out);
+    add(told, variable_of(o, "master-port"), out);
+  }
+}
+
+/* The variables that gave the line its value. */
+static void add_variables(const struct agent_options *o, const struct options_told *told, const char *line,
+                          struct buf *out) {
+  bool ours = source_of(o, line) != OPT_FROM_DEFAULT;
+  if (strcmp(line, "endpoint") == 0)
+    add_endpoint(o, told, out);
+  else if (strcmp(line, "job") == 0)
+    add(told, o->rdzv_id ? variable_of(o, "rdzv-id") : NULL, out);
+  else if (strcmp(line, "node-rank") == 0 && o->node_rank < 0)
+    return;
+  else if (strcmp(line, "store-port") == 0 && !ours && o->store_port)
+    add(told, variable_of(o, "master-port"), out);
+  else if (is_by_conf(o, line))
+    add(told, variable_of(o, "rdzv-conf"), out);
+  else if (ours)
+    add(told, variable_of(o, line), out);
+  else
+    add(told, torchs_own(o, line), out);
+}
+
+static const char *fact_of(const struct agent_options *o, const char *line) {
+  const struct options_sources *f = &o->from;
+  const struct {
+    const char *line, *source;
+  } facts[] = {
+      {"nnodes", f->nnodes},         {"nproc", f->nproc},       {"endpoint", f->endpoint},
+      {"job", f->rdzv_id},           {"expect", f->expect},     {"order-key", f->order_key},
+      {"local-rank", f->local_rank}, {"end-time", f->end_time}, {"scheduler-restarts", f->scheduler_restarts},
+  };
+  for (size_t i = 0; i < sizeof(facts) / sizeof(*facts); i++)
+    if (strcmp(facts[i].line, line) == 0) return facts[i].source;
+  return NULL;
+}
+
+/* What was looked at here, and is nobody's word. */
+static void add_seen(const struct agent_options *o, const struct options_told *told, const char *line,
+                     struct buf *out) {
+  bool count = strcmp(line, "nproc") == 0 && o->nproc <= 0 && o->nproc != OPTIONS_NPROC_CPU;
+  bool own = strcmp(line, "local-rank") == 0 && o->local_agents > 1 && told->local_world == told->workers;
+  if (told->seen && (count || own)) buf_printf(out, "%s%s", out->len ? ", " : "", told->seen);
+  if (told->end_time && strcmp(line, "end-time") == 0) buf_printf(out, ": %s", told->end_time);
+}
+
+static void put_source(const struct agent_options *o, const struct options_told *told, const char *line,
+                       struct buf *out) {
+  struct buf source = BUF_INIT;
+  const char *fact = fact_of(o, line);
+  if (fact)
+    buf_puts(&source, fact);
+  else
+    add_variables(o, told, line, &source);
+  add_seen(o, told, line, &source);
+  if (source.len) buf_printf(out, "  # %s", buf_text(&source));
+  buf_finish(&source);
+}
+
+void options_put_sources(const struct agent_options *o, const struct options_told *told,
+                         const struct buf *lines, struct buf *out) {
+  for (const char *p = buf_text(lines); *p;) {
+    size_t n = strcspn(p, "\n");
+    char line[NAME_LEN];
+    snprintf(line, sizeof(line), "%.*s", (int)strcspn(p, " "), p);
+    buf_append(out, p, n);
+    put_source(o, told, line, out);
+    buf_putc(out, '\n');
+    p += n + (p[n] == '\n');
+  }
+}

@@ -1,0 +1,330 @@
+/* Values of the agent's options that are more than a number.
+ *
+ * Each reader takes a text and fills one field, or says in a sentence what it expected; which option it was is
+ * put in front by common/opts. Where torchrun reads the same text its reading is kept, with three freedoms: a
+ * map of --redirects and --tee may name any local rank (torchrun's have one digit), blanks around the elements
+ * of a list do not matter, and names of signals go without SIG as well.
+ *
+ * An empty text counts as not given where torchrun takes it so: scripts pass "$VARIABLE" that may be unset.
+ *
+ * Names of signals are in a table of our own, since the C library's are not the same everywhere. Those that no
+ * program can handle are refused, and so are those by which the kernel tells of our own faults and children. */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent/options/internal.h"
+#include "common/hostlist.h"
+
+static const struct {
+  const char *name;
+  int number;
+} signal_names[] = {
+    {"SIGHUP", SIGHUP},   {"SIGINT", SIGINT},     {"SIGQUIT", SIGQUIT}, {"SIGUSR1", SIGUSR1},
+    {"SIGUSR2", SIGUSR2}, {"SIGALRM", SIGALRM},   {"SIGTERM", SIGTERM}, {"SIGCONT", SIGCONT},
+    {"SIGTSTP", SIGTSTP}, {"SIGTTIN", SIGTTIN},   {"SIGTTOU", SIGTTOU}, {"SIGURG", SIGURG},
+    {"SIGXCPU", SIGXCPU}, {"SIGXFSZ", SIGXFSZ},   {"SIGPROF", SIGPROF}, {"SIGVTALRM", SIGVTALRM},
+    {"SIGIO", SIGIO},     {"SIGWINCH", SIGWINCH}, {"SIGPWR", SIGPWR},
+};
+
+enum { SIGNALS = sizeof(signal_names) / sizeof(signal_names[0]), SIG_PREFIX = 3 };
+
+static const char *const numa_names[] = {"none", "node", "socket", "exclusive", "core-complex"};
+
+int option_nnodes(const char *text, void *field, struct err *e) {
+  struct nnodes *n = field, got;
+  char first[24];
+  const char *colon = strchr(text, ':');
+  size_t len = colon ? (size_t)(colon - text) : strlen(text);
+  if (len >= sizeof(first)) return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX");
+  memcpy(first, text, len);
+  first[len] = '\0';
+  if (parse_int(first, 1, NODES_MAX, &got.min, e) ||
+      parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, e)) {
+    err_wrap(e, "write N or MIN:MAX");
+    return -EINVAL;
+  }
+  if (got.min > got.max)
+    return err_set(e, -EINVAL,
+                   "the least number of nodes is above the greatest: did you mean %" PRId64 ":%" PRId64 "?",
+                   got.max, got.min);
+  *n = got;
+  return 0;
+}
+
+int option_hosts(const char *text, void *field, struct err *e) {
+  const char **hosts = field;
+  struct buf names = BUF_INIT;
+  size_t n;
+  if (strlen(text) > HOSTS_MAX)
+    return err_set(e, -EINVAL, "a list of hosts has at most %d characters: write ranges, as in gpu[001-016]",
+                   HOSTS_MAX);
+  int rc = *text && hostlist_expand(text, &names, &n, e) ? -EINVAL : 0;
+  if (rc == 0) *hosts = *text ? text : NULL;
+  buf_finish(&names);
+  return rc;
+}
+
+int option_nproc(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {"cpu", "gpu", "auto"};
+  static const int64_t values[] = {OPTIONS_NPROC_CPU, OPTIONS_NPROC_GPU, OPTIONS_NPROC_AUTO};
+  int64_t *n = field;
+  for (int i = 0; i < 3; i++) {
+    if (strcmp(text, names[i]) != 0) continue;
+    *n = values[i];
+    return 0;
+  }
+  if (strcmp(text, "xpu") == 0)
+    return err_set(e, -EINVAL, "XPUs are not counted here: give the number of workers");
+  if (parse_int(text, 1, WORKERS_MAX, n, e) == 0) return 0;
+  err_wrap(e, "write the number of workers, cpu, gpu or auto");
+  return -EINVAL;
+}
+
+int option_endpoint(const char *text, void *field, struct err *e) {
+  const char **point = field;
+  struct endpoint ep;
+  if (text[0] == '/') return err_set(e, -EINVAL, "a file is no place to meet here: give HOST[:PORT]");
+  int rc = *text ? endpoint_parse(text, RDZV_DEFAULT_PORT, &ep, e) : 0;
+  if (rc == 0) *point = text;
+  return rc;
+}
+
+int option_id(const char *text, void *field, struct err *e) {
+  const char **id = field;
+  size_t n = strlen(text);
+  if (n > JOB_ID_MAX) return err_set(e, -EINVAL, "a job's name has at most %d bytes", JOB_ID_MAX);
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f)
+      return err_set(e, -EINVAL, "a job's name has no blanks or control characters");
+  *id = n ? text : NULL;
+  return 0;
+}
+
+int option_role(const char *text, void *field, struct err *e) {
+  const char **role = field;
+  if (strlen(text) > ROLE_MAX) return err_set(e, -EINVAL, "a role's name has at most %d bytes", ROLE_MAX);
+  *role = text;
+  return 0;
+}
+
+int option_node_addr(const char *text, void *field, struct err *e) {
+  const char **addr = field;
+  struct endpoint ep;
+  if (*text && ipaddr_parse(text).family == 0 &&
+      (strchr(text, ':') || strchr(text, '[') || endpoint_parse(text, 1, &ep, NULL) != 0))
+    return err_set(e, -EINVAL, "not an address of this machine: write 10.0.0.7, fd00::7 or its name");
+  *addr = *text ? text : NULL;
+  return 0;
+}
+
+int option_directory(const char *text, void *field, struct err *e) {
+  const char **dir = field;
+  *dir = *text ? text : NULL;
+  return 0;
+}
+
+/* One of a list's elements, without blanks around it. */
+static bool next_element(const char **at, char out[24]) {
+  size_t blanks = strspn(*at, " "), n = strcspn(*at + blanks, ",");
+  const char *p = *at + blanks;
+  *at = p[n] ? p + n + 1 : NULL;
+  while (n > 0 && p[n - 1] == ' ') n--;
+  out[0] = '\0';
+  if (n >= 24) return false;
+  memcpy(out, p, n);
+  out[n] = '\0';
+  return true;
+}
+
+static bool is_stream(const char *text) {
+  return text[0] >= '0' && text[0] <= '3' && text[1] == '\0';
+}
+
+int option_std_map(const char *text, void *field, struct err *e) {
+  struct std_map *m = field, got = {{0}};
+  char element[24];
+  if (is_stream(text)) {
+    memset(got.of, text[0] - '0', sizeof(got.of));
+  } else {
+    for (const char *at = text; at;) {
+      int64_t rank;
+      bool fits = next_element(&at, element);
+      char *colon = strchr(element, ':');
+      if (!fits || !colon || !is_stream(colon + 1))
+        return err_set(e, -EINVAL,
+                       "write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:N,LOCAL_RANK:N");
+      *colon = '\0';
+      if (parse_int(element, 0, WORKERS_MAX - 1, &rank, e)) return err_wrap(e, "a local rank");
+      got.of[rank] = (uint8_t)(colon[1] - '0');
+    }
+  }
+  *m = got;
+  return 0;
+}
+
+int option_rank_set(const char *text, void *field, struct err *e) {
+  struct rank_set *set = field, got = {.some = *text != '\0'};
+  char element[24];
+  for (const char *at = *text ? text : NULL; at;) {
+    int64_t rank;
+    if (!next_element(&at, element)) return err_set(e, -EINVAL, "write local ranks: 0,1,2");
+    if (parse_int(element, 0, WORKERS_MAX - 1, &rank, e))
+      return err_wrap(e, "write local ranks, as in 0,1,2");
+    got.in[rank] = true;
+  }
+  *set = got;
+  return 0;
+}
+
+/* Parted by commas; two of them are one that does not part. */
+int option_filters(const char *text, void *field, struct err *e) {
+  struct opt_strings *list = field;
+  size_t used = 0;
+  list->n = 0;
+  if (strlen(text) >= sizeof(list->text))
+    return err_set(e, -EINVAL, "longer than %d characters", OPT_STRINGS_TEXT_MAX - 1);
+  for (const char *p = text;; p++) {
+    if (used == 0 || list->text[used - 1] == '\0') {
+      if (list->n == OPT_STRINGS_MAX) return err_set(e, -EINVAL, "more than %d of them", OPT_STRINGS_MAX);
+      list->v[list->n++] = list->text + used;
+    }
+    bool escaped = p[0] == ',' && p[1] == ',';
+    list->text[used++] = (char)(*p == ',' && !escaped ? '\0' : *p);
+    p += escaped;
+    if (!*p) return 0;
+  }
+}
+
+static int signal_number(const char *name) {
+  for (int i = 0; i < SIGNALS; i++)
+    if (strcmp(name, signal_names[i].name) == 0 || strcmp(name, signal_names[i].name + SIG_PREFIX) == 0)
+      return signal_names[i].number;
+  return 0;
+}
+
+int option_signals(const char *text, void *field, struct err *e) {
+  uint64_t *signals = field, got = 0;
+  char element[24];
+  for (const char *at = text; at;) {
+    bool fits = next_element(&at, element);
+    int number = fits ? signal_number(element) : 0;
+    if (fits && !*element) continue;
+    if (!number)
+      return err_set(e, -EINVAL, "no signal that can be handled is called that: write SIGTERM,SIGUSR1");
+    got |= UINT64_C(1) << number;
+  }
+  if (got) *signals = got; /* an empty list: the default stays */
+  return 0;
+}
+
+const char *numa_binding_name(enum numa_binding numa) {
+  return numa_names[numa];
+}
+
+int option_numa(const char *text, void *field, struct err *e) {
+  enum numa_binding *numa = field;
+  for (int i = NUMA_NODE; i <= NUMA_CORE_COMPLEX; i++) {
+    if (strcmp(text, numa_names[i]) != 0) continue;
+    *numa = (enum numa_binding)i;
+    return 0;
+  }
+  return err_set(e, -EINVAL, "write node, socket, exclusive or core-complex");
+}
+
+int option_store(const char *text, void *field, struct err *e) {
+  enum store_place *store = field;
+  bool worker = strcmp(text, "worker") == 0;
+  if (!worker && strcmp(text, "agent") != 0)
+    return err_set(e, -EINVAL, "write agent, or worker where the script itself opens MASTER_PORT");
+  *store = worker ? STORE_WORKER : STORE_AGENT;
+  return 0;
+}
+
+int option_scale_up(const char *text, void *field, struct err *e) {
+  enum scale_up *when = field;
+  bool now = strcmp(text, scale_up_name(SCALE_UP_NOW)) == 0;
+  if (!now && strcmp(text, scale_up_name(SCALE_UP_NEXT_ROUND)) != 0)
+    return err_set(e, -EINVAL, "write now, or next-round");
+  *when = now ? SCALE_UP_NOW : SCALE_UP_NEXT_ROUND;
+  return 0;
+}
+
+int option_orphan_grace(const char *text, void *field, struct err *e) {
+  int64_t *ms = field;
+  if (strcmp(text, "forever") == 0) {
+    *ms = INT64_MAX;
+    return 0;
+  }
+  int rc = parse_duration_ms(text, ms, e);
+  if (rc) return rc;
+  return *ms > TIMEOUT_MAX_MS ? err_set(e, -EINVAL, "write a time of at most 7 days, or forever") : 0;
+}
+
+int option_hang_watch(const char *text, void *field, struct err *e) {
+  static const char *const words[] = {[HANG_AUTO] = "auto", [HANG_SDK] = "sdk", [HANG_OUTPUT] = "output"};
+  struct hang_option *watch = field, got = {0};
+  if (strncmp(text, "file:", 5) == 0 && text[5]) {
+    *watch = (struct hang_option){.kind = HANG_FILE, .file = text + 5};
+    return 0;
+  }
+  for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
+    if (strcmp(text, words[i]) != 0) continue;
+    got.kind = (enum hang_watch_kind)i;
+    *watch = got;
+    return 0;
+  }
+  return err_set(e, -EINVAL, "write auto, sdk, output, or file:PATH with ${rank} or ${local_rank} in it");
+}
+
+int option_hang_stacks(const char *text, void *field, struct err *e) {
+  bool *on = field;
+  if (strcmp(text, "auto") != 0 && strcmp(text, "never") != 0)
+    return err_set(e, -EINVAL, "write auto, or never");
+  *on = strcmp(text, "auto") == 0;
+  return 0;
+}
+
+int option_after_finish(const char *text, void *field, struct err *e) {
+  enum after_finish *what = field;
+  bool fail = strcmp(text, after_finish_name(AFTER_FINISH_FAIL)) == 0;
+  if (!fail && strcmp(text, after_finish_name(AFTER_FINISH_RESTART)) != 0)
+    return err_set(e, -EINVAL, "write fail, or restart");
+  *what = fail ? AFTER_FINISH_FAIL : AFTER_FINISH_RESTART;
+  return 0;
+}
+
+int option_nccl_ids(const char *text, void *field, struct err *e) {
+  enum nccl_ids *what = field;
+  for (int i = 0; i < NCCL_IDS_COUNT; i++) {
+    if (strcmp(text, nccl_ids_name((enum nccl_ids)i)) != 0) continue;
+    *what = (enum nccl_ids)i;
+    return 0;
+  }
+  return err_set(e, -EINVAL, "write auto, always, or never");
+}
+
+int option_start_method(const char *text, void *field, struct err *e) {
+  const char **method = field;
+  if (strcmp(text, "spawn") != 0 && strcmp(text, "fork") != 0 && strcmp(text, "forkserver") != 0)
+    return err_set(e, -EINVAL, "write spawn, fork or forkserver");
+  *method = text;
+  return 0;
+}
+
+/* A sentence that does not fit any more is left away, not cut: there is one for each option at most, and those
+ * about keys of --rdzv-conf, which only somebody who makes them up has by the hundred. */
+void options_note(struct agent_options *o, const char *fmt, ...) {
+  size_t used = strlen(o->notes), room = sizeof(o->notes) - used - (used > 0);
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(o->notes + used + (used > 0), room, fmt, ap);
+  va_end(ap);
+  if (n < 0 || (size_t)n >= room)
+    o->notes[used] = '\0';
+  else if (used > 0)
+    o->notes[used] = '\n';
+}

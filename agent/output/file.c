@@ -1,0 +1,66 @@
+/* Log files, as the relay's thread writes them.
+ *
+ * A file is opened for appending and written as bytes come, without a buffer of our own: what a worker has said is in
+ * its file when the machine dies a moment later, and `tail -f` shows it. Appending also lets several streams share
+ * one file (the filtered lines of all ranks): each write lands whole behind the last.
+ *
+ * The first failure ends it. A full disk may have room again later, but a log with a hole that nobody notices is worse
+ * than one whose end was announced. */
+
+#include "agent/output/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+void relay_file_init(struct relay_file *f, const char *name) {
+  *f = (struct relay_file){.name = xstrdup(name), .fd = -1};
+}
+
+void relay_file_close(struct relay_file *f) {
+  if (f->fd >= 0) close(f->fd);
+  f->fd = -1;
+}
+
+void relay_file_finish(struct relay_file *f) {
+  relay_file_close(f);
+  free(f->name);
+  f->name = NULL;
+}
+
+static int give_up(struct relay_file *f, int error) {
+  relay_file_close(f);
+  f->failed = true;
+  return error;
+}
+
+/* Whether that worked is seen when the file is opened. */
+static void make_folders(char *name) {
+  for (char *p = strchr(name + 1, '/'); p; p = strchr(p + 1, '/')) {
+    *p = '\0';
+    mkdir(name, 0777);
+    *p = '/';
+  }
+}
+
+int relay_file_open(struct relay_file *f) {
+  if (!f->name || !f->name[0]) return 0;
+  make_folders(f->name);
+  f->fd = open(f->name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  return f->fd < 0 ? give_up(f, -errno) : 0;
+}
+
+int relay_file_write(struct relay_file *f, const char *data, size_t n) {
+  while (f->fd >= 0 && n > 0) {
+    ssize_t done = write(f->fd, data, n);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return give_up(f, -errno);
+    data += done;
+    n -= (size_t)done;
+  }
+  return 0;
+}

@@ -1,0 +1,62 @@
+/* Splits a stream into lines, and keeps the last ones.
+ *
+ * One buffer; a line is handed out as a place in it, so nothing is copied twice. What is behind the last newline
+ * stays until more comes; it moves to the front once per feed, and it is never longer than `max`, so a program that
+ * never ends its line costs `max` bytes and no more. The newline is looked for in max + 1 bytes: a line of exactly
+ * max bytes is a line, not a piece with an empty line behind.
+ *
+ * A line ends with \n alone. A carriage return is part of it: progress bars draw with it, and what they drew comes
+ * out as they meant it, when they end the line. */
+
+#include "agent/output/lines.h"
+
+#include <string.h>
+
+void lines_init(struct lines *l, size_t max) {
+  *l = (struct lines){.max = max};
+}
+
+void lines_finish(struct lines *l) {
+  buf_finish(&l->b);
+}
+
+void lines_feed(struct lines *l, const char *data, size_t n) {
+  buf_consume(&l->b, l->at);
+  l->at = 0;
+  buf_append(&l->b, data, n);
+}
+
+bool lines_next(struct lines *l, const char **line, size_t *len) {
+  size_t left = l->b.len - l->at;
+  if (left == 0) return false;
+  *line = l->b.data + l->at;
+  const char *end = memchr(*line, '\n', left <= l->max ? left : l->max + 1);
+  if (!end && left <= l->max) return false;
+  *len = end ? (size_t)(end - *line) : l->max;
+  l->at += *len + (end != NULL);
+  return true;
+}
+
+void lines_peek(const struct lines *l, const char **line, size_t *len) {
+  *len = l->b.len - l->at;
+  *line = *len ? l->b.data + l->at : "";
+}
+
+bool lines_rest(struct lines *l, const char **line, size_t *len) {
+  lines_peek(l, line, len);
+  l->at = l->b.len;
+  return *len > 0;
+}
+
+void tail_add(struct buf *tail, const char *line, size_t len, size_t max) {
+  if (len >= max) { /* its end, with the newline */
+    line += len - (max - 1);
+    len = max - 1;
+  }
+  buf_append(tail, line, len);
+  buf_putc(tail, '\n');
+  if (tail->len <= max) return;
+  size_t over = tail->len - max; /* these at least must go: up to the end of their line */
+  const char *end = memchr(tail->data + over - 1, '\n', tail->len - over + 1);
+  buf_consume(tail, (size_t)(end - tail->data) + 1);
+}

@@ -1,0 +1,146 @@
+/* Where a run's files lie.
+ *
+ * Every agent makes a folder of its own, with eight random letters, so agents that share a file server, or a machine,
+ * never write to one file, and the same command given twice keeps both runs' logs. It is made before anything else is
+ * started, because a place that cannot be written is a mistake in the command line and is told as one. What is below
+ * it is made later by who writes there: the relay's thread, and each worker before it runs its command, so a file
+ * server that hangs holds up only those.
+ *
+ * torchrun deletes attempt_N when it begins anew. Here the number is that of the round, which never comes twice.
+ *
+ * Removing a temporary folder goes down into it by descriptors and follows no links: workers may have put anything
+ * into it. It may be long, but never deep: what is below DEPTH_MAX stays, and the folder with it. */
+
+#include "agent/output/log_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "agent/output/output.h"
+#include "common/mem.h"
+
+enum { RANDOM_LETTERS = 8, TRIES = 100, DEPTH_MAX = 16 };
+
+/* mkdir -p */
+static int make_directories(const char *dir) {
+  char path[PATH_MAX];
+  size_t n = strlen(dir);
+  if (n >= sizeof(path)) return -ENAMETOOLONG;
+  memcpy(path, dir, n + 1);
+  for (char *p = path + 1; p <= path + n; p++) {
+    if (*p != '/' && *p != '\0') continue;
+    *p = '\0';
+    if (mkdir(path, 0777) != 0 && errno != EEXIST && errno != EROFS) return -errno;
+    if (p < path + n) *p = '/';
+  }
+  struct stat st;
+  if (stat(dir, &st) != 0) return -errno;
+  return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+}
+
+static int random_letters(char out[RANDOM_LETTERS + 1]) {
+  static const char letters[] = "abcdefghijklmnopqrstuvwxyz012345";
+  unsigned char bytes[RANDOM_LETTERS];
+  if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) return -errno;
+  for (size_t i = 0; i < RANDOM_LETTERS; i++) out[i] = letters[bytes[i] % 32];
+  out[RANDOM_LETTERS] = '\0';
+  return 0;
+}
+
+static int make_run(struct log_dir *d, const char *place, const char *run_id) {
+  char full[PATH_MAX]; /* a worker may go elsewhere before it writes */
+  if (!realpath(place, full)) return -errno;
+  struct buf name = BUF_INIT;
+  output_file_name(run_id, &name);
+  int rc = -EEXIST;
+  for (int i = 0; i < TRIES && rc == -EEXIST; i++) {
+    char letters[RANDOM_LETTERS + 1];
+    if ((rc = random_letters(letters))) break;
+    free(d->dir);
+    d->dir = xasprintf("%s/%s_%s", full, buf_text(&name), letters);
+    rc = mkdir(d->dir, 0777) ? -errno : 0;
+  }
+  buf_finish(&name);
+  return rc;
+}
+
+static int make_temporary(struct log_dir *d, struct err *e) {
+  const char *tmp = getenv("TMPDIR");
+  char *dir = xasprintf("%s/torchelastic_XXXXXX", tmp && *tmp ? tmp : "/tmp");
+  if (mkdtemp(dir)) {
+    d->temporary = dir;
+    return 0;
+  }
+  int rc = err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)",
+                   tmp && *tmp ? tmp : "/tmp");
+  free(dir);
+  return rc;
+}
+
+int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struct err *e) {
+  *d = (struct log_dir){0};
+  int rc = place ? make_directories(place) : make_temporary(d, e);
+  if (rc && place) return err_sys(e, rc, "--log-dir %s cannot be made", place);
+  if (rc) return rc;
+  rc = make_run(d, place ? place : d->temporary, run_id);
+  if (!rc) return 0;
+  err_sys(e, rc, "%s%s cannot be written to", place ? "--log-dir " : "", place ? place : d->temporary);
+  free(d->dir);
+  d->dir = NULL;
+  log_dir_finish(d);
+  return rc;
+}
+
+/* Takes fd. Whether the folder is empty now is seen when it is removed. */
+static void empty(int fd, int depth) {
+  DIR *dir = fdopendir(fd);
+  if (!dir) {
+    close(fd);
+    return;
+  }
+  for (struct dirent *f; (f = readdir(dir));) {
+    if (strcmp(f->d_name, ".") == 0 || strcmp(f->d_name, "..") == 0) continue;
+    if (unlinkat(fd, f->d_name, 0) == 0) continue;
+    int below = depth < DEPTH_MAX
+                    ? openat(fd, f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+                    : -1;
+    if (below >= 0) empty(below, depth + 1);
+    unlinkat(fd, f->d_name, AT_REMOVEDIR);
+  }
+  closedir(dir);
+}
+
+static void remove_tree(const char *dir) {
+  int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd >= 0) empty(fd, 0);
+  rmdir(dir);
+}
+
+void log_dir_finish(struct log_dir *d) {
+  if (d->temporary && !d->keep) remove_tree(d->temporary);
+  free(d->temporary);
+  free(d->dir);
+  *d = (struct log_dir){0};
+}
+
+char *log_dir_file(const struct log_dir *d, const char *name, const char *host) {
+  if (!d->dir) return NULL;
+  struct buf plain = BUF_INIT;
+  output_file_name(host, &plain);
+  char *file = xasprintf("%s/%s-%s.log", d->dir, name, buf_text(&plain));
+  buf_finish(&plain);
+  return file;
+}
+
+char *log_dir_attempt_file(const struct log_dir *d, uint32_t round, int64_t local_rank, const char *name) {
+  if (!d->dir) return NULL;
+  if (local_rank < 0) return xasprintf("%s/attempt_%u/%s", d->dir, round - 1, name);
+  return xasprintf("%s/attempt_%u/%lld/%s", d->dir, round - 1, (long long)local_rank, name);
+}

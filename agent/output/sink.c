@@ -1,0 +1,177 @@
+/* Writing lines to the terminal, whole, with the status line always at the bottom.
+ *
+ * Lines gather in a batch per descriptor and go out in few writes. To a pipe or a terminal a write takes at most
+ * PIPE_BUF bytes and ends with a line: the kernel keeps such writes together, so two agents that share a pipe do not
+ * tear each other's lines. A regular file takes the batch as it is.
+ *
+ * The status line is drawn without a newline, the cursor behind it. Before lines are written to a terminal it is
+ * wiped; after them it is drawn again. It is cut to the terminal's width, or it would wrap and could not be wiped by
+ * one return: characters are counted, UTF-8 ones as one column, which is right for all that we write.
+ *
+ * A line may be shown before it is finished, because it is a prompt and its program waits for an answer. Then whoever
+ * writes next ends it first, so that no line is ever torn by another, and what its program adds later is a line of its
+ * own, or goes on behind it where nobody came between. One unfinished line makes room for another only when it has not
+ * grown for a second: two prompts are both seen, and eight progress bars do not chase each other over the screen.
+ * While a line is unfinished there is no status line.
+ *
+ * Where stdout and stderr are one terminal, pipe or file, all goes through one sink, in the order in which it came.
+ *
+ * Writes may block as long as they like (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill
+ * meanwhile. The descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. */
+
+#include "agent/output/sink.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WIPE "\r\x1b[K"
+
+static void sink_init(struct sink *s, int fd) {
+  struct stat st;
+  *s = (struct sink){.fd = fd, .tty = isatty(fd)};
+  s->regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool is_same(int a, int b) {
+  struct stat x, y;
+  return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+void sinks_init(struct sinks *s, int out, int err, bool status) {
+  *s = (struct sinks){.status = status};
+  sink_init(&s->out, out);
+  sink_init(&s->err, err);
+  s->to_out = is_same(out, err) ? &s->err : &s->out;
+}
+
+void sinks_finish(struct sinks *s) {
+  buf_finish(&s->out.b);
+  buf_finish(&s->err.b);
+  buf_finish(&s->line);
+}
+
+static void put(struct sink *s, const char *prefix, const char *text, size_t len) {
+  if (s->error) return;
+  buf_puts(&s->b, prefix);
+  buf_append(&s->b, text, len);
+}
+
+static void end_line(struct sink *s) {
+  if (!s->error) buf_putc(&s->b, '\n');
+  s->holder = NULL;
+}
+
+void sink_line(struct sink *s, const char *prefix, const char *line, size_t len) {
+  if (s->holder) end_line(s);
+  put(s, prefix, line, len);
+  end_line(s);
+}
+
+bool sink_begin(struct sink *s, const void *who, const char *prefix, const char *text, size_t len,
+                uint64_t now_ms) {
+  bool mine = s->holder == who;
+  if (s->holder && !mine) {
+    if (now_ms - s->held_ms < SINK_GIVES_WAY_MS) return false;
+    end_line(s);
+  }
+  put(s, mine ? "" : prefix, text, len);
+  s->holder = who;
+  s->held_ms = now_ms;
+  return true;
+}
+
+void sink_rest(struct sink *s, const void *who, const char *prefix, const char *text, size_t len) {
+  if (s->holder != who) {
+    if (len) sink_line(s, prefix, text, len);
+    return;
+  }
+  put(s, "", text, len);
+  end_line(s);
+}
+
+void sinks_status(struct sinks *s, const char *line) {
+  if (!s->status) return;
+  buf_clear(&s->line);
+  buf_puts(&s->line, line);
+  s->changed = true;
+}
+
+/* How much to write next: up to PIPE_BUF bytes that end with a line; one line at least. */
+static size_t piece(const struct sink *s) {
+  const char *from = s->b.data + s->written;
+  size_t left = s->b.len - s->written;
+  if (s->regular || left <= PIPE_BUF) return left;
+  size_t n = PIPE_BUF;
+  while (n > 0 && from[n - 1] != '\n') n--;
+  if (n > 0) return n;
+  const char *end = memchr(from, '\n', left);
+  return end ? (size_t)(end - from) + 1 : left;
+}
+
+static ssize_t write_once(int fd, const char *data, size_t len) {
+  ssize_t n = write(fd, data, len);
+  int error = n < 0 ? errno : 0;
+  if (error == EAGAIN) poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+  return n < 0 ? -error : n;
+}
+
+static void sink_flush(struct sink *s) {
+  size_t end = s->written;
+  while (s->written < s->b.len) {
+    if (s->written == end) end += piece(s);
+    ssize_t n = write_once(s->fd, s->b.data + s->written, end - s->written);
+    if (n > 0) s->written += (size_t)n;
+    if (n >= 0 || n == -EINTR || n == -EAGAIN) continue;
+    s->error = (int)n;
+    break;
+  }
+  buf_clear(&s->b);
+  s->written = 0;
+}
+
+/* Bytes of text that fit into `columns`. */
+static size_t cut(const char *text, size_t columns) {
+  size_t n = 0;
+  for (; text[n]; n++) {
+    if (((unsigned char)text[n] & 0xc0) == 0x80) continue;
+    if (columns-- == 0) break;
+  }
+  return n;
+}
+
+static void draw(struct sinks *s) {
+  struct winsize w = {0};
+  size_t columns = ioctl(s->err.fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col - 1U : 79;
+  const char *text = buf_text(&s->line);
+  buf_puts(&s->err.b, "\r");
+  buf_append(&s->err.b, text, cut(text, columns));
+  buf_puts(&s->err.b, "\x1b[K");
+}
+
+/* Puts a wipe in front of the batch. */
+static void wipe(struct sinks *s, struct sink *to) {
+  struct buf b = BUF_INIT;
+  buf_puts(&b, WIPE);
+  buf_append(&b, to->b.data, to->b.len);
+  buf_finish(&to->b);
+  to->b = b;
+  s->drawn = false;
+}
+
+void sinks_flush(struct sinks *s) {
+  if (s->drawn && s->out.tty && s->out.b.len > 0) wipe(s, &s->out);
+  sink_flush(&s->out);
+  bool wanted = s->line.len > 0 && !s->err.holder;
+  if (s->drawn && (s->err.b.len > 0 || !wanted)) wipe(s, &s->err);
+  if (wanted && s->status && (!s->drawn || s->changed)) {
+    draw(s);
+    s->drawn = true;
+  }
+  s->changed = false;
+  sink_flush(&s->err);
+}

@@ -1,0 +1,52 @@
+/* Who may connect to the round's store. The list may be as long as a job is large, and every connection asks, so it is
+ * sorted once and then searched. Addresses are compared as numbers: IPv4-mapped IPv6 is IPv4, as a dual-stack socket
+ * shows its peers. A line that is no address is left out, not an error: it lets in nobody. */
+
+#include "agent/store/guests.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+enum { TEXT_MAX_OF_ONE = 64 };
+
+static int by_number(const void *a, const void *b) {
+  return ipaddr_compare(a, b);
+}
+
+static size_t count_lines(const char *text, size_t len) {
+  size_t n = 1;
+  for (size_t i = 0; i < len; i++) n += text[i] == '\n';
+  return n;
+}
+
+static struct ipaddr parse_line(const char *text, size_t n) {
+  char one[TEXT_MAX_OF_ONE];
+  if (n >= sizeof one) return (struct ipaddr){0};
+  if (n) memcpy(one, text, n);
+  one[n] = '\0';
+  return ipaddr_parse(one);
+}
+
+void guests_init(struct guests *g, const char *text, size_t len, const struct ipaddr *more, size_t n) {
+  g->n = 0;
+  g->v = xcalloc((len ? count_lines(text, len) : 0) + n + 1, sizeof *g->v);
+  for (size_t at = 0; at < len;) {
+    const char *nl = memchr(text + at, '\n', len - at);
+    size_t end = nl ? (size_t)(nl - text) : len;
+    struct ipaddr a = parse_line(text + at, end - at);
+    if (a.family) g->v[g->n++] = a;
+    at = end + 1;
+  }
+  for (size_t i = 0; i < n; i++) g->v[g->n++] = more[i];
+  qsort(g->v, g->n, sizeof *g->v, by_number);
+}
+
+void guests_finish(struct guests *g) {
+  free(g->v);
+  memset(g, 0, sizeof *g);
+}
+
+bool guests_has(const struct guests *g, const struct ipaddr *a) {
+  return g->n && bsearch(a, g->v, g->n, sizeof *g->v, by_number);
+}

@@ -1,0 +1,247 @@
+/* Explicit little-endian fields at fixed places, each checked before it is used: magic and version first,
+ * then the header's checksum, then sense, then the length that follows from the header, then the checksum
+ * of the rest. A file cut at any byte fails one of them.
+ *
+ * Floats are copied as they lie in memory: the machines we run on are little-endian, which is checked
+ * below. */
+
+#include "agent/trainer/checkpoint/codec.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <zlib.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are stored as they lie in memory");
+
+static const char magic[8] = {'R', 'D', 'Z', 'V', 'C', 'K', 'P', 'T'};
+
+/* Where the fields of the header lie. */
+enum {
+  AT_MAGIC = 0,
+  AT_VERSION = 8,
+  AT_HEADER = 12,
+  AT_TOTAL = 16,
+  AT_STEP = 24,
+  AT_EPOCH = 32,
+  AT_POSITION = 40,
+  AT_UPDATES = 48,
+  AT_SEED = 56,
+  AT_SAMPLES = 64,
+  AT_LAST_LOSS = 72,
+  AT_LOSS = 80,
+  AT_OPTIM = 84,
+  AT_N_WIDTHS = 88,
+  AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
+  AT_GOOD_IN_ROW = 156,
+  AT_SKIPPED = 160,
+  AT_SCALE = 168, /* zero from 172 to the checksum */
+  AT_CRC = CKPT_HEADER - 4,
+};
+
+uint32_t ckpt_crc(const void *data, size_t len) {
+  return (uint32_t)crc32_z(crc32_z(0, NULL, 0), data, len);
+}
+
+uint64_t ckpt_size(const struct ckpt_kind *k) {
+  return CKPT_HEADER + model_shape_params(&k->shape) * 4 * (1 + (uint64_t)compute_opt_states(k->optim)) + 4;
+}
+
+static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
+  uint64_t loss_bits;
+  uint32_t scale_bits;
+  memset(h, 0, CKPT_HEADER);
+  memcpy(h + AT_MAGIC, magic, sizeof magic);
+  le32_put(h + AT_VERSION, CKPT_VERSION);
+  le32_put(h + AT_HEADER, CKPT_HEADER);
+  le64_put(h + AT_TOTAL, ckpt_size(&s->kind));
+  le64_put(h + AT_STEP, s->step);
+  le64_put(h + AT_EPOCH, s->epoch);
+  le64_put(h + AT_POSITION, s->position);
+  le64_put(h + AT_UPDATES, s->counters.updates);
+  le64_put(h + AT_SKIPPED, s->counters.skipped);
+  le32_put(h + AT_GOOD_IN_ROW, s->counters.good_in_row);
+  memcpy(&scale_bits, &s->counters.scale, 4);
+  le32_put(h + AT_SCALE, scale_bits);
+  le64_put(h + AT_SEED, s->kind.seed);
+  le64_put(h + AT_SAMPLES, s->kind.samples);
+  memcpy(&loss_bits, &s->last_loss, 8);
+  le64_put(h + AT_LAST_LOSS, loss_bits);
+  le32_put(h + AT_LOSS, (uint32_t)s->kind.loss);
+  le32_put(h + AT_OPTIM, (uint32_t)s->kind.optim);
+  le32_put(h + AT_N_WIDTHS, s->kind.shape.n);
+  for (uint32_t i = 0; i < s->kind.shape.n; i++) le32_put(h + AT_WIDTHS + 4 * i, s->kind.shape.width[i]);
+  le32_put(h + AT_CRC, ckpt_crc(h, AT_CRC));
+}
+
+static void add_piece(struct ckpt_bytes *b, const void *data, size_t n) {
+  b->pieces[b->n++] = (struct ckpt_piece){data, n};
+  b->size += n;
+}
+
+/* The floats' checksum is computed once and stands in both: behind them, and in that of the whole. */
+void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
+  size_t bytes = (size_t)model_shape_params(&s->kind.shape) * 4;
+  int states = compute_opt_states(s->kind.optim);
+  uLong floats = crc32_z(crc32_z(0, NULL, 0), s->params, bytes);
+  for (int i = 0; i < states; i++) floats = crc32_z(floats, s->states[i], bytes);
+  out->n = 0;
+  out->size = 0;
+  encode_header(s, out->head);
+  le32_put(out->tail, (uint32_t)floats);
+  add_piece(out, out->head, sizeof out->head);
+  add_piece(out, s->params, bytes);
+  for (int i = 0; i < states; i++) add_piece(out, s->states[i], bytes);
+  add_piece(out, out->tail, sizeof out->tail);
+  uLong all =
+      crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)(bytes * (size_t)(1 + states)));
+  out->crc = (uint32_t)crc32_z(all, out->tail, sizeof out->tail);
+}
+
+void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
+  struct ckpt_bytes b;
+  ckpt_bytes(s, &b);
+  buf_reserve(out, (size_t)b.size);
+  for (int i = 0; i < b.n; i++) buf_append(out, b.pieces[i].data, b.pieces[i].n);
+}
+
+static int decode_shape(const uint8_t *h, struct model_shape *shape, struct err *e) {
+  shape->n = le32_get(h + AT_N_WIDTHS);
+  if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX)
+    return err_set(e, -EBADMSG, "has a strange number of layers");
+  for (uint32_t i = 0; i < shape->n; i++) {
+    shape->width[i] = le32_get(h + AT_WIDTHS + 4 * i);
+    if (shape->width[i] < 1 || shape->width[i] > MODEL_WIDTH_MAX)
+      return err_set(e, -EBADMSG, "has a layer of strange width");
+  }
+  if (model_shape_params(shape) > MODEL_PARAMS_MAX) return err_set(e, -EBADMSG, "has too many weights");
+  return 0;
+}
+
+int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
+  const uint8_t *h = data;
+  struct ckpt_state out = {0};
+  if (len < CKPT_HEADER) return err_set(e, -EBADMSG, "is cut off within its header");
+  if (memcmp(h, magic, sizeof magic) != 0) return err_set(e, -EBADMSG, "is no checkpoint of rdzv-trainer");
+  if (le32_get(h + AT_VERSION) != CKPT_VERSION || le32_get(h + AT_HEADER) != CKPT_HEADER)
+    return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d",
+                   le32_get(h + AT_VERSION), CKPT_VERSION);
+  if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
+  uint32_t loss = le32_get(h + AT_LOSS), optim = le32_get(h + AT_OPTIM);
+  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAMW)
+    return err_set(e, -EBADMSG, "has a loss or optimizer that this trainer does not know");
+  out.kind.loss = (enum compute_loss)loss;
+  out.kind.optim = (enum compute_optim)optim;
+  int rc = decode_shape(h, &out.kind.shape, e);
+  if (rc) return rc;
+  out.step = le64_get(h + AT_STEP);
+  out.epoch = le64_get(h + AT_EPOCH);
+  out.position = le64_get(h + AT_POSITION);
+  out.counters.updates = le64_get(h + AT_UPDATES);
+  out.counters.skipped = le64_get(h + AT_SKIPPED);
+  out.counters.good_in_row = le32_get(h + AT_GOOD_IN_ROW);
+  uint32_t scale_bits = le32_get(h + AT_SCALE);
+  memcpy(&out.counters.scale, &scale_bits, 4);
+  out.kind.seed = le64_get(h + AT_SEED);
+  out.kind.samples = le64_get(h + AT_SAMPLES);
+  uint64_t loss_bits = le64_get(h + AT_LAST_LOSS);
+  memcpy(&out.last_loss, &loss_bits, 8);
+  bool scale_fits = isfinite(out.counters.scale) && out.counters.scale >= 0;
+  if (out.position >= out.kind.samples || !scale_fits || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
+    return err_set(e, -EBADMSG, "has a header that contradicts itself");
+  *s = out;
+  return 0;
+}
+
+int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
+  struct ckpt_state out = {0};
+  int rc = ckpt_decode_header(data, len, &out, e);
+  if (rc) return rc;
+  if (len != ckpt_size(&out.kind))
+    return err_set(e, -EBADMSG, "has %zu bytes instead of %" PRIu64, len, ckpt_size(&out.kind));
+  const uint8_t *p = (const uint8_t *)data + CKPT_HEADER;
+  if (le32_get(p + len - CKPT_HEADER - 4) != ckpt_crc(p, len - CKPT_HEADER - 4))
+    return err_set(e, -EBADMSG, "is damaged: its checksum is not that of its content");
+  size_t bytes = (size_t)model_shape_params(&out.kind.shape) * 4;
+  out.params = p;
+  for (int i = 0; i < compute_opt_states(out.kind.optim); i++) out.states[i] = p + bytes * (size_t)(i + 1);
+  *s = out;
+  return 0;
+}
+
+int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, struct err *e) {
+  static const char *const losses[] = {"mse", "rmse", "cross-entropy"}, *const optims[] = {"sgd", "adam",
+                                                                                           "adamw"};
+  char a[128], b[128];
+  model_shape_format(&have->shape, ',', a, sizeof a);
+  model_shape_format(&want->shape, ',', b, sizeof b);
+  if (strcmp(a, b) != 0) return err_set(e, -EINVAL, "was made with --layers %s, this run has %s", a, b);
+  if (have->loss != want->loss)
+    return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", losses[have->loss],
+                   losses[want->loss]);
+  if (have->optim != want->optim)
+    return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optims[have->optim],
+                   optims[want->optim]);
+  if (have->seed != want->seed)
+    return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed,
+                   want->seed);
+  if (have->samples != want->samples)
+    return err_set(e, -EINVAL, "was made on %" PRIu64 " samples, this run has %" PRIu64, have->samples,
+                   want->samples);
+  return 0;
+}
+
+int ckpt_id_compare(const struct ckpt_id *a, const struct ckpt_id *b) {
+  int c = strcmp(a->incarnation, b->incarnation);
+  if (c) return c < 0 ? -1 : 1;
+  if (a->round != b->round) return a->round < b->round ? -1 : 1;
+  return a->step == b->step ? 0 : a->step < b->step ? -1 : 1;
+}
+
+void ckpt_name_format(const struct ckpt_id *id, char out[CKPT_NAME_MAX]) {
+  snprintf(out, CKPT_NAME_MAX, "%s-r%06" PRIu32 "-s%012" PRIu64, id->incarnation, id->round, id->step);
+}
+
+bool ckpt_name_parse(const char *name, struct ckpt_id *id) {
+  struct ckpt_id out = {0};
+  char again[CKPT_NAME_MAX];
+  const char *s = strrchr(name, '-'), *r = s;
+  while (r && r > name && *--r != '-') {
+  }
+  if (!r || r == name || (size_t)(r - name) >= sizeof out.incarnation) return false;
+  memcpy(out.incarnation, name, (size_t)(r - name));
+  if (sscanf(r, "-r%9" SCNu32 "-s%19" SCNu64, &out.round, &out.step) != 2) return false;
+  ckpt_name_format(&out, again);
+  if (strcmp(again, name) != 0) return false;
+  *id = out;
+  return true;
+}
+
+void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out) {
+  size_t from = out->len;
+  buf_printf(out, "rdzv-trainer checkpoint %d\nincarnation %s\nround %" PRIu32 "\nstep %" PRIu64 "\n",
+             CKPT_VERSION, m->id.incarnation, m->id.round, m->id.step);
+  buf_printf(out, "state.bin %" PRIu64 " bytes crc32 %08" PRIx32 "\n", m->size, m->crc);
+  buf_printf(out, "marker crc32 %08" PRIx32 "\n", ckpt_crc(out->data + from, out->len - from));
+}
+
+bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m) {
+  struct ckpt_marker out = {0};
+  char copy[CKPT_MARKER_MAX + 1];
+  struct buf again = BUF_INIT;
+  if (len > CKPT_MARKER_MAX) return false;
+  memcpy(copy, text, len);
+  copy[len] = 0;
+  int n = sscanf(copy,
+                 "rdzv-trainer checkpoint 2\nincarnation %63s\nround %9" SCNu32 "\nstep %19" SCNu64
+                 "\nstate.bin %19" SCNu64 " bytes crc32 %8" SCNx32,
+                 out.id.incarnation, &out.id.round, &out.id.step, &out.size, &out.crc);
+  if (n != 5) return false;
+  ckpt_marker_format(&out, &again);
+  bool same = again.len == len && memcmp(again.data, text, len) == 0;
+  buf_finish(&again);
+  if (same) *m = out;
+  return same;
+}

@@ -1,0 +1,45 @@
+/* What is the same for every device. A data set is kept only where the device knows how.
+ *
+ * The one wait that needs nothing of a device but to be asked: first at once, then after pauses that grow to a
+ * millisecond, so that a short wait costs little time and a long one little of a core. */
+
+#include "agent/trainer/compute/compute.h"
+
+#include <errno.h>
+#include <time.h>
+
+static uint64_t now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_ms, struct err *e) {
+  uint64_t from = now_us();
+  for (;;) {
+    int rc = compute_done(c, mark, e);
+    if (rc) return rc < 0 ? rc : 0;
+    uint64_t us = now_us() - from;
+    if (us > timeout_ms * 1000)
+      return err_set(e, -ETIMEDOUT,
+                     "the device (%s) has not come to the end of what it was given for %llu ms", c->device,
+                     (unsigned long long)timeout_ms);
+    long pause = us < 50 ? 0 : us < 4000 ? 20 : 1000;
+    struct timespec ts = {.tv_nsec = pause * 1000};
+    if (pause) nanosleep(&ts, NULL);
+  }
+}
+
+int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
+                        struct err *e) {
+  *out = NULL;
+  if (!c->ops->rows_create) return err_set(e, -ENOTSUP, "%s keeps no data sets", c->device);
+  return c->ops->rows_create(c, d, out, e);
+}
+
+int compute_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
+  int rc = 0;
+  if (c->ops->tell) return c->ops->tell(c, v, n, stamp, e);
+  for (int i = 0; i < n && rc == 0; i++) rc = c->ops->copy(c, v[i].dst, v[i].src, e);
+  return rc;
+}

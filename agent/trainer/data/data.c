@@ -1,0 +1,185 @@
+/* Reading samples. Files are read once, whole, through zlib, which passes plain files through as they are.
+ *
+ * A header may lie about the length, so memory grows with what was really read, never ahead of it by more
+ * than one block; a file that ends early, goes on behind its data, or is damaged (zlib's checksum) is
+ * refused by a sentence that says where. Every rank reads the whole file: the sampler may give it any
+ * sample in the next epoch, and a MNIST-like file is some ten megabytes. */
+
+#include "agent/trainer/data/data.h"
+
+#include "agent/trainer/data/idx.h"
+#include "common/buf.h"
+#include "common/mem.h"
+#include "common/opts/opts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { READ_BLOCK = 1 << 20 };
+
+/* -EIO and a sentence when the stream is damaged, else 0: it merely ended. */
+static int stream_error(gzFile gz, int n, struct err *e) {
+  int code = Z_OK;
+  const char *text = gzerror(gz, &code);
+  if (n >= 0 && code == Z_OK) return 0;
+  if (code == Z_ERRNO) return err_sys(e, -errno, "cannot be read");
+  if (code == Z_BUF_ERROR) return err_set(e, -EIO, "is cut off: its gzip stream ends in the middle");
+  return err_set(e, -EIO, "is damaged: %s", text && text[0] ? text : "its gzip stream does not end well");
+}
+
+static int read_some(gzFile gz, uint8_t *at, size_t want, size_t *got, struct err *e) {
+  *got = 0;
+  while (*got < want) {
+    int n = gzread(gz, at + *got, (unsigned)(want - *got < READ_BLOCK ? want - *got : READ_BLOCK));
+    if (n <= 0) return stream_error(gz, n, e);
+    *got += (size_t)n;
+  }
+  return 0;
+}
+
+static int read_header(gzFile gz, struct idx_header *h, struct err *e) {
+  uint8_t head[IDX_HEADER_MAX];
+  size_t got = 0, more = 0, length = 0;
+  int rc = read_some(gz, head, 4, &got, e);
+  if (rc == 0 && got == 0) rc = err_set(e, -EINVAL, "is empty");
+  if (rc == 0 && got == 4) {
+    rc = idx_header_length(head, &length, e);
+    if (rc == 0) rc = read_some(gz, head + 4, length - 4, &more, e);
+  }
+  return rc ? rc : idx_header_parse(head, got + more, h, e);
+}
+
+static int read_items(gzFile gz, const struct idx_header *h, uint8_t **out, struct err *e) {
+  uint64_t want = h->items * h->item_bytes;
+  struct buf b = BUF_INIT;
+  int rc = 0;
+  size_t got = 0, ask = 0;
+  while (rc == 0 && got == ask && b.len < want) {
+    ask = want - b.len < READ_BLOCK ? (size_t)(want - b.len) : READ_BLOCK;
+    rc = read_some(gz, buf_reserve(&b, ask), ask, &got, e);
+    b.len += got;
+  }
+  uint8_t extra;
+  if (rc == 0 && b.len < want)
+    rc = err_set(e, -EINVAL,
+                 "is cut off: its header promises %llu items of %llu bytes, but only %zu bytes follow",
+                 (unsigned long long)h->items, (unsigned long long)h->item_bytes, b.len);
+  else if (rc == 0) /* also makes zlib check its trailer */
+    rc = read_some(gz, &extra, 1, &got, e);
+  if (rc == 0 && got != 0)
+    rc = err_set(e, -EINVAL, "goes on behind the %llu bytes that its header promises",
+                 (unsigned long long)want);
+  if (rc == 0) {
+    *out = (uint8_t *)b.data;
+    return 0;
+  }
+  buf_finish(&b);
+  return rc;
+}
+
+static int read_idx(const char *path, struct idx_header *h, uint8_t **out, struct err *e) {
+  struct stat st;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return err_sys(e, -errno, "data file %s", path);
+  if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
+    close(fd);
+    return err_set(e, -EISDIR, "%s: is a directory; an IDX file is wanted", path);
+  }
+  gzFile gz = gzdopen(fd, "rb");
+  if (!gz) {
+    close(fd);
+    return err_set(e, -ENOMEM, "%s: no memory to read it", path);
+  }
+  gzbuffer(gz, 256 * 1024);
+  int rc = read_header(gz, h, e);
+  if (rc == 0) rc = read_items(gz, h, out, e);
+  gzclose(gz);
+  if (rc) {
+    struct err why = e ? *e : (struct err)ERR_INIT;
+    return err_set(e, rc, "%s: %s", path, why.text);
+  }
+  return 0;
+}
+
+static int open_synthetic(struct dataset *d, const char *count, struct err *e) {
+  int64_t n = 0;
+  int rc = parse_int(count, 1, (int64_t)DATA_SAMPLES_MAX, &n, e);
+  if (rc) return err_wrap(e, "--data synthetic:%s", count);
+  d->n = (uint64_t)n;
+  d->form = DATASET_RAMPS;
+  return 0;
+}
+
+static int open_images(struct dataset *d, const char *path, struct err *e) {
+  struct idx_header h = {0};
+  int rc = read_idx(path, &h, &d->pixels, e);
+  if (rc) return rc;
+  if (h.item_bytes != d->dim)
+    return err_set(e, -EINVAL, "%s: has %llu values per sample, but --layers begins with %u", path,
+                   (unsigned long long)h.item_bytes, d->dim);
+  d->n = h.items;
+  d->form = DATASET_BYTES;
+  return 0;
+}
+
+static int open_labels(struct dataset *d, const char *path, struct err *e) {
+  struct idx_header h = {0};
+  int rc = read_idx(path, &h, &d->labels, e);
+  if (rc) return rc;
+  if (h.dims != 1)
+    return err_set(e, -EINVAL, "%s: has %u dimensions; a file of labels has one (is it the images?)", path,
+                   h.dims);
+  if (h.items != d->n)
+    return err_set(e, -EINVAL, "%s: has %llu labels for %llu samples", path, (unsigned long long)h.items,
+                   (unsigned long long)d->n);
+  return 0;
+}
+
+int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale,
+                 struct err *e) {
+  *d = (struct dataset){.dim = dim, .scale = scale};
+  bool synthetic = strncmp(spec, "synthetic:", 10) == 0;
+  int rc = synthetic ? open_synthetic(d, spec + 10, e) : open_images(d, spec, e);
+  if (rc == 0 && labels) rc = open_labels(d, labels, e);
+  if (rc) dataset_finish(d);
+  return rc;
+}
+
+void dataset_finish(struct dataset *d) {
+  free(d->pixels);
+  free(d->labels);
+  *d = (struct dataset){0};
+}
+
+/* As numpy.linspace does it, in double: k * step, and the last value exactly the end. */
+static void ramp(uint64_t i, uint32_t dim, double scale, float *out) {
+  double end = (double)i, step = dim > 1 ? end / (double)(dim - 1) : 0;
+  for (uint32_t k = 0; k < dim; k++) out[k] = (float)((double)k * step * scale);
+  if (dim > 1) out[dim - 1] = (float)(end * scale);
+}
+
+void dataset_sample(const struct dataset *d, uint64_t i, float *out) {
+  if (!d->pixels) {
+    ramp(i, d->dim, d->scale, out);
+    return;
+  }
+  const uint8_t *p = d->pixels + i * d->dim;
+  float factor = (float)(d->scale / 255.0);
+  for (uint32_t k = 0; k < d->dim; k++) out[k] = (float)p[k] * factor;
+}
+
+unsigned dataset_top_label(const struct dataset *d, uint64_t *where) {
+  unsigned top = 0;
+  *where = 0;
+  for (uint64_t i = 0; i < d->n; i++)
+    if (d->labels[i] > top) {
+      top = d->labels[i];
+      *where = i;
+    }
+  return top;
+}

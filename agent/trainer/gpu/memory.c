@@ -1,0 +1,259 @@
+/* Buffers on the device, pinned stages on the host, and copies between them.
+ *
+ * What a buffer is made of follows from its use: activations in the precision, everything else floats, and parameters twice in bf16 and
+ * fp16, as floats and as a copy that is brought up to date by whoever writes the floats (copy, fill, the optimizer's kernel).
+ *
+ * Copies between a stage and floats are what a step makes, and do not wait. A copy between a stage and activations that are not floats
+ * goes through memory that is made for it, and waits: it is for tests. So does a copy from stage to stage, which is no business of the device.
+ *
+ * Stages are mapped, at one address for both sides (which CUDA has on every system of 64 bits), so that kernels can read and write them: the few floats of
+ * a step and the numbers of its rows need no copies of their own (kernels_tell.cu, kernels_rows.cu).
+ *
+ * A batch that is sent has a stream of its own: its copy begins at once, while the steps before are still computed, and the one that will need it
+ * waits for it. That is outside of captured steps, each of which has the buffer of its own slot in it.
+ *
+ * Memory is asked for at set-up only. Giving it back waits for the queue first; of a queue that does not come to its end the memory
+ * is left to the process's exit, since cudaFree would wait for ever; so it is where a communicator could not be ended (held). */
+
+#include "agent/trainer/gpu/cuda_compute.h"
+
+#include "common/mem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int no_memory(struct compute *c, size_t bytes, const char *where, struct err *e) {
+  size_t spare = 0, all = 0;
+  (void)cudaGetLastError();
+  if (cudaMemGetInfo(&spare, &all) != cudaSuccess) spare = all = 0;
+  return err_set(e, -ENOMEM, "no %s memory for %zu MB; the device (%s) has %zu of %zu MB free", where,
+                 (bytes + (1 << 20) - 1) >> 20, c->device, spare >> 20, all >> 20);
+}
+
+int cuda_mem_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
+  size_t size = bytes ? bytes : 1;
+  cudaError_t rc = cudaMalloc(out, size);
+  if (rc != cudaSuccess) *out = NULL;
+  if (rc == cudaErrorMemoryAllocation) return no_memory(c, size, "device", e);
+  if (rc == cudaSuccess) rc = cudaMemsetAsync(*out, 0, size, cuda_of(c)->stream);
+  return cuda_check(c, rc, "cudaMalloc", e);
+}
+
+static int stage_raw(struct compute *c, size_t bytes, void **out, struct err *e) {
+  size_t size = bytes ? bytes : 1;
+  cudaError_t rc = cudaHostAlloc(out, size, cudaHostAllocMapped);
+  if (rc != cudaSuccess) *out = NULL;
+  if (rc == cudaErrorMemoryAllocation) return no_memory(c, size, "pinned host", e);
+  if (rc != cudaSuccess) return cuda_check(c, rc, "cudaHostAlloc", e);
+  memset(*out, 0, size);
+  return 0;
+}
+
+int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
+                   struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, "making a buffer", e);
+  if (rc) return rc;
+  if (n > SIZE_MAX / 16) return err_set(e, -ENOMEM, "no memory for %zu values", n);
+  struct compute_buf *b = xcalloc(1, sizeof *b);
+  b->use = use;
+  b->n = n;
+  b->type = use == COMPUTE_ACT ? u->low : KERNEL_F32;
+  size_t bytes = n * kernel_type_size(b->type);
+  rc = use == COMPUTE_STAGE ? stage_raw(c, bytes, &b->data, e) : cuda_mem_raw(c, bytes, &b->data, e);
+  if (rc == 0 && use == COMPUTE_PARAM && u->low != KERNEL_F32)
+    rc = cuda_mem_raw(c, n * kernel_type_size(u->low), &b->low, e);
+  if (rc) {
+    cuda_mem_free(c, b);
+    return rc;
+  }
+  *out = b;
+  return 0;
+}
+
+void cuda_mem_free(struct compute *c, struct compute_buf *b) {
+  if (cuda_idle(c)) {
+    if (b->use == COMPUTE_STAGE)
+      (void)cudaFreeHost(b->data);
+    else
+      (void)cudaFree(b->data);
+    (void)cudaFree(b->low);
+  }
+  free(b);
+}
+
+float *cuda_mem_host(struct compute *c, struct span s) {
+  (void)c;
+  return s.buf->use == COMPUTE_STAGE ? (float *)s.buf->data + s.at : NULL;
+}
+
+static int check_span(struct span s, struct err *e) {
+  if (s.at <= s.buf->n && s.n <= s.buf->n - s.at) return 0;
+  return err_set(e, -EINVAL, "values %zu to %zu of a buffer of %zu", s.at, s.at + s.n, s.buf->n);
+}
+
+/* What follows from a write to dst: the copy of parameters, and that no layer's mask fits activations any more. */
+static int follow(struct compute *c, struct span dst, struct err *e) {
+  struct compute_buf *b = dst.buf;
+  b->made_by.serial = 0;
+  if (!b->low) return 0;
+  enum kernel_type low = cuda_of(c)->low;
+  char *at = (char *)b->low + dst.at * kernel_type_size(low);
+  return cuda_launched(c, kernel_convert(cuda_of(c)->stream, at, low, cuda_at(dst), KERNEL_F32, dst.n),
+                       "the conversion of weights", e);
+}
+
+/* Waits; the contract allows it here. */
+static int wait_all(struct compute *c, struct err *e) {
+  return cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "a copy that waits", e);
+}
+
+static int copy_stages(struct compute *c, struct span dst, struct span src, struct err *e) {
+  int rc = wait_all(c, e);
+  if (rc == 0) memmove(cuda_at(dst), cuda_at(src), dst.n * sizeof(float));
+  return rc;
+}
+
+/* Between a stage and activations of two bytes, by way of floats on the device. */
+static int copy_by_floats(struct compute *c, struct span dst, struct span src, struct err *e) {
+  cudaStream_t stream = cuda_of(c)->stream;
+  size_t bytes = dst.n * sizeof(float);
+  bool in = src.buf->use == COMPUTE_STAGE;
+  void *floats = NULL;
+  int rc = cuda_mem_raw(c, bytes, &floats, e);
+  if (rc) return rc;
+  if (in) {
+    rc = cuda_check(c, cudaMemcpyAsync(floats, cuda_at(src), bytes, cudaMemcpyHostToDevice, stream), "a copy",
+                    e);
+    if (rc == 0)
+      rc = cuda_launched(c, kernel_convert(stream, cuda_at(dst), dst.buf->type, floats, KERNEL_F32, dst.n),
+                         "a conversion", e);
+  } else {
+    rc = cuda_launched(c, kernel_convert(stream, floats, KERNEL_F32, cuda_at(src), src.buf->type, dst.n),
+                       "a conversion", e);
+    if (rc == 0)
+      rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), floats, bytes, cudaMemcpyDeviceToHost, stream),
+                      "a copy", e);
+  }
+  if (rc == 0) rc = wait_all(c, e);
+  (void)cudaFree(floats);
+  return rc;
+}
+
+static int copy_same(struct compute *c, struct span dst, struct span src, struct err *e) {
+  enum cudaMemcpyKind kind = src.buf->use == COMPUTE_STAGE   ? cudaMemcpyHostToDevice
+                             : dst.buf->use == COMPUTE_STAGE ? cudaMemcpyDeviceToHost
+                                                             : cudaMemcpyDeviceToDevice;
+  size_t bytes = dst.n * kernel_type_size(dst.buf->type);
+  int rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), bytes, kind, cuda_of(c)->stream),
+                      "a copy", e);
+  cuda_of(c)->last = "a copy";
+  return rc;
+}
+
+int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
+  if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
+  int rc = check_span(dst, e);
+  if (rc == 0) rc = check_span(src, e);
+  if (rc || dst.n == 0) return rc;
+  bool from_stage = src.buf->use == COMPUTE_STAGE, to_stage = dst.buf->use == COMPUTE_STAGE;
+  bool same = dst.buf->type == src.buf->type, waits = from_stage && to_stage;
+  waits = waits || ((from_stage || to_stage) && !same);
+  if (waits && (rc = cuda_not_captured(c, "a copy that waits", e))) return rc;
+  if (from_stage && to_stage)
+    rc = copy_stages(c, dst, src, e);
+  else if (waits)
+    rc = copy_by_floats(c, dst, src, e);
+  else if (same)
+    rc = copy_same(c, dst, src, e);
+  else
+    rc = cuda_launched(
+        c,
+        kernel_convert(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, cuda_at(src), src.buf->type, dst.n),
+        "a conversion", e);
+  return rc ? rc : follow(c, dst, e);
+}
+
+static int check_told(struct span s, struct err *e) {
+  if (s.buf->type != KERNEL_F32 || s.buf->low)
+    return err_set(e, -EINVAL, "values are told between stages and floats only");
+  s.buf->made_by.serial = 0;
+  return check_span(s, e);
+}
+
+int cuda_mem_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
+  struct kernel_tell t = {0};
+  int rc = n > COMPUTE_PAIRS_MAX ? err_set(e, -EINVAL, "%d pieces told at once", n) : 0;
+  for (int i = 0; i < n && rc == 0; i++) {
+    if (v[i].dst.n != v[i].src.n)
+      return err_set(e, -EINVAL, "%zu values told as %zu", v[i].src.n, v[i].dst.n);
+    rc = check_told(v[i].dst, e);
+    if (rc == 0) rc = check_told(v[i].src, e);
+    t.v[i].dst = cuda_at(v[i].dst);
+    t.v[i].src = cuda_at(v[i].src);
+    t.v[i].n = v[i].dst.n;
+  }
+  if (rc == 0) rc = check_span(stamp, e);
+  if (rc) return rc;
+  if (stamp.buf->use != COMPUTE_STAGE || stamp.n != COMPUTE_STAMP || stamp.at % COMPUTE_STAMP)
+    return err_set(e, -EINVAL, "the time goes to %d elements of a stage", COMPUTE_STAMP);
+  t.stamp = cuda_at(stamp);
+  return cuda_launched(c, kernel_tell(cuda_of(c)->stream, &t), "what is told to and by a step", e);
+}
+
+int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark,
+                   struct err *e) {
+  static const char what[] = "what is fetched";
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, what, e);
+  if (rc == 0) rc = check_span(dst, e);
+  if (rc == 0) rc = check_span(src, e);
+  if (rc) return rc;
+  if (dst.n != src.n || dst.buf->use != COMPUTE_STAGE || src.buf->use == COMPUTE_STAGE ||
+      src.buf->type != KERNEL_F32)
+    return err_set(e, -EINVAL, "%zu values fetched as %zu, or to a buffer of the wrong use", src.n, dst.n);
+  u->last = what;
+  rc = cuda_check(c, cudaEventRecord(u->fetch_from, u->stream), what, e);
+  if (rc == 0) rc = cuda_check(c, cudaStreamWaitEvent(u->fetches, u->fetch_from, 0), what, e);
+  if (rc == 0)
+    rc = cuda_check(c,
+                    cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyDeviceToHost,
+                                    u->fetches),
+                    what, e);
+  if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->fetched, u->fetches), what, e);
+  if (rc == 0) mark->n = CUDA_FETCH_MARK;
+  return rc;
+}
+
+int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, "sending a batch", e);
+  if (rc == 0) rc = check_span(dst, e);
+  if (rc == 0) rc = check_span(src, e);
+  if (rc) return rc;
+  if (dst.n != src.n || dst.buf->use != COMPUTE_INPUT || src.buf->use != COMPUTE_STAGE)
+    return err_set(e, -EINVAL, "%zu values sent to %zu, or to a buffer of the wrong use", src.n, dst.n);
+  if (dst.n == 0) return 0;
+  u->last = "a batch that is sent";
+  rc = cuda_check(
+      c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyHostToDevice, u->sends),
+      "a batch that is sent", e);
+  if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->sent, u->sends), "a batch that is sent", e);
+  return rc ? rc : cuda_check(c, cudaStreamWaitEvent(u->stream, u->sent, 0), "a batch that is sent", e);
+}
+
+int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e) {
+  int rc = check_span(dst, e);
+  if (rc || dst.n == 0) return rc;
+  if (dst.buf->use == COMPUTE_STAGE) {
+    rc = cuda_not_captured(c, "filling a stage", e);
+    if (rc == 0) rc = wait_all(c, e);
+    float *p = cuda_at(dst);
+    for (size_t i = 0; rc == 0 && i < dst.n; i++) p[i] = value;
+    return rc;
+  }
+  rc = cuda_launched(c, kernel_fill(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, value, dst.n), "a fill",
+                     e);
+  return rc ? rc : follow(c, dst, e);
+}

@@ -1,0 +1,195 @@
+/* Widths to layers, and the two passes over them. There is no graph and no tape: a stack of layers needs
+ * none.
+ *
+ * forward   act[i+1] = relu(act[i] W_i^T + b_i), the last layer without relu loss      delta[last], the
+ * gradient of what the last layer gives backward  from the last layer to the first: gradients of W_i and
+ * b_i from delta[i+1] and act[i], and delta[i], to which compute
+ *           has already applied the ReLU of layer i-1
+ *
+ * The flat layout begins with the first layer, so the backward pass fills it from its end to its front.
+ * The extras lie behind the last layer: whoever reduces in buckets takes them along with the first bucket
+ * that becomes ready. */
+
+#include "agent/trainer/model/model.h"
+
+#include "agent/trainer/rng.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int model_shape_parse(const char *text, struct model_shape *s, struct err *e) {
+  struct model_shape shape = {0};
+  for (const char *p = text;; p++) {
+    char *end;
+    errno = 0;
+    unsigned long width = *p >= '0' && *p <= '9' ? strtoul(p, &end, 10) : 0;
+    if (width == 0 || errno || width > MODEL_WIDTH_MAX)
+      return err_set(e, -EINVAL,
+                     "widths are numbers from 1 to %d with commas between them, such as 784,128,784",
+                     MODEL_WIDTH_MAX);
+    if (shape.n == MODEL_WIDTHS_MAX) return err_set(e, -EINVAL, "more than %d widths", MODEL_WIDTHS_MAX);
+    shape.width[shape.n++] = (uint32_t)width;
+    p = end;
+    if (*p == 0) break;
+    if (*p != ',')
+      return err_set(e, -EINVAL, "unexpected '%c' behind %lu; widths have commas between them", *p, width);
+  }
+  if (shape.n < 2)
+    return err_set(e, -EINVAL, "a model needs two widths at least: what goes in and what comes out");
+  if (model_shape_params(&shape) > MODEL_PARAMS_MAX)
+    return err_set(e, -EINVAL, "these layers have %llu weights; this trainer takes up to %llu",
+                   (unsigned long long)model_shape_params(&shape), (unsigned long long)MODEL_PARAMS_MAX);
+  *s = shape;
+  return 0;
+}
+
+uint64_t model_shape_params(const struct model_shape *s) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i + 1 < s->n; i++) n += ((uint64_t)s->width[i] + 1) * s->width[i + 1];
+  return n;
+}
+
+void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size) {
+  size_t at = 0;
+  out[0] = 0;
+  for (uint32_t i = 0; i < s->n && at < size; i++) {
+    int n =
+        i ? snprintf(out + at, size - at, "%c%u", sep, s->width[i]) : snprintf(out, size, "%u", s->width[i]);
+    at += (size_t)n;
+  }
+}
+
+void model_init_weights(const struct model_shape *s, uint64_t seed, float *out) {
+  uint64_t k = 0;
+  for (uint32_t i = 0; i + 1 < s->n; i++) {
+    float bound = (float)(1.0 / sqrt((double)s->width[i]));
+    uint64_t end = k + ((uint64_t)s->width[i] + 1) * s->width[i + 1];
+    for (; k < end; k++) out[k] = (2.0f * rng_unit(seed, RNG_WEIGHTS, k) - 1.0f) * bound;
+  }
+}
+
+bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
+  const char *p = w;
+  for (*at = 0; *at < n; ++*at) {
+    memcpy(value, p + *at * sizeof *value, sizeof *value);
+    if (!isfinite(*value)) return false;
+  }
+  return true;
+}
+
+static int alloc_acts(struct model *m, struct err *e) {
+  const struct model_shape *s = &m->shape;
+  int rc = compute_alloc(m->c, COMPUTE_INPUT, m->max_rows * s->width[s->n - 1], &m->target, e);
+  for (uint32_t i = 0; i < s->n && rc == 0; i++) {
+    rc = compute_alloc(m->c, i ? COMPUTE_ACT : COMPUTE_INPUT, m->max_rows * s->width[i], &m->act[i], e);
+    if (rc == 0 && i > 0) rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->delta[i], e);
+  }
+  m->input = span_of(m->act[0], 0, m->max_rows * s->width[0]);
+  return rc;
+}
+
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows,
+               struct err *e) {
+  *m = (struct model){.c = c,
+                      .shape = *shape,
+                      .n_params = (size_t)model_shape_params(shape),
+                      .max_rows = max_rows ? max_rows : 1};
+  int rc = compute_alloc(c, COMPUTE_PARAM, m->n_params, &m->params, e);
+  if (rc == 0) rc = compute_alloc(c, COMPUTE_GRAD, m->n_params + MODEL_EXTRAS, &m->grads, e);
+  if (rc == 0) rc = alloc_acts(m, e);
+  size_t at = 0;
+  for (uint32_t i = 0; i + 1 < shape->n && rc == 0; i++) {
+    uint32_t in = shape->width[i], out = shape->width[i + 1];
+    struct compute_layer_desc d = {
+        .in = in,
+        .out = out,
+        .act = i + 2 < shape->n ? COMPUTE_RELU : COMPUTE_LINEAR,
+        .below = i > 0 ? COMPUTE_RELU : COMPUTE_LINEAR,
+        .weight = at,
+        .bias = at + (size_t)in * out,
+        .max_rows = m->max_rows,
+    };
+    at += ((size_t)in + 1) * out;
+    rc = compute_layer_create(c, &d, &m->layers[i], e);
+  }
+  if (rc) err_wrap(e, "the model's memory");
+  return rc;
+}
+
+void model_finish(struct model *m) {
+  if (!m->c) return;
+  for (uint32_t i = 0; i + 1 < m->shape.n; i++) compute_layer_destroy(m->c, m->layers[i]);
+  for (uint32_t i = 0; i < m->shape.n; i++) {
+    compute_free(m->c, m->act[i]);
+    compute_free(m->c, m->delta[i]);
+  }
+  compute_free(m->c, m->target);
+  compute_free(m->c, m->grads);
+  compute_free(m->c, m->params);
+  *m = (struct model){0};
+}
+
+static struct span rows_of(const struct model *m, struct compute_buf *const *bufs, uint32_t i, size_t rows) {
+  return span_of(bufs[i], 0, rows * m->shape.width[i]);
+}
+
+static struct span act_of(const struct model *m, uint32_t i, size_t rows) {
+  return i ? rows_of(m, m->act, i, rows) : span_of(m->input.buf, m->input.at, rows * m->shape.width[0]);
+}
+
+int model_forward(struct model *m, size_t rows, struct err *e) {
+  int rc = 0;
+  for (uint32_t i = 0; i + 1 < m->shape.n && rc == 0; i++)
+    rc = compute_forward(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->act, i + 1, rows),
+                         rows, e);
+  return rc;
+}
+
+int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
+               struct err *e) {
+  uint32_t last = m->shape.n - 1;
+  struct compute_loss_desc all = *d;
+  all.rows = rows;
+  all.cols = m->shape.width[last];
+  return compute_loss(m->c, &all, rows_of(m, m->act, last, rows), target, rows_of(m, m->delta, last, rows),
+                      model_extra_span(m, MODEL_LOSS, COMPUTE_LOSS_OUT), e);
+}
+
+int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
+                struct span out, struct err *e) {
+  uint32_t last = m->shape.n - 1;
+  struct compute_loss_desc all = *d;
+  all.rows = rows;
+  all.cols = m->shape.width[last];
+  all.add = true;
+  int rc = model_forward(m, rows, e);
+  struct span y = rows_of(m, m->act, last, rows), right = span_of(out.buf, out.at + MODEL_SCORE_CORRECT, 1);
+  if (rc == 0)
+    rc = compute_loss(m->c, &all, y, target, (struct span){0}, span_of(out.buf, out.at, COMPUTE_LOSS_OUT), e);
+  if (rc || d->kind != COMPUTE_CROSS_ENTROPY) return rc;
+  return compute_correct(m->c, y, target, right, rows, all.cols, e);
+}
+
+/* Two operations for each weight and row, three times: forward, gradient of the weight, gradient of the input; the first layer's input has none. */
+double model_flops(const struct model_shape *s, uint64_t rows) {
+  double n = 0;
+  for (uint32_t i = 0; i + 1 < s->n; i++)
+    n += (i ? 6.0 : 4.0) * (double)s->width[i] * (double)s->width[i + 1] * (double)rows;
+  return n;
+}
+
+int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e) {
+  size_t at = m->n_params;
+  for (uint32_t i = m->shape.n - 1; i-- > 0;) {
+    struct span dx = i > 0 ? rows_of(m, m->delta, i, rows) : (struct span){0};
+    int rc = compute_backward(m->c, m->layers[i], m->params, m->grads, act_of(m, i, rows),
+                              rows_of(m, m->delta, i + 1, rows), dx, rows, add, e);
+    if (rc) return rc;
+    at -= ((size_t)m->shape.width[i] + 1) * m->shape.width[i + 1];
+    if (ready && (rc = ready(ctx, at, e))) return rc;
+  }
+  return 0;
+}

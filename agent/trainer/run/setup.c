@@ -1,0 +1,270 @@
+/* From options to a run that is ready to take its first step.
+ *
+ * What can fail by itself comes before what needs the others: data and memory first, the ring last, so
+ * that a file that is missing on one node is told at once by the rank that misses it, and nobody waits for
+ * a ring that will never close.
+ *
+ * The token that names checkpoints is the agent's (incarnation, round). Without an agent the incarnation
+ * is "0", which sorts below every real one, and the round is one more than the highest that is in the
+ * directory, so that nothing is ever written twice. */
+
+#include "agent/trainer/run/trainer.h"
+
+#include "common/buf.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ALONE_INCARNATION "0"
+
+static int meet_agent(struct trainer *t, struct err *e) {
+  int rc = rdzv_init(&t->rdzv, (int)t->o.coll_timeout_ms);
+  if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
+  t->rank = rdzv_rank(t->rdzv);
+  t->world = rdzv_world_size(t->rdzv);
+  return 0;
+}
+
+/* Without an agent, but in somebody's world: every rank would train by itself, and nobody would notice. */
+static int check_alone(const struct trainer *t, struct err *e) {
+  const char *world = getenv("WORLD_SIZE");
+  if (!rdzv_alone(t->rdzv) || !world || strcmp(world, "1") == 0) return 0;
+  return err_set(
+      e, -EINVAL,
+      "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
+      "through rdzv-agent, or unset WORLD_SIZE",
+      world);
+}
+
+static int open_set(struct trainer *t, struct dataset *d, const char *spec, const char *labels,
+                    struct err *e) {
+  const struct model_shape *shape = &t->o.shape;
+  int rc = dataset_open(d, spec, labels, shape->width[0], t->o.scale, e);
+  if (rc || !d->labels) return rc;
+  uint64_t where = 0;
+  unsigned top = dataset_top_label(d, &where), classes = shape->width[shape->n - 1];
+  if (top < classes) return 0;
+  return err_set(e, -EINVAL, "%s: sample %llu is of class %u, but --layers ends with %u, for classes 0 to %u",
+                 labels, (unsigned long long)where, top, classes, classes - 1);
+}
+
+static int open_data(struct trainer *t, struct err *e) {
+  const struct trainer_opts *o = &t->o;
+  int rc = open_set(t, &t->data, o->data, o->labels, e);
+  if (rc == 0 && o->eval_data) rc = open_set(t, &t->evaluation.data, o->eval_data, o->eval_labels, e);
+  if (rc) return rc;
+  t->sampler = (struct sampler){.samples = t->data.n,
+                                .batch = (uint64_t)o->batch,
+                                .seed = (uint64_t)o->seed,
+                                .group = (uint64_t)o->update_freq};
+  uint64_t each = sampler_steps(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
+  t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
+  if (steps && steps < t->last_step) t->last_step = steps;
+  t->o.hyper.total_steps = t->last_step < INT64_MAX ? (int64_t)t->last_step : INT64_MAX;
+  return 0;
+}
+
+/* Whether the run's steps are captured, as far as it is known before the first one. */
+static int choose_capture(struct trainer *t, struct err *e) {
+  bool can = compute_can_capture(t->c);
+  t->capture = can && t->o.cuda_graph != CUDA_GRAPH_OFF;
+  if (can || t->o.cuda_graph != CUDA_GRAPH_ON) return 0;
+  return err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture steps", t->c->device);
+}
+
+/* Once: it stays while the model is made anew for another world. */
+static int keep_data(struct trainer *t, struct err *e) {
+  const struct dataset *d = &t->data;
+  struct compute_rows_desc rows = {.n = d->n, .dim = d->dim, .scale = d->scale};
+  struct err why = ERR_INIT;
+  if (d->form == DATASET_OWN || t->rows) return 0;
+  if (d->form == DATASET_BYTES) rows.pixels = d->pixels;
+  int rc = compute_rows_create(t->c, &rows, &t->rows, &why);
+  if (rc == -ENOMEM && t->rank == 0) log_info("batches are sent to the device: %s", why.text);
+  if (rc == 0 || rc == -ENOMEM || rc == -ENOTSUP) return 0;
+  return err_set(e, rc, "%s", why.text);
+}
+
+static int make_model(struct trainer *t, struct err *e) {
+  size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
+  t->scale_loss = t->c->precision == COMPUTE_FP16;
+  int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
+  struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, t->scale_loss);
+  if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
+  if (rc == 0) rc = keep_data(t, e);
+  size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
+  if (rc == 0 && t->rows)
+    rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);
+  else if (rc == 0)
+    rc = slots_init(&t->slots, t->c, all, t->data.dim, compute_can_send(t->c), e);
+  if (rc == 0) rc = trainer_evaluation_alloc(t, e);
+  if (rc == 0) rc = compute_alloc(t->c, COMPUTE_STATE, 1, &t->lr, e);
+  return rc;
+}
+
+/* What is queued must be done. */
+static void free_model(struct trainer *t) {
+  slots_finish(&t->slots);
+  if (!t->c) return;
+  compute_free(t->c, t->lr);
+  trainer_evaluation_free(t);
+  compute_opt_destroy(t->c, t->opt);
+  model_finish(&t->model);
+  t->lr = NULL;
+  t->opt = NULL;
+}
+
+static int read_weights(const char *path, size_t n, float *out, struct err *e) {
+  struct stat st;
+  FILE *f = fopen(path, "rbe");
+  if (!f) return err_sys(e, -errno, "weights %s", path);
+  int rc = 0;
+  if (fstat(fileno(f), &st) == 0 && st.st_size != (off_t)(n * sizeof(float)))
+    rc = err_set(e, -EINVAL, "weights %s: has %lld bytes; %zu weights of --layers need %zu", path,
+                 (long long)st.st_size, n, n * sizeof(float));
+  else if (fread(out, sizeof(float), n, f) != n)
+    rc = err_set(e, -EIO, "weights %s: cannot be read", path);
+  fclose(f);
+  size_t at = 0;
+  float value = 0;
+  if (rc || model_weights_finite(out, n, &at, &value)) return rc;
+  return err_set(e, -EINVAL, "weights %s: number %zu is %g; a run cannot begin with that", path, at,
+                 (double)value);
+}
+
+/* The first weights, the same on every rank: from the seed, or from a file that every rank reads. */
+static int first_weights(struct trainer *t, struct err *e) {
+  struct compute_buf *stage;
+  struct compute_mark mark;
+  struct span s = {.n = t->model.n_params};
+  int rc = compute_alloc(t->c, COMPUTE_STAGE, s.n, &stage, e);
+  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  s.buf = stage;
+  float *w = compute_host(t->c, s);
+  if (!t->o.init_weights)
+    model_init_weights(&t->o.shape, (uint64_t)t->o.seed, w);
+  else
+    rc = trainer_blame(t, TRAINER_FILES, read_weights(t->o.init_weights, s.n, w, e));
+  if (rc == 0) {
+    rc = compute_copy(t->c, model_params_span(&t->model), s, e);
+    if (rc == 0) rc = compute_record(t->c, &mark, e);
+    if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
+    trainer_blame(t, TRAINER_SYSTEM, rc);
+  }
+  compute_free(t->c, stage);
+  return rc;
+}
+
+static void take_token(struct trainer *t) {
+  const char *inc = rdzv_incarnation(t->rdzv);
+  snprintf(t->id.incarnation, sizeof t->id.incarnation, "%s", inc[0] ? inc : ALONE_INCARNATION);
+  for (char *p = t->id.incarnation; *p; p++)
+    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-", *p) ||
+        (*p == '.' && p == t->id.incarnation))
+      *p = '_';
+  t->id.round = inc[0] ? rdzv_round(t->rdzv) : 1;
+}
+
+/* Only where there is no agent: a round of our own. */
+static void take_round(struct trainer *t, const struct ckpt_list *l) {
+  for (size_t i = 0; i < l->n; i++)
+    if (strcmp(l->v[i].incarnation, t->id.incarnation) == 0 && l->v[i].round >= t->id.round)
+      t->id.round = l->v[i].round + 1;
+}
+
+static int open_files(struct trainer *t, struct err *e) {
+  take_token(t);
+  if (t->rank != 0) return metrics_open(&t->metrics, NULL, e);
+  int rc = metrics_open(&t->metrics, t->o.metrics, e);
+  if (rc == 0 && t->o.save_weights) rc = trainer_check_weights(t->o.save_weights, e);
+  if (rc || !t->o.checkpoint_dir) return rc;
+  struct ckpt_list l;
+  rc = ckpt_dir_open(t->o.checkpoint_dir, e);
+  if (rc == 0) rc = ckpt_list(t->o.checkpoint_dir, &l, e);
+  if (rc) return rc;
+  if (!rdzv_incarnation(t->rdzv)[0]) take_round(t, &l);
+  ckpt_list_finish(&l);
+  return trainer_save_open(t, e);
+}
+
+static int open_device(struct trainer *t, struct err *e) {
+  int rc = device_open(t, e);
+  return rc ? rc : trainer_blame(t, TRAINER_USAGE, choose_capture(t, e));
+}
+
+int trainer_setup(struct trainer *t, struct err *e) {
+  t->metrics.fd = -1;
+  int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
+  trainer_phase(t, PHASE_AGENT);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_DATA, open_data(t, e));
+  trainer_phase(t, PHASE_DATA);
+  if (rc == 0) rc = open_device(t, e);
+  trainer_phase(t, PHASE_DEVICE);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
+  if (rc == 0) rc = first_weights(t, e);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
+  trainer_phase(t, PHASE_MODEL);
+  if (rc == 0) trainer_offer_rejoin(t);
+  if (rc == 0) rc = device_join(t, e);
+  trainer_phase(t, PHASE_COMMUNICATORS);
+  return rc;
+}
+
+int trainer_setup_bench(struct trainer *t, struct err *e) {
+  t->metrics.fd = -1;
+  int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
+  if (rc == 0) rc = device_open(t, e);
+  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
+  if (rc) return rc;
+  rc = trainer_blame(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
+  return rc ? rc : device_join(t, e);
+}
+
+/* The world has another size, and all ranks' shares: new memory, and the state goes through the host. */
+static int make_room(struct trainer *t, struct err *e) {
+  struct buf state = BUF_INIT;
+  if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows) return 0;
+  int rc = trainer_pack(t, &state, e);
+  if (rc == 0) {
+    free_model(t);
+    rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
+  }
+  if (rc == 0) rc = trainer_unpack(t, state.data, state.len, "this rank's own state", e);
+  buf_finish(&state);
+  return rc;
+}
+
+int trainer_enter(struct trainer *t, struct err *e) {
+  t->rank = rdzv_rank(t->rdzv);
+  t->world = rdzv_world_size(t->rdzv);
+  trainer_save_close(t);
+  metrics_finish(&t->metrics);
+  int rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
+  return rc ? rc : make_room(t, e);
+}
+
+/* Graphs go before the collectives that were captured in them. */
+void trainer_teardown(struct trainer *t) {
+  slots_drop_graphs(&t->slots);
+  coll_destroy(t->coll);
+  trainer_save_close(t);
+  metrics_finish(&t->metrics);
+  if (t->c) {
+    compute_free(t->c, t->bench_data);
+    compute_free(t->c, t->bench_stage);
+  }
+  free_model(t);
+  compute_rows_destroy(t->c, t->rows);
+  compute_destroy(t->c);
+  dataset_finish(&t->data);
+  dataset_finish(&t->evaluation.data);
+  rdzv_finish(t->rdzv);
+}

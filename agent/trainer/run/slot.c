@@ -1,0 +1,75 @@
+/* A ring of slots: steps are queued and read in order, so two counters say which slot is whose.
+ *
+ * Why stages belong to a slot: the device reads what the host wrote whenever it comes to it. With one stage for all, the host would
+ * have to wait for that before it wrote the next step's input. The results of a step have their own stages for the same reason, the
+ * other way round. Where the input is sent beside the steps before, it lies on the device twice as well: one batch is computed with while the
+ * other one comes. And a captured step has the addresses of its stages in it, so there is one graph for each slot.
+ *
+ * A shape is captured when it has been run once without: what a library prepares when it is first called (algorithms, connections)
+ * would otherwise be prepared within the capture, which not everything allows. */
+
+#include "agent/trainer/run/slot.h"
+
+static int init_slot(struct compute *c, struct slot *s, size_t rows, size_t width, bool send, struct err *e) {
+  struct {
+    struct compute_buf **buf;
+    size_t n;
+  } stages[] = {{&s->x, rows * width},
+                {&s->classes, rows},
+                {&s->flags, SLOT_FLAGS},
+                {&s->lr, 1},
+                {&s->results, MODEL_EXTRAS},
+                {&s->counters, COMPUTE_COUNTERS},
+                {&s->stamps, (size_t)STAMPS * COMPUTE_STAMP}};
+  int rc = 0;
+  for (size_t i = 0; i < sizeof stages / sizeof *stages && rc == 0; i++)
+    rc = compute_alloc(c, COMPUTE_STAGE, stages[i].n, stages[i].buf, e);
+  return rc || !send ? rc : compute_alloc(c, COMPUTE_INPUT, rows * width, &s->sent, e);
+}
+
+int slots_init(struct slots *s, struct compute *c, size_t rows, size_t width, bool send, struct err *e) {
+  int n = c->depth < 1 ? 1 : c->depth < SLOTS_MAX ? c->depth : SLOTS_MAX, rc = 0;
+  *s = (struct slots){.c = c, .n = n};
+  for (int i = 0; i < n && rc == 0; i++) rc = init_slot(c, &s->v[i], rows ? rows : 1, width, send, e);
+  return rc;
+}
+
+void slots_finish(struct slots *s) {
+  if (!s->c) return;
+  slots_drop_graphs(s);
+  for (int i = 0; i < s->n; i++) {
+    struct slot *k = &s->v[i];
+    struct compute_buf *const bufs[] = {k->x,  k->sent,    k->classes,  k->flags,
+                                        k->lr, k->results, k->counters, k->stamps};
+    for (size_t b = 0; b < sizeof bufs / sizeof *bufs; b++) compute_free(s->c, bufs[b]);
+  }
+  *s = (struct slots){0};
+}
+
+struct compute_graph *slot_graph(const struct slot *s, uint64_t shape) {
+  for (int i = 0; i < s->n_graphs; i++)
+    if (s->graphs[i].shape == shape) return s->graphs[i].graph;
+  return NULL;
+}
+
+bool slot_keep_graph(struct slot *s, uint64_t shape, struct compute_graph *g) {
+  if (s->n_graphs == SLOT_SHAPES_MAX) return false;
+  s->graphs[s->n_graphs++] = (struct slot_graph){shape, g};
+  return true;
+}
+
+bool slots_saw(struct slots *s, uint64_t shape) {
+  for (int i = 0; i < s->n_shapes; i++)
+    if (s->shapes[i] == shape) return true;
+  if (s->n_shapes < SLOT_SHAPES_MAX) s->shapes[s->n_shapes++] = shape;
+  return false;
+}
+
+void slots_drop_graphs(struct slots *s) {
+  for (int i = 0; i < s->n; i++) {
+    struct slot *k = &s->v[i];
+    for (int g = 0; g < k->n_graphs; g++) compute_graph_destroy(s->c, k->graphs[g].graph);
+    k->n_graphs = 0;
+  }
+  s->n_shapes = 0;
+}

@@ -1,0 +1,403 @@
+/* Command lines from one table.
+ *
+ * Defaults first, then the environment, then the command line: each writes over what the one before it set, so
+ * there is no merging. Only lists need to know where they come from: the first --listen on the command line drops
+ * the list that a default or a variable gave, the second is added to it.
+ *
+ * The walk over argv (next_option) is apart from what is done with its words, because opts_given asks the same
+ * question without a target. A word is an option until "--" or the first that does not begin with a dash; what
+ * follows belongs to somebody else's command line and is not looked at.
+ *
+ * Strictness is the point. People type names from memory, and batch scripts carry variables from last
+ * year: a name that means nothing is refused and answered with the nearest one (edit distance, with swapped
+ * neighbours as one edit). A word that begins with "--" is never taken for a value, so that a forgotten one is
+ * noticed where it was forgotten; "--x=--y" says it is meant. The one leniency is for names of another
+ * program, which its users may have abbreviated in scripts that are to go on working.
+ *
+ * What is said about a value names the option as it was written: who wrote "--nproc_per_node" looks for that.
+ *
+ * A variable of our own prefix and of no option is refused just as well, except for those that the table's owner
+ * lists: an agent's workers inherit some, and an agent may be started by a worker. */
+
+#include "common/opts/opts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/ascii.h"
+#include "common/mem.h"
+#include "common/opts/value.h"
+
+enum { NAME_MAX_LEN = 48, SHOWN_MAX = 80 };
+
+static char upper(char c) {
+  return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+}
+
+static bool same_name(const char *name, const char *word, size_t n) {
+  if (!name || strlen(name) != n) return false;
+  for (size_t i = 0; i < n; i++)
+    if (name[i] != (word[i] == '_' ? '-' : word[i])) return false;
+  return true;
+}
+
+static bool same_variable(const char *name, const char *word, size_t n) {
+  if (!name || strlen(name) != n) return false;
+  for (size_t i = 0; i < n; i++)
+    if ((name[i] == '-' ? '_' : upper(name[i])) != word[i]) return false;
+  return true;
+}
+
+static bool is_letter_alias(const struct opt *row) {
+  return row->alias && strlen(row->alias) == 1;
+}
+
+static const struct opt *find_long(const struct opts_spec *spec, const char *word, size_t n) {
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
+    if (same_name(row->name, word, n) || (!is_letter_alias(row) && same_name(row->alias, word, n)))
+      return row;
+  return NULL;
+}
+
+static bool begins(const char *name, const char *word, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!name || name[i] != (word[i] == '_' ? '-' : word[i])) return false;
+  return name && n > 0;
+}
+
+/* The row whose foreign name begins with word, where no other row's does, nor any name of our own. */
+static const struct opt *find_abbreviated(const struct opts_spec *spec, const char *word, size_t n) {
+  const struct opt *found = NULL;
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    bool named = begins(row->name, word, n) || (!is_letter_alias(row) && begins(row->alias, word, n));
+    if (!named) continue;
+    if (found || !begins(row->foreign, word, n)) return NULL;
+    found = row;
+  }
+  return found;
+}
+
+static const struct opt *find_letter(const struct opts_spec *spec, char letter) {
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
+    if (is_letter_alias(row) && row->alias[0] == letter) return row;
+  return NULL;
+}
+
+/* The row of the variable `name` (without its value), if `prefix` is its prefix; *ours: it begins with it. */
+static const struct opt *find_variable(const struct opts_spec *spec, bool foreign, const char *name, size_t n,
+                                       bool *ours) {
+  const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
+  size_t k = prefix ? strlen(prefix) : 0;
+  *ours = prefix && n >= k && strncmp(name, prefix, k) == 0;
+  for (const struct opt *row = spec->table; *ours && !opt_is_end(row); row++) {
+    bool same = same_variable(row->name, name + k, n - k) ||
+                (!is_letter_alias(row) && same_variable(row->alias, name + k, n - k));
+    if (foreign) same = !row->foreign_no_env && same_variable(row->foreign, name + k, n - k);
+    if (same) return row;
+  }
+  return NULL;
+}
+
+/* Insertions, deletions, replacements and swaps of neighbours from a to b; both at most NAME_MAX_LEN long. */
+static size_t edit_distance(const char *a, const char *b) {
+  size_t n = strlen(a), m = strlen(b), row[3][NAME_MAX_LEN + 1];
+  size_t *before = row[0], *above = row[1], *now = row[2];
+  for (size_t j = 0; j <= m; j++) above[j] = before[j] = j;
+  for (size_t i = 1; i <= n; i++) {
+    now[0] = i;
+    for (size_t j = 1; j <= m; j++) {
+      size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
+      if (above[j] + 1 < best) best = above[j] + 1;
+      if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+        best = before[j - 2] + 1;
+      now[j] = best;
+    }
+    size_t *spare = before;
+    before = above;
+    above = now;
+    now = spare;
+  }
+  return above[m];
+}
+
+/* How far `word` is from `name`; the beginning of a name, or a name with a tail behind a dash, count as near. */
+static size_t distance(const char *word, const char *name) {
+  size_t n = strlen(word), m = strlen(name);
+  if (m > NAME_MAX_LEN) return SIZE_MAX;
+  if (n >= 2 && n < m && strncmp(word, name, n) == 0) return 1;
+  if (n > m && word[m] == '-' && strncmp(word, name, m) == 0) return 2;
+  size_t d = edit_distance(word, name);
+  return d <= 1 + n / 4 && d < m ? d : SIZE_MAX;
+}
+
+/* The name nearest to a misspelt one, or NULL where none is near. */
+static const char *nearest(const struct opts_spec *spec, const char *text, size_t n) {
+  char word[NAME_MAX_LEN + 1];
+  const char *best = NULL;
+  size_t least = SIZE_MAX;
+  if (n > NAME_MAX_LEN) return NULL;
+  for (size_t i = 0; i < n; i++) word[i] = text[i] == '_' ? '-' : ascii_lower(text[i]);
+  word[n] = '\0';
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    const char *names[2] = {row->name, is_letter_alias(row) ? NULL : row->alias};
+    for (int i = 0; i < 2; i++) {
+      size_t d = names[i] ? distance(word, names[i]) : SIZE_MAX;
+      if (d < least) {
+        least = d;
+        best = names[i];
+      }
+    }
+  }
+  return best;
+}
+
+static int refuse_option(const struct opts_spec *spec, const char *word, size_t n, struct err *e) {
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, word, n, SHOWN_MAX);
+  size_t dashes = strspn(word, "-");
+  const char *best = dashes < n ? nearest(spec, word + dashes, n - dashes) : NULL;
+  if (best)
+    err_set(e, -EINVAL, "unknown option %s: did you mean --%s?", buf_text(&shown), best);
+  else
+    err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", buf_text(&shown), spec->program);
+  buf_finish(&shown);
+  return -EINVAL;
+}
+
+static int refuse_variable(const struct opts_spec *spec, const char *name, size_t n, struct err *e) {
+  struct buf shown = BUF_INIT, meant = BUF_INIT;
+  size_t prefix = strlen(spec->env_prefix);
+  buf_put_escaped(&shown, name, n, SHOWN_MAX);
+  const char *best = nearest(spec, name + prefix, n - prefix);
+  for (const char *p = best; p && *p; p++) buf_putc(&meant, *p == '-' ? '_' : upper(*p));
+  if (best)
+    err_set(e, -EINVAL, "%s in the environment names no option: did you mean %s%s?", buf_text(&shown),
+            spec->env_prefix, buf_text(&meant));
+  else
+    err_set(e, -EINVAL, "%s in the environment names no option: unset it, or see %s --help", buf_text(&shown),
+            spec->program);
+  buf_finish(&shown);
+  buf_finish(&meant);
+  return -EINVAL;
+}
+
+struct word {
+  const struct opt *row;
+  const char *value;
+  char name[OPT_SPELLING_MAX]; /* as it was written: "--last_call", "-q" */
+};
+
+struct walk {
+  const struct opts_spec *spec;
+  int argc;
+  char *const *argv;
+  int at;              /* the next word */
+  const char *letters; /* what is left of a word of short options; NULL or "" */
+  bool dashes;
+};
+
+/* The value is what follows: the next word. */
+static int take_value(struct walk *k, struct word *w, struct err *e) {
+  w->value = k->at < k->argc ? k->argv[k->at] : "--";
+  if (strncmp(w->value, "--", 2) == 0)
+    return err_set(e, -EINVAL, "%s needs a value: %s %s", w->name, w->name, opt_value_label(w->row));
+  k->at++;
+  return 1;
+}
+
+static int long_option(struct walk *k, struct word *w, const char *word, struct err *e) {
+  const char *equals = strchr(word, '=');
+  size_t n = equals ? (size_t)(equals - word) : strlen(word);
+  w->row = find_long(k->spec, word + 2, n - 2);
+  if (!w->row) w->row = find_abbreviated(k->spec, word + 2, n - 2);
+  if (!w->row) return refuse_option(k->spec, word, n, e);
+  snprintf(w->name, sizeof(w->name), "%.*s", (int)n, word);
+  w->value = equals ? equals + 1 : "yes";
+  return equals || w->row->type == OPT_FLAG ? 1 : take_value(k, w, e);
+}
+
+/* `p` is at a letter of `word`; a flag may be followed by more of them, all else by its value. */
+static int short_option(struct walk *k, struct word *w, const char *word, const char *p, struct err *e) {
+  w->row = find_letter(k->spec, *p);
+  snprintf(w->name, sizeof(w->name), "-%c", *p);
+  k->letters = "";
+  if (!w->row) return refuse_option(k->spec, word, strcspn(word, "="), e);
+  if (p[1] == '=') {
+    w->value = p + 2;
+  } else if (w->row->type == OPT_FLAG) {
+    w->value = "yes";
+    k->letters = p + 1;
+  } else if (p[1]) {
+    w->value = p + 1;
+  } else {
+    return take_value(k, w, e);
+  }
+  return 1;
+}
+
+/* 1: an option and its value are in *w; 0: no more of them, k->at is the first word behind; or an error. */
+static int next_option(struct walk *k, struct word *w, struct err *e) {
+  if (k->letters && *k->letters) return short_option(k, w, k->argv[k->at - 1], k->letters, e);
+  const char *word = k->at < k->argc ? k->argv[k->at] : "";
+  if (word[0] != '-' || !word[1]) return 0;
+  k->at++;
+  if (strcmp(word, "--") == 0) {
+    k->dashes = true;
+    return 0;
+  }
+  return word[1] == '-' ? long_option(k, w, word, e) : short_option(k, w, word, word + 1, e);
+}
+
+/* Puts "<source>=<value>: " in front. */
+static int blame(const char *source, size_t n, const char *value, struct err *e) {
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, value, strlen(value), SHOWN_MAX);
+  err_wrap(e, "%.*s=%s", (int)n, source, buf_text(&shown));
+  buf_finish(&shown);
+  return -EINVAL;
+}
+
+static int set_from_defaults(const struct opts_spec *spec, void *target, struct err *e) {
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    if (!row->name || !row->def || opt_value_set(row, row->def, false, target, e) == 0) continue;
+    blame(row->name, strlen(row->name), row->def, e);
+    err_wrap(e, "%s has a bad default", spec->program);
+    return -EINVAL;
+  }
+  return 0;
+}
+
+static bool is_ignored(const struct opts_spec *spec, const char *name, size_t n) {
+  for (const char *const *p = spec->ignore_env; p && *p; p++)
+    if (strlen(*p) == n && strncmp(*p, name, n) == 0) return true;
+  return false;
+}
+
+/* Kubernetes gives every pod variables of the namespace's Services: of one that is called "rdzvd" RDZVD_SERVICE_HOST, RDZVD_PORT=tcp://10.0.0.1:29400,
+ * RDZVD_PORT_29400_TCP_ADDR and so on. Nobody meant an option by them. */
+static bool is_service_link(const char *variable, size_t n) {
+  static const char *const parts[] = {"_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP", "_SCTP"};
+  const char *value = variable + n + 1;
+  if (strncmp(value, "tcp://", 6) == 0 || strncmp(value, "udp://", 6) == 0) return true;
+  for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+    const char *p = strstr(variable, parts[i]);
+    char next = p ? p[strlen(parts[i])] : '\0';
+    if (p && p < variable + n && (next == '=' || next == '_')) return true;
+  }
+  return false;
+}
+
+/* Where a name stands twice in the environment the first counts, as for getenv. */
+static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen,
+                        void *target, struct err *e) {
+  for (; env && *env; env++) {
+    const char *equals = strchr(*env, '=');
+    size_t n = equals ? (size_t)(equals - *env) : 0;
+    bool ours;
+    const struct opt *row = find_variable(spec, foreign, *env, n, &ours);
+    if (!ours || (!foreign && is_ignored(spec, *env, n))) continue;
+    if (!row && foreign) continue;
+    if (!row && is_service_link(*env, n)) continue;
+    if (!row) return refuse_variable(spec, *env, n, e);
+    if (seen[row - spec->table]) continue;
+    seen[row - spec->table] = true;
+    if (opt_value_set(row, equals + 1, false, target, e)) return blame(*env, n, equals + 1, e);
+  }
+  return 0;
+}
+
+static int set_from_words(struct walk *k, bool *seen, void *target, struct err *e) {
+  struct word w;
+  int rc;
+  while ((rc = next_option(k, &w, e)) > 0) {
+    size_t i = (size_t)(w.row - k->spec->table);
+    if (w.row->type == OPT_STRINGS && !seen[i])
+      ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
+    seen[i] = true;
+    if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
+    return blame(w.name, strlen(w.name), w.value, e);
+  }
+  return rc;
+}
+
+static size_t count_rows(const struct opts_spec *spec) {
+  size_t n = 0;
+  while (!opt_is_end(&spec->table[n])) n++;
+  return n;
+}
+
+int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
+               int *rest, bool *dashes, struct err *e) {
+  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
+  size_t n = count_rows(spec);
+  bool *seen = xcalloc(n, sizeof(bool));
+  int rc = set_from_defaults(spec, target, e);
+  for (int foreign = 1; rc == 0 && foreign >= 0; foreign--) {
+    memset(seen, 0, n * sizeof(bool));
+    rc = set_from_env(spec, foreign, env, seen, target, e);
+  }
+  memset(seen, 0, n * sizeof(bool));
+  if (rc == 0) rc = set_from_words(&k, seen, target, e);
+  free(seen);
+  if (rest) *rest = k.at;
+  if (dashes) *dashes = k.dashes;
+  return rc;
+}
+
+/* The last place where the command line names the row: what counts; false: nowhere. */
+static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *argv, const struct opt *row,
+                         struct word *found) {
+  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
+  struct word w;
+  bool any = false;
+  while (row && next_option(&k, &w, NULL) > 0) {
+    if (w.row != row) continue;
+    *found = w;
+    any = true;
+  }
+  return any;
+}
+
+/* The row's variable in env, or NULL. */
+static const char *find_in_env(const struct opts_spec *spec, bool foreign, char *const *env,
+                               const struct opt *row) {
+  for (; row && env && *env; env++) {
+    const char *equals = strchr(*env, '=');
+    bool ours;
+    if (equals && find_variable(spec, foreign, *env, (size_t)(equals - *env), &ours) == row) return *env;
+  }
+  return NULL;
+}
+
+enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                            const char *name) {
+  const struct opt *row = find_long(spec, name, strlen(name));
+  struct word w;
+  if (find_in_argv(spec, argc, argv, row, &w)) return OPT_FROM_ARGV;
+  if (find_in_env(spec, false, env, row)) return OPT_FROM_ENV;
+  return find_in_env(spec, true, env, row) ? OPT_FROM_FOREIGN_ENV : OPT_FROM_DEFAULT;
+}
+
+const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                          const char *name) {
+  const struct opt *row = find_long(spec, name, strlen(name));
+  enum opt_source source = opts_source(spec, argc, argv, env, name);
+  bool by_variable = source == OPT_FROM_ENV || source == OPT_FROM_FOREIGN_ENV;
+  return by_variable ? find_in_env(spec, source == OPT_FROM_FOREIGN_ENV, env, row) : NULL;
+}
+
+void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                   const char *name, char out[OPT_SPELLING_MAX]) {
+  const struct opt *row = find_long(spec, name, strlen(name));
+  struct word w;
+  const char *variable = find_in_env(spec, false, env, row);
+  if (!variable) variable = find_in_env(spec, true, env, row);
+  if (find_in_argv(spec, argc, argv, row, &w))
+    snprintf(out, OPT_SPELLING_MAX, "%s", w.name);
+  else if (variable)
+    snprintf(out, OPT_SPELLING_MAX, "%.*s", (int)strcspn(variable, "="), variable);
+  else
+    snprintf(out, OPT_SPELLING_MAX, "--%s", name);
+}

@@ -1,0 +1,477 @@
+/* rdzvctl's verbs: who may, what is done, what is answered.
+ *
+ * Who asks is told by the driver (SO_PEERCRED). Root and the daemon's own user may everything. A job's own user, as its first
+ * agent told in HELLO, sees and controls that job; of others' jobs nobody is told as much as their names: "no such job" is the
+ * answer to what is not there and to what is not theirs. That holds as far as HELLO can be believed: who reaches the port may join
+ * a job anyway (trusted networks only).
+ *
+ * A host may be drained by a user whose jobs are the only ones with nodes there, and then for that user's jobs alone.
+ *
+ * Each verb answers what it has set in motion and what will follow, not what will have come of it; a mistake is answered with what there
+ * is. With "json" the answer is one object: ok, code, text, and what a program would want beside it. */
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/exit_codes.h"
+#include "common/json.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
+#include "daemon/core/status.h"
+
+enum { NAMED_MAX = 8, USER_DRAINS_MAX = 256, FAILED = 1 };
+
+struct ask {
+  struct core *c;
+  const struct control *q;
+  const struct core_store_facts *store;
+  int64_t uid;
+  bool all;        /* may everything */
+  struct buf text; /* the answer */
+  json_t *more;    /* beside it, in JSON */
+  bool raw;        /* text is JSON already */
+};
+
+bool control_may(const struct core *c, int64_t uid, const struct job *j) {
+  if (uid == 0 || uid == c->config.uid) return true;
+  return j && j->uid >= 0 && j->uid == uid;
+}
+
+/* What there is. --------------------------------------------------------------------------------------------------- */
+
+struct names {
+  const char *v[NAMED_MAX];
+  size_t n; /* NAMED_MAX + 1: more than have room */
+};
+
+/* Each once. */
+static void add_name(struct names *names, const char *name) {
+  for (size_t i = 0; i < names->n && i < NAMED_MAX; i++)
+    if (!strcmp(names->v[i], name)) return;
+  if (names->n < NAMED_MAX) names->v[names->n] = name;
+  if (names->n <= NAMED_MAX) names->n++;
+}
+
+/* "; <what>: a, b and more\n", or "; <none>\n" */
+static void end_with_names(struct buf *out, const struct names *names, const char *what, const char *none) {
+  buf_printf(out, "; %s", names->n ? what : none);
+  for (size_t i = 0; i < names->n && i < NAMED_MAX; i++) {
+    buf_puts(out, i ? ", " : ": ");
+    status_put_name(out, names->v[i]);
+  }
+  buf_puts(out, names->n > NAMED_MAX ? " and more\n" : "\n");
+}
+
+static int no_such_job(struct ask *a) {
+  struct names names = {0};
+  for (size_t i = 0; i < a->c->n_all; i++)
+    if (control_may(a->c, a->uid, a->c->all[i])) add_name(&names, a->c->all[i]->id);
+  buf_puts(&a->text, a->all ? "no job has the id " : "no job of yours has the id ");
+  status_put_name(&a->text, a->q->job);
+  end_with_names(&a->text, &names, a->all ? "there are" : "you have",
+                 a->all ? "there are no jobs" : "you have none here");
+  return FAILED;
+}
+
+static struct job *find_job(const struct ask *a) {
+  struct job *j = map_get(&a->c->jobs, a->q->job);
+  return j && control_may(a->c, a->uid, j) ? j : NULL;
+}
+
+static bool is_on(const struct job *j, const char *host) {
+  for (size_t i = 0; i < j->n_members; i++)
+    if (!strcmp(j->members[i]->host, host)) return true;
+  return false;
+}
+
+static int no_such_host(struct ask *a) {
+  struct names names = {0};
+  for (size_t i = 0; i < a->c->n_all && names.n <= NAMED_MAX; i++) {
+    const struct job *j = a->c->all[i];
+    if (job_is_over(j) || !control_may(a->c, a->uid, j)) continue;
+    for (size_t k = 0; k < j->n_members && names.n <= NAMED_MAX; k++) add_name(&names, j->members[k]->host);
+  }
+  buf_puts(&a->text, a->all ? "no job has a node on host " : "no job of yours has a node on host ");
+  status_put_name(&a->text, a->q->host);
+  if (a->all) buf_puts(&a->text, " (--force drains it for those that come)");
+  end_with_names(&a->text, &names, "hosts are", "no host has any");
+  return FAILED;
+}
+
+/* status, jobs. ---------------------------------------------------------------------------------------------------- */
+
+static int too_long(struct ask *a) {
+  buf_finish(&a->text);
+  a->raw = false;
+  buf_printf(&a->text,
+             "that is more than the %d MiB that one answer takes: ask for one job (rdzvctl status JOB), for "
+             "one line "
+             "of each (rdzvctl jobs), or without --json\n",
+             STATUS_MAX >> 20);
+  return FAILED;
+}
+
+static int show(struct ask *a, bool whole) {
+  const char *id = a->q->job;
+  const struct core_store_facts *store = whole && a->all && !id[0] ? a->store : NULL;
+  a->raw = a->q->json;
+  size_t n = a->q->json ? status_jobs_json(a->c, a->uid, id, store, &a->text)
+                        : status_jobs_text(a->c, a->uid, id, whole, store, &a->text);
+  if (a->text.len > STATUS_MAX) return too_long(a);
+  if (n || !id[0]) return 0;
+  buf_clear(&a->text);
+  a->raw = false;
+  return no_such_job(a);
+}
+
+static int do_status(struct ask *a) {
+  return show(a, true);
+}
+static int do_jobs(struct ask *a) {
+  return show(a, false);
+}
+
+/* stop. ------------------------------------------------------------------------------------------------------------ */
+
+static void put_job(struct buf *out, const struct job *j) {
+  buf_puts(out, "job ");
+  status_put_name(out, j->id);
+}
+
+static int is_over(struct ask *a, const struct job *j) {
+  put_job(&a->text, j);
+  buf_printf(&a->text, " is over: %s with exit code %d, ", outcome_name(j->outcome), j->code);
+  status_put_duration(&a->text, a->c->now_ms - j->state_ms);
+  buf_puts(&a->text, " ago\n");
+  return FAILED;
+}
+
+static int do_stop(struct ask *a) {
+  struct job *j = find_job(a);
+  if (!j) return no_such_job(a);
+  if (job_is_over(j)) return is_over(a, j);
+  put_job(&a->text, j);
+  buf_printf(&a->text, " is being stopped; its agents (%zu now) stop their workers and exit with %d\n",
+             j->n_members, EXIT_CODE_STOPPED);
+  struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = a->c->now_ms, .text = "rdzvctl stop"};
+  job_event(j, &ev);
+  return 0;
+}
+
+/* kill-worker. ----------------------------------------------------------------------------------------------------- */
+
+static struct member *member_of_rank(const struct job *j, int64_t rank) {
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    struct member *m = job_find_rank(j, r);
+    if (m && rank >= m->rank_base && rank < m->rank_base + m->workers) return m;
+  }
+  return NULL;
+}
+
+static int no_such_rank(struct ask *a, const struct job *j, bool running) {
+  put_job(&a->text, j);
+  if (!running)
+    buf_printf(&a->text, " has no workers now, it is %s\n", job_state_name(j->state));
+  else if (a->q->rank < j->world_size)
+    buf_printf(&a->text, ": the worker of rank %lld is not running any more, or its node is away\n",
+               (long long)a->q->rank);
+  else if (j->world_size == 1)
+    buf_printf(&a->text, " has no rank %lld; there is rank 0 alone\n", (long long)a->q->rank);
+  else
+    buf_printf(&a->text, " has no rank %lld; there are ranks 0 to %lld\n", (long long)a->q->rank,
+               (long long)j->world_size - 1);
+  return FAILED;
+}
+
+static void put_signal(struct buf *out, int signo) {
+  const char *name = signal_name(signo);
+  if (name)
+    buf_puts(out, name);
+  else
+    buf_printf(out, "signal %d", signo);
+}
+
+static void say_killed(struct ask *a, const struct job *j, const struct member *m, int signo) {
+  const struct settings *s = &j->settings;
+  put_signal(&a->text, signo);
+  buf_printf(&a->text, " goes to rank %lld of ", (long long)a->q->rank);
+  put_job(&a->text, j);
+  buf_printf(&a->text, " (local rank %lld on ", (long long)(a->q->rank - m->rank_base));
+  status_put_name(&a->text, m->host);
+  buf_printf(&a->text, ", round %lld)\n", (long long)j->round);
+  if (j->restarts_used < s->max_restarts)
+    buf_printf(&a->text, "if it dies of that, its round ends and restart %lld of %lld is charged\n",
+               (long long)j->restarts_used + 1, (long long)s->max_restarts);
+  else
+    buf_printf(&a->text, "if it dies of that, the job ends: %lld of %lld restarts are used\n",
+               (long long)j->restarts_used, (long long)s->max_restarts);
+}
+
+static int do_kill_worker(struct ask *a) {
+  struct job *j = find_job(a);
+  if (!j) return no_such_job(a);
+  if (job_is_over(j)) return is_over(a, j);
+  bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
+  struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
+  if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD))
+    return no_such_rank(a, j, running);
+  int signo = a->q->signal ? (int)a->q->signal : 9; /* SIGKILL */
+  struct msg msg;
+  msg_init(&msg, MSG_KILL);
+  msg.kill.incarnation = j->incarnation;
+  msg.kill.round = j->round;
+  msg.kill.local_rank = a->q->rank - m->rank_base;
+  msg.kill.signal = signo;
+  core_send(a->c, m->conn, &msg);
+  core_log(a->c, LOG_WARN, "job %s: rdzvctl kill-worker of uid %lld: signal %d to rank %lld on %s", j->id,
+           (long long)a->uid, signo, (long long)a->q->rank, m->host);
+  say_killed(a, j, m, signo);
+  if (a->q->json)
+    a->more = json_pack("{s:s,s:s,s:I,s:I}", "job", j->id, "host", m->host, "rank", (json_int_t)a->q->rank,
+                        "signal", (json_int_t)signo);
+  return 0;
+}
+
+/* drain. ----------------------------------------------------------------------------------------------------------- */
+
+static void put_who(struct buf *out, int64_t uid) {
+  if (uid == 0)
+    buf_puts(out, "root");
+  else
+    buf_printf(out, "uid %lld", (long long)uid);
+}
+
+/* Jobs with nodes there that are not over: `mine`: of those that the one who asks may control. */
+static size_t jobs_on(const struct ask *a, const char *host, bool mine) {
+  size_t n = 0;
+  for (size_t i = 0; i < a->c->n_all; i++) {
+    const struct job *j = a->c->all[i];
+    if (!job_is_over(j) && is_on(j, host) && control_may(a->c, a->uid, j) == mine) n++;
+  }
+  return n;
+}
+
+static size_t drains_of(const struct core *c, int64_t uid) {
+  size_t n = 0;
+  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next) n += d->uid == uid;
+  return n;
+}
+
+static int may_drain(struct ask *a) {
+  const char *host = a->q->host;
+  if (!jobs_on(a, host, true) && !(a->all && a->q->force)) return no_such_host(a);
+  if (a->all) return 0;
+  if (jobs_on(a, host, false)) {
+    buf_puts(&a->text, "host ");
+    status_put_name(&a->text, host);
+    buf_puts(&a->text, " has nodes of jobs that are not yours: root or the daemon's user may drain it\n");
+    return EXIT_CODE_REFUSED;
+  }
+  if (drains_of(a->c, a->uid) < USER_DRAINS_MAX) return 0;
+  buf_printf(&a->text, "you have drained %d hosts, which is the limit\n", USER_DRAINS_MAX);
+  return EXIT_CODE_REFUSED;
+}
+
+static bool has_enough(const struct job *j) {
+  return j->state != JOB_FORMING || j->n_available >= (size_t)j->settings.min_nodes;
+}
+
+/* A job that could not go on without. */
+static int is_needed(struct ask *a, const struct job *j) {
+  const struct settings *s = &j->settings;
+  size_t others = job_nodes_without(j, a->q->host);
+  put_job(&a->text, j);
+  buf_puts(&a->text, " could not go on without ");
+  status_put_name(&a->text, a->q->host);
+  buf_printf(&a->text,
+             ": it needs %lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it all "
+             "the same\n",
+             (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes,
+             (long long)s->max_nodes, others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
+             j->state == JOB_RECOVERING ? " since the daemon came back" : "");
+  return EXIT_CODE_REFUSED;
+}
+
+static int refuse_needed(struct ask *a) {
+  for (size_t i = 0; i < a->c->n_all && !a->q->force; i++) {
+    const struct job *j = a->c->all[i];
+    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host) ||
+        job_drain_of(j, a->q->host))
+      continue;
+    if (has_enough(j) && !job_could_go_on_without(j, a->q->host)) return is_needed(a, j);
+  }
+  return 0;
+}
+
+/* One line on what follows for a job that has nodes there. */
+static void say_effect(struct ask *a, const struct job *j) {
+  const char *host = a->q->host;
+  bool runs = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;
+  size_t others = job_nodes_without(j, host);
+  put_job(&a->text, j);
+  if (runs && job_works_on(j, host) && job_has_finished_ones(j) && !a->q->force)
+    buf_printf(&a->text,
+               ": round %lld goes on to its end there, because nodes of it have finished; --force ends it",
+               (long long)j->round);
+  else if (runs && job_works_on(j, host))
+    buf_printf(
+        &a->text,
+        ": round %lld is ended as planned, nothing is charged; %zu other node%s %s here for the next one",
+        (long long)j->round, others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
+  else
+    buf_puts(&a->text, ": its nodes there wait");
+  buf_putc(&a->text, '\n');
+}
+
+static void say_effects(struct ask *a) {
+  json_t *jobs = json_array();
+  for (size_t i = 0; i < a->c->n_all; i++) {
+    const struct job *j = a->c->all[i];
+    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host)) continue;
+    say_effect(a, j);
+    json_array_append_new(jobs, json_string(j->id));
+  }
+  a->more = json_pack("{s:s,s:o}", "host", a->q->host, "jobs", jobs);
+}
+
+static int do_drain(struct ask *a) {
+  const char *host = a->q->host;
+  struct buf by = BUF_INIT;
+  int code = host[0] ? may_drain(a) : no_such_host(a);
+  if (!code) code = refuse_needed(a);
+  if (code) return code;
+  put_who(&by, a->uid);
+  struct drain d = {.host = (char *)(uintptr_t)host,
+                    .uid = a->all ? -1 : a->uid,
+                    .wall_ms = a->c->wall_ms,
+                    .force = a->q->force};
+  buf_puts(&a->text, "host ");
+  status_put_name(&a->text, host);
+  buf_puts(&a->text, " is drained: its agents stay, and take part in no round until `rdzvctl undrain ");
+  status_put_name(&a->text, host);
+  buf_puts(&a->text, a->all ? "`\n" : "`; this holds for your jobs\n");
+  say_effects(a);
+  d.by = by.data;
+  if (core_drain(a->c, &d, a->c->now_ms)) {
+    core_log(a->c, LOG_WARN, "host %s is drained by %s", host, d.by);
+  } else {
+    buf_clear(&a->text);
+    buf_printf(&a->text, "%zu hosts are drained, which is the limit\n", a->c->n_drains);
+    json_decref(a->more);
+    a->more = NULL;
+    code = EXIT_CODE_REFUSED;
+  }
+  buf_finish(&by);
+  return code;
+}
+
+/* undrain. --------------------------------------------------------------------------------------------------------- */
+
+static bool may_lift(const struct ask *a, const struct drain *d) {
+  if (a->all) return true;
+  for (size_t i = 0; d->incarnation[0] && i < a->c->n_all; i++)
+    if (!strcmp(a->c->all[i]->incarnation, d->incarnation)) return control_may(a->c, a->uid, a->c->all[i]);
+  return !d->incarnation[0] && d->uid == a->uid;
+}
+
+static size_t lift(struct ask *a) {
+  size_t n = 0;
+  if (a->all) return core_undrain(a->c, a->q->host, NULL, a->c->now_ms);
+  for (const struct drain *d = core_first_drain(a->c, a->q->host); d;) {
+    if (!may_lift(a, d)) {
+      d = d->next;
+      continue;
+    }
+    struct drain like = *d;
+    n += core_undrain(a->c, a->q->host, &like, a->c->now_ms);
+    d = core_first_drain(a->c, a->q->host);
+  }
+  return n;
+}
+
+static int is_not_drained(struct ask *a) {
+  struct names names = {0};
+  for (struct map_entry *e = NULL; (e = map_next(&a->c->drains, e));) {
+    bool seen = false;
+    for (const struct drain *d = e->value; d && !seen; d = d->next) seen = may_lift(a, d);
+    if (seen) add_name(&names, e->key);
+  }
+  buf_puts(&a->text, "host ");
+  status_put_name(&a->text, a->q->host);
+  buf_puts(&a->text, " is not drained");
+  end_with_names(&a->text, &names, "these are", "none is");
+  return FAILED;
+}
+
+static int do_undrain(struct ask *a) {
+  const char *host = a->q->host;
+  const struct drain *d = core_first_drain(a->c, host);
+  while (d && !status_sees_drain(a->c, a->uid, d)) d = d->next;
+  if (!d) return is_not_drained(a);
+  bool lifted = lift(a) > 0;
+  buf_puts(&a->text, "host ");
+  status_put_name(&a->text, host);
+  if (!lifted) {
+    buf_puts(&a->text, " was not drained by you: root or the daemon's user may undrain it\n");
+    return EXIT_CODE_REFUSED;
+  }
+  core_log(a->c, LOG_INFO, "host %s is drained no more", host);
+  buf_puts(&a->text,
+           " is drained no more: its nodes are newcomers again, in the next round or as the job grows\n");
+  a->more = json_pack("{s:s}", "host", host);
+  return 0;
+}
+
+/* The table. ------------------------------------------------------------------------------------------------------- */
+
+static const struct {
+  const char *name;
+  int (*run)(struct ask *a);
+} verbs[] = {
+    {"status", do_status},   {"jobs", do_jobs}, {"drain", do_drain},
+    {"undrain", do_undrain}, {"stop", do_stop}, {"kill-worker", do_kill_worker},
+};
+
+static int unknown_verb(struct ask *a) {
+  buf_puts(&a->text, "this daemon does not know the verb ");
+  status_put_name(&a->text, a->q->verb);
+  buf_puts(&a->text, "; it knows ");
+  for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
+    buf_printf(&a->text, "%s%s", i ? ", " : "", verbs[i].name);
+  buf_putc(&a->text, '\n');
+  return EXIT_CODE_USAGE;
+}
+
+static void wrap_in_json(struct ask *a, int code) {
+  size_t n = a->text.len > 0 ? a->text.len - 1 : 0; /* without its last newline */
+  json_t *v = json_pack("{s:b,s:i,s:s%}", "ok", code == 0, "code", code, "text", buf_text(&a->text), n);
+  if (a->more) json_object_update(v, a->more);
+  buf_clear(&a->text);
+  json_print(&a->text, v);
+  buf_putc(&a->text, '\n');
+  json_decref(v);
+}
+
+void core_control(struct core *c, const struct core_event *ev) {
+  struct ask a = {.c = c,
+                  .q = &ev->msg->control,
+                  .store = ev->store,
+                  .uid = ev->uid,
+                  .all = control_may(c, ev->uid, NULL)};
+  int (*run)(struct ask *) = unknown_verb;
+  for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
+    if (!strcmp(verbs[i].name, a.q->verb)) run = verbs[i].run;
+  int code = run(&a);
+  if (a.q->json && !a.raw) wrap_in_json(&a, code);
+  struct msg msg;
+  msg_init(&msg, MSG_CONTROL_REPLY);
+  msg.id = ev->msg->id;
+  msg.control_reply.code = code;
+  msg.raw = buf_text(&a.text);
+  msg.raw_len = a.text.len;
+  core_send(c, ev->conn, &msg);
+  core_close(c, ev->conn); /* one question, one answer */
+  json_decref(a.more);
+  buf_finish(&a.text);
+}

@@ -1,0 +1,408 @@
+/* What the daemon knows, for rdzvctl: as JSON for programs, as text for people.
+ *
+ * There is one description of a job, the JSON object; the text is written from the same fields of the job, never from
+ * other knowledge, and leaves out what is as it is by default. Who may not control a job does not see it either (core_control.c),
+ * nor the hosts that are drained for others' jobs. Ages in text, times in JSON: a program can subtract. */
+
+#include "daemon/core/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
+
+static const char *place_of(const struct job *j, const struct member *m) {
+  if (j->state == JOB_ENDING || j->state == JOB_ENDED)
+    return m->end_acked ? "knows the end" : "was told the end";
+  if (!m->conn) return m->gone ? "finished, away" : "away";
+  switch (m->state) {
+  case MEMBER_WAITING:
+    if (m->drained) return "drained";
+    if (member_flapping_until(m, j->core->now_ms)) return "kept waiting";
+    return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
+  case MEMBER_TOLD: return "starting";
+  case MEMBER_STARTED:
+    if (j->state == JOB_CHECKPOINTING) return m->checkpointed ? "checkpointed" : "checkpointing";
+    return j->state == JOB_STOPPING ? "stopping" : "running";
+  case MEMBER_FINISHED: return "finished";
+  case MEMBER_STOPPED: return "stopped";
+  case MEMBER_STATE_COUNT: break;
+  }
+  return "?";
+}
+
+static json_t *member_to_json(const struct job *j, const struct member *m, uint64_t now_ms) {
+  json_t *v = json_pack(
+      "{s:I,s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "first_rank",
+      (json_int_t)(m->node_rank < 0 ? -1 : m->rank_base), "host", m->host, "pid", (json_int_t)m->pid, "agent",
+      m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
+      place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
+  if (m->step >= 0) {
+    json_object_set_new(v, "step", json_integer(m->step));
+    json_object_set_new(v, "of", json_integer(m->of));
+    if (isfinite(m->loss)) json_object_set_new(v, "loss", json_real(m->loss));
+    if (isfinite(m->samples_per_second))
+      json_object_set_new(v, "samples_per_second", json_real(m->samples_per_second));
+  }
+  return v;
+}
+
+static json_t *verdicts_to_json(const struct job *j) {
+  json_t *list = json_array();
+  const struct ended_round *p;
+  for (size_t i = 0; (p = job_past(j, i)); i++)
+    json_array_append_new(list, json_pack("{s:I,s:I,s:b,s:o}", "wall_ms", (json_int_t)p->wall_ms, "round",
+                                          (json_int_t)p->verdict.round, "charged", p->charged, "verdict",
+                                          (json_t *)verdict_to_json(&p->verdict)));
+  return list;
+}
+
+static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
+  json_t *v = json_pack(
+      "{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
+      job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
+      (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
+      "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
+      "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
+  json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  json_object_set_new(v, "settings", settings_to_json(&j->settings));
+  json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
+  if (j->failed_step >= 0) json_object_set_new(v, "failed_step", json_integer(j->failed_step));
+  if (j->refilled_wall_ms)
+    json_object_set_new(v, "refilled_wall_ms", json_integer((json_int_t)j->refilled_wall_ms));
+  uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
+  json_object_set_new(v, "delay_ms", json_integer((json_int_t)(left_ms ? j->last_delay_ms : 0)));
+  json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
+  if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", job_missing_json(j, now_ms));
+  json_t *members = json_array();
+  for (size_t i = 0; i < j->n_members; i++)
+    json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
+  json_object_set_new(v, "members", members);
+  if (j->last_verdict.cause != CAUSE_NONE)
+    json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
+  json_object_set_new(v, "verdicts", verdicts_to_json(j));
+  if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
+    json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
+    json_object_set_new(v, "code", json_integer(j->code));
+  }
+  return v;
+}
+
+/* Text. ------------------------------------------------------------------------------------------------------------ */
+
+/* What peers call themselves is shown, never obeyed. */
+void status_put_name(struct buf *out, const char *s) {
+  buf_put_escaped(out, s, strlen(s), HOST_MAX);
+}
+
+static void put_name(struct buf *out, const char *s, size_t width) {
+  size_t before = out->len;
+  status_put_name(out, s);
+  while (out->len < before + width) buf_putc(out, ' ');
+}
+
+void status_put_duration(struct buf *out, uint64_t ms) {
+  unsigned long long s = ms / 1000;
+  if (s < 120)
+    buf_printf(out, "%llu s", s);
+  else if (s < 7200)
+    buf_printf(out, "%llu min", s / 60);
+  else
+    buf_printf(out, "%llu h %llu min", s / 3600, s / 60 % 60);
+}
+
+static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) {
+  put_name(out, j->id, 0);
+  buf_printf(out, ": %s%s", job_state_name(j->state), j->state == JOB_ENDED ? " " : " for ");
+  status_put_duration(out, now_ms - j->state_ms);
+  if (j->state == JOB_ENDED) buf_puts(out, " ago");
+  if (j->round) buf_printf(out, ", round %lld", (long long)j->round);
+  if (j->world_size)
+    buf_printf(out, ", %lld node%s, %lld worker%s", (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
+               (long long)j->world_size, j->world_size == 1 ? "" : "s");
+  buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used,
+             (long long)j->settings.max_restarts);
+  if (j->state == JOB_ENDING || j->state == JOB_ENDED)
+    buf_printf(out, ", %s with exit code %d", outcome_name(j->outcome), j->code);
+  buf_putc(out, '\n');
+}
+
+/* "8-15"; "8 workers" where they have no ranks yet. */
+static void put_ranks(struct buf *out, const struct member *m) {
+  char text[32];
+  long long first = m->rank_base, n = m->workers;
+  if (m->node_rank < 0)
+    snprintf(text, sizeof text, "%lld worker%s", n, n == 1 ? "" : "s");
+  else if (n == 1)
+    snprintf(text, sizeof text, "%lld", first);
+  else
+    snprintf(text, sizeof text, "%lld-%lld", first, first + n - 1);
+  buf_printf(out, " %-12s", text);
+}
+
+static void member_line(struct buf *out, const struct job *j, const struct member *m, uint64_t now_ms) {
+  if (m->node_rank >= 0)
+    buf_printf(out, "  %4lld", (long long)m->node_rank);
+  else
+    buf_puts(out, "     -");
+  buf_puts(out, "  ");
+  put_name(out, m->host, 20);
+  buf_putc(out, ' ');
+  put_name(out, m->addr[0] ? m->addr : m->peer_addr, 24);
+  put_ranks(out, m);
+  bool runs = m->node_rank >= 0 && m->step >= 0;
+  buf_printf(out, runs ? "  %-14s" : "  %s", place_of(j, m));
+  if (runs && m->of > 0)
+    buf_printf(out, "  step %lld of %lld", (long long)m->step, (long long)m->of);
+  else if (runs)
+    buf_printf(out, "  step %lld", (long long)m->step);
+  if (runs && isfinite(m->loss)) buf_printf(out, ", loss %.6g", m->loss);
+  if (m->conn && now_ms > m->heard_ms + 1000)
+    buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
+  buf_putc(out, '\n');
+}
+
+/* What a failure, a finish and a newcomer lead to: the restarts and --after-finish in any case, of the rest what somebody has chosen. */
+static void policy_text(struct buf *out, const struct job *j) {
+  const struct settings *s = &j->settings;
+  buf_printf(out, "  policy: --max-restarts %lld", (long long)s->max_restarts);
+  if (s->max_restarts)
+    buf_printf(
+        out,
+        ", given back after a round of %d min or with progress; after rounds under %d s a wait of 0, 1, "
+        "2, 4 .. %d s; ",
+        CORE_LONG_ROUND_MS / 60000, CORE_SHORT_ROUND_MS / 1000, CORE_DELAY_MAX_MS / 1000);
+  else
+    buf_puts(out, "; ");
+  buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));
+  if (s->exclude_after) buf_printf(out, ", --exclude-after %lld", (long long)s->exclude_after);
+  if (s->hang_timeout_ms) buf_printf(out, ", --hang-timeout %g s", (double)s->hang_timeout_ms / 1000);
+  if (s->nccl_ids != NCCL_IDS_AUTO) buf_printf(out, ", --nccl-ids %s", nccl_ids_name(s->nccl_ids));
+  if (s->scale_up != SCALE_UP_NOW) buf_printf(out, ", --scale-up %s", scale_up_name(s->scale_up));
+  buf_putc(out, '\n');
+}
+
+static void put_ago(struct buf *out, const struct core *c, uint64_t wall_ms) {
+  status_put_duration(out, c->wall_ms > wall_ms ? c->wall_ms - wall_ms : 0);
+}
+
+static void verdicts_text(struct buf *out, const struct job *j) {
+  const struct ended_round *p;
+  for (size_t i = 0; (p = job_past(j, i)); i++) {
+    buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);
+    verdict_sentence(&p->verdict, out);
+    buf_puts(out, " (");
+    put_ago(out, j->core, p->wall_ms);
+    buf_printf(out, " ago%s)\n", p->charged ? ", charged" : "");
+  }
+}
+
+/* Before it is settled: something weightier may come. */
+static void ending_text(struct buf *out, const struct job *j) {
+  if ((j->state != JOB_STOPPING && j->state != JOB_CHECKPOINTING) || j->cause.cause == CAUSE_NONE) return;
+  buf_printf(out, "  round %lld is being ended: ", (long long)j->round);
+  verdict_sentence(&j->cause, out);
+  buf_putc(out, '\n');
+}
+
+static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
+  job_headline(out, j, now_ms);
+  ending_text(out, j);
+  job_ids_text(j, out);
+  if (j->state == JOB_FORMING) {
+    buf_puts(out, "  ");
+    job_missing_text(j, now_ms, out);
+    buf_putc(out, '\n');
+  }
+  policy_text(out, j);
+  job_budget_text(j, now_ms, out);
+  verdicts_text(out, j);
+  if (j->n_members)
+    buf_puts(out, "  node  host                 address                  ranks         state\n");
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (m) member_line(out, j, m, now_ms);
+  }
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->node_rank < 0) member_line(out, j, j->members[i], now_ms);
+}
+
+/* Drained hosts. --------------------------------------------------------------------------------------------------- */
+
+/* The job of a drain that is of one life alone; NULL: it is of many. */
+static const struct job *job_of_drain(const struct core *c, const struct drain *d) {
+  for (size_t i = 0; d->incarnation[0] && i < c->n_all; i++)
+    if (!strcmp(c->all[i]->incarnation, d->incarnation)) return c->all[i];
+  return NULL;
+}
+
+bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d) {
+  if (control_may(c, uid, NULL)) return true;
+  return d->incarnation[0] ? control_may(c, uid, job_of_drain(c, d)) : d->uid < 0 || d->uid == uid;
+}
+
+static json_t *drain_to_json(const struct core *c, const struct drain *d) {
+  json_t *v =
+      json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
+  const struct job *j = job_of_drain(c, d);
+  if (j) json_object_set_new(v, "job", json_string(j->id));
+  if (d->uid >= 0) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
+  return v;
+}
+
+static json_t *drains_to_json(const struct core *c, int64_t uid) {
+  json_t *list = json_array();
+  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next)
+      if (status_sees_drain(c, uid, d)) json_array_append_new(list, drain_to_json(c, d));
+  return list;
+}
+
+static void drain_line(struct buf *out, const struct core *c, const struct drain *d) {
+  const struct job *j = job_of_drain(c, d);
+  buf_puts(out, "drained: ");
+  put_name(out, d->host, 20);
+  buf_puts(out, "  for ");
+  put_ago(out, c, d->wall_ms);
+  buf_printf(out, ", by %s", d->by);
+  if (j) buf_puts(out, ", in job "), put_name(out, j->id, 0);
+  if (d->uid >= 0) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
+  buf_putc(out, '\n');
+}
+
+static void drains_text(struct buf *out, const struct core *c, int64_t uid) {
+  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+    for (const struct drain *d = e->value; d; d = d->next)
+      if (status_sees_drain(c, uid, d)) drain_line(out, c, d);
+}
+
+/* The common store. ------------------------------------------------------------------------------------------------ */
+
+static void put_bytes(struct buf *out, size_t n) {
+  if (n < 10 * 1024)
+    buf_printf(out, "%zu bytes", n);
+  else if (n < 10 * 1024 * 1024)
+    buf_printf(out, "%zu KiB", n >> 10);
+  else
+    buf_printf(out, "%zu MiB", n >> 20);
+}
+
+static void store_text(struct buf *out, const struct core_store_facts *store) {
+  if (!store || (!store->connections && !store->keys)) return;
+  buf_printf(out, "common store: %zu connections, %zu keys, ", store->connections, store->keys);
+  put_bytes(out, store->bytes);
+  buf_putc(out, '\n');
+}
+
+static json_t *store_to_json(const struct core_store_facts *store) {
+  return json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)store->connections, "keys",
+                   (json_int_t)store->keys, "bytes", (json_int_t)store->bytes);
+}
+
+/* Together. -------------------------------------------------------------------------------------------------------- */
+
+static bool is_shown(const struct core *c, int64_t uid, const char *id, const struct job *j) {
+  return (!id[0] || !strcmp(id, j->id)) && control_may(c, uid, j);
+}
+
+size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
+                        const struct core_store_facts *store, struct buf *out) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->n_all && out->len <= STATUS_MAX; i++) {
+    if (!is_shown(c, uid, id, c->all[i])) continue;
+    n++;
+    if (whole)
+      job_text(out, c->all[i], c->now_ms);
+    else
+      job_headline(out, c->all[i], c->now_ms);
+  }
+  if (!n && !id[0] && control_may(c, uid, NULL)) buf_puts(out, "no jobs\n");
+  if (!n && !id[0] && !control_may(c, uid, NULL))
+    buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)uid);
+  if (whole) drains_text(out, c, uid);
+  store_text(out, store);
+  return n;
+}
+
+static void put_json(struct buf *out, json_t *v) {
+  json_print(out, v);
+  json_decref(v);
+}
+
+size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
+                        const struct core_store_facts *store, struct buf *out) {
+  size_t n = 0;
+  buf_puts(out, "{\"jobs\":[");
+  for (size_t i = 0; i < c->n_all && out->len <= STATUS_MAX; i++) {
+    if (!is_shown(c, uid, id, c->all[i])) continue;
+    if (n++) buf_putc(out, ',');
+    put_json(out, job_to_json(c->all[i], c->now_ms));
+  }
+  buf_puts(out, "],\"drained\":");
+  put_json(out, drains_to_json(c, uid));
+  if (store) buf_puts(out, ",\"store\":");
+  if (store) put_json(out, store_to_json(store));
+  buf_puts(out, "}\n");
+  return n;
+}
+
+/* For the service manager. ------------------------------------------------------------------------------------------- */
+
+struct tally {
+  size_t in_state[JOB_STATE_COUNT], live, nodes;
+  const struct job *last;
+};
+
+static struct tally count_jobs(const struct core *c) {
+  struct tally t = {.live = 0};
+  for (size_t i = 0; i < c->n_all; i++) {
+    const struct job *j = c->all[i];
+    if (j->state == JOB_ENDED) continue;
+    t.in_state[j->state]++;
+    t.live++;
+    t.nodes += j->n_connected;
+    t.last = j;
+  }
+  return t;
+}
+
+static void put_count(struct buf *out, size_t n, const char *noun) {
+  buf_printf(out, "%zu %s%s", n, noun, n == 1 ? "" : "s");
+}
+
+static void only_job(struct buf *out, const struct job *j) {
+  int64_t step = job_step(j);
+  buf_printf(out, "1 job: %s, ", job_state_name(j->state));
+  if (j->round) buf_printf(out, "round %lld, ", (long long)j->round);
+  put_count(out, j->n_connected, "node");
+  if (j->state == JOB_RUNNING) buf_printf(out, ", %lld workers", (long long)j->world_size);
+  if (j->state == JOB_RUNNING && step >= 0) buf_printf(out, ", step %lld", (long long)step);
+}
+
+static void many_jobs(struct buf *out, const struct tally *t) {
+  const char *separator = " (";
+  buf_printf(out, "%zu jobs", t->live);
+  for (int s = 0; s < JOB_STATE_COUNT; s++) {
+    if (!t->in_state[s]) continue;
+    buf_printf(out, "%s%zu %s", separator, t->in_state[s], job_state_name((enum job_state)s));
+    separator = ", ";
+  }
+  buf_puts(out, "), ");
+  put_count(out, t->nodes, "node");
+}
+
+void core_summary(const struct core *c, const struct core_store_facts *store, struct buf *out) {
+  struct tally t = count_jobs(c);
+  if (t.live > 1)
+    many_jobs(out, &t);
+  else if (t.live)
+    only_job(out, t.last);
+  else
+    buf_puts(out, "no job");
+  if (!store || !store->connections) return;
+  buf_puts(out, "; ");
+  put_count(out, store->connections, "TCPStore client");
+}

@@ -1,0 +1,412 @@
+/* rdzvctl: asks the daemon of this machine, or tells it something, over its control socket.
+ *
+ * One question, one answer: find the socket, connect, send CONTROL, print what CONTROL_REPLY carries, exit with its
+ * code. The daemon composes the text; nothing is known here about jobs, so the tool does not age with them.
+ *
+ * It works where the daemon runs, because the socket is the proof of who is asking: the kernel tells the daemon our uid.
+ * So --endpoint is taken for convenience (the same words as the agent's) and must name this machine:
+ * its name is looked up in the thread pool and compared with the machine's own addresses, else "stop" might go to another
+ * daemon that happens to have the same port here. Whose daemon it is, the kernel tells us in turn: where it is neither ours nor root's
+ * a line says so, since in /tmp anybody can start one.
+ *
+ * Everything together has five seconds, and what was waited for is named when they are over. --watch asks again each second, on
+ * a connection of its own each time: so a daemon that is restarted is a line on the page and no end. Only what goes wrong at
+ * the first time ends it.
+ */
+
+#include <errno.h>
+#include <netdb.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <uv.h>
+#include "common/endpoint.h"
+#include "common/exit_codes.h"
+#include "common/mem.h"
+#include "common/opts/opts.h"
+#include "daemon/server/control_socket.h"
+#include "daemon/ctl/watch_screen.h"
+#include "daemon/ctl/words.h"
+#include "daemon/ctl/options.h"
+#include "proto/conn.h"
+
+enum { DEADLINE_MS = 5000, WATCH_MS = 1000, REQUEST_ID = 1 };
+
+struct client {
+  uv_loop_t loop;
+  struct conn conn;
+  uv_timer_t timer;
+  uv_connect_t connect;
+  uv_getaddrinfo_t lookup;
+  struct rdzvctl_options options;
+  const char *words[CTL_WORDS_MAX];
+  int n_words;
+  struct ctl_request request;
+  struct ctl_screen screen;
+  uv_signal_t signals[2];
+  uv_timer_t again;
+  bool answered; /* once at least: --watch goes on from here on */
+  bool told_owner;
+  char path[CONTROL_PATH_MAX];
+  char waits_for[CONTROL_PATH_MAX + 160]; /* for the sentence when time is over */
+  int exit_code;
+};
+
+static int complain(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static int complain(int exit_code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fputs("rdzvctl: ", stderr);
+  vfprintf(stderr, fmt, ap);
+  fputs("\n", stderr);
+  va_end(ap);
+  return exit_code;
+}
+
+/* The command line ------------------------------------------------------------------------------------------------ */
+
+static int add_word(struct client *c, const char *word) {
+  if (c->n_words == CTL_WORDS_MAX)
+    return complain(EXIT_CODE_USAGE, "too many words: \"%.80s\" (--help)", word);
+  c->words[c->n_words++] = word;
+  return 0;
+}
+
+/* Options and words in any order: opts_parse stops at a word, which then plays argv[0] for the rest. */
+static int parse_words(struct client *c, int argc, char **argv) {
+  struct err e = ERR_INIT;
+  char **env = environ;
+  bool dashes = false;
+  for (int code = 0; argc > 1; env = NULL) {
+    int rest = argc;
+    if (opts_parse(&rdzvctl_options_spec, argc, argv, env, &c->options, &rest, &dashes, &e) < 0)
+      return complain(EXIT_CODE_USAGE, "%s", e.text);
+    argc -= rest;
+    argv += rest;
+    for (int i = 0; dashes && i < argc && code == 0; i++) code = add_word(c, argv[i]);
+    if (!dashes && argc > 0) code = add_word(c, argv[0]);
+    if (dashes || code != 0) return code;
+  }
+  return 0;
+}
+
+static int check_words(struct client *c) {
+  const struct rdzvctl_options *o = &c->options;
+  struct err e = ERR_INIT;
+  if (!!o->socket + !!o->endpoint + (o->port > 0) > 1)
+    return complain(EXIT_CODE_USAGE, "--socket, --endpoint and --port exclude each other");
+  c->request = (struct ctl_request){.json = o->json, .watch = o->watch, .force = o->force};
+  if (ctl_read_words(c->words, c->n_words, o->signal, &c->request, &e) < 0)
+    return complain(EXIT_CODE_USAGE, "%s", e.text);
+  return 0;
+}
+
+/* Which socket ---------------------------------------------------------------------------------------------------- */
+
+static bool is_address_of_this_machine(const struct sockaddr *sa) {
+  char text[64], own[64];
+  if (uv_ip_name(sa, text, sizeof(text)) < 0) return false;
+  struct ipaddr wanted = ipaddr_parse(text);
+  if (ipaddr_is_loopback(&wanted)) return true;
+  uv_interface_address_t *v;
+  int n = 0;
+  bool found = false;
+  if (uv_interface_addresses(&v, &n) < 0) return false;
+  for (int i = 0; i < n && !found; i++) {
+    uv_ip_name((const struct sockaddr *)&v[i].address, own, sizeof(own));
+    struct ipaddr a = ipaddr_parse(own);
+    found = ipaddr_compare(&a, &wanted) == 0;
+  }
+  uv_free_interface_addresses(v, n);
+  return found;
+}
+
+static int choose_socket(struct client *c, uint16_t port) {
+  char **paths;
+  size_t n = control_socket_find(port, &paths);
+  int code = 0;
+  if (n == 1) {
+    snprintf(c->path, sizeof(c->path), "%s", paths[0]);
+  } else if (n == 0 && port) {
+    code = complain(
+        EXIT_CODE_NO_DAEMON,
+        "no rdzvd that this user can reach listens on port %d of this machine; if it was started with "
+        "--socket, name that",
+        port);
+  } else if (n == 0) {
+    code = complain(
+        EXIT_CODE_NO_DAEMON,
+        "no rdzvd that this user can reach runs on this machine; rdzvctl must run where the daemon runs");
+  } else {
+    code = complain(EXIT_CODE_USAGE, "several daemons run here; say which with --port or --socket:");
+    for (size_t i = 0; i < n; i++) fprintf(stderr, "  --socket %s\n", paths[i]);
+  }
+  control_socket_free(paths, n);
+  return code;
+}
+
+/* The conversation ------------------------------------------------------------------------------------------------ */
+
+static void start_connecting(struct client *c);
+
+static void finish(struct client *c, int exit_code) {
+  c->exit_code = exit_code;
+  uv_stop(&c->loop);
+}
+
+/* This answer is dealt with: the next, where one is wanted. */
+static void hang_up(struct client *c) {
+  uv_timer_stop(&c->timer);
+  conn_close(&c->conn);
+}
+
+static void on_again(uv_timer_t *timer) {
+  start_connecting(timer->data);
+}
+
+static void on_closed(struct conn *conn) {
+  struct client *c = conn->owner;
+  uv_timer_start(&c->again, on_again, WATCH_MS, 0);
+}
+
+static void show(struct client *c, const char *text, size_t len) {
+  char head[160];
+  snprintf(head, sizeof(head), "rdzvctl %s%s%s, each second (Ctrl-C ends it)", c->request.verb,
+           c->request.job[0] ? " " : "", c->request.job);
+  if (!ctl_screen_show(&c->screen, head, text, len)) finish(c, EXIT_CODE_OK); /* nobody reads any more */
+}
+
+static void print(FILE *to, const char *text, size_t len) {
+  fwrite(text, 1, len, to);
+  if (len > 0 && text[len - 1] != '\n') fputc('\n', to);
+  fflush(to);
+}
+
+/* What has no answer. While watching it is a line on the page, and is tried again. */
+static void fail(struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail(struct client *c, int exit_code, const char *fmt, ...) {
+  char text[600];
+  va_list ap;
+  va_start(ap, fmt);
+  int n = vsnprintf(text, sizeof(text) - 1, fmt, ap);
+  va_end(ap);
+  if (!c->request.watch || !c->answered) {
+    finish(c, complain(exit_code, "%s", text));
+    return;
+  }
+  size_t len = n < (int)sizeof(text) - 1 ? (size_t)n : sizeof(text) - 2;
+  text[len++] = '\n';
+  if (c->request.json)
+    fwrite(text, 1, len, stderr);
+  else
+    show(c, text, len);
+  hang_up(c);
+}
+
+/* JSON goes to where a program reads, whatever it says. */
+static void on_reply(struct client *c, const struct msg *m) {
+  int code = (int)m->control_reply.code;
+  if (!c->request.watch || (code != 0 && !c->answered)) {
+    print(code == 0 || c->request.json ? stdout : stderr, m->raw, m->raw_len);
+    finish(c, code);
+    return;
+  }
+  c->answered = true;
+  show(c, m->raw, m->raw_len);
+  hang_up(c);
+}
+
+static void on_msg(struct conn *conn, struct msg *m) {
+  struct client *c = conn->owner;
+  if (m->type == MSG_CONTROL_REPLY)
+    on_reply(c, m);
+  else if (m->type == MSG_REFUSED)
+    fail(c, (int)m->refused.code, "the daemon refused: %s", m->refused.text);
+}
+
+static void on_end(struct conn *conn, int code, const char *reason) {
+  struct client *c = conn->owner;
+  fail(c, EXIT_CODE_NO_DAEMON, "%s: the daemon gave no answer: %s", c->path, reason);
+}
+
+static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
+
+static void fail_connect(struct client *c, int rc) {
+  struct stat st;
+  if (rc == UV_EACCES && stat(c->path, &st) == 0) {
+    const struct passwd *user = getpwuid(st.st_uid);
+    fail(c, EXIT_CODE_NO_DAEMON,
+         "%s belongs to %s, who lets nobody else connect: run rdzvctl as that user or as root", c->path,
+         user ? user->pw_name : "another user");
+  } else if (rc == UV_ENOENT || rc == UV_ECONNREFUSED) {
+    fail(c, EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
+  } else {
+    fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
+  }
+}
+
+/* Once. */
+static void tell_owner(struct client *c) {
+  struct err e = ERR_INIT;
+  uv_os_fd_t fd;
+  pid_t pid;
+  uid_t uid;
+  if (c->told_owner || uv_fileno(&c->conn.handle, &fd) < 0 || control_socket_peer(fd, &pid, &uid, &e) < 0)
+    return;
+  c->told_owner = true;
+  if (uid == 0 || uid == geteuid() || control_socket_is_service(c->path)) return;
+  const struct passwd *user = getpwuid(uid);
+  complain(0, "this is a daemon of user %s (uid %u), pid %d", user ? user->pw_name : "?", (unsigned)uid,
+           (int)pid);
+}
+
+static void ask(struct client *c) {
+  const struct ctl_request *r = &c->request;
+  struct msg m;
+  msg_init(&m, MSG_CONTROL);
+  m.id = REQUEST_ID;
+  m.control.verb = r->verb;
+  m.control.job = r->job;
+  m.control.host = r->host;
+  m.control.rank = r->rank;
+  m.control.signal = r->signal;
+  m.control.force = r->force;
+  m.control.json = r->json;
+  conn_send(&c->conn, &m);
+}
+
+static void on_connect(uv_connect_t *request, int status) {
+  struct client *c = request->data;
+  struct err e = ERR_INIT;
+  if (status == UV_ECANCELED) return; /* its time was over */
+  if (status < 0) {
+    fail_connect(c, status);
+    return;
+  }
+  tell_owner(c);
+  snprintf(c->waits_for, sizeof(c->waits_for), "an answer at %s (the daemon is stopped, or very busy)",
+           c->path);
+  if (conn_start(&c->conn, DEADLINE_MS, &e) < 0)
+    fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text);
+  else
+    ask(c);
+}
+
+static void on_deadline(uv_timer_t *timer) {
+  struct client *c = timer->data;
+  fail(c, EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000, c->waits_for);
+}
+
+static void start_connecting(struct client *c) {
+  snprintf(c->waits_for, sizeof(c->waits_for), "a connection to %s", c->path);
+  conn_init_pipe(&c->conn, &c->loop, &callbacks, c, false);
+  c->conn.incoming = TO_AGENT;
+  c->conn.max_body = FRAME_MAX_TO_AGENT;
+  c->connect.data = c;
+  uv_timer_start(&c->timer, on_deadline, DEADLINE_MS, 0);
+  uv_pipe_connect(&c->connect, &c->conn.pipe, c->path, on_connect);
+}
+
+static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *result) {
+  struct client *c = request->data;
+  struct endpoint ep;
+  endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
+  bool own = false;
+  for (const struct addrinfo *a = result; a && !own; a = a->ai_next)
+    own = is_address_of_this_machine(a->ai_addr);
+  uv_freeaddrinfo(result);
+  int code = 0;
+  if (status < 0)
+    code = complain(EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint,
+                    uv_strerror(status));
+  else if (!own)
+    code = complain(EXIT_CODE_NO_DAEMON,
+                    "--endpoint %s is another machine; run rdzvctl there: ssh %s rdzvctl --port %d ...",
+                    c->options.endpoint, ep.host, ep.port);
+  else
+    code = choose_socket(c, ep.port);
+  if (code)
+    finish(c, code);
+  else
+    start_connecting(c);
+}
+
+static int look_up(struct client *c) {
+  struct endpoint ep;
+  struct err e = ERR_INIT;
+  if (endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, &e) < 0)
+    return complain(EXIT_CODE_USAGE, "--endpoint %s", e.text);
+  snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ep.host);
+  c->lookup.data = c;
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+  int rc = uv_getaddrinfo(&c->loop, &c->lookup, on_lookup, ep.host, NULL, &hints);
+  return rc < 0 ? complain(EXIT_CODE_SYSTEM, "--endpoint %s: %s", c->options.endpoint, uv_strerror(rc)) : 0;
+}
+
+static void on_signal(uv_signal_t *signal, int signo) {
+  finish(signal->data, EXIT_CODE_OK);
+}
+
+/* --watch has no other end. */
+static void watch_signals(struct client *c) {
+  static const int signos[2] = {SIGINT, SIGTERM};
+  for (int i = 0; i < 2; i++) {
+    uv_signal_init(&c->loop, &c->signals[i]);
+    c->signals[i].data = c;
+    uv_signal_start(&c->signals[i], on_signal, signos[i]);
+  }
+}
+
+static int begin(struct client *c) {
+  const struct rdzvctl_options *o = &c->options;
+  if (o->endpoint) return look_up(c);
+  if (o->socket && strlen(o->socket) >= sizeof(c->path))
+    return complain(EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
+                    CONTROL_PATH_MAX - 1);
+  int code = 0;
+  if (o->socket)
+    snprintf(c->path, sizeof(c->path), "%s", o->socket);
+  else
+    code = choose_socket(c, (uint16_t)o->port);
+  if (code == 0) start_connecting(c);
+  return code;
+}
+
+static int print_help(void) {
+  struct winsize size = {.ws_col = 0};
+  int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
+  struct buf text = BUF_INIT;
+  opts_help(&rdzvctl_options_spec, width < 110 ? width : 110, &text);
+  fputs(buf_text(&text), stdout);
+  buf_finish(&text);
+  return EXIT_CODE_OK;
+}
+
+/* The process ends without taking the loop apart: a lookup that hangs in the pool could not be waited for. */
+int main(int argc, char **argv) {
+  static struct client c;
+  int code = parse_words(&c, argc, argv);
+  if (code) return code;
+  if (c.options.help) return print_help();
+  if (c.options.version) return puts("rdzvctl " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  code = check_words(&c);
+  if (code) return code;
+  signal(SIGPIPE, SIG_IGN);
+  uv_loop_init(&c.loop);
+  uv_timer_init(&c.loop, &c.timer);
+  uv_timer_init(&c.loop, &c.again);
+  c.timer.data = c.again.data = &c;
+  ctl_screen_init(&c.screen, STDOUT_FILENO, c.request.json);
+  if (c.request.watch) watch_signals(&c);
+  uv_timer_start(&c.timer, on_deadline, DEADLINE_MS, 0);
+  code = begin(&c);
+  if (code) return code;
+  uv_run(&c.loop, UV_RUN_DEFAULT);
+  ctl_screen_close(&c.screen);
+  _exit(c.exit_code);
+}

@@ -1,0 +1,108 @@
+/* The page of rdzvctl --watch.
+ *
+ * On a terminal it is the alternate screen, so that what stood there before stands there again afterwards. A page is written
+ * over the last one, line by line, each cleared to its end, and what is left below is cleared: nothing flickers, and one write(2)
+ * holds the whole page. Lines are cut at the window's width and pages at its height, where the last line says that there is
+ * more; the size is asked for each time, which is all that a resized window needs. Bytes of a character that takes more than one are not
+ * counted as columns.
+ *
+ * Where there is no terminal blocks are appended, a time and the text and an empty line, or one JSON object a line: for a log, or a
+ * pipe into jq. */
+
+#include "daemon/ctl/watch_screen.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/buf.h"
+
+#define OPEN_SCREEN  "\x1b[?1049h\x1b[?25l"
+#define CLOSE_SCREEN "\x1b[?25h\x1b[?1049l"
+
+enum { WIDTH_MIN = 20, HEIGHT_MIN = 3, WIDTH_DEFAULT = 80, HEIGHT_DEFAULT = 24 };
+
+void ctl_screen_init(struct ctl_screen *s, int fd, bool json) {
+  *s = (struct ctl_screen){.fd = fd, .json = json, .terminal = !json && isatty(fd)};
+}
+
+static bool put(int fd, const char *data, size_t len) {
+  while (len > 0) {
+    ssize_t n = write(fd, data, len);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    data += n;
+    len -= (size_t)n;
+  }
+  return true;
+}
+
+void ctl_screen_close(struct ctl_screen *s) {
+  if (!s->open) return;
+  s->open = false;
+  put(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
+}
+
+/* A line without its newline, cut, and its end on the screen cleared. */
+static void put_line(struct buf *out, const char *line, size_t len, size_t width) {
+  size_t columns = 0, n = 0;
+  while (n < len && (columns < width || ((unsigned char)line[n] & 0xC0) == 0x80)) {
+    if (((unsigned char)line[n] & 0xC0) != 0x80) columns++;
+    n++;
+  }
+  buf_append(out, line, n);
+  buf_puts(out, "\x1b[K\r\n");
+}
+
+static void put_page(struct buf *out, const char *text, size_t len, size_t width, size_t height) {
+  size_t lines = 0, shown = 0;
+  for (size_t i = 0; i < len; i++) lines += text[i] == '\n';
+  bool more = lines > height;
+  for (const char *end; len > 0 && shown < (more ? height - 1 : height); shown++) {
+    end = memchr(text, '\n', len);
+    size_t n = end ? (size_t)(end - text) : len;
+    put_line(out, text, n, width);
+    n += end ? 1 : 0;
+    text += n;
+    len -= n;
+  }
+  if (more) buf_printf(out, "... %zu more lines\x1b[K", lines - shown);
+}
+
+static bool draw(struct ctl_screen *s, const char *head, const char *text, size_t len) {
+  struct winsize size = {0};
+  ioctl(s->fd, TIOCGWINSZ, &size);
+  size_t width = size.ws_col >= WIDTH_MIN ? size.ws_col : WIDTH_DEFAULT;
+  size_t height = size.ws_row >= HEIGHT_MIN ? size.ws_row : HEIGHT_DEFAULT;
+  struct buf page = BUF_INIT;
+  buf_puts(&page, s->open ? "\x1b[H" : OPEN_SCREEN "\x1b[H");
+  s->open = true;
+  put_line(&page, head, strlen(head), width);
+  put_page(&page, text, len, width, height - 2);
+  buf_puts(&page, "\x1b[J");
+  bool ok = put(s->fd, page.data, page.len);
+  buf_finish(&page);
+  return ok;
+}
+
+static bool append(struct ctl_screen *s, const char *clock, const char *text, size_t len) {
+  struct buf block = BUF_INIT;
+  if (!s->json) buf_printf(&block, "%s%s\n", s->begun ? "\n" : "", clock);
+  buf_append(&block, text, len);
+  s->begun = true;
+  bool ok = put(s->fd, block.data, block.len);
+  buf_finish(&block);
+  return ok;
+}
+
+bool ctl_screen_show(struct ctl_screen *s, const char *head, const char *text, size_t len) {
+  char clock[16], line[200];
+  struct tm tm;
+  time_t now = time(NULL);
+  strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &tm));
+  snprintf(line, sizeof(line), "%s  %s", clock, head);
+  return s->terminal ? draw(s, line, text, len) : append(s, clock, text, len);
+}

@@ -1,0 +1,120 @@
+/* rdzvctl's words. One row per verb says what stands behind it and which options belong to it; a word too many, one too few, or an
+ * option that means nothing there is answered with the verb's own usage, because who types commands by hand in the night
+ * should not have to look anything up. What a name must be like is checked here as the daemon would, so that a mistake costs no
+ * connection; whether it exists only the daemon knows. */
+
+#include "daemon/ctl/words.h"
+
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+#include "common/opts/opts.h"
+#include "proto/msg.h"
+
+enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK };
+
+const struct opts_verb ctl_verbs[] = {
+    {"status", "[JOB]", "watch json",
+     "One job, or all: their nodes, who is missing, what ended their last rounds; which hosts are drained; "
+     "and what PyTorch's "
+     "clients keep here."},
+    {"jobs", "", "watch json", "One line for each job."},
+    {"drain", "HOST", "force json",
+     "No round has nodes of that host any more. A round that has them ends as planned, and nothing is "
+     "charged."},
+    {"undrain", "HOST", "json", "Its nodes may come back."},
+    {"stop", "JOB", "json", "Ends the job on all its nodes; its agents exit with 77."},
+    {"kill-worker", "JOB RANK", "signal json",
+     "SIGKILL, or --signal, to the worker of that rank, for drills."},
+    {0},
+};
+#define VERBS "status, jobs, drain, undrain, stop, kill-worker"
+
+static const struct opts_verb *find_verb(const char *name) {
+  for (const struct opts_verb *v = ctl_verbs; v->name; v++)
+    if (!strcmp(v->name, name)) return v;
+  return NULL;
+}
+
+/* What the i-th word behind the verb is. */
+static enum word kind_of_word(const struct opts_verb *v, int i) {
+  const char *p = v->words;
+  for (; i > 0 && p; i--) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
+  if (!p || !*p) return WORD_NONE;
+  p += *p == '[';
+  return *p == 'J' ? WORD_JOB : *p == 'H' ? WORD_HOST : WORD_RANK;
+}
+
+static int count_words(const struct opts_verb *v) {
+  int n = 0;
+  while (kind_of_word(v, n) != WORD_NONE) n++;
+  return n;
+}
+
+static int read_word(enum word kind, const char *text, struct ctl_request *r, struct err *e) {
+  size_t n = strlen(text);
+  switch (kind) {
+  case WORD_JOB:
+    r->job = text;
+    if (n == 0 || n > JOB_ID_MAX) return err_set(e, -EINVAL, "a job's name has 1 to %d bytes", JOB_ID_MAX);
+    return 0;
+  case WORD_HOST:
+    r->host = text;
+    if (n == 0 || n > HOST_MAX) return err_set(e, -EINVAL, "a host's name has 1 to %d bytes", HOST_MAX);
+    return 0;
+  case WORD_RANK:
+    if (parse_int(text, 0, WORLD_MAX, &r->rank, NULL) == 0) return 0;
+    return err_set(e, -EINVAL, "\"%.80s\" is no rank: a number from 0 on", text);
+  case WORD_NONE: break;
+  }
+  return 0;
+}
+
+int ctl_read_signal(const char *text, int *signo, struct err *e) {
+  int64_t number;
+  if (parse_int(text, 1, 64, &number, NULL) == 0) {
+    *signo = (int)number;
+    return 0;
+  }
+  const char *bare = strncasecmp(text, "SIG", 3) == 0 ? text + 3 : text;
+  for (int i = 1; i <= 64; i++) {
+    const char *name = signal_name(i);
+    if (!name || strcasecmp(name + 3, bare) != 0) continue;
+    *signo = i;
+    return 0;
+  }
+  return err_set(e, -EINVAL, "--signal %.80s: no signal has that name; write TERM, SIGTERM or 15", text);
+}
+
+static bool has_option(const struct opts_verb *v, const char *name) {
+  const char *found = strstr(v->options, name);
+  size_t n = strlen(name);
+  return found && (found == v->options || found[-1] == ' ') && (found[n] == ' ' || !found[n]);
+}
+
+static int check_options(const struct opts_verb *v, const char *signal, const struct ctl_request *r,
+                         struct err *e) {
+  if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
+  if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
+  if (signal && !has_option(v, "signal")) return err_set(e, -EINVAL, "--signal is for kill-worker");
+  return 0;
+}
+
+int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r,
+                   struct err *e) {
+  r->verb = r->job = r->host = "";
+  r->rank = -1;
+  if (n == 0) return err_set(e, -EINVAL, "what is it to do? " VERBS " (--help)");
+  const struct opts_verb *v = find_verb(words[0]);
+  if (!v) return err_set(e, -EINVAL, "\"%.80s\" is none of its words: " VERBS " (--help)", words[0]);
+  r->verb = v->name;
+  int want = count_words(v), rc = check_options(v, signal, r, e);
+  if (rc < 0) return rc;
+  if (n - 1 > want)
+    return err_set(e, -EINVAL, "\"%.80s\" is one word too many: rdzvctl %s%s%s", words[want + 1], v->name,
+                   want ? " " : "", v->words);
+  if (n - 1 < want && v->words[0] != '[')
+    return err_set(e, -EINVAL, "a word is missing: rdzvctl %s %s", v->name, v->words);
+  for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(kind_of_word(v, i), words[i + 1], r, e);
+  return rc == 0 && signal ? ctl_read_signal(signal, &r->signal, e) : rc;
+}

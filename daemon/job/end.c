@@ -1,0 +1,266 @@
+/* How a round ends, and how the job does.
+ *
+ * A round ends in STOPPING and nowhere else: everybody was told to stop, everybody has reported STOPPED or is lost,
+ * and only then is it settled what ended it. Reports may arrive in any order from any node, and the loudest is seldom
+ * the cause: when one worker dies, its peers die of it milliseconds later. So each cause is offered with the time at
+ * which it happened, the weightiest is kept, and the budget is charged once, from what is left at the end.
+ *
+ * What is told of it (STOP, SETTLED, END) is made in one place each, since who comes back late is told again. */
+
+#include "daemon/job/job.h"
+
+#include <stdio.h>
+
+#include "common/exit_codes.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
+
+/* Causes. ---------------------------------------------------------------------------------------------------------- */
+
+static bool is_worker_death(enum cause c) {
+  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC ||
+         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
+}
+
+/* Who hangs has not died: on each node they are named together, in one verdict. Nor has who waits for the next round. */
+static bool is_counted(enum cause c) {
+  return is_worker_death(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
+}
+
+/* What costs a restart. */
+static bool is_failure(enum cause c) {
+  return is_worker_death(c) || c == CAUSE_NCCL_IDS;
+}
+
+void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
+  if (is_counted(v->cause)) j->worker_deaths++;
+  if (j->cause.cause != CAUSE_NONE && !verdict_outweighs(v, at_ms, &j->cause, j->cause_ms)) return;
+  struct verdict copy;
+  verdict_copy(&copy, v);
+  verdict_free(&j->cause);
+  j->cause = copy;
+  j->cause.round = j->round;
+  j->cause_ms = at_ms;
+}
+
+void job_offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
+                          uint64_t at_ms) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = cause;
+  v.node_rank = m->node_rank;
+  v.host = m->host;
+  v.pid = m->pid;
+  v.code = code;
+  v.step = m->step;
+  v.of = m->of;
+  v.text = text;
+  job_offer_cause(j, &v, at_ms);
+}
+
+/* The round ends. -------------------------------------------------------------------------------------------------- */
+
+struct bytes *job_stop_bytes(const struct job *j) {
+  struct msg msg;
+  msg_init(&msg, MSG_STOP);
+  msg.stop.incarnation = j->incarnation;
+  msg.stop.round = j->round;
+  msg.stop.void_round = j->void_round;
+  msg.stop.verdict = j->cause;
+  return msg_bytes(&msg);
+}
+
+void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
+  j->void_round = void_round;
+  job_set_state(j, JOB_STOPPING, now_ms);
+  struct bytes *stop = job_stop_bytes(j);
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    bool runs = m->state == MEMBER_TOLD || m->state == MEMBER_STARTED;
+    if (runs || job_waits_for_head(j, m)) core_send_bytes(j->core, m->conn, stop);
+  }
+  bytes_unref(stop);
+  job_settle_if_stopped(j, now_ms);
+}
+
+struct bytes *job_settled_bytes(const struct job *j) {
+  struct msg msg;
+  msg_init(&msg, MSG_SETTLED);
+  msg.settled.incarnation = j->incarnation;
+  msg.settled.round = j->round;
+  msg.settled.charged = j->last_charged;
+  msg.settled.refilled = j->last_refilled;
+  msg.settled.restarts_used = j->restarts_used;
+  msg.settled.failed_step = j->failed_step;
+  msg.settled.delay_ms = (int64_t)j->last_delay_ms;
+  msg.settled.verdict = j->last_verdict;
+  msg.settled.excluded = j->last_excluded;
+  return msg_bytes(&msg);
+}
+
+/* Everyone of the round is told its verdict and is free for the next. */
+static void release_members(struct job *j) {
+  struct bytes *settled = job_settled_bytes(j);
+  for (size_t i = j->n_members; i-- > 0;) {
+    struct member *m = j->members[i];
+    if (!member_in_round(m)) continue;
+    core_send_bytes(j->core, m->conn, settled);
+    member_keep_rank(m, m->node_rank);
+    member_place(m, -1);
+    member_set_state(m, MEMBER_WAITING);
+    if (m->leaving || m->gone) job_remove_member(j, m);
+  }
+  bytes_unref(settled);
+}
+
+static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
+  job_charge(j, charged);
+  job_note_verdict(j, charged, j->core->wall_ms);
+  snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
+           charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
+  release_members(j);
+  job_clear_round(j);
+  j->faulted = true;
+  j->forming_ms = now_ms;
+  j->enough_ms = 0;
+  j->not_before_ms = now_ms + j->last_delay_ms;
+  job_set_state(j, JOB_FORMING, now_ms);
+  if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
+/* All have stopped, and nobody has said why: they fenced themselves while no daemon was there to be told. */
+static void offer_silence(struct job *j, uint64_t now_ms) {
+  for (size_t i = 0; i < j->n_members && j->cause.cause == CAUSE_NONE; i++)
+    if (j->members[i]->state == MEMBER_STOPPED && member_in_round(j->members[i]))
+      job_offer_node_cause(j, j->members[i], CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST,
+                           "it stopped its workers while no daemon was there", now_ms);
+}
+
+/* Who is told to leave one after the other is told by somebody who wants the whole job to go. */
+static bool all_leave(const struct job *j) {
+  if (j->cause.cause != CAUSE_NODE_LEAVING) return false;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (!j->members[i]->leaving && !j->members[i]->gone) return false;
+  return true;
+}
+
+static void succeed(struct job *j, uint64_t now_ms) {
+  struct verdict none;
+  verdict_init(&none);
+  none.round = j->round;
+  j->last_charged = j->last_refilled = false;
+  job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
+}
+
+/* The round was ended for a change of membership, and for no fault. */
+static bool was_planned(enum cause c) {
+  return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_DRAINED;
+}
+
+/* Nodes have finished: what ends the round then ends the job, unless they are to begin again. */
+static bool finished_for_good(const struct job *j) {
+  return j->n_in_state[MEMBER_FINISHED] > 0 && !was_planned(j->cause.cause) &&
+         j->settings.after_finish != AFTER_FINISH_RESTART;
+}
+
+static void settle(struct job *j, uint64_t now_ms) {
+  offer_silence(j, now_ms);
+  struct verdict *v = &j->cause;
+  v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);
+  if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* somebody reports more deaths than there are workers */
+  verdict_free(&j->last_verdict);
+  verdict_copy(&j->last_verdict, v);
+  struct buf text = BUF_INIT;
+  verdict_sentence(v, &text);
+  core_log(j->core, LOG_WARN, "job %s: round %lld is settled: %s", j->id, (long long)j->round,
+           buf_text(&text));
+  buf_finish(&text);
+
+  size_t n_finished = j->n_in_state[MEMBER_FINISHED];
+  bool charged = is_failure(v->cause) && !j->void_round;
+  job_refill_if_earned(j, now_ms);
+  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
+              finished_for_good(j) || all_leave(j) ||
+              (charged && j->restarts_used >= j->settings.max_restarts);
+  if (job_is_planned_end(j) &&
+      n_finished == (size_t)j->round_nodes) { /* the STOP came too late for everybody */
+    succeed(j, now_ms);
+    return;
+  }
+  if (!over) {
+    settle_into_forming(j, now_ms, charged);
+    return;
+  }
+  j->last_charged = false;
+  job_end(j, now_ms, v->cause == CAUSE_OPERATOR ? OUTCOME_STOPPED : OUTCOME_FAILED, (int)v->code, v);
+}
+
+bool job_waits_for_head(const struct job *j, const struct member *m) {
+  return m->node_rank == 0 && m->state == MEMBER_FINISHED && !m->gone && !m->shut && !finished_for_good(j) &&
+         j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes;
+}
+
+void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
+  if (j->state != JOB_STOPPING || j->n_in_state[MEMBER_TOLD] || j->n_in_state[MEMBER_STARTED]) return;
+  const struct member *head = job_find_rank(j, 0);
+  if (!head || !job_waits_for_head(j, head)) settle(j, now_ms);
+}
+
+/* The job ends. ---------------------------------------------------------------------------------------------------- */
+
+struct bytes *job_end_bytes(const struct job *j) {
+  struct msg msg;
+  msg_init(&msg, MSG_END);
+  msg.end.incarnation = j->incarnation;
+  msg.end.round = j->round;
+  msg.end.outcome = j->outcome;
+  msg.end.code = j->code;
+  msg.end.restarts_used = j->restarts_used;
+  msg.end.verdict = j->last_verdict;
+  return msg_bytes(&msg);
+}
+
+void job_ended_if_acknowledged(struct job *j, uint64_t now_ms) {
+  if (j->state == JOB_ENDING && !j->n_owing) job_set_state(j, JOB_ENDED, now_ms);
+}
+
+/* `v` may be the last verdict itself. */
+void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v) {
+  struct verdict copy;
+  verdict_copy(&copy, v);
+  verdict_free(&j->last_verdict);
+  j->last_verdict = copy;
+  j->outcome = outcome;
+  j->code = code;
+  job_note_verdict(j, false, j->core->wall_ms);
+  job_drop_drains(j);
+  job_set_state(j, JOB_ENDING, now_ms);
+  j->line_wall_ms = j->core->wall_ms;
+  struct buf line = BUF_INIT;
+  job_state_line(j, &line);
+  core_save(j->core, &line);
+  buf_finish(&line);
+  struct bytes *end = job_end_bytes(j);
+  for (size_t i = 0; i < j->n_members; i++) core_send_bytes(j->core, j->members[i]->conn, end);
+  bytes_unref(end);
+  job_ended_if_acknowledged(j, now_ms);
+}
+
+void job_finish_if_done(struct job *j, uint64_t now_ms) {
+  if (j->state != JOB_RUNNING && j->state != JOB_STARTING && j->state != JOB_CHECKPOINTING) return;
+  if (j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes) return;
+  succeed(j, now_ms);
+}
+
+void job_join_timeout(struct job *j, uint64_t now_ms) {
+  struct buf text = BUF_INIT;
+  job_missing_failed(j, now_ms, &text);
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_JOIN_TIMEOUT;
+  v.round = j->round;
+  v.code = EXIT_CODE_JOIN_TIMEOUT;
+  v.text = buf_text(&text);
+  job_end(j, now_ms, OUTCOME_FAILED, EXIT_CODE_JOIN_TIMEOUT, &v);
+  buf_finish(&text);
+}

@@ -1,0 +1,126 @@
+/* Nodes that come while a round runs, and hosts that come and go.
+ *
+ * A round below max is ended for newcomers (--scale-up now): nothing is charged, and the next round is sealed with all who
+ * are there by then. Workers that answer are asked for a checkpoint first (rdzv_prepare.c); others lose what they have
+ * done since their last one, and all lose the time of a start. So a round is left alone until it is 30 s old; all who have come until
+ * then are taken at once. A round of which a node has finished is left alone for good: it is about to end.
+ *
+ * It ends as any round does, in STOPPING, and its cause weighs as much as a lost node's: what workers do while their peers
+ * are being stopped is no failure of theirs. A node that finishes before the STOP reaches it begins again with the others,
+ * unless all have finished: then the job is done.
+ *
+ * A host that was lost from three rounds, or left them, within 10 minutes would end a healthy round again and again. Its newcomers are
+ * kept waiting: they do not make a round grow, and the next one takes them only if it would not reach min without
+ * them. It is the host that is remembered, since each new agent has another id; survivors of other agents on it are let be. A daemon
+ * that comes back has forgotten it.
+ *
+ * grow_ms is found among all nodes when RUNNING begins and when it has come, and a newcomer can only bring it nearer: looking at all for each
+ * one that comes would cost O(nodes^2). That those who came may have gone again is seen when the time comes. */
+
+#include "daemon/job/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+/* Flapping. -------------------------------------------------------------------------------------------------------- */
+
+struct flap {
+  uint64_t at_ms[CORE_FLAP_LOSSES]; /* a ring: the n-th loss is at n % CORE_FLAP_LOSSES */
+  uint64_t n;
+  int64_t round; /* of the last one: several agents on a host are lost together */
+};
+
+static uint64_t last_loss_ms(const struct flap *f) {
+  return f->at_ms[(f->n - 1) % CORE_FLAP_LOSSES];
+}
+
+static void sweep(struct job *j, uint64_t now_ms) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) {
+    if (last_loss_ms(e->value) + CORE_FLAP_MS > now_ms) continue;
+    free(e->value);
+    map_remove_n(&j->flaps, e->key, e->key_len);
+  }
+  j->flaps_sweep_at = 2 * j->flaps.count + 16;
+}
+
+void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms) {
+  struct flap *f = map_get(&j->flaps, m->host);
+  if (f && f->round == j->round) return;
+  if (!f) {
+    if (j->flaps.count >= j->flaps_sweep_at) sweep(j, now_ms);
+    f = xcalloc(1, sizeof *f);
+    map_put(&j->flaps, m->host, f);
+  }
+  f->round = j->round;
+  f->at_ms[f->n++ % CORE_FLAP_LOSSES] = now_ms;
+}
+
+uint64_t member_flapping_until(const struct member *m, uint64_t now_ms) {
+  const struct flap *f = m->last_rank < 0 && m->node_rank < 0 ? map_get(&m->job->flaps, m->host) : NULL;
+  if (!f || f->n < CORE_FLAP_LOSSES) return 0;
+  uint64_t until_ms = f->at_ms[f->n % CORE_FLAP_LOSSES] + CORE_FLAP_MS;
+  return until_ms > now_ms ? until_ms : 0;
+}
+
+void job_finish_flaps(struct job *j) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) free(e->value);
+  map_finish(&j->flaps);
+}
+
+/* Growing. --------------------------------------------------------------------------------------------------------- */
+
+static bool may_grow(const struct job *j) {
+  return j->state == JOB_RUNNING && j->settings.scale_up == SCALE_UP_NOW && j->n_available > 0 &&
+         j->round_nodes < j->settings.max_nodes && !j->n_in_state[MEMBER_FINISHED];
+}
+
+static void watch(struct job *j, const struct member *m, uint64_t now_ms) {
+  if (!m->available) return;
+  uint64_t at_ms = j->round_ms + CORE_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
+  if (calm_ms > at_ms) at_ms = calm_ms;
+  if (at_ms < j->grow_ms) j->grow_ms = at_ms;
+}
+
+void job_watch_growth(struct job *j, uint64_t now_ms) {
+  j->grow_ms = UINT64_MAX;
+  for (size_t i = 0; i < j->n_members && may_grow(j); i++) watch(j, j->members[i], now_ms);
+}
+
+void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
+  if (may_grow(j))
+    watch(j, m, now_ms);
+  else
+    j->grow_ms = UINT64_MAX;
+}
+
+enum { NEWCOMERS_NAMED_MAX = 4 };
+
+/* "nodes n3, n4 joined: the round is formed anew with 4 nodes" */
+static void tell_newcomers(const struct job *j, uint64_t now_ms, struct buf *out) {
+  struct buf names = BUF_INIT;
+  int64_t n = 0, room = j->settings.max_nodes - j->round_nodes;
+  for (size_t i = 0; i < j->n_members && n < room; i++) {
+    const struct member *m = j->members[i];
+    if (!m->available || member_flapping_until(m, now_ms)) continue;
+    if (n++ < NEWCOMERS_NAMED_MAX) buf_printf(&names, "%s%s", names.len ? ", " : "", m->host);
+  }
+  buf_printf(out, "node%s %s", n == 1 ? "" : "s", buf_text(&names));
+  if (n > NEWCOMERS_NAMED_MAX) buf_printf(out, " and %lld more", (long long)n - NEWCOMERS_NAMED_MAX);
+  buf_printf(out, " joined: the round is formed anew with %lld nodes", (long long)(j->round_nodes + n));
+  buf_finish(&names);
+}
+
+void job_grow_if_due(struct job *j, uint64_t now_ms) {
+  job_watch_growth(j, now_ms);
+  if (now_ms < j->grow_ms) return;
+  struct buf text = BUF_INIT;
+  struct verdict v;
+  tell_newcomers(j, now_ms, &text);
+  verdict_init(&v);
+  v.cause = CAUSE_NODE_JOINED;
+  v.text = buf_text(&text);
+  job_offer_cause(j, &v, now_ms);
+  job_prepare(j, now_ms);
+  buf_finish(&text);
+}

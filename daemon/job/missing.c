@@ -1,0 +1,547 @@
+/* Who is missing while a round forms: expected, here, missing, since when and why.
+ *
+ * Expected is who a scheduler lists (HELLO's expected_hosts, or --expect), and who was lost, or left, since the last round was sealed. Both are
+ * hosts: a node that does not come has no agent whose id could be told, and a person looks for a machine. A host knows how many nodes of
+ * it are wanted and how many are here; both are kept as members come and go (rdzv_member.c), so whether all are here
+ * is a comparison of two numbers, at each of ten thousand joins. Where no host is known but all asked for their node ranks, the ranks
+ * that nobody asked for are told.
+ *
+ * Hosts are compared by their whole names, else without the domain: schedulers list short names, and machines often call themselves by long
+ * ones. Two hosts of a list that differ by their domain alone are told apart by it.
+ *
+ * A list that differs from the last one takes its place (a job that was requeued runs on other machines), a few times in a job's life. Not if
+ * it is no longer than that and leaves out a listed host whose nodes are here: it is a spare's, which has a scheduler's job of its own. One that
+ * cannot be read is said so in the log, and the count alone is believed.
+ *
+ * Expected is also who was started as one of as many as the job has, whatever its host calls itself: lists may have other names.
+ *
+ * The text is made when somebody is told: sorted, grouped by what happened, compressed, and bounded in each of its parts. Nodes that were refused
+ * are named with it: they have exited with their sentence on their own screens, and those who wait for them are on others. */
+
+#include "daemon/job/missing.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "common/ascii.h"
+#include "common/hostlist.h"
+#include "common/mem.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
+
+enum {
+  LISTS_MAX = 64,         /* read in a job's life: each costs a look at all nodes and hosts */
+  TOGETHER_MS = 5000,     /* hosts that were lost within that are one group */
+  RANKS_LOOKED_AT = 4096, /* for those that nobody asked for */
+  HERE_SHOWN_MAX = 160,
+};
+
+static struct host ambiguous; /* a short name that several hosts have; never looked into */
+
+/* The roster. ------------------------------------------------------------------------------------------------------ */
+
+void job_init_roster(struct job *j) {
+  map_init(&j->roster.names, core_random(j->core));
+  map_init(&j->roster.shorts, core_random(j->core));
+}
+
+static void free_host(struct job *j, struct host *h) {
+  j->core->n_hosts--;
+  free(h->name);
+  free(h->text);
+  free(h);
+}
+
+static void free_hosts(struct job *j, struct roster *r) {
+  for (size_t i = 0; i < r->n; i++) free_host(j, r->v[i]);
+  map_finish(&r->names);
+  map_finish(&r->shorts);
+  free(r->v);
+}
+
+static void free_refusal(struct refusal *r) {
+  free(r->host);
+  free(r->text);
+  *r = (struct refusal){0};
+}
+
+void job_finish_roster(struct job *j) {
+  struct roster *r = &j->roster;
+  for (size_t i = 0; i < REFUSALS_MAX; i++) free_refusal(&r->refusals[i]);
+  free_hosts(j, r);
+  free(r->list);
+}
+
+/* Names of hosts are the same in capitals. */
+static size_t lower(const char *name, char out[HOST_MAX + 1]) {
+  size_t n = 0;
+  for (; name[n] && n < HOST_MAX; n++) out[n] = ascii_lower(name[n]);
+  out[n] = '\0';
+  return n;
+}
+
+static struct host *find_host(const struct roster *r, const char *name) {
+  char key[HOST_MAX + 1];
+  if (!r->n) return NULL;
+  lower(name, key);
+  struct host *h = map_get(&r->names, key);
+  if (!h) h = map_get_n(&r->shorts, key, hostlist_short(key));
+  return h == &ambiguous ? NULL : h;
+}
+
+static struct host *add_host(struct job *j, const char *name) {
+  struct roster *r = &j->roster;
+  char key[HOST_MAX + 1];
+  struct host *h = xcalloc(1, sizeof *h);
+  if (r->n == r->cap) {
+    r->cap = r->cap ? 2 * r->cap : 8;
+    r->v = xrealloc(r->v, r->cap * sizeof(struct host *));
+  }
+  r->v[r->n++] = h;
+  j->core->n_hosts++;
+  h->name = xstrdup(name);
+  lower(name, key);
+  map_put(&r->names, key, h);
+  if (map_put_n(&r->shorts, key, hostlist_short(key), h))
+    map_put_n(&r->shorts, key, hostlist_short(key), &ambiguous);
+  return h;
+}
+
+static uint32_t shortage(const struct host *h) {
+  return h->wanted > h->here ? h->wanted - h->here : 0;
+}
+
+/* Of what a seal waits for: a drained host will not come. */
+static int64_t waited_for(const struct host *h) {
+  return h->listed && !h->drained ? (int64_t)shortage(h) : 0;
+}
+
+void member_count_at_place(struct member *m, bool here) {
+  struct host *h = m->place;
+  if (!h) return;
+  int64_t *missing = &m->job->roster.listed_missing, before = waited_for(h);
+  h->here += here ? 1 : (uint32_t)-1;
+  *missing += waited_for(h) - before;
+}
+
+static void set_drained(struct roster *r, struct host *h, bool drained) {
+  r->listed_missing -= waited_for(h);
+  h->drained = drained;
+  r->listed_missing += waited_for(h);
+}
+
+static bool is_listed(const struct member *m) {
+  return m->place && m->place->listed;
+}
+
+static void judge(struct member *m) {
+  bool one_of_as_many = m->told_nodes && m->told_nodes == m->job->expected_nodes;
+  member_set_expected(m, is_listed(m) || one_of_as_many);
+}
+
+static void place(struct member *m, struct host *h) {
+  m->place = h;
+  if (h && m->drained) set_drained(&m->job->roster, h, true);
+  if (m->available) member_count_at_place(m, true);
+  judge(m);
+}
+
+void member_find_place(struct member *m) {
+  place(m, find_host(&m->job->roster, m->host));
+}
+
+/* Lists. ----------------------------------------------------------------------------------------------------------- */
+
+/* What is known of a host that is in the new list, too. */
+static void inherit(struct host *h, struct host *old) {
+  h->why = old->why;
+  h->at_ms = old->at_ms;
+  h->text = old->text;
+  old->text = NULL;
+}
+
+/* A roster of the list alone, in place of the one that there is. */
+static void list_hosts(struct job *j, const struct buf *names, size_t n) {
+  struct roster *r = &j->roster;
+  const char *p = buf_text(names);
+  r->v = NULL;
+  r->n = r->cap = r->n_unlisted = 0;
+  r->listed_wanted = r->listed_missing = 0;
+  job_init_roster(j);
+  for (size_t i = 0; i < n; i++, p += strlen(p) + 1) {
+    char key[HOST_MAX + 1];
+    lower(p, key);
+    struct host *h = map_get(&r->names, key);
+    if (!h) h = add_host(j, p);
+    h->listed = true;
+    h->wanted++;
+  }
+  uint32_t each = n > 0 && j->expected_nodes > (int64_t)n ? (uint32_t)((size_t)j->expected_nodes / n) : 1;
+  for (size_t i = 0; i < r->n; i++) r->listed_wanted += r->v[i]->wanted *= each;
+}
+
+/* Of the listed hosts whose nodes are here. */
+static bool leaves_out_who_is_here(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    if (m->available && is_listed(m) && !find_host(&j->roster, m->host)) return true;
+  }
+  return false;
+}
+
+/* The roster anew: the hosts of the list, and of the old ones those that are missed for another reason. */
+static bool rebuild(struct job *j, const struct buf *names, size_t n) {
+  struct roster *r = &j->roster, old = *r;
+  list_hosts(j, names, n);
+  if (r->listed_wanted <= old.listed_wanted && leaves_out_who_is_here(j)) {
+    free_hosts(j, r);
+    *r = old;
+    return false;
+  }
+  for (size_t i = 0; i < old.n; i++) {
+    struct host *was = old.v[i], *h = find_host(r, was->name);
+    if (!h && !was->listed) {
+      h = add_host(j, was->name);
+      h->wanted = was->wanted;
+      r->n_unlisted++;
+    }
+    if (h) inherit(h, was);
+  }
+  free_hosts(j, &old);
+  for (size_t i = 0; i < r->n; i++) {
+    r->v[i]->drained = job_drain_of(j, r->v[i]->name) != NULL;
+    r->listed_missing += waited_for(r->v[i]);
+  }
+  for (size_t i = 0; i < j->n_members; i++) member_find_place(j->members[i]);
+  return true;
+}
+
+void job_expect_nodes(struct job *j, int64_t n) {
+  j->expected_nodes = n;
+  for (size_t i = 0; i < j->n_members; i++) judge(j->members[i]);
+}
+
+void job_expect_hosts(struct job *j, const char *list) {
+  struct roster *r = &j->roster;
+  struct buf names = BUF_INIT;
+  struct err e = ERR_INIT;
+  size_t n;
+  if ((r->list && !strcmp(r->list, list)) || r->n_lists == LISTS_MAX) return;
+  r->n_lists++;
+  bool counts = true;
+  if (hostlist_expand(list, &names, &n, &e))
+    core_log(j->core, LOG_WARN, "job %s: the hosts that are expected are not known: %s", j->id, e.text);
+  else if (j->core->n_hosts + n > CORE_HOSTS_MAX)
+    core_log(j->core, LOG_WARN,
+             "job %s: the %zu hosts that are expected are not kept: with those of other jobs they would be "
+             "more than "
+             "%d; their number alone counts (--expect)",
+             j->id, n, CORE_HOSTS_MAX);
+  else
+    counts = rebuild(j, &names, n);
+  if (counts) {
+    free(r->list);
+    r->list = xstrdup(list);
+  }
+  buf_finish(&names);
+}
+
+int64_t job_expected(const struct job *j) {
+  int64_t n = j->roster.listed_wanted > j->expected_nodes ? j->roster.listed_wanted : j->expected_nodes;
+  return n < NODES_MAX ? n : NODES_MAX;
+}
+
+bool job_all_expected_are_here(const struct job *j, size_t here) {
+  bool as_many = j->expected_nodes > 0 && here >= (size_t)j->expected_nodes;
+  if (as_many && !job_strangers_hold_places(j)) return true;
+  return j->roster.listed_wanted > 0 && !j->roster.listed_missing;
+}
+
+/* Where nobody who is expected is here, the list is of other names than those that the hosts have: nothing is known. */
+bool job_strangers_hold_places(const struct job *j) {
+  return j->roster.listed_missing > 0 && j->n_expected_here > 0 &&
+         j->n_expected_here < (size_t)j->settings.max_nodes && j->n_available > j->n_expected_here;
+}
+
+void job_watch_drains(struct job *j) {
+  struct roster *r = &j->roster;
+  for (size_t i = 0; i < r->n; i++) set_drained(r, r->v[i], job_drain_of(j, r->v[i]->name) != NULL);
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->drained && j->members[i]->place) set_drained(r, j->members[i]->place, true);
+}
+
+/* Absences. -------------------------------------------------------------------------------------------------------- */
+
+void member_note_absence(struct member *m, enum absence why, const char *text, uint64_t at_ms) {
+  struct job *j = m->job;
+  struct roster *r = &j->roster;
+  struct host *h = m->place ? m->place : find_host(r, m->host);
+  if (m->missed && why == ABSENCE_LEFT) return; /* the first reason is the better one */
+  m->missed = true;
+  if (!h) {
+    if (r->n_unlisted > (size_t)j->settings.max_nodes || j->core->n_hosts >= CORE_HOSTS_MAX)
+      return; /* strangers that come and go */
+    h = add_host(j, m->host);
+    r->n_unlisted++;
+  }
+  if (!m->place) {
+    if (!h->listed) h->wanted++;
+    place(m, h);
+  }
+  h->why = why;
+  h->at_ms = at_ms;
+  free(h->text);
+  h->text = text && text[0] ? xstrdup(text) : NULL;
+}
+
+void job_forget_absences(struct job *j) {
+  struct roster *r = &j->roster;
+  size_t kept = 0;
+  for (size_t i = 0; i < REFUSALS_MAX; i++) free_refusal(&r->refusals[i]);
+  if (!r->n_unlisted) return;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->place && !j->members[i]->place->listed) j->members[i]->place = NULL;
+  for (size_t i = 0; i < r->n; i++) {
+    struct host *h = r->v[i];
+    char key[HOST_MAX + 1];
+    if (h->listed) {
+      r->v[kept++] = h;
+      continue;
+    }
+    lower(h->name, key);
+    map_remove(&r->names, key);
+    if (map_get_n(&r->shorts, key, hostlist_short(key)) == h)
+      map_remove_n(&r->shorts, key, hostlist_short(key));
+    free_host(j, h);
+  }
+  r->n = kept;
+  r->n_unlisted = 0;
+}
+
+static void forget_refusal(struct roster *r, size_t i) {
+  free_refusal(&r->refusals[i]);
+  for (; i + 1 < REFUSALS_MAX; i++) r->refusals[i] = r->refusals[i + 1];
+  r->refusals[REFUSALS_MAX - 1] = (struct refusal){0};
+}
+
+void job_note_refusal(struct job *j, const char *host, const char *text, uint64_t now_ms) {
+  struct roster *r = &j->roster;
+  size_t at = 0;
+  while (at < REFUSALS_MAX - 1 && r->refusals[at].host && strcmp(r->refusals[at].host, host) != 0) at++;
+  free_refusal(&r->refusals[at]);
+  memmove(&r->refusals[1], &r->refusals[0], at * sizeof r->refusals[0]);
+  r->refusals[0] = (struct refusal){xstrdup(host), xstrdup(text), now_ms};
+  job_notice_soon(j, now_ms);
+}
+
+void job_forget_refusal(struct job *j, const char *host) {
+  for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
+    if (strcmp(j->roster.refusals[i].host, host) != 0) continue;
+    forget_refusal(&j->roster, i);
+    return;
+  }
+}
+
+/* What is told. ---------------------------------------------------------------------------------------------------- */
+
+static int by_reason(const void *pa, const void *pb) {
+  const struct host *a = *(struct host *const *)pa, *b = *(struct host *const *)pb;
+  if (a->why != b->why) return a->why < b->why ? -1 : 1;
+  int c = strcmp(a->text ? a->text : "", b->text ? b->text : "");
+  if (c) return c;
+  if (a->at_ms != b->at_ms) return a->at_ms < b->at_ms ? -1 : 1;
+  return strcmp(a->name, b->name);
+}
+
+static bool same_reason(const struct host *a, const struct host *b) {
+  if (a->why != b->why || strcmp(a->text ? a->text : "", b->text ? b->text : "") != 0) return false;
+  return a->why == ABSENCE_NEVER || b->at_ms - a->at_ms <= TOGETHER_MS;
+}
+
+static uint64_t since(uint64_t at_ms, uint64_t now_ms) {
+  return now_ms > at_ms ? now_ms - at_ms : 0;
+}
+
+/* Compressed, at most `max` bytes; how many there are that did not fit stands behind. */
+static void put_names(const char *const *names, size_t n, size_t max, struct buf *out) {
+  size_t told = hostlist_compress(names, n, max, out);
+  if (told < n) buf_printf(out, "%s%zu%s", told ? " and " : "", n - told, told ? " more" : " hosts");
+}
+
+/* The hosts v[0..n), sorted, as groups. */
+static void fill_absent(struct missing *k, struct host *const *v, size_t n, uint64_t now_ms) {
+  const char **names = xcalloc(n ? n : 1, sizeof *names);
+  struct waiting *w = k->w;
+  size_t count;
+  for (size_t i = 0; i < n && w->n_absent < ABSENT_MAX - 1; i += count) { /* the last is for drained ones */
+    struct absent *a = &k->absent[w->n_absent];
+    for (count = 0; i + count < n && same_reason(v[i], v[i + count]); count++)
+      names[count] = v[i + count]->name;
+    put_names(names, count, HOSTS_SHOWN_MAX, &k->groups[w->n_absent]);
+    a->hosts = buf_text(&k->groups[w->n_absent++]);
+    a->why = v[i]->why;
+    a->ago_ms = a->why == ABSENCE_NEVER ? 0 : (int64_t)since(v[i]->at_ms, now_ms);
+    a->text = v[i]->text ? v[i]->text : "";
+  }
+  free(names);
+}
+
+/* Their number in nodes; drained ones are another group. */
+static int64_t fill_hosts(struct missing *k, const struct job *j, uint64_t now_ms) {
+  const struct roster *r = &j->roster;
+  struct host **v = xcalloc(r->n ? r->n : 1, sizeof(struct host *));
+  int64_t nodes = 0;
+  size_t n = 0;
+  for (size_t i = 0; i < r->n; i++) {
+    nodes += shortage(r->v[i]);
+    if (shortage(r->v[i]) && !r->v[i]->drained) v[n++] = r->v[i];
+  }
+  qsort(v, n, sizeof(struct host *), by_reason);
+  fill_absent(k, v, n, now_ms);
+  free(v);
+  return nodes;
+}
+
+/* Hosts that are drained: those that are expected, and those whose agents are here and held back. */
+static void fill_drained(struct missing *k, const struct job *j) {
+  const char **names = xcalloc(j->roster.n + j->n_members + 1, sizeof *names);
+  size_t n = 0, at = k->w->n_absent;
+  for (size_t i = 0; i < j->roster.n; i++)
+    if (j->roster.v[i]->drained && shortage(j->roster.v[i])) names[n++] = j->roster.v[i]->name;
+  for (size_t i = 0; i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    bool told = m->place && m->place->drained && shortage(m->place);
+    if (m->drained && !member_in_round(m) && !told) names[n++] = m->host;
+  }
+  if (n && at < ABSENT_MAX) {
+    const struct drain *d = job_drain_of(j, names[0]);
+    put_names(names, n, HOSTS_SHOWN_MAX, &k->groups[at]);
+    k->absent[at].hosts = buf_text(&k->groups[at]);
+    k->absent[at].why = ABSENCE_DRAINED;
+    if (d) buf_printf(&k->drained_by, "by %.*s", REASON_MAX - 3, d->by);
+    if (d) k->absent[at].ago_ms = (int64_t)since(d->wall_ms, j->core->wall_ms);
+    k->absent[at].text = buf_text(&k->drained_by);
+    k->w->n_absent++;
+  }
+  free(names);
+}
+
+static bool all_asked_for_ranks(const struct job *j) {
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->available && j->members[i]->want_rank < 0) return false;
+  return j->n_available > 0;
+}
+
+/* "node rank 1, 3-5": of those below max, who was not asked for. */
+static void fill_ranks(struct missing *k, const struct job *j) {
+  int64_t most = j->settings.max_nodes < RANKS_LOOKED_AT ? j->settings.max_nodes : RANKS_LOOKED_AT;
+  struct buf *out = &k->groups[0];
+  for (int64_t r = 0, last; r < most && out->len < HOSTS_SHOWN_MAX; r = last + 1) {
+    last = r;
+    if (job_find_wanted(j, r)) continue;
+    while (last + 1 < most && !job_find_wanted(j, last + 1)) last++;
+    buf_printf(out, "%s%lld", out->len ? ", " : "node rank ", (long long)r);
+    if (last > r) buf_printf(out, "-%lld", (long long)last);
+  }
+  if (!out->len) return;
+  k->absent[0].hosts = buf_text(out);
+  k->w->n_absent = 1;
+}
+
+static void fill_here(struct missing *k, const struct job *j) {
+  const char **names = xcalloc(j->n_members + 1, sizeof *names);
+  size_t n = 0;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (j->members[i]->available) names[n++] = j->members[i]->host;
+  put_names(names, n, HERE_SHOWN_MAX, &k->hosts);
+  if (n) k->w->hosts = buf_text(&k->hosts);
+  free(names);
+}
+
+static void fill_refusals(struct missing *k, const struct job *j, uint64_t now_ms) {
+  for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
+    const struct refusal *r = &j->roster.refusals[i];
+    k->refusals[i] =
+        (struct turned_away){.host = r->host, .text = r->text, .ago_ms = (int64_t)since(r->at_ms, now_ms)};
+    k->w->n_refusals++;
+  }
+}
+
+static void fill_times(struct waiting *w, const struct job *j, uint64_t now_ms) {
+  uint64_t at_ms = job_seal_deadline(j);
+  w->prospect = PROSPECT_LAST_CALL;
+  if (at_ms == UINT64_MAX) {
+    w->prospect = PROSPECT_GIVE_UP;
+    at_ms = j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
+  } else if (job_hold_until(j) > now_ms) {
+    w->prospect = PROSPECT_HOLD;
+  } else if (j->leave_ms > now_ms) {
+    w->prospect = PROSPECT_LEAVE;
+  } else if (j->not_before_ms > now_ms) {
+    w->prospect = PROSPECT_DELAY;
+  }
+  w->left_ms = (int64_t)since(now_ms, at_ms);
+  w->waited_ms = (int64_t)since(j->forming_ms, now_ms);
+}
+
+static int64_t at_most(int64_t n, int64_t max) {
+  return n < max ? n : max;
+}
+
+void missing_fill(struct missing *k, const struct job *j, struct waiting *w, bool names, uint64_t now_ms) {
+  memset(k, 0, sizeof *k);
+  k->w = w;
+  for (size_t i = 0; i < ABSENT_MAX; i++) k->absent[i].hosts = k->absent[i].text = "";
+  w->absent = k->absent;
+  w->refusals = k->refusals;
+  w->here = at_most((int64_t)j->n_available, NODES_MAX);
+  w->min_nodes = j->settings.min_nodes;
+  w->max_nodes = j->settings.max_nodes;
+  if (j->state != JOB_FORMING || !names) return;
+  fill_times(w, j, now_ms);
+  w->expected = job_expected(j);
+  bool strangers = job_strangers_hold_places(j);
+  w->unexpected = strangers ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
+  int64_t named = w->here < w->max_nodes || strangers ? fill_hosts(k, j, now_ms) : 0;
+  int64_t of = w->expected ? w->expected : w->min_nodes;
+  w->missing = at_most(of - w->here > named ? of - w->here : named, NODES_MAX);
+  if (w->missing > 0 && !named && all_asked_for_ranks(j)) fill_ranks(k, j);
+  if (!w->n_absent) fill_here(k, j);
+  fill_drained(k, j);
+  fill_refusals(k, j, now_ms);
+}
+
+void missing_finish(struct missing *k) {
+  buf_finish(&k->hosts);
+  buf_finish(&k->drained_by);
+  for (size_t i = 0; i < ABSENT_MAX; i++) buf_finish(&k->groups[i]);
+}
+
+static void put_text(const struct job *j, uint64_t now_ms, bool failed, struct buf *out) {
+  struct missing k;
+  struct msg msg;
+  msg_init(&msg, MSG_WAITING);
+  missing_fill(&k, j, &msg.waiting, true, now_ms);
+  if (failed)
+    waiting_failed(&msg.waiting, out);
+  else
+    waiting_sentence(&msg.waiting, 0, out);
+  missing_finish(&k);
+}
+
+void *job_missing_json(const struct job *j, uint64_t now_ms) {
+  struct missing k;
+  struct msg msg;
+  msg_init(&msg, MSG_WAITING);
+  missing_fill(&k, j, &msg.waiting, true, now_ms);
+  void *v = waiting_to_json(&msg.waiting);
+  missing_finish(&k);
+  return v;
+}
+
+void job_missing_text(const struct job *j, uint64_t now_ms, struct buf *out) {
+  put_text(j, now_ms, false, out);
+}
+
+void job_missing_failed(const struct job *j, uint64_t now_ms, struct buf *out) {
+  put_text(j, now_ms, true, out);
+}

@@ -1,0 +1,210 @@
+/* The daemon came back and remembers little or nothing; the agents remember everything that matters.
+ *
+ * A job is RECOVERING from the first HELLO that names an incarnation unknown here, or from the start when the state
+ * file knows a sealed round. Each HELLO says which round its node is in, how large that round was, where in it the
+ * node stands, and all its reports that nobody has settled. When every node of the round has spoken, or the longest
+ * lease and reconnect pause have passed, the round is judged as if the daemon had never been away:
+ *
+ *   somebody heard its verdict           -> it is settled: FORMING
+ *   somebody failed or stopped,
+ *   or a node of it is missing           -> STOPPING, and the verdict is settled there
+ *   all run, and one is told to leave    -> CHECKPOINTING
+ *   all have finished                    -> ENDING
+ *   all run                              -> RUNNING, and no worker has noticed anything
+ *
+ * The highest token wins: a HELLO that names a later round than the job knows makes the earlier one history.
+ *
+ * A daemon that has a round from its agents alone cannot know whether it is the only one that has. The endpoint may lead to two
+ * machines; the daemon that sealed the round may live, with other nodes of it. Both may seal again, and no token may be given
+ * out twice: so the next round is of an incarnation of its own, higher than the one that it grew out of, and when the two
+ * meet they can be told apart. */
+
+#include "daemon/job/job.h"
+
+#include "common/exit_codes.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
+
+static enum member_state state_of_phase(enum phase p) {
+  switch (p) {
+  case PHASE_STARTING: return MEMBER_TOLD;
+  case PHASE_RUNNING:
+  case PHASE_STOPPING: return MEMBER_STARTED;
+  case PHASE_FINISHED: return MEMBER_FINISHED;
+  case PHASE_STOPPED: return MEMBER_STOPPED;
+  case PHASE_NONE:
+  case PHASE_COUNT: break;
+  }
+  return MEMBER_WAITING;
+}
+
+void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
+  for (size_t i = j->n_members; i-- > 0;) {
+    struct member *m = j->members[i];
+    if (m->gone) { /* it was kept for the count of a round that is history now */
+      job_remove_member(j, m);
+      continue;
+    }
+    member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
+    m->shut = false;
+    member_place(m, -1);
+    member_keep_rank(m, -1);
+  }
+  job_clear_round(j);
+  j->round = round;
+  j->past_round = core_past_round(j->core, j->incarnation);
+  j->round_nodes = 0;
+  job_ids_forget(j);
+  j->told_ids = 0;
+  j->settled = j->stopping_seen = j->exact = false;
+  j->budget_from = BUDGET_OLDER;
+  j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  job_set_state(j, JOB_RECOVERING, now_ms);
+}
+
+static bool rank_taken(const struct job *j, const struct member *m, int64_t rank) {
+  const struct member *other = job_find_rank(j, rank);
+  return other && other != m;
+}
+
+static void send_stale(struct job *j, const struct member *m, const char *why) {
+  struct msg msg;
+  msg_init(&msg, MSG_STALE);
+  msg.stale.incarnation = j->incarnation;
+  msg.stale.round = j->round;
+  msg.stale.text = why;
+  core_send(j->core, m->conn, &msg);
+  job_hold(j, m); /* what it runs is not dead yet */
+}
+
+/* core.c has dealt with the token, and with ranks outside of the round: the HELLO names this round, or none that is later. */
+void job_recover_hello(struct job *j, const struct job_event *ev) {
+  const struct hello *h = ev->hello;
+  struct member *m = ev->member;
+  uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
+  j->forgiven_ms =
+      ev->now_ms + CORE_RECONNECT_MAX_MS; /* its HELLO may have lain here while it gave that connection up */
+  bool this_round = h->round == j->round && h->round > 0;
+  job_learn_budget(j, h);
+  if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
+  if (this_round && h->phase != PHASE_NONE &&
+      (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
+    send_stale(j, m, "another node has reported this node rank, or another size of the round");
+    member_set_state(m, MEMBER_STOPPED); /* until it says HELLO again, in no round */
+    return;
+  }
+  if (this_round && h->phase != PHASE_NONE) {
+    member_place(m, h->node_rank);
+    m->knows_round = true;
+    m->has_ids = h->has_ids;
+    if (h->ids > j->told_ids) j->told_ids = h->ids;
+    member_set_state(m, state_of_phase(h->phase));
+    if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
+  } else {
+    member_place(m, -1);
+    member_set_state(m, MEMBER_WAITING);
+    member_keep_rank(m, this_round ? h->node_rank : -1);
+    if (this_round && h->node_rank >= 0) j->settled = true;
+    job_send_waiting(j, m, ev->now_ms);
+  }
+}
+
+void job_recover_finish_if_complete(struct job *j, uint64_t now_ms) {
+  if (j->state == JOB_RECOVERING && j->round_nodes > 0 && j->n_reported >= (size_t)j->round_nodes)
+    job_recover_finish(j, now_ms);
+}
+
+static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
+  struct buf text = BUF_INIT;
+  buf_printf(&text, "%zu of %lld nodes of round %lld did not report after the daemon came back:", missing,
+             (long long)j->round_nodes, (long long)j->round);
+  for (int64_t r = 0, named = 0; r < j->round_nodes && named < 8; r++)
+    if (!job_find_rank(j, r)) buf_printf(&text, "%s node %lld", named++ ? "," : "", (long long)r);
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_NODE_LOST;
+  v.code = EXIT_CODE_NODE_LOST;
+  v.text = buf_text(&text);
+  job_offer_cause(j, &v, now_ms);
+  buf_finish(&text);
+}
+
+/* The round was settled before: who does not know it is told so, by the verdict that nobody here remembers. */
+static void form_again(struct job *j, uint64_t now_ms) {
+  if (j->cause.cause == CAUSE_OPERATOR) {
+    job_end(j, now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &j->cause);
+    return;
+  }
+  j->forming_ms = now_ms;
+  j->enough_ms = 0;
+  j->faulted = j->round > 0;
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (!member_in_round(m)) continue;
+    send_stale(j, m, "the round was settled before the daemon came back");
+    member_keep_rank(m, m->node_rank);
+    member_place(m, -1);
+    member_set_state(m, MEMBER_STOPPED); /* until it says HELLO again, in no round */
+  }
+  job_clear_round(j);
+  job_set_state(j, JOB_FORMING, now_ms);
+  if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
+}
+
+static bool is_being_stopped(const struct job *j) {
+  if (j->stopping_seen) return true;
+  for (size_t i = 0; i < j->n_members; i++)
+    if (member_in_round(j->members[i]) && j->members[i]->state == MEMBER_STOPPED) return true;
+  return false;
+}
+
+static bool is_broken(const struct job *j) {
+  return j->cause.cause != CAUSE_NONE || is_being_stopped(j);
+}
+
+/* All are here and at work; but one is told to leave, which is no reason to lose anything. */
+static bool has_time_to_prepare(const struct job *j) {
+  return j->n_reported >= (size_t)j->round_nodes && !j->n_in_state[MEMBER_TOLD] && job_is_planned_end(j) &&
+         !is_being_stopped(j);
+}
+
+void job_recover_finish(struct job *j, uint64_t now_ms) {
+  size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
+  uint64_t patience_ms = j->state_ms + CORE_END_KEEP_MS;
+  if (!j->n_members && j->cause.cause != CAUSE_OPERATOR && now_ms < patience_ms) {
+    j->recover_ms = patience_ms; /* nobody is there to judge: until the first one comes, job_recover_hello */
+    return;
+  }
+  if (!j->n_members && j->cause.cause != CAUSE_OPERATOR) {
+    core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id,
+             (long long)j->round);
+    j->forgotten = true;
+    return;
+  }
+  job_number_workers(j); /* reports do not carry rank bases; they follow from node ranks and worker counts */
+  j->round_ms = now_ms;
+  j->skip_round = j->branches = !j->exact;
+  if (j->settled || !in_round) {
+    form_again(j, now_ms);
+    return;
+  }
+  size_t reported = j->n_reported;
+  if (reported < (size_t)j->round_nodes) offer_missing(j, (size_t)j->round_nodes - reported, now_ms);
+  if (has_time_to_prepare(j)) {
+    j->skip_round = false;
+    job_set_state(j, JOB_RUNNING, now_ms);
+    job_ids_recovered(j, now_ms);
+    job_prepare(j, now_ms);
+    return;
+  }
+  if (is_broken(j)) {
+    job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);
+    return;
+  }
+  j->skip_round = false; /* all of it are in it still, so none came after it */
+  job_set_state(j, told ? JOB_STARTING : JOB_RUNNING, now_ms);
+  job_ids_recovered(j, now_ms);
+  job_finish_if_done(j, now_ms);
+  job_end_for_drains(j, now_ms);
+}

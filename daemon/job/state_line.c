@@ -1,0 +1,161 @@
+/* What outlives the daemon: one line of JSON per seal and per end.
+ *
+ *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
+ *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..}}
+ *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
+ *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
+ *
+ * and "held":true where a lost node may run on: the next life of the job waits for its lease, too.
+ *
+ * The file is an aid, not the truth: agents carry all that a running job needs (rdzv_recover.c). What the file adds
+ * is what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger who
+ * comes first does not begin the job anew; and how a job ended, for a node that was away when it did. A later line
+ * about the same life of a job replaces the earlier one; a job that has ended stays beside its next life. */
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "common/mem.h"
+#include "daemon/core/internal.h"
+#include "daemon/job/drain.h"
+
+static json_t *failures_to_json(const struct job *j) {
+  json_t *v = json_object();
+  for (struct map_entry *e = NULL; (e = map_next(&j->failures, e));)
+    json_object_set_new(v, e->key, json_integer((json_int_t)(intptr_t)e->value));
+  return v;
+}
+
+void job_state_line(const struct job *j, struct buf *out) {
+  bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
+  json_t *v =
+      json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
+                "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
+                (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
+                (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
+                (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
+  json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
+  if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
+  if (job_hold_until(j) > j->core->now_ms) json_object_set_new(v, "held", json_true());
+  if (end) {
+    json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
+    json_object_set_new(v, "code", json_integer(j->code));
+    json_object_set_new(v, "verdict", verdict_to_json(&j->last_verdict));
+  }
+  json_print(out, v);
+  json_decref(v);
+}
+
+/* Loading. --------------------------------------------------------------------------------------------------------- */
+
+static bool read_int(const json_t *o, const char *key, int64_t min, int64_t max, int64_t *to) {
+  const json_t *v = json_object_get(o, key);
+  if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max) return false;
+  *to = json_integer_value(v);
+  return true;
+}
+
+static const char *read_text(const json_t *o, const char *key, size_t max) {
+  const char *s = json_string_value(json_object_get(o, key));
+  return s && s[0] && strlen(s) <= max ? s : NULL;
+}
+
+static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
+  const char *outcome = json_string_value(json_object_get(o, "outcome"));
+  int64_t code = 0;
+  read_int(o, "code", 0, 255, &code);
+  j->outcome = OUTCOME_FAILED;
+  for (int i = 0; outcome && i < OUTCOME_COUNT; i++)
+    if (!strcmp(outcome, outcome_name((enum outcome)i))) j->outcome = (enum outcome)i;
+  j->code = (int)code;
+  struct verdict v;
+  if (!verdict_from_json(json_object_get(o, "verdict"), &v, NULL)) {
+    verdict_free(&j->last_verdict);
+    verdict_copy(&j->last_verdict, &v);
+  }
+  job_note_verdict(j, false, j->line_wall_ms);
+  job_drop_drains(j);
+  job_set_state(j, JOB_ENDED, now_ms);
+}
+
+/* What was charged to which host: for --exclude-after. */
+static void load_failures(struct job *j, json_t *failures) {
+  const char *host;
+  json_t *n;
+  json_object_foreach(failures, host, n) {
+    if (!host[0] || strlen(host) > HOST_MAX || !json_is_integer(n) || json_integer_value(n) < 1 ||
+        j->failures.count >= CORE_FAILING_HOSTS_MAX)
+      continue;
+    map_put(&j->failures, host, (void *)(intptr_t)json_integer_value(n));
+  }
+}
+
+/* False: the line is no state line. */
+static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
+  const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
+  if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return core_load_drain(c, o);
+  const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
+  struct settings s;
+  int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms, uid = -1;
+  if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
+      settings_from_json(json_object_get(o, "settings"), &s, NULL) < 0 || s.min_nodes > s.max_nodes)
+    return false;
+  if (!read_int(o, "round", 0, CORE_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
+      !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
+      !read_int(o, "failed_step", -1, INT64_MAX, &failed_step) ||
+      !read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms))
+    return false;
+  bool end = !strcmp(event, "end");
+  if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
+
+  struct job *before = core_find_incarnation(c, id, incarnation), *live = map_get(&c->jobs, id);
+  if (before) core_forget(c, before);
+  if (live && live != before && !job_is_over(live)) {
+    job_drop_drains(live);
+    core_forget(c, live);
+  }
+  if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) {
+    core_drop_drains(c, incarnation);
+    return true;
+  }
+  struct job *j = core_add_job(c, id, incarnation, &s);
+  j->restarts_used = used;
+  j->failed_step = failed_step;
+  j->refilled_wall_ms = (uint64_t)refilled_wall_ms;
+  j->line_wall_ms = (uint64_t)wall_ms;
+  if (read_int(o, "uid", -1, UINT32_MAX, &uid)) j->uid = uid;
+  load_failures(j, json_object_get(o, "failures"));
+  if (!end) {
+    job_recover(j, round, now_ms);
+    j->round_nodes = nodes;
+    j->exact = true;
+    j->budget_from = BUDGET_START;
+    return true;
+  }
+  j->round = round;
+  j->round_nodes = nodes;
+  /* However long ago: "connection refused" has extended its lease until we came. */
+  if (json_is_true(json_object_get(o, "held"))) job_hold_agent(j, "", now_ms + (uint64_t)s.lease_ms);
+  load_end(j, o, now_ms);
+  return true;
+}
+
+void core_load_line(struct core *c, const char *line, uint64_t now_ms) {
+  struct err e = ERR_INIT;
+  json_t *o = json_parse_object(line, strlen(line), &e);
+  if (!o)
+    core_log(c, LOG_ERROR, "state: a line is not JSON and is left out: %s", e.text);
+  else if (!load_object(c, o, now_ms))
+    core_log(c, LOG_ERROR, "state: a line is no seal, no end of a job and no drain, and is left out");
+  json_decref(o);
+}
+
+void core_state_lines(const struct core *c, struct buf *out) {
+  for (size_t i = 0; i < c->n_all; i++) {
+    if (!c->all[i]->round && !job_is_over(c->all[i])) continue;
+    job_state_line(c->all[i], out);
+    buf_putc(out, '\n');
+  }
+  core_drain_lines(c, out);
+}

@@ -1,0 +1,212 @@
+/* Just enough HTTP for those who ask whether the daemon lives: kubelet, load balancers, curl.
+ *
+ * A library cannot share the port: the first bytes decide whose it is, and they have been read by then. What is served is small, so what
+ * is taken is narrow. One request comes, without a body, and the connection is closed behind the answer. Everything that may follow
+ * a request in general is refused and not skipped, because two sides that disagree where a request ends is how requests are smuggled:
+ * a body, a second request in the same bytes, a field that goes on in the next line, control characters.
+ *
+ * The head is read whole before any of it is judged, except that it is too long. So a client may write it byte by byte, and each byte is
+ * looked at once (*seen): ten thousand slow ones cost no more than the bytes they send. How long one may take is the connection's business:
+ * it has said who it is, but is let in no further than those that have not.
+ *
+ * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored: some probes add one
+ * against caches. */
+
+#include "daemon/server/http.h"
+
+#include <string.h>
+#include <strings.h>
+
+struct word {
+  const char *at;
+  size_t len;
+};
+
+static bool is(struct word w, const char *text) {
+  return w.len == strlen(text) && memcmp(w.at, text, w.len) == 0;
+}
+
+static bool is_token_char(unsigned char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+         (c && strchr("!#$%&'*+-.^_`|~", c));
+}
+
+static bool is_visible(struct word w) {
+  for (size_t i = 0; i < w.len; i++)
+    if ((unsigned char)w.at[i] <= ' ' || (unsigned char)w.at[i] >= 0x7F) return false;
+  return w.len > 0;
+}
+
+static enum http_status refuse(struct http_request *r, enum http_status status, const char *why) {
+  r->why = why;
+  return status;
+}
+
+/* The next line of `rest`, which is taken off it, without its end. There is one. */
+static struct word take_line(struct word *rest) {
+  const char *end = memchr(rest->at, '\n', rest->len);
+  size_t len = (size_t)(end - rest->at);
+  struct word line = {rest->at, len && end[-1] == '\r' ? len - 1 : len};
+  rest->at += len + 1;
+  rest->len -= len + 1;
+  return line;
+}
+
+/* Up to the next blank, which is taken too. */
+static struct word take_word(struct word *line) {
+  const char *blank = memchr(line->at, ' ', line->len);
+  struct word w = {line->at, blank ? (size_t)(blank - line->at) : line->len};
+  size_t used = w.len + (blank != NULL);
+  line->at += used;
+  line->len -= used;
+  return w;
+}
+
+/* Where the head ends: behind its empty line. 0: it is not there yet. */
+static size_t find_end(const char *data, size_t len, size_t *seen) {
+  size_t from = *seen;
+  for (const char *p; from < len && (p = memchr(data + from, '\n', len - from));) {
+    size_t at = (size_t)(p - data);
+    bool empty = at > 0 && (data[at - 1] == '\n' || (at > 1 && data[at - 1] == '\r' && data[at - 2] == '\n'));
+    if (empty) return at + 1;
+    from = at + 1;
+  }
+  *seen = len;
+  return 0;
+}
+
+/* "http://host:port/path?query" and "/path?query" to the path; "*" is what OPTIONS may ask of. False: it is none of these. */
+static bool put_path(struct http_request *r, struct word target) {
+  static const char scheme[] = "http://";
+  size_t n = strlen(scheme);
+  if (target.len > n && strncasecmp(target.at, scheme, n) == 0) {
+    const char *slash = memchr(target.at + n, '/', target.len - n);
+    target = slash ? (struct word){slash, target.len - (size_t)(slash - target.at)} : (struct word){"/", 1};
+  }
+  const char *query = memchr(target.at, '?', target.len);
+  r->path = target.at;
+  r->path_len = query ? (size_t)(query - target.at) : target.len;
+  return target.at[0] == '/' || is(target, "*");
+}
+
+static enum http_status parse_request_line(struct word line, bool *wants_host, struct http_request *r) {
+  r->line = line.at;
+  r->line_len = line.len;
+  struct word method = take_word(&line), target = take_word(&line);
+  r->head = is(method, "HEAD");
+  if (!is_visible(target) || !is_visible(line))
+    return refuse(r, HTTP_BAD_REQUEST, "a request line is: method, blank, target, blank, HTTP/1.1");
+  if (target.len > HTTP_TARGET_MAX) return refuse(r, HTTP_URI_TOO_LONG, "this target is too long");
+  *wants_host = is(line, "HTTP/1.1");
+  if (!*wants_host && !is(line, "HTTP/1.0")) {
+    bool other = line.len > 5 && memcmp(line.at, "HTTP/", 5) == 0;
+    return refuse(r, other ? HTTP_VERSION_NOT_SUPPORTED : HTTP_BAD_REQUEST,
+                  "HTTP/1.0 and HTTP/1.1 are served");
+  }
+  if (!put_path(r, target)) return refuse(r, HTTP_BAD_REQUEST, "a target is a path, as in /healthz");
+  if (!r->head && !is(method, "GET"))
+    return refuse(r, HTTP_METHOD_NOT_ALLOWED, "nothing here can be changed by HTTP: GET and HEAD are served");
+  return HTTP_OK;
+}
+
+static bool is_field(struct word line, struct word *name, struct word *value) {
+  const char *colon = memchr(line.at, ':', line.len);
+  if (!colon || colon == line.at) return false;
+  *name = (struct word){line.at, (size_t)(colon - line.at)};
+  *value = (struct word){colon + 1, line.len - name->len - 1};
+  for (size_t i = 0; i < name->len; i++)
+    if (!is_token_char((unsigned char)name->at[i])) return false;
+  for (size_t i = 0; i < value->len; i++) {
+    unsigned char c = (unsigned char)value->at[i];
+    if ((c < ' ' && c != '\t') || c == 0x7F) return false;
+  }
+  return true;
+}
+
+static bool is_named(struct word name, const char *text) {
+  return name.len == strlen(text) && strncasecmp(name.at, text, name.len) == 0;
+}
+
+/* "0" is what some clients send with a GET. */
+static bool is_zero(struct word value) {
+  while (value.len && strchr(" \t", value.at[0])) value.at++, value.len--;
+  while (value.len && strchr(" \t", value.at[value.len - 1])) value.len--;
+  return is(value, "0");
+}
+
+static enum http_status parse_fields(struct word head, bool wants_host, struct http_request *r) {
+  int hosts = 0;
+  for (;;) {
+    struct word line = take_line(&head), name, value;
+    if (line.len == 0) break;
+    if (!is_field(line, &name, &value))
+      return refuse(r, HTTP_BAD_REQUEST, "a line of the request is no field: name, colon, value");
+    hosts += is_named(name, "Host");
+    if (is_named(name, "Transfer-Encoding") || (is_named(name, "Content-Length") && !is_zero(value)))
+      return refuse(r, HTTP_BAD_REQUEST, "a request here has no body");
+  }
+  if (hosts > 1 || (wants_host && hosts == 0))
+    return refuse(r, HTTP_BAD_REQUEST, "HTTP/1.1 wants the field Host, once");
+  return HTTP_OK;
+}
+
+enum http_status http_parse(const char *data, size_t len, size_t *seen, struct http_request *r) {
+  *r = (struct http_request){.line = data, .path = ""};
+  size_t end = find_end(data, len, seen);
+  if (end > HTTP_HEAD_MAX || (!end && len > HTTP_HEAD_MAX)) {
+    r->head = len > 5 && memcmp(data, "HEAD ", 5) == 0;
+    return refuse(r, HTTP_HEAD_TOO_LARGE, "this request is too long");
+  }
+  if (!end) return HTTP_MORE;
+  struct word head = {data, end};
+  bool wants_host = false;
+  enum http_status status = parse_request_line(take_line(&head), &wants_host, r);
+  if (status != HTTP_OK) return status;
+  status = parse_fields(head, wants_host, r);
+  if (status == HTTP_OK && len > end)
+    return refuse(r, HTTP_BAD_REQUEST, "one request on a connection: more bytes came behind it");
+  return status;
+}
+
+static bool is_path(const struct http_request *r, const char *path) {
+  return is((struct word){r->path, r->path_len}, path);
+}
+
+enum http_status http_route(const struct http_request *r, const char *trouble, struct buf *text) {
+  if (is_path(r, "/healthz")) {
+    buf_puts(text, "ok\n");
+    return HTTP_OK;
+  }
+  if (is_path(r, "/readyz")) {
+    if (trouble)
+      buf_printf(text, "not ready: %s\n", trouble);
+    else
+      buf_puts(text, "ok\n");
+    return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
+  }
+  buf_puts(text, "rdzvd answers /healthz and /readyz; what else it knows is asked of it by rdzvctl\n");
+  return HTTP_NOT_FOUND;
+}
+
+static const char *reason_of(enum http_status status) {
+  switch (status) {
+  case HTTP_MORE: break;
+  case HTTP_OK: return "OK";
+  case HTTP_BAD_REQUEST: return "Bad Request";
+  case HTTP_NOT_FOUND: return "Not Found";
+  case HTTP_METHOD_NOT_ALLOWED: return "Method Not Allowed";
+  case HTTP_REQUEST_TIMEOUT: return "Request Timeout";
+  case HTTP_URI_TOO_LONG: return "URI Too Long";
+  case HTTP_HEAD_TOO_LARGE: return "Request Header Fields Too Large";
+  case HTTP_UNAVAILABLE: return "Service Unavailable";
+  case HTTP_VERSION_NOT_SUPPORTED: return "HTTP Version Not Supported";
+  }
+  return "";
+}
+
+void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text) {
+  buf_printf(out, "HTTP/1.1 %d %s\r\n", (int)status, reason_of(status));
+  if (status == HTTP_METHOD_NOT_ALLOWED) buf_puts(out, "Allow: GET, HEAD\r\n");
+  buf_printf(out, "Content-Type: text/plain; charset=utf-8\r\nContent-Length: %zu\r\n", strlen(text));
+  buf_printf(out, "Cache-Control: no-store\r\nConnection: close\r\n\r\n%s", head ? "" : text);
+}

@@ -1,0 +1,294 @@
+/* The state file.
+ *
+ * What must hold: a record that was appended and fsynced is read again, whatever the daemon or the machine does
+ * afterwards; a write that was cut off is told from damage. Each line carries its CRC-32, so both are seen. A crash
+ * tears only the end of an append-only file: bad lines with nothing valid behind them are the torn end and are
+ * dropped with a warning. A bad line in front of a good one cannot come from a crash; somebody edited the file or the
+ * disk lies. Then we refuse to start rather than guess, and say how to go on without the file.
+ *
+ * An append that fails half-way (disk full) must not leave half a line in front of the next one: the file is cut back
+ * to its good length, and the next write goes to that offset in any case. After a failed fsync nobody knows what is
+ * on the disk, so the file then asks to be rewritten from what the core knows; the same path keeps the file from
+ * growing for ever.
+ *
+ * The lock is a file of its own, since the state file is replaced by rename and a lock on the old inode would be
+ * worth nothing. flock goes with the process, so a killed daemon leaves no lock behind. */
+
+#include "daemon/server/state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+
+#define STATE_HEADER "rdzvd-state 1\n"
+
+enum { GROWN_BYTES = 1024 * 1024, GROWN_FACTOR = 4, CRC_TEXT = 9 /* 8 digits and a blank */ };
+
+struct state {
+  char *path;
+  int dir_fd, lock_fd, fd;
+  size_t good_len, len_at_rewrite;
+  bool failed;     /* the last write did not succeed: what is on the disk is uncertain */
+  bool dirty_tail; /* there may be bytes behind good_len */
+  char **records;
+  size_t n_records;
+  char *warning;
+};
+
+static uint32_t crc32_of(const char *data, size_t len) {
+  uint32_t crc = 0xFFFFFFFFu;
+  for (size_t i = 0; i < len; i++) {
+    crc ^= (unsigned char)data[i];
+    for (int k = 0; k < 8; k++) crc = (crc >> 1) ^ (0xEDB88320u & (0u - (crc & 1u)));
+  }
+  return ~crc;
+}
+
+static bool is_good_line(const char *line, size_t len) {
+  if (len < CRC_TEXT || line[8] != ' ') return false;
+  char digits[CRC_TEXT];
+  snprintf(digits, sizeof(digits), "%08x", (unsigned)crc32_of(line + CRC_TEXT, len - CRC_TEXT));
+  return memcmp(line, digits, 8) == 0;
+}
+
+/* Appends each line of `records` with its checksum. */
+static void put_lines(struct buf *out, const struct buf *records) {
+  const char *p = buf_text(records), *end = p + records->len;
+  while (p < end) {
+    const char *nl = memchr(p, '\n', (size_t)(end - p));
+    size_t n = nl ? (size_t)(nl - p) : (size_t)(end - p);
+    if (n > 0) {
+      buf_printf(out, "%08x ", (unsigned)crc32_of(p, n));
+      buf_append(out, p, n);
+      buf_putc(out, '\n');
+    }
+    p += n + 1;
+  }
+}
+
+/* Reading ------------------------------------------------------------------------------------------------------- */
+
+static int refuse_damage(const struct state *s, size_t line, struct err *e) {
+  return err_set(e, -EBADMSG,
+                 "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not "
+                 "the trace of a "
+                 "crash; move the file away and start again: jobs that run are learnt from their agents",
+                 s->path, line);
+}
+
+static void keep_record(struct state *s, const char *text, size_t len) {
+  if ((s->n_records & (s->n_records - 1)) == 0) /* 0, 1, 2, 4, ...: full */
+    s->records = xrealloc(s->records, (s->n_records ? 2 * s->n_records : 1) * sizeof(*s->records));
+  s->records[s->n_records++] = xstrndup(text, len);
+}
+
+static int read_lines(struct state *s, const char *data, size_t len, struct err *e) {
+  size_t header = strlen(STATE_HEADER), at = header, number = 2, bad_line = 0;
+  s->good_len = header;
+  for (; at < len; number++) {
+    const char *nl = memchr(data + at, '\n', len - at);
+    size_t n = nl ? (size_t)(nl - (data + at)) : len - at;
+    bool good = nl && is_good_line(data + at, n);
+    if (good && bad_line) return refuse_damage(s, bad_line, e);
+    if (good) keep_record(s, data + at + CRC_TEXT, n - CRC_TEXT);
+    if (!good && !bad_line) bad_line = number;
+    at += n + (nl ? 1 : 0);
+    if (good) s->good_len = at;
+  }
+  s->dirty_tail = bad_line > 0;
+  if (bad_line)
+    s->warning = xasprintf("%s line %zu: the last write was cut off; dropped %zu bytes", s->path, bad_line,
+                           len - s->good_len);
+  return 0;
+}
+
+static int check_and_read(struct state *s, const char *data, size_t len, struct err *e) {
+  size_t header = strlen(STATE_HEADER);
+  if (len >= header && memcmp(data, STATE_HEADER, header) == 0) return read_lines(s, data, len, e);
+  if (len < header && memcmp(data, STATE_HEADER, len) == 0) { /* empty, or torn in its first write */
+    s->failed = s->dirty_tail = true;
+    return 0;
+  }
+  return err_set(e, -EBADMSG,
+                 "%s line 1: this is no state file of this version of rdzvd (it begins otherwise than "
+                 "\"%.*s\"); move it "
+                 "away, or use another --state-dir",
+                 s->path, (int)header - 1, STATE_HEADER);
+}
+
+static int read_file(struct state *s, struct err *e) {
+  s->fd = openat(s->dir_fd, "rdzvd.state", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (s->fd < 0) return err_sys(e, -errno, "cannot open %s", s->path);
+  struct stat st;
+  if (fstat(s->fd, &st) < 0) return err_sys(e, -errno, "%s", s->path);
+  if (!S_ISREG(st.st_mode) || st.st_size > STATE_FILE_MAX)
+    return err_set(e, -EBADMSG,
+                   "%s is no state file: it must be a regular file of at most %d MiB; move it away", s->path,
+                   STATE_FILE_MAX / (1024 * 1024));
+  struct buf data = BUF_INIT;
+  int rc = 0;
+  for (ssize_t n = 1; n > 0 && rc == 0 && data.len <= (size_t)st.st_size;) {
+    n = read(s->fd, buf_reserve(&data, 65536), 65536);
+    if (n > 0) buf_commit(&data, (size_t)n);
+    if (n < 0 && errno != EINTR) rc = err_sys(e, -errno, "cannot read %s", s->path);
+    if (n < 0 && errno == EINTR) n = 1;
+  }
+  if (rc == 0) rc = check_and_read(s, buf_text(&data), data.len, e);
+  buf_finish(&data);
+  return rc;
+}
+
+static int lock_dir(struct state *s, const char *dir, struct err *e) {
+  s->lock_fd = openat(s->dir_fd, "rdzvd.lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (s->lock_fd < 0) return err_sys(e, -errno, "cannot open %s/rdzvd.lock", dir);
+  char text[32] = "";
+  if (flock(s->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+    if (errno != EWOULDBLOCK) return err_sys(e, -errno, "cannot lock %s/rdzvd.lock", dir);
+    ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
+    text[n > 0 ? strspn(text, "0123456789") : 0] = '\0';
+    return err_set(e, -EBUSY,
+                   "--state-dir %s is in use by another rdzvd (pid %s); give each daemon a folder of its own",
+                   dir, text[0] ? text : "unknown");
+  }
+  int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+  if (ftruncate(s->lock_fd, 0) < 0 || pwrite(s->lock_fd, text, (size_t)n, 0) < 0)
+    return 0; /* only for people */
+  return 0;
+}
+
+int state_open(const char *dir, struct state **out, struct err *e) {
+  if (mkdir(dir, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot make --state-dir %s", dir);
+  struct state *s = xcalloc(1, sizeof(*s));
+  s->path = xasprintf("%s/rdzvd.state", dir);
+  s->lock_fd = s->fd = -1;
+  s->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int rc = s->dir_fd < 0 ? err_sys(e, -errno, "cannot open --state-dir %s", dir) : 0;
+  if (rc == 0) rc = lock_dir(s, dir, e);
+  if (rc == 0) rc = read_file(s, e);
+  if (rc < 0) {
+    state_close(s);
+    return rc;
+  }
+  s->len_at_rewrite = s->good_len;
+  *out = s;
+  return 0;
+}
+
+static void drop_records(struct state *s) {
+  for (size_t i = 0; i < s->n_records; i++) free(s->records[i]);
+  free(s->records);
+  s->records = NULL;
+  s->n_records = 0;
+}
+
+void state_close(struct state *s) {
+  if (!s) return;
+  drop_records(s);
+  if (s->fd >= 0) close(s->fd);
+  if (s->lock_fd >= 0) close(s->lock_fd);
+  if (s->dir_fd >= 0) close(s->dir_fd);
+  free(s->path);
+  free(s->warning);
+  free(s);
+}
+
+void state_discard(struct state *s) {
+  if (!s) return;
+  char *dir = xstrndup(s->path, strlen(s->path) - strlen("/rdzvd.state"));
+  unlinkat(s->dir_fd, "rdzvd.state", 0);
+  unlinkat(s->dir_fd, "rdzvd.lock", 0);
+  state_close(s);
+  rmdir(dir);
+  free(dir);
+}
+
+size_t state_count(const struct state *s) {
+  return s->n_records;
+}
+
+const char *state_record(const struct state *s, size_t i) {
+  return s->records[i];
+}
+
+const char *state_warning(const struct state *s) {
+  return s->warning ? s->warning : "";
+}
+
+/* Writing ------------------------------------------------------------------------------------------------------- */
+
+static int write_all(int fd, const struct buf *b, size_t offset) {
+  for (size_t done = 0; done < b->len;) {
+    ssize_t n = pwrite(fd, b->data + done, b->len - done, (off_t)(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -errno;
+    if (n == 0) return -EIO;
+    done += (size_t)n;
+  }
+  return 0;
+}
+
+static int write_temp(struct state *s, const struct buf *text, int *fd) {
+  unlinkat(s->dir_fd, "rdzvd.state.new", 0);
+  *fd = openat(s->dir_fd, "rdzvd.state.new", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (*fd < 0) return -errno;
+  int rc = write_all(*fd, text, 0);
+  if (rc == 0 && fsync(*fd) < 0) rc = -errno;
+  if (rc == 0 && renameat(s->dir_fd, "rdzvd.state.new", s->dir_fd, "rdzvd.state") < 0) rc = -errno;
+  if (rc < 0) {
+    unlinkat(s->dir_fd, "rdzvd.state.new", 0);
+    close(*fd);
+  }
+  return rc;
+}
+
+int state_rewrite(struct state *s, const struct buf *records, struct err *e) {
+  drop_records(s);
+  struct buf text = BUF_INIT;
+  buf_puts(&text, STATE_HEADER);
+  put_lines(&text, records);
+  int fd, rc = write_temp(s, &text, &fd);
+  if (rc == 0) {
+    close(s->fd);
+    s->fd = fd;
+    s->good_len = s->len_at_rewrite = text.len;
+    s->dirty_tail = false;
+    if (fsync(s->dir_fd) < 0) rc = -errno;
+  }
+  buf_finish(&text);
+  s->failed = rc < 0;
+  return rc < 0 ? err_sys(e, rc, "cannot write %s", s->path) : 0;
+}
+
+/* What follows good_len would be taken for damage if the next line were shorter. If it cannot be cut off the line is
+ * written over it all the same: better than nothing. */
+static void cut_tail(struct state *s) {
+  if (s->dirty_tail && ftruncate(s->fd, (off_t)s->good_len) == 0) s->dirty_tail = false;
+}
+
+int state_append(struct state *s, const struct buf *records, struct err *e) {
+  drop_records(s);
+  struct buf text = BUF_INIT;
+  if (s->good_len == 0) buf_puts(&text, STATE_HEADER);
+  put_lines(&text, records);
+  cut_tail(s);
+  int rc = write_all(s->fd, &text, s->good_len);
+  if (rc == 0 && fdatasync(s->fd) < 0) rc = -errno;
+  if (rc == 0) {
+    s->good_len += text.len;
+  } else {
+    s->failed = s->dirty_tail = true;
+    cut_tail(s);
+  }
+  buf_finish(&text);
+  return rc < 0 ? err_sys(e, rc, "cannot write %s", s->path) : 0;
+}
+
+bool state_wants_rewrite(const struct state *s) {
+  return s->failed || s->good_len > GROWN_BYTES + GROWN_FACTOR * s->len_at_rewrite;
+}

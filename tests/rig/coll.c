@@ -1,0 +1,242 @@
+/* A world is forked before anything of the module's is opened: what it holds (threads, a device) does not survive a fork. */
+
+#include "tests/rig/coll.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/clock.h"
+
+const char *coll_module;
+uint64_t coll_timeout_ms = 2000;
+
+void nap(int ms) {
+  struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+  nanosleep(&ts, NULL);
+}
+
+void set_flag(struct rank *r, int i) {
+  __atomic_store_n(&r->s->flag[i], 1, __ATOMIC_SEQ_CST);
+}
+void all_here(struct rank *r) {
+  set_flag(r, 4 + r->rank);
+  for (int i = 0; i < r->world; i++) await_flag(r, 4 + i);
+}
+void await_flag(struct rank *r, int i) {
+  while (!__atomic_load_n(&r->s->flag[i], __ATOMIC_SEQ_CST)) nap(1);
+}
+
+/* ------------------------------------------------------------ what ranks share */
+
+int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
+             struct err *e) {
+  struct rank *r = ctx;
+  struct shared *s = r->s;
+  uint64_t end = monotonic_ms() + (uint64_t)timeout_ms;
+  if (size > CARD_MAX) abort();
+  memcpy(s->cards[r->round][r->rank], mine, size);
+  __atomic_fetch_add(&s->come[r->round], 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&s->come[r->round], __ATOMIC_SEQ_CST) < r->world) {
+    if (monotonic_ms() > end) return err_set(e, -ETIMEDOUT, "somebody has not come to exchange %s", key);
+    nap(1);
+  }
+  for (int i = 0; i < r->world; i++) memcpy((uint8_t *)all + (size_t)i * size, s->cards[r->round][i], size);
+  return 0;
+}
+
+static int post(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
+  struct rank *r = ctx;
+  struct shared *s = r->s;
+  pthread_mutex_lock(&s->lock);
+  size_t *n = &s->board_n[r->round];
+  if (*n + size <= BOARD_MAX) memcpy(s->board[r->round] + *n, bytes, size), *n += size;
+  pthread_mutex_unlock(&s->lock);
+  return 0;
+}
+
+static int peek(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
+  struct rank *r = ctx;
+  struct shared *s = r->s;
+  pthread_mutex_lock(&s->lock);
+  *size = s->board_n[r->round];
+  *all = *size ? malloc(*size) : NULL;
+  if (*all) memcpy(*all, s->board[r->round], *size);
+  pthread_mutex_unlock(&s->lock);
+  return 0;
+}
+
+static const struct gpu_module *open_module(void) {
+  void *m = dlopen(coll_module, RTLD_NOW | RTLD_LOCAL);
+  const struct gpu_module *gpu = m ? dlsym(m, "rdzv_gpu") : NULL;
+  if (!gpu) fprintf(stderr, "%s: %s\n", coll_module, dlerror());
+  return gpu && gpu->abi == GPU_ABI ? gpu : NULL;
+}
+
+/* The ids of both rounds; it stays until it is killed. */
+static void mint(struct shared *s) {
+  struct err e = ERR_INIT;
+  const struct gpu_module *gpu = open_module();
+  for (int i = 0; gpu && i < 2 * IDS; i++)
+    if (gpu->unique_id(s->ids[i / IDS] + (size_t)(i % IDS) * GPU_ID_SIZE, &e)) _exit(3);
+  __atomic_store_n(&s->minted, gpu ? 1 : -1, __ATOMIC_SEQ_CST);
+  for (;;) pause();
+}
+
+struct coll_nccl_config config_of(struct rank *r) {
+  return (struct coll_nccl_config){.rank = r->rank,
+                                   .world = r->world,
+                                   .round = (uint32_t)r->round,
+                                   .ids = r->s->ids[r->round],
+                                   .n_ids = IDS,
+                                   .timeout_ms = r->timeout_ms,
+                                   .stop_wait_ms = 500,
+                                   .stop = &r->stop,
+                                   .exchange = exchange,
+                                   .exchange_ctx = r,
+                                   .post = post,
+                                   .peek = peek,
+                                   .board_ctx = r};
+}
+
+static bool make_device(struct rank *r) {
+  struct gpu_config cfg = {.device = 0, .precision = COMPUTE_FP32};
+  struct err e = ERR_INIT;
+  char id[32];
+  snprintf(id, sizeof id, "rank-%d", r->rank);
+  setenv("NCCL_HOSTID", id, 1);
+  EXPECT((r->gpu = open_module()) != NULL);
+  GOOD(r->gpu->compute_create(&cfg, &r->c, &e));
+  return true;
+}
+
+bool make_coll(struct rank *r) {
+  struct coll_nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  GOOD(r->gpu->coll_create(&cfg, r->c, &r->l, &e));
+  return true;
+}
+
+/* --------------------------------------------------------------- a step */
+
+bool step_make(struct rank *r, struct step *p, size_t n, size_t buckets) {
+  struct err e = ERR_INIT;
+  *p = (struct step){.n = n, .buckets = buckets};
+  GOOD(compute_alloc(r->c, COMPUTE_STAGE, n, &p->in, &e));
+  GOOD(compute_alloc(r->c, COMPUTE_STAGE, n, &p->out, &e));
+  GOOD(compute_alloc(r->c, COMPUTE_GRAD, n, &p->grads, &e));
+  return true;
+}
+
+void step_free(struct rank *r, struct step *p) {
+  compute_free(r->c, p->in);
+  compute_free(r->c, p->out);
+  compute_free(r->c, p->grads);
+}
+
+static float value(int rank, size_t i, int turn) {
+  return (float)((i * 7 + (size_t)turn * 31 + (size_t)rank * 13) % 1009);
+}
+
+void step_fill(struct rank *r, struct step *p, int turn) {
+  float *v = compute_host(r->c, (struct span){p->in, 0, p->n});
+  for (size_t i = 0; i < p->n; i++) v[i] = value(r->rank, i, turn);
+}
+
+int step_queue(struct rank *r, struct step *p, struct err *e) {
+  struct coll_ticket t[64];
+  size_t end = p->n, n = 0;
+  int rc = compute_copy(r->c, (struct span){p->grads, 0, p->n}, (struct span){p->in, 0, p->n}, e);
+  for (size_t b = p->buckets; rc == 0 && b-- > 0;) {
+    size_t at = p->n * b / p->buckets;
+    rc = coll_all_reduce_begin(r->l, r->c, (struct span){p->grads, at, end - at}, &t[n++], e);
+    end = at;
+  }
+  for (size_t k = 0; k < n && rc == 0; k++) rc = coll_wait(r->l, t[k], e);
+  return rc ? rc : compute_copy(r->c, (struct span){p->out, 0, p->n}, (struct span){p->grads, 0, p->n}, e);
+}
+
+int settle(struct rank *r, struct err *e) {
+  struct compute_mark m;
+  int rc = compute_record(r->c, &m, e);
+  while (rc == 0) {
+    int done = compute_done(r->c, m, e);
+    if (done) return done < 0 ? done : 0;
+    rc = coll_progress(r->l, e);
+    sched_yield();
+  }
+  return rc;
+}
+
+bool step_right(struct rank *r, struct step *p, int turn) {
+  const float *v = compute_host(r->c, (struct span){p->out, 0, p->n});
+  for (size_t i = 0; i < p->n; i++) {
+    float want = 0;
+    for (int k = 0; k < r->world; k++) want += value(k, i, turn);
+    if (v[i] != want) {
+      fprintf(stderr, "rank %d, turn %d, element %zu: %g, not %g\n", r->rank, turn, i, (double)v[i],
+              (double)want);
+      return false;
+    }
+  }
+  return true;
+}
+
+bool steps(struct rank *r, struct step *p, int turns) {
+  struct err e = ERR_INIT;
+  for (int turn = 0; turn < turns; turn++) {
+    step_fill(r, p, turn);
+    GOOD(step_queue(r, p, &e));
+    GOOD(settle(r, &e));
+    EXPECT(step_right(r, p, turn));
+  }
+  return true;
+}
+
+static void child(const struct test *t, struct shared *s, int rank) {
+  struct rank r = {
+      .rank = rank, .world = t->world, .s = s, .timeout_ms = t->timeout_ms ? t->timeout_ms : coll_timeout_ms};
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  alarm(PATIENCE_S);
+  bool ok = make_device(&r) && (t->bare || make_coll(&r)) && t->run(&r);
+  coll_destroy(r.l);
+  compute_destroy(r.c);
+  exit(ok ? 0 : 1);
+}
+
+bool run_world(const struct test *t) {
+  struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_mutexattr_t a;
+  pid_t pids[WORLD_MAX];
+  bool ok = true;
+  if (s == MAP_FAILED) abort();
+  pthread_mutexattr_init(&a);
+  pthread_mutexattr_setpshared(&a, PTHREAD_PROCESS_SHARED);
+  pthread_mutex_init(&s->lock, &a);
+  pid_t minter = fork();
+  if (minter == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(PATIENCE_S);
+    mint(s);
+  }
+  while (!__atomic_load_n(&s->minted, __ATOMIC_SEQ_CST) && waitpid(minter, NULL, WNOHANG) == 0) nap(1);
+  for (int i = 0; i < t->world; i++)
+    if ((pids[i] = fork()) == 0) child(t, s, i);
+  for (int i = 0; i < t->world; i++) {
+    int status = 0;
+    waitpid(pids[i], &status, 0);
+    bool well = i == t->killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
+                               : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!well) fprintf(stderr, "%s: rank %d ended with status %#x\n", t->name, i, (unsigned)status);
+    ok &= well;
+  }
+  kill(minter, SIGKILL);
+  waitpid(minter, NULL, 0);
+  munmap(s, sizeof *s);
+  return ok;
+}

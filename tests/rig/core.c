@@ -1,0 +1,426 @@
+/* The bench for the core. Effects are looked at in their order, as a driver would carry them out: the line of a seal must stand
+ * before its STARTs, what is sent must be decodable by an agent, and text must be there. */
+
+#include "tests/rig/core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/json.h"
+#include "common/mem.h"
+
+#define must(what) ((what) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what), abort()))
+
+/* Effects. --------------------------------------------------------------------------------------------------------- */
+
+static struct node *node_of(const struct rig *r, uint64_t conn) {
+  for (size_t i = 0; i < r->n_nodes; i++)
+    if (r->nodes[i]->conn == conn) return r->nodes[i];
+  return NULL;
+}
+
+static void told_start(struct node *n, const struct start *s) {
+  snprintf(n->incarnation, sizeof n->incarnation, "%s", s->incarnation);
+  snprintf(n->head_addr, sizeof n->head_addr, "%s", s->head_addr);
+  snprintf(n->node_addr, sizeof n->node_addr, "%s", s->node_addr);
+  n->head_port = s->store_port;
+  n->ids = s->ids;
+  n->mint_first = s->mint_first;
+  n->mint_count = s->mint_count;
+  n->has_ids = false;
+  snprintf(n->minters, sizeof n->minters, "%s", s->minters);
+  n->round = s->round;
+  n->node_rank = s->node_rank;
+  n->nodes = s->nodes;
+  n->rank_base = s->rank_base;
+  n->world_size = s->world_size;
+  n->role_rank_base = s->role_rank_base;
+  n->role_world_size = s->role_world_size;
+  n->restarts_used = s->restarts_used;
+  n->failed_step = s->failed_step;
+  n->n_reports = 0;
+}
+
+static void told(struct node *n, const struct msg *m) {
+  if (m->type == MSG_START) told_start(n, &m->start);
+  if (m->type == MSG_IDS && m->ids.count) n->has_ids = true;
+  if (m->type == MSG_WELCOME && !n->round)
+    snprintf(n->incarnation, sizeof n->incarnation, "%s", m->welcome.incarnation);
+  if (m->type == MSG_SETTLED && m->settled.round == n->round) {
+    n->restarts_used = m->settled.restarts_used;
+    n->failed_step = m->settled.failed_step;
+    n->n_reports = 0;
+  }
+}
+
+static bool is_saved(const struct rig *r, const struct start *s) {
+  char token[128];
+  snprintf(token, sizeof token, "\"incarnation\":\"%s\",\"round\":%lld,", s->incarnation,
+           (long long)s->round);
+  for (size_t i = r->n_saved; i-- > 0;)
+    if (strstr(r->saved[i], token)) return true;
+  return false;
+}
+
+static void keep(struct rig *r, uint64_t conn, struct bytes *b) {
+  if (r->n_sent == r->cap_sent) {
+    r->cap_sent = r->cap_sent ? 2 * r->cap_sent : 64;
+    r->sent = xrealloc(r->sent, r->cap_sent * sizeof *r->sent);
+  }
+  struct sent *s = &r->sent[r->n_sent++];
+  struct frame f;
+  struct err e = ERR_INIT;
+  size_t size;
+  s->conn = conn;
+  s->bytes = bytes_ref(b);
+  int rc = frame_parse(b->data, b->len, FRAME_MAX_TO_AGENT, &f, &size, &e);
+  if (rc == 1) rc = msg_decode(&f, TO_AGENT, &s->msg, &e);
+  if (rc < 0) fprintf(stderr, "the core sent what nobody can read: %s\n", e.text);
+  must(rc == 0 && size == b->len);
+  if (s->msg.type == MSG_START) must(is_saved(r, &s->msg.start));
+  struct node *n = node_of(r, conn);
+  if (n) told(n, &s->msg);
+}
+
+static void look_at(struct rig *r, struct core_effect *e) {
+  switch (e->kind) {
+  case CORE_SEND:
+    must(e->conn && e->bytes);
+    keep(r, e->conn, e->bytes);
+    break;
+  case CORE_CLOSE:
+    must(e->conn);
+    if (r->n_closed < sizeof r->closed / sizeof r->closed[0]) r->closed[r->n_closed++] = e->conn;
+    break;
+  case CORE_SAVE:
+    must(e->text && !strchr(e->text, '\n'));
+    r->saved = xrealloc(r->saved, (r->n_saved + 1) * sizeof *r->saved);
+    r->saved[r->n_saved++] = xstrdup(e->text);
+    break;
+  case CORE_IDENTIFIED: must(e->conn && e->text && e->value); break;
+  case CORE_LOG:
+    must(e->text);
+    buf_printf(&r->log, "%s\n", e->text);
+    break;
+  }
+}
+
+void rig_event(struct rig *r, const struct core_event *ev) {
+  struct core_event now = *ev;
+  now.now_ms = r->now_ms;
+  now.wall_ms = r->wall_ms + r->now_ms;
+  core_step(r->core, &now, &r->fx);
+  for (size_t i = 0; i < r->fx.n && !r->blind; i++) look_at(r, &r->fx.v[i]);
+  core_effects_clear(&r->fx);
+}
+
+/* The rig. --------------------------------------------------------------------------------------------------------- */
+
+void rig_open(struct rig *r, uint64_t seed) {
+  memset(r, 0, sizeof *r);
+  r->core = core_create(&(struct core_config){.seed = seed});
+  r->now_ms = 1000;
+  r->wall_ms = 1700000000000;
+  r->job = "job";
+  r->settings = (struct settings){.min_nodes = 2,
+                                  .max_nodes = 2,
+                                  .max_restarts = 3,
+                                  .last_call_ms = 30000,
+                                  .join_timeout_ms = 600000,
+                                  .stop_timeout_ms = 30000,
+                                  .lease_ms = 5000};
+}
+
+void rig_forget(struct rig *r) {
+  for (size_t i = 0; i < r->n_sent; i++) {
+    msg_finish(&r->sent[i].msg);
+    bytes_unref(r->sent[i].bytes);
+  }
+  r->n_sent = r->n_closed = 0;
+  buf_clear(&r->log);
+}
+
+void rig_close(struct rig *r) {
+  rig_forget(r);
+  core_destroy(r->core);
+  core_effects_finish(&r->fx);
+  for (size_t i = 0; i < r->n_saved; i++) free(r->saved[i]);
+  free(r->saved);
+  free(r->sent);
+  buf_finish(&r->log);
+}
+
+void rig_restart(struct rig *r, bool with_state) {
+  core_destroy(r->core);
+  r->core = core_create(&(struct core_config){.seed = r->now_ms});
+  rig_forget(r);
+  for (size_t i = 0; i < r->n_nodes; i++) r->nodes[i]->conn = 0;
+  for (size_t i = 0; with_state && i < r->n_saved; i++) rig_load(r, r->saved[i]);
+}
+
+void rig_load(struct rig *r, const char *line) {
+  rig_event(r, &(struct core_event){.kind = CORE_LOAD, .line = line});
+}
+
+void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr,
+             const char *local_addr) {
+  rig_event(r,
+            &(struct core_event){
+                .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr});
+}
+
+void rig_closed(struct rig *r, uint64_t conn) {
+  rig_event(r, &(struct core_event){.kind = CORE_CLOSED, .conn = conn});
+}
+
+void rig_run(struct rig *r, uint64_t ms) {
+  uint64_t end = r->now_ms + ms, at;
+  for (int stuck = 0; (at = core_deadline(r->core)) <= end;) {
+    stuck = at > r->now_ms ? 0 : stuck + 1;
+    must(stuck < 16);
+    if (at > r->now_ms) r->now_ms = at;
+    rig_event(r, &(struct core_event){.kind = CORE_TICK});
+  }
+  r->now_ms = end;
+}
+
+/* Nodes. ----------------------------------------------------------------------------------------------------------- */
+
+void node_init(struct rig *r, struct node *n, int i) {
+  memset(n, 0, sizeof *n);
+  n->job = r->job;
+  n->settings = r->settings;
+  n->workers = 1;
+  n->uid = 1000;
+  n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
+  n->label = n->role = n->addrs = n->expected_hosts = "";
+  n->store_port = 40000 + i;
+  snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
+  snprintf(n->host, sizeof n->host, "n%d", i);
+  snprintf(n->peer_addr, sizeof n->peer_addr, "10.0.%d.%d", (i + 1) / 250, (i + 1) % 250);
+  snprintf(n->local_addr, sizeof n->local_addr, "10.0.255.1");
+  if (r->n_nodes < RIG_NODES_MAX) r->nodes[r->n_nodes++] = n;
+}
+
+void node_hello(const struct node *n, struct msg *m) {
+  msg_init(m, MSG_HELLO);
+  struct hello *h = &m->hello;
+  h->version = PROTO_VERSION;
+  h->agent = n->agent;
+  h->job = n->job;
+  h->settings = n->settings;
+  h->host = n->host;
+  h->pid = 4711;
+  h->uid = n->uid;
+  h->workers = n->workers;
+  h->want_rank = n->want_rank;
+  h->order_key = n->order_key;
+  h->expected_nodes = n->expected_nodes;
+  h->expected_hosts = n->expected_hosts;
+  h->label = n->label;
+  h->role = n->role;
+  h->addrs = n->addrs;
+  h->store_port = n->store_port;
+  h->wants_ids = n->wants_ids;
+  h->ids = n->ids;
+  h->has_ids = n->has_ids;
+  h->incarnation = n->incarnation;
+  h->round = n->round;
+  h->node_rank = n->node_rank;
+  h->round_nodes = n->nodes;
+  h->restarts_used = n->restarts_used;
+  h->failed_step = n->failed_step;
+}
+
+void node_say(struct rig *r, struct node *n, const struct msg *m) {
+  rig_msg(r, n->conn, m, n->peer_addr, n->local_addr);
+}
+
+void node_join(struct rig *r, struct node *n) {
+  struct msg m;
+  node_hello(n, &m);
+  n->conn = ++r->next_conn;
+  node_say(r, n, &m);
+}
+
+void node_back(struct rig *r, struct node *n, enum phase phase) {
+  struct msg m;
+  struct report reports[REPORTS_MAX];
+  node_hello(n, &m);
+  m.hello.phase = phase;
+  memcpy(reports, n->reports, n->n_reports * sizeof *reports);
+  m.hello.reports = reports;
+  m.hello.n_reports = n->n_reports;
+  n->conn = ++r->next_conn;
+  node_say(r, n, &m);
+}
+
+void node_report(struct rig *r, struct node *n, enum report_kind kind, const struct verdict *what,
+                 int64_t ago_ms) {
+  struct msg m;
+  msg_init(&m, MSG_REPORT);
+  m.report_msg.incarnation = n->incarnation;
+  m.report_msg.store_port = n->store_port;
+  struct report *p = &m.report_msg.report;
+  p->seq = ++n->seq;
+  p->round = n->round;
+  p->kind = kind;
+  p->ago_ms = ago_ms;
+  verdict_init(&p->what);
+  if (what) p->what = *what;
+  if (n->n_reports < REPORTS_MAX) n->reports[n->n_reports++] = *p;
+  if (n->conn) node_say(r, n, &m);
+}
+
+void node_started(struct rig *r, struct node *n) {
+  node_report(r, n, REPORT_STARTED, NULL, 0);
+}
+void node_finished(struct rig *r, struct node *n) {
+  node_report(r, n, REPORT_FINISHED, NULL, 0);
+}
+void node_progress(struct rig *r, struct node *n, int64_t step) {
+  struct msg m;
+  msg_init(&m, MSG_PROGRESS);
+  m.progress.incarnation = n->incarnation;
+  m.progress.round = n->round;
+  m.progress.step = step;
+  node_say(r, n, &m);
+}
+void node_stopped(struct rig *r, struct node *n) {
+  node_report(r, n, REPORT_STOPPED, NULL, 0);
+}
+
+void node_exited(struct rig *r, struct node *n, int code, int64_t ago_ms) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_WORKER_EXIT;
+  v.rank = n->rank_base;
+  v.code = code;
+  node_report(r, n, REPORT_FAILED, &v, ago_ms);
+}
+
+void node_killed(struct rig *r, struct node *n, int signal, int64_t ago_ms) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_WORKER_SIGNAL;
+  v.rank = n->rank_base;
+  v.signal = signal;
+  v.code = 128 + signal;
+  node_report(r, n, REPORT_FAILED, &v, ago_ms);
+}
+
+void node_drop(struct rig *r, struct node *n) {
+  uint64_t conn = n->conn;
+  n->conn = 0;
+  rig_closed(r, conn);
+}
+
+void node_bye(struct rig *r, struct node *n) {
+  struct msg m;
+  msg_init(&m, MSG_BYE);
+  node_say(r, n, &m);
+  n->conn = 0;
+}
+
+void node_end_ack(struct rig *r, struct node *n) {
+  struct msg m;
+  msg_init(&m, MSG_END_ACK);
+  m.end_ack.incarnation = n->incarnation;
+  node_say(r, n, &m);
+}
+
+void node_heartbeat(struct rig *r, struct node *n) {
+  struct msg m;
+  msg_init(&m, MSG_HEARTBEAT);
+  node_say(r, n, &m);
+}
+
+void node_obituary(struct rig *r, const struct node *n) {
+  struct msg m;
+  msg_init(&m, MSG_OBITUARY);
+  m.obituary.version = PROTO_VERSION;
+  m.obituary.job = n->job;
+  m.obituary.agent = n->agent;
+  rig_msg(r, ++r->next_conn, &m, n->peer_addr, n->local_addr);
+}
+
+void rig_running(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    node_init(r, &nodes[i], (int)i);
+    node_join(r, &nodes[i]);
+  }
+  for (size_t i = 0; i < n; i++) node_started(r, &nodes[i]);
+  must(!strcmp(rig_state(r, nodes[0].job), "running"));
+}
+
+void rig_open_running(struct rig *r, struct node *nodes, size_t n) {
+  rig_open(r, 1);
+  r->settings.min_nodes = r->settings.max_nodes = (int64_t)n;
+  rig_running(r, nodes, n);
+}
+
+/* Looking. --------------------------------------------------------------------------------------------------------- */
+
+const struct msg *rig_last(const struct rig *r, uint64_t conn, enum msg_type type) {
+  for (size_t i = r->n_sent; i-- > 0;)
+    if (r->sent[i].conn == conn && r->sent[i].msg.type == type) return &r->sent[i].msg;
+  return NULL;
+}
+
+size_t rig_count(const struct rig *r, uint64_t conn, enum msg_type type) {
+  size_t n = 0;
+  for (size_t i = 0; i < r->n_sent; i++) n += r->sent[i].conn == conn && r->sent[i].msg.type == type;
+  return n;
+}
+
+bool rig_was_closed(const struct rig *r, uint64_t conn) {
+  for (size_t i = 0; i < r->n_closed; i++)
+    if (r->closed[i] == conn) return true;
+  return false;
+}
+
+int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out) {
+  struct msg m;
+  uint64_t conn = ++r->next_conn;
+  bool blind = r->blind;
+  msg_init(&m, MSG_CONTROL);
+  m.control = *q;
+  if (!q->job) m.control.job = "";
+  if (!q->host) m.control.host = "";
+  m.id = 7;
+  r->blind = false;
+  rig_event(r, &(struct core_event){.kind = CORE_MSG,
+                                    .conn = conn,
+                                    .msg = &m,
+                                    .local = true,
+                                    .uid = uid,
+                                    .peer_addr = "",
+                                    .local_addr = ""});
+  r->blind = blind;
+  const struct msg *reply = rig_last(r, conn, MSG_CONTROL_REPLY);
+  must(reply && reply->id == 7);
+  buf_clear(out);
+  buf_append(out, reply->raw, reply->raw_len);
+  return (int)reply->control_reply.code;
+}
+
+int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out) {
+  return rig_ask(r, &(struct control){.verb = verb, .job = job, .json = json, .rank = -1}, 0, out);
+}
+
+const char *rig_state(struct rig *r, const char *job) {
+  struct buf text = BUF_INIT;
+  const char *state = "";
+  if (rig_control(r, "jobs", job, true, &text) == 0) {
+    json_t *top = json_parse_object(text.data, text.len, NULL);
+    const json_t *jobs = json_object_get(top, "jobs"); /* in order of creation: the last one lives */
+    const char *word =
+        json_string_value(json_object_get(json_array_get(jobs, json_array_size(jobs) - 1), "state"));
+    must(word);
+    for (int i = 0; i < JOB_STATE_COUNT; i++)
+      if (!strcmp(word, job_state_name((enum job_state)i))) state = job_state_name((enum job_state)i);
+    json_decref(top);
+  }
+  buf_finish(&text);
+  return state;
+}

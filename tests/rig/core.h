@@ -1,0 +1,112 @@
+#ifndef TESTS_UNIT_CORE_HELP_H
+#define TESTS_UNIT_CORE_HELP_H
+
+/* A core on the bench: one daemon's core, a clock that the test moves, and agents without a mind, which only remember what they
+ * were told. Every message that the core sends is encoded, decoded and kept, so each test checks the codec's bounds as well.
+ *
+ * It is no simulation (that is tests/sim): a node here says what the test tells it to say, right or wrong. */
+
+#include "daemon/core/core.h"
+
+enum { RIG_NODES_MAX = 16 };
+
+struct node {
+  const char *job;
+  char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
+  struct settings settings;
+  int64_t workers, want_rank, order_key, expected_nodes, uid;
+  const char *label, *role, *addrs, *expected_hosts;
+  bool wants_ids;
+  int64_t store_port; /* 40000 + i */
+  uint64_t conn;      /* 0: none */
+  /* What it was told. */
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used,
+      failed_step;
+  char head_addr[ADDR_MAX + 1], node_addr[ADDR_MAX + 1];
+  int64_t head_port;
+  int64_t ids, mint_first, mint_count; /* by START */
+  bool has_ids;                        /* IDS has come */
+  char minters[REASON_MAX + 1];
+  /* What it has reported, and says again in rig_back. */
+  int64_t seq;
+  struct report reports[REPORTS_MAX];
+  size_t n_reports;
+};
+
+struct sent {
+  uint64_t conn;
+  struct bytes *bytes;
+  struct msg msg; /* strings and raw point into bytes and its own JSON */
+};
+
+struct rig {
+  struct core *core;
+  struct core_effects fx;
+  uint64_t now_ms, wall_ms, next_conn;
+  struct settings settings; /* of nodes made from now on */
+  const char *job;
+  struct sent *sent; /* since rig_forget */
+  size_t n_sent, cap_sent;
+  char **saved; /* lines of the state file, all */
+  size_t n_saved;
+  uint64_t closed[256]; /* connections that were closed, since rig_forget */
+  size_t n_closed;
+  struct buf log;
+  struct node *nodes[RIG_NODES_MAX]; /* who is told of what comes on its connection */
+  size_t n_nodes;
+  bool blind; /* effects are thrown away: for large numbers */
+};
+
+void rig_open(struct rig *r,
+              uint64_t seed); /* 2 nodes, 3 restarts, 30 s last call, 10 min join, 30 s stop, 5 s lease */
+void rig_close(struct rig *r);
+void rig_restart(struct rig *r, bool with_state); /* a new daemon; connections are gone */
+void rig_forget(struct rig *r);                   /* what was sent and logged until now */
+
+void rig_event(struct rig *r, const struct core_event *ev);
+void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr,
+             const char *local_addr);
+void rig_closed(struct rig *r, uint64_t conn);
+void rig_load(struct rig *r, const char *line);
+/* Moves the clock, with a TICK at each deadline on the way. Fails where deadlines do not move on. */
+void rig_run(struct rig *r, uint64_t ms);
+
+/* Host n<i>, agent id of i, peer address 10.0.0.<i+1>. */
+void node_init(struct rig *r, struct node *n, int i);
+void node_hello(const struct node *n, struct msg *m); /* phase none */
+void node_join(struct rig *r, struct node *n);        /* a new connection, HELLO in no round */
+void node_back(struct rig *r, struct node *n,
+               enum phase phase); /* the same, with its place in its round and its reports */
+void node_say(struct rig *r, struct node *n, const struct msg *m);
+void node_report(struct rig *r, struct node *n, enum report_kind kind, const struct verdict *what,
+                 int64_t ago_ms);
+void node_started(struct rig *r, struct node *n);
+void node_finished(struct rig *r, struct node *n);
+void node_progress(struct rig *r, struct node *n, int64_t step);
+void node_stopped(struct rig *r, struct node *n);
+void node_exited(struct rig *r, struct node *n, int code, int64_t ago_ms);
+void node_killed(struct rig *r, struct node *n, int signal, int64_t ago_ms);
+void node_drop(struct rig *r, struct node *n); /* its connection closes */
+void node_bye(struct rig *r, struct node *n);
+void node_end_ack(struct rig *r, struct node *n);
+void node_heartbeat(struct rig *r, struct node *n);
+void node_obituary(struct rig *r, const struct node *n);
+
+/* n nodes that have joined, been sealed and started. */
+void rig_running(struct rig *r, struct node *nodes, size_t n);
+/* A rig for them, with room for exactly n. */
+void rig_open_running(struct rig *r, struct node *nodes, size_t n);
+
+/* The last message of a type to a connection since rig_forget, or NULL. */
+const struct msg *rig_last(const struct rig *r, uint64_t conn, enum msg_type type);
+size_t rig_count(const struct rig *r, uint64_t conn, enum msg_type type);
+bool rig_was_closed(const struct rig *r, uint64_t conn);
+/* State of the job as rdzvctl jobs tells it; "" if there is none. In a buffer of the rig's own. */
+const char *rig_state(struct rig *r, const char *job);
+/* The answer to a control verb; the caller finishes it. Returns the exit code. */
+/* The same of any question, by any user. */
+int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out);
+int rig_control(struct rig *r, const char *verb, const char *job, bool json, struct buf *out);
+
+#endif

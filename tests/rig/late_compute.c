@@ -1,0 +1,327 @@
+/* compute_cpu behind a queue. An operation is kept with its arguments by value; descriptors are copied. Allocation and layers are the CPU's own and
+ * happen at once, as they may on a device. Marks are numbers of operations. */
+
+#include "tests/rig/late_compute.h"
+
+#include "common/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { AT_ONCE = 2, BUFS_MAX = 512 };
+
+enum kind { COPY, FILL, FORWARD, BACKWARD, LOSS, CORRECT, OPT_STEP, OPT_READ, OPT_SET };
+
+struct op {
+  enum kind kind;
+  struct span a, b, c, d;
+  float value;
+  size_t rows, cols;
+  bool add;
+  struct compute_layer *layer;
+  struct compute_buf *params, *grads;
+  struct compute_opt *opt;
+  struct compute_loss_desc loss;
+  struct compute_opt_counters counters;
+};
+
+struct ops {
+  struct op *v;
+  size_t n, room;
+};
+
+struct compute_graph {
+  struct ops ops;
+};
+
+struct late {
+  struct compute base;
+  struct compute *cpu;
+  struct late_config cfg;
+  struct ops queue;
+  size_t done; /* of the queue */
+  struct compute_graph *capturing;
+  bool poison;
+  struct compute_buf *stages[BUFS_MAX];
+  int n_stages;
+  uint64_t marks[64]; /* not known to be done */
+  int n_marks;
+  struct late_stats stats;
+};
+
+static struct late *of(struct compute *c) {
+  return (struct late *)c;
+}
+
+static bool is_stage(const struct late *l, const struct compute_buf *b) {
+  for (int i = 0; i < l->n_stages; i++)
+    if (l->stages[i] == b) return true;
+  return false;
+}
+
+static int run(struct late *l, const struct op *o, struct err *e) {
+  struct compute *c = l->cpu;
+  switch (o->kind) {
+  case COPY: return compute_copy(c, o->a, o->b, e);
+  case FILL: return compute_fill(c, o->a, o->value, e);
+  case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
+  case BACKWARD:
+    return compute_backward(c, o->layer, o->params, o->grads, o->a, o->b, o->c, o->rows, o->add, e);
+  case LOSS: return compute_loss(c, &o->loss, o->a, o->b, o->c, o->d, e);
+  case CORRECT: return compute_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
+  case OPT_STEP: return l->poison ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, o->d, e);
+  case OPT_READ: return compute_opt_read(c, o->opt, o->a, e);
+  case OPT_SET: return compute_opt_set(c, o->opt, &o->counters, e);
+  }
+  return -EINVAL;
+}
+
+static void append(struct ops *q, const struct op *o) {
+  if (q->n == q->room) {
+    q->room = q->room ? q->room * 2 : 64;
+    q->v = xrealloc(q->v, q->room * sizeof *q->v);
+  }
+  q->v[q->n++] = *o;
+}
+
+/* From now until it is done nobody may read there. */
+static void spoil(struct late *l, const struct op *o) {
+  if ((o->kind != COPY && o->kind != OPT_READ) || !is_stage(l, o->a.buf)) return;
+  float *p = compute_host(l->cpu, o->a);
+  for (size_t i = 0; i < o->a.n; i++) p[i] = (float)NAN;
+}
+
+static int put(struct compute *c, const struct op *o) {
+  struct late *l = of(c);
+  if (l->capturing) {
+    append(&l->capturing->ops, o);
+    return 0;
+  }
+  spoil(l, o);
+  append(&l->queue, o);
+  return 0;
+}
+
+static int work(struct late *l, size_t n, struct err *e) {
+  int rc = 0;
+  for (; n > 0 && l->done < l->queue.n && rc == 0; n--) rc = run(l, &l->queue.v[l->done++], e);
+  return rc;
+}
+
+static int late_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
+                      struct err *e) {
+  struct late *l = of(c);
+  if (l->capturing) return err_set(e, -EBUSY, "an allocation within a capture");
+  int rc = compute_alloc(l->cpu, use, n, out, e);
+  if (rc == 0 && use == COMPUTE_STAGE) {
+    if (l->n_stages == BUFS_MAX) abort();
+    l->stages[l->n_stages++] = *out;
+  }
+  return rc;
+}
+
+static void late_free(struct compute *c, struct compute_buf *b) {
+  struct late *l = of(c);
+  work(l, SIZE_MAX, NULL);
+  for (int i = 0; i < l->n_stages; i++)
+    if (l->stages[i] == b) l->stages[i] = l->stages[--l->n_stages];
+  compute_free(l->cpu, b);
+}
+
+static float *late_host(struct compute *c, struct span s) {
+  return is_stage(of(c), s.buf) ? compute_host(of(c)->cpu, s) : NULL;
+}
+
+static int late_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
+  if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
+  return put(c, &(struct op){.kind = COPY, .a = dst, .b = src});
+}
+
+static int late_fill(struct compute *c, struct span dst, float value, struct err *e) {
+  return put(c, &(struct op){.kind = FILL, .a = dst, .value = value});
+}
+
+static int late_record(struct compute *c, struct compute_mark *mark, struct err *e) {
+  struct late *l = of(c);
+  if (l->capturing) return err_set(e, -EINVAL, "a mark within a capture");
+  mark->n = l->queue.n;
+  l->marks[l->n_marks++ % 64] = mark->n;
+  if ((uint64_t)l->n_marks > l->stats.ahead_max) l->stats.ahead_max = (uint64_t)l->n_marks;
+  l->stats.records++;
+  if (l->cfg.on_record) l->cfg.on_record(l->cfg.ctx, l->stats.records);
+  return 0;
+}
+
+static int late_done(struct compute *c, struct compute_mark mark, struct err *e) {
+  struct late *l = of(c);
+  int rc = work(l, AT_ONCE, e);
+  if (rc) return rc;
+  if (l->done < mark.n) return 0;
+  int kept = 0;
+  for (int i = 0; i < l->n_marks && i < 64; i++)
+    if (l->marks[i] > mark.n) l->marks[kept++] = l->marks[i];
+  l->n_marks = kept;
+  return 1;
+}
+
+static int late_layer_create(struct compute *c, const struct compute_layer_desc *d,
+                             struct compute_layer **out, struct err *e) {
+  return compute_layer_create(of(c)->cpu, d, out, e);
+}
+
+static void late_layer_destroy(struct compute *c, struct compute_layer *layer) {
+  work(of(c), SIZE_MAX, NULL);
+  compute_layer_destroy(of(c)->cpu, layer);
+}
+
+static int late_forward(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
+                        struct span x, struct span y, size_t rows, struct err *e) {
+  return put(c,
+             &(struct op){.kind = FORWARD, .layer = layer, .params = params, .a = x, .b = y, .rows = rows});
+}
+
+static int late_backward(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
+                         struct compute_buf *grads, struct span x, struct span dz, struct span dx,
+                         size_t rows, bool add, struct err *e) {
+  return put(c, &(struct op){.kind = BACKWARD,
+                             .layer = layer,
+                             .params = params,
+                             .grads = grads,
+                             .a = x,
+                             .b = dz,
+                             .c = dx,
+                             .rows = rows,
+                             .add = add});
+}
+
+static int late_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
+                     struct span dz, struct span out, struct err *e) {
+  return put(c, &(struct op){.kind = LOSS, .loss = *d, .a = y, .b = target, .c = dz, .d = out});
+}
+
+static int late_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
+                        size_t cols, struct err *e) {
+  return put(c, &(struct op){.kind = CORRECT, .a = y, .b = target, .c = out, .rows = rows, .cols = cols});
+}
+
+static int late_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
+                           struct err *e) {
+  return compute_opt_create(of(c)->cpu, d, out, e);
+}
+
+static void late_opt_destroy(struct compute *c, struct compute_opt *o) {
+  work(of(c), SIZE_MAX, NULL);
+  compute_opt_destroy(of(c)->cpu, o);
+}
+
+static struct compute_buf *late_opt_state(struct compute_opt *o, int i);
+
+static int late_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
+                         struct span lr, struct span bad, struct err *e) {
+  return put(c, &(struct op){.kind = OPT_STEP, .opt = o, .a = param, .b = grad, .c = lr, .d = bad});
+}
+
+static int late_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
+  return put(c, &(struct op){.kind = OPT_READ, .opt = o, .a = stage});
+}
+
+static int late_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
+                        struct err *e) {
+  return put(c, &(struct op){.kind = OPT_SET, .opt = o, .counters = *v});
+}
+
+static void late_poison(struct compute *c, bool on) {
+  of(c)->poison = on;
+}
+
+static int late_capture_begin(struct compute *c, struct err *e) {
+  of(c)->capturing = xcalloc(1, sizeof(struct compute_graph));
+  return 0;
+}
+
+static void late_graph_destroy(struct compute *c, struct compute_graph *g) {
+  free(g->ops.v);
+  free(g);
+}
+
+static int late_capture_end(struct compute *c, struct compute_graph **out, struct err *e) {
+  struct late *l = of(c);
+  struct compute_graph *g = l->capturing;
+  l->capturing = NULL;
+  l->stats.captures++;
+  if (!l->cfg.fail_capture) {
+    *out = g;
+    return 0;
+  }
+  late_graph_destroy(c, g);
+  return err_set(e, -ENOTSUP, "this device does not like it");
+}
+
+static int late_launch(struct compute *c, struct compute_graph *g, struct err *e) {
+  of(c)->stats.launches++;
+  for (size_t i = 0; i < g->ops.n; i++) put(c, &g->ops.v[i]);
+  return 0;
+}
+
+static void late_destroy(struct compute *c) {
+  struct late *l = of(c);
+  compute_destroy(l->cpu);
+  free(l->queue.v);
+  free(l);
+}
+
+static const struct compute_ops late_ops = {
+    .name = "late",
+    .destroy = late_destroy,
+    .alloc = late_alloc,
+    .free = late_free,
+    .host = late_host,
+    .copy = late_copy,
+    .fill = late_fill,
+    .record = late_record,
+    .done = late_done,
+    .layer_create = late_layer_create,
+    .layer_destroy = late_layer_destroy,
+    .forward = late_forward,
+    .backward = late_backward,
+    .loss = late_loss,
+    .correct = late_correct,
+    .opt_create = late_opt_create,
+    .opt_destroy = late_opt_destroy,
+    .opt_state = late_opt_state,
+    .opt_step = late_opt_step,
+    .opt_read = late_opt_read,
+    .opt_set = late_opt_set,
+    .send = late_copy,
+    .poison = late_poison,
+};
+
+/* The optimizer is the CPU's own: what opt_state is given is not of the queue. */
+static struct compute_buf *late_opt_state(struct compute_opt *o, int i) {
+  static struct compute *cpu;
+  if (!cpu) cpu = compute_cpu_create(1, COMPUTE_FP32);
+  return compute_opt_state(cpu, o, i);
+}
+
+struct compute *late_create(const struct late_config *cfg) {
+  static struct compute_ops with_capture;
+  with_capture = late_ops;
+  with_capture.capture_begin = late_capture_begin;
+  with_capture.capture_end = late_capture_end;
+  with_capture.launch = late_launch;
+  with_capture.graph_destroy = late_graph_destroy;
+  struct late *l = xcalloc(1, sizeof *l);
+  l->cpu = compute_cpu_create(1, COMPUTE_FP32);
+  l->cfg = *cfg;
+  l->base = (struct compute){.ops = cfg->can_capture ? &with_capture : &late_ops,
+                             .precision = COMPUTE_FP32,
+                             .depth = cfg->depth,
+                             .device = "late"};
+  return &l->base;
+}
+
+struct late_stats late_stats(const struct compute *c) {
+  return ((const struct late *)c)->stats;
+}

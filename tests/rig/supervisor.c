@@ -1,0 +1,319 @@
+/* The bench for the supervisor. Effects are taken from it at each step and kept until they are forgotten. */
+
+#include "tests/rig/supervisor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+#define must(what) ((what) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what), abort()))
+
+static const char agent_id[] = "000000000000000000000000000000a1";
+
+/* Effects. --------------------------------------------------------------------------------------------------------- */
+
+static void decode(struct bytes *b, struct msg *m) {
+  struct frame f;
+  struct err e = ERR_INIT;
+  size_t size;
+  int rc = frame_parse(b->data, b->len, FRAME_MAX_TO_DAEMON, &f, &size, &e);
+  if (rc == 1) rc = msg_decode(&f, TO_DAEMON, m, &e);
+  if (rc < 0) fprintf(stderr, "the agent sent what nobody can read: %s\n", e.text);
+  must(rc == 0 && size == b->len);
+  if (m->type == MSG_HELLO) must(size <= FRAME_HEADER_SIZE + FRAME_MAX_UNIDENTIFIED);
+}
+
+static void check(struct bench *b, const struct supervisor_effect *e) {
+  must(!b->exits); /* nothing comes after it */
+  switch (e->kind) {
+  case SUP_SAY: must(e->text && e->text[0] && !strchr(e->text, '\n')); break;
+  case SUP_TOLD:
+  case SUP_STATUS: must(e->text); break;
+  case SUP_SPAWN:
+    must(e->start && e->start->store_port && !b->serving);
+    b->serving = e->start->node_rank == 0;
+    break;
+  case SUP_SHUT_STORE: must(b->serving); break;
+  case SUP_CLOSE_STORE:
+    must(b->serving);
+    b->serving = false;
+    break;
+  case SUP_EXIT:
+    must(!b->serving);
+    b->exits++;
+    b->exit_code = e->value;
+    break;
+  default: break;
+  }
+}
+
+static void keep(struct bench *b, const struct supervisor_effect *e) {
+  if (b->n_fx == b->cap_fx) {
+    b->cap_fx = b->cap_fx ? 2 * b->cap_fx : 64;
+    b->fx = xrealloc(b->fx, b->cap_fx * sizeof *b->fx);
+    b->sent = xrealloc(b->sent, b->cap_fx * sizeof *b->sent);
+  }
+  b->fx[b->n_fx] = *e;
+  memset(&b->sent[b->n_fx], 0, sizeof *b->sent);
+  if (e->kind == SUP_SEND) decode(e->bytes, &b->sent[b->n_fx]);
+  b->n_fx++;
+}
+
+void bench_event(struct bench *b, const struct supervisor_event *ev) {
+  struct supervisor_effects fx = {0};
+  struct supervisor_event now = *ev;
+  size_t from = b->n_fx;
+  now.now_ms = b->now_ms;
+  supervisor_step(b->s, &now, &fx);
+  for (size_t i = 0; i < fx.n; i++) {
+    check(b, &fx.v[i]);
+    keep(b, &fx.v[i]);
+  }
+  fx.n = 0;
+  supervisor_effects_finish(&fx);
+  for (size_t i = from; i < b->n_fx && (b->answering || b->fencing); i++) {
+    if (b->sent[i].type != MSG_HEARTBEAT) continue;
+    struct msg ack;
+    msg_init(&ack, MSG_HEARTBEAT_ACK);
+    ack.id = b->sent[i].id;
+    ack.flags = b->fencing ? FRAME_FLAG_FENCE : 0;
+    b->fenced = b->fencing;
+    bench_msg(b, &ack);
+  }
+}
+
+void bench_forget(struct bench *b) {
+  struct supervisor_effects fx = {.v = b->fx, .n = b->n_fx};
+  for (size_t i = 0; i < b->n_fx; i++) msg_finish(&b->sent[i]);
+  supervisor_effects_clear(&fx);
+  b->n_fx = 0;
+}
+
+void bench_run(struct bench *b, uint64_t ms) {
+  uint64_t end = b->now_ms + ms, at;
+  for (int stuck = 0; (at = supervisor_deadline(b->s)) <= end;) {
+    stuck = at > b->now_ms ? 0 : stuck + 1;
+    must(stuck < 8);
+    if (at > b->now_ms) b->now_ms = at;
+    bench_event(b, &(struct supervisor_event){.kind = SUP_TICK});
+  }
+  b->now_ms = end;
+}
+
+/* The bench. ------------------------------------------------------------------------------------------------------- */
+
+void bench_open(struct bench *b) {
+  memset(b, 0, sizeof *b);
+  b->now_ms = 100000;
+  b->node_rank = 1;
+  b->store_port = 29500;
+  snprintf(b->incarnation, sizeof b->incarnation, "018bcfe56800-1");
+  b->config = (struct supervisor_config){.agent_id = agent_id,
+                                         .job = "job",
+                                         .host = "n0",
+                                         .endpoint = "node1:29400",
+                                         .pid = 77,
+                                         .workers = 2,
+                                         .want_rank = -1,
+                                         .order_key = -1,
+                                         .orphan_grace_ms = UINT64_MAX,
+                                         .settings = {.min_nodes = 2,
+                                                      .max_nodes = 2,
+                                                      .max_restarts = 3,
+                                                      .last_call_ms = 30000,
+                                                      .join_timeout_ms = 60000,
+                                                      .stop_timeout_ms = 30000,
+                                                      .lease_ms = 5000}};
+}
+
+void bench_close(struct bench *b) {
+  bench_forget(b);
+  supervisor_destroy(b->s);
+  free(b->fx);
+  free(b->sent);
+}
+
+void bench_begin(struct bench *b) {
+  b->s = supervisor_create(&b->config);
+  bench_event(b, &(struct supervisor_event){.kind = SUP_START});
+}
+
+void bench_msg(struct bench *b, const struct msg *m) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
+}
+
+void bench_up(struct bench *b) {
+  struct msg m;
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  msg_init(&m, MSG_CHALLENGE);
+  m.challenge.version = PROTO_VERSION;
+  m.challenge.nonce = "00";
+  bench_msg(b, &m);
+}
+
+void bench_down(struct bench *b, bool refused) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                            .refused = refused,
+                                            .text = refused ? "refused" : "reset by peer"});
+}
+
+void bench_welcome(struct bench *b, bool fence) {
+  struct msg m;
+  msg_init(&m, MSG_WELCOME);
+  m.welcome.version = PROTO_VERSION;
+  m.welcome.incarnation = b->incarnation;
+  m.welcome.fence = b->fenced = fence;
+  bench_msg(b, &m);
+}
+
+void bench_start(struct bench *b, int64_t round) {
+  struct msg m;
+  msg_init(&m, MSG_START);
+  m.start = (struct start){.incarnation = b->incarnation,
+                           .round = round,
+                           .node_rank = b->node_rank,
+                           .nodes = 2,
+                           .rank_base = 2 * b->node_rank,
+                           .world_size = 4,
+                           .role_world_size = 4,
+                           .head_addr = "10.0.0.9",
+                           .store_port = b->store_port,
+                           .head_host = "n9",
+                           .node_addr = "10.0.0.1",
+                           .fence = b->fenced,
+                           .ids = b->ids,
+                           .mint_first = b->mint_first,
+                           .mint_count = b->mint_count,
+                           .minters = "to come from n9"};
+  if (b->node_rank == 0) {
+    m.raw = "10.0.0.9\n10.0.0.1\n";
+    m.raw_len = strlen(m.raw);
+  }
+  bench_msg(b, &m);
+}
+
+void bench_stop(struct bench *b, int64_t round, const struct verdict *v) {
+  struct msg m;
+  msg_init(&m, MSG_STOP);
+  m.stop.incarnation = b->incarnation;
+  m.stop.round = round;
+  if (v) m.stop.verdict = *v;
+  bench_msg(b, &m);
+}
+
+void bench_settled(struct bench *b, int64_t round, bool charged, int64_t used, const struct verdict *v) {
+  struct msg m;
+  msg_init(&m, MSG_SETTLED);
+  m.settled.incarnation = b->incarnation;
+  m.settled.round = round;
+  m.settled.charged = charged;
+  m.settled.restarts_used = used;
+  if (v) m.settled.verdict = *v;
+  bench_msg(b, &m);
+}
+
+void bench_stale(struct bench *b) {
+  struct msg m;
+  msg_init(&m, MSG_STALE);
+  m.stale.incarnation = b->incarnation;
+  m.stale.round = 9;
+  m.stale.text = "round 1 went on without this node";
+  bench_msg(b, &m);
+}
+
+void bench_store(struct bench *b, uint32_t port) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
+}
+
+void bench_end(struct bench *b, int code, const struct verdict *v) {
+  struct msg m;
+  msg_init(&m, MSG_END);
+  m.end.incarnation = b->incarnation;
+  m.end.round = 1;
+  m.end.code = code;
+  m.end.outcome = code ? OUTCOME_FAILED : OUTCOME_SUCCESS;
+  if (v) m.end.verdict = *v;
+  bench_msg(b, &m);
+}
+
+static uint32_t round_now(const struct bench *b) {
+  return (uint32_t)supervisor_round(b->s);
+}
+
+void bench_spawned(struct bench *b, uint32_t local_rank) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_SPAWNED,
+                                            .round = round_now(b),
+                                            .local_rank = local_rank,
+                                            .pid = 5000 + (int)local_rank});
+}
+
+void bench_exited(struct bench *b, uint32_t local_rank, int status, uint64_t when_ms, const char *text) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_EXITED,
+                                            .round = round_now(b),
+                                            .local_rank = local_rank,
+                                            .pid = 5000 + (int)local_rank,
+                                            .status = status,
+                                            .when_ms = when_ms,
+                                            .text = text});
+}
+
+void bench_clear(struct bench *b) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_CLEAR, .round = round_now(b)});
+}
+
+void bench_signal(struct bench *b, int signo) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
+}
+
+void bench_joined(struct bench *b) {
+  bench_begin(b);
+  bench_up(b);
+  bench_welcome(b, false);
+}
+
+void bench_running(struct bench *b) {
+  bench_joined(b);
+  bench_start(b, 1);
+  for (uint32_t i = 0; i < b->config.workers; i++) bench_spawned(b, i);
+  must(supervisor_state(b->s) == SUPERVISOR_RUNNING);
+}
+
+/* Looking. --------------------------------------------------------------------------------------------------------- */
+
+size_t bench_count(const struct bench *b, enum supervisor_effect_kind kind) {
+  size_t n = 0;
+  for (size_t i = 0; i < b->n_fx; i++) n += b->fx[i].kind == kind;
+  return n;
+}
+
+const struct supervisor_effect *bench_effect(const struct bench *b, enum supervisor_effect_kind kind) {
+  for (size_t i = b->n_fx; i-- > 0;)
+    if (b->fx[i].kind == kind) return &b->fx[i];
+  return NULL;
+}
+
+const struct msg *bench_sent(const struct bench *b, enum msg_type type) {
+  for (size_t i = b->n_fx; i-- > 0;)
+    if (b->sent[i].type == type) return &b->sent[i];
+  return NULL;
+}
+
+size_t bench_count_sent(const struct bench *b, enum msg_type type) {
+  size_t n = 0;
+  for (size_t i = 0; i < b->n_fx; i++) n += b->sent[i].type == type;
+  return n;
+}
+
+const struct report *bench_report(const struct bench *b, enum report_kind kind) {
+  for (size_t i = b->n_fx; i-- > 0;)
+    if (b->sent[i].type == MSG_REPORT && b->sent[i].report_msg.report.kind == kind)
+      return &b->sent[i].report_msg.report;
+  return NULL;
+}
+
+size_t bench_said(const struct bench *b, const char *words) {
+  size_t n = 0;
+  for (size_t i = 0; i < b->n_fx; i++) n += b->fx[i].kind == SUP_SAY && strstr(b->fx[i].text, words);
+  return n;
+}

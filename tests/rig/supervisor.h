@@ -1,0 +1,70 @@
+#ifndef TESTS_UNIT_SUP_HELP_H
+#define TESTS_UNIT_SUP_HELP_H
+
+/* A supervisor on the bench: one agent's mind, a clock that the test moves, a daemon and a guard that say what the test wants. All
+ * effects are kept; what it sends is decoded as a daemon would. Nothing may come after SUP_EXIT: the bench checks that
+ * at every step, and that a store is open for one round at a time, and for none at the end. */
+
+#include "agent/supervisor/supervisor.h"
+
+struct bench {
+  struct supervisor *s;
+  struct supervisor_config config; /* change it before bench_begin */
+  uint64_t now_ms;
+  bool answering; /* heartbeats are answered, without FENCE */
+  bool fencing;   /* and with it */
+  bool fenced;    /* what the daemon said of it last: bench_start says so again */
+  struct supervisor_effect *fx;
+  struct msg *sent; /* of the same place in fx: SUP_SEND decoded */
+  size_t n_fx, cap_fx;
+  size_t exits, exit_code; /* ever */
+  uint32_t last_heartbeat;
+  int64_t node_rank, store_port; /* what bench_start says: 1 and 29500 */
+  int64_t ids, mint_first, mint_count;
+  bool serving; /* SPAWN as node 0 is out, and no CLOSE_STORE since */
+  char incarnation[INCARNATION_MAX + 1];
+};
+
+/* 2 workers, 2 nodes, 5 s lease, 30 s stop, 60 s join; agent a1 on n0, job "job". */
+void bench_open(struct bench *b);
+void bench_close(struct bench *b);
+void bench_begin(struct bench *b); /* SUP_START */
+void bench_forget(struct bench *b);
+void bench_event(struct bench *b, const struct supervisor_event *ev);
+void bench_msg(struct bench *b, const struct msg *m);
+void bench_run(struct bench *b,
+               uint64_t ms); /* with TICK at each deadline; fails where they do not move on */
+
+/* The daemon. */
+void bench_up(struct bench *b); /* LINK_UP, CHALLENGE */
+void bench_down(struct bench *b, bool refused);
+void bench_welcome(struct bench *b, bool fence);
+void bench_start(struct bench *b, int64_t round); /* node 1 of 2, ranks 2 and 3 of 4; or node 0 */
+void bench_stop(struct bench *b, int64_t round, const struct verdict *v);
+void bench_settled(struct bench *b, int64_t round, bool charged, int64_t used, const struct verdict *v);
+void bench_stale(struct bench *b);
+void bench_store(struct bench *b, uint32_t port); /* SUP_STORE */
+void bench_end(struct bench *b, int code, const struct verdict *v);
+
+/* The guard. */
+void bench_spawned(struct bench *b, uint32_t local_rank);
+void bench_exited(struct bench *b, uint32_t local_rank, int status, uint64_t when_ms, const char *text);
+void bench_clear(struct bench *b);
+void bench_signal(struct bench *b, int signo);
+
+void bench_joined(struct bench *b);  /* begun, connected, welcomed */
+void bench_running(struct bench *b); /* and round 1 runs */
+
+size_t bench_count(const struct bench *b, enum supervisor_effect_kind kind);
+const struct supervisor_effect *bench_effect(const struct bench *b,
+                                             enum supervisor_effect_kind kind); /* the last; NULL */
+const struct msg *bench_sent(const struct bench *b, enum msg_type type);        /* the last; NULL */
+size_t bench_count_sent(const struct bench *b, enum msg_type type);
+const struct report *bench_report(const struct bench *b,
+                                  enum report_kind kind);    /* the last REPORT of it; NULL */
+size_t bench_said(const struct bench *b, const char *words); /* how many lines hold them */
+
+#define EXITED(code)     ((code) << 8)
+#define SIGNALED(number) (number)
+
+#endif

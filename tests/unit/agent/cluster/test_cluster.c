@@ -1,0 +1,292 @@
+/* agent/cluster: what is concluded from Slurm's variables, the minimum of the others', and what follows from facts alone. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/cluster/internal.h"
+#include "tests/rig/cluster.h"
+#include "common/mem.h"
+
+struct known {
+  const char *what;
+  struct site site;
+  const char *expected[24];
+};
+
+static void check_all(const struct known *cases, size_t n) {
+  for (size_t i = 0; i < n; i++) site_check(&cases[i].site, cases[i].expected, cases[i].what);
+}
+
+/* `salloc -N4`, `srun -N3 --ntasks-per-node=2` in it; -n 5 leaves one out. */
+#define STEP                                                                                                 \
+  "SLURM_JOB_ID=47", "SLURM_JOBID=47", "SLURM_STEP_ID=2", "SLURM_STEPID=2", "SLURM_JOB_NODELIST=gpu[1-4]",   \
+      "SLURM_NODELIST=gpu[1-3]", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3", "SLURM_NNODES=3", \
+      "SLURM_STEP_NUM_TASKS=5", "SLURM_NTASKS=5", "SLURM_STEP_TASKS_PER_NODE=2(x2),1",                       \
+      "SLURM_TASKS_PER_NODE=2(x2),1", "SLURM_LAUNCH_NODE_IPADDR=10.0.0.9"
+
+/* `srun -N3`. */
+#define EACH                                                                                                 \
+  "SLURM_JOB_ID=47", "SLURM_STEP_ID=2", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3",            \
+      "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=1(x3)"
+
+static const struct known slurm[] = {
+    {"nothing", {.env = {"HOME=/"}}, {"scheduler=-", "start=-", "job=-", "port=-", "agents=-", "hosts=-"}},
+    {"a step, its third task",
+     {.env = {STEP, "SLURM_PROCID=2", "SLURM_NODEID=1", "SLURM_LOCALID=0", "SLURM_JOB_END_TIME=1790000000",
+              "SLURM_RESTART_COUNT=3"}},
+     {"scheduler=Slurm", "launcher=srun", "start=1", "job=slurm-47.2",
+      "job.source=SLURM_JOB_ID=47, SLURM_STEP_ID=2", "port=17843", "agents=5",
+      "agents.source=SLURM_STEP_NUM_TASKS=5", "index=2", "local_agents=2", "local_index=0", "nodes=3",
+      "hosts=gpu[1-3]", "slots=gpu1:2,gpu2:2,gpu3:1", "first_host=gpu1", "restarts=3", "end_time=1790000000",
+      "gpus=-"}},
+    {"its last task",
+     {.env = {STEP, "SLURM_PROCID=4", "SLURM_NODEID=2", "SLURM_LOCALID=0"}},
+     {"index=4", "local_agents=1", "restarts=-", "end_time=-",
+      "local_agents.source=SLURM_STEP_TASKS_PER_NODE=2(x2),1, SLURM_NODEID=2"}},
+    {"the batch script",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_PROCID=0", "SLURM_NODEID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=4",
+              "SLURM_JOB_NUM_NODES=2", "SLURM_JOB_NODELIST=gpu[1-2]", "SLURM_TASKS_PER_NODE=2(x2)",
+              "SLURM_GPUS_ON_NODE=4"}},
+     {"start=0", "job=slurm-47", "port=17841", "agents=-", "index=-", "launcher=-", "nodes=2",
+      "hosts=gpu[1-2]", "slots=gpu1:2,gpu2:2", "first_host=gpu1", "gpus=4"}},
+    {"the shell of salloc",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_NNODES=2", "SLURM_NODELIST=a,b"}},
+     {"start=0", "nodes=2", "hosts=a,b"}},
+    {"a shell that is a step of its own kind",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=4294967290", "SLURM_PROCID=0"}},
+     {"start=0", "job=slurm-47", "index=-"}},
+    {"an element of an array",
+     {.env = {"SLURM_JOB_ID=50", "SLURM_ARRAY_JOB_ID=47", "SLURM_ARRAY_TASK_ID=3", "SLURM_STEP_ID=0"}},
+     {"job=slurm-47_3.0", "port=17934"}},
+    {"a job without an end", {.env = {"SLURM_JOB_ID=47", "SLURM_JOB_END_TIME=4294967295"}}, {"end_time=-"}},
+    {"the parts of a heterogeneous job as one step",
+     {.env = {"SLURM_JOB_ID=6", "SLURM_STEP_ID=0", "SLURM_HET_SIZE=2", "SLURM_NNODES=3",
+              "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_NUM_NODES=3", "SLURM_STEP_NODELIST=node[1-3]",
+              "SLURM_JOB_NODELIST=node[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_0=node1",
+              "SLURM_JOB_NODELIST_HET_GROUP_1=node[2-3]", "SLURM_STEP_TASKS_PER_NODE=1(x3)", "SLURM_NODEID=2",
+              "SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_STEP_GPUS=0", "SLURM_GPUS_ON_NODE=1"}},
+     {"agents=3", "hosts=node[1-3]", "local_agents=1", "index=2", "job=slurm-6.0", "gpus=1"}},
+    {"its shell",
+     {.env = {"SLURM_JOB_ID=6", "SLURM_HET_SIZE=2", "SLURM_NTASKS=3", "SLURM_JOB_NODELIST_HET_GROUP_0=node3",
+              "SLURM_JOB_NODELIST_HET_GROUP_1=node[1-2]"}},
+     {"start=0", "nodes=3", "hosts=node[1-3]", "first_host=node3"}},
+    {"a step within an allocation",
+     {.env = {"SLURM_JOB_ID=5", "SLURM_STEP_ID=2", "SLURM_NNODES=2", "SLURM_NODELIST=node[1-3]",
+              "SLURM_JOB_NODELIST=node[1-3]", "SLURM_JOB_NUM_NODES=3", "SLURM_STEP_NODELIST=node[2-3]",
+              "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)"}},
+     {"start=1", "agents=2", "first_host=node2", "hosts=node[2-3]", "nodes=2"}},
+    /* sbatch, and salloc, typed in the shell of `srun --pty`. */
+    {"a batch script with the variables of somebody else's step",
+     {.env = {"SLURM_JOB_ID=11", "SLURM_JOB_NODELIST=node[1-2]", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2",
+              "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=node1", "SLURM_STEP_NUM_NODES=1",
+              "SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_TASKS_PER_NODE=1", "SLURM_TASKS_PER_NODE=1(x2)",
+              "SLURM_NTASKS=1", "SLURM_PROCID=0"}},
+     {"start=0", "agents=-", "job=slurm-11", "nodes=2", "hosts=node[1-2]", "slots=node1:1,node2:1"}},
+    {"the same, of a step of its own size",
+     {.env = {"SLURM_JOB_ID=11", "SLURM_JOB_NODELIST=node[3-4]", "SLURM_NNODES=2", "SLURM_STEP_ID=0",
+              "SLURM_STEP_NODELIST=node[1-2]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2"}},
+     {"start=0", "job=slurm-11", "hosts=node[3-4]"}},
+    {"one node's step without lists",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_NODES=4", "SLURM_STEP_NUM_TASKS=4",
+              "SLURM_LAUNCH_NODE_IPADDR=10.0.0.9"}},
+     {"agents=4", "local_agents=1", "first_host=10.0.0.9", "nodes=-"}},
+};
+
+static void reads_slurm(void **state) {
+  check_all(slurm, sizeof(slurm) / sizeof(*slurm));
+}
+
+static const struct known gpus[] = {
+    {"of the step",
+     {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8", "SLURM_STEP_GPUS=0,3"}},
+     {"gpus=2"}},
+    {"of the node", {.env = {EACH, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=8"}},
+    {"of several tasks", {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=-"}},
+    {"of a task that is alone, where others are not",
+     {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}},
+     {"gpus=-"}},
+    {"by task",
+     {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8", "SLURM_GPUS_PER_TASK=a100:2"}},
+     {"gpus=2"}},
+    {"nonsense",
+     {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_PER_TASK=many"}},
+     {"gpus=-", "warnings=SLURM_GPUS_PER_TASK=many has no number of GPUs: it is not used"}},
+};
+
+static void reads_slurms_gpus(void **state) {
+  check_all(gpus, sizeof(gpus) / sizeof(*gpus));
+}
+
+static const struct known odd[] = {
+    {"counts that are none",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=0", "SLURM_STEP_NUM_NODES=x"}},
+     {"agents=-", "warnings=SLURM_STEP_NUM_TASKS=0 is no number from 1 to 65536: it is not used\n"
+                  "SLURM_STEP_NUM_NODES=x is no number from 1 to 65536: it is not used\n"
+                  "SLURM_STEP_NUM_NODES=x is no number from 1 to 65536: it is not used"}},
+    {"a list that is none",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu[1-"}},
+     {"agents=2", "hosts=-", "first_host=-",
+      "warnings=SLURM_STEP_NODELIST: \"gpu[1-\" is no list of hosts: a closing bracket is missing: it is not "
+      "used"}},
+    {"more hosts than agents",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2",
+              "SLURM_STEP_NODELIST=gpu[1-4]"}},
+     {"agents=2", "hosts=-",
+      "warnings=SLURM_STEP_NODELIST=gpu[1-4] has more hosts than there are agents (SLURM_STEP_NUM_TASKS=2): "
+      "it is not used"}},
+    {"counts that do not fit to hosts",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=gpu[1-2]",
+              "SLURM_STEP_TASKS_PER_NODE=2"}},
+     {"hosts=gpu[1-2]", "slots=gpu1:1,gpu2:1",
+      "warnings=SLURM_STEP_TASKS_PER_NODE=2 does not fit to the number of hosts: it is not used"}},
+    {"a place beyond the end",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=2"}},
+     {"index=-", "warnings=SLURM_PROCID=2 is not below SLURM_STEP_NUM_TASKS=2: this agent's place is not "
+                 "taken from it"}},
+    {"neighbours that do not fit",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=8",
+              "SLURM_STEP_TASKS_PER_NODE=2(x4)", "SLURM_NODEID=0", "SLURM_LOCALID=2"}},
+     {"local_agents=-", "local_index=2",
+      "warnings=SLURM_STEP_TASKS_PER_NODE=2(x4), SLURM_NODEID=0 does not fit to SLURM_LOCALID=2: how many "
+      "agents share "
+      "this host is not taken from it"}},
+    {"an id that is no number",
+     {.env = {"SLURM_JOB_ID=x\ny"}},
+     {"job=-", "scheduler=Slurm", "port=-",
+      "warnings=SLURM_JOB_ID=x\\ny is no number from 1 to 2000000000: it is not used"}},
+    {"a count without end",
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2",
+              "SLURM_STEP_TASKS_PER_NODE=1(x99999999999999999999)"}},
+     {"local_agents=-", "warnings=SLURM_STEP_TASKS_PER_NODE=1(x99999999999999999999) is no list of counts, "
+                        "as in 2(x3),1: it is not used"}},
+};
+
+static void warns_of_nonsense(void **state) {
+  check_all(odd, sizeof(odd) / sizeof(*odd));
+}
+
+static const struct known others[] = {
+    {"PBS", {.env = {"PBS_JOBID=12[3].server"}}, {"scheduler=PBS", "job=pbs-12[3].server"}},
+    {"not PBS",
+     {.env = {"PBS_JOBID=a b"}},
+     {"job=-", "warnings=PBS_JOBID=a b makes no name for a job: give one with --rdzv-id"}},
+    {"not SGE", {.env = {"JOB_ID=5"}}, {"scheduler=-", "job=-"}},
+    {"SGE", {.env = {"JOB_ID=5", "SGE_TASK_ID=undefined"}}, {"scheduler=SGE", "job=sge-5"}},
+    {"an SGE array", {.env = {"JOB_ID=5", "SGE_TASK_ID=2"}}, {"job=sge-5.2"}},
+    {"LSF", {.env = {"LSB_JOBID=9", "LSB_JOBINDEX=0"}}, {"scheduler=LSF", "job=lsf-9"}},
+    {"an LSF array", {.env = {"LSB_JOBID=9", "LSB_JOBINDEX=4"}}, {"job=lsf-9.4"}},
+    {"Kubernetes",
+     {.env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "JOB_COMPLETION_INDEX=3"}},
+     {"scheduler=Kubernetes", "index=3", "job=-"}},
+};
+
+static void reads_others(void **state) {
+  check_all(others, sizeof(others) / sizeof(*others));
+}
+
+static void lists_are_short_or_left_away(void **state) {
+  char *list = xcalloc(1, 70000), *variable = xcalloc(1, 70100);
+  struct cluster c;
+  for (int i = 0; i < 1000; i++)
+    sprintf(list + strlen(list), "%snode-%c%c", i ? "," : "", 'a' + i / 26 % 26, 'A' + i % 26 + i / 676 * 32);
+  sprintf(variable, "SLURM_JOB_NODELIST=%s", list);
+  site_read(&(struct site){.env = {"SLURM_JOB_ID=1", variable}}, &c);
+  assert_int_equal(c.n_hosts, 1000);
+  assert_string_equal(c.host[999].name, "node-ml");
+  assert_int_equal(cluster_number(&c.nodes, 0), 1000);
+  site_expect(&c, "hosts=-", "a list that HELLO would not hold");
+  cluster_finish(&c);
+  site_check(&(struct site){.env = {"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=node[0001-1000]"}},
+             (const char *[]){"hosts=node[0001-1000]", "nodes=1000", "first_host=node0001", NULL},
+             "a short one");
+  free(list);
+  free(variable);
+}
+
+static void looks_into_lists(void **state) {
+  assert_true(cluster_lists("gpu[1-4]", "gpu4"));
+  assert_true(cluster_lists("gpu[1-4]", "GPU4.cluster.example"));
+  assert_true(cluster_lists("gpu4.a,gpu5.a", "gpu5"));
+  assert_false(cluster_lists("gpu[1-4]", "gpu5"));
+  assert_false(cluster_lists("gpu[1-4]", "gpu"));
+  assert_false(cluster_lists("10.0.0.1", "10.0.0.2"));
+  assert_false(cluster_lists("", "gpu5"));
+  assert_false(cluster_lists("gpu[", "gpu"));
+  assert_int_equal(cluster_count("gpu[1-4],a,a"), 6);
+  assert_int_equal(cluster_count("gpu["), 0);
+}
+
+static void builds_lists_of_hosts(void **state) {
+  struct row_hosts h = {.v = NULL};
+  struct err e = ERR_INIT;
+  assert_int_equal(row_hosts_add(&h, "b.example", 9, 2, &e), 0);
+  assert_int_equal(row_hosts_add(&h, "a.example", 9, 1, &e), 0);
+  assert_int_equal(row_hosts_add(&h, "b.example:", 9, 3, &e), 0);
+  assert_int_equal(h.n, 2);
+  assert_int_equal(h.v[0].slots, 5);
+  assert_int_equal(row_hosts_find(&h, "A"), 1);
+  assert_int_equal(row_hosts_find(&h, "b.example"), 0);
+  assert_int_equal(row_hosts_find(&h, "c"), -1);
+  assert_true(row_hosts_add(&h, "a b", 3, 1, &e) < 0);
+  assert_string_equal(e.text, "\"a b\" is no name of a host");
+  assert_true(row_hosts_add(&h, "a.example", 9, CLUSTER_SLOTS_MAX, &e) < 0);
+  assert_string_equal(e.text, "a.example has more than 65536 slots");
+  assert_true(row_hosts_add(&h, "c", 1, -1, &e) < 0);
+  row_hosts_drop(&h);
+}
+
+static void ports_of_neighbours_differ(void **state) {
+  static bool taken[CLUSTER_PORT_COUNT];
+  char variable[40];
+  for (int i = 0; i < CLUSTER_PORT_COUNT; i++) {
+    struct cluster c;
+    snprintf(variable, sizeof(variable), "SLURM_JOB_ID=%d", 1000000 + i);
+    site_read(&(struct site){.env = {variable}}, &c);
+    assert_in_range(c.port.number, 16384, 32767);
+    assert_false(taken[c.port.number - CLUSTER_PORT_FIRST]);
+    taken[c.port.number - CLUSTER_PORT_FIRST] = true;
+    cluster_finish(&c);
+  }
+}
+
+static void tells_whether_it_is_one_host(void **state) {
+  static const struct {
+    const char *env[6];
+    bool is;
+  } cases[] = {
+      {{"HOME=/"}, false},
+      {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NUM_NODES=1"}, true},
+      {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NUM_NODES=2"}, false},
+      {{"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=a"}, true},
+      {{"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=a,b"}, false},
+      {{"SLURM_JOB_ID=1", "SLURM_NNODES=1"}, true},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    struct site s = {.host = "a"};
+    struct cluster c;
+    memcpy(s.env, cases[i].env, sizeof(cases[i].env));
+    site_read(&s, &c);
+    assert_int_equal(cluster_is_one_host(&c), cases[i].is);
+    cluster_finish(&c);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(reads_slurm),
+      cmocka_unit_test(reads_slurms_gpus),
+      cmocka_unit_test(warns_of_nonsense),
+      cmocka_unit_test(reads_others),
+      cmocka_unit_test(lists_are_short_or_left_away),
+      cmocka_unit_test(looks_into_lists),
+      cmocka_unit_test(builds_lists_of_hosts),
+      cmocka_unit_test(ports_of_neighbours_differ),
+      cmocka_unit_test(tells_whether_it_is_one_host),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,31 @@
+/* numa-plan ROOT HOW ALLOWED WORKERS: what agent/numa.c would do on the machine whose /sys and /proc lie under ROOT; a line of
+ * CPUs per worker, "-" for one that is not bound. For tests/interop/test_numa.py, which asks PyTorch the same. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/devices/numa.h"
+
+int main(int argc, char **argv) {
+  static const char *const names[] = {"none", "node", "socket", "exclusive", "core-complex"};
+  struct cpus allowed;
+  struct numa n;
+  struct buf said = BUF_INIT;
+  int how = 0;
+  if (argc != 5 || !cpus_parse(argv[3], &allowed)) return 2;
+  while (how < 5 && strcmp(names[how], argv[2]) != 0) how++;
+  if (how == 5) return 2;
+  uint32_t workers = (uint32_t)strtoul(argv[4], NULL, 10);
+  numa_plan(&n, argv[1], NULL, (enum numa_binding)how, &allowed, &(struct numa_slots){0, workers, workers},
+            &said, &said);
+  for (uint32_t i = 0; i < n.n; i++) {
+    struct buf list = BUF_INIT;
+    cpus_format(&n.v[i], &list);
+    puts(list.len ? buf_text(&list) : "-");
+    buf_finish(&list);
+  }
+  fputs(buf_text(&said), stderr);
+  buf_finish(&said);
+  numa_finish(&n);
+  return 0;
+}

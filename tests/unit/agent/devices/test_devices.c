@@ -1,0 +1,249 @@
+/* agent/devices.c: which GPUs a worker would see, in made trees. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent/devices/devices.h"
+#include "tests/rig/tree.h"
+
+static struct device v[DEVICES_MAX];
+
+static void put_gpu(const struct tree *t, const char *pci, const char *uuid) {
+  char text[256];
+  snprintf(text, sizeof(text),
+           "Model: \t\t NVIDIA A100\nIRQ:   \t\t 71\nGPU UUID: \t %s\nBus Location: \t %s\n", uuid, pci);
+  tree_put(t, text, "proc/driver/nvidia/gpus/%s/information", pci);
+}
+
+/* Four GPUs, put down in another order than PCI's. */
+static void put_four(const struct tree *t) {
+  put_gpu(t, "0000:C1:00.0", "GPU-dddd-4");
+  put_gpu(t, "0000:01:00.0", "GPU-aaaa-1");
+  put_gpu(t, "0000:81:00.0", "GPU-cccc-3");
+  put_gpu(t, "0000:41:00.0", "GPU-bbbb-2");
+}
+
+static int list_with(const struct tree *t, const char *visible) {
+  char word[128];
+  char *env[] = {word, NULL};
+  snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=%s", visible);
+  return devices_list(t->root, env, NULL, v);
+}
+
+static void counts_none_where_there_is_none(void **state) {
+  struct tree t;
+  tree_init(&t);
+  tree_put(&t, "", "dev/nvidiactl");
+  tree_put(&t, "", "dev/nvidia-uvm");
+  tree_put(&t, "", "dev/nvidia-caps/nvidia-cap1");
+  assert_int_equal(devices_count(t.root, NULL, NULL), 0);
+  tree_finish(&t);
+}
+
+static void counts_the_drivers_folder(void **state) {
+  struct tree t;
+  tree_init(&t);
+  put_four(&t);
+  assert_int_equal(devices_list(t.root, NULL, NULL, v), 4);
+  assert_string_equal(v[0].pci, "0000:01:00.0");
+  assert_string_equal(v[3].pci, "0000:c1:00.0"); /* as /sys writes it */
+  assert_int_equal(devices_count(t.root, NULL, NULL), 4);
+  tree_finish(&t);
+}
+
+static void counts_device_files(void **state) {
+  struct tree t;
+  tree_init(&t);
+  tree_put(&t, "", "dev/nvidia0");
+  tree_put(&t, "", "dev/nvidia11");
+  tree_put(&t, "", "dev/nvidiactl");
+  assert_int_equal(devices_list(t.root, NULL, NULL, v), 2);
+  assert_string_equal(v[0].pci, "");
+  tree_put(&t, "0x10de\n", "sys/bus/pci/devices/0000:41:00.0/vendor");
+  tree_put(&t, "0x030200\n", "sys/bus/pci/devices/0000:41:00.0/class");
+  tree_put(&t, "0x10de\n", "sys/bus/pci/devices/0000:01:00.0/vendor");
+  tree_put(&t, "0x030000\n", "sys/bus/pci/devices/0000:01:00.0/class");
+  tree_put(&t, "0x10de\n", "sys/bus/pci/devices/0000:01:00.1/vendor");
+  tree_put(&t, "0x040300\n", "sys/bus/pci/devices/0000:01:00.1/class"); /* its sound */
+  tree_put(&t, "0x8086\n", "sys/bus/pci/devices/0000:00:02.0/vendor");
+  tree_put(&t, "0x030000\n", "sys/bus/pci/devices/0000:00:02.0/class");
+  assert_int_equal(devices_list(t.root, NULL, NULL, v), 2);
+  assert_string_equal(v[0].pci, "0000:01:00.0");
+  assert_string_equal(v[1].pci, "0000:41:00.0");
+  tree_finish(&t);
+}
+
+/* A container that was given one of the host's GPUs. */
+static void believes_fewer_device_files(void **state) {
+  struct tree t;
+  tree_init(&t);
+  put_four(&t);
+  tree_put(&t, "", "dev/nvidia2");
+  assert_int_equal(devices_list(t.root, NULL, NULL, v), 1);
+  assert_string_equal(v[0].pci, "");
+  tree_finish(&t);
+}
+
+static void takes_the_list_in_its_order(void **state) {
+  struct tree t;
+  tree_init(&t);
+  put_four(&t);
+  assert_int_equal(list_with(&t, "3, 0"), 2);
+  assert_string_equal(v[0].pci, "0000:c1:00.0");
+  assert_string_equal(v[1].pci, "0000:01:00.0");
+  assert_int_equal(list_with(&t, "GPU-cccc-3,GPU-aa"), 2);
+  assert_string_equal(v[0].pci, "0000:81:00.0");
+  assert_string_equal(v[1].pci, "0000:01:00.0");
+  tree_finish(&t);
+}
+
+static void ends_the_list_where_cuda_does(void **state) {
+  struct tree t;
+  tree_init(&t);
+  put_four(&t);
+  assert_int_equal(list_with(&t, ""), 0);
+  assert_int_equal(list_with(&t, "-1"), 0);
+  assert_int_equal(list_with(&t, "NoDevFiles"), 0);
+  assert_int_equal(list_with(&t, "0,-1,1"), 1);
+  assert_int_equal(list_with(&t, "0,1,x,2"), 2);
+  assert_int_equal(list_with(&t, "0,4,1"), 1);
+  assert_int_equal(list_with(&t, "0,1,0"), 0);
+  assert_int_equal(list_with(&t, "GPU-aaaa-1,0"), 1);
+  assert_int_equal(list_with(&t, "GPU-aaaa-1,GPU-aaaa-1"), 0);
+  assert_int_equal(list_with(&t, "0,1,2,3"), 4);
+  tree_finish(&t);
+}
+
+static void believes_the_list_where_it_sees_nothing(void **state) {
+  struct tree t;
+  tree_init(&t);
+  assert_int_equal(list_with(&t, "0,1,2"), 3);
+  assert_string_equal(v[2].pci, "");
+  assert_int_equal(list_with(&t, "MIG-1,MIG-2"), 2);
+  tree_finish(&t);
+}
+
+static void names_the_ith_entry(void **state) {
+  char id[DEVICE_ID_MAX], word[] = "CUDA_VISIBLE_DEVICES=7, GPU-a ,", empty[] = "CUDA_VISIBLE_DEVICES=";
+  char *env[] = {word, NULL}, *nothing[] = {empty, NULL};
+  assert_true(devices_visible(NULL, 5, id));
+  assert_string_equal(id, "5");
+  assert_true(devices_visible(env, 1, id));
+  assert_string_equal(id, "GPU-a");
+  assert_false(devices_visible(env, 3, id));
+  assert_string_equal(id, "");
+  assert_true(devices_visible(nothing, 0, id));
+  assert_string_equal(id, "");
+  assert_false(devices_visible(nothing, 1, id));
+}
+
+/* What the driver's library says counts before any file, and names parts too. */
+static void believes_the_driver(void **state) {
+  static struct gpu known[3] = {{.uuid = "GPU-x", .pci = "0000:01:00.0"},
+                                {.uuid = "GPU-y", .pci = "0000:02:00.0", .n_migs = 1, .migs = {"MIG-m"}},
+                                {.error = "GPU is lost"}};
+  const struct gpus gpus = {.n = 3, .v = known};
+  struct tree t;
+  char word[64];
+  char *env[] = {word, NULL};
+  tree_init(&t);
+  put_four(&t);
+  assert_int_equal(devices_list(t.root, NULL, &gpus, v), 3);
+  assert_string_equal(v[1].uuid, "GPU-y");
+  assert_string_equal(v[1].pci, "0000:02:00.0");
+  assert_int_equal(v[2].index, 2);
+  assert_string_equal(v[2].uuid, "");
+  snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=GPU-y,GPU-z,GPU-x");
+  assert_int_equal(devices_list(t.root, env, &gpus, v), 3);
+  assert_int_equal(v[0].index, 1);
+  assert_true(v[0].known);
+  assert_int_equal(v[1].index, -1); /* nobody knows it: it is believed */
+  assert_string_equal(v[1].uuid, "GPU-z");
+  assert_int_equal(v[2].index, 0);
+  snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=MIG-m");
+  assert_int_equal(devices_list(t.root, env, &gpus, v), 1);
+  assert_int_equal(v[0].index, 1);
+  assert_string_equal(v[0].uuid, "MIG-m");
+  snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=2,3,0");
+  assert_int_equal(devices_list(t.root, env, &gpus, v), 1);
+  assert_int_equal(devices_count(t.root, NULL, &(struct gpus){.n = 0}), 0);
+  tree_finish(&t);
+}
+
+static void knows_uuids_of_files(void **state) {
+  struct tree t;
+  tree_init(&t);
+  put_four(&t);
+  assert_int_equal(list_with(&t, "3"), 1);
+  assert_string_equal(v[0].uuid, "GPU-dddd-4");
+  assert_int_equal(v[0].index, 3);
+  tree_finish(&t);
+  tree_init(&t);
+  assert_int_equal(list_with(&t, "5,7"), 2);
+  assert_int_equal(v[1].index, 7);
+  assert_false(v[1].known);
+  tree_finish(&t);
+}
+
+static void assert_narrowed(const char *visible, const char *uuids, const char *good, const char *expected) {
+  struct device d[4] = {{.index = 0}};
+  bool ok[4];
+  char word[128];
+  char *env[] = {word, NULL};
+  struct buf out = BUF_INIT;
+  for (int i = 0; i < 4; i++) {
+    if (uuids[i] != '-') snprintf(d[i].uuid, sizeof(d[i].uuid), "GPU-%c", uuids[i]);
+    ok[i] = good[i] == '+';
+  }
+  snprintf(word, sizeof(word), "CUDA_VISIBLE_DEVICES=%s", visible ? visible : "");
+  devices_narrow(visible ? env : NULL, d, 4, ok, &out);
+  assert_string_equal(buf_text(&out), expected);
+  buf_finish(&out);
+}
+
+static void narrows_to_the_good(void **state) {
+  assert_narrowed(NULL, "abcd", "+-+-", "GPU-a,GPU-c");
+  assert_narrowed(NULL, "ab-d", "+--+", "GPU-a,GPU-d");
+  assert_narrowed(NULL, "abc-", "+--+", "0,3"); /* CUDA does not take both kinds */
+  assert_narrowed("4,5,6,7", "----", "-+-+", "5,7");
+  assert_narrowed("4,5,6,7", "abcd", "-+-+", "GPU-b,GPU-d");
+  assert_narrowed(NULL, "abcd", "----", "");
+}
+
+static void names_a_device(void **state) {
+  static const struct {
+    struct device d;
+    const char *text;
+  } cases[] = {{{.index = 2, .uuid = "GPU-8f"}, "2, GPU-8f"},
+               {{.index = 2}, "2"},
+               {{.index = -1, .uuid = "MIG-1"}, "MIG-1"}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    struct buf out = BUF_INIT;
+    devices_name(&cases[i].d, &out);
+    assert_string_equal(buf_text(&out), cases[i].text);
+    buf_finish(&out);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(counts_none_where_there_is_none),
+      cmocka_unit_test(counts_the_drivers_folder),
+      cmocka_unit_test(counts_device_files),
+      cmocka_unit_test(believes_fewer_device_files),
+      cmocka_unit_test(takes_the_list_in_its_order),
+      cmocka_unit_test(ends_the_list_where_cuda_does),
+      cmocka_unit_test(believes_the_list_where_it_sees_nothing),
+      cmocka_unit_test(names_the_ith_entry),
+      cmocka_unit_test(believes_the_driver),
+      cmocka_unit_test(knows_uuids_of_files),
+      cmocka_unit_test(narrows_to_the_good),
+      cmocka_unit_test(names_a_device),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

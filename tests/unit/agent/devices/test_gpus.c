@@ -1,0 +1,206 @@
+/* agent/gpus.c: what rdzv-devices answers, and what is concluded from it. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "agent/devices/gpus.h"
+#include "common/mem.h"
+
+static int parse(const char *text, struct gpus *g, struct err *e) {
+  *e = (struct err)ERR_INIT;
+  return gpus_parse(text, strlen(text), g, e);
+}
+
+static void reads_an_answer(void **state) {
+  static const char text[] =
+      "{\"devices\":[{\"uuid\":\"GPU-1\",\"pci\":\"00000000:C1:00.0\",\"name\":\"NVIDIA "
+      "H200\",\"total_mib\":143771,"
+      "\"used_mib\":30000,\"processes\":[{\"pid\":7,\"mib\":29000,\"user\":\"ada\",\"command\":\"python "
+      "t.py\",\"job\":\"j\"},{\"pid\":8,\"gone\":true}],\"more\":3},{\"error\":\"GPU is "
+      "lost\"},{\"uuid\":\"GPU-3\",\"mig\":[\"MIG-a\",\"MIG-b\"]}]}\n";
+  struct gpus g, copy;
+  struct err e;
+  assert_int_equal(parse(text, &g, &e), 0);
+  assert_int_equal(g.n, 3);
+  assert_string_equal(g.v[0].uuid, "GPU-1");
+  assert_string_equal(g.v[0].name, "NVIDIA H200");
+  assert_string_equal(g.v[0].pci, "0000:c1:00.0"); /* as /sys writes it */
+  assert_int_equal(g.v[0].used_mib, 30000);
+  assert_int_equal(g.v[0].n_processes, 2);
+  assert_int_equal(g.v[0].more, 3);
+  assert_int_equal(g.v[0].processes[0].pid, 7);
+  assert_string_equal(g.v[0].processes[0].job, "j");
+  assert_true(g.v[0].processes[1].gone);
+  assert_string_equal(g.v[1].error, "GPU is lost");
+  assert_true(g.v[2].mig);
+  assert_int_equal(g.v[2].n_migs, 2);
+  assert_int_equal(gpus_find(&g, "GPU-3"), 2);
+  assert_int_equal(gpus_find(&g, "MIG-b"), 2);
+  assert_int_equal(gpus_find(&g, "GPU"), 0); /* CUDA takes what is cut short */
+  assert_int_equal(gpus_find(&g, "GPU-9"), -1);
+  assert_int_equal(gpus_find(&g, ""), -1);
+  gpus_copy(&copy, &g);
+  gpus_finish(&g);
+  assert_int_equal(copy.n, 3);
+  assert_string_equal(copy.v[2].migs[1], "MIG-b");
+  gpus_finish(&copy);
+}
+
+static void tells_why_there_is_none(void **state) {
+  struct gpus g;
+  struct err e;
+  assert_int_equal(parse("{\"missing\":\"no such file\"}", &g, &e), -ENOENT);
+  assert_string_equal(e.text, "no such file");
+  assert_int_equal(parse("{\"error\":\"version mismatch\"}", &g, &e), -EIO);
+  assert_string_equal(e.text, "version mismatch");
+  assert_int_equal(g.n, 0);
+  assert_int_equal(parse("{\"devices\":[]}", &g, &e), 0);
+  assert_int_equal(g.n, 0);
+  assert_null(g.v);
+}
+
+/* Whatever comes: a sentence, or less of a device. */
+static void survives_nonsense(void **state) {
+  static const char *const no_answers[] = {
+      "", "x", "[]", "{", "{}", "{\"devices\":{}}", "{\"devices\":7}", "{\"devices\":[]} more"};
+  static const char odd[] =
+      "{\"devices\":[7,null,[],{\"uuid\":7,\"used_mib\":-5,\"more\":9223372036854775807,\"mig\":[7],"
+      "\"processes\":[3,{\"pid\":-1,\"mib\":\"x\"}]}]}";
+  struct gpus g;
+  struct err e;
+  for (size_t i = 0; i < sizeof no_answers / sizeof *no_answers; i++) {
+    assert_int_equal(parse(no_answers[i], &g, &e), -EINVAL);
+    assert_true(e.text[0] != '\0');
+    assert_null(g.v);
+  }
+  assert_int_equal(parse(odd, &g, &e), 0);
+  assert_int_equal(g.n, 4);
+  assert_string_equal(g.v[3].uuid, "");
+  assert_int_equal(g.v[3].used_mib, 0);
+  assert_int_equal(g.v[3].more, INT64_C(1) << 40);
+  assert_int_equal(g.v[3].processes[1].pid, 0);
+  gpus_finish(&g);
+  char *big = xcalloc(1, GPUS_ANSWER_MAX + 2);
+  memset(big, ' ', GPUS_ANSWER_MAX + 1);
+  assert_int_equal(parse(big, &g, &e), -EINVAL);
+  free(big);
+  struct buf many = BUF_INIT;
+  buf_puts(&many, "{\"devices\":[1");
+  for (int i = 0; i < GPUS_MAX; i++) buf_puts(&many, ",1");
+  buf_puts(&many, "]}");
+  assert_int_equal(parse(buf_text(&many), &g, &e), -EINVAL);
+  buf_finish(&many);
+}
+
+static void add(struct gpu *g, int64_t pid, int64_t mib, const char *command) {
+  struct gpu_process *p = &g->processes[g->n_processes++];
+  p->pid = pid;
+  p->mib = mib;
+  g->used_mib += mib;
+  snprintf(p->command, sizeof p->command, "%s", command);
+}
+
+static void knows_busy(void **state) {
+  struct gpu g = {.used_mib = 600};
+  assert_false(gpu_is_busy(&g));
+  g.used_mib = GPU_BUSY_UNSEEN_MIB;
+  assert_true(gpu_is_busy(&g));
+  g = (struct gpu){.used_mib = 4};
+  add(&g, 5, 30, "nvidia-cuda-mps-server");
+  assert_false(gpu_is_busy(&g));
+  add(&g, 6, 0, "python");
+  assert_true(gpu_is_busy(&g));
+  g.mig = true; /* who computes on another part is nobody's business */
+  assert_false(gpu_is_busy(&g));
+}
+
+static void knows_free_again(void **state) {
+  struct gpu before = {.used_mib = 500}, now = {.used_mib = 500};
+  assert_true(gpu_is_free_again(&now, &before));
+  now.used_mib = 500 + GPU_SLACK_MIB;
+  assert_true(gpu_is_free_again(&now, &before));
+  now.used_mib++; /* whoever holds it */
+  assert_false(gpu_is_free_again(&now, &before));
+  now.mig = true;
+  assert_true(gpu_is_free_again(&now, &before));
+}
+
+/* Who was there before us may take more, or go. */
+static void leaves_out_who_was_there(void **state) {
+  struct gpu before = {.used_mib = 4}, now = {.used_mib = 4};
+  add(&before, 7, 2000, "other");
+  add(&now, 7, 60000, "other");
+  assert_true(gpu_is_free_again(&now, &before));
+  assert_null(gpu_holder(&now, &before));
+  add(&now, 8, 600, "ours");
+  assert_false(gpu_is_free_again(&now, &before));
+  assert_int_equal(gpu_holder(&now, &before)->pid, 8);
+  assert_int_equal(gpu_holder(&now, NULL)->pid, 7);
+  now = (struct gpu){.used_mib = 4};
+  assert_true(gpu_is_free_again(&now, &before));
+  now.used_mib = 2000; /* its place is taken by somebody else */
+  assert_false(gpu_is_free_again(&now, &before));
+}
+
+static void forgives_this_round(void **state) {
+  struct gpu before = {.used_mib = 4}, now = {.used_mib = 4};
+  struct gpus g = {.n = 1, .v = &now};
+  add(&now, 7, 3000, "train");
+  add(&now, 8, 5000, "train");
+  for (int i = 0; i < 2; i++) {
+    snprintf(now.processes[i].job, sizeof now.processes[i].job, "job");
+    now.processes[i].round = 2 + i;
+  }
+  gpus_forgive(&g, "another", 3);
+  gpus_forgive(&g, "job", 4);
+  assert_int_equal(now.n_processes, 2);
+  gpus_forgive(&g, "job", 3);
+  assert_int_equal(now.n_processes, 1);
+  assert_int_equal(now.used_mib, 3004);
+  assert_false(gpu_is_free_again(&now, &before)); /* of the round before: left over */
+  assert_int_equal(gpu_holder(&now, &before)->pid, 7);
+  gpus_forgive(&g, "job", 2);
+  assert_true(gpu_is_free_again(&now, &before));
+}
+
+static void assert_said(const struct gpu *now, const struct gpu *before, const char *text) {
+  struct buf out = BUF_INIT;
+  gpu_say_holder(now, before, &out);
+  assert_string_equal(buf_text(&out), text);
+  buf_finish(&out);
+}
+
+static void says_who_holds_it(void **state) {
+  struct gpu before = {.used_mib = 0}, g = {.used_mib = 2000};
+  assert_said(&g, NULL, "2000 MiB are in use, by no process that can be seen from here");
+  add(&before, 3, 10, "old");
+  add(&g, 3, 10, "old");
+  add(&g, 4, 100, "python train.py");
+  snprintf(g.processes[1].user, sizeof g.processes[1].user, "ada");
+  assert_said(&g, &before, "pid 4 (ada, python train.py) holds 100 MiB");
+  snprintf(g.processes[1].job, sizeof g.processes[1].job, "12.0");
+  add(&g, 5, 50, "x");
+  assert_said(&g, &before, "pid 4 (ada, python train.py, of job 12.0) holds 100 MiB, and 1 other the rest");
+  g.more = 1;
+  assert_said(&g, NULL, "pid 4 (ada, python train.py, of job 12.0) holds 100 MiB, and 3 others the rest");
+  g = (struct gpu){.used_mib = 900};
+  add(&g, 9, 0, "");
+  g.processes[0].gone = true;
+  assert_said(&g, NULL, "pid 9 (no such process here: of another container?) holds 900 MiB");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(reads_an_answer),   cmocka_unit_test(tells_why_there_is_none),
+      cmocka_unit_test(survives_nonsense), cmocka_unit_test(knows_busy),
+      cmocka_unit_test(knows_free_again),  cmocka_unit_test(leaves_out_who_was_there),
+      cmocka_unit_test(says_who_holds_it), cmocka_unit_test(forgives_this_round),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,90 @@
+/* agent/holder.c: who a process is, in made trees and of a real one. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "agent/devices/holder.h"
+#include "tests/rig/tree.h"
+
+static void reads_who_it_is(void **state) {
+  struct tree t;
+  struct holder h;
+  tree_init(&t);
+  tree_put(&t, "python train.py --lr 1", "71/cmdline");
+  tree_put(&t, "71 (a) b) S 1 1", "71/stat");
+  tree_put(&t, "RDZV_RUN_ID=job-1", "71/environ");
+  holder_read(&h, t.root, 71);
+  assert_false(h.gone);
+  assert_string_equal(h.command, "python train.py --lr 1");
+  assert_string_equal(h.job, "job-1");
+  assert_true(h.user[0] != '\0');
+  tree_put(&t, "72 (python) Z 1 1", "72/stat");
+  tree_put(&t, "python\n", "72/comm");
+  holder_read(&h, t.root, 72);
+  assert_true(h.gone);
+  assert_string_equal(h.command, "[python]");
+  assert_string_equal(h.job, "");
+  holder_read(&h, t.root, 73);
+  assert_true(h.gone);
+  assert_string_equal(h.user, "");
+  assert_string_equal(h.command, "");
+  tree_finish(&t);
+}
+
+static void makes_text_of_it(void **state) {
+  struct tree t;
+  struct holder h;
+  tree_init(&t);
+  tree_put(&t, "a\033[31m\xff\nb", "7/cmdline");
+  holder_read(&h, t.root, 7);
+  assert_string_equal(h.command, "a?[31m? b");
+  char text[400];
+  memset(text, 'x', sizeof text - 1);
+  text[sizeof text - 1] = '\0';
+  tree_put(&t, text, "8/cmdline");
+  holder_read(&h, t.root, 8);
+  assert_int_equal(strlen(h.command), HOLDER_COMMAND_MAX - 1);
+  tree_finish(&t);
+}
+
+/* Its words are parted by NULs, and the job's name is not the first variable. */
+static void reads_a_real_one(void **state) {
+  int pair[2];
+  assert_int_equal(pipe2(pair, O_CLOEXEC), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    char *argv[] = {(char[]){"sleep"}, (char[]){"1000"}, NULL};
+    char *env[] = {(char[]){"A=1"}, (char[]){"RDZV_RUN_ID=real"}, (char[]){"RDZV_ROUND=7"}, NULL};
+    execve("/bin/sleep", argv, env);
+    _exit(1);
+  }
+  char byte;
+  close(pair[1]);
+  assert_int_equal(read(pair[0], &byte, 1), 0); /* exec has closed the other end */
+  struct holder h;
+  holder_read(&h, "/proc", pid);
+  assert_false(h.gone);
+  assert_string_equal(h.command, "sleep 1000");
+  assert_string_equal(h.job, "real");
+  assert_int_equal(h.round, 7);
+  kill(pid, SIGKILL);
+  waitpid(pid, NULL, 0);
+  close(pair[0]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(reads_who_it_is),
+      cmocka_unit_test(makes_text_of_it),
+      cmocka_unit_test(reads_a_real_one),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,273 @@
+/* failures: error files read while the loop goes on, given up when it takes too long, and handed up. And log_dir: where
+ * they lie, and what becomes of it. */
+
+#include "agent/failures/failures.h"
+
+#include <fcntl.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "agent/output/log_dir.h"
+#include "common/buf.h"
+#include "common/mem.h"
+#include "tests/rig/unit.h"
+
+enum { POOL = 4 };
+
+static char dir[] = "/tmp/rdzv-failures-XXXXXX";
+
+struct bench {
+  uv_loop_t loop;
+  struct failures *f;
+  int read;
+};
+
+static void on_read(void *ctx) {
+  ((struct bench *)ctx)->read++;
+}
+
+static void bench_open(struct bench *b) {
+  *b = (struct bench){0};
+  assert_int_equal(uv_loop_init(&b->loop), 0);
+  b->f =
+      failures_create(&(struct failures_options){.loop = &b->loop, .count = 3, .on_read = on_read, .ctx = b});
+}
+
+static void bench_close(struct bench *b) {
+  failures_destroy(b->f);
+  assert_int_equal(uv_run(&b->loop, UV_RUN_DEFAULT), 0);
+  assert_int_equal(uv_loop_close(&b->loop), 0);
+}
+
+static char *path(const char *name) {
+  return xasprintf("%s/%s", dir, name);
+}
+
+static void put(const char *name, const char *text) {
+  char *file = path(name);
+  FILE *f = fopen(file, "w");
+  assert_non_null(f);
+  assert_true(fputs(text, f) >= 0);
+  assert_int_equal(fclose(f), 0);
+  free(file);
+}
+
+static char *get(const char *file) {
+  char text[4096];
+  int fd = open(file, O_RDONLY | O_CLOEXEC);
+  assert_true(fd >= 0);
+  ssize_t n = read(fd, text, sizeof(text) - 1);
+  close(fd);
+  assert_true(n >= 0);
+  return xstrndup(text, (size_t)n);
+}
+
+#define SAYS(text) "{\"message\": {\"message\": \"" text "\"}}"
+
+static void fail_with(struct bench *b, uint32_t local_rank, const char *name, uint64_t when_ms) {
+  char *file = path(name);
+  failures_name(b->f, local_rank, file);
+  failures_read(b->f, local_rank, (int)(local_rank + 1) << 8, when_ms);
+  free(file);
+}
+
+static void test_read(void **state) {
+  struct bench b;
+  bench_open(&b);
+  put("0", SAYS("zero"));
+  put("1", "no json");
+  char *pipe = path("pipe");
+  assert_int_equal(mkfifo(pipe, 0600), 0);
+  fail_with(&b, 0, "0", 1);
+  fail_with(&b, 1, "1", 2);
+  fail_with(&b, 2, "pipe", 3);
+  assert_true(failures_is_reading(b.f, 0));
+  uv_run(&b.loop, UV_RUN_DEFAULT);
+  assert_int_equal(b.read, 3);
+  for (uint32_t i = 0; i < 3; i++) assert_false(failures_is_reading(b.f, i));
+  assert_string_equal(failures_said(b.f, 0)->message, "zero");
+  assert_null(failures_said(b.f, 1));
+  assert_null(failures_said(b.f, 2));
+  failures_begin(b.f, NULL);
+  assert_null(failures_said(b.f, 0));
+  fail_with(&b, 0, "not there", 1);
+  failures_read(b.f, 1, 256, 1); /* it has no file */
+  assert_false(failures_is_reading(b.f, 1));
+  uv_run(&b.loop, UV_RUN_DEFAULT);
+  assert_int_equal(b.read, 4);
+  assert_null(failures_said(b.f, 0));
+  unlink(pipe);
+  free(pipe);
+  bench_close(&b);
+}
+
+static sem_t hold;
+
+static void hang(uv_work_t *work) {
+  sem_wait(&hold);
+}
+
+/* A disk that hangs, as far as the loop can tell: the pool has no thread left. */
+static void test_a_reading_is_given_up(void **state) {
+  struct bench b;
+  uv_work_t work[POOL];
+  bench_open(&b);
+  sem_init(&hold, 0, 0);
+  for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
+  put("0", SAYS("late"));
+  fail_with(&b, 0, "0", 1);
+  uv_run(&b.loop, UV_RUN_NOWAIT);
+  assert_true(failures_is_reading(b.f, 0));
+  assert_null(failures_said(b.f, 0));
+  failures_begin(b.f, NULL); /* the next round does not wait, and does not hear of it */
+  assert_false(failures_is_reading(b.f, 0));
+  for (int i = 0; i < POOL; i++) sem_post(&hold);
+  uv_run(&b.loop, UV_RUN_DEFAULT);
+  assert_int_equal(b.read, 0);
+  for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
+  fail_with(&b, 0, "0", 1);
+  char *up = path("no folder/up");
+  failures_hand_up(b.f, up, 1);
+  free(up);
+  failures_destroy(b.f);
+  b.f = NULL;
+  for (int i = 0; i < POOL; i++) sem_post(&hold);
+  bench_close(&b);
+}
+
+static void check_up(struct bench *b, int code, const char *expected) {
+  char *file = path("up");
+  failures_hand_up(b->f, file, code);
+  assert_true(failures_is_busy(b->f));
+  uv_run(&b->loop, UV_RUN_DEFAULT);
+  assert_false(failures_is_busy(b->f));
+  char *text = get(file);
+  if (!strstr(text, expected)) fail_msg("%s has no %s", text, expected);
+  free(text);
+  free(file);
+}
+
+/* The one that was told; the first of ours; what was told; what the code means. */
+static void test_handed_up(void **state) {
+  struct bench b;
+  struct failure_told told = {.local_rank = 2, .text = "rank 2 failed\nlast line"};
+  bench_open(&b);
+  check_up(&b, 75, "told to leave by a signal");
+  assert_null(failures_told(b.f, &told)); /* it has no file */
+  check_up(&b, 3,
+           "{\"message\":{\"message\":\"rank 2 failed\",\"extraInfo\":{\"py_callstack\":\"rank 2 "
+           "failed\\nlast line\"");
+  told = (struct failure_told){.local_rank = -1, .text = "rank 7 failed: E\nlast line", .said = "E"};
+  failures_told(b.f, &told);
+  check_up(
+      &b, 3,
+      "{\"message\":{\"message\":\"E\",\"extraInfo\":{\"py_callstack\":\"rank 7 failed: E\\nlast line\"");
+  put("0", SAYS("zero"));
+  put("1", SAYS("one"));
+  fail_with(&b, 0, "0", 9);
+  fail_with(&b, 1, "1", 8);
+  uv_run(&b.loop, UV_RUN_DEFAULT);
+  check_up(&b, 3, "{\"message\":{\"message\":\"one\",\"errorCode\":2}}");
+  told.local_rank = 0;
+  const char *file = failures_told(b.f, &told);
+  assert_non_null(strstr(file, "/0"));
+  check_up(&b, 3, "{\"message\":{\"message\":\"zero\",\"errorCode\":1}}");
+  failures_begin(b.f, NULL);
+  check_up(&b, 78, "a node was lost");
+  failures_read(b.f, 0, 11, 1);
+  bench_close(&b);
+}
+
+static void test_log_dir(void **state) {
+  struct err e = ERR_INIT;
+  struct log_dir d, other;
+  char *place = path("a/b");
+  assert_int_equal(log_dir_make(&d, place, "job/1", &e), 0);
+  assert_int_equal(log_dir_make(&other, place, "job/1", &e), 0);
+  assert_memory_equal(strrchr(d.dir, '/'), "/job_1_", 7);
+  assert_int_equal(strlen(strrchr(d.dir, '/')), 7 + 8);
+  assert_string_not_equal(d.dir, other.dir);
+  char *name = log_dir_attempt_file(&d, 3, 5, "error.json");
+  assert_string_equal(name + strlen(d.dir), "/attempt_2/5/error.json");
+  free(name);
+  name = log_dir_attempt_file(&d, 1, -1, "filtered_stdout.log");
+  assert_string_equal(name + strlen(d.dir), "/attempt_0/filtered_stdout.log");
+  free(name);
+  name = log_dir_file(&d, "agent", "no/de1");
+  assert_string_equal(name + strlen(d.dir), "/agent-no_de1.log");
+  free(name);
+  name = xstrdup(d.dir);
+  log_dir_finish(&d);
+  log_dir_finish(&other);
+  assert_int_equal(access(name, F_OK), 0); /* the user's place: it stays */
+  free(name);
+  free(place);
+  put("file", "");
+  place = path("file");
+  assert_int_not_equal(log_dir_make(&d, place, "x", &e), 0);
+  assert_non_null(strstr(e.text, "--log-dir"));
+  assert_null(d.dir);
+  assert_null(log_dir_file(&d, "agent", "x"));
+  assert_null(log_dir_attempt_file(&d, 1, 1, "x"));
+  log_dir_finish(&d);
+  free(place);
+}
+
+static void test_a_temporary_one(void **state) {
+  struct err e = ERR_INIT;
+  struct log_dir d;
+  struct stat st;
+  char *elsewhere = path("elsewhere");
+  put("elsewhere", "not to be followed");
+  setenv("TMPDIR", dir, 1);
+  assert_int_equal(log_dir_make(&d, NULL, "x", &e), 0);
+  assert_int_equal(stat(d.temporary, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0700);
+  char *top = xstrdup(d.temporary), *deep = xasprintf("%s/a", d.dir), *link = xasprintf("%s/link", d.dir);
+  assert_int_equal(mkdir(deep, 0700), 0);
+  assert_int_equal(symlink(dir, link), 0);
+  log_dir_finish(&d);
+  assert_int_equal(access(top, F_OK), -1);
+  assert_int_equal(access(elsewhere, F_OK), 0);
+  free(top);
+  free(deep);
+  free(link);
+  free(elsewhere);
+  assert_int_equal(log_dir_make(&d, NULL, "x", &e), 0);
+  top = xstrdup(d.temporary);
+  d.keep = true;
+  log_dir_finish(&d);
+  assert_int_equal(access(top, F_OK), 0);
+  free(top);
+  char *missing = path("missing");
+  setenv("TMPDIR", missing, 1);
+  assert_int_not_equal(log_dir_make(&d, NULL, "x", &e), 0);
+  assert_non_null(strstr(e.text, missing));
+  free(missing);
+  unsetenv("TMPDIR");
+}
+
+static int make_place(void **state) {
+  return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_place(void **state) {
+  struct log_dir d = {.temporary = xstrdup(dir)};
+  log_dir_finish(&d);
+  return access(dir, F_OK) == 0 ? -1 : 0;
+}
+
+int main(void) {
+  alarm(60);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_read),
+      cmocka_unit_test(test_a_reading_is_given_up),
+      cmocka_unit_test(test_handed_up),
+      cmocka_unit_test(test_log_dir),
+      cmocka_unit_test(test_a_temporary_one),
+  };
+  return cmocka_run_group_tests(tests, make_place, remove_place);
+}

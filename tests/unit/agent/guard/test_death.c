@@ -1,0 +1,254 @@
+/* Deaths: of the agent, of the guard, and the agent's orderly leave. Whatever happens, nothing survives. */
+
+#include "tests/rig/guard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "agent/guard/proctree.h"
+
+/* ---------------------------------------------------------------- deaths */
+
+static int listen_loopback(struct sockaddr_in *addr) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  *addr = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t len = sizeof(*addr);
+  assert_int_equal(bind(fd, (struct sockaddr *)addr, len), 0);
+  assert_int_equal(listen(fd, 4), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)addr, &len), 0);
+  return fd;
+}
+
+/* A process that plays the agent; tells on `ready` when its worker's tree stands, then waits for its death. */
+_Noreturn static void play_agent(int ready, const struct sockaddr_in *addr) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), "old", 3, NULL)) _exit(1);
+  if (guard_obituary(&g, (const struct sockaddr *)addr, sizeof(*addr), "he was good", 11, NULL)) _exit(1);
+  spawn_shell(&g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  if (write(ready, "x", 1) != 1) _exit(1);
+  for (;;) pause();
+}
+
+static void wait_nothing_lives(uint64_t deadline) {
+  while (living(0) > 0) {
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    if (now_ms() > deadline) fail_msg("%zu processes survive", living(0));
+    poll(NULL, 0, 2);
+  }
+  while (waitpid(-1, NULL, WNOHANG) > 0) {
+  }
+}
+
+static void test_agent_killed(void **state) {
+  struct sockaddr_in addr;
+  int listener = listen_loopback(&addr), ready[2];
+  char c;
+  assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t agent = fork();
+  if (agent == 0) play_agent(ready[1], &addr);
+  assert_int_equal(read(ready[0], &c, 1), 1);
+  uint64_t before = now_ms();
+  kill(agent, SIGKILL);
+  assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, PATIENCE_MS), 1);
+  uint64_t took = now_ms() - before;
+  struct proctree t = PROCTREE_INIT; /* at this moment the trees are dead: the guard alone is left */
+  proctree_descendants(&t, 0);
+  for (size_t i = 0; i < t.n; i++)
+    if (t.v[i].state != 'Z') assert_string_equal(t.v[i].name, "rdzv-guard");
+  proctree_finish(&t);
+  int peer = accept(listener, NULL, NULL);
+  char *text = read_all(peer);
+  assert_string_equal(text, "he was good");
+  free(text);
+  wait_nothing_lives(now_ms() + 1000);
+  print_message("obituary after %u ms\n", (unsigned)took);
+  close(listener);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+static void test_guard_killed(void **state) {
+  pid_t spare = fork();
+  if (spare == 0) {
+    if (fork() < 0) _exit(1); /* its own child is spared too */
+    alarm(30);
+    for (;;) pause();
+  }
+  struct guard g = start();
+  int out[2];
+  char line[16];
+  for (uint32_t i = 0; i < 2; i++) {
+    spawn_shell(&g, i, 2, TREE "trap '' TERM; while :; do sleep 60; done", &out[i]);
+    read_line(out[i], line, sizeof(line));
+  }
+  wait_trees(2);
+  uint64_t before = now_ms();
+  kill(g.pid, SIGKILL);
+  struct guard_event ev = await(&g, GUARD_GONE);
+  assert_int_equal(g.fd, -1);
+  assert_int_equal(guard_next(&g, &ev), 0);
+  assert_int_equal(guard_reap_orphans(spare, PATIENCE_MS), 0);
+  print_message("killed after %u ms\n", (unsigned)(now_ms() - before));
+  assert_int_equal(living(spare), 0);
+  assert_int_equal(living(0), 2); /* the spared ones */
+  struct err e = ERR_INIT;
+  assert_int_equal(guard_stop(&g, 7, SIGTERM, 0, &e), -EPIPE);
+  assert_string_equal(e.text, "the guard is gone");
+  guard_finish(&g, 1000);
+  assert_int_equal(guard_reap_orphans(0, 2000), 0);
+  assert_int_equal(living(0), 0);
+  close(out[0]);
+  close(out[1]);
+}
+
+static void test_finish_kills(void **state) {
+  struct sockaddr_in addr;
+  int listener = listen_loopback(&addr), out;
+  char line[16];
+  struct guard g = start();
+  assert_int_equal(guard_obituary(&g, (struct sockaddr *)&addr, sizeof(addr), "never", 5, NULL), 0);
+  assert_int_equal(guard_obituary(&g, NULL, 0, NULL, 0, NULL), 0);
+  spawn_shell(&g, 0, 1, TREE "wait", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  finish(&g);
+  assert_int_equal(poll(&(struct pollfd){.fd = listener, .events = POLLIN}, 1, 0), 0);
+  close(listener);
+  close(out);
+}
+
+/* A guard that cannot run takes no commands: the agent is told so after a while, and is not stopped itself. */
+static void test_guard_frozen(void **state) {
+  struct guard g = start();
+  struct err e = ERR_INIT;
+  if (!freeze(&g)) skip();
+  int rc = 0;
+  for (int i = 0; i < 100000 && rc == 0; i++) rc = guard_signal(&g, -1, SIGUSR1, &e);
+  assert_int_equal(rc, -ETIMEDOUT);
+  assert_non_null(strstr(e.text, "is it stopped?"));
+  thaw(&g);
+  spawn_shell(&g, 0, 1, "exit 0", NULL);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+static void wait_stopped(pid_t pid) {
+  struct proc p;
+  uint64_t deadline = now_ms() + PATIENCE_MS;
+  while (proc_read(pid, &p) && p.state != 'T') {
+    if (now_ms() > deadline) fail_msg("pid %d does not stop", (int)pid);
+    poll(NULL, 0, 1);
+  }
+}
+
+/* A worker and what it has started, all there; SIGTERM does nothing to it. Returns its output. */
+static int spawn_deaf_tree(struct guard *g) {
+  int out;
+  char line[16];
+  spawn_shell(g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  return out;
+}
+
+/* One that was stopped is woken by whatever it is told. */
+static void test_guard_stopped(void **state) {
+  struct guard g = start();
+  int out = spawn_deaf_tree(&g);
+  kill(g.pid, SIGSTOP);
+  wait_stopped(g.pid);
+  stop(&g, 0);
+  await(&g, GUARD_CLEAR);
+  assert_int_equal(living(0), 1);
+  kill(g.pid, SIGSTOP);
+  wait_stopped(g.pid);
+  finish(&g);
+  close(out);
+}
+
+/* And where nothing wakes it, the agent can do what it does not; it tells the deaths when it can. */
+static void test_killed_by_hand(void **state) {
+  struct guard g = start();
+  struct guard_event ev;
+  int out = spawn_deaf_tree(&g);
+  expect(&g, GUARD_STARTED);
+  if (!freeze(&g)) skip();
+  stop(&g, 0);
+  poll(NULL, 0, 20);
+  assert_false(guard_next(&g, &ev));
+  assert_true(living(0) > TREE_SLEEPS);
+  assert_int_equal(guard_kill_trees(&g, PATIENCE_MS), 0);
+  assert_int_equal(living(0), 1); /* the guard itself is not touched */
+  thaw(&g);
+  ev = expect(&g, GUARD_EXITED);
+  assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGKILL);
+  expect(&g, GUARD_CLEAR);
+  finish(&g);
+  close(out);
+}
+
+/* The agent dies while its guard is stopped: that wakes it. */
+static void test_agent_of_a_stopped_guard_killed(void **state) {
+  int ready[2];
+  pid_t guard;
+  assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  pid_t agent = fork();
+  if (agent == 0) {
+    struct guard g = start();
+    spawn_deaf_tree(&g);
+    kill(g.pid, SIGSTOP);
+    wait_stopped(g.pid);
+    if (write(ready[1], &g.pid, sizeof(g.pid)) != sizeof(g.pid)) _exit(1);
+    for (;;) pause();
+  }
+  assert_int_equal(read(ready[0], &guard, sizeof(guard)), sizeof(guard));
+  kill(agent, SIGKILL);
+  wait_nothing_lives(now_ms() + PATIENCE_MS);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+/* Signals that a terminal or a batch system sends to all processes of a job do not end the guard. */
+static void test_guard_ignores_signals(void **state) {
+  struct guard g = start();
+  const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGPIPE, SIGTSTP, SIGALRM};
+  for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) kill(g.pid, signals[i]);
+  spawn_shell(&g, 0, 1, "exit 0", NULL);
+  expect(&g, GUARD_STARTED);
+  assert_int_equal(getpgid(g.pid), g.pid);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+int main(void) {
+  alarm(110); /* a hang is a failure */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_agent_killed, clean),
+      cmocka_unit_test_teardown(test_guard_killed, clean),
+      cmocka_unit_test_teardown(test_finish_kills, clean),
+      cmocka_unit_test_teardown(test_guard_frozen, clean),
+      cmocka_unit_test_teardown(test_guard_stopped, clean),
+      cmocka_unit_test_teardown(test_killed_by_hand, clean),
+      cmocka_unit_test_teardown(test_agent_of_a_stopped_guard_killed, clean),
+      cmocka_unit_test_teardown(test_guard_ignores_signals, clean),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

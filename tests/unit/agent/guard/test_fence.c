@@ -1,0 +1,164 @@
+/* The guard's deadline: it is kept when the agent (this process) says nothing any more, moved, taken back, and nothing is
+ * started behind it. */
+
+#include "tests/rig/guard.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <poll.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "common/clock.h"
+
+static void fence_at(struct guard *g, uint64_t at_ms) {
+  assert_int_equal(guard_fence(g, at_ms, NULL), 0);
+}
+
+/* Two workers with whole trees, which take no notice of SIGTERM. */
+static void spawn_trees(struct guard *g) {
+  for (uint32_t i = 0; i < 2; i++) {
+    int out;
+    char line[16];
+    spawn_shell(g, i, 2, TREE "trap '' TERM; while :; do sleep 60; done", &out);
+    read_line(out, line, sizeof(line));
+    close(out);
+    expect(g, GUARD_STARTED);
+  }
+  wait_trees(2);
+}
+
+/* FENCED first, so that the deaths behind it are known to be our own doing. */
+static void expect_fenced(struct guard *g, uint64_t at_ms) {
+  struct guard_event ev = expect(g, GUARD_FENCED);
+  assert_int_equal(ev.round, 7);
+  assert_in_range(ev.when_ms, at_ms, at_ms + 2000);
+  for (int i = 0; i < 2; i++) {
+    ev = expect(g, GUARD_EXITED);
+    assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGKILL);
+    assert_false(ev.unasked);
+  }
+  expect(g, GUARD_CLEAR);
+  assert_int_equal(living(g->pid), 0);
+}
+
+static void test_the_deadline_passes(void **state) {
+  struct guard g = start();
+  spawn_trees(&g);
+  uint64_t at = boot_ms() + 150;
+  fence_at(&g, at);
+  expect_fenced(&g, at);
+  finish(&g);
+}
+
+static void test_it_is_moved(void **state) {
+  struct guard g = start();
+  spawn_trees(&g);
+  uint64_t at = 0;
+  for (int i = 0; i < 10; i++) { /* each time before it comes */
+    fence_at(&g, at = boot_ms() + 5000);
+    poll(NULL, 0, 20);
+  }
+  struct guard_event ev;
+  assert_false(guard_next(&g, &ev));
+  fence_at(&g, at = boot_ms() + 100); /* a nearer one counts as well */
+  expect_fenced(&g, at);
+  finish(&g);
+}
+
+static void test_it_is_taken_back(void **state) {
+  struct guard g = start();
+  struct guard_event ev;
+  spawn_trees(&g);
+  uint64_t at = boot_ms() + 2000; /* whatever else this machine does, it is taken back before */
+  fence_at(&g, at);
+  fence_at(&g, GUARD_NO_FENCE);
+  while (boot_ms() < at + 200) poll(NULL, 0, 20);
+  assert_false(guard_next(&g, &ev));
+  stop(&g, 0);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+static void test_it_ends_a_grace(void **state) {
+  struct guard g = start();
+  spawn_trees(&g);
+  uint64_t at = boot_ms() + 200;
+  fence_at(&g, at);
+  stop(&g, 60000); /* longer than the test waits */
+  expect(&g, GUARD_FENCED);
+  assert_true(boot_ms() >= at);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* With nothing at hand it means nothing, but nothing is started behind it until it is moved. */
+static void test_nothing_starts_behind_it(void **state) {
+  struct guard g = start();
+  struct guard_event ev;
+  fence_at(&g, boot_ms());
+  poll(NULL, 0, 50);
+  assert_false(guard_next(&g, &ev));
+  int out;
+  spawn_shell(&g, 0, 1, "echo alive", &out);
+  expect(&g, GUARD_FENCED);
+  ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.round, 7);
+  char *text = read_all(out);
+  assert_string_equal(text, "");
+  free(text);
+  fence_at(&g, boot_ms() + 60000);
+  spawn_shell(&g, 0, 1, "echo alive", &out);
+  text = read_all(out);
+  assert_string_equal(text, "alive\n");
+  free(text);
+  expect(&g, GUARD_STARTED);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* The agent is another process, and stopped. */
+static void test_a_stopped_agent(void **state) {
+  int ready[2];
+  assert_int_equal(pipe(ready), 0);
+  assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  pid_t agent = fork();
+  if (agent == 0) {
+    struct guard g = start();
+    spawn_trees(&g);
+    fence_at(&g, boot_ms() + 400);
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char x;
+  assert_int_equal(read(ready[0], &x, 1), 1);
+  kill(agent, SIGSTOP);
+  uint64_t deadline = boot_ms() + PATIENCE_MS;
+  while (living(0) > 2) { /* agent and guard */
+    if (boot_ms() > deadline) fail_msg("%zu processes live on", living(0));
+    poll(NULL, 0, 5);
+  }
+  kill(agent, SIGKILL);
+  waitpid(agent, NULL, 0);
+  while (living(0) > 0 && boot_ms() < deadline) poll(NULL, 0, 5);
+  assert_int_equal(living(0), 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+int main(void) {
+  alarm(110); /* a hang is a failure */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_the_deadline_passes, clean),
+      cmocka_unit_test_teardown(test_it_is_moved, clean),
+      cmocka_unit_test_teardown(test_it_is_taken_back, clean),
+      cmocka_unit_test_teardown(test_it_ends_a_grace, clean),
+      cmocka_unit_test_teardown(test_nothing_starts_behind_it, clean),
+      cmocka_unit_test_teardown(test_a_stopped_agent, clean),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

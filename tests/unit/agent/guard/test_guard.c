@@ -1,0 +1,379 @@
+/* The guard: stopping workers, whole trees of them, and what it says of their end. Workers are shell lines, or this program
+ * again (argv[1] says which part it plays). */
+
+#include "tests/rig/guard.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "agent/guard/proctree.h"
+
+static char self_path[4096];
+
+static void test_stop_without_workers(void **state) {
+  struct guard g = start();
+  stop(&g, 30000);
+  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.round, 7);
+  finish(&g);
+}
+
+static void test_stop_by_term(void **state) {
+  struct guard g = start();
+  spawn_shell(&g, 0, 2, "exec sleep 60", NULL);
+  spawn_shell(&g, 1, 2, "sleep 60 & wait", NULL);
+  expect(&g, GUARD_STARTED);
+  expect(&g, GUARD_STARTED);
+  uint64_t before = now_ms();
+  stop(&g, 30000);
+  struct guard_event ev = expect(&g, GUARD_EXITED);
+  assert_true(WIFSIGNALED(ev.status) && WTERMSIG(ev.status) == SIGTERM);
+  expect(&g, GUARD_EXITED);
+  ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.killed, 0);
+  assert_true(now_ms() - before < 5000);
+  finish(&g);
+}
+
+/* By the signal that was asked for; another one later is passed on as well. */
+static void test_stop_by_another_signal(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1,
+              "exec 2>/dev/null; trap 'echo hup' HUP; trap 'echo usr1; exit 3' USR1; trap 'echo term' TERM; "
+              "echo ready; "
+              "while :; do sleep 0.05; done",
+              &out);
+  read_line(out, line, sizeof(line));
+  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL), 0);
+  read_line(out, line, sizeof(line));
+  assert_string_equal(line, "hup");
+  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL), 0); /* once */
+  assert_int_equal(guard_stop(&g, 7, SIGUSR1, 30000, NULL), 0);
+  struct guard_event ev = await(&g, GUARD_EXITED);
+  assert_int_equal(WEXITSTATUS(ev.status), 3);
+  await(&g, GUARD_CLEAR);
+  char *text = read_all(out);
+  assert_string_equal(text, "usr1\n");
+  free(text);
+  finish(&g);
+}
+
+/* The stop comes when the worker's pipes are closed already: it was dying before, whoever reaps it when. A sibling that
+ * dies of the stop was not. */
+static void test_dying_before_the_stop(void **state) {
+  for (int i = 0; i < 20; i++) {
+    struct guard g = start();
+    int out, status[2] = {0};
+    bool unasked[2] = {false, true};
+    spawn_shell(&g, 0, 2, "kill -SEGV $$", &out);
+    spawn_shell(&g, 1, 2, "exec sleep 60", NULL);
+    free(read_all(out)); /* to its end */
+    stop(&g, 10000);
+    for (int n = 0; n < 2; n++) {
+      struct guard_event ev = await(&g, GUARD_EXITED);
+      status[ev.local_rank] = ev.status;
+      unasked[ev.local_rank] = ev.unasked;
+    }
+    assert_true(WIFSIGNALED(status[0]) && WTERMSIG(status[0]) == SIGSEGV);
+    assert_true(unasked[0]);
+    assert_int_equal(WTERMSIG(status[1]), SIGTERM);
+    assert_false(unasked[1]);
+    await(&g, GUARD_CLEAR);
+    finish(&g);
+  }
+}
+
+static void test_term_ignored(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  uint64_t before = now_ms();
+  stop(&g, 300);
+  await(&g, GUARD_EXITED);
+  assert_true(now_ms() - before >= 299);
+  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.round, 7);
+  close(out);
+  finish(&g);
+}
+
+/* A second stop shortens the grace, and cannot lengthen it. */
+static void test_shorter_grace(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done", &out);
+  read_line(out, line, sizeof(line));
+  uint64_t before = now_ms();
+  stop(&g, 60000);
+  stop(&g, 100);
+  stop(&g, 60000);
+  await(&g, GUARD_CLEAR);
+  assert_true(now_ms() - before < 10000);
+  close(out);
+  finish(&g);
+}
+
+/* The shell dies of the SIGTERM at once; the program it ran writes its checkpoint and needs a second. It gets it. */
+static void test_grace_of_a_wrapped_worker(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(
+      &g, 0, 1,
+      "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true",
+      &out);
+  read_line(out, line, sizeof(line));
+  stop(&g, 10000);
+  await(&g, GUARD_CLEAR);
+  char *text = read_all(out);
+  assert_non_null(strstr(text, "saved"));
+  free(text);
+  finish(&g);
+}
+
+static void test_whole_trees(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 1, TREE "wait", &out);
+  read_line(out, line, sizeof(line));
+  wait_trees(1);
+  stop(&g, 100);
+  struct guard_event ev = await(&g, GUARD_CLEAR);
+  assert_true(ev.killed >= 3);
+  assert_int_equal(living(g.pid), 0);
+  close(out);
+  finish(&g);
+}
+
+/* The worker ends well and leaves things behind. */
+static void test_leftovers(void **state) {
+  struct guard g = start();
+  int out;
+  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " TREE "while :; do wait; done", &out);
+  expect(&g, GUARD_STARTED);
+  wait_trees(1);
+  assert_int_equal(guard_signal(&g, 0, SIGUSR1, NULL), 0);
+  struct guard_event ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.status, 0);
+  ev = expect(&g, GUARD_CLEAR);
+  assert_true(ev.killed >= 3);
+  assert_int_equal(living(g.pid), 0);
+  close(out);
+  finish(&g);
+}
+
+/* The first worker is gone before the second is spawned: not clear yet. */
+static void test_clear_counts_the_announced(void **state) {
+  struct guard g = start();
+  spawn_shell(&g, 0, 2, "exit 0", NULL);
+  expect(&g, GUARD_STARTED);
+  expect(&g, GUARD_EXITED);
+  spawn_shell(&g, 1, 2, "exit 0", NULL);
+  expect(&g, GUARD_STARTED);
+  expect(&g, GUARD_EXITED);
+  expect(&g, GUARD_CLEAR);
+  struct guard_event ev;
+  assert_int_equal(guard_next(&g, &ev), 0);
+  finish(&g);
+}
+
+static void test_spawn_while_stopping(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_shell(&g, 0, 2, "trap '' TERM; echo ready; sleep 60", &out);
+  read_line(out, line, sizeof(line));
+  expect(&g, GUARD_STARTED);
+  stop(&g, 200);
+  spawn_shell(&g, 1, 2, "exit 0", NULL);
+  struct guard_event ev = await(&g, GUARD_EXEC_FAILED);
+  assert_int_equal(ev.error, ECANCELED);
+  assert_int_equal(ev.local_rank, 1);
+  await(&g, GUARD_CLEAR);
+  spawn_shell(&g, 0, 1, "exit 0", NULL); /* and the guard is as new */
+  expect(&g, GUARD_STARTED);
+  close(out);
+  await(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+static void test_signal(void **state) {
+  struct guard g = start();
+  int out[2];
+  char line[16];
+  for (uint32_t i = 0; i < 2; i++) {
+    spawn_shell(&g, i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done", &out[i]);
+    read_line(out[i], line, sizeof(line));
+    expect(&g, GUARD_STARTED);
+  }
+  assert_int_equal(guard_signal(&g, 1, SIGUSR1, NULL), 0);
+  struct guard_event ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.local_rank, 1);
+  assert_int_equal(guard_signal(&g, -1, SIGUSR1, NULL), 0);
+  ev = expect(&g, GUARD_EXITED);
+  assert_int_equal(ev.local_rank, 0);
+  expect(&g, GUARD_CLEAR);
+  close(out[0]);
+  close(out[1]);
+  finish(&g);
+}
+
+static void test_many_workers(void **state) {
+  enum { N = 64 };
+  struct guard g = start();
+  uint64_t before = now_ms();
+  for (uint32_t i = 0; i < N; i++) spawn_shell(&g, i, N, "exec sleep 60", NULL);
+  for (int i = 0; i < N; i++) expect(&g, GUARD_STARTED);
+  print_message("%d workers run after %u ms\n", N, (unsigned)(now_ms() - before));
+  before = now_ms();
+  stop(&g, 10000);
+  for (int i = 0; i < N; i++) expect(&g, GUARD_EXITED);
+  expect(&g, GUARD_CLEAR);
+  print_message("and are gone after %u ms\n", (unsigned)(now_ms() - before));
+  finish(&g);
+}
+
+/* This program as a worker: forks on and on, each child in a session of its own, a thousand times at most. */
+static int play_storm(void) {
+  signal(SIGTERM, SIG_IGN);
+  for (int i = 0; i < 1000; i++) {
+    pid_t pid = fork();
+    if (pid == 0) {
+      setsid();
+      if (i % 2 && fork() > 0) _exit(0); /* half of them let go of their parent */
+      alarm(20);
+      pause();
+      _exit(0);
+    }
+    if (i == 50 && write(STDOUT_FILENO, "ready\n", 6) != 6) return 1;
+    if (i % 3 == 0) usleep(200);
+  }
+  pause();
+  return 0;
+}
+
+static void test_fork_storm(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_env(&g, 0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env, &out);
+  read_line(out, line, sizeof(line));
+  stop(&g, 20);
+  struct guard_event ev = await(&g, GUARD_CLEAR);
+  assert_int_equal(living(g.pid), 0);
+  assert_true(ev.killed >= 50);
+  print_message("%u killed\n", ev.killed);
+  close(out);
+  finish(&g);
+}
+
+/* This program as a worker that forks as shells do: with signals blocked. The SIGTERM that comes meanwhile is its own alone. */
+static int play_late_child(void) {
+  sigset_t term, pending;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, NULL);
+  if (write(STDOUT_FILENO, "ready\n", 6) != 6) return 1;
+  do {
+    usleep(1000);
+    sigpending(&pending);
+  } while (!sigismember(&pending, SIGTERM));
+  bool child = fork() == 0;
+  sigprocmask(SIG_UNBLOCK, &term, NULL); /* the parent dies here */
+  alarm(60);
+  while (child) pause();
+  return 2;
+}
+
+static void test_child_forked_at_the_stop(void **state) {
+  struct guard g = start();
+  int out;
+  char line[16];
+  spawn_env(&g, 0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env, &out);
+  read_line(out, line, sizeof(line));
+  stop(&g, 60000); /* longer than the test waits: the child must have been told */
+  assert_int_equal(WTERMSIG(await(&g, GUARD_EXITED).status), SIGTERM);
+  struct guard_event ev = expect(&g, GUARD_CLEAR);
+  assert_int_equal(ev.killed, 0);
+  close(out);
+  finish(&g);
+}
+
+/* Somebody traces the worker and does not let it go: dead, but not gone. It is named, and CLEAR waits. */
+static void test_stuck(void **state) {
+  struct guard g = start();
+  spawn_env(&g, 0, 1, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL);
+  pid_t pid = expect(&g, GUARD_STARTED).pid;
+  if (ptrace(PTRACE_SEIZE, pid, NULL, NULL)) {
+    guard_finish(&g, PATIENCE_MS);
+    skip();
+  }
+  stop(&g, 0);
+  struct guard_event ev = expect(&g, GUARD_STUCK);
+  assert_int_equal(ev.pid, pid);
+  assert_int_equal(ev.error, 'Z');
+  assert_string_equal(ev.text, "sleep");
+  assert_int_equal(guard_next(&g, &ev), 0);
+  assert_int_equal(waitpid(pid, NULL, __WALL), pid);
+  expect(&g, GUARD_EXITED);
+  expect(&g, GUARD_CLEAR);
+  finish(&g);
+}
+
+/* --------------------------------------------------------------- proctree */
+
+static void test_stat_is_parsed(void **state) {
+  struct proc p;
+  assert_true(proc_parse("12 (a) b) (c) S 7 1 1 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 98765 11 22", &p));
+  assert_int_equal(p.pid, 12);
+  assert_int_equal(p.ppid, 7);
+  assert_int_equal(p.state, 'S');
+  assert_int_equal(p.start, 98765);
+  assert_string_equal(p.name, "a) b) (c");
+  assert_false(proc_parse("", &p));
+  assert_false(proc_parse("12 (abc", &p));
+  assert_false(proc_parse("12 (abc) S 7 1 1", &p));
+  assert_true(proc_read(getpid(), &p));
+  assert_int_equal(p.ppid, getppid());
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "storm") == 0) return play_storm();
+  if (argc > 1 && strcmp(argv[1], "late child") == 0) return play_late_child();
+  if (readlink("/proc/self/exe", self_path, sizeof(self_path) - 1) < 0) return 1;
+  alarm(110); /* a hang is a failure */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_stat_is_parsed, clean),
+      cmocka_unit_test_teardown(test_stop_without_workers, clean),
+      cmocka_unit_test_teardown(test_stop_by_term, clean),
+      cmocka_unit_test_teardown(test_stop_by_another_signal, clean),
+      cmocka_unit_test_teardown(test_dying_before_the_stop, clean),
+      cmocka_unit_test_teardown(test_term_ignored, clean),
+      cmocka_unit_test_teardown(test_shorter_grace, clean),
+      cmocka_unit_test_teardown(test_grace_of_a_wrapped_worker, clean),
+      cmocka_unit_test_teardown(test_whole_trees, clean),
+      cmocka_unit_test_teardown(test_leftovers, clean),
+      cmocka_unit_test_teardown(test_clear_counts_the_announced, clean),
+      cmocka_unit_test_teardown(test_spawn_while_stopping, clean),
+      cmocka_unit_test_teardown(test_signal, clean),
+      cmocka_unit_test_teardown(test_many_workers, clean),
+      cmocka_unit_test_teardown(test_fork_storm, clean),
+      cmocka_unit_test_teardown(test_child_forked_at_the_stop, clean),
+      cmocka_unit_test_teardown(test_stuck, clean),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+/* hang_files: whether files have changed, seen from a loop that never waits for them. */
+
+#include "agent/hang/files.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/mem.h"
+#include "tests/rig/unit.h"
+
+enum { PATIENCE_MS = 20000, COUNT = 2 };
+
+static char dir[] = "/tmp/rdzv-hang-files-XXXXXX";
+
+struct desk {
+  uv_loop_t loop;
+  struct hang_files *h;
+  int looked;
+};
+
+static void on_looked(void *ctx) {
+  ((struct desk *)ctx)->looked++;
+}
+
+static void desk_open(struct desk *d) {
+  *d = (struct desk){0};
+  assert_int_equal(uv_loop_init(&d->loop), 0);
+  char *name = xasprintf("%s/${rank}.${local_rank}", dir);
+  d->h = hang_files_create(&d->loop, COUNT, name, on_looked, d);
+  free(name);
+  hang_files_begin(d->h, 6);
+}
+
+static void desk_close(struct desk *d) {
+  hang_files_destroy(d->h);
+  assert_int_equal(uv_run(&d->loop, UV_RUN_DEFAULT), 0);
+  assert_int_equal(uv_loop_close(&d->loop), 0);
+}
+
+static void put(const char *name, const char *text) {
+  char *file = xasprintf("%s/%s", dir, name);
+  int fd = open(file, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+  close(fd);
+  free(file);
+}
+
+/* The same size, another time; far from the clock's. */
+static void touch(const char *name, long sec) {
+  char *file = xasprintf("%s/%s", dir, name);
+  const struct timespec times[2] = {{.tv_sec = sec}, {.tv_sec = sec}};
+  assert_int_equal(utimensat(AT_FDCWD, file, times, 0), 0);
+  free(file);
+}
+
+static void look(struct desk *d) {
+  int before = d->looked;
+  hang_files_look(d->h);
+  hang_files_look(d->h); /* one is out: it is not asked again */
+  for (uint64_t end = boot_ms() + PATIENCE_MS; d->looked == before && boot_ms() < end; usleep(500))
+    uv_run(&d->loop, UV_RUN_NOWAIT);
+  uv_run(&d->loop, UV_RUN_DEFAULT);
+  assert_int_equal(d->looked, before + 1);
+}
+
+static void check(struct desk *d, bool first, bool second) {
+  look(d);
+  assert_int_equal(hang_files_changed(d->h, 0), first);
+  assert_int_equal(hang_files_changed(d->h, 1), second);
+}
+
+static void test_changes(void **state) {
+  struct desk d;
+  desk_open(&d);
+  put("6.0", "left from before");
+  check(&d, false, false);
+  check(&d, false, false);
+  put("6.0", "!");
+  check(&d, true, false);
+  put("7.1", ""); /* it comes */
+  check(&d, false, true);
+  touch("7.1", 86400); /* a clock that is far behind */
+  check(&d, false, true);
+  check(&d, false, false);
+  char *file = xasprintf("%s/6.0", dir);
+  unlink(file);
+  check(&d, true, false);
+  free(file);
+  hang_files_begin(d.h, 6); /* another round counts from what it finds */
+  put("6.0", "new");
+  check(&d, false, false);
+  desk_close(&d);
+}
+
+/* Of a round that is over, or of an owner that is gone: it frees itself. */
+static void test_given_up(void **state) {
+  struct desk d;
+  desk_open(&d);
+  hang_files_look(d.h);
+  hang_files_begin(d.h, 6);
+  uv_run(&d.loop, UV_RUN_DEFAULT);
+  assert_int_equal(d.looked, 0);
+  hang_files_look(d.h);
+  desk_close(&d);
+  assert_int_equal(d.looked, 0);
+}
+
+static void test_names(void **state) {
+  static const struct {
+    const char *name, *expected;
+  } cases[] = {
+      {"/tmp/beat", "/tmp/beat"},
+      {"${rank}", "12"},
+      {"a${local_rank}b${rank}${rank}", "a3b1212"},
+      {"${ranks} $rank ${", "${ranks} $rank ${"},
+      {"", ""},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    char *name = hang_file_name(cases[i].name, 12, 3);
+    assert_string_equal(name, cases[i].expected);
+    free(name);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_changes),
+      cmocka_unit_test(test_given_up),
+      cmocka_unit_test(test_names),
+  };
+  assert_non_null(mkdtemp(dir));
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  char *command = xasprintf("rm -r %s", dir);
+  failed |= system(command);
+  free(command);
+  return failed;
+}

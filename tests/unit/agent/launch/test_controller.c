@@ -1,0 +1,283 @@
+/* agent/launch_mind.c: what becomes of the job when a host does not come, goes, or its agent ends. Time is a number here. */
+
+#include "agent/launch/controller.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "tests/rig/unit.h"
+
+static char names[4][4] = {"n1", "n2", "n3", "n4"};
+static struct launch_seat seats[4];
+static struct launch_mind *mind;
+static struct buf did; /* "say ...", "signal 15", "kill", "exit 0": a line each */
+static uint64_t now;
+
+static void collect(void) {
+  struct launch_effect fx;
+  buf_clear(&did);
+  while (launch_mind_next(mind, &fx)) {
+    if (fx.kind == LAUNCH_SAY) buf_printf(&did, "say %s\n", fx.text);
+    if (fx.kind == LAUNCH_SIGNAL) buf_printf(&did, "signal %d%s\n", fx.value, fx.own ? " own" : "");
+    if (fx.kind == LAUNCH_PROBE) buf_puts(&did, "probe\n");
+    if (fx.kind == LAUNCH_KILL) buf_puts(&did, "kill\n");
+    if (fx.kind == LAUNCH_EXIT) buf_printf(&did, "exit %d\n", fx.value);
+  }
+}
+
+static void begin(size_t n, int64_t need, bool serves) {
+  for (size_t i = 0; i < 4; i++) seats[i] = (struct launch_seat){.host = names[i], .index = (uint32_t)i};
+  launch_mind_destroy(mind);
+  now = 1000;
+  mind = launch_mind_create(
+      &(struct launch_mind_config){.seats = seats, .n = n, .need = need, .serves = serves, .stop_ms = 30000},
+      now);
+}
+
+static void event(uint32_t index, enum launch_event what, int64_t code, const char *text) {
+  struct launch_report r = {.index = index, .event = what, .code = code};
+  snprintf(r.text, sizeof(r.text), "%s", text);
+  launch_mind_report(mind, &r, now);
+  collect();
+}
+
+static void up(size_t n) {
+  for (uint32_t i = 0; i < n; i++) event(i, LAUNCH_UP, 0, "");
+}
+
+static void tick_at_deadline(void) {
+  now = launch_mind_deadline(mind);
+  assert_true(now != UINT64_MAX);
+  launch_mind_tick(mind, now);
+  collect();
+}
+
+#define DID(text) assert_string_equal(buf_text(&did), text)
+
+static void test_all_finish(void **state) {
+  begin(3, 3, true);
+  up(3);
+  assert_true(launch_mind_deadline(mind) == UINT64_MAX);
+  event(1, LAUNCH_ENDED, 0, "");
+  DID("probe\n");
+  event(0, LAUNCH_ENDED, 0, "");
+  DID("");
+  event(2, LAUNCH_ENDED, 0, "");
+  DID("exit 0\n");
+  assert_true(launch_mind_deadline(mind) == UINT64_MAX);
+}
+
+static void test_the_verdicts_code(void **state) {
+  begin(2, 2, true);
+  up(2);
+  event(0, LAUNCH_ENDED, 3, "");
+  event(1, LAUNCH_ENDED, 3, "");
+  DID("exit 3\n");
+}
+
+static void test_a_host_that_refuses_ends_a_fixed_job(void **state) {
+  begin(3, 3, true);
+  event(0, LAUNCH_UP, 0, "");
+  event(1, LAUNCH_FAILED, 0, "Connection refused");
+  DID("say n2: Connection refused\nsay the job needs 3 hosts, and 2 are left: stopping them\nsignal 15 "
+      "own\n");
+  event(2, LAUNCH_FAILED, 0, "");
+  DID("");
+  event(0, LAUNCH_ENDED, 75, "");
+  DID("exit 85\n");
+}
+
+static void test_an_elastic_job_goes_on(void **state) {
+  begin(3, 2, true);
+  event(0, LAUNCH_UP, 0, "");
+  event(1, LAUNCH_UP, 0, "");
+  event(2, LAUNCH_FAILED, 0, "no such host");
+  DID("say n3: no such host\n");
+  event(0, LAUNCH_ENDED, 0, "");
+  event(1, LAUNCH_ENDED, 0, "");
+  DID("exit 0\n");
+}
+
+static void test_and_ends_below_its_minimum(void **state) {
+  begin(3, 2, true);
+  up(3);
+  event(2, LAUNCH_LOST, 0, "its connection has ended");
+  DID("say n3 was lost: its connection has ended\n");
+  event(1, LAUNCH_LOST, 0, "its connection has ended");
+  DID("say n2 was lost: its connection has ended\nsay the job needs 2 hosts, and 1 is left: stopping "
+      "it\nsignal 15 own\n");
+  event(0, LAUNCH_ENDED, 75, "");
+  DID("exit 78\n");
+}
+
+static void test_without_the_daemons_host_nothing_goes_on(void **state) {
+  begin(3, 1, true);
+  up(3);
+  event(0, LAUNCH_LOST, 0, "gone");
+  DID("say n1 was lost: gone\nsay rdzvd ran on n1: stopping the other agents\nsignal 15 own\n");
+  begin(3, 1, false);
+  up(3);
+  event(0, LAUNCH_LOST, 0, "gone");
+  DID("say n1 was lost: gone\n");
+}
+
+static void test_the_only_host(void **state) {
+  begin(1, 1, false);
+  event(0, LAUNCH_FAILED, 0, "no such host");
+  DID("say n1: no such host\nexit 85\n");
+}
+
+/* It had a reason of its own; the others would wait for --join-timeout. */
+static void test_an_agent_that_cannot(void **state) {
+  begin(2, 2, true);
+  up(2);
+  event(1, LAUNCH_ENDED, 79, "");
+  DID("probe\n");
+  assert_int_equal(launch_mind_deadline(mind), now + LAUNCH_LINGER_MS);
+  tick_at_deadline();
+  DID("say an agent has ended with exit code 79, and the job cannot go on without it: stopping n1\nsignal 15 "
+      "own\n");
+  event(0, LAUNCH_ENDED, 75, "");
+  DID("exit 79\n");
+}
+
+/* The job is done where it runs; the launcher does not wait for a host that is dead, and its death changes nothing. */
+static void test_a_host_that_died_before_the_end(void **state) {
+  begin(3, 2, true);
+  up(3);
+  event(0, LAUNCH_ENDED, 0, "");
+  DID("probe\n");
+  event(1, LAUNCH_ENDED, 0, "");
+  event(2, LAUNCH_LOST, 0, "nothing was heard of it for 5 s");
+  DID("say n3 was lost: nothing was heard of it for 5 s\nexit 0\n");
+}
+
+static void test_who_does_not_end_when_the_job_is_done(void **state) {
+  begin(2, 2, true);
+  up(2);
+  event(1, LAUNCH_ENDED, 0, "");
+  now += LAUNCH_LINGER_DONE_MS;
+  launch_mind_deaf(mind, now);
+  launch_mind_tick(mind, now);
+  collect();
+  DID("");
+  tick_at_deadline();
+  DID("say the job is done, and not all agents have ended: stopping n1\nsignal 15 own\n");
+  event(0, LAUNCH_ENDED, 75, "");
+  DID("exit 0\n");
+}
+
+static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
+  begin(3, 2, true);
+  up(3);
+  event(1, LAUNCH_ENDED, 75, "");
+  DID("say the agent on n2 has left, with exit code 75\n");
+  assert_true(launch_mind_deadline(mind) == UINT64_MAX);
+  event(0, LAUNCH_ENDED, 0, "");
+  event(2, LAUNCH_ENDED, 0, "");
+  DID("exit 0\n");
+}
+
+static void test_signals(void **state) {
+  begin(2, 2, true);
+  up(2);
+  launch_mind_signal(mind, SIGINT, now);
+  collect();
+  DID("signal 2\n");
+  event(0, LAUNCH_ENDED, 130, "");
+  event(1, LAUNCH_ENDED, 130, "");
+  DID("exit 130\n");
+}
+
+static void test_a_second_signal_kills(void **state) {
+  begin(2, 2, true);
+  up(2);
+  launch_mind_signal(mind, SIGINT, now);
+  collect();
+  launch_mind_signal(mind, SIGINT, now);
+  collect();
+  DID("say second signal: killing everything\nkill\n");
+  launch_mind_signal(mind, SIGINT, now);
+  collect();
+  DID("");
+  event(0, LAUNCH_LOST, 0, "killed");
+  DID("");
+  tick_at_deadline();
+  DID("say no answer any more from n2: look there for what may be left\nexit 130\n");
+}
+
+static void test_who_does_not_stop_is_killed(void **state) {
+  begin(2, 2, true);
+  up(2);
+  launch_mind_signal(mind, SIGTERM, now);
+  collect();
+  event(0, LAUNCH_ENDED, 75, "");
+  assert_int_equal(launch_mind_deadline(mind), now + 30000 + LAUNCH_STOP_MORE_MS);
+  tick_at_deadline();
+  DID("say 1 agent has not stopped: killing everything\nkill\n");
+  event(1, LAUNCH_LOST, 0, "killed");
+  DID("exit 75\n");
+}
+
+static void test_a_signal_before_anybody_is_up(void **state) {
+  begin(2, 2, true);
+  launch_mind_signal(mind, SIGINT, now);
+  collect();
+  event(0, LAUNCH_FAILED, 0, "");
+  event(1, LAUNCH_FAILED, 0, "");
+  DID("exit 130\n");
+}
+
+static void test_who_is_missing_is_named(void **state) {
+  begin(4, 4, true);
+  event(1, LAUNCH_UP, 0, "");
+  tick_at_deadline();
+  assert_int_equal(now, 1000 + LAUNCH_SAY_FIRST_MS);
+  DID("say 3 of 4 hosts have not answered yet: n[1,3-4]\n");
+  tick_at_deadline();
+  assert_int_equal(now, 1000 + LAUNCH_SAY_FIRST_MS + LAUNCH_SAY_AGAIN_MS);
+}
+
+static void test_what_is_said_twice_counts_once(void **state) {
+  begin(2, 2, true);
+  up(2);
+  up(2);
+  event(0, LAUNCH_ENDED, 0, "");
+  event(0, LAUNCH_ENDED, 0, "");
+  event(0, LAUNCH_LOST, 0, "x");
+  event(9, LAUNCH_ENDED, 0, "");
+  DID("");
+  event(1, LAUNCH_ENDED, 0, "");
+  DID("exit 0\n");
+}
+
+static int end(void **state) {
+  launch_mind_destroy(mind);
+  buf_finish(&did);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_all_finish),
+      cmocka_unit_test(test_the_verdicts_code),
+      cmocka_unit_test(test_a_host_that_refuses_ends_a_fixed_job),
+      cmocka_unit_test(test_an_elastic_job_goes_on),
+      cmocka_unit_test(test_and_ends_below_its_minimum),
+      cmocka_unit_test(test_without_the_daemons_host_nothing_goes_on),
+      cmocka_unit_test(test_the_only_host),
+      cmocka_unit_test(test_an_agent_that_cannot),
+      cmocka_unit_test(test_a_host_that_died_before_the_end),
+      cmocka_unit_test(test_who_does_not_end_when_the_job_is_done),
+      cmocka_unit_test(test_an_agent_that_left_a_job_that_goes_on),
+      cmocka_unit_test(test_signals),
+      cmocka_unit_test(test_a_second_signal_kills),
+      cmocka_unit_test(test_who_does_not_stop_is_killed),
+      cmocka_unit_test(test_a_signal_before_anybody_is_up),
+      cmocka_unit_test(test_who_is_missing_is_named),
+      cmocka_unit_test(test_what_is_said_twice_counts_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, end);
+}

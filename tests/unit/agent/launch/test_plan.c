@@ -1,0 +1,260 @@
+/* agent/launch_plan.c, agent/launch_env.c: a plan comes out as it went in, whatever its words are; which variables travel. */
+
+#include "agent/launch/plan.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "tests/rig/unit.h"
+
+#define WORDS(...) launch_words_copy((char *const[]){__VA_ARGS__, NULL})
+
+static char *w(const char *text) {
+  static char store[32][64];
+  static size_t at;
+  char *to = store[at++ % 32];
+  snprintf(to, 64, "%s", text);
+  return to;
+}
+
+static struct launch_plan make(size_t n) {
+  struct launch_plan p = {
+      .n = n, .fan_out = 3, .stop_ms = 30000, .ranks = 2, .give_slots = true, .hush = true};
+  p.seats = xcalloc(n, sizeof(*p.seats));
+  for (size_t i = 0; i < n; i++)
+    p.seats[i] =
+        (struct launch_seat){.host = xasprintf("n%zu", i), .slots = (int64_t)i, .index = (uint32_t)i};
+  p.argv = WORDS(w("rdzv-agent"), w("--"), w("a\nb"), w("$(x) 'q' \"d\""), w(""), w("\xff\x80 caf\xc3\xa9"));
+  p.env = WORDS(w("A=1"), w("B=\xe4\n"), w("PWD=/elsewhere"));
+  p.settings = WORDS(w("RDZV_AGENT_NNODES=3"));
+  p.shell = WORDS(w("ssh"), w("-o"), w("X=1 2"));
+  p.cwd = xstrdup("/tmp/a b");
+  p.program = xstrdup("/opt/it's/rdzv-agent");
+  p.expect = xstrdup("n[0-2]");
+  return p;
+}
+
+static void same_words(char *const *a, char *const *b) {
+  for (; *a && *b; a++, b++) assert_string_equal(*a, *b);
+  assert_true(!*a && !*b);
+}
+
+static void test_comes_out_as_it_went_in(void **state) {
+  struct launch_plan p = make(5), q;
+  struct buf text = BUF_INIT;
+  struct err e = ERR_INIT;
+  size_t len;
+  launch_plan_encode(&p, 1, 3, &text);
+  char *end = strchr(text.data, '\n');
+  *end = '\0';
+  assert_int_equal(launch_header_parse(text.data, &len, &e), 0);
+  assert_int_equal(len, text.len - (size_t)(end + 1 - text.data));
+  assert_int_equal(launch_plan_decode(&q, end + 1, len, &e), 0);
+  assert_int_equal(q.n, 3);
+  for (size_t i = 0; i < 3; i++) {
+    assert_string_equal(q.seats[i].host, p.seats[i + 1].host);
+    assert_int_equal(q.seats[i].slots, i + 1);
+    assert_int_equal(q.seats[i].index, i + 1);
+  }
+  same_words(q.argv, p.argv);
+  same_words(q.env, p.env);
+  same_words(q.settings, p.settings);
+  same_words(q.shell, p.shell);
+  assert_string_equal(q.cwd, p.cwd);
+  assert_string_equal(q.program, p.program);
+  assert_string_equal(q.expect, p.expect);
+  assert_true(q.give_slots && q.hush && !q.only_there);
+  assert_int_equal(q.ranks, 2);
+  assert_int_equal(q.fan_out, 3);
+  assert_int_equal(q.stop_ms, 30000);
+  launch_plan_finish(&q);
+  launch_plan_finish(&p);
+  buf_finish(&text);
+}
+
+/* Every prefix of it, and every one without one byte, is refused or whole; ASan watches. */
+static void test_torn_ones_are_refused(void **state) {
+  struct launch_plan p = make(2), q;
+  struct buf text = BUF_INIT;
+  launch_plan_encode(&p, 0, 2, &text);
+  char *json = strchr(text.data, '\n') + 1;
+  size_t len = strlen(json);
+  for (size_t n = 0; n < len; n++) assert_int_not_equal(launch_plan_decode(&q, json, n, NULL), 0);
+  for (size_t i = 0; i < len; i++) {
+    char *copy = xstrdup(json);
+    memmove(copy + i, copy + i + 1, len - i);
+    if (launch_plan_decode(&q, copy, len - 1, NULL) == 0) launch_plan_finish(&q);
+    free(copy);
+  }
+  launch_plan_finish(&p);
+  buf_finish(&text);
+}
+
+static void test_headers(void **state) {
+  struct err e = ERR_INIT;
+  size_t len;
+  assert_int_equal(launch_header_parse("RDZV-LAUNCH " RDZV_VERSION " 100", &len, &e), 0);
+  assert_int_equal(len, 100);
+  assert_int_equal(launch_header_parse("RDZV-LAUNCH 0.0.9 100", &len, &e), -EPROTO);
+  assert_non_null(strstr(e.text, "0.0.9"));
+  static const char *const bad[] = {"",
+                                    "x",
+                                    "RDZV-LAUNCH",
+                                    "RDZV-LAUNCH ",
+                                    "RDZV-LAUNCH " RDZV_VERSION,
+                                    "RDZV-LAUNCH " RDZV_VERSION " -1",
+                                    "RDZV-LAUNCH " RDZV_VERSION " 99999999999",
+                                    "RDZV-LAUNCHED " RDZV_VERSION};
+  for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+    assert_int_equal(launch_header_parse(bad[i], &len, &e), -EBADMSG);
+}
+
+static void test_reports(void **state) {
+  struct launch_report r = {.index = 7, .event = LAUNCH_FAILED, .code = 3}, q;
+  struct buf text = BUF_INIT;
+  struct err e = ERR_INIT;
+  snprintf(r.text, sizeof(r.text), "no \"folder\"\xff");
+  launch_report_print(&r, &text);
+  assert_memory_equal(text.data, "J {", 3);
+  assert_int_equal(launch_report_parse(&q, text.data + 2, text.len - 3, &e), 0);
+  assert_int_equal(q.index, 7);
+  assert_int_equal(q.event, LAUNCH_FAILED);
+  assert_int_equal(q.code, 3);
+  assert_string_equal(q.text, r.text);
+  static const char *const bad[] = {"",
+                                    "{}",
+                                    "{\"host\":0,\"event\":\"x\",\"code\":0,\"text\":\"\"}",
+                                    "{\"host\":-1,\"event\":\"up\",\"code\":0,\"text\":\"\"}",
+                                    "{\"host\":0,\"event\":\"up\",\"code\":256,\"text\":\"\"}",
+                                    "{\"host\":0,\"event\":\"up\",\"code\":0,\"text\":\"\\u4e00\"}"};
+  for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+    assert_int_not_equal(launch_report_parse(&q, bad[i], strlen(bad[i]), NULL), 0);
+  buf_finish(&text);
+}
+
+/* Everybody is in exactly one branch, none is empty, and none is longer than another by two. */
+static void test_split(void **state) {
+  for (size_t n = 0; n < 70; n++) {
+    for (uint32_t k = 1; k < 40; k++) {
+      size_t at = 0, first, count, branches = launch_split(n, k, 0, &first, &count);
+      assert_int_equal(branches, n < k ? n : k);
+      for (size_t i = 0; i < branches; i++) {
+        launch_split(n, k, i, &first, &count);
+        assert_int_equal(first, at);
+        assert_true(count >= 1 && count >= n / k && count <= n / k + 1);
+        at += count;
+      }
+      assert_int_equal(at, n);
+    }
+  }
+}
+
+static void test_words_of_ssh(void **state) {
+  struct err e = ERR_INIT;
+  char **words = launch_words("  ssh -p 22 -i '~/my key'  -o \"A=\\\"b\\\" c\" x\\ y ''", &e);
+  char *const want[] = {w("ssh"), w("-p"),        w("22"),  w("-i"), w("~/my key"),
+                        w("-o"),  w("A=\"b\" c"), w("x y"), w(""),   NULL};
+  same_words(words, want);
+  launch_words_free(words);
+  assert_null(launch_words("ssh 'x", &e));
+  assert_non_null(strstr(e.text, "quotation mark"));
+  assert_null(launch_words("  ", &e));
+}
+
+static void test_what_a_shell_is_given(void **state) {
+  struct launch_plan p = make(1);
+  char **argv = launch_shell_argv(&p, "n1");
+  same_words(argv, (char *const[]){w("ssh"), w("-o"), w("X=1 2"), w("n1"), argv[4], NULL});
+  assert_string_equal(argv[4], "test -x '/opt/it'\\''s/rdzv-agent' && exec '/opt/it'\\''s/rdzv-agent' "
+                               "--launched || exec rdzv-agent --launched");
+  launch_words_free(argv);
+  p.only_there = true;
+  argv = launch_shell_argv(&p, "n1");
+  assert_string_equal(argv[4], "exec '/opt/it'\\''s/rdzv-agent' --launched");
+  launch_words_free(argv);
+  launch_plan_finish(&p);
+}
+
+static void test_what_travels(void **state) {
+  char *const env[] = {w("PATH=/bin"),
+                       w("HOME=/root"),
+                       w("SSH_AUTH_SOCK=/x"),
+                       w("XDG_RUNTIME_DIR=/run"),
+                       w("SLURM_JOB_ID=7"),
+                       w("SLURM_PROCID=1"),
+                       w("SLURM_STEP_ID=0"),
+                       w("OMPI_COMM_WORLD_RANK=1"),
+                       w("PBS_NODEFILE=/f"),
+                       w("TERM=xterm"),
+                       w("TERMINAL=1"),
+                       w("odd"),
+                       w("RDZV_AGENT_SOCKET=@x"),
+                       w("RDZV_AGENT_LEASE=3s"),
+                       w("_=/bin/x"),
+                       w("_X=1"),
+                       NULL};
+  char **got = launch_env_travels(env);
+  same_words(got, (char *const[]){w("PATH=/bin"), w("SLURM_JOB_ID=7"), w("PBS_NODEFILE=/f"), w("TERMINAL=1"),
+                                  w("RDZV_AGENT_LEASE=3s"), w("_X=1"), NULL});
+  launch_words_free(got);
+}
+
+static const char *value(char *const *env, const char *name) {
+  const char *found = NULL;
+  size_t n = strlen(name);
+  for (; *env; env++)
+    if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') {
+      assert_null(found);
+      found = *env + n + 1;
+    }
+  return found;
+}
+
+static void test_what_an_agent_is_told(void **state) {
+  struct launch_plan p = make(3);
+  char *const own[] = {w("HOME=/home/ada"),       w("A=mine"), w("LOCAL=1"), w("SLURM_PROCID=3"),
+                       w("RDZV_AGENT_SOCKET=@x"), NULL};
+  p.seats[0].index = 1;
+  p.seats[0].slots = 4;
+  char **env = launch_env_agent(&p, own, "n1.example.org", 77);
+  assert_string_equal(value(env, "RDZV_AGENT_LAUNCHER"), "77");
+  assert_string_equal(value(env, "PWD"), "/tmp/a b");
+  assert_string_equal(value(env, "HOME"), "/home/ada");
+  assert_string_equal(value(env, "A"), "1");
+  assert_string_equal(value(env, "LOCAL"), "1");
+  assert_string_equal(value(env, "RDZV_AGENT_NNODES"), "3");
+  assert_string_equal(value(env, "RDZV_AGENT_NODE_RANK"), "1");
+  assert_string_equal(value(env, "RDZV_AGENT_NPROC"), "4");
+  assert_string_equal(value(env, "RDZV_AGENT_EXPECT"), "n[0-2]");
+  assert_string_equal(value(env, "RDZV_AGENT_QUIET"), "yes");
+  assert_null(value(env, "SLURM_PROCID"));
+  assert_null(value(env, "RDZV_AGENT_SOCKET"));
+  launch_words_free(env);
+  p.seats[0].index = 2; /* a spare, under a name that the list does not have */
+  env = launch_env_agent(&p, own, "other", 77);
+  assert_null(value(env, "RDZV_AGENT_NODE_RANK"));
+  assert_null(value(env, "RDZV_AGENT_EXPECT"));
+  launch_words_free(env);
+  p.seats[0].index = 0; /* the first one speaks */
+  env = launch_env_agent(&p, own, "n0", 77);
+  assert_null(value(env, "RDZV_AGENT_QUIET"));
+  launch_words_free(env);
+  launch_plan_finish(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_comes_out_as_it_went_in),
+      cmocka_unit_test(test_torn_ones_are_refused),
+      cmocka_unit_test(test_headers),
+      cmocka_unit_test(test_reports),
+      cmocka_unit_test(test_split),
+      cmocka_unit_test(test_words_of_ssh),
+      cmocka_unit_test(test_what_a_shell_is_given),
+      cmocka_unit_test(test_what_travels),
+      cmocka_unit_test(test_what_an_agent_is_told),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

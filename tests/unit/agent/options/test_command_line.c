@@ -1,0 +1,118 @@
+/* agent/command_line.c: from words to argv; and what --explain says. */
+
+#include "agent/options/command_line.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+enum { WORDS_MAX = 16 };
+
+static struct agent_options o;
+
+/* Parses words parted by blanks and joins the argv that comes of them by '|'. */
+static const char *become(const char *words, const char *variable) {
+  static char text[256], env_text[64], out[512], trainer[] = "/bin/rdzv-trainer";
+  static char *env[] = {env_text, NULL}; /* o refers to it */
+  static char *argv[WORDS_MAX];
+  struct err e = ERR_INIT;
+  int argc = 0;
+  snprintf(text, sizeof(text), "rdzv-agent %s", words);
+  snprintf(env_text, sizeof(env_text), "%s", variable);
+  for (char *p = strtok(text, " "); p; p = strtok(NULL, " ")) argv[argc++] = p;
+  argv[argc] = NULL;
+  if (agent_options_parse(&o, argc, argv, env, NULL, &e)) fail_msg("%s: %s", words, e.text);
+  char **got = command_line_create(&o, env, trainer);
+  out[0] = '\0';
+  for (char **p = got; *p; p++) strcat(strcat(out, p == got ? "" : "|"), *p);
+  free(got);
+  return out;
+}
+
+static void what_runs(void **state) {
+  static const struct {
+    const char *words, *argv;
+    enum command_kind kind;
+  } cases[] = {
+      {"", "/bin/rdzv-trainer", COMMAND_TRAINER},
+      {"-- --steps 3", "/bin/rdzv-trainer|--steps|3", COMMAND_TRAINER},
+      {"./a.out -x", "./a.out|-x", COMMAND_PROGRAM},
+      {"train", "train", COMMAND_PROGRAM},
+      {".py", ".py", COMMAND_PROGRAM},
+      {"train.py a --b", "python3|-u|train.py|a|--b", COMMAND_SCRIPT},
+      {"-- dir/train.py", "python3|-u|dir/train.py", COMMAND_SCRIPT},
+      {"python train.py", "python|train.py", COMMAND_PROGRAM},
+      {"--no-python train.py a", "train.py|a", COMMAND_PROGRAM},
+      {"-m pkg.mod --x", "python3|-u|-m|pkg.mod|--x", COMMAND_MODULE},
+      {"--module train.py", "python3|-u|-m|train.py", COMMAND_MODULE},
+      {"train.py -- --x", "python3|-u|train.py|--x", COMMAND_SCRIPT},
+      {"train.py a -- --x", "python3|-u|train.py|a|--|--x", COMMAND_SCRIPT},
+      {"-- train.py -- --x", "python3|-u|train.py|--|--x", COMMAND_SCRIPT},
+      {"--no-python train -- --x", "train|--x", COMMAND_PROGRAM},
+      {"sh -- x", "sh|--|x", COMMAND_PROGRAM},
+  };
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    assert_string_equal(become(cases[i].words, "A=b"), cases[i].argv);
+    assert_int_equal(command_line_kind(&o), cases[i].kind);
+  }
+  const char *run_path = become("--run-path --no-python dir/x.py a", "A=b");
+  assert_int_equal(command_line_kind(&o), COMMAND_RUN_PATH);
+  assert_int_equal(strncmp(run_path, "python3|-u|-c|import runpy", 26), 0);
+  assert_string_equal(run_path + strlen(run_path) - 11, "|dir/x.py|a");
+}
+
+static void which_python(void **state) {
+  assert_string_equal(become("x.py", "PYTHON_EXEC=/opt/python"), "/opt/python|-u|x.py");
+  assert_string_equal(become("-m x", "PYTHON_EXEC=/opt/python"), "/opt/python|-u|-m|x");
+  assert_string_equal(become("x.py", "PYTHON_EXEC="), "python3|-u|x.py");
+  assert_string_equal(become("./x", "PYTHON_EXEC=/opt/python"), "./x");
+}
+
+static void local_rank_in_arguments(void **state) {
+  char zero[] = "${local_rank}", one[] = "--local-rank=${local_rank}",
+       two[] = "${local_rank}${local_rank}-${local_ran}", three[] = "$local_rank $$", four[] = "";
+  char *argv[] = {zero, one, two, three, four, NULL};
+  char **got = command_line_for(argv, 1023);
+  assert_string_equal(got[0], "${local_rank}"); /* the program's name is none of its arguments */
+  assert_string_equal(got[1], "--local-rank=1023");
+  assert_string_equal(got[2], "10231023-${local_ran}");
+  assert_string_equal(got[3], "$local_rank $$");
+  assert_string_equal(got[4], "");
+  assert_null(got[5]);
+  free(got);
+}
+
+static void explains(void **state) {
+  static char python[] = "python3", word[] = "it's $x\n\x1b", empty[] = "";
+  char *command[] = {python, word, empty, NULL};
+  struct buf out = BUF_INIT;
+  become("--nproc 2 --nnodes 1 -r 1:3 --duplicate-stdout-filters a,b --stop-timeout 1500ms x", "A=b");
+  agent_options_explain(
+      &o, &(struct options_told){.job = "job", .workers = 2, .local_world = 2, .command = command}, &out);
+  static const char *const lines[] = {"nnodes 1:1\n",
+                                      "nproc 2\n",
+                                      "job 'job'\n",
+                                      "endpoint standalone\n",
+                                      "node-rank -\n",
+                                      "stop-timeout 1.5\n",
+                                      "redirects 1:3\n",
+                                      "tee -\n",
+                                      "local-ranks-filter -\n",
+                                      "duplicate-stdout-filters 'a' 'b'\n",
+                                      "duplicate-stderr-filters -\n",
+                                      "command 'python3' 'it'\\''s $x\\n\\x1b' ''\n"};
+  for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+    if (!strstr(buf_text(&out), lines[i])) fail_msg("no '%s' in:\n%s", lines[i], buf_text(&out));
+  buf_finish(&out);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_runs),
+      cmocka_unit_test(which_python),
+      cmocka_unit_test(local_rank_in_arguments),
+      cmocka_unit_test(explains),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

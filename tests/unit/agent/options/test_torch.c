@@ -1,0 +1,457 @@
+/* agent/options_*.c: torchrun's flags, in all their spellings, and its variables. */
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent/options/internal.h"
+#include "agent/options/torch_flags.h"
+#include "tests/rig/unit.h"
+
+enum { WORDS_MAX = 24 };
+
+/* A command line and an environment, parted by blanks; '~' stands for a blank that does not part. */
+struct line {
+  char text[2048], env_text[2048];
+  char *argv[WORDS_MAX], *env[WORDS_MAX];
+  int argc;
+  struct agent_options o;
+  struct err e;
+};
+
+static int split(char *text, char **words) {
+  int n = 0;
+  for (char *p = strtok(text, " "); p; p = strtok(NULL, " ")) {
+    assert_true(n < WORDS_MAX - 1);
+    words[n++] = p;
+    for (char *c = p; *c; c++)
+      if (*c == '~') *c = ' ';
+  }
+  words[n] = NULL;
+  return n;
+}
+
+static struct line l;
+
+static int try(const char *words, const char *env) {
+  memset(&l, 0, sizeof(l));
+  snprintf(l.text, sizeof(l.text), "rdzv-agent %s", words);
+  snprintf(l.env_text, sizeof(l.env_text), "%s", env);
+  l.argc = split(l.text, l.argv);
+  split(l.env_text, l.env);
+  return agent_options_parse(&l.o, l.argc, l.argv, l.env, NULL, &l.e);
+}
+
+static struct agent_options *parse(const char *words, const char *env) {
+  if (try(words, env)) fail_msg("'%s' with '%s': %s", words, env, l.e.text);
+  return &l.o;
+}
+
+static void refused(const char *words, const char *env, const char *says) {
+  assert_int_equal(try(words, env), -EINVAL);
+  if (!strstr(l.e.text, says)) fail_msg("\"%s\" does not say \"%s\"", l.e.text, says);
+}
+
+static void noted(const char *words, const char *env, const char *says) {
+  parse(words, env);
+  if (!strstr(l.o.notes, says))
+    fail_msg("'%s' '%s': \"%s\" does not say \"%s\"", words, env, l.o.notes, says);
+}
+
+static void quiet(const char *words, const char *env) {
+  parse(words, env);
+  if (l.o.notes[0]) fail_msg("'%s' '%s': %s", words, env, l.o.notes);
+}
+
+static const struct opt *find_row(const char *foreign) {
+  for (const struct opt *row = agent_options_spec.table; row->name || row->group; row++)
+    if (row->foreign && strcmp(row->foreign, foreign) == 0) return row;
+  return NULL;
+}
+
+static void the_list_and_the_table_agree(void **state) {
+#define NAME(flag, text) flag,
+  static const char *const flags[] = {TORCH_FLAG_LIST(NAME)};
+#undef NAME
+  size_t n = sizeof(flags) / sizeof(flags[0]), rows = 0;
+  for (size_t i = 0; i < n; i++)
+    if (strcmp(flags[i], "training_script") != 0 && !find_row(flags[i]))
+      fail_msg("--%s has no row", flags[i]);
+  for (const struct opt *row = agent_options_spec.table; row->name || row->group; row++) {
+    if (!row->foreign) continue;
+    rows++;
+    assert_true(strcmp(row->foreign, row->name) == 0 || strcmp(row->foreign, row->alias) == 0);
+  }
+  assert_int_equal(rows, n); /* help for training_script */
+}
+
+static const struct {
+  const char *name, *value;
+} values[] = {
+    {"nnodes", "1"},
+    {"nproc-per-node", "3"},
+    {"rdzv-backend", "c10d"},
+    {"rdzv-endpoint", "n1:5"},
+    {"rdzv-id", "x"},
+    {"rdzv-conf", "join_timeout=7"},
+    {"standalone", NULL},
+    {"max-restarts", "2"},
+    {"monitor-interval", "0.5"},
+    {"start-method", "fork"},
+    {"event-log-handler", "console"},
+    {"role", "trainer"},
+    {"module", NULL},
+    {"no-python", NULL},
+    {"run-path", NULL},
+    {"log-dir", "d"},
+    {"redirects", "0:3"},
+    {"tee", "3"},
+    {"local-ranks-filter", "0,2"},
+    {"duplicate-stdout-filters", "a,b"},
+    {"duplicate-stderr-filters", "c"},
+    {"node-rank", "0"},
+    {"master-addr", "n2"},
+    {"master-port", "29501"},
+    {"local-addr", "127.0.0.1"},
+    {"logs-specs", "x"},
+    {"numa-binding", "node"},
+    {"signals-to-handle", "SIGUSR1"},
+    {"shutdown-timeout", "3"},
+    {"virtual-local-rank", NULL},
+};
+
+/* Every spelling of a name, whole and cut short, and its variable. */
+static void every_flag_in_every_spelling(void **state) {
+  for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+    const struct opt *row = find_row(values[i].name);
+    char under[64], words[6][200], variable[200];
+    snprintf(under, sizeof(under), "%s", values[i].name);
+    for (char *p = under; *p; p++) *p = *p == '-' ? '_' : *p;
+    const char *v = values[i].value, *between = v ? " " : "", *equals = v ? "=" : "";
+    if (!v) v = "";
+    int n = 0;
+    snprintf(words[n++], 200, "--%s%s%s x.py", values[i].name, between, v);
+    snprintf(words[n++], 200, "--%s%s%s x.py", values[i].name, equals, v);
+    snprintf(words[n++], 200, "--%s%s%s x.py", under, between, v);
+    snprintf(words[n++], 200, "--%s%s%s x.py", under, equals, v);
+    snprintf(words[n++], 200, "--%.*s%s%s x.py", (int)strlen(under) - 1, under, between, v);
+    for (int k = 0; k < n; k++) {
+      parse(words[k], "");
+      assert_string_equal(l.o.words[0], "x.py");
+      assert_int_equal(opts_source(&agent_options_spec, l.argc, l.argv, l.env, values[i].name),
+                       OPT_FROM_ARGV);
+    }
+    for (char *p = under; *p; p++) *p = (char)(*p == '_' ? '_' : *p - 'a' + 'A');
+    snprintf(variable, sizeof(variable), "PET_%s=%s", under, *v ? v : "1");
+    parse("x.py", variable);
+    enum opt_source from = opts_source(&agent_options_spec, l.argc, l.argv, l.env, values[i].name);
+    assert_int_equal(from, row->foreign_no_env ? OPT_FROM_DEFAULT : OPT_FROM_FOREIGN_ENV);
+  }
+}
+
+static void short_options(void **state) {
+  parse("-r3 -t 1 x", "");
+  assert_int_equal(l.o.redirects.of[7], 3);
+  assert_int_equal(l.o.tee.of[7], 1);
+  parse("-mr=2 -t0:3,11:1 x", "");
+  assert_true(l.o.torch.module);
+  assert_int_equal(l.o.redirects.of[0], 2);
+  assert_int_equal(l.o.tee.of[0], 3);
+  assert_int_equal(l.o.tee.of[1], 0);
+  assert_int_equal(l.o.tee.of[11], 1);
+  parse("-vm x", "");
+  assert_true(l.o.verbose && l.o.torch.module);
+  refused("-r4 x", "", "-r=4: write 0 (none)");
+  refused("-t", "", "-t needs a value: -t N|MAP");
+  refused("-rz x", "", "-r=z");
+  refused("-mz x", "", "unknown option -mz");
+  refused("-r 0:4", "", "LOCAL_RANK:N");
+  refused("-r 1024:1", "", "from 0 to 1023");
+  refused("-r 0:1,", "", "LOCAL_RANK:N");
+  refused("-r 0:1:2", "", "LOCAL_RANK:N");
+  refused("-r=", "", "LOCAL_RANK:N");
+}
+
+/* What torchrun's parser takes for a whole name, and what only ours might. */
+static void abbreviations(void **state) {
+  assert_int_equal(parse("--nn 1 x", "")->nnodes.max, 1);
+  assert_true(parse("--stan x", "")->standalone);
+  assert_true(parse("--mod x", "")->torch.module);
+  assert_int_equal(parse("--max-r 5 x", "")->max_restarts, 5);
+  assert_int_equal(parse("--max_r=5 x", "")->max_restarts, 5);
+  assert_int_equal(parse("--nproc-p 2 x", "")->nproc, 2);
+  assert_int_equal(parse("--nproc 2 x", "")->nproc, 2);
+  assert_true(parse("--he", "")->help);
+  refused("--rdzv 1 x", "", "unknown option --rdzv");         /* four begin so */
+  refused("--verb x", "", "did you mean --verbose?");         /* ours alone */
+  refused("--v x", "", "unknown option --v:");                /* --virtual-local-rank, and two of ours */
+  refused("--e x", "", "unknown option --e:");                /* --event-log-handler, and ours */
+  refused("--join 5s x", "", "did you mean --join-timeout?"); /* ours alone */
+  refused("--st x", "", "unknown option --st");
+  refused("--store-p 1 x", "", "did you mean --store-port?");
+  refused("--max-restarts-x 1", "", "did you mean --max-restarts?");
+}
+
+static void who_wins(void **state) {
+  const char *env = "PET_NPROC_PER_NODE=2 RDZV_AGENT_NPROC=3 PET_MAX_RESTARTS=7";
+  assert_int_equal(parse("--nproc-per-node 4 x", env)->nproc, 4);
+  assert_int_equal(parse("x", env)->nproc, 3);
+  assert_int_equal(parse("x", "RDZV_AGENT_NPROC=3 PET_NPROC_PER_NODE=2")->nproc, 3);
+  assert_int_equal(parse("x", "PET_NPROC_PER_NODE=2")->nproc, 2);
+  assert_int_equal(parse("x", env)->max_restarts, 7);
+  assert_int_equal(
+      parse("x",
+            "PET_NPROC=2 PET_ENDPOINT=n1 PET_LOGS_SPECS=x PET_NUMA_BINDING=x PET_FOO=1 PET_=1 PET_LEASE=0")
+          ->nproc,
+      1);
+  refused("--nproc 1 x", "PET_NPROC_PER_NODE=two", "PET_NPROC_PER_NODE=two: write the number of workers");
+  refused("x", "PET_STANDALONE=maybe", "PET_STANDALONE=maybe: write yes or no");
+  assert_true(parse("x", "PET_STANDALONE=1")->standalone);
+  assert_false(parse("--nnodes 2 --endpoint n1 x", "PET_STANDALONE=0")->standalone);
+  refused("--nproc_per_node=two x", "", "--nproc_per_node=two: ");
+}
+
+struct place {
+  const char *words;
+  const char *host; /* "": alone */
+  int port;         /* of the endpoint; alone: of the store */
+  const char *note; /* NULL: none */
+};
+
+static const struct place places[] = {
+    {"x", "", 0, NULL},
+    {"--standalone x", "", 0, NULL},
+    {"--standalone --rdzv-endpoint n1:1 x", "", 0, "--rdzv-endpoint has no effect: --standalone"},
+    {"--standalone --rdzv-id j --rdzv-backend c10d x", "", 0, "--rdzv-id has no effect"},
+    {"--standalone --master-port 5 x", "", 0, "--master-port has no effect: --standalone"},
+    {"--standalone --nnodes 1:4 x", "", 0, "no more than one of the 4 nodes"},
+    {"--rdzv-endpoint localhost:0 --rdzv-backend c10d x", "", 0, NULL},
+    {"--rdzv-endpoint= x", "", 0, NULL},
+    {"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 x", "n1", 29400, NULL},
+    {"--nnodes 2 --rdzv-backend static --rdzv-endpoint n1 x", "n1", 29500, NULL},
+    {"--nnodes 2 --rdzv-endpoint n1 x", "n1", 29400, NULL},
+    {"--nnodes 2 --rdzv-endpoint n1:7 --master-addr n2 x", "n1", 7,
+     "--master-addr has no effect: the endpoint says where to meet"},
+    {"--nnodes 2 --master-addr n2 x", "n2", 29500, NULL},
+    {"--nnodes 2 --master-addr n2 --master-port 29501 x", "n2", 29501, NULL},
+    {"--nnodes 2 --master-addr [::1] x", "::1", 29500, NULL},
+    {"--nnodes 2 --master-addr ::1 --master-port 3 x", "::1", 3, NULL},
+    {"--nnodes 2 --master-port 29501 x", "127.0.0.1", 29501, NULL},
+    {"--master-port 29501 x", "", 29501, NULL},
+    {"--master-addr n2 --master-port 29501 x", "", 29501, NULL},
+    {"--master-addr n2 x", "", 0, NULL},
+    {"--master-port 29501 --store-port 4 x", "", 4, NULL},
+    {"--rdzv-backend c10d --master-addr n2 x", "", 0,
+     "--master-addr has no effect: it is for --rdzv-backend static"},
+    {"--nnodes 2 --rdzv-backend etcd --rdzv-endpoint n1 x", "n1", 29400,
+     "--rdzv-backend has no effect: nodes meet at rdzvd"},
+};
+
+static void where_to_meet(void **state) {
+  for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+    const struct place *p = &places[i];
+    parse(p->words, "");
+    if (l.o.standalone != !*p->host || strcmp(l.o.endpoint.host, p->host) != 0)
+      fail_msg("'%s': %s", p->words, l.o.endpoint.host);
+    assert_int_equal(*p->host ? l.o.endpoint.port : l.o.store_port, p->port);
+    if (p->note ? !strstr(l.o.notes, p->note) : l.o.notes[0] != '\0')
+      fail_msg("'%s': notes '%s'", p->words, l.o.notes);
+    if (l.o.standalone) assert_int_equal(l.o.nnodes.max, 1);
+  }
+  assert_null(parse("--standalone --rdzv-id j x", "")->rdzv_id);
+  assert_string_equal(parse("--rdzv-id j x", "")->rdzv_id, "j");
+  assert_null(parse("--rdzv-id= x", "")->rdzv_id);
+  refused("--nnodes 2 x", "", "need a place to meet");
+  refused("--nnodes 2 --rdzv-backend c10d --master-addr n1 x", "", "need a place to meet");
+  refused("--nnodes 2 --standalone x", "", "--standalone is one node");
+  refused("--nnodes 2 --rdzv-endpoint n1:0 x", "", "port 0 is nowhere");
+  refused("--nnodes 2 --master-port 0 x", "", "--master-port=0: port 0 is nowhere");
+  refused("x --y", "PET_NNODES=2 PET_RDZV_ENDPOINT=n1:0", "PET_RDZV_ENDPOINT=n1:0: port 0 is nowhere");
+  refused("--rdzv-endpoint h1:1,h2:2 x", "", "several colons");
+  refused("--rdzv-endpoint /shared/file x", "", "a file is no place");
+  refused("--master-addr n~1 x", "", "--master-addr=n 1");
+  refused("--master-port 65536 x", "", "from 0 to 65535");
+}
+
+static void node_ranks(void **state) {
+  const char *two = "--nnodes 2 --master-addr n1";
+  char words[200];
+  snprintf(words, sizeof(words), "%s --node_rank 1 x", two);
+  assert_int_equal(parse(words, "")->node_rank, 1);
+  snprintf(words, sizeof(words), "%s x", two);
+  assert_int_equal(parse(words, "")->node_rank, -1);
+  snprintf(words, sizeof(words), "%s --rdzv-conf rank=1 x", two);
+  assert_int_equal(parse(words, "")->node_rank, 1);
+  snprintf(words, sizeof(words), "%s --rdzv-conf rank=1 --node-rank 0 x", two);
+  assert_int_equal(parse(words, "")->node_rank, 0);
+  snprintf(words, sizeof(words), "%s --node-rank 2 x", two);
+  refused(words, "", "--node-rank=2: ranks of 2 nodes go from 0 to 1");
+  noted("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 --node-rank 0 x", "",
+        "--node-rank has no effect: it is for --rdzv-backend static");
+  assert_int_equal(l.o.node_rank, -1);
+  noted("--node-rank 3 x", "", "--node-rank has no effect: this machine is the only node");
+  assert_int_equal(l.o.node_rank, -1);
+  quiet("--node-rank 0 x", "");
+}
+
+static void rdzv_conf(void **state) {
+  const struct agent_options *o =
+      parse("--rdzv-conf "
+            "join_timeout=60,last_call_timeout=5,is_host=0,keep_alive_interval=2,keep_alive_max_attempt=4 x",
+            "");
+  assert_int_equal(o->join_timeout_ms, 60000);
+  assert_int_equal(o->last_call_ms, 5000);
+  assert_int_equal(o->lease_ms, 8000);
+  assert_int_equal(o->hosting, HOST_NEVER);
+  assert_string_equal(o->notes, "");
+  assert_int_equal(parse("--rdzv-conf is_host=True,store_type=TCP x", "")->hosting, HOST_ALWAYS);
+  assert_int_equal(parse("x", "")->hosting, HOST_AUTO);
+  assert_int_equal(parse("--rdzv-conf keep_alive_interval=1 x", "")->lease_ms, 3000);
+  assert_int_equal(parse("--rdzv-conf keep_alive_max_attempt=2 x", "")->lease_ms, 10000);
+  assert_int_equal(parse("--rdzv-conf keep_alive_interval=86400 x", "")->lease_ms, LEASE_MAX_MS);
+  assert_int_equal(parse("--rdzv-conf timeout=90 x", "")->join_timeout_ms, 90000);
+  assert_int_equal(parse("--rdzv-conf timeout=90,join_timeout=40 x", "")->join_timeout_ms, 40000);
+  assert_int_equal(parse("--rdzv-backend c10d --rdzv-conf timeout=90 x", "")->join_timeout_ms, 600000);
+  assert_int_equal(parse("--rdzv-conf ~join_timeout~=~3~,~read_timeout=4 x", "")->join_timeout_ms, 3000);
+  assert_int_equal(parse("--join-timeout 7s --rdzv-conf join_timeout=60 x", "")->join_timeout_ms, 7000);
+  assert_int_equal(parse("--rdzv-conf join_timeout=60 x", "RDZV_AGENT_JOIN_TIMEOUT=7s")->join_timeout_ms,
+                   60000);
+  assert_int_equal(parse("x", "RDZV_AGENT_JOIN_TIMEOUT=7s PET_RDZV_CONF=join_timeout=60")->join_timeout_ms,
+                   7000);
+  noted("--rdzv-backend c10d --rdzv-conf timeout=3 x", "", "--rdzv-conf timeout has no effect");
+  noted("--rdzv-backend c10d --rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect");
+  noted("--rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect: this machine is the only node");
+  noted("x", "PET_RDZV_CONF=foo=1", "PET_RDZV_CONF foo is not known here");
+  noted("--rdzv-conf close_timeout=1 x", "", "--rdzv-conf close_timeout has no effect");
+  noted("--rdzv-conf read_timeout=1 x", "", "--rdzv-conf read_timeout has no effect");
+  noted("--rdzv-conf heartbeat_timeout=1 x", "", "--rdzv-conf heartbeat_timeout has no effect");
+  noted("--rdzv-conf store_type=file x", "", "--rdzv-conf store_type has no effect");
+  noted("--rdzv-conf join_timeot=1 x", "", "--rdzv-conf join_timeot is not known here");
+  refused("--rdzv-conf join_timeout x", "", "write key=value");
+  refused("--rdzv-conf =3 x", "", "write key=value");
+  refused("--rdzv-conf a=1,,b=2 x", "", "write key=value");
+  refused("--rdzv-conf join_timeout=soon x", "", "--rdzv-conf=join_timeout=soon: join_timeout: not a time");
+  refused("--rdzv-conf last_call_timeout=0 x", "", "last_call_timeout must be above 0");
+  refused("--rdzv-conf is_host=perhaps x", "", "is_host: write 1 or 0");
+  refused("x", "PET_RDZV_CONF=rank=-1", "PET_RDZV_CONF=rank=-1: rank: must be from 0");
+}
+
+/* More unknown keys than notes can hold: what does not fit is left away whole. */
+static void notes_are_bounded(void **state) {
+  char text[900] = "", words[1000];
+  for (int i = 0; i < 150; i++) strcat(text, i ? ",k=1" : "k=1");
+  snprintf(words, sizeof(words), "--rdzv-conf %s --monitor-interval 1 x", text);
+  parse(words, "");
+  size_t n = strlen(l.o.notes);
+  assert_true(n > OPTIONS_NOTES_MAX - 100 && n <= OPTIONS_NOTES_MAX);
+  assert_string_equal(l.o.notes + n - strlen("no effect"), "no effect");
+}
+
+static void without_meaning(void **state) {
+  noted("--monitor-interval 5 x", "", "--monitor-interval has no effect");
+  noted("x", "PET_MONITOR_INTERVAL=5", "PET_MONITOR_INTERVAL has no effect");
+  noted("--start-method fork x", "", "--start-method has no effect");
+  noted("--event-log-handler console x", "", "--event-log-handler has no effect");
+  quiet("--event-log-handler null x", "");
+  noted("--logs-specs mine x", "", "--logs-specs has no effect");
+  quiet("--rdzv-backend static --nproc 2 --role r --max-restarts 0 x", "");
+  refused("--start-method thread x", "", "write spawn, fork or forkserver");
+  refused("--monitor-interval often x", "", "not a number");
+}
+
+static void output(void **state) {
+  const struct agent_options *o = parse(
+      "--local-ranks-filter 0,3 --duplicate-stdout-filters a,,b,c --duplicate_stderr_filters= --log-dir= x",
+      "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=[${rank}]");
+  assert_true(o->shown.some && o->shown.in[0] && !o->shown.in[1] && o->shown.in[3]);
+  assert_int_equal(o->duplicate_stdout_filters.n, 2);
+  assert_string_equal(o->duplicate_stdout_filters.v[0], "a,b");
+  assert_string_equal(o->duplicate_stdout_filters.v[1], "c");
+  assert_int_equal(o->duplicate_stderr_filters.n, 1);
+  assert_string_equal(o->duplicate_stderr_filters.v[0], "");
+  assert_null(o->log_dir);
+  assert_string_equal(o->log_line_prefix, "[${rank}]");
+  o = parse("--duplicate-stdout-filters ,,,,,x,~y x", "");
+  assert_int_equal(o->duplicate_stdout_filters.n, 3);
+  assert_string_equal(o->duplicate_stdout_filters.v[0], ",,");
+  assert_string_equal(o->duplicate_stdout_filters.v[1], "x");
+  assert_string_equal(o->duplicate_stdout_filters.v[2], " y");
+  o = parse("x", "");
+  assert_false(o->shown.some);
+  assert_int_equal(o->duplicate_stdout_filters.n, 0);
+  assert_null(o->log_line_prefix);
+  assert_false(parse("--local-ranks-filter= x", "")->shown.some);
+  assert_true(parse("--local-ranks-filter 0,~2~,3 x", "")->shown.in[2]);
+  refused("--local-ranks-filter 0,x x", "", "write local ranks");
+  refused("--local-ranks-filter 1024 x", "", "from 0 to 1023");
+  refused("--duplicate-stdout-filters 1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,6,7 x", "", "more than 16");
+}
+
+static uint64_t bits(int a, int b) {
+  return UINT64_C(1) << a | UINT64_C(1) << b;
+}
+
+static void stopping(void **state) {
+  uint64_t four = bits(SIGTERM, SIGINT) | bits(SIGHUP, SIGQUIT);
+  assert_int_equal(parse("x", "")->signals, four);
+  assert_int_equal(parse("--signals-to-handle= x", "")->signals, four);
+  assert_int_equal(parse("--signals-to-handle SIGUSR1,~SIGTERM x", "")->signals, bits(SIGUSR1, SIGTERM));
+  assert_int_equal(parse("--signals-to-handle USR1,TERM x", "")->signals, bits(SIGUSR1, SIGTERM));
+  refused("--signals-to-handle SIGKILL x", "", "no signal that can be handled");
+  refused("--signals-to-handle SIGSEGV x", "", "no signal that can be handled");
+  refused("--signals-to-handle SIGTERM,SIGABRACADABRA x", "", "no signal that can be handled");
+  refused("--signals-to-handle SIGTERMINATE_AS_SOON_AS_YOU_CAN x", "", "no signal that can be handled");
+  assert_int_equal(parse("--shutdown-timeout 5 x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9")->stop_timeout_ms,
+                   5000);
+  assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9")->stop_timeout_ms, 9000);
+  assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9 PET_SHUTDOWN_TIMEOUT=4")->stop_timeout_ms,
+                   4000);
+  assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=")->stop_timeout_ms, 30000);
+  refused("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: not a whole number");
+}
+
+static void the_rest(void **state) {
+  const struct agent_options *o = parse("--virtual-local-rank --mpi-env --numa-binding core-complex --role r "
+                                        "--store worker --local-addr n1.example x",
+                                        "");
+  assert_true(o->virtual_local_rank && o->mpi_env);
+  assert_int_equal(o->numa, NUMA_CORE_COMPLEX);
+  assert_string_equal(o->role, "r");
+  assert_int_equal(o->store, STORE_WORKER);
+  assert_string_equal(o->local_addr, "n1.example");
+  o = parse("x", "");
+  assert_false(o->virtual_local_rank || o->mpi_env);
+  assert_int_equal(o->numa, NUMA_NONE);
+  assert_string_equal(o->role, "default");
+  assert_int_equal(o->store, STORE_AGENT);
+  assert_null(o->local_addr);
+  assert_int_equal(parse("x", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")->store, STORE_WORKER);
+  assert_int_equal(parse("--store agent x", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1")->store, STORE_AGENT);
+  assert_int_equal(parse("--nproc gpu x", "")->nproc, OPTIONS_NPROC_GPU);
+  refused("--store here x", "", "write agent, or worker");
+  refused("--numa-binding none x", "", "write node, socket");
+  refused("--local-addr n1:5 x", "", "not an address of this machine");
+  refused("-m", "", "-m needs a module behind the options");
+  refused("--run-path --", "", "--run-path needs a script");
+  refused("-m --no-python x", "", "exclude each other");
+  noted("-m --no-python --run-path x", "", "--no-python has no effect: --run-path");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_list_and_the_table_agree),
+      cmocka_unit_test(every_flag_in_every_spelling),
+      cmocka_unit_test(short_options),
+      cmocka_unit_test(abbreviations),
+      cmocka_unit_test(who_wins),
+      cmocka_unit_test(where_to_meet),
+      cmocka_unit_test(node_ranks),
+      cmocka_unit_test(rdzv_conf),
+      cmocka_unit_test(notes_are_bounded),
+      cmocka_unit_test(without_meaning),
+      cmocka_unit_test(output),
+      cmocka_unit_test(stopping),
+      cmocka_unit_test(the_rest),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

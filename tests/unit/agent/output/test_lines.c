@@ -1,0 +1,126 @@
+/* Lines out of bytes in any pieces, and the last lines of a stream. */
+
+#include "agent/output/lines.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "common/mem.h"
+
+/* Feeds text in pieces of `step` bytes; what comes out is joined with '|', the rest with '~'. */
+static void check(const char *text, size_t step, size_t max, const char *expected) {
+  struct lines l;
+  struct buf got = BUF_INIT;
+  const char *line;
+  size_t len, n = strlen(text);
+  lines_init(&l, max);
+  for (size_t i = 0; i < n; i += step) {
+    lines_feed(&l, text + i, n - i < step ? n - i : step);
+    while (lines_next(&l, &line, &len)) {
+      buf_append(&got, line, len);
+      buf_putc(&got, '|');
+    }
+  }
+  if (lines_rest(&l, &line, &len)) {
+    buf_append(&got, line, len);
+    buf_putc(&got, '~');
+  }
+  assert_false(lines_rest(&l, &line, &len));
+  assert_string_equal(buf_text(&got), expected);
+  buf_finish(&got);
+  lines_finish(&l);
+}
+
+static void test_split(void **state) {
+  for (size_t step = 1; step < 12; step++) {
+    check("", step, 100, "");
+    check("one\ntwo\n", step, 100, "one|two|");
+    check("one\n\n\ntwo", step, 100, "one|||two~");
+    check("dos\r\nbar\r100%\r\n", step, 100, "dos\r|bar\r100%\r|");
+    check("\n", step, 100, "|");
+  }
+}
+
+static void test_long_lines_are_cut(void **state) {
+  for (size_t step = 1; step < 20; step++) {
+    check("abcdefghij\nk\n", step, 4, "abcd|efgh|ij|k|");
+    check("abcd\nefgh\n", step, 4, "abcd|efgh|"); /* exactly max: no empty line behind */
+    check("abcdefgh\n", step, 4, "abcd|efgh|");
+    check("abcde", step, 4, "abcd|e~");
+    check("abcd", step, 4, "abcd~");
+  }
+}
+
+static void test_nul_bytes_pass(void **state) {
+  struct lines l;
+  const char *line;
+  size_t len;
+  lines_init(&l, 100);
+  lines_feed(&l, "a\0b\nc", 5);
+  assert_true(lines_next(&l, &line, &len));
+  assert_int_equal(len, 3);
+  assert_memory_equal(line, "a\0b", 3);
+  assert_false(lines_next(&l, &line, &len));
+  lines_peek(&l, &line, &len);
+  assert_int_equal(len, 1);
+  lines_feed(&l, "d\n", 2);
+  assert_true(lines_next(&l, &line, &len));
+  assert_memory_equal(line, "cd", 2);
+  lines_finish(&l);
+}
+
+/* A line that never ends costs no more than max and one piece. */
+static void test_memory_is_bounded(void **state) {
+  struct lines l;
+  char *chunk = xmalloc(65536);
+  const char *line;
+  size_t len, total = 0;
+  memset(chunk, 'x', 65536);
+  lines_init(&l, 16384);
+  for (int i = 0; i < 100; i++) {
+    lines_feed(&l, chunk, 65536);
+    while (lines_next(&l, &line, &len)) total += len;
+  }
+  assert_true(l.b.cap <= 4 * 65536);
+  lines_rest(&l, &line, &len);
+  assert_int_equal(total + len, 100 * 65536);
+  lines_finish(&l);
+  free(chunk);
+}
+
+static void check_tail(const char *lines, size_t max, const char *expected) {
+  struct buf tail = BUF_INIT;
+  char *copy = xstrdup(lines), *save = NULL;
+  for (char *line = strtok_r(copy, "|", &save); line; line = strtok_r(NULL, "|", &save)) {
+    tail_add(&tail, line, strlen(line), max);
+    assert_true(tail.len <= max);
+  }
+  assert_string_equal(buf_text(&tail), expected);
+  buf_finish(&tail);
+  free(copy);
+}
+
+static void test_tail(void **state) {
+  check_tail("one|two", 100, "one\ntwo\n");
+  check_tail("one|two", 8, "one\ntwo\n");
+  check_tail("one|two", 7, "two\n");
+  check_tail("one|two|three", 10, "two\nthree\n");
+  check_tail("one|two|three", 9, "three\n");
+  check_tail("one|two|three", 6, "three\n");
+  check_tail("one|two|three", 5, "hree\n"); /* no whole line fits: the end of the last */
+  check_tail("one|abcdefghij|x", 6, "x\n");
+  check_tail("|", 6, "");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_split),          cmocka_unit_test(test_long_lines_are_cut),
+      cmocka_unit_test(test_nul_bytes_pass), cmocka_unit_test(test_memory_is_bounded),
+      cmocka_unit_test(test_tail),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

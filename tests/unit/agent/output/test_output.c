@@ -1,0 +1,156 @@
+/* output: what the options mean together, and what stands in front of a line. */
+
+#include "agent/output/output.h"
+
+#include <string.h>
+#include "agent/options/options.h"
+#include "tests/rig/unit.h"
+
+static void check_route(const struct agent_options *o, uint32_t local_rank, int std, const char *expected) {
+  struct output_route r = output_route(o, local_rank, std);
+  char text[32] = "";
+  if (r.file) strcat(text, "file ");
+  if (r.shown) strcat(text, "shown ");
+  if (r.filtered) strcat(text, "filtered ");
+  if (text[0]) text[strlen(text) - 1] = '\0';
+  assert_string_equal(text, expected);
+}
+
+static void test_neither(void **state) {
+  static struct agent_options o;
+  check_route(&o, 0, STD_OUT, "shown");
+  check_route(&o, 1023, STD_ERR, "shown");
+  assert_false(output_has_files(&o));
+  assert_false(output_has_no_files(&o));
+}
+
+static void test_maps(void **state) {
+  static struct agent_options o = {.redirects.of = {[0] = STD_ALL, [1] = STD_ERR},
+                                   .tee.of = {[1] = STD_OUT, [2] = STD_ALL}};
+  check_route(&o, 0, STD_OUT, "file");
+  check_route(&o, 0, STD_ERR, "file");
+  check_route(&o, 1, STD_OUT, "file shown");
+  check_route(&o, 1, STD_ERR, "file");
+  check_route(&o, 2, STD_ERR, "file shown");
+  check_route(&o, 3, STD_OUT, "shown");
+  o.redirects.of[2] = STD_ALL; /* --tee wins */
+  check_route(&o, 2, STD_ERR, "file shown");
+  o.log_dir = "/logs"; /* a place, no more: somebody has said which streams */
+  check_route(&o, 3, STD_OUT, "shown");
+  assert_true(output_has_files(&o));
+}
+
+static void test_log_dir_alone(void **state) {
+  static struct agent_options o = {.log_dir = "/logs"};
+  check_route(&o, 0, STD_OUT, "file shown");
+  check_route(&o, 7, STD_ERR, "file shown");
+  assert_true(output_has_files(&o));
+}
+
+static void test_no_files(void **state) {
+  static struct agent_options o = {.log_dir = "/dev/null", .duplicate_stdout_filters = {.n = 1, .v = {"x"}}};
+  memset(o.redirects.of, STD_ALL, sizeof(o.redirects.of));
+  check_route(&o, 0, STD_OUT, "shown"); /* it has to go somewhere */
+  assert_true(output_has_no_files(&o));
+  assert_false(output_has_files(&o));
+}
+
+static void test_some_ranks_are_shown(void **state) {
+  static struct agent_options o = {.shown = {.some = true, .in = {[1] = true}},
+                                   .duplicate_stderr_filters = {.n = 1, .v = {"x"}}};
+  check_route(&o, 0, STD_OUT, "");
+  check_route(&o, 1, STD_OUT, "shown");
+  check_route(&o, 0, STD_ERR, "");
+  check_route(&o, 1, STD_ERR, "shown filtered");
+  memset(o.tee.of, STD_ALL, sizeof(o.tee.of));
+  check_route(&o, 0, STD_ERR, "file");
+  check_route(&o, 1, STD_ERR, "file shown filtered");
+  memset(o.tee.of, 0, sizeof(o.tee.of));
+  memset(o.redirects.of, STD_ALL, sizeof(o.redirects.of));
+  check_route(&o, 1, STD_ERR, "file");
+  assert_true(output_has_files(&o));
+}
+
+static void check_prefix(const struct agent_options *o, int64_t world_size, const char *prefix,
+                         const char *label) {
+  struct output_name n = {.rank = 13, .world_size = world_size, .local_rank = 5, .host = "gpu7"};
+  struct buf b = BUF_INIT;
+  output_prefix(o, &n, &b);
+  assert_string_equal(buf_text(&b), prefix);
+  buf_clear(&b);
+  output_label(o, &n, &b);
+  assert_string_equal(buf_text(&b), label);
+  buf_finish(&b);
+}
+
+static void test_prefixes(void **state) {
+  static struct agent_options o;
+  check_prefix(&o, 1, "", "[default5]:");
+  check_prefix(&o, 16, "[13] ", "[default5]:");
+  o.log_line_prefix = ""; /* as none, as under torchrun */
+  check_prefix(&o, 16, "[13] ", "[default5]:");
+  o.role = "trainer";
+  o.log_dir = "/logs";
+  check_prefix(&o, 16, "[13] ", "[trainer5]:");
+  o.tee.of[5] = STD_ERR;
+  check_prefix(&o, 16, "[trainer5]:", "[trainer5]:");
+  check_prefix(&o, 1, "[trainer5]:", "[trainer5]:");
+  o.log_dir = "/dev/null";
+  check_prefix(&o, 16, "[13] ", "[trainer5]:");
+}
+
+static void check_template(const char *template, const char *expected) {
+  static struct agent_options o = {.role = "trainer"};
+  o.log_line_prefix = template;
+  check_prefix(&o, 1, expected, expected);
+}
+
+static void test_templates(void **state) {
+  check_template("[${role_name}/${local_rank}]: ", "[trainer/5]: ");
+  check_template("$rank>", "13>");
+  check_template("[${hostname}:${rank}] ", "[gpu7:13] ");
+  check_template("$$rank $$$rank", "$rank $13");
+  check_template("${unknown} $unknown ${rank", "${unknown} $unknown ${rank");
+  check_template("$", "$");
+  check_template("${}$ ${1rank}$5", "${}$ ${1rank}$5");
+  check_template("$ranks $rank_", "$ranks $rank_");
+  char many[2048], expected[OUTPUT_PREFIX_MAX + 1];
+  memset(many, 'x', sizeof(many) - 1);
+  many[sizeof(many) - 1] = '\0';
+  memset(expected, 'x', OUTPUT_PREFIX_MAX);
+  expected[OUTPUT_PREFIX_MAX] = '\0';
+  check_template(many, expected);
+  memcpy(many + OUTPUT_PREFIX_MAX - 1, "\u00e4", 2); /* would be halved */
+  expected[OUTPUT_PREFIX_MAX - 1] = '\0';
+  memcpy(many + OUTPUT_PREFIX_MAX + 1, "${role_name}", 12);
+  check_template(many, expected);
+}
+
+static void check_name(const char *run_id, const char *expected) {
+  struct buf b = BUF_INIT;
+  output_file_name(run_id, &b);
+  assert_string_equal(buf_text(&b), expected);
+  buf_finish(&b);
+}
+
+static void test_file_names(void **state) {
+  check_name("job-1.2_x", "job-1.2_x");
+  check_name("user@node1:29400", "user@node1_29400");
+  check_name("../../etc/passwd", "_._.._etc_passwd");
+  check_name("..", "_.");
+  check_name("a b\n$(\u00e4)'", "a_b_______");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_neither),
+      cmocka_unit_test(test_maps),
+      cmocka_unit_test(test_log_dir_alone),
+      cmocka_unit_test(test_no_files),
+      cmocka_unit_test(test_some_ranks_are_shown),
+      cmocka_unit_test(test_prefixes),
+      cmocka_unit_test(test_templates),
+      cmocka_unit_test(test_file_names),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

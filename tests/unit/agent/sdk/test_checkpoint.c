@@ -1,0 +1,152 @@
+/* librdzv: one request for a checkpoint is answered by one checkpoint. */
+
+#include "tests/rig/sdk.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+static struct desk desk;
+static struct rdzv *r;
+
+static void join(void) {
+  desk_open(&desk, 1, 2);
+  r = desk_join(&desk);
+}
+
+static void leave(void) {
+  rdzv_finish(r);
+  desk_close(&desk);
+  desk = (struct desk){0};
+}
+
+static unsigned asked(void) {
+  pump(&desk, 0);
+  return rdzv_requested(r) & RDZV_CHECKPOINT;
+}
+
+/* All that it has said has been read. */
+static int answers(void) {
+  for (int i = 0; i < 3; i++) pump(&desk, 5);
+  return desk.checkpointed[0];
+}
+
+static void test_the_bit_stays_until_it_is_answered(void **state) {
+  join();
+  assert_int_equal(rdzv_can_checkpoint(r), 0);
+  assert_int_equal(rdzv_can_checkpoint(r), 0);
+  assert_int_equal(asked(), 0);
+  assert_int_equal(desk.can, 1);
+  sdk_server_request(desk.s, NULL, 0, 1);
+  for (int i = 0; i < 3; i++) assert_int_equal(asked(), RDZV_CHECKPOINT);
+  assert_int_equal(answers(), 0);
+  assert_int_equal(rdzv_checkpointed(r, 120), 0);
+  assert_int_equal(asked(), 0);
+  assert_int_equal(answers(), 1);
+  assert_int_equal(desk.checkpoint_step[0], 120);
+  sdk_server_request(desk.s, NULL, RDZV_STOP, 1);
+  pump(&desk, 0);
+  assert_int_equal(rdzv_requested(r), RDZV_STOP);
+  leave();
+  assert_int_equal(desk.troubles, 0);
+}
+
+/* Who has not said that it answers is not shown what it does not answer. */
+static void test_who_does_not_answer(void **state) {
+  join();
+  sdk_server_request(desk.s, NULL, 0, 1);
+  assert_int_equal(asked(), 0);
+  assert_int_equal(rdzv_can_checkpoint(r), 0);
+  assert_int_equal(asked(), RDZV_CHECKPOINT); /* it was asked before, and is waited for from now on */
+  leave();
+}
+
+/* A checkpoint that was begun before the request was seen is none for it. */
+static void test_what_was_begun_before(void **state) {
+  join();
+  rdzv_can_checkpoint(r);
+  assert_int_equal(asked(), 0);
+  sdk_server_request(desk.s, NULL, 0, 1);
+  pump(&desk, 0);
+  poll(NULL, 0, 5);
+  assert_int_equal(asked(), RDZV_CHECKPOINT);
+  sdk_server_request(desk.s, NULL, 0, 2);
+  pump(&desk, 0); /* another one while it writes: not seen yet, and not answered */
+  rdzv_checkpointed(r, 5);
+  answers();
+  poll(NULL, 0, 1100);
+  rdzv_requested(r); /* the look that belongs to the checkpoint */
+  assert_int_equal(answers(), 2);
+  sdk_server_request(desk.s, NULL, 0, 3);
+  assert_int_equal(asked(), RDZV_CHECKPOINT);
+  leave();
+}
+
+/* Another rank was asked first: this one's request comes right after its checkpoint, and is answered by it. */
+static void test_another_rank_was_quicker(void **state) {
+  join();
+  rdzv_can_checkpoint(r);
+  assert_int_equal(asked(), 0);
+  assert_int_equal(rdzv_checkpointed(r, 7), 0);
+  assert_int_equal(answers(), 0);
+  for (int i = 0; i < 3; i++) assert_int_equal(asked(), 0);
+  sdk_server_request(desk.s, NULL, 0, 1);
+  assert_int_equal(asked(), 0);
+  assert_int_equal(answers(), 1);
+  assert_int_equal(desk.checkpoint_step[0], 7);
+  leave();
+}
+
+/* A step that takes long: only the first look counts. */
+static void test_the_first_look_after_it(void **state) {
+  join();
+  rdzv_can_checkpoint(r);
+  for (int late = 0; late < 2; late++) {
+    rdzv_checkpointed(r, 7);
+    poll(NULL, 0, 1100);
+    if (late) assert_int_equal(asked(), 0);
+    sdk_server_request(desk.s, NULL, 0, 1 + (uint32_t)late);
+    assert_int_equal(asked(), late ? RDZV_CHECKPOINT : 0);
+  }
+  assert_int_equal(answers(), 1);
+  leave();
+}
+
+/* Who comes late hears of it in WELCOME. */
+static void test_asked_before_it_came(void **state) {
+  desk_open(&desk, 1, 2);
+  sdk_server_request(desk.s, NULL, 0, 4);
+  r = desk_join(&desk);
+  rdzv_can_checkpoint(r);
+  assert_int_equal(asked(), RDZV_CHECKPOINT);
+  rdzv_checkpointed(r, 1);
+  assert_int_equal(answers(), 1);
+  leave();
+}
+
+static void test_a_lost_agent(void **state) {
+  join();
+  rdzv_can_checkpoint(r);
+  sdk_server_request(desk.s, NULL, 0, 1);
+  assert_int_equal(asked(), RDZV_CHECKPOINT);
+  sdk_server_close_round(desk.s);
+  assert_true(rdzv_checkpointed(r, 1) < 0);
+  assert_string_equal(rdzv_error(r), "checkpointed: round 4 is over");
+  leave();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_the_bit_stays_until_it_is_answered),
+      cmocka_unit_test(test_who_does_not_answer),
+      cmocka_unit_test(test_what_was_begun_before),
+      cmocka_unit_test(test_another_rank_was_quicker),
+      cmocka_unit_test(test_the_first_look_after_it),
+      cmocka_unit_test(test_asked_before_it_came),
+      cmocka_unit_test(test_a_lost_agent),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

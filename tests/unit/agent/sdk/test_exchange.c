@@ -1,0 +1,268 @@
+/* rdzv_exchange and rdzv_barrier over a real store: who meets whom, who is missing, who differs. */
+
+#include "tests/rig/sdk.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "tests/rig/store.h"
+#include "tests/rig/unit.h"
+
+static struct player players[MAX_LOCAL];
+static atomic_int turn; /* what the parts tell each other past the store */
+
+/* n workers of a world play the part; ranks 0.. where the world is these. */
+static void play(uint32_t n, uint32_t world, int (*part)(struct rdzv *)) {
+  struct desk d;
+  atomic_store(&turn, 0);
+  desk_open_store(&d, n, world, store_thread_start());
+  drive(&d, players, n, part, NULL);
+  desk_close(&d);
+  store_thread_stop();
+}
+
+static void play_well(uint32_t n, uint32_t world, int (*part)(struct rdzv *)) {
+  play(n, world, part);
+  for (uint32_t i = 0; i < n; i++)
+    if (players[i].result) fail_msg("%u: %d: %s", i, players[i].result, players[i].text);
+}
+
+static void check_player(uint32_t i, int code, const char *sentence) {
+  if (players[i].result != code || !strstr(players[i].text, sentence))
+    fail_msg("%u: %d \"%s\", expected %d \"%s\"", i, players[i].result, players[i].text, code, sentence);
+}
+
+static void value_of(uint32_t rank, int call, size_t size, char *out) {
+  for (size_t i = 0; i < size; i++) out[i] = (char)(rank * 31 + i * 7 + (size_t)call);
+}
+
+static int exchange(struct rdzv *r, const char *name, int call, size_t size) {
+  size_t world = (size_t)rdzv_world_size(r);
+  char *mine = xmalloc(size), *all = xmalloc(world * size), *expected = xmalloc(size);
+  value_of((uint32_t)rdzv_rank(r), call, size, mine);
+  int rc = rdzv_exchange(r, name, mine, size, all, PATIENCE_MS);
+  for (uint32_t i = 0; rc == 0 && i < world; i++) {
+    value_of(i, call, size, expected);
+    if (memcmp(all + i * size, expected, size) != 0) rc = 1000 + (int)i;
+  }
+  free(expected);
+  free(all);
+  free(mine);
+  return rc;
+}
+
+static int part_sizes(struct rdzv *r) {
+  static const size_t sizes[] = {1, 8, 256, 70000, 8 * 1024 * 1024 - 8};
+  char name[RDZV_NAME_MAX + 1];
+  int rc = 0;
+  for (int i = 0; i < 5 && !rc; i++) {
+    snprintf(name, sizeof(name), "size %d", i);
+    rc = exchange(r, name, i, sizes[i]);
+  }
+  memset(name, 'n', RDZV_NAME_MAX);
+  name[RDZV_NAME_MAX] = '\0';
+  return rc ? rc : exchange(r, name, 0, 5);
+}
+
+static void test_exchange(void **state) {
+  play_well(MAX_LOCAL, MAX_LOCAL, part_sizes);
+}
+
+static int part_again(struct rdzv *r) {
+  int rc = 0;
+  int64_t keys;
+  for (int i = 0; i < 200 && !rc; i++) {
+    rc = exchange(r, "again", i, 24);
+    if (!rc && i % 3 == 0)
+      rc = rdzv_barrier(r, "again", PATIENCE_MS); /* apart from the exchange of this name */
+  }
+  if (!rc) rc = rdzv_barrier(r, "end", PATIENCE_MS); /* rank 0 has cleared up what was before */
+  if (!rc) rc = rdzv_store_num_keys(r, &keys, PATIENCE_MS);
+  return rc ? rc : keys > 6 ? (int)keys : 0;
+}
+
+static void test_a_name_again_and_again(void **state) {
+  play_well(MAX_LOCAL, MAX_LOCAL, part_again);
+}
+
+static atomic_int came;
+
+static int part_barrier(struct rdzv *r) {
+  for (int i = 0; i < 20; i++) {
+    poll(NULL, 0, rdzv_rank(r));
+    atomic_fetch_add(&came, 1);
+    int rc = rdzv_barrier(r, "b", PATIENCE_MS);
+    if (rc) return rc;
+    if (atomic_load(&came) < (i + 1) * MAX_LOCAL) return 1000 + i; /* somebody was still on the way */
+    if (rdzv_barrier(r, "and on", PATIENCE_MS)) return 2000 + i;
+  }
+  return 0;
+}
+
+static void test_barrier(void **state) {
+  atomic_store(&came, 0);
+  play_well(MAX_LOCAL, MAX_LOCAL, part_barrier);
+}
+
+/* What must pass although somebody waits: far more than an answer of the store takes on a machine that is busy with other things. */
+enum { MISSED_MS = 2000 };
+
+/* Ranks 1 to 3 of 16 come. */
+static int part_three_of_many(struct rdzv *r) {
+  int all[16], mine = 1;
+  if (rdzv_barrier(r, "b", MISSED_MS) != -ETIMEDOUT ||
+      !strstr(rdzv_error(r),
+              "barrier \"b\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within 2000 ms"))
+    return 1;
+  return rdzv_exchange(r, "hello", &mine, sizeof(mine), all, MISSED_MS + 50 * rdzv_local_rank(r));
+}
+
+static void test_the_missing_are_named(void **state) {
+  play(3, 16, part_three_of_many);
+  for (uint32_t i = 0; i < 3; i++)
+    check_player(i, -ETIMEDOUT,
+                 "exchange \"hello\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within ");
+}
+
+/* Local rank 2 comes when the others have given up; it is well served, and they all go on. */
+static int part_late(struct rdzv *r) {
+  int all[3], mine = rdzv_rank(r), rc = 0;
+  if (mine == 2) {
+    while (atomic_load(&turn) < 2) poll(NULL, 0, 1);
+    rc = rdzv_exchange(r, "late", &mine, sizeof(mine), all, PATIENCE_MS);
+    if (rc == 0 && (all[0] != 0 || all[1] != 1 || all[2] != 2)) rc = 1;
+  } else {
+    if (rdzv_exchange(r, "late", &mine, sizeof(mine), all, MISSED_MS) != -ETIMEDOUT) return 2;
+    if (!strstr(rdzv_error(r), "rank 2 did not come within 2000 ms")) return 3;
+    atomic_fetch_add(&turn, 1);
+  }
+  for (int i = 0; i < 3 && !rc; i++) rc = exchange(r, "late", i, 8);
+  return rc;
+}
+
+static void test_one_comes_late(void **state) {
+  play_well(3, 3, part_late);
+}
+
+static int part_sizes_differ(struct rdzv *r) {
+  char mine[8] = {0}, all[64];
+  return rdzv_exchange(r, "k", mine, rdzv_rank(r) == 2 ? 7 : 8, all, PATIENCE_MS);
+}
+
+static void test_sizes_that_differ(void **state) {
+  play(3, 3, part_sizes_differ);
+  check_player(0, -EINVAL, "exchange \"k\": rank 2 gives 7 bytes, this rank (0) 8");
+  check_player(1, -EINVAL, "exchange \"k\": rank 2 gives 7 bytes, this rank (1) 8");
+  check_player(2, -EINVAL, "gives 8 bytes, this rank (2) 7");
+}
+
+/* Another process of rank 1, with the same name. */
+static int part_twice(struct rdzv *r) {
+  char mine = 0, all[3];
+  if (rdzv_rank(r) != 2) return rdzv_exchange(r, "k", &mine, 1, all, PATIENCE_MS);
+  if (rdzv_store_append(r, "rdzv.exchange/k/0/values", "\1\0\0\0\1\0\0\0x", 9, PATIENCE_MS)) return 1;
+  return rdzv_store_barrier(r, "rdzv.exchange/k/0/count", 3, PATIENCE_MS);
+}
+
+static int part_strange(struct rdzv *r) {
+  char mine = 0, all[2];
+  if (rdzv_rank(r) == 0) {
+    int64_t n;
+    int rc = rdzv_store_set(r, "rdzv.exchange/k/0/values", "strange", 7, PATIENCE_MS);
+    if (!rc)
+      rc = rdzv_store_num_keys(r, &n, PATIENCE_MS); /* the SET has no answer: behind this one it is there */
+    atomic_store(&turn, 1);
+    return rc;
+  }
+  while (atomic_load(&turn) < 1) poll(NULL, 0, 1);
+  return rdzv_exchange(r, "k", &mine, 1, all, MISSED_MS);
+}
+
+static void test_somebody_else_writes_there(void **state) {
+  play(3, 3, part_twice);
+  for (uint32_t i = 0; i < 2; i++)
+    check_player(i, -EINVAL, "exchange \"k\": rank 1 came twice: two of its processes use this name");
+  play(2, 2, part_strange);
+  check_player(1, -EPROTO, "the store's key \"rdzv.exchange/k/0/values\" was written by somebody else");
+}
+
+static int part_mistakes(struct rdzv *r) {
+  char name[RDZV_NAME_MAX + 2], all[64];
+  memset(name, 'n', sizeof(name));
+  name[sizeof(name) - 1] = '\0';
+  if (rdzv_barrier(r, name, 0) != -EINVAL || !strstr(rdzv_error(r), "a name has 1 to 1024 bytes")) return 1;
+  if (rdzv_barrier(r, "", 0) != -EINVAL || rdzv_barrier(r, NULL, 0) != -EINVAL) return 2;
+  if (rdzv_exchange(r, "k", "", 0, all, 0) != -EINVAL || !strstr(rdzv_error(r), "at least 1 byte")) return 3;
+  if (rdzv_exchange(r, "k", "", RDZV_EXCHANGE_MAX / 4, all, 0) != -EMSGSIZE ||
+      !strstr(rdzv_error(r), "from each of 4 ranks are too many"))
+    return 4;
+  char *large = xcalloc(1, RDZV_VALUE_MAX);
+  int rc = rdzv_exchange(r, "k", large, RDZV_VALUE_MAX, all, 0);
+  free(large);
+  return rc == -EMSGSIZE && strstr(rdzv_error(r), "a value of more than 8388608 bytes") ? 0 : 5;
+}
+
+static void test_mistakes(void **state) {
+  play_well(1, 4, part_mistakes);
+}
+
+static int part_no_store(struct rdzv *r) {
+  int mine = 7, all = 0;
+  if (rdzv_world_size(r) > 1) return rdzv_barrier(r, "b", PATIENCE_MS);
+  return rdzv_exchange(r, "k", &mine, sizeof(mine), &all, 0) || all != 7 ? 1 : rdzv_barrier(r, "b", 0);
+}
+
+/* --store worker: a single worker needs none. */
+static void test_without_a_store(void **state) {
+  struct desk d;
+  desk_open_store(&d, 1, 1, 0);
+  drive(&d, players, 1, part_no_store, NULL);
+  check_player(0, 0, "");
+  desk_close(&d);
+  desk_open_store(&d, 2, 2, 0);
+  drive(&d, players, 2, part_no_store, NULL);
+  check_player(1, -ENOTSUP, "barrier \"b\": this job has no store of its own");
+  desk_close(&d);
+}
+
+static int part_until_the_end(struct rdzv *r) {
+  char mine = 0, all[7];
+  atomic_fetch_add(&turn, 1);
+  return rdzv_exchange(r, "k", &mine, 1, all, PATIENCE_MS);
+}
+
+static void end_round(struct desk *d) {
+  if (atomic_load(&turn) == 2) sdk_server_close_round(d->s);
+}
+
+static void test_round_ends_in_an_exchange(void **state) {
+  struct desk d;
+  atomic_store(&turn, 0);
+  desk_open_store(&d, 2, 7, store_thread_start());
+  drive(&d, players, 2, part_until_the_end, end_round);
+  for (uint32_t i = 0; i < 2; i++) check_player(i, -ESTALE, "exchange \"k\": round 4 is over");
+  desk_close(&d);
+  store_thread_stop();
+}
+
+int main(void) {
+  alarm(100);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_exchange),
+      cmocka_unit_test(test_a_name_again_and_again),
+      cmocka_unit_test(test_barrier),
+      cmocka_unit_test(test_the_missing_are_named),
+      cmocka_unit_test(test_one_comes_late),
+      cmocka_unit_test(test_sizes_that_differ),
+      cmocka_unit_test(test_somebody_else_writes_there),
+      cmocka_unit_test(test_mistakes),
+      cmocka_unit_test(test_without_a_store),
+      cmocka_unit_test(test_round_ends_in_an_exchange),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,177 @@
+/* librdzv: ncclUniqueIds as the agent tells them. */
+
+#include "tests/rig/sdk.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static struct desk desk;
+
+static struct sdk_ids make(uint32_t round, uint32_t count, const char *text) {
+  struct sdk_ids ids = {.round = round, .count = count, .version = 22809};
+  for (size_t i = 0; i < (size_t)count * RDZV_NCCL_ID_SIZE; i++) ids.ids[i] = (uint8_t)(round + i % 251);
+  snprintf(ids.text, sizeof ids.text, "%s", text);
+  return ids;
+}
+
+static int get(struct rdzv *r, int timeout_ms, uint8_t first[1], int *n) {
+  static _Thread_local uint8_t ids[RDZV_NCCL_IDS_MAX * RDZV_NCCL_ID_SIZE];
+  int version = 0;
+  int rc = rdzv_nccl_ids(r, ids, sizeof ids, n, &version, timeout_ms);
+  if (rc) return rc;
+  assert_int_equal(version, 22809);
+  for (int i = 0; i < *n * RDZV_NCCL_ID_SIZE; i++)
+    if (ids[i] != (uint8_t)(ids[0] + i % 251)) return -EBADMSG;
+  first[0] = ids[0];
+  return 0;
+}
+
+static int play_waits(struct rdzv *r) {
+  uint8_t first = 0;
+  int n = 0, rc = get(r, PATIENCE_MS, &first, &n);
+  if (rc) return rc;
+  rc = get(r, 0, &first, &n); /* once more: from memory */
+  if (rc) return rc;
+  rc = rdzv_nccl_up(r);
+  return rc ? rc : n * 1000 + first;
+}
+
+/* They come when both have asked, after a word of who is waited for. */
+static void tell_later(struct desk *d) {
+  static int turns;
+  if (d->hellos < 2) turns = 0;
+  if (d->hellos == 2 && ++turns == 10) {
+    struct sdk_ids ids = make(ROUND, 0, "to come from n9");
+    sdk_server_ids(d->s, &ids);
+  }
+  if (turns == 20) {
+    struct sdk_ids ids = make(ROUND, 64, "");
+    sdk_server_ids(d->s, &ids);
+  }
+}
+
+static void test_all_ids_for_all(void **state) {
+  struct player p[2];
+  desk_open(&desk, 2, 4);
+  drive(&desk, p, 2, play_waits, tell_later);
+  for (int i = 0; i < 2; i++) assert_int_equal(p[i].result, 64 * 1000 + ROUND);
+  assert_int_equal(desk.ups, 2);
+  desk_close(&desk);
+}
+
+/* Told before the round is open, as they may come while devices are waited for. */
+static void test_they_were_there_before(void **state) {
+  struct player p[1];
+  struct sdk_welcome w = {.round = 9, .world_size = 1, .local_world_size = 1, .node_count = 1};
+  struct sdk_ids ids = make(9, 1, "");
+  desk_open(&desk, 1, 2);
+  sdk_server_ids(desk.s, &ids);
+  sdk_server_open_round(desk.s, &w, 1);
+  setenv("RDZV_ROUND", "9", 1);
+  drive(&desk, p, 1, play_waits, NULL);
+  assert_int_equal(p[0].result, 1009);
+  desk_close(&desk);
+}
+
+static int play_impatient(struct rdzv *r) {
+  uint8_t first;
+  int n;
+  return get(r, 200, &first, &n);
+}
+
+static void check_sentence(const struct sdk_ids *ids, int (*part)(struct rdzv *), int code,
+                           const char *sentence) {
+  struct player p[1];
+  desk_open(&desk, 1, 2);
+  if (ids) sdk_server_ids(desk.s, ids);
+  drive(&desk, p, 1, part, NULL);
+  assert_int_equal(p[0].result, code);
+  if (!strstr(p[0].text, sentence)) fail_msg("%s", p[0].text);
+  desk_close(&desk);
+}
+
+static int play_without_room(struct rdzv *r) {
+  uint8_t one[RDZV_NCCL_ID_SIZE];
+  int n, version;
+  return rdzv_nccl_ids(r, one, sizeof one, &n, &version, PATIENCE_MS);
+}
+
+static void test_sentences(void **state) {
+  struct sdk_ids late = make(ROUND, 0, "0 of 1 are here, to come from n9 (node 9)");
+  struct sdk_ids none = make(ROUND, 0, "this job has none: its agents run with --nccl-ids never");
+  struct sdk_ids two = make(ROUND, 2, ""), old = make(ROUND - 1, 1, "");
+  none.code = -ENOTSUP;
+  check_sentence(&late, play_impatient, -ETIMEDOUT,
+                 "nccl ids: they did not come in time: 0 of 1 are here, to come from n9 (node 9)");
+  check_sentence(NULL, play_impatient, -ETIMEDOUT, "the agent did not say who is waited for");
+  check_sentence(&old, play_impatient, -ETIMEDOUT,
+                 "the agent did not say who is waited for"); /* of another round */
+  check_sentence(&none, play_impatient, -ENOTSUP, "this job has none: its agents run with --nccl-ids never");
+  check_sentence(&two, play_without_room, -EMSGSIZE,
+                 "nccl ids: there are 2, and 128 bytes of room for them are 128 too few");
+}
+
+static void end_the_round(struct desk *d) {
+  if (d->hellos) sdk_server_close_round(d->s);
+}
+
+static void test_the_round_ends(void **state) {
+  struct player p[1];
+  desk_open(&desk, 1, 2);
+  drive(&desk, p, 1, play_waits, end_the_round);
+  assert_int_equal(p[0].result, -ESTALE);
+  assert_string_equal(p[0].text, "nccl ids: round 4 is over");
+  desk_close(&desk);
+}
+
+static void test_alone(void **state) {
+  struct rdzv *r;
+  uint8_t first;
+  int n;
+  unsetenv("RDZV_AGENT_SOCKET");
+  assert_int_equal(rdzv_init(&r, 0), 0);
+  assert_int_equal(get(r, 1000, &first, &n), -ENOTSUP);
+  assert_non_null(strstr(rdzv_error(r), "ncclGetUniqueId"));
+  assert_int_equal(rdzv_nccl_up(r), 0);
+  rdzv_finish(r);
+}
+
+/* A worker that does not read is told when it does, and the last word alone. */
+static void test_who_does_not_read(void **state) {
+  desk_open(&desk, 1, 2);
+  struct rdzv *r = desk_join(&desk);
+  uint8_t first;
+  int n;
+  assert_int_equal(get(r, 0, &first, &n), -ETIMEDOUT); /* it has asked */
+  for (int i = 0; i < 3; i++) pump(&desk, 5);
+  for (int i = 0; i < 2000; i++) {
+    struct sdk_ids late = make(ROUND, 64, "");
+    if (i % 2) late.count = 0;
+    sdk_server_ids(desk.s, &late);
+  }
+  struct sdk_ids ids = make(ROUND, 3, "");
+  sdk_server_ids(desk.s, &ids);
+  for (int i = 0, rc = -ETIMEDOUT; i < 1000 && (rc || n != 3); i++) {
+    pump(&desk, 0);
+    rc = get(r, 1, &first, &n);
+    assert_true(rc == 0 || rc == -ETIMEDOUT);
+  }
+  rdzv_finish(r);
+  desk_close(&desk);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_all_ids_for_all), cmocka_unit_test(test_they_were_there_before),
+      cmocka_unit_test(test_sentences),       cmocka_unit_test(test_the_round_ends),
+      cmocka_unit_test(test_alone),           cmocka_unit_test(test_who_does_not_read),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

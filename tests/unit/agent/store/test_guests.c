@@ -1,0 +1,87 @@
+/* guests: who may connect to the round's store. */
+
+#include "agent/store/guests.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/buf.h"
+#include "tests/rig/unit.h"
+
+static bool has(const struct guests *g, const char *text) {
+  struct ipaddr a = ipaddr_parse(text);
+  return guests_has(g, &a);
+}
+
+static void test_a_line_each(void **state) {
+  static const char text[] = "10.0.0.2\nfd00::1\n10.0.0.10\n";
+  struct guests g;
+  guests_init(&g, text, strlen(text), NULL, 0);
+  assert_int_equal(g.n, 3);
+  assert_true(has(&g, "10.0.0.2"));
+  assert_true(has(&g, "10.0.0.10"));
+  assert_true(has(&g, "::ffff:10.0.0.10")); /* as a dual-stack socket shows it */
+  assert_true(has(&g, "fd00:0::1"));
+  assert_false(has(&g, "10.0.0.1"));
+  assert_false(has(&g, "fd00::2"));
+  assert_false(has(&g, "127.0.0.1"));
+  guests_finish(&g);
+}
+
+static void test_nobody(void **state) {
+  struct guests g;
+  guests_init(&g, NULL, 0, NULL, 0);
+  assert_false(has(&g, "10.0.0.1"));
+  guests_finish(&g);
+  guests_finish(&g);
+}
+
+static void test_more_than_the_text(void **state) {
+  struct ipaddr own[2] = {ipaddr_parse("192.0.2.1"), ipaddr_parse("10.0.0.1")};
+  struct guests g;
+  guests_init(&g, "10.0.0.5", 8, own, 2); /* the last line may lack its end */
+  assert_true(has(&g, "10.0.0.5"));
+  assert_true(has(&g, "192.0.2.1"));
+  assert_true(has(&g, "10.0.0.1"));
+  guests_finish(&g);
+}
+
+/* What is no address lets in nobody, and spoils nothing. */
+static void test_lines_that_are_none(void **state) {
+  static const char text[] =
+      "\n\n10.0.0.1x\n10.0.0.3\nnode1\n\0\n10.0.0.300\n"
+      "1111111111111111111111111111111111111111111111111111111111111111111111\n10.0.0.4";
+  struct guests g;
+  guests_init(&g, text, sizeof text - 1, NULL, 0);
+  assert_int_equal(g.n, 2);
+  assert_true(has(&g, "10.0.0.3"));
+  assert_true(has(&g, "10.0.0.4"));
+  guests_finish(&g);
+}
+
+static void test_many(void **state) {
+  struct buf text = BUF_INIT;
+  struct guests g;
+  for (int i = 0; i < 65536; i++) buf_printf(&text, "10.1.%d.%d\n", (i * 7919 & 65535) >> 8, i * 7919 & 255);
+  guests_init(&g, text.data, text.len, NULL, 0);
+  assert_int_equal(g.n, 65536);
+  for (int i = 0; i < 65536; i += 13) {
+    char one[32];
+    snprintf(one, sizeof one, "10.1.%d.%d", i >> 8, i & 255);
+    assert_true(has(&g, one));
+    one[3] = '2';
+    assert_false(has(&g, one));
+  }
+  guests_finish(&g);
+  buf_finish(&text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_line_each),
+      cmocka_unit_test(test_nobody),
+      cmocka_unit_test(test_more_than_the_text),
+      cmocka_unit_test(test_lines_that_are_none),
+      cmocka_unit_test(test_many),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,388 @@
+/* round_store: the socket that is ready, the store that is served on it, and what is left of it afterwards. Over loopback, which is always let in: who
+ * is not let in is tested with real hosts (tests/e2e/test_round_store.py). */
+
+#include "agent/store/round_store.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "tests/rig/unit.h"
+
+enum { PATIENCE_MS = 5000, PORTS_MAX = 16 };
+
+struct fixture {
+  uv_loop_t loop;
+  uv_timer_t alive; /* for what does not keep a loop alive by itself */
+  struct round_store *r;
+  uint16_t told[PORTS_MAX];
+  size_t n_told;
+};
+
+static void on_port(void *ctx, uint16_t port) {
+  struct fixture *f = ctx;
+  assert_true(f->n_told < PORTS_MAX);
+  f->told[f->n_told++] = port;
+}
+
+static struct round_store_options options(struct fixture *f, enum store_place place, uint16_t port) {
+  return (struct round_store_options){
+      .loop = &f->loop, .place = place, .port = port, .on_port = on_port, .ctx = f};
+}
+
+static void on_alive(uv_timer_t *timer) {}
+
+static void open_fixture(struct fixture *f, enum store_place place, uint16_t port) {
+  struct round_store_options o = options(f, place, port);
+  struct err e = ERR_INIT;
+  memset(f, 0, sizeof *f);
+  uv_loop_init(&f->loop);
+  uv_timer_init(&f->loop, &f->alive);
+  uv_timer_start(&f->alive, on_alive, PATIENCE_MS, PATIENCE_MS);
+  assert_int_equal(round_store_create(&o, &f->r, &e), 0);
+}
+
+static void close_fixture(struct fixture *f) {
+  round_store_destroy(f->r);
+  uv_close((uv_handle_t *)&f->alive, NULL);
+  uv_run(&f->loop, UV_RUN_DEFAULT);
+  assert_int_equal(uv_loop_close(&f->loop), 0);
+}
+
+static int begin(struct fixture *f, int64_t round, uint16_t port, struct err *e) {
+  struct start s = {.incarnation = "0",
+                    .round = round,
+                    .nodes = 1,
+                    .world_size = 2,
+                    .store_port = port,
+                    .head_addr = "127.0.0.1",
+                    .head_host = "n0",
+                    .node_addr = "127.0.0.1"};
+  return round_store_open(f->r, &s, NULL, e);
+}
+
+static void begin_well(struct fixture *f, int64_t round, uint16_t port) {
+  struct err e = ERR_INIT;
+  int rc = begin(f, round, port, &e);
+  if (rc) fail_msg("%s", e.text);
+}
+
+/* A client. -------------------------------------------------------------------------------------------------------- */
+
+static int dial(int family, uint16_t port) {
+  struct sockaddr_in v4 = {
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_in6 v6 = {
+      .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int rc = family == AF_INET ? connect(fd, (struct sockaddr *)&v4, sizeof v4)
+                             : connect(fd, (struct sockaddr *)&v6, sizeof v6);
+  if (rc == 0) return fd;
+  rc = -errno;
+  close(fd);
+  return rc;
+}
+
+/* The loop runs until n bytes have come; how many have: less where the other end is closed. */
+static size_t hear(struct fixture *f, int fd, void *to, size_t n) {
+  uint64_t until = uv_hrtime() / 1000000 + PATIENCE_MS;
+  size_t have = 0;
+  while (have < n && uv_hrtime() / 1000000 < until) {
+    uv_run(&f->loop, UV_RUN_NOWAIT);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, 1) <= 0) continue;
+    ssize_t got = recv(fd, (char *)to + have, n - have, 0);
+    if (got <= 0) break;
+    have += (size_t)got;
+  }
+  return have;
+}
+
+static void say(int fd, const char *bytes, size_t n) {
+  assert_int_equal(send(fd, bytes, n, MSG_NOSIGNAL), n);
+}
+
+#define SAY(fd, text) say(fd, text, sizeof(text) - 1)
+static const char hello[] = "\x00\xce\xf7\x85\x3c\x0d"
+                            "ping";
+static const char set_key[] = "\x01\x02\0\0\0\0\0\0\0/k\x02\0\0\0\0\0\0\0v1";
+
+static void greet(struct fixture *f, int fd) {
+  char pong[4];
+  say(fd, hello, sizeof hello - 1);
+  assert_int_equal(hear(f, fd, pong, 4), 4);
+  assert_memory_equal(pong, "ping", 4);
+}
+
+static int64_t count_keys(struct fixture *f, int fd) {
+  int64_t n;
+  SAY(fd, "\x07");
+  assert_int_equal(hear(f, fd, &n, sizeof n), sizeof n);
+  return n;
+}
+
+/* The agent's store. ----------------------------------------------------------------------------------------------- */
+
+static void test_a_port_is_ready_before_the_round(void **state) {
+  struct fixture f;
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  assert_int_not_equal(port, 0);
+  int early = dial(AF_INET, port); /* a worker elsewhere that has had START before us */
+  assert_true(early >= 0);
+  say(early, hello, sizeof hello - 1);
+  begin_well(&f, 1, port);
+  char pong[4];
+  assert_int_equal(hear(&f, early, pong, 4), 4);
+  assert_int_equal(f.n_told, 1);
+  assert_int_equal(f.told[0], round_store_port(f.r));
+  assert_int_not_equal(f.told[0], port);
+  close(early);
+  close_fixture(&f);
+}
+
+static void test_both_families_reach_it(void **state) {
+  struct fixture f;
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  begin_well(&f, 1, port);
+  int v4 = dial(AF_INET, port), v6 = dial(AF_INET6, port);
+  assert_true(v4 >= 0);
+  greet(&f, v4);
+  if (v6 < 0) {
+    print_message("no IPv6 on this machine: %s\n", strerror(-v6));
+  } else {
+    greet(&f, v6);
+    SAY(v6, "\x01\x02\0\0\0\0\0\0\0/k\x02\0\0\0\0\0\0\0v1");
+    assert_int_equal(count_keys(&f, v6), 1);
+    assert_int_equal(count_keys(&f, v4), 1);
+    close(v6);
+  }
+  close(v4);
+  close_fixture(&f);
+}
+
+static void test_each_round_has_an_empty_store_and_its_own_port(void **state) {
+  struct fixture f;
+  uint16_t before = 0;
+  open_fixture(&f, STORE_AGENT, 0);
+  for (int64_t round = 1; round <= 3; round++) {
+    uint16_t port = round_store_port(f.r);
+    assert_int_not_equal(port, before);
+    begin_well(&f, round, port);
+    int fd = dial(AF_INET, port);
+    assert_true(fd >= 0);
+    greet(&f, fd);
+    assert_int_equal(count_keys(&f, fd), 0);
+    say(fd, set_key, sizeof set_key - 1);
+    assert_int_equal(count_keys(&f, fd), 1);
+    round_store_close(f.r);
+    char c;
+    assert_int_equal(hear(&f, fd, &c, 1), 0);
+    assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
+    close(fd);
+    before = port;
+  }
+  round_store_close(f.r); /* nothing is served: nothing happens */
+  close_fixture(&f);
+}
+
+static void test_shut_keeps_who_is_connected(void **state) {
+  struct fixture f;
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  round_store_shut(f.r); /* nothing is served: nothing happens */
+  begin_well(&f, 1, port);
+  int fd = dial(AF_INET, port), late = dial(AF_INET, port);
+  greet(&f, fd);
+  round_store_shut(f.r);
+  assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
+  say(fd, set_key, sizeof set_key - 1);
+  assert_int_equal(count_keys(&f, fd), 1);
+  round_store_shut(f.r);
+  round_store_close(f.r);
+  char c;
+  assert_int_equal(hear(&f, fd, &c, 1), 0);
+  close(fd);
+  close(late);
+  close_fixture(&f);
+}
+
+static void test_a_start_for_another_port(void **state) {
+  struct fixture f;
+  struct err e = ERR_INIT;
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  assert_int_equal(begin(&f, 1, (uint16_t)(port ^ 1), &e), -ESTALE);
+  char want[64];
+  snprintf(want, sizeof want, "port %u is ready on this node", (unsigned)port);
+  assert_non_null(strstr(e.text, want));
+  assert_int_equal(round_store_port(f.r), port);
+  begin_well(&f, 2, port);
+  close_fixture(&f);
+}
+
+static void test_destroying_closes_all(void **state) {
+  struct fixture f;
+  open_fixture(&f, STORE_AGENT, 0);
+  uint16_t port = round_store_port(f.r);
+  begin_well(&f, 1, port);
+  uint16_t next = round_store_port(f.r);
+  int fd = dial(AF_INET, port);
+  greet(&f, fd);
+  close_fixture(&f);
+  char c;
+  assert_int_equal(recv(fd, &c, 1, 0), 0);
+  assert_int_equal(dial(AF_INET, port), -ECONNREFUSED);
+  assert_int_equal(dial(AF_INET, next), -ECONNREFUSED);
+  close(fd);
+}
+
+/* One port for all rounds. ----------------------------------------------------------------------------------------- */
+
+static int bind_port(uint16_t port, uint16_t *got) {
+  struct sockaddr_in6 a = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_ANY_INIT};
+  struct sockaddr_in b = {.sin_family = AF_INET, .sin_port = htons(port)};
+  socklen_t len = sizeof a;
+  int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int rc = fd < 0 ? -1 : bind(fd, (struct sockaddr *)&a, sizeof a);
+  if (fd < 0) {
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    rc = bind(fd, (struct sockaddr *)&b, sizeof b);
+  }
+  int code = errno;
+  if (rc == 0 && listen(fd, 1) == 0) {
+    getsockname(fd, (struct sockaddr *)&a, &len);
+    if (got) *got = ntohs(a.sin6_port);
+    return fd;
+  }
+  close(fd);
+  return -code;
+}
+
+static void test_a_given_port_in_every_round(void **state) {
+  struct fixture f;
+  uint16_t port;
+  int holder = bind_port(0, &port);
+  assert_true(holder >= 0);
+  open_fixture(&f, STORE_AGENT, port); /* nothing is opened before START */
+  assert_int_equal(round_store_port(f.r), port);
+  struct err e = ERR_INIT;
+  assert_int_equal(begin(&f, 1, port, &e), -EADDRINUSE);
+  assert_non_null(strstr(e.text, "--store-port"));
+  close(holder);
+  for (int64_t round = 2; round <= 4; round++) {
+    begin_well(&f, round, port);
+    int fd = dial(AF_INET, port);
+    greet(&f, fd);
+    assert_int_equal(count_keys(&f, fd), 0);
+    say(fd, set_key, sizeof set_key - 1);
+    round_store_close(f.r); /* our end closes first: the port lingers in TIME_WAIT */
+    close(fd);
+  }
+  assert_int_equal(f.n_told, 0);
+  close_fixture(&f);
+}
+
+/* The worker's own store. ------------------------------------------------------------------------------------------ */
+
+static void test_a_worker_finds_its_port_free(void **state) {
+  struct fixture f;
+  open_fixture(&f, STORE_WORKER, 0);
+  for (int64_t round = 1; round <= 3; round++) {
+    uint16_t port = round_store_port(f.r);
+    assert_int_equal(bind_port(port, NULL), -EADDRINUSE); /* held for it */
+    assert_int_equal(dial(AF_INET, port), -ECONNREFUSED); /* and nobody listens */
+    begin_well(&f, round, port);
+    int fd = bind_port(port, NULL);
+    assert_true(fd >= 0);
+    assert_int_not_equal(round_store_port(f.r), port);
+    round_store_close(f.r);
+    close(fd);
+  }
+  assert_int_equal(f.n_told, 3);
+  close_fixture(&f);
+}
+
+static void test_a_workers_given_port_is_left_alone(void **state) {
+  struct fixture f;
+  uint16_t port;
+  int holder = bind_port(0, &port); /* whoever it is: the worker's business */
+  open_fixture(&f, STORE_WORKER, port);
+  begin_well(&f, 1, port);
+  round_store_close(f.r);
+  begin_well(&f, 2, port);
+  assert_int_equal(round_store_port(f.r), port);
+  close(holder);
+  close_fixture(&f);
+}
+
+/* No descriptor. --------------------------------------------------------------------------------------------------- */
+
+static void allow_descriptors(rlim_t n) {
+  struct rlimit l;
+  getrlimit(RLIMIT_NOFILE, &l);
+  l.rlim_cur = n < l.rlim_max ? n : l.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &l);
+}
+
+static void test_without_a_descriptor_there_is_none_and_later_one(void **state) {
+  struct fixture f;
+  struct rlimit before;
+  getrlimit(RLIMIT_NOFILE, &before);
+  open_fixture(&f, STORE_WORKER, 0);
+  uint16_t port = round_store_port(f.r);
+  allow_descriptors(3);
+  begin_well(&f, 1, port);
+  assert_int_equal(f.n_told, 1);
+  assert_int_equal(f.told[0], 0);
+  assert_int_equal(round_store_port(f.r), 0);
+  allow_descriptors(before.rlim_cur);
+  uint64_t until = uv_hrtime() / 1000000 + PATIENCE_MS;
+  while (f.n_told < 2 && uv_hrtime() / 1000000 < until) {
+    uv_run(&f.loop, UV_RUN_NOWAIT);
+    poll(NULL, 0, 10);
+  }
+  assert_int_equal(f.n_told, 2);
+  assert_int_not_equal(f.told[1], 0);
+  assert_int_equal(f.told[1], round_store_port(f.r));
+  close_fixture(&f);
+}
+
+static void test_without_a_descriptor_at_all(void **state) {
+  struct fixture f = {.n_told = 0};
+  struct err e = ERR_INIT;
+  struct rlimit before;
+  getrlimit(RLIMIT_NOFILE, &before);
+  uv_loop_init(&f.loop);
+  struct round_store_options o = options(&f, STORE_AGENT, 0);
+  allow_descriptors(3);
+  int rc = round_store_create(&o, &f.r, &e);
+  allow_descriptors(before.rlim_cur);
+  assert_int_equal(rc, -EMFILE);
+  assert_non_null(strstr(e.text, "no socket for the round's store"));
+  uv_run(&f.loop, UV_RUN_DEFAULT);
+  assert_int_equal(uv_loop_close(&f.loop), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_port_is_ready_before_the_round),
+      cmocka_unit_test(test_both_families_reach_it),
+      cmocka_unit_test(test_each_round_has_an_empty_store_and_its_own_port),
+      cmocka_unit_test(test_shut_keeps_who_is_connected),
+      cmocka_unit_test(test_a_start_for_another_port),
+      cmocka_unit_test(test_destroying_closes_all),
+      cmocka_unit_test(test_a_given_port_in_every_round),
+      cmocka_unit_test(test_a_worker_finds_its_port_free),
+      cmocka_unit_test(test_a_workers_given_port_is_left_alone),
+      cmocka_unit_test(test_without_a_descriptor_there_is_none_and_later_one),
+      cmocka_unit_test(test_without_a_descriptor_at_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

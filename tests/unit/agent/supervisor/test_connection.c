@@ -1,0 +1,527 @@
+/* supervisor: the link to the daemon, heartbeats, silence, fencing. */
+
+#include "tests/rig/supervisor.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "tests/rig/unit.h"
+
+static void assert_state(const struct bench *b, enum supervisor_state want) {
+  assert_string_equal(supervisor_state_name(supervisor_state(b->s)), supervisor_state_name(want));
+}
+
+static void assert_exit(const struct bench *b, int code) {
+  assert_int_equal(b->exits, 1);
+  assert_int_equal(b->exit_code, code);
+  assert_state(b, SUPERVISOR_DONE);
+  assert_true(supervisor_deadline(b->s) == UINT64_MAX);
+}
+
+/* Greeting. -------------------------------------------------------------------------------------------------------- */
+
+static void test_begins_with_the_obituary_and_connects(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_begin(&b);
+  assert_int_equal(bench_count(&b, SUP_CONNECT), 1);
+  assert_int_equal(bench_count(&b, SUP_OBITUARY), 1);
+  struct bytes *o = bench_effect(&b, SUP_OBITUARY)->bytes;
+  assert_non_null(o);
+  struct frame f;
+  struct msg m;
+  size_t size, preface = memcmp(o->data, frame_preface, FRAME_PREFACE_SIZE) ? 0 : FRAME_PREFACE_SIZE;
+  assert_int_equal(frame_parse(o->data + preface, o->len - preface, FRAME_MAX_UNIDENTIFIED, &f, &size, NULL),
+                   1);
+  assert_int_equal(msg_decode(&f, TO_DAEMON, &m, NULL), 0);
+  assert_int_equal(m.type, MSG_OBITUARY);
+  assert_string_equal(m.obituary.job, "job");
+  assert_string_equal(m.obituary.agent, b.config.agent_id);
+  msg_finish(&m);
+  bench_close(&b);
+}
+
+static void test_hello_says_who_it_is(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.want_rank = 1;
+  b.config.order_key = 4;
+  b.config.expected_nodes = 2;
+  b.config.label = "rack1";
+  b.config.local_addr = "10.0.0.7";
+  bench_begin(&b);
+  assert_int_equal(bench_count(&b, SUP_SEND), 0);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  assert_string_equal(h->agent, b.config.agent_id);
+  assert_string_equal(h->job, "job");
+  assert_string_equal(h->host, "n0");
+  assert_string_equal(h->label, "rack1");
+  assert_string_equal(h->local_addr, "10.0.0.7");
+  assert_string_equal(h->incarnation, "");
+  assert_int_equal(h->pid, 77);
+  assert_int_equal(h->workers, 2);
+  assert_int_equal(h->want_rank, 1);
+  assert_int_equal(h->order_key, 4);
+  assert_int_equal(h->expected_nodes, 2);
+  assert_int_equal(h->phase, PHASE_NONE);
+  assert_int_equal(h->round, 0);
+  assert_memory_equal(&h->settings, &b.config.settings, sizeof h->settings);
+  bench_close(&b);
+}
+
+static void test_it_is_welcomed_to_an_incarnation(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_joined(&b);
+  bench_down(&b, false);
+  bench_run(&b, 0);
+  bench_up(&b);
+  assert_string_equal(bench_sent(&b, MSG_HELLO)->hello.incarnation, b.incarnation);
+  bench_close(&b);
+}
+
+static void test_accepted_but_not_answered(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_begin(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  bench_run(&b, SUPERVISOR_HELLO_MS - 1);
+  assert_int_equal(bench_count(&b, SUP_DISCONNECT), 0);
+  bench_run(&b, 1);
+  assert_int_equal(bench_count(&b, SUP_DISCONNECT), 1);
+  bench_run(&b, 100);
+  assert_int_equal(bench_count(&b, SUP_CONNECT), 2);
+  bench_close(&b);
+}
+
+static void test_a_welcome_older_than_the_lease_is_not_believed(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.settings.lease_ms = 1000;
+  bench_begin(&b);
+  bench_up(&b);
+  b.now_ms += 1000;
+  bench_welcome(&b, false);
+  assert_int_equal(bench_count(&b, SUP_DISCONNECT), 1);
+  bench_close(&b);
+}
+
+/* Retrying. -------------------------------------------------------------------------------------------------------- */
+
+static void test_pauses_double_up_to_a_second(void **state) {
+  static const uint64_t want[] = {0, 20, 40, 80, 160, 320, 640, 1000, 1000};
+  struct bench b;
+  bench_open(&b);
+  bench_begin(&b);
+  for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+    bench_forget(&b);
+    bench_down(&b, true);
+    if (want[i]) {
+      bench_run(&b, want[i] - 1);
+      assert_int_equal(bench_count(&b, SUP_CONNECT), 0);
+      bench_run(&b, 1);
+    } else {
+      bench_run(&b, 0);
+    }
+    assert_int_equal(bench_count(&b, SUP_CONNECT), 1);
+  }
+  bench_close(&b);
+}
+
+static void test_a_link_that_lived_is_tried_again_at_once(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.answering = true;
+  bench_begin(&b);
+  for (int i = 0; i < 5; i++) { /* pauses have grown */
+    bench_down(&b, true);
+    bench_run(&b, 1000);
+  }
+  bench_up(&b);
+  bench_welcome(&b, false);
+  bench_run(&b, 2000);
+  bench_forget(&b);
+  bench_down(&b, false);
+  bench_run(&b, 0);
+  assert_int_equal(bench_count(&b, SUP_CONNECT), 1);
+  assert_int_equal(bench_said(&b, "lost contact with the daemon at node1:29400"), 1);
+  bench_close(&b);
+}
+
+/* One that welcomes and closes, again and again, is not asked ten thousand times a second. */
+static void test_links_that_do_not_live(void **state) {
+  struct bench b;
+  size_t attempts = 0;
+  bench_open(&b);
+  bench_begin(&b);
+  for (uint64_t until = b.now_ms + 10000; b.now_ms < until;) {
+    if (bench_count(&b, SUP_CONNECT)) {
+      attempts++;
+      bench_forget(&b);
+      bench_up(&b);
+      bench_welcome(&b, false);
+      bench_down(&b, false);
+    }
+    bench_run(&b, 1);
+  }
+  assert_in_range(attempts, 5, 40);
+  bench_close(&b);
+}
+
+static void test_the_same_is_not_said_all_the_time(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.settings.join_timeout_ms = 600000;
+  bench_begin(&b);
+  for (int i = 0; i < 100; i++) {
+    bench_down(&b, true);
+    bench_run(&b, 1000);
+  }
+  assert_in_range(bench_said(&b, "trying again"), 3, 5); /* every 30 s */
+  bench_close(&b);
+}
+
+static void test_no_daemon_for_the_join_timeout(void **state) {
+  for (int welcomed = 0; welcomed < 2; welcomed++) {
+    struct bench b;
+    bench_open(&b);
+    if (welcomed)
+      bench_joined(&b);
+    else
+      bench_begin(&b);
+    for (int i = 0; i < 59; i++) {
+      bench_down(&b, true);
+      bench_run(&b, 1000);
+    }
+    assert_int_equal(b.exits, 0);
+    bench_down(&b, true);
+    bench_run(&b, 2000);
+    assert_exit(&b, welcomed ? EXIT_CODE_DAEMON_LOST : EXIT_CODE_NO_DAEMON);
+    assert_int_equal(bench_said(&b, "--join-timeout): "), 1 + (welcomed ? 0 : 0));
+    bench_close(&b);
+  }
+}
+
+static void test_what_cannot_help_is_not_tried(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_begin(&b);
+  bench_event(&b, &(struct supervisor_event){
+                      .kind = SUP_LINK_DOWN, .error = EXIT_CODE_NO_DAEMON, .text = "nosuchhost: unknown"});
+  assert_exit(&b, EXIT_CODE_NO_DAEMON);
+  assert_int_equal(bench_said(&b, "nosuchhost"), 1);
+  bench_close(&b);
+}
+
+static void test_with_workers_there_is_no_join_timeout(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  for (int i = 0; i < 300; i++) {
+    bench_down(&b, true);
+    bench_run(&b, 1000);
+  }
+  assert_int_equal(b.exits, 0);
+  assert_state(&b, SUPERVISOR_RUNNING);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
+  /* It counts from when nothing runs any more. */
+  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+  bench_clear(&b);
+  for (int i = 0; i < 59; i++) {
+    bench_down(&b, true);
+    bench_run(&b, 1000);
+  }
+  assert_int_equal(b.exits, 0);
+  bench_down(&b, true);
+  bench_run(&b, 2000);
+  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
+  bench_close(&b);
+}
+
+static void test_back_and_running(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_down(&b, false);
+  bench_run(&b, 0);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  assert_int_equal(h->phase, PHASE_RUNNING);
+  assert_int_equal(h->round, 1);
+  assert_int_equal(h->n_reports, 1);
+  bench_welcome(&b, false);
+  assert_int_equal(bench_said(&b, "the daemon is back"), 1);
+  assert_state(&b, SUPERVISOR_RUNNING);
+  bench_close(&b);
+}
+
+/* Heartbeats. ------------------------------------------------------------------------------------------------------ */
+
+static void test_a_heartbeat_every_sixth_of_a_lease(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.settings.lease_ms = 6000;
+  b.answering = true;
+  bench_joined(&b);
+  bench_run(&b, 999);
+  assert_int_equal(bench_count_sent(&b, MSG_HEARTBEAT), 0);
+  bench_run(&b, 1);
+  assert_int_equal(bench_count_sent(&b, MSG_HEARTBEAT), 1);
+  bench_run(&b, 60000);
+  assert_int_equal(bench_count_sent(&b, MSG_HEARTBEAT), 61);
+  assert_int_equal(bench_sent(&b, MSG_HEARTBEAT)->id, 61);
+  bench_close(&b);
+}
+
+static void test_a_silent_daemon_is_dropped_after_a_lease(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_forget(&b);
+  bench_run(&b, 4999);
+  assert_int_equal(bench_count(&b, SUP_DISCONNECT), 0);
+  bench_run(&b, 1);
+  assert_int_equal(bench_count(&b, SUP_DISCONNECT), 1);
+  assert_int_equal(bench_count(&b, SUP_CONNECT), 1);
+  assert_int_equal(bench_said(&b, "heartbeats"), 1);
+  assert_state(&b, SUPERVISOR_RUNNING); /* nobody can take its place: it goes on */
+  bench_run(&b, 100000);
+  assert_state(&b, SUPERVISOR_RUNNING);
+  bench_close(&b);
+}
+
+static void test_acks_of_nothing(void **state) {
+  struct bench b;
+  struct msg ack;
+  bench_open(&b);
+  bench_running(&b);
+  bench_run(&b, 3000);
+  msg_init(&ack, MSG_HEARTBEAT_ACK);
+  static const uint32_t ids[] = {4000000000, 100, 0};
+  for (int i = 0; i < 3; i++) {
+    ack.id = ids[i];
+    bench_msg(&b, &ack);
+  }
+  bench_forget(&b);
+  bench_run(&b, 2000);
+  assert_int_equal(bench_count(&b, SUP_DISCONNECT), 1); /* they have renewed nothing */
+  bench_close(&b);
+}
+
+/* Fencing. --------------------------------------------------------------------------------------------------------- */
+
+static void test_fences_at_four_fifths_of_the_lease(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.fencing = true;
+  bench_running(&b);
+  bench_run(&b, 5 * 833);
+  assert_state(&b, SUPERVISOR_RUNNING);
+  b.fencing = false;
+  uint64_t acked = b.now_ms - b.now_ms % 1; /* the last answered heartbeat was sent at the last multiple */
+  bench_forget(&b);
+  bench_down(&b, false); /* the cable is cut */
+  bench_run(&b, 0);
+  while (supervisor_state(b.s) == SUPERVISOR_RUNNING && b.now_ms < acked + 6000) bench_run(&b, 1);
+  assert_in_range(b.now_ms - acked, 3990, 4000);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  assert_int_equal(bench_said(&b, "killing its workers"), 1);
+  bench_run(&b, 1000);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1); /* once */
+  bench_clear(&b);
+  assert_state(&b, SUPERVISOR_STOPPED);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  assert_int_equal(h->phase, PHASE_STOPPED);
+  assert_int_equal(h->reports[h->n_reports - 1].kind, REPORT_STOPPED);
+  assert_non_null(strstr(h->reports[h->n_reports - 1].what.text, "lease"));
+  bench_close(&b);
+}
+
+/* The guard is told before it is told to spawn, then once per heartbeat that is answered, and taken off at the end. */
+static void test_the_guard_knows_the_deadline(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_joined(&b);
+  bench_welcome(&b, true);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0); /* nothing runs */
+  uint64_t greeted = b.now_ms;
+  bench_start(&b, 1);
+  size_t fence = 0, spawn = 0;
+  for (size_t i = 0; i < b.n_fx; i++) {
+    if (b.fx[i].kind == SUP_FENCE_AT) fence = i;
+    if (b.fx[i].kind == SUP_SPAWN) spawn = i;
+  }
+  assert_true(fence < spawn);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->value, greeted + 3900, greeted + 4000);
+  for (uint32_t i = 0; i < 2; i++) bench_spawned(&b, i);
+  b.fencing = true;
+  bench_forget(&b);
+  bench_run(&b, 6 * 833);
+  size_t beats = bench_count_sent(&b, MSG_HEARTBEAT);
+  assert_in_range(beats, 5, 6);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), beats);
+  struct verdict lost;
+  verdict_init(&lost);
+  lost.cause = CAUSE_NODE_LOST;
+  lost.node_rank = 0;
+  bench_stop(&b, 1, &lost);
+  bench_clear(&b);
+  assert_true(bench_effect(&b, SUP_FENCE_AT)->value == UINT64_MAX);
+  bench_close(&b);
+}
+
+/* It was welcomed when too few were here to go on without it, and is cut off right behind START. */
+static void test_start_says_whether_to_fence(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_joined(&b);
+  uint64_t greeted = b.now_ms;
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0);
+  b.fenced = true;
+  bench_start(&b, 1);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->value, greeted + 3900, greeted + 4000);
+  bench_close(&b);
+}
+
+/* Stopped for ten seconds: its guard has acted in its stead, whichever of the two speaks first. */
+static void fenced_by_its_guard(bool tick_first) {
+  struct bench b;
+  bench_open(&b);
+  b.fencing = true;
+  bench_running(&b);
+  bench_run(&b, 1000);
+  b.fencing = false;
+  uint64_t at = bench_effect(&b, SUP_FENCE_AT)->value;
+  bench_forget(&b);
+  b.now_ms = at + 10000;
+  if (tick_first) bench_event(&b, &(struct supervisor_event){.kind = SUP_TICK});
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_FENCED, .round = 1, .when_ms = at});
+  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, SIGNALED(9), at + 1, "");
+  bench_clear(&b);
+  assert_state(&b, SUPERVISOR_STOPPED);
+  assert_int_equal(bench_said(&b, "was stopped, or could not run, for 10.0 s"), 1);
+  assert_int_equal(bench_said(&b, "SIGKILL"), 0); /* no failure of theirs */
+  bench_down(&b, false);
+  bench_run(&b, 1000);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  assert_int_equal(h->phase, PHASE_STOPPED);
+  for (size_t i = 0; i < h->n_reports; i++) assert_int_not_equal(h->reports[i].kind, REPORT_FAILED);
+  bench_close(&b);
+}
+
+static void test_fenced_by_its_guard(void **state) {
+  fenced_by_its_guard(false);
+  fenced_by_its_guard(true);
+}
+
+/* Of a round that is over here, or of none. */
+static void test_an_old_fence_is_nothing(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_FENCED, .round = 9, .when_ms = b.now_ms});
+  assert_state(&b, SUPERVISOR_RUNNING);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0); /* without the flag it never hears of one */
+  bench_close(&b);
+}
+
+static void test_no_fence_without_the_flag(void **state) {
+  struct bench b;
+  struct msg ack;
+  bench_open(&b);
+  bench_joined(&b);
+  bench_welcome(&b, true); /* told to at first */
+  bench_start(&b, 1);
+  for (uint32_t i = 0; i < 2; i++) bench_spawned(&b, i);
+  bench_run(&b, 900);
+  msg_init(&ack, MSG_HEARTBEAT_ACK);
+  ack.id = bench_sent(&b, MSG_HEARTBEAT)->id;
+  bench_msg(&b, &ack); /* and not any more */
+  bench_down(&b, false);
+  bench_run(&b, 60000);
+  assert_state(&b, SUPERVISOR_RUNNING);
+  bench_close(&b);
+}
+
+static void test_refused_is_an_answer(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.fencing = true;
+  bench_running(&b);
+  bench_run(&b, 1000);
+  b.fencing = false;
+  for (int i = 0; i < 100; i++) { /* nobody listens there: nobody gives our place away */
+    bench_down(&b, true);
+    bench_run(&b, 1000);
+  }
+  assert_state(&b, SUPERVISOR_RUNNING);
+  bench_run(&b, 2998); /* asked a second ago, and this time there is no answer */
+  assert_state(&b, SUPERVISOR_RUNNING);
+  bench_run(&b, 1002);
+  assert_state(&b, SUPERVISOR_STOPPING);
+  bench_close(&b);
+}
+
+/* A node that is leaving fences too, at once, and does not do it again and again. */
+static void test_fences_while_leaving(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.fencing = true;
+  bench_running(&b);
+  bench_run(&b, 1000);
+  b.fencing = false;
+  bench_signal(&b, 15);
+  bench_down(&b, false);
+  bench_run(&b, 0);
+  bench_forget(&b);
+  bench_run(&b, 6000);
+  assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  bench_clear(&b);
+  assert_exit(&b, EXIT_CODE_PREEMPTED);
+  bench_close(&b);
+}
+
+static void test_several_supervisors(void **state) {
+  struct bench b[2];
+  for (int i = 0; i < 2; i++) bench_open(&b[i]);
+  bench_running(&b[0]);
+  bench_joined(&b[1]);
+  assert_state(&b[0], SUPERVISOR_RUNNING);
+  assert_state(&b[1], SUPERVISOR_JOINING);
+  for (int i = 0; i < 2; i++) bench_close(&b[i]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_begins_with_the_obituary_and_connects),
+      cmocka_unit_test(test_hello_says_who_it_is),
+      cmocka_unit_test(test_it_is_welcomed_to_an_incarnation),
+      cmocka_unit_test(test_accepted_but_not_answered),
+      cmocka_unit_test(test_a_welcome_older_than_the_lease_is_not_believed),
+      cmocka_unit_test(test_pauses_double_up_to_a_second),
+      cmocka_unit_test(test_a_link_that_lived_is_tried_again_at_once),
+      cmocka_unit_test(test_links_that_do_not_live),
+      cmocka_unit_test(test_the_same_is_not_said_all_the_time),
+      cmocka_unit_test(test_no_daemon_for_the_join_timeout),
+      cmocka_unit_test(test_what_cannot_help_is_not_tried),
+      cmocka_unit_test(test_with_workers_there_is_no_join_timeout),
+      cmocka_unit_test(test_back_and_running),
+      cmocka_unit_test(test_a_heartbeat_every_sixth_of_a_lease),
+      cmocka_unit_test(test_a_silent_daemon_is_dropped_after_a_lease),
+      cmocka_unit_test(test_acks_of_nothing),
+      cmocka_unit_test(test_fences_at_four_fifths_of_the_lease),
+      cmocka_unit_test(test_the_guard_knows_the_deadline),
+      cmocka_unit_test(test_start_says_whether_to_fence),
+      cmocka_unit_test(test_fenced_by_its_guard),
+      cmocka_unit_test(test_an_old_fence_is_nothing),
+      cmocka_unit_test(test_no_fence_without_the_flag),
+      cmocka_unit_test(test_refused_is_an_answer),
+      cmocka_unit_test(test_fences_while_leaving),
+      cmocka_unit_test(test_several_supervisors),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,241 @@
+/* supervisor: what a person sees while a round forms, with a terminal and without. */
+
+#include "tests/rig/supervisor.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void waiting(struct msg *m, int64_t here, int64_t left_ms) {
+  msg_init(m, MSG_WAITING);
+  m->waiting.here = here;
+  m->waiting.min_nodes = m->waiting.max_nodes = 64;
+  m->waiting.missing = 64 - here;
+  m->waiting.left_ms = left_ms;
+}
+
+static void tell(struct bench *b, int64_t here, int64_t left_ms) {
+  struct msg m;
+  waiting(&m, here, left_ms);
+  bench_msg(b, &m);
+}
+
+static const char *living(const struct bench *b) {
+  const struct supervisor_effect *e = bench_effect(b, SUP_STATUS);
+  return e ? e->text : "none";
+}
+
+static void joined(struct bench *b, bool terminal) {
+  bench_open(b);
+  b->config.living = terminal;
+  b->answering = true;
+  bench_joined(b);
+  bench_forget(b);
+}
+
+static void test_nothing_within_the_first_second(void **state) {
+  for (int terminal = 0; terminal < 2; terminal++) {
+    struct bench b;
+    joined(&b, terminal);
+    tell(&b, 1, 60000);
+    bench_run(&b, 999);
+    assert_int_equal(bench_count(&b, SUP_STATUS), 0);
+    assert_int_equal(bench_said(&b, "nodes"), 0);
+    bench_start(&b, 1);
+    bench_run(&b, 1500);
+    assert_int_equal(bench_said(&b, "is here"), 0);
+    bench_close(&b);
+  }
+}
+
+static void test_a_line_now_and_every_30_s(void **state) {
+  struct bench b;
+  joined(&b, false);
+  tell(&b, 1, 600000);
+  bench_run(&b, 1000);
+  assert_int_equal(
+      bench_said(&b, "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63"),
+      1);
+  bench_run(&b, 29999);
+  assert_int_equal(bench_said(&b, " here "), 1);
+  bench_run(&b, 1);
+  assert_int_equal(
+      bench_said(&b,
+                 "1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63"),
+      1);
+  bench_run(&b, 300000);
+  assert_int_equal(bench_said(&b, " here "), 12);
+  assert_int_equal(bench_count(&b, SUP_STATUS), 0);
+  bench_close(&b);
+}
+
+static void test_sooner_when_much_has_changed(void **state) {
+  struct bench b;
+  struct msg m;
+  joined(&b, false);
+  tell(&b, 1, 600000);
+  bench_run(&b, 1000);
+  for (int here = 2; here < 32; here++) { /* they come as is expected of them */
+    tell(&b, here, 600000);
+    bench_run(&b, 200);
+  }
+  assert_int_equal(bench_said(&b, " here "), 1);
+  tell(&b, 33, 600000); /* half of them */
+  bench_run(&b, 0);
+  assert_int_equal(bench_said(&b, "33 of 64"), 1);
+  tell(&b, 32, 600000); /* one is lost: not within 2 s of the line before */
+  bench_run(&b, 1999);
+  assert_int_equal(bench_said(&b, "32 of 64"), 0);
+  bench_run(&b, 1);
+  assert_int_equal(bench_said(&b, "32 of 64"), 1);
+  bench_run(&b, 3000);
+  waiting(&m, 32, 500000); /* somebody was refused */
+  struct turned_away r = {.host = "n9", .ago_ms = 1000, .text = "--lease is 1 ms there"};
+  m.waiting.refusals = &r;
+  m.waiting.n_refusals = 1;
+  bench_msg(&b, &m);
+  bench_run(&b, 0);
+  assert_int_equal(bench_said(&b, "n9 was refused 1 s ago: --lease is 1 ms there"), 1);
+  bench_msg(&b, &m);
+  bench_run(&b, 0);
+  assert_int_equal(bench_said(&b, "n9 was refused"), 1);
+  bench_run(&b, 3000);
+  waiting(&m, 60, 12000); /* enough */
+  m.waiting.min_nodes = 60;
+  m.waiting.prospect = PROSPECT_LAST_CALL;
+  bench_msg(&b, &m);
+  bench_run(&b, 0);
+  assert_int_equal(bench_said(&b, "beginning with these 60 in 12 s (--last-call)"), 1);
+  bench_close(&b);
+}
+
+static void test_a_living_line(void **state) {
+  struct bench b;
+  joined(&b, true);
+  tell(&b, 1, 600000);
+  bench_run(&b, 1000);
+  assert_string_equal(
+      living(&b), "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63");
+  bench_run(&b, 41000);
+  assert_string_equal(
+      living(&b), "1 of 64 nodes is here after 42 s, giving up in 9 min 18 s (--join-timeout); missing 63");
+  assert_int_equal(bench_count(&b, SUP_STATUS), 42);
+  tell(&b, 63, 500000); /* not faster than once a second */
+  tell(&b, 62, 500000);
+  bench_run(&b, 1000);
+  assert_int_equal(bench_count(&b, SUP_STATUS), 43);
+  assert_string_equal(
+      living(&b), "62 of 64 nodes are here after 1 s, giving up in 8 min 19 s (--join-timeout); missing 2");
+  for (size_t i = 0; i < b.n_fx; i++) /* nor said, but into the file */
+    if (b.fx[i].kind == SUP_SAY) assert_int_equal(b.fx[i].level, LOG_DEBUG);
+  bench_start(&b, 1);
+  assert_string_equal(living(&b), "");
+  bench_run(&b, 5000);
+  assert_string_equal(living(&b), "");
+  bench_close(&b);
+}
+
+static void test_other_texts_are_said_at_once(void **state) {
+  for (int terminal = 0; terminal < 2; terminal++) {
+    struct bench b;
+    struct msg m;
+    joined(&b, terminal);
+    tell(&b, 1, 600000);
+    bench_run(&b, 2000);
+    waiting(&m, 1, 0);
+    m.waiting.spare = true;
+    m.waiting.text = "round 1 has its nodes; this one is a spare";
+    bench_msg(&b, &m);
+    assert_int_equal(bench_said(&b, "this one is a spare"), 1);
+    assert_string_equal(living(&b), terminal ? "" : "none");
+    bench_forget(&b);
+    bench_run(&b, 60000);
+    assert_int_equal(bench_said(&b, " here "), 0);
+    assert_int_equal(bench_count(&b, SUP_STATUS), 0);
+    bench_close(&b);
+  }
+}
+
+static void down(struct bench *b, const char *why) {
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = true, .text = why});
+}
+
+static void test_no_daemon(void **state) {
+  for (int terminal = 0; terminal < 2; terminal++) {
+    struct bench b;
+    bench_open(&b);
+    b.config.living = terminal;
+    bench_begin(&b);
+    for (int i = 0; i < 45; i++) {
+      down(&b, "nobody listens at node1:29400 (10.0.0.5)");
+      bench_run(&b, 1000);
+    }
+    assert_string_equal(
+        living(&b), terminal ? "no daemon for 45 s, giving up in 15 s (--join-timeout): nobody listens at "
+                               "node1:29400 (10.0.0.5)"
+                             : "none");
+    size_t lines = 0;
+    for (size_t i = 0; i < b.n_fx; i++) lines += b.fx[i].kind == SUP_SAY && b.fx[i].level == LOG_WARN;
+    assert_int_equal(lines, terminal ? 0 : 2); /* after a second, where no line is drawn; and every 30 s */
+    bench_forget(&b);
+    down(&b, "the name \"node1\" is not known");
+    bench_run(&b, 1000);
+    if (terminal)
+      assert_string_equal(
+          living(&b),
+          "no daemon for 46 s, giving up in 14 s (--join-timeout): the name \"node1\" is not known");
+    bench_up(&b);
+    bench_welcome(&b, false);
+    bench_forget(&b);
+    tell(&b, 1, 60000);
+    bench_run(&b, 1000);
+    if (terminal)
+      assert_string_equal(living(&b),
+                          "1 of 64 nodes is here after 1 s, giving up in 59 s (--join-timeout); missing 63");
+    bench_close(&b);
+  }
+}
+
+static void test_giving_up_says_why(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_begin(&b);
+  for (int i = 0; i < 61 && !b.exits; i++) {
+    down(&b, "node1:29400 (10.0.0.5) does not answer");
+    bench_run(&b, 1000);
+  }
+  assert_int_equal(
+      bench_said(&b, "no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
+                     "(10.0.0.5) does not answer"),
+      1);
+  bench_close(&b);
+}
+
+static void test_hello_tells_who_is_expected(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.uid = 1000;
+  b.config.expected_nodes = 16;
+  b.config.expected_hosts = "gpu[001-016]";
+  bench_begin(&b);
+  bench_up(&b);
+  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  assert_int_equal(h->uid, 1000);
+  assert_int_equal(h->expected_nodes, 16);
+  assert_string_equal(h->expected_hosts, "gpu[001-016]");
+  bench_close(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_nothing_within_the_first_second),
+      cmocka_unit_test(test_a_line_now_and_every_30_s),
+      cmocka_unit_test(test_sooner_when_much_has_changed),
+      cmocka_unit_test(test_a_living_line),
+      cmocka_unit_test(test_other_texts_are_said_at_once),
+      cmocka_unit_test(test_no_daemon),
+      cmocka_unit_test(test_giving_up_says_why),
+      cmocka_unit_test(test_hello_tells_who_is_expected),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,122 @@
+/* supervisor: what the user reads of a round's failure: one verdict, told once, not before its cause. */
+
+#include "tests/rig/supervisor.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include "agent/sdk/rdzv.h"
+#include "common/exit_codes.h"
+#include "tests/rig/unit.h"
+
+static void test_a_failure_is_told_once(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_forget(&b);
+  bench_exited(&b, 1, EXITED(7), b.now_ms, "first\n\x1b[31mRuntimeError: no\n");
+  assert_int_equal(bench_said(&b, "rank 3"), 0); /* the settled verdict may come at any moment */
+  bench_run(&b, 250);
+  assert_int_equal(bench_said(&b, "rank 3 (local 1) on n0, pid 5001, exited with code 7"), 1);
+  assert_int_equal(bench_said(&b, "  | first"), 1);
+  assert_int_equal(bench_said(&b, "  | \\x1b[31mRuntimeError: no"), 1);
+  struct verdict v = bench_report(&b, REPORT_FAILED)->what;
+  v.round = 1;
+  bench_stop(&b, 1, &v);
+  bench_clear(&b);
+  v.echoes = 3;
+  bench_settled(&b, 1, true, 1, &v);
+  assert_int_equal(bench_said(&b, "exited with code 7"), 1);
+  assert_int_equal(bench_said(&b, "  | "), 2);
+  assert_int_equal(bench_said(&b, "3 other workers died"), 1);
+  bench_close(&b);
+}
+
+/* A worker here exits because one elsewhere was killed; `told`: the news of that takes longer than we wait. */
+static void another_is_settled(bool told) {
+  struct bench b;
+  struct verdict v;
+  bench_open(&b);
+  bench_running(&b);
+  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
+  if (told) bench_run(&b, 250);
+  bench_clear(&b);
+  assert_int_equal(bench_said(&b, "exited with code 1"), told);
+  verdict_init(&v);
+  v.cause = CAUSE_WORKER_SIGNAL;
+  v.round = 1;
+  v.node_rank = 0;
+  v.rank = 0;
+  v.local_rank = 0;
+  v.host = "n9";
+  v.pid = 99;
+  v.signal = 9;
+  v.code = 137;
+  v.text = "its words\n";
+  bench_settled(&b, 1, true, 1, &v);
+  bench_run(&b, 1000);
+  assert_int_equal(bench_said(&b, "rank 0 (local 0) on n9, pid 99, was killed by SIGKILL"), 1);
+  assert_int_equal(bench_said(&b, "the round's verdict: rank 0"), told);
+  assert_int_equal(bench_said(&b, "  | its words"), 1);
+  assert_int_equal(bench_said(&b, "exited with code 1"), told);
+  bench_close(&b);
+}
+
+static void test_a_settled_verdict_that_names_another(void **state) {
+  another_is_settled(true);
+}
+
+static void test_an_echo_is_not_told_before_its_cause(void **state) {
+  another_is_settled(false);
+}
+
+static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_down(&b, false);
+  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
+  assert_int_equal(bench_said(&b, "exited with code 1"), 1);
+  bench_close(&b);
+}
+
+static void test_only_the_last_lines(void **state) {
+  struct bench b;
+  char text[400] = "";
+  bench_open(&b);
+  bench_running(&b);
+  for (int i = 0; i < 30; i++) {
+    char line[24];
+    snprintf(line, sizeof line, "line-%02d\n", i);
+    strcat(text, line);
+  }
+  bench_exited(&b, 0, EXITED(1), b.now_ms, text);
+  bench_run(&b, 250);
+  assert_int_equal(bench_said(&b, "  | line-"), 10);
+  assert_int_equal(bench_said(&b, "line-29"), 1);
+  assert_int_equal(bench_said(&b, "line-19"), 0);
+  bench_close(&b);
+}
+
+static void test_stuck_is_named(void **state) {
+  struct bench b;
+  bench_open(&b);
+  bench_running(&b);
+  bench_event(&b,
+              &(struct supervisor_event){.kind = SUP_STUCK, .round = 1, .pid = 5000, .text = "pid 5000 (D)"});
+  assert_int_equal(bench_said(&b, "pid 5000 (D)"), 1);
+  bench_close(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_failure_is_told_once),
+      cmocka_unit_test(test_a_settled_verdict_that_names_another),
+      cmocka_unit_test(test_an_echo_is_not_told_before_its_cause),
+      cmocka_unit_test(test_a_failure_without_a_daemon_is_told_at_once),
+      cmocka_unit_test(test_only_the_last_lines),
+      cmocka_unit_test(test_stuck_is_named),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,162 @@
+/* --verdict-file: what stands in it, and how it comes there. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "agent/verdict_file.h"
+#include "agent/failures/verdict_json.h"
+#include "common/json.h"
+#include "common/mem.h"
+
+static json_t *made(const struct ending *end) {
+  struct buf text = BUF_INIT;
+  verdict_text(end, "my-job", "node1", "2025-11-21T22:17:03Z", &text);
+  assert_int_equal(text.data[text.len - 1], '\n');
+  json_t *v = json_parse_object(text.data, text.len - 1, NULL);
+  assert_non_null(v);
+  buf_finish(&text);
+  return v;
+}
+
+static void assert_says(const json_t *v, const char *key, const char *text) {
+  const json_t *member = json_object_get(v, key);
+  if (text)
+    assert_string_equal(json_string_value(member), text);
+  else
+    assert_true(json_is_null(member));
+}
+
+static void assert_number(const json_t *v, const char *key, json_int_t n) {
+  assert_true(json_is_integer(json_object_get(v, key)));
+  assert_int_equal(json_integer_value(json_object_get(v, key)), n);
+}
+
+static struct ending failed(void) {
+  struct ending e = {.heard = true,
+                     .outcome = OUTCOME_FAILED,
+                     .code = 139,
+                     .round = 3,
+                     .restarts_used = 2,
+                     .max_restarts = 2};
+  verdict_init(&e.verdict);
+  e.verdict.cause = CAUSE_WORKER_SIGNAL;
+  e.verdict.rank = 5;
+  e.verdict.host = "node2";
+  e.verdict.signal = 11;
+  e.verdict.core = true;
+  e.verdict.text = "last \"words\"\n\xc3\xa4";
+  return e;
+}
+
+static void test_failure(void **state) {
+  struct ending e = failed();
+  json_t *v = made(&e);
+  assert_says(v, "job", "my-job");
+  assert_says(v, "host", "node1");
+  assert_says(v, "time", "2025-11-21T22:17:03Z");
+  assert_says(v, "outcome", "failed");
+  assert_number(v, "exit_code", 139);
+  assert_number(v, "round", 3);
+  assert_number(v, "restarts", 2);
+  assert_number(v, "max_restarts", 2);
+  assert_non_null(strstr(json_string_value(json_object_get(v, "sentence")), "rank 5"));
+  const json_t *w = json_object_get(v, "verdict");
+  assert_says(w, "cause", "worker-signal");
+  assert_says(w, "host", "node2");
+  assert_says(w, "text", "last \"words\"\n\xc3\xa4");
+  assert_number(w, "signal", 11);
+  assert_true(json_is_true(json_object_get(w, "core")));
+  json_decref(v);
+}
+
+/* All fields, with nothing to say too. */
+static void test_success(void **state) {
+  struct ending e = {.heard = true, .outcome = OUTCOME_SUCCESS, .round = 1, .max_restarts = 3};
+  verdict_init(&e.verdict);
+  json_t *v = made(&e);
+  assert_says(v, "outcome", "success");
+  assert_says(v, "sentence", "the job is done");
+  assert_number(v, "exit_code", 0);
+  const json_t *w = json_object_get(v, "verdict");
+  static const char *const keys[] = {"cause",  "round",   "node_rank", "rank",  "local_rank", "host",
+                                     "pid",    "code",    "signal",    "core",  "step",       "of",
+                                     "echoes", "lasting", "device",    "error", "text"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (!json_object_get(w, keys[i])) fail_msg("the verdict has no \"%s\"", keys[i]);
+  assert_says(w, "cause", "none");
+  assert_number(w, "rank", -1);
+  json_decref(v);
+}
+
+/* It left before the end: what it knows of the job is no outcome, and its own code says why. */
+static void test_left_before_the_end(void **state) {
+  struct ending e = failed();
+  e.heard = false;
+  e.code = 75;
+  json_t *v = made(&e);
+  assert_says(v, "outcome", NULL);
+  assert_number(v, "exit_code", 75);
+  assert_non_null(strstr(json_string_value(json_object_get(v, "sentence")), "told to leave"));
+  json_decref(v);
+}
+
+static char *written(const char *file, const char *content) {
+  uv_loop_t loop;
+  bool busy = false;
+  struct buf text = BUF_INIT;
+  uv_loop_init(&loop);
+  buf_puts(&text, content);
+  verdict_file_write(&loop, file, &text, &busy);
+  assert_true(busy);
+  assert_int_equal(text.len, 0);
+  uv_run(&loop, UV_RUN_DEFAULT);
+  assert_false(busy);
+  assert_int_equal(uv_loop_close(&loop), 0);
+  char *got = xcalloc(1, 100);
+  FILE *f = fopen(file, "r");
+  if (!f) return got;
+  assert_true(fread(got, 1, 99, f) < 99);
+  fclose(f);
+  return got;
+}
+
+static void test_written(void **state) {
+  char dir[] = "/tmp/rdzv-test-XXXXXX";
+  assert_non_null(mkdtemp(dir));
+  umask(027);
+  char *file = xasprintf("%s/v.json", dir), *nowhere = xasprintf("%s/no/v.json", dir);
+  char *got = written(file, "a longer text\n");
+  assert_string_equal(got, "a longer text\n");
+  free(got);
+  got = written(file, "short\n"); /* in its place */
+  assert_string_equal(got, "short\n");
+  free(got);
+  got = written(nowhere, "x"); /* a line in the log */
+  assert_string_equal(got, "");
+  free(got);
+  struct stat st;
+  assert_int_equal(stat(file, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0640);
+  unlink(file);
+  assert_int_equal(rmdir(dir), 0); /* nothing else is left there */
+  free(file);
+  free(nowhere);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_failure),
+      cmocka_unit_test(test_success),
+      cmocka_unit_test(test_left_before_the_end),
+      cmocka_unit_test(test_written),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,352 @@
+/* ckpt: what was written comes back; whatever is torn is refused and the one before it taken; nothing is
+ * overwritten. */
+
+#include "agent/trainer/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "tests/rig/unit.h"
+
+static char dir[] = "/tmp/rdzv-ckpt-XXXXXX";
+
+static struct ckpt_state sample(uint64_t step, enum compute_optim optim, float *floats) {
+  struct ckpt_state s = {.kind = {.shape = {.n = 3, .width = {4, 2, 4}},
+                                  .loss = COMPUTE_RMSE,
+                                  .optim = optim,
+                                  .seed = 7,
+                                  .samples = 100},
+                         .step = step,
+                         .epoch = 3,
+                         .position = 40,
+                         .counters = {.updates = step, .skipped = 3, .good_in_row = 17, .scale = 1024},
+                         .last_loss = 0.125};
+  size_t n = (size_t)model_shape_params(&s.kind.shape);
+  for (size_t i = 0; i < n * 3; i++) floats[i] = (float)step + (float)i * 0.5f;
+  s.params = floats;
+  for (int i = 0; i < compute_opt_states(optim); i++) s.states[i] = floats + n * (size_t)(i + 1);
+  return s;
+}
+
+static void encode(uint64_t step, enum compute_optim optim, struct buf *out) {
+  float floats[128];
+  struct ckpt_state s = sample(step, optim, floats);
+  ckpt_encode(&s, out);
+  assert_int_equal(out->len, ckpt_size(&s.kind));
+}
+
+static void write_one(const char *incarnation, uint32_t round, uint64_t step) {
+  float floats[128];
+  struct ckpt_state s = sample(step, COMPUTE_ADAM, floats);
+  struct ckpt_bytes b;
+  struct ckpt_id id = {.round = round, .step = step};
+  struct err e = ERR_INIT;
+  snprintf(id.incarnation, sizeof id.incarnation, "%s", incarnation);
+  ckpt_bytes(&s, &b);
+  if (ckpt_write(dir, &id, &b, &e)) fail_msg("%s", e.text);
+}
+
+struct latest {
+  int rc, refused;
+  struct ckpt_id id;
+  struct ckpt_state s;
+  char name[CKPT_NAME_MAX], text[ERR_TEXT_MAX];
+};
+
+static void count_refused(void *ctx, const char *name, const struct err *why) {
+  struct latest *l = ctx;
+  l->refused++;
+  snprintf(l->name, sizeof l->name, "%s", name);
+  memcpy(l->text, why->text, sizeof l->text);
+}
+
+static struct latest find(void) {
+  float floats[128];
+  struct latest l = {0};
+  struct buf b = BUF_INIT;
+  struct err e = ERR_INIT;
+  struct ckpt_kind want = sample(0, COMPUTE_ADAM, floats).kind;
+  l.rc = ckpt_latest(dir, &want, &l.id, &l.s, &b, count_refused, &l, &e);
+  if (l.rc < 0) memcpy(l.text, e.text, sizeof l.text);
+  buf_finish(&b);
+  return l;
+}
+
+/* The checksums are put together from parts; they must be those of the whole. */
+static void test_pieces_are_the_bytes(void **state) {
+  for (int k = 0; k < 2; k++) {
+    float floats[128];
+    struct ckpt_state s = sample(5, (enum compute_optim)k, floats);
+    struct ckpt_bytes b;
+    struct buf whole = BUF_INIT;
+    ckpt_bytes(&s, &b);
+    ckpt_encode(&s, &whole);
+    assert_int_equal(b.size, whole.len);
+    assert_int_equal(b.crc, ckpt_crc(whole.data, whole.len));
+    buf_finish(&whole);
+  }
+}
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
+  return f->level > 0 ? remove(path) : 0;
+}
+
+static int empty_dir(void **state) {
+  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static void test_states_come_back(void **state) {
+  for (int k = 0; k < 2; k++) {
+    float floats[128];
+    struct ckpt_state in = sample(5, (enum compute_optim)k, floats), out;
+    struct buf b = BUF_INIT;
+    struct err e = ERR_INIT;
+    size_t n = (size_t)model_shape_params(&in.kind.shape);
+    ckpt_encode(&in, &b);
+    assert_int_equal(ckpt_decode(b.data, b.len, &out, &e), 0);
+    assert_int_equal(ckpt_kind_check(&out.kind, &in.kind, &e), 0);
+    assert_true(out.step == 5 && out.epoch == 3 && out.position == 40 && out.last_loss == 0.125);
+    assert_true(out.counters.updates == 5 && out.counters.skipped == 3 && out.counters.good_in_row == 17 &&
+                out.counters.scale == 1024);
+    assert_memory_equal(out.params, in.params, n * sizeof(float));
+    for (int i = 0; i < compute_opt_states(in.kind.optim); i++)
+      assert_memory_equal(out.states[i], in.states[i], n * sizeof(float));
+    buf_finish(&b);
+  }
+}
+
+static void test_every_cut_and_every_flipped_byte_is_refused(void **state) {
+  struct buf b = BUF_INIT;
+  struct ckpt_state s;
+  encode(5, COMPUTE_ADAM, &b);
+  for (size_t n = 0; n < b.len; n++) {
+    struct err e = ERR_INIT;
+    char *exact = xmemdup(b.data, n); /* so that the sanitizer sees a read behind the end */
+    if (ckpt_decode(exact, n, &s, &e) != -EBADMSG || !e.text[0]) fail_msg("%zu bytes are taken", n);
+    free(exact);
+    b.data[n] ^= 0x10;
+    if (ckpt_decode(b.data, b.len, &s, &e) != -EBADMSG) fail_msg("a flipped bit in byte %zu is not seen", n);
+    b.data[n] ^= 0x10;
+  }
+  buf_putc(&b, 0);
+  assert_int_equal(ckpt_decode(b.data, b.len, &s, NULL), -EBADMSG);
+  buf_finish(&b);
+}
+
+/* A header that is well-formed but wants the impossible, its checksum put right. */
+static void test_headers_are_checked_for_sense(void **state) {
+  static const struct {
+    size_t at;
+    uint32_t value;
+  } bad[] = {{8, 1},   {168, 0x7f800000}, {168, 0xbf800000}, {12, 200}, {80, 3},       {84, 3}, {88, 1},
+             {88, 17}, {92, 0},           {92, 0xffffffff},  {92, 5},   {48 - 8, 100}, {16, 1}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    struct buf b = BUF_INIT;
+    struct ckpt_state s;
+    struct err e = ERR_INIT;
+    encode(5, COMPUTE_ADAM, &b);
+    le32_put(b.data + bad[i].at, bad[i].value);
+    le32_put(b.data + CKPT_HEADER - 4, ckpt_crc(b.data, CKPT_HEADER - 4));
+    if (ckpt_decode(b.data, b.len, &s, &e) != -EBADMSG || !e.text[0]) fail_msg("number %zu is taken", i);
+    buf_finish(&b);
+  }
+}
+
+static void test_names(void **state) {
+  struct ckpt_id id = {.incarnation = "2026-x.y", .round = 12, .step = 3456}, back;
+  char name[CKPT_NAME_MAX];
+  ckpt_name_format(&id, name);
+  assert_string_equal(name, "2026-x.y-r000012-s000000003456");
+  assert_true(ckpt_name_parse(name, &back));
+  assert_int_equal(ckpt_id_compare(&id, &back), 0);
+  id.round = 4000000;
+  id.step = 10000000000000;
+  ckpt_name_format(&id, name);
+  assert_true(ckpt_name_parse(name, &back) && ckpt_id_compare(&id, &back) == 0);
+  static const char *const wrong[] = {
+      "",
+      "x",
+      "-r000001-s000000000001",
+      "a-r1-s000000000001",
+      "a-r000001-s1",
+      "a-s000000000001-r000001",
+      "a-r000001",
+      "a-r000001-s00000000000x",
+      "a-r00000x-s000000000001",
+      "a-r000001-s000000000001 ",
+      ".tmp-",
+      "a-r000001-s000000000001-5",
+      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-r000001-s000000000001"};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    if (ckpt_name_parse(wrong[i], &back)) fail_msg("'%s' is taken", wrong[i]);
+}
+
+static void test_order_is_incarnation_round_step(void **state) {
+  static const struct ckpt_id ids[] = {{"0", 9, 9},      {"2025", 1, 900}, {"2026", 1, 10},
+                                       {"2026", 1, 900}, {"2026", 2, 5},   {"2026", 10, 1}};
+  for (int i = 0; i < 6; i++)
+    for (int k = 0; k < 6; k++) assert_int_equal(ckpt_id_compare(&ids[i], &ids[k]), (i > k) - (i < k));
+}
+
+static void test_markers_are_exact(void **state) {
+  struct ckpt_marker m = {.id = {"2026-a", 3, 77}, .size = 12345, .crc = 0xdeadbeef}, back;
+  struct buf b = BUF_INIT;
+  ckpt_marker_format(&m, &b);
+  assert_true(ckpt_marker_parse(b.data, b.len, &back));
+  assert_true(back.size == m.size && back.crc == m.crc && ckpt_id_compare(&back.id, &m.id) == 0);
+  for (size_t n = 0; n < b.len; n++) {
+    assert_false(ckpt_marker_parse(b.data, n, &back));
+    b.data[n] ^= 1;
+    assert_false(ckpt_marker_parse(b.data, b.len, &back));
+    b.data[n] ^= 1;
+  }
+  buf_putc(&b, '\n');
+  assert_false(ckpt_marker_parse(b.data, b.len, &back));
+  buf_finish(&b);
+}
+
+static void test_the_newest_is_found(void **state) {
+  assert_int_equal(find().rc, 0);
+  write_one("2026", 1, 20);
+  write_one("2026", 1, 40);
+  write_one("2026", 2, 30); /* a later round that began from step 20 */
+  write_one("0", 5, 99);
+  struct latest l = find();
+  assert_int_equal(l.rc, 1);
+  assert_int_equal(l.refused, 0);
+  assert_true(l.id.round == 2 && l.s.step == 30);
+}
+
+static void test_nothing_is_overwritten(void **state) {
+  struct ckpt_id id = {"2026", 1, 20};
+  struct err e = ERR_INIT;
+  float floats[128];
+  struct ckpt_state s = sample(21, COMPUTE_SGD, floats);
+  struct ckpt_bytes b;
+  ckpt_bytes(&s, &b);
+  write_one("2026", 1, 20);
+  assert_int_equal(ckpt_write(dir, &id, &b, &e), -EEXIST);
+  assert_int_equal(find().rc, 1);
+}
+
+static char *file_of(const char *name, const char *file) {
+  return xasprintf("%s/%s/%s", dir, name, file);
+}
+
+/* State and marker of the newest, cut at every byte: the one before it is taken. */
+static void test_cut_at_every_byte_on_disk(void **state) {
+  static const char *const files[] = {"state.bin", "COMMIT"};
+  write_one("2026", 1, 20);
+  write_one("2026", 1, 40);
+  for (int f = 0; f < 2; f++) {
+    char *path = file_of("2026-r000001-s000000000040", files[f]), whole[4096];
+    FILE *in = fopen(path, "rb");
+    size_t size = fread(whole, 1, sizeof whole, in);
+    fclose(in);
+    assert_true(size > 100 && size < sizeof whole);
+    for (size_t n = size; n-- > 0;) {
+      assert_int_equal(truncate(path, (off_t)n), 0);
+      struct latest l = find();
+      if (l.rc != 1 || l.s.step != 20 || l.refused != 1)
+        fail_msg("%s of %zu bytes: step %d", files[f], n, (int)l.s.step);
+      assert_string_equal(l.name, "2026-r000001-s000000000040");
+    }
+    FILE *out = fopen(path, "wb");
+    assert_int_equal(fwrite(whole, 1, size, out), size);
+    fclose(out);
+    assert_int_equal(find().s.step, 40);
+    free(path);
+  }
+}
+
+static void test_a_marker_of_another_checkpoint_does_not_count(void **state) {
+  write_one("2026", 1, 20);
+  write_one("2026", 1, 40);
+  char *from = file_of("2026-r000001-s000000000020", "COMMIT"),
+       *to = file_of("2026-r000001-s000000000040", "COMMIT");
+  assert_int_equal(rename(from, to), 0);
+  struct latest l = find();
+  assert_int_equal(l.rc, 0);
+  assert_int_equal(l.refused, 2);
+  free(from);
+  free(to);
+}
+
+static void test_another_kind_is_refused_not_passed_over(void **state) {
+  float floats[128];
+  struct ckpt_state s = sample(50, COMPUTE_ADAM, floats);
+  struct ckpt_id id = {"2026", 1, 50};
+  struct ckpt_bytes b;
+  s.kind.seed = 8;
+  ckpt_bytes(&s, &b);
+  write_one("2026", 1, 20);
+  assert_int_equal(ckpt_write(dir, &id, &b, NULL), 0);
+  struct latest l = find();
+  assert_int_equal(l.rc, -EINVAL);
+  assert_non_null(strstr(l.text, "--seed 8, this run has 7"));
+}
+
+static void test_old_ones_go_and_rubbish_with_them(void **state) {
+  struct ckpt_id mine = {"2026", 3, 60};
+  struct ckpt_list l;
+  for (uint64_t step = 10; step <= 50; step += 10) write_one("2026", 1, step);
+  char *torn = file_of("2026-r000001-s000000000040", "COMMIT");
+  assert_int_equal(unlink(torn), 0);
+  char *tmp[] = {xasprintf("%s/.tmp-2026-r000002-s000000000055-77", dir),
+                 xasprintf("%s/.tmp-2026-r000004-s000000000055-77", dir), xasprintf("%s/other", dir)};
+  for (int i = 0; i < 3; i++) assert_int_equal(mkdir(tmp[i], 0777), 0);
+  write_one("2026", 3, 60);
+  assert_int_equal(ckpt_prune(dir, &mine, 2, NULL), 0);
+  assert_int_equal(ckpt_list(dir, &l, NULL), 0);
+  assert_int_equal(l.n, 2); /* 60 and 50: 40 has no marker and its writer is of an older round */
+  assert_true(l.v[0].step == 60 && l.v[1].step == 50);
+  ckpt_list_finish(&l);
+  assert_int_not_equal(access(tmp[0], F_OK), 0);
+  assert_int_equal(access(tmp[1], F_OK), 0); /* of a newer round: not ours to touch */
+  assert_int_equal(access(tmp[2], F_OK), 0);
+  for (int i = 0; i < 3; i++) free(tmp[i]);
+  free(torn);
+}
+
+static void test_directories_that_cannot_be(void **state) {
+  struct err e = ERR_INIT;
+  struct ckpt_id id = {"2026", 1, 1};
+  assert_int_equal(ckpt_dir_open("/nowhere/at/all", &e), -ENOENT);
+  assert_non_null(strstr(e.text, "/nowhere/at/all"));
+  assert_int_equal(ckpt_dir_open("/dev/null", &e), -ENOTDIR);
+  float floats[128];
+  struct ckpt_state s = sample(1, COMPUTE_SGD, floats);
+  struct ckpt_bytes b;
+  ckpt_bytes(&s, &b);
+  assert_int_equal(ckpt_write("/nowhere", &id, &b, &e), -ENOENT);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_states_come_back),
+      cmocka_unit_test(test_pieces_are_the_bytes),
+      cmocka_unit_test(test_every_cut_and_every_flipped_byte_is_refused),
+      cmocka_unit_test(test_headers_are_checked_for_sense),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_order_is_incarnation_round_step),
+      cmocka_unit_test(test_markers_are_exact),
+      cmocka_unit_test_teardown(test_the_newest_is_found, empty_dir),
+      cmocka_unit_test_teardown(test_nothing_is_overwritten, empty_dir),
+      cmocka_unit_test_teardown(test_cut_at_every_byte_on_disk, empty_dir),
+      cmocka_unit_test_teardown(test_a_marker_of_another_checkpoint_does_not_count, empty_dir),
+      cmocka_unit_test_teardown(test_another_kind_is_refused_not_passed_over, empty_dir),
+      cmocka_unit_test_teardown(test_old_ones_go_and_rubbish_with_them, empty_dir),
+      cmocka_unit_test(test_directories_that_cannot_be),
+  };
+  if (!mkdtemp(dir)) return 1;
+  int rc = cmocka_run_group_tests(tests, NULL, NULL);
+  empty_dir(NULL);
+  rmdir(dir);
+  return rc;
+}

@@ -1,0 +1,125 @@
+/* ckpt_writer: one at a time, in its own thread, with its own end. */
+
+#include "agent/trainer/ckpt_writer.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "tests/rig/unit.h"
+
+static char dir[32];
+
+static float floats[3 * 40000];
+
+static struct ckpt_state big(uint64_t step) {
+  struct ckpt_state s = {.kind = {.shape = {.n = 2, .width = {199, 200}},
+                                  .loss = COMPUTE_MSE,
+                                  .optim = COMPUTE_ADAM,
+                                  .seed = 7,
+                                  .samples = 100},
+                         .step = step};
+  for (size_t i = 0; i < 3 * 40000; i++) floats[i] = (float)step + (float)i;
+  s.params = floats;
+  s.states[0] = floats + 40000;
+  s.states[1] = floats + 80000;
+  return s;
+}
+
+static struct ckpt_id id_of(uint64_t step) {
+  return (struct ckpt_id){"2026", 1, step};
+}
+
+static void refused(void *ctx, const char *name, const struct err *why) {
+  fail_msg("%s: %s", name, why->text);
+}
+
+static struct ckpt_writer *open_writer(const char *where) {
+  struct ckpt_writer *w = NULL;
+  struct err e = ERR_INIT;
+  assert_int_equal(ckpt_writer_create(where, 2, &w, &e), 0);
+  return w;
+}
+
+/* Twenty of them, each over the same floats when the one before is done: the newest is whole and the last one, the others are gone. */
+static void test_one_after_the_other(void **state) {
+  struct ckpt_writer *w = open_writer(dir);
+  struct ckpt_written r;
+  assert_false(ckpt_writer_busy(w));
+  assert_false(ckpt_writer_wait(w, 10, &r));
+  for (uint64_t step = 1; step <= 20; step++) {
+    struct ckpt_id id = id_of(step);
+    struct ckpt_state s = big(step);
+    ckpt_writer_begin(w, &id, &s);
+    assert_true(ckpt_writer_busy(w));
+    assert_true(ckpt_writer_wait(w, 20000, &r));
+    assert_int_equal(r.rc, 0);
+    assert_int_equal(r.unpruned.code, 0);
+    assert_true(r.id.step == step && r.bytes == ckpt_size(&s.kind) && r.us > 0);
+    assert_false(ckpt_writer_busy(w));
+  }
+  assert_true(ckpt_writer_destroy(w, 1000));
+  struct ckpt_list l;
+  struct ckpt_id id;
+  struct ckpt_state s = big(20), got;
+  struct buf b = BUF_INIT;
+  struct err e = ERR_INIT;
+  assert_int_equal(ckpt_list(dir, &l, &e), 0);
+  assert_int_equal(l.n, 2);
+  ckpt_list_finish(&l);
+  assert_int_equal(ckpt_latest(dir, &s.kind, &id, &got, &b, refused, NULL, &e), 1);
+  assert_int_equal(got.step, 20);
+  assert_memory_equal(got.params, floats, 40000 * sizeof(float));
+  buf_finish(&b);
+}
+
+/* What was begun is finished before the writer goes, though nobody asked for the result. */
+static void test_the_end_waits_for_what_is_being_written(void **state) {
+  struct ckpt_writer *w = open_writer(dir);
+  struct ckpt_id id = id_of(5), found;
+  struct ckpt_state s = big(5), got;
+  struct buf b = BUF_INIT;
+  struct err e = ERR_INIT;
+  ckpt_writer_begin(w, &id, &s);
+  assert_true(ckpt_writer_destroy(w, 20000));
+  assert_int_equal(ckpt_latest(dir, &s.kind, &found, &got, &b, refused, NULL, &e), 1);
+  buf_finish(&b);
+}
+
+static void test_failures_come_with_their_sentence(void **state) {
+  struct ckpt_writer *w = open_writer("/nowhere");
+  struct ckpt_written r;
+  struct ckpt_id id = id_of(5);
+  struct ckpt_state s = big(5);
+  ckpt_writer_begin(w, &id, &s);
+  assert_true(ckpt_writer_wait(w, 20000, &r));
+  assert_int_equal(r.rc, -ENOENT);
+  assert_non_null(strstr(r.why.text, "/nowhere"));
+  assert_true(ckpt_writer_destroy(w, 1000));
+  assert_true(ckpt_writer_destroy(NULL, 0));
+}
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
+  return remove(path);
+}
+
+static int fresh_dir(void **state) {
+  snprintf(dir, sizeof dir, "/tmp/rdzv-writer-XXXXXX");
+  return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state) {
+  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_one_after_the_other, fresh_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(test_the_end_waits_for_what_is_being_written, fresh_dir, remove_dir),
+      cmocka_unit_test(test_failures_come_with_their_sentence),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,360 @@
+/* What coll.h promises, kept by NCCL: sums, orders, captures, and above all failures, in worlds of real processes.
+ *
+ *   test_coll_nccl [--cuda-module FILE] [--only NAME] [--timeout-ms MS]
+ *
+ * MS is how long those wait who miss somebody: 2000. A communicator must come up in that time, which on a GPU takes longer.
+ * Without a module (--cuda-module, or RDZV_CUDA_MODULE) the program leaves with 77, "skipped". The same program runs on the stand-ins of
+ * tests/fakegpu and on one GPU, where each rank has its own NCCL_HOSTID. */
+
+#include "tests/rig/coll.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "common/clock.h"
+
+/* ---------------------------------------------------------------- all well */
+
+static bool sums_are_right(struct rank *r) {
+  struct step p;
+  EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 4));
+  step_free(r, &p);
+  EXPECT(step_make(r, &p, 1, 1) && steps(r, &p, 2));
+  step_free(r, &p);
+  return true;
+}
+
+static bool more_buckets_than_tickets(struct rank *r) {
+  struct step p;
+  EXPECT(step_make(r, &p, N, 45) && steps(r, &p, 2));
+  step_free(r, &p);
+  return true;
+}
+
+static bool registered_memory_is_summed_too(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 2));
+  GOOD(coll_register(r->l, r->c, p.grads, &e));
+  EXPECT(steps(r, &p, 3));
+  coll_destroy(r->l); /* before the memory goes */
+  r->l = NULL;
+  step_free(r, &p);
+  return true;
+}
+
+static bool the_hosts_bytes(struct rank *r) {
+  static uint8_t bytes[3 * (1 << 20) + 7];
+  struct err e = ERR_INIT;
+  double v[COLL_SUM_MAX];
+  for (int root = 0; root < r->world; root++) {
+    for (size_t i = 0; i < sizeof bytes; i++)
+      bytes[i] = r->rank == root ? (uint8_t)(i * 31 + (size_t)root) : 0;
+    GOOD(coll_broadcast(r->l, bytes, sizeof bytes, root, &e));
+    for (size_t i = 0; i < sizeof bytes; i++) EXPECT(bytes[i] == (uint8_t)(i * 31 + (size_t)root));
+  }
+  for (int i = 0; i < COLL_SUM_MAX; i++) v[i] = i * 0.25 + r->rank;
+  GOOD(coll_sum(r->l, v, COLL_SUM_MAX, &e));
+  for (int i = 0; i < COLL_SUM_MAX; i++)
+    EXPECT(v[i] == i * 0.25 * r->world + r->world * (r->world - 1) / 2.0);
+  GOOD(coll_barrier(r->l, &e));
+  EXPECT(coll_sum(r->l, v, COLL_SUM_MAX + 1, &e) == -EINVAL);
+  EXPECT(coll_broadcast(r->l, bytes, 1, r->world, &e) == -EINVAL);
+  EXPECT(coll_wait(r->l, (struct coll_ticket){99}, &e) == -EINVAL);
+  GOOD(coll_barrier(r->l, &e)); /* none of that was a failure */
+  return true;
+}
+
+static bool capture(struct rank *r, struct step *p, struct compute_graph **g) {
+  struct err e = ERR_INIT;
+  EXPECT(compute_can_capture(r->c) && steps(r, p, 1)); /* once without */
+  GOOD(compute_capture_begin(r->c, &e));
+  GOOD(step_queue(r, p, &e));
+  EXPECT(coll_barrier(r->l, &e) == -EINVAL); /* cannot be captured, and does no harm */
+  GOOD(compute_capture_end(r->c, g, &e));
+  return true;
+}
+
+static bool captured_steps(struct rank *r) {
+  struct step p;
+  struct compute_graph *g = NULL;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 3) && capture(r, &p, &g));
+  for (int turn = 1; turn < 6; turn++) {
+    step_fill(r, &p, turn);
+    GOOD(compute_launch(r->c, g, &e));
+    GOOD(settle(r, &e));
+    EXPECT(step_right(r, &p, turn));
+    GOOD(coll_barrier(r->l, &e));
+    if (turn == 3) EXPECT(steps(r, &p, 1)); /* both kinds, mixed */
+  }
+  compute_graph_destroy(r->c, g);
+  step_free(r, &p);
+  return true;
+}
+
+/* ---------------------------------------------------------------- failures */
+
+/* The call failed, named whom it should, and from now on everything gives the same answer at once. */
+static bool failed_for_good(struct rank *r, int lost, const char *words, const struct err *e) {
+  struct err again = ERR_INIT;
+  struct coll_ticket t;
+  struct compute_buf *b;
+  double one = 1;
+  if (!strstr(e->text, words)) fprintf(stderr, "rank %d: '%s' is not in: %s\n", r->rank, words, e->text);
+  EXPECT(e->code < 0 && strstr(e->text, words));
+  if (r->l->lost != lost)
+    fprintf(stderr, "rank %d: lost is %d, not %d: %s\n", r->rank, r->l->lost, lost, e->text);
+  EXPECT(r->l->lost == lost);
+  uint64_t from = monotonic_ms();
+  EXPECT(compute_alloc(r->c, COMPUTE_GRAD, 8, &b, &again) == 0);
+  EXPECT(coll_progress(r->l, &again) == e->code && strcmp(again.text, e->text) == 0);
+  EXPECT(coll_sum(r->l, &one, 1, &again) == e->code && strcmp(again.text, e->text) == 0);
+  EXPECT(coll_all_reduce_begin(r->l, r->c, (struct span){b, 0, 8}, &t, &again) == e->code);
+  coll_abort(r->l, "nobody hears this");
+  EXPECT(coll_progress(r->l, &again) == e->code && strcmp(again.text, e->text) == 0);
+  EXPECT(monotonic_ms() - from < 1000);
+  compute_free(r->c, b);
+  return true;
+}
+
+/* The device is well, though a communicator of it is gone. */
+static bool device_lives(struct rank *r) {
+  struct compute_buf *b;
+  struct compute_mark m;
+  struct err e = ERR_INIT;
+  compute_poison(r->c, false);
+  GOOD(compute_alloc(r->c, COMPUTE_STAGE, 4, &b, &e));
+  GOOD(compute_fill(r->c, (struct span){b, 0, 4}, 3, &e));
+  GOOD(compute_record(r->c, &m, &e));
+  GOOD(compute_wait(r->c, m, 10000, &e));
+  EXPECT(compute_host(r->c, (struct span){b, 0, 4})[3] == 3);
+  compute_free(r->c, b);
+  return true;
+}
+
+static bool leaves_soon(struct rank *r) {
+  uint64_t from = monotonic_ms();
+  coll_destroy(r->l);
+  r->l = NULL;
+  EXPECT(monotonic_ms() - from < 5000);
+  return device_lives(r);
+}
+
+static int until_failure(struct rank *r, struct step *p, struct err *e) {
+  int rc = 0;
+  for (int turn = 0; rc == 0; turn++) {
+    step_fill(r, p, turn);
+    rc = step_queue(r, p, e);
+    if (rc == 0) rc = settle(r, e);
+  }
+  return rc;
+}
+
+/* Some steps, and then rank 2 is killed in the middle of one. */
+static bool lose_rank_2(struct rank *r, struct step *p, struct err *e) {
+  EXPECT(step_make(r, p, N, 3) && steps(r, p, 2));
+  all_here(r);
+  if (r->rank == 2) kill(getpid(), SIGKILL);
+  EXPECT(until_failure(r, p, e));
+  return true;
+}
+
+/* A part of the ranks sees a closed connection, the rest nothing at all. */
+static bool a_killed_rank(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(lose_rank_2(r, &p, &e));
+  SAYS("lost contact with rank 2: ");
+  EXPECT(failed_for_good(r, 2, "rank 2 does not answer", &e) && leaves_soon(r));
+  step_free(r, &p);
+  return true;
+}
+
+static bool a_silent_rank(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
+  if (r->rank == 0) {
+    await_flag(r, 1), await_flag(r, 2); /* it does not come to the third */
+    step_free(r, &p);
+    return true;
+  }
+  uint64_t from = monotonic_ms();
+  EXPECT(until_failure(r, &p, &e)); /* who is late, and who follows */
+  EXPECT(monotonic_ms() - from > r->timeout_ms - 1000 && monotonic_ms() - from < r->timeout_ms + 4000);
+  EXPECT(strstr(e.text, "lost contact with rank 0: all-reduce of bucket 0 (elements 3333..5000) "));
+  EXPECT(failed_for_good(r, 0, "rank 0 does not answer", &e));
+  set_flag(r, r->rank);
+  EXPECT(leaves_soon(r));
+  step_free(r, &p);
+  return true;
+}
+
+/* The bucket is told of a captured step too, of whose launches no call tells the collectives. */
+static bool a_silent_rank_in_a_captured_step(struct rank *r) {
+  struct step p;
+  struct compute_graph *g = NULL;
+  struct err e = ERR_INIT;
+  int rc = 0;
+  EXPECT(step_make(r, &p, N, 2) && capture(r, &p, &g));
+  for (int turn = 1; turn < 4; turn++) {
+    GOOD(compute_launch(r->c, g, &e));
+    GOOD(settle(r, &e));
+  }
+  if (r->rank == 1)
+    await_flag(r, 0);
+  else {
+    rc = compute_launch(r->c, g, &e);
+    if (rc == 0) rc = settle(r, &e);
+    EXPECT(rc == -ETIMEDOUT && strstr(e.text, "all-reduce of bucket 0 (elements 2500..5000)"));
+    EXPECT(failed_for_good(r, 1, "rank 1 does not answer", &e));
+    set_flag(r, 0);
+  }
+  coll_abort(r->l, "the end of the test");
+  compute_graph_destroy(r->c, g);
+  EXPECT(leaves_soon(r));
+  step_free(r, &p);
+  return true;
+}
+
+static bool a_rank_that_gives_up(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 1));
+  all_here(r);
+  if (r->rank == 1) {
+    coll_abort(r->l, "no space left on device");
+    EXPECT(coll_progress(r->l, &e) == -ECONNABORTED &&
+           strstr(e.text, "rank 1 gave up: no space left on device"));
+  } else {
+    EXPECT(until_failure(r, &p, &e));
+    EXPECT(failed_for_good(r, 1, "rank 1 gave up: no space left on device", &e));
+  }
+  EXPECT(leaves_soon(r));
+  step_free(r, &p);
+  return true;
+}
+
+/* The survivors of a death build anew, on the same device, with other ids. */
+static bool survivors_build_anew(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(lose_rank_2(r, &p, &e) && leaves_soon(r));
+  r->round = 1;
+  r->world = 2;
+  EXPECT(make_coll(r) && steps(r, &p, 3));
+  step_free(r, &p);
+  return true;
+}
+
+static bool told_to_stop_it_waits_less(struct rank *r) {
+  struct step p;
+  struct err e = ERR_INIT;
+  EXPECT(step_make(r, &p, N, 1) && steps(r, &p, 1));
+  if (r->rank == 0) {
+    await_flag(r, 1);
+    step_free(r, &p);
+    return true;
+  }
+  r->stop = 1;
+  uint64_t from = monotonic_ms();
+  EXPECT(until_failure(r, &p, &e) == -ETIMEDOUT);
+  EXPECT(monotonic_ms() - from < 5000);
+  set_flag(r, 1);
+  step_free(r, &p);
+  return true;
+}
+
+/* ---------------------------------------------------------------- coming up */
+
+static bool who_does_not_come_is_named(struct rank *r) {
+  struct coll_nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  uint8_t all[WORLD_MAX * CARD_MAX], card[16] = {0};
+  if (r->rank == 2) { /* it meets the others, and then never comes */
+    cfg.exchange = NULL;
+    while (r->s->come[0] < 2) nap(1);
+    memcpy(card, r->s->cards[0][0], sizeof card);
+    GOOD(exchange(r, "coll_nccl", card, sizeof card, all, LONG_MS, &e));
+    await_flag(r, 0), await_flag(r, 1);
+    return true;
+  }
+  uint64_t from = monotonic_ms();
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e));
+  SAYS("lost contact with rank 2: the making of a communicator ");
+  SAYS("rank 2 does not answer");
+  EXPECT(monotonic_ms() - from < r->timeout_ms + 8000);
+  set_flag(r, r->rank);
+  return device_lives(r);
+}
+
+static bool told_to_stop_while_it_comes_up(struct rank *r) {
+  struct coll_nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  cfg.world = 2; /* the other one never comes */
+  cfg.exchange = NULL;
+  r->stop = 1;
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ECANCELED && strstr(e.text, "told to stop"));
+  return device_lives(r);
+}
+
+static bool what_differs_is_a_sentence(struct rank *r) {
+  struct coll_nccl_config cfg = config_of(r);
+  struct err e = ERR_INIT;
+  char want[64];
+  int v = r->gpu->nccl_version();
+  cfg.ids_version = v + 100;
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EPROTO);
+  snprintf(want, sizeof want, "minted by NCCL %d.%d.%d", v / 10000, v / 100 % 100 + 1, v % 100);
+  SAYS(want);
+  cfg.ids_version = v;
+  if (r->rank == 1) cfg.n_ids = 1; /* not the same ids */
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EPROTO &&
+         strstr(e.text, "other ncclUniqueIds than rank"));
+  cfg.n_ids = 0;
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EINVAL);
+  return true;
+}
+
+/* ------------------------------------------------------------------- worlds */
+
+static const struct test tests[] = {
+    {"sums_are_right", 3, LONG_MS, sums_are_right, false, -1},
+    {"alone", 1, LONG_MS, sums_are_right, false, -1},
+    {"more_buckets_than_tickets", 2, LONG_MS, more_buckets_than_tickets, false, -1},
+    {"registered_memory", 2, LONG_MS, registered_memory_is_summed_too, false, -1},
+    {"the_hosts_bytes", 3, LONG_MS, the_hosts_bytes, false, -1},
+    {"captured_steps", 3, LONG_MS, captured_steps, false, -1},
+    {"a_killed_rank", 4, 0, a_killed_rank, false, 2},
+    {"a_silent_rank", 3, 0, a_silent_rank, false, -1},
+    {"a_silent_rank_in_a_captured_step", 2, 0, a_silent_rank_in_a_captured_step, false, -1},
+    {"a_rank_that_gives_up", 3, 0, a_rank_that_gives_up, false, -1},
+    {"survivors_build_anew", 3, 0, survivors_build_anew, false, 2},
+    {"told_to_stop_it_waits_less", 2, LONG_MS, told_to_stop_it_waits_less, false, -1},
+    {"who_does_not_come_is_named", 3, 0, who_does_not_come_is_named, true, -1},
+    {"told_to_stop_while_it_comes_up", 1, LONG_MS, told_to_stop_while_it_comes_up, true, -1},
+    {"what_differs_is_a_sentence", 2, LONG_MS, what_differs_is_a_sentence, true, -1},
+};
+
+int main(int argc, char **argv) {
+  const char *only = NULL;
+  int failed = 0;
+  coll_module = getenv("RDZV_CUDA_MODULE");
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (strcmp(argv[i], "--cuda-module") == 0) coll_module = argv[i + 1];
+    if (strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+    if (strcmp(argv[i], "--timeout-ms") == 0) coll_timeout_ms = strtoull(argv[i + 1], NULL, 10);
+  }
+  if (!coll_module) return fprintf(stderr, "no --cuda-module: skipped\n"), SKIPPED;
+  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+    if (only && strcmp(only, tests[i].name) != 0) continue;
+    uint64_t from = monotonic_ms();
+    bool ok = run_world(&tests[i]);
+    printf("%s  %-34s %6llu ms\n", ok ? "ok    " : "FAILED", tests[i].name,
+           (unsigned long long)(monotonic_ms() - from));
+    fflush(stdout);
+    failed += !ok;
+  }
+  return failed ? 1 : 0;
+}

@@ -1,0 +1,306 @@
+/* The optimizers against their formulas in double: weights, state and counters over several steps, with weight decay, clipping, the loss
+ * scale, steps that are skipped, and updates that compute_poison() keeps from being made. */
+
+#include "tests/unit/agent/trainer/compute/seam.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+struct bench {
+  struct compute_opt_desc d;
+  struct compute_opt *opt;
+  struct field param, grad, lr; /* lr: and behind it whether the loss was finite */
+  struct span bad;
+  struct compute_opt_counters v;
+  double *w, *state[COMPUTE_STATES_MAX]; /* as they ought to be */
+};
+
+static void bench_open(struct bench *b, const struct compute_opt_desc *d) {
+  struct err e = ERR_INIT;
+  *b = (struct bench){.d = *d};
+  field_make(&b->param, COMPUTE_PARAM, d->n, 0);
+  field_make(&b->grad, COMPUTE_GRAD, d->n, 0);
+  field_make(&b->lr, COMPUTE_STATE, 2, 2);
+  b->bad = (struct span){b->lr.s.buf, b->lr.s.at + 1, 1};
+  field_random(&b->param, 1);
+  b->w = test_calloc(d->n, sizeof *b->w);
+  for (size_t i = 0; i < d->n; i++) b->w[i] = (double)b->param.v[i];
+  for (int i = 0; i < compute_opt_states(d->kind); i++) b->state[i] = test_calloc(d->n, sizeof(double));
+  good(compute_opt_create(seam.c, d, &b->opt, &e), &e);
+  b->v.scale = d->scale_loss ? 65536 : 1;
+}
+
+static void bench_close(struct bench *b) {
+  compute_opt_destroy(seam.c, b->opt);
+  field_drop(&b->param);
+  field_drop(&b->grad);
+  field_drop(&b->lr);
+  test_free(b->w);
+  for (int i = 0; i < compute_opt_states(b->d.kind); i++) test_free(b->state[i]);
+}
+
+static struct compute_opt_counters counters(struct bench *b) {
+  struct err e = ERR_INIT;
+  struct compute_buf *stage;
+  struct compute_opt_counters v;
+  good(compute_alloc(seam.c, COMPUTE_STAGE, COMPUTE_COUNTERS + 1, &stage, &e), &e);
+  struct span s = {stage, 0, COMPUTE_COUNTERS};
+  good(compute_opt_read(seam.c, b->opt, s, &e), &e);
+  device_idle();
+  memcpy(&v, compute_host(seam.c, s), sizeof v);
+  assert_true(*compute_host(seam.c, (struct span){stage, COMPUTE_COUNTERS, 1}) == 0.0f);
+  compute_free(seam.c, stage);
+  return v;
+}
+
+static void queue_step(struct bench *b, double lr) {
+  struct err e = ERR_INIT;
+  b->lr.v[0] = (float)lr;
+  field_put(&b->lr);
+  good(compute_opt_step(seam.c, b->opt, b->param.s, b->grad.s, b->lr.s, b->bad, &e), &e);
+}
+
+/* torch.optim's formulas. */
+static void expect_update(struct bench *b, double lr, double by) {
+  const struct compute_opt_desc *d = &b->d;
+  double c1 = 1 - pow(d->beta1, (double)b->v.updates), c2 = 1 - pow(d->beta2, (double)b->v.updates);
+  for (size_t i = 0; i < d->n; i++) {
+    double g = by * (double)b->grad.v[i], *w = &b->w[i], *m = &b->state[0][i];
+    if (d->kind != COMPUTE_ADAMW) g += d->weight_decay * *w;
+    if (d->kind == COMPUTE_SGD) {
+      *m = d->momentum * *m + g;
+      *w -= lr * *m;
+      continue;
+    }
+    double *v = &b->state[1][i];
+    if (d->kind == COMPUTE_ADAMW) *w -= lr * d->weight_decay * *w;
+    *m = d->beta1 * *m + (1 - d->beta1) * g;
+    *v = d->beta2 * *v + (1 - d->beta2) * g * g;
+    *w -= lr * (*m / c1) / (sqrt(*v / c2) + d->eps);
+  }
+}
+
+static double norm_of(const struct bench *b) {
+  double sum = 0;
+  for (size_t i = 0; i < b->d.n; i++) sum += (double)b->grad.v[i] * (double)b->grad.v[i];
+  return sqrt(sum) / (double)b->v.scale;
+}
+
+static void compare(struct bench *b, double lr) {
+  struct field f = {.use = COMPUTE_STATE};
+  field_get(&b->param);
+  for (size_t i = 0; i < b->d.n; i++)
+    expect_near((double)b->param.v[i], b->w[i], 2e-6, 3e-5 * lr + 1e-7, "weight", i);
+  f.v = test_calloc(b->d.n, sizeof(float));
+  for (int k = 0; k < compute_opt_states(b->d.kind); k++) {
+    struct err e = ERR_INIT;
+    struct compute_buf *stage, *from = compute_opt_state(seam.c, b->opt, k);
+    good(compute_alloc(seam.c, COMPUTE_STAGE, b->d.n, &stage, &e), &e);
+    good(compute_copy(seam.c, (struct span){stage, 0, b->d.n}, (struct span){from, 0, b->d.n}, &e), &e);
+    device_idle();
+    const float *got = compute_host(seam.c, (struct span){stage, 0, b->d.n});
+    for (size_t i = 0; i < b->d.n; i++)
+      expect_near((double)got[i], b->state[k][i], 1e-5, k ? 1e-9 : 1e-6, k ? "mean square" : "mean", i);
+    compute_free(seam.c, stage);
+  }
+  test_free(f.v);
+}
+
+static void expect_counters(struct bench *b, double norm) {
+  struct compute_opt_counters got = counters(b);
+  assert_int_equal(got.updates, b->v.updates);
+  assert_int_equal(got.skipped, b->v.skipped);
+  assert_int_equal(got.skipped_in_row, b->v.skipped_in_row);
+  assert_int_equal(got.good_in_row, b->v.good_in_row);
+  assert_true(got.scale == b->v.scale);
+  if (isfinite(norm))
+    expect_near((double)got.grad_norm, norm, 1e-5, 1e-12, "norm", 0);
+  else
+    assert_true(!isfinite(got.grad_norm));
+}
+
+/* One step with gradients that are random; everything is compared. */
+static void step(struct bench *b, double lr, float size) {
+  field_random(&b->grad, size * b->v.scale);
+  for (size_t i = 0; i < b->d.n; i += 5) b->grad.v[i] = 0;
+  field_put(&b->grad);
+  double norm = norm_of(b), by = 1.0 / (double)b->v.scale;
+  if (b->d.clip_norm > 0 && norm > b->d.clip_norm) by *= b->d.clip_norm / (norm + 1e-6);
+  queue_step(b, lr);
+  b->v.updates++;
+  b->v.good_in_row++;
+  b->v.skipped_in_row = 0;
+  expect_update(b, (double)(float)lr, by);
+  if (b->d.scale_loss && b->v.good_in_row == 2000) b->v.good_in_row = 0, b->v.scale *= 2;
+  compare(b, lr * (b->d.kind == COMPUTE_SGD ? 1 + (double)size : 1));
+  expect_counters(b, norm);
+}
+
+static const struct compute_opt_desc kinds[] = {
+    {.kind = COMPUTE_SGD, .n = 1000},
+    {.kind = COMPUTE_SGD, .n = 37, .momentum = 0.9, .weight_decay = 0.01},
+    {.kind = COMPUTE_SGD, .n = 3, .momentum = 0.5, .clip_norm = 0.25},
+    {.kind = COMPUTE_ADAM, .n = 1001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
+    {.kind = COMPUTE_ADAM, .n = 50, .beta1 = 0, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1},
+    {.kind = COMPUTE_ADAM, .n = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .clip_norm = 1e-3},
+    {.kind = COMPUTE_ADAMW,
+     .n = 129,
+     .beta1 = 0.9,
+     .beta2 = 0.95,
+     .eps = 1e-8,
+     .weight_decay = 0.1,
+     .clip_norm = 1},
+    {.kind = COMPUTE_ADAMW,
+     .n = 777,
+     .beta1 = 0.8,
+     .beta2 = 0.99,
+     .eps = 1e-5,
+     .weight_decay = 0.02,
+     .scale_loss = true},
+    {.kind = COMPUTE_ADAM,
+     .n = 20003,
+     .beta1 = 0.9,
+     .beta2 = 0.99,
+     .eps = 1e-8,
+     .clip_norm = 10,
+     .scale_loss = true},
+};
+
+static void steps_of_all_kinds(void **state) {
+  static const double rates[] = {0.01, 0.1, 0.003, 0, 0.05};
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    struct bench b;
+    bench_open(&b, &kinds[k]);
+    expect_counters(&b, counters(&b).grad_norm == 0 ? 0 : (double)NAN);
+    for (size_t i = 0; i < 5; i++) step(&b, rates[i], i == 2 ? 0.01f : 1.0f);
+    bench_close(&b);
+  }
+}
+
+/* A checkpoint in the middle: counters and state are given to a new optimizer, which goes on as if it had been there. */
+static void counters_are_set(void **state) {
+  struct err e = ERR_INIT;
+  struct bench b;
+  bench_open(&b, &kinds[7]);
+  b.v = (struct compute_opt_counters){.updates = 5000000123,
+                                      .skipped = 77,
+                                      .skipped_in_row = 2,
+                                      .good_in_row = 11,
+                                      .scale = 1024,
+                                      .grad_norm = 3};
+  good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
+  struct compute_opt_counters got = counters(&b);
+  assert_memory_equal(&got, &b.v, sizeof got);
+  step(&b, 0.1, 1);
+  b.v.updates = 17;
+  good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
+  step(&b, 0.1, 1);
+  bench_close(&b);
+}
+
+static void the_scale_grows(void **state) {
+  struct err e = ERR_INIT;
+  struct bench b;
+  bench_open(&b, &kinds[7]);
+  b.v.good_in_row = 1998;
+  good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
+  step(&b, 0.1, 1);
+  assert_int_equal(b.v.good_in_row, 1999);
+  step(&b, 0.1, 1); /* the 2000th */
+  assert_true(b.v.scale == 131072.0f);
+  step(&b, 0.1, 1);
+  bench_close(&b);
+}
+
+static void skip_once(struct bench *b, float bad, size_t at) {
+  field_random(&b->grad, 1);
+  b->grad.v[at] = bad;
+  field_put(&b->grad);
+  queue_step(b, 0.5);
+  b->v.skipped++;
+  b->v.skipped_in_row++;
+  b->v.good_in_row = 0;
+  if (b->d.scale_loss && b->v.scale > 1) b->v.scale /= 2;
+  compare(b, 0); /* nothing moved */
+  expect_counters(b, (double)NAN);
+}
+
+static void steps_are_skipped(void **state) {
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    struct bench b;
+    bench_open(&b, &kinds[k]);
+    step(&b, 0.1, 1);
+    float *before = test_calloc(b.d.n, sizeof(float));
+    memcpy(before, b.param.v, b.d.n * sizeof(float));
+    skip_once(&b, NAN, b.d.n - 1);
+    skip_once(&b, INFINITY, 0);
+    skip_once(&b, -INFINITY, b.d.n / 2);
+    b.lr.v[1] = 2; /* ranks whose loss is not finite, though their gradients are */
+    skip_once(&b, 0.5f, 0);
+    b.lr.v[1] = 0;
+    assert_memory_equal(before, b.param.v, b.d.n * sizeof(float));
+    step(&b, 0.1, 1);
+    test_free(before);
+    bench_close(&b);
+  }
+}
+
+static void the_scale_shrinks_to_one(void **state) {
+  struct err e = ERR_INIT;
+  struct bench b;
+  bench_open(&b, &kinds[7]);
+  b.v.scale = 4;
+  good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
+  for (int i = 0; i < 4; i++) skip_once(&b, NAN, 3);
+  assert_true(b.v.scale == 1.0f);
+  bench_close(&b);
+}
+
+static void wrong_sizes_are_refused(void **state) {
+  struct err e = ERR_INIT;
+  struct bench b;
+  bench_open(&b, &kinds[1]);
+  struct span less = {b.param.buf, 0, b.d.n - 1};
+  assert_int_equal(compute_opt_step(seam.c, b.opt, less, b.grad.s, b.lr.s, b.bad, &e), -EINVAL);
+  assert_int_equal(compute_opt_step(seam.c, b.opt, b.param.s, less, b.lr.s, b.bad, &e), -EINVAL);
+  bench_close(&b);
+}
+
+/* While poisoned no update is made: neither one that is queued then, nor one that was queued before and has not begun. Which of the two
+ * the first one is, a device may choose; it must be whole or nothing. */
+static void poison_stops_updates(void **state) {
+  if (seam.c->depth == 0) skip();
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    struct bench b;
+    bench_open(&b, &kinds[k]);
+    step(&b, 0.1, 1);
+    field_random(&b.grad, b.v.scale);
+    queue_step(&b, 0.1); /* the lr is put before; this is the update alone */
+    compute_poison(seam.c, true);
+    struct compute_opt_counters v = counters(&b);
+    if (v.updates != b.v.updates) {
+      double norm = norm_of(&b), by = 1.0 / (double)b.v.scale;
+      if (b.d.clip_norm > 0 && norm > b.d.clip_norm) by *= b.d.clip_norm / (norm + 1e-6);
+      b.v.updates++;
+      b.v.good_in_row++;
+      expect_update(&b, (double)0.1f, by);
+    }
+    compare(&b, 0.2);
+    queue_step(&b, 0.1);
+    compare(&b, 0.2);
+    struct compute_opt_counters after = counters(&b);
+    assert_memory_equal(&after, &v, sizeof v);
+    compute_poison(seam.c, false);
+    step(&b, 0.1, 1);
+    bench_close(&b);
+  }
+}
+
+const struct CMUnitTest seam_opt_tests[] = {
+    cmocka_unit_test(steps_of_all_kinds),       cmocka_unit_test(counters_are_set),
+    cmocka_unit_test(the_scale_grows),          cmocka_unit_test(steps_are_skipped),
+    cmocka_unit_test(the_scale_shrinks_to_one), cmocka_unit_test(wrong_sizes_are_refused),
+    cmocka_unit_test(poison_stops_updates),
+};
+const size_t n_seam_opt_tests = sizeof seam_opt_tests / sizeof *seam_opt_tests;

@@ -1,0 +1,230 @@
+/* What compute.h promises, on whatever device keeps it.
+ *
+ *   test_compute_seam [--device cpu|cuda] [--cuda-module FILE] [--precision fp32|tf32|bf16|fp16] [--deterministic] [--seed N]
+ *
+ * The same checks run on the CPU's loops, on the stand-ins for the GPU's libraries and on a GPU, each against a reference that is
+ * written here in double and knows nothing of the others. Inputs are random by a seed, which is told; every output holds NaN before
+ * it is written, so that "0 times what was there" shows; every range lies between guards that no operation may touch.
+ *
+ * The module is opened here as the trainer opens it, but without the trainer's search for it: --cuda-module, or RDZV_CUDA_MODULE.
+ * Without it the program leaves with 77, "skipped". */
+
+#include "tests/unit/agent/trainer/compute/seam.h"
+
+#include "agent/trainer/gpu/gpu.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 5, WAIT_MS = 60000, SKIPPED = 77 };
+
+#define GUARD_VALUE 7.0f /* the same in every precision */
+
+struct seam seam;
+
+void good(int rc, const struct err *e) {
+  if (rc) fail_msg("%d: %s", rc, e->text);
+}
+
+void device_idle(void) {
+  struct err e = ERR_INIT;
+  struct compute_mark mark;
+  good(compute_record(seam.c, &mark, &e), &e);
+  good(compute_wait(seam.c, mark, WAIT_MS, &e), &e);
+}
+
+static uint64_t next_random(void) {
+  uint64_t x = seam.seed += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+float random_unit(void) {
+  return (float)(next_random() >> 40) * 0x1p-23f - 1.0f;
+}
+
+/* To the nearest, ties to even: `bits` of mantissa behind the point, `low` the exponent of the smallest normal number, infinite from
+ * `over` on. */
+static double round_to(double v, int bits, int low, double over) {
+  if (v == 0 || !isfinite(v)) return v;
+  int exp;
+  frexp(v, &exp);
+  int unit = (exp - 1 < low ? low : exp - 1) - bits;
+  double r = ldexp(nearbyint(ldexp(v, -unit)), unit);
+  return fabs(r) >= over ? copysign(HUGE_VAL, v) : r;
+}
+
+double rounded(double v) {
+  if (seam.p == COMPUTE_BF16) return round_to(v, 7, -126, 0x1p128);
+  if (seam.p == COMPUTE_FP16) return round_to(v, 10, -14, 65536.0);
+  return (double)(float)v;
+}
+
+static void move(struct span device, float *v, bool to_device) {
+  struct err e = ERR_INIT;
+  struct compute_buf *stage;
+  if (device.n == 0) return;
+  good(compute_alloc(seam.c, COMPUTE_STAGE, device.n, &stage, &e), &e);
+  struct span s = {stage, 0, device.n};
+  float *host = compute_host(seam.c, s);
+  assert_non_null(host);
+  if (to_device) memcpy(host, v, device.n * sizeof *v);
+  good(to_device ? compute_copy(seam.c, device, s, &e) : compute_copy(seam.c, s, device, &e), &e);
+  device_idle();
+  if (!to_device) memcpy(v, host, device.n * sizeof *v);
+  compute_free(seam.c, stage);
+}
+
+void field_make(struct field *f, enum compute_use use, size_t n, size_t at) {
+  struct err e = ERR_INIT;
+  *f = (struct field){.use = use, .v = calloc(n + 1, sizeof(float))};
+  assert_non_null(f->v);
+  good(compute_alloc(seam.c, use, at + n + GUARD, &f->buf, &e), &e);
+  f->s = (struct span){f->buf, at, n};
+  good(compute_fill(seam.c, (struct span){f->buf, 0, at + n + GUARD}, GUARD_VALUE, &e), &e);
+  field_poison(f);
+}
+
+void field_poison(struct field *f) {
+  struct err e = ERR_INIT;
+  good(compute_fill(seam.c, f->s, NAN, &e), &e);
+}
+
+void field_drop(struct field *f) {
+  compute_free(seam.c, f->buf);
+  free(f->v);
+}
+
+void field_put(struct field *f) {
+  if (f->use == COMPUTE_ACT)
+    for (size_t i = 0; i < f->s.n; i++) f->v[i] = (float)rounded((double)f->v[i]);
+  move(f->s, f->v, true);
+}
+
+static void check_guard(struct span s, const char *where) {
+  float v[1024];
+  for (size_t at = 0; at < s.n; at += 1024) {
+    size_t n = s.n - at < 1024 ? s.n - at : 1024;
+    move((struct span){s.buf, s.at + at, n}, v, false);
+    for (size_t i = 0; i < n; i++)
+      if (v[i] != GUARD_VALUE)
+        fail_msg("%zu elements %s the range, %g was written", at + i, where, (double)v[i]);
+  }
+}
+
+void field_get(struct field *f) {
+  move(f->s, f->v, false);
+  check_guard((struct span){f->buf, 0, f->s.at}, "from the buffer's begin, before");
+  check_guard((struct span){f->buf, f->s.at + f->s.n, GUARD}, "behind the end of");
+}
+
+void field_random(struct field *f, float scale) {
+  for (size_t i = 0; i < f->s.n; i++) f->v[i] = scale * random_unit();
+  field_put(f);
+}
+
+void expect_near(double got, double want, double rel, double abs, const char *what, size_t i) {
+  if (got == want || (isnan(got) && isnan(want))) return;
+  double bound = rel * fabs(want) + abs;
+  if (fabs(got - want) <= bound) return;
+  fail_msg("%s[%zu] is %.9g, not %.9g: off by %.3g, %.3g is allowed", what, i, got, want, fabs(got - want),
+           bound);
+}
+
+void expect_sum(double got, double want, double mass, bool stored, const char *what, size_t i) {
+  double least = stored && seam.p == COMPUTE_FP16 ? 0x1p-24 : 1e-37; /* half denormals; floats', flushed */
+  expect_near(got, want, stored ? seam.out : 0x1p-23, seam.sum * mass + least, what, i);
+}
+
+static void open_device(const char *device, const char *module, bool deterministic) {
+  struct err e = ERR_INIT;
+  seam.same_bytes = deterministic || strcmp(device, "cpu") == 0;
+  if (strcmp(device, "cpu") == 0) {
+    seam.c = compute_cpu_create(1, seam.p);
+    return;
+  }
+  if (!module) {
+    puts("skipped: no --cuda-module and no RDZV_CUDA_MODULE");
+    exit(SKIPPED);
+  }
+  void *so = dlopen(module, RTLD_NOW | RTLD_LOCAL);
+  const struct gpu_module *gpu = so ? (const struct gpu_module *)dlsym(so, "rdzv_gpu") : NULL;
+  if (!gpu || gpu->abi != GPU_ABI) {
+    fprintf(stderr, "%s: %s\n", module, gpu ? "of another tree" : dlerror());
+    exit(1);
+  }
+  struct gpu_config cfg = {.precision = seam.p, .deterministic = deterministic};
+  if (gpu->compute_create(&cfg, &seam.c, &e)) {
+    fprintf(stderr, "%s: %s\n", module, e.text);
+    exit(1);
+  }
+}
+
+static void set_precision(const char *name) {
+  static const struct {
+    const char *name;
+    double sum, out;
+  } of[] = {[COMPUTE_FP32] = {"fp32", 2e-6, 0x1p-22},
+            [COMPUTE_TF32] = {"tf32", 0x1p-9, 0x1p-22},
+            [COMPUTE_BF16] = {"bf16", 2e-6, 0x1p-8},
+            [COMPUTE_FP16] = {"fp16", 2e-6, 0x1p-11 * 1.01}};
+  for (int i = 0; i < 4; i++)
+    if (strcmp(of[i].name, name) == 0) {
+      seam.p = (enum compute_precision)i;
+      seam.sum = of[i].sum;
+      seam.out = of[i].out;
+      return;
+    }
+  fprintf(stderr, "unknown precision %s\n", name);
+  exit(2);
+}
+
+static int run_all(void) {
+  int failed = 0;
+#define RUN(part)                                                                                            \
+  _cmocka_run_group_tests("seam_" #part, seam_##part##_tests, n_seam_##part##_tests, NULL, NULL)
+  failed += RUN(memory);
+  failed += RUN(layer);
+  failed += RUN(loss);
+  failed += RUN(opt);
+  failed += RUN(rows);
+  failed += RUN(step);
+#undef RUN
+  return failed;
+}
+
+int main(int argc, char **argv) {
+  const char *device = "cpu", *precision = "fp32", *module = getenv("RDZV_CUDA_MODULE");
+  bool deterministic = false;
+  seam.seed = 1;
+  for (int i = 1; i < argc; i++) {
+    const char *value = i + 1 < argc ? argv[i + 1] : "";
+    if (strcmp(argv[i], "--deterministic") == 0) {
+      deterministic = true;
+      continue;
+    }
+    if (strcmp(argv[i], "--device") == 0)
+      device = value;
+    else if (strcmp(argv[i], "--cuda-module") == 0)
+      module = value;
+    else if (strcmp(argv[i], "--precision") == 0)
+      precision = value;
+    else if (strcmp(argv[i], "--seed") == 0)
+      seam.seed = strtoull(value, NULL, 10);
+    else {
+      fprintf(stderr, "unknown option %s\n", argv[i]);
+      return 2;
+    }
+    i++;
+  }
+  set_precision(precision);
+  open_device(device, module, deterministic);
+  printf("# %s, %s, seed %llu\n", seam.c->device, precision, (unsigned long long)seam.seed);
+  int failed = run_all();
+  compute_destroy(seam.c);
+  return failed ? 1 : 0;
+}

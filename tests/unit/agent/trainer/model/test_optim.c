@@ -1,0 +1,234 @@
+/* optim, and the optimizers of compute_cpu: updates, clipping, skipped steps and the loss scale against their formulas; schedules of the
+ * learning rate at both ends and in the middle. */
+
+#include "agent/trainer/model/model.h"
+#include "agent/trainer/optim.h"
+#include "agent/trainer/rng.h"
+
+#include <math.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void good(int rc, const struct err *e) {
+  if (rc) fail_msg("%s", e->text);
+}
+
+static float value_at(uint64_t k) {
+  return 2.0f * rng_unit(77, RNG_WEIGHTS, k) - 1.0f;
+}
+
+static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
+  struct err e = ERR_INIT;
+  struct compute_buf *p, *g;
+  struct compute_opt *o;
+  struct compute_opt_desc d = optim_desc(h, 3, false);
+  struct compute_opt_counters counters;
+  good(compute_alloc(c, COMPUTE_PARAM, 3, &p, &e), &e);
+  good(compute_alloc(c, COMPUTE_GRAD, 20, &g, &e), &e);
+  good(compute_opt_create(c, &d, &o, &e), &e);
+  memcpy(compute_host(c, span_of(p, 0, 3)), w, 3 * sizeof *w);
+  for (int s = 0; s < steps; s++) {
+    for (int i = 0; i < 3; i++) compute_host(c, span_of(g, 0, 3))[i] = value_at((uint64_t)(s * 3 + i));
+    compute_host(c, span_of(g, 3, 1))[0] = (float)optim_lr(h, (uint64_t)s);
+    good(compute_opt_step(c, o, span_of(p, 0, 3), span_of(g, 0, 3), span_of(g, 3, 1), (struct span){0}, &e),
+         &e);
+  }
+  good(compute_opt_read(c, o, span_of(g, 4, COMPUTE_COUNTERS), &e), &e);
+  memcpy(&counters, compute_host(c, span_of(g, 4, COMPUTE_COUNTERS)), sizeof counters);
+  assert_int_equal(counters.updates, steps);
+  memcpy(w, compute_host(c, span_of(p, 0, 3)), 3 * sizeof *w);
+  compute_opt_destroy(c, o);
+  compute_free(c, p);
+  compute_free(c, g);
+  compute_destroy(c);
+}
+
+static double adam_direction(double g, int k, double *m, double *v) {
+  *m = 0.5 * *m + 0.5 * g;
+  *v = 0.99 * *v + 0.01 * g * g;
+  return *m / (1 - pow(0.5, k)) / (sqrt(*v / (1 - pow(0.99, k))) + 1e-8);
+}
+
+static void test_updates_are_their_formulas(void **state) {
+  struct optim_hyper sgd = {.kind = COMPUTE_SGD, .lr = 0.1, .momentum = 0.9};
+  struct optim_hyper adam = {.kind = COMPUTE_ADAM, .lr = 0.1, .beta1 = 0.5, .beta2 = 0.99, .eps = 1e-8};
+  const double decays[] = {0, 0.25};
+  for (int d = 0; d < 2; d++) {
+    float ws[3] = {1, 2, 3}, wa[3] = {1, 2, 3}, ww[3] = {1, 2, 3};
+    sgd.weight_decay = adam.weight_decay = decays[d];
+    run_optimizer(&sgd, 7, ws);
+    run_optimizer(&adam, 7, wa);
+    struct optim_hyper adamw = adam;
+    adamw.kind = COMPUTE_ADAMW;
+    run_optimizer(&adamw, 7, ww);
+    for (int i = 0; i < 3; i++) {
+      double s = i + 1, a = i + 1, w = i + 1, buf = 0, m[2] = {0}, v[2] = {0};
+      for (int k = 1; k <= 7; k++) {
+        double g = (double)value_at((uint64_t)((k - 1) * 3 + i));
+        buf = 0.9 * buf + (g + decays[d] * s);
+        s -= 0.1 * buf;
+        a -= 0.1 * adam_direction(g + decays[d] * a, k, &m[0], &v[0]);
+        w *= 1 - 0.1 * decays[d];
+        w -= 0.1 * adam_direction(g, k, &m[1], &v[1]);
+      }
+      assert_true(fabs((double)ws[i] - s) < 1e-5);
+      assert_true(fabs((double)wa[i] - a) < 1e-5);
+      assert_true(fabs((double)ww[i] - w) < 1e-5);
+    }
+  }
+}
+
+/* One step with these gradients; what was counted. */
+static struct compute_opt_counters step_with(const struct compute_opt_desc *d, const float *grad, float *w) {
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
+  struct err e = ERR_INIT;
+  struct compute_buf *b;
+  struct compute_opt *o;
+  struct compute_opt_counters counters;
+  good(compute_alloc(c, COMPUTE_GRAD, 64, &b, &e), &e);
+  good(compute_opt_create(c, d, &o, &e), &e);
+  float *p = compute_host(c, span_of(b, 0, 64));
+  memcpy(p, w, d->n * sizeof *w);
+  memcpy(p + 16, grad, d->n * sizeof *w);
+  p[32] = 0.5f; /* lr */
+  good(compute_opt_step(c, o, span_of(b, 0, d->n), span_of(b, 16, d->n), span_of(b, 32, 1), (struct span){0},
+                        &e),
+       &e);
+  good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
+  memcpy(&counters, p + 40, sizeof counters);
+  memcpy(w, p, d->n * sizeof *w);
+  compute_opt_destroy(c, o);
+  compute_free(c, b);
+  compute_destroy(c);
+  return counters;
+}
+
+static void test_norm_of_gradients(void **state) {
+  float grad[11], w[11] = {0};
+  for (int i = 0; i < 11; i++) grad[i] = (float)i;
+  for (size_t n = 1; n <= 11; n++) {
+    double want = 0;
+    for (size_t i = 0; i < n; i++) want += (double)(i * i);
+    struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = n};
+    assert_true(fabs((double)step_with(&d, grad, w).grad_norm - sqrt(want)) < 1e-5);
+  }
+}
+
+static void test_gradients_that_are_too_long_are_clipped(void **state) {
+  float grad[2] = {30, 40}, w[2] = {0, 0};
+  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 2, .clip_norm = 5};
+  assert_true(step_with(&d, grad, w).grad_norm == 50.0f);
+  assert_true(fabs((double)w[0] + 1.5) < 1e-5 && fabs((double)w[1] + 2.0) < 1e-5);
+}
+
+static void test_a_step_that_is_not_finite_is_skipped(void **state) {
+  float grad[2] = {INFINITY, 1}, w[2] = {7, 8};
+  struct compute_opt_desc d = {.kind = COMPUTE_ADAM, .n = 2, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8};
+  struct compute_opt_counters v = step_with(&d, grad, w);
+  assert_true(w[0] == 7 && w[1] == 8);
+  assert_true(v.updates == 0 && v.skipped == 1 && v.skipped_in_row == 1 && v.scale == 1);
+  d.scale_loss = true;
+  assert_true(step_with(&d, grad, w).scale == 32768);
+}
+
+/* Doubled after 2000 good steps in a row, halved by one that is not finite; gradients are divided by it. */
+static void test_loss_scale(void **state) {
+  struct compute *c = compute_cpu_create(1, COMPUTE_FP16);
+  struct err e = ERR_INIT;
+  struct compute_buf *b;
+  struct compute_opt *o;
+  struct compute_opt_desc d = {.kind = COMPUTE_SGD, .n = 1, .scale_loss = true};
+  struct compute_opt_counters v;
+  good(compute_alloc(c, COMPUTE_GRAD, 64, &b, &e), &e);
+  good(compute_opt_create(c, &d, &o, &e), &e);
+  float *p = compute_host(c, span_of(b, 0, 64));
+  const struct {
+    float grad, scale;
+    uint64_t updates, skipped;
+  } want[] = {{1, 65536, 1999, 0}, {1, 131072, 1, 0},   {INFINITY, 65536, 1, 1},
+              {NAN, 32768, 1, 2},  {1, 32768, 1999, 2}, {1, 65536, 1, 2}};
+  uint64_t updates = 0;
+  p[2] = 0x1p-20f; /* lr */
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+    bool good_grad = isfinite(want[i].grad);
+    for (uint64_t k = 0; k < want[i].updates; k++) {
+      good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
+      memcpy(&v, p + 40, sizeof v);
+      p[0] = 0;
+      p[1] = want[i].grad * v.scale;
+      good(compute_opt_step(c, o, span_of(b, 0, 1), span_of(b, 1, 1), span_of(b, 2, 1), (struct span){0}, &e),
+           &e);
+      assert_true(p[0] == (good_grad ? -0x1p-20f : 0.0f));
+      updates += good_grad;
+    }
+    good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
+    memcpy(&v, p + 40, sizeof v);
+    assert_true(v.scale == want[i].scale && v.updates == updates && v.skipped == want[i].skipped);
+    assert_true(good_grad ? v.grad_norm == 1 : !isfinite(v.grad_norm));
+  }
+  compute_opt_destroy(c, o);
+  compute_free(c, b);
+  compute_destroy(c);
+}
+
+static void check_lr(const struct optim_hyper *h, uint64_t steps, double want) {
+  double have = optim_lr(h, steps);
+  if (!(fabs(have - want) <= 1e-12))
+    fail_msg("lr after %llu steps: %g, not %g", (unsigned long long)steps, have, want);
+}
+
+/* 10 steps of warm-up, then 100 down from 0.5 to `min`. */
+static struct optim_hyper schedule(enum optim_decay decay, double min, double power) {
+  return (struct optim_hyper){
+      .lr = 0.5, .decay = decay, .lr_min = min, .lr_power = power, .warmup_steps = 10, .total_steps = 110};
+}
+
+static void test_warm_up(void **state) {
+  for (int decay = OPTIM_CONSTANT; decay <= OPTIM_POLYNOMIAL; decay++) {
+    struct optim_hyper h = schedule((enum optim_decay)decay, 0.25, 2);
+    check_lr(&h, 0, 0);
+    check_lr(&h, 5, 0.25);
+    check_lr(&h, 9, 0.45);
+    check_lr(&h, 10, 0.5);
+    h.warmup_steps = 0;
+    check_lr(&h, 0, 0.5);
+    h.warmup_steps = h.total_steps = 10; /* nothing left to decay in */
+    check_lr(&h, 9, 0.45);
+    check_lr(&h, 10, decay == OPTIM_CONSTANT ? 0.5 : 0.25);
+  }
+}
+
+static void test_decay(void **state) {
+  struct optim_hyper constant = schedule(OPTIM_CONSTANT, 0, 1), linear = schedule(OPTIM_LINEAR, 0, 1),
+                     cosine = schedule(OPTIM_COSINE, 0, 1), square = schedule(OPTIM_POLYNOMIAL, 0, 2),
+                     raised = schedule(OPTIM_COSINE, 0.1, 1), end = schedule(OPTIM_POLYNOMIAL, 0.1, 3);
+  check_lr(&constant, 10, 0.5);
+  check_lr(&constant, 109, 0.5);
+  check_lr(&linear, 35, 0.375);
+  check_lr(&linear, 60, 0.25);
+  check_lr(&linear, 109, 0.005);
+  check_lr(&cosine, 35, 0.25 * (1 + sqrt(0.5)));
+  check_lr(&cosine, 60, 0.25);
+  check_lr(&cosine, 109, 0.25 * (1 - cos(acos(-1.0) / 100)));
+  check_lr(&square, 60, 0.125);
+  check_lr(&square, 109, 0.5 * 0.0001);
+  check_lr(&raised, 60, 0.3);
+  check_lr(&end, 60, 0.1 + 0.4 / 8);
+  check_lr(&linear, 110, 0); /* past the end */
+  check_lr(&raised, 1000, 0.1);
+  check_lr(&end, UINT64_MAX, 0.1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_updates_are_their_formulas),
+      cmocka_unit_test(test_norm_of_gradients),
+      cmocka_unit_test(test_gradients_that_are_too_long_are_clipped),
+      cmocka_unit_test(test_a_step_that_is_not_finite_is_skipped),
+      cmocka_unit_test(test_loss_scale),
+      cmocka_unit_test(test_warm_up),
+      cmocka_unit_test(test_decay),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

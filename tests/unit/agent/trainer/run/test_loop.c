@@ -1,0 +1,361 @@
+/* The whole loop on a device that runs late (late_compute.c): whatever the depth, captured or not, it must end with the bytes that a CPU ends
+ * with, stop where it should, and leave checkpoints from which either goes on. */
+
+#include "agent/trainer/run/trainer.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "common/log.h"
+#include "common/mem.h"
+#include "tests/rig/late_compute.h"
+#include "tests/rig/unit.h"
+
+#define COMMON                                                                                               \
+  "--layers=12,5,12", "--data=synthetic:50", "--scale=0.01", "--batch=8", "--report-every=0", "--seed=3"
+
+static char dir[] = "/tmp/rdzv-loop-XXXXXX", dir_arg[64];
+static volatile sig_atomic_t sigterm;
+static char logged[4096];
+
+static void keep_log(void *ctx, enum log_level level, const char *line) {
+  size_t n = strlen(logged);
+  snprintf(logged + n, sizeof logged - n, "%s\n", line);
+}
+
+struct outcome {
+  int rc;
+  enum trainer_exit exit;
+  char text[ERR_TEXT_MAX];
+  struct place done;
+  uint64_t skipped;
+  double loss;
+  uint32_t crc;
+  char resumed_from[CKPT_NAME_MAX];
+  struct late_stats stats;
+};
+
+/* args end with NULL. cfg NULL: on a CPU. */
+static struct outcome train(const struct late_config *cfg, const char *const *args) {
+  char *argv[32] = {(char *)(uintptr_t) "rdzv-trainer"};
+  int argc = 1;
+  struct trainer t = {.sigterm = &sigterm};
+  struct err e = ERR_INIT;
+  struct outcome o = {0};
+  for (; args[argc - 1]; argc++) argv[argc] = (char *)(uintptr_t)args[argc - 1];
+  logged[0] = 0;
+  sigterm = 0;
+  if (trainer_opts_parse(&t.o, argc, argv, NULL, &e)) fail_msg("%s", e.text);
+  t.c = cfg ? late_create(cfg) : NULL;
+  o.rc = trainer_setup(&t, &e);
+  if (o.rc == 0) o.rc = trainer_resume(&t, &e);
+  if (o.rc == 0) o.rc = trainer_report_start(&t, &e);
+  if (o.rc == 0) o.rc = trainer_loop(&t, &e);
+  if (o.rc == 0) {
+    assert_memory_equal(&t.done, &t.queued, sizeof t.done);
+    o.rc = trainer_result(&t, &o.crc, &e);
+  }
+  o.exit = t.exit;
+  o.done = t.done;
+  o.loss = t.loss;
+  o.skipped = t.counters.skipped;
+  snprintf(o.text, sizeof o.text, "%s", e.text);
+  memcpy(o.resumed_from, t.resumed_from, sizeof o.resumed_from);
+  if (cfg && t.c) o.stats = late_stats(t.c);
+  trainer_teardown(&t);
+  return o;
+}
+
+#define TRAIN(cfg, ...) train(cfg, (const char *const[]){COMMON, __VA_ARGS__, NULL})
+
+static void same(const struct outcome *a, const struct outcome *b) {
+  if (a->rc || b->rc) fail_msg("%s%s", a->text, b->text);
+  assert_int_equal(a->crc, b->crc);
+  assert_memory_equal(&a->done, &b->done, sizeof a->done);
+  assert_true(a->loss == b->loss);
+}
+
+/* 50 samples in batches of 8: the last one of an epoch has two. */
+static void test_same_bytes_at_any_depth(void **state) {
+  static const char *const optimizers[] = {"--beta1=0.8", "--optimizer=sgd"};
+  for (int k = 0; k < 2; k++) {
+    struct outcome cpu = TRAIN(NULL, "--steps=40", optimizers[k]);
+    for (int depth = 0; depth <= 4; depth++) {
+      struct outcome eager = TRAIN(&(struct late_config){.depth = depth}, "--steps=40", optimizers[k]);
+      same(&cpu, &eager);
+      assert_int_equal(eager.stats.ahead_max, depth < 1 ? 1 : depth);
+      struct late_config cfg = {.depth = depth, .can_capture = true};
+      struct outcome captured = TRAIN(&cfg, "--steps=40", optimizers[k]);
+      same(&cpu, &captured);
+    }
+  }
+}
+
+static void test_each_step_has_its_own_rate(void **state) {
+  static const char *const more[] = {"--lr-decay=cosine", "--update-freq=3"};
+  for (int k = 0; k < 2; k++) {
+    struct outcome cpu = TRAIN(NULL, "--steps=30", "--warmup-steps=10", more[k]);
+    for (int capture = 0; capture < 2; capture++) {
+      struct late_config cfg = {.depth = 2, .can_capture = capture};
+      struct outcome late = TRAIN(&cfg, "--steps=30", "--warmup-steps=10", more[k]);
+      same(&cpu, &late);
+      assert_int_equal(late.stats.launches > 0, capture);
+    }
+  }
+}
+
+/* Two slots, two shapes: each shape is run once without, then captured once in each slot. */
+static void test_steps_are_captured_once_for_each_slot_and_shape(void **state) {
+  struct late_config cfg = {.depth = 2, .can_capture = true};
+  struct outcome o = TRAIN(&cfg, "--steps=70");
+  assert_int_equal(o.rc, 0);
+  assert_int_equal(o.stats.captures, 4);
+  assert_int_equal(o.stats.launches, 68);
+  o = TRAIN(&cfg, "--steps=70", "--cuda-graph=off");
+  assert_int_equal(o.stats.captures, 0);
+}
+
+static void test_without_capture_where_it_fails(void **state) {
+  struct late_config cfg = {.depth = 2, .can_capture = true, .fail_capture = true};
+  struct outcome cpu = TRAIN(NULL, "--steps=20"), o = TRAIN(&cfg, "--steps=20");
+  same(&cpu, &o);
+  assert_int_equal(o.stats.captures, 1);
+  assert_int_equal(o.stats.launches, 0);
+  assert_non_null(strstr(logged, "steps are not captured: this device does not like it"));
+  o = TRAIN(&cfg, "--steps=20", "--cuda-graph=on");
+  assert_int_equal(o.rc, -ENOTSUP);
+  assert_non_null(strstr(o.text, "--cuda-graph on: the step cannot be captured"));
+  o = TRAIN(&(struct late_config){.depth = 2}, "--steps=20", "--cuda-graph=on");
+  assert_int_equal(o.exit, TRAINER_USAGE);
+}
+
+static void stop_at(void *ctx, uint64_t n) {
+  if (n == *(const uint64_t *)ctx) sigterm = 1;
+}
+
+/* Records: one to settle the first weights, then one a step. Asked while step 9 is queued, step 10 carries it. */
+static void test_stop_is_known_depth_steps_later(void **state) {
+  uint64_t at = 10;
+  for (int depth = 1; depth <= 3; depth++) {
+    struct late_config cfg = {.depth = depth, .can_capture = true, .on_record = stop_at, .ctx = &at};
+    struct outcome o = TRAIN(&cfg, "--steps=40", dir_arg, "--resume=none"), cpu = TRAIN(NULL, "--steps=40");
+    assert_int_equal(o.rc, 0);
+    assert_int_equal(o.done.step, 10 + depth - 1);
+    struct outcome rest = TRAIN(NULL, "--steps=40", dir_arg);
+    assert_true(rest.resumed_from[0]);
+    same(&cpu, &rest);
+  }
+}
+
+/* From a device's checkpoint to a CPU and back: the same bytes in the end, wherever it was cut. */
+static void test_checkpoints_of_steps_that_were_under_way(void **state) {
+  struct outcome cpu = TRAIN(NULL, "--steps=40");
+  struct late_config cfg = {.depth = 3, .can_capture = true};
+  static const char *const every[] = {"--checkpoint-every=1", "--checkpoint-every=4", "--checkpoint-every=7"};
+  static const char *const to[] = {"--steps=11", "--steps=20", "--steps=33", "--steps=40"};
+  for (int k = 0; k < 3; k++) {
+    struct outcome o = {0};
+    for (int i = 0; i < 4; i++) {
+      o = TRAIN(i % 2 ? NULL : &cfg, to[i], dir_arg, every[k], i ? "--resume=auto" : "--resume=none");
+      if (o.rc) fail_msg("%s", o.text);
+      assert_int_equal(o.resumed_from[0] != 0, i > 0);
+    }
+    same(&cpu, &o);
+  }
+}
+
+static void forget(const struct ckpt_id *id) {
+  char name[CKPT_NAME_MAX];
+  ckpt_name_format(id, name);
+  char *path = xasprintf("%s/%s/COMMIT", dir, name);
+  if (unlink(path)) assert_int_equal(errno, ENOENT);
+  free(path);
+}
+
+static struct ckpt_list list(void) {
+  struct ckpt_list l;
+  struct err e = ERR_INIT;
+  assert_int_equal(ckpt_list(dir, &l, &e), 0);
+  return l;
+}
+
+/* Rank 0's clock says when, in a step's flags; the state is that behind the step queued last. From the newest on each is gone on from, and then
+ * forgotten, with what came of it. */
+static void test_checkpoints_by_the_clock(void **state) {
+  struct late_config cfg = {.depth = 3, .can_capture = true};
+  struct outcome cpu = TRAIN(NULL, "--steps=60");
+  struct outcome o = TRAIN(&cfg, "--steps=60", dir_arg, "--checkpoint-every=100ms", "--throttle=120",
+                           "--keep-checkpoints=100", "--resume=none");
+  struct ckpt_list l = list();
+  same(&cpu, &o);
+  if (l.n < 3 || l.n > 7) fail_msg("%zu checkpoints", l.n);
+  for (size_t i = 0; i < l.n; i++) {
+    char name[CKPT_NAME_MAX];
+    struct outcome rest = TRAIN(i % 2 ? &cfg : NULL, "--steps=60", dir_arg, "--keep-checkpoints=100");
+    same(&cpu, &rest);
+    ckpt_name_format(&l.v[i], name);
+    assert_string_equal(rest.resumed_from, name);
+    struct ckpt_list now = list();
+    for (size_t k = 0; k < now.n; k++)
+      if (now.v[k].round > l.v[0].round) forget(&now.v[k]);
+    ckpt_list_finish(&now);
+    forget(&l.v[i]);
+  }
+  ckpt_list_finish(&l);
+}
+
+/* A disk that takes this long for each fsync; there are several in a checkpoint. */
+static atomic_int fsync_ms;
+
+int fsync(int fd);
+int fsync(int fd) {
+  struct timespec ts = {.tv_nsec = atomic_load(&fsync_ms) * 1000000L};
+  nanosleep(&ts, NULL);
+  return 0;
+}
+
+/* While one is written the next one waits, and says so; where that would take the other ranks' patience it is left out. The last state is always
+ * written. */
+static void test_a_disk_that_is_too_slow(void **state) {
+  static const char *const patience[] = {"--coll-timeout=60s", "--coll-timeout=100ms"};
+  struct outcome cpu = TRAIN(NULL, "--steps=12");
+  for (int k = 0; k < 2; k++) {
+    for (int depth = 0; depth < 4; depth += 3) {
+      struct late_config cfg = {.depth = depth, .can_capture = true};
+      atomic_store(&fsync_ms, 30);
+      struct outcome o = TRAIN(&cfg, "--steps=12", dir_arg, "--checkpoint-every=3", patience[k],
+                               "--resume=none", "--keep-checkpoints=100");
+      atomic_store(&fsync_ms, 0);
+      same(&cpu, &o);
+      assert_non_null(
+          strstr(logged, "is too slow for --checkpoint-every: the run waits until the checkpoint of step 3"));
+      assert_int_equal(
+          strstr(logged, "no checkpoint of step 6: that of step 3 is still being written") != NULL, k);
+      struct ckpt_list l = list();
+      uint32_t round = l.v[0].round;
+      size_t n = 0;
+      for (size_t i = 0; i < l.n; i++) n += l.v[i].round == round;
+      assert_int_equal(l.v[0].step, 12);
+      assert_true(k ? n < 4 : n == 4);
+      ckpt_list_finish(&l);
+    }
+  }
+}
+
+/* The weights cannot be learned with; every step is skipped, and the run ends at the same one. */
+static void test_bad_steps_end_the_run_at_the_same_step(void **state) {
+  for (int depth = 0; depth <= 3; depth++) {
+    struct late_config cfg = {.depth = depth, .can_capture = true};
+    struct outcome o = TRAIN(&cfg, "--steps=40", "--loss=mse", "--scale=1e30", "--max-skipped=5");
+    assert_int_equal(o.exit, TRAINER_DIVERGED);
+    assert_int_equal(o.done.step, 6);
+    assert_int_equal(o.skipped, 6);
+    assert_non_null(
+        strstr(o.text, "the loss of rank 0 is no longer a number at step 6, as in the 5 steps before"));
+  }
+}
+
+/* Every step of `to` in order, from `from`, has its line in the metrics, each with a loss. */
+static void assert_reported(const char *path, uint64_t from, uint64_t to) {
+  char line[1024];
+  FILE *f = fopen(path, "r");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    unsigned long long step = 0;
+    const char *at = strstr(line, "\"event\":\"step\"") ? strstr(line, "\"step\":") : NULL;
+    if (!at) continue;
+    assert_int_equal(sscanf(at, "\"step\":%llu", &step), 1);
+    assert_int_equal(step, from++);
+    assert_null(strstr(line, "\"loss\":null"));
+  }
+  fclose(f);
+  assert_int_equal(from, to + 1);
+}
+
+/* Steps whose updates were not made any more are not counted, and the run stands behind the last one that was; those that were made are
+ * reported, though nobody has read them before. */
+static void test_poisoned_steps_are_not_counted(void **state) {
+  char metrics[128];
+  for (int made = 0; made <= 3; made++) {
+    snprintf(metrics, sizeof metrics, "--metrics=%s/%d.jsonl", dir, made);
+    char *argv[] = {(char *)(uintptr_t) "rdzv-trainer",
+                    (char *)(uintptr_t) "--steps=40",
+                    (char *)(uintptr_t) "--layers=12,5,12",
+                    (char *)(uintptr_t) "--data=synthetic:50",
+                    (char *)(uintptr_t) "--batch=8",
+                    (char *)(uintptr_t) "--scale=0.01",
+                    metrics};
+    struct trainer t = {.sigterm = &sigterm};
+    struct err e = ERR_INIT;
+    sigterm = 0;
+    assert_int_equal(trainer_opts_parse(&t.o, 7, argv, NULL, &e), 0);
+    t.c = late_create(&(struct late_config){.depth = 4, .can_capture = true});
+    assert_int_equal(trainer_setup(&t, &e), 0);
+    assert_int_equal(trainer_resume(&t, &e), 0);
+    for (int i = 0; i < 8; i++) {
+      assert_int_equal(trainer_queue(&t, &e), 0);
+      if (slots_full(&t.slots)) assert_int_equal(trainer_read(&t, &e), 0);
+    }
+    assert_true(t.queued.step == 8 && t.done.step == 5);
+    for (int i = 0; i < made; i++) /* so many of those under way are done before the others are poisoned */
+      while (!compute_done(t.c, t.slots.v[(5 + i) % 4].mark, &e)) {
+      }
+    compute_poison(t.c, true);
+    assert_int_equal(trainer_discard(&t, &e), 0);
+    assert_int_equal(t.done.step, t.counters.updates + t.counters.skipped);
+    assert_true(t.done.step >= (uint64_t)(5 + made) && t.done.step <= (uint64_t)(6 + made));
+    assert_memory_equal(&t.done, &t.queued, sizeof t.done);
+    assert_null(slots_oldest(&t.slots));
+    assert_reported(strchr(metrics, '/'), 6, t.done.step);
+    compute_poison(t.c, false);
+    assert_int_equal(trainer_loop(&t, &e), 0);
+    assert_reported(strchr(metrics, '/'), 6, 40);
+    uint32_t crc = 0;
+    assert_int_equal(trainer_result(&t, &crc, &e), 0);
+    struct outcome cpu =
+        train(NULL, (const char *const[]){"--steps=40", "--layers=12,5,12", "--data=synthetic:50",
+                                          "--batch=8", "--scale=0.01", NULL});
+    assert_int_equal(crc, cpu.crc);
+    trainer_teardown(&t);
+  }
+}
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *f) {
+  return remove(path);
+}
+
+static int fresh_dir(void **state) {
+  snprintf(dir, sizeof dir, "/tmp/rdzv-loop-XXXXXX");
+  if (!mkdtemp(dir)) return -1;
+  snprintf(dir_arg, sizeof dir_arg, "--checkpoint-dir=%s", dir);
+  return 0;
+}
+
+static int remove_dir(void **state) {
+  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_same_bytes_at_any_depth),
+      cmocka_unit_test(test_each_step_has_its_own_rate),
+      cmocka_unit_test(test_steps_are_captured_once_for_each_slot_and_shape),
+      cmocka_unit_test(test_without_capture_where_it_fails),
+      cmocka_unit_test_setup_teardown(test_stop_is_known_depth_steps_later, fresh_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(test_checkpoints_of_steps_that_were_under_way, fresh_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(test_checkpoints_by_the_clock, fresh_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(test_a_disk_that_is_too_slow, fresh_dir, remove_dir),
+      cmocka_unit_test(test_bad_steps_end_the_run_at_the_same_step),
+      cmocka_unit_test_setup_teardown(test_poisoned_steps_are_not_counted, fresh_dir, remove_dir),
+  };
+  static const char *const ours[] = {"RDZV_AGENT_SOCKET", "WORLD_SIZE", "RDZV_ROUND"};
+  for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) unsetenv(ours[i]);
+  log_set_sink(keep_log, NULL);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,35 @@
+/* bytes: one copy, as many holders as there are. A leak or a use after the last one is for ASan to see. */
+
+#include "common/bytes.h"
+
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void test_references(void **state) {
+  char source[] = "push";
+  struct bytes *b = bytes_create(source, 4);
+  source[0] = 'x'; /* they were copied */
+  assert_int_equal(b->refs, 1);
+  assert_int_equal(b->len, 4);
+  for (int i = 0; i < 1000; i++) assert_ptr_equal(bytes_ref(b), b);
+  assert_int_equal(b->refs, 1001);
+  for (int i = 0; i < 1000; i++) bytes_unref(b);
+  assert_int_equal(b->refs, 1);
+  assert_memory_equal(b->data, "push", 4);
+  bytes_unref(b);
+}
+
+static void test_empty(void **state) {
+  struct bytes *b = bytes_create(NULL, 0);
+  assert_int_equal(b->len, 0);
+  bytes_unref(b);
+  bytes_unref(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_references),
+      cmocka_unit_test(test_empty),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,276 @@
+/* endpoint: host:port as people write and miswrite it; numeric addresses against inet_pton. */
+
+#include "common/endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void check(const char *text, const char *host, unsigned port, const char *printed) {
+  struct endpoint ep = {{0}, 0};
+  struct err e = ERR_INIT;
+  char out[ENDPOINT_TEXT_MAX];
+  if (endpoint_parse(text, RDZV_DEFAULT_PORT, &ep, &e)) fail_msg("%s: %s", text, e.text);
+  assert_string_equal(ep.host, host);
+  assert_int_equal(ep.port, port);
+  endpoint_format(&ep, out);
+  assert_string_equal(out, printed);
+}
+
+static void check_refused(const char *text, const char *why) {
+  struct endpoint ep = {"untouched", 7};
+  struct err e = ERR_INIT;
+  if (endpoint_parse(text, RDZV_DEFAULT_PORT, &ep, &e) != -EINVAL) fail_msg("'%s' was let in", text);
+  if (!strstr(e.text, why)) fail_msg("'%s' does not say '%s'", e.text, why);
+  assert_string_equal(ep.host, "untouched");
+  assert_int_equal(ep.port, 7);
+  assert_int_equal(endpoint_parse(text, 1, &ep, NULL), -EINVAL);
+}
+
+static void test_names(void **state) {
+  check("node1", "node1", 29400, "node1:29400");
+  check("node1:1", "node1", 1, "node1:1");
+  check("node-1.cluster_a.example.org.:65535", "node-1.cluster_a.example.org.", 65535,
+        "node-1.cluster_a.example.org.:65535");
+  check("fe80:1", "fe80", 1, "fe80:1");
+  check("1node", "1node", 29400, "1node:29400");
+}
+
+static void test_v4(void **state) {
+  check("10.0.0.1", "10.0.0.1", 29400, "10.0.0.1:29400");
+  check("10.0.0.1:0", "10.0.0.1", 0, "10.0.0.1:0");
+  check("255.255.255.255:80", "255.255.255.255", 80, "255.255.255.255:80");
+}
+
+static void test_v6(void **state) {
+  check("[::1]:29500", "::1", 29500, "[::1]:29500");
+  check("[::1]", "::1", 29400, "[::1]:29400");
+  check("::1", "::1", 29400, "[::1]:29400");
+  check("::", "::", 29400, "[::]:29400");
+  check("[::]:0", "::", 0, "[::]:0");
+  check("::1:2940", "::1:2940", 29400, "[::1:2940]:29400");
+  check("2001:db8::1:2:3", "2001:db8::1:2:3", 29400, "[2001:db8::1:2:3]:29400");
+  check("[fe80::1%eth0]:5", "fe80::1%eth0", 5, "[fe80::1%eth0]:5");
+  check("fe80::1%bond0.12", "fe80::1%bond0.12", 29400, "[fe80::1%bond0.12]:29400");
+  check("[::ffff:10.0.0.1]:5", "::ffff:10.0.0.1", 5, "[::ffff:10.0.0.1]:5");
+}
+
+static void test_longest(void **state) {
+  char text[ENDPOINT_HOST_MAX + 8], out[ENDPOINT_TEXT_MAX];
+  struct endpoint ep;
+  memset(text, 'a', sizeof(text));
+  memcpy(text + ENDPOINT_HOST_MAX - 1, ":65535", 7);
+  assert_int_equal(endpoint_parse(text, 1, &ep, NULL), 0);
+  endpoint_format(&ep, out);
+  assert_string_equal(out, text);
+  memset(text, 'a', sizeof(text));
+  text[ENDPOINT_HOST_MAX] = '\0';
+  check_refused(text, "longer than 255");
+}
+
+static void test_garbage(void **state) {
+  check_refused("", "host is missing");
+  check_refused(":29400", "host is missing");
+  check_refused("[]:29400", "host is missing");
+  check_refused("node1:", "a port is a number");
+  check_refused("node1:x", "a port is a number");
+  check_refused("node1:65536", "a port is a number");
+  check_refused("node1:999999999999", "a port is a number");
+  check_refused("node1:-1", "a port is a number");
+  check_refused("node1: 1", "a port is a number");
+  check_refused("node1:29400:1", "IPv6");
+  check_refused("::1:29400", "as in [::1]:29400");
+  check_refused("10.0.0.1:1:2", "IPv6");
+  check_refused("[::1", "bracket is missing");
+  check_refused("[::1]29400", "only :port");
+  check_refused("[::1]:", "a port is a number");
+  check_refused("[node1]:5", "IPv6");
+  check_refused("[10.0.0.1]:5", "IPv6");
+  check_refused("::1]:5", "IPv6");
+  check_refused("::g", "IPv6");
+  check_refused("fe80::1%", "IPv6");
+  check_refused("fe80::1%a/b", "IPv6");
+  check_refused("fe80::1%sixteen-letters-", "IPv6");
+  check_refused("10.0.0.256", "IPv4");
+  check_refused("10.0.0", "IPv4");
+  check_refused("29400", "IPv4");
+  check_refused("10.0.0.01:5", "IPv4");
+  check_refused("tcp://node1:29400", "scheme");
+  check_refused("node 1", "letters");
+  check_refused("node1/x", "letters");
+  check_refused("no\xc3\xa9", "letters");
+  check_refused("node1\n", "letters");
+  check_refused("-node", "begin");
+  check_refused(".node", "begin");
+  check_refused("a..b", "begin");
+}
+
+static void test_sentence_is_printable(void **state) {
+  struct endpoint ep;
+  struct err e = ERR_INIT;
+  endpoint_parse("\x1b[31m", 1, &ep, &e);
+  assert_non_null(strstr(e.text, "\\x1b[31m"));
+}
+
+/* What the C library makes of it, IPv4-mapped told as IPv4. */
+static struct ipaddr reference(const char *text) {
+  static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF};
+  struct ipaddr a = {0};
+  uint8_t raw[16];
+  if (inet_pton(AF_INET, text, raw) == 1) {
+    a.family = 4;
+    memcpy(a.bytes, raw, 4);
+  } else if (inet_pton(AF_INET6, text, raw) == 1) {
+    bool is_v4 = memcmp(raw, mapped, 12) == 0;
+    a.family = is_v4 ? 4 : 6;
+    memcpy(a.bytes, is_v4 ? raw + 12 : raw, is_v4 ? 4 : 16);
+  }
+  return a;
+}
+
+static void check_like_libc(const char *text) {
+  struct ipaddr got = ipaddr_parse(text), want = reference(text);
+  if (memcmp(&got, &want, sizeof(got)) != 0)
+    fail_msg("'%s' is read as family %d, not %d", text, got.family, want.family);
+}
+
+static void test_addresses_like_libc(void **state) {
+  static const char *const texts[] = {"",
+                                      "0",
+                                      "0.0.0.0",
+                                      "1.2.3",
+                                      "1.2.3.4",
+                                      "1.2.3.4.",
+                                      "1.2.3.4.5",
+                                      "01.2.3.4",
+                                      "1.2.3.256",
+                                      "1..2.3",
+                                      "::",
+                                      ":",
+                                      ":::",
+                                      "::1",
+                                      "1::",
+                                      "1::2::3",
+                                      "1:2:3:4:5:6:7:8",
+                                      "1:2:3:4:5:6:7",
+                                      "::2:3:4:5:6:7:8",
+                                      "1:2:3:4:5:6:7::",
+                                      "1:2:3:4:5:6:7:8:9",
+                                      "1:2:3:4:5:6:7::8",
+                                      ":1:2:3:4:5:6:7:8",
+                                      "1:2:3:4:5:6:7:8:",
+                                      "::ffff:1.2.3.4",
+                                      "::1.2.3.4",
+                                      "1:2:3:4:5:6:1.2.3.4",
+                                      "1:2:3:4:5:6:7:1.2.3.4",
+                                      "::1.2.3",
+                                      "::12345",
+                                      "::1.2.3.4:5",
+                                      "fe80::A",
+                                      "FE80::a",
+                                      "g::",
+                                      "1:2:3::1.2.3.4",
+                                      "::ffff:0:0",
+                                      "1.2.3.4::",
+                                      "::ffff:1.2.3.04",
+                                      "12345::"};
+  for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) check_like_libc(texts[i]);
+}
+
+static void test_random_texts_like_libc(void **state) {
+  static const char letters[] = ":::::..0012afF9";
+  uint32_t x = 12345;
+  for (int round = 0; round < 300000; round++) {
+    char text[24];
+    x = x * 1664525 + 1013904223;
+    size_t n = x >> 16 & 15;
+    for (size_t i = 0; i < n; i++) {
+      x = x * 1664525 + 1013904223;
+      text[i] = letters[(x >> 16) % (sizeof(letters) - 1)];
+    }
+    text[n] = '\0';
+    check_like_libc(text);
+  }
+}
+
+static void test_every_printed_address_is_read(void **state) {
+  uint64_t x = 99;
+  for (int round = 0; round < 20000; round++) {
+    uint8_t raw[16];
+    char text[INET6_ADDRSTRLEN];
+    for (size_t i = 0; i < 16; i += 2) {
+      x = x * 6364136223846793005 + 1442695040888963407;
+      bool zero = x >> 60 & 1;
+      raw[i] = zero ? 0 : (uint8_t)(x >> 40);
+      raw[i + 1] = zero ? 0 : (uint8_t)(x >> 50);
+    }
+    inet_ntop(AF_INET6, raw, text, sizeof(text));
+    struct ipaddr a = ipaddr_parse(text);
+    if (a.family == 6) assert_memory_equal(a.bytes, raw, 16);
+    assert_int_not_equal(a.family, 0);
+  }
+}
+
+static int order(const char *a, const char *b) {
+  struct ipaddr x = ipaddr_parse(a), y = ipaddr_parse(b);
+  int forth = ipaddr_compare(&x, &y), back = ipaddr_compare(&y, &x);
+  assert_true((forth < 0 && back > 0) || (forth > 0 && back < 0) || (forth == 0 && back == 0));
+  return (forth > 0) - (forth < 0);
+}
+
+static void test_compare(void **state) {
+  assert_int_equal(order("10.0.0.9", "10.0.0.10"), -1); /* numbers, not text */
+  assert_int_equal(order("9.0.0.0", "10.0.0.0"), -1);
+  assert_int_equal(order("10.0.0.1", "10.0.0.1"), 0);
+  assert_int_equal(order("255.255.255.255", "::"), -1);
+  assert_int_equal(order("::ffff:10.0.0.1", "10.0.0.1"), 0);
+  assert_int_equal(order("fe80::1%eth0", "fe80::1"), 0);
+  assert_int_equal(order("2001:db8::2", "2001:db8::10"), -1);
+  assert_int_equal(order("node1", "0.0.0.0"), -1);
+}
+
+static bool loopback(const char *text) {
+  struct ipaddr a = ipaddr_parse(text);
+  return ipaddr_is_loopback(&a);
+}
+
+static bool linklocal(const char *text) {
+  struct ipaddr a = ipaddr_parse(text);
+  return ipaddr_is_linklocal(&a);
+}
+
+static void test_kinds(void **state) {
+  assert_true(loopback("127.0.0.1"));
+  assert_true(loopback("127.0.1.1"));
+  assert_true(loopback("::1"));
+  assert_true(loopback("::ffff:127.0.0.1"));
+  assert_false(loopback("128.0.0.1"));
+  assert_false(loopback("::2"));
+  assert_false(loopback("localhost"));
+  assert_true(linklocal("169.254.7.7"));
+  assert_true(linklocal("fe80::1%eth0"));
+  assert_true(linklocal("febf::1"));
+  assert_false(linklocal("fec0::1"));
+  assert_false(linklocal("169.253.0.1"));
+  assert_false(linklocal("10.0.0.1"));
+  assert_false(linklocal("x"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_v4),
+      cmocka_unit_test(test_v6),
+      cmocka_unit_test(test_longest),
+      cmocka_unit_test(test_garbage),
+      cmocka_unit_test(test_sentence_is_printable),
+      cmocka_unit_test(test_addresses_like_libc),
+      cmocka_unit_test(test_random_texts_like_libc),
+      cmocka_unit_test(test_every_printed_address_is_read),
+      cmocka_unit_test(test_compare),
+      cmocka_unit_test(test_kinds),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* err: sentences that grow, that are cut, that stay one line. */
+
+#include "common/err.h"
+
+#include <errno.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void test_set(void **state) {
+  struct err e = ERR_INIT;
+  assert_int_equal(err_set(&e, -EINVAL, "port %d is out of range", 70000), -EINVAL);
+  assert_int_equal(e.code, -EINVAL);
+  assert_string_equal(e.text, "port 70000 is out of range");
+  assert_int_equal(err_set(NULL, -EIO, "nobody reads this"), -EIO);
+}
+
+static void test_sys(void **state) {
+  struct err e = ERR_INIT;
+  assert_int_equal(err_sys(&e, -ENOENT, "cannot open %s", "/x"), -ENOENT);
+  assert_string_equal(e.text, "cannot open /x: No such file or directory");
+  assert_int_equal(err_sys(NULL, -ENOENT, "x"), -ENOENT);
+  err_sys(&e, -4095, "node1");
+  assert_string_equal(e.text, "node1: end of stream");
+  err_sys(&e, -3008, "cannot find node1");
+  assert_string_equal(e.text, "cannot find node1: unknown name");
+}
+
+static void test_wrap(void **state) {
+  struct err e = ERR_INIT;
+  err_set(&e, -EINVAL, "not a number");
+  assert_int_equal(err_wrap(&e, "--nproc=%s", "x"), -EINVAL);
+  assert_int_equal(err_wrap(&e, "rdzv-agent"), -EINVAL);
+  assert_string_equal(e.text, "rdzv-agent: --nproc=x: not a number");
+}
+
+static void test_wrap_is_never_success(void **state) {
+  struct err e = ERR_INIT;
+  assert_true(err_wrap(NULL, "x") < 0);
+  assert_true(err_wrap(&e, "x") < 0);
+  assert_true(e.code < 0);
+}
+
+static void test_arguments_from_the_old_text(void **state) {
+  struct err e = ERR_INIT;
+  err_set(&e, -EINVAL, "inner");
+  err_set(&e, -EIO, "outer (%s) and %s", e.text, e.text);
+  assert_string_equal(e.text, "outer (inner) and inner");
+  err_wrap(&e, "%s", e.text + 6);
+  assert_string_equal(e.text, "(inner) and inner: outer (inner) and inner");
+}
+
+static void test_one_line(void **state) {
+  struct err e = ERR_INIT;
+  err_set(&e, -EINVAL, "a\nb\tc\x1b[0m\x7f");
+  assert_string_equal(e.text, "a b c [0m ");
+}
+
+static void test_longest_text(void **state) {
+  struct err e = ERR_INIT;
+  char s[ERR_TEXT_MAX];
+  memset(s, 'x', sizeof(s));
+  s[ERR_TEXT_MAX - 1] = '\0';
+  err_set(&e, -EINVAL, "%s", s); /* fits to the last byte */
+  assert_string_equal(e.text, s);
+}
+
+static void check_cut(const struct err *e) {
+  assert_int_equal(strnlen(e->text, ERR_TEXT_MAX), strlen(e->text));
+  assert_true(strlen(e->text) <= ERR_TEXT_MAX - 1);
+  assert_string_equal(e->text + strlen(e->text) - 3, "...");
+}
+
+static void test_truncation(void **state) {
+  struct err e = ERR_INIT;
+  char s[3 * ERR_TEXT_MAX];
+  memset(s, 'x', sizeof(s));
+  s[sizeof(s) - 1] = '\0';
+  err_set(&e, -EINVAL, "%s", s);
+  check_cut(&e);
+  assert_int_equal(strlen(e.text), ERR_TEXT_MAX - 1);
+  err_wrap(&e, "front");
+  check_cut(&e);
+  assert_memory_equal(e.text, "front: xxx", 10);
+  assert_int_equal(e.code, -EINVAL);
+  err_sys(&e, -ENOENT, "%s", s);
+  check_cut(&e);
+  for (int i = 0; i < 300; i++) err_wrap(&e, "layer %d", i);
+  check_cut(&e);
+  assert_memory_equal(e.text, "layer 299: layer 298: ", 22);
+}
+
+static void test_truncation_at_every_length(void **state) {
+  char s[ERR_TEXT_MAX + 8];
+  for (size_t n = ERR_TEXT_MAX - 20; n < sizeof(s); n++) {
+    struct err e = ERR_INIT;
+    memset(s, 'x', sizeof(s));
+    s[n - 1] = '\0'; /* n - 1 characters, and ": inner" */
+    err_set(&e, -EINVAL, "inner");
+    err_wrap(&e, "%s", s);
+    if (n - 1 + 7 <= ERR_TEXT_MAX - 1) {
+      assert_int_equal(strlen(e.text), n - 1 + 7);
+      assert_string_equal(e.text + strlen(e.text) - 7, ": inner");
+    } else {
+      check_cut(&e);
+    }
+  }
+}
+
+static void test_truncation_keeps_characters_whole(void **state) {
+  char s[2 * ERR_TEXT_MAX];
+  for (size_t lead = 0; lead < 3; lead++) {
+    struct err e = ERR_INIT;
+    size_t n = 0;
+    while (n < lead) s[n++] = 'x';
+    for (; n + 3 < sizeof(s); n += 3) memcpy(s + n, "\xe2\x82\xac", 3);
+    s[n] = '\0';
+    err_set(&e, -EINVAL, "%s", s);
+    check_cut(&e);
+    size_t body = strlen(e.text) - 3 - lead;
+    assert_int_equal(body % 3, 0);
+    assert_memory_equal(e.text + strlen(e.text) - 6, "\xe2\x82\xac...", 6);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_set),
+      cmocka_unit_test(test_sys),
+      cmocka_unit_test(test_wrap),
+      cmocka_unit_test(test_wrap_is_never_success),
+      cmocka_unit_test(test_arguments_from_the_old_text),
+      cmocka_unit_test(test_one_line),
+      cmocka_unit_test(test_longest_text),
+      cmocka_unit_test(test_truncation),
+      cmocka_unit_test(test_truncation_at_every_length),
+      cmocka_unit_test(test_truncation_keeps_characters_whole),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,491 @@
+/* core: what rdzvctl reads and asks. */
+
+#include "tests/rig/core.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/json.h"
+#include "tests/rig/unit.h"
+
+static json_t *ask_json(struct rig *r, const char *verb, const char *job) {
+  struct buf out = BUF_INIT;
+  struct err e = ERR_INIT;
+  assert_int_equal(rig_control(r, verb, job, true, &out), 0);
+  json_t *v = json_parse_object(out.data, out.len, &e);
+  if (!v) fprintf(stderr, "%s\n%s\n", e.text, buf_text(&out));
+  assert_non_null(v);
+  buf_finish(&out);
+  return v;
+}
+
+static const char *text_of(const json_t *o, const char *key) {
+  const char *s = json_string_value(json_object_get(o, key));
+  assert_non_null(s);
+  return s;
+}
+
+static void test_no_jobs(void **state) {
+  struct rig r;
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  assert_int_equal(rig_control(&r, "jobs", "", false, &out), 0);
+  assert_string_equal(buf_text(&out), "no jobs\n");
+  json_t *v = ask_json(&r, "jobs", "");
+  assert_int_equal(json_array_size(json_object_get(v, "jobs")), 0);
+  json_decref(v);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_unknown_job_and_verb(void **state) {
+  struct rig r;
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  static const char *const verbs[] = {"status", "jobs", "stop"};
+  for (int i = 0; i < 3; i++) {
+    buf_clear(&out);
+    assert_int_not_equal(rig_control(&r, verbs[i], "nope", i == 0, &out), 0);
+    assert_non_null(strstr(buf_text(&out), "nope"));
+    assert_int_equal(out.data[out.len - 1], '\n');
+  }
+  buf_clear(&out);
+  assert_int_equal(rig_control(&r, "explode", "", false, &out), EXIT_CODE_USAGE);
+  assert_non_null(strstr(buf_text(&out), "explode"));
+  assert_non_null(strstr(buf_text(&out), "status, jobs, drain, undrain, stop, kill-worker"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+/* More than a frame takes, and more than anybody reads. */
+static void test_too_much_to_tell(void **state) {
+  enum { MANY = 14000 };
+  struct rig r;
+  struct node n;
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.min_nodes = r.settings.max_nodes = NODES_MAX;
+  node_init(&r, &n, 0);
+  memset(n.host, 1, HOST_MAX); /* six bytes each in JSON */
+  r.blind = true;
+  for (int i = 0; i < MANY; i++) {
+    snprintf(n.agent, sizeof n.agent, "%032x", (unsigned)i + 1);
+    node_join(&r, &n);
+  }
+  assert_int_equal(rig_control(&r, "status", "job", true, &out), 1);
+  json_t *v = json_parse_object(out.data, out.len, NULL);
+  assert_non_null(v);
+  assert_non_null(
+      strstr(text_of(v, "text"), "that is more than the 19 MiB that one answer takes: ask for one job"));
+  json_decref(v);
+  assert_int_equal(rig_control(&r, "status", "job", false, &out), 0);
+  assert_int_equal(rig_control(&r, "jobs", "", false, &out), 0);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_status_json(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct msg m;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  msg_init(&m, MSG_PROGRESS);
+  m.progress.incarnation = n[1].incarnation;
+  m.progress.round = 1;
+  m.progress.step = 12;
+  m.progress.of = 500;
+  m.progress.loss = 0.25;
+  node_say(&r, &n[1], &m);
+  json_t *v = ask_json(&r, "status", "job"), *members;
+  const json_t *job = json_array_get(json_object_get(v, "jobs"), 0);
+  assert_string_equal(text_of(job, "job"), "job");
+  assert_string_equal(text_of(job, "state"), "running");
+  assert_string_equal(text_of(job, "incarnation"), n[0].incarnation);
+  assert_int_equal(json_integer_value(json_object_get(job, "world_size")), 2);
+  members = json_object_get(job, "members");
+  assert_int_equal(json_array_size(members), 2);
+  const json_t *second = json_array_get(members, 1);
+  assert_int_equal(json_integer_value(json_object_get(second, "first_rank")), 1);
+  assert_string_equal(text_of(second, "host"), "n1");
+  assert_string_equal(text_of(second, "state"), "running");
+  assert_int_equal(json_integer_value(json_object_get(second, "step")), 12);
+  assert_null(json_object_get(json_array_get(members, 0), "step"));
+  json_decref(v);
+  rig_close(&r);
+}
+
+static void test_status_json_names_the_missing(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_drop(&r, &n[1]);
+  rig_run(&r, CORE_GRACE_MS);
+  node_stopped(&r, &n[0]);
+  rig_run(&r, 300);
+  json_t *v = ask_json(&r, "status", "job");
+  const json_t *waiting = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "waiting");
+  assert_int_equal(json_integer_value(json_object_get(waiting, "here")), 1);
+  const json_t *absent = json_array_get(json_object_get(waiting, "absent"), 0);
+  assert_string_equal(text_of(absent, "hosts"), "n1");
+  assert_string_equal(text_of(absent, "why"), "lost");
+  assert_true(json_integer_value(json_object_get(absent, "ago_ms")) >= 300);
+  json_decref(v);
+  rig_close(&r);
+}
+
+/* In every state and place there is a word for it, and numbers that make sense. */
+static void test_status_in_every_state(void **state) {
+  static const char *const want[] = {"forming", "starting",   "running", "running", "stopping",
+                                     "forming", "recovering", "ending",  "ended"};
+  for (int i = 0; i < 9; i++) {
+    struct rig r;
+    struct node n[2];
+    struct buf out = BUF_INIT;
+    rig_open(&r, 1);
+    for (int k = 0; k < 2; k++) node_init(&r, &n[k], k);
+    for (int k = 0; k < (i ? 2 : 1); k++) node_join(&r, &n[k]);
+    for (int k = 0; k < 2 && i >= 2; k++) node_started(&r, &n[k]);
+    if (i == 3) node_drop(&r, &n[0]);
+    if (i == 4 || i == 5) node_killed(&r, &n[0], 9, 0);
+    if (i == 5) {
+      node_bye(&r, &n[1]);
+      node_stopped(&r, &n[0]);
+    }
+    if (i == 6) rig_restart(&r, true);
+    for (int k = 0; k < 2 && i >= 7; k++) node_finished(&r, &n[k]);
+    for (int k = 0; k < 2 && i == 8; k++) node_end_ack(&r, &n[k]);
+    json_t *v = ask_json(&r, "status", "job");
+    assert_string_equal(text_of(json_array_get(json_object_get(v, "jobs"), 0), "state"), want[i]);
+    json_decref(v);
+    assert_int_equal(rig_control(&r, "status", "job", false, &out), 0);
+    assert_non_null(strstr(buf_text(&out), want[i]));
+    assert_null(strchr(buf_text(&out), '?'));
+    if (i == 0) assert_non_null(strstr(buf_text(&out), "1 of 2 nodes"));
+    if (i == 0) assert_non_null(strstr(buf_text(&out), "  1 worker ")); /* it has no rank yet */
+    if (i == 2) assert_non_null(strstr(buf_text(&out), "2 nodes, 2 workers"));
+    if (i == 3) assert_non_null(strstr(buf_text(&out), "away"));
+    if (i == 5) assert_non_null(strstr(buf_text(&out), "round 1 ended: "));
+    if (i == 8) assert_non_null(strstr(buf_text(&out), "ended 0 s ago"));
+    if (i >= 7) assert_non_null(strstr(buf_text(&out), "success with exit code 0"));
+    buf_finish(&out);
+    rig_close(&r);
+  }
+}
+
+static void test_ranks_first_then_spares(void **state) {
+  struct rig r;
+  struct node n[2], spare;
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  node_init(&r, &n[0], 9); /* joins first, but is rank 1 */
+  node_init(&r, &n[1], 3);
+  node_init(&r, &spare, 0);
+  node_join(&r, &n[0]);
+  node_join(&r, &n[1]);
+  node_join(&r, &spare);
+  rig_control(&r, "status", "", false, &out);
+  const char *a = strstr(buf_text(&out), "n3 "), *b = strstr(buf_text(&out), "n9 "),
+             *c = strstr(buf_text(&out), "n0 ");
+  assert_true(a && b && c && a < b && b < c);
+  assert_non_null(strstr(c, "spare"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+/* What peers call themselves reaches a person's terminal as text, never as control. */
+static void test_hostile_names_are_escaped(void **state) {
+  static const char nasty[] = "h\x1b[2J\n\r\x07\xc2\x9b"
+                              "31m\"\\";
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.job = "job\x1b]0;x\x07\n";
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    snprintf(n[i].host, sizeof n[i].host, "%s%d", nasty, i);
+    node_join(&r, &n[i]);
+    static const char *const verbs[] = {"status", "jobs"};
+    for (int k = 0; k < 2; k++) {
+      struct buf out = BUF_INIT;
+      assert_int_equal(rig_control(&r, verbs[k], r.job, false, &out), 0);
+      for (size_t at = 0; at < out.len; at++)
+        assert_true(out.data[at] == '\n' || (unsigned char)out.data[at] >= 0x20);
+      assert_null(strstr(out.data, "\xc2\x9b"));
+      assert_non_null(strstr(out.data, "\\x1b"));
+      buf_finish(&out);
+    }
+    const struct msg *w = rig_last(&r, n[0].conn, MSG_WAITING);
+    for (const char *p = w->waiting.text; *p; p++) assert_true((unsigned char)*p >= 0x20);
+  }
+  json_t *v = ask_json(&r, "status", r.job); /* for programs they are as they are */
+  const json_t *job = json_array_get(json_object_get(v, "jobs"), 0);
+  assert_string_equal(text_of(job, "job"), r.job);
+  assert_string_equal(text_of(json_array_get(json_object_get(job, "members"), 0), "host"), n[0].host);
+  json_decref(v);
+  struct buf out = BUF_INIT;
+  rig_control(&r, "stop", "no\x1bsuch", false, &out);
+  assert_null(strchr(buf_text(&out), '\x1b'));
+  buf_clear(&out);
+  rig_control(&r, "ver\x1b", "", false, &out);
+  assert_null(strchr(buf_text(&out), '\x1b'));
+  buf_clear(&out);
+  rig_control(&r, "stop", r.job, false, &out);
+  assert_null(strchr(buf_text(&out), '\x1b'));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_stop_says_what_it_did(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  assert_int_equal(rig_control(&r, "stop", "job", false, &out), 0);
+  assert_non_null(strstr(buf_text(&out), "job job is being stopped"));
+  buf_clear(&out);
+  assert_int_not_equal(rig_control(&r, "stop", "", false, &out), 0); /* never all of them */
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+/* Who may what. ---------------------------------------------------------------------------------------------------- */
+
+static int ask_as(struct rig *r, int64_t uid, const char *verb, const char *job, struct buf *out) {
+  return rig_ask(r, &(struct control){.verb = verb, .job = job, .rank = 0}, uid, out);
+}
+
+static void test_users_see_their_own_jobs_alone(void **state) {
+  static const char *const verbs[] = {"status", "stop", "kill-worker"};
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open_running(&r, n, 2); /* of uid 1000 */
+  assert_int_equal(ask_as(&r, 2000, "status", "", &out), 0);
+  assert_string_equal(buf_text(&out), "no jobs of yours (uid 2000)\n");
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(ask_as(&r, 2000, verbs[i], "job", &out), 1);
+    assert_string_equal(buf_text(&out), "no job of yours has the id job; you have none here\n");
+  }
+  assert_int_equal(rig_ask(&r, &(struct control){.verb = "status", .json = true}, 2000, &out), 0);
+  assert_string_equal(buf_text(&out), "{\"jobs\":[],\"drained\":[]}\n");
+  assert_int_equal(ask_as(&r, 1000, "jobs", "", &out), 0);
+  assert_non_null(strstr(buf_text(&out), "job: running"));
+  assert_int_equal(ask_as(&r, 1000, "kill-worker", "job", &out), 0);
+  assert_int_equal(ask_as(&r, 1000, "stop", "job", &out), 0);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+/* The user is who came first, whatever others say; who says nothing leaves it to root. */
+static void test_whose_job_it_is(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  n[0].uid = -1;
+  node_join(&r, &n[0]);
+  assert_int_equal(ask_as(&r, -1, "status", "job", &out), 1);
+  n[1].uid = 1000;
+  node_join(&r, &n[1]);
+  assert_int_equal(ask_as(&r, 1000, "status", "job", &out), 0);
+  rig_restart(&r, true); /* the state file knows it */
+  assert_int_equal(ask_as(&r, 1000, "status", "job", &out), 0);
+  assert_int_equal(ask_as(&r, 2000, "status", "job", &out), 1);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+/* kill-worker. ------------------------------------------------------------------------------------------------------ */
+
+static int kill_rank(struct rig *r, const char *job, int64_t rank, int64_t signal, struct buf *out) {
+  return rig_ask(r, &(struct control){.verb = "kill-worker", .job = job, .rank = rank, .signal = signal}, 0,
+                 out);
+}
+
+static void test_kill_worker(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    n[i].workers = 4;
+    node_join(&r, &n[i]);
+  }
+  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  assert_int_equal(kill_rank(&r, "job", 6, 0, &out), 0);
+  assert_string_equal(buf_text(&out), "SIGKILL goes to rank 6 of job job (local rank 2 on n1, round 1)\n"
+                                      "if it dies of that, its round ends and restart 1 of 3 is charged\n");
+  const struct msg *m = rig_last(&r, n[1].conn, MSG_KILL);
+  assert_non_null(m);
+  assert_int_equal(m->kill.local_rank, 2);
+  assert_int_equal(m->kill.signal, 9);
+  assert_int_equal(m->kill.round, 1);
+  assert_null(rig_last(&r, n[0].conn, MSG_KILL));
+  assert_int_equal(kill_rank(&r, "job", 0, 10, &out), 0);
+  assert_int_equal(rig_last(&r, n[0].conn, MSG_KILL)->kill.signal, 10);
+  assert_int_equal(kill_rank(&r, "job", 8, 0, &out), 1);
+  assert_string_equal(buf_text(&out), "job job has no rank 8; there are ranks 0 to 7\n");
+  assert_int_equal(kill_rank(&r, "job", -1, 0, &out), 1);
+  assert_int_equal(kill_rank(&r, "nope", 0, 0, &out), 1);
+  assert_string_equal(buf_text(&out), "no job has the id nope; there are: job\n");
+  node_finished(&r, &n[1]);
+  assert_int_equal(kill_rank(&r, "job", 7, 0, &out), 1);
+  assert_non_null(strstr(buf_text(&out), "the worker of rank 7 is not running any more"));
+  node_exited(&r, &n[0], 3, 0);
+  assert_int_equal(kill_rank(&r, "job", 0, 0, &out), 1);
+  assert_string_equal(buf_text(&out), "job job has no workers now, it is stopping\n");
+  node_stopped(&r, &n[0]);
+  assert_int_equal(kill_rank(&r, "job", 0, 0, &out), 1);
+  assert_non_null(strstr(buf_text(&out), "job job is over: failed with exit code 3, 0 s ago"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+/* Verdicts. --------------------------------------------------------------------------------------------------------- */
+
+static void fail_round(struct rig *r, struct node *n, int code) {
+  int64_t round = n[0].round;
+  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+  node_exited(r, &n[0], code, 0);
+  for (int i = 0; i < 2; i++) node_stopped(r, &n[i]);
+  for (int k = 0; k < 10 && n[0].round == round; k++) { /* the delay after short rounds */
+    rig_run(r, 3500);
+    for (int i = 0; i < 2; i++) node_heartbeat(r, &n[i]);
+  }
+}
+
+static void test_last_verdicts_are_kept(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 100;
+  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  for (int code = 1; code <= 18; code++) fail_round(&r, n, code);
+  json_t *v = ask_json(&r, "status", "job");
+  const json_t *list = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "verdicts");
+  assert_int_equal(json_array_size(list), 16);
+  for (size_t i = 0; i < 16; i++) {
+    const json_t *past = json_array_get(list, i), *verdict = json_object_get(past, "verdict");
+    assert_int_equal(json_integer_value(json_object_get(past, "round")), 18 - i);
+    assert_int_equal(json_integer_value(json_object_get(verdict, "code")), 18 - i);
+    assert_true(json_is_true(json_object_get(past, "charged")));
+    assert_true(json_integer_value(json_object_get(past, "wall_ms")) > 1700000000000);
+  }
+  json_decref(v);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(buf_text(&out), "  round 18 ended: rank 0 on n0 exited with code 18 ("));
+  assert_non_null(strstr(buf_text(&out), "    and round 17 ended: rank 0 on n0 exited with code 17 ("));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_final_verdict_outlives_the_daemon(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 0;
+  rig_running(&r, n, 2);
+  node_killed(&r, &n[1], 9, 0);
+  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  rig_run(&r, 3000);
+  rig_restart(&r, true);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(buf_text(&out), "failed with exit code 137"));
+  assert_non_null(
+      strstr(buf_text(&out), "round 1 ended: rank 1 on n1 was killed by SIGKILL (signal 9) (3 s ago)\n"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_policy_is_shown(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.after_finish = AFTER_FINISH_RESTART;
+  r.settings.exclude_after = 5;
+  r.settings.hang_timeout_ms = 90000;
+  rig_running(&r, n, 2);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(
+      strstr(buf_text(&out),
+             "  policy: --max-restarts 3, given back after a round of 10 min or with progress; after rounds "
+             "under 30 s a wait of 0, 1, 2, 4 .. 30 s; --after-finish restart, --exclude-after 5, "
+             "--hang-timeout 90 s\n"));
+  json_t *v = ask_json(&r, "status", "job");
+  const json_t *settings = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "settings");
+  assert_string_equal(text_of(settings, "after_finish"), "restart");
+  assert_int_equal(json_integer_value(json_object_get(settings, "exclude_after")), 5);
+  json_decref(v);
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_policy_that_nobody_chose(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 0; /* then nothing is given back, and nothing waits */
+  rig_running(&r, n, 2);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(buf_text(&out), "  policy: --max-restarts 0; --after-finish fail\n"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_answers_in_json(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open_running(&r, n, 2);
+  static const struct control asked[] = {{.verb = "stop", .job = "nope", .json = true},
+                                         {.verb = "drain", .host = "n1", .json = true},
+                                         {.verb = "drain", .host = "n1", .force = true, .json = true},
+                                         {.verb = "undrain", .host = "n1", .json = true},
+                                         {.verb = "explode", .json = true}};
+  for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
+    int code = rig_ask(&r, &asked[i], 0, &out);
+    json_t *v = json_parse_object(out.data, out.len, NULL);
+    assert_non_null(v);
+    assert_int_equal(json_integer_value(json_object_get(v, "code")), code);
+    assert_true(json_is_true(json_object_get(v, "ok")) == (code == 0));
+    assert_true(strlen(text_of(v, "text")) > 10);
+    if (i == 2) assert_int_equal(json_array_size(json_object_get(v, "jobs")), 1);
+    json_decref(v);
+  }
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_no_jobs),
+      cmocka_unit_test(test_unknown_job_and_verb),
+      cmocka_unit_test(test_too_much_to_tell),
+      cmocka_unit_test(test_status_json),
+      cmocka_unit_test(test_status_json_names_the_missing),
+      cmocka_unit_test(test_status_in_every_state),
+      cmocka_unit_test(test_ranks_first_then_spares),
+      cmocka_unit_test(test_hostile_names_are_escaped),
+      cmocka_unit_test(test_stop_says_what_it_did),
+      cmocka_unit_test(test_users_see_their_own_jobs_alone),
+      cmocka_unit_test(test_whose_job_it_is),
+      cmocka_unit_test(test_kill_worker),
+      cmocka_unit_test(test_last_verdicts_are_kept),
+      cmocka_unit_test(test_final_verdict_outlives_the_daemon),
+      cmocka_unit_test(test_policy_is_shown),
+      cmocka_unit_test(test_policy_that_nobody_chose),
+      cmocka_unit_test(test_answers_in_json),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

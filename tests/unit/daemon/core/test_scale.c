@@ -1,0 +1,271 @@
+/* core: ten thousand nodes. Whatever they do together costs the daemon O(nodes), not its square.
+ *
+ * Each phase is measured in processor time of this process, so that a busy machine does not fail the test, and the limit is far
+ * from what is needed: a phase that has become quadratic takes ten times as long. core_deadline is asked after every event, as
+ * the daemon does it. */
+
+#include "tests/rig/core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "common/mem.h"
+#include "tests/rig/unit.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+enum { NODES = 10000 };
+static const double limit_s = SANITIZED ? 6.0 : 1.2;
+
+static struct node *nodes;
+static struct rig rig;
+static clock_t phase_began;
+
+static void begin(void) {
+  phase_began = clock();
+}
+
+static void done(const char *phase) {
+  double s = (double)(clock() - phase_began) / CLOCKS_PER_SEC;
+  printf("%-34s %6.3f s\n", phase, s);
+  assert_true(s < limit_s);
+}
+
+static void expect(const char *state) {
+  assert_string_equal(rig_state(&rig, "job"), state);
+}
+
+/* Blind rigs do not tell nodes what they were sent. */
+static void learn(int64_t round) {
+  const struct msg *w = rig_last(&rig, nodes[0].conn, MSG_WELCOME);
+  for (int i = 0; i < NODES; i++) {
+    if (w) memcpy(nodes[i].incarnation, w->welcome.incarnation, strlen(w->welcome.incarnation) + 1);
+    nodes[i].round = round;
+    nodes[i].node_rank = i;
+    nodes[i].nodes = NODES;
+    nodes[i].n_reports = 0;
+  }
+}
+
+static void all(void (*what)(struct rig *, struct node *)) {
+  for (int i = 0; i < NODES; i++) {
+    what(&rig, &nodes[i]);
+    assert_true(core_deadline(rig.core) > 0);
+  }
+}
+
+static void back_running(struct rig *r, struct node *n) {
+  node_back(r, n, PHASE_RUNNING);
+}
+
+static int open_all(void **state) {
+  nodes = xcalloc(NODES, sizeof *nodes);
+  rig_open(&rig, 1);
+  rig.settings.min_nodes = NODES - 1;
+  rig.settings.max_nodes = NODES;
+  for (int i = 0; i < NODES; i++) {
+    rig.n_nodes = 0;
+    node_init(&rig, &nodes[i], i);
+    nodes[i].want_rank = i % 2 ? -1 : i;
+    snprintf(nodes[i].peer_addr, sizeof nodes[i].peer_addr, "10.0.%d.%d", i / 250, i % 250);
+  }
+  rig.n_nodes = 0;
+  return 0;
+}
+
+static int close_all(void **state) {
+  rig_close(&rig);
+  free(nodes);
+  return 0;
+}
+
+static void test_join_and_seal(void **state) {
+  begin();
+  node_join(&rig, &nodes[0]);
+  rig.blind = true;
+  for (int i = 1; i < NODES; i++) {
+    node_join(&rig, &nodes[i]);
+    assert_true(core_deadline(rig.core) > 0);
+    if (i % 100 == 0) rig_run(&rig, 20);
+  }
+  done("join, seal");
+  expect("starting");
+  learn(1);
+}
+
+static void test_start(void **state) {
+  begin();
+  all(node_started);
+  done("started");
+  expect("running");
+}
+
+static void test_heartbeats(void **state) {
+  begin();
+  for (int i = 0; i < 6; i++) {
+    all(node_heartbeat);
+    rig_run(&rig, 800);
+  }
+  done("heartbeats of a lease");
+  expect("running");
+}
+
+static void test_reconnect(void **state) {
+  begin();
+  all(node_drop);
+  all(back_running);
+  done("all connections break");
+  expect("running");
+}
+
+/* A switch starts anew: all are away for a while, a few each millisecond. */
+static void test_reconnect_in_turn(void **state) {
+  enum { EACH_MS = 5, AWAY_MS = 60 };
+  begin();
+  for (int i = 0; i < NODES + AWAY_MS * EACH_MS; i++) {
+    if (i < NODES) node_drop(&rig, &nodes[i]);
+    if (i >= AWAY_MS * EACH_MS) back_running(&rig, &nodes[i - AWAY_MS * EACH_MS]);
+    if (i % EACH_MS == 0) rig_run(&rig, 1);
+    if (i % 1000 == 0) all(node_heartbeat);
+  }
+  done("connections break in turn");
+  expect("running");
+}
+
+static void test_fail_stop_seal(void **state) {
+  begin();
+  node_exited(&rig, &nodes[17], 1, 0);
+  done("one fails, all are told");
+  begin();
+  all(node_stopped);
+  done("stopped, settled, sealed");
+  expect("starting");
+  learn(2);
+  all(node_started);
+}
+
+static void test_restart(void **state) {
+  struct buf out = BUF_INIT;
+  rig_restart(&rig, false);
+  rig.blind = true;
+  begin();
+  all(back_running);
+  done("a new daemon, all come back");
+  expect("running");
+  begin();
+  rig_control(&rig, "status", "job", false, &out);
+  rig_control(&rig, "status", "job", true, &out);
+  done("status, as text and JSON");
+  buf_finish(&out);
+}
+
+static void test_all_are_lost(void **state) {
+  rig_run(&rig, CORE_RECONNECT_MAX_MS); /* the daemon has just come back: who goes now is given that time */
+  node_heartbeat(&rig, &nodes[0]);      /* else it is the daemon that is taken to be cut off */
+  begin();
+  for (int i = 1; i < NODES; i++) node_drop(&rig, &nodes[i]);
+  rig_run(&rig, 200);
+  done("all but one are lost");
+  expect("stopping");
+  node_stopped(&rig, &nodes[0]);
+  expect("forming");
+  for (int i = 1; i < NODES; i++) nodes[i].node_rank = -1;
+  begin();
+  for (int i = 1; i < NODES; i++) { /* each is back, and its hold is over */
+    node_join(&rig, &nodes[i]);
+    assert_true(core_deadline(rig.core) > 0);
+  }
+  done("and come back in no round");
+  rig_run(&rig, 30);
+  expect("starting");
+  learn(4); /* without a state file a number is left out */
+}
+
+static void test_finish(void **state) {
+  struct buf out = BUF_INIT;
+  rig_control(&rig, "status", "job", true, &out);
+  const char *round = strstr(buf_text(&out), "\"round\":");
+  const char *life = strstr(buf_text(&out), "\"incarnation\":\"");
+  assert_non_null(round);
+  assert_non_null(life);
+  learn(atoll(round + 8));
+  life += strlen("\"incarnation\":\"");
+  for (int i = 0; i < NODES; i++)
+    snprintf(nodes[i].incarnation, sizeof nodes[i].incarnation, "%.*s", (int)strcspn(life, "\""), life);
+  buf_finish(&out);
+  begin();
+  all(node_finished);
+  done("finished, END to all");
+  expect("ending");
+  begin();
+  all(node_end_ack);
+  done("acknowledged");
+  expect("ended");
+  begin();
+  all(node_drop);
+  rig_run(&rig, CORE_END_KEEP_MS);
+  done("gone, forgotten");
+  expect("");
+}
+
+/* Half of a job runs, the other half comes, and goes again one by one. */
+static void test_newcomers(void **state) {
+  struct rig r;
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = NODES;
+  r.settings.last_call_ms = 1000;
+  struct node *n = xcalloc(NODES, sizeof *n);
+  for (int i = 0; i < NODES; i++) {
+    r.n_nodes = 0;
+    node_init(&r, &n[i], i);
+  }
+  r.n_nodes = 0;
+  node_join(&r, &n[0]);
+  r.blind = true;
+  for (int i = 1; i < NODES / 2; i++) node_join(&r, &n[i]);
+  rig_run(&r, 1000);
+  const struct msg *w = rig_last(&r, n[0].conn, MSG_WELCOME);
+  for (int i = 0; i < NODES / 2; i++) {
+    memcpy(n[i].incarnation, w->welcome.incarnation, strlen(w->welcome.incarnation) + 1);
+    n[i].round = 1;
+    n[i].n_reports = 0;
+    node_started(&r, &n[i]);
+  }
+  assert_string_equal(rig_state(&r, "job"), "running");
+  begin();
+  for (int i = NODES / 2; i < NODES; i++) node_join(&r, &n[i]);
+  done("newcomers join a running round");
+  begin();
+  for (int i = NODES / 2; i < NODES; i++) node_bye(&r, &n[i]);
+  done("and leave again");
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_close(&r);
+  free(n);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_join_and_seal),
+      cmocka_unit_test(test_start),
+      cmocka_unit_test(test_heartbeats),
+      cmocka_unit_test(test_reconnect),
+      cmocka_unit_test(test_reconnect_in_turn),
+      cmocka_unit_test(test_fail_stop_seal),
+      cmocka_unit_test(test_restart),
+      cmocka_unit_test(test_all_are_lost),
+      cmocka_unit_test(test_finish),
+      cmocka_unit_test(test_newcomers),
+  };
+  return cmocka_run_group_tests(tests, open_all, close_all);
+}

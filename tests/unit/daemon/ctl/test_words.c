@@ -1,0 +1,79 @@
+/* rdzvctl's words. (Each mistake's exit code and line: tests/e2e/test_rdzvd_control.py.) */
+
+#include "daemon/ctl/words.h"
+
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static void test_what_stands_where(void **state) {
+  struct ctl_request r = {0};
+  const char *kill[] = {"kill-worker", "job", "12"}, *drain[] = {"drain", "n1"}, *status[] = {"status"};
+  assert_int_equal(ctl_read_words(kill, 3, "term", &r, NULL), 0);
+  assert_string_equal(r.job, "job");
+  assert_string_equal(r.host, "");
+  assert_int_equal(r.rank, 12);
+  assert_int_equal(r.signal, 15);
+  r = (struct ctl_request){.force = true};
+  assert_int_equal(ctl_read_words(drain, 2, NULL, &r, NULL), 0);
+  assert_string_equal(r.host, "n1");
+  assert_string_equal(r.job, "");
+  assert_int_equal(r.rank, -1);
+  r = (struct ctl_request){.watch = true};
+  assert_int_equal(ctl_read_words(status, 1, NULL, &r, NULL), 0);
+  assert_string_equal(r.job, "");
+}
+
+static void test_mistakes(void **state) {
+  static const struct {
+    const char *words[4];
+    int n;
+    struct ctl_request flags;
+    const char *signal, *says;
+  } t[] = {
+      {{0}, 0, {0}, NULL, "status, jobs, drain, undrain, stop, kill-worker"},
+      {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is none of its words"},
+      {{"drain"}, 1, {0}, NULL, "rdzvctl drain HOST"},
+      {{"drain", ""}, 2, {0}, NULL, "a host's name has 1 to 255 bytes"},
+      {{"drain", "a", "b"}, 3, {0}, NULL, "\"b\" is one word too many"},
+      {{"stop", ""}, 2, {0}, NULL, "a job's name has 1 to 128 bytes"},
+      {{"kill-worker", "job"}, 2, {0}, NULL, "rdzvctl kill-worker JOB RANK"},
+      {{"kill-worker", "job", "three"}, 3, {0}, NULL, "\"three\" is no rank"},
+      {{"kill-worker", "job", "-1"}, 3, {0}, NULL, "\"-1\" is no rank"},
+      {{"kill-worker", "job", "99999999"}, 3, {0}, NULL, "is no rank"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "SIGBOO", "no signal has that name"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "0", "no signal has that name"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "65", "no signal has that name"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "", "no signal has that name"},
+      {{"stop", "job"}, 2, {.force = true}, NULL, "--force is for drain"},
+      {{"undrain", "n1"}, 2, {.force = true}, NULL, "--force is for drain"},
+      {{"drain", "n1"}, 2, {.watch = true}, NULL, "--watch is for status and jobs"},
+      {{"jobs"}, 1, {0}, "9", "--signal is for kill-worker"},
+  };
+  for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
+    struct ctl_request r = t[i].flags;
+    struct err e = ERR_INIT;
+    assert_true(ctl_read_words(t[i].words, t[i].n, t[i].signal, &r, &e) < 0);
+    if (!strstr(e.text, t[i].says)) fail_msg("%s", e.text);
+  }
+}
+
+static void test_signals(void **state) {
+  static const struct {
+    const char *text;
+    int signo;
+  } t[] = {{"9", 9}, {"KILL", 9}, {"SIGKILL", 9}, {"sigkill", 9}, {"Usr1", 10}, {"64", 64}, {"segv", 11}};
+  for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
+    int signo = 0;
+    assert_int_equal(ctl_read_signal(t[i].text, &signo, NULL), 0);
+    assert_int_equal(signo, t[i].signo);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_stands_where),
+      cmocka_unit_test(test_mistakes),
+      cmocka_unit_test(test_signals),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

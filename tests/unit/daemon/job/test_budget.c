@@ -1,0 +1,306 @@
+/* core: what a failure costs, and when it is given back. */
+
+#include "tests/rig/core.h"
+
+#include <string.h>
+#include "tests/rig/unit.h"
+
+enum { MIN = 60000 };
+
+static const struct settled *settled(const struct rig *r, const struct node *n) {
+  const struct msg *m = rig_last(r, n->conn, MSG_SETTLED);
+  assert_non_null(m);
+  return &m->settled;
+}
+
+/* Rounds of any length with few messages. */
+static void open_patient(struct rig *r, struct node *n) {
+  rig_open(r, 1);
+  r->settings.lease_ms = LEASE_MAX_MS;
+  rig_running(r, n, 2);
+}
+
+static void live(struct rig *r, struct node *n, uint64_t ms) {
+  for (uint64_t done = 0; done < ms; done += MIN) {
+    rig_run(r, ms - done < MIN ? ms - done : MIN);
+    for (int i = 0; i < 2; i++) node_heartbeat(r, &n[i]);
+  }
+}
+
+/* Node 1 fails at the step that it has told last, and all begin again. */
+static void fail_and_begin(struct rig *r, struct node *n, int64_t step) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_WORKER_EXIT;
+  v.code = 7;
+  v.rank = n[1].rank_base;
+  v.step = step;
+  node_report(r, &n[1], REPORT_FAILED, &v, 0);
+  for (int i = 0; i < 2; i++) node_stopped(r, &n[i]);
+  for (int i = 0; i < 100 && !strcmp(rig_state(r, "job"), "forming"); i++) live(r, n, 1000);
+  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+}
+
+static void both_at(struct rig *r, struct node *n, int64_t step) {
+  for (int i = 0; i < 2; i++) node_progress(r, &n[i], step);
+}
+
+static void test_ten_minutes_give_them_back(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_patient(&r, n);
+  fail_and_begin(&r, n, -1);
+  live(&r, n, 10 * MIN - 1);
+  fail_and_begin(&r, n, -1);
+  assert_int_equal(n[0].restarts_used, 2);
+  assert_false(settled(&r, &n[0])->refilled);
+  live(&r, n, 10 * MIN);
+  fail_and_begin(&r, n, -1);
+  assert_true(settled(&r, &n[0])->refilled);
+  assert_int_equal(n[0].restarts_used, 1); /* this failure's own */
+  rig_close(&r);
+}
+
+static void test_the_failure_after_a_refill_does_not_end_the_job(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.lease_ms = LEASE_MAX_MS;
+  r.settings.max_restarts = 1;
+  rig_running(&r, n, 2);
+  fail_and_begin(&r, n, -1);
+  live(&r, n, 10 * MIN);
+  fail_and_begin(&r, n, -1);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_int_equal(n[0].restarts_used, 1);
+  rig_close(&r);
+}
+
+/* A device that is not given back costs a restart as a worker's death does: not for ever, and not the job at once. */
+static void test_a_device_that_is_held_is_charged(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct verdict v;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 1;
+  rig_running(&r, n, 2);
+  fail_and_begin(&r, n, -1);
+  assert_int_equal(n[0].restarts_used, 1);
+  verdict_init(&v);
+  v.cause = CAUSE_DEVICE_HELD;
+  v.code = 79;
+  v.device = "2, GPU-8f";
+  v.lasting = true; /* which it cannot be */
+  node_report(&r, &n[1], REPORT_FAILED, &v, 0);
+  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  const struct msg *m = rig_last(&r, n[0].conn, MSG_END);
+  assert_non_null(m);
+  assert_int_equal(m->end.code, 79);
+  assert_int_equal(m->end.verdict.cause, CAUSE_DEVICE_HELD);
+  assert_string_equal(m->end.verdict.device, "2, GPU-8f");
+  assert_false(m->end.verdict.lasting);
+  rig_close(&r);
+}
+
+static void test_progress_past_the_failure_gives_them_back(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_patient(&r, n);
+  both_at(&r, n, 100);
+  fail_and_begin(&r, n, 120);
+  assert_int_equal(n[0].failed_step, 120);
+  both_at(&r, n, 120); /* not past it */
+  fail_and_begin(&r, n, 110);
+  assert_int_equal(n[0].restarts_used, 2);
+  assert_int_equal(n[0].failed_step, 120); /* it never goes down */
+  both_at(&r, n, 121);
+  fail_and_begin(&r, n, 121);
+  assert_true(settled(&r, &n[0])->refilled);
+  assert_int_equal(n[0].restarts_used, 1);
+  assert_int_equal(n[0].failed_step, 121);
+  rig_close(&r);
+}
+
+static void test_the_slowest_node_counts(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_patient(&r, n);
+  both_at(&r, n, 10);
+  fail_and_begin(&r, n, 10);
+  node_progress(&r, &n[0], 500);
+  node_progress(&r, &n[1], 9);
+  fail_and_begin(&r, n, 9);
+  assert_int_equal(n[0].restarts_used, 2);
+  assert_int_equal(n[0].failed_step, 500); /* but it is remembered that somebody had come there */
+  rig_close(&r);
+}
+
+static void test_a_crash_at_the_same_step_ends_the_job(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_patient(&r, n);
+  for (int i = 0; i < 4; i++) {
+    assert_string_equal(rig_state(&r, "job"), "running");
+    both_at(&r, n, 90 + i % 2); /* told twice a second: not the very last one */
+    fail_and_begin(&r, n, 100);
+  }
+  assert_string_equal(rig_state(&r, "job"), "ending");
+  rig_close(&r);
+}
+
+static void test_a_round_that_ends_without_a_charge_gives_them_back_too(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_patient(&r, n);
+  fail_and_begin(&r, n, -1);
+  live(&r, n, 10 * MIN);
+  node_obituary(&r, &n[1]);
+  node_stopped(&r, &n[0]);
+  assert_true(settled(&r, &n[0])->refilled);
+  assert_false(settled(&r, &n[0])->charged);
+  assert_int_equal(settled(&r, &n[0])->restarts_used, 0);
+  rig_close(&r);
+}
+
+static void test_a_restarted_daemon_remembers(void **state) {
+  for (int with_state = 0; with_state < 2; with_state++) {
+    struct rig r;
+    struct node n[2];
+    open_patient(&r, n);
+    fail_and_begin(&r, n, 50);
+    fail_and_begin(&r, n, 40);
+    rig_restart(&r, with_state);
+    for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+    both_at(&r, n, 50); /* not past 50: nothing is given back because it was forgotten */
+    fail_and_begin(&r, n, 45);
+    assert_int_equal(n[0].restarts_used, 3);
+    assert_int_equal(n[0].failed_step, 50);
+    rig_close(&r);
+  }
+}
+
+/* An agent that has missed the refill does not bring the old number back. */
+static void test_an_older_number_is_not_invented_anew(void **state) {
+  for (int with_state = 0; with_state < 2; with_state++) {
+    struct rig r;
+    struct node n[2], spare;
+    open_patient(&r, n);
+    fail_and_begin(&r, n, -1);
+    fail_and_begin(&r, n, -1);
+    live(&r, n, 10 * MIN);
+    fail_and_begin(&r, n, -1);
+    assert_int_equal(n[0].restarts_used, 1);
+    rig_restart(&r, with_state);
+    node_init(&r, &spare, 2);
+    memcpy(spare.incarnation, n[0].incarnation, sizeof spare.incarnation);
+    spare.round = n[0].round; /* it has heard of the round, and its number is an old one */
+    spare.restarts_used = 2;
+    node_join(&r, &spare);
+    for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+    fail_and_begin(&r, n, -1);
+    assert_int_equal(n[0].restarts_used, 2);
+    rig_close(&r);
+  }
+}
+
+static void test_settled_is_known_better_than_start(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_patient(&r, n);
+  fail_and_begin(&r, n, 7);
+  node_exited(&r, &n[1], 7, 0);
+  node_stopped(&r, &n[0]);
+  node_drop(&r, &n[1]); /* within its grace: it is still waited for */
+  node_back(&r, &n[1], PHASE_STOPPING);
+  int64_t used = n[0].restarts_used, round = n[0].round;
+  node_stopped(&r, &n[1]);
+  assert_int_equal(n[1].restarts_used, used + 1);
+  if (n[0].round != round) fail_msg("a delay was to come");
+  n[0].restarts_used = used; /* as if it had missed SETTLED */
+  rig_restart(&r, true);
+  node_back(&r, &n[0], PHASE_STOPPED);
+  n[1].n_reports = 0;
+  node_join(&r, &n[1]);
+  if (n[0].conn) node_join(&r, &n[0]); /* it was told STALE */
+  live(&r, n, 10000);
+  assert_int_equal(n[1].restarts_used, used + 1);
+  rig_close(&r);
+}
+
+static void test_status_tells(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  open_patient(&r, n);
+  rig_control(&r, "status", "job", false, &out);
+  assert_null(strstr(buf_text(&out), "restarts:"));
+  fail_and_begin(&r, n, 50);
+  live(&r, n, MIN);
+  buf_clear(&out);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(
+      strstr(buf_text(&out),
+             "  restarts: 1 of 3 used, given back after a round of 10 min or one that comes past step 50 "
+             "(this one has 540 s to go)\n"));
+  both_at(&r, n, 51);
+  buf_clear(&out);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(buf_text(&out), "  restarts: 1 of 3 used, given back when this round ends\n"));
+  buf_clear(&out);
+  rig_control(&r, "status", "job", true, &out);
+  assert_non_null(strstr(buf_text(&out), "\"restarts_earned\":true"));
+  assert_non_null(strstr(buf_text(&out), "\"failed_step\":50"));
+  fail_and_begin(&r, n, 51);
+  live(&r, n, 5000);
+  node_exited(&r, &n[1], 7, 0);
+  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  buf_clear(&out);
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(buf_text(&out),
+                         "restarts: 2 of 3 used, given back after a round of 10 min or one that comes past "
+                         "step 51; last given back "));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+static void test_status_tells_the_delay(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open(&r, 1);
+  r.settings.max_restarts = 9;
+  rig_running(&r, n, 2);
+  for (int i = 0; i < 3; i++) {
+    if (i) rig_run(&r, i == 1 ? 0 : 1000);
+    for (int k = 0; k < 2 && i; k++) node_started(&r, &n[k]);
+    node_exited(&r, &n[1], 7, 0);
+    for (int k = 0; k < 2; k++) node_stopped(&r, &n[k]);
+  }
+  rig_control(&r, "status", "job", false, &out);
+  assert_non_null(strstr(
+      buf_text(&out), "restarts: 3 of 9 used, given back after a round of 10 min; delay 2 s, 2.0 s left\n"));
+  buf_clear(&out);
+  rig_control(&r, "status", "job", true, &out);
+  assert_non_null(strstr(buf_text(&out), "\"delay_ms\":2000"));
+  assert_non_null(strstr(buf_text(&out), "\"delay_left_ms\":2000"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ten_minutes_give_them_back),
+      cmocka_unit_test(test_the_failure_after_a_refill_does_not_end_the_job),
+      cmocka_unit_test(test_progress_past_the_failure_gives_them_back),
+      cmocka_unit_test(test_a_device_that_is_held_is_charged),
+      cmocka_unit_test(test_the_slowest_node_counts),
+      cmocka_unit_test(test_a_crash_at_the_same_step_ends_the_job),
+      cmocka_unit_test(test_a_round_that_ends_without_a_charge_gives_them_back_too),
+      cmocka_unit_test(test_a_restarted_daemon_remembers),
+      cmocka_unit_test(test_an_older_number_is_not_invented_anew),
+      cmocka_unit_test(test_settled_is_known_better_than_start),
+      cmocka_unit_test(test_status_tells),
+      cmocka_unit_test(test_status_tells_the_delay),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

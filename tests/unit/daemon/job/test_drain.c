@@ -1,0 +1,589 @@
+/* core: hosts that take no part. */
+
+#include "tests/rig/core.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "common/exit_codes.h"
+#include "common/json.h"
+#include "tests/rig/unit.h"
+
+enum { OTHER = 2000 };
+
+static struct buf said = BUF_INIT;
+
+static void fail_on(struct rig *r, struct node *n, int count, int which);
+
+static int drain(struct rig *r, const char *host, bool force, int64_t uid) {
+  return rig_ask(r, &(struct control){.verb = "drain", .host = host, .force = force, .rank = -1}, uid, &said);
+}
+
+static int undrain(struct rig *r, const char *host, int64_t uid) {
+  return rig_ask(r, &(struct control){.verb = "undrain", .host = host, .rank = -1}, uid, &said);
+}
+
+#define assert_said(part)                                                                                    \
+  do {                                                                                                       \
+    if (!strstr(buf_text(&said), part)) fail_msg("\"%s\" is not in: %s", part, buf_text(&said));             \
+  } while (0)
+
+static void open_some(struct rig *r, struct node *n, int64_t min, int64_t max, int here, int running) {
+  rig_open(r, 1);
+  r->settings.min_nodes = min;
+  r->settings.max_nodes = max;
+  r->settings.last_call_ms = 1000;
+  for (int i = 0; i < here; i++) node_init(r, &n[i], i);
+  for (int i = 0; i < here; i++) node_join(r, &n[i]);
+  rig_run(r, 1000);
+  for (int i = 0; i < running; i++) node_started(r, &n[i]);
+  assert_string_equal(rig_state(r, "job"), "running");
+}
+
+static const char *told(struct rig *r, const struct node *n) {
+  const struct msg *m = rig_last(r, n->conn, MSG_WAITING);
+  assert_non_null(m);
+  return m->waiting.text;
+}
+
+/* They answer PREPARE first, where it came. */
+static void stop_all(struct rig *r, struct node *n, int count) {
+  for (int i = 0; i < count; i++)
+    if (rig_last(r, n[i].conn, MSG_PREPARE) && !rig_last(r, n[i].conn, MSG_STOP))
+      node_report(r, &n[i], REPORT_CHECKPOINTED, NULL, 0);
+  for (int i = 0; i < count; i++)
+    if (rig_last(r, n[i].conn, MSG_STOP)) node_stopped(r, &n[i]);
+}
+
+static void test_round_is_ended_without_a_charge(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  assert_int_equal(drain(&r, "n1", false, 0), 0);
+  assert_said("host n1 is drained: its agents stay, and take part in no round until `rdzvctl undrain n1`");
+  assert_said(
+      "job job: round 1 is ended as planned, nothing is charged; 2 other nodes are here for the next one");
+  assert_int_equal(rig_last(&r, n[0].conn, MSG_PREPARE)->prepare.verdict.cause, CAUSE_NODE_DRAINED);
+  stop_all(&r, n, 3);
+  const struct msg *stop = rig_last(&r, n[0].conn, MSG_STOP);
+  assert_non_null(stop);
+  assert_int_equal(stop->stop.verdict.cause, CAUSE_NODE_DRAINED);
+  assert_string_equal(stop->stop.verdict.host, "n1");
+  const struct msg *settled = rig_last(&r, n[1].conn, MSG_SETTLED);
+  assert_false(settled->settled.charged);
+  assert_int_equal(n[0].round, 2); /* at once */
+  assert_int_equal(n[0].nodes, 2);
+  assert_int_equal(n[1].round, 1);
+  assert_string_equal(told(&r, &n[1]),
+                      "host n1 is drained by root: its agents take no part until `rdzvctl undrain n1`");
+  rig_control(&r, "status", "", false, &said);
+  assert_said("drained: n1                    for 0 s, by root\n");
+  assert_said("  drained\n");
+  assert_said("round 1 ended: node 1 (n1) was drained by root (0 s ago)");
+  rig_close(&r);
+}
+
+static void test_spare_takes_over(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 2, 3, 2);
+  assert_int_equal(drain(&r, "n0", false, 0), 0); /* with the spare there are two */
+  stop_all(&r, n, 2);
+  assert_int_equal(n[1].round, 2);
+  assert_int_equal(n[2].round, 2);
+  assert_int_equal(n[2].nodes, 2);
+  rig_close(&r);
+}
+
+static void test_refused_where_it_is_needed(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_some(&r, n, 2, 2, 2, 2);
+  assert_int_equal(drain(&r, "n1", false, 0), EXIT_CODE_REFUSED);
+  assert_said(
+      "job job could not go on without n1: it needs 2 nodes (--nnodes 2:2), and 1 other is here; --force");
+  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_int_equal(r.n_saved, 1); /* its seal */
+  assert_int_equal(drain(&r, "n1", true, 0), 0);
+  stop_all(&r, n, 2);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_control(&r, "status", "", false, &said);
+  assert_said("missing 1: n1 (drained 0 s ago: by root)");
+  rig_close(&r);
+}
+
+static void test_unknown_host(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 1, 3, 2, 2);
+  assert_int_equal(drain(&r, "n7", false, 0), 1);
+  assert_said("no job has a node on host n7 (--force drains it for those that come); hosts are: n0, n1\n");
+  assert_int_equal(undrain(&r, "n7", 0), 1);
+  assert_said("host n7 is not drained; none is\n");
+  assert_int_equal(drain(&r, "n2", true, 0), 0);
+  node_init(&r, &n[2], 2);
+  node_join(&r, &n[2]); /* who comes later is held back, too, */
+  assert_non_null(strstr(told(&r, &n[2]), "host n2 is drained by root"));
+  for (int k = 0; k < 20; k++) { /* and no round is ended for it */
+    rig_run(&r, 3000);
+    for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+  }
+  assert_null(rig_last(&r, n[0].conn, MSG_PREPARE));
+  rig_close(&r);
+}
+
+static void test_undrained_are_newcomers(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  drain(&r, "n0", false, 0);
+  stop_all(&r, n, 3);
+  assert_int_equal(n[1].node_rank, 1); /* ranks are stable: the hole is filled from behind */
+  for (int i = 1; i < 3; i++) node_started(&r, &n[i]);
+  rig_forget(&r);
+  assert_int_equal(undrain(&r, "n0", 0), 0);
+  assert_said("host n0 is drained no more: its nodes are newcomers again");
+  assert_non_null(strstr(told(&r, &n[0]), "is formed anew with all who wait"));
+  for (int i = 0; i < 10; i++) {
+    rig_run(&r, 3001);
+    for (int k = 0; k < 3; k++) node_heartbeat(&r, &n[k]);
+  }
+  assert_int_equal(rig_last(&r, n[1].conn, MSG_PREPARE)->prepare.verdict.cause, CAUSE_NODE_JOINED);
+  rig_close(&r);
+}
+
+static void test_while_starting_is_void(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = 3;
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  node_started(&r, &n[0]);
+  assert_int_equal(drain(&r, "n2", false, 0), 0);
+  assert_true(rig_last(&r, n[0].conn, MSG_STOP)->stop.void_round);
+  rig_close(&r);
+}
+
+static void test_while_forming_and_stopping(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = 3;
+  r.settings.last_call_ms = 1000;
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  node_join(&r, &n[0]);
+  assert_int_equal(drain(&r, "n0", false, 0), 0); /* nothing goes on that it could end */
+  assert_non_null(strstr(told(&r, &n[0]), "is drained"));
+  node_join(&r, &n[1]);
+  rig_run(&r, 2000);
+  assert_string_equal(rig_state(&r, "job"), "forming"); /* one of two */
+  node_join(&r, &n[2]);
+  rig_run(&r, 1000);
+  assert_int_equal(n[1].nodes, 2);
+  for (int i = 1; i < 3; i++) node_started(&r, &n[i]);
+  node_exited(&r, &n[1], 3, 0);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  undrain(&r, "n0", 0);
+  assert_int_equal(drain(&r, "n2", false, 0), 0);
+  stop_all(&r, n + 1, 2);
+  assert_int_equal(n[0].round, 2);
+  assert_int_equal(n[2].round, 1);
+  assert_true(
+      rig_last(&r, n[1].conn, MSG_SETTLED)->settled.charged); /* the failure is the cause all the same */
+  rig_close(&r);
+}
+
+static void test_finished_ones_are_not_begun_again(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  node_finished(&r, &n[0]);
+  assert_int_equal(drain(&r, "n1", false, 0), 0);
+  assert_said("round 1 goes on to its end there, because nodes of it have finished; --force ends it");
+  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_int_equal(drain(&r, "n1", true, 0), 0);
+  stop_all(&r, n, 3);
+  assert_int_equal(n[0].round, 2); /* and takes part again */
+  rig_close(&r);
+}
+
+static void test_stop_came_too_late(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  drain(&r, "n1", false, 0);
+  for (int i = 0; i < 3; i++) node_report(&r, &n[i], REPORT_CHECKPOINTED, NULL, 0);
+  for (int i = 0; i < 3; i++) node_finished(&r, &n[i]);
+  assert_string_equal(rig_state(&r, "job"), "ending");
+  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_SUCCESS);
+  rig_close(&r);
+}
+
+/* Where --force ends the round whoever has finished, a node that finishes meanwhile does not begin it all anew: with ten thousand that
+ * finish one after the other everybody would be asked ten thousand times. */
+static void test_finishing_under_a_forced_drain(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 1, 3, 3, 3);
+  assert_int_equal(drain(&r, "n1", true, 0), 0);
+  rig_run(&r, 1000);
+  node_finished(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "checkpointing");
+  assert_int_equal(rig_count(&r, n[2].conn, MSG_PREPARE), 1);
+  node_report(&r, &n[2], REPORT_CHECKPOINTED, NULL, 0);
+  node_report(&r, &n[1], REPORT_CHECKPOINTED, NULL, 0);
+  assert_non_null(rig_last(&r, n[2].conn, MSG_STOP));
+  rig_close(&r);
+}
+
+static void test_rank_asked_for_is_free_again(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  n[0].want_rank = n[2].want_rank = 0;
+  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  drain(&r, "n0", true, 0);
+  node_join(&r, &n[2]);
+  assert_null(rig_last(&r, n[2].conn, MSG_REFUSED));
+  stop_all(&r, n, 2);
+  assert_int_equal(n[2].round, 2);
+  assert_int_equal(n[2].node_rank, 0);
+  undrain(&r, "n0", 0); /* two claims, and the one that works stays */
+  assert_int_equal(n[0].round, 1);
+  rig_close(&r);
+}
+
+static void test_is_remembered(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  drain(&r, "n1", false, 0);
+  stop_all(&r, n, 3);
+  for (int i = 0; i < 3; i += 2) node_started(&r, &n[i]);
+  rig_restart(&r, true);
+  node_back(&r, &n[0], PHASE_RUNNING);
+  node_back(&r, &n[2], PHASE_RUNNING);
+  n[1].round = 1;
+  node_join(&r, &n[1]);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_non_null(strstr(told(&r, &n[1]), "host n1 is drained by root"));
+  undrain(&r, "n1", 0);
+  rig_restart(&r, true);
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained:"));
+  rig_close(&r);
+}
+
+/* Drained while the daemon waits for its nodes: the round is ended when it knows that it goes on. */
+static void test_while_recovering(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  rig_restart(&r, true);
+  node_back(&r, &n[0], PHASE_RUNNING);
+  assert_int_equal(drain(&r, "n0", false, 0), EXIT_CODE_REFUSED);
+  assert_said("and 0 others are here since the daemon came back");
+  assert_int_equal(drain(&r, "n0", true, 0), 0);
+  node_back(&r, &n[1], PHASE_RUNNING);
+  node_back(&r, &n[2], PHASE_RUNNING);
+  assert_string_equal(rig_state(&r, "job"), "checkpointing");
+  assert_int_equal(rig_last(&r, n[2].conn, MSG_PREPARE)->prepare.verdict.cause, CAUSE_NODE_DRAINED);
+  rig_close(&r);
+}
+
+/* What was drained before a job came is no reason to end what cannot go on without. */
+static void test_remembered_drain_ends_nothing_that_needs_it(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_some(&r, n, 2, 2, 2, 2);
+  rig_restart(&r, false);
+  rig_load(
+      &r,
+      "{\"event\":\"drain\",\"host\":\"n0\",\"uid\":-1,\"incarnation\":\"\",\"by\":\"root\",\"wall_ms\":5}");
+  for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  assert_non_null(strstr(buf_text(&r.log), "round 1 cannot do without it: it goes on"));
+  rig_close(&r);
+}
+
+static void test_lines_that_are_none(void **state) {
+  static const char *const bad[] = {
+      "{\"event\":\"drain\"}",
+      "{\"event\":\"drain\",\"host\":\"\",\"uid\":-1,\"incarnation\":\"\",\"by\":\"x\",\"wall_ms\":5}",
+      "{\"event\":\"drain\",\"host\":\"a\",\"uid\":-2,\"incarnation\":\"\",\"by\":\"x\",\"wall_ms\":5}",
+      "{\"event\":\"drain\",\"host\":\"a\",\"uid\":-1,\"incarnation\":\"\",\"wall_ms\":5}",
+      "{\"event\":\"drain\",\"host\":\"a\",\"uid\":-1,\"incarnation\":\"\",\"by\":\"x\",\"wall_ms\":-5}",
+      "{\"event\":\"undrain\",\"host\":7,\"uid\":-1,\"incarnation\":\"\"}",
+  };
+  struct rig r;
+  rig_open(&r, 1);
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    rig_forget(&r);
+    rig_load(&r, bad[i]);
+    assert_non_null(strstr(buf_text(&r.log), "is left out"));
+  }
+  rig_control(&r, "status", "", false, &said);
+  assert_string_equal(buf_text(&said), "no jobs\n");
+  rig_close(&r);
+}
+
+/* Whose host is it? ------------------------------------------------------------------------------------------------ */
+
+static void test_users(void **state) {
+  struct rig r;
+  struct node n[4];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 1;
+  r.settings.max_nodes = 2;
+  r.settings.last_call_ms = 100;
+  for (int i = 0; i < 4; i++) node_init(&r, &n[i], i);
+  n[2].job = n[3].job = "theirs";
+  n[2].uid = n[3].uid = OTHER;
+  snprintf(n[2].host, sizeof n[2].host, "n0"); /* both jobs have a node on n0 */
+  for (int i = 0; i < 4; i++) node_join(&r, &n[i]);
+  for (int i = 0; i < 4; i++) node_started(&r, &n[i]);
+  assert_int_equal(drain(&r, "n0", false, 1000), EXIT_CODE_REFUSED);
+  assert_said("host n0 has nodes of jobs that are not yours: root or the daemon's user may drain it");
+  assert_int_equal(drain(&r, "n3", false, 1000), 1); /* where only others are is nowhere */
+  assert_said("no job of yours has a node on host n3; hosts are: n0, n1\n");
+  assert_int_equal(drain(&r, "n1", false, 1000), 0);
+  assert_said("this holds for your jobs");
+  assert_non_null(rig_last(&r, n[0].conn, MSG_PREPARE));
+  assert_null(rig_last(&r, n[2].conn, MSG_PREPARE));
+  struct node late;
+  node_init(&r, &late, 7);
+  late.job = "theirs";
+  late.uid = OTHER;
+  snprintf(late.host, sizeof late.host, "n1");
+  node_join(&r, &late); /* of the other job: held back for nobody */
+  assert_null(strstr(told(&r, &late), "drained"));
+  assert_int_equal(undrain(&r, "n1", OTHER), 1);
+  assert_said("host n1 is not drained; none is");
+  assert_int_equal(undrain(&r, "n1", 1000), 0);
+  rig_close(&r);
+}
+
+/* The first node of a new job tells whose it is, and is held back itself. */
+static void test_users_drain_holds_for_their_next_job(void **state) {
+  struct rig r;
+  struct node n[2], next;
+  open_some(&r, n, 1, 2, 2, 2);
+  assert_int_equal(drain(&r, "n1", false, 1000), 0);
+  node_init(&r, &next, 1);
+  next.job = "next";
+  snprintf(next.agent, sizeof next.agent, "%032x", 77);
+  node_join(&r, &next);
+  assert_non_null(strstr(told(&r, &next), "host n1 is drained by uid 1000"));
+  rig_run(&r, 60000);
+  assert_int_equal(next.round, 0);
+  rig_close(&r);
+}
+
+static void test_users_do_not_lift_what_root_has_drained(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_some(&r, n, 2, 3, 3, 3);
+  drain(&r, "n1", false, 0);
+  assert_int_equal(undrain(&r, "n1", 1000), EXIT_CODE_REFUSED);
+  assert_said("host n1 was not drained by you: root or the daemon's user may undrain it");
+  rig_close(&r);
+}
+
+/* What others have excluded is not told. */
+static void test_users_do_not_hear_of_others_drains(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = 3;
+  r.settings.exclude_after = 1;
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  fail_on(&r, n, 3, 1);
+  assert_int_equal(undrain(&r, "n1", OTHER), 1);
+  assert_said("host n1 is not drained; none is");
+  assert_int_equal(undrain(&r, "n1", 0), 0);
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained"));
+  rig_close(&r);
+}
+
+/* --exclude-after. ------------------------------------------------------------------------------------------------- */
+
+static void fail_on(struct rig *r, struct node *n, int count, int which) {
+  for (int i = 0; i < count; i++)
+    if (n[i].round == n[which].round) node_started(r, &n[i]);
+  node_exited(r, &n[which], 3, 0);
+  stop_all(r, n, count);
+  rig_run(r, 4000); /* rounds are short: a delay */
+  for (int i = 0; i < count; i++) node_heartbeat(r, &n[i]);
+}
+
+static void test_exclude_after(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = 3;
+  r.settings.exclude_after = 2;
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  fail_on(&r, n, 3, 1);
+  assert_string_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.excluded, "");
+  rig_forget(&r);
+  fail_on(&r, n, 3, 1);
+  assert_string_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.excluded, "n1");
+  assert_int_equal(n[0].round, 3);
+  assert_int_equal(n[0].nodes, 2);
+  assert_int_equal(n[1].round, 2);
+  assert_non_null(
+      strstr(told(&r, &n[1]), "is drained by the job itself: 2 charged failures there (--exclude-after 2)"));
+  rig_control(&r, "status", "", false, &said);
+  assert_said("by the job itself: 2 charged failures there (--exclude-after 2), in job job");
+  assert_said("--after-finish fail, --exclude-after 2\n");
+  assert_int_equal(undrain(&r, "n1", 1000), 0); /* it is the job's own matter */
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained"));
+  rig_close(&r);
+}
+
+static void test_exclude_after_only_where_it_can(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.exclude_after = 1;
+  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  fail_on(&r, n, 2, 1);
+  assert_int_equal(n[1].round, 2);
+  assert_non_null(
+      strstr(buf_text(&r.log), "host n1 would take no part any more, but the job cannot go on without it"));
+  rig_close(&r);
+}
+
+/* The count and the drain outlive the daemon, and end with the job. */
+static void test_exclude_after_is_remembered(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 2;
+  r.settings.max_nodes = 3;
+  r.settings.exclude_after = 2;
+  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  fail_on(&r, n, 3, 1);
+  for (int i = 0; i < 3; i++) node_started(&r, &n[i]);
+  rig_restart(&r, true);
+  for (int i = 0; i < 3; i++) node_back(&r, &n[i], PHASE_RUNNING);
+  node_exited(&r, &n[1], 3, 0);
+  stop_all(&r, n, 3);
+  rig_run(&r, 4000);
+  for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+  assert_string_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.excluded, "n1");
+  for (int i = 0; i < 3; i += 2) node_started(&r, &n[i]);
+  rig_restart(&r, true);
+  rig_control(&r, "status", "", false, &said);
+  assert_said("drained: n1");
+  for (int i = 0; i < 3; i += 2) node_back(&r, &n[i], PHASE_RUNNING);
+  for (int i = 0; i < 3; i += 2) node_finished(&r, &n[i]);
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained:"));
+  rig_close(&r);
+}
+
+/* Three, of which the second had a failure: --exclude-after 1. */
+static void open_excluded(struct rig *r, struct node *n) {
+  rig_open(r, 1);
+  r->settings.min_nodes = 2;
+  r->settings.max_nodes = 3;
+  r->settings.exclude_after = 1;
+  for (int i = 0; i < 3; i++) node_init(r, &n[i], i);
+  for (int i = 0; i < 3; i++) node_join(r, &n[i]);
+  fail_on(r, n, 3, 1);
+  assert_int_equal(n[0].round, 2);
+  for (int i = 0; i < 3; i += 2) node_started(r, &n[i]);
+}
+
+/* It ended so long ago that the daemon that comes does not remember it. */
+static void test_exclude_after_ends_with_the_job(void **state) {
+  struct rig r;
+  struct node n[3];
+  open_excluded(&r, n);
+  for (int i = 0; i < 3; i += 2) node_finished(&r, &n[i]);
+  r.wall_ms += 2 * CORE_END_KEEP_MS;
+  rig_restart(&r, true);
+  rig_control(&r, "status", "", false, &said);
+  assert_string_equal(buf_text(&said), "no jobs\n");
+  rig_close(&r);
+}
+
+/* The life goes on under another name. */
+static void test_exclude_after_in_a_branch(void **state) {
+  struct rig r;
+  struct node n[3];
+  char before[INCARNATION_MAX + 1];
+  open_excluded(&r, n);
+  memcpy(before, n[0].incarnation, sizeof before);
+  n[0].round = 5; /* another daemon has sealed it, and is gone */
+  n[0].nodes = 2;
+  n[0].nodes = 1;
+  n[0].node_rank = 0;
+  n[0].n_reports = 0;
+  node_back(&r, &n[0], PHASE_STOPPED);
+  node_join(&r, &n[2]);
+  node_join(&r, &n[1]);
+  rig_run(&r, 4000);
+  for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+  rig_run(&r, 4000);
+  assert_string_not_equal(n[2].incarnation, before);
+  assert_int_equal(n[2].nodes, 2);
+  rig_control(&r, "status", "", false, &said);
+  assert_said("drained: n1");
+  assert_said("in job job");
+  for (int i = 0; i < 3; i += 2) node_started(&r, &n[i]);
+  rig_restart(&r, true);
+  for (int i = 0; i < 3; i += 2) node_back(&r, &n[i], PHASE_RUNNING);
+  for (int i = 0; i < 3; i += 2) node_finished(&r, &n[i]);
+  rig_control(&r, "status", "", false, &said);
+  assert_null(strstr(buf_text(&said), "drained"));
+  rig_close(&r);
+}
+
+static int finish_said(void **state) {
+  buf_finish(&said);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_round_is_ended_without_a_charge),
+      cmocka_unit_test(test_spare_takes_over),
+      cmocka_unit_test(test_refused_where_it_is_needed),
+      cmocka_unit_test(test_unknown_host),
+      cmocka_unit_test(test_undrained_are_newcomers),
+      cmocka_unit_test(test_while_starting_is_void),
+      cmocka_unit_test(test_while_forming_and_stopping),
+      cmocka_unit_test(test_finished_ones_are_not_begun_again),
+      cmocka_unit_test(test_stop_came_too_late),
+      cmocka_unit_test(test_finishing_under_a_forced_drain),
+      cmocka_unit_test(test_rank_asked_for_is_free_again),
+      cmocka_unit_test(test_is_remembered),
+      cmocka_unit_test(test_while_recovering),
+      cmocka_unit_test(test_remembered_drain_ends_nothing_that_needs_it),
+      cmocka_unit_test(test_lines_that_are_none),
+      cmocka_unit_test(test_users),
+      cmocka_unit_test(test_users_drain_holds_for_their_next_job),
+      cmocka_unit_test(test_exclude_after_ends_with_the_job),
+      cmocka_unit_test(test_exclude_after_in_a_branch),
+      cmocka_unit_test(test_users_do_not_lift_what_root_has_drained),
+      cmocka_unit_test(test_users_do_not_hear_of_others_drains),
+      cmocka_unit_test(test_exclude_after),
+      cmocka_unit_test(test_exclude_after_only_where_it_can),
+      cmocka_unit_test(test_exclude_after_is_remembered),
+  };
+  return cmocka_run_group_tests(tests, NULL, finish_said);
+}

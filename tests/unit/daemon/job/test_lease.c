@@ -1,0 +1,599 @@
+/* core: grace, leases, holds, timeouts, and deadlines that always lead somewhere. */
+
+#include "tests/rig/core.h"
+
+#include <string.h>
+#include "common/exit_codes.h"
+#include "tests/rig/unit.h"
+
+static const struct settled *settled(const struct rig *r, const struct node *n) {
+  const struct msg *m = rig_last(r, n->conn, MSG_SETTLED);
+  assert_non_null(m);
+  return &m->settled;
+}
+
+static void beat(struct rig *r, struct node *n, int count) {
+  for (int i = 0; i < count; i++)
+    if (n[i].conn) node_heartbeat(r, &n[i]);
+}
+
+/* Grace. ----------------------------------------------------------------------------------------------------------- */
+
+static void test_a_connection_may_come_back_within_its_grace(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_drop(&r, &n[0]);
+  rig_run(&r, CORE_GRACE_MS - 1);
+  node_back(&r, &n[0], PHASE_RUNNING);
+  rig_run(&r, 1000);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  node_drop(&r, &n[0]);
+  rig_run(&r, CORE_GRACE_MS);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  assert_int_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.cause, CAUSE_NODE_LOST);
+  rig_close(&r);
+}
+
+static void test_a_new_connection_silently_takes_the_place(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  uint64_t old = n[0].conn;
+  node_back(&r, &n[0], PHASE_RUNNING);
+  assert_true(rig_was_closed(&r, old));
+  assert_int_equal(rig_count(&r, old, MSG_REFUSED), 0);
+  rig_closed(&r, old); /* and its end is not that of the node */
+  rig_run(&r, 1000);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_close(&r);
+}
+
+static void test_a_bye_needs_no_grace(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_bye(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
+/* A connection that is refused, or says another agent's obituary, is not that node's any more. */
+static void test_a_member_that_is_refused_is_away(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct msg m;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_hello(&n[0], &m);
+  m.hello.version = 9;
+  node_say(&r, &n[0], &m);
+  assert_true(rig_was_closed(&r, n[0].conn));
+  rig_run(&r, CORE_GRACE_MS);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
+static void test_one_connection_is_one_node(void **state) {
+  struct rig r;
+  struct node n[2], other;
+  struct msg m;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_init(&r, &other, 5);
+  other.conn = n[0].conn; /* the same peer, suddenly another agent */
+  node_hello(&other, &m);
+  node_say(&r, &other, &m);
+  rig_run(&r, CORE_GRACE_MS);
+  assert_string_equal(rig_state(&r, "job"), "stopping"); /* the one that it was is lost */
+  assert_false(rig_was_closed(&r, other.conn));
+  n[0].conn = 0;
+  rig_run(&r, 4000); /* and the hold of what it ran ends with its lease */
+  beat(&r, &n[1], 1);
+  node_stopped(&r, &n[1]);
+  node_heartbeat(&r, &other);
+  rig_run(&r, 2000);
+  assert_int_equal(other.round, 2);
+  rig_close(&r);
+}
+
+/* Leases. ---------------------------------------------------------------------------------------------------------- */
+
+static void test_silence_past_the_lease_is_a_loss(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  rig_run(&r, 4000);
+  beat(&r, &n[1], 1);
+  rig_run(&r, 999);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  assert_non_null(strstr(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.text, "lease"));
+  assert_string_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.host, "n0");
+  rig_close(&r);
+}
+
+static void test_every_frame_renews_the_lease(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct msg m;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  msg_init(&m, MSG_PROGRESS);
+  m.progress.incarnation = n[0].incarnation;
+  m.progress.round = 1;
+  for (int i = 0; i < 5; i++) {
+    rig_run(&r, 4000);
+    node_say(&r, &n[0], &m);
+    node_heartbeat(&r, &n[1]);
+  }
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_close(&r);
+}
+
+static void test_lag_extends_leases(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  r.now_ms += 9000; /* the daemon itself was stopped for so long */
+  rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 4000);
+  beat(&r, &n[1], 1);
+  rig_run(&r, 999);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
+/* They gave up connections on which we were silent, and dial again after a pause that may be as long as 2 s. */
+static void test_lag_gives_time_to_come_back(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_running(&r, n, 3);
+  r.now_ms += 9000;
+  node_drop(&r, &n[0]); /* it lay in the socket, */
+  rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
+  rig_run(&r, 500);
+  node_drop(&r, &n[1]); /* or comes a little later */
+  beat(&r, &n[2], 1);
+  rig_run(&r, CORE_RECONNECT_MAX_MS - 501);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
+/* No tick was due while it was stopped; that nobody was heard for so long tells it all the same. */
+static void test_a_pause_without_a_tick_gives_time_to_come_back(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  rig_run(&r, 1000);
+  beat(&r, n, 2);
+  r.now_ms += 3000;
+  beat(&r, &n[1], 1);
+  node_drop(&r, &n[0]);
+  rig_run(&r, CORE_RECONNECT_MAX_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  beat(&r, &n[1], 1);
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_close(&r);
+}
+
+/* As when the daemon's own wire is cut: who would be told that all the others are lost? */
+static void test_silence_of_all_is_no_loss(void **state) {
+  for (int closed = 0; closed < 2; closed++) {
+    struct rig r;
+    struct node n[3];
+    rig_open_running(&r, n, 3);
+    rig_run(&r, 4000);
+    if (closed) node_drop(&r, &n[0]); /* what was sent to it was not acknowledged in time */
+    rig_run(&r, 60000);
+    assert_string_equal(rig_state(&r, "job"), "running");
+    beat(&r, &n[1], 1);
+    rig_run(&r, closed ? CORE_RECONNECT_MAX_MS - 1000 : 4000);
+    beat(&r, &n[1], 2);
+    rig_run(&r, 999);
+    assert_string_equal(rig_state(&r, "job"), "running");
+    rig_run(&r, 1);
+    assert_string_equal(rig_state(&r, "job"), "stopping");
+    assert_string_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.host, "n0");
+    rig_close(&r);
+  }
+}
+
+/* Not for ever: they may have died all at once. */
+static void test_silence_of_all_ends(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  rig_run(&r, (uint64_t)r.settings.join_timeout_ms + 4900);
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_run(&r, 2000);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_close(&r);
+}
+
+/* One that had finished and was away is watched again when it is back, even if nobody else is. */
+static void test_a_lease_of_one_that_came_back(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  node_finished(&r, &n[0]);
+  node_finished(&r, &n[1]);
+  node_end_ack(&r, &n[0]);
+  node_end_ack(&r, &n[1]);
+  node_drop(&r, &n[0]);
+  node_drop(&r, &n[1]);
+  rig_run(&r, 1000);
+  node_back(&r, &n[0], PHASE_FINISHED);
+  assert_true(core_deadline(r.core) <= r.now_ms + 5000);
+  rig_run(&r, 5000);
+  assert_true(rig_was_closed(&r, n[0].conn));
+  rig_close(&r);
+}
+
+static void test_fence_says_whether_others_could_go_on(void **state) {
+  for (int min = 1; min <= 2; min++) {
+    struct rig r;
+    struct node n[2];
+    rig_open(&r, 1);
+    r.settings.min_nodes = min;
+    rig_running(&r, n, 2);
+    assert_false(rig_last(&r, n[0].conn, MSG_WELCOME)->welcome.fence); /* it was alone then */
+    assert_int_equal(rig_last(&r, n[1].conn, MSG_WELCOME)->welcome.fence, min == 1);
+    for (int i = 0; i < 2; i++) /* before the first heartbeat */
+      assert_int_equal(rig_last(&r, n[i].conn, MSG_START)->start.fence, min == 1);
+    beat(&r, n, 2);
+    for (int i = 0; i < 2; i++) {
+      const struct msg *ack = rig_last(&r, n[i].conn, MSG_HEARTBEAT_ACK);
+      assert_int_equal(ack->flags, min == 1 ? FRAME_FLAG_FENCE : 0);
+    }
+    rig_close(&r);
+  }
+}
+
+/* Holds. ----------------------------------------------------------------------------------------------------------- */
+
+static void open_elastic(struct rig *r, struct node *n) {
+  rig_open(r, 1);
+  r->settings.min_nodes = 1;
+  rig_running(r, n, 2);
+  rig_run(r, 1000);
+  beat(r, n, 2);
+  node_drop(r, &n[0]);
+  rig_run(r, CORE_GRACE_MS);
+  node_stopped(r, &n[1]);
+  assert_string_equal(rig_state(r, "job"), "forming"); /* n1 is here and could begin, but n0 may still run */
+}
+
+static void test_a_lost_node_delays_the_seal_until_its_lease(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_elastic(&r, n);
+  rig_run(&r, 5000 - CORE_GRACE_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_run(&r, 1);
+  assert_int_equal(n[1].round, 2);
+  rig_close(&r);
+}
+
+static void test_an_obituary_ends_the_hold(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_elastic(&r, n);
+  node_obituary(&r, &n[0]);
+  rig_run(&r, 0);
+  assert_int_equal(n[1].round, 2);
+  rig_close(&r);
+}
+
+static void test_its_return_ends_the_hold(void **state) {
+  struct rig r;
+  struct node n[2];
+  open_elastic(&r, n);
+  node_back(&r, &n[0], PHASE_RUNNING); /* still running: STALE, and the hold goes on */
+  assert_non_null(rig_last(&r, n[0].conn, MSG_STALE));
+  assert_int_equal(rig_count(&r, n[0].conn, MSG_WELCOME), 0);
+  rig_run(&r, 100);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  struct msg m;
+  node_hello(&n[0], &m); /* on the same connection, in no round */
+  m.hello.node_rank = -1;
+  node_say(&r, &n[0], &m);
+  assert_int_equal(n[1].round, 2);
+  assert_int_equal(n[1].nodes, 2);
+  rig_close(&r);
+}
+
+static void test_a_bye_leaves_no_hold(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.min_nodes = 1;
+  rig_running(&r, n, 2);
+  node_bye(&r, &n[0]);
+  node_stopped(&r, &n[1]);
+  assert_int_equal(n[1].round, 2);
+  rig_close(&r);
+}
+
+static void test_holds_do_not_pile_up(void **state) {
+  struct rig r;
+  struct node n[2], stray;
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  for (int i = 0; i < 5000; i++) { /* strangers that claim to run something of this round */
+    r.n_nodes = 2;
+    node_init(&r, &stray, 100 + i);
+    memcpy(stray.incarnation, n[0].incarnation, sizeof stray.incarnation);
+    stray.round = 1;
+    stray.node_rank = 0;
+    stray.nodes = 2;
+    node_back(&r, &stray, PHASE_RUNNING);
+    assert_non_null(rig_last(&r, stray.conn, MSG_STALE));
+    rig_forget(&r);
+    rig_run(&r, 10);
+    if (i % 100 == 0) beat(&r, n, 2);
+  }
+  assert_string_equal(rig_state(&r, "job"), "running");
+  rig_close(&r);
+}
+
+/* Timeouts of states. ---------------------------------------------------------------------------------------------- */
+
+static void test_who_does_not_start_is_lost(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.lease_ms = 60000;
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  node_started(&r, &n[0]);
+  rig_run(&r, CORE_START_TIMEOUT_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  assert_true(rig_was_closed(&r, n[1].conn));
+  assert_true(rig_last(&r, n[0].conn, MSG_STOP)->stop.void_round);
+  node_stopped(&r, &n[0]);
+  assert_false(settled(&r, &n[0])->charged);
+  rig_close(&r);
+}
+
+static void test_who_does_not_stop_is_lost(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.lease_ms = 600000;
+  rig_running(&r, n, 2);
+  node_exited(&r, &n[0], 1, 0);
+  node_stopped(&r, &n[0]);
+  rig_run(&r, 30000 + CORE_STOP_SLACK_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  assert_int_equal(settled(&r, &n[0])->verdict.cause, CAUSE_NODE_LOST);
+  assert_non_null(strstr(settled(&r, &n[0])->verdict.text, "stop"));
+  assert_string_equal(settled(&r, &n[0])->verdict.host, "n1");
+  rig_close(&r);
+}
+
+/* Before they are stopped, workers are looked at. */
+static void test_a_hang_takes_longer_to_stop(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.lease_ms = 600000;
+  r.settings.hang_timeout_ms = 60000;
+  rig_running(&r, n, 2);
+  node_exited(&r, &n[0], 1, 0);
+  node_stopped(&r, &n[0]);
+  rig_run(&r, 30000 + CORE_STOP_SLACK_MS + CORE_PROBE_MS - 1);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_close(&r);
+}
+
+static void test_join_timeout_names_who_is_here(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.min_nodes = r.settings.max_nodes = 4;
+  r.settings.join_timeout_ms = 60000;
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  for (int i = 0; i < 60; i++) {
+    assert_string_equal(rig_state(&r, "job"), "forming");
+    beat(&r, n, 2);
+    rig_run(&r, 1000);
+  }
+  const struct msg *end = rig_last(&r, n[0].conn, MSG_END);
+  assert_non_null(end);
+  assert_int_equal(end->end.code, EXIT_CODE_JOIN_TIMEOUT);
+  assert_int_equal(end->end.verdict.cause, CAUSE_JOIN_TIMEOUT);
+  assert_non_null(strstr(end->end.verdict.text, "2 of 4"));
+  assert_non_null(strstr(end->end.verdict.text, "n[0-1]"));
+  assert_non_null(strstr(end->end.verdict.text, "missing 2"));
+  rig_close(&r);
+}
+
+static void test_join_timeout_is_about_missing_nodes(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.max_nodes = 3;
+  r.settings.join_timeout_ms = 2000;
+  r.settings.last_call_ms = 4000; /* longer than that */
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  rig_run(&r, 3999);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_run(&r, 1);
+  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_close(&r);
+}
+
+/* When they become too few, it is from then on that others may come. */
+static void test_join_timeout_begins_when_they_are_too_few(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  r.settings.max_nodes = 3;
+  r.settings.join_timeout_ms = 2000;
+  r.settings.last_call_ms = 30000;
+  for (int i = 0; i < 2; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  rig_run(&r, 4000);
+  node_bye(&r, &n[1]);
+  beat(&r, n, 1);
+  rig_run(&r, 1999);
+  assert_string_equal(rig_state(&r, "job"), "forming");
+  rig_run(&r, 1);
+  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.code, EXIT_CODE_JOIN_TIMEOUT);
+  rig_close(&r);
+}
+
+/* WAITING. --------------------------------------------------------------------------------------------------------- */
+
+static void test_waiting_is_throttled(void **state) {
+  enum { MANY = 200 };
+  struct rig r;
+  struct node first, n;
+  rig_open(&r, 1);
+  r.settings.min_nodes = r.settings.max_nodes = 1000;
+  node_init(&r, &first, 0);
+  node_join(&r, &first);
+  assert_int_equal(rig_count(&r, first.conn, MSG_WAITING), 1);
+  for (int i = 1; i < MANY; i++) { /* one every 10 ms, for two seconds */
+    r.n_nodes = 1;
+    node_init(&r, &n, i);
+    node_join(&r, &n);
+    assert_int_equal(rig_count(&r, n.conn, MSG_WAITING), 1);
+    rig_run(&r, 10);
+  }
+  assert_in_range(rig_count(&r, first.conn, MSG_WAITING), 2, 4);
+  assert_int_equal(rig_last(&r, n.conn, MSG_WAITING)->waiting.max_nodes, 1000);
+  rig_close(&r);
+}
+
+static void test_waiting_when_nothing_changes(void **state) {
+  struct rig r;
+  struct node n;
+  rig_open(&r, 1);
+  node_init(&r, &n, 0);
+  node_join(&r, &n);
+  rig_run(&r, 2000);
+  rig_forget(&r);
+  for (int i = 0; i < 120; i++) {
+    beat(&r, &n, 1);
+    rig_run(&r, 1000);
+  }
+  assert_in_range(rig_count(&r, n.conn, MSG_WAITING), 3, 5);
+  const struct msg *w = rig_last(&r, n.conn, MSG_WAITING);
+  assert_int_equal(w->waiting.here, 1);
+  assert_int_equal(w->waiting.min_nodes, 2);
+  assert_false(w->waiting.spare);
+  assert_string_equal(w->waiting.hosts, "n0");
+  assert_true(w->waiting.left_ms > 0);
+  rig_close(&r);
+}
+
+/* Deadlines. ------------------------------------------------------------------------------------------------------- */
+
+/* In every state in which something is waited for there is a deadline, and TICK at the deadline moves on (rig_run checks
+ * that). Left alone, every job comes to its end and is forgotten. */
+static void test_left_alone_everything_ends(void **state) {
+  for (int when = 0; when < 9; when++) {
+    struct rig r;
+    struct node n[2];
+    rig_open(&r, 1);
+    r.settings.min_nodes = 1 + when % 2;
+    for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+    for (int i = 0; i < (when >= 2 ? 2 : 1); i++) node_join(&r, &n[i]);
+    for (int i = 0; i < 2 && when >= 3; i++) node_started(&r, &n[i]);
+    if (when >= 5) node_finished(&r, &n[0]);
+    if (when >= 6) node_exited(&r, &n[1], 1, 0);
+    if (when >= 7) node_stopped(&r, &n[1]);
+    if (when == 8) {
+      rig_restart(&r, true);
+      assert_string_equal(rig_state(&r, "job"), "ended");
+    }
+    assert_true(core_deadline(r.core) != UINT64_MAX);
+    if (when % 3 == 0)
+      for (int i = 0; i < 2; i++)
+        if (n[i].conn) node_drop(&r, &n[i]);
+    rig_run(&r, 3600 * 1000);
+    assert_string_equal(rig_state(&r, "job"), "");
+    assert_true(core_deadline(r.core) == UINT64_MAX);
+    assert_true(core_idle(r.core));
+    rig_close(&r);
+  }
+}
+
+static void test_going_away(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  rig_running(&r, n, 2);
+  rig_event(&r, &(struct core_event){.kind = CORE_SHUTDOWN});
+  for (int i = 0; i < 2; i++) assert_int_equal(rig_count(&r, n[i].conn, MSG_GOING_AWAY), 1);
+  assert_string_equal(rig_state(&r, "job"), "running"); /* it ends no job */
+  rig_close(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_connection_may_come_back_within_its_grace),
+      cmocka_unit_test(test_a_new_connection_silently_takes_the_place),
+      cmocka_unit_test(test_a_bye_needs_no_grace),
+      cmocka_unit_test(test_a_member_that_is_refused_is_away),
+      cmocka_unit_test(test_one_connection_is_one_node),
+      cmocka_unit_test(test_silence_past_the_lease_is_a_loss),
+      cmocka_unit_test(test_every_frame_renews_the_lease),
+      cmocka_unit_test(test_lag_extends_leases),
+      cmocka_unit_test(test_lag_gives_time_to_come_back),
+      cmocka_unit_test(test_a_pause_without_a_tick_gives_time_to_come_back),
+      cmocka_unit_test(test_silence_of_all_is_no_loss),
+      cmocka_unit_test(test_silence_of_all_ends),
+      cmocka_unit_test(test_a_lease_of_one_that_came_back),
+      cmocka_unit_test(test_fence_says_whether_others_could_go_on),
+      cmocka_unit_test(test_a_lost_node_delays_the_seal_until_its_lease),
+      cmocka_unit_test(test_an_obituary_ends_the_hold),
+      cmocka_unit_test(test_its_return_ends_the_hold),
+      cmocka_unit_test(test_a_bye_leaves_no_hold),
+      cmocka_unit_test(test_holds_do_not_pile_up),
+      cmocka_unit_test(test_who_does_not_start_is_lost),
+      cmocka_unit_test(test_who_does_not_stop_is_lost),
+      cmocka_unit_test(test_a_hang_takes_longer_to_stop),
+      cmocka_unit_test(test_join_timeout_names_who_is_here),
+      cmocka_unit_test(test_join_timeout_is_about_missing_nodes),
+      cmocka_unit_test(test_join_timeout_begins_when_they_are_too_few),
+      cmocka_unit_test(test_waiting_is_throttled),
+      cmocka_unit_test(test_waiting_when_nothing_changes),
+      cmocka_unit_test(test_left_alone_everything_ends),
+      cmocka_unit_test(test_going_away),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

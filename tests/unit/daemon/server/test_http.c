@@ -1,0 +1,127 @@
+/* daemon/http.c: what is taken, what is refused and why, and what the answer looks like. */
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "daemon/server/http.h"
+#include "tests/rig/unit.h"
+
+static enum http_status parse(const char *text, struct http_request *r) {
+  size_t seen = 0;
+  return http_parse(text, strlen(text), &seen, r);
+}
+
+/* The answer to a request: status and body. */
+static void check(const char *request, const char *trouble, int status, const char *part) {
+  struct http_request r;
+  struct buf text = BUF_INIT;
+  enum http_status got = parse(request, &r);
+  if (got == HTTP_OK)
+    got = http_route(&r, trouble, &text);
+  else
+    buf_puts(&text, r.why ? r.why : "");
+  if ((int)got != status || !strstr(buf_text(&text), part))
+    fail_msg("%s\n is answered with %d \"%s\"", request, (int)got, buf_text(&text));
+  buf_finish(&text);
+}
+
+static void test_what_is_served(void **state) {
+  check("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 200, "ok\n");
+  check("HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "late", 200, "ok\n");
+  check("GET /readyz HTTP/1.0\r\n\r\n", NULL, 200, "ok\n");
+  check("GET /readyz HTTP/1.0\r\n\r\n", "the disk is full", 503, "not ready: the disk is full\n");
+  check("GET /readyz?verbose HTTP/1.0\n\n", NULL, 200, "ok\n");
+  check("GET http://node1:29400/readyz HTTP/1.1\r\nhOST:\t\r\n\r\n", NULL, 200, "ok\n");
+  check("GET HTTP://node1 HTTP/1.0\r\n\r\n", NULL, 404, "/healthz and /readyz");
+  check("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 0 \r\nX: \xc3\xa4\r\n\r\n", NULL, 200, "ok");
+  check("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", NULL, 404, "rdzvctl");
+  check("GET /healthz/ HTTP/1.0\r\n\r\n", NULL, 404, "");
+  check("GET /healthzz HTTP/1.0\r\n\r\n", NULL, 404, "");
+  check("GET /? HTTP/1.0\r\n\r\n", NULL, 404, "");
+}
+
+static void test_what_is_refused(void **state) {
+  static const char *const methods[] = {"POST", "PUT", "DELETE", "OPTIONS"};
+  char line[64];
+  for (int i = 0; i < 4; i++) {
+    snprintf(line, sizeof(line), "%s /healthz HTTP/1.1\r\nHost: x\r\n\r\n", methods[i]);
+    check(line, NULL, 405, "GET and HEAD");
+  }
+  check("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", NULL, 405, "");
+  check("GET / HTTP/1.1\r\n\r\n", NULL, 400, "Host");
+  check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", NULL, 400, "Host, once");
+  check("GET / HTTP/1.0\r\nContent-Length: 3\r\n\r\n", NULL, 400, "no body");
+  check("GET / HTTP/1.0\r\nTransfer-Encoding: identity\r\n\r\n", NULL, 400, "no body");
+  check("GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n", NULL, 400, "one request");
+  check("GET / HTTP/1.0\r\nA: b\r\n c\r\n\r\n", NULL, 400, "no field");
+  check("GET / HTTP/1.0\r\nA : b\r\n\r\n", NULL, 400, "no field");
+  check("GET / HTTP/1.0\r\n: b\r\n\r\n", NULL, 400, "no field");
+  check("GET / HTTP/1.0\r\nA: b\rc: d\r\n\r\n", NULL, 400, "no field");
+  check("GET / HTTP/1.0\r\nA\r\n\r\n", NULL, 400, "no field");
+  check("GET / HTTP/2.0\r\n\r\n", NULL, 505, "HTTP/1.1");
+  check("GET / HTTP\r\n\r\n", NULL, 400, "HTTP/1.1");
+  check("GET ? HTTP/1.0\r\n\r\n", NULL, 400, "a path");
+  check("GET healthz HTTP/1.0\r\n\r\n", NULL, 400, "a path");
+  check("GET http:// HTTP/1.0\r\n\r\n", NULL, 400, "a path");
+  check("OPTIONS * HTTP/1.0\r\n\r\n", NULL, 405, "GET and HEAD");
+  check("GET /\r\n\r\n", NULL, 400, "a request line is");
+  check("GET  / HTTP/1.1\r\n\r\n", NULL, 400, "a request line is");
+  check("GET / HTTP/1.1 \r\n\r\n", NULL, 400, "a request line is");
+  check("GET /\x7f HTTP/1.1\r\n\r\n", NULL, 400, "a request line is");
+}
+
+static void test_whole_or_not(void **state) {
+  static const char request[] = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
+  struct http_request r;
+  size_t seen = 0;
+  for (size_t n = 1; n < strlen(request); n++) assert_int_equal(http_parse(request, n, &seen, &r), HTTP_MORE);
+  assert_int_equal(http_parse(request, strlen(request), &seen, &r), HTTP_OK);
+  assert_int_equal(r.line_len, strlen("GET /healthz HTTP/1.1"));
+  assert_false(r.head);
+}
+
+static void test_limits(void **state) {
+  struct buf b = BUF_INIT;
+  struct http_request r;
+  buf_puts(&b, "GET /");
+  for (int i = 0; i < HTTP_TARGET_MAX; i++) buf_putc(&b, 'x');
+  buf_puts(&b, " HTTP/1.0\r\n\r\n");
+  assert_int_equal(parse(buf_text(&b), &r), HTTP_URI_TOO_LONG);
+  buf_clear(&b);
+  buf_puts(&b, "HEAD / HTTP/1.0\r\nA: ");
+  while (b.len < HTTP_HEAD_MAX - 4) buf_putc(&b, 'x');
+  buf_puts(&b, "\r\n\r\n");
+  assert_int_equal(parse(buf_text(&b), &r), HTTP_OK);
+  b.len -= 4;
+  buf_puts(&b, "x\r\n\r\n");
+  assert_int_equal(parse(buf_text(&b), &r), HTTP_HEAD_TOO_LARGE);
+  b.len -= 4;
+  buf_puts(&b, "xxxx");
+  assert_int_equal(parse(buf_text(&b), &r), HTTP_HEAD_TOO_LARGE); /* without an end */
+  assert_true(r.head);
+  buf_finish(&b);
+}
+
+static void test_answer(void **state) {
+  struct buf b = BUF_INIT;
+  http_put_answer(&b, HTTP_OK, false, "ok\n");
+  assert_string_equal(buf_text(&b),
+                      "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
+                      "Cache-Control: no-store\r\nConnection: close\r\n\r\nok\n");
+  buf_clear(&b);
+  http_put_answer(&b, HTTP_METHOD_NOT_ALLOWED, true, "no\n");
+  assert_string_equal(buf_text(&b), "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\n"
+                                    "Content-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
+                                    "Cache-Control: no-store\r\nConnection: close\r\n\r\n");
+  buf_finish(&b);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_what_is_served), cmocka_unit_test(test_what_is_refused),
+      cmocka_unit_test(test_whole_or_not),   cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_answer),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,324 @@
+/* c10d_server: who may connect, and who may stay. Connections over TCP, their options, addresses and limits; then those that say nothing,
+ * among which the second connection of a PyTorch 1.13 client is kept, and which numbering of the operations an old client means. */
+
+#include "tests/rig/c10d_server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "common/mem.h"
+#include "tests/rig/unit.h"
+
+static int open_listener(struct sockaddr_in *sa) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  socklen_t len = sizeof(*sa);
+  *sa = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  assert_int_equal(bind(fd, (struct sockaddr *)sa, len), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)sa, &len), 0);
+  struct err e = ERR_INIT;
+  if (c10d_server_listen(server, fd, &e) < 0) fail_msg("%s", e.text);
+  return fd;
+}
+
+static int connect_from(const char *from, const struct sockaddr_in *to) {
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  struct sockaddr_in sa = {.sin_family = AF_INET};
+  inet_pton(AF_INET, from, &sa.sin_addr);
+  assert_int_equal(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+  assert_int_equal(connect(fd, (const struct sockaddr *)to, sizeof(*to)), 0);
+  set_nonblocking(fd);
+  return fd;
+}
+
+/* Our descriptor of the server's end. */
+static int other_end(int fd) {
+  struct sockaddr_in own, peer;
+  socklen_t len = sizeof(own);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &len), 0);
+  for (int i = 3; i < 200; i++) {
+    len = sizeof(peer);
+    if (i == fd || getpeername(i, (struct sockaddr *)&peer, &len) < 0 || peer.sin_family != AF_INET) continue;
+    if (peer.sin_port == own.sin_port && peer.sin_addr.s_addr == own.sin_addr.s_addr) return i;
+  }
+  fail_msg("no such connection");
+  return -1;
+}
+
+static int option_of(int fd, int level, int option) {
+  int value = -1;
+  socklen_t len = sizeof(value);
+  assert_int_equal(getsockopt(fd, level, option, &value, &len), 0);
+  return value;
+}
+
+/* They are set on the listening socket only. */
+static void test_options_of_accepted_connections(void **state) {
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){0});
+  open_listener(&sa);
+  int fd = connect_from("127.0.0.1", &sa);
+  spin();
+  int served = other_end(fd);
+  assert_true(option_of(served, IPPROTO_TCP, TCP_NODELAY) > 0);
+  assert_true(option_of(served, SOL_SOCKET, SO_KEEPALIVE) > 0);
+  int notices = option_of(served, IPPROTO_TCP, TCP_KEEPIDLE) +
+                option_of(served, IPPROTO_TCP, TCP_KEEPINTVL) * option_of(served, IPPROTO_TCP, TCP_KEEPCNT);
+  assert_true(notices >= 20 && notices <= 40);
+  assert_true(option_of(served, IPPROTO_TCP, TCP_USER_TIMEOUT) > C10D_STALL_MS);
+  assert_true(fcntl(served, F_GETFD) & FD_CLOEXEC);
+  assert_true(fcntl(served, F_GETFL) & O_NONBLOCK);
+  close(fd);
+  stop();
+}
+
+static bool is_even(void *ctx, const struct ipaddr *peer, const struct ipaddr *local) {
+  assert_true(local->family == 4 && local->bytes[0] == 127);
+  ++*(int *)ctx;
+  return peer->bytes[3] % 2 == 0;
+}
+
+static void test_allow(void **state) {
+  int asked = 0;
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){.allow = is_even, .ctx = &asked});
+  open_listener(&sa);
+  int a = connect_from("127.0.0.2", &sa), b = connect_from("127.0.0.3", &sa);
+  put(a, hello, sizeof(hello));
+  spin();
+  assert_int_equal(asked, 2);
+  assert_false(got(a, "", 0));
+  assert_true(got(b, "", 0));
+  assert_int_equal(c10d_server_connections(server), 1);
+  expect_line("store: 127.0.0.3:");
+  expect_line("refused: this store is not for its address");
+  close(a);
+  close(b);
+  stop();
+}
+
+static void test_limits(void **state) {
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){.max_connections = 3, .max_per_address = 2});
+  open_listener(&sa);
+  int fd[5];
+  for (int i = 0; i < 5; i++) {
+    fd[i] = connect_from(i < 3 ? "127.0.0.2" : "127.0.0.3", &sa);
+    spin();
+  }
+  assert_int_equal(c10d_server_connections(server), 3);
+  assert_false(got(fd[1], "", 0));
+  assert_true(got(fd[2], "", 0));
+  assert_false(got(fd[3], "", 0));
+  assert_true(got(fd[4], "", 0));
+  expect_line("refused: there are 2 connections of its address already");
+  expect_line("refused: there are 3 connections already");
+  for (int i = 0; i < 5; i++) close(fd[i]);
+  stop();
+}
+
+/* Without descriptors nobody is accepted, nothing spins, and those who wait are taken when there is room again. */
+static void test_no_descriptors(void **state) {
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){0});
+  open_listener(&sa);
+  int first = connect_from("127.0.0.1", &sa), second = connect_from("127.0.0.1", &sa);
+  struct rlimit old, tight;
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+  tight = old;
+  int next = dup(0);
+  close(next);
+  tight.rlim_cur = (rlim_t)next + 1;
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 1);
+  expect_line("no descriptors for more connections");
+  put(first, hello, sizeof(hello));
+  int turns = 0;
+  uint64_t end = uv_hrtime() + 200000000ull;
+  while (uv_hrtime() < end) {
+    uv_run(&loop, UV_RUN_ONCE);
+    turns++;
+    if (turns > 10) break;
+    struct pollfd p = {uv_backend_fd(&loop), POLLIN, 0};
+    poll(&p, 1, 200);
+  }
+  assert_true(turns < 10);
+  close(first); /* its end makes room */
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 1);
+  close(second);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 0);
+  stop();
+}
+
+static void test_silent_is_closed(void **state) {
+  start(&(struct c10d_server_config){.silent_ms = 100});
+  int silent = connect_unix(NULL, 0), half = connect_unix(hello, 3), known = connect_new();
+  int byte = connect_unix("\3", 1); /* GET as before 2.2, and no more of it */
+  spin();
+  assert_int_equal(c10d_server_connections(server), 4);
+  wait_ms(200);
+  assert_int_equal(c10d_server_connections(server), 1);
+  assert_true(got(silent, "", 0));
+  assert_true(got(half, "", 0));
+  assert_true(got(byte, "", 0));
+  close(byte);
+  expect_line("closed: it said nothing within 100 ms");
+  expect_line("closed: it did not say what it is within 100 ms");
+  assert_int_equal(uv_backend_timeout(&loop), -1); /* at rest there is no timer */
+  close(silent);
+  close(half);
+  close(known);
+  stop();
+}
+
+static void put_old(int fd) {
+  struct buf q = BUF_INIT;
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = text("v")});
+  put_buf(fd, &q);
+}
+
+/* 1.13: as many silent ones of an address as it has others, and not longer than they. */
+static void test_silent_second(void **state) {
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){.silent_ms = 100});
+  open_listener(&sa);
+  int first = connect_from("127.0.0.2", &sa), second = connect_from("127.0.0.2", &sa);
+  int third = connect_from("127.0.0.2", &sa), foreign = connect_from("127.0.0.3", &sa);
+  put_old(first);
+  spin();
+  wait_ms(200);
+  assert_int_equal(c10d_server_connections(server), 2);
+  assert_false(got(second, "", 0));
+  assert_true(got(third, "", 0));
+  assert_true(got(foreign, "", 0));
+  assert_int_equal(uv_backend_timeout(&loop), -1);
+  close(first);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 0);
+  assert_true(got(second, "", 0));
+  close(second);
+  close(third);
+  close(foreign);
+  stop();
+}
+
+/* Number 8 deletes in 1.13 and appends in 2.1. */
+static void test_companion_tells_the_numbering(void **state) {
+  struct sockaddr_in sa;
+  start(&(struct c10d_server_config){0});
+  open_listener(&sa);
+  struct buf q = BUF_INIT, a = BUF_INIT;
+  int old = connect_from("127.0.0.2", &sa), silent = connect_from("127.0.0.2", &sa);
+  int lone = connect_from("127.0.0.3", &sa);
+  put_old(old);
+  put_old(lone);
+  wait_ms(50);
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
+  put_buf(old, &q);
+  spin();
+  put_number(&a, 1);
+  assert_false(got_buf(old, &a));
+  ask_in(C10D_2_1, &q, (struct c10d_request){.op = C10D_APPEND, .key = text("k"), .value = text("w")});
+  ask_in(C10D_2_1, &q, (struct c10d_request){.op = C10D_GET, .key = text("k")});
+  put_buf(lone, &q);
+  spin();
+  put_string(&a, text("w"));
+  assert_false(got_buf(lone, &a));
+  put_old(old);
+  spin();
+  int young = connect_from("127.0.0.4", &sa), its_silent = connect_from("127.0.0.4", &sa);
+  put_old(young);
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
+  put_buf(young, &q);
+  wait_ms(50);
+  put_number(&a, 1);
+  assert_false(got_buf(young, &a));
+  int younger = connect_from("127.0.0.5", &sa), another = connect_from("127.0.0.5", &sa);
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_DELETE_KEY, .key = text("k")});
+  put_buf(younger, &q); /* as its very first words */
+  wait_ms(50);
+  put_number(&a, 0);
+  assert_false(got_buf(younger, &a));
+  close(younger);
+  close(another);
+  close(young);
+  close(its_silent);
+  close(old);
+  close(silent);
+  close(lone);
+  stop();
+}
+
+/* A request of an old client's that came in pieces, and in the piece that completes it something that ends the connection. */
+static void test_old_client_ends_behind_a_large_request(void **state) {
+  enum { SIZE = 1 << 20, LAST = 100 };
+  start(&(struct c10d_server_config){0});
+  char *value = xcalloc(1, SIZE), many[9] = {10, 0, 0, 0, 0, 0, 1};
+  struct buf q = BUF_INIT;
+  ask_in(C10D_2_1, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = {value, SIZE}});
+  buf_append(&q, many, sizeof(many)); /* MULTI_SET of 2^40 keys */
+  int fd = connect_unix(NULL, 0);
+  for (size_t at = 0, n = q.len - LAST; at < n;) {
+    ssize_t sent = write(fd, q.data + at, n - at);
+    if (sent > 0) at += (size_t)sent;
+    spin();
+  }
+  put(fd, q.data + q.len - LAST, LAST);
+  spin();
+  expect_line("more than 131072 keys");
+  close(fd);
+  wait_ms(10);
+  assert_int_equal(c10d_server_connections(server), 0);
+  free(value);
+  buf_finish(&q);
+  stop();
+}
+
+static void test_adopt_silent(void **state) {
+  int fds[2][2];
+  struct err e = ERR_INIT;
+  struct buf q = BUF_INIT;
+  start(&(struct c10d_server_config){.silent_ms = 100});
+  pair_tcp(AF_INET, "127.0.0.1", fds[0]);
+  pair_tcp(AF_INET, "127.0.0.1", fds[1]);
+  assert_false(c10d_server_adopt_silent(server, fds[1][0]));
+  ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = text("v")});
+  assert_int_equal(c10d_server_adopt(server, fds[0][0], q.data, q.len, &e), 0);
+  spin();
+  assert_true(c10d_server_adopt_silent(server, fds[1][0]));
+  wait_ms(200);
+  assert_int_equal(c10d_server_connections(server), 2);
+  close(fds[0][1]);
+  spin();
+  assert_int_equal(c10d_server_connections(server), 0);
+  assert_true(got(fds[1][1], "", 0));
+  close(fds[1][1]);
+  buf_finish(&q);
+  stop();
+}
+
+#define test(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      test(options_of_accepted_connections),
+      test(allow),
+      test(limits),
+      test(no_descriptors),
+      test(silent_is_closed),
+      test(silent_second),
+      test(companion_tells_the_numbering),
+      test(old_client_ends_behind_a_large_request),
+      test(adopt_silent),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,252 @@
+/* verdict: one golden sentence per cause and per thing that may be unknown, and the weights. */
+
+#include "proto/msg.h"
+
+#include <signal.h>
+#include <string.h>
+#include "tests/rig/unit.h"
+
+static struct verdict worker(enum cause cause) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = cause;
+  v.round = 2;
+  v.node_rank = 1;
+  v.rank = 3;
+  v.local_rank = 1;
+  v.host = "node1";
+  v.pid = 4711;
+  v.step = 120;
+  v.of = 500;
+  return v;
+}
+
+static void check(const struct verdict *v, const char *expected) {
+  struct buf b = BUF_INIT;
+  verdict_sentence(v, &b);
+  assert_string_equal(buf_text(&b), expected);
+  buf_finish(&b);
+}
+
+static void test_worker_signal(void **state) {
+  struct verdict v = worker(CAUSE_WORKER_SIGNAL);
+  v.signal = SIGSEGV;
+  v.code = 139;
+  v.core = true;
+  v.text = "last\nlines";
+  check(&v, "rank 3 (local 1) on node1, pid 4711, was killed by SIGSEGV (signal 11), core dumped, after step "
+            "120 of 500");
+  v.core = false;
+  v.signal = 77;
+  v.of = 0;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, was killed by signal 77, after step 120");
+  v.step = -1;
+  v.pid = 0;
+  v.signal = SIGKILL;
+  v.echoes = 1;
+  check(
+      &v,
+      "rank 3 (local 1) on node1 was killed by SIGKILL (signal 9); 1 other worker died with it or after it");
+  v.host = "";
+  v.local_rank = -1;
+  v.echoes = 7;
+  check(&v, "rank 3 on node 1 was killed by SIGKILL (signal 9); 7 other workers died with it or after it");
+  v.rank = v.node_rank = -1;
+  v.echoes = 0;
+  check(&v, "a worker was killed by SIGKILL (signal 9)");
+}
+
+static void test_worker_exit(void **state) {
+  struct verdict v = worker(CAUSE_WORKER_EXIT);
+  v.code = 7;
+  v.text = "Traceback";
+  check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 7, after step 120 of 500");
+  v.step = 0;
+  v.of = 0;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 7, after step 0");
+  v.error = "ValueError: \"boom\"\n\x1b[31mof two lines\n";
+  v.echoes = 1;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, exited with code 7: ValueError: \"boom\"\\n\\x1b[31mof two "
+            "lines, "
+            "after step 0; 1 other worker died with it or after it");
+}
+
+static void test_worker_hung(void **state) {
+  struct verdict v = worker(CAUSE_WORKER_HUNG);
+  v.idle_ms = 61240;
+  v.state = "T";
+  v.text = "its process is stopped, as by SIGSTOP; rank 2 stopped 1.1 s later";
+  v.echoes = 1;
+  check(&v, "rank 3 (local 1) on node1, pid 4711, made no progress for 61.2 s, after step 120 of 500: its "
+            "process is stopped, as by SIGSTOP; rank 2 stopped 1.1 s later; 1 other worker died with it or "
+            "after it");
+}
+
+static void test_worker_exec(void **state) {
+  struct verdict v = worker(CAUSE_WORKER_EXEC);
+  v.pid = 0;
+  v.step = -1;
+  v.code = 127;
+  v.error = "not shown: it never ran";
+  v.text = "\"pyhton\": not found in PATH\n";
+  check(&v, "rank 3 (local 1) on node1 could not be started: \"pyhton\": not found in PATH");
+}
+
+static void test_device(void **state) {
+  struct verdict v = worker(CAUSE_DEVICE_HELD);
+  v.pid = 0;
+  v.step = -1;
+  v.device = "2, GPU-8f";
+  v.text = "pid 7 holds 5 MiB";
+  check(&v, "rank 3 (local 1) on node1, device 2, GPU-8f, was not started: pid 7 holds 5 MiB");
+  v = worker(CAUSE_WORKER_EXIT);
+  v.code = 7;
+  v.device = "GPU-8f";
+  check(&v, "rank 3 (local 1) on node1, device GPU-8f, pid 4711, exited with code 7, after step 120 of 500");
+}
+
+static void test_node_lost(void **state) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_NODE_LOST;
+  v.node_rank = 2;
+  v.host = "node3";
+  v.text = "silent for 5.0 s";
+  check(&v, "node 2 (node3) was lost: silent for 5.0 s");
+  v.text = "";
+  v.host = "";
+  check(&v, "node 2 was lost");
+  v.node_rank = -1;
+  v.host = "node3";
+  check(&v, "a node (node3) was lost");
+}
+
+static void test_node_leaving(void **state) {
+  struct verdict v;
+  verdict_init(&v);
+  v.cause = CAUSE_NODE_LEAVING;
+  v.node_rank = 0;
+  v.host = "node0";
+  v.signal = SIGTERM;
+  check(&v, "node 0 (node0) left, told to by SIGTERM (signal 15)");
+  v.signal = 0;
+  v.text = "drained";
+  check(&v, "node 0 (node0) left: drained");
+}
+
+static void test_others(void **state) {
+  struct verdict v;
+  verdict_init(&v);
+  check(&v, "no cause is known");
+  v.cause = CAUSE_OPERATOR;
+  check(&v, "an operator stopped the job");
+  v.text = "rdzvctl stop by uid 1000";
+  check(&v, "an operator stopped the job: rdzvctl stop by uid 1000");
+  v.cause = CAUSE_JOIN_TIMEOUT;
+  v.text = "2 of 3 nodes came within 60 s; node2 is missing";
+  check(&v, "too few nodes joined in time: 2 of 3 nodes came within 60 s; node2 is missing");
+}
+
+static void test_what_a_peer_wrote_is_escaped(void **state) {
+  struct verdict v = worker(CAUSE_WORKER_EXIT);
+  v.host = "no\x1b[31mde\n";
+  v.code = 1;
+  struct buf b = BUF_INIT;
+  verdict_sentence(&v, &b);
+  for (size_t i = 0; i < b.len; i++) assert_true((unsigned char)b.data[i] >= 0x20);
+  buf_clear(&b);
+  char text[1000]; /* longer than is shown; two-byte characters, so that the cut falls into one */
+  memset(text, 'x', 1);
+  for (size_t i = 1; i + 2 < sizeof(text); i += 2) memcpy(text + i, "\xc3\xa9", 2);
+  text[sizeof(text) - 1 - (sizeof(text) % 2 == 0)] = '\0';
+  v.cause = CAUSE_NODE_LOST;
+  v.host = "n";
+  v.text = text;
+  verdict_sentence(&v, &b);
+  assert_non_null(strstr(b.data, "\xc3\xa9..."));
+  assert_null(strstr(b.data, "\\x"));
+  assert_true(b.len < 500);
+  buf_finish(&b);
+}
+
+static void test_signal_names(void **state) {
+  assert_string_equal(signal_name(SIGKILL), "SIGKILL");
+  assert_string_equal(signal_name(SIGHUP), "SIGHUP");
+  assert_string_equal(signal_name(SIGSYS), "SIGSYS");
+  for (int s = 1; s <= 31; s++) assert_non_null(signal_name(s));
+  static const int none[] = {-1, 0, 32, 77, 127, 1000000};
+  for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) assert_null(signal_name(none[i]));
+}
+
+static bool outweighs(enum cause a, uint64_t at, enum cause b, uint64_t bt) {
+  struct verdict v, w;
+  verdict_init(&v);
+  verdict_init(&w);
+  v.cause = a;
+  w.cause = b;
+  return verdict_outweighs(&v, at, &w, bt);
+}
+
+static void test_weight(void **state) {
+  static const enum cause order[][2] = {
+      {CAUSE_OPERATOR, CAUSE_OPERATOR},           {CAUSE_NODE_LOST, CAUSE_NODE_LEAVING},
+      {CAUSE_WORKER_SIGNAL, CAUSE_WORKER_SIGNAL}, {CAUSE_WORKER_EXEC, CAUSE_WORKER_EXIT},
+      {CAUSE_JOIN_TIMEOUT, CAUSE_JOIN_TIMEOUT},   {CAUSE_NONE, CAUSE_NONE},
+  };
+  enum { N = sizeof(order) / sizeof(order[0]) };
+  for (int i = 0; i < N; i++)
+    for (int j = 0; j < N; j++)
+      for (int k = 0; k < 4; k++) {
+        enum cause a = order[i][k & 1], b = order[j][k >> 1];
+        bool none = a == CAUSE_NONE;
+        assert_int_equal(outweighs(a, 5, b, 9), i < j || (i == j && !none)); /* a is earlier */
+        assert_int_equal(outweighs(a, 9, b, 5), i < j);
+        assert_int_equal(outweighs(a, 7, b, 7), i < j); /* neither outweighs its equal */
+      }
+}
+
+/* Of two hangs the stopped process, then the one in the kernel's hands, then the lower step, then the earlier. */
+static void test_weight_of_hangs(void **state) {
+  static const struct {
+    const char *state;
+    int64_t step;
+    uint64_t at;
+  } order[] = {{"t", 9, 9}, {"D", 9, 9}, {"S", 3, 8}, {"R", 5, 5}, {"", 5, 6}};
+  enum { N = sizeof(order) / sizeof(order[0]) };
+  for (int i = 0; i < N; i++)
+    for (int j = 0; j < N; j++) {
+      struct verdict a = worker(CAUSE_WORKER_HUNG), b = worker(CAUSE_WORKER_HUNG);
+      a.state = order[i].state;
+      a.step = order[i].step;
+      b.state = order[j].state;
+      b.step = order[j].step;
+      assert_int_equal(verdict_outweighs(&a, order[i].at, &b, order[j].at), i < j);
+    }
+  struct verdict a = worker(CAUSE_WORKER_HUNG), b = worker(CAUSE_WORKER_SIGNAL);
+  a.state = "T";
+  b.step = -1;
+  assert_false(verdict_outweighs(&a, 7, &b, 5)); /* a death is compared by time alone */
+  assert_true(verdict_outweighs(&a, 5, &b, 7));
+  b = a;
+  b.step = -1; /* it has told none: by time */
+  assert_true(verdict_outweighs(&b, 5, &a, 7));
+  assert_false(verdict_outweighs(&b, 7, &a, 5));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_worker_signal),
+      cmocka_unit_test(test_worker_exit),
+      cmocka_unit_test(test_worker_hung),
+      cmocka_unit_test(test_worker_exec),
+      cmocka_unit_test(test_device),
+      cmocka_unit_test(test_node_lost),
+      cmocka_unit_test(test_node_leaving),
+      cmocka_unit_test(test_others),
+      cmocka_unit_test(test_what_a_peer_wrote_is_escaped),
+      cmocka_unit_test(test_signal_names),
+      cmocka_unit_test(test_weight),
+      cmocka_unit_test(test_weight_of_hangs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
