@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Advice at the start.
  *
- * One worker on one CPU is nobody's mistake. Several on fewer CPUs mostly are: a batch system has bound the agent to the
- * single CPU of its task, training runs at a tenth of its speed, and nothing says why. Slurm does that unless it is told
- * otherwise, and its own option is the remedy, so there it is named.
+ * Several workers on fewer CPUs are mostly a mistake: a batch system has bound the agent to the single CPU of its
+ * task, training runs at a tenth of its speed, and nothing says why. Slurm does that by default, so its own option is
+ * named as the remedy.
  *
- * Threads: torchrun sets OMP_NUM_THREADS=1 where several workers share a machine and prints a box of stars. The
- * setting is kept, because scripts were tuned with it; one line is enough to say so. */
+ * torchrun sets OMP_NUM_THREADS=1 if several workers share a machine. The setting is kept, because scripts were tuned
+ * with it; one line says so. */
 
 #include "agent/advice.h"
 
@@ -18,16 +19,13 @@ bool advice_cpus(int64_t cpus, int64_t workers, char *const *env, struct buf *ou
   buf_printf(out, "%" PRId64 " workers share %" PRId64 " CPU%s: this process may use no more", workers, cpus,
              cpus == 1 ? "" : "s");
   if (cluster_variable(env, "SLURM_JOB_ID") || cluster_variable(env, "SLURM_JOBID"))
-    buf_printf(out,
-               "; if the machine has more, ask Slurm for them: srun -c %" PRId64
-               " (--cpus-per-task), or as many as suit %" PRId64 " workers",
-               workers, workers);
+    buf_printf(out, "; if the machine has more, ask Slurm for them: srun -c %" PRId64 " (--cpus-per-task) or more",
+               workers);
   return true;
 }
 
 bool advice_threads(int64_t workers, char *const *env, struct buf *out) {
   if (!env_limits_threads(env, workers)) return false;
-  buf_printf(out, "OMP_NUM_THREADS is not set: each of the %" PRId64 " workers gets 1; set it to tune",
-             workers);
+  buf_printf(out, "OMP_NUM_THREADS is not set: each of the %" PRId64 " workers gets 1; set it to tune", workers);
   return true;
 }

@@ -1,15 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_ADVICE_H
 #define AGENT_ADVICE_H
 
-/* Sentences about a start that will work, but hardly as it was meant. Pure. */
+/* Sentences about a start that works, but probably not as intended. Pure. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
 
-/* Fewer CPUs than workers; under Slurm with what to type. False: there is nothing to say. */
+/* Fewer CPUs than workers; under Slurm with the remedy. False: no advice. */
 bool advice_cpus(int64_t cpus, int64_t workers, char *const *env, struct buf *out);
-/* Workers are given one thread each, because nobody has said how many (env_limits_threads). */
+/* Workers get one thread each because OMP_NUM_THREADS is not set (env_limits_threads). */
 bool advice_threads(int64_t workers, char *const *env, struct buf *out);
 
 #endif

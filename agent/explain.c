@@ -1,14 +1,15 @@
-/* --explain: every setting as it was settled, one a line, "name value", for people and for a test that holds
- * it against torchrun's own parser.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --explain: every setting, one line "name value" each, for people and for a test that compares them with torchrun's
+ * parser.
  *
- * A value that is a word or several stands in shell quotes, so that the line can be copied into a shell; control
- * characters are escaped, so that a line stays one. What was not given and has no default is "-". */
+ * Words are in shell quotes, so a line can be copied into a shell; control characters are escaped. "-" is a setting
+ * that was not given and has no default. */
 
 #include <inttypes.h>
 #include <string.h>
 #include "agent/options/command_line.h"
+#include "agent/options/options.h"
 #include "agent/workers/env.h"
-#include "agent/options/internal.h"
 
 enum { WORD_SHOWN_MAX = 8192 };
 
@@ -55,8 +56,8 @@ static void put_words(struct buf *out, const char *name, const char *const *word
   buf_putc(out, '\n');
 }
 
-/* By local rank, those without any left out. */
-static void put_map(struct buf *out, const char *name, const struct std_map *m, int64_t workers) {
+/* By local rank, without empty ones; 0: an explicit 0. */
+static void put_map(struct buf *out, const char *name, const struct std_map *m, int64_t workers, bool given) {
   const char *sep = " ";
   buf_puts(out, name);
   for (int64_t i = 0; i < workers; i++) {
@@ -64,7 +65,7 @@ static void put_map(struct buf *out, const char *name, const struct std_map *m, 
     buf_printf(out, "%s%" PRId64 ":%d", sep, i, m->of[i]);
     sep = ",";
   }
-  buf_puts(out, *sep == ' ' ? " -\n" : "\n");
+  buf_puts(out, *sep != ' ' ? "\n" : given ? " 0\n" : " -\n");
 }
 
 static void put_set(struct buf *out, const char *name, const struct rank_set *set) {
@@ -100,8 +101,7 @@ static void put_hang(struct buf *out, const struct agent_options *o) {
 /* LOCAL_RANK of the workers. */
 static void put_local_ranks(struct buf *out, const struct agent_options *o, const struct options_told *told) {
   buf_printf(out, "local-rank %" PRId64, o->virtual_local_rank ? 0 : told->first);
-  if (told->workers > 1 && !o->virtual_local_rank)
-    buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
+  if (told->workers > 1 && !o->virtual_local_rank) buf_printf(out, "-%" PRId64, told->first + told->workers - 1);
   buf_printf(out, " of %" PRId64 "\n", told->local_world);
 }
 
@@ -126,17 +126,21 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
   put_number(out, "store-port", o->store_port);
 }
 
+static bool is_given(const struct agent_options *o, const char *option) {
+  return opts_source(&agent_options_spec, o->argc, o->argv, o->env, option) != OPT_FROM_DEFAULT;
+}
+
 static void put_output(struct buf *out, const struct agent_options *o, int64_t workers) {
-  put_text(out, "log-dir", o->log_dir);
-  put_map(out, "redirects", &o->redirects, workers);
-  put_map(out, "tee", &o->tee, workers);
-  put_set(out, "local-ranks-filter", &o->shown);
-  put_words(out, "duplicate-stdout-filters", o->duplicate_stdout_filters.v,
-            (size_t)o->duplicate_stdout_filters.n);
-  put_words(out, "duplicate-stderr-filters", o->duplicate_stderr_filters.v,
-            (size_t)o->duplicate_stderr_filters.n);
+  put_text(out, "log-dir", o->output.log_dir);
+  put_map(out, "redirects", &o->output.redirects, workers, is_given(o, "redirects"));
+  put_map(out, "tee", &o->output.tee, workers, is_given(o, "tee"));
+  put_set(out, "local-ranks-filter", &o->output.shown);
+  put_words(out, "duplicate-stdout-filters", o->output.duplicate_stdout_filters.v,
+            (size_t)o->output.duplicate_stdout_filters.n);
+  put_words(out, "duplicate-stderr-filters", o->output.duplicate_stderr_filters.v,
+            (size_t)o->output.duplicate_stderr_filters.n);
   put_text(out, "verdict-file", o->verdict_file);
-  put_text(out, "log-line-prefix", o->log_line_prefix);
+  put_text(out, "log-line-prefix", o->output.log_line_prefix);
 }
 
 static void put_times(struct buf *out, const struct agent_options *o) {

@@ -1,14 +1,15 @@
-/* The end of a job that has a time limit.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a job with a time limit.
  *
- * Schedulers tell it as a time of day. Slurm and others can send a signal some time before (--signal, -notify), and that is the better
- * way: it follows a limit that is changed while the job runs. --leave-before-end is for the others, and does the same at the time that was
- * known at the start.
+ * Schedulers give it as a time of day. A signal that the scheduler sends in time (Slurm's --signal, -notify) is
+ * better, since it follows a changed limit. --leave-before-end is for other schedulers and uses the limit known at the
+ * start.
  *
- * The moment is counted on the clock of the wall, since that is what the scheduler counts on; whoever waits for it looks again at least
- * once a minute, so that a clock that was set, or a machine that slept, does not miss it.
+ * The wall clock counts, as for the scheduler. A waiting caller checks it at least once a minute, in case the clock
+ * was set or the machine slept.
  *
- * A job that is shorter than that time would leave as soon as it starts, be requeued for its exit code, and so on for ever: it is
- * refused instead. */
+ * A job shorter than --leave-before-end would leave at once, and its exit code would requeue it forever, so it is
+ * refused. */
 
 #include "agent/job_times.h"
 
@@ -50,8 +51,7 @@ int job_times_check(const struct agent_options *o, struct err *e) {
   put_span(&before, o->leave_before_end_ms);
   put_span(&left, o->end_time * 1000 - now_ms());
   int rc = err_set(
-      e, -EINVAL,
-      "--leave-before-end %s, and the job ends in %s (%s): nothing can be done in it; give it more time",
+      e, -EINVAL, "--leave-before-end is %s, but the job ends in %s (%s): no time is left to run; request a longer job",
       buf_text(&before), buf_text(&left), o->from.end_time);
   buf_finish(&before);
   buf_finish(&left);

@@ -1,11 +1,11 @@
-/* What the machine has, put together from the pure parts: devices, numa, advice, env.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The resources of the machine, from the pure parts devices, numa, advice and env.
  *
- * All of it is asked before the guard is forked, once: not per round, since what is said would only be said again. The
- * affinity is the agent's own, which its workers inherit.
+ * It is read once, before the guard is forked. The affinity is the agent's own; workers inherit it.
  *
- * The GPUs' driver is asked here only where the number of workers depends on its answer; else there is time for that
- * while nodes meet (agent/device_watch.c). --exclude-busy is settled here too: what is left out is hidden from everything
- * that follows, the workers included, by a CUDA_VISIBLE_DEVICES that does not name it. */
+ * The GPU driver is asked here only if the number of workers depends on it; else later, while nodes meet
+ * (devices/watch.c). --exclude-busy hides devices from everything that follows, workers included, by a
+ * CUDA_VISIBLE_DEVICES without them. */
 
 #include "agent/place.h"
 
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "agent/advice.h"
-#include "agent/devices/probe.h"
 #include "agent/devices/devices.h"
+#include "agent/devices/probe.h"
 #include "agent/workers/env.h"
 #include "common/log.h"
 #include "common/mem.h"
@@ -37,19 +37,19 @@ static int64_t count_cpus(void) {
   return cpus_count(&c);
 }
 
-/* The driver's word, where it can be had. */
+/* The driver's answer, if there is one. */
 static const struct gpus *ask_driver(const struct agent_options *o, struct placed *p) {
   struct err e = ERR_INIT;
   if (!o->device_timeout_ms) return NULL;
   p->asked = true;
   int rc = device_probe_now((uint32_t)o->device_timeout_ms, &p->before, &e);
-  if (rc && rc != -ENOENT) log_warn("%s; what /proc and /dev show is counted", e.text);
+  if (rc && rc != -ENOENT) log_warn("%s; GPUs are counted in /proc and /dev", e.text);
   if (rc == -ENOENT) log_debug("devices: %s", e.text);
   return rc ? NULL : &p->before;
 }
 
-/* Whether the device can be used; if not, says why it is left out. */
-static bool is_good(const struct gpus *known, const struct device *d) {
+/* Whether the device can be used; if not, logs why. */
+static bool is_usable(const struct gpus *known, const struct device *d) {
   int at = d->uuid[0] ? gpus_find(known, d->uuid) : d->known ? d->index : -1;
   const struct gpu *gpu = at >= 0 && at < known->n ? &known->v[at] : NULL;
   if (!gpu || (!gpu->error[0] && !gpu_is_busy(gpu))) return true;
@@ -76,12 +76,12 @@ static char **with_devices(char *const *env, const char *list) {
   return copy;
 }
 
-/* Narrows p->env to the good ones of v[0..n); returns how many there are. */
-static int exclude(struct placed *p, const struct gpus *known, const struct device *v, int n) {
+/* Narrows p->env to the usable ones of v[0..n); returns how many there are. */
+static int exclude_busy(struct placed *p, const struct gpus *known, const struct device *v, int n) {
   bool good[DEVICES_MAX];
   struct buf list = BUF_INIT;
   int n_good = 0;
-  for (int i = 0; i < n; i++) n_good += good[i] = is_good(known, &v[i]);
+  for (int i = 0; i < n; i++) n_good += good[i] = is_usable(known, &v[i]);
   if (n_good < n) {
     devices_narrow(p->env, v, n, good, &list);
     p->env = p->narrowed = with_devices(p->env, buf_text(&list));
@@ -90,56 +90,56 @@ static int exclude(struct placed *p, const struct gpus *known, const struct devi
   return n_good;
 }
 
-/* Tells by what the devices were counted. */
-static void note_seen(struct placed *p, char *const *env, int n) {
+/* Notes what the devices were counted by. */
+static void note_gpu_source(struct placed *p, char *const *env, int n) {
   const char *list = cluster_variable(env, "CUDA_VISIBLE_DEVICES");
   struct buf text = BUF_INIT;
   if (p->seen) return;
   if (list)
     agent_options_show_variable(list - strlen("CUDA_VISIBLE_DEVICES="), &text);
   else if (n)
-    buf_printf(&text, "%d GPU%s seen here", n, n == 1 ? " is" : "s are");
+    buf_printf(&text, "%d GPU%s visible", n, n == 1 ? " is" : "s are");
   else
-    buf_puts(&text, "no GPU is seen here");
+    buf_puts(&text, "no GPU is visible");
   p->seen = buf_steal(&text);
 }
 
-/* How many devices workers would see; -EBUSY: too few are left. */
+/* Counts the devices that workers would see; -EBUSY: too few are left. */
 static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
   const struct gpus *known = ask_driver(o, p);
   struct device *v = xcalloc(DEVICES_MAX, sizeof(*v));
   int n = devices_list("", p->env, known, v);
   *count = n;
-  note_seen(p, p->env, n);
+  note_gpu_source(p, p->env, n);
   if (o->exclude_busy && !known)
-    log_warn("--exclude-busy has no effect: the GPUs' driver cannot be asked%s",
+    log_warn("--exclude-busy has no effect: the GPU driver cannot be asked%s",
              o->device_timeout_ms ? "" : " with --device-timeout 0");
   else if (o->exclude_busy)
-    *count = exclude(p, known, v, n);
+    *count = exclude_busy(p, known, v, n);
   free(v);
   if (!o->exclude_busy || !known || n == 0 || *count >= (o->nproc > 0 ? o->nproc : 1)) return 0;
   char wanted[48] = "";
-  if (o->nproc > 0) snprintf(wanted, sizeof(wanted), ", and --nproc asks for %" PRId64, o->nproc);
+  if (o->nproc > 0) snprintf(wanted, sizeof(wanted), ", but --nproc asks for %" PRId64, o->nproc);
   return err_set(e, -EBUSY, "--exclude-busy: of %d device%s %s%d %s free%s", n, n == 1 ? "" : "s",
                  *count ? "only " : "", *count, *count == 1 ? "is" : "are", wanted);
 }
 
-/* One agent for each device, or each few: where each sees the devices of all, or there are none, its workers count on from those of the agents
- * before it; where it sees only its own they count from 0. Where nothing tells which agent this one is, all would take the same devices. */
-static int count_on(const struct agent_options *o, struct placed *p, struct err *e) {
+/* With one agent per device or few devices: if each agent sees all devices, or none exist, LOCAL_RANK continues after
+ * that of the agents before it. If an agent sees only its own, it starts at 0. If the agent's index is unknown, all
+ * would use the same devices. */
+static int set_local_ranks(const struct agent_options *o, struct placed *p, struct err *e) {
   int64_t all = o->local_agents * p->workers;
   bool several = o->local_agents > 1 || o->crowded_by;
   int n = several ? devices_count("", p->env, p->before.n ? &p->before : NULL) : 0;
-  if (several) note_seen(p, p->env, n);
+  if (several) note_gpu_source(p, p->env, n);
   bool shared = o->local_agents > 1 && all <= WORKERS_MAX && (n == 0 || n >= all);
   p->first = shared ? o->local_index * p->workers : 0;
   p->local_world = shared ? all : p->workers;
   if (!o->crowded_by || n <= p->workers) return 0;
-  return err_set(
-      e, -EINVAL,
-      "several agents share this host (%s), each sees %d GPUs, and nothing tells which of them are "
-      "for this one: start one agent on each host, or set CUDA_VISIBLE_DEVICES for each",
-      o->crowded_by, n);
+  return err_set(e, -EINVAL,
+                 "several agents share this host (%s), and each sees all %d GPUs: start one agent on each host, or set "
+                 "CUDA_VISIBLE_DEVICES for each",
+                 o->crowded_by, n);
 }
 
 int place_count_workers(const struct agent_options *o, char *const *env, struct placed *p, struct err *e) {
@@ -152,16 +152,16 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   if (n == OPTIONS_NPROC_GPU && gpus == 0)
     return err_set(
         e, -EINVAL,
-        "--nproc gpu: there is no GPU here that workers could see (nothing by NVML, in "
-        "/proc/driver/nvidia/gpus and /dev, or CUDA_VISIBLE_DEVICES hides it): give their number, or auto");
+        "--nproc gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus and /dev show none, or CUDA_VISIBLE_DEVICES "
+        "hides it): give a number, or auto");
   p->uses_devices = (by_gpus && gpus) || o->exclude_busy || o->virtual_local_rank || devices_are_named(env);
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();
   p->workers = n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : n;
-  return count_on(o, p, e);
+  return set_local_ranks(o, p, e);
 }
 
-/* The value of the trainer's --device; NULL: it was not told. */
+/* The trainer's --device; NULL: not given. */
 static const char *trainer_device(const struct agent_options *o) {
   static const char option[] = "--device";
   const char *device = NULL;
@@ -187,8 +187,8 @@ void placed_finish(struct placed *p) {
   *p = (struct placed){.workers = 0};
 }
 
-/* Every line of text, at its level. */
-static void say_lines(enum log_level level, const struct buf *text) {
+/* Logs each line of text. */
+static void log_lines(enum log_level level, const struct buf *text) {
   const char *p = buf_text(text);
   for (size_t n; *p; p += n + (p[n] == '\n')) {
     n = strcspn(p, "\n");
@@ -196,8 +196,8 @@ static void say_lines(enum log_level level, const struct buf *text) {
   }
 }
 
-static void prepare_numa(const struct agent_options *o, const struct placed *p, struct numa *numa,
-                         struct buf *info, struct buf *trouble) {
+static void prepare_numa(const struct agent_options *o, const struct placed *p, struct numa *numa, struct buf *info,
+                         struct buf *trouble) {
   const struct numa_slots slots = {(uint32_t)p->first, (uint32_t)p->workers, (uint32_t)p->local_world};
   struct cpus own;
   own_cpus(&own);
@@ -212,17 +212,15 @@ static void prepare_numa(const struct agent_options *o, const struct placed *p, 
 
 int place_prepare(const struct agent_options *o, const struct placed *p, struct numa *numa, struct err *e) {
   struct buf info = BUF_INIT, trouble = BUF_INIT;
-  struct env_job job = {
-      .workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
+  struct env_job job = {.workers = p->workers, .first = p->first, .virtual_local_rank = o->virtual_local_rank};
   *numa = (struct numa){.v = NULL};
   int rc = env_check(p->env, &job, e);
   if (rc) return rc;
   if (advice_cpus(count_cpus(), p->workers, p->env, &trouble)) buf_putc(&trouble, '\n');
-  if (o->command && advice_threads(p->workers, p->env, &info))
-    buf_putc(&info, '\n'); /* the trainer has --threads */
+  if (o->command && advice_threads(p->workers, p->env, &info)) buf_putc(&info, '\n'); /* the trainer has --threads */
   prepare_numa(o, p, numa, &info, &trouble);
-  if (!o->quiet) say_lines(LOG_INFO, &info);
-  say_lines(LOG_WARN, &trouble);
+  if (!o->quiet) log_lines(LOG_INFO, &info);
+  log_lines(LOG_WARN, &trouble);
   buf_finish(&info);
   buf_finish(&trouble);
   return 0;

@@ -1,19 +1,18 @@
-/* rdzv-agent: one per node. Joins a job, runs its workers, starts them again.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzv-agent: one per node. Joins a job, runs its workers, restarts them.
  *
- * main finds out who we are and what is to be run, and refuses at once what cannot work: a wrong option, a
- * command that is not there, a log folder that cannot be written to. Then the guard is forked, while this
- * process is small and has neither threads nor connections, and the session takes over.
+ * main parses the options and refuses at once what cannot work: a wrong option, a missing command, an unwritable log
+ * folder. Then it forks the guard, while this process is small and has neither threads nor connections, and starts the
+ * session.
  *
- * Options of torchrun's that have no effect here, or another one, are told in the order in which they were
- * settled, once, before anything starts.
+ * Notes on options without effect are logged once, before anything starts.
  *
- * A command that is not found is said here only when this is the only node. With several, the others are to
- * hear of it too: then it goes the way of all failures, through the guard and the daemon, and every agent
- * names the node that lacks it.
+ * A missing command is refused here only if this is the only node. With several nodes it goes the way of all failures,
+ * through the guard and the daemon, so that every agent names the node that lacks it.
  *
- * The job's default name: the scheduler's job and step; "user@endpoint" where there is none, so that two
- * users who share a head node do not meet; a random one when alone, where nobody is to be met. What else is not said
- * follows from where this process is, so that is found out first (agent/cluster). */
+ * The job's default name: the scheduler's job and step; else "user@endpoint", so that two users on one head node do
+ * not meet; a random one when standalone. Defaults depend on where this process runs, so agent/cluster is read first.
+ */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -29,24 +28,35 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "agent/cluster/cluster.h"
-#include "common/command.h"
-#include "agent/options/command_line.h"
-#include "agent/launch/host_file.h"
 #include "agent/job_times.h"
+#include "agent/launch/host_file.h"
 #include "agent/launch/launch.h"
-#include "agent/launched.h"
-#include "agent/options/options.h"
+#include "agent/link/host_addrs.h"
 #include "agent/link/own_addr.h"
+#include "agent/options/command_line.h"
+#include "agent/options/options.h"
+#include "agent/output/logs_specs.h"
 #include "agent/place.h"
 #include "agent/session.h"
+#include "common/command.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/notify.h"
+#include "common/siphash.h"
 
-enum { HELP_WIDTH_MIN = 72, HELP_WIDTH_MAX = 100, LOOKUP_MS = 10000, GUARD_MS = 2000 };
+enum {
+  HELP_WIDTH_MIN = 72,
+  HELP_WIDTH_MAX = 100,
+  LOOKUP_MS = 10000,
+  GUARD_MS = 2000,
+  DRAIN_MS = 2000,
+  DRAIN_STEP_MS = 5
+};
 
 struct identity {
   char agent_id[AGENT_ID_MAX + 1];
@@ -54,6 +64,7 @@ struct identity {
   char job[JOB_ID_MAX + 1];
   char endpoint[ENDPOINT_TEXT_MAX];
   char local_addr[ADDR_MAX + 1]; /* numeric, or "" */
+  char command[COMMAND_HASH_MAX + 1];
   struct placed placed;
   struct cluster cluster;
 };
@@ -62,10 +73,7 @@ static int print_help(void) {
   struct winsize size = {0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : HELP_WIDTH_MAX;
   struct buf text = BUF_INIT;
-  agent_options_help(width < HELP_WIDTH_MIN   ? HELP_WIDTH_MIN
-                     : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX
-                                              : width,
-                     &text);
+  agent_options_help(width < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX : width, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
@@ -73,13 +81,12 @@ static int print_help(void) {
 
 static int random_hex(char *out, size_t digits, struct err *e) {
   uint8_t bytes[AGENT_ID_MAX / 2];
-  if (getrandom(bytes, digits / 2, 0) != (ssize_t)(digits / 2))
-    return err_sys(e, -errno, "no random numbers");
+  if (getrandom(bytes, digits / 2, 0) != (ssize_t)(digits / 2)) return err_sys(e, -errno, "no random numbers");
   for (size_t i = 0; i < digits / 2; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
   return 0;
 }
 
-/* Batch systems and containers start programs without $USER, on one node and not on the next: the same name everywhere. */
+/* The same name on all nodes: batch systems and containers may start programs without $USER. */
 static const char *user_name(char *const *env, char *number, size_t size) {
   const char *user = cluster_variable(env, "USER");
   if (!user) user = cluster_variable(env, "LOGNAME");
@@ -96,26 +103,26 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
     snprintf(id->job, sizeof(id->job), "%s", o->rdzv_id);
   else if (o->standalone)
     snprintf(id->job, sizeof(id->job), "alone-%s", fresh);
-  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)),
-                            id->endpoint) >= sizeof(id->job))
-    return err_set(
-        e, -EINVAL,
-        "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
+  else if ((size_t)snprintf(id->job, sizeof(id->job), "%s@%s", user_name(env, number, sizeof(number)), id->endpoint) >=
+           sizeof(id->job))
+    return err_set(e, -EINVAL,
+                   "user@endpoint is too long for a job's name: give one with --rdzv-id, the same on all nodes");
   return rc;
 }
 
-/* Where this process is: before its options, some of which follow from that. */
-static void look_around(struct identity *id, char *const *env) {
+/* Before the options, since defaults follow from it. */
+static void read_cluster(struct identity *id, char *const *env) {
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
   cluster_finish(&id->cluster);
-  cluster_read(&id->cluster,
-               &(struct cluster_site){.env = env, .host = id->host, .read_file = host_file_read});
+  cluster_read(
+      &id->cluster,
+      &(struct cluster_site){.env = env, .host = id->host, .loopback = host_loopback(), .read_file = host_file_read});
 }
 
-static int identify(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
+static int find_identity(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
   if (o->standalone)
-    snprintf(id->endpoint, sizeof(id->endpoint), "127.0.0.1");
+    snprintf(id->endpoint, sizeof(id->endpoint), "%s", host_loopback());
   else
     endpoint_format(&o->endpoint, id->endpoint);
   int rc = random_hex(id->agent_id, AGENT_ID_MAX, e);
@@ -123,13 +130,21 @@ static int identify(struct identity *id, const struct agent_options *o, char *co
   return rc ? rc : name_job(id, o, env, e);
 }
 
-static void configure(struct supervisor_config *c, const struct agent_options *o, const struct identity *id) {
+/* A hash of the words as typed: an interpreter may lie elsewhere on each node. */
+static void hash_command(const struct agent_options *o, struct identity *id) {
+  const struct siphash_key key = siphash_key_from(0);
+  struct buf all = BUF_INIT;
+  for (size_t i = 0; o->words && o->words[i]; i++) buf_append(&all, o->words[i], strlen(o->words[i]) + 1);
+  snprintf(id->command, sizeof(id->command), "%016" PRIx64, siphash(&key, buf_text(&all), all.len));
+  buf_finish(&all);
+}
+
+static void configure_supervisor(struct supervisor_config *c, const struct agent_options *o, struct identity *id) {
   *c = (struct supervisor_config){
       .agent_id = id->agent_id,
       .job = id->job,
       .host = id->host,
       .local_addr = id->local_addr,
-      .label = "",
       .role = o->role,
       .endpoint = id->endpoint,
       .endpoint_from = o->from.endpoint,
@@ -149,6 +164,9 @@ static void configure(struct supervisor_config *c, const struct agent_options *o
   c->trainer = !o->command;
   c->wants_ids = o->nccl_ids == NCCL_IDS_AUTO && place_uses_nccl(o, &id->placed);
   c->worker_store = o->store == STORE_WORKER;
+  hash_command(o, id);
+  c->command = id->command;
+  c->echo = o->local_index > 0;
   c->many = c->workers > 1 || o->nnodes.max > 1;
 }
 
@@ -157,7 +175,7 @@ static bool is_plain_file(const char *name) {
   return stat(name, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Python would say so too, once for each worker. */
+/* Python would log this too, once per worker. */
 static int check_script(const struct agent_options *o, bool *hint, struct err *e) {
   enum command_kind kind = command_line_kind(o);
   if ((kind != COMMAND_SCRIPT && kind != COMMAND_RUN_PATH) || access(o->words[0], F_OK) == 0) return 0;
@@ -168,7 +186,7 @@ static int check_script(const struct agent_options *o, bool *hint, struct err *e
                  getcwd(folder, sizeof(folder)) ? folder : "of this agent");
 }
 
-/* Whether the workers' program is there. *hint: the sentence says more than "not found", namely what may be meant. */
+/* Whether the workers' program exists. *hint: the sentence says more than "not found". */
 static int check_program(const struct agent_options *o, char *const *argv, bool *hint, struct err *e) {
   bool by_python = command_line_kind(o) > COMMAND_PROGRAM;
   char *file = command_find(argv[0], getenv("PATH"), e);
@@ -179,22 +197,38 @@ static int check_program(const struct agent_options *o, char *const *argv, bool 
   if (by_python)
     err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);
   else if (plain)
-    err_set(e, -EACCES,
-            "%s cannot be run: it lacks the permission: chmod +x, or: rdzv-agent ... python3 -u %s", argv[0],
-            argv[0]);
+    err_set(e, -EACCES, "%s cannot be run: it is neither executable nor a Python file: chmod +x %s", argv[0], argv[0]);
   return e->code;
 }
 
-/* What workers run: argv on the heap, its words not, but for the trainer's name. NULL and an exit code in *code,
- * a sentence in *e. With several nodes a program that is not there is everybody's business: it is tried. */
+/* A program's arguments are its own, and "python old.py" is a program. */
+static int check_local_rank(const struct agent_options *o, struct err *e) {
+  if (!o->torch.pass_local_rank || command_line_kind(o) > COMMAND_PROGRAM) return 0;
+  return err_set(
+      e, -EINVAL,
+      "--pass-local-rank is for a Python script or module, but %s is a program: add '--local-rank=${local_rank}' to "
+      "its arguments",
+      o->command ? o->words[0] : "rdzv-trainer");
+}
+
+static int check_logs_specs(const struct agent_options *o, char *const *env, struct err *e) {
+  if (!o->torch.logs_specs) return 0;
+  char *name = xstrdup(o->torch.logs_specs);
+  int rc = logs_specs_check(command_line_python(env), "--logs-specs", name, e);
+  free(name);
+  return rc;
+}
+
+/* The workers' argv on the heap, without its words, except the trainer's name. NULL: *code is the exit code, *e the
+ * sentence. With several nodes a missing program is tried, so that all nodes learn of it. */
 static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
   bool hint = false;
   char *trainer = o->command ? NULL : command_companion("rdzv-trainer", "trainer/", getenv("PATH"));
   if (!o->command && !trainer) {
     *code = COMMAND_NOT_FOUND;
-    err_set(e, -ENOENT,
-            "no command was given, and rdzv-trainer is neither beside rdzv-agent nor in PATH: rdzv-agent ... "
-            "-- COMMAND");
+    err_set(
+        e, -ENOENT,
+        "no command was given, and rdzv-trainer is neither beside rdzv-agent nor in PATH: rdzv-agent ... -- COMMAND");
     return NULL;
   }
   char **argv = command_line_create(o, env, trainer);
@@ -208,7 +242,7 @@ static char **find_command(const struct agent_options *o, char *const *env, int 
   return NULL;
 }
 
-/* Two pipes and a socket per worker. Workers are the guard's children and keep the limit they were given. */
+/* A worker needs two pipes and a socket. Workers are children of the guard and keep their limit. */
 static void raise_descriptors(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -216,8 +250,8 @@ static void raise_descriptors(void) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static int explain(const struct agent_options *o, const struct identity *id, char *const *command,
-                   const struct launch *l) {
+static int print_settings(const struct agent_options *o, const struct identity *id, char *const *command,
+                          const struct launch *l) {
   struct buf text = BUF_INIT;
   char end[JOB_TIMES_LEN];
   const struct options_told told = {
@@ -240,40 +274,48 @@ static int explain(const struct agent_options *o, const struct identity *id, cha
 static int find_local_addr(struct identity *id, const char *name, bool *hung, struct err *e) {
   int rc = name ? own_addr_find(name, LOOKUP_MS, id->local_addr, hung, e) : 0;
   if (rc == 0 && name && !id->local_addr[0])
-    log_info("--local-addr %s has no effect: other nodes cannot reach its address, which is loopback", name);
+    log_info("--local-addr %s has no effect: it is a loopback address, which other nodes cannot reach", name);
   return rc;
 }
 
-/* Lines, each a sentence. */
-static void tell(enum log_level level, const char *p) {
+/* Logs each line. */
+static void log_lines(enum log_level level, const char *p) {
   for (size_t n; *p; p += n + (p[n] == '\n')) {
     n = strcspn(p, "\n");
     log_line(level, "%.*s", (int)n, p);
   }
 }
 
-static void tell_notes(const struct agent_options *o, const struct identity *id, bool of_another_host) {
-  tell(LOG_WARN, buf_text(&id->cluster.warnings));
-  if (!o->quiet) tell(LOG_INFO, o->notes);
+static void log_notes(const struct agent_options *o, const struct identity *id, bool of_another_host) {
+  log_lines(LOG_WARN, buf_text(&id->cluster.warnings));
+  if (!o->quiet) log_lines(LOG_INFO, o->notes);
   if (o->expect && !o->from.expect && !of_another_host && !cluster_lists(o->expect, id->host))
     log_warn("--expect %s does not name this host, %s", o->expect, id->host);
 }
 
-/* Where mpirun has started the agents, or srun without telling its hosts, the place to meet is what is most likely, and no agent may be there. The first one
- * looks: one sentence, instead of waiting. */
-static int check_place(const struct agent_options *o, const struct identity *id, bool *hung, struct err *e) {
+/* With mpirun, or with srun without a host list, the endpoint is a guess, and no agent may run there. The first agent
+ * checks it, instead of waiting. */
+static int check_endpoint(const struct agent_options *o, const struct identity *id, bool *hung, struct err *e) {
   bool first = o->from.endpoint && id->cluster.first_host_is_uncertain && o->order_key == 0;
   const char *place = o->endpoint.host;
   if (!first || cluster_lists(place, id->host) || own_addr_is(place, LOOKUP_MS, hung)) return 0;
-  return err_set(e, -EINVAL,
-                 "agents would meet on %s (%s), but the first of those that %s has started is here, on %s: "
-                 "give all of them "
-                 "--endpoint %s",
-                 place, id->cluster.first_host.source, id->cluster.launcher.text, id->host, id->host);
+  return err_set(
+      e, -EINVAL,
+      "agents would meet on %s (%s), but the first agent that %s started is on %s: give --endpoint %s to all of them",
+      place, id->cluster.first_host.source, id->cluster.launcher.text, id->host, id->host);
 }
 
-/* Hydra lets the others wait when one of them ends by itself. To it they are MPI programs, so it takes the word by which one of those ends
- * all (PMI 1, on the socket that each has to it). */
+/* Waits until stderr was read: Hydra's proxy passes an abort on before earlier output, and mpiexec prints nothing
+ * after it. */
+static void drain_stderr(void) {
+  const struct timespec pause = {.tv_nsec = DRAIN_STEP_MS * 1000000L};
+  int left = 0;
+  for (int ms = 0; ms < DRAIN_MS && ioctl(STDERR_FILENO, FIONREAD, &left) == 0 && left; ms += DRAIN_STEP_MS)
+    nanosleep(&pause, NULL);
+}
+
+/* Under Hydra other agents wait when one exits. Hydra takes them for MPI programs, so this sends the abort by which
+ * one of those ends all (PMI 1). */
 static void end_all(const struct cluster *c, char *const *env, int code) {
   const char *number = cluster_variable(env, "PMI_FD");
   int64_t fd;
@@ -283,11 +325,12 @@ static void end_all(const struct cluster *c, char *const *env, int code) {
   if (!number || parse_int(number, 3, INT_MAX, &fd, NULL)) return;
   if (fstat((int)fd, &st) != 0 || !S_ISSOCK(st.st_mode)) return;
   int n = snprintf(word, sizeof(word), "cmd=abort exitcode=%d\n", code);
+  drain_stderr();
   if (send((int)fd, word, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
-    log_debug("Hydra could not be told to end the others: %s", strerror(errno));
+    log_debug("cannot ask Hydra to end the others: %s", strerror(errno));
 }
 
-/* An mpirun that is killed ends those on its own host no more; on others its daemons do. */
+/* A killed mpirun does not end agents on its own host; on others its daemons do. */
 static void follow_mpirun(const struct cluster *c) {
   if (c->by_mpirun) prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
@@ -297,16 +340,17 @@ static int fail(int code, const struct err *e) {
   return code;
 }
 
-/* The guard is forked while this process is small: no thread, no connection. */
-static int run(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
+/* Forks the guard while this process has no thread and no connection. */
+static int run_session(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
   static struct supervisor_config config;
   struct err e = ERR_INIT;
-  if (guard_start(&s->guard, words, &e)) return fail(EXIT_CODE_SYSTEM, &e);
+  if (guard_start(&s->guard, words, &e)) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
   if (find_local_addr(id, s->options->local_addr, hung, &e)) {
     guard_finish(&s->guard, GUARD_MS);
-    return fail(EXIT_CODE_USAGE, &e);
+    limit_explain(&e);
+    return fail(limit_is_transient(e.code) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE, &e);
   }
-  configure(&config, s->options, id);
+  configure_supervisor(&config, s->options, id);
   if (!s->options->quiet) job_times_say(s->options);
   s->supervisor = &config;
   raise_descriptors();
@@ -320,15 +364,17 @@ static int prepare_and_run(struct session_options *s, struct identity *id, const
   struct err e = ERR_INIT;
   if (place_prepare(s->options, s->placed, &numa, &e)) return fail(EXIT_CODE_USAGE, &e);
   s->numa = &numa;
-  int code = run(s, id, words, hung);
+  int code = run_session(s, id, words, hung);
   numa_finish(&numa);
   return code;
 }
 
-/* --hosts: the agents are others' processes, and this one sees to them. */
-static int launch(struct launch *l, const struct agent_options *o, struct notify *notify) {
+/* --hosts: the agents are other processes. */
+static int run_launcher(struct launch *l, const struct agent_options *o, const struct cluster *c,
+                        struct notify *notify) {
   bool hung = false;
   l->plan.stop_ms = (uint32_t)o->stop_timeout_ms;
+  if (!o->quiet) launch_say_kept(l, c);
   int code = launch_run(l, o, notify, &hung);
   if (hung) _exit(code);
   launch_finish(l);
@@ -345,28 +391,32 @@ int main(int argc, char **argv) {
   int code = EXIT_CODE_USAGE;
   mem_avoid_stalls();
   log_init("rdzv-agent", LOG_INFO);
-  notify_init(&notify); /* before anything copies the environment */
+  notify_init(&notify); /* before the environment is copied */
   if (argc == 2 && strcmp(argv[1], "--launched") == 0) return launched_run(environ);
   if (!launch_follow(environ))
-    return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "whoever launched this agent is gone"), &e));
-  look_around(&id, environ);
+    return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "the launcher of this agent is gone"), &e));
+  read_cluster(&id, environ);
   bool launches = launch_is_wanted(argc, argv, environ, &id.cluster);
   if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
-  char *const *env = launches ? to_launch.env : environ; /* as the first agent will have it */
-  if (launches) look_around(&id, env);
+  char *const *env = launches ? to_launch.env : environ; /* the first agent's */
+  if (launches) read_cluster(&id, env);
   if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) {
-    tell(LOG_WARN, buf_text(&id.cluster.warnings)); /* it may be for them */
-    return fail(code, &e);
+    log_lines(LOG_WARN, buf_text(&id.cluster.warnings)); /* they may explain it */
+    fail(code, &e);
+    end_all(&id.cluster, env, code);
+    return code;
   }
+  o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
   if (o.help) return print_help();
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
-  if (launches && !o.explain) return launch(&to_launch, &o, &notify);
+  if (launches && !o.explain) return run_launcher(&to_launch, &o, &id.cluster, &notify);
   follow_mpirun(&id.cluster);
-  if (identify(&id, &o, env, &e))
+  if (find_identity(&id, &o, env, &e))
     return fail(e.code == -EINVAL ? code : e.code == -EBUSY ? EXIT_CODE_DEVICES : EXIT_CODE_SYSTEM, &e);
-  tell_notes(&o, &id, launches);
+  if (check_local_rank(&o, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
+  log_notes(&o, &id, launches);
   if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
-  if (!o.explain && check_place(&o, &id, &hung, &e)) {
+  if (!o.explain && check_endpoint(&o, &id, &hung, &e)) {
     fail(code, &e);
     end_all(&id.cluster, env, code);
     return code;
@@ -374,7 +424,7 @@ int main(int argc, char **argv) {
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};
-  code = o.explain ? explain(&o, &id, command, launches ? &to_launch : NULL)
+  code = o.explain ? print_settings(&o, &id, command, launches ? &to_launch : NULL)
                    : prepare_and_run(&session, &id, &(struct guard_words){argc, argv}, &hung);
   if (hung) _exit(code);
   placed_finish(&id.placed);

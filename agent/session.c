@@ -1,21 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's loop.
  *
  *   link: connected, lost, message --.                                .--> link: connect, send, close
- *   workers: started, died, clear ---+--> supervisor_step --> effects +--> workers: spawn, stop, signal, answers
+ *   round: started, died, clear -----+--> supervisor_step --> effects +--> round: start, stop, signal, answers
  *   signal, timer -------------------'                                '--> lines, status, exit
  *
- * Nothing is decided here. An event is handed to the supervisor with its time, the effects that come back are
- * carried out in order, then the one timer is set to the supervisor's next deadline. An effect may cause the
- * next event at once (a connection that fails inside the call); such an event waits in a queue until the
- * effects at hand are done, so the supervisor never sees the second before the first.
+ * The loop decides nothing. An event goes to the mind with its time. The effects that come back are carried out in
+ * order. Then the one timer is set to the mind's next deadline. An effect may cause the next event at once (a
+ * connection that fails inside the call). Such an event waits in a queue until the effects at hand are done, so the
+ * mind never sees the second before the first.
  *
- * The end: SUP_EXIT gives the code. Then the connection is flushed and closed, the guard let go, the own
- * daemon waited for, lines written, in that order and each with a deadline. A second signal in this time ends
- * the waiting. Signals that were ignored when we were started stay ignored (nohup, and a shell's background
- * jobs).
- *
- * SUP_SPAWN waits for the workers' devices (agent/device_watch.c); START is kept until then. Whatever ends the round
- * meanwhile comes as SUP_STOP_TREES, and the wait is over. */
+ * The end: SUP_EXIT gives the code. Then the connection is flushed and closed, the guard is stopped, our own daemon
+ * leaves, and lines are written, each with a deadline. A second signal during that time ends the waiting. */
 
 #include "agent/session.h"
 
@@ -26,56 +22,52 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "agent/devices/watch.h"
-#include "agent/link/host_addrs.h"
+#include "agent/failures/verdict_json.h"
 #include "agent/job_times.h"
+#include "agent/link/host_addrs.h"
 #include "agent/link/link.h"
 #include "agent/link/local_daemon.h"
-#include "agent/output/log_dir.h"
 #include "agent/nccl/minter.h"
+#include "agent/output/log_dir.h"
+#include "agent/output/log_sink.h"
 #include "agent/output/output.h"
 #include "agent/store/round_store.h"
-#include "agent/output/log_sink.h"
 #include "agent/verdict_file.h"
-#include "agent/failures/verdict_json.h"
 #include "agent/workers/round.h"
+#include "agent/workers/signals.h"
 #include "common/clock.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
+#include "common/loop.h"
 #include "common/mem.h"
 #include "common/notify_timer.h"
 
 enum {
   GUARD_FINISH_MS = 2000,
-  DAEMON_END_MS =
-      12000, /* the job is over: our daemon leaves when all know, after CORE_END_ACK_MS at the latest */
-  DAEMON_GRACE_MS = 1000, /* we leave and the job goes on: the daemon is idle at once, or others need it */
-  HURRY_MS = 16000,       /* all of the end together */
+  DAEMON_END_MS = 12000,  /* the job is over: our daemon leaves when all agents know, after JOB_END_ACK_MS at most */
+  DAEMON_GRACE_MS = 1000, /* this agent leaves and the job goes on: the daemon is idle at once, or others need it */
+  HURRY_MS = 16000,       /* the whole end */
   LEAVING_EVERY_MS = 10,
-  END_LOOK_MS = 60000, /* how far the clock on the wall is trusted to go on */
+  END_LOOK_MS = 60000, /* the wall clock may be set: it is read again at least this often */
   SIGNALS_MAX = 64,
 };
 
 struct later {
-  struct supervisor_event event;
+  struct supervisor_event *event;
   struct later *next;
-  char text[]; /* event.text, and event.message and event.device behind it */
 };
 
 struct session {
   const struct session_options *o;
   uv_loop_t loop;
   struct log_dir logs;
-  struct say say;
+  struct log_sink log_sink;
   struct env_job env;
   struct local_daemon *daemon;
   struct link *link;
-  struct workers *workers;
+  struct round_driver *round;
   struct round_store *store;
-  struct device_watch *devices;
   struct minter *minter;
-  struct start *held;    /* waits for the devices */
-  struct local_set stay; /* of its workers, those that were kept */
-  bool waits_for_devices;
   struct supervisor *supervisor;
   struct supervisor_effects effects;
   uv_timer_t tick;
@@ -85,8 +77,9 @@ struct session {
   struct later *first, **last;
   struct bytes *obituary;
   char *daemon_log;
-  bool writing;                  /* --verdict-file */
-  bool stepping, exiting, ended; /* ended: the daemon said that the job is over */
+  bool writing; /* --verdict-file */
+  bool stepping, exiting;
+  bool ended; /* the job, as the mind has heard; else it goes on without this agent */
   uint64_t hurry_ms;
   int exit_code;
 };
@@ -99,16 +92,16 @@ static void post(struct session *s, struct supervisor_event *ev);
 
 /* Effects. --------------------------------------------------------------------------------------------------------- */
 
-/* To the guard, with the address that we are, or were last, connected to; with none yet it waits for the
- * first. */
+/* The guard needs the address of the daemon that we are, or were last, connected to. Before the first connection there
+ * is none, and on_up sends the obituary. */
 static void leave_obituary(struct session *s) {
-  union address peer = {0};
+  union socket_address peer = {0};
   const struct bytes *b = s->obituary;
   if (b && !link_peer(s->link, &peer)) return;
-  workers_obituary(s->workers, &peer.sa, b ? address_size(&peer) : 0, b);
+  round_obituary(s->round, &peer.any, b ? address_size(&peer) : 0, b);
 }
 
-/* The guard knows nothing of the protocol: it gets all that it is to send, the preface first. */
+/* The guard does not know the protocol, so it gets all the bytes that it is to send, the preface first. */
 static void set_obituary(struct session *s, const struct bytes *frame) {
   struct buf all = BUF_INIT;
   bytes_unref(s->obituary);
@@ -122,56 +115,6 @@ static void set_obituary(struct session *s, const struct bytes *frame) {
   leave_obituary(s);
 }
 
-static void hold_for_devices(struct session *s) {
-  pid_t *pids = xcalloc((size_t)s->o->supervisor->workers, sizeof(*pids));
-  workers_pids(s->workers, pids);
-  device_watch_hold(s->devices, s->held->round, &s->stay, pids);
-  free(pids);
-}
-
-/* The store first: workers of this node connect to it as soon as they run. */
-static void spawn(struct session *s, struct supervisor_effect *fx) {
-  struct err e = ERR_INIT;
-  int rc = fx->start->node_rank == 0 ? round_store_open(s->store, fx->start, fx->bytes, &e) : 0;
-  if (rc == 0) {
-    start_free(s->held);
-    s->held = fx->start;
-    s->stay = fx->keep;
-    s->waits_for_devices = true;
-    fx->start = NULL;
-    hold_for_devices(s);
-  } else {
-    post(s, &(struct supervisor_event){.kind = SUP_EXEC_FAILED,
-                                       .round = (uint32_t)fx->start->round,
-                                       .error = -rc,
-                                       .when_ms = boot_ms(),
-                                       .text = e.text});
-  }
-}
-
-/* Who was kept for a round that is stopped before it has begun is parked as before. */
-static void tell_still_parked(struct session *s) {
-  s->waits_for_devices = false;
-  for (uint32_t i = 0; i < (uint32_t)s->o->supervisor->workers; i++)
-    if (local_set_has(&s->stay, i))
-      post(s, &(struct supervisor_event){
-                  .kind = SUP_PARKED, .round = (uint32_t)s->held->round, .local_rank = i});
-}
-
-static void stop(struct session *s, const struct supervisor_effect *fx) {
-  device_watch_cancel(s->devices);
-  if (s->waits_for_devices) tell_still_parked(s);
-  workers_stop(s->workers, fx->round, fx->signo, (uint32_t)fx->value, &fx->keep);
-}
-
-/* In the environment of a worker: it decides where NCCL listens. */
-static void mint(struct session *s, const struct supervisor_effect *fx) {
-  bool known = s->held && (uint32_t)s->held->round == fx->round;
-  char **env = known ? workers_env(s->workers, s->held, 0) : NULL;
-  minter_start(s->minter, fx->round, (uint32_t)fx->value, fx->count, env);
-  env_destroy(env);
-}
-
 static void write_verdict(struct session *s, const struct ending *ending) {
   const struct supervisor_config *c = s->o->supervisor;
   struct buf text = BUF_INIT;
@@ -179,7 +122,7 @@ static void write_verdict(struct session *s, const struct ending *ending) {
   struct tm tm;
   if (!s->o->options->verdict_file) return;
   strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){time(NULL)}, &tm));
-  verdict_text(ending, c->job, c->host, when, &text);
+  verdict_json(ending, c->job, c->host, when, &text);
   verdict_file_write(&s->loop, s->o->options->verdict_file, &text, &s->writing);
 }
 
@@ -187,25 +130,38 @@ static void carry_out(struct session *s, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: link_open(s->link); break;
   case SUP_DISCONNECT: link_shut(s->link); break;
-  case SUP_SEND: link_send(s->link, bytes_ref(fx->bytes)); break;
-  case SUP_SPAWN: spawn(s, fx); break;
-  case SUP_SHUT_STORE: round_store_shut(s->store); break;
+  case SUP_SEND: link_send(s->link, bytes_ref(fx->send.bytes)); break;
+  case SUP_SPAWN:
+    round_start(s->round, fx->spawn.start, fx->spawn.guests, &fx->spawn.keep);
+    fx->spawn.start = NULL;
+    break;
+  case SUP_SHUT_STORE: round_shut_store(s->round); break;
   case SUP_CLOSE_STORE: round_store_close(s->store); break;
-  case SUP_STOP_TREES: stop(s, fx); break;
-  case SUP_LOOK: workers_look(s->workers); break;
-  case SUP_PROBE: workers_probe(s->workers, fx->value, fx->level); break;
-  case SUP_FENCE_AT: workers_fence(s->workers, fx->value); break;
-  case SUP_KILL: workers_signal(s->workers, (uint32_t)fx->value, fx->signo); break;
-  case SUP_REQUEST: workers_request(s->workers, &fx->keep, (uint32_t)fx->value, fx->checkpoint); break;
-  case SUP_MINT: mint(s, fx); break;
-  case SUP_UNMINT: minter_stop(s->minter, (uint32_t)fx->value); break;
-  case SUP_IDS: workers_ids(s->workers, fx); break;
-  case SUP_OBITUARY: set_obituary(s, fx->bytes); break;
-  case SUP_SAY: log_line(fx->level, "%s", fx->text); break;
-  case SUP_TOLD: workers_told(s->workers, fx->value, fx->text, fx->error_text); break;
-  case SUP_STATUS: relay_status(workers_relay(s->workers), fx->text); break;
-  case SUP_ENDING: write_verdict(s, fx->ending); break;
-  case SUP_EXIT: begin_exit(s, (int)fx->value); break;
+  case SUP_STOP_TREES:
+    round_stop(s->round, fx->round, fx->stop_trees.signo, (uint32_t)fx->stop_trees.grace_ms, &fx->stop_trees.keep);
+    break;
+  case SUP_LOOK: round_look(s->round); break;
+  case SUP_PROBE: round_probe(s->round, fx->probe.suspect, fx->probe.level); break;
+  case SUP_FENCE_AT: round_fence(s->round, fx->fence_at.at_ms); break;
+  case SUP_KILL: round_signal(s->round, fx->kill.local_rank, fx->kill.signo); break;
+  case SUP_REQUEST: round_request(s->round, &fx->request.of, fx->request.bits, fx->request.checkpoint); break;
+  case SUP_MINT: {
+    char **env = round_env(s->round, fx->round); /* it decides where NCCL listens */
+    minter_start(s->minter, fx->round, fx->mint.helper, fx->mint.count, env);
+    env_destroy(env);
+    break;
+  }
+  case SUP_UNMINT: minter_stop(s->minter, fx->unmint.helper); break;
+  case SUP_IDS: round_ids(s->round, fx); break;
+  case SUP_OBITUARY: set_obituary(s, fx->obituary.bytes); break;
+  case SUP_SAY: log_line(fx->say.level, "%s", fx->say.text); break;
+  case SUP_TOLD: round_note_failure(s->round, fx->told.local_rank, fx->told.text, fx->told.error); break;
+  case SUP_STATUS: relay_status(round_relay(s->round), fx->status.text); break;
+  case SUP_ENDING:
+    s->ended = fx->ending->heard;
+    write_verdict(s, fx->ending);
+    break;
+  case SUP_EXIT: begin_exit(s, fx->exit.code); break;
   }
 }
 
@@ -219,13 +175,8 @@ static void step(struct session *s, struct supervisor_event *ev) {
 }
 
 static void put_later(struct session *s, const struct supervisor_event *ev) {
-  size_t n = ev->text ? strlen(ev->text) + 1 : 0, m = ev->message ? strlen(ev->message) + 1 : 0;
-  size_t k = ev->device ? strlen(ev->device) + 1 : 0;
-  struct later *l = xcalloc(1, sizeof(*l) + n + m + k);
-  l->event = *ev;
-  if (n) l->event.text = memcpy(l->text, ev->text, n);
-  if (m) l->event.message = memcpy(l->text + n, ev->message, m);
-  if (k) l->event.device = memcpy(l->text + n + m, ev->device, k);
+  struct later *l = xcalloc(1, sizeof(*l));
+  l->event = supervisor_event_copy(ev);
   *s->last = l;
   s->last = &l->next;
 }
@@ -239,8 +190,8 @@ static void set_tick(struct session *s) {
   uv_timer_start(&s->tick, on_tick, at > now ? at - now : 0, 0);
 }
 
-/* ev->msg and ev->data come only from the loop, never while effects are carried out: they need not outlive
- * the call. */
+/* A message, and the ids of MINTED, come only from the loop, never while effects are carried out. So they need not
+ * outlive the call. */
 static void post(struct session *s, struct supervisor_event *ev) {
   if (s->exiting) return;
   if (s->stepping) {
@@ -253,11 +204,13 @@ static void post(struct session *s, struct supervisor_event *ev) {
     struct later *l = s->first;
     s->first = l->next;
     if (!s->first) s->last = &s->first;
-    if (!s->exiting) step(s, &l->event);
+    if (!s->exiting) step(s, l->event);
+    supervisor_event_free(l->event);
     free(l);
   }
   s->stepping = false;
   set_tick(s);
+  if (!s->exiting && !supervisor_is_busy(s->supervisor)) notify_timer_ready(&s->announce);
 }
 
 static void on_tick(uv_timer_t *timer) {
@@ -271,7 +224,7 @@ static void on_signal(uv_signal_t *handle, int signo) {
     return;
   }
   notify_timer_stopping(&s->announce, NULL);
-  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}});
 }
 
 static void watch_end(struct session *s);
@@ -284,7 +237,7 @@ static void on_end(uv_timer_t *timer) {
     return;
   }
   job_times_reason(s->o->options, &why);
-  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = SIGTERM, .text = buf_text(&why)});
+  post(s, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = SIGTERM, .reason = buf_text(&why)}});
   buf_finish(&why);
 }
 
@@ -298,20 +251,22 @@ static void watch_end(struct session *s) {
 
 static void on_up(void *ctx, bool moved) {
   leave_obituary(ctx);
-  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP, .moved = moved});
+  post(ctx, &(struct supervisor_event){.kind = SUP_LINK_UP, .link_up = {.moved = moved}});
 }
 
-static void on_down(void *ctx, bool refused, int fatal, const char *why) {
-  post(ctx,
-       &(struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = refused, .error = fatal, .text = why});
+static void on_down(void *ctx, const struct link_down *down) {
+  post(ctx, &(struct supervisor_event){
+                .kind = SUP_LINK_DOWN,
+                .link_down = {
+                    .refused = down->refused, .foreign = down->foreign, .exit_code = down->fatal, .why = down->why}});
+}
+
+static void on_stranger(void *ctx, const char *who) {
+  post(ctx, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = who}});
 }
 
 static void on_msg(void *ctx, struct msg *m) {
-  struct session *s = ctx;
-  bool welcome = m->type == MSG_WELCOME;
-  s->ended = s->ended || m->type == MSG_END;
-  post(s, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
-  if (welcome && !supervisor_is_busy(s->supervisor)) notify_timer_ready(&s->announce);
+  post(ctx, &(struct supervisor_event){.kind = SUP_MSG, .msg = m});
 }
 
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
@@ -320,39 +275,27 @@ static void get_summary(void *ctx, struct buf *out, bool *busy) {
   *busy = s->exiting || supervisor_is_busy(s->supervisor);
 }
 
-static void on_workers(void *ctx, struct supervisor_event *ev) {
+static void on_event(void *ctx, struct supervisor_event *ev) {
   post(ctx, ev);
 }
 
 static void on_store_port(void *ctx, uint16_t port) {
-  post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
+  post(ctx, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = port}});
 }
 
-/* The devices are free. */
-static void on_free(void *ctx) {
-  struct session *s = ctx;
-  s->waits_for_devices = false;
-  workers_spawn(s->workers, s->held, &s->stay);
-}
-
-static void on_held(void *ctx, uint32_t local_rank, const char *text) {
-  struct session *s = ctx;
-  workers_held(s->workers, (uint32_t)s->held->round, local_rank, text);
-}
-
-static pid_t on_spare(void *ctx) {
+static pid_t get_daemon_pid(void *ctx) {
   struct session *s = ctx;
   return local_daemon_pid(s->daemon);
 }
 
 /* The end. --------------------------------------------------------------------------------------------------------- */
 
-/* While we are leaving. The loop ends by itself when nothing is left in it, but a name that is being looked
- * up, or a disk that hangs, is not waited for. */
+/* The loop would end by itself when nothing is left in it. But a name that is being looked up, or a disk that hangs,
+ * must not delay the exit. */
 static void on_leaving(uv_timer_t *timer) {
   struct session *s = timer->data;
-  bool done = !s->daemon && link_is_shut(s->link) && say_is_quiet(&s->say) && !workers_are_busy(s->workers) &&
-              !s->writing;
+  bool done =
+      !s->daemon && link_is_shut(s->link) && log_sink_is_idle(&s->log_sink) && !round_is_busy(s->round) && !s->writing;
   if (done || boot_ms() >= s->hurry_ms) uv_stop(&s->loop);
 }
 
@@ -361,11 +304,9 @@ static void begin_exit(struct session *s, int code) {
   s->exit_code = code;
   notify_timer_stopping(&s->announce, NULL);
   s->hurry_ms = boot_ms() + HURRY_MS;
-  const char *parent = getenv("TORCHELASTIC_ERROR_FILE"); /* of whoever started us */
-  if (code && parent && *parent) workers_hand_up(s->workers, parent, code);
-  device_watch_cancel(s->devices);
+  if (code) round_hand_up(s->round, code);
   link_shut(s->link);
-  workers_close(s->workers, GUARD_FINISH_MS);
+  round_close(s->round, GUARD_FINISH_MS);
   local_daemon_leave(s->daemon, s->ended ? DAEMON_END_MS : DAEMON_GRACE_MS);
   uv_timer_start(&s->tick, on_leaving, LEAVING_EVERY_MS, LEAVING_EVERY_MS);
   uv_unref((uv_handle_t *)&s->tick);
@@ -377,24 +318,22 @@ static void on_left(void *ctx) {
   s->daemon = NULL;
 }
 
-/* What is still open after the loop ended, or was stopped. */
+/* False: something is still in uv's pool. */
 static bool close_all(struct session *s) {
   local_daemon_destroy(s->daemon);
   link_destroy(s->link);
-  device_watch_destroy(s->devices);
   minter_destroy(s->minter);
-  start_free(s->held);
   round_store_destroy(s->store);
   uv_close((uv_handle_t *)&s->tick, NULL);
   uv_close((uv_handle_t *)&s->end, NULL);
   notify_timer_close(&s->announce);
   for (int i = 0; i < SIGNALS_MAX; i++)
     if (s->signals[i].loop) uv_close((uv_handle_t *)&s->signals[i], NULL);
-  say_through(&s->say, NULL);
-  workers_destroy(s->workers);
+  log_sink_use_relay(&s->log_sink, NULL);
+  round_destroy(s->round);
   uv_run(&s->loop, UV_RUN_NOWAIT);
   uv_run(&s->loop, UV_RUN_NOWAIT);
-  say_finish(&s->say);
+  log_sink_finish(&s->log_sink);
   log_dir_finish(&s->logs);
   supervisor_destroy(s->supervisor);
   supervisor_effects_finish(&s->effects);
@@ -405,29 +344,31 @@ static bool close_all(struct session *s) {
 
 /* The beginning. --------------------------------------------------------------------------------------------------- */
 
-/* Who writes 127.0.0.1 wants this machine alone; a name may stand for it and for the network too. */
+/* An endpoint of 127.0.0.1 means this machine alone. A name may stand for a loopback address and for others too. */
 static const char *loopback_host(const struct agent_options *o) {
   struct ipaddr ip = ipaddr_parse(o->endpoint.host);
   return ip.family && ipaddr_is_loopback(&ip) ? o->endpoint.host : NULL;
 }
 
-/* The agent's own lines go to files only where a place was named; what workers leave has one in any case. */
+/* The agent's own lines go to a file only if --log-dir was given. The workers' error files have a folder in any
+ * case. */
 static int open_logs(struct session *s, enum log_level shown, struct err *e) {
   const struct agent_options *o = s->o->options;
   const struct supervisor_config *c = s->o->supervisor;
-  bool files = output_has_files(o);
-  int rc = files ? log_dir_make(&s->logs, o->log_dir, c->job, e) : 0;
+  bool files = output_has_files(&o->output);
+  int rc = files ? log_dir_make(&s->logs, o->output.log_dir, c->job, e) : 0;
   if (rc) return rc;
   s->logs.keep = files;
-  char *own = o->log_dir ? log_dir_file(&s->logs, "agent", c->host) : NULL;
-  s->daemon_log = o->log_dir ? log_dir_file(&s->logs, "rdzvd", c->host) : NULL;
-  rc = say_init(&s->say, &s->loop, shown, own, e);
+  char *own = o->output.log_dir ? log_dir_file(&s->logs, "agent", c->host) : NULL;
+  s->daemon_log = o->output.log_dir ? log_dir_file(&s->logs, "rdzvd", c->host) : NULL;
+  if (own) rc = loop_start_pool(&s->loop, LOOP_POOL_AGENT, e);
+  if (rc == 0) rc = log_sink_init(&s->log_sink, &s->loop, shown, own, e);
   free(own);
   if (!rc && files) log_info("logs go to %s", s->logs.dir);
   return rc;
 }
 
-static int open_workers(struct session *s, struct err *e) {
+static int open_round(struct session *s, struct err *e) {
   const struct agent_options *o = s->o->options;
   const struct supervisor_config *c = s->o->supervisor;
   s->env = (struct env_job){
@@ -435,6 +376,7 @@ static int open_workers(struct session *s, struct err *e) {
       .workers = c->workers,
       .first = s->o->placed->first,
       .local_world = s->o->placed->local_world,
+      .shares_host = o->local_agents > 1,
       .max_restarts = c->settings.max_restarts,
       .role = o->role,
       .worker_store = o->store == STORE_WORKER,
@@ -445,50 +387,34 @@ static int open_workers(struct session *s, struct err *e) {
       .end_time = o->end_time,
       .scheduler_restarts = o->scheduler_restarts,
   };
-  struct workers_options workers = {
+  struct round_options round = {
       .loop = &s->loop,
       .count = (uint32_t)c->workers,
       .argv = s->o->argv,
       .base_env = s->o->placed->env,
       .env = &s->env,
       .numa = s->o->numa,
-      .devices = s->devices,
       .options = o,
       .host = c->host,
       .logs = &s->logs,
-      .on_event = on_workers,
-      .spare = on_spare,
+      .devices = {.job = c->job,
+                  .first = (uint32_t)s->o->placed->first,
+                  .timeout_ms = (uint32_t)o->device_timeout_ms,
+                  .certain = s->o->placed->uses_devices,
+                  .asked = s->o->placed->asked,
+                  .before = &s->o->placed->before},
+      .store = s->store,
+      .on_event = on_event,
+      .daemon_pid = get_daemon_pid,
       .ctx = s,
   };
-  int rc = workers_create(&workers, &s->o->guard, &s->workers, e);
-  if (rc == 0) say_through(&s->say, workers_relay(s->workers));
+  int rc = round_create(&round, &s->o->guard, &s->round, e);
+  if (rc == 0) log_sink_use_relay(&s->log_sink, round_relay(s->round));
   return rc;
 }
 
-static void open_devices(struct session *s) {
-  const struct supervisor_config *c = s->o->supervisor;
-  s->devices = device_watch_create(&(struct device_watch_options){
-      .loop = &s->loop,
-      .env = s->o->placed->env,
-      .job = c->job,
-      .workers = (uint32_t)c->workers,
-      .first = (uint32_t)s->o->placed->first,
-      .timeout_ms = (uint32_t)s->o->options->device_timeout_ms,
-      .certain = s->o->placed->uses_devices,
-      .asked = s->o->placed->asked,
-      .before = &s->o->placed->before,
-      .on_free = on_free,
-      .on_held = on_held,
-      .ctx = s,
-  });
-}
-
-static void on_minter(void *ctx, struct supervisor_event *ev) {
-  post(ctx, ev);
-}
-
 static void open_link(struct session *s) {
-  static const struct link_callbacks link_callbacks = {on_up, on_down, on_msg};
+  static const struct link_callbacks link_callbacks = {on_up, on_down, on_stranger, on_msg};
   const struct agent_options *o = s->o->options;
   s->daemon = local_daemon_create(&(struct local_daemon_options){
       .loop = &s->loop,
@@ -518,32 +444,30 @@ static void open_link(struct session *s) {
 static int open_parts(struct session *s, struct err *e) {
   const struct agent_options *o = s->o->options;
   enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
-  struct round_store_options store = {.loop = &s->loop,
-                                      .place = o->store,
-                                      .port = (uint16_t)o->store_port,
-                                      .on_port = on_store_port,
-                                      .ctx = s};
+  struct round_store_options store = {
+      .loop = &s->loop, .place = o->store, .port = (uint16_t)o->store_port, .on_port = on_store_port, .ctx = s};
   int rc = open_logs(s, shown, e);
-  open_devices(s);
-  s->minter = minter_create(&(struct minter_options){.loop = &s->loop, .on_event = on_minter, .ctx = s});
-  if (rc == 0) rc = open_workers(s, e);
+  s->minter = minter_create(&(struct minter_options){.loop = &s->loop, .on_event = on_event, .ctx = s});
   if (rc == 0) rc = round_store_create(&store, &s->store, e);
+  if (rc == 0) rc = open_round(s, e);
   if (rc == 0) open_link(s);
   return rc;
 }
 
-/* Schedulers send these to all processes of a job, for those that have asked for them: the workers. */
+/* Schedulers send SIGUSR1 and SIGUSR2 to all processes of a job, for the workers that have asked for them. */
 static void on_signal_of_others(uv_signal_t *handle, int signo) {
-  log_info("%s: it is for the workers, if they have it too; with --signals-to-handle the agent leaves at it",
-           signal_name(signo));
+  log_info(
+      "%s came and was ignored: it is for the workers, if they got it too. To make the agent leave at it, name it in "
+      "--signals-to-handle",
+      signal_name(signo));
 }
 
 static void watch_signals(struct session *s) {
+  uint64_t watched = signals_to_watch(s->o->options);
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
-    struct sigaction now;
-    bool ours = s->o->options->signals >> signo & 1;
-    if ((!ours && signo != SIGUSR1 && signo != SIGUSR2) || sigaction(signo, NULL, &now)) continue;
-    if (now.sa_handler == SIG_IGN && signo != SIGTERM) continue;
+    bool ours = watched >> signo & 1;
+    bool others = (signo == SIGUSR1 || signo == SIGUSR2) && !signal_is_ignored(signo);
+    if (!ours && !others) continue;
     uv_signal_t *handle = &s->signals[signo];
     uv_signal_init(&s->loop, handle);
     handle->data = s;
@@ -552,16 +476,24 @@ static void watch_signals(struct session *s) {
   }
 }
 
+/* Here the time that it takes is free, since rdzvd is being started or connected to. Log files and names have started
+ * the pool before. */
+static void start_pool(struct session *s) {
+  struct err e = ERR_INIT;
+  if (s->exiting || loop_start_pool(&s->loop, LOOP_POOL_AGENT, &e) == 0) return;
+  limit_explain(&e);
+  log_error("%s", e.text);
+  begin_exit(s, EXIT_CODE_SYSTEM);
+}
+
 int session_run(const struct session_options *o, bool *hung) {
   struct session *s = &session;
   struct err e = ERR_INIT;
   *s = (struct session){.o = o, .last = &s->first, .exit_code = EXIT_CODE_INTERNAL};
-  int rc = uv_loop_init(&s->loop);
-  if (rc == 0)
-    rc = open_parts(s, &e);
-  else
-    err_sys(&e, rc, "no event loop");
+  int rc = loop_open(&s->loop, &e);
+  if (rc == 0) rc = open_parts(s, &e);
   if (rc) {
+    limit_explain(&e);
     log_error("%s", e.text);
     *hung = true;
     return EXIT_CODE_SYSTEM;
@@ -578,7 +510,8 @@ int session_run(const struct session_options *o, bool *hung) {
   s->supervisor = supervisor_create(&config);
   notify_timer_start(&s->announce, &s->loop, o->notify, get_summary, s);
   on_store_port(s, round_store_port(s->store));
-  post(s, &(struct supervisor_event){.kind = SUP_START});
+  post(s, &(struct supervisor_event){.kind = SUP_BEGIN});
+  start_pool(s);
   watch_end(s);
   uv_run(&s->loop, UV_RUN_DEFAULT);
   *hung = !close_all(s);

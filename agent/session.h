@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_SESSION_H
 #define AGENT_SESSION_H
 
-/* One agent's life, from the first connection to the exit code: the loop with the supervisor in it. */
+/* One agent's life, from the first connection to the exit code: the loop around the mind. */
 
-#include "agent/guard/guard.h"
 #include "agent/devices/numa.h"
+#include "agent/guard/guard.h"
 #include "agent/options/options.h"
 #include "agent/place.h"
 #include "agent/supervisor/supervisor.h"
@@ -13,15 +14,15 @@
 struct session_options {
   const struct agent_options *options;
   const struct supervisor_config *supervisor; /* settings, names, numbers */
-  char *const *argv;                          /* what workers run */
-  struct placed *placed;                      /* their environment and devices */
-  const struct numa *numa;                    /* where they run */
+  char *const *argv;                          /* the workers' command */
+  struct placed *placed;                      /* the workers' environment and devices */
+  const struct numa *numa;                    /* the workers' CPUs */
   struct guard guard;                         /* started already */
   struct notify *notify;                      /* the service manager */
 };
 
-/* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk) and
- * exit() would wait for it: _exit then. */
+/* Returns the exit code. Once per process. *hung: something is still in uv's pool (a name server, a disk). Call _exit
+ * then, since exit() would wait for it. */
 int session_run(const struct session_options *o, bool *hung);
 
 #endif

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_ASCII_H
 #define COMMON_ASCII_H
 
-/* Letters and digits of ASCII, whatever the locale. */
+/* Letters and digits of ASCII, in any locale. */
 
 #include <stdbool.h>
 

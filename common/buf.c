@@ -1,16 +1,12 @@
-/* A byte buffer: grows at its end, is consumed from its front.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One allocation that doubles; a large one grows by half, and never to less than what is asked for. Consuming moves the
+ * rest to the front. A ring or an offset would save that move, but then every user would have to know of two pieces or
+ * of a begin. Frames are small here, and readers of large streams consume once per read, not once per byte.
  *
- * One allocation that doubles, or, once it is large, grows by half and never to less than what is asked for; consuming
- * moves what is left to the front. A ring or an offset would save that
- * move, but then every user would have to know of two pieces or of a begin; frames here are small, and those who
- * read big streams consume once per read, not once per byte.
+ * One byte more than asked for is always allocated for the NUL.
  *
- * One byte more than asked for is always allocated, so that a NUL stands behind the content and text in a
- * buffer is a string without a copy.
- *
- * Escaping is for what a stranger sent and a person reads. It keeps good UTF-8, because names of hosts and users
- * are not all ASCII, and turns into \x1b or \u202e everything that could move a cursor, end a line, reverse text or
- * close our quotes. The result is one line of printable text for any input. */
+ * Escaping is for text that a stranger sent and a person reads; common/printable.h decides which characters need it.
+ * The result is one line of printable text for any input. */
 
 #include "common/buf.h"
 
@@ -18,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "common/printable.h"
 
 enum { BIG = 1 << 20 };
 
@@ -39,7 +36,7 @@ static size_t grown(size_t cap, size_t need) {
 }
 
 void *buf_reserve(struct buf *b, size_t n) {
-  if (n >= SIZE_MAX / 4 - b->len) xmalloc(SIZE_MAX); /* says so and aborts: no such size is ever meant */
+  if (n >= SIZE_MAX / 4 - b->len) xmalloc(SIZE_MAX); /* reports it and aborts: only a bug asks for such a size */
   size_t need = b->len + n + 1;
   if (need > b->cap) {
     size_t cap = grown(b->cap, need);
@@ -111,56 +108,28 @@ const char *buf_text(const struct buf *b) {
   return b->data ? b->data : "";
 }
 
-/* As RFC 3629 has it: no overlong forms, no surrogates. */
-size_t utf8_char(const unsigned char *s, size_t n, uint32_t *cp) {
-  static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-  size_t len = s[0] < 0x80 ? 1 : s[0] < 0xC0 ? 0 : s[0] < 0xE0 ? 2 : s[0] < 0xF0 ? 3 : s[0] < 0xF8 ? 4 : 0;
-  if (len == 0 || len > n) return 0;
-  uint32_t c = len == 1 ? s[0] : s[0] & (0x7Fu >> len);
-  for (size_t i = 1; i < len; i++) {
-    if ((s[i] & 0xC0) != 0x80) return 0;
-    c = c << 6 | (s[i] & 0x3F);
+static void put_shown(struct buf *b, const char *s, size_t n, size_t max, const char *slashed, const char *kept) {
+  size_t limit = n < max ? n : max, i = 0;
+  while (i < limit) {
+    char shown[PRINTABLE_ESCAPE_MAX];
+    size_t len = printable_char(s + i, n - i, shown);
+    if (len > limit - i) break; /* a character that `max` would split is left out */
+    if (s[i] && strchr(slashed, s[i])) buf_putc(b, '\\');
+    if (s[i] && strchr(kept, s[i]))
+      buf_putc(b, s[i]);
+    else
+      buf_puts(b, shown);
+    i += len;
   }
-  if (c < least[len] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) return 0;
-  *cp = c;
-  return len;
-}
-
-/* Characters that change how the rest of the line is shown: C1 controls, line separators, direction marks, BOM. */
-static bool is_unsafe(uint32_t c) {
-  return (c >= 0x80 && c < 0xA0) || (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
-         (c >= 0x2060 && c <= 0x206F) || c == 0x061C || c == 0xFEFF;
-}
-
-static void put_ascii(struct buf *b, char c) {
-  static const char from[] = "\n\r\t\"\\", to[] = "nrt\"\\";
-  const char *p = c ? strchr(from, c) : NULL;
-  if (p)
-    buf_printf(b, "\\%c", to[p - from]);
-  else if ((unsigned char)c < 0x20 || c == 0x7F)
-    buf_printf(b, "\\x%02x", (unsigned char)c);
-  else
-    buf_putc(b, c);
+  if (i < n) buf_puts(b, "...");
 }
 
 void buf_put_escaped(struct buf *b, const char *s, size_t n, size_t max) {
-  const unsigned char *u = (const unsigned char *)s;
-  size_t limit = n < max ? n : max, i = 0;
-  while (i < limit) {
-    uint32_t c = 0;
-    size_t len = utf8_char(u + i, n - i, &c);
-    if (len > limit - i) break; /* a character that `max` would split is left out */
-    if (len == 0)
-      buf_printf(b, "\\x%02x", u[i]);
-    else if (len == 1)
-      put_ascii(b, s[i]);
-    else if (is_unsafe(c))
-      buf_printf(b, "\\u%04x", c);
-    else
-      buf_append(b, s + i, len);
-    i += len ? len : 1;
-  }
-  if (i < n) buf_puts(b, "...");
+  put_shown(b, s, n, max, "\"\\", "");
+}
+
+void buf_put_plain(struct buf *b, const char *s, size_t n, size_t max) {
+  put_shown(b, s, n, max, "", "\t");
 }
 
 /* Byte by byte: right on every machine and at every address; compilers make one load or store of it. */

@@ -1,10 +1,9 @@
-/* Immutable bytes, counted by reference.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon pushes one message to every node of a job. It is encoded once, and each connection's write queue holds a
+ * reference instead of a copy: ten thousand agents cost ten thousand small write requests and one message.
  *
- * One push of the daemon goes to every node of a job. It is encoded once, and each connection's write queue holds a reference
- * instead of a copy: ten thousand agents cost ten thousand small write requests and one message.
- *
- * The count is a plain integer: all holders live in one loop. It cannot wrap in practice (each reference is held by something of
- * its own that is larger than the count), but a wrap would free memory in use, so it is checked. */
+ * The count is a plain integer, since all holders live in one loop. It cannot wrap in practice: the holder of each
+ * reference is larger than the count. A wrap would free memory in use, so it is checked anyway. */
 
 #include "common/bytes.h"
 

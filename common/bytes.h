@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_BYTES_H
 #define COMMON_BYTES_H
 
-/* Immutable bytes with a count of references: one message to ten thousand agents is encoded and stored once. Not for threads. */
+/* Immutable bytes with a reference count: one message to ten thousand agents is encoded and stored once. Not
+ * thread-safe. */
 
 #include <stddef.h>
 #include <stdint.h>

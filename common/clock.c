@@ -1,4 +1,5 @@
-/* Two clocks: one for all that agent, guard and workers tell each other, one for what a process measures by itself. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two clocks: one for times that agent, guard and workers share, and one for what a process measures by itself. */
 
 #include "common/clock.h"
 

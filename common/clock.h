@@ -1,13 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_CLOCK_H
 #define COMMON_CLOCK_H
 
 #include <stdint.h>
 
-/* Milliseconds on CLOCK_BOOTTIME: as CLOCK_MONOTONIC, but it goes on while the machine is suspended. Leases are counted
- * on it by the agent and by its guard: whoever has slept past a deadline must know it. */
+/* Milliseconds on CLOCK_BOOTTIME, which goes on while the machine is suspended. The agent and its guard count leases on
+ * it: a process that has slept past a deadline must notice. */
 uint64_t boot_ms(void);
 
-/* Milliseconds on CLOCK_MONOTONIC, as uv_hrtime: for waits that end in the process that began them. */
+/* Milliseconds on CLOCK_MONOTONIC, as uv_hrtime: for waits that begin and end in one process. */
 uint64_t monotonic_ms(void);
 
 #endif

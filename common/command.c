@@ -1,17 +1,20 @@
-/* Finding programs.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent does not run the workers' command itself: the guard does, with the worker's own PATH. The agent looks for
+ * it only to report a typing error before a rendezvous. The other programs of this project are looked for beside the
+ * agent's binary first, so that a build tree, an installation and a copied folder each use their own; PATH comes last.
+ * Helpers that are not called by hand are installed in their own folder (RDZV_HELPERS, from meson: ../libexec/rdzv/,
+ * relative, so that an installed tree can be moved). /proc/self/exe names the binary, since the caller chooses argv[0].
  *
- * The agent does not run anything itself: the guard does, by the worker's own PATH. What is found here is
- * only told to a person early (a typo should not take a rendezvous to be noticed), or is one of our own
- * programs. Those are looked for beside the agent's binary first, so that a build tree, an installation and a
- * copied folder each use what belongs together, and PATH comes last. Helpers that nobody calls by hand are
- * installed in a folder of their own (RDZV_HELPERS, from meson: ../libexec/rdzv/, relative, so that an installed
- * tree may be moved). /proc/self/exe and not argv[0]: the latter is whatever the caller likes.
+ * access(2) decides whether a file can be run. A missing interpreter of a script shows only when it is run.
  *
- * What can be run is what access(2) says; that a script's interpreter is missing only shows when it is tried. */
+ * torchrun's users give a script any name. A word that cannot be run as a program is left to Python if Python would
+ * take it: a folder with __main__.py, a zip archive (.pyz), a file whose first line names Python, and text that has
+ * neither such a line nor a suffix. For a program of another kind (train.sh) the error says what is missing. */
 
 #include "common/command.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -20,6 +23,9 @@
 #include <unistd.h>
 #include "common/mem.h"
 
+enum { PYTHON_HEAD_MAX = 256 };
+
+static const char archive[] = ".pyz";
 static const char default_path[] = "/usr/local/bin:/bin:/usr/bin";
 
 /* 0, -EACCES or -ENOENT. */
@@ -53,10 +59,51 @@ char *command_find(const char *name, const char *path, struct err *e) {
   if (slash && why == 0) return xstrdup(name);
   if (file) return file;
   if (why == -EACCES)
-    err_set(e, why, "%s cannot be run: it is a directory, or lacks the permission (chmod +x)", name);
+    err_set(e, why, "%s cannot be run: it is a directory, or it lacks the execute permission (chmod +x)", name);
   else
     err_set(e, why, "%s: command not found%s", name, slash ? "" : " in PATH");
   return NULL;
+}
+
+static bool has_suffix(const char *name) {
+  const char *slash = strrchr(name, '/');
+  return strchr(slash ? slash + 1 : name, '.') != NULL;
+}
+
+/* The kind of a file, from its name and first bytes. */
+static bool looks_like_python(const char *name, const char *head, size_t n) {
+  static const char zip[] = {'P', 'K', 3, 4};
+  if (n >= sizeof(zip) && memcmp(head, zip, sizeof(zip)) == 0) return true;
+  size_t line = 0;
+  while (line < n && head[line] != '\n') line++;
+  if (n >= 2 && head[0] == '#' && head[1] == '!') return memmem(head, line, "python", 6) != NULL;
+  return !has_suffix(name) && memchr(head, '\0', n) == NULL;
+}
+
+static bool is_python_file(const char *file) {
+  char head[PYTHON_HEAD_MAX];
+  struct stat st;
+  int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return false;
+  bool plain = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+  ssize_t n = plain ? read(fd, head, sizeof(head)) : -1;
+  close(fd);
+  return n > 0 && looks_like_python(file, head, (size_t)n);
+}
+
+static bool has_main(const char *folder) {
+  char *file = xasprintf("%s/__main__.py", folder);
+  bool there = access(file, F_OK) == 0;
+  free(file);
+  return there;
+}
+
+bool command_is_python_file(const char *name, const char *path) {
+  size_t n = strlen(name), k = strlen(archive);
+  bool is_archive = n > k && strcmp(name + n - k, archive) == 0; /* exec would give it to the shell */
+  char *program = command_find(name, path, NULL);
+  free(program);
+  return (!program || is_archive) && (has_main(name) || is_python_file(name));
 }
 
 char *command_companion(const char *name, const char *built, const char *path) {

@@ -1,19 +1,25 @@
-#ifndef AGENT_COMMAND_H
-#define AGENT_COMMAND_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMMON_COMMAND_H
+#define COMMON_COMMAND_H
 
-/* Programs: what the workers run, and where our own other programs lie. */
+/* Finding programs: the command of the workers, and the other programs of this project. */
 
+#include <stdbool.h>
 #include "common/err.h"
 
 enum { COMMAND_NOT_FOUND = 127, COMMAND_NOT_RUNNABLE = 126 }; /* exit codes, as a shell's */
 
-/* Where `name` would be run from: itself if it has a slash, else looked up in `path` as execvp does (NULL:
- * the system's default). Heap; NULL and a sentence: -ENOENT not found, -EACCES found but not to be run. */
+/* The file that execvp would run for `name`: itself if it has a slash, else the first in `path` (NULL: the system's
+ * default). Heap, or NULL and a sentence: -ENOENT: not found; -EACCES: found, but it cannot be run. */
 char *command_find(const char *name, const char *path, struct err *e);
 
-/* The file of our own program `name`, the first that can be run: beside this binary, in `built` (its folder in a
- * build tree, relative to this binary's, with a slash at its end; NULL: beside it), in the folder for helpers of
- * the installation, in `path`. Heap, or NULL. */
+/* Whether `name` is not a program but Python can run it: a script without a suffix or without the execute permission, a
+ * .pyz, a folder with __main__.py. */
+bool command_is_python_file(const char *name, const char *path);
+
+/* The file of this project's program `name`, the first that can be run: beside this binary; in `built` (its folder in a
+ * build tree, relative to this binary's, ending with a slash; NULL: beside it); in the installation's folder for
+ * helpers; in `path`. Heap, or NULL. */
 char *command_companion(const char *name, const char *built, const char *path);
 
 #endif

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_DEADLINE_H
 #define COMMON_DEADLINE_H
 
-/* Deadlines: milliseconds on the clock of whoever sets them; UINT64_MAX: there is none. */
+/* Deadlines: milliseconds on the clock of the one who sets them; UINT64_MAX: none. */
 
 #include <stdint.h>
 

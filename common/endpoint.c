@@ -1,16 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* host:port as people write it, and numeric addresses that can be compared.
  *
- * No name is looked up here, and the C library's parsers are not used: inet_pton lives in headers full of sockets,
- * getaddrinfo blocks. Numbers are read as strictly as inet_pton reads them (a test compares the two).
+ * No name is looked up here, and the C library's parsers are not used: inet_pton needs socket headers, and getaddrinfo
+ * blocks. Numbers are read as strictly as inet_pton reads them; a test compares the two.
  *
- * The colon is the difficulty: "a:1" is a host with a port, "::1" is an address without. The rule: brackets hold an
- * IPv6 address and a port may follow; without brackets one colon parts host and port, and two or more make the
- * whole text an IPv6 address. So "::1:2940" is an address and no port, "::1:29400" is neither and answered with the
- * brackets, and "fe80:1" is host "fe80", port 1, as for every other program.
+ * The colon is the difficulty: "a:1" is a host with a port, "::1" is an address without one. The rule: brackets hold an
+ * IPv6 address, and a port may follow. Without brackets one colon separates host and port, and two or more make the
+ * whole text an IPv6 address. So "::1:2940" is an address without a port, "::1:29400" is an error whose sentence shows
+ * the brackets, and "fe80:1" is host "fe80", port 1, as in every other program.
  *
- * A name is checked by its letters only: what no resolver can ever know ("node 1", "tcp://node1") is refused here,
- * where the sentence can say why. Digits and dots that are no IPv4 address are refused too: "10.0.1" would be
- * 10.0.0.1 to some resolvers. */
+ * A name is checked for its characters only: a name that no resolver can know ("node 1", "tcp://node1") is refused
+ * here, where the sentence can give the reason. Digits and dots that are not an IPv4 address are refused too, because
+ * "10.0.1" is 10.0.0.1 to some resolvers. */
 
 #include "common/endpoint.h"
 
@@ -48,8 +49,8 @@ static bool parse_v4(const char *s, size_t n, uint8_t out[4]) {
   return i == n;
 }
 
-/* Groups of up to four hex digits; one "::" stands for the zeros that are missing; the last two groups may be an
- * IPv4 address. Groups are collected first, those behind the "::" are then moved to the end. */
+/* Groups of up to four hex digits. One "::" stands for missing zeros. The last two groups may be an IPv4 address.
+ * Groups are collected first; those behind the "::" are then moved to the end. */
 static bool parse_v6(const char *s, size_t n, uint8_t out[16]) {
   size_t used = 0, gap = SIZE_MAX, i = 0;
   memset(out, 0, 16);
@@ -133,14 +134,14 @@ static int refuse(struct err *e, const char *text, const char *why) {
   return rc;
 }
 
-/* NULL, or what is wrong with the host. */
+/* The error in a host, or NULL. */
 static const char *check_host(const char *host, bool brackets) {
   size_t n = strlen(host);
   bool numeric = true;
   if (n == 0) return "the host is missing";
   if (brackets || strchr(host, ':')) {
     if (ipaddr_parse(host).family == 0 || !strchr(host, ':'))
-      return "what has several colons or brackets must be an IPv6 address, as in [::1]:29400";
+      return "text with several colons or with brackets must be an IPv6 address, as in [::1]:29400";
     return NULL;
   }
   for (size_t i = 0; i < n; i++) {
@@ -149,7 +150,7 @@ static const char *check_host(const char *host, bool brackets) {
   }
   if (numeric && ipaddr_parse(host).family == 0) return "these digits are not an IPv4 address";
   if (host[0] == '.' || host[0] == '-' || strstr(host, ".."))
-    return "a host does not begin with a dot or dash, nor has two dots in a row";
+    return "a host must not begin with a dot or dash, or have two dots in a row";
   return NULL;
 }
 
@@ -168,11 +169,11 @@ static bool parse_port(const char *s, uint16_t *port) {
 int endpoint_parse(const char *text, uint16_t default_port, struct endpoint *ep, struct err *e) {
   bool brackets = text[0] == '[';
   const char *host = brackets ? text + 1 : text, *end = NULL, *port = NULL;
-  if (strstr(text, "://")) return refuse(e, text, "write it without the scheme in front");
+  if (strstr(text, "://")) return refuse(e, text, "write it without the scheme");
   if (brackets) {
     end = strchr(host, ']');
     if (!end) return refuse(e, text, "the closing bracket is missing");
-    if (end[1] != '\0' && end[1] != ':') return refuse(e, text, "behind the bracket only :port may follow");
+    if (end[1] != '\0' && end[1] != ':') return refuse(e, text, "only :port may follow the bracket");
     port = end[1] ? end + 2 : NULL;
   } else {
     const char *colon = strchr(host, ':');

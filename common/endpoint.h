@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_ENDPOINT_H
 #define COMMON_ENDPOINT_H
 
-/* host:port as people write it: "node1", "node1:29400", "10.0.0.1:0", "[::1]:29400", "::1" (no port), "[fe80::1%eth0]". Pure: no
- * name is looked up here. */
+/* host:port as people write it: "node1", "node1:29400", "10.0.0.1:0", "[::1]:29400", "::1" (no port), "[fe80::1%eth0]".
+ * Pure: no name is looked up here. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,8 +24,8 @@ struct ipaddr {
   uint8_t family; /* 4, 6; 0: text is not a numeric address */
   uint8_t bytes[16];
 };
-struct ipaddr ipaddr_parse(const char *text); /* a scope (%eth0) is allowed and ignored */
-int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b); /* order of numbers: v4 before v6 */
+struct ipaddr ipaddr_parse(const char *text);                       /* a scope (%eth0) is allowed and ignored */
+int ipaddr_compare(const struct ipaddr *a, const struct ipaddr *b); /* IPv4 before IPv6, then by number */
 bool ipaddr_is_loopback(const struct ipaddr *a);
 bool ipaddr_is_linklocal(const struct ipaddr *a);
 

@@ -1,26 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Errors: a negative code and a sentence that grows on its way up.
  *
- * The one who notices says what is wrong ("port 70000 is out of range"), each caller who knows more puts it in
- * front ("--endpoint=node1:70000: port 70000 is out of range"). The whole lives in a fixed buffer in the caller's
- * frame: no allocation, no ownership, nothing to free on the good path.
+ * The function that notices the error describes it ("port 70000 is out of range"). Each caller that knows more puts
+ * that in front ("--endpoint=node1:70000: port 70000 is out of range"). The sentence lives in a fixed buffer in the
+ * caller's frame: no allocation, no ownership, nothing to free on success.
  *
- * Three details cost more lines than one would think:
- * - An argument may point into the very text that is being replaced (`err_set(e, c, "... %s", e->text)`), so a new
- *   sentence is always built aside and copied.
- * - A sentence that does not fit ends in "..." at a character's boundary. The front is kept: it says where.
- * - A sentence is one line. Line breaks and other control characters that came in with an argument become
- *   spaces here, once, instead of at each place that prints.
+ * Three details:
+ * - An argument may point into the text that is being replaced (`err_set(e, c, "... %s", e->text)`), so a new
+ *   sentence is built aside and copied.
+ * - A sentence that does not fit ends in "..." at a character's boundary. The front is kept, because it says where.
+ * - A sentence is one printable line. Line breaks and tabs of an argument become spaces, and other characters that
+ *   common/printable.h refuses are
+ *   escaped here, once, instead of at each place that prints.
  *
- * libuv adds codes of its own to errno's: end of stream and the answers of getaddrinfo. They are met as plain
- * numbers all over a driver, and strerror knows none, so their texts are here. */
+ * libuv adds codes of its own to errno's: end of stream and the answers of getaddrinfo. strerror knows none of them, so
+ * their texts are here. */
 
 #include "common/err.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include "common/printable.h"
 
-/* libuv's codes that are no errno (uv/errno.h). */
+/* libuv's codes that are not an errno (uv/errno.h). */
 static const struct {
   int code;
   const char *text;
@@ -50,7 +54,8 @@ static const char *code_text(int code) {
   return strerror(code < 0 ? -code : code);
 }
 
-/* Appends as much of s as fits; a text that does not fit ends in "...", before the character it would split. */
+/* Appends as much of s as fits. A text that does not fit ends in "...", in front of the character that would be
+ * split. */
 static size_t append(char text[ERR_TEXT_MAX], size_t len, const char *s) {
   size_t room = ERR_TEXT_MAX - 1 - len, n = strlen(s);
   if (n <= room) {
@@ -64,17 +69,23 @@ static size_t append(char text[ERR_TEXT_MAX], size_t len, const char *s) {
   return ERR_TEXT_MAX - 1; /* full, even where the cut fell earlier: nothing more is shown */
 }
 
-__attribute__((format(printf, 3, 0))) static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len,
-                                                               const char *fmt, va_list ap) {
-  char part[ERR_TEXT_MAX + 1]; /* one more than fits, so that append() sees what was cut here */
+__attribute__((format(printf, 3, 0))) static size_t append_fmt(char text[ERR_TEXT_MAX], size_t len, const char *fmt,
+                                                               va_list ap) {
+  char part[ERR_TEXT_MAX + 1]; /* one more than fits, so that append() sees that text was cut */
   vsnprintf(part, sizeof(part), fmt, ap);
   return append(text, len, part);
 }
 
-static void store(struct err *e, int code, char text[ERR_TEXT_MAX]) {
-  for (char *p = text; *p; p++)
-    if ((unsigned char)*p < 0x20 || *p == 0x7F) *p = ' ';
-  memcpy(e->text, text, strlen(text) + 1);
+/* `text` is not e->text: an escape is longer than what it stands for. */
+static void store(struct err *e, int code, const char text[ERR_TEXT_MAX]) {
+  size_t n = strlen(text), len = 0;
+  e->text[0] = '\0';
+  for (size_t i = 0; i < n;) {
+    char shown[PRINTABLE_ESCAPE_MAX];
+    bool blank = text[i] == '\n' || text[i] == '\r' || text[i] == '\t';
+    i += printable_char(text + i, n - i, shown);
+    len = append(e->text, len, blank ? " " : shown);
+  }
   e->code = code;
 }
 

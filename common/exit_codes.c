@@ -1,4 +1,5 @@
-/* The texts of the exit codes. The list, their meaning and their derivation are in the header. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The texts of the exit codes. The header has the list and its meaning. */
 
 #include "common/exit_codes.h"
 
@@ -6,7 +7,7 @@
 
 const char *exit_code_text(int code) {
   switch (code) {
-#define X(name, number, help)                                                                                \
+#define X(name, number, help)                                                                                          \
   case number: return help;
     EXIT_CODE_LIST(X)
 #undef X

@@ -1,11 +1,21 @@
-/* Reading and writing small files, where the only thing to get right is what read and write may do besides: stop early, be
- * interrupted, find that a process has gone between open and read. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small files. read and write may stop early or be interrupted, and a process may be gone between open and read.
+ *
+ * A file that is replaced is written under another name first. In /tmp another user could make that name, if it could
+ * be guessed, as a link to one of the user's own files. So it is random, and O_EXCL refuses everything that exists,
+ * links too. */
 
 #include "common/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
 #include <unistd.h>
+#include "common/mem.h"
 
 ssize_t file_read_text(const char *path, char *text, size_t size) {
   text[0] = '\0';
@@ -25,5 +35,45 @@ int file_write_all(int fd, const void *data, size_t len) {
     if (n <= 0) return n < 0 ? -errno : -EIO;
     done += (size_t)n;
   }
+  return 0;
+}
+
+int file_random_name(char out[FILE_RANDOM_SIZE]) {
+  uint64_t bits;
+  if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits)) return -errno;
+  snprintf(out, FILE_RANDOM_SIZE, "%016" PRIx64, bits);
+  return 0;
+}
+
+static int write_new(const char *path, const void *data, size_t len, mode_t mode, bool through) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+  if (fd < 0) return -errno;
+  int rc = file_write_all(fd, data, len);
+  if (rc == 0 && through && fsync(fd) < 0 && errno != EINVAL) rc = -errno; /* EINVAL: it has no disk */
+  if (close(fd) < 0 && rc == 0) rc = -errno;
+  if (rc) unlink(path);
+  return rc;
+}
+
+int file_replace(const char *path, const void *data, size_t len, mode_t mode, bool through) {
+  char name[FILE_RANDOM_SIZE];
+  int rc = file_random_name(name);
+  if (rc) return rc;
+  char *aside = xasprintf("%s.%s.new", path, name);
+  rc = write_new(aside, data, len, mode, through);
+  if (rc == 0 && rename(aside, path) < 0) {
+    rc = -errno;
+    unlink(aside);
+  }
+  free(aside);
+  return rc;
+}
+
+int file_fill_standard(struct err *e) {
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= 2);
+  if (fd < 0) return err_sys(e, -errno, "cannot open /dev/null");
+  close(fd);
   return 0;
 }

@@ -1,16 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_FILE_H
 #define COMMON_FILE_H
 
-/* Small files, whole. Blocking: what may hang (a network's file system) belongs in a thread of the pool. */
+/* Reading and writing small files as a whole. These calls block: a call that may hang (a network file system) belongs
+ * in a thread of the pool. */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
+#include "common/err.h"
 
-/* At most size - 1 bytes of the file's beginning, by one read, as a string: what /proc and the like write anew for each. How many;
- * negative errno where it cannot be read, and then the string is empty. */
+/* Reads at most size - 1 bytes from the beginning of the file, with one read, as a string: for files that the kernel
+ * creates for each reader, as in /proc. Returns how many, or a negative errno and an empty string. */
 ssize_t file_read_text(const char *path, char *text, size_t size);
 
-/* All of it, from where the descriptor stands. 0 or negative errno. */
+/* Writes all of it at the descriptor's position. 0 or negative errno. */
 int file_write_all(int fd, const void *data, size_t len);
+
+/* Creates or replaces a file as a whole; if that fails, the old file stays. The data goes to a file of a random name
+ * beside it, which is then renamed. A link at `path` is replaced, not followed. `mode` is subject to the umask.
+ * `through`: the data is on the disk before the file has its name. 0 or negative errno. */
+int file_replace(const char *path, const void *data, size_t len, mode_t mode, bool through);
+/* 16 hex digits that cannot be guessed, for names in folders that others can write. 0 or negative errno. */
+enum { FILE_RANDOM_SIZE = 17 };
+int file_random_name(char out[FILE_RANDOM_SIZE]);
+/* Opens /dev/null as each of the descriptors 0 to 2 that is closed, so that no other file becomes one of them. */
+int file_fill_standard(struct err *e);
 
 #endif

@@ -1,16 +1,16 @@
-/* Lists of hosts, short and long.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of hosts, short and long. A scheduler lists a thousand hosts in twenty characters, and a person can read a
+ * thousand hosts only in that form.
  *
- * A scheduler lists a thousand hosts in twenty characters, and a person reads a thousand hosts only so. Both directions are here.
+ * The short form is Slurm's: names separated by commas. A bracket stands for each of its numbers and ranges. A name may
+ * have several brackets: every combination is meant, and the last bracket changes fastest. A range pads its numbers
+ * with zeros to the width of its first one: [08-10] is 08, 09, 10, and [8-10] is 8, 9, 10. A name is expanded into one
+ * buffer by one level of recursion per bracket. An error behind a bracket is found with the bracket's first number, and
+ * nothing is written beyond the limits: twenty characters may ask for billions of names.
  *
- * The short form is Slurm's: names parted by commas; a bracket stands for each of its numbers and ranges; a name may have several
- * brackets, which is each with each, the last one fastest. A range pads its numbers with zeros to the width of its first one:
- * [08-10] is 08, 09, 10, and [8-10] is 8, 9, 10. A name is written out into one buffer by walking down its brackets, one level of recursion for each;
- * whatever is wrong behind a bracket is met with its first number, and nothing is written beyond the limits: a list of
- * twenty characters may ask for billions of names.
- *
- * The other direction takes the last number of each name as what counts ("r1n04-ib" is the 4th of "r1n*-ib"), sorts by what stands around
- * it and then by its value, and joins what the rule of padding above would give back. Numbers in front of it stay as they are: a person
- * finds a rack by its name. */
+ * The other direction sorts by the last number of each name ("r1n04-ib" is number 4 of "r1n*-ib"): first by the text
+ * around it, then by its value. It joins only numbers that the rule of padding above would restore. Other numbers stay
+ * as they are: a person finds a rack by its name. */
 
 #include "common/hostlist.h"
 
@@ -29,8 +29,7 @@ static void cut_to(struct buf *b, size_t len) {
 }
 
 static bool is_name_char(char c) {
-  return ascii_is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
-         c == '.';
+  return ascii_is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
 }
 
 /* Expanding. ------------------------------------------------------------------------------------------------------- */
@@ -38,7 +37,7 @@ static bool is_name_char(char c) {
 struct expansion {
   const char *text;
   struct buf *names;
-  size_t begin, n; /* where names began in *names, and how many there are now */
+  size_t begin, n; /* the length of *names before, and the number of names now */
   char name[HOSTLIST_NAME_MAX + 1];
   struct err *e;
 };
@@ -46,7 +45,7 @@ struct expansion {
 static int refuse(const struct expansion *x, int code, const char *why) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, x->text, strlen(x->text), 80);
-  int rc = err_set(x->e, code, "\"%s\" is no list of hosts: %s", buf_text(&shown), why);
+  int rc = err_set(x->e, code, "\"%s\" is not a list of hosts: %s", buf_text(&shown), why);
   buf_finish(&shown);
   return rc;
 }
@@ -68,11 +67,10 @@ static int put_name(struct expansion *x, size_t len) {
   return 0;
 }
 
-/* Digits at *p; their number in *width, 0: there are none. */
+/* Digits at *p; *width: how many, or 0. */
 static int read_number(const struct expansion *x, const char **p, uint32_t *v, size_t *width) {
   const char *begin = *p;
-  for (*v = 0; ascii_is_digit(**p) && *p - begin < HOSTLIST_DIGITS_MAX; ++*p)
-    *v = *v * 10 + (uint32_t)(**p - '0');
+  for (*v = 0; ascii_is_digit(**p) && *p - begin < HOSTLIST_DIGITS_MAX; ++*p) *v = *v * 10 + (uint32_t)(**p - '0');
   *width = (size_t)(*p - begin);
   if (ascii_is_digit(**p)) return refuse(x, -E2BIG, "a number in brackets has more than 9 digits");
   if (!*width) return refuse(x, -EINVAL, "brackets hold numbers and ranges, as in [1-4,7]");
@@ -94,7 +92,7 @@ static int put_number(struct expansion *x, size_t *len, uint32_t v, size_t width
 
 static int expand_name(struct expansion *x, const char *p, size_t len, int brackets);
 
-/* p is behind the bracket; what follows the closing one is written out for each number. */
+/* p is behind the bracket. The text behind the closing one is expanded for each number. */
 static int expand_bracket(struct expansion *x, const char *p, size_t len, int brackets) {
   const char *end = strchr(p, ']');
   int rc = 0;
@@ -120,7 +118,7 @@ static int expand_bracket(struct expansion *x, const char *p, size_t len, int br
   }
 }
 
-/* From p to the comma or the end, len characters of the name being there. */
+/* Expands from p to the comma or the end; len characters of the name are there already. */
 static int expand_name(struct expansion *x, const char *p, size_t len, int brackets) {
   for (; *p && *p != ','; p++) {
     if (*p == '[') return expand_bracket(x, p + 1, len, brackets);
@@ -132,7 +130,7 @@ static int expand_name(struct expansion *x, const char *p, size_t len, int brack
   return put_name(x, len);
 }
 
-/* The comma behind a name, or the end: not one in brackets. */
+/* The comma behind a name, or the end. A comma in brackets does not count. */
 static const char *end_of_name(const char *p) {
   for (bool inside = false; *p && (inside || *p != ','); p++) inside = *p == '[' || (inside && *p != ']');
   return p;
@@ -155,7 +153,7 @@ int hostlist_expand(const char *text, struct buf *names, size_t *n, struct err *
 
 struct split {
   const char *name;
-  size_t prefix, digits, suffix; /* suffix: where it begins; digits 0: no number counts */
+  size_t prefix, digits, suffix; /* suffix: its offset; digits 0: the name has no number */
   uint32_t v;
 };
 
@@ -180,7 +178,7 @@ static int compare_prefix(const struct split *a, const struct split *b) {
   return c ? c : (a->prefix > b->prefix) - (a->prefix < b->prefix);
 }
 
-/* Names between which only the number differs. */
+/* Names that differ only in the number. */
 static int compare_kind(const struct split *a, const struct split *b) {
   int c = compare_prefix(a, b);
   if (!c) c = strcmp(a->name + a->suffix, b->name + b->suffix);
@@ -200,13 +198,13 @@ static size_t count_digits(uint32_t v) {
   return n;
 }
 
-/* b is what a range that begins with `low` has behind a. */
+/* b follows a in a range that begins with `low`. */
 static bool follows(const struct split *low, const struct split *a, const struct split *b) {
   size_t natural = count_digits(b->v);
   return b->v == a->v + 1 && b->digits == (natural > low->digits ? natural : low->digits);
 }
 
-/* How many of s[0..n) from the first on make one range; *last: which ends it. Equal ones are passed over. */
+/* How many of s[0..n) form one range with the first; *last: its end. Repeated names are passed over. */
 static size_t take_run(const struct split *s, size_t n, size_t *last) {
   size_t i = 1;
   for (*last = 0; i < n; i++) {
@@ -221,7 +219,7 @@ static void put_digits(struct buf *out, const struct split *s) {
   buf_append(out, s->name + s->prefix, s->digits);
 }
 
-/* One kind of s[0..n), as far as it fits into `room` bytes. How many are told. */
+/* Appends the names of one kind, as far as they fit into `room` bytes. Returns how many. */
 static size_t put_kind(const struct split *s, size_t n, size_t room, struct buf *out) {
   size_t begin = out->len, told = 0, last, runs = 0;
   size_t behind = strlen(s->name + s->suffix);

@@ -1,20 +1,25 @@
-/* What we ask of jansson.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading is strict: one object and nothing behind it, no embedded NUL, and no key twice, because two readers that
+ * prefer the first or the last would see different messages. jansson bounds the depth. The framing code has compared
+ * the size with a limit.
  *
- * Reading is strict: one object and nothing behind it, no key twice (two readers of "the last wins" and "the
- * first wins" would see two different messages), no embedded NUL; jansson itself bounds the depth. The size was
- * compared with a limit by whoever framed the text.
+ * jansson's message quotes the text near the fault, which a peer chose, so it is escaped.
  *
- * jansson's message quotes the text near the fault, which a peer chose: it is escaped before it goes on.
+ * jansson prints DEL, C1 controls and direction overrides as they are, and people look at JSON in terminals. So they
+ * are printed as \u009b, which means the same to every parser.
  *
- * Printing keeps the order of insertion, so that the same run prints the same bytes and a person finds the
- * fields where the protocol's text lists them. It can only fail on a value that contains itself or nests past
- * jansson's limit; no peer can send such a thing, so it would be our own bug: abort. */
+ * Printing keeps the order of insertion: the same run prints the same bytes, and a person finds the fields where the
+ * protocol's text lists them. Printing fails only for a value that contains itself or is nested too deeply. No peer can
+ * send one, so it would be a bug: abort. */
 
 #include "common/json.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/printable.h"
+
+enum { REPLACEMENT = 0xFFFD }; /* stands for a byte that is not UTF-8 */
 
 json_t *json_parse_object(const char *data, size_t len, struct err *e) {
   json_error_t je;
@@ -39,6 +44,51 @@ static int on_text(const char *text, size_t n, void *ctx) {
   return 0;
 }
 
+static void put_unit(struct buf *out, uint32_t unit) {
+  buf_printf(out, "\\u%04x", (unsigned)unit);
+}
+
+/* Characters beyond 16 bits are a pair. */
+static void put_code_point(struct buf *out, uint32_t c) {
+  if (c > 0xFFFF) put_unit(out, 0xD800 + ((c - 0x10000) >> 10));
+  put_unit(out, c > 0xFFFF ? 0xDC00 + (c & 0x3FF) : c);
+}
+
+void json_put_printable(struct buf *out, const char *text, size_t len) {
+  for (size_t i = 0, n; i < len; i += n) {
+    uint32_t c = REPLACEMENT;
+    n = utf8_char((const unsigned char *)text + i, len - i, &c);
+    if (n == 0)
+      n = 1;
+    else if (is_printable(c) || c == '\n') {
+      buf_append(out, text + i, n);
+      continue;
+    }
+    put_code_point(out, c);
+  }
+}
+
+json_t *json_text(const char *s) {
+  json_t *v = json_string(s);
+  if (v) return v;
+  struct buf fixed = BUF_INIT;
+  for (size_t i = 0, left = strlen(s), n; left > 0; i += n, left -= n) {
+    uint32_t c;
+    n = utf8_char((const unsigned char *)s + i, left, &c);
+    if (n)
+      buf_append(&fixed, s + i, n);
+    else
+      buf_puts(&fixed, "\xef\xbf\xbd"); /* U+FFFD */
+    n = n ? n : 1;
+  }
+  v = json_string(buf_text(&fixed));
+  buf_finish(&fixed);
+  return v;
+}
+
 void json_print(struct buf *out, const json_t *v) {
-  if (json_dump_callback(v, on_text, out, JSON_COMPACT | JSON_ENCODE_ANY) < 0) abort();
+  struct buf text = BUF_INIT;
+  if (json_dump_callback(v, on_text, &text, JSON_COMPACT | JSON_ENCODE_ANY) < 0) abort();
+  json_put_printable(out, buf_text(&text), text.len);
+  buf_finish(&text);
 }

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_JSON_H
 #define COMMON_JSON_H
 
-/* What we ask of jansson, in one place: objects only, duplicate keys refused, nothing behind the end, sizes
- * checked by the caller before. */
+/* jansson, as this project needs it: objects only, duplicate keys and trailing text refused. The caller has checked the
+ * size. */
 
 #include <jansson.h>
 #include "common/buf.h"
@@ -10,7 +11,12 @@
 
 /* A new reference to the object in data[0..len), or NULL with a sentence that names line and column. */
 json_t *json_parse_object(const char *data, size_t len, struct err *e);
-/* Appends the compact text of v; keys in order of insertion. */
+/* A string in which each byte that is not UTF-8 is U+FFFD. Never NULL. */
+json_t *json_text(const char *s);
+/* Appends v as compact text, with keys in the order of insertion. All characters are printable. */
 void json_print(struct buf *out, const json_t *v);
+/* Appends JSON text from elsewhere in a form that a terminal can show: unprintable characters become \u009b, bytes that
+ * are not UTF-8 become U+FFFD, and line breaks stay. */
+void json_put_printable(struct buf *out, const char *text, size_t len);
 
 #endif

@@ -1,5 +1,6 @@
-#ifndef AGENT_LOCAL_SET_H
-#define AGENT_LOCAL_SET_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMMON_LOCAL_SET_H
+#define COMMON_LOCAL_SET_H
 
 /* A set of local ranks, by value. */
 
@@ -24,7 +25,7 @@ static inline void local_set_remove(struct local_set *s, uint32_t i) {
   if (i < LOCAL_SET_MAX) s->bits[i / 64] &= ~(UINT64_C(1) << i % 64);
 }
 
-/* All of `s` are in `in`. */
+/* Every member of `s` is in `in`. */
 static inline bool local_set_is_within(const struct local_set *s, const struct local_set *in) {
   uint64_t beyond = 0;
   for (int i = 0; i < LOCAL_SET_MAX / 64; i++) beyond |= s->bits[i] & ~in->bits[i];

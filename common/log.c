@@ -1,18 +1,16 @@
-/* The one log of a driver program.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A line is formatted into a buffer and handed to the sink, by default with one write(2) to stderr. So lines of several
+ * processes that share a terminal or a pipe do not mix, and nothing is lost in a stdio buffer when the process dies.
  *
- * A line is formatted into a buffer on the stack and handed to the sink, which by default is one write(2) to
- * stderr: lines of several processes that share a terminal or a pipe do not mix, and nothing is lost in a stdio
- * buffer when the process dies the next moment.
+ * This is the only state outside of objects: a few words, set at the start of main. Pure modules return lines as
+ * effects, so several of them can live in one test without a shared log.
  *
- * This is the only state of a process outside its objects: a few words, set at the start of main. Pure modules
- * never come here, they give lines out as effects, so several of them live in one test without a shared log.
+ * A daemon's lines begin with the time unless the reader of stderr adds it; at a terminal they stay short.
  *
- * A daemon's lines begin with the time where nothing else says it; at a terminal they stay short.
- *
- * A line is one line whatever its arguments hold: control characters become '?', line breaks spaces. That is the
- * last fence only: who prints what a peer sent uses buf_put_escaped. A line of more than LINE_MAX bytes ends in
- * "...". Where stderr takes no more (a full non-blocking pipe, a closed terminal) the line is lost: a log must not
- * block a loop. */
+ * A line is one printable line, even with strange arguments: line breaks become spaces, and other characters that
+ * common/printable.h refuses are escaped. Quoted text was escaped before (buf_put_escaped). A text of more than
+ * LINE_MAX bytes ends in "...". If stderr takes no more (a full non-blocking pipe, a closed terminal) the line is lost:
+ * a log must not block a loop. */
 
 #include "common/log.h"
 
@@ -23,6 +21,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "common/buf.h"
 
 enum { LOG_LINE_MAX = 4096 };
 
@@ -53,11 +52,11 @@ size_t log_stamp(char *at) {
   return n + (size_t)snprintf(at + n, LOG_STAMP_SIZE - n, ".%03d ", (int)(t.tv_nsec / 1000000));
 }
 
-/* The journal's name for the stream that it has given us: "DEVICE:INODE". A child whose stderr went elsewhere inherits the name too. */
+/* Whether stderr is the stream that the journal named "DEVICE:INODE". A child whose stderr was redirected inherits the
+ * variable too. */
 static bool is_journal(const char *name, const struct stat *st) {
   unsigned long long device, inode;
-  return name && sscanf(name, "%llu:%llu", &device, &inode) == 2 && device == st->st_dev &&
-         inode == st->st_ino;
+  return name && sscanf(name, "%llu:%llu", &device, &inode) == 2 && device == st->st_dev && inode == st->st_ino;
 }
 
 void log_stamp_lines(const char *journal) {
@@ -69,46 +68,51 @@ enum log_level log_max_level(void) {
   return logger.max_level;
 }
 
-static void make_one_line(char *line) {
+/* At a character's boundary. */
+static void cut(char line[LOG_LINE_MAX]) {
+  size_t n = LOG_LINE_MAX - 4;
+  while (n > 0 && ((unsigned char)line[n] & 0xC0) == 0x80) n--;
+  memcpy(line + n, "...", 4);
+}
+
+static void put_one_line(struct buf *out, char *line) {
   size_t len = strlen(line);
-  while (len > 0 && line[len - 1] == '\n') line[--len] = '\0';
-  for (char *p = line; *p; p++) {
-    if (*p == '\n' || *p == '\r')
-      *p = ' ';
-    else if (((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7F)
-      *p = '?';
-  }
+  while (len > 0 && line[len - 1] == '\n') len--;
+  for (size_t i = 0; i < len; i++)
+    if (line[i] == '\n' || line[i] == '\r') line[i] = ' ';
+  buf_put_plain(out, line, len, len);
 }
 
 static void write_stderr(const char *line) {
-  char out[LOG_LINE_MAX + 120], stamp[LOG_STAMP_SIZE] = "";
+  char stamp[LOG_STAMP_SIZE] = "";
+  struct buf out = BUF_INIT;
   if (logger.stamped) log_stamp(stamp);
-  int n = snprintf(out, sizeof(out) - 1, "%s%.64s: %s", stamp, logger.program, line);
-  if (n < 0) return;
-  size_t len = strlen(out);
-  out[len++] = '\n';
-  for (size_t done = 0; done < len;) {
-    ssize_t w = write(STDERR_FILENO, out + done, len - done);
+  buf_printf(&out, "%s%.64s: %s\n", stamp, logger.program, line);
+  for (size_t done = 0; done < out.len;) {
+    ssize_t w = write(STDERR_FILENO, out.data + done, out.len - done);
     if (w < 0 && errno == EINTR) continue;
-    if (w <= 0) return;
+    if (w <= 0) break;
     done += (size_t)w;
   }
+  buf_finish(&out);
 }
 
 void log_line(enum log_level level, const char *fmt, ...) {
   if (level > logger.max_level) return;
   int saved = errno;
   char line[LOG_LINE_MAX];
+  struct buf out = BUF_INIT;
   va_list ap;
   va_start(ap, fmt);
   int n = vsnprintf(line, sizeof(line), fmt, ap);
   va_end(ap);
   if (n < 0) line[0] = '\0';
-  if (n >= (int)sizeof(line)) memcpy(line + sizeof(line) - 4, "...", 4);
-  make_one_line(line);
+  if (n >= (int)sizeof(line)) cut(line);
+  put_one_line(&out, line);
   if (logger.sink)
-    logger.sink(logger.ctx, level, line);
+    logger.sink(logger.ctx, level, buf_text(&out));
   else
-    write_stderr(line);
+    write_stderr(buf_text(&out));
+  buf_finish(&out);
   errno = saved;
 }

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_LOG_H
 #define COMMON_LOG_H
 
-/* The one log of a driver program. Pure modules never call it: they give lines out as effects.
+/* The log of a program. Pure modules never call it: they return lines as effects.
  *
  * A line is `subject: event key=value ...`: it names its subject (job, node, worker, connection) first. */
 
@@ -15,8 +16,8 @@ typedef void (*log_sink_fn)(void *ctx, enum log_level level,
 /* Default sink: one write(2) to stderr per line: "<program>: <line>\n". With log_init(program, ..). */
 void log_init(const char *program, enum log_level max_level);
 void log_set_sink(log_sink_fn sink, void *ctx); /* NULL: the default one */
-/* The default sink's lines begin with log_stamp from now on, unless stderr is a terminal, which shows them as they come, or the
- * journal, which has its own times: `journal` is $JOURNAL_STREAM, or NULL. */
+/* From now on the default sink's lines begin with log_stamp. They do not if stderr is a terminal, or the journal, which
+ * has its own times: `journal` is $JOURNAL_STREAM, or NULL. */
 void log_stamp_lines(const char *journal);
 /* "2026-11-21 20:41:03.123 ", local time. at: of LOG_STAMP_SIZE bytes. Returns its length. */
 enum { LOG_STAMP_SIZE = 40 };

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_LOG_LEVEL_H
 #define COMMON_LOG_LEVEL_H
 
-/* The levels of the log, apart from the log itself: pure modules give lines out as effects, and a line has a level. */
+/* The levels of the log. They have a header of their own because pure modules return lines with a level. */
 enum log_level {
   LOG_ERROR, /* something is lost or ends           (always shown) */
   LOG_WARN,  /* a person should look at it          (always shown) */

@@ -1,16 +1,15 @@
-/* A hash map from byte strings to pointers that iterates in the order of insertion.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Entries stand in a dense array in the order of insertion. Beside it a table of slots, at least twice as many, holds
+ * index + 1 of an entry, or 0. The search for a key begins at the slot that its hash names and goes on to the first 0
+ * (linear probing).
  *
- * Entries stand in a dense array in that order; beside it a table of slots, at least twice as many, holds index + 1
- * of an entry or 0. A key is looked for from the slot its hash names, onward until a 0 (linear probing).
+ * Removing turns the entry into a hole: its key is freed, and its slot stays and is walked past. So there are no
+ * tombstones to count, and a loop may remove its current entry, since nothing moves. Holes are removed when the array
+ * is full: if a quarter of it is holes it is packed in place, else it doubles; in both cases all slots are filled
+ * again. Every insertion takes a new entry, so at most half of the slots are in use, and a probe always finds a 0.
  *
- * Removing makes the entry a hole: its key is freed, its slot stays and is walked past. So there is no tombstone to
- * count, and a loop may remove the entry it stands on, since nothing moves. Holes are swept when the array is
- * full: if a quarter or more of it is holes it is packed in place, else it doubles; either way all slots are
- * filled anew. Every insertion takes a fresh entry, so slots in use never exceed entries in use, hence half the
- * table, and a probe always finds a 0.
- *
- * The hash is SipHash, keyed by a seed in the object (common/siphash.h says why). The order of slots depends on the seed, the
- * order of iteration does not. */
+ * The hash is SipHash, keyed by a seed in the object (common/siphash.h says why). The order of slots depends on the
+ * seed; the order of iteration does not. */
 
 #include "common/map.h"
 
@@ -76,8 +75,8 @@ void *map_put_n(struct map *m, const void *key, size_t len, void *value) {
     return old;
   }
   make_room(m);
-  m->entries[m->n_entries] = (struct map_entry){
-      .key = xmemdup(key, len), .key_len = len, .value = value, .hash = siphash(&m->key, key, len)};
+  m->entries[m->n_entries] =
+      (struct map_entry){.key = xmemdup(key, len), .key_len = len, .value = value, .hash = siphash(&m->key, key, len)};
   link_entry(m, m->n_entries++);
   m->count++;
   return NULL;

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_MAP_H
 #define COMMON_MAP_H
 
-/* A hash map from strings to pointers. Keys are copied and may hold any bytes; values are the caller's. The hash is keyed
- * (SipHash-2-4) by `seed`, so that a peer who chooses keys cannot choose collisions. Iteration order is the
- * order of insertion, so that a run from the same seed is the same run. */
+/* A hash map from strings to pointers. Keys are copied and may hold any bytes; values belong to the caller. The hash is
+ * keyed (SipHash-2-4) by `seed`, so that a peer that chooses keys cannot cause collisions. Iteration is in the order of
+ * insertion, so a run from the same seed is the same run. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,7 +34,8 @@ void *map_put(struct map *m, const char *key, void *value); /* the value that wa
 void *map_put_n(struct map *m, const void *key, size_t len, void *value);
 void *map_remove(struct map *m, const char *key); /* the value that was there, else NULL */
 void *map_remove_n(struct map *m, const void *key, size_t len);
-/* for (struct map_entry *e = NULL; (e = map_next(&m, e));) ...; removing *e itself inside the loop is allowed, adding is not */
+/* for (struct map_entry *e = NULL; (e = map_next(&m, e));) ...; removing *e itself inside the loop is allowed, adding
+ * is not */
 struct map_entry *map_next(const struct map *m, const struct map_entry *after);
 
 #endif

@@ -1,14 +1,13 @@
-/* Allocation that cannot fail.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program that runs out of memory in the middle of a change of state cannot go on: code that no test reaches would
+ * have to undo half of the change. So there is one wrapper, which ends the process with one line and abort(3). The
+ * guard and the daemon's peers treat that like every other death.
  *
- * A program that runs out of memory in the middle of a state change has no good way on: the half-made change
- * would have to be unwound in code that no test reaches. So there is one wrapper, and it ends the process with
- * one line and abort(3); the guard and the daemon's peers treat that as they treat every other death.
+ * A rule elsewhere makes this safe: a size from a peer is compared with a named limit before it gets here. Then only a
+ * bug can ask for too much.
  *
- * What makes this safe is a rule kept elsewhere: a size that came from a peer is compared with a named limit
- * before it gets here. Then only our own arithmetic can ask for too much, and that is a bug worth a core dump.
- *
- * The line is written with write(2) and no formatting: stdio may want memory itself. malloc(0) may return NULL
- * in some C libraries, so nothing is ever asked for less than one byte. */
+ * The line is written with write(2) and without formatting, because stdio may need memory. malloc(0) may return NULL in
+ * some C libraries, so at least one byte is always asked for. */
 
 #include "common/mem.h"
 
@@ -22,7 +21,7 @@
 static _Noreturn void out_of_memory(void) {
   static const char line[] = "rdzv: out of memory, giving up\n";
   ssize_t n = write(STDERR_FILENO, line, sizeof(line) - 1);
-  (void)n; /* nothing is left to tell it to */
+  (void)n; /* there is nowhere to report an error */
   abort();
 }
 

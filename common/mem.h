@@ -1,14 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_MEM_H
 #define COMMON_MEM_H
 
-/* Allocation that cannot fail: where memory is gone the process prints one line and aborts. That is only safe
- * because no size that a peer sent gets here before it was checked against a named limit. */
+/* Allocation that cannot fail: if there is no memory the process prints one line and aborts. That is safe only because
+ * every size that a peer sent has been checked against a named limit. */
 
 #include <stdarg.h>
 #include <stddef.h>
 
-/* For programs whose loop must not stand still, first thing in main. glibc puts small blocks aside when they are freed, and merges all of them in some
- * later call: after three million keys were deleted that took 75 ms at once. So each is merged when it is freed. */
+/* For programs whose loop must not stall: call it first in main. glibc keeps freed small blocks aside and merges all of
+ * them in a later call; after three million keys were deleted that took 75 ms at once. With this each is merged when it
+ * is freed. */
 void mem_avoid_stalls(void);
 
 void *xmalloc(size_t size);

@@ -1,22 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The service manager's socket.
  *
- * The protocol is a line or several in one datagram to the unix socket that NOTIFY_SOCKET names: a path, or with '@' an abstract name.
- * That is all that libsystemd does too, so it is not linked. The socket is not connected: a manager that was executed anew has the
- * same name and another socket.
+ * The protocol is one datagram of some lines to the unix socket that NOTIFY_SOCKET names: a path, or with '@' an
+ * abstract name. libsystemd does no more, so it is not linked. The socket is not connected, because a manager that was
+ * executed again has the same name and another socket.
  *
- * The variables are taken out of the environment at once. What inherits them speaks in our name: a worker that sends READY=1
- * by its own library, or an rdzvd of our own whose watchdog would stand for ours. SYSTEMD_EXEC_PID stays: it says by itself whom it means.
- * Where it is not our pid, a script stands between the manager and us; then MAINPID goes with READY, so that signals, the exit code and
- * the watchdog concern us and not the script (NotifyAccess=all has to allow it).
+ * The variables are removed from the environment at once. A child that inherits them would send messages in our name: a
+ * worker that sends READY=1 through its own library, or our own rdzvd, whose watchdog would replace ours.
+ * SYSTEMD_EXEC_PID stays, since it names its process. If it is not our pid, a script stands between the manager and us.
+ * Then MAINPID goes with READY, so that signals, the exit code and the watchdog concern this process (NotifyAccess=all
+ * has to allow it).
  *
- * Signs of life come from the caller's loop, never from a thread or a timer signal: a loop that is stuck must fall silent. WATCHDOG_USEC is
- * when the manager gives up; half of it is how often we speak, as the manual asks. notify_every_ms divides that half evenly, so
- * that a status is never older than a second and a sign of life never late.
+ * Signs of life come from the caller's loop, never from a thread or a timer signal: a loop that is stuck must fall
+ * silent. The manager gives up after WATCHDOG_USEC, and its manual asks for a sign at half of that. notify_every_ms
+ * divides that half evenly, so that a status is never older than a second and a sign of life is never late.
  *
- * The manager may be slow: its queue is short, and a blocking send would stop our loop for it. What is lost of STATUS and WATCHDOG comes again
- * with the next beat; READY and STOPPING are owed until they are sent. A manager that is gone is one warning.
+ * A manager's queue is short, and a blocking send would stop our loop. A STATUS or WATCHDOG that is lost is sent again
+ * with the next beat; READY and STOPPING are repeated until they are sent. A manager that is gone causes one warning.
  *
- * A status is one line of ASCII: the manager drops what is not UTF-8, and a line break in it would be another message. */
+ * A status is one line of ASCII: the manager drops text that is not UTF-8, and a line break would begin another
+ * message. */
 
 #include "common/notify.h"
 
@@ -29,19 +32,20 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/log.h"
+#include "common/printable.h"
 
 static bool is_other_pid(const char *text) {
   return text && strtol(text, NULL, 10) != (long)getpid();
 }
 
-/* Microseconds to the half of it in milliseconds. */
+/* Half of it, from microseconds to milliseconds. */
 static uint64_t read_watchdog(const char *usec, const char *pid) {
   char *end;
   if (!usec || is_other_pid(pid)) return 0;
   errno = 0;
   unsigned long long v = strtoull(usec, &end, 10);
   if (*usec < '0' || *usec > '9' || *end || errno || v == 0) {
-    log_warn("WATCHDOG_USEC=%.40s is no number of microseconds: no signs of life are sent", usec);
+    log_warn("WATCHDOG_USEC=%.40s is not a number of microseconds: no signs of life are sent", usec);
     return 0;
   }
   uint64_t half = v / 2000;
@@ -80,23 +84,28 @@ void notify_finish(struct notify *n) {
   n->fd = -1;
 }
 
-/* Whether it is on its way. */
+/* Whether the datagram was sent. */
 static bool send_text(struct notify *n, const struct buf *text) {
   struct iovec part = {.iov_base = text->data, .iov_len = text->len};
   struct msghdr m = {.msg_name = &n->to, .msg_namelen = n->to_len, .msg_iov = &part, .msg_iovlen = 1};
   if (sendmsg(n->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
   if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && !n->complained) {
-    log_warn("the service manager cannot be told anything: NOTIFY_SOCKET: %s", strerror(errno));
+    log_warn("cannot send to the service manager (NOTIFY_SOCKET): %s", strerror(errno));
     n->complained = true;
   }
   return false;
 }
 
-/* True: it is another one than was told last. */
+/* True: it differs from the last one sent. */
 static bool put_status(const struct notify *n, const char *status, char now[NOTIFY_STATUS_MAX + 1]) {
-  size_t len = 0;
-  for (; status[len] && len < NOTIFY_STATUS_MAX; len++)
-    now[len] = status[len] >= 0x20 && status[len] < 0x7F ? status[len] : '?';
+  size_t left = strlen(status), len = 0;
+  for (size_t n_char; left > 0; status += n_char, left -= n_char) {
+    char shown[PRINTABLE_ESCAPE_MAX];
+    n_char = printable_char(status, left, shown);
+    if (len + strlen(shown) > NOTIFY_STATUS_MAX) break;
+    memcpy(now + len, shown, strlen(shown));
+    len += strlen(shown);
+  }
   now[len] = '\0';
   return strcmp(now, n->status) != 0;
 }
@@ -107,7 +116,7 @@ static void put_owed(const struct notify *n, struct buf *text) {
   if (n->owes_stopping) buf_puts(text, "STOPPING=1\n");
 }
 
-/* Everything that is to be said now, in one datagram. */
+/* Sends everything that is due in one datagram. */
 static void tell(struct notify *n, const char *status, bool alive, bool busy) {
   char now[NOTIFY_STATUS_MAX + 1];
   struct buf text = BUF_INIT;

@@ -1,12 +1,12 @@
-/* A timer of the loop whose life it proves. It is the only thing here that knows libuv: the messages are made in notify.c.
- *
- * A beat that comes late is sent late, and that is the point of it. It holds no loop open, so a program ends as without a manager. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A timer of the loop whose life it proves. A late beat is sent late, on purpose. The timer does not keep the loop
+ * alive, so a program ends as it does without a manager. */
 
 #include "common/notify_timer.h"
 
 #include "common/clock.h"
 
-static void on_timer(uv_timer_t *timer) {
+static void on_beat(uv_timer_t *timer) {
   struct notify_timer *t = timer->data;
   struct buf status = BUF_INIT;
   bool busy = false;
@@ -22,7 +22,7 @@ void notify_timer_start(struct notify_timer *t, uv_loop_t *loop, struct notify *
   if (!every_ms) return;
   uv_timer_init(loop, &t->timer);
   t->timer.data = t;
-  uv_timer_start(&t->timer, on_timer, 0, every_ms);
+  uv_timer_start(&t->timer, on_beat, 0, every_ms);
   uv_unref((uv_handle_t *)&t->timer);
 }
 

@@ -1,14 +1,13 @@
-/* Who listens on a TCP port.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* /proc/net/tcp and tcp6 give the inodes of listening sockets per port, and the links in /proc/PID/fd show which
+ * process holds an inode. So both are read, the second until the first hit. Without root only the user's own processes
+ * show their links, so "not found" is an ordinary answer.
  *
- * The kernel tells in two halves: /proc/net/tcp and tcp6 give the inodes of listening sockets per port, and the links
- * in /proc/PID/fd tell who holds an inode. So both are read, the second until the first hit. Only our own processes
- * show their links unless we are root, therefore "not found" is an ordinary answer.
+ * This runs once, before the loop starts, when the daemon is about to exit anyway. It is bounded even so: a machine
+ * with a million descriptors must not turn "port in use" into a wait. /proc/net/tcp lists listening sockets first, so
+ * its limit does not hide them.
  *
- * This runs once, before the loop starts, when the daemon is about to exit anyway. It is bounded all the same: a
- * machine with a million descriptors must not turn "port taken" into a wait. Listening sockets come first in
- * /proc/net/tcp, so its limit does not hide them.
- *
- * Asking netlink (sock_diag) would be quicker for the first half, but needs more code than it saves time here. */
+ * sock_diag (netlink) would be faster for the first half, but would need more code than it saves time here. */
 
 #include "common/port_holder.h"
 
@@ -38,8 +37,8 @@ static void find_inodes(const char *table, uint16_t port, struct inodes *found) 
   for (int i = 0; i < TABLE_LINES_MAX && found->n < INODES_MAX && fgets(line, sizeof(line), f); i++) {
     unsigned local_port, state;
     unsigned long inode;
-    if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu", &local_port,
-               &state, &inode) == 3 &&
+    if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu", &local_port, &state,
+               &inode) == 3 &&
         local_port == port && state == TCP_STATE_LISTEN)
       found->v[found->n++] = inode;
   }

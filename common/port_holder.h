@@ -1,7 +1,8 @@
-#ifndef DAEMON_PORT_HOLDER_H
-#define DAEMON_PORT_HOLDER_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMMON_PORT_HOLDER_H
+#define COMMON_PORT_HOLDER_H
 
-/* Who listens on a TCP port of this machine: for the sentence that tells a person why a port cannot be had. */
+/* The process that listens on a TCP port of this machine, for the message that a port is in use. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +13,7 @@ struct port_holder {
   char name[32]; /* as in /proc/PID/comm; "" if it could not be read */
 };
 
-/* Best effort and bounded: false where nobody listens, or the holder belongs to somebody whose /proc is closed to us. */
+/* Best effort, in bounded time. False: no process listens, or /proc does not show this user its descriptors. */
 bool port_holder_find(uint16_t port, struct port_holder *h);
 
 #endif

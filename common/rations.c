@@ -1,13 +1,17 @@
-/* Counters per peer address.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rations per peer address.
  *
- * Anybody who reaches the port can open connections that say nothing, or send rubbish, as fast as the network allows.
- * Two things must stay bounded then: how many descriptors one address holds before it has said who it is, and how
- * many lines it can write into our log. Both are counted here, per numeric address and not per network: the nodes of
- * a cluster share a network and all start in the same second.
+ * A stranger who reaches the port can open connections that send nothing or rubbish, as fast as the network allows. Two
+ * things must stay bounded: the descriptors that one address holds without having identified itself, and the lines that
+ * it can write into the log. Both are counted per numeric address, not per network: the nodes of a cluster share a
+ * network and all start in the same second.
  *
- * An entry lives as long as its address has unidentified connections (those are bounded by the limit on
- * descriptors) or a log window that has not passed; of the latter kind at most ADDRESSES_MAX are kept. What was left out
- * is told with the first line of the next window. */
+ * Lines are also counted for all addresses together. One user can come from any address of 127.0.0.0/8, and one machine
+ * from any of an IPv6 network.
+ *
+ * A ration is kept as long as its address has unidentified connections (the limit on descriptors bounds those) or a
+ * window that has not passed; of the latter kind at most RATIONS_MAX. The first line of the next window reports what
+ * was left out. */
 
 #include "common/rations.h"
 
@@ -17,39 +21,39 @@
 #include "common/buf.h"
 #include "common/mem.h"
 
-struct address {
+struct ration {
   size_t unidentified;
   uint64_t window_ms; /* when it began */
   unsigned lines, left_out;
 };
 
-void addresses_init(struct addresses *a, uint64_t seed) {
+void rations_init(struct rations *a, uint64_t seed) {
   map_init(&a->map, seed);
-  a->sweep_at = ADDRESSES_MAX;
+  a->sweep_at = RATIONS_MAX;
 }
 
-void addresses_finish(struct addresses *a) {
+void rations_finish(struct rations *a) {
   for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) free(e->value);
   map_finish(&a->map);
 }
 
-size_t addresses_unidentified(const struct addresses *a, const char *addr) {
-  const struct address *entry = map_get(&a->map, addr);
+size_t rations_unidentified(const struct rations *a, const char *addr) {
+  const struct ration *entry = map_get(&a->map, addr);
   return entry ? entry->unidentified : 0;
 }
 
-static void drop_idle(struct addresses *a) {
+static void drop_idle(struct rations *a) {
   for (struct map_entry *e = NULL; (e = map_next(&a->map, e));) {
-    struct address *entry = e->value;
+    struct ration *entry = e->value;
     if (entry->unidentified > 0) continue;
     map_remove_n(&a->map, e->key, e->key_len);
     free(entry);
   }
-  a->sweep_at = 2 * a->map.count > ADDRESSES_MAX ? 2 * a->map.count : ADDRESSES_MAX;
+  a->sweep_at = 2 * a->map.count > RATIONS_MAX ? 2 * a->map.count : RATIONS_MAX;
 }
 
-static struct address *get(struct addresses *a, const char *addr) {
-  struct address *entry = map_get(&a->map, addr);
+static struct ration *get(struct rations *a, const char *addr) {
+  struct ration *entry = map_get(&a->map, addr);
   if (entry) return entry;
   if (a->map.count >= a->sweep_at) drop_idle(a);
   entry = xcalloc(1, sizeof(*entry));
@@ -57,26 +61,42 @@ static struct address *get(struct addresses *a, const char *addr) {
   return entry;
 }
 
-void addresses_count(struct addresses *a, const char *addr, int change) {
-  struct address *entry = get(a, addr);
+void rations_count(struct rations *a, const char *addr, int change) {
+  struct ration *entry = get(a, addr);
   entry->unidentified += (size_t)change;
   if (entry->unidentified > 0 || entry->lines > 0) return;
   map_remove(&a->map, addr);
   free(entry);
 }
 
-void addresses_log(struct addresses *a, const char *addr, uint64_t now_ms, enum log_level level,
-                   const char *fmt, ...) {
-  if (level > log_max_level()) return; /* what is not shown does not use up the window */
-  struct address *entry = get(a, addr);
-  if (entry->lines == 0 || now_ms - entry->window_ms >= ADDRESS_WINDOW_MS) {
-    if (entry->left_out > 0) log_line(level, "%s: %u more such lines were left out", addr, entry->left_out);
-    *entry = (struct address){.unidentified = entry->unidentified, .window_ms = now_ms};
+/* Whether one more line may be logged, of any address. */
+static bool has_room(struct rations *a, uint64_t now_ms, enum log_level level) {
+  if (a->lines == 0 || now_ms - a->window_ms >= RATION_WINDOW_MS) {
+    if (a->left_out > 0) log_line(level, "%u more lines about many addresses were left out", a->left_out);
+    a->window_ms = now_ms;
+    a->lines = a->left_out = 0;
   }
-  if (entry->lines >= ADDRESS_LOG_LINES) {
+  if (a->lines >= RATIONS_LINES_MAX) {
+    a->left_out++;
+    return false;
+  }
+  a->lines++;
+  return true;
+}
+
+void rations_log(struct rations *a, const char *addr, uint64_t now_ms, enum log_level level, const char *fmt, ...) {
+  if (level > log_max_level()) return; /* a line that is not shown does not count */
+  struct ration *entry = get(a, addr);
+  if (entry->lines == 0 || now_ms - entry->window_ms >= RATION_WINDOW_MS) {
+    unsigned before = entry->left_out;
+    *entry = (struct ration){.unidentified = entry->unidentified, .window_ms = now_ms};
+    if (before > 0 && has_room(a, now_ms, level)) log_line(level, "%s: %u more such lines were left out", addr, before);
+  }
+  if (entry->lines >= RATION_LINES_MAX) {
     entry->left_out++;
     return;
   }
+  if (!has_room(a, now_ms, level)) return;
   entry->lines++;
   struct buf text = BUF_INIT;
   va_list ap;

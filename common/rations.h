@@ -1,7 +1,9 @@
-#ifndef COMMON_ADDRESSES_H
-#define COMMON_ADDRESSES_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMMON_RATIONS_H
+#define COMMON_RATIONS_H
 
-/* What is counted per peer address: connections that have not said who they are, and log lines. */
+/* The allowance of a peer address: unidentified connections, which are counted here for their owner's limit, and log
+ * lines. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -9,23 +11,27 @@
 #include "common/map.h"
 
 enum {
-  ADDRESSES_MAX = 4096,   /* remembered for their log lines alone */
-  ADDRESS_LOG_LINES = 16, /* about one address in one window: a port scanner must not fill the log */
-  ADDRESS_WINDOW_MS = 10000,
+  RATION_LINES_MAX = 16,   /* lines about one address in a window: a port scanner must not fill the log */
+  RATIONS_LINES_MAX = 512, /* about all addresses: one user may have many */
+  RATION_WINDOW_MS = 10000,
+  RATIONS_MAX = 4096, /* addresses remembered for their lines alone */
 };
 
-struct addresses {
+struct rations {
   struct map map;
-  size_t sweep_at; /* entries at which idle ones are dropped next: doubles, so that sweeping stays cheap */
+  size_t sweep_at; /* the number of rations at which idle ones are dropped; it doubles, so that sweeping stays cheap */
+  uint64_t window_ms; /* when the window of all addresses began */
+  unsigned lines, left_out;
 };
 
-void addresses_init(struct addresses *a, uint64_t seed);
-void addresses_finish(struct addresses *a);
+void rations_init(struct rations *a, uint64_t seed);
+void rations_finish(struct rations *a);
 
-size_t addresses_unidentified(const struct addresses *a, const char *addr);
-void addresses_count(struct addresses *a, const char *addr, int change);
-/* A log line about something that `addr` did; beyond ADDRESS_LOG_LINES in ADDRESS_WINDOW_MS they are left out and counted. */
-void addresses_log(struct addresses *a, const char *addr, uint64_t now_ms, enum log_level level,
-                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+size_t rations_unidentified(const struct rations *a, const char *addr);
+void rations_count(struct rations *a, const char *addr, int change);
+/* Logs a line about something that `addr` did. Beyond RATION_LINES_MAX per address or RATIONS_LINES_MAX in
+ * RATION_WINDOW_MS it is left out and counted. */
+void rations_log(struct rations *a, const char *addr, uint64_t now_ms, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 
 #endif

@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SipHash-2-4, as its authors wrote it: four words of state, two rounds for every eight bytes, four at the end.
  *
- * Keys of our tables come from peers. With a plain hash a hundred chosen keys would fall into one place and turn every lookup into
- * a walk; here nobody can choose them who does not know 128 bits. The seed is an object's own and comes from outside, so that a run from the same seed is the same run. */
+ * Peers choose the keys of our tables. With a plain hash a hundred chosen keys would fall into one slot and turn every
+ * lookup into a walk; here they would have to know 128 bits. The seed belongs to the object and comes from outside, so
+ * a run from the same seed is the same run. */
 
 #include "common/siphash.h"
 
@@ -38,8 +40,8 @@ struct siphash_key siphash_key_from(uint64_t seed) {
 }
 
 uint64_t siphash(const struct siphash_key *key, const void *data, size_t len) {
-  uint64_t v[4] = {key->k[0] ^ 0x736f6d6570736575, key->k[1] ^ 0x646f72616e646f6d,
-                   key->k[0] ^ 0x6c7967656e657261, key->k[1] ^ 0x7465646279746573};
+  uint64_t v[4] = {key->k[0] ^ 0x736f6d6570736575, key->k[1] ^ 0x646f72616e646f6d, key->k[0] ^ 0x6c7967656e657261,
+                   key->k[1] ^ 0x7465646279746573};
   uint64_t last = (uint64_t)len << 56;
   const uint8_t *p = data;
   for (; len >= 8; p += 8, len -= 8) {

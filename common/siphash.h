@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_SIPHASH_H
 #define COMMON_SIPHASH_H
 
-/* SipHash-2-4 (Aumasson and Bernstein): a hash of any bytes that who does not know the key cannot aim at. */
+/* SipHash-2-4 (Aumasson and Bernstein): a hash of any bytes. Colliding inputs cannot be chosen without the key. */
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_SLICE_H
 #define COMMON_SLICE_H
 
-/* Bytes that belong to somebody else: any bytes, no NUL behind them. */
+/* Borrowed bytes: any bytes, without a NUL behind them. */
 
 #include <stddef.h>
 

@@ -1,15 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rdzvd: the daemon.
  *
- * main brings things up in the order in which they may fail and tears them down in reverse: options, ports, state
- * folder, core, control socket, loop. The ports come first because binding one decides which of two daemons that were
- * started at once is to stay, and the loser must not have touched anything else. The word that we stand (port file,
- * --ready-fd, start line, the service manager) comes last, when every listener accepts.
+ * main brings things up in the order in which they may fail, and tears them down in reverse: options, ports, state
+ * folder, core, control socket, loop. The ports come first: of two daemons that start at once, the one that binds the
+ * port stays, and the other must not have touched anything else. The port file, --ready-fd, the start line and the
+ * service manager come last, when every listener accepts.
  *
- * An agent that starts a daemon of its own passes --exit-when-idle and --owner-fd. For such a daemon a taken port is
- * no error but an answer (exit code 68): somebody else was faster, and the agent connects to that one.
+ * An agent that starts its own daemon passes --exit-when-idle and --owner-fd. For such a daemon a port in use is an
+ * answer, not an error (exit code 68): another daemon was faster, and the agent connects to that one.
  *
- * The control socket is a help, not a need: where its usual place cannot be had the daemon says so and runs without;
- * one that was asked for by --socket must be had. */
+ * The control socket is optional: if its usual place is not available, the daemon logs that and runs without. One
+ * that --socket asks for is required. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,18 +25,21 @@
 #include <unistd.h>
 #include <uv.h>
 #include "common/exit_codes.h"
+#include "common/file.h"
+#include "common/limit.h"
 #include "common/log.h"
+#include "common/loop.h"
 #include "common/mem.h"
 #include "common/notify_timer.h"
 #include "common/opts/opts.h"
-#include "daemon/server/control_socket.h"
 #include "daemon/core/core.h"
-#include "daemon/server/listener.h"
 #include "daemon/rdzvd_options.h"
+#include "daemon/server/control_socket.h"
+#include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "daemon/server/state.h"
 
-enum { RESERVED_FDS = 64 }; /* descriptors that are no connections: listeners, state, the loop's own */
+enum { RESERVED_FDS = 64 }; /* descriptors that are not connections: listeners, state, the loop's own */
 
 struct daemon {
   struct rdzvd_options options;
@@ -69,7 +73,7 @@ static int print_help(void) {
 
 static int check_options(int argc, char **argv, int rest, struct rdzvd_options *o, struct err *e) {
   if (rest < argc)
-    return err_set(e, -EINVAL, "rdzvd takes options only, \"%.80s\" is none (--help lists them)", argv[rest]);
+    return err_set(e, -EINVAL, "rdzvd takes only options: \"%.80s\" is not one (see --help)", argv[rest]);
   if (o->quiet && o->verbose) return err_set(e, -EINVAL, "--quiet and --verbose exclude each other");
   if (o->socket && strlen(o->socket) >= CONTROL_PATH_MAX)
     return err_set(e, -EINVAL, "--socket %.200s: the path of a unix socket has at most %d bytes", o->socket,
@@ -78,7 +82,7 @@ static int check_options(int argc, char **argv, int rest, struct rdzvd_options *
   static const char *const names[] = {"--owner-fd", "--ready-fd"};
   for (int i = 0; i < 2; i++) {
     if (fds[i] >= 0 && fcntl((int)fds[i], F_SETFD, FD_CLOEXEC) < 0)
-      return err_set(e, -EINVAL, "%s %d: no such descriptor is open", names[i], (int)fds[i]);
+      return err_set(e, -EINVAL, "%s %d: this descriptor is not open", names[i], (int)fds[i]);
   }
   return 0;
 }
@@ -96,31 +100,17 @@ static uint64_t random_seed(void) {
   return getrandom(&seed, sizeof(seed), 0) == sizeof(seed) ? seed : uv_hrtime() ^ (uint64_t)getpid();
 }
 
-/* Ready ---------------------------------------------------------------------------------------------------------- */
-
-static int replace_file(const char *path, const char *temp, const struct buf *text, struct err *e) {
-  int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return err_sys(e, -errno, "cannot write --port-file %s", path);
-  ssize_t n = write(fd, text->data, text->len);
-  int rc = n == (ssize_t)text->len ? 0 : n < 0 ? -errno : -ENOSPC;
-  close(fd);
-  if (rc == 0 && rename(temp, path) < 0) rc = -errno;
-  if (rc == 0) return 0;
-  unlink(temp);
-  return err_sys(e, rc, "cannot write --port-file %s", path);
-}
+/* Ready ------------------------------------------------------------------------------------------------------------ */
 
 static int write_port_file(struct daemon *d, struct err *e) {
   const char *path = d->options.port_file;
   if (!path) return 0;
   struct buf text = BUF_INIT;
   for (size_t i = 0; i < d->n_listeners; i++) buf_printf(&text, "%d\n", d->listeners[i].port);
-  char *temp = xasprintf("%s.%d.new", path, (int)getpid());
-  int rc = replace_file(path, temp, &text, e);
+  int rc = file_replace(path, text.data, text.len, 0644, false);
   d->has_port_file = rc == 0;
-  free(temp);
   buf_finish(&text);
-  return rc;
+  return rc ? err_sys(e, rc, "cannot write --port-file %s", path) : 0;
 }
 
 static void write_ready_fd(const struct daemon *d) {
@@ -141,7 +131,7 @@ static void say_start(const struct daemon *d) {
   buf_finish(&line);
 }
 
-/* The service manager ------------------------------------------------------------------------------------------------ */
+/* The service manager ---------------------------------------------------------------------------------------------- */
 
 static void get_summary(void *ctx, struct buf *out, bool *busy) {
   server_summary(((struct daemon *)ctx)->server, out);
@@ -153,10 +143,10 @@ static void on_stopping(void *ctx, const char *why) {
   notify_timer_stopping(&((struct daemon *)ctx)->announce, status);
 }
 
-/* Up and down ---------------------------------------------------------------------------------------------------- */
+/* Up and down ------------------------------------------------------------------------------------------------------ */
 
 static int open_ports(struct daemon *d, struct err *e) {
-  bool in_haste = d->options.exit_when_idle; /* the agent that started us has to connect elsewhere */
+  bool in_haste = d->options.exit_when_idle; /* the agent that started us must connect elsewhere */
   int rc = listeners_open(d->options.listen.v, (size_t)d->options.listen.n, in_haste, d->listeners, e);
   if (rc == -EINVAL) return EXIT_CODE_USAGE;
   if (rc == -EADDRINUSE && d->options.exit_when_idle) return EXIT_CODE_PORT_TAKEN;
@@ -184,8 +174,7 @@ static int open_control(struct daemon *d, struct err *e) {
 
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
-  struct core_config core_config = {
-      .seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid()};
+  struct core_config core_config = {.seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid()};
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,
@@ -212,6 +201,7 @@ static int open_server(struct daemon *d, struct err *e) {
 static int bring_up(struct daemon *d, struct err *e) {
   int code = open_ports(d, e);
   if (code != 0) return code;
+  if (loop_start_pool(&d->loop, LOOP_POOL_DAEMON, e) < 0) return EXIT_CODE_SYSTEM;
   if (d->options.state_dir && state_open(d->options.state_dir, &d->state, e) < 0) return EXIT_CODE_SYSTEM;
   if (open_control(d, e) < 0 || open_server(d, e) < 0 || write_port_file(d, e) < 0) return EXIT_CODE_SYSTEM;
   write_ready_fd(d);
@@ -227,7 +217,7 @@ static void remove_files(struct daemon *d) {
 }
 
 static void tear_down(struct daemon *d) {
-  /* An agent's folder is ours to remove: when the last member is served the agent may be long gone. */
+  /* The daemon removes the folder of its agent, which may be gone long before the last member is served. */
   bool discard = d->server && server_is_unneeded(d->server) && d->options.owner_fd >= 0;
   remove_files(d);
   notify_timer_close(&d->announce);
@@ -245,20 +235,20 @@ static void tear_down(struct daemon *d) {
 
 static int run(struct daemon *d) {
   struct err e = ERR_INIT;
-  if (uv_loop_init(&d->loop) < 0)
-    return fail(EXIT_CODE_SYSTEM, &(struct err){.text = "cannot make an event loop"});
+  if (loop_open(&d->loop, &e) < 0) return limit_explain(&e), fail(EXIT_CODE_SYSTEM, &e);
   int code = bring_up(d, &e);
   if (code == EXIT_CODE_OK && !server_run(d->server)) {
-    log_warn("something still hangs; leaving all the same");
+    log_warn("some work did not finish in time; exiting anyway");
     remove_files(d);
     _exit(EXIT_CODE_OK);
   }
+  limit_explain(&e);
   if (code != EXIT_CODE_OK) fail(code, &e);
   tear_down(d);
   return code;
 }
 
-/* The agent that owns this daemon reads its lines from a pipe, and has times of its own. */
+/* The agent that owns this daemon reads its lines from a pipe, and adds its own times. */
 static bool is_file(int fd) {
   struct stat st;
   return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
@@ -273,14 +263,12 @@ int main(int argc, char **argv) {
   mem_avoid_stalls();
   log_init("rdzvd", LOG_INFO);
   notify_init(&d.notify);
-  if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0)
-    return fail(EXIT_CODE_USAGE, &e);
+  if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   if (o->help) return print_help();
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (check_options(argc, argv, rest, o, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);
   if (o->owner_fd < 0 || is_file(STDERR_FILENO)) log_stamp_lines(getenv("JOURNAL_STREAM"));
   signal(SIGPIPE, SIG_IGN);
-  setenv("UV_THREADPOOL_SIZE", "1", 0); /* only the state file is written there */
   return run(&d);
 }

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DAEMON_RDZVD_OPTIONS_H
 #define DAEMON_RDZVD_OPTIONS_H
 
-/* What rdzvd can be told. */
+/* The options of rdzvd. */
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,15 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PyTorch's TCPStore protocol to bytes and back.
  *
- * One table says it all: C10D_OP_LIST in the header gives every op its number in each numbering and, letter by letter, what follows in the
- * request and in the reply. Parser, encoder and reply parser walk those letters and know nothing of single ops.
+ * One table describes it: C10D_OP_LIST in the header gives every operation its number in each numbering and, letter by
+ * letter, the fields of request and reply. Parser, encoder and reply parser walk those letters and know no single
+ * operation.
  *
- * Nothing frames a request, so a request is whole when its last field is. The parser walks over what is there and stops at the first field that is
- * not, with the number of bytes that would bring it on: an embedder that asks again only then asks a few times for a plain request and once per
- * item of a list. Plain requests have at most three fields and are walked anew; in a list, which may have 262,144 strings, it goes on where it
- * stopped. A length is compared with its limit in the moment its eight bytes are there, before anybody waits for what it promises; sizes are
- * only ever added after that, so that no length near 2^64 wraps.
+ * A request has no frame: it is whole when its last field is. The parser walks over the bytes and stops at the first
+ * unfinished field with the number of bytes that would help. A caller that waits for that number asks a few times for a
+ * plain request and once per item of a list. Plain requests have at most three fields and are walked again; in a list,
+ * which may have 262,144 strings, the parser goes on where it stopped. A length is compared with its limit as soon as
+ * its eight bytes are there, before a reader waits for the announced bytes. Sizes are only added after that, so a
+ * length near 2^64 cannot wrap.
  *
- * Since librdzv links this file, it uses nothing but the C library. */
+ * librdzv links this file, so it uses only the C library. */
 
 #include "proto/c10d.h"
 
@@ -47,11 +50,11 @@ static uint64_t get_le(const char *p, size_t bytes) {
   return v;
 }
 
-/* What is parsed, and where in it we are. */
+/* The input and the position in it. */
 struct scan {
   const char *data;
   size_t len, at;
-  size_t need; /* after a failure with rc 0: bytes that must be there before more can be known */
+  size_t need; /* after a failure with rc 0: the bytes that are needed before more is known */
   size_t max_key, max_value, max_all;
   const char *too_long; /* the sentence for max_all */
   int rc;
@@ -78,13 +81,12 @@ static bool scan_number(struct scan *s, size_t bytes, uint64_t *v) {
   return true;
 }
 
-/* behind: how much must follow the string at least. */
+/* behind: the least number of bytes that must follow the string. */
 static bool scan_string(struct scan *s, bool is_key, size_t behind, struct slice *out) {
   size_t begin = s->at;
   uint64_t n;
   if (!scan_number(s, 8, &n)) return false;
-  if (n > (is_key ? s->max_key : s->max_value))
-    return refuse(s, -EMSGSIZE, is_key ? TOO_LONG_KEY : TOO_LONG_VALUE);
+  if (n > (is_key ? s->max_key : s->max_value)) return refuse(s, -EMSGSIZE, is_key ? TOO_LONG_KEY : TOO_LONG_VALUE);
   if (s->at + n + behind > s->max_all) return refuse(s, -EMSGSIZE, s->too_long);
   if (s->len - s->at < n) {
     s->at = begin;
@@ -95,7 +97,7 @@ static bool scan_string(struct scan *s, bool is_key, size_t behind, struct slice
   return true;
 }
 
-/* n strings, every second one a value where `pairs`. Goes on where it was. */
+/* n strings; `pairs`: every second one is a value. Goes on where it stopped. */
 static bool scan_list(struct scan *s, uint64_t n, bool pairs, struct slice *items) {
   size_t begin = s->at;
   if (n > (s->max_all - s->at) / 8) return refuse(s, -EMSGSIZE, s->too_long);
@@ -117,7 +119,7 @@ static bool scan_counted(struct scan *s, bool pairs, struct c10d_request *r) {
   return scan_list(s, pairs ? 2 * r->count : r->count, pairs, &r->items);
 }
 
-/* more: whether another field follows; it takes eight bytes at least. */
+/* more: another field follows, which takes at least eight bytes. */
 static bool scan_request_field(struct scan *s, char field, bool more, struct c10d_request *r) {
   uint64_t number;
   switch (field) {
@@ -133,7 +135,7 @@ static bool scan_request_field(struct scan *s, char field, bool more, struct c10
   }
 }
 
-/* Numbers stand in nearly the order of the list, so the first or second guess is right. */
+/* Numbers are nearly in the order of the list, so the first or second guess is right. */
 static const struct op *find_op(enum c10d_dialect dialect, char byte) {
   for (unsigned i = 0, number = (uint8_t)byte; number < C10D_OP_COUNT && i < C10D_OP_COUNT; i++) {
     const struct op *op = &ops[(number + i) % C10D_OP_COUNT];
@@ -148,8 +150,8 @@ static int result(const struct scan *s, bool whole, size_t *size, const char **w
   return whole ? 1 : s->rc;
 }
 
-int c10d_parse(enum c10d_dialect dialect, const char *data, size_t len, struct c10d_progress *p,
-               struct c10d_request *r, size_t *size, const char **why) {
+int c10d_parse(enum c10d_dialect dialect, const char *data, size_t len, struct c10d_progress *p, struct c10d_request *r,
+               size_t *size, const char **why) {
   struct scan s = {.data = data,
                    .len = len,
                    .max_key = C10D_KEY_MAX,
@@ -208,7 +210,7 @@ int c10d_parse_reply(enum c10d_op op, uint64_t count, const char *data, size_t l
                      struct c10d_reply *r, size_t *size, const char **why) {
   struct scan s = {.data = data,
                    .len = len,
-                   .max_key = C10D_REPLY_MAX, /* of a list; stock servers know no limit for what comes back */
+                   .max_key = C10D_REPLY_MAX, /* of a list; stock servers have no limit for replies */
                    .max_value = C10D_REPLY_MAX,
                    .max_all = C10D_REPLY_MAX,
                    .too_long = TOO_LONG_REPLY,
@@ -219,13 +221,13 @@ int c10d_parse_reply(enum c10d_op op, uint64_t count, const char *data, size_t l
   return result(&s, true, size, why);
 }
 
-/* Where a request is written; what does not fit is only counted. */
+/* The room for a request. Bytes that do not fit are only counted. */
 struct sink {
   char *out;
   size_t room, at;
 };
 
-static void put(struct sink *s, const void *data, size_t n) {
+static void put_bytes(struct sink *s, const void *data, size_t n) {
   if (n > 0 && n <= s->room && s->at <= s->room - n) memcpy(s->out + s->at, data, n);
   s->at += n;
 }
@@ -233,12 +235,12 @@ static void put(struct sink *s, const void *data, size_t n) {
 static void put_number(struct sink *s, uint64_t v, size_t bytes) {
   char b[8];
   for (size_t i = 0; i < bytes; i++) b[i] = (char)(v >> (8 * i));
-  put(s, b, bytes);
+  put_bytes(s, b, bytes);
 }
 
 static void put_string(struct sink *s, struct slice v) {
   put_number(s, v.len, 8);
-  put(s, v.data, v.len);
+  put_bytes(s, v.data, v.len);
 }
 
 static void put_request(struct sink *s, const char *fields, const struct c10d_request *r) {
@@ -261,7 +263,7 @@ size_t c10d_encode(enum c10d_dialect dialect, const struct c10d_request *r, char
   const struct op *op = &ops[r->op];
   if (op->number[dialect] < 0) return 0;
   struct sink s = {0};
-  for (int pass = 0; pass < 2; pass++) { /* count; then write, if all of it fits */
+  for (int pass = 0; pass < 2; pass++) { /* first count, then write if all of it fits */
     if (pass == 1 && s.at > room) break;
     s = (struct sink){out, pass ? room : 0, 0};
     put_number(&s, (uint64_t)op->number[dialect], 1);

@@ -1,16 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A PyTorch client's conversation with a store.
  *
- * The first bytes tell which numbering it speaks. 00 CE F7 85 3C is the handshake of 2.2 and later. Any other 00 is SET as it was numbered
- * before, and 01 to 0B are the other old numbers; nothing else is a client. The handshake read as an old SET would be one with a key of a thousand
- * million bytes, so the two cannot be confused, and anything that is neither is refused by its first five bytes. They may come byte by byte.
+ * The first bytes show which numbering the client speaks. 00 CE F7 85 3C is the handshake of 2.2 and later. Any other
+ * 00 is SET in the numberings before that, and 01 to 0B are the other old numbers. The handshake read as an old SET
+ * would announce a key of a thousand million bytes, so the two cannot be confused; anything else is refused after at
+ * most five bytes. They may come one by one.
  *
- * Then requests are taken one after the other, each when it is whole. Most are answered at once. WAIT and BARRIER may be answered later, by a byte
- * that comes whenever the wait has ended; a client cannot tell which of several waits a byte is for, so they are simply answered each.
- * Those of a client's own that have ended are written before its next request is served, and those that a request itself ends before its reply, as
- * PyTorch's server has it. So WAIT, ADD of the same key, and PING are answered in that order, and the byte for a wait that has ended always stands before
- * the 1 of CANCEL_WAIT, which is how clients that give up tell that they were just too late.
+ * Requests are then served in order, each when it is whole. Most are answered at once. WAIT and BARRIER may be answered
+ * later, by a byte when the wait ends. A client cannot see which of several waits a byte is for, so each wait is simply
+ * answered once.
  *
- * There is no error reply in this protocol. What cannot be served ends the connection, and says why to the one who runs the server. */
+ * Two rules of PyTorch's server keep the answers in order. Waits that have ended are answered before the client's next
+ * request is served, and waits that a request itself ends are answered before its own reply. So WAIT, ADD of the same
+ * key and PING are answered in that order. The byte for a wait that has ended always precedes the 1 of CANCEL_WAIT. So
+ * a client that gives up learns that it was just too late.
+ *
+ * This protocol has no error reply. A request that cannot be served ends the connection, and the server's log gives the
+ * reason. */
 
 #include "proto/c10d_session.h"
 
@@ -47,15 +53,14 @@ static void put_string(struct buf *out, struct slice v) {
   buf_commit(out, 8 + v.len);
 }
 
-/* -EAGAIN without a sentence: later. */
+/* -EAGAIN, without a sentence: not now. */
 static int check_reply(const struct c10d_session *s, uint64_t bytes, enum c10d_op op, struct err *e) {
   if (bytes <= C10D_REPLY_MAX) return s->crowded && bytes > C10D_SMALL_REPLY ? -EAGAIN : 0;
   return err_set(e, -EMSGSIZE, "the reply to %s would take %llu bytes, more than %d", c10d_op_name(op),
                  (unsigned long long)bytes, C10D_REPLY_MAX);
 }
 
-static int do_compare_set(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
-                          struct err *e) {
+static int do_compare_set(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
   struct slice now;
   int rc = store_compare_set(s->client, r->key, r->expected, r->value, &now, e);
   if (rc == 0) put_string(out, now);
@@ -95,12 +100,10 @@ static int do_wait(struct c10d_session *s, const struct c10d_request *r, struct 
   return 0;
 }
 
-static int do_multi_get(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
-                        struct err *e) {
+static int do_multi_get(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
   struct slice key, none, value;
   uint64_t bytes = 0;
-  for (size_t at = 0; c10d_next_item(r, &at, &key, &none); bytes += 8 + value.len)
-    store_get(s->client, key, &value);
+  for (size_t at = 0; c10d_next_item(r, &at, &key, &none); bytes += 8 + value.len) store_get(s->client, key, &value);
   int rc = check_reply(s, bytes, r->op, e);
   if (rc < 0) return rc;
   buf_reserve(out, bytes);
@@ -137,8 +140,7 @@ static void list_key(void *out, struct slice key) {
   put_string(out, key);
 }
 
-static int do_list_keys(struct c10d_session *s, const struct c10d_request *r, struct buf *out,
-                        struct err *e) {
+static int do_list_keys(struct c10d_session *s, const struct c10d_request *r, struct buf *out, struct err *e) {
   uint64_t n = store_count(s->store), bytes = 8 + 8 * n + store_key_bytes(s->store);
   int rc = check_reply(s, bytes, r->op, e);
   if (rc < 0) return rc;
@@ -155,10 +157,9 @@ static int do_barrier(struct c10d_session *s, const struct c10d_request *r, stru
   return rc;
 }
 
-static int do_validate(struct c10d_session *s, struct err *e) {
-  if (s->validated) return err_set(e, -EPROTO, "a second VALIDATE");
-  s->validated = true; /* that the magic is right is how we know it for a VALIDATE of the first bytes */
-  return 0;
+static int do_validate(const struct c10d_session *s, struct err *e) {
+  /* The first one needs no check: its magic is how it was recognized. */
+  return s->requests == 1 ? 0 : err_set(e, -EPROTO, "a second VALIDATE");
 }
 
 static void do_ping(const struct c10d_request *r, struct buf *out) {
@@ -187,29 +188,27 @@ static int serve(struct c10d_session *s, const struct c10d_request *r, struct bu
   case C10D_QUEUE_LEN: return put_u64(out, store_queue_len(s->client, r->key)), 0;
   case C10D_LIST_KEYS: return do_list_keys(s, r, out, e);
   case C10D_BARRIER: return do_barrier(s, r, out, e);
-  case C10D_WATCH_KEY: /* nobody is ever told anything */
+  case C10D_WATCH_KEY: /* the server never notifies */
   case C10D_OP_COUNT: break;
   }
   return 0;
 }
 
-/* 1: the numbering is known; 0: s->need bytes will tell more. */
+/* 1: the numbering is known; 0: s->need bytes are needed. */
 static int identify(struct c10d_session *s, const char *data, size_t len, struct err *e) {
-  if (s->known) return 1;
+  if (s->client) return 1;
   if (len == 0) return s->need = 1, 0;
-  if ((uint8_t)data[0] > OLD_NUMBERS_MAX)
-    return err_set(e, -EPROTO, "the first bytes are no TCPStore client's");
+  if ((uint8_t)data[0] > OLD_NUMBERS_MAX) return err_set(e, -EPROTO, "the first bytes are not a TCPStore client's");
   if (data[0] == handshake[0] && len < sizeof(handshake)) return s->need = sizeof(handshake), 0;
   bool greets = data[0] == handshake[0] && memcmp(data, handshake, sizeof(handshake)) == 0;
   if (data[0] == handshake[0] && !greets && le32_get(data + 1) > C10D_KEY_MAX)
     return err_set(e, -EPROTO, "the first bytes are neither VALIDATE with its number nor SET as before 2.2");
   s->dialect = greets ? C10D_SINCE_2_2 : C10D_2_1;
-  s->known = true;
   s->client = store_client_create(s->store, s->owner);
   return 1;
 }
 
-/* Writes the answers to waits of its own that have ended at `at` in out, in front of what stands there. */
+/* Inserts the answers to this client's ended waits at offset `at` of out. */
 static void answer_ended_waits(struct c10d_session *s, struct buf *out, size_t at) {
   size_t n = store_take_released(s->client);
   if (n == 0) return;
@@ -219,9 +218,9 @@ static void answer_ended_waits(struct c10d_session *s, struct buf *out, size_t a
   buf_commit(out, n);
 }
 
-/* 1: a request was served, of *size bytes; 0: s->need bytes are to be there. */
-static int take_request(struct c10d_session *s, const char *data, size_t len, size_t *size, struct buf *out,
-                        struct err *e) {
+/* 1: a request of *size bytes was served; 0: s->need bytes are needed. */
+static int serve_first(struct c10d_session *s, const char *data, size_t len, size_t *size, struct buf *out,
+                       struct err *e) {
   int rc = identify(s, data, len, e);
   if (rc <= 0) return rc;
   enum c10d_dialect dialect = s->dialect == C10D_2_1 && s->companion ? C10D_1_13 : s->dialect;
@@ -229,8 +228,7 @@ static int take_request(struct c10d_session *s, const char *data, size_t len, si
   const char *why = NULL;
   rc = c10d_parse(dialect, data, len, &s->progress, &r, size, &why);
   if (rc == 0) return s->need = *size, 0;
-  if (rc < 0 && s->requests == 0)
-    return err_set(e, rc, "no handshake, and as a first request before 2.2: %s", why);
+  if (rc < 0 && s->requests == 0) return err_set(e, rc, "not a handshake, and as a first request before 2.2: %s", why);
   if (rc < 0) return err_set(e, rc, "%s", why);
   s->progress = (struct c10d_progress){0};
   s->need = 0;
@@ -250,7 +248,7 @@ int c10d_session_feed(struct c10d_session *s, const char *data, size_t len, size
   s->waits = false;
   while (out->len <= out_max && *used < len && len - *used >= s->need) {
     size_t size = 0;
-    int rc = take_request(s, data + *used, len - *used, &size, out, e);
+    int rc = serve_first(s, data + *used, len - *used, &size, out, e);
     if (rc < 0) return rc;
     if (rc == 0) break;
     *used += size;

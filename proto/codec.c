@@ -1,19 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Structs to JSON and back, for any table of fields.
  *
- * Writing goes straight into the buffer, without a tree in between: a message is a handful of appends. What a peer would refuse is not
- * written: text is cut at a character where it is longer than its field allows, bytes that are no UTF-8 (a
- * worker's last words may be anything) become U+FFFD, infinite numbers are left out. An integer or a word out of bounds is
- * different: nobody types those, so it is a bug of the caller, and asserted.
+ * Writing goes directly into the buffer. A value that the peer would refuse is not written. Text that is longer than
+ * its field allows is cut at a character. Bytes that are not UTF-8 (a worker's last words may be anything) become
+ * U+FFFD. Infinite numbers are left out. An integer or word out of bounds is a bug of the caller, and asserted.
  *
- * Reading starts from jansson's tree and asks it for each field by name: one look-up in its hash table per field, and keys
- * that nobody asks for are ignored, which is how a newer peer may say more. A field that breaks a rule ends
- * the reading; the sentence names the field by its path (HELLO.reports[3].what.pid), which is kept as a
- * chain of stack frames and only spelled out when something is wrong. What the peer sent is shown
- * escaped and cut.
+ * Reading asks jansson's tree for each field by name: one look-up per field. Other keys are ignored, so a newer peer
+ * may send more. A field that breaks a rule ends the reading. The sentence names it by its path
+ * (HELLO.reports[3].what.pid), which is kept as a chain of stack frames and spelled out only for an error. The peer's
+ * value is shown escaped and cut.
  *
- * An absent object is read like an empty one: its own required fields are then what is missing, and the sentence says
- * which. Lists are allocated after their length was compared with the field's limit. Strings are not copied: they stay
- * jansson's. That also means that no string can hold a NUL: jansson refuses it in the text. */
+ * An absent object is read like an empty one, so its own required fields are missing, and the sentence names them. A
+ * list is allocated after its length was compared with the field's limit. Strings are not copied: they belong to
+ * jansson, which refuses a NUL in them. */
 
 #include "proto/fields.h"
 
@@ -25,10 +24,11 @@
 #include <string.h>
 #include "common/json.h"
 #include "common/mem.h"
+#include "common/printable.h"
 
 enum { SHOWN_MAX = 40 }; /* bytes of a peer's value in a sentence */
 
-/* Members by offset. Pointers and enums go through memcpy: their declared types differ from ours. */
+/* Members by offset. Pointers and enums go through memcpy, because their declared types differ. */
 static void *member(void *at, size_t offset) {
   return (char *)at + offset;
 }
@@ -117,11 +117,10 @@ static void put_ascii(struct buf *out, char c) {
     buf_putc(out, c);
 }
 
-/* How many of the next characters stand for themselves; none is cut. */
+/* How many of the next bytes are characters that need no escape; none is split. */
 static size_t plain_run(const char *s, size_t max) {
   size_t n = 0;
-  while (n < max && (unsigned char)s[n] >= 0x20 && (unsigned char)s[n] < 0x7f && s[n] != '"' && s[n] != '\\')
-    n++;
+  while (n < max && (unsigned char)s[n] >= 0x20 && (unsigned char)s[n] < 0x7f && s[n] != '"' && s[n] != '\\') n++;
   return n;
 }
 
@@ -150,7 +149,7 @@ static void put_string(struct buf *out, const char *s, size_t max) {
   buf_putc(out, '"');
 }
 
-/* printf is three times as much work, and a START has thirteen fields. */
+/* printf takes three times as long, and a START has thirteen fields. */
 static void put_int(struct buf *out, int64_t v) {
   char text[24], *at = text + sizeof(text);
   uint64_t left = v < 0 ? -(uint64_t)v : (uint64_t)v;
@@ -193,7 +192,7 @@ static void put_value(struct buf *out, const struct field *f, const void *at, bo
   case FIELD_STR:
   case FIELD_HEX: put_string(out, str_of(f, at), (size_t)f->max); break;
   case FIELD_NUM:
-    /* + 0.0: minus zero would be read as an integer, and not come back. */
+    /* + 0.0: minus zero would be read as an integer and lose its sign. */
     buf_printf(out, "%.17g", *(const double *)p + 0.0);
     break;
   case FIELD_BOOL: buf_puts(out, *(const bool *)p ? "true" : "false"); break;
@@ -211,7 +210,7 @@ bool object_put(struct buf *out, const struct object *o, const void *at, bool sp
   for (const struct field *f = o->fields; f->name; f++) {
     bool zero = field_is_zero(f, at);
     if (zero && sparse && !f->required && f->type != FIELD_ENUM) continue;
-    if (zero && f->type == FIELD_NUM) continue; /* JSON has no word for it */
+    if (zero && f->type == FIELD_NUM) continue; /* JSON cannot express it */
     put_key(out, before, f->name);
     before = ',';
     put_value(out, f, at, sparse);
@@ -238,8 +237,7 @@ static void put_path(struct buf *out, const struct path *p) {
   if (p->index != SIZE_MAX) buf_printf(out, "[%zu]", p->index);
 }
 
-static int refuse(struct err *e, const struct path *path, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+static int refuse(struct err *e, const struct path *path, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static int refuse(struct err *e, const struct path *path, const char *fmt, ...) {
   struct buf text = BUF_INIT;
   put_path(&text, path);
@@ -267,8 +265,7 @@ static const char *kind_of(const json_t *v) {
   return "something else";
 }
 
-static int get_int(const struct path *path, const struct field *f, const json_t *v, int64_t *to,
-                   struct err *e) {
+static int get_int(const struct path *path, const struct field *f, const json_t *v, int64_t *to, struct err *e) {
   if (!json_is_integer(v)) return refuse(e, path, "must be an integer, not %s", kind_of(v));
   int64_t i = json_integer_value(v);
   if (i < f->min || i > f->max)
@@ -277,13 +274,11 @@ static int get_int(const struct path *path, const struct field *f, const json_t 
   return 0;
 }
 
-static int get_str(const struct path *path, const struct field *f, const json_t *v, const char **to,
-                   struct err *e) {
+static int get_str(const struct path *path, const struct field *f, const json_t *v, const char **to, struct err *e) {
   if (!json_is_string(v)) return refuse(e, path, "must be a string, not %s", kind_of(v));
   const char *s = json_string_value(v);
   size_t n = json_string_length(v);
-  if (n > (size_t)f->max)
-    return refuse(e, path, "is %zu bytes long, more than the %" PRId64 " allowed", n, f->max);
+  if (n > (size_t)f->max) return refuse(e, path, "is %zu bytes long, more than the %" PRId64 " allowed", n, f->max);
   if (n == 0 && f->required) return refuse(e, path, "is empty");
   if (f->type == FIELD_HEX && strspn(s, "0123456789abcdef-") != n)
     return refuse(e, path, "holds other characters than 0-9, a-f and -");
@@ -291,8 +286,7 @@ static int get_str(const struct path *path, const struct field *f, const json_t 
   return 0;
 }
 
-static int get_enum(const struct path *path, const struct field *f, const json_t *v, void *to,
-                    struct err *e) {
+static int get_enum(const struct path *path, const struct field *f, const json_t *v, void *to, struct err *e) {
   if (!json_is_string(v)) return refuse(e, path, "must be a string, not %s", kind_of(v));
   for (int i = 0; i < f->words->count; i++) {
     if (strcmp(json_string_value(v), f->words->word[i]) != 0) continue;
@@ -306,15 +300,12 @@ static int get_enum(const struct path *path, const struct field *f, const json_t
   return rc;
 }
 
-static int get_object(const struct path *path, const struct object *o, const json_t *json, void *at,
-                      struct err *e);
+static int get_object(const struct path *path, const struct object *o, const json_t *json, void *at, struct err *e);
 
-static int get_list(const struct path *path, const struct field *f, const json_t *v, void *at,
-                    struct err *e) {
+static int get_list(const struct path *path, const struct field *f, const json_t *v, void *at, struct err *e) {
   if (!json_is_array(v)) return refuse(e, path, "must be a list, not %s", kind_of(v));
   size_t n = json_array_size(v);
-  if (n > (size_t)f->max)
-    return refuse(e, path, "has %zu items, more than the %" PRId64 " allowed", n, f->max);
+  if (n > (size_t)f->max) return refuse(e, path, "has %zu items, more than the %" PRId64 " allowed", n, f->max);
   if (n == 0) return 0;
   char *items = xcalloc(n, f->object->size);
   memcpy(member(at, f->offset), &items, sizeof(items));
@@ -328,8 +319,7 @@ static int get_list(const struct path *path, const struct field *f, const json_t
   return 0;
 }
 
-static int get_field(const struct path *path, const struct field *f, const json_t *v, void *at,
-                     struct err *e) {
+static int get_field(const struct path *path, const struct field *f, const json_t *v, void *at, struct err *e) {
   void *p = member(at, f->offset);
   if (!v && f->required) return refuse(e, path, "is missing");
   if (!v && f->type != FIELD_OBJ) return 0;
@@ -353,8 +343,7 @@ static int get_field(const struct path *path, const struct field *f, const json_
   return 0;
 }
 
-static int get_object(const struct path *path, const struct object *o, const json_t *json, void *at,
-                      struct err *e) {
+static int get_object(const struct path *path, const struct object *o, const json_t *json, void *at, struct err *e) {
   if (json && !json_is_object(json)) return refuse(e, path, "must be an object, not %s", kind_of(json));
   for (const struct field *f = o->fields; f->name; f++) {
     struct path here = {path, f->name, SIZE_MAX};

@@ -1,34 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A native connection over libuv. How it can fail comes first:
  *
  *   the peer closes                      on_end, code 0; in the middle of a message: -ECONNRESET
  *   reset, timeout (TCP_USER_TIMEOUT)    on_end from the read callback, with libuv's code
- *   bytes that are no frame or message   on_end, -EPROTO or -EMSGSIZE; writing still works, so the owner may say why
+ *   not a frame or message               on_end, -EPROTO or -EMSGSIZE; writing still works, so the owner may send the reason
  *   first bytes of another protocol      on_foreign, else on_end
  *   a write fails, or CONN_QUEUE_MAX     the connection is `broken`: later sends are dropped, on_end comes from the loop
  *
- * A write that fails is reported late on purpose. The owner is in the middle of a push to thousands when conn_send meets it, and must
- * not find its tables changed when the call returns. And the peer that closed may have told us why: its last message lies in our
- * socket. So end_later, an idle handle, lets the loop poll once more; if reading finds the end itself, that reason is the better one and wins.
+ * A failed write is reported late on purpose. conn_send meets it in the middle of a push to thousands of peers, and the
+ * owner must not find its tables changed when the call returns. And a peer that closed may have sent the reason, which
+ * still waits in our socket. So end_later, an idle handle, lets the loop poll once more. If reading finds the end
+ * itself, its reason is the better one and is reported.
  *
- * Reading never holds more than one frame of max_body: the buffer grows as bytes come, not as a header claims, and what is left
- * of a read after whole frames were handed out is less than one of them. An idle connection holds no buffer at all, since the
- * daemon has ten thousand. Frames are taken from the buffer by an offset and dropped together at the end. Any callback may close the
- * connection; memory stays until on_closed, so the loop only has to look at its flags after each.
+ * Reading never holds more than one frame of max_body: the buffer grows as bytes come, not as a header claims, and the
+ * rest of a read is less than one frame. An idle connection holds no buffer, since the daemon has ten thousand. Frames
+ * are taken from the buffer by an offset and dropped together at the end. Any callback may close the connection; the
+ * memory stays until on_closed, so checking its flags is enough.
  *
- * Writing tries the socket first (one system call, no delay by the loop), and queues what is left, one small request per message with a
- * reference to its bytes.
+ * Writing tries the socket first (one system call, without a delay by the loop), and queues the rest: one small request
+ * per message with a reference to its bytes.
  *
- * A lease is a few heartbeats long, so what is lost must be sent again soon, not after pauses that double. Linux does that for thin streams
- * (TCP_THIN_LINEAR_TIMEOUTS), but never under BBR, to which a stream always seems to be in its first slow start; and doubled pauses may be
- * limited since Linux 6.15 (TCP_RTO_MAX_MS). These streams are too thin for congestion control to matter, so they take Reno, which every
- * kernel has. With a fifth of all packets lost, nodes under BBR were silent for four seconds every few minutes.
+ * A lease is a few heartbeats long, so lost packets must be sent again soon, not after pauses that double. Linux does
+ * that for thin streams (TCP_THIN_LINEAR_TIMEOUTS), but never under BBR, for which a thin stream is always in its first
+ * slow start. Since Linux 6.15 the pauses can be limited (TCP_RTO_MAX_MS). Congestion control does not matter for such
+ * thin streams, so they use Reno, which every kernel has. With a fifth of all packets lost, nodes under BBR were silent
+ * for four seconds every few minutes.
  *
- * conn_close_flushed cannot simply close: closing a socket that holds unread bytes makes the kernel send a reset, which overtakes what
- * was just written. It shuts down writing, reads on into nothing, and closes at the peer's end or the deadline. */
+ * conn_close_flushed cannot simply close: closing a socket with unread input makes the kernel send a reset, which
+ * overtakes the bytes that were just written. It shuts down writing, drops input, and closes at the peer's end or the
+ * deadline. */
 
 #include "proto/conn.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -39,9 +42,10 @@
 #include <sys/socket.h>
 #include "common/mem.h"
 #include "proto/frame.h"
+#include "proto/socket.h"
 
-enum { KEEPALIVE_IDLE_S = 15, KEEPALIVE_INTERVAL_S = 5, KEEPALIVE_COUNT = 3, SHOWN_MAX = 40 };
-enum { RETRANSMIT_MAX_MS = 1000 }; /* the least that the kernel takes */
+enum { SHOWN_MAX = 40 };
+enum { RETRANSMIT_MAX_MS = 1000 }; /* the least that the kernel accepts */
 #ifndef TCP_RTO_MAX_MS
 #define TCP_RTO_MAX_MS 44
 #endif
@@ -50,15 +54,15 @@ struct write {
   uv_write_t req;
   struct conn *conn;
   struct bytes *bytes;
-  size_t len; /* what of bytes was still to be written */
+  size_t len; /* the part of bytes that was queued */
 };
 
-/* Messages are handed out until the first of these. */
+/* No message is passed to the owner after the first of these. */
 static bool is_deaf(const struct conn *c) {
   return c->closing || c->flushing || c->ended || c->foreign;
 }
 
-/* Ending. */
+/* Ending ----------------------------------------------------------------------------------------------------------- */
 
 static void end(struct conn *c, int code, const char *reason) {
   if (is_deaf(c)) return;
@@ -77,7 +81,7 @@ static void on_end_later(uv_idle_t *idle) {
   end(c, c->end_code, c->end_reason);
 }
 
-/* Writing is over; the owner hears of it when the loop has had a chance to read the peer's last words. */
+/* Writing is over. The owner learns it when the loop has had a chance to read the peer's last message. */
 static void break_off(struct conn *c, int code, const char *reason) {
   if (c->broken || c->closing) return;
   c->broken = true;
@@ -94,7 +98,7 @@ static const char *code_text(int code) {
   return uv_strerror(code);
 }
 
-/* Closing. */
+/* Closing ---------------------------------------------------------------------------------------------------------- */
 
 static void on_handle_closed(uv_handle_t *h) {
   struct conn *c = h->data;
@@ -153,7 +157,7 @@ void conn_close_flushed(struct conn *c) {
   uv_timer_start(&c->flush_timer, on_flush_timeout, CONN_CLOSE_FLUSH_MS, 0);
 }
 
-/* Reading. */
+/* Reading ---------------------------------------------------------------------------------------------------------- */
 
 static void show(struct buf *out, const char *data, size_t len) {
   buf_putc(out, '"');
@@ -168,7 +172,7 @@ static void end_foreign(struct conn *c, enum frame_protocol p) {
   }
   struct buf why = BUF_INIT;
   if (p == FRAME_PROTOCOL_UNKNOWN) {
-    buf_puts(&why, "speaks no protocol that is served here; it begins with ");
+    buf_puts(&why, "speaks a protocol that is not served here; it begins with ");
     show(&why, c->in.data, c->in.len);
   } else {
     buf_printf(&why, "speaks %s, which is not served here", frame_protocol_name(p));
@@ -177,12 +181,12 @@ static void end_foreign(struct conn *c, enum frame_protocol p) {
   buf_finish(&why);
 }
 
-/* Server side: whose bytes are these? true: the preface was there, *at is behind it. */
+/* Server side. True: the preface was there, and *at is behind it. */
 static bool take_preface(struct conn *c, size_t *at) {
   enum frame_protocol p = frame_detect(c->in.data, c->in.len);
   if (p == FRAME_PROTOCOL_MORE) return false;
   if (p != FRAME_PROTOCOL_NATIVE) {
-    uv_read_stop(&c->stream); /* the owner may start it anew */
+    uv_read_stop(&c->stream); /* the owner may start it again */
     end_foreign(c, p);
     return false;
   }
@@ -190,8 +194,8 @@ static bool take_preface(struct conn *c, size_t *at) {
   unsigned version = le16_get(c->in.data + 4);
   if (version != FRAME_VERSION) {
     char why[96];
-    snprintf(why, sizeof(why), "speaks version %u of the frames, this side speaks %d", version,
-             FRAME_VERSION);
+    snprintf(why, sizeof(why), "speaks version %u of the frames, this side speaks %d", version, FRAME_VERSION);
+    c->other_version = version;
     end(c, -EPROTO, why);
     return false;
   }
@@ -201,7 +205,7 @@ static bool take_preface(struct conn *c, size_t *at) {
   return true;
 }
 
-/* Another server's greeting tells people more than what it would mean as a frame. */
+/* The greeting of another server helps a person more than the error that it is as a frame. */
 static void end_malformed(struct conn *c, int code, size_t at, bool framed, const struct err *e) {
   struct buf why = BUF_INIT;
   if (!c->heard) buf_puts(&why, "does not seem to be rdzv: ");
@@ -215,7 +219,7 @@ static void end_malformed(struct conn *c, int code, size_t at, bool framed, cons
   buf_finish(&why);
 }
 
-/* Hands out one message at c->in[*at]. false: more bytes are needed, or nobody listens any more. */
+/* Passes on one message at c->in[*at]. False: more bytes are needed, or the owner wants no more. */
 static bool take_message(struct conn *c, size_t *at) {
   struct frame f;
   struct msg m;
@@ -254,6 +258,11 @@ static void end_of_stream(struct conn *c, ssize_t code) {
     end(c, 0, "closed by the peer");
 }
 
+void conn_feed(struct conn *c, const char *data, size_t len) {
+  buf_append(&c->in, data, len);
+  take_all(c);
+}
+
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   struct conn *c = s->data;
   if (n < 0) {
@@ -268,7 +277,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
   }
 }
 
-/* Writing. */
+/* Writing ---------------------------------------------------------------------------------------------------------- */
 
 static void on_written(uv_write_t *req, int status) {
   struct write *w = (struct write *)req; /* req is its first member */
@@ -279,7 +288,7 @@ static void on_written(uv_write_t *req, int status) {
   if (status < 0 && status != UV_ECANCELED) break_off(c, status, code_text(status));
 }
 
-/* b[from..) goes to uv's queue. Takes the reference. */
+/* Queues b[from..) in libuv. Takes the reference. */
 static void queue_write(struct conn *c, struct bytes *b, size_t from) {
   size_t len = b->len - from;
   if (len > CONN_QUEUE_MAX - c->queued) {
@@ -328,7 +337,7 @@ void conn_send(struct conn *c, const struct msg *m) {
   conn_send_bytes(c, msg_bytes(m));
 }
 
-/* Beginning. */
+/* Beginning -------------------------------------------------------------------------------------------------------- */
 
 static void init(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server) {
   c->cb = cb;
@@ -342,53 +351,30 @@ static void init(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *c
   c->open_handles = 3;
 }
 
-void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner,
-                   bool server) {
+void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server) {
   memset(c, 0, sizeof(*c));
   uv_tcp_init(loop, &c->tcp);
   init(c, loop, cb, owner, server);
 }
 
-void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner,
-                    bool server) {
+void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server) {
   memset(c, 0, sizeof(*c));
   uv_pipe_init(loop, &c->pipe, 0);
   init(c, loop, cb, owner, server);
 }
 
-static int set_option(const struct conn *c, int level, int option, int value) {
+/* The connection works without the options of retransmission: a kernel may not know them, or its administrator may
+ * forbid them. */
+static int set_tcp_options(const struct conn *c, unsigned user_timeout_ms) {
+  static const char reno[] = "reno";
+  static const int linear = 1, max_ms = RETRANSMIT_MAX_MS;
   uv_os_fd_t fd;
   int rc = uv_fileno(&c->handle, &fd);
   if (rc) return rc;
-  return setsockopt(fd, level, option, &value, sizeof(value)) == 0 ? 0 : -errno;
-}
-
-/* What a kernel refuses it does not know, or its administrator does not allow: the connection works without. */
-static void set_retransmission(const struct conn *c) {
-  static const char reno[] = "reno";
-  uv_os_fd_t fd;
-  if (uv_fileno(&c->handle, &fd)) return;
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, reno, sizeof(reno) - 1);
-  set_option(c, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
-  set_option(c, IPPROTO_TCP, TCP_RTO_MAX_MS, RETRANSMIT_MAX_MS);
-}
-
-static int set_tcp_options(struct conn *c, unsigned user_timeout_ms) {
-  static const struct {
-    int level, option, value;
-  } options[] = {
-      {IPPROTO_TCP, TCP_NODELAY, 1},
-      {SOL_SOCKET, SO_KEEPALIVE, 1},
-      {IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S},
-      {IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S},
-      {IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_COUNT},
-  };
-  for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
-    int rc = set_option(c, options[i].level, options[i].option, options[i].value);
-    if (rc && rc != -ENOPROTOOPT) return rc; /* a kernel in a sandbox may not know them all; none is vital */
-  }
-  set_retransmission(c);
-  return user_timeout_ms ? set_option(c, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout_ms) : 0;
+  setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &linear, sizeof(linear));
+  setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &max_ms, sizeof(max_ms));
+  return socket_set_options(fd, user_timeout_ms);
 }
 
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
@@ -403,35 +389,21 @@ int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e) {
 }
 
 void conn_set_user_timeout(struct conn *c, unsigned ms) {
-  /* The same call worked in conn_start; only a socket that is gone refuses it, and reading tells that. */
-  if (!c->closing && c->handle.type == UV_TCP) set_option(c, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)ms);
+  uv_os_fd_t fd;
+  if (c->closing || c->handle.type != UV_TCP || uv_fileno(&c->handle, &fd)) return;
+  /* The same call worked in conn_start. It fails only if the connection is gone, which reading reports. */
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
 }
 
-/* Addresses. */
-
-static uint16_t format_address(const struct sockaddr_storage *sa, char out[ADDR_MAX + 1]) {
-  if (sa->ss_family == AF_INET) {
-    const struct sockaddr_in *in = (const struct sockaddr_in *)sa;
-    inet_ntop(AF_INET, &in->sin_addr, out, ADDR_MAX + 1);
-    return ntohs(in->sin_port);
-  }
-  if (sa->ss_family != AF_INET6) return 0;
-  const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
-  if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
-    inet_ntop(AF_INET, in6->sin6_addr.s6_addr + 12, out, ADDR_MAX + 1);
-  else
-    inet_ntop(AF_INET6, &in6->sin6_addr, out, ADDR_MAX + 1);
-  return ntohs(in6->sin6_port);
-}
-
-void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1],
-                    uint16_t *peer_port) {
+void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1], uint16_t *peer_port) {
+  uv_os_fd_t fd;
+  struct ipaddr addr = {0};
+  uint16_t port;
   peer[0] = local[0] = '\0';
   *peer_port = 0;
-  if (c->handle.type != UV_TCP) return;
-  struct sockaddr_storage sa;
-  int len = sizeof(sa);
-  if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&sa, &len) == 0) *peer_port = format_address(&sa, peer);
-  len = sizeof(sa);
-  if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &len) == 0) format_address(&sa, local);
+  if (c->handle.type != UV_TCP || uv_fileno(&c->handle, &fd)) return;
+  socket_peer(fd, &addr, peer_port);
+  socket_format(&addr, peer);
+  socket_local(fd, &addr, &port);
+  socket_format(&addr, local);
 }

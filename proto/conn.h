@@ -1,12 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef PROTO_CONN_H
 #define PROTO_CONN_H
 
-/* Native frames over a libuv stream (TCP or unix), for daemon and agent. A connection reads, finds frames, decodes each whole and hands
- * it out; it writes through a bounded queue: a peer that does not read is closed by name, never waited for. Closing has two phases: conn_close
- * flags it and stops all callbacks but on_closed; memory is the caller's again in on_closed, never before.
+/* Native frames over a libuv stream (TCP or unix), for daemon and agent. A connection reads, finds frames, decodes each
+ * as a whole and passes it to the owner. It writes through a bounded queue: a peer that does not read is closed and
+ * named, never waited for. Closing has two phases: conn_close stops all callbacks but on_closed; only in on_closed the
+ * memory belongs to the caller again.
  *
- * The caller owns `struct conn` (embedded in its own), accepts or connects `conn->stream` itself, then calls conn_start. It may call
- * any function here from inside any callback but on_closed. The program must ignore SIGPIPE. handle.data is the connection's own. */
+ * The owner embeds `struct conn`, opens or connects `conn->stream` itself, then calls conn_start. It may call any
+ * function here from inside any callback but on_closed. The program must ignore SIGPIPE. handle.data belongs to the
+ * connection. */
 
 #include <stdbool.h>
 #include <uv.h>
@@ -23,17 +26,18 @@ enum {
 
 struct conn;
 struct conn_callbacks {
-  /* m is valid in the call. */
+  /* m is valid during the call. */
   void (*on_msg)(struct conn *c, struct msg *m);
-  /* Server side: the peer's preface has come, so it is native: CHALLENGE may be sent. Before any on_msg. NULL: nothing. */
+  /* Server side: the peer's preface has come, so CHALLENGE may be sent. Before any on_msg. May be NULL. */
   void (*on_native)(struct conn *c);
-  /* Server side: the first bytes are no native preface. true: the owner takes the stream over (data is what was read so far; reading has
-   * stopped, the owner may uv_read_start it; conn_send_bytes and both ways to close go on working, no other callback but on_closed comes).
-   * false, or NULL: on_end follows. */
+  /* Server side: the first bytes are not a native preface; data holds what was read. True: the owner takes the stream
+   * over. Reading has stopped, and the owner may uv_read_start it; conn_send_bytes and both ways to close still work,
+   * and no other callback but on_closed comes. False, or NULL: on_end follows. */
   bool (*on_foreign)(struct conn *c, enum frame_protocol p, const char *data, size_t len);
-  /* The connection ends: reason says why ("closed by the peer", "reset by the peer", what was malformed, "does not read: 64 MiB queued"); code: 0
-   * for a clean end, else negative errno. The owner calls conn_close, here or later; after -EPROTO and -EMSGSIZE it may still say something
-   * and call conn_close_flushed. Comes at most once, never inside conn_send. */
+  /* The connection ends. reason: "closed by the peer", "reset by the peer", what was malformed, "does not read: 64 MiB
+   * queued". code: 0 for a clean end, else a negative errno. The owner calls conn_close, here or later; after -EPROTO
+   * and -EMSGSIZE it may first send a message and call conn_close_flushed. Called at most once, never inside
+   * conn_send. */
   void (*on_end)(struct conn *c, int code, const char *reason);
   void (*on_closed)(struct conn *c); /* free it now */
 };
@@ -50,43 +54,44 @@ struct conn {
   uv_shutdown_t shutdown;
   const struct conn_callbacks *cb;
   void *owner;
-  enum msg_direction incoming; /* which messages this side accepts */
-  size_t max_body;             /* FRAME_MAX_UNIDENTIFIED; the owner raises it once the peer is identified */
+  enum msg_direction incoming; /* the messages that this side accepts */
+  size_t max_body;             /* FRAME_MAX_UNIDENTIFIED, until the owner has identified the peer and raises it */
   struct buf in;
   size_t queued; /* bytes in uv's queue */
   bool preface_seen;
+  unsigned other_version;    /* server side: the version of a preface that is not FRAME_VERSION's; 0: none */
   bool heard;                /* at least one whole message came */
   bool started;              /* by conn_start */
   bool foreign;              /* taken over by the owner */
-  bool broken;               /* nothing can be written any more; end_later tells the owner */
+  bool broken;               /* nothing more can be written; end_later reports it */
   bool ended;                /* on_end was called */
   bool flushing;             /* by conn_close_flushed */
-  bool all_sent, peer_ended; /* flushing: what conn_close waits for */
+  bool all_sent, peer_ended; /* flushing: conn_close waits for both */
   bool closing;              /* by conn_close */
-  int end_turns;             /* of the loop that end_later still waits */
+  int end_turns;             /* turns of the loop that end_later still waits */
   int end_code;
   char end_reason[256];
   int open_handles;
 };
 
-/* Before the stream is opened. `server`: expect the preface before frames; else it is sent by conn_start. */
-void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner,
-                   bool server);
-void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner,
-                    bool server);
-/* The stream is connected or accepted: options are set (TCP_NODELAY, TCP_USER_TIMEOUT = user_timeout_ms unless 0, keepalive), reading
- * begins. On an error nothing has begun: conn_close it. */
+/* Before the stream is opened. `server`: the preface is expected in front of frames; else conn_start sends it. */
+void conn_init_tcp(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
+void conn_init_pipe(struct conn *c, uv_loop_t *loop, const struct conn_callbacks *cb, void *owner, bool server);
+/* The stream is connected or accepted. Sets options (socket_set_options with user_timeout_ms) and begins to read. On an
+ * error nothing has begun: call conn_close. */
 int conn_start(struct conn *c, unsigned user_timeout_ms, struct err *e);
-/* Both drop what cannot be sent any more: after a close, or when writing has failed. Not before conn_start. */
+/* After conn_start: takes bytes that the owner has read from the peer before. Calls back as for bytes that were
+ * read. */
+void conn_feed(struct conn *c, const char *data, size_t len);
+/* Both drop bytes that can no longer be sent: after a close, or when writing has failed. Not before conn_start. */
 void conn_send(struct conn *c, const struct msg *m);
 void conn_send_bytes(struct conn *c, struct bytes *b); /* takes one reference */
 void conn_close(struct conn *c);                       /* at once; idempotent */
-/* Sends what is queued and the end, waits for the peer's end (so that nothing is lost to a reset), closes; after CONN_CLOSE_FLUSH_MS in any
- * case. What still comes in is dropped. */
+/* Sends what is queued and the end, waits for the peer's end (so that no reset destroys data), and closes; after
+ * CONN_CLOSE_FLUSH_MS at the latest. Input is dropped. */
 void conn_close_flushed(struct conn *c);
 void conn_set_user_timeout(struct conn *c, unsigned ms);
-/* Numeric addresses of both ends of a TCP connection, without scope; IPv4-mapped as IPv4. "" where there is none. */
-void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1],
-                    uint16_t *peer_port);
+/* Numeric addresses of both ends of a TCP connection, without scope; IPv4-mapped as IPv4. "" if there is none. */
+void conn_addresses(const struct conn *c, char peer[ADDR_MAX + 1], char local[ADDR_MAX + 1], uint16_t *peer_port);
 
 #endif

@@ -1,13 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The lists of msg.h, expanded into tables.
  *
- * msg.h says each thing once: a word, a field, a message. Here every list is expanded a second time, with macros that give table
- * rows instead of struct members, so a field that was added to a list is encoded, decoded, bounded, fuzzed and tested
- * without another line of code. A struct's table knows where its members lie (offsetof), so one codec
- * (codec.c) serves all messages; per-message code that somebody would have to keep in step does not exist.
+ * msg.h states each word, field and message once. Here every list is expanded a second time, into table rows instead of
+ * struct members. So a field that is added to a list is encoded, decoded, bounded, fuzzed and tested without another
+ * line of code. A struct's table has the offsets of its members, so one codec (codec.c) serves all messages.
  *
- * S, the name of the struct, is handed through every list for the sake of offsetof: a macro cannot otherwise know which
- * list it is expanded in. Rows use designated initialisers and tables end with an empty row, so that a message without
- * fields has a table too. */
+ * S, the name of the struct, is passed through every list for offsetof: a macro cannot know otherwise which list it is
+ * expanded in. Rows use designated initialisers, and tables end with an empty row, so that a message without fields has
+ * a table too. */
 
 #include "proto/fields.h"
 
@@ -95,12 +95,6 @@ const char *nccl_ids_name(enum nccl_ids v) {
 }
 const char *after_finish_name(enum after_finish v) {
   return word_of(&after_finish_words, (int)v);
-}
-const char *absence_name(enum absence v) {
-  return word_of(&absence_words, (int)v);
-}
-const char *prospect_name(enum prospect v) {
-  return word_of(&prospect_words, (int)v);
 }
 const char *outcome_name(enum outcome v) {
   return word_of(&outcome_words, (int)v);

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef PROTO_FIELDS_H
 #define PROTO_FIELDS_H
 
-/* Inside proto (and its tests): the lists of msg.h as tables, and the one codec that runs over them. */
+/* For proto and its tests only: the lists of msg.h as tables, and the one codec that runs over them. */
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -49,14 +50,16 @@ struct object {
 extern const struct object object_settings, object_verdict, object_report, object_absent, object_turned_away;
 extern const struct object *const msg_objects[MSG_COUNT]; /* by enum msg_type; [MSG_NONE] is NULL */
 
-/* What an absent STR points to. Strings with this address are nobody's to free. */
+/* An absent STR points here. A string with this address is not freed. */
 extern const char field_empty[1];
 
-/* Every field as if absent. */
+/* Sets every field as if it were absent. */
 void object_init(const struct object *o, void *at);
-/* Appends `at` as JSON. sparse: without the fields that have their zero; false is returned, and nothing appended, when none is left. */
+/* Appends `at` as JSON. sparse: without fields that have their zero; if none is left, nothing is appended and false is
+ * returned. */
 bool object_put(struct buf *out, const struct object *o, const void *at, bool sparse);
-/* Fills `at`; strings borrow from json. 0, or -EPROTO and a sentence that begins with `name` and the path of the field; call object_free_lists either way. */
+/* Fills `at`; strings borrow from json. 0, or -EPROTO and a sentence that begins with `name` and the path of the field.
+ * Call object_free_lists in any case. */
 int object_get(const char *name, const struct object *o, const json_t *json, void *at, struct err *e);
 void object_free_lists(const struct object *o, void *at);
 

@@ -1,4 +1,5 @@
-/* Frames: where one message ends and the next begins, and whose bytes these are at all.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames separate messages; the first bytes of a connection tell its protocol.
  *
  *   offset 0  u32  body: bytes behind the header, JSON and raw together
  *          4  u16  type
@@ -7,15 +8,15 @@
  *         12  u32  json: how many of the body's bytes are the JSON object; the rest is raw
  *         16       JSON, raw
  *
- * All integers are little-endian. One length covers the whole body, so a reader knows after 16 bytes how much to wait for and
- * never looks into a message before all of it is there. The length is compared with the caller's limit before anything
- * is added to it or allocated for it: a peer that claims 4 GiB is refused by its header alone. The type is not judged here: an
- * unknown one is the codec's to name.
+ * All integers are little-endian. One length covers the whole body, so a reader knows after 16 bytes how much to wait
+ * for, and never looks into an unfinished message. The length is compared with the caller's limit before anything is
+ * added to it or allocated for it: a peer that claims 4 GiB is refused by its header alone. The codec refuses unknown
+ * types.
  *
- * frame_detect tells the three protocols of the one port apart by the fewest bytes that do: it answers "more" only while what is
- * there is still a proper beginning of one of them, so nobody can keep it waiting with bytes that fit nothing. A first byte
- * of 0 to 11 is a query type in the old numbering of PyTorch's TCPStore; 0 is also how the new handshake begins,
- * and its magic number settles it. */
+ * frame_detect tells the protocols of the one port apart by the fewest bytes. It asks for more only while the bytes are
+ * a proper beginning of one of them, so bytes that fit nothing cannot keep it waiting. A first byte of 0 to 11 is an
+ * operation in the old numbering of PyTorch's TCPStore; 0 also begins the new handshake, and its magic number
+ * decides. */
 
 #include "proto/frame.h"
 
@@ -25,7 +26,7 @@
 
 const char frame_preface[FRAME_PREFACE_SIZE] = {'R', 'D', 'Z', 'V', FRAME_VERSION, 0, 0, 0};
 
-/* 1: data begins with all of word; 0: it may yet; -1: no. */
+/* 1: data begins with word; 0: it may, with more bytes; -1: it does not. */
 static int begins_with(const void *data, size_t len, const char *word, size_t n) {
   if (memcmp(data, word, len < n ? len : n) != 0) return -1;
   return len >= n;
@@ -42,7 +43,7 @@ static enum frame_protocol detect_http(const void *data, size_t len) {
 
 enum frame_protocol frame_detect(const void *data, size_t len) {
   if (len == 0) return FRAME_PROTOCOL_MORE;
-  int r = begins_with(data, len, frame_preface, 4); /* another version is still ours to refuse */
+  int r = begins_with(data, len, frame_preface, 4); /* this side also refuses other versions by name */
   if (r >= 0) return r ? FRAME_PROTOCOL_NATIVE : FRAME_PROTOCOL_MORE;
   r = begins_with(data, len, "\x00\xce\xf7\x85\x3c", 5);
   if (r >= 0) return r ? FRAME_PROTOCOL_C10D : FRAME_PROTOCOL_MORE;

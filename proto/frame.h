@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef PROTO_FRAME_H
 #define PROTO_FRAME_H
 
 /* Frames: 16 bytes of header, one JSON object, raw bytes (PROTOCOL.md 2). Pure.
  *
- * Header, little-endian: u32 bytes behind the header, u16 type, u16 flags, u32 id, u32 how many of the bytes are JSON. */
+ * Header, little-endian: u32 bytes behind the header, u16 type, u16 flags, u32 id, u32 how many of the bytes are
+ * JSON. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,11 +22,11 @@ enum {
   FRAME_MAX_TO_AGENT = 20 * 1024 * 1024,
 };
 
-/* What a native peer sends first: "RDZV", u16 FRAME_VERSION, u16 0. */
+/* The first bytes of a native peer: "RDZV", u16 FRAME_VERSION, u16 0. */
 extern const char frame_preface[FRAME_PREFACE_SIZE];
 
 enum frame_protocol {
-  FRAME_PROTOCOL_UNKNOWN, /* nobody's: close */
+  FRAME_PROTOCOL_UNKNOWN, /* none of these: close */
   FRAME_PROTOCOL_MORE,    /* too few bytes to tell */
   FRAME_PROTOCOL_NATIVE,
   FRAME_PROTOCOL_C10D,     /* 00 CE F7 85 3C */
@@ -37,7 +39,7 @@ const char *frame_protocol_name(enum frame_protocol p);
 struct frame {
   uint16_t type;    /* enum msg_type */
   uint16_t flags;   /* per type; HEARTBEAT_ACK: FRAME_FLAG_* */
-  uint32_t id;      /* HEARTBEAT: sequence number, echoed by its ACK; CONTROL: echoed by its reply; else 0 */
+  uint32_t id;      /* HEARTBEAT: counts from 1, echoed by its ACK; CONTROL: echoed by its reply; else 0 */
   const char *json; /* json_len bytes, borrowed; not NUL-terminated */
   size_t json_len;
   const char *raw;
@@ -45,15 +47,16 @@ struct frame {
 };
 
 enum {                            /* of HEARTBEAT_ACK */
-       FRAME_FLAG_FENCE = 1,      /* a round could form without you, or the job is over: you must fence */
-       FRAME_FLAG_RECOVERING = 2, /* I do not know yet whether your round goes on */
+       FRAME_FLAG_FENCE = 1,      /* a round could form without this node, or the job is over: it must fence */
+       FRAME_FLAG_RECOVERING = 2, /* the daemon does not know yet whether the round goes on */
 };
 
-/* Looks for one whole frame at the front of data. 1: *f is filled (borrowing from data), *size bytes are to be consumed. 0: more bytes are
- * needed, *size is how many there must be in all as far as is known. -EMSGSIZE or -EPROTO: e says what is wrong; the connection is to be closed. */
+/* Looks for one whole frame at the front of data. 1: *f is filled and borrows from data; *size bytes are to be
+ * consumed. 0: more bytes are needed; *size: at least so many in all. -EMSGSIZE or -EPROTO with a sentence: close the
+ * connection. */
 int frame_parse(const char *data, size_t len, size_t max_body, struct frame *f, size_t *size, struct err *e);
 void frame_put(struct buf *out, const struct frame *f); /* appends it */
-/* Only the header, of a body that is already in its place; f->json and f->raw are not looked at. */
+/* Writes only the header, for a body that is in its place; f->json and f->raw are not used. */
 void frame_put_header(char at[FRAME_HEADER_SIZE], const struct frame *f);
 
 #endif

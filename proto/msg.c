@@ -1,18 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages: a frame's type and flags around one object of the codec.
  *
- * What is particular to a message stands in msg.h's lists; here is only what all have in common: the number that is its type, the
- * side that may receive it, and the frame around it.
+ * The lists of msg.h hold the particulars of each message. Here is what all have in common: the type's number, the side
+ * that may receive it, and the frame around it.
  *
- * A frame is decoded whole or not at all. msg_decode refuses a type it does not know and one that goes the other way, so an
- * agent can never be made to act on an agent's message, and what it hands out has every field within its
- * bounds: who acts on a message checks its meaning, never its form. A body without JSON reads as an empty object:
- * that is how a heartbeat stays 16 bytes, and no special case.
+ * A frame is decoded as a whole or not at all. msg_decode refuses an unknown type and one that goes the other way, so a
+ * peer cannot make an agent act on an agent's message. Every field of a decoded message is within its bounds: the
+ * receiver checks its meaning, never its form. A body without JSON reads as an empty object, so a heartbeat has 16
+ * bytes and needs no special case.
  *
- * Encoding writes the JSON behind room for the header and fills the header in when the length is known, so nothing is copied
- * twice.
+ * Of a CHALLENGE or HELLO of another version only the version is decoded: its reader refuses it by that number, and the
+ * other fields may have changed.
  *
- * Verdicts are the one thing of a message that both sides keep (until a round is settled, in state lines, in files), so they
- * have deep copies and a JSON form of their own. That form holds all fields, since other programs read it. */
+ * Encoding writes the JSON behind room for the header and fills the header in when the length is known, so nothing is
+ * copied twice.
+ *
+ * Both sides keep verdicts (until a round is settled, in state lines, in files). So verdicts have deep copies and a
+ * JSON form of their own, with all fields, since other programs read it. */
 
 #include "proto/msg.h"
 
@@ -45,7 +49,7 @@ enum msg_direction msg_direction(enum msg_type t) {
   return is_type(t) ? kinds[t].direction : TO_AGENT;
 }
 
-/* All members of msg's union lie at its beginning. */
+/* All members of the union are at its beginning. */
 static void *body_of(struct msg *m) {
   return &m->hello;
 }
@@ -90,6 +94,21 @@ static int parse(const struct frame *f, json_t **json, struct err *e) {
   return *json ? 0 : err_set(e, -EPROTO, "%s: %s", kinds[f->type].name, why.text);
 }
 
+/* Only the version of a CHALLENGE or HELLO of another version is meaningful. 0: the version is ours, or missing. */
+static int64_t other_version(enum msg_type type, const json_t *json) {
+  const json_t *v = type == MSG_CHALLENGE || type == MSG_HELLO ? json_object_get(json, "version") : NULL;
+  json_int_t n = json_integer_value(v); /* 0 for a value that is not an integer */
+  return n >= 1 && n <= UINT16_MAX && n != PROTO_VERSION ? n : 0;
+}
+
+static void take_version(struct msg *m, int64_t version) {
+  object_init(msg_objects[m->type], body_of(m));
+  if (m->type == MSG_CHALLENGE)
+    m->challenge.version = version;
+  else
+    m->hello.version = version;
+}
+
 int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *m, struct err *e) {
   if (!is_type(f->type)) return err_set(e, -EPROTO, "message type %u is unknown to this version", f->type);
   if (kinds[f->type].direction != direction)
@@ -104,7 +123,11 @@ int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *
   m->id = f->id;
   m->raw = f->raw;
   m->raw_len = f->raw_len;
-  rc = object_get(kinds[f->type].name, msg_objects[f->type], json, body_of(m), e);
+  int64_t other = other_version(m->type, json);
+  if (other)
+    take_version(m, other);
+  else
+    rc = object_get(kinds[f->type].name, msg_objects[f->type], json, body_of(m), e);
   if (rc) {
     object_free_lists(msg_objects[f->type], body_of(m));
     json_decref(json);
@@ -115,7 +138,7 @@ int msg_decode(const struct frame *f, enum msg_direction direction, struct msg *
 }
 
 void msg_finish(struct msg *m) {
-  if (!m->owned) return; /* made by hand, or without JSON: nothing here is ours */
+  if (!m->owned) return; /* made by hand, or without JSON: nothing to free */
   object_free_lists(msg_objects[m->type], body_of(m));
   json_decref(m->owned);
   m->owned = NULL;
@@ -141,7 +164,7 @@ void verdict_free(struct verdict *v) {
   for (const struct field *f = object_verdict.fields; f->name; f++) {
     const char **s = string_at(v, f);
     if (!s || *s == field_empty) continue;
-    char *own; /* the copy's own, whatever the field's type says */
+    char *own; /* allocated, although the type of the field is const */
     memcpy(&own, s, sizeof(own));
     free(own);
   }
@@ -152,7 +175,7 @@ static json_t *to_json(const struct object *object, const void *from) {
   struct buf text = BUF_INIT;
   object_put(&text, object, from, false);
   json_t *json = json_parse_object(text.data, text.len, NULL);
-  assert(json); /* the codec writes nothing that jansson does not read */
+  assert(json); /* jansson can read everything that the codec writes */
   buf_finish(&text);
   return json;
 }

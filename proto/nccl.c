@@ -1,11 +1,14 @@
-/* What is known of NCCL without NCCL: how versions are written, how many ids a round has, which ranks meet by which of them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Facts about NCCL, without NCCL: the form of versions, the number of ids of a round, and which ranks meet by which id.
  *
- * ncclGetVersion tells one number. Until 2.8 it was 1000 * major + 100 * minor + patch, since 2.9 it is 10000 * major and so on. Communicators
- * are made by ranks whose major and minor version are the same; NCCL promises nothing for others, and fails late and darkly.
+ * ncclGetVersion returns one number: 1000 * major + 100 * minor + patch up to 2.8, and 10000 * major + 100 * minor +
+ * patch since 2.9. The ranks of a communicator need the same major and minor version. NCCL promises nothing for others,
+ * and fails late with an obscure message.
  *
- * An id is where ranks meet: its maker listens, and tells each of them whom to connect to. One process can take a few hundred of them at a
- * time without delay, so large rounds have one for each 256 ranks. Ranks are shared out as ncclCommInitRankScalable does it: in
- * order, as evenly as can be, the larger shares first. So who mints an id can be the node of the first rank that comes to it. */
+ * Ranks meet at an id: its maker listens and tells each rank where to connect. One process can serve a few hundred
+ * ranks at a time without delay, so large rounds have one id for each 256 ranks. Ranks are distributed as
+ * ncclCommInitRankScalable does it: in order, as evenly as possible, larger shares first. So the node of the first rank
+ * that uses an id can mint it. */
 
 #include "proto/msg.h"
 

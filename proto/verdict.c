@@ -1,17 +1,19 @@
-/* Verdicts: one sentence for people, and which of two weighs more.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verdicts: one sentence for people, and which of two verdicts outweighs the other.
  *
- * The sentence follows the order in which a person asks: who (rank, local rank, node, host, pid), what (signal, exit code, loss),
- * how far it had come, and last, how many others went down with it. What is not known is left out rather than
- * shown as -1: a verdict of a node that was lost has no pid, one of a job that never formed has no node.
+ * The sentence answers in the order in which a person asks: who (rank, local rank, node, host, pid), what (signal, exit
+ * code, loss), after which step, and how many other workers died with it. Unknown parts are left out: the verdict of a
+ * lost node has no pid, that of a job that never formed has no node.
  *
- * What the worker itself wrote into its error file, "ValueError: boom", follows what happened to it: it is the best
- * reason there is. The text of a verdict is the last lines of a worker's stderr where a worker died of itself; those
- * are shown below the sentence by whoever prints it, never inside. For all other causes it is one short reason and
- * ends the sentence. All of it came over the wire, as the host's name did: it is escaped.
+ * The error that the worker itself wrote into its error file ("ValueError: boom") follows what happened to it, because
+ * it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed below
+ * the sentence. For all other causes `text` is one short reason and ends the sentence. All of it came over the wire, so
+ * it is escaped.
  *
- * Weight is a table by cause. A lost node comes before the deaths that it causes in others, a signal before an exit code, because
- * the worker that is killed is the origin more often than the one that notices; who has only lost contact with another weighs least. Of hangs the one whose process is stopped,
- * then one that the kernel holds (state D), then the one that is behind. Equal weight: the earlier one. */
+ * Weight is a table by cause. A lost node outweighs the deaths that it causes in others. A signal outweighs an exit
+ * code, because the worker that is killed is more often the origin than the one that notices. A worker that has only
+ * lost contact weighs least. Of several hung workers a stopped process weighs most, then one that the kernel holds
+ * (state D), then the one that is behind. Of equal verdicts the earlier one wins. */
 
 #include "proto/msg.h"
 
@@ -33,22 +35,10 @@ const char *signal_name(int signo) {
   return signo > 0 && (size_t)signo < sizeof(names) / sizeof(names[0]) ? names[signo] : NULL;
 }
 
-/* As buf_put_escaped, but quotes and backslashes stay: nothing around the text is quoted. */
 static void put_some(struct buf *out, const char *s, size_t max) {
-  size_t n = strlen(s);
-  bool cut = n > max;
-  if (cut) n = max;
-  while (cut && n > 0 && ((unsigned char)s[n] & 0xC0) == 0x80) n--; /* not within a character */
-  while (n > 0 && (s[n - 1] == '\n' || s[n - 1] == ' ')) n--;
-  while (n > 0) {
-    size_t run = strcspn(s, "\"\\");
-    if (run > n) run = n;
-    buf_put_escaped(out, s, run, run);
-    if (run < n) buf_putc(out, s[run++]);
-    s += run;
-    n -= run;
-  }
-  if (cut) buf_puts(out, "...");
+  size_t n = strlen(s), end = n < max ? n : max;
+  while (end > 0 && (s[end - 1] == '\n' || s[end - 1] == ' ')) end--;
+  buf_put_plain(out, s, n > max ? n : end, end);
 }
 
 static void put_plain(struct buf *out, const char *s) {
@@ -61,7 +51,7 @@ static void put_reason(struct buf *out, const struct verdict *v) {
   put_plain(out, v->text);
 }
 
-/* What a worker's error file said. Its lines become one. */
+/* The worker's error file, as one line. */
 static void put_error(struct buf *out, const struct verdict *v) {
   if (!v->error[0]) return;
   buf_puts(out, ": ");
@@ -122,8 +112,7 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   } else if (v->cause == CAUSE_WORKER_HUNG) {
     buf_printf(out, " made no progress for %.1f s", (double)v->idle_ms / 1000);
   } else if (v->cause == CAUSE_CONTACT_LOST) {
-    buf_printf(out, " has left the round to rejoin, and %.1f s later nothing else has ended it",
-               (double)v->idle_ms / 1000);
+    buf_printf(out, " left the round to rejoin, and nothing else ended it within %.1f s", (double)v->idle_ms / 1000);
   } else if (v->cause == CAUSE_WORKER_EXIT) {
     buf_printf(out, " exited with code %" PRId64 "%s", v->code,
                v->lasting ? ", a usage error that a restart would repeat" : "");
@@ -140,7 +129,7 @@ static void put_leaving(struct buf *out, const struct verdict *v) {
   put_node(out, v);
   buf_puts(out, " left");
   if (v->signal > 0) {
-    buf_puts(out, ", told to by ");
+    buf_puts(out, ", asked to by ");
     put_signal(out, v->signal);
   }
   put_reason(out, v);
@@ -172,7 +161,7 @@ static void put_what(struct buf *out, const struct verdict *v) {
   case CAUSE_JOIN_TIMEOUT:
     buf_puts(out, "too few nodes joined in time");
     if (v->text[0]) buf_puts(out, ": ");
-    put_some(out, v->text, MISSING_SHOWN_MAX); /* names hosts: a reason that may be long */
+    put_some(out, v->text, MISSING_SHOWN_MAX); /* names hosts, so it may be long */
     return;
   case CAUSE_NODE_JOINED:
     if (v->text[0])
@@ -181,14 +170,14 @@ static void put_what(struct buf *out, const struct verdict *v) {
       buf_puts(out, "nodes joined");
     return;
   case CAUSE_NCCL_IDS:
-    buf_puts(out, "the round's NCCL ids could not be had");
+    buf_puts(out, "the round's NCCL ids could not be minted");
     if (v->text[0]) buf_puts(out, ": ");
-    put_some(out, v->text, MISSING_SHOWN_MAX); /* names each try */
+    put_some(out, v->text, MISSING_SHOWN_MAX); /* names each attempt */
     return;
   case CAUSE_NONE:
   case CAUSE_COUNT: break;
   }
-  buf_puts(out, "no cause is known");
+  buf_puts(out, "the cause is unknown");
 }
 
 void verdict_sentence(const struct verdict *v, struct buf *out) {
@@ -208,8 +197,9 @@ static int weight(enum cause c) {
   return weights[c];
 }
 
-/* Who waits for another has stopped as well, perhaps in the same moment. Whose process was stopped, or is held by the
- * kernel, has not stopped for the sake of others; and who is a step behind the others is whom they wait for. */
+/* A worker that waits for another one has stopped as well, perhaps in the same moment. A stopped process, or one that
+ * the kernel holds, has not stopped because of others. And a worker that is a step behind is the one that the others
+ * wait for. */
 static int origin(const struct verdict *v) {
   switch (v->state[0]) {
   case 'T':

@@ -1,12 +1,16 @@
-/* Who is missing, as one line.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The nodes that are missing, as one line.
  *
- * Somebody is woken at night because a job of 64 nodes does not begin, and looks at one line. What it must say first is how many are here,
- * for how long they have waited, and how long that goes on; then who did not come, compressed, and of each group
- * why; last who came and was refused, because that node has exited and says nothing more.
+ * A person is woken at night because a job of 64 nodes does not begin, and looks at one line. It first says how many
+ * nodes are here, for how long they have waited, and how long that goes on. Then it names the missing hosts,
+ * compressed, with the reason for each group. Last it names nodes that were refused, because they have exited and
+ * report nothing more. Another job of the same user that waits for as many nodes is named too: in most cases the two
+ * are halves of one job, one of which took its name from a scheduler's variable.
  *
- * The daemon tells it as fields and not as text, so that the time in the line can go on while nothing is sent: an agent writes the line anew
- * each second from the last WAITING and its age. The same function writes the daemon's own answers, so
- * the line, `rdzvctl status` and the error in the end are in the same words. Names and reasons came over the wire: they are escaped. */
+ * The daemon sends fields instead of text, so that the time in the line can go on while nothing is sent: an agent
+ * writes the line again each second from the last WAITING and its age. The same function writes the daemon's own
+ * answers, so the line, `rdzvctl status` and the final error use the same words. Names and reasons came over the wire,
+ * so they are escaped. */
 
 #include "proto/msg.h"
 
@@ -54,8 +58,7 @@ static void put_prospect(struct buf *out, const struct waiting *w, uint64_t left
     return;
   }
   if (w->here > 1)
-    buf_printf(out, ", beginning with these %" PRId64 " in ",
-               w->here < w->max_nodes ? w->here : w->max_nodes);
+    buf_printf(out, ", beginning with these %" PRId64 " in ", w->here < w->max_nodes ? w->here : w->max_nodes);
   else
     buf_puts(out, ", beginning with it alone in ");
   put_duration(out, left);
@@ -96,6 +99,12 @@ static void put_missing(struct buf *out, const struct waiting *w, uint64_t later
     buf_puts(out, " ago: ");
     put_text(out, r->text);
   }
+  if (!w->twin[0]) return;
+  buf_puts(out, "; job ");
+  put_text(out, w->twin);
+  buf_printf(
+      out, " of the same user waits here for %" PRId64 " node%s too: if both are one job, give both the same --rdzv-id",
+      w->min_nodes, plural(w->min_nodes));
 }
 
 void waiting_sentence(const struct waiting *w, uint64_t later_ms, struct buf *out) {

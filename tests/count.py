@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts test results for tests/run: `count.py meson testlog.json FAILED` or `count.py junit FILE.xml FAILED`.
 
 Prints "passed failed skipped"; skipped pytest cases are named with their reasons on stderr. Into the file FAILED go the names of what failed, a line each, and

@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """clang-tidy over every C file that ships: `tidy.py -p BUILD [-j N]`. Exit status 1 on any finding. Tests are left to the sanitizers,
 which see what really happens in them.
 
-A file that was clean is not checked again until its preprocessed text, its flags or .clang-tidy change: BUILD/tidy-clean keeps the hashes. So
-a developer waits seconds, and a fresh clone checks everything.
+A file that was clean is not checked again until its preprocessed text, its flags or .clang-tidy change: $RDZV_TESTS_CACHE/tidy-clean keeps the hashes
+(without that variable BUILD/tidy-clean). So a developer waits seconds, in another clone as well, and a new machine checks everything.
 """
 
 import argparse
@@ -13,6 +14,9 @@ import os
 import shlex
 import subprocess
 import sys
+
+FILE_S = 600  # the bound for hangs, of one file
+KEPT_MAX = 5000  # hashes of other trees
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -25,7 +29,7 @@ def fingerprint(entry, base):
             at = args.index(flag)
             del args[at:at + 2]
     args = [a for a in args if a not in ("-MD", "-MMD")]
-    text = subprocess.run(args + ["-E", "-P"], cwd=entry["directory"], capture_output=True)
+    text = subprocess.run(args + ["-E", "-P"], cwd=entry["directory"], capture_output=True, timeout=FILE_S)
     if text.returncode:
         return None
     # A comment may hold NOLINT, which preprocessing drops.
@@ -47,18 +51,23 @@ def main():
                 entries.setdefault(path, entry)
     with open(os.path.join(TOP, ".clang-tidy"), "rb") as f:
         base = f.read() + subprocess.run(["clang-tidy", "--version"], capture_output=True).stdout
-    clean_path = os.path.join(options.build, "tidy-clean")
+    clean_path = os.path.join(os.environ.get("RDZV_TESTS_CACHE", options.build), "tidy-clean")
+    os.makedirs(os.path.dirname(clean_path), exist_ok=True)
     try:
         with open(clean_path) as f:
-            clean = set(f.read().split())
+            known = f.read().split()
     except FileNotFoundError:
-        clean = set()
+        known = []
+    clean = set(known)
 
     def check(path):
         print_hash = fingerprint(entries[path], base)
         if print_hash in clean:
             return path, print_hash, 0, ""
-        run = subprocess.run(["clang-tidy", "--quiet", "-p", options.build, path], capture_output=True, text=True)
+        try:
+            run = subprocess.run(["clang-tidy", "--quiet", "-p", options.build, path], capture_output=True, text=True, timeout=FILE_S)
+        except subprocess.TimeoutExpired:
+            return path, print_hash, 1, f"{path}: clang-tidy was not done within its deadline of {FILE_S} s"
         return path, print_hash, run.returncode, run.stdout + (run.stderr if run.returncode else "")
 
     bad, hashes = 0, []
@@ -69,8 +78,11 @@ def main():
                 print(output.replace(options.build + os.sep + "../../../", ""))
             elif print_hash:
                 hashes.append(print_hash)
-    with open(clean_path, "w") as f:
-        f.write("\n".join(hashes))
+    # Those of other trees stay, the newest of them.
+    keep = [h for h in known if h not in set(hashes)][-KEPT_MAX:] + hashes
+    with open(clean_path + f".{os.getpid()}", "w") as f:
+        f.write("\n".join(keep))
+    os.replace(f.name, clean_path)
     print(f"{len(entries)} files, {bad} with findings")
     return 1 if bad or not entries else 0
 

@@ -1,21 +1,21 @@
-/* Where this agent is: schedulers and launchers, by what they leave in the environment.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of schedulers and launchers, and what follows from their facts.
  *
- * One table, one row for each of them, in an order: launchers first, since mpirun inside a Slurm job leaves the variables of both, and
- * it is mpirun that has started this agent and its fellows; Slurm then still knows the job's hosts, its end and its GPUs. So each fact
- * is taken from the first row that has it. A row knows the names of its variables and nothing else; what can be concluded from facts
- * alone (a port from a name, one host from two counts) is concluded here, when all rows are through.
+ * Launchers come first: mpirun inside a Slurm job leaves the variables of both, and mpirun started this agent. Slurm
+ * still knows the job's hosts, end and GPUs; each fact comes from the first row that has it. A row knows its variables
+ * only. Conclusions from facts (a port from a name, one host from two counts) are drawn here after all rows.
  *
- *     environment, host files -> rows -> facts, each with its source -> options.c: what the user has not said -> --explain
+ * Schedulers' variables may be wrong: a count that is not a number, or two that contradict each other (old versions,
+ * wrappers, a leftover shell). Such a value counts as unset and is warned of. It never stops an agent, whose command
+ * line may say everything.
  *
- * A scheduler's variables are somebody else's text: a count that is no number, a list that is none, or two that contradict each other
- * occur (old versions, wrappers that set half of them, a shell that was left over from another job). Such a value counts as unset and is
- * told in a sentence; it never stops an agent, which may have been told everything on its command line.
+ * A job's name must be the same for all its agents and unique. Slurm numbers the steps of a job. Elsewhere the job's
+ * id must do, so two runs at the same time in one job need --rdzv-id. mpirun numbers its starts; under mpirun the name
+ * and the first host come from variables that mpirun gives to every agent, because a fact that only some agents know
+ * would separate them.
  *
- * A job's name must be the same for all of its agents and no other's. Slurm numbers the steps of a job; others do not, there the job's id
- * has to do, and two runs in it at the same time need --rdzv-id. mpirun numbers its own starts: that number goes behind the job's id.
- *
- * The port: jobs that run at the same time have ids near to each other, so consecutive ids are spread over the range by
- * a prime instead of at random, and two of them never meet. Ids that are no numbers are hashed. */
+ * Port: jobs that run at the same time have neighbouring ids, so a prime spreads consecutive ids over the range and no
+ * two collide. Ids that are not numbers are hashed. */
 
 #include "agent/cluster/cluster.h"
 
@@ -33,7 +33,7 @@
 
 static void (*const rows[])(struct row *) = {
     cluster_read_open_mpi, cluster_read_hydra, cluster_read_slurm, cluster_read_pbs,
-    cluster_read_sge,      cluster_read_lsf,   cluster_read_k8s,   cluster_read_mpiruns_host,
+    cluster_read_sge,      cluster_read_lsf,   cluster_read_k8s,
 };
 
 const char *cluster_variable(char *const *env, const char *name) {
@@ -86,7 +86,7 @@ int64_t cluster_count(const char *hosts) {
   return (int64_t)n;
 }
 
-/* What follows from facts alone. ------------------------------------------------------------------------------------ */
+/* Conclusions from facts. ------------------------------------------------------------------------------------------ */
 
 /* FNV-1a. */
 static uint32_t hash(const char *text) {
@@ -95,22 +95,20 @@ static uint32_t hash(const char *text) {
   return sum;
 }
 
-/* A start of mpirun's has a name of its own: behind that of the job, where there is one. */
-static void join_run(struct cluster *c) {
+static void finish_fact(struct cluster_fact *f) {
+  free(f->text);
+  free(f->source);
+}
+
+/* The name of a run of mpirun omits the scheduler's job: ssh does not pass the scheduler's variables on, so only
+ * agents on mpirun's own host know that job. */
+static void name_run(struct cluster *c) {
   if (!c->run.is_set) return;
-  char *name =
-      c->job.is_set ? xasprintf("%s.%s", c->job.text, c->run.text) : xasprintf("mpi-%s", c->run.text);
-  char *source = c->job.is_set ? xasprintf("%s, %s", c->job.source, c->run.source) : xstrdup(c->run.source);
-  if (strlen(name) <= JOB_ID_MAX) {
-    free(c->job.text);
-    free(c->job.source);
-    c->job = (struct cluster_fact){.is_set = true, .text = name, .source = source};
-    free(c->port.source);
-    c->port = (struct cluster_fact){.is_set = false};
-    return;
-  }
-  free(name);
-  free(source);
+  finish_fact(&c->job);
+  finish_fact(&c->port);
+  c->port = (struct cluster_fact){.is_set = false};
+  c->job =
+      (struct cluster_fact){.is_set = true, .text = xasprintf("mpi-%s", c->run.text), .source = xstrdup(c->run.source)};
 }
 
 static void derive_port(struct row *r) {
@@ -121,53 +119,51 @@ static void derive_port(struct row *r) {
                                   .source = xstrdup(c->job.source)};
 }
 
-/* Numbers that are only right together. */
+/* Drops numbers that contradict each other. */
 static void check_counts(struct row *r) {
   struct cluster *c = r->c;
   int64_t agents = cluster_number(&c->agents, 0), local = cluster_number(&c->local_agents, 0);
   if (agents && cluster_number(&c->index, 0) >= agents) {
-    row_warn(r, "%s is not below %s: this agent's place is not taken from it", c->index.source,
-             c->agents.source);
+    row_warn(r, "%s is not below %s: it is ignored", c->index.source, c->agents.source);
     free(c->index.source);
     c->index = (struct cluster_fact){.is_set = false};
   }
   if (agents && local > agents) local = 0;
   if (c->local_agents.is_set && (!local || cluster_number(&c->local_index, 0) >= local)) {
-    row_warn(r, "%s does not fit to %s: how many agents share this host is not taken from it",
-             c->local_agents.source, local ? c->local_index.source : c->agents.source);
+    row_warn(r, "%s contradicts %s: it is ignored", c->local_agents.source,
+             local ? c->local_index.source : c->agents.source);
     free(c->local_agents.source);
     c->local_agents = (struct cluster_fact){.is_set = false};
   }
 }
 
-/* More hosts than agents: the list is of something else. */
+/* A list with more hosts than agents describes something else. */
 static void check_hosts(struct row *r) {
   struct cluster *c = r->c;
   if (!c->agents.is_set || !c->hosts.is_set || c->n_hosts <= (size_t)c->agents.number) return;
   if (!c->by_mpirun)
-    row_warn(r, "%s has more hosts than there are agents (%s): it is not used", c->hosts.source,
-             c->agents.source);
+    row_warn(r, "%s has more hosts than there are agents (%s): it is ignored", c->hosts.source, c->agents.source);
   free(c->hosts.text);
   free(c->hosts.source);
   c->hosts = (struct cluster_fact){.is_set = false};
+}
+
+const char *cluster_loopback(const struct cluster *c) {
+  return c->loopback ? c->loopback : "127.0.0.1";
 }
 
 void cluster_read(struct cluster *c, const struct cluster_site *site) {
   struct row r = {.c = c, .site = site};
   memset(c, 0, sizeof(*c));
   c->own_host = site->host;
+  c->loopback = site->loopback;
   for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) rows[i](&r);
   row_take_number(&r, &c->end_time, "RDZV_END_TIME", 1,
-                  END_TIME_MAX); /* the script knows it, where its scheduler tells nobody */
-  join_run(c);
+                  END_TIME_MAX); /* for a scheduler that does not report the end */
+  name_run(c);
   derive_port(&r);
   check_counts(&r);
   check_hosts(&r);
-}
-
-static void finish_fact(struct cluster_fact *f) {
-  free(f->text);
-  free(f->source);
 }
 
 void cluster_finish(struct cluster *c) {

@@ -1,13 +1,14 @@
-/* Kubernetes. It has no variables for jobs of its own: who makes the pods sets some.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kubernetes. It sets no variables for jobs; the controllers that create the pods set some.
  *
- *     Indexed Job, JobSet   JOB_COMPLETION_INDEX, and the pod's name "JOB-INDEX". Not how many pods there are, nor where the first one is:
- *                           that is up to the manifest (deploy/kubernetes.md)
+ *     Indexed Job, JobSet   JOB_COMPLETION_INDEX, and the pod's name "JOB-INDEX". Number of pods and first pod: see
+ *                           the manifest (deploy/kubernetes.md)
  *     Kubeflow Trainer      the same, and torchrun's PET_*, which are options here too
- *     Kubeflow's PyTorchJob MASTER_ADDR, MASTER_PORT, RANK: of pods, not of workers; WORLD_SIZE, which is the number of pods times nprocPerNode; PET_NNODES in
- *                           all but old versions. The pods' names are "JOB-master-0", "JOB-worker-3"
- *     LeaderWorkerSet       LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX: each group is a job of its own
+ *     PyTorchJob            MASTER_ADDR, MASTER_PORT, RANK: of pods, not workers; WORLD_SIZE: number of pods times
+ *                           nprocPerNode; PET_NNODES in all but old versions. Pods: "JOB-master-0", "JOB-worker-3"
+ *     LeaderWorkerSet       LWS_LEADER_ADDRESS, LWS_GROUP_SIZE, LWS_WORKER_INDEX: each group is a job
  *
- * RANK and MASTER_ADDR are also what every worker has, so within one (LOCAL_RANK is set) they mean nothing here. */
+ * Every worker has RANK and MASTER_ADDR too, so they are ignored if LOCAL_RANK is set. */
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 
 enum { NAME_LEN = 256 };
 
-/* The pod's name without its domain, and without the suffix that has the index ("-3"); false: there is none. */
+/* The pod's name without its domain and index suffix ("-3"); false: it has none. */
 static bool job_of_pod(const struct row *r, char name[NAME_LEN]) {
   const char *host = row_variable(r, "HOSTNAME");
   snprintf(name, NAME_LEN, "%.*s", (int)strcspn(host ? host : "", "."), host ? host : "");
@@ -54,14 +55,14 @@ static void read_leader_worker_set(struct row *r) {
   row_set_job(r, "k8s", name, NULL, vars);
 }
 
-/* WORLD_SIZE counts workers where nprocPerNode is a number, else pods. */
+/* WORLD_SIZE counts workers if nprocPerNode is a number, else pods. */
 static void set_pods(struct row *r) {
   int64_t world, each = 1;
   const char *text = row_variable(r, "PET_NPROC_PER_NODE");
   if (!row_number(r, "WORLD_SIZE", 1, INT32_MAX, &world)) return;
   if (text && parse_int(text, 1, CLUSTER_SLOTS_MAX, &each, NULL)) each = 1;
   if (world % each || world / each > NODES_MAX) {
-    row_warn_of(r, "WORLD_SIZE", "is no number of pods times PET_NPROC_PER_NODE: it is not used");
+    row_warn_of(r, "WORLD_SIZE", "is not a number of pods times PET_NPROC_PER_NODE: it is ignored");
     return;
   }
   row_set_number(r, &r->c->agents, world / each, "WORLD_SIZE PET_NPROC_PER_NODE");

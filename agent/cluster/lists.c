@@ -1,16 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of hosts as batch systems write them.
  *
- * They list slots rather than hosts: a host that grants eight of them stands there eight times, in eight lines or words, or once with a
- * number behind it, or in several lines with a number each where several queues grant it. What is wanted here is hosts, so equal names are
- * added up, in the order in which they first came: the first one is where the batch script runs.
+ * They list slots rather than hosts: a host with eight slots appears eight times, once with a number, or in several
+ * lines with a number each if several queues grant it. The result lists hosts, so slots of equal names are added up,
+ * in the order of first appearance: the batch script runs on the first host.
  *
- * Which names are equal is the difficult part. The same host may stand in one place as "gpu1" and in another as "gpu1.cluster.example",
- * whatever its administrator typed where; so a name without a domain equals the first one with any domain, while two names with different
- * domains are two hosts. Case does not count. Two maps find them, by the whole name and by the name without its domain, so that a hundred
- * thousand lines cost no more than their reading.
+ * Equal names are the difficult part. A host may appear as "gpu1" in one place and as "gpu1.cluster.example" in
+ * another. So a name without a domain equals the first one with any domain, while names with different domains are
+ * different hosts. Case is ignored. Two maps, by whole and by short name, keep reading linear.
  *
- * A list that is wrong anywhere is refused as a whole, with its line: one host too few would be waited for in vain later, without
- * anybody knowing why. */
+ * A list with any error is refused as a whole, with its line: agents would later wait for a missing host until the
+ * timeout. */
 
 #include "agent/cluster/lists.h"
 
@@ -42,8 +42,8 @@ static bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\r' || c == '\v' || c == '\f';
 }
 
-/* Puts in front of the sentence in which line of a file it is wrong. */
-static int refuse(struct reading *r, int code) {
+/* Adds the line number to the sentence, for files. */
+static int refuse_line(struct reading *r, int code) {
   if (r->form == LIST_LINES) err_wrap(r->e, "line %zu", r->line);
   return code;
 }
@@ -53,10 +53,10 @@ static int refuse_word(struct reading *r, struct word w, const char *why) {
   buf_put_escaped(&shown, w.text, w.len, SHOWN_MAX);
   err_set(r->e, -EINVAL, "\"%s\" %s", buf_text(&shown), why);
   buf_finish(&shown);
-  return refuse(r, -EINVAL);
+  return refuse_line(r, -EINVAL);
 }
 
-/* The next word of this line; its length is 0 at the line's end. In words and pairs a line's end is a blank. */
+/* The next word of this line; its length is 0 at the line's end. In words and pairs a newline is a blank. */
 static struct word next_word(struct reading *r) {
   while (is_blank(*r->p) || (r->form != LIST_LINES && *r->p == '\n')) r->p++;
   struct word w = {.text = r->p};
@@ -74,7 +74,7 @@ static bool is_number(struct word w, int64_t *v) {
   return w.len > 0;
 }
 
-/* Index + 1 of the host with this name, 0: it is a new one. `brief` is the length of the key without its domain. */
+/* Index + 1 of the host with this name, 0: new. `brief` is the length of the key without its domain. */
 static size_t look_up(const struct reading *r, const char *key, size_t brief) {
   size_t at = (size_t)(uintptr_t)map_get(&r->whole, key);
   if (!at) at = (size_t)(uintptr_t)map_get_n(&r->brief, key, brief);
@@ -85,18 +85,17 @@ static size_t look_up(const struct reading *r, const char *key, size_t brief) {
   return bare || same ? at : 0;
 }
 
-static int add(struct reading *r, struct word w, int64_t slots) {
+static int add_host(struct reading *r, struct word w, int64_t slots) {
   char key[HOST_MAX + 1] = "";
-  if (w.text[0] == '-' || w.text[0] == '.' || w.len > HOST_MAX)
-    return refuse_word(r, w, "is no name of a host");
+  if (w.text[0] == '-' || w.text[0] == '.' || w.len > HOST_MAX) return refuse_word(r, w, "is not a host name");
   if (slots < 1) return refuse_word(r, w, "has no slots");
-  if (slots > CLUSTER_SLOTS_MAX) return refuse_word(r, w, "has more slots than the 65536 that there can be");
+  if (slots > CLUSTER_SLOTS_MAX) return refuse_word(r, w, "has more than 65536 slots");
   for (size_t i = 0; i < w.len; i++) key[i] = ascii_lower(w.text[i]);
   size_t brief = hostlist_short(key), at = look_up(r, key, brief);
   struct word name = at ? (struct word){.text = r->hosts->v[at - 1].name} : w;
   if (at) name.len = strlen(name.text);
   int rc = row_hosts_add(r->hosts, name.text, name.len, slots, r->e);
-  if (rc) return refuse(r, rc);
+  if (rc) return refuse_line(r, rc);
   void *index = (void *)(uintptr_t)(at ? at : r->hosts->n);
   map_put(&r->whole, key, index);
   if (!map_get_n(&r->brief, key, brief)) map_put_n(&r->brief, key, brief, index);
@@ -106,16 +105,16 @@ static int add(struct reading *r, struct word w, int64_t slots) {
 static int read_pair(struct reading *r, struct word name) {
   int64_t slots;
   if (!is_number(next_word(r), &slots)) return refuse_word(r, name, "is not followed by a number of slots");
-  return add(r, name, slots);
+  return add_host(r, name, slots);
 }
 
 static int read_line(struct reading *r, struct word name) {
   struct word number = next_word(r);
   int64_t slots = 1;
   if (number.len && !is_number(number, &slots))
-    return refuse_word(r, number, "stands behind a host, where only its number of slots can be");
+    return refuse_word(r, number, "follows a host, where only its number of slots is allowed");
   r->p += strcspn(r->p, "\n");
-  return add(r, name, slots);
+  return add_host(r, name, slots);
 }
 
 static int read_all(struct reading *r) {
@@ -125,7 +124,7 @@ static int read_all(struct reading *r) {
     if (w.len && r->form == LIST_LINES)
       rc = read_line(r, w);
     else if (w.len)
-      rc = r->form == LIST_PAIRS ? read_pair(r, w) : add(r, w, 1);
+      rc = r->form == LIST_PAIRS ? read_pair(r, w) : add_host(r, w, 1);
     if (rc == 0 && *r->p == '\n') r->p++;
   }
   if (rc == 0 && r->hosts->n == 0) rc = err_set(r->e, -EINVAL, "it names no host");
@@ -146,7 +145,7 @@ int list_read(struct row_hosts *h, enum list_form form, const char *text, struct
 
 bool list_from_file(struct row *r, const char *name, enum list_form form, struct row_hosts *h) {
   struct err e = ERR_INIT;
-  /* What --hosts has started has the script's variables, and not its files. */
+  /* Agents started by --hosts have the script's variables, but not its files. */
   if (row_variable(r, "RDZV_AGENT_LAUNCHER") && row_variable(r, name))
     return list_from_path(r, row_variable(r, name), form, h);
   char *text = row_file(r, name);
@@ -156,7 +155,7 @@ bool list_from_file(struct row *r, const char *name, enum list_form form, struct
     struct buf path = BUF_INIT;
     const char *value = row_variable(r, name);
     buf_put_escaped(&path, value, strlen(value), 2 * SHOWN_MAX);
-    row_warn(r, "%s: %s is no list of hosts: %s: it is not used", name, buf_text(&path), e.text);
+    row_warn(r, "%s: %s is not a list of hosts: %s: it is ignored", name, buf_text(&path), e.text);
     buf_finish(&path);
   }
   free(text);
@@ -168,7 +167,7 @@ bool list_from_variable(struct row *r, const char *name, enum list_form form, st
   const char *text = row_variable(r, name);
   if (!text) return false;
   int rc = list_read(h, form, text, &e);
-  if (rc) row_warn(r, "%s is no list of hosts: %s: it is not used", name, e.text);
+  if (rc) row_warn(r, "%s is not a list of hosts: %s: it is ignored", name, e.text);
   return rc == 0;
 }
 
@@ -177,7 +176,7 @@ bool list_from_path(struct row *r, const char *path, enum list_form form, struct
   char *text = r->site->read_file ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, NULL) : NULL;
   if (!text) return false;
   int rc = list_read(h, form, text, &e);
-  if (rc) row_warn(r, "%s is no list of hosts: %s: it is not used", path, e.text);
+  if (rc) row_warn(r, "%s is not a list of hosts: %s: it is ignored", path, e.text);
   free(text);
   return rc == 0;
 }

@@ -1,14 +1,15 @@
-/* IBM Spectrum LSF, and its cousins OpenLava and Volclava.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* IBM Spectrum LSF, OpenLava and Volclava.
  *
- * The script runs on the first host of the job, alone. The hosts stand in LSB_MCPU_HOSTS with their slots, and in two files and LSB_HOSTS once for each slot
- * (LSB_HOSTS is not set where that would be too long). `blaunch HOST COMMAND` is a remote shell within the job; `blaunch COMMAND` starts
- * a task for each slot. Tasks are numbered from 1, host by host: LSF_PM_TASKID.
+ * The script runs on the first host of the job. LSB_MCPU_HOSTS lists the hosts with their slots; two files and
+ * LSB_HOSTS list a host once per slot (LSB_HOSTS is unset if it would be too long). `blaunch HOST COMMAND` is a remote
+ * shell within the job; `blaunch COMMAND` starts a task per slot. LSF_PM_TASKID numbers tasks from 1, host by host.
  *
- * Where LSF runs with IBM's Cluster System Manager (Summit, Sierra and their like) the script runs on a launch node, which the lists
- * have in front with one slot, and which takes no worker; jsrun starts tasks on the others and numbers them: JSM_NAMESPACE_*.
+ * With IBM's Cluster System Manager (Summit, Sierra) the script runs on a launch node. The lists have it first with
+ * one slot, and it runs no workers; jsrun starts and numbers tasks on the others: JSM_NAMESPACE_*.
  *
- * LSB_JOBINDEX is 0 outside of arrays. LSB_RESTART is Y when the job was started before; how often, and when it will end, LSF tells nobody in
- * the environment. GPUs that were granted are those in CUDA_VISIBLE_DEVICES, which is looked at in any case. */
+ * LSB_JOBINDEX is 0 outside of arrays. LSB_RESTART is Y if the job was started before; LSF reports neither how often
+ * nor when the job ends. Granted GPUs are in CUDA_VISIBLE_DEVICES, which is read in any case. */
 
 #include <string.h>
 #include <strings.h>
@@ -35,7 +36,7 @@ static bool find_hosts(struct row *r, struct row_hosts *h, const char **from) {
          list_from_variable(r, *from = "LSB_HOSTS", LIST_WORDS, h);
 }
 
-/* The first host, with one slot where another has more. */
+/* The first host is a launch node: it has one slot where another has more. */
 static bool has_launch_node(const struct row *r, const struct row_hosts *h) {
   bool csm = row_variable(r, "JSM_NAMESPACE_SIZE") || row_variable(r, "CSM_ALLOCATION_ID");
   bool more = strncasecmp(h->n ? h->v[0].name : "", "batch", 5) == 0;
@@ -46,8 +47,7 @@ static bool has_launch_node(const struct row *r, const struct row_hosts *h) {
 /* The same list without its first host. */
 static void drop_first(struct row_hosts *h) {
   struct row_hosts rest = {0};
-  for (size_t i = 1; i < h->n; i++)
-    row_hosts_add(&rest, h->v[i].name, strlen(h->v[i].name), h->v[i].slots, NULL);
+  for (size_t i = 1; i < h->n; i++) row_hosts_add(&rest, h->v[i].name, strlen(h->v[i].name), h->v[i].slots, NULL);
   row_hosts_drop(h);
   *h = rest;
 }
@@ -89,11 +89,11 @@ void cluster_read_lsf(struct row *r) {
   else if (!launched)
     read_blaunch(r, &h, from);
   if (there && !r->c->start.is_set)
-    row_warn(r,
-             "%s is a launch node of this job, which takes no worker: start the agents with jsrun, one on "
-             "each host (jsrun "
-             "-r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)",
-             r->site->host);
+    row_warn(
+        r,
+        "%s is a launch node of this job, which runs no workers: start the agents with jsrun, one on each host (jsrun "
+        "-r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)",
+        r->site->host);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "LSB_JOBID");
   if (!csm) row_set_text(r, &r->c->remote_shell, "blaunch", "LSB_JOBID");
   if (restarted) row_set_number(r, &r->c->restarts, strcasecmp(restarted, "y") == 0, "LSB_RESTART");

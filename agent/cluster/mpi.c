@@ -1,17 +1,20 @@
-/* mpirun: Open MPI (4 and 5, with PRRTE) and Hydra, which is MPICH's and Intel MPI's.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mpirun: Open MPI (4 and 5, with PRRTE) and Hydra, which MPICH and Intel MPI use.
  *
- * Both tell a process its rank, the number of ranks, and the same two on its own host. Neither tells where rank 0 is. If all ranks share
- * this host that does not matter. Else a scheduler that is here as well knows the job's hosts; and where mpirun itself runs is one of the hosts
- * where agents run, unless it was started on a login node. So that comes last, as a row of its own, and the agent of rank 0 refuses to start where
- * it is somewhere else (agent/rdzv-agent.c): one sentence at once instead of ten minutes of waiting. Open MPI tells it in the environment. Hydra tells
- * its proxies, one on each host, on their command line, and a proxy is above each agent: MPICH's by --control-port HOST:PORT, Intel MPI's, which start
- * each other in a tree, by --upstream-host, which is mpiexec's for those of the first level: so in jobs of fewer agents than a tree is wide.
+ * Both give a process its rank, the number of ranks, and the same two for its host. Neither reports the host of rank
+ * 0. If all ranks share this host, that does not matter; else agents meet on mpirun's host. A scheduler's host list
+ * does not help, since Open MPI's ssh does not pass the scheduler's variables on. mpirun's host runs an agent unless
+ * mpirun was started on a login node: then the agent of rank 0 refuses to start (agent/rdzv-agent.c). Open MPI gives
+ * its host in the environment. Hydra has a proxy on each host, above each agent, with mpiexec's host on its command
+ * line: MPICH as --control-port HOST:PORT, Intel MPI as --upstream-host, which is mpiexec's host only in jobs with
+ * fewer agents than its tree is wide.
  *
- * Names that are not enough: PMI_RANK and PMI_SIZE are set by Slurm's srun --mpi=pmi2 too, PMIX_RANK by its --mpi=pmix; those are
- * steps of Slurm's. So Hydra is known by the two variables that only it sets, Open MPI by its own, PRRTE by its name space.
+ * PMI_RANK and PMI_SIZE do not suffice: Slurm's srun --mpi=pmi2 sets them too, and --mpi=pmix sets PMIX_RANK. Hydra is
+ * recognised by two variables that only it sets, Open MPI by its own, PRRTE by its name space.
  *
- * What tells two starts apart: Open MPI numbers them, the same number for all processes ("1449328641", "prterun-node1-4711@1"). For Hydra host
- * and port of mpiexec do; where they cannot be read, on one host, the pid of the proxy. */
+ * Two starts differ by Open MPI's number of the start, the same for all processes ("1449328641",
+ * "prterun-node1-4711@1"), or by host and port of Hydra's mpiexec. If those cannot be read, the pid of the proxy serves
+ * on one host. On several hosts it is the scheduler's job and its first host, which Hydra passes to every rank. */
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,31 +40,16 @@ static bool is_prrte(const struct row *r) {
   return space && strncmp(space, "prte", 4) == 0;
 }
 
-/* A short word that stands for the name space: its own, or a number made of it. */
+/* A short word for the name space. */
 static void set_run(struct row *r) {
   const char *space = row_variable(r, SPACE);
   bool word = space && strlen(space) <= 64;
   for (const char *p = space; word && *p; p++) word = *p > ' ' && *p < 0x7f;
   if (word) row_set_text(r, &r->c->run, space, SPACE);
-  if (space && !word) row_warn_of(r, SPACE, "makes no name for a job: give one with --rdzv-id");
+  if (space && !word) row_warn_of(r, SPACE, "cannot be a job's name: give one with --rdzv-id");
 }
 
-void cluster_read_open_mpi(struct row *r) {
-  struct cluster *c = r->c;
-  bool ompi = row_variable(r, "OMPI_COMM_WORLD_RANK") && row_variable(r, "OMPI_COMM_WORLD_SIZE");
-  if (!ompi && !(is_prrte(r) && row_variable(r, "PMIX_RANK"))) return;
-  const char *rank = ompi ? "OMPI_COMM_WORLD_RANK" : "PMIX_RANK";
-  c->by_mpirun = true;
-  row_set_text(r, &c->launcher, ompi ? "Open MPI" : "PRRTE", rank);
-  row_set_number(r, &c->start, CLUSTER_STARTED, rank);
-  row_take_number(r, &c->index, rank, 0, NODES_MAX - 1);
-  row_take_number(r, &c->agents, "OMPI_COMM_WORLD_SIZE", 1, NODES_MAX);
-  row_take_number(r, &c->local_index, "OMPI_COMM_WORLD_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX);
-  row_take_number(r, &c->local_agents, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
-  set_run(r);
-}
-
-/* "1449328640.0;tcp://192.0.2.2,10.0.0.2:42053;tcp6://[fd00::2]:37141": the first numeric address that is not loopback. */
+/* "1449328640.0;tcp://192.0.2.2,10.0.0.2:42053;tcp6://[fd00::2]:37141": the first address that is not loopback. */
 static bool read_uri(const char *uri, char out[ENDPOINT_HOST_MAX]) {
   const char *p = strstr(uri, "://");
   for (p = p ? p + 3 : ""; *p && *p != ';'; p += *p == ',') {
@@ -79,15 +67,40 @@ static bool read_uri(const char *uri, char out[ENDPOINT_HOST_MAX]) {
 /* "prterun-NODE-PID@N" */
 static bool read_space(const char *space, char out[ENDPOINT_HOST_MAX]) {
   const char *begin = strchr(space, '-'), *end = strrchr(space, '-');
-  if (!begin || end <= begin + 1 || (size_t)(end - begin) > ENDPOINT_HOST_MAX || !ascii_is_digit(end[1]))
-    return false;
+  if (!begin || end <= begin + 1 || (size_t)(end - begin) > ENDPOINT_HOST_MAX || !ascii_is_digit(end[1])) return false;
   snprintf(out, ENDPOINT_HOST_MAX, "%.*s", (int)(end - begin - 1), begin + 1);
   return true;
 }
 
-/* Hydra. ---------------------------------------------------------------------------------------------------------- */
+static void set_mpiruns_host(struct row *r) {
+  char host[ENDPOINT_HOST_MAX];
+  const char *uri = row_variable(r, HNP);
+  if (uri && read_uri(uri, host))
+    row_set_text(r, &r->c->first_host, host, HNP);
+  else if (is_prrte(r) && read_space(row_variable(r, SPACE), host))
+    row_set_text(r, &r->c->first_host, host, SPACE);
+  r->c->first_host_is_uncertain = r->c->first_host.is_set;
+}
 
-/* A host that others know by that name, as far as can be seen. */
+void cluster_read_open_mpi(struct row *r) {
+  struct cluster *c = r->c;
+  bool ompi = row_variable(r, "OMPI_COMM_WORLD_RANK") && row_variable(r, "OMPI_COMM_WORLD_SIZE");
+  if (!ompi && !(is_prrte(r) && row_variable(r, "PMIX_RANK"))) return;
+  const char *rank = ompi ? "OMPI_COMM_WORLD_RANK" : "PMIX_RANK";
+  c->by_mpirun = true;
+  row_set_text(r, &c->launcher, ompi ? "Open MPI" : "PRRTE", rank);
+  row_set_number(r, &c->start, CLUSTER_STARTED, rank);
+  row_take_number(r, &c->index, rank, 0, NODES_MAX - 1);
+  row_take_number(r, &c->agents, "OMPI_COMM_WORLD_SIZE", 1, NODES_MAX);
+  row_take_number(r, &c->local_index, "OMPI_COMM_WORLD_LOCAL_RANK", 0, CLUSTER_SLOTS_MAX);
+  row_take_number(r, &c->local_agents, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, CLUSTER_SLOTS_MAX);
+  set_run(r);
+  set_mpiruns_host(r);
+}
+
+/* Hydra. ----------------------------------------------------------------------------------------------------------- */
+
+/* Whether other hosts can use this name, as far as can be seen. */
 static bool is_reachable(const char *host) {
   struct row_hosts list = {0};
   struct ipaddr ip = ipaddr_parse(host);
@@ -108,24 +121,23 @@ static bool read_control_port(const struct row *r, int64_t pid, struct hydra *h)
   return true;
 }
 
-/* Intel MPI's. In large jobs some are started by other proxies, and told of these: where all agents are to conclude the same, only what
- * is surely no large job counts. */
+/* Intel MPI's. In large jobs some proxies are started by other proxies and name these. All agents must conclude the
+ * same, so only certainly small jobs count. */
 static bool read_upstream(const struct row *r, int64_t pid, struct hydra *h) {
   char level[8], width[8], port[8];
   int64_t most;
   if (!row_argument(r, pid, "--tree-level", level, sizeof(level)) || strcmp(level, "1") != 0 ||
-      !row_argument(r, pid, "--tree-width", width, sizeof(width)) ||
-      parse_int(width, 1, NODES_MAX, &most, NULL) || cluster_number(&r->c->agents, NODES_MAX) >= most ||
-      !row_argument(r, pid, "--upstream-port", port, sizeof(port)) ||
-      parse_int(port, 1, 65535, &h->port, NULL) ||
+      !row_argument(r, pid, "--tree-width", width, sizeof(width)) || parse_int(width, 1, NODES_MAX, &most, NULL) ||
+      cluster_number(&r->c->agents, NODES_MAX) >= most ||
+      !row_argument(r, pid, "--upstream-port", port, sizeof(port)) || parse_int(port, 1, 65535, &h->port, NULL) ||
       !row_argument(r, pid, "--upstream-host", h->host, sizeof(h->host)))
     return false;
-  snprintf(h->source, sizeof(h->source), "(Hydra's proxy: --upstream-host %s --upstream-port %" PRId64 ")",
-           h->host, h->port);
+  snprintf(h->source, sizeof(h->source), "(Hydra's proxy: --upstream-host %s --upstream-port %" PRId64 ")", h->host,
+           h->port);
   return true;
 }
 
-/* Where mpiexec runs, and the port on which it awaits its proxies: the same for all agents of one start, and no other's. */
+/* The host of mpiexec and its port for proxies: the same for all agents of one start only. */
 static bool find_mpiexec(const struct row *r, struct hydra *h) {
   static const char *const proxies[] = {"hydra_pmi_proxy", "pmi_proxy"};
   int64_t pid;
@@ -135,7 +147,7 @@ static bool find_mpiexec(const struct row *r, struct hydra *h) {
   return pid && read_upstream(r, pid, h) && is_reachable(h->host);
 }
 
-/* Which proxy started this process; the same for all on this host. */
+/* The proxy that started this process, the same for all agents on this host. */
 static void set_proxys_run(struct row *r) {
   static const char *const proxies[] = {"hydra_pmi_proxy", "pmi_proxy", "hydra_bstrap_pr"};
   for (size_t i = 0; i < sizeof(proxies) / sizeof(*proxies); i++) {
@@ -148,7 +160,7 @@ static void set_proxys_run(struct row *r) {
   }
 }
 
-/* A name for this start, which all of its agents know. */
+/* A name for this start, and the host of mpiexec. */
 static void set_hydras_run(struct row *r) {
   struct cluster *c = r->c;
   struct hydra h;
@@ -156,6 +168,8 @@ static void set_hydras_run(struct row *r) {
   if (find_mpiexec(r, &h)) {
     char *run = xasprintf("hydra-%s-%" PRId64, h.host, h.port);
     row_set_text(r, &c->run, run, h.source);
+    row_set_text(r, &c->first_host, h.host, h.source);
+    c->first_host_is_uncertain = true;
     free(run);
   } else if (one_host) {
     set_proxys_run(r);
@@ -164,8 +178,7 @@ static void set_hydras_run(struct row *r) {
 
 void cluster_read_hydra(struct row *r) {
   struct cluster *c = r->c;
-  if (!row_variable(r, "PMI_RANK") || !row_variable(r, "PMI_SIZE") || !row_variable(r, "MPI_LOCALRANKID"))
-    return;
+  if (!row_variable(r, "PMI_RANK") || !row_variable(r, "PMI_SIZE") || !row_variable(r, "MPI_LOCALRANKID")) return;
   if (c->launcher.is_set) return;
   c->by_mpirun = true;
   row_set_text(r, &c->launcher, "Hydra", "PMI_RANK MPI_LOCALRANKID");
@@ -175,19 +188,4 @@ void cluster_read_hydra(struct row *r) {
   row_take_number(r, &c->local_index, "MPI_LOCALRANKID", 0, CLUSTER_SLOTS_MAX);
   row_take_number(r, &c->local_agents, "MPI_LOCALNRANKS", 1, CLUSTER_SLOTS_MAX);
   set_hydras_run(r);
-}
-
-void cluster_read_mpiruns_host(struct row *r) {
-  struct cluster *c = r->c;
-  char host[ENDPOINT_HOST_MAX];
-  struct hydra h;
-  const char *uri = row_variable(r, HNP);
-  if (!c->by_mpirun || c->first_host.is_set) return;
-  if (uri && read_uri(uri, host))
-    row_set_text(r, &c->first_host, host, HNP);
-  else if (is_prrte(r) && read_space(row_variable(r, SPACE), host))
-    row_set_text(r, &c->first_host, host, SPACE);
-  else if (row_variable(r, "MPI_LOCALRANKID") && find_mpiexec(r, &h))
-    row_set_text(r, &c->first_host, h.host, h.source);
-  c->first_host_is_uncertain = c->first_host.is_set;
 }

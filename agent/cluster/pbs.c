@@ -1,23 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PBS Professional, OpenPBS and Torque.
  *
- * PBS runs the batch script on the first host, alone, and tells it the others in a file: a line for each process that `mpiprocs` (Torque:
- * ppn) asked for. Its task manager starts programs elsewhere, for pbsdsh and for MPIs built with it; each such task is numbered, and
- * 1 is the script's. The rest of what a task is told differs:
+ * PBS runs the batch script on the first host. A file lists the hosts, one line per process that `mpiprocs` (Torque:
+ * ppn) asked for. The task manager starts programs elsewhere, for pbsdsh and MPIs; tasks are numbered, and the script
+ * is 1:
  *
- *     the script          PBS_TASKNUM=1  PBS_NODENUM=0   PBS_NODEFILE
- *     OpenPBS' task       =40000001      =number of its host, no PBS_NODEFILE; but the file lies on each host, below PBS_HOME
- *     Torque's task       =2             =number of its host, PBS_VNODENUM=number of its line, PBS_NUM_NODES, PBS_NUM_PPN; no file
+ *     script          PBS_TASKNUM=1  PBS_NODENUM=0   PBS_NODEFILE
+ *     OpenPBS task    =40000001      =host's number, no PBS_NODEFILE; but each host has the file, below PBS_HOME
+ *     Torque task     =2             =host's number, PBS_VNODENUM=line's number, PBS_NUM_NODES, PBS_NUM_PPN; no file
  *
- * pbsdsh starts one task for each line, so that is how many agents there are, unless it was told to start fewer, which nobody else is.
- * Which line an agent stands for Torque says outright. OpenPBS counts the tasks of each host, the script's being 1 on the first, in
- * the low bits of a number in base 16; the high ones, as many as the number of lines has, are the host's. Tasks that were there
- * before turn the numbers of a host round, and leave them apart: so they are taken modulo the host's lines.
+ * pbsdsh starts one task per line, unless an option asks for fewer, which it does not report. Torque reports the
+ * line of a task. OpenPBS counts the tasks of each host in the low bits of a hexadecimal number (the script is 1 on
+ * the first host); the high bits, as many as the number of lines has, are the host's. Earlier tasks shift the numbers
+ * of a host, so they are taken modulo the host's lines.
  *
- * From a script the others are reached by ssh, not by pbs_tmrsh: that one carries neither the input nor the output of what it starts, and
- * does not end it either.
+ * A script reaches other hosts by ssh, not by pbs_tmrsh, which passes neither input nor output and does not end its
+ * tasks.
  *
- * A job's id has its server behind it, and its index in an array in brackets: "12[3].server". How often the job was started before, and
- * when it ends, PBS tells nobody in the environment (Torque's PBS_WALLTIME is a length without a beginning). */
+ * A job's id has its server after it, and its array index in brackets: "12[3].server". PBS reports neither restarts
+ * nor the end. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static char *find_home(const struct row *r) {
   return home && *home ? home : (free(home), xstrdup(HOME_DEFAULT));
 }
 
-/* The file of the hosts, which PBS names to the script alone. */
+/* The host file, which PBS names to the script only. */
 static bool find_hosts(struct row *r, const char *id, struct row_hosts *h) {
   if (row_variable(r, "PBS_NODEFILE")) return list_from_file(r, "PBS_NODEFILE", LIST_LINES, h);
   if (strchr(id, '/')) return false;
@@ -69,7 +70,7 @@ static bool find_hosts(struct row *r, const char *id, struct row_hosts *h) {
   return found;
 }
 
-/* The host's name, of a line "gpu1-gpu0"; false: it is no such line. */
+/* The host name of a line "gpu1-gpu0"; false: it is not such a line. */
 static bool cut_gpu(const char *line, char name[HOST_MAX + 1]) {
   snprintf(name, HOST_MAX + 1, "%.*s", (int)strcspn(line, "\r\n"), line);
   char *gpu = strstr(name, "-gpu");
@@ -78,8 +79,8 @@ static bool cut_gpu(const char *line, char name[HOST_MAX + 1]) {
   return gpu;
 }
 
-/* PBS_GPUFILE, a line for each GPU of each host. Who was launched on another host has the script's variable and not its file: the launcher has
- * told how many there are. */
+/* PBS_GPUFILE, one line per GPU of each host. An agent that was launched on another host has the variable, but not the
+ * file: its launcher passes the number. */
 static void find_gpus(struct row *r, struct row_hosts *h) {
   static const char file[] = "PBS_GPUFILE";
   size_t len = hostlist_short(r->site->host);
@@ -98,9 +99,8 @@ static void find_gpus(struct row *r, struct row_hosts *h) {
   free(text);
 }
 
-/* Which of its host's lines a task of OpenPBS' stands for. */
-static bool read_count(const struct row *r, const struct row_hosts *h, int64_t node, int64_t slots,
-                       int64_t *local) {
+/* Which of its host's lines an OpenPBS task stands for. */
+static bool read_count(const struct row *r, const struct row_hosts *h, int64_t node, int64_t slots, int64_t *local) {
   const char *text = row_variable(r, "PBS_TASKNUM");
   char *end = NULL;
   unsigned bits = 0;
@@ -113,7 +113,7 @@ static bool read_count(const struct row *r, const struct row_hosts *h, int64_t n
   return true;
 }
 
-/* Where this task stands among all, where the file is here. */
+/* The place of this task among all, if the file is here. */
 static void read_line(struct row *r, const struct row_hosts *h) {
   static const char vars[] = "PBS_VNODENUM PBS_TASKNUM PBS_NODENUM";
   int64_t line, node, local, at = row_hosts_find(h, r->site->host);
@@ -131,27 +131,27 @@ static void read_line(struct row *r, const struct row_hosts *h) {
   row_set_number(r, &r->c->index, before + local, vars);
 }
 
-/* The same by Torque's counts, which are those of the request: good where all hosts have as many lines. */
+/* The same by Torque's counts, which are those of the request: correct if all hosts have equally many lines. */
 static void read_counts(struct row *r) {
   static const char counts[] = "PBS_NUM_NODES PBS_NUM_PPN", vars[] = "PBS_VNODENUM PBS_NUM_PPN";
   int64_t nodes, each, line, node;
   if (!row_number(r, "PBS_NUM_NODES", 1, NODES_MAX, &nodes) ||
       !row_number(r, "PBS_NUM_PPN", 1, CLUSTER_SLOTS_MAX, &each) || nodes * each > NODES_MAX) {
-    row_warn(r,
-             "PBS has started this agent (%s), but does not say here how many there are (PBS_NODEFILE is "
-             "not set): tell it with --nnodes",
-             r->c->start.source);
+    row_warn(
+        r,
+        "PBS started this agent (%s), but does not report how many there are (PBS_NODEFILE is not set): give --nnodes",
+        r->c->start.source);
     return;
   }
   row_set_number(r, &r->c->agents, nodes * each, counts);
   row_set_number(r, &r->c->nodes, nodes, "PBS_NUM_NODES");
   row_set_number(r, &r->c->local_agents, each, "PBS_NUM_PPN");
-  if (row_number(r, "PBS_VNODENUM", 0, NODES_MAX - 1, &line) &&
-      row_number(r, "PBS_NODENUM", 0, NODES_MAX - 1, &node) && line / each == node)
+  if (row_number(r, "PBS_VNODENUM", 0, NODES_MAX - 1, &line) && row_number(r, "PBS_NODENUM", 0, NODES_MAX - 1, &node) &&
+      line / each == node)
     row_set_number(r, &r->c->local_index, line % each, vars);
 }
 
-/* By pbsdsh: one of as many as the file has lines. */
+/* Started by pbsdsh: one of as many as the file has lines. */
 static void read_task(struct row *r, const struct row_hosts *h, bool known) {
   row_set_number(r, &r->c->start, CLUSTER_STARTED, "PBS_TASKNUM PBS_NODENUM");
   row_set_text(r, &r->c->launcher, "pbsdsh", "PBS_TASKNUM PBS_NODENUM");
@@ -175,8 +175,7 @@ void cluster_read_pbs(struct row *r) {
   bool known = find_hosts(r, id, &h), launched = r->c->start.is_set;
   bool script = (!task || strcmp(task, "1") == 0) && (!node || strcmp(node, "0") == 0);
   if (!script && !launched) read_task(r, &h, known);
-  if (script && row_variable(r, "PBS_ENVIRONMENT"))
-    row_set_number(r, &r->c->start, CLUSTER_ALONE, "PBS_ENVIRONMENT");
+  if (script && row_variable(r, "PBS_ENVIRONMENT")) row_set_number(r, &r->c->start, CLUSTER_ALONE, "PBS_ENVIRONMENT");
   find_gpus(r, &h);
   row_set_hosts(r, &h, row_variable(r, "PBS_NODEFILE") ? "PBS_NODEFILE" : "PBS_JOBID");
 }

@@ -1,10 +1,11 @@
-/* What every row of agent/cluster needs: variables read with a sentence for what makes no sense, and facts set once, with their source.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Helpers of the rows: reading variables with a warning for invalid ones, and setting facts once, with their source.
  *
- * Nothing that was read is trusted further than it was checked: numbers have bounds, lists and files have limits, names of hosts consist
- * of a host's characters. What is shown to a person is escaped and cut, since a list of hosts may be long and a variable may hold anything.
+ * Numbers have bounds, lists and files have limits, host names consist of a host's characters. Text shown to a person
+ * is escaped and cut, since a variable may hold anything.
  *
- * A list of hosts is built in the scheduler's order, each host once (a file that has a line for each slot names it several times), with the help of
- * a map, so that a file of a hundred thousand lines costs no more than its reading. */
+ * A list of hosts keeps the scheduler's order without duplicates. A map finds known names, so a file of a hundred
+ * thousand lines is read in linear time. */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -61,7 +62,7 @@ bool row_number(struct row *r, const char *name, int64_t min, int64_t max, int64
   char why[100];
   if (!text) return false;
   if (parse_int(text, min, max, v, NULL) == 0) return true;
-  snprintf(why, sizeof(why), "is no number from %" PRId64 " to %" PRId64 ": it is not used", min, max);
+  snprintf(why, sizeof(why), "is not a number from %" PRId64 " to %" PRId64 ": it is ignored", min, max);
   row_warn_of(r, name, why);
   return false;
 }
@@ -87,7 +88,7 @@ int64_t *row_counts(struct row *r, const char *name, size_t *n) {
   *n = 0;
   while (p) {
     if (!next_count(&p, &count, &times) || (*p && *p != ',') || *n + (size_t)times > COUNTS_MAX) {
-      row_warn_of(r, name, "is no list of counts, as in 2(x3),1: it is not used");
+      row_warn_of(r, name, "is not a list of counts, as in 2(x3),1: it is ignored");
       free(v);
       *n = 0;
       return NULL;
@@ -115,7 +116,7 @@ char *row_file(struct row *r, const char *name) {
   const char *path = row_variable(r, name);
   if (!path) return NULL;
   char *text = r->site->read_file ? r->site->read_file(r->site->ctx, path, CLUSTER_FILE_MAX, &e) : NULL;
-  if (!text) row_warn(r, "%s: %s: it is not used", name, e.text[0] ? e.text : "no file can be read");
+  if (!text) row_warn(r, "%s: %s: it is ignored", name, e.text[0] ? e.text : "no file can be read");
   return text;
 }
 
@@ -211,7 +212,7 @@ void row_set_job(struct row *r, const char *kind, const char *id, const char *pa
     return;
   }
   char *source = source_of(r, variables);
-  row_warn(r, "%s makes no name for a job: give one with --rdzv-id", source);
+  row_warn(r, "%s cannot be a job's name: give one with --rdzv-id", source);
   free(source);
 }
 
@@ -222,7 +223,7 @@ void row_set_port(struct row *r, int64_t job, int64_t step, const char *variable
 
 /* Hosts. ----------------------------------------------------------------------------------------------------------- */
 
-/* None that a program would take for an option. */
+/* Not a word that a program would take for an option. */
 static bool is_host_name(const char *name, size_t len) {
   if (len && (name[0] == '-' || name[0] == '.')) return false;
   for (size_t i = 0; i < len; i++)
@@ -235,7 +236,7 @@ static bool is_host_name(const char *name, size_t len) {
 static int refuse_host(const char *name, size_t len, struct err *e) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, name, len, VALUE_SHOWN_MAX);
-  int rc = err_set(e, -EINVAL, "\"%s\" is no name of a host", buf_text(&shown));
+  int rc = err_set(e, -EINVAL, "\"%s\" is not a host name", buf_text(&shown));
   buf_finish(&shown);
   return rc;
 }
@@ -292,7 +293,7 @@ void row_hosts_drop(struct row_hosts *h) {
   memset(h, 0, sizeof(*h));
 }
 
-/* The list in its short form, where HELLO would hold it. */
+/* Sets the compressed list, if it fits into HELLO. */
 static void set_compressed(struct row *r, const struct row_hosts *h, const char *variables) {
   const char **names = xcalloc(h->n, sizeof(*names));
   struct buf text = BUF_INIT;

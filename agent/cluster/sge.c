@@ -1,16 +1,18 @@
-/* Sun's Grid Engine and those that came of it: Son of Grid Engine, Univa's and Altair's, AIST's ABCI.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Grid Engine: Sun's, Son of Grid Engine, Univa's, Altair's, AIST's ABCI.
  *
- * The script runs on the first host of a job, alone, and finds all of them in PE_HOSTFILE: a line "host slots queue processors" for each queue that
- * grants something. ABCI names the hosts, one a line, in SGE_JOB_HOSTLIST too. Both may lie on a disk of the first host. `qrsh -inherit HOST COMMAND`
- * starts a task of the job elsewhere; with -V it takes the script's variables along, its PE_HOSTFILE too. A task is told from the script by
- * its spool folder, which lies in the script's: ".../active_jobs/4711.1/1.gpu2".
+ * The script runs on the first host. PE_HOSTFILE lists all hosts: a line "host slots queue processors" per queue. ABCI
+ * also lists host names in SGE_JOB_HOSTLIST. Both files may lie on a disk of the first host. `qrsh -inherit HOST
+ * COMMAND` starts a task elsewhere; with -V it takes the script's variables along. A task is recognised by its spool
+ * folder inside the script's: ".../active_jobs/4711.1/1.gpu2".
  *
- * Who starts agents by qrsh starts one on each host; how many that are says NHOSTS. We do so without -nostdin, since what we start has to
- * notice that its launcher is gone, and without -V: the launcher carries the environment itself, but for what is granted on one host alone.
+ * qrsh starts one agent per host; NHOSTS is their number. We use it without -nostdin, since an agent must notice the
+ * end of its launcher. We use it without -V, since the launcher passes the environment itself, except for grants of one
+ * host only.
  *
- * JOB_ID is too common a name to mean Grid Engine by itself; it always sets SGE_TASK_ID too ("undefined" outside of arrays). RESTARTED is 1
- * or 2 (with a checkpoint of Grid Engine's) when the job was started before, not how often. GPUs that were granted by number stand in
- * SGE_HGR_NAME, where the administrator chose NAME. There is no variable for the end of the job. */
+ * JOB_ID is too common to indicate Grid Engine, which always sets SGE_TASK_ID too ("undefined" outside of arrays).
+ * RESTARTED is 1 or 2 (with a checkpoint) if the job was started before. GPUs granted by number are in SGE_HGR_NAME;
+ * the administrator chooses NAME. The end of the job is not reported. */
 
 #include <string.h>
 #include <strings.h>
@@ -32,7 +34,7 @@ static void set_job(struct row *r, const char *id, const char *task) {
     row_set_port(r, job, index, from);
 }
 
-/* "/spool/gpu2/active_jobs/4711.1/1.gpu2": there is one more name behind that of the job. */
+/* "/spool/gpu2/active_jobs/4711.1/1.gpu2": one more name follows that of the job. */
 static bool is_task(const struct row *r) {
   const char *spool = row_variable(r, "SGE_JOB_SPOOL_DIR");
   const char *job = spool ? strstr(spool, "/active_jobs/") : NULL;
@@ -40,20 +42,19 @@ static bool is_task(const struct row *r) {
   return behind && behind[1];
 }
 
-/* *from becomes the variable that has them. A file that a task does not find lies on the script's host: nothing is wrong. */
+/* *from becomes the variable that has them. A file that a task cannot find lies on the script's host. */
 static bool find_hosts(struct row *r, bool task, struct row_hosts *h, const char **from) {
   static const char *const names[] = {"PE_HOSTFILE", "SGE_JOB_HOSTLIST"};
   for (size_t i = 0; i < 2; i++) {
     const char *path = row_variable(r, *from = names[i]);
     bool another = i == 0 && row_variable(r, names[1]);
-    if (path && (task || another ? list_from_path(r, path, LIST_LINES, h)
-                                 : list_from_file(r, names[i], LIST_LINES, h)))
+    if (path && (task || another ? list_from_path(r, path, LIST_LINES, h) : list_from_file(r, names[i], LIST_LINES, h)))
       return true;
   }
   return false;
 }
 
-/* "0 1 2 3", or "gpu0 gpu1": as many as there are words, in the variable whose name speaks of GPUs. */
+/* "0 1 2 3", or "gpu0 gpu1": the number of words in the variable whose name contains gpu or cuda. */
 static void find_gpus(struct row *r) {
   for (char *const *env = r->site->env; env && *env; env++) {
     char name[NAME_SHOWN_MAX + 1] = "", lower[NAME_SHOWN_MAX + 1] = "";
@@ -84,12 +85,11 @@ void cluster_read_sge(struct row *r) {
   set_job(r, id, number);
   bool task = is_task(r), launched = r->c->start.is_set, known = find_hosts(r, task, &h, &from);
   if (known && row_number(r, "NHOSTS", 1, NODES_MAX, &n) && n != (int64_t)h.n)
-    row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is what counts", from, h.n, (long long)n);
+    row_warn(r, "%s lists %zu hosts, but NHOSTS=%lld: the list is used", from, h.n, (long long)n);
   if (task && !launched) read_task(r, &h, from);
   row_set_number(r, &r->c->start, CLUSTER_ALONE, "JOB_ID SGE_TASK_ID");
   row_set_text(r, &r->c->remote_shell, "qrsh -inherit", "JOB_ID SGE_TASK_ID");
-  if (row_number(r, "RESTARTED", 0, 2, &restarted))
-    row_set_number(r, &r->c->restarts, restarted > 0, "RESTARTED");
+  if (row_number(r, "RESTARTED", 0, 2, &restarted)) row_set_number(r, &r->c->restarts, restarted > 0, "RESTARTED");
   find_gpus(r);
   row_set_hosts(r, &h, from);
   row_take_number(r, &r->c->nodes, "NHOSTS", 1, NODES_MAX);

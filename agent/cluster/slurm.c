@@ -1,27 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slurm.
  *
- * There are four places in a Slurm job, and their environments differ by little:
+ * A Slurm job has four places, whose environments differ little:
  *
- *     a task of a step       SLURM_STEP_ID is a small number; SLURM_STEP_* are of the step, which may be smaller than the job
- *     the batch script       no SLURM_STEP_ID; SLURM_PROCID=0 and SLURM_NODEID=0, as if it were the first of several
- *     the shell of salloc    on the login node, with neither; or on the job's first node, in a step of a kind of its own, whose id is
- *                            one of the greatest 32-bit numbers
- *     a task of mpirun's     on the batch script's own node with the batch script's environment, on others with that of the step by which
- *                            mpirun started its helpers: of all that only what concerns the job counts
+ *     a task of a step       SLURM_STEP_ID is a small number; SLURM_STEP_* describe the step, a part of the job
+ *     the batch script       no SLURM_STEP_ID; SLURM_PROCID=0 and SLURM_NODEID=0, as for the first task
+ *     the shell of salloc    on the login node, with neither; or on the first node, in a special step whose id is one
+ *                            of the greatest 32-bit numbers
+ *     a task of mpirun       on the script's node with the script's environment, on others with that of mpirun's step
+ *                            of helpers: only variables of the job count
  *
- * In a step it is tasks that join, not machines: `srun -n 8 -N 2` starts eight agents. How many share this host stands in a list by
- * node, "4(x2)", at this node's place.
+ * In a step, tasks join, not machines: `srun -n 8 -N 2` starts eight agents. "4(x2)" lists the tasks per node.
  *
- * SLURM_STEP_NODELIST is sorted, and its first host has a task for certain. SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: the
- * batch script's node, mostly the same, but the login node when somebody types srun there. So it counts only where there is no list, and
- * the first agent looks whether it is there.
+ * SLURM_STEP_NODELIST is sorted, and its first host certainly has a task. SLURM_LAUNCH_NODE_IPADDR is where srun runs:
+ * usually the batch script's node, but the login node if srun was typed there. So it counts only without a list, and
+ * the first agent checks it.
  *
- * GPUs: those of the step on this node, where each agent has its node to itself; with several on any node (Slurm may put three on one, and the
- * fourth on the next) only what Slurm gives each task: by
- * its own word, or because the task's list is shorter than the node's. A number behind a type, "a100:2", is a number.
+ * GPUs: those of the step on this node, if each agent has its node to itself. With several agents on any node, only
+ * those that Slurm grants per task: SLURM_GPUS_PER_TASK, or a task's list that is shorter than the node's. "a100:2" is
+ * the number 2.
  *
- * The parts of a heterogeneous job that run as one step have common counts and a common list in SLURM_STEP_*; outside of a step each part has a list
- * of its own. SLURM_JOB_END_TIME is told by Slurm 23 and later. */
+ * Parts of a heterogeneous job that run as one step share counts and a list in SLURM_STEP_*; outside of a step each
+ * part has its own list. Slurm 23 and later set SLURM_JOB_END_TIME. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,16 +33,16 @@
 enum {
   JOB_MAX = 2000000000,
   PARTS_MAX = 128,          /* of a heterogeneous job: Slurm's own limit */
-  SECONDS_MAX = 4102444800, /* 2100: what is later is Slurm's way to say "never" */
+  SECONDS_MAX = 4102444800, /* 2100: Slurm uses later times for "never" */
 };
-static const int64_t SPECIAL_STEPS = 4294967040; /* ids from here on are of batch scripts, shells and such */
+static const int64_t SPECIAL_STEPS = 4294967040; /* ids from here on are batch scripts, shells and the like */
 
 static const char *first_of(const struct row *r, const char *a, const char *b) {
   return row_variable(r, a) ? a : b;
 }
 
-/* A job, or an allocation, that was asked for by a task of another job's step has the variables of that step still. A real step is told its own size in the
- * job's old variables as well, and lies within the job. */
+/* A job that a task of another job's step requested still has the variables of that step. In a real step the job's old
+ * variables also have the step's size, and its hosts are the job's. */
 static bool is_stale(const struct row *r) {
   const char *own = row_variable(r, "SLURM_STEP_NUM_NODES"), *common = row_variable(r, "SLURM_NNODES");
   const char *hosts = row_variable(r, "SLURM_STEP_NODELIST"), *all = row_variable(r, "SLURM_JOB_NODELIST");
@@ -65,14 +65,13 @@ static void name_job(struct row *r, const char *step) {
   row_number(r, "SLURM_JOB_ID", 1, JOB_MAX, &job);
   if (job < 0) return;
   if (array && task) snprintf(element, sizeof(element), "%s_%s", array, task);
-  snprintf(from, sizeof(from), "%s%s", array && task ? variables : "SLURM_JOB_ID",
-           step ? " SLURM_STEP_ID" : "");
+  snprintf(from, sizeof(from), "%s%s", array && task ? variables : "SLURM_JOB_ID", step ? " SLURM_STEP_ID" : "");
   row_set_job(r, "slurm", array && task ? element : id, step, from);
   if (step) parse_int(step, 0, SPECIAL_STEPS, &n, NULL);
   row_set_port(r, job, n, step ? "SLURM_JOB_ID SLURM_STEP_ID" : "SLURM_JOB_ID");
 }
 
-/* Hosts, each with its tasks where the two lists fit to each other. */
+/* Hosts, each with its tasks if the two lists match. */
 static void find_hosts(struct row *r, const char *list, const char *per_node) {
   struct row_hosts h = {.v = NULL};
   struct err e = ERR_INIT;
@@ -80,12 +79,12 @@ static void find_hosts(struct row *r, const char *list, const char *per_node) {
   size_t n;
   if (!row_variable(r, list)) return;
   if (row_hosts_add_list(&h, row_variable(r, list), 1, &e)) {
-    row_warn(r, "%s: %s: it is not used", list, e.text);
+    row_warn(r, "%s: %s: it is ignored", list, e.text);
     row_hosts_drop(&h);
     return;
   }
   int64_t *counts = per_node ? row_counts(r, per_node, &n) : NULL;
-  if (counts && n != h.n) row_warn_of(r, per_node, "does not fit to the number of hosts: it is not used");
+  if (counts && n != h.n) row_warn_of(r, per_node, "does not match the number of hosts: it is ignored");
   for (size_t i = 0; counts && n == h.n && i < n; i++) h.v[i].slots = counts[i];
   snprintf(variables, sizeof(variables), "%s%s%s", list, counts && n == h.n ? " " : "",
            counts && n == h.n ? per_node : "");
@@ -93,7 +92,7 @@ static void find_hosts(struct row *r, const char *list, const char *per_node) {
   row_set_hosts(r, &h, variables);
 }
 
-/* How many of the step's tasks are on this node. */
+/* The step's tasks on this node. */
 static void find_neighbours(struct row *r, const char *per_node, const char *nodes) {
   int64_t node, agents = cluster_number(&r->c->agents, 0), n_nodes;
   size_t n;
@@ -115,7 +114,7 @@ static int64_t read_gpus(const char *text) {
   return parse_int(colon ? colon + 1 : text, 0, WORKERS_MAX, &n, NULL) == 0 ? n : -1;
 }
 
-/* Whether each task was given GPUs of its own: then the step's list is that task's, and shorter than what the node has. */
+/* Whether each task got its own GPUs: then the step's list is the task's, and shorter than the node's. */
 static bool is_bound(struct row *r, int64_t listed) {
   int64_t on_node;
   return listed && row_number(r, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX, &on_node) && listed < on_node;
@@ -125,7 +124,7 @@ static void find_gpus(struct row *r) {
   bool shared = cluster_shares_hosts(r->c);
   const char *per_task = row_variable(r, "SLURM_GPUS_PER_TASK");
   int64_t n = per_task ? read_gpus(per_task) : -1, listed = row_list_length(r, "SLURM_STEP_GPUS");
-  if (per_task && n < 0) row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is not used");
+  if (per_task && n < 0) row_warn_of(r, "SLURM_GPUS_PER_TASK", "has no number of GPUs: it is ignored");
   if (shared && n >= 0) {
     row_set_number(r, &r->c->gpus, n, "SLURM_GPUS_PER_TASK");
   } else if (shared) {
@@ -169,7 +168,7 @@ static void find_all_hosts(struct row *r, const char *per_node) {
   for (int i = 0; parts > 1 && i < parts; i++) {
     snprintf(name, sizeof(name), "SLURM_JOB_NODELIST_HET_GROUP_%d", i);
     const char *list = row_variable(r, name);
-    if (list && row_hosts_add_list(&h, list, 1, &e)) row_warn(r, "%s: %s: it is not used", name, e.text);
+    if (list && row_hosts_add_list(&h, list, 1, &e)) row_warn(r, "%s: %s: it is ignored", name, e.text);
   }
   row_set_hosts(r, &h, "SLURM_HET_SIZE SLURM_JOB_NODELIST_HET_GROUP_0 SLURM_JOB_NODELIST_HET_GROUP_1");
   find_hosts(r, first_of(r, "SLURM_JOB_NODELIST", "SLURM_NODELIST"), per_node);
@@ -185,8 +184,8 @@ static void read_alone(struct row *r) {
   row_take_number(r, &r->c->gpus, "SLURM_GPUS_ON_NODE", 0, WORKERS_MAX);
 }
 
-/* mpirun's own agents. What tells one start from another is mpirun's own, where that is known: Open MPI has a step of Slurm's for its helpers on all
- * nodes but the first. Else the step is: Hydra starts all of its helpers as one, where it starts them through Slurm. */
+/* mpirun's agents. mpirun's own number distinguishes starts, if known: Open MPI runs its helpers in a step on all
+ * nodes but the first. Else the step does: Hydra starts all helpers as one step. */
 static void read_under_launcher(struct row *r, const char *step) {
   name_job(r, step);
   find_all_hosts(r, NULL);

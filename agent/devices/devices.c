@@ -1,19 +1,20 @@
-/* How many GPUs, which, and where they sit.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which GPUs there are, and where.
  *
- * What a worker would see is a filter over what is there. There: what the driver's own library says, where it was asked
- * (rdzv-devices); its list is the only one that is right in every container. Else the driver's folder
- * /proc/driver/nvidia/gpus has one entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a
- * container the folder may show the host's GPUs although only some have a device file, so where there are fewer device
- * files these count (none at all means nothing: the driver makes them when it is first used). Without the folder the
- * device files alone count, and PCI's own list says where display controllers of the vendor sit.
+ * A worker sees the machine's devices through a filter. The devices come from the driver's library, if it was asked
+ * (rdzv-devices): only its list is right in every container. Else the driver's folder /proc/driver/nvidia/gpus has one
+ * entry per GPU, named by PCI address, and CUDA counts equal GPUs in that order. In a container the folder may show
+ * the host's GPUs although only some have a device file, so fewer device files count (none means nothing: the driver
+ * makes them when first used). Without the folder the device files count, and PCI's list shows the vendor's display
+ * controllers.
  *
- * The filter: CUDA_VISIBLE_DEVICES, read as CUDA and PyTorch read it. Numbers, up to the first that is negative, no
- * number, or names no GPU; or UUIDs of GPUs or of parts of them, up to the first of another kind. Something named twice:
- * nothing at all. Where no GPU can be seen from here the list is believed as it stands: it was somebody's decision, and
- * whoever runs a worker in a container may see more than we do.
+ * The filter is CUDA_VISIBLE_DEVICES, read as CUDA and PyTorch read it. Either numbers, up to the first that is
+ * negative, not a number, or without a GPU; or UUIDs of GPUs or of their parts, up to the first of another kind. A
+ * repeated entry: no device. If no GPU is visible from here, the list is taken as it is, since a worker in a container
+ * may see more.
  *
- * Which devices a job may have is said to its workers in the same words, by devices_narrow: by UUID where all of them
- * are known, since numbers change their meaning when a GPU is lost. */
+ * devices_narrow writes such a list for the workers: by UUID if all are known, since numbers change when a GPU is
+ * lost. */
 
 #include "agent/devices/devices.h"
 
@@ -29,16 +30,15 @@ enum { PATH_TEXT_MAX = 4096 };
 struct there {
   struct device v[DEVICES_MAX];
   int n;
-  const struct gpus *driver; /* whose list it is; NULL: of files */
+  const struct gpus *driver; /* the driver's answer that gave the list; NULL: from files */
 };
 
 static int by_pci(const void *a, const void *b) {
   return strcmp(((const struct device *)a)->pci, ((const struct device *)b)->pci);
 }
 
-/* The first line of ROOT/DIR/NAME/FILE that begins with `key`, behind it; false: there is none. */
-static bool read_field(const char *dir, const char *name, const char *file, const char *key, char *out,
-                       size_t size) {
+/* The value of the first line of ROOT/DIR/NAME/FILE that begins with `key`; false: none. */
+static bool read_field(const char *dir, const char *name, const char *file, const char *key, char *out, size_t size) {
   char path[PATH_TEXT_MAX], line[256];
   if (snprintf(path, sizeof(path), "%s/%s/%s", dir, name, file) >= (int)sizeof(path)) return false;
   FILE *f = fopen(path, "re");
@@ -54,7 +54,7 @@ static bool read_field(const char *dir, const char *name, const char *file, cons
   return found;
 }
 
-static struct device *add(struct there *g, const char *pci) {
+static struct device *add_device(struct there *g, const char *pci) {
   if (g->n == DEVICES_MAX || strlen(pci) >= DEVICE_PCI_MAX) return NULL;
   struct device *gpu = &g->v[g->n++];
   *gpu = (struct device){.uuid = ""};
@@ -67,7 +67,7 @@ static void read_driver(struct there *g, const char *root) {
   snprintf(dir, sizeof(dir), "%s/proc/driver/nvidia/gpus", root);
   DIR *d = opendir(dir);
   for (struct dirent *e; d && (e = readdir(d));) {
-    struct device *gpu = e->d_name[0] == '.' ? NULL : add(g, e->d_name);
+    struct device *gpu = e->d_name[0] == '.' ? NULL : add_device(g, e->d_name);
     if (gpu) read_field(dir, e->d_name, "information", "GPU UUID:", gpu->uuid, sizeof(gpu->uuid));
   }
   if (d) closedir(d);
@@ -85,7 +85,7 @@ static void read_pci(struct there *g, const char *root) {
   snprintf(dir, sizeof(dir), "%s/sys/bus/pci/devices", root);
   DIR *d = opendir(dir);
   for (struct dirent *e; d && (e = readdir(d));)
-    if (e->d_name[0] != '.' && is_display(dir, e->d_name)) add(g, e->d_name);
+    if (e->d_name[0] != '.' && is_display(dir, e->d_name)) add_device(g, e->d_name);
   if (d) closedir(d);
   qsort(g->v, (size_t)g->n, sizeof(*g->v), by_pci);
 }
@@ -98,8 +98,7 @@ static int count_files(const char *root) {
   DIR *d = opendir(dir);
   for (struct dirent *e; d && (e = readdir(d));) {
     const char *number = e->d_name + strlen(prefix);
-    if (strncmp(e->d_name, prefix, strlen(prefix)) == 0 && *number && !number[strspn(number, "0123456789")])
-      n++;
+    if (strncmp(e->d_name, prefix, strlen(prefix)) == 0 && *number && !number[strspn(number, "0123456789")]) n++;
   }
   if (d) closedir(d);
   return n < DEVICES_MAX ? n : DEVICES_MAX;
@@ -114,8 +113,8 @@ static void take_drivers(struct there *g, const struct gpus *known) {
   }
 }
 
-/* What is there, in CUDA's order. Where only the number is known for certain, addresses are left out. */
-static void find(struct there *g, const char *root, const struct gpus *known) {
+/* Finds the devices in CUDA's order. Addresses are omitted if only the number is certain. */
+static void find_devices(struct there *g, const char *root, const struct gpus *known) {
   int files = count_files(root);
   if (known) {
     take_drivers(g, known);
@@ -138,7 +137,7 @@ static const char *list_of(char *const *env) {
   return NULL;
 }
 
-/* The entry at *at, without blanks, and the step to the next; false: there is none, or it is too long. */
+/* Reads the entry at *at, without blanks; false: there is none, or it is too long. */
 static bool next_entry(const char **at, char id[DEVICE_ID_MAX]) {
   id[0] = '\0';
   if (!*at) return false;
@@ -162,12 +161,12 @@ bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]) {
   return false;
 }
 
-/* Which GPU an entry names: its index, -1: one that cannot be found here; -2: the list ends before it. */
+/* The index of the GPU that an entry names; -1: not found here; -2: the list ends before it. */
 static int resolve(const struct there *g, const char *kind, const char *id) {
   if (*kind) {
     if (strncmp(id, kind, strlen(kind)) != 0) return -2;
     if (g->driver) return gpus_find(g->driver, id);
-    for (int i = 0; i < g->n; i++) /* CUDA takes an abbreviation too */
+    for (int i = 0; i < g->n; i++) /* CUDA accepts a prefix too */
       if (g->v[i].uuid[0] && strncmp(g->v[i].uuid, id, strlen(id)) == 0) return i;
     return -1;
   }
@@ -184,15 +183,15 @@ static bool is_repeated(const char *list, const char *kind, int count, const cha
   return false;
 }
 
-/* The device that an entry of the list stands for. */
-static void describe(struct device *d, const struct there *g, const char *kind, const char *id, int which) {
+/* The device that an entry names. */
+static void describe_entry(struct device *d, const struct there *g, const char *kind, const char *id, int which) {
   *d = which >= 0 ? g->v[which] : (struct device){.uuid = ""};
   d->index = which >= 0 ? which : *kind ? -1 : (int)strtol(id, NULL, 10);
   d->known = which >= 0;
   if (*kind && (which < 0 || strcmp(kind, "MIG-") == 0)) snprintf(d->uuid, sizeof(d->uuid), "%s", id);
 }
 
-static int filter(const struct there *g, const char *list, struct device v[DEVICES_MAX]) {
+static int filter_devices(const struct there *g, const char *list, struct device v[DEVICES_MAX]) {
   const char *at = list;
   const char *kind = strncmp(list, "GPU-", 4) == 0 ? "GPU-" : strncmp(list, "MIG-", 4) == 0 ? "MIG-" : "";
   char id[DEVICE_ID_MAX];
@@ -201,7 +200,7 @@ static int filter(const struct there *g, const char *list, struct device v[DEVIC
     int which = resolve(g, kind, id);
     if (which == -2) break;
     if (is_repeated(list, kind, n, id)) return 0;
-    describe(&v[n++], g, kind, id, which);
+    describe_entry(&v[n++], g, kind, id, which);
   }
   return n;
 }
@@ -209,9 +208,9 @@ static int filter(const struct there *g, const char *list, struct device v[DEVIC
 int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]) {
   const char *list = list_of(env);
   struct there *g = xcalloc(1, sizeof(*g));
-  find(g, root, known);
-  int n = list ? filter(g, list, v) : g->n;
-  for (int i = 0; !list && i < n; i++) describe(&v[i], g, "", "", i);
+  find_devices(g, root, known);
+  int n = list ? filter_devices(g, list, v) : g->n;
+  for (int i = 0; !list && i < n; i++) describe_entry(&v[i], g, "", "", i);
   free(g);
   return n;
 }
@@ -225,8 +224,7 @@ int devices_count(const char *root, char *const *env, const struct gpus *known) 
 
 bool devices_are_named(char *const *env) {
   const char *list = list_of(env);
-  return list &&
-         (isdigit((unsigned char)*list) || strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0);
+  return list && (isdigit((unsigned char)*list) || strncmp(list, "GPU-", 4) == 0 || strncmp(list, "MIG-", 4) == 0);
 }
 
 void devices_name(const struct device *d, struct buf *out) {

@@ -1,8 +1,16 @@
-#ifndef AGENT_DEVICES_H
-#define AGENT_DEVICES_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_DEVICES_DEVICES_H
+#define AGENT_DEVICES_DEVICES_H
 
-/* GPUs of this machine that its workers would see. Pure over a root folder, an environment, and what the driver's
- * library has said, where it was asked. */
+/* GPUs of this machine that its workers would see. Pure: a root folder, an environment and the driver's answer are
+ * parameters.
+ *
+ *     devices.c        which GPUs there are, and CUDA_VISIBLE_DEVICES
+ *     gpus.c           the answer of rdzv-devices, and who holds a GPU
+ *     probe.c          runs rdzv-devices with a deadline
+ *     watch.c          the devices between rounds
+ *     numa.c           --numa-binding
+ *     rdzv-devices.c   the helper that asks NVML (nvml.c), which may hang, and names holders (holder.c) */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,29 +24,28 @@ enum {
 };
 
 struct device {
-  int index;  /* as nvidia-smi counts; -1: not known */
-  bool known; /* `index` was found among what is there, so it is that of gpus->v where there are any */
+  int index;                /* nvidia-smi's index; -1: not known */
+  bool known;               /* `index` is that of a device of this machine, and of gpus->v if it has any */
   char pci[DEVICE_PCI_MAX]; /* as in /sys/bus/pci/devices; "": not known */
-  char uuid[DEVICE_ID_MAX]; /* its own, or of the part that the list names; "": not known */
+  char uuid[DEVICE_ID_MAX]; /* its own, or that of the listed MIG part; "": not known */
 };
 
-/* The devices in the order in which a worker counts them; `root` is "" or a folder that stands for /; known: what the
- * driver's library says, NULL: it was not asked. At most DEVICES_MAX; returns how many. */
+/* Fills v with at most DEVICES_MAX devices in the order in which a worker counts them; returns how many. root: "" or a
+ * folder that stands for /; known: the driver's answer; NULL: not asked. */
 int devices_list(const char *root, char *const *env, const struct gpus *known, struct device v[DEVICES_MAX]);
 int devices_count(const char *root, char *const *env, const struct gpus *known);
 
-/* What the worker with this local rank finds in CUDA_VISIBLE_DEVICES with --virtual-local-rank: the i-th entry of the
- * inherited list, without blanks, or i where there is no list. False (and ""): the list is shorter, or the entry too
- * long. */
+/* CUDA_VISIBLE_DEVICES of the worker with this local rank under --virtual-local-rank: the i-th entry of the inherited
+ * list, without blanks, or i without a list. False (and ""): the list is shorter, or the entry is too long. */
 bool devices_visible(char *const *env, uint32_t i, char id[DEVICE_ID_MAX]);
 
-/* Whether CUDA_VISIBLE_DEVICES names any: somebody gave this job its devices. */
+/* Whether CUDA_VISIBLE_DEVICES names devices for this job. */
 bool devices_are_named(char *const *env);
 
-/* For a verdict: "2, GPU-8f2c...", as far as it is known. */
+/* For a verdict: "2, GPU-8f2c...", as far as known. */
 void devices_name(const struct device *d, struct buf *out);
 
-/* CUDA_VISIBLE_DEVICES with those alone of v[0..n), as devices_list gave them for env, that are good. */
+/* CUDA_VISIBLE_DEVICES with only the good ones of v[0..n), as devices_list returned them for env. */
 void devices_narrow(char *const *env, const struct device *v, int n, const bool *good, struct buf *out);
 
 #endif

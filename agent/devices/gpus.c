@@ -1,12 +1,13 @@
-/* Reads the answer of rdzv-devices, and judges it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads and judges the answer of rdzv-devices.
  *
- * The answer comes from a process that has a vendor's library inside, so nothing of it is taken for granted: each text is
- * cut to its room and each number to its bounds, a device that is described wrongly is one that is described less.
+ * The answer comes from a process with a vendor's library inside, so it is not trusted: texts are cut, numbers are
+ * bounded, and a wrong description counts as a missing one.
  *
- * When is a device free again? When the memory that is held beyond what was held before our first worker is back, give
- * or take what a driver keeps. Processes alone do not tell: they go from the list before their memory does, a driver
- * inside a container lists none at all, and one that was there before us, and takes more now, is not ours to wait for.
- * So what they hold is taken out on both sides. */
+ * A device is free again when the memory beyond what was held before our first worker is back, give or take what a
+ * driver keeps. Processes are not enough: they leave the list before their memory is freed, a driver in a container
+ * lists none, and a process that was there before us may take more memory now. So memory of earlier processes is
+ * subtracted on both sides. */
 
 #include "agent/devices/gpus.h"
 
@@ -31,7 +32,7 @@ static int64_t get_number(const json_t *o, const char *key) {
   return v < 0 ? 0 : v > NUMBER_MAX ? NUMBER_MAX : (int64_t)v;
 }
 
-/* NVML writes eight digits of the domain, and capitals; the kernel four, and none. */
+/* NVML writes eight digits of the domain, and capitals; the kernel four, and lower case. */
 static void tidy_pci(char pci[GPU_TEXT_MAX]) {
   if (strspn(pci, "0") >= 4 && strcspn(pci, ":") == 8) memmove(pci, pci + 4, strlen(pci + 4) + 1);
   for (char *p = pci; *p; p++) *p = (char)tolower((unsigned char)*p);
@@ -112,7 +113,7 @@ int gpus_find(const struct gpus *g, const char *uuid) {
   return -1;
 }
 
-/* Whose memory does not count: of one of these pids, or, where there are none, of this round of the job. */
+/* Processes whose memory does not count: with these pids, or, without any, of this round of the job. */
 struct forgiven {
   const char *job;
   int64_t round;
@@ -150,9 +151,9 @@ void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n) {
   forgive(g, &(struct forgiven){.pids = pids, .n = n});
 }
 
-/* Who holds it. ---------------------------------------------------------------------------------------------------- */
+/* The holder. ------------------------------------------------------------------------------------------------------ */
 
-/* What lets others share a device, and computes nothing itself. */
+/* A process that shares a device and computes nothing itself. */
 static bool is_sharing(const struct gpu_process *p) {
   return strstr(p->command, "nvidia-cuda-mps-server") != NULL;
 }
@@ -163,7 +164,7 @@ static bool was_there(const struct gpu *before, int64_t pid) {
   return false;
 }
 
-/* In use by none of the processes that were there before. */
+/* Memory in use, without that of processes that were there before. */
 static int64_t held(const struct gpu *now, const struct gpu *before) {
   int64_t mib = now->used_mib;
   for (int i = 0; i < now->n_processes; i++)
@@ -192,19 +193,18 @@ bool gpu_is_free_again(const struct gpu *now, const struct gpu *before) {
 void gpu_say_holder(const struct gpu *now, const struct gpu *before, struct buf *out) {
   const struct gpu_process *p = gpu_holder(now, before);
   if (!p) {
-    buf_printf(out, "%" PRId64 " MiB are in use, by no process that can be seen from here", now->used_mib);
+    buf_printf(out, "%" PRId64 " MiB are in use by a process that is not visible here", now->used_mib);
     return;
   }
   buf_printf(out, "pid %" PRId64 " (", p->pid);
   if (p->user[0]) buf_printf(out, "%s", p->user);
   if (p->command[0]) buf_printf(out, "%s%s", p->user[0] ? ", " : "", p->command);
-  if (p->gone) buf_puts(out, p->user[0] ? ", dead already" : "no such process here: of another container?");
+  if (p->gone) buf_puts(out, p->user[0] ? ", already dead" : "no such process here: of another container?");
   if (p->job[0]) buf_printf(out, ", of job %s", p->job);
   buf_printf(out, ") holds %" PRId64 " MiB", p->mib ? p->mib : now->used_mib);
   int64_t others = now->n_processes - 1 + now->more;
   for (int i = 0; i < now->n_processes; i++)
-    if (&now->processes[i] != p &&
-        (was_there(before, now->processes[i].pid) || is_sharing(&now->processes[i])))
+    if (&now->processes[i] != p && (was_there(before, now->processes[i].pid) || is_sharing(&now->processes[i])))
       others--;
   if (others > 0) buf_printf(out, ", and %" PRId64 " other%s the rest", others, others == 1 ? "" : "s");
 }

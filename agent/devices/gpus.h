@@ -1,7 +1,8 @@
-#ifndef AGENT_GPUS_H
-#define AGENT_GPUS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_DEVICES_GPUS_H
+#define AGENT_DEVICES_GPUS_H
 
-/* What rdzv-devices answered: GPUs with their memory and who uses it; and what is said of them. Pure. */
+/* The answer of rdzv-devices: GPUs with their memory and processes, and sentences about them. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,31 +12,31 @@
 #include "common/err.h"
 
 enum {
-  GPUS_MAX = 256,            /* of one machine */
-  GPU_TEXT_MAX = 160,        /* a name, a UUID, an error; with the NUL */
-  GPU_PROCESSES_MAX = 16,    /* told of one device */
-  GPU_MIGS_MAX = 16,         /* parts of one device */
-  GPUS_ANSWER_MAX = 4 << 20, /* bytes of an answer */
-  GPU_SLACK_MIB = 512, /* memory that does not come back within this of what it was is held by somebody */
-  GPU_BUSY_UNSEEN_MIB = 1024, /* in use although no process can be seen (those of other containers) */
+  GPUS_MAX = 256,             /* of one machine */
+  GPU_TEXT_MAX = 160,         /* a name, a UUID, an error; with the NUL */
+  GPU_PROCESSES_MAX = 16,     /* reported per device */
+  GPU_MIGS_MAX = 16,          /* MIG parts of one device */
+  GPUS_ANSWER_MAX = 4 << 20,  /* bytes of an answer */
+  GPU_SLACK_MIB = 512,        /* memory that stays above its earlier value by more than this is held */
+  GPU_BUSY_UNSEEN_MIB = 1024, /* in use although no process is visible (another container) */
 };
 
 struct gpu_process {
-  int64_t pid, mib;           /* mib: 0 where it is not known */
+  int64_t pid, mib;           /* mib: 0 if unknown */
   bool gone;                  /* no such process here, or a zombie */
   char user[33], command[81]; /* "": not known */
-  char job[129];              /* whose worker it is, or descends from; "": none */
-  int64_t round;              /* and in which round; 0: not known */
+  char job[129];              /* the job whose worker it is or descends from; "": none */
+  int64_t round;              /* and its round; 0: not known */
 };
 
 struct gpu {
   char uuid[GPU_TEXT_MAX], name[GPU_TEXT_MAX]; /* "": not known */
   char pci[GPU_TEXT_MAX];                      /* "0000:65:00.0", as in /sys/bus/pci/devices */
-  char error[GPU_TEXT_MAX];                    /* it fails, for this reason; "": it does not */
+  char error[GPU_TEXT_MAX];                    /* why it fails; "": it works */
   int64_t used_mib;
-  bool mig; /* cut into parts, which have UUIDs of their own */
+  bool mig; /* cut into parts, which have their own UUIDs */
   int n_migs, n_processes;
-  int64_t more; /* processes beyond those that are told */
+  int64_t more; /* processes beyond those reported */
   char migs[GPU_MIGS_MAX][GPU_TEXT_MAX];
   struct gpu_process processes[GPU_PROCESSES_MAX];
 };
@@ -45,30 +46,30 @@ struct gpus {
   struct gpu *v; /* NULL where n is 0 */
 };
 
-/* -ENOENT: there is no library, or no driver, which is nobody's fault; -EIO: it answered with an error; -EINVAL: this is
- * no answer. With a sentence each; *g is empty then. */
+/* Parses an answer. -ENOENT: no library or driver, which is not an error; -EIO: the library failed; -EINVAL: not an
+ * answer. With a sentence each; *g is then empty. */
 int gpus_parse(const char *text, size_t len, struct gpus *g, struct err *e);
 void gpus_finish(struct gpus *g);
 void gpus_copy(struct gpus *to, const struct gpus *from);
 
-/* Its index; -1: none. By UUID, which may be cut short as CUDA allows, or that of a part. */
+/* Its index; -1: none. By UUID, which may be shortened as CUDA allows, or that of a part. */
 int gpus_find(const struct gpus *g, const char *uuid);
 
-/* Takes processes of this round of the job out, and their memory: another agent of this host has started its workers
- * already, on devices that it shares with us. */
+/* Removes processes of this round of the job, and their memory: another agent of this host started its workers
+ * already, on shared devices. */
 void gpus_forgive(struct gpus *g, const char *job, int64_t round);
-/* The same for processes with one of these numbers, as far as they are told by the numbers that we know them by; 0: none. */
+/* The same for processes with one of these pids, in our pid namespace; 0: none. */
 void gpus_forgive_pids(struct gpus *g, const pid_t *pids, uint32_t n);
 
-/* Before any worker of ours has run: somebody computes on it, or holds its memory. Never where it is cut into parts. */
+/* Before our first worker: a process computes on it or holds its memory. Never if it is cut into parts. */
 bool gpu_is_busy(const struct gpu *gpu);
-/* Beyond what was held `before` the first of our workers ran, and by the processes of then, nothing is. */
+/* Nothing is held beyond what was held `before` our first worker, and by the processes of then. */
 bool gpu_is_free_again(const struct gpu *now, const struct gpu *before);
-/* Who holds the most of it of those that were not there `before` (NULL: of all); NULL: nobody can be seen. */
+/* The process that holds most, of those that were not there `before` (NULL: of all); NULL: none is visible. */
 const struct gpu_process *gpu_holder(const struct gpu *now, const struct gpu *before);
 
-/* "pid 4711 (ada, python train.py, of job 12) holds 30512 MiB", or "30512 MiB are in use, by no process that can be seen
- * from here". */
+/* Appends "pid 4711 (ada, python train.py, of job 12) holds 30512 MiB", or "30512 MiB are in use by a process that is
+ * not visible here". */
 void gpu_say_holder(const struct gpu *now, const struct gpu *before, struct buf *out);
 
 #endif

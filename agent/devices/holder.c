@@ -1,9 +1,9 @@
-/* Reads who a process is: its owner, its command line, and the job whose worker it is or descends from.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Describes a process: its owner, its command line, and the job whose worker it is or descends from.
  *
- * All of it is shown to people and none of it is believed: bytes that are no text become question marks, what is too
- * long is cut. A process that is gone by now, a zombie, one of another container: what could be read is told, the rest
- * stays empty. The job's name is looked for in the environment that the process was started with, which only its own
- * user and root may read. */
+ * The text is shown to people and not trusted: bytes that are not text become question marks, long texts are cut. For
+ * a process that is gone, a zombie, or in another container, unreadable fields stay empty. The job's name comes from
+ * the environment at the process's start, which only its user and root may read. */
 
 #include "agent/devices/holder.h"
 
@@ -18,7 +18,7 @@
 
 enum { ENVIRON_MAX = 1 << 20, COMM_MAX = 64, STAT_MAX = 512 };
 
-/* At most size - 1 bytes, and a NUL; returns how many, 0 where nothing could be read. */
+/* Reads at most size - 1 bytes and adds a NUL; returns how many, 0 if unreadable. */
 static size_t read_some(const char *proc, pid_t pid, const char *name, char *out, size_t size) {
   char path[256];
   out[0] = '\0';

@@ -1,24 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Workers beside their GPUs.
  *
- * What each binding means is PyTorch's definition (torch/numa/binding.py), so that a job that comes from torchrun runs
- * on the same CPUs:
+ * The bindings are PyTorch's (torch/numa/binding.py), so a job that comes from torchrun runs on the same CPUs:
  *
- *   node          all CPUs of the NUMA node on which the worker's GPU sits
+ *   node          all CPUs of the NUMA node of the worker's GPU
  *   socket        all CPUs of all NUMA nodes of that node's socket
  *   exclusive     a share of that node's cores: cores, with their hardware threads, in order, divided evenly among the
- *                 GPUs of the node; the first ones get one more where they do not come out even
+ *                 GPUs of the node; the first ones get one more if there is a remainder
  *   core-complex  one group of CPUs with a common last-level cache on that node, the largest groups first, another one
  *                 for each GPU as long as there are any
  *
- * always within what this process may use. Worker i's GPU is the i-th visible one, whether its worker uses it or not, so
- * GPUs without a worker keep their share. A GPU whose node is -1 sits on node 0: so machines with one node say it.
+ * always within the CPUs of this process. Worker i's GPU is the i-th visible one, used or not, so GPUs without a
+ * worker keep their share. A GPU with node -1 is on node 0: machines with one node report it so.
  *
- * Where that tells nothing (no GPUs, fewer than workers, or nobody knows where they sit) PyTorch gives up; here workers
- * are spread over the NUMA nodes that have CPUs for us, neighbours together, as GPUs mostly are, and take the place of
- * the GPUs in the rules above. Binding is there to make a job faster, so whatever cannot be had is said, and the worker
- * runs unbound. Memory follows by first touch.
+ * If the GPUs do not help (none, fewer than workers, or unknown location), PyTorch gives up. Here workers are spread
+ * over the NUMA nodes with usable CPUs, neighbours together, as GPUs mostly are. Binding should make a job faster, so
+ * what is impossible is logged and the worker runs unbound. Memory follows by first touch.
  *
- * Everything is read once per node or CPU: a machine may have a thousand. */
+ * Each node and CPU is read once: a machine may have a thousand. */
 
 #include "agent/devices/numa.h"
 
@@ -32,7 +31,7 @@ enum { NODES_KNOWN_MAX = 1024, FILE_MAX = 65536, NOWHERE = -1 };
 
 struct node {
   int number;
-  struct cpus cpus; /* that we may use */
+  struct cpus cpus; /* usable ones */
 };
 
 struct plan {
@@ -40,8 +39,7 @@ struct plan {
   const struct cpus *allowed;
   struct node *nodes; /* in order of number */
   int n_nodes;
-  int *
-      node_of; /* index into nodes by slot: GPUs, or workers where these do not tell; NOWHERE: it cannot be found */
+  int *node_of; /* index into nodes by slot (a GPU, or a worker without GPUs); NOWHERE: not found */
   uint32_t n_slots;
   uint32_t first; /* slot of the first worker that is bound here */
   struct buf *trouble;
@@ -63,16 +61,16 @@ uint32_t cpus_count(const struct cpus *c) {
   return n;
 }
 
-static void join(struct cpus *c, const struct cpus *other) {
+static void cpus_join(struct cpus *c, const struct cpus *other) {
   for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) c->w[i] |= other->w[i];
 }
 
-static void meet(struct cpus *c, const struct cpus *other) {
+static void cpus_intersect(struct cpus *c, const struct cpus *other) {
   for (size_t i = 0; i < CPUS_MAX / CPUS_WORD_BITS; i++) c->w[i] &= other->w[i];
 }
 
-/* The least member; CPUS_MAX: it is empty. */
-static uint32_t least(const struct cpus *c) {
+/* The first CPU; CPUS_MAX: the set is empty. */
+static uint32_t cpus_first(const struct cpus *c) {
   uint32_t i = 0;
   while (i < CPUS_MAX / CPUS_WORD_BITS && !c->w[i]) i++;
   return i * CPUS_WORD_BITS + (i < CPUS_MAX / CPUS_WORD_BITS ? (uint32_t)__builtin_ctzll(c->w[i]) : 0);
@@ -147,7 +145,7 @@ static bool is_data(const char *path) {
 
 #define CPU_DIR "%s/sys/devices/system/cpu/cpu%u/"
 
-/* The CPUs of one core, `cpu` among them. */
+/* The CPUs of the core of `cpu`. */
 static void core_of(const struct plan *p, uint32_t cpu, struct cpus *c) {
   char *path = xasprintf(CPU_DIR "topology/thread_siblings_list", p->root, cpu);
   if (!read_set(path, c)) memset(c, 0, sizeof(*c));
@@ -180,7 +178,7 @@ static long socket_of(const struct plan *p, uint32_t cpu) {
   return known ? package : 0;
 }
 
-/* The nodes; one that holds everything where the kernel knows none. */
+/* The nodes; a single one with all CPUs if the kernel has none. */
 static void find_nodes(struct plan *p) {
   struct cpus online;
   char *list = xasprintf("%s/sys/devices/system/node/online", p->root);
@@ -195,7 +193,7 @@ static void find_nodes(struct plan *p) {
     char *path = xasprintf("%s/sys/devices/system/node/node%u/cpulist", p->root, i);
     node->number = (int)i;
     if (!read_set(path, &node->cpus)) memset(&node->cpus, 0, sizeof(node->cpus));
-    meet(&node->cpus, p->allowed);
+    cpus_intersect(&node->cpus, p->allowed);
     free(path);
   }
   free(list);
@@ -209,7 +207,7 @@ static int node_index(const struct plan *p, int number) {
 
 /* Slots. ----------------------------------------------------------------------------------------------------------- */
 
-/* The node of a GPU; false: nobody knows. */
+/* The node of a GPU; false: not known. */
 static bool node_of_gpu(const struct plan *p, const struct device *d, int *index) {
   long number;
   if (!d->pci[0]) return false;
@@ -225,14 +223,14 @@ static bool go_by_gpus(struct plan *p, char *const *env, const struct numa_slots
   int n = devices_list(p->root, env, NULL, v);
   bool known = true;
   if (n == 0)
-    buf_puts(why, "no GPU is seen here");
+    buf_puts(why, "no GPU is visible");
   else if ((uint32_t)n < s->first + s->workers)
     buf_printf(why, "there are %u workers and %d GPU%s", s->first + s->workers, n, n == 1 ? "" : "s");
   else {
     p->n_slots = (uint32_t)n;
     p->node_of = xcalloc(p->n_slots, sizeof(*p->node_of));
     for (int i = 0; i < n && known; i++) known = node_of_gpu(p, &v[i], &p->node_of[i]);
-    if (!known) buf_puts(why, "it is not known where the GPUs sit");
+    if (!known) buf_puts(why, "the location of the GPUs is unknown");
   }
   free(v);
   if (why->len == 0) return true;
@@ -242,14 +240,13 @@ static bool go_by_gpus(struct plan *p, char *const *env, const struct numa_slots
 }
 
 /* Neighbours together: workers 0 to 3 on the first of two nodes, 4 to 7 on the second. */
-static void spread(struct plan *p, const struct numa_slots *s, const char *why, struct buf *info) {
+static void spread_slots(struct plan *p, const struct numa_slots *s, const char *why, struct buf *info) {
   int usable[NODES_KNOWN_MAX], n = 0;
   for (int i = 0; i < p->n_nodes; i++)
-    if (least(&p->nodes[i].cpus) < CPUS_MAX) usable[n++] = i;
+    if (cpus_first(&p->nodes[i].cpus) < CPUS_MAX) usable[n++] = i;
   p->n_slots = s->all;
   p->node_of = xcalloc(s->all, sizeof(*p->node_of));
-  for (uint32_t i = 0; i < s->all; i++)
-    p->node_of[i] = n ? usable[(uint64_t)i * (uint64_t)n / s->all] : NOWHERE;
+  for (uint32_t i = 0; i < s->all; i++) p->node_of[i] = n ? usable[(uint64_t)i * (uint64_t)n / s->all] : NOWHERE;
   buf_printf(info, "--numa-binding: %s: workers are spread over %d NUMA node%s by local rank\n", why, n,
              n == 1 ? "" : "s");
 }
@@ -258,7 +255,7 @@ static void spread(struct plan *p, const struct numa_slots *s, const char *why, 
 
 /* A node's CPUs in groups: cores, or core complexes. */
 struct group {
-  uint32_t least, size; /* least: of the whole core, whether we may use it or not */
+  uint32_t least, size; /* least: of the whole core, usable or not */
   struct cpus cpus;     /* that we may use */
 };
 
@@ -276,10 +273,10 @@ static void group_by(const struct plan *p, const struct node *node, struct group
     g->v = xrealloc(g->v, (g->n + 1) * sizeof(*g->v));
     struct group *group = &g->v[g->n++];
     whole_of(p, cpu, &group->cpus);
-    group->least = least(&group->cpus);
-    meet(&group->cpus, &node->cpus);
+    group->least = cpus_first(&group->cpus);
+    cpus_intersect(&group->cpus, &node->cpus);
     group->size = cpus_count(&group->cpus);
-    join(&done, &group->cpus);
+    cpus_join(&done, &group->cpus);
   }
 }
 
@@ -306,10 +303,10 @@ static uint32_t place_on_node(const struct plan *p, uint32_t slot, uint32_t *slo
 }
 
 static void bind_socket(const struct plan *p, int node, struct cpus *c) {
-  long package = socket_of(p, least(&p->nodes[node].cpus));
+  long package = socket_of(p, cpus_first(&p->nodes[node].cpus));
   for (int i = 0; i < p->n_nodes; i++) {
-    uint32_t cpu = least(&p->nodes[i].cpus);
-    if (cpu < CPUS_MAX && socket_of(p, cpu) == package) join(c, &p->nodes[i].cpus);
+    uint32_t cpu = cpus_first(&p->nodes[i].cpus);
+    if (cpu < CPUS_MAX && socket_of(p, cpu) == package) cpus_join(c, &p->nodes[i].cpus);
   }
 }
 
@@ -318,7 +315,7 @@ static void bind_exclusive(const struct plan *p, const struct groups *cores, uin
   if (!slots) return;
   uint32_t each = cores->n / slots, more = cores->n % slots;
   uint32_t from = at * each + (at < more ? at : more), to = from + each + (at < more);
-  for (uint32_t i = from; i < to && each > 0; i++) join(c, &cores->v[i].cpus);
+  for (uint32_t i = from; i < to && each > 0; i++) cpus_join(c, &cores->v[i].cpus);
 }
 
 /* All workers of one node. */
@@ -338,9 +335,7 @@ static void bind_node(const struct plan *p, enum numa_binding how, int node, str
     if (how == NUMA_CORE_COMPLEX) out->v[i] = g.v[at % g.n].cpus;
   }
   if (how == NUMA_EXCLUSIVE && slots > g.n)
-    buf_printf(p->trouble,
-               "--numa-binding exclusive: NUMA node %d has %u core%s for us and %u to share them: "
-               "its workers are not bound\n",
+    buf_printf(p->trouble, "--numa-binding exclusive: NUMA node %d has %u core%s for %u workers: they are not bound\n",
                p->nodes[node].number, g.n, g.n == 1 ? "" : "s", slots);
   free(g.v);
 }
@@ -349,28 +344,26 @@ static void say_unbound(const struct plan *p, const struct numa *out) {
   uint32_t first = out->n, n = 0;
   for (uint32_t i = 0; i < out->n; i++) {
     int node = p->node_of[p->first + i];
-    bool lost = node == NOWHERE || least(&p->nodes[node].cpus) == CPUS_MAX;
+    bool lost = node == NOWHERE || cpus_first(&p->nodes[node].cpus) == CPUS_MAX;
     if (lost && n++ == 0) first = i;
   }
   if (n)
-    buf_printf(
-        p->trouble,
-        "--numa-binding: the NUMA node of worker %u (local rank)%s has no CPU that we may use: not bound\n",
-        p->first + first, n > 1 ? ", and of others," : "");
+    buf_printf(p->trouble,
+               "--numa-binding: local rank %u%s is not bound: its NUMA node has no CPU that this process may use\n",
+               p->first + first, n > 1 ? " (and others)" : "");
 }
 
-void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how,
-               const struct cpus *allowed, const struct numa_slots *s, struct buf *info,
-               struct buf *trouble) {
+void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how, const struct cpus *allowed,
+               const struct numa_slots *s, struct buf *info, struct buf *trouble) {
   struct plan p = {.root = root, .allowed = allowed, .trouble = trouble, .first = s->first};
   struct buf why = BUF_INIT;
   *out = (struct numa){.v = NULL};
   if (how == NUMA_NONE || s->workers == 0) return;
   *out = (struct numa){.v = xcalloc(s->workers, sizeof(*out->v)), .n = s->workers};
   find_nodes(&p);
-  if (!go_by_gpus(&p, env, s, &why)) spread(&p, s, buf_text(&why), info);
+  if (!go_by_gpus(&p, env, s, &why)) spread_slots(&p, s, buf_text(&why), info);
   for (int i = 0; i < p.n_nodes; i++)
-    if (least(&p.nodes[i].cpus) < CPUS_MAX) bind_node(&p, how, i, out);
+    if (cpus_first(&p.nodes[i].cpus) < CPUS_MAX) bind_node(&p, how, i, out);
   say_unbound(&p, out);
   buf_finish(&why);
   free(p.nodes);

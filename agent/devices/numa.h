@@ -1,8 +1,9 @@
-#ifndef AGENT_NUMA_H
-#define AGENT_NUMA_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_DEVICES_NUMA_H
+#define AGENT_DEVICES_NUMA_H
 
-/* --numa-binding: which CPUs each worker of this node may use. Pure over a root folder (of which /sys is read) and an
- * environment. */
+/* --numa-binding: the CPUs of each worker of this node. Pure: a root folder (for /sys) and an environment are
+ * parameters. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,9 +11,9 @@
 #include "agent/options/options.h"
 #include "common/buf.h"
 
-enum { CPUS_MAX = 8192, CPUS_WORD_BITS = 64 }; /* the kernel's own limit */
+enum { CPUS_MAX = 8192, CPUS_WORD_BITS = 64 }; /* the kernel's limit */
 
-/* A set of CPUs, in the form that sched_setaffinity takes (on little-endian machines and on 64-bit ones). */
+/* A set of CPUs, in the form that sched_setaffinity takes (little-endian, or 64-bit). */
 struct cpus {
   uint64_t w[CPUS_MAX / CPUS_WORD_BITS];
 };
@@ -25,20 +26,19 @@ bool cpus_parse(const char *list, struct cpus *c);
 void cpus_format(const struct cpus *c, struct buf *out);
 
 struct numa {
-  struct cpus *v; /* by local rank; an empty set: that worker is not bound */
+  struct cpus *v; /* by local rank; an empty set: not bound */
   uint32_t n;
 };
 
-/* Which of this host's workers, counted by local rank, are to be bound here: `workers` of them, from `first` on, of `all`. */
+/* The workers of this host that are bound here: `workers` of `all`, from local rank `first`. */
 struct numa_slots {
   uint32_t first, workers, all;
 };
 
-/* `allowed`: what this process may use; no worker is given another CPU. `info` and `trouble` get sentences for a
- * person, each with a newline: where workers go when there are no GPUs to go by, and why some are not bound. */
-void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how,
-               const struct cpus *allowed, const struct numa_slots *slots, struct buf *info,
-               struct buf *trouble);
+/* `allowed`: the CPUs of this process, the only ones that workers get. `info` and `trouble` get sentences, a line
+ * each: where workers run without GPUs to follow, and why some are not bound. */
+void numa_plan(struct numa *out, const char *root, char *const *env, enum numa_binding how, const struct cpus *allowed,
+               const struct numa_slots *slots, struct buf *info, struct buf *trouble);
 void numa_finish(struct numa *n);
 
 #endif

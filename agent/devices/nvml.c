@@ -1,8 +1,8 @@
-/* Finds NVML's functions in the library, by name.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds NVML's functions in the library by name.
  *
- * A table of names and pointers: what every version that matters has is required, what came later may be missing, and
- * its callers do without. Versions count: nvmlDeviceGetComputeRunningProcesses means the oldest struct to a linked
- * program, since the header renames it, so here each is named with its suffix. */
+ * Functions that every relevant version has are required; later ones are optional. Each is named with its version
+ * suffix, because without it a linked program gets the oldest struct: the header renames functions. */
 
 #include "agent/devices/nvml.h"
 

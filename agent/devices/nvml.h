@@ -1,9 +1,9 @@
-#ifndef AGENT_NVML_H
-#define AGENT_NVML_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_DEVICES_NVML_H
+#define AGENT_DEVICES_NVML_H
 
-/* NVIDIA's management library, opened at run time: what of it is used, declared anew, so that neither its header nor the
- * library is needed to build. Names of types and functions are NVML's own. For rdzv-devices alone: a call may hang for
- * ever in the driver. */
+/* NVIDIA's management library, opened at run time. The part that is used is declared here, so neither its header nor
+ * the library is needed to build. Names are NVML's. For rdzv-devices only: a call may hang in the driver forever. */
 
 #include "common/err.h"
 
@@ -49,26 +49,24 @@ typedef struct {
 } nvmlPciInfo_t;
 
 /* X(field, exported name, arguments); OPTIONAL: NULL where the library is older. */
-#define NVML_LIST(X, OPTIONAL)                                                                               \
-  X(init, "nvmlInit_v2", (void))                                                                             \
-  X(shutdown, "nvmlShutdown", (void))                                                                        \
-  X(count, "nvmlDeviceGetCount_v2", (unsigned *))                                                            \
-  X(handle, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvmlDevice_t *))                                     \
-  X(uuid, "nvmlDeviceGetUUID", (nvmlDevice_t, char *, unsigned))                                             \
-  X(name, "nvmlDeviceGetName", (nvmlDevice_t, char *, unsigned))                                             \
-  X(memory, "nvmlDeviceGetMemoryInfo", (nvmlDevice_t, nvmlMemory_t *))                                       \
-  OPTIONAL(memory_v2, "nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, nvmlMemory_v2_t *))                       \
-  OPTIONAL(pci, "nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, nvmlPciInfo_t *))                                  \
-  OPTIONAL(processes_v1, "nvmlDeviceGetComputeRunningProcesses",                                             \
-           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *))                                               \
-  OPTIONAL(processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2",                                          \
-           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                               \
-  OPTIONAL(processes_v3, "nvmlDeviceGetComputeRunningProcesses_v3",                                          \
-           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                               \
-  OPTIONAL(remapped, "nvmlDeviceGetRemappedRows",                                                            \
-           (nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *))                                   \
-  OPTIONAL(mig_mode, "nvmlDeviceGetMigMode", (nvmlDevice_t, unsigned *, unsigned *))                         \
-  OPTIONAL(mig_max, "nvmlDeviceGetMaxMigDeviceCount", (nvmlDevice_t, unsigned *))                            \
+#define NVML_LIST(X, OPTIONAL)                                                                                         \
+  X(init, "nvmlInit_v2", (void))                                                                                       \
+  X(shutdown, "nvmlShutdown", (void))                                                                                  \
+  X(count, "nvmlDeviceGetCount_v2", (unsigned *))                                                                      \
+  X(handle, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvmlDevice_t *))                                               \
+  X(uuid, "nvmlDeviceGetUUID", (nvmlDevice_t, char *, unsigned))                                                       \
+  X(name, "nvmlDeviceGetName", (nvmlDevice_t, char *, unsigned))                                                       \
+  X(memory, "nvmlDeviceGetMemoryInfo", (nvmlDevice_t, nvmlMemory_t *))                                                 \
+  OPTIONAL(memory_v2, "nvmlDeviceGetMemoryInfo_v2", (nvmlDevice_t, nvmlMemory_v2_t *))                                 \
+  OPTIONAL(pci, "nvmlDeviceGetPciInfo_v3", (nvmlDevice_t, nvmlPciInfo_t *))                                            \
+  OPTIONAL(processes_v1, "nvmlDeviceGetComputeRunningProcesses", (nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_t *))   \
+  OPTIONAL(processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2",                                                    \
+           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                                         \
+  OPTIONAL(processes_v3, "nvmlDeviceGetComputeRunningProcesses_v3",                                                    \
+           (nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))                                                         \
+  OPTIONAL(remapped, "nvmlDeviceGetRemappedRows", (nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *))      \
+  OPTIONAL(mig_mode, "nvmlDeviceGetMigMode", (nvmlDevice_t, unsigned *, unsigned *))                                   \
+  OPTIONAL(mig_max, "nvmlDeviceGetMaxMigDeviceCount", (nvmlDevice_t, unsigned *))                                      \
   OPTIONAL(mig, "nvmlDeviceGetMigDeviceHandleByIndex", (nvmlDevice_t, unsigned, nvmlDevice_t *))
 
 struct nvml {
@@ -78,8 +76,8 @@ struct nvml {
   const char *(*error)(nvmlReturn_t); /* nvmlErrorString */
 };
 
-/* Loads the library `name` (as dlopen takes it). -ENOENT: there is none; -ENOSYS: it lacks a function. Nothing is called
- * in it yet, but for what it does when it is loaded; it stays loaded. */
+/* Loads the library `name` (as dlopen takes it). -ENOENT: there is none; -ENOSYS: it lacks a function. Calls nothing
+ * in it; it stays loaded. */
 int nvml_open(struct nvml *n, const char *name, struct err *e);
 
 #endif

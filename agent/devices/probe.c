@@ -1,12 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs rdzv-devices and reads its answer.
  *
- *   start -> uv_spawn, a pipe, a timer -> end of the pipe and end of the process -> gpus_parse -> the answer
+ *   start -> uv_spawn, a pipe, a timer -> end of the pipe and of the process -> gpus_parse -> the answer
  *
- * What can happen to it: there is none (an installation without it), it crashes inside of the vendor's library, it says
- * more than anybody could, or it hangs in the kernel. Each is one sentence, and the caller goes on. A process in an
- * uninterruptible call does not die of SIGKILL either, so its end is not waited for: its handles are closed, and its pid
- * is remembered, because while it hangs another one would only hang beside it. The next one is started when it is gone,
- * which is also when it is reaped, or not at all. */
+ * The helper may be missing, crash inside the vendor's library, print too much, or hang in the kernel. Each case is
+ * one sentence, and the caller continues. A process in an uninterruptible call does not die of SIGKILL either, so its
+ * end is not waited for: its handles are closed and its pid is remembered, because another helper would hang too. The
+ * next one starts when it is gone and reaped. */
 
 #include "agent/devices/probe.h"
 
@@ -16,13 +16,14 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/command.h"
 #include "common/clock.h"
+#include "common/command.h"
+#include "common/loop.h"
 #include "common/mem.h"
 
 enum { READ_SIZE = 65536, RETRY_MS = 10 };
 
-static pid_t unreaped; /* of the last one that was killed; 0: none. There is one driver, so one for all */
+static pid_t unreaped; /* the last one that was killed; 0: none. One for all, as there is one driver */
 
 struct device_probe {
   device_probe_fn fn;
@@ -40,26 +41,26 @@ struct device_probe {
   char room[READ_SIZE];
 };
 
-static void answer(struct device_probe *p, struct gpus *g, const struct err *e) {
+static void give_answer(struct device_probe *p, struct gpus *g, const struct err *e) {
   if (p->answered) return;
   p->answered = true;
   uv_timer_stop(&p->timer);
   p->fn(p->ctx, g, e); /* may destroy p */
 }
 
-static void answer_error(struct device_probe *p, const struct err *e) {
+static void give_error(struct device_probe *p, const struct err *e) {
   struct gpus none = {0};
-  answer(p, &none, e);
+  give_answer(p, &none, e);
 }
 
-static void finish(struct device_probe *p) {
+static void finish_answer(struct device_probe *p) {
   struct gpus g = {0};
   struct err e = ERR_INIT;
   if (!p->exited || !p->ended) return;
   int rc = p->signo    ? err_set(&e, -EIO, "rdzv-devices was killed by signal %d", p->signo)
            : p->status ? err_set(&e, -EIO, "rdzv-devices exited with code %d", (int)p->status)
                        : gpus_parse(buf_text(&p->text), p->text.len, &g, &e);
-  answer(p, &g, rc ? &e : NULL);
+  give_answer(p, &g, rc ? &e : NULL);
 }
 
 static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
@@ -67,7 +68,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   p->exited = true;
   p->status = status;
   p->signo = signo;
-  finish(p);
+  finish_answer(p);
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
@@ -81,23 +82,21 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   if (n >= 0) return;
   uv_read_stop(stream);
   p->ended = true;
-  finish(p);
+  finish_answer(p);
 }
 
 static void on_deadline(uv_timer_t *timer) {
   struct device_probe *p = timer->data;
   struct err e = ERR_INIT;
   if (!p->failed.code && !p->spawned)
-    err_set(&p->failed, -ETIMEDOUT, "the GPUs' driver still does not answer (pid %d hangs in it)",
-            (int)unreaped);
+    err_set(&p->failed, -ETIMEDOUT, "the GPU driver still does not answer (pid %d hangs in it)", (int)unreaped);
   if (!p->failed.code)
-    err_set(&p->failed, -ETIMEDOUT, "the GPUs' driver has not answered in %.3g s",
-            (double)p->deadline_ms / 1000);
+    err_set(&p->failed, -ETIMEDOUT, "the GPU driver did not answer within %.3g s", (double)p->deadline_ms / 1000);
   e = p->failed;
-  answer_error(p, &e);
+  give_error(p, &e);
 }
 
-static int spawn(struct device_probe *p, struct err *e) {
+static int spawn_helper(struct device_probe *p, struct err *e) {
   char *program = command_companion("rdzv-devices", NULL, getenv("PATH"));
   if (!program) return err_set(e, -ENOENT, "rdzv-devices is neither beside rdzv-agent nor in PATH");
   char name[] = "rdzv-devices", *argv[] = {name, NULL};
@@ -116,22 +115,21 @@ static int spawn(struct device_probe *p, struct err *e) {
   return rc;
 }
 
-/* Spawns, once the one before is gone. */
-static void begin(uv_timer_t *timer) {
+/* Spawns the helper when the previous one is gone. */
+static void spawn_when_free(uv_timer_t *timer) {
   struct device_probe *p = timer->data;
   uint64_t spent = boot_ms() - p->begun_ms, left = spent < p->deadline_ms ? p->deadline_ms - spent : 0;
   if (unreaped && waitpid(unreaped, NULL, WNOHANG) == 0) {
-    uv_timer_start(timer, left > RETRY_MS ? begin : on_deadline, RETRY_MS, 0);
+    uv_timer_start(timer, left > RETRY_MS ? spawn_when_free : on_deadline, RETRY_MS, 0);
     return;
   }
   unreaped = 0;
-  int rc = spawn(p, &p->failed);
+  int rc = spawn_helper(p, &p->failed);
   if (rc == 0) uv_read_start((uv_stream_t *)&p->pipe, on_alloc, on_read);
   uv_timer_start(timer, on_deadline, rc ? 0 : left, 0);
 }
 
-struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, device_probe_fn fn,
-                                        void *ctx) {
+struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, device_probe_fn fn, void *ctx) {
   struct device_probe *p = xcalloc(1, sizeof *p);
   p->fn = fn;
   p->ctx = ctx;
@@ -142,7 +140,7 @@ struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, d
   p->open_handles = 2;
   p->begun_ms = boot_ms();
   uv_update_time(loop);
-  begin(&p->timer);
+  spawn_when_free(&p->timer);
   return p;
 }
 
@@ -185,8 +183,8 @@ int device_probe_now(uint32_t deadline_ms, struct gpus *g, struct err *e) {
   uv_loop_t loop;
   struct waited w = {.g = g, .e = e, .rc = -EIO};
   *g = (struct gpus){0};
-  int rc = uv_loop_init(&loop);
-  if (rc) return err_sys(e, rc, "no event loop");
+  int rc = loop_open(&loop, e);
+  if (rc) return rc;
   struct device_probe *p = device_probe_start(&loop, deadline_ms, on_answer, &w);
   while (!p->answered) uv_run(&loop, UV_RUN_ONCE);
   device_probe_destroy(p);

@@ -1,5 +1,6 @@
-#ifndef AGENT_DEVICE_PROBE_H
-#define AGENT_DEVICE_PROBE_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_DEVICES_PROBE_H
+#define AGENT_DEVICES_PROBE_H
 
 /* Asks the driver for this machine's GPUs: runs rdzv-devices, with a deadline. */
 
@@ -8,17 +9,17 @@
 #include "agent/devices/gpus.h"
 #include "common/err.h"
 
-/* g: the callee's to gpus_finish; e NULL: all is well. -ENOENT: no driver, library or rdzv-devices here, which need not be
- * said; -ETIMEDOUT: no answer within the deadline; others as gpus_parse, or of a process that could not be run. */
+/* g: the callee's to gpus_finish; e NULL: success. -ENOENT: no driver, library or rdzv-devices here, not worth a
+ * warning; -ETIMEDOUT: no answer in time; others as gpus_parse, or of a process that could not run. */
 typedef void (*device_probe_fn)(void *ctx, struct gpus *g, const struct err *e);
 
 struct device_probe;
-/* One answer, never inside the call. Not NULL. */
+/* Calls fn once, never inside the call. Not NULL. */
 struct device_probe *device_probe_start(uv_loop_t *loop, uint32_t deadline_ms, device_probe_fn fn, void *ctx);
-/* After the answer, or before: then there is none. Memory is free when the loop has closed its handles. */
+/* After the answer, or before: then fn is not called. Memory is freed when the loop has closed its handles. */
 void device_probe_destroy(struct device_probe *p);
 
-/* The same, waited for: for a process that has nothing else to do yet. */
+/* The same, but waits. */
 int device_probe_now(uint32_t deadline_ms, struct gpus *g, struct err *e);
 
 #endif

@@ -1,20 +1,21 @@
-/* rdzv-devices: what NVIDIA's driver says of this machine's GPUs, as one JSON object on stdout.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzv-devices: this machine's GPUs as NVIDIA's driver reports them, as one JSON object on stdout.
  *
- * The agent runs it, with a deadline, because none of these calls has one: a GPU that fell off its bus, or a driver that
- * is being loaded, can hold a caller in the kernel for minutes, where not even SIGKILL reaches it. Then this process
- * hangs, and the agent does not. For the same reason it is this process that looks up in /proc who holds a device. By
- * hand it is of use too: rdzv-devices | python3 -m json.tool.
+ * The agent runs it with a deadline, because these calls have none: a GPU that fell off its bus, or a driver that is
+ * loading, can hold a caller in the kernel for minutes, where not even SIGKILL reaches it. Then this process hangs,
+ * not the agent. For the same reason this process reads /proc for the holder of a device. By hand: rdzv-devices |
+ * python3 -m json.tool.
  *
- *   {"devices": [{"uuid": "GPU-...", "pci": "00000000:65:00.0", "name": "NVIDIA H200", "total_mib": 143771, "used_mib": 0,
- *                 "mig": ["MIG-...", ...], "error": "GPU is lost",
+ *   {"devices": [{"uuid": "GPU-...", "pci": "00000000:65:00.0", "name": "NVIDIA H200", "total_mib": 143771,
+ *                 "used_mib": 0, "mig": ["MIG-...", ...], "error": "GPU is lost",
  *                 "processes": [{"pid": 4711, "mib": 30512, "gone": false, "user": "ada", "command": "python train.py",
  *                                "job": "1234", "round": 2}], "more": 0}]}
  *
- * in the order of nvidia-smi. What is not known is left out; `error` of a device: it does not answer, or is broken. There
- * is no library, or no driver: {"missing": "why"}; the library fails as a whole: {"error": "why"}; both exit with 0. A
- * device has at most GPU_PROCESSES_MAX processes here, the rest is counted in `more`.
+ * in the order of nvidia-smi. Unknown values are omitted. `error` of a device: it does not answer, or is broken. No
+ * library or driver: {"missing": "why"}; the library fails as a whole: {"error": "why"}; both exit with 0. A device
+ * lists at most GPU_PROCESSES_MAX processes; `more` counts the rest.
  *
- * RDZV_NVML_LIBRARY names another library, for tests. It dies with whoever started it. */
+ * RDZV_NVML_LIBRARY names another library, for tests. The process dies with its parent. */
 
 #include <errno.h>
 #include <signal.h>
@@ -33,7 +34,7 @@ enum { PROCESSES_ASKED = 256 };
 static const unsigned long long MIB = 1 << 20;
 
 static void set_text(json_t *o, const char *key, const char *text) {
-  if (text && text[0]) json_object_set_new(o, key, json_string(text)); /* what is no UTF-8 is left out */
+  if (text && text[0]) json_object_set_new(o, key, json_string(text)); /* text that is not UTF-8 is omitted */
 }
 
 static void set_number(json_t *o, const char *key, unsigned long long v) {
@@ -42,8 +43,7 @@ static void set_number(json_t *o, const char *key, unsigned long long v) {
 
 /* Processes. ------------------------------------------------------------------------------------------------------- */
 
-static unsigned ask_processes(const struct nvml *n, nvmlDevice_t d, nvmlProcessInfo_v2_t *v,
-                              nvmlReturn_t *rc) {
+static unsigned ask_processes(const struct nvml *n, nvmlDevice_t d, nvmlProcessInfo_v2_t *v, nvmlReturn_t *rc) {
   unsigned count = PROCESSES_ASKED;
   *rc = NVML_ERROR_NOT_SUPPORTED;
   if (n->processes_v3)
@@ -56,7 +56,7 @@ static unsigned ask_processes(const struct nvml *n, nvmlDevice_t d, nvmlProcessI
     for (unsigned i = 0; *rc == NVML_SUCCESS && i < count && i < PROCESSES_ASKED; i++)
       v[i] = (nvmlProcessInfo_v2_t){.pid = old[i].pid, .usedGpuMemory = old[i].usedGpuMemory};
   }
-  if (*rc == NVML_ERROR_INSUFFICIENT_SIZE) *rc = NVML_SUCCESS; /* so many that nobody reads them all */
+  if (*rc == NVML_ERROR_INSUFFICIENT_SIZE) *rc = NVML_SUCCESS; /* more than can be shown */
   return *rc != NVML_SUCCESS ? 0 : count < PROCESSES_ASKED ? count : PROCESSES_ASKED;
 }
 
@@ -79,8 +79,7 @@ static void put_processes(const struct nvml *n, nvmlDevice_t d, json_t *device) 
   nvmlReturn_t rc;
   unsigned count = ask_processes(n, d, v, &rc);
   json_t *list = json_array();
-  for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++)
-    json_array_append_new(list, describe_process(&v[i]));
+  for (unsigned i = 0; i < count && i < GPU_PROCESSES_MAX; i++) json_array_append_new(list, describe_process(&v[i]));
   json_object_set_new(device, "processes", list);
   if (count > GPU_PROCESSES_MAX) set_number(device, "more", count - GPU_PROCESSES_MAX);
 }
@@ -104,8 +103,7 @@ static nvmlReturn_t put_memory(const struct nvml *n, nvmlDevice_t d, json_t *dev
 
 static void put_migs(const struct nvml *n, nvmlDevice_t d, json_t *device) {
   unsigned now = 0, pending = 0, max = 0;
-  if (!n->mig_mode || !n->mig_max || !n->mig || n->mig_mode(d, &now, &pending) != NVML_SUCCESS || !now)
-    return;
+  if (!n->mig_mode || !n->mig_max || !n->mig || n->mig_mode(d, &now, &pending) != NVML_SUCCESS || !now) return;
   json_t *list = json_array();
   json_object_set_new(device, "mig", list);
   if (n->mig_max(d, &max) != NVML_SUCCESS) return;
@@ -119,9 +117,8 @@ static void put_migs(const struct nvml *n, nvmlDevice_t d, json_t *device) {
 
 static const char *find_damage(const struct nvml *n, nvmlDevice_t d) {
   unsigned corrected, uncorrected, pending = 0, failed = 0;
-  if (!n->remapped || n->remapped(d, &corrected, &uncorrected, &pending, &failed) != NVML_SUCCESS)
-    return NULL;
-  return failed ? "its memory is damaged and cannot be repaired any more (row remapping failed)" : NULL;
+  if (!n->remapped || n->remapped(d, &corrected, &uncorrected, &pending, &failed) != NVML_SUCCESS) return NULL;
+  return failed ? "its memory is damaged and can no longer be repaired (row remapping failed)" : NULL;
 }
 
 static void put_pci(const struct nvml *n, nvmlDevice_t d, json_t *device) {
@@ -131,7 +128,7 @@ static void put_pci(const struct nvml *n, nvmlDevice_t d, json_t *device) {
   set_text(device, "pci", pci.busId);
 }
 
-/* NULL: it is not ours to use, which CUDA says too: a device outside of our container or cgroup. */
+/* NULL: a device outside of our container or cgroup, which CUDA does not use either. */
 static json_t *describe_device(const struct nvml *n, unsigned i) {
   nvmlDevice_t d = NULL;
   char text[NVML_TEXT_MAX] = "";

@@ -1,35 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices between rounds.
  *
- *   create --> ask --> what they were like before us: said, kept -.
- *   hold, first time: waits for that answer, no longer than its deadline --> on_free
+ *   create --> ask --> their state before us: logged, kept ----------.
+ *   hold, first time: waits for that answer, until its deadline --> on_free
  *   hold, later: ask --> all as before --> on_free
- *                 ^  '-> somebody holds one: again after POLL_MS, until timeout_ms have passed --> on_held
+ *                 ^  '-> one is held: again after POLL_MS, until timeout_ms have passed --> on_held
  *
- * The guard has said that no process of the last round is left. Their memory on a device comes back a moment later, or,
- * where a driver is slow to clean up after a kill, seconds later; a worker that is started too early dies for want of
- * memory and costs a restart. So what is compared is memory, with what was in use before the first of our workers ran.
+ * No process of the last round is left. Its memory on a device is freed a moment later, or seconds later if a driver
+ * is slow after a kill. A worker that starts too early fails for lack of memory and costs a restart. So memory is
+ * compared with what was in use before our first worker.
  *
- * Whether a job uses devices is not always known. Where somebody said so (--nproc gpu, --exclude-busy, a list in
- * CUDA_VISIBLE_DEVICES), a device that is not given back is a failed start, which names the holder. Where the machine
- * merely has as many as there are workers, only a leftover of this job is; a stranger's process is told, and the workers
- * are started. A driver that does not answer stops nobody: that would make things worse than they are without it. */
+ * It is not always known whether a job uses devices. If it certainly does (--nproc gpu, --exclude-busy, a list in
+ * CUDA_VISIBLE_DEVICES), a device that is not freed is a failed start, which names the holder. If the machine just has
+ * as many devices as workers, only a leftover of this job is; a stranger's process is logged and the workers start. A
+ * driver that does not answer stops nothing. */
 
 #include "agent/devices/watch.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
-#include "agent/device_claim.h"
 #include "agent/devices/probe.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/siphash.h"
 
 enum {
   POLL_MS = 250,
-  TELL_MS = 1000,   /* then it is said who is waited for */
+  TELL_MS = 1000,   /* then the log says what is waited for */
   ANSWER_MS = 2000, /* at least, each time the driver is asked */
 };
 
@@ -37,37 +42,36 @@ struct device_watch {
   struct device_watch_options o;
   struct device_probe *probe;
   uv_timer_t timer;
-  struct gpus before; /* n 0: not known, nothing can be compared */
+  struct gpus before; /* n 0: not known, nothing to compare with */
   struct device *v;   /* by local rank */
   int n;
-  bool told, begun,
-      holding;   /* told: the first answer has come; begun: a round has; holding: hold is to be answered */
-  bool said;     /* who is waited for */
-  int64_t round; /* of holding */
-  struct local_set stay;             /* of holding */
-  pid_t *pids;                       /* of those, by local rank; else 0 */
-  uint64_t begun_ms;                 /* of holding */
+  bool told, begun, holding; /* told: the first answer has come; begun: a round has; holding: hold awaits its answer */
+  bool said;                 /* the wait was logged */
+  int64_t round;             /* of holding */
+  struct local_set stay;     /* of holding */
+  pid_t *pids;               /* of those, by local rank; else 0 */
+  uint64_t begun_ms;         /* of holding */
   int claims[DEVICES_MAX], n_claims; /* descriptors */
 };
 
-static void ask(struct device_watch *w, uint64_t deadline_ms);
+static void ask_driver(struct device_watch *w, uint64_t deadline_ms);
 
-static void list(struct device_watch *w) {
+static void list_devices(struct device_watch *w) {
   w->n = devices_list("", w->o.env, w->before.n ? &w->before : NULL, w->v);
   w->n = (uint32_t)w->n > w->o.first ? w->n - (int)w->o.first : 0;
   if ((uint32_t)w->n > w->o.workers) w->n = (int)w->o.workers;
   if (w->o.first) memmove(w->v, w->v + w->o.first, (size_t)w->n * sizeof(*w->v));
 }
 
-/* The driver's view of local rank i's device; NULL: it has none. */
-static const struct gpu *look(const struct device_watch *w, const struct gpus *g, int i) {
+/* The driver's view of local rank i's device; NULL: none. */
+static const struct gpu *gpu_of_rank(const struct device_watch *w, const struct gpus *g, int i) {
   const struct device *d = &w->v[i];
   int at = g->n == 0 ? -1 : d->uuid[0] ? gpus_find(g, d->uuid) : d->known ? d->index : -1;
   return at >= 0 && at < g->n ? &g->v[at] : NULL;
 }
 
 static void put_device(const struct device_watch *w, int i, struct buf *out) {
-  const struct gpu *gpu = look(w, &w->before, i);
+  const struct gpu *gpu = gpu_of_rank(w, &w->before, i);
   buf_puts(out, "device ");
   devices_name(&w->v[i], out);
   if (gpu && gpu->name[0]) buf_printf(out, " (%s)", gpu->name);
@@ -75,8 +79,8 @@ static void put_device(const struct device_watch *w, int i, struct buf *out) {
 
 /* The first answer. ------------------------------------------------------------------------------------------------ */
 
-static void say_state(struct device_watch *w, int i) {
-  const struct gpu *gpu = look(w, &w->before, i);
+static void log_state(struct device_watch *w, int i) {
+  const struct gpu *gpu = gpu_of_rank(w, &w->before, i);
   struct buf text = BUF_INIT;
   if (!gpu || (!gpu->error[0] && !gpu_is_busy(gpu))) return;
   put_device(w, i, &text);
@@ -90,22 +94,44 @@ static void say_state(struct device_watch *w, int i) {
   buf_finish(&text);
 }
 
-/* Two agents whose workers pick the same device by LOCAL_RANK: the scheduler's binding and their options do not fit. */
-static void claim(struct device_watch *w) {
+/* Claims the device by a name in the kernel: an abstract unix socket, bound and never used. It needs no file and no
+ * cleaning up. Names belong to a network namespace, so agents in different containers do not see each other. The name
+ * includes the job and the user, since two jobs may share a device on purpose. Returns a descriptor; -EADDRINUSE:
+ * another agent of this job and user uses the device; another negative errno: unknown. */
+static int claim_device(const char *uuid, const char *job) {
+  struct siphash_key key = siphash_key_from(0); /* no secret: all agents make the same name */
+  struct sockaddr_un addr = {.sun_family = AF_UNIX};
+  struct buf all = BUF_INIT;
+  buf_printf(&all, "%s\n%s\n%u", uuid, job, (unsigned)getuid());
+  int n = snprintf(addr.sun_path + 1, sizeof addr.sun_path - 1, "rdzv-device-%016" PRIx64,
+                   siphash(&key, all.data, all.len));
+  buf_finish(&all);
+  int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -errno;
+  socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+  if (bind(fd, (const struct sockaddr *)&addr, len) == 0) return fd;
+  int rc = -errno;
+  close(fd);
+  return rc;
+}
+
+/* Claims the devices. Two agents whose workers use the same device: the scheduler's binding and their options do not
+ * match. */
+static void claim_devices(struct device_watch *w) {
   struct buf shared = BUF_INIT;
   for (int i = 0; i < w->n; i++) {
-    int fd = w->v[i].uuid[0] ? device_claim(w->v[i].uuid, w->o.job) : -ENOENT;
+    int fd = w->v[i].uuid[0] ? claim_device(w->v[i].uuid, w->o.job) : -ENOENT;
     if (fd >= 0) w->claims[w->n_claims++] = fd;
     if (fd != -EADDRINUSE) continue;
     buf_puts(&shared, shared.len ? "; " : "");
     devices_name(&w->v[i], &shared);
   }
   if (shared.len)
-    log_line(w->o.certain ? LOG_WARN : LOG_INFO,
-             "another rdzv-agent of this job on this host has the same devices for its workers (%s): give "
-             "each its "
-             "own by CUDA_VISIBLE_DEVICES, or start one agent with --nproc gpu",
-             buf_text(&shared));
+    log_line(
+        w->o.certain ? LOG_WARN : LOG_INFO,
+        "another rdzv-agent of this job on this host uses the same devices (%s): set CUDA_VISIBLE_DEVICES for each, "
+        "or start one agent with --nproc gpu",
+        buf_text(&shared));
   buf_finish(&shared);
 }
 
@@ -113,14 +139,14 @@ static void take_first(struct device_watch *w, struct gpus *g) {
   w->told = true;
   w->before = *g;
   *g = (struct gpus){0};
-  list(w);
-  for (int i = 0; i < w->n; i++) say_state(w, i);
-  claim(w);
+  list_devices(w);
+  for (int i = 0; i < w->n; i++) log_state(w, i);
+  claim_devices(w);
 }
 
 /* Later ones. ------------------------------------------------------------------------------------------------------ */
 
-static void let_go(struct device_watch *w) {
+static void report_free(struct device_watch *w) {
   if (!w->holding) return;
   w->holding = false;
   w->begun = true;
@@ -131,7 +157,7 @@ static void let_go(struct device_watch *w) {
 /* The first local rank whose device is not free; -1: all are. */
 static int find_held(const struct device_watch *w, const struct gpus *g) {
   for (int i = 0; i < w->n; i++) {
-    const struct gpu *now = look(w, g, i), *before = look(w, &w->before, i);
+    const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
     if (!before || before->error[0] || local_set_has(&w->stay, (uint32_t)i)) continue;
     if (!now || now->error[0] || !gpu_is_free_again(now, before)) return i;
   }
@@ -139,9 +165,9 @@ static int find_held(const struct device_watch *w, const struct gpus *g) {
 }
 
 static void describe_held(const struct device_watch *w, const struct gpus *g, int i, struct buf *out) {
-  const struct gpu *now = look(w, g, i), *before = look(w, &w->before, i);
+  const struct gpu *now = gpu_of_rank(w, g, i), *before = gpu_of_rank(w, &w->before, i);
   if (!now) {
-    buf_puts(out, "it is gone from the driver's list");
+    buf_puts(out, "the driver no longer lists it");
   } else if (now->error[0]) {
     buf_printf(out, "it fails: %s", now->error);
   } else {
@@ -151,12 +177,12 @@ static void describe_held(const struct device_watch *w, const struct gpus *g, in
 }
 
 static bool is_leftover(const struct device_watch *w, const struct gpus *g, int i) {
-  const struct gpu *now = look(w, g, i);
-  const struct gpu_process *p = now ? gpu_holder(now, look(w, &w->before, i)) : NULL;
+  const struct gpu *now = gpu_of_rank(w, g, i);
+  const struct gpu_process *p = now ? gpu_holder(now, gpu_of_rank(w, &w->before, i)) : NULL;
   return p && strcmp(p->job, w->o.job) == 0;
 }
 
-static void give_up(struct device_watch *w, const struct gpus *g, int i) {
+static void report_held(struct device_watch *w, const struct gpus *g, int i) {
   struct buf text = BUF_INIT;
   describe_held(w, g, i, &text);
   if (w->o.certain || is_leftover(w, g, i)) {
@@ -165,44 +191,44 @@ static void give_up(struct device_watch *w, const struct gpus *g, int i) {
   } else {
     struct buf name = BUF_INIT;
     put_device(w, i, &name);
-    log_warn("%s: %s; the workers are started all the same", buf_text(&name), buf_text(&text));
+    log_warn("%s: %s; the workers are started anyway", buf_text(&name), buf_text(&text));
     buf_finish(&name);
-    let_go(w);
+    report_free(w);
   }
   buf_finish(&text);
 }
 
-static void say_waiting(struct device_watch *w, const struct gpus *g, int i) {
+static void log_waiting(struct device_watch *w, const struct gpus *g, int i) {
   struct buf text = BUF_INIT;
   put_device(w, i, &text);
   buf_puts(&text, ": ");
-  gpu_say_holder(look(w, g, i), look(w, &w->before, i), &text);
+  gpu_say_holder(gpu_of_rank(w, g, i), gpu_of_rank(w, &w->before, i), &text);
   log_info("waiting for the memory of %s; at most %.3g s (--device-timeout)", buf_text(&text),
            (double)w->o.timeout_ms / 1000);
   buf_finish(&text);
   w->said = true;
 }
 
-static void on_timer(uv_timer_t *timer) {
+static void on_poll_timer(uv_timer_t *timer) {
   struct device_watch *w = timer->data;
   uint64_t spent = boot_ms() - w->begun_ms;
-  ask(w, spent + ANSWER_MS < w->o.timeout_ms ? w->o.timeout_ms - spent : ANSWER_MS);
+  ask_driver(w, spent + ANSWER_MS < w->o.timeout_ms ? w->o.timeout_ms - spent : ANSWER_MS);
 }
 
-static void compare(struct device_watch *w, const struct gpus *g) {
+static void check_held(struct device_watch *w, const struct gpus *g) {
   int i = find_held(w, g);
-  const struct gpu *now = i < 0 ? NULL : look(w, g, i);
+  const struct gpu *now = i < 0 ? NULL : gpu_of_rank(w, g, i);
   uint64_t spent = boot_ms() - w->begun_ms;
   if (i < 0) {
     if (spent > POLL_MS) log_debug("devices are free after %" PRIu64 " ms", spent);
-    let_go(w);
+    report_free(w);
   } else if (!now || now->error[0] || spent >= w->o.timeout_ms) {
-    give_up(w, g, i);
+    report_held(w, g, i);
   } else {
-    if (spent >= TELL_MS && !w->said) say_waiting(w, g, i);
+    if (spent >= TELL_MS && !w->said) log_waiting(w, g, i);
     uint64_t left = w->o.timeout_ms - spent;
     uv_update_time(w->o.loop);
-    uv_timer_start(&w->timer, on_timer, left < POLL_MS ? left : POLL_MS, 0);
+    uv_timer_start(&w->timer, on_poll_timer, left < POLL_MS ? left : POLL_MS, 0);
   }
 }
 
@@ -214,27 +240,26 @@ static void on_answer(void *ctx, struct gpus *g, const struct err *e) {
   device_probe_destroy(w->probe);
   w->probe = NULL;
   if (e && e->code != -ENOENT)
-    log_warn("%s; whether the workers' devices are free is not known", e->text);
+    log_warn("%s; it is unknown whether the workers' devices are free", e->text);
   else if (e)
     log_debug("devices: %s", e->text);
   if (first) take_first(w, g);
   if (first || e)
-    let_go(w);
+    report_free(w);
   else if (w->holding) {
     gpus_forgive(g, w->o.job, w->round);
     gpus_forgive_pids(g, w->pids, w->o.workers);
-    compare(w, g);
+    check_held(w, g);
   }
   gpus_finish(g);
 }
 
-static void ask(struct device_watch *w, uint64_t deadline_ms) {
+static void ask_driver(struct device_watch *w, uint64_t deadline_ms) {
   uv_timer_stop(&w->timer);
   w->probe = device_probe_start(w->o.loop, (uint32_t)deadline_ms, on_answer, w);
 }
 
-void device_watch_hold(struct device_watch *w, int64_t round, const struct local_set *stay,
-                       const pid_t *pids) {
+void device_watch_hold(struct device_watch *w, int64_t round, const struct local_set *stay, const pid_t *pids) {
   w->round = round;
   w->stay = stay ? *stay : (struct local_set){{0}};
   for (uint32_t i = 0; i < w->o.workers; i++) w->pids[i] = local_set_has(&w->stay, i) ? pids[i] : 0;
@@ -243,10 +268,10 @@ void device_watch_hold(struct device_watch *w, int64_t round, const struct local
   w->begun_ms = boot_ms();
   if (w->probe) return; /* the first */
   if (!w->begun || !w->before.n) {
-    let_go(w);
+    report_free(w);
     return;
   }
-  ask(w, w->o.timeout_ms);
+  ask_driver(w, w->o.timeout_ms);
 }
 
 void device_watch_cancel(struct device_watch *w) {
@@ -273,12 +298,12 @@ struct device_watch *device_watch_create(const struct device_watch_options *o) {
   w->pids = xcalloc(o->workers, sizeof *w->pids);
   uv_timer_init(o->loop, &w->timer);
   w->timer.data = w;
-  list(w);
+  list_devices(w);
   bool other = getenv("RDZV_NVML_LIBRARY") != NULL;
   if (o->asked)
     take_first(w, o->before);
   else if (o->timeout_ms && (w->n > 0 || other) && (o->certain || (uint32_t)w->n == o->workers || other))
-    ask(w, o->timeout_ms);
+    ask_driver(w, o->timeout_ms);
   else
     w->told = true;
   return w;

@@ -1,17 +1,16 @@
-/* error.json: written by a worker's exception handler, read by whoever started the worker.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* error.json: written by a worker's exception handler, read by its launcher.
  *
  *   {"message": {"message": "ValueError: boom",
  *                "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1795253234"}}}
  *   {"message": "a sentence", "timestamp": 1795253234}
  *
- * The first form is @record's, the second is that of programs which write the file themselves; PyTorch's reader
- * takes both, and so do we. A timestamp comes as a number or as a string of one. The file is a worker's, so nothing
- * of it is believed: what has another type than it should have is taken as not there, and only a file that has no
- * message at all is refused. A message with a NUL in it ends there.
+ * @record writes the first form, programs that write the file themselves the second; PyTorch reads both. A timestamp
+ * is a number or a string of one. The worker's file is not trusted: a value of the wrong type counts as missing, and
+ * only a file without a message is refused. A message ends at a NUL.
  *
- * Who runs inside of another launcher tells it in the same way: the worker's file is handed on with the exit code
- * that the worker could not know (a dead process writes nothing more), under the name that PyTorch gives it, or a new
- * one is made of the verdict. */
+ * Under an outer launcher, the worker's file is passed on with the exit code that the worker could not know, in
+ * PyTorch's form; or a new file is made from the verdict. */
 
 #include "agent/failures/error_file.h"
 
@@ -20,7 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/mem.h"
+#include "common/json.h"
 
 /* The first bytes of text, whole characters. */
 static void keep_begin(char *out, size_t max, const char *text) {
@@ -35,7 +34,7 @@ static void keep_begin(char *out, size_t max, const char *text) {
   memcpy(out + n, "...", sizeof("..."));
 }
 
-/* The last bytes of text, from the beginning of a line where one begins in them. */
+/* The last bytes of text, from the beginning of a line if one begins in them. */
 static void keep_end(char *out, size_t max, const char *text) {
   size_t n = strlen(text);
   const char *from = n > max ? text + n - max : text;
@@ -52,7 +51,7 @@ static int64_t seconds(const json_t *v) {
   return t > 0 ? t : 0;
 }
 
-/* "MemoryError: ", of an exception without words. */
+/* Cuts "MemoryError: ", an exception without a text. */
 static void drop_empty_words(char *message) {
   size_t n = strlen(message);
   while (n > 0 && message[n - 1] == ' ') n--;
@@ -60,8 +59,7 @@ static void drop_empty_words(char *message) {
   if (n > 0) message[n] = '\0';
 }
 
-static void take(struct error_file *f, const json_t *message, const json_t *callstack,
-                 const json_t *timestamp) {
+static void take(struct error_file *f, const json_t *message, const json_t *callstack, const json_t *timestamp) {
   if (json_is_string(message)) keep_begin(f->message, ERROR_MESSAGE_MAX, json_string_value(message));
   drop_empty_words(f->message);
   if (json_is_string(callstack)) keep_end(f->callstack, ERROR_CALLSTACK_MAX, json_string_value(callstack));
@@ -116,24 +114,10 @@ char *error_file_copy(const char *data, size_t len, int code) {
   return dump(root);
 }
 
-/* What is not UTF-8 is shown as such. */
-static json_t *text_value(const char *text) {
-  json_t *v = json_string(text);
-  if (v) return v;
-  size_t n = strlen(text);
-  char *plain = xstrndup(text, n);
-  for (size_t i = 0; i < n; i++)
-    if ((unsigned char)plain[i] >= 0x80) plain[i] = '?';
-  v = json_string(plain);
-  free(plain);
-  return v;
-}
-
 char *error_file_make(const char *message, const char *callstack, int64_t timestamp, int code) {
   char at[24];
   snprintf(at, sizeof(at), "%lld", (long long)timestamp);
-  json_t *extra = json_pack("{s:o, s:s}", "py_callstack", text_value(callstack), "timestamp", at);
-  json_t *inner =
-      json_pack("{s:o, s:o, s:i}", "message", text_value(message), "extraInfo", extra, "errorCode", code);
+  json_t *extra = json_pack("{s:o, s:s}", "py_callstack", json_text(callstack), "timestamp", at);
+  json_t *inner = json_pack("{s:o, s:o, s:i}", "message", json_text(message), "extraInfo", extra, "errorCode", code);
   return dump(json_pack("{s:o}", "message", inner));
 }

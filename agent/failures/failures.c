@@ -1,14 +1,12 @@
-/* Failures of a round, and the files that explain them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Error files are read and written in uv's pool.
  *
- * A worker's error file lies where --log-dir says, and that may be a file server which hangs. So it is read in uv's
- * pool, while the loop goes on; whoever waits for it has a deadline and then does without. A reading that was given up
- * owns all it uses and frees itself, whenever it comes back. The file is opened without waiting and must be a regular
- * one: a worker that left a pipe there holds up nobody.
+ * A worker's error file lies where --log-dir says, and that may be a file server which hangs. So the loop goes on while
+ * it is read; a caller that waits for it has a deadline. A transfer that was given up owns all it uses and frees itself
+ * whenever it comes back. The file is opened without waiting and must be a regular one, since a worker may have put a
+ * pipe there.
  *
- * Which failure is the cause is not decided here: the supervisor tells it. It matters for what is handed up when this
- * agent itself runs under torchrun, or under another agent: one file, which is to name the root cause. torchrun takes
- * its first failed worker's; so do we, and where the cause lies on another node, our own first worker's, whose error
- * is what this node knows. */
+ * This module does not decide which failure is the cause. The caller names it. */
 
 #include "agent/failures/failures.h"
 
@@ -22,51 +20,39 @@
 #include <time.h>
 #include <unistd.h>
 #include "common/buf.h"
-#include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mem.h"
 
 /* A file on its way through the pool. */
-struct job {
+struct failure_transfer {
   uv_work_t work;
-  struct failures *of; /* NULL: given up */
+  struct failures *of;
+  struct failure *to; /* reading; NULL: given up */
   uint32_t local_rank;
   char *file;
   struct buf data; /* read, or to be written */
   int error;       /* negative errno */
 };
 
-struct failure {
-  char *file;
-  struct job *reading;
-  struct error_file *said; /* NULL: nothing */
-  struct buf data;         /* as the worker wrote it */
-  int status;
-  uint64_t when_ms; /* 0: it did not fail */
-};
-
 struct failures {
   struct failures_options o;
-  struct failure *v;
-  struct job *writing;
-  int64_t told;      /* local rank of the failure that was told, -1: not ours */
-  char *text, *said; /* of it; NULL: none was told */
+  struct failure_transfer *writing;
 };
 
-static void job_free(struct job *j) {
-  if (!j) return;
-  buf_finish(&j->data);
-  free(j->file);
-  free(j);
+static void transfer_free(struct failure_transfer *t) {
+  buf_finish(&t->data);
+  free(t->file);
+  free(t);
 }
 
-static struct job *job_create(struct failures *f, uint32_t local_rank, const char *file) {
-  struct job *j = xcalloc(1, sizeof(*j));
-  *j = (struct job){.of = f, .local_rank = local_rank, .file = xstrdup(file)};
-  j->work.data = j;
-  return j;
+static struct failure_transfer *transfer_create(struct failures *f, const char *file) {
+  struct failure_transfer *t = xcalloc(1, sizeof(*t));
+  t->of = f;
+  t->file = xstrdup(file);
+  t->work.data = t;
+  return t;
 }
 
 /* Reading. --------------------------------------------------------------------------------------------------------- */
@@ -87,177 +73,125 @@ static int read_all(int fd, struct buf *out) {
 }
 
 static void do_read(uv_work_t *work) {
-  struct job *j = work->data;
-  int fd = open(j->file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  j->error = fd < 0 ? -errno : read_all(fd, &j->data);
+  struct failure_transfer *t = work->data;
+  int fd = open(t->file, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  t->error = fd < 0 ? -errno : read_all(fd, &t->data);
   if (fd >= 0) close(fd);
 }
 
-static void take(struct failure *k, struct job *j) {
+static void take(struct failure *k, struct failure_transfer *t) {
   struct err e = ERR_INIT;
-  if (j->error == -ENOENT || (!j->error && !j->data.len)) return; /* most programs write none */
+  if (t->error == -ENOENT || (!t->error && !t->data.len)) return; /* most programs write none */
   struct error_file *said = xcalloc(1, sizeof(*said));
-  if (j->error)
-    err_sys(&e, j->error, "it cannot be read");
+  if (t->error)
+    err_sys(&e, t->error, "it cannot be read");
   else
-    error_file_parse(said, buf_text(&j->data), j->data.len, &e);
+    error_file_parse(said, buf_text(&t->data), t->data.len, &e);
   if (e.code) {
-    log_warn("the error file of local rank %u is of no use: %s (%s)", j->local_rank, e.text, j->file);
+    log_warn("the error file of local rank %u is ignored: %s (%s)", t->local_rank, e.text, t->file);
     free(said);
     return;
   }
   k->said = said;
-  k->data = j->data;
-  j->data = (struct buf)BUF_INIT;
+  k->data = t->data;
+  t->data = (struct buf)BUF_INIT;
 }
 
 static void on_read(uv_work_t *work, int status) {
-  struct job *j = work->data;
-  struct failures *f = j->of;
-  if (f) {
-    struct failure *k = &f->v[j->local_rank];
+  struct failure_transfer *t = work->data;
+  struct failure *k = t->to;
+  if (k) {
     k->reading = NULL;
-    if (!status) take(k, j);
-    f->o.on_read(f->o.ctx);
+    if (!status) take(k, t);
+    t->of->o.on_read(t->of->o.ctx);
   }
-  job_free(j);
+  transfer_free(t);
 }
 
-void failures_read(struct failures *f, uint32_t local_rank, int status, uint64_t when_ms) {
-  struct failure *k = &f->v[local_rank];
-  k->status = status;
-  k->when_ms = when_ms;
+void failures_read(struct failures *f, struct failure *k, uint32_t local_rank) {
   if (!k->file || k->reading) return;
-  k->reading = job_create(f, local_rank, k->file);
-  if (uv_queue_work(f->o.loop, &k->reading->work, do_read, on_read) == 0) return;
-  job_free(k->reading);
+  struct failure_transfer *t = transfer_create(f, k->file);
+  t->to = k;
+  t->local_rank = local_rank;
+  k->reading = t;
+  if (uv_queue_work(f->o.loop, &t->work, do_read, on_read) == 0) return;
   k->reading = NULL;
+  transfer_free(t);
 }
 
-bool failures_is_reading(const struct failures *f, uint32_t local_rank) {
-  return f->v[local_rank].reading != NULL;
+void failure_set_file(struct failure *k, const char *file) {
+  free(k->file);
+  k->file = xstrdup(file);
 }
 
-const struct error_file *failures_said(const struct failures *f, uint32_t local_rank) {
-  return f->v[local_rank].said;
+void failure_clear(struct failure *k) {
+  if (k->reading) k->reading->to = NULL;
+  free(k->said);
+  buf_finish(&k->data);
+  *k = (struct failure){.file = k->file};
 }
 
-/* Telling. --------------------------------------------------------------------------------------------------------- */
-
-static int64_t unix_now(void) {
-  return (int64_t)time(NULL);
-}
-
-const char *failures_told(struct failures *f, struct failure_told *told) {
-  bool ours = told->local_rank >= 0 && told->local_rank < (int64_t)f->o.count;
-  f->told = ours ? told->local_rank : -1;
-  free(f->text);
-  free(f->said);
-  f->text = xstrdup(told->text);
-  f->said = xstrdup(told->said);
-  told->unix_s = unix_now();
-  const struct failure *k = ours ? &f->v[told->local_rank] : NULL;
-  if (!k || !k->when_ms) return NULL;
-  told->unix_s -= (int64_t)((boot_ms() - k->when_ms) / 1000);
-  return k->said ? k->file : NULL;
+void failure_finish(struct failure *k) {
+  failure_clear(k);
+  free(k->file);
+  k->file = NULL;
 }
 
 /* Handing up. ------------------------------------------------------------------------------------------------------ */
 
-static const struct failure *root_cause(const struct failures *f) {
-  const struct failure *first = NULL;
-  if (f->told >= 0 && f->v[f->told].said) return &f->v[f->told];
-  for (uint32_t i = 0; i < f->o.count; i++)
-    if (f->v[i].said && (!first || f->v[i].when_ms < first->when_ms)) first = &f->v[i];
-  return first;
-}
-
 /* As PyTorch counts: a signal is negative. */
-static int exit_code_of(const struct failure *k) {
-  return WIFSIGNALED(k->status) ? -WTERMSIG(k->status) : WEXITSTATUS(k->status);
+static int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static char *explain(const struct failures *f, int code) {
-  const struct failure *k = root_cause(f);
-  char *text = k ? error_file_copy(k->data.data, k->data.len, exit_code_of(k)) : NULL;
+static char *explain(const struct failure_cause *c) {
+  const struct failure *k = c->worker;
+  char *text = k ? error_file_copy(k->data.data, k->data.len, exit_code_of(c->worker_status)) : NULL;
   if (text) return text;
-  const char *meaning = exit_code_text(code);
-  const char *whole = f->text ? f->text : meaning ? meaning : "a worker failed";
+  const char *meaning = exit_code_text(c->code);
+  const char *whole = c->text ? c->text : meaning ? meaning : "a worker failed";
   char *sentence = xstrndup(whole, strcspn(whole, "\n"));
-  text = error_file_make(f->said ? f->said : sentence, whole, unix_now(), code);
+  text = error_file_make(c->message ? c->message : sentence, whole, (int64_t)time(NULL), c->code);
   free(sentence);
   return text;
 }
 
-/* In the pool. Beside the file and then in its place: several agents may have been given the same one. */
+/* In the pool. */
 static void do_write(uv_work_t *work) {
-  struct job *j = work->data;
-  char *aside = xasprintf("%s.%d", j->file, (int)getpid());
-  int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  j->error = fd < 0 ? -errno : file_write_all(fd, j->data.data, j->data.len);
-  if (fd >= 0) close(fd);
-  if (!j->error && rename(aside, j->file) != 0) j->error = -errno;
-  if (j->error && fd >= 0) unlink(aside);
-  free(aside);
+  struct failure_transfer *t = work->data;
+  t->error = file_replace(t->file, t->data.data, t->data.len, 0666, false);
 }
 
 static void on_written(uv_work_t *work, int status) {
-  struct job *j = work->data;
-  if (j->of) j->of->writing = NULL;
-  if (j->of && j->error) log_warn("the error file %s cannot be written: %s", j->file, strerror(-j->error));
-  job_free(j);
+  struct failure_transfer *t = work->data;
+  if (t->of) t->of->writing = NULL;
+  if (t->of && t->error) log_warn("the error file %s cannot be written: %s", t->file, strerror(-t->error));
+  transfer_free(t);
 }
 
-void failures_hand_up(struct failures *f, const char *file, int code) {
+void failures_hand_up(struct failures *f, const char *file, const struct failure_cause *cause) {
   if (f->writing) return;
-  struct job *j = job_create(f, 0, file);
-  char *text = explain(f, code);
-  buf_puts(&j->data, text ? text : "{}");
+  struct failure_transfer *t = transfer_create(f, file);
+  char *text = explain(cause);
+  buf_puts(&t->data, text ? text : "{}");
   free(text);
-  f->writing = j;
-  if (uv_queue_work(f->o.loop, &j->work, do_write, on_written) == 0) return;
+  f->writing = t;
+  if (uv_queue_work(f->o.loop, &t->work, do_write, on_written) == 0) return;
   f->writing = NULL;
-  job_free(j);
+  transfer_free(t);
 }
 
 bool failures_is_busy(const struct failures *f) {
   return f->writing != NULL;
 }
 
-/* Rounds. ---------------------------------------------------------------------------------------------------------- */
-
-static void forget(struct failure *k, bool stays) {
-  char *file = stays ? k->file : NULL;
-  if (k->reading) k->reading->of = NULL;
-  if (!stays) free(k->file);
-  free(k->said);
-  buf_finish(&k->data);
-  *k = (struct failure){.file = file};
-}
-
-void failures_begin(struct failures *f, const struct local_set *stay) {
-  for (uint32_t i = 0; i < f->o.count; i++) forget(&f->v[i], stay && local_set_has(stay, i));
-  free(f->text);
-  free(f->said);
-  f->text = f->said = NULL;
-  f->told = -1;
-}
-
-void failures_name(struct failures *f, uint32_t local_rank, const char *file) {
-  free(f->v[local_rank].file);
-  f->v[local_rank].file = xstrdup(file);
-}
-
 struct failures *failures_create(const struct failures_options *o) {
   struct failures *f = xcalloc(1, sizeof(*f));
-  *f = (struct failures){.o = *o, .v = xcalloc(o->count, sizeof(*f->v)), .told = -1};
+  f->o = *o;
   return f;
 }
 
 void failures_destroy(struct failures *f) {
-  if (!f) return;
-  failures_begin(f, NULL);
-  if (f->writing) f->writing->of = NULL;
-  free(f->v);
+  if (f && f->writing) f->writing->of = NULL;
   free(f);
 }

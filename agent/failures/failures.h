@@ -1,49 +1,51 @@
-#ifndef AGENT_FAILURES_H
-#define AGENT_FAILURES_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_FAILURES_FAILURES_H
+#define AGENT_FAILURES_FAILURES_H
 
-/* What this node's workers failed of, in a round: their error files, read when they die; which failure was told; and
- * at the end, what is handed to whoever started this agent (TORCHELASTIC_ERROR_FILE). */
+/* The reason why a worker failed: its error file, read when it dies; and at the end, the error file of the program that
+ * started this agent (TORCHELASTIC_ERROR_FILE). */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 #include "agent/failures/error_file.h"
-#include "common/local_set.h"
+#include "common/buf.h"
 
 struct failures;
 
 struct failures_options {
   uv_loop_t *loop;
-  uint32_t count;             /* local ranks */
   void (*on_read)(void *ctx); /* a file that failures_read asked for was read, or could not be */
   void *ctx;
 };
 
 struct failures *failures_create(const struct failures_options *o);
-void failures_destroy(struct failures *f); /* no on_read any more; what is on its way frees itself */
+void failures_destroy(struct failures *f); /* a file that is being written is still written; NULL is fine */
 
-/* A new round: the last one's are forgotten. Workers in `stay` (NULL: none) go on, and write where they were told when they were started. */
-void failures_begin(struct failures *f, const struct local_set *stay);
-/* Where local_rank writes: a copy is kept. NULL: nowhere. */
-void failures_name(struct failures *f, uint32_t local_rank, const char *file);
-/* It died of itself: status as of waitpid, when_ms on the monotonic clock. Its file is read. */
-void failures_read(struct failures *f, uint32_t local_rank, int status, uint64_t when_ms);
-bool failures_is_reading(const struct failures *f, uint32_t local_rank);
-/* What it said; NULL: nothing. Valid until failures_begin. */
-const struct error_file *failures_said(const struct failures *f, uint32_t local_rank);
-
-struct failure_told {
-  int64_t local_rank; /* -1: it is another node's */
-  const char *text;   /* the verdict's sentence, and below it the worker's last lines */
-  const char *said;   /* what its error file says; NULL: nothing */
-  int64_t unix_s;     /* filled: when it happened, or, elsewhere, when it was told */
+/* One worker's. Part of the caller's record of the worker; all zero at first. */
+struct failure {
+  char *file;                       /* where the worker writes; NULL: nowhere. A copy */
+  struct failure_transfer *reading; /* NULL: its file is not being read */
+  struct error_file *said;          /* the content of the file; NULL: nothing */
+  struct buf data;                  /* the file as the worker wrote it */
 };
-/* The round's failure was told. Returns the name of its error file, NULL where there is none here. */
-const char *failures_told(struct failures *f, struct failure_told *told);
+void failure_set_file(struct failure *k, const char *file);
+/* Forgets all but the file's name. A reading that is under way is given up: on_read does not come for it. */
+void failure_clear(struct failure *k);
+void failure_finish(struct failure *k);
+/* The worker has failed: its file is read, if it has one. *k stays where it is until failure_clear. */
+void failures_read(struct failures *f, struct failure *k, uint32_t local_rank);
 
-/* Writes to `file` why we end with `code`, in uv's pool: what the worker of the failure that was told wrote, else the
- * first of ours that wrote something, else what was told, else what the code means. */
-void failures_hand_up(struct failures *f, const char *file, int code);
+/* The reason for the end of this agent. */
+struct failure_cause {
+  const struct failure *worker; /* the worker's here that explains it; NULL: none does */
+  int worker_status;            /* of that one, as of waitpid */
+  const char *text;             /* the verdict's sentence and, below it, last lines; NULL: there was no verdict */
+  const char *message;          /* the message of the error file, for the verdict; NULL: none */
+  int code;                     /* the agent's exit code */
+};
+/* Writes it to `file`, in uv's pool: the worker's own words, else the verdict, else what the code means. */
+void failures_hand_up(struct failures *f, const char *file, const struct failure_cause *cause);
 bool failures_is_busy(const struct failures *f); /* that is under way */
 
 #endif

@@ -1,6 +1,7 @@
-/* The kernel kills by SIGKILL for want of memory, and so does anybody else. Two places tell which it was: the counters of
- * the worker's cgroup, and the kernel's log, which names the pid. The formats are the kernel's (mm/oom_kill.c, mm/memcontrol.c)
- * and have stood since Linux 5; what does not fit them says nothing. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A SIGKILL may come from the kernel, for lack of memory, or from another process. Two places tell which: the counters
+ * of the worker's cgroup, and the kernel's log, which names the pid. The formats are the kernel's (mm/oom_kill.c,
+ * mm/memcontrol.c) and have not changed since Linux 5. Text in any other format is ignored. */
 
 #include "agent/failures/oom.h"
 
@@ -20,7 +21,7 @@ bool oom_cgroup(const char *text, char *out, size_t size) {
   return true;
 }
 
-/* The number behind `key` at the beginning of a line. */
+/* The number after `key` at the beginning of a line. */
 static bool value_of(const char *text, const char *key, uint64_t *out) {
   size_t n = strlen(key);
   for (const char *line = text; line; line = strchr(line, '\n')) {
@@ -49,7 +50,7 @@ bool oom_log_read(struct oom_log *l, const char *record) {
   static const char machine[] = "Out of memory: Killed process ",
                     cgroup[] = "Memory cgroup out of memory: Killed process ", usage[] = "memory: usage ",
                     limit[] = "kB, limit ";
-  const char *text = strchr(record, ';'); /* behind priority, number, time */
+  const char *text = strchr(record, ';'); /* after priority, number, time */
   if (!text++) return false;
   if (strstr(text, " invoked oom-killer: ")) l->last_limit = 0;
   const char *max = strncmp(text, usage, sizeof(usage) - 1) == 0 ? strstr(text, limit) : NULL;

@@ -1,9 +1,10 @@
-/* Reads what agent/oom.c understands: when a worker starts, its cgroup and that one's counters; when it has died of
- * SIGKILL, the counters again, and what the kernel has logged since.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the files whose text oom.c parses. When a worker starts: its cgroup and that cgroup's counters. When a worker
+ * has died of SIGKILL: the counters again, and the kernel's log since then.
  *
- * The log is exact, since it names the pid; it is asked first. It is believed only where our pids are the kernel's, that
- * is outside of containers. A counter does not say who: a cgroup that several workers share has grown by as many as were
- * killed, and each that is told takes one of it. All of these are files of the kernel's own, which do not block. */
+ * The log comes first, since it names the pid. It is believed only where our pids are the kernel's, that is, outside of
+ * containers. A counter does not name a process: a cgroup that several workers share has grown by the number of kills,
+ * and each death that is reported uses up one of them. All these files are the kernel's own, which do not block. */
 
 #include "agent/failures/oom_watch.h"
 
@@ -14,40 +15,32 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "agent/failures/oom.h"
 #include "common/file.h"
 #include "common/mem.h"
 
-enum { KILLS_KEPT = 64, RECORD_MAX = 8192, CGROUP_MAX = 512, RECORDS_MAX = 100000 };
+enum { KILLS_KEPT = 64, RECORD_MAX = 8192, RECORDS_MAX = 100000 };
 static const ino_t FIRST_PID_NAMESPACE = 0xEFFFFFFCU; /* the kernel's PROC_PID_INIT_INO */
 
-struct place {
-  char cgroup[CGROUP_MAX]; /* "": none */
-  struct oom_events before;
-};
-
 struct oom_watch {
-  uint32_t count;
   char *proc, *root;
   int kmsg; /* -1: not to be read */
   struct oom_log log;
   struct oom_log kills[KILLS_KEPT]; /* the last ones */
   size_t n_kills;
-  struct place *v;
+  struct oom_mark *marks;
   char text[OOM_TEXT_MAX];
 };
 
-static bool read_in(const struct oom_watch *w, const struct place *p, const char *name, char *out,
-                    size_t size) {
-  char *path = xasprintf("%s%s/%s", w->root, p->cgroup, name);
+static bool read_in(const struct oom_watch *w, const struct oom_mark *m, const char *name, char *out, size_t size) {
+  char *path = xasprintf("%s%s/%s", w->root, m->cgroup, name);
   bool there = file_read_text(path, out, size) >= 0;
   free(path);
   return there;
 }
 
-static bool read_events(const struct oom_watch *w, const struct place *p, struct oom_events *e) {
+static bool read_events(const struct oom_watch *w, const struct oom_mark *m, struct oom_events *e) {
   char text[1024];
-  return p->cgroup[0] && read_in(w, p, "memory.events", text, sizeof(text)) && oom_events_parse(e, text);
+  return m->cgroup[0] && read_in(w, m, "memory.events", text, sizeof(text)) && oom_events_parse(e, text);
 }
 
 /* Its own descriptor begins where the log ends now. */
@@ -71,18 +64,25 @@ static void read_log(struct oom_watch *w) {
   }
 }
 
-void oom_watch_begin(struct oom_watch *w, uint32_t local_rank, pid_t pid) {
+static void add_mark(struct oom_watch *w, struct oom_mark *m) {
+  struct oom_mark **at = &w->marks;
+  while (*at && *at != m) at = &(*at)->next;
+  if (*at) *at = m->next;
+  *m = (struct oom_mark){.next = w->marks};
+  w->marks = m;
+}
+
+void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid) {
   char text[4096];
-  struct place *p = &w->v[local_rank];
-  *p = (struct place){0};
-  /* what was read about an earlier process with this pid is not about this one */
+  add_mark(w, m);
+  /* earlier notes are about another process with the same pid */
   for (size_t i = 0; i < KILLS_KEPT; i++)
     if (w->kills[i].pid == pid) w->kills[i].pid = 0;
   char *path = xasprintf("%s/%d/cgroup", w->proc, (int)pid);
   bool there = file_read_text(path, text, sizeof(text)) >= 0;
   free(path);
-  if (!there || !oom_cgroup(text, p->cgroup, sizeof(p->cgroup))) return;
-  if (!read_events(w, p, &p->before)) p->cgroup[0] = '\0';
+  if (!there || !oom_cgroup(text, m->cgroup, sizeof(m->cgroup))) return;
+  if (!read_events(w, m, &m->before)) m->cgroup[0] = '\0';
 }
 
 static const struct oom_log *logged(struct oom_watch *w, pid_t pid) {
@@ -92,42 +92,38 @@ static const struct oom_log *logged(struct oom_watch *w, pid_t pid) {
   return NULL;
 }
 
-/* The others of that cgroup must not take the same kill for their own. */
-static void take_one(struct oom_watch *w, const struct place *p, bool limit) {
-  if (!p->cgroup[0]) return;
-  for (uint32_t i = 0; i < w->count; i++)
-    if (strcmp(w->v[i].cgroup, p->cgroup) == 0) {
-      w->v[i].before.kills++;
-      w->v[i].before.oom += limit;
+/* The same kill must not explain another death in that cgroup. */
+static void take_one(struct oom_watch *w, const struct oom_mark *of, bool limit) {
+  for (struct oom_mark *m = w->marks; of->cgroup[0] && m; m = m->next)
+    if (strcmp(m->cgroup, of->cgroup) == 0) {
+      m->before.kills++;
+      m->before.oom += limit;
     }
 }
 
-const char *oom_watch_died(struct oom_watch *w, uint32_t local_rank, pid_t pid) {
-  struct place *p = &w->v[local_rank];
+const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t pid) {
   struct oom_events now;
   uint64_t limit = 0;
   const struct oom_log *kill = pid > 0 ? logged(w, pid) : NULL;
   if (kill) {
     limit = kill->limit;
     oom_text(kill->cgroup, limit, w->text);
-  } else if (read_events(w, p, &now) && now.kills > p->before.kills) {
+  } else if (read_events(w, m, &now) && now.kills > m->before.kills) {
     char max[64];
-    if (now.oom > p->before.oom && read_in(w, p, "memory.max", max, sizeof(max))) oom_limit(max, &limit);
+    if (now.oom > m->before.oom && read_in(w, m, "memory.max", max, sizeof(max))) oom_limit(max, &limit);
     oom_text(limit > 0, limit, w->text);
   } else {
     return NULL;
   }
-  take_one(w, p, limit > 0);
+  take_one(w, m, limit > 0);
   return w->text;
 }
 
-struct oom_watch *oom_watch_create(uint32_t count, const char *proc, const char *cgroups, const char *kmsg) {
+struct oom_watch *oom_watch_create(const char *proc, const char *cgroups, const char *kmsg) {
   struct oom_watch *w = xcalloc(1, sizeof(*w));
-  w->count = count;
   w->proc = xstrdup(proc ? proc : "/proc");
   w->root = xstrdup(cgroups ? cgroups : "/sys/fs/cgroup");
   w->kmsg = open_log(kmsg);
-  w->v = xcalloc(count, sizeof(*w->v));
   return w;
 }
 
@@ -136,6 +132,5 @@ void oom_watch_destroy(struct oom_watch *w) {
   if (w->kmsg >= 0) close(w->kmsg);
   free(w->proc);
   free(w->root);
-  free(w->v);
   free(w);
 }

@@ -1,19 +1,31 @@
-#ifndef AGENT_OOM_WATCH_H
-#define AGENT_OOM_WATCH_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_FAILURES_OOM_WATCH_H
+#define AGENT_FAILURES_OOM_WATCH_H
 
-/* Whether a worker that died of SIGKILL was killed by the kernel for want of memory. */
+/* Whether a worker that died of SIGKILL was killed by the kernel for lack of memory. */
 
 #include <stdint.h>
 #include <sys/types.h>
+#include "agent/failures/oom.h"
+
+enum { OOM_CGROUP_MAX = 512 };
+
+/* The state of a worker's cgroup when the worker started. Part of the caller's record of the worker; all zero at first.
+ * Once begun it stays where it is as long as the watch. */
+struct oom_mark {
+  struct oom_mark *next;
+  char cgroup[OOM_CGROUP_MAX]; /* "": none */
+  struct oom_events before;
+};
 
 struct oom_watch;
-/* proc: PID/cgroup in it; cgroups: where version 2 is mounted; kmsg: the kernel's log from now on. NULL: the system's own;
- * what is not there or may not be read tells nothing. */
-struct oom_watch *oom_watch_create(uint32_t count, const char *proc, const char *cgroups, const char *kmsg);
+/* proc: holds PID/cgroup; cgroups: the mount of version 2; kmsg: the kernel's log, read from now on. NULL: the system's
+ * own. A file that is missing or may not be read tells nothing. */
+struct oom_watch *oom_watch_create(const char *proc, const char *cgroups, const char *kmsg);
 void oom_watch_destroy(struct oom_watch *w);
-void oom_watch_begin(struct oom_watch *w, uint32_t local_rank,
-                     pid_t pid); /* it runs: its cgroup, as it stands */
-/* After its death by SIGKILL: "out of memory (...)", or NULL: nothing is known of who sent it. Valid until the next call. */
-const char *oom_watch_died(struct oom_watch *w, uint32_t local_rank, pid_t pid);
+void oom_watch_begin(struct oom_watch *w, struct oom_mark *m, pid_t pid); /* the worker runs */
+/* After its death by SIGKILL: "out of memory (...)", or NULL: the sender of the signal is not known. Valid until the
+ * next call. */
+const char *oom_watch_died(struct oom_watch *w, const struct oom_mark *m, pid_t pid);
 
 #endif

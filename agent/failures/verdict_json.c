@@ -1,9 +1,10 @@
-/* What stands in --verdict-file.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The text of --verdict-file.
  *
- * One object for programs: what became of the job, what this agent exits with, and the last verdict with all its fields,
- * those too that have nothing to say, so that a reader need not know the defaults. "outcome" is null where this agent
- * has not heard the job's end: refused, cut off, told to leave. After a success the verdict is that of the last round
- * that was given up, or has the cause "none". */
+ * One object for programs: the outcome of the job, this agent's exit code, and the last verdict with all its fields,
+ * empty ones included, so that a reader need not know the defaults. "outcome" is null if this agent has not heard the
+ * end of the job: it was refused, cut off, or left. After a success the verdict is that of the last round that was
+ * given up, or has the cause "none". */
 
 #include "agent/failures/verdict_json.h"
 
@@ -24,16 +25,15 @@ static json_t *sentence_json(const struct ending *end) {
     why = "the job is done";
   else if (end->verdict.cause != CAUSE_NONE && (end->heard || !why))
     why = buf_text(&text);
-  json_t *v = why ? json_string(why) : json_null();
+  json_t *v = why ? json_text(why) : json_null();
   buf_finish(&text);
-  return v ? v : json_null();
+  return v;
 }
 
-void verdict_text(const struct ending *end, const char *job, const char *host, const char *when,
-                  struct buf *out) {
+void verdict_json(const struct ending *end, const char *job, const char *host, const char *when, struct buf *out) {
   json_t *v = json_object();
-  json_object_set_new(v, "job", json_string(job));
-  json_object_set_new(v, "host", json_string(host));
+  json_object_set_new(v, "job", json_text(job));
+  json_object_set_new(v, "host", json_text(host));
   json_object_set_new(v, "time", json_string(when));
   json_object_set_new(v, "outcome", outcome_json(end));
   json_object_set_new(v, "exit_code", json_integer(end->code));

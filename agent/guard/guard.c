@@ -1,31 +1,32 @@
-/* The agent's side of the guard: fork it, send it commands, take its events, and clean up after it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's side of the guard: fork it, send it commands, read its events, and clean up after it.
  *
- * The pair is a SOCK_SEQPACKET socket, so a command is a packet and an end of file is the other's death, however it
- * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet; the guard maps it,
+ * The pair is a SOCK_SEQPACKET socket, so a command is a packet, and an end of file is the other's death, however it
+ * came. argv and environment of a worker can be two megabytes and go as a memfd beside the packet. The guard maps it,
  * and the agent never waits for it to be read.
  *
- * A guard that was stopped (SIGSTOP) reads nothing, so with every command it is woken (SIGCONT): it is our child, and keeps its pid until we have
- * reaped it. That it does what it was told is watched elsewhere (guard_watch.h); here is what the agent can do where it does not: kill the guard's
- * descendants itself.
+ * A guard that was stopped (SIGSTOP) reads nothing, so every command wakes it (SIGCONT). watch.c decides whether the
+ * guard obeys; this file has what the agent can do if it does not: kill the guard's descendants itself.
  *
- * The socket does not block, and the guard does nothing but read it, so room is a matter of microseconds: a command
- * that finds none waits for it, but not for ever (a guard that cannot run must not stop the agent). A
- * queue here would need a second interest in the agent's loop for a case that is not met in life: some two hundred
- * commands fit.
+ * The socket does not block, and the guard only reads it, so room is a matter of microseconds. A command that finds
+ * none waits for it, but not forever: a guard that cannot run must not stop the agent. A queue here would need a
+ * second interest in the agent's loop for a case that does not happen in practice: some two hundred commands fit.
  *
- * guard_start also makes the agent a subreaper. That is for the day when the guard is killed: its workers die by
- * their parent-death signal, but what these had started is handed to us, and guard_reap_orphans ends it. It blocks,
- * on purpose: an agent whose guard is dead has nothing more important to do, and must not start a round beside the
- * remains of another. */
+ * guard_start also makes the agent a subreaper. If the guard is killed, its workers die by their parent-death signal,
+ * but the processes that these had started are handed to the agent, and guard_reap_orphans ends them. It blocks on
+ * purpose: an agent whose guard is dead has nothing more important to do, and must not start a round beside the remains
+ * of another. */
 
 #include "agent/guard/guard.h"
-#include "agent/guard/wire.h"
+#include "agent/guard/backstop.h"
 #include "agent/guard/proctree.h"
+#include "agent/guard/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,65 +37,102 @@
 #include <unistd.h>
 #include "common/buf.h"
 #include "common/clock.h"
+#include "common/file.h"
 
-enum { ROOM_WAIT_MS = 2000 };
+enum {
+  START_WAIT_MS = 5000, /* for the guard's pid */
+  ROOM_WAIT_MS = 2000,
+};
 
-/* Descriptors 0 to 2 must be taken, or the pair would be handed to workers as their stdin. */
-static int fill_standard_fds(struct err *e) {
-  int fd;
-  do fd = open("/dev/null", O_RDWR);
-  while (fd >= 0 && fd <= 2);
-  if (fd < 0) return err_sys(e, -errno, "cannot open /dev/null");
-  close(fd);
-  return 0;
-}
-
-/* "rdzv-guard of PID" where the command line was, as far as there is room; the rest is empty. */
-static void rename_guard(const struct guard_words *w, pid_t agent) {
+/* "NAME of PID" where the command line was, as far as there is room; the rest is empty. */
+static void rename_process(const struct guard_words *w, const char *name, pid_t agent) {
+  if (!w || w->argc == 0) return;
   char *end = w->argv[0];
   for (int i = 0; i < w->argc && w->argv[i] == end; i++) end += strlen(end) + 1;
   size_t room = (size_t)(end - w->argv[0]);
   if (room < 2) return;
   memset(w->argv[0], 0, room);
-  snprintf(w->argv[0], room - 1, "rdzv-guard of %d", (int)agent);
+  snprintf(w->argv[0], room - 1, "%s of %d", name, (int)agent);
+}
+
+static struct backstop_page *make_page(void) {
+  struct backstop_page *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return NULL;
+  atomic_store(&page->fence_at_ms, BACKSTOP_NEVER);
+  return page;
+}
+
+/* In the backstop's process: it forks the guard and reports its pid, or a negative errno. */
+_Noreturn static void become_backstop(int sock, const struct backstop_page *page, const struct guard_words *words,
+                                      pid_t agent) {
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads the end of the pair */
+  pid_t pid = fork();
+  if (pid == 0) {
+    rename_process(words, "rdzv-guard", agent);
+    guard_main(sock);
+  }
+  if (pid < 0) pid = -errno;
+  if (send(sock, &pid, sizeof(pid), MSG_NOSIGNAL) != sizeof(pid) || pid < 0) _exit(1);
+  rename_process(words, "backstop", agent);
+  backstop_main(page, agent, pid);
+}
+
+/* The report of become_backstop. */
+static pid_t read_guard_pid(int fd) {
+  pid_t pid;
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  int n;
+  while ((n = poll(&p, 1, START_WAIT_MS)) < 0 && errno == EINTR) {
+  }
+  if (n == 0) return -ETIMEDOUT;
+  return recv(fd, &pid, sizeof(pid), MSG_DONTWAIT) == sizeof(pid) ? pid : -EPIPE;
 }
 
 int guard_start(struct guard *g, const struct guard_words *words, struct err *e) {
   int pair[2];
-  *g = (struct guard){.fd = -1, .pid = -1};
-  int rc = fill_standard_fds(e);
+  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
+  int rc = file_fill_standard(e); /* or workers would get the pair as their stdin */
   if (rc) return rc;
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) return err_sys(e, -errno, "cannot become a subreaper");
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
-    return err_sys(e, -errno, "no socket pair for the guard");
+  struct backstop_page *page = make_page();
+  if (!page) return err_sys(e, -errno, "no memory to share with the guard");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
+    rc = err_sys(e, -errno, "no socket pair for the guard");
+    munmap(page, sizeof(*page));
+    return rc;
+  }
   sigset_t all, before; /* no handler of the agent may run in the guard */
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
   pid_t agent = getpid(), pid = fork();
   if (pid == 0) {
     close(pair[0]);
-    if (words && words->argc > 0) rename_guard(words, agent);
-    guard_main(pair[1]);
+    become_backstop(pair[1], page, words, agent);
   }
   int error = errno;
   sigprocmask(SIG_SETMASK, &before, NULL);
   close(pair[1]);
-  if (pid < 0) {
-    close(pair[0]);
-    return err_sys(e, -error, "cannot fork the guard");
+  *g = (struct guard){.fd = pair[0], .backstop = pid, .page = page};
+  g->pid = pid < 0 ? -error : read_guard_pid(g->fd);
+  if (g->pid > 0) return 0;
+  rc = err_sys(e, g->pid, "cannot fork the guard");
+  close(g->fd);
+  if (pid > 0) {
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
   }
-  *g = (struct guard){.fd = pair[0], .pid = pid};
-  return 0;
+  munmap(page, sizeof(*page));
+  *g = (struct guard){.fd = -1, .pid = -1, .backstop = -1};
+  return rc;
 }
 
 void guard_wake(const struct guard *g) {
   if (g->fd >= 0) kill(g->pid, SIGCONT);
 }
 
-static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds,
-                        int n_fds, struct err *e) {
-  struct iovec iov = {.iov_base = (void *)(uintptr_t)c,
-                      .iov_len = offsetof(struct guard_command, u) + member_size};
+static int send_command(struct guard *g, const struct guard_command *c, size_t member_size, const int *fds, int n_fds,
+                        struct err *e) {
+  struct iovec iov = {.iov_base = (void *)(uintptr_t)c, .iov_len = offsetof(struct guard_command, u) + member_size};
   union {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(sizeof(int) * GUARD_SPAWN_FDS)];
@@ -159,8 +197,7 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   if (c.u.spawn.argc == 0)
     rc = err_set(e, -EINVAL, "no command to run");
   else if (s->local_rank >= GUARD_WORKERS_MAX)
-    rc = err_set(e, -EINVAL, "local rank %u: one agent has at most %d workers", s->local_rank,
-                 GUARD_WORKERS_MAX);
+    rc = err_set(e, -EINVAL, "local rank %u: one agent has at most %d workers", s->local_rank, GUARD_WORKERS_MAX);
   else if (strings.len > GUARD_SPAWN_MAX)
     rc = err_set(e, -E2BIG, "command and environment of a worker have %zu bytes, more than %d", strings.len,
                  GUARD_SPAWN_MAX);
@@ -173,16 +210,11 @@ int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e) {
   return rc;
 }
 
-int guard_stop_but(struct guard *g, uint32_t round, int signo, uint32_t grace_ms,
-                   const struct local_set *keep, struct err *e) {
-  struct guard_command c = {.kind = GUARD_CMD_STOP,
-                            .u.stop = {.round = round, .signo = signo, .grace_ms = grace_ms}};
+int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep,
+               struct err *e) {
+  struct guard_command c = {.kind = GUARD_CMD_STOP, .u.stop = {.round = round, .signo = signo, .grace_ms = grace_ms}};
   if (keep) c.u.stop.keep = *keep;
   return send_command(g, &c, sizeof(c.u.stop), NULL, 0, e);
-}
-
-int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e) {
-  return guard_stop_but(g, round, signo, grace_ms, NULL, e);
 }
 
 int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e) {
@@ -195,13 +227,22 @@ int guard_signal(struct guard *g, int local_rank, int signo, struct err *e) {
   return send_command(g, &c, sizeof(c.u.signal), NULL, 0, e);
 }
 
-int guard_fence(struct guard *g, uint64_t at_ms, struct err *e) {
+/* The backstop looks at the page when the fence that it knows passes. So it is woken only for an earlier one, and when
+ * it has already acted. */
+static void fence_backstop(const struct guard *g, uint64_t at_ms) {
+  if (g->fd < 0) return; /* all of its processes are dead */
+  uint64_t before = atomic_exchange(&g->page->fence_at_ms, at_ms);
+  if (at_ms < before || before <= boot_ms()) kill(g->backstop, SIGCONT);
+}
+
+int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct err *e) {
+  fence_backstop(g, at_ms == GUARD_NO_FENCE ? BACKSTOP_NEVER : at_ms + patience_ms);
   struct guard_command c = {.kind = GUARD_CMD_FENCE, .u.fence = {.at_ms = at_ms}};
   return send_command(g, &c, sizeof(c.u.fence), NULL, 0, e);
 }
 
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes,
-                   size_t len, struct err *e) {
+int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes, size_t len,
+                   struct err *e) {
   struct guard_command c = {.kind = GUARD_CMD_OBITUARY};
   if (len > GUARD_OBITUARY_MAX || addr_len > sizeof(c.u.obituary.addr))
     return err_set(e, -EMSGSIZE, "an obituary of %zu bytes is too long", len);
@@ -218,8 +259,7 @@ int guard_next(struct guard *g, struct guard_event *ev) {
   if (g->fd < 0) return 0;
   ssize_t n;
   do n = recv(g->fd, ev, sizeof(*ev), MSG_DONTWAIT);
-  while (n < 0 && (errno == EINTR ||
-                   errno == ECONNRESET)); /* the reset is told once; what it said before is still there */
+  while (n < 0 && (errno == EINTR || errno == ECONNRESET)); /* the reset comes once; earlier events are still there */
   if (n == (ssize_t)sizeof(*ev)) return 1;
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
   close(g->fd);
@@ -232,12 +272,12 @@ static void pause_ms(unsigned ms) {
   nanosleep(&(struct timespec){.tv_nsec = (long)ms * 1000000}, NULL);
 }
 
-int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
+int guard_kill_below(pid_t guard, uint32_t deadline_ms) {
   struct proctree t = PROCTREE_INIT;
   uint64_t deadline = boot_ms() + deadline_ms;
   int left = 0, empty = 0;
-  while (g->fd >= 0 && empty < 2) { /* two empty pictures in a row, as below */
-    proctree_below(&t, g->pid);
+  while (empty < 2) { /* two empty pictures in a row, as below */
+    proctree_below(&t, guard);
     left = 0;
     for (size_t i = 0; i < t.n; i++) {
       if (t.v[i].state == 'Z' || t.v[i].state == 'X') continue; /* the guard's to reap */
@@ -250,6 +290,10 @@ int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
   }
   proctree_finish(&t);
   return left;
+}
+
+int guard_kill_trees(const struct guard *g, uint32_t deadline_ms) {
+  return g->fd >= 0 ? guard_kill_below(g->pid, deadline_ms) : 0;
 }
 
 /* One pass: kills what lives, reaps what is ours. Returns how many were there. */
@@ -277,18 +321,23 @@ int guard_reap_orphans(pid_t spare, uint32_t deadline_ms) {
   return left;
 }
 
+/* True: *pid is no longer our child. It is -1 then. */
+static bool is_reaped(pid_t *pid) {
+  if (*pid > 0 && waitpid(*pid, NULL, WNOHANG) == 0) return false;
+  *pid = -1;
+  return true;
+}
+
+/* A dead guard is the backstop's until that is gone, and ours then. */
 void guard_finish(struct guard *g, uint32_t deadline_ms) {
   guard_wake(g);
   if (g->fd >= 0) close(g->fd);
   g->fd = -1;
   uint64_t deadline = boot_ms() + deadline_ms;
-  for (unsigned wait = 1; g->pid > 0; wait = wait < 16 ? wait * 2 : 16) {
-    pid_t got = waitpid(g->pid, NULL, WNOHANG);
-    if (got == g->pid || (got < 0 && errno == ECHILD))
-      g->pid = -1;
-    else if (boot_ms() >= deadline)
-      return;
-    else
-      pause_ms(wait);
+  for (unsigned wait = 1; !is_reaped(&g->backstop) || !is_reaped(&g->pid); wait = wait < 16 ? wait * 2 : 16) {
+    if (boot_ms() >= deadline) return;
+    pause_ms(wait);
   }
+  if (g->page) munmap(g->page, sizeof(*g->page));
+  g->page = NULL;
 }

@@ -1,116 +1,137 @@
-#ifndef AGENT_GUARD_H
-#define AGENT_GUARD_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_GUARD_GUARD_H
+#define AGENT_GUARD_GUARD_H
 
-/* The guard: a small process between the agent and the workers. It is the parent of all workers and a child
- * subreaper, so every process that a worker ever forks, in whatever session, is its descendant and can be found and
- * killed. It outlives its agent: when the agent is gone (the socket pair between them closes) it kills every tree at
- * once, tells the daemon by the obituary it was given, and goes. When the guard itself is killed, the workers die by
- * their parent-death signal, and the agent, a subreaper too, kills what is left (guard_reap_orphans).
+/* The guard: a small process between the agent and the workers. It is the parent of all workers and a child subreaper.
+ * So every process that a worker ever forks, in any session, is its descendant and can be found and killed. The
+ * guard outlives its agent: when the agent is gone (the socket pair between them closes), it kills every tree at once,
+ * sends the daemon the obituary that the agent left with it, and exits. When the guard itself is killed, the workers
+ * die by their parent-death signal. The agent, a subreaper too, kills what is left (guard_reap_orphans). When both are
+ * killed at once, a third process does it, which stands between them (backstop.h).
  *
- * It must be able to run for that. The agent sees to it: each command wakes a guard that was stopped (SIGSTOP), and the agent's death does
- * (PR_SET_PDEATHSIG, SIGCONT); that it obeys is watched (guard_watch.h), and where it does not the agent kills in its stead, then the guard too.
+ * The guard must be able to run. The agent sees to it: each command wakes a guard that was stopped (SIGSTOP), and the
+ * agent's death does so too (PR_SET_PDEATHSIG, SIGCONT). The agent watches whether the guard obeys (watch.h). If it
+ * does not, the agent kills the workers, then the guard.
  *
- * Workers may outlive their round: a stop can leave some of them out, which then belong to no round until guard_adopt says to which. Nothing else of
- * the old round is left when GUARD_CLEAR comes. Whatever kills trees without leaving anybody out (a fence, the agent's death) kills them too.
+ * Workers may outlive their round. A stop can leave some of them out, and these belong to no round until guard_adopt
+ * names one. Nothing else of the old round is left when GUARD_CLEAR comes. A kill without exceptions (a fence, the
+ * agent's death) kills them too.
  *
- * The agent side of it, below: commands are packets on a SOCK_SEQPACKET pair, events come back on the same socket.
- * Nothing waits for the guard, but for room in the socket, two seconds at most, when hundreds of commands are on
- * their way. */
+ * The functions below are the agent's side. Commands are packets on a SOCK_SEQPACKET pair, and events come back on the
+ * same socket. No function waits for the guard, except for room in the socket, two seconds at most, when hundreds of
+ * commands are on their way. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include "agent/guard/watch.h"
-#include "common/local_set.h"
 #include "common/err.h"
+#include "common/local_set.h"
 
 enum {
-  GUARD_WORKERS_MAX = 1024, /* workers of one agent */
-  GUARD_SPAWN_MAX =
-      2 * 1024 * 1024,   /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
-  GUARD_CPUS_MAX = 1024, /* bytes of a set of CPUs */
+  GUARD_LEFTOVER_STOP_MS = 5000,     /* from SIGTERM to SIGKILL, for processes that finished workers left running */
+  GUARD_WORKERS_MAX = 1024,          /* workers of one agent */
+  GUARD_SPAWN_MAX = 2 * 1024 * 1024, /* bytes of argv and environment of one worker (ARG_MAX as we allow it) */
+  GUARD_CPUS_MAX = 1024,             /* bytes of a set of CPUs */
 };
+
+struct backstop_page;
 
 struct guard {
-  int fd; /* readable when guard_next has events; -1: gone */
-  pid_t pid;
+  int fd;         /* readable when guard_next has events; -1: gone */
+  pid_t pid;      /* the guard's; -1: it is gone, and reaped */
+  pid_t backstop; /* our child, the guard's parent; -1 as above */
+  struct backstop_page *page;
 };
 
-/* The words of this program's command line as main got them, in place. Where they are given (NULL: not) the guard
- * writes its own name over its copy of them, so that ps and pgrep can tell it from its agent. */
+/* This program's command line as main got it, in place. If it is given (not NULL), guard and backstop write their own
+ * names over their copies, so that ps and pgrep can tell them from the agent. */
 struct guard_words {
   int argc;
   char **argv;
 };
 
-/* Forks the guard; call it before the first thread and before any descriptor that workers must not see. What is open
- * then and not close-on-exec goes on to the workers, as with any launcher. */
+/* Forks the backstop, which forks the guard. Call it before the first thread and before any descriptor that workers
+ * must not see. Descriptors that are open then and not close-on-exec go on to the workers, as with any launcher. */
 int guard_start(struct guard *g, const struct guard_words *words, struct err *e);
 
 struct guard_spawn {
   uint32_t round, local_rank;
-  uint32_t
-      count; /* workers of this round here: GUARD_CLEAR comes by itself when so many were spawned and are gone */
+  uint32_t count; /* workers of this round here: GUARD_CLEAR comes when all were spawned and are gone */
   const char *const
       *argv; /* NULL-terminated; argv[0] is looked up in PATH of the environment below if it has no slash */
-  const char *const *
-      env; /* NULL-terminated "NAME=value"; the folder of its TORCHELASTIC_ERROR_FILE, and the one above, are made */
-  int out, err; /* its stdout and stderr: passed on, the caller closes its own copies; stdin is the agent's */
+  const char *const
+      *env; /* NULL-terminated "NAME=value"; the folder of its TORCHELASTIC_ERROR_FILE, and the one above, are made */
+  int out, err;       /* its stdout and stderr: passed on, the caller closes its own copies; stdin is the agent's */
   const void *cpus;   /* which it may use, as for sched_setaffinity; NULL: as this process */
   uint32_t cpus_size; /* bytes, at most GUARD_CPUS_MAX */
 };
 /* A worker of another round than those that run, or of one that is being stopped, is answered with EXEC_FAILED. */
 int guard_spawn(struct guard *g, const struct guard_spawn *s, struct err *e);
 
-/* `signo` to every worker's process group and to what dead workers left behind, SIGKILL to every tree after grace_ms
- * (0: at once). When all workers are dead, what is left outside of their process groups has 200 ms; members of the
- * groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A second call may
- * only shorten the grace; another signal than before is passed on. Without workers GUARD_CLEAR comes at once, with this round: so it can come twice for one. */
-int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, struct err *e);
-/* The same, but for the local ranks in `keep` and what descends from them: they are neither told nor killed. GUARD_CLEAR when all others are gone. A second
- * call may only take some out of it; they are told and killed like the others, and another GUARD_CLEAR comes for it. NULL: none is kept. One that
- * dies is told by GUARD_EXITED, and what it leaves behind is killed at once. */
-int guard_stop_but(struct guard *g, uint32_t round, int signo, uint32_t grace_ms,
-                   const struct local_set *keep, struct err *e);
-/* After GUARD_CLEAR: the kept workers belong to `round` now, the others of `count` are spawned. GUARD_STARTED comes for each of them that lives, with
- * its pid; of one that does not, GUARD_EXITED has come, of the round before. Too late (the fence has killed them): GUARD_FENCED and GUARD_CLEAR. */
+/* Sends `signo` to every worker's process group and to the processes that dead workers left behind, and SIGKILL to
+ * every tree after grace_ms (0: at once). When all workers are dead, processes outside of their groups have 200 ms;
+ * members of the groups keep the whole grace (the real trainer behind a shell). When nothing is left: GUARD_CLEAR. A
+ * second call may only shorten the grace; another signal than before is passed on. Without workers GUARD_CLEAR comes
+ * at once, with this round, so it can come twice for one round.
+ *
+ * The local ranks in `keep` (NULL: none) and their descendants get no signal, and GUARD_CLEAR comes when all others
+ * are gone. A second call may only take ranks out of the set. They are then stopped like the others, and another
+ * GUARD_CLEAR comes for it. If a kept worker dies, GUARD_EXITED reports it, and what it leaves behind is killed at
+ * once. */
+int guard_stop(struct guard *g, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep,
+               struct err *e);
+/* After GUARD_CLEAR: the kept workers belong to `round` now, the others of `count` are spawned. GUARD_STARTED comes for
+ * each of them that lives, with its pid; for one that does not, GUARD_EXITED has come, with the round before. If the
+ * fence has killed them already: GUARD_FENCED and GUARD_CLEAR. */
 int guard_adopt(struct guard *g, uint32_t round, uint32_t count, struct err *e);
 /* `signo` to the process group of one worker, or of all (local_rank -1). */
 int guard_signal(struct guard *g, int local_rank, int signo, struct err *e);
 
-/* The deadline that this node must not outlive, in boot_ms; GUARD_NO_FENCE: none, as at the start. Each call replaces the
- * last one. When it passes while workers run: GUARD_FENCED, every tree gets SIGKILL, then the deaths and GUARD_CLEAR as
- * after guard_stop; the agent need not be able to run. Until the deadline is moved guard_spawn starts nothing: it is
- * answered with GUARD_FENCED and GUARD_CLEAR. */
+/* The deadline after which no worker of this node may run, in boot_ms; GUARD_NO_FENCE: none, as at the start. Each call
+ * replaces the last one. When the deadline passes while workers run: GUARD_FENCED, SIGKILL to every tree, then the
+ * deaths and GUARD_CLEAR as after guard_stop; the agent need not be able to run. Until the deadline is moved,
+ * guard_spawn starts nothing: it is answered with GUARD_FENCED and GUARD_CLEAR. If the trees live patience_ms after
+ * that, neither the guard nor this process can run, and the backstop kills them. */
 #define GUARD_NO_FENCE UINT64_MAX
-int guard_fence(struct guard *g, uint64_t at_ms, struct err *e);
+int guard_fence(struct guard *g, uint64_t at_ms, uint64_t patience_ms, struct err *e);
 
-/* What to send, and where, when the agent is dead and its trees are killed: a connection, `bytes`, a short wait for
- * the peer's close. Replaces the last one; len 0: none. */
+/* The message that the guard sends when the agent is dead and its trees are killed: it connects to addr, writes
+ * `bytes`, and waits shortly for the peer's close. Replaces the last one; len 0: none. */
 enum { GUARD_OBITUARY_MAX = 4096 };
-int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes,
-                   size_t len, struct err *e);
+int guard_obituary(struct guard *g, const struct sockaddr *addr, socklen_t addr_len, const void *bytes, size_t len,
+                   struct err *e);
 
-/* SIGCONT. The guard is our child and not reaped before GUARD_GONE, so its pid is its own. Nothing else continues it: who stops the guard for
- * longer than the agent allows has to stop both. */
+/* SIGCONT. No other process reaps the guard before this one does, so its pid cannot become a stranger's. */
 void guard_wake(const struct guard *g);
-/* SIGKILL to all that descends from the guard, but not to itself, until nothing of it lives or deadline_ms passed. Returns how many still do. Only where a
- * stop without anybody kept is due: the guard, when it can, tells the deaths as its own doing. */
+/* SIGKILL to all descendants of the guard, but not to the guard itself, until none of them lives or deadline_ms passed.
+ * Returns how many still live. Call it only when a stop without kept workers is due: when the guard can run again, it
+ * reports the deaths as its own doing. */
 int guard_kill_trees(const struct guard *g, uint32_t deadline_ms);
+/* The same, by the guard's pid: a descendant of this process. */
+int guard_kill_below(pid_t guard, uint32_t deadline_ms);
 
 enum guard_event_kind {
-  GUARD_STARTED, /* the worker's command runs (exec succeeded), or it was adopted */
-  GUARD_EXEC_FAILED, /* it could not be run: error (errno), text; status as if it had exited with 127 where the command
-                        was not found, else 126. Nothing more comes about this worker */
-  GUARD_UNBOUND, /* its CPUs could not be had: error (errno); it runs all the same. Comes before STARTED */
-  GUARD_EXITED,  /* status as of waitpid; comes after STARTED, once per worker */
-  GUARD_CLEAR,   /* after guard_stop, or after all workers exited by themselves and what they left behind was
-                        killed (200 ms later): nothing of the round is left; `killed` others than workers were killed */
-  GUARD_FENCED, /* the deadline of guard_fence has passed: everything of `round` is being killed. Comes before the deaths that
-                   it causes */
-  GUARD_STUCK, /* pid did not die of SIGKILL within GUARD_KILL_DEADLINE_MS: state letter (as in /proc/PID/stat) in
-                        error, command name in text; GUARD_CLEAR follows all the same, when it is gone */
+  GUARD_STARTED, /* the worker's command runs (exec succeeded), or the worker was adopted */
+  /* the command could not be run: error (errno), text; status as if it had exited with 127 if the command was not
+   * found, else 126. Nothing more comes about this worker */
+  GUARD_EXEC_FAILED,
+  /* the worker could not be bound to its CPUs: error (errno). It runs without that. Comes before STARTED */
+  GUARD_UNBOUND,
+  GUARD_EXITED, /* status as of waitpid; comes after STARTED, once per worker */
+  /* nothing of the round is left; `killed` processes other than workers were killed. Comes after guard_stop, or when
+   * all workers have exited by themselves and their leftovers are gone. These have 200 ms; if all workers exited with
+   * 0, they then get SIGTERM, and SIGKILL GUARD_LEFTOVER_STOP_MS later */
+  GUARD_CLEAR,
+  GUARD_LEFTOVER, /* pid, named in text, still runs though all workers have exited with 0; it gets signal `error` now */
+  /* the deadline of guard_fence has passed: everything of `round` is being killed. Comes before the deaths that it
+   * causes */
+  GUARD_FENCED,
+  /* pid did not die of SIGKILL within GUARD_KILL_DEADLINE_MS, or may not be killed by us (`denied`: it has become
+   * user `uid`): state letter (as in /proc/PID/stat) in error, command name in text, local_rank UINT32_MAX if it is
+   * not a worker itself. GUARD_CLEAR follows when it is gone */
+  GUARD_STUCK,
   GUARD_GONE, /* the guard died; fd is closed. Call guard_reap_orphans */
 };
 
@@ -120,23 +141,26 @@ struct guard_event {
   pid_t pid;
   int status; /* EXITED, EXEC_FAILED */
   int error;
-  bool unasked;          /* EXITED: it was dead or dying before guard_stop */
+  bool unasked;          /* EXITED: the worker was dead or dying before guard_stop */
   uint32_t killed;       /* CLEAR */
-  struct local_set kept; /* CLEAR: who of the workers is left */
+  struct local_set kept; /* CLEAR: the workers that are left */
+  uid_t uid;             /* STUCK */
+  bool denied;           /* STUCK */
   uint64_t when_ms;      /* boot_ms, when the guard saw it */
-  char text[128];
+  char text[160];
 };
 
 /* 1: *ev is filled; 0: nothing more now. */
 int guard_next(struct guard *g, struct guard_event *ev);
 
-/* Agent, after GUARD_GONE: SIGKILL to all descendants of this process except `spare` (its own rdzvd; 0: none) and what
- * descends from it, until none is left or deadline_ms passed; reaps them. Returns how many are still there. Blocks up
- * to the deadline. Needs guard_start to have made this process a subreaper. */
+/* After GUARD_GONE: SIGKILL to all descendants of this process, except `spare` (the agent's own rdzvd; 0: none) and its
+ * descendants, until none is left or deadline_ms passed; reaps them. Returns how many are still there. Blocks up to the
+ * deadline. Needs guard_start to have made this process a subreaper. */
 int guard_reap_orphans(pid_t spare, uint32_t deadline_ms);
 
-/* Closes the pair; the guard kills what is left, without an obituary if guard_obituary(len 0) was called, and goes.
- * Waits for it at most deadline_ms; pid is -1 when it is gone. Where it is not, guard_reap_orphans kills it and what it keeps. */
+/* Closes the pair. The guard kills what is left, without an obituary if guard_obituary(len 0) was called, and exits; so
+ * does the backstop. Waits for both at most deadline_ms; pid is -1 when they are gone. If they are not,
+ * guard_reap_orphans kills them and their processes. */
 void guard_finish(struct guard *g, uint32_t deadline_ms);
 
 #endif

@@ -1,27 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The guard's process: one loop, no threads, no libraries but libc.
  *
- * It is forked when the agent is small and stays small, so a fork of its own is cheap. It sleeps in poll on three
- * kinds of descriptors: the agent's socket, a signalfd for SIGCHLD, and one pipe per worker that has not yet exec'd.
- * All other signals are blocked: who wants the job to end tells the agent.
+ * It is forked when the agent is small and stays small, so a fork of its own is cheap. It sleeps in poll on three kinds
+ * of descriptors: the agent's socket, a signalfd for SIGCHLD, and one pipe per worker that has not yet exec'd. All
+ * other signals are blocked: only the agent can end the job.
  *
  *   IDLE -spawn-> RUNNING -stop-> TERMINATING -grace over-> KILLING -no child left-> IDLE, and GUARD_CLEAR
- *                    '--all workers exited--> TERMINATING (200 ms for what they left behind)
+ *                    '--all workers exited--> TERMINATING (200 ms for what they left behind; if all exited with 0, then
+ *                                             SIGTERM and 5 s more)
  *                    '--no child left, and all that were announced have been spawned--> IDLE, and GUARD_CLEAR
- *   the agent's deadline (guard_fence) has passed: KILLING at once, whether the agent can run or not.
- *   agent gone: KILLING at once; then the obituary, then the end.
- *   a stop that leaves workers out: -only they are left-> PARKED, and GUARD_CLEAR; -adopt-> RUNNING, as the first workers of the next round.
+ *   the agent's deadline (guard_fence) has passed: KILLING at once, whether the agent can run or not
+ *   agent gone: KILLING at once; then the obituary, then the end
+ *   a stop that leaves workers out: -only they are left-> PARKED, and GUARD_CLEAR; -adopt-> RUNNING, in the next round
  *
- * Whether anything is left is asked of waitpid alone. Every process that ever came from a worker hangs on a chain of
- * parents below us, and when a link dies its children become ours, because we are a subreaper. So "no child"
- * (ECHILD) means "nothing", exactly and at no cost, and killing can work from the top: SIGKILL to each child and to
- * its whole process group, reap, look again at what fell to us. Only children are signalled in this way, and a child
- * keeps its pid until it is reaped, so no stranger can be hit. New children that appear while we kill appear in the
- * next look. Where that has not ended after some milliseconds (a process that is slow to die hides its children),
- * all descendants are looked up in /proc and killed wherever they hang. Nothing is stopped (SIGSTOP) first: a
- * stopped tree whose guard is then killed would stay for ever. */
+ * waitpid alone answers whether anything is left. Every process of a worker hangs on a chain of parents below us. When
+ * a link dies its children become ours, because we are a subreaper. So "no child" (ECHILD) means "nothing", exactly and
+ * at no cost, and killing can work from the top: SIGKILL to each child and to its whole process group, reap, and look
+ * again at the children that fell to us. Only children are signalled in this way, and a child keeps its pid until it is
+ * reaped, so no stranger can be hit. New children that appear while we kill appear in the next look. If that has not
+ * ended after some milliseconds (a process that is slow to die hides its children), all descendants are looked up in
+ * /proc and killed wherever they hang. No process is stopped (SIGSTOP) first: a stopped tree whose guard is then killed
+ * would stay forever.
+ *
+ * A stop may leave workers out. Then waitpid cannot tell that nothing else is left. Spared are: a kept worker, its
+ * descendants, and a child of ours in a kept worker's session (its parent died, and nothing else shows which worker it
+ * belonged to). A helper with its own session that lost its parent has left its worker. It is stopped with the round,
+ * as at any other stop. Two looks must agree that nothing else is left: one picture alone can miss a process whose
+ * parent died while it was taken. */
 
-#include "agent/guard_state.h"
 #include "agent/guard/proctree.h"
+#include "agent/guard/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,18 +49,61 @@
 
 enum {
   LEFTOVER_GRACE_MS = 200, /* after the last worker: time for its helpers to end by themselves */
-  DEEP_AFTER_MS = 20,      /* killing from the top has not ended: look everywhere; again after twice that */
+  LEFTOVER_STOP_MS = GUARD_LEFTOVER_STOP_MS,
+  DEEP_AFTER_MS = 20, /* killing from the top has not ended: look everywhere; again after twice that */
   DEEP_EVERY_MAX_MS = 500,
-  STUCK_REPORTS_MAX = 16,
+  REPORTS_MAX = 16, /* processes that are named at a time */
   INHERITED_FDS_MAX = 1024,
 };
 
-/* ---------------------------------------------------------------- events */
+#define NEVER UINT64_MAX
+
+enum phase { PHASE_IDLE, PHASE_RUNNING, PHASE_TERMINATING, PHASE_KILLING, PHASE_PARKED };
+
+/* Processes that were left running by workers that all exited with 0. */
+enum leftovers { LEFTOVERS_NONE, LEFTOVERS_FOUND, LEFTOVERS_ASKED /* it got SIGTERM */ };
+
+/* The guard's own record of a worker. The agent is another process and keeps another one (agent/workers/worker.h). */
+struct guarded {
+  pid_t pid; /* of its group and session too */
+  bool reaped;
+  bool was_dying; /* when the stop came: we did not cause this death */
+  bool kept;      /* left out of the stop */
+  uint32_t local_rank;
+  int exec_fd; /* readable when exec has succeeded or failed; -1: that is known */
+  bool failed; /* exec did: no GUARD_EXITED follows */
+  char name[GUARD_NAME_MAX];
+};
+
+struct state {
+  int sock; /* -1: the agent is gone */
+  int sigchld;
+  int fence_timer;
+  uint64_t fence_at_ms; /* no worker may run later; NEVER: no fence */
+  bool overdue;         /* the fence has passed, and the backstop may have killed workers */
+  enum phase phase;
+  uint32_t round, count, spawned; /* of the workers at hand */
+  uint32_t late_round;            /* its ADOPT came while the workers kept for it are being killed; 0: none */
+  struct guarded *workers;
+  size_t n_workers, cap_workers, alive;
+  bool any_failed;     /* a worker of this round did not exit with 0 */
+  uint64_t kill_at_ms; /* TERMINATING */
+  enum leftovers leftovers;
+  int signo;        /* of the stop; 0: none was sent */
+  uint64_t told_ms; /* when it was sent */
+  bool orphaned;    /* a worker has died since: its last child is ours now, and may not have got the signal */
+  uint64_t deep_at_ms, deep_every_ms, stuck_at_ms; /* KILLING */
+  uint32_t killed;
+  struct guard_event *events; /* not yet sent */
+  size_t n_events, cap_events;
+  struct guard_cmd_obituary obituary;
+};
+
+/* Events. ---------------------------------------------------------------------------------------------------------- */
 
 static void flush_events(struct state *s) {
   size_t sent = 0;
-  while (sent < s->n_events &&
-         send(s->sock, &s->events[sent], sizeof(*s->events), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+  while (sent < s->n_events && send(s->sock, &s->events[sent], sizeof(*s->events), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
     sent++;
   s->n_events -= sent;
   if (sent) memmove(s->events, s->events + sent, s->n_events * sizeof(*s->events));
@@ -69,8 +120,7 @@ static void emit(struct state *s, struct guard_event ev) {
   flush_events(s);
 }
 
-static struct guard_event event_of(const struct state *s, enum guard_event_kind kind,
-                                   const struct worker *w) {
+static struct guard_event event_of(const struct state *s, enum guard_event_kind kind, const struct guarded *w) {
   return (struct guard_event){.kind = kind, .round = s->round, .local_rank = w->local_rank, .pid = w->pid};
 }
 
@@ -88,7 +138,7 @@ static void forget_dead(struct state *s) {
   s->n_workers = s->alive = kept;
 }
 
-/* Nothing of the round is left, but for those who are kept for the next. */
+/* Nothing of the round is left, except workers that are kept for the next. */
 static void clear(struct state *s) {
   struct guard_event ev = {.kind = GUARD_CLEAR, .round = s->round, .killed = s->killed};
   forget_dead(s);
@@ -96,16 +146,158 @@ static void clear(struct state *s) {
   emit(s, ev);
   s->phase = s->n_workers ? PHASE_PARKED : PHASE_IDLE;
   s->spawned = s->count = s->killed = 0;
-  s->orphaned = false;
+  s->orphaned = s->overdue = s->any_failed = false;
+  s->leftovers = LEFTOVERS_NONE;
   if (!s->late_round) return;
   emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->late_round});
   emit(s, (struct guard_event){.kind = GUARD_CLEAR, .round = s->late_round});
   s->late_round = 0;
 }
 
-/* -------------------------------------------------------------- stopping */
+/* To the worker's group. A child before its setsid has none; the signal to its pid waits until it unblocks signals.
+ * Once the worker is reaped, its number may belong to another process. */
+static void signal_worker(const struct guarded *w, int signo) {
+  if (!w->reaped && kill(-w->pid, signo) < 0) kill(w->pid, signo);
+}
 
-/* A large process takes long to die: its peers hear of it, fail of it and have us told to stop before we can reap it. */
+static struct guarded *find_worker(struct state *s, pid_t pid) {
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (s->workers[i].pid == pid) return &s->workers[i];
+  return NULL;
+}
+
+/* Kept workers. ---------------------------------------------------------------------------------------------------- */
+
+/* The kept workers that live. */
+static size_t count_kept(const struct state *s) {
+  size_t n = 0;
+  for (size_t i = 0; i < s->n_workers; i++) n += s->workers[i].kept && !s->workers[i].reaped;
+  return n;
+}
+
+static bool is_kept(struct state *s, pid_t pid) {
+  const struct guarded *w = pid > 0 ? find_worker(s, pid) : NULL;
+  return w && w->kept && !w->reaped;
+}
+
+/* pid: a child of ours. */
+static bool is_spared_child(struct state *s, pid_t pid) {
+  return is_kept(s, pid) || is_kept(s, getsid(pid));
+}
+
+static const struct proc *find_proc(const struct proctree *t, pid_t pid) {
+  for (size_t i = 0; i < t->n; i++)
+    if (t->v[i].pid == pid) return &t->v[i];
+  return NULL;
+}
+
+/* Whether the chain of its parents leads to a spared child. */
+static bool is_spared(struct state *s, const struct proctree *t, const struct proc *p) {
+  for (size_t depth = 0; p && depth < t->n; depth++) {
+    if (is_kept(s, p->pid) || (p->ppid == getpid() && is_spared_child(s, p->pid))) return true;
+    p = p->ppid > 0 ? find_proc(t, p->ppid) : NULL;
+  }
+  return false;
+}
+
+static bool look_for_others(struct state *s) {
+  struct proctree t = PROCTREE_INIT;
+  bool found = false;
+  proctree_children(&t);
+  for (size_t i = 0; i < t.n && !found; i++) found = !is_spared_child(s, t.v[i].pid);
+  proctree_finish(&t);
+  return found;
+}
+
+static bool only_kept_left(struct state *s) {
+  bool found = look_for_others(s);
+  return !(found || look_for_others(s));
+}
+
+/* Our descendants, without the spared ones. */
+static void list_others(struct state *s, struct proctree *t) {
+  size_t kept = 0;
+  proctree_descendants(t, 0);
+  if (!count_kept(s)) return;
+  bool *spared = xcalloc(t->n ? t->n : 1, sizeof(*spared));
+  for (size_t i = 0; i < t->n; i++) spared[i] = is_spared(s, t, &t->v[i]);
+  for (size_t i = 0; i < t->n; i++)
+    if (!spared[i]) t->v[kept++] = t->v[i];
+  t->n = kept;
+  free(spared);
+}
+
+/* Signals. --------------------------------------------------------------------------------------------------------- */
+
+/* To our children that are not workers, and to their groups. A group of another session than ours holds only
+ * descendants. */
+static void signal_orphans(struct state *s, int signo) {
+  struct proctree t = PROCTREE_INIT;
+  proctree_children(&t);
+  for (size_t i = 0; i < t.n; i++) {
+    pid_t pid = t.v[i].pid, group = pid > 0 ? getpgid(pid) : 0; /* 0: gone meanwhile */
+    const struct guarded *w = find_worker(s, pid), *leader = find_worker(s, group);
+    if ((w && !w->reaped) || (leader && !leader->reaped)) continue; /* signal_worker has sent it */
+    if (is_spared_child(s, pid)) continue;
+    bool again = false;
+    for (size_t k = 0; k < i && !again; k++) again = t.v[k].ppid == group;
+    t.v[i].ppid = group; /* the field is free: the parent is this process */
+    if (again || group <= 0) continue;
+    kill(getsid(pid) != getsid(0) ? -group : pid, signo);
+  }
+  proctree_finish(&t);
+}
+
+static void signal_all(struct state *s, int signo) {
+  for (size_t i = 0; i < s->n_workers; i++)
+    if (!s->workers[i].kept) signal_worker(&s->workers[i], signo);
+  signal_orphans(s, signo);
+}
+
+/* A shell blocks signals while it forks. A signal that comes then kills the shell afterwards, and its child never gets
+ * it. Older processes do not get it again: a second SIGTERM means haste to many programs. */
+static void tell_late_born(struct state *s) {
+  struct proctree t = PROCTREE_INIT;
+  uint64_t tick_ms = 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
+  s->orphaned = false;
+  proctree_children(&t);
+  for (size_t i = 0; i < t.n; i++) {
+    const struct guarded *w = find_worker(s, t.v[i].pid);
+    if (t.v[i].pid > 0 && !(w && !w->reaped) && !is_spared_child(s, t.v[i].pid) &&
+        (t.v[i].start + 1) * tick_ms > s->told_ms)
+      kill(t.v[i].pid, s->signo);
+  }
+  proctree_finish(&t);
+}
+
+/* The workers themselves are dead. A member of their groups that still runs got the SIGTERM and has the grace: the real
+ * trainer behind a shell that did not wait for it. */
+static bool group_left(struct state *s) {
+  struct proctree t = PROCTREE_INIT;
+  bool left = false;
+  proctree_children(&t);
+  for (size_t i = 0; i < t.n && !left; i++)
+    left = t.v[i].pid > 0 && find_worker(s, getpgid(t.v[i].pid)) != NULL && !is_spared_child(s, t.v[i].pid);
+  proctree_finish(&t);
+  return left;
+}
+
+/* False: all processes that are left have become another user, so we may not kill them. */
+static bool kill_everywhere(struct state *s) {
+  struct proctree t = PROCTREE_INIT;
+  size_t denied = 0, dead = 0;
+  list_others(s, &t);
+  for (size_t i = 0; i < t.n; i++) {
+    dead += t.v[i].state == 'Z';
+    denied += !proc_kill(&t.v[i]);
+  }
+  proctree_finish(&t);
+  return denied == 0 || denied + dead < t.n;
+}
+
+/* Stopping. -------------------------------------------------------------------------------------------------------- */
+
+/* A large process takes long to die. Its peers fail because of it, and a stop may arrive before we can reap it. */
 static void mark_dying(struct state *s) {
   struct proc p;
   for (size_t i = 0; i < s->n_workers; i++)
@@ -129,10 +321,10 @@ static void keep_nobody(struct state *s) {
   keep(s, &none);
 }
 
-/* Those who were kept, and are no longer, are told what the others were told. */
+/* Workers that are no longer kept get the signal that the others got. */
 static void keep_fewer(struct state *s, const struct guard_cmd_stop *c) {
   for (size_t i = 0; i < s->n_workers; i++) {
-    struct worker *w = &s->workers[i];
+    struct guarded *w = &s->workers[i];
     if (!w->kept || local_set_has(&c->keep, w->local_rank)) continue;
     w->kept = false;
     if (!c->grace_ms) continue;
@@ -154,15 +346,44 @@ static void report_stuck(struct state *s) {
   struct proctree t = PROCTREE_INIT;
   list_others(s, &t);
   int told = 0;
-  for (size_t i = 0; i < t.n && told < STUCK_REPORTS_MAX; i++) {
+  for (size_t i = 0; i < t.n && told < REPORTS_MAX; i++) {
     if (t.v[i].state == 'Z' && t.v[i].ppid != getpid()) continue; /* its parent is the one to name */
-    struct guard_event ev = {
-        .kind = GUARD_STUCK, .round = s->round, .pid = t.v[i].pid, .error = t.v[i].state};
+    const struct guarded *w = find_worker(s, t.v[i].pid);
+    struct guard_event ev = {.kind = GUARD_STUCK,
+                             .round = s->round,
+                             .local_rank = w ? w->local_rank : UINT32_MAX,
+                             .pid = t.v[i].pid,
+                             .error = t.v[i].state,
+                             .uid = proc_uid(&t.v[i]),
+                             .denied = kill(t.v[i].pid, 0) < 0 && errno == EPERM};
     snprintf(ev.text, sizeof(ev.text), "%s", t.v[i].name);
     emit(s, ev);
     told++;
   }
   proctree_finish(&t);
+}
+
+/* Processes that finished workers left running, and the signal that they get now. */
+static void report_leftovers(struct state *s, int signo) {
+  struct proctree t = PROCTREE_INIT;
+  list_others(s, &t);
+  int named = 0;
+  for (size_t i = 0; i < t.n && named < REPORTS_MAX; i++) {
+    if (t.v[i].dying) continue;
+    struct guard_event ev = {.kind = GUARD_LEFTOVER, .round = s->round, .pid = t.v[i].pid, .error = signo};
+    snprintf(ev.text, sizeof(ev.text), "%s", t.v[i].name);
+    emit(s, ev);
+    named++;
+  }
+  proctree_finish(&t);
+}
+
+/* An uploader in a session of its own gets no signal from the stop of its worker. */
+static void ask_leftovers(struct state *s) {
+  report_leftovers(s, SIGTERM);
+  s->leftovers = LEFTOVERS_ASKED;
+  s->kill_at_ms = boot_ms() + LEFTOVER_STOP_MS;
+  tell_to_stop(s, SIGTERM);
 }
 
 static void begin_killing(struct state *s) {
@@ -174,7 +395,7 @@ static void begin_killing(struct state *s) {
   s->stuck_at_ms = now + GUARD_KILL_DEADLINE_MS;
 }
 
-/* --------------------------------------------------------------- fencing */
+/* Fencing. --------------------------------------------------------------------------------------------------------- */
 
 static bool fence_is_due(const struct state *s) {
   return boot_ms() >= s->fence_at_ms;
@@ -183,6 +404,7 @@ static bool fence_is_due(const struct state *s) {
 /* It stays due until the agent moves it: a SPAWN may still be on its way. */
 static void fence(struct state *s) {
   emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->round});
+  s->overdue = true;
   keep_nobody(s);
   mark_dying(s);
   begin_killing(s);
@@ -199,9 +421,9 @@ static void do_fence(struct state *s, const struct guard_cmd_fence *c) {
   timerfd_settime(s->fence_timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-/* --------------------------------------------------------------- workers */
+/* Workers. --------------------------------------------------------------------------------------------------------- */
 
-static void report_exec(struct state *s, struct worker *w) {
+static void report_exec(struct state *s, struct guarded *w) {
   int error = 0;
   ssize_t n;
   while ((n = read(w->exec_fd, &error, sizeof(error))) == (ssize_t)sizeof(error) && error < 0) {
@@ -219,11 +441,13 @@ static void report_exec(struct state *s, struct worker *w) {
     emit(s, event_of(s, GUARD_STARTED, w));
 }
 
-static void worker_exited(struct state *s, struct worker *w, int status) {
-  if (w->exec_fd >= 0) report_exec(s, w); /* it is dead: the pipe has its end */
+static void worker_exited(struct state *s, struct guarded *w, int status) {
+  if (w->exec_fd >= 0) report_exec(s, w); /* the worker is dead, so the pipe is at its end */
   struct guard_event ev = event_of(s, GUARD_EXITED, w);
   ev.status = status;
-  ev.unasked = s->phase == PHASE_RUNNING || w->was_dying;
+  bool fenced = s->overdue && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  ev.unasked = s->phase == PHASE_RUNNING || (w->was_dying && !fenced);
+  if (status) s->any_failed = true;
   if (!w->failed) emit(s, ev);
   w->reaped = true;
   s->alive--;
@@ -238,7 +462,7 @@ static bool reap(struct state *s) {
     if (pid == 0) return false;
     if (pid < 0 && errno == EINTR) continue;
     if (pid < 0) return true;
-    struct worker *w = find_worker(s, pid);
+    struct guarded *w = find_worker(s, pid);
     if (w && !w->reaped)
       worker_exited(s, w, status);
     else if (s->phase == PHASE_KILLING && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
@@ -246,7 +470,7 @@ static bool reap(struct state *s) {
   }
 }
 
-static void add_worker(struct state *s, struct worker w) {
+static void add_worker(struct state *s, struct guarded w) {
   if (s->n_workers == s->cap_workers) {
     s->cap_workers = s->cap_workers ? s->cap_workers * 2 : 8;
     s->workers = xrealloc(s->workers, s->cap_workers * sizeof(*s->workers));
@@ -255,17 +479,16 @@ static void add_worker(struct state *s, struct worker w) {
   s->alive++;
 }
 
-/* -------------------------------------------------------------- commands */
+/* Commands. -------------------------------------------------------------------------------------------------------- */
 
 static void close_all(const int *fds, int n) {
   for (int i = 0; i < n; i++) close(fds[i]);
 }
 
-static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS],
-                     int n_fds) {
-  struct worker w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "worker"};
+static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS], int n_fds) {
+  struct guarded w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "its pipes"};
   int rc = 0;
-  if (fence_is_due(s)) { /* the agent was stopped before it could say SPAWN: too late */
+  if (fence_is_due(s)) { /* the agent was stopped before it could send SPAWN: too late */
     close_all(fds, n_fds);
     if (s->phase == PHASE_IDLE) {
       s->round = c->round;
@@ -292,6 +515,7 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
   if (s->phase == PHASE_IDLE) {
     s->phase = PHASE_RUNNING;
     s->round = c->round;
+    s->any_failed = false; /* a parked worker that died since is of no round */
   }
   if (c->round == s->round) {
     s->count = c->count;
@@ -305,18 +529,19 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
     add_worker(s, w);
 }
 
-/* The kept ones that live are workers of this round. Those that were found dead are told first: of the last one. */
+/* The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
+ * round. */
 static void adopt(struct state *s, const struct guard_cmd_adopt *c) {
   reap(s);
   forget_dead(s);
   if (s->orphaned) signal_orphans(s, SIGKILL);
-  s->orphaned = false;
+  s->orphaned = s->any_failed = false;
   s->round = c->round;
   s->count = c->count;
   s->spawned = (uint32_t)s->n_workers;
   s->phase = s->n_workers ? PHASE_RUNNING : PHASE_IDLE;
   for (size_t i = 0; i < s->n_workers; i++) {
-    struct worker *w = &s->workers[i];
+    struct guarded *w = &s->workers[i];
     w->kept = w->was_dying = false;
     emit(s, event_of(s, GUARD_STARTED, w));
   }
@@ -343,6 +568,7 @@ static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
     if (s->phase == PHASE_PARKED) s->round = c->round; /* they are of none */
     terminate(s, c);
   } else if (s->phase == PHASE_TERMINATING) {
+    if (c->grace_ms > 0 && s->leftovers == LEFTOVERS_FOUND) ask_leftovers(s);
     if (kill_at < s->kill_at_ms) s->kill_at_ms = kill_at;
     if (c->grace_ms > 0 && s->signo && c->signo != s->signo) tell_to_stop(s, c->signo);
   }
@@ -365,8 +591,8 @@ static void do_command(struct state *s, const struct guard_command *c, const int
   }
 }
 
-/* Nobody is told anything any more, and nobody is spawned. Descriptors that were kept for workers are let go: whoever
- * reads the agent's output to its end must not wait for us. */
+/* From now on no event is sent and nothing is spawned. Descriptors for workers are closed: a reader of the agent's
+ * output must not wait for us. */
 static void agent_gone(struct state *s) {
   s->sock = -1;
   s->n_events = 0;
@@ -391,8 +617,7 @@ static bool read_command(struct state *s) {
     char bytes[CMSG_SPACE(sizeof(fds))];
   } control;
   struct iovec iov = {.iov_base = &c, .iov_len = sizeof(c)};
-  struct msghdr m = {
-      .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+  struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
   ssize_t n = recvmsg(s->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (n < 0 && errno == EINTR) return true;
   if (n < 0 && errno == EAGAIN) return false;
@@ -406,12 +631,12 @@ static bool read_command(struct state *s) {
   return true;
 }
 
-/* ------------------------------------------------------------------ loop */
+/* Loop. ------------------------------------------------------------------------------------------------------------ */
 
 static void kill_rest(struct state *s, uint64_t now) {
   signal_all(s, SIGKILL);
   if (now >= s->deep_at_ms) {
-    kill_everywhere(s);
+    if (!kill_everywhere(s) && s->stuck_at_ms != NEVER) s->stuck_at_ms = now; /* waiting does not help */
     s->deep_every_ms = s->deep_every_ms * 2 < DEEP_EVERY_MAX_MS ? s->deep_every_ms * 2 : DEEP_EVERY_MAX_MS;
     s->deep_at_ms = boot_ms() + s->deep_every_ms;
   }
@@ -421,7 +646,7 @@ static void kill_rest(struct state *s, uint64_t now) {
   }
 }
 
-/* A kept worker may have died, and left something behind. */
+/* A kept worker may have died, and left processes behind. */
 static void settle_parked(struct state *s, bool none_left) {
   if (none_left) {
     s->phase = PHASE_IDLE;
@@ -436,7 +661,17 @@ static void settle_parked(struct state *s, bool none_left) {
   }
 }
 
-/* Brings the phase up to date with what is left and with the clock. */
+/* The grace is over. */
+static void end_grace(struct state *s) {
+  if (s->leftovers == LEFTOVERS_FOUND) {
+    ask_leftovers(s);
+    return;
+  }
+  if (s->leftovers == LEFTOVERS_ASKED) report_leftovers(s, SIGKILL);
+  begin_killing(s);
+}
+
+/* Brings the phase up to date with the processes that are left and with the clock. */
 static void settle(struct state *s, bool none_left) {
   uint64_t now = boot_ms();
   bool complete = s->spawned >= s->count;
@@ -444,11 +679,13 @@ static void settle(struct state *s, bool none_left) {
   if (kept && s->phase != PHASE_PARKED && others == 0) none_left = only_kept_left(s);
   if (s->phase == PHASE_RUNNING && s->alive == 0 && complete && !none_left) {
     s->phase = PHASE_TERMINATING;
+    s->signo = 0;
+    s->leftovers = s->any_failed ? LEFTOVERS_NONE : LEFTOVERS_FOUND;
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;
   }
   if (s->phase == PHASE_TERMINATING && s->signo && s->orphaned) tell_late_born(s);
-  if (s->phase == PHASE_TERMINATING && others == 0 && s->kill_at_ms > now + LEFTOVER_GRACE_MS &&
-      !group_left(s))
+  if (s->phase == PHASE_TERMINATING && s->leftovers == LEFTOVERS_NONE && others == 0 &&
+      s->kill_at_ms > now + LEFTOVER_GRACE_MS && !group_left(s))
     s->kill_at_ms = now + LEFTOVER_GRACE_MS;
   if (s->phase == PHASE_PARKED) {
     settle_parked(s, none_left);
@@ -458,15 +695,12 @@ static void settle(struct state *s, bool none_left) {
     clear(s);
     return;
   }
-  if ((s->phase == PHASE_RUNNING || s->phase == PHASE_TERMINATING) && fence_is_due(s)) fence(s);
-  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) begin_killing(s);
+  if (s->phase == PHASE_TERMINATING && now >= s->kill_at_ms) end_grace(s);
   if (s->phase == PHASE_KILLING) kill_rest(s, now);
 }
 
 static int next_timeout(const struct state *s) {
-  uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms
-                : s->phase == PHASE_KILLING   ? s->deep_at_ms
-                                              : NEVER;
+  uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms : s->phase == PHASE_KILLING ? s->deep_at_ms : NEVER;
   uint64_t now = boot_ms();
   if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
   if (s->phase == PHASE_PARKED && fence_is_due(s)) at = now;
@@ -474,10 +708,10 @@ static int next_timeout(const struct state *s) {
   return at <= now ? 0 : at - now > 60000 ? 60000 : (int)(at - now);
 }
 
-/* Sleeps until something happens; reads the signalfd empty and the pipes of those who exec. */
+/* Sleeps until something happens; empties the signalfd and reads the pipes of workers that exec. */
 static void wait_events(struct state *s) {
   static struct pollfd p[GUARD_WORKERS_MAX + 3];
-  static struct worker *of[GUARD_WORKERS_MAX + 3];
+  static struct guarded *of[GUARD_WORKERS_MAX + 3];
   nfds_t n = 0;
   p[n++] = (struct pollfd){.fd = s->sock, .events = (short)(POLLIN | (s->n_events ? POLLOUT : 0))};
   p[n++] = (struct pollfd){.fd = s->sigchld, .events = POLLIN};
@@ -499,14 +733,19 @@ static void wait_events(struct state *s) {
   if (p[0].revents & POLLOUT) flush_events(s);
 }
 
-/* Blocks all signals but those that a fault raises; SIGCHLD is read from a descriptor. */
-static int take_signals(void) {
+void guard_block_signals(void) {
   const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
   sigset_t set;
   sigfillset(&set);
   for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) sigdelset(&set, faults[i]);
   sigprocmask(SIG_SETMASK, &set, NULL);
-  signal(SIGCHLD, SIG_DFL); /* where it was ignored, children would vanish unseen */
+}
+
+/* SIGCHLD is read from a descriptor. */
+static int take_signals(void) {
+  sigset_t set;
+  guard_block_signals();
+  signal(SIGCHLD, SIG_DFL); /* if it was ignored, children would vanish unseen */
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
   return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -515,7 +754,8 @@ static int take_signals(void) {
 _Noreturn void guard_main(int fd) {
   struct state s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0); /* stopped or not, we have to do when the agent is dead */
+  /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
+  prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
   prctl(PR_SET_NAME, "rdzv-guard", 0, 0, 0);
   if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) _exit(1); /* the agent reads our end as GUARD_GONE */
   s.sigchld = take_signals();
@@ -523,9 +763,12 @@ _Noreturn void guard_main(int fd) {
   if (s.sigchld < 0 || s.fence_timer < 0) _exit(1);
   while (s.sock >= 0 || s.phase != PHASE_IDLE) {
     wait_events(&s);
+    s.overdue |= fence_is_due(&s); /* before a command moves the fence */
     while (s.sock >= 0 && read_command(&s)) {
     }
+    if ((s.phase == PHASE_RUNNING || s.phase == PHASE_TERMINATING) && fence_is_due(&s)) fence(&s);
     settle(&s, reap(&s));
+    if (s.phase == PHASE_RUNNING) s.overdue = false;
   }
   guard_send_obituary(&s.obituary);
   guard_remove_folder();

@@ -1,9 +1,10 @@
-/* The guard's last word: what the agent had left with it for the case of its death.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The guard's last act: it sends the message that the agent left with it for the case of its death.
  *
- * The bytes were encoded by the agent, when it had a daemon and an identity; the guard knows neither protocol nor
- * names, and the address is numeric. Nothing else is left to do in this process, so it may wait, but shortly: the
- * daemon learns of the death from the closed connection too, the obituary only spares everybody the grace in which
- * that agent might come back. */
+ * The agent encoded the bytes when it had a daemon and an identity; the guard knows neither protocol nor names, and the
+ * address is numeric. Nothing else is left to do in this process, so it may wait, but shortly: the daemon learns of the
+ * death from the closed connection too. The obituary only spares everybody the grace in which that agent might come
+ * back. */
 
 #include "agent/guard/wire.h"
 
@@ -38,8 +39,8 @@ static int write_all(int fd, const uint8_t *bytes, size_t len, int64_t deadline)
   return 0;
 }
 
-/* Reads away what the peer says until it closes: a close with unread bytes would be a reset and could take ours
- * along. */
+/* Reads and drops what the peer sends until it closes: a close with unread bytes is a reset, and could drop our
+ * bytes. */
 static void wait_close(int fd, int64_t deadline) {
   char drop[512];
   while (wait_for(fd, POLLIN, deadline) == 0) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Descendants of a process, from /proc.
  *
  * Two questions. "Who are my children?" is asked on every step of a kill, and the kernel answers it from one file,
@@ -11,20 +12,21 @@
  * all, which is exact: every descendant hangs on a chain of parents, and a chain whose link dies is hung on the
  * subreaper.
  *
- * Numbers. In a PID namespace that did not mount /proc anew, /proc shows the processes of an outer one under outer
- * numbers, and a signal to such a number would hit nobody, or a stranger. /proc/self tells: it is the number under which
- * /proc knows us. Where that is not our pid, trees are put together in /proc's numbers, and each process's own line NSpid
- * (its numbers from the outermost namespace to its innermost) says by which one we may call it. All descendants are in
- * our namespace or further in, so they have one.
+ * Numbers. A PID namespace may still have the /proc of an outer one. Then /proc shows outer numbers, and a signal to
+ * such a number would hit no process or the wrong one. /proc/self is the number under which /proc knows us. If that is
+ * not our pid, trees are built from /proc's numbers. Each process's line NSpid has its numbers, from the outermost
+ * namespace to its innermost, and shows which one is ours to use. All descendants are in our namespace or further in,
+ * so they have one.
  *
  * A pid can be used again. A child that was not waited for keeps its pid, so signals to children are safe; for deeper
- * ones the start time is read once more before the signal, which leaves a window of microseconds, in which the kernel
- * would have to hand out all other pids first. */
+ * ones the start time is read once more before the signal. That leaves a window of microseconds, in which the kernel
+ * would first have to hand out all other pids. */
 
 #include "agent/guard/proctree.h"
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -61,8 +63,8 @@ bool proc_parse(const char *stat, struct proc *p) {
   unsigned long long start;
   unsigned flags;
   int ppid;
-  if (sscanf(close + 1, " %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-             &p->state, &ppid, &flags, &start) != 4)
+  if (sscanf(close + 1, " %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &p->state,
+             &ppid, &flags, &start) != 4)
     return false;
   p->ppid = p->parent = ppid;
   p->entry = p->pid;
@@ -83,11 +85,11 @@ static bool read_entry(pid_t entry, struct proc *p) {
   return read_file(entry, "stat", text, sizeof(text)) && proc_parse(text, p);
 }
 
-/* How /proc counts. --------------------------------------------------------------------------------------------- */
+/* How /proc counts. ------------------------------------------------------------------------------------------------ */
 
 struct view {
   pid_t self; /* our entry */
-  int depth;  /* which of a process's numbers is ours to use, from 1; 0: the entry itself, there is but one */
+  int depth;  /* which of a process's numbers is ours to use, from 1; 0: the entry itself, there is only one */
 };
 
 /* The number at `depth` of a process's NSpid line, or 0; depth 0: how many there are. */
@@ -128,8 +130,7 @@ static void scan(struct proctree *t) {
   if (!d) return;
   struct proc p;
   for (struct dirent *entry; (entry = readdir(d));)
-    if (isdigit((unsigned char)entry->d_name[0]) && read_entry((pid_t)strtol(entry->d_name, NULL, 10), &p))
-      add(t, &p);
+    if (isdigit((unsigned char)entry->d_name[0]) && read_entry((pid_t)strtol(entry->d_name, NULL, 10), &p)) add(t, &p);
   closedir(d);
 }
 
@@ -190,30 +191,31 @@ static size_t mark(const struct proctree *t, bool *is, pid_t root, pid_t spare) 
   return count;
 }
 
-/* Under which number /proc has a child of ours. */
-static pid_t entry_of_child(const struct proctree *t, const struct view *view, pid_t child) {
-  if (view->depth == 0 || child == 0) return child;
+/* Under which number /proc has a descendant of ours; 0: it has none. */
+static pid_t entry_of(const struct proctree *t, const struct view *view, const bool *ours, pid_t pid) {
+  if (view->depth == 0 || pid == 0) return pid;
   for (size_t i = 0; i < t->n; i++)
-    if (t->v[i].parent == view->self && namespace_pid(t->v[i].entry, view->depth) == child)
-      return t->v[i].entry;
+    if (ours[i] && namespace_pid(t->v[i].entry, view->depth) == pid) return t->v[i].entry;
   return 0;
 }
 
-/* below: a child of ours, or 0: ourselves. */
+/* below: a descendant of ours, or 0: ourselves. */
 static void list(struct proctree *t, pid_t below, pid_t spare) {
   struct view view = look();
   scan(t);
   if (t->n == 0) return;
   qsort(t->v, t->n, sizeof(*t->v), by_entry);
-  bool *is = xcalloc(t->n, sizeof(*is));
-  pid_t root = below ? entry_of_child(t, &view, below) : view.self;
-  if (root > 0) mark(t, is, root, entry_of_child(t, &view, spare));
+  bool *is = xcalloc(t->n, sizeof(*is)), *ours = xcalloc(t->n, sizeof(*ours));
+  mark(t, ours, view.self, 0);
+  pid_t root = below ? entry_of(t, &view, ours, below) : view.self;
+  if (root > 0) mark(t, is, root, entry_of(t, &view, ours, spare));
   for (size_t i = 0; i < t->n; i++)
     if (is[i]) translate(&view, &t->v[i], find_entry(t, t->v[i].parent));
   size_t kept = 0;
   for (size_t i = 0; i < t->n; i++)
     if (is[i]) t->v[kept++] = t->v[i];
   t->n = kept;
+  free(ours);
   free(is);
 }
 
@@ -221,8 +223,8 @@ void proctree_descendants(struct proctree *t, pid_t spare) {
   list(t, 0, spare);
 }
 
-void proctree_below(struct proctree *t, pid_t child) {
-  list(t, child, 0);
+void proctree_below(struct proctree *t, pid_t top) {
+  list(t, top, 0);
 }
 
 bool proc_read(pid_t pid, struct proc *p) {
@@ -243,9 +245,16 @@ bool proc_read(pid_t pid, struct proc *p) {
   return found;
 }
 
-void proc_kill(const struct proc *p) {
+bool proc_kill(const struct proc *p) {
   struct proc now;
-  if (p->pid > 0 && read_entry(p->entry, &now) && now.start == p->start && now.state != 'Z' &&
-      now.state != 'X')
-    kill(p->pid, SIGKILL);
+  if (p->pid > 0 && read_entry(p->entry, &now) && now.start == p->start && now.state != 'Z' && now.state != 'X')
+    return kill(p->pid, SIGKILL) == 0 || errno != EPERM;
+  return true;
+}
+
+uid_t proc_uid(const struct proc *p) {
+  char text[4096];
+  unsigned real, effective;
+  const char *at = read_file(p->entry, "status", text, sizeof(text)) ? strstr(text, "\nUid:") : NULL;
+  return at && sscanf(at, "\nUid: %u %u", &real, &effective) == 2 ? effective : (uid_t)-1;
 }

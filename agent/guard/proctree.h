@@ -1,7 +1,8 @@
-#ifndef AGENT_PROCTREE_H
-#define AGENT_PROCTREE_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_GUARD_PROCTREE_H
+#define AGENT_GUARD_PROCTREE_H
 
-/* Who descends from whom, as /proc tells. A picture of a moving thing: use it in a loop, until nothing is left. */
+/* Descendants of a process, from /proc. The picture is of a moving thing: take it in a loop, until nothing is left. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,11 +10,11 @@
 #include <sys/types.h>
 
 struct proc {
-  pid_t pid, ppid;     /* as this process counts; 0: it cannot see that one */
-  pid_t entry, parent; /* as /proc counts: another number where /proc is that of an outer PID namespace */
+  pid_t pid, ppid;     /* in this process's PID namespace; 0: not visible there */
+  pid_t entry, parent; /* in /proc's PID namespace, which may be an outer one */
   char state;          /* R S D T t Z X I; Z: dead, waiting for its parent */
-  bool dying;          /* killed by a signal or in exit, whether or not its parent knows yet */
-  uint64_t start;      /* clock ticks after boot: pid and start name a process for ever */
+  bool dying;          /* killed by a signal or in exit, even if its parent does not know yet */
+  uint64_t start;      /* clock ticks after boot: pid and start together identify a process */
   char name[16];
 };
 
@@ -22,7 +23,7 @@ struct proctree {
   size_t n, cap;
 };
 
-#define PROCTREE_INIT                                                                                        \
+#define PROCTREE_INIT                                                                                                  \
   { 0 }
 
 void proctree_finish(struct proctree *t);
@@ -32,14 +33,16 @@ bool proc_parse(const char *stat, struct proc *p);
 /* This process or a descendant; false: no such process. */
 bool proc_read(pid_t pid, struct proc *p);
 
-/* Children of this process, which must have one thread only: the cheap question, one file. */
+/* Children of this process, which must have one thread only. Cheap: one file. */
 void proctree_children(struct proctree *t);
 /* All descendants of this process, without `spare` and its own (0: none); zombies too. Reads all of /proc. */
 void proctree_descendants(struct proctree *t, pid_t spare);
-/* All descendants of `child`, a child of this process, without itself; as above. */
-void proctree_below(struct proctree *t, pid_t child);
+/* All descendants of `top`, a descendant of this process, without itself; as above. */
+void proctree_below(struct proctree *t, pid_t top);
 
-/* SIGKILL to p if it is still the same process and alive. */
-void proc_kill(const struct proc *p);
+/* SIGKILL to p if it is still the same process and alive. False: we may not (it has become another user). */
+bool proc_kill(const struct proc *p);
+/* The user that it runs as; (uid_t)-1: it is gone. */
+uid_t proc_uid(const struct proc *p);
 
 #endif

@@ -1,19 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One worker: from the bytes of a SPAWN command to a running program.
  *
  * The strings arrive in a memfd. It is mapped, the two arrays of pointers are built before the fork, and the child
  * only makes system calls until exec: after fork in a process that has threads elsewhere nothing else is safe, and
  * though the guard has none, the child's mistakes would be silent ones.
  *
- * The child takes a session of its own (the terminal's Ctrl-C and the shell's job control reach the agent alone, and
- * the process group gives the stop something to aim at), asks to be killed when the guard dies, and checks that the
- * guard has not died before it asked. Signals: all handlers default, nothing blocked, whatever the agent had; blocked
- * while this is under way, so that a SIGTERM that comes early waits and then acts.
+ * The child takes its own session: the terminal's Ctrl-C and the shell's job control then reach the agent alone, and a
+ * stop can signal the process group. The child asks to be killed when the guard dies, and checks that the guard has not
+ * died before it asked. Signals: all handlers are the default and nothing is blocked, unlike in the agent. Until exec
+ * they are blocked, so that a SIGTERM that comes early waits and then acts.
  *
- * Whether exec succeeded is told by a pipe that exec closes: end of file is success, an int is errno; a negative one
- * before it says that the CPUs could not be had. The guard reads it from its loop, so a program on a hung file system holds up nobody else.
+ * A pipe that exec closes reports whether exec succeeded: end of file is success, an int is errno. A negative int
+ * before it reports that the worker could not be bound to its CPUs. The guard reads the pipe from its loop, so a
+ * program on a hung file system delays no other.
  *
- * Descriptors: ours are all close-on-exec. What the agent was started with (stdin, a job server's pipes, a PMI
- * socket) was inherited by the guard and goes on to the worker, as with any launcher. */
+ * Descriptors: ours are all close-on-exec. Those that the agent was started with (stdin, a job server's pipes, a PMI
+ * socket) were inherited by the guard and go on to the worker, as with any launcher. */
 
 #include "agent/guard/wire.h"
 
@@ -70,8 +72,8 @@ static void reset_signals(void) {
   sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs
- * where its guard may. */
+/* Memory follows by first touch. The set was read before the round, and may have shrunk since: then the worker runs on
+ * the guard's CPUs. */
 static void bind_cpus(const struct strings *s, uint32_t size, int report) {
   if (!size || sched_setaffinity(0, size, (const cpu_set_t *)(const void *)s->map) == 0) return;
   int error = -errno;
@@ -80,12 +82,12 @@ static void bind_cpus(const struct strings *s, uint32_t size, int report) {
 }
 
 /* In the child. Never returns. */
-_Noreturn static void become_worker(const struct strings *s, const struct guard_cmd_spawn *c, pid_t guard,
-                                    int out, int err, int report) {
+_Noreturn static void become_worker(const struct strings *s, const struct guard_cmd_spawn *c, pid_t guard, int out,
+                                    int err, int report) {
   char **argv = s->v, **env = s->v + c->argc + 1;
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  if (getppid() != guard) _exit(0); /* it died before it could have been watched */
+  if (getppid() != guard) _exit(0); /* it died before the signal was set */
   int error = 0;
   if (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0) error = errno;
   reset_signals();
@@ -100,10 +102,12 @@ _Noreturn static void become_worker(const struct strings *s, const struct guard_
   _exit(told == (ssize_t)sizeof(error) ? 127 : 126);
 }
 
-static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid,
-                   int *exec_fd) {
+static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int out, int err, pid_t *pid, int *exec_fd,
+                   char name[GUARD_NAME_MAX]) {
   int report[2];
+  snprintf(name, GUARD_NAME_MAX, "pipe");
   if (pipe2(report, O_CLOEXEC | O_NONBLOCK)) return -errno;
+  snprintf(name, GUARD_NAME_MAX, "fork");
   pid_t guard = getpid();
   guard_note_folder(s->v + c->argc + 1);
   *pid = fork();
@@ -114,16 +118,17 @@ static int fork_it(const struct strings *s, const struct guard_cmd_spawn *c, int
     close(report[0]);
     return -error;
   }
+  snprintf(name, GUARD_NAME_MAX, "%s", s->v[0]);
   *exec_fd = report[0];
   return 0;
 }
 
-int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid,
-                      int *exec_fd, char name[GUARD_NAME_MAX]) {
+int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid, int *exec_fd,
+                      char name[GUARD_NAME_MAX]) {
   struct strings strings;
   int rc = strings_map(&strings, s, fds[0]);
-  snprintf(name, GUARD_NAME_MAX, "%s", rc || !strings.v ? "worker" : strings.v[0]);
-  if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd);
+  snprintf(name, GUARD_NAME_MAX, "its command and environment");
+  if (!rc && strings.v) rc = fork_it(&strings, s, fds[1], fds[2], pid, exec_fd, name);
   strings_unmap(&strings);
   for (int i = 0; i < GUARD_SPAWN_FDS; i++) close(fds[i]);
   return rc;

@@ -1,18 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent watches its guard.
  *
- * The guard is there so that nothing survives; the daemon gives a node's ranks away because it counts on that. But a process can be stopped, and one that
- * is stopped obeys nobody: its deadline passes, what it was told waits in its socket, and its workers run on beside those that have taken their ranks. So
- * no command is believed to be carried out because it was sent. Whoever gave it waits for the answer, CLEAR or STUCK, and does it himself when there is none:
+ * The guard exists so that no worker survives; the daemon gives a node's ranks away because it counts on that. But a
+ * stopped process obeys no command. Its deadline passes, the commands wait in its socket, and its workers run on beside
+ * those that have taken their ranks. So a command that was sent is not taken for done. The agent waits for the answer,
+ * CLEAR or STUCK, and acts itself when there is none:
  *
  *   stop -grace-> kill -patience-> KILL, again and again -5 s and some slack-> GIVE_UP
  *
- * Killing twice what is to die costs nothing, so KILL need not know why there is no answer: a machine that is too busy looks the same. Killing the guard costs
- * the agent its life, so that comes late, after the time in which a guard that works has named who does not die.
+ * Killing a process twice costs nothing, so KILL need not know why there is no answer: a machine that is too busy looks
+ * the same. Killing the guard costs the agent its life, so that comes late, after the time in which a working guard has
+ * named the process that does not die.
  *
- * Between commands it is woken every second all the same: a worker's death is told by nobody else.
+ * Between commands the guard is also woken every second: nothing else reports a worker's death.
  *
- * When we come too late ourselves it may have been us who were stopped, and the guard with us. Then it has its time once more, from now on, before it is
- * given up; the driver has read all its events before it asks. */
+ * If this process comes too late itself, it may have been stopped, and the guard with it. Then the guard gets its time
+ * once more, from now on, before it is given up. The driver has read all its events before it asks. */
 
 #include "agent/guard/watch.h"
 
@@ -24,8 +27,7 @@ static void rest(struct guard_watch *w) {
 
 void guard_watch_init(struct guard_watch *w, uint64_t now_ms, uint64_t lease_ms) {
   uint64_t patience_ms = lease_ms / 10;
-  *w = (struct guard_watch){.patience_ms =
-                                patience_ms < GUARD_PATIENCE_MAX_MS ? patience_ms : GUARD_PATIENCE_MAX_MS,
+  *w = (struct guard_watch){.patience_ms = patience_ms < GUARD_PATIENCE_MAX_MS ? patience_ms : GUARD_PATIENCE_MAX_MS,
                             .wake_at_ms = now_ms + GUARD_WAKE_EVERY_MS};
   rest(w);
 }
@@ -36,8 +38,7 @@ void guard_watch_stop(struct guard_watch *w, uint64_t now_ms, uint32_t round, ui
   w->round = round;
   w->keep = keep ? *keep : (struct local_set){{0}};
   if (local_set_is_empty(&w->keep)) w->kill_at_ms = earliest(w->kill_at_ms, due_ms + w->patience_ms);
-  if (!w->stuck)
-    w->give_up_at_ms = earliest(w->give_up_at_ms, due_ms + GUARD_KILL_DEADLINE_MS + GUARD_SLACK_MS);
+  if (!w->stuck) w->give_up_at_ms = earliest(w->give_up_at_ms, due_ms + GUARD_KILL_DEADLINE_MS + GUARD_SLACK_MS);
 }
 
 void guard_watch_clear(struct guard_watch *w, uint32_t round, const struct local_set *kept) {

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_GUARD_WIRE_H
 #define AGENT_GUARD_WIRE_H
 
-/* What agent and guard say to each other: packets of a SOCK_SEQPACKET pair between two halves of one program, so
- * structs as they are. Commands go to the guard; back come `struct guard_event`s. Private to guard*.c. */
+/* The packets between agent and guard, on a SOCK_SEQPACKET pair between two halves of one program, so structs as they
+ * are. Commands go to the guard, `struct guard_event`s come back. Private to this folder. */
 
 #include <stdint.h>
 #include "agent/guard/guard.h"
@@ -49,7 +50,7 @@ struct guard_cmd_obituary {
 };
 
 struct guard_command {
-  uint32_t kind; /* enum guard_command_kind; the union's member of that name follows, no more */
+  uint32_t kind; /* enum guard_command_kind; only the union's member of that name follows */
   union {
     struct guard_cmd_spawn spawn;
     struct guard_cmd_stop stop;
@@ -62,20 +63,22 @@ struct guard_command {
 
 /* The guard's process, after the fork. */
 _Noreturn void guard_main(int fd);
+/* Blocks all signals but those that a fault raises. */
+void guard_block_signals(void);
 
-/* guard_spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the
- * int errno is read); or a negative errno. Takes the descriptors. name: argv[0], cut. */
+/* spawn.c: forks one worker. 0 and *pid, *exec_fd: readable when exec succeeded (end of file) or failed (the int errno
+ * is read); or a negative errno. Takes the descriptors. name: argv[0], cut; on an error the call that failed. */
 enum { GUARD_NAME_MAX = 80 };
-int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid,
-                      int *exec_fd, char name[GUARD_NAME_MAX]);
+int guard_fork_worker(const struct guard_cmd_spawn *s, const int fds[GUARD_SPAWN_FDS], pid_t *pid, int *exec_fd,
+                      char name[GUARD_NAME_MAX]);
 /* The sentence for a failed start. */
 void guard_exec_text(int error, const char *name, char *out, size_t size);
-/* guard_folder.c: the folder of the error file in a worker's environment is made, in the worker's process; where it is
- * a temporary one it is noted, in the guard's, and at the end all of it is removed that is empty. */
+/* error_folders.c: the worker's process makes the folder of the error file that its environment names. The guard
+ * notes a temporary one, and at the end removes all of it that is empty. */
 void guard_make_folder(char *const *env);
 void guard_note_folder(char *const *env);
 void guard_remove_folder(void);
-/* guard_obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
+/* obituary.c: connects, writes, waits for the peer's close; at most some seconds. */
 void guard_send_obituary(const struct guard_cmd_obituary *o);
 
 #endif

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Looks at the files of --hang-watch file:PATH.
  *
- * All files of a node are looked at by one job in the pool. While it is out no other is queued: a file server that does
- * not answer keeps one thread, not all of them, and the supervisor stops waiting for it on its own. The job owns what it
- * uses, names included; one of a round that is over, or of an owner that is gone, frees itself when it comes back.
+ * One job in the pool looks at all files of a node. No second one is queued meanwhile: a file server that does not
+ * answer keeps one thread, and the supervisor stops waiting on its own. The job owns what it uses; if its round or
+ * owner is gone, it frees itself.
  *
- * A change is a difference between two looks, never a comparison of the file's time with ours: the clock of a file
- * server is its own. When a job has been out so long that rounds changed, what it found is not used. */
+ * A change is a difference between two looks, never a comparison with our clock: a file server has its own. The result
+ * of a job that outlived its round is dropped. */
 
 #include "agent/hang/files.h"
 
@@ -23,9 +24,9 @@ struct look {
   int64_t sec, nsec;
 };
 
-struct job {
+struct look_job {
   uv_work_t work;
-  struct hang_files *of; /* NULL: nobody waits for it any more */
+  struct hang_files *of; /* NULL: given up */
   uint32_t count;
   char **names;
   struct look *found;
@@ -38,13 +39,13 @@ struct hang_files {
   hang_files_looked_fn on_looked;
   void *ctx;
   int64_t rank_base;
-  struct job *out; /* of this round */
+  struct look_job *out; /* of this round */
   struct look *last;
   bool *changed;
-  bool any; /* last is of this round */
+  bool any; /* `last` is of this round */
 };
 
-static bool take(const char **p, const char *macro) {
+static bool take_macro(const char **p, const char *macro) {
   size_t n = strlen(macro);
   if (strncmp(*p, macro, n) != 0) return false;
   *p += n;
@@ -54,9 +55,9 @@ static bool take(const char **p, const char *macro) {
 char *hang_file_name(const char *name, int64_t rank, uint32_t local_rank) {
   struct buf out = BUF_INIT;
   for (const char *p = name; *p;) {
-    if (take(&p, "${local_rank}"))
+    if (take_macro(&p, "${local_rank}"))
       buf_printf(&out, "%" PRIu32, local_rank);
-    else if (take(&p, "${rank}"))
+    else if (take_macro(&p, "${rank}"))
       buf_printf(&out, "%" PRId64, rank);
     else
       buf_putc(&out, *p++);
@@ -65,7 +66,7 @@ char *hang_file_name(const char *name, int64_t rank, uint32_t local_rank) {
   return buf_steal(&out);
 }
 
-static void job_free(struct job *j) {
+static void look_job_free(struct look_job *j) {
   for (uint32_t i = 0; i < j->count; i++) free(j->names[i]);
   free(j->names);
   free(j->found);
@@ -74,7 +75,7 @@ static void job_free(struct job *j) {
 
 /* In the pool. */
 static void do_look(uv_work_t *work) {
-  struct job *j = work->data;
+  struct look_job *j = work->data;
   for (uint32_t i = 0; i < j->count; i++) {
     struct stat st;
     if (stat(j->names[i], &st) == 0)
@@ -84,12 +85,11 @@ static void do_look(uv_work_t *work) {
 }
 
 static bool differ(const struct look *a, const struct look *b) {
-  return a->there != b->there || a->ino != b->ino || a->size != b->size || a->sec != b->sec ||
-         a->nsec != b->nsec;
+  return a->there != b->there || a->ino != b->ino || a->size != b->size || a->sec != b->sec || a->nsec != b->nsec;
 }
 
 static void on_done(uv_work_t *work, int status) {
-  struct job *j = work->data;
+  struct look_job *j = work->data;
   struct hang_files *h = j->of;
   if (h) {
     h->out = NULL;
@@ -100,22 +100,22 @@ static void on_done(uv_work_t *work, int status) {
     h->any = true;
     h->on_looked(h->ctx);
   }
-  job_free(j);
+  look_job_free(j);
 }
 
 void hang_files_look(struct hang_files *h) {
   if (h->out) return;
-  struct job *j = xcalloc(1, sizeof(*j));
-  *j = (struct job){.of = h,
-                    .count = h->count,
-                    .names = xcalloc(h->count, sizeof(char *)),
-                    .found = xcalloc(h->count, sizeof(struct look))};
+  struct look_job *j = xcalloc(1, sizeof(*j));
+  *j = (struct look_job){.of = h,
+                         .count = h->count,
+                         .names = xcalloc(h->count, sizeof(char *)),
+                         .found = xcalloc(h->count, sizeof(struct look))};
   j->work.data = j;
   for (uint32_t i = 0; i < h->count; i++) j->names[i] = hang_file_name(h->name, h->rank_base + i, i);
   h->out = j;
   if (uv_queue_work(h->loop, &j->work, do_look, on_done) == 0) return;
   h->out = NULL;
-  job_free(j);
+  look_job_free(j);
 }
 
 bool hang_files_changed(const struct hang_files *h, uint32_t local_rank) {
@@ -130,8 +130,8 @@ void hang_files_begin(struct hang_files *h, int64_t rank_base) {
   memset(h->changed, 0, h->count * sizeof(*h->changed));
 }
 
-struct hang_files *hang_files_create(uv_loop_t *loop, uint32_t count, const char *name,
-                                     hang_files_looked_fn on_looked, void *ctx) {
+struct hang_files *hang_files_create(uv_loop_t *loop, uint32_t count, const char *name, hang_files_looked_fn on_looked,
+                                     void *ctx) {
   struct hang_files *h = xcalloc(1, sizeof(*h));
   *h = (struct hang_files){.loop = loop,
                            .count = count,

@@ -1,27 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_HANG_FILES_H
 #define AGENT_HANG_FILES_H
 
-/* --hang-watch file:PATH: whether each worker's file has changed since the last look. Files are looked at in uv's pool, one
- * look at a time: a file server that hangs holds up one thread of it, and never the loop. */
+/* --hang-watch file:PATH: whether each worker's file changed since the last look. Files are read in uv's pool, one
+ * look at a time, so a hanging file server blocks one thread of it and never the loop. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
 struct hang_files;
-typedef void (*hang_files_looked_fn)(void *ctx); /* hang_files_changed has what was found */
+typedef void (*hang_files_looked_fn)(void *ctx); /* hang_files_changed has the result */
 
-/* name: of the file; ${local_rank} and ${rank} in it are the worker's. Copied. */
-struct hang_files *hang_files_create(uv_loop_t *loop, uint32_t count, const char *name,
-                                     hang_files_looked_fn on_looked, void *ctx);
-void hang_files_destroy(struct hang_files *h); /* NULL is fine; no on_looked any more */
+/* name: the file's; ${local_rank} and ${rank} in it are replaced. Copied. */
+struct hang_files *hang_files_create(uv_loop_t *loop, uint32_t count, const char *name, hang_files_looked_fn on_looked,
+                                     void *ctx);
+void hang_files_destroy(struct hang_files *h); /* NULL is fine; on_looked is no longer called */
 
-/* A round whose local rank 0 is rank_base. What is there at its first look is what changes are counted from; a file
- * that is not there yet changes by coming. */
+/* A round in which local rank 0 is rank_base. Its first look is the reference for changes; a file that appears later
+ * has changed. */
 void hang_files_begin(struct hang_files *h, int64_t rank_base);
-/* on_looked follows; not where the look before has not come back yet. */
+/* on_looked follows; ignored while the previous look has not returned. */
 void hang_files_look(struct hang_files *h);
-/* In on_looked: size, time or the file itself is another than at the look before. */
+/* In on_looked: size, time or the file itself differs from the previous look. */
 bool hang_files_changed(const struct hang_files *h, uint32_t local_rank);
 
 /* On the heap. */

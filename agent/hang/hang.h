@@ -1,14 +1,16 @@
-#ifndef AGENT_HANG_H
-#define AGENT_HANG_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_HANG_HANG_H
+#define AGENT_HANG_HANG_H
 
-/* What counts as a worker's progress (--hang-watch), and by which of its signs it was seen. */
+/* The signs of a worker's progress (--hang-watch), and the sign by which it was seen. */
 
 enum hang_watch_kind {
-  HANG_AUTO, /* by rdzv_progress() on a node where a worker has called it; until then, on node 0 alone, any output of any
-                  worker there: most programs print on rank 0 only */
-  HANG_SDK,    /* each worker by rdzv_progress() */
-  HANG_OUTPUT, /* each worker by what it prints */
-  HANG_FILE,   /* each worker by a file's size and times */
+  /* rdzv_progress() on a node where a worker has called it; until then output of any worker, on node 0 only, since most
+   * programs print on rank 0 only */
+  HANG_AUTO,
+  HANG_SDK,    /* rdzv_progress() of each worker */
+  HANG_OUTPUT, /* output of each worker */
+  HANG_FILE,   /* size and times of each worker's file */
 };
 
 enum hang_sign { SIGN_SDK, SIGN_OUTPUT, SIGN_FILE, SIGN_COUNT };

@@ -1,17 +1,17 @@
-/* Looks at workers that hang, before they are stopped.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looks at hanging workers before they are stopped.
  *
  *   begin -> pool: /proc of every target, and which tool there is -> facts -> one tool after the other -> done
- *      `------------------------ PROBE_MS after the beginning, whatever is there ----------------'
+ *      `------------------------ PROBE_MS after the beginning, with what was found ----------------'
  *
- * Nothing of it may hold up the stop for longer, or the loop at all. /proc is read in the pool; a job that does not come back
- * is given up, and frees itself when it does. A tool that stops the process to read its stack, and a debugger does, may take
- * long with a large one: it is killed at the deadline, and what it has written until then is shown. A killed debugger
- * leaves its process as it was.
+ * It must neither delay the stop further nor block the loop. /proc is read in the pool; a job that does not return is
+ * given up, and frees itself later. A debugger stops the process to read its stack, which may take long: it is killed
+ * at the deadline, and its output so far is logged. A killed debugger leaves its process as it was.
  *
- * A debugger is not to ask the network for symbols: that setting is taken from its environment. Where it may not look at the
- * process (ptrace_scope), it says so itself, and that is shown.
+ * A debugger must not ask the network for symbols, so that variable is removed. If it may not inspect the process
+ * (ptrace_scope), it says so in its output.
  *
- * What was found goes to the agent's lines in short, and whole to a file beside the worker's logs, where there are any. */
+ * The agent logs a short report; the whole one goes to a file beside the worker's logs, if there are any. */
 
 #include "agent/hang/probe.h"
 
@@ -30,7 +30,7 @@ enum { ARGS_MAX = 16, LINE_SHOWN_MAX = 200 };
 
 extern char **environ;
 
-/* Files of /proc on their way through the pool. */
+/* Facts being read in the pool. */
 struct reading {
   uv_work_t work;
   struct probe *of; /* NULL: given up */
@@ -38,7 +38,7 @@ struct reading {
   bool stacks;
   pid_t pids[PROBE_TARGETS_MAX];
   struct probe_facts facts[PROBE_TARGETS_MAX];
-  char *tools[PROBE_TOOLS_MAX]; /* paths; NULL: there is none */
+  char *tools[PROBE_TOOLS_MAX]; /* paths; NULL: none */
 };
 
 struct found {
@@ -48,15 +48,15 @@ struct found {
   char *file;
   bool read;
   struct probe_facts facts;
-  struct buf stack, errors; /* what its tool has written; after its end all is in stack */
-  const char *tool;         /* its name, once it was started */
-  char *path;               /* of the tool, until it is started; NULL: there is none */
+  struct buf stack, errors; /* output of its tool; in the end all of it is in `stack` */
+  const char *tool;         /* its name, once started */
+  char *path;               /* path of the tool, until it is started; NULL: none */
 };
 
 struct tool {
   uv_process_t process;
   uv_pipe_t out, err;
-  struct probe *of;    /* NULL: nobody waits for it; it is killed and will be reaped */
+  struct probe *of;    /* NULL: given up; it is killed and reaped */
   struct probe *owner; /* while it dies */
   struct found *found;
   struct tool *next;
@@ -65,7 +65,7 @@ struct tool {
   char chunk[8192];
 };
 
-/* A file on its way through the pool. */
+/* A report being written in the pool. */
 struct writing {
   uv_work_t work;
   struct probe *of;
@@ -88,12 +88,12 @@ struct probe {
   struct writing *writings[PROBE_TARGETS_MAX];
 };
 
-static void finish(struct probe *p, bool tell);
+static void finish_probe(struct probe *p, bool tell);
 static void start_next(struct probe *p);
 
-/* What was found. -------------------------------------------------------------------------------------------------- */
+/* Reports. --------------------------------------------------------------------------------------------------------- */
 
-static void forget(struct probe *p) {
+static void forget_found(struct probe *p) {
   for (size_t i = 0; i < p->n; i++) {
     free(p->v[i].file);
     buf_finish(&p->v[i].stack);
@@ -128,8 +128,7 @@ static void writing_free(struct writing *w) {
 
 static void on_written(uv_work_t *work, int status) {
   struct writing *w = work->data;
-  if (w->of && w->error)
-    log_warn("what was found of a hang cannot be written to %s: %s", w->file, strerror(w->error));
+  if (w->of && w->error) log_warn("the report of a hang cannot be written to %s: %s", w->file, strerror(w->error));
   writing_free(w);
 }
 
@@ -138,13 +137,13 @@ static void write_file(struct probe *p, size_t i, struct buf *text) {
   *w = (struct writing){.file = xstrdup(p->v[i].file), .text = *text};
   *text = (struct buf)BUF_INIT;
   w->work.data = w;
-  if (p->writings[i]) p->writings[i]->of = NULL; /* of an earlier round, and its disk hangs */
+  if (p->writings[i]) p->writings[i]->of = NULL; /* an earlier round's, whose disk hangs */
   p->writings[i] = w;
   w->of = p;
   if (uv_queue_work(p->loop, &w->work, do_write, on_written)) writing_free(w);
 }
 
-/* As it is, but for what would move the cursor. */
+/* Replaces characters that would move the cursor. */
 static void put_plain(struct buf *out, const char *text, size_t n) {
   for (size_t i = 0; i < n && i < LINE_SHOWN_MAX; i++) {
     bool control = (unsigned char)text[i] < 0x20 || text[i] == 0x7f;
@@ -161,8 +160,8 @@ static void show_lines(struct probe *p, const char *text, const char *before, bo
     size_t len = strcspn(at, "\n");
     if (len == 0 || (frames && at[0] != '#' && strncmp(at, "Thread ", 7) != 0)) continue;
     if (n++ == PROBE_LINES_MAX) {
-      log_line(p->level, "%s... (%s%s)", before,
-               file ? "the rest is in " : "--log-dir keeps all of it, in hang.txt", file ? file : "");
+      log_line(p->level, "%s... (%s%s)", before, file ? "the rest is in " : "--log-dir keeps all of it, in hang.txt",
+               file ? file : "");
       return;
     }
     put_plain(&line, at, len);
@@ -171,7 +170,7 @@ static void show_lines(struct probe *p, const char *text, const char *before, bo
   }
 }
 
-static void show(struct probe *p, size_t i) {
+static void show_found(struct probe *p, size_t i) {
   struct found *f = &p->v[i];
   struct buf text = BUF_INIT;
   char before[32];
@@ -182,7 +181,7 @@ static void show(struct probe *p, size_t i) {
   if (f->stack.len) {
     log_line(p->level, "%s%s says:", before, f->tool);
     bool frames = strcmp(f->tool, "gdb") == 0 && strstr(buf_text(&f->stack), "\n#");
-    show_lines(p, buf_text(&f->stack), "  | ", frames, f->file); /* gdb says much more than these */
+    show_lines(p, buf_text(&f->stack), "  | ", frames, f->file); /* gdb prints much more than these */
   }
   if (f->file) {
     if (f->stack.len) buf_printf(&text, "\n%s says:\n%s", f->tool, buf_text(&f->stack));
@@ -209,7 +208,7 @@ static void put_errors(struct found *f) {
   buf_clear(&f->errors);
 }
 
-/* What it said is complete. A process that runs still is killed, and its handle stays until it is reaped. */
+/* Its output is complete. A process that still runs is killed; its handle stays until it is reaped. */
 static void tool_close(struct tool *t) {
   struct probe *p = t->of;
   take_out(&p->tools, t);
@@ -227,7 +226,7 @@ static void tool_close(struct tool *t) {
   p->dying = t;
 }
 
-/* Dead or not: it is not waited for any more. */
+/* Stops waiting for it, dead or not. */
 static void tool_forget(struct tool *t) {
   take_out(&t->owner->dying, t);
   uv_close((uv_handle_t *)&t->process, on_tool_closed);
@@ -266,8 +265,9 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   tool_check(t);
 }
 
-/* Its words; `pid` is the buffer for its last one. Symbols of all that a Python process has loaded (torch: half a gigabyte) would take
- * a debugger more time than it has: it gets those of the interpreter, and of what ranks wait in. */
+/* The argv of a tool; `pid` is a buffer for its last word. Loading symbols of all libraries of a Python process
+ * (torch: half a gigabyte) would take a debugger too long, so it gets those of the interpreter and of libraries in
+ * which ranks wait. */
 static void tool_words(const char *tool, bool python, const char *pid, const char *words[ARGS_MAX]) {
   static const char libraries[] =
       "sharedlibrary lib\\(c\\|pthread\\|python3\\|torch_python\\|nccl\\|gloo\\|mpi\\|rdzv\\)[-.0-9]";
@@ -324,7 +324,7 @@ static int tool_spawn(struct probe *p, struct tool *t, const char *tool) {
       .file = tool,
       .args = argv,
       .env = env,
-      .flags = UV_PROCESS_DETACHED, /* no Ctrl-C of ours */
+      .flags = UV_PROCESS_DETACHED, /* no Ctrl-C from our terminal */
       .exit_cb = on_tool_exit,
       .stdio = stdio,
       .stdio_count = sizeof(stdio) / sizeof(*stdio),
@@ -356,7 +356,7 @@ static void tool_start(struct probe *p, struct found *f, const char *path) {
   uv_read_start((uv_stream_t *)&t->err, on_alloc, on_read);
 }
 
-/* One at a time: the first is worth more than a part of each. */
+/* One tool at a time: the first whole stack is worth more than parts of each. */
 static void start_next(struct probe *p) {
   for (size_t i = 0; i < p->n && !p->tools; i++) {
     char *path = p->v[i].path;
@@ -364,7 +364,7 @@ static void start_next(struct probe *p) {
     if (path) tool_start(p, &p->v[i], path);
     free(path);
   }
-  if (!p->tools) finish(p, true);
+  if (!p->tools) finish_probe(p, true);
 }
 
 static char *find_tool(bool python) {
@@ -412,7 +412,7 @@ static void on_reading_done(uv_work_t *work, int status) {
 
 /* Beginning and end. ----------------------------------------------------------------------------------------------- */
 
-static void finish(struct probe *p, bool tell) {
+static void finish_probe(struct probe *p, bool tell) {
   if (!p->under_way) return;
   p->under_way = false;
   uv_timer_stop(&p->timer);
@@ -420,16 +420,16 @@ static void finish(struct probe *p, bool tell) {
   p->reading = NULL;
   while (p->tools) {
     struct tool *t = p->tools;
-    buf_puts(&t->found->errors, "(it was not done in time)\n");
+    buf_puts(&t->found->errors, "(it did not finish in time)\n");
     tool_close(t);
   }
-  for (size_t i = 0; i < p->n; i++) show(p, i);
-  forget(p);
+  for (size_t i = 0; i < p->n; i++) show_found(p, i);
+  forget_found(p);
   if (tell) p->cb.on_done(p->ctx);
 }
 
-static void on_timer(uv_timer_t *timer) {
-  finish(timer->data, true);
+static void on_deadline(uv_timer_t *timer) {
+  finish_probe(timer->data, true);
 }
 
 static void start_reading(struct probe *p, bool stacks) {
@@ -445,9 +445,8 @@ static void start_reading(struct probe *p, bool stacks) {
   reading_free(r);
 }
 
-void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level,
-                 bool stacks) {
-  finish(p, false);
+void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, enum log_level level, bool stacks) {
+  finish_probe(p, false);
   p->under_way = true;
   p->level = level;
   p->n = n < PROBE_TARGETS_MAX ? n : PROBE_TARGETS_MAX;
@@ -458,12 +457,12 @@ void probe_begin(struct probe *p, const struct probe_target *targets, size_t n, 
                              .pid = targets[i].pid,
                              .file = targets[i].file ? xstrdup(targets[i].file) : NULL};
   uv_update_time(p->loop);
-  uv_timer_start(&p->timer, on_timer, PROBE_MS, 0);
+  uv_timer_start(&p->timer, on_deadline, PROBE_MS, 0);
   start_reading(p, stacks);
 }
 
 void probe_end(struct probe *p) {
-  finish(p, false);
+  finish_probe(p, false);
 }
 
 bool probe_is_busy(const struct probe *p) {
@@ -488,7 +487,7 @@ static void on_timer_closed(uv_handle_t *handle) {
 
 void probe_destroy(struct probe *p) {
   if (!p) return;
-  finish(p, false);
+  finish_probe(p, false);
   while (p->dying) tool_forget(p->dying);
   for (size_t i = 0; i < PROBE_TARGETS_MAX; i++)
     if (p->writings[i]) p->writings[i]->of = NULL;

@@ -1,14 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads what a process is doing.
  *
- * Each file is read once, into a buffer of fixed size, and every one of them may be missing: the process goes away, or is
- * somebody else's, or the kernel was built without. What is missing is left empty.
+ * Each file is read once into a fixed buffer, and each may be missing: the process exits, belongs to another user, or
+ * the kernel lacks the file. Missing values stay empty.
  *
- * A worker is often a shell whose one child does the work (sh -c "python train.py"). The shell waits for it, for good
- * reason, so its child is looked at instead, as long as there is exactly one.
+ * A worker is often a shell whose only child does the work (sh -c "python train.py"). The child is looked at instead
+ * of the waiting shell, if there is exactly one.
  *
- * Threads of one process mostly wait in few places; they are counted by state and place. A place is the wait channel, a
- * function of the kernel, or the name of the system call where the kernel does not tell it ("0", as it has for all but the
- * owner). The stack in the kernel is root's to see. */
+ * Threads mostly wait in few places, so they are counted by state and place. A place is the wait channel, a function
+ * of the kernel, or the name of the system call if the kernel hides it ("0", for all but the owner). Only root can see
+ * the stack in the kernel. */
 
 #include "agent/hang/probe_facts.h"
 
@@ -25,7 +26,7 @@
 
 enum { DEPTH_MAX = 4 };
 
-/* /proc/PID/task/TID/FILE; how much was read. */
+/* Reads /proc/PID/task/TID/FILE; returns how much. */
 static size_t read_file(pid_t pid, pid_t tid, const char *file, char *text, size_t size) {
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/task/%d/%s", (int)pid, (int)tid, file);
@@ -34,7 +35,7 @@ static size_t read_file(pid_t pid, pid_t tid, const char *file, char *text, size
 }
 
 static const char *call_name(long number) {
-#define CALL(name)                                                                                           \
+#define CALL(name)                                                                                                     \
   case SYS_##name: return #name
   switch (number) {
     CALL(read);
@@ -129,7 +130,7 @@ static bool read_stat(pid_t pid, pid_t tid, struct proc *p) {
   return read_file(pid, tid, "stat", text, sizeof(text)) && proc_parse(text, p);
 }
 
-/* The one child of a process that waits for it; 0: it has none, or several, or does something else. */
+/* The only child of a process that waits for it; 0: none, several, or it does something else. */
 static pid_t awaited(pid_t pid) {
   char text[64], call[PROBE_WHERE_MAX], *end, *rest;
   read_call(pid, pid, call);
@@ -138,7 +139,7 @@ static pid_t awaited(pid_t pid) {
   return end != text && strtol(end, &rest, 10) == 0 && child > 0 && child <= INT_MAX ? (pid_t)child : 0;
 }
 
-static void count(struct probe_facts *f, char state, const char *where) {
+static void count_thread(struct probe_facts *f, char state, const char *where) {
   f->threads++;
   for (unsigned i = 0; i < f->n_groups; i++) {
     struct probe_group *g = &f->groups[i];
@@ -162,12 +163,12 @@ static void read_threads(struct probe_facts *f) {
     pid_t tid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)strtol(entry->d_name, NULL, 10) : 0;
     if (!tid || !read_stat(f->pid, tid, &p)) continue;
     read_where(f->pid, tid, p.state, where);
-    count(f, p.state, where);
+    count_thread(f, p.state, where);
   }
   closedir(d);
 }
 
-/* The link is read, not what it points to. */
+/* Reads the link, not its target. */
 static bool is_python(pid_t pid) {
   char path[40], to[PATH_MAX];
   snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);

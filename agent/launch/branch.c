@@ -1,20 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Branches.
  *
  *     started --> its first line --> up ............ its output ends --> over
  *        '------------ BRANCH_HELLO_MS, or its end -----------------------^
  *
- * A branch is one child with three pipes. What it says before its first line ("RDZV-LAUNCHED version") is some greeting and is skipped;
- * what it writes on stderr is ssh's, and the last line of that is the reason told if it fails. It is over when the process has ended and its
- * output too; whoever holds the pipes longer (a shared connection of ssh's that stays in the background) is not waited for.
+ * A branch is a child with three pipes. Output before its first line ("RDZV-LAUNCHED version") is a greeting and is
+ * skipped. Its stderr is ssh's; the last line of it is the reason if the branch fails. A branch is over when the
+ * process and its output have ended. A process that keeps the pipes longer (a shared connection of ssh in the
+ * background) is not waited for.
  *
- * For its hosts a branch stands in: when it ends, those that were up are lost, the first one of those that were not has failed, and those
- * behind it, which nobody has tried yet, are started anew from here, as a branch of their own: a dead host must not cost thirty others. That
- * is not done once all is being taken down.
+ * A branch stands for its hosts. When it ends, hosts that were up are lost, and the first of the others has failed.
+ * Hosts behind that one were not tried yet, so they start again from here as a branch of their own: a dead host must
+ * not cost thirty others. This does not happen once everything is being stopped.
  *
- * Pulses go down and up every five seconds, because a connection to a host without power looks like a quiet one. While we do not read
- * ourselves, silence means nothing.
+ * Pulses go down and up every five seconds, because a host without power looks like a quiet one. While this process
+ * does not read, silence means nothing.
  *
- * Children have a session of their own: a Ctrl-C at the terminal is the launcher's to pass on, once. */
+ * Children have their own session: the launcher passes a Ctrl-C on, once. */
 
 #include "agent/launch/branch.h"
 
@@ -26,15 +28,16 @@
 #include "agent/output/lines.h"
 #include "common/clock.h"
 #include "common/deadline.h"
+#include "common/limit.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
 
 enum {
   BRANCH_LINE_MAX = 65536,    /* of its output */
-  REPORT_MAX = 8192,          /* of those that are reports */
+  REPORT_MAX = 8192,          /* of a report */
   GREETING_MAX = 1024 * 1024, /* bytes before the first line */
-  INPUT_MAX = 64 * 1024,      /* pulses wait no longer behind more than this */
+  INPUT_MAX = 64 * 1024,      /* with more queued input no pulse is sent */
   NO_PROGRAM = 127,
   NOT_RUNNABLE = 126,
 };
@@ -51,16 +54,15 @@ struct branch {
   bool local;
   uv_process_t process;
   uv_pipe_t in, out, err;
-  int handles; /* that are not closed yet */
+  int handles; /* not closed yet */
   struct lines lines, words;
-  struct buf last; /* line on stderr */
+  struct buf last; /* last line of stderr */
   size_t greeting;
   bool tried, spawned, exited, out_ended, hello, dropped, over;
   bool in_open;
   int status, signo;
-  uint64_t due_ms; /* when it is killed, or given up; UINT64_MAX: never */
-  uint64_t heard_ms,
-      answer_ms; /* answer_ms: until when it has to say something; UINT64_MAX: it has not been asked */
+  uint64_t due_ms;              /* when it is killed or given up; UINT64_MAX: never */
+  uint64_t heard_ms, answer_ms; /* answer_ms: when its answer is due; UINT64_MAX: not asked */
 };
 
 struct launch_tree {
@@ -76,13 +78,13 @@ static char chunk[65536];
 
 static void start_branch(struct launch_tree *t, size_t first, size_t count, bool local);
 
-/* Reports. ---------------------------------------------------------------------------------------------------------------------- */
+/* Reports. --------------------------------------------------------------------------------------------------------- */
 
-static const char *head(const struct branch *b) {
+static const char *head_host(const struct branch *b) {
   return b->tree->o.plan->seats[b->first].host;
 }
 
-static void report(struct branch *b, size_t i, enum launch_event event, const char *text) {
+static void report_seat(struct branch *b, size_t i, enum launch_event event, const char *text) {
   struct launch_report r = {.index = b->tree->o.plan->seats[b->first + i].index, .event = event};
   snprintf(r.text, sizeof(r.text), "%s", text);
   b->seats[i].over = true;
@@ -90,17 +92,16 @@ static void report(struct branch *b, size_t i, enum launch_event event, const ch
 }
 
 /* Why a branch did not come up, or ended. */
-static void say_why(const struct branch *b, struct err *e) {
+static void explain_end(const struct branch *b, struct err *e) {
   const char *last = buf_text(&b->last), *program = b->tree->o.plan->program;
   if (e->code) return;
   if (b->hello && !b->seats[0].up && !b->signo)
-    err_set(e, -EIO,
-            "rdzv-agent ran there, but was told nothing: %s has to pass input on (no ssh -n, no -nostdin)",
+    err_set(e, -EIO, "rdzv-agent started there, but received no input: %s must pass stdin on (no ssh -n, no -nostdin)",
             b->tree->o.plan->shell[0]);
   else if (b->hello)
-    err_set(e, -EIO, "%s", *last ? last : "its connection has ended");
+    err_set(e, -EIO, "%s", *last ? last : "its connection ended");
   else if (b->exited && b->status == NO_PROGRAM)
-    err_set(e, -ENOENT, "there is no rdzv-agent: not %s%s (--launch-agent says where it is)", program,
+    err_set(e, -ENOENT, "it has no rdzv-agent: not %s%s (--launch-agent gives its path)", program,
             b->tree->o.plan->only_there ? "" : ", nor in PATH");
   else if (b->exited && b->status == NOT_RUNNABLE)
     err_set(e, -EACCES, "rdzv-agent cannot be run there: %s", *last ? last : program);
@@ -109,28 +110,25 @@ static void say_why(const struct branch *b, struct err *e) {
   else if (b->exited && b->signo)
     err_set(e, -EIO, "%s was killed by signal %d", b->tree->o.plan->shell[0], b->signo);
   else
-    err_set(e, -EIO, "%s ended with exit code %d before rdzv-agent ran there", b->tree->o.plan->shell[0],
-            b->status);
+    err_set(e, -EIO, "%s exited with code %d before rdzv-agent started there", b->tree->o.plan->shell[0], b->status);
 }
 
-/* For all hosts that are not over yet. */
-static void tell_end(struct branch *b, struct err *e) {
+/* Reports the end for all hosts that are not over. */
+static void report_end(struct branch *b, struct err *e) {
   struct launch_tree *t = b->tree;
   char behind[ERR_TEXT_MAX];
-  say_why(b, e);
-  snprintf(behind, sizeof(behind), "it was reached by way of %s, which is gone", head(b));
-  if (!b->seats[0].over)
-    report(b, 0, b->seats[0].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : e->text);
+  explain_end(b, e);
+  snprintf(behind, sizeof(behind), "it was connected through %s, which is lost", head_host(b));
+  if (!b->seats[0].over) report_seat(b, 0, b->seats[0].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : e->text);
   if (!b->hello && !t->ending && b->count > 1) {
     start_branch(t, b->first + 1, b->count - 1, false);
     return;
   }
   for (size_t i = 1; i < b->count; i++)
-    if (!b->seats[i].over)
-      report(b, i, b->seats[i].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : behind);
+    if (!b->seats[i].over) report_seat(b, i, b->seats[i].up ? LAUNCH_LOST : LAUNCH_FAILED, b->dropped ? "" : behind);
 }
 
-/* The end of a branch. ------------------------------------------------------------------------------------------------------------ */
+/* The end of a branch. --------------------------------------------------------------------------------------------- */
 
 static void maybe_free_tree(struct launch_tree *t);
 
@@ -165,7 +163,7 @@ static void end_branch(struct branch *b, struct err *e) {
   b->over = true;
   b->due_ms = UINT64_MAX;
   if (b->spawned && !b->exited) uv_process_kill(&b->process, SIGKILL);
-  tell_end(b, e);
+  report_end(b, e);
   close_in(b);
   uv_close((uv_handle_t *)&b->out, on_closed);
   uv_close((uv_handle_t *)&b->err, on_closed);
@@ -191,7 +189,7 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   maybe_end(b);
 }
 
-/* What it says. ------------------------------------------------------------------------------------------------------------------- */
+/* Output. ---------------------------------------------------------------------------------------------------------- */
 
 static size_t seat_of(const struct branch *b, uint32_t index) {
   size_t i = 0;
@@ -203,7 +201,7 @@ static void on_report_line(struct branch *b, const char *json, size_t len) {
   struct launch_report r;
   struct err e = ERR_INIT;
   if (len > REPORT_MAX || launch_report_parse(&r, json, len, &e)) {
-    log_warn("%s: %s", head(b), e.text);
+    log_warn("%s: %s", head_host(b), e.text);
     return;
   }
   size_t i = seat_of(b, r.index);
@@ -213,21 +211,20 @@ static void on_report_line(struct branch *b, const char *json, size_t len) {
   b->tree->o.on_report(b->tree->o.ctx, &r);
 }
 
-/* The first line, or what stands in front of it. */
+/* The first line, or a greeting before it. */
 static void on_greeting(struct branch *b, const char *line, size_t len) {
   static const char word[] = LAUNCH_UP_WORD " ";
   struct err e = ERR_INIT;
   size_t n = sizeof(word) - 1;
   b->greeting += len + 1;
   if (len < n || memcmp(line, word, n) != 0) {
-    if (b->greeting > GREETING_MAX)
-      end_branch(b, (err_set(&e, -EPROTO, "it says a great deal, but not what rdzv-agent says"), &e));
+    if (b->greeting > GREETING_MAX) end_branch(b, (err_set(&e, -EPROTO, "its output is not that of rdzv-agent"), &e));
     return;
   }
   if (len - n != strlen(RDZV_VERSION) || memcmp(line + n, RDZV_VERSION, len - n) != 0) {
     struct buf version = BUF_INIT;
     buf_put_escaped(&version, line + n, len - n, 40);
-    err_set(&e, -EPROTO, "it has rdzv-agent %s, and this is %s: all hosts need the same", buf_text(&version),
+    err_set(&e, -EPROTO, "it has rdzv-agent %s, and this is %s: install the same on all hosts", buf_text(&version),
             RDZV_VERSION);
     buf_finish(&version);
     end_branch(b, &e);
@@ -280,11 +277,11 @@ static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     if (!len) continue;
     buf_clear(&b->last);
     buf_put_escaped(&b->last, line, len, ERR_TEXT_MAX / 2);
-    log_debug("%s: %s", head(b), buf_text(&b->last));
+    log_debug("%s: %s", head_host(b), buf_text(&b->last));
   }
 }
 
-/* What it is told. ------------------------------------------------------------------------------------------------------------------ */
+/* Input. ----------------------------------------------------------------------------------------------------------- */
 
 struct sending {
   uv_write_t req;
@@ -297,7 +294,7 @@ static void on_sent(uv_write_t *req, int status) {
   free(s);
 }
 
-/* text: taken. */
+/* Takes `text`. */
 static void send_text(struct branch *b, struct buf *text) {
   struct sending *s = xcalloc(1, sizeof(*s));
   s->text = *text;
@@ -320,16 +317,16 @@ static void send_plan(struct branch *b) {
   send_text(b, &text);
 }
 
-/* The beginning. -------------------------------------------------------------------------------------------------------------------- */
+/* Start. ----------------------------------------------------------------------------------------------------------- */
 
 static char **local_argv(void) {
   static char name[] = "rdzv-agent", launched[] = "--launched";
   return launch_words_copy((char *const[]){name, launched, NULL});
 }
 
-static int spawn(struct branch *b, struct err *e) {
+static int spawn_branch(struct branch *b, struct err *e) {
   const struct launch_plan *p = b->tree->o.plan;
-  char **argv = b->local ? local_argv() : launch_shell_argv(p, head(b));
+  char **argv = b->local ? local_argv() : launch_shell_argv(p, head_host(b));
   uv_stdio_container_t stdio[] = {
       {.flags = UV_CREATE_PIPE | UV_READABLE_PIPE, .data.stream = (uv_stream_t *)&b->in},
       {.flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data.stream = (uv_stream_t *)&b->out},
@@ -344,7 +341,10 @@ static int spawn(struct branch *b, struct err *e) {
       .stdio_count = 3,
   };
   int rc = uv_spawn(b->tree->o.loop, &b->process, &options);
-  if (rc) err_sys(e, rc, "%s cannot be started", b->local ? "rdzv-agent" : argv[0]);
+  if (rc) {
+    err_sys(e, rc, "%s cannot be started", b->local ? "rdzv-agent" : argv[0]);
+    limit_explain(e);
+  }
   launch_words_free(argv);
   return rc;
 }
@@ -363,8 +363,7 @@ static void read_all(struct branch *b) {
 static void start_branch(struct launch_tree *t, size_t first, size_t count, bool local) {
   struct branch *b = xcalloc(1, sizeof(*b));
   struct err e = ERR_INIT;
-  *b = (struct branch){
-      .tree = t, .next = t->branches, .first = first, .count = count, .local = local, .in_open = true};
+  *b = (struct branch){.tree = t, .next = t->branches, .first = first, .count = count, .local = local, .in_open = true};
   b->seats = xcalloc(count, sizeof(*b->seats));
   t->branches = b;
   t->n++;
@@ -377,10 +376,10 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
   b->heard_ms = monotonic_ms();
   b->due_ms = b->heard_ms + BRANCH_HELLO_MS;
   b->answer_ms = UINT64_MAX;
-  b->dropped = t->ending; /* nobody is started any more */
+  b->dropped = t->ending; /* nothing more is started */
   b->tried = !t->ending;
   b->handles += b->tried;
-  b->spawned = b->tried && spawn(b, &e) == 0;
+  b->spawned = b->tried && spawn_branch(b, &e) == 0;
   if (b->spawned) {
     send_plan(b);
     read_all(b);
@@ -389,9 +388,9 @@ static void start_branch(struct launch_tree *t, size_t first, size_t count, bool
   }
 }
 
-/* The tree. --------------------------------------------------------------------------------------------------------------------------- */
+/* The tree. -------------------------------------------------------------------------------------------------------- */
 
-static void look_at(struct branch *b, uint64_t now_ms, bool pulse) {
+static void check_branch(struct branch *b, uint64_t now_ms, bool pulse) {
   struct err e = ERR_INIT;
   uint64_t silent_ms = now_ms - b->heard_ms;
   if (b->tree->paused) {
@@ -406,21 +405,21 @@ static void look_at(struct branch *b, uint64_t now_ms, bool pulse) {
               buf_text(&b->last));
     end_branch(b, &e);
   } else if (b->hello && (silent_ms > LAUNCH_LOST_MS || now_ms >= b->answer_ms)) {
-    err_set(&e, -ETIMEDOUT, "nothing was heard of it for %d s", (int)(silent_ms / 1000));
+    err_set(&e, -ETIMEDOUT, "it was silent for %d s", (int)(silent_ms / 1000));
     end_branch(b, &e);
   } else if (pulse && b->in_open && b->in.write_queue_size < INPUT_MAX) {
     send_line(b, "P\n");
   }
 }
 
-static void on_timer(uv_timer_t *timer) {
+static void on_tree_timer(uv_timer_t *timer) {
   struct launch_tree *t = timer->data;
   uint64_t now = monotonic_ms();
   bool pulse = now >= t->pulse_ms;
   if (pulse) t->pulse_ms = now + LAUNCH_PULSE_MS;
   for (struct branch *b = t->branches, *next; b && !t->destroyed; b = next) {
     next = b->next;
-    if (!b->over) look_at(b, now, pulse);
+    if (!b->over) check_branch(b, now, pulse);
   }
 }
 
@@ -431,7 +430,7 @@ struct launch_tree *launch_tree_create(const struct launch_tree_options *o) {
   t->pulse_ms = monotonic_ms() + LAUNCH_PULSE_MS;
   uv_timer_init(o->loop, &t->timer);
   t->timer.data = t;
-  uv_timer_start(&t->timer, on_timer, LOOK_EVERY_MS, LOOK_EVERY_MS);
+  uv_timer_start(&t->timer, on_tree_timer, LOOK_EVERY_MS, LOOK_EVERY_MS);
   return t;
 }
 
@@ -449,14 +448,14 @@ bool launch_tree_is_over(const struct launch_tree *t) {
   return t->n == 0;
 }
 
-static void drop(struct branch *b) {
+static void drop_branch(struct branch *b) {
   b->dropped = true;
   close_in(b);
   b->due_ms = monotonic_ms() + BRANCH_LEAVE_MS;
   if (!b->exited) uv_process_kill(&b->process, SIGTERM);
 }
 
-static void ask(struct branch *b, const char *line) {
+static void ask_branch(struct branch *b, const char *line) {
   send_line(b, line);
   b->answer_ms = earliest(b->answer_ms, monotonic_ms() + LAUNCH_ANSWER_MS);
 }
@@ -468,15 +467,15 @@ void launch_tree_signal(struct launch_tree *t, int signo) {
   for (struct branch *b = t->branches; b; b = b->next) {
     if (b->over) continue;
     if (b->hello)
-      ask(b, line);
+      ask_branch(b, line);
     else
-      drop(b);
+      drop_branch(b);
   }
 }
 
 void launch_tree_probe(struct launch_tree *t) {
   for (struct branch *b = t->branches; b; b = b->next)
-    if (!b->over && b->hello) ask(b, "Q\n");
+    if (!b->over && b->hello) ask_branch(b, "Q\n");
 }
 
 void launch_tree_kill(struct launch_tree *t) {

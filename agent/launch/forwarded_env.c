@@ -1,15 +1,16 @@
-/* Which variables go along to other hosts, and what the agents there are told.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which variables travel to other hosts, and the settings of the agents there.
  *
- * All that is set where the launcher runs goes along, so that a command means the same there, but for two kinds. What belongs to one
- * host or one login stays that of the host: HOME, USER, the terminal, the keys of an ssh agent, folders of a session. And what a scheduler
- * or mpirun has set for one of many tasks belongs to nobody else; it is not even left to the agent on the launcher's own host,
- * because each agent would take itself for that task. What concerns the whole job (SLURM_JOB_ID, PBS_NODEFILE) does go along.
+ * The launcher's variables travel, so that a command means the same everywhere, with two exceptions. Variables of one
+ * host or login stay: HOME, USER, the terminal, the keys of an ssh agent, session folders. Variables that a scheduler
+ * or mpirun sets for one of many tasks do not even reach the agent on the launcher's host: each agent would take itself
+ * for that task. Variables of the whole job (SLURM_JOB_ID, PBS_NODEFILE) travel.
  *
- * The rest of what a host's login sets is kept where nothing of the same name has travelled.
+ * Other variables of a host's login stay where nothing of that name travelled, except those that tell a shell that
+ * sshd started it.
  *
- * The settings come as variables of the agent's own prefix, only those that the user has not set himself: what he has set anywhere
- * holds, and on the command line most of all. RDZV_AGENT_LAUNCHER tells an agent that it was launched, and by which process: with it
- * an agent never launches, whatever its command line says, and leaves when that process is gone. */
+ * Settings are RDZV_AGENT_* variables, made only where the user set nothing. RDZV_AGENT_LAUNCHER has the pid of the
+ * agent's parent: such an agent never launches, and exits when that process is gone. */
 
 #include "agent/launch/plan.h"
 
@@ -20,7 +21,7 @@
 #include "agent/cluster/cluster.h"
 #include "common/mem.h"
 
-/* Names; those that end with '*' are beginnings. */
+/* Names; a '*' at the end matches any rest. */
 static const char *const of_host[] = {"HOME",
                                       "USER",
                                       "LOGNAME",
@@ -87,13 +88,16 @@ static const char *const of_task[] = {"SLURM_PROCID",
                                       "RDZV_AGENT_LAUNCHER",
                                       NULL};
 
+/* Set by sshd for a login. With SSH_CLIENT `bash -c` believes that sshd started it and reads ~/.bashrc: on remote
+ * hosts, but not on the launcher's own. */
+static const char *const of_login[] = {"SSH_CLIENT", "SSH2_CLIENT", "SSH_CONNECTION", "SSH_TTY", NULL};
+
 static bool is_listed(const char *variable, const char *const *list) {
   size_t len = strcspn(variable, "=");
   for (; *list; list++) {
     size_t n = strlen(*list);
     bool beginning = (*list)[n - 1] == '*';
-    if (beginning ? len >= n - 1 && strncmp(variable, *list, n - 1) == 0
-                  : len == n && strncmp(variable, *list, n) == 0)
+    if (beginning ? len >= n - 1 && strncmp(variable, *list, n - 1) == 0 : len == n && strncmp(variable, *list, n) == 0)
       return true;
   }
   return false;
@@ -104,39 +108,38 @@ char **launch_env_travels(char *const *env) {
   while (env[n]) n++;
   char **out = xcalloc(n + 1, sizeof(*out));
   for (size_t i = 0; i < n; i++)
-    if (strchr(env[i], '=') && !is_listed(env[i], of_host) && !is_listed(env[i], of_task))
-      out[k++] = xstrdup(env[i]);
+    if (strchr(env[i], '=') && !is_listed(env[i], of_host) && !is_listed(env[i], of_task)) out[k++] = xstrdup(env[i]);
   return out;
 }
 
-struct made {
+struct environment {
   char **v;
   size_t n;
 };
 
-static bool has(const struct made *m, const char *variable) {
+static bool has_variable(const struct environment *m, const char *variable) {
   size_t len = strcspn(variable, "=");
   for (size_t i = 0; i < m->n; i++)
     if (strncmp(m->v[i], variable, len) == 0 && m->v[i][len] == '=') return true;
   return false;
 }
 
-/* Unless it is there already. */
-static void put(struct made *m, char *variable) {
-  if (has(m, variable))
+/* Adds a variable, unless it is there already. */
+static void add_variable(struct environment *m, char *variable) {
+  if (has_variable(m, variable))
     free(variable);
   else
     m->v[m->n++] = variable;
 }
 
-static void put_settings(struct made *m, const struct launch_plan *p, const char *host) {
+static void add_settings(struct environment *m, const struct launch_plan *p, const char *host) {
   const struct launch_seat *s = &p->seats[0];
-  for (size_t i = 0; p->settings[i]; i++) put(m, xstrdup(p->settings[i]));
-  if (s->index < p->ranks) put(m, xasprintf("RDZV_AGENT_NODE_RANK=%" PRIu32, s->index));
-  if (p->give_slots && s->slots) put(m, xasprintf("RDZV_AGENT_NPROC=%" PRId64, s->slots));
+  for (size_t i = 0; p->settings[i]; i++) add_variable(m, xstrdup(p->settings[i]));
+  if (s->index < p->ranks) add_variable(m, xasprintf("RDZV_AGENT_NODE_RANK=%" PRIu32, s->index));
+  if (p->give_slots && s->slots) add_variable(m, xasprintf("RDZV_AGENT_NPROC=%" PRId64, s->slots));
   if (p->expect && *p->expect && cluster_lists(p->expect, host))
-    put(m, xasprintf("RDZV_AGENT_EXPECT=%s", p->expect));
-  if (p->hush && s->index > 0) put(m, xstrdup("RDZV_AGENT_QUIET=yes"));
+    add_variable(m, xasprintf("RDZV_AGENT_EXPECT=%s", p->expect));
+  if (p->hush && s->index > 0) add_variable(m, xstrdup("RDZV_AGENT_QUIET=yes"));
 }
 
 char **launch_env_agent(const struct launch_plan *p, char *const *own, const char *host, int64_t launcher) {
@@ -145,12 +148,13 @@ char **launch_env_agent(const struct launch_plan *p, char *const *own, const cha
   for (size_t i = 0; p->settings[i]; i++) n++;
   for (size_t i = 0; p->env[i]; i++) n++;
   for (size_t i = 0; own[i]; i++) n++;
-  struct made m = {.v = xcalloc(n, sizeof(*m.v))};
-  put(&m, xasprintf("RDZV_AGENT_LAUNCHER=%" PRId64, launcher));
-  put(&m, xasprintf("PWD=%s", p->cwd));
-  put_settings(&m, p, host);
-  for (size_t i = 0; p->env[i]; i++) put(&m, xstrdup(p->env[i]));
+  struct environment m = {.v = xcalloc(n, sizeof(*m.v))};
+  add_variable(&m, xasprintf("RDZV_AGENT_LAUNCHER=%" PRId64, launcher));
+  add_variable(&m, xasprintf("PWD=%s", p->cwd));
+  add_settings(&m, p, host);
+  for (size_t i = 0; p->env[i]; i++) add_variable(&m, xstrdup(p->env[i]));
   for (size_t i = 0; own[i]; i++)
-    if (strchr(own[i], '=') && !is_listed(own[i], of_task)) put(&m, xstrdup(own[i]));
+    if (strchr(own[i], '=') && !is_listed(own[i], of_task) && !is_listed(own[i], of_login))
+      add_variable(&m, xstrdup(own[i]));
   return m.v;
 }

@@ -1,8 +1,9 @@
-/* Files that others wrote: read whole, within a limit, and not at all where the name is that of a device, which might keep the agent
- * waiting at its start. Files of /proc tell no size, so what is read is what counts.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads files of others: whole, within a limit, and never a device, which might block the agent's start. Files of
+ * /proc report no size, so the bytes read count.
  *
- * A pipe is read where its name was typed: `--hostfile <(scontrol show hostnames)`. Whoever writes to it may take a moment, but not for ever. What
- * a scheduler's variable names is a file. */
+ * A pipe is accepted where a user named it: `--hostfile <(scontrol show hostnames)`. Its writer may take a moment, but
+ * not forever. A scheduler's variable must name a file. */
 
 #include "agent/launch/host_file.h"
 
@@ -24,7 +25,7 @@ static int64_t now_ms(void) {
   return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Until there is something to read, or nothing more to come. */
+/* Waits for data or the end. */
 static int await(int fd, int64_t until_ms) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   int n;
@@ -35,7 +36,7 @@ static int await(int fd, int64_t until_ms) {
   return n < 0 ? -errno : n ? 0 : -ETIMEDOUT;
 }
 
-/* until_ms 0: it is a file, which keeps nobody waiting. */
+/* until_ms 0: a file, which does not block. */
 static int read_all(int fd, size_t max, int64_t until_ms, struct buf *out) {
   for (;;) {
     int rc = until_ms ? await(fd, until_ms) : 0;
@@ -52,11 +53,9 @@ static int read_all(int fd, size_t max, int64_t until_ms, struct buf *out) {
 
 static int refuse(const char *path, uint32_t wait_ms, int rc, struct err *e) {
   if (rc == -EINVAL)
-    return err_set(e, rc, "%s cannot be read: it is %s", path,
-                   wait_ms ? "neither a file nor a pipe" : "no file");
+    return err_set(e, rc, "%s cannot be read: it is %s", path, wait_ms ? "neither a file nor a pipe" : "not a file");
   if (rc == -ETIMEDOUT)
-    return err_set(e, rc, "%s has not come to its end in %u s: who writes to it is still there", path,
-                   wait_ms / 1000);
+    return err_set(e, rc, "%s did not end within %u s: its writer is still running", path, wait_ms / 1000);
   return err_sys(e, rc, "%s cannot be read", path);
 }
 

@@ -1,18 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hosts, as people and other launchers write them.
  *
- * One list on a command line, and files of which everybody has some lying about: Open MPI's ("n1 slots=4 max_slots=8"; DeepSpeed's
- * is the same), MPICH's and Intel's ("n1:4 binding=..."), PBS' (a name a line, once for each slot), SGE's PE_HOSTFILE ("n1 4 all.q@n1 UNDEFINED").
- * They can be told apart line by line, so no option says which one it is. What a line says besides the name and the slots is about binding
- * and networks: it is passed over where its key is known, and refused where it is not, since a misspelt "slots" must not start one
- * worker where four were meant.
+ * One list on a command line, and the common files: Open MPI's and DeepSpeed's ("n1 slots=4 max_slots=8"), MPICH's and
+ * Intel's ("n1:4 binding=..."), PBS's (one name per line and slot), SGE's PE_HOSTFILE ("n1 4 all.q@n1 UNDEFINED").
+ * Each line shows its form, so there is no option for it. Further words of a line are about binding and networks: a
+ * known key is skipped, an unknown one is refused, since a misspelt "slots" must not start one worker instead of four.
  *
- * A name may stand there more than once: then its slots add up, as everywhere.
+ * Slots of a repeated name add up.
  *
- * A bracket is two things. "gpu[01-16]" is sixteen hosts, "[fd00::1]:4" one: an entry that begins with a bracket is an address. A bare
- * address has at least two colons, and then no slots.
+ * "gpu[01-16]" is sixteen hosts, "[fd00::1]:4" is one: an entry that begins with a bracket is an address. A bare
+ * address has at least two colons, and no slots.
  *
- * A name goes to ssh as a word of its own, so nothing in it is a shell's to read; but a word that begins with a dash would be an option
- * (-oProxyCommand=...), so names have letters, digits, dots, dashes and underscores, and do not begin with a dash. */
+ * ssh gets a name as a separate word, so no shell reads it. A word that begins with a dash would be an option
+ * (-oProxyCommand=...), so names consist of letters, digits, dots, dashes and underscores and do not begin with a
+ * dash. */
 
 #include "agent/launch/hosts.h"
 
@@ -55,18 +56,18 @@ bool launch_host_is_loopback(const char *name) {
   return strcasecmp(name, "localhost") == 0 || strncasecmp(name, "localhost.", 10) == 0;
 }
 
-/* One name. ----------------------------------------------------------------------------------------------------------- */
+/* One name. -------------------------------------------------------------------------------------------------------- */
 
-static int refuse(const char *text, size_t n, struct err *e, const char *why) {
+static int refuse_host(const char *text, size_t n, struct err *e, const char *why) {
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, text, n, SHOWN_MAX);
-  int rc = err_set(e, -EINVAL, "\"%s\" is no host: %s", buf_text(&shown), why);
+  int rc = err_set(e, -EINVAL, "\"%s\" is not a host: %s", buf_text(&shown), why);
   buf_finish(&shown);
   return rc;
 }
 
-/* slots: 0 where none were given. */
-static int add(struct launch_hosts *h, const char *name, int64_t slots, struct err *e) {
+/* slots: 0 if not given. */
+static int add_host(struct launch_hosts *h, const char *name, int64_t slots, struct err *e) {
   size_t at = (size_t)(uintptr_t)map_get(&h->index, name); /* its place, from 1: the array moves */
   if (at) {
     struct launch_host *there = &h->v[at - 1];
@@ -75,7 +76,7 @@ static int add(struct launch_hosts *h, const char *name, int64_t slots, struct e
     return err_set(e, -E2BIG, "%s has %" PRId64 " slots: a host has at most %d workers", name, there->slots,
                    WORKERS_MAX);
   }
-  if (h->n == LAUNCH_HOSTS_MAX) return err_set(e, -E2BIG, "these are more than %d hosts", LAUNCH_HOSTS_MAX);
+  if (h->n == LAUNCH_HOSTS_MAX) return err_set(e, -E2BIG, "there are more than %d hosts", LAUNCH_HOSTS_MAX);
   if (h->n == h->cap) {
     h->cap = h->cap ? 2 * h->cap : 16;
     h->v = xrealloc(h->v, h->cap * sizeof(*h->v));
@@ -88,35 +89,32 @@ static int add(struct launch_hosts *h, const char *name, int64_t slots, struct e
 static bool is_user(const char *p, size_t n) {
   if (n == 0 || n > USER_MAX || *p == '-') return false;
   for (size_t i = 0; i < n; i++)
-    if (!ascii_is_digit(p[i]) && !(ascii_lower(p[i]) >= 'a' && ascii_lower(p[i]) <= 'z') &&
-        !strchr("._-+", p[i]))
+    if (!ascii_is_digit(p[i]) && !(ascii_lower(p[i]) >= 'a' && ascii_lower(p[i]) <= 'z') && !strchr("._-+", p[i]))
       return false;
   return true;
 }
 
-static int add_address(struct launch_hosts *h, const char *user, const char *address, int64_t slots,
-                       struct err *e) {
+static int add_address(struct launch_hosts *h, const char *user, const char *address, int64_t slots, struct err *e) {
   char name[LAUNCH_NAME_MAX + 1];
   if (ipaddr_parse(address).family != 6 || strlen(address) > HOSTLIST_NAME_MAX)
-    return refuse(address, strlen(address), e,
-                  "what stands in brackets at the beginning is an IPv6 address, as in [fd00::1]:4");
+    return refuse_host(address, strlen(address), e,
+                       "brackets at the beginning enclose an IPv6 address, as in [fd00::1]:4");
   snprintf(name, sizeof(name), "%s%s", user, address);
-  return add(h, name, slots, e);
+  return add_host(h, name, slots, e);
 }
 
-/* Brackets in names are expanded here. */
-static int add_names(struct launch_hosts *h, const char *user, const char *text, int64_t slots,
-                     struct err *e) {
+/* Expands brackets in names. */
+static int add_names(struct launch_hosts *h, const char *user, const char *text, int64_t slots, struct err *e) {
   char name[LAUNCH_NAME_MAX + 1];
   struct buf names = BUF_INIT;
   size_t n;
-  int rc = strchr(text, ',') && !strchr(text, '[') ? refuse(text, strlen(text), e, "names have no comma")
+  int rc = strchr(text, ',') && !strchr(text, '[') ? refuse_host(text, strlen(text), e, "a name cannot contain a comma")
                                                    : hostlist_expand(text, &names, &n, e);
   const char *p = buf_text(&names);
   for (size_t i = 0; rc == 0 && i < n; i++, p += strlen(p) + 1) {
     snprintf(name, sizeof(name), "%s%s", user, p);
-    rc = *p == '-' || *p == '.' ? refuse(p, strlen(p), e, "a name begins with a letter or a digit")
-                                : add(h, name, slots, e);
+    rc = *p == '-' || *p == '.' ? refuse_host(p, strlen(p), e, "a name begins with a letter or a digit")
+                                : add_host(h, name, slots, e);
   }
   buf_finish(&names);
   return rc;
@@ -126,39 +124,38 @@ static int read_slots(const char *text, int64_t *slots, struct err *e) {
   if (parse_int(text, 1, WORKERS_MAX, slots, e) == 0) return 0;
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, text, strlen(text), SHOWN_MAX);
-  int rc = err_set(e, -EINVAL, "\"%s\" is no number of slots: they go from 1 to %d", buf_text(&shown),
-                   WORKERS_MAX);
+  int rc = err_set(e, -EINVAL, "\"%s\" is not a number of slots from 1 to %d", buf_text(&shown), WORKERS_MAX);
   buf_finish(&shown);
   return rc;
 }
 
-/* "ada@gpu[01-16]:8"; `text` is taken apart in place. slots: of further words of its line, 0: none. */
+/* "ada@gpu[01-16]:8"; modifies `text`. slots: from further words of the line, 0: none. */
 static int add_entry(struct launch_hosts *h, char *text, int64_t slots, struct err *e) {
   char user[USER_MAX + 2] = "";
   char *at = strchr(text, '@'), *host = at ? at + 1 : text, *colon = strrchr(host, ':');
   if (at && !is_user(text, (size_t)(at - text)))
-    return refuse(text, strlen(text), e, "in front of the @ stands no user's name");
+    return refuse_host(text, strlen(text), e, "the part before @ is not a user's name");
   if (at) snprintf(user, sizeof(user), "%.*s@", (int)(at - text), text);
   bool bracket = *host == '[', bare = !bracket && strchr(host, ':') != colon;
   if (bare) return add_address(h, user, host, slots, e);
   char *close = bracket ? strchr(host, ']') : NULL;
   if (bracket && (!close || (close[1] && close[1] != ':')))
-    return refuse(text, strlen(text), e, "an address is written as in [fd00::1]:4");
-  if (colon && colon < close) colon = NULL; /* one of the address' own */
+    return refuse_host(text, strlen(text), e, "write an address as in [fd00::1]:4");
+  if (colon && colon < close) colon = NULL; /* a colon of the address */
   if (colon) {
     int rc = read_slots(colon + 1, &slots, e);
     if (rc) return rc;
     *colon = '\0';
   }
-  if (!*host) return refuse(text, strlen(text), e, "its name is missing");
+  if (!*host) return refuse_host(text, strlen(text), e, "its name is missing");
   if (!bracket) return add_names(h, user, host, slots, e);
   *close = '\0';
   return add_address(h, user, host + 1, slots, e);
 }
 
-/* Lists. --------------------------------------------------------------------------------------------------------------- */
+/* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* The comma behind an entry, or the end: not one in brackets. */
+/* The comma after an entry, or the end; commas in brackets do not count. */
 static char *end_of_entry(char *p) {
   for (bool inside = false; *p && (inside || *p != ','); p++) inside = *p == '[' || (inside && *p != ']');
   return p;
@@ -181,16 +178,15 @@ int launch_hosts_list(struct launch_hosts *h, const char *text, struct err *e) {
     *end = '\0';
     p = end + 1;
     entry = trim(entry);
-    rc = *entry ? add_entry(h, entry, 0, e)
-                : err_set(e, -EINVAL, "a host is missing: hosts are written as in n1:4,n2:4");
+    rc = *entry ? add_entry(h, entry, 0, e) : err_set(e, -EINVAL, "a host is missing: write hosts as in n1:4,n2:4");
   }
   free(copy);
   return rc;
 }
 
-/* Files. --------------------------------------------------------------------------------------------------------------- */
+/* Files. ----------------------------------------------------------------------------------------------------------- */
 
-/* What others say of a host that is of no use here. */
+/* Keys of other launchers without use here. */
 static bool is_passed_over(const char *key) {
   static const char *const known[] = {"max_slots", "max-slots", "binding", "ifname", "boards",
                                       "sockets",   "cores",     "socket",  "pack"};
@@ -200,30 +196,29 @@ static bool is_passed_over(const char *key) {
 }
 
 static bool is_slots(const char *key) {
-  return strcmp(key, "slots") == 0 || strcmp(key, "slot") == 0 || strcmp(key, "cpu") == 0 ||
-         strcmp(key, "cpus") == 0 || strcmp(key, "count") == 0;
+  return strcmp(key, "slots") == 0 || strcmp(key, "slot") == 0 || strcmp(key, "cpu") == 0 || strcmp(key, "cpus") == 0 ||
+         strcmp(key, "count") == 0;
 }
 
-/* One word behind the name. */
+/* One word after the name. */
 static int read_word(char *word, int64_t *slots, const char **user, struct err *e) {
   char *value = strchr(word, '=');
   if (value) *value++ = '\0';
   if (value && is_slots(word)) return read_slots(value, slots, e);
-  if (value && (strcmp(word, "user") == 0 || strcmp(word, "username") == 0) &&
-      is_user(value, strlen(value))) {
+  if (value && (strcmp(word, "user") == 0 || strcmp(word, "username") == 0) && is_user(value, strlen(value))) {
     *user = value;
     return 0;
   }
   if (value && is_passed_over(word)) return 0;
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, word, strlen(word), SHOWN_MAX);
-  int rc = err_set(e, -EINVAL, "\"%s%s\" is not understood: a line is as \"n1 slots=4\", \"n1:4\" or \"n1\"",
+  int rc = err_set(e, -EINVAL, "\"%s%s\" is unknown: write lines as \"n1 slots=4\", \"n1:4\" or \"n1\"",
                    buf_text(&shown), value ? "=..." : "");
   buf_finish(&shown);
   return rc;
 }
 
-/* "slots = 4" is Open MPI's too: no blanks around it from here on. */
+/* "slots = 4" is a form of Open MPI: removes the blanks. */
 static void join_equals(char *line) {
   char *to = line;
   for (char *p = line; *p;) {
@@ -250,7 +245,7 @@ static int read_line(struct launch_hosts *h, char *line, struct err *e) {
   name = strsep(&rest, " \t");
   for (int i = 0; rc == 0 && rest && (word = strsep(&rest, " \t"));) {
     if (!*word) continue;
-    if (i++ == 0 && word[strspn(word, "0123456789")] == '\0') { /* SGE's, and what follows is its own */
+    if (i++ == 0 && word[strspn(word, "0123456789")] == '\0') { /* SGE's form; the rest is its own */
       rc = read_slots(word, &slots, e);
       break;
     }
@@ -274,7 +269,7 @@ int launch_hosts_file(struct launch_hosts *h, const char *file, const char *text
     if (n > LAUNCH_LINE_MAX)
       rc = err_set(e, -E2BIG, "a line has at most %d characters", LAUNCH_LINE_MAX);
     else if (memchr(p, '\0', n))
-      rc = err_set(e, -EINVAL, "this is no text");
+      rc = err_set(e, -EINVAL, "it is not text");
     if (rc == 0) {
       memcpy(line, p, n);
       line[n] = '\0';

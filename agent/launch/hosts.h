@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_LAUNCH_HOSTS_H
 #define AGENT_LAUNCH_HOSTS_H
 
@@ -17,8 +18,8 @@ enum {
 };
 
 struct launch_host {
-  char *name;    /* as ssh is given it: "n1", "ada@n1", "10.0.0.1", "fd00::1" (no brackets) */
-  int64_t slots; /* workers; 0: nothing was said */
+  char *name;    /* as ssh gets it: "n1", "ada@n1", "10.0.0.1", "fd00::1" (no brackets) */
+  int64_t slots; /* workers; 0: not given */
 };
 
 struct launch_hosts {
@@ -30,16 +31,16 @@ struct launch_hosts {
 void launch_hosts_init(struct launch_hosts *h);
 void launch_hosts_finish(struct launch_hosts *h);
 
-/* Adds those of "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2". A name that is there already gets the slots on top, each mention without a
- * number being one of them where it is named more than once. 0, -EINVAL or -E2BIG and a sentence; then *h is only good to be finished. */
+/* Adds the hosts of "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2". Slots of a repeated name add up; a mention without a
+ * number is one slot. 0, -EINVAL or -E2BIG and a sentence; then *h must only be finished. */
 int launch_hosts_list(struct launch_hosts *h, const char *text, struct err *e);
-/* Adds those of a file's text: "n1 slots=4 max_slots=8", "n1:4", "n1 4 all.q@n1 UNDEFINED", or n1 once for each slot; "#" begins a comment.
- * The sentence begins with "FILE, line N: ". */
+/* Adds the hosts of a file: "n1 slots=4 max_slots=8", "n1:4", "n1 4 all.q@n1 UNDEFINED", or n1 once per slot; "#"
+ * starts a comment. Sentences begin with "FILE, line N: ". */
 int launch_hosts_file(struct launch_hosts *h, const char *file, const char *text, size_t len, struct err *e);
 
-/* Where the host's own name begins, behind "user@". */
+/* The host's own name, after "user@". */
 const char *launch_host_bare(const char *name);
-/* It is this machine under every name: "localhost", 127.0.0.1, ::1. */
+/* Whether the name means this machine on every host: "localhost", 127.0.0.1, ::1. */
 bool launch_host_is_loopback(const char *name);
 
 #endif

@@ -1,16 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The launcher's loop.
  *
- *     hosts --> launch_branch --> reports --> launch_mind --> sentences, signals, the end
- *                            '--> lines ----> launch_voices --> relay --> terminal
+ *     hosts --> branches --> reports --> controller --> log lines, signals, the end
+ *                    '--> lines ----> line merger --> relay --> terminal
  *
- * Nothing is decided here. The relay that an agent has for its workers is used for all agents' lines: two pipes go to it, and what the terminal does
- * not take waits there and not in this loop, which has pulses to send. When too much waits, no more is read from the hosts.
+ * It decides nothing. The relay that an agent uses for its workers prints the agents' lines: it has two pipes, and
+ * output that the terminal does not take waits there, not in this loop, which must send pulses. If too much waits,
+ * hosts are not read.
  *
- * This machine's own agent, if it has one, is a branch as well, only without ssh: so there is one way to stop an agent, to hear it, and to notice that its
- * launcher has died.
+ * The agent on this machine is a branch without ssh, so all agents are stopped, heard and lost in one way.
  *
- * The signals that agents handle (--signals-to-handle) are passed on. Any other ends this process as it would end any; then everybody below finds
- * the end of its stdin. */
+ * Signals that agents handle (--signals-to-handle) are passed on. Any other signal ends this process, and all
+ * processes below see the end of their stdin. */
 
 #include "agent/launch/launch.h"
 
@@ -24,17 +25,20 @@
 #include "agent/launch/branch.h"
 #include "agent/launch/controller.h"
 #include "agent/launch/line_merger.h"
-#include "agent/output/relay.h"
 #include "agent/output/log_sink.h"
+#include "agent/output/relay.h"
+#include "agent/workers/signals.h"
 #include "common/clock.h"
 #include "common/deadline.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
 #include "common/log.h"
+#include "common/loop.h"
 #include "common/mem.h"
 
 enum {
   SIGNALS_MAX = 64,
-  WAITS_MAX = 1 << 20, /* bytes for the terminal; then nothing more is read */
+  WAITS_MAX = 1 << 20, /* bytes for the terminal; with more, hosts are not read */
   FLUSH_MS = 15000,    /* at the end, for the terminal to take the rest */
   INDEX_DIGITS_MAX = 6,
 };
@@ -50,10 +54,10 @@ struct root {
   uv_timer_t timer, beat;
   uv_signal_t signals[SIGNALS_MAX];
   struct launch_tree *tree;
-  struct launch_mind *mind;
-  struct launch_voices *voices;
+  struct launch_controller *mind;
+  struct line_merger *voices;
   struct relay *relay;
-  struct say say;
+  struct log_sink log_sink;
   struct outlet to[2]; /* stdout, stderr */
   struct notify *notify;
   bool ending;
@@ -65,7 +69,7 @@ static struct root root;
 
 static void carry_out(struct root *r);
 
-/* Output. ----------------------------------------------------------------------------------------------------------------------- */
+/* Output. ---------------------------------------------------------------------------------------------------------- */
 
 struct writing {
   uv_write_t req;
@@ -85,7 +89,7 @@ static void on_written(uv_write_t *req, int status) {
   free(w);
 }
 
-static void emit(void *ctx, int std, const char *line, size_t len) {
+static void write_line(void *ctx, int std, const char *line, size_t len) {
   struct root *r = ctx;
   struct outlet *to = &r->to[std - 1];
   if (to->broken || !to->open) return;
@@ -117,44 +121,43 @@ static void on_line(void *ctx, const char *line, size_t len) {
   for (; at < len && at < 2 + INDEX_DIGITS_MAX && line[at] >= '0' && line[at] <= '9'; at++)
     index = index * 10 + (uint32_t)(line[at] - '0');
   if (at >= len || line[at] != ' ' || index >= r->l->plan.n) return;
-  launch_voices_line(r->voices, index, line[0] - '0', line + at + 1, len - at - 1, monotonic_ms());
+  line_merger_add(r->voices, index, line[0] - '0', line + at + 1, len - at - 1, monotonic_ms());
   carry_out(r);
 }
 
-/* The mind. ---------------------------------------------------------------------------------------------------------------------- */
+/* Decisions. ------------------------------------------------------------------------------------------------------- */
 
-static void on_timer(uv_timer_t *timer) {
+static void on_deadline_timer(uv_timer_t *timer) {
   struct root *r = timer->data;
   uint64_t now = monotonic_ms();
-  launch_voices_tick(r->voices, now);
-  if (launch_tree_is_paused(r->tree)) launch_mind_deaf(r->mind, now);
-  if (!r->ending) launch_mind_tick(r->mind, now);
+  line_merger_tick(r->voices, now);
+  if (launch_tree_is_paused(r->tree)) launch_controller_unread(r->mind, now);
+  if (!r->ending) launch_controller_tick(r->mind, now);
   carry_out(r);
 }
 
 static void set_timer(struct root *r) {
-  uint64_t at = earliest(launch_mind_deadline(r->mind), launch_voices_deadline(r->voices)),
-           now = monotonic_ms();
+  uint64_t at = earliest(launch_controller_deadline(r->mind), line_merger_deadline(r->voices)), now = monotonic_ms();
   uv_timer_stop(&r->timer);
-  if (at != UINT64_MAX) uv_timer_start(&r->timer, on_timer, at > now ? at - now : 0, 0);
+  if (at != UINT64_MAX) uv_timer_start(&r->timer, on_deadline_timer, at > now ? at - now : 0, 0);
 }
 
 static void begin_end(struct root *r, int code) {
   r->ending = true;
   r->code = code;
   r->flush_ms = monotonic_ms() + FLUSH_MS;
-  launch_voices_flush(r->voices);
+  line_merger_flush(r->voices);
   notify_stopping(r->notify, NULL);
 }
 
 static void stop_all(struct root *r, const struct launch_effect *fx) {
-  if (fx->own) launch_voices_leaving(r->voices);
+  if (fx->own) line_merger_hide_leaving(r->voices);
   launch_tree_signal(r->tree, fx->value);
 }
 
 static void carry_out(struct root *r) {
   struct launch_effect fx;
-  while (launch_mind_next(r->mind, &fx)) {
+  while (launch_controller_next(r->mind, &fx)) {
     switch (fx.kind) {
     case LAUNCH_SAY: log_line(fx.level, "%s", fx.text); break;
     case LAUNCH_SIGNAL: stop_all(r, &fx); break;
@@ -173,7 +176,7 @@ static void on_report(void *ctx, const struct launch_report *report) {
             : report->event == LAUNCH_ENDED ? "ended"
                                             : "gone",
             (long long)report->code, report->text);
-  launch_mind_report(r->mind, report, monotonic_ms());
+  launch_controller_report(r->mind, report, monotonic_ms());
   carry_out(r);
 }
 
@@ -185,11 +188,11 @@ static void on_signal(uv_signal_t *handle, int signo) {
     uv_stop(&r->loop);
     return;
   }
-  launch_mind_signal(r->mind, signo, monotonic_ms());
+  launch_controller_signal(r->mind, signo, monotonic_ms());
   carry_out(r);
 }
 
-/* A service manager hears from us, and the end waits for what is on its way to the terminal. */
+/* Notifies the service manager, and at the end waits for the output that the terminal has not taken. */
 static void on_beat(uv_timer_t *timer) {
   struct root *r = timer->data;
   uint64_t now = monotonic_ms();
@@ -199,54 +202,51 @@ static void on_beat(uv_timer_t *timer) {
   if ((empty && launch_tree_is_over(r->tree)) || now >= r->flush_ms) uv_stop(&r->loop);
 }
 
-/* Beginning and end. ------------------------------------------------------------------------------------------------------------- */
+/* Beginning and end. ----------------------------------------------------------------------------------------------- */
 
 static int open_output(struct root *r, const struct agent_options *o, struct err *e) {
   int fd[2];
-  struct relay_worker all = {.prefix = "", .label = "", .out = {.shown = true}, .err = {.shown = true}};
+  struct relay_pipes *pipes;
+  struct relay_source all = {.prefix = "", .label = "", .out = {.shown = true}, .err = {.shown = true}};
   enum log_level shown = o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO;
-  int rc = say_init(&r->say, &r->loop, shown, NULL, e);
-  if (rc == 0)
-    rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, e);
-  if (rc == 0) rc = relay_open(r->relay, &all, &fd[0], &fd[1], e);
+  int rc = log_sink_init(&r->log_sink, &r->loop, shown, NULL, e);
+  if (rc == 0) rc = relay_create(&r->relay, &(struct relay_options){.out = STDOUT_FILENO, .err = STDERR_FILENO}, e);
+  if (rc == 0) rc = relay_open(r->relay, &all, &pipes, &fd[0], &fd[1], e);
   for (int i = 0; rc == 0 && i < 2; i++) {
     uv_pipe_init(&r->loop, &r->to[i].pipe, 0);
     r->to[i].open = uv_pipe_open(&r->to[i].pipe, fd[i]) == 0;
   }
-  if (rc == 0) say_through(&r->say, r->relay);
+  if (rc == 0) log_sink_use_relay(&r->log_sink, r->relay);
   return rc;
 }
 
-static void watch_signals(struct root *r, uint64_t signals) {
+static void watch_signals(struct root *r, const struct agent_options *o) {
+  uint64_t watched = signals_to_watch(o);
   for (int signo = 1; signo < SIGNALS_MAX; signo++) {
-    struct sigaction now;
-    if (!(signals >> signo & 1) || sigaction(signo, NULL, &now)) continue;
-    if (now.sa_handler == SIG_IGN && signo != SIGTERM) continue;
+    if (!(watched >> signo & 1)) continue;
     uv_signal_init(&r->loop, &r->signals[signo]);
     r->signals[signo].data = r;
     uv_signal_start(&r->signals[signo], on_signal, signo);
   }
 }
 
-static void start(struct root *r, const struct agent_options *o) {
-  static const struct launch_voices_options voices = {emit, host_of, &root};
+static void start_launch(struct root *r, const struct agent_options *o) {
+  static const struct line_merger_options voices = {write_line, host_of, &root};
   enum { BEAT_EVERY_MS = 20 };
   const struct launch_plan *p = &r->l->plan;
   uint64_t now = monotonic_ms();
-  r->voices = launch_voices_create(&voices);
-  r->mind = launch_mind_create(&(struct launch_mind_config){.seats = r->l->order,
-                                                            .n = p->n,
-                                                            .need = o->nnodes.min,
-                                                            .serves = r->l->serves,
-                                                            .stop_ms = p->stop_ms},
-                               now);
+  r->voices = line_merger_create(&voices);
+  r->mind = launch_controller_create(
+      &(struct launch_controller_config){
+          .seats = r->l->order, .n = p->n, .need = o->nnodes.min, .serves = r->l->serves, .stop_ms = p->stop_ms},
+      now);
   r->tree = launch_tree_create(&(struct launch_tree_options){
       .loop = &r->loop, .plan = p, .on_report = on_report, .on_line = on_line, .on_over = on_over, .ctx = r});
   uv_timer_init(&r->loop, &r->timer);
   uv_timer_init(&r->loop, &r->beat);
   r->timer.data = r->beat.data = r;
   uv_timer_start(&r->beat, on_beat, BEAT_EVERY_MS, BEAT_EVERY_MS);
-  watch_signals(r, o->signals);
+  watch_signals(r, o);
   if (r->l->here) launch_tree_start(r->tree, 0, 1, true);
   if (p->n > r->l->here) launch_tree_start(r->tree, r->l->here, p->n - r->l->here, false);
   notify_ready(r->notify, NULL);
@@ -258,7 +258,7 @@ static void close_outlet(struct outlet *to) {
   to->open = false;
 }
 
-/* The pipes' ends are the relay's; it writes what is in them. */
+/* The relay owns the read ends of the pipes and writes what is in them. */
 static bool close_all(struct root *r) {
   launch_tree_destroy(r->tree);
   r->tree = NULL;
@@ -270,11 +270,11 @@ static bool close_all(struct root *r) {
   close_outlet(&r->to[1]);
   uv_run(&r->loop, UV_RUN_NOWAIT);
   uv_run(&r->loop, UV_RUN_NOWAIT);
-  say_through(&r->say, NULL);
+  log_sink_use_relay(&r->log_sink, NULL);
   relay_destroy(r->relay, FLUSH_MS);
-  say_finish(&r->say);
-  launch_mind_destroy(r->mind);
-  launch_voices_destroy(r->voices);
+  log_sink_finish(&r->log_sink);
+  launch_controller_destroy(r->mind);
+  line_merger_destroy(r->voices);
   return uv_loop_close(&r->loop) == 0;
 }
 
@@ -282,18 +282,16 @@ int launch_run(const struct launch *l, const struct agent_options *o, struct not
   struct root *r = &root;
   struct err e = ERR_INIT;
   *r = (struct root){.l = l, .notify = notify, .code = EXIT_CODE_INTERNAL};
-  int rc = uv_loop_init(&r->loop);
-  if (rc)
-    err_sys(&e, rc, "no event loop");
-  else
-    rc = open_output(r, o, &e);
+  int rc = loop_open(&r->loop, &e);
+  if (rc == 0) rc = open_output(r, o, &e);
   if (rc) {
+    limit_explain(&e);
     log_error("%s", e.text);
     *hung = true;
     return EXIT_CODE_SYSTEM;
   }
   signal(SIGPIPE, SIG_IGN);
-  start(r, o);
+  start_launch(r, o);
   uv_run(&r->loop, UV_RUN_DEFAULT);
   *hung = !close_all(r);
   return r->code;

@@ -1,7 +1,17 @@
-#ifndef AGENT_LAUNCH_H
-#define AGENT_LAUNCH_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_LAUNCH_LAUNCH_H
+#define AGENT_LAUNCH_LAUNCH_H
 
-/* One command from one machine: `rdzv-agent --hosts n1:4,n2:4 -- ./train`. */
+/* One command for several machines: `rdzv-agent --hosts n1:4,n2:4 -- ./train`.
+ *
+ *     make_plan.c      the plan, from the command line or a scheduler's job
+ *     launch.c       the launcher's loop
+ *     controller.c   its decisions (pure): whether the job can continue, when everything is stopped, the exit code
+ *     line_merger.c  which of the agents' lines a person sees (pure)
+ *     launched.c     `rdzv-agent --launched`: one process of the tree, on each host
+ *     branch.c       its connections to the processes below
+ *     plan.c forwarded_env.c   what travels down and up the tree, and the environment of an agent (pure)
+ *     hosts.c        --hosts and --hostfile (pure) */
 
 #include <stdbool.h>
 #include "agent/cluster/cluster.h"
@@ -11,31 +21,39 @@
 #include "common/notify.h"
 
 struct launch {
-  struct launch_plan plan;   /* of all hosts; this machine's first, where it is one of them */
-  struct launch_seat *order; /* the same, as they were given; points into the plan */
+  struct launch_plan plan;   /* of all hosts; this machine's is first, if it is one of them */
+  struct launch_seat *order; /* the same in the given order; points into the plan */
   bool here;                 /* the plan's first seat is on this machine */
   bool serves;               /* the first host's agent runs rdzvd */
-  char **env;                /* of the first host's agent, as far as it is known here */
-  char *from;                /* what has the hosts: a scheduler's variable, ours, or "--hosts" */
-  char *shell_from;          /* what names the remote shell; NULL: the default, or the command line */
-  bool of_job;               /* a scheduler's */
-  char **sources; /* "RDZV_AGENT_NNODES=FROM" for each setting that the agents get: what it follows from */
+  char **env;                /* the environment of the first host's agent, as far as it is known here */
+  char *from;                /* the source of the hosts: a variable of the scheduler or ours, or "--hosts" */
+  char *shell_from;          /* the source of the remote shell; NULL: the default, or the command line */
+  bool of_job;               /* the hosts are those of a scheduler's job */
+  char *kept;                /* "CUDA_VISIBLE_DEVICES=0,1": not passed to other hosts; NULL: nothing */
+  char **sources;            /* "RDZV_AGENT_NNODES=FROM": the source of each setting that the agents get */
 };
 
-/* The command line, or the environment, asks for it, and no launcher has started this process; or nothing says where agents are to meet, and this is the
- * batch script of a scheduler that leaves it to the script to start something on the job's other hosts. */
+/* Whether this process launches: --hosts or --hostfile is given and no launcher started this process; or no endpoint
+ * is given and this is the batch script of a scheduler that leaves it to the script to start programs on the job's
+ * hosts. */
 bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struct cluster *c);
-/* Works out who is to do what. 0, or -EINVAL (-EIO: a host file) and a sentence. *l is to be finished in any case. With l->env the command
- * line is read once more, as the first agent will read it. */
+/* Makes the plan. 0, or -EINVAL (-EIO: a host file) and a sentence. *l must be finished in any case. l->env is the
+ * environment with which the first agent reads the same command line. */
 int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *env, const struct cluster *c,
                    struct err *e);
 void launch_finish(struct launch *l);
-/* What --explain says on top. */
+/* Logs which of the user's variables other hosts do not get. */
+void launch_say_kept(const struct launch *l, const struct cluster *c);
+/* The first lines of --explain. */
 void launch_explain(const struct launch *l, struct buf *out);
-/* Until the job is over: the exit code. o: what the first agent makes of its command line. *hung: _exit then. */
+/* Runs until the job is over; returns the exit code. o: the first agent's options. *hung: the caller must _exit. */
 int launch_run(const struct launch *l, const struct agent_options *o, struct notify *notify, bool *hung);
 
-/* In an agent that was launched (RDZV_AGENT_LAUNCHER): to end with its parent, as by SIGTERM. False: that is gone already. */
+/* In an agent with RDZV_AGENT_LAUNCHER: end with the parent, as by SIGTERM. False: the parent is gone. */
 bool launch_follow(char *const *env);
+
+/* `rdzv-agent --launched`, which --hosts starts on each host: reads its plan from stdin, runs this host's agent as a
+ * child, starts the hosts behind it, and relays all of it. Returns the exit code. */
+int launched_run(char *const *env);
 
 #endif

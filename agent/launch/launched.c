@@ -1,19 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One process of the launch tree.
  *
  *     stdin --> plan --> agent (a child, its output read by line) --.
- *                   '--> tree (further hosts, agent/launch_branch) --+--> stdout, framed by line
+ *                   '--> tree (further hosts, branch.c) -----------+--> stdout, framed by line
  *     stdin --> signals, pulses, end of file --> agent, tree
  *
- * It decides nothing about the job. It lives as long as its agent or anybody below, and takes care of one thing: that nothing is left on this host
- * when the launcher is gone. The end of stdin is the launcher's end, and so is a minute without a pulse (a launcher's host without power does not close
- * its connections). Then the agent is told to stop as by SIGTERM, everybody below sees the same end of file, and what has not ended after the agents'
- * stop timeout is killed; the agent's guard sees to its workers. Should this process be killed itself, the kernel tells its agent (by
- * RDZV_AGENT_LAUNCHER the agent knows whose death is meant).
+ * It decides nothing about the job. It lives as long as its agent or any process below, and ensures that nothing is
+ * left on this host when the launcher is gone. The end of stdin is the launcher's end, and so is a minute without a
+ * pulse (a host without power does not close its connections). Then the agent gets SIGTERM, all processes below see
+ * the end of file, and what has not ended after the agents' stop timeout is killed; the agent's guard ends its
+ * workers. If this process is killed, the kernel signals its agent, which knows its parent by RDZV_AGENT_LAUNCHER.
  *
- * What goes up waits in memory while the connection takes nothing; beyond a limit nothing more is read from below, so that the workers' pipes fill, as
- * they would at a terminal that is stopped. */
+ * Output waits in memory while the connection takes nothing. Beyond a limit nothing more is read from below, so the
+ * workers' pipes fill, as at a stopped terminal. */
 
-#include "agent/launched.h"
+#include "agent/launch/launch.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -25,25 +26,28 @@
 #include <unistd.h>
 #include <uv.h>
 #include "agent/launch/branch.h"
+#include "agent/options/interpreter.h"
 #include "agent/output/lines.h"
 #include "common/clock.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
 #include "common/log.h"
+#include "common/loop.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
 
 enum {
-  PLAN_MS = 30000,         /* for the plan to come */
+  PLAN_MS = 30000,         /* for the plan */
   UP_WAITS_MAX = 1 << 20,  /* bytes on their way up; then nothing more is read */
-  UP_DROPS_MAX = 64 << 20, /* never more than that: what cannot be stopped, reports, is small */
+  UP_DROPS_MAX = 64 << 20, /* never more: reports, which cannot be stopped, are small */
   AGENT_LINE_MAX = 60000,  /* of the agent's output */
-  OUTPUT_MS = 1000,        /* the agent has ended: for the rest of its output */
+  OUTPUT_MS = 1000,        /* after the end of the agent, for the rest of its output */
   STOP_MORE_MS = 10000,    /* on top of its stop timeout */
   LOOK_EVERY_MS = 250,
-  FLUSH_MS = 2000, /* at the end, for what is on its way up */
+  FLUSH_MS = 2000, /* at the end, for output on its way up */
 };
 
-struct stream {
+struct agent_stream {
   uv_pipe_t pipe;
   struct lines lines;
   int std;
@@ -56,13 +60,14 @@ struct launched {
   uv_pipe_t in, up;
   uv_timer_t timer;
   uv_signal_t signals[4];
-  struct buf got;  /* of stdin, not understood yet */
-  size_t plan_len; /* 0: the header has not come */
+  struct buf got;  /* of stdin, not parsed yet */
+  size_t plan_len; /* 0: no header yet */
   struct launch_plan plan;
   bool planned, gone, up_broken, paused;
   struct launch_tree *tree;
   uv_process_t agent;
-  struct stream out, err;
+  struct agent_stream out, err;
+  char *program; /* the program of the workers here; NULL: not known */
   bool running, reported;
   int64_t status;
   int signo;
@@ -73,9 +78,9 @@ struct launched {
 static struct launched launched;
 static char chunk[65536];
 
-/* Up. --------------------------------------------------------------------------------------------------------------------------- */
+/* Up. -------------------------------------------------------------------------------------------------------------- */
 
-struct rising {
+struct sending {
   uv_write_t req;
   struct buf text;
 };
@@ -89,8 +94,8 @@ static void set_paused(struct launched *l, bool paused) {
   if (l->tree) launch_tree_pause(l->tree, paused);
 }
 
-static void on_risen(uv_write_t *req, int status) {
-  struct rising *r = req->data;
+static void on_sent_up(uv_write_t *req, int status) {
+  struct sending *r = req->data;
   struct launched *l = &launched;
   if (status < 0) l->up_broken = true;
   if (l->up_broken || l->up.write_queue_size < UP_WAITS_MAX / 2) set_paused(l, false);
@@ -98,15 +103,15 @@ static void on_risen(uv_write_t *req, int status) {
   free(r);
 }
 
-/* text: taken. */
-static void rise(struct launched *l, struct buf *text) {
-  struct rising *r = xcalloc(1, sizeof(*r));
+/* Takes `text`. */
+static void send_up(struct launched *l, struct buf *text) {
+  struct sending *r = xcalloc(1, sizeof(*r));
   r->text = *text;
   r->req.data = r;
   *text = (struct buf)BUF_INIT;
   uv_buf_t out = uv_buf_init(r->text.data, (unsigned)r->text.len);
   if (l->up_broken || l->up.write_queue_size > UP_DROPS_MAX ||
-      uv_write(&r->req, (uv_stream_t *)&l->up, &out, 1, on_risen)) {
+      uv_write(&r->req, (uv_stream_t *)&l->up, &out, 1, on_sent_up)) {
     buf_finish(&r->text);
     free(r);
     return;
@@ -114,48 +119,48 @@ static void rise(struct launched *l, struct buf *text) {
   if (l->up.write_queue_size > UP_WAITS_MAX) set_paused(l, true);
 }
 
-static void rise_report(struct launched *l, const struct launch_report *r) {
+static void send_report(struct launched *l, const struct launch_report *r) {
   struct buf text = BUF_INIT;
   launch_report_print(r, &text);
-  rise(l, &text);
+  send_up(l, &text);
 }
 
 static void report_own(struct launched *l, enum launch_event event, int64_t code, const char *why) {
   struct launch_report r = {.index = l->plan.seats[0].index, .event = event, .code = code};
   snprintf(r.text, sizeof(r.text), "%s", why);
   l->reported = l->reported || event != LAUNCH_UP;
-  rise_report(l, &r);
+  send_report(l, &r);
 }
 
 static void on_report(void *ctx, const struct launch_report *r) {
-  rise_report(ctx, r);
+  send_report(ctx, r);
 }
 
 static void on_line(void *ctx, const char *line, size_t len) {
   struct buf text = BUF_INIT;
   buf_append(&text, line, len);
   buf_putc(&text, '\n');
-  rise(ctx, &text);
+  send_up(ctx, &text);
 }
 
 static void on_tree_over(void *ctx) {}
 
-/* The agent. ---------------------------------------------------------------------------------------------------------------------- */
+/* The agent. ------------------------------------------------------------------------------------------------------- */
 
-static void rise_line(struct launched *l, const struct stream *s, const char *line, size_t len) {
+static void send_agent_line(struct launched *l, const struct agent_stream *s, const char *line, size_t len) {
   struct buf text = BUF_INIT;
   buf_printf(&text, "%d %u ", s->std, (unsigned)l->plan.seats[0].index);
   buf_append(&text, line, len);
   buf_putc(&text, '\n');
-  rise(l, &text);
+  send_up(l, &text);
 }
 
-static void end_stream(struct launched *l, struct stream *s) {
+static void end_stream(struct launched *l, struct agent_stream *s) {
   const char *line;
   size_t len;
   if (!s->open) return;
   s->open = false;
-  if (lines_rest(&s->lines, &line, &len)) rise_line(l, s, line, len);
+  if (lines_rest(&s->lines, &line, &len)) send_agent_line(l, s, line, len);
   lines_finish(&s->lines);
   uv_close((uv_handle_t *)&s->pipe, NULL);
 }
@@ -166,7 +171,7 @@ static void on_alloc(uv_handle_t *handle, size_t size, uv_buf_t *buf) {
 
 static void on_output(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   struct launched *l = &launched;
-  struct stream *s = stream->data;
+  struct agent_stream *s = stream->data;
   const char *line;
   size_t len;
   if (n < 0) {
@@ -174,11 +179,11 @@ static void on_output(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
     return;
   }
   lines_feed(&s->lines, buf->base, (size_t)n);
-  while (lines_next(&s->lines, &line, &len)) rise_line(l, s, line, len);
+  while (lines_next(&s->lines, &line, &len)) send_agent_line(l, s, line, len);
 }
 
 static void read_agent(struct launched *l, bool on) {
-  struct stream *both[] = {&l->out, &l->err};
+  struct agent_stream *both[] = {&l->out, &l->err};
   for (int i = 0; i < 2; i++) {
     if (!both[i]->open) continue;
     if (on)
@@ -188,7 +193,7 @@ static void read_agent(struct launched *l, bool on) {
   }
 }
 
-static void open_stream(struct launched *l, struct stream *s, int std) {
+static void open_stream(struct launched *l, struct agent_stream *s, int std) {
   uv_pipe_init(&l->loop, &s->pipe, 0);
   s->pipe.data = s;
   s->std = std;
@@ -206,7 +211,7 @@ static void on_agent_exit(uv_process_t *process, int64_t status, int signo) {
   uv_close((uv_handle_t *)process, NULL);
 }
 
-/* The end of its output, and of itself. */
+/* Reports the agent's end, after its output. */
 static void tell_agent_end(struct launched *l) {
   char why[80];
   end_stream(l, &l->out);
@@ -221,7 +226,7 @@ static void tell_agent_end(struct launched *l) {
 static int check_folder(const char *cwd, struct err *e) {
   struct stat st;
   if (stat(cwd, &st) != 0) return err_sys(e, -errno, "the folder %s", cwd);
-  if (!S_ISDIR(st.st_mode)) return err_set(e, -ENOTDIR, "%s is no folder", cwd);
+  if (!S_ISDIR(st.st_mode)) return err_set(e, -ENOTDIR, "%s is not a folder", cwd);
   return access(cwd, X_OK) == 0 ? 0 : err_sys(e, -errno, "the folder %s", cwd);
 }
 
@@ -250,6 +255,7 @@ static int start_agent(struct launched *l, struct err *e) {
   };
   l->agent.data = l;
   rc = uv_spawn(&l->loop, &l->agent, &options);
+  if (rc == 0) l->program = interpreter_find(l->plan.argv, env, l->plan.cwd);
   launch_words_free(env);
   l->running = rc == 0;
   if (rc == 0) {
@@ -259,17 +265,18 @@ static int start_agent(struct launched *l, struct err *e) {
   uv_close((uv_handle_t *)&l->agent, NULL);
   end_stream(l, &l->out);
   end_stream(l, &l->err);
-  return err_sys(e, rc, "its agent cannot be started");
+  err_sys(e, rc, "its agent cannot be started");
+  return limit_explain(e);
 }
 
 static void signal_agent(struct launched *l, int signo) {
   if (l->running) uv_process_kill(&l->agent, signo);
 }
 
-/* Down. ------------------------------------------------------------------------------------------------------------------------- */
+/* Down. ------------------------------------------------------------------------------------------------------------ */
 
 /* The launcher is gone. */
-static void on_gone(struct launched *l) {
+static void on_launcher_gone(struct launched *l) {
   if (l->gone) return;
   l->gone = true;
   uv_read_stop((uv_stream_t *)&l->in);
@@ -283,16 +290,16 @@ static void kill_all(struct launched *l) {
   if (l->tree) launch_tree_kill(l->tree);
 }
 
-static void rise_pulse(struct launched *l) {
+static void send_pulse_line(struct launched *l) {
   struct buf text = BUF_INIT;
   buf_puts(&text, "P\n");
-  rise(l, &text);
+  send_up(l, &text);
 }
 
 static void on_command(struct launched *l, const char *line) {
   int64_t signo;
   l->heard_ms = monotonic_ms();
-  if (line[0] == 'S' || line[0] == 'Q') rise_pulse(l);
+  if (line[0] == 'S' || line[0] == 'Q') send_pulse_line(l);
   if (line[0] == 'K') {
     kill_all(l);
   } else if (line[0] == 'Q') {
@@ -303,7 +310,7 @@ static void on_command(struct launched *l, const char *line) {
   }
 }
 
-static void begin(struct launched *l) {
+static void start_plan(struct launched *l) {
   struct err e = ERR_INIT;
   l->planned = true;
   l->tree = launch_tree_create(&(struct launch_tree_options){
@@ -317,17 +324,17 @@ static void begin(struct launched *l) {
   if (start_agent(l, &e))
     report_own(l, LAUNCH_FAILED, 0, e.text);
   else
-    report_own(l, LAUNCH_UP, 0, "");
+    report_own(l, LAUNCH_UP, 0, l->program ? l->program : "");
   if (l->plan.n > 1) launch_tree_start(l->tree, 1, l->plan.n - 1, false);
 }
 
-static void fail(struct launched *l, const struct err *e) {
+static void end_with_error(struct launched *l, const struct err *e) {
   log_error("%s", e->text);
   l->code = EXIT_CODE_USAGE;
   uv_stop(&l->loop);
 }
 
-/* The header, the plan; true: there was one of them. */
+/* Reads the header, then the plan; true: one of them was complete. */
 static bool take_plan(struct launched *l) {
   struct err e = ERR_INIT;
   size_t n = l->got.len;
@@ -335,17 +342,17 @@ static bool take_plan(struct launched *l) {
   if (l->plan_len) {
     if (n < l->plan_len) return false;
     if (launch_plan_decode(&l->plan, l->got.data, l->plan_len, &e)) {
-      fail(l, &e);
+      end_with_error(l, &e);
       return false;
     }
     buf_consume(&l->got, l->plan_len);
-    begin(l);
+    start_plan(l);
     return true;
   }
   if (!end && n < LAUNCH_HEADER_MAX) return false;
   if (end) *end = '\0';
   if (launch_header_parse(end ? l->got.data : "", &l->plan_len, &e)) {
-    fail(l, &e);
+    end_with_error(l, &e);
     return false;
   }
   buf_consume(&l->got, (size_t)(end - l->got.data) + 1);
@@ -365,7 +372,7 @@ static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   struct launched *l = &launched;
   if (n == 0) return;
   if (n < 0) {
-    on_gone(l);
+    on_launcher_gone(l);
     if (!l->planned) uv_stop(&l->loop);
     return;
   }
@@ -375,25 +382,25 @@ static void on_in(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf) {
   if (l->planned) take_commands(l);
 }
 
-/* Time. -------------------------------------------------------------------------------------------------------------------------- */
+/* Time. ------------------------------------------------------------------------------------------------------------ */
 
-static void pulse(struct launched *l, uint64_t now) {
+static void send_pulse(struct launched *l, uint64_t now) {
   if (now < l->pulse_ms) return;
   l->pulse_ms = now + LAUNCH_PULSE_MS;
-  rise_pulse(l);
+  send_pulse_line(l);
 }
 
-static void on_timer(uv_timer_t *timer) {
+static void on_look_timer(uv_timer_t *timer) {
   struct launched *l = timer->data;
   uint64_t now = monotonic_ms();
   struct err e = ERR_INIT;
   if (!l->planned) {
     if (now - l->heard_ms > PLAN_MS)
-      fail(l, (err_set(&e, -ETIMEDOUT, "no plan came within %d s", PLAN_MS / 1000), &e));
+      end_with_error(l, (err_set(&e, -ETIMEDOUT, "no plan received within %d s", PLAN_MS / 1000), &e));
     return;
   }
-  pulse(l, now);
-  if (now - l->heard_ms > LAUNCH_SILENCE_MS) on_gone(l);
+  send_pulse(l, now);
+  if (now - l->heard_ms > LAUNCH_SILENCE_MS) on_launcher_gone(l);
   if (now >= l->kill_ms) {
     kill_all(l);
     l->kill_ms = UINT64_MAX;
@@ -402,25 +409,24 @@ static void on_timer(uv_timer_t *timer) {
 
 static void on_signal(uv_signal_t *handle, int signo) {
   if (launched.planned)
-    on_gone(&launched);
+    on_launcher_gone(&launched);
   else
     uv_stop(&launched.loop);
 }
 
-/* After each turn of the loop: whether there is a reason to stay. */
+/* After each turn of the loop: ends it if nothing is left to do. */
 static void on_turn(uv_prepare_t *prepare) {
   struct launched *l = prepare->data;
   uint64_t now = monotonic_ms();
   if (!l->planned) return;
   if (l->paused && !l->running) l->output_ms = now + OUTPUT_MS;
-  if (!l->running && !l->reported && ((!l->out.open && !l->err.open) || now >= l->output_ms))
-    tell_agent_end(l);
+  if (!l->running && !l->reported && ((!l->out.open && !l->err.open) || now >= l->output_ms)) tell_agent_end(l);
   if (!l->reported || !launch_tree_is_over(l->tree)) return;
-  if (!l->gone || !l->flush_ms) l->flush_ms = now + FLUSH_MS; /* as long as there is somebody to take it */
+  if (!l->gone || !l->flush_ms) l->flush_ms = now + FLUSH_MS; /* as long as the launcher may take it */
   if (l->up_broken || l->up.write_queue_size == 0 || now >= l->flush_ms) uv_stop(&l->loop);
 }
 
-/* What the loop can wait for; no file, and no terminal, which would change what passes. */
+/* Whether the loop can wait for it: not a file, and not a terminal, which would change the data. */
 static bool is_stream(int fd) {
   uv_handle_type type = uv_guess_handle(fd);
   return type == UV_NAMED_PIPE || type == UV_TCP;
@@ -433,9 +439,10 @@ static int open_ends(struct launched *l, struct err *e) {
   int rc = pipes ? uv_pipe_open(&l->in, STDIN_FILENO) : -ENOTSOCK;
   if (rc == 0) rc = uv_pipe_open(&l->up, STDOUT_FILENO);
   if (rc)
-    return err_set(e, rc,
-                   "--launched is for rdzv-agent --hosts, and needs pipes to talk to it: a remote shell has "
-                   "to pass input and output on (no ssh -n, no -nostdin)");
+    return err_set(
+        e, rc,
+        "--launched is used by rdzv-agent --hosts and needs pipes to it: a remote shell must pass stdin and stdout on "
+        "(no ssh -n, no -nostdin)");
   uv_read_start((uv_stream_t *)&l->in, on_alloc, on_in);
   return 0;
 }
@@ -454,25 +461,25 @@ int launched_run(char *const *env) {
   struct buf hello = BUF_INIT;
   uv_prepare_t turn;
   signal(SIGPIPE, SIG_IGN);
-  *l = (struct launched){
-      .env = env, .kill_ms = UINT64_MAX, .output_ms = UINT64_MAX, .heard_ms = monotonic_ms()};
-  int rc = uv_loop_init(&l->loop);
-  if (rc) err_sys(&e, rc, "no event loop");
+  *l = (struct launched){.env = env, .kill_ms = UINT64_MAX, .output_ms = UINT64_MAX, .heard_ms = monotonic_ms()};
+  int rc = loop_open(&l->loop, &e);
   if (rc == 0) rc = open_ends(l, &e);
   if (rc) {
+    limit_explain(&e);
     log_error("%s", e.text);
-    return rc == -ENOMEM ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE;
+    return limit_is_transient(rc) ? EXIT_CODE_SYSTEM : EXIT_CODE_USAGE;
   }
   watch_signals(l);
   uv_timer_init(&l->loop, &l->timer);
   uv_prepare_init(&l->loop, &turn);
   l->timer.data = turn.data = l;
-  uv_timer_start(&l->timer, on_timer, LOOK_EVERY_MS, LOOK_EVERY_MS);
+  uv_timer_start(&l->timer, on_look_timer, LOOK_EVERY_MS, LOOK_EVERY_MS);
   uv_prepare_start(&turn, on_turn);
   buf_printf(&hello, "%s %s\n", LAUNCH_UP_WORD, RDZV_VERSION);
-  rise(l, &hello);
+  send_up(l, &hello);
   l->pulse_ms = monotonic_ms() + LAUNCH_PULSE_MS;
   uv_run(&l->loop, UV_RUN_DEFAULT);
   launch_tree_destroy(l->tree);
+  free(l->program);
   return l->code;
 }

@@ -1,17 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a command line with --hosts to the plan.
  *
- * What each agent is told beyond its command line goes as RDZV_AGENT_ variables: how many nodes there are, how many workers it has, which
- * rank it asks for, where to meet and under which name. So it is weaker than the command line; and what the user has set as a
- * variable, of ours or of torchrun's, is not touched: each setting is only given where the option's value would be the default.
+ * The agents get further settings as RDZV_AGENT_* variables: the number of nodes, their workers, their rank, the
+ * endpoint, the job's name. So the command line overrides them; and a setting is only made where the option would have
+ * its default, so the user's own variables, ours or torchrun's, count too.
  *
- * They meet on the first host, by the name that was given for it, on a port drawn from [16384, 32768): below those that kernels hand out,
- * above those that services have. The job's name is drawn too, so two launches never meet, even at the same place.
+ * Agents meet on the first host, by the given name, on a random port in [16384, 32768): below the ports that kernels
+ * give to clients, above those of services. The job's name is random too, so two launches never meet.
  *
- * In a batch script of PBS, Grid Engine or LSF that has several hosts nothing need be said: the hosts are the job's, and are reached by the
- * scheduler's own remote shell where it has one.
+ * In a batch script of PBS, Grid Engine or LSF with several hosts no option is needed: the hosts are the job's,
+ * reached by the scheduler's remote shell if it has one.
  *
- * A host that is this machine is started without ssh. That is decided by names and numeric addresses alone: to look up a
- * thousand names would take longer than to start the one agent by ssh. */
+ * This machine's agent is started without ssh. Names and numeric addresses alone decide which host is this one:
+ * looking up a thousand names would take longer than starting one agent by ssh. */
 
 #include "agent/launch/launch.h"
 
@@ -28,15 +29,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "agent/cluster/cluster.h"
-#include "agent/link/host_addrs.h"
 #include "agent/launch/host_file.h"
-#include "agent/options/internal.h"
+#include "agent/link/host_addrs.h"
+#include "agent/options/options.h"
 #include "common/hostlist.h"
+#include "common/log.h"
 #include "common/mem.h"
 
 enum {
   SETTINGS_MAX = 8,
-  SOURCES_MAX = SETTINGS_MAX + 3, /* those of one host too */
+  SOURCES_MAX = SETTINGS_MAX + 3, /* with those of a single host */
 };
 
 static const char default_shell[] = "ssh -T -x -o BatchMode=yes -o ConnectTimeout=10";
@@ -45,18 +47,18 @@ struct wish {
   int argc;
   char *const *argv, *const *env;
   const struct cluster *c;
-  struct agent_options o; /* values alone: nothing is settled */
+  struct agent_options o; /* values only: the rules are not applied */
 };
 
-static enum opt_source source(const struct wish *w, const char *name) {
+static enum opt_source source_of(const struct wish *w, const char *name) {
   return opts_source(&agent_options_spec, w->argc, w->argv, w->env, name);
 }
 
 static bool is_given(const struct wish *w, const char *name) {
-  return source(w, name) != OPT_FROM_DEFAULT;
+  return source_of(w, name) != OPT_FROM_DEFAULT;
 }
 
-static void spell(const struct wish *w, const char *name, char out[OPT_SPELLING_MAX]) {
+static void spell_option(const struct wish *w, const char *name, char out[OPT_SPELLING_MAX]) {
   opts_spelling(&agent_options_spec, w->argc, w->argv, w->env, name, out);
 }
 
@@ -71,10 +73,10 @@ static bool says_where(const struct wish *w) {
   return w->o.standalone || (is_given(w, "nnodes") && w->o.nnodes.max == 1);
 }
 
-/* The job has more hosts, and nobody but its script starts anything there. */
+/* The job has more hosts, and only its script starts programs there. */
 static bool is_left_to_us(const struct wish *w) {
   const struct cluster *c = w->c;
-  bool of_worker = cluster_variable(w->env, "RDZV_AGENT_SOCKET") != NULL; /* that has a job of its own */
+  bool of_worker = cluster_variable(w->env, "RDZV_AGENT_SOCKET") != NULL; /* a worker that starts a job of its own */
   return cluster_is_alone(c) && c->n_hosts > 1 && !c->starter.is_set && !of_worker && !says_where(w);
 }
 
@@ -84,14 +86,13 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struc
   int rest;
   w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c};
   if (cluster_variable(env, "RDZV_AGENT_LAUNCHER")) return false;
-  if (source(&w, "help") == OPT_FROM_ARGV || source(&w, "version") == OPT_FROM_ARGV) return false;
+  if (source_of(&w, "help") == OPT_FROM_ARGV || source_of(&w, "version") == OPT_FROM_ARGV) return false;
   if (names_hosts(&w)) return true;
-  return opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, NULL) == 0 &&
-         is_left_to_us(&w);
+  return opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, NULL) == 0 && is_left_to_us(&w);
 }
 
-/* The scheduler's, without its slots: those are CPUs mostly. How many workers a host has its agent finds out there, unless the GPUs of each
- * are known here: then as many, or one. */
+/* The scheduler's hosts, without slots, which are mostly CPUs. Each agent finds its number of workers itself, unless
+ * the GPUs of each host are known here: then one per GPU, at least one. */
 static int take_jobs_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
   for (size_t i = 0; i < w->c->n_hosts; i++) {
     int64_t gpus = w->c->host[i].gpus;
@@ -102,43 +103,40 @@ static int take_jobs_hosts(const struct wish *w, struct launch_hosts *h, struct 
   return 0;
 }
 
-/* The hosts. -------------------------------------------------------------------------------------------------------------------- */
+/* The hosts. ------------------------------------------------------------------------------------------------------- */
 
 static int read_hosts(const struct wish *w, struct launch_hosts *h, struct err *e) {
-  enum opt_source list = source(w, "hosts"), file = source(w, "hostfile");
+  enum opt_source list = source_of(w, "hosts"), file = source_of(w, "hostfile");
   char name[OPT_SPELLING_MAX];
   if (!names_hosts(w)) return take_jobs_hosts(w, h, e);
-  if (list == file)
-    return err_set(e, -EINVAL, "--hosts and --hostfile exclude each other: leave one of them away");
+  if (list == file) return err_set(e, -EINVAL, "--hosts and --hostfile exclude each other: remove one of them");
   if (list > file) {
-    spell(w, "hosts", name);
+    spell_option(w, "hosts", name);
     return launch_hosts_list(h, w->o.hosts, e) ? err_wrap(e, "%s", name) : 0;
   }
-  spell(w, "hostfile", name);
+  spell_option(w, "hostfile", name);
   char *text = host_file_read_given(w->o.hostfile, LAUNCH_FILE_MAX, HOST_FILE_WAIT_MS, e);
   int rc = text ? launch_hosts_file(h, w->o.hostfile, text, strlen(text), e) : err_wrap(e, "%s", name);
   free(text);
   return rc;
 }
 
-/* What makes no sense on several hosts. */
+/* Refuses options that cannot apply to several hosts. */
 static int check_options(const struct wish *w, struct err *e) {
   static const char *const of_one[] = {"node-rank", "local-addr"};
   char name[OPT_SPELLING_MAX], hosts[OPT_SPELLING_MAX];
   if (names_hosts(w))
-    spell(w, is_given(w, "hosts") ? "hosts" : "hostfile", hosts);
+    spell_option(w, is_given(w, "hosts") ? "hosts" : "hostfile", hosts);
   else
     snprintf(hosts, sizeof(hosts), "several hosts in the job");
   if (w->o.standalone) {
-    spell(w, "standalone", name);
-    return err_set(e, -EINVAL, "%s is this machine alone, and %s names others: leave one of them away", name,
-                   hosts);
+    spell_option(w, "standalone", name);
+    return err_set(e, -EINVAL, "%s uses this machine only, but %s names others: remove one of them", name, hosts);
   }
   for (size_t i = 0; i < 2; i++) {
     if (!is_given(w, of_one[i])) continue;
-    spell(w, of_one[i], name);
-    return err_set(e, -EINVAL, "%s is for one host, and with %s it would be said to all: leave it away", name,
-                   hosts);
+    spell_option(w, of_one[i], name);
+    return err_set(e, -EINVAL, "%s is for one host, but with %s all agents would get it: remove it", name, hosts);
   }
   return 0;
 }
@@ -146,14 +144,13 @@ static int check_options(const struct wish *w, struct err *e) {
 static int check_hosts(const struct wish *w, const struct launch_hosts *h, struct err *e) {
   int64_t n = (int64_t)h->n;
   char name[OPT_SPELLING_MAX];
-  spell(w, "nnodes", name);
+  spell_option(w, "nnodes", name);
   if (is_given(w, "nnodes") && w->o.nnodes.min > n)
-    return err_set(e, -EINVAL, "%s asks for %" PRId64 " nodes, and only %" PRId64 " %s named", name,
-                   w->o.nnodes.min, n, n == 1 ? "host is" : "hosts are");
+    return err_set(e, -EINVAL, "%s asks for %" PRId64 " nodes, but only %" PRId64 " %s named", name, w->o.nnodes.min, n,
+                   n == 1 ? "host is" : "hosts are");
   for (size_t i = 0; h->n > 1 && i < h->n; i++)
     if (launch_host_is_loopback(launch_host_bare(h->v[i].name)))
-      return err_set(e, -EINVAL,
-                     "%s is another machine on each of several hosts: name this one as the others know it",
+      return err_set(e, -EINVAL, "%s is a different machine on each host: use a name by which the others know this one",
                      h->v[i].name);
   return 0;
 }
@@ -169,7 +166,7 @@ static bool is_here(const char *name, const char *own) {
   return !ip.family && short_of && len == hostlist_short(own) && strncasecmp(name, own, len) == 0;
 }
 
-/* This machine's seat is the first one of the plan, whichever it is in the job. */
+/* Fills the seats; this machine's is first in the plan, wherever it is in the job. */
 static void take_seats(struct launch *l, const struct launch_hosts *h) {
   char own[HOST_NAME_MAX + 1] = "";
   size_t here = h->n;
@@ -187,45 +184,46 @@ static void take_seats(struct launch *l, const struct launch_hosts *h) {
   l->plan.n = h->n;
 }
 
-/* Settings. ----------------------------------------------------------------------------------------------------------------------- */
+/* Settings. -------------------------------------------------------------------------------------------------------- */
 
-static int draw(uint64_t *value, struct err *e) {
+static int draw_number(uint64_t *value, struct err *e) {
   if (getrandom(value, sizeof(*value), 0) == (ssize_t)sizeof(*value)) return 0;
   return err_sys(e, -errno, "no random numbers");
 }
 
-static void tell(struct launch *l, const char *name, const char *from, const char *more) {
+static void add_source(struct launch *l, const char *name, const char *from, const char *more) {
   size_t n = 0;
   while (l->sources[n]) n++;
   l->sources[n] = xasprintf("%s=%s%s", name, from, more);
 }
 
-/* A setting for all, and what it follows from. */
-static void set(struct launch *l, char *text, const char *from, const char *more) {
+/* Adds a setting for all, with its source. */
+static void add_setting(struct launch *l, char *text, const char *from, const char *more) {
   char name[OPT_SPELLING_MAX];
   size_t n = 0;
   while (l->plan.settings[n]) n++;
   l->plan.settings[n] = text;
   snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
-  tell(l, name, from, more);
+  add_source(l, name, from, more);
 }
 
-static int set_place(struct launch *l, struct err *e) {
+static int set_endpoint(struct launch *l, struct err *e) {
   struct endpoint ep = {0};
   char text[ENDPOINT_TEXT_MAX];
   uint64_t port;
-  int rc = draw(&port, e);
+  int rc = draw_number(&port, e);
   if (rc) return rc;
   const char *host = launch_host_bare(l->order[0].host);
-  snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? "127.0.0.1" : host);
+  snprintf(ep.host, sizeof(ep.host), "%s", l->plan.n == 1 && l->here ? host_loopback() : host);
   ep.port = (uint16_t)(CLUSTER_PORT_FIRST + port % CLUSTER_PORT_COUNT);
   endpoint_format(&ep, text);
-  set(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text), l->from, "; port: drawn at random");
+  add_setting(l, xasprintf("RDZV_AGENT_ENDPOINT=%s", text), l->from, "; port: drawn at random");
   l->serves = true;
   return 0;
 }
 
-/* The list that tells who is missing; none where a host is an address, or was given a user: hosts do not call themselves so. */
+/* The list by which missing hosts are named; "" if a host is an address or has a user, since hosts do not report such
+ * names. */
 static char *list_hosts(const struct launch *l) {
   struct buf text = BUF_INIT;
   const char **names = xcalloc(l->plan.n, sizeof(*names));
@@ -241,12 +239,12 @@ static char *list_hosts(const struct launch *l) {
   return xstrdup("");
 }
 
-/* A job of a scheduler's keeps that name. */
+/* A scheduler's job keeps its name. */
 static void name_job(struct launch *l, const struct wish *w, uint64_t drawn) {
   if (l->of_job && w->c->job.is_set)
-    set(l, xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text), w->c->job.source, "");
+    add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=%s", w->c->job.text), w->c->job.source, "");
   else
-    set(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, drawn >> 16), "drawn at random", "");
+    add_setting(l, xasprintf("RDZV_AGENT_RDZV_ID=job-%012" PRIx64, drawn >> 16), "drawn at random", "");
 }
 
 /* On the heap. */
@@ -256,21 +254,21 @@ static char *show_variable(const char *variable) {
   return buf_steal(&text);
 }
 
-/* What has the hosts, for --explain. On the heap. */
+/* The source of the hosts, for --explain. On the heap. */
 static char *name_source(const struct wish *w) {
-  const char *option = source(w, "hosts") > source(w, "hostfile") ? "hosts" : "hostfile";
+  const char *option = source_of(w, "hosts") > source_of(w, "hostfile") ? "hosts" : "hostfile";
   const char *variable = opts_variable(&agent_options_spec, w->argc, w->argv, w->env, option);
   char name[OPT_SPELLING_MAX];
   if (!names_hosts(w)) return xstrdup(w->c->nodes.source);
-  spell(w, option, name);
+  spell_option(w, option, name);
   return variable ? show_variable(variable) : xstrdup(name);
 }
 
-/* What each agent is told of its own host. */
-static void tell_own(struct launch *l, const struct cluster_fact *gpus) {
-  tell(l, "RDZV_AGENT_NODE_RANK", l->from, "");
-  tell(l, "RDZV_AGENT_NPROC", gpus->is_set && l->of_job ? gpus->source : l->from, "");
-  tell(l, "RDZV_AGENT_EXPECT", l->from, "");
+/* The sources of settings that differ by host. */
+static void add_own_sources(struct launch *l, const struct cluster_fact *gpus) {
+  add_source(l, "RDZV_AGENT_NODE_RANK", l->from, "");
+  add_source(l, "RDZV_AGENT_NPROC", gpus->is_set && l->of_job ? gpus->source : l->from, "");
+  add_source(l, "RDZV_AGENT_EXPECT", l->from, "");
 }
 
 static int make_settings(struct launch *l, const struct wish *w, struct err *e) {
@@ -278,24 +276,24 @@ static int make_settings(struct launch *l, const struct wish *w, struct err *e) 
   bool placed = is_given(w, "endpoint") || is_given(w, "master-addr") || is_given(w, "master-port");
   l->plan.settings = xcalloc(SETTINGS_MAX, sizeof(*l->plan.settings));
   l->sources = xcalloc(SOURCES_MAX, sizeof(*l->sources));
-  tell_own(l, &w->c->gpus);
-  if (!is_given(w, "nnodes")) set(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n), l->from, "");
+  add_own_sources(l, &w->c->gpus);
+  if (!is_given(w, "nnodes")) add_setting(l, xasprintf("RDZV_AGENT_NNODES=%" PRId64, n), l->from, "");
   l->plan.give_slots = !is_given(w, "nproc");
   l->plan.hush = !is_given(w, "quiet") && !is_given(w, "verbose");
   if (most > 1) l->plan.ranks = (uint32_t)(most < n ? most : n);
   l->plan.expect = most > 1 && n <= most && !is_given(w, "expect") ? list_hosts(l) : xstrdup("");
   if (most > 1 || placed) {
     uint64_t id;
-    int rc = draw(&id, e);
+    int rc = draw_number(&id, e);
     if (rc) return rc;
     if (!is_given(w, "rdzv-id")) name_job(l, w, id);
-    return placed ? 0 : set_place(l, e);
+    return placed ? 0 : set_endpoint(l, e);
   }
-  set(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
+  add_setting(l, xstrdup("RDZV_AGENT_STANDALONE=yes"), l->from, "");
   return 0;
 }
 
-/* The folder by the name that its user has for it, where that is still the same one. */
+/* The current folder by the user's name for it ($PWD), if that is still the same folder. */
 static char *find_folder(char *const *env, struct err *e) {
   const char *logical = cluster_variable(env, "PWD");
   struct stat a, b;
@@ -322,24 +320,31 @@ static int find_program(struct launch *l, const struct wish *w, struct err *e) {
   return 0;
 }
 
-/* What a scheduler grants on its job's first host means nothing on another. */
-static void leave_devices(char **env) {
-  static const char *const devices[] = {"CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=",
-                                        "ROCR_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=", "SGE_HGR_"};
+/* Removes variables that grant devices of the job's first host. A user may have set them too, which cannot be
+ * distinguished, so a line is logged. */
+static void leave_devices(struct launch *l, char **env) {
+  static const char own[] = "SGE_HGR_", *const devices[] = {"CUDA_VISIBLE_DEVICES=", "NVIDIA_VISIBLE_DEVICES=",
+                                                            "ROCR_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=", own};
+  struct buf kept = BUF_INIT;
   size_t k = 0;
   for (size_t i = 0; env[i]; i++) {
-    bool device = false;
-    for (size_t d = 0; d < sizeof(devices) / sizeof(*devices); d++)
-      device = device || strncmp(env[i], devices[d], strlen(devices[d])) == 0;
-    if (device)
-      free(env[i]);
-    else
+    size_t d = 0;
+    while (d < sizeof(devices) / sizeof(*devices) && strncmp(env[i], devices[d], strlen(devices[d])) != 0) d++;
+    if (d == sizeof(devices) / sizeof(*devices)) {
       env[k++] = env[i];
+      continue;
+    }
+    if (devices[d] != own && kept.len) buf_puts(&kept, ", ");
+    if (devices[d] != own) agent_options_show_variable(env[i], &kept);
+    free(env[i]);
   }
   env[k] = NULL;
+  bool carried = strcmp(l->plan.shell[0], "blaunch") == 0; /* it passes the caller's environment on by itself */
+  if (kept.len && !carried) l->kept = buf_steal(&kept);
+  buf_finish(&kept);
 }
 
-/* A scheduler's own works from the job's first host alone, as a rule: then there is no tree. */
+/* A scheduler's remote shell usually works on the job's first host only: then there is no tree. */
 static const char *choose_shell(struct launch *l, const struct wish *w, uint32_t *fan_out) {
   const struct cluster_fact *own = &w->c->remote_shell;
   const char *variable = opts_variable(&agent_options_spec, w->argc, w->argv, w->env, "ssh");
@@ -356,18 +361,19 @@ static int fill_plan(struct launch *l, const struct wish *w, struct err *e) {
   struct launch_plan *p = &l->plan;
   char name[OPT_SPELLING_MAX];
   p->shell = launch_words(choose_shell(l, w, &p->fan_out), e);
-  spell(w, "ssh", name);
+  spell_option(w, "ssh", name);
   if (!p->shell) return err_wrap(e, "%s", name);
   p->argv = launch_words_copy(w->argv);
   p->env = launch_env_travels(w->env);
-  if (!names_hosts(w)) leave_devices(p->env);
+  if (!names_hosts(w)) leave_devices(l, p->env);
   p->cwd = find_folder(w->env, e);
   if (!p->cwd) return e->code;
   int rc = find_program(l, w, e);
   return rc ? rc : make_settings(l, w, e);
 }
 
-/* As the first host's agent sees it. Where that is another host its own variables are not known; they are no settings. */
+/* The environment of the first host's agent. If that is another host, its own variables are unknown; they are not
+ * settings. */
 static void make_env(struct launch *l, char *const *env) {
   struct launch_plan first = l->plan;
   first.seats = l->order;
@@ -404,7 +410,16 @@ void launch_finish(struct launch *l) {
   free(l->order);
   free(l->from);
   free(l->shell_from);
+  free(l->kept);
   launch_words_free(l->sources);
+}
+
+void launch_say_kept(const struct launch *l, const struct cluster *c) {
+  if (l->kept)
+    log_info(
+        "%s is not passed to the job's other hosts, where %s may have granted other GPUs: workers there see all GPUs; "
+        "to pass it on, name the hosts with --hosts or --hostfile",
+        l->kept, c->scheduler.is_set ? c->scheduler.text : "the scheduler");
 }
 
 void launch_explain(const struct launch *l, struct buf *out) {
@@ -416,6 +431,7 @@ void launch_explain(const struct launch *l, struct buf *out) {
     bool tells = l->of_job && !i;
     buf_printf(out, "%s%s%s\n", here ? " here" : "", tells ? "  # " : "", tells ? l->from : "");
   }
+  if (l->kept) buf_printf(out, "not passed on: %s\n", l->kept);
   buf_puts(out, "ssh");
   for (size_t i = 0; l->plan.shell[i]; i++) buf_printf(out, " %s", l->plan.shell[i]);
   buf_printf(out, "%s%s\n", l->shell_from ? "  # " : "", l->shell_from ? l->shell_from : "");

@@ -1,17 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan: one frame that travels down the tree.
  *
- * Whatever a user has written, the command, its arguments, the folder, the environment, goes over the connection as data. The command
- * line that ssh hands to a shell over there has nothing in it but the path of rdzv-agent and the word --launched, so there is
- * nothing to quote that a user could have thought of, and nothing that ps would show to others.
+ * The user's words (command, arguments, folder, environment) travel as data on the connection. The command line that
+ * ssh gives to a shell contains only the path of rdzv-agent and the word --launched. So there is nothing to quote, and
+ * nothing for others to see in ps.
  *
- * Words are bytes and JSON is characters: each byte becomes the character of its number, so that every word comes back as it was, also
- * one that is no UTF-8.
+ * Words are bytes, JSON is characters: each byte becomes the character of its number, so words that are not UTF-8
+ * survive.
  *
- * A plan is cut, never rewritten, on its way: who has seats behind its own gives them on to the first of each share, with the rest as it
- * came. What differs between hosts is worked out where the agent is started, in launch_env.c.
+ * A plan is cut, never rewritten: a process passes the seats behind its own to the first host of each share, with the
+ * rest unchanged. Differences between hosts are computed where the agent starts (forwarded_env.c).
  *
- * Both ends name their version first, and a plan is only read by the same one: two versions of rdzv in one job would be a bad idea even
- * if they understood each other here. */
+ * Both ends send their version first; a plan of another version is refused. */
 
 #include "agent/launch/plan.h"
 
@@ -23,9 +23,10 @@
 #include "common/json.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
+#include "common/printable.h"
 #include "proto/msg.h"
 
-/* Words. --------------------------------------------------------------------------------------------------------------- */
+/* Words. ----------------------------------------------------------------------------------------------------------- */
 
 void launch_words_free(char **words) {
   for (size_t i = 0; words && words[i]; i++) free(words[i]);
@@ -40,7 +41,7 @@ char **launch_words_copy(char *const *words) {
   return copy;
 }
 
-/* One word at *p, which is not blank; false: a quotation mark is missing. */
+/* Reads one word at *p, which is not blank; false: a quotation mark is missing. */
 static bool take_word(const char **p, struct buf *word) {
   char quote = '\0';
   for (; **p && (quote || !strchr(" \t\n", **p)); ++*p) {
@@ -70,16 +71,16 @@ char **launch_words(const char *text, struct err *e) {
     }
     buf_finish(&word);
     launch_words_free(words);
-    err_set(e, -EINVAL, whole ? "these are too many words" : "a quotation mark is missing");
+    err_set(e, -EINVAL, whole ? "there are too many words" : "a quotation mark is missing");
     return NULL;
   }
   if (n) return words;
   launch_words_free(words);
-  err_set(e, -EINVAL, "a program is expected, with options or without");
+  err_set(e, -EINVAL, "a program is missing");
   return NULL;
 }
 
-/* JSON. ------------------------------------------------------------------------------------------------------------------ */
+/* JSON. ------------------------------------------------------------------------------------------------------------ */
 
 static json_t *put_bytes(const char *text) {
   struct buf b = BUF_INIT;
@@ -92,7 +93,7 @@ static json_t *put_bytes(const char *text) {
   return v;
 }
 
-/* NULL: it is no string, or has characters that are no bytes. */
+/* NULL: it is not a string, or has characters that are not bytes. */
 static char *take_bytes(const json_t *v) {
   struct buf b = BUF_INIT;
   const unsigned char *p = (const unsigned char *)json_string_value(v);
@@ -208,15 +209,14 @@ int launch_header_parse(const char *line, size_t *len, struct err *e) {
   char version[LAUNCH_HEADER_MAX] = "";
   int64_t n;
   const char *p = line + sizeof(LAUNCH_DOWN_WORD) - 1;
-  if (strncmp(line, LAUNCH_DOWN_WORD " ", sizeof(LAUNCH_DOWN_WORD)) != 0 ||
-      strlen(line) >= LAUNCH_HEADER_MAX || sscanf(p, " %127[^ ]", version) != 1)
-    return err_set(e, -EBADMSG,
-                   "--launched is for rdzv-agent --hosts, which says on stdin what is to be done");
+  if (strncmp(line, LAUNCH_DOWN_WORD " ", sizeof(LAUNCH_DOWN_WORD)) != 0 || strlen(line) >= LAUNCH_HEADER_MAX ||
+      sscanf(p, " %127[^ ]", version) != 1)
+    return err_set(e, -EBADMSG, "--launched is used by rdzv-agent --hosts, which sends a plan on stdin");
   if (strcmp(version, RDZV_VERSION) != 0)
-    return err_set(e, -EPROTO, "this is rdzv-agent %s, and whoever launched it is %s", RDZV_VERSION, version);
+    return err_set(e, -EPROTO, "this is rdzv-agent %s, and its launcher is %s: install the same on all hosts",
+                   RDZV_VERSION, version);
   p = strrchr(line, ' ') + 1;
-  if (parse_int(p, 2, LAUNCH_PLAN_MAX, &n, NULL))
-    return err_set(e, -EBADMSG, "the plan's length makes no sense");
+  if (parse_int(p, 2, LAUNCH_PLAN_MAX, &n, NULL)) return err_set(e, -EBADMSG, "the plan's length is invalid");
   *len = (size_t)n;
   return 0;
 }
@@ -241,8 +241,8 @@ static bool take_plan(struct launch_plan *p, const json_t *o) {
   p->cwd = take_bytes(json_object_get(o, "cwd"));
   p->program = take_bytes(json_object_get(o, "program"));
   p->expect = take_bytes(json_object_get(o, "expect"));
-  return take_seats(p, json_object_get(o, "seats")) && p->argv && p->argv[0] && p->env && p->settings &&
-         p->shell && p->shell[0] && p->cwd && *p->cwd && p->program && *p->program && p->expect &&
+  return take_seats(p, json_object_get(o, "seats")) && p->argv && p->argv[0] && p->env && p->settings && p->shell &&
+         p->shell[0] && p->cwd && *p->cwd && p->program && *p->program && p->expect &&
          take_flag(json_object_get(o, "only_there"), &p->only_there) &&
          take_flag(json_object_get(o, "give_slots"), &p->give_slots) &&
          take_flag(json_object_get(o, "hush"), &p->hush) &&
@@ -260,10 +260,10 @@ int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, stru
   json_decref(o);
   if (good) return 0;
   launch_plan_finish(p);
-  return err_set(e, -EBADMSG, "the plan makes no sense");
+  return err_set(e, -EBADMSG, "the plan is invalid");
 }
 
-/* The tree, and the way to a host. -------------------------------------------------------------------------------------- */
+/* The tree, and the way to a host. --------------------------------------------------------------------------------- */
 
 size_t launch_split(size_t n, uint32_t fan_out, size_t i, size_t *first, size_t *count) {
   size_t k = n < fan_out ? n : fan_out;
@@ -274,7 +274,7 @@ size_t launch_split(size_t n, uint32_t fan_out, size_t i, size_t *first, size_t 
   return k;
 }
 
-/* In single quotes: understood alike by sh, csh and fish. */
+/* In single quotes, which sh, csh and fish read alike. */
 static void put_quoted(struct buf *out, const char *text) {
   buf_putc(out, '\'');
   for (; *text; text++) {
@@ -306,7 +306,7 @@ char **launch_shell_argv(const struct launch_plan *p, const char *host) {
   return argv;
 }
 
-/* Reports. ----------------------------------------------------------------------------------------------------------------- */
+/* Reports. --------------------------------------------------------------------------------------------------------- */
 
 static const char *const event_names[] = {"up", "ended", "failed", "lost"};
 
@@ -330,13 +330,12 @@ int launch_report_parse(struct launch_report *r, const char *json, size_t len, s
   int64_t index = 0;
   size_t k = 0;
   while (name && k < 4 && strcmp(name, event_names[k]) != 0) k++;
-  bool good = name && k < 4 && text &&
-              take_number(json_object_get(o, "host"), LAUNCH_HOSTS_MAX - 1, &index) &&
+  bool good = name && k < 4 && text && take_number(json_object_get(o, "host"), LAUNCH_HOSTS_MAX - 1, &index) &&
               take_number(json_object_get(o, "code"), 255, &r->code);
   r->index = (uint32_t)index;
   r->event = (enum launch_event)k;
   snprintf(r->text, sizeof(r->text), "%s", text ? text : "");
   free(text);
   json_decref(o);
-  return good ? 0 : err_set(e, -EBADMSG, "a report makes no sense");
+  return good ? 0 : err_set(e, -EBADMSG, "a report is invalid");
 }

@@ -1,16 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_LAUNCH_PLAN_H
 #define AGENT_LAUNCH_PLAN_H
 
-/* What one process of the launch tree is told to do, by whom, and what it says back. Pure.
+/* The orders of one process of the launch tree, and the protocol between processes. Pure.
  *
- * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH\n", a plan of LENGTH bytes (JSON), then lines:
- *     "S SIGNO"  the agents get this signal      "K"  all is killed now      "P"  somebody is there
- *     "Q"  who is there? S and Q are answered by "P" at once, and passed on
- *   End of file, and silence of LAUNCH_SILENCE_MS, are the end of whoever launched.
+ * Down, on stdin of `rdzv-agent --launched`:   "RDZV-LAUNCH VERSION LENGTH\n", a plan of LENGTH bytes (JSON), then
+ * lines:
+ *     "S SIGNO"  send the agents this signal      "K"  kill everything now      "P"  a pulse
+ *     "Q"  a question. S and Q are answered by "P" at once, and passed on
+ *   End of file, and silence of LAUNCH_SILENCE_MS, mean that the launcher is gone.
  * Up, on its stdout:   "RDZV-LAUNCHED VERSION\n", then lines:
  *     "1 INDEX text"  a line of that host's agent on stdout, "2 INDEX text" on stderr
- *     "J {...}"       a report (struct launch_report)                              "P"  somebody is there
- *   What stands in front of the first line, a login script's greeting, is nobody's.
+ *     "J {...}"       a report (struct launch_report)                              "P"  a pulse
+ *   Output before the first line is a login script's greeting and is skipped.
  * INDEX counts the hosts of the job from 0. */
 
 #include <stdbool.h>
@@ -22,13 +24,13 @@
 
 enum {
   LAUNCH_PLAN_MAX = 32 * 1024 * 1024, /* bytes of a plan's JSON */
-  LAUNCH_HEADER_MAX = 128,            /* of the first line, either way */
+  LAUNCH_HEADER_MAX = 128,            /* of the first line, in both directions */
   LAUNCH_WORDS_MAX = 65536,           /* of a command line, or an environment */
   LAUNCH_SHELL_WORDS_MAX = 64,        /* of --ssh */
   LAUNCH_PULSE_MS = 5000,
   LAUNCH_SILENCE_MS = 60000, /* from above; a launcher may be stopped (Ctrl-Z) for less */
   LAUNCH_LOST_MS = 15000,    /* from below */
-  LAUNCH_ANSWER_MS = 5000,   /* an answer to S and Q */
+  LAUNCH_ANSWER_MS = 5000,   /* for an answer to S and Q */
 };
 
 #define LAUNCH_DOWN_WORD "RDZV-LAUNCH"
@@ -36,23 +38,23 @@ enum {
 
 struct launch_seat {
   char *host;
-  int64_t slots; /* 0: nothing was said */
+  int64_t slots; /* 0: not given */
   uint32_t index;
 };
 
-/* Strings and arrays are the plan's own (heap); arrays of words end with NULL. */
+/* The plan owns its strings and arrays (heap); arrays of words end with NULL. */
 struct launch_plan {
-  struct launch_seat *
-      seats; /* the first is that of whoever has this plan (but the launcher itself); the others it is to start */
+  /* the first is that of the process with this plan (except the launcher); it starts the others */
+  struct launch_seat *seats;
   size_t n;
-  char **argv; /* the launcher's own command line: the agents' */
+  char **argv; /* the launcher's command line, and the agents' */
   char *cwd;
-  char **env;      /* what travels: "NAME=value" */
+  char **env;      /* variables that travel: "NAME=value" */
   char **settings; /* RDZV_AGENT_*, the same on all hosts */
   char **shell;    /* program and options that run a command on another host */
-  char *program;   /* rdzv-agent over there */
-  char *expect;    /* RDZV_AGENT_EXPECT where the host is found in it; NULL: none */
-  bool only_there; /* not in PATH either */
+  char *program;   /* path of rdzv-agent on other hosts */
+  char *expect;    /* RDZV_AGENT_EXPECT for hosts that it lists; NULL: none */
+  bool only_there; /* do not search PATH */
   bool give_slots; /* seats' slots become RDZV_AGENT_NPROC */
   bool hush;       /* all agents but the first are --quiet */
   uint32_t ranks;  /* seats with a lower index get it as RDZV_AGENT_NODE_RANK */
@@ -63,34 +65,38 @@ struct launch_plan {
 void launch_plan_finish(struct launch_plan *p);
 /* Appends header and JSON for the seats [first, first + count). */
 void launch_plan_encode(const struct launch_plan *p, size_t first, size_t count, struct buf *out);
-/* The header's line, without its newline: 0 and *len; -EPROTO where the other one has another version, -EBADMSG for what is no header. */
+/* Parses the header's line, without its newline: 0 and *len; -EPROTO: another version; -EBADMSG: not a header. */
 int launch_header_parse(const char *line, size_t *len, struct err *e);
-/* 0 and *p is to be finished; -EBADMSG, -E2BIG and a sentence. */
+/* 0, and *p must be finished; or -EBADMSG, -E2BIG and a sentence. */
 int launch_plan_decode(struct launch_plan *p, const char *json, size_t len, struct err *e);
 
-/* n hosts among at most fan_out branches, neighbours together: the i-th has [*first, *first + *count). How many branches. */
+/* Splits n hosts among at most fan_out branches, neighbours together: the i-th has [*first, *first + *count). Returns
+ * how many. */
 size_t launch_split(size_t n, uint32_t fan_out, size_t i, size_t *first, size_t *count);
 
-/* "ssh -p 22 -i 'my key'" as a shell would part it, without anything else that a shell does. Heap, NULL-terminated; NULL and a sentence. */
+/* Splits "ssh -p 22 -i 'my key'" into words as a shell would, without expansion. Heap, NULL-terminated; NULL and a
+ * sentence. */
 char **launch_words(const char *text, struct err *e);
 void launch_words_free(char **words);
 char **launch_words_copy(char *const *words);
-/* argv that runs rdzv-agent --launched on a host: the plan's shell, the host, one word for the shell over there. Heap. */
+/* argv that runs rdzv-agent --launched on a host: the plan's shell, the host, one word for the shell there. Heap. */
 char **launch_shell_argv(const struct launch_plan *p, const char *host);
 
-/* Of the launcher's environment, what goes along. Heap. */
+/* The launcher's variables that travel. Heap. */
 char **launch_env_travels(char *const *env);
-/* The environment of the agent of the plan's first seat: this host's own, what travelled, the settings. host: its name for itself; launcher: pid of its parent. */
+/* The environment of the agent of the plan's first seat: this host's own, what travelled, the settings. host: its own
+ * name; launcher: pid of its parent. */
 char **launch_env_agent(const struct launch_plan *p, char *const *own, const char *host, int64_t launcher);
 
 enum launch_event { LAUNCH_UP, LAUNCH_ENDED, LAUNCH_FAILED, LAUNCH_LOST };
 struct launch_report {
   uint32_t index;
   enum launch_event event;
-  int64_t code;            /* ENDED: exit code, 128 + n for a signal */
-  char text[ERR_TEXT_MAX]; /* FAILED, LOST: why; without the host's name */
+  int64_t code; /* ENDED: exit code, 128 + n for signal n */
+  /* FAILED, LOST: why, without the host's name. UP: the workers' program there; "": not known */
+  char text[ERR_TEXT_MAX];
 };
-/* Appends its line, the newline too. */
+/* Appends the report as a line. */
 void launch_report_print(const struct launch_report *r, struct buf *out);
 int launch_report_parse(struct launch_report *r, const char *json, size_t len, struct err *e);
 

@@ -1,22 +1,26 @@
-/* Reaching the daemon.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connecting to the daemon.
  *
- *   link_open -> addresses (numeric, or looked up; standalone: our own daemon's) -> one after the other, 2 s each
+ *   link_open -> addresses (numeric, or resolved; standalone: our own daemon's) -> one after the other, 2 s each
  *             -> connected: on_up
- *             -> a machine's own address refused: our own daemon is started, or the neighbour's is waited for, and once more
- *             -> on_down with one sentence about what was tried
+ *             -> an address of this machine refused: our own daemon starts, or the neighbour's is awaited; once more
+ *             -> on_down with one sentence about the attempt
  *
- * Several addresses are tried in turn, in the order of the resolver: a daemon on the same network answers or
- * refuses within a millisecond, and two connections at once would both be HELLOs. What succeeded last is
- * tried first, so that a reconnection does not wait for an address that never works.
+ * Addresses are tried in turn, in the resolver's order: a daemon on the same network answers or refuses within a
+ * millisecond, and two connections at once would both be HELLOs. The last successful address is tried first, so that a
+ * reconnection does not wait for one that never works.
  *
- * When a lookup fails but an earlier one worked, the earlier addresses are used: a name server that is away
- * must not end a job whose daemon is there.
+ * If resolving fails, earlier addresses are used: an absent name server must not end a job whose daemon runs.
  *
- * "Refused" means that the very address at which the daemon had welcomed us refused. Then no daemon runs there any more, which is
- * evidence; a timeout, or another address that refuses, is only silence.
+ * "Refused" means that the address that welcomed us refused. Then no daemon runs there, which is evidence; a timeout,
+ * or another address that refuses, is only silence.
  *
- * Each connection is an object of its own (struct peer), because its memory lives until libuv has closed it,
- * and by then the next attempt may be under way. */
+ * Another program may use the endpoint's port. One on this machine is named after a second. A program that waits for a
+ * line before it speaks, as HTTP servers do, gets two line ends shortly before the supervisor gives the connection up;
+ * its answer shows what it is.
+ *
+ * Each connection is an object (struct peer), because its memory lives until libuv has closed it, and the next attempt
+ * may start before. */
 
 #include "agent/link/link.h"
 
@@ -24,22 +28,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "agent/link/host_addrs.h"
 #include "common/mem.h"
+#include "common/port_holder.h"
 
 enum {
   LOOKUP_MS = 5000,
-  CONNECT_MS = 2000, /* one address */
+  CONNECT_MS = 2000, /* per address */
+  HOLDER_MS = 1000,  /* of silence, until the listening program is looked up */
+  KNOCK_MS = 4000,   /* of silence, until it gets two line ends; < SUPERVISOR_HELLO_MS */
   FOREIGN_MS = 10000,
-  TAKEN_TRIES = 20, /* somebody has bound the port but does not listen yet: tried again every TAKEN_MS */
+  TAKEN_TRIES = 20, /* the port is bound but not listening yet: tried again every TAKEN_MS */
   TAKEN_MS = 5,
 };
 
 struct peer {
   struct conn conn;
   uv_connect_t req;
-  struct link *link; /* NULL: given up, only waiting to be closed */
+  struct link *link; /* NULL: given up, waiting to be closed */
   struct link *home; /* the same, always */
-  bool welcomed;     /* whom it was connected to is known: an end is told by its reason alone */
+  bool welcomed;     /* the peer is known: the reason alone explains an end */
 };
 
 enum link_state { LINK_SHUT, LINK_RESOLVING, LINK_DAEMON, LINK_DIALING, LINK_UP };
@@ -48,26 +56,27 @@ struct link {
   struct link_options o;
   enum link_state state;
   struct resolve *resolve;
-  struct addresses addresses;
+  struct address_list addresses;
   size_t at, refusals;
   int errors[ADDRESSES_MAX]; /* of each address, in this attempt */
   bool started_daemon;       /* in this attempt */
-  bool taken;                /* ours could not be: somebody else has the port */
+  bool taken;                /* our daemon could not start: the port is taken */
   int taken_tries;
   struct peer *peer;
   uv_timer_t timer;
-  union address last_peer;
+  int knocks; /* on_silence calls, on this connection */
+  union socket_address last_peer;
   bool has_last_peer;
-  union address home; /* where we were welcomed last */
+  union socket_address home; /* the address that welcomed us last */
   bool has_home;
-  bool foreign; /* the last daemon was somebody else's to start */
+  bool foreign; /* another agent started the last daemon */
   uint64_t refused_since_ms;
   int alive; /* handles: connections and the timer */
 };
 
-static void dial(struct link *l);
-static void on_resolved(void *ctx, const struct addresses *found, const struct err *e);
-static void on_timer(uv_timer_t *timer);
+static void dial_address(struct link *l);
+static void on_resolved(void *ctx, const struct address_list *found, const struct err *e);
+static void on_link_timer(uv_timer_t *timer);
 
 /* The end of an attempt. ------------------------------------------------------------------------------------------- */
 
@@ -82,32 +91,35 @@ static void drop_peer(struct link *l, bool flushed) {
     conn_close(&p->conn);
 }
 
-static void settle(struct link *l, enum link_state state) {
+static void enter_state(struct link *l, enum link_state state) {
   uv_timer_stop(&l->timer);
   resolve_cancel(l->resolve);
   l->resolve = NULL;
   l->state = state;
 }
 
-static void go_down_with(struct link *l, bool refused, int fatal, const char *why) {
-  settle(l, LINK_SHUT);
+static void go_down_with(struct link *l, const struct link_down *down) {
+  enter_state(l, LINK_SHUT);
   drop_peer(l, false);
-  l->o.cb->on_down(l->o.ctx, refused, fatal, why);
+  l->o.cb->on_down(l->o.ctx, down);
 }
 
 static void go_down(struct link *l, bool refused, const char *why) {
-  go_down_with(l, refused, 0, why);
+  go_down_with(l, &(struct link_down){.refused = refused, .why = why});
 }
 
 enum { ADDRESSES_NAMED_MAX = 4 };
 
-/* "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
+/* Appends "node1:29400 (10.0.0.5)"; which SIZE_MAX: all of its addresses. */
 static void name_target(const struct link *l, size_t which, struct buf *out) {
   char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
   size_t first = which == SIZE_MAX ? 0 : which, n = which == SIZE_MAX ? l->addresses.n : first + 1;
   address_text(&l->addresses.v[first], addr);
   if (l->o.standalone) {
-    buf_printf(out, "%s:%u", addr, (unsigned)ntohs(l->addresses.v[first].v4.sin_port));
+    struct endpoint own = {.port = ntohs(l->addresses.v[first].v4.sin_port)}; /* sin6_port has the same offset */
+    snprintf(own.host, sizeof(own.host), "%s", addr);
+    endpoint_format(&own, text);
+    buf_puts(out, text);
     return;
   }
   endpoint_format(&l->o.endpoint, text);
@@ -121,32 +133,32 @@ static void name_target(const struct link *l, size_t which, struct buf *out) {
   buf_putc(out, ')');
 }
 
-/* One address, or all for the same reason. */
+/* The reason for one address, or the same for all. */
 static void put_reason(const struct link *l, int error, const char *where, struct buf *out) {
   if (error == UV_ECONNREFUSED && l->taken)
-    buf_printf(out, "%s is held by a program that takes no connections: %s", where,
+    buf_printf(out, "a program holds %s but accepts no connections: %s", where,
                l->o.derived ? "give --endpoint HOST:PORT, with another port, the same to all agents"
                             : "choose another port");
   else if (error == UV_ECONNREFUSED)
-    buf_printf(out, "nobody listens at %s: %s", where,
-               l->o.derived ? "the agent there is to start rdzvd, and has not yet"
+    buf_printf(out, "nothing listens at %s: %s", where,
+               l->o.derived ? "the agent there has not started rdzvd yet"
                             : "start rdzvd there, or an agent with the same --endpoint");
   else if (error == UV_ETIMEDOUT)
     buf_printf(out, "%s does not answer: is the machine up, and the port open in its firewall?", where);
   else if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH)
-    buf_printf(out, "there is no way to %s from this machine: check the address and the network", where);
+    buf_printf(out, "there is no route to %s from this machine: check the address and the network", where);
   else
     buf_printf(out, "no connection to %s: %s", where, uv_strerror(error));
 }
 
 static const char *short_reason(int error) {
-  if (error == UV_ECONNREFUSED) return "nobody listens";
+  if (error == UV_ECONNREFUSED) return "nothing listens";
   if (error == UV_ETIMEDOUT) return "no answer";
-  if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH) return "no way there";
+  if (error == UV_ENETUNREACH || error == UV_EHOSTUNREACH) return "no route";
   return uv_strerror(error);
 }
 
-/* "no connection to node1:29400: 10.0.0.5 (nobody listens), 10.1.0.5 (no answer)" */
+/* "no connection to node1:29400: 10.0.0.5 (nothing listens), 10.1.0.5 (no answer)" */
 static void put_reasons(const struct link *l, struct buf *out) {
   char text[ENDPOINT_TEXT_MAX], addr[ADDR_MAX + 1];
   endpoint_format(&l->o.endpoint, text);
@@ -193,6 +205,21 @@ static void on_conn_msg(struct conn *c, struct msg *m) {
   if (p->link) p->link->o.cb->on_msg(p->link->o.ctx, m);
 }
 
+/* Appends the program that listens at the current address: "pid 4711 (python3)" if it is visible on this machine, else
+ * "a program". Returns whether it is certainly not rdzvd. */
+static bool put_holder(const struct link *l, struct buf *out) {
+  const union socket_address *a = &l->addresses.v[l->at];
+  struct port_holder h;
+  if (!address_is_local(a) || !port_holder_find(ntohs(a->v4.sin_port), &h)) {
+    buf_puts(out, "a program");
+    return false;
+  }
+  buf_printf(out, "pid %d (", (int)h.pid);
+  buf_put_escaped(out, h.name, strlen(h.name), sizeof(h.name));
+  buf_putc(out, ')');
+  return strcmp(h.name, "rdzvd") != 0;
+}
+
 static void on_conn_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
   struct link *l = p->link;
@@ -200,14 +227,41 @@ static void on_conn_end(struct conn *c, int code, const char *reason) {
     conn_close(c);
     return;
   }
+  bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE);
   struct buf where = BUF_INIT, why = BUF_INIT;
-  name_target(l, l->at, &where);
-  if (!p->welcomed)
-    buf_printf(&why, "what listens at %s is no rdzvd, or hung up before it greeted: ", buf_text(&where));
+  if (!p->welcomed) {
+    name_target(l, l->at, &where);
+    put_holder(l, &why);
+    buf_printf(&why, " listens at %s and %s", buf_text(&where),
+               foreign ? "" : "hung up before it greeted this agent: ");
+  }
   buf_puts(&why, reason);
-  go_down(l, false, buf_text(&why));
+  go_down_with(l, &(struct link_down){.foreign = foreign, .why = buf_text(&why)});
   buf_finish(&where);
   buf_finish(&why);
+}
+
+static void name_silent_holder(struct link *l) {
+  struct buf where = BUF_INIT, who = BUF_INIT;
+  if (put_holder(l, &who)) {
+    name_target(l, l->at, &where);
+    buf_printf(&who, " listens at %s, is not rdzvd and has not answered", buf_text(&where));
+    l->o.cb->on_stranger(l->o.ctx, buf_text(&who));
+  }
+  buf_finish(&where);
+  buf_finish(&who);
+}
+
+/* rdzvd speaks first, and at once. If it is rdzvd after all, the connection would be dropped soon anyway. */
+static void on_silence(struct link *l) {
+  struct conn *c = &l->peer->conn;
+  if (c->heard) return;
+  if (l->knocks++ > 0) {
+    conn_send_bytes(c, bytes_create("\r\n\r\n", 4));
+    return;
+  }
+  uv_timer_start(&l->timer, on_link_timer, KNOCK_MS - HOLDER_MS, 0);
+  name_silent_holder(l);
 }
 
 /* Memory goes with the last handle. */
@@ -236,7 +290,9 @@ static void be_up(struct link *l) {
     go_down(l, false, e.text);
     return;
   }
-  settle(l, LINK_UP);
+  enter_state(l, LINK_UP);
+  l->knocks = 0;
+  uv_timer_start(&l->timer, on_link_timer, HOLDER_MS, 0);
   l->last_peer = l->addresses.v[l->at];
   l->has_last_peer = true;
   l->foreign = !local_daemon_owned(l->o.daemon);
@@ -251,8 +307,8 @@ static void want_daemon(struct link *l) {
   local_daemon_want(l->o.daemon);
 }
 
-/* A daemon that somebody else had started is theirs to start again, at the same port; only when they have not
- * done so for a while is it replaced by our own. */
+/* Another agent starts its own daemon again, at the same port. Only if it has not done so for a while is it replaced
+ * by ours. */
 static bool may_replace(struct link *l) {
   if (!l->foreign) return true;
   uint64_t now = uv_now(l->o.loop);
@@ -260,8 +316,8 @@ static bool may_replace(struct link *l) {
   return now - l->refused_since_ms >= FOREIGN_MS;
 }
 
-/* Whether rdzvd at the endpoint is ours to start: this machine refused, or we are told that it is the host. (Then the
- * endpoint may lead here through an address translation that we cannot see.) */
+/* Whether rdzvd at the endpoint is ours to start: an address of this machine refused, or is_host says so. (Then the
+ * endpoint may lead here through an address translation.) */
 static bool is_host(const struct link *l) {
   bool local = l->o.hosting == HOST_ALWAYS;
   for (size_t i = 0; l->refusals && i < l->addresses.n; i++)
@@ -269,39 +325,39 @@ static bool is_host(const struct link *l) {
   return local && l->o.hosting != HOST_NEVER;
 }
 
-/* Every address was tried in vain. */
+/* Every address failed. */
 static void on_exhausted(struct link *l) {
   bool local = is_host(l);
   if (local && !l->started_daemon && may_replace(l)) {
     want_daemon(l);
   } else if (local && l->taken_tries > 0) {
     l->taken_tries--;
-    uv_timer_start(&l->timer, on_timer, TAKEN_MS, 0);
+    uv_timer_start(&l->timer, on_link_timer, TAKEN_MS, 0);
   } else {
     fail_to_connect(l);
   }
 }
 
-/* The address at hand failed. */
-static void next(struct link *l, int error) {
+/* The current address failed. */
+static void try_next_address(struct link *l, int error) {
   uv_timer_stop(&l->timer);
   drop_peer(l, false);
   l->errors[l->at++] = error;
   if (error == UV_ECONNREFUSED) l->refusals++;
-  dial(l);
+  dial_address(l);
 }
 
 static void on_connect(uv_connect_t *req, int status) {
   struct peer *p = req->data;
   if (!p->link) return; /* given up */
   if (status)
-    next(p->link, status);
+    try_next_address(p->link, status);
   else
     be_up(p->link);
 }
 
-/* Connects to addresses[at], or to the next one for which that can even be begun. */
-static void dial(struct link *l) {
+/* Connects to addresses[at], or to the next one if that cannot begin. */
+static void dial_address(struct link *l) {
   l->state = LINK_DIALING;
   if (l->at == l->addresses.n) {
     on_exhausted(l);
@@ -314,41 +370,43 @@ static void dial(struct link *l) {
   l->peer = p;
   l->alive++;
   uv_update_time(l->o.loop);
-  uv_timer_start(&l->timer, on_timer, CONNECT_MS, 0);
-  int rc = uv_tcp_connect(&p->req, &p->conn.tcp, &l->addresses.v[l->at].sa, on_connect);
-  if (rc) next(l, rc);
+  uv_timer_start(&l->timer, on_link_timer, CONNECT_MS, 0);
+  int rc = uv_tcp_connect(&p->req, &p->conn.tcp, &l->addresses.v[l->at].any, on_connect);
+  if (rc) try_next_address(l, rc);
 }
 
 static void dial_all(struct link *l) {
   l->at = l->refusals = 0;
   memset(l->errors, 0, sizeof(l->errors));
-  dial(l);
+  dial_address(l);
 }
 
 static void give_lookup_up(struct link *l) {
   struct err e = ERR_INIT;
   resolve_cancel(l->resolve);
-  err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint is being looked up for %d s: no name server answers",
+  err_set(&e, -ETIMEDOUT, "the name \"%s\" in --endpoint was not found within %d s: no name server answers",
           l->o.endpoint.host, LOOKUP_MS / 1000);
   on_resolved(l, NULL, &e);
 }
 
-static void on_timer(uv_timer_t *timer) {
+static void on_link_timer(uv_timer_t *timer) {
   struct link *l = timer->data;
   if (l->state == LINK_RESOLVING)
     give_lookup_up(l);
+  else if (l->state == LINK_UP)
+    on_silence(l);
   else if (l->peer)
-    next(l, UV_ETIMEDOUT);
+    try_next_address(l, UV_ETIMEDOUT);
   else
     dial_all(l);
 }
 
 /* Where to. -------------------------------------------------------------------------------------------------------- */
 
-/* What worked last comes first. */
+/* The last successful address comes first. */
 static void prefer_last(struct link *l) {
   for (size_t i = 1; l->has_last_peer && i < l->addresses.n; i++) {
-    union address a = l->addresses.v[i];
+    union socket_address a = l->addresses.v[i];
     if (memcmp(&a, &l->last_peer, address_size(&a)) != 0) continue;
     memmove(&l->addresses.v[1], &l->addresses.v[0], i * sizeof(a));
     l->addresses.v[0] = a;
@@ -356,7 +414,7 @@ static void prefer_last(struct link *l) {
   }
 }
 
-static void on_resolved(void *ctx, const struct addresses *found, const struct err *e) {
+static void on_resolved(void *ctx, const struct address_list *found, const struct err *e) {
   struct link *l = ctx;
   l->resolve = NULL;
   if (e && l->addresses.n == 0) {
@@ -372,8 +430,12 @@ static void on_daemon_ready(void *ctx, uint16_t port) {
   struct link *l = ctx;
   if (l->state != LINK_DAEMON) return;
   if (l->o.standalone) {
-    l->addresses = (struct addresses){.n = 1};
-    uv_ip4_addr("127.0.0.1", port, &l->addresses.v[0].v4);
+    const char *own = host_loopback();
+    l->addresses = (struct address_list){.n = 1};
+    if (strchr(own, ':'))
+      uv_ip6_addr(own, port, &l->addresses.v[0].v6);
+    else
+      uv_ip4_addr(own, port, &l->addresses.v[0].v4);
   }
   dial_all(l);
 }
@@ -386,7 +448,7 @@ static void on_daemon_failed(void *ctx, bool taken, int fatal, const struct err 
     l->taken_tries = TAKEN_TRIES;
     dial_all(l);
   } else {
-    go_down_with(l, false, fatal, e->text);
+    go_down_with(l, &(struct link_down){.fatal = fatal, .why = e->text});
   }
 }
 
@@ -403,7 +465,7 @@ void link_open(struct link *l) {
     if (!r) return;
     l->resolve = r;
     uv_update_time(l->o.loop);
-    uv_timer_start(&l->timer, on_timer, LOOKUP_MS, 0);
+    uv_timer_start(&l->timer, on_link_timer, LOOKUP_MS, 0);
   }
 }
 
@@ -416,7 +478,7 @@ void link_send(struct link *l, struct bytes *b) {
 
 void link_shut(struct link *l) {
   bool up = l->state == LINK_UP;
-  settle(l, LINK_SHUT);
+  enter_state(l, LINK_SHUT);
   drop_peer(l, up);
 }
 
@@ -424,7 +486,7 @@ bool link_is_shut(const struct link *l) {
   return l->state == LINK_SHUT && l->alive == 1;
 }
 
-bool link_peer(const struct link *l, union address *peer) {
+bool link_peer(const struct link *l, union socket_address *peer) {
   if (l->has_last_peer) *peer = l->last_peer;
   return l->has_last_peer;
 }

@@ -1,27 +1,42 @@
-#ifndef AGENT_LINK_H
-#define AGENT_LINK_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_LINK_LINK_H
+#define AGENT_LINK_LINK_H
 
-/* The agent's connection to the daemon: finds the endpoint, starts rdzvd where there should be one and is
- * none, connects, and hands messages over. One attempt per link_open; when to try again is the supervisor's
- * business. */
+/* The agent's connection to the daemon: finds the endpoint, starts rdzvd if it should run here and does not, connects,
+ * and passes messages on. link_open makes one attempt; the supervisor decides when to try again.
+ *
+ *     link.c           attempts and connections
+ *     resolve.c        from a name to addresses
+ *     local_daemon.c   the agent's own rdzvd, and its state folder (private_dir.c)
+ *     own_addr.c host_addrs.c   this machine's addresses */
 
 #include <stdbool.h>
 #include <uv.h>
 #include "agent/link/local_daemon.h"
-#include "agent/options/options.h"
 #include "agent/link/resolve.h"
+#include "agent/options/options.h"
 #include "common/bytes.h"
 #include "common/endpoint.h"
 #include "proto/conn.h"
 
 struct link;
 
+/* The attempt failed, or the connection ended. */
+struct link_down {
+  bool refused;    /* no program listens there */
+  bool foreign;    /* the program that listens there uses another protocol */
+  int fatal;       /* not 0 if another try cannot help: the exit code */
+  const char *why; /* a sentence for people */
+};
+
 struct link_callbacks {
-  /* moved: to another address than the one at which we were welcomed last */
+  /* moved: to another address than the one that welcomed us last */
   void (*on_up)(void *ctx, bool moved);
-  /* The attempt failed, or the connection ended: a sentence for people. refused: nobody listens there. fatal:
-   * not 0 where trying again cannot help: what to exit with. May come inside link_open. */
-  void (*on_down)(void *ctx, bool refused, int fatal, const char *why);
+  /* May be called inside link_open; `down` is valid in the call. */
+  void (*on_down)(void *ctx, const struct link_down *down);
+  /* Another program of this machine accepted the connection and is silent; `who` names it. At most once per
+   * connection. */
+  void (*on_stranger)(void *ctx, const char *who);
   void (*on_msg)(void *ctx, struct msg *m); /* m is valid in the call */
 };
 
@@ -30,8 +45,8 @@ struct link_options {
   struct endpoint endpoint; /* not used when standalone */
   bool standalone;
   struct resolve_words words;  /* of the endpoint */
-  bool derived;                /* it was: whoever reads of it has not chosen the port */
-  enum hosting hosting;        /* where it is not standalone */
+  bool derived;                /* the port was derived, so the user has not chosen it */
+  enum hosting hosting;        /* unless standalone */
   struct local_daemon *daemon; /* its answers come to the link from now on */
   unsigned user_timeout_ms;    /* TCP_USER_TIMEOUT */
   const struct link_callbacks *cb;
@@ -40,12 +55,11 @@ struct link_options {
 
 struct link *link_create(const struct link_options *o);
 void link_open(struct link *l);
-void link_send(struct link *l,
-               struct bytes *b); /* takes one reference; dropped where there is no connection */
-void link_shut(struct link *l);  /* flushes and closes, or gives the attempt up; on_down does not follow */
-bool link_is_shut(const struct link *l); /* nothing of it is left in the loop but a name being looked up */
-/* Whom it was connected to last; false: nobody yet. */
-bool link_peer(const struct link *l, union address *peer);
-void link_destroy(struct link *l); /* memory is free when the loop has closed its handles */
+void link_send(struct link *l, struct bytes *b); /* takes one reference; dropped without a connection */
+void link_shut(struct link *l);          /* flushes and closes, or gives the attempt up; on_down does not follow */
+bool link_is_shut(const struct link *l); /* the loop has nothing of it but a name being resolved */
+/* The address of the last connection; false: none yet. */
+bool link_peer(const struct link *l, union socket_address *peer);
+void link_destroy(struct link *l); /* memory is freed when the loop has closed its handles */
 
 #endif

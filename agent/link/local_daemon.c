@@ -1,23 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's own rdzvd.
  *
- * Three descriptors tie the two together. The daemon writes its port to --ready-fd when it listens, so nobody
- * sleeps and polls; it reads --owner-fd, where one byte says that it is left behind, and knows by its end that the agent
- * is gone; and its stderr comes to us. It has a session of its own: Ctrl-C at the terminal is for the agent,
- * which stops workers first and still needs its daemon to tell the others. Where a scheduler signals all processes
- * of a job, the daemon lets it pass, as long as we hold that pipe.
+ * Three descriptors connect the two. The daemon writes its port to --ready-fd when it listens, so no polling is
+ * needed. It reads --owner-fd: one byte means that it is left behind, and the end means that the agent is gone. Its
+ * stderr comes to us. It has its own session: Ctrl-C at the terminal is for the agent, which stops workers first and
+ * needs its daemon to inform the others. If a scheduler signals all processes of a job, the daemon ignores it as long
+ * as the agent holds that pipe.
  *
- * Who starts first wins the port. The loser's rdzvd says so by exit code 68, and its agent connects to the
- * winner's. The same holds when a daemon died and two agents of one machine start theirs at once.
+ * The first to start gets the port. The loser's rdzvd exits with 68, and its agent connects to the winner's. The same
+ * holds when two agents of one machine restart theirs at once.
  *
- * What it has to say of jobs the agent says itself, or hears it from the daemon as a message; so its lines
- * are for --verbose and for files, and the last one for the sentence about its death.
+ * The agent reports on jobs itself, so the daemon's lines are for --verbose and files, and the last one for the
+ * sentence about its death.
  *
- * State outlives the process in a private folder. What dies without being asked is started again: at once the
- * first time, then after 100 ms, 200, 400 .. 5 s, and the count starts over after a life of ten seconds. What
- * exits with 0 was idle and stays away until it is wanted again.
+ * State outlives the process in a private folder. A daemon that dies is restarted: at once, then after 100 ms, 200,
+ * 400 .. 5 s; the count restarts after a life of ten seconds. One that exits with 0 was idle and is not restarted until
+ * it is needed.
  *
- * A life is one process with its pipes; the next may begin before the last handle of the one before is
- * closed, so each is an object of its own. */
+ * A life is one process with its pipes. The next may begin before the last handle of the previous one is closed, so
+ * each is an object. */
 
 #include "agent/link/local_daemon.h"
 
@@ -28,10 +29,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/command.h"
+#include "agent/link/host_addrs.h"
 #include "agent/link/private_dir.h"
 #include "common/clock.h"
+#include "common/command.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "proto/msg.h"
@@ -51,13 +54,13 @@ enum daemon_state {
   DAEMON_ABSENT,
   DAEMON_STARTING, /* the process runs, the port is not known yet */
   DAEMON_READY,
-  DAEMON_WAITING, /* died; the timer starts it again */
+  DAEMON_WAITING, /* died; the timer restarts it */
 };
 
 struct life {
   uv_process_t process;
   uv_pipe_t ready, owner, err;
-  struct local_daemon *daemon; /* NULL: nobody cares any more */
+  struct local_daemon *daemon; /* NULL: given up */
   struct buf port_line, err_line;
   char last_line[256];
   uint64_t began_ms;
@@ -74,14 +77,14 @@ struct local_daemon {
   uint16_t port;
   char *state_dir;
   uint32_t failures; /* in a row */
-  bool serves;       /* it was ready, and is to be so again if it dies */
+  bool serves;       /* it was ready, and must be again if it dies */
   bool wanted, leaving, sent_term;
 };
 
-static void on_timer(uv_timer_t *timer);
-static int begin(struct local_daemon *d, struct err *e);
+static void on_daemon_timer(uv_timer_t *timer);
+static int start_life(struct local_daemon *d, struct err *e);
 
-/* Lives. ---------------------------------------------------------------------------------------------------------- */
+/* Lives. ----------------------------------------------------------------------------------------------------------- */
 
 static void on_life_closed(uv_handle_t *handle) {
   struct life *life = handle->data;
@@ -109,7 +112,7 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
 }
 
 static void tell_line(struct life *life, const char *line, size_t n) {
-  const char *name = "rdzvd: "; /* the daemon's own prefix */
+  const char *name = "rdzvd: "; /* the daemon's prefix */
   if (n >= strlen(name) && strncmp(line, name, strlen(name)) == 0) {
     line += strlen(name);
     n -= strlen(name);
@@ -140,7 +143,7 @@ static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   if (n < 0) uv_read_stop(stream);
 }
 
-/* The process is gone: what it said last may still lie in the pipe. */
+/* The process is gone: its last words may still be in the pipe. */
 static void drain_err(struct life *life) {
   char room[LINE_MAX_LEN];
   int fd;
@@ -150,11 +153,11 @@ static void drain_err(struct life *life) {
   if (life->err_line.len) take_err(life, "\n", 1);
 }
 
-/* The daemon. ----------------------------------------------------------------------------------------------------- */
+/* The daemon. ------------------------------------------------------------------------------------------------------ */
 
-static void arm(struct local_daemon *d, uint64_t ms) {
+static void start_timer(struct local_daemon *d, uint64_t ms) {
   uv_update_time(d->o.loop);
-  uv_timer_start(&d->timer, on_timer, ms, 0);
+  uv_timer_start(&d->timer, on_daemon_timer, ms, 0);
 }
 
 static void answer_failure(struct local_daemon *d, bool taken, int fatal, const struct err *e) {
@@ -177,12 +180,11 @@ static void on_ready(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   if (!strchr(buf_text(&life->port_line), '\n')) return;
   uv_read_stop(stream);
   unsigned long port = strtoul(buf_text(&life->port_line), NULL, 10);
-  if (d->state != DAEMON_STARTING || port == 0 || port > 65535)
-    return; /* READY_MS is the answer to nonsense */
+  if (d->state != DAEMON_STARTING || port == 0 || port > 65535) return; /* READY_MS handles nonsense */
   d->port = (uint16_t)port;
   d->state = DAEMON_READY;
   d->serves = true;
-  if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the end's */
+  if (!d->leaving) uv_timer_stop(&d->timer); /* else it is the timer of the end */
   log_debug("rdzvd: listens on port %lu pid=%d", port, life->process.pid);
   answer_ready(d);
 }
@@ -208,13 +210,13 @@ static void finish_leaving(struct local_daemon *d) {
   d->o.on_left(d->o.ctx);
 }
 
-/* It served, and died or could not be started anew. */
-static void restart(struct local_daemon *d, const struct err *why) {
+/* It served, and died or could not restart. */
+static void schedule_restart(struct local_daemon *d, const struct err *why) {
   uint64_t delay = d->failures ? (uint64_t)RESTART_MIN_MS << (d->failures < 6 ? d->failures - 1 : 6) : 0;
   d->failures++;
   d->state = DAEMON_WAITING;
-  log_warn("%s; starting it again", why->text);
-  arm(d, delay > RESTART_MAX_MS ? RESTART_MAX_MS : delay);
+  log_warn("%s; restarting it", why->text);
+  start_timer(d, delay > RESTART_MAX_MS ? RESTART_MAX_MS : delay);
   answer_failure(d, false, 0, why);
 }
 
@@ -240,32 +242,32 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   if (d->leaving)
     finish_leaving(d);
   else if (d->serves)
-    restart(d, &why);
+    schedule_restart(d, &why);
   else
     answer_failure(d, taken, status == EXIT_CODE_USAGE || status == EXIT_CODE_SYSTEM ? (int)status : 0, &why);
 }
 
-/* The grace is over. */
+/* The grace period is over. */
 static void on_still_there(struct local_daemon *d) {
-  static char left[] = "l"; /* who has not come by now does not come: it need not wait for a first one */
+  static char left[] = "l"; /* an agent that has not connected by now does not come: no need to wait for a first one */
   if (d->o.loopback) {
-    close_handle((uv_handle_t *)&d->life->owner); /* without an owner it hears signals */
+    close_handle((uv_handle_t *)&d->life->owner); /* without an owner it obeys signals */
     uv_process_kill(&d->life->process, d->sent_term ? SIGKILL : SIGTERM);
     d->sent_term = true;
-    arm(d, TERM_MS);
+    start_timer(d, TERM_MS);
     return;
   }
-  log_info("rdzvd (pid %d) stays for the others that still need it, and goes with the last of them",
+  log_info("rdzvd (pid %d) continues for the nodes and jobs that still need it, and exits with the last",
            d->life->process.pid);
   uv_try_write((uv_stream_t *)&d->life->owner, &(uv_buf_t){.base = left, .len = 1}, 1);
   life_close(d->life);
   d->life = NULL;
-  free(d->state_dir); /* the daemon's to remove, now that its owner is gone */
+  free(d->state_dir); /* the daemon removes it, now that its owner is gone */
   d->state_dir = NULL;
   finish_leaving(d);
 }
 
-static void on_timer(uv_timer_t *timer) {
+static void on_daemon_timer(uv_timer_t *timer) {
   struct local_daemon *d = timer->data;
   struct err e = ERR_INIT;
   if (d->leaving && d->life) {
@@ -273,16 +275,16 @@ static void on_timer(uv_timer_t *timer) {
   } else if (d->leaving) {
     finish_leaving(d);
   } else if (d->state == DAEMON_WAITING) {
-    if (begin(d, &e)) restart(d, &e);
+    if (start_life(d, &e)) schedule_restart(d, &e);
   } else if (d->state == DAEMON_STARTING) {
-    log_warn("rdzvd has not begun to listen within %d s; killing it", READY_MS / 1000);
+    log_warn("rdzvd did not listen within %d s; killing it", READY_MS / 1000);
     uv_process_kill(&d->life->process, SIGKILL);
   }
 }
 
-/* Starting. ------------------------------------------------------------------------------------------------------- */
+/* Starting. -------------------------------------------------------------------------------------------------------- */
 
-/* "[::]" takes IPv4 too; where the kernel has no IPv6 it cannot be had. */
+/* "[::]" includes IPv4, but needs a kernel with IPv6. */
 static bool has_ipv6(void) {
   int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd >= 0) close(fd);
@@ -304,10 +306,9 @@ static struct life *life_create(struct local_daemon *d) {
 }
 
 static int spawn(struct local_daemon *d, struct life *life, const char *program, int err_fd) {
-  const char *host = d->o.loopback ? "127.0.0.1" : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
+  const char *host = d->o.loopback ? host_loopback() : d->o.host ? d->o.host : has_ipv6() ? "::" : "0.0.0.0";
   bool v6 = strchr(host, ':') != NULL;
-  char *listen =
-      xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->port ? d->port : d->o.port));
+  char *listen = xasprintf("%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)(d->port ? d->port : d->o.port));
   const char *quiet = d->o.verbose || d->o.log_file ? NULL : "--quiet";
   const char *words[] = {"rdzvd",      "--listen", listen,        "--exit-when-idle", "--ready-fd", "3",
                          "--owner-fd", "4",        "--state-dir", d->state_dir,       quiet,        NULL};
@@ -327,7 +328,7 @@ static int spawn(struct local_daemon *d, struct life *life, const char *program,
   uv_process_options_t options = {
       .file = program,
       .args = argv,
-      .flags = UV_PROCESS_DETACHED, /* a session of its own */
+      .flags = UV_PROCESS_DETACHED, /* its own session */
       .exit_cb = on_exit_process,
       .stdio = stdio,
       .stdio_count = sizeof(stdio) / sizeof(*stdio),
@@ -341,11 +342,10 @@ static char *find_program(void) {
   return command_companion("rdzvd", "../daemon/", getenv("PATH"));
 }
 
-static int begin(struct local_daemon *d, struct err *e) {
+static int start_life(struct local_daemon *d, struct err *e) {
   char *program = find_program();
   if (!program)
-    return err_set(e, -ENOENT,
-                   "rdzvd is to be started on this machine, but is neither beside rdzv-agent nor in PATH");
+    return err_set(e, -ENOENT, "rdzvd cannot be started on this machine: it is neither beside rdzv-agent nor in PATH");
   int err_fd = -1, rc = 0;
   if (!d->state_dir) d->state_dir = private_dir_create(e);
   if (!d->state_dir) rc = -EACCES;
@@ -356,13 +356,14 @@ static int begin(struct local_daemon *d, struct err *e) {
     if (err_fd >= 0) close(err_fd);
     if (rc) {
       life_close(life);
-      rc = err_sys(e, rc, "rdzvd (%s) cannot be started", program);
+      err_sys(e, rc, "rdzvd (%s) cannot be started", program);
+      rc = limit_explain(e);
     } else {
       uv_read_start((uv_stream_t *)&life->ready, on_alloc, on_ready);
       if (err_fd < 0) uv_read_start((uv_stream_t *)&life->err, on_alloc, on_err);
       d->life = life;
       d->state = DAEMON_STARTING;
-      arm(d, READY_MS);
+      start_timer(d, READY_MS);
     }
   }
   free(program);
@@ -387,8 +388,7 @@ void local_daemon_want(struct local_daemon *d) {
   d->wanted = true;
   if (d->state == DAEMON_READY) answer_ready(d);
   if (d->state != DAEMON_ABSENT) return;
-  int rc =
-      d->leaving ? err_set(&e, -ECANCELED, "rdzvd is not started any more: the job is over") : begin(d, &e);
+  int rc = d->leaving ? err_set(&e, -ECANCELED, "rdzvd is not started: the job is over") : start_life(d, &e);
   if (rc) answer_failure(d, false, d->leaving ? 0 : EXIT_CODE_SYSTEM, &e);
 }
 
@@ -404,7 +404,7 @@ void local_daemon_leave(struct local_daemon *d, uint32_t grace_ms) {
   d->leaving = true;
   d->wanted = false;
   if (!d->life) d->state = DAEMON_ABSENT;
-  arm(d, d->life ? grace_ms : 0);
+  start_timer(d, d->life ? grace_ms : 0);
 }
 
 static void on_timer_closed(uv_handle_t *handle) {

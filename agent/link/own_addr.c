@@ -1,13 +1,13 @@
-/* The address of --local-addr, where it is a name.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The address of --local-addr, if it is a name.
  *
- * It must be known before the first word to the daemon, so there is nothing to do meanwhile: a loop of its own
- * turns until the resolver has answered or the deadline is over. A request that still waits for its name server
- * cannot be taken back; it and the loop are left to the end of the process.
+ * It must be known before the first message to the daemon, so a separate loop runs until the resolver answers or the
+ * deadline passes. A request that still waits for its name server cannot be cancelled; it and the loop stay until the
+ * process ends.
  *
- * A name may have several addresses. One of this machine's own that is not loopback comes first; then any that
- * is not loopback, since what other nodes see may be on no interface here (a container behind a bridge). A
- * machine whose own name is 127.0.1.1 to itself has none that others could use; then the daemon's view of it is
- * the best there is, and "" stands for that. */
+ * A name may have several addresses. An address of this machine that is not loopback is best; then any that is not
+ * loopback, since other nodes may see one that is on no interface here (a container behind a bridge). A machine whose
+ * own name is 127.0.1.1 has no usable address; "" then stands for the daemon's view of it. */
 
 #include "agent/link/own_addr.h"
 
@@ -16,18 +16,19 @@
 #include <uv.h>
 #include "agent/link/resolve.h"
 #include "common/endpoint.h"
+#include "common/loop.h"
 
 struct lookup {
   uv_loop_t loop;
   uv_timer_t timer;
   bool done, failed;
-  struct addresses found;
+  struct address_list found;
   struct err e;
 };
 
 static struct lookup lookup; /* outlives a request that hangs */
 
-static void on_found(void *ctx, const struct addresses *found, const struct err *e) {
+static void on_found(void *ctx, const struct address_list *found, const struct err *e) {
   struct lookup *l = ctx;
   l->done = true;
   l->failed = e != NULL;
@@ -42,39 +43,38 @@ static void on_deadline(uv_timer_t *timer) {
   uv_stop(timer->loop);
 }
 
-/* 2: ours, 1: somebody's, 0: loopback. */
-static int worth(const union address *a, char text[ADDR_MAX + 1]) {
+/* 2: this machine's, 1: another, 0: loopback. */
+static int rank_address(const union socket_address *a, char text[ADDR_MAX + 1]) {
   address_text(a, text);
   struct ipaddr ip = ipaddr_parse(text);
   return ipaddr_is_loopback(&ip) ? 0 : 1 + address_is_local(a);
 }
 
-static void choose(const struct addresses *found, char out[ADDR_MAX + 1]) {
+static void choose_address(const struct address_list *found, char out[ADDR_MAX + 1]) {
   int best = 0;
   out[0] = '\0';
   for (size_t i = 0; i < found->n; i++) {
     char text[ADDR_MAX + 1];
-    int w = worth(&found->v[i], text);
+    int w = rank_address(&found->v[i], text);
     if (w <= best) continue;
     best = w;
     snprintf(out, ADDR_MAX + 1, "%s", text);
   }
 }
 
-/* Until it is answered, or the deadline has come. */
+/* Resolves until the answer or the deadline. */
 static int look_up(const char *name, const char *option, uint32_t deadline_ms, bool *hung, struct err *e) {
   struct lookup *l = &lookup;
   struct endpoint ep = {.port = 1};
   static char where[40]; /* the request may outlive this call */
   static const struct resolve_words words = {where, RESOLVE_REMEDY};
-  static bool stuck; /* a name server that never answered still has `lookup` */
+  static bool stuck; /* a name server that never answered still uses `lookup` */
   if (stuck)
-    return err_set(e, -ETIMEDOUT, "%s %s: the name server does not answer: give a numeric address", option,
-                   name);
+    return err_set(e, -ETIMEDOUT, "%s %s: the name server does not answer: give a numeric address", option, name);
   *l = (struct lookup){.done = false};
   snprintf(ep.host, sizeof(ep.host), "%s", name);
-  int rc = uv_loop_init(&l->loop);
-  if (rc) return err_sys(e, rc, "no event loop");
+  int rc = loop_open(&l->loop, e);
+  if (rc) return rc;
   uv_timer_init(&l->loop, &l->timer);
   uv_timer_start(&l->timer, on_deadline, deadline_ms, 0);
   snprintf(where, sizeof(where), "in %s", option);
@@ -83,8 +83,8 @@ static int look_up(const char *name, const char *option, uint32_t deadline_ms, b
   *hung = stuck = !l->done;
   if (!l->done) {
     resolve_cancel(r);
-    return err_set(e, -ETIMEDOUT, "%s %s: no name server has answered in %u s: give a numeric address",
-                   option, name, (unsigned)(deadline_ms / 1000));
+    return err_set(e, -ETIMEDOUT, "%s %s: no name server has answered in %u s: give a numeric address", option, name,
+                   (unsigned)(deadline_ms / 1000));
   }
   uv_close((uv_handle_t *)&l->timer, NULL);
   uv_run(&l->loop, UV_RUN_NOWAIT);
@@ -96,7 +96,7 @@ int own_addr_find(const char *name, uint32_t deadline_ms, char out[ADDR_MAX + 1]
   snprintf(out, ADDR_MAX + 1, "%s", name);
   if (ipaddr_parse(name).family) return 0;
   int rc = look_up(name, "--local-addr", deadline_ms, hung, e);
-  if (rc == 0) choose(&lookup.found, out);
+  if (rc == 0) choose_address(&lookup.found, out);
   return rc;
 }
 

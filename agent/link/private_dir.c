@@ -1,14 +1,13 @@
-/* Private folders, and who removes them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private folders, and their removal.
  *
- * The state of our own rdzvd has to survive the daemon, not the machine, so it lies in /dev/shm, where an
- * fsync costs nothing.
+ * The state of our own rdzvd must survive the daemon, not the machine, so it is in /dev/shm, where an fsync is free.
  *
- * The agent removes the folder when its daemon is gone; a daemon that outlives its agent removes it itself.
- * Nobody is left to do so when both are killed at once, as a scheduler does when a job's time is up.
- * Therefore each new one looks for old ones. A folder is abandoned when the agent in its name
- * (rdzvd-PID-XXXXXX) is gone and nobody holds the lock in it, which is the daemon's; both are asked, because
- * a dead daemon may be about to be started again. It has to be our user's, and a real folder, since anybody
- * can make names in /dev/shm. */
+ * The agent removes the folder when its daemon is gone; a daemon that outlives its agent removes it itself. If both
+ * are killed at once, as a scheduler does at the end of a job's time, it stays. So each start looks for old ones. A
+ * folder is abandoned if the agent in its name (rdzvd-PID-XXXXXX) is gone and the daemon's lock in it is free; both
+ * count, because a dead daemon may be about to restart. It must be a real folder of our user, since anyone can make
+ * names in /dev/shm. */
 
 #include "agent/link/private_dir.h"
 
@@ -27,7 +26,7 @@
 
 enum { SWEEP_MAX = 64 }; /* folders that one start removes */
 
-static void empty(int dir_fd) {
+static void empty_folder(int dir_fd) {
   DIR *dir = fdopendir(dir_fd);
   for (struct dirent *f; dir && (f = readdir(dir));)
     if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0) unlinkat(dir_fd, f->d_name, 0);
@@ -39,12 +38,12 @@ static void empty(int dir_fd) {
 
 void private_dir_remove(char *dir) {
   int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-  if (fd >= 0) empty(fd);
+  if (fd >= 0) empty_folder(fd);
   if (fd >= 0) rmdir(dir);
   free(dir);
 }
 
-/* Whether a daemon lives that uses the folder. */
+/* Whether a daemon uses the folder. */
 static bool is_locked(int dir_fd) {
   int fd = openat(dir_fd, "rdzvd.lock", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return errno != ENOENT;
@@ -64,15 +63,14 @@ static bool sweep_one(int place_fd, const char *name) {
     close(fd);
     return false;
   }
-  empty(fd);
+  empty_folder(fd);
   return unlinkat(place_fd, name, AT_REMOVEDIR) == 0;
 }
 
-static void sweep(const char *place) {
+static void sweep_place(const char *place) {
   DIR *dir = opendir(place);
   int removed = 0;
-  for (struct dirent *f; dir && removed < SWEEP_MAX && (f = readdir(dir));)
-    removed += sweep_one(dirfd(dir), f->d_name);
+  for (struct dirent *f; dir && removed < SWEEP_MAX && (f = readdir(dir));) removed += sweep_one(dirfd(dir), f->d_name);
   if (dir) closedir(dir);
 }
 
@@ -82,7 +80,7 @@ char *private_dir_create(struct err *e) {
   for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
     char *dir = xasprintf("%s/rdzvd-%d-XXXXXX", places[i], (int)getpid());
     if (mkdtemp(dir)) {
-      sweep(places[i]);
+      sweep_place(places[i]);
       return dir;
     }
     free(dir);

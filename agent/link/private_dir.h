@@ -1,15 +1,15 @@
-#ifndef AGENT_PRIVATE_DIR_H
-#define AGENT_PRIVATE_DIR_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_LINK_PRIVATE_DIR_H
+#define AGENT_LINK_PRIVATE_DIR_H
 
-/* The folder in which our own rdzvd keeps its state: in memory where there is a place for that, ours alone,
- * gone with us. */
+/* The folder in which our own rdzvd keeps its state: private, in memory if possible, removed at the end. */
 
 #include "common/err.h"
 
-/* Makes one, and removes those that were left by agents and daemons that were killed together. Heap; NULL and
- * a sentence. */
+/* Makes one, and removes those that agents and daemons left when they were killed together. Heap; NULL and a
+ * sentence. */
 char *private_dir_create(struct err *e);
-/* Removes it and the files in it, and frees the name. NULL is fine. */
+/* Removes it and its files, and frees the name. NULL is fine. */
 void private_dir_remove(char *dir);
 
 #endif

@@ -1,15 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names to addresses.
  *
- * A numeric host needs no resolver: it is answered at once, so that the usual launch starts no thread of uv's
- * pool. A name goes to getaddrinfo in the pool, which may take as long as the name servers like; who waits no
- * longer cancels, and the request lives on alone until the pool returns it.
+ * A numeric host is answered at once. A name goes to getaddrinfo in the pool, which may take as long as the name
+ * servers like; a caller that stops waiting cancels, and the request lives on until the pool returns it.
  *
- * AI_ADDRCONFIG is not asked for: on a machine that has only a loopback interface (a container, a laptop on a
- * train) it makes names in /etc/hosts unknown.
+ * AI_ADDRCONFIG is not used: with a loopback interface only (a container, a laptop on a train) it hides names in
+ * /etc/hosts.
  *
- * Whether an address belongs to this machine is a matter of its interfaces, never of names: "$(hostname)" is
- * often 127.0.1.1 on Debian, and a node's name may have addresses that only others see. All of 127.0.0.0/8 is
- * here. */
+ * Whether an address is this machine's depends on its interfaces, never on names: "$(hostname)" is often 127.0.1.1 on
+ * Debian, and a node's name may have addresses that only other machines see. All of 127.0.0.0/8 is local. */
 
 #include "agent/link/resolve.h"
 
@@ -19,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "common/loop.h"
 #include "common/mem.h"
 
 struct resolve {
@@ -32,21 +32,20 @@ struct resolve {
 static int fail_to_find(struct err *e, int status, const char *host, const struct resolve_words *words) {
   switch (status) {
   case UV_EAI_AGAIN:
-    return err_set(e, -EAGAIN, "the name \"%s\" %s could not be looked up: no name server answers", host,
+    return err_set(e, UV_EAI_AGAIN, "the name \"%s\" %s could not be looked up: no name server answers", host,
                    words->where);
   case UV_EAI_NONAME:
   case UV_EAI_NODATA:
     return err_set(e, -ENOENT, "the name \"%s\" %s is not known on this machine: %s", host, words->where,
                    words->remedy);
   default:
-    return err_set(e, -EIO, "the name \"%s\" %s could not be looked up: %s", host, words->where,
-                   uv_strerror(status));
+    return err_set(e, -EIO, "the name \"%s\" %s could not be looked up: %s", host, words->where, uv_strerror(status));
   }
 }
 
 static void on_found(uv_getaddrinfo_t *req, int status, struct addrinfo *list) {
   struct resolve *r = req->data;
-  struct addresses found = {0};
+  struct address_list found = {0};
   struct err e = ERR_INIT;
   for (struct addrinfo *a = list; status == 0 && a && found.n < ADDRESSES_MAX; a = a->ai_next) {
     if (a->ai_addrlen > sizeof(found.v[0]) || (a->ai_family != AF_INET && a->ai_family != AF_INET6)) continue;
@@ -58,15 +57,15 @@ static void on_found(uv_getaddrinfo_t *req, int status, struct addrinfo *list) {
   free(r);
 }
 
-static bool find_numeric(const struct endpoint *ep, struct addresses *found) {
-  *found = (struct addresses){.n = 1};
+static bool find_numeric(const struct endpoint *ep, struct address_list *found) {
+  *found = (struct address_list){.n = 1};
   return uv_ip4_addr(ep->host, ep->port, &found->v[0].v4) == 0 ||
          (ipaddr_parse(ep->host).family && uv_ip6_addr(ep->host, ep->port, &found->v[0].v6) == 0);
 }
 
 struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const struct resolve_words *words,
                               resolve_fn fn, void *ctx) {
-  struct addresses found;
+  struct address_list found;
   if (find_numeric(ep, &found)) {
     fn(ctx, &found, NULL);
     return NULL;
@@ -77,10 +76,13 @@ struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const 
   *r = (struct resolve){.endpoint = *ep, .words = words, .fn = fn, .ctx = ctx};
   r->req.data = r;
   snprintf(port, sizeof(port), "%u", (unsigned)ep->port);
-  int rc = uv_getaddrinfo(loop, &r->req, on_found, ep->host, port, &hints);
-  if (rc == 0) return r;
   struct err e = ERR_INIT;
-  fail_to_find(&e, rc, ep->host, words);
+  int rc = loop_start_pool(loop, LOOP_POOL_AGENT, &e);
+  if (rc == 0) {
+    rc = uv_getaddrinfo(loop, &r->req, on_found, ep->host, port, &hints);
+    if (rc == 0) return r;
+    fail_to_find(&e, rc, ep->host, words);
+  }
   free(r);
   fn(ctx, &found, &e);
   return NULL;
@@ -89,23 +91,23 @@ struct resolve *resolve_start(uv_loop_t *loop, const struct endpoint *ep, const 
 void resolve_cancel(struct resolve *r) {
   if (!r) return;
   r->fn = NULL;
-  uv_cancel((uv_req_t *)&r->req); /* while it still waits for a thread; on_found comes in any case */
+  uv_cancel((uv_req_t *)&r->req); /* while it waits for a thread; on_found is called in any case */
 }
 
-void address_text(const union address *a, char out[ADDR_MAX + 1]) {
+void address_text(const union socket_address *a, char out[ADDR_MAX + 1]) {
   char text[INET6_ADDRSTRLEN] = "";
-  if (a->sa.sa_family == AF_INET6)
+  if (a->any.sa_family == AF_INET6)
     uv_ip6_name(&a->v6, text, sizeof(text));
   else
     uv_ip4_name(&a->v4, text, sizeof(text));
   snprintf(out, ADDR_MAX + 1, "%s", text);
 }
 
-socklen_t address_size(const union address *a) {
-  return a->sa.sa_family == AF_INET6 ? sizeof(a->v6) : sizeof(a->v4);
+socklen_t address_size(const union socket_address *a) {
+  return a->any.sa_family == AF_INET6 ? sizeof(a->v6) : sizeof(a->v4);
 }
 
-bool address_is_local(const union address *a) {
+bool address_is_local(const union socket_address *a) {
   char text[ADDR_MAX + 1];
   struct ifaddrs *list = NULL;
   bool found = false;
@@ -114,7 +116,7 @@ bool address_is_local(const union address *a) {
   if (ipaddr_is_loopback(&wanted)) return true;
   if (getifaddrs(&list) != 0) return false;
   for (struct ifaddrs *i = list; i && !found; i = i->ifa_next) {
-    union address own;
+    union socket_address own;
     if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
     memcpy(&own, i->ifa_addr, i->ifa_addr->sa_family == AF_INET ? sizeof(own.v4) : sizeof(own.v6));
     address_text(&own, text);

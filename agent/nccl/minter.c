@@ -1,13 +1,14 @@
-/* Runs rdzv-nccl and hears what it says.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs rdzv-nccl and reads its answer.
  *
- *   start -> uv_spawn with three pipes -> its record on stdout -> SUP_MINTED -> it lives on -> stop, or its death -> SUP_MINT_FAILED
- *                                      '-> lines on stderr: NCCL's own, to our log
+ *   start -> uv_spawn with three pipes -> its record on stdout -> SUP_MINTED -> stop
+ *                                                                        or its death -> SUP_MINT_FAILED
+ *                                      '-> lines on stderr: NCCL's, to our log
  *
- * Its stdin is a pipe that nobody writes to and whose end, when we are gone, is its end. How long it may take is the supervisor's
- * business: it says when to stop.
+ * Its stdin is a pipe without data; the end of that pipe is its end. The supervisor decides how long it may take.
  *
- * A process that hangs in the kernel does not die of SIGKILL at once. Its end is not waited for: its handles stay until it is reaped, and
- * keep nothing from ending. */
+ * A process that hangs in the kernel does not die of SIGKILL at once. Its end is not waited for: its handles stay
+ * until it is reaped, and block nothing. */
 
 #include "agent/nccl/minter.h"
 
@@ -17,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/command.h"
-#include "agent/output/lines.h"
 #include "agent/nccl/record.h"
+#include "agent/output/lines.h"
+#include "common/command.h"
 #include "common/log.h"
 #include "common/mem.h"
 
@@ -33,7 +34,7 @@ struct helper {
   uv_pipe_t in, out, err;
   struct buf record;
   struct lines lines;
-  bool stopped, answered, exited, closing; /* stopped: nothing more is to be heard of it */
+  bool stopped, answered, exited, closing; /* stopped: its events are dropped */
   bool spawned, out_ended, err_ended;
   int64_t status;
   int signo, open_handles;
@@ -71,9 +72,9 @@ static void close_helper(struct helper *h) {
   uv_close((uv_handle_t *)&h->err, on_closed);
 }
 
-static void fail(struct helper *h, const char *why, bool lasting) {
+static void report_failure(struct helper *h, const char *why, bool lasting) {
   struct supervisor_event ev = {
-      .kind = SUP_MINT_FAILED, .round = h->round, .count = h->number, .text = why, .lasting = lasting};
+      .kind = SUP_MINT_FAILED, .round = h->round, .mint_failed = {.helper = h->number, .why = why, .lasting = lasting}};
   if (h->stopped) return;
   h->stopped = true;
   h->of->o.on_event(h->of->o.ctx, &ev);
@@ -85,11 +86,11 @@ static void say_death(struct helper *h) {
     snprintf(why, sizeof why, "rdzv-nccl (pid %d) was killed by signal %d", (int)h->process.pid, h->signo);
   else
     snprintf(why, sizeof why, "rdzv-nccl (pid %d) exited with code %d", (int)h->process.pid, (int)h->status);
-  fail(h, why, false);
+  report_failure(h, why, false);
 }
 
-/* What it said last is in its pipes. */
-static void finish(struct helper *h) {
+/* Its pipes may still hold its last words. */
+static void finish_helper(struct helper *h) {
   if (!h->exited || !h->out_ended || !h->err_ended) return;
   say_death(h);
   close_helper(h);
@@ -103,10 +104,10 @@ static void on_exit_process(uv_process_t *process, int64_t status, int signo) {
   if (h->stopped)
     close_helper(h);
   else
-    finish(h);
+    finish_helper(h);
 }
 
-/* What it says. ---------------------------------------------------------------------------------------------------- */
+/* Output. ---------------------------------------------------------------------------------------------------------- */
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *out) {
   struct helper *h = handle->data;
@@ -130,15 +131,15 @@ static void on_err(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   if (lines_rest(&h->lines, &line, &len)) log_one(line, len);
   uv_read_stop(stream);
   h->err_ended = true;
-  finish(h);
+  finish_helper(h);
 }
 
 static void take_record(struct helper *h) {
   struct err e = ERR_INIT;
-  struct supervisor_event ev = {.kind = SUP_MINTED, .round = h->round, .count = h->number};
+  struct supervisor_event ev = {.kind = SUP_MINTED, .round = h->round, .minted = {.helper = h->number}};
   if (h->answered || h->stopped) return;
-  int rc = nccl_record_parse(h->record.data, h->record.len, h->count, &ev.version, &ev.ids, &e);
-  if (rc < 0) fail(h, e.text, rc == -ENOENT);
+  int rc = nccl_record_parse(h->record.data, h->record.len, h->count, &ev.minted.version, &ev.minted.ids, &e);
+  if (rc < 0) report_failure(h, e.text, rc == -ENOENT);
   h->answered = rc > 0;
   if (rc > 0) h->of->o.on_event(h->of->o.ctx, &ev);
 }
@@ -150,7 +151,7 @@ static void on_out(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   if (n >= 0) return;
   uv_read_stop(stream);
   h->out_ended = true;
-  finish(h);
+  finish_helper(h);
 }
 
 /* Starting. -------------------------------------------------------------------------------------------------------- */
@@ -169,7 +170,7 @@ static struct helper *helper_create(struct minter *m) {
   return h;
 }
 
-static int spawn(struct helper *h, char *const *env, struct err *e) {
+static int spawn_helper(struct helper *h, char *const *env, struct err *e) {
   char name[] = "rdzv-nccl", count[16], *argv[] = {name, count, NULL};
   char *program = command_companion(name, NULL, getenv("PATH"));
   if (!program) return err_set(e, -ENOENT, "rdzv-nccl is neither beside rdzv-agent nor in PATH");
@@ -200,9 +201,9 @@ void minter_start(struct minter *m, uint32_t round, uint32_t number, uint32_t co
   h->round = round;
   h->number = number;
   h->count = count;
-  int rc = env ? spawn(h, env, &e) : err_set(&e, -ESTALE, "its round has not begun here");
+  int rc = env ? spawn_helper(h, env, &e) : err_set(&e, -ESTALE, "its round has not begun here");
   if (rc) {
-    fail(h, e.text, e.code == -ENOENT);
+    report_failure(h, e.text, e.code == -ENOENT);
     close_helper(h);
     return;
   }
@@ -211,8 +212,8 @@ void minter_start(struct minter *m, uint32_t round, uint32_t number, uint32_t co
   log_debug("rdzv-nccl: started pid=%d round=%u ids=%u", (int)h->process.pid, round, count);
 }
 
-/* Its own processes, if NCCL has any, are none of a worker's: they end with its pipes. */
-static void stop(struct helper *h) {
+/* Processes that NCCL started end with its pipes. */
+static void stop_helper(struct helper *h) {
   h->stopped = true;
   if (h->spawned && !h->exited) uv_process_kill(&h->process, SIGKILL);
 }
@@ -220,7 +221,7 @@ static void stop(struct helper *h) {
 void minter_stop(struct minter *m, uint32_t number) {
   for (struct helper *h = m->first; h; h = h->next) {
     if (h->number != number || h->stopped) continue;
-    stop(h);
+    stop_helper(h);
     if (h->exited) close_helper(h); /* else when it is reaped */
     return;
   }
@@ -235,7 +236,7 @@ struct minter *minter_create(const struct minter_options *o) {
 void minter_destroy(struct minter *m) {
   if (!m) return;
   while (m->first) {
-    stop(m->first);
+    stop_helper(m->first);
     close_helper(m->first);
   }
   free(m);

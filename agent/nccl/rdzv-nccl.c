@@ -1,18 +1,20 @@
-/* rdzv-nccl COUNT: mints ncclUniqueIds, tells them to the agent that started it, and lives until that closes its stdin.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzv-nccl COUNT: creates ncclUniqueIds, reports them to its agent, and lives until that closes its stdin.
  *
- * An id is an address: ncclGetUniqueId opens a socket and starts a thread that waits there for the ranks of a communicator, and tells each
- * of them its neighbour. So whoever mints must live until all ranks have come. That is no business for the agent itself, which must not
- * have a foreign library's threads, sockets and crashes in it, nor for a worker, which would have to start before anybody knows the ids. No GPU
- * is touched and no CUDA context made.
+ * An id is an address: ncclGetUniqueId opens a socket and starts a thread that waits for the ranks of a communicator.
+ * So its process must live until all ranks have connected. The agent itself must not have a foreign library's threads,
+ * sockets and crashes, and a worker would have to start before the ids are known. No GPU is used and no CUDA context
+ * is made.
  *
- * It runs in the environment of a worker, since that decides where NCCL listens (NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, ...). The library is
- * that of RDZV_NCCL_LIBRARY, else libnccl.so.2 as the loader finds it, else the one that pip has installed for the python3 in PATH, or
- * the one of PYTHON_EXEC (nvidia-nccl-cu12 or cu13): that is the one that PyTorch uses there.
+ * It runs in a worker's environment, which decides where NCCL listens (NCCL_SOCKET_IFNAME, NCCL_SOCKET_FAMILY, ...).
+ * The library is RDZV_NCCL_LIBRARY, else libnccl.so.2 as the loader finds it, else the one that pip installed for
+ * python3 in PATH or PYTHON_EXEC (nvidia-nccl-cu12 or cu13), which PyTorch uses there.
  *
- * The answer goes to stdout, as agent/nccl_record.h has it, and nothing else may: NCCL prints there too when NCCL_DEBUG asks for it, so what it
- * knows as stdout is our stderr, which the agent logs.
+ * The answer goes to stdout in the form of agent/nccl/record.h. NCCL prints to stdout too if NCCL_DEBUG asks for it,
+ * so NCCL's stdout is our stderr, which the agent logs.
  *
- * It dies with its agent: by the parent-death signal, and by the end of its stdin. Signals that a terminal sends to all are the agent's. */
+ * It dies with its agent, by the parent-death signal and by the end of its stdin. It ignores signals from a terminal.
+ */
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -42,11 +44,11 @@ struct nccl {
 
 /* The library. ----------------------------------------------------------------------------------------------------- */
 
-/* Where pip has put it, as Python itself tells: no rule about folders holds for virtual environments, conda and pyenv alike. The child
- * dies with us. */
+/* Where pip installed it, from Python itself: no rule about folders holds for virtual environments, conda and pyenv
+ * alike. The child dies with us. */
 static bool ask_python(char *out) {
-  static const char question[] = "from importlib.util import find_spec\n"
-                                 "print(list(find_spec('nvidia.nccl').submodule_search_locations)[0])";
+  static const char question[] =
+      "from importlib.util import find_spec\nprint(list(find_spec('nvidia.nccl').submodule_search_locations)[0])";
   const char *python = getenv("PYTHON_EXEC");
   int ends[2];
   if (!python || !*python) python = "python3";
@@ -61,8 +63,7 @@ static bool ask_python(char *out) {
   }
   close(ends[1]);
   size_t len = 0;
-  for (ssize_t n; pid > 0 && len < PATH_MAX && (n = read(ends[0], out + len, PATH_MAX - len)) > 0;)
-    len += (size_t)n;
+  for (ssize_t n; pid > 0 && len < PATH_MAX && (n = read(ends[0], out + len, PATH_MAX - len)) > 0;) len += (size_t)n;
   close(ends[0]);
   int status = 1;
   if (pid > 0) waitpid(pid, &status, 0);
@@ -96,8 +97,7 @@ static int find_functions(struct nccl *n, struct err *e) {
   const struct {
     const char *symbol;
     void *at;
-  } wanted[] = {
-      {"ncclGetVersion", &n->version}, {"ncclGetUniqueId", &n->id}, {"ncclGetErrorString", &n->error}};
+  } wanted[] = {{"ncclGetVersion", &n->version}, {"ncclGetUniqueId", &n->id}, {"ncclGetErrorString", &n->error}};
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
     void *found = dlsym(library, wanted[i].symbol);
     if (!found) return err_set(e, -ENOENT, "%s has no function %s: is it NCCL?", name, wanted[i].symbol);
@@ -108,7 +108,7 @@ static int find_functions(struct nccl *n, struct err *e) {
 
 /* Minting. --------------------------------------------------------------------------------------------------------- */
 
-static int mint(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
+static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
   struct nccl n = {0};
   int rc = find_functions(&n, e);
   if (rc) return rc;
@@ -116,7 +116,7 @@ static int mint(struct unique_id *ids, uint32_t count, int *version, struct err 
   rc = n.version(version);
   if (rc) return err_set(e, -EIO, "ncclGetVersion: %s", n.error(rc));
   if (*version < 1 || *version > NCCL_VERSION_LIMIT)
-    return err_set(e, -EIO, "ncclGetVersion tells %d, which is no version", *version);
+    return err_set(e, -EIO, "ncclGetVersion returned %d, which is not a version", *version);
   for (uint32_t i = 0; i < count; i++) {
     rc = n.id(&ids[i]);
     if (rc) return err_set(e, -EIO, "ncclGetUniqueId: %s (NCCL_DEBUG=WARN says more)", n.error(rc));
@@ -133,12 +133,12 @@ static bool write_all(int fd, const struct buf *b) {
   return true;
 }
 
-static bool answer(int fd, uint32_t count) {
+static bool write_answer(int fd, uint32_t count) {
   static struct unique_id ids[NCCL_IDS_MAX];
   struct buf record = BUF_INIT;
   struct err e = ERR_INIT;
   int version = 0;
-  if (mint(ids, count, &version, &e))
+  if (mint_ids(ids, count, &version, &e))
     nccl_record_put_failure(&record, e.text, e.code == -ENOENT);
   else
     nccl_record_put(&record, version, ids, count);
@@ -165,9 +165,8 @@ int main(int argc, char **argv) {
   }
   int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   if (out < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return EXIT_CODE_SYSTEM;
-  setvbuf(stdout, NULL, _IOLBF, 0); /* what NCCL prints is to be read while it matters */
-  bool minted = answer(out, (uint32_t)count);
+  setvbuf(stdout, NULL, _IOLBF, 0); /* NCCL's output is needed while it matters */
+  bool minted = write_answer(out, (uint32_t)count);
   if (minted) wait_for_end();
-  _exit(minted ? EXIT_CODE_OK
-               : EXIT_CODE_NCCL); /* NCCL's threads are at work: nothing of it is to be torn down */
+  _exit(minted ? EXIT_CODE_OK : EXIT_CODE_NCCL); /* NCCL's threads still run: nothing is torn down */
 }

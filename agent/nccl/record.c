@@ -1,6 +1,7 @@
-/* One record: 8 bytes of name, then little-endian as the machine's own: version u32, count u32, bytes of text u32, lasting u32, a sum u32 over
- * all; then the text or the ids. The name comes first so that a library which prints to stdout, in spite of all, is found out by
- * its first byte; the sum, so that one which prints later is found out too. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One record: 8 bytes of name, then in the machine's byte order: version u32, count u32, bytes of text u32, lasting
+ * u32, a checksum u32; then the text or the ids. The name is first, so output of a library that prints to stdout is
+ * detected by its first byte; the checksum detects later output. */
 
 #include "agent/nccl/record.h"
 
@@ -21,13 +22,13 @@ static uint32_t add_up(uint32_t sum, const void *data, size_t n) {
   return sum;
 }
 
-/* Of all but itself. */
+/* The checksum of all but itself. */
 static uint32_t sum_of(struct head h, const void *body, size_t size) {
   h.sum = 0;
   return add_up(add_up(2166136261u, &h, sizeof h), body, size);
 }
 
-static void put(struct buf *out, struct head h, const void *body, size_t size) {
+static void put_record(struct buf *out, struct head h, const void *body, size_t size) {
   memcpy(h.name, name, sizeof h.name);
   h.sum = sum_of(h, body, size);
   buf_append(out, &h, sizeof h);
@@ -35,18 +36,18 @@ static void put(struct buf *out, struct head h, const void *body, size_t size) {
 }
 
 void nccl_record_put(struct buf *out, int64_t version, const void *ids, uint32_t count) {
-  put(out, (struct head){.version = (uint32_t)version, .count = count}, ids, (size_t)count * NCCL_ID_SIZE);
+  put_record(out, (struct head){.version = (uint32_t)version, .count = count}, ids, (size_t)count * NCCL_ID_SIZE);
 }
 
 void nccl_record_put_failure(struct buf *out, const char *text, bool lasting) {
   if (!text[0]) text = "it did not say why";
   size_t n = strlen(text);
   if (n > REASON_MAX) n = REASON_MAX;
-  put(out, (struct head){.text = (uint32_t)n, .lasting = lasting}, text, n);
+  put_record(out, (struct head){.text = (uint32_t)n, .lasting = lasting}, text, n);
 }
 
 static int no_record(struct err *e) {
-  return err_set(e, -EPROTO, "rdzv-nccl answered with something that is no answer");
+  return err_set(e, -EPROTO, "rdzv-nccl sent an invalid answer");
 }
 
 static bool is_sound(const struct head *h, uint32_t count) {
@@ -54,8 +55,7 @@ static bool is_sound(const struct head *h, uint32_t count) {
   return h->count == count && h->version > 0 && h->version <= NCCL_VERSION_LIMIT;
 }
 
-int nccl_record_parse(const void *data, size_t len, uint32_t count, int64_t *version, const void **ids,
-                      struct err *e) {
+int nccl_record_parse(const void *data, size_t len, uint32_t count, int64_t *version, const void **ids, struct err *e) {
   struct head h;
   const uint8_t *body = (const uint8_t *)data + sizeof h;
   if (memcmp(data, name, len < sizeof name ? len : sizeof name) != 0) return no_record(e);

@@ -1,17 +1,20 @@
-/* What the workers run.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The workers' command line.
  *
- * torchrun takes its first word for a Python script, always, unless it is told otherwise. Here a command may be
- * anything, so the word decides: what ends in ".py" is a script, and everything else is a program that must be
- * found. --module, --run-path and --no-python say it outright, as there. PYTHON_EXEC names the interpreter;
- * without it, it is the python3 in PATH. (torchrun's is the one that it runs under itself; that is the same one
- * in an activated environment.) -u, so that lines come when they are written.
+ * torchrun takes its first word for a Python script unless told otherwise. Here a command may be any program, so the
+ * word decides: a name that ends in ".py", and anything that only Python can run (common/command.c checks: a script
+ * without a suffix, a .pyz, a folder with __main__.py). --module, --run-path and --no-python decide as under torchrun.
+ * The interpreter is PYTHON_EXEC, or python3 in PATH; torchrun uses its own, which is the same one in an activated
+ * environment. -u makes lines appear when they are printed.
  *
- * torchrun's parser of options drops a "--" that directly follows the script. Scripts are called with one by
- * habit, so it goes here too, for the commands that torchrun has; a program's own words are left alone.
+ * torchrun's parser drops a "--" that directly follows the script, and scripts are called with one by habit. So it is
+ * dropped here too for Python commands; a program's words stay.
  *
- * ${local_rank} in an argument becomes the worker's local rank: scripts from before LOCAL_RANK was in the
- * environment take it so (--local-rank=${local_rank}). torchrun's template knows $local_rank and $$ as well; the
- * shell knows them too, and what is meant for `sh -c` must reach it unchanged, so here it is this one spelling. */
+ * --pass-local-rank is torch.distributed.launch without --use-env: --local-rank=${local_rank} precedes the script's
+ * arguments.
+ *
+ * ${local_rank} in an argument becomes the worker's local rank. torchrun also replaces $local_rank and $$. The shell
+ * uses both, and `sh -c` must get them unchanged, so they stay. */
 
 #include "agent/options/command_line.h"
 
@@ -21,10 +24,11 @@
 
 static char macro[] = "${local_rank}";
 static char default_python[] = "python3", unbuffered[] = "-u", module_flag[] = "-m", code_flag[] = "-c";
+static char local_rank_flag[] = "--local-rank=${local_rank}";
 static char run_path_code[] = "import runpy, sys; sys.argv = sys.argv[1:]; "
                               "runpy.run_path(sys.argv[0], run_name='__main__')";
 
-enum { HEAD_MAX = 5 }; /* words in front of the user's, and the NULL behind */
+enum { HEAD_MAX = 6 }; /* words that the agent adds, and the NULL */
 
 static bool ends_in(const char *text, const char *end) {
   size_t n = strlen(text), k = strlen(end);
@@ -36,14 +40,13 @@ enum command_kind command_line_kind(const struct agent_options *o) {
   if (o->torch.run_path) return COMMAND_RUN_PATH;
   if (o->torch.no_python) return COMMAND_PROGRAM;
   if (o->torch.module) return COMMAND_MODULE;
-  return ends_in(o->words[0], ".py") ? COMMAND_SCRIPT : COMMAND_PROGRAM;
+  return ends_in(o->words[0], ".py") || o->python_file ? COMMAND_SCRIPT : COMMAND_PROGRAM;
 }
 
-static char *python(char *const *env) {
+char *command_line_python(char *const *env) {
   static const char name[] = "PYTHON_EXEC=";
   for (; env && *env; env++)
-    if (strncmp(*env, name, sizeof(name) - 1) == 0 && (*env)[sizeof(name) - 1])
-      return *env + sizeof(name) - 1;
+    if (strncmp(*env, name, sizeof(name) - 1) == 0 && (*env)[sizeof(name) - 1]) return *env + sizeof(name) - 1;
   return default_python;
 }
 
@@ -55,7 +58,7 @@ char **command_line_create(const struct agent_options *o, char *const *env, char
   char **argv = xcalloc(n + HEAD_MAX, sizeof(*argv));
   if (kind == COMMAND_TRAINER) argv[at++] = trainer;
   if (kind > COMMAND_PROGRAM) {
-    argv[at++] = python(env);
+    argv[at++] = command_line_python(env);
     argv[at++] = unbuffered;
   }
   if (kind == COMMAND_MODULE) argv[at++] = module_flag;
@@ -64,12 +67,14 @@ char **command_line_create(const struct agent_options *o, char *const *env, char
     argv[at++] = run_path_code;
   }
   bool dropped = (kind > COMMAND_PROGRAM || (o->command && o->torch.no_python)) && !o->dashes;
-  for (size_t i = 0; i < n; i++)
+  for (size_t i = 0; i < n; i++) {
     if (i != 1 || !dropped || strcmp(words[i], "--") != 0) argv[at++] = words[i];
+    if (i == 0 && o->torch.pass_local_rank) argv[at++] = local_rank_flag;
+  }
   return argv;
 }
 
-/* Copies text to `to` (NULL: nowhere) with every macro replaced; the bytes that takes, the NUL included. */
+/* Copies text to `to` (NULL: only counts) with each macro replaced; returns the bytes, with the NUL. */
 static size_t copy_replaced(char *to, const char *text, const char *rank) {
   size_t used = 0, k = strlen(macro), r = strlen(rank);
   while (*text) {

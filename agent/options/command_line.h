@@ -1,25 +1,28 @@
-#ifndef AGENT_COMMAND_LINE_H
-#define AGENT_COMMAND_LINE_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_OPTIONS_COMMAND_LINE_H
+#define AGENT_OPTIONS_COMMAND_LINE_H
 
-/* From the words behind the options to what the workers run. Pure. */
+/* From the words after the options to the workers' command. Pure. */
 
 #include "agent/options/options.h"
 
 enum command_kind {
-  COMMAND_TRAINER,  /* none was given: rdzv-trainer with these options */
-  COMMAND_PROGRAM,  /* as it stands */
+  COMMAND_TRAINER,  /* no command: rdzv-trainer with these options */
+  COMMAND_PROGRAM,  /* as given */
   COMMAND_SCRIPT,   /* python3 -u train.py ... */
   COMMAND_MODULE,   /* python3 -u -m train ... */
   COMMAND_RUN_PATH, /* python3 -u -c (runpy.run_path) train.py ... */
 };
 
 enum command_kind command_line_kind(const struct agent_options *o);
+/* PYTHON_EXEC of env, or python3. */
+char *command_line_python(char *const *env);
 
-/* The workers' argv, NULL-terminated, on the heap (free() it; its words are those of o, env or `trainer`, or
- * literals). trainer: argv[0] for COMMAND_TRAINER. */
+/* The workers' argv, NULL-terminated, on the heap; its words belong to o, env and `trainer`, or are literals. trainer:
+ * argv[0] for COMMAND_TRAINER. */
 char **command_line_create(const struct agent_options *o, char *const *env, char *trainer);
 
-/* The same for one worker, with ${local_rank} in its arguments replaced; one piece of heap, words included. */
+/* The argv of one worker, with ${local_rank} replaced; one heap block that includes the words. */
 char **command_line_for(char *const *argv, uint32_t local_rank);
 
 #endif

@@ -1,22 +1,26 @@
-/* What nobody has said, and the cluster knows.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Defaults that follow from the cluster's facts.
  *
- * Command line, RDZV_AGENT_*, PET_*, then the facts of agent/cluster, then the defaults: a fact counts where the option itself comes from
- * no other source. So `srun rdzv-agent -- ./train` needs no option, and each single one can be said otherwise.
+ * Precedence, highest first: command line, RDZV_AGENT_*, PET_*, the facts of agent/cluster, defaults. So `srun
+ * rdzv-agent -- ./train` needs no option, and any single setting can be overridden.
  *
- *     --nnodes    as many as were started
- *     --nproc     as many as there are GPUs granted to this agent; where that is unknown, all that can be seen from here, unless
- *                 other agents on this host, or on any, see the same ones: then 1
- *     --endpoint  the first host, on a port that is derived from the job's id; 127.0.0.1 where all agents are on one host
+ *     --nnodes    the number of started agents
+ *     --nproc     the GPUs granted to this agent; if unknown, the GPUs visible here, unless several agents see the same
+ *                 ones: then 1
+ *     --endpoint  the first host, on a port derived from the job's id; loopback if all agents are on one host
  *     --rdzv-id   the job's name
- *     --expect    the job's hosts, if this host's own name is among them: else they are names that hosts do not have (containers). Not
- *                 where --rdzv-id names another of the scheduler's jobs, for which this node is a spare
+ *     --expect    the job's hosts, if this host is one of them (in containers names differ), and unless --rdzv-id names
+ *                 another job of the scheduler, for which this node is a spare
  *
- * Refused is what would end in nothing, or in something else than was meant: a batch script that runs once and has several nodes (the
- * scheduler's own way to start something on each is shown), agents whose launcher does not tell where the first one is, and pods that are numbered, but
- * not counted: each would train by itself.
+ * A typed endpoint also names the job, unless the scheduler started as many agents as the job has nodes: agents
+ * started elsewhere do not know the scheduler's job.
  *
- * A worker may start an agent of its own, for a job of its own. It inherits the scheduler's variables, and they are about the
- * agent further out; its socket in the environment gives it away, and then no fact counts. */
+ * Some starts would do nothing, or the wrong thing, and are refused: a batch script that runs once although the job has
+ * several nodes (the message shows the scheduler's starter); more agents than nodes on shared hosts; a launcher that
+ * does not report its first host; pods that have an index but no count.
+ *
+ * A worker may start an agent for a job of its own. It inherits the scheduler's variables, but they describe the outer
+ * agent: RDZV_AGENT_SOCKET shows that, and then no fact counts. */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,46 +28,80 @@
 #include <string.h>
 #include "agent/options/internal.h"
 
-static bool said_where(const struct settling *s) {
+static bool has_meeting_place(const struct settling *s) {
   const struct torch_options *t = &s->o->torch;
   return s->o->standalone || (t->endpoint && *t->endpoint) || (t->master_addr && *t->master_addr) ||
          t->master_port >= 0;
 }
 
-/* What is told of the job: "Slurm job 47's", for sentences. */
-static const char *whose(const struct cluster *c) {
+/* The starter of this agent, for sentences. */
+static const char *starter_name(const struct cluster *c) {
   return c->launcher.is_set ? c->launcher.text : c->scheduler.is_set ? c->scheduler.text : "the launcher";
 }
 
 static int refuse_alone(const struct cluster *c, struct err *e) {
-  return err_set(
-      e, -EINVAL,
-      "%s runs this script on one of the job's %" PRId64
-      " nodes alone: write %s rdzv-agent ..., which starts one on each (or --standalone, for this node "
-      "by itself)",
-      whose(c), cluster_number(&c->nodes, 0), c->starter.text);
+  return err_set(e, -EINVAL,
+                 "%s runs this script on only one of the job's %" PRId64
+                 " nodes: write %s rdzv-agent ..., which starts an agent on each (or --standalone, for this node only)",
+                 starter_name(c), cluster_number(&c->nodes, 0), c->starter.text);
 }
 
-/* One of several, and it is nobody's word how many: each would be a job of its own. */
+/* The agent has an index, but the number of agents is unknown: each would be a job of its own. */
 static int refuse_numbered(const struct settling *s, struct err *e) {
   const struct cluster *c = s->cluster;
   return err_set(
       e, -EINVAL,
-      "%s has started this agent as one of several (%s), and does not tell how many there are: give "
-      "--nnodes N%s, the same to all (or --standalone, for a job of its own in each)",
-      whose(c), c->index.source, said_where(s) ? "" : " and --endpoint HOST");
+      "%s started this agent as one of several (%s), but does not report how many there are: give --nnodes N%s, the "
+      "same to all (or --standalone, for a separate job in each)",
+      starter_name(c), c->index.source, has_meeting_place(s) ? "" : " and --endpoint HOST");
 }
 
-int options_take_count(struct settling *s, struct err *e) {
+enum { HINT_MAX = 64 };
+
+/* The launcher's option to start one agent on each host, for a sentence; "": not known. nodes: the number of hosts,
+ * which srun needs; 0: srun has it. */
+static const char *one_on_each(const struct cluster *c, int64_t nodes, char hint[HINT_MAX]) {
+  static const struct {
+    const char *launcher, *program, *option;
+  } known[] = {{"srun", "srun", "--ntasks-per-node=1"},
+               {"Open MPI", "mpirun", "--map-by ppr:1:node"},
+               {"Hydra", "mpiexec", "-ppn 1"},
+               {"jsrun", "jsrun", "-r 1 -a 1"}};
+  char count[32] = "";
+  hint[0] = '\0';
+  for (size_t i = 0; c->launcher.is_set && i < sizeof(known) / sizeof(*known); i++) {
+    if (strcmp(c->launcher.text, known[i].launcher) != 0) continue;
+    if (i == 0 && nodes) snprintf(count, sizeof(count), " --nodes=%" PRId64, nodes);
+    snprintf(hint, HINT_MAX, " (%s%s %s)", known[i].program, count, known[i].option);
+  }
+  return hint;
+}
+
+/* More agents than nodes are spares, if each has its own host. On shared hosts the first to join would take all places
+ * on one host, and other hosts would stay empty. */
+static int check_places(struct settling *s, struct err *e) {
+  const struct cluster *c = s->cluster;
+  int64_t agents = cluster_number(&c->agents, 0), most = s->o->nnodes.max;
+  char hint[HINT_MAX];
+  if (!cluster_is_started(c) || c->agents_at_most || most == 1 || agents <= most || !cluster_shares_hosts(c)) return 0;
+  return err_set(e, -EINVAL,
+                 "%s started %" PRId64 " agents (%s), several of them on one host, but %s=%" PRId64 " admits %" PRId64
+                 ": start one on each host%s, or remove --nnodes and --nproc, so that each agent is a node",
+                 starter_name(c), agents, c->agents.source, options_spelling_of(s, "nnodes"), most, most,
+                 one_on_each(c, 0, hint));
+}
+
+int options_nodes_from_cluster(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
-  if (options_is_given(s, "nnodes") || o->standalone) return 0;
-  if (cluster_is_alone(c) && cluster_number(&c->nodes, 1) > 1 && c->starter.is_set && !said_where(s))
+  if (o->standalone) return 0;
+  if (options_is_given(s, "nnodes")) return check_places(s, e);
+  if (cluster_is_alone(c) && cluster_number(&c->nodes, 1) > 1 && c->starter.is_set && !has_meeting_place(s))
     return refuse_alone(c, e);
   if (c->index.is_set && !c->start.is_set) return refuse_numbered(s, e);
   if (!cluster_is_started(c)) return 0;
   if (!c->agents.is_set)
-    return err_set(e, -EINVAL, "%s does not tell how many agents it has started: give --nnodes N", whose(c));
+    return err_set(e, -EINVAL, "%s does not report how many agents it started: give --nnodes N", starter_name(c));
   o->nnodes.min = o->nnodes.max = c->agents.number;
   o->from.nnodes = c->agents.source;
   return 0;
@@ -72,41 +110,39 @@ int options_take_count(struct settling *s, struct err *e) {
 static int refuse_unknown(const struct cluster *c, struct err *e) {
   return err_set(
       e, -EINVAL,
-      "%s has started %" PRId64
-      " agents, and does not tell on which host the first one is: give --endpoint HOST, where HOST is the "
-      "name of one of them, the same for all",
-      whose(c), cluster_number(&c->agents, 0));
+      "%s started %" PRId64
+      " agents, but does not report the host of the first: give --endpoint HOST, where HOST is one of their hosts, "
+      "the same to all",
+      starter_name(c), cluster_number(&c->agents, 0));
 }
 
 static int refuse_nameless(const struct cluster *c, struct err *e) {
-  return err_set(
-      e, -EINVAL,
-      "%s has started %" PRId64
-      " agents, and gives them no job's id, from which a port would follow: give --endpoint HOST:PORT, "
-      "the same for all",
-      whose(c), cluster_number(&c->agents, 0));
+  return err_set(e, -EINVAL,
+                 "%s started %" PRId64
+                 " agents, but sets no job id from which to derive a port: give --endpoint HOST:PORT, the same to all",
+                 starter_name(c), cluster_number(&c->agents, 0));
 }
 
-int options_take_place(struct settling *s, bool *done, struct err *e) {
+int options_endpoint_from_cluster(struct settling *s, bool *done, struct err *e) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
   int64_t agents = cluster_number(&c->agents, 0);
+  char hint[HINT_MAX];
   *done = false;
   if (o->nnodes.max == 1) return 0;
   if (cluster_is_alone(c) && cluster_number(&c->nodes, 1) > 1 && c->starter.is_set) return refuse_alone(c, e);
   if (!cluster_is_started(c)) return 0;
   if (agents && o->nnodes.min > agents)
     return err_set(e, -EINVAL,
-                   "%s=%" PRId64 " is more than the %" PRId64
-                   " agents that %s has started (%s): start more, or give --endpoint HOST if others come",
-                   options_spelt(s, "nnodes"), o->nnodes.min, agents, whose(c), c->agents.source);
+                   "%s started %" PRId64 " agent%s (%s), but %s=%" PRId64 " needs %" PRId64
+                   ": start one on each node%s, or give --endpoint HOST if others are started elsewhere",
+                   starter_name(c), agents, agents == 1 ? "" : "s", c->agents.source, options_spelling_of(s, "nnodes"),
+                   o->nnodes.min, o->nnodes.min, one_on_each(c, o->nnodes.min, hint));
   bool here = cluster_is_one_host(c) && o->nnodes.max <= agents;
-  const struct cluster_fact *place = !here                    ? &c->first_host
-                                     : c->local_agents.is_set ? &c->local_agents
-                                                              : &c->nodes;
+  const struct cluster_fact *place = !here ? &c->first_host : c->local_agents.is_set ? &c->local_agents : &c->nodes;
   if (!place->is_set) return refuse_unknown(c, e);
   if (!c->port.is_set) return refuse_nameless(c, e);
-  int rc = endpoint_parse(here ? "127.0.0.1" : c->first_host.text, (uint16_t)c->port.number, &o->endpoint, e);
+  int rc = endpoint_parse(here ? cluster_loopback(c) : c->first_host.text, (uint16_t)c->port.number, &o->endpoint, e);
   if (rc) return err_wrap(e, "%s", c->first_host.source);
   snprintf(o->endpoint_from, sizeof(o->endpoint_from), "%s; port: %s", place->source, c->port.source);
   o->from.endpoint = o->endpoint_from;
@@ -115,11 +151,10 @@ int options_take_place(struct settling *s, bool *done, struct err *e) {
   return 0;
 }
 
-/* Told that there are no more than there are hosts, where that can be: one on each. */
+/* At most one agent per host was asked for. */
 static bool is_one_a_host(const struct settling *s) {
   const struct cluster *c = s->cluster;
-  return c->agents_at_most && options_is_given(s, "nnodes") &&
-         s->o->nnodes.max <= cluster_number(&c->nodes, 0);
+  return c->agents_at_most && options_is_given(s, "nnodes") && s->o->nnodes.max <= cluster_number(&c->nodes, 0);
 }
 
 static bool shares_host(const struct settling *s) {
@@ -136,11 +171,11 @@ static void take_nproc(struct settling *s) {
   } else if (shares_host(s)) {
     o->from.nproc = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
   } else {
-    o->nproc = OPTIONS_NPROC_SEEN; /* by what they are seen agent/place knows */
+    o->nproc = OPTIONS_NPROC_SEEN; /* agent/place.c counts them */
   }
 }
 
-/* "slurm-4711.0" where we are in "slurm-4712.0": this node is a spare for another job of the scheduler's. */
+/* "slurm-4711.0" while this is "slurm-4712.0": this node is a spare for another job of the scheduler. */
 static bool is_for_another_job(const struct settling *s) {
   const struct cluster *c = s->cluster;
   const char *given = s->o->rdzv_id, *own = c->job.is_set ? c->job.text : "", *number = strchr(own, '-');
@@ -151,7 +186,15 @@ static bool is_for_another_job(const struct settling *s) {
   return other && (other != ours || strncmp(given + kind, own + kind, ours) != 0);
 }
 
-/* Who is to come. What was started, or, where the others are started by hand inside a job, its nodes. */
+/* Whether all expected agents have the scheduler's facts. With a typed endpoint others may join that lack its
+ * variables, such as agents started by ssh; these would be a job of their own. */
+static bool all_know_the_job(const struct settling *s) {
+  const struct cluster *c = s->cluster;
+  if (!has_meeting_place(s) || s->o->nnodes.max == 1) return true;
+  return c->index.is_set && cluster_number(&c->agents, NODES_MAX) >= s->o->nnodes.max;
+}
+
+/* The expected nodes: the started agents, or the nodes of the job if agents are started by hand. */
 static void take_expected(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
@@ -162,7 +205,7 @@ static void take_expected(struct settling *s) {
   const struct cluster_fact *count = cluster_is_started(c) ? &c->agents : &c->nodes;
   int64_t n = cluster_number(count, 0);
   bool fits = n >= o->nnodes.min && n <= o->nnodes.max;
-  if (o->standalone || !fits || is_for_another_job(s)) return; /* of something else */
+  if (o->standalone || !fits || is_for_another_job(s)) return;
   o->expect_nodes = n;
   if (!c->hosts.is_set || !cluster_lists(c->hosts.text, c->own_host)) return;
   o->expect = c->hosts.text;
@@ -176,20 +219,20 @@ static void take_times(struct settling *s) {
   o->scheduler_restarts = cluster_number(&c->restarts, -1);
   o->from.end_time = c->end_time.source;
   o->from.scheduler_restarts = c->restarts.source;
-  if (!o->end_time) options_put_aside(s, "leave-before-end", "no scheduler has told when the job ends");
+  if (!o->end_time) options_note_ignored(s, "leave-before-end", "no scheduler reports when the job ends");
   if (!o->end_time) o->leave_before_end_ms = 0;
 }
 
-/* A shell of the job's on another machine, such as that of salloc. */
+/* A shell of the job on another machine, such as that of salloc. */
 static void note_elsewhere(struct settling *s) {
   const struct cluster *c = s->cluster;
   if (!cluster_is_alone(c) || !c->starter.is_set || !c->hosts.is_set || !c->own_host[0]) return;
   if (s->o->standalone && !cluster_lists(c->hosts.text, c->own_host))
-    options_note(s->o, "this host, %s, is none of the %s job's (%s): %s rdzv-agent ... runs there",
-                 c->own_host, whose(c), c->hosts.text, c->starter.text);
+    options_note(s->o, "this host, %s, does not belong to the %s job (%s): %s rdzv-agent ... runs there", c->own_host,
+                 starter_name(c), c->hosts.text, c->starter.text);
 }
 
-/* Which of the agents on this host this one is. */
+/* Which agent of this host this one is. */
 static void take_neighbours(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
@@ -203,15 +246,29 @@ static void take_neighbours(struct settling *s) {
   if (several && !known) o->crowded_by = c->local_agents.is_set ? c->local_agents.source : c->agents.source;
 }
 
-void options_take_rest(struct settling *s) {
+/* An agent that needs others which the launcher did not start would wait. */
+static void note_others(struct settling *s) {
+  const struct agent_options *o = s->o;
+  const struct cluster *c = s->cluster;
+  int64_t agents = cluster_number(&c->agents, 0);
+  if (!cluster_is_started(c) || o->standalone || o->rdzv_id || !agents || o->nnodes.min <= agents) return;
+  options_note(s->o,
+               "%s started %" PRId64 " agent%s (%s), but %s=%" PRId64 " needs %" PRId64
+               ": start the others elsewhere, with the same endpoint",
+               starter_name(c), agents, agents == 1 ? "" : "s", c->agents.source, options_spelling_of(s, "nnodes"),
+               o->nnodes.min, o->nnodes.min);
+}
+
+void options_rest_from_cluster(struct settling *s) {
   struct agent_options *o = s->o;
   const struct cluster *c = s->cluster;
+  note_others(s);
   take_neighbours(s);
   if (c->index.is_set && !o->standalone) {
     o->order_key = c->index.number;
     o->from.order_key = c->index.source;
   }
-  if (!o->rdzv_id && c->job.is_set && !s->said_standalone) {
+  if (!o->rdzv_id && c->job.is_set && !s->said_standalone && all_know_the_job(s)) {
     o->rdzv_id = c->job.text;
     o->from.rdzv_id = c->job.source;
   }

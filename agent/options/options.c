@@ -1,23 +1,19 @@
-/* The options of rdzv-agent: the rules that concern more than one row of the table.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules that concern several options. common/opts checks each row's own bounds.
  *
- * A row's own bounds are checked by common/opts; here stands what no row can know alone: where the nodes meet,
- * a node rank that lies below the number of nodes, which of two options for one thing holds. Each refusal ends
- * in a sentence that shows the line to type.
+ * Where nodes meet, in this order:
  *
- * Where to meet, in this order:
+ *     --standalone              this machine only; an endpoint, a job name and a node rank are ignored
+ *     --endpoint                there; port 0 with a single node is torchrun's way to ask for --standalone
+ *     --master-addr, -port      there, unless --rdzv-backend c10d; with a single node the port is that of the store,
+ *                               since its users expect it in MASTER_PORT
+ *     none of these             one node: standalone; several: the scheduler's facts (from_cluster.c), or a refusal,
+ *                               because each node would wait for itself
  *
- *     --standalone              this machine alone; an endpoint, a name and a node rank are put aside
- *     --endpoint                there; port 0 with a single node is torchrun's way to say "alone"
- *     --master-addr, -port      there, unless --rdzv-backend c10d; with a single node nobody is to be met, and
- *                               the port is the one that its users expect in MASTER_PORT: the store's
- *     nothing                   one node: alone; several: as the scheduler's facts say (options_cluster.c), or refused, because each
- *                               would wait for itself
+ * Options that torchrun ignores silently are ignored here with a note. --rdzv-conf and two variables of torchrun's are
+ * second names for options; they count if the option comes from a weaker source.
  *
- * What torchrun puts aside without a word is put aside here too, so that its users' scripts go on to work, but
- * with a line in the notes. --rdzv-conf, and two variables of torchrun's, are second names for options of ours:
- * they count where these come from a weaker source.
- *
- * What follows the options is a command, or, behind "--" and beginning with a dash, options of the trainer:
+ * Words after the options are a command, or, after "--" and starting with a dash, options of the trainer:
  *
  *     rdzv-agent --nproc 2 ./a.out -x       runs ./a.out -x
  *     rdzv-agent --nproc 2 -- ./a.out -x    the same
@@ -28,10 +24,18 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include "agent/options/internal.h"
+#include "agent/options/torch_flags.h"
 #include "common/exit_codes.h"
+
+enum { CONF_SHOWN_MAX = 120, WHY_MAX = 120 };
+
+#define FLAG(flag, difference) {flag, difference},
+static const struct { const char *name, *text; } torch_flags[] = {TORCH_FLAG_LIST(FLAG)};
+#undef FLAG
 
 enum opt_source options_source(const struct settling *s, const char *name) {
   return opts_source(&agent_options_spec, s->argc, s->argv, s->env, name);
@@ -41,17 +45,16 @@ bool options_is_given(const struct settling *s, const char *name) {
   return options_source(s, name) != OPT_FROM_DEFAULT;
 }
 
-const char *options_spelt(struct settling *s, const char *name) {
+const char *options_spelling_of(struct settling *s, const char *name) {
   opts_spelling(&agent_options_spec, s->argc, s->argv, s->env, name, s->spelling);
   return s->spelling;
 }
 
-/* Says that an option that was given has no effect, and why. */
-void options_put_aside(struct settling *s, const char *name, const char *why) {
-  if (options_is_given(s, name)) options_note(s->o, "%s has no effect: %s", options_spelt(s, name), why);
+void options_note_ignored(struct settling *s, const char *name, const char *why) {
+  if (options_is_given(s, name)) options_note(s->o, "%s has no effect: %s", options_spelling_of(s, name), why);
 }
 
-/* Where to meet. --------------------------------------------------------------------------------------------- */
+/* Where to meet. --------------------------------------------------------------------------------------------------- */
 
 static bool is_c10d(const struct agent_options *o) {
   return o->torch.backend && strcmp(o->torch.backend, "static") != 0;
@@ -61,8 +64,8 @@ static int refuse_no_place(const struct nnodes *n, struct err *e) {
   char most[24] = "";
   if (n->max > n->min) snprintf(most, sizeof(most), ":%" PRId64, n->max);
   return err_set(e, -EINVAL,
-                 "several nodes need a place to meet: rdzv-agent --nnodes %" PRId64
-                 "%s --endpoint HOST ..., where HOST is the name of one of them, the same on all",
+                 "several nodes need a meeting place: rdzv-agent --nnodes %" PRId64
+                 "%s --endpoint HOST ..., where HOST is one of the nodes, the same on all",
                  n->min, most);
 }
 
@@ -70,67 +73,63 @@ static bool is_given(const char *text) {
   return text && *text;
 }
 
-/* Nobody's place to meet but the first that counts. */
-static void put_master_aside(struct settling *s, const char *why) {
-  if (is_given(s->o->torch.master_addr)) options_put_aside(s, "master-addr", why);
-  options_put_aside(s, "master-port", why);
+static void note_master_ignored(struct settling *s, const char *why) {
+  if (is_given(s->o->torch.master_addr)) options_note_ignored(s, "master-addr", why);
+  options_note_ignored(s, "master-port", why);
 }
 
-/* --standalone was said. */
 static int settle_alone(struct settling *s, struct err *e) {
-  static const char why[] = "--standalone is this machine alone";
+  static const char why[] = "--standalone uses this machine only";
   struct agent_options *o = s->o;
   if (o->nnodes.min > 1)
-    return err_set(e, -EINVAL,
-                   "--standalone is one node, --nnodes asks for more: give --endpoint HOST instead, the same "
-                   "on all nodes");
+    return err_set(
+        e, -EINVAL,
+        "--standalone is for one node, but --nnodes asks for more: give --endpoint HOST instead, the same on "
+        "all nodes");
   if (o->nnodes.max > 1)
-    options_note(o, "--standalone is this machine alone: no more than one of the %" PRId64 " nodes",
-                 o->nnodes.max);
-  if (is_given(o->torch.endpoint)) options_put_aside(s, "endpoint", why);
-  put_master_aside(s, why);
-  if (o->rdzv_id) options_put_aside(s, "rdzv-id", "a --standalone job's name is a fresh one");
+    options_note(o, "--standalone uses this machine only: one of at most %" PRId64 " nodes", o->nnodes.max);
+  if (is_given(o->torch.endpoint)) options_note_ignored(s, "endpoint", why);
+  note_master_ignored(s, why);
+  if (o->rdzv_id) options_note_ignored(s, "rdzv-id", "--standalone draws a random name");
   o->nnodes.max = 1;
   o->rdzv_id = NULL;
   return 0;
 }
 
 static void note_where(struct settling *s, const char *option) {
-  snprintf(s->o->endpoint_where, sizeof(s->o->endpoint_where), "in %s", options_spelt(s, option));
+  snprintf(s->o->endpoint_where, sizeof(s->o->endpoint_where), "in %s", options_spelling_of(s, option));
 }
 
 static int settle_endpoint(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   note_where(s, "endpoint");
   bool fixed = o->torch.backend && !is_c10d(o);
-  int rc =
-      endpoint_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, &o->endpoint, e);
+  int rc = endpoint_parse(o->torch.endpoint, fixed ? STATIC_DEFAULT_PORT : RDZV_DEFAULT_PORT, &o->endpoint, e);
   if (rc || o->endpoint.port) return rc;
   if (o->nnodes.max > 1)
-    return err_set(e, -EINVAL, "%s=%s: port 0 is nowhere: give the port on which rdzvd listens",
-                   options_spelt(s, "endpoint"), o->torch.endpoint);
+    return err_set(e, -EINVAL, "%s=%s: port 0 cannot be connected to: give the port on which rdzvd listens",
+                   options_spelling_of(s, "endpoint"), o->torch.endpoint);
   o->standalone = true;
   o->endpoint.host[0] = '\0';
   return 0;
 }
 
-/* --master-addr and --master-port are all that was said. */
+/* Only --master-addr and --master-port were given. */
 static int settle_master(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   struct torch_options *t = &o->torch;
   if (o->nnodes.max == 1) {
     o->standalone = true;
-    if (t->master_port > 0 && options_source(s, "store-port") == OPT_FROM_DEFAULT)
-      o->store_port = t->master_port;
+    if (t->master_port > 0 && options_source(s, "store-port") == OPT_FROM_DEFAULT) o->store_port = t->master_port;
     return 0;
   }
-  int rc = endpoint_parse(is_given(t->master_addr) ? t->master_addr : "127.0.0.1", STATIC_DEFAULT_PORT,
+  int rc = endpoint_parse(is_given(t->master_addr) ? t->master_addr : cluster_loopback(s->cluster), STATIC_DEFAULT_PORT,
                           &o->endpoint, e);
   if (rc) return rc;
   note_where(s, "master-addr");
   if (t->master_port == 0)
-    return err_set(e, -EINVAL, "%s=0: port 0 is nowhere: give the port on which rdzvd is to listen",
-                   options_spelt(s, "master-port"));
+    return err_set(e, -EINVAL, "%s=0: port 0 cannot be connected to: give the port on which rdzvd is to listen",
+                   options_spelling_of(s, "master-port"));
   if (t->master_port > 0) o->endpoint.port = (uint16_t)t->master_port;
   return 0;
 }
@@ -140,47 +139,69 @@ static int settle_place(struct settling *s, struct err *e) {
   bool master = is_given(o->torch.master_addr) || o->torch.master_port >= 0;
   if (o->standalone) return settle_alone(s, e);
   if (is_given(o->torch.endpoint)) {
-    put_master_aside(s, "the endpoint says where to meet");
+    note_master_ignored(s, "the endpoint takes precedence");
     return settle_endpoint(s, e);
   }
   if (master && !is_c10d(o)) return settle_master(s, e);
-  put_master_aside(s, "it is for --rdzv-backend static");
+  note_master_ignored(s, "it applies to --rdzv-backend static only");
   bool done = false;
-  int rc = options_take_place(s, &done, e);
+  int rc = options_endpoint_from_cluster(s, &done, e);
   if (rc || done) return rc;
   if (o->nnodes.max > 1) return refuse_no_place(&o->nnodes, e);
   o->standalone = true;
   return 0;
 }
 
-/* Second names. ---------------------------------------------------------------------------------------------- */
+/* Second names. ---------------------------------------------------------------------------------------------------- */
+
+static int refuse_conf(struct settling *s, struct err *e) {
+  struct buf text = BUF_INIT;
+  const char *conf = s->o->torch.conf.text;
+  rdzv_conf_check_static(&s->o->torch.conf, e);
+  buf_put_escaped(&text, conf, strlen(conf), CONF_SHOWN_MAX);
+  err_wrap(e, "%s=%s", options_spelling_of(s, "rdzv-conf"), buf_text(&text));
+  buf_finish(&text);
+  return -EINVAL;
+}
 
 static int settle_conf(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const struct rdzv_conf *c = &o->torch.conf;
   enum opt_source from = options_source(s, "rdzv-conf");
-  int64_t join = c->join_ms >= 0 ? c->join_ms
-                 : is_c10d(o)    ? -1
-                                 : c->timeout_ms,
-          lease = rdzv_conf_lease_ms(c);
+  bool is_static = !is_c10d(o) && !o->standalone;
+  if (is_static && (c->bad_timeout || c->bad_rank)) return refuse_conf(s, e);
+  int64_t join = c->join_ms >= 0 ? c->join_ms : is_c10d(o) ? -1 : c->timeout_ms, lease = rdzv_conf_lease_ms(c);
   if (join >= 0 && options_source(s, "join-timeout") < from) o->join_timeout_ms = join < 1000 ? 1000 : join;
   if (c->last_call_ms >= 0 && options_source(s, "last-call") < from) o->last_call_ms = c->last_call_ms;
   if (lease >= 0 && options_source(s, "lease") < from) o->lease_ms = lease;
   if (c->rank >= 0 && options_source(s, "node-rank") < from) o->node_rank = c->rank;
   o->hosting = c->is_host;
-  if (is_c10d(o) && c->timeout_ms >= 0)
-    options_note(o, "%s timeout has no effect: it is for --rdzv-backend static",
-                 options_spelt(s, "rdzv-conf"));
+  if ((is_c10d(o) && c->timeout_ms >= 0) || (!is_static && c->bad_timeout))
+    options_note(o, "%s timeout has no effect: it applies to --rdzv-backend static only",
+                 options_spelling_of(s, "rdzv-conf"));
   return 0;
+}
+
+/* An agent that is itself a worker finds the timer file of the outer agent in its environment and leaves it alone. */
+static void settle_timers(struct settling *s) {
+  struct agent_options *o = s->o;
+  const char *on = cluster_variable(s->env, "TORCHELASTIC_ENABLE_FILE_TIMER");
+  bool is_worker = cluster_variable(s->env, "RDZV_AGENT_SOCKET") || cluster_variable(s->env, "TORCHELASTIC_RUN_ID");
+  o->file_timer = on && strcmp(on, "1") == 0;
+  o->timer_file = is_worker ? NULL : cluster_variable(s->env, "TORCHELASTIC_TIMER_FILE");
+  if (cluster_variable(s->env, "TORCHELASTIC_HEALTH_CHECK_PORT"))
+    options_note(
+        o, "TORCHELASTIC_HEALTH_CHECK_PORT has no effect: neither this agent nor PyTorch's torchrun serves a health "
+           "check; rdzvd answers /healthz on its port");
 }
 
 static int settle_variables(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   const char *seconds = cluster_variable(s->env, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  settle_timers(s);
   const char *unshared = cluster_variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-  o->log_line_prefix = cluster_variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-  if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT)
-    o->store = STORE_WORKER;
+  o->output.log_line_prefix = cluster_variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT) o->store = STORE_WORKER;
   if (!seconds || options_is_given(s, "stop-timeout")) return 0;
   int64_t n;
   int rc = parse_int(seconds, 0, TIMEOUT_MAX_MS / 1000, &n, e);
@@ -192,48 +213,65 @@ static int settle_variables(struct settling *s, struct err *e) {
   return 0;
 }
 
-/* The rest. -------------------------------------------------------------------------------------------------- */
+/* The rest. -------------------------------------------------------------------------------------------------------- */
 
 static int settle_rank(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   bool alone = o->standalone && o->node_rank > 0;
-  const char *why = is_c10d(o) ? "it is for --rdzv-backend static; without any backend it counts too"
-                               : "this machine is the only node";
-  if (is_c10d(o) || alone) options_put_aside(s, "node-rank", why);
-  if ((is_c10d(o) || alone) && o->torch.conf.rank >= 0)
-    options_note(o, "%s rank has no effect: %s", options_spelt(s, "rdzv-conf"), why);
+  const char *why =
+      is_c10d(o) ? "it applies to --rdzv-backend static, or without a backend" : "this machine is the only node";
+  if (is_c10d(o) || alone) options_note_ignored(s, "node-rank", why);
+  if (((is_c10d(o) || alone) && o->torch.conf.rank >= 0) || o->torch.conf.bad_rank)
+    options_note(o, "%s rank has no effect: %s", options_spelling_of(s, "rdzv-conf"), why);
   if (is_c10d(o) || alone) o->node_rank = -1;
   if (o->node_rank < o->nnodes.max) return 0;
   return err_set(e, -EINVAL, "%s=%" PRId64 ": ranks of %" PRId64 " node%s go from 0 to %" PRId64,
-                 options_spelt(s, "node-rank"), o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s",
+                 options_spelling_of(s, "node-rank"), o->node_rank, o->nnodes.max, o->nnodes.max == 1 ? "" : "s",
                  o->nnodes.max - 1);
 }
 
-/* Flags that mean nothing here. */
+/* Notes flags without effect, and those of --rdzv-conf. */
 static void note_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct torch_options *t = &o->torch;
   if (is_c10d(o) && strcmp(t->backend, "c10d") != 0)
-    options_put_aside(s, "rdzv-backend", "nodes meet at rdzvd, whatever the backend");
-  options_put_aside(s, "monitor-interval", "a worker's death is seen when it happens");
-  options_put_aside(s, "start-method", "workers are programs of their own");
-  if (t->event_log_handler && strcmp(t->event_log_handler, "null") != 0)
-    options_put_aside(s, "event-log-handler", "--verbose shows events, --log-dir keeps them");
-  if (is_given(t->logs_specs))
-    options_put_aside(s, "logs-specs", "files are laid out as torchrun does without it");
-  rdzv_conf_notes(o, options_spelt(s, "rdzv-conf"));
+    options_note_ignored(s, "rdzv-backend", "nodes meet at rdzvd with any backend");
+  for (size_t i = 0; i < sizeof(torch_flags) / sizeof(*torch_flags); i++) {
+    const char *name = torch_flags[i].name, *text = torch_flags[i].text;
+    char why[WHY_MAX];
+    bool is_default =
+        strcmp(name, "event-log-handler") == 0 && t->event_log_handler && strcmp(t->event_log_handler, "null") == 0;
+    if (strncmp(text, TORCH_NO_EFFECT, strlen(TORCH_NO_EFFECT)) != 0 || is_default) continue;
+    text += strlen(TORCH_NO_EFFECT);
+    snprintf(why, sizeof(why), "%.*s", (int)strcspn(text, "."), text);
+    options_note_ignored(s, name, why);
+  }
+  rdzv_conf_note_ignored(o, options_spelling_of(s, "rdzv-conf"));
 }
 
-/* A start is no shorter than a step. */
+/* A start may last at least as long as a step. */
 static void settle_hang(struct settling *s) {
-  static const char why[] = "without --hang-timeout nothing is called a hang";
+  static const char why[] = "hangs are detected only with --hang-timeout";
   struct agent_options *o = s->o;
   bool given = options_is_given(s, "hang-start-timeout");
   if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
   if (o->hang_timeout_ms) return;
-  options_put_aside(s, "hang-start-timeout", why);
-  options_put_aside(s, "hang-watch", why);
-  options_put_aside(s, "hang-stacks", why);
+  options_note_ignored(s, "hang-start-timeout", why);
+  options_note_ignored(s, "hang-watch", why);
+  options_note_ignored(s, "hang-stacks", why);
+}
+
+/* An empty list means the default, as under torchrun. */
+static void settle_signals(struct settling *s) {
+  struct agent_options *o = s->o;
+  o->signals_named = o->signals && options_is_given(s, "signals-to-handle");
+  if (!o->signals)
+    o->signals = UINT64_C(1) << SIGTERM | UINT64_C(1) << SIGINT | UINT64_C(1) << SIGHUP | UINT64_C(1) << SIGQUIT;
+}
+
+/* An explicit 0 counts: it prevents --log-dir from implying --tee 3. */
+static void settle_output(struct settling *s) {
+  s->o->output.streams_named = options_is_given(s, "redirects") || options_is_given(s, "tee");
 }
 
 static int settle_command(struct settling *s, struct err *e) {
@@ -241,39 +279,48 @@ static int settle_command(struct settling *s, struct err *e) {
   struct torch_options *t = &o->torch;
   const char *flag = t->run_path ? "run-path" : t->module ? "module" : NULL;
   if (!o->command && flag)
-    return err_set(e, -EINVAL, "%s needs a %s behind the options", options_spelt(s, flag),
+    return err_set(e, -EINVAL, "%s needs a %s after the options", options_spelling_of(s, flag),
                    t->run_path ? "script" : "module");
-  if (t->run_path && t->no_python) options_put_aside(s, "no-python", "--run-path is Python's");
-  if (t->run_path && t->module) options_put_aside(s, "module", "--run-path runs a file");
+  if (t->run_path && t->no_python) options_note_ignored(s, "no-python", "--run-path runs Python");
+  if (t->run_path && t->module) options_note_ignored(s, "module", "--run-path runs a file, not a module");
   if (t->module && t->no_python && !t->run_path)
-    return err_set(e, -EINVAL, "--module and --no-python exclude each other: a module needs its python");
+    return err_set(e, -EINVAL, "--module and --no-python exclude each other: a module needs Python");
+  if (t->use_env && t->pass_local_rank)
+    return err_set(e, -EINVAL, "--use-env and --pass-local-rank exclude each other: remove one of them");
   return 0;
 }
 
-static int settle(struct settling *s, struct err *e) {
+/* Only Python knows its packages, so the agent checks a name that is not empty later. */
+static int settle_logs_specs(struct settling *s, struct err *e) {
+  if (!s->o->torch.logs_specs || *s->o->torch.logs_specs) return 0;
+  return err_set(e, -EINVAL, "%s is empty: give a name, or remove it", options_spelling_of(s, "logs-specs"));
+}
+
+static int settle_all(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
-  int rc = options_take_count(s, e);
+  int rc = options_nodes_from_cluster(s, e);
   if (rc == 0) rc = settle_place(s, e);
   if (rc == 0) rc = settle_conf(s, e);
   if (rc == 0) rc = settle_variables(s, e);
   if (rc == 0) rc = settle_rank(s, e);
   if (rc == 0) rc = settle_command(s, e);
+  if (rc == 0) rc = settle_logs_specs(s, e);
   if (rc) return rc;
-  options_take_rest(s);
-  if (o->orphan_grace_ms < 0)
-    o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? INT64_MAX : ORPHAN_GRACE_MS;
+  options_rest_from_cluster(s);
+  if (o->orphan_grace_ms < 0) o->orphan_grace_ms = o->nnodes.min == o->nnodes.max ? INT64_MAX : ORPHAN_GRACE_MS;
   settle_hang(s);
+  settle_signals(s);
+  settle_output(s);
   note_rest(s);
   if (o->quiet && o->verbose)
-    return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: leave one of them away");
+    return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: remove one of them");
   return 0;
 }
 
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e) {
-  static const struct cluster unknown;
-  struct settling s = {
-      .o = o, .argc = argc, .argv = argv, .env = env, .cluster = cluster ? cluster : &unknown};
+  struct cluster unknown = {.loopback = cluster ? cluster->loopback : NULL};
+  struct settling s = {.o = o, .argc = argc, .argv = argv, .env = env, .cluster = cluster ? cluster : &unknown};
   int rest = argc;
   memset(o, 0, sizeof(*o));
   o->node_rank = o->order_key = o->torch.master_port = o->orphan_grace_ms = -1;
@@ -287,9 +334,9 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   o->argv = argv;
   o->env = env;
   s.said_standalone = o->standalone;
-  if (cluster_variable(env, "RDZV_AGENT_SOCKET")) s.cluster = &unknown; /* a worker's agent */
+  if (cluster_variable(env, "RDZV_AGENT_SOCKET")) s.cluster = &unknown; /* an agent that is itself a worker */
   o->command = rest < argc && !(o->dashes && argv[rest][0] == '-');
-  return settle(&s, e);
+  return settle_all(&s, e);
 }
 
 void agent_options_help(int width, struct buf *out) {

@@ -1,11 +1,18 @@
-#ifndef AGENT_OPTIONS_H
-#define AGENT_OPTIONS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_OPTIONS_OPTIONS_H
+#define AGENT_OPTIONS_OPTIONS_H
 
-/* What rdzv-agent can be told on its command line and in the environment: its own options, and all of
- * torchrun's, by the same names, variables (PET_*) and meaning. Pure: argv and the environment are parameters.
+/* The options of rdzv-agent: its own and all of torchrun's, with the same names, variables (PET_*) and meaning. Pure:
+ * argv and the environment are parameters.
  *
- * An option of torchrun's that has no meaning here, or is overruled, is accepted, and a line in `notes` says
- * what happens instead. */
+ *   table.c         one row per option: parsing, help, README and man pages derive from it
+ *   value.c         values that are more than a number
+ *   options.c       rules that concern several options
+ *   from_cluster.c  defaults that follow from the scheduler's facts
+ *   rdzv_conf.c     --rdzv-conf
+ *   sources.c       --explain: where each setting came from
+ *
+ * An option of torchrun's that has no effect here, or is overruled, is accepted. A line in `notes` says so. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,19 +26,19 @@
 #include "proto/msg.h"
 
 enum {
-  OPTIONS_NPROC_CPU = 0,   /* --nproc cpu: as many as there are CPUs for us */
-  OPTIONS_NPROC_GPU = -1,  /* gpu: as there are GPUs; none is an error */
-  OPTIONS_NPROC_AUTO = -2, /* auto: as gpu where there are any, else as cpu */
-  OPTIONS_NPROC_SEEN = -3, /* not given, and a scheduler is here: as gpu where there are any, else 1 */
+  OPTIONS_NPROC_CPU = 0,   /* --nproc cpu: one per CPU that this process may use */
+  OPTIONS_NPROC_GPU = -1,  /* gpu: one per GPU; without GPUs an error */
+  OPTIONS_NPROC_AUTO = -2, /* auto: as gpu if there are GPUs, else as cpu */
+  OPTIONS_NPROC_SEEN = -3, /* not given under a scheduler: as gpu if there are GPUs, else 1 */
 };
 
-/* Who serves the round's store, at MASTER_ADDR:MASTER_PORT. */
+/* Which process serves the round's store at MASTER_ADDR:MASTER_PORT. */
 enum store_place { STORE_AGENT, STORE_WORKER };
 
 /* --numa-binding, as torchrun names them. */
 enum numa_binding { NUMA_NONE, NUMA_NODE, NUMA_SOCKET, NUMA_EXCLUSIVE, NUMA_CORE_COMPLEX };
 
-/* --rdzv-conf is_host: whether this agent starts rdzvd where the endpoint is its own machine and nobody listens. */
+/* --rdzv-conf is_host: whether this agent starts rdzvd if the endpoint is its own machine and nothing listens there. */
 enum hosting { HOST_AUTO, HOST_NEVER, HOST_ALWAYS };
 
 struct nnodes {
@@ -41,19 +48,20 @@ struct nnodes {
 /* --hang-watch */
 struct hang_option {
   enum hang_watch_kind kind;
-  const char *file; /* HANG_FILE: as it was given, ${rank} and ${local_rank} in it; else NULL */
+  const char *file; /* HANG_FILE: as given, with ${rank} and ${local_rank} unreplaced; else NULL */
 };
 
-/* --rdzv-conf: what it says of all that has a meaning here; -1: nothing. */
+/* --rdzv-conf: the keys that have a meaning here; -1: not given. */
 struct rdzv_conf {
-  const char *text; /* as it stands; "" */
+  const char *text; /* as given; "" */
   int64_t join_ms, last_call_ms, timeout_ms, rank, keep_alive_ms, keep_alive_attempts;
+  bool bad_timeout, bad_rank; /* its value cannot be read: an error with --rdzv-backend static only */
   enum hosting is_host;
 };
 
-/* What torchrun's flags say, as it was said. What follows from it stands in the fields of agent_options. */
+/* The values of torchrun's flags as given. The rules derive the fields of agent_options from them. */
 struct torch_options {
-  const char *backend;  /* --rdzv-backend; NULL: none given, and "static" there */
+  const char *backend;  /* --rdzv-backend; NULL: not given, which means "static" there */
   const char *endpoint; /* --rdzv-endpoint; "" or NULL: none */
   struct rdzv_conf conf;
   const char *master_addr; /* NULL: none */
@@ -61,60 +69,61 @@ struct torch_options {
   double monitor_interval; /* seconds; 0: none given */
   const char *start_method, *event_log_handler, *logs_specs;
   bool module, no_python, run_path;
+  bool use_env, pass_local_rank; /* of torch.distributed.launch; they exclude each other */
 };
 
-/* What was not given, and follows from the cluster's facts: from which variables, for each; NULL: it does not. Borrowed from the cluster. */
+/* For each default that follows from the cluster: the variables it came from; NULL: it does not. Borrowed from the
+ * cluster. */
 struct options_sources {
-  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key, *local_rank, *end_time,
-      *scheduler_restarts;
+  const char *nnodes, *nproc, *endpoint, *rdzv_id, *expect, *order_key, *local_rank, *end_time, *scheduler_restarts;
 };
 
-/* What --explain prints that no option tells. Text is as it is to be shown. */
+/* Facts for --explain beside the options. Text is printed as it is. */
 struct options_told {
   const char *job;
-  int64_t workers;            /* what --nproc came to */
+  int64_t workers;            /* the result of --nproc */
   int64_t first, local_world; /* LOCAL_RANK of the first worker, LOCAL_WORLD_SIZE */
-  const char *seen;           /* by what GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1"; NULL: they were not */
-  const char *end_time;       /* as people read it; NULL: not known */
-  char *const *
-      launched; /* "RDZV_AGENT_NNODES=PBS_NODEFILE=/f": from what a variable follows that we set ourselves; or NULL */
-  char *const *command; /* what workers run */
+  const char *seen;           /* how GPUs were counted: "CUDA_VISIBLE_DEVICES=0,1"; NULL: they were not */
+  const char *end_time;       /* in readable form; NULL: not known */
+  /* "RDZV_AGENT_NNODES=PBS_NODEFILE=/f": the source of each variable that the launcher set; or NULL */
+  char *const *launched;
+  char *const *command; /* the command of the workers */
 };
 
 enum {
   OPTIONS_NOTES_MAX = 4095,
   OPTIONS_FROM_MAX = 511,
-  OPTIONS_DEVICE_TIMEOUT_MAX_MS = 25000, /* START to STARTED is CORE_START_TIMEOUT_MS for the daemon */
+  OPTIONS_DEVICE_TIMEOUT_MAX_MS = 25000, /* below JOB_START_TIMEOUT_MS, which the daemon allows from START to STARTED */
 };
 
 struct agent_options {
   struct nnodes nnodes;
-  const char *expect;   /* a compressed list of hosts, at most HOSTS_MAX; NULL: unknown */
-  int64_t expect_nodes; /* how many are to come: as many as that list has, or as were started; 0: unknown */
+  const char *expect;   /* compressed list of hosts, at most HOSTS_MAX; NULL: unknown */
+  int64_t expect_nodes; /* expected nodes: the length of that list, or the number of started agents; 0: unknown */
   int64_t nproc;
   struct endpoint endpoint; /* host "": none given */
-  bool standalone;          /* settled: one machine, a daemon of its own */
+  bool standalone;          /* after parsing: one machine, with its own daemon */
   const char *rdzv_id;      /* NULL: none given */
   int64_t node_rank;        /* -1: none given */
-  int64_t order_key;        /* the scheduler's number of this agent; -1: none */
-  int64_t local_agents,
-      local_index; /* agents on this host, and which of them this one is; 1 and 0 unless it is known */
-  const char *
-      crowded_by; /* NULL; or there are several, of which nothing tells which this one is: where that is known from */
-  int64_t end_time;            /* when the scheduler ends the job, seconds since 1970; 0: not known */
-  int64_t scheduler_restarts;  /* how often it has started the job again; -1: not known */
-  int64_t leave_before_end_ms; /* so long before the end time all leave, as at SIGTERM; 0: nobody does */
+  int64_t order_key;        /* the scheduler's index of this agent; -1: none */
+  /* agents on this host and the index of this one among them; 1 and 0 unless known */
+  int64_t local_agents, local_index;
+  /* several agents share this host and their indices are unknown: the source of that fact; else NULL */
+  const char *crowded_by;
+  int64_t end_time;            /* when the scheduler ends the job, in seconds since 1970; 0: not known */
+  int64_t scheduler_restarts;  /* how often the scheduler restarted the job; -1: not known */
+  int64_t leave_before_end_ms; /* all agents leave this long before the end time, as at SIGTERM; 0: never */
   struct options_sources from;
-  int argc; /* what was parsed, for opts_variable() */
+  int argc; /* the parsed command line, for opts_variable() */
   char *const *argv, *const *env;
   char endpoint_from[OPTIONS_FROM_MAX + 1];
-  char
-      endpoint_where[OPTIONS_FROM_MAX +
-                     1]; /* the name of its host stands: "in --endpoint", "of SLURM_STEP_NODELIST=gpu[1-2]" */
-  const char *local_addr; /* numeric or a name, or NULL */
+  /* where the host name came from: "in --endpoint", "of SLURM_STEP_NODELIST=gpu[1-2]" */
+  char endpoint_where[OPTIONS_FROM_MAX + 1];
+  const char *local_addr; /* numeric address or host name; or NULL */
   int64_t max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, lease_ms;
-  int64_t orphan_grace_ms;   /* INT64_MAX: for ever */
-  int64_t device_timeout_ms; /* for the GPUs' driver to answer, and to give memory back; 0: it is not asked */
+  int64_t orphan_grace_ms; /* INT64_MAX: forever */
+  /* how long to wait for the GPU driver to answer and for memory to be freed; 0: do not ask */
+  int64_t device_timeout_ms;
   int64_t hang_timeout_ms, hang_start_ms; /* 0: never */
   struct hang_option hang_watch;
   bool hang_stacks;
@@ -122,49 +131,54 @@ struct agent_options {
   enum scale_up scale_up;
   enum after_finish after_finish;
   enum nccl_ids nccl_ids;
-  const char *nccl_library; /* NULL: as rdzv-nccl finds it */
+  const char *nccl_library; /* NULL: rdzv-nccl searches it */
   int64_t exclude_after;    /* charged failures on one host; 0: never */
-  int64_t store_port;       /* of the round's store: MASTER_PORT; 0: a free one each round */
+  int64_t store_port;       /* MASTER_PORT; 0: a free port each round */
   enum hosting hosting;
 
   const char *role;        /* ROLE_NAME; "default" */
-  bool virtual_local_rank; /* LOCAL_RANK is 0 for all, each sees its own device alone */
-  bool exclude_busy;       /* GPUs that are held by somebody, or fail, are left out */
-  bool mpi_env;            /* OMPI_COMM_WORLD_* too, for scripts that read mpirun's variables */
+  bool virtual_local_rank; /* LOCAL_RANK is 0 for all, and each worker sees only its own device */
+  bool exclude_busy;       /* leave out GPUs that are in use or fail */
+  bool mpi_env;            /* also set mpirun's variables, OMPI_COMM_WORLD_* */
   enum numa_binding numa;
-  uint64_t signals; /* bit n: signal n makes the agent stop its workers by the same signal, and leave */
+  uint64_t signals;   /* bit n: at signal n the agent stops its workers with the same signal and exits */
+  bool signals_named; /* given by --signals-to-handle or its variables: they count even if ignored at the start */
 
-  const char *log_dir;           /* NULL: no files */
-  struct std_map redirects, tee; /* files instead of the terminal; files as well */
-  struct rank_set shown;         /* --local-ranks-filter: whose output reaches the terminal */
-  struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
-  const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
-  const char *verdict_file;    /* NULL: none */
+  struct output_settings output;
+  const char *verdict_file; /* NULL: none */
+  bool file_timer;          /* TORCHELASTIC_ENABLE_FILE_TIMER=1: watch the workers' timers */
+  const char *timer_file;   /* TORCHELASTIC_TIMER_FILE, unless an outer agent set it for this worker; or NULL */
 
-  const char *hosts, *hostfile; /* NULL: none given; read by agent/launch_prepare */
-  const char *ssh;              /* what runs a command on another host; NULL: ssh with options of our own */
-  const char *launch_agent;     /* rdzv-agent there; NULL: as here, else in PATH */
+  const char *hosts, *hostfile; /* NULL: not given; read by agent/launch/make_plan.c */
+  const char *ssh;              /* runs a command on another host; NULL: ssh with default options */
+  const char *launch_agent;     /* path of rdzv-agent there; NULL: as here, else in PATH */
   int64_t fan_out;
   bool quiet, verbose, explain, help, version;
 
   struct torch_options torch;
-  char notes[OPTIONS_NOTES_MAX + 1]; /* one sentence a line, for the start; "" */
+  char notes[OPTIONS_NOTES_MAX + 1]; /* one sentence per line, printed at the start; "" */
 
-  /* The words behind the options. `command` is false where they are the trainer's options (or there are
-   * none). */
+  /* The words after the options. `command` is false if they are the trainer's options, or if there are none. */
   char *const *words;
-  bool command, dashes; /* dashes: "--" stood in front of them */
+  bool command, dashes; /* dashes: "--" preceded them */
+  bool python_file;     /* words[0] is a file or folder that Python runs: set by command_is_python_file() */
 };
 
-/* Fills o; strings point into argv, env, the cluster and o itself (so it is not to be copied). What is not said follows from the
- * cluster's facts, as far as they go; NULL: none are known. 0, or -EINVAL and a sentence. --help and --version are answered whatever else is wrong. */
+/* Fills o. Strings point into argv, env, the cluster and o itself, so o must not be copied. Settings that were not
+ * given follow from the cluster's facts; NULL: no facts. Returns 0, or -EINVAL and a sentence. --help and --version
+ * are found even if other words are wrong. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e);
+extern const struct opts_spec agent_options_spec;
 void agent_options_help(int width, struct buf *out);
-/* What --explain prints: every setting as it was settled, a line each, "name value", and behind those that nobody has typed, but
- * a variable or the cluster's facts have told, "  # VARIABLE=value". */
+/* The output of --explain: one line "name value" per setting. "  # VARIABLE=value" follows if a variable or a fact of
+ * the cluster set it. */
 void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out);
-/* "NAME=value", cut and escaped for people. */
+/* For --explain: "  # SOURCE" behind each line whose setting was not typed. */
+void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
+                         struct buf *out);
+const char *numa_binding_name(enum numa_binding numa);
+/* "NAME=value", shortened and escaped. */
 void agent_options_show_variable(const char *variable, struct buf *out);
 void agent_options_settings(const struct agent_options *o, struct settings *s);
 

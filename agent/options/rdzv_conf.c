@@ -1,47 +1,44 @@
-/* --rdzv-conf: torchrun's settings of its rendezvous, "key=value,key=value".
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --rdzv-conf: torchrun's rendezvous settings, "key=value,key=value".
  *
- * Some of them are options of ours under another name, and take effect where that option itself comes from no
- * stronger source: command line, RDZV_AGENT_*, PET_*. (That is settled in options.c; here is only read.) The
- * others belong to a rendezvous that works otherwise; each gets a line that says so, and so does every key that
- * nobody knows, since a misspelt one would else go unnoticed: torchrun ignores those.
+ * Some keys are options of ours under another name. They take effect where the option comes from a weaker source;
+ * options.c decides that, this file only reads. Other keys have no effect here. Each of them gets a note, and so does
+ * an unknown key, since it may be misspelled: torchrun ignores those silently.
  *
- * keep_alive_interval times keep_alive_max_attempt is how long torchrun's nodes may be silent before they are
- * given up: our lease. Where only one of them is given, the other is torchrun's default. */
+ * timeout and rank mean something with --rdzv-backend static only, and torchrun does not check values without effect.
+ * So they are read here and checked in options.c, where the backend is known.
+ *
+ * keep_alive_interval times keep_alive_max_attempt is how long torchrun's nodes may be silent: our lease. If only one
+ * of them is given, the other has torchrun's default. */
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "agent/options/internal.h"
 
-enum {
-  KEY_MAX = 40,
-  VALUE_MAX = 40,
-  KEEP_ALIVE_DEFAULT_MS = 5000,
-  ATTEMPTS_DEFAULT = 3,
-  ATTEMPTS_MAX = 10000
-};
+enum { KEY_MAX = 40, VALUE_MAX = 40, KEEP_ALIVE_DEFAULT_MS = 5000, ATTEMPTS_DEFAULT = 3, ATTEMPTS_MAX = 10000 };
 
 struct pair {
   const char *key;
   size_t key_len;
-  char value[VALUE_MAX + 1]; /* "?" where it is longer than anything that is read here */
+  char value[VALUE_MAX + 1]; /* "?" if it is longer than any value read here */
 };
 
-/* Keys that are taken note of, and what is said of them. */
+/* Keys without effect, and why. */
 static const struct {
   const char *key, *says;
 } spoken_of[] = {
-    {"close_timeout", "a job's end waits for nobody"},
-    {"read_timeout", "the daemon is found to be silent by --lease"},
-    {"heartbeat_timeout", "a node is found to be silent by --lease"},
-    {"use_libuv", "there is one kind of store here"},
+    {"close_timeout", "a job ends without waiting for nodes"},
+    {"read_timeout", "--lease limits how long the daemon may be silent"},
+    {"heartbeat_timeout", "--lease limits how long a node may be silent"},
+    {"use_libuv", "there is only one kind of store"},
 };
 
 static bool is_key(const struct pair *p, const char *key) {
   return p->key_len == strlen(key) && strncmp(p->key, key, p->key_len) == 0;
 }
 
-/* Takes the next pair; false: no more. A missing value or key is "". */
+/* Reads the next pair; false: there is none. A missing value or key is "". */
 static bool next_pair(const char **at, struct pair *p) {
   if (!*at || !**at) return false;
   *at += strspn(*at, " ");
@@ -59,9 +56,18 @@ static bool next_pair(const char **at, struct pair *p) {
   return true;
 }
 
+static int wrap_key(const struct pair *p, struct err *e) {
+  err_wrap(e, "%.*s", (int)(p->key_len > KEY_MAX ? KEY_MAX : p->key_len), p->key);
+  return -EINVAL;
+}
+
+static int check_time(const char *key, int64_t ms, struct err *e) {
+  if (ms != 0 && ms <= TIMEOUT_MAX_MS) return 0;
+  return err_set(e, -EINVAL, "%s must be above 0 and at most %d days", key, TIMEOUT_MAX_MS / (24 * 3600 * 1000));
+}
+
 static int read_bool(const char *text, enum hosting *hosting, struct err *e) {
-  static const char *const yes[] = {"1", "true", "t", "yes", "y"}, *const no[] = {"0", "false", "f", "no",
-                                                                                  "n"};
+  static const char *const yes[] = {"1", "true", "t", "yes", "y"}, *const no[] = {"0", "false", "f", "no", "n"};
   for (int i = 0; i < 5; i++) {
     bool is_yes = strcasecmp(text, yes[i]) == 0;
     if (!is_yes && strcasecmp(text, no[i]) != 0) continue;
@@ -71,28 +77,43 @@ static int read_bool(const char *text, enum hosting *hosting, struct err *e) {
   return err_set(e, -EINVAL, "write 1 or 0");
 }
 
-/* Keys that have a meaning here; *known: p has one of them. */
+/* Keys that need --rdzv-backend static. */
+static int read_static(struct rdzv_conf *c, const struct pair *p, struct err *e) {
+  int64_t ms;
+  if (is_key(p, "rank")) return parse_int(p->value, 0, NODES_MAX - 1, &c->rank, e) ? wrap_key(p, e) : 0;
+  if (parse_duration_ms(p->value, &ms, e)) return wrap_key(p, e);
+  int rc = check_time("timeout", ms, e);
+  if (rc == 0) c->timeout_ms = ms;
+  return rc;
+}
+
+static bool is_static_key(const struct pair *p) {
+  return is_key(p, "rank") || is_key(p, "timeout");
+}
+
+/* Keys that work with any backend. *known: whether the key has a meaning here. */
 static int read_pair(struct rdzv_conf *c, const struct pair *p, bool *known, struct err *e) {
   *known = true;
   if (is_key(p, "join_timeout")) return parse_duration_ms(p->value, &c->join_ms, e);
   if (is_key(p, "last_call_timeout")) return parse_duration_ms(p->value, &c->last_call_ms, e);
-  if (is_key(p, "timeout")) return parse_duration_ms(p->value, &c->timeout_ms, e);
   if (is_key(p, "keep_alive_interval")) return parse_duration_ms(p->value, &c->keep_alive_ms, e);
-  if (is_key(p, "keep_alive_max_attempt"))
-    return parse_int(p->value, 1, ATTEMPTS_MAX, &c->keep_alive_attempts, e);
-  if (is_key(p, "rank")) return parse_int(p->value, 0, NODES_MAX - 1, &c->rank, e);
+  if (is_key(p, "keep_alive_max_attempt")) return parse_int(p->value, 1, ATTEMPTS_MAX, &c->keep_alive_attempts, e);
   if (is_key(p, "is_host")) return read_bool(p->value, &c->is_host, e);
-  *known = false;
+  *known = is_static_key(p);
   return 0;
 }
 
 static int check_times(const struct rdzv_conf *c, struct err *e) {
-  const int64_t times[] = {c->join_ms, c->last_call_ms, c->timeout_ms, c->keep_alive_ms};
-  static const char *const names[] = {"join_timeout", "last_call_timeout", "timeout", "keep_alive_interval"};
-  for (int i = 0; i < 4; i++)
-    if (times[i] == 0 || times[i] > TIMEOUT_MAX_MS)
-      return err_set(e, -EINVAL, "%s must be above 0 and at most %d days", names[i],
-                     TIMEOUT_MAX_MS / (24 * 3600 * 1000));
+  int rc = check_time("join_timeout", c->join_ms, e);
+  if (rc == 0) rc = check_time("last_call_timeout", c->last_call_ms, e);
+  return rc ? rc : check_time("keep_alive_interval", c->keep_alive_ms, e);
+}
+
+int rdzv_conf_check_static(const struct rdzv_conf *c, struct err *e) {
+  struct rdzv_conf unused;
+  struct pair p;
+  for (const char *at = c->text; next_pair(&at, &p);)
+    if (is_static_key(&p) && read_static(&unused, &p, e)) return -EINVAL;
   return 0;
 }
 
@@ -108,9 +129,10 @@ int option_rdzv_conf(const char *text, void *field, struct err *e) {
   bool known;
   for (const char *at = text; next_pair(&at, &p);) {
     if (p.key_len == 0 || !p.value[0]) return err_set(e, -EINVAL, "write key=value,key=value");
+    if (is_static_key(&p) && read_static(&got, &p, NULL))
+      *(is_key(&p, "rank") ? &got.bad_rank : &got.bad_timeout) = true;
     if (read_pair(&got, &p, &known, e) == 0) continue;
-    err_wrap(e, "%.*s", (int)(p.key_len > KEY_MAX ? KEY_MAX : p.key_len), p.key);
-    return -EINVAL;
+    return wrap_key(&p, e);
   }
   int rc = check_times(&got, e);
   if (rc == 0) *c = got;
@@ -137,11 +159,11 @@ static void note_pair(struct agent_options *o, const char *option, const struct 
   }
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, p->key, p->key_len, KEY_MAX);
-  options_note(o, "%s %s is not known here and has no effect", option, buf_text(&shown));
+  options_note(o, "%s %s is not a known key and has no effect", option, buf_text(&shown));
   buf_finish(&shown);
 }
 
-void rdzv_conf_notes(struct agent_options *o, const char *option) {
+void rdzv_conf_note_ignored(struct agent_options *o, const char *option) {
   struct rdzv_conf unused;
   struct pair p;
   bool known;

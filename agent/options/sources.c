@@ -1,16 +1,16 @@
-/* --explain: from where each setting came that nobody has typed.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --explain: where each setting came from.
  *
- * Behind a line stands what it was concluded from: facts of the scheduler's, told with their variables by agent/cluster; or the variable
- * that gave the option its value, ours or torchrun's, with its value. What was said on the command line, and what is a default, has nothing
- * behind it.
+ * A comment follows each line that was not typed and is not a default. It is the source of a fact (agent/cluster), or
+ * the variable that gave the option its value, ours or torchrun's.
  *
- * A variable may speak for an option of another name: --rdzv-conf has second names for several, --master-addr and --master-port
- * are an endpoint, and torchrun has variables that are no options. What it says is only shown where it is what counted.
+ * A variable may set an option of another name: --rdzv-conf has second names, --master-addr and --master-port form an
+ * endpoint, and some of torchrun's variables are not options. A variable is shown only where it took effect.
  *
- * The launcher of --hosts, or of a batch script, tells its agents what it has worked out as variables of ours. Nobody has set those, so what
- * stands behind such a line is what the launcher went by.
+ * The launcher of --hosts, or of a batch script, passes its findings to the agents as RDZV_AGENT_* variables. The user
+ * did not set those, so the line shows the launcher's source instead.
  *
- *     line -> fact's source | what the launcher went by | variable -> "line  # SOURCE" */
+ *     line -> fact's source | launcher's source | variable -> "line  # SOURCE" */
 
 #include <stdio.h>
 #include <string.h>
@@ -32,20 +32,20 @@ static enum opt_source source_of(const struct agent_options *o, const char *opti
   return opts_source(&agent_options_spec, o->argc, o->argv, o->env, option);
 }
 
-/* The environment's "NAME=value". */
-static const char *find(char *const *env, const char *name) {
+/* "NAME=value" in the environment; or NULL. */
+static const char *find_variable(char *const *env, const char *name) {
   size_t n = strlen(name);
   for (; env && *env; env++)
     if (strncmp(*env, name, n) == 0 && (*env)[n] == '=') return *env;
   return NULL;
 }
 
-/* One variable, or what is known better of it. */
-static void add(const struct options_told *told, const char *variable, struct buf *out) {
+/* Adds a variable, or the launcher's source for it. */
+static void add_source(const struct options_told *told, const char *variable, struct buf *out) {
   char name[NAME_LEN];
   if (!variable) return;
   snprintf(name, sizeof(name), "%.*s", (int)strcspn(variable, "="), variable);
-  const char *better = find(told->launched, name);
+  const char *better = find_variable(told->launched, name);
   if (out->len) buf_puts(out, ", ");
   if (better)
     buf_puts(out, better + strlen(name) + 1);
@@ -53,7 +53,7 @@ static void add(const struct options_told *told, const char *variable, struct bu
     agent_options_show_variable(variable, out);
 }
 
-/* Lines about which --rdzv-conf, or a variable that is no option, has had its say: that option, or that variable. */
+/* Whether --rdzv-conf set the value of this line. */
 static bool is_by_conf(const struct agent_options *o, const char *line) {
   const struct rdzv_conf *c = &o->torch.conf;
   bool is_static = !o->torch.backend || strcmp(o->torch.backend, "static") == 0;
@@ -78,44 +78,43 @@ static const char *torchs_own(const struct agent_options *o, const char *line) {
       {"store", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"},
       {"stop-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
   };
-  if (strcmp(line, "log-line-prefix") == 0 && o->log_line_prefix)
-    return find(o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (strcmp(line, "log-line-prefix") == 0 && o->output.log_line_prefix)
+    return find_variable(o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
     if (strcmp(names[i][0], line) == 0 && source_of(o, line) == OPT_FROM_DEFAULT)
-      return i == 0 && o->store != STORE_WORKER ? NULL : find(o->env, names[i][1]);
+      return i == 0 && o->store != STORE_WORKER ? NULL : find_variable(o->env, names[i][1]);
   return NULL;
 }
 
 static void add_endpoint(const struct agent_options *o, const struct options_told *told, struct buf *out) {
   bool said = o->torch.endpoint && *o->torch.endpoint;
   if (source_of(o, "standalone") != OPT_FROM_DEFAULT && o->standalone)
-    add(told, variable_of(o, "standalone"), out);
+    add_source(told, variable_of(o, "standalone"), out);
   else if (said)
-    add(told, variable_of(o, "endpoint"), out);
+    add_source(told, variable_of(o, "endpoint"), out);
   else if (!o->standalone && (o->torch.master_addr || o->torch.master_port >= 0)) {
-    add(told, variable_of(o, "master-addr"), out);
-    add(told, variable_of(o, "master-port"), out);
+    add_source(told, variable_of(o, "master-addr"), out);
+    add_source(told, variable_of(o, "master-port"), out);
   }
 }
 
-/* The variables that gave the line its value. */
 static void add_variables(const struct agent_options *o, const struct options_told *told, const char *line,
                           struct buf *out) {
   bool ours = source_of(o, line) != OPT_FROM_DEFAULT;
   if (strcmp(line, "endpoint") == 0)
     add_endpoint(o, told, out);
   else if (strcmp(line, "job") == 0)
-    add(told, o->rdzv_id ? variable_of(o, "rdzv-id") : NULL, out);
+    add_source(told, o->rdzv_id ? variable_of(o, "rdzv-id") : NULL, out);
   else if (strcmp(line, "node-rank") == 0 && o->node_rank < 0)
     return;
   else if (strcmp(line, "store-port") == 0 && !ours && o->store_port)
-    add(told, variable_of(o, "master-port"), out);
+    add_source(told, variable_of(o, "master-port"), out);
   else if (is_by_conf(o, line))
-    add(told, variable_of(o, "rdzv-conf"), out);
+    add_source(told, variable_of(o, "rdzv-conf"), out);
   else if (ours)
-    add(told, variable_of(o, line), out);
+    add_source(told, variable_of(o, line), out);
   else
-    add(told, torchs_own(o, line), out);
+    add_source(told, torchs_own(o, line), out);
 }
 
 static const char *fact_of(const struct agent_options *o, const char *line) {
@@ -132,7 +131,7 @@ static const char *fact_of(const struct agent_options *o, const char *line) {
   return NULL;
 }
 
-/* What was looked at here, and is nobody's word. */
+/* Facts that the agent found on this machine. */
 static void add_seen(const struct agent_options *o, const struct options_told *told, const char *line,
                      struct buf *out) {
   bool count = strcmp(line, "nproc") == 0 && o->nproc <= 0 && o->nproc != OPTIONS_NPROC_CPU;
@@ -154,8 +153,8 @@ static void put_source(const struct agent_options *o, const struct options_told 
   buf_finish(&source);
 }
 
-void options_put_sources(const struct agent_options *o, const struct options_told *told,
-                         const struct buf *lines, struct buf *out) {
+void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
+                         struct buf *out) {
   for (const char *p = buf_text(lines); *p;) {
     size_t n = strcspn(p, "\n");
     char line[NAME_LEN];

@@ -1,9 +1,9 @@
-/* The options of rdzv-agent: one table, from which parsing, help and README derive.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The option table of rdzv-agent. Parsing, help, README and the man page derive from it.
  *
- * `foreign` marks what torchrun has too: there the name may be abbreviated and the variable PET_NAME counts. A
- * test holds the table against torchrun's own parser; what each of its flags does here is told in
- * options_torch.h. Those with a field of their own come first, in groups by what they are for; those whose only
- * reader is options.c stand at the end. */
+ * `foreign` marks an option that torchrun has too: its name may be abbreviated, and the variable PET_NAME counts. A
+ * test compares the table with torchrun's own parser; torch_flags.h says how each flag differs here. Options with a
+ * field of their own come first, grouped by purpose; those that only options.c reads come last. */
 
 #include "agent/options/internal.h"
 
@@ -21,8 +21,8 @@ static const struct opt table[] = {
      .def = "1",
      .label = "N|MIN:MAX",
      .parse = option_nnodes,
-     .help = "Nodes (agents) in the job. With MIN:MAX the job goes on with fewer when nodes are "
-             "lost, and takes in newcomers (--scale-up). Started by srun or mpirun: as many as it started."},
+     .help = "Number of nodes (agents). With MIN:MAX the job continues with fewer nodes after a loss and admits "
+             "newcomers (--scale-up). Default under srun or mpirun: the number of agents they started."},
     {.name = "nproc",
      .alias = "nproc-per-node",
      .foreign = "nproc-per-node",
@@ -31,22 +31,21 @@ static const struct opt table[] = {
      .def = "1",
      .label = "N|cpu|gpu|auto",
      .parse = option_nproc,
-     .help = "Workers on this node. cpu: one for each CPU this process may use. gpu: one for each GPU. auto: "
-             "as gpu where there are any, else as cpu. Under a scheduler or mpirun: one for each GPU that it "
-             "granted to this agent, or that is seen."},
+     .help = "Workers on this node. cpu: one per CPU that this process may use. gpu: one per GPU. auto: gpu if there "
+             "are GPUs, else cpu. Default under a scheduler or mpirun: one per GPU that is granted to this agent, or "
+             "visible to it."},
     {.name = "expect",
      .type = OPT_CUSTOM,
      .offset = FIELD(expect),
      .label = "HOSTS",
      .parse = option_hosts,
-     .help =
-         "The hosts that are to come, as in gpu[001-016],login1: the first round begins when all are there, "
-         "and those who are missing are named. Default: the scheduler's list."},
+     .help = "Hosts that belong to the job, as in gpu[001-016],login1. The first round starts when all have joined; "
+             "missing hosts are named. Default: the scheduler's list."},
     {.name = "exclude-busy",
      .type = OPT_FLAG,
      .offset = FIELD(exclude_busy),
-     .help = "Leave out GPUs on which somebody computes already, or that fail: workers see the others alone. "
-             "With --nproc N fewer than N are an error."},
+     .help = "Leave out GPUs that fail or that another process computes on; workers see only the others. With "
+             "--nproc N, fewer than N free GPUs are an error."},
     {.name = "device-timeout",
      .type = OPT_DURATION,
      .offset = FIELD(device_timeout_ms),
@@ -54,38 +53,34 @@ static const struct opt table[] = {
      .min = 0,
      .max = OPTIONS_DEVICE_TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "How long to wait for the GPUs' driver to answer, and before a next start for the memory of the "
-             "workers' GPUs to be free again. 0: the driver is not asked."},
+     .help = "How long to wait for the GPU driver to answer, and before a restart for the workers' GPU memory to be "
+             "freed. 0: do not ask the driver."},
     {.group = "One command for several hosts"},
     {.name = "hosts",
      .type = OPT_STRING,
      .offset = FIELD(hosts),
      .label = "HOST[:N][,...]",
-     .help =
-         "Start the agents of these hosts by ssh, and this machine's, if it is one of them, directly: "
-         "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2. N is --nproc there. --nnodes, --endpoint and --rdzv-id need "
-         "not be given then; rdzvd runs on the first one. In a script of PBS, Grid Engine or LSF this need "
-         "not be "
-         "said: the agent starts those of the job's hosts."},
+     .help = "Start the agents of these hosts: on this machine directly, on others by ssh. Example: "
+             "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2. N is the host's --nproc. The first host runs rdzvd; --nnodes, "
+             "--endpoint and --rdzv-id are not needed. Default in a script of PBS, Grid Engine or LSF: the job's "
+             "hosts."},
     {.name = "hostfile",
      .type = OPT_STRING,
      .offset = FIELD(hostfile),
      .label = "FILE",
-     .help =
-         "As --hosts, from a file or a pipe: a line is as n1 slots=4, n1:4, or n1, once for each worker."},
+     .help = "As --hosts, from a file or a pipe. A line is n1 slots=4, or n1:4, or n1 repeated once per worker."},
     {.name = "ssh",
      .type = OPT_STRING,
      .offset = FIELD(ssh),
      .label = "COMMAND",
-     .help =
-         "What runs a command on another host: a program and its options; host and command follow. "
-         "Default: ssh -T -x -o BatchMode=yes -o ConnectTimeout=10; for the hosts of a job of Grid Engine "
-         "qrsh -inherit, of LSF blaunch."},
+     .help = "Program, with its options, that runs a command on another host; host and command are appended. "
+             "Default: ssh -T -x -o BatchMode=yes -o ConnectTimeout=10; in a job of Grid Engine qrsh -inherit, of "
+             "LSF blaunch."},
     {.name = "launch-agent",
      .type = OPT_STRING,
      .offset = FIELD(launch_agent),
      .label = "PATH",
-     .help = "rdzv-agent on the other hosts. Default: where it is on this one, else the one in PATH there."},
+     .help = "Path of rdzv-agent on the other hosts. Default: its path on this host, else the one in PATH there."},
     {.name = "fan-out",
      .type = OPT_INT,
      .offset = FIELD(fan_out),
@@ -93,18 +88,17 @@ static const struct opt table[] = {
      .min = 2,
      .max = 16384,
      .label = "N",
-     .help = "How many hosts each process starts itself. More are started by these in turn, so hosts must "
-             "then reach "
-             "each other by ssh."},
+     .help = "How many hosts each process starts itself. With more hosts, these start the others, so hosts must "
+             "reach each other by ssh."},
     {.group = "What to run"},
     {.name = "module",
      .alias = "m",
      .foreign = "module",
      .type = OPT_FLAG,
      .offset = FIELD(torch.module),
-     .help =
-         "COMMAND is a Python module: python3 -u -m COMMAND. A COMMAND that ends in .py runs as python3 -u "
-         "COMMAND without this; PYTHON_EXEC names another python3."},
+     .help = "COMMAND is a Python module: python3 -u -m COMMAND. Without --module, python3 -u runs a COMMAND that "
+             "ends in .py. It also runs a script without a suffix, a .pyz, or a folder with __main__.py, unless the "
+             "word is a command in PATH. PYTHON_EXEC names another python3."},
     {.name = "no-python",
      .foreign = "no-python",
      .type = OPT_FLAG,
@@ -114,26 +108,35 @@ static const struct opt table[] = {
      .foreign = "run-path",
      .type = OPT_FLAG,
      .offset = FIELD(torch.run_path),
-     .help = "Run the script COMMAND by Python's runpy.run_path."},
+     .help = "Run the script COMMAND with Python's runpy.run_path."},
+    {.name = "pass-local-rank",
+     .type = OPT_FLAG,
+     .offset = FIELD(torch.pass_local_rank),
+     .help = "Insert --local-rank=N before the script's arguments, as torch.distributed.launch does without "
+             "--use-env. N is the worker's local rank."},
+    {.name = "use-env",
+     .type = OPT_FLAG,
+     .offset = FIELD(torch.use_env),
+     .help = "As in torch.distributed.launch: the script reads its local rank from LOCAL_RANK. This is the default."},
     {.name = "mpi-env",
      .type = OPT_FLAG,
      .offset = FIELD(mpi_env),
-     .help = "Tell workers their place as mpirun does too: OMPI_COMM_WORLD_RANK and its like."},
+     .help = "Also set mpirun's variables for the workers: OMPI_COMM_WORLD_RANK and its siblings."},
     {.name = "nccl-ids",
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_ids),
      .def = "auto",
      .label = "auto|always|never",
      .parse = option_nccl_ids,
-     .help = "Have ncclUniqueIds ready for the workers in each round, for rdzv_nccl_ids() of rdzv.h. auto: "
-             "for rdzv-trainer, if a node has GPUs and --device is not cpu."},
+     .help = "Prepare ncclUniqueIds for the workers of each round, for rdzv_nccl_ids() of rdzv.h. auto: for "
+             "rdzv-trainer, if a node has GPUs and --device is not cpu."},
     {.name = "nccl-library",
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_library),
      .label = "FILE",
      .parse = option_directory,
-     .help = "The library that mints ids for --nccl-ids. Default: libnccl.so.2 as the loader finds it, else "
-             "that of the Python in PATH."},
+     .help = "Library that creates the ids of --nccl-ids. Default: libnccl.so.2 as the loader finds it, else that of "
+             "the Python in PATH."},
     {.group = "Where to meet"},
     {.name = "endpoint",
      .alias = "rdzv-endpoint",
@@ -142,25 +145,24 @@ static const struct opt table[] = {
      .offset = FIELD(torch.endpoint),
      .label = "HOST[:PORT]",
      .parse = option_endpoint,
-     .help =
-         "Where rdzvd listens, the same on all nodes; port 29400 if none is given. Where this is an "
-         "address of the machine itself and nobody listens there, the agent starts rdzvd. Started by srun or "
-         "mpirun: the job's first host, and a port that is made of the job's id."},
+     .help = "Where rdzvd listens, the same on all nodes. Default port: 29400. If the address is this machine's and "
+             "nothing listens there, the agent starts rdzvd. Default: the first host of srun's step, or the host of "
+             "mpirun, with a port derived from the job's id."},
     {.name = "standalone",
      .foreign = "standalone",
      .type = OPT_FLAG,
      .offset = FIELD(standalone),
-     .help = "This machine alone, with a daemon of its own on a free port, whatever else says where to meet. "
-             "What --nnodes 1 without --endpoint does too."},
+     .help = "Run on this machine alone, with its own daemon on a free port; an endpoint is ignored. Implied by "
+             "--nnodes 1 without --endpoint."},
     {.name = "rdzv-id",
      .foreign = "rdzv-id",
      .type = OPT_CUSTOM,
      .offset = FIELD(rdzv_id),
      .label = "NAME",
      .parse = option_id,
-     .help =
-         "The job's name, the same on all nodes. Default: the scheduler's job and step id (Slurm, PBS, "
-         "SGE, LSF), the Kubernetes Job's name, or mpirun's; a fresh one when alone; else user@endpoint."},
+     .help = "Name of the job, the same on all nodes. Default: the id of the scheduler's job and step (Slurm, PBS, "
+             "SGE, LSF), the Kubernetes Job's name, or mpirun's id; else a random name when standalone, or "
+             "user@endpoint. With --endpoint the scheduler's name is used only if it started all nodes."},
     {.name = "node-rank",
      .foreign = "node-rank",
      .type = OPT_INT,
@@ -168,31 +170,31 @@ static const struct opt table[] = {
      .min = 0,
      .max = NODES_MAX - 1,
      .label = "N",
-     .help = "Ask for this node rank. Default: the scheduler's order, then numeric addresses; it is kept in "
-             "later rounds."},
+     .help = "Request this node rank. Default: the scheduler's order, then numeric addresses. A node keeps its rank "
+             "in later rounds."},
     {.name = "local-addr",
      .foreign = "local-addr",
      .type = OPT_CUSTOM,
      .offset = FIELD(local_addr),
      .label = "ADDRESS",
      .parse = option_node_addr,
-     .help = "The address, or its name, under which other nodes reach this one. Default: as the daemon sees "
-             "it."},
+     .help = "Address, or host name, at which other nodes reach this one. Default: the address that the daemon sees."},
     {.name = "store",
      .type = OPT_CUSTOM,
      .offset = FIELD(store),
      .def = "agent",
      .label = "agent|worker",
      .parse = option_store,
-     .help = "Who serves the store at MASTER_ADDR:MASTER_PORT: the agent of node rank 0, a new and empty one "
-             "each round; or the worker of rank 0 itself, for scripts that do without torchrun's."},
+     .help = "Process that serves the store at MASTER_ADDR:MASTER_PORT. agent: the agent of node rank 0, with a new "
+             "and empty store each round. worker: the worker of rank 0 itself, for scripts that do not use "
+             "torchrun's store."},
     {.name = "store-port",
      .type = OPT_INT,
      .offset = FIELD(store_port),
      .min = 0,
      .max = 65535,
      .label = "N",
-     .help = "MASTER_PORT, the same in every round. 0: a free one each round."},
+     .help = "MASTER_PORT, the same in every round. 0: a free port each round."},
     {.group = "When things go wrong"},
     {.name = "max-restarts",
      .foreign = "max-restarts",
@@ -202,9 +204,9 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1000000,
      .label = "N",
-     .help = "How often workers are started again after one of them failed. Nodes that come or go cost "
-             "none. All are given back after a round that lived 10 minutes, or came further than the "
-             "failures before it (as progress is told by rdzv.h)."},
+     .help = "How often workers are restarted after a failure. Nodes that join or are lost cost no restart. The "
+             "budget is refilled after a round that ran for 10 minutes, or progressed beyond the failed ones before "
+             "it (as rdzv.h reports progress)."},
     {.name = "join-timeout",
      .type = OPT_DURATION,
      .offset = FIELD(join_timeout_ms),
@@ -212,9 +214,8 @@ static const struct opt table[] = {
      .min = 1000,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help =
-         "How long to wait for enough nodes, and for the daemon to be reached; and, when the daemon hears "
-         "nothing of any node, how long it takes that for a fault of its own."},
+     .help = "How long to wait for enough nodes, and to reach the daemon. Also how long a daemon that loses contact "
+             "with all nodes assumes that the fault is its own."},
     {.name = "last-call",
      .type = OPT_DURATION,
      .offset = FIELD(last_call_ms),
@@ -222,25 +223,24 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "How long the first round waits for more nodes once MIN are there."},
+     .help = "How long the first round waits for more nodes once MIN have joined."},
     {.name = "scale-up",
      .type = OPT_CUSTOM,
      .offset = FIELD(scale_up),
      .def = "now",
      .label = "now|next-round",
      .parse = option_scale_up,
-     .help = "What a node that comes late, or comes back, means to a round with fewer than MAX: now: all are "
-             "stopped, once the round is 30 s old and those that can have written a checkpoint, and start "
-             "again with it, without a charge; next-round: it waits until the round ends anyway."},
+     .help = "Reaction to a node that joins a round with fewer than MAX nodes. now: all workers are stopped and "
+             "restarted with it, at no cost. The stop waits until the round is 30 s old and workers that can have "
+             "written a checkpoint. next-round: the node waits until the round ends."},
     {.name = "after-finish",
      .type = OPT_CUSTOM,
      .offset = FIELD(after_finish),
      .def = "fail",
      .label = "fail|restart",
      .parse = option_after_finish,
-     .help = "What it means that a worker fails, or a node is lost, when all workers of another node have "
-             "finished: fail: the job has failed; restart: a next round, as at any other time, in which the "
-             "finished ones run again."},
+     .help = "Reaction to a failed worker or a lost node after all workers of another node have finished. "
+             "fail: the job fails. restart: a new round starts, and the finished workers run again."},
     {.name = "exclude-after",
      .type = OPT_INT,
      .offset = FIELD(exclude_after),
@@ -248,9 +248,8 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1000000,
      .label = "N",
-     .help =
-         "A host on which N failures were that cost a restart takes no part in the job any more, if the job "
-         "can go on without it; rdzvctl undrain lets it in again. 0: never."},
+     .help = "Exclude a host from the job after N failures there that cost a restart, if the job can continue "
+             "without it. rdzvctl undrain readmits it. 0: never."},
     {.name = "stop-timeout",
      .alias = "shutdown-timeout",
      .foreign = "shutdown-timeout",
@@ -260,7 +259,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "From SIGTERM to SIGKILL when workers are stopped."},
+     .help = "Time from SIGTERM to SIGKILL when workers are stopped."},
     {.name = "lease",
      .type = OPT_DURATION,
      .offset = FIELD(lease_ms),
@@ -268,15 +267,14 @@ static const struct opt table[] = {
      .min = LEASE_MIN_MS,
      .max = LEASE_MAX_MS,
      .label = "TIME",
-     .help = "How long a silent node is taken to be alive."},
+     .help = "How long a node may be silent before it is lost."},
     {.name = "orphan-grace",
      .type = OPT_CUSTOM,
      .offset = FIELD(orphan_grace_ms),
      .label = "TIME",
      .parse = option_orphan_grace,
-     .help = "How long, or forever, workers go on while no daemon answers; then they are stopped, and the "
-             "agent exits with "
-             "76. Default: forever with a fixed number of nodes, else 60s."},
+     .help = "How long workers continue when no daemon answers: a time, or forever. Then they are stopped and the "
+             "agent exits with 76. Default: forever with a fixed number of nodes, else 60s."},
     {.name = "leave-before-end",
      .type = OPT_DURATION,
      .offset = FIELD(leave_before_end_ms),
@@ -284,10 +282,9 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "So long before the scheduler ends the job: leave, as at SIGTERM: workers are asked for a "
-             "checkpoint and stopped, and the agent exits with 75, so that the job can be started again. 0: "
-             "never. "
-             "Where the scheduler itself can send a signal in time (Slurm's --signal) that is not needed."},
+     .help = "Leave this long before the scheduler ends the job, as at SIGTERM. Workers are asked for a checkpoint "
+             "and stopped, and the agent exits with 75, so that the job can be started again. 0: never. Not needed "
+             "if the scheduler sends a signal in time (Slurm's --signal)."},
     {.name = "hang-timeout",
      .type = OPT_DURATION,
      .offset = FIELD(hang_timeout_ms),
@@ -295,8 +292,8 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "A worker that makes no progress for so long has failed: it hangs. It must be longer than the "
-             "longest pause, such as a checkpoint or an evaluation. 0: never."},
+     .help = "A worker that makes no progress for this long hangs, and has failed. Choose more than the longest "
+             "pause, such as a checkpoint or an evaluation. 0: never."},
     {.name = "hang-start-timeout",
      .type = OPT_DURATION,
      .offset = FIELD(hang_start_ms),
@@ -304,26 +301,25 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
-     .help = "As --hang-timeout, for a worker's start, until its first progress; by output: no worker that "
-             "runs for less hangs. Not below --hang-timeout, unless it is given."},
+     .help = "As --hang-timeout, from a worker's start to its first progress. If progress is output, no worker hangs "
+             "before this time. Default: at least --hang-timeout."},
     {.name = "hang-watch",
      .type = OPT_CUSTOM,
      .offset = FIELD(hang_watch),
      .def = "auto",
      .label = "auto|sdk|output|file:PATH",
      .parse = option_hang_watch,
-     .help = "What progress is, of each worker: sdk: it calls rdzv_progress() of rdzv.h; output: it prints; "
-             "file: PATH changes in size or time, and ${rank} or ${local_rank} in it is the worker's. auto: "
-             "sdk for those that have called it; on a node without any, and only on node 0: some worker "
-             "there prints."},
+     .help = "Signs of a worker's progress. sdk: a call of rdzv_progress() of rdzv.h. output: printed output. "
+             "file: a change of PATH in size or time; ${rank} and ${local_rank} in it are replaced. auto: sdk for "
+             "workers that have called it; if none on the node has, output of any worker, on node 0 only."},
     {.name = "hang-stacks",
      .type = OPT_CUSTOM,
      .offset = FIELD(hang_stacks),
      .def = "auto",
      .label = "auto|never",
      .parse = option_hang_stacks,
-     .help = "Before workers are stopped because one hangs: show their stacks, by py-spy, eu-stack or gdb, "
-             "where one is in PATH. It takes 5 s at most."},
+     .help = "Print the workers' stacks before they are stopped because one hangs, with py-spy, eu-stack or gdb if "
+             "one is in PATH. This takes 5 s at most."},
     {.name = "signals-to-handle",
      .foreign = "signals-to-handle",
      .type = OPT_CUSTOM,
@@ -331,82 +327,80 @@ static const struct opt table[] = {
      .def = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
      .label = "SIGNAL[,...]",
      .parse = option_signals,
-     .help = "Signals at which the agent stops its workers, by the same one, and leaves."},
+     .help = "Signals at which the agent stops its workers, with the same signal, and exits. A signal given here is "
+             "handled even if nohup or trap '' made the agent ignore it."},
     {.group = "Output"},
     {.name = "log-dir",
      .foreign = "log-dir",
      .type = OPT_CUSTOM,
-     .offset = FIELD(log_dir),
+     .offset = FIELD(output.log_dir),
      .label = "DIR",
      .parse = option_directory,
-     .help =
-         "Where files go: DIR/ID_XXXXXXXX/attempt_N/LOCAL_RANK/ has stdout.log, stderr.log and error.json, "
-         "the folder above what agent and daemon do. As --tee 3 where neither --redirects nor --tee says "
-         "otherwise. /dev/null: no files at all. Default: a temporary folder, for error files."},
+     .help = "Directory for log files. DIR/ID_XXXXXXXX/attempt_N/LOCAL_RANK/ has stdout.log, stderr.log and "
+             "error.json; DIR/ID_XXXXXXXX/ has the logs of agent and daemon. Implies --tee 3 unless --redirects or "
+             "--tee is given (0 counts). /dev/null: no files. Default: a temporary folder, for error files."},
     {.name = "redirects",
      .alias = "r",
      .foreign = "redirects",
      .type = OPT_CUSTOM,
-     .offset = FIELD(redirects),
+     .offset = FIELD(output.redirects),
      .def = "0",
      .label = "N|MAP",
      .parse = option_std_map,
-     .help = "Output that goes to files instead of the terminal: 1 stdout, 2 stderr, 3 both; or by local "
-             "rank, as in 0:1,1:3."},
+     .help = "Write output to files instead of the terminal. 1: stdout, 2: stderr, 3: both; or by local rank, as in "
+             "0:1,1:3."},
     {.name = "tee",
      .alias = "t",
      .foreign = "tee",
      .type = OPT_CUSTOM,
-     .offset = FIELD(tee),
+     .offset = FIELD(output.tee),
      .def = "0",
      .label = "N|MAP",
      .parse = option_std_map,
-     .help = "Output that goes to files and to the terminal; as --redirects."},
+     .help = "Write output to files and to the terminal. Values as for --redirects."},
     {.name = "local-ranks-filter",
      .foreign = "local-ranks-filter",
      .type = OPT_CUSTOM,
-     .offset = FIELD(shown),
+     .offset = FIELD(output.shown),
      .label = "LIST",
      .parse = option_rank_set,
-     .help = "Show the output of these local ranks alone. Files have all of it."},
+     .help = "Show the output of these local ranks only. Files hold all of it."},
     {.name = "duplicate-stdout-filters",
      .foreign = "duplicate-stdout-filters",
      .type = OPT_CUSTOM,
-     .offset = FIELD(duplicate_stdout_filters),
+     .offset = FIELD(output.duplicate_stdout_filters),
      .label = "LIST",
      .parse = option_filters,
-     .help = "Copy lines of the terminal that have one of these texts to attempt_N/filtered_stdout.log; two "
-             "commas are one that does not part."},
+     .help = "Copy terminal lines that contain one of these texts to attempt_N/filtered_stdout.log. Write a comma "
+             "within a text as two."},
     {.name = "duplicate-stderr-filters",
      .foreign = "duplicate-stderr-filters",
      .type = OPT_CUSTOM,
-     .offset = FIELD(duplicate_stderr_filters),
+     .offset = FIELD(output.duplicate_stderr_filters),
      .label = "LIST",
      .parse = option_filters,
-     .help = "As --duplicate-stdout-filters, of stderr, to filtered_stderr.log."},
+     .help = "As --duplicate-stdout-filters, for stderr, to filtered_stderr.log."},
     {.name = "verdict-file",
      .type = OPT_CUSTOM,
      .offset = FIELD(verdict_file),
      .label = "FILE",
      .parse = option_directory,
-     .help = "How the job ended, as JSON, written by each agent when it exits."},
+     .help = "Write how the job ended to FILE, as JSON, when the agent exits."},
     {.name = "quiet",
      .alias = "q",
      .type = OPT_FLAG,
      .offset = FIELD(quiet),
-     .help = "Of the agent's own lines only warnings and errors."},
+     .help = "Print only the agent's warnings and errors."},
     {.name = "verbose",
      .alias = "v",
      .type = OPT_FLAG,
      .offset = FIELD(verbose),
-     .help = "Every event, and the daemon's lines too."},
+     .help = "Print every event, and the daemon's lines."},
     {.group = "Help"},
     {.name = "explain",
      .type = OPT_FLAG,
      .offset = FIELD(explain),
-     .help = "Print every setting as it was understood, from which of the scheduler's variables, and the "
-             "command, and "
-             "exit."},
+     .help = "Print every setting with the variable that it came from, and the command, and exit."},
     {.name = "version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
     {.name = "help",
      .alias = "h",
@@ -421,8 +415,8 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = FIELD(torch.backend),
      .label = "static|c10d",
-     .help = "Nodes meet at rdzvd with either. static: port 29500 if --endpoint has none. c10d: without "
-             "--node-rank and --master-addr."},
+     .help = "Nodes meet at rdzvd with either. static: the default port is 29500. c10d: --node-rank and "
+             "--master-addr are ignored."},
     {.name = "rdzv-conf",
      .foreign = "rdzv-conf",
      .type = OPT_CUSTOM,
@@ -430,8 +424,8 @@ static const struct opt table[] = {
      .def = "",
      .label = "KEY=VALUE,...",
      .parse = option_rdzv_conf,
-     .help = "More of torchrun's settings: join_timeout, last_call_timeout, is_host, keep_alive_interval and "
-             "_max_attempt (the lease), rank."},
+     .help = "Further settings of torchrun: join_timeout, last_call_timeout, is_host, keep_alive_interval and "
+             "keep_alive_max_attempt (the lease), rank."},
     {.name = "master-addr",
      .foreign = "master-addr",
      .type = OPT_CUSTOM,
@@ -446,7 +440,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 65535,
      .label = "N",
-     .help = "Port of --master-addr; with one node the port of the store. Default: 29500."},
+     .help = "Port of --master-addr; with one node, port of the store. Default: 29500."},
     {.name = "role",
      .foreign = "role",
      .type = OPT_CUSTOM,
@@ -454,12 +448,12 @@ static const struct opt table[] = {
      .def = "default",
      .label = "NAME",
      .parse = option_role,
-     .help = "ROLE_NAME of the workers; ROLE_RANK counts those of one role."},
+     .help = "ROLE_NAME of the workers. ROLE_RANK counts the workers of one role."},
     {.name = "virtual-local-rank",
      .foreign = "virtual-local-rank",
      .type = OPT_FLAG,
      .offset = FIELD(virtual_local_rank),
-     .help = "LOCAL_RANK is 0 for all, and each worker sees its own GPU alone."},
+     .help = "LOCAL_RANK is 0 for all workers, and each sees only its own GPU."},
     {.name = "numa-binding",
      .foreign = "numa-binding",
      .foreign_no_env = true,
@@ -497,11 +491,11 @@ static const struct opt table[] = {
     {0},
 };
 
-static const char *const ignore_env[] = {"RDZV_AGENT_SOCKET",   /* a worker's variable: this agent is one */
-                                         "RDZV_AGENT_LAUNCHER", /* --hosts has started it */
+static const char *const ignore_env[] = {"RDZV_AGENT_SOCKET",   /* set for a worker: this agent is one */
+                                         "RDZV_AGENT_LAUNCHER", /* set by --hosts for its agents */
                                          NULL};
 
-/* PORT_TAKEN is rdzvd's alone. */
+/* Only rdzvd exits with PORT_TAKEN. */
 #define ROW(name, number, help) {EXIT_CODE_##name == EXIT_CODE_PORT_TAKEN ? -1 : number, help},
 static const struct opts_exit exits[] = {EXIT_CODE_LIST(ROW){0, NULL}};
 #undef ROW
@@ -510,18 +504,19 @@ const struct opts_spec agent_options_spec = {
     .program = "rdzv-agent",
     .usage = "rdzv-agent [OPTION]... [--] COMMAND [ARGUMENT]...\n"
              "rdzv-agent [OPTION]... [-- TRAINER-OPTION...]",
-    .intro = "Runs a number of workers on this node, as one job with the agents of the other nodes, until "
-             "all have finished; when one fails, all are stopped and started again. Without a COMMAND the "
-             "workers are rdzv-trainer. What torchrun understands means the same here.",
-    .outro = "torchrun's own variables count too, where ours are not set: PET_MAX_RESTARTS.\n"
+    .intro =
+        "Runs workers on this node, as one job with the agents of the other nodes, until all have finished. When "
+        "one fails, all are stopped and restarted. Without COMMAND the workers are rdzv-trainer. torchrun's options "
+        "keep their meaning.",
+    .outro = "torchrun's own variables, such as PET_MAX_RESTARTS, count where ours are not set.\n"
              "\n"
              "Examples:\n"
              "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
              "  rdzv-agent --hosts node1:4,node2:4 train.py\n"
              "  srun rdzv-agent train.py\n",
     .exits_intro =
-        "that of the worker that failed (128+N where signal N killed it, 127 and 126 where its command was "
-        "not found or cannot be run), or",
+        "that of the failed worker, or 128+N if signal N killed it (its command was not found: 127, cannot be "
+        "run: 126), or",
     .exits = exits,
     .runs_command = true,
     .passes_to = "rdzv-trainer",

@@ -1,14 +1,14 @@
-/* Values of the agent's options that are more than a number.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers for values that are more than a number.
  *
- * Each reader takes a text and fills one field, or says in a sentence what it expected; which option it was is
- * put in front by common/opts. Where torchrun reads the same text its reading is kept, with three freedoms: a
- * map of --redirects and --tee may name any local rank (torchrun's have one digit), blanks around the elements
- * of a list do not matter, and names of signals go without SIG as well.
+ * A reader takes a text and fills one field, or says in a sentence what it expects; common/opts adds the option's
+ * name. Values are read as torchrun reads them, with three extensions: --redirects and --tee accept any local rank
+ * (torchrun: one digit), blanks around list elements are ignored, and signal names may omit SIG.
  *
- * An empty text counts as not given where torchrun takes it so: scripts pass "$VARIABLE" that may be unset.
+ * An empty text counts as not given where torchrun does so: scripts pass "$VARIABLE" that may be unset.
  *
- * Names of signals are in a table of our own, since the C library's are not the same everywhere. Those that no
- * program can handle are refused, and so are those by which the kernel tells of our own faults and children. */
+ * The table of signal names is our own, since the C library's names differ between systems. It omits signals that
+ * cannot be handled, and those by which the kernel reports our own faults and children. */
 
 #include <errno.h>
 #include <inttypes.h>
@@ -23,11 +23,10 @@ static const struct {
   const char *name;
   int number;
 } signal_names[] = {
-    {"SIGHUP", SIGHUP},   {"SIGINT", SIGINT},     {"SIGQUIT", SIGQUIT}, {"SIGUSR1", SIGUSR1},
-    {"SIGUSR2", SIGUSR2}, {"SIGALRM", SIGALRM},   {"SIGTERM", SIGTERM}, {"SIGCONT", SIGCONT},
-    {"SIGTSTP", SIGTSTP}, {"SIGTTIN", SIGTTIN},   {"SIGTTOU", SIGTTOU}, {"SIGURG", SIGURG},
-    {"SIGXCPU", SIGXCPU}, {"SIGXFSZ", SIGXFSZ},   {"SIGPROF", SIGPROF}, {"SIGVTALRM", SIGVTALRM},
-    {"SIGIO", SIGIO},     {"SIGWINCH", SIGWINCH}, {"SIGPWR", SIGPWR},
+    {"SIGHUP", SIGHUP},       {"SIGINT", SIGINT},   {"SIGQUIT", SIGQUIT},   {"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2},
+    {"SIGALRM", SIGALRM},     {"SIGTERM", SIGTERM}, {"SIGCONT", SIGCONT},   {"SIGTSTP", SIGTSTP}, {"SIGTTIN", SIGTTIN},
+    {"SIGTTOU", SIGTTOU},     {"SIGURG", SIGURG},   {"SIGXCPU", SIGXCPU},   {"SIGXFSZ", SIGXFSZ}, {"SIGPROF", SIGPROF},
+    {"SIGVTALRM", SIGVTALRM}, {"SIGIO", SIGIO},     {"SIGWINCH", SIGWINCH}, {"SIGPWR", SIGPWR},
 };
 
 enum { SIGNALS = sizeof(signal_names) / sizeof(signal_names[0]), SIG_PREFIX = 3 };
@@ -42,15 +41,12 @@ int option_nnodes(const char *text, void *field, struct err *e) {
   if (len >= sizeof(first)) return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX");
   memcpy(first, text, len);
   first[len] = '\0';
-  if (parse_int(first, 1, NODES_MAX, &got.min, e) ||
-      parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, e)) {
+  if (parse_int(first, 1, NODES_MAX, &got.min, e) || parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, e)) {
     err_wrap(e, "write N or MIN:MAX");
     return -EINVAL;
   }
   if (got.min > got.max)
-    return err_set(e, -EINVAL,
-                   "the least number of nodes is above the greatest: did you mean %" PRId64 ":%" PRId64 "?",
-                   got.max, got.min);
+    return err_set(e, -EINVAL, "MIN is above MAX: did you mean %" PRId64 ":%" PRId64 "?", got.max, got.min);
   *n = got;
   return 0;
 }
@@ -77,8 +73,7 @@ int option_nproc(const char *text, void *field, struct err *e) {
     *n = values[i];
     return 0;
   }
-  if (strcmp(text, "xpu") == 0)
-    return err_set(e, -EINVAL, "XPUs are not counted here: give the number of workers");
+  if (strcmp(text, "xpu") == 0) return err_set(e, -EINVAL, "XPUs cannot be counted: give the number of workers");
   if (parse_int(text, 1, WORKERS_MAX, n, e) == 0) return 0;
   err_wrap(e, "write the number of workers, cpu, gpu or auto");
   return -EINVAL;
@@ -87,7 +82,7 @@ int option_nproc(const char *text, void *field, struct err *e) {
 int option_endpoint(const char *text, void *field, struct err *e) {
   const char **point = field;
   struct endpoint ep;
-  if (text[0] == '/') return err_set(e, -EINVAL, "a file is no place to meet here: give HOST[:PORT]");
+  if (text[0] == '/') return err_set(e, -EINVAL, "a file cannot be an endpoint: give HOST[:PORT]");
   int rc = *text ? endpoint_parse(text, RDZV_DEFAULT_PORT, &ep, e) : 0;
   if (rc == 0) *point = text;
   return rc;
@@ -99,7 +94,7 @@ int option_id(const char *text, void *field, struct err *e) {
   if (n > JOB_ID_MAX) return err_set(e, -EINVAL, "a job's name has at most %d bytes", JOB_ID_MAX);
   for (size_t i = 0; i < n; i++)
     if ((unsigned char)text[i] <= ' ' || text[i] == 0x7f)
-      return err_set(e, -EINVAL, "a job's name has no blanks or control characters");
+      return err_set(e, -EINVAL, "a job's name cannot contain blanks or control characters");
   *id = n ? text : NULL;
   return 0;
 }
@@ -127,7 +122,7 @@ int option_directory(const char *text, void *field, struct err *e) {
   return 0;
 }
 
-/* One of a list's elements, without blanks around it. */
+/* The next element of a list, without blanks around it. False: it is too long. */
 static bool next_element(const char **at, char out[24]) {
   size_t blanks = strspn(*at, " "), n = strcspn(*at + blanks, ",");
   const char *p = *at + blanks;
@@ -155,8 +150,7 @@ int option_std_map(const char *text, void *field, struct err *e) {
       bool fits = next_element(&at, element);
       char *colon = strchr(element, ':');
       if (!fits || !colon || !is_stream(colon + 1))
-        return err_set(e, -EINVAL,
-                       "write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:N,LOCAL_RANK:N");
+        return err_set(e, -EINVAL, "write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or LOCAL_RANK:N,LOCAL_RANK:N");
       *colon = '\0';
       if (parse_int(element, 0, WORKERS_MAX - 1, &rank, e)) return err_wrap(e, "a local rank");
       got.of[rank] = (uint8_t)(colon[1] - '0');
@@ -172,15 +166,14 @@ int option_rank_set(const char *text, void *field, struct err *e) {
   for (const char *at = *text ? text : NULL; at;) {
     int64_t rank;
     if (!next_element(&at, element)) return err_set(e, -EINVAL, "write local ranks: 0,1,2");
-    if (parse_int(element, 0, WORKERS_MAX - 1, &rank, e))
-      return err_wrap(e, "write local ranks, as in 0,1,2");
+    if (parse_int(element, 0, WORKERS_MAX - 1, &rank, e)) return err_wrap(e, "write local ranks, as in 0,1,2");
     got.in[rank] = true;
   }
   *set = got;
   return 0;
 }
 
-/* Parted by commas; two of them are one that does not part. */
+/* Separated by commas; a double comma stands for a comma. */
 int option_filters(const char *text, void *field, struct err *e) {
   struct opt_strings *list = field;
   size_t used = 0;
@@ -189,7 +182,7 @@ int option_filters(const char *text, void *field, struct err *e) {
     return err_set(e, -EINVAL, "longer than %d characters", OPT_STRINGS_TEXT_MAX - 1);
   for (const char *p = text;; p++) {
     if (used == 0 || list->text[used - 1] == '\0') {
-      if (list->n == OPT_STRINGS_MAX) return err_set(e, -EINVAL, "more than %d of them", OPT_STRINGS_MAX);
+      if (list->n == OPT_STRINGS_MAX) return err_set(e, -EINVAL, "more than %d texts", OPT_STRINGS_MAX);
       list->v[list->n++] = list->text + used;
     }
     bool escaped = p[0] == ',' && p[1] == ',';
@@ -213,11 +206,10 @@ int option_signals(const char *text, void *field, struct err *e) {
     bool fits = next_element(&at, element);
     int number = fits ? signal_number(element) : 0;
     if (fits && !*element) continue;
-    if (!number)
-      return err_set(e, -EINVAL, "no signal that can be handled is called that: write SIGTERM,SIGUSR1");
+    if (!number) return err_set(e, -EINVAL, "not a signal that can be handled: write names, as in SIGTERM,SIGUSR1");
     got |= UINT64_C(1) << number;
   }
-  if (got) *signals = got; /* an empty list: the default stays */
+  *signals = got;
   return 0;
 }
 
@@ -282,8 +274,7 @@ int option_hang_watch(const char *text, void *field, struct err *e) {
 
 int option_hang_stacks(const char *text, void *field, struct err *e) {
   bool *on = field;
-  if (strcmp(text, "auto") != 0 && strcmp(text, "never") != 0)
-    return err_set(e, -EINVAL, "write auto, or never");
+  if (strcmp(text, "auto") != 0 && strcmp(text, "never") != 0) return err_set(e, -EINVAL, "write auto, or never");
   *on = strcmp(text, "auto") == 0;
   return 0;
 }
@@ -315,8 +306,7 @@ int option_start_method(const char *text, void *field, struct err *e) {
   return 0;
 }
 
-/* A sentence that does not fit any more is left away, not cut: there is one for each option at most, and those
- * about keys of --rdzv-conf, which only somebody who makes them up has by the hundred. */
+/* A sentence that does not fit is dropped, not cut. Only a --rdzv-conf with hundreds of invented keys gets that far. */
 void options_note(struct agent_options *o, const char *fmt, ...) {
   size_t used = strlen(o->notes), room = sizeof(o->notes) - used - (used > 0);
   va_list ap;

@@ -1,11 +1,12 @@
-/* Log files, as the relay's thread writes them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Log files, written by the relay's thread.
  *
- * A file is opened for appending and written as bytes come, without a buffer of our own: what a worker has said is in
- * its file when the machine dies a moment later, and `tail -f` shows it. Appending also lets several streams share
- * one file (the filtered lines of all ranks): each write lands whole behind the last.
+ * A file is opened for appending and gets bytes as they come, unbuffered: a worker's last words survive a crash of the
+ * machine, and `tail -f` shows them. Appending also lets several streams share a file (the filtered lines of all
+ * ranks).
  *
- * The first failure ends it. A full disk may have room again later, but a log with a hole that nobody notices is worse
- * than one whose end was announced. */
+ * The first failure ends it. A full disk may get room again, but a log with an unnoticed hole is worse than one with a
+ * reported end. */
 
 #include "agent/output/file.h"
 
@@ -38,7 +39,7 @@ static int give_up(struct relay_file *f, int error) {
   return error;
 }
 
-/* Whether that worked is seen when the file is opened. */
+/* Opening the file shows whether that worked. */
 static void make_folders(char *name) {
   for (char *p = strchr(name + 1, '/'); p; p = strchr(p + 1, '/')) {
     *p = '\0';

@@ -1,12 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splits a stream into lines, and keeps the last ones.
  *
- * One buffer; a line is handed out as a place in it, so nothing is copied twice. What is behind the last newline
- * stays until more comes; it moves to the front once per feed, and it is never longer than `max`, so a program that
- * never ends its line costs `max` bytes and no more. The newline is looked for in max + 1 bytes: a line of exactly
- * max bytes is a line, not a piece with an empty line behind.
+ * Lines are returned as places in one buffer, without copying. Text after the last newline moves to the front once per
+ * feed, and is never longer than `max`, so an endless line costs `max` bytes. The newline is searched in max + 1
+ * bytes: a line of exactly max bytes is a line, not a piece followed by an empty one.
  *
- * A line ends with \n alone. A carriage return is part of it: progress bars draw with it, and what they drew comes
- * out as they meant it, when they end the line. */
+ * Only \n ends a line. A carriage return belongs to the line: progress bars draw with it. */
 
 #include "agent/output/lines.h"
 
@@ -56,7 +55,7 @@ void tail_add(struct buf *tail, const char *line, size_t len, size_t max) {
   buf_append(tail, line, len);
   buf_putc(tail, '\n');
   if (tail->len <= max) return;
-  size_t over = tail->len - max; /* these at least must go: up to the end of their line */
+  size_t over = tail->len - max; /* drop at least these, up to the end of their line */
   const char *end = memchr(tail->data + over - 1, '\n', tail->len - over + 1);
   buf_consume(tail, (size_t)(end - tail->data) + 1);
 }

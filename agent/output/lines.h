@@ -1,7 +1,8 @@
-#ifndef AGENT_LINES_H
-#define AGENT_LINES_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_OUTPUT_LINES_H
+#define AGENT_OUTPUT_LINES_H
 
-/* Lines out of a stream of bytes that comes in any pieces. Pure. */
+/* Lines from a stream of bytes. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,16 +16,17 @@ struct lines {
 
 void lines_init(struct lines *l, size_t max);
 void lines_finish(struct lines *l);
-/* Takes n more bytes. Lines handed out before are gone. */
+/* Takes n more bytes. Lines returned before become invalid. */
 void lines_feed(struct lines *l, const char *data, size_t n);
-/* The next line, without its newline (a carriage return stays); valid until lines_feed. False: none is whole. */
+/* The next line, without its newline (a carriage return stays); valid until lines_feed. False: no whole line. */
 bool lines_next(struct lines *l, const char **line, size_t *len);
-/* At the end of the stream: what has no newline. False: nothing. */
+/* At the end of the stream: the text without a newline. False: none. */
 bool lines_rest(struct lines *l, const char **line, size_t *len);
 /* The same, but it stays. */
 void lines_peek(const struct lines *l, const char **line, size_t *len);
 
-/* Appends a line and its newline to what is kept of the last lines: at most `max` bytes, whole lines where one fits. */
+/* Appends a line and its newline to the last lines, of which at most `max` bytes are kept, in whole lines if one
+ * fits. */
 void tail_add(struct buf *tail, const char *line, size_t len, size_t max);
 
 #endif

@@ -1,15 +1,15 @@
-/* Where a run's files lie.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files of a run.
  *
- * Every agent makes a folder of its own, with eight random letters, so agents that share a file server, or a machine,
- * never write to one file, and the same command given twice keeps both runs' logs. It is made before anything else is
- * started, because a place that cannot be written is a mistake in the command line and is told as one. What is below
- * it is made later by who writes there: the relay's thread, and each worker before it runs its command, so a file
- * server that hangs holds up only those.
+ * Each agent makes its own folder, with eight random letters. So agents that share a file server or a machine never
+ * write to one file, and a repeated command keeps both runs' logs. It is made before anything starts, because an
+ * unwritable place is a mistake in the command line. The relay's thread and each worker make the rest before they
+ * write, so a hanging file server blocks only them.
  *
- * torchrun deletes attempt_N when it begins anew. Here the number is that of the round, which never comes twice.
+ * torchrun deletes attempt_N when it starts again. Here N is that of the round, which never repeats.
  *
- * Removing a temporary folder goes down into it by descriptors and follows no links: workers may have put anything
- * into it. It may be long, but never deep: what is below DEPTH_MAX stays, and the folder with it. */
+ * A temporary folder is removed by descriptors, without following links: workers may have put anything into it.
+ * Folders below DEPTH_MAX stay, with their parents. */
 
 #include "agent/output/log_dir.h"
 
@@ -55,7 +55,7 @@ static int random_letters(char out[RANDOM_LETTERS + 1]) {
 }
 
 static int make_run(struct log_dir *d, const char *place, const char *run_id) {
-  char full[PATH_MAX]; /* a worker may go elsewhere before it writes */
+  char full[PATH_MAX]; /* a worker may change its folder before it writes */
   if (!realpath(place, full)) return -errno;
   struct buf name = BUF_INIT;
   output_file_name(run_id, &name);
@@ -78,8 +78,8 @@ static int make_temporary(struct log_dir *d, struct err *e) {
     d->temporary = dir;
     return 0;
   }
-  int rc = err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)",
-                   tmp && *tmp ? tmp : "/tmp");
+  int rc =
+      err_sys(e, -errno, "no folder for error files and logs can be made in %s (TMPDIR)", tmp && *tmp ? tmp : "/tmp");
   free(dir);
   return rc;
 }
@@ -98,8 +98,8 @@ int log_dir_make(struct log_dir *d, const char *place, const char *run_id, struc
   return rc;
 }
 
-/* Takes fd. Whether the folder is empty now is seen when it is removed. */
-static void empty(int fd, int depth) {
+/* Takes fd. Removing the folder shows whether it is empty. */
+static void empty_folder(int fd, int depth) {
   DIR *dir = fdopendir(fd);
   if (!dir) {
     close(fd);
@@ -108,10 +108,9 @@ static void empty(int fd, int depth) {
   for (struct dirent *f; (f = readdir(dir));) {
     if (strcmp(f->d_name, ".") == 0 || strcmp(f->d_name, "..") == 0) continue;
     if (unlinkat(fd, f->d_name, 0) == 0) continue;
-    int below = depth < DEPTH_MAX
-                    ? openat(fd, f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
-                    : -1;
-    if (below >= 0) empty(below, depth + 1);
+    int below =
+        depth < DEPTH_MAX ? openat(fd, f->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (below >= 0) empty_folder(below, depth + 1);
     unlinkat(fd, f->d_name, AT_REMOVEDIR);
   }
   closedir(dir);
@@ -119,7 +118,7 @@ static void empty(int fd, int depth) {
 
 static void remove_tree(const char *dir) {
   int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd >= 0) empty(fd, 0);
+  if (fd >= 0) empty_folder(fd, 0);
   rmdir(dir);
 }
 

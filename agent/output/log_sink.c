@@ -1,15 +1,14 @@
-/* Where the agent's own lines go.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's log lines.
  *
- * The relay owns the terminal, because only one hand can keep lines whole and the status line at the bottom.
- * It takes lines and returns at once; a terminal that is stopped with Ctrl-S stops nobody.
+ * The relay owns the terminal, because only one writer can keep lines whole and the status line at the bottom. It
+ * takes lines and returns at once, so a terminal stopped with Ctrl-S blocks nothing.
  *
- * The file in the log directory may lie on a network disk, so it is written in uv's pool, one write at a time: what
- * is said meanwhile gathers and goes with the next. A disk that hangs for good costs lines, not the job: what
- * gathers is bounded, and the end of the program does not wait for it. All levels go to the file, since who
- * reads it wants to know what happened.
+ * The log file may be on a network disk, so uv's pool writes it, one write at a time; later lines gather for the next
+ * write. A disk that hangs forever costs lines, not the job: the buffer is bounded, and the end of the program does
+ * not wait for it. The file gets all levels.
  *
- * A text of several lines (the last words of a worker, in a verdict) becomes as many lines: a line is what
- * terminal, file and grep have in common. */
+ * A text of several lines (a worker's last lines in a verdict) becomes as many log lines. */
 
 #include "agent/output/log_sink.h"
 
@@ -25,17 +24,17 @@ enum { PENDING_MAX = 1024 * 1024 };
 
 static const char program[] = "rdzv-agent";
 
-static void write_pending(struct say *s);
+static void write_pending(struct log_sink *s);
 
 static void on_written(uv_fs_t *req) {
-  struct say *s = req->data;
+  struct log_sink *s = req->data;
   uv_fs_req_cleanup(req);
   s->busy = false;
   buf_clear(&s->writing);
   write_pending(s);
 }
 
-static void write_pending(struct say *s) {
+static void write_pending(struct log_sink *s) {
   if (s->busy || s->pending.len == 0) return;
   struct buf swap = s->writing;
   s->writing = s->pending;
@@ -45,7 +44,7 @@ static void write_pending(struct say *s) {
   s->busy = uv_fs_write(s->loop, &s->req, s->fd, &b, 1, -1, on_written) == 0;
 }
 
-static void to_file(struct say *s, const char *line) {
+static void to_file(struct log_sink *s, const char *line) {
   if (s->fd < 0 || s->pending.len > PENDING_MAX) return;
   char stamp[LOG_STAMP_SIZE];
   buf_append(&s->pending, stamp, log_stamp(stamp));
@@ -54,7 +53,7 @@ static void to_file(struct say *s, const char *line) {
   write_pending(s);
 }
 
-static void to_terminal(const struct say *s, const char *line) {
+static void to_terminal(const struct log_sink *s, const char *line) {
   struct buf text = BUF_INIT;
   buf_printf(&text, "%s: %s", program, line);
   if (s->relay) {
@@ -62,13 +61,13 @@ static void to_terminal(const struct say *s, const char *line) {
   } else {
     buf_putc(&text, '\n');
     ssize_t n = write(STDERR_FILENO, text.data, text.len);
-    (void)n; /* a closed stderr has nobody to be told */
+    (void)n; /* a closed stderr cannot be reported */
   }
   buf_finish(&text);
 }
 
 static void on_line(void *ctx, enum log_level level, const char *text) {
-  struct say *s = ctx;
+  struct log_sink *s = ctx;
   char *copy = xstrdup(text), *rest = copy, *line;
   while ((line = strsep(&rest, "\n"))) {
     if (!*line) continue;
@@ -78,8 +77,8 @@ static void on_line(void *ctx, enum log_level level, const char *text) {
   free(copy);
 }
 
-int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *file, struct err *e) {
-  *s = (struct say){.loop = loop, .shown = shown, .fd = -1};
+int log_sink_init(struct log_sink *s, uv_loop_t *loop, enum log_level shown, const char *file, struct err *e) {
+  *s = (struct log_sink){.loop = loop, .shown = shown, .fd = -1};
   if (file) s->fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file && s->fd < 0) return err_sys(e, -errno, "%s cannot be written (--log-dir)", file);
   log_init(program, s->fd >= 0 ? LOG_DEBUG : shown);
@@ -87,17 +86,17 @@ int say_init(struct say *s, uv_loop_t *loop, enum log_level shown, const char *f
   return 0;
 }
 
-void say_through(struct say *s, struct relay *r) {
+void log_sink_use_relay(struct log_sink *s, struct relay *r) {
   s->relay = r;
 }
 
-bool say_is_quiet(const struct say *s) {
+bool log_sink_is_idle(const struct log_sink *s) {
   return !s->busy;
 }
 
-void say_finish(struct say *s) {
+void log_sink_finish(struct log_sink *s) {
   log_set_sink(NULL, NULL);
-  if (s->busy) return; /* the pool still reads the buffer: it is left to the end of the process */
+  if (s->busy) return; /* the pool still reads the buffer: it stays until the process ends */
   buf_finish(&s->pending);
   buf_finish(&s->writing);
   if (s->fd >= 0) close(s->fd);

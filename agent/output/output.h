@@ -1,12 +1,21 @@
-#ifndef AGENT_OUTPUT_H
-#define AGENT_OUTPUT_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_OUTPUT_OUTPUT_H
+#define AGENT_OUTPUT_OUTPUT_H
 
-/* Which output of which local rank goes where, and with what in front: what --redirects, --tee, --local-ranks-filter,
- * --duplicate-*-filters and --log-dir mean together. Pure. */
+/* Which output of which local rank goes where, and with which prefix: --redirects, --tee, --local-ranks-filter,
+ * --duplicate-*-filters and --log-dir together. Pure.
+ *
+ *     output.c     these rules
+ *     relay.c      workers' output from their pipes to the terminal and files, in a thread of its own
+ *     sink.c file.c lines.c   the relay's terminal, files and lines
+ *     log_sink.c   the agent's own log lines
+ *     log_dir.c    the folder of a run
+ *     logs_specs.c  --logs-specs */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include "common/buf.h"
+#include "common/opts/opts.h"
 #include "proto/msg.h"
 
 enum { STD_NONE = 0, STD_OUT = 1, STD_ERR = 2, STD_ALL = 3 };
@@ -16,33 +25,42 @@ struct std_map {
 };
 
 struct rank_set {
-  bool some; /* false: all ranks are in it */
+  bool some; /* false: all ranks */
   bool in[WORKERS_MAX];
 };
 
-struct agent_options;
+/* Text is borrowed. */
+struct output_settings {
+  const char *log_dir;           /* NULL: no files */
+  struct std_map redirects, tee; /* files instead of the terminal; files as well */
+  bool streams_named;            /* one of them was given, even as 0 */
+  struct rank_set shown;         /* --local-ranks-filter: the ranks whose output reaches the terminal */
+  struct opt_strings duplicate_stdout_filters, duplicate_stderr_filters;
+  const char *log_line_prefix; /* TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or NULL */
+};
 
 struct output_route {
   bool file;     /* stdout.log or stderr.log */
   bool shown;    /* on the terminal */
-  bool filtered; /* lines with one of the texts go to filtered_*.log too */
+  bool filtered; /* lines with one of the texts also go to filtered_*.log */
 };
 
 /* std: STD_OUT or STD_ERR. */
-struct output_route output_route(const struct agent_options *o, uint32_t local_rank, int std);
-bool output_has_no_files(const struct agent_options *o); /* --log-dir /dev/null: not even error files */
-bool output_has_files(const struct agent_options *o);    /* some output, or the agent's own, goes to files */
+struct output_route output_route(const struct output_settings *o, uint32_t local_rank, int std);
+bool output_has_no_files(const struct output_settings *o); /* --log-dir /dev/null: not even error files */
+bool output_has_files(const struct output_settings *o);    /* some output, or the agent's log, goes to files */
 
 enum { OUTPUT_PREFIX_MAX = 255 };
 struct output_name {
+  const char *role;
   int64_t rank, world_size;
   uint32_t local_rank;
   const char *host; /* this machine's name */
 };
-/* In front of a line on the terminal, and in front of one in a filtered file; cut at OUTPUT_PREFIX_MAX bytes. */
-void output_prefix(const struct agent_options *o, const struct output_name *n, struct buf *out);
-void output_label(const struct agent_options *o, const struct output_name *n, struct buf *out);
-/* The job's name as a file's: letters, digits and -_.@+= stay, anything else and a leading point become '_'. */
+/* The prefix of a line on the terminal, and of one in a filtered file; cut at OUTPUT_PREFIX_MAX bytes. */
+void output_prefix(const struct output_settings *o, const struct output_name *n, struct buf *out);
+void output_label(const struct output_settings *o, const struct output_name *n, struct buf *out);
+/* The job's name as a file name: letters, digits and -_.@+= stay, other characters and a leading dot become '_'. */
 void output_file_name(const char *run_id, struct buf *out);
 
 #endif

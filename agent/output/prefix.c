@@ -1,63 +1,20 @@
-/* Where a worker's output goes.
- *
- * The rules are torchrun's: --redirects puts a stream into a file instead of the terminal, --tee into both, what
- * neither names goes to the terminal alone; --local-ranks-filter keeps the others' lines from the terminal, not from
- * the files; the lines that --duplicate-*-filters pick are those that reach the terminal.
- *
- * One is ours: who gives --log-dir wants logs. As long as neither --redirects nor --tee names a stream, it is as
- * --tee 3. (torchrun writes error files alone then.)
- *
- * In front of a line stands "[RANK] ", if there are several workers in the world; with --tee what torchrun puts there,
- * "[ROLE LOCAL_RANK]:" without the space; TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE has the last word on both. The
- * template is one of Python's, with the host's name as a word of ours: $$ is a dollar, ${name} and $name are replaced where the name is known and stay as they
- * are where it is not. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The text in front of a worker's line: "[RANK] ", or torchrun's "[ROLE LOCAL_RANK]:" with --tee. A template of
+ * TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE replaces both. It is one of Python's, with the host's name as an additional
+ * name: $$ is a dollar, and an unknown name stays as it is. */
 
 #include "agent/output/output.h"
-#include "agent/options/options.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static bool names_a_stream(const struct std_map *m) {
-  for (size_t i = 0; i < WORKERS_MAX; i++)
-    if (m->of[i]) return true;
-  return false;
-}
-
-static bool names_any(const struct agent_options *o) {
-  return names_a_stream(&o->tee) || names_a_stream(&o->redirects);
-}
-
-bool output_has_no_files(const struct agent_options *o) {
-  return o->log_dir && strcmp(o->log_dir, "/dev/null") == 0;
-}
-
-bool output_has_files(const struct agent_options *o) {
-  if (output_has_no_files(o)) return false;
-  return o->log_dir || names_any(o) || o->duplicate_stdout_filters.n || o->duplicate_stderr_filters.n;
-}
-
-struct output_route output_route(const struct agent_options *o, uint32_t local_rank, int std) {
-  const struct opt_strings *texts =
-      std == STD_OUT ? &o->duplicate_stdout_filters : &o->duplicate_stderr_filters;
-  struct output_route r = {.shown = !o->shown.some || o->shown.in[local_rank]};
-  if (output_has_no_files(o)) return r;
-  bool tee = o->tee.of[local_rank] & std || (o->log_dir && !names_any(o));
-  bool redirect = o->redirects.of[local_rank] & std;
-  r.file = tee || redirect;
-  r.shown = r.shown && (tee || !redirect);
-  r.filtered = r.shown && texts->n > 0;
-  return r;
-}
-
-/* The replacement for the name at text[0..len); false: it is not known. */
-static bool put_name(const struct agent_options *o, const struct output_name *n, const char *text, size_t len,
-                     struct buf *out) {
+/* Appends the value of the name at text[0..len); false: not known. */
+static bool put_name(const struct output_name *n, const char *text, size_t len, struct buf *out) {
   static const char *const names[] = {"role_name", "rank", "local_rank", "hostname"};
   enum { KNOWN = sizeof names / sizeof names[0] };
   size_t i = 0;
   while (i < KNOWN && (strlen(names[i]) != len || memcmp(names[i], text, len) != 0)) i++;
-  if (i == 0) buf_puts(out, o->role ? o->role : "default");
+  if (i == 0) buf_puts(out, n->role);
   if (i == 1) buf_printf(out, "%" PRId64, n->rank);
   if (i == 2) buf_printf(out, "%" PRIu32, n->local_rank);
   if (i == 3) buf_puts(out, n->host);
@@ -70,7 +27,7 @@ static size_t name_length(const char *text) {
   return strspn(text, letters) ? strspn(text, more) : 0;
 }
 
-static void put_template(const struct agent_options *o, const struct output_name *n, struct buf *out) {
+static void put_template(const struct output_settings *o, const struct output_name *n, struct buf *out) {
   const char *p = o->log_line_prefix;
   while (*p && out->len <= OUTPUT_PREFIX_MAX) {
     bool braces = p[0] == '$' && p[1] == '{';
@@ -79,7 +36,7 @@ static void put_template(const struct agent_options *o, const struct output_name
     if (p[0] == '$' && p[1] == '$') {
       buf_putc(out, '$');
       p += 2;
-    } else if (len && (!braces || name[len] == '}') && put_name(o, n, name, len, out)) {
+    } else if (len && (!braces || name[len] == '}') && put_name(n, name, len, out)) {
       p = name + len + braces;
     } else {
       buf_putc(out, *p++);
@@ -95,28 +52,22 @@ static void cut(struct buf *b) {
   b->len = n;
 }
 
-static bool has_template(const struct agent_options *o) {
+static bool has_template(const struct output_settings *o) {
   return o->log_line_prefix && o->log_line_prefix[0];
 }
 
-void output_label(const struct agent_options *o, const struct output_name *n, struct buf *out) {
+void output_label(const struct output_settings *o, const struct output_name *n, struct buf *out) {
   if (has_template(o))
     put_template(o, n, out);
   else
-    buf_printf(out, "[%s%" PRIu32 "]:", o->role ? o->role : "default", n->local_rank);
+    buf_printf(out, "[%s%" PRIu32 "]:", n->role, n->local_rank);
   cut(out);
 }
 
-void output_prefix(const struct agent_options *o, const struct output_name *n, struct buf *out) {
+void output_prefix(const struct output_settings *o, const struct output_name *n, struct buf *out) {
   bool tee = o->tee.of[n->local_rank] && !output_has_no_files(o);
   if (has_template(o) || tee)
     output_label(o, n, out);
   else if (n->world_size > 1)
     buf_printf(out, "[%" PRId64 "] ", n->rank);
-}
-
-void output_file_name(const char *run_id, struct buf *out) {
-  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@+=";
-  for (const char *p = run_id; *p; p++)
-    buf_putc(out, strchr(plain, *p) && !(*p == '.' && p == run_id) ? *p : '_');
 }

@@ -1,29 +1,33 @@
-/* The relay's thread and what the agent's loop asks of it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The relay's thread, and the questions of the agent's loop.
  *
- * One epoll over the read ends of all workers' pipes and an eventfd for the loop's requests. A turn reads what is
- * there, at most 64 KB per pipe, writes the bytes as they are to the worker's file, cuts them into lines for the
- * terminal, and then writes the batch. So memory is bounded by the number of pipes, and when the terminal does not
- * take more, nothing is read, the pipes fill and the workers wait, as they would have to at a terminal of their own.
+ * One epoll watches the read ends of all workers' pipes and an eventfd for the loop's requests. A turn reads at most 64
+ * KB per pipe and writes the bytes as they are to the worker's file. It cuts them into lines for the terminal, and then
+ * writes the batch. So memory is bounded by the number of pipes. When the terminal accepts no more, nothing is read,
+ * the pipes fill, and the workers wait, as they would at a terminal of their own.
  *
- * What both threads touch lies behind one mutex: newly opened workers, the agent's own lines, events, the streams'
- * unfinished lines and the tails. It is never held across a system call that can wait.
+ * One mutex guards the data of both threads: the list of pipes, the agent's own lines, troubles, the streams'
+ * unfinished lines, and the last lines. It is never held across a system call that can wait, so the loop never waits
+ * for the thread. A worker that goes on in the next round keeps its pipes. The thread changes prefix and files between
+ * two reads, so a line is never torn between two files.
  *
- * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines, and of a
- * line that is still unfinished after a tenth of a second what there is of it: it may be a prompt. That is for people,
- * so it is done at a terminal, and elsewhere only for a worker that is alone: in a pipe that several agents share, half
- * a line of one would be torn by the next.
+ * Files get exactly the worker's bytes: no prefix, no cut, no newline added. The terminal gets whole lines. A line
+ * that is still unfinished after a tenth of a second is shown as far as it is: it may be a prompt. That is done at a
+ * terminal, and elsewhere only for a worker that is alone: in a pipe that several agents share, the next line would
+ * tear it.
  *
  * The end: relay_destroy asks the thread to read once more what is already in the pipes, to write, and to leave. A
- * thread that does not come back in time hangs in a write to a terminal nobody reads, or to a dead file server: then
- * the relay is left behind, with all it owns, for exit to clear away. (Cancelling the thread would free a little
- * memory of a process that is about to end, and trouble the sanitizers, whose stack it leaves poisoned.) */
+ * thread that does not come back in time hangs in a write to a stopped terminal, or to a dead file server. The relay is
+ * then left behind, with all it owns, until the process exits. (Cancelling the thread would free a little memory of a
+ * process that is about to end, and trouble the sanitizers, whose stack it leaves poisoned.) */
 
 #include "agent/output/relay.h"
-#include "agent/relay_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,10 +35,66 @@
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
+#include "agent/output/file.h"
+#include "agent/output/lines.h"
+#include "agent/output/sink.h"
 #include "common/clock.h"
 #include "common/mem.h"
 
 enum { CHUNK = 65536, BATCH_MAX = 262144, LAST_READ_MAX = 1048576, THREAD_STACK = 262144 };
+
+struct relay_pipes;
+
+struct stream {
+  struct relay_pipes *of;
+  bool is_err, shown;
+  int fd; /* -1: ended */
+  struct relay_file file, filtered;
+  struct buf to_filtered; /* lines for it, until the mutex is free */
+  struct lines lines;
+  size_t begun;    /* bytes of the unfinished line that are on the terminal */
+  uint64_t due_ms; /* when the rest is shown; 0: there is none */
+};
+
+/* A worker's prefix and files in its new round. */
+struct renaming {
+  bool alone;
+  char *prefix, *label;
+  struct relay_file files[2][2]; /* of out and err: file, filtered */
+};
+
+struct relay_pipes {
+  struct relay_pipes *next;
+  bool alone;
+  char *prefix, *label;
+  struct stream out, err;
+  int open;    /* streams that have not ended */
+  bool opened; /* the thread has them in its epoll */
+  bool released;
+  _Atomic bool drained;
+  struct renaming *renaming; /* the thread has not seen it yet; NULL: none */
+  struct buf tail;
+  _Atomic uint64_t heard_ms; /* boot_ms of the last read; 0: none */
+};
+
+struct relay {
+  struct relay_options o;
+  pthread_t thread;
+  int epoll, event;
+  struct sinks sinks;        /* the thread's */
+  char *chunk;               /* the thread's */
+  uint64_t due_ms;           /* the thread's: the first due_ms of all streams; UINT64_MAX: none */
+  _Atomic uint64_t turn_ms;  /* boot_ms of the thread's current turn; 0: it waits */
+  pthread_mutex_t mutex;     /* guards the rest: */
+  struct relay_pipes *pipes; /* all of them, the newest first */
+  char *say[RELAY_QUEUE_MAX];
+  size_t n_say, dropped;
+  char *status; /* a new one, or NULL */
+  char (*troubles)[RELAY_TROUBLE_MAX];
+  size_t n_troubles, cap_troubles;
+  bool closing;
+  bool ended, abandoned; /* the thread has left its loop; it must free all this */
+};
 
 static void stream_finish(struct stream *s) {
   if (s->fd >= 0) close(s->fd);
@@ -44,49 +104,48 @@ static void stream_finish(struct stream *s) {
   lines_finish(&s->lines);
 }
 
-static void worker_destroy(struct worker *w) {
-  stream_finish(&w->out);
-  stream_finish(&w->err);
-  relay_renaming_free(w->renaming);
-  buf_finish(&w->tail);
-  free(w->prefix);
-  free(w->label);
-  free(w);
+static void renaming_free(struct renaming *n) {
+  if (!n) return;
+  for (int k = 0; k < 2; k++) {
+    relay_file_finish(&n->files[k][0]);
+    relay_file_finish(&n->files[k][1]);
+  }
+  free(n->prefix);
+  free(n->label);
+  free(n);
+}
+
+static void pipes_destroy(struct relay_pipes *p) {
+  stream_finish(&p->out);
+  stream_finish(&p->err);
+  renaming_free(p->renaming);
+  buf_finish(&p->tail);
+  free(p->prefix);
+  free(p->label);
+  free(p);
 }
 
 /* ---------------------------------------------------------------- thread */
 
-static void post(struct relay *r, const struct relay_event *ev) {
+static void post_trouble(struct relay *r, const char *what, const char *name, int error, const char *goes_on) {
   pthread_mutex_lock(&r->mutex);
-  if (r->n_events == r->cap_events) {
-    r->cap_events = r->cap_events ? r->cap_events * 2 : 16;
-    r->events = xrealloc(r->events, r->cap_events * sizeof(*r->events));
+  if (r->n_troubles == r->cap_troubles) {
+    r->cap_troubles = r->cap_troubles ? r->cap_troubles * 2 : 16;
+    r->troubles = xrealloc(r->troubles, r->cap_troubles * sizeof(*r->troubles));
   }
-  r->events[r->n_events++] = *ev;
-  if (r->o.wake && !r->closing)
-    r->o.wake(r->o.ctx); /* under the mutex: not any more once relay_destroy was called */
+  snprintf(r->troubles[r->n_troubles++], RELAY_TROUBLE_MAX, "%s %.380s: %s; output continues %s", what, name,
+           strerror(error), goes_on);
+  if (r->o.wake && !r->closing) r->o.wake(r->o.ctx); /* under the mutex, so it is never called after relay_destroy */
   pthread_mutex_unlock(&r->mutex);
 }
 
-static void post_trouble(struct relay *r, const struct worker *w, const char *what, const char *name,
-                         int error) {
-  struct relay_event ev = {.kind = RELAY_TROUBLE};
-  if (w) {
-    ev.round = w->round;
-    ev.local_rank = w->local_rank;
-  }
-  snprintf(ev.text, sizeof(ev.text), "%s %.380s: %s; output goes on %s", what, name, strerror(error),
-           w ? "to the terminal" : "to files only, where there are any");
-  post(r, &ev);
-}
-
-static void file_trouble(struct relay *r, const struct stream *s, const struct relay_file *f, int rc) {
-  if (rc) post_trouble(r, s->of, "cannot write log file", f->name, -rc);
+static void file_trouble(struct relay *r, const struct relay_file *f, int rc) {
+  if (rc) post_trouble(r, "cannot write log file", f->name, -rc, "to the terminal");
 }
 
 static void open_files(struct relay *r, struct stream *s) {
-  file_trouble(r, s, &s->file, relay_file_open(&s->file));
-  file_trouble(r, s, &s->filtered, relay_file_open(&s->filtered));
+  file_trouble(r, &s->file, relay_file_open(&s->file));
+  file_trouble(r, &s->filtered, relay_file_open(&s->filtered));
 }
 
 static struct sink *sink_of(struct relay *r, const struct stream *s) {
@@ -112,7 +171,7 @@ static void filter_line(struct relay *r, struct stream *s, const char *line, siz
 }
 
 static void write_filtered(struct relay *r, struct stream *s) {
-  file_trouble(r, s, &s->filtered, relay_file_write(&s->filtered, s->to_filtered.data, s->to_filtered.len));
+  file_trouble(r, &s->filtered, relay_file_write(&s->filtered, s->to_filtered.data, s->to_filtered.len));
   buf_clear(&s->to_filtered);
 }
 
@@ -127,7 +186,7 @@ static void give_line(struct relay *r, struct stream *s, const char *line, size_
   filter_line(r, s, line, len);
 }
 
-/* After a read: what is unfinished is shown in a while. */
+/* After a read: an unfinished line is shown in a while. */
 static void expect_rest(struct relay *r, struct stream *s) {
   const char *text;
   size_t len;
@@ -175,7 +234,7 @@ static bool read_stream(struct relay *r, struct stream *s) {
     return false;
   }
   atomic_store_explicit(&s->of->heard_ms, boot_ms(), memory_order_relaxed);
-  file_trouble(r, s, &s->file, relay_file_write(&s->file, r->chunk, (size_t)n));
+  file_trouble(r, &s->file, relay_file_write(&s->file, r->chunk, (size_t)n));
   const char *line;
   size_t len;
   pthread_mutex_lock(&r->mutex);
@@ -188,19 +247,20 @@ static bool read_stream(struct relay *r, struct stream *s) {
 }
 
 static void flush(struct relay *r) {
+  static const char goes_on[] = "to files only, where there are any";
   int out = r->sinks.out.error, err = r->sinks.err.error;
   sinks_flush(&r->sinks);
-  if (r->sinks.out.error != out) post_trouble(r, NULL, "cannot write to", "stdout", -r->sinks.out.error);
-  if (r->sinks.err.error != err) post_trouble(r, NULL, "cannot write to", "stderr", -r->sinks.err.error);
+  if (r->sinks.out.error != out) post_trouble(r, "cannot write to", "stdout", -r->sinks.out.error, goes_on);
+  if (r->sinks.err.error != err) post_trouble(r, "cannot write to", "stderr", -r->sinks.err.error, goes_on);
 }
 
-/* What the loop has left for us. Returns whether it wants the end. */
+/* Lines and the status from the loop. True: relay_destroy was called. */
 static bool take_requests(struct relay *r) {
   char note[96];
   pthread_mutex_lock(&r->mutex);
   if (r->dropped) {
-    int n = snprintf(note, sizeof(note),
-                     "(%zu lines of the agent were dropped here: the terminal is too slow)", r->dropped);
+    int n = snprintf(note, sizeof(note), "(%zu lines of the agent were dropped here: the terminal is too slow)",
+                     r->dropped);
     sink_line(&r->sinks.err, "", note, (size_t)n);
   }
   for (size_t i = 0; i < r->n_say; i++) {
@@ -222,30 +282,29 @@ static void add_stream(struct relay *r, struct stream *s) {
   if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, s->fd, &ev)) end_stream(r, s);
 }
 
-static struct worker *next_worker(struct relay *r, struct worker *after) {
+static struct relay_pipes *next_pipes(struct relay *r, struct relay_pipes *after) {
   pthread_mutex_lock(&r->mutex);
-  struct worker *w = after ? after->next : r->workers;
+  struct relay_pipes *p = after ? after->next : r->pipes;
   pthread_mutex_unlock(&r->mutex);
-  return w;
+  return p;
 }
 
-/* A line that is unfinished goes on under its new name; what was read before is in the old file. */
-static void rename_worker(struct relay *r, struct worker *w) {
+/* An unfinished line goes on under the new prefix; its first bytes are in the old file. */
+static void take_new_names(struct relay *r, struct relay_pipes *p) {
   pthread_mutex_lock(&r->mutex);
-  struct renaming *n = w->renaming;
-  w->renaming = NULL;
+  struct renaming *n = p->renaming;
+  p->renaming = NULL;
   if (n) {
-    char *prefix = w->prefix, *label = w->label;
-    w->round = n->round;
-    w->alone = n->alone;
-    w->prefix = n->prefix;
-    w->label = n->label;
+    char *prefix = p->prefix, *label = p->label;
+    p->alone = n->alone;
+    p->prefix = n->prefix;
+    p->label = n->label;
     n->prefix = prefix;
     n->label = label;
   }
   pthread_mutex_unlock(&r->mutex);
   for (int k = 0; n && k < 2; k++) {
-    struct stream *s = k ? &w->err : &w->out;
+    struct stream *s = k ? &p->err : &p->out;
     struct relay_file file = s->file, filtered = s->filtered;
     s->file = n->files[k][0];
     s->filtered = n->files[k][1];
@@ -253,42 +312,41 @@ static void rename_worker(struct relay *r, struct worker *w) {
     n->files[k][1] = filtered;
     if (s->fd >= 0) open_files(r, s);
   }
-  relay_renaming_free(n);
+  renaming_free(n);
 }
 
-/* Newly opened ones are taken in, and what is called otherwise now is renamed. The loop's thread adds to the list, at its head; this one alone removes. */
+/* The loop's thread adds to the list, at its head; only this thread removes. */
 static void take_in(struct relay *r) {
-  for (struct worker *w = NULL; (w = next_worker(r, w));) {
-    if (w->opened) {
-      rename_worker(r, w);
+  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+    if (p->opened) {
+      take_new_names(r, p);
       continue;
     }
-    w->opened = true;
-    add_stream(r, &w->out);
-    add_stream(r, &w->err);
+    p->opened = true;
+    add_stream(r, &p->out);
+    add_stream(r, &p->err);
   }
 }
 
-static void tell_drained(struct relay *r) {
-  for (struct worker *w = NULL; (w = next_worker(r, w));) {
-    if (w->drained || w->open > 0) continue;
-    struct relay_event ev = {.kind = RELAY_DRAINED, .round = w->round, .local_rank = w->local_rank};
+static void mark_drained(struct relay *r) {
+  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+    if (p->drained || p->open > 0) continue;
     pthread_mutex_lock(&r->mutex);
-    w->drained = true;
+    p->drained = true;
+    if (r->o.wake && !r->closing) r->o.wake(r->o.ctx);
     pthread_mutex_unlock(&r->mutex);
-    post(r, &ev);
   }
 }
 
-static void remove_superseded(struct relay *r) {
+static void free_released(struct relay *r) {
   pthread_mutex_lock(&r->mutex);
-  for (struct worker **at = &r->workers; *at;) {
-    struct worker *w = *at;
-    if (w->superseded && w->drained) {
-      *at = w->next;
-      worker_destroy(w);
+  for (struct relay_pipes **at = &r->pipes; *at;) {
+    struct relay_pipes *p = *at;
+    if (p->released && p->drained) {
+      *at = p->next;
+      pipes_destroy(p);
     } else {
-      at = &w->next;
+      at = &p->next;
     }
   }
   pthread_mutex_unlock(&r->mutex);
@@ -298,22 +356,22 @@ static void read_last(struct relay *r, struct stream *s) {
   for (size_t n = 0; n < LAST_READ_MAX && read_stream(r, s); n += CHUNK) flush(r);
 }
 
-/* The end: what is in the pipes now is the last. */
+/* The end: reads what is in the pipes now. */
 static void close_all(struct relay *r) {
-  for (struct worker *w = NULL; (w = next_worker(r, w));) {
-    read_last(r, &w->out);
-    read_last(r, &w->err);
-    if (w->out.fd >= 0) end_stream(r, &w->out);
-    if (w->err.fd >= 0) end_stream(r, &w->err);
+  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+    read_last(r, &p->out);
+    read_last(r, &p->err);
+    if (p->out.fd >= 0) end_stream(r, &p->out);
+    if (p->err.fd >= 0) end_stream(r, &p->err);
   }
   sinks_status(&r->sinks, "");
 }
 
 static void relay_free(struct relay *r) {
-  while (r->workers) {
-    struct worker *w = r->workers;
-    r->workers = w->next;
-    worker_destroy(w);
+  while (r->pipes) {
+    struct relay_pipes *p = r->pipes;
+    r->pipes = p->next;
+    pipes_destroy(p);
   }
   for (size_t i = 0; i < r->n_say; i++) free(r->say[i]);
   if (r->epoll >= 0) close(r->epoll);
@@ -322,7 +380,7 @@ static void relay_free(struct relay *r) {
   pthread_mutex_destroy(&r->mutex);
   free(r->chunk);
   free(r->status);
-  free(r->events);
+  free(r->troubles);
   free(r);
 }
 
@@ -336,9 +394,9 @@ static void show_what_is_due(struct relay *r) {
   uint64_t now = monotonic_ms();
   if (r->due_ms > now) return;
   r->due_ms = UINT64_MAX;
-  for (struct worker *w = NULL; (w = next_worker(r, w));) {
-    show_unfinished(r, &w->out, now);
-    show_unfinished(r, &w->err, now);
+  for (struct relay_pipes *p = NULL; (p = next_pipes(r, p));) {
+    show_unfinished(r, &p->out, now);
+    show_unfinished(r, &p->err, now);
   }
 }
 
@@ -363,8 +421,8 @@ static void *relay_main(void *arg) {
     show_what_is_due(r);
     if (closing) close_all(r);
     flush(r);
-    tell_drained(r);
-    remove_superseded(r);
+    mark_drained(r);
+    free_released(r);
   }
   pthread_mutex_lock(&r->mutex);
   r->ended = true;
@@ -376,7 +434,7 @@ static void *relay_main(void *arg) {
 
 /* ------------------------------------------------------------------ loop */
 
-void relay_kick(struct relay *r) {
+static void kick(struct relay *r) {
   uint64_t one = 1;
   if (write(r->event, &one, sizeof(one)) < 0) return; /* full: it is awake anyway */
 }
@@ -387,7 +445,7 @@ static int start_thread(struct relay *r) {
   pthread_attr_init(&attr);
   pthread_attr_setstacksize(&attr, THREAD_STACK);
   sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the loop's */
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals belong to the loop's thread */
   int rc = pthread_create(&r->thread, &attr, relay_main, r);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attr);
@@ -432,7 +490,7 @@ void relay_destroy(struct relay *r, uint32_t deadline_ms) {
   pthread_mutex_lock(&r->mutex);
   r->closing = true;
   pthread_mutex_unlock(&r->mutex);
-  relay_kick(r);
+  kick(r);
   if (join_within(r, deadline_ms) == 0) {
     relay_free(r);
     return;
@@ -440,7 +498,7 @@ void relay_destroy(struct relay *r, uint32_t deadline_ms) {
   pthread_t thread = r->thread;
   pthread_mutex_lock(&r->mutex);
   bool ended = r->ended;
-  r->abandoned = !ended; /* it hangs in the kernel with our memory, and frees it should it ever come back */
+  r->abandoned = !ended; /* it hangs in the kernel with our memory, and frees it if it ever returns */
   pthread_mutex_unlock(&r->mutex);
   if (!ended) {
     pthread_detach(thread);
@@ -459,34 +517,92 @@ static int make_pipe(int *read_end, int *write_end) {
   return 0;
 }
 
-static void stream_init(struct stream *s, struct worker *w, const struct relay_place *p) {
-  *s = (struct stream){.of = w, .is_err = s == &w->err, .shown = p->shown, .fd = -1};
-  relay_file_init(&s->file, p->file);
-  relay_file_init(&s->filtered, p->filtered);
+static void stream_init(struct stream *s, struct relay_pipes *p, const struct relay_place *place) {
+  *s = (struct stream){.of = p, .is_err = s == &p->err, .shown = place->shown, .fd = -1};
+  relay_file_init(&s->file, place->file);
+  relay_file_init(&s->filtered, place->filtered);
   lines_init(&s->lines, RELAY_LINE_MAX);
 }
 
-int relay_open(struct relay *r, const struct relay_worker *o, int *out, int *err, struct err *e) {
-  struct worker *w = xcalloc(1, sizeof(*w));
-  *w = (struct worker){.round = o->round, .local_rank = o->local_rank, .alone = o->alone, .open = 2};
-  w->prefix = xstrdup(o->prefix ? o->prefix : "");
-  w->label = xstrdup(o->label ? o->label : "");
-  stream_init(&w->out, w, &o->out);
-  stream_init(&w->err, w, &o->err);
-  int rc = make_pipe(&w->out.fd, out);
-  if (!rc && (rc = make_pipe(&w->err.fd, err))) close(*out);
+int relay_open(struct relay *r, const struct relay_source *o, struct relay_pipes **pipes, int *out, int *err,
+               struct err *e) {
+  struct relay_pipes *p = xcalloc(1, sizeof(*p));
+  p->alone = o->alone;
+  p->open = 2;
+  p->prefix = xstrdup(o->prefix ? o->prefix : "");
+  p->label = xstrdup(o->label ? o->label : "");
+  stream_init(&p->out, p, &o->out);
+  stream_init(&p->err, p, &o->err);
+  int rc = make_pipe(&p->out.fd, out);
+  if (!rc && (rc = make_pipe(&p->err.fd, err))) close(*out);
   if (rc) {
-    worker_destroy(w);
+    pipes_destroy(p);
     return err_sys(e, rc, "no pipes for the output of local rank %u", o->local_rank);
   }
   pthread_mutex_lock(&r->mutex);
-  for (struct worker *old = r->workers; old; old = old->next)
-    if (old->local_rank == o->local_rank) old->superseded = true;
-  w->next = r->workers;
-  r->workers = w;
+  p->next = r->pipes;
+  r->pipes = p;
   pthread_mutex_unlock(&r->mutex);
-  relay_kick(r);
+  *pipes = p;
+  kick(r);
   return 0;
+}
+
+static struct renaming *renaming_create(const struct relay_source *o) {
+  struct renaming *n = xcalloc(1, sizeof(*n));
+  const struct relay_place *places[2] = {&o->out, &o->err};
+  n->alone = o->alone;
+  n->prefix = xstrdup(o->prefix ? o->prefix : "");
+  n->label = xstrdup(o->label ? o->label : "");
+  for (int k = 0; k < 2; k++) {
+    relay_file_init(&n->files[k][0], places[k]->file);
+    relay_file_init(&n->files[k][1], places[k]->filtered);
+  }
+  return n;
+}
+
+void relay_rename(struct relay *r, struct relay_pipes *p, const struct relay_source *o) {
+  struct renaming *n = renaming_create(o);
+  pthread_mutex_lock(&r->mutex);
+  struct renaming *before = p->renaming;
+  p->renaming = n;
+  pthread_mutex_unlock(&r->mutex);
+  renaming_free(before);
+  kick(r);
+}
+
+void relay_release(struct relay *r, struct relay_pipes *p) {
+  if (!p) return;
+  pthread_mutex_lock(&r->mutex);
+  p->released = true;
+  pthread_mutex_unlock(&r->mutex);
+  kick(r);
+}
+
+bool relay_is_drained(const struct relay_pipes *p) {
+  return atomic_load(&p->drained);
+}
+
+uint64_t relay_heard_ms(const struct relay_pipes *p) {
+  return atomic_load_explicit(&p->heard_ms, memory_order_relaxed);
+}
+
+bool relay_is_held(const struct relay *r) {
+  uint64_t turn = atomic_load_explicit(&r->turn_ms, memory_order_relaxed);
+  return turn && boot_ms() >= turn + RELAY_HELD_MS;
+}
+
+void relay_tail(struct relay *r, const struct relay_pipes *p, char out[RELAY_TAIL_MAX + 1]) {
+  struct buf tail = BUF_INIT;
+  const char *rest;
+  size_t len;
+  pthread_mutex_lock(&r->mutex);
+  buf_append(&tail, p->tail.data, p->tail.len);
+  lines_peek(&p->err.lines, &rest, &len);
+  if (len > 0) tail_add(&tail, rest, len, RELAY_TAIL_MAX);
+  pthread_mutex_unlock(&r->mutex);
+  snprintf(out, RELAY_TAIL_MAX + 1, "%s", buf_text(&tail));
+  buf_finish(&tail);
 }
 
 void relay_say(struct relay *r, const char *line) {
@@ -499,7 +615,7 @@ void relay_say(struct relay *r, const char *line) {
   }
   r->say[r->n_say++] = xstrdup(line);
   pthread_mutex_unlock(&r->mutex);
-  relay_kick(r);
+  kick(r);
 }
 
 void relay_status(struct relay *r, const char *line) {
@@ -508,16 +624,16 @@ void relay_status(struct relay *r, const char *line) {
   free(r->status);
   r->status = xstrdup(line);
   pthread_mutex_unlock(&r->mutex);
-  relay_kick(r);
+  kick(r);
 }
 
-int relay_next(struct relay *r, struct relay_event *ev) {
+bool relay_next_trouble(struct relay *r, char text[RELAY_TROUBLE_MAX]) {
   pthread_mutex_lock(&r->mutex);
-  int have = r->n_events > 0;
-  if (have) {
-    *ev = r->events[0];
-    memmove(r->events, r->events + 1, --r->n_events * sizeof(*r->events));
+  bool any = r->n_troubles > 0;
+  if (any) {
+    memcpy(text, r->troubles[0], RELAY_TROUBLE_MAX);
+    memmove(r->troubles, r->troubles + 1, --r->n_troubles * sizeof(*r->troubles));
   }
   pthread_mutex_unlock(&r->mutex);
-  return have;
+  return any;
 }

@@ -1,23 +1,23 @@
-/* Writing lines to the terminal, whole, with the status line always at the bottom.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes whole lines to the terminal, with the status line always at the bottom.
  *
- * Lines gather in a batch per descriptor and go out in few writes. To a pipe or a terminal a write takes at most
- * PIPE_BUF bytes and ends with a line: the kernel keeps such writes together, so two agents that share a pipe do not
- * tear each other's lines. A regular file takes the batch as it is.
+ * Lines gather in a batch per descriptor. A write to a pipe or terminal has at most PIPE_BUF bytes and ends with a
+ * line: the kernel keeps such writes together, so two agents that share a pipe do not tear each other's lines. A
+ * regular file gets the whole batch.
  *
- * The status line is drawn without a newline, the cursor behind it. Before lines are written to a terminal it is
- * wiped; after them it is drawn again. It is cut to the terminal's width, or it would wrap and could not be wiped by
- * one return: characters are counted, UTF-8 ones as one column, which is right for all that we write.
+ * The status line has no newline; the cursor stays after it. It is wiped before lines are written to a terminal and
+ * drawn again after them. It is cut to the terminal's width, since a wrapped line cannot be wiped by one return. A
+ * UTF-8 character counts as one column, which is right for our texts.
  *
- * A line may be shown before it is finished, because it is a prompt and its program waits for an answer. Then whoever
- * writes next ends it first, so that no line is ever torn by another, and what its program adds later is a line of its
- * own, or goes on behind it where nobody came between. One unfinished line makes room for another only when it has not
- * grown for a second: two prompts are both seen, and eight progress bars do not chase each other over the screen.
- * While a line is unfinished there is no status line.
+ * A line may be shown unfinished, because it is a prompt. Another writer first ends it, so no line is torn; later text
+ * of its program continues it, or becomes a line of its own. An unfinished line gives way to another only if it has
+ * not grown for a second: two prompts are both seen, and eight progress bars do not chase each other. Meanwhile there
+ * is no status line.
  *
- * Where stdout and stderr are one terminal, pipe or file, all goes through one sink, in the order in which it came.
+ * If stdout and stderr are the same terminal, pipe or file, one sink keeps their order.
  *
- * Writes may block as long as they like (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill
- * meanwhile. The descriptor may be non-blocking, because somebody we share it with made it so; then poll waits. */
+ * Writes may block (Ctrl-S, a pager): this is the relay's thread, and the workers' pipes fill meanwhile. Another
+ * process that shares the descriptor may have made it non-blocking; then poll waits. */
 
 #include "agent/output/sink.h"
 
@@ -55,7 +55,7 @@ void sinks_finish(struct sinks *s) {
   buf_finish(&s->line);
 }
 
-static void put(struct sink *s, const char *prefix, const char *text, size_t len) {
+static void append_text(struct sink *s, const char *prefix, const char *text, size_t len) {
   if (s->error) return;
   buf_puts(&s->b, prefix);
   buf_append(&s->b, text, len);
@@ -68,18 +68,17 @@ static void end_line(struct sink *s) {
 
 void sink_line(struct sink *s, const char *prefix, const char *line, size_t len) {
   if (s->holder) end_line(s);
-  put(s, prefix, line, len);
+  append_text(s, prefix, line, len);
   end_line(s);
 }
 
-bool sink_begin(struct sink *s, const void *who, const char *prefix, const char *text, size_t len,
-                uint64_t now_ms) {
+bool sink_begin(struct sink *s, const void *who, const char *prefix, const char *text, size_t len, uint64_t now_ms) {
   bool mine = s->holder == who;
   if (s->holder && !mine) {
     if (now_ms - s->held_ms < SINK_GIVES_WAY_MS) return false;
     end_line(s);
   }
-  put(s, mine ? "" : prefix, text, len);
+  append_text(s, mine ? "" : prefix, text, len);
   s->holder = who;
   s->held_ms = now_ms;
   return true;
@@ -90,7 +89,7 @@ void sink_rest(struct sink *s, const void *who, const char *prefix, const char *
     if (len) sink_line(s, prefix, text, len);
     return;
   }
-  put(s, "", text, len);
+  append_text(s, "", text, len);
   end_line(s);
 }
 
@@ -101,8 +100,8 @@ void sinks_status(struct sinks *s, const char *line) {
   s->changed = true;
 }
 
-/* How much to write next: up to PIPE_BUF bytes that end with a line; one line at least. */
-static size_t piece(const struct sink *s) {
+/* The size of the next write: up to PIPE_BUF bytes that end with a line; at least one line. */
+static size_t next_piece(const struct sink *s) {
   const char *from = s->b.data + s->written;
   size_t left = s->b.len - s->written;
   if (s->regular || left <= PIPE_BUF) return left;
@@ -123,7 +122,7 @@ static ssize_t write_once(int fd, const char *data, size_t len) {
 static void sink_flush(struct sink *s) {
   size_t end = s->written;
   while (s->written < s->b.len) {
-    if (s->written == end) end += piece(s);
+    if (s->written == end) end += next_piece(s);
     ssize_t n = write_once(s->fd, s->b.data + s->written, end - s->written);
     if (n > 0) s->written += (size_t)n;
     if (n >= 0 || n == -EINTR || n == -EAGAIN) continue;
@@ -135,7 +134,7 @@ static void sink_flush(struct sink *s) {
 }
 
 /* Bytes of text that fit into `columns`. */
-static size_t cut(const char *text, size_t columns) {
+static size_t fit_columns(const char *text, size_t columns) {
   size_t n = 0;
   for (; text[n]; n++) {
     if (((unsigned char)text[n] & 0xc0) == 0x80) continue;
@@ -144,17 +143,17 @@ static size_t cut(const char *text, size_t columns) {
   return n;
 }
 
-static void draw(struct sinks *s) {
+static void draw_status(struct sinks *s) {
   struct winsize w = {0};
   size_t columns = ioctl(s->err.fd, TIOCGWINSZ, &w) == 0 && w.ws_col > 1 ? w.ws_col - 1U : 79;
   const char *text = buf_text(&s->line);
   buf_puts(&s->err.b, "\r");
-  buf_append(&s->err.b, text, cut(text, columns));
+  buf_append(&s->err.b, text, fit_columns(text, columns));
   buf_puts(&s->err.b, "\x1b[K");
 }
 
-/* Puts a wipe in front of the batch. */
-static void wipe(struct sinks *s, struct sink *to) {
+/* Puts a wipe before the batch. */
+static void wipe_status(struct sinks *s, struct sink *to) {
   struct buf b = BUF_INIT;
   buf_puts(&b, WIPE);
   buf_append(&b, to->b.data, to->b.len);
@@ -164,12 +163,12 @@ static void wipe(struct sinks *s, struct sink *to) {
 }
 
 void sinks_flush(struct sinks *s) {
-  if (s->drawn && s->out.tty && s->out.b.len > 0) wipe(s, &s->out);
+  if (s->drawn && s->out.tty && s->out.b.len > 0) wipe_status(s, &s->out);
   sink_flush(&s->out);
   bool wanted = s->line.len > 0 && !s->err.holder;
-  if (s->drawn && (s->err.b.len > 0 || !wanted)) wipe(s, &s->err);
+  if (s->drawn && (s->err.b.len > 0 || !wanted)) wipe_status(s, &s->err);
   if (wanted && s->status && (!s->drawn || s->changed)) {
-    draw(s);
+    draw_status(s);
     s->drawn = true;
   }
   s->changed = false;

@@ -1,7 +1,8 @@
-#ifndef AGENT_RELAY_SINK_H
-#define AGENT_RELAY_SINK_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_OUTPUT_SINK_H
+#define AGENT_OUTPUT_SINK_H
 
-/* Where lines go: a terminal, a pipe, a file; and the status line below them. Used by the relay's thread alone. */
+/* Where lines go: a terminal, a pipe, a file; and the status line below them. For the relay's thread only. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,35 +14,34 @@ enum { SINK_GIVES_WAY_MS = 1000 };
 struct sink {
   int fd;
   bool tty, regular;
-  int error; /* negative errno once it took no more; everything is dropped from then on */
+  int error; /* negative errno after a failed write; then everything is dropped */
   struct buf b;
   size_t written;     /* of b */
-  const void *holder; /* whose unfinished line the last one is; NULL: it is finished */
-  uint64_t held_ms;   /* when that line grew last */
+  const void *holder; /* the owner of the unfinished last line; NULL: it is finished */
+  uint64_t held_ms;   /* when that line last grew */
 };
 
 struct sinks {
   struct sink out, err;
-  struct sink *to_out; /* where stdout's lines go: err, where both are one thing */
+  struct sink *to_out; /* where stdout's lines go: err, if both are the same */
   bool status;         /* may be drawn, on err */
-  struct buf line;     /* the status line as it should be; "" none */
-  bool drawn;          /* it is on the terminal, the cursor behind it */
+  struct buf line;     /* the status line; "" none */
+  bool drawn;          /* it is on the terminal, the cursor after it */
   bool changed;
 };
 
 void sinks_init(struct sinks *s, int out, int err, bool status);
 void sinks_finish(struct sinks *s);
-/* One whole line. An unfinished one of somebody else is ended before it. */
+/* Writes a whole line. Ends another owner's unfinished line first. */
 void sink_line(struct sink *s, const char *prefix, const char *line, size_t len);
-/* Text without a newline: the line of `who` (only compared) begins, or goes on. False, and nothing is done, where the
- * line of somebody else is unfinished and has grown within SINK_GIVES_WAY_MS. */
-bool sink_begin(struct sink *s, const void *who, const char *prefix, const char *text, size_t len,
-                uint64_t now_ms);
-/* The rest of a line that was begun, and its newline. Where it was ended by another meanwhile it becomes a line of its
- * own, or nothing, if there is no rest. */
+/* Begins or continues the unfinished line of `who` (only compared). False, with no effect: another owner's line is
+ * unfinished and grew within SINK_GIVES_WAY_MS. */
+bool sink_begin(struct sink *s, const void *who, const char *prefix, const char *text, size_t len, uint64_t now_ms);
+/* The rest of an unfinished line, and its newline. If another line ended it meanwhile, the rest becomes a line of its
+ * own, if there is one. */
 void sink_rest(struct sink *s, const void *who, const char *prefix, const char *text, size_t len);
 void sinks_status(struct sinks *s, const char *line);
-/* Writes all there is, takes as long as the reader does. */
+/* Writes everything; blocks as long as the reader does. */
 void sinks_flush(struct sinks *s);
 
 #endif

@@ -1,18 +1,21 @@
-/* librdzv, the worker's side: records over one SOCK_SEQPACKET socket to the agent that started us.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* librdzv, the worker's side: records over one SOCK_SEQPACKET socket to the agent that started this process.
  *
- * Nothing but libc, and nothing of the rest of the project but rdzv*.[ch], wire.h and the store's protocol (proto/c10d), so that these files can
- * be dropped into any program. No thread, no signal, no timer: a caller who never calls costs nothing and is never interrupted.
+ * The library uses libc only, and of this project only rdzv*.[ch], wire.h and the store's protocol (proto/c10d), so
+ * these files can be compiled into any program. It has no thread, no signal handler and no timer: a program that does
+ * not call it is never interrupted.
  *
- * The socket never blocks. Who must wait (init; the store's calls, on both sockets) polls it against a deadline; everything that arrives goes
- * through one function, receive(), which keeps what concerns the whole context (the bits of REQUEST, the loss of the agent) and
- * hands back the record for the one who waits. So a request to stop, or the end of the round, is seen in the middle of a wait for the store.
+ * The socket never blocks. A call that must wait (init, the store's calls) polls it against a deadline. Every record
+ * passes through receive(), which keeps what concerns the whole context (the bits of REQUEST, the loss of the agent)
+ * and returns the record to the call that waits. So a request to stop, or the end of the round, is seen in the middle
+ * of a wait for the store.
  *
- * Progress is told at most every 20 ms, the first and the last step at once: a training step may take microseconds,
- * and nobody reads faster than that. What was held back is sent by whichever call comes next after that time, at the
- * latest by rdzv_done or rdzv_finish.
+ * Progress is sent at most every 20 ms, since a training step may take microseconds; the first and the last step are
+ * sent at once. A report that was held back is sent by the first call after that time, at the latest by rdzv_done or
+ * rdzv_finish.
  *
- * The agent is believed as far as its records are whole: sizes are checked and text is terminated here, because an
- * error of the agent must not become a crash of the training. */
+ * Every record is checked for its size, and text is terminated here, because an error of the agent must not crash the
+ * training. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -51,7 +54,7 @@ uint64_t rdzv_deadline_in(int timeout_ms) {
   return rdzv_now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
 }
 
-/* 0 when `events` are there, -ETIMEDOUT. */
+/* 0: `events` have come; -ETIMEDOUT. */
 static int wait_for(int fd, short events, uint64_t deadline) {
   for (;;) {
     uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
@@ -67,7 +70,7 @@ struct sdk_head rdzv_head_of(uint16_t type) {
   return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
 }
 
-/* The record at hand: is it a REFUSED, whole and terminated? */
+/* The received record if it is a whole REFUSED, else NULL. */
 static struct sdk_refused *as_refused(struct rdzv *r, size_t size) {
   struct sdk_refused *f = &r->record.refused;
   if (size != sizeof(*f) || f->head.type != SDK_REFUSED || f->head.magic != SDK_MAGIC) return NULL;
@@ -80,12 +83,12 @@ static ssize_t receive_raw(struct rdzv *r) {
   ssize_t n;
   do n = recv(r->fd, &r->record, sizeof(r->record), MSG_DONTWAIT);
   while (n < 0 &&
-         (errno == EINTR || errno == ECONNRESET)); /* a reset is told once, before what is still there */
+         (errno == EINTR || errno == ECONNRESET)); /* a reset is reported once, in front of records that still wait */
   return n;
 }
 
-/* The connection ends. What the agent said last may still be in the socket: the reason is among it. */
-static int lose(struct rdzv *r) {
+/* The connection ends. The agent's last records, and with them the reason, may still wait in the socket. */
+static int disconnect(struct rdzv *r) {
   ssize_t n;
   while (r->fd >= 0 && !r->lost_code && (n = receive_raw(r)) > 0) {
     const struct sdk_refused *f = as_refused(r, (size_t)n);
@@ -105,35 +108,34 @@ int rdzv_lost(struct rdzv *r, const char *what) {
 
 int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline) {
   for (;;) {
-    if (r->fd < 0) return lose(r);
+    if (r->fd < 0) return disconnect(r);
     if (send(r->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != ENOBUFS) return lose(r);
+    if (errno != EAGAIN && errno != ENOBUFS) return disconnect(r);
     if (deadline == 0) return -EAGAIN;
     if (wait_for(r->fd, POLLOUT, deadline)) return -ETIMEDOUT;
   }
 }
 
-/* One record into r->record if one is there. Returns its type, 0: none now, negative: the agent is lost. *size: of the
- * record. What concerns the whole context is dealt with here. */
+/* Takes one record into r->record. Returns its type; 0: there is none now; negative: the agent is lost. *size: of the
+ * record. Records about the whole context are handled here. */
 static int receive(struct rdzv *r, size_t *size) {
-  if (r->fd < 0) return lose(r);
+  if (r->fd < 0) return disconnect(r);
   ssize_t n = receive_raw(r);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-  if (n <= 0) return lose(r);
+  if (n <= 0) return disconnect(r);
   struct sdk_head head = {0};
   if ((size_t)n >= sizeof(head)) head = r->record.head;
   const struct sdk_refused *f = as_refused(r, (size_t)n);
   if (f) {
     r->lost_code = f->code;
     memcpy(r->lost_text, f->text, sizeof(r->lost_text));
-    return lose(r);
+    return disconnect(r);
   }
   if (head.magic != SDK_MAGIC || head.version != SDK_VERSION || head.type == 0) {
     r->lost_code = -EPROTO;
-    snprintf(r->lost_text, sizeof(r->lost_text),
-             "the agent speaks another version of the protocol than this librdzv");
-    return lose(r);
+    snprintf(r->lost_text, sizeof(r->lost_text), "the agent speaks another version of the protocol than this librdzv");
+    return disconnect(r);
   }
   *size = (size_t)n;
   if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) {
@@ -162,7 +164,7 @@ int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline) {
   }
 }
 
-/* ------------------------------------------------------------------ init */
+/* Beginning -------------------------------------------------------------------------------------------------------- */
 
 static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
   const char *text = getenv(name);
@@ -170,11 +172,10 @@ static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
   errno = 0;
   unsigned long v = text ? strtoul(text, &end, 10) : 0;
   if (!text || text[0] < '0' || text[0] > '9' || *end || errno || v > UINT32_MAX)
-    return rdzv_fail(
-        r, -EINVAL,
-        "RDZV_AGENT_SOCKET is set, but %s is %s%s%s: start this program through rdzv-agent, or unset "
-        "RDZV_AGENT_SOCKET",
-        name, text ? "\"" : "", text ? text : "not", text ? "\", which is no number" : "");
+    return rdzv_fail(r, -EINVAL,
+                     "RDZV_AGENT_SOCKET is set, but %s is %s%s%s: start this program through rdzv-agent, or unset "
+                     "RDZV_AGENT_SOCKET",
+                     name, text ? "\"" : "", text ? text : "not", text ? "\", which is not a number" : "");
   *value = (uint32_t)v;
   return 0;
 }
@@ -182,8 +183,8 @@ static int parse_env_u32(struct rdzv *r, const char *name, uint32_t *value) {
 static int socket_address(struct rdzv *r, const char *name, struct sockaddr_un *addr, socklen_t *len) {
   size_t n = strlen(name);
   if (n < 2 || n >= sizeof(addr->sun_path))
-    return rdzv_fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed",
-                     name, sizeof(addr->sun_path) - 1);
+    return rdzv_fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed", name,
+                     sizeof(addr->sun_path) - 1);
   memset(addr, 0, sizeof(*addr));
   addr->sun_family = AF_UNIX;
   memcpy(addr->sun_path, name, n);
@@ -201,10 +202,10 @@ static int connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
   if (r->fd < 0) return rdzv_fail(r, -errno, "no socket for the agent: %s", strerror(errno));
   while (connect(r->fd, (struct sockaddr *)&addr, len) < 0) {
     if (errno == EINTR) continue;
-    if (errno != EAGAIN) /* EAGAIN: more workers at its door than it lets wait */
+    if (errno != EAGAIN) /* EAGAIN: the queue of its socket is full */
       return rdzv_fail(r, -errno, "no agent answers at RDZV_AGENT_SOCKET=%s: %s", name, strerror(errno));
     if (rdzv_now_ms() >= deadline)
-      return rdzv_fail(r, -ETIMEDOUT, "the agent at %s does not take connections in time", name);
+      return rdzv_fail(r, -ETIMEDOUT, "the agent at %s did not accept the connection in time", name);
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
   }
   return 0;
@@ -212,17 +213,16 @@ static int connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
 
 int rdzv_take_welcome(struct rdzv *r, size_t size) {
   if (size != sizeof(r->is))
-    return rdzv_fail(
-        r, -EPROTO,
-        "the agent's answer has %zu bytes, expected %zu: agent and librdzv are of different versions", size,
-        sizeof(r->is));
+    return rdzv_fail(r, -EPROTO,
+                     "the agent's answer has %zu bytes, expected %zu: agent and librdzv are of different versions",
+                     size, sizeof(r->is));
   r->is = r->record.welcome;
   r->is.run_id[sizeof(r->is.run_id) - 1] = r->is.incarnation[sizeof(r->is.incarnation) - 1] = '\0';
   r->is.head_addr[sizeof(r->is.head_addr) - 1] = r->is.node_addr[sizeof(r->is.node_addr) - 1] = '\0';
   r->requested = r->is.requested;
   r->checkpoints.asked = r->is.checkpoint;
   if (r->is.rank >= r->is.world_size || r->is.world_size > INT32_MAX)
-    return rdzv_fail(r, -EPROTO, "the agent says rank %u of %u", r->is.rank, r->is.world_size);
+    return rdzv_fail(r, -EPROTO, "the agent reports rank %u of %u", r->is.rank, r->is.world_size);
   return 0;
 }
 
@@ -231,7 +231,7 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   int rc = parse_env_u32(r, "RDZV_ROUND", &hello.round);
   if (!rc) rc = parse_env_u32(r, "RDZV_LOCAL_RANK", &hello.local_rank);
   if (rc) return rc;
-  /* Whether the send fails is not asked: an agent that refuses may have closed already, and its sentence is there. */
+  /* An error is ignored: an agent that refuses may have closed already, and its sentence is there to read. */
   send(r->fd, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL);
   for (;;) {
     size_t size = 0;
@@ -242,7 +242,7 @@ static int say_hello(struct rdzv *r, uint64_t deadline) {
   }
 }
 
-static void be_alone(struct rdzv *r) {
+static void fill_world_of_one(struct rdzv *r) {
   r->alone = true;
   r->is.world_size = r->is.local_world_size = r->is.node_count = 1;
   snprintf(r->is.head_addr, sizeof(r->is.head_addr), "127.0.0.1");
@@ -256,7 +256,7 @@ int rdzv_init(struct rdzv **out, int timeout_ms) {
   r->fd = r->conn.fd = -1;
   int rc = 0;
   if (!name || !*name) {
-    be_alone(r);
+    fill_world_of_one(r);
   } else {
     uint64_t deadline = rdzv_deadline_in(timeout_ms);
     rc = connect_agent(r, name, deadline);
@@ -287,7 +287,7 @@ const char *rdzv_error(const struct rdzv *r) {
   return r ? r->text : init_text;
 }
 
-/* -------------------------------------------------------------- who am I */
+/* Identity. -------------------------------------------------------------------------------------------------------- */
 
 int rdzv_rank(const struct rdzv *r) {
   return (int)r->is.rank;
@@ -329,7 +329,7 @@ bool rdzv_alone(const struct rdzv *r) {
   return r->alone;
 }
 
-/* ------------------------------------------------- progress and requests */
+/* Progress and requests -------------------------------------------------------------------------------------------- */
 
 int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second) {
   if (r->alone) return 0;
@@ -343,7 +343,7 @@ int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, doubl
   uint64_t now = rdzv_now_ms();
   if (r->progress_sent_ms && step != of && now - r->progress_sent_ms < PROGRESS_EVERY_MS) return 0;
   r->progress_sent_ms = now;
-  flush_progress(r, 0); /* no room: the agent has enough to read, a later one will do */
+  flush_progress(r, 0); /* no room: the agent has enough to read; a later report replaces this one */
   return r->fd < 0 ? rdzv_lost(r, "progress") : 0;
 }
 
@@ -357,8 +357,6 @@ unsigned rdzv_requested(struct rdzv *r) {
   unsigned bits = r->can_rejoin ? r->requested : r->requested & ~(unsigned)RDZV_REJOIN;
   return type < 0 ? bits | RDZV_STOP | RDZV_LOST : bits | rdzv_checkpoint_bit(r);
 }
-
-/* ------------------------------------------------------------------ done */
 
 int rdzv_done(struct rdzv *r) {
   if (r->alone) return 0;

@@ -1,9 +1,11 @@
-/* A world of one: the store's answers without a store.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store of a world of one, without a server.
  *
- * A program that is started by hand keeps its handful of keys in a list in this process, and every call means what it means under an agent. One
- * thing differs: nobody else is there, so a wait for what is not there would never end. It ends at once, as if its deadline had passed.
+ * A program that is started by hand keeps its few keys in a list in this process, and every call means what it means
+ * under an agent. One thing differs: no other process can set a key, so a wait for a missing key returns at once as if
+ * its deadline had passed.
  *
- * Requests come as they would go to a socket, and answers as they would come from it (rdzv_ask), so that the calls above have one way only. */
+ * Requests and answers have the form that they have on a socket (rdzv_ask), so the calls above need no second path. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -19,15 +21,15 @@ struct entry {
 };
 
 struct rdzv_alone {
-  struct entry *keys, *queued; /* in order of their coming */
-  struct rdzv_bytes scratch;   /* what the last answer points to, where it is not a value of the list */
+  struct entry *keys, *queued; /* in the order of their creation */
+  struct rdzv_bytes scratch;   /* the bytes of the last answer if they are not a value of the list */
 };
 
 static bool same(struct slice a, struct slice b) {
   return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
-/* The place that points to the entry, or to the list's end. */
+/* The pointer to the entry, or the one at the end of the list. */
 static struct entry **find(struct entry **list, struct slice key) {
   while (*list && !same((*list)->key, key)) list = &(*list)->next;
   return list;
@@ -47,14 +49,14 @@ static void entry_free(struct entry *e) {
   free(e);
 }
 
-static void drop(struct entry **place) {
+static void remove_entry(struct entry **place) {
   struct entry *e = *place;
   *place = e->next;
   entry_free(e);
 }
 
-/* At the list's end. */
-static int add(struct entry **list, struct slice key, struct slice value) {
+/* At the end of the list. */
+static int append_entry(struct entry **list, struct slice key, struct slice value) {
   struct slice none = {0};
   struct entry *e = calloc(1, sizeof(*e));
   if (!e) return -ENOMEM;
@@ -65,13 +67,13 @@ static int add(struct entry **list, struct slice key, struct slice value) {
   return 0;
 }
 
-/* Gives the key a value that is a and then b. */
-static int put(struct rdzv_alone *s, struct slice key, struct slice a, struct slice b) {
+/* Sets the key to a followed by b. */
+static int set_value(struct rdzv_alone *s, struct slice key, struct slice a, struct slice b) {
   struct entry *e = *find(&s->keys, key);
   char *value = copy(a, b);
   int rc = value ? 0 : -ENOMEM;
   if (!rc && !e) {
-    rc = add(&s->keys, key, (struct slice){value, a.len + b.len});
+    rc = append_entry(&s->keys, key, (struct slice){value, a.len + b.len});
     free(value);
   } else if (!rc) {
     free((void *)(uintptr_t)e->value.data);
@@ -80,17 +82,17 @@ static int put(struct rdzv_alone *s, struct slice key, struct slice a, struct sl
   return rc;
 }
 
-static struct slice get(struct rdzv_alone *s, struct slice key) {
+static struct slice value_of(struct rdzv_alone *s, struct slice key) {
   const struct entry *e = *find(&s->keys, key);
   return e ? e->value : (struct slice){"", 0};
 }
 
-static bool is_there(struct rdzv_alone *s, struct slice key) {
+static bool exists(struct rdzv_alone *s, struct slice key) {
   return *find(&s->keys, key) || *find(&s->queued, key);
 }
 
-/* Appends a string as the wire has it. */
-static int append(struct rdzv_bytes *b, struct slice text) {
+/* Appends a string in the form of the wire. */
+static int append_string(struct rdzv_bytes *b, struct slice text) {
   uint64_t len = text.len;
   char *at = rdzv_bytes_reserve(b, sizeof(len) + text.len);
   if (!at) return -ENOMEM;
@@ -106,10 +108,10 @@ static int64_t count(const struct entry *e, const struct slice *key) {
   return n;
 }
 
-/* ADD to what is no number ends a connection to a real store. */
+/* A value that is not a number would end the connection to a real store. */
 static int add_number(struct rdzv_alone *s, struct slice key, int64_t delta, int64_t *total) {
   char text[32], *end;
-  struct slice now = get(s, key);
+  struct slice now = value_of(s, key);
   int64_t before = 0;
   if (*find(&s->keys, key)) {
     snprintf(text, sizeof(text), "%.*s", (int)(now.len < 31 ? now.len : 31), now.data);
@@ -118,14 +120,14 @@ static int add_number(struct rdzv_alone *s, struct slice key, int64_t delta, int
   }
   *total = (int64_t)((uint64_t)before + (uint64_t)delta);
   int n = snprintf(text, sizeof(text), "%" PRId64, *total);
-  return put(s, key, (struct slice){text, (size_t)n}, (struct slice){0});
+  return set_value(s, key, (struct slice){text, (size_t)n}, (struct slice){0});
 }
 
 static int compare_set(struct rdzv_alone *s, const struct c10d_request *q, struct slice *now) {
   const struct entry *e = *find(&s->keys, q->key);
   bool swap = e ? same(e->value, q->expected) : q->expected.len == 0;
-  int rc = swap ? put(s, q->key, q->value, (struct slice){0}) : 0;
-  *now = e || swap ? get(s, q->key) : q->expected;
+  int rc = swap ? set_value(s, q->key, q->value, (struct slice){0}) : 0;
+  *now = e || swap ? value_of(s, q->key) : q->expected;
   return rc;
 }
 
@@ -139,13 +141,13 @@ static int pop(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
   memcpy(at, value.data, value.len);
   s->scratch.len += value.len;
   a->value = (struct slice){at, value.len};
-  drop(place);
+  remove_entry(place);
   return 0;
 }
 
 static int multi_get(struct rdzv_alone *s, const struct c10d_request *q, struct c10d_reply *a) {
   int rc = 0;
-  for (uint64_t i = 0; i < q->count && !rc; i++) rc = append(&s->scratch, get(s, q->keys[i]));
+  for (uint64_t i = 0; i < q->count && !rc; i++) rc = append_string(&s->scratch, value_of(s, q->keys[i]));
   a->number = (int64_t)q->count;
   a->items = (struct slice){s->scratch.data, s->scratch.len};
   return rc;
@@ -153,21 +155,21 @@ static int multi_get(struct rdzv_alone *s, const struct c10d_request *q, struct 
 
 static int list_keys(struct rdzv_alone *s, struct c10d_reply *a) {
   int rc = 0;
-  for (const struct entry *e = s->keys; e && !rc; e = e->next) rc = append(&s->scratch, e->key);
+  for (const struct entry *e = s->keys; e && !rc; e = e->next) rc = append_string(&s->scratch, e->key);
   a->number = count(s->keys, NULL);
   a->items = (struct slice){s->scratch.data, s->scratch.len};
   return rc;
 }
 
-static int check(struct rdzv_alone *s, const struct c10d_request *q) {
+static int is_any_missing(struct rdzv_alone *s, const struct c10d_request *q) {
   int missing = 0;
-  for (uint64_t i = 0; i < q->count; i++) missing |= !is_there(s, q->keys[i]);
+  for (uint64_t i = 0; i < q->count; i++) missing |= !exists(s, q->keys[i]);
   return missing;
 }
 
 static int multi_set(struct rdzv_alone *s, const struct c10d_request *q) {
   int rc = 0;
-  for (uint64_t i = 0; i < q->count && !rc; i++) rc = put(s, q->keys[i], q->values[i], (struct slice){0});
+  for (uint64_t i = 0; i < q->count && !rc; i++) rc = set_value(s, q->keys[i], q->values[i], (struct slice){0});
   return rc;
 }
 
@@ -180,7 +182,7 @@ static int barrier(struct rdzv_alone *s, const struct c10d_request *q) {
 static int delete_key(struct rdzv_alone *s, struct slice key, struct c10d_reply *a) {
   struct entry **place = find(&s->keys, key);
   a->number = *place != NULL;
-  if (*place) drop(place);
+  if (*place) remove_entry(place);
   return 0;
 }
 
@@ -188,20 +190,20 @@ static int answer(struct rdzv_alone *s, const struct c10d_request *q, struct c10
   struct slice none = {0};
   *a = (struct c10d_reply){0};
   switch (q->op) {
-  case C10D_SET: return put(s, q->key, q->value, none);
-  case C10D_APPEND: return put(s, q->key, get(s, q->key), q->value);
-  case C10D_GET: return a->value = get(s, q->key), 0;
+  case C10D_SET: return set_value(s, q->key, q->value, none);
+  case C10D_APPEND: return set_value(s, q->key, value_of(s, q->key), q->value);
+  case C10D_GET: return a->value = value_of(s, q->key), 0;
   case C10D_ADD: return add_number(s, q->key, q->number, &a->number);
   case C10D_COMPARE_SET: return compare_set(s, q, &a->value);
-  case C10D_CHECK: return a->byte = check(s, q), 0;
-  case C10D_WAIT: return check(s, q) ? -ETIMEDOUT : 0;
+  case C10D_CHECK: return a->byte = is_any_missing(s, q), 0;
+  case C10D_WAIT: return is_any_missing(s, q) ? -ETIMEDOUT : 0;
   case C10D_BARRIER: return barrier(s, q);
   case C10D_DELETE_KEY: return delete_key(s, q->key, a);
   case C10D_GETNUMKEYS: return a->number = count(s->keys, NULL), 0;
   case C10D_MULTI_GET: return multi_get(s, q, a);
   case C10D_MULTI_SET: return multi_set(s, q);
   case C10D_LIST_KEYS: return list_keys(s, a);
-  case C10D_QUEUE_PUSH: return add(&s->queued, q->key, q->value);
+  case C10D_QUEUE_PUSH: return append_entry(&s->queued, q->key, q->value);
   case C10D_QUEUE_POP: return pop(s, q->key, a);
   case C10D_QUEUE_LEN: return a->number = count(s->queued, &q->key), 0;
   default: return -EOPNOTSUPP;
@@ -210,8 +212,8 @@ static int answer(struct rdzv_alone *s, const struct c10d_request *q, struct c10
 
 static int fail(struct rdzv *r, int code) {
   if (code == -ETIMEDOUT)
-    return rdzv_store_fail(r, code, "it is not there, and in a world of one nobody else will set it");
-  if (code == -EINVAL) return rdzv_store_fail(r, code, "its value is no number");
+    return rdzv_store_fail(r, code, "it does not exist, and a world of one has no other rank to set it");
+  if (code == -EINVAL) return rdzv_store_fail(r, code, "its value is not a number");
   return rdzv_store_fail(r, code, "%s", strerror(-code));
 }
 
@@ -228,8 +230,8 @@ int rdzv_alone_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struc
 
 void rdzv_alone_destroy(struct rdzv_alone *s) {
   if (!s) return;
-  while (s->keys) drop(&s->keys);
-  while (s->queued) drop(&s->queued);
+  while (s->keys) remove_entry(&s->keys);
+  while (s->queued) remove_entry(&s->queued);
   rdzv_bytes_free(&s->scratch);
   free(s);
 }

@@ -1,13 +1,15 @@
-/* Requests for a checkpoint: one request, one checkpoint, on all ranks.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests for a checkpoint: one request leads to one checkpoint, on all ranks.
  *
- * The agent numbers what it asks for, and a request stands until it is answered by its number. What answers is a checkpoint that was begun after the
- * program had seen the request: rdzv_checkpointed answers the number that rdzv_requested has shown, so one that was under way before
- * does not count.
+ * The agent numbers its requests, and a request stands until its number is answered. rdzv_checkpointed answers the
+ * number that rdzv_requested has shown. So a checkpoint that was under way before the program saw the request does not
+ * count.
  *
- * With several ranks that is not the whole story. All are asked, but not at the same instant, and all write as soon as the first one tells them
- * to. The slower one then has written its checkpoint before its own request comes, and would make everybody write a second one. So a request that comes
- * right after a checkpoint was told is answered by it, without being shown. "Right after" is a second, or the time until the program looks
- * for the first time: steps may take longer than that, and what was done in between is one step. */
+ * With several ranks that is not enough. All are asked, but not at the same instant, and all write a checkpoint as soon
+ * as the first rank shares the request. A slower rank has then written its checkpoint before its own request comes, and
+ * would make all ranks write a second one. So a request that comes right after a reported checkpoint is answered by
+ * that checkpoint and not shown. "Right after" means within a second, or until the program calls rdzv_requested for the
+ * first time: a step may take longer than a second, and everything done in between belongs to one step. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -17,9 +19,8 @@ enum { SAME_REQUEST_MS = 1000 };
 
 static int send_answer(struct rdzv *r, uint64_t deadline) {
   struct rdzv_checkpoints *c = &r->checkpoints;
-  struct sdk_checkpointed said = {
-      .head = rdzv_head_of(SDK_CHECKPOINTED), .checkpoint = c->answered, .step = c->step};
-  int rc = rdzv_send_record(r, &said, sizeof(said), deadline);
+  struct sdk_checkpointed answer = {.head = rdzv_head_of(SDK_CHECKPOINTED), .checkpoint = c->answered, .step = c->step};
+  int rc = rdzv_send_record(r, &answer, sizeof(answer), deadline);
   c->due = rc == -EAGAIN || rc == -ETIMEDOUT;
   return rc;
 }
@@ -57,9 +58,21 @@ int rdzv_checkpointed(struct rdzv *r, uint64_t step) {
   c->step = step;
   c->told_ms = rdzv_now_ms();
   c->fresh = true;
-  if (c->shown == c->answered) return 0; /* it has not come here yet, but it will */
+  if (c->shown == c->answered) return 0; /* the request has not come here yet, but it will */
   c->answered = c->shown;
   int rc = send_answer(r, rdzv_deadline_in(RDZV_LAST_MS));
   if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "checkpointed: the agent does not read");
   return rc ? rdzv_lost(r, "checkpointed") : 0;
+}
+
+int rdzv_saved(struct rdzv *r, uint64_t step) {
+  struct sdk_saved saved = {.head = rdzv_head_of(SDK_SAVED), .step = step};
+  if (r->alone) return 0;
+  int rc = rdzv_send_record(r, &saved, sizeof(saved), rdzv_deadline_in(RDZV_LAST_MS));
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "saved: the agent does not read");
+  return rc ? rdzv_lost(r, "saved") : 0;
+}
+
+uint64_t rdzv_saved_step(const struct rdzv *r) {
+  return r->is.saved_step;
 }

@@ -1,19 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The connection to the round's store: PyTorch's protocol over one socket that never blocks.
  *
- * It is made at the first use, as PyTorch's client makes it: VALIDATE and PING in one packet, the nonce comes back. Until that has worked, every
- * failure is tried again until the deadline, because the store may be about to open (a fixed --store-port); after that none is: the store goes with
- * its round, and a second one behind the same address would be another one.
+ * The first use connects, as PyTorch's client does: VALIDATE and PING go in one packet, and the nonce comes back. Until
+ * that has worked, every failure is retried until the deadline, because the store may be about to open (a fixed
+ * --store-port). After that nothing is retried: the store ends with its round, and a second one at the same address
+ * would be another store.
  *
- *     ask:  settle -> encode -> send -> read until all answers are there
+ *     ask:  finish_old_calls -> encode -> send -> read until all answers are there
  *
- * The heart is the list `due` of answers that the store owes, in the order in which they will come. A call whose deadline passes leaves its entries
- * there, and its unsent bytes in `out`; the next call first settles: it sends the rest, reads what is owed and throws it away, within its own deadline.
- * So a late answer is never taken for another's, no more than one call's worth is ever left over, and nothing blocks.
+ * `due` lists the answers that the store owes, in the order in which they will come. A call whose deadline passes
+ * leaves its entries there, and its unsent bytes in `out`. The next call first finishes them within its own deadline:
+ * it sends the rest, and reads and discards the answers. So a late answer is never taken for another's, at most one
+ * call is left over, and nothing blocks.
  *
- * A wait is the one request that is answered out of turn: at once, later, or never. One that is given up is followed by CANCEL_WAIT; what comes then is
- * either the answer to the cancellation (1), or first that of the wait (0), which had been on its way. Such an entry is done when the 1 has come.
+ * A wait is the one request that is answered out of turn: at once, later, or never. If it is given up, CANCEL_WAIT
+ * follows. Then comes either the answer to the cancellation (1), or first the answer to the wait (0) that was on its
+ * way. The entry is done when the 1 has come.
  *
- * While we wait for the store we listen to the agent as well: when the round is over it says so, with the better sentence. */
+ * A wait for the store also receives from the agent, which reports the end of the round with the better sentence. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -30,12 +34,12 @@
 
 enum {
   READ_MIN = 16384,
-  KEEP_MAX = 1024 * 1024, /* an empty buffer above it is given back */
-  RETRY_MS = 20,          /* between the first two attempts to connect; then longer */
+  KEEP_MAX = 1024 * 1024, /* an empty buffer larger than this is freed */
+  RETRY_MS = 20,          /* between the first two attempts to connect; the pause then doubles */
   RETRY_MAX_MS = 500,
 };
 
-/* ----------------------------------------------------------------- bytes */
+/* Bytes ------------------------------------------------------------------------------------------------------------ */
 
 char *rdzv_bytes_reserve(struct rdzv_bytes *b, size_t more) {
   if (more > SIZE_MAX / 2 - b->len) return NULL;
@@ -63,13 +67,13 @@ void rdzv_bytes_free(struct rdzv_bytes *b) {
   *b = (struct rdzv_bytes){0};
 }
 
-/* ------------------------------------------------------------------- end */
+/* End -------------------------------------------------------------------------------------------------------------- */
 
-static int say_lost(struct rdzv *r) {
+static int fail_lost(struct rdzv *r) {
   return rdzv_store_fail(r, r->conn.lost_code, "%s", r->conn.lost_text);
 }
 
-static int lose(struct rdzv *r, int code, const char *why) {
+static int close_lost(struct rdzv *r, int code, const char *why) {
   struct rdzv_conn *c = &r->conn;
   if (c->fd >= 0) close(c->fd);
   c->fd = -1;
@@ -78,17 +82,16 @@ static int lose(struct rdzv *r, int code, const char *why) {
     snprintf(c->lost_text, sizeof(c->lost_text), "%s", why);
   else
     snprintf(c->lost_text, sizeof(c->lost_text),
-             "the store closed the connection: the round is over, or node rank 0 (%s) is gone",
-             r->is.head_addr);
-  return say_lost(r);
+             "the store closed the connection: the round is over, or node rank 0 (%s) is gone", r->is.head_addr);
+  return fail_lost(r);
 }
 
-/* The socket has failed: which words the kernel found for it is of no use to the caller. */
-static int lose_socket(struct rdzv *r) {
-  return lose(r, -ECONNRESET, NULL);
+/* The socket has failed. The kernel's error would not help the caller. */
+static int close_failed(struct rdzv *r) {
+  return close_lost(r, -ECONNRESET, NULL);
 }
 
-/* Until `events` are there; -ETIMEDOUT; or the agent is lost. */
+/* Waits for `events`. Errors: -ETIMEDOUT, -ECANCELED, or the agent is lost. */
 static int wait_io(struct rdzv *r, short events, uint64_t deadline) {
   for (;;) {
     uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
@@ -97,16 +100,16 @@ static int wait_io(struct rdzv *r, short events, uint64_t deadline) {
     if (n > 0 && p[1].revents) rc = rdzv_hear_agent(r);
     if (rc) return rc;
     if (rdzv_must_rejoin(r))
-      return rdzv_store_fail(r, -ECANCELED, "the round is being ended: rdzv_rejoin waits for the next one");
+      return rdzv_store_fail(r, -ECANCELED, "the round is ending; rdzv_rejoin waits for the next one");
     if (n > 0 && p[0].revents) return 0;
     if (n == 0 && left == 0) return rdzv_store_fail(r, -ETIMEDOUT, "the store did not answer in time");
     if (n < 0 && errno != EINTR) return rdzv_store_fail(r, -errno, "%s", strerror(errno));
   }
 }
 
-/* --------------------------------------------------------------- traffic */
+/* Traffic ---------------------------------------------------------------------------------------------------------- */
 
-/* All of `out`. */
+/* Sends all of `out`. */
 static int flush(struct rdzv *r, uint64_t deadline) {
   struct rdzv_conn *c = &r->conn;
   size_t sent = 0;
@@ -118,13 +121,13 @@ static int flush(struct rdzv *r, uint64_t deadline) {
     else if (errno == EAGAIN || errno == EWOULDBLOCK)
       rc = wait_io(r, POLLOUT, deadline);
     else if (errno != EINTR)
-      return lose_socket(r);
+      return close_failed(r);
   }
   rdzv_bytes_drop(&c->out, sent);
   return rc;
 }
 
-/* Some bytes into `in`; at least `need` are expected in all. */
+/* Reads some bytes into `in`; at least `need` are expected in all. */
 static int receive(struct rdzv *r, size_t need, uint64_t deadline) {
   struct rdzv_conn *c = &r->conn;
   size_t room = need > c->in.len + READ_MIN ? need - c->in.len : READ_MIN;
@@ -133,15 +136,16 @@ static int receive(struct rdzv *r, size_t need, uint64_t deadline) {
   for (;;) {
     ssize_t n = recv(c->fd, at, c->in.cap - c->in.len, MSG_DONTWAIT);
     if (n > 0) return c->in.len += (size_t)n, 0;
-    if (n == 0) return lose_socket(r);
+    if (n == 0) return close_failed(r);
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK) return lose_socket(r);
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return close_failed(r);
     int rc = wait_io(r, POLLIN, deadline);
     if (rc) return rc;
   }
 }
 
-/* Looks for the answer to d at in[at..]. 1: it takes *size bytes. 0: more are needed, *size in all. Negative: the connection is lost. */
+/* Looks for the answer to d at in[at..]. 1: it takes *size bytes. 0: more are needed, *size in all. Negative: the
+ * connection is lost. */
 static int parse(struct rdzv *r, const struct rdzv_due *d, size_t at, struct c10d_progress *p,
                  struct c10d_reply *answer, size_t *size) {
   const struct rdzv_bytes *in = &r->conn.in;
@@ -150,21 +154,21 @@ static int parse(struct rdzv *r, const struct rdzv_due *d, size_t at, struct c10
   if (left == 0 || !in->data) return 0;
   const char *bytes = in->data + at, *why = "";
   if (d->cancelled) {
-    *size += bytes[0] == 0; /* it had been answered already */
+    *size += bytes[0] == 0; /* the wait had been answered already */
     if (left < *size) return 0;
     return bytes[*size - 1] == 1
                ? 1
-               : lose(r, -EPROTO,
-                      "what answers there is no store: it did not confirm that a wait is cancelled");
+               : close_lost(r, -EPROTO, "the peer is not a store: it did not confirm the cancelled wait");
   }
   int rc = c10d_parse_reply(d->op, d->count, bytes, left, p, answer, size, &why);
   if (rc >= 0) return rc;
   char text[sizeof(r->conn.lost_text)];
-  snprintf(text, sizeof(text), "the store's answer makes no sense: %s", why);
-  return lose(r, -EPROTO, text);
+  snprintf(text, sizeof(text), "the store's answer is malformed: %s", why);
+  return close_lost(r, -EPROTO, text);
 }
 
-/* Reads until all that is due is there, and takes it. answers NULL: throws it away. Twice over it: what is not whole yet still moves. */
+/* Reads until all answers that are due are there, and stores them. answers NULL: discards them. The second pass parses
+ * again, because `in` may move while it grows. */
 static int collect(struct rdzv *r, struct c10d_reply *answers, uint64_t deadline) {
   struct rdzv_conn *c = &r->conn;
   struct c10d_reply unused;
@@ -200,7 +204,7 @@ static int due_add(struct rdzv_conn *c, enum c10d_op op, uint64_t count) {
   return 0;
 }
 
-/* Puts requests into `out`; all or none. */
+/* Appends requests to `out`: all or none. */
 static int encode(struct rdzv *r, const struct c10d_request *q, size_t n) {
   struct rdzv_conn *c = &r->conn;
   size_t len = c->out.len;
@@ -217,13 +221,13 @@ static int encode(struct rdzv *r, const struct c10d_request *q, size_t n) {
   return 0;
 }
 
-/* What the last answers lay in. */
+/* Drops the memory of the last answers. */
 static void forget(struct rdzv_conn *c) {
   rdzv_bytes_drop(&c->in, c->taken);
   c->taken = 0;
 }
 
-/* The deadline has passed. What is owed stays owed, and a wait is taken back. */
+/* The deadline has passed. The answers stay due, and a wait is cancelled. */
 static void give_up(struct rdzv *r) {
   struct rdzv_conn *c = &r->conn;
   struct rdzv_due *last = c->n_due ? &c->due[c->n_due - 1] : NULL;
@@ -232,7 +236,7 @@ static void give_up(struct rdzv *r) {
   size_t size = c10d_encode(C10D_SINCE_2_2, &cancel, NULL, 0);
   char *at = rdzv_bytes_reserve(&c->out, size);
   if (!at) {
-    lose(r, -ENOMEM, "out of memory");
+    close_lost(r, -ENOMEM, "out of memory");
     return;
   }
   c->out.len += c10d_encode(C10D_SINCE_2_2, &cancel, at, size);
@@ -240,7 +244,7 @@ static void give_up(struct rdzv *r) {
   flush(r, 0);
 }
 
-/* --------------------------------------------------------------- connect */
+/* Connecting ------------------------------------------------------------------------------------------------------- */
 
 static void hang_up(struct rdzv_conn *c) {
   if (c->fd >= 0) close(c->fd);
@@ -260,7 +264,7 @@ static void set_options(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
 }
 
-/* A connected socket. *sys: the kernel's reason, where it is one that may pass. */
+/* Connects a socket. -EAGAIN: *sys is an error that may pass. */
 static int connect_to(struct rdzv *r, const struct addrinfo *ai, uint64_t deadline, int *sys) {
   struct rdzv_conn *c = &r->conn;
   c->fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -279,29 +283,27 @@ static int connect_to(struct rdzv *r, const struct addrinfo *ai, uint64_t deadli
 /* VALIDATE and PING, as one packet. */
 static int greet(struct rdzv *r, uint64_t deadline, int *sys) {
   int64_t nonce = (int64_t)(uint32_t)getpid();
-  struct c10d_request q[2] = {{.op = C10D_VALIDATE, .number = C10D_VALIDATE_MAGIC},
-                              {.op = C10D_PING, .number = nonce}};
+  struct c10d_request q[2] = {{.op = C10D_VALIDATE, .number = C10D_VALIDATE_MAGIC}, {.op = C10D_PING, .number = nonce}};
   struct c10d_reply pong = {0};
   int rc = encode(r, q, 2);
   if (!rc) rc = flush(r, deadline);
   if (!rc) rc = collect(r, &pong, deadline);
   forget(&r->conn);
-  if (rc == -ECONNRESET && r->conn.lost_code) { /* not let in yet, or not any more */
+  if (rc == -ECONNRESET && r->conn.lost_code) { /* not accepted yet, or no longer */
     r->conn.lost_code = 0;
     *sys = ECONNRESET;
     return -EAGAIN;
   }
   if (!rc && (uint32_t)pong.number != (uint32_t)nonce)
-    rc = lose(r, -EPROTO, "what answers there is no store: it did not return a greeting");
+    rc = close_lost(r, -EPROTO, "the peer is not a store: it did not return the greeting");
   return rc;
 }
 
-static int say_unreachable(struct rdzv *r, int sys) {
+static int fail_unreachable(struct rdzv *r, int sys) {
   if (sys == 0 || sys == EINPROGRESS)
-    return rdzv_store_fail(r, -ETIMEDOUT, "no answer from %s port %u in time", r->is.head_addr,
-                           r->is.store_port);
-  return rdzv_store_fail(r, -sys, "%s port %u: %s; the round is over, or node rank 0 is gone",
-                         r->is.head_addr, r->is.store_port, strerror(sys));
+    return rdzv_store_fail(r, -ETIMEDOUT, "no answer from %s port %u in time", r->is.head_addr, r->is.store_port);
+  return rdzv_store_fail(r, -sys, "%s port %u: %s; the round is over, or node rank 0 is gone", r->is.head_addr,
+                         r->is.store_port, strerror(sys));
 }
 
 static int connect_store(struct rdzv *r, const struct addrinfo *ai, uint64_t deadline) {
@@ -313,7 +315,7 @@ static int connect_store(struct rdzv *r, const struct addrinfo *ai, uint64_t dea
     hang_up(&r->conn);
     if (rc != -EAGAIN && rc != -ETIMEDOUT) return rc;
     uint64_t now = rdzv_now_ms();
-    if (rc == -ETIMEDOUT || now >= deadline) return say_unreachable(r, sys);
+    if (rc == -ETIMEDOUT || now >= deadline) return fail_unreachable(r, sys);
     rc = wait_io(r, 0, now + pause < deadline ? now + pause : deadline);
     if (rc != -ETIMEDOUT) return rc ? rc : -EPROTO;
     pause = pause * 2 < RETRY_MAX_MS ? pause * 2 : RETRY_MAX_MS;
@@ -327,35 +329,34 @@ static int open_store(struct rdzv *r, uint64_t deadline) {
                   *ai;
   char port[8];
   if (r->is.store_port == 0)
-    return rdzv_store_fail(r, -ENOTSUP,
-                           "this job has no store of its own: its agents run with --store worker");
+    return rdzv_store_fail(r, -ENOTSUP, "this job has no store: its agents run with --store worker");
   snprintf(port, sizeof(port), "%u", r->is.store_port & 0xffff);
   int rc = getaddrinfo(r->is.head_addr, port, &hint, &ai);
   if (rc)
-    return rdzv_store_fail(r, -EPROTO, "the agent says that the store is at \"%s\": %s", r->is.head_addr,
+    return rdzv_store_fail(r, -EPROTO, "the agent reports that the store is at \"%s\": %s", r->is.head_addr,
                            gai_strerror(rc));
   rc = connect_store(r, ai, deadline);
   freeaddrinfo(ai);
   return rc;
 }
 
-/* ------------------------------------------------------------------- ask */
+/* Requests --------------------------------------------------------------------------------------------------------- */
 
-/* Nothing is owed: is the store still there, and silent? */
+/* Nothing is due: the store must be there and silent. */
 static int check_silence(struct rdzv *r) {
   char byte;
   ssize_t n = recv(r->conn.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   bool nothing = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  if (n > 0 || r->conn.in.len) return lose(r, -EPROTO, "the store said something that it was not asked");
-  return nothing ? 0 : lose_socket(r);
+  if (n > 0 || r->conn.in.len) return close_lost(r, -EPROTO, "the store sent an answer that was not due");
+  return nothing ? 0 : close_failed(r);
 }
 
-/* Connected, nothing to send, nothing owed, nothing read. */
-static int settle(struct rdzv *r, uint64_t deadline) {
+/* Afterwards the connection is open, with nothing to send and nothing due. */
+static int finish_old_calls(struct rdzv *r, uint64_t deadline) {
   struct rdzv_conn *c = &r->conn;
   int rc = rdzv_hear_agent(r);
   if (rc) return rc;
-  if (c->lost_code) return say_lost(r);
+  if (c->lost_code) return fail_lost(r);
   forget(c);
   if (c->fd < 0) return open_store(r, deadline);
   rc = flush(r, deadline);
@@ -367,7 +368,7 @@ static int settle(struct rdzv *r, uint64_t deadline) {
 
 int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
                   uint64_t deadline) {
-  int rc = settle(r, deadline);
+  int rc = finish_old_calls(r, deadline);
   if (!rc) rc = encode(r, q, n);
   if (rc) return rc;
   rc = flush(r, deadline);
@@ -385,8 +386,8 @@ void rdzv_conn_reset(struct rdzv *r) {
   *c = (struct rdzv_conn){.fd = -1};
 }
 
-/* An orderly end: with answers unread the kernel would reset the connection, and what we said last might be lost with it. */
+/* With unread answers the kernel would reset the connection, and our last requests might be lost. */
 void rdzv_conn_finish(struct rdzv *r) {
-  if (r->conn.fd >= 0) settle(r, rdzv_deadline_in(RDZV_LATE_MS));
+  if (r->conn.fd >= 0) finish_old_calls(r, rdzv_deadline_in(RDZV_LATE_MS));
   rdzv_conn_reset(r);
 }

@@ -1,14 +1,17 @@
-/* All ranks meet: the exchange and the barrier, over the round's store.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The exchange and the barrier of all ranks, over the round's store.
  *
  *     APPEND  values <- (rank, size, bytes)        one packet,
  *     BARRIER count, world size                    one answer when the last rank has come
- *     GET     values                               the exchange alone
+ *     GET     values                               only for an exchange
  *
- * So a rank asks three things whatever the size of the world, and what it gets is as long as all values together. The store needs to know nothing of
- * ranks: who is there and who gave how much is read from the records. When the deadline passes, a look at them tells who is missing.
+ * So a rank makes three requests in a world of any size, and its answer is as long as all values together. The store
+ * knows nothing of ranks: the records show which ranks have come and the size of each value. When the deadline passes,
+ * a look at them names the missing ranks.
  *
- * A name may be used again: the n-th call of a rank meets the n-th calls of the others, under keys of their own. When a call is complete, every rank
- * has come back from the one before, so rank 0 then deletes that one's keys: a barrier in every step costs no memory. */
+ * A name may be used again: the n-th call of a rank meets the n-th calls of the others, under keys of their own. When a
+ * call is complete, every rank has returned from the one before. So rank 0 then deletes the keys of that one, and a
+ * barrier in every step costs no memory. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -34,7 +37,7 @@ struct meeting {
   int timeout_ms;
   uint64_t deadline;
   char values[KEY_ROOM], count[KEY_ROOM];         /* its keys */
-  char old_values[KEY_ROOM], old_count[KEY_ROOM]; /* those of the one before; "": there was none */
+  char old_values[KEY_ROOM], old_count[KEY_ROOM]; /* of the call before; "": there was none */
 };
 
 static uint32_t get_u32(const char *p) {
@@ -51,9 +54,9 @@ static struct slice text(const char *s) {
   return (struct slice){s, strlen(s)};
 }
 
-/* ----------------------------------------------------------------- names */
+/* Names ------------------------------------------------------------------------------------------------------------ */
 
-/* How often the name has been used before; -ENOMEM. */
+/* *before: how often the name has been used. -ENOMEM. */
 static int count_call(struct rdzv *r, bool barrier, const char *name, unsigned *before) {
   struct rdzv_name *n = r->names;
   while (n && (n->barrier != barrier || strcmp(n->name, name) != 0)) n = n->next;
@@ -82,23 +85,23 @@ static int make_keys(struct meeting *m) {
   return 0;
 }
 
-/* --------------------------------------------------------------- records */
+/* Records ---------------------------------------------------------------------------------------------------------- */
 
-/* Which ranks are among the records; their values into m->all where they fit. -EINVAL with a sentence that names the one who differs. */
+/* Sets here[rank] for each record, and copies the values into m->all for an exchange. -EINVAL: a rank came twice or
+ * with another size. */
 static int read_records(const struct meeting *m, struct slice values, bool *here) {
   uint32_t world = m->r->is.world_size;
   for (size_t at = 0; at < values.len;) {
     size_t left = values.len - at;
     const char *p = values.data + at;
     if (left < RECORD_HEAD || get_u32(p) >= world || get_u32(p + 4) > left - RECORD_HEAD)
-      return rdzv_store_fail(m->r, -EPROTO, "the store's key \"%s\" was written by somebody else",
-                             m->values + 1);
+      return rdzv_store_fail(m->r, -EPROTO, "the store's key \"%s\" was written by another program", m->values + 1);
     uint32_t rank = get_u32(p), size = get_u32(p + 4);
     if (here[rank])
       return rdzv_store_fail(m->r, -EINVAL, "rank %u came twice: two of its processes use this name", rank);
     if (size != m->size)
-      return rdzv_store_fail(m->r, -EINVAL, "rank %u gives %u bytes, this rank (%u) %zu", rank, size,
-                             m->r->is.rank, m->size);
+      return rdzv_store_fail(m->r, -EINVAL, "rank %u gave %u bytes, and this rank (%u) %zu", rank, size, m->r->is.rank,
+                             m->size);
     here[rank] = true;
     if (m->all) memcpy(m->all + (size_t)rank * size, p + RECORD_HEAD, size);
     at += RECORD_HEAD + size;
@@ -115,7 +118,7 @@ static void add_text(char *out, size_t room, const char *fmt, ...) {
   va_end(ap);
 }
 
-/* -ETIMEDOUT with the ranks that are not here; 0: all are. */
+/* -ETIMEDOUT with the ranks that are missing; 0: none is. */
 static int name_missing(const struct meeting *m, const bool *here) {
   char who[160] = "";
   uint32_t missing = 0;
@@ -126,7 +129,7 @@ static int name_missing(const struct meeting *m, const bool *here) {
   return rdzv_store_fail(m->r, -ETIMEDOUT, "%s did not come within %d ms", who, m->timeout_ms);
 }
 
-/* ----------------------------------------------------------------- meet */
+/* Meetings --------------------------------------------------------------------------------------------------------- */
 
 static int announce(const struct meeting *m) {
   struct rdzv *r = m->r;
@@ -145,8 +148,8 @@ static int announce(const struct meeting *m) {
   return rc;
 }
 
-/* After the last rank came, or the deadline. The keys of the call before go, by rank 0. */
-static int look(const struct meeting *m, bool complete) {
+/* After the last rank came (complete) or the deadline passed. Rank 0 deletes the keys of the call before. */
+static int read_values(const struct meeting *m, bool complete) {
   struct rdzv *r = m->r;
   struct c10d_request q[3];
   struct c10d_reply a[3];
@@ -175,19 +178,17 @@ static int meet(struct meeting *m) {
     return 0;
   }
   if (m->size + RECORD_HEAD > (size_t)RDZV_EXCHANGE_MAX / r->is.world_size)
-    return rdzv_store_fail(r, -EMSGSIZE,
-                           "%zu bytes from each of %u ranks are too many, the limit is %d for all", m->size,
-                           r->is.world_size, RDZV_EXCHANGE_MAX);
+    return rdzv_store_fail(r, -EMSGSIZE, "%zu bytes from each of %u ranks are too many, the limit is %d for all",
+                           m->size, r->is.world_size, RDZV_EXCHANGE_MAX);
   int rc = make_keys(m);
   if (!rc) rc = announce(m);
-  if (rc == 0) return look(m, true);
-  return rc == -ETIMEDOUT && r->conn.fd >= 0 ? look(m, false) : rc;
+  if (rc == 0) return read_values(m, true);
+  return rc == -ETIMEDOUT && r->conn.fd >= 0 ? read_values(m, false) : rc;
 }
 
-static int begin(struct meeting *m, struct rdzv *r, const char *verb, const char *name, int timeout_ms) {
+static int begin_meeting(struct meeting *m, struct rdzv *r, const char *verb, const char *name, int timeout_ms) {
   size_t len = name ? strnlen(name, RDZV_NAME_MAX + 1) : 0;
-  *m = (struct meeting){
-      .r = r, .name = name, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
+  *m = (struct meeting){.r = r, .name = name, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
   r->verb = verb;
   r->key = name;
   if (len >= 1 && len <= RDZV_NAME_MAX) return 0;
@@ -195,10 +196,9 @@ static int begin(struct meeting *m, struct rdzv *r, const char *verb, const char
   return -EINVAL;
 }
 
-int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all,
-                  int timeout_ms) {
+int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all, int timeout_ms) {
   struct meeting m;
-  int rc = begin(&m, r, "exchange", name, timeout_ms);
+  int rc = begin_meeting(&m, r, "exchange", name, timeout_ms);
   if (rc) return rc;
   if (size < 1) return rdzv_store_fail(r, -EINVAL, "a value has at least 1 byte");
   m.mine = mine;
@@ -209,7 +209,7 @@ int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t siz
 
 int rdzv_barrier(struct rdzv *r, const char *name, int timeout_ms) {
   struct meeting m;
-  int rc = begin(&m, r, "barrier", name, timeout_ms);
+  int rc = begin_meeting(&m, r, "barrier", name, timeout_ms);
   return rc ? rc : meet(&m);
 }
 

@@ -1,12 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_SDK_RDZV_INTERNAL_H
 #define AGENT_SDK_RDZV_INTERNAL_H
 
-/* What the files of librdzv share: rdzv.c (the agent), rdzv_checkpoint.c (requests for a checkpoint), rdzv_nccl.c (ncclUniqueIds), rdzv_rejoin.c (the next round, in this process), rdzv_conn.c (the connection to the
- * round's store), rdzv_alone.c (its stand-in in a world of one), rdzv_store.c (the calls), rdzv_exchange.c (exchange and barrier). Nothing
- * of it is visible outside of the library. */
+/* Shared by the files of librdzv. Nothing of it is visible outside the library.
+ *
+ * rdzv.c             the connection to the agent, progress, requests
+ * rdzv_checkpoint.c  requests for a checkpoint
+ * rdzv_nccl.c        ncclUniqueIds
+ * rdzv_rejoin.c      the next round in this process
+ * rdzv_store.c       the calls to the round's store
+ * rdzv_conn.c        the connection to it
+ * rdzv_alone.c       its stand-in in a world of one
+ * rdzv_exchange.c    exchange and barrier */
 
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* for who compiles these files alone, as strict C11 */
+#define _GNU_SOURCE /* for a program that compiles these files as strict C11 */
 #endif
 
 #include "agent/sdk/rdzv.h"
@@ -15,8 +23,8 @@
 
 enum {
   RDZV_TEXT_MAX = 512,
-  RDZV_LAST_MS = 1000, /* how long a word that must be heard may wait for room in the agent's socket */
-  RDZV_LATE_MS = 250,  /* what a wait that has timed out may take to learn who is missing */
+  RDZV_LAST_MS = 1000, /* how long a record that must arrive may wait for room in the agent's socket */
+  RDZV_LATE_MS = 250,  /* how long a wait that has timed out may look for the missing ranks or keys */
 };
 
 /* Bytes that grow. */
@@ -24,32 +32,30 @@ struct rdzv_bytes {
   char *data;
   size_t len, cap;
 };
-char *rdzv_bytes_reserve(struct rdzv_bytes *b, size_t more); /* where `more` bytes fit; NULL: no memory */
-void rdzv_bytes_drop(struct rdzv_bytes *b,
-                     size_t n); /* the first n go; a large one gives its memory back when it is empty */
+char *rdzv_bytes_reserve(struct rdzv_bytes *b, size_t more); /* a place for `more` bytes behind len; NULL: no memory */
+void rdzv_bytes_drop(struct rdzv_bytes *b, size_t n);        /* drops the first n; an empty large buffer is freed */
 void rdzv_bytes_free(struct rdzv_bytes *b);
 
-/* An answer that the store owes us. */
+/* An answer that the store owes. */
 struct rdzv_due {
   enum c10d_op op;
   uint64_t count; /* keys of a MULTI_GET */
-  bool
-      cancelled; /* a wait that was given up: its own answer may come or not, then the one of CANCEL_WAIT does */
+  bool cancelled; /* a wait that was given up: its own answer may come or not, then the answer to CANCEL_WAIT comes */
 };
 
 struct rdzv_conn {
   int fd;        /* -1: not connected */
-  int lost_code; /* not 0: it was, and never will be again */
+  int lost_code; /* not 0: the connection was lost, for good */
   char lost_text[192];
   struct rdzv_bytes out, in;
   size_t taken; /* bytes of `in` that the last answers lie in */
   struct rdzv_due *due;
   size_t n_due, cap_due;
-  size_t n_seen, seen;           /* how many of them are whole in `in`, and how many bytes they take */
-  struct c10d_progress progress; /* in the first that is not */
+  size_t n_seen, seen;           /* how many of them are whole in `in`, and their bytes */
+  struct c10d_progress progress; /* in the first one that is not whole */
 };
 
-/* How often a name has been used. */
+/* How often a name of an exchange or barrier has been used. */
 struct rdzv_name {
   struct rdzv_name *next;
   bool barrier;
@@ -61,16 +67,17 @@ struct rdzv_alone;
 
 /* Requests for a checkpoint, by the agent's numbers (wire.h). */
 struct rdzv_checkpoints {
-  bool can;                        /* rdzv_can_checkpoint was called */
-  uint32_t asked, shown, answered; /* heard from the agent; by rdzv_requested; by rdzv_checkpointed */
-  bool due;                        /* the last answer found no room in the socket */
-  bool fresh;                      /* rdzv_requested has not been called since rdzv_checkpointed was */
-  uint64_t step, told_ms;          /* of the last rdzv_checkpointed; 0: none */
+  bool can; /* rdzv_can_checkpoint was called */
+  uint32_t asked, shown,
+      answered;           /* received from the agent; returned by rdzv_requested; answered by rdzv_checkpointed */
+  bool due;               /* the last answer found no room in the socket */
+  bool fresh;             /* rdzv_requested has not been called since rdzv_checkpointed was */
+  uint64_t step, told_ms; /* of the last rdzv_checkpointed; 0: none */
 };
 
-/* ncclUniqueIds, as the agent told them last. */
+/* ncclUniqueIds, as the agent sent them last. */
 struct rdzv_nccl {
-  uint32_t asked, round; /* for which round we have asked; of which one the rest is: 0: none */
+  uint32_t asked, round; /* the round that was asked for; the round of all below; 0: none */
   int code;
   int version;
   uint32_t count;
@@ -79,7 +86,7 @@ struct rdzv_nccl {
 };
 
 struct rdzv {
-  int fd; /* of the agent; -1: alone, or it is lost */
+  int fd; /* of the agent's socket; -1: alone, or the agent is lost */
   bool alone;
   struct sdk_welcome is;
   unsigned requested;
@@ -89,13 +96,13 @@ struct rdzv {
   struct sdk_progress progress;
   bool progress_held;
   uint64_t progress_sent_ms;
-  int lost_code; /* fd -1 and not alone: why, as the agent said, else 0 */
+  int lost_code; /* if fd is -1 and not alone: the agent's reason, or 0 */
   char lost_text[sizeof(((struct sdk_refused *)0)->text)];
   char text[RDZV_TEXT_MAX];
   struct rdzv_conn conn;
-  struct rdzv_alone *store; /* alone, and used */
+  struct rdzv_alone *store; /* only in a world of one that has used it */
   struct rdzv_name *names;
-  const char *verb, *key;  /* of the call that goes on, for sentences; key NULL: none */
+  const char *verb, *key;  /* of the current call, for its sentence; key NULL: none */
   union sdk_record record; /* the last one received */
 };
 
@@ -104,16 +111,17 @@ int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((for
 uint64_t rdzv_now_ms(void);
 uint64_t rdzv_deadline_in(int timeout_ms);
 struct sdk_head rdzv_head_of(uint16_t type);
-/* Sends one record; waits for room until the deadline (0: not at all, -EAGAIN). Other errors: the agent is lost. */
+/* Sends one record; waits for room until the deadline (0: does not wait, -EAGAIN). Other errors: the agent is lost. */
 int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline);
-int rdzv_lost(struct rdzv *r, const char *what); /* the sentence for a lost agent; returns the code */
-/* Takes in what the agent has said. Negative: the agent is lost, which is said in the sentence. */
+int rdzv_lost(struct rdzv *r, const char *what); /* sets the sentence for a lost agent and returns the code */
+/* Receives what the agent has sent. Negative: the agent is lost, with a sentence. */
 int rdzv_hear_agent(struct rdzv *r);
 
-/* The next record of any type, into r->record; *size: of it. Its type; -ETIMEDOUT; other errors: the agent is lost. */
+/* Waits for the next record, into r->record; *size: of it. Returns its type or -ETIMEDOUT; other errors: the agent is
+ * lost. */
 int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline);
 int rdzv_take_welcome(struct rdzv *r, size_t size);
-/* rdzv_rejoin.c: RDZV_REJOIN was heard by who can */
+/* rdzv_rejoin.c: RDZV_REJOIN has come, and this worker can rejoin */
 bool rdzv_must_rejoin(const struct rdzv *r);
 
 /* rdzv_nccl.c: takes a record IDS of that size */
@@ -122,20 +130,20 @@ void rdzv_take_ids(struct rdzv *r, size_t size);
 /* rdzv_checkpoint.c: RDZV_CHECKPOINT or 0, for rdzv_requested */
 unsigned rdzv_checkpoint_bit(struct rdzv *r);
 
-/* rdzv_conn.c, rdzv_alone.c: requests, all of them at once, and the answers of those that have one, in their order. A WAIT or BARRIER must be the last.
- * What the answers point to is valid until the next ask. -ETIMEDOUT: the connection is good for the next ask, and what was asked is done later, or not. */
+/* rdzv_conn.c, rdzv_alone.c: sends n requests and stores the answers of those that have one, in order. A WAIT or
+ * BARRIER must be the last request. Answers point to memory that is valid until the next call. After -ETIMEDOUT the
+ * connection can be used again; the requests may still take effect. */
 int rdzv_conn_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
                   uint64_t deadline);
 void rdzv_conn_finish(struct rdzv *r);
-void rdzv_conn_reset(struct rdzv *r); /* nothing of it is left: the next ask connects anew */
+void rdzv_conn_reset(struct rdzv *r); /* closes it; the next request connects again */
 int rdzv_alone_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers);
 void rdzv_alone_destroy(struct rdzv_alone *a);
 
 /* rdzv_store.c */
-/* Either, by the kind of world. */
-int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
-             uint64_t deadline);
-/* As rdzv_fail, with what goes on in front: `store get "key": `. */
+/* rdzv_conn_ask or rdzv_alone_ask, after a check of the limits. */
+int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers, uint64_t deadline);
+/* As rdzv_fail, with the current call in front: `store get "key": `. */
 int rdzv_store_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* rdzv_exchange.c */

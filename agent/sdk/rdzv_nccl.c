@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ncclUniqueIds from the agent.
  *
- * Ids belong to a round, and this context may see several of them, so all that is said of ids names its round. They are asked for once in a round;
- * from then on the agent tells what it knows: who is waited for, then the ids, or that there will be none. The last word is kept, so a
- * second call is answered from here, and a call that has timed out knows whom to name.
- *
- * That communicators are up is told once in a round, too: who says it again costs nobody anything. */
+ * Ids belong to a round, and a context may see several rounds, so each record about ids names its round. This library
+ * asks once per round. From then on the agent sends its news: the nodes that are missing, then the ids or the reason
+ * why there are none. The last record is kept. So a second call is answered from here, and a call that times out can
+ * name the missing nodes. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -13,20 +13,20 @@
 
 void rdzv_take_ids(struct rdzv *r, size_t size) {
   struct rdzv_nccl *k = &r->nccl;
-  struct sdk_ids *said = &r->record.ids;
-  if (size < offsetof(struct sdk_ids, ids) || said->count > RDZV_NCCL_IDS_MAX ||
-      size != offsetof(struct sdk_ids, ids) + (size_t)said->count * RDZV_NCCL_ID_SIZE || said->code > 0)
-    return; /* nothing that we could use: the wait for it says so in the end */
-  said->text[sizeof(said->text) - 1] = '\0';
-  k->round = said->round;
-  k->code = said->code;
-  k->version = said->version;
-  k->count = said->count;
-  memcpy(k->text, said->text, sizeof(k->text));
-  memcpy(k->ids, said->ids, (size_t)said->count * RDZV_NCCL_ID_SIZE);
+  struct sdk_ids *record = &r->record.ids;
+  if (size < offsetof(struct sdk_ids, ids) || record->count > RDZV_NCCL_IDS_MAX ||
+      size != offsetof(struct sdk_ids, ids) + (size_t)record->count * RDZV_NCCL_ID_SIZE || record->code > 0)
+    return; /* unusable; the wait for ids then times out */
+  record->text[sizeof(record->text) - 1] = '\0';
+  k->round = record->round;
+  k->code = record->code;
+  k->version = record->version;
+  k->count = record->count;
+  memcpy(k->text, record->text, sizeof(k->text));
+  memcpy(k->ids, record->ids, (size_t)record->count * RDZV_NCCL_ID_SIZE);
 }
 
-static int ask(struct rdzv *r, uint64_t deadline) {
+static int ask_for_ids(struct rdzv *r, uint64_t deadline) {
   struct sdk_ids_wanted want = {.head = rdzv_head_of(SDK_IDS_WANTED), .round = r->is.round};
   if (r->nccl.asked == r->is.round) return 0;
   int rc = rdzv_send_record(r, &want, sizeof(want), deadline);
@@ -36,19 +36,18 @@ static int ask(struct rdzv *r, uint64_t deadline) {
   return 0;
 }
 
-/* Until the last word is spoken. */
+/* Until the ids are there, or it is certain that there will be none. */
 static int wait_for_ids(struct rdzv *r, uint64_t deadline) {
   const struct rdzv_nccl *k = &r->nccl;
   while (k->round != r->is.round || (!k->count && !k->code)) {
     size_t size = 0;
     if (rdzv_must_rejoin(r))
-      return rdzv_fail(r, -ECANCELED,
-                       "nccl ids: the round is being ended: rdzv_rejoin waits for the next one");
+      return rdzv_fail(r, -ECANCELED, "nccl ids: the round is ending; rdzv_rejoin waits for the next one");
     int type = rdzv_await(r, &size, deadline);
     bool told = k->round == r->is.round && k->text[0];
     if (type == -ETIMEDOUT)
       return rdzv_fail(r, type, "nccl ids: they did not come in time%s%s", told ? ": " : "",
-                       told ? k->text : "; the agent did not say who is waited for");
+                       told ? k->text : "; the agent did not report who is missing");
     if (type < 0) return rdzv_lost(r, "nccl ids");
   }
   return k->code ? rdzv_fail(r, k->code, "nccl ids: %s", k->text) : 0;
@@ -56,17 +55,14 @@ static int wait_for_ids(struct rdzv *r, uint64_t deadline) {
 
 int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *nccl_version, int timeout_ms) {
   uint64_t deadline = rdzv_deadline_in(timeout_ms);
-  if (r->alone)
-    return rdzv_fail(
-        r, -ENOTSUP,
-        "nccl ids: this program runs without an agent, and nobody mints them: ncclGetUniqueId does");
-  int rc = ask(r, deadline);
+  if (r->alone) return rdzv_fail(r, -ENOTSUP, "nccl ids: this program runs without an agent; use ncclGetUniqueId");
+  int rc = ask_for_ids(r, deadline);
   if (!rc) rc = wait_for_ids(r, deadline);
   if (rc) return rc;
   size_t size = (size_t)r->nccl.count * RDZV_NCCL_ID_SIZE;
   if (size > max)
-    return rdzv_fail(r, -EMSGSIZE, "nccl ids: there are %u, and %zu bytes of room for them are %zu too few",
-                     r->nccl.count, max, size - max);
+    return rdzv_fail(r, -EMSGSIZE, "nccl ids: %u ids take %zu bytes, and there is room for %zu", r->nccl.count, size,
+                     max);
   memcpy(ids, r->nccl.ids, size);
   *n = (int)r->nccl.count;
   if (nccl_version) *nccl_version = r->nccl.version;

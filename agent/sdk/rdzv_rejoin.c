@@ -1,12 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The next round, in this process.
  *
- * A worker that may stay is asked where others are stopped; it leaves its round by one record, REJOIN, and then it is parked: it holds nothing of the
- * round any more, and for everybody but its agent it is as good as gone. What wakes it is the WELCOME of the next round, on the same connection, which
- * replaces all that the first one said: rank, world, addresses, the store's port, the numbers of checkpoints. Whatever belongs to the old round goes
- * when REJOIN is sent and not later: a store of a round that is over must not be asked, and its keys must not meet those of the next.
+ * A worker that can rejoin is asked where others are stopped. It leaves its round with one record, REJOIN, and is then
+ * parked: it no longer holds anything of the round. The WELCOME of the next round wakes it, on the same connection, and
+ * replaces everything that the first WELCOME set: rank, world, addresses, the store's port, the numbers of checkpoints.
+ * The store connection and the names of the old round are dropped when REJOIN is sent, because its keys must not meet
+ * those of the next round.
  *
- * The wait can be given up and taken up again: REJOIN is sent once. It ends for good when the agent says RDZV_STOP, or is gone; a new round that is void
- * at once is no special case, since its WELCOME carries RDZV_REJOIN, or REQUEST follows, and the caller comes back here. */
+ * A call that times out can be repeated: REJOIN is sent once. The wait ends for good with RDZV_STOP or the loss of the
+ * agent. A new round that ends at once needs no special case: its WELCOME carries RDZV_REJOIN, or REQUEST follows, and
+ * the program comes back here. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -27,7 +30,7 @@ int rdzv_can_rejoin(struct rdzv *r) {
   return 0;
 }
 
-/* One line of what may be shown. */
+/* As one line. */
 static void copy_reason(char out[SDK_REASON_MAX], const char *reason) {
   size_t n = reason ? strnlen(reason, SDK_REASON_MAX - 1) : 0;
   for (size_t i = 0; i < n; i++) out[i] = reason[i] == '\n' ? ' ' : reason[i];
@@ -61,8 +64,7 @@ static int take_place(struct rdzv *r, size_t size) {
 static int wait_for_place(struct rdzv *r, uint64_t deadline) {
   for (;;) {
     size_t size = 0;
-    if (r->requested & RDZV_STOP)
-      return rdzv_fail(r, -ECANCELED, "rejoin: the agent has told this worker to stop");
+    if (r->requested & RDZV_STOP) return rdzv_fail(r, -ECANCELED, "rejoin: the agent asks this worker to stop");
     int type = rdzv_await(r, &size, deadline);
     if (type == SDK_WELCOME) return take_place(r, size);
     if (type < 0) return type;
@@ -71,9 +73,8 @@ static int wait_for_place(struct rdzv *r, uint64_t deadline) {
 
 int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
   uint64_t deadline = rdzv_deadline_in(timeout_ms);
-  if (r->alone) return rdzv_fail(r, -ENOTSUP, "rejoin: there is no agent, and no next round");
-  if (!r->can_rejoin)
-    return rdzv_fail(r, -EINVAL, "rejoin: rdzv_can_rejoin must come first, and no rdzv_done after it");
+  if (r->alone) return rdzv_fail(r, -ENOTSUP, "rejoin: this program runs without an agent, so there is no next round");
+  if (!r->can_rejoin) return rdzv_fail(r, -EINVAL, "rejoin: call rdzv_can_rejoin first, and not after rdzv_done");
   int rc = r->parked ? 0 : park(r, reason, deadline);
   if (!rc) rc = wait_for_place(r, deadline);
   if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "rejoin: no next round within %d ms", timeout_ms);

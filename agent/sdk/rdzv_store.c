@@ -1,12 +1,14 @@
-/* The store's calls: arguments to requests, answers to what the caller gets.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store's calls: arguments to requests, and answers to results.
  *
- * A call takes its keys, puts the client's "/" in front of each as PyTorch's clients do, checks the limits, asks (rdzv_conn.c, or rdzv_alone.c in a
- * world of one) and copies what came, because what came lies in a buffer that the next call overwrites.
+ * A call puts the client's "/" in front of each key, as PyTorch's clients do, and checks the limits. It asks
+ * (rdzv_conn.c, or rdzv_alone.c in a world of one) and copies the answer, because the next call overwrites its buffer.
  *
- * What waits first looks: get is CHECK and GET in one packet, and only where the key is not there WAIT follows, and then the look again. So what is
- * there costs one round trip, and a key that was deleted between the wait and the look is simply waited for again. The pop of a queue does the same.
+ * A call that may wait looks first. get sends CHECK and GET in one packet; only if the key is missing WAIT follows, and
+ * then the same look again. So an existing key costs one round trip, and a key that was deleted between wait and look
+ * is simply waited for again. queue_pop does the same.
  *
- * When the deadline of a wait passes, the keys are looked for once more, one CHECK each, to name those that are missing. */
+ * When the deadline of a wait passes, each key is checked once more, to name the missing ones. */
 
 #include "agent/sdk/rdzv_internal.h"
 
@@ -28,15 +30,14 @@ enum {
   LOOKED_MAX = 4096, /* keys that are looked for one by one */
 };
 
-int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers,
-             uint64_t deadline) {
+int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers, uint64_t deadline) {
   const char *why = NULL;
   for (size_t i = 0; i < n; i++)
-    if (c10d_check(&q[i], &why)) return rdzv_store_fail(r, -EMSGSIZE, "%s is more than the store takes", why);
+    if (c10d_check(&q[i], &why)) return rdzv_store_fail(r, -EMSGSIZE, "%s exceeds the limit of the store", why);
   return r->alone ? rdzv_alone_ask(r, q, n, answers) : rdzv_conn_ask(r, q, n, answers, deadline);
 }
 
-/* A key as a sentence can show it. */
+/* A key in a form that a sentence can show. */
 static const char *show(const char *key, char out[SHOWN_MAX + 4]) {
   size_t n = strnlen(key, SHOWN_MAX);
   for (size_t i = 0; i < n; i++) out[i] = (unsigned char)key[i] < ' ' || key[i] == 127 ? '?' : key[i];
@@ -57,9 +58,9 @@ int rdzv_store_fail(struct rdzv *r, int code, const char *fmt, ...) {
   return code;
 }
 
-/* ----------------------------------------------------------------- calls */
+/* Calls ------------------------------------------------------------------------------------------------------------ */
 
-/* A call that goes on: its keys as they are sent. */
+/* A call in progress, and its keys in the form of the wire. */
 struct call {
   struct rdzv *r;
   const char *const *keys;
@@ -69,12 +70,11 @@ struct call {
   uint64_t deadline;
 };
 
-/* How many bytes the keys take as they are sent; negative: they cannot be. */
+/* The bytes of all keys on the wire, or a negative code. */
 static int64_t measure(struct rdzv *r, const char *const *keys, size_t n) {
   size_t bytes = 0;
   if (n > RDZV_KEYS_MAX)
-    return rdzv_store_fail(r, -EMSGSIZE, "%zu keys are too many for one call, the limit is %d", n,
-                           RDZV_KEYS_MAX);
+    return rdzv_store_fail(r, -EMSGSIZE, "%zu keys are too many for one call, the limit is %d", n, RDZV_KEYS_MAX);
   for (size_t i = 0; i < n; i++) {
     size_t len = keys[i] ? strlen(keys[i]) : 0;
     if (!keys[i]) return rdzv_store_fail(r, -EINVAL, "a key is NULL");
@@ -85,11 +85,10 @@ static int64_t measure(struct rdzv *r, const char *const *keys, size_t n) {
   return (int64_t)bytes;
 }
 
-/* On success c->wire is there, and c is to be ended either way. */
-static int begin(struct call *c, struct rdzv *r, const char *verb, const char *const *keys, size_t n,
-                 int timeout_ms) {
-  *c = (struct call){
-      .r = r, .keys = keys, .n = n, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
+/* On success c->wire is set. end_call() must follow in any case. */
+static int begin_call(struct call *c, struct rdzv *r, const char *verb, const char *const *keys, size_t n,
+                      int timeout_ms) {
+  *c = (struct call){.r = r, .keys = keys, .n = n, .timeout_ms = timeout_ms, .deadline = rdzv_deadline_in(timeout_ms)};
   r->verb = verb;
   r->key = n == 1 ? keys[0] : NULL;
   int64_t bytes = measure(r, keys, n);
@@ -110,7 +109,7 @@ static int begin(struct call *c, struct rdzv *r, const char *verb, const char *c
   return 0;
 }
 
-static int end(struct call *c, int rc) {
+static int end_call(struct call *c, int rc) {
   free(c->wire);
   return rc;
 }
@@ -151,28 +150,28 @@ static int ask_number(struct call *c, struct c10d_request q, int64_t *number) {
   return rc;
 }
 
-/* ----------------------------------------------------------------- waits */
+/* Waits ------------------------------------------------------------------------------------------------------------ */
 
-/* Adds a name to the sentence of those that are missing. */
+/* Adds a key to the list of missing ones. */
 static void add_missing(char *text, size_t room, size_t n, const char *key) {
   char shown[SHOWN_MAX + 4];
   size_t len = strlen(text);
   if (n < NAMED_MAX) snprintf(text + len, room - len, "%s\"%s\"", n ? ", " : "", show(key, shown));
 }
 
-static int say_missing(const struct call *c, const struct c10d_reply *a) {
+static int fail_missing(const struct call *c, const struct c10d_reply *a) {
   char text[NAMED_MAX * (SHOWN_MAX + 8) + 32] = "";
   size_t missing = 0;
   for (size_t i = 0; i < c->n; i++)
     if (a[i].byte) add_missing(text, sizeof(text), missing++, c->keys[i]);
   size_t len = strlen(text);
   if (missing > NAMED_MAX) snprintf(text + len, sizeof(text) - len, " and %zu more", missing - NAMED_MAX);
-  if (missing == 0) return 0; /* the last one has just come */
+  if (missing == 0) return 0; /* the last key has just come */
   return rdzv_store_fail(c->r, -ETIMEDOUT, "%zu of %zu keys did not come within %d ms: %s", missing, c->n,
                          c->timeout_ms, text);
 }
 
-/* The deadline of a wait for several keys has passed: which of them are missing? 0: none. */
+/* The deadline of a wait for several keys has passed. -ETIMEDOUT names the missing ones; 0: none is. */
 static int name_missing(const struct call *c) {
   struct c10d_request *q = c->n <= LOOKED_MAX ? calloc(c->n, sizeof(*q)) : NULL;
   struct c10d_reply *a = q ? calloc(c->n, sizeof(*a)) : NULL;
@@ -181,7 +180,7 @@ static int name_missing(const struct call *c) {
     q[i] = (struct c10d_request){.op = C10D_CHECK, .count = 1, .keys = &c->wire[i]};
   if (a) rc = rdzv_ask(c->r, q, c->n, a, rdzv_deadline_in(RDZV_LATE_MS));
   if (a && rc == 0)
-    rc = say_missing(c, a);
+    rc = fail_missing(c, a);
   else
     rc = rdzv_store_fail(c->r, -ETIMEDOUT, "not all of %zu keys came within %d ms", c->n, c->timeout_ms);
   free(a);
@@ -189,7 +188,7 @@ static int name_missing(const struct call *c) {
   return rc;
 }
 
-/* Until all keys of the call are there. */
+/* Waits until all keys of the call exist. */
 static int wait_for_keys(const struct call *c) {
   struct c10d_request q = on_keys(c, C10D_WAIT);
   struct c10d_reply a = {0};
@@ -199,7 +198,7 @@ static int wait_for_keys(const struct call *c) {
   return c->r->alone ? rc : rdzv_store_fail(c->r, rc, "it did not come within %d ms", c->timeout_ms);
 }
 
-/* One look at a key: -ENOENT without a sentence where it is not there. */
+/* -ENOENT, without a sentence: the key does not exist. */
 static int look(const struct call *c, char **value, size_t *size) {
   struct c10d_request q[2] = {on_keys(c, C10D_CHECK), on_key(c, C10D_GET)};
   struct c10d_reply a[2] = {0};
@@ -217,7 +216,7 @@ static int look_in_queue(const struct call *c, char **value, size_t *size) {
   return a.number > 0 ? hand_out(c->r, a.value, value, size) : -ENOENT;
 }
 
-/* Looks, waits, and looks again, until it is there or the deadline passes. */
+/* Looks, waits and looks again until there is a value or the deadline passes. */
 static int take(const struct call *c, int (*look_for)(const struct call *, char **, size_t *), char **value,
                 size_t *size) {
   int rc = look_for(c, value, size);
@@ -226,94 +225,93 @@ static int take(const struct call *c, int (*look_for)(const struct call *, char 
     if (rc == 0) rc = look_for(c, value, size);
     if (rc != -ENOENT) break;
     if (rdzv_now_ms() >= c->deadline)
-      return rdzv_store_fail(c->r, -ETIMEDOUT, "others were faster for %d ms", c->timeout_ms);
+      return rdzv_store_fail(c->r, -ETIMEDOUT, "other ranks were faster for %d ms", c->timeout_ms);
     poll(NULL, 0,
-         PAUSE_MS); /* somebody was faster; or a key has a queue's name, and ends every wait at once */
+         PAUSE_MS); /* another rank was faster; or a key has the name of a queue, and ends every wait at once */
   }
   return rc;
 }
 
-/* ------------------------------------------------------------------- api */
+/* The public functions --------------------------------------------------------------------------------------------- */
 
 int rdzv_store_set(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store set", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store set", &key, 1, timeout_ms);
   if (!rc) rc = ask_number(&c, with_value(on_key(&c, C10D_SET), value, size), NULL);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_append(struct rdzv *r, const char *key, const void *data, size_t size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store append", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store append", &key, 1, timeout_ms);
   if (!rc) rc = ask_number(&c, with_value(on_key(&c, C10D_APPEND), data, size), NULL);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_get(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store get", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store get", &key, 1, timeout_ms);
   if (!rc) rc = take(&c, look, value, size);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_try_get(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store get", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store get", &key, 1, timeout_ms);
   if (!rc) rc = look(&c, value, size);
-  if (rc == -ENOENT) rdzv_store_fail(r, rc, "it is not there");
-  return end(&c, rc);
+  if (rc == -ENOENT) rdzv_store_fail(r, rc, "it does not exist");
+  return end_call(&c, rc);
 }
 
 int rdzv_store_add(struct rdzv *r, const char *key, int64_t delta, int64_t *total, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store add", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store add", &key, 1, timeout_ms);
   if (!rc) {
     struct c10d_request q = on_key(&c, C10D_ADD);
     q.number = delta;
     rc = ask_number(&c, q, total);
   }
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_compare_set(struct rdzv *r, const char *key, const void *expected, size_t expected_size,
-                           const void *desired, size_t desired_size, char **value, size_t *size,
-                           int timeout_ms) {
+                           const void *desired, size_t desired_size, char **value, size_t *size, int timeout_ms) {
   struct call c;
   struct c10d_reply a = {0};
-  int rc = begin(&c, r, "store compare_set", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store compare_set", &key, 1, timeout_ms);
   if (!rc) {
     struct c10d_request q = with_value(on_key(&c, C10D_COMPARE_SET), desired, desired_size);
     q.expected = (struct slice){expected, expected_size};
     rc = ask(&c, &q, 1, &a);
   }
   if (!rc) rc = hand_out(r, a.value, value, size);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_wait(struct rdzv *r, const char *const *keys, size_t n, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store wait", keys, n, timeout_ms);
+  int rc = begin_call(&c, r, "store wait", keys, n, timeout_ms);
   if (!rc && n > 0) rc = wait_for_keys(&c);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_check(struct rdzv *r, const char *const *keys, size_t n, bool *there, int timeout_ms) {
   struct call c;
   struct c10d_reply a = {0};
-  int rc = begin(&c, r, "store check", keys, n, timeout_ms);
+  int rc = begin_call(&c, r, "store check", keys, n, timeout_ms);
   struct c10d_request q = on_keys(&c, C10D_CHECK);
   if (!rc && n > 0) rc = ask(&c, &q, 1, &a);
   if (!rc) *there = a.byte == 0;
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_delete_key(struct rdzv *r, const char *key, bool *was_there, int timeout_ms) {
   struct call c;
   int64_t n = 0;
-  int rc = begin(&c, r, "store delete_key", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store delete_key", &key, 1, timeout_ms);
   if (!rc) rc = ask_number(&c, on_key(&c, C10D_DELETE_KEY), &n);
   if (!rc && was_there) *was_there = n > 0;
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_multi_get(struct rdzv *r, const char *const *keys, size_t n, char **values, size_t *sizes,
@@ -321,7 +319,7 @@ int rdzv_store_multi_get(struct rdzv *r, const char *const *keys, size_t n, char
   struct call c;
   struct c10d_reply a = {0};
   size_t at = 0, i = 0;
-  int rc = begin(&c, r, "store multi_get", keys, n, timeout_ms);
+  int rc = begin_call(&c, r, "store multi_get", keys, n, timeout_ms);
   struct c10d_request q = on_keys(&c, C10D_MULTI_GET);
   if (!rc && n > 0) rc = wait_for_keys(&c);
   if (!rc && n > 0) rc = ask(&c, &q, 1, &a);
@@ -329,27 +327,27 @@ int rdzv_store_multi_get(struct rdzv *r, const char *const *keys, size_t n, char
     rc = hand_out(r, s, &values[i], sizes ? &sizes[i] : NULL);
   if (!rc && i < n) rc = rdzv_store_fail(r, -EPROTO, "the store answered %zu of %zu keys", i, n);
   while (rc && i > 0) free(values[--i]);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_multi_set(struct rdzv *r, const char *const *keys, size_t n, const void *const *values,
                          const size_t *sizes, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store multi_set", keys, n, timeout_ms);
+  int rc = begin_call(&c, r, "store multi_set", keys, n, timeout_ms);
   struct slice *v = rc || n == 0 ? NULL : calloc(n, sizeof(*v));
   struct c10d_request q = on_keys(&c, C10D_MULTI_SET);
   q.values = v;
   for (size_t i = 0; v && i < n; i++) v[i] = (struct slice){values[i], sizes[i]};
   if (!rc && n > 0) rc = v ? ask(&c, &q, 1, NULL) : rdzv_store_fail(r, -ENOMEM, "out of memory");
   free(v);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_num_keys(struct rdzv *r, int64_t *n, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store num_keys", NULL, 0, timeout_ms);
+  int rc = begin_call(&c, r, "store num_keys", NULL, 0, timeout_ms);
   if (!rc) rc = ask_number(&c, (struct c10d_request){.op = C10D_GETNUMKEYS}, n);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 /* One block: the pointers, then the text. */
@@ -359,7 +357,7 @@ static int hand_out_keys(struct rdzv *r, const struct c10d_reply *a, char ***key
   if (!v) return rdzv_store_fail(r, -ENOMEM, "out of memory");
   *n = 0;
   for (struct slice s; *n < max && c10d_next_string(a->items, &at, &s);) {
-    if (s.len == 0 || s.data[0] != '/') continue; /* "init/", which PyTorch counts its clients with */
+    if (s.len == 0 || s.data[0] != '/') continue; /* "init/", with which PyTorch counts its clients */
     v[(*n)++] = text;
     memcpy(text, s.data + 1, s.len - 1);
     text[s.len - 1] = '\0';
@@ -374,15 +372,15 @@ int rdzv_store_list_keys(struct rdzv *r, char ***keys, size_t *n, int timeout_ms
   struct call c;
   struct c10d_reply a = {0};
   struct c10d_request q = {.op = C10D_LIST_KEYS};
-  int rc = begin(&c, r, "store list_keys", NULL, 0, timeout_ms);
+  int rc = begin_call(&c, r, "store list_keys", NULL, 0, timeout_ms);
   if (!rc) rc = ask(&c, &q, 1, &a);
   if (!rc) rc = hand_out_keys(r, &a, keys, n);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_barrier(struct rdzv *r, const char *key, int64_t world_size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store barrier", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store barrier", &key, 1, timeout_ms);
   if (!rc) {
     struct c10d_request q = on_key(&c, C10D_BARRIER);
     q.number = world_size;
@@ -390,34 +388,34 @@ int rdzv_store_barrier(struct rdzv *r, const char *key, int64_t world_size, int 
     if (rc == -ETIMEDOUT && (r->alone || r->conn.fd >= 0))
       rdzv_store_fail(r, rc, "fewer than %lld came within %d ms", (long long)world_size, timeout_ms);
   }
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_queue_push(struct rdzv *r, const char *key, const void *value, size_t size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store queue_push", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store queue_push", &key, 1, timeout_ms);
   if (!rc) rc = ask_number(&c, with_value(on_key(&c, C10D_QUEUE_PUSH), value, size), NULL);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_queue_pop(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store queue_pop", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store queue_pop", &key, 1, timeout_ms);
   if (!rc) rc = take(&c, look_in_queue, value, size);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_queue_try_pop(struct rdzv *r, const char *key, char **value, size_t *size, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store queue_pop", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store queue_pop", &key, 1, timeout_ms);
   if (!rc) rc = look_in_queue(&c, value, size);
   if (rc == -ENOENT) rdzv_store_fail(r, rc, "the queue is empty");
-  return end(&c, rc);
+  return end_call(&c, rc);
 }
 
 int rdzv_store_queue_len(struct rdzv *r, const char *key, int64_t *n, int timeout_ms) {
   struct call c;
-  int rc = begin(&c, r, "store queue_len", &key, 1, timeout_ms);
+  int rc = begin_call(&c, r, "store queue_len", &key, 1, timeout_ms);
   if (!rc) rc = ask_number(&c, on_key(&c, C10D_QUEUE_LEN), n);
-  return end(&c, rc);
+  return end_call(&c, rc);
 }

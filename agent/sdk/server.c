@@ -1,20 +1,25 @@
-/* The agent's socket for its workers: accepting, reading, and writing without ever waiting.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's socket for its workers: accepting, reading, writing without ever waiting, and the meaning of records.
  *
- * All connections and the listener are in one epoll, and an epoll is itself a descriptor that can be polled, so the
- * agent's loop watches one number and knows nothing of ours. Level-triggered: what a turn leaves undone makes the
- * descriptor readable again. A turn takes at most 64 connections and 16 records of each.
+ * All connections and the listener are in one epoll, and an epoll is itself a descriptor that can be polled. So the
+ * agent's loop watches one number. The epoll is level-triggered: work that a turn leaves undone makes the descriptor
+ * readable again. A turn takes at most 64 connections and 16 records of each.
  *
- * A record is a packet, so there is nothing to reassemble and no half-read state. What is sent is small: WELCOME, once, and REQUEST and IDS, of
- * which only the latest counts; so nothing is ever queued, and a worker that does not read costs nothing.
+ * A record is a packet, so there is nothing to reassemble. Only small records are sent: WELCOME once, then REQUEST and
+ * IDS, of which only the latest counts. So nothing is ever queued, and a worker that does not read costs nothing.
  *
- * Only the own user and root may connect: the kernel tells who is there (SO_PEERCRED), since an abstract name has no
- * permissions. Whoever has our uid could as well attach a debugger to the agent; beyond that, what comes is checked
- * so that a mistake of a worker ends its connection, not the agent. */
+ * Only the agent's own user and root may connect. The kernel names the peer (SO_PEERCRED), since an abstract name has
+ * no permissions. A process with our uid could as well attach a debugger to the agent. Beyond that, every record is
+ * checked whole before anything of it is used: its size is exactly that of its type, and numbers are in their bounds. A
+ * record that fails ends the connection with a sentence, for the worker and for the log.
+ *
+ * A local rank may have several connections, since a worker's child may ask for its place. Progress belongs to the
+ * rank, whichever connection reports it. */
 
 #include "agent/sdk/server.h"
-#include "agent/sdk/server_internal.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,25 +34,85 @@
 
 enum { TURN_CONNECTIONS = 64, TURN_RECORDS = 16, BACKLOG = 1024 };
 
-struct sdk_head sdk_head_of(uint16_t type) {
+struct conn {
+  struct sdk_server *of;
+  size_t index; /* in the server's array */
+  int fd;
+  pid_t pid;
+  uid_t uid;
+  bool greeted;
+  bool writing;                           /* epoll is asked for room */
+  bool welcome_due, request_due, ids_due; /* there was no room for it yet */
+  uint32_t ids_wanted;                    /* of which round; 0: none */
+  bool can;                               /* it has sent CAN_CHECKPOINT */
+  bool rejoins;                           /* it has sent CAN_REJOIN */
+  bool parked;                            /* it waits for the next round */
+  uint32_t local_rank;
+};
+
+/* The server's record of one local rank in a round. */
+struct rank {
+  struct sdk_welcome welcome;
+  struct sdk_progress progress;
+  bool progressed;       /* not yet reported */
+  uint32_t n_can;        /* how many of its connections can */
+  struct conn *rejoiner; /* the one that has sent CAN_REJOIN; NULL: none */
+  uint32_t bits;         /* the requests to it */
+};
+
+struct sdk_server {
+  char name[112];
+  int listener, epoll;
+  struct conn **conns;
+  size_t n_conns, cap_conns;
+  struct sdk_event *events;
+  size_t n_events, cap_events;
+  bool open; /* a round is */
+  uint32_t round, n_ranks, checkpoint;
+  uint64_t saved_step; /* the last that a worker has reported, in any round */
+  struct sdk_ids ids;  /* round 0: nothing is known */
+  struct rank *ranks;  /* by local rank */
+  size_t n_progressed;
+};
+
+static struct sdk_head head_of(uint16_t type) {
   return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
 }
 
-struct sdk_event *sdk_event_add(struct sdk_server *s, enum sdk_event_kind kind, const struct conn *c) {
+/* Valid until the next. */
+static struct sdk_event *add_event(struct sdk_server *s, enum sdk_event_kind kind, const struct conn *c) {
   if (s->n_events == s->cap_events) {
     s->cap_events = s->cap_events ? s->cap_events * 2 : 16;
     s->events = xrealloc(s->events, s->cap_events * sizeof(*s->events));
   }
   struct sdk_event *ev = &s->events[s->n_events++];
-  *ev = (struct sdk_event){.kind = kind, .round = s->round, .local_rank = c->local_rank, .pid = c->pid};
+  *ev = (struct sdk_event){.kind = kind, .round = s->round, .local_rank = c->local_rank, .pid = c->pid, .uid = c->uid};
   return ev;
 }
 
-/* ----------------------------------------------------------- connections */
+/* Connections. ----------------------------------------------------------------------------------------------------- */
+
+/* The rank can as long as one of its connections can. */
+static void set_can(struct conn *c, bool can) {
+  struct sdk_server *s = c->of;
+  if (c->can == can) return;
+  c->can = can;
+  uint32_t *n = &s->ranks[c->local_rank].n_can;
+  *n += can ? 1 : (uint32_t)-1;
+  if (*n == (can ? 1 : 0)) add_event(s, SDK_EVENT_CAN, c)->on = can;
+}
+
+static void stop_rejoining(struct conn *c) {
+  if (!c->rejoins) return;
+  c->rejoins = c->parked = false;
+  if (c->local_rank < c->of->n_ranks) c->of->ranks[c->local_rank].rejoiner = NULL;
+  add_event(c->of, SDK_EVENT_CAN_REJOIN, c)->on = false;
+}
 
 static void conn_close(struct conn *c) {
   struct sdk_server *s = c->of;
-  sdk_conn_leave(c);
+  if (c->local_rank < s->n_ranks) set_can(c, false);
+  stop_rejoining(c);
   close(c->fd);
   s->conns[c->index] = s->conns[--s->n_conns];
   s->conns[c->index]->index = c->index;
@@ -55,17 +120,17 @@ static void conn_close(struct conn *c) {
 }
 
 static struct sdk_refused refusal(int code, const char *text) {
-  struct sdk_refused r = {.head = sdk_head_of(SDK_REFUSED), .code = code};
+  struct sdk_refused r = {.head = head_of(SDK_REFUSED), .code = code};
   snprintf(r.text, sizeof(r.text), "%s", text);
   return r;
 }
 
-void sdk_conn_refuse(struct conn *c, int code, const char *text, const char *trouble) {
+/* REFUSED for the whole connection, and close; trouble is for the log, NULL: nothing to log. c is gone. */
+static void refuse(struct conn *c, int code, const char *text, const char *trouble) {
   struct sdk_refused r = refusal(code, text);
-  send(c->fd, &r, sizeof(r),
-       MSG_DONTWAIT | MSG_NOSIGNAL); /* no room: it reads nothing, the close says enough */
+  send(c->fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL); /* without room the close is the message */
   if (trouble) {
-    struct sdk_event *ev = sdk_event_add(c->of, SDK_EVENT_TROUBLE, c);
+    struct sdk_event *ev = add_event(c->of, SDK_EVENT_TROUBLE, c);
     snprintf(ev->text, sizeof(ev->text), "worker process %d: %s", (int)c->pid, trouble);
   }
   conn_close(c);
@@ -95,27 +160,221 @@ static bool ids_are_due(const struct conn *c) {
   return c->ids_due && c->ids_wanted == c->of->ids.round;
 }
 
-void sdk_conn_flush(struct conn *c) {
-  struct sdk_request q = {
-      .head = sdk_head_of(SDK_REQUEST), .bits = sdk_conn_bits(c), .checkpoint = c->of->checkpoint};
+static uint32_t bits_of(const struct conn *c) {
+  return c->local_rank < c->of->n_ranks ? c->of->ranks[c->local_rank].bits : 0;
+}
+
+static struct sdk_welcome welcome_of(const struct conn *c) {
+  struct sdk_welcome w = c->of->ranks[c->local_rank].welcome;
+  w.head = head_of(SDK_WELCOME);
+  w.requested = bits_of(c);
+  w.checkpoint = c->of->checkpoint;
+  w.saved_step = c->of->saved_step;
+  return w;
+}
+
+/* Sends what is due, as far as there is room. */
+static void flush(struct conn *c) {
+  struct sdk_request q = {.head = head_of(SDK_REQUEST), .bits = bits_of(c), .checkpoint = c->of->checkpoint};
   const struct sdk_ids *ids = &c->of->ids;
   struct sdk_welcome w = {0};
-  if (c->welcome_due) w = sdk_conn_welcome(c);
+  if (c->welcome_due) w = welcome_of(c);
   if (c->welcome_due) c->welcome_due = !send_packet(c, &w, sizeof(w));
   if (c->request_due && !c->welcome_due) c->request_due = !send_packet(c, &q, sizeof(q));
   if (ids_are_due(c) && !c->welcome_due) c->ids_due = !send_packet(c, ids, ids_size(ids));
   want_write(c, c->welcome_due || c->request_due || ids_are_due(c));
 }
 
-void sdk_conn_welcome_again(struct conn *c) {
+static void welcome_again(struct conn *c) {
   c->welcome_due = true;
-  sdk_conn_flush(c);
+  flush(c);
 }
 
-void sdk_conn_send(struct conn *c, const void *record, size_t size) {
-  send_packet(c, record, size);
+/* Rounds. ---------------------------------------------------------------------------------------------------------- */
+
+static void forget_round(struct sdk_server *s) {
+  free(s->ranks);
+  s->ranks = NULL;
+  s->n_progressed = 0;
+  s->n_ranks = s->checkpoint = 0;
+  s->open = false;
 }
 
+static void close_conns(struct sdk_server *s, bool parked_too) {
+  char text[64];
+  snprintf(text, sizeof(text), "round %u is over", s->round);
+  for (size_t i = s->n_conns; i-- > 0;)
+    if (s->conns[i]->greeted && (parked_too || !s->conns[i]->parked)) refuse(s->conns[i], -ESTALE, text, NULL);
+}
+
+void sdk_server_close_round(struct sdk_server *s) {
+  close_conns(s, true);
+  forget_round(s);
+}
+
+/* A parked worker, in a round that has just been opened. */
+static void take_over(struct sdk_server *s, struct conn *c) {
+  bool can = c->can;
+  c->parked = c->request_due = c->can = false;
+  s->ranks[c->local_rank].rejoiner = c;
+  add_event(s, SDK_EVENT_HELLO, c);
+  add_event(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
+  if (can) set_can(c, true);
+  welcome_again(c);
+}
+
+void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *workers, uint32_t n) {
+  close_conns(s, false);
+  for (size_t i = s->n_conns; i-- > 0;)
+    if (s->conns[i]->parked && s->conns[i]->local_rank >= n)
+      refuse(s->conns[i], -ESTALE, "there are fewer workers here now", NULL);
+  forget_round(s);
+  s->ranks = xcalloc(n, sizeof(*s->ranks));
+  for (uint32_t i = 0; i < n; i++) s->ranks[i] = (struct rank){.welcome = workers[i], .bits = workers[i].requested};
+  s->n_ranks = n;
+  s->round = n ? workers[0].round : 0;
+  s->checkpoint = n ? workers[0].checkpoint : 0;
+  s->open = true;
+  for (size_t i = 0; i < s->n_conns; i++)
+    if (s->conns[i]->parked) take_over(s, s->conns[i]);
+  if (s->ids.round != s->round) s->ids = (struct sdk_ids){.round = 0};
+}
+
+/* Records. --------------------------------------------------------------------------------------------------------- */
+
+/* Closes the connection for a bad record. */
+static bool bad(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool bad(struct conn *c, const char *fmt, ...) {
+  char text[200], trouble[256];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(text, sizeof(text), fmt, ap);
+  va_end(ap);
+  if (c->greeted)
+    snprintf(trouble, sizeof(trouble), "local rank %u: %s", c->local_rank, text);
+  else
+    snprintf(trouble, sizeof(trouble), "%s", text);
+  refuse(c, -EPROTO, text, trouble);
+  return false;
+}
+
+static bool on_hello(struct conn *c, const struct sdk_hello *h) {
+  struct sdk_server *s = c->of;
+  char text[128], trouble[160];
+  if (c->greeted) return bad(c, "said HELLO twice");
+  if (!s->open || h->round != s->round) {
+    snprintf(text, sizeof(text), s->open && h->round > s->round ? "round %u has not begun" : "round %u is over",
+             h->round);
+    snprintf(trouble, sizeof(trouble), "%s, it was refused", text);
+    refuse(c, -ESTALE, text, trouble);
+    return false;
+  }
+  if (h->local_rank >= s->n_ranks)
+    return bad(c, "says it is local rank %u, but there are %u workers here", h->local_rank, s->n_ranks);
+  c->greeted = true;
+  c->local_rank = h->local_rank;
+  struct sdk_welcome w = welcome_of(c);
+  send_packet(c, &w, sizeof(w)); /* the first of its connection: there is room */
+  add_event(s, SDK_EVENT_HELLO, c);
+  return true;
+}
+
+static bool on_progress(struct conn *c, const struct sdk_progress *p) {
+  struct sdk_server *s = c->of;
+  struct rank *m = &s->ranks[c->local_rank];
+  m->progress = *p;
+  s->n_progressed += !m->progressed;
+  m->progressed = true;
+  return true;
+}
+
+static bool on_checkpointed(struct conn *c, const struct sdk_checkpointed *p) {
+  if (p->checkpoint == 0 || p->checkpoint > c->of->checkpoint)
+    return bad(c, "reports checkpoint %u, which was not requested", p->checkpoint);
+  struct sdk_event *ev = add_event(c->of, SDK_EVENT_CHECKPOINTED, c);
+  ev->checkpoint = p->checkpoint;
+  ev->step = p->step;
+  return true;
+}
+
+static bool on_can_rejoin(struct conn *c) {
+  struct sdk_server *s = c->of;
+  if (s->ranks[c->local_rank].rejoiner && s->ranks[c->local_rank].rejoiner != c)
+    return bad(c, "says that it can rejoin, but so did another process (%d) of this local rank",
+               (int)s->ranks[c->local_rank].rejoiner->pid);
+  if (c->rejoins) return true;
+  c->rejoins = true;
+  s->ranks[c->local_rank].rejoiner = c;
+  add_event(s, SDK_EVENT_CAN_REJOIN, c)->on = true;
+  return true;
+}
+
+static bool on_rejoin(struct conn *c, const struct sdk_rejoin *p) {
+  if (!c->rejoins) return bad(c, "rejoins, and has not said that it can");
+  if (c->parked || p->round != c->of->round)
+    return bad(c, "leaves round %u, and is %s round %u", p->round, c->parked ? "parked since" : "in", c->of->round);
+  c->parked = true;
+  struct sdk_event *ev = add_event(c->of, SDK_EVENT_PARKED, c);
+  snprintf(ev->text, sizeof(ev->text), "%.*s", SDK_REASON_MAX - 1, p->text);
+  return true;
+}
+
+/* A round that is over gets no answer except that it is over. */
+static bool on_ids_wanted(struct conn *c, const struct sdk_ids_wanted *w) {
+  if (w->round == 0) return bad(c, "asks for the ids of round 0, but rounds begin with 1");
+  c->ids_wanted = w->round;
+  c->ids_due = true;
+  flush(c);
+  return true;
+}
+
+static bool on_nccl_up(struct conn *c, const struct sdk_nccl_up *u) {
+  if (u->round == c->of->round) add_event(c->of, SDK_EVENT_NCCL_UP, c);
+  return true;
+}
+
+static bool on_done(struct conn *c) {
+  set_can(c, false);
+  stop_rejoining(c);
+  add_event(c->of, SDK_EVENT_DONE, c);
+  return true;
+}
+
+/* False: the connection is gone. */
+static bool take_record(struct conn *c, const union sdk_record *r, size_t size) {
+  static const size_t sizes[] = {
+      [SDK_HELLO] = sizeof(struct sdk_hello),
+      [SDK_PROGRESS] = sizeof(struct sdk_progress),
+      [SDK_DONE] = sizeof(struct sdk_done),
+      [SDK_CAN_CHECKPOINT] = sizeof(struct sdk_can_checkpoint),
+      [SDK_CHECKPOINTED] = sizeof(struct sdk_checkpointed),
+      [SDK_CAN_REJOIN] = sizeof(struct sdk_can_rejoin),
+      [SDK_REJOIN] = sizeof(struct sdk_rejoin),
+      [SDK_IDS_WANTED] = sizeof(struct sdk_ids_wanted),
+      [SDK_NCCL_UP] = sizeof(struct sdk_nccl_up),
+      [SDK_SAVED] = sizeof(struct sdk_saved),
+  };
+  if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC) return bad(c, "does not speak the protocol of librdzv");
+  if (r->head.version != SDK_VERSION)
+    return bad(c, "librdzv speaks version %u of the protocol, this agent version %d", r->head.version, SDK_VERSION);
+  unsigned type = r->head.type;
+  size_t expected = type < sizeof(sizes) / sizeof(sizes[0]) ? sizes[type] : 0;
+  if (expected == 0) return bad(c, "sent a record of type %u, which workers do not send", type);
+  if (size != expected) return bad(c, "sent a record of type %u with %zu bytes, expected %zu", type, size, expected);
+  if (!c->greeted && type != SDK_HELLO) return bad(c, "sent a record of type %u before HELLO", type);
+  switch (type) {
+  case SDK_HELLO: return on_hello(c, &r->hello);
+  case SDK_PROGRESS: return on_progress(c, &r->progress);
+  case SDK_CAN_CHECKPOINT: set_can(c, true); return true;
+  case SDK_CHECKPOINTED: return on_checkpointed(c, &r->checkpointed);
+  case SDK_CAN_REJOIN: return on_can_rejoin(c);
+  case SDK_REJOIN: return on_rejoin(c, &r->rejoin);
+  case SDK_IDS_WANTED: return on_ids_wanted(c, &r->ids_wanted);
+  case SDK_NCCL_UP: return on_nccl_up(c, &r->nccl_up);
+  case SDK_SAVED: c->of->saved_step = r->saved.step; return true;
+  default: return on_done(c);
+  }
+}
 /* Reads some records; c may be gone afterwards. */
 static void conn_read(struct conn *c) {
   union sdk_record r;
@@ -124,23 +383,23 @@ static void conn_read(struct conn *c) {
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
     ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == ECONNRESET))
-      continue; /* told once, before the rest of what is there */
+      continue; /* it comes once, before the records that are there */
     if (n < 0 && errno == EAGAIN) return;
     if (n <= 0) {
       conn_close(c);
       return;
     }
     if (m.msg_flags & MSG_TRUNC) {
-      sdk_conn_refuse(c, -EPROTO, "a record is too long", "sent a record that is too long");
+      refuse(c, -EPROTO, "a record is too long", "sent a record that is too long");
       return;
     }
-    if (!sdk_conn_record(c, &r, (size_t)n)) return;
+    if (!take_record(c, &r, (size_t)n)) return;
   }
 }
 
-static void conn_create(struct sdk_server *s, int fd, pid_t pid) {
+static void conn_create(struct sdk_server *s, int fd, const struct ucred *who) {
   struct conn *c = xcalloc(1, sizeof(*c));
-  *c = (struct conn){.of = s, .fd = fd, .pid = pid, .index = s->n_conns};
+  *c = (struct conn){.of = s, .fd = fd, .pid = who->pid, .uid = who->uid, .index = s->n_conns};
   if (s->n_conns == s->cap_conns) {
     s->cap_conns = s->cap_conns ? s->cap_conns * 2 : 16;
     s->conns = xrealloc(s->conns, s->cap_conns * sizeof(struct conn *));
@@ -148,7 +407,7 @@ static void conn_create(struct sdk_server *s, int fd, pid_t pid) {
   s->conns[s->n_conns++] = c;
   struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
   if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &ev))
-    sdk_conn_refuse(c, -ENOMEM, "the agent cannot watch more connections", "one too many for epoll");
+    refuse(c, -ENOMEM, "the agent cannot watch more connections", "one too many for epoll");
 }
 
 static void accept_some(struct sdk_server *s) {
@@ -158,22 +417,23 @@ static void accept_some(struct sdk_server *s) {
     struct ucred who = {0};
     socklen_t len = sizeof(who);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) || (who.uid != geteuid() && who.uid != 0)) {
-      struct conn stranger = {.pid = who.pid};
-      struct sdk_event *ev = sdk_event_add(s, SDK_EVENT_TROUBLE, &stranger);
-      snprintf(ev->text, sizeof(ev->text), "process %d of user %u was refused: not the user of this agent",
-               (int)who.pid, who.uid);
+      struct conn stranger = {.pid = who.pid, .uid = who.uid};
+      struct sdk_event *ev = add_event(s, SDK_EVENT_TROUBLE, &stranger);
+      snprintf(ev->text, sizeof(ev->text),
+               "process %d of user %u was refused: only the agent's user and root may connect", (int)who.pid,
+               (unsigned)who.uid);
       close(fd);
     } else if (s->n_conns >= SDK_CONNECTIONS_MAX) {
       struct sdk_refused r = refusal(-EMFILE, "too many connections to this agent");
       send(fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL);
       close(fd);
     } else {
-      conn_create(s, fd, who.pid);
+      conn_create(s, fd, &who);
     }
   }
 }
 
-/* ---------------------------------------------------------------- server */
+/* The server. ------------------------------------------------------------------------------------------------------ */
 
 void sdk_server_work(struct sdk_server *s) {
   struct epoll_event ev[TURN_CONNECTIONS];
@@ -184,7 +444,7 @@ void sdk_server_work(struct sdk_server *s) {
       accept_some(s);
       continue;
     }
-    if (ev[i].events & EPOLLOUT) sdk_conn_flush(c);
+    if (ev[i].events & EPOLLOUT) flush(c);
     if (ev[i].events & ~(uint32_t)EPOLLOUT) conn_read(c); /* closes no other than c */
   }
 }
@@ -195,41 +455,40 @@ int sdk_server_next(struct sdk_server *s, struct sdk_event *ev) {
     memmove(s->events, s->events + 1, --s->n_events * sizeof(*s->events));
     return 1;
   }
-  for (uint32_t i = 0; s->n_progressed > 0 && i < s->n_workers; i++) {
-    if (!s->progressed[i]) continue;
-    s->progressed[i] = false;
+  for (uint32_t i = 0; s->n_progressed > 0 && i < s->n_ranks; i++) {
+    struct rank *m = &s->ranks[i];
+    if (!m->progressed) continue;
+    m->progressed = false;
     s->n_progressed--;
-    *ev = (struct sdk_event){
-        .kind = SDK_EVENT_PROGRESS, .round = s->round, .local_rank = i, .progress = s->progress[i]};
+    *ev = (struct sdk_event){.kind = SDK_EVENT_PROGRESS, .round = s->round, .local_rank = i, .progress = m->progress};
     return 1;
   }
   return 0;
 }
 
-void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32_t bits,
-                        uint32_t checkpoint) {
+void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32_t bits, uint32_t checkpoint) {
   bool all = s->checkpoint != checkpoint;
   s->checkpoint = checkpoint;
   for (size_t i = 0; i < s->n_conns; i++) {
     struct conn *c = s->conns[i];
-    if (!c->greeted || c->local_rank >= s->n_workers) continue;
-    bool other = s->bits[c->local_rank] != bits && (!of || local_set_has(of, c->local_rank));
+    if (!c->greeted || c->local_rank >= s->n_ranks) continue;
+    bool other = s->ranks[c->local_rank].bits != bits && (!of || local_set_has(of, c->local_rank));
     if (!all && !other) continue;
     c->request_due = true;
   }
-  for (uint32_t i = 0; i < s->n_workers; i++)
-    if (!of || local_set_has(of, i)) s->bits[i] = bits;
+  for (uint32_t i = 0; i < s->n_ranks; i++)
+    if (!of || local_set_has(of, i)) s->ranks[i].bits = bits;
   for (size_t i = 0; i < s->n_conns; i++)
-    if (s->conns[i]->request_due) sdk_conn_flush(s->conns[i]);
+    if (s->conns[i]->request_due) flush(s->conns[i]);
 }
 
 void sdk_server_ids(struct sdk_server *s, const struct sdk_ids *ids) {
   s->ids = *ids;
-  s->ids.head = sdk_head_of(SDK_IDS);
+  s->ids.head = head_of(SDK_IDS);
   for (size_t i = 0; i < s->n_conns; i++) {
     if (s->conns[i]->ids_wanted != ids->round) continue;
     s->conns[i]->ids_due = true;
-    sdk_conn_flush(s->conns[i]);
+    flush(s->conns[i]);
   }
 }
 
@@ -245,7 +504,7 @@ static int choose_name(struct sdk_server *s, const char *name, struct err *e) {
   uint32_t salt = 0;
   struct sockaddr_un addr;
   if (name && (strlen(name) < 2 || strlen(name) >= sizeof(addr.sun_path)))
-    return err_set(e, -EINVAL, "\"%s\" is no name for a socket: a path or @name of 2 to %zu bytes", name,
+    return err_set(e, -EINVAL, "\"%s\" is not a name for a socket: a path or @name of 2 to %zu bytes", name,
                    sizeof(addr.sun_path) - 1);
   if (!name && getrandom(&salt, sizeof(salt), GRND_NONBLOCK) < 0)
     salt = 0; /* the pid is enough for one network namespace */
@@ -293,7 +552,7 @@ int sdk_server_create(struct sdk_server **out, const char *name, struct err *e) 
 void sdk_server_destroy(struct sdk_server *s) {
   if (!s) return;
   sdk_server_close_round(s);
-  while (s->n_conns > 0) conn_close(s->conns[s->n_conns - 1]);
+  for (size_t i = s->n_conns; i-- > 0;) conn_close(s->conns[i]);
   if (s->listener >= 0) close(s->listener);
   if (s->epoll >= 0) close(s->epoll);
   if (s->name[0] && s->name[0] != '@') unlink(s->name);

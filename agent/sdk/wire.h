@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_SDK_WIRE_H
 #define AGENT_SDK_WIRE_H
 
-/* Records between a worker (librdzv) and its agent: one record is one packet of a SOCK_SEQPACKET unix socket, so
- * nothing is ever reassembled. All integers little-endian as the machine's own (both ends are on one host); every
+/* Records between a worker (librdzv) and its agent. One record is one packet of a SOCK_SEQPACKET unix socket, so
+ * nothing is ever reassembled. Integers have the machine's own byte order, since both ends are on one host; every
  * record begins with `struct sdk_head`. RDZV_AGENT_SOCKET names the socket: a path, or "@name" in the abstract
- * namespace (which survives container launchers that change the file system; a path survives those that change the
- * network). The agent accepts only its own uid and root (SO_PEERCRED).
+ * namespace. The latter survives container launchers that change the file system; a path survives those that change the
+ * network. The agent accepts only its own uid and root (SO_PEERCRED).
  *
  * worker                                   agent
  * HELLO {round, local_rank}        ->
@@ -14,29 +15,33 @@
  * CAN_CHECKPOINT                   ->      (no answer)
  *                                  <-      REQUEST {bits, checkpoint}, whenever it changes
  * CHECKPOINTED {checkpoint, step}  ->      (no answer)
+ * SAVED {step}                     ->      (no answer)
  * CAN_REJOIN                       ->      (no answer)
- * REJOIN {round, text}             ->      (parked: it waits)
+ * REJOIN {round, text}             ->      (the worker is parked: it waits)
  *                                  <-      WELCOME of the next round, or REQUEST {RDZV_STOP}
  * IDS_WANTED {round}               ->
- *                                  <-      IDS {round, ...}, at once and whenever there is news, until they are there
+ *                                  <-      IDS {round, ...}, at once and with all news, until the ids are there
  * NCCL_UP {round}                  ->      (no answer)
  * DONE                             ->      (no answer)
  *
- * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until it is answered by its number; it is shown
- * to those who have said CAN_CHECKPOINT, and they alone are waited for. Who has said it and closes its connection, or says DONE, is not
- * waited for any more.
+ * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until its number is answered.
+ * It is shown to workers that have sent CAN_CHECKPOINT, and the agent waits for them alone. It stops waiting for one
+ * that closes its connection or sends DONE.
  *
- * A worker that has said CAN_REJOIN is asked by RDZV_REJOIN where others are asked by RDZV_STOP, as long as it may stay for the next round. REJOIN
- * names the round that it leaves; from then on it is parked, and its connection outlives the round: the next WELCOME is its place in the next one. One
- * connection of a local rank can say so.
- */
+ * SAVED reports a complete checkpoint, whether or not it was asked for. The agent keeps the step of the last one beyond
+ * the round, and every WELCOME has it.
+ *
+ * A worker that has sent CAN_REJOIN is asked with RDZV_REJOIN where others are asked with RDZV_STOP, as long as it may
+ * stay for the next round. REJOIN names the round that it leaves. From then on it is parked, and its connection
+ * outlives the round: the next WELCOME is its place in the next one. Only one connection of a local rank can send
+ * CAN_REJOIN. */
 
 #include <stdint.h>
 #include "agent/sdk/rdzv.h"
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 5,
+  SDK_VERSION = 6,
   SDK_RECORD_MAX = 9216,
 };
 
@@ -54,6 +59,7 @@ enum sdk_type {
   SDK_IDS_WANTED,
   SDK_IDS,
   SDK_NCCL_UP,
+  SDK_SAVED,
 };
 
 struct sdk_head {
@@ -64,20 +70,21 @@ struct sdk_head {
 
 struct sdk_hello {
   struct sdk_head head;
-  uint32_t round; /* RDZV_ROUND: a worker of an old round is refused */
+  uint32_t round; /* RDZV_ROUND: the agent refuses a worker of an old round */
   uint32_t local_rank;
 };
 
 struct sdk_welcome {
   struct sdk_head head;
   uint32_t rank, world_size, local_rank, local_world_size, node_rank, node_count, round, restart_count;
-  uint32_t requested;  /* bits as in SDK_REQUEST, */
-  uint32_t checkpoint; /* and the number */
+  uint32_t requested;  /* as `bits` of SDK_REQUEST */
+  uint32_t checkpoint; /* as there */
   uint32_t store_port; /* of the round's store, at head_addr; 0: there is none (--store worker) */
   char run_id[132];    /* NUL-terminated, as all text here */
   char incarnation[64];
   char head_addr[64];
   char node_addr[64];
+  uint64_t saved_step; /* of the last SAVED here, in this round or before; 0: none */
 };
 
 struct sdk_refused {
@@ -95,7 +102,7 @@ struct sdk_progress {
 struct sdk_request {
   struct sdk_head head;
   uint32_t bits;       /* RDZV_STOP, RDZV_REJOIN or 0 */
-  uint32_t checkpoint; /* the last one that was asked for; 0: none */
+  uint32_t checkpoint; /* the number of the last request; 0: none */
 };
 
 struct sdk_done {
@@ -108,8 +115,13 @@ struct sdk_can_checkpoint {
 
 struct sdk_checkpointed {
   struct sdk_head head;
-  uint32_t checkpoint; /* which request it answers */
+  uint32_t checkpoint; /* the request that it answers */
   uint32_t unused;
+  uint64_t step;
+};
+
+struct sdk_saved {
+  struct sdk_head head;
   uint64_t step;
 };
 
@@ -121,8 +133,8 @@ enum { SDK_REASON_MAX = 200 };
 
 struct sdk_rejoin {
   struct sdk_head head;
-  uint32_t round;            /* that it leaves */
-  char text[SDK_REASON_MAX]; /* why, if it was not asked to; "" */
+  uint32_t round;            /* the round that it leaves */
+  char text[SDK_REASON_MAX]; /* the reason, if it was not asked; else "" */
 };
 
 struct sdk_ids_wanted {
@@ -130,8 +142,8 @@ struct sdk_ids_wanted {
   uint32_t round, unused;
 };
 
-/* ncclUniqueIds of a round. count 0 and code 0: they are not there yet, and text says who is waited for; code: there will be none,
- * and text says why. As many bytes of `ids` are sent as there are ids. */
+/* ncclUniqueIds of a round. count 0 and code 0: they are not there yet, and text names the missing nodes. code: there
+ * will be none, and text gives the reason. Only `count` ids are sent. */
 struct sdk_ids {
   struct sdk_head head;
   uint32_t round;
@@ -156,6 +168,7 @@ union sdk_record {
   struct sdk_progress progress;
   struct sdk_request request;
   struct sdk_checkpointed checkpointed;
+  struct sdk_saved saved;
   struct sdk_rejoin rejoin;
   struct sdk_ids_wanted ids_wanted;
   struct sdk_ids ids;

@@ -1,6 +1,7 @@
-/* Who may connect to the round's store. The list may be as long as a job is large, and every connection asks, so it is
- * sorted once and then searched. Addresses are compared as numbers: IPv4-mapped IPv6 is IPv4, as a dual-stack socket
- * shows its peers. A line that is no address is left out, not an error: it lets in nobody. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list may be as long as a job is large, and every connection asks, so it is sorted once and then searched.
+ * Addresses are compared as numbers: IPv4-mapped IPv6 is IPv4, as a dual-stack socket shows its peers. A line that is
+ * not an address is left out: it admits no peer. */
 
 #include "agent/store/guests.h"
 

@@ -1,7 +1,8 @@
-#ifndef AGENT_GUESTS_H
-#define AGENT_GUESTS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_STORE_GUESTS_H
+#define AGENT_STORE_GUESTS_H
 
-/* A set of numeric addresses: who may connect to the round's store. Pure. */
+/* The set of numeric addresses that may connect to the round's store. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@ struct guests {
   size_t n;
 };
 
-/* What START's raw part says: an address a line. What is none, or too long for one, is left out. `more`: n more of them. */
+/* START's raw part has one address per line; a line that is not an address is left out. `more`: n more addresses. */
 void guests_init(struct guests *g, const char *text, size_t len, const struct ipaddr *more, size_t n);
 void guests_finish(struct guests *g);
 bool guests_has(const struct guests *g, const struct ipaddr *a);

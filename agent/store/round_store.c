@@ -1,43 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The port of the round's store on this node.
  *
- * Where the next round's store will be must be known before the round is: START tells every node, and START is sent to all
- * at once. So each agent keeps a socket open, in which nobody is interested until it happens to be node rank 0:
+ * The place of the next round's store must be known before the round is, because START goes to all nodes at once. So
+ * each agent keeps a socket open that is unused until it becomes node rank 0:
  *
  *   ready socket --START--> served until the round is over
  *        ^           |
  *        '- another -'  at once, and its port goes out with the next report
  *
- * The socket listens from the beginning. A worker elsewhere may have START before we have, and connects into the queue
- * of the kernel instead of being refused, which would cost a PyTorch client half a second of patience.
+ * The socket listens from the beginning. A worker elsewhere may have START before this agent. It then connects into the
+ * kernel's queue instead of being refused, which would cost a PyTorch client half a second.
  *
- * No port is used for two rounds in a row, unless --store-port wants it: what is left of an old round
- * finds nobody at the port that it knows. The next socket is opened before the current one is given away, so they differ.
+ * No port is used for two rounds in a row, unless --store-port asks for it, so the remains of an old round find nothing
+ * at their port. The next socket is opened before the current one is given away, so they differ.
  *
- * Let in are the nodes of the round, as START lists them, loopback, and this machine: every address of its interfaces, and
- * whoever comes from the very address to which it has connected (a name space between us may hide the rest).
+ * The nodes of the round, as START lists them, may connect, and so may loopback and this machine: every address of its
+ * interfaces, and a peer with the same address that it connects to (a name space in between may hide the rest).
  *
- * Without a descriptor left there is no next socket; that is told (port 0) and tried again every second. */
+ * Without a free descriptor there is no next socket; port 0 reports that, and the agent retries every second. */
 
 #include "agent/store/round_store.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
-#include "agent/store/guests.h"
 #include "agent/link/host_addrs.h"
+#include "agent/store/guests.h"
 #include "common/log.h"
 #include "common/mem.h"
 #include "proto/c10d_server.h"
+#include "proto/socket.h"
 
 enum {
   RETRY_MS = 1000,
   CONNECTIONS_PER_WORKER = 16, /* PyTorch has one per store object, and some for its monitors */
-  CONNECTIONS_MORE = 256,      /* whoever else has a look */
+  CONNECTIONS_MORE = 256,      /* monitors and tools */
 };
 
 struct round_store {
@@ -49,46 +49,27 @@ struct round_store {
   uv_timer_t retry;
 };
 
-/* Sockets. --------------------------------------------------------------------------------------------------------- */
+/* Sockets ---------------------------------------------------------------------------------------------------------- */
 
-union address {
-  struct sockaddr any;
-  struct sockaddr_in v4;
-  struct sockaddr_in6 v6;
-};
-
-static int open_family(int family, uint16_t port, bool listening) {
-  int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return -errno;
-  int on = 1, off = 0;
-  union address a = {
-      .v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_ANY_INIT}};
-  if (family == AF_INET) a.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
-  if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (port)
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* connections of the last round linger */
-  if (bind(fd, &a.any, family == AF_INET6 ? sizeof a.v6 : sizeof a.v4) == 0 &&
-      (!listening || listen(fd, SOMAXCONN) == 0))
-    return fd;
-  int code = -errno;
-  close(fd);
-  return code;
-}
-
-/* On all addresses, of both families where the machine has both. */
+/* On all addresses, of both families if the machine has both. */
 static int open_socket(uint16_t port, bool listening) {
-  int fd = open_family(AF_INET6, port, listening);
-  return fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL ? open_family(AF_INET, port, listening) : fd;
+  /* connections of the last round may still be closing */
+  unsigned flags = (listening ? SOCKET_LISTEN : 0) | (port ? SOCKET_REUSE : 0);
+  union socket_address a = {.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_ANY_INIT}};
+  int fd = socket_bind(&a, flags);
+  if (fd != -EAFNOSUPPORT && fd != -EADDRNOTAVAIL) return fd;
+  a.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+  return socket_bind(&a, flags);
 }
 
 static uint16_t port_of(int fd) {
-  union address a = {.v4 = {0}};
-  socklen_t len = sizeof a;
-  getsockname(fd, &a.any, &len);
-  return ntohs(a.v4.sin_port); /* sin6_port lies at the same place */
+  struct ipaddr addr;
+  uint16_t port;
+  socket_local(fd, &addr, &port);
+  return port;
 }
 
-/* The one that is ready. ------------------------------------------------------------------------------------------- */
+/* The ready socket ------------------------------------------------------------------------------------------------- */
 
 static void on_retry(uv_timer_t *timer);
 
@@ -105,16 +86,15 @@ static void on_retry(uv_timer_t *timer) {
   if (make_ready(r) == 0) r->o.on_port(r->o.ctx, r->ready_port);
 }
 
-/* Takes the ready socket and has another one ready; its port is told. */
+/* Takes the ready socket, opens another one and reports its port. */
 static int take_ready(struct round_store *r) {
   int fd = r->ready, rc = make_ready(r);
-  if (rc)
-    log_warn("no socket for the store of the next round: %s; trying again every second", uv_strerror(rc));
+  if (rc) log_warn("no socket for the store of the next round: %s; trying again every second", uv_strerror(rc));
   r->o.on_port(r->o.ctx, r->ready_port);
   return fd;
 }
 
-/* Serving. --------------------------------------------------------------------------------------------------------- */
+/* Serving ---------------------------------------------------------------------------------------------------------- */
 
 static void let_in(struct round_store *r, const struct bytes *addrs) {
   struct ipaddr own[HOST_ADDRS_MAX];
@@ -157,8 +137,7 @@ static int open_given(struct round_store *r, int *fd, struct err *e) {
 
 static int open_ready(struct round_store *r, const struct start *start, int *fd, struct err *e) {
   if (start->store_port != r->ready_port)
-    return err_set(e, -ESTALE,
-                   "START names port %lld for the round's store, and port %u is ready on this node",
+    return err_set(e, -ESTALE, "START names port %lld for the round's store, and port %u is ready on this node",
                    (long long)start->store_port, (unsigned)r->ready_port);
   *fd = take_ready(r);
   if (r->o.place == STORE_AGENT) return 0;
@@ -167,12 +146,15 @@ static int open_ready(struct round_store *r, const struct start *start, int *fd,
   return 0;
 }
 
-int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs,
-                     struct err *e) {
+int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e) {
   int fd = -1, rc = r->o.port ? open_given(r, &fd, e) : open_ready(r, start, &fd, e);
   if (rc || fd < 0) return rc;
   let_in(r, addrs);
   return serve(r, start, fd, e);
+}
+
+bool round_store_is_used(const struct round_store *r) {
+  return !r->server || c10d_server_accepted(r->server) > 0;
 }
 
 void round_store_shut(struct round_store *r) {
@@ -184,7 +166,7 @@ void round_store_close(struct round_store *r) {
   r->server = NULL;
 }
 
-/* The object. ------------------------------------------------------------------------------------------------------ */
+/* The object ------------------------------------------------------------------------------------------------------- */
 
 static void on_closed(uv_handle_t *handle) {
   struct round_store *r = handle->data;

@@ -1,14 +1,16 @@
-#ifndef AGENT_ROUND_STORE_H
-#define AGENT_ROUND_STORE_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_STORE_ROUND_STORE_H
+#define AGENT_STORE_ROUND_STORE_H
 
-/* The port of the round's store on this node: one that is ready for the next round in which this node is node rank 0, and the store that
- * is served now, if it is.
+/* The port of the round's store on this node: one that is ready for the next round in which this node is node rank 0,
+ * and the store that is served now, if any.
  *
- *   STORE_AGENT   a listening socket is ready, and its port is told to the daemon; opening a round serves a new, empty store on it
- *   STORE_WORKER  a free port is held; opening a round lets it go, for the worker that serves a store of its own there
+ *   STORE_AGENT   a listening socket is ready, and the daemon knows its port; opening a round serves a new, empty store on it
+ *   STORE_WORKER  a free port is held; opening a round releases it for the worker that serves its own store there
  *
- * With `port` it is that one in every round; then nothing is held between rounds. */
+ * With `port` that port is used in every round, and nothing is held between rounds. */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 #include "agent/options/options.h"
@@ -21,25 +23,26 @@ struct round_store_options {
   enum store_place place;
   uint16_t port; /* --store-port; 0: a free one each round */
   void (*on_port)(void *ctx,
-                  uint16_t port); /* another one is ready (0: none); also from within round_store_open */
+                  uint16_t port); /* another port is ready (0: none); may be called inside round_store_open */
   void *ctx;
 };
 
 struct round_store;
 
-/* Fails where no socket can be had. on_port is not called. */
+/* Fails if there is no socket. on_port is not called. */
 int round_store_create(const struct round_store_options *o, struct round_store **out, struct err *e);
-uint16_t round_store_port(const struct round_store *r); /* what is to be told */
+uint16_t round_store_port(const struct round_store *r); /* for HELLO and reports */
 
-/* START has come, and this is node rank 0. addrs: its raw part, or NULL; they, loopback and this machine's own addresses are let in. The one before must
- * be closed. -ESTALE: START does not name the port that is ready. A sentence with every error; nothing is served then. */
-int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs,
-                     struct err *e);
-/* Nobody new may come; who is connected stays. */
+/* START has come, and this is node rank 0. addrs: its raw part, or NULL; those addresses, loopback and this machine's
+ * own addresses may connect. The store before must be closed. -ESTALE: START names another port than the ready one. On
+ * an error, with a sentence, nothing is served. */
+int round_store_open(struct round_store *r, const struct start *start, const struct bytes *addrs, struct err *e);
+/* Whether a connection has come to the store; true if none is served. */
+bool round_store_is_used(const struct round_store *r);
+/* Accepts no more connections. Existing ones stay. */
 void round_store_shut(struct round_store *r);
-/* Closes what is served, at once, with all connections; nothing where nothing is. */
+/* Closes the store at once, with all connections, if one is served. */
 void round_store_close(struct round_store *r);
-void round_store_destroy(
-    struct round_store *r); /* its memory is free when the loop has closed the handles; NULL is fine */
+void round_store_destroy(struct round_store *r); /* freed when the loop has closed the handles; NULL is fine */
 
 #endif

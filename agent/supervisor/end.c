@@ -1,11 +1,14 @@
-/* How an agent ends: by the daemon's word, by a signal, or because it cannot go on.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How an agent ends: by END or REFUSED, by a signal, or because it cannot go on.
  *
- * Whatever the way, its workers are dead before it exits, and its exit code is one of the documented table. A signal is a wish to leave: the job is
- * told LEAVING at once, the workers get --stop-timeout, the others go on without a charge. Workers that answer are asked for a checkpoint first, and
- * get the signal when it is there or when half of that time is over (supervisor_prepare.c); all others get it at once. A second signal ends the
- * patience. `leave_by_ms` is the promise that it ends at all.
+ * In every case its workers are dead before it exits, and its exit code is one of the documented table. A signal is a
+ * wish to leave. The daemon gets LEAVING at once, the workers get --stop-timeout, and the other nodes go on without a
+ * charge. Workers that can write a checkpoint are asked for one first, and get the signal when it is written or when
+ * half of that time is over (prepare.c). All others get the signal at once. A second signal kills them. `deadline_ms`
+ * guarantees that the agent exits.
  *
- * Who was told to leave exits with the code for that, whatever became of the job; but not when it has succeeded: nobody is to start it again. */
+ * An agent that a signal asked to leave exits with the code for leaving, even if the job failed. If the job succeeded
+ * it exits with 0, so that nothing starts it again. */
 
 #include "agent/supervisor/internal.h"
 
@@ -15,53 +18,23 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-static void tell_ending(struct supervisor *s, int code) {
-  struct ending *e = sup_effect(s, SUP_ENDING)->ending = xcalloc(1, sizeof *e);
-  e->heard = s->heard_end;
-  e->outcome = s->outcome;
-  e->code = code;
-  e->round = s->heard_end ? s->end_round : s->round;
-  e->restarts_used = s->restarts_used;
-  e->max_restarts = s->config.settings.max_restarts;
-  verdict_copy(&e->verdict, &s->last);
-}
-
-void sup_exit(struct supervisor *s, int code, const char *bye) {
-  if (sup_park_delays_exit(s, code, bye)) return;
-  sup_say_untold(s);
-  if (bye) {
-    struct msg m;
-    msg_init(&m, MSG_BYE);
-    m.bye.text = bye;
-    sup_send(s, &m);
-  }
-  sup_close_store(s);
-  sup_effect(s, SUP_STATUS)->text = xstrdup("");
-  sup_effect(s, SUP_OBITUARY); /* none any more: nothing of ours runs */
-  sup_effect(s, SUP_DISCONNECT);
-  sup_set_state(s, SUPERVISOR_DONE);
-  s->exit_code = code;
-  tell_ending(s, code);
-  sup_effect(s, SUP_EXIT)->value = (uint64_t)code;
-}
-
-/* The code is decided; what still runs is killed first. */
+/* The code is decided; running workers are killed first. */
 static void exit_after_trees(struct supervisor *s, int code) {
-  s->exit_code = code;
+  s->leave.exit_code = code;
   if (!sup_has_trees(s)) {
     sup_exit(s, code, NULL);
     return;
   }
-  s->leave_by_ms = s->now_ms + SUPERVISOR_LEAVE_SLACK_MS;
+  s->leave.deadline_ms = s->now_ms + SUPERVISOR_LEAVE_SLACK_MS;
   sup_stop_trees(s, STOP_EXIT, 0);
 }
 
 /* END. ------------------------------------------------------------------------------------------------------------- */
 
-/* What neither the verdict nor the budget says. */
-static const char *why_over(const struct supervisor *s, const struct end *end) {
+/* The reason that neither the verdict nor the budget gives. */
+static const char *explain_no_restart(const struct supervisor *s, const struct end *end) {
   enum cause c = end->verdict.cause;
-  bool death = c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG ||
+  bool death = c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
                c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
   bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
   bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
@@ -70,62 +43,73 @@ static const char *why_over(const struct supervisor *s, const struct end *end) {
              : "";
 }
 
-static void say_end(struct supervisor *s, const struct end *end) {
-  double seconds = (double)(s->now_ms - s->begun_ms) / 1000;
+static void log_end(struct supervisor *s, const struct end *end) {
+  double seconds = (double)(s->now_ms - s->job.begun_ms) / 1000;
   if (end->outcome == OUTCOME_SUCCESS) {
-    sup_say(s, LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s", s->config.job,
-            (long long)end->round, end->round == 1 ? "" : "s", (long long)end->restarts_used,
+    sup_log(s, s->config.echo ? LOG_DEBUG : LOG_INFO, "job %s is done: %lld round%s, %lld restart%s, %.1f s",
+            s->config.job, (long long)end->round, end->round == 1 ? "" : "s", (long long)end->restarts_used,
             end->restarts_used == 1 ? "" : "s", seconds);
-    if (!s->rounds)
-      sup_say(s, LOG_WARN,
-              "no worker ran on this node: it was a spare; another job at the same endpoint needs an "
-              "--rdzv-id of its own");
+    if (!s->job.rounds)
+      sup_log(
+          s, LOG_WARN,
+          "no worker ran on this node: it was a spare; another job at the same endpoint needs an --rdzv-id of its own");
     return;
   }
   struct buf text = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
-  if (end->verdict.cause != CAUSE_NONE) sup_forget_untold(s);
-  sup_say_verdict(s, &end->verdict, "");
+  if (end->verdict.cause != CAUSE_NONE) sup_drop_pending_verdict(s);
+  sup_log_verdict(s, &end->verdict, "");
   char when[40] = "before its first round";
   if (end->round) snprintf(when, sizeof when, "in round %lld", (long long)end->round);
-  sup_say(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used%s; exit code %lld", s->config.job,
+  sup_log(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used%s; exit code %lld", s->config.job,
           outcome_name(end->outcome), when, buf_text(&text), (long long)end->restarts_used,
-          (long long)s->config.settings.max_restarts, why_over(s, end), (long long)end->code);
+          (long long)s->config.settings.max_restarts, explain_no_restart(s, end), (long long)end->code);
   buf_finish(&text);
 }
 
-void sup_end(struct supervisor *s, const struct end *end) {
-  if (sup_is_exiting(s) && !s->park.exiting) return;
-  /* While it only waits, or is on its way to it, the job may have turned out to be another one than it was welcomed to. */
-  bool waits = s->state == SUPERVISOR_JOINING || (s->state == SUPERVISOR_STOPPING && s->reason == STOP_STALE);
-  if (!waits && strcmp(end->incarnation, s->incarnation) != 0) return;
+void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct end *end = &ev->msg->end;
+  if (sup_is_exiting(s) && !sup_park_is_exiting(s)) return;
+  /* An agent that only waits, or is about to, may have been welcomed to another life of the job. */
+  bool waits = s->state == SUPERVISOR_JOINING || (s->state == SUPERVISOR_STOPPING && s->stop.reason == STOP_STALE);
+  if (!waits && strcmp(end->incarnation, s->round.incarnation) != 0) return;
   struct msg m;
   msg_init(&m, MSG_END_ACK);
   m.end_ack.incarnation = end->incarnation;
   sup_send(s, &m);
-  s->heard_end = true;
-  s->outcome = end->outcome;
-  s->end_round = end->round;
-  s->restarts_used = end->restarts_used;
-  say_end(s, end);
-  bool left = s->signals && end->outcome != OUTCOME_SUCCESS;
-  exit_after_trees(s, left ? s->exit_code : (int)end->code);
+  s->job.ended = true;
+  s->job.outcome = end->outcome;
+  s->job.end_round = end->round;
+  s->round.restarts_used = end->restarts_used;
+  log_end(s, end);
+  bool left = s->leave.signals && end->outcome != OUTCOME_SUCCESS;
+  exit_after_trees(s, left ? s->leave.exit_code : (int)end->code);
 }
 
-void sup_refused(struct supervisor *s, const struct refused *r) {
+void sup_refused(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct refused *r = &ev->msg->refused;
   if (sup_is_exiting(s)) return;
-  sup_say(s, LOG_ERROR, "the daemon at %s refused this node: %s", s->config.endpoint, r->text);
+  sup_log(s, LOG_ERROR, "the daemon at %s refused this node: %s", s->config.endpoint, r->text);
   exit_after_trees(s, (int)r->code);
+}
+
+void sup_other_version(struct supervisor *s, int64_t version) {
+  if (sup_is_exiting(s)) return;
+  sup_log(
+      s, LOG_ERROR,
+      "rdzvd at %s speaks protocol version %lld, this rdzv-agent speaks version %d; use the same version of rdzv on all nodes",
+      s->config.endpoint, (long long)version, PROTO_VERSION);
+  exit_after_trees(s, EXIT_CODE_REFUSED);
 }
 
 /* Signals. --------------------------------------------------------------------------------------------------------- */
 
 static void report_leaving(struct supervisor *s, const char *why) {
   struct buf text = BUF_INIT;
-  if (s->by_clock)
+  if (s->leave.by_clock)
     buf_printf(&text, "its agent leaves: %s", why);
   else
-    buf_printf(&text, "its agent was told to leave by %s", why);
+    buf_printf(&text, "%s asked its agent to leave", why);
   struct verdict what;
   verdict_init(&what);
   what.cause = CAUSE_NODE_LEAVING;
@@ -134,61 +118,62 @@ static void report_leaving(struct supervisor *s, const char *why) {
   buf_finish(&text);
 }
 
-/* why: the signal's name, or what else it is. */
-static void leave(struct supervisor *s, int signo, const char *why) {
+/* why: the signal's name, or another reason. */
+static void begin_leaving(struct supervisor *s, int signo, const char *why) {
   uint64_t grace = (uint64_t)s->config.settings.stop_timeout_ms;
-  s->exit_code = signo == SIGINT ? 128 + SIGINT : EXIT_CODE_PREEMPTED;
+  s->leave.exit_code = signo == SIGINT ? 128 + SIGINT : EXIT_CODE_PREEMPTED;
   if (!sup_has_trees(s)) {
-    sup_say(s, LOG_WARN, "%s: leaving with exit code %d", why, s->exit_code);
-    sup_exit(s, s->exit_code, "it was told to leave by a signal");
+    sup_log(s, LOG_WARN, "%s: leaving with exit code %d", why, s->leave.exit_code);
+    sup_exit(s, s->leave.exit_code, "a signal asked it to leave");
     return;
   }
-  s->kill_by_ms = s->now_ms + grace;
-  s->leave_by_ms = s->kill_by_ms + SUPERVISOR_LEAVE_SLACK_MS;
+  s->leave.kill_ms = s->now_ms + grace;
+  s->leave.deadline_ms = s->leave.kill_ms + SUPERVISOR_LEAVE_SLACK_MS;
   report_leaving(s, why);
-  if (sup_leave_prepared(s, grace / 2)) {
-    sup_say(s, LOG_WARN,
-            "%s: leaving with exit code %d; workers are asked for a checkpoint first, which may take %.0f s, "
-            "and have "
-            "%.0f s in all to stop (--stop-timeout), a second signal kills them",
-            why, s->exit_code, (double)grace / 2000, (double)grace / 1000);
+  if (sup_checkpoint_before_leaving(s, grace / 2)) {
+    sup_log(
+        s, LOG_WARN,
+        "%s: leaving with exit code %d; workers are asked for a checkpoint first, for up to %.0f s, and have %.0f s in all to stop (--stop-timeout); a second signal kills them",
+        why, s->leave.exit_code, (double)grace / 2000, (double)grace / 1000);
     return;
   }
-  sup_say(s, LOG_WARN,
-          "%s: leaving with exit code %d; workers have %.0f s to stop (--stop-timeout), a second signal "
-          "kills them",
-          why, s->exit_code, (double)grace / 1000);
+  sup_log(s, LOG_WARN,
+          "%s: leaving with exit code %d; workers have %.0f s to stop (--stop-timeout); a second signal kills them",
+          why, s->leave.exit_code, (double)grace / 1000);
   sup_stop_trees(s, STOP_LEAVING, grace);
 }
 
-/* A signal that comes when the agent leaves by the clock is mostly the scheduler's own, at the end: workers still have their time. */
-void sup_signal(struct supervisor *s, int signo, const char *why) {
+/* A signal while the agent leaves by the clock mostly comes from the scheduler, at the end of the job. Workers keep
+ * their time. */
+void sup_signal(struct supervisor *s, const struct supervisor_event *ev) {
+  int signo = ev->signal.signo;
+  const char *why = ev->signal.reason;
   const char *name = signal_name(signo);
-  if (why && (s->signals || sup_is_exiting(s))) return;
+  if (why && (s->leave.signals || sup_is_exiting(s))) return;
   if (sup_is_exiting(s)) {
-    sup_dismiss(s, 0);
+    sup_dismiss_parked(s, 0);
     return;
   }
-  if (s->by_clock) {
-    s->by_clock = false;
-    sup_say(s, LOG_INFO, "%s: this agent is leaving already", name ? name : "a signal");
+  if (s->leave.by_clock) {
+    s->leave.by_clock = false;
+    sup_log(s, LOG_INFO, "%s: this agent is already leaving", name ? name : "a signal");
     return;
   }
-  if (++s->signals == 1) {
-    s->leave_signo = signo;
-    s->by_clock = why != NULL;
-    leave(s, signo, why ? why : name ? name : "a signal");
+  if (++s->leave.signals == 1) {
+    s->leave.signo = signo;
+    s->leave.by_clock = why != NULL;
+    begin_leaving(s, signo, why ? why : name ? name : "a signal");
     return;
   }
-  sup_say(s, LOG_WARN, "second signal: killing the workers");
+  sup_log(s, LOG_WARN, "second signal: killing the workers");
   sup_stop_trees(s, STOP_LEAVING, 0);
 }
 
 void sup_guard_gone(struct supervisor *s, const struct supervisor_event *ev) {
-  sup_say(s, LOG_ERROR, "the guard process died; %s",
-          ev->count ? "some workers could not be killed" : "its workers were killed");
-  bool decided = s->signals || sup_is_exiting(s);
+  sup_log(s, LOG_ERROR, "the guard process died; %s",
+          ev->guard_gone.survivors ? "some workers could not be killed" : "its workers were killed");
+  bool decided = s->leave.signals || sup_is_exiting(s);
   sup_park_finish(s);
-  sup_exit(s, decided ? s->exit_code : EXIT_CODE_SYSTEM,
-           ev->count ? NULL : "its guard process died"); /* BYE promises that nothing runs */
+  sup_exit(s, decided ? s->leave.exit_code : EXIT_CODE_SYSTEM,
+           ev->guard_gone.survivors ? NULL : "its guard process died"); /* BYE promises that nothing runs */
 }

@@ -1,147 +1,177 @@
-/* What a person sees while a round forms, or while there is no daemon yet.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines about nodes that are missing while a round forms, and about a daemon that is missing.
  *
- * On a terminal that is one living line, written anew once a second with the time going on: who is missing, since when, and how long that
- * goes on. The daemon sends WAITING when there is news, and seldom otherwise; the seconds in between are counted here, from the last
- * one and its age (proto/waiting.c).
+ * On a terminal this is one living line, redrawn once a second: the missing nodes, since when they are missing, and how
+ * long the wait lasts. The daemon sends WAITING when something changes, and seldom otherwise. The seconds in between
+ * are counted here, from the last WAITING and its age (proto/waiting.c).
  *
- * Without a terminal a line is said every 30 s, and sooner when something has happened that one would want to know at once: enough nodes are
- * here now, or no longer; a node was lost or refused; half of those who were missing have come. Sixty-four agents write into
- * the same output of a batch system, so what merely goes on as expected is not told each time. On a terminal the same lines go to the
- * agent's file alone.
+ * Without a terminal a line is logged every 30 s, and sooner when something important changes: there are enough nodes
+ * now, or no longer; a node was lost or refused; half of the missing nodes have come. Sixty-four agents write into the
+ * same output of a batch system, so changes as expected are not logged each time. On a terminal the same lines go to
+ * the agent's file alone.
  *
- * Nothing at all is shown within the first second: by then most jobs have begun. */
+ * If a host has several agents, one for each GPU, only the first of them logs the line. Within the first second nothing
+ * is shown, because by then most jobs have begun. */
 
 #include "agent/supervisor/internal.h"
 
 #include <stdlib.h>
 #include "common/mem.h"
 
+struct forming {
+  struct bytes *waiting;           /* the last WAITING; NULL: nothing is waited for, as far as is known */
+  uint64_t waiting_ms;             /* when it came */
+  uint64_t first_ms;               /* when the first line is due */
+  uint64_t redraw_ms;              /* when the living line is due */
+  uint64_t line_ms;                /* when the last line was printed; 0: none was */
+  int64_t line_here, line_missing; /* its numbers */
+  bool line_enough, line_twin;
+  bool news;  /* something has changed since */
+  bool drawn; /* there is a living line */
+};
+
 enum { QUIET_MS = 1000, REDRAW_MS = 1000, NEWS_MS = 2000 };
 
 static void forget_waiting(struct supervisor *s) {
-  bytes_unref(s->waiting);
-  s->waiting = NULL;
+  bytes_unref(s->forming->waiting);
+  s->forming->waiting = NULL;
 }
 
 static bool is_waiting_for_nodes(const struct supervisor *s) {
-  return s->state == SUPERVISOR_JOINING && s->link == LINK_READY && s->waiting;
+  return s->state == SUPERVISOR_JOINING && s->link.state == CONNECTION_READY && s->forming->waiting;
 }
 
 static bool is_waiting_for_daemon(const struct supervisor *s) {
-  return s->config.living && s->state == SUPERVISOR_JOINING && s->link != LINK_READY && s->down_text;
+  return s->config.living && s->state == SUPERVISOR_JOINING && s->link.state != CONNECTION_READY && s->link.down_text;
 }
 
-/* Filled from what was kept; the caller's to msg_finish. */
+/* From the kept bytes; the caller calls msg_finish. */
 static void read_waiting(const struct supervisor *s, struct msg *m) {
   struct frame f;
   size_t size;
   msg_init(m, MSG_WAITING);
-  if (frame_parse(s->waiting->data, s->waiting->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1)
+  if (frame_parse(s->forming->waiting->data, s->forming->waiting->len, FRAME_MAX_TO_AGENT, &f, &size, NULL) == 1)
     msg_decode(&f, TO_AGENT, m, NULL);
 }
 
 /* Since the last line. */
 static bool much_has_changed(const struct supervisor *s, const struct waiting *w) {
   bool enough = w->prospect != PROSPECT_GIVE_UP;
-  bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms + s->said_forming_ms < s->now_ms;
-  return refused || enough != s->said_enough || w->here < s->said_here ||
-         (w->missing < s->said_missing && w->missing <= s->said_missing / 2);
+  bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms + s->forming->line_ms < s->now_ms;
+  bool twin = w->twin[0] && !s->forming->line_twin;
+  return refused || twin || enough != s->forming->line_enough || w->here < s->forming->line_here ||
+         (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
 }
 
-void sup_waiting(struct supervisor *s, const struct msg *m) {
-  const struct waiting *w = &m->waiting;
-  if (s->state != SUPERVISOR_JOINING || sup_is_exiting(s)) return;
-  if (w->incarnation[0]) sup_learn(s, w->incarnation, w->round);
-  if (w->spare && w->round > s->round) /* it runs without us */
-    sup_dismiss(s, (uint64_t)s->config.settings.stop_timeout_ms);
+void sup_waiting(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct waiting *w = &ev->msg->waiting;
+  if (sup_is_exiting(s)) return;
+  if (w->incarnation[0]) sup_note_job(s, w->incarnation, w->round);
+  if (w->spare && w->round > s->round.number) /* it runs without us */
+    sup_dismiss_parked(s, (uint64_t)s->config.settings.stop_timeout_ms);
   if (w->text[0]) {
-    sup_forming_over(s);
-    sup_say(s, LOG_INFO, "%s", w->text);
+    sup_forming_end(s);
+    sup_log(s, LOG_INFO, "%s", w->text);
     return;
   }
-  if (!s->waiting) {
-    s->said_forming_ms = 0;
-    s->forming_ms = s->redraw_ms = s->now_ms + QUIET_MS;
+  if (!s->forming->waiting) {
+    s->forming->line_ms = 0;
+    s->forming->first_ms = s->forming->redraw_ms = s->now_ms + QUIET_MS;
   }
   forget_waiting(s);
-  s->waiting = msg_bytes(m);
-  s->waiting_ms = s->now_ms;
-  s->forming_news = much_has_changed(s, w);
+  s->forming->waiting = msg_bytes(ev->msg);
+  s->forming->waiting_ms = s->now_ms;
+  s->forming->news = much_has_changed(s, w);
 }
 
-void sup_forming_over(struct supervisor *s) {
+void sup_forming_end(struct supervisor *s) {
   forget_waiting(s);
-  if (s->drawn) sup_effect(s, SUP_STATUS)->text = xstrdup("");
-  s->drawn = false;
+  if (s->forming->drawn) sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  s->forming->drawn = false;
 }
 
-/* No daemon: why, until there is one. */
-void sup_keep_why_down(struct supervisor *s, const char *text) {
+/* NULL: there is a daemon. */
+void sup_note_link_down(struct supervisor *s, const char *text) {
   if (text) forget_waiting(s);
-  if (text && !s->down_text) s->redraw_ms = s->now_ms + QUIET_MS;
-  free(s->down_text);
-  s->down_text = text ? xstrdup(text) : NULL;
+  if (text && !s->link.down_text) s->forming->redraw_ms = s->now_ms + QUIET_MS;
+  free(s->link.down_text);
+  s->link.down_text = text ? xstrdup(text) : NULL;
 }
 
 static uint64_t line_due_ms(const struct supervisor *s) {
-  if (!s->said_forming_ms) return s->forming_ms;
-  return s->said_forming_ms + (s->forming_news ? (uint64_t)NEWS_MS : (uint64_t)NAG_EVERY_MS);
+  if (!s->forming->line_ms) return s->forming->first_ms;
+  return s->forming->line_ms + (s->forming->news ? (uint64_t)NEWS_MS : (uint64_t)WARN_EVERY_MS);
 }
 
-static void say_line(struct supervisor *s, const struct waiting *w, const char *text) {
-  sup_say(s, s->config.living ? LOG_DEBUG : LOG_INFO, "%s", text);
-  s->said_forming_ms = s->now_ms;
-  s->said_here = w->here;
-  s->said_missing = w->missing;
-  s->said_enough = w->prospect != PROSPECT_GIVE_UP;
-  s->forming_news = false;
+static void log_waiting(struct supervisor *s, const struct waiting *w, const char *text) {
+  sup_log(s, s->config.living || s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", text);
+  s->forming->line_ms = s->now_ms;
+  s->forming->line_here = w->here;
+  s->forming->line_missing = w->missing;
+  s->forming->line_twin = w->twin[0] != 0;
+  s->forming->line_enough = w->prospect != PROSPECT_GIVE_UP;
+  s->forming->news = false;
 }
 
-static void draw(struct supervisor *s, const char *text) {
-  sup_effect(s, SUP_STATUS)->text = xstrdup(text);
-  s->drawn = true;
-  s->redraw_ms = s->now_ms + REDRAW_MS;
+static void draw_living_line(struct supervisor *s, const char *text) {
+  sup_effect(s, SUP_STATUS)->status.text = xstrdup(text);
+  s->forming->drawn = true;
+  s->forming->redraw_ms = s->now_ms + REDRAW_MS;
 }
 
-void sup_put_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
+bool sup_format_waiting(const struct supervisor *s, uint64_t now_ms, struct buf *out) {
   struct msg m;
+  if (!s->forming->waiting) return false;
   read_waiting(s, &m);
-  waiting_sentence(&m.waiting, now_ms > s->waiting_ms ? now_ms - s->waiting_ms : 0, out);
+  waiting_sentence(&m.waiting, now_ms > s->forming->waiting_ms ? now_ms - s->forming->waiting_ms : 0, out);
   msg_finish(&m);
+  return true;
 }
 
-static void tell_missing(struct supervisor *s) {
+static void show_missing(struct supervisor *s) {
   struct buf text = BUF_INIT;
   struct msg m;
   read_waiting(s, &m);
-  waiting_sentence(&m.waiting, s->now_ms - s->waiting_ms, &text);
-  if (s->now_ms >= line_due_ms(s)) say_line(s, &m.waiting, buf_text(&text));
-  if (s->config.living && s->now_ms >= s->redraw_ms) draw(s, buf_text(&text));
+  waiting_sentence(&m.waiting, s->now_ms - s->forming->waiting_ms, &text);
+  if (s->now_ms >= line_due_ms(s)) log_waiting(s, &m.waiting, buf_text(&text));
+  if (s->config.living && s->now_ms >= s->forming->redraw_ms) draw_living_line(s, buf_text(&text));
   msg_finish(&m);
   buf_finish(&text);
 }
 
-static void tell_no_daemon(struct supervisor *s) {
+static void show_no_daemon(struct supervisor *s) {
   struct buf text = BUF_INIT;
-  uint64_t gone = s->now_ms - s->daemonless_ms, most = (uint64_t)s->config.settings.join_timeout_ms;
-  buf_printf(&text, "no daemon for %llu s, giving up in %llu s (--join-timeout): %s",
-             (unsigned long long)gone / 1000,
-             (unsigned long long)(most > gone ? most - gone + 999 : 0) / 1000, s->down_text);
-  draw(s, buf_text(&text));
+  uint64_t gone = s->now_ms - s->link.lost_ms, most = (uint64_t)s->config.settings.join_timeout_ms;
+  buf_printf(&text, "no daemon for %llu s, giving up in %llu s (--join-timeout): %s", (unsigned long long)gone / 1000,
+             (unsigned long long)(most > gone ? most - gone + 999 : 0) / 1000, s->link.down_text);
+  draw_living_line(s, buf_text(&text));
   buf_finish(&text);
 }
 
 void sup_forming_tick(struct supervisor *s) {
   if (s->now_ms < sup_forming_deadline(s)) return;
   if (is_waiting_for_nodes(s))
-    tell_missing(s);
+    show_missing(s);
   else
-    tell_no_daemon(s);
+    show_no_daemon(s);
 }
 
 uint64_t sup_forming_deadline(const struct supervisor *s) {
-  if (is_waiting_for_daemon(s)) return s->redraw_ms;
+  if (is_waiting_for_daemon(s)) return s->forming->redraw_ms;
   if (!is_waiting_for_nodes(s)) return UINT64_MAX;
   uint64_t at_ms = line_due_ms(s);
-  return s->config.living && s->redraw_ms < at_ms ? s->redraw_ms : at_ms;
+  return s->config.living && s->forming->redraw_ms < at_ms ? s->forming->redraw_ms : at_ms;
+}
+
+bool sup_forming_is_drawn(const struct supervisor *s) {
+  return s->forming->drawn;
+}
+
+void sup_forming_create(struct supervisor *s) {
+  s->forming = xcalloc(1, sizeof *s->forming);
+}
+
+void sup_forming_destroy(struct supervisor *s) {
+  forget_waiting(s);
+  free(s->forming);
 }

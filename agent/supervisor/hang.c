@@ -1,26 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hangs: a worker that lives and makes no progress.
  *
- *   look (once a second, or more often where the timeout is short) -> signs -> LOOKED: is anybody's time over?
- *        -> probe: what are their processes doing? -> facts: FAILED, worker-hung -> stacks, 5 s at most -> the trees are stopped
+ *   look (once a second, or more often if the timeout is short) -> signs -> LOOKED: has a worker timed out?
+ *        -> probe: what are the processes doing? -> facts: FAILED, worker-hung -> stacks, 5 s at most -> stop
  *
- * Only a look is followed by a judgement, never a timer alone: what workers have said may still lie in a socket. That holds for the probe's
- * answer, too: where it is late, we may have been stopped since, and look once more. And time in
- * which this agent could not look (it was stopped, the machine slept, the terminal took no output) is nobody's silence: all
- * workers are given it back.
+ * A worker is judged only after a look, never by a timer alone, because a sign of life may still wait in a socket. The
+ * same holds for the answer of the probe: if it is late, this agent may have been stopped since, and looks once more.
+ * Time in which this agent could not look (it was stopped, the machine slept, the terminal took no output) does not
+ * count as silence of any worker.
  *
- * Who hangs first? In a collective all ranks stop when one does, at the same step and within milliseconds, so time alone
- * says little. A process that is stopped, or held by the kernel, is not waiting for the others; a rank that is a step behind
- * is whom they wait for. verdict_outweighs compares just that, here among the workers of one node and at the
- * daemon among nodes. Where neither tells, the verdict names the earliest and says that it cannot be told.
+ * Which worker hung first? In a collective all ranks stop when one does, at the same step and within milliseconds, so
+ * time alone says little. A process that is stopped, or held by the kernel, does not wait for the others. A rank that
+ * is a step behind is the one that the others wait for. verdict_outweighs compares exactly that: here among the workers
+ * of one node, in the daemon among nodes. If neither helps, the verdict names the earliest worker and says that the
+ * cause is not known.
  *
- * The other nodes hear of it by STOP. They look at their own workers before they stop them, because the origin may be
- * theirs: its time was over a little later, or its state tells more than its time. Then they report it, and it wins. */
+ * The other nodes learn of the hang by STOP. They probe their own workers before they stop them, because the origin may
+ * be one of theirs: it timed out a little later, or its state says more than its time. Then they report it, and it
+ * wins. */
 
 #include "agent/supervisor/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/exit_codes.h"
+#include "common/mem.h"
+
+struct hang {
+  uint64_t look_ms;     /* the next one; looking: until when it is waited for. UINT64_MAX: none */
+  uint64_t looked_ms;   /* the last one */
+  uint64_t probed_ms;   /* when the probe began */
+  uint64_t stop_by_ms;  /* probing, and then the trees are stopped at the latest; UINT64_MAX: not probing */
+  bool looking, ours;   /* ours: a worker here hangs; else STOP names another node's */
+  bool unanswered;      /* the last look was not answered */
+  bool reported;        /* the findings of the probe are reported */
+  bool again, done;     /* its answer was late: looked once more before it is believed; it has shown all since */
+  struct verdict heard; /* of another node, by STOP; a copy */
+  uint64_t heard_ms;    /* when that one's silence began */
+};
 
 enum {
   LOOK_MIN_MS = 50,
@@ -29,7 +47,7 @@ enum {
   LATE_MS = 500,           /* a look that comes later than this: we could not run */
   FACTS_LATE_MS = 50,      /* so with facts, which take a few ms; in doubt another look is cheap */
   NAMES_MAX = 3,           /* others that are named in the verdict */
-  TOGETHER_MS = 1000,      /* who stops within this of each other may have stopped in any order */
+  TOGETHER_MS = 1000,      /* workers that stop within this time may have stopped in any order */
 };
 
 static uint64_t timeout_ms(const struct supervisor *s) {
@@ -41,68 +59,69 @@ static bool is_watching(const struct supervisor *s) {
 }
 
 static bool is_probing(const struct supervisor *s) {
-  return is_watching(s) && s->hang.stop_by_ms != UINT64_MAX;
+  return is_watching(s) && s->hang->stop_by_ms != UINT64_MAX;
 }
 
-/* By what workers are watched. ------------------------------------------------------------------------------------- */
+/* Watching. -------------------------------------------------------------------------------------------------------- */
 
-static bool lives(const struct worker *w) {
+static bool is_working(const struct worker *w) {
   return w->spawned && !w->exited && !w->gone && !w->parked;
 }
 
-static bool any_told(const struct supervisor *s) {
+static bool any_reports_progress(const struct supervisor *s) {
   for (int64_t i = 0; i < s->config.workers; i++)
-    if (s->workers[i].told_progress) return true;
+    if (s->workers[i].reports_progress) return true;
   return false;
 }
 
-/* All workers of this node as one: none of them prints. */
-static bool is_shared(const struct supervisor *s) {
-  return s->config.hang_watch == HANG_AUTO && !any_told(s);
+/* All workers of this node count as one: none of them prints. */
+static bool is_watched_together(const struct supervisor *s) {
+  return s->config.hang_watch == HANG_AUTO && !any_reports_progress(s);
 }
 
-static enum hang_sign sign_of(const struct supervisor *s) {
+static enum hang_sign watched_sign(const struct supervisor *s) {
   switch (s->config.hang_watch) {
   case HANG_OUTPUT: return SIGN_OUTPUT;
   case HANG_FILE: return SIGN_FILE;
-  case HANG_AUTO: return is_shared(s) ? SIGN_OUTPUT : SIGN_SDK;
+  case HANG_AUTO: return is_watched_together(s) ? SIGN_OUTPUT : SIGN_SDK;
   case HANG_SDK: break;
   }
   return SIGN_SDK;
 }
 
 static bool is_watched(const struct supervisor *s, const struct worker *w) {
-  if (!lives(w)) return false;
+  if (!is_working(w)) return false;
   if (s->config.hang_watch != HANG_AUTO) return true;
-  return is_shared(s) ? s->node_rank == 0 : w->told_progress;
+  return is_watched_together(s) ? s->round.node_rank == 0 : w->reports_progress;
 }
 
 /* The last sign of it; 0: none since it was started. */
-static uint64_t sign_ms(const struct supervisor *s, const struct worker *w) {
-  enum hang_sign sign = sign_of(s);
+static uint64_t last_sign_ms(const struct supervisor *s, const struct worker *w) {
+  enum hang_sign sign = watched_sign(s);
   uint64_t last = w->sign_ms[sign];
-  for (int64_t i = 0; is_shared(s) && i < s->config.workers; i++)
+  for (int64_t i = 0; is_watched_together(s) && i < s->config.workers; i++)
     if (s->workers[i].sign_ms[sign] > last) last = s->workers[i].sign_ms[sign];
   return last;
 }
 
 /* When its silence began. */
-static uint64_t silent_ms(const struct supervisor *s, const struct worker *w) {
-  uint64_t last = sign_ms(s, w);
+static uint64_t silent_since_ms(const struct supervisor *s, const struct worker *w) {
+  uint64_t last = last_sign_ms(s, w);
   return last > w->begun_ms ? last : w->begun_ms;
 }
 
-/* Starting takes longer than a step. That it is over is told by progress, but not by output: programs print while they start. */
-static uint64_t over_ms(const struct supervisor *s, const struct worker *w) {
-  uint64_t last = sign_ms(s, w), start = w->begun_ms + (uint64_t)s->config.hang_start_ms;
+/* Starting takes longer than a step. Progress shows that it is over; output does not, because programs print while they
+ * start. */
+static uint64_t hang_due_ms(const struct supervisor *s, const struct worker *w) {
+  uint64_t last = last_sign_ms(s, w), start = w->begun_ms + (uint64_t)s->config.hang_start_ms;
   if (!is_watched(s, w)) return UINT64_MAX;
   if (!last) return start;
   uint64_t over = last + timeout_ms(s);
-  return sign_of(s) == SIGN_OUTPUT && over < start ? start : over;
+  return watched_sign(s) == SIGN_OUTPUT && over < start ? start : over;
 }
 
 static bool is_hung(const struct supervisor *s, const struct worker *w) {
-  return s->now_ms >= over_ms(s, w);
+  return s->now_ms >= hang_due_ms(s, w);
 }
 
 static bool any_hung(const struct supervisor *s) {
@@ -113,22 +132,22 @@ static bool any_hung(const struct supervisor *s) {
 
 /* Looking. --------------------------------------------------------------------------------------------------------- */
 
-static uint64_t period_ms(const struct supervisor *s) {
+static uint64_t look_period_ms(const struct supervisor *s) {
   uint64_t eighth = timeout_ms(s) / 8;
   return eighth < LOOK_MIN_MS ? LOOK_MIN_MS : eighth > LOOK_MAX_MS ? LOOK_MAX_MS : eighth;
 }
 
 static void plan_look(struct supervisor *s) {
-  uint64_t at = s->now_ms + period_ms(s);
+  uint64_t at = s->now_ms + look_period_ms(s);
   for (int64_t i = 0; i < s->config.workers; i++) {
-    uint64_t over = over_ms(s, &s->workers[i]);
+    uint64_t over = hang_due_ms(s, &s->workers[i]);
     if (over > s->now_ms && over < at) at = over;
   }
-  s->hang.looking = false;
-  s->hang.look_ms = at;
+  s->hang->looking = false;
+  s->hang->look_ms = at;
 }
 
-static void give_back(struct supervisor *s, uint64_t ms) {
+static void forgive_silence(struct supervisor *s, uint64_t ms) {
   for (int64_t i = 0; i < s->config.workers; i++) {
     struct worker *w = &s->workers[i];
     w->begun_ms += ms;
@@ -138,88 +157,83 @@ static void give_back(struct supervisor *s, uint64_t ms) {
   }
 }
 
-static void look(struct supervisor *s) {
-  uint64_t late =
-      s->hang.look_ms < s->now_ms ? s->now_ms - s->hang.look_ms : 0; /* none was planned: not late */
-  if (late > LATE_MS) give_back(s, late);
-  s->hang.looking = true;
-  s->hang.look_ms = s->now_ms + LOOK_PATIENCE_MS;
-  sup_effect(s, SUP_LOOK)->round = (uint32_t)s->round;
+static void request_look(struct supervisor *s) {
+  uint64_t late = s->hang->look_ms < s->now_ms ? s->now_ms - s->hang->look_ms : 0; /* none was planned: not late */
+  if (late > LATE_MS) forgive_silence(s, late);
+  s->hang->looking = true;
+  s->hang->look_ms = s->now_ms + LOOK_PATIENCE_MS;
+  sup_effect(s, SUP_LOOK)->round = (uint32_t)s->round.number;
 }
 
-/* Once: whoever has set a timeout wants to know when it counts, above all where it does not count yet. */
-static void say_how(struct supervisor *s) {
+/* Once: a user who has set a timeout wants to know when it counts. */
+static void log_watch_rule(struct supervisor *s) {
   double start_s = (double)s->config.hang_start_ms / 1000, hang_s = (double)timeout_ms(s) / 1000;
   static const char *const what[] = {
-      [HANG_SDK] = "a worker that tells no progress through rdzv.h",
+      [HANG_SDK] = "a worker that reports no progress through rdzv.h",
       [HANG_OUTPUT] = "a worker that prints nothing",
       [HANG_FILE] = "a worker whose file (--hang-watch) does not change",
       [HANG_AUTO] = "silence of all workers here",
   };
-  if (s->config.hang_watch == HANG_AUTO && s->node_rank != 0)
-    sup_say(s, LOG_INFO,
-            "hangs: a worker here is watched once it tells progress through rdzv.h (--hang-watch)");
+  if (s->config.hang_watch == HANG_AUTO && s->round.node_rank != 0)
+    sup_log(s, LOG_INFO, "hangs: a worker here is watched once it reports progress through rdzv.h (--hang-watch)");
   else if (s->config.hang_watch == HANG_OUTPUT || s->config.hang_watch == HANG_AUTO)
-    sup_say(s, LOG_INFO,
-            "hangs: %s for %g s ends the round (--hang-timeout), not before it is %g s old "
-            "(--hang-start-timeout)%s",
+    sup_log(s, LOG_INFO,
+            "hangs: %s for %g s ends the round (--hang-timeout), not before it is %g s old (--hang-start-timeout)%s",
             what[s->config.hang_watch], hang_s, start_s,
             s->config.hang_watch == HANG_AUTO
-                ? "; a worker that tells progress through rdzv.h is watched by that"
+                ? "; a worker that reports progress through rdzv.h is watched by its progress"
                 : "");
   else
-    sup_say(s, LOG_INFO,
+    sup_log(s, LOG_INFO,
             "hangs: %s for %g s ends the round (--hang-timeout); its start has %g s (--hang-start-timeout)",
             what[s->config.hang_watch], hang_s, start_s);
 }
 
 void sup_hang_begin(struct supervisor *s) {
   sup_hang_end(s);
-  s->hang.looked_ms = s->now_ms;
+  s->hang->looked_ms = s->now_ms;
   if (!timeout_ms(s)) return;
   plan_look(s);
-  if (s->rounds == 1) say_how(s);
+  if (s->job.rounds == 1) log_watch_rule(s);
 }
 
 void sup_hang_end(struct supervisor *s) {
-  s->hang.looking = s->hang.ours = s->hang.reported = false;
-  s->hang.look_ms = s->hang.stop_by_ms = UINT64_MAX;
-  verdict_free(&s->hang.heard);
+  s->hang->looking = s->hang->ours = s->hang->reported = false;
+  s->hang->look_ms = s->hang->stop_by_ms = UINT64_MAX;
+  verdict_free(&s->hang->heard);
 }
 
-void sup_hang_sign(struct supervisor *s, uint32_t round, uint32_t local_rank, enum hang_sign sign,
-                   uint64_t when_ms) {
-  if (round != s->round || local_rank >= s->config.workers || when_ms > s->now_ms) return;
-  struct worker *w = &s->workers[local_rank];
-  if (when_ms > w->sign_ms[sign]) w->sign_ms[sign] = when_ms;
+void sup_sign(struct supervisor *s, const struct supervisor_event *ev) {
+  uint64_t *last_ms = &s->workers[ev->local_rank].sign_ms[ev->sign.kind];
+  if (ev->when_ms > *last_ms && ev->when_ms <= s->now_ms) *last_ms = ev->when_ms;
 }
 
-/* Whom it is. ------------------------------------------------------------------------------------------------------ */
+/* The origin. ------------------------------------------------------------------------------------------------------ */
 
-static void describe(const struct supervisor *s, int64_t local_rank, struct verdict *v, uint64_t *at_ms) {
+static void describe_hang(const struct supervisor *s, int64_t local_rank, struct verdict *v, uint64_t *at_ms) {
   const struct worker *w = &s->workers[local_rank];
   sup_describe_worker(s, (uint32_t)local_rank, v);
-  *at_ms = silent_ms(s, w);
+  *at_ms = silent_since_ms(s, w);
   v->cause = CAUSE_WORKER_HUNG;
   v->code = EXIT_CODE_HUNG;
   v->idle_ms = (int64_t)(s->now_ms - *at_ms);
   v->state = w->ps;
 }
 
-/* Whose time is over; and whose will not come any more, seeing what the others' silence has led us to. */
+/* A worker that has timed out, or that is silent while another one has. */
 static bool is_suspect(const struct supervisor *s, const struct worker *w) {
-  bool quiet = lives(w) && s->now_ms - silent_ms(s, w) >= timeout_ms(s) / 2;
+  bool quiet = is_working(w) && s->now_ms - silent_since_ms(s, w) >= timeout_ms(s) / 2;
   return is_hung(s, w) || (quiet && (is_watched(s, w) || w->ps[0] == 'T' || w->ps[0] == 't'));
 }
 
-/* The local rank that is named; -1: nobody hangs here. */
+/* The local rank of the origin; -1: no worker hangs here. */
 static int64_t find_origin(const struct supervisor *s) {
   int64_t best = -1;
   struct verdict v, b;
   uint64_t at, best_at = 0;
   for (int64_t i = 0; i < s->config.workers; i++) {
     if (!is_suspect(s, &s->workers[i])) continue;
-    describe(s, i, &v, &at);
+    describe_hang(s, i, &v, &at);
     if (best >= 0 && !verdict_outweighs(&v, at, &b, best_at)) continue;
     best = i;
     b = v;
@@ -228,9 +242,9 @@ static int64_t find_origin(const struct supervisor *s) {
   return best;
 }
 
-/* What is said of it. ---------------------------------------------------------------------------------------------- */
+/* The verdict's text. ---------------------------------------------------------------------------------------------- */
 
-static void put_process(const struct worker *w, struct buf *out) {
+static void format_process(const struct worker *w, struct buf *out) {
   const char *in = w->where[0] ? ", in " : "";
   switch (w->ps[0]) {
   case '\0': return;
@@ -243,51 +257,51 @@ static void put_process(const struct worker *w, struct buf *out) {
   }
 }
 
-/* Of what is silent; "" where the sentence says enough. */
-static const char *silence(const struct supervisor *s, const struct worker *w) {
-  bool ever = sign_ms(s, w) != 0;
-  switch (sign_of(s)) {
+/* The silence in words; "" if the sentence says enough. */
+static const char *describe_silence(const struct supervisor *s, const struct worker *w) {
+  bool ever = last_sign_ms(s, w) != 0;
+  switch (watched_sign(s)) {
   case SIGN_OUTPUT:
-    if (is_shared(s))
-      return ever ? "no worker of this node prints any more"
+    if (is_watched_together(s))
+      return ever ? "all workers of this node have stopped printing"
                   : "no worker of this node has printed anything since its start";
-    return ever ? "it prints no more" : "it has printed nothing since its start";
+    return ever ? "it has stopped printing" : "it has printed nothing since its start";
   case SIGN_FILE:
-    if (s->hang.unanswered) return "its file cannot be looked at: the file system does not answer";
-    return ever ? "its file changes no more" : "its file has not changed since its start";
+    if (s->hang->unanswered) return "its file cannot be checked: the file system does not answer";
+    return ever ? "its file has stopped changing" : "its file has not changed since its start";
   case SIGN_SDK:
   case SIGN_COUNT: break;
   }
-  return ever ? "" : "it has told no progress since its start";
+  return ever ? "" : "it has reported no progress since its start";
 }
 
-static void put_part(struct buf *out, const char *part) {
+static void append_part(struct buf *out, const char *part) {
   if (!part[0]) return;
   if (out->len) buf_puts(out, "; ");
   buf_puts(out, part);
 }
 
 /* "rank 2 stopped 1.1 s later at step 100 (state S, in futex_wait_queue)" */
-static void put_other(const struct supervisor *s, int64_t i, int64_t origin, struct buf *out) {
+static void format_other(const struct supervisor *s, int64_t i, int64_t origin, struct buf *out) {
   const struct worker *w = &s->workers[i], *o = &s->workers[origin];
-  uint64_t at = silent_ms(s, w), first = silent_ms(s, o);
+  uint64_t at = silent_since_ms(s, w), first = silent_since_ms(s, o);
   struct buf part = BUF_INIT;
   uint64_t apart = at > first ? at - first : first - at;
-  buf_printf(&part, "rank %lld stopped ", (long long)(s->rank_base + i));
+  buf_printf(&part, "rank %lld stopped ", (long long)(s->round.rank_base + i));
   if (apart < 50)
     buf_puts(&part, "at the same time");
   else
     buf_printf(&part, "%.1f s %s", (double)apart / 1000, at > first ? "later" : "before");
-  if (w->told_progress && (!o->told_progress || w->step != o->step))
+  if (w->reports_progress && (!o->reports_progress || w->step != o->step))
     buf_printf(&part, " at step %llu", (unsigned long long)w->step);
   if (w->ps[0])
     buf_printf(&part, " (state %s%s%s)", w->ps, w->where[0] && w->ps[0] != 'T' ? ", in " : "",
                w->ps[0] != 'T' ? w->where : "");
-  put_part(out, buf_text(&part));
+  append_part(out, buf_text(&part));
   buf_finish(&part);
 }
 
-/* Something tells that it is not waiting for the others. */
+/* Its state shows that it does not wait for the others. */
 static bool is_held(const struct worker *w) {
   return w->ps[0] && strchr("TtD", w->ps[0]);
 }
@@ -298,167 +312,180 @@ static bool is_first(const struct supervisor *s, int64_t origin) {
   for (int64_t i = 0; i < s->config.workers; i++) {
     const struct worker *w = &s->workers[i];
     if (i == origin || !is_suspect(s, w)) continue;
-    bool behind = w->told_progress && o->told_progress && o->step < w->step;
-    if (!behind && silent_ms(s, w) < silent_ms(s, o) + TOGETHER_MS) return false;
+    bool behind = w->reports_progress && o->reports_progress && o->step < w->step;
+    if (!behind && silent_since_ms(s, w) < silent_since_ms(s, o) + TOGETHER_MS) return false;
   }
   return true;
 }
 
-static void put_others(const struct supervisor *s, int64_t origin, struct buf *out) {
+static void format_others(const struct supervisor *s, int64_t origin, struct buf *out) {
   int n = 0;
-  for (int64_t i = 0; i < s->config.workers && !is_shared(s); i++)
-    if (i != origin && is_suspect(s, &s->workers[i]) && n++ < NAMES_MAX) put_other(s, i, origin, out);
+  for (int64_t i = 0; i < s->config.workers && !is_watched_together(s); i++)
+    if (i != origin && is_suspect(s, &s->workers[i]) && n++ < NAMES_MAX) format_other(s, i, origin, out);
   if (n > NAMES_MAX) {
     char more[48];
     snprintf(more, sizeof more, "and %d more ranks of this node", n - NAMES_MAX);
-    put_part(out, more);
+    append_part(out, more);
   }
   if (is_held(&s->workers[origin])) return;
   if (!is_first(s, origin))
-    put_part(out, "which rank the others wait for cannot be told");
-  else if (s->world_size > s->config.workers)
-    put_part(out, "whether it waits for a rank of another node cannot be told");
+    append_part(out, "it is not known which rank the others wait for");
+  else if (s->round.world_size > s->config.workers)
+    append_part(out, "it is not known whether it waits for a rank of another node");
 }
 
-static void put_text(const struct supervisor *s, int64_t origin, struct buf *out) {
-  put_process(&s->workers[origin], out);
-  put_part(out, silence(s, &s->workers[origin]));
-  put_others(s, origin, out);
+static void format_text(const struct supervisor *s, int64_t origin, struct buf *out) {
+  format_process(&s->workers[origin], out);
+  append_part(out, describe_silence(s, &s->workers[origin]));
+  format_others(s, origin, out);
 }
 
 /* Probing. --------------------------------------------------------------------------------------------------------- */
 
-static void probe(struct supervisor *s, bool ours) {
+static void start_probe(struct supervisor *s, bool ours) {
   int64_t origin = find_origin(s);
-  s->hang.ours = ours;
-  s->hang.reported = false;
-  s->hang.looking = s->hang.again = s->hang.done = false;
-  s->hang.look_ms = UINT64_MAX;
-  s->hang.probed_ms = s->now_ms;
-  s->hang.stop_by_ms = s->now_ms + SUPERVISOR_PROBE_MS;
+  s->hang->ours = ours;
+  s->hang->reported = false;
+  s->hang->looking = s->hang->again = s->hang->done = false;
+  s->hang->look_ms = UINT64_MAX;
+  s->hang->probed_ms = s->now_ms;
+  s->hang->stop_by_ms = s->now_ms + SUPERVISOR_PROBE_MS;
   struct supervisor_effect *e = sup_effect(s, SUP_PROBE);
-  e->round = (uint32_t)s->round;
-  e->level = ours ? LOG_WARN : LOG_INFO;
-  e->value = origin >= 0 ? (uint64_t)origin : UINT64_MAX;
+  e->round = (uint32_t)s->round.number;
+  e->probe.level = ours ? LOG_WARN : LOG_INFO;
+  e->probe.suspect = origin;
 }
 
 static bool outweighs_heard(const struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
-  const struct verdict *h = &s->hang.heard;
-  return h->cause == CAUSE_NONE || verdict_outweighs(v, at_ms, h, s->hang.heard_ms);
+  const struct verdict *h = &s->hang->heard;
+  return h->cause == CAUSE_NONE || verdict_outweighs(v, at_ms, h, s->hang->heard_ms);
 }
 
-/* One of ours, where it tells more than what was heard. */
-static void report(struct supervisor *s) {
+/* A worker of ours, if it says more than the verdict of another node. */
+static void report_hang(struct supervisor *s) {
   int64_t origin = find_origin(s);
   struct buf text = BUF_INIT;
   struct verdict v;
   uint64_t at_ms;
-  s->hang.reported = true;
+  s->hang->reported = true;
   if (origin < 0) return;
-  describe(s, origin, &v, &at_ms);
+  describe_hang(s, origin, &v, &at_ms);
   if (!outweighs_heard(s, &v, at_ms)) return;
-  put_text(s, origin, &text);
+  format_text(s, origin, &text);
   v.text = buf_text(&text);
   sup_report(s, REPORT_FAILED, &v, at_ms);
-  sup_say_failure(s, &v);
+  sup_log_failure(s, &v);
   buf_finish(&text);
 }
 
-/* While we looked at it, it went on. */
-static bool call_off(struct supervisor *s) {
-  if (!s->hang.ours || s->hang.heard.cause != CAUSE_NONE || any_hung(s)) return false;
-  sup_say(s, LOG_WARN, "a worker made no progress for --hang-timeout, but goes on now");
+/* The worker made progress during the probe. */
+static bool cancel_if_recovered(struct supervisor *s) {
+  if (!s->hang->ours || s->hang->heard.cause != CAUSE_NONE || any_hung(s)) return false;
+  sup_log(s, LOG_WARN, "a worker made no progress for --hang-timeout, and makes progress again");
   sup_hang_end(s);
   plan_look(s);
   return true;
 }
 
-void sup_hang_probed(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!is_probing(s) || ev->round != s->round || ev->local_rank >= s->config.workers) return;
+void sup_probed(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!is_probing(s)) return;
   struct worker *w = &s->workers[ev->local_rank];
-  w->ps[0] = (char)ev->error;
-  snprintf(w->where, sizeof w->where, "%s", ev->text ? ev->text : "");
+  w->ps[0] = ev->probed.state;
+  snprintf(w->where, sizeof w->where, "%s", ev->probed.where ? ev->probed.where : "");
 }
 
-/* The answer is there. True: it is believed, and told. */
-static bool believe(struct supervisor *s) {
-  if (s->hang.reported) return true;
-  if (!s->hang.again && s->hang.ours && !s->hang.unanswered &&
-      s->now_ms > s->hang.probed_ms + FACTS_LATE_MS) {
-    s->hang.again = true;
-    look(s);
+/* The answer is there. True: it is accepted, and reported. */
+static bool accept_facts(struct supervisor *s) {
+  if (s->hang->reported) return true;
+  if (!s->hang->again && s->hang->ours && !s->hang->unanswered && s->now_ms > s->hang->probed_ms + FACTS_LATE_MS) {
+    s->hang->again = true;
+    request_look(s);
   }
-  if (s->hang.looking || call_off(s)) return false;
-  report(s);
+  if (s->hang->looking || cancel_if_recovered(s)) return false;
+  report_hang(s);
   return true;
 }
 
-static void conclude(struct supervisor *s) {
+static void stop_hung_round(struct supervisor *s) {
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 
-void sup_hang_facts(struct supervisor *s, const struct supervisor_event *ev) {
-  if (is_probing(s) && ev->round == s->round) believe(s);
+static void finish_probe(struct supervisor *s) {
+  s->hang->done = true;
+  if (accept_facts(s)) stop_hung_round(s);
 }
 
-void sup_hang_probe_done(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!is_probing(s) || ev->round != s->round) return;
-  s->hang.done = true;
-  if (believe(s)) conclude(s);
+void sup_probe_facts(struct supervisor *s, const struct supervisor_event *ev) {
+  if (is_probing(s)) accept_facts(s);
+}
+
+void sup_probe_done(struct supervisor *s, const struct supervisor_event *ev) {
+  if (is_probing(s)) finish_probe(s);
 }
 
 /* The second look, at a probe whose answer was late. */
-static void looked_again(struct supervisor *s) {
-  s->hang.looking = false;
-  s->hang.look_ms = UINT64_MAX;
-  if (believe(s) && s->hang.done) conclude(s);
+static void finish_second_look(struct supervisor *s) {
+  s->hang->looking = false;
+  s->hang->look_ms = UINT64_MAX;
+  if (accept_facts(s) && s->hang->done) stop_hung_round(s);
 }
 
-void sup_hang_looked(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!is_watching(s) || ev->round != s->round || !s->hang.looking) return;
+void sup_looked(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!is_watching(s) || !s->hang->looking) return;
   if (is_probing(s)) {
-    looked_again(s);
+    finish_second_look(s);
     return;
   }
-  s->hang.unanswered = false;
-  if (ev->held) give_back(s, s->now_ms - s->hang.looked_ms);
-  s->hang.looked_ms = s->now_ms;
+  s->hang->unanswered = false;
+  if (ev->looked.output_held) forgive_silence(s, s->now_ms - s->hang->looked_ms);
+  s->hang->looked_ms = s->now_ms;
   if (any_hung(s))
-    probe(s, true);
+    start_probe(s, true);
   else
     plan_look(s);
 }
 
 bool sup_hang_stop(struct supervisor *s, const struct verdict *v) {
   if (v->cause != CAUSE_WORKER_HUNG || !is_watching(s)) return false;
-  if (s->hang.heard.cause == CAUSE_NONE && v->node_rank != s->node_rank) {
-    verdict_copy(&s->hang.heard, v);
-    s->hang.heard_ms = s->now_ms - ((uint64_t)v->idle_ms < s->now_ms ? (uint64_t)v->idle_ms : s->now_ms);
+  if (s->hang->heard.cause == CAUSE_NONE && v->node_rank != s->round.node_rank) {
+    verdict_copy(&s->hang->heard, v);
+    s->hang->heard_ms = s->now_ms - ((uint64_t)v->idle_ms < s->now_ms ? (uint64_t)v->idle_ms : s->now_ms);
   }
-  if (!is_probing(s)) probe(s, false);
+  if (!is_probing(s)) start_probe(s, false);
   return true;
 }
 
 void sup_hang_tick(struct supervisor *s) {
   if (!is_watching(s)) return;
-  if (is_probing(s) && s->hang.looking && s->now_ms >= s->hang.look_ms) {
-    looked_again(s);
-  } else if (s->now_ms >= s->hang.stop_by_ms && !s->hang.looking) {
-    sup_hang_probe_done(s, &(struct supervisor_event){.round = (uint32_t)s->round});
-  } else if (s->now_ms >= s->hang.look_ms && s->hang.looking) {
-    s->hang.unanswered = true;
-    s->hang.looked_ms = s->now_ms;
+  if (is_probing(s) && s->hang->looking && s->now_ms >= s->hang->look_ms) {
+    finish_second_look(s);
+  } else if (s->now_ms >= s->hang->stop_by_ms && !s->hang->looking) {
+    finish_probe(s);
+  } else if (s->now_ms >= s->hang->look_ms && s->hang->looking) {
+    s->hang->unanswered = true;
+    s->hang->looked_ms = s->now_ms;
     if (any_hung(s))
-      probe(s, true);
+      start_probe(s, true);
     else
       plan_look(s);
-  } else if (s->now_ms >= s->hang.look_ms) {
-    look(s);
+  } else if (s->now_ms >= s->hang->look_ms) {
+    request_look(s);
   }
 }
 
 uint64_t sup_hang_deadline(const struct supervisor *s) {
   if (!is_watching(s)) return UINT64_MAX;
-  if (s->hang.looking) return s->hang.look_ms;
-  return s->hang.look_ms < s->hang.stop_by_ms ? s->hang.look_ms : s->hang.stop_by_ms;
+  if (s->hang->looking) return s->hang->look_ms;
+  return s->hang->look_ms < s->hang->stop_by_ms ? s->hang->look_ms : s->hang->stop_by_ms;
+}
+
+void sup_hang_create(struct supervisor *s) {
+  s->hang = xcalloc(1, sizeof *s->hang);
+  verdict_init(&s->hang->heard);
+  sup_hang_end(s);
+}
+
+void sup_hang_destroy(struct supervisor *s) {
+  verdict_free(&s->hang->heard);
+  free(s->hang);
 }

@@ -1,23 +1,27 @@
-/* One round on this node: START, the workers' lives and deaths, STOP, and what is reported of it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One round on this node: START, the lives and deaths of workers, STOP, and the reports about them.
  *
- * A worker that dies by itself ends the round for everybody, so its siblings are stopped at once, without waiting to be told. What
- * counts as "by itself" is decided by the time of its death: before the trees were told to stop it is a failure and
- * may be the cause; after that it is our own doing and nobody's business.
+ * A worker that dies by itself ends the round for all nodes. Its siblings are stopped at once, before the daemon asks
+ * for it. The time of a death decides whether the worker died by itself: before the stop of its tree, the death is
+ * a failure and may be the cause; later, it is our own doing.
  *
- * Node rank 0 serves the round's store, from START until the round is over for everybody: SETTLED, STALE, or its own exit.
- * That its own workers have finished or were stopped is not enough, since those of other nodes may still use it. But once they
- * were stopped nobody new may come, and that before STOPPED is reported: with it the next round can begin, and with
- * --store-port on the same port. A worker elsewhere may have its START before we have SETTLED, and must not find the old store.
+ * Node rank 0 serves the round's store from START until the round is over everywhere: SETTLED, STALE, or its own exit.
+ * The end of its own workers is not enough, because workers of other nodes may still use the store. But after they were
+ * stopped the store accepts no new clients, and that happens before STOPPED is reported. With STOPPED the next round
+ * can begin, and with --store-port on the same port. A worker elsewhere may have its START before this node has
+ * SETTLED, and must not find the old store.
  *
- * Who has left the round in place, and waits for the next one (supervisor_park.c), counts as stopped.
+ * A worker that has left the round in place, and waits for the next one (park.c), counts as stopped.
  *
- * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in whatever session
- * it hid. That is what lets the daemon start the next round on the word of this one. */
+ * Nothing is called finished or stopped before the guard says CLEAR: no process of the round is left, in any session.
+ * So the daemon can start the next round on the word of this node. */
 
-#include "agent/supervisor/internal.h"
 #include "agent/sdk/rdzv.h"
+#include "agent/supervisor/internal.h"
 #include "agent/supervisor/usage_error.h"
+#include "common/err.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
 #include "common/mem.h"
 
 #include <errno.h>
@@ -26,65 +30,145 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* States. ---------------------------------------------------------------------------------------------------------- */
+
+static void enter_running(struct supervisor *s) {
+  sup_report(s, REPORT_STARTED, NULL, s->now_ms);
+  sup_hang_begin(s);
+  sup_show_status(s);
+}
+
+static void enter_finished(struct supervisor *s) {
+  if (s->link.state != CONNECTION_READY) s->link.lost_ms = s->now_ms;
+  sup_report(s, REPORT_FINISHED, NULL, s->now_ms);
+  sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+}
+
+static void enter_stopping(struct supervisor *s) {
+  s->stop.begun_ms = s->now_ms;
+}
+
+static void enter_stopped(struct supervisor *s) {
+  struct verdict why;
+  verdict_init(&why);
+  if (s->stop.reason == STOP_FENCED) why.text = "it was silent past its lease and killed its workers";
+  if (s->store.serving) sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round.number;
+  sup_report(s, REPORT_STOPPED, &why, s->now_ms);
+}
+
+enum {
+  MAY_JOIN = 1 << SUPERVISOR_JOINING,
+  MAY_START = 1 << SUPERVISOR_STARTING,
+  MAY_RUN = 1 << SUPERVISOR_RUNNING,
+  MAY_FINISH = 1 << SUPERVISOR_FINISHED,
+  MAY_STOP = 1 << SUPERVISOR_STOPPING,
+  MAY_HAVE_STOPPED = 1 << SUPERVISOR_STOPPED,
+  MAY_EXIT = 1 << SUPERVISOR_DONE,
+};
+
+/* The states that may follow each state, and its entry action. */
+static const struct {
+  unsigned next;
+  void (*enter)(struct supervisor *s);
+} states[SUPERVISOR_STATE_COUNT] = {
+    [SUPERVISOR_JOINING] = {MAY_START | MAY_EXIT, NULL},
+    [SUPERVISOR_STARTING] = {MAY_RUN | MAY_FINISH | MAY_STOP | MAY_EXIT, sup_forming_end},
+    [SUPERVISOR_RUNNING] = {MAY_FINISH | MAY_STOP | MAY_EXIT, enter_running},
+    [SUPERVISOR_FINISHED] = {MAY_JOIN | MAY_STOP | MAY_EXIT, enter_finished},
+    [SUPERVISOR_STOPPING] = {MAY_HAVE_STOPPED | MAY_JOIN | MAY_EXIT, enter_stopping},
+    [SUPERVISOR_STOPPED] = {MAY_JOIN | MAY_EXIT, enter_stopped},
+    [SUPERVISOR_DONE] = {0, sup_forming_end},
+};
+
+#define X(name, word) word,
+static const char *const state_names[] = {SUPERVISOR_STATE_LIST(X)};
+#undef X
+
+const char *supervisor_state_name(enum supervisor_state st) {
+  return st < SUPERVISOR_STATE_COUNT ? state_names[st] : "?";
+}
+
+/* The only writer of s->state. A change that is not allowed is refused, and the tests fail at it. */
+static void set_state(struct supervisor *s, enum supervisor_state to) {
+  const char *from = supervisor_state_name(s->state), *word = supervisor_state_name(to);
+  if (s->state == to) return;
+  if (!(states[s->state].next >> to & 1)) {
+    sup_log(s, LOG_ERROR, "round %lld: a change from %s to %s is not allowed; this is a bug",
+            (long long)s->round.number, from, word);
+    if (!s->fault) s->fault = xasprintf("%s -> %s", from, word);
+    return;
+  }
+  sup_log(s, LOG_DEBUG, "round %lld: %s -> %s", (long long)s->round.number, from, word);
+  s->state = to;
+  if (states[to].enter) states[to].enter(s);
+}
+
+bool sup_has_trees(const struct supervisor *s) {
+  return s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING || s->state == SUPERVISOR_STOPPING;
+}
+
+bool sup_is_exiting(const struct supervisor *s) {
+  return s->stop.reason == STOP_EXIT;
+}
+
 void sup_clear_round(struct supervisor *s) {
-  for (size_t i = 0; i < s->n_reports; i++) verdict_free(&s->reports[i].report.what);
-  s->n_reports = 0;
+  for (size_t i = 0; i < s->reports.n; i++) verdict_free(&s->reports.v[i].report.what);
+  s->reports.n = 0;
   for (int64_t i = 0; i < s->config.workers; i++) {
     struct worker *w = &s->workers[i], parked = {.pid = w->pid, .parked = true, .can_rejoin = true};
     memcpy(parked.device, w->device, sizeof parked.device);
     *w = w->parked && !w->gone ? parked : (struct worker){0};
   }
-  s->park.first_ms = 0;
-  s->n_spawned = s->n_succeeded = 0;
-  s->reason = STOP_NONE;
-  s->fenced = false;
-  s->progress_new = false;
-  s->wait_ms = UINT64_MAX;
-  sup_hang_end(s);
-  s->asked = 0;
-  s->asking = s->prepared = s->shut = false;
-  sup_ids_clear(s);
+  s->round.n_spawned = s->round.n_succeeded = 0;
+  s->stop.reason = STOP_NONE;
+  s->stop.line_ms = UINT64_MAX;
+  s->fence.killed = s->store.shut = false;
+  sup_clear_concerns(s);
 }
 
 /* The store. ------------------------------------------------------------------------------------------------------- */
 
 /* In a round its reports tell the new port, long before the next round is sealed. Between rounds only HELLO does. */
-static void tell_port(struct supervisor *s) {
-  bool can = s->link == LINK_READY || (s->link == LINK_GREETING && s->hello_said);
-  if (s->state == SUPERVISOR_JOINING && can && s->told_port != s->store_port) sup_say_hello(s);
+static void announce_port(struct supervisor *s) {
+  bool can = s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent);
+  if (can && s->store.told_port != s->store.port) sup_send_hello(s);
 }
 
 void sup_store(struct supervisor *s, const struct supervisor_event *ev) {
-  s->store_port = ev->port;
-  tell_port(s);
+  s->store.port = ev->store.port;
+}
+
+void sup_store_between(struct supervisor *s, const struct supervisor_event *ev) {
+  s->store.port = ev->store.port;
+  announce_port(s);
 }
 
 void sup_close_store(struct supervisor *s) {
   sup_ids_release(s);
-  if (s->serving) sup_effect(s, SUP_CLOSE_STORE)->round = (uint32_t)s->round;
-  s->serving = false;
+  if (s->store.serving) sup_effect(s, SUP_CLOSE_STORE)->round = (uint32_t)s->round.number;
+  s->store.serving = false;
 }
 
 /* Reports. --------------------------------------------------------------------------------------------------------- */
 
 void sup_send_report(struct supervisor *s, const struct own_report *r) {
   struct msg m;
-  if (s->link != LINK_READY) return;
+  if (s->link.state != CONNECTION_READY) return;
   msg_init(&m, MSG_REPORT);
-  m.report_msg.incarnation = s->incarnation;
+  m.report_msg.incarnation = s->round.incarnation;
   m.report_msg.report = r->report;
   m.report_msg.report.ago_ms = (int64_t)(s->now_ms - r->at_ms);
-  m.report_msg.store_port = s->told_port = s->store_port;
+  m.report_msg.store_port = s->store.told_port = s->store.port;
   sup_send(s, &m);
 }
 
 void sup_report(struct supervisor *s, enum report_kind kind, const struct verdict *what, uint64_t at_ms) {
-  if (s->n_reports == REPORTS_MAX) return; /* the first ones matter; STOPPED has its place kept below */
-  if (s->n_reports >= REPORTS_MAX - 2 && (kind == REPORT_FAILED || kind == REPORT_CHECKPOINTED)) return;
-  struct own_report *r = &s->reports[s->n_reports++];
+  if (s->reports.n == REPORTS_MAX) return; /* the first ones matter; STOPPED has its place kept below */
+  if (s->reports.n >= REPORTS_MAX - 2 && (kind == REPORT_FAILED || kind == REPORT_CHECKPOINTED)) return;
+  struct own_report *r = &s->reports.v[s->reports.n++];
   r->at_ms = at_ms;
-  r->report.seq = ++s->report_seq;
-  r->report.round = s->round;
+  r->report.seq = ++s->reports.last_seq;
+  r->report.round = s->round.number;
   r->report.kind = kind;
   if (what)
     verdict_copy(&r->report.what, what);
@@ -93,294 +177,333 @@ void sup_report(struct supervisor *s, enum report_kind kind, const struct verdic
   sup_send_report(s, r);
 }
 
-/* Failing. -------------------------------------------------------------------------------------------------------- */
+/* Failing. --------------------------------------------------------------------------------------------------------- */
 
 void sup_describe_worker(const struct supervisor *s, uint32_t local_rank, struct verdict *v) {
   const struct worker *w = &s->workers[local_rank];
   verdict_init(v);
-  v->round = s->round;
-  v->node_rank = s->node_rank;
+  v->round = s->round.number;
+  v->node_rank = s->round.node_rank;
   v->local_rank = local_rank;
-  v->rank = s->rank_base + local_rank;
+  v->rank = s->round.rank_base + local_rank;
   v->host = s->config.host;
   v->pid = w->pid;
   v->device = w->device;
-  v->step = w->told_progress ? (int64_t)w->step : -1;
+  v->step = w->reports_progress ? (int64_t)w->step : -1;
   v->of = (int64_t)w->of;
 }
 
-void sup_fail(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
+void sup_fail_round(struct supervisor *s, const struct verdict *v, uint64_t at_ms) {
   sup_report(s, REPORT_FAILED, v, at_ms);
-  sup_say_failure(s, v);
+  sup_log_failure(s, v);
   if (s->state == SUPERVISOR_STOPPING) return;
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 
 /* START. ----------------------------------------------------------------------------------------------------------- */
 
-/* Workers of a round without a store would wait for it until their own patience is over. */
+/* Workers of a round without a store would wait for it until their own timeout. */
 static void fail_without_store(struct supervisor *s, const struct start *start) {
   struct buf text = BUF_INIT;
-  buf_printf(&text, "node 0 (%s, %s) has no port for the round's store; its agent's log says why",
-             start->head_host, start->head_addr);
+  buf_printf(&text, "node 0 (%s, %s) has no port for the round's store; its agent's log says why", start->head_host,
+             start->head_addr);
   struct verdict v;
   sup_describe_worker(s, 0, &v);
-  v.cause = CAUSE_WORKER_EXEC;
-  v.code = 126;
+  v.pid = 0;
+  v.cause = CAUSE_WORKER_EXEC; /* its agent tries again to have one, so the next round may go well */
+  v.code = EXIT_CODE_SYSTEM;
   v.text = buf_text(&text);
-  sup_fail(s, &v, s->now_ms);
+  sup_fail_round(s, &v, s->now_ms);
   buf_finish(&text);
 }
 
-void sup_start(struct supervisor *s, const struct msg *m) {
-  const struct start *start = &m->start;
-  bool same = start->round == s->round && !strcmp(start->incarnation, s->incarnation);
-  if (s->state != SUPERVISOR_JOINING || (same && s->node_rank >= 0)) return; /* said twice, or too late */
-  if (sup_is_exiting(s)) return;
-  if (start->fence) s->fence = true; /* that much is true even if it comes too late */
-  if (sup_is_outdated(s, s->acked_sent_ms)) return;
-  if (strcmp(start->incarnation, s->incarnation) != 0) sup_dismiss(s, 0);
+void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct start *start = &ev->msg->start;
+  bool same = start->round == s->round.number && !strcmp(start->incarnation, s->round.incarnation);
+  if ((same && s->round.node_rank >= 0) || sup_is_exiting(s)) return; /* said twice, or too late */
+  if (start->fence) s->fence.required = true;                         /* that much is true even if it comes too late */
+  if (sup_drop_if_outdated(s, s->heartbeat.acked_ms)) return;
+  if (strcmp(start->incarnation, s->round.incarnation) != 0) sup_dismiss_parked(s, 0);
   sup_clear_round(s);
-  snprintf(s->incarnation, sizeof s->incarnation, "%s", start->incarnation);
-  snprintf(s->head_host, sizeof s->head_host, "%s", start->head_host);
-  s->round = s->seen_round = start->round;
-  s->node_rank = start->node_rank;
-  s->round_nodes = start->nodes;
-  s->rank_base = start->rank_base;
-  s->world_size = start->world_size;
-  s->restarts_used = start->restarts_used;
-  s->failed_step = start->failed_step;
-  s->rounds++;
-  sup_set_state(s, SUPERVISOR_STARTING);
-  sup_say_start(s, start);
+  snprintf(s->round.incarnation, sizeof s->round.incarnation, "%s", start->incarnation);
+  s->round.number = s->round.latest = start->round;
+  s->round.node_rank = start->node_rank;
+  s->round.nodes = start->nodes;
+  s->round.rank_base = start->rank_base;
+  s->round.world_size = start->world_size;
+  s->round.restarts_used = start->restarts_used;
+  s->round.failed_step = start->failed_step;
+  s->job.rounds++;
+  set_state(s, SUPERVISOR_STARTING);
+  sup_log_start(s, start);
   if (!start->store_port) {
     fail_without_store(s, start);
     return;
   }
-  s->serving = s->node_rank == 0;
-  s->fence = start->fence;
-  sup_tell_guard(s); /* first: we may be stopped right behind it */
+  s->store.serving = s->round.node_rank == 0;
+  s->fence.required = start->fence;
+  s->fence.keep_ms = 0;
+  sup_update_guard_fence(s); /* first: we may be stopped right behind it */
   sup_ids_start(s, start);
-  sup_park_spawn(s, m);
+  sup_park_spawn(s, ev->msg);
 }
 
-/* rdzvctl kill-worker: what comes of it is the worker's own death. */
-void sup_kill(struct supervisor *s, const struct kill *kill) {
-  bool ours = kill->round == s->round && !strcmp(kill->incarnation, s->incarnation);
-  bool runs = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
-  if (!ours || !runs || kill->local_rank >= s->config.workers) return;
+/* rdzvctl kill-worker: the worker then dies by itself. */
+void sup_kill(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct kill *kill = &ev->msg->kill;
+  if (kill->local_rank >= s->config.workers) return;
   const struct worker *w = &s->workers[kill->local_rank];
   if (!w->spawned || w->gone) return;
   const char *name = signal_name((int)kill->signal);
-  sup_say(s, LOG_WARN, "rdzvctl kill-worker: signal %lld (%s) goes to rank %lld (local %lld, pid %d)",
-          (long long)kill->signal, name ? name : "no name", (long long)(s->rank_base + kill->local_rank),
+  sup_log(s, LOG_WARN, "rdzvctl kill-worker: signal %lld (%s) goes to rank %lld (local %lld, pid %d)",
+          (long long)kill->signal, name ? name : "no name", (long long)(s->round.rank_base + kill->local_rank),
           (long long)kill->local_rank, w->pid);
   struct supervisor_effect *e = sup_effect(s, SUP_KILL);
-  e->signo = (int)kill->signal;
-  e->value = (uint64_t)kill->local_rank;
+  e->kill.signo = (int)kill->signal;
+  e->kill.local_rank = (uint32_t)kill->local_rank;
 }
 
-static void keep_device(struct worker *w, const struct supervisor_event *ev) {
-  snprintf(w->device, sizeof w->device, "%s", ev->device ? ev->device : "");
+static void note_device(struct worker *w, const char *device) {
+  snprintf(w->device, sizeof w->device, "%s", device ? device : "");
 }
 
 void sup_spawned(struct supervisor *s, const struct supervisor_event *ev) {
-  if (ev->round != s->round || ev->local_rank >= s->config.workers) return;
   struct worker *w = &s->workers[ev->local_rank];
-  w->pid = ev->pid;
-  keep_device(w, ev);
-  if (!w->spawned) s->n_spawned++;
+  w->pid = ev->spawned.pid;
+  note_device(w, ev->spawned.device);
+  if (!w->spawned) s->round.n_spawned++;
   w->spawned = true;
   w->adopting = w->parked = false;
   w->begun_ms = s->now_ms;
-  if (s->state != SUPERVISOR_STARTING || s->n_spawned < s->config.workers) return;
-  sup_set_state(s, SUPERVISOR_RUNNING);
-  sup_report(s, REPORT_STARTED, NULL, s->now_ms);
-  sup_hang_begin(s);
-  sup_say_status(s);
+  if (s->state == SUPERVISOR_STARTING && s->round.n_spawned == s->config.workers) set_state(s, SUPERVISOR_RUNNING);
 }
 
 /* Deaths. ---------------------------------------------------------------------------------------------------------- */
 
-static bool ours_to_judge(const struct supervisor *s, const struct supervisor_event *ev) {
-  if (ev->round != s->round || ev->local_rank >= s->config.workers || !sup_has_trees(s)) return false;
-  return s->state != SUPERVISOR_STOPPING || ev->unasked || ev->when_ms < s->stop_ms;
+/* The death is not our doing. */
+static bool died_by_itself(const struct supervisor *s, const struct supervisor_event *ev) {
+  return s->state != SUPERVISOR_STOPPING || (ev->kind == SUP_EXITED && ev->exited.unasked) ||
+         ev->when_ms < s->stop.begun_ms;
 }
 
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!ours_to_judge(s, ev) || s->workers[ev->local_rank].exited) return;
+  if (!died_by_itself(s, ev) || s->workers[ev->local_rank].exited) return;
   s->workers[ev->local_rank].exited = true;
-  keep_device(&s->workers[ev->local_rank], ev);
+  note_device(&s->workers[ev->local_rank], ev->exec_failed.device);
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
+  struct err why = {.code = -ev->exec_failed.error};
+  err_set(&why, why.code, "%s", ev->exec_failed.text ? ev->exec_failed.text : "");
+  limit_explain(&why);
   v.cause = CAUSE_WORKER_EXEC;
-  v.code = ev->error == ENOENT ? 127 : 126;
-  v.text = ev->text ? ev->text : "";
-  sup_fail(s, &v, ev->when_ms);
+  v.lasting = !limit_is_transient(ev->exec_failed.error);
+  v.code = !v.lasting ? EXIT_CODE_SYSTEM : ev->exec_failed.error == ENOENT ? 127 : 126;
+  v.text = why.text;
+  sup_fail_round(s, &v, ev->when_ms);
 }
 
 void sup_device_held(struct supervisor *s, const struct supervisor_event *ev) {
-  if (!ours_to_judge(s, ev)) return;
-  keep_device(&s->workers[ev->local_rank], ev);
+  if (!died_by_itself(s, ev)) return;
+  note_device(&s->workers[ev->local_rank], ev->device_held.device);
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
   v.cause = CAUSE_DEVICE_HELD;
   v.code = EXIT_CODE_DEVICES;
-  v.text = ev->text ? ev->text : "";
-  sup_fail(s, &v, ev->when_ms);
+  v.text = ev->device_held.text ? ev->device_held.text : "";
+  sup_fail_round(s, &v, ev->when_ms);
 }
 
 void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
-  bool judged = ours_to_judge(s, ev);
-  if (ev->round == s->round && ev->local_rank < s->config.workers) {
-    s->workers[ev->local_rank].gone = true;
-    s->workers[ev->local_rank].parked = false;
-  }
-  if (!judged) return;
   struct worker *w = &s->workers[ev->local_rank];
-  if (w->exited) return;
+  w->gone = true;
+  w->parked = false;
+  if (!died_by_itself(s, ev) || w->exited) return;
   w->exited = true;
-  if (WIFEXITED(ev->status) && WEXITSTATUS(ev->status) == 0) {
-    s->n_succeeded++; /* CLEAR makes it FINISHED when it was the last */
+  if (WIFEXITED(ev->exited.status) && WEXITSTATUS(ev->exited.status) == 0) {
+    s->round.n_succeeded++; /* CLEAR makes it FINISHED when it was the last */
     return;
   }
   struct verdict v;
   sup_describe_worker(s, ev->local_rank, &v);
-  v.text = ev->text ? ev->text : "";
-  v.error = ev->message ? ev->message : "";
-  if (WIFSIGNALED(ev->status)) {
+  v.text = ev->exited.last_lines ? ev->exited.last_lines : "";
+  v.error = ev->exited.error ? ev->exited.error : "";
+  if (WIFSIGNALED(ev->exited.status)) {
     v.cause = CAUSE_WORKER_SIGNAL;
-    v.signal = WTERMSIG(ev->status);
-    v.core = (ev->status & 0x80) != 0; /* WCOREDUMP, which <stdlib.h> lacks */
+    v.signal = WTERMSIG(ev->exited.status);
+    v.core = (ev->exited.status & 0x80) != 0; /* WCOREDUMP, which <stdlib.h> lacks */
     v.code = 128 + v.signal;
   } else {
     v.cause = CAUSE_WORKER_EXIT;
-    v.code = WEXITSTATUS(ev->status);
+    v.code = WEXITSTATUS(ev->exited.status);
     v.lasting = is_usage_error((int)v.code, v.text, s->config.trainer);
   }
-  sup_fail(s, &v, ev->when_ms);
+  sup_fail_round(s, &v, ev->when_ms);
+}
+
+/* Its place is spawned again. */
+void sup_exited_parked(struct supervisor *s, const struct supervisor_event *ev) {
+  s->workers[ev->local_rank].gone = true;
+  s->workers[ev->local_rank].parked = false;
 }
 
 /* Stopping. -------------------------------------------------------------------------------------------------------- */
 
-/* A weightier reason replaces a lighter one: what follows CLEAR is the heaviest's business. Who leaves does so whatever else stops its workers, and
- * gives them no more time than the signal did. */
+/* A weightier reason replaces a lighter one, and decides what follows CLEAR. An agent that leaves does so even if
+ * something else stops its workers, and gives them no more time than the signal did. */
 void sup_stop_trees(struct supervisor *s, enum stop_reason reason, uint64_t grace_ms) {
-  uint64_t left_ms = s->kill_by_ms > s->now_ms ? s->kill_by_ms - s->now_ms : 0;
+  uint64_t left_ms = s->leave.kill_ms > s->now_ms ? s->leave.kill_ms - s->now_ms : 0;
   if (grace_ms > left_ms) grace_ms = left_ms;
-  if (s->signals && reason < STOP_LEAVING) reason = STOP_LEAVING;
-  if (reason > s->reason) s->reason = reason;
+  if (s->leave.signals && reason < STOP_LEAVING) reason = STOP_LEAVING;
+  if (reason > s->stop.reason) s->stop.reason = reason;
   bool first = s->state != SUPERVISOR_STOPPING;
-  if (first) s->stop_ms = s->now_ms;
-  sup_set_state(s, SUPERVISOR_STOPPING);
-  if (!sup_park_cancel_spawn(s)) {
-    sup_park_choose(s, first, reason, grace_ms);
-    struct supervisor_effect *e = sup_effect(s, SUP_STOP_TREES);
-    e->round = (uint32_t)s->round;
-    e->value = grace_ms;
-    e->signo = reason == STOP_LEAVING ? s->leave_signo : SIGTERM;
-    e->keep = s->park.keep;
-  }
+  set_state(s, SUPERVISOR_STOPPING);
+  sup_park_stop(s, first, reason, grace_ms);
   sup_ids_release(s);
   sup_wait_begin(s, grace_ms);
   sup_hang_end(s);
-  sup_effect(s, SUP_STATUS)->text = xstrdup("");
+  sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
 }
 
-/* Its workers have finished, and run again with those of the others: as when they are stopped, nobody may come to the old store then. */
-static void shut_finished(struct supervisor *s) {
-  if (!s->serving || s->shut) return;
-  s->shut = true;
-  sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round;
+/* The workers here have finished, and will run again with those of other nodes. As after a stop, the old store accepts
+ * no new clients. */
+void sup_stop_finished(struct supervisor *s, const struct supervisor_event *ev) {
+  if (!s->store.serving || s->store.shut) return;
+  s->store.shut = true;
+  sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round.number;
   sup_report(s, REPORT_STOPPED, NULL, s->now_ms);
 }
 
-void sup_stop(struct supervisor *s, const struct stop *stop) {
-  bool running = s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING;
-  if (stop->round != s->round || strcmp(stop->incarnation, s->incarnation) != 0) return;
-  if (s->state == SUPERVISOR_FINISHED) shut_finished(s);
-  if (!running) return;
-  sup_say_failure(s, &stop->verdict);
+void sup_stop(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct stop *stop = &ev->msg->stop;
+  sup_log_failure(s, &stop->verdict);
   if (sup_hang_stop(s, &stop->verdict)) return;
-  sup_prepare_stopped(s);
+  sup_log_late_checkpoint(s);
   sup_stop_trees(s, STOP_ROUND, (uint64_t)s->config.settings.stop_timeout_ms);
 }
 
-static void join_anew(struct supervisor *s) {
+static void rejoin(struct supervisor *s) {
   sup_close_store(s);
   sup_clear_round(s);
-  s->node_rank = -1;
-  sup_set_state(s, SUPERVISOR_JOINING);
-  if (s->link == LINK_READY || (s->link == LINK_GREETING && s->hello_said)) sup_say_hello(s);
+  s->round.node_rank = -1;
+  set_state(s, SUPERVISOR_JOINING);
+  if (s->link.state == CONNECTION_READY || (s->link.state == CONNECTION_GREETING && s->link.hello_sent))
+    sup_send_hello(s);
 }
 
-void sup_stale(struct supervisor *s, const struct stale *stale) {
-  sup_say(s, LOG_WARN, "%s; %sjoining anew", stale->text,
-          sup_has_trees(s) ? "killing what runs here and " : "");
-  if (!strcmp(stale->incarnation, s->incarnation) && stale->round > s->seen_round)
-    s->seen_round = stale->round;
-  if (sup_is_exiting(s) && !sup_has_trees(s)) sup_close_store(s);
-  if (sup_is_exiting(s)) return;
-  if (sup_has_trees(s)) {
-    sup_stop_trees(s, STOP_STALE, 0);
+static void note_stale(struct supervisor *s, const struct stale *stale, const char *what) {
+  sup_log(s, LOG_WARN, "%s; %s", stale->text, what);
+  if (!strcmp(stale->incarnation, s->round.incarnation) && stale->round > s->round.latest)
+    s->round.latest = stale->round;
+}
+
+void sup_stale(struct supervisor *s, const struct supervisor_event *ev) {
+  note_stale(s, &ev->msg->stale, "joining again");
+  if (sup_is_exiting(s)) {
+    sup_close_store(s);
     return;
   }
-  sup_dismiss(s, 0);
-  join_anew(s);
+  sup_dismiss_parked(s, 0);
+  rejoin(s);
 }
 
-/* What is left of a stop once nothing runs any more. */
-void sup_stopped(struct supervisor *s) {
-  enum stop_reason reason = s->reason;
-  if (s->link != LINK_READY) s->daemonless_ms = s->now_ms;
+void sup_stale_running(struct supervisor *s, const struct supervisor_event *ev) {
+  note_stale(s, &ev->msg->stale, "killing the workers here and joining again");
+  if (!sup_is_exiting(s)) sup_stop_trees(s, STOP_STALE, 0);
+}
+
+/* The stop is over: nothing runs. */
+void sup_round_stopped(struct supervisor *s) {
+  enum stop_reason reason = s->stop.reason;
+  if (s->link.state != CONNECTION_READY) s->link.lost_ms = s->now_ms;
   if (reason == STOP_STALE) {
-    join_anew(s);
+    rejoin(s);
     return;
   }
   if (reason == STOP_EXIT) {
-    sup_exit(s, s->exit_code, NULL);
+    sup_exit(s, s->leave.exit_code, NULL);
     return;
   }
-  struct verdict why;
-  verdict_init(&why);
-  if (reason == STOP_FENCED) why.text = "it was silent past its lease and killed its workers";
-  sup_set_state(s, SUPERVISOR_STOPPED);
-  if (s->serving) sup_effect(s, SUP_SHUT_STORE)->round = (uint32_t)s->round;
-  sup_report(s, REPORT_STOPPED, &why, s->now_ms);
-  if (reason == STOP_LEAVING) sup_exit(s, s->exit_code, "it was told to leave by a signal");
+  set_state(s, SUPERVISOR_STOPPED);
+  if (reason == STOP_LEAVING) sup_exit(s, s->leave.exit_code, "a signal asked it to leave");
+}
+
+/* False: CLEAR is of workers that were parked, or of an older round. */
+static bool is_clear_of_round(struct supervisor *s, const struct supervisor_event *ev) {
+  uint32_t n = ev->clear.orphans;
+  if (sup_park_clear(s, ev) || ev->round != s->round.number) return false;
+  if (n)
+    sup_log(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", n, n == 1 ? "" : "es",
+            n == 1 ? "was" : "were");
+  return true;
 }
 
 void sup_clear(struct supervisor *s, const struct supervisor_event *ev) {
-  if (sup_park_clear(s, ev)) return;
-  if (ev->round != s->round || !sup_has_trees(s)) return;
-  if (ev->count)
-    sup_say(s, LOG_DEBUG, "%u process%s that the workers had left behind %s killed", ev->count,
-            ev->count == 1 ? "" : "es", ev->count == 1 ? "was" : "were");
-  if (s->state ==
-      SUPERVISOR_STOPPING) { /* that is all, where nobody stays; of an earlier stop, if more were to stay then */
-    s->park.clear |= local_set_is_within(&ev->kept, &s->park.keep);
-    return;
-  }
-  if (s->n_succeeded < s->config.workers)
-    return; /* a failure is on its way: its output is still being read */
-  if (s->link != LINK_READY) s->daemonless_ms = s->now_ms;
-  sup_set_state(s, SUPERVISOR_FINISHED);
-  sup_report(s, REPORT_FINISHED, NULL, s->now_ms);
-  sup_effect(s, SUP_STATUS)->text = xstrdup("");
+  /* If a worker has failed, its event is on its way: its output is still being read. */
+  if (is_clear_of_round(s, ev) && s->round.n_succeeded == s->config.workers) set_state(s, SUPERVISOR_FINISHED);
+}
+
+/* A CLEAR of an earlier stop may have kept more workers. */
+void sup_clear_stopping(struct supervisor *s, const struct supervisor_event *ev) {
+  if (is_clear_of_round(s, ev)) sup_park_note_clear(s, &ev->clear.kept);
+}
+
+void sup_clear_parked(struct supervisor *s, const struct supervisor_event *ev) {
+  sup_park_clear(s, ev);
 }
 
 /* Between rounds. -------------------------------------------------------------------------------------------------- */
 
-void sup_settled(struct supervisor *s, const struct settled *settled) {
-  if (settled->round != s->round || strcmp(settled->incarnation, s->incarnation) != 0) return;
-  s->restarts_used = settled->restarts_used;
-  s->failed_step = settled->failed_step;
-  if (sup_is_exiting(s) && !sup_has_trees(s)) sup_close_store(s);
-  if (sup_is_exiting(s)) return;
-  if (s->state != SUPERVISOR_STOPPED && s->state != SUPERVISOR_FINISHED) return;
-  sup_say_settled(s, settled);
+static void note_settled(struct supervisor *s, const struct settled *settled) {
+  s->round.restarts_used = settled->restarts_used;
+  s->round.failed_step = settled->failed_step;
+}
+
+void sup_settled(struct supervisor *s, const struct supervisor_event *ev) {
+  const struct settled *settled = &ev->msg->settled;
+  note_settled(s, settled);
+  if (sup_is_exiting(s)) {
+    sup_close_store(s);
+    return;
+  }
+  sup_log_settled(s, settled);
   sup_close_store(s);
   sup_clear_round(s);
-  sup_set_state(s, SUPERVISOR_JOINING);
-  tell_port(s);
+  set_state(s, SUPERVISOR_JOINING);
+  announce_port(s);
+}
+
+void sup_settled_early(struct supervisor *s, const struct supervisor_event *ev) {
+  note_settled(s, &ev->msg->settled);
+}
+
+/* The end. --------------------------------------------------------------------------------------------------------- */
+
+static void emit_ending(struct supervisor *s, int code) {
+  struct ending *e = sup_effect(s, SUP_ENDING)->ending = xcalloc(1, sizeof *e);
+  e->heard = s->job.ended;
+  e->outcome = s->job.outcome;
+  e->code = code;
+  e->round = s->job.ended ? s->job.end_round : s->round.number;
+  e->restarts_used = s->round.restarts_used;
+  e->max_restarts = s->config.settings.max_restarts;
+  verdict_copy(&e->verdict, sup_last_verdict(s));
+}
+
+void sup_exit(struct supervisor *s, int code, const char *bye) {
+  if (sup_park_delays_exit(s, code, bye)) return;
+  sup_log_pending_verdict(s);
+  if (bye) {
+    struct msg m;
+    msg_init(&m, MSG_BYE);
+    m.bye.text = bye;
+    sup_send(s, &m);
+  }
+  sup_close_store(s);
+  sup_effect(s, SUP_STATUS)->status.text = xstrdup("");
+  sup_effect(s, SUP_OBITUARY); /* none now: nothing of ours runs */
+  sup_effect(s, SUP_DISCONNECT);
+  set_state(s, SUPERVISOR_DONE);
+  s->leave.exit_code = code;
+  emit_ending(s, code);
+  sup_effect(s, SUP_EXIT)->exit.code = code;
 }

@@ -1,24 +1,35 @@
-/* What the user reads. Every sentence of the supervisor that is more than a format string is made here.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines for the user. Every sentence of the supervisor that is more than a format string is made here.
  *
- * A failure is told once on each node, and it should be the cause. The first death that a node sees is often an echo: a
- * worker that lost its peer exits before anybody has heard of the peer. So a death here, or what STOP brings, waits a
- * moment for the settled verdict, which mostly comes within milliseconds, and is told itself if that takes longer, or if
- * there is no daemon to settle anything. Another verdict than the one that was told is told again; what dies after it is
- * only counted.
- * The worker's own last lines follow it, indented, because they are what the person at the terminal looks for. */
+ * Each node reports a failure once, and it should be the cause. The first death that a node sees is often an echo: a
+ * worker that lost its peer exits before the death of the peer is known. So a death here, or a verdict that STOP
+ * brings, waits a moment for the settled verdict, which mostly comes within milliseconds. It is logged itself if that
+ * takes longer, or if there is no daemon to settle anything. A verdict that differs from the one already logged is
+ * logged again; later deaths are only counted. The worker's own last lines follow, indented, because the person at the
+ * terminal looks for them. */
 
 #include "agent/supervisor/internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
 
-void sup_say(struct supervisor *s, enum log_level level, const char *fmt, ...) {
+/* Each a copy. */
+struct verdicts {
+  struct verdict shown;   /* last */
+  struct verdict last;    /* that came */
+  struct verdict pending; /* the first of the round, not shown yet */
+  uint64_t show_ms;       /* when it is shown, if SETTLED has not come; UINT64_MAX: there is none */
+  bool command_warned;    /* a line has warned that another node runs another command */
+};
+
+void sup_log(struct supervisor *s, enum log_level level, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   struct supervisor_effect *e = sup_effect(s, SUP_SAY);
-  e->level = level;
-  e->text = xvasprintf(fmt, ap);
+  e->say.level = level;
+  e->say.text = xvasprintf(fmt, ap);
   va_end(ap);
 }
 
@@ -27,32 +38,20 @@ static bool same_verdict(const struct verdict *a, const struct verdict *b) {
          a->pid == b->pid && a->code == b->code;
 }
 
-enum { LAST_LINES_MAX = 10, LAST_LINE_MAX = 500 };
-
-/* As it was written, so that a path can be copied; but what would move the cursor or ring the bell is shown escaped. */
-static void put_plain(struct buf *out, const char *text, size_t n) {
-  for (size_t i = 0; i < n && i < LAST_LINE_MAX; i++) {
-    bool control = ((unsigned char)text[i] < 0x20 && text[i] != '\t') || text[i] == 0x7f;
-    if (control)
-      buf_put_escaped(out, text + i, 1, 1);
-    else
-      buf_putc(out, text[i]);
-  }
-  if (n > LAST_LINE_MAX) buf_puts(out, "...");
-}
+enum { LAST_LINES_MAX = 10, LAST_LINE_MAX = 500, SHOW_AFTER_MS = 250 };
 
 /* The last lines of a worker's stderr, each on a line of its own. */
-static void say_last_lines(struct supervisor *s, const char *text) {
+static void log_last_lines(struct supervisor *s, const char *text) {
   size_t len = strlen(text), begin = len;
   for (int lines = 0; begin > 0; begin--)
     if (text[begin - 1] == '\n' && begin < len && ++lines == LAST_LINES_MAX) break;
   const char *p = text + begin;
-  if (begin) sup_say(s, LOG_WARN, "  | ...");
+  if (begin) sup_log(s, LOG_WARN, "  | ...");
   while (*p) {
     size_t n = strcspn(p, "\n");
     struct buf line = BUF_INIT;
-    put_plain(&line, p, n);
-    if (n) sup_say(s, LOG_WARN, "  | %s", buf_text(&line));
+    buf_put_plain(&line, p, n, LAST_LINE_MAX); /* as it was written, so that a path can be copied */
+    if (n) sup_log(s, LOG_WARN, "  | %s", buf_text(&line));
     buf_finish(&line);
     p += n + (p[n] == '\n');
   }
@@ -63,88 +62,102 @@ static bool text_is_stderr(enum cause c) {
 }
 
 /* The driver knows the time, and what the worker has left in files. */
-static void told(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
-  bool ours = v->round == s->round && v->node_rank >= 0 && v->node_rank == s->node_rank && v->local_rank >= 0;
+static void emit_reported(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
+  bool ours =
+      v->round == s->round.number && v->node_rank >= 0 && v->node_rank == s->round.node_rank && v->local_rank >= 0;
   struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
   if (text_is_stderr(v->cause) && v->text[0]) buf_printf(sentence, "\n%s", v->text);
-  e->text = buf_steal(sentence);
-  e->error_text = v->error[0] ? xstrdup(v->error) : NULL;
-  e->value = ours ? (uint64_t)v->local_rank : UINT64_MAX;
+  e->told.text = buf_steal(sentence);
+  e->told.error = v->error[0] ? xstrdup(v->error) : NULL;
+  e->told.local_rank = ours ? v->local_rank : -1;
 }
 
-/* The cause, where what failed has waited for a rank that had left without a word: that one is in no verdict. */
-static void say_finished(struct supervisor *s, const struct verdict *v) {
-  if (!text_is_stderr(v->cause) || v->round != s->round || !s->n_succeeded) return;
-  sup_say(s, LOG_WARN, "  before that, %lld of %lld workers here had finished with code 0",
-          (long long)s->n_succeeded, (long long)s->config.workers);
+/* A worker that finished early may be the cause: others may have waited for it. A verdict does not show it. */
+static void log_finished(struct supervisor *s, const struct verdict *v) {
+  if (!text_is_stderr(v->cause) || v->round != s->round.number || !s->round.n_succeeded) return;
+  sup_log(s, LOG_WARN, "  before that, %lld of %lld workers here had finished with code 0",
+          (long long)s->round.n_succeeded, (long long)s->config.workers);
 }
 
-static void keep_copy(struct verdict *to, const struct verdict *v) {
+static void replace_copy(struct verdict *to, const struct verdict *v) {
   struct verdict copy;
   verdict_copy(&copy, v);
   verdict_free(to);
   *to = copy;
 }
 
-void sup_say_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
-  if (v->cause != CAUSE_NONE) keep_copy(&s->last, v);
-  if (v->cause == CAUSE_NONE || same_verdict(v, &s->said)) return;
+void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *before) {
+  if (v->cause != CAUSE_NONE) replace_copy(&s->verdicts->last, v);
+  if (v->cause == CAUSE_NONE || same_verdict(v, &s->verdicts->shown)) return;
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
-  sup_say(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s", before, buf_text(&text));
-  if (text_is_stderr(v->cause)) say_last_lines(s, v->text);
-  say_finished(s, v);
-  told(s, v, &text);
-  keep_copy(&s->said, v);
+  sup_log(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s", before, buf_text(&text));
+  if (text_is_stderr(v->cause)) log_last_lines(s, v->text);
+  log_finished(s, v);
+  emit_reported(s, v, &text);
+  replace_copy(&s->verdicts->shown, v);
 }
 
-static bool has_told(const struct supervisor *s, int64_t round) {
-  return s->said.cause != CAUSE_NONE && s->said.round == round;
+static bool has_shown(const struct supervisor *s, int64_t round) {
+  return s->verdicts->shown.cause != CAUSE_NONE && s->verdicts->shown.round == round;
 }
 
-void sup_forget_untold(struct supervisor *s) {
-  verdict_free(&s->untold);
-  s->tell_ms = UINT64_MAX;
+void sup_drop_pending_verdict(struct supervisor *s) {
+  verdict_free(&s->verdicts->pending);
+  s->verdicts->show_ms = UINT64_MAX;
 }
 
-void sup_say_untold(struct supervisor *s) {
-  if (!has_told(s, s->untold.round)) sup_say_verdict(s, &s->untold, "");
-  sup_forget_untold(s);
+void sup_log_pending_verdict(struct supervisor *s) {
+  if (!has_shown(s, s->verdicts->pending.round)) sup_log_verdict(s, &s->verdicts->pending, "");
+  sup_drop_pending_verdict(s);
 }
 
-/* Of a worker here, or from STOP. Who dies after the round's first verdict was told mostly dies of it, and says so itself. */
-void sup_say_failure(struct supervisor *s, const struct verdict *v) {
-  if (s->untold.cause == CAUSE_NONE && !has_told(s, v->round)) {
-    verdict_copy(&s->untold, v);
-    s->tell_ms = s->now_ms + TELL_AFTER_MS;
-    if (s->link != LINK_READY) sup_say_untold(s);
+/* A worker that dies after the round's first verdict mostly dies of it, so its own verdict is a debug line. */
+void sup_log_failure(struct supervisor *s, const struct verdict *v) {
+  if (s->verdicts->pending.cause == CAUSE_NONE && !has_shown(s, v->round)) {
+    verdict_copy(&s->verdicts->pending, v);
+    s->verdicts->show_ms = s->now_ms + SHOW_AFTER_MS;
+    if (s->link.state != CONNECTION_READY) sup_log_pending_verdict(s);
     return;
   }
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
-  sup_say(s, LOG_DEBUG, "then %s", buf_text(&text));
+  sup_log(s, LOG_DEBUG, "then %s", buf_text(&text));
   buf_finish(&text);
 }
 
-static void say_excluded(struct supervisor *s, const char *host) {
+static void log_excluded(struct supervisor *s, const char *host) {
   struct buf name = BUF_INIT;
   buf_put_escaped(&name, host, strlen(host), HOST_MAX);
-  sup_say(s, LOG_WARN,
-          "host %s takes no part any more: %lld of the job's charged failures were there (--exclude-after)",
-          buf_text(&name), (long long)s->config.settings.exclude_after);
+  sup_log(
+      s, LOG_WARN,
+      "host %s is excluded from further rounds: %lld of the job's charged failures happened there (--exclude-after)",
+      buf_text(&name), (long long)s->config.settings.exclude_after);
   buf_finish(&name);
 }
 
-void sup_say_settled(struct supervisor *s, const struct settled *settled) {
+/* Most scripts do not resume by themselves, and a restart then writes over what they have saved. Once in a job, and by
+ * one node: the agent knows what its own workers have reported, and the daemon how far those of the others were. */
+static void log_starts_over(struct supervisor *s, const struct settled *settled) {
+  bool first = settled->charged && settled->restarts_used == 1 && !settled->refilled;
+  bool ran = settled->verdict.cause != CAUSE_WORKER_EXEC; /* a worker that did not run has saved nothing */
+  if (!first || !ran || s->round.node_rank != 0 || sup_any_reported(s) || settled->failed_step >= 0) return;
+  sup_log(
+      s, LOG_WARN,
+      "no worker reported progress or a checkpoint, so %s starts from the beginning unless it loads a checkpoint itself; --max-restarts 0 turns restarts off",
+      s->config.trainer ? "rdzv-trainer" : "the script");
+}
+
+void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   const struct verdict *v = &settled->verdict;
   struct buf line = BUF_INIT;
-  if (v->echoes && same_verdict(v, &s->said)) /* else it is part of the sentence */
+  if (v->echoes && same_verdict(v, &s->verdicts->shown)) /* else it is part of the sentence */
     buf_printf(&line, "%lld other worker%s died with it or after it; ", (long long)v->echoes,
                v->echoes == 1 ? "" : "s");
-  if (v->cause == CAUSE_NONE) sup_say_untold(s);
-  sup_forget_untold(s);
-  sup_say_verdict(s, v, has_told(s, v->round) ? "the round's verdict: " : "");
-  if (settled->refilled) buf_puts(&line, "restarts used before are given back; ");
+  if (v->cause == CAUSE_NONE) sup_log_pending_verdict(s);
+  sup_drop_pending_verdict(s);
+  sup_log_verdict(s, v, has_shown(s, v->round) ? "the round's verdict: " : "");
+  if (settled->refilled) buf_puts(&line, "the count of used restarts is reset; ");
   if (!settled->charged)
     buf_puts(&line, "no restart is charged; forming the next round");
   else
@@ -152,36 +165,103 @@ void sup_say_settled(struct supervisor *s, const struct settled *settled) {
                (long long)s->config.settings.max_restarts);
   if (settled->charged && settled->delay_ms)
     buf_printf(&line, ", in %.1f s, because rounds are short", (double)settled->delay_ms / 1000);
-  sup_say(s, LOG_INFO, "%s", buf_text(&line));
+  sup_log(s, LOG_INFO, "%s", buf_text(&line));
   buf_finish(&line);
-  if (settled->excluded[0]) say_excluded(s, settled->excluded);
+  log_starts_over(s, settled);
+  if (settled->excluded[0]) log_excluded(s, settled->excluded);
 }
 
-void sup_say_start(struct supervisor *s, const struct start *start) {
+/* Nothing of a round may be left when the next one begins, so this node waits. */
+void sup_stuck(struct supervisor *s, const struct supervisor_event *ev) {
+  struct buf who = BUF_INIT;
+  const char *command = ev->stuck.command ? ev->stuck.command : "?";
+  bool worker = ev->round == s->round.number && ev->local_rank < (uint32_t)s->config.workers;
+  if (worker)
+    buf_printf(&who, "rank %lld (local %u), ", (long long)s->round.rank_base + ev->local_rank, ev->local_rank);
+  buf_printf(&who, "pid %d (", ev->stuck.pid);
+  buf_put_plain(&who, command, strlen(command), LAST_LINE_MAX);
+  buf_puts(&who, worker ? ")," : ")");
+  if (ev->stuck.denied)
+    sup_log(
+        s, LOG_WARN,
+        "%s runs as uid %lld and cannot be killed by uid %lld; this node waits until it exits; kill it as root or as uid %lld",
+        buf_text(&who), (long long)ev->stuck.uid, (long long)s->config.uid, (long long)ev->stuck.uid);
+  else
+    sup_log(s, LOG_WARN,
+            "%s does not die of SIGKILL (state %c): the kernel or a tracer holds it; this node waits until it exits",
+            buf_text(&who), ev->stuck.state ? ev->stuck.state : '?');
+  buf_finish(&who);
+}
+
+void sup_going_away(struct supervisor *s, const struct supervisor_event *ev) {
+  sup_log(s, LOG_INFO, "the daemon at %s says: %s", s->config.endpoint, ev->msg->going_away.text);
+}
+
+/* Once: it is the same in each round. */
+static void log_other_command(struct supervisor *s, const struct start *start) {
+  struct buf other = BUF_INIT;
+  s->verdicts->command_warned = true;
+  buf_put_escaped(&other, start->other_command, strlen(start->other_command), HOST_MAX);
+  sup_log(
+      s, LOG_WARN,
+      "host %s runs another command than host %s (this node 0); if that is a mistake, stop the job and run the same command on all nodes",
+      buf_text(&other), s->config.host);
+  buf_finish(&other);
+}
+
+void sup_log_start(struct supervisor *s, const struct start *start) {
   struct buf ranks = BUF_INIT;
   int64_t last = start->rank_base + s->config.workers - 1;
   if (last > start->rank_base)
     buf_printf(&ranks, "ranks %lld-%lld", (long long)start->rank_base, (long long)last);
   else
     buf_printf(&ranks, "rank %lld", (long long)last);
-  sup_say(s, LOG_INFO, "round %lld: %lld node%s, %lld worker%s; this is node %lld with %s, node 0 is %s (%s)",
-          (long long)start->round, (long long)start->nodes, start->nodes == 1 ? "" : "s",
-          (long long)start->world_size, start->world_size == 1 ? "" : "s", (long long)start->node_rank,
-          buf_text(&ranks), start->head_host, start->head_addr);
+  sup_log(s, LOG_INFO, "round %lld: %lld node%s, %lld worker%s; this is node %lld with %s, node 0 is %s (%s)",
+          (long long)start->round, (long long)start->nodes, start->nodes == 1 ? "" : "s", (long long)start->world_size,
+          start->world_size == 1 ? "" : "s", (long long)start->node_rank, buf_text(&ranks), start->head_host,
+          start->head_addr);
   buf_finish(&ranks);
+  if (start->other_command[0] && !s->verdicts->command_warned) log_other_command(s, start);
 }
 
-void sup_say_status(struct supervisor *s) {
+void sup_show_status(struct supervisor *s) {
   struct buf line = BUF_INIT;
   double rate = 0;
   const struct worker *least = sup_slowest(s, &rate);
-  buf_printf(&line, "round %lld, %lld node%s, %lld worker%s", (long long)s->round, (long long)s->round_nodes,
-             s->round_nodes == 1 ? "" : "s", (long long)s->world_size, s->world_size == 1 ? "" : "s");
+  buf_printf(&line, "round %lld, %lld node%s, %lld worker%s", (long long)s->round.number, (long long)s->round.nodes,
+             s->round.nodes == 1 ? "" : "s", (long long)s->round.world_size, s->round.world_size == 1 ? "" : "s");
   if (least && least->of)
     buf_printf(&line, ", step %llu of %llu", (unsigned long long)least->step, (unsigned long long)least->of);
   else if (least)
     buf_printf(&line, ", step %llu", (unsigned long long)least->step);
   if (least && isfinite(least->loss)) buf_printf(&line, ", loss %.6g", least->loss);
   if (rate > 0) buf_printf(&line, ", %.0f samples/s here", rate);
-  sup_effect(s, SUP_STATUS)->text = buf_steal(&line);
+  sup_effect(s, SUP_STATUS)->status.text = buf_steal(&line);
+}
+
+const struct verdict *sup_last_verdict(const struct supervisor *s) {
+  return &s->verdicts->last;
+}
+
+void sup_verdicts_tick(struct supervisor *s) {
+  if (s->now_ms >= s->verdicts->show_ms) sup_log_pending_verdict(s);
+}
+
+uint64_t sup_verdicts_deadline(const struct supervisor *s) {
+  return s->verdicts->show_ms;
+}
+
+void sup_verdicts_create(struct supervisor *s) {
+  s->verdicts = xcalloc(1, sizeof *s->verdicts);
+  verdict_init(&s->verdicts->shown);
+  verdict_init(&s->verdicts->last);
+  verdict_init(&s->verdicts->pending);
+  s->verdicts->show_ms = UINT64_MAX;
+}
+
+void sup_verdicts_destroy(struct supervisor *s) {
+  verdict_free(&s->verdicts->shown);
+  verdict_free(&s->verdicts->last);
+  verdict_free(&s->verdicts->pending);
+  free(s->verdicts);
 }

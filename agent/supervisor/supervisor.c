@@ -1,18 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's mind: join -> start -> run -> stop -> again.
  *
  *   JOINING -> STARTING -> RUNNING -> FINISHED -> DONE
  *      ^           |          |           |
- *      |           +--> STOPPING <--------+ (never back to running: a round that stops is over)
+ *      |           +--> STOPPING <--------+   a round that stops never runs again
  *      +-- STOPPED <------+
  *
- * It talks to two sides and believes both only so far. The guard tells what happened to processes; the daemon tells
- * what happens to the round. Whatever it has reported stays in `reports` until the round is settled, and is said again in
- * every HELLO, so that a daemon that was killed in the middle learns all of it anew. Whatever it is told carries a
- * token, and what does not fit the token is not for this round.
+ * An event comes with its time. The table of events and states (table.inc) names its handler, which changes the mind
+ * and appends effects. The driver carries the effects out. round.c has the states, and the only function that changes
+ * them.
  *
- * The files: supervisor.c events and deadlines, _link.c the connection, heartbeats and fencing, _orphan.c a daemon that is away for long,
- * _round.c workers and reports, _prepare.c a checkpoint before a planned end, _end.c leaving, _forming.c who is missing, _wait.c what does
- * not stop, _park.c who stays for the next round, _progress.c how far workers are, _hang.c that they are, _ids.c the round's NCCL ids, _say.c what the user reads. */
+ * The mind talks to two sides and trusts each only so far. The guard reports what happened to processes; the daemon
+ * reports what happens to the round. Every report stays in `reports` until the round is settled, and HELLO repeats it.
+ * So a daemon that was killed in the middle learns everything again. Everything that the daemon sends about a round
+ * carries a token; another token is another round.
+ *
+ * The files: connection.c the connection, heartbeats and fencing; orphan.c a daemon that is away for long; round.c
+ * the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c leaving; forming.c the nodes
+ * that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay for the next round;
+ * progress.c how far workers are; hang.c workers that make no progress; ids.c the round's NCCL ids; sentences.c the
+ * lines for the user; summary.c a line for the service manager; usage_error.c failures that a restart cannot mend. */
 
 #include "agent/supervisor/internal.h"
 
@@ -42,7 +49,7 @@ struct start *start_copy(const struct start *from) {
   to->head_addr = xstrdup(from->head_addr);
   to->head_host = xstrdup(from->head_host);
   to->node_addr = xstrdup(from->node_addr);
-  to->minters = NULL; /* nobody who spawns asks for it */
+  to->minters = to->other_command = NULL; /* spawning does not need them */
   return to;
 }
 
@@ -55,19 +62,34 @@ void start_free(struct start *start) {
   free(start);
 }
 
-static void free_ending(struct ending *ending) {
-  if (ending) verdict_free(&ending->verdict);
-  free(ending);
+static void free_effect(struct supervisor_effect *e) {
+  switch (e->kind) {
+  case SUP_SEND: bytes_unref(e->send.bytes); break;
+  case SUP_SPAWN:
+    start_free(e->spawn.start);
+    bytes_unref(e->spawn.guests);
+    break;
+  case SUP_IDS:
+    bytes_unref(e->ids.ids);
+    free(e->ids.text);
+    break;
+  case SUP_OBITUARY: bytes_unref(e->obituary.bytes); break;
+  case SUP_SAY: free(e->say.text); break;
+  case SUP_TOLD:
+    free(e->told.text);
+    free(e->told.error);
+    break;
+  case SUP_STATUS: free(e->status.text); break;
+  case SUP_ENDING:
+    if (e->ending) verdict_free(&e->ending->verdict);
+    free(e->ending);
+    break;
+  default: break;
+  }
 }
 
 void supervisor_effects_clear(struct supervisor_effects *fx) {
-  for (size_t i = 0; i < fx->n; i++) {
-    bytes_unref(fx->v[i].bytes);
-    free(fx->v[i].text);
-    free(fx->v[i].error_text);
-    start_free(fx->v[i].start);
-    free_ending(fx->v[i].ending);
-  }
+  for (size_t i = 0; i < fx->n; i++) free_effect(&fx->v[i]);
   fx->n = 0;
 }
 
@@ -78,165 +100,261 @@ void supervisor_effects_finish(struct supervisor_effects *fx) {
 }
 
 void sup_send(struct supervisor *s, const struct msg *m) {
-  if (s->link == LINK_READY || m->type == MSG_HELLO) sup_effect(s, SUP_SEND)->bytes = msg_bytes(m);
+  if (s->link.state == CONNECTION_READY || m->type == MSG_HELLO) sup_effect(s, SUP_SEND)->send.bytes = msg_bytes(m);
 }
 
-/* States. ---------------------------------------------------------------------------------------------------------- */
+/* Events that wait. ------------------------------------------------------------------------------------------------ */
 
-#define X(name, word) word,
-static const char *const state_names[] = {SUPERVISOR_STATE_LIST(X)};
-#undef X
+enum { STRINGS_MAX = 3 };
 
-const char *supervisor_state_name(enum supervisor_state st) {
-  return st < SUPERVISOR_STATE_COUNT ? state_names[st] : "?";
+/* The places of the event's strings. */
+static size_t find_strings(struct supervisor_event *ev, const char **at[STRINGS_MAX]) {
+  size_t n = 0;
+  switch (ev->kind) {
+  case SUP_LINK_DOWN: at[n++] = &ev->link_down.why; break;
+  case SUP_STRANGER: at[n++] = &ev->stranger.name; break;
+  case SUP_SPAWNED: at[n++] = &ev->spawned.device; break;
+  case SUP_EXEC_FAILED:
+    at[n++] = &ev->exec_failed.text;
+    at[n++] = &ev->exec_failed.device;
+    break;
+  case SUP_DEVICE_HELD:
+    at[n++] = &ev->device_held.text;
+    at[n++] = &ev->device_held.device;
+    break;
+  case SUP_EXITED:
+    at[n++] = &ev->exited.last_lines;
+    at[n++] = &ev->exited.error;
+    break;
+  case SUP_STUCK: at[n++] = &ev->stuck.command; break;
+  case SUP_SIGNAL: at[n++] = &ev->signal.reason; break;
+  case SUP_PARKED: at[n++] = &ev->parked.reason; break;
+  case SUP_PROBED: at[n++] = &ev->probed.where; break;
+  case SUP_MINT_FAILED: at[n++] = &ev->mint_failed.why; break;
+  default: break;
+  }
+  return n;
 }
 
-void sup_set_state(struct supervisor *s, enum supervisor_state to) {
-  if (s->state == to) return;
-  sup_say(s, LOG_DEBUG, "round %lld: %s -> %s", (long long)s->round, supervisor_state_name(s->state),
-          supervisor_state_name(to));
-  if (s->state == SUPERVISOR_JOINING) sup_forming_over(s);
-  s->state = to;
+struct supervisor_event *supervisor_event_copy(const struct supervisor_event *ev) {
+  struct supervisor_event *copy = xmemdup(ev, sizeof *ev);
+  const char **at[STRINGS_MAX];
+  size_t n = find_strings(copy, at);
+  for (size_t i = 0; i < n; i++)
+    if (*at[i]) *at[i] = xstrdup(*at[i]);
+  return copy;
 }
 
-bool sup_has_trees(const struct supervisor *s) {
-  return s->state == SUPERVISOR_STARTING || s->state == SUPERVISOR_RUNNING || s->state == SUPERVISOR_STOPPING;
+void supervisor_event_free(struct supervisor_event *copy) {
+  const char **at[STRINGS_MAX];
+  size_t n = copy ? find_strings(copy, at) : 0;
+  for (size_t i = 0; i < n; i++) free((void *)(uintptr_t)*at[i]);
+  free(copy);
 }
 
-bool sup_is_exiting(const struct supervisor *s) {
-  return s->reason == STOP_EXIT;
+/* Concerns. -------------------------------------------------------------------------------------------------------- */
+
+/* Each has a file. Those that are created here keep a struct that no other file can see. */
+static const struct concern {
+  void (*create)(struct supervisor *s);
+  void (*destroy)(struct supervisor *s);
+  void (*clear)(struct supervisor *s); /* a new round begins, or the supervisor ends */
+  void (*tick)(struct supervisor *s);
+  uint64_t (*deadline)(const struct supervisor *s);
+} concerns[] = {
+    /* ticks come in this order */
+    {sup_verdicts_create, sup_verdicts_destroy, NULL, sup_verdicts_tick, sup_verdicts_deadline},
+    {NULL, NULL, NULL, sup_wait_tick, sup_wait_deadline},
+    {sup_park_create, sup_park_destroy, sup_park_clear_round, sup_park_tick, sup_park_deadline},
+    {NULL, NULL, NULL, sup_link_tick, sup_link_deadline},
+    {NULL, NULL, NULL, sup_orphan_tick, sup_orphan_deadline},
+    {sup_progress_create, sup_progress_destroy, sup_progress_clear, sup_progress_tick, sup_progress_deadline},
+    {sup_hang_create, sup_hang_destroy, sup_hang_end, sup_hang_tick, sup_hang_deadline},
+    {sup_ids_create, sup_ids_destroy, sup_ids_clear, sup_ids_tick, sup_ids_deadline},
+    {sup_forming_create, sup_forming_destroy, NULL, sup_forming_tick, sup_forming_deadline},
+    {sup_prepare_create, sup_prepare_destroy, sup_prepare_clear, NULL, sup_prepare_deadline},
+};
+enum { CONCERNS = sizeof concerns / sizeof *concerns };
+
+void sup_clear_concerns(struct supervisor *s) {
+  for (size_t i = 0; i < CONCERNS; i++)
+    if (concerns[i].clear) concerns[i].clear(s);
 }
+
+/* Looking. --------------------------------------------------------------------------------------------------------- */
 
 enum supervisor_state supervisor_state(const struct supervisor *s) {
   return s->state;
 }
 int64_t supervisor_round(const struct supervisor *s) {
-  return s->round;
+  return s->round.number;
+}
+
+const char *supervisor_fault(const struct supervisor *s) {
+  return s->fault;
 }
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
-static void on_challenge(struct supervisor *s, const struct challenge *c) {
-  if (s->link != LINK_GREETING) return;
-  if (c->version != PROTO_VERSION)
-    sup_say(s, LOG_WARN, "the daemon at %s speaks version %lld of the protocol and this agent version %d",
-            s->config.endpoint, (long long)c->version, PROTO_VERSION);
-  sup_say_hello(s);
-}
-
-static void on_msg(struct supervisor *s, const struct msg *m) {
-  switch (m->type) {
-  case MSG_CHALLENGE: on_challenge(s, &m->challenge); break;
-  case MSG_WELCOME: sup_welcome(s, &m->welcome); break;
-  case MSG_REFUSED: sup_refused(s, &m->refused); break;
-  case MSG_STALE: sup_stale(s, &m->stale); break;
-  case MSG_WAITING: sup_waiting(s, m); break;
-  case MSG_START: sup_start(s, m); break;
-  case MSG_PREPARE: sup_prepare(s, &m->prepare); break;
-  case MSG_STOP: sup_stop(s, &m->stop); break;
-  case MSG_KILL: sup_kill(s, &m->kill); break;
-  case MSG_MINT: sup_mint(s, &m->mint); break;
-  case MSG_IDS: sup_ids(s, m); break;
-  case MSG_SETTLED: sup_settled(s, &m->settled); break;
-  case MSG_END: sup_end(s, &m->end); break;
-  case MSG_HEARTBEAT_ACK: sup_heartbeat_ack(s, m->id, m->flags); break;
-  case MSG_GOING_AWAY:
-    sup_say(s, LOG_INFO, "the daemon at %s says: %s", s->config.endpoint, m->going_away.text);
-    break;
-  default: break; /* the codec lets in only what goes to agents; CONTROL_REPLY is for rdzvctl */
-  }
-}
-
-static void on_start(struct supervisor *s) {
+static void sup_begin(struct supervisor *s, const struct supervisor_event *ev) {
   struct msg m;
   msg_init(&m, MSG_OBITUARY);
   m.obituary.version = PROTO_VERSION;
   m.obituary.job = s->config.job;
   m.obituary.agent = s->config.agent_id;
-  sup_effect(s, SUP_OBITUARY)->bytes = msg_bytes(&m);
-  s->begun_ms = s->daemonless_ms = s->now_ms;
+  sup_effect(s, SUP_OBITUARY)->obituary.bytes = msg_bytes(&m);
+  s->job.begun_ms = s->link.lost_ms = s->now_ms;
   sup_connect(s);
 }
 
-/* Stopped itself, it comes here late, and may not have done its part yet, or only a moment ago: nobody is left behind for that. What is to
- * die has the slack from when the guard was to kill it. */
-static bool kill_first(struct supervisor *s) {
+/* An agent that was stopped comes here late, and may not have told the guard to kill yet. The workers must not be left
+ * behind, so they have the slack from the time at which the guard was to kill them. */
+static bool kill_before_exit(struct supervisor *s) {
   if (!sup_has_trees(s)) return false;
   bool told = s->state == SUPERVISOR_STOPPING;
-  uint64_t by_ms = (told ? s->kill_ms : s->now_ms) + SUPERVISOR_LEAVE_SLACK_MS;
+  uint64_t by_ms = (told ? s->stop.kill_ms : s->now_ms) + SUPERVISOR_LEAVE_SLACK_MS;
   if (s->now_ms >= by_ms) return false;
-  s->leave_by_ms = by_ms;
+  s->leave.deadline_ms = by_ms;
   if (!told) sup_stop_trees(s, STOP_LEAVING, 0);
   return true;
 }
 
-static void on_tick(struct supervisor *s) {
-  if (s->now_ms >= s->leave_by_ms && !kill_first(s)) {
-    sup_say(s, LOG_WARN, "leaving although not everything is settled: it took too long");
-    sup_exit(s, s->exit_code, NULL);
+static void sup_tick(struct supervisor *s, const struct supervisor_event *ev) {
+  if (s->now_ms >= s->leave.deadline_ms && !kill_before_exit(s)) {
+    sup_log(s, LOG_WARN, "leaving before everything is settled, because the time to leave is over");
+    sup_exit(s, s->leave.exit_code, NULL);
     return;
   }
-  if (s->now_ms >= s->tell_ms) sup_say_untold(s);
-  sup_wait_tick(s);
-  sup_park_tick(s);
-  sup_link_tick(s);
-  sup_orphan_tick(s);
-  sup_progress_tick(s);
-  sup_hang_tick(s);
-  sup_ids_tick(s);
-  sup_forming_tick(s);
+  for (size_t i = 0; i < CONCERNS; i++)
+    if (concerns[i].tick) concerns[i].tick(s);
+}
+
+/* The table. ------------------------------------------------------------------------------------------------------- */
+
+static const char joining[] = "no round is here";
+static const char in_round[] = "this node is in a round";
+static const char starting[] = "not all workers of the round run yet";
+static const char running[] = "all workers of the round run";
+static const char finished[] = "all workers of the round have finished here";
+static const char stopping[] = "the round is being stopped here";
+static const char stopped[] = "nothing of the round is left here";
+static const char begun[] = "it comes once, before all others";
+static const char welcomed[] = "the daemon has welcomed this agent before";
+static const char let_go[] = "the helpers of the round were let go";
+
+struct cell {
+  void (*act)(struct supervisor *s, const struct supervisor_event *ev);
+  const char *reason; /* no act: why not */
+  bool impossible;    /* and it never comes there */
+};
+
+static const struct row {
+  enum supervisor_event_kind kind;
+  enum msg_type msg; /* kind MSG */
+  const char *name;
+  struct cell cells[SUPERVISOR_DONE]; /* DONE ignores everything: SUP_EXIT is out */
+} table[] = {
+/* clang-format off */
+#define DO(f) {sup_##f, NULL, false}
+#define NO(why) {NULL, why, false}
+#define NEVER(why) {NULL, why, true}
+#define EVENT(kind, joining, starting, running, finished, stopping, stopped) \
+  {SUP_##kind, MSG_NONE, #kind, {joining, starting, running, finished, stopping, stopped}}
+#define MESSAGE(type, joining, starting, running, finished, stopping, stopped) \
+  {SUP_MSG, MSG_##type, #type, {joining, starting, running, finished, stopping, stopped}}
+#define EVENT_ALWAYS(kind, f) EVENT(kind, DO(f), DO(f), DO(f), DO(f), DO(f), DO(f))
+#define MESSAGE_ALWAYS(type, f) MESSAGE(type, DO(f), DO(f), DO(f), DO(f), DO(f), DO(f))
+#include "agent/supervisor/table.inc"
+    /* clang-format on */
+};
+
+enum { ROWS = sizeof table / sizeof *table };
+
+size_t supervisor_table_size(void) {
+  return ROWS;
+}
+
+const char *supervisor_table_event(size_t row) {
+  return table[row].name;
+}
+
+const char *supervisor_table_reason(size_t row, enum supervisor_state state, bool *impossible) {
+  *impossible = state != SUPERVISOR_DONE && table[row].cells[state].impossible;
+  return state == SUPERVISOR_DONE ? "the agent exits" : table[row].cells[state].reason;
+}
+
+const uint32_t *supervisor_coverage(const struct supervisor *s) {
+  return s->coverage;
+}
+
+static bool is_token(const struct supervisor *s, const char *incarnation, int64_t round) {
+  return round == s->round.number && !strcmp(incarnation, s->round.incarnation);
+}
+
+static bool msg_is_of_round(const struct supervisor *s, const struct msg *m) {
+  switch (m->type) {
+  case MSG_STOP: return is_token(s, m->stop.incarnation, m->stop.round);
+  case MSG_PREPARE: return is_token(s, m->prepare.incarnation, m->prepare.round);
+  case MSG_KILL: return is_token(s, m->kill.incarnation, m->kill.round);
+  case MSG_MINT: return is_token(s, m->mint.incarnation, m->mint.round);
+  case MSG_IDS: return is_token(s, m->ids.incarnation, m->ids.round);
+  case MSG_SETTLED: return is_token(s, m->settled.incarnation, m->settled.round);
+  default: return true; /* it has no token, or its handler looks at it */
+  }
+}
+
+/* Events of another round, or of a worker that this node does not have, do not reach the table. */
+static bool is_of_round(const struct supervisor *s, const struct supervisor_event *ev) {
+  switch (ev->kind) {
+  case SUP_MSG: return msg_is_of_round(s, ev->msg);
+  case SUP_FENCED:
+  case SUP_LOOKED:
+  case SUP_PROBE_FACTS:
+  case SUP_PROBE_DONE:
+  case SUP_MINTED:
+  case SUP_MINT_FAILED: return ev->round == s->round.number;
+  case SUP_SPAWNED:
+  case SUP_EXEC_FAILED:
+  case SUP_DEVICE_HELD:
+  case SUP_EXITED:
+  case SUP_PROGRESS:
+  case SUP_CAN_CHECKPOINT:
+  case SUP_CHECKPOINTED:
+  case SUP_CAN_REJOIN:
+  case SUP_PARKED:
+  case SUP_SIGN:
+  case SUP_PROBED:
+  case SUP_NCCL_UP: return ev->round == s->round.number && ev->local_rank < s->config.workers;
+  default: return true; /* CLEAR and STUCK may be of an older round */
+  }
+}
+
+static void dispatch(struct supervisor *s, const struct supervisor_event *ev) {
+  enum msg_type msg = ev->kind == SUP_MSG ? ev->msg->type : MSG_NONE;
+  size_t row = 0;
+  while (row < ROWS && (table[row].kind != ev->kind || table[row].msg != msg)) row++;
+  if (row == ROWS || !is_of_round(s, ev)) return; /* CONTROL_REPLY is for rdzvctl */
+  const struct cell *c = &table[row].cells[s->state];
+  s->coverage[row * SUPERVISOR_STATE_COUNT + s->state]++;
+  if (c->act) c->act(s, ev);
 }
 
 void supervisor_step(struct supervisor *s, const struct supervisor_event *ev, struct supervisor_effects *fx) {
   s->fx = fx;
   s->now_ms = ev->now_ms;
   if (s->state == SUPERVISOR_DONE) return;
-  switch (ev->kind) {
-  case SUP_STORE: sup_store(s, ev); break;
-  case SUP_START: on_start(s); break;
-  case SUP_LINK_UP: sup_link_up(s, ev); break;
-  case SUP_LINK_DOWN: sup_link_down(s, ev); break;
-  case SUP_MSG: on_msg(s, ev->msg); break;
-  case SUP_SPAWNED: sup_spawned(s, ev); break;
-  case SUP_EXEC_FAILED: sup_exec_failed(s, ev); break;
-  case SUP_DEVICE_HELD: sup_device_held(s, ev); break;
-  case SUP_EXITED: sup_exited(s, ev); break;
-  case SUP_CLEAR: sup_clear(s, ev); break;
-  case SUP_FENCED: sup_fenced(s, ev); break;
-  case SUP_STUCK:
-    sup_say(s, LOG_WARN, "a process does not die of SIGKILL: %s", ev->text ? ev->text : "?");
-    break;
-  case SUP_GUARD_GONE: sup_guard_gone(s, ev); break;
-  case SUP_SIGNAL: sup_signal(s, ev->signo, ev->text); break;
-  case SUP_PROGRESS: sup_progress(s, ev); break;
-  case SUP_SIGN: sup_hang_sign(s, ev->round, ev->local_rank, ev->sign, ev->when_ms); break;
-  case SUP_LOOKED: sup_hang_looked(s, ev); break;
-  case SUP_PROBED: sup_hang_probed(s, ev); break;
-  case SUP_PROBE_FACTS: sup_hang_facts(s, ev); break;
-  case SUP_PROBE_DONE: sup_hang_probe_done(s, ev); break;
-  case SUP_CAN_CHECKPOINT: sup_can_checkpoint(s, ev); break;
-  case SUP_CHECKPOINTED: sup_checkpointed(s, ev); break;
-  case SUP_CAN_REJOIN: sup_can_rejoin(s, ev); break;
-  case SUP_PARKED: sup_parked(s, ev); break;
-  case SUP_MINTED: sup_minted(s, ev); break;
-  case SUP_MINT_FAILED: sup_mint_failed(s, ev); break;
-  case SUP_NCCL_UP: sup_nccl_up(s, ev); break;
-  case SUP_TICK: on_tick(s); break;
-  }
+  dispatch(s, ev);
   sup_prepare_watch(s);
   sup_park_watch(s);
-  sup_tell_guard(s);
+  sup_update_guard_fence(s);
   s->fx = NULL;
 }
 
 uint64_t supervisor_deadline(const struct supervisor *s) {
   if (s->state == SUPERVISOR_DONE) return UINT64_MAX;
-  static uint64_t (*const deadlines[])(const struct supervisor *s) = {
-      sup_link_deadline,    sup_forming_deadline,  sup_orphan_deadline, sup_wait_deadline, sup_hang_deadline,
-      sup_prepare_deadline, sup_progress_deadline, sup_park_deadline,   sup_ids_deadline};
-  uint64_t at_ms = earliest(s->leave_by_ms, s->tell_ms);
-  for (size_t i = 0; i < sizeof(deadlines) / sizeof(*deadlines); i++)
-    at_ms = earliest(at_ms, deadlines[i](s));
+  uint64_t at_ms = s->leave.deadline_ms;
+  for (size_t i = 0; i < CONCERNS; i++)
+    if (concerns[i].deadline) at_ms = earliest(at_ms, concerns[i].deadline(s));
   return at_ms;
 }
 
@@ -249,42 +367,39 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->config.job = xstrdup(config->job);
   s->config.host = xstrdup(config->host);
   s->config.local_addr = xstrdup(config->local_addr ? config->local_addr : "");
-  s->config.label = xstrdup(config->label ? config->label : "");
   s->config.role = xstrdup(config->role ? config->role : "");
   s->config.addrs = xstrdup(config->addrs ? config->addrs : "");
   s->config.expected_hosts = xstrdup(config->expected_hosts ? config->expected_hosts : "");
   s->config.endpoint = xstrdup(config->endpoint);
+  s->config.endpoint_from = config->endpoint_from ? xstrdup(config->endpoint_from) : NULL;
+  s->config.command = xstrdup(config->command ? config->command : "");
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
-  s->node_rank = s->failed_step = -1;
-  s->ask_by_ms = s->kill_by_ms = s->leave_by_ms = s->progress_ms = s->tell_ms = s->wait_ms =
-      s->told_fence_ms = UINT64_MAX;
-  verdict_init(&s->said);
-  verdict_init(&s->untold);
-  verdict_init(&s->last);
-  verdict_init(&s->hang.heard);
-  s->park.by_ms = UINT64_MAX;
-  sup_hang_end(s);
+  s->coverage = xcalloc(supervisor_table_size() * SUPERVISOR_STATE_COUNT, sizeof *s->coverage);
+  s->round.node_rank = s->round.failed_step = -1;
+  s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->fence.guard_ms = s->link.stranger_ms = UINT64_MAX;
+  for (size_t i = 0; i < CONCERNS; i++)
+    if (concerns[i].create) concerns[i].create(s);
   return s;
 }
 
 void supervisor_destroy(struct supervisor *s) {
   if (!s) return;
   sup_clear_round(s);
-  sup_park_finish(s);
-  verdict_free(&s->said);
-  verdict_free(&s->untold);
-  verdict_free(&s->last);
+  for (size_t i = 0; i < CONCERNS; i++)
+    if (concerns[i].destroy) concerns[i].destroy(s);
   free((void *)(uintptr_t)s->config.agent_id);
   free((void *)(uintptr_t)s->config.job);
   free((void *)(uintptr_t)s->config.host);
   free((void *)(uintptr_t)s->config.local_addr);
-  free((void *)(uintptr_t)s->config.label);
   free((void *)(uintptr_t)s->config.role);
   free((void *)(uintptr_t)s->config.addrs);
   free((void *)(uintptr_t)s->config.expected_hosts);
-  bytes_unref(s->waiting);
-  free(s->down_text);
+  free((void *)(uintptr_t)s->config.command);
+  free(s->link.down_text);
   free((void *)(uintptr_t)s->config.endpoint);
+  free((void *)(uintptr_t)s->config.endpoint_from);
   free(s->workers);
+  free(s->coverage);
+  free(s->fault);
   free(s);
 }

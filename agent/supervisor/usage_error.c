@@ -1,12 +1,13 @@
-/* What no restart can cure.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures that a restart cannot mend.
  *
- * The commonest failure of all is a misspelt option of the training script. Each restart of it imports a few seconds of
+ * The most common failure is a misspelt option of the training script. Each restart of it imports a few seconds of
  * libraries on every node, only to print the same sentence again, and the sentence scrolls away among its copies.
  *
- * An exit status alone proves little: a script may use any number for what a restart does cure. So a foreign program is
- * believed only where the status and its words agree: 2 with what argparse and click say of a wrong command line, and
- * Python's own 2 or 1 where there is no such script or module. rdzv-trainer's 64 and 65 (sysexits.h: usage, bad data)
- * are our own. Whatever is not recognised is tried again, as ever. */
+ * An exit status alone proves little, because a script may use any number for failures that a restart does mend. So the
+ * status of a foreign program counts only together with its words: 2 with the text that argparse and click print for a
+ * wrong command line, and Python's own 2 or 1 where there is no such script or module. rdzv-trainer's 64 and 65
+ * (sysexits.h: usage, bad data) are our own. Every other failure is tried again. */
 
 #include "agent/supervisor/usage_error.h"
 #include "common/exit_codes.h"

@@ -1,5 +1,6 @@
-#ifndef AGENT_USAGE_ERROR_H
-#define AGENT_USAGE_ERROR_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_SUPERVISOR_USAGE_ERROR_H
+#define AGENT_SUPERVISOR_USAGE_ERROR_H
 
 /* Whether a worker that exited said that it was started wrongly, so that starting it again would end the same. Pure. */
 

@@ -1,15 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_TRAINER_RNG_H
 #define AGENT_TRAINER_RNG_H
 
-/* Randomness as a function: value number `counter` of stream `stream` of a seed. Nothing is advanced, so
- * the result depends neither on the number of ranks nor on who asks first, and a checkpoint stores nothing
- * but the seed. Pure. */
+/* Random numbers as a function: value `counter` of stream `stream` of a seed. There is no state to advance. So the
+ * result does not depend on the number of ranks or the order of calls, and a checkpoint stores only the seed. Initial
+ * weights (model/) and the order of samples (data/) use it. Pure. */
 
 #include <stdint.h>
 
 enum rng_stream { RNG_WEIGHTS = 1, RNG_SAMPLER = 2 };
 
-/* The finalizer of SplitMix64: a good mix of 64 bits. */
+/* The finalizer of SplitMix64. */
 static inline uint64_t rng_mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

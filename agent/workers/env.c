@@ -1,21 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The worker's environment: the agent's own, minus the agent's options, plus the worker's place.
  *
- * Names, values and what they mean to a reader stand in one list, so that what is set, what is taken out of the
- * inherited environment and what the README says cannot differ. An agent may itself run inside a worker, inside
- * torchrun or under mpirun: then the inherited environment has many of these names already, and the old values must
- * be gone, not shadowed. (Which of two equal names counts is not the same for getenv, Python and the shell.)
+ * Names, values and their meaning for a reader stand in one list. So the variables that are set, those that are
+ * removed from the inherited environment, and the README cannot differ. An agent may itself run inside a worker,
+ * inside torchrun or under mpirun. Then the inherited environment has many of these names already, and the old values
+ * must be removed, not shadowed: getenv, Python and the shell do not agree which of two equal names counts.
  *
- * Names and values are torchrun's, to the letter where a worker could look at them ("True", not "1"); where a value
- * is ours to choose, it is the one that scripts expect. TORCHELASTIC_RESTART_COUNT is the job's count, the same on all
- * nodes, as every script that names a file by it has always believed.
+ * Names and values are torchrun's, to the letter where a worker could look at them ("True", not "1"). Other values are
+ * the ones that scripts expect. TORCHELASTIC_RESTART_COUNT is the job's count, the same on all nodes, because scripts
+ * name files by it.
  *
- * Everything that begins with RDZV_AGENT_ is one of our options (the agent refuses to start with others) or
- * the socket of an agent further out. A worker that starts an agent of its own must get neither. PET_*, torchrun's
- * options in the environment, go on to the workers, as under torchrun.
+ * A variable that begins with RDZV_AGENT_ is one of our options (the agent refuses to start with others) or the socket
+ * of an outer agent. A worker that starts an agent of its own must get neither. PET_*, torchrun's options in the
+ * environment, go on to the workers, as under torchrun.
  *
- * OMPI_COMM_WORLD_*: whoever starts agents with mpirun has them in the environment, with the agent's place in mpirun's
- * world instead of the worker's in ours, and scripts that look for them believe them. So they are set where they are
- * there, and elsewhere only if asked for: to libraries they mean that mpirun is here. */
+ * OMPI_COMM_WORLD_*: an agent that was started by mpirun has them in its environment, with the agent's place in
+ * mpirun's world. Scripts that look for them would believe them. So they are replaced if they are inherited, and
+ * elsewhere set only on request: to libraries they mean that mpirun is here.
+ *
+ * SLURM_PROCID and the like belong to a task, and a task of Slurm is an agent. If the agent has several workers, each
+ * of them would take itself for the same rank. An agent with one worker leaves them: Slurm's numbers are its worker's
+ * then. */
 
 #include "agent/workers/env.h"
 
@@ -27,58 +32,66 @@
 #include "agent/devices/devices.h"
 #include "common/mem.h"
 
-/* INT and STR are set (a NULL is not: the inherited value stays); SPARE gives way to what is inherited; MPI as above; TOLD is
- * set where its condition holds.
- * The texts are the README's. */
-#define ENV_LIST(INT, STR, SPARE, MPI, TOLD)                                                                 \
-  INT("RANK", p->rank, "this worker's number in the job, from 0")                                            \
-  INT("WORLD_SIZE", start->world_size, "workers in the job")                                                 \
-  INT("LOCAL_RANK", p->local_rank,                                                                           \
-      "its number on this node, by which it takes a GPU; with `--virtual-local-rank` always 0")              \
-  INT("LOCAL_WORLD_SIZE", p->local_world,                                                                    \
-      "workers on this node: `--nproc`, times the agents here that see the same GPUs")                       \
-  INT("GROUP_RANK", start->node_rank, "the node's number in this round")                                     \
-  INT("GROUP_WORLD_SIZE", start->nodes, "nodes in this round")                                               \
-  INT("NODE_RANK", start->node_rank, "as `GROUP_RANK`")                                                      \
-  INT("ROLE_RANK", start->role_rank_base + p->own_rank,                                                      \
-      "its number among the workers of nodes with the same `--role`")                                        \
-  INT("ROLE_WORLD_SIZE", start->role_world_size, "workers in that role")                                     \
-  STR("ROLE_NAME", job->role ? job->role : "default", "`--role`")                                            \
-  STR("MASTER_ADDR", start->head_addr, "node rank 0's address")                                              \
-  INT("MASTER_PORT", start->store_port,                                                                      \
-      "port of the round's store there, another one in each round, or `--store-port`")                       \
-  INT("TORCHELASTIC_RESTART_COUNT", start->restarts_used, "restarts that the job has used so far")           \
-  INT("TORCHELASTIC_MAX_RESTARTS", job->max_restarts, "`--max-restarts`")                                    \
-  STR("TORCHELASTIC_RUN_ID", job->run_id, "the job's name: `--rdzv-id`")                                     \
-  STR("TORCHELASTIC_USE_AGENT_STORE", job->worker_store ? "False" : "True",                                  \
-      "`True`: the agent serves the store; `False` with `--store worker`")                                   \
-  STR("TORCHELASTIC_ERROR_FILE", job->error_file ? job->error_file : "",                                     \
-      "where a worker can say what it failed of (`torch.distributed.elastic`'s `record` does)")              \
-  STR("TORCHELASTIC_SIGNALS_TO_HANDLE", p->signals, "`--signals-to-handle`")                                 \
-  SPARE("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "1, if it is not set already")                               \
-  SPARE("OMP_NUM_THREADS", p->threads, "1, if it is not set already and there are several workers here")     \
-  STR("CUDA_VISIBLE_DEVICES", p->device,                                                                     \
-      "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device")               \
-  INT("RDZV_ROUND", start->round, "the round, from 1; it also counts when nodes came or went")               \
-  INT("RDZV_RESTART_COUNT", start->restarts_used, "as `TORCHELASTIC_RESTART_COUNT`")                         \
-  STR("RDZV_RUN_ID", job->run_id, "as `TORCHELASTIC_RUN_ID`")                                                \
-  TOLD("RDZV_END_TIME", job->end_time > 0, job->end_time,                                                    \
-       "when the scheduler ends the job, in seconds since 1970, where that is known")                        \
-  TOLD("RDZV_SCHEDULER_RESTARTS", job->scheduler_restarts >= 0, job->scheduler_restarts,                     \
-       "how often the scheduler has started the job again, where it says so")                                \
-  STR("RDZV_HEAD_ADDR", start->head_addr, "as `MASTER_ADDR`")                                                \
-  INT("RDZV_LOCAL_RANK", p->own_rank,                                                                        \
-      "its number among the workers of its agent, whatever `LOCAL_RANK` says")                               \
-  STR("RDZV_DEVICE_UUID", job->device_uuid,                                                                  \
-      "UUID of the device that `LOCAL_RANK` counts to, where it is known")                                   \
-  STR("RDZV_NCCL_LIBRARY", job->nccl_library, "`--nccl-library`, where it is given")                         \
-  STR("RDZV_AGENT_SOCKET", job->socket, "where `librdzv` finds the agent")                                   \
-  MPI("OMPI_COMM_WORLD_RANK", p->rank, "as `RANK`: where inherited, or with `--mpi-env`")                    \
-  MPI("OMPI_COMM_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`, likewise")                                \
-  MPI("OMPI_COMM_WORLD_LOCAL_RANK", p->local_rank, "as `LOCAL_RANK`, likewise")                              \
-  MPI("OMPI_COMM_WORLD_LOCAL_SIZE", p->local_world, "as `LOCAL_WORLD_SIZE`, likewise")                       \
-  MPI("OMPI_COMM_WORLD_NODE_RANK", p->node_rank,                                                             \
-      "as `LOCAL_RANK` without `--virtual-local-rank`, likewise: that is what it means")
+/* INT and STR are set (a NULL is not: the inherited value stays); SPARE gives way to what is inherited; MPI as above;
+ * TOLD is set where its condition holds. The texts are the README's. */
+#define ENV_LIST(INT, STR, SPARE, MPI, TOLD)                                                                           \
+  INT("RANK", p->rank, "this worker's number in the job, from 0")                                                      \
+  INT("WORLD_SIZE", start->world_size, "workers in the job")                                                           \
+  INT("LOCAL_RANK", p->local_rank,                                                                                     \
+      "its number on this node, by which it takes a GPU; with `--virtual-local-rank` always 0")                        \
+  INT("LOCAL_WORLD_SIZE", p->local_world,                                                                              \
+      "workers on this node: `--nproc`, times the agents here that see the same GPUs")                                 \
+  INT("GROUP_RANK", start->node_rank, "the node's number in this round")                                               \
+  INT("GROUP_WORLD_SIZE", start->nodes, "nodes in this round")                                                         \
+  INT("NODE_RANK", start->node_rank, "as `GROUP_RANK`")                                                                \
+  INT("ROLE_RANK", start->role_rank_base + p->own_rank,                                                                \
+      "its number among the workers of nodes with the same `--role`")                                                  \
+  INT("ROLE_WORLD_SIZE", start->role_world_size, "workers in that role")                                               \
+  STR("ROLE_NAME", job->role ? job->role : "default", "`--role`")                                                      \
+  STR("MASTER_ADDR", start->head_addr, "node rank 0's address")                                                        \
+  INT("MASTER_PORT", start->store_port,                                                                                \
+      "port of the round's store there, another one in each round, or `--store-port`")                                 \
+  INT("TORCHELASTIC_RESTART_COUNT", start->restarts_used, "restarts that the job has used so far")                     \
+  INT("TORCHELASTIC_MAX_RESTARTS", job->max_restarts, "`--max-restarts`")                                              \
+  STR("TORCHELASTIC_RUN_ID", job->run_id, "the job's name: `--rdzv-id`")                                               \
+  STR("TORCHELASTIC_USE_AGENT_STORE", job->worker_store ? "False" : "True",                                            \
+      "`True`: the agent serves the store; `False` with `--store worker`")                                             \
+  STR("TORCHELASTIC_ERROR_FILE", job->error_file ? job->error_file : "",                                               \
+      "file in which a worker can report its error (`torch.distributed.elastic`'s `record` does)")                     \
+  STR("TORCHELASTIC_TIMER_FILE", job->timer_file,                                                                      \
+      "named pipe for `torch.distributed.elastic.timer`, with `TORCHELASTIC_ENABLE_FILE_TIMER=1`")                     \
+  STR("TORCHELASTIC_SIGNALS_TO_HANDLE", p->signals, "`--signals-to-handle`")                                           \
+  SPARE("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "1, if it is not set already")                                         \
+  SPARE("OMP_NUM_THREADS", p->threads, "1, if it is not set already and there are several workers here")               \
+  STR("CUDA_VISIBLE_DEVICES", p->device,                                                                               \
+      "untouched; with `--virtual-local-rank`, and for rdzv-trainer, the worker's own device")                         \
+  INT("RDZV_ROUND", start->round, "the round, from 1; it also counts when nodes came or went")                         \
+  INT("RDZV_RESTART_COUNT", start->restarts_used, "as `TORCHELASTIC_RESTART_COUNT`")                                   \
+  STR("RDZV_RUN_ID", job->run_id, "as `TORCHELASTIC_RUN_ID`")                                                          \
+  TOLD("RDZV_END_TIME", job->end_time > 0, job->end_time,                                                              \
+       "when the scheduler ends the job, in seconds since 1970, where that is known")                                  \
+  TOLD("RDZV_SCHEDULER_RESTARTS", job->scheduler_restarts >= 0, job->scheduler_restarts,                               \
+       "how often the scheduler has started the job again, where it reports that")                                     \
+  STR("RDZV_HEAD_ADDR", start->head_addr, "as `MASTER_ADDR`")                                                          \
+  INT("RDZV_LOCAL_RANK", p->own_rank, "its number among the workers of its agent, whatever `LOCAL_RANK` says")         \
+  STR("RDZV_DEVICE_UUID", job->device_uuid, "UUID of the device that `LOCAL_RANK` counts to, where it is known")       \
+  STR("RDZV_NCCL_LIBRARY", job->nccl_library, "`--nccl-library`, where it is given")                                   \
+  STR("RDZV_AGENT_SOCKET", job->socket, "where `librdzv` finds the agent")                                             \
+  MPI("OMPI_COMM_WORLD_RANK", p->rank, "as `RANK`: where inherited, or with `--mpi-env`")                              \
+  MPI("OMPI_COMM_WORLD_SIZE", start->world_size, "as `WORLD_SIZE`, in the same cases")                                 \
+  MPI("OMPI_COMM_WORLD_LOCAL_RANK", p->local_rank, "as `LOCAL_RANK`, in the same cases")                               \
+  MPI("OMPI_COMM_WORLD_LOCAL_SIZE", p->local_world, "as `LOCAL_WORLD_SIZE`, in the same cases")                        \
+  MPI("OMPI_COMM_WORLD_NODE_RANK", p->node_rank, "as `LOCAL_RANK` without `--virtual-local-rank`, in the same cases")  \
+  TOLD("SLURM_PROCID", is_agents_own(base, job, "SLURM_PROCID"), p->rank,                                              \
+       "as `RANK`: where inherited, if the agent has several workers")                                                 \
+  TOLD("SLURM_NTASKS", is_agents_own(base, job, "SLURM_NTASKS"), start->world_size,                                    \
+       "as `WORLD_SIZE`, in the same cases")                                                                           \
+  TOLD("SLURM_NPROCS", is_agents_own(base, job, "SLURM_NPROCS"), start->world_size,                                    \
+       "as `WORLD_SIZE`, in the same cases")                                                                           \
+  TOLD("SLURM_LOCALID", is_agents_own(base, job, "SLURM_LOCALID"), p->node_rank,                                       \
+       "as `LOCAL_RANK` without `--virtual-local-rank`, in the same cases")                                            \
+  TOLD("SLURM_NODEID", is_agents_own(base, job, "SLURM_NODEID") && !job->shares_host, start->node_rank,                \
+       "as `GROUP_RANK`, in the same cases; untouched where several agents share the host")
 
 #define COUNT(name, value, text)             +1
 #define COUNT_TOLD(name, known, value, text) +1
@@ -93,12 +106,12 @@ const struct env_text env_texts[] = {ENV_LIST(TEXT, TEXT, TEXT, TEXT, TEXT_TOLD)
 #undef TEXT
 
 static const char agent_prefix[] = "RDZV_AGENT_";
-/* What an outer torchrun, or agent, has for its own workers alone. */
+/* An outer torchrun or agent has set these for its own workers alone. */
 static const char *const dropped[] = {"TORCHELASTIC_TIMER_FILE", "RDZV_DEVICE_UUID", NULL};
 
-struct place {
-  int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: as its agent counts */
-  int64_t node_rank, local_world;     /* node_rank: as the node counts, whatever the worker sees */
+struct numbers {
+  int64_t rank, local_rank, own_rank; /* local_rank: as the worker sees it; own_rank: among the workers of its agent */
+  int64_t node_rank, local_world;     /* node_rank: among the workers of the host, whichever devices the worker sees */
   const char *threads, *device, *signals;
 };
 
@@ -113,12 +126,17 @@ static bool is_inherited(char *const *base, const char *name) {
   return false;
 }
 
+/* A variable by which Slurm numbers this agent, not its workers. */
+static bool is_agents_own(char *const *base, const struct env_job *job, const char *name) {
+  return job->workers > 1 && is_inherited(base, name);
+}
+
 struct own {
   char **env;
   size_t n;
 };
 
-static void put(struct own *own, const char *name, const char *value) {
+static void put_string(struct own *own, const char *name, const char *value) {
   if (value) own->env[own->n++] = xasprintf("%s=%s", name, value);
 }
 
@@ -126,15 +144,15 @@ static void put_int(struct own *own, const char *name, int64_t value) {
   own->env[own->n++] = xasprintf("%s=%" PRId64, name, value);
 }
 
-static void put_own(struct own *own, char *const *base, const struct start *start, const struct env_job *job,
-                    const struct place *p) {
+static void put_list(struct own *own, char *const *base, const struct start *start, const struct env_job *job,
+                     const struct numbers *p) {
 #define PUT_INT(name, value, text) put_int(own, name, value);
-#define PUT_STR(name, value, text) put(own, name, value);
-#define PUT_SPARE(name, value, text)                                                                         \
-  if (!is_inherited(base, name)) put(own, name, value);
-#define PUT_MPI(name, value, text)                                                                           \
+#define PUT_STR(name, value, text) put_string(own, name, value);
+#define PUT_SPARE(name, value, text)                                                                                   \
+  if (!is_inherited(base, name)) put_string(own, name, value);
+#define PUT_MPI(name, value, text)                                                                                     \
   if (job->mpi_env || is_inherited(base, name)) put_int(own, name, value);
-#define PUT_TOLD(name, known, value, text)                                                                   \
+#define PUT_TOLD(name, known, value, text)                                                                             \
   if (known) put_int(own, name, value);
   ENV_LIST(PUT_INT, PUT_STR, PUT_SPARE, PUT_MPI, PUT_TOLD)
 #undef PUT_TOLD
@@ -144,7 +162,7 @@ static void put_own(struct own *own, char *const *base, const struct start *star
 #undef PUT_MPI
 }
 
-/* Of what is inherited, what a worker must not see: `own` has it, or it is nobody's but an agent's. */
+/* An inherited variable that a worker must not see: `own` replaces it, or it is meant for an agent. */
 static bool is_taken(const char *variable, const struct own *own) {
   if (strncmp(variable, agent_prefix, sizeof(agent_prefix) - 1) == 0) return true;
   for (size_t i = 0; dropped[i]; i++)
@@ -154,22 +172,21 @@ static bool is_taken(const char *variable, const struct own *own) {
   return false;
 }
 
-/* The one device that this worker is to see; false: all, as inherited. Where rdzv-trainers are more than devices they share them. */
-static bool own_device(char *const *base, const struct env_job *job, uint32_t local_rank,
-                       char device[DEVICE_ID_MAX]) {
+/* The one device that this worker is to see; false: all, as inherited. Where rdzv-trainers are more than devices they
+ * share them. */
+static bool own_device(char *const *base, const struct env_job *job, uint32_t local_rank, char device[DEVICE_ID_MAX]) {
   if (!job->virtual_local_rank && !job->devices) return false;
   uint32_t own = job->virtual_local_rank ? local_rank : local_rank % (uint32_t)job->devices;
   devices_visible(base, (uint32_t)job->first + own, device);
   return true;
 }
 
-char **env_create(char *const *base, const struct start *start, const struct env_job *job,
-                  uint32_t local_rank) {
+char **env_create(char *const *base, const struct start *start, const struct env_job *job, uint32_t local_rank) {
   struct buf signals = BUF_INIT;
   char device[DEVICE_ID_MAX] = "";
   env_signal_names(job->signals, &signals);
   const char *seen = own_device(base, job, local_rank, device) ? device : NULL;
-  struct place place = {
+  struct numbers numbers = {
       .rank = start->rank_base + (int64_t)local_rank,
       .local_rank = job->virtual_local_rank ? 0 : job->first + (int64_t)local_rank,
       .own_rank = (int64_t)local_rank,
@@ -182,7 +199,7 @@ char **env_create(char *const *base, const struct start *start, const struct env
   size_t n = 0;
   while (base && base[n]) n++;
   struct own own = {.env = xcalloc(n + N_NAMES + 1, sizeof(*own.env))};
-  put_own(&own, base, start, job, &place);
+  put_list(&own, base, start, job, &numbers);
   size_t at = own.n;
   for (size_t i = 0; i < n; i++)
     if (!is_taken(base[i], &own)) own.env[at++] = xstrdup(base[i]);
@@ -198,9 +215,7 @@ void env_destroy(char **env) {
 int env_check(char *const *base, const struct env_job *job, struct err *e) {
   char device[DEVICE_ID_MAX];
   int64_t n = 0;
-  while (job->virtual_local_rank && n < job->workers &&
-         devices_visible(base, (uint32_t)(job->first + n), device))
-    n++;
+  while (job->virtual_local_rank && n < job->workers && devices_visible(base, (uint32_t)(job->first + n), device)) n++;
   if (!job->virtual_local_rank || n == job->workers) return 0;
   return err_set(e, -EINVAL,
                  "--virtual-local-rank gives each of the %" PRId64

@@ -1,5 +1,6 @@
-#ifndef AGENT_ENV_H
-#define AGENT_ENV_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_WORKERS_ENV_H
+#define AGENT_WORKERS_ENV_H
 
 /* From a node's place in a round to the environment of one of its workers. Pure. */
 
@@ -13,41 +14,41 @@ struct env_job {
   const char *run_id; /* RDZV_RUN_ID, TORCHELASTIC_RUN_ID */
   const char *socket; /* RDZV_AGENT_SOCKET: where librdzv finds this agent */
   int64_t workers;    /* of this agent */
-  int64_t
-      first; /* of their numbers in LOCAL_RANK; not 0 where several agents of this host share what they see */
-  int64_t local_world;     /* LOCAL_WORLD_SIZE: the workers of all of those; 0: `workers` */
+  int64_t first; /* the LOCAL_RANK of the first of them; not 0 where several agents of this host see the same devices */
+  int64_t local_world;     /* LOCAL_WORLD_SIZE: the workers of all those agents; 0: `workers` */
+  bool shares_host;        /* other agents of the job run on it */
   int64_t max_restarts;    /* of the job */
   const char *role;        /* ROLE_NAME; NULL: "default". */
   const char *device_uuid; /* of this worker's device; NULL: not known */
-  const char *error_file;  /* of this worker: where it says what it failed of; NULL: nowhere */
+  const char *error_file;  /* of this worker; NULL: none */
+  const char *timer_file;  /* TORCHELASTIC_TIMER_FILE; NULL: none */
   bool worker_store;       /* rank 0 serves the store, not this agent */
-  bool virtual_local_rank; /* LOCAL_RANK 0 for all, each sees its own device alone */
-  int devices; /* not 0: of so many, each sees its own alone, and LOCAL_RANK is as ever: rdzv-trainer */
-  const char *nccl_library; /* RDZV_NCCL_LIBRARY; NULL: as inherited */
-  bool mpi_env;             /* OMPI_COMM_WORLD_* even where they are not inherited */
-  uint64_t signals;         /* bit n: signal n is passed on to workers */
-  int64_t end_time; /* RDZV_END_TIME: when the scheduler ends the job, seconds since 1970; 0: not known */
+  bool virtual_local_rank; /* LOCAL_RANK is 0 for all; each sees only its own device */
+  int devices; /* not 0 for rdzv-trainer: each worker sees only its own of so many; LOCAL_RANK is as usual */
+  const char *nccl_library;   /* RDZV_NCCL_LIBRARY; NULL: as inherited */
+  bool mpi_env;               /* OMPI_COMM_WORLD_* even where they are not inherited */
+  uint64_t signals;           /* bit n: signal n is passed on to workers */
+  int64_t end_time;           /* RDZV_END_TIME: when the scheduler ends the job, seconds since 1970; 0: not known */
   int64_t scheduler_restarts; /* RDZV_SCHEDULER_RESTARTS; -1: not known */
 };
 
-/* `base` (NULL-terminated "NAME=value"), without the agent's own options and without what is set here, then the
- * variables of the list in env.c. Every name of ours stands in it once. The result is the caller's to env_destroy;
- * its strings do not borrow from base. */
-char **env_create(char *const *base, const struct start *start, const struct env_job *job,
-                  uint32_t local_rank);
+/* The variables of the list in env.c, then `base` (NULL-terminated "NAME=value") without them and without the agent's
+ * own options. Every name of ours stands in it once. The result is the caller's to env_destroy; its strings do not
+ * borrow from base. */
+char **env_create(char *const *base, const struct start *start, const struct env_job *job, uint32_t local_rank);
 void env_destroy(char **env);
 
-/* What a worker is told, for the manual: in the order of the list in env.c, ended by a name of NULL. `text` has options and
+/* The variables, for the manual: in the order of the list in env.c, ended by a name of NULL. `text` has options and
  * names between backquotes. */
 struct env_text {
   const char *name, *text;
 };
 extern const struct env_text env_texts[];
 
-/* Before the first round: -EINVAL and a sentence where workers cannot be given what was asked for
- * (virtual_local_rank, and CUDA_VISIBLE_DEVICES names fewer devices than there are workers). */
+/* Before the first round: -EINVAL and a sentence if virtual_local_rank is impossible, because CUDA_VISIBLE_DEVICES
+ * names fewer devices than there are workers. */
 int env_check(char *const *base, const struct env_job *job, struct err *e);
-/* Whether workers are given OMP_NUM_THREADS=1: several of them, and nothing inherited. */
+/* Whether workers get OMP_NUM_THREADS=1: several of them, and none inherited. */
 bool env_limits_threads(char *const *base, int64_t workers);
 
 /* "SIGTERM,SIGINT": torchrun's four first, in its order. */

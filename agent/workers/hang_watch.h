@@ -1,15 +1,16 @@
-#ifndef AGENT_HANG_WATCH_H
-#define AGENT_HANG_WATCH_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_WORKERS_HANG_WATCH_H
+#define AGENT_WORKERS_HANG_WATCH_H
 
-/* The driver's side of hangs: looks for signs of workers in their output or files, and has those that hang looked at. Carries
- * out SUP_LOOK and SUP_PROBE, and answers them; decides nothing. */
+/* The driver's side of hangs: looks for signs of workers in their output or files, and has the processes of workers
+ * that hang looked at. Carries out SUP_LOOK and SUP_PROBE, and answers them; decides nothing. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 #include <uv.h>
-#include "agent/output/log_dir.h"
 #include "agent/options/options.h"
+#include "agent/output/log_dir.h"
 #include "agent/output/relay.h"
 #include "agent/supervisor/supervisor.h"
 
@@ -26,14 +27,14 @@ struct hang_watch_options {
 struct hang_watch;
 
 struct hang_watch *hang_watch_create(const struct hang_watch_options *o);
-void hang_watch_destroy(struct hang_watch *h); /* NULL is fine; before the relay. No event any more */
+void hang_watch_destroy(struct hang_watch *h); /* NULL is fine; before the relay. No event follows */
 
 void hang_watch_begin(struct hang_watch *h, uint32_t round, int64_t rank_base);
-/* What workers have said on their socket was told before. */
-void hang_watch_look(struct hang_watch *h);
-/* pids: by local rank, 0: it does not run. first: the local rank that matters most, UINT64_MAX: none. */
-void hang_watch_probe(struct hang_watch *h, const pid_t *pids, uint64_t first, enum log_level level);
-void hang_watch_end(struct hang_watch *h); /* the workers are being stopped: nothing may hold them any more */
+struct worker;
+void hang_watch_look(struct hang_watch *h, struct worker *v); /* by local rank */
+/* suspect: the local rank to begin with; -1: none */
+void hang_watch_probe(struct hang_watch *h, const struct worker *v, int64_t suspect, enum log_level level);
+void hang_watch_end(struct hang_watch *h);           /* the workers are being stopped: no tool may hold them now */
 bool hang_watch_is_busy(const struct hang_watch *h); /* a file is being written */
 
 #endif

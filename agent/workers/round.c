@@ -1,164 +1,428 @@
-/* How a round begins on this node: who is spawned, and who goes on.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One round after the other, on this node.
  *
- *   spawned: relay_open, env_create, guard_spawn
- *   kept from the round before: relay_rename, its place through its socket, guard_adopt (once for all of them, first)
+ *   START: first the store, since workers connect to it as soon as they run. Then the devices: START waits until they
+ *   are free of the last round. Then each worker is spawned, or adopted if it was kept.
+ *     spawned: relay_open, env_create, guard_spawn
+ *     adopted: relay_rename, a new place through its socket, guard_adopt (once for all of them, before the others)
+ *   In both cases the guard answers STARTED, and the rest is the same. A kept worker may die just before it
+ *   is adopted. The guard then reports the death with the number of the old round, and the worker is spawned like the
+ *   others: no restart is charged for a worker that was waiting.
  *
- * Either way the guard answers STARTED, and from there on the two are the same. One that was kept may die just before it is adopted; the guard tells that
- * with the number of the old round, and then it is spawned like the others: nobody is charged for who was waiting.
+ *   Death: a worker's last lines and its error file are often the only trace of the reason, so the report
+ *   waits for them. It does not wait for long: a grandchild may hold the pipe open forever, and the file's server may
+ *   hang. The mind sees each death once, with its text, and then CLEAR.
  *
- * Whatever goes wrong with a single worker (no descriptors left, an environment that is too large) is a worker that could not be started. */
+ * A failure that concerns one worker (no descriptors left, an environment that is too large) is EXEC_FAILED of that
+ * worker. A guard that takes no commands is broken: it is killed, and its death is the event.
+ *
+ * A guard that takes a stop and does not carry it out is watched (agent/guard/watch.h). Its events are read before
+ * anything is held against it: if this process was stopped, the answer may lie in the socket, and libuv runs timers
+ * first. After a kill from here, the guard finds the workers dead when it can run again, perhaps before it has read
+ * the stop. It would report deaths without a stop. So a SIGKILL after ours counts as ours.
+ *
+ * Three sources wake this driver, all in the loop: the guard's socket, the relay's thread through uv_async, and the
+ * server behind which the workers' own connections are. */
 
 #include "agent/workers/round.h"
-#include "agent/workers_internal.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+#include "agent/guard/watch.h"
+#include "agent/hang/file_timer_watch.h"
 #include "agent/options/command_line.h"
 #include "agent/output/output.h"
+#include "agent/sdk/server.h"
+#include "agent/store/watch.h"
+#include "agent/workers/hang_watch.h"
+#include "agent/workers/worker.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/rations.h"
 
-/* What the worker, and whoever reads its output, takes for its local rank. */
-static uint32_t seen_rank(const struct workers *w, uint32_t i) {
-  return (uint32_t)w->o.env->first + i;
+enum {
+  LAST_WORDS_MS = 50,
+  ERROR_FILE_MS = 1000,  /* a disk takes no time, and a file server is not waited for longer */
+  REAP_MS = 3000,        /* the guard is dead: how long its processes may take to die */
+  RELAY_FLUSH_MS = 2000, /* at the end */
+  KILL_MS = 200,         /* for one kill in the guard's stead; the loop waits for it */
+};
+
+struct round_driver {
+  struct round_options o;
+  struct guard guard;
+  struct relay *relay;
+  struct sdk_server *sdk;
+  struct rations refused; /* users whose connection was refused there */
+  struct failures *failures;
+  struct oom_watch *oom;
+  struct hang_watch *hang;
+  struct file_timer_watch *timers; /* NULL: not asked for */
+  struct device_watch *devices;
+  struct store_watch *store_watch;
+  uv_poll_t poll, sdk_poll;
+  uv_async_t wake;
+  uv_timer_t death_timer; /* the next report of a death */
+  uv_timer_t guard_timer;
+  struct guard_watch watch;
+
+  struct start *start;            /* the last one; NULL: none came yet */
+  bool waits;                     /* for the devices: nothing of it is spawned */
+  struct local_set stay;          /* of START: these workers go on */
+  uint32_t round, round_before;   /* of the workers; the guard's events carry it */
+  bool by_hand;                   /* in this round we have killed in the guard's stead */
+  bool clear;                     /* CLEAR has come, deaths are still to be reported; then: */
+  uint32_t killed;                /* its orphans */
+  struct local_set kept;          /* and the workers that live on */
+  struct worker *v;               /* by local rank */
+  const struct worker *cause;     /* of the round's failure, as the mind reported it; NULL: none of this node */
+  char *cause_text, *cause_error; /* NULL: no failure was reported */
+  bool no_files;                  /* no folder for error files could be made: logged once */
+  bool closing;
+};
+
+static void report_deaths(struct round_driver *r);
+
+static void report(struct round_driver *r, struct supervisor_event ev) {
+  r->o.on_event(r->o.ctx, &ev);
 }
 
-/* Every worker is told its own place; the rest is the same for all. */
-static void open_round(struct workers *w, const struct start *start) {
-  struct sdk_welcome *v = xcalloc(w->o.count, sizeof(*v));
-  for (uint32_t i = 0; i < w->o.count; i++) {
+static bool lives(const struct worker *k) {
+  return k->pid > 0 && !k->exited;
+}
+
+/* The worker's local rank as the worker, and a reader of its output, see it. */
+static uint32_t seen_rank(const struct round_driver *r, uint32_t i) {
+  return (uint32_t)r->o.env->first + i;
+}
+
+/* Its device as a verdict names it; "" if it is not known. Valid until the next call. */
+static const char *device_of(const struct round_driver *r, uint32_t i) {
+  static char name[DEVICE_MAX + 1];
+  const struct device *d = device_watch_get(r->devices, i);
+  struct buf text = BUF_INIT;
+  if (d) devices_name(d, &text);
+  snprintf(name, sizeof(name), "%s", buf_text(&text));
+  buf_finish(&text);
+  return name;
+}
+
+/* By local rank; 0: it does not live. */
+static void get_pids(void *ctx, pid_t *pids) {
+  const struct round_driver *r = ctx;
+  for (uint32_t i = 0; i < r->o.count; i++) pids[i] = lives(&r->v[i]) ? r->v[i].pid : 0;
+}
+
+/* A command was not taken. If the guard is not gone already, it is broken. */
+static void give_up_guard(const struct round_driver *r, const struct err *e) {
+  if (r->guard.fd < 0 || e->code == -EPIPE) return;
+  log_error("%s; killing it", e->text);
+  kill(r->guard.pid, SIGKILL);
+}
+
+/* The workers' socket. --------------------------------------------------------------------------------------------- */
+
+/* Any user of the machine can connect, as fast as the kernel allows, so lines are rationed by user. */
+static void log_trouble(struct round_driver *r, const struct sdk_event *s) {
+  char user[32];
+  snprintf(user, sizeof(user), "user %u", (unsigned)s->uid);
+  rations_log(&r->refused, user, monotonic_ms(), LOG_DEBUG, "the workers' socket: %s", s->text);
+}
+
+static void on_sdk_event(struct round_driver *r, const struct sdk_event *s) {
+  switch (s->kind) {
+  case SDK_EVENT_HELLO: log_debug("worker %u: connected pid=%d", s->local_rank, (int)s->pid); break;
+  case SDK_EVENT_PROGRESS:
+    report(r, (struct supervisor_event){.kind = SUP_PROGRESS,
+                                        .round = s->round,
+                                        .local_rank = s->local_rank,
+                                        .progress = {.step = s->progress.step,
+                                                     .of = s->progress.of,
+                                                     .loss = s->progress.loss,
+                                                     .samples_per_second = s->progress.samples_per_second}});
+    break;
+  case SDK_EVENT_CAN:
+    report(r, (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT,
+                                        .round = s->round,
+                                        .local_rank = s->local_rank,
+                                        .can_checkpoint = {.can = s->on}});
+    break;
+  case SDK_EVENT_CHECKPOINTED:
+    report(r, (struct supervisor_event){.kind = SUP_CHECKPOINTED,
+                                        .round = s->round,
+                                        .local_rank = s->local_rank,
+                                        .checkpointed = {.request = s->checkpoint, .step = s->step}});
+    break;
+  case SDK_EVENT_NCCL_UP:
+    report(r, (struct supervisor_event){.kind = SUP_NCCL_UP, .round = s->round, .local_rank = s->local_rank});
+    break;
+  case SDK_EVENT_DONE:
+    log_debug("worker %u: is done", s->local_rank);
+    report(r, (struct supervisor_event){.kind = SUP_SIGN,
+                                        .round = s->round,
+                                        .local_rank = s->local_rank,
+                                        .when_ms = boot_ms(),
+                                        .sign = {.kind = SIGN_SDK}});
+    break;
+  case SDK_EVENT_CAN_REJOIN:
+    report(r,
+           (struct supervisor_event){
+               .kind = SUP_CAN_REJOIN, .round = s->round, .local_rank = s->local_rank, .can_rejoin = {.can = s->on}});
+    break;
+  case SDK_EVENT_PARKED:
+    report(r, (struct supervisor_event){
+                  .kind = SUP_PARKED, .round = s->round, .local_rank = s->local_rank, .parked = {.reason = s->text}});
+    break;
+  case SDK_EVENT_TROUBLE: log_trouble(r, s); break;
+  }
+}
+
+static void read_workers(struct round_driver *r) {
+  struct sdk_event ev;
+  sdk_server_work(r->sdk);
+  while (!r->closing && sdk_server_next(r->sdk, &ev)) on_sdk_event(r, &ev);
+}
+
+static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
+  read_workers(poll->data);
+}
+
+/* Deaths. ---------------------------------------------------------------------------------------------------------- */
+
+/* The timer whose signal it got, else the kernel's out-of-memory killer, else its error file. */
+static const char *reason_of(struct round_driver *r, const struct worker *k) {
+  const struct error_file *said = k->failure.said;
+  if (k->unasked && k->expired[0]) return k->expired;
+  bool killed = k->unasked && WIFSIGNALED(k->status) && WTERMSIG(k->status) == SIGKILL;
+  const char *oom = killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
+  return oom ? oom : said ? said->message : NULL;
+}
+
+static void report_exit(struct round_driver *r, uint32_t i) {
+  char tail[RELAY_TAIL_MAX + 1];
+  struct worker *k = &r->v[i];
+  const struct error_file *said = k->failure.said;
+  k->reported = true;
+  relay_tail(r->relay, k->pipes, tail);
+  report(r, (struct supervisor_event){.kind = SUP_EXITED,
+                                      .round = r->round,
+                                      .local_rank = i,
+                                      .when_ms = k->when_ms,
+                                      .exited = {.status = k->status,
+                                                 .unasked = k->unasked,
+                                                 .error = reason_of(r, k),
+                                                 .last_lines = said && !tail[0] ? said->callstack : tail}});
+}
+
+/* The time to report its death; now: all its words are here. */
+static uint64_t report_at(const struct worker *k, uint64_t now) {
+  uint64_t words = relay_is_drained(k->pipes) ? now : k->words_by_ms;
+  uint64_t file = k->failure.reading ? k->file_by_ms : now;
+  return words > file ? words : file;
+}
+
+static void on_death_timer(uv_timer_t *timer) {
+  report_deaths(timer->data);
+}
+
+/* Those that are due, and after the last one CLEAR. */
+static void report_deaths(struct round_driver *r) {
+  uint64_t now = boot_ms(), first = UINT64_MAX;
+  bool any_lives = false;
+  if (r->closing) return;
+  for (uint32_t i = 0; i < r->o.count; i++) {
+    struct worker *k = &r->v[i];
+    if (!k->exited || k->reported) continue;
+    uint64_t due = report_at(k, now);
+    if (due <= now)
+      report_exit(r, i);
+    else if (due < first)
+      first = due;
+  }
+  if (first != UINT64_MAX) {
+    uv_update_time(r->o.loop);
+    uv_timer_start(&r->death_timer, on_death_timer, first - now, 0);
+  } else if (r->clear) {
+    r->clear = false;
+    read_workers(r); /* their last records before they died */
+    for (uint32_t i = 0; i < r->o.count; i++) any_lives |= lives(&r->v[i]);
+    if (!any_lives) sdk_server_close_round(r->sdk);
+    report(r, (struct supervisor_event){
+                  .kind = SUP_CLEAR, .round = r->round, .clear = {.orphans = r->killed, .kept = r->kept}});
+  }
+}
+
+static void on_relay_wake(void *ctx) { /* in the relay's thread */
+  struct round_driver *r = ctx;
+  uv_async_send(&r->wake);
+}
+
+static void on_wake(uv_async_t *wake) {
+  struct round_driver *r = wake->data;
+  char trouble[RELAY_TROUBLE_MAX];
+  while (!r->closing && relay_next_trouble(r->relay, trouble)) log_warn("%s", trouble);
+  report_deaths(r);
+}
+
+static void on_error_file(void *ctx) {
+  report_deaths(ctx);
+}
+
+static bool has_failed(const struct worker *k) {
+  return k->exited && k->unasked && k->status;
+}
+
+void round_note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error) {
+  char when[32];
+  struct tm tm;
+  const struct worker *k = local_rank >= 0 && local_rank < (int64_t)r->o.count ? &r->v[local_rank] : NULL;
+  bool failed = k && has_failed(k);
+  const char *file = failed && k->failure.said ? k->failure.file : NULL;
+  time_t at = time(NULL) - (failed ? (time_t)((boot_ms() - k->when_ms) / 1000) : 0);
+  r->cause = k;
+  free(r->cause_text);
+  free(r->cause_error);
+  r->cause_text = xstrdup(text);
+  r->cause_error = xstrdup(error);
+  localtime_r(&at, &tm);
+  strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
+  log_warn("  at %s%s%s", when, file ? ", error file " : "", file ? file : "");
+  if (file) r->o.logs->keep = true;
+}
+
+/* One file is to name the root cause. torchrun takes its first failed worker's. If the cause lies on another node, our
+ * own first worker's error is what this node knows. */
+static const struct worker *root_cause(const struct round_driver *r) {
+  const struct worker *first = NULL;
+  if (r->cause && r->cause->failure.said) return r->cause;
+  for (uint32_t i = 0; i < r->o.count; i++)
+    if (r->v[i].failure.said && (!first || r->v[i].when_ms < first->when_ms)) first = &r->v[i];
+  return first;
+}
+
+void round_hand_up(struct round_driver *r, int code) {
+  const char *file = getenv("TORCHELASTIC_ERROR_FILE");
+  const struct worker *k = root_cause(r);
+  if (!file || !*file) return;
+  struct failure_cause cause = {.worker = k ? &k->failure : NULL,
+                                .worker_status = k ? k->status : 0,
+                                .text = r->cause_text,
+                                .message = r->cause_error,
+                                .code = code};
+  failures_hand_up(r->failures, file, &cause);
+}
+
+/* START. ----------------------------------------------------------------------------------------------------------- */
+
+/* Each worker gets its own place; the rest is the same for all. */
+static void open_socket(struct round_driver *r) {
+  const struct start *start = r->start;
+  struct sdk_welcome *v = xcalloc(r->o.count, sizeof(*v));
+  for (uint32_t i = 0; i < r->o.count; i++) {
     v[i] = (struct sdk_welcome){
         .rank = (uint32_t)start->rank_base + i,
         .world_size = (uint32_t)start->world_size,
-        .local_rank = seen_rank(w, i),
-        .local_world_size = (uint32_t)w->o.env->local_world,
+        .local_rank = seen_rank(r, i),
+        .local_world_size = (uint32_t)r->o.env->local_world,
         .node_rank = (uint32_t)start->node_rank,
         .node_count = (uint32_t)start->nodes,
         .round = (uint32_t)start->round,
         .restart_count = (uint32_t)start->restarts_used,
-        .store_port = w->o.env->worker_store ? 0 : (uint32_t)start->store_port,
+        .store_port = r->o.env->worker_store ? 0 : (uint32_t)start->store_port,
     };
-    snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", w->o.env->run_id);
+    snprintf(v[i].run_id, sizeof(v[i].run_id), "%s", r->o.env->run_id);
     snprintf(v[i].incarnation, sizeof(v[i].incarnation), "%s", start->incarnation);
     snprintf(v[i].head_addr, sizeof(v[i].head_addr), "%s", start->head_addr);
     snprintf(v[i].node_addr, sizeof(v[i].node_addr), "%s", start->node_addr);
   }
-  sdk_server_open_round(w->sdk, v, w->o.count);
+  sdk_server_open_round(r->sdk, v, r->o.count);
   free(v);
 }
 
-struct place {
-  struct relay_place to;
-  char *file, *filtered;
-};
-
-static struct place find_place(const struct workers *w, uint32_t i, int std) {
-  const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
-  const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
-  struct output_route r = output_route(w->o.options, seen_rank(w, i), std);
-  struct place p = {.to.shown = r.shown};
-  if (r.file) p.to.file = p.file = log_dir_attempt_file(w->o.logs, w->round, seen_rank(w, i), name);
-  if (r.filtered) p.to.filtered = p.filtered = log_dir_attempt_file(w->o.logs, w->round, -1, filtered);
-  return p;
-}
-
-static void place_finish(struct place *p) {
-  free(p->file);
-  free(p->filtered);
-}
-
-/* What the relay calls a worker in this round, and where its output goes. */
-struct named {
-  struct relay_worker to;
-  struct place out, err;
+/* How the relay names a worker in this round, and the files of its output. */
+struct naming {
+  struct relay_source source;
+  char *files[2][2]; /* of out and err: its file, the filtered one */
   struct buf prefix, label;
 };
 
-static void name_worker(const struct workers *w, const struct start *start, uint32_t i, struct named *n) {
-  struct output_name name = {.rank = start->rank_base + i,
-                             .world_size = start->world_size,
-                             .local_rank = seen_rank(w, i),
-                             .host = w->o.host};
-  *n = (struct named){.out = find_place(w, i, STD_OUT), .err = find_place(w, i, STD_ERR)};
-  output_prefix(w->o.options, &name, &n->prefix);
-  output_label(w->o.options, &name, &n->label);
-  n->to = (struct relay_worker){.round = w->round,
-                                .local_rank = i,
-                                .prefix = buf_text(&n->prefix),
-                                .label = buf_text(&n->label),
-                                .alone = start->world_size == 1,
-                                .out = n->out.to,
-                                .err = n->err.to};
+static struct relay_place find_place(const struct round_driver *r, uint32_t i, int std, char *files[2]) {
+  const char *name = std == STD_OUT ? "stdout.log" : "stderr.log";
+  const char *filtered = std == STD_OUT ? "filtered_stdout.log" : "filtered_stderr.log";
+  struct output_route route = output_route(&r->o.options->output, seen_rank(r, i), std);
+  if (route.file) files[0] = log_dir_attempt_file(r->o.logs, r->round, seen_rank(r, i), name);
+  if (route.filtered) files[1] = log_dir_attempt_file(r->o.logs, r->round, -1, filtered);
+  return (struct relay_place){.shown = route.shown, .file = files[0], .filtered = files[1]};
 }
 
-static void named_finish(struct named *n) {
-  place_finish(&n->out);
-  place_finish(&n->err);
+static void naming_init(struct naming *n, const struct round_driver *r, uint32_t i) {
+  struct output_name name = {.role = r->o.options->role,
+                             .rank = r->start->rank_base + i,
+                             .world_size = r->start->world_size,
+                             .local_rank = seen_rank(r, i),
+                             .host = r->o.host};
+  *n = (struct naming){.source = {.local_rank = i, .alone = r->start->world_size == 1}};
+  output_prefix(&r->o.options->output, &name, &n->prefix);
+  output_label(&r->o.options->output, &name, &n->label);
+  n->source.prefix = buf_text(&n->prefix);
+  n->source.label = buf_text(&n->label);
+  n->source.out = find_place(r, i, STD_OUT, n->files[0]);
+  n->source.err = find_place(r, i, STD_ERR, n->files[1]);
+}
+
+static void naming_finish(struct naming *n) {
+  for (int k = 0; k < 4; k++) free(n->files[k / 2][k % 2]);
   buf_finish(&n->prefix);
   buf_finish(&n->label);
 }
 
-static int open_output(struct workers *w, const struct start *start, uint32_t i, int *out, int *err,
-                       struct err *e) {
-  struct named n;
-  name_worker(w, start, i, &n);
-  int rc = relay_open(w->relay, &n.to, out, err, e);
-  named_finish(&n);
-  return rc;
-}
-
-/* Error files have a place even where nobody asked for files. */
-static void need_logs(struct workers *w) {
+/* Error files have a folder even if no log files were asked for. */
+static void make_logs(struct round_driver *r) {
   struct err e = ERR_INIT;
-  if (w->o.logs->dir || w->no_files || output_has_no_files(w->o.options)) return;
-  if (log_dir_make(w->o.logs, NULL, w->o.env->run_id, &e) == 0) return;
-  w->no_files = true;
-  log_warn("%s; workers cannot say in a file what they fail of", e.text);
+  if (r->o.logs->dir || r->no_files || output_has_no_files(&r->o.options->output)) return;
+  if (log_dir_make(r->o.logs, NULL, r->o.env->run_id, &e) == 0) return;
+  r->no_files = true;
+  log_warn("%s; workers have no error files", e.text);
 }
 
-/* Who was started in an earlier round has the error file of that one in its environment. */
-static void begin_failures(struct workers *w) {
-  struct local_set stay = {{0}};
-  for (uint32_t i = 0; i < w->o.count; i++)
-    if (w->v[i].adopting) local_set_add(&stay, i);
-  failures_begin(w->failures, &stay);
-}
-
-/* Where rdzv-trainers are more than devices, they share them. */
-static struct env_job describe_job(const struct workers *w, uint32_t i) {
-  struct env_job job = *w->o.env;
-  int n = w->o.options->command ? 0 : device_watch_count(w->o.devices);
-  const struct device *device = device_watch_get(w->o.devices, n ? i % (uint32_t)n : i);
-  job.socket = sdk_server_name(w->sdk);
+/* rdzv-trainers share the devices if there are more trainers than devices. */
+static struct env_job describe_job(const struct round_driver *r, uint32_t i) {
+  struct env_job job = *r->o.env;
+  int n = r->o.options->command ? 0 : device_watch_count(r->devices);
+  const struct device *device = device_watch_get(r->devices, n ? i % (uint32_t)n : i);
+  job.socket = sdk_server_name(r->sdk);
   job.devices = n;
+  job.timer_file = r->timers ? file_timer_watch_file(r->timers) : r->o.options->timer_file;
   job.device_uuid = device && device->uuid[0] ? device->uuid : NULL;
   return job;
 }
 
-char **workers_env(const struct workers *w, const struct start *start, uint32_t local_rank) {
-  struct env_job job = describe_job(w, local_rank);
-  return env_create(w->o.base_env, start, &job, local_rank);
-}
-
-static int spawn_one(struct workers *w, const struct start *start, uint32_t i, struct err *e) {
-  struct env_job job = describe_job(w, i);
+static int spawn_worker(struct round_driver *r, uint32_t i, struct err *e) {
+  struct worker *k = &r->v[i];
+  struct env_job job = describe_job(r, i);
+  struct naming n;
   int out = -1, err = -1;
-  int rc = open_output(w, start, i, &out, &err, e);
+  naming_init(&n, r, i);
+  int rc = relay_open(r->relay, &n.source, &k->pipes, &out, &err, e);
+  naming_finish(&n);
   if (rc) return rc;
-  char **argv = command_line_for(w->o.argv, seen_rank(w, i));
-  char *error_file = log_dir_attempt_file(w->o.logs, w->round, seen_rank(w, i), "error.json");
-  failures_name(w->failures, i, error_file);
+  char **argv = command_line_for(r->o.argv, seen_rank(r, i));
+  char *error_file = log_dir_attempt_file(r->o.logs, r->round, seen_rank(r, i), "error.json");
+  failure_set_file(&k->failure, error_file);
   job.error_file = error_file;
-  char **env = env_create(w->o.base_env, start, &job, i);
-  const struct cpus *cpus = i < w->o.numa->n && cpus_count(&w->o.numa->v[i]) ? &w->o.numa->v[i] : NULL;
-  rc = guard_spawn(&w->guard,
-                   &(struct guard_spawn){.round = w->round,
+  char **env = env_create(r->o.base_env, r->start, &job, i);
+  const struct cpus *cpus = i < r->o.numa->n && cpus_count(&r->o.numa->v[i]) ? &r->o.numa->v[i] : NULL;
+  rc = guard_spawn(&r->guard,
+                   &(struct guard_spawn){.round = r->round,
                                          .local_rank = i,
-                                         .count = w->o.count,
+                                         .count = r->o.count,
                                          .argv = (const char *const *)argv,
                                          .env = (const char *const *)env,
                                          .out = out,
@@ -175,73 +439,496 @@ static int spawn_one(struct workers *w, const struct start *start, uint32_t i, s
 }
 
 /* False: the guard is gone, and that event follows. */
-static bool try_to_spawn(struct workers *w, uint32_t i) {
+static bool try_to_spawn(struct round_driver *r, uint32_t i) {
   struct err e = ERR_INIT;
-  int rc = spawn_one(w, w->start, i, &e);
+  int rc = spawn_worker(r, i, &e);
   if (rc && rc != -EPIPE)
-    workers_tell(w, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
-                                              .round = w->round,
-                                              .local_rank = i,
-                                              .error = -rc,
-                                              .when_ms = boot_ms(),
-                                              .text = e.text});
+    report(r, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
+                                        .round = r->round,
+                                        .local_rank = i,
+                                        .when_ms = boot_ms(),
+                                        .exec_failed = {.error = -rc, .text = e.text}});
   return rc != -EPIPE;
 }
 
-/* It was to be adopted, and had died before the guard heard of that. */
-void workers_spawn_again(struct workers *w, uint32_t i) {
-  if (!w->v[i].adopting) return;
-  w->v[i] = (struct worker){0};
-  try_to_spawn(w, i);
+/* Its record, for a new round. One that goes on keeps its process, its pipes and its error file. */
+static void begin_worker(struct round_driver *r, uint32_t i, bool goes_on) {
+  struct worker *k = &r->v[i];
+  if (!goes_on) {
+    relay_release(r->relay, k->pipes);
+    k->pipes = NULL;
+    k->pid = 0;
+    failure_finish(&k->failure);
+  }
+  failure_clear(&k->failure);
+  k->adopting = goes_on;
+  k->exited = k->reported = k->unasked = false;
+  k->sign_ms = 0;
+  k->expired[0] = '\0';
 }
 
-/* Who stays, of those that are to: a death may be known here that was not told yet. */
-static struct worker *take_over(struct workers *w, const struct local_set *stay) {
-  struct worker *v = xcalloc(w->o.count, sizeof(*v));
-  for (uint32_t i = 0; stay && i < w->o.count; i++)
-    if (local_set_has(stay, i) && w->v[i].pid > 0 && !w->v[i].exited)
-      v[i] = (struct worker){.pid = w->v[i].pid, .adopting = true};
-  return v;
+/* A worker died before the guard could adopt it. */
+static void spawn_again(struct round_driver *r, uint32_t i) {
+  if (!r->v[i].adopting) return;
+  begin_worker(r, i, false);
+  try_to_spawn(r, i);
 }
 
-static void rename_output(struct workers *w, uint32_t i) {
-  struct named n;
-  name_worker(w, w->start, i, &n);
-  relay_rename(w->relay, &n.to);
-  named_finish(&n);
-}
-
-static bool adopt(struct workers *w) {
+/* False: the guard does not take commands. */
+static bool adopt(struct round_driver *r) {
   struct err e = ERR_INIT;
   bool any = false;
-  for (uint32_t i = 0; i < w->o.count; i++) {
-    if (!w->v[i].adopting) continue;
+  for (uint32_t i = 0; i < r->o.count; i++) {
+    struct naming n;
+    if (!r->v[i].adopting) continue;
     any = true;
-    rename_output(w, i);
+    naming_init(&n, r, i);
+    relay_rename(r->relay, r->v[i].pipes, &n.source);
+    naming_finish(&n);
   }
-  int rc = any ? guard_adopt(&w->guard, w->round, w->o.count, &e) : 0;
-  if (rc) workers_give_guard_up(w, &e);
+  int rc = any ? guard_adopt(&r->guard, r->round, r->o.count, &e) : 0;
+  if (rc) give_up_guard(r, &e);
   return rc == 0;
 }
 
-void workers_spawn(struct workers *w, const struct start *start, const struct local_set *stay) {
-  struct worker *v = take_over(w, stay);
-  w->round_before = w->round;
-  w->round = (uint32_t)start->round;
-  w->clear = w->by_hand = false;
-  free(w->v);
-  w->v = v;
-  start_free(w->start);
-  w->start = start_copy(start);
-  open_round(w, start);
-  hang_watch_begin(w->hang, w->round, start->rank_base);
-  begin_failures(w);
-  need_logs(w);
-  if (!adopt(w)) return;
-  for (uint32_t i = 0; i < w->o.count; i++)
-    if (!w->v[i].adopting && !try_to_spawn(w, i)) return;
+/* The devices are free. */
+static void begin_round(void *ctx) {
+  struct round_driver *r = ctx;
+  const struct start *start = r->start;
+  struct local_set stay = {{0}};
+  r->waits = false;
+  r->round_before = r->round;
+  r->round = (uint32_t)start->round;
+  r->clear = r->by_hand = false;
+  r->cause = NULL;
+  free(r->cause_text);
+  free(r->cause_error);
+  r->cause_text = r->cause_error = NULL;
+  for (uint32_t i = 0; i < r->o.count; i++) {
+    bool goes_on = local_set_has(&r->stay, i) && lives(&r->v[i]); /* a death may be known here and not reported yet */
+    begin_worker(r, i, goes_on);
+    if (goes_on) local_set_add(&stay, i);
+  }
+  open_socket(r);
+  hang_watch_begin(r->hang, r->round, start->rank_base);
+  if (r->timers) file_timer_watch_begin(r->timers, &stay); /* an adopted worker has the old timers in its environment */
+  make_logs(r);
+  bool takes = adopt(r);
+  for (uint32_t i = 0; takes && i < r->o.count; i++) takes = r->v[i].adopting || try_to_spawn(r, i);
+  if (start->node_rank != 0 || r->o.options->store != STORE_AGENT) return;
+  store_watch_begin(r->store_watch,
+                    &(struct store_hint_given){
+                        .addr = start->head_addr, .port = (uint16_t)start->store_port, .world_size = start->world_size},
+                    start->rank_base);
 }
 
-void workers_pids(const struct workers *w, pid_t *pids) {
-  for (uint32_t i = 0; i < w->o.count; i++) pids[i] = w->v[i].exited ? 0 : w->v[i].pid;
+/* A worker's device is not free, and nothing was spawned. START still waits: a stop follows. */
+static void on_held(void *ctx, uint32_t local_rank, const char *text) {
+  struct round_driver *r = ctx;
+  report(r, (struct supervisor_event){.kind = SUP_DEVICE_HELD,
+                                      .round = (uint32_t)r->start->round,
+                                      .local_rank = local_rank,
+                                      .when_ms = boot_ms(),
+                                      .device_held = {.device = device_of(r, local_rank), .text = text}});
+}
+
+void round_start(struct round_driver *r, struct start *start, const struct bytes *guests,
+                 const struct local_set *stay) {
+  struct err e = ERR_INIT;
+  int rc = start->node_rank == 0 ? round_store_open(r->o.store, start, guests, &e) : 0;
+  if (rc) {
+    report(r, (struct supervisor_event){.kind = SUP_EXEC_FAILED,
+                                        .round = (uint32_t)start->round,
+                                        .when_ms = boot_ms(),
+                                        .exec_failed = {.error = -rc, .text = e.text}});
+    start_free(start);
+    return;
+  }
+  start_free(r->start);
+  r->start = start;
+  r->stay = *stay;
+  r->waits = true;
+  pid_t *pids = xcalloc(r->o.count, sizeof(*pids));
+  get_pids(r, pids);
+  device_watch_hold(r->devices, start->round, stay, pids);
+  free(pids);
+}
+
+char **round_env(const struct round_driver *r, uint32_t round) {
+  if (!r->start || (uint32_t)r->start->round != round) return NULL;
+  struct env_job job = describe_job(r, 0);
+  return env_create(r->o.base_env, r->start, &job, 0);
+}
+
+/* The end of a round. ---------------------------------------------------------------------------------------------- */
+
+static void arm_guard_timer(struct round_driver *r);
+
+/* Workers that were kept for a round that has not begun are parked as before. */
+static void report_still_parked(struct round_driver *r) {
+  r->waits = false;
+  for (uint32_t i = 0; i < r->o.count; i++)
+    if (local_set_has(&r->stay, i))
+      report(r, (struct supervisor_event){.kind = SUP_PARKED, .round = (uint32_t)r->start->round, .local_rank = i});
+}
+
+void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep) {
+  struct err e = ERR_INIT;
+  store_watch_end(r->store_watch);
+  device_watch_cancel(r->devices);
+  if (r->waits) report_still_parked(r);
+  hang_watch_end(r->hang);
+  if (round > r->round) { /* nothing of the new round was spawned, but the kept workers belong to it */
+    r->round_before = r->round;
+    r->round = round;
+  }
+  guard_watch_stop(&r->watch, boot_ms(), round, grace_ms, keep);
+  arm_guard_timer(r);
+  if (guard_stop(&r->guard, round, signo, grace_ms, keep, &e)) give_up_guard(r, &e);
+}
+
+void round_shut_store(struct round_driver *r) {
+  store_watch_end(r->store_watch);
+  round_store_shut(r->o.store);
+}
+
+/* The guard's events. ---------------------------------------------------------------------------------------------- */
+
+static void on_guard_gone(struct round_driver *r) {
+  uv_poll_stop(&r->poll);
+  if (r->closing) return;
+  log_debug("the guard (pid %d) is gone: killing all its processes", (int)r->guard.pid);
+  int left = guard_reap_orphans(r->o.daemon_pid(r->o.ctx), REAP_MS);
+  for (uint32_t i = 0; i < r->o.count; i++) r->v[i].words_by_ms = r->v[i].file_by_ms = 0;
+  r->clear = false;
+  report_deaths(r);
+  report(r, (struct supervisor_event){
+                .kind = SUP_GUARD_GONE, .round = r->round, .guard_gone = {.survivors = (uint32_t)left}});
+}
+
+static void on_guard_started(struct round_driver *r, const struct guard_event *g, struct worker *k) {
+  if (!k->adopting) oom_watch_begin(r->oom, &k->memory, g->pid);
+  k->pid = g->pid;
+  k->adopting = false;
+}
+
+static void on_guard_exited(struct round_driver *r, const struct guard_event *g, struct worker *k) {
+  k->exited = true;
+  k->pid = g->pid;
+  k->status = g->status;
+  k->unasked = g->unasked && !(r->by_hand && WIFSIGNALED(g->status) && WTERMSIG(g->status) == SIGKILL);
+  k->when_ms = g->when_ms;
+  k->words_by_ms = boot_ms() + LAST_WORDS_MS;
+  k->file_by_ms = boot_ms() + ERROR_FILE_MS;
+  if (k->unasked && g->status) failures_read(r->failures, &k->failure, g->local_rank);
+}
+
+static void on_guard_clear(struct round_driver *r, const struct guard_event *g) {
+  if (g->round != r->round) {
+    report(r, (struct supervisor_event){
+                  .kind = SUP_CLEAR, .round = g->round, .clear = {.orphans = g->killed, .kept = g->kept}});
+    return;
+  }
+  r->clear = true;
+  r->killed = g->killed;
+  r->kept = g->kept;
+}
+
+/* The guard's reports about one process. */
+static struct supervisor_event event_of(const struct guard_event *g, enum supervisor_event_kind kind) {
+  return (struct supervisor_event){.kind = kind, .round = g->round, .local_rank = g->local_rank, .when_ms = g->when_ms};
+}
+
+static void report_spawned(struct round_driver *r, const struct guard_event *g) {
+  struct supervisor_event ev = event_of(g, SUP_SPAWNED);
+  ev.spawned.pid = g->pid;
+  ev.spawned.device = device_of(r, g->local_rank);
+  report(r, ev);
+}
+
+static void report_exec_failed(struct round_driver *r, const struct guard_event *g) {
+  struct supervisor_event ev = event_of(g, SUP_EXEC_FAILED);
+  ev.exec_failed.error = g->error;
+  ev.exec_failed.text = g->text;
+  ev.exec_failed.device = device_of(r, g->local_rank);
+  report(r, ev);
+}
+
+static void report_stuck(struct round_driver *r, const struct guard_event *g) {
+  struct supervisor_event ev = event_of(g, SUP_STUCK);
+  ev.stuck.pid = g->pid;
+  ev.stuck.state = (char)g->error;
+  ev.stuck.command = g->text;
+  ev.stuck.denied = g->denied;
+  ev.stuck.uid = g->uid;
+  report(r, ev);
+}
+
+static void log_leftover(const struct guard_event *g) {
+  if (g->error == SIGKILL)
+    log_warn("pid %d (%s), which a finished worker left running, gets SIGKILL: it has not ended in the %d s since "
+             "SIGTERM; a worker should wait for it before it exits",
+             (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
+  else
+    log_info("pid %d (%s), which a finished worker left running, gets SIGTERM: all workers have finished; it "
+             "has %d s to end",
+             (int)g->pid, g->text, GUARD_LEFTOVER_STOP_MS / 1000);
+}
+
+static void on_guard_event(struct round_driver *r, const struct guard_event *g) {
+  bool here = g->local_rank < r->o.count, known = here && g->round == r->round;
+  switch (g->kind) {
+  case GUARD_STARTED:
+    if (known) on_guard_started(r, g, &r->v[g->local_rank]);
+    report_spawned(r, g);
+    break;
+  case GUARD_EXEC_FAILED: report_exec_failed(r, g); break;
+  case GUARD_UNBOUND:
+    log_warn("the worker with local rank %u cannot be bound to its CPUs, so it runs on all CPUs of the agent: %s",
+             g->local_rank, strerror(g->error));
+    break;
+  case GUARD_EXITED:
+    if (known)
+      on_guard_exited(r, g, &r->v[g->local_rank]);
+    else if (here && g->round == r->round_before)
+      spawn_again(r, g->local_rank);
+    break;
+  case GUARD_CLEAR:
+    guard_watch_clear(&r->watch, g->round, &g->kept);
+    on_guard_clear(r, g);
+    break;
+  case GUARD_LEFTOVER: log_leftover(g); break;
+  case GUARD_FENCED: report(r, event_of(g, SUP_FENCED)); break;
+  case GUARD_STUCK:
+    guard_watch_stuck(&r->watch);
+    report_stuck(r, g);
+    break;
+  case GUARD_GONE:
+    guard_watch_gone(&r->watch);
+    on_guard_gone(r);
+    break;
+  }
+}
+
+static void read_guard(struct round_driver *r) {
+  struct guard_event ev;
+  while (!r->closing && guard_next(&r->guard, &ev)) on_guard_event(r, &ev);
+  report_deaths(r);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events) {
+  read_guard(poll->data);
+}
+
+/* The watch over the guard. ---------------------------------------------------------------------------------------- */
+
+static void kill_trees(struct round_driver *r) {
+  if (!r->by_hand && !r->watch.stuck)
+    log_warn("the guard (pid %d) has not killed the processes in time: is it stopped, traced or frozen? "
+             "Killing its processes from here",
+             (int)r->guard.pid);
+  r->by_hand = true;
+  guard_kill_trees(&r->guard, KILL_MS);
+}
+
+static void kill_guard(const struct round_driver *r) {
+  log_error("the guard (pid %d) does not report the end of the stop: is it stopped, traced or frozen? Killing it",
+            (int)r->guard.pid);
+  kill(r->guard.pid, SIGKILL);
+}
+
+static void on_guard_timer(uv_timer_t *timer) {
+  struct round_driver *r = timer->data;
+  enum guard_watch_act act;
+  read_guard(r);
+  while (!r->closing && (act = guard_watch_next(&r->watch, boot_ms())) != GUARD_WATCH_REST) {
+    if (act == GUARD_WATCH_WAKE) guard_wake(&r->guard);
+    if (act == GUARD_WATCH_KILL) kill_trees(r);
+    if (act == GUARD_WATCH_GIVE_UP) kill_guard(r);
+  }
+  arm_guard_timer(r);
+}
+
+static void arm_guard_timer(struct round_driver *r) {
+  uint64_t at = guard_watch_deadline(&r->watch), now = boot_ms();
+  if (r->closing) return;
+  uv_timer_stop(&r->guard_timer);
+  if (at == UINT64_MAX) return;
+  uv_update_time(r->o.loop);
+  uv_timer_start(&r->guard_timer, on_guard_timer, at > now ? at - now : 0, 0);
+}
+
+/* Timers of workers. ----------------------------------------------------------------------------------------------- */
+
+static int64_t owner_of(void *ctx, pid_t pid) {
+  struct round_driver *r = ctx;
+  read_guard(r); /* the pids that live now */
+  pid_t session = getsid(pid);
+  for (uint32_t i = 0; i < r->o.count && session > 0; i++)
+    if (r->v[i].pid == session && lives(&r->v[i])) return i;
+  return -1;
+}
+
+/* The timer of a helper process was logged, and does not explain the death of the worker itself. */
+static void on_expired(void *ctx, uint32_t owner, pid_t pid, const char *why) {
+  struct round_driver *r = ctx;
+  if (pid == r->v[owner].pid) snprintf(r->v[owner].expired, sizeof(r->v[owner].expired), "%s", why);
+}
+
+static int open_timers(struct round_driver *r, struct err *e) {
+  if (!r->o.options->file_timer) return 0;
+  return file_timer_watch_create(
+      &(struct file_timer_watch_options){
+          .loop = r->o.loop, .file = r->o.options->timer_file, .owner = owner_of, .on_expired = on_expired, .ctx = r},
+      &r->timers, e);
+}
+
+/* Other effects. --------------------------------------------------------------------------------------------------- */
+
+void round_look(struct round_driver *r) {
+  read_workers(r);
+  hang_watch_look(r->hang, r->v);
+}
+
+void round_probe(struct round_driver *r, int64_t suspect, enum log_level level) {
+  hang_watch_probe(r->hang, r->v, suspect, level);
+}
+
+void round_signal(struct round_driver *r, uint32_t local_rank, int signo) {
+  struct err e = ERR_INIT;
+  if (guard_signal(&r->guard, (int)local_rank, signo, &e)) give_up_guard(r, &e);
+}
+
+void round_fence(struct round_driver *r, uint64_t at_ms) {
+  struct err e = ERR_INIT;
+  if (guard_fence(&r->guard, at_ms, r->watch.patience_ms, &e)) give_up_guard(r, &e);
+}
+
+void round_obituary(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct bytes *b) {
+  struct err e = ERR_INIT;
+  if (guard_obituary(&r->guard, addr, len, b ? b->data : NULL, b ? b->len : 0, &e)) give_up_guard(r, &e);
+}
+
+void round_ids(struct round_driver *r, const struct supervisor_effect *fx) {
+  const struct bytes *all = fx->ids.ids;
+  struct sdk_ids record = {.round = fx->round, .version = (int32_t)fx->ids.version, .count = fx->ids.count};
+  if (!fx->ids.count) record.code = -ENOTSUP;
+  if (!all) record.count = 0;
+  if (all) memcpy(record.ids, all->data, all->len);
+  snprintf(record.text, sizeof(record.text), "%s", fx->ids.text);
+  sdk_server_ids(r->sdk, &record);
+}
+
+void round_request(struct round_driver *r, const struct local_set *of, uint32_t bits, uint32_t checkpoint) {
+  sdk_server_request(r->sdk, of, bits, checkpoint);
+}
+
+struct relay *round_relay(struct round_driver *r) {
+  return r->relay;
+}
+
+bool round_is_busy(const struct round_driver *r) {
+  return failures_is_busy(r->failures) || hang_watch_is_busy(r->hang);
+}
+
+/* Beginning and end. ----------------------------------------------------------------------------------------------- */
+
+static int open_relay(struct round_driver *r, struct err *e) {
+  struct relay_options o = {
+      .out = STDOUT_FILENO,
+      .err = STDERR_FILENO,
+      .status = isatty(STDERR_FILENO),
+      .out_filters = &r->o.options->output.duplicate_stdout_filters,
+      .err_filters = &r->o.options->output.duplicate_stderr_filters,
+      .wake = on_relay_wake,
+      .ctx = r,
+  };
+  return relay_create(&r->relay, &o, e);
+}
+
+static bool is_store_used(void *ctx) {
+  const struct round_driver *r = ctx;
+  return round_store_is_used(r->o.store);
+}
+
+int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e) {
+  struct round_driver *r = xcalloc(1, sizeof(*r));
+  r->o = *o;
+  r->guard = *g;
+  r->v = xcalloc(o->count, sizeof(*r->v));
+  rations_init(&r->refused, 0); /* its keys are user numbers, which a peer cannot choose to collide */
+  *out = r;
+  uv_async_init(o->loop, &r->wake, on_wake);
+  uv_timer_init(o->loop, &r->death_timer);
+  uv_timer_init(o->loop, &r->guard_timer);
+  uv_poll_init(o->loop, &r->poll, g->fd);
+  r->wake.data = r->death_timer.data = r->guard_timer.data = r->poll.data = r->sdk_poll.data = r;
+  uv_unref((uv_handle_t *)&r->wake);
+  uv_unref((uv_handle_t *)&r->guard_timer);
+  struct device_watch_options devices = o->devices;
+  devices.loop = o->loop;
+  devices.env = o->base_env;
+  devices.workers = o->count;
+  devices.on_free = begin_round;
+  devices.on_held = on_held;
+  devices.ctx = r;
+  r->devices = device_watch_create(&devices);
+  r->store_watch = store_watch_create(&(struct store_watch_options){
+      .loop = o->loop, .count = o->count, .get_pids = get_pids, .is_used = is_store_used, .ctx = r});
+  r->failures = failures_create(&(struct failures_options){.loop = o->loop, .on_read = on_error_file, .ctx = r});
+  r->oom = oom_watch_create(NULL, NULL, NULL);
+  int rc = open_relay(r, e);
+  if (rc == 0)
+    r->hang = hang_watch_create(&(struct hang_watch_options){.loop = o->loop,
+                                                             .count = o->count,
+                                                             .options = o->options,
+                                                             .logs = o->logs,
+                                                             .relay = r->relay,
+                                                             .on_event = o->on_event,
+                                                             .ctx = o->ctx});
+  if (rc == 0) rc = sdk_server_create(&r->sdk, NULL, e);
+  if (rc == 0) rc = open_timers(r, e);
+  if (rc) return rc;
+  uv_poll_init(o->loop, &r->sdk_poll, sdk_server_fd(r->sdk));
+  uv_poll_start(&r->sdk_poll, UV_READABLE, on_sdk_poll);
+  uv_poll_start(&r->poll, UV_READABLE | UV_DISCONNECT, on_poll);
+  guard_watch_init(&r->watch, boot_ms(), (uint64_t)o->options->lease_ms);
+  arm_guard_timer(r);
+  return 0;
+}
+
+void round_close(struct round_driver *r, uint32_t deadline_ms) {
+  if (r->closing) return;
+  r->closing = true;
+  device_watch_cancel(r->devices);
+  uv_close((uv_handle_t *)&r->poll, NULL);
+  uv_close((uv_handle_t *)&r->death_timer, NULL);
+  uv_close((uv_handle_t *)&r->sdk_poll, NULL);
+  uv_close((uv_handle_t *)&r->guard_timer, NULL);
+  file_timer_watch_destroy(r->timers);
+  r->timers = NULL;
+  guard_finish(&r->guard, deadline_ms);
+  if (r->guard.pid > 0) guard_reap_orphans(r->o.daemon_pid(r->o.ctx), REAP_MS);
+}
+
+static void on_wake_closed(uv_handle_t *handle) {
+  struct round_driver *r = handle->data;
+  sdk_server_destroy(r->sdk);
+  for (uint32_t i = 0; i < r->o.count; i++) failure_finish(&r->v[i].failure);
+  failures_destroy(r->failures);
+  oom_watch_destroy(r->oom);
+  start_free(r->start);
+  rations_finish(&r->refused);
+  free(r->cause_text);
+  free(r->cause_error);
+  free(r->v);
+  free(r);
+}
+
+void round_destroy(struct round_driver *r) {
+  device_watch_destroy(r->devices);
+  store_watch_destroy(r->store_watch);
+  hang_watch_destroy(r->hang);
+  relay_destroy(r->relay, RELAY_FLUSH_MS);
+  uv_close((uv_handle_t *)&r->wake, on_wake_closed);
 }

@@ -1,80 +1,87 @@
-#ifndef AGENT_WORKERS_H
-#define AGENT_WORKERS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_WORKERS_ROUND_H
+#define AGENT_WORKERS_ROUND_H
 
-/* All that has to do with the workers of one node, behind one door: the guard that is their parent, the relay
- * that carries their output, the socket on which they speak to us. Carries out what the supervisor wants and
- * tells it what happened; decides nothing. */
+/* The driver of the rounds on this node. It owns START, the workers' records, their parent (the guard), their output
+ * (the relay), their socket to the agent, and the watch over their devices.
+ *
+ *   round_start -> the store is served -> the devices are free -> workers are spawned or adopted -> SPAWNED for each
+ *   a death     -> EXITED, when the worker's last words are read
+ *   round_stop  -> CLEAR, when nothing of the round is left
+ *
+ * The mind (agent/supervisor) decides when; each function here carries out one effect and answers with events. Of one
+ * thing the driver decides alone: when a stop comes while START waits for devices, nothing of that round was
+ * spawned. */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
-#include "agent/devices/watch.h"
-#include "agent/workers/env.h"
-#include "agent/guard/guard.h"
-#include "agent/output/log_dir.h"
 #include "agent/devices/numa.h"
+#include "agent/devices/watch.h"
+#include "agent/guard/guard.h"
 #include "agent/options/options.h"
+#include "agent/output/log_dir.h"
 #include "agent/output/relay.h"
-#include "agent/sdk/server.h"
+#include "agent/store/round_store.h"
 #include "agent/supervisor/supervisor.h"
+#include "agent/workers/env.h"
 #include "common/err.h"
 
-typedef void (*workers_event_fn)(void *ctx, struct supervisor_event *ev);
-
-struct workers_options {
+struct round_options {
   uv_loop_t *loop;
   uint32_t count;    /* local ranks */
   char *const *argv; /* the command */
   char *const *base_env;
-  const struct env_job *env; /* what workers are told of the job; socket, error_file are not filled */
-  const struct numa *numa;   /* their CPUs */
-  const struct device_watch *devices;  /* their devices */
+  const struct env_job *env;           /* the job, for the workers' environment; socket, error_file are not filled */
+  const struct numa *numa;             /* their CPUs */
   const struct agent_options *options; /* for where output goes */
-  const char *host;                    /* this machine's name, for what stands before it */
+  const char *host;                    /* this machine's name, for the prefix of output */
   struct log_dir *logs;                /* made at the first round if it is not made yet */
-  workers_event_fn on_event;           /* now_ms is not filled */
-  pid_t (*spare)(void *ctx);           /* the child that is not a worker's: our own rdzvd */
+  struct device_watch_options devices; /* loop, env, workers and callbacks are not filled */
+  struct round_store *store;           /* opened by START on node rank 0 */
+  void (*on_event)(void *ctx, struct supervisor_event *ev); /* now_ms is not filled */
+  pid_t (*daemon_pid)(void *ctx); /* of the rdzvd that this agent has started: not a worker's process. 0: none */
   void *ctx;
 };
 
-struct workers;
+struct round_driver;
 
-/* g was started before and belongs to the workers from now on. After a failure the process is to end: nothing
- * is taken back. */
-int workers_create(const struct workers_options *o, const struct guard *g, struct workers **out,
-                   struct err *e);
-struct relay *workers_relay(struct workers *w);
+/* g was started before and belongs to the driver from now on. After a failure the process is to end: nothing is taken
+ * back. */
+int round_create(const struct round_options *o, const struct guard *g, struct round_driver **out, struct err *e);
+struct relay *round_relay(struct round_driver *r);
 
-/* Those in `stay` (NULL: nobody) were kept by workers_stop and go on in this round; all others are spawned. */
-void workers_spawn(struct workers *w, const struct start *start, const struct local_set *stay);
-void workers_pids(const struct workers *w, pid_t *pids); /* by local rank, of those that live; else 0 */
-/* It was not spawned: the device of that worker is not free. */
-void workers_held(struct workers *w, uint32_t round, uint32_t local_rank, const char *text);
-void workers_stop(struct workers *w, uint32_t round, int signo, uint32_t grace_ms,
-                  const struct local_set
-                      *keep); /* guard_stop_but; carried out here where the guard does not (guard_watch.h) */
-void workers_signal(struct workers *w, uint32_t local_rank, int signo); /* to its process group */
-void workers_look(struct workers *w); /* SUP_LOOK; what they have said on their socket is told first */
-void workers_probe(struct workers *w, uint64_t first, enum log_level level); /* SUP_PROBE */
-void workers_fence(struct workers *w, uint64_t at_ms);                       /* guard_fence */
-void workers_obituary(struct workers *w, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
-/* What worker `local_rank` of that round finds in its environment, but for its own files: the caller's to env_destroy. */
-char **workers_env(const struct workers *w, const struct start *start, uint32_t local_rank);
-/* SUP_IDS */
-void workers_ids(struct workers *w, const struct supervisor_effect *ids);
-/* sdk_server_request */
-void workers_request(struct workers *w, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
+/* SPAWN. Takes start. Workers in `stay` were kept by round_stop and go on in this round; all others are spawned. */
+void round_start(struct round_driver *r, struct start *start, const struct bytes *guests, const struct local_set *stay);
+/* STOP_TREES: guard_stop. Carried out here if the guard does not do it (agent/guard/watch.h). */
+void round_stop(struct round_driver *r, uint32_t round, int signo, uint32_t grace_ms, const struct local_set *keep);
+/* SHUT_STORE: nothing of the round is left here. */
+void round_shut_store(struct round_driver *r);
+/* KILL: to the worker's process group. */
+void round_signal(struct round_driver *r, uint32_t local_rank, int signo);
+/* LOOK: records from the workers' socket are reported first. */
+void round_look(struct round_driver *r);
+/* PROBE: suspect -1: none. */
+void round_probe(struct round_driver *r, int64_t suspect, enum log_level level);
+/* FENCE_AT, OBITUARY: guard_fence, guard_obituary. */
+void round_fence(struct round_driver *r, uint64_t at_ms);
+void round_obituary(struct round_driver *r, const struct sockaddr *addr, socklen_t len, const struct bytes *b);
+/* MINT: the environment of worker 0 of that round, without its own files; NULL: START of that round is not here. The
+ * caller's to env_destroy. */
+char **round_env(const struct round_driver *r, uint32_t round);
+/* IDS, REQUEST: to the workers' socket. */
+void round_ids(struct round_driver *r, const struct supervisor_effect *fx);
+void round_request(struct round_driver *r, const struct local_set *of, uint32_t bits, uint32_t checkpoint);
+/* TOLD: logs when it happened and the name of the error file. local_rank -1: no worker of this node. */
+void round_note_failure(struct round_driver *r, int64_t local_rank, const char *text, const char *error);
+/* The agent exits with `code`, not 0: the reason goes to the error file of the program that started the agent
+ * (TORCHELASTIC_ERROR_FILE), if there is one. */
+void round_hand_up(struct round_driver *r, int code);
+bool round_is_busy(const struct round_driver *r); /* a file is being written */
 
-/* A failure was told, with this text; what its error file says, or NULL; local_rank: of its worker here, UINT64_MAX:
- * there is none. */
-void workers_told(struct workers *w, uint64_t local_rank, const char *text, const char *said);
-/* To the error file of whoever started us: why we end with `code`. Busy until it is written. */
-void workers_hand_up(struct workers *w, const char *file, int code);
-bool workers_are_busy(const struct workers *w);
-
-/* Lets the guard go (waits for it at most deadline_ms); no events any more. Lines still go to the terminal. */
-void workers_close(struct workers *w, uint32_t deadline_ms);
+/* Stops the guard (waits for it at most deadline_ms). No event follows; lines still go to the terminal. */
+void round_close(struct round_driver *r, uint32_t deadline_ms);
 /* Waits, bounded, for output that is on its way. Memory is free when the loop has closed the handles. */
-void workers_destroy(struct workers *w);
+void round_destroy(struct round_driver *r);
 
 #endif

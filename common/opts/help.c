@@ -1,14 +1,15 @@
-/* The help text, from the same table that parses.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The help text, from the table that parses.
  *
- * Two columns: names and arguments on the left, sentences on the right. The left column is as wide as its widest
- * entry but never wider than LEFT_MAX; a longer entry stands on a line of its own, its sentence below, so that one
- * long name does not push all the rest to the right edge.
+ * Two columns: names and arguments on the left, sentences on the right. The left column is as wide as its widest entry,
+ * but at most LEFT_MAX. A longer entry has a line of its own with its sentence below, so that one long name does not
+ * move all sentences to the right.
  *
- * Quiet things stay quiet: default and second name stand in one parenthesis behind the sentence, and how variables
- * of the environment are named is said once at the end with an example, since the rule is the same for all.
+ * Default and second name follow the sentence in parentheses. The naming of variables is explained once at the end with
+ * an example, since it is the same for all.
  *
- * Text is wrapped at blanks; a word longer than the line is not broken. Columns are counted in characters of
- * UTF-8, without a table of wide ones. */
+ * Text is wrapped at blanks; a word longer than the line is not broken. Columns count characters of UTF-8, without a
+ * table of wide ones. */
 
 #include <string.h>
 #include "common/opts/opts.h"
@@ -26,8 +27,8 @@ static void pad(struct buf *out, size_t n) {
   for (size_t i = 0; i < n; i++) buf_putc(out, ' ');
 }
 
-/* Appends text at column `indent`, where the line already stands, and goes on there in further lines; line breaks in
- * text are kept. Ends the last line. */
+/* Appends text at column `indent`, where the line already is, and continues there on further lines. Line breaks in text
+ * are kept. Ends the last line. */
 static void wrap(struct buf *out, const char *text, size_t indent, size_t width) {
   size_t at = indent;
   while (*text) {
@@ -102,7 +103,7 @@ static void put_entry(struct buf *out, const struct opt *row, size_t column, siz
   buf_finish(&right);
 }
 
-/* A row that shows how a variable is named: one that takes a value, better with a dash in its name and a default. */
+/* A row that shows how a variable is named: one with a value, preferably with a dash in its name and a default. */
 static const struct opt *example_row(const struct opts_spec *spec) {
   const struct opt *best = NULL;
   int most = 0;
@@ -123,7 +124,7 @@ static bool has_label(const struct opts_spec *spec, const char *label) {
   return false;
 }
 
-/* What is the same for all options. */
+/* Applies to all options. */
 static void put_notes(struct buf *out, const struct opts_spec *spec, size_t width) {
   const struct opt *row = spec->env_prefix ? example_row(spec) : NULL;
   if (!row) return;
@@ -146,7 +147,7 @@ static void put_verbs(struct buf *out, const struct opts_spec *spec, size_t widt
     size_t w = strlen("  ") + strlen(v->name) + 1 + strlen(v->words) + GAP;
     if (w > column) column = w;
   }
-  if (spec->verbs) buf_puts(out, "\nWhat it is told:\n");
+  if (spec->verbs) buf_puts(out, "\nCommands:\n");
   for (const struct opts_verb *v = spec->verbs; v && v->name; v++) {
     size_t from = out->len;
     buf_printf(out, "  %s %s", v->name, v->words);

@@ -1,23 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines from one table.
  *
- * Defaults first, then the environment, then the command line: each writes over what the one before it set, so
- * there is no merging. Only lists need to know where they come from: the first --listen on the command line drops
- * the list that a default or a variable gave, the second is added to it.
+ * Defaults come first, then the environment, then the command line: each overwrites the one before, so there is no
+ * merging. Only lists need to know their source: the first --listen on the command line drops the list of a default or
+ * a variable, and the second one is added to it.
  *
- * The walk over argv (next_option) is apart from what is done with its words, because opts_given asks the same
- * question without a target. A word is an option until "--" or the first that does not begin with a dash; what
- * follows belongs to somebody else's command line and is not looked at.
+ * next_option walks over argv. It is separate from the use of the words, because opts_source and opts_spelling ask
+ * without a target. A word is an option until "--" or the first word without a dash; the rest belongs to another
+ * command line and is not looked at.
  *
- * Strictness is the point. People type names from memory, and batch scripts carry variables from last
- * year: a name that means nothing is refused and answered with the nearest one (edit distance, with swapped
- * neighbours as one edit). A word that begins with "--" is never taken for a value, so that a forgotten one is
- * noticed where it was forgotten; "--x=--y" says it is meant. The one leniency is for names of another
- * program, which its users may have abbreviated in scripts that are to go on working.
+ * Strictness is the point. People type names from memory, and batch scripts carry variables from last year. So an
+ * unknown name is refused, and the error suggests the nearest one (edit distance, with swapped neighbours as one edit).
+ * A word that begins with "--" is never a value, so that a forgotten value is noticed; "--x=--y" is explicit. The one
+ * exception is for names of another program, which existing scripts may abbreviate.
  *
- * What is said about a value names the option as it was written: who wrote "--nproc_per_node" looks for that.
+ * An error names the option as it was written, because a user who wrote "--nproc_per_node" looks for that.
  *
- * A variable of our own prefix and of no option is refused just as well, except for those that the table's owner
- * lists: an agent's workers inherit some, and an agent may be started by a worker. */
+ * A variable with our prefix that names no option is refused as well, except those that the table's owner lists: an
+ * agent's workers inherit some, and a worker may start an agent. */
 
 #include "common/opts/opts.h"
 
@@ -55,8 +55,7 @@ static bool is_letter_alias(const struct opt *row) {
 
 static const struct opt *find_long(const struct opts_spec *spec, const char *word, size_t n) {
   for (const struct opt *row = spec->table; !opt_is_end(row); row++)
-    if (same_name(row->name, word, n) || (!is_letter_alias(row) && same_name(row->alias, word, n)))
-      return row;
+    if (same_name(row->name, word, n) || (!is_letter_alias(row) && same_name(row->alias, word, n))) return row;
   return NULL;
 }
 
@@ -66,7 +65,7 @@ static bool begins(const char *name, const char *word, size_t n) {
   return name && n > 0;
 }
 
-/* The row whose foreign name begins with word, where no other row's does, nor any name of our own. */
+/* The row whose foreign name begins with word, if no other foreign name and none of our own does. */
 static const struct opt *find_abbreviated(const struct opts_spec *spec, const char *word, size_t n) {
   const struct opt *found = NULL;
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
@@ -84,7 +83,7 @@ static const struct opt *find_letter(const struct opts_spec *spec, char letter) 
   return NULL;
 }
 
-/* The row of the variable `name` (without its value), if `prefix` is its prefix; *ours: it begins with it. */
+/* The row of the variable `name` (without its value), if it begins with `prefix`; *ours: it does. */
 static const struct opt *find_variable(const struct opts_spec *spec, bool foreign, const char *name, size_t n,
                                        bool *ours) {
   const char *prefix = foreign ? spec->env_foreign : spec->env_prefix;
@@ -122,7 +121,7 @@ static size_t edit_distance(const char *a, const char *b) {
   return above[m];
 }
 
-/* How far `word` is from `name`; the beginning of a name, or a name with a tail behind a dash, count as near. */
+/* The distance of `word` from `name`. The beginning of a name, or a name with a tail behind a dash, counts as near. */
 static size_t distance(const char *word, const char *name) {
   size_t n = strlen(word), m = strlen(name);
   if (m > NAME_MAX_LEN) return SIZE_MAX;
@@ -132,7 +131,7 @@ static size_t distance(const char *word, const char *name) {
   return d <= 1 + n / 4 && d < m ? d : SIZE_MAX;
 }
 
-/* The name nearest to a misspelt one, or NULL where none is near. */
+/* The name nearest to a misspelt one, or NULL if none is near. */
 static const char *nearest(const struct opts_spec *spec, const char *text, size_t n) {
   char word[NAME_MAX_LEN + 1];
   const char *best = NULL;
@@ -173,8 +172,8 @@ static int refuse_variable(const struct opts_spec *spec, const char *name, size_
   const char *best = nearest(spec, name + prefix, n - prefix);
   for (const char *p = best; p && *p; p++) buf_putc(&meant, *p == '-' ? '_' : upper(*p));
   if (best)
-    err_set(e, -EINVAL, "%s in the environment names no option: did you mean %s%s?", buf_text(&shown),
-            spec->env_prefix, buf_text(&meant));
+    err_set(e, -EINVAL, "%s in the environment names no option: did you mean %s%s?", buf_text(&shown), spec->env_prefix,
+            buf_text(&meant));
   else
     err_set(e, -EINVAL, "%s in the environment names no option: unset it, or see %s --help", buf_text(&shown),
             spec->program);
@@ -194,11 +193,11 @@ struct walk {
   int argc;
   char *const *argv;
   int at;              /* the next word */
-  const char *letters; /* what is left of a word of short options; NULL or "" */
+  const char *letters; /* the rest of a word of short options; NULL or "" */
   bool dashes;
 };
 
-/* The value is what follows: the next word. */
+/* The value is the next word. */
 static int take_value(struct walk *k, struct word *w, struct err *e) {
   w->value = k->at < k->argc ? k->argv[k->at] : "--";
   if (strncmp(w->value, "--", 2) == 0)
@@ -237,7 +236,7 @@ static int short_option(struct walk *k, struct word *w, const char *word, const 
   return 1;
 }
 
-/* 1: an option and its value are in *w; 0: no more of them, k->at is the first word behind; or an error. */
+/* 1: an option and its value are in *w. 0: there are no more, and k->at is the first word behind. Or an error. */
 static int next_option(struct walk *k, struct word *w, struct err *e) {
   if (k->letters && *k->letters) return short_option(k, w, k->argv[k->at - 1], k->letters, e);
   const char *word = k->at < k->argc ? k->argv[k->at] : "";
@@ -275,8 +274,8 @@ static bool is_ignored(const struct opts_spec *spec, const char *name, size_t n)
   return false;
 }
 
-/* Kubernetes gives every pod variables of the namespace's Services: of one that is called "rdzvd" RDZVD_SERVICE_HOST, RDZVD_PORT=tcp://10.0.0.1:29400,
- * RDZVD_PORT_29400_TCP_ADDR and so on. Nobody meant an option by them. */
+/* Kubernetes gives every pod variables of the namespace's Services: for one named "rdzvd" RDZVD_SERVICE_HOST,
+ * RDZVD_PORT=tcp://10.0.0.1:29400, RDZVD_PORT_29400_TCP_ADDR and so on. They are not meant as options. */
 static bool is_service_link(const char *variable, size_t n) {
   static const char *const parts[] = {"_SERVICE_HOST", "_SERVICE_PORT", "_TCP", "_UDP", "_SCTP"};
   const char *value = variable + n + 1;
@@ -289,9 +288,9 @@ static bool is_service_link(const char *variable, size_t n) {
   return false;
 }
 
-/* Where a name stands twice in the environment the first counts, as for getenv. */
-static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen,
-                        void *target, struct err *e) {
+/* If a name is twice in the environment the first one counts, as for getenv. */
+static int set_from_env(const struct opts_spec *spec, bool foreign, char *const *env, bool *seen, void *target,
+                        struct err *e) {
   for (; env && *env; env++) {
     const char *equals = strchr(*env, '=');
     size_t n = equals ? (size_t)(equals - *env) : 0;
@@ -313,8 +312,7 @@ static int set_from_words(struct walk *k, bool *seen, void *target, struct err *
   int rc;
   while ((rc = next_option(k, &w, e)) > 0) {
     size_t i = (size_t)(w.row - k->spec->table);
-    if (w.row->type == OPT_STRINGS && !seen[i])
-      ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
+    if (w.row->type == OPT_STRINGS && !seen[i]) ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
     seen[i] = true;
     if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
     return blame(w.name, strlen(w.name), w.value, e);
@@ -328,8 +326,8 @@ static size_t count_rows(const struct opts_spec *spec) {
   return n;
 }
 
-int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target,
-               int *rest, bool *dashes, struct err *e) {
+int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, void *target, int *rest,
+               bool *dashes, struct err *e) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
   size_t n = count_rows(spec);
   bool *seen = xcalloc(n, sizeof(bool));
@@ -346,7 +344,7 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
   return rc;
 }
 
-/* The last place where the command line names the row: what counts; false: nowhere. */
+/* The last place where the command line names the row, which counts; false: none. */
 static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *argv, const struct opt *row,
                          struct word *found) {
   struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
@@ -361,8 +359,7 @@ static bool find_in_argv(const struct opts_spec *spec, int argc, char *const *ar
 }
 
 /* The row's variable in env, or NULL. */
-static const char *find_in_env(const struct opts_spec *spec, bool foreign, char *const *env,
-                               const struct opt *row) {
+static const char *find_in_env(const struct opts_spec *spec, bool foreign, char *const *env, const struct opt *row) {
   for (; row && env && *env; env++) {
     const char *equals = strchr(*env, '=');
     bool ours;
@@ -388,8 +385,8 @@ const char *opts_variable(const struct opts_spec *spec, int argc, char *const *a
   return by_variable ? find_in_env(spec, source == OPT_FROM_FOREIGN_ENV, env, row) : NULL;
 }
 
-void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
-                   const char *name, char out[OPT_SPELLING_MAX]) {
+void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
+                   char out[OPT_SPELLING_MAX]) {
   const struct opt *row = find_long(spec, name, strlen(name));
   struct word w;
   const char *variable = find_in_env(spec, false, env, row);

@@ -1,14 +1,15 @@
-/* Values of options: text to number, with the sentence that says what was expected.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values of options: text to number, or a sentence with what was expected.
  *
  * Numbers are read strictly and to the end: no blanks, no "0x", no silent wrap, nothing behind. strtoll and strtod
- * accept all of these and the current locale's comma besides, so whole numbers and scaled ones are read by hand;
- * only OPT_FLOAT goes through strtod, after a look at its letters.
+ * accept all of these, and the locale's comma, so whole and scaled numbers are read by hand. Only OPT_FLOAT goes
+ * through strtod, after a check of its characters.
  *
- * A duration and a size are the same thing, a decimal number with a unit out of a short table. The whole part is
+ * A duration and a size have the same form: a decimal number with a unit out of a short table. The whole part is
  * multiplied exactly; a fraction ("1.5s") is rounded to the smallest unit.
  *
- * Bounds are told in the notation in which they are given: "must be from 1s to 10m", not "1000 to 600000". Bounds
- * in the table are doubles, exact for every integer up to 2^53, which is more than any row needs. */
+ * Bounds are shown in the notation of values: "must be from 1s to 10m", not "1000 to 600000". Bounds in the table are
+ * doubles, exact for every integer up to 2^53, which is more than any row needs. */
 
 #include "common/opts/value.h"
 
@@ -25,8 +26,7 @@ struct unit {
 };
 
 /* Smallest first; the last one that divides a number is used to print it. */
-static const struct unit time_units[] = {
-    {"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}, {NULL, 0}};
+static const struct unit time_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}, {NULL, 0}};
 static const struct unit size_units[] = {{"", 1},        {"k", 1 << 10},   {"m", 1 << 20},
                                          {"g", 1 << 30}, {"t", 1LL << 40}, {NULL, 0}};
 
@@ -70,8 +70,7 @@ static int parse_scaled(const char *text, const struct unit *units, int64_t bare
     if (strcasecmp(p, units->name) == 0) scale = units->scale;
   if (!scale) return -EINVAL;
   int64_t part = (int64_t)(fraction * (double)scale + 0.5);
-  if (__builtin_mul_overflow(whole, scale, &whole) || __builtin_add_overflow(whole, part, value))
-    return -ERANGE;
+  if (__builtin_mul_overflow(whole, scale, &whole) || __builtin_add_overflow(whole, part, value)) return -ERANGE;
   return 0;
 }
 
@@ -102,8 +101,7 @@ static int parse_float(const char *text, double *value, struct err *e) {
   char *end = NULL;
   errno = 0;
   double v = strtod(text, &end);
-  if (!*text || strspn(text, "0123456789+-.eE") != strlen(text) || *end)
-    return err_set(e, -EINVAL, "not a number");
+  if (!*text || strspn(text, "0123456789+-.eE") != strlen(text) || *end) return err_set(e, -EINVAL, "not a number");
   if (errno == ERANGE && (v > 1 || v < -1)) return err_set(e, -EINVAL, "the number is too large");
   *value = v;
   return 0;
@@ -178,8 +176,7 @@ static int split_strings(struct opt_strings *list, const char *text, struct err 
   size_t n = strlen(text);
   list->n = 0;
   if (n == 0) return 0;
-  if (n >= OPT_STRINGS_TEXT_MAX)
-    return err_set(e, -EINVAL, "longer than %d characters", OPT_STRINGS_TEXT_MAX - 1);
+  if (n >= OPT_STRINGS_TEXT_MAX) return err_set(e, -EINVAL, "longer than %d characters", OPT_STRINGS_TEXT_MAX - 1);
   memcpy(list->text, text, n + 1);
   for (char *piece = list->text, *comma; piece; piece = comma ? comma + 1 : NULL) {
     comma = strchr(piece, ',');

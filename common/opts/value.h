@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef COMMON_OPTS_VALUE_H
 #define COMMON_OPTS_VALUE_H
 
-/* Values of options by their type: what opts.c, opts_help.c, opts_man.c and opts_complete.c share. For them alone. */
+/* Values of options by their type: shared by opts.c, help.c and the generators of deploy/manual. For them alone. */
 
 #include "common/opts/opts.h"
 

@@ -1,15 +1,18 @@
-/* Sessions: whose keys go when their clients have gone.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions: keys that are deleted when their clients have gone.
  *
- * A daemon that serves any torchrun job for months must forget them again, and torchrun never deletes a key. So names that begin with the
- * configured prefix are grouped: <prefix><id> is a session's own name, <prefix><id>/... and <prefix><id>.<round>/... belong to it. An id may end in .7 as
- * well; then its own name came first and made the session, and the longer id is taken where there is one.
+ * A daemon that serves torchrun jobs for months must delete their keys, because torchrun never does. So names that
+ * begin with the configured prefix are grouped: <prefix><id> is a session's own name, and <prefix><id>/... and
+ * <prefix><id>.<round>/... belong to it. An id may also end in .7; its own name came first and made the session, so the
+ * longer id is preferred if it exists.
  *
- * Who writes such a name or waits for it is a member from then on, until the connection ends; who only reads becomes one where the session
- * exists. When the last member leaves, the session stands in a queue of deserted ones with its deadline; since all have the
- * same time to live the queue is in order of deadlines, and its head is the only one that a timer needs.
+ * A client that writes such a name or waits for it is a member until its connection ends. A client that only reads
+ * becomes a member if the session exists. When the last member leaves, the session enters a queue of deserted sessions
+ * with its deadline. All have the same time to live, so the queue is in order, and a timer needs only its head.
  *
- * Running the same command twice in a row brings members before the deadline, who would find the first run's closed rendezvous. They are told by
- * what they do first: torchrun opens a rendezvous with COMPARE_SET from empty on the session's own name. On a deserted session that begins it anew. */
+ * The same command, run twice in a row, brings members before the deadline, which must not find the first run's closed
+ * rendezvous. Their first request distinguishes them: torchrun opens a rendezvous with COMPARE_SET from empty on the
+ * session's own name. On a deserted session that deletes its keys. */
 
 #include "common/store/internal.h"
 
@@ -19,8 +22,8 @@
 #include "common/mem.h"
 
 struct store_session {
-  struct link names; /* of its entries */
-  struct link all, deserted;
+  struct ring names; /* of its entries */
+  struct ring all, deserted;
   uint64_t deadline_ms; /* while it is deserted */
   size_t members;
   size_t id_len;
@@ -35,7 +38,7 @@ struct membership {
 static const size_t membership_cost = sizeof(struct membership) + STORE_BLOCK;
 
 static size_t session_cost(size_t id_len) {
-  /* Its block, its place among the sessions (an entry, the id, slots; twice, since that table grows at once). */
+  /* Its block and its place among the sessions: an entry, the id and slots, twice, since that table doubles. */
   return sizeof(struct store_session) + 2 * id_len + 2 * STORE_BLOCK + 2 * sizeof(struct map_entry) + 16;
 }
 
@@ -46,13 +49,11 @@ static struct slice without_round(struct slice name) {
   return name;
 }
 
-/* The session that a key belongs to; *id is empty where it belongs to none. own: the key is the session's own name. */
-static struct store_session *session_of(const struct store *s, struct slice key, struct slice *id,
-                                        bool *own) {
+/* The session of a key; *id is empty if it belongs to none. own: the key is the session's own name. */
+static struct store_session *session_of(const struct store *s, struct slice key, struct slice *id, bool *own) {
   *id = (struct slice){NULL, 0};
   *own = false;
-  if (s->prefix_len == 0 || key.len <= s->prefix_len ||
-      memcmp(key.data, s->config.session_prefix, s->prefix_len) != 0)
+  if (s->prefix_len == 0 || key.len <= s->prefix_len || memcmp(key.data, s->config.session_prefix, s->prefix_len) != 0)
     return NULL;
   *id = (struct slice){key.data + s->prefix_len, key.len - s->prefix_len};
   const char *slash = memchr(id->data, '/', id->len);
@@ -64,7 +65,7 @@ static struct store_session *session_of(const struct store *s, struct slice key,
   return map_get_n(&s->sessions, id->data, id->len);
 }
 
-/* Whether c belongs to it; the one that was asked for comes to the front. */
+/* Whether c is a member. The membership moves to the front. */
 static bool is_member(struct store_client *c, const struct store_session *session) {
   for (struct membership **p = &c->memberships; *p; p = &(*p)->next)
     if ((*p)->session == session) {
@@ -79,9 +80,9 @@ static bool is_member(struct store_client *c, const struct store_session *sessio
 
 static struct store_session *session_create(struct store *s, struct slice id) {
   struct store_session *session = xcalloc(1, sizeof(*session) + id.len);
-  link_init(&session->names);
-  link_init(&session->deserted);
-  link_append(&s->all_sessions, &session->all);
+  ring_init(&session->names);
+  ring_init(&session->deserted);
+  ring_append(&s->all_sessions, &session->all);
   session->id_len = id.len;
   if (id.len) memcpy(session->id, id.data, id.len);
   map_put_n(&s->sessions, id.data, id.len, session);
@@ -91,13 +92,13 @@ static struct store_session *session_create(struct store *s, struct slice id) {
 
 static void session_remove(struct store *s, struct store_session *session) {
   map_remove_n(&s->sessions, session->id, session->id_len);
-  while (!link_alone(&session->names)) { /* names that somebody of another session waits for */
-    struct link *l = session->names.next;
-    link_remove(l);
-    link_append(&s->names, l);
+  while (!ring_is_alone(&session->names)) { /* names that a client of another session waits for */
+    struct ring *l = session->names.next;
+    ring_remove(l);
+    ring_append(&s->names, l);
   }
-  link_remove(&session->all);
-  link_remove(&session->deserted);
+  ring_remove(&session->all);
+  ring_remove(&session->deserted);
   s->bytes -= session_cost(session->id_len);
   free(session);
 }
@@ -108,11 +109,11 @@ static void add_member(struct store_client *c, struct store_session *session) {
   c->memberships = m;
   c->n_memberships++;
   session->members++;
-  link_remove(&session->deserted);
+  ring_remove(&session->deserted);
   c->store->bytes += membership_cost;
 }
 
-int store_join(struct store_client *c, struct slice key, struct link **names, struct err *e) {
+int store_join(struct store_client *c, struct slice key, struct ring **names, struct err *e) {
   struct store *s = c->store;
   struct slice id;
   bool own;
@@ -121,7 +122,7 @@ int store_join(struct store_client *c, struct slice key, struct link **names, st
   if (!id.data) return 0;
   if (session && is_member(c, session)) return *names = &session->names, 0;
   if (c->n_memberships >= STORE_MAX_SESSIONS)
-    return err_set(e, -ENOSPC, "one client takes part in %d sessions, the most it may", STORE_MAX_SESSIONS);
+    return err_set(e, -ENOSPC, "one client is a member of %d sessions, which is the limit", STORE_MAX_SESSIONS);
   struct store_need need = {.bytes = membership_cost + (session ? 0 : session_cost(id.len))};
   int rc = store_check(s, key, need, e);
   if (rc < 0) return rc;
@@ -141,8 +142,8 @@ void store_touch(struct store_client *c, struct slice key) {
 }
 
 static void wipe(struct store *s, struct store_session *session) {
-  for (struct link *l = session->names.next, *next; l != &session->names; l = next) {
-    struct store_entry *entry = LINK_OF(l, struct store_entry, names);
+  for (struct ring *l = session->names.next, *next; l != &session->names; l = next) {
+    struct store_entry *entry = RING_ENTRY(l, struct store_entry, names);
     next = l->next;
     if (entry->extra) store_drop_queue(s, entry->extra);
     store_drop_value(s, entry);
@@ -164,38 +165,38 @@ void store_leave_all(struct store_client *c, uint64_t now_ms) {
     free(m);
     s->bytes -= membership_cost;
     if (--session->members > 0) continue;
-    if (link_alone(&session->names)) {
+    if (ring_is_alone(&session->names)) {
       session_remove(s, session);
       continue;
     }
     uint64_t ttl = s->config.session_ttl_ms;
     session->deadline_ms = now_ms < UINT64_MAX - 1 - ttl ? now_ms + ttl : UINT64_MAX - 1;
-    link_append(&s->deserted, &session->deserted);
+    ring_append(&s->deserted, &session->deserted);
   }
   c->memberships = NULL;
   c->n_memberships = 0;
 }
 
 uint64_t store_deadline(const struct store *s) {
-  if (link_alone(&s->deserted)) return UINT64_MAX;
-  return LINK_OF(s->deserted.next, struct store_session, deserted)->deadline_ms;
+  if (ring_is_alone(&s->deserted)) return UINT64_MAX;
+  return RING_ENTRY(s->deserted.next, struct store_session, deserted)->deadline_ms;
 }
 
 void store_expire(struct store *s, uint64_t now_ms) {
   while (store_deadline(s) <= now_ms) {
-    struct store_session *session = LINK_OF(s->deserted.next, struct store_session, deserted);
+    struct store_session *session = RING_ENTRY(s->deserted.next, struct store_session, deserted);
     wipe(s, session);
     session_remove(s, session);
   }
 }
 
-void store_each_session(const struct store *s, void (*each)(const struct link *names, void *ctx), void *ctx) {
-  for (const struct link *l = s->all_sessions.next; l != &s->all_sessions; l = l->next)
-    each(&LINK_OF(l, const struct store_session, all)->names, ctx);
+void store_each_session(const struct store *s, void (*each)(const struct ring *names, void *ctx), void *ctx) {
+  for (const struct ring *l = s->all_sessions.next; l != &s->all_sessions; l = l->next)
+    each(&RING_ENTRY(l, const struct store_session, all)->names, ctx);
 }
 
 void store_sessions_finish(struct store *s) {
-  while (!link_alone(&s->all_sessions))
-    session_remove(s, LINK_OF(s->all_sessions.next, struct store_session, all));
+  while (!ring_is_alone(&s->all_sessions))
+    session_remove(s, RING_ENTRY(s->all_sessions.next, struct store_session, all));
   map_finish(&s->sessions);
 }

@@ -1,15 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of the store.
  *
- * Each goes the same way. It joins the session that the key names, if any. It finds the entry, once. It works out what it would take of every
- * limit, exactly, and has that checked; from there on nothing can fail, so what is refused has changed nothing. Then it
- * writes, and wakes who waits for the key; waking comes last, because an entry that nothing holds any more goes with it.
+ * Each operation has the same steps. It joins the session that the key names, if any. It finds the entry, once. It
+ * computes exactly what it would take of every limit and checks that. From there on nothing can fail, so a refused
+ * operation has changed nothing. Then it writes, and releases the waiters of the key. Releasing comes last, because it
+ * may free an entry that has become unused.
  *
- * What PyTorch's server does and its clients may rely on is kept to the letter. COMPARE_SET on an absent key answers with what the caller
- * expected, and wakes in all its cases. ADD keeps decimal digits, reads them as C's stoll does, and wraps. BARRIER is an ADD that wakes nobody until
- * the last has come, and else a wait for its own key.
+ * PyTorch's semantics are kept to the letter. COMPARE_SET on an absent key answers with `expected`, and releases
+ * waiters in all its cases. ADD keeps decimal digits, reads them like C's stoll, and wraps. BARRIER is an ADD that
+ * releases no waiter until the last caller has come, and otherwise a wait for its own key.
  *
- * A value's room is as large as the value, with three exceptions: what APPEND extends gets room for as much again, so that a thousand appends copy
- * it ten times; what ADD writes gets room for any number; and a value that is written anew keeps the room it has unless that is more than twice too large. */
+ * A value has as much room as it needs, with three exceptions. APPEND doubles the room, so that a thousand appends copy
+ * the value ten times. ADD leaves room for any number. A value that is written again keeps its room unless that is more
+ * than twice too large. */
 
 #include "common/store/store.h"
 
@@ -32,10 +35,10 @@ struct store *store_create(const struct store_config *config) {
   if (s->config.max_value > INT32_MAX) s->config.max_value = INT32_MAX;
   if (!s->config.max_waits) s->config.max_waits = STORE_MAX_WAITS;
   s->hash_key = siphash_key_from(config->seed);
-  link_init(&s->names);
-  link_init(&s->released);
-  link_init(&s->all_sessions);
-  link_init(&s->deserted);
+  ring_init(&s->names);
+  ring_init(&s->released);
+  ring_init(&s->all_sessions);
+  ring_init(&s->deserted);
   map_init(&s->sessions, config->seed);
   return s;
 }
@@ -53,8 +56,8 @@ struct store_client *store_client_create(struct store *s, void *owner) {
   struct store_client *c = xcalloc(1, sizeof(*c));
   c->store = s;
   c->owner = owner;
-  link_init(&c->waits);
-  link_init(&c->released);
+  ring_init(&c->waits);
+  ring_init(&c->released);
   return c;
 }
 
@@ -71,30 +74,27 @@ void *store_client_owner(const struct store_client *c) {
 
 int store_check(const struct store *s, struct slice key, struct store_need need, struct err *e) {
   if (key.len > STORE_MAX_KEY)
-    return err_set(e, -ENOSPC, "a key of %zu bytes is longer than the %d that the store takes", key.len,
-                   STORE_MAX_KEY);
+    return err_set(e, -ENOSPC, "a key of %zu bytes is longer than the limit of %d", key.len, STORE_MAX_KEY);
   if (s->n_items + need.items > s->config.max_keys)
-    return err_set(e, -ENOSPC, "the store is full: it holds %zu keys and queue elements, the most it may",
+    return err_set(e, -ENOSPC, "the store is full: it holds %zu keys and queue elements, which is the limit",
                    s->n_items);
   if (need.bytes > 0 && (s->bytes > s->config.max_bytes || need.bytes > s->config.max_bytes - s->bytes))
-    return err_set(e, -ENOSPC,
-                   "the store is full: %zu bytes are taken and %zu more would pass its limit of %zu",
+    return err_set(e, -ENOSPC, "the store is full: it holds %zu bytes, and %zu more would exceed its limit of %zu",
                    s->bytes, need.bytes, s->config.max_bytes);
   return 0;
 }
 
 static int check_value(const struct store *s, size_t len, struct err *e) {
   if (len <= s->config.max_value) return 0;
-  return err_set(e, -ENOSPC, "a value of %zu bytes is longer than the %zu that the store takes", len,
-                 s->config.max_value);
+  return err_set(e, -ENOSPC, "a value of %zu bytes is longer than the limit of %zu", len, s->config.max_value);
 }
 
-/* A value about to be written. */
+/* A value that is going to be written. */
 struct writing {
   struct store_client *client;
   struct slice key;
   struct store_entry *entry; /* NULL: the name is new */
-  struct link *names;
+  struct ring *names;
   struct slice old; /* empty where there is none */
 };
 
@@ -107,7 +107,7 @@ static struct slice value_of(const struct store_entry *entry) {
   return (struct slice){entry->bytes + entry->key_len, entry->value_len};
 }
 
-static int begin(struct writing *w, struct store_client *c, struct slice key, struct err *e) {
+static int begin_writing(struct writing *w, struct store_client *c, struct slice key, struct err *e) {
   *w = (struct writing){.client = c, .key = key};
   int rc = store_join(c, key, &w->names, e);
   if (rc < 0) return rc;
@@ -116,14 +116,14 @@ static int begin(struct writing *w, struct store_client *c, struct slice key, st
   return 0;
 }
 
-/* What room for a value costs on top of what there is. */
+/* The additional cost of room for a value. */
 static struct store_need need_of(const struct writing *w, size_t room) {
   size_t has = w->entry ? w->entry->value_room : 0;
   size_t more = !w->entry ? store_entry_cost(w->key.len, room) : room > has ? room - has : 0;
   return (struct store_need){.bytes = more, .items = !has_value(w->entry)};
 }
 
-/* Room for so many bytes, the value of so many of them to be there afterwards. Sets w->entry. Nothing can fail here. */
+/* Makes room for `room` bytes, of which a value of `len` bytes will be used. Sets w->entry. Nothing can fail here. */
 static char *write_value(struct writing *w, size_t room, size_t len) {
   struct store *s = w->client->store;
   if (!w->entry)
@@ -140,13 +140,13 @@ static char *write_value(struct writing *w, size_t room, size_t len) {
   return w->entry->bytes + w->entry->key_len;
 }
 
-/* What is there, unless it is too small or more than twice too large. */
+/* The room that is there, unless it is too small or more than twice too large. */
 static size_t room_for(const struct writing *w, size_t len) {
   size_t has = w->entry ? w->entry->value_room : 0;
   return has >= len && has <= 2 * len + 64 ? has : len;
 }
 
-static int put(struct writing *w, struct slice value, struct err *e) {
+static int set_value(struct writing *w, struct slice value, struct err *e) {
   struct store *s = w->client->store;
   size_t room = room_for(w, value.len);
   int rc = check_value(s, value.len, e);
@@ -159,8 +159,8 @@ static int put(struct writing *w, struct slice value, struct err *e) {
 
 int store_set(struct store_client *c, struct slice key, struct slice value, struct err *e) {
   struct writing w;
-  int rc = begin(&w, c, key, e);
-  if (rc == 0) rc = put(&w, value, e);
+  int rc = begin_writing(&w, c, key, e);
+  if (rc == 0) rc = set_value(&w, value, e);
   if (rc == 0) store_wake_all(c->store, w.entry);
   return rc;
 }
@@ -176,7 +176,7 @@ static bool is_blank(char ch) {
   return ch == ' ' || (ch >= '\t' && ch <= '\r');
 }
 
-/* As stoll: blanks, a sign, digits; what follows is ignored. False: no number, or none that fits. */
+/* As stoll: blanks, a sign, digits; the rest is ignored. False: not a number, or one that does not fit. */
 static bool parse_number(struct slice text, int64_t *out) {
   const char *p = text.data, *end = p + text.len;
   while (p < end && is_blank(*p)) p++;
@@ -203,12 +203,12 @@ static size_t format_number(int64_t n, char text[DIGITS]) {
   return at;
 }
 
-/* Adds, with `also` bytes checked along with what that takes; wakes nobody. */
+/* Adds; `also` bytes are checked together with its own cost. Releases no waiter. */
 static int add(struct writing *w, int64_t delta, size_t also, int64_t *total, struct err *e) {
   struct store *s = w->client->store;
   int64_t old = 0;
   if (has_value(w->entry) && !parse_number(w->old, &old))
-    return err_set(e, -EINVAL, "ADD to a key whose value is no number of 64 bits");
+    return err_set(e, -EINVAL, "ADD to a key whose value is not a number of 64 bits");
   char text[DIGITS];
   size_t len = format_number((int64_t)((uint64_t)old + (uint64_t)delta), text), room = room_for(w, len);
   if (room < DIGITS) room = DIGITS;
@@ -224,17 +224,16 @@ static int add(struct writing *w, int64_t delta, size_t also, int64_t *total, st
 
 int store_add(struct store_client *c, struct slice key, int64_t delta, int64_t *total, struct err *e) {
   struct writing w;
-  int rc = begin(&w, c, key, e);
+  int rc = begin_writing(&w, c, key, e);
   if (rc == 0) rc = add(&w, delta, 0, total, e);
   if (rc == 0) store_wake_all(c->store, w.entry);
   return rc;
 }
 
-int store_barrier(struct store_client *c, struct slice key, int64_t world_size, bool *released,
-                  struct err *e) {
+int store_barrier(struct store_client *c, struct slice key, int64_t world_size, bool *released, struct err *e) {
   struct writing w;
   int64_t total = 0, old = 0;
-  int rc = begin(&w, c, key, e);
+  int rc = begin_writing(&w, c, key, e);
   if (rc < 0) return rc;
   store_wait_begin(c);
   parse_number(w.old, &old);
@@ -260,9 +259,9 @@ int store_compare_set(struct store_client *c, struct slice key, struct slice exp
                       struct slice *now, struct err *e) {
   struct writing w;
   if (expected.len == 0) store_begin_anew(c, key);
-  int rc = begin(&w, c, key, e);
+  int rc = begin_writing(&w, c, key, e);
   if (rc < 0) return rc;
-  if (same(w.old, expected)) rc = put(&w, desired, e); /* an absent key is as an empty one here */
+  if (same(w.old, expected)) rc = set_value(&w, desired, e); /* an absent key counts as an empty one here */
   if (rc < 0) return rc;
   *now = has_value(w.entry) ? value_of(w.entry) : expected;
   store_wake_all(c->store, w.entry);
@@ -272,7 +271,7 @@ int store_compare_set(struct store_client *c, struct slice key, struct slice exp
 int store_append(struct store_client *c, struct slice key, struct slice data, struct err *e) {
   struct writing w;
   struct store *s = c->store;
-  int rc = begin(&w, c, key, e);
+  int rc = begin_writing(&w, c, key, e);
   if (rc < 0) return rc;
   size_t len = w.old.len + data.len, has = w.entry ? w.entry->value_room : 0, room = has;
   rc = check_value(s, len, e);
@@ -320,10 +319,10 @@ struct each_key {
   void *ctx;
 };
 
-static void each_of(const struct link *names, void *ctx) {
+static void each_of(const struct ring *names, void *ctx) {
   const struct each_key *visit = ctx;
-  for (const struct link *l = names->next; l != names; l = l->next) {
-    const struct store_entry *entry = LINK_OF(l, const struct store_entry, names);
+  for (const struct ring *l = names->next; l != names; l = l->next) {
+    const struct store_entry *entry = RING_ENTRY(l, const struct store_entry, names);
     if (entry->has_value) visit->each(visit->ctx, store_entry_key(entry));
   }
 }
@@ -339,7 +338,7 @@ static const size_t element_cost = sizeof(struct element) + STORE_BLOCK;
 int store_queue_push(struct store_client *c, struct slice key, struct slice value, struct err *e) {
   struct store *s = c->store;
   struct writing w;
-  int rc = begin(&w, c, key, e);
+  int rc = begin_writing(&w, c, key, e);
   if (rc == 0) rc = check_value(s, value.len, e);
   if (rc < 0) return rc;
   struct store_need need = {.bytes = element_cost + value.len, .items = 1};

@@ -1,16 +1,19 @@
-/* Names to entries, and what they cost.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names to entries, and their cost.
  *
- * A table that grows at once stands still while it does: with ten million keys a second or more, and all who wait time out together. This one is
- * Litwin's linear hashing. There are n buckets, a power of two and some more; a hash is taken modulo the next power of two, and by half of
- * that where it points behind the n-th. When there are more entries than buckets one bucket is added, and the one whose entries may belong there is split: every insertion
- * pays for one. Removing gives buckets back the same way. The buckets lie in segments, each as large as all before it, so nothing is ever
- * copied, and a fresh segment is the kernel's zero pages.
+ * A hash table that grows in one step stalls: with ten million keys for a second or more, and all waiting clients time
+ * out together. This one is Litwin's linear hashing. There are n buckets. A hash is taken modulo the next power of two,
+ * and modulo half of that if the result is beyond the n-th bucket. When there are more entries than buckets, one bucket
+ * is added, and the one whose entries may belong there is split: each insertion pays for one. Removing works the other
+ * way round. The buckets lie in segments, each as large as all before it, so nothing is ever copied, and a new segment
+ * is the kernel's zero pages.
  *
- * An entry is one block: header, name, value. Most keys in a store are some dozens of bytes that are read as often as they are written;
- * so each costs one allocation and, in a large table, two cache misses. A value that outgrows its room moves the block; who points at an
- * entry is therefore few: its bucket, its neighbours in the list of names, its extra. Waiters and queue elements hang on the extra, which stays where it is.
+ * An entry is one block: header, name, value. Most keys have some dozens of bytes and are read as often as written. So
+ * each costs one allocation and, in a large table, two cache misses. A value that outgrows its room moves the block, so
+ * only three pointers lead to an entry: from its bucket, its neighbours in the list of names, and its extra. Waiters
+ * and queue elements hang on the extra, which does not move.
  *
- * Everything is charged in the moment it is allocated, with what the allocator adds. */
+ * Everything is charged when it is allocated, with the allocator's own bytes. */
 
 #include "common/store/internal.h"
 
@@ -84,8 +87,7 @@ struct store_entry *store_find(const struct store *s, struct slice key) {
   if (s->table.n_entries == 0) return NULL;
   uint32_t hash = (uint32_t)siphash(&s->hash_key, key.data, key.len);
   struct store_entry *e = *bucket_of(&s->table, hash);
-  while (e &&
-         (e->hash != hash || e->key_len != key.len || (key.len && memcmp(e->bytes, key.data, key.len) != 0)))
+  while (e && (e->hash != hash || e->key_len != key.len || (key.len && memcmp(e->bytes, key.data, key.len) != 0)))
     e = e->next;
   return e;
 }
@@ -94,7 +96,7 @@ size_t store_entry_cost(size_t key_len, size_t room) {
   return sizeof(struct store_entry) + sizeof(struct store_entry *) + STORE_BLOCK + key_len + room;
 }
 
-struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct link *names) {
+struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct ring *names) {
   struct store_table *t = &s->table;
   if (t->n_entries >= t->n_buckets && t->n_buckets < table_max()) add_bucket(t);
   struct store_entry *e = xmalloc(sizeof(*e) + key.len + room);
@@ -106,7 +108,7 @@ struct store_entry *store_entry_add(struct store *s, struct slice key, size_t ro
   e->next = *bucket;
   *bucket = e;
   t->n_entries++;
-  link_append(names, &e->names);
+  ring_append(names, &e->names);
   s->bytes += store_entry_cost(key.len, room);
   return e;
 }
@@ -133,26 +135,26 @@ void store_entry_remove(struct store *s, struct store_entry *entry) {
   struct store_table *t = &s->table;
   *pointer_to(s, entry) = entry->next;
   t->n_entries--;
-  link_remove(&entry->names);
+  ring_remove(&entry->names);
   s->bytes -= store_entry_cost(entry->key_len, entry->value_room);
   free(entry);
-  /* Four for one: an emptied table has given all back. A quarter full is far from where it grows again. */
-  for (int i = 0; i < 4 && t->n_buckets > FIRST_BUCKETS && t->n_entries < t->n_buckets / 4; i++)
-    drop_bucket(t);
+  /* Four buckets per removal, so that an emptied table has freed all. A table that is a quarter full is far from
+   * growing again. */
+  for (int i = 0; i < 4 && t->n_buckets > FIRST_BUCKETS && t->n_entries < t->n_buckets / 4; i++) drop_bucket(t);
 }
 
 struct store_extra *store_entry_extra(struct store *s, struct store_entry *entry) {
   if (entry->extra) return entry->extra;
   entry->extra = xcalloc(1, sizeof(*entry->extra));
   entry->extra->entry = entry;
-  link_init(&entry->extra->waiters);
+  ring_init(&entry->extra->waiters);
   s->bytes += sizeof(*entry->extra) + STORE_BLOCK;
   return entry->extra;
 }
 
 void store_entry_tidy(struct store *s, struct store_entry *entry) {
   struct store_extra *x = entry->extra;
-  if (x && x->n_elements == 0 && link_alone(&x->waiters)) {
+  if (x && x->n_elements == 0 && ring_is_alone(&x->waiters)) {
     free(x);
     entry->extra = NULL;
     s->bytes -= sizeof(*x) + STORE_BLOCK;

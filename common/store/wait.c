@@ -1,13 +1,14 @@
-/* Who waits for what.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which client waits for which keys.
  *
- * A wait is a client's, and holds one node for every key that was missing when it was asked; the node hangs in the key's list of waiters. When the key
- * comes all its nodes are taken off and counted down: that is all a wait ever learns of a key, so one that is deleted again still counts as
- * seen, and a key named twice is counted twice and comes twice at once. That costs as much as there are waiters of that key and nothing for
- * others. A wait that goes takes its nodes out of rings, one step each, however many others wait for the same.
+ * A wait belongs to a client and has one node for every key that was missing when it was asked. The node hangs in the
+ * key's list of waiters. When the key comes, all its nodes are taken off and counted. A wait learns nothing else of a
+ * key, so a key that is deleted again still counts as seen, and a key that is named twice is counted twice. The cost
+ * depends on the waiters of that key alone. A wait that is dropped takes its nodes out of their rings, one step each.
  *
- * A wait that has ended stands in the store's list of the released until somebody asks, so the pure core never calls back. It also stands in a
- * list of its client's, so that the client's own session can answer in its proper place: WAIT, SET and PING sent in one piece are
- * answered in that order. */
+ * A wait that has ended stands in the store's list of released waits until the owner asks, so the pure core never calls
+ * back. It also stands in a list of its client, so that the client's own session can answer in the right order: WAIT,
+ * SET and PING sent in one piece are answered in that order. */
 
 #include "common/store/internal.h"
 
@@ -18,14 +19,14 @@
 static const size_t wait_cost = sizeof(struct store_wait) + STORE_BLOCK;
 static const size_t awaited_cost = sizeof(struct awaited) + STORE_BLOCK;
 
-/* The wait's nodes go; so do names that were there for them alone. */
+/* Frees the nodes of a wait, and names that existed only for them. */
 static void forget_awaited(struct store_wait *w) {
   struct store_client *c = w->client;
   struct store *s = c->store;
   for (struct awaited *a = w->awaited, *next; a; a = next) {
     next = a->next;
     if (a->extra) {
-      link_remove(&a->waiters);
+      ring_remove(&a->waiters);
       store_entry_tidy(s, a->extra->entry);
     }
     free(a);
@@ -39,8 +40,8 @@ static void forget_awaited(struct store_wait *w) {
 static void wait_destroy(struct store_wait *w) {
   if (!w) return;
   forget_awaited(w);
-  link_remove(&w->of_client);
-  link_remove(&w->released);
+  ring_remove(&w->of_client);
+  ring_remove(&w->released);
   w->client->store->bytes -= wait_cost;
   free(w);
 }
@@ -48,16 +49,16 @@ static void wait_destroy(struct store_wait *w) {
 static void release(struct store_wait *w) {
   struct store_client *c = w->client;
   forget_awaited(w);
-  link_remove(&w->of_client);
-  link_append(&c->released, &w->of_client);
-  link_append(&c->store->released, &w->released);
+  ring_remove(&w->of_client);
+  ring_append(&c->released, &w->of_client);
+  ring_append(&c->store->released, &w->released);
 }
 
-/* The oldest waiter has seen the key. True: that was the last it waited for. */
+/* The oldest waiter has seen the key. True: its wait has ended by that. */
 static bool see_first(struct store_extra *x) {
-  struct awaited *a = LINK_OF(x->waiters.next, struct awaited, waiters);
+  struct awaited *a = RING_ENTRY(x->waiters.next, struct awaited, waiters);
   struct store_wait *w = a->wait;
-  link_remove(&a->waiters);
+  ring_remove(&a->waiters);
   a->extra = NULL;
   bool ended = --w->missing == 0 && w != w->client->asking;
   if (ended) release(w);
@@ -66,17 +67,17 @@ static bool see_first(struct store_extra *x) {
 
 void store_wake_all(struct store *s, struct store_entry *entry) {
   if (!entry || !entry->extra) return;
-  while (!link_alone(&entry->extra->waiters)) see_first(entry->extra);
+  while (!ring_is_alone(&entry->extra->waiters)) see_first(entry->extra);
   store_entry_tidy(s, entry);
 }
 
 void store_wake_one(struct store *s, struct store_entry *entry) {
-  while (!link_alone(&entry->extra->waiters) && !see_first(entry->extra)) continue;
+  while (!ring_is_alone(&entry->extra->waiters) && !see_first(entry->extra)) continue;
 }
 
 int store_wait_check(struct store_client *c, const struct store_entry *entry, size_t *bytes, struct err *e) {
   if (c->n_awaited >= c->store->config.max_waits)
-    return err_set(e, -ENOSPC, "one client waits for %zu keys, the most it may", c->n_awaited);
+    return err_set(e, -ENOSPC, "one client waits for %zu keys, which is the limit", c->n_awaited);
   *bytes = awaited_cost + (c->asking ? 0 : wait_cost);
   if (!entry || !entry->extra) *bytes += sizeof(struct store_extra) + STORE_BLOCK;
   return 0;
@@ -85,8 +86,8 @@ int store_wait_check(struct store_client *c, const struct store_entry *entry, si
 static struct store_wait *wait_create(struct store_client *c) {
   struct store_wait *w = xcalloc(1, sizeof(*w));
   w->client = c;
-  link_append(&c->waits, &w->of_client);
-  link_init(&w->released);
+  ring_append(&c->waits, &w->of_client);
+  ring_init(&w->released);
   c->store->bytes += wait_cost;
   return w;
 }
@@ -97,7 +98,7 @@ void store_await(struct store_client *c, struct store_entry *entry) {
   struct store_wait *w = c->asking;
   struct awaited *a = xmalloc(sizeof(*a));
   *a = (struct awaited){.extra = store_entry_extra(s, entry), .wait = w, .next = w->awaited};
-  link_append(&a->extra->waiters, &a->waiters);
+  ring_append(&a->extra->waiters, &a->waiters);
   w->awaited = a;
   w->missing++;
   w->n_awaited++;
@@ -116,7 +117,7 @@ void store_wait_begin(struct store_client *c) {
 }
 
 static int await_key(struct store_client *c, struct slice key, struct err *e) {
-  struct link *names;
+  struct ring *names;
   int rc = store_join(c, key, &names, e);
   if (rc < 0) return rc;
   struct store_entry *entry = store_find(c->store, key);
@@ -146,7 +147,7 @@ bool store_wait_end(struct store_client *c) {
 
 void store_cancel(struct store_client *c) {
   c->asking = NULL;
-  while (!link_alone(&c->waits)) wait_destroy(LINK_OF(c->waits.next, struct store_wait, of_client));
+  while (!ring_is_alone(&c->waits)) wait_destroy(RING_ENTRY(c->waits.next, struct store_wait, of_client));
 }
 
 void store_forget_waits(struct store_client *c) {
@@ -155,8 +156,8 @@ void store_forget_waits(struct store_client *c) {
 }
 
 struct store_client *store_next_released(struct store *s) {
-  if (link_alone(&s->released)) return NULL;
-  struct store_wait *w = LINK_OF(s->released.next, struct store_wait, released);
+  if (ring_is_alone(&s->released)) return NULL;
+  struct store_wait *w = RING_ENTRY(s->released.next, struct store_wait, released);
   struct store_client *c = w->client;
   wait_destroy(w);
   return c;
@@ -164,7 +165,6 @@ struct store_client *store_next_released(struct store *s) {
 
 size_t store_take_released(struct store_client *c) {
   size_t n = 0;
-  for (; !link_alone(&c->released); n++)
-    wait_destroy(LINK_OF(c->released.next, struct store_wait, of_client));
+  for (; !ring_is_alone(&c->released); n++) wait_destroy(RING_ENTRY(c->released.next, struct store_wait, of_client));
   return n;
 }

@@ -1,14 +1,15 @@
-/* rdzvctl's verbs: who may, what is done, what is answered.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzvctl's verbs: their rights, their effects, their answers.
  *
- * Who asks is told by the driver (SO_PEERCRED). Root and the daemon's own user may everything. A job's own user, as its first
- * agent told in HELLO, sees and controls that job; of others' jobs nobody is told as much as their names: "no such job" is the
- * answer to what is not there and to what is not theirs. That holds as far as HELLO can be believed: who reaches the port may join
- * a job anyway (trusted networks only).
+ * The driver gives the uid of the peer (SO_PEERCRED). Root and the daemon's own user may do everything. A job's own
+ * user, as its first agent named it in HELLO, sees and controls that job. Others do not even learn its name: "no such
+ * job" is the answer both to a job that does not exist and to another user's. A peer can lie in HELLO, so this holds on
+ * trusted networks only.
  *
- * A host may be drained by a user whose jobs are the only ones with nodes there, and then for that user's jobs alone.
+ * A user may drain a host if no other user's job has a node there, and then for that user's jobs alone.
  *
- * Each verb answers what it has set in motion and what will follow, not what will have come of it; a mistake is answered with what there
- * is. With "json" the answer is one object: ok, code, text, and what a program would want beside it. */
+ * The answer says what the verb has started and what will follow. After a mistake it lists what exists. With "json"
+ * it is one object: ok, code, text, and fields for programs. */
 
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +17,8 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
 #include "daemon/core/status.h"
+#include "daemon/job/drain.h"
 
 enum { NAMED_MAX = 8, USER_DRAINS_MAX = 256, FAILED = 1 };
 
@@ -26,9 +27,9 @@ struct ask {
   const struct control *q;
   const struct core_store_facts *store;
   int64_t uid;
-  bool all;        /* may everything */
+  bool all;        /* may do everything */
   struct buf text; /* the answer */
-  json_t *more;    /* beside it, in JSON */
+  json_t *more;    /* further fields of the JSON answer */
   bool raw;        /* text is JSON already */
 };
 
@@ -37,11 +38,11 @@ bool control_may(const struct core *c, int64_t uid, const struct job *j) {
   return j && j->uid >= 0 && j->uid == uid;
 }
 
-/* What there is. --------------------------------------------------------------------------------------------------- */
+/* Lists of jobs and hosts. ----------------------------------------------------------------------------------------- */
 
 struct names {
   const char *v[NAMED_MAX];
-  size_t n; /* NAMED_MAX + 1: more than have room */
+  size_t n; /* NAMED_MAX + 1: there are more */
 };
 
 /* Each once. */
@@ -64,8 +65,8 @@ static void end_with_names(struct buf *out, const struct names *names, const cha
 
 static int no_such_job(struct ask *a) {
   struct names names = {0};
-  for (size_t i = 0; i < a->c->n_all; i++)
-    if (control_may(a->c, a->uid, a->c->all[i])) add_name(&names, a->c->all[i]->id);
+  for (size_t i = 0; i < a->c->jobs.n_all; i++)
+    if (control_may(a->c, a->uid, a->c->jobs.all[i])) add_name(&names, a->c->jobs.all[i]->id);
   buf_puts(&a->text, a->all ? "no job has the id " : "no job of yours has the id ");
   status_put_name(&a->text, a->q->job);
   end_with_names(&a->text, &names, a->all ? "there are" : "you have",
@@ -74,7 +75,7 @@ static int no_such_job(struct ask *a) {
 }
 
 static struct job *find_job(const struct ask *a) {
-  struct job *j = map_get(&a->c->jobs, a->q->job);
+  struct job *j = map_get(&a->c->jobs.by_id, a->q->job);
   return j && control_may(a->c, a->uid, j) ? j : NULL;
 }
 
@@ -86,15 +87,15 @@ static bool is_on(const struct job *j, const char *host) {
 
 static int no_such_host(struct ask *a) {
   struct names names = {0};
-  for (size_t i = 0; i < a->c->n_all && names.n <= NAMED_MAX; i++) {
-    const struct job *j = a->c->all[i];
+  for (size_t i = 0; i < a->c->jobs.n_all && names.n <= NAMED_MAX; i++) {
+    const struct job *j = a->c->jobs.all[i];
     if (job_is_over(j) || !control_may(a->c, a->uid, j)) continue;
     for (size_t k = 0; k < j->n_members && names.n <= NAMED_MAX; k++) add_name(&names, j->members[k]->host);
   }
   buf_puts(&a->text, a->all ? "no job has a node on host " : "no job of yours has a node on host ");
   status_put_name(&a->text, a->q->host);
-  if (a->all) buf_puts(&a->text, " (--force drains it for those that come)");
-  end_with_names(&a->text, &names, "hosts are", "no host has any");
+  if (a->all) buf_puts(&a->text, " (--force drains it anyway)");
+  end_with_names(&a->text, &names, "hosts are", "no host has a node");
   return FAILED;
 }
 
@@ -103,11 +104,11 @@ static int no_such_host(struct ask *a) {
 static int too_long(struct ask *a) {
   buf_finish(&a->text);
   a->raw = false;
-  buf_printf(&a->text,
-             "that is more than the %d MiB that one answer takes: ask for one job (rdzvctl status JOB), for "
-             "one line "
-             "of each (rdzvctl jobs), or without --json\n",
-             STATUS_MAX >> 20);
+  buf_printf(
+      &a->text,
+      "the answer is larger than %d MiB: ask for one job (rdzvctl status JOB), for one line per job (rdzvctl jobs), "
+      "or without --json\n",
+      STATUS_MAX >> 20);
   return FAILED;
 }
 
@@ -141,7 +142,7 @@ static void put_job(struct buf *out, const struct job *j) {
 static int is_over(struct ask *a, const struct job *j) {
   put_job(&a->text, j);
   buf_printf(&a->text, " is over: %s with exit code %d, ", outcome_name(j->outcome), j->code);
-  status_put_duration(&a->text, a->c->now_ms - j->state_ms);
+  status_put_duration(&a->text, a->c->jobs.now_ms - j->state_ms);
   buf_puts(&a->text, " ago\n");
   return FAILED;
 }
@@ -151,9 +152,9 @@ static int do_stop(struct ask *a) {
   if (!j) return no_such_job(a);
   if (job_is_over(j)) return is_over(a, j);
   put_job(&a->text, j);
-  buf_printf(&a->text, " is being stopped; its agents (%zu now) stop their workers and exit with %d\n",
-             j->n_members, EXIT_CODE_STOPPED);
-  struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = a->c->now_ms, .text = "rdzvctl stop"};
+  buf_printf(&a->text, " is being stopped; its agents (%zu now) stop their workers and exit with %d\n", j->n_members,
+             EXIT_CODE_STOPPED);
+  struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = a->c->jobs.now_ms, .text = "rdzvctl stop"};
   job_event(j, &ev);
   return 0;
 }
@@ -171,14 +172,14 @@ static struct member *member_of_rank(const struct job *j, int64_t rank) {
 static int no_such_rank(struct ask *a, const struct job *j, bool running) {
   put_job(&a->text, j);
   if (!running)
-    buf_printf(&a->text, " has no workers now, it is %s\n", job_state_name(j->state));
+    buf_printf(&a->text, " has no workers now: it is %s\n", job_state_name(j->state));
   else if (a->q->rank < j->world_size)
-    buf_printf(&a->text, ": the worker of rank %lld is not running any more, or its node is away\n",
+    buf_printf(&a->text, ": the worker of rank %lld is not running, or its node is not connected\n",
                (long long)a->q->rank);
   else if (j->world_size == 1)
-    buf_printf(&a->text, " has no rank %lld; there is rank 0 alone\n", (long long)a->q->rank);
+    buf_printf(&a->text, " has no rank %lld; its only rank is 0\n", (long long)a->q->rank);
   else
-    buf_printf(&a->text, " has no rank %lld; there are ranks 0 to %lld\n", (long long)a->q->rank,
+    buf_printf(&a->text, " has no rank %lld; its ranks are 0 to %lld\n", (long long)a->q->rank,
                (long long)j->world_size - 1);
   return FAILED;
 }
@@ -194,17 +195,17 @@ static void put_signal(struct buf *out, int signo) {
 static void say_killed(struct ask *a, const struct job *j, const struct member *m, int signo) {
   const struct settings *s = &j->settings;
   put_signal(&a->text, signo);
-  buf_printf(&a->text, " goes to rank %lld of ", (long long)a->q->rank);
+  buf_printf(&a->text, " was sent to rank %lld of ", (long long)a->q->rank);
   put_job(&a->text, j);
   buf_printf(&a->text, " (local rank %lld on ", (long long)(a->q->rank - m->rank_base));
   status_put_name(&a->text, m->host);
   buf_printf(&a->text, ", round %lld)\n", (long long)j->round);
   if (j->restarts_used < s->max_restarts)
-    buf_printf(&a->text, "if it dies of that, its round ends and restart %lld of %lld is charged\n",
+    buf_printf(&a->text, "if it dies, its round ends and restart %lld of %lld is charged\n",
                (long long)j->restarts_used + 1, (long long)s->max_restarts);
   else
-    buf_printf(&a->text, "if it dies of that, the job ends: %lld of %lld restarts are used\n",
-               (long long)j->restarts_used, (long long)s->max_restarts);
+    buf_printf(&a->text, "if it dies, the job ends: %lld of %lld restarts are used\n", (long long)j->restarts_used,
+               (long long)s->max_restarts);
 }
 
 static int do_kill_worker(struct ask *a) {
@@ -213,8 +214,7 @@ static int do_kill_worker(struct ask *a) {
   if (job_is_over(j)) return is_over(a, j);
   bool running = j->state != JOB_FORMING && j->state != JOB_RECOVERING && j->state != JOB_STOPPING;
   struct member *m = running && a->q->rank >= 0 ? member_of_rank(j, a->q->rank) : NULL;
-  if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD))
-    return no_such_rank(a, j, running);
+  if (!m || !m->conn || (m->state != MEMBER_STARTED && m->state != MEMBER_TOLD)) return no_such_rank(a, j, running);
   int signo = a->q->signal ? (int)a->q->signal : 9; /* SIGKILL */
   struct msg msg;
   msg_init(&msg, MSG_KILL);
@@ -222,13 +222,13 @@ static int do_kill_worker(struct ask *a) {
   msg.kill.round = j->round;
   msg.kill.local_rank = a->q->rank - m->rank_base;
   msg.kill.signal = signo;
-  core_send(a->c, m->conn, &msg);
-  core_log(a->c, LOG_WARN, "job %s: rdzvctl kill-worker of uid %lld: signal %d to rank %lld on %s", j->id,
+  jobs_send(&a->c->jobs, m->conn, &msg);
+  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker of uid %lld: signal %d to rank %lld on %s", j->id,
            (long long)a->uid, signo, (long long)a->q->rank, m->host);
   say_killed(a, j, m, signo);
   if (a->q->json)
-    a->more = json_pack("{s:s,s:s,s:I,s:I}", "job", j->id, "host", m->host, "rank", (json_int_t)a->q->rank,
-                        "signal", (json_int_t)signo);
+    a->more = json_pack("{s:s,s:s,s:I,s:I}", "job", j->id, "host", m->host, "rank", (json_int_t)a->q->rank, "signal",
+                        (json_int_t)signo);
   return 0;
 }
 
@@ -241,11 +241,11 @@ static void put_who(struct buf *out, int64_t uid) {
     buf_printf(out, "uid %lld", (long long)uid);
 }
 
-/* Jobs with nodes there that are not over: `mine`: of those that the one who asks may control. */
+/* Jobs with nodes there that are not over. mine: those that the user may control; otherwise the others. */
 static size_t jobs_on(const struct ask *a, const char *host, bool mine) {
   size_t n = 0;
-  for (size_t i = 0; i < a->c->n_all; i++) {
-    const struct job *j = a->c->all[i];
+  for (size_t i = 0; i < a->c->jobs.n_all; i++) {
+    const struct job *j = a->c->jobs.all[i];
     if (!job_is_over(j) && is_on(j, host) && control_may(a->c, a->uid, j) == mine) n++;
   }
   return n;
@@ -253,7 +253,7 @@ static size_t jobs_on(const struct ask *a, const char *host, bool mine) {
 
 static size_t drains_of(const struct core *c, int64_t uid) {
   size_t n = 0;
-  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
     for (const struct drain *d = e->value; d; d = d->next) n += d->uid == uid;
   return n;
 }
@@ -265,11 +265,11 @@ static int may_drain(struct ask *a) {
   if (jobs_on(a, host, false)) {
     buf_puts(&a->text, "host ");
     status_put_name(&a->text, host);
-    buf_puts(&a->text, " has nodes of jobs that are not yours: root or the daemon's user may drain it\n");
+    buf_puts(&a->text, " has nodes of other users' jobs: only root or the daemon's user may drain it\n");
     return EXIT_CODE_REFUSED;
   }
   if (drains_of(a->c, a->uid) < USER_DRAINS_MAX) return 0;
-  buf_printf(&a->text, "you have drained %d hosts, which is the limit\n", USER_DRAINS_MAX);
+  buf_printf(&a->text, "you have drained %d hosts, the limit\n", USER_DRAINS_MAX);
   return EXIT_CODE_REFUSED;
 }
 
@@ -277,48 +277,45 @@ static bool has_enough(const struct job *j) {
   return j->state != JOB_FORMING || j->n_available >= (size_t)j->settings.min_nodes;
 }
 
-/* A job that could not go on without. */
+/* Refuses: this job cannot go on without the host. */
 static int is_needed(struct ask *a, const struct job *j) {
   const struct settings *s = &j->settings;
   size_t others = job_nodes_without(j, a->q->host);
   put_job(&a->text, j);
-  buf_puts(&a->text, " could not go on without ");
+  buf_puts(&a->text, " cannot go on without ");
   status_put_name(&a->text, a->q->host);
   buf_printf(&a->text,
-             ": it needs %lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it all "
-             "the same\n",
-             (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes,
-             (long long)s->max_nodes, others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
+             ": it needs %lld node%s (--nnodes %lld:%lld), and %zu other%s %s here%s; --force drains it "
+             "anyway\n",
+             (long long)s->min_nodes, s->min_nodes == 1 ? "" : "s", (long long)s->min_nodes, (long long)s->max_nodes,
+             others, others == 1 ? "" : "s", others == 1 ? "is" : "are",
              j->state == JOB_RECOVERING ? " since the daemon came back" : "");
   return EXIT_CODE_REFUSED;
 }
 
 static int refuse_needed(struct ask *a) {
-  for (size_t i = 0; i < a->c->n_all && !a->q->force; i++) {
-    const struct job *j = a->c->all[i];
-    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host) ||
-        job_drain_of(j, a->q->host))
+  for (size_t i = 0; i < a->c->jobs.n_all && !a->q->force; i++) {
+    const struct job *j = a->c->jobs.all[i];
+    if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host) || job_drain_of(j, a->q->host))
       continue;
     if (has_enough(j) && !job_could_go_on_without(j, a->q->host)) return is_needed(a, j);
   }
   return 0;
 }
 
-/* One line on what follows for a job that has nodes there. */
+/* One line about what follows for a job with nodes there. */
 static void say_effect(struct ask *a, const struct job *j) {
   const char *host = a->q->host;
-  bool runs = j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;
+  bool runs = job_round_goes_on(j);
   size_t others = job_nodes_without(j, host);
   put_job(&a->text, j);
   if (runs && job_works_on(j, host) && job_has_finished_ones(j) && !a->q->force)
     buf_printf(&a->text,
-               ": round %lld goes on to its end there, because nodes of it have finished; --force ends it",
+               ": round %lld goes on there to its end, because some of its nodes have finished; --force ends it",
                (long long)j->round);
   else if (runs && job_works_on(j, host))
-    buf_printf(
-        &a->text,
-        ": round %lld is ended as planned, nothing is charged; %zu other node%s %s here for the next one",
-        (long long)j->round, others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
+    buf_printf(&a->text, ": round %lld ends as planned, nothing is charged; %zu other node%s %s here for the next one",
+               (long long)j->round, others, others == 1 ? "" : "s", others == 1 ? "is" : "are");
   else
     buf_puts(&a->text, ": its nodes there wait");
   buf_putc(&a->text, '\n');
@@ -326,8 +323,8 @@ static void say_effect(struct ask *a, const struct job *j) {
 
 static void say_effects(struct ask *a) {
   json_t *jobs = json_array();
-  for (size_t i = 0; i < a->c->n_all; i++) {
-    const struct job *j = a->c->all[i];
+  for (size_t i = 0; i < a->c->jobs.n_all; i++) {
+    const struct job *j = a->c->jobs.all[i];
     if (job_is_over(j) || !control_may(a->c, a->uid, j) || !is_on(j, a->q->host)) continue;
     say_effect(a, j);
     json_array_append_new(jobs, json_string(j->id));
@@ -344,20 +341,20 @@ static int do_drain(struct ask *a) {
   put_who(&by, a->uid);
   struct drain d = {.host = (char *)(uintptr_t)host,
                     .uid = a->all ? -1 : a->uid,
-                    .wall_ms = a->c->wall_ms,
+                    .wall_ms = a->c->jobs.wall_ms,
                     .force = a->q->force};
   buf_puts(&a->text, "host ");
   status_put_name(&a->text, host);
-  buf_puts(&a->text, " is drained: its agents stay, and take part in no round until `rdzvctl undrain ");
+  buf_puts(&a->text, " is drained: its agents stay connected, and join no round until `rdzvctl undrain ");
   status_put_name(&a->text, host);
   buf_puts(&a->text, a->all ? "`\n" : "`; this holds for your jobs\n");
   say_effects(a);
   d.by = by.data;
-  if (core_drain(a->c, &d, a->c->now_ms)) {
-    core_log(a->c, LOG_WARN, "host %s is drained by %s", host, d.by);
+  if (jobs_drain(&a->c->jobs, &d, a->c->jobs.now_ms)) {
+    jobs_log(&a->c->jobs, LOG_WARN, "host %s is drained by %s", host, d.by);
   } else {
     buf_clear(&a->text);
-    buf_printf(&a->text, "%zu hosts are drained, which is the limit\n", a->c->n_drains);
+    buf_printf(&a->text, "%zu hosts are drained, the limit\n", a->c->jobs.n_drains);
     json_decref(a->more);
     a->more = NULL;
     code = EXIT_CODE_REFUSED;
@@ -370,29 +367,29 @@ static int do_drain(struct ask *a) {
 
 static bool may_lift(const struct ask *a, const struct drain *d) {
   if (a->all) return true;
-  for (size_t i = 0; d->incarnation[0] && i < a->c->n_all; i++)
-    if (!strcmp(a->c->all[i]->incarnation, d->incarnation)) return control_may(a->c, a->uid, a->c->all[i]);
+  for (size_t i = 0; d->incarnation[0] && i < a->c->jobs.n_all; i++)
+    if (!strcmp(a->c->jobs.all[i]->incarnation, d->incarnation)) return control_may(a->c, a->uid, a->c->jobs.all[i]);
   return !d->incarnation[0] && d->uid == a->uid;
 }
 
 static size_t lift(struct ask *a) {
   size_t n = 0;
-  if (a->all) return core_undrain(a->c, a->q->host, NULL, a->c->now_ms);
-  for (const struct drain *d = core_first_drain(a->c, a->q->host); d;) {
+  if (a->all) return jobs_undrain(&a->c->jobs, a->q->host, NULL, a->c->jobs.now_ms);
+  for (const struct drain *d = jobs_first_drain(&a->c->jobs, a->q->host); d;) {
     if (!may_lift(a, d)) {
       d = d->next;
       continue;
     }
     struct drain like = *d;
-    n += core_undrain(a->c, a->q->host, &like, a->c->now_ms);
-    d = core_first_drain(a->c, a->q->host);
+    n += jobs_undrain(&a->c->jobs, a->q->host, &like, a->c->jobs.now_ms);
+    d = jobs_first_drain(&a->c->jobs, a->q->host);
   }
   return n;
 }
 
 static int is_not_drained(struct ask *a) {
   struct names names = {0};
-  for (struct map_entry *e = NULL; (e = map_next(&a->c->drains, e));) {
+  for (struct map_entry *e = NULL; (e = map_next(&a->c->jobs.drains, e));) {
     bool seen = false;
     for (const struct drain *d = e->value; d && !seen; d = d->next) seen = may_lift(a, d);
     if (seen) add_name(&names, e->key);
@@ -400,25 +397,24 @@ static int is_not_drained(struct ask *a) {
   buf_puts(&a->text, "host ");
   status_put_name(&a->text, a->q->host);
   buf_puts(&a->text, " is not drained");
-  end_with_names(&a->text, &names, "these are", "none is");
+  end_with_names(&a->text, &names, "drained hosts are", "no host is drained");
   return FAILED;
 }
 
 static int do_undrain(struct ask *a) {
   const char *host = a->q->host;
-  const struct drain *d = core_first_drain(a->c, host);
+  const struct drain *d = jobs_first_drain(&a->c->jobs, host);
   while (d && !status_sees_drain(a->c, a->uid, d)) d = d->next;
   if (!d) return is_not_drained(a);
   bool lifted = lift(a) > 0;
   buf_puts(&a->text, "host ");
   status_put_name(&a->text, host);
   if (!lifted) {
-    buf_puts(&a->text, " was not drained by you: root or the daemon's user may undrain it\n");
+    buf_puts(&a->text, " was not drained by you: only root or the daemon's user may undrain it\n");
     return EXIT_CODE_REFUSED;
   }
-  core_log(a->c, LOG_INFO, "host %s is drained no more", host);
-  buf_puts(&a->text,
-           " is drained no more: its nodes are newcomers again, in the next round or as the job grows\n");
+  jobs_log(&a->c->jobs, LOG_INFO, "host %s is undrained", host);
+  buf_puts(&a->text, " is undrained: its nodes are newcomers, for the next round or when the job grows\n");
   a->more = json_pack("{s:s}", "host", host);
   return 0;
 }
@@ -454,11 +450,8 @@ static void wrap_in_json(struct ask *a, int code) {
 }
 
 void core_control(struct core *c, const struct core_event *ev) {
-  struct ask a = {.c = c,
-                  .q = &ev->msg->control,
-                  .store = ev->store,
-                  .uid = ev->uid,
-                  .all = control_may(c, ev->uid, NULL)};
+  struct ask a = {
+      .c = c, .q = &ev->msg->control, .store = ev->store, .uid = ev->uid, .all = control_may(c, ev->uid, NULL)};
   int (*run)(struct ask *) = unknown_verb;
   for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
     if (!strcmp(verbs[i].name, a.q->verb)) run = verbs[i].run;
@@ -470,8 +463,8 @@ void core_control(struct core *c, const struct core_event *ev) {
   msg.control_reply.code = code;
   msg.raw = buf_text(&a.text);
   msg.raw_len = a.text.len;
-  core_send(c, ev->conn, &msg);
-  core_close(c, ev->conn); /* one question, one answer */
+  jobs_send(&c->jobs, ev->conn, &msg);
+  jobs_close(&c->jobs, ev->conn); /* one question, one answer */
   json_decref(a.more);
   buf_finish(&a.text);
 }

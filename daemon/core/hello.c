@@ -1,13 +1,19 @@
-/* HELLO: which job, which life of it, which member, and is it right about the round?
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HELLO: which job, which incarnation, which member, and whether its token is current.
  *
- * Tokens decide. A token is (incarnation, round); incarnations begin with their creation time in hex, so that
- * comparing text compares age. A HELLO with the job's token continues; with a lower one it is stale; with a
- * higher one it knows more than this daemon, which then recovers (rdzv_recover.c). Answers are WELCOME and what the
- * job's state calls for; or REFUSED (go away), STALE (kill what you run, then say HELLO again), END (it is over).
+ * A token is (incarnation, round). An incarnation begins with its creation time in hex, so comparing text compares age.
+ * A HELLO with the job's token continues. A HELLO with a lower token is stale. A HELLO with a higher one comes from a
+ * node that knows more than this daemon, which then recovers (daemon/job/recover.c). The answer is one of these:
  *
- * The ended stay for a while under their id, so that a node that was away learns how it ended; a newcomer with the
- * same id opens a new incarnation beside them. A life of a job that has sealed nothing gives way to any that has; of two that have, the
- * older one is over as soon as the newer one is heard of, and stays so when the newer one has ended. */
+ *   WELCOME   and what the job's state calls for
+ *   STALE     the node kills what it runs, and says HELLO again
+ *   REFUSED   the node exits
+ *   END       the job is over
+ *
+ * A job that has ended keeps its id for a while, so that a node that was away learns how it ended. A newcomer with
+ * that id starts a new incarnation beside it. An incarnation without a sealed round gives way to any that has one.
+ * Of two that have sealed rounds, the older one is over as soon as the newer one is known here, and stays so after
+ * the newer one has ended. */
 
 #include "daemon/core/internal.h"
 
@@ -19,29 +25,13 @@
 #include "common/mem.h"
 #include "daemon/job/drain.h"
 
-/* One that is higher than `than`, whatever the clocks of the two daemons say. */
-static void name_incarnation(struct core *c, const char *than, char out[INCARNATION_MAX + 1]) {
-  unsigned long long at = c->wall_ms & 0xffffffffffff, before = strtoull(than, NULL, 16) & 0xffffffffffff;
-  if (at <= before) at = before + 1;
-  snprintf(out, INCARNATION_MAX + 1, "%012llx-%016llx", at, (unsigned long long)core_random(c));
-}
-
-void core_branch(struct core *c, struct job *j) {
-  j->branches = false;
-  snprintf(j->former, sizeof j->former, "%s", j->incarnation);
-  name_incarnation(c, j->former, j->incarnation);
-  job_take_drains_along(j);
-  core_log(c, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
-           j->incarnation, j->former);
-}
-
 static struct job *begin_incarnation(struct core *c, const struct hello *h) {
   char incarnation[INCARNATION_MAX + 1];
-  name_incarnation(c, "", incarnation);
-  core_log(c, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
-  struct job *j = core_add_job(c, h->job, incarnation, &h->settings);
-  for (size_t i = 0; i + 1 < c->n_all; i++) /* what a lost node of an earlier life may still run */
-    if (!strcmp(c->all[i]->id, j->id)) job_hold_as(j, c->all[i]);
+  jobs_name_incarnation(&c->jobs, "", incarnation);
+  jobs_log(&c->jobs, LOG_INFO, "job %s: begins as incarnation %s", h->job, incarnation);
+  struct job *j = jobs_add(&c->jobs, h->job, incarnation, &h->settings);
+  for (size_t i = 0; i + 1 < c->jobs.n_all; i++) /* lost nodes of an earlier incarnation may still run */
+    if (!strcmp(c->jobs.all[i]->id, j->id)) job_copy_holds(j, c->jobs.all[i]);
   return j;
 }
 
@@ -54,39 +44,36 @@ void core_refuse(struct core *c, uint64_t conn, int code, const char *fmt, ...) 
   msg_init(&msg, MSG_REFUSED);
   msg.refused.code = code;
   msg.refused.text = text;
-  core_log(c, LOG_WARN, "connection %llu: refused: %s", (unsigned long long)conn, text);
-  core_send(c, conn, &msg);
+  jobs_log(&c->jobs, LOG_WARN, "connection %llu: refused: %s", (unsigned long long)conn, text);
+  jobs_send(&c->jobs, conn, &msg);
   core_hang_up(c, conn);
   free(text);
 }
 
-/* other: h is not of this node, and has brought a newer life of the job here. */
-static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h,
-                       bool other) {
+/* other: h comes from another node, and has brought a newer incarnation of the job. */
+static void send_stale(struct core *c, uint64_t conn, const struct job *j, const struct hello *h, bool other) {
   struct buf text = BUF_INIT;
   if (other)
-    buf_printf(
-        &text,
-        "node %s came from a newer run of this job, or a later round of it, round %lld, with another daemon",
-        h->host, (long long)h->round);
+    buf_printf(&text, "node %s comes from a newer run of this job, or from its later round %lld, with another daemon",
+               h->host, (long long)h->round);
   else if (j->round > h->round)
-    buf_printf(&text, "the job has gone on without this node, from round %lld to round %lld",
-               (long long)h->round, (long long)j->round);
+    buf_printf(&text, "the job went on without this node, from round %lld to round %lld", (long long)h->round,
+               (long long)j->round);
   else
-    buf_printf(&text, "round %lld was ended without this node, and the job forms the next one",
-               (long long)h->round);
+    buf_printf(&text, "round %lld ended without this node, and the job is forming the next one", (long long)h->round);
   struct msg msg;
   msg_init(&msg, MSG_STALE);
   msg.stale.incarnation = j->incarnation;
   msg.stale.round = j->round;
   msg.stale.text = buf_text(&text);
-  core_send(c, conn, &msg);
+  jobs_send(&c->jobs, conn, &msg);
   if (!other)
-    core_log(c, LOG_INFO, "job %s: node %s (%s) is stale: %s", j->id, h->host, h->agent, buf_text(&text));
+    jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ") is stale: %s", j->id, h->host, h->agent,
+             buf_text(&text));
   buf_finish(&text);
 }
 
-static void send_welcome(struct core *c, const struct job *j, const struct member *m) {
+static void send_welcome(struct core *c, const struct job *j, struct member *m) {
   struct msg msg;
   msg_init(&msg, MSG_WELCOME);
   msg.welcome.version = PROTO_VERSION;
@@ -94,18 +81,18 @@ static void send_welcome(struct core *c, const struct job *j, const struct membe
   msg.welcome.round = j->round;
   msg.welcome.state = j->state;
   msg.welcome.peer_addr = m->peer_addr;
-  msg.welcome.fence = job_could_form_without(j, m);
-  core_send(c, m->conn, &msg);
+  msg.welcome.fence = member_tell_fence(m);
+  jobs_send(&c->jobs, m->conn, &msg);
 }
 
-/* The first setting that differs, as "--lease is 5000 ms here and 9000 ms in the job"; false: all agree. where: "here (n1)", or "there". */
-static bool settings_differ(const struct settings *a, const struct settings *b, const char *where,
-                            struct buf *out) {
-#define CHECK(field, option, unit)                                                                           \
-  if (a->field != b->field) {                                                                                \
-    buf_printf(out, "%s is %lld%s %s and %lld%s in the job", option, (long long)a->field, unit, where,       \
-               (long long)b->field, unit);                                                                   \
-    return true;                                                                                             \
+/* The first setting that differs, as "--lease is 5000 ms here and 9000 ms in the job"; false: all agree. where:
+ * "here (n1)", or "there". */
+static bool settings_differ(const struct settings *a, const struct settings *b, const char *where, struct buf *out) {
+#define CHECK(field, option, unit)                                                                                     \
+  if (a->field != b->field) {                                                                                          \
+    buf_printf(out, "%s is %lld%s %s and %lld%s in the job", option, (long long)a->field, unit, where,                 \
+               (long long)b->field, unit);                                                                             \
+    return true;                                                                                                       \
   }
   CHECK(min_nodes, "--nnodes (minimum)", "")
   CHECK(max_nodes, "--nnodes (maximum)", "")
@@ -139,20 +126,20 @@ static bool settings_refused(struct core *c, const struct core_event *ev, struct
   const struct hello *h = &ev->msg->hello;
   struct buf differs = BUF_INIT, there = BUF_INIT;
   char here[sizeof "here ()" + HOST_MAX];
-  snprintf(here, sizeof here, "here (%s)", h->host); /* the text stands in the daemon's log, too */
+  snprintf(here, sizeof here, "here (%s)", h->host); /* the text is in the daemon's log, too */
   bool refused = settings_differ(&h->settings, &j->settings, here, &differs);
   if (refused) {
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "%s; %s", buf_text(&differs),
                 "all nodes of a job must agree: start them with the same options, or with another --rdzv-id");
     settings_differ(&h->settings, &j->settings, "there", &there);
-    job_note_refusal(j, h->host, buf_text(&there), c->now_ms);
+    job_note_refusal(j, h->host, buf_text(&there), c->jobs.now_ms);
   }
   buf_finish(&differs);
   buf_finish(&there);
   return refused;
 }
 
-/* A node rank that somebody else asked for, or one beyond the job's size. */
+/* Refuses a node rank that another node has asked for, or one beyond the job's size. */
 static bool want_rank_refused(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
   if (h->want_rank >= h->settings.max_nodes) {
@@ -161,14 +148,13 @@ static bool want_rank_refused(struct core *c, const struct core_event *ev, struc
     return true;
   }
   const struct member *m = j ? job_find_wanted(j, h->want_rank) : NULL;
-  if (!m || !strcmp(m->agent, h->agent) || m->drained) return false; /* who is drained makes room */
-  core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-              "--node-rank %lld is asked for by both %s (pid %lld) and %s (pid %lld)",
+  if (!m || !strcmp(m->agent, h->agent) || m->drained) return false; /* a drained node makes room */
+  core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--node-rank %lld is claimed by both %s (pid %lld) and %s (pid %lld)",
               (long long)h->want_rank, m->host, (long long)m->pid, h->host, (long long)h->pid);
   struct buf why = BUF_INIT;
-  buf_printf(&why, "--node-rank %lld is already that of %s (pid %lld)", (long long)h->want_rank, m->host,
+  buf_printf(&why, "--node-rank %lld is already taken by %s (pid %lld)", (long long)h->want_rank, m->host,
              (long long)m->pid);
-  job_note_refusal(j, h->host, buf_text(&why), c->now_ms);
+  job_note_refusal(j, h->host, buf_text(&why), c->jobs.now_ms);
   buf_finish(&why);
   return true;
 }
@@ -189,80 +175,78 @@ static bool hello_is_sound(struct core *c, const struct core_event *ev) {
   bool placed = h->phase != PHASE_NONE;
   if (h->version != PROTO_VERSION)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "agent %s speaks version %lld of the protocol and this daemon version %d", h->host,
+                "its rdzv-agent speaks protocol version %lld, this rdzvd speaks version %d; use the same "
+                "version of rdzv on all nodes",
                 (long long)h->version, PROTO_VERSION);
   else if (h->settings.min_nodes > h->settings.max_nodes)
     core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--nnodes %lld:%lld has a minimum above its maximum",
                 (long long)h->settings.min_nodes, (long long)h->settings.max_nodes);
-  else if (placed &&
-           (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names no place in the round that it is in",
-                h->host);
-  else if (h->round > CORE_ROUND_MAX)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, which no job has reached",
-                h->host, (long long)h->round);
+  else if (placed && (h->round < 1 || !h->incarnation[0] || h->node_rank < 0 || h->node_rank >= h->round_nodes))
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names a round, but no valid node rank in it", h->host);
+  else if (h->round > JOB_ROUND_MAX)
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s names round %lld, which no job has reached", h->host,
+                (long long)h->round);
   else if (h->local_addr[0] && !ipaddr_parse(h->local_addr).family)
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address",
-                h->local_addr, h->host);
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "--local-addr %s of %s is not a numeric address", h->local_addr,
+                h->host);
   else if (!addrs_are_numeric(h->addrs))
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                "HELLO of %s has other things than numeric addresses in addrs", h->host);
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "HELLO of %s has an entry in addrs that is not a numeric address",
+                h->host);
   else
     return true;
   return false;
 }
 
-/* A node of an older life of the job than one that has sealed a round here, whether that one goes on or has ended. */
+/* A node of an older incarnation than one that has sealed a round here, whether that one goes on or has ended. */
 static bool newer_run_exists(const struct core *c, const struct hello *h) {
-  for (size_t i = 0; i < c->n_all; i++) {
-    const struct job *j = c->all[i];
+  for (size_t i = 0; i < c->jobs.n_all; i++) {
+    const struct job *j = c->jobs.all[i];
     if (j->round > 0 && strcmp(h->incarnation, j->incarnation) < 0 && !strcmp(h->job, j->id)) return true;
   }
   return false;
 }
 
-/* It speaks of the life out of which j has grown here. */
+/* The HELLO names the incarnation out of which j was made here. */
 static bool is_former(const struct job *j, const struct hello *h) {
   return j->former[0] && !strcmp(j->former, h->incarnation);
 }
 
-static struct job *find_life(const struct core *c, const struct hello *h) {
+static struct job *find_named_incarnation(const struct core *c, const struct hello *h) {
   if (!h->incarnation[0]) return NULL;
-  for (size_t i = c->n_all; i-- > 0;)
-    if (!strcmp(c->all[i]->id, h->job) && is_former(c->all[i], h)) return c->all[i];
-  return core_find_incarnation(c, h->job, h->incarnation);
+  for (size_t i = c->jobs.n_all; i-- > 0;)
+    if (!strcmp(c->jobs.all[i]->id, h->job) && is_former(c->jobs.all[i], h)) return c->jobs.all[i];
+  return jobs_find_incarnation(&c->jobs, h->job, h->incarnation);
 }
 
-/* Which job a HELLO belongs to. NULL: it was answered. */
+/* The job that a HELLO belongs to; NULL: it was answered. */
 static struct job *job_for_hello(struct core *c, const struct core_event *ev) {
   const struct hello *h = &ev->msg->hello;
-  struct job *j = map_get(&c->jobs, h->job);
-  struct job *known = find_life(c, h);
+  struct job *j = map_get(&c->jobs.by_id, h->job);
+  struct job *known = find_named_incarnation(c, h);
   if (known && job_is_over(known)) return known;
-  if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the name */
+  if (j && job_is_over(j)) j = NULL; /* a new incarnation takes the id */
   bool has_past = h->incarnation[0] && h->round > 0;
   if (has_past && !known && newer_run_exists(c, h)) {
-    if (j &&
-        h->phase != PHASE_NONE) /* what it runs is on our nodes, or beside them, until it has heard this */
-      job_hold_agent(j, h->agent, c->now_ms + (uint64_t)h->settings.lease_ms);
+    if (j && h->phase != PHASE_NONE) /* it may run on our nodes until it has got this */
+      job_hold_agent(j, h->agent, c->jobs.now_ms + (uint64_t)h->settings.lease_ms);
     core_refuse(c, ev->conn, EXIT_CODE_DAEMON_LOST, "a newer run of job %s has taken its place", h->job);
     return NULL;
   }
   if (j && settings_refused(c, ev, j)) return NULL;
   if (j) return j;
-  if (c->n_all >= CORE_JOBS_MAX && !core_forget_oldest_end(c)) {
-    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "this daemon has %d jobs, which is its limit", CORE_JOBS_MAX);
+  if (c->jobs.n_all >= CORE_JOBS_MAX && !jobs_forget_oldest_ended(&c->jobs)) {
+    core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "this daemon has reached its limit of %d jobs", CORE_JOBS_MAX);
     return NULL;
   }
   if (!h->incarnation[0]) return begin_incarnation(c, h);
-  /* The agent was welcomed here before, and this daemon does not know it: it has been restarted since. */
-  j = core_add_job(c, h->job, h->incarnation, &h->settings);
-  job_recover(j, h->round, c->now_ms);
+  /* The agent was welcomed here, and this daemon does not know it: the daemon was restarted since. */
+  j = jobs_add(&c->jobs, h->job, h->incarnation, &h->settings);
+  job_recover(j, h->round, c->jobs.now_ms);
   return j;
 }
 
-/* The HELLO knows of a later round, or of an older life of a job that has not begun here: the job recovers to that. An older life
- * without a round counts as well: others of it may be in a round that this node has not heard of. */
+/* The HELLO names a later round, or an older incarnation of a job without a round here: the job recovers to that. An
+ * older incarnation counts even without a round: other nodes of it may be in a round that this node does not know. */
 static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h) {
   if (!h->incarnation[0] || job_is_over(j)) return;
   int cmp = strcmp(h->incarnation, j->incarnation);
@@ -274,56 +258,54 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
   else
     higher = cmp < 0 && !begun;
   if (!higher) return;
-  core_log(c, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
+  jobs_log(&c->jobs, LOG_WARN, "job %s: %s knows round %lld of incarnation %s; recovering to it", j->id, h->host,
            (long long)h->round, h->incarnation);
   for (size_t i = 0; i < j->n_members; i++) {
-    j->members[i]->step = -1; /* it was one of another round */
+    j->members[i]->step = -1; /* that was a step of another round */
     if (!member_in_round(j->members[i])) continue;
     send_stale(c, j->members[i]->conn, j, h, true);
-    job_hold(j, j->members[i]);
+    job_hold_member(j, j->members[i]);
   }
-  if (cmp != 0) { /* of another life of the job: its own nodes know better */
-    core_note_past(c, j);
+  if (cmp != 0) { /* of another incarnation: its own nodes know better */
+    jobs_note_past(&c->jobs, j);
     job_drop_drains(j);
     j->restarts_used = 0;
     j->failed_step = -1;
     j->refilled_wall_ms = 0;
   }
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);
-  job_recover(j, h->round, c->now_ms);
+  job_recover(j, h->round, c->jobs.now_ms);
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->state == MEMBER_WAITING) job_send_waiting(j, j->members[i], c->now_ms);
+    if (j->members[i]->state == MEMBER_WAITING) job_send_waiting(j, j->members[i], c->jobs.now_ms);
 }
 
 void core_reports(struct job *j, const char *agent, const struct report *reports, size_t n, uint64_t now_ms) {
   static const enum job_event_kind kinds[REPORT_COUNT] = {
-      [REPORT_STARTED] = JOB_EV_STARTED,   [REPORT_FAILED] = JOB_EV_FAILED,
-      [REPORT_FINISHED] = JOB_EV_FINISHED, [REPORT_LEAVING] = JOB_EV_LEAVING,
-      [REPORT_STOPPED] = JOB_EV_STOPPED,   [REPORT_CHECKPOINTED] = JOB_EV_CHECKPOINTED,
+      [REPORT_STARTED] = JOB_EV_STARTED, [REPORT_FAILED] = JOB_EV_FAILED,   [REPORT_FINISHED] = JOB_EV_FINISHED,
+      [REPORT_LEAVING] = JOB_EV_LEAVING, [REPORT_STOPPED] = JOB_EV_STOPPED, [REPORT_CHECKPOINTED] = JOB_EV_CHECKPOINTED,
   };
   _Static_assert(REPORT_COUNT == 6, "a new kind of report needs an event");
   for (size_t i = 0; i < n; i++) {
-    struct member *m = job_find_agent(j, agent); /* anew: a report may end the round and with it the member */
+    struct member *m = job_find_agent(j, agent); /* again each time: a report may end the round and remove the member */
     const struct report *r = &reports[i];
     if (!m || r->round != j->round || r->seq <= m->last_seq || !member_in_round(m)) continue;
     m->last_seq = r->seq;
     uint64_t ago = (uint64_t)r->ago_ms < now_ms ? (uint64_t)r->ago_ms : now_ms;
-    struct job_event ev = {
-        .kind = kinds[r->kind], .now_ms = now_ms, .member = m, .report = r, .at_ms = now_ms - ago};
+    struct job_event ev = {.kind = kinds[r->kind], .now_ms = now_ms, .member = m, .report = r, .at_ms = now_ms - ago};
     job_event(j, &ev);
   }
 }
 
-/* Whether it speaks of a round that goes on, or has ended, without it. */
+/* The HELLO names a round that goes on, or has ended, without the node. */
 static bool is_stale(const struct job *j, const struct hello *h, const struct member *m) {
   bool current = h->round == j->round && !strcmp(h->incarnation, j->incarnation);
   if (h->phase == PHASE_NONE) return false;
-  if (job_is_over(j)) return is_former(j, h); /* END is not for that life: first it gives it up */
+  if (job_is_over(j)) return is_former(j, h); /* END is not for that incarnation: the node gives it up first */
   if (!current) return true;
   if (j->state == JOB_RECOVERING) return false;
   if (!m) return true;
   if (member_in_round(m)) return false;
-  /* The round is settled, and it may have missed just that; but then it had stopped, and was not told STALE before. */
+  /* The round is settled, and the node may have missed only that. Then it had stopped, and did not get STALE. */
   bool stopped = h->phase == PHASE_STOPPED || h->phase == PHASE_FINISHED;
   return j->state != JOB_FORMING || m->state != MEMBER_WAITING || !stopped;
 }
@@ -333,15 +315,14 @@ static void turn_away_stale(struct core *c, const struct core_event *ev, struct 
   if (m) {
     struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
     lost.text = "it came back in an older round";
-    if (m->conn == ev->conn) core_unbind(c, m); /* it is still needed */
+    if (m->conn == ev->conn) jobs_unbind(&c->jobs, m); /* the connection is still needed */
     job_event(j, &lost);
   }
-  job_hold_agent(j, h->agent,
-                 ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed what it runs */
+  job_hold_agent(j, h->agent, ev->now_ms + (uint64_t)j->settings.lease_ms); /* until it has killed its workers */
   send_stale(c, ev->conn, j, h, false);
 }
 
-/* The member for a HELLO that belongs to j; NULL: answered with STALE or REFUSED. */
+/* The member for a HELLO that belongs to j; NULL: it was answered with STALE or REFUSED. */
 static struct member *member_for_hello(struct core *c, const struct core_event *ev, struct job *j) {
   const struct hello *h = &ev->msg->hello;
   struct member *m = job_find_agent(j, h->agent);
@@ -351,51 +332,52 @@ static struct member *member_for_hello(struct core *c, const struct core_event *
   }
   if (!m) {
     if (j->n_workers + h->workers > WORLD_MAX) {
-      core_refuse(c, ev->conn, EXIT_CODE_REFUSED,
-                  "job %s has %lld workers and %s would bring %lld more: the limit is %d", j->id,
-                  (long long)j->n_workers, h->host, (long long)h->workers, WORLD_MAX);
+      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %lld workers and %s would add %lld: the limit is %d",
+                  j->id, (long long)j->n_workers, h->host, (long long)h->workers, WORLD_MAX);
       return NULL;
     }
     if (j->n_members >= (size_t)j->settings.max_nodes + CORE_SPARES_MAX) {
-      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has %zu nodes, which is its limit", j->id,
-                  j->n_members);
+      core_refuse(c, ev->conn, EXIT_CODE_REFUSED, "job %s has reached its limit of %zu nodes", j->id, j->n_members);
       return NULL;
     }
     m = job_add_member(j, h, ev->now_ms);
   }
-  member_tell_store(m, h->store_port);
-  member_tell_addrs(m, h->addrs);
+  member_set_store(m, h->store_port);
+  member_set_addrs(m, h->addrs);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
   member_heard(m, ev->now_ms);
-  core_bind(c, m, ev->conn);
+  jobs_bind(&c->jobs, m, ev->conn);
   member_set_gone(m, false);
   return m;
 }
 
-/* A member of the round says that it runs nothing of it: if it had begun, it is as good as lost, and here again. */
-static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j,
-                                       struct member *m) {
-  bool moved = m->node_rank == 0 &&
-               ev->msg->hello.store_port != j->store_port; /* START names a port that it gave up */
+/* A member of the round reports that it runs nothing of it. If it had started, it counts as lost, and is added
+ * again. again: on the same connection; then its HELLO and the START of this round may have crossed. The node fails
+ * the round by itself if START names a port that it no longer has. */
+static struct member *forget_its_round(struct core *c, const struct core_event *ev, struct job *j, struct member *m,
+                                       bool again) {
+  const struct hello *said = &ev->msg->hello;
+  bool crossed = again && (said->round < j->round || strcmp(said->incarnation, j->incarnation) != 0);
+  bool moved =
+      !crossed && m->node_rank == 0 && said->store_port != j->store_port; /* START names a port that it gave up */
   bool had_begun = m->state == MEMBER_STARTED || m->state == MEMBER_STOPPED ||
                    (m->state == MEMBER_TOLD && (m->knows_round || moved));
   if (!member_in_round(m) || !had_begun || j->state == JOB_RECOVERING || job_is_over(j)) {
     if (m->state == MEMBER_STOPPED && !member_in_round(m)) member_set_state(m, MEMBER_WAITING);
     return m;
   }
-  struct hello h = ev->msg->hello;
-  struct job_event lost = {
-      .kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
-  lost.text = "it gave up the round by itself";
+  struct hello h = *said;
+  struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms, .dead = true};
+  lost.text = "its agent abandoned the round";
   int64_t rank = m->node_rank;
-  core_unbind(c, m); /* the connection stays: it is the new member's */
+  jobs_unbind(&c->jobs, m); /* the connection stays, for the new member */
   job_event(j, &lost);
   m = job_add_member(j, &h, ev->now_ms);
   member_keep_rank(m, rank);
   snprintf(m->peer_addr, sizeof m->peer_addr, "%s", ev->peer_addr);
   snprintf(m->daemon_addr, sizeof m->daemon_addr, "%s", ev->local_addr);
-  core_bind(c, m, ev->conn);
+  jobs_bind(&c->jobs, m, ev->conn);
   return m;
 }
 
@@ -409,26 +391,24 @@ void core_hello(struct core *c, const struct core_event *ev) {
   }
   c->served = true;
   adopt_if_higher(c, j, h);
-  core_identified(c, ev->conn, xasprintf("%s of job %s", h->host, j->id), (uint64_t)j->settings.lease_ms);
-  const struct member *spoke = map_get_n(&c->conns, &ev->conn, sizeof ev->conn);
+  jobs_identified(&c->jobs, ev->conn, xasprintf("%s of job %s", h->host, j->id), (uint64_t)j->settings.lease_ms);
+  const struct member *spoke = map_get_n(&c->jobs.conns, &ev->conn, sizeof ev->conn);
   bool again = spoke && spoke->job == j && !strcmp(spoke->agent, h->agent);
   struct member *m = member_for_hello(c, ev, j);
   if (!m) return;
   if (h->phase == PHASE_NONE) {
     job_drop_hold(j, m->agent);
-    m = forget_its_round(c, ev, j, m);
+    m = forget_its_round(c, ev, j, m, again);
   }
   if (h->phase != PHASE_NONE && member_in_round(m)) m->knows_round = true;
   send_welcome(c, j, m);
   bool resume = h->phase != PHASE_NONE || m->state == MEMBER_TOLD;
-  struct job_event je = {.kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN,
-                         .now_ms = ev->now_ms,
-                         .member = m,
-                         .hello = h,
-                         .again = again};
-  core_log(c, LOG_INFO, "job %s: node %s (%s, %s) %s, %lld worker%s", j->id, h->host, h->agent, ev->peer_addr,
-           resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
+  struct job_event je = {
+      .kind = resume ? JOB_EV_RESUME : JOB_EV_JOIN, .now_ms = ev->now_ms, .member = m, .hello = h, .again = again};
+  jobs_log(&c->jobs, LOG_INFO, "job %s: node %s (" AGENT_SHOWN ", %s) %s, %lld worker%s", j->id, h->host, h->agent,
+           ev->peer_addr, resume ? "is back" : "joins", (long long)h->workers, h->workers == 1 ? "" : "s");
   job_event(j, &je);
   if (h->phase != PHASE_NONE) core_reports(j, h->agent, h->reports, h->n_reports, ev->now_ms);
   job_recover_finish_if_complete(j, ev->now_ms);
+  job_tell_fence(j);
 }

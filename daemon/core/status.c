@@ -1,8 +1,9 @@
-/* What the daemon knows, for rdzvctl: as JSON for programs, as text for people.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of the daemon, for rdzvctl: as JSON for programs, as text for people.
  *
- * There is one description of a job, the JSON object; the text is written from the same fields of the job, never from
- * other knowledge, and leaves out what is as it is by default. Who may not control a job does not see it either (core_control.c),
- * nor the hosts that are drained for others' jobs. Ages in text, times in JSON: a program can subtract. */
+ * The JSON object describes the job in full. The text uses the same fields of the job, and leaves out what has its
+ * default value. A user who may not control a job (control.c) sees neither the job nor the hosts that are drained
+ * for other users' jobs. The text has ages and the JSON has times: a program can subtract. */
 
 #include "daemon/core/status.h"
 
@@ -15,13 +16,12 @@
 #include "daemon/job/drain.h"
 
 static const char *place_of(const struct job *j, const struct member *m) {
-  if (j->state == JOB_ENDING || j->state == JOB_ENDED)
-    return m->end_acked ? "knows the end" : "was told the end";
+  if (j->state == JOB_ENDING || j->state == JOB_ENDED) return m->end_acked ? "knows the end" : "was sent the end";
   if (!m->conn) return m->gone ? "finished, away" : "away";
   switch (m->state) {
   case MEMBER_WAITING:
     if (m->drained) return "drained";
-    if (member_flapping_until(m, j->core->now_ms)) return "kept waiting";
+    if (member_flapping_until(m, j->jobs->now_ms)) return "kept waiting";
     return j->state == JOB_FORMING || j->state == JOB_RECOVERING ? "waiting" : "spare";
   case MEMBER_TOLD: return "starting";
   case MEMBER_STARTED:
@@ -35,17 +35,16 @@ static const char *place_of(const struct job *j, const struct member *m) {
 }
 
 static json_t *member_to_json(const struct job *j, const struct member *m, uint64_t now_ms) {
-  json_t *v = json_pack(
-      "{s:I,s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "first_rank",
-      (json_int_t)(m->node_rank < 0 ? -1 : m->rank_base), "host", m->host, "pid", (json_int_t)m->pid, "agent",
-      m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
-      place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
+  json_t *v =
+      json_pack("{s:I,s:I,s:s,s:I,s:s,s:s,s:I,s:s,s:I}", "node_rank", (json_int_t)m->node_rank, "first_rank",
+                (json_int_t)(m->node_rank < 0 ? -1 : m->rank_base), "host", m->host, "pid", (json_int_t)m->pid, "agent",
+                m->agent, "addr", m->addr[0] ? m->addr : m->peer_addr, "workers", (json_int_t)m->workers, "state",
+                place_of(j, m), "heard_ms_ago", (json_int_t)(now_ms - (m->heard_ms < now_ms ? m->heard_ms : now_ms)));
   if (m->step >= 0) {
     json_object_set_new(v, "step", json_integer(m->step));
     json_object_set_new(v, "of", json_integer(m->of));
     if (isfinite(m->loss)) json_object_set_new(v, "loss", json_real(m->loss));
-    if (isfinite(m->samples_per_second))
-      json_object_set_new(v, "samples_per_second", json_real(m->samples_per_second));
+    if (isfinite(m->samples_per_second)) json_object_set_new(v, "samples_per_second", json_real(m->samples_per_second));
   }
   return v;
 }
@@ -61,28 +60,25 @@ static json_t *verdicts_to_json(const struct job *j) {
 }
 
 static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
-  json_t *v = json_pack(
-      "{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
-      job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
-      (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
-      "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
-      "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
+  json_t *v =
+      json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "job", j->id, "incarnation", j->incarnation, "state",
+                job_state_name(j->state), "state_for_ms", (json_int_t)(now_ms - j->state_ms), "round",
+                (json_int_t)j->round, "nodes", (json_int_t)j->round_nodes, "world_size", (json_int_t)j->world_size,
+                "min_nodes", (json_int_t)j->settings.min_nodes, "max_nodes", (json_int_t)j->settings.max_nodes,
+                "restarts_used", (json_int_t)j->restarts_used, "max_restarts", (json_int_t)j->settings.max_restarts);
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
   json_object_set_new(v, "settings", settings_to_json(&j->settings));
   json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
   if (j->failed_step >= 0) json_object_set_new(v, "failed_step", json_integer(j->failed_step));
-  if (j->refilled_wall_ms)
-    json_object_set_new(v, "refilled_wall_ms", json_integer((json_int_t)j->refilled_wall_ms));
+  if (j->refilled_wall_ms) json_object_set_new(v, "refilled_wall_ms", json_integer((json_int_t)j->refilled_wall_ms));
   uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
   json_object_set_new(v, "delay_ms", json_integer((json_int_t)(left_ms ? j->last_delay_ms : 0)));
   json_object_set_new(v, "delay_left_ms", json_integer((json_int_t)left_ms));
   if (j->state == JOB_FORMING) json_object_set_new(v, "waiting", job_missing_json(j, now_ms));
   json_t *members = json_array();
-  for (size_t i = 0; i < j->n_members; i++)
-    json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
+  for (size_t i = 0; i < j->n_members; i++) json_array_append_new(members, member_to_json(j, j->members[i], now_ms));
   json_object_set_new(v, "members", members);
-  if (j->last_verdict.cause != CAUSE_NONE)
-    json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
+  if (j->last_verdict.cause != CAUSE_NONE) json_object_set_new(v, "last_verdict", verdict_to_json(&j->last_verdict));
   json_object_set_new(v, "verdicts", verdicts_to_json(j));
   if (j->state == JOB_ENDING || j->state == JOB_ENDED) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
@@ -93,7 +89,7 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
 
 /* Text. ------------------------------------------------------------------------------------------------------------ */
 
-/* What peers call themselves is shown, never obeyed. */
+/* Names from peers are escaped. */
 void status_put_name(struct buf *out, const char *s) {
   buf_put_escaped(out, s, strlen(s), HOST_MAX);
 }
@@ -123,14 +119,13 @@ static void job_headline(struct buf *out, const struct job *j, uint64_t now_ms) 
   if (j->world_size)
     buf_printf(out, ", %lld node%s, %lld worker%s", (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s",
                (long long)j->world_size, j->world_size == 1 ? "" : "s");
-  buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used,
-             (long long)j->settings.max_restarts);
+  buf_printf(out, ", restarts %lld of %lld", (long long)j->restarts_used, (long long)j->settings.max_restarts);
   if (j->state == JOB_ENDING || j->state == JOB_ENDED)
     buf_printf(out, ", %s with exit code %d", outcome_name(j->outcome), j->code);
   buf_putc(out, '\n');
 }
 
-/* "8-15"; "8 workers" where they have no ranks yet. */
+/* "8-15"; "8 workers" if they have no ranks yet. */
 static void put_ranks(struct buf *out, const struct member *m) {
   char text[32];
   long long first = m->rank_base, n = m->workers;
@@ -165,16 +160,16 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   buf_putc(out, '\n');
 }
 
-/* What a failure, a finish and a newcomer lead to: the restarts and --after-finish in any case, of the rest what somebody has chosen. */
+/* The reaction to a failure, a finish and a newcomer. --max-restarts and --after-finish always; the others only if
+ * set. */
 static void policy_text(struct buf *out, const struct job *j) {
   const struct settings *s = &j->settings;
   buf_printf(out, "  policy: --max-restarts %lld", (long long)s->max_restarts);
   if (s->max_restarts)
     buf_printf(
         out,
-        ", given back after a round of %d min or with progress; after rounds under %d s a wait of 0, 1, "
-        "2, 4 .. %d s; ",
-        CORE_LONG_ROUND_MS / 60000, CORE_SHORT_ROUND_MS / 1000, CORE_DELAY_MAX_MS / 1000);
+        ", refunded after a round of %d min or with progress; rounds under %d s delay the next by 0, 1, 2, 4 .. %d s; ",
+        JOB_LONG_ROUND_MS / 60000, JOB_SHORT_ROUND_MS / 1000, JOB_DELAY_MAX_MS / 1000);
   else
     buf_puts(out, "; ");
   buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));
@@ -185,8 +180,8 @@ static void policy_text(struct buf *out, const struct job *j) {
   buf_putc(out, '\n');
 }
 
-static void put_ago(struct buf *out, const struct core *c, uint64_t wall_ms) {
-  status_put_duration(out, c->wall_ms > wall_ms ? c->wall_ms - wall_ms : 0);
+static void put_ago(struct buf *out, const struct jobs *jobs, uint64_t wall_ms) {
+  status_put_duration(out, jobs->wall_ms > wall_ms ? jobs->wall_ms - wall_ms : 0);
 }
 
 static void verdicts_text(struct buf *out, const struct job *j) {
@@ -195,15 +190,15 @@ static void verdicts_text(struct buf *out, const struct job *j) {
     buf_printf(out, "  %s %lld ended: ", i ? "  and round" : "round", (long long)p->verdict.round);
     verdict_sentence(&p->verdict, out);
     buf_puts(out, " (");
-    put_ago(out, j->core, p->wall_ms);
+    put_ago(out, j->jobs, p->wall_ms);
     buf_printf(out, " ago%s)\n", p->charged ? ", charged" : "");
   }
 }
 
-/* Before it is settled: something weightier may come. */
+/* Before it is settled: a weightier cause may still come. */
 static void ending_text(struct buf *out, const struct job *j) {
   if ((j->state != JOB_STOPPING && j->state != JOB_CHECKPOINTING) || j->cause.cause == CAUSE_NONE) return;
-  buf_printf(out, "  round %lld is being ended: ", (long long)j->round);
+  buf_printf(out, "  round %lld is ending: ", (long long)j->round);
   verdict_sentence(&j->cause, out);
   buf_putc(out, '\n');
 }
@@ -220,8 +215,7 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
   policy_text(out, j);
   job_budget_text(j, now_ms, out);
   verdicts_text(out, j);
-  if (j->n_members)
-    buf_puts(out, "  node  host                 address                  ranks         state\n");
+  if (j->n_members) buf_puts(out, "  node  host                 address                  ranks         state\n");
   for (int64_t r = 0; r < j->round_nodes; r++) {
     const struct member *m = job_find_rank(j, r);
     if (m) member_line(out, j, m, now_ms);
@@ -232,10 +226,10 @@ static void job_text(struct buf *out, const struct job *j, uint64_t now_ms) {
 
 /* Drained hosts. --------------------------------------------------------------------------------------------------- */
 
-/* The job of a drain that is of one life alone; NULL: it is of many. */
+/* The job of a drain for one incarnation; NULL: the drain holds for many. */
 static const struct job *job_of_drain(const struct core *c, const struct drain *d) {
-  for (size_t i = 0; d->incarnation[0] && i < c->n_all; i++)
-    if (!strcmp(c->all[i]->incarnation, d->incarnation)) return c->all[i];
+  for (size_t i = 0; d->incarnation[0] && i < c->jobs.n_all; i++)
+    if (!strcmp(c->jobs.all[i]->incarnation, d->incarnation)) return c->jobs.all[i];
   return NULL;
 }
 
@@ -245,8 +239,7 @@ bool status_sees_drain(const struct core *c, int64_t uid, const struct drain *d)
 }
 
 static json_t *drain_to_json(const struct core *c, const struct drain *d) {
-  json_t *v =
-      json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
+  json_t *v = json_pack("{s:s,s:s,s:I}", "host", d->host, "by", d->by, "since_wall_ms", (json_int_t)d->wall_ms);
   const struct job *j = job_of_drain(c, d);
   if (j) json_object_set_new(v, "job", json_string(j->id));
   if (d->uid >= 0) json_object_set_new(v, "uid", json_integer((json_int_t)d->uid));
@@ -255,7 +248,7 @@ static json_t *drain_to_json(const struct core *c, const struct drain *d) {
 
 static json_t *drains_to_json(const struct core *c, int64_t uid) {
   json_t *list = json_array();
-  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
     for (const struct drain *d = e->value; d; d = d->next)
       if (status_sees_drain(c, uid, d)) json_array_append_new(list, drain_to_json(c, d));
   return list;
@@ -266,7 +259,7 @@ static void drain_line(struct buf *out, const struct core *c, const struct drain
   buf_puts(out, "drained: ");
   put_name(out, d->host, 20);
   buf_puts(out, "  for ");
-  put_ago(out, c, d->wall_ms);
+  put_ago(out, &c->jobs, d->wall_ms);
   buf_printf(out, ", by %s", d->by);
   if (j) buf_puts(out, ", in job "), put_name(out, j->id, 0);
   if (d->uid >= 0) buf_printf(out, ", in jobs of uid %lld", (long long)d->uid);
@@ -274,7 +267,7 @@ static void drain_line(struct buf *out, const struct core *c, const struct drain
 }
 
 static void drains_text(struct buf *out, const struct core *c, int64_t uid) {
-  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+  for (struct map_entry *e = NULL; (e = map_next(&c->jobs.drains, e));)
     for (const struct drain *d = e->value; d; d = d->next)
       if (status_sees_drain(c, uid, d)) drain_line(out, c, d);
 }
@@ -298,8 +291,8 @@ static void store_text(struct buf *out, const struct core_store_facts *store) {
 }
 
 static json_t *store_to_json(const struct core_store_facts *store) {
-  return json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)store->connections, "keys",
-                   (json_int_t)store->keys, "bytes", (json_int_t)store->bytes);
+  return json_pack("{s:I,s:I,s:I}", "connections", (json_int_t)store->connections, "keys", (json_int_t)store->keys,
+                   "bytes", (json_int_t)store->bytes);
 }
 
 /* Together. -------------------------------------------------------------------------------------------------------- */
@@ -311,17 +304,16 @@ static bool is_shown(const struct core *c, int64_t uid, const char *id, const st
 size_t status_jobs_text(const struct core *c, int64_t uid, const char *id, bool whole,
                         const struct core_store_facts *store, struct buf *out) {
   size_t n = 0;
-  for (size_t i = 0; i < c->n_all && out->len <= STATUS_MAX; i++) {
-    if (!is_shown(c, uid, id, c->all[i])) continue;
+  for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
+    if (!is_shown(c, uid, id, c->jobs.all[i])) continue;
     n++;
     if (whole)
-      job_text(out, c->all[i], c->now_ms);
+      job_text(out, c->jobs.all[i], c->jobs.now_ms);
     else
-      job_headline(out, c->all[i], c->now_ms);
+      job_headline(out, c->jobs.all[i], c->jobs.now_ms);
   }
   if (!n && !id[0] && control_may(c, uid, NULL)) buf_puts(out, "no jobs\n");
-  if (!n && !id[0] && !control_may(c, uid, NULL))
-    buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)uid);
+  if (!n && !id[0] && !control_may(c, uid, NULL)) buf_printf(out, "no jobs of yours (uid %lld)\n", (long long)uid);
   if (whole) drains_text(out, c, uid);
   store_text(out, store);
   return n;
@@ -332,14 +324,14 @@ static void put_json(struct buf *out, json_t *v) {
   json_decref(v);
 }
 
-size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
-                        const struct core_store_facts *store, struct buf *out) {
+size_t status_jobs_json(const struct core *c, int64_t uid, const char *id, const struct core_store_facts *store,
+                        struct buf *out) {
   size_t n = 0;
   buf_puts(out, "{\"jobs\":[");
-  for (size_t i = 0; i < c->n_all && out->len <= STATUS_MAX; i++) {
-    if (!is_shown(c, uid, id, c->all[i])) continue;
+  for (size_t i = 0; i < c->jobs.n_all && out->len <= STATUS_MAX; i++) {
+    if (!is_shown(c, uid, id, c->jobs.all[i])) continue;
     if (n++) buf_putc(out, ',');
-    put_json(out, job_to_json(c->all[i], c->now_ms));
+    put_json(out, job_to_json(c->jobs.all[i], c->jobs.now_ms));
   }
   buf_puts(out, "],\"drained\":");
   put_json(out, drains_to_json(c, uid));
@@ -349,7 +341,7 @@ size_t status_jobs_json(const struct core *c, int64_t uid, const char *id,
   return n;
 }
 
-/* For the service manager. ------------------------------------------------------------------------------------------- */
+/* For the service manager. ----------------------------------------------------------------------------------------- */
 
 struct tally {
   size_t in_state[JOB_STATE_COUNT], live, nodes;
@@ -358,8 +350,8 @@ struct tally {
 
 static struct tally count_jobs(const struct core *c) {
   struct tally t = {.live = 0};
-  for (size_t i = 0; i < c->n_all; i++) {
-    const struct job *j = c->all[i];
+  for (size_t i = 0; i < c->jobs.n_all; i++) {
+    const struct job *j = c->jobs.all[i];
     if (j->state == JOB_ENDED) continue;
     t.in_state[j->state]++;
     t.live++;

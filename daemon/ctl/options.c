@@ -1,5 +1,6 @@
-/* The options of rdzvctl: one table, from which parsing, help, manual page, completions and README derive. Its words, and
- * which options belong to which, stand in ctl_words.c. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options of rdzvctl: one table, from which parsing, help, manual page, completions and README derive. words.c
+ * has the commands, and which options belong to which. */
 
 #include "daemon/ctl/options.h"
 
@@ -9,24 +10,24 @@
 
 #define FIELD(name) offsetof(struct rdzvctl_options, name)
 static const struct opt table[] = {
-    {.group = "Which daemon (needed only where several run here)"},
+    {.group = "Choosing a daemon (only if several run on this machine)"},
     {"port", "p", OPT_INT, FIELD(port), .min = 1, .max = 65535, .label = "N",
      .help = "The daemon that listens on this port of this machine."},
     {"endpoint", .type = OPT_STRING, .offset = FIELD(endpoint), .label = "HOST:PORT",
-     .help = "As the agents are told it; HOST must be this machine."},
+     .help = "As given to the agents. HOST must be this machine."},
     {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
-     .help = "The control socket itself, as rdzvd --socket was told or its first line says."},
-    {.group = "What is done"},
+     .help = "The path of the control socket, as given to rdzvd --socket, or as in the first line that rdzvd logs."},
+    {.group = "Actions"},
     {"force", .type = OPT_FLAG, .offset = FIELD(force),
-     .help = "Drain even if a job cannot go on without the host, or nodes of the round have finished, or "
-             "before any node of it has come."},
+     .help =
+         "Drain even if a job cannot go on without the host, if nodes of the round have finished, or if no job has a "
+         "node there yet."},
     {"signal", .type = OPT_STRING, .offset = FIELD(signal), .label = "SIGNAL|N",
-     .help = "What kill-worker sends instead of SIGKILL: TERM, SIGTERM or 15."},
-    {.group = "What is printed"},
-    {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "JSON instead of text."},
+     .help = "The signal that kill-worker sends instead of SIGKILL: TERM, SIGTERM or 15."},
+    {.group = "Output"},
+    {"json", .type = OPT_FLAG, .offset = FIELD(json), .help = "Print JSON instead of text."},
     {"watch", "w", OPT_FLAG, FIELD(watch),
-     .help = "Ask status or jobs anew each second, until Ctrl-C; where stdout is no terminal one block after "
-             "the other."},
+     .help = "Repeat status or jobs every second, until Ctrl-C. If stdout is not a terminal, the output is appended."},
     {.group = "Help"},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
     {"help", "h", OPT_FLAG, FIELD(help), .help = "Print all options and exit."},
@@ -36,26 +37,25 @@ static const struct opt table[] = {
 
 static const struct opts_exit exits[] = {
     {EXIT_CODE_OK, "done"},
-    {1, "there is no such job, host or rank"},
-    {EXIT_CODE_USAGE, "bad option or word, or several daemons to choose from"},
+    {1, "no such job, host or rank"},
+    {EXIT_CODE_USAGE, "invalid option or argument, or several daemons to choose from"},
     {EXIT_CODE_NO_DAEMON, "no daemon answered"},
-    {EXIT_CODE_REFUSED, "refused: not yours, or needed"},
+    {EXIT_CODE_REFUSED, "refused: another user's job or host, or a host that a job needs"},
     {0, NULL},
 };
 
 const struct opts_spec rdzvctl_options_spec = {
     .program = "rdzvctl",
-    .usage =
-        "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs\nrdzvctl [OPTION]... drain|undrain HOST\n"
-        "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK",
+    .usage = "rdzvctl [OPTION]... status [JOB]\nrdzvctl [OPTION]... jobs\nrdzvctl [OPTION]... drain|undrain HOST\n"
+             "rdzvctl [OPTION]... stop JOB\nrdzvctl [OPTION]... kill-worker JOB RANK",
     .intro =
-        "Asks the rdzvd of this machine. Root and the daemon's user may do everything; everybody else sees "
-        "and controls the jobs of the same user.",
+        "Shows and controls the jobs of the rdzvd on this machine. Root and the daemon's user may do everything; other "
+        "users see and control their own jobs.",
     .outro = "Examples:\n"
-             "  rdzvctl status --watch         everything the daemon knows, each second\n"
+             "  rdzvctl status --watch         all jobs, every second\n"
              "  rdzvctl jobs --json | jq .\n"
-             "  rdzvctl drain gpu17            before it is taken down\n"
-             "  rdzvctl kill-worker my-job 3   does it come back?\n"
+             "  rdzvctl drain gpu17            before maintenance\n"
+             "  rdzvctl kill-worker my-job 3   a drill: does the job recover?\n"
              "  rdzvctl --port 29401 stop my-job\n",
     .verbs = ctl_verbs,
     .exits = exits,

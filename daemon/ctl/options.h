@@ -1,7 +1,8 @@
-#ifndef DAEMON_RDZVCTL_OPTIONS_H
-#define DAEMON_RDZVCTL_OPTIONS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CTL_OPTIONS_H
+#define DAEMON_CTL_OPTIONS_H
 
-/* What rdzvctl can be told beside its words (ctl_words.h). */
+/* The options of rdzvctl, beside its commands (words.h). */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +14,7 @@ struct rdzvctl_options {
   bool json, watch, force, version, help;
 };
 
-/* No defaults: options may stand before and behind the verb, and each part is parsed into the same struct. */
+/* No defaults: options may stand before and after the command, and each part is parsed into the same struct. */
 extern const struct opts_spec rdzvctl_options_spec;
 
 #endif

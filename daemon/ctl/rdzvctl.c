@@ -1,18 +1,20 @@
-/* rdzvctl: asks the daemon of this machine, or tells it something, over its control socket.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzvctl: sends one command to the daemon of this machine, over its control socket.
  *
- * One question, one answer: find the socket, connect, send CONTROL, print what CONTROL_REPLY carries, exit with its
- * code. The daemon composes the text; nothing is known here about jobs, so the tool does not age with them.
+ * One question, one answer: find the socket, connect, wait for CHALLENGE, send CONTROL, print what CONTROL_REPLY
+ * carries, exit with its code. The daemon writes the text; rdzvctl knows nothing about jobs, so it does not age with
+ * them.
  *
- * It works where the daemon runs, because the socket is the proof of who is asking: the kernel tells the daemon our uid.
- * So --endpoint is taken for convenience (the same words as the agent's) and must name this machine:
- * its name is looked up in the thread pool and compared with the machine's own addresses, else "stop" might go to another
- * daemon that happens to have the same port here. Whose daemon it is, the kernel tells us in turn: where it is neither ours nor root's
- * a line says so, since in /tmp anybody can start one.
+ * It runs where the daemon runs, because the socket proves who asks: the kernel tells the daemon our uid. --endpoint is
+ * a convenience (the same value as the agent's) and must name this machine. Its name is looked up in the thread pool
+ * and compared with the machine's own addresses; otherwise "stop" might reach another daemon that has the same port
+ * here. The kernel also tells us whose daemon it is (control_socket_trusts): a socket that rdzvctl found by itself must
+ * belong to a user that it trusts. If --socket names another user's daemon, a line says so. Everything that a daemon
+ * sends is made printable.
  *
- * Everything together has five seconds, and what was waited for is named when they are over. --watch asks again each second, on
- * a connection of its own each time: so a daemon that is restarted is a line on the page and no end. Only what goes wrong at
- * the first time ends it.
- */
+ * All of it together has five seconds; a timeout names what was waited for. --watch asks again every second, on a
+ * new connection each time, so a restarting daemon is one line on the page. Only a failure of the first question
+ * ends it. */
 
 #include <errno.h>
 #include <netdb.h>
@@ -27,12 +29,14 @@
 #include <uv.h>
 #include "common/endpoint.h"
 #include "common/exit_codes.h"
+#include "common/limit.h"
+#include "common/loop.h"
 #include "common/mem.h"
 #include "common/opts/opts.h"
-#include "daemon/server/control_socket.h"
+#include "daemon/ctl/options.h"
 #include "daemon/ctl/watch_screen.h"
 #include "daemon/ctl/words.h"
-#include "daemon/ctl/options.h"
+#include "daemon/server/control_socket.h"
 #include "proto/conn.h"
 
 enum { DEADLINE_MS = 5000, WATCH_MS = 1000, REQUEST_ID = 1 };
@@ -50,34 +54,48 @@ struct client {
   struct ctl_screen screen;
   uv_signal_t signals[2];
   uv_timer_t again;
-  bool answered; /* once at least: --watch goes on from here on */
+  bool answered; /* at least once: --watch goes on from then on */
+  bool found;    /* rdzvctl found the path by itself, without --socket */
   bool told_owner;
   char path[CONTROL_PATH_MAX];
-  char waits_for[CONTROL_PATH_MAX + 160]; /* for the sentence when time is over */
+  char waits_for[CONTROL_PATH_MAX + 160]; /* for the message at a timeout */
   int exit_code;
+  bool finished; /* exit_code is final */
 };
 
 static int complain(int exit_code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static int complain(int exit_code, const char *fmt, ...) {
+  struct buf text = BUF_INIT, shown = BUF_INIT;
   va_list ap;
   va_start(ap, fmt);
-  fputs("rdzvctl: ", stderr);
-  vfprintf(stderr, fmt, ap);
-  fputs("\n", stderr);
+  buf_vprintf(&text, fmt, ap);
   va_end(ap);
+  buf_put_plain(&shown, buf_text(&text), text.len, text.len);
+  fprintf(stderr, "rdzvctl: %s\n", buf_text(&shown));
+  buf_finish(&text);
+  buf_finish(&shown);
   return exit_code;
 }
 
-/* The command line ------------------------------------------------------------------------------------------------ */
+/* For text of a daemon, or names that others chose. */
+static void print_printable(FILE *to, const char *text, size_t len, bool json) {
+  struct buf shown = BUF_INIT;
+  ctl_screen_put_printable(&shown, text, len, json);
+  if (len > 0 && text[len - 1] != '\n') buf_putc(&shown, '\n');
+  fputs(buf_text(&shown), to);
+  fflush(to);
+  buf_finish(&shown);
+}
+
+/* The command line ------------------------------------------------------------------------------------------------- */
 
 static int add_word(struct client *c, const char *word) {
-  if (c->n_words == CTL_WORDS_MAX)
-    return complain(EXIT_CODE_USAGE, "too many words: \"%.80s\" (--help)", word);
+  if (c->n_words == CTL_WORDS_MAX) return complain(EXIT_CODE_USAGE, "too many arguments: \"%.80s\" (--help)", word);
   c->words[c->n_words++] = word;
   return 0;
 }
 
-/* Options and words in any order: opts_parse stops at a word, which then plays argv[0] for the rest. */
+/* Options and arguments in any order: opts_parse stops at an argument, which is then argv[0] for the rest. */
 static int parse_words(struct client *c, int argc, char **argv) {
   struct err e = ERR_INIT;
   char **env = environ;
@@ -106,7 +124,7 @@ static int check_words(struct client *c) {
   return 0;
 }
 
-/* Which socket ---------------------------------------------------------------------------------------------------- */
+/* Which socket ----------------------------------------------------------------------------------------------------- */
 
 static bool is_address_of_this_machine(const struct sockaddr *sa) {
   char text[64], own[64];
@@ -126,40 +144,58 @@ static bool is_address_of_this_machine(const struct sockaddr *sa) {
   return found;
 }
 
+static const char *user_name(uid_t uid) {
+  const struct passwd *user = getpwuid(uid);
+  return user ? user->pw_name : "?";
+}
+
+/* There is no daemon that we trust. */
+static int complain_none(uint16_t port, const struct control_foreign *foreign) {
+  char where[48] = "runs on this machine";
+  if (port) snprintf(where, sizeof(where), "listens on port %d of this machine", port);
+  if (foreign->path[0])
+    return complain(
+        EXIT_CODE_NO_DAEMON,
+        "no rdzvd of this user, of root or of rdzvd.service %s; %s belongs to user %s (uid %u): if you trust that "
+        "user, pass it with --socket",
+        where, foreign->path, user_name(foreign->uid), (unsigned)foreign->uid);
+  return complain(EXIT_CODE_NO_DAEMON, "no rdzvd that this user can reach %s; %s", where,
+                  port ? "if it was started with --socket, pass the same --socket"
+                       : "run rdzvctl on the machine of the daemon");
+}
+
 static int choose_socket(struct client *c, uint16_t port) {
   char **paths;
-  size_t n = control_socket_find(port, &paths);
+  struct control_foreign foreign;
+  size_t n = control_socket_find(port, &paths, &foreign);
   int code = 0;
   if (n == 1) {
+    c->found = true;
     snprintf(c->path, sizeof(c->path), "%s", paths[0]);
-  } else if (n == 0 && port) {
-    code = complain(
-        EXIT_CODE_NO_DAEMON,
-        "no rdzvd that this user can reach listens on port %d of this machine; if it was started with "
-        "--socket, name that",
-        port);
   } else if (n == 0) {
-    code = complain(
-        EXIT_CODE_NO_DAEMON,
-        "no rdzvd that this user can reach runs on this machine; rdzvctl must run where the daemon runs");
+    code = complain_none(port, &foreign);
   } else {
-    code = complain(EXIT_CODE_USAGE, "several daemons run here; say which with --port or --socket:");
-    for (size_t i = 0; i < n; i++) fprintf(stderr, "  --socket %s\n", paths[i]);
+    struct buf text = BUF_INIT;
+    for (size_t i = 0; i < n; i++) buf_printf(&text, "  --socket %s\n", paths[i]);
+    code = complain(EXIT_CODE_USAGE, "several daemons run here; choose one with --port or --socket:");
+    print_printable(stderr, buf_text(&text), text.len, false);
+    buf_finish(&text);
   }
   control_socket_free(paths, n);
   return code;
 }
 
-/* The conversation ------------------------------------------------------------------------------------------------ */
+/* The conversation ------------------------------------------------------------------------------------------------- */
 
 static void start_connecting(struct client *c);
 
 static void finish(struct client *c, int exit_code) {
   c->exit_code = exit_code;
+  c->finished = true;
   uv_stop(&c->loop);
 }
 
-/* This answer is dealt with: the next, where one is wanted. */
+/* Closes the connection of this answer; --watch opens the next. */
 static void hang_up(struct client *c) {
   uv_timer_stop(&c->timer);
   conn_close(&c->conn);
@@ -176,20 +212,14 @@ static void on_closed(struct conn *conn) {
 
 static void show(struct client *c, const char *text, size_t len) {
   char head[160];
-  snprintf(head, sizeof(head), "rdzvctl %s%s%s, each second (Ctrl-C ends it)", c->request.verb,
+  snprintf(head, sizeof(head), "rdzvctl %s%s%s, every second (Ctrl-C to quit)", c->request.verb,
            c->request.job[0] ? " " : "", c->request.job);
-  if (!ctl_screen_show(&c->screen, head, text, len)) finish(c, EXIT_CODE_OK); /* nobody reads any more */
+  if (!ctl_screen_show(&c->screen, head, text, len)) finish(c, EXIT_CODE_OK); /* the reader is gone */
 }
 
-static void print(FILE *to, const char *text, size_t len) {
-  fwrite(text, 1, len, to);
-  if (len > 0 && text[len - 1] != '\n') fputc('\n', to);
-  fflush(to);
-}
-
-/* What has no answer. While watching it is a line on the page, and is tried again. */
-static void fail(struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void fail(struct client *c, int exit_code, const char *fmt, ...) {
+/* A question without an answer. With --watch it is a line on the page, and is tried again. */
+static void fail_question(struct client *c, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void fail_question(struct client *c, int exit_code, const char *fmt, ...) {
   char text[600];
   va_list ap;
   va_start(ap, fmt);
@@ -202,17 +232,17 @@ static void fail(struct client *c, int exit_code, const char *fmt, ...) {
   size_t len = n < (int)sizeof(text) - 1 ? (size_t)n : sizeof(text) - 2;
   text[len++] = '\n';
   if (c->request.json)
-    fwrite(text, 1, len, stderr);
+    print_printable(stderr, text, len, false);
   else
     show(c, text, len);
   hang_up(c);
 }
 
-/* JSON goes to where a program reads, whatever it says. */
+/* JSON goes to stdout, for programs, with any code. */
 static void on_reply(struct client *c, const struct msg *m) {
   int code = (int)m->control_reply.code;
   if (!c->request.watch || (code != 0 && !c->answered)) {
-    print(code == 0 || c->request.json ? stdout : stderr, m->raw, m->raw_len);
+    print_printable(code == 0 || c->request.json ? stdout : stderr, m->raw, m->raw_len, c->request.json);
     finish(c, code);
     return;
   }
@@ -221,51 +251,7 @@ static void on_reply(struct client *c, const struct msg *m) {
   hang_up(c);
 }
 
-static void on_msg(struct conn *conn, struct msg *m) {
-  struct client *c = conn->owner;
-  if (m->type == MSG_CONTROL_REPLY)
-    on_reply(c, m);
-  else if (m->type == MSG_REFUSED)
-    fail(c, (int)m->refused.code, "the daemon refused: %s", m->refused.text);
-}
-
-static void on_end(struct conn *conn, int code, const char *reason) {
-  struct client *c = conn->owner;
-  fail(c, EXIT_CODE_NO_DAEMON, "%s: the daemon gave no answer: %s", c->path, reason);
-}
-
-static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
-
-static void fail_connect(struct client *c, int rc) {
-  struct stat st;
-  if (rc == UV_EACCES && stat(c->path, &st) == 0) {
-    const struct passwd *user = getpwuid(st.st_uid);
-    fail(c, EXIT_CODE_NO_DAEMON,
-         "%s belongs to %s, who lets nobody else connect: run rdzvctl as that user or as root", c->path,
-         user ? user->pw_name : "another user");
-  } else if (rc == UV_ENOENT || rc == UV_ECONNREFUSED) {
-    fail(c, EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
-  } else {
-    fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
-  }
-}
-
-/* Once. */
-static void tell_owner(struct client *c) {
-  struct err e = ERR_INIT;
-  uv_os_fd_t fd;
-  pid_t pid;
-  uid_t uid;
-  if (c->told_owner || uv_fileno(&c->conn.handle, &fd) < 0 || control_socket_peer(fd, &pid, &uid, &e) < 0)
-    return;
-  c->told_owner = true;
-  if (uid == 0 || uid == geteuid() || control_socket_is_service(c->path)) return;
-  const struct passwd *user = getpwuid(uid);
-  complain(0, "this is a daemon of user %s (uid %u), pid %d", user ? user->pw_name : "?", (unsigned)uid,
-           (int)pid);
-}
-
-static void ask(struct client *c) {
+static void send_control(struct client *c) {
   const struct ctl_request *r = &c->request;
   struct msg m;
   msg_init(&m, MSG_CONTROL);
@@ -280,26 +266,80 @@ static void ask(struct client *c) {
   conn_send(&c->conn, &m);
 }
 
+/* A daemon of another version may understand CONTROL differently: it is not asked. */
+static void on_challenge(struct client *c, int64_t version) {
+  if (version == PROTO_VERSION)
+    send_control(c);
+  else
+    fail_question(c, EXIT_CODE_REFUSED,
+                  "rdzvd at %s speaks protocol version %lld, this rdzvctl speaks version %d; use the rdzvctl of that "
+                  "version",
+                  c->path, (long long)version, PROTO_VERSION);
+}
+
+static void on_msg(struct conn *conn, struct msg *m) {
+  struct client *c = conn->owner;
+  if (m->type == MSG_CHALLENGE)
+    on_challenge(c, m->challenge.version);
+  else if (m->type == MSG_CONTROL_REPLY)
+    on_reply(c, m);
+  else if (m->type == MSG_REFUSED)
+    fail_question(c, (int)m->refused.code, "the daemon refused: %s", m->refused.text);
+}
+
+static void on_end(struct conn *conn, int code, const char *reason) {
+  struct client *c = conn->owner;
+  if (!c->finished) fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no answer from the daemon: %s", c->path, reason);
+}
+
+static const struct conn_callbacks callbacks = {.on_msg = on_msg, .on_end = on_end, .on_closed = on_closed};
+
+static void fail_connect(struct client *c, int rc) {
+  struct stat st;
+  if (rc == UV_EACCES && stat(c->path, &st) == 0) {
+    fail_question(c, EXIT_CODE_NO_DAEMON,
+                  "%s belongs to user %s and is closed to others: run rdzvctl as that user or root", c->path,
+                  user_name(st.st_uid));
+  } else if (rc == UV_ENOENT || rc == UV_ECONNREFUSED) {
+    fail_question(c, EXIT_CODE_NO_DAEMON, "%s: no daemon listens there", c->path);
+  } else {
+    fail_question(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, uv_strerror(rc));
+  }
+}
+
+/* Checks the listener's user. False: rdzvctl does not trust that user, and has found the path by itself. */
+static bool check_owner(struct client *c) {
+  struct err e = ERR_INIT;
+  uv_os_fd_t fd;
+  pid_t pid;
+  uid_t uid;
+  if (uv_fileno(&c->conn.handle, &fd) < 0 || control_socket_peer(fd, &pid, &uid, &e) < 0) return !c->found;
+  if (control_socket_trusts(uid)) return true;
+  if (!c->found && !c->told_owner)
+    complain(0, "this daemon belongs to user %s (uid %u), pid %d", user_name(uid), (unsigned)uid, (int)pid);
+  c->told_owner = true;
+  return !c->found;
+}
+
 static void on_connect(uv_connect_t *request, int status) {
   struct client *c = request->data;
   struct err e = ERR_INIT;
-  if (status == UV_ECANCELED) return; /* its time was over */
+  if (status == UV_ECANCELED) return; /* it timed out */
   if (status < 0) {
     fail_connect(c, status);
     return;
   }
-  tell_owner(c);
-  snprintf(c->waits_for, sizeof(c->waits_for), "an answer at %s (the daemon is stopped, or very busy)",
-           c->path);
-  if (conn_start(&c->conn, DEADLINE_MS, &e) < 0)
-    fail(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text);
-  else
-    ask(c);
+  if (!check_owner(c)) {
+    fail_question(c, EXIT_CODE_NO_DAEMON, "%s: another user listens there now", c->path);
+    return;
+  }
+  snprintf(c->waits_for, sizeof(c->waits_for), "an answer at %s (the daemon is stopped, or very busy)", c->path);
+  if (conn_start(&c->conn, DEADLINE_MS, &e) < 0) fail_question(c, EXIT_CODE_NO_DAEMON, "%s: %s", c->path, e.text);
 }
 
 static void on_deadline(uv_timer_t *timer) {
   struct client *c = timer->data;
-  fail(c, EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000, c->waits_for);
+  fail_question(c, EXIT_CODE_NO_DAEMON, "gave up after %d s of waiting for %s", DEADLINE_MS / 1000, c->waits_for);
 }
 
 static void start_connecting(struct client *c) {
@@ -317,13 +357,11 @@ static void on_lookup(uv_getaddrinfo_t *request, int status, struct addrinfo *re
   struct endpoint ep;
   endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, NULL);
   bool own = false;
-  for (const struct addrinfo *a = result; a && !own; a = a->ai_next)
-    own = is_address_of_this_machine(a->ai_addr);
+  for (const struct addrinfo *a = result; a && !own; a = a->ai_next) own = is_address_of_this_machine(a->ai_addr);
   uv_freeaddrinfo(result);
   int code = 0;
   if (status < 0)
-    code = complain(EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint,
-                    uv_strerror(status));
+    code = complain(EXIT_CODE_NO_DAEMON, "--endpoint %s: unknown host: %s", c->options.endpoint, uv_strerror(status));
   else if (!own)
     code = complain(EXIT_CODE_NO_DAEMON,
                     "--endpoint %s is another machine; run rdzvctl there: ssh %s rdzvctl --port %d ...",
@@ -341,6 +379,7 @@ static int look_up(struct client *c) {
   struct err e = ERR_INIT;
   if (endpoint_parse(c->options.endpoint, RDZV_DEFAULT_PORT, &ep, &e) < 0)
     return complain(EXIT_CODE_USAGE, "--endpoint %s", e.text);
+  if (loop_start_pool(&c->loop, 1, &e) < 0) return limit_explain(&e), complain(EXIT_CODE_SYSTEM, "%s", e.text);
   snprintf(c->waits_for, sizeof(c->waits_for), "the address of %.100s", ep.host);
   c->lookup.data = c;
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
@@ -352,7 +391,7 @@ static void on_signal(uv_signal_t *signal, int signo) {
   finish(signal->data, EXIT_CODE_OK);
 }
 
-/* --watch has no other end. */
+/* --watch ends by a signal. */
 static void watch_signals(struct client *c) {
   static const int signos[2] = {SIGINT, SIGTERM};
   for (int i = 0; i < 2; i++) {
@@ -362,12 +401,11 @@ static void watch_signals(struct client *c) {
   }
 }
 
-static int begin(struct client *c) {
+static int begin_connecting(struct client *c) {
   const struct rdzvctl_options *o = &c->options;
   if (o->endpoint) return look_up(c);
   if (o->socket && strlen(o->socket) >= sizeof(c->path))
-    return complain(EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes",
-                    CONTROL_PATH_MAX - 1);
+    return complain(EXIT_CODE_USAGE, "--socket: the path of a unix socket has at most %d bytes", CONTROL_PATH_MAX - 1);
   int code = 0;
   if (o->socket)
     snprintf(c->path, sizeof(c->path), "%s", o->socket);
@@ -387,9 +425,10 @@ static int print_help(void) {
   return EXIT_CODE_OK;
 }
 
-/* The process ends without taking the loop apart: a lookup that hangs in the pool could not be waited for. */
+/* The process exits without closing the loop: a lookup that hangs in the pool could not be waited for. */
 int main(int argc, char **argv) {
   static struct client c;
+  struct err e = ERR_INIT;
   int code = parse_words(&c, argc, argv);
   if (code) return code;
   if (c.options.help) return print_help();
@@ -397,14 +436,14 @@ int main(int argc, char **argv) {
   code = check_words(&c);
   if (code) return code;
   signal(SIGPIPE, SIG_IGN);
-  uv_loop_init(&c.loop);
+  if (loop_open(&c.loop, &e) < 0) return limit_explain(&e), complain(EXIT_CODE_SYSTEM, "%s", e.text);
   uv_timer_init(&c.loop, &c.timer);
   uv_timer_init(&c.loop, &c.again);
   c.timer.data = c.again.data = &c;
   ctl_screen_init(&c.screen, STDOUT_FILENO, c.request.json);
   if (c.request.watch) watch_signals(&c);
   uv_timer_start(&c.timer, on_deadline, DEADLINE_MS, 0);
-  code = begin(&c);
+  code = begin_connecting(&c);
   if (code) return code;
   uv_run(&c.loop, UV_RUN_DEFAULT);
   ctl_screen_close(&c.screen);

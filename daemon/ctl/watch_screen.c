@@ -1,13 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of rdzvctl --watch.
  *
- * On a terminal it is the alternate screen, so that what stood there before stands there again afterwards. A page is written
- * over the last one, line by line, each cleared to its end, and what is left below is cleared: nothing flickers, and one write(2)
- * holds the whole page. Lines are cut at the window's width and pages at its height, where the last line says that there is
- * more; the size is asked for each time, which is all that a resized window needs. Bytes of a character that takes more than one are not
- * counted as columns.
+ * On a terminal it uses the alternate screen, so that the former contents come back afterwards. A page is written over
+ * the last one, line by line, each cleared to its end, and the rest below is cleared: nothing flickers, and one
+ * write(2) holds the whole page. Lines are cut at the window's width and pages at its height, where the last line
+ * counts what is left. The size is asked for each time, so a resized window needs nothing more. Continuation bytes of a
+ * character do not count as columns.
  *
- * Where there is no terminal blocks are appended, a time and the text and an empty line, or one JSON object a line: for a log, or a
- * pipe into jq. */
+ * Without a terminal, blocks are appended: a time, the text and an empty line, or one JSON object per line for a log
+ * or for jq. */
 
 #include "daemon/ctl/watch_screen.h"
 
@@ -18,7 +19,7 @@
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
-#include "common/buf.h"
+#include "common/json.h"
 
 #define OPEN_SCREEN  "\x1b[?1049h\x1b[?25l"
 #define CLOSE_SCREEN "\x1b[?25h\x1b[?1049l"
@@ -29,7 +30,7 @@ void ctl_screen_init(struct ctl_screen *s, int fd, bool json) {
   *s = (struct ctl_screen){.fd = fd, .json = json, .terminal = !json && isatty(fd)};
 }
 
-static bool put(int fd, const char *data, size_t len) {
+static bool write_all(int fd, const char *data, size_t len) {
   while (len > 0) {
     ssize_t n = write(fd, data, len);
     if (n < 0 && errno == EINTR) continue;
@@ -43,10 +44,24 @@ static bool put(int fd, const char *data, size_t len) {
 void ctl_screen_close(struct ctl_screen *s) {
   if (!s->open) return;
   s->open = false;
-  put(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
+  write_all(s->fd, CLOSE_SCREEN, strlen(CLOSE_SCREEN));
 }
 
-/* A line without its newline, cut, and its end on the screen cleared. */
+void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, bool json) {
+  if (json) {
+    json_put_printable(out, text, len);
+    return;
+  }
+  for (const char *end = text + len, *stop; text < end; text = stop + 1) {
+    stop = memchr(text, '\n', (size_t)(end - text));
+    size_t n = (size_t)((stop ? stop : end) - text);
+    buf_put_plain(out, text, n, n);
+    if (!stop) return;
+    buf_putc(out, '\n');
+  }
+}
+
+/* Appends a line without its newline, cut at the width, and clears its end on the screen. */
 static void put_line(struct buf *out, const char *line, size_t len, size_t width) {
   size_t columns = 0, n = 0;
   while (n < len && (columns < width || ((unsigned char)line[n] & 0xC0) == 0x80)) {
@@ -83,7 +98,7 @@ static bool draw(struct ctl_screen *s, const char *head, const char *text, size_
   put_line(&page, head, strlen(head), width);
   put_page(&page, text, len, width, height - 2);
   buf_puts(&page, "\x1b[J");
-  bool ok = put(s->fd, page.data, page.len);
+  bool ok = write_all(s->fd, page.data, page.len);
   buf_finish(&page);
   return ok;
 }
@@ -93,16 +108,23 @@ static bool append(struct ctl_screen *s, const char *clock, const char *text, si
   if (!s->json) buf_printf(&block, "%s%s\n", s->begun ? "\n" : "", clock);
   buf_append(&block, text, len);
   s->begun = true;
-  bool ok = put(s->fd, block.data, block.len);
+  bool ok = write_all(s->fd, block.data, block.len);
   buf_finish(&block);
   return ok;
 }
 
 bool ctl_screen_show(struct ctl_screen *s, const char *head, const char *text, size_t len) {
-  char clock[16], line[200];
+  char clock[16];
   struct tm tm;
   time_t now = time(NULL);
   strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &tm));
-  snprintf(line, sizeof(line), "%s  %s", clock, head);
-  return s->terminal ? draw(s, line, text, len) : append(s, clock, text, len);
+  struct buf line = BUF_INIT, page = BUF_INIT;
+  buf_printf(&line, "%s  ", clock);
+  buf_put_plain(&line, head, strlen(head), strlen(head));
+  ctl_screen_put_printable(&page, text, len, s->json);
+  bool ok =
+      s->terminal ? draw(s, buf_text(&line), buf_text(&page), page.len) : append(s, clock, buf_text(&page), page.len);
+  buf_finish(&line);
+  buf_finish(&page);
+  return ok;
 }

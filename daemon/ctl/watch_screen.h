@@ -1,10 +1,12 @@
-#ifndef DAEMON_CTL_SCREEN_H
-#define DAEMON_CTL_SCREEN_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CTL_WATCH_SCREEN_H
+#define DAEMON_CTL_WATCH_SCREEN_H
 
-/* What rdzvctl --watch shows: a page that is drawn anew on a terminal, a block that is appended anywhere else. */
+/* The output of rdzvctl --watch: a page that is redrawn on a terminal, a block that is appended anywhere else. */
 
 #include <stdbool.h>
 #include <stddef.h>
+#include "common/buf.h"
 
 struct ctl_screen {
   int fd;
@@ -12,9 +14,12 @@ struct ctl_screen {
 };
 
 void ctl_screen_init(struct ctl_screen *s, int fd, bool json);
-/* Shows `text`, below a head line ("rdzvctl status, every second ..., 12:00:01") on a terminal. False: nobody reads any more. */
+/* Makes text of a daemon safe for a terminal: line breaks stay, the rest becomes printable. JSON keeps its meaning. */
+void ctl_screen_put_printable(struct buf *out, const char *text, size_t len, bool json);
+/* Shows `text`, made printable; on a terminal below a head line ("12:00:01  rdzvctl status, every second ...").
+ * False: the reader is gone. */
 bool ctl_screen_show(struct ctl_screen *s, const char *head, const char *text, size_t len);
-/* The terminal as it was. Safe in a signal handler, and when it was never opened. */
+/* Restores the terminal. Safe in a signal handler, and if it was never opened. */
 void ctl_screen_close(struct ctl_screen *s);
 
 #endif

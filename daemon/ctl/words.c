@@ -1,7 +1,8 @@
-/* rdzvctl's words. One row per verb says what stands behind it and which options belong to it; a word too many, one too few, or an
- * option that means nothing there is answered with the verb's own usage, because who types commands by hand in the night
- * should not have to look anything up. What a name must be like is checked here as the daemon would, so that a mistake costs no
- * connection; whether it exists only the daemon knows. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzvctl's commands. One row per command has its arguments and its options. A missing argument, one too many, or an
+ * option that means nothing there is answered with the usage of that command. A person who types commands at night
+ * should not have to look anything up. The form of a name is checked here as the daemon would, so that a mistake costs
+ * no connection; only the daemon knows whether it exists. */
 
 #include "daemon/ctl/words.h"
 
@@ -15,17 +16,14 @@ enum word { WORD_NONE, WORD_JOB, WORD_HOST, WORD_RANK };
 
 const struct opts_verb ctl_verbs[] = {
     {"status", "[JOB]", "watch json",
-     "One job, or all: their nodes, who is missing, what ended their last rounds; which hosts are drained; "
-     "and what PyTorch's "
-     "clients keep here."},
-    {"jobs", "", "watch json", "One line for each job."},
+     "One job, or all: nodes, missing nodes, the verdicts of the last rounds, drained hosts, and the store of PyTorch's "
+     "clients."},
+    {"jobs", "", "watch json", "One line per job."},
     {"drain", "HOST", "force json",
-     "No round has nodes of that host any more. A round that has them ends as planned, and nothing is "
-     "charged."},
-    {"undrain", "HOST", "json", "Its nodes may come back."},
+     "No further round uses nodes of this host. A round that uses them ends as planned, and nothing is charged."},
+    {"undrain", "HOST", "json", "Its nodes may join rounds again."},
     {"stop", "JOB", "json", "Ends the job on all its nodes; its agents exit with 77."},
-    {"kill-worker", "JOB RANK", "signal json",
-     "SIGKILL, or --signal, to the worker of that rank, for drills."},
+    {"kill-worker", "JOB RANK", "signal json", "Sends SIGKILL, or --signal, to the worker of this rank, for drills."},
     {0},
 };
 #define VERBS "status, jobs, drain, undrain, stop, kill-worker"
@@ -36,7 +34,7 @@ static const struct opts_verb *find_verb(const char *name) {
   return NULL;
 }
 
-/* What the i-th word behind the verb is. */
+/* The kind of the i-th argument of the command. */
 static enum word kind_of_word(const struct opts_verb *v, int i) {
   const char *p = v->words;
   for (; i > 0 && p; i--) p = strchr(p, ' ') ? strchr(p, ' ') + 1 : NULL;
@@ -64,7 +62,7 @@ static int read_word(enum word kind, const char *text, struct ctl_request *r, st
     return 0;
   case WORD_RANK:
     if (parse_int(text, 0, WORLD_MAX, &r->rank, NULL) == 0) return 0;
-    return err_set(e, -EINVAL, "\"%.80s\" is no rank: a number from 0 on", text);
+    return err_set(e, -EINVAL, "\"%.80s\" is not a rank: give a number from 0 up", text);
   case WORD_NONE: break;
   }
   return 0;
@@ -83,7 +81,7 @@ int ctl_read_signal(const char *text, int *signo, struct err *e) {
     *signo = i;
     return 0;
   }
-  return err_set(e, -EINVAL, "--signal %.80s: no signal has that name; write TERM, SIGTERM or 15", text);
+  return err_set(e, -EINVAL, "--signal %.80s: unknown signal; write TERM, SIGTERM or 15", text);
 }
 
 static bool has_option(const struct opts_verb *v, const char *name) {
@@ -92,29 +90,27 @@ static bool has_option(const struct opts_verb *v, const char *name) {
   return found && (found == v->options || found[-1] == ' ') && (found[n] == ' ' || !found[n]);
 }
 
-static int check_options(const struct opts_verb *v, const char *signal, const struct ctl_request *r,
-                         struct err *e) {
+static int check_options(const struct opts_verb *v, const char *signal, const struct ctl_request *r, struct err *e) {
   if (r->watch && !has_option(v, "watch")) return err_set(e, -EINVAL, "--watch is for status and jobs");
   if (r->force && !has_option(v, "force")) return err_set(e, -EINVAL, "--force is for drain");
   if (signal && !has_option(v, "signal")) return err_set(e, -EINVAL, "--signal is for kill-worker");
   return 0;
 }
 
-int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r,
-                   struct err *e) {
+int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e) {
   r->verb = r->job = r->host = "";
   r->rank = -1;
-  if (n == 0) return err_set(e, -EINVAL, "what is it to do? " VERBS " (--help)");
+  if (n == 0) return err_set(e, -EINVAL, "a command is missing: " VERBS " (--help)");
   const struct opts_verb *v = find_verb(words[0]);
-  if (!v) return err_set(e, -EINVAL, "\"%.80s\" is none of its words: " VERBS " (--help)", words[0]);
+  if (!v) return err_set(e, -EINVAL, "\"%.80s\" is not a command: " VERBS " (--help)", words[0]);
   r->verb = v->name;
   int want = count_words(v), rc = check_options(v, signal, r, e);
   if (rc < 0) return rc;
   if (n - 1 > want)
-    return err_set(e, -EINVAL, "\"%.80s\" is one word too many: rdzvctl %s%s%s", words[want + 1], v->name,
+    return err_set(e, -EINVAL, "\"%.80s\" is one argument too many: rdzvctl %s%s%s", words[want + 1], v->name,
                    want ? " " : "", v->words);
   if (n - 1 < want && v->words[0] != '[')
-    return err_set(e, -EINVAL, "a word is missing: rdzvctl %s %s", v->name, v->words);
+    return err_set(e, -EINVAL, "an argument is missing: rdzvctl %s %s", v->name, v->words);
   for (int i = 0; i < n - 1 && rc == 0; i++) rc = read_word(kind_of_word(v, i), words[i + 1], r, e);
   return rc == 0 && signal ? ctl_read_signal(signal, &r->signal, e) : rc;
 }

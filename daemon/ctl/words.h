@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DAEMON_CTL_WORDS_H
 #define DAEMON_CTL_WORDS_H
 
-/* rdzvctl's words: which verbs there are, what each takes, and what they mean. Pure. */
+/* rdzvctl's commands, and the arguments of each. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,16 +13,17 @@
 enum { CTL_WORDS_MAX = 4 };
 
 struct ctl_request {
-  const char *verb, *job, *host; /* "" where none was named */
+  const char *verb, *job, *host; /* "": none */
   int64_t rank;                  /* -1: none */
-  int signal;                    /* 0: none was named */
+  int signal;                    /* 0: none */
   bool json, watch, force;
 };
 
 /* For rdzvctl's option table. */
 extern const struct opts_verb ctl_verbs[];
 
-/* words[0] is the verb. `signal`: --signal's text or NULL; r's flags are set already. Strings are borrowed. 0, or -EINVAL and a sentence. */
+/* words[0] is the command. signal: --signal's text or NULL; r's flags are set already. Strings are borrowed. 0, or
+ * -EINVAL and a sentence. */
 int ctl_read_words(const char *const *words, int n, const char *signal, struct ctl_request *r, struct err *e);
 /* "KILL", "SIGKILL", "sigkill" or "9"; -EINVAL and a sentence. */
 int ctl_read_signal(const char *text, int *signo, struct err *e);

@@ -1,22 +1,23 @@
-/* Hosts that take no part: rdzvctl drain, --exclude-after.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hosts that are left out of rounds: rdzvctl drain, --exclude-after.
  *
- * A drain is of a host, because that is what an operator wants to take away or a fault stays with; agents on it have another
- * id each time they are started. Its nodes stay connected, so that they are there when it is lifted, know why they wait, and
- * hear how the job ends; they are counted as not available, which is all that keeps them from the next round.
+ * A drain is for a host, because an operator takes a host away and a fault stays with it; agents on it get a new id at
+ * each start. Its nodes stay connected: they can join rounds again when the drain is lifted, they know why they wait,
+ * and they learn how the job ends. They count as not available, which keeps them out of the next round.
  *
- * A round that they are in is ended as planned (rdzv_prepare.c): workers may write a checkpoint first, nothing is charged, and the next one
- * takes in a spare at once where there is one. A round is not ended where the job could not go on without them (fewer than min others), nor
- * where nodes of it have finished and would have to begin again (unless --after-finish restart wants just that): drain --force does it all
- * the same.
+ * A round with such nodes ends as planned (prepare.c): workers may write a checkpoint, nothing is charged, and the next
+ * round takes a spare at once if there is one. A round does not end if the job could not go on with fewer than min
+ * other nodes. Nor does it end if some of its nodes have finished and would have to start again, unless --after-finish
+ * restart asks for that. drain --force ends it anyway.
  *
- * Whose jobs it holds for: all, where root or the daemon's user has drained the host; those of one user, where that user
- * has; one life of one job, where the job has done it by itself, because N of its charged failures were there (--exclude-after N).
- * So no user can keep a host from another. Several may hold for one host; each is lifted by who may lift it.
+ * A drain by root or the daemon's user holds for all jobs. A drain by another user holds for that user's jobs. A drain
+ * by --exclude-after N, after N charged failures there, holds for one incarnation of one job. So no user can keep a
+ * host from another. Several may hold for one host, and each is lifted separately.
  *
- * Drains are kept in the state file, a line when they begin and one when they are lifted. They are few, and looked up when a node
- * joins or a drain changes, never per message: a member carries a flag. */
+ * The state file gets a line for each drain and each undrain. Drains are few, and looked up when a node joins or a
+ * drain changes, never per message: a member carries a flag. */
 
-#include "daemon/job/drain.h"
+#include "daemon/job/internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,7 +25,6 @@
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "common/mem.h"
-#include "daemon/core/internal.h"
 
 /* The list. -------------------------------------------------------------------------------------------------------- */
 
@@ -34,8 +34,8 @@ static void free_drain(struct drain *d) {
   free(d);
 }
 
-const struct drain *core_first_drain(const struct core *c, const char *host) {
-  return map_get(&c->drains, host);
+const struct drain *jobs_first_drain(const struct jobs *jobs, const char *host) {
+  return map_get(&jobs->drains, host);
 }
 
 bool drain_holds(const struct drain *d, const struct job *j) {
@@ -44,26 +44,38 @@ bool drain_holds(const struct drain *d, const struct job *j) {
 }
 
 const struct drain *job_drain_of(const struct job *j, const char *host) {
-  for (const struct drain *d = core_first_drain(j->core, host); d; d = d->next)
+  for (const struct drain *d = jobs_first_drain(j->jobs, host); d; d = d->next)
     if (drain_holds(d, j)) return d;
   return NULL;
 }
 
-static struct drain *find_same(const struct core *c, const struct drain *like) {
-  for (struct drain *d = map_get(&c->drains, like->host); d; d = d->next)
+static struct drain *find_same(const struct jobs *jobs, const struct drain *like) {
+  for (struct drain *d = map_get(&jobs->drains, like->host); d; d = d->next)
     if (d->uid == like->uid && !strcmp(d->incarnation, like->incarnation)) return d;
   return NULL;
 }
 
-static void save(struct core *c, const struct drain *d, bool begins) {
+static void drain_state_line(const struct drain *d, bool begins, struct buf *out) {
+  json_t *v = json_pack("{s:s,s:s,s:I,s:s}", "event", begins ? "drain" : "undrain", "host", d->host, "uid",
+                        (json_int_t)d->uid, "incarnation", d->incarnation);
+  if (begins) {
+    json_object_set_new(v, "by", json_string(d->by));
+    json_object_set_new(v, "wall_ms", json_integer((json_int_t)d->wall_ms));
+    if (d->force) json_object_set_new(v, "force", json_true());
+  }
+  json_print(out, v);
+  json_decref(v);
+}
+
+static void save_drain(struct jobs *jobs, const struct drain *d, bool begins) {
   struct buf line = BUF_INIT;
   drain_state_line(d, begins, &line);
-  core_save(c, &line);
+  jobs_save(jobs, &line);
   buf_finish(&line);
 }
 
-static struct drain *keep(struct core *c, const struct drain *like) {
-  struct drain *d = find_same(c, like);
+static struct drain *keep_drain(struct jobs *jobs, const struct drain *like) {
+  struct drain *d = find_same(jobs, like);
   if (d) {
     d->force = d->force || like->force;
     return d;
@@ -71,17 +83,17 @@ static struct drain *keep(struct core *c, const struct drain *like) {
   d = xmemdup(like, sizeof *like);
   d->host = xstrdup(like->host);
   d->by = xstrdup(like->by);
-  d->next = map_get(&c->drains, d->host);
-  map_put(&c->drains, d->host, d);
-  c->n_drains++;
+  d->next = map_get(&jobs->drains, d->host);
+  map_put(&jobs->drains, d->host, d);
+  jobs->n_drains++;
   return d;
 }
 
-/* Those of `host` (NULL: of every host) that `like` says: its uid, its life of a job; all: of whatever kind. */
-static size_t take_away(struct core *c, const char *host, bool (*fits)(const struct drain *, const void *),
-                        const void *ctx, bool tell) {
+/* Removes the drains of `host` (NULL: of every host) that fit. save: with a line in the state file. */
+static size_t remove_drains(struct jobs *jobs, const char *host, bool (*fits)(const struct drain *, const void *),
+                            const void *ctx, bool tell) {
   size_t n = 0;
-  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));) {
+  for (struct map_entry *e = NULL; (e = map_next(&jobs->drains, e));) {
     if (host && strcmp(e->key, host) != 0) continue;
     struct drain *first = e->value;
     for (struct drain **at = &first; *at;) {
@@ -91,15 +103,15 @@ static size_t take_away(struct core *c, const char *host, bool (*fits)(const str
         continue;
       }
       *at = d->next;
-      if (tell) save(c, d, false);
+      if (tell) save_drain(jobs, d, false);
       free_drain(d);
-      c->n_drains--;
+      jobs->n_drains--;
       n++;
     }
     if (first)
       e->value = first;
     else
-      map_remove_n(&c->drains, e->key, e->key_len);
+      map_remove_n(&jobs->drains, e->key, e->key_len);
   }
   return n;
 }
@@ -113,19 +125,19 @@ static bool is_same(const struct drain *d, const void *ctx) {
   return d->uid == like->uid && !strcmp(d->incarnation, like->incarnation);
 }
 
-static bool is_of_life(const struct drain *d, const void *ctx) {
+static bool is_of_incarnation(const struct drain *d, const void *ctx) {
   return d->incarnation[0] && !strcmp(d->incarnation, ctx);
 }
 
-void core_finish_drains(struct core *c) {
-  take_away(c, NULL, is_any, NULL, false);
-  map_finish(&c->drains);
+void jobs_finish_drains(struct jobs *jobs) {
+  remove_drains(jobs, NULL, is_any, NULL, false);
+  map_finish(&jobs->drains);
 }
 
-/* What happens to jobs. -------------------------------------------------------------------------------------------- */
+/* Effects on jobs. ------------------------------------------------------------------------------------------------- */
 
 /* "host n2 is drained by root" */
-static void say_why(const struct drain *d, struct buf *out) {
+static void put_reason(const struct drain *d, struct buf *out) {
   buf_puts(out, "host ");
   buf_put_escaped(out, d->host, strlen(d->host), HOST_MAX);
   buf_puts(out, " is drained by ");
@@ -145,13 +157,13 @@ bool job_could_go_on_without(const struct job *j, const char *host) {
   return job_nodes_without(j, host) >= (size_t)j->settings.min_nodes;
 }
 
-static bool works(const struct member *m) {
+static bool is_at_work(const struct member *m) {
   return member_in_round(m) && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED);
 }
 
 bool job_works_on(const struct job *j, const char *host) {
   for (size_t i = 0; i < j->n_members; i++)
-    if (works(j->members[i]) && !strcmp(j->members[i]->host, host)) return true;
+    if (is_at_work(j->members[i]) && !strcmp(j->members[i]->host, host)) return true;
   return false;
 }
 
@@ -168,11 +180,11 @@ static void end_round_for(struct job *j, const struct member *m, const struct dr
   job_prepare(j, now_ms);
 }
 
-/* Of the nodes at work one that is drained, and for which the round may be ended, or not; NULL: there is none. */
+/* A drained node that is at work, and for which the round may, or may not, be ended; NULL: none. */
 static const struct member *find_drained(const struct job *j, bool may_end) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    const struct drain *d = m->drained && works(m) ? job_drain_of(j, m->host) : NULL;
+    const struct drain *d = m->drained && is_at_work(m) ? job_drain_of(j, m->host) : NULL;
     if (d && may_end_for(j, d) == may_end) return m;
   }
   return NULL;
@@ -190,8 +202,8 @@ void job_end_for_drains(struct job *j, uint64_t now_ms) {
     return;
   }
   if ((m = find_drained(j, false)))
-    core_log(j->core, LOG_WARN, "job %s: node %s is drained, and round %lld cannot do without it: it goes on",
-             j->id, m->host, (long long)j->round);
+    jobs_log(j->jobs, LOG_WARN, "job %s: node %s is drained, but round %lld needs it and goes on", j->id, m->host,
+             (long long)j->round);
 }
 
 static bool flag_members(struct job *j) {
@@ -209,15 +221,15 @@ static bool flag_members(struct job *j) {
   return changed;
 }
 
-/* Those who wait and whose lot has changed. */
-static void tell_changed(struct job *j, uint64_t now_ms) {
+/* To the waiting nodes whose drain has changed. */
+static void send_waiting_to_changed(struct job *j, uint64_t now_ms) {
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
     if (m->told_news == UINT64_MAX && !member_in_round(m)) job_send_waiting(j, m, now_ms);
   }
 }
 
-void job_apply_drains(struct job *j, uint64_t now_ms) {
+static void apply_drains(struct job *j, uint64_t now_ms) {
   if (job_is_over(j)) return;
   bool changed = flag_members(j);
   if (changed && j->state == JOB_FORMING) {
@@ -226,74 +238,70 @@ void job_apply_drains(struct job *j, uint64_t now_ms) {
       job_seal(j, now_ms);
       return;
     }
-    if (j->notice_ms > now_ms + CORE_NOTICE_MS) j->notice_ms = now_ms + CORE_NOTICE_MS;
+    if (j->notice_ms > now_ms + JOB_NOTICE_MS) j->notice_ms = now_ms + JOB_NOTICE_MS;
   }
   if (changed) job_watch_growth(j, now_ms);
-  if (changed) tell_changed(j, now_ms);
+  if (changed) send_waiting_to_changed(j, now_ms);
   job_end_for_drains(j, now_ms);
 }
 
-static void apply(struct core *c, uint64_t now_ms) {
-  for (size_t i = 0; i < c->n_all; i++) job_apply_drains(c->all[i], now_ms);
+static void apply_to_all_jobs(struct jobs *jobs, uint64_t now_ms) {
+  for (size_t i = 0; i < jobs->n_all; i++) apply_drains(jobs->all[i], now_ms);
 }
 
-bool core_drain(struct core *c, const struct drain *like, uint64_t now_ms) {
-  if (!find_same(c, like) && c->n_drains >= (like->uid < 0 ? CORE_DRAINS_MAX : CORE_DRAINS_SHARED_MAX))
+bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms) {
+  if (!find_same(jobs, like) && jobs->n_drains >= (like->uid < 0 ? JOB_DRAINS_MAX : JOB_DRAINS_SHARED_MAX))
     return false;
-  save(c, keep(c, like), true);
-  apply(c, now_ms);
+  save_drain(jobs, keep_drain(jobs, like), true);
+  apply_to_all_jobs(jobs, now_ms);
   return true;
 }
 
-size_t core_undrain(struct core *c, const char *host, const struct drain *like, uint64_t now_ms) {
-  size_t n = like ? take_away(c, host, is_same, like, true) : take_away(c, host, is_any, NULL, true);
-  for (size_t i = 0; n && i < c->n_all; i++) /* as if nothing had failed there */
-    if (!like || drain_holds(like, c->all[i])) job_forget_failures(c->all[i], host);
-  if (n) apply(c, now_ms);
+size_t jobs_undrain(struct jobs *jobs, const char *host, const struct drain *like, uint64_t now_ms) {
+  size_t n = like ? remove_drains(jobs, host, is_same, like, true) : remove_drains(jobs, host, is_any, NULL, true);
+  for (size_t i = 0; n && i < jobs->n_all; i++) /* failures before the drain no longer count */
+    if (!like || drain_holds(like, jobs->all[i])) map_remove(&jobs->all[i]->failures, host);
+  if (n) apply_to_all_jobs(jobs, now_ms);
   return n;
 }
 
-void core_drop_drains(struct core *c, const char *incarnation) {
-  if (c->n_drains) take_away(c, NULL, is_of_life, incarnation, false);
+void jobs_drop_drains(struct jobs *jobs, const char *incarnation) {
+  if (jobs->n_drains) remove_drains(jobs, NULL, is_of_incarnation, incarnation, false);
 }
 
 void job_drop_drains(struct job *j) {
-  core_drop_drains(j->core, j->incarnation);
+  jobs_drop_drains(j->jobs, j->incarnation);
 }
 
-void job_take_drains_along(struct job *j) {
-  for (struct map_entry *e = NULL; (e = map_next(&j->core->drains, e));)
+void job_move_drains(struct job *j) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->jobs->drains, e));)
     for (struct drain *d = e->value; d; d = d->next) {
-      if (!is_of_life(d, j->former)) continue;
-      save(j->core, d, false);
+      if (!is_of_incarnation(d, j->former)) continue;
+      save_drain(j->jobs, d, false);
       memcpy(d->incarnation, j->incarnation, sizeof d->incarnation);
-      save(j->core, d, true);
+      save_drain(j->jobs, d, true);
     }
 }
 
 /* --exclude-after. ------------------------------------------------------------------------------------------------- */
 
-void job_forget_failures(struct job *j, const char *host) {
-  map_remove(&j->failures, host);
-}
-
-/* At most one host by one failure. */
+/* One failure excludes at most one host. */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
-  if (!host[0] || (!map_get(&j->failures, host) && j->failures.count >= CORE_FAILING_HOSTS_MAX)) return "";
+  if (!host[0] || (!map_get(&j->failures, host) && j->failures.count >= JOB_FAILING_HOSTS_MAX)) return "";
   intptr_t n = (intptr_t)map_get(&j->failures, host) + 1;
   map_put(&j->failures, host, (void *)n);
   if (!j->settings.exclude_after || n < j->settings.exclude_after || job_drain_of(j, host)) return "";
   struct buf by = BUF_INIT;
   buf_printf(&by, "the job itself: %lld charged failures there (--exclude-after %" PRId64 ")", (long long)n,
              j->settings.exclude_after);
-  struct drain d = {.host = (char *)(uintptr_t)host, .uid = -1, .wall_ms = j->core->wall_ms, .by = by.data};
+  struct drain d = {.host = (char *)(uintptr_t)host, .uid = -1, .wall_ms = j->jobs->wall_ms, .by = by.data};
   memcpy(d.incarnation, j->incarnation, sizeof d.incarnation);
-  bool can = job_could_go_on_without(j, host) && j->core->n_drains < CORE_DRAINS_SHARED_MAX;
-  if (can) save(j->core, keep(j->core, &d), true);
+  bool can = job_could_go_on_without(j, host) && j->jobs->n_drains < JOB_DRAINS_SHARED_MAX;
+  if (can) save_drain(j->jobs, keep_drain(j->jobs, &d), true);
   if (can) flag_members(j);
-  core_log(j->core, LOG_WARN,
-           can ? "job %s: host %s takes no part any more: %s"
-               : "job %s: host %s would take no part any more, but the job cannot go on without it: %s",
+  jobs_log(j->jobs, LOG_WARN,
+           can ? "job %s: host %s is excluded: %s"
+               : "job %s: host %s would be excluded, but the job cannot go on without it: %s",
            j->id, host, buf_text(&by));
   buf_finish(&by);
   return can ? host : "";
@@ -302,27 +310,15 @@ const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms) {
 /* For people. ------------------------------------------------------------------------------------------------------ */
 
 void drain_text(const struct drain *d, struct buf *out) {
-  say_why(d, out);
-  buf_puts(out, ": its agents take no part until `rdzvctl undrain ");
+  put_reason(d, out);
+  buf_puts(out, ": its agents join no round until `rdzvctl undrain ");
   buf_put_escaped(out, d->host, strlen(d->host), HOST_MAX);
   buf_puts(out, "`");
 }
 
 /* The state file. -------------------------------------------------------------------------------------------------- */
 
-void drain_state_line(const struct drain *d, bool begins, struct buf *out) {
-  json_t *v = json_pack("{s:s,s:s,s:I,s:s}", "event", begins ? "drain" : "undrain", "host", d->host, "uid",
-                        (json_int_t)d->uid, "incarnation", d->incarnation);
-  if (begins) {
-    json_object_set_new(v, "by", json_string(d->by));
-    json_object_set_new(v, "wall_ms", json_integer((json_int_t)d->wall_ms));
-    if (d->force) json_object_set_new(v, "force", json_true());
-  }
-  json_print(out, v);
-  json_decref(v);
-}
-
-bool core_load_drain(struct core *c, const void *json) {
+bool jobs_load_drain(struct jobs *jobs, const void *json) {
   const json_t *o = json;
   const char *event = json_string_value(json_object_get(o, "event")),
              *host = json_string_value(json_object_get(o, "host"));
@@ -338,19 +334,19 @@ bool core_load_drain(struct core *c, const void *json) {
                     .force = json_is_true(json_object_get(o, "force"))};
   memcpy(d.incarnation, life, strlen(life));
   if (!strcmp(event, "undrain")) {
-    take_away(c, host, is_same, &d, false);
+    remove_drains(jobs, host, is_same, &d, false);
     return true;
   }
   if (!by || strlen(by) > TEXT_MAX || !json_is_integer(wall_ms) || json_integer_value(wall_ms) < 0 ||
-      c->n_drains >= CORE_DRAINS_MAX)
+      jobs->n_drains >= JOB_DRAINS_MAX)
     return false;
   d.wall_ms = (uint64_t)json_integer_value(wall_ms);
-  keep(c, &d);
+  keep_drain(jobs, &d);
   return true;
 }
 
-void core_drain_lines(const struct core *c, struct buf *out) {
-  for (struct map_entry *e = NULL; (e = map_next(&c->drains, e));)
+void jobs_drain_lines(const struct jobs *jobs, struct buf *out) {
+  for (struct map_entry *e = NULL; (e = map_next(&jobs->drains, e));)
     for (const struct drain *d = e->value; d; d = d->next) {
       drain_state_line(d, true, out);
       buf_putc(out, '\n');

@@ -1,55 +1,52 @@
-#ifndef DAEMON_RDZV_DRAIN_H
-#define DAEMON_RDZV_DRAIN_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_DRAIN_H
+#define DAEMON_JOB_DRAIN_H
 
-/* Hosts that take no part. Inside the daemon's core; pure. The core owns the list; a job asks what holds for it, and its members carry a flag. */
+/* Drained hosts: their nodes are left out of rounds. The jobs of a daemon share one list (struct jobs); a job asks
+ * it, and each member carries a flag. Pure. */
 
 #include "common/buf.h"
 #include "proto/msg.h"
 
-struct core;
 struct job;
+struct jobs;
 
 struct drain {
-  char *host, *by;                       /* by: for people, "root"; in the core's list both are owned */
-  int64_t uid;                           /* of whose jobs; -1: of all */
-  char incarnation[INCARNATION_MAX + 1]; /* of one life of one job alone; "": of each */
+  char *host, *by;                       /* by: for people, "root"; both owned by the list */
+  int64_t uid;                           /* it holds for this user's jobs; -1: for all */
+  char incarnation[INCARNATION_MAX + 1]; /* it holds for this incarnation of a job alone; "": for each */
   uint64_t wall_ms;
-  bool force; /* rounds are ended even where the job cannot go on */
+  bool force; /* it ends rounds even if the job cannot go on */
   struct drain *next;
 };
 
 /* The list. */
-const struct drain *core_first_drain(const struct core *c, const char *host); /* and its next; NULL: none */
-bool drain_holds(const struct drain *d, const struct job *j);
-const struct drain *job_drain_of(const struct job *j, const char *host); /* one that holds; NULL: none */
-/* Keeps a copy of `like`, saves it, and ends or forms rounds by it; the same one again: its force alone may be new. false: there are
- * too many. */
-bool core_drain(struct core *c, const struct drain *like, uint64_t now_ms);
-/* Lifts those of that host with the uid and life of `like`; NULL: all. Their number. */
-size_t core_undrain(struct core *c, const char *host, const struct drain *like, uint64_t now_ms);
-void core_drop_drains(struct core *c, const char *incarnation); /* of a life that is not here any more */
-void core_finish_drains(struct core *c);
-/* In the state file, and back; load false: it is no such line. */
-void drain_state_line(const struct drain *d, bool begins, struct buf *out);
-void core_drain_lines(const struct core *c, struct buf *out);
-bool core_load_drain(struct core *c, const void *json);
-void drain_text(const struct drain *d, struct buf *out); /* what its agents are told */
+const struct drain *jobs_first_drain(const struct jobs *jobs, const char *host); /* of its chain; NULL: none */
+/* Adds a copy of `like`, saves it, and ends or forms rounds accordingly. If it is in the list already, only its
+ * force can change. false: the list is full. */
+bool jobs_drain(struct jobs *jobs, const struct drain *like, uint64_t now_ms);
+/* Removes the host's drains that have the uid and the incarnation of `like`; NULL: all of them. Returns how many. */
+size_t jobs_undrain(struct jobs *jobs, const char *host, const struct drain *like, uint64_t now_ms);
+void jobs_drop_drains(struct jobs *jobs, const char *incarnation); /* of an incarnation that is gone; saves nothing */
+void jobs_finish_drains(struct jobs *jobs);
+void jobs_drain_lines(const struct jobs *jobs, struct buf *out); /* for the state file */
+bool jobs_load_drain(struct jobs *jobs, const void *json);       /* a json_t; false: the line is invalid */
+void drain_text(const struct drain *d, struct buf *out);         /* for its agents */
 
 /* A job's part. */
-void job_apply_drains(struct job *j, uint64_t now_ms);
-/* STARTING, RUNNING: where one of the round is on such a host. */
+bool drain_holds(const struct drain *d, const struct job *j);
+const struct drain *job_drain_of(const struct job *j, const char *host); /* one that holds; NULL: none */
+/* STARTING, RUNNING: ends the round if a node of it is drained and the round may be ended for that. */
 void job_end_for_drains(struct job *j, uint64_t now_ms);
-bool job_is_ended_for_drains(const struct job *j); /* or would be, if it were not being ended */
-void job_drop_drains(struct job *j);               /* its own: it is over */
-void job_take_drains_along(struct job *j);         /* core_branch: from its former life into this one */
-size_t job_nodes_without(const struct job *j, const char *host); /* that could take part */
+bool job_is_ended_for_drains(const struct job *j);               /* or would be, if it were not being ended already */
+void job_drop_drains(struct job *j);                             /* its own, when it is over */
+void job_move_drains(struct job *j);                             /* from its former incarnation to this one */
+size_t job_nodes_without(const struct job *j, const char *host); /* that could join */
 bool job_could_go_on_without(const struct job *j, const char *host);
-/* Workers of the round are there, or are being started. */
-bool job_works_on(const struct job *j, const char *host);
-bool job_has_finished_ones(const struct job *j); /* nodes of the round have, and are not to begin again */
+bool job_works_on(const struct job *j, const char *host); /* workers of the round run there, or are being started */
+bool job_has_finished_ones(const struct job *j); /* nodes of the round have finished, and are not to start again */
 
-/* --exclude-after: a charged failure was there. The host that takes no part any more for it, or "". */
+/* --exclude-after: counts a charged failure on the host. Returns the host if it is excluded now, otherwise "". */
 const char *job_note_failure(struct job *j, const char *host, uint64_t now_ms);
-void job_forget_failures(struct job *j, const char *host);
 
 #endif

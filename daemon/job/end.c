@@ -1,35 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a round ends, and how the job does.
  *
- * A round ends in STOPPING and nowhere else: everybody was told to stop, everybody has reported STOPPED or is lost,
- * and only then is it settled what ended it. Reports may arrive in any order from any node, and the loudest is seldom
- * the cause: when one worker dies, its peers die of it milliseconds later. So each cause is offered with the time at
- * which it happened, the weightiest is kept, and the budget is charged once, from what is left at the end.
+ * A round ends in STOPPING and nowhere else: every node got STOP, and has reported STOPPED or is lost. Only then is the
+ * cause settled. Reports arrive in any order from any node, and the first is seldom the cause: when one worker dies,
+ * its peers die milliseconds later. So each cause is offered with the time at which it happened, the weightiest is
+ * kept, and the budget is charged once, from what is left at the end.
  *
- * What is told of it (STOP, SETTLED, END) is made in one place each, since who comes back late is told again. */
+ * STOP, SETTLED and END are each made in one function, since a node that comes back late gets them again.
+ *
+ * The job keeps its last sixteen verdicts, with time and charge, for rdzvctl: "it crashed three times tonight" is a
+ * question about rounds that ran unwatched. Their texts are cut, because sixteen whole ones of four thousand jobs would
+ * be half a gigabyte; the last verdict is also kept whole. The sixteen live as long as the daemon; the state file has
+ * the final verdict of each ended job. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "common/exit_codes.h"
-#include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
+#include "common/mem.h"
 
 /* Causes. ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_worker_death(enum cause c) {
-  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC ||
-         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
+static bool is_worker_failure(enum cause c) {
+  return c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
+         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST;
 }
 
-/* Who hangs has not died: on each node they are named together, in one verdict. Nor has who waits for the next round. */
+/* A hung worker has not died: a node names all of them in one verdict. A worker that lost contact has not died
+ * either. */
 static bool is_counted(enum cause c) {
-  return is_worker_death(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
+  return is_worker_failure(c) && c != CAUSE_WORKER_HUNG && c != CAUSE_CONTACT_LOST;
 }
 
-/* What costs a restart. */
+/* These causes cost a restart. */
 static bool is_failure(enum cause c) {
-  return is_worker_death(c) || c == CAUSE_NCCL_IDS;
+  return is_worker_failure(c) || c == CAUSE_NCCL_IDS;
 }
 
 void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms) {
@@ -58,6 +66,41 @@ void job_offer_node_cause(struct job *j, const struct member *m, enum cause caus
   job_offer_cause(j, &v, at_ms);
 }
 
+/* The last verdicts. ----------------------------------------------------------------------------------------------- */
+
+enum { PAST_TEXT_MAX = 1024 };
+
+/* Cuts a long text, but not within a character. */
+static void cut_text(char *text) {
+  size_t n = strlen(text);
+  if (n <= PAST_TEXT_MAX) return;
+  n = PAST_TEXT_MAX;
+  while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;
+  text[n] = '\0';
+}
+
+void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms) {
+  if (j->last_verdict.cause == CAUSE_NONE) return;
+  if (!j->past) j->past = xcalloc(JOB_PAST_MAX, sizeof *j->past);
+  struct ended_round *p = &j->past[j->n_past++ % JOB_PAST_MAX];
+  if (j->n_past > JOB_PAST_MAX) verdict_free(&p->verdict);
+  verdict_copy(&p->verdict, &j->last_verdict);
+  cut_text((char *)(uintptr_t)p->verdict.text);
+  cut_text((char *)(uintptr_t)p->verdict.error);
+  p->wall_ms = wall_ms;
+  p->charged = charged;
+}
+
+const struct ended_round *job_past(const struct job *j, size_t ago) {
+  if (ago >= j->n_past || ago >= JOB_PAST_MAX) return NULL;
+  return &j->past[(j->n_past - 1 - ago) % JOB_PAST_MAX];
+}
+
+void job_finish_past(struct job *j) {
+  for (size_t i = 0; i < j->n_past && i < JOB_PAST_MAX; i++) verdict_free(&j->past[i].verdict);
+  free(j->past);
+}
+
 /* The round ends. -------------------------------------------------------------------------------------------------- */
 
 struct bytes *job_stop_bytes(const struct job *j) {
@@ -70,16 +113,20 @@ struct bytes *job_stop_bytes(const struct job *j) {
   return msg_bytes(&msg);
 }
 
-void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
-  j->void_round = void_round;
-  job_set_state(j, JOB_STOPPING, now_ms);
+void job_send_stop(struct job *j, uint64_t now_ms) {
   struct bytes *stop = job_stop_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     bool runs = m->state == MEMBER_TOLD || m->state == MEMBER_STARTED;
-    if (runs || job_waits_for_head(j, m)) core_send_bytes(j->core, m->conn, stop);
+    if (runs || job_waits_for_head(j, m)) jobs_send_bytes(j->jobs, m->conn, stop);
   }
   bytes_unref(stop);
+}
+
+void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round) {
+  if (!job_may_enter(j, JOB_STOPPING)) return;
+  j->void_round = void_round;
+  job_enter(j, JOB_STOPPING, now_ms);
   job_settle_if_stopped(j, now_ms);
 }
 
@@ -98,45 +145,44 @@ struct bytes *job_settled_bytes(const struct job *j) {
   return msg_bytes(&msg);
 }
 
-/* Everyone of the round is told its verdict and is free for the next. */
+/* Every node of the round gets its verdict and is free for the next one. */
 static void release_members(struct job *j) {
   struct bytes *settled = job_settled_bytes(j);
   for (size_t i = j->n_members; i-- > 0;) {
     struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
-    core_send_bytes(j->core, m->conn, settled);
+    jobs_send_bytes(j->jobs, m->conn, settled);
     member_keep_rank(m, m->node_rank);
-    member_place(m, -1);
+    member_set_rank(m, -1);
     member_set_state(m, MEMBER_WAITING);
     if (m->leaving || m->gone) job_remove_member(j, m);
   }
   bytes_unref(settled);
 }
 
-static void settle_into_forming(struct job *j, uint64_t now_ms, bool charged) {
+static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
+  if (!job_may_enter(j, JOB_FORMING)) return;
   job_charge(j, charged);
-  job_note_verdict(j, charged, j->core->wall_ms);
+  job_note_verdict(j, charged, j->jobs->wall_ms);
   snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
            charged ? job_note_failure(j, j->last_verdict.host, now_ms) : "");
   release_members(j);
   job_clear_round(j);
   j->faulted = true;
-  j->forming_ms = now_ms;
-  j->enough_ms = 0;
   j->not_before_ms = now_ms + j->last_delay_ms;
-  job_set_state(j, JOB_FORMING, now_ms);
+  job_enter(j, JOB_FORMING, now_ms);
   if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
-/* All have stopped, and nobody has said why: they fenced themselves while no daemon was there to be told. */
+/* All have stopped, and none has reported a cause: they fenced themselves while no daemon was connected. */
 static void offer_silence(struct job *j, uint64_t now_ms) {
   for (size_t i = 0; i < j->n_members && j->cause.cause == CAUSE_NONE; i++)
     if (j->members[i]->state == MEMBER_STOPPED && member_in_round(j->members[i]))
       job_offer_node_cause(j, j->members[i], CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST,
-                           "it stopped its workers while no daemon was there", now_ms);
+                           "it stopped its workers while no daemon was connected", now_ms);
 }
 
-/* Who is told to leave one after the other is told by somebody who wants the whole job to go. */
+/* If all nodes leave, one after the other, the whole job is meant to end. */
 static bool all_leave(const struct job *j) {
   if (j->cause.cause != CAUSE_NODE_LEAVING) return false;
   for (size_t i = 0; i < j->n_members; i++)
@@ -144,7 +190,7 @@ static bool all_leave(const struct job *j) {
   return true;
 }
 
-static void succeed(struct job *j, uint64_t now_ms) {
+static void end_with_success(struct job *j, uint64_t now_ms) {
   struct verdict none;
   verdict_init(&none);
   none.round = j->round;
@@ -152,43 +198,40 @@ static void succeed(struct job *j, uint64_t now_ms) {
   job_end(j, now_ms, OUTCOME_SUCCESS, EXIT_CODE_OK, &none);
 }
 
-/* The round was ended for a change of membership, and for no fault. */
+/* The round ended for a change of membership, not for a fault. */
 static bool was_planned(enum cause c) {
   return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_DRAINED;
 }
 
-/* Nodes have finished: what ends the round then ends the job, unless they are to begin again. */
+/* Nodes have finished: the end of this round is the end of the job, unless they are to start again. */
 static bool finished_for_good(const struct job *j) {
   return j->n_in_state[MEMBER_FINISHED] > 0 && !was_planned(j->cause.cause) &&
          j->settings.after_finish != AFTER_FINISH_RESTART;
 }
 
-static void settle(struct job *j, uint64_t now_ms) {
+static void settle_round(struct job *j, uint64_t now_ms) {
   offer_silence(j, now_ms);
   struct verdict *v = &j->cause;
   v->echoes = j->worker_deaths - (is_counted(v->cause) ? 1 : 0);
-  if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* somebody reports more deaths than there are workers */
+  if (v->echoes > WORLD_MAX) v->echoes = WORLD_MAX; /* a node reports more deaths than there are workers */
   verdict_free(&j->last_verdict);
   verdict_copy(&j->last_verdict, v);
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
-  core_log(j->core, LOG_WARN, "job %s: round %lld is settled: %s", j->id, (long long)j->round,
-           buf_text(&text));
+  jobs_log(j->jobs, LOG_WARN, "job %s: round %lld is settled: %s", j->id, (long long)j->round, buf_text(&text));
   buf_finish(&text);
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
   bool charged = is_failure(v->cause) && !j->void_round;
   job_refill_if_earned(j, now_ms);
-  bool over = v->cause == CAUSE_OPERATOR || v->cause == CAUSE_WORKER_EXEC || v->lasting ||
-              finished_for_good(j) || all_leave(j) ||
+  bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave(j) ||
               (charged && j->restarts_used >= j->settings.max_restarts);
-  if (job_is_planned_end(j) &&
-      n_finished == (size_t)j->round_nodes) { /* the STOP came too late for everybody */
-    succeed(j, now_ms);
+  if (job_is_planned_end(j) && n_finished == (size_t)j->round_nodes) { /* STOP came too late for every node */
+    end_with_success(j, now_ms);
     return;
   }
   if (!over) {
-    settle_into_forming(j, now_ms, charged);
+    form_next_round(j, now_ms, charged);
     return;
   }
   j->last_charged = false;
@@ -203,7 +246,7 @@ bool job_waits_for_head(const struct job *j, const struct member *m) {
 void job_settle_if_stopped(struct job *j, uint64_t now_ms) {
   if (j->state != JOB_STOPPING || j->n_in_state[MEMBER_TOLD] || j->n_in_state[MEMBER_STARTED]) return;
   const struct member *head = job_find_rank(j, 0);
-  if (!head || !job_waits_for_head(j, head)) settle(j, now_ms);
+  if (!head || !job_waits_for_head(j, head)) settle_round(j, now_ms);
 }
 
 /* The job ends. ---------------------------------------------------------------------------------------------------- */
@@ -221,35 +264,36 @@ struct bytes *job_end_bytes(const struct job *j) {
 }
 
 void job_ended_if_acknowledged(struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_ENDING && !j->n_owing) job_set_state(j, JOB_ENDED, now_ms);
+  if (j->state == JOB_ENDING && !j->n_owing) job_enter(j, JOB_ENDED, now_ms);
+}
+
+void job_send_end(struct job *j, uint64_t now_ms) {
+  j->line_wall_ms = j->jobs->wall_ms;
+  job_save(j);
+  struct bytes *end = job_end_bytes(j);
+  for (size_t i = 0; i < j->n_members; i++) jobs_send_bytes(j->jobs, j->members[i]->conn, end);
+  bytes_unref(end);
 }
 
 /* `v` may be the last verdict itself. */
 void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v) {
+  if (!job_may_enter(j, JOB_ENDING)) return;
   struct verdict copy;
   verdict_copy(&copy, v);
   verdict_free(&j->last_verdict);
   j->last_verdict = copy;
   j->outcome = outcome;
   j->code = code;
-  job_note_verdict(j, false, j->core->wall_ms);
+  job_note_verdict(j, false, j->jobs->wall_ms);
   job_drop_drains(j);
-  job_set_state(j, JOB_ENDING, now_ms);
-  j->line_wall_ms = j->core->wall_ms;
-  struct buf line = BUF_INIT;
-  job_state_line(j, &line);
-  core_save(j->core, &line);
-  buf_finish(&line);
-  struct bytes *end = job_end_bytes(j);
-  for (size_t i = 0; i < j->n_members; i++) core_send_bytes(j->core, j->members[i]->conn, end);
-  bytes_unref(end);
+  job_enter(j, JOB_ENDING, now_ms);
   job_ended_if_acknowledged(j, now_ms);
 }
 
 void job_finish_if_done(struct job *j, uint64_t now_ms) {
-  if (j->state != JOB_RUNNING && j->state != JOB_STARTING && j->state != JOB_CHECKPOINTING) return;
+  if (!job_round_goes_on(j)) return;
   if (j->n_in_state[MEMBER_FINISHED] < (size_t)j->round_nodes) return;
-  succeed(j, now_ms);
+  end_with_success(j, now_ms);
 }
 
 void job_join_timeout(struct job *j, uint64_t now_ms) {

@@ -1,23 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes that come while a round runs, and hosts that come and go.
  *
- * A round below max is ended for newcomers (--scale-up now): nothing is charged, and the next round is sealed with all who
- * are there by then. Workers that answer are asked for a checkpoint first (rdzv_prepare.c); others lose what they have
- * done since their last one, and all lose the time of a start. So a round is left alone until it is 30 s old; all who have come until
- * then are taken at once. A round of which a node has finished is left alone for good: it is about to end.
+ * With --scale-up now, a round below max is ended for newcomers: nothing is charged, and the next round is sealed with
+ * all nodes that are here by then. Workers that answer write a checkpoint first (prepare.c); others lose their work
+ * since the last one, and all lose the time of a start. So a round younger than 30 s is left alone, and all newcomers
+ * until then are taken at once. A round in which a node has finished is left alone for good: it is about to end.
  *
- * It ends as any round does, in STOPPING, and its cause weighs as much as a lost node's: what workers do while their peers
- * are being stopped is no failure of theirs. A node that finishes before the STOP reaches it begins again with the others,
+ * It ends as every round does, in STOPPING. Its cause weighs as much as a lost node's: a worker that fails while its
+ * peers are being stopped is not charged. A node that finishes before STOP reaches it starts again with the others,
  * unless all have finished: then the job is done.
  *
- * A host that was lost from three rounds, or left them, within 10 minutes would end a healthy round again and again. Its newcomers are
- * kept waiting: they do not make a round grow, and the next one takes them only if it would not reach min without
- * them. It is the host that is remembered, since each new agent has another id; survivors of other agents on it are let be. A daemon
- * that comes back has forgotten it.
+ * A host that was lost from three rounds, or left them, within 10 minutes would end a healthy round again and again.
+ * Its newcomers wait: they do not make a round grow, and the next round takes them only if it would not reach min
+ * without them. The host is remembered, since each new agent has a new id; surviving agents on it are not affected. A
+ * daemon that comes back has forgotten it.
  *
- * grow_ms is found among all nodes when RUNNING begins and when it has come, and a newcomer can only bring it nearer: looking at all for each
- * one that comes would cost O(nodes^2). That those who came may have gone again is seen when the time comes. */
+ * grow_ms is computed over all nodes when RUNNING begins and when it has passed. A newcomer can only bring it
+ * nearer, so each join costs O(1). Newcomers that have left again are noticed when the time comes. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,18 +27,18 @@
 /* Flapping. -------------------------------------------------------------------------------------------------------- */
 
 struct flap {
-  uint64_t at_ms[CORE_FLAP_LOSSES]; /* a ring: the n-th loss is at n % CORE_FLAP_LOSSES */
+  uint64_t at_ms[JOB_FLAP_LOSSES]; /* a ring: the n-th loss is at n % JOB_FLAP_LOSSES */
   uint64_t n;
   int64_t round; /* of the last one: several agents on a host are lost together */
 };
 
 static uint64_t last_loss_ms(const struct flap *f) {
-  return f->at_ms[(f->n - 1) % CORE_FLAP_LOSSES];
+  return f->at_ms[(f->n - 1) % JOB_FLAP_LOSSES];
 }
 
-static void sweep(struct job *j, uint64_t now_ms) {
+static void sweep_flaps(struct job *j, uint64_t now_ms) {
   for (struct map_entry *e = NULL; (e = map_next(&j->flaps, e));) {
-    if (last_loss_ms(e->value) + CORE_FLAP_MS > now_ms) continue;
+    if (last_loss_ms(e->value) + JOB_FLAP_MS > now_ms) continue;
     free(e->value);
     map_remove_n(&j->flaps, e->key, e->key_len);
   }
@@ -48,18 +49,18 @@ void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms) {
   struct flap *f = map_get(&j->flaps, m->host);
   if (f && f->round == j->round) return;
   if (!f) {
-    if (j->flaps.count >= j->flaps_sweep_at) sweep(j, now_ms);
+    if (j->flaps.count >= j->flaps_sweep_at) sweep_flaps(j, now_ms);
     f = xcalloc(1, sizeof *f);
     map_put(&j->flaps, m->host, f);
   }
   f->round = j->round;
-  f->at_ms[f->n++ % CORE_FLAP_LOSSES] = now_ms;
+  f->at_ms[f->n++ % JOB_FLAP_LOSSES] = now_ms;
 }
 
 uint64_t member_flapping_until(const struct member *m, uint64_t now_ms) {
   const struct flap *f = m->last_rank < 0 && m->node_rank < 0 ? map_get(&m->job->flaps, m->host) : NULL;
-  if (!f || f->n < CORE_FLAP_LOSSES) return 0;
-  uint64_t until_ms = f->at_ms[f->n % CORE_FLAP_LOSSES] + CORE_FLAP_MS;
+  if (!f || f->n < JOB_FLAP_LOSSES) return 0;
+  uint64_t until_ms = f->at_ms[f->n % JOB_FLAP_LOSSES] + JOB_FLAP_MS;
   return until_ms > now_ms ? until_ms : 0;
 }
 
@@ -75,29 +76,29 @@ static bool may_grow(const struct job *j) {
          j->round_nodes < j->settings.max_nodes && !j->n_in_state[MEMBER_FINISHED];
 }
 
-static void watch(struct job *j, const struct member *m, uint64_t now_ms) {
+static void watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
   if (!m->available) return;
-  uint64_t at_ms = j->round_ms + CORE_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
+  uint64_t at_ms = j->round_ms + JOB_GROW_AGE_MS, calm_ms = member_flapping_until(m, now_ms);
   if (calm_ms > at_ms) at_ms = calm_ms;
   if (at_ms < j->grow_ms) j->grow_ms = at_ms;
 }
 
 void job_watch_growth(struct job *j, uint64_t now_ms) {
   j->grow_ms = UINT64_MAX;
-  for (size_t i = 0; i < j->n_members && may_grow(j); i++) watch(j, j->members[i], now_ms);
+  for (size_t i = 0; i < j->n_members && may_grow(j); i++) watch_newcomer(j, j->members[i], now_ms);
 }
 
 void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms) {
   if (may_grow(j))
-    watch(j, m, now_ms);
+    watch_newcomer(j, m, now_ms);
   else
     j->grow_ms = UINT64_MAX;
 }
 
 enum { NEWCOMERS_NAMED_MAX = 4 };
 
-/* "nodes n3, n4 joined: the round is formed anew with 4 nodes" */
-static void tell_newcomers(const struct job *j, uint64_t now_ms, struct buf *out) {
+/* "nodes n3, n4 joined: a new round is formed with 4 nodes" */
+static void name_newcomers(const struct job *j, uint64_t now_ms, struct buf *out) {
   struct buf names = BUF_INIT;
   int64_t n = 0, room = j->settings.max_nodes - j->round_nodes;
   for (size_t i = 0; i < j->n_members && n < room; i++) {
@@ -107,7 +108,7 @@ static void tell_newcomers(const struct job *j, uint64_t now_ms, struct buf *out
   }
   buf_printf(out, "node%s %s", n == 1 ? "" : "s", buf_text(&names));
   if (n > NEWCOMERS_NAMED_MAX) buf_printf(out, " and %lld more", (long long)n - NEWCOMERS_NAMED_MAX);
-  buf_printf(out, " joined: the round is formed anew with %lld nodes", (long long)(j->round_nodes + n));
+  buf_printf(out, " joined: a new round is formed with %lld nodes", (long long)(j->round_nodes + n));
   buf_finish(&names);
 }
 
@@ -116,7 +117,7 @@ void job_grow_if_due(struct job *j, uint64_t now_ms) {
   if (now_ms < j->grow_ms) return;
   struct buf text = BUF_INIT;
   struct verdict v;
-  tell_newcomers(j, now_ms, &text);
+  name_newcomers(j, now_ms, &text);
   verdict_init(&v);
   v.cause = CAUSE_NODE_JOINED;
   v.text = buf_text(&text);

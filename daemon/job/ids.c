@@ -1,24 +1,25 @@
-/* The ncclUniqueIds of a round: who mints them, and how they come to all.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ncclUniqueIds of a round: which nodes mint them, and how all get them.
  *
- *   seal --> choose --> START {ids, mint_first, mint_count} --> MINTED of each minter --> all are here --> IDS to all, once
+ *   seal --> choose --> START {ids, mint_first, mint_count} --> MINTED of each minter --> all here --> IDS to all, once
  *                ^                                                  |
- *                '--- MINT to another node <--- it failed, or did not answer in time; three times, then the round fails
+ *                '--- MINT to another node <--- it failed, or did not answer in time; after three times the round fails
  *
- * An id is an address at which its maker listens, so it is worth nothing after the round, and each round has new ones. There is one for up
- * to 256 ranks (proto/nccl.c), minted on the node of the first rank that will meet there. Nobody waits for them but the
- * workers that ask for them: START goes out at once, and the round is RUNNING with or without.
+ * An id is an address at which its maker listens, so it is useless after the round, and each round gets new ones. There
+ * is one for up to 256 ranks (proto/nccl.c), minted on the node of the first rank that will connect there. Only the
+ * workers that ask for ids wait for them: START goes out at once, and the round is RUNNING with or without them.
  *
- * MINT can be said again: an agent that has those ids answers with them, one that mints them goes on, and only one that knows nothing
- * begins. So whatever was lost with a connection is mended by saying it again, and so is what a daemon has forgotten that died: where
- * nobody has the ids yet, nobody can have used any, and all are asked for anew, which finds those that are minted already; where somebody has them,
- * he is asked for all of them. HELLO says which it is.
+ * MINT can be repeated: an agent that has the ids answers with them, one that is minting goes on, and only one that
+ * knows nothing starts. So repeating it repairs what a broken connection lost, and what a restarted daemon has
+ * forgotten. If no node has the ids yet, none can have used any, and all are asked for again. If a node has them, it is
+ * asked for all of them. HELLO says which.
  *
- * That ids were minted by two kinds of NCCL is found here, before ranks try to speak to each other and fail without a word. It is a
+ * Two incompatible versions of NCCL are detected here, before ranks try to connect and fail without a word. It is a
  * mistake in how nodes were installed, so the job ends: the next round would find the same.
  *
- * Ids that were pushed are used, perhaps, and cannot be replaced: that a maker died after that is for its ranks to find. */
+ * Ids that were sent may be in use and cannot be replaced. If their maker dies after that, its ranks notice. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,17 +27,16 @@
 #include "common/deadline.h"
 #include "common/exit_codes.h"
 #include "common/mem.h"
-#include "daemon/core/internal.h"
 
 enum {
-  REPLACED_MAX = 3, /* minters that others took the place of, in one round */
+  REPLACED_MAX = 3, /* minters replaced in one round */
   TELL_EVERY_MS = 5000,
-  NAMED_MAX = 4, /* minters that a sentence names */
+  NAMED_MAX = 4, /* minters named in a sentence */
 };
 
 /* Ids first .. first + count - 1. */
 struct share {
-  int64_t first, count, node_rank, version; /* version 0: they are not here yet */
+  int64_t first, count, node_rank, version; /* version 0: the ids are not here yet */
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1];
   uint64_t by_ms;
 };
@@ -44,29 +44,25 @@ struct share {
 struct round_ids {
   int64_t n;
   bool
-      out; /* all were told; a daemon that came back may have none in its blob then: nobody will ask for them */
-  bool none;    /* out, and there are none: nobody is known to need them */
-  bool holders; /* nobody is asked to mint: somebody has them all, and tells them */
+      out; /* IDS was sent to all; the blob of a daemon that came back may be empty then, and no node will ask for it */
+  bool none;    /* out, and there are no ids: no node is known to need them */
+  bool holders; /* no node is asked to mint: one has them all, and sends them */
   struct share v[NCCL_IDS_MAX];
   size_t n_shares;
   char blob[NCCL_IDS_MAX * NCCL_ID_SIZE];
   struct failed {
     char agent[AGENT_ID_MAX + 1];
     bool lasting;
-  } failed[REPLACED_MAX + 1]; /* who could not, in order */
+  } failed[REPLACED_MAX + 1]; /* the minters that failed, in order */
   size_t n_failed;
-  struct buf tries, why; /* the same, for people; what the last one said */
-  bool same;             /* the last one said what the one before said */
-  struct buf waiting;    /* who is waited for; cut to REASON_MAX where it is told */
+  struct buf tries, why; /* the same, for people; the reason of the last one */
+  bool same;             /* its reason was that of the one before */
+  struct buf waiting;    /* the minters that are waited for; cut to REASON_MAX in messages */
   uint64_t tell_ms;
 };
 
-static bool round_goes_on(const struct job *j) {
-  return j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;
-}
-
 static bool is_waiting(const struct job *j) {
-  return j->ids && !j->ids->out && round_goes_on(j);
+  return j->ids && !j->ids->out && job_round_goes_on(j);
 }
 
 void job_ids_forget(struct job *j) {
@@ -81,7 +77,7 @@ void job_ids_forget(struct job *j) {
 
 /* Choosing. -------------------------------------------------------------------------------------------------------- */
 
-static int times_failed(const struct round_ids *ids, const struct member *m) {
+static int count_failures(const struct round_ids *ids, const struct member *m) {
   int n = 0;
   for (size_t i = 0; i < ids->n_failed; i++) n += !strcmp(ids->failed[i].agent, m->agent);
   return n;
@@ -93,7 +89,7 @@ static bool will_fail(const struct round_ids *ids, const struct member *m) {
   return false;
 }
 
-static size_t busy(const struct round_ids *ids, const struct member *m) {
+static size_t count_shares(const struct round_ids *ids, const struct member *m) {
   size_t n = 0;
   for (size_t i = 0; i < ids->n_shares; i++) n += !strcmp(ids->v[i].agent, m->agent);
   return n;
@@ -104,14 +100,13 @@ static bool can_mint(const struct job *j, const struct member *m) {
   return member_in_round(m) && runs && !will_fail(j->ids, m) && (!j->ids->holders || m->has_ids);
 }
 
-/* Negative: a is the better one. */
-static int64_t compare(const struct job *j, const struct member *a, const struct member *b) {
+/* Negative: a is the better minter. */
+static int64_t compare_minters(const struct job *j, const struct member *a, const struct member *b) {
   const struct round_ids *ids = j->ids;
-  int64_t c = times_failed(ids, a) - times_failed(ids, b);
+  int64_t c = count_failures(ids, a) - count_failures(ids, b);
   if (!c) c = (a->conn == 0) - (b->conn == 0);
-  if (!c)
-    c = (int64_t)b->wants_ids - (int64_t)a->wants_ids; /* with `auto` the others have no NCCL, perhaps */
-  if (!c) c = (int64_t)busy(ids, a) - (int64_t)busy(ids, b);
+  if (!c) c = (int64_t)b->wants_ids - (int64_t)a->wants_ids; /* with `auto` the others may have no NCCL */
+  if (!c) c = (int64_t)count_shares(ids, a) - (int64_t)count_shares(ids, b);
   return c ? c : a->node_rank - b->node_rank;
 }
 
@@ -119,12 +114,12 @@ static const struct member *find_best(const struct job *j) {
   const struct member *best = NULL;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (can_mint(j, m) && (!best || compare(j, m, best) < 0)) best = m;
+    if (can_mint(j, m) && (!best || compare_minters(j, m, best) < 0)) best = m;
   }
   return best;
 }
 
-/* The node of that rank, unless it had better not. */
+/* The node of that rank, or a better minter. */
 static const struct member *find_minter(const struct job *j, int64_t rank) {
   const struct member *m = NULL;
   for (size_t i = 0; i < j->n_members && !m; i++) {
@@ -135,11 +130,11 @@ static const struct member *find_minter(const struct job *j, int64_t rank) {
   return m && wants && can_mint(j, m) ? m : find_best(j);
 }
 
-static void assign(struct job *j, struct share *k, const struct member *m, uint64_t now_ms) {
+static void assign_share(struct job *j, struct share *k, const struct member *m, uint64_t now_ms) {
   snprintf(k->agent, sizeof k->agent, "%s", m->agent);
   snprintf(k->host, sizeof k->host, "%s", m->host);
   k->node_rank = m->node_rank;
-  k->by_ms = now_ms + CORE_MINT_MS;
+  k->by_ms = now_ms + JOB_MINT_MS;
   k->version = 0;
 }
 
@@ -153,11 +148,11 @@ static void add_share(struct job *j, const struct member *m, int64_t first, int6
   struct share *k = &ids->v[ids->n_shares++];
   k->first = first;
   k->count = count;
-  assign(j, k, m, now_ms);
+  assign_share(j, k, m, now_ms);
 }
 
-/* False: there is nobody. */
-static bool choose(struct job *j, uint64_t now_ms) {
+/* False: there is no node that can mint. */
+static bool choose_minters(struct job *j, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
   for (int64_t i = 0; i < ids->n; i++) {
     const struct member *m = find_minter(j, nccl_id_first_rank(i, ids->n, j->world_size));
@@ -169,20 +164,20 @@ static bool choose(struct job *j, uint64_t now_ms) {
 
 /* Telling those who wait. ------------------------------------------------------------------------------------------ */
 
-static void put_waiting(struct round_ids *ids) {
+static void write_waiting(struct round_ids *ids) {
   struct buf *out = &ids->waiting;
   int64_t here = 0, missing = 0;
   for (size_t i = 0; i < ids->n_shares; i++)
     if (ids->v[i].version) here += ids->v[i].count;
   buf_clear(out);
-  buf_printf(out, "%lld of %lld are here, to come from ", (long long)here, (long long)ids->n);
+  buf_printf(out, "%lld of %lld are here; waiting for ", (long long)here, (long long)ids->n);
   for (size_t i = 0; i < ids->n_shares; i++) {
     const struct share *k = &ids->v[i];
     if (k->version || missing++ >= NAMED_MAX) continue;
     buf_printf(out, "%s%s (node %lld)", missing > 1 ? ", " : "", k->host, (long long)k->node_rank);
   }
   if (missing > NAMED_MAX) buf_printf(out, " and %lld more", (long long)missing - NAMED_MAX);
-  if (ids->tries.len) buf_printf(out, "; in vain: %s", buf_text(&ids->tries));
+  if (ids->tries.len) buf_printf(out, "; failed: %s", buf_text(&ids->tries));
 }
 
 static struct bytes *ids_bytes(const struct job *j) {
@@ -204,19 +199,19 @@ static struct bytes *ids_bytes(const struct job *j) {
   return msg_bytes(&msg);
 }
 
-static void tell_all(struct job *j, uint64_t now_ms) {
+static void send_ids(struct job *j, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
-  if (!ids->out) put_waiting(ids);
+  if (!ids->out) write_waiting(ids);
   ids->tell_ms = ids->out ? UINT64_MAX : now_ms + TELL_EVERY_MS;
   struct bytes *b = ids_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    if (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED) core_send_bytes(j->core, m->conn, b);
+    if (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED) jobs_send_bytes(j->jobs, m->conn, b);
   }
   bytes_unref(b);
 }
 
-static void ask(struct job *j, const struct share *k) {
+static void send_mint(struct job *j, const struct share *k) {
   const struct member *m = job_find_agent(j, k->agent);
   struct msg msg;
   if (!m) return;
@@ -225,13 +220,13 @@ static void ask(struct job *j, const struct share *k) {
   msg.mint.round = j->round;
   msg.mint.first = k->first;
   msg.mint.count = k->count;
-  core_send(j->core, m->conn, &msg);
+  jobs_send(j->jobs, m->conn, &msg);
 }
 
 /* Failing. --------------------------------------------------------------------------------------------------------- */
 
-/* The round ends, and what is kept of its ids with it. */
-static void fail(struct job *j, const struct share *k, bool lasting, const char *text, uint64_t now_ms) {
+/* Ends the round, and frees its ids. */
+static void fail_round(struct job *j, const struct share *k, bool lasting, const char *text, uint64_t now_ms) {
   struct verdict v;
   verdict_init(&v);
   v.cause = CAUSE_NCCL_IDS;
@@ -240,7 +235,7 @@ static void fail(struct job *j, const struct share *k, bool lasting, const char 
   v.node_rank = k ? k->node_rank : -1;
   v.lasting = lasting;
   v.text = text;
-  j->ids->out = true; /* nothing is waited for any more */
+  j->ids->out = true; /* no MINTED is expected now */
   job_offer_cause(j, &v, now_ms);
   job_begin_stopping(j, now_ms, false);
 }
@@ -260,41 +255,41 @@ static void note_try(struct round_ids *ids, const struct share *k, const char *w
   buf_puts(&ids->why, why);
 }
 
-/* A restart would find the same everywhere. */
+/* Every failure is lasting: a restart would find the same. */
 static bool all_lasting(const struct round_ids *ids) {
   for (size_t i = 0; i < ids->n_failed; i++)
     if (!ids->failed[i].lasting) return false;
   return true;
 }
 
-/* With `auto` the workers may do without, on CPUs: who needs them is told why there are none. */
-static void give_up(struct job *j, const struct share *k, uint64_t now_ms) {
+/* With `auto` the workers may do without ids, on CPUs. A worker that needs them gets the reason. */
+static void give_up_minting(struct job *j, const struct share *k, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
   if (j->settings.nccl_ids != NCCL_IDS_AUTO) {
-    fail(j, k, all_lasting(ids), buf_text(&ids->tries), now_ms);
+    fail_round(j, k, all_lasting(ids), buf_text(&ids->tries), now_ms);
     return;
   }
   ids->out = ids->none = true;
-  tell_all(j, now_ms);
+  send_ids(j, now_ms);
 }
 
-/* Who has not minted what k asks for, and why. */
-static void replace(struct job *j, struct share *k, const char *why, bool lasting, uint64_t now_ms) {
+/* The minter of k has failed: another one mints its ids. */
+static void replace_minter(struct job *j, struct share *k, const char *why, bool lasting, uint64_t now_ms) {
   struct round_ids *ids = j->ids;
   struct failed *f = &ids->failed[ids->n_failed++];
   note_try(ids, k, why);
   snprintf(f->agent, sizeof f->agent, "%s", k->agent);
   f->lasting = lasting;
   const struct member *m = ids->n_failed <= REPLACED_MAX ? find_best(j) : NULL;
-  core_log(j->core, LOG_WARN, "job %s: node %s cannot give the NCCL ids of round %lld: %s; %s%s", j->id,
-           k->host, (long long)j->round, why, m ? "next: " : "giving up", m ? m->host : "");
+  jobs_log(j->jobs, LOG_WARN, "job %s: node %s cannot mint the NCCL ids of round %lld: %s; %s%s", j->id, k->host,
+           (long long)j->round, why, m ? "next: " : "giving up", m ? m->host : "");
   if (!m) {
-    give_up(j, k, now_ms);
+    give_up_minting(j, k, now_ms);
     return;
   }
-  assign(j, k, m, now_ms);
-  ask(j, k);
-  tell_all(j, now_ms);
+  assign_share(j, k, m, now_ms);
+  send_mint(j, k);
+  send_ids(j, now_ms);
 }
 
 /* Collecting. ------------------------------------------------------------------------------------------------------ */
@@ -307,8 +302,8 @@ static struct share *find_share(struct round_ids *ids, const struct member *m, c
   return NULL;
 }
 
-/* Another NCCL than that of k; false: there is none. */
-static bool differs(struct job *j, const struct share *k, uint64_t now_ms) {
+/* Ends the round if another minter has an incompatible NCCL; false: all fit. */
+static bool reject_other_nccl(struct job *j, const struct share *k, uint64_t now_ms) {
   const struct round_ids *ids = j->ids;
   const struct share *other = NULL;
   for (size_t i = 0; i < ids->n_shares && !other; i++) {
@@ -324,10 +319,10 @@ static bool differs(struct job *j, const struct share *k, uint64_t now_ms) {
   buf_printf(&text, " on %s (node %lld)", k->host, (long long)k->node_rank);
   bool fit = nccl_versions_fit(other->version, k->version);
   if (fit)
-    core_log(j->core, LOG_WARN, "job %s: %s", j->id, buf_text(&text));
+    jobs_log(j->jobs, LOG_WARN, "job %s: %s", j->id, buf_text(&text));
   else
     buf_puts(&text, ": major and minor version must be the same on all nodes");
-  if (!fit) fail(j, k, true, buf_text(&text), now_ms);
+  if (!fit) fail_round(j, k, true, buf_text(&text), now_ms);
   buf_finish(&text);
   return !fit;
 }
@@ -337,9 +332,9 @@ static void push_if_whole(struct job *j, uint64_t now_ms) {
   for (size_t i = 0; i < ids->n_shares; i++)
     if (!ids->v[i].version) return;
   ids->out = true;
-  core_log(j->core, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->id, (long long)j->round,
+  jobs_log(j->jobs, LOG_INFO, "job %s: round %lld has its %lld NCCL id%s", j->id, (long long)j->round,
            (long long)ids->n, ids->n == 1 ? "" : "s");
-  tell_all(j, now_ms);
+  send_ids(j, now_ms);
 }
 
 bool minted_is_sound(const struct msg *m) {
@@ -350,28 +345,27 @@ bool minted_is_sound(const struct msg *m) {
 void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint64_t now_ms) {
   const struct minted *said = &msg->minted;
   if (said->round != j->round || strcmp(said->incarnation, j->incarnation) != 0) {
-    core_log(j->core, LOG_INFO,
-             "job %s: MINTED of node %s is stale: it is of round %lld, and the job at %lld", j->id, m->host,
-             (long long)said->round, (long long)j->round);
+    jobs_log(j->jobs, LOG_INFO, "job %s: MINTED of node %s is stale: it is of round %lld, and the job at %lld", j->id,
+             m->host, (long long)said->round, (long long)j->round);
     return;
   }
   struct share *k = is_waiting(j) && member_in_round(m) ? find_share(j->ids, m, said) : NULL;
   if (!k) {
-    core_log(j->core, LOG_DEBUG, "job %s: MINTED of node %s is not waited for", j->id, m->host);
+    jobs_log(j->jobs, LOG_DEBUG, "job %s: MINTED of node %s is not expected", j->id, m->host);
     return;
   }
   if (!said->version) {
-    replace(j, k, said->text[0] ? said->text : "it did not say why", said->lasting, now_ms);
+    replace_minter(j, k, said->text[0] ? said->text : "it gave no reason", said->lasting, now_ms);
     return;
   }
   k->version = said->version;
   memcpy(j->ids->blob + k->first * NCCL_ID_SIZE, msg->raw, msg->raw_len);
-  if (!differs(j, k, now_ms)) push_if_whole(j, now_ms);
+  if (!reject_other_nccl(j, k, now_ms)) push_if_whole(j, now_ms);
 }
 
 /* Beginning, coming back, time. ------------------------------------------------------------------------------------ */
 
-static struct round_ids *begin(struct job *j, int64_t n, uint64_t now_ms) {
+static struct round_ids *create_ids(struct job *j, int64_t n, uint64_t now_ms) {
   job_ids_forget(j);
   j->ids = xcalloc(1, sizeof *j->ids);
   j->ids->n = n;
@@ -385,9 +379,9 @@ void job_ids_seal(struct job *j, uint64_t now_ms) {
     wanted = wanted || (member_in_round(j->members[i]) && j->members[i]->wants_ids);
   job_ids_forget(j);
   if (!wanted) return;
-  begin(j, nccl_ids_for(j->world_size), now_ms);
-  choose(j, now_ms); /* all of the round can: they have just been chosen */
-  put_waiting(j->ids);
+  create_ids(j, nccl_ids_for(j->world_size), now_ms);
+  choose_minters(j, now_ms); /* every node of the round can: it was just chosen */
+  write_waiting(j->ids);
 }
 
 void job_ids_start(const struct job *j, const struct member *m, struct start *start) {
@@ -406,12 +400,12 @@ void job_ids_resume(struct job *j, const struct member *m, const struct hello *h
   struct round_ids *ids = j->ids;
   if (!ids || !member_in_round(m)) return;
   for (size_t i = 0; !ids->out && i < ids->n_shares; i++)
-    if (!ids->v[i].version && !strcmp(ids->v[i].agent, m->agent)) ask(j, &ids->v[i]);
-  bool forgotten =
-      !ids->none && !ids->n_shares; /* we came back when all who run had them: who has not, has finished */
+    if (!ids->v[i].version && !strcmp(ids->v[i].agent, m->agent)) send_mint(j, &ids->v[i]);
+  bool forgotten = !ids->none &&
+                   !ids->n_shares; /* we came back when every running node had them: a node without them has finished */
   if (!ids->out || h->has_ids || forgotten) return;
   struct bytes *b = ids_bytes(j);
-  core_send_bytes(j->core, m->conn, b);
+  jobs_send_bytes(j->jobs, m->conn, b);
   bytes_unref(b);
 }
 
@@ -419,7 +413,7 @@ void job_ids_recovered(struct job *j, uint64_t now_ms) {
   const struct member *holder = NULL;
   bool all = true, finished = false;
   if (!j->told_ids) return;
-  struct round_ids *ids = begin(j, j->told_ids, now_ms);
+  struct round_ids *ids = create_ids(j, j->told_ids, now_ms);
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
     finished = finished || m->state == MEMBER_FINISHED;
@@ -430,17 +424,17 @@ void job_ids_recovered(struct job *j, uint64_t now_ms) {
   ids->out = all;
   ids->holders = holder != NULL;
   if (all) return;
-  if (!holder && finished) { /* with others' ids, perhaps, and without those ranks there is nobody to meet */
+  if (!holder && finished) { /* perhaps with ids of others; without those ranks no connection can form */
     ids->out = ids->none = true;
-    buf_puts(&ids->tries, "the daemon was away, and who had them has finished the round");
-    tell_all(j, now_ms);
+    buf_puts(&ids->tries, "the daemon was away, and the nodes that had them have finished the round");
+    send_ids(j, now_ms);
     return;
   }
   if (holder)
     add_share(j, holder, 0, ids->n, now_ms);
   else
-    choose(j, now_ms); /* somebody has none, and can */
-  for (size_t i = 0; i < ids->n_shares; i++) ask(j, &ids->v[i]);
+    choose_minters(j, now_ms); /* a node has none, and can mint */
+  for (size_t i = 0; i < ids->n_shares; i++) send_mint(j, &ids->v[i]);
 }
 
 uint64_t job_ids_deadline(const struct job *j) {
@@ -453,17 +447,17 @@ uint64_t job_ids_deadline(const struct job *j) {
 
 void job_ids_tick(struct job *j, uint64_t now_ms) {
   char why[64];
-  snprintf(why, sizeof why, "no answer in %d s", CORE_MINT_MS / 1000);
+  snprintf(why, sizeof why, "no answer in %d s", JOB_MINT_MS / 1000);
   for (size_t i = 0; is_waiting(j) && i < j->ids->n_shares; i++) {
     struct share *k = &j->ids->v[i];
-    if (!k->version && now_ms >= k->by_ms) replace(j, k, why, false, now_ms);
+    if (!k->version && now_ms >= k->by_ms) replace_minter(j, k, why, false, now_ms);
   }
-  if (is_waiting(j) && now_ms >= j->ids->tell_ms) tell_all(j, now_ms);
+  if (is_waiting(j) && now_ms >= j->ids->tell_ms) send_ids(j, now_ms);
 }
 
 /* For people. */
 void job_ids_text(const struct job *j, struct buf *out) {
   if (!is_waiting(j)) return;
-  put_waiting(j->ids);
+  write_waiting(j->ids);
   buf_printf(out, "  NCCL ids: %s\n", buf_text(&j->ids->waiting));
 }

@@ -1,22 +1,28 @@
-/* The life of a job, as one table: state x event -> handler. What is not in the table does not happen.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a job, as one table: state x event -> handler. Nothing happens outside the table.
  *
  *   FORMING -> STARTING -> RUNNING -> ENDING -> ENDED
  *      ^          |           |          ^
- *      |          |     CHECKPOINTING ---+      an end that is no fault: a checkpoint first (daemon/rdzv_prepare.c)
+ *      |          |     CHECKPOINTING ---+      before a planned end: a checkpoint (prepare.c)
  *      |          |           |          |
  *      +-------STOPPING <-----+----------+      RECOVERING leads to any of them after the daemon came back
  *
- * A round ends in STOPPING and nowhere else (daemon/rdzv_end.c).
+ * A round ends in STOPPING and nowhere else (end.c).
  *
- * Handlers change the job and queue messages through core_send; they return nothing, because there is nothing that a
- * caller could do better. Every empty cell of the table carries a reason in PROTOCOL.md 5. */
+ * Handlers change the job and add effects. They return nothing, because the caller could do nothing about it.
+ * PROTOCOL.md 5 gives the reason for every cell that ignores its event.
+ *
+ * job_enter is the only writer of the state. The table `states` says which state may follow, and what happens on
+ * entry. The daemon refuses any other change and goes on, because it serves other jobs too; the tests abort. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "common/deadline.h"
 #include "common/exit_codes.h"
-#include "daemon/core/internal.h"
+#include "common/mem.h"
 
 #define X(name, word) word,
 static const char *const event_names[] = {JOB_EVENT_LIST(X)};
@@ -26,18 +32,59 @@ const char *job_event_name(enum job_event_kind k) {
   return k < JOB_EV_COUNT ? event_names[k] : "?";
 }
 
-void job_set_state(struct job *j, enum job_state to, uint64_t now_ms) {
-  core_log(j->core, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->id, job_state_name(j->state),
+/* States. ---------------------------------------------------------------------------------------------------------- */
+
+static void enter_forming(struct job *j, uint64_t now_ms) {
+  j->forming_ms = now_ms;
+  j->enough_ms = 0;
+  j->notice_ms = now_ms + 1;
+}
+
+static void enter_recovering(struct job *j, uint64_t now_ms) {
+  j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
+}
+
+#define TO(state) (1u << JOB_##state)
+
+/* A HELLO of a higher token leads from any state to RECOVERING. Only a line of the state file leads from FORMING, in
+ * which a job is created, to ENDED. */
+static const struct {
+  unsigned next;
+  void (*enter)(struct job *j, uint64_t now_ms); /* NULL: nothing to do */
+} states[JOB_STATE_COUNT] = {
+    [JOB_FORMING] = {TO(STARTING) | TO(ENDING) | TO(RECOVERING) | TO(ENDED), enter_forming},
+    [JOB_STARTING] = {TO(RUNNING) | TO(STOPPING) | TO(RECOVERING), NULL},
+    [JOB_RUNNING] = {TO(CHECKPOINTING) | TO(STOPPING) | TO(ENDING) | TO(RECOVERING), NULL},
+    [JOB_CHECKPOINTING] = {TO(RUNNING) | TO(STOPPING) | TO(ENDING) | TO(RECOVERING), job_send_prepare},
+    [JOB_STOPPING] = {TO(FORMING) | TO(ENDING) | TO(RECOVERING), job_send_stop},
+    [JOB_RECOVERING] = {TO(FORMING) | TO(STARTING) | TO(RUNNING) | TO(STOPPING) | TO(ENDING) | TO(RECOVERING),
+                        enter_recovering},
+    [JOB_ENDING] = {TO(ENDED), job_send_end},
+    [JOB_ENDED] = {0, NULL},
+};
+
+bool job_may_enter(struct job *j, enum job_state to) {
+  if (states[j->state].next & (1u << to)) return true;
+  const char *from = job_state_name(j->state), *word = job_state_name(to);
+  jobs_log(j->jobs, LOG_ERROR, "job %s: a change from %s to %s is not allowed; this is a bug", j->id, from, word);
+  if (!j->jobs->fault) j->jobs->fault = xasprintf("job %s: %s -> %s", j->id, from, word);
+  return false;
+}
+
+bool job_enter(struct job *j, enum job_state to, uint64_t now_ms) {
+  if (!job_may_enter(j, to)) return false;
+  jobs_log(j->jobs, LOG_INFO, "job %s: %s -> %s round=%lld nodes=%zu", j->id, job_state_name(j->state),
            job_state_name(to), (long long)j->round, j->n_members);
   j->state = to;
   j->state_ms = now_ms;
-  j->notice_ms = to == JOB_FORMING ? now_ms + 1 : UINT64_MAX;
+  j->notice_ms = UINT64_MAX;
   j->news++;
   job_watch_growth(j, now_ms);
+  if (states[to].enter) states[to].enter(j, now_ms);
+  return true;
 }
 
-/* A round is on its way, and not being stopped. */
-static bool round_goes_on(const struct job *j) {
+bool job_round_goes_on(const struct job *j) {
   return j->state == JOB_STARTING || j->state == JOB_RUNNING || j->state == JOB_CHECKPOINTING;
 }
 
@@ -50,10 +97,10 @@ static void note_absence(const struct job_event *ev) {
 
 static void lose_from_round(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  bool starting = j->state == JOB_STARTING, running = round_goes_on(j);
+  bool starting = j->state == JOB_STARTING, running = job_round_goes_on(j);
   job_note_loss(j, m, ev->now_ms);
   job_offer_node_cause(j, m, CAUSE_NODE_LOST, EXIT_CODE_NODE_LOST, ev->text, ev->at_ms);
-  if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold(j, m);
+  if (!ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold_member(j, m);
   note_absence(ev);
   job_remove_member(j, m);
   if (running)
@@ -62,7 +109,7 @@ static void lose_from_round(struct job *j, const struct job_event *ev) {
     job_settle_if_stopped(j, ev->now_ms);
 }
 
-/* Node rank 0 is done, and the others are not: its agent served the round's store, which they may still need. */
+/* Node rank 0 has finished, and others have not: its agent served the round's store, which they may still need. */
 static void lose_store(struct job *j, const struct job_event *ev) {
   struct buf text = BUF_INIT;
   buf_printf(&text, "%s; it had finished, and the store of the round went with it", ev->text);
@@ -75,10 +122,10 @@ static void lose_store(struct job *j, const struct job_event *ev) {
 static void on_lost(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (!member_in_round(m)) {
-    if (m->place) note_absence(ev);
+    if (m->expected_at) note_absence(ev);
     job_remove_member(j, m);
   } else if (m->state == MEMBER_FINISHED) {
-    core_bind(j->core, m, 0); /* its work is done and counted; it may come for the end later */
+    jobs_bind(j->jobs, m, 0); /* its work is done and counted; it may come back for the end */
     member_set_gone(m, true);
     if (m->node_rank == 0 && !m->worker_store && j->state != JOB_STOPPING)
       lose_store(j, ev);
@@ -93,17 +140,24 @@ static void on_lost(struct job *j, const struct job_event *ev) {
   }
 }
 
+/* The nodes of its twin learn that this job is here, or that it is gone. */
+static void notice_all_soon(struct job *j, uint64_t now_ms) {
+  struct job *twin = job_find_twin(j);
+  job_notice_soon(j, now_ms);
+  if (twin) job_notice_soon(twin, now_ms);
+}
+
 static void on_lost_forming(struct job *j, const struct job_event *ev) {
   note_absence(ev);
   job_remove_member(j, ev->member);
-  job_watch_numbers(j, ev->now_ms);
-  job_notice_soon(j, ev->now_ms);
-  if (!j->n_members && !j->round) j->forgotten = true; /* nobody has ever run: as if it had not been */
+  job_update_enough_nodes(j, ev->now_ms);
+  notice_all_soon(j, ev->now_ms);
+  if (!j->n_members && !j->round) j->forgotten = true; /* no node has ever run: as if the job had not been */
 }
 
 static void on_lost_ending(struct job *j, const struct job_event *ev) {
   /* It may come back for the END until the state's deadline; after that the job is remembered without it. */
-  core_bind(j->core, ev->member, 0);
+  jobs_bind(j->jobs, ev->member, 0);
   if (!ev->dead && !ev->member->end_acked) return;
   member_set_gone(ev->member, true);
   job_ended_if_acknowledged(j, ev->now_ms);
@@ -111,8 +165,7 @@ static void on_lost_ending(struct job *j, const struct job_event *ev) {
 
 static void on_lost_recovering(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
-  if (member_in_round(m) && !ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED))
-    job_hold(j, m);
+  if (member_in_round(m) && !ev->dead && (m->state == MEMBER_TOLD || m->state == MEMBER_STARTED)) job_hold_member(j, m);
   note_absence(ev);
   job_remove_member(j, m);
 }
@@ -127,7 +180,7 @@ static void on_bye(struct job *j, const struct job_event *ev) {
   on_lost(j, &lost);
 }
 
-/* All were told to leave, and this is the last of them: nobody is left to wait for anybody. */
+/* Every node was asked to leave, and this is the last one: no node is left that could form a round. */
 static void on_bye_forming(struct job *j, const struct job_event *ev) {
   on_lost_forming(j, ev);
   if (!j->n_members && j->round && j->last_verdict.cause == CAUSE_NODE_LEAVING)
@@ -152,8 +205,8 @@ static void on_join_forming(struct job *j, const struct job_event *ev) {
     job_seal(j, ev->now_ms);
     return;
   }
-  job_notice_soon(j, ev->now_ms);
-  if (j->n_members + j->roster.n <= CORE_NOTICE_AT_ONCE) job_send_waiting(j, ev->member, ev->now_ms);
+  notice_all_soon(j, ev->now_ms);
+  if (j->n_members + j->roster.n <= JOB_NOTICE_AT_ONCE) job_send_waiting(j, ev->member, ev->now_ms);
 }
 
 static void on_join_spare(struct job *j, const struct job_event *ev) {
@@ -161,19 +214,19 @@ static void on_join_spare(struct job *j, const struct job_event *ev) {
   job_send_waiting(j, ev->member, ev->now_ms);
 }
 
-/* To one that has missed what all others were sent. */
-static void send_again(struct job *j, const struct member *m, struct bytes *b) {
-  core_send_bytes(j->core, m->conn, b);
+/* To a node that has missed what all others got. */
+static void send_missed(struct job *j, const struct member *m, struct bytes *b) {
+  jobs_send_bytes(j->jobs, m->conn, b);
   bytes_unref(b);
 }
 
 static void on_join_ending(struct job *j, const struct job_event *ev) {
-  send_again(j, ev->member, job_end_bytes(j));
+  send_missed(j, ev->member, job_end_bytes(j));
 }
 
-/* Between rounds: it has missed how the last one was settled. */
+/* Between rounds: the node has missed SETTLED. */
 static void on_resume_forming(struct job *j, const struct job_event *ev) {
-  send_again(j, ev->member, job_settled_bytes(j));
+  send_missed(j, ev->member, job_settled_bytes(j));
   on_join_forming(j, ev);
 }
 
@@ -194,7 +247,7 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
   if (ev->hello->phase == PHASE_NONE && !ev->again)
     member_set_state(m, MEMBER_STOPPED); /* START never reached it */
   else
-    send_again(j, m, job_stop_bytes(j));
+    send_missed(j, m, job_stop_bytes(j));
   job_settle_if_stopped(j, ev->now_ms);
 }
 
@@ -202,11 +255,11 @@ static void on_resume_stopping(struct job *j, const struct job_event *ev) {
 
 static void on_started(struct job *j, const struct job_event *ev) {
   if (ev->member->state == MEMBER_TOLD) member_set_state(ev->member, MEMBER_STARTED);
-  if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_set_state(j, JOB_RUNNING, ev->now_ms);
+  if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_enter(j, JOB_RUNNING, ev->now_ms);
 }
 
-/* What an agent may say of its workers, and nothing else: it cannot speak for operators, or lose nodes. */
-static void make_worker_death(struct verdict *v) {
+/* Limits a report to what an agent may say about its workers: it cannot speak for operators, or declare nodes lost. */
+static void limit_to_worker_causes(struct verdict *v) {
   if (v->cause == CAUSE_WORKER_SIGNAL)
     v->code = 128 + v->signal;
   else if (v->cause == CAUSE_WORKER_HUNG)
@@ -215,24 +268,24 @@ static void make_worker_death(struct verdict *v) {
     v->code = EXIT_CODE_CONTACT_LOST;
   else if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD)
     v->cause = CAUSE_WORKER_EXIT;
-  if (v->cause != CAUSE_WORKER_EXIT) v->lasting = false;
+  if (v->cause != CAUSE_WORKER_EXIT && v->cause != CAUSE_WORKER_EXEC) v->lasting = false;
   if (!v->code) v->code = 1;
 }
 
 static void on_failed(struct job *j, const struct job_event *ev) {
-  if (ev->member->state == MEMBER_FINISHED) return; /* that was its last word */
+  if (ev->member->state == MEMBER_FINISHED) return; /* a finished node reports nothing more */
   struct verdict v = ev->report->what;
-  make_worker_death(&v);
+  limit_to_worker_causes(&v);
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
   job_offer_cause(j, &v, ev->at_ms);
-  if (round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
+  if (job_round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
 }
 
 static void on_finished(struct job *j, const struct job_event *ev) {
   if (ev->member->state == MEMBER_STOPPED) return;
   member_set_state(ev->member, MEMBER_FINISHED);
-  if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_set_state(j, JOB_RUNNING, ev->now_ms);
+  if (j->state == JOB_STARTING && !j->n_in_state[MEMBER_TOLD]) job_enter(j, JOB_RUNNING, ev->now_ms);
   job_finish_if_done(j, ev->now_ms);
   job_settle_if_stopped(j, ev->now_ms);
 }
@@ -242,9 +295,8 @@ static void on_leaving(struct job *j, const struct job_event *ev) {
   if (ev->member->state == MEMBER_FINISHED) return;
   job_note_loss(j, ev->member, ev->now_ms);
   member_note_absence(ev->member, ABSENCE_LEFT, ev->report->what.text, ev->at_ms);
-  job_offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text,
-                       ev->at_ms);
-  j->leave_ms = ev->now_ms + CORE_LEAVE_MS;
+  job_offer_node_cause(j, ev->member, CAUSE_NODE_LEAVING, EXIT_CODE_PREEMPTED, ev->report->what.text, ev->at_ms);
+  j->leave_ms = ev->now_ms + JOB_LEAVE_MS;
   job_prepare(j, ev->now_ms);
 }
 
@@ -257,7 +309,8 @@ static void on_stopped(struct job *j, const struct job_event *ev) {
   job_settle_if_stopped(j, ev->now_ms);
 }
 
-/* It stopped by itself: it has fenced itself, or lost its guard. Alive and ready, but the round is broken. */
+/* The node stopped by itself: it has fenced itself, or lost its guard. It is alive and ready, but the round is
+ * broken. */
 static void on_stopped_unasked(struct job *j, const struct job_event *ev) {
   struct member *m = ev->member;
   if (m->state == MEMBER_FINISHED) return;
@@ -267,7 +320,7 @@ static void on_stopped_unasked(struct job *j, const struct job_event *ev) {
   job_begin_stopping(j, ev->now_ms, j->state == JOB_STARTING);
 }
 
-/* One that leaves stops when it has its checkpoint, or no more time for one. */
+/* A leaving node stops when it has its checkpoint, or no time left for one. */
 static void on_stopped_checkpointing(struct job *j, const struct job_event *ev) {
   if (ev->member->leaving)
     job_checkpointing_report(j, ev);
@@ -282,7 +335,7 @@ static void on_report_recovering(struct job *j, const struct job_event *ev) {
   case JOB_EV_FAILED: on_failed(j, ev); break;
   case JOB_EV_LEAVING: on_leaving(j, ev); break;
   case JOB_EV_FINISHED: member_set_state(m, MEMBER_FINISHED); break;
-  case JOB_EV_CHECKPOINTED: break; /* an earlier life of the daemon had asked for it */
+  case JOB_EV_CHECKPOINTED: break; /* the daemon had asked for it before it restarted */
   default:
     m->shut = true;
     if (m->state != MEMBER_FINISHED) member_set_state(m, MEMBER_STOPPED);
@@ -309,16 +362,16 @@ static void on_operator(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
-  if (round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
+  if (job_round_goes_on(j)) job_begin_stopping(j, ev->now_ms, false);
 }
 
-/* Judged by who is here; who has not reported may still run until it would have been given up, and learns of it from the
- * end that is remembered. */
+/* Judged by the nodes that are here. The others may still run until their lease is over, and learn of the end when
+ * they come back. */
 static void on_operator_recovering(struct job *j, const struct job_event *ev) {
   struct verdict v;
   operator_verdict(j, ev, &v);
   job_offer_cause(j, &v, ev->now_ms);
-  uint64_t lease_over_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  uint64_t lease_over_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
   job_hold_agent(j, "", j->recover_ms < lease_over_ms ? j->recover_ms : lease_over_ms);
   if (j->n_members)
     job_recover_finish(j, ev->now_ms);
@@ -332,11 +385,11 @@ static void on_operator_forming(struct job *j, const struct job_event *ev) {
   job_end(j, ev->now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &v);
 }
 
-/* To those who have not heard the news; when nothing has happened for long, to all. */
+/* To nodes that have not got the news; after a long time without news, to all. */
 static void send_notices(struct job *j, uint64_t now_ms) {
-  bool idle = now_ms >= j->last_notice_ms + CORE_NOTICE_IDLE_MS;
+  bool idle = now_ms >= j->last_notice_ms + JOB_NOTICE_IDLE_MS;
   j->last_notice_ms = now_ms;
-  j->notice_ms = now_ms + CORE_NOTICE_IDLE_MS;
+  j->notice_ms = now_ms + JOB_NOTICE_IDLE_MS;
   struct bytes *news = job_waiting_bytes(j, NULL, now_ms);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
@@ -357,18 +410,17 @@ static void on_deadline_forming(struct job *j, const struct job_event *ev) {
     send_notices(j, ev->now_ms);
 }
 
-/* STARTING: not all have started; STOPPING: not all have stopped. Who is late is lost. */
+/* STARTING: not all have started; STOPPING: not all have stopped. Late nodes are lost. */
 static void on_deadline_late(struct job *j, const struct job_event *ev) {
   enum job_state state = j->state;
   for (size_t i = j->n_members; i-- > 0 && j->state == state;) {
     if (i >= j->n_members) continue;
     struct member *m = j->members[i];
-    bool late = m->state == MEMBER_TOLD ||
-                (state == JOB_STOPPING && (m->state == MEMBER_STARTED || job_waits_for_head(j, m)));
+    bool late =
+        m->state == MEMBER_TOLD || (state == JOB_STOPPING && (m->state == MEMBER_STARTED || job_waits_for_head(j, m)));
     if (!late) continue;
     struct job_event lost = {.kind = JOB_EV_LOST, .now_ms = ev->now_ms, .member = m, .at_ms = ev->now_ms};
-    lost.text =
-        state == JOB_STARTING ? "its workers did not start in time" : "its workers did not stop in time";
+    lost.text = state == JOB_STARTING ? "its workers did not start in time" : "its workers did not stop in time";
     job_event(j, &lost);
   }
 }
@@ -380,14 +432,14 @@ static void on_deadline_running(struct job *j, const struct job_event *ev) {
   job_grow_if_due(j, ev->now_ms);
 }
 static void on_deadline_ending(struct job *j, const struct job_event *ev) {
-  job_set_state(j, JOB_ENDED, ev->now_ms);
+  job_enter(j, JOB_ENDED, ev->now_ms);
 }
 static void on_deadline_ended(struct job *j, const struct job_event *ev) {
   j->forgotten = true;
 }
 
 static void ignore(struct job *j, const struct job_event *ev) {
-  core_log(j->core, LOG_DEBUG, "job %s: %s in state %s changes nothing", j->id, job_event_name(ev->kind),
+  jobs_log(j->jobs, LOG_DEBUG, "job %s: %s in state %s is ignored", j->id, job_event_name(ev->kind),
            job_state_name(j->state));
 }
 
@@ -399,55 +451,190 @@ typedef void (*job_handler_fn)(struct job *j, const struct job_event *ev);
 static const job_handler_fn table[JOB_STATE_COUNT][JOB_EV_COUNT] = {
   [JOB_FORMING] = {
     [JOB_EV_JOIN] = on_join_forming, [JOB_EV_RESUME] = on_resume_forming, [JOB_EV_STARTED] = ignore,
-    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore, [JOB_EV_CHECKPOINTED] = ignore,
-    [JOB_EV_LOST] = on_lost_forming, [JOB_EV_BYE] = on_bye_forming, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator_forming, [JOB_EV_DEADLINE] = on_deadline_forming},
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_forming, [JOB_EV_BYE] = on_bye_forming,
+    [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator_forming, [JOB_EV_DEADLINE] = on_deadline_forming},
   [JOB_STARTING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = on_started,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
+    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost,
+    [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator,
+    [JOB_EV_DEADLINE] = on_deadline_late},
   [JOB_RUNNING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_running, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_running},
+    [JOB_EV_STOPPED] = on_stopped_unasked, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost,
+    [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator,
+    [JOB_EV_DEADLINE] = on_deadline_running},
   [JOB_CHECKPOINTING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_checkpointing, [JOB_EV_STARTED] = ignore,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = job_checkpointing_report, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped_checkpointing, [JOB_EV_CHECKPOINTED] = job_checkpointing_report, [JOB_EV_LOST] = on_lost,
-    [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = job_checkpointing_deadline},
+    [JOB_EV_STOPPED] = on_stopped_checkpointing, [JOB_EV_CHECKPOINTED] = job_checkpointing_report,
+    [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator,
+    [JOB_EV_DEADLINE] = job_checkpointing_deadline},
   [JOB_STOPPING] = {
     [JOB_EV_JOIN] = on_join_spare, [JOB_EV_RESUME] = on_resume_stopping, [JOB_EV_STARTED] = on_started,
     [JOB_EV_FAILED] = on_failed, [JOB_EV_FINISHED] = on_finished, [JOB_EV_LEAVING] = on_leaving,
-    [JOB_EV_STOPPED] = on_stopped, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
+    [JOB_EV_STOPPED] = on_stopped, [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost, [JOB_EV_BYE] = on_bye,
+    [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator, [JOB_EV_DEADLINE] = on_deadline_late},
   [JOB_RECOVERING] = {
     [JOB_EV_JOIN] = job_recover_hello, [JOB_EV_RESUME] = job_recover_hello, [JOB_EV_STARTED] = on_report_recovering,
     [JOB_EV_FAILED] = on_report_recovering, [JOB_EV_FINISHED] = on_report_recovering,
-    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering, [JOB_EV_CHECKPOINTED] = on_report_recovering,
-    [JOB_EV_LOST] = on_lost_recovering, [JOB_EV_BYE] = on_bye_recovering, [JOB_EV_END_ACK] = ignore,
-    [JOB_EV_OPERATOR] = on_operator_recovering, [JOB_EV_DEADLINE] = on_deadline_recovering},
+    [JOB_EV_LEAVING] = on_report_recovering, [JOB_EV_STOPPED] = on_report_recovering,
+    [JOB_EV_CHECKPOINTED] = on_report_recovering, [JOB_EV_LOST] = on_lost_recovering,
+    [JOB_EV_BYE] = on_bye_recovering, [JOB_EV_END_ACK] = ignore, [JOB_EV_OPERATOR] = on_operator_recovering,
+    [JOB_EV_DEADLINE] = on_deadline_recovering},
   [JOB_ENDING] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
-    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore, [JOB_EV_CHECKPOINTED] = ignore,
-    [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending, [JOB_EV_END_ACK] = on_end_ack,
-    [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ending},
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending,
+    [JOB_EV_END_ACK] = on_end_ack, [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ending},
   [JOB_ENDED] = {
     [JOB_EV_JOIN] = on_join_ending, [JOB_EV_RESUME] = on_join_ending, [JOB_EV_STARTED] = ignore,
-    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore, [JOB_EV_CHECKPOINTED] = ignore,
-    [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending, [JOB_EV_END_ACK] = on_end_ack,
-    [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ended},
+    [JOB_EV_FAILED] = ignore, [JOB_EV_FINISHED] = ignore, [JOB_EV_LEAVING] = ignore, [JOB_EV_STOPPED] = ignore,
+    [JOB_EV_CHECKPOINTED] = ignore, [JOB_EV_LOST] = on_lost_ending, [JOB_EV_BYE] = on_bye_ending,
+    [JOB_EV_END_ACK] = on_end_ack, [JOB_EV_OPERATOR] = ignore, [JOB_EV_DEADLINE] = on_deadline_ended},
 };
 /* clang-format on */
 
 void job_event(struct job *j, const struct job_event *ev) {
-  j->core->coverage[(size_t)j->state * JOB_EV_COUNT + ev->kind]++;
-  table[j->state][ev->kind](j, ev);
+  j->jobs->coverage[(size_t)j->state * JOB_EV_COUNT + ev->kind]++;
+  table[j->state][ev->kind](j, ev); /* NOLINT(clang-analyzer-core.CallAndMessage): no cell is empty */
 }
 
-/* Once it is over, anybody may begin it anew, in which nobody waits for who has not heard of its end. */
-bool job_could_form_without(const struct job *j, const struct member *m) {
-  if (j->state == JOB_ENDING || j->state == JOB_ENDED) return true;
-  return j->n_connected - (m->conn ? 1 : 0) >= (size_t)j->settings.min_nodes;
+/* Fencing. --------------------------------------------------------------------------------------------------------- */
+
+/* RECOVERING: nodes of the round that have not come back yet, except the one that asks. Before the first HELLO the
+ * size of the round may be unknown; then max nodes counts. WELCOME is sent before the node has its rank in the
+ * round: is_reported says whether it is counted. */
+static size_t still_to_return(const struct job *j, bool is_reported) {
+  size_t nodes = (size_t)(j->round_nodes ? j->round_nodes : j->settings.max_nodes);
+  size_t returned = is_reported ? j->n_reported : j->n_reported + 1;
+  return j->state == JOB_RECOVERING && nodes > returned ? nodes - returned : 0;
+}
+
+/* How many nodes could form a round without the one that asks. Every node that can still come back counts, connected
+ * or not: the answer holds until the next one, and forever if the connection breaks before that. */
+static size_t count_others(const struct job *j, bool is_reported) {
+  return j->n_members - j->n_gone - 1 + still_to_return(j, is_reported);
+}
+
+/* A job that is over may be started again, without waiting for nodes that do not know of its end. */
+bool member_tell_fence(struct member *m) {
+  struct job *j = m->job;
+  m->told_to_fence = job_is_over(j) || count_others(j, m->reported) >= (size_t)j->settings.min_nodes;
+  if (!m->told_to_fence) j->some_need_not_fence = true;
+  return m->told_to_fence;
+}
+
+/* A HEARTBEAT_ACK without a heartbeat. */
+static struct bytes *fence_bytes(const struct job *j) {
+  struct msg msg;
+  msg_init(&msg, MSG_HEARTBEAT_ACK);
+  msg.flags = FRAME_FLAG_FENCE | (j->state == JOB_RECOVERING ? FRAME_FLAG_RECOVERING : 0);
+  return msg_bytes(&msg);
+}
+
+/* Ten thousand nodes join one by one: only the join that makes the others enough looks at all of them. Nodes in no
+ * round learn it from START. */
+void job_tell_fence(struct job *j) {
+  bool enough = count_others(j, true) >= (size_t)j->settings.min_nodes;
+  if (!j->some_need_not_fence || !j->ranks.count || job_is_over(j) || !enough) return;
+  struct bytes *ack = fence_bytes(j);
+  for (size_t i = 0; i < j->n_members; i++) {
+    struct member *m = j->members[i];
+    if (m->conn && member_in_round(m) && !m->told_to_fence && member_tell_fence(m))
+      jobs_send_bytes(j->jobs, m->conn, ack);
+  }
+  j->some_need_not_fence = false;
+  bytes_unref(ack);
+}
+
+/* Time. ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t state_deadline(const struct job *j) {
+  switch (j->state) {
+  case JOB_FORMING: return earliest(j->notice_ms, earliest(job_seal_deadline(j), job_join_deadline(j)));
+  case JOB_STARTING: return j->state_ms + JOB_START_TIMEOUT_MS;
+  case JOB_CHECKPOINTING: return j->prepare_ms;
+  case JOB_STOPPING:
+    return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + JOB_STOP_SLACK_MS +
+           (j->settings.hang_timeout_ms ? JOB_PROBE_MS : 0);
+  case JOB_RECOVERING: return j->recover_ms;
+  case JOB_ENDING: return j->state_ms + JOB_END_ACK_MS;
+  case JOB_ENDED: return j->state_ms + JOB_END_KEEP_MS;
+  case JOB_RUNNING: return j->grow_ms; /* otherwise without a limit: leases watch over it */
+  case JOB_STATE_COUNT: break;
+  }
+  return UINT64_MAX;
+}
+
+uint64_t job_deadline(const struct job *j) {
+  return earliest(earliest(j->scan_ms, job_ids_deadline(j)), state_deadline(j));
+}
+
+void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
+  job_scan_leases(j, now_ms, lag_ms);
+  if (now_ms >= job_ids_deadline(j)) job_ids_tick(j, now_ms);
+  if (now_ms < state_deadline(j)) return;
+  struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
+  job_event(j, &ev);
+}
+
+/* The object. ------------------------------------------------------------------------------------------------------ */
+
+struct job *job_create(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s) {
+  struct job *j = xcalloc(1, sizeof *j);
+  j->jobs = jobs;
+  j->id = xstrdup(id);
+  snprintf(j->incarnation, sizeof j->incarnation, "%s", incarnation);
+  j->settings = *s;
+  j->failed_step = j->uid = -1;
+  j->state = JOB_FORMING;
+  j->state_ms = j->forming_ms = j->last_notice_ms = jobs->now_ms;
+  j->line_wall_ms = jobs->wall_ms;
+  j->scan_ms = j->notice_ms = j->grow_ms = UINT64_MAX;
+  verdict_init(&j->cause);
+  verdict_init(&j->last_verdict);
+  map_init(&j->agents, jobs_random(jobs));
+  map_init(&j->ranks, jobs_random(jobs));
+  map_init(&j->wanted, jobs_random(jobs));
+  map_init(&j->role_sizes, jobs_random(jobs));
+  map_init(&j->holds, jobs_random(jobs));
+  map_init(&j->flaps, jobs_random(jobs));
+  map_init(&j->failures, jobs_random(jobs));
+  job_init_roster(j);
+  return j;
+}
+
+void job_clear_round(struct job *j) {
+  verdict_free(&j->cause);
+  verdict_init(&j->cause);
+  j->cause_ms = 0;
+  j->worker_deaths = 0;
+  j->void_round = false;
+}
+
+void job_destroy(struct job *j) {
+  if (!j) return;
+  while (j->n_members) job_remove_member(j, j->members[j->n_members - 1]);
+  job_clear_round(j);
+  job_ids_forget(j);
+  verdict_free(&j->last_verdict);
+  map_finish(&j->agents);
+  map_finish(&j->ranks);
+  map_finish(&j->wanted);
+  map_finish(&j->role_sizes);
+  free(j->members);
+  job_finish_holds(j);
+  job_finish_flaps(j);
+  job_finish_past(j);
+  map_finish(&j->failures);
+  job_finish_roster(j);
+  free(j->id);
+  free(j);
+}
+
+bool job_is_over(const struct job *j) {
+  return j->state == JOB_ENDING || j->state == JOB_ENDED;
 }

@@ -1,67 +1,55 @@
-/* Time in a job: which deadline comes next, and what its passing means.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Leases and grace of nodes, and holds for the lost ones.
  *
- * There are two kinds. A state has one deadline of its own (PROTOCOL.md 7), whose passing is the table's event
- * "deadline". Members have a lease while connected and a grace while not; their passing is the event "lost". The grace is for a connection that broke
- * between two processes that live: the agent hears of it, dials, is greeted, says HELLO, four times the way there. 100 ms do for any network
- * that a job trains over; who has a longer way has a longer lease too, so a 50th of that is the grace where it is more. It costs nothing where an agent
- * has died: its guard says so.
+ * A member has a lease while it is connected and a grace while it is not; when one expires, the event is "lost". The
+ * grace is for a connection that broke between two living processes. The agent notices, connects, gets CHALLENGE and
+ * says HELLO: four times the way. 100 ms are enough on any network that a job trains over. A longer way has a longer
+ * lease too, so the grace is a 50th of the lease if that is more. It delays nothing when an agent dies, because its
+ * guard reports it.
  *
- * Ten thousand members heartbeat six times in a lease, so heartbeats must not touch any queue: they only move heard_ms.
- * scan_ms is a time before which nothing of a member can pass; when it comes, all members are looked at once and the
- * next such time is found. That is O(nodes) once in a lease, and O(1) for everything else.
+ * Ten thousand members send six heartbeats in a lease, so a heartbeat must not touch any queue: it only moves heard_ms.
+ * scan_ms is a time before which nothing of a member can expire. When it comes, one scan looks at all members and finds
+ * the next such time. That is O(nodes) once in a lease, and O(1) for everything else.
  *
- * When nothing is heard of any node at all, it is more likely that this daemon is cut off than that all of them died at once. Then nobody is
- * given up while a round runs: nobody is there to be told of it, and at fixed size it would only stop a healthy job. As soon as one is
- * heard, all others have a lease anew, or time to reconnect. It lasts no longer than --join-timeout, so that a job
- * whose nodes are gone for good comes to its end.
+ * If no node at all is heard, it is likelier that this daemon is cut off than that all nodes died at once. Then no node
+ * is lost while a round runs: none could be told, and at fixed size it would only stop a healthy job. As soon as one is
+ * heard, all others get a new lease, or time to reconnect. This lasts at most --join-timeout, so that a job whose nodes
+ * are gone for good ends.
  *
- * A daemon that was itself too busy, or stopped, to read must not blame its agents: the driver tells how late a tick
- * is, all leases are extended by that much, and who is away has time for the longest pause between two attempts. Where no tick was due meanwhile,
- * that nothing was heard of anybody for half a lease tells the same. */
+ * A daemon that was itself too busy or stopped must not blame its agents. The driver says how late a tick is: all
+ * leases are extended by that, and a disconnected node gets the longest pause between two attempts. If no tick was due
+ * meanwhile, half a lease without any message shows the same.
+ *
+ * A hold is for a lost node that may still run workers. It has not fenced itself before its lease, counted from its
+ * last sign of life, is over; until then no round is sealed. An obituary, a BYE, or the node's own return outside a
+ * round ends its hold at once. Only the last hold to expire matters for the seal, which asks after every event. So
+ * its time is kept, with the number of holds that expire then: ten thousand lost nodes that come back one by one
+ * cost one scan, not ten thousand. Expired holds are removed when their number has doubled, because a job may live
+ * for months and lose a node a day. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
+#include <stdlib.h>
 #include "common/deadline.h"
-#include "daemon/core/internal.h"
+#include "common/mem.h"
 
-static uint64_t state_deadline(const struct job *j) {
-  switch (j->state) {
-  case JOB_FORMING: return earliest(j->notice_ms, earliest(job_seal_deadline(j), job_join_deadline(j)));
-  case JOB_STARTING: return j->state_ms + CORE_START_TIMEOUT_MS;
-  case JOB_CHECKPOINTING: return j->prepare_ms;
-  case JOB_STOPPING:
-    return j->state_ms + (uint64_t)j->settings.stop_timeout_ms + CORE_STOP_SLACK_MS +
-           (j->settings.hang_timeout_ms ? CORE_PROBE_MS : 0);
-  case JOB_RECOVERING: return j->recover_ms;
-  case JOB_ENDING: return j->state_ms + CORE_END_ACK_MS;
-  case JOB_ENDED: return j->state_ms + CORE_END_KEEP_MS;
-  case JOB_RUNNING: return j->grow_ms; /* else as long as it takes: leases watch over it */
-  case JOB_STATE_COUNT: break;
-  }
-  return UINT64_MAX;
-}
-
-uint64_t job_deadline(const struct job *j) {
-  return earliest(earliest(j->scan_ms, job_ids_deadline(j)), state_deadline(j));
-}
-
-static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms);
+static void extend_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
 
 /* A node heartbeats six times in a lease. */
 static void note_life(struct job *j, uint64_t now_ms) {
-  if (j->any_ms && now_ms >= j->any_ms + (uint64_t)j->settings.lease_ms / 2) forgive(j, now_ms, 0);
+  if (j->any_ms && now_ms >= j->any_ms + (uint64_t)j->settings.lease_ms / 2) extend_leases(j, now_ms, 0);
   j->any_ms = now_ms;
 }
 
 void job_closed(struct job *j, struct member *m, uint64_t now_ms) {
   note_life(j, now_ms);
-  core_bind(j->core, m, 0);
+  jobs_bind(j->jobs, m, 0);
   job_away(j, m, now_ms);
 }
 
 static uint64_t grace_ms(const struct job *j) {
   uint64_t ms = (uint64_t)j->settings.lease_ms / 50;
-  return ms < CORE_GRACE_MS ? CORE_GRACE_MS : ms > CORE_RECONNECT_MAX_MS ? CORE_RECONNECT_MAX_MS : ms;
+  return ms < JOB_GRACE_MS ? JOB_GRACE_MS : ms > JOB_RECONNECT_MAX_MS ? JOB_RECONNECT_MAX_MS : ms;
 }
 
 void job_away(struct job *j, struct member *m, uint64_t now_ms) {
@@ -74,18 +62,17 @@ void job_here(struct job *j, const struct member *m) {
   j->scan_ms = earliest(j->scan_ms, m->heard_ms + (uint64_t)j->settings.lease_ms);
 }
 
-/* When m is lost unless something is heard; UINT64_MAX: it has been, and stays for the count. */
+/* When m is lost unless it is heard; UINT64_MAX: it was lost, and stays for the count. */
 static uint64_t patience_ms(const struct member *m) {
   return m->conn ? m->heard_ms + (uint64_t)m->job->settings.lease_ms : m->grace_ms;
 }
 
-static void lose(struct job *j, struct member *m, uint64_t now_ms) {
+static void lose_member(struct job *j, struct member *m, uint64_t now_ms) {
   struct job_event ev = {.kind = JOB_EV_LOST, .now_ms = now_ms, .member = m, .at_ms = m->heard_ms};
-  ev.text =
-      m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
-  core_log(j->core, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (%s) is lost: %s", j->id, m->host,
-           m->agent, ev.text);
-  m->grace_ms = UINT64_MAX; /* if it stays, as one that had finished does, it is not lost twice */
+  ev.text = m->conn ? "it was silent for longer than its lease" : "its connection closed and did not come back";
+  jobs_log(j->jobs, m->end_acked ? LOG_DEBUG : LOG_WARN, "job %s: node %s (" AGENT_SHOWN ") is lost: %s", j->id,
+           m->host, m->agent, ev.text);
+  m->grace_ms = UINT64_MAX; /* a finished member stays, and is not lost twice */
   job_event(j, &ev);
 }
 
@@ -94,19 +81,20 @@ void member_heard(struct member *m, uint64_t now_ms) {
   m->heard_ms = now_ms;
   note_life(j, now_ms);
   if (!j->deaf_ms) return;
-  core_log(j->core, LOG_WARN, "job %s: node %s (%s) is heard again, after %llu s of silence from all", j->id,
+  jobs_log(j->jobs, LOG_WARN,
+           "job %s: node %s (" AGENT_SHOWN ") is heard again, after %llu s without a message from any node", j->id,
            m->host, m->agent, (unsigned long long)(now_ms - j->deaf_ms) / 1000);
   j->deaf_ms = 0;
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *other = j->members[i];
     if (other->conn)
       other->heard_ms = now_ms;
-    else if (other->grace_ms < now_ms + CORE_RECONNECT_MAX_MS)
-      other->grace_ms = now_ms + CORE_RECONNECT_MAX_MS;
+    else if (other->grace_ms < now_ms + JOB_RECONNECT_MAX_MS)
+      other->grace_ms = now_ms + JOB_RECONNECT_MAX_MS;
   }
 }
 
-/* Somebody's time is over, and the others have missed a heartbeat or two as well. */
+/* A member is due, and all others have missed a heartbeat or two as well. */
 static bool is_deaf(const struct job *j, uint64_t now_ms) {
   bool due = false;
   uint64_t lease_ms = (uint64_t)j->settings.lease_ms;
@@ -118,35 +106,35 @@ static bool is_deaf(const struct job *j, uint64_t now_ms) {
   return due && (!j->deaf_ms || now_ms < j->deaf_ms + (uint64_t)j->settings.join_timeout_ms);
 }
 
-static void be_deaf(struct job *j, uint64_t now_ms) {
+static void enter_deafness(struct job *j, uint64_t now_ms) {
   j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms / 6;
   if (j->deaf_ms) return;
   j->deaf_ms = now_ms;
-  core_log(j->core, LOG_WARN,
-           "job %s: nothing is heard of any node (%zu), as if this daemon were cut off from all: "
-           "nobody is given up before one "
-           "of them is heard, for %lld s at most (--join-timeout)",
-           j->id, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
+  jobs_log(
+      j->jobs, LOG_WARN,
+      "job %s: no message from any of its nodes (%zu), as if this daemon were cut off: it loses no node before one "
+      "is heard, for at most %lld s (--join-timeout)",
+      j->id, j->n_members, (long long)j->settings.join_timeout_ms / 1000);
 }
 
-static void scan(struct job *j, uint64_t now_ms) {
+static void scan_members(struct job *j, uint64_t now_ms) {
   if (is_deaf(j, now_ms)) {
-    be_deaf(j, now_ms);
+    enter_deafness(j, now_ms);
     return;
   }
   for (size_t i = j->n_members; i-- > 0;) {
     if (i >= j->n_members) continue; /* losing one may end the round and remove others */
     struct member *m = j->members[i];
-    if (patience_ms(m) <= now_ms) lose(j, m, now_ms);
+    if (patience_ms(m) <= now_ms) lose_member(j, m, now_ms);
   }
   j->scan_ms = UINT64_MAX;
   for (size_t i = 0; i < j->n_members; i++) j->scan_ms = earliest(j->scan_ms, patience_ms(j->members[i]));
 }
 
-/* We were late. Who is away, or goes now, may have given up a connection on which we were silent, and be in a pause before it dials
- * again. */
-static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
-  uint64_t back_ms = j->forgiven_ms = now_ms + CORE_RECONNECT_MAX_MS;
+/* We were late. A node that is away, or leaves now, may have given up a connection on which we were silent, and be
+ * in a pause before it reconnects. */
+static void extend_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
+  uint64_t back_ms = j->forgiven_ms = now_ms + JOB_RECONNECT_MAX_MS;
   if (j->state == JOB_RECOVERING && j->recover_ms < back_ms) j->recover_ms = back_ms;
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
@@ -155,11 +143,67 @@ static void forgive(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
   }
 }
 
-void job_tick(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
-  if (lag_ms) forgive(j, now_ms, lag_ms);
-  if (now_ms >= j->scan_ms) scan(j, now_ms);
-  if (now_ms >= job_ids_deadline(j)) job_ids_tick(j, now_ms);
-  if (now_ms < state_deadline(j)) return;
-  struct job_event ev = {.kind = JOB_EV_DEADLINE, .now_ms = now_ms};
-  job_event(j, &ev);
+void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms) {
+  if (lag_ms) extend_leases(j, now_ms, lag_ms);
+  if (now_ms >= j->scan_ms) scan_members(j, now_ms);
+}
+
+/* Holds. ----------------------------------------------------------------------------------------------------------- */
+
+static void find_last_hold(struct job *j) {
+  j->hold_ms = j->n_last_holds = 0;
+  for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) {
+    uint64_t until_ms = *(const uint64_t *)e->value;
+    if (until_ms > j->hold_ms) {
+      j->hold_ms = until_ms;
+      j->n_last_holds = 0;
+    }
+    j->n_last_holds += until_ms == j->hold_ms;
+  }
+}
+
+static void sweep_holds(struct job *j) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) {
+    if (*(const uint64_t *)e->value > j->jobs->now_ms) continue;
+    free(e->value);
+    map_remove_n(&j->holds, e->key, e->key_len);
+  }
+  find_last_hold(j);
+  j->holds_sweep_at = 2 * j->holds.count + 16;
+}
+
+void job_hold_agent(struct job *j, const char *agent, uint64_t until_ms) {
+  job_drop_hold(j, agent);
+  if (j->holds.count >= j->holds_sweep_at) sweep_holds(j);
+  map_put(&j->holds, agent, xmemdup(&until_ms, sizeof until_ms));
+  if (until_ms > j->hold_ms) {
+    j->hold_ms = until_ms;
+    j->n_last_holds = 0;
+  }
+  j->n_last_holds += until_ms == j->hold_ms;
+}
+
+void job_hold_member(struct job *j, const struct member *m) {
+  job_hold_agent(j, m->agent, m->heard_ms + (uint64_t)j->settings.lease_ms);
+}
+
+void job_drop_hold(struct job *j, const char *agent) {
+  uint64_t *until_ms = map_remove(&j->holds, agent);
+  bool last = until_ms && *until_ms == j->hold_ms && --j->n_last_holds == 0;
+  free(until_ms);
+  if (last) find_last_hold(j);
+}
+
+void job_copy_holds(struct job *j, const struct job *from) {
+  for (struct map_entry *e = NULL; (e = map_next(&from->holds, e));)
+    job_hold_agent(j, e->key, *(const uint64_t *)e->value);
+}
+
+uint64_t job_hold_until(const struct job *j) {
+  return j->hold_ms;
+}
+
+void job_finish_holds(struct job *j) {
+  for (struct map_entry *e = NULL; (e = map_next(&j->holds, e));) free(e->value);
+  map_finish(&j->holds);
 }

@@ -1,23 +1,29 @@
-/* What a job counts of its members, kept as they change.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes: added, found, removed; and what a job counts of them.
  *
- * Ten thousand nodes join, start, stop and acknowledge one by one, and after each of them somebody asks "was that the
- * last?". Counting anew each time would make every such wave O(nodes^2), seconds of a busy daemon, so the answers are kept: how
- * many members are in which state, how many could take part in the next round, how many have not acknowledged the end.
- * Ranks are found by a map for the same reason.
+ * A member is a node that the daemon knows and has not lost. Its agent's random id identifies it, so a broken
+ * connection, a second agent on the same host and the same host in a later run are never confused. A lost node is
+ * removed. If it comes back, it has an old token and gets STALE.
  *
- * The price is a rule: nobody outside this file writes the fields below. A setter changes one of them and then compares what
- * the member was counted as with what it is now. There is no other bookkeeping, so a counter cannot be
- * forgotten in a corner of the table.
+ * Ten thousand nodes join, start, stop and acknowledge one by one, and each time the job asks "was that the last one?".
+ * A new count each time would make every such wave O(nodes^2), seconds of a busy daemon. So the counts are kept as
+ * members change, and ranks are found in a map.
  *
- *   state, conn, leaving, drained -> available; and with expected -> expected_here
- *         gone, end_acked -> owes_ack        node_rank, last_rank -> reported
- *   state, checkpointed -> unsaved */
+ * The price is one rule: only this file writes the fields below. A setter changes one field, then compares what the
+ * member was counted as with what it is now.
+ *
+ *   state, conn, leaving, drained -> available; with expected -> expected_here
+ *   gone, end_acked -> owes_ack      node_rank, last_rank -> reported
+ *   state, checkpointed -> unsaved   gone -> counted_gone */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "common/mem.h"
 
-static void count(bool *counted, bool is, size_t *n) {
+static void set_counted(bool *counted, bool is, size_t *n) {
   if (*counted == is) return;
   *counted = is;
   if (is)
@@ -29,31 +35,33 @@ static void count(bool *counted, bool is, size_t *n) {
 static void recount(struct member *m) {
   struct job *j = m->job;
   bool was = m->available;
-  count(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving && !m->drained, &j->n_available);
-  if (m->available != was) member_count_at_place(m, m->available);
-  count(&m->expected_here, m->available && m->expected, &j->n_expected_here);
-  count(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
-  count(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
-  count(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
+  set_counted(&m->available, m->conn && m->state == MEMBER_WAITING && !m->leaving && !m->drained, &j->n_available);
+  if (m->available != was) member_count_at_host(m, m->available);
+  set_counted(&m->expected_here, m->available && m->expected, &j->n_expected_here);
+  set_counted(&m->owes_ack, !m->end_acked && !m->gone, &j->n_owing);
+  set_counted(&m->reported, m->node_rank >= 0 || m->last_rank >= 0, &j->n_reported);
+  set_counted(&m->unsaved, m->state == MEMBER_STARTED && !m->checkpointed, &j->n_unsaved);
+  set_counted(&m->counted_gone, m->gone, &j->n_gone);
 }
 
-void member_count_in(struct member *m) {
+static void count_in(struct member *m) {
   m->job->n_in_state[m->state]++;
   m->job->n_workers += m->workers;
   recount(m);
 }
 
-void member_count_out(struct member *m) {
+static void count_out(struct member *m) {
   struct job *j = m->job;
-  member_place(m, -1);
+  member_set_rank(m, -1);
   j->n_in_state[m->state]--;
   j->n_workers -= m->workers;
-  if (m->available) member_count_at_place(m, false);
-  count(&m->available, false, &j->n_available);
-  count(&m->expected_here, false, &j->n_expected_here);
-  count(&m->owes_ack, false, &j->n_owing);
-  count(&m->reported, false, &j->n_reported);
-  count(&m->unsaved, false, &j->n_unsaved);
+  if (m->available) member_count_at_host(m, false);
+  set_counted(&m->available, false, &j->n_available);
+  set_counted(&m->expected_here, false, &j->n_expected_here);
+  set_counted(&m->owes_ack, false, &j->n_owing);
+  set_counted(&m->reported, false, &j->n_reported);
+  set_counted(&m->unsaved, false, &j->n_unsaved);
+  set_counted(&m->counted_gone, false, &j->n_gone);
 }
 
 void member_set_state(struct member *m, enum member_state to) {
@@ -99,7 +107,7 @@ void member_set_acked(struct member *m) {
   recount(m);
 }
 
-void member_place(struct member *m, int64_t rank) {
+void member_set_rank(struct member *m, int64_t rank) {
   struct map *ranks = &m->job->ranks;
   if (m->node_rank >= 0 && m->node_rank != rank && job_find_rank(m->job, m->node_rank) == m)
     map_remove_n(ranks, &m->node_rank, sizeof m->node_rank);
@@ -125,8 +133,7 @@ int64_t job_role_size(const struct job *j, const char *role) {
 }
 
 void job_number_workers(struct job *j) {
-  for (struct map_entry *e = NULL; (e = map_next(&j->role_sizes, e));)
-    map_remove_n(&j->role_sizes, e->key, e->key_len);
+  for (struct map_entry *e = NULL; (e = map_next(&j->role_sizes, e));) map_remove_n(&j->role_sizes, e->key, e->key_len);
   j->world_size = 0;
   for (int64_t r = 0; r < j->round_nodes; r++) {
     struct member *m = job_find_rank(j, r);
@@ -136,4 +143,84 @@ void job_number_workers(struct job *j) {
     j->world_size += m->workers;
     map_put(&j->role_sizes, m->role, (void *)(intptr_t)(m->role_rank_base + m->workers));
   }
+}
+
+/* Members. --------------------------------------------------------------------------------------------------------- */
+
+static void copy_text(char *to, size_t size, const char *from) {
+  snprintf(to, size, "%s", from);
+}
+
+struct member *job_add_member(struct job *j, const struct hello *h, uint64_t now_ms) {
+  struct member *m = xcalloc(1, sizeof *m);
+  m->job = j;
+  copy_text(m->agent, sizeof m->agent, h->agent);
+  copy_text(m->host, sizeof m->host, h->host);
+  copy_text(m->role, sizeof m->role, h->role);
+  copy_text(m->command, sizeof m->command, h->command);
+  copy_text(m->local_addr, sizeof m->local_addr, h->local_addr);
+  m->addrs = xstrdup(h->addrs);
+  m->store_port = h->store_port;
+  m->pid = h->pid;
+  m->workers = h->workers;
+  m->want_rank = h->want_rank;
+  m->order_key = h->order_key;
+  m->worker_store = h->worker_store;
+  m->wants_ids = h->wants_ids;
+  m->heard_ms = now_ms;
+  m->joined_no = ++j->jobs->join_counter;
+  m->node_rank = m->rank_base = m->last_rank = m->step = -1;
+  if (j->n_members == j->cap_members) {
+    j->cap_members = j->cap_members ? 2 * j->cap_members : 8;
+    j->members = xrealloc(j->members, j->cap_members * sizeof *j->members);
+  }
+  j->members[j->n_members++] = m;
+  map_put(&j->agents, m->agent, m);
+  if (j->uid < 0) j->uid = h->uid; /* before drains are looked up: some hold for one user's jobs */
+  m->drained = job_drain_of(j, m->host) != NULL;
+  if (m->want_rank >= 0) map_put_n(&j->wanted, &m->want_rank, sizeof m->want_rank, m);
+  m->told_nodes = h->expected_nodes;
+  if (h->expected_nodes > j->expected_nodes) job_expect_nodes(j, h->expected_nodes);
+  if (h->expected_hosts[0]) job_expect_hosts(j, h->expected_hosts);
+  member_find_expected_host(m);
+  job_forget_refusal(j, m->host);
+  count_in(m);
+  if (j->scan_ms > now_ms + (uint64_t)j->settings.lease_ms) j->scan_ms = now_ms + (uint64_t)j->settings.lease_ms;
+  return m;
+}
+
+void job_remove_member(struct job *j, struct member *m) {
+  jobs_bind(j->jobs, m, 0);
+  count_out(m);
+  map_remove(&j->agents, m->agent);
+  if (job_find_wanted(j, m->want_rank) == m) map_remove_n(&j->wanted, &m->want_rank, sizeof m->want_rank);
+  for (size_t i = 0; i < j->n_members; i++) {
+    if (j->members[i] != m) continue;
+    memmove(&j->members[i], &j->members[i + 1], (j->n_members - i - 1) * sizeof *j->members);
+    j->n_members--;
+    break;
+  }
+  free(m->addrs);
+  free(m);
+}
+
+struct member *job_find_agent(const struct job *j, const char *agent) {
+  return map_get(&j->agents, agent);
+}
+
+struct member *job_find_wanted(const struct job *j, int64_t want_rank) {
+  return map_get_n(&j->wanted, &want_rank, sizeof want_rank);
+}
+
+void member_set_store(struct member *m, int64_t port) {
+  m->store_port = port;
+}
+
+void member_set_addrs(struct member *m, const char *addrs) {
+  free(m->addrs);
+  m->addrs = xstrdup(addrs);
+}
+
+bool member_in_round(const struct member *m) {
+  return m->node_rank >= 0;
 }

@@ -1,51 +1,51 @@
-/* Who is missing while a round forms: expected, here, missing, since when and why.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes that are missing while a round forms: which, since when and why, and whether they wait here under another job
+ * id.
  *
- * Expected is who a scheduler lists (HELLO's expected_hosts, or --expect), and who was lost, or left, since the last round was sealed. Both are
- * hosts: a node that does not come has no agent whose id could be told, and a person looks for a machine. A host knows how many nodes of
- * it are wanted and how many are here; both are kept as members come and go (rdzv_member.c), so whether all are here
- * is a comparison of two numbers, at each of ten thousand joins. Where no host is known but all asked for their node ranks, the ranks
- * that nobody asked for are told.
+ * A node is expected if a scheduler lists its host (HELLO's expected_hosts, or --expect), or if it was lost or left
+ * since the last seal. Both are hosts: a node that does not come has no agent id, and a person looks for a machine. A
+ * host knows how many of its nodes are wanted and how many are here. Both change with the members (member.c), so "are
+ * all here?" compares two numbers at each of ten thousand joins. If no host is known but all nodes asked for their node
+ * ranks, the missing ranks are named.
  *
- * Hosts are compared by their whole names, else without the domain: schedulers list short names, and machines often call themselves by long
- * ones. Two hosts of a list that differ by their domain alone are told apart by it.
+ * Hosts match by their full names, otherwise without the domain: schedulers list short names, machines often report
+ * long ones. The domain distinguishes two listed hosts that differ only in it.
  *
- * A list that differs from the last one takes its place (a job that was requeued runs on other machines), a few times in a job's life. Not if
- * it is no longer than that and leaves out a listed host whose nodes are here: it is a spare's, which has a scheduler's job of its own. One that
- * cannot be read is said so in the log, and the count alone is believed.
+ * A list that differs from the last one replaces it (a requeued job runs on other machines), a few times in a job's
+ * life. There is one exception: a list that is not longer, and leaves out a listed host whose nodes are here, is a
+ * spare's with a scheduler job of its own. A list that cannot be read is logged, and only the count is used.
  *
- * Expected is also who was started as one of as many as the job has, whatever its host calls itself: lists may have other names.
+ * A node that was started as one of as many as the job expects is expected too, under any host name.
  *
- * The text is made when somebody is told: sorted, grouped by what happened, compressed, and bounded in each of its parts. Nodes that were refused
- * are named with it: they have exited with their sentence on their own screens, and those who wait for them are on others. */
+ * The text is made when it is sent: sorted, grouped by reason, compressed, each part bounded. It names refused nodes
+ * too: their own message is on another screen than those of the nodes that wait for them. */
 
-#include "daemon/job/missing.h"
+#include "daemon/job/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "common/ascii.h"
 #include "common/hostlist.h"
 #include "common/mem.h"
-#include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
 
 enum {
-  LISTS_MAX = 64,         /* read in a job's life: each costs a look at all nodes and hosts */
-  TOGETHER_MS = 5000,     /* hosts that were lost within that are one group */
-  RANKS_LOOKED_AT = 4096, /* for those that nobody asked for */
+  LISTS_MAX = 64,         /* read in a job's life: each one costs a look at all nodes and hosts */
+  TOGETHER_MS = 5000,     /* hosts lost within this time are one group */
+  RANKS_LOOKED_AT = 4096, /* in the search for free ones */
   HERE_SHOWN_MAX = 160,
 };
 
-static struct host ambiguous; /* a short name that several hosts have; never looked into */
+static struct expected_host ambiguous; /* a short name that several hosts have; never looked into */
 
 /* The roster. ------------------------------------------------------------------------------------------------------ */
 
 void job_init_roster(struct job *j) {
-  map_init(&j->roster.names, core_random(j->core));
-  map_init(&j->roster.shorts, core_random(j->core));
+  map_init(&j->roster.names, jobs_random(j->jobs));
+  map_init(&j->roster.shorts, jobs_random(j->jobs));
 }
 
-static void free_host(struct job *j, struct host *h) {
-  j->core->n_hosts--;
+static void free_host(struct job *j, struct expected_host *h) {
+  j->jobs->n_hosts--;
   free(h->name);
   free(h->text);
   free(h);
@@ -71,95 +71,94 @@ void job_finish_roster(struct job *j) {
   free(r->list);
 }
 
-/* Names of hosts are the same in capitals. */
-static size_t lower(const char *name, char out[HOST_MAX + 1]) {
+/* Host names ignore case. */
+static size_t lower_name(const char *name, char out[HOST_MAX + 1]) {
   size_t n = 0;
   for (; name[n] && n < HOST_MAX; n++) out[n] = ascii_lower(name[n]);
   out[n] = '\0';
   return n;
 }
 
-static struct host *find_host(const struct roster *r, const char *name) {
+static struct expected_host *find_host(const struct roster *r, const char *name) {
   char key[HOST_MAX + 1];
   if (!r->n) return NULL;
-  lower(name, key);
-  struct host *h = map_get(&r->names, key);
+  lower_name(name, key);
+  struct expected_host *h = map_get(&r->names, key);
   if (!h) h = map_get_n(&r->shorts, key, hostlist_short(key));
   return h == &ambiguous ? NULL : h;
 }
 
-static struct host *add_host(struct job *j, const char *name) {
+static struct expected_host *add_host(struct job *j, const char *name) {
   struct roster *r = &j->roster;
   char key[HOST_MAX + 1];
-  struct host *h = xcalloc(1, sizeof *h);
+  struct expected_host *h = xcalloc(1, sizeof *h);
   if (r->n == r->cap) {
     r->cap = r->cap ? 2 * r->cap : 8;
-    r->v = xrealloc(r->v, r->cap * sizeof(struct host *));
+    r->v = xrealloc(r->v, r->cap * sizeof(struct expected_host *));
   }
   r->v[r->n++] = h;
-  j->core->n_hosts++;
+  j->jobs->n_hosts++;
   h->name = xstrdup(name);
-  lower(name, key);
+  lower_name(name, key);
   map_put(&r->names, key, h);
-  if (map_put_n(&r->shorts, key, hostlist_short(key), h))
-    map_put_n(&r->shorts, key, hostlist_short(key), &ambiguous);
+  if (map_put_n(&r->shorts, key, hostlist_short(key), h)) map_put_n(&r->shorts, key, hostlist_short(key), &ambiguous);
   return h;
 }
 
-static uint32_t shortage(const struct host *h) {
+static uint32_t shortage(const struct expected_host *h) {
   return h->wanted > h->here ? h->wanted - h->here : 0;
 }
 
-/* Of what a seal waits for: a drained host will not come. */
-static int64_t waited_for(const struct host *h) {
+/* Nodes that a seal waits for: a drained host will not come. */
+static int64_t waited_for(const struct expected_host *h) {
   return h->listed && !h->drained ? (int64_t)shortage(h) : 0;
 }
 
-void member_count_at_place(struct member *m, bool here) {
-  struct host *h = m->place;
+void member_count_at_host(struct member *m, bool here) {
+  struct expected_host *h = m->expected_at;
   if (!h) return;
   int64_t *missing = &m->job->roster.listed_missing, before = waited_for(h);
   h->here += here ? 1 : (uint32_t)-1;
   *missing += waited_for(h) - before;
 }
 
-static void set_drained(struct roster *r, struct host *h, bool drained) {
+static void set_drained(struct roster *r, struct expected_host *h, bool drained) {
   r->listed_missing -= waited_for(h);
   h->drained = drained;
   r->listed_missing += waited_for(h);
 }
 
 static bool is_listed(const struct member *m) {
-  return m->place && m->place->listed;
+  return m->expected_at && m->expected_at->listed;
 }
 
-static void judge(struct member *m) {
+static void update_expected(struct member *m) {
   bool one_of_as_many = m->told_nodes && m->told_nodes == m->job->expected_nodes;
   member_set_expected(m, is_listed(m) || one_of_as_many);
 }
 
-static void place(struct member *m, struct host *h) {
-  m->place = h;
+static void set_expected_host(struct member *m, struct expected_host *h) {
+  m->expected_at = h;
   if (h && m->drained) set_drained(&m->job->roster, h, true);
-  if (m->available) member_count_at_place(m, true);
-  judge(m);
+  if (m->available) member_count_at_host(m, true);
+  update_expected(m);
 }
 
-void member_find_place(struct member *m) {
-  place(m, find_host(&m->job->roster, m->host));
+void member_find_expected_host(struct member *m) {
+  set_expected_host(m, find_host(&m->job->roster, m->host));
 }
 
 /* Lists. ----------------------------------------------------------------------------------------------------------- */
 
-/* What is known of a host that is in the new list, too. */
-static void inherit(struct host *h, struct host *old) {
+/* For a host that is in the new list too. */
+static void inherit_absence(struct expected_host *h, struct expected_host *old) {
   h->why = old->why;
   h->at_ms = old->at_ms;
   h->text = old->text;
   old->text = NULL;
 }
 
-/* A roster of the list alone, in place of the one that there is. */
+/* Replaces the roster by the list. */
 static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   struct roster *r = &j->roster;
   const char *p = buf_text(names);
@@ -169,8 +168,8 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   job_init_roster(j);
   for (size_t i = 0; i < n; i++, p += strlen(p) + 1) {
     char key[HOST_MAX + 1];
-    lower(p, key);
-    struct host *h = map_get(&r->names, key);
+    lower_name(p, key);
+    struct expected_host *h = map_get(&r->names, key);
     if (!h) h = add_host(j, p);
     h->listed = true;
     h->wanted++;
@@ -179,7 +178,7 @@ static void list_hosts(struct job *j, const struct buf *names, size_t n) {
   for (size_t i = 0; i < r->n; i++) r->listed_wanted += r->v[i]->wanted *= each;
 }
 
-/* Of the listed hosts whose nodes are here. */
+/* A listed host whose nodes are here is not in the new list. */
 static bool leaves_out_who_is_here(const struct job *j) {
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
@@ -188,8 +187,8 @@ static bool leaves_out_who_is_here(const struct job *j) {
   return false;
 }
 
-/* The roster anew: the hosts of the list, and of the old ones those that are missed for another reason. */
-static bool rebuild(struct job *j, const struct buf *names, size_t n) {
+/* The new roster: the hosts of the list, and those of the old ones that are missing for another reason. */
+static bool rebuild_roster(struct job *j, const struct buf *names, size_t n) {
   struct roster *r = &j->roster, old = *r;
   list_hosts(j, names, n);
   if (r->listed_wanted <= old.listed_wanted && leaves_out_who_is_here(j)) {
@@ -198,26 +197,26 @@ static bool rebuild(struct job *j, const struct buf *names, size_t n) {
     return false;
   }
   for (size_t i = 0; i < old.n; i++) {
-    struct host *was = old.v[i], *h = find_host(r, was->name);
+    struct expected_host *was = old.v[i], *h = find_host(r, was->name);
     if (!h && !was->listed) {
       h = add_host(j, was->name);
       h->wanted = was->wanted;
       r->n_unlisted++;
     }
-    if (h) inherit(h, was);
+    if (h) inherit_absence(h, was);
   }
   free_hosts(j, &old);
   for (size_t i = 0; i < r->n; i++) {
     r->v[i]->drained = job_drain_of(j, r->v[i]->name) != NULL;
     r->listed_missing += waited_for(r->v[i]);
   }
-  for (size_t i = 0; i < j->n_members; i++) member_find_place(j->members[i]);
+  for (size_t i = 0; i < j->n_members; i++) member_find_expected_host(j->members[i]);
   return true;
 }
 
 void job_expect_nodes(struct job *j, int64_t n) {
   j->expected_nodes = n;
-  for (size_t i = 0; i < j->n_members; i++) judge(j->members[i]);
+  for (size_t i = 0; i < j->n_members; i++) update_expected(j->members[i]);
 }
 
 void job_expect_hosts(struct job *j, const char *list) {
@@ -229,15 +228,15 @@ void job_expect_hosts(struct job *j, const char *list) {
   r->n_lists++;
   bool counts = true;
   if (hostlist_expand(list, &names, &n, &e))
-    core_log(j->core, LOG_WARN, "job %s: the hosts that are expected are not known: %s", j->id, e.text);
-  else if (j->core->n_hosts + n > CORE_HOSTS_MAX)
-    core_log(j->core, LOG_WARN,
-             "job %s: the %zu hosts that are expected are not kept: with those of other jobs they would be "
-             "more than "
-             "%d; their number alone counts (--expect)",
-             j->id, n, CORE_HOSTS_MAX);
+    jobs_log(j->jobs, LOG_WARN, "job %s: the list of expected hosts is invalid: %s", j->id, e.text);
+  else if (j->jobs->n_hosts + n > JOB_HOSTS_MAX)
+    jobs_log(
+        j->jobs, LOG_WARN,
+        "job %s: the list of %zu expected hosts is not kept, because all jobs together may list %d: only the number of "
+        "nodes counts (--expect)",
+        j->id, n, JOB_HOSTS_MAX);
   else
-    counts = rebuild(j, &names, n);
+    counts = rebuild_roster(j, &names, n);
   if (counts) {
     free(r->list);
     r->list = xstrdup(list);
@@ -245,7 +244,7 @@ void job_expect_hosts(struct job *j, const char *list) {
   buf_finish(&names);
 }
 
-int64_t job_expected(const struct job *j) {
+static int64_t count_expected(const struct job *j) {
   int64_t n = j->roster.listed_wanted > j->expected_nodes ? j->roster.listed_wanted : j->expected_nodes;
   return n < NODES_MAX ? n : NODES_MAX;
 }
@@ -256,17 +255,17 @@ bool job_all_expected_are_here(const struct job *j, size_t here) {
   return j->roster.listed_wanted > 0 && !j->roster.listed_missing;
 }
 
-/* Where nobody who is expected is here, the list is of other names than those that the hosts have: nothing is known. */
+/* If no expected node is here, the list uses other names than the hosts: then nothing is known. */
 bool job_strangers_hold_places(const struct job *j) {
-  return j->roster.listed_missing > 0 && j->n_expected_here > 0 &&
-         j->n_expected_here < (size_t)j->settings.max_nodes && j->n_available > j->n_expected_here;
+  return j->roster.listed_missing > 0 && j->n_expected_here > 0 && j->n_expected_here < (size_t)j->settings.max_nodes &&
+         j->n_available > j->n_expected_here;
 }
 
 void job_watch_drains(struct job *j) {
   struct roster *r = &j->roster;
   for (size_t i = 0; i < r->n; i++) set_drained(r, r->v[i], job_drain_of(j, r->v[i]->name) != NULL);
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->drained && j->members[i]->place) set_drained(r, j->members[i]->place, true);
+    if (j->members[i]->drained && j->members[i]->expected_at) set_drained(r, j->members[i]->expected_at, true);
 }
 
 /* Absences. -------------------------------------------------------------------------------------------------------- */
@@ -274,18 +273,18 @@ void job_watch_drains(struct job *j) {
 void member_note_absence(struct member *m, enum absence why, const char *text, uint64_t at_ms) {
   struct job *j = m->job;
   struct roster *r = &j->roster;
-  struct host *h = m->place ? m->place : find_host(r, m->host);
-  if (m->missed && why == ABSENCE_LEFT) return; /* the first reason is the better one */
-  m->missed = true;
+  struct expected_host *h = m->expected_at ? m->expected_at : find_host(r, m->host);
+  if (m->absence_noted && why == ABSENCE_LEFT) return; /* the first reason is the better one */
+  m->absence_noted = true;
   if (!h) {
-    if (r->n_unlisted > (size_t)j->settings.max_nodes || j->core->n_hosts >= CORE_HOSTS_MAX)
-      return; /* strangers that come and go */
+    if (r->n_unlisted > (size_t)j->settings.max_nodes || j->jobs->n_hosts >= JOB_HOSTS_MAX)
+      return; /* do not remember all strangers that come and go */
     h = add_host(j, m->host);
     r->n_unlisted++;
   }
-  if (!m->place) {
+  if (!m->expected_at) {
     if (!h->listed) h->wanted++;
-    place(m, h);
+    set_expected_host(m, h);
   }
   h->why = why;
   h->at_ms = at_ms;
@@ -299,18 +298,17 @@ void job_forget_absences(struct job *j) {
   for (size_t i = 0; i < REFUSALS_MAX; i++) free_refusal(&r->refusals[i]);
   if (!r->n_unlisted) return;
   for (size_t i = 0; i < j->n_members; i++)
-    if (j->members[i]->place && !j->members[i]->place->listed) j->members[i]->place = NULL;
+    if (j->members[i]->expected_at && !j->members[i]->expected_at->listed) j->members[i]->expected_at = NULL;
   for (size_t i = 0; i < r->n; i++) {
-    struct host *h = r->v[i];
+    struct expected_host *h = r->v[i];
     char key[HOST_MAX + 1];
     if (h->listed) {
       r->v[kept++] = h;
       continue;
     }
-    lower(h->name, key);
+    lower_name(h->name, key);
     map_remove(&r->names, key);
-    if (map_get_n(&r->shorts, key, hostlist_short(key)) == h)
-      map_remove_n(&r->shorts, key, hostlist_short(key));
+    if (map_get_n(&r->shorts, key, hostlist_short(key)) == h) map_remove_n(&r->shorts, key, hostlist_short(key));
     free_host(j, h);
   }
   r->n = kept;
@@ -341,10 +339,10 @@ void job_forget_refusal(struct job *j, const char *host) {
   }
 }
 
-/* What is told. ---------------------------------------------------------------------------------------------------- */
+/* The text. -------------------------------------------------------------------------------------------------------- */
 
 static int by_reason(const void *pa, const void *pb) {
-  const struct host *a = *(struct host *const *)pa, *b = *(struct host *const *)pb;
+  const struct expected_host *a = *(struct expected_host *const *)pa, *b = *(struct expected_host *const *)pb;
   if (a->why != b->why) return a->why < b->why ? -1 : 1;
   int c = strcmp(a->text ? a->text : "", b->text ? b->text : "");
   if (c) return c;
@@ -352,56 +350,55 @@ static int by_reason(const void *pa, const void *pb) {
   return strcmp(a->name, b->name);
 }
 
-static bool same_reason(const struct host *a, const struct host *b) {
+static bool same_reason(const struct expected_host *a, const struct expected_host *b) {
   if (a->why != b->why || strcmp(a->text ? a->text : "", b->text ? b->text : "") != 0) return false;
   return a->why == ABSENCE_NEVER || b->at_ms - a->at_ms <= TOGETHER_MS;
 }
 
-static uint64_t since(uint64_t at_ms, uint64_t now_ms) {
+static uint64_t ms_since(uint64_t at_ms, uint64_t now_ms) {
   return now_ms > at_ms ? now_ms - at_ms : 0;
 }
 
-/* Compressed, at most `max` bytes; how many there are that did not fit stands behind. */
+/* Compressed, at most `max` bytes, followed by the number of names that did not fit. */
 static void put_names(const char *const *names, size_t n, size_t max, struct buf *out) {
   size_t told = hostlist_compress(names, n, max, out);
   if (told < n) buf_printf(out, "%s%zu%s", told ? " and " : "", n - told, told ? " more" : " hosts");
 }
 
 /* The hosts v[0..n), sorted, as groups. */
-static void fill_absent(struct missing *k, struct host *const *v, size_t n, uint64_t now_ms) {
+static void fill_absent(struct missing *k, struct expected_host *const *v, size_t n, uint64_t now_ms) {
   const char **names = xcalloc(n ? n : 1, sizeof *names);
   struct waiting *w = k->w;
   size_t count;
-  for (size_t i = 0; i < n && w->n_absent < ABSENT_MAX - 1; i += count) { /* the last is for drained ones */
+  for (size_t i = 0; i < n && w->n_absent < ABSENT_MAX - 1; i += count) { /* the last group is for drained hosts */
     struct absent *a = &k->absent[w->n_absent];
-    for (count = 0; i + count < n && same_reason(v[i], v[i + count]); count++)
-      names[count] = v[i + count]->name;
+    for (count = 0; i + count < n && same_reason(v[i], v[i + count]); count++) names[count] = v[i + count]->name;
     put_names(names, count, HOSTS_SHOWN_MAX, &k->groups[w->n_absent]);
     a->hosts = buf_text(&k->groups[w->n_absent++]);
     a->why = v[i]->why;
-    a->ago_ms = a->why == ABSENCE_NEVER ? 0 : (int64_t)since(v[i]->at_ms, now_ms);
+    a->ago_ms = a->why == ABSENCE_NEVER ? 0 : (int64_t)ms_since(v[i]->at_ms, now_ms);
     a->text = v[i]->text ? v[i]->text : "";
   }
   free(names);
 }
 
-/* Their number in nodes; drained ones are another group. */
+/* Returns their number in nodes; drained hosts are another group. */
 static int64_t fill_hosts(struct missing *k, const struct job *j, uint64_t now_ms) {
   const struct roster *r = &j->roster;
-  struct host **v = xcalloc(r->n ? r->n : 1, sizeof(struct host *));
+  struct expected_host **v = xcalloc(r->n ? r->n : 1, sizeof(struct expected_host *));
   int64_t nodes = 0;
   size_t n = 0;
   for (size_t i = 0; i < r->n; i++) {
     nodes += shortage(r->v[i]);
     if (shortage(r->v[i]) && !r->v[i]->drained) v[n++] = r->v[i];
   }
-  qsort(v, n, sizeof(struct host *), by_reason);
+  qsort(v, n, sizeof(struct expected_host *), by_reason);
   fill_absent(k, v, n, now_ms);
   free(v);
   return nodes;
 }
 
-/* Hosts that are drained: those that are expected, and those whose agents are here and held back. */
+/* Drained hosts: the expected ones, and those whose agents are here and held back. */
 static void fill_drained(struct missing *k, const struct job *j) {
   const char **names = xcalloc(j->roster.n + j->n_members + 1, sizeof *names);
   size_t n = 0, at = k->w->n_absent;
@@ -409,7 +406,7 @@ static void fill_drained(struct missing *k, const struct job *j) {
     if (j->roster.v[i]->drained && shortage(j->roster.v[i])) names[n++] = j->roster.v[i]->name;
   for (size_t i = 0; i < j->n_members; i++) {
     const struct member *m = j->members[i];
-    bool told = m->place && m->place->drained && shortage(m->place);
+    bool told = m->expected_at && m->expected_at->drained && shortage(m->expected_at);
     if (m->drained && !member_in_round(m) && !told) names[n++] = m->host;
   }
   if (n && at < ABSENT_MAX) {
@@ -418,7 +415,7 @@ static void fill_drained(struct missing *k, const struct job *j) {
     k->absent[at].hosts = buf_text(&k->groups[at]);
     k->absent[at].why = ABSENCE_DRAINED;
     if (d) buf_printf(&k->drained_by, "by %.*s", REASON_MAX - 3, d->by);
-    if (d) k->absent[at].ago_ms = (int64_t)since(d->wall_ms, j->core->wall_ms);
+    if (d) k->absent[at].ago_ms = (int64_t)ms_since(d->wall_ms, j->jobs->wall_ms);
     k->absent[at].text = buf_text(&k->drained_by);
     k->w->n_absent++;
   }
@@ -431,7 +428,7 @@ static bool all_asked_for_ranks(const struct job *j) {
   return j->n_available > 0;
 }
 
-/* "node rank 1, 3-5": of those below max, who was not asked for. */
+/* "node rank 1, 3-5": the ranks below max that no node asked for. */
 static void fill_ranks(struct missing *k, const struct job *j) {
   int64_t most = j->settings.max_nodes < RANKS_LOOKED_AT ? j->settings.max_nodes : RANKS_LOOKED_AT;
   struct buf *out = &k->groups[0];
@@ -461,9 +458,25 @@ static void fill_refusals(struct missing *k, const struct job *j, uint64_t now_m
   for (size_t i = 0; i < REFUSALS_MAX && j->roster.refusals[i].host; i++) {
     const struct refusal *r = &j->roster.refusals[i];
     k->refusals[i] =
-        (struct turned_away){.host = r->host, .text = r->text, .ago_ms = (int64_t)since(r->at_ms, now_ms)};
+        (struct turned_away){.host = r->host, .text = r->text, .ago_ms = (int64_t)ms_since(r->at_ms, now_ms)};
     k->w->n_refusals++;
   }
+}
+
+/* It has had no round, and too few nodes for one. */
+static bool waits_for_its_first(const struct job *j) {
+  return j->state == JOB_FORMING && !j->round && (int64_t)j->n_available < j->settings.min_nodes;
+}
+
+struct job *job_find_twin(const struct job *j) {
+  if (j->uid < 0 || !waits_for_its_first(j)) return NULL;
+  for (size_t i = 0; i < j->jobs->n_all; i++) {
+    struct job *other = j->jobs->all[i];
+    if (other != j && other->uid == j->uid && other->n_available && waits_for_its_first(other) &&
+        other->settings.min_nodes == j->settings.min_nodes && other->settings.max_nodes == j->settings.max_nodes)
+      return other;
+  }
+  return NULL;
 }
 
 static void fill_times(struct waiting *w, const struct job *j, uint64_t now_ms) {
@@ -479,8 +492,8 @@ static void fill_times(struct waiting *w, const struct job *j, uint64_t now_ms) 
   } else if (j->not_before_ms > now_ms) {
     w->prospect = PROSPECT_DELAY;
   }
-  w->left_ms = (int64_t)since(now_ms, at_ms);
-  w->waited_ms = (int64_t)since(j->forming_ms, now_ms);
+  w->left_ms = (int64_t)ms_since(now_ms, at_ms);
+  w->waited_ms = (int64_t)ms_since(j->forming_ms, now_ms);
 }
 
 static int64_t at_most(int64_t n, int64_t max) {
@@ -498,7 +511,9 @@ void missing_fill(struct missing *k, const struct job *j, struct waiting *w, boo
   w->max_nodes = j->settings.max_nodes;
   if (j->state != JOB_FORMING || !names) return;
   fill_times(w, j, now_ms);
-  w->expected = job_expected(j);
+  const struct job *twin = job_find_twin(j);
+  if (twin) w->twin = twin->id;
+  w->expected = count_expected(j);
   bool strangers = job_strangers_hold_places(j);
   w->unexpected = strangers ? at_most((int64_t)(j->n_available - j->n_expected_here), NODES_MAX) : 0;
   int64_t named = w->here < w->max_nodes || strangers ? fill_hosts(k, j, now_ms) : 0;

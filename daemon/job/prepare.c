@@ -1,37 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint before the planned end of a round.
  *
- * When a round is ended for newcomers, or because a node leaves or is drained, nothing has failed yet, so nothing need be lost. RUNNING
- * becomes CHECKPOINTING: everybody is told PREPARE with the reason and the time that is left. Each agent asks those of its workers that
- * answer such a request (agent/sdk/rdzv.h) and reports `checkpointed` when they have, at once where none does. When all have, STOPPING
- * follows as ever; the workers go on training until then, and lose what they do in between, which is a round trip or two.
+ * A round that ends for newcomers, or because a node leaves or is drained, has not failed, so nothing needs to be lost.
+ * RUNNING becomes CHECKPOINTING, and PREPARE goes to all nodes, with the reason and the time that is left. Each agent
+ * asks those of its workers that answer such requests (agent/sdk/rdzv.h), and reports `checkpointed` when they have
+ * written; at once if none answers them. When all have, STOPPING follows. Workers train on until then, and lose a round
+ * trip or two.
  *
- * A node that has finished, or that leaves and has stopped, has nothing more to save. The wait is over at half of --stop-timeout in any
- * case: the other half is for stopping. A failure or a loss in the meantime ends the round at once, because whoever waits for the
- * dead will write nothing any more; so does an operator. The planned cause was there first, weighs more than what workers do, and charges nothing.
+ * A node that has finished, or that leaves and has stopped, has nothing to save. The wait ends after half of
+ * --stop-timeout; the other half is for stopping. A failure or a loss ends the round at once, because workers whose
+ * peer is dead will not finish a checkpoint; so does an operator. The planned cause came first, outweighs what workers
+ * do, and charges nothing.
  *
- * Between two lives of the daemon nothing of this is remembered, and nobody waits for it: workers that were asked write their checkpoint and go on, an
- * agent that was told to leave stops in its own time. What a round recovers to is RUNNING; newcomers make it grow again later, a node that
- * is still there and says `leaving` makes it prepare at once. An answer to the daemon before is taken for one to this one only if this one has asked,
- * too, in between: then its checkpoint is a moment older than it could be.
+ * A daemon that comes back remembers none of this. Workers that were asked write their checkpoint and go on; an agent
+ * that is leaving stops in its own time. The round recovers to RUNNING. Newcomers make it grow later, and a node that
+ * still reports `leaving` starts a new PREPARE. An answer to the former daemon can count as an answer to this one, if
+ * this one has asked in between: the checkpoint is then a moment older than it could be.
  *
- * When a node finishes in the meantime the round is about to end by itself. Newcomers and a drain can wait for that: it is left alone, and goes on
- * as if nothing had been asked. A node that leaves cannot; if all finish before they have stopped, the job is done all the same (rdzv_end.c).
+ * If a node finishes meanwhile, the round is about to end by itself. Newcomers and drains can wait for that: the round
+ * goes on as if nothing had been asked. A leaving node cannot wait; if all finish before they have stopped, the job is
+ * done even so (end.c).
  *
- * How many have not answered is a count that rdzv_member.c keeps. */
+ * member.c counts the nodes that have not answered. */
 
-#include "daemon/job/job.h"
-
-#include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
+#include "daemon/job/internal.h"
 
 bool job_is_planned_end(const struct job *j) {
   enum cause c = j->cause.cause;
   return c == CAUSE_NODE_JOINED || c == CAUSE_NODE_LEAVING || c == CAUSE_NODE_DRAINED;
 }
 
-struct bytes *job_prepare_bytes(const struct job *j) {
+static struct bytes *prepare_bytes(const struct job *j) {
   struct msg msg;
-  uint64_t now_ms = j->core->now_ms;
+  uint64_t now_ms = j->jobs->now_ms;
   msg_init(&msg, MSG_PREPARE);
   msg.prepare.incarnation = j->incarnation;
   msg.prepare.round = j->round;
@@ -44,18 +45,16 @@ static void stop_if_all_have(struct job *j, uint64_t now_ms) {
   if (j->state == JOB_CHECKPOINTING && !j->n_unsaved) job_begin_stopping(j, now_ms, false);
 }
 
-static void tell_all(struct job *j, uint64_t now_ms) {
+void job_send_prepare(struct job *j, uint64_t now_ms) {
   j->prepare_ms = now_ms + (uint64_t)j->settings.stop_timeout_ms / 2;
-  job_set_state(j, JOB_CHECKPOINTING, now_ms);
-  struct bytes *prepare = job_prepare_bytes(j);
+  struct bytes *prepare = prepare_bytes(j);
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
     if (m->state != MEMBER_STARTED) continue;
     member_set_checkpointed(m, false);
-    core_send_bytes(j->core, m->conn, prepare);
+    jobs_send_bytes(j->jobs, m->conn, prepare);
   }
   bytes_unref(prepare);
-  stop_if_all_have(j, now_ms);
 }
 
 void job_prepare(struct job *j, uint64_t now_ms) {
@@ -63,11 +62,13 @@ void job_prepare(struct job *j, uint64_t now_ms) {
     job_begin_stopping(j, now_ms, true);
   else if (j->state == JOB_RUNNING && j->settings.stop_timeout_ms < 2)
     job_begin_stopping(j, now_ms, false);
-  else if (j->state == JOB_RUNNING)
-    tell_all(j, now_ms);
+  else if (j->state == JOB_RUNNING) {
+    job_enter(j, JOB_CHECKPOINTING, now_ms);
+    stop_if_all_have(j, now_ms);
+  }
 }
 
-/* It has missed PREPARE, unless its answer is in this very HELLO, behind which it will be counted. */
+/* The node has missed PREPARE, unless its answer is in this HELLO and will be counted after it. */
 void job_checkpointing_resume(struct job *j, const struct job_event *ev) {
   const struct member *m = ev->member;
   if (m->state != MEMBER_STARTED || m->checkpointed) return;
@@ -75,18 +76,19 @@ void job_checkpointing_resume(struct job *j, const struct job_event *ev) {
     const struct report *r = &ev->hello->reports[i];
     if (r->kind == REPORT_CHECKPOINTED && r->round == j->round && r->seq > m->last_seq) return;
   }
-  struct bytes *prepare = job_prepare_bytes(j);
-  core_send_bytes(j->core, m->conn, prepare);
+  struct bytes *prepare = prepare_bytes(j);
+  jobs_send_bytes(j->jobs, m->conn, prepare);
   bytes_unref(prepare);
 }
 
-/* One has finished; the others go on. */
+/* A node has finished; the others go on. */
 static void call_off(struct job *j, uint64_t now_ms) {
-  core_log(j->core, LOG_INFO, "job %s: a node of round %lld has finished, so it is not ended for others",
-           j->id, (long long)j->round);
+  if (!job_may_enter(j, JOB_RUNNING)) return;
+  jobs_log(j->jobs, LOG_INFO, "job %s: a node of round %lld has finished, so the round is not ended", j->id,
+           (long long)j->round);
   job_clear_round(j);
-  job_set_state(j, JOB_RUNNING, now_ms);
-  job_end_for_drains(j, now_ms); /* where one has come since that does not mind: --force */
+  job_enter(j, JOB_RUNNING, now_ms);
+  job_end_for_drains(j, now_ms); /* for a drain that came since and does not wait: --force */
 }
 
 static bool can_wait(const struct job *j) {
@@ -114,9 +116,8 @@ void job_checkpointing_deadline(struct job *j, const struct job_event *ev) {
   struct buf names = BUF_INIT;
   for (size_t i = 0, named = 0; i < j->n_members && named < HOSTS_NAMED_MAX; i++)
     if (j->members[i]->unsaved) buf_printf(&names, "%s%s", named++ ? ", " : "", j->members[i]->host);
-  core_log(j->core, LOG_WARN,
-           "job %s: round %lld ends without the checkpoint of %zu node%s (%s%s): %.1f s are over", j->id,
-           (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
+  jobs_log(j->jobs, LOG_WARN, "job %s: round %lld ends without the checkpoint of %zu node%s (%s%s): %.1f s have passed",
+           j->id, (long long)j->round, j->n_unsaved, j->n_unsaved == 1 ? "" : "s", buf_text(&names),
            j->n_unsaved > HOSTS_NAMED_MAX ? ", ..." : "", (double)(ev->now_ms - j->state_ms) / 1000);
   buf_finish(&names);
   job_begin_stopping(j, ev->now_ms, false);

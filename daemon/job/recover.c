@@ -1,29 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon came back and remembers little or nothing; the agents remember everything that matters.
  *
- * A job is RECOVERING from the first HELLO that names an incarnation unknown here, or from the start when the state
- * file knows a sealed round. Each HELLO says which round its node is in, how large that round was, where in it the
- * node stands, and all its reports that nobody has settled. When every node of the round has spoken, or the longest
- * lease and reconnect pause have passed, the round is judged as if the daemon had never been away:
+ * A job is RECOVERING from the first HELLO that names an unknown incarnation, or from the start if the state file knows
+ * a sealed round. Each HELLO says which round its node is in, how large that round was, how far the node is, and all
+ * its reports that are not settled. When every node of the round has reported, or the longest lease and reconnect pause
+ * are over, the round is judged as if the daemon had never been away:
  *
- *   somebody heard its verdict           -> it is settled: FORMING
- *   somebody failed or stopped,
- *   or a node of it is missing           -> STOPPING, and the verdict is settled there
- *   all run, and one is told to leave    -> CHECKPOINTING
+ *   a node knows its verdict             -> it is settled: FORMING
+ *   a node failed or stopped, or is
+ *   missing                              -> STOPPING, and the verdict is settled there
+ *   all run, and one is leaving          -> CHECKPOINTING
  *   all have finished                    -> ENDING
  *   all run                              -> RUNNING, and no worker has noticed anything
  *
- * The highest token wins: a HELLO that names a later round than the job knows makes the earlier one history.
+ * The highest token wins: a HELLO that names a later round than the job knows replaces the earlier one.
  *
- * A daemon that has a round from its agents alone cannot know whether it is the only one that has. The endpoint may lead to two
- * machines; the daemon that sealed the round may live, with other nodes of it. Both may seal again, and no token may be given
- * out twice: so the next round is of an incarnation of its own, higher than the one that it grew out of, and when the two
- * meet they can be told apart. */
+ * A daemon that knows a round only from its agents may not be the only one that does. The endpoint may lead to two
+ * machines, and the daemon that sealed the round may be alive, with other nodes of it. Both may seal again, and no
+ * token may be used twice. So the next round belongs to a new incarnation, higher than the one before, and when the
+ * two meet they can be told apart. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
 #include "common/exit_codes.h"
-#include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
 
 static enum member_state state_of_phase(enum phase p) {
   switch (p) {
@@ -39,27 +38,27 @@ static enum member_state state_of_phase(enum phase p) {
 }
 
 void job_recover(struct job *j, int64_t round, uint64_t now_ms) {
+  if (!job_may_enter(j, JOB_RECOVERING)) return;
   for (size_t i = j->n_members; i-- > 0;) {
     struct member *m = j->members[i];
-    if (m->gone) { /* it was kept for the count of a round that is history now */
+    if (m->gone) { /* kept for the count of a round that is past now */
       job_remove_member(j, m);
       continue;
     }
     member_set_state(m, member_in_round(m) ? MEMBER_STOPPED : MEMBER_WAITING);
     m->shut = false;
-    member_place(m, -1);
+    member_set_rank(m, -1);
     member_keep_rank(m, -1);
   }
   job_clear_round(j);
   j->round = round;
-  j->past_round = core_past_round(j->core, j->incarnation);
+  j->past_round = jobs_past_round(j->jobs, j->incarnation);
   j->round_nodes = 0;
   job_ids_forget(j);
   j->told_ids = 0;
   j->settled = j->stopping_seen = j->exact = false;
   j->budget_from = BUDGET_OLDER;
-  j->recover_ms = now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
-  job_set_state(j, JOB_RECOVERING, now_ms);
+  job_enter(j, JOB_RECOVERING, now_ms);
 }
 
 static bool rank_taken(const struct job *j, const struct member *m, int64_t rank) {
@@ -73,36 +72,35 @@ static void send_stale(struct job *j, const struct member *m, const char *why) {
   msg.stale.incarnation = j->incarnation;
   msg.stale.round = j->round;
   msg.stale.text = why;
-  core_send(j->core, m->conn, &msg);
-  job_hold(j, m); /* what it runs is not dead yet */
+  jobs_send(j->jobs, m->conn, &msg);
+  job_hold_member(j, m); /* its workers are not dead yet */
 }
 
-/* core.c has dealt with the token, and with ranks outside of the round: the HELLO names this round, or none that is later. */
+/* hello.c has checked the token, and ranks outside of the round: the HELLO names this round, or none that is later. */
 void job_recover_hello(struct job *j, const struct job_event *ev) {
   const struct hello *h = ev->hello;
   struct member *m = ev->member;
-  uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + CORE_RECONNECT_MAX_MS;
+  uint64_t others_ms = ev->now_ms + (uint64_t)j->settings.lease_ms + JOB_RECONNECT_MAX_MS;
   if (j->n_members == 1 && j->recover_ms > others_ms) j->recover_ms = others_ms;
   j->forgiven_ms =
-      ev->now_ms + CORE_RECONNECT_MAX_MS; /* its HELLO may have lain here while it gave that connection up */
+      ev->now_ms + JOB_RECONNECT_MAX_MS; /* its HELLO may have waited here while it gave that connection up */
   bool this_round = h->round == j->round && h->round > 0;
   job_learn_budget(j, h);
   if (this_round && !j->round_nodes) j->round_nodes = h->round_nodes;
-  if (this_round && h->phase != PHASE_NONE &&
-      (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
+  if (this_round && h->phase != PHASE_NONE && (h->round_nodes != j->round_nodes || rank_taken(j, m, h->node_rank))) {
     send_stale(j, m, "another node has reported this node rank, or another size of the round");
-    member_set_state(m, MEMBER_STOPPED); /* until it says HELLO again, in no round */
+    member_set_state(m, MEMBER_STOPPED); /* until its next HELLO, in no round */
     return;
   }
   if (this_round && h->phase != PHASE_NONE) {
-    member_place(m, h->node_rank);
+    member_set_rank(m, h->node_rank);
     m->knows_round = true;
     m->has_ids = h->has_ids;
     if (h->ids > j->told_ids) j->told_ids = h->ids;
     member_set_state(m, state_of_phase(h->phase));
     if (h->phase == PHASE_STOPPING) j->stopping_seen = true;
   } else {
-    member_place(m, -1);
+    member_set_rank(m, -1);
     member_set_state(m, MEMBER_WAITING);
     member_keep_rank(m, this_round ? h->node_rank : -1);
     if (this_round && h->node_rank >= 0) j->settled = true;
@@ -130,25 +128,24 @@ static void offer_missing(struct job *j, size_t missing, uint64_t now_ms) {
   buf_finish(&text);
 }
 
-/* The round was settled before: who does not know it is told so, by the verdict that nobody here remembers. */
+/* The round was settled before: a node that does not know gets STALE, since no node here remembers the verdict. */
 static void form_again(struct job *j, uint64_t now_ms) {
   if (j->cause.cause == CAUSE_OPERATOR) {
     job_end(j, now_ms, OUTCOME_STOPPED, EXIT_CODE_STOPPED, &j->cause);
     return;
   }
-  j->forming_ms = now_ms;
-  j->enough_ms = 0;
+  if (!job_may_enter(j, JOB_FORMING)) return;
   j->faulted = j->round > 0;
   for (size_t i = 0; i < j->n_members; i++) {
     struct member *m = j->members[i];
     if (!member_in_round(m)) continue;
     send_stale(j, m, "the round was settled before the daemon came back");
     member_keep_rank(m, m->node_rank);
-    member_place(m, -1);
-    member_set_state(m, MEMBER_STOPPED); /* until it says HELLO again, in no round */
+    member_set_rank(m, -1);
+    member_set_state(m, MEMBER_STOPPED); /* until its next HELLO, in no round */
   }
   job_clear_round(j);
-  job_set_state(j, JOB_FORMING, now_ms);
+  job_enter(j, JOB_FORMING, now_ms);
   if (job_ready_to_seal(j, now_ms)) job_seal(j, now_ms);
 }
 
@@ -163,7 +160,7 @@ static bool is_broken(const struct job *j) {
   return j->cause.cause != CAUSE_NONE || is_being_stopped(j);
 }
 
-/* All are here and at work; but one is told to leave, which is no reason to lose anything. */
+/* All are here and at work, but one is leaving: nothing needs to be lost. */
 static bool has_time_to_prepare(const struct job *j) {
   return j->n_reported >= (size_t)j->round_nodes && !j->n_in_state[MEMBER_TOLD] && job_is_planned_end(j) &&
          !is_being_stopped(j);
@@ -171,20 +168,20 @@ static bool has_time_to_prepare(const struct job *j) {
 
 void job_recover_finish(struct job *j, uint64_t now_ms) {
   size_t in_round = j->ranks.count, told = j->n_in_state[MEMBER_TOLD];
-  uint64_t patience_ms = j->state_ms + CORE_END_KEEP_MS;
+  uint64_t patience_ms = j->state_ms + JOB_END_KEEP_MS;
   if (!j->n_members && j->cause.cause != CAUSE_OPERATOR && now_ms < patience_ms) {
-    j->recover_ms = patience_ms; /* nobody is there to judge: until the first one comes, job_recover_hello */
+    j->recover_ms = patience_ms; /* no node is here to judge by: until the first one comes, job_recover_hello */
     return;
   }
   if (!j->n_members && j->cause.cause != CAUSE_OPERATOR) {
-    core_log(j->core, LOG_WARN, "job %s: no node of round %lld came back; forgotten", j->id,
+    jobs_log(j->jobs, LOG_WARN, "job %s: no node of round %lld came back; the job is forgotten", j->id,
              (long long)j->round);
     j->forgotten = true;
     return;
   }
-  job_number_workers(j); /* reports do not carry rank bases; they follow from node ranks and worker counts */
+  job_number_workers(j); /* reports carry no rank bases; they follow from node ranks and worker counts */
   j->round_ms = now_ms;
-  j->skip_round = j->branches = !j->exact;
+  j->skip_round = j->renews = !j->exact;
   if (j->settled || !in_round) {
     form_again(j, now_ms);
     return;
@@ -193,7 +190,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   if (reported < (size_t)j->round_nodes) offer_missing(j, (size_t)j->round_nodes - reported, now_ms);
   if (has_time_to_prepare(j)) {
     j->skip_round = false;
-    job_set_state(j, JOB_RUNNING, now_ms);
+    if (!job_enter(j, JOB_RUNNING, now_ms)) return;
     job_ids_recovered(j, now_ms);
     job_prepare(j, now_ms);
     return;
@@ -202,8 +199,8 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
     job_begin_stopping(j, now_ms, reported < (size_t)j->round_nodes);
     return;
   }
-  j->skip_round = false; /* all of it are in it still, so none came after it */
-  job_set_state(j, told ? JOB_STARTING : JOB_RUNNING, now_ms);
+  j->skip_round = false; /* all its nodes are still in it, so no round came after it */
+  if (!job_enter(j, told ? JOB_STARTING : JOB_RUNNING, now_ms)) return;
   job_ids_recovered(j, now_ms);
   job_finish_if_done(j, now_ms);
   job_end_for_drains(j, now_ms);

@@ -1,24 +1,27 @@
-/* Who takes part in the next round, and as which rank.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The nodes of the next round, and their ranks.
  *
- * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and last call is over.
- * Max with a spare among them, while a host of the scheduler's list is still to come, are no more than min.
- * Last call is for the first round only: after a fault the survivors are known and waiting for strangers would cost
- * everybody's time. Three things can hold a seal back: the delay after short rounds, a lost node that may still run
- * workers of the old round (rdzv_hold.c), and a node that was told to leave a moment ago, since others may be told as well.
+ * A round is sealed when max nodes are here; or all that the scheduler started; or min are here and the last call is
+ * over. Max nodes with a spare among them count as min while a host of the scheduler's list is still to come. There is
+ * a last call before the first round only: after a fault the survivors are known, and waiting for others would cost
+ * everyone's time. Three things delay a seal: the pause after short rounds, a lost node that may still run workers of
+ * the old round (lease.c), and a node that is leaving, since others may be leaving too.
  *
- * Ranks are stable. Whoever asked for a rank gets it, then survivors keep theirs where the new size allows, then the
- * holes are filled in the order label, scheduler's node id, numeric address, agent id. Text order of addresses
- * (10.0.0.10 before 10.0.0.9) is never used. More nodes than max are spares; survivors go first, then who is
- * expected, then who joined first.
+ * Ranks are stable. A node that asks for a rank gets it. Survivors keep theirs if the new size allows. The remaining
+ * ranks go in the order of the scheduler's node id, the numeric address, the agent id; text order (10.0.0.10 before
+ * 10.0.0.9) is never used. With more nodes than max, survivors come first, then expected nodes, then those that joined
+ * first; the rest are spares.
  *
- * A node's address is what it says itself, else how the daemon sees it. Only where that is loopback or link-local
- * and other nodes are elsewhere, it is the daemon's own address as those others reached it: that node is on the
- * daemon's host.
+ * A node's address is what it reports, otherwise what the daemon sees. If that is loopback or link-local while other
+ * nodes are elsewhere, the node is on the daemon's host, and gets the daemon's address as the others reached it.
  *
- * Node rank 0 serves the round's store. START tells its address and the port that it has said last, and tells node rank 0 alone
- * whom to let in (rdzv_addrs.c). */
+ * Node rank 0 serves the round's store and accepts only the round's nodes, which it knows by address. A node may have
+ * several: the one that others get, the one that the daemon sees, and those of its interfaces, of which its kernel
+ * picks one by the route. START to node rank 0 lists all of them, once each; so a round costs O(nodes) bytes, not
+ * O(nodes^2). The message has a limit, and 65536 nodes may have twenty addresses each: the first two of every node
+ * always fit, and of the others as many as there is room for. */
 
-#include "daemon/job/job.h"
+#include "daemon/job/internal.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -26,10 +29,8 @@
 #include <string.h>
 #include "common/endpoint.h"
 #include "common/mem.h"
-#include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
 
-/* When the nodes that are here may begin, as far as their number goes; UINT64_MAX: too few. */
+/* When the number of nodes allows a seal; UINT64_MAX: too few are here. */
 static uint64_t numbers_allow_ms(const struct job *j, size_t here, uint64_t enough_ms) {
   size_t min = (size_t)j->settings.min_nodes, max = (size_t)j->settings.max_nodes;
   if (here >= max && (j->faulted || !job_strangers_hold_places(j))) return 0;
@@ -53,21 +54,21 @@ static bool enough_are_here(const struct job *j) {
   return j->n_available >= (size_t)j->settings.min_nodes;
 }
 
-/* With enough nodes only the seal is waited for, however long a delay or a hold lasts. */
+/* With enough nodes the job does not fail, however long a delay or a hold lasts. */
 uint64_t job_join_deadline(const struct job *j) {
   return enough_are_here(j) ? UINT64_MAX : j->forming_ms + (uint64_t)j->settings.join_timeout_ms;
 }
 
-void job_watch_numbers(struct job *j, uint64_t now_ms) {
+void job_update_enough_nodes(struct job *j, uint64_t now_ms) {
   bool enough = enough_are_here(j);
   if (enough && !j->enough_ms) j->enough_ms = now_ms;
   if (enough || !j->enough_ms) return;
   j->enough_ms = 0;
-  j->forming_ms = now_ms; /* waiting for nodes begins anew */
+  j->forming_ms = now_ms; /* the join timeout starts again */
 }
 
 bool job_ready_to_seal(struct job *j, uint64_t now_ms) {
-  job_watch_numbers(j, now_ms);
+  job_update_enough_nodes(j, now_ms);
   return enough_are_here(j) && now_ms >= job_seal_deadline(j);
 }
 
@@ -91,7 +92,7 @@ static int by_priority(const void *pa, const void *pb) {
   return c ? c : compare_i64((int64_t)a->joined_no, (int64_t)b->joined_no);
 }
 
-/* Before ranks are given: their order is that of these addresses. */
+/* Before ranks are assigned: their order depends on these addresses. */
 static bool is_local(const char *addr) {
   struct ipaddr ip = ipaddr_parse(addr);
   return ip.family == 0 || ipaddr_is_loopback(&ip) || ipaddr_is_linklocal(&ip);
@@ -110,11 +111,9 @@ static void assign_addresses(struct member **chosen, size_t n) {
   }
 }
 
-static int by_place(const void *pa, const void *pb) {
+static int by_rank_order(const void *pa, const void *pb) {
   const struct member *a = *(struct member *const *)pa, *b = *(struct member *const *)pb;
   int c = compare_known(a->want_rank, b->want_rank);
-  if (!c && (!a->label[0]) != (!b->label[0])) c = a->label[0] ? -1 : 1;
-  if (!c) c = strcmp(a->label, b->label);
   if (!c) c = compare_known(a->order_key, b->order_key);
   if (!c) {
     struct ipaddr ia = ipaddr_parse(a->addr), ib = ipaddr_parse(b->addr);
@@ -123,7 +122,7 @@ static int by_place(const void *pa, const void *pb) {
   return c ? c : strcmp(a->agent, b->agent);
 }
 
-/* slots[r]: who is node rank r. wanted(m) tells the rank that m has a claim on. */
+/* slots[r] is the member with node rank r. wanted(m) is the rank that m has a claim on. */
 static void place_claims(struct member **chosen, size_t n, struct member **slots,
                          int64_t (*wanted)(const struct member *)) {
   for (size_t i = 0; i < n; i++) {
@@ -131,7 +130,7 @@ static void place_claims(struct member **chosen, size_t n, struct member **slots
     int64_t r = wanted(m);
     if (m->node_rank >= 0 || r < 0 || r >= (int64_t)n || slots[r]) continue;
     slots[r] = m;
-    member_place(m, r);
+    member_set_rank(m, r);
   }
 }
 
@@ -145,19 +144,82 @@ static int64_t kept_rank(const struct member *m) {
 static void assign_ranks(struct member **chosen, size_t n, struct member **slots) {
   place_claims(chosen, n, slots, asked_rank);
   place_claims(chosen, n, slots, kept_rank);
-  qsort(chosen, n, sizeof *chosen, by_place);
+  qsort(chosen, n, sizeof *chosen, by_rank_order);
   size_t hole = 0;
   for (size_t i = 0; i < n; i++) {
     if (chosen[i]->node_rank >= 0) continue;
     while (slots[hole]) hole++;
     slots[hole] = chosen[i];
-    member_place(chosen[i], (int64_t)hole);
+    member_set_rank(chosen[i], (int64_t)hole);
   }
+}
+
+/* Addresses. ------------------------------------------------------------------------------------------------------- */
+
+enum {
+  ADDRS_BYTES_MAX = FRAME_MAX_TO_AGENT - 65536, /* the rest is for START itself */
+};
+_Static_assert((size_t)2 * NODES_MAX * (ADDR_MAX + 1) < ADDRS_BYTES_MAX, "two addresses of each node must fit");
+
+struct address_list {
+  struct map seen; /* family and bytes -> the list itself */
+  struct buf *out;
+  bool full;
+};
+
+static void add_address(struct address_list *a, const char *text, size_t n) {
+  char one[ADDR_MAX + 1];
+  snprintf(one, sizeof one, "%.*s", (int)n, text);
+  struct ipaddr ip = ipaddr_parse(one);
+  if (!ip.family || map_get_n(&a->seen, &ip, sizeof ip)) return;
+  a->full = a->full || a->out->len + n + 1 > ADDRS_BYTES_MAX;
+  if (a->full) return;
+  map_put_n(&a->seen, &ip, sizeof ip, a);
+  buf_append(a->out, one, strlen(one));
+  buf_putc(a->out, '\n');
+}
+
+static void add_addresses(struct address_list *a, const char *addrs) {
+  for (size_t n; (addrs += strspn(addrs, " "))[0]; addrs += n) add_address(a, addrs, n = strcspn(addrs, " "));
+}
+
+static void list_addresses(const struct job *j, struct buf *out) {
+  struct address_list a = {.out = out};
+  map_init(&a.seen, jobs_random(j->jobs));
+  for (int64_t r = 0; r < j->round_nodes; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (!m) continue;
+    add_address(&a, m->addr, strlen(m->addr));
+    add_address(&a, m->peer_addr, strlen(m->peer_addr));
+  }
+  for (int64_t r = 0; r < j->round_nodes && !a.full; r++) {
+    const struct member *m = job_find_rank(j, r);
+    if (m) add_addresses(&a, m->addrs);
+  }
+  if (a.full)
+    jobs_log(j->jobs, LOG_WARN,
+             "job %s: the nodes of round %lld have more addresses than START can carry; some of their "
+             "workers may be "
+             "refused by the round's store",
+             j->id, (long long)j->round);
+  map_finish(&a.seen);
 }
 
 /* Sealing. --------------------------------------------------------------------------------------------------------- */
 
-/* Said again to a node that has missed it, so the port is the one of the sealing: the head has a new one ready by then. */
+/* Nodes may run different commands, but mostly that is a mistake; NULL: they do not. */
+static const struct member *find_other_command(const struct job *j, const struct member *head) {
+  const struct member *other = NULL;
+  for (size_t i = 0; head->command[0] && i < j->n_members; i++) {
+    const struct member *m = j->members[i];
+    bool differs = member_in_round(m) && m->command[0] && strcmp(m->command, head->command) != 0;
+    if (differs && (!other || m->node_rank < other->node_rank)) other = m;
+  }
+  return other;
+}
+
+/* A node that missed START gets it again, with the port as it was at the seal: by then node rank 0 has a new one
+ * ready. */
 void job_send_start(struct job *j, struct member *m) {
   const struct member *head = job_find_rank(j, 0);
   struct buf addrs = BUF_INIT;
@@ -177,20 +239,28 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.head_host = head ? head->host : "";
   msg.start.node_addr = m->addr;
   msg.start.store_port = j->store_port;
-  msg.start.fence = job_could_form_without(j, m);
+  msg.start.fence = member_tell_fence(m);
   job_ids_start(j, m, &msg.start);
-  if (m == head) job_round_addrs(j, &addrs);
+  if (m == head) {
+    const struct member *other = find_other_command(j, head);
+    msg.start.other_command = other ? other->host : "";
+    list_addresses(j, &addrs);
+  }
   msg.raw = addrs.data;
   msg.raw_len = addrs.len;
-  core_send(j->core, m->conn, &msg);
+  jobs_send(j->jobs, m->conn, &msg);
   buf_finish(&addrs);
 }
 
-static void save_seal(struct job *j) {
-  struct buf line = BUF_INIT;
-  job_state_line(j, &line);
-  core_save(j->core, &line);
-  buf_finish(&line);
+/* The next round belongs to a new incarnation: another daemon may still number rounds of the old one, and no token
+ * may be used twice. */
+static void renew_incarnation(struct job *j) {
+  j->renews = false;
+  snprintf(j->former, sizeof j->former, "%s", j->incarnation);
+  jobs_name_incarnation(j->jobs, j->former, j->incarnation);
+  job_move_drains(j);
+  jobs_log(j->jobs, LOG_DEBUG, "job %s: goes on as incarnation %s, since another daemon may go on with %s", j->id,
+           j->incarnation, j->former);
 }
 
 static void start_all(struct job *j, struct member **slots, size_t n) {
@@ -205,6 +275,7 @@ static void start_all(struct job *j, struct member **slots, size_t n) {
 }
 
 void job_seal(struct job *j, uint64_t now_ms) {
+  if (!job_may_enter(j, JOB_STARTING)) return;
   struct member **chosen = xcalloc(j->n_members, sizeof(struct member *));
   size_t n = 0;
   for (size_t i = 0; i < j->n_members; i++)
@@ -218,19 +289,19 @@ void job_seal(struct job *j, uint64_t now_ms) {
   assign_addresses(chosen, n);
   assign_ranks(chosen, n, slots);
   job_clear_round(j);
-  if (j->branches) core_branch(j->core, j);
+  if (j->renews) renew_incarnation(j);
   job_forget_absences(j);
   j->round += j->skip_round ? 2 : 1;
   if (j->round <= j->past_round) j->round = j->past_round + 1;
   j->skip_round = false;
   j->round_nodes = (int64_t)n;
   j->round_ms = now_ms;
-  j->line_wall_ms = j->core->wall_ms;
+  j->line_wall_ms = j->jobs->wall_ms;
   start_all(j, slots, n);
   j->store_port = slots[0]->store_port;
   job_ids_seal(j, now_ms);
-  job_set_state(j, JOB_STARTING, now_ms);
-  save_seal(j); /* before any START: a round that an agent may know is one that the state file knows */
+  job_enter(j, JOB_STARTING, now_ms);
+  job_save(j); /* before any START: a round that an agent knows is in the state file */
   for (size_t i = 0; i < n; i++) job_send_start(j, slots[i]);
   struct bytes *spare = n < j->n_members ? job_waiting_bytes(j, NULL, now_ms) : NULL;
   for (size_t i = 0; i < j->n_members; i++)
@@ -243,12 +314,12 @@ void job_seal(struct job *j, uint64_t now_ms) {
 /* Telling those who wait. ------------------------------------------------------------------------------------------ */
 
 static void put_spare_text(const struct job *j, uint64_t now_ms, struct buf *out) {
-  buf_printf(out, "round %lld of job %s has its %lld node%s; ", (long long)j->round, j->id,
-             (long long)j->round_nodes, j->round_nodes == 1 ? "" : "s");
+  buf_printf(out, "round %lld of job %s has its %lld node%s; ", (long long)j->round, j->id, (long long)j->round_nodes,
+             j->round_nodes == 1 ? "" : "s");
   if (j->grow_ms == UINT64_MAX)
     buf_puts(out, "this node is a spare for the next round");
   else
-    buf_printf(out, "this node waits, and the round is formed anew with all who wait in %.0f s",
+    buf_printf(out, "this node waits; a new round with all waiting nodes is formed in %.0f s",
                (double)(j->grow_ms > now_ms ? j->grow_ms - now_ms : 0) / 1000.0);
 }
 
@@ -257,7 +328,7 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   struct missing missing;
   struct msg msg;
   msg_init(&msg, MSG_WAITING);
-  missing_fill(&missing, j, &msg.waiting, !drained, now_ms); /* who is drained is shown the text alone */
+  missing_fill(&missing, j, &msg.waiting, !drained, now_ms); /* a node on a drained host gets the text alone */
   msg.waiting.incarnation = j->incarnation;
   msg.waiting.round = j->round;
   msg.waiting.spare = j->state != JOB_FORMING && j->state != JOB_RECOVERING;
@@ -274,25 +345,25 @@ struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained
   return b;
 }
 
-/* What all are told, but for who waits for another reason. */
+/* The same for all, except for a node that waits because of a drain. */
 void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms) {
   const struct drain *d = m->drained ? job_drain_of(j, m->host) : NULL;
   struct bytes *own = d ? job_waiting_bytes(j, d, now_ms) : NULL;
-  core_send_bytes(j->core, m->conn, own ? own : news);
+  jobs_send_bytes(j->jobs, m->conn, own ? own : news);
   if (own) bytes_unref(own);
 }
 
 void job_send_waiting(struct job *j, struct member *m, uint64_t now_ms) {
   struct bytes *b = job_waiting_bytes(j, m->drained ? job_drain_of(j, m->host) : NULL, now_ms);
   m->told_news = j->news;
-  core_send_bytes(j->core, m->conn, b);
+  jobs_send_bytes(j->jobs, m->conn, b);
   bytes_unref(b);
 }
 
-/* Not each time that somebody comes or goes: ten thousand who come would be told of each other a hundred million times. */
+/* Not for each node that comes or goes: ten thousand nodes would be told of each other a hundred million times. */
 void job_notice_soon(struct job *j, uint64_t now_ms) {
-  uint64_t gap_ms = (uint64_t)j->n_members * 1000 / CORE_NOTICES_PER_S;
-  uint64_t at_ms = j->last_notice_ms + (gap_ms > CORE_NOTICE_MS ? gap_ms : CORE_NOTICE_MS);
+  uint64_t gap_ms = (uint64_t)j->n_members * 1000 / JOB_NOTICES_PER_S;
+  uint64_t at_ms = j->last_notice_ms + (gap_ms > JOB_NOTICE_MS ? gap_ms : JOB_NOTICE_MS);
   j->news++;
   if (j->state == JOB_FORMING) j->notice_ms = at_ms > now_ms ? at_ms : now_ms + 1;
 }

@@ -1,24 +1,25 @@
-/* What outlives the daemon: one line of JSON per seal and per end.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines of the state file, which outlives the daemon. One line of JSON per seal, per end and per drain.
  *
  *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
  *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..}}
  *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
- * and "held":true where a lost node may run on: the next life of the job waits for its lease, too.
+ * and "held":true if a lost node may still run: the job's next incarnation waits for its lease too.
  *
- * The file is an aid, not the truth: agents carry all that a running job needs (rdzv_recover.c). What the file adds
- * is what no agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger who
- * comes first does not begin the job anew; and how a job ended, for a node that was away when it did. A later line
- * about the same life of a job replaces the earlier one; a job that has ended stays beside its next life. */
+ * The file is an aid, not the truth: agents carry all that a running job needs (recover.c). The file adds what no
+ * agent can tell: that a round was sealed although none of its nodes has come back yet, so that a stranger that
+ * comes first does not start the job again; and how a job ended, for a node that was away. A later line about an
+ * incarnation replaces the earlier one. A job that has ended stays beside its next incarnation. */
+
+#include "daemon/job/internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "common/json.h"
 #include "common/mem.h"
-#include "daemon/core/internal.h"
-#include "daemon/job/drain.h"
 
 static json_t *failures_to_json(const struct job *j) {
   json_t *v = json_object();
@@ -27,17 +28,16 @@ static json_t *failures_to_json(const struct job *j) {
   return v;
 }
 
-void job_state_line(const struct job *j, struct buf *out) {
+static void job_state_line(const struct job *j, struct buf *out) {
   bool end = j->state == JOB_ENDING || j->state == JOB_ENDED;
-  json_t *v =
-      json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
-                "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
-                (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
-                (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
-                (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
+  json_t *v = json_pack("{s:s,s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "event", end ? "end" : "seal", "job", j->id,
+                        "incarnation", j->incarnation, "round", (json_int_t)j->round, "nodes",
+                        (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
+                        (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
+                        (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
   if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
-  if (job_hold_until(j) > j->core->now_ms) json_object_set_new(v, "held", json_true());
+  if (job_hold_until(j) > j->jobs->now_ms) json_object_set_new(v, "held", json_true());
   if (end) {
     json_object_set_new(v, "outcome", json_string(outcome_name(j->outcome)));
     json_object_set_new(v, "code", json_integer(j->code));
@@ -45,6 +45,13 @@ void job_state_line(const struct job *j, struct buf *out) {
   }
   json_print(out, v);
   json_decref(v);
+}
+
+void job_save(const struct job *j) {
+  struct buf line = BUF_INIT;
+  job_state_line(j, &line);
+  jobs_save(j->jobs, &line);
+  buf_finish(&line);
 }
 
 /* Loading. --------------------------------------------------------------------------------------------------------- */
@@ -76,32 +83,32 @@ static void load_end(struct job *j, const json_t *o, uint64_t now_ms) {
   }
   job_note_verdict(j, false, j->line_wall_ms);
   job_drop_drains(j);
-  job_set_state(j, JOB_ENDED, now_ms);
+  job_enter(j, JOB_ENDED, now_ms);
 }
 
-/* What was charged to which host: for --exclude-after. */
+/* Charged failures per host, for --exclude-after. */
 static void load_failures(struct job *j, json_t *failures) {
   const char *host;
   json_t *n;
   json_object_foreach(failures, host, n) {
     if (!host[0] || strlen(host) > HOST_MAX || !json_is_integer(n) || json_integer_value(n) < 1 ||
-        j->failures.count >= CORE_FAILING_HOSTS_MAX)
+        j->failures.count >= JOB_FAILING_HOSTS_MAX)
       continue;
     map_put(&j->failures, host, (void *)(intptr_t)json_integer_value(n));
   }
 }
 
-/* False: the line is no state line. */
-static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
+/* False: the line is not a state line. */
+static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   const char *event = read_text(o, "event", 8), *id = read_text(o, "job", JOB_ID_MAX);
-  if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return core_load_drain(c, o);
+  if (event && (!strcmp(event, "drain") || !strcmp(event, "undrain"))) return jobs_load_drain(jobs, o);
   const char *incarnation = read_text(o, "incarnation", INCARNATION_MAX);
   struct settings s;
   int64_t round, nodes, used, wall_ms, failed_step, refilled_wall_ms, uid = -1;
   if (!event || !id || !incarnation || strspn(incarnation, "0123456789abcdef-") != strlen(incarnation) ||
       settings_from_json(json_object_get(o, "settings"), &s, NULL) < 0 || s.min_nodes > s.max_nodes)
     return false;
-  if (!read_int(o, "round", 0, CORE_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
+  if (!read_int(o, "round", 0, JOB_ROUND_MAX, &round) || !read_int(o, "nodes", 0, NODES_MAX, &nodes) ||
       !read_int(o, "restarts_used", 0, 1000000, &used) || !read_int(o, "wall_ms", 0, INT64_MAX, &wall_ms) ||
       !read_int(o, "failed_step", -1, INT64_MAX, &failed_step) ||
       !read_int(o, "refilled_wall_ms", 0, INT64_MAX, &refilled_wall_ms))
@@ -109,17 +116,17 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   bool end = !strcmp(event, "end");
   if (!end && (strcmp(event, "seal") != 0 || round < 1)) return false;
 
-  struct job *before = core_find_incarnation(c, id, incarnation), *live = map_get(&c->jobs, id);
-  if (before) core_forget(c, before);
+  struct job *before = jobs_find_incarnation(jobs, id, incarnation), *live = map_get(&jobs->by_id, id);
+  if (before) jobs_forget(jobs, before);
   if (live && live != before && !job_is_over(live)) {
     job_drop_drains(live);
-    core_forget(c, live);
+    jobs_forget(jobs, live);
   }
-  if (end && c->wall_ms > (uint64_t)wall_ms + CORE_END_KEEP_MS) {
-    core_drop_drains(c, incarnation);
+  if (end && jobs->wall_ms > (uint64_t)wall_ms + JOB_END_KEEP_MS) {
+    jobs_drop_drains(jobs, incarnation);
     return true;
   }
-  struct job *j = core_add_job(c, id, incarnation, &s);
+  struct job *j = jobs_add(jobs, id, incarnation, &s);
   j->restarts_used = used;
   j->failed_step = failed_step;
   j->refilled_wall_ms = (uint64_t)refilled_wall_ms;
@@ -135,27 +142,27 @@ static bool load_object(struct core *c, const json_t *o, uint64_t now_ms) {
   }
   j->round = round;
   j->round_nodes = nodes;
-  /* However long ago: "connection refused" has extended its lease until we came. */
+  /* Even after a long time: "connection refused" has extended its lease until we came. */
   if (json_is_true(json_object_get(o, "held"))) job_hold_agent(j, "", now_ms + (uint64_t)s.lease_ms);
   load_end(j, o, now_ms);
   return true;
 }
 
-void core_load_line(struct core *c, const char *line, uint64_t now_ms) {
+void jobs_load_line(struct jobs *jobs, const char *line, uint64_t now_ms) {
   struct err e = ERR_INIT;
   json_t *o = json_parse_object(line, strlen(line), &e);
   if (!o)
-    core_log(c, LOG_ERROR, "state: a line is not JSON and is left out: %s", e.text);
-  else if (!load_object(c, o, now_ms))
-    core_log(c, LOG_ERROR, "state: a line is no seal, no end of a job and no drain, and is left out");
+    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not JSON: %s", e.text);
+  else if (!load_object(jobs, o, now_ms))
+    jobs_log(jobs, LOG_ERROR, "state: ignored a line that is not a seal, an end or a drain");
   json_decref(o);
 }
 
-void core_state_lines(const struct core *c, struct buf *out) {
-  for (size_t i = 0; i < c->n_all; i++) {
-    if (!c->all[i]->round && !job_is_over(c->all[i])) continue;
-    job_state_line(c->all[i], out);
+void jobs_state_lines(const struct jobs *jobs, struct buf *out) {
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    if (!jobs->all[i]->round && !job_is_over(jobs->all[i])) continue;
+    job_state_line(jobs->all[i], out);
     buf_putc(out, '\n');
   }
-  core_drain_lines(c, out);
+  jobs_drain_lines(jobs, out);
 }

@@ -1,27 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The control socket's rules.
  *
- * A daemon that was killed leaves its socket behind, so an existing path is no proof of a living one: only a connect
- * tells. A refused one means that nobody listens, the leftover is removed and the name taken again. Two daemons may have
- * the same port on different addresses: the second finds the first alive and must be given another path by --socket.
+ * A killed daemon leaves its socket behind, so a path that exists does not prove that a daemon lives: only a connect
+ * does. If it is refused, no daemon listens; the leftover is removed and the name used again. Two daemons may have the
+ * same port on different addresses: the second one finds the first alive, and needs another path from --socket.
  *
- * Ports are many, and a machine on which daemons are killed collects leftovers that no daemon of the same port will ever
- * replace. So each new daemon removes those of its own user, wherever one of ours may lie. A socket between bind(2) and
- * listen(2) refuses connections too: so ours is made under another name, and renamed once it listens.
+ * There are many ports, and a machine on which daemons are killed collects leftovers that no daemon of the same port
+ * will ever replace. So each new daemon removes those of its own user, wherever they may be. A socket between bind(2)
+ * and listen(2) refuses connections too: so ours is created under another name, and renamed once it listens.
  *
- * Everybody may connect, since the daemon judges by SO_PEERCRED who may what; only where it lies in a folder that is closed to
- * others (XDG_RUNTIME_DIR) nobody else gets there. The folder in /tmp must be ours if it is there already, and nobody else's to write in:
- * in /tmp somebody else may have made that name, or linked it elsewhere, to put his own socket there. bind(2) makes the
- * socket with the mode that umask leaves, so umask is set around it instead of a chmod behind it, which would leave a gap.
+ * Every user may connect, since the daemon decides by SO_PEERCRED who may do what. Only a folder that is closed to
+ * others (XDG_RUNTIME_DIR) keeps them out. The folder in /tmp must be ours and writable for us alone: another user may
+ * have created that name, or linked it elsewhere, to place a socket there. bind(2) creates the socket with the mode
+ * that umask leaves, so umask is set around it; a chmod afterwards would leave a gap.
  *
- * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one), and as
- * another user, so it looks in all places, and believes only sockets behind which somebody answers. Own daemons and root's come
- * first, and that of the service rdzvd, which has a user of its own; those of others count only where there are none, since anybody can start one. */
+ * rdzvctl may run in another session than the daemon (a batch job has no XDG_RUNTIME_DIR, a login shell has one),
+ * and as another user, so it looks in all places. Any user can create a socket in /tmp and answer there. So rdzvctl
+ * trusts three users: its own, root, and the service's, which is the owner of /run/rdzvd, since only root creates
+ * folders in /run. One of them must own the socket and its folder, and the kernel must name one of them as the
+ * listener (SO_PEERCRED). Others may be able to write to the folder, as to an emptyDir of Kubernetes. Their files
+ * are left alone, and a link is not followed. */
 
 #include "daemon/server/control_socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,35 +35,38 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "common/file.h"
 #include "common/mem.h"
 
 #define TMP_NAME       "control.sock"
 #define SERVICE_FOLDER "/run/rdzvd" /* RuntimeDirectory= of rdzvd.service */
 
+enum { FOLDER_MAX = 64, FOREIGN_PROBES_MAX = 16 };
+
+/* The folder is ours, and only we can write to it. */
 static bool is_own_folder(const char *path) {
   struct stat st;
   return path && path[0] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() &&
-         access(path, W_OK | X_OK) == 0;
+         !(st.st_mode & 022) && access(path, W_OK | X_OK) == 0;
 }
 
-static int make_own_folder(const char *path, struct err *e) {
-  mode_t old = umask(022);
-  int rc = mkdir(path, 0755) < 0 && errno != EEXIST ? -errno : 0;
-  umask(old);
-  if (rc < 0) return err_sys(e, rc, "cannot make %s", path);
+/* In /tmp. If another user has taken the name, the folder gets letters that cannot be guessed. */
+static int make_own_folder(char folder[FOLDER_MAX], struct err *e) {
   struct stat st;
-  if (lstat(path, &st) < 0) return err_sys(e, -errno, "%s", path);
-  if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
-    return err_set(e, -EPERM,
-                   "%s is there already and is not a folder that is ours and that nobody else may write to; "
-                   "remove it, or use "
-                   "--socket",
-                   path);
-  return 0;
+  mode_t old = umask(022);
+  int rc = mkdir(folder, 0755) < 0 && errno != EEXIST ? -errno : 0;
+  bool ours =
+      rc == 0 && lstat(folder, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022);
+  if (rc == 0 && !ours) {
+    strncat(folder, "-XXXXXX", FOLDER_MAX - strlen(folder) - 1);
+    if (!mkdtemp(folder) || chmod(folder, 0755) < 0) rc = -errno;
+  }
+  umask(old);
+  return rc < 0 ? err_sys(e, rc, "cannot create %s", folder) : 0;
 }
 
 int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err *e) {
-  const char *runtime = getenv("RUNTIME_DIRECTORY"); /* as a service of systemd's */
+  const char *runtime = getenv("RUNTIME_DIRECTORY"); /* set by systemd for a service */
   if (!is_own_folder(runtime)) runtime = getenv("XDG_RUNTIME_DIR");
   if (is_own_folder(runtime) && strlen(runtime) < CONTROL_PATH_MAX - 24) {
     snprintf(path, CONTROL_PATH_MAX, "%s/rdzvd-%d.sock", runtime, port);
@@ -68,10 +76,11 @@ int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err 
     snprintf(path, CONTROL_PATH_MAX, "/run/rdzvd-%d.sock", port);
     return 0;
   }
-  char folder[64];
+  char folder[FOLDER_MAX];
   snprintf(folder, sizeof(folder), "/tmp/rdzvd-%u-%d", (unsigned)geteuid(), port);
-  snprintf(path, CONTROL_PATH_MAX, "%s/" TMP_NAME, folder);
-  return make_own_folder(folder, e);
+  int rc = make_own_folder(folder, e);
+  if (rc == 0) snprintf(path, CONTROL_PATH_MAX, "%s/" TMP_NAME, folder);
+  return rc;
 }
 
 static int make_address(const char *path, struct sockaddr_un *sa, struct err *e) {
@@ -83,31 +92,45 @@ static int make_address(const char *path, struct sockaddr_un *sa, struct err *e)
   return 0;
 }
 
-int control_socket_probe(const char *path) {
+/* Sets the listener's user; (uid_t)-1: it is so busy that the kernel does not tell. */
+static int probe(const char *path, uid_t *uid) {
   struct sockaddr_un sa;
+  pid_t pid;
   int rc = make_address(path, &sa, NULL);
+  *uid = (uid_t)-1;
   if (rc < 0) return rc;
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -errno;
-  if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 && errno != EAGAIN) rc = -errno;
+  if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0)
+    rc = control_socket_peer(fd, &pid, uid, NULL);
+  else if (errno != EAGAIN)
+    rc = -errno;
   close(fd);
   return rc;
 }
 
-/* Listens at path, which may be there. */
+int control_socket_probe(const char *path) {
+  uid_t uid;
+  return probe(path, &uid);
+}
+
+/* Listens at path, replacing what is there. */
 static int listen_there(const char *path, const struct sockaddr_un *sa, struct err *e) {
   struct sockaddr_un first = {.sun_family = AF_UNIX};
   int folder = (int)(strrchr(path, '/') ? strrchr(path, '/') + 1 - path : 0);
-  int n = snprintf(first.sun_path, sizeof(first.sun_path), "%.*s.rdzvd-%d", folder, path, (int)getpid());
+  char name[FILE_RANDOM_SIZE];
+  int rc = file_random_name(name);
+  if (rc < 0) return err_sys(e, rc, "cannot get random numbers");
+  int n = snprintf(first.sun_path, sizeof(first.sun_path), "%.*s.rdzvd-%s", folder, path, name);
   if (n >= (int)sizeof(first.sun_path)) first = *sa; /* no room for another name */
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return err_sys(e, -errno, "cannot make a unix socket");
+  if (fd < 0) return err_sys(e, -errno, "cannot create a unix socket");
   unlink(first.sun_path);
   mode_t old = umask(0111);
-  int rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
-                   rename(first.sun_path, path) < 0
-               ? -errno
-               : 0;
+  rc = bind(fd, (const struct sockaddr *)&first, sizeof(first)) < 0 || listen(fd, SOMAXCONN) < 0 ||
+               rename(first.sun_path, path) < 0
+           ? -errno
+           : 0;
   umask(old);
   if (rc == 0) return fd;
   unlink(first.sun_path);
@@ -120,12 +143,10 @@ int control_socket_open(const char *path, struct err *e) {
   int rc = make_address(path, &sa, e);
   if (rc < 0) return rc;
   struct stat st;
-  if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
-    return err_set(e, -EEXIST, "%s is there already and is no socket", path);
+  if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) return err_set(e, -EEXIST, "%s exists and is not a socket", path);
   rc = control_socket_probe(path);
   if (rc == 0 || rc == -EACCES)
-    return err_set(e, -EADDRINUSE, "%s belongs to another daemon that runs; name another path with --socket",
-                   path);
+    return err_set(e, -EADDRINUSE, "%s belongs to another running daemon; choose another path with --socket", path);
   return listen_there(path, &sa, e);
 }
 
@@ -139,7 +160,7 @@ void control_socket_remove(const char *path) {
 }
 
 static void add_matches(const char *folder, const char *name, glob_t *g) {
-  char pattern[512];
+  char pattern[PATH_MAX + 64];
   snprintf(pattern, sizeof(pattern), "%s/%s", folder, name);
   glob(pattern, GLOB_NOSORT | (g->gl_pathc ? GLOB_APPEND : 0), NULL, g);
 }
@@ -150,7 +171,7 @@ static bool is_known(char **paths, size_t n, const char *path) {
   return false;
 }
 
-/* All paths where a socket of this port (0: of any) may lie. */
+/* All paths where a socket of this port (0: of any port) may be. */
 static void list_places(uint16_t port, glob_t *g) {
   char number[8], name[64], own[64];
   snprintf(number, sizeof(number), "%d", port);
@@ -159,7 +180,8 @@ static void list_places(uint16_t port, glob_t *g) {
   unsigned uid = geteuid();
   *g = (glob_t){.gl_pathc = 0};
   const char *runtime = getenv("XDG_RUNTIME_DIR");
-  if (runtime && runtime[0] == '/') add_matches(runtime, name, g);
+  char full[PATH_MAX];
+  if (runtime && runtime[0] == '/' && realpath(runtime, full)) add_matches(full, name, g);
   if (root) add_matches("/run/user/*", name, g);
   snprintf(own, sizeof(own), "/run/user/%u", uid);
   add_matches(own, name, g);
@@ -167,40 +189,61 @@ static void list_places(uint16_t port, glob_t *g) {
   add_matches(SERVICE_FOLDER, name, g);
   snprintf(own, sizeof(own), "rdzvd-*-%s/" TMP_NAME, port ? number : "[0-9]*");
   add_matches("/tmp", own, g);
+  snprintf(own, sizeof(own), "rdzvd-*-%s-*/" TMP_NAME, port ? number : "[0-9]*");
+  add_matches("/tmp", own, g);
 }
 
-bool control_socket_is_service(const char *path) {
-  return strncmp(path, SERVICE_FOLDER "/", sizeof(SERVICE_FOLDER)) == 0;
-}
-
-/* Ours or root's, or in a folder that only root could make. */
-static bool is_close(const char *path) {
+bool control_socket_trusts(uid_t uid) {
   struct stat st;
-  if (control_socket_is_service(path)) return true;
-  return stat(path, &st) == 0 && (st.st_uid == 0 || st.st_uid == geteuid());
+  if (uid == 0 || uid == geteuid()) return true;
+  return lstat(SERVICE_FOLDER, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
 }
 
-static size_t take_living(const glob_t *g, bool close, char **paths, size_t n) {
-  for (size_t i = 0; i < g->gl_pathc; i++) {
-    const char *path = g->gl_pathv[i];
-    if (is_close(path) == close && !is_known(paths, n, path) && control_socket_probe(path) == 0)
-      paths[n++] = xstrdup(path);
+/* Only a user whom we trust can have put it there. */
+static bool is_placed_well(const char *path) {
+  char folder[CONTROL_PATH_MAX];
+  struct stat st;
+  size_t n = (size_t)(strrchr(path, '/') - path);
+  if (n == 0 || n >= sizeof(folder)) return false;
+  memcpy(folder, path, n);
+  folder[n] = '\0';
+  if (lstat(folder, &st) < 0 || !S_ISDIR(st.st_mode)) return false;
+  return control_socket_trusts(st.st_uid) && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+         control_socket_trusts(st.st_uid);
+}
+
+/* Finds one foreign socket for the report, with few probes: a machine may be full of other users' sockets. */
+static void find_foreign(const glob_t *g, struct control_foreign *out) {
+  int left = FOREIGN_PROBES_MAX;
+  for (size_t i = 0; i < g->gl_pathc && left > 0 && !out->path[0]; i++) {
+    struct stat st;
+    if (is_placed_well(g->gl_pathv[i]) || strlen(g->gl_pathv[i]) >= sizeof(out->path)) continue;
+    uid_t uid;
+    left--;
+    if (lstat(g->gl_pathv[i], &st) < 0 || !S_ISSOCK(st.st_mode) || probe(g->gl_pathv[i], &uid) < 0) continue;
+    snprintf(out->path, sizeof(out->path), "%s", g->gl_pathv[i]);
+    out->uid = uid == (uid_t)-1 ? st.st_uid : uid;
   }
-  return n;
 }
 
-size_t control_socket_find(uint16_t port, char ***paths) {
+size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign *foreign) {
   glob_t g;
+  size_t n = 0;
   list_places(port, &g);
   *paths = xcalloc(g.gl_pathc + 1, sizeof(**paths));
-  bool root = geteuid() == 0;
-  size_t n = take_living(&g, true, *paths, 0);
-  if (n == 0 || root) n = take_living(&g, false, *paths, n);
+  for (size_t i = 0; i < g.gl_pathc; i++) {
+    const char *path = g.gl_pathv[i];
+    uid_t uid;
+    if (!is_placed_well(path) || is_known(*paths, n, path) || probe(path, &uid) < 0) continue;
+    if (uid == (uid_t)-1 || control_socket_trusts(uid)) (*paths)[n++] = xstrdup(path);
+  }
+  *foreign = (struct control_foreign){.uid = 0};
+  if (n == 0) find_foreign(&g, foreign);
   globfree(&g);
   return n;
 }
 
-/* Ours, and nobody listens behind it. */
+/* The socket is ours, and no daemon listens on it. */
 static bool is_leftover(const char *path) {
   struct stat before, after;
   if (lstat(path, &before) < 0 || !S_ISSOCK(before.st_mode) || before.st_uid != geteuid()) return false;

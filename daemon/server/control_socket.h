@@ -1,15 +1,16 @@
-#ifndef DAEMON_CONTROL_SOCKET_H
-#define DAEMON_CONTROL_SOCKET_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_CONTROL_SOCKET_H
+#define DAEMON_SERVER_CONTROL_SOCKET_H
 
-/* The unix socket over which rdzvctl reaches a daemon: where it lies, how it is made, how it is found. rdzvd and rdzvctl
- * share these rules.
+/* The unix socket over which rdzvctl reaches a daemon: where it is, how it is created, how it is found. rdzvd and
+ * rdzvctl share these rules.
  *
  *   $RUNTIME_DIRECTORY/rdzvd-PORT.sock    under systemd: /run/rdzvd
- *   $XDG_RUNTIME_DIR/rdzvd-PORT.sock      where that folder is ours and can be written
+ *   $XDG_RUNTIME_DIR/rdzvd-PORT.sock      if that folder is ours and writable
  *   /run/rdzvd-PORT.sock                  root
- *   /tmp/rdzvd-UID-PORT/control.sock      everybody else; the folder is 0755
+ *   /tmp/rdzvd-UID-PORT/control.sock      all others; the folder is 0755, or rdzvd-UID-PORT-XXXXXX if its name is taken
  *
- * PORT is that of the daemon's first listener. The socket is 0666: the daemon asks the kernel who it is that connects. */
+ * PORT is that of the daemon's first listener. The socket is 0666: the daemon asks the kernel who connects. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,26 +20,32 @@
 
 enum { CONTROL_PATH_MAX = 108 }; /* sun_path, with its NUL */
 
-/* Where a daemon of this user and port puts its socket; makes the folder in /tmp if that is where. */
+/* The path for a daemon of this user and port. Creates the folder if it is in /tmp. */
 int control_socket_place(uint16_t port, char path[CONTROL_PATH_MAX], struct err *e);
-/* Binds and listens; a leftover of a daemon that is gone is replaced, a living one's is not (-EADDRINUSE). The descriptor. */
+/* Binds, listens and returns the descriptor. It replaces the leftover of a dead daemon, but not the socket of a
+ * living one (-EADDRINUSE). */
 int control_socket_open(const char *path, struct err *e);
-/* Removes what daemons of this user left when they were killed, of any port; sockets at other places (--socket) are not
- * looked for. */
+/* Removes what killed daemons of this user left behind, for any port. It does not look for sockets at other paths
+ * (--socket). */
 void control_socket_sweep(void);
 /* Removes the socket, and the folder that control_socket_place made. */
 void control_socket_remove(const char *path);
 
-/* 0 if somebody listens there, else negative errno. */
+/* 0 if a process listens there, otherwise negative errno. */
 int control_socket_probe(const char *path);
-/* It is that of rdzvd.service. */
-bool control_socket_is_service(const char *path);
-/* The sockets of living daemons of this user and of root; where there are none (for root: as well), those of other users; port 0: of any
- * port. Their number; *paths is to be freed with control_socket_free. */
-size_t control_socket_find(uint16_t port, char ***paths);
+/* rdzvctl trusts a daemon of this user: its own, root, or the user of rdzvd.service (the owner of /run/rdzvd). */
+bool control_socket_trusts(uid_t uid);
+/* Finds the sockets of living daemons of trusted users, where no other user could have put them; port 0: of any
+ * port. Returns their number; free *paths with control_socket_free. If there are none, *foreign is one of another
+ * user, for a report; its path is "" if there is none. */
+struct control_foreign {
+  char path[CONTROL_PATH_MAX];
+  uid_t uid;
+};
+size_t control_socket_find(uint16_t port, char ***paths, struct control_foreign *foreign);
 void control_socket_free(char **paths, size_t n);
 
-/* Who is at the other end of a connected unix socket; of one that we connected: who listens there. */
+/* The process and user at the other end of a connected unix socket. If we connected, that is the listener. */
 int control_socket_peer(int fd, pid_t *pid, uid_t *uid, struct err *e);
 
 #endif

@@ -1,16 +1,18 @@
-/* Just enough HTTP for those who ask whether the daemon lives: kubelet, load balancers, curl.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Just enough HTTP for health probes: kubelet, load balancers, curl.
  *
- * A library cannot share the port: the first bytes decide whose it is, and they have been read by then. What is served is small, so what
- * is taken is narrow. One request comes, without a body, and the connection is closed behind the answer. Everything that may follow
- * a request in general is refused and not skipped, because two sides that disagree where a request ends is how requests are smuggled:
- * a body, a second request in the same bytes, a field that goes on in the next line, control characters.
+ * A library cannot share the port: the first bytes decide which protocol it is, and they have been read by then. Little
+ * is served, so little is accepted: one request without a body, and the connection is closed behind the answer.
+ * Everything that may follow a request in general is refused, not skipped, because requests are smuggled where two
+ * sides disagree about where one ends: a body, a second request in the same bytes, a field that continues on the next
+ * line, control characters.
  *
- * The head is read whole before any of it is judged, except that it is too long. So a client may write it byte by byte, and each byte is
- * looked at once (*seen): ten thousand slow ones cost no more than the bytes they send. How long one may take is the connection's business:
- * it has said who it is, but is let in no further than those that have not.
+ * The head is read whole before it is judged, except for its length. A client may write it byte by byte, and each byte
+ * is looked at once (*seen): ten thousand slow clients cost no more than the bytes they send. How long a request may
+ * take is the connection's business (peers.c).
  *
- * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored: some probes add one
- * against caches. */
+ * A line may end without CR, as RFC 9112 allows. The target may be absolute, as proxies send it. A query is ignored:
+ * some probes add one against caches. */
 
 #include "daemon/server/http.h"
 
@@ -42,7 +44,7 @@ static enum http_status refuse(struct http_request *r, enum http_status status, 
   return status;
 }
 
-/* The next line of `rest`, which is taken off it, without its end. There is one. */
+/* Takes the next line off `rest`, and returns it without its end. There is one. */
 static struct word take_line(struct word *rest) {
   const char *end = memchr(rest->at, '\n', rest->len);
   size_t len = (size_t)(end - rest->at);
@@ -52,7 +54,7 @@ static struct word take_line(struct word *rest) {
   return line;
 }
 
-/* Up to the next blank, which is taken too. */
+/* Takes a word off `line`, with the space behind it. */
 static struct word take_word(struct word *line) {
   const char *blank = memchr(line->at, ' ', line->len);
   struct word w = {line->at, blank ? (size_t)(blank - line->at) : line->len};
@@ -62,7 +64,7 @@ static struct word take_word(struct word *line) {
   return w;
 }
 
-/* Where the head ends: behind its empty line. 0: it is not there yet. */
+/* The end of the head, behind its empty line; 0: it is not there yet. */
 static size_t find_end(const char *data, size_t len, size_t *seen) {
   size_t from = *seen;
   for (const char *p; from < len && (p = memchr(data + from, '\n', len - from));) {
@@ -75,7 +77,8 @@ static size_t find_end(const char *data, size_t len, size_t *seen) {
   return 0;
 }
 
-/* "http://host:port/path?query" and "/path?query" to the path; "*" is what OPTIONS may ask of. False: it is none of these. */
+/* Reduces "http://host:port/path?query" and "/path?query" to the path. "*" is what OPTIONS may ask for. False: it is
+ * none of these. */
 static bool put_path(struct http_request *r, struct word target) {
   static const char scheme[] = "http://";
   size_t n = strlen(scheme);
@@ -95,17 +98,15 @@ static enum http_status parse_request_line(struct word line, bool *wants_host, s
   struct word method = take_word(&line), target = take_word(&line);
   r->head = is(method, "HEAD");
   if (!is_visible(target) || !is_visible(line))
-    return refuse(r, HTTP_BAD_REQUEST, "a request line is: method, blank, target, blank, HTTP/1.1");
+    return refuse(r, HTTP_BAD_REQUEST, "a request line is: method, space, target, space, HTTP/1.1");
   if (target.len > HTTP_TARGET_MAX) return refuse(r, HTTP_URI_TOO_LONG, "this target is too long");
   *wants_host = is(line, "HTTP/1.1");
   if (!*wants_host && !is(line, "HTTP/1.0")) {
     bool other = line.len > 5 && memcmp(line.at, "HTTP/", 5) == 0;
-    return refuse(r, other ? HTTP_VERSION_NOT_SUPPORTED : HTTP_BAD_REQUEST,
-                  "HTTP/1.0 and HTTP/1.1 are served");
+    return refuse(r, other ? HTTP_VERSION_NOT_SUPPORTED : HTTP_BAD_REQUEST, "HTTP/1.0 and HTTP/1.1 are served");
   }
   if (!put_path(r, target)) return refuse(r, HTTP_BAD_REQUEST, "a target is a path, as in /healthz");
-  if (!r->head && !is(method, "GET"))
-    return refuse(r, HTTP_METHOD_NOT_ALLOWED, "nothing here can be changed by HTTP: GET and HEAD are served");
+  if (!r->head && !is(method, "GET")) return refuse(r, HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served");
   return HTTP_OK;
 }
 
@@ -127,7 +128,7 @@ static bool is_named(struct word name, const char *text) {
   return name.len == strlen(text) && strncasecmp(name.at, text, name.len) == 0;
 }
 
-/* "0" is what some clients send with a GET. */
+/* Some clients send "0" with a GET. */
 static bool is_zero(struct word value) {
   while (value.len && strchr(" \t", value.at[0])) value.at++, value.len--;
   while (value.len && strchr(" \t", value.at[value.len - 1])) value.len--;
@@ -140,13 +141,13 @@ static enum http_status parse_fields(struct word head, bool wants_host, struct h
     struct word line = take_line(&head), name, value;
     if (line.len == 0) break;
     if (!is_field(line, &name, &value))
-      return refuse(r, HTTP_BAD_REQUEST, "a line of the request is no field: name, colon, value");
+      return refuse(r, HTTP_BAD_REQUEST, "a line of the request is not a field: name, colon, value");
     hosts += is_named(name, "Host");
     if (is_named(name, "Transfer-Encoding") || (is_named(name, "Content-Length") && !is_zero(value)))
-      return refuse(r, HTTP_BAD_REQUEST, "a request here has no body");
+      return refuse(r, HTTP_BAD_REQUEST, "a request must not have a body");
   }
   if (hosts > 1 || (wants_host && hosts == 0))
-    return refuse(r, HTTP_BAD_REQUEST, "HTTP/1.1 wants the field Host, once");
+    return refuse(r, HTTP_BAD_REQUEST, "HTTP/1.1 requires the field Host, once");
   return HTTP_OK;
 }
 
@@ -164,7 +165,7 @@ enum http_status http_parse(const char *data, size_t len, size_t *seen, struct h
   if (status != HTTP_OK) return status;
   status = parse_fields(head, wants_host, r);
   if (status == HTTP_OK && len > end)
-    return refuse(r, HTTP_BAD_REQUEST, "one request on a connection: more bytes came behind it");
+    return refuse(r, HTTP_BAD_REQUEST, "only one request per connection: more bytes followed it");
   return status;
 }
 
@@ -184,7 +185,7 @@ enum http_status http_route(const struct http_request *r, const char *trouble, s
       buf_puts(text, "ok\n");
     return trouble ? HTTP_UNAVAILABLE : HTTP_OK;
   }
-  buf_puts(text, "rdzvd answers /healthz and /readyz; what else it knows is asked of it by rdzvctl\n");
+  buf_puts(text, "rdzvd serves /healthz and /readyz; use rdzvctl for everything else\n");
   return HTTP_NOT_FOUND;
 }
 

@@ -1,7 +1,8 @@
-#ifndef DAEMON_HTTP_H
-#define DAEMON_HTTP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_HTTP_H
+#define DAEMON_SERVER_HTTP_H
 
-/* The little HTTP that probes speak: one GET or HEAD on a connection, one answer, closed. Pure. */
+/* The HTTP for health probes: one GET or HEAD per connection, one answer, closed. Pure. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,13 +32,13 @@ struct http_request {
   const char *path; /* without the query */
   size_t path_len;
   bool head;       /* HEAD: the answer has no body */
-  const char *why; /* a status of 400 and more: a sentence */
+  const char *why; /* for a status of 400 and above: a sentence */
 };
 
-/* What there is to say of bytes: HTTP_MORE, HTTP_OK where they are one whole request, else the status to answer with. *seen: how much of them was
- * looked at before, 0 at first; the bytes only grow between calls. */
+/* HTTP_MORE; HTTP_OK if the bytes are one whole request; otherwise the status to answer with. *seen is how many
+ * bytes were looked at before, 0 at first. The bytes only grow between calls. */
 enum http_status http_parse(const char *data, size_t len, size_t *seen, struct http_request *r);
-/* Which answer a whole request gets; `trouble`: why the daemon is not ready, or NULL. *text: the body, a line. */
+/* The answer to a whole request. `trouble`: why the daemon is not ready, or NULL. *text: the body, one line. */
 enum http_status http_route(const struct http_request *r, const char *trouble, struct buf *text);
 /* The whole answer. */
 void http_put_answer(struct buf *out, enum http_status status, bool head, const char *text);

@@ -1,38 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Listening sockets.
  *
  * All values are read before the first socket is opened, so that a typing error in the second is not reported as a
- * matter of the first one's port. The bind decides who owns a port: there is no check before it. With SO_REUSEADDR two
+ * problem of the first one's port. The bind decides who owns a port: there is no check before it. With SO_REUSEADDR two
  * processes may both bind as long as neither listens, so listen(2) belongs to the same step and its EADDRINUSE counts
  * as the bind's.
  *
  * [::] means every address of the machine, IPv4 too. Where the machine has no IPv6 it becomes 0.0.0.0, because the
- * default must work there. Where 0.0.0.0 is asked for beside it with the same port, the IPv6 socket leaves IPv4 to that one, else
- * the two would collide with each other.
+ * default must work there. Where 0.0.0.0 is asked for beside it with the same port, the IPv6 socket leaves IPv4 to
+ * that one, else the two would collide with each other.
  *
  * Names are not looked up: a listener needs an address of this machine, and a resolver's answer on a cluster node is
- * often 127.0.1.1, which would be a daemon that nobody else can reach. */
+ * often 127.0.1.1, where other machines cannot reach the daemon. */
 
 #include "daemon/server/listener.h"
 
 #include <errno.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <uv.h>
 #include "common/mem.h"
 #include "common/port_holder.h"
+#include "proto/socket.h"
 
-struct address {
-  union {
-    struct sockaddr any;
-    struct sockaddr_in v4;
-    struct sockaddr_in6 v6;
-  };
+/* The request of one --listen. */
+struct request {
+  union socket_address address;
   bool is_wildcard;
   struct endpoint endpoint;
 };
@@ -41,47 +38,35 @@ static bool is_number(const char *s) {
   return *s && s[strspn(s, "0123456789")] == '\0';
 }
 
-static int parse_address(const char *spec, struct address *a, struct err *e) {
+static int parse_request(const char *spec, struct request *r, struct err *e) {
   char full[ENDPOINT_TEXT_MAX + 8];
   bool only_port = spec[0] == ':' && is_number(spec + 1);
   snprintf(full, sizeof(full), "%s%s", only_port ? "[::]" : is_number(spec) ? "[::]:" : "", spec);
-  int rc = endpoint_parse(full, RDZV_DEFAULT_PORT, &a->endpoint, e);
+  int rc = endpoint_parse(full, RDZV_DEFAULT_PORT, &r->endpoint, e);
   if (rc < 0) return err_wrap(e, "--listen %.100s", spec);
-  struct ipaddr ip = ipaddr_parse(a->endpoint.host);
-  rc = strchr(a->endpoint.host, ':') ? uv_ip6_addr(a->endpoint.host, a->endpoint.port, &a->v6)
-                                     : uv_ip4_addr(a->endpoint.host, a->endpoint.port, &a->v4);
+  struct ipaddr ip = ipaddr_parse(r->endpoint.host);
+  rc = strchr(r->endpoint.host, ':') ? uv_ip6_addr(r->endpoint.host, r->endpoint.port, &r->address.v6)
+                                     : uv_ip4_addr(r->endpoint.host, r->endpoint.port, &r->address.v4);
   if (ip.family == 0 || rc < 0)
-    return err_set(
-        e, -EINVAL,
-        "--listen %.100s: a numeric address of this machine is needed, such as 10.0.0.1:%d, or [::]:%d "
-        "for all of them",
-        spec, RDZV_DEFAULT_PORT, RDZV_DEFAULT_PORT);
-  a->is_wildcard = a->any.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&a->v6.sin6_addr)
-                                                : a->v4.sin_addr.s_addr == htonl(INADDR_ANY);
+    return err_set(e, -EINVAL,
+                   "--listen %.100s: a numeric address of this machine is needed, such as 10.0.0.1:%d, or [::]:%d "
+                   "for all of them",
+                   spec, RDZV_DEFAULT_PORT, RDZV_DEFAULT_PORT);
+  r->is_wildcard = r->address.any.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&r->address.v6.sin6_addr)
+                                                        : r->address.v4.sin_addr.s_addr == htonl(INADDR_ANY);
   return 0;
 }
 
-static int open_socket(const struct address *a, bool v6only) {
-  int fd = socket(a->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return -errno;
-  int on = 1, only = v6only;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (a->any.sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
-  socklen_t len = a->any.sa_family == AF_INET6 ? sizeof(a->v6) : sizeof(a->v4);
-  if (bind(fd, &a->any, len) < 0 || listen(fd, SOMAXCONN) < 0) {
-    int code = -errno;
-    close(fd);
-    return code;
-  }
-  return fd;
+static int open_socket(const struct request *r, bool v6_only) {
+  return socket_bind(&r->address, SOCKET_LISTEN | SOCKET_REUSE | (v6_only ? SOCKET_V6_ONLY : 0));
 }
 
-static int explain(int code, const char *spec, const struct address *a, bool in_haste, struct err *e) {
+static int explain(int code, const char *spec, const struct request *r, bool in_haste, struct err *e) {
   struct port_holder holder;
-  int port = a->endpoint.port;
+  int port = r->endpoint.port;
   switch (code) {
   case -EADDRINUSE:
-    if (!in_haste && port_holder_find(a->endpoint.port, &holder))
+    if (!in_haste && port_holder_find(r->endpoint.port, &holder))
       return err_set(e, code,
                      "cannot listen on %.100s: port %d is taken by pid %d (%s); stop it, or choose another "
                      "port with --listen "
@@ -93,60 +78,62 @@ static int explain(int code, const char *spec, const struct address *a, bool in_
                    "free one)",
                    spec, port);
   case -EADDRNOTAVAIL:
-    return err_set(e, code, "cannot listen on %.100s: %.100s is no address of this machine", spec,
-                   a->endpoint.host);
+    return err_set(e, code, "cannot listen on %.100s: %.100s is not an address of this machine", spec,
+                   r->endpoint.host);
   case -EACCES:
-    return err_set(e, code, "cannot listen on %.100s: this user may not use port %d; choose one above 1023",
-                   spec, port);
+    return err_set(e, code, "cannot listen on %.100s: this user may not use port %d; choose one above 1023", spec,
+                   port);
   case -EAFNOSUPPORT: return err_set(e, code, "cannot listen on %.100s: this machine has no IPv6", spec);
   default: return err_sys(e, code, "cannot listen on %.100s", spec);
   }
 }
 
+/* The address and port that were bound. */
 static void name_it(struct listener *l) {
-  struct address a = {.is_wildcard = false};
-  socklen_t len = sizeof(a.v6);
+  union socket_address a = {.room = {0}};
+  struct endpoint ep = {.port = 0};
+  socklen_t len = sizeof(a);
   getsockname(l->fd, &a.any, &len);
   if (a.any.sa_family == AF_INET6)
-    uv_ip6_name(&a.v6, a.endpoint.host, sizeof(a.endpoint.host));
+    uv_ip6_name(&a.v6, ep.host, sizeof(ep.host));
   else
-    uv_ip4_name(&a.v4, a.endpoint.host, sizeof(a.endpoint.host));
-  /* sin_port and sin6_port lie at the same place */
-  l->port = a.endpoint.port = ntohs(a.v4.sin_port);
+    uv_ip4_name(&a.v4, ep.host, sizeof(ep.host));
+  /* sin_port and sin6_port are at the same place */
+  l->port = ep.port = ntohs(a.v4.sin_port);
   char scope[IF_NAMESIZE];
   if (a.any.sa_family == AF_INET6 && a.v6.sin6_scope_id && if_indextoname(a.v6.sin6_scope_id, scope)) {
-    size_t n = strlen(a.endpoint.host);
-    snprintf(a.endpoint.host + n, sizeof(a.endpoint.host) - n, "%%%s", scope);
+    size_t n = strlen(ep.host);
+    snprintf(ep.host + n, sizeof(ep.host) - n, "%%%s", scope);
   }
-  endpoint_format(&a.endpoint, l->text);
+  endpoint_format(&ep, l->text);
 }
 
-static int open_one(const char *spec, struct address *a, bool v6only, bool in_haste, struct listener *l,
+static int open_one(const char *spec, struct request *r, bool v6only, bool in_haste, struct listener *l,
                     struct err *e) {
-  int fd = open_socket(a, v6only);
+  int fd = open_socket(r, v6only);
   bool no_ipv6 = fd == -EAFNOSUPPORT || fd == -EADDRNOTAVAIL;
-  if (no_ipv6 && a->any.sa_family == AF_INET6 && a->is_wildcard) {
-    uv_ip4_addr("0.0.0.0", a->endpoint.port, &a->v4);
-    fd = open_socket(a, false);
+  if (no_ipv6 && r->address.any.sa_family == AF_INET6 && r->is_wildcard) {
+    uv_ip4_addr("0.0.0.0", r->endpoint.port, &r->address.v4);
+    fd = open_socket(r, false);
   }
-  if (fd < 0) return explain(fd, spec, a, in_haste, e);
+  if (fd < 0) return explain(fd, spec, r, in_haste, e);
   l->fd = fd;
   name_it(l);
   return 0;
 }
 
-static bool has_ipv4_wildcard(const struct address *v, size_t n, uint16_t port) {
+static bool has_ipv4_wildcard(const struct request *v, size_t n, uint16_t port) {
   for (size_t i = 0; i < n; i++)
-    if (v[i].any.sa_family == AF_INET && v[i].is_wildcard && v[i].endpoint.port == port && port != 0)
+    if (v[i].address.any.sa_family == AF_INET && v[i].is_wildcard && v[i].endpoint.port == port && port != 0)
       return true;
   return false;
 }
 
 int listeners_open(const char *const *specs, size_t n, bool in_haste, struct listener *out, struct err *e) {
-  struct address *v = xcalloc(n, sizeof(*v));
+  struct request *v = xcalloc(n, sizeof(*v));
   int rc = 0;
   size_t opened = 0;
-  for (size_t i = 0; i < n && rc == 0; i++) rc = parse_address(specs[i], &v[i], e);
+  for (size_t i = 0; i < n && rc == 0; i++) rc = parse_request(specs[i], &v[i], e);
   for (size_t i = 0; i < n && rc == 0; i++) {
     rc = open_one(specs[i], &v[i], has_ipv4_wildcard(v, n, v[i].endpoint.port), in_haste, &out[i], e);
     if (rc == 0) opened++;

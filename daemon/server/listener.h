@@ -1,5 +1,6 @@
-#ifndef DAEMON_LISTENER_H
-#define DAEMON_LISTENER_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_LISTENER_H
+#define DAEMON_SERVER_LISTENER_H
 
 /* The daemon's listening TCP sockets, from what --listen says. */
 
@@ -15,9 +16,9 @@ struct listener {
   char text[ENDPOINT_TEXT_MAX]; /* "[::]:29400", as bound */
 };
 
-/* Opens all of specs[0..n) ("ADDR:PORT", "ADDR", ":PORT", "PORT") or none. -EINVAL: a value is malformed or no numeric address; -EADDRINUSE: a
- * port is taken; other negative errno: the machine refused. The sentence names the value, and who has a taken port;
- * to find that out takes longer than a launch, so in_haste does not ask. */
+/* Opens all of specs[0..n) ("ADDR:PORT", "ADDR", ":PORT", "PORT") or none. -EINVAL: a value is malformed or no
+ * numeric address; -EADDRINUSE: a port is taken; other negative errno: the machine refused. The sentence names the
+ * value, and who has a taken port; to find that out takes longer than a launch, so in_haste does not ask. */
 int listeners_open(const char *const *specs, size_t n, bool in_haste, struct listener *out, struct err *e);
 
 #endif

@@ -1,96 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon's connections.
  *
- *   accept -> limits -> first bytes -> native: CHALLENGE -> messages go up -> identified (by the owner)
- *                                   -> c10d: to the common store's server  -> HTTP: one request, one answer (daemon/http.c), closed
+ *   accept -> limits -> first bytes -> c10d: the descriptor goes to the common store's server
+ *                                   -> native: CHALLENGE -> messages go up -> identified (by the owner)
+ *                                   -> HTTP: one request, one answer (daemon/server/http.c), closed
  *                                   -> anything else: closed
  *
- * Every way out but the owner's own ends in one log line that names the peer. Lines about peers that have not said who
- * they are go through addresses_log, because those are the ones that a stranger can make us write.
+ * Every way out but the owner's own ends in one log line that names the peer. Lines about unidentified peers go through
+ * rations_log, because a stranger can cause them.
  *
- * Connections are numbered in the order of their accepts. The table that finds them is indexed by the number's low bits and at
- * most half full; a number whose place is taken is passed over, so there are no collisions to resolve, and a number that an
- * effect still carries after its connection is gone finds nobody.
+ * Connections are numbered in the order of their accepts. The table that finds them is indexed by the number's low bits
+ * and at most half full. A number with an occupied slot is skipped, so there are no collisions, and an effect for a
+ * closed connection finds nothing.
  *
- * What speaks PyTorch's protocol is handed over as a descriptor of its own with the bytes that were read; our handle of it is closed. So is, when
- * its time is over, a connection that says nothing, where the store's server takes it for the silent second one of a PyTorch 1.13 client; only
- * that server knows the first.
+ * Until its first bytes have shown the protocol a connection is only a descriptor, so that of a PyTorch client can be
+ * handed over with the bytes that were read. A silent connection is handed over at its deadline if the store's server
+ * takes it for the silent second one of a PyTorch 1.13 client; only that server knows the first. Every other connection
+ * becomes a struct conn, which looks at the bytes again.
  *
- * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. There is
- * no timer per connection: the server asks for the first deadline and calls peers_expire. Who speaks HTTP stays in it until the request is
- * answered: so slow clients, and many of one address, have the limits that are there already.
- */
+ * Unidentified connections stand in a list in the order of their accepts, which is that of their deadlines. So there is
+ * no timer per connection: the server asks for the first deadline and calls peers_expire. An HTTP connection stays in
+ * the list until its request is answered, so the same limits apply to slow clients and to many from one address. */
 
 #include "daemon/server/peers.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "common/rations.h"
 #include "common/clock.h"
 #include "common/exit_codes.h"
 #include "common/log.h"
 #include "common/mem.h"
+#include "common/rations.h"
 #include "daemon/server/control_socket.h"
 #include "daemon/server/http.h"
+#include "proto/acceptor.h"
+#include "proto/socket.h"
 
-enum { NONCE_BYTES = 32, SHOWN_BYTES = 32, SHOWN_REQUEST = 120 };
+enum { NONCE_BYTES = 32, SHOWN_BYTES = 32, SHOWN_REQUEST = 120, FIRST_BYTES = 4096 };
+
+/* A connection whose protocol is not known yet. */
+struct arrival {
+  uv_poll_t poll; /* first */
+  struct peer *peer;
+  int fd;
+};
 
 struct peer {
+  struct arrival *arrival; /* NULL: conn is in use */
   struct conn conn;
   struct peers *peers;
   struct peer *prev, *next; /* in the list of unidentified ones */
-  uint64_t id;              /* 0: has no place in the table (yet, or any more) */
+  uint64_t id;              /* 0: has no place in the table (yet, or no longer) */
   uint64_t accepted_ms;
   char *name; /* "10.0.0.1:4242", later what the owner calls it */
   bool local, identified, native, listed;
-  struct buf request; /* HTTP: what has come of it */
+  struct buf first;   /* arrival: the bytes that have come */
+  struct buf request; /* HTTP: the bytes so far */
   size_t request_seen;
   bool http;
   bool asked;    /* local: its one question */
   uid_t uid;     /* local */
-  char user[32]; /* local: what limits are counted under */
-  char addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
-};
-
-struct listening {
-  union {
-    uv_handle_t handle;
-    uv_stream_t stream;
-    uv_tcp_t tcp;
-    uv_pipe_t pipe;
-  };
-  struct peers *peers;
-  struct listening *next;
-  bool local;
+  char user[32]; /* local: limits count per user */
+  struct ipaddr ip;
+  uint16_t port;
+  char addr[INET6_ADDRSTRLEN], local_addr[INET6_ADDRSTRLEN];
 };
 
 struct peers {
   uv_loop_t *loop;
   struct peers_callbacks cb;
   void *ctx;
-  struct listening *listening;
+  struct acceptor acceptor;
   struct peer **slots;
   size_t n_slots; /* a power of two */
   size_t n_open, max, undecided;
   uint64_t serial;
   struct peer *first, *last; /* unidentified */
-  struct addresses addresses;
+  struct rations rations;
   struct c10d_server *store;
 };
 
-#define say(p, level, ...) addresses_log(&(p)->peers->addresses, where(p), monotonic_ms(), level, __VA_ARGS__)
+#define say(p, level, ...) rations_log(&(p)->peers->rations, where(p), monotonic_ms(), level, __VA_ARGS__)
 
-/* What limits are counted under. */
+/* Limits are counted under this name. */
 static const char *where(const struct peer *p) {
   return p->local ? p->user : p->addr;
 }
 
-/* The table ----------------------------------------------------------------------------------------------------- */
+/* The table -------------------------------------------------------------------------------------------------------- */
 
 static struct peer **slot_of(const struct peers *ps, uint64_t id) {
   return &ps->slots[id & (ps->n_slots - 1)];
@@ -135,7 +137,7 @@ static void list_unidentified(struct peer *p) {
   *(ps->last ? &ps->last->next : &ps->first) = p;
   ps->last = p;
   p->listed = true;
-  addresses_count(&ps->addresses, where(p), 1);
+  rations_count(&ps->rations, where(p), 1);
   if (is_first) ps->cb.on_deadline(ps->ctx);
 }
 
@@ -146,15 +148,41 @@ static void unlist(struct peer *p) {
   *(p->next ? &p->next->prev : &ps->last) = p->prev;
   p->prev = p->next = NULL;
   p->listed = false;
-  addresses_count(&ps->addresses, where(p), -1);
+  rations_count(&ps->rations, where(p), -1);
   if (p->native) ps->undecided--;
+}
+
+static void free_peer(struct peer *p) {
+  buf_finish(&p->first);
+  buf_finish(&p->request);
+  free(p->name);
+  free(p);
+}
+
+static void on_arrival_closed(uv_handle_t *handle) {
+  struct arrival *a = (struct arrival *)handle;
+  if (a->peer) free_peer(a->peer);
+  free(a);
+}
+
+/* Its descriptor, which libuv polls no more. */
+static int end_arrival(struct peer *p) {
+  struct arrival *a = p->arrival;
+  p->arrival = NULL;
+  a->peer = NULL;
+  uv_close((uv_handle_t *)&a->poll, on_arrival_closed);
+  return a->fd;
 }
 
 /* The end of a connection: out of the table at once, freed when libuv has let go of it. */
 static void drop(struct peer *p, bool flush) {
   unlist(p);
   leave_slot(p);
-  if (flush)
+  if (p->arrival) {
+    uv_close((uv_handle_t *)&p->arrival->poll, on_arrival_closed);
+    close(p->arrival->fd);
+    peers_resume(p->peers);
+  } else if (flush)
     conn_close_flushed(&p->conn);
   else
     conn_close(&p->conn);
@@ -175,12 +203,9 @@ static void drop_and_tell(struct peer *p, bool flush) {
   p->peers->cb.on_gone(p->peers->ctx, &info);
 }
 
-/* Callbacks of a connection --------------------------------------------------------------------------------------- */
+/* Callbacks of a connection ---------------------------------------------------------------------------------------- */
 
-static void on_native(struct conn *c) {
-  struct peer *p = c->owner;
-  p->native = true;
-  if (p->listed) p->peers->undecided++;
+static void send_challenge(struct conn *c) {
   unsigned char nonce[NONCE_BYTES];
   char hex[2 * NONCE_BYTES + 1];
   if (getrandom(nonce, sizeof(nonce), 0) != sizeof(nonce)) memset(nonce, 0, sizeof(nonce));
@@ -191,6 +216,13 @@ static void on_native(struct conn *c) {
   m.challenge.nonce = hex;
   m.challenge.auth = "none";
   conn_send(c, &m);
+}
+
+static void on_native(struct conn *c) {
+  struct peer *p = c->owner;
+  p->native = true;
+  if (p->listed) p->peers->undecided++;
+  send_challenge(c);
 }
 
 static void send_refused(struct peer *p, int code, const char *text) {
@@ -206,19 +238,17 @@ static void on_msg(struct conn *c, struct msg *m) {
   log_debug("%s: %s", p->name, msg_name(m->type));
   if (p->local && m->type != MSG_CONTROL) {
     say(p, LOG_WARN, "%s: %s refused: the control socket is for rdzvctl", p->name, msg_name(m->type));
-    send_refused(p, EXIT_CODE_USAGE,
-                 "this is the daemon's control socket, for rdzvctl; agents connect to its port");
+    send_refused(p, EXIT_CODE_USAGE, "this is the daemon's control socket, for rdzvctl; agents connect to its port");
     drop(p, true);
     return;
   }
-  if (p->asked)
-    return; /* one question is one turn of the loop: a thousand in one packet would be one turn too */
+  if (p->asked) return; /* one question is one turn of the loop: a thousand in one packet would be one turn too */
   p->asked = p->local;
   struct peer_info info = info_of(p);
   p->peers->cb.on_msg(p->peers->ctx, &info, m);
 }
 
-/* HTTP ----------------------------------------------------------------------------------------------------------- */
+/* HTTP ------------------------------------------------------------------------------------------------------------- */
 
 static void answer_http(struct peer *p, enum http_status status, bool head, const char *text) {
   struct buf answer = BUF_INIT;
@@ -229,9 +259,8 @@ static void answer_http(struct peer *p, enum http_status status, bool head, cons
   drop(p, true);
 }
 
-/* Probes come every few seconds: what they are told is worth a line where it is not what they hope for. */
-static void log_http(struct peer *p, const struct http_request *r, enum http_status status,
-                     const char *text) {
+/* Probes come every few seconds, so only an answer other than 200 is worth a line. */
+static void log_http(struct peer *p, const struct http_request *r, enum http_status status, const char *text) {
   struct buf line = BUF_INIT;
   buf_put_escaped(&line, r->line, r->line_len, SHOWN_REQUEST);
   if (status == HTTP_OK)
@@ -267,7 +296,7 @@ static void on_request_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ou
 static void on_request_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b) {
   struct peer *p = ((struct conn *)stream->data)->owner;
   if (n < 0) {
-    log_debug("%s: HTTP: gone before its request was whole: %s", p->name, uv_strerror((int)n));
+    log_debug("%s: HTTP: closed before its request was complete: %s", p->name, uv_strerror((int)n));
     drop(p, false);
   } else if (n > 0) {
     buf_append(&p->request, b->base, (size_t)n);
@@ -284,42 +313,42 @@ static void begin_http(struct peer *p, const char *data, size_t len) {
     take_request(p);
 }
 
-/* The store ------------------------------------------------------------------------------------------------------ */
+/* The store -------------------------------------------------------------------------------------------------------- */
 
-/* A descriptor that outlives our handle. */
-static int copy_descriptor(const struct peer *p) {
-  uv_os_fd_t fd;
-  int rc = uv_fileno(&p->conn.handle, &fd);
-  if (rc < 0) return rc;
-  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  return copy < 0 ? -errno : copy;
-}
-
-static void hand_over(struct peer *p, const char *data, size_t len) {
+static void hand_over(struct peer *p) {
   struct err e = ERR_INIT;
-  int fd = p->peers->store ? copy_descriptor(p) : -EPROTONOSUPPORT;
-  if (fd < 0) err_sys(&e, fd, "cannot hand it to the common store");
   unlist(p);
-  if (fd >= 0) log_debug("%s: is a client of the common store", p->name);
-  if (fd < 0 || c10d_server_adopt(p->peers->store, fd, data, len, &e) < 0)
-    say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
-  drop(p, false);
-}
-
-/* True: it is the store's now. */
-static bool hand_over_silent(struct peer *p) {
-  if (!p->peers->store || p->local || p->native || p->http || p->conn.in.len > 0) return false;
-  int fd = copy_descriptor(p);
-  if (fd < 0) return false;
-  if (c10d_server_adopt_silent(p->peers->store, fd)) {
-    drop(p, false);
-    return true;
+  leave_slot(p);
+  int fd = end_arrival(p);
+  if (!p->peers->store) {
+    close(fd);
+    peers_resume(p->peers);
+    err_sys(&e, -EPROTONOSUPPORT, "cannot hand it to the common store");
+  } else {
+    log_debug("%s: is a client of the common store", p->name);
+    c10d_server_adopt(p->peers->store, fd, &p->ip, p->port, p->first.data, p->first.len, &e);
   }
-  close(fd);
-  return false;
+  if (e.code < 0) say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
+  free_peer(p);
 }
 
-/* First bytes ---------------------------------------------------------------------------------------------------- */
+static bool is_silent(const struct peer *p) {
+  return p->arrival && p->first.len == 0;
+}
+
+/* True: it is the store's now. Else it is polled no more. */
+static bool hand_over_silent(struct peer *p) {
+  if (!p->peers->store || !is_silent(p)) return false;
+  uv_poll_stop(&p->arrival->poll);
+  if (!c10d_server_adopt_silent(p->peers->store, p->arrival->fd, &p->ip, p->port)) return false;
+  unlist(p);
+  leave_slot(p);
+  end_arrival(p);
+  free_peer(p);
+  return true;
+}
+
+/* First bytes ------------------------------------------------------------------------------------------------------ */
 
 /* The stream is ours afterwards in any case. */
 static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char *data, size_t len) {
@@ -328,19 +357,26 @@ static bool on_foreign(struct conn *c, enum frame_protocol protocol, const char 
     begin_http(p, data, len);
     return true;
   }
-  if (!p->local && (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD)) {
-    hand_over(p, data, len);
-    return true;
-  }
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, data, len, SHOWN_BYTES);
-  say(p, LOG_WARN, "%s: closed: its first bytes are no protocol of ours: \"%s\"", p->name, buf_text(&shown));
+  say(p, LOG_WARN, "%s: closed: it speaks an unknown protocol, which begins with \"%s\"", p->name, buf_text(&shown));
   buf_finish(&shown);
   drop(p, false);
   return true;
 }
 
-/* It speaks our frames, but what it said is wrong: trying again would not help it, so it is told why. */
+/* CHALLENGE has our version, and its layout is the same in all versions (PROTOCOL.md 11): the peer can name both. */
+static void refuse_version(struct peer *p) {
+  char text[160];
+  snprintf(text, sizeof(text),
+           "it speaks version %u of the frames, this rdzvd speaks version %d; use the same version of rdzv on "
+           "all nodes",
+           p->conn.other_version, FRAME_VERSION);
+  send_challenge(&p->conn);
+  send_refused(p, EXIT_CODE_REFUSED, text);
+}
+
+/* It speaks our frames, but its message is wrong. Another attempt would not help it, so it gets the reason. */
 static void refuse_malformed(struct peer *p, const char *reason) {
   char text[400];
   snprintf(text, sizeof(text), "the daemon does not understand this peer: %s", reason);
@@ -351,44 +387,40 @@ static void on_end(struct conn *c, int code, const char *reason) {
   struct peer *p = c->owner;
   bool malformed = code == -EPROTO || code == -EMSGSIZE;
   if (p->identified)
-    log_line(malformed  ? LOG_WARN
-             : code < 0 ? LOG_INFO
-                        : LOG_DEBUG,
-             "%s: connection closed: %s", p->name, reason);
+    log_line(malformed ? LOG_WARN : code < 0 ? LOG_INFO : LOG_DEBUG, "%s: connection closed: %s", p->name, reason);
   else
     say(p, malformed ? LOG_WARN : LOG_DEBUG, "%s: closed: %s", p->name, reason);
-  if (malformed && p->native && !p->identified) refuse_malformed(p, reason);
+  if (p->conn.other_version)
+    refuse_version(p);
+  else if (malformed && p->native && !p->identified)
+    refuse_malformed(p, reason);
   drop_and_tell(p, malformed);
 }
 
 static void on_closed(struct conn *c) {
   struct peer *p = c->owner;
-  buf_finish(&p->request);
-  free(p->name);
-  free(p);
+  peers_resume(p->peers);
+  free_peer(p);
 }
 
-static const struct conn_callbacks peer_callbacks = {.on_msg = on_msg,
-                                                     .on_native = on_native,
-                                                     .on_foreign = on_foreign,
-                                                     .on_end = on_end,
-                                                     .on_closed = on_closed};
+static const struct conn_callbacks peer_callbacks = {
+    .on_msg = on_msg, .on_native = on_native, .on_foreign = on_foreign, .on_end = on_end, .on_closed = on_closed};
 
-/* Accepting ------------------------------------------------------------------------------------------------------ */
+/* Accepting -------------------------------------------------------------------------------------------------------- */
 
-static void name_peer(struct peer *p) {
+static void name_peer(struct peer *p, int fd) {
+  struct ipaddr local;
   uint16_t port;
-  conn_addresses(&p->conn, p->addr, p->local_addr, &port);
-  bool v6 = strchr(p->addr, ':');
-  p->name = xasprintf(v6 ? "[%s]:%d" : "%s:%d", p->addr, port);
+  socket_local(fd, &local, &port);
+  socket_format(&local, p->local_addr);
+  socket_format(&p->ip, p->addr);
+  p->name = xasprintf(p->ip.family == 6 ? "[%s]:%d" : "%s:%d", p->addr, p->port);
 }
 
-/* Anybody may come: what he may is decided when he asks. */
-static int name_local(struct peer *p, struct err *e) {
-  uv_os_fd_t fd;
+/* Any user may connect: each request is checked later. */
+static int name_local(struct peer *p, int fd, struct err *e) {
   pid_t pid = 0;
-  int rc = uv_fileno(&p->conn.handle, &fd);
-  if (rc == 0) rc = control_socket_peer(fd, &pid, &p->uid, e);
+  int rc = control_socket_peer(fd, &pid, &p->uid, e);
   snprintf(p->user, sizeof(p->user), "control socket, uid %u", (unsigned)p->uid);
   p->name = xasprintf("control socket (pid %d, uid %u)", (int)pid, (unsigned)p->uid);
   return rc;
@@ -407,75 +439,132 @@ static int check_limits(struct peer *p, struct err *e) {
     return err_set(e, -EMFILE, "there are %zu connections already, which is the limit (ulimit -n)", ps->max);
   bool stranger = p->local && p->uid != 0 && p->uid != geteuid();
   size_t max = stranger ? PEERS_PER_USER_MAX : max_unidentified(ps);
-  if (addresses_unidentified(&ps->addresses, where(p)) < max) return 0;
+  if (rations_unidentified(&ps->rations, where(p)) < max) return 0;
   if (p->local) return err_set(e, -EMFILE, "this user has %zu connections already", max);
   return err_set(e, -EMFILE, "%zu connections of this address have not said who they are", max);
 }
 
-static int admit(struct peer *p, struct err *e) {
-  if (!p->local) name_peer(p);
-  int rc = p->local ? name_local(p, e) : 0;
-  if (rc == 0) rc = check_limits(p, e);
-  if (rc < 0) return rc;
-  p->accepted_ms = monotonic_ms();
-  take_slot(p);
-  list_unidentified(p);
-  return conn_start(&p->conn, PEERS_IDENTIFY_MS, e);
+/* The connection becomes a struct conn. fd is its own, or closed. */
+static int open_conn(struct peer *p, int fd, struct err *e) {
+  if (p->local)
+    conn_init_pipe(&p->conn, p->peers->loop, &peer_callbacks, p, true);
+  else
+    conn_init_tcp(&p->conn, p->peers->loop, &peer_callbacks, p, true);
+  int rc = p->local ? uv_pipe_open(&p->conn.pipe, fd) : uv_tcp_open(&p->conn.tcp, fd);
+  if (rc == 0) return conn_start(&p->conn, PEERS_IDENTIFY_MS, e);
+  close(fd);
+  return err_sys(e, rc, "cannot open a connection");
 }
 
-static void on_connection(uv_stream_t *stream, int status) {
-  struct listening *l = (struct listening *)stream;
-  if (status < 0) {
-    addresses_log(&l->peers->addresses, "accept", monotonic_ms(), LOG_ERROR, "accept: %s",
-                  uv_strerror(status));
+/* With a status below 0 libuv polls the descriptor no more: what has come must decide now, or the connection ends. */
+static void on_first_bytes(uv_poll_t *poll, int status, int events) {
+  struct peer *p = ((struct arrival *)poll)->peer;
+  enum frame_protocol protocol = FRAME_PROTOCOL_MORE;
+  while (protocol == FRAME_PROTOCOL_MORE) {
+    char data[FIRST_BYTES];
+    ssize_t n = recv(p->arrival->fd, data, sizeof(data), MSG_DONTWAIT);
+    bool nothing = n < 0 && (errno == EAGAIN || errno == EINTR);
+    if (nothing && status >= 0) return;
+    if (n <= 0) {
+      const char *why = n == 0 ? "closed by the peer" : nothing ? "its socket has failed" : strerror(errno);
+      say(p, LOG_DEBUG, "%s: closed: %s", p->name, why);
+      drop_and_tell(p, false);
+      return;
+    }
+    buf_append(&p->first, data, (size_t)n);
+    protocol = frame_detect(p->first.data, p->first.len);
+    if (protocol == FRAME_PROTOCOL_MORE && status >= 0) return;
+  }
+  if (protocol == FRAME_PROTOCOL_C10D || protocol == FRAME_PROTOCOL_C10D_OLD) {
+    hand_over(p);
     return;
   }
-  struct peer *p = xcalloc(1, sizeof(*p));
-  p->peers = l->peers;
-  p->local = l->local;
-  if (l->local)
-    conn_init_pipe(&p->conn, l->peers->loop, &peer_callbacks, p, true);
-  else
-    conn_init_tcp(&p->conn, l->peers->loop, &peer_callbacks, p, true);
   struct err e = ERR_INIT;
-  if (uv_accept(stream, &p->conn.stream) < 0) {
-    drop(p, false);
-  } else if (admit(p, &e) < 0) {
+  struct buf first = p->first;
+  p->first = (struct buf)BUF_INIT;
+  if (open_conn(p, end_arrival(p), &e) < 0) {
+    say(p, LOG_WARN, "%s: closed: %s", p->name, e.text);
+    drop_and_tell(p, false);
+  } else {
+    conn_feed(&p->conn, first.data, first.len);
+  }
+  buf_finish(&first);
+}
+
+/* In case of an error fd is the caller's. */
+static int begin_arrival(struct peer *p, int fd, struct err *e) {
+  struct arrival *a = xcalloc(1, sizeof(*a));
+  int rc = uv_poll_init(p->peers->loop, &a->poll, fd);
+  if (rc < 0) {
+    free(a);
+    return err_sys(e, rc, "cannot poll a connection");
+  }
+  a->peer = p;
+  a->fd = fd;
+  p->arrival = a;
+  rc = uv_poll_start(&a->poll, UV_READABLE, on_first_bytes);
+  if (rc == 0) return 0;
+  end_arrival(p);
+  return err_sys(e, rc, "cannot poll a connection");
+}
+
+static void on_accept(void *ctx, int fd, bool local, const struct ipaddr *ip, uint16_t port) {
+  struct peer *p = xcalloc(1, sizeof(*p));
+  struct err e = ERR_INIT;
+  p->peers = ctx;
+  p->local = local;
+  p->ip = *ip;
+  p->port = port;
+  p->accepted_ms = monotonic_ms();
+  if (!p->local) name_peer(p, fd);
+  int rc = p->local ? name_local(p, fd, &e) : 0;
+  if (rc == 0) rc = check_limits(p, &e);
+  if (rc == 0 && !p->local) rc = begin_arrival(p, fd, &e);
+  if (rc < 0) {
+    say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
+    close(fd);
+    free_peer(p);
+    return;
+  }
+  take_slot(p);
+  list_unidentified(p);
+  if (p->local && open_conn(p, fd, &e) < 0) {
     say(p, LOG_WARN, "%s: refused: %s", p->name, e.text);
     drop(p, false);
-  } else {
-    log_debug("%s: is connection %llu", p->name, (unsigned long long)p->id);
+    return;
   }
+  log_debug("%s: is connection %llu", p->name, (unsigned long long)p->id);
 }
 
-int peers_listen(struct peers *ps, int fd, bool local, struct err *e) {
-  struct listening *l = xcalloc(1, sizeof(*l));
-  l->peers = ps;
-  l->local = local;
-  l->next = ps->listening;
-  ps->listening = l;
-  int rc = local ? uv_pipe_init(ps->loop, &l->pipe, 0) : uv_tcp_init(ps->loop, &l->tcp);
-  if (rc == 0) rc = local ? uv_pipe_open(&l->pipe, fd) : uv_tcp_open(&l->tcp, fd);
-  if (rc == 0) rc = uv_listen(&l->stream, PEERS_BACKLOG, on_connection);
-  return rc < 0 ? err_sys(e, rc, "cannot listen") : 0;
+static void on_accept_pause(void *ctx, int code) {
+  struct peers *ps = ctx;
+  rations_log(&ps->rations, "accept", monotonic_ms(), LOG_ERROR, "accept: %s", strerror(-code));
 }
 
-/* For the owner -------------------------------------------------------------------------------------------------- */
+static void on_acceptor_closed(void *ctx) {}
 
-struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb,
-                           void *ctx) {
+int peers_listen(struct peers *ps, int fd, bool control, struct err *e) {
+  return acceptor_listen(&ps->acceptor, fd, control, C10D_USER_TIMEOUT_MS, e);
+}
+
+/* For the owner ---------------------------------------------------------------------------------------------------- */
+
+static const struct acceptor_callbacks acceptor_callbacks = {on_accept, on_accept_pause, on_acceptor_closed};
+
+struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb, void *ctx) {
   struct peers *ps = xcalloc(1, sizeof(*ps));
   ps->loop = loop;
   ps->cb = *cb;
   ps->ctx = ctx;
   ps->max = max < PEERS_MAX ? max : PEERS_MAX;
-  addresses_init(&ps->addresses, seed);
+  acceptor_init(&ps->acceptor, loop, &acceptor_callbacks, ps);
+  rations_init(&ps->rations, seed);
   return ps;
 }
 
 void peers_destroy(struct peers *ps) {
   if (!ps) return;
-  addresses_finish(&ps->addresses);
+  rations_finish(&ps->rations);
   free(ps->slots);
   free(ps);
 }
@@ -484,12 +573,14 @@ void peers_set_store(struct peers *ps, struct c10d_server *store) {
   ps->store = store;
 }
 
+void peers_resume(struct peers *ps) {
+  acceptor_resume(&ps->acceptor);
+}
+
 bool peers_silent_beside(const struct peers *ps, const struct ipaddr *addr) {
   uint64_t now = monotonic_ms();
   for (const struct peer *p = ps->first; p && now - p->accepted_ms >= C10D_SETTLE_MS; p = p->next) {
-    if (p->local || p->native || p->http || p->conn.in.len > 0) continue;
-    struct ipaddr own = ipaddr_parse(p->addr);
-    if (ipaddr_compare(&own, addr) == 0) return true;
+    if (is_silent(p) && ipaddr_compare(&p->ip, addr) == 0) return true;
   }
   return false;
 }
@@ -524,34 +615,27 @@ size_t peers_undecided(const struct peers *ps) {
 }
 
 uint64_t peers_deadline(const struct peers *ps) {
+  /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): a freed peer is off the list */
   return ps->first ? ps->first->accepted_ms + PEERS_IDENTIFY_MS : UINT64_MAX;
 }
 
 void peers_expire(struct peers *ps, uint64_t now) {
   while (now >= peers_deadline(ps)) {
-    struct peer *p = ps->first;
+    struct peer *p = ps->first; /* each branch takes it off the list, or gives it a later deadline */
     if (hand_over_silent(p)) continue;
     if (p->http) {
-      answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request did not come to its end\n");
+      answer_http(p, HTTP_REQUEST_TIMEOUT, false, "this request is incomplete\n");
       continue;
     }
     say(p, LOG_WARN, "%s: closed: %s within %d s", p->name,
-        p->native ? "it did not say who it is" : "it said nothing we understand", PEERS_IDENTIFY_MS / 1000);
+        p->native ? "it did not say who it is" : "it sent nothing that rdzvd understands", PEERS_IDENTIFY_MS / 1000);
     drop_and_tell(p, false);
   }
 }
 
-static void on_listening_closed(uv_handle_t *handle) {
-  free(handle);
-}
-
 void peers_close_all(struct peers *ps) {
   ps->store = NULL;
-  for (struct listening *l = ps->listening, *next; l; l = next) {
-    next = l->next;
-    uv_close(&l->handle, on_listening_closed);
-  }
-  ps->listening = NULL;
+  acceptor_close(&ps->acceptor);
   for (size_t i = 0; i < ps->n_slots; i++)
     if (ps->slots[i]) drop(ps->slots[i], true);
 }

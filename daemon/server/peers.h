@@ -1,9 +1,10 @@
-#ifndef DAEMON_PEERS_H
-#define DAEMON_PEERS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_SERVER_PEERS_H
+#define DAEMON_SERVER_PEERS_H
 
-/* All connections of the daemon: accepting them, telling protocols apart by their first bytes, limits, names for the log. It knows frames
- * and CHALLENGE, and nothing of jobs: messages go up to the owner under the connection's number. PyTorch's clients are handed to the server of the
- * common store, and are peers no more. */
+/* All connections of the daemon: accepting, telling protocols apart by their first bytes, limits, names for the log. It
+ * knows frames and CHALLENGE and nothing of jobs: messages go up to the owner under the connection's number. PyTorch's
+ * clients are handed to the server of the common store. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,13 +18,13 @@
 #include "proto/msg.h"
 
 enum {
-  PEERS_BACKLOG = 65535, /* what the kernel may queue for us, as far as net.core.somaxconn allows */
-  PEERS_MAX = 131072,    /* connections in all, where RLIMIT_NOFILE allows that many */
-  /* Of one address that have not said who they are: a quarter of all, within these. One host may start that many programs at once. */
+  PEERS_MAX = 131072, /* connections in all, where RLIMIT_NOFILE allows that many */
+  /* Of one address that have not said who they are: a quarter of all, within these. One host may start that many
+   * programs at once. */
   PEERS_PER_ADDRESS_MIN = 256,
   PEERS_PER_ADDRESS_MAX = 1024,
   PEERS_PER_USER_MAX = 32,   /* at the control socket, of a user who is neither root nor ours */
-  PEERS_IDENTIFY_MS = 10000, /* from accept to CORE_IDENTIFIED */
+  PEERS_IDENTIFY_MS = 10000, /* from accept to JOB_EFFECT_IDENTIFIED */
 };
 
 struct peers;
@@ -34,33 +35,33 @@ struct peer_info {
   const char *peer_addr, *local_addr; /* numeric, "" for the control socket */
   const char *name;                   /* for logs */
   bool local;                         /* came over the control socket */
-  uint32_t uid;                       /* local: whose process it is */
+  uint32_t uid;                       /* local: the user of the process */
 };
 
 struct peers_callbacks {
   void (*on_msg)(void *ctx, const struct peer_info *peer, const struct msg *m);
   void (*on_gone)(void *ctx, const struct peer_info *peer); /* closed, and not by peers_close */
-  void (*on_deadline)(void *ctx);                           /* peers_deadline is not UINT64_MAX any more */
-  void (*get_trouble)(void *ctx,
-                      struct buf *out); /* why the daemon is not ready, for /readyz; nothing: it is */
+  void (*on_deadline)(void *ctx);                           /* peers_deadline is no longer UINT64_MAX */
+  void (*get_trouble)(void *ctx, struct buf *out); /* why the daemon is not ready, for /readyz; nothing: it is */
 };
 
-struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb,
-                           void *ctx);
+struct peers *peers_create(uv_loop_t *loop, size_t max, uint64_t seed, const struct peers_callbacks *cb, void *ctx);
 void peers_destroy(struct peers *p); /* after peers_close_all, when the loop has nothing left to do */
 
 /* Where PyTorch's clients go from now on, not owned; NULL: they are closed. They count for `max`. */
 void peers_set_store(struct peers *p, struct c10d_server *store);
-/* For c10d_server_config. */
+/* For c10d_server_config: on_descriptor_closed, silent_beside. */
+void peers_resume(struct peers *p);
 bool peers_silent_beside(const struct peers *p, const struct ipaddr *addr);
 
-/* Takes a listening socket over. `local`: the unix control socket. */
-int peers_listen(struct peers *p, int fd, bool local, struct err *e);
+/* Accepts on a bound socket, which becomes the peers' in case of an error too. `control`: it is the control
+ * socket, a unix one; only its connections may do what rdzvctl does. */
+int peers_listen(struct peers *p, int fd, bool control, struct err *e);
 
 /* To a number that is gone: nothing happens. */
 void peers_send(struct peers *p, uint64_t id, struct bytes *b); /* takes one reference */
 void peers_close(struct peers *p, uint64_t id);                 /* after what is queued has left */
-/* It said who it is: `name` for logs, larger frames, no deadline any more. */
+/* It is identified: `name` for logs, larger frames, no deadline. */
 void peers_identify(struct peers *p, uint64_t id, const char *name, unsigned user_timeout_ms);
 
 /* Native peers that have not been identified: an agent may be among them. */

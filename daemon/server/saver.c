@@ -1,19 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* State lines on their way to the disk.
  *
- * A line must be on the disk before the effects behind it are carried out, but the loop must not wait for a disk: so
+ * A line must be on the disk before the effects behind it are carried out, but the loop must not wait for a disk. So
  * the write and its fsync run in the thread pool, and the server keeps its queue of effects until on_done. Lines that
- * come meanwhile are gathered and written together next time.
+ * come meanwhile are written together next time.
  *
- * A disk may be full or hang (a network file system whose server went away). The state is an aid: agents carry the
- * truth about their rounds and tell it to a restarted daemon. So neither stops a job. A failed write is an ERROR
- * line each time and the job goes on; a write that takes longer than SAVER_WAIT_MS is called stuck, and from then
- * until it returns nobody waits: otherwise heartbeats would go unanswered and agents would fence themselves for a
- * slow disk.
+ * A disk may be full or hang (a network file system whose server is gone). The state is an aid: agents carry the truth
+ * about their rounds and tell it to a restarted daemon. So neither stops a job. A failed write is logged as an error
+ * each time. A write that takes longer than SAVER_WAIT_MS is called stuck, and until it returns no effect waits:
+ * otherwise heartbeats would go unanswered, and agents would fence themselves because of a slow disk.
  *
- * When the last write failed, or the file has grown, the next one rewrites the file from what the core knows. That is
- * allowed only when no older line is still to come, else that one would stand behind newer ones. After a failure it is tried every
- * few seconds, since the next line may be hours away, and until then a daemon that died would know less than it could; that the
- * disk works again is then known too. */
+ * After a failed write, or when the file has grown, the next write rewrites the file from what the core knows. That
+ * is allowed only when no older line is still to come; otherwise that line would stand behind newer ones. After a
+ * failure the write is tried again every few seconds. The next line may be hours away, and a daemon that died before it
+ * would know less than it could. */
 
 #include "daemon/server/saver.h"
 
@@ -34,7 +34,7 @@ void saver_put(struct saver *s, const char *line) {
   if (!s->state) return;
   size_t n = strlen(line);
   if (s->pending.len + n + 1 > SAVER_PENDING_MAX) {
-    log_error("state: the disk is stuck and too much waits for it: a line is lost");
+    log_error("state: the disk does not answer, and too many lines wait: a line is lost");
     return;
   }
   buf_append(&s->pending, line, n);
@@ -59,13 +59,12 @@ static void on_written(uv_work_t *work, int status) {
   else if (failed)
     log_debug("state: %s, still", s->result.text);
   else if (s->failed)
-    log_info("state: all of it is on the disk now");
+    log_info("state: everything is on the disk again");
   else if (s->stuck)
-    log_warn("state: the disk works again after %llu ms",
-             (unsigned long long)(monotonic_ms() - s->started_ms));
+    log_warn("state: the disk works again after %llu ms", (unsigned long long)(monotonic_ms() - s->started_ms));
   s->stuck = s->again = false;
   s->failed = failed;
-  s->last = s->result; /* which the next write changes in its thread */
+  s->last = s->result; /* the next write changes it in its thread */
   s->retry_ms = failed && !s->given_up ? monotonic_ms() + SAVER_RETRY_MS : UINT64_MAX;
   s->on_done(s->ctx);
 }
@@ -84,10 +83,6 @@ void saver_write(struct saver *s, bool complete) {
   s->work.data = s;
   s->started_ms = monotonic_ms();
   s->busy = uv_queue_work(s->loop, &s->work, write_in_pool, on_written) == 0;
-}
-
-bool saver_is_busy(const struct saver *s) {
-  return s->busy;
 }
 
 bool saver_must_wait(const struct saver *s) {

@@ -1,26 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon's loop.
  *
  *   peer's message, peer gone, tick, shutdown -> core_step -> effects -> queue -> pump: send, close, save, log
  *
- * Effects are collected while core_step runs and carried out after it has returned, strictly in order. A SAVE stops
- * the pump until the line is on the disk; meanwhile the loop and the core go on and their effects gather behind it.
- * Only IDENTIFIED does not queue: it changes what we accept from a connection and says nothing to anybody.
+ * core_step collects effects; they are carried out after it has returned, in order. A SAVE stops the pump until the
+ * line is on the disk. Meanwhile the loop and the core go on, and effects collect behind it. Only IDENTIFIED is not
+ * queued: it changes what we accept from a connection, and sends nothing.
  *
- * Time. There is one timer, set after each batch to the earliest of all deadlines (core, unidentified peers, a write
- * that hangs, our own leaving). When it fires nothing is done at once: a loop that was busy or a process that was
- * stopped finds its timers due before it has read its sockets, and would expire nodes whose heartbeats lie there. So the
- * timer only makes an idle handle active, which keeps the following poll from waiting, and a check handle does the
- * ticking after that poll. How late the tick is goes to the core, which adds it to its leases.
+ * Time. There is one timer, set after each batch to the earliest deadline (core, unidentified peers, a write that
+ * hangs, our own exit). When it fires, nothing is done yet. A loop that was busy, or a process that was stopped, finds
+ * its timers due before it has read its sockets, and would lose nodes whose heartbeats are waiting there. So the timer
+ * only starts an idle handle, which keeps the next poll from blocking, and a check handle ticks after that poll. The
+ * core gets how late the tick is, and extends its leases by that.
  *
- * Foreign clients (PyTorch's TCPStore) come in by the same port and are none of the core's business: peers hands them to the server of the
- * common store. All that is asked of it here is whether somebody is connected, because who uses a daemon keeps it.
+ * Foreign clients (PyTorch's TCPStore) use the same port and do not concern the core: peers.c passes them to the server
+ * of the common store. This file only asks whether any is connected, because a client keeps the daemon alive.
  *
- * Leaving. A daemon that belongs to an agent goes when its work is done, or when its owner is dead and nobody needs
- * it; a connection that has not yet said who it is may be an agent that needs it, so it is waited for (it has ten
- * seconds). Where the owner was killed before anybody came, somebody may still come, and a minute is waited; an owner
- * that leaves in good order has waited itself, and writes a byte first. While its owner lives no signal stops it: the
- * owner closes the pipe first. Stopping is an ordinary event for the core, then all connections are closed flushed, then
- * the loop runs empty. What hangs (a disk) does not keep the process: server_run tells. */
+ * Exit. A daemon that belongs to an agent exits when its work is done, or when its owner is dead and no agent needs
+ * it. A connection that has not sent HELLO yet may be an agent that needs it, so the daemon waits (at most ten
+ * seconds). If the owner was killed before any agent came, one may still come, and the daemon waits a minute. An
+ * owner that exits in good order has waited itself, and writes a byte first. While the owner lives, no signal stops
+ * the daemon: the owner closes the pipe. Stopping is an ordinary event for the core; then all connections are
+ * flushed and closed, and the loop runs empty. A disk that hangs does not keep the process: server_run returns
+ * false. */
 
 #include "daemon/server/server.h"
 
@@ -38,7 +40,7 @@
 #include "daemon/server/saver.h"
 #include "proto/c10d_server.h"
 
-#define FOREIGN_PREFIX       "/torch.rendezvous." /* what torchrun's c10d backend puts before its --rdzv-id */
+#define FOREIGN_PREFIX       "/torch.rendezvous." /* torchrun's c10d backend puts it before its --rdzv-id */
 #define FOREIGN_BUFFERED_MIN ((size_t)64 << 20)
 
 enum { SIGNALS = 6 };
@@ -48,10 +50,10 @@ struct server {
   struct server_config config;
   struct core *core;
   struct peers *peers;
-  struct c10d_server *store; /* the common one, of foreign clients */
+  struct c10d_server *store; /* of foreign clients */
   struct saver saver;
-  struct core_effects fresh; /* of the step that runs */
-  struct core_effect *queue; /* not yet carried out: [head, tail) */
+  struct job_effects fresh; /* of the current step */
+  struct job_effect *queue; /* to be carried out */
   size_t head, tail, cap, saves_queued;
   uv_timer_t timer;
   uv_idle_t idle;
@@ -72,9 +74,9 @@ uint64_t server_wall_ms(void) {
   return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Effects -------------------------------------------------------------------------------------------------------- */
+/* Effects ---------------------------------------------------------------------------------------------------------- */
 
-static void enqueue(struct server *s, struct core_effect *fx) {
+static void enqueue(struct server *s, struct job_effect *fx) {
   if (s->head == s->tail) s->head = s->tail = 0;
   if (s->tail == s->cap && s->head > s->cap / 2) {
     memmove(s->queue, s->queue + s->head, (s->tail - s->head) * sizeof(*s->queue));
@@ -85,30 +87,30 @@ static void enqueue(struct server *s, struct core_effect *fx) {
     s->cap = s->cap ? 2 * s->cap : 64;
     s->queue = xrealloc(s->queue, s->cap * sizeof(*s->queue));
   }
-  if (fx->kind == CORE_SAVE) s->saves_queued++;
+  if (fx->kind == JOB_EFFECT_SAVE) s->saves_queued++;
   s->queue[s->tail++] = *fx;
 }
 
-static void carry_out(struct server *s, struct core_effect *fx) {
+static void carry_out(struct server *s, struct job_effect *fx) {
   switch (fx->kind) {
-  case CORE_SEND: peers_send(s->peers, fx->conn, fx->bytes); break;
-  case CORE_CLOSE: peers_close(s->peers, fx->conn); break;
-  case CORE_SAVE:
+  case JOB_EFFECT_SEND: peers_send(s->peers, fx->conn, fx->bytes); break;
+  case JOB_EFFECT_CLOSE: peers_close(s->peers, fx->conn); break;
+  case JOB_EFFECT_SAVE:
     s->saves_queued--;
     saver_put(&s->saver, fx->text);
     break;
-  case CORE_LOG: log_line(fx->level, "%s", fx->text); break;
-  case CORE_IDENTIFIED: break; /* done in step */
+  case JOB_EFFECT_LOG: log_line(fx->level, "%s", fx->text); break;
+  case JOB_EFFECT_IDENTIFIED: break; /* done in step */
   }
   free(fx->text);
 }
 
-/* Carries out what may be; lines that follow each other are written together. */
+/* Carries out effects until a SAVE must wait. Adjacent lines are written together. */
 static void pump(struct server *s) {
   while (s->head < s->tail && !saver_must_wait(&s->saver)) {
-    struct core_effect fx = s->queue[s->head++];
+    struct job_effect fx = s->queue[s->head++];
     carry_out(s, &fx);
-    if (fx.kind == CORE_SAVE && (s->head == s->tail || s->queue[s->head].kind != CORE_SAVE))
+    if (fx.kind == JOB_EFFECT_SAVE && (s->head == s->tail || s->queue[s->head].kind != JOB_EFFECT_SAVE))
       saver_write(&s->saver, s->saves_queued == 0);
   }
 }
@@ -117,23 +119,23 @@ static bool has_work_left(const struct server *s) {
   return s->head < s->tail || saver_must_wait(&s->saver);
 }
 
-static void step(struct server *s, struct core_event *ev) {
+static void step_core(struct server *s, struct core_event *ev) {
   ev->now_ms = server_now_ms();
   ev->wall_ms = server_wall_ms();
   core_step(s->core, ev, &s->fresh);
   for (size_t i = 0; i < s->fresh.n; i++) {
-    struct core_effect *fx = &s->fresh.v[i];
-    if (fx->kind == CORE_IDENTIFIED) {
+    struct job_effect *fx = &s->fresh.v[i];
+    if (fx->kind == JOB_EFFECT_IDENTIFIED) {
       peers_identify(s->peers, fx->conn, fx->text, (unsigned)fx->value);
       free(fx->text);
     } else {
       enqueue(s, fx);
     }
   }
-  s->fresh.n = 0; /* what they own went with them */
+  s->fresh.n = 0; /* the queue owns what they own */
 }
 
-/* Leaving -------------------------------------------------------------------------------------------------------- */
+/* Leaving ---------------------------------------------------------------------------------------------------------- */
 
 static void on_handle_closed(uv_handle_t *handle) {}
 
@@ -152,49 +154,47 @@ static void close_everything(struct server *s) {
   for (int i = 0; i < SIGNALS; i++)
     if (s->signals[i].loop) close_handle((uv_handle_t *)&s->signals[i]);
   if (s->has_owner) close_handle((uv_handle_t *)&s->owner);
-  uv_unref((uv_handle_t *)&s->timer); /* it still guards stop_by_ms, but nobody waits for it */
+  uv_unref((uv_handle_t *)&s->timer); /* it still guards stop_by_ms, but does not keep the loop alive */
 }
 
-static bool may_leave(const struct server *s, uint64_t now) {
+static bool may_exit(const struct server *s, uint64_t now) {
   if (!s->config.exit_when_idle && !s->owner_gone) return false;
   if (!core_idle(s->core) || peers_undecided(s->peers) > 0) return false;
   if (s->store && c10d_server_connections(s->store) > 0) return false;
-  return core_served(s->core) ||
-         (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));
+  return core_served(s->core) || (s->owner_gone && (s->owner_left || now - s->started_ms >= SERVER_NOBODY_CAME_MS));
 }
 
-/* When may_leave could become true by the passing of time alone. */
-static uint64_t leave_deadline(const struct server *s) {
+/* When may_exit could become true by the passing of time alone. */
+static uint64_t exit_deadline(const struct server *s) {
   uint64_t at = s->started_ms + SERVER_NOBODY_CAME_MS;
   return s->owner_gone && !core_served(s->core) && server_now_ms() < at ? at : UINT64_MAX;
 }
 
-/* Time ----------------------------------------------------------------------------------------------------------- */
+/* Time ------------------------------------------------------------------------------------------------------------- */
 
-static void on_timer(uv_timer_t *timer);
+static void on_deadline_timer(uv_timer_t *timer);
 
 static void set_timer(struct server *s) {
   uint64_t at = earliest(saver_deadline(&s->saver), s->stop_by_ms);
   if (!s->closed) at = earliest(at, earliest(core_deadline(s->core), peers_deadline(s->peers)));
-  if (!s->stopping) at = earliest(at, leave_deadline(s));
+  if (!s->stopping) at = earliest(at, exit_deadline(s));
   if (at == UINT64_MAX) {
     uv_timer_stop(&s->timer);
     return;
   }
   uint64_t now = server_now_ms();
   uv_update_time(s->loop);
-  uv_timer_start(&s->timer, on_timer, at > now ? at - now : 0, 0);
+  uv_timer_start(&s->timer, on_deadline_timer, at > now ? at - now : 0, 0);
 }
 
-/* After every event: carry out, look whether we are done, set the timer. */
-static void settle(struct server *s) {
-  if (s->pumping) return; /* further up somebody does */
+/* After every event: carries out effects, checks whether the daemon may exit, sets the timer. */
+static void finish_event(struct server *s) {
+  if (s->pumping) return; /* a caller does it */
   s->pumping = true;
   pump(s);
-  if (!s->stopping && !has_work_left(s) && may_leave(s, server_now_ms())) {
+  if (!s->stopping && !has_work_left(s) && may_exit(s, server_now_ms())) {
     s->unneeded = true;
-    server_stop(s,
-                s->owner_gone ? "the agent that started it is gone and nobody needs it" : "its work is done");
+    server_stop(s, s->owner_gone ? "the agent that started it is gone and no agent needs it" : "its work is done");
   }
   pump(s);
   if (s->stopping && !s->closed && !has_work_left(s)) close_everything(s);
@@ -215,12 +215,12 @@ static void on_check(uv_check_t *check) {
   if (now >= due) {
     uint64_t late = now - due;
     if (late > SERVER_LAG_MS) log_warn("loop: %llu ms late", (unsigned long long)late);
-    step(s, &(struct core_event){.kind = CORE_TICK, .lag_ms = late > SERVER_LAG_MS ? late : 0});
+    step_core(s, &(struct core_event){.kind = CORE_TICK, .lag_ms = late > SERVER_LAG_MS ? late : 0});
   }
-  settle(s);
+  finish_event(s);
 }
 
-static void on_timer(uv_timer_t *timer) {
+static void on_deadline_timer(uv_timer_t *timer) {
   struct server *s = timer->data;
   if (server_now_ms() >= s->stop_by_ms) {
     uv_stop(s->loop);
@@ -235,34 +235,33 @@ static void on_timer(uv_timer_t *timer) {
   uv_check_start(&s->check, on_check);
 }
 
-/* Events --------------------------------------------------------------------------------------------------------- */
+/* Events ----------------------------------------------------------------------------------------------------------- */
 
 static struct core_store_facts store_facts(const struct server *s) {
   if (!s->store) return (struct core_store_facts){0};
   const struct store *store = c10d_server_store(s->store);
-  return (struct core_store_facts){.connections = c10d_server_connections(s->store),
-                                   .keys = store_count(store),
-                                   .bytes = store_bytes(store)};
+  return (struct core_store_facts){
+      .connections = c10d_server_connections(s->store), .keys = store_count(store), .bytes = store_bytes(store)};
 }
 
 static void on_peer_msg(void *ctx, const struct peer_info *peer, const struct msg *m) {
   struct server *s = ctx;
   struct core_store_facts store = store_facts(s);
-  step(s, &(struct core_event){.kind = CORE_MSG,
-                               .conn = peer->id,
-                               .msg = m,
-                               .peer_addr = peer->peer_addr,
-                               .local_addr = peer->local_addr,
-                               .local = peer->local,
-                               .uid = peer->uid,
-                               .store = &store});
-  settle(s);
+  step_core(s, &(struct core_event){.kind = CORE_MSG,
+                                    .conn = peer->id,
+                                    .msg = m,
+                                    .peer_addr = peer->peer_addr,
+                                    .local_addr = peer->local_addr,
+                                    .local = peer->local,
+                                    .uid = peer->uid,
+                                    .store = &store});
+  finish_event(s);
 }
 
 static void on_peer_gone(void *ctx, const struct peer_info *peer) {
   struct server *s = ctx;
-  step(s, &(struct core_event){.kind = CORE_CLOSED, .conn = peer->id});
-  settle(s);
+  step_core(s, &(struct core_event){.kind = CORE_CLOSED, .conn = peer->id});
+  finish_event(s);
 }
 
 static void on_peers_deadline(void *ctx) {
@@ -272,23 +271,27 @@ static void on_peers_deadline(void *ctx) {
 static void get_trouble(void *ctx, struct buf *out) {
   struct server *s = ctx;
   if (s->stopping)
-    buf_puts(out, "this daemon is going away");
+    buf_puts(out, "this daemon is stopping");
   else
     saver_put_trouble(&s->saver, out);
 }
 
 static void on_store_empty(void *ctx) {
-  settle(ctx);
+  finish_event(ctx);
 }
 
 static bool is_silent_beside(void *ctx, const struct ipaddr *peer) {
   return peers_silent_beside(((struct server *)ctx)->peers, peer);
 }
 
+static void on_descriptor_closed(void *ctx) {
+  peers_resume(((struct server *)ctx)->peers);
+}
+
 static void on_saved(void *ctx) {
   struct server *s = ctx;
   saver_write(&s->saver, s->saves_queued == 0);
-  settle(s);
+  finish_event(s);
 }
 
 static void get_state_lines(void *ctx, struct buf *out) {
@@ -305,17 +308,18 @@ static void on_owner(uv_poll_t *poll, int status, int events) {
   }
   uv_poll_stop(poll);
   s->owner_gone = true;
-  log_info("the agent that started this daemon is gone; leaving when nobody needs it");
-  settle(s);
+  log_info("the agent that started this daemon is gone; exiting when no agent needs it");
+  finish_event(s);
 }
 
-/* Schedulers signal every process of a job step; the agent, which is among them, still needs its daemon to tell the others. */
+/* Schedulers signal every process of a job step. The agent, which is one of them, still needs its daemon to inform
+ * the others. */
 static void on_signal(uv_signal_t *signal, int signo) {
   struct server *s = signal->data;
   const char *name = signal_name(signo);
   if (s->has_owner && !s->owner_gone) on_owner(&s->owner, 0, 0);
   if (s->has_owner && !s->owner_gone) {
-    log_info("%s: this daemon belongs to an agent, and leaves with it", name);
+    log_info("%s ignored: this daemon belongs to an agent and exits with it", name);
     return;
   }
   if (signo != SIGTERM && signo != SIGINT) return;
@@ -326,21 +330,20 @@ static void on_signal(uv_signal_t *signal, int signo) {
   server_stop(s, name);
 }
 
-/* For main ------------------------------------------------------------------------------------------------------- */
+/* For main --------------------------------------------------------------------------------------------------------- */
 
 static int watch_owner(struct server *s, struct err *e) {
   if (s->config.owner_fd < 0) return 0;
   int rc = uv_poll_init(s->loop, &s->owner, s->config.owner_fd);
   if (rc < 0)
-    return err_set(e, rc, "--owner-fd %d: it must be an open pipe or socket (%s)", s->config.owner_fd,
-                   uv_strerror(rc));
+    return err_set(e, rc, "--owner-fd %d: it must be an open pipe or socket (%s)", s->config.owner_fd, uv_strerror(rc));
   s->has_owner = true;
   s->owner.data = s;
   rc = uv_poll_start(&s->owner, UV_READABLE | UV_DISCONNECT, on_owner);
   return rc < 0 ? err_sys(e, rc, "--owner-fd %d", s->config.owner_fd) : 0;
 }
 
-/* SIGHUP and those after it kill a daemon of nobody, as they do any program. */
+/* A daemon without an owner dies of SIGHUP and the signals after it, as other programs do. */
 static void watch_signals(struct server *s) {
   static const int signos[SIGNALS] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   for (int i = 0; i < (s->config.owner_fd < 0 ? 2 : SIGNALS); i++) {
@@ -367,9 +370,9 @@ static int open_store(struct server *s, struct err *e) {
                                                 .session_prefix = FOREIGN_PREFIX,
                                                 .session_ttl_ms = SERVER_FOREIGN_TTL_MS},
                                       .max_per_address = SERVER_FOREIGN_PER_ADDRESS_MAX,
-                                      .max_buffered =
-                                          bytes > FOREIGN_BUFFERED_MIN ? bytes : FOREIGN_BUFFERED_MIN,
+                                      .max_buffered = bytes > FOREIGN_BUFFERED_MIN ? bytes : FOREIGN_BUFFERED_MIN,
                                       .silent_beside = is_silent_beside,
+                                      .on_descriptor_closed = on_descriptor_closed,
                                       .on_empty = on_store_empty,
                                       .ctx = s};
   int rc = c10d_server_create(s->loop, &config, &s->store, e);
@@ -378,10 +381,8 @@ static int open_store(struct server *s, struct err *e) {
 }
 
 int server_create(uv_loop_t *loop, const struct server_config *config, struct server **out, struct err *e) {
-  static const struct peers_callbacks callbacks = {.on_msg = on_peer_msg,
-                                                   .on_gone = on_peer_gone,
-                                                   .on_deadline = on_peers_deadline,
-                                                   .get_trouble = get_trouble};
+  static const struct peers_callbacks callbacks = {
+      .on_msg = on_peer_msg, .on_gone = on_peer_gone, .on_deadline = on_peers_deadline, .get_trouble = get_trouble};
   struct server *s = xcalloc(1, sizeof(*s));
   s->loop = loop;
   s->config = *config;
@@ -403,18 +404,17 @@ void server_load(struct server *s) {
   if (!state) return;
   if (*state_warning(state)) log_warn("state: %s", state_warning(state));
   size_t n = state_count(state);
-  for (size_t i = 0; i < n; i++)
-    step(s, &(struct core_event){.kind = CORE_LOAD, .line = state_record(state, i)});
+  for (size_t i = 0; i < n; i++) step_core(s, &(struct core_event){.kind = CORE_LOAD, .line = state_record(state, i)});
   struct buf lines = BUF_INIT;
   struct err e = ERR_INIT;
   core_state_lines(s->core, &lines);
   if (state_rewrite(state, &lines, &e) < 0) log_error("state: %s; going on with the file as it is", e.text);
   buf_finish(&lines);
-  settle(s);
+  finish_event(s);
 }
 
-int server_listen(struct server *s, int fd, bool local, struct err *e) {
-  return peers_listen(s->peers, fd, local, e);
+int server_listen(struct server *s, int fd, bool control, struct err *e) {
+  return peers_listen(s->peers, fd, control, e);
 }
 
 void server_stop(struct server *s, const char *why) {
@@ -423,8 +423,8 @@ void server_stop(struct server *s, const char *why) {
   s->stop_by_ms = server_now_ms() + SERVER_STOP_MS;
   log_info("stopping: %s", why);
   if (s->config.on_stopping) s->config.on_stopping(s->config.ctx, why);
-  step(s, &(struct core_event){.kind = CORE_SHUTDOWN});
-  settle(s);
+  step_core(s, &(struct core_event){.kind = CORE_SHUTDOWN});
+  finish_event(s);
 }
 
 void server_summary(const struct server *s, struct buf *out) {
@@ -452,7 +452,7 @@ void server_destroy(struct server *s) {
     free(s->queue[s->head].text);
   }
   free(s->queue);
-  core_effects_finish(&s->fresh);
+  job_effects_finish(&s->fresh);
   saver_finish(&s->saver);
   peers_destroy(s->peers);
   free(s);

@@ -1,18 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state file.
  *
- * What must hold: a record that was appended and fsynced is read again, whatever the daemon or the machine does
- * afterwards; a write that was cut off is told from damage. Each line carries its CRC-32, so both are seen. A crash
- * tears only the end of an append-only file: bad lines with nothing valid behind them are the torn end and are
- * dropped with a warning. A bad line in front of a good one cannot come from a crash; somebody edited the file or the
- * disk lies. Then we refuse to start rather than guess, and say how to go on without the file.
+ * A record that was appended and fsynced is read again, even if the daemon or the machine crashes afterwards; and a
+ * write that was cut off is distinguished from damage. Each line carries its CRC-32, which shows both. A crash tears
+ * only the end of an append-only file: bad lines with nothing valid behind them are the torn end, and are dropped with
+ * a warning. A bad line before a good one cannot come from a crash: a person edited the file, or the disk is faulty.
+ * Then the daemon does not guess: it refuses to start, and says how to go on without the file.
  *
- * An append that fails half-way (disk full) must not leave half a line in front of the next one: the file is cut back
- * to its good length, and the next write goes to that offset in any case. After a failed fsync nobody knows what is
- * on the disk, so the file then asks to be rewritten from what the core knows; the same path keeps the file from
- * growing for ever.
+ * An append that fails half-way (disk full) must not leave half a line before the next one: the file is cut back to its
+ * good length, and the next write goes to that offset in any case. After a failed fsync the content of the disk is
+ * unknown, so the file asks to be rewritten from what the core knows; the same path keeps it from growing forever.
  *
- * The lock is a file of its own, since the state file is replaced by rename and a lock on the old inode would be
- * worth nothing. flock goes with the process, so a killed daemon leaves no lock behind. */
+ * The lock is a file of its own: the state file is replaced by rename, and a lock on the old inode would be useless.
+ * The process owns the flock, so a killed daemon leaves no lock behind. */
 
 #include "daemon/server/state.h"
 
@@ -24,6 +24,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/log.h"
 #include "common/mem.h"
 
 #define STATE_HEADER "rdzvd-state 1\n"
@@ -34,7 +35,7 @@ struct state {
   char *path;
   int dir_fd, lock_fd, fd;
   size_t good_len, len_at_rewrite;
-  bool failed;     /* the last write did not succeed: what is on the disk is uncertain */
+  bool failed;     /* the last write failed: the content of the disk is uncertain */
   bool dirty_tail; /* there may be bytes behind good_len */
   char **records;
   size_t n_records;
@@ -72,13 +73,13 @@ static void put_lines(struct buf *out, const struct buf *records) {
   }
 }
 
-/* Reading ------------------------------------------------------------------------------------------------------- */
+/* Reading ---------------------------------------------------------------------------------------------------------- */
 
 static int refuse_damage(const struct state *s, size_t line, struct err *e) {
   return err_set(e, -EBADMSG,
                  "%s line %zu is damaged (its checksum does not fit) and good lines follow, so this is not "
                  "the trace of a "
-                 "crash; move the file away and start again: jobs that run are learnt from their agents",
+                 "crash; move the file away and start again: the agents report the running jobs",
                  s->path, line);
 }
 
@@ -103,8 +104,8 @@ static int read_lines(struct state *s, const char *data, size_t len, struct err 
   }
   s->dirty_tail = bad_line > 0;
   if (bad_line)
-    s->warning = xasprintf("%s line %zu: the last write was cut off; dropped %zu bytes", s->path, bad_line,
-                           len - s->good_len);
+    s->warning =
+        xasprintf("%s line %zu: the last write was cut off; dropped %zu bytes", s->path, bad_line, len - s->good_len);
   return 0;
 }
 
@@ -115,11 +116,11 @@ static int check_and_read(struct state *s, const char *data, size_t len, struct 
     s->failed = s->dirty_tail = true;
     return 0;
   }
-  return err_set(e, -EBADMSG,
-                 "%s line 1: this is no state file of this version of rdzvd (it begins otherwise than "
-                 "\"%.*s\"); move it "
-                 "away, or use another --state-dir",
-                 s->path, (int)header - 1, STATE_HEADER);
+  return err_set(
+      e, -EBADMSG,
+      "%s line 1: this is not a state file of this version of rdzvd (it does not begin with \"%.*s\"); move it "
+      "away, or use another --state-dir",
+      s->path, (int)header - 1, STATE_HEADER);
 }
 
 static int read_file(struct state *s, struct err *e) {
@@ -128,9 +129,8 @@ static int read_file(struct state *s, struct err *e) {
   struct stat st;
   if (fstat(s->fd, &st) < 0) return err_sys(e, -errno, "%s", s->path);
   if (!S_ISREG(st.st_mode) || st.st_size > STATE_FILE_MAX)
-    return err_set(e, -EBADMSG,
-                   "%s is no state file: it must be a regular file of at most %d MiB; move it away", s->path,
-                   STATE_FILE_MAX / (1024 * 1024));
+    return err_set(e, -EBADMSG, "%s is not a state file: it must be a regular file of at most %d MiB; move it away",
+                   s->path, STATE_FILE_MAX / (1024 * 1024));
   struct buf data = BUF_INIT;
   int rc = 0;
   for (ssize_t n = 1; n > 0 && rc == 0 && data.len <= (size_t)st.st_size;) {
@@ -153,22 +153,33 @@ static int lock_dir(struct state *s, const char *dir, struct err *e) {
     ssize_t n = pread(s->lock_fd, text, sizeof(text) - 1, 0);
     text[n > 0 ? strspn(text, "0123456789") : 0] = '\0';
     return err_set(e, -EBUSY,
-                   "--state-dir %s is in use by another rdzvd (pid %s); give each daemon a folder of its own",
-                   dir, text[0] ? text : "unknown");
+                   "--state-dir %s is in use by another rdzvd (pid %s); give each daemon a folder of its own", dir,
+                   text[0] ? text : "unknown");
   }
   int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
-  if (ftruncate(s->lock_fd, 0) < 0 || pwrite(s->lock_fd, text, (size_t)n, 0) < 0)
-    return 0; /* only for people */
+  if (ftruncate(s->lock_fd, 0) < 0 || pwrite(s->lock_fd, text, (size_t)n, 0) < 0) return 0; /* only for people */
   return 0;
 }
 
+/* Only a warning: a volume may be 0777 where there are no other users. */
+static void warn_of_others(int dir_fd, const char *dir) {
+  struct stat st;
+  if (fstat(dir_fd, &st) < 0) return;
+  if ((st.st_uid == 0 || st.st_uid == geteuid()) && !(st.st_mode & S_IWOTH)) return;
+  log_warn(
+      "--state-dir %s: other users can write to this folder, and change what this daemon remembers; give it a folder "
+      "of its own",
+      dir);
+}
+
 int state_open(const char *dir, struct state **out, struct err *e) {
-  if (mkdir(dir, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot make --state-dir %s", dir);
+  if (mkdir(dir, 0700) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create --state-dir %s", dir);
   struct state *s = xcalloc(1, sizeof(*s));
   s->path = xasprintf("%s/rdzvd.state", dir);
   s->lock_fd = s->fd = -1;
   s->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int rc = s->dir_fd < 0 ? err_sys(e, -errno, "cannot open --state-dir %s", dir) : 0;
+  if (rc == 0) warn_of_others(s->dir_fd, dir);
   if (rc == 0) rc = lock_dir(s, dir, e);
   if (rc == 0) rc = read_file(s, e);
   if (rc < 0) {
@@ -220,7 +231,7 @@ const char *state_warning(const struct state *s) {
   return s->warning ? s->warning : "";
 }
 
-/* Writing ------------------------------------------------------------------------------------------------------- */
+/* Writing ---------------------------------------------------------------------------------------------------------- */
 
 static int write_all(int fd, const struct buf *b, size_t offset) {
   for (size_t done = 0; done < b->len;) {
@@ -265,8 +276,8 @@ int state_rewrite(struct state *s, const struct buf *records, struct err *e) {
   return rc < 0 ? err_sys(e, rc, "cannot write %s", s->path) : 0;
 }
 
-/* What follows good_len would be taken for damage if the next line were shorter. If it cannot be cut off the line is
- * written over it all the same: better than nothing. */
+/* Bytes behind good_len would look like damage if the next line were shorter. If they cannot be cut off, the line is
+ * written over them anyway. */
 static void cut_tail(struct state *s) {
   if (s->dirty_tail && ftruncate(s->fd, (off_t)s->good_len) == 0) s->dirty_tail = false;
 }

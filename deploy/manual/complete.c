@@ -1,14 +1,15 @@
-/* Completions, from the same table that parses: what can stand behind an option, told to three shells.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Completions, from the table that parses: the possible values of an option, in the form of three shells.
  *
- * An option's label is written for people ("N|cpu|gpu|auto", "DIR"), and read here: small letters are values to
- * choose from, capitals say of what kind a value is. So a table needs no second list of its values, and a test holds each value in a label
- * against the parser of its row.
+ * An option's label is written for people ("N|cpu|gpu|auto", "DIR") and read here. Words in small letters are values;
+ * words in capitals name the kind of a value. So a table needs no second list of its values, and a test holds each
+ * value in a label against the parser of its row.
  *
- * Each shell quotes in its own way, and its completion system once more: zsh's _arguments gives a meaning to brackets and colons, also
- * within quotes. All text passes through the one function of its shell that knows that.
+ * Each shell quotes in its own way, and its completion system once more: zsh's _arguments gives a meaning to brackets
+ * and colons, also within quotes. All text passes through the one function of its shell that knows that.
  *
- * bash sees names alone; zsh and fish show what an option is about, in a line. That is the beginning of its help, up to the first
- * full stop, semicolon or colon, or to where the line is full. */
+ * bash shows names only. zsh and fish also show a line about each option: the beginning of its help, up to the first
+ * full stop, semicolon or colon, or up to the end of the line. */
 
 #include "deploy/manual/complete.h"
 
@@ -44,10 +45,8 @@ static struct opt_choice read_choice(const char *p, size_t n) {
   size_t small = 0, bare = n;
   while (small < n && !is_upper(p[small])) small++;
   while (bare > 0 && strchr("[].,", p[bare - 1])) bare--;
-  return (struct opt_choice){.wants = kind_of(p + small, n - small),
-                             .word = p,
-                             .len = small == n ? bare : small,
-                             .list = is_list(p, n)};
+  return (struct opt_choice){
+      .wants = kind_of(p + small, n - small), .word = p, .len = small == n ? bare : small, .list = is_list(p, n)};
 }
 
 size_t opt_choices(const struct opt *row, struct opt_choice out[OPT_CHOICES_MAX]) {

@@ -1,9 +1,10 @@
-/* fish's side of opts_complete.h: one complete command a line. Quoting is the easy part here: between apostrophes only the apostrophe and
- * the backslash mean something. -x: no file names, and a value must follow; -r -F: a file. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fish's side of complete.h: one complete command a line. Between apostrophes only the apostrophe and the backslash
+ * have a meaning. -x: a value must follow, and it is not a file; -r -F: a file. */
 
 #include <string.h>
-#include "deploy/manual/complete.h"
 #include "common/opts/value.h"
+#include "deploy/manual/complete.h"
 
 enum { SUMMARY_MAX = 60 };
 

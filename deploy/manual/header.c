@@ -1,6 +1,7 @@
-/* Reads just as much C as rdzv.h is written in: a declaration begins with RDZV_API and ends with a semicolon; a comment belongs to what
- * follows it, or, where something stands in front of it on its line, to that. A declaration is found by its name, so the page
- * decides on the order; a function that it forgets is found by a test. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads only the C of rdzv.h: a declaration begins with RDZV_API and ends with a semicolon. A comment belongs to the
+ * code before it on its line, or else to the code that follows. A declaration is found by its name, so the page decides
+ * the order. A test finds a function that the page forgets. */
 
 #include "deploy/manual/header.h"
 
@@ -74,7 +75,7 @@ static void put_comment_between(const char *p, const char *end, struct buf *out)
   free(text);
 }
 
-/* A few words on the line of what they are about. */
+/* A short text on the line of its subject. */
 static void put_phrase_between(const char *p, const char *end, struct buf *out) {
   char *text = comment_text(p, end);
   man_put_phrase(out, text + strspn(text, " \n"));
@@ -94,7 +95,8 @@ static const char *find_function(const char *text, const char *name) {
   return NULL;
 }
 
-/* The comment that ends in front of `p`: from its text on to its end; false: there is none, or it stands behind something else. */
+/* The comment that ends in front of `p`: from its text on to its end; false: there is none, or it follows other text on
+ * its line. */
 static bool comment_before(const char *text, const char *p, const char **from, const char **to) {
   while (p > text && isspace(p[-1])) p--;
   if (p - text < 2 || p[-1] != '/' || p[-2] != '*') return false;

@@ -1,16 +1,16 @@
-/* Manual pages in mdoc(7), from the same table that parses.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Manual pages in mdoc(7), from the table that parses.
  *
- * roff reads its input in two ways at once: a line that begins with a dot or an apostrophe is a request, and a backslash begins an
- * escape anywhere. A help text is neither, so every character that means something to roff is written as an escape, and
- * what may stand at the beginning of a line gets a mark of no width in front. Dashes are written as \-, apostrophes as \(aq and
- * carets as \(ha: plain ones may come out as typographic ones, and a user who copies an option from the page would copy
- * those.
+ * roff reads its input in two ways at once: a line that begins with a dot or an apostrophe is a request, and a
+ * backslash begins an escape anywhere. So every character with a meaning to roff is escaped, and a dot or apostrophe at
+ * the beginning of a line gets a mark of no width in front. Dashes are written as \-, apostrophes as \(aq and carets as
+ * \(ha: plain ones may be printed as typographic characters, and a user would copy those.
  *
- * Sentences begin on lines of their own, because roff takes a full stop at the end of a line, and nothing else, for the
- * end of a sentence.
+ * Sentences begin on lines of their own, because roff recognizes the end of a sentence only by a full stop at the end
+ * of a line.
  *
- * Short names come first here, as in the pages of other programs. Behind the help stands in one more paragraph what the help leaves to
- * the row: default, bounds, the variables. --help and --version have none of them. */
+ * Short names come first, as in the pages of other programs. A paragraph behind the help has the facts of the row:
+ * default, bounds, variables. --help and --version have none. */
 
 #include "deploy/manual/man.h"
 
@@ -107,8 +107,7 @@ void man_put_phrase(struct buf *out, const char *text) {
   bool is_word = n > 0 && (!text[n] || strchr(" ,;:", text[n])) && strncmp(text, "rdzv", 4) != 0;
   buf_puts(&sentence, text);
   if (is_word) sentence.data[0] = (char)(text[0] - 'a' + 'A');
-  while (sentence.len > 0 && strchr(" \n", sentence.data[sentence.len - 1]))
-    sentence.data[--sentence.len] = '\0';
+  while (sentence.len > 0 && strchr(" \n", sentence.data[sentence.len - 1])) sentence.data[--sentence.len] = '\0';
   if (sentence.len > 0 && !ends_sentence(sentence.data, sentence.len)) buf_putc(&sentence, '.');
   man_put_text(out, buf_text(&sentence));
   buf_finish(&sentence);
@@ -145,8 +144,7 @@ void man_put_literal(struct buf *out, const char *text) {
 
 static void put_variable(struct buf *out, const char *prefix, const char *name) {
   buf_printf(out, "`%s", prefix);
-  for (; *name; name++)
-    buf_putc(out, (char)(*name == '-' ? '_' : is_lower(*name) ? *name - 'a' + 'A' : *name));
+  for (; *name; name++) buf_putc(out, (char)(*name == '-' ? '_' : is_lower(*name) ? *name - 'a' + 'A' : *name));
   buf_putc(out, '`');
 }
 

@@ -1,26 +1,29 @@
-/* rdzv-manual PROGRAM TEMPLATE HEADER: writes a manual page or a completion to stdout. Run while rdzv is built; not installed.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzv-manual PROGRAM TEMPLATE HEADER: writes a manual page or a completion to stdout. Run while rdzv is built; not
+ * installed.
  *
- * A template is text with places that the tables fill, @{name arguments}. What a place becomes goes in as it is; where it ends with a line
- * break, the one behind the place is dropped. Lines between @{if ...} and @{end} stay only if that is so. A name that is
- * none, or a function that HEADER does not have, ends the build: pages cannot go on telling what is no longer there.
+ * A template is text with places that the tables fill, @{name arguments}. The text of a place goes in as it is; if it
+ * ends with a line break, the line break after the place is dropped. Lines between @{if ...} and @{end} stay only if
+ * that is so. An unknown name, or a function that HEADER does not have, fails the build, so pages cannot describe things
+ * that are gone.
  *
- * PROGRAM says whose options are meant; "-" none's. The tables are those that the programs are linked with. */
+ * PROGRAM names the program whose options are meant; "-": none. The tables are those that the programs are linked with. */
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "agent/options/options.h"
 #include "agent/workers/env.h"
-#include "agent/options/internal.h"
 #ifdef RDZV_HAVE_TRAINER
 #include "agent/trainer/run/options.h"
 #endif
 #include "common/exit_codes.h"
 #include "common/mem.h"
-#include "deploy/manual/complete.h"
-#include "deploy/manual/man.h"
 #include "daemon/ctl/options.h"
 #include "daemon/rdzvd_options.h"
+#include "deploy/manual/complete.h"
 #include "deploy/manual/header.h"
+#include "deploy/manual/man.h"
 
 static const struct opts_spec *const specs[] = {
     &agent_options_spec,
@@ -30,8 +33,6 @@ static const struct opts_spec *const specs[] = {
     &trainer_opts_spec,
 #endif
 };
-
-enum { CONDITION_MAX = 64 };
 
 struct job {
   const struct opts_spec *spec; /* NULL: none */
@@ -58,7 +59,7 @@ static const struct opts_spec *find_spec(const char *program) {
   return NULL;
 }
 
-/* What a place may be. Each is given the job and the words behind its name. */
+/* The kinds of places. Each gets the job and the words after its name. */
 
 static bool put_program(const struct job *j, char *words, struct buf *out) {
   buf_puts(out, j->spec->program);
@@ -80,10 +81,10 @@ static bool put_version(const struct job *j, char *words, struct buf *out) {
   return true;
 }
 
-#define FROM_SPEC(name, call)                                                                                \
-  static bool name(const struct job *j, char *words, struct buf *out) {                                      \
-    call(j->spec, out);                                                                                      \
-    return true;                                                                                             \
+#define FROM_SPEC(name, call)                                                                                          \
+  static bool name(const struct job *j, char *words, struct buf *out) {                                                \
+    call(j->spec, out);                                                                                                \
+    return true;                                                                                                       \
   }
 FROM_SPEC(put_options, opts_man_options)
 FROM_SPEC(put_verbs, opts_man_verbs)

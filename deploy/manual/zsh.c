@@ -1,10 +1,11 @@
-/* zsh's side of opts_complete.h. What _arguments is told of an option is one word, "--last-call=[what it is]:TIME:action", and stands
- * between apostrophes; brackets, colons and backslashes of the text get a backslash against _arguments, apostrophes one against the
- * shell. An action that is more than one call of a function is a function of its own, in the same file. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zsh's side of complete.h. _arguments gets one word for each option, "--last-call=[summary]:TIME:action", between
+ * apostrophes. Brackets, colons and backslashes in the text get a backslash for _arguments; apostrophes are escaped for
+ * the shell. An action of more than one function call becomes a function of its own in the same file. */
 
 #include <string.h>
-#include "deploy/manual/complete.h"
 #include "common/opts/value.h"
+#include "deploy/manual/complete.h"
 
 enum { SUMMARY_MAX = 72 };
 
@@ -47,8 +48,7 @@ static const char *action(const struct opt_choice *c) {
   case OPT_WANTS_FILE: return "_files";
   case OPT_WANTS_DIR: return "_files -/";
   case OPT_WANTS_HOST: return c->list ? "_sequence _hosts" : "_hosts";
-  case OPT_WANTS_SIGNAL:
-    return c->list ? "_sequence compadd - SIG${^signals[2,-3]}" : "compadd - SIG${^signals[2,-3]}";
+  case OPT_WANTS_SIGNAL: return c->list ? "_sequence compadd - SIG${^signals[2,-3]}" : "compadd - SIG${^signals[2,-3]}";
   case OPT_WANTS_WORD:
   case OPT_WANTS_TEXT: break;
   }

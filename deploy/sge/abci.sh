@@ -14,12 +14,11 @@
 #$ -j y
 #$ -V
 
-# Without a version the site's default of the day is loaded: `module avail cuda nccl` lists them, and cuda/12.6 and the like keep a job
-# what it was.
+# Without a version these load the site's current default. `module avail cuda nccl` lists the versions; cuda/12.6 keeps a job the same.
 # shellcheck disable=SC1091
 source /etc/profile.d/modules.sh
 module load cuda nccl || exit
-set -u -o pipefail # after that: what others have written seldom stands -u
+set -u -o pipefail # after the modules, because few of them work with -u
 
 [ $# -gt 0 ] || set -- ./train.py --epochs 10
 

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Writes a checkpoint before its time is over, and goes on from there in its next life, as often as needed.
+# Writes a checkpoint before the time limit, and resumes from there in its next life, as often as needed.
 #
 #   qsub requeue.sh --data train.gz --layers 784,128,784 --epochs 50 --checkpoint-dir ckpt --checkpoint-every 500
 #   qsub requeue.sh ./train.py --epochs 50
 #
-# At the soft limit (s_rt), ten minutes before the hard one, Grid Engine sends SIGUSR1 to all processes of the script; -notify has it send
-# SIGUSR2 before a qdel's SIGKILL. Both become SIGTERM for the agent: workers write their checkpoint (rdzv-trainer does so by itself with
-# --checkpoint-dir) and end, and the agent's exit code is 75, "requeue me". 99 is what Grid Engine requeues.
+# At the soft limit (s_rt), ten minutes before the hard one, Grid Engine sends SIGUSR1 to all processes of the script. With -notify it
+# sends SIGUSR2 before a qdel's SIGKILL. Both become SIGTERM for the agent. The workers write their checkpoint (rdzv-trainer with
+# --checkpoint-dir) and end. The agent exits with 75, "requeue me". Grid Engine requeues a job that exits with 99.
 #
 #$ -N requeue
 #$ -S /bin/bash
@@ -18,8 +18,8 @@
 #$ -j y
 #$ -V
 
-# module load cuda                             what the command needs; the other node gets this shell's environment
-set -u -o pipefail #                           after that: what others have written seldom stands -u
+# module load cuda                             modules; the other node gets this shell's environment
+set -u -o pipefail #                           after the modules, because few of them work with -u
 
 # Without the inner trap both signals would end the agent, which is in this process group too.
 (

@@ -4,8 +4,8 @@
 #   qsub train.sh                              ./train.py --epochs 10
 #   qsub train.sh ./my-trainer --lr 0.1
 #
-# `mpi` is a parallel environment of the site's (`qconf -spl` lists them) with control_slaves TRUE, without which qrsh cannot start
-# anything; how many slots make a node is up to it.
+# `mpi` is a parallel environment of the site (`qconf -spl` lists them). It needs control_slaves TRUE, or qrsh cannot start an agent.
+# It also decides how many slots a node has.
 #
 #$ -N train
 #$ -S /bin/bash
@@ -15,8 +15,8 @@
 #$ -j y
 #$ -V
 
-# module load cuda                             what the command needs; the other node gets this shell's environment
-set -u -o pipefail #                           after that: what others have written seldom stands -u
+# module load cuda                             modules; the other node gets this shell's environment
+set -u -o pipefail #                           after the modules, because few of them work with -u
 [ $# -gt 0 ] || set -- ./train.py --epochs 10
 
 exec rdzv-agent -- "$@"

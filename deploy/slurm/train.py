@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""A PyTorch script that may be stopped at any time and goes on where it was: what the batch scripts here start when they are given nothing else.
+# SPDX-License-Identifier: Apache-2.0
+"""A PyTorch script that may be stopped at any time and resumes: the default command of the batch scripts here.
 
     rdzv-agent --standalone --nproc 2 -- ./train.py --epochs 3
 
-All that matters for that is marked with (1) to (4); the rest is a small training, to be replaced by yours.
+(1) to (4) mark the parts that matter. The rest is a small training; replace it by yours.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import signal
 import sys
 import time
 
-# (1) Before a time limit, and when a job is preempted, every process is sent SIGTERM. It may come at any time: only note it.
+# (1) Before a time limit, and at a preemption, every process gets SIGTERM. It may come at any time: only note it.
 told_to_stop = False
 
 
@@ -54,7 +55,7 @@ def save(step):
         os.replace(args.checkpoint + ".new", args.checkpoint)
 
 
-# (3) Every start goes on from the checkpoint, if there is one: the first, one after a failure, one in the job's next life.
+# (3) Every start resumes from the checkpoint, if there is one: the first, one after a failure, one in the job's next life.
 begun = 0
 if os.path.exists(args.checkpoint):
     saved = torch.load(args.checkpoint, map_location=device)
@@ -63,7 +64,7 @@ if os.path.exists(args.checkpoint):
     optimizer.load_state_dict(saved["optimizer"])
 if rank == 0:
     print(f"{world} ranks, from step {begun} on", flush=True)
-dist.barrier()  # nobody writes the next checkpoint before all have read this one
+dist.barrier()  # no rank writes the next checkpoint before all have read this one
 
 for step in range(begun, args.epochs * args.steps):
     data = torch.Generator().manual_seed(step * world + rank)  # the samples of a step depend on its number alone
@@ -73,7 +74,7 @@ for step in range(begun, args.epochs * args.steps):
     loss.backward()
     optimizer.step()
     time.sleep(args.pause)
-    # (4) The signal reaches ranks at different steps, so they agree: as soon as one was told to stop, all do, after the same step.
+    # (4) The signal reaches ranks at different steps. So they agree to stop after the same step, as soon as one has it.
     stop = torch.tensor(int(told_to_stop), device=device)
     dist.all_reduce(stop, op=dist.ReduceOp.MAX)
     if stop.item() or (step + 1) % args.steps == 0:
@@ -81,9 +82,9 @@ for step in range(begun, args.epochs * args.steps):
         if rank == 0:
             print(f"step {step + 1}, loss {loss.item():.6f}" + (": told to stop, checkpoint written" if stop.item() else ""), flush=True)
     if stop.item():
-        dist.barrier()  # nobody leaves before it is written
+        dist.barrier()  # no rank leaves before it is written
         dist.destroy_process_group()
-        sys.exit(75)  # "not done": 0 would say that there is nothing left to do
+        sys.exit(75)  # "not done"; 0 would mean that the training is complete
 
 if rank == 0:
     weights = torch.cat([p.detach().double().flatten() for p in model.parameters()])

@@ -1,12 +1,12 @@
-/* The ring of coll_tcp.c as tests/bench/ring drives it: a world of processes on loopback that meet through shared
- * memory, and measure what they are told to.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring of coll/tcp.c for tests/bench/ring: a world of processes on loopback that meet through shared memory.
  *
- *     ring-ranks WORLD        then lines "BYTES TIMES" on stdin; each is answered with two numbers for one
- *                             all-reduce of that many bytes of floats, means over TIMES in a row behind a barrier:
- *                             microseconds, those of the slowest rank, and CPU microseconds, those of all ranks
+ *     ring-ranks WORLD        then lines "BYTES TIMES" on stdin. Each is answered with two means over TIMES all-reduces
+ *                             of that many bytes of floats in a row behind a barrier: the microseconds of the slowest
+ *                             rank, and the CPU microseconds of all ranks
  *
- * Ranks sleep between two lines, so that whoever is measured in turn with them has the machine. Before anything is
- * timed, a sum is compared with what it must be. */
+ * Ranks sleep between two lines, so that a program that is measured in turn with them has the machine. Before the first
+ * measurement a sum is checked. */
 
 #include "agent/trainer/coll/coll.h"
 #include "common/mem.h"
@@ -27,7 +27,7 @@
 enum { WORLD_MAX = 16, CARD_MAX = 256, TIMEOUT_MS = 30000 };
 
 struct meeting {
-  pthread_barrier_t barrier; /* of the ranks and of who reads stdin */
+  pthread_barrier_t barrier; /* of the ranks and of the process that reads stdin */
   uint8_t cards[WORLD_MAX][CARD_MAX];
   size_t bytes;
   long times; /* 0: go */
@@ -50,8 +50,7 @@ static double now_us(void) {
 static double cpu_us(void) {
   struct rusage u;
   getrusage(RUSAGE_SELF, &u);
-  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 +
-         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e6 + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 static void must(int rc, const struct rank *r, const struct err *e) {
@@ -140,7 +139,7 @@ static struct meeting *make_meeting(int world) {
   return m;
 }
 
-/* A rank that failed would leave all others, and us, at the barrier. */
+/* A failed rank would leave all others at the barrier. */
 static void on_child(int signo) {
   int status;
   (void)signo;

@@ -1,19 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Many agents in one process: the load of tests/bench/scale.
  *
  *   stdin: a command a line --> workers that die, agents that come and go --> supervisor_step --> frames --> rdzvd
- *                                             rdzvd --> frames, and when the kernel had them --> tallies --> stdout: JSON
+ *                                             rdzvd --> frames, and when the kernel had them --> tallies --> stdout:
+ *                                             JSON
  *
- * Each agent has the real mind (agent/supervisor.c), a connection of its own from an address of its own, and ids, names and addresses of
- * the size that they have in a cluster. What it lacks is processes: workers that are to be spawned run at once, those that are to be
- * stopped are dead at once, and nothing is served. So what is measured is the daemon and the protocol, not fork().
+ * Each agent has the real mind (agent/supervisor), a connection of its own from an address of its own, and ids,
+ * names and addresses of the size that they have in a cluster. What it lacks is processes: workers that are to be
+ * spawned run at once, those that are to be stopped are dead at once, and nothing is served. So what is measured is
+ * the daemon and the protocol, not fork().
  *
- * The load shares its machine with the daemon, and decoding ten thousand pushes takes the load longer than sending them takes the daemon.
- * "Told" is therefore the time at which the kernel put the bytes into the agent's socket (SO_TIMESTAMPNS), not that at which this
- * program came to read them; the answers of the agents, on the other hand, take their real time, and all phases that
- * need them are slower than they would be with ten thousand machines.
+ * The load shares its machine with the daemon, and decoding ten thousand pushes takes the load longer than sending
+ * them takes the daemon. "Told" is therefore the time at which the kernel put the bytes into the agent's socket
+ * (SO_TIMESTAMPNS), not that at which this program came to read them; the answers of the agents, on the other hand,
+ * take their real time, and all phases that need them are slower than they would be with ten thousand machines.
  *
- * A socket that cannot take what is written waits in a buffer, as libuv would have it. Deadlines of the minds (heartbeats) are
- * looked through every few milliseconds: a heap would be faster and nobody would notice. */
+ * A socket that cannot take what is written waits in a buffer, as libuv would have it. Deadlines of the minds
+ * (heartbeats) are looked through every few milliseconds: a heap would be faster and nobody would notice. */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -120,7 +123,7 @@ static void disconnect(struct agent *a) {
 static void link_down(struct agent *a, int code) {
   bool refused = a->connecting && code == ECONNREFUSED;
   disconnect(a);
-  notify(a, (struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = refused, .text = strerror(code)});
+  notify(a, (struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.refused = refused, .why = strerror(code)}});
 }
 
 /* Of this agent's own address, so that ten thousand do not share the ports of one. */
@@ -182,10 +185,8 @@ static void workers_end(struct agent *a, int status, bool unasked) {
       notify(a, (struct supervisor_event){.kind = SUP_EXITED,
                                           .round = a->round,
                                           .local_rank = i,
-                                          .status = status,
-                                          .unasked = unasked,
                                           .when_ms = boot_ms(),
-                                          .text = ""});
+                                          .exited = {.status = status, .unasked = unasked, .last_lines = ""}});
   a->runs = false;
   notify(a, (struct supervisor_event){.kind = SUP_CLEAR, .round = a->round});
 }
@@ -195,26 +196,25 @@ static void spawn(struct agent *a, const struct start *start) {
   a->runs = true;
   for (uint32_t i = 0; i < load.workers; i++)
     notify(a, (struct supervisor_event){
-                  .kind = SUP_SPAWNED, .round = a->round, .local_rank = i, .pid = 100000 + (int)i});
+                  .kind = SUP_SPAWNED, .round = a->round, .local_rank = i, .spawned = {.pid = 100000 + (int)i}});
   if (start->node_rank != 0) return;
   a->port = a->port % 20000 + 20001; /* another one is ready for the next round */
-  notify(a, (struct supervisor_event){.kind = SUP_STORE, .port = a->port});
+  notify(a, (struct supervisor_event){.kind = SUP_STORE, .store = {.port = a->port}});
 }
 
 static void perform(struct agent *a, struct supervisor_effect *fx) {
   switch (fx->kind) {
   case SUP_CONNECT: dial(a); break;
   case SUP_DISCONNECT: disconnect(a); break;
-  case SUP_SEND: say(a, fx->bytes); break;
-  case SUP_SPAWN: spawn(a, fx->start); break;
+  case SUP_SEND: say(a, fx->send.bytes); break;
+  case SUP_SPAWN: spawn(a, fx->spawn.start); break;
   case SUP_STOP_TREES: workers_end(a, SIGTERM, false); break;
   case SUP_OBITUARY:
     bytes_unref(a->obituary);
-    a->obituary = fx->bytes ? bytes_ref(fx->bytes) : NULL;
+    a->obituary = fx->obituary.bytes ? bytes_ref(fx->obituary.bytes) : NULL;
     break;
   case SUP_EXIT:
-    if (fx->value && !load.failed++)
-      fprintf(stderr, "scale-agents: %s exits with %" PRIu64 "\n", a->host, fx->value);
+    if (fx->exit.code && !load.failed++) fprintf(stderr, "scale-agents: %s exits with %d\n", a->host, fx->exit.code);
     a->done = true;
     break;
   default: break; /* lines for people, the store, what a guard would keep */
@@ -286,8 +286,7 @@ static void take_messages(struct agent *a, uint64_t at_ns) {
 static bool receive_some(struct agent *a) {
   char control[128];
   struct iovec part = {load.chunk, READ_CHUNK};
-  struct msghdr h = {
-      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  struct msghdr h = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
   ssize_t n = recvmsg(a->fd, &h, 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n <= 0) {
@@ -304,14 +303,15 @@ static bool receive_some(struct agent *a) {
   return true;
 }
 
-/* What is longer than a socket's buffer, as START of node rank 0 with all addresses is, does not wait for its rest until all others have had
- * their turn. */
+/* What is longer than a socket's buffer, as START of node rank 0 with all addresses is, does not wait for its rest
+ * until all others have had their turn. */
 static void receive(struct agent *a) {
   while (receive_some(a) && a->fd >= 0 && a->in.len) continue;
 }
 
-/* An agent reads what has come before it says anything of its own accord, as one with a machine of its own has done long before: else the
- * answer to its heartbeat would lie behind a START that this process had no time to read yet, and be taken for the time of both. */
+/* An agent reads what has come before it says anything of its own accord, as one with a machine of its own has done
+ * long before: else the answer to its heartbeat would lie behind a START that this process had no time to read yet,
+ * and be taken for the time of both. */
 static void tick(void) {
   uint64_t now = boot_ms();
   for (int i = 0; i < load.joined; i++) {
@@ -359,8 +359,8 @@ static void make_agent(struct agent *a, int i) {
            real_ns() * 0xbf58476d1ce4e5b9u);
   snprintf(a->host, sizeof a->host, "gpu-r%02d-n%05d.cluster.example.org", n / 512, n);
   snprintf(a->address, sizeof a->address, "127.%d.%d.%d", 1 + n / 62500, n / 250 % 250, 1 + n % 250);
-  snprintf(a->addrs, sizeof a->addrs, "%s 10.%d.%d.%d fd00:1234:5678::%x", a->address, 1 + n / 62500,
-           n / 250 % 250, 1 + n % 250, (unsigned)n + 1);
+  snprintf(a->addrs, sizeof a->addrs, "%s 10.%d.%d.%d fd00:1234:5678::%x", a->address, 1 + n / 62500, n / 250 % 250,
+           1 + n % 250, (unsigned)n + 1);
 }
 
 static void join(struct agent *a, int i) {
@@ -370,7 +370,6 @@ static void join(struct agent *a, int i) {
                                            .host = a->host,
                                            .local_addr = "",
                                            .addrs = a->addrs,
-                                           .label = "",
                                            .endpoint = load.endpoint,
                                            .pid = 4000 + i,
                                            .workers = load.workers,
@@ -380,8 +379,8 @@ static void join(struct agent *a, int i) {
                                            .orphan_grace_ms = 60000,
                                            .many = true};
   a->mind = supervisor_create(&config);
-  mind(a, &(struct supervisor_event){.kind = SUP_STORE, .port = a->port});
-  mind(a, &(struct supervisor_event){.kind = SUP_START});
+  mind(a, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = a->port}});
+  mind(a, &(struct supervisor_event){.kind = SUP_BEGIN});
 }
 
 /* kill -9 of an agent: its connection closes, its guard kills what there is and says so. */
@@ -394,14 +393,15 @@ static void kill_agent(struct agent *a) {
 }
 
 static void kill_worker(struct agent *a, uint32_t local_rank) {
-  notify(a, (struct supervisor_event){.kind = SUP_EXITED,
-                                      .round = a->round,
-                                      .local_rank = local_rank,
-                                      .status = SIGKILL,
-                                      .unasked = true,
-                                      .when_ms = boot_ms(),
-                                      .text = "Traceback (most recent call last):\n  File \"train.py\", "
-                                              "line 12, in <module>\nRuntimeError: boom"});
+  notify(a,
+         (struct supervisor_event){.kind = SUP_EXITED,
+                                   .round = a->round,
+                                   .local_rank = local_rank,
+                                   .when_ms = boot_ms(),
+                                   .exited = {.status = SIGKILL,
+                                              .unasked = true,
+                                              .last_lines = "Traceback (most recent call last):\n  File \"train.py\", "
+                                                            "line 12, in <module>\nRuntimeError: boom"}});
 }
 
 static void put_tallies(struct buf *out, const char *name, const struct tally *tallies) {
@@ -410,8 +410,8 @@ static void put_tallies(struct buf *out, const char *name, const struct tally *t
   for (int i = 1; i < MSG_COUNT; i++) {
     const struct tally *t = &tallies[i];
     if (!t->n) continue;
-    buf_printf(out, "%s\"%s\":[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", before, msg_name((enum msg_type)i),
-               t->n, t->first_ns, t->last_ns);
+    buf_printf(out, "%s\"%s\":[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]", before, msg_name((enum msg_type)i), t->n,
+               t->first_ns, t->last_ns);
     before = ",";
   }
   buf_puts(out, "}");
@@ -430,8 +430,8 @@ static void report(void) {
   buf_puts(&out, ",");
   put_tallies(&out, "said", load.said);
   buf_printf(&out, ",\"failed\":%d", load.failed);
-  buf_printf(&out, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"acted_ns\":%" PRIu64 "}\n",
-             load.in_bytes, load.out_bytes, load.acted_ns);
+  buf_printf(&out, ",\"in_bytes\":%" PRIu64 ",\"out_bytes\":%" PRIu64 ",\"acted_ns\":%" PRIu64 "}\n", load.in_bytes,
+             load.out_bytes, load.acted_ns);
   if (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)) load.over = true;
   buf_finish(&out);
 }
@@ -451,8 +451,7 @@ static void obey(const char *line) {
     reset();
   } else if (sscanf(line, "join %d", &n) == 1) { /* so many in all */
     load.acted_ns = now;
-    for (; load.joined < n && load.joined < load.count; load.joined++)
-      join(&load.agents[load.joined], load.joined);
+    for (; load.joined < n && load.joined < load.count; load.joined++) join(&load.agents[load.joined], load.joined);
   } else if (sscanf(line, "kill-worker %d", &n) == 1 && n < load.joined) {
     load.acted_ns = now;
     kill_worker(&load.agents[n], 0);
@@ -517,8 +516,7 @@ static void raise_limit(void) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 8)
-    return fprintf(stderr, "usage: scale-agents PORT JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"), 64;
+  if (argc != 8) return fprintf(stderr, "usage: scale-agents PORT JOB FIRST COUNT MIN_NODES MAX_NODES WORKERS\n"), 64;
   load.job = argv[2];
   load.first = atoi(argv[3]);
   load.count = atoi(argv[4]);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A client of stores for tests/bench/store: many connections in one thread, each in a closed loop.
  *
  *   store-client VERB name=value...
@@ -9,10 +10,12 @@
  *   connect  conns, sources: opens them and lets each be answered once; prints the time and what
  *            the server's resident memory has grown by, when all are at rest
  *
- * host and port say where, pid whose CPU and memory (0: not asked), protocol=redis that it is Redis. What has no reply (SET in c10d) is followed
- * by a PING, so that it is known to have been done: then one "set" is two requests to the server.
+ * host and port say where, pid whose CPU and memory (0: not asked), protocol=redis that it is Redis. What has no
+ * reply (SET in c10d) is followed by a PING, so that it is known to have been done: then one "set" is two requests to
+ * the server.
  *
- * CPU is user and system of all threads: from schedstat where the kernel has it (nanoseconds), else from stat (ticks). */
+ * CPU is user and system of all threads: from schedstat where the kernel has it (nanoseconds), else from stat
+ * (ticks). */
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -76,7 +79,7 @@ static uint64_t next_random(void) {
   return random_state ^= random_state << 17;
 }
 
-/* The server -------------------------------------------------------------------------------------------------------- */
+/* The server ------------------------------------------------------------------------------------------------------- */
 
 static double cpu_of_task(const char *task) {
   char path[300];
@@ -96,8 +99,7 @@ static double cpu_from_stat(void) {
   if (!f || !fgets(line, sizeof(line), f)) die(path);
   fclose(f);
   const char *behind = strrchr(line, ')');
-  if (!behind || sscanf(behind + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2)
-    die(path);
+  if (!behind || sscanf(behind + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &sys) != 2) die(path);
   return (double)(user + sys) / (double)sysconf(_SC_CLK_TCK);
 }
 
@@ -127,7 +129,7 @@ static double server_kib(void) {
   return kib;
 }
 
-/* Requests ---------------------------------------------------------------------------------------------------------- */
+/* Requests --------------------------------------------------------------------------------------------------------- */
 
 static void put_request(struct buf *b, struct c10d_request r) {
   size_t n = c10d_encode(C10D_SINCE_2_2, &r, NULL, 0);
@@ -136,8 +138,7 @@ static void put_request(struct buf *b, struct c10d_request r) {
 }
 
 static void put_redis(struct buf *b, const char *op, const char *key, size_t key_len, const char *value) {
-  buf_printf(b, "*%d\r\n$%zu\r\n%s\r\n$%zu\r\n%.*s\r\n", value ? 3 : 2, strlen(op), op, key_len, (int)key_len,
-             key);
+  buf_printf(b, "*%d\r\n$%zu\r\n%s\r\n$%zu\r\n%.*s\r\n", value ? 3 : 2, strlen(op), op, key_len, (int)key_len, key);
   if (value) buf_printf(b, "$%d\r\n%.*s\r\n", VALUE_BYTES, VALUE_BYTES, value);
 }
 
@@ -185,7 +186,7 @@ static size_t reply_size(enum c10d_op op, const char *data, size_t len) {
   return rc > 0 ? size : 0;
 }
 
-/* Connections ------------------------------------------------------------------------------------------------------- */
+/* Connections ------------------------------------------------------------------------------------------------------ */
 
 static void raise_limit(void) {
   struct rlimit l;
@@ -207,8 +208,7 @@ static int open_connection(long source) {
   if (fd < 0) die("socket");
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   if (source > 0) {
-    struct sockaddr_in from = {.sin_family = AF_INET,
-                               .sin_addr.s_addr = htonl(0x7F010000u + (uint32_t)source)};
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F010000u + (uint32_t)source)};
     setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
     if (bind(fd, (struct sockaddr *)&from, sizeof(from)) < 0) die("bind");
   }
@@ -253,8 +253,7 @@ static bool read_replies(struct link *l, enum c10d_op op) {
   if (n <= 0) die("the server closed a connection");
   buf_commit(&l->in, (size_t)n);
   size_t at = 0;
-  for (size_t size; l->waiting > 0 && (size = reply_size(op, l->in.data + at, l->in.len - at)) > 0;
-       at += size)
+  for (size_t size; l->waiting > 0 && (size = reply_size(op, l->in.data + at, l->in.len - at)) > 0; at += size)
     l->waiting--;
   buf_consume(&l->in, at);
   return l->waiting == 0;
@@ -268,7 +267,7 @@ static void send_batch(struct link *l, struct buf *b) {
   send_all(l->fd, b);
 }
 
-/* Verbs ------------------------------------------------------------------------------------------------------------- */
+/* Verbs ------------------------------------------------------------------------------------------------------------ */
 
 static int by_size(const void *a, const void *b) {
   float x = *(const float *)a, y = *(const float *)b;
@@ -363,8 +362,7 @@ static void barrier(void) {
   }
   cpu = server_cpu() - cpu;
   qsort(samples, (size_t)o.rounds, sizeof(*samples), by_size);
-  printf("ms=%.3f cpu_us=%.3f\n", 1e3 * (double)samples[o.rounds / 2],
-         1e6 * cpu / (double)o.rounds / (double)o.conns);
+  printf("ms=%.3f cpu_us=%.3f\n", 1e3 * (double)samples[o.rounds / 2], 1e6 * cpu / (double)o.rounds / (double)o.conns);
 }
 
 static void connect_many(void) {
@@ -378,7 +376,7 @@ static void connect_many(void) {
          1e6 * (server_cpu() - cpu));
 }
 
-/* Arguments --------------------------------------------------------------------------------------------------------- */
+/* Arguments -------------------------------------------------------------------------------------------------------- */
 
 static bool take_argument(const char *arg) {
   static const struct {

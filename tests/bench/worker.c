@@ -1,9 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The worker of the benchmarks: notes when it was exec'd, then waits to be killed, and notes when it is told to stop.
  *
- * Its first act is to read the clock, so what is measured is the launcher's work up to exec plus the dynamic linker's. The note is a file
- * named by pid, written under another name and renamed: who sees it, sees it whole. Its first line holds CLOCK_MONOTONIC in nanoseconds, the
- * clock that the reader uses too, and the rank; at SIGTERM a second line tells the time of that, and the worker dies of the signal
- * at once, so nothing of its own time is in the launcher's. */
+ * Its first act is to read the clock, so what is measured is the launcher's work up to exec plus the dynamic
+ * linker's. The note is a file named by pid, written under another name and renamed: who sees it, sees it whole. Its
+ * first line holds CLOCK_MONOTONIC in nanoseconds, the clock that the reader uses too, and the rank; at SIGTERM a
+ * second line tells the time of that, and the worker dies of the signal at once, so nothing of its own time is in the
+ * launcher's. */
 
 #include <fcntl.h>
 #include <signal.h>

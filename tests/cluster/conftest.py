@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clusters for tests: see hosts.py.
 
 These tests mostly wait: for leases to pass, for a round to be old enough to grow. Clusters know nothing of each other, so several pytest
@@ -16,6 +17,7 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
 import claims  # noqa: E402
+import deadlines  # noqa: E402
 import harness  # noqa: E402
 import hosts  # noqa: E402
 import rsh  # noqa: E402
@@ -30,6 +32,7 @@ facts = []
 
 
 def pytest_configure(config):
+    deadlines.configure(config)
     config.addinivalue_line("markers", "seconds(n): about how long it takes, if that is more than 15 s; the longest are begun first")
     config.addinivalue_line("markers", "soak: only with --soak")
 
@@ -42,6 +45,8 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [i for i in items if bool(i.get_closest_marker("soak")) == config.getoption("--soak")]
     seconds = lambda item: (item.get_closest_marker("seconds") or pytest.mark.seconds(0).mark).args[0]
     items.sort(key=seconds, reverse=True)
+    for item in items:
+        item.add_marker(pytest.mark.deadline(max(deadlines.SECONDS, 5 * seconds(item))))
     if why := hosts.missing():
         for item in items:
             item.add_marker(pytest.mark.skip(reason=why))

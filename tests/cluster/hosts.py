@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts in network namespaces: what one machine can show of a cluster in which hosts die and wires break.
 
 A host is a process 1 in namespaces of its own: network, host name, PIDs, mounts (its own /proc, /run and /etc/hosts). Its wire is a pair of
@@ -23,7 +24,7 @@ PRIVATE = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-chil
 BOOT = """
 set -e
 hostname "$1"
-mount -t tmpfs run /run
+mount -t tmpfs -o mode=755 run /run
 [ -z "$2" ] || mount --bind "$2" /etc/hosts
 ip link set lo up
 echo ready
@@ -65,7 +66,7 @@ class Namespaces:
         return ["nsenter", "-t", str(self.init), "-m", "-u", "-n", "-p", "-i", *more, "--"]
 
     def sh(self, script, check=True):
-        done = subprocess.run([*self.enter(), "sh", "-ec", script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*self.enter(), "sh", "-ec", script], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60 * harness.SLOW)
         assert not check or done.returncode == 0, f"{script}\n{done.stderr}"
         return done.stdout
 
@@ -83,7 +84,7 @@ class Namespaces:
     def kill(self):
         """With process 1 everything in there is dead when this returns: the kernel lets it go last."""
         os.kill(self.init, signal.SIGKILL)
-        self.outer.wait()
+        self.outer.wait(30)
         self.outer.stdout.close()
         self.outer.stderr.close()
 

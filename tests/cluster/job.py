@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job over a cluster's hosts: node1 has the daemon and no agent, node2 and on have one agent each, as a supervisor would start them."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts that reach each other by ssh (ssh.py): n1 .. nN, as on the pages, with our programs in PATH. For what starts programs elsewhere by a remote shell: mpirun,
 Hydra, the stand-ins for schedulers' programs (standin.py).
 """

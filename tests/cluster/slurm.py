@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Slurm on hosts in network namespaces (hosts.py): node1 .. nodeN, and `login`, where its controller runs and jobs are submitted.
 
 munged and slurmd run on each node, munged and slurmctld on login, as root, from the machine's own packages. All that they need or leave lies in

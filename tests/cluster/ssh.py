@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts in network namespaces (hosts.py) with a real sshd each, on port 22, and keys by which root may go from each to each.
 
 /root is a folder of the host's own, so that ssh's and sshd's defaults are what is tested: ~/.ssh/id_ed25519, ~/.ssh/known_hosts,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """qsub, bsub, and pbsdsh, qrsh, blaunch, jsrun: what people and scripts call, doing what their manuals say, by ssh to hosts of tests/cluster. Named by what it is called as.
 
 They are no schedulers: they start tasks with the environment that the real ones give them, carry or do not carry input and output as those do, and

@@ -1,7 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts of deploy/pbs, sge and lsf, on hosts in network namespaces, with the environment that those schedulers give a script, and with stand-ins
 for the programs of theirs that the scripts call (standin.py). No PBS, Grid Engine or LSF is here: it is our side of it that is tested.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -101,7 +103,7 @@ def ranks(proc, n):
 
 
 def finish(site, proc, code=0):
-    assert not proc.says("it is not used"), proc  # nobody misses what only the first host has
+    assert not proc.says("it is ignored"), proc  # nobody misses what only the first host has
     site.go()
     assert proc.exit(30) == code, str(site.c)
     site.c.gone()
@@ -113,6 +115,22 @@ def test_pbs_by_ssh(make_rsh):
     p = site.submit(PBS, "train", pbs(site))
     assert ranks(p, 2) == {0: (0, 1, "n1"), 1: (0, 1, "n2")}, p
     assert p.says(r"rank 1 .*\['--epochs', '10'\].*it's \$mine"), p
+    finish(site, p)
+
+
+def test_devices_stay_on_their_host(make_rsh):
+    """CUDA_VISIBLE_DEVICES may be a person's or PBS': it is not passed on, which is said; to hosts that are named it is."""
+    site = Site(make_rsh)
+    env = {**pbs(site), "CUDA_VISIBLE_DEVICES": "0,1", "RDZV_AGENT_NPROC": "1"}
+    p = site.submit(PBS, "train", env)
+    assert ranks(p, 2) == {0: (0, 1, "n1"), 1: (0, 1, "n2")}, p
+    assert p.says(r"rank 0 .* 0,1 it's") and p.says(r"rank 1 .* all it's"), p
+    assert p.text.count("rdzv-agent: CUDA_VISIBLE_DEVICES=0,1 is not passed to the job's other hosts, where PBS may have granted other GPUs") == 1, p
+    finish(site, p)
+    (site.folder / "go").unlink()
+    named = pages.inline(PBS, 'rdzv-agent --hostfile "$PBS_NODEFILE" -- ./train.py')
+    p = site.c.run(1, "env", "-C", site.folder, "sh", "-c", "exec " + named, env=env)
+    assert ranks(p, 2) == {0: (0, 1, "n1"), 1: (0, 1, "n2")} and p.says(r"rank 1 .* 0,1") and not p.says("is not passed"), p
     finish(site, p)
 
 
@@ -222,7 +240,8 @@ def test_sge_requeue(make_rsh):
     group = [pid for pid in site.c[1].pids() if os.getpgid(pid) == os.getpgid(p.pid)]  # without nsenter
     assert len(group) > 1, group
     for pid in group:
-        os.kill(pid, signal.SIGUSR1)
+        with contextlib.suppress(ProcessLookupError):  # the first signals may have ended the others
+            os.kill(pid, signal.SIGUSR1)
     assert p.exit(60) == 99, p
     assert p.text.count("checkpoint") >= 2, p
     site.c.gone()
@@ -233,9 +252,9 @@ def test_sge_requeue(make_rsh):
 
 def test_lsf(make_rsh):
     site = Site(make_rsh)
-    p = site.submit(LSF, "train", lsf(site))
+    p = site.submit(LSF, "train", lsf(site, CUDA_VISIBLE_DEVICES="none"))
     assert ranks(p, 2) == {0: (0, 1, "n1"), 1: (0, 1, "n2")}, p
-    assert p.says(r"rank 1 .*it's \$mine"), p
+    assert p.says(r"rank 1 .* none it's \$mine") and not p.says("is not passed"), p  # blaunch carries it
     p.kill(signal.SIGTERM)  # -wa TERM, ten minutes before the end
     assert p.exit(60) == 75, p  # which -Q "75" requeues
     assert p.text.count("checkpoint") >= 2, p

@@ -1,4 +1,5 @@
-"""The wire of a host breaks, in both ways or in one, and heals. Nobody is told: no FIN, no RST.
+# SPDX-License-Identifier: Apache-2.0
+"""The wire of a host breaks, in both ways or in one, and heals. No peer notices: no FIN, no RST.
 
 What leases mean here (PROTOCOL.md 8): where a round can form without a node, that node is dead before the others go on, since it kills its own
 workers at four fifths of its lease; where none can, it goes on, and a short cut is nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon dies and comes back, or is stopped and goes on, while jobs run, fail, lose nodes and begin."""
 
 import os
@@ -7,7 +8,7 @@ import time
 import pytest
 
 from harness import SLOW, alive, until
-from job import LEASE, Clock, Job, stays
+from job import LEASE, WAIT, Clock, Job, stays
 
 BUSY = 10 * SLOW
 
@@ -127,4 +128,55 @@ def test_stopped_for_two_leases_elastic(make_cluster):
     until(lambda: f"they run again\n{c}", lambda: len(job.workers()) >= 2, 30)
     clock.fact("it goes on, and workers run")
     assert not job.says("[1-9] charged"), c
+    job.finish()
+
+
+# Each worker writes when it runs, and in which round, every 20 ms. The clock is that of the machine.
+BEATS = WAIT.replace("while [ ! -e go ]; do", "while [ ! -e go ]; do read now idle </proc/uptime; echo $now $RDZV_ROUND $RANK >>beats;").replace("sleep 0.1", "sleep 0.02")
+
+
+def beats(cluster):
+    """(time, round, rank) of each beat so far, in order of time."""
+    file = cluster.tmp / "beats"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return sorted((float(now), int(round_), int(rank)) for now, round_, rank in map(str.split, lines))
+
+
+@pytest.mark.seconds(25)
+@pytest.mark.parametrize("fault, state", [("cut", False), ("cut", True), ("stop", True)], ids=["cut", "cut-with-state", "stop"])
+def test_a_node_that_returns_early_fences(make_cluster, fault, state):
+    """The daemon dies, or is told to stop, and comes back. One node finds it before the others do. Before the next heartbeat of that node its wire
+    is cut, or its agent stopped; then the others return. They form a round without it, and no worker of the old round runs by then."""
+    lease = 10.0
+    c = make_cluster(4)
+    options = []
+    if state:
+        (c.tmp / "state").mkdir()
+        options = ["--state-dir", c.tmp / "state"]
+    d = c[1].daemon(*options)
+    job = Job(c, "2:3", lease=lease, script=BEATS)
+    job.expect(1, 3)
+    time.sleep(lease / 3)  # a heartbeat has told all that the others can go on alone
+    d.kill(signal.SIGKILL if fault == "cut" else signal.SIGTERM)
+    d.exit()
+    for i in (3, 4):
+        c[i].cut()
+    c[1].daemon(*options)
+    job.agents[2].expect("the daemon is back", 20)
+    clock = Clock(c)
+    part = c[2].cut if fault == "cut" else lambda: job.agents[2].kill(signal.SIGSTOP)
+    join = c[2].heal if fault == "cut" else lambda: job.agents[2].kill(signal.SIGCONT)
+    part()
+    try:
+        for i in (3, 4):
+            c[i].heal()
+        job.expect("[23]", 2, 3, 4, timeout=lease + 2 * BUSY)  # without a state folder a number is left out
+        clock.fact(f"with a lease of {lease:g} s: the others run without the early one")
+        later = max(round_ for _, round_, _ in beats(c))
+        stays(lambda: f"round {later} runs\n{c}", lambda: c[3].workers(job.name) and c[4].workers(job.name), 1)
+    finally:
+        join()
+    last = max(now for now, round_, _ in beats(c) if round_ == 1)
+    first = min(now for now, round_, _ in beats(c) if round_ == later)
+    assert last <= first, f"round 1 ran for {last - first:.2f} s after round {later} had begun\n{c}"
     job.finish()

@@ -1,4 +1,5 @@
-"""A process or a whole host dies. What dies, where, who is told, and that nothing of it is left.
+# SPDX-License-Identifier: Apache-2.0
+"""A process or a whole host dies: which one, where, which nodes learn of it, and that nothing of it is left.
 
 Times are facts to be read. What is asserted of them: a loss that somebody can tell is told long before a lease is over; one that nobody can
 tell (a power cut) is found by the lease, and not much later than that: the bounds here leave room for a machine that is busy with other tests.

@@ -1,4 +1,5 @@
-"""The harness itself: hosts are apart, wires break as they are told to, and nothing of a cluster is left."""
+# SPDX-License-Identifier: Apache-2.0
+"""The harness itself: hosts are apart, wires break on command, and nothing of a cluster is left."""
 
 import os
 import subprocess

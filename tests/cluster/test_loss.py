@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packets are lost, not all of them: no alarm."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host dies at an awkward moment: while a job forms, while a round starts, while one is being stopped; and nodes come late."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mpirun of Open MPI and mpiexec of Hydra (MPICH's; Intel MPI's is one too), the real ones, on hosts in network namespaces, by a real sshd: agents that are
 told nothing find each other, output comes back, and whatever dies nothing is left. The commands are those of deploy/mpi.md.
 """
@@ -39,9 +40,9 @@ class Mpi:
         (line,) = [x for x in pages.lines("deploy/mpi.md", name) if x.startswith("mpirun" if self.kind == "openmpi" else "mpiexec.hydra")]
         return self.c.run(on, "exec " + pages.with_changes(line, changes), env=self.env)
 
-    def each_worker(self):
+    def each_worker(self, *changes):
         fewer = [("n1:4,n2:4 -np 8", "n1:2,n2:2 -np 4")] if self.kind == "openmpi" else [("-ppn 4 -n 8", "-ppn 2 -n 4")]
-        return self.start("each worker", *fewer)
+        return self.start("each worker", *fewer, *changes)
 
     def each_host(self, *changes):
         return self.start("each host", ("--nproc 4", "--nproc 2"), *changes)
@@ -169,9 +170,45 @@ def test_started_from_elsewhere(make_rsh, kind):
     m = Mpi(make_rsh, kind, hosts=3)
     p = m.start("each host", on=3)
     assert p.exit(20) == 64, str(m.c)
-    assert p.says(r"agents would meet on n3 .* is here, on n1: give all of them --endpoint n1" if kind == "hydra" else "--endpoint"), str(m.c)
+    assert p.says(r"agents would meet on n3 .* is on n1: give --endpoint n1 to all of them" if kind == "hydra" else "--endpoint"), str(m.c)
     m.c.gone(10)
     (m.c.tmp / "go").touch()
     p = m.start("each host", ("rdzv-agent", "rdzv-agent --endpoint n1"), ("--nproc 4", "--nproc 2"), on=3)
     assert p.exit(20) == 0, str(m.c)
     m.c.gone(10)
+
+
+@pytest.mark.parametrize("hosts", ["even", "uneven"])
+def test_more_agents_than_nodes(make_rsh, kind, hosts):
+    """The first two to come would take both places. One that is alone on its host may not know that others are not: mpirun ends it."""
+    m = Mpi(make_rsh, kind)
+    crowd = [("rdzv-agent --", "rdzv-agent --nnodes 2 --nproc 2 --")]
+    if hosts == "uneven":
+        crowd.append(("n1:2,n2:2 -np 4", "n1:2,n2:1 -np 3") if kind == "openmpi" else ("-n 4", "-n 3"))
+    p = m.each_worker(*crowd)
+    assert p.exit(20) == 64, str(m.c)
+    option = r"mpirun --map-by ppr:1:node" if kind == "openmpi" else "mpiexec -ppn 1"
+    assert p.says(rf"started \d agents .*, several of them on one host, but --nnodes=2 admits 2: start one on each host \({option}\)"), str(m.c)
+    m.c.gone(10)
+
+
+def batch(c, scheduler):
+    """What a scheduler gives to a batch script on n1, where its file of hosts lies too."""
+    c[1].ns.sh("printf 'n1\\nn2\\n' >/run/hosts; printf 'n1 2 q U\\nn2 2 q U\\n' >/run/pe_hosts")
+    return {
+        "pbs": {"PBS_JOBID": "815.x", "PBS_NODEFILE": "/run/hosts"},
+        "sge": {"JOB_ID": "815", "SGE_TASK_ID": "undefined", "PE_HOSTFILE": "/run/pe_hosts", "NHOSTS": "2"},
+        "slurm": {"SLURM_JOB_ID": "815", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2",
+                  "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_PROCID": "0", "SLURM_NODEID": "0"},
+    }[scheduler]
+
+
+@pytest.mark.parametrize("scheduler", ["pbs", "sge", "slurm"])
+def test_by_ssh_within_a_schedulers_job(make_rsh, kind, scheduler):
+    """The batch script's variables do not reach the other hosts by mpirun's ssh, and mpirun was not built for this scheduler. The agents meet all the same."""
+    m = Mpi(make_rsh, kind)
+    m.env.update(batch(m.c, scheduler))
+    by_ssh = ("mpirun ", "mpirun --mca plm rsh --mca plm_rsh_agent ssh --mca ras ^slurm,tm,gridengine ") if kind == "openmpi" else ("mpiexec.hydra ", "mpiexec.hydra -launcher ssh -rmk user ")
+    p = m.each_worker(by_ssh)
+    assert m.ranks(p, 4) == TWO_EACH, str(m.c)
+    m.finish(p, 4)

@@ -1,4 +1,5 @@
-"""The README's lines for Slurm, typed in an allocation of a real one."""
+# SPDX-License-Identifier: Apache-2.0
+"""The lines for Slurm of the front page and the guide, typed in an allocation of a real one."""
 
 import pages
 
@@ -9,7 +10,7 @@ def test_srun(make_slurm):
     (c.tmp / "my-trainer").write_text("#!/bin/sh\necho rank $RANK of $WORLD_SIZE\n")
     (c.tmp / "my-trainer").chmod(0o755)
     (c.tmp / "train").symlink_to(c.tmp / "my-trainer")
-    (line,) = pages.lines("README.md", "srun")
+    (line,) = pages.lines("deploy/guide/jobs.md", "srun")
     there = [*c.login.ns.enter(), "sh", "-c", 'cd "$0" && exec "$@"', c.tmp]
     for words in (line, pages.inline("README.md", "srun rdzv-agent -- ./train")):
         p = c.spawn("salloc", "--nodes", 2, "--gpus-per-node", 2, *words.split(), node="login", wrap=there)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Under a real Slurm (slurm.py): the commands of deploy/slurm.md, and the scripts beside it as they stand there, with sbatch's own options in place of theirs.
 
 Where a run is disturbed, its weights in the end are those of an undisturbed one, byte for byte. After each test nothing but Slurm is left on any host.
@@ -5,6 +6,7 @@ Where a run is disturbed, its weights in the end are those of an undisturbed one
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 
@@ -244,6 +246,53 @@ def test_two_jobs_on_the_same_nodes(make_slurm):
     c.gone()
 
 
+def test_one_node_by_srun_and_the_other_by_hand(make_slurm):
+    """`srun --pty` in one terminal, ssh in the other: the same endpoint is typed in both, and only one of them has Slurm's variables."""
+    c = make_slurm(2)
+    typed = ("--nnodes", 2, "--nproc", 1, "--master_addr", "node1", "--master_port", 29501)
+    said = ("--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE on $(hostname) in $RDZV_RUN_ID")
+    by_srun = c.srun("-N", 1, "-w", "node1", "rdzv-agent", *typed, "--node_rank", 0, *said)
+    by_hand = c[2].agent(*typed, "--node_rank", 1, *said)
+    assert by_srun.exit(30) == 0 and by_hand.exit(30) == 0, c
+    name = re.search(r"rank 0 of 2 on node1 in (\S+)$", by_srun.text, re.M)[1]
+    assert name.endswith("@node1:29501") and by_hand.says(f"rank 1 of 2 on node2 in {name}\n"), c
+    c.gone()
+
+
+def test_slurms_numbers_are_the_workers(make_slurm):
+    """A script that reads Slurm's variables, not torchrun's: each rank is there once, whether a task is an agent or a worker."""
+    c = make_slurm(2)
+    script = ("rdzv-agent", "--nproc", 2, "--", "sh", "-c", "echo $SLURM_PROCID of $SLURM_NTASKS, $SLURM_LOCALID on $SLURM_NODEID")
+    for more, workers in ((script, 2), ((*script[:1], *script[3:]), 1)):
+        p = c.srun("-N", 2, "--ntasks-per-node", 2 // workers, *more)
+        assert p.exit(30) == 0 and sorted(p.out) == [f"[{r}] {r} of 4, {r % 2} on {r // 2}" for r in range(4)], c
+    c.gone()
+
+
+def test_more_tasks_than_nodes(make_slurm):
+    """The first two would take both places, on one host. As many as one on each host may be more than nodes: spares."""
+    c = make_slurm(2)
+    typed = ("rdzv-agent", "--nnodes", 2, "--nproc", 2, "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE on $(hostname)")
+    p = c.srun("-N", 2, "--ntasks-per-node", 2, *typed)
+    assert p.exit(30) == 64, c
+    why = r"srun started 4 agents \(SLURM_STEP_NUM_TASKS=4\), several of them on one host, but --nnodes=2 admits 2: start one on each host \(srun --ntasks-per-node=1\)"
+    assert p.says(why) and not p.out, c
+    p = c.srun("-N", 2, "--ntasks-per-node", 1, *typed)  # as it says
+    assert p.exit(30) == 0 and sorted(p.out) == [f"[{r}] rank {r} of 4 on node{1 + r // 2}" for r in range(4)], c
+    p = c.srun("-N", 2, "--ntasks-per-node", 2, "rdzv-agent", *typed[5:])
+    assert p.exit(30) == 0 and sorted(p.out) == [f"[{r}] rank {r} of 4 on node{1 + r // 2}" for r in range(4)], c
+    c.gone()
+
+
+def test_fewer_tasks_than_nodes(make_slurm):
+    c = make_slurm(2)
+    p = c.srun("rdzv-agent", "--nnodes", 2, "--", "true")
+    assert p.exit(30) == 64 and p.says(r"srun started 1 agent \(SLURM_STEP_NUM_TASKS=1\), but --nnodes=2 needs 2: .*srun --nodes=2 --ntasks-per-node=1"), c
+    p = c.srun("rdzv-agent", "--nnodes", 2, "--endpoint", "node1", "--join-timeout", "2s", "--", "true")
+    assert p.exit(30) == 73 and p.says(r"srun started 1 agent .* start the others elsewhere, with the same endpoint"), c
+    c.gone()
+
+
 @pytest.mark.parametrize("script", ["two-nodes", "requeue", "elastic"])
 def test_scancel(make_slurm, script):
     """A signal for the workers, which have asked for it, ends nothing. Then the end: nothing is left, long before Slurm would send SIGKILL, and the job is not
@@ -261,3 +310,24 @@ def test_scancel(make_slurm, script):
     clock.fact("nothing of a job that was cancelled is left")
     job.until_state("CANCELLED")
     assert not job.says("round 2|lost contact|is to go on") and not c.run("squeue", "-h"), c
+
+
+@pytest.mark.skipif(not shutil.which("mpirun.openmpi"), reason="Open MPI is not installed (package openmpi-bin)")
+def test_mpirun_in_a_batch_script(make_slurm):
+    """Open MPI that was built for Slurm: its helper on the other node is a step. From the shell of salloc, on the login node, it needs an endpoint."""
+    c = make_slurm(2)
+    script = c.tmp / "job.sh"
+    said = "sh -c 'echo rank $RANK of $WORLD_SIZE on $(hostname) in $RDZV_RUN_ID'"
+    script.write_text(f"#!/bin/sh\nexec mpirun.openmpi --bind-to none --map-by ppr:1:node rdzv-agent --nproc 2 -- {said}\n")
+    script.chmod(0o755)
+    env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    job = c.sbatch("-N", 2, "-o", "%x-%j.out", script, env=env)
+    assert job.exit() == 0, c
+    for r in range(4):
+        assert job.says(rf"rank {r} of 4 on node{1 + r // 2} in mpi-\d+$"), c
+    p = c.start_there("salloc", "-N", 2, script, env=env)
+    assert p.exit(60) == 64 and p.says(r"agents would meet on .* give --endpoint node1 to all of them"), c
+    script.write_text(script.read_text().replace("--nproc 2", "--nproc 2 --endpoint node1"))
+    p = c.start_there("salloc", "-N", 2, script, env=env)
+    assert p.exit(60) == 0 and len(re.findall(r"rank \d of 4 on node\d in mpi-\d+", p.text)) == 4, c
+    c.gone()

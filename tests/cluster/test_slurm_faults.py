@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Under a real Slurm (slurm.py): nodes die, jobs are preempted, come to their time limit, and go on. The scripts are those of deploy/slurm.
 
 Where a run is disturbed and its size stays what it was, its weights in the end are those of an undisturbed one, byte for byte. After each test nothing
@@ -144,7 +145,7 @@ def test_preempted(make_slurm):
     (job,) = c.submitted(text.strip() + " --throttle 40 --report-every 1s", {"SBATCH_GPUS_PER_NODE": "2", "STOP_TIMEOUT": "8s"})
     job.expect(r"step \d+ of")
     urgent = c.sbatch("--partition", "urgent", "--exclusive", *SMALL, "--output", "urgent-%j.out", SCRIPTS / "two-nodes.sbatch", "sh", "-c", "sleep 1")
-    job.expect("told to stop: checkpoint written")
+    job.expect("stopped as requested: checkpoint written")
     assert urgent.exit(60) == 0, c
     assert job.exit(60) == 0, c
     assert job.fields()["Restarts"] == "1" and job.says("resumed from .* at step [1-9]") and job.says("has started it 1 time before"), c
@@ -169,7 +170,7 @@ def test_time_limit(make_slurm, script):
     """A checkpoint in time, exit code 75, requeued, and resumed; the weights of a run in one piece."""
     c = make_slurm(2)
     job = lives(c, (), train(2000, *SLOWLY), 180, script=script)
-    assert job.says("told to stop: checkpoint written") and job.says("resumed from .* at step [1-9]"), c
+    assert job.says("stopped as requested: checkpoint written") and job.says("resumed from .* at step [1-9]"), c
     assert checksum(job.text, 2000) == undisturbed(c, 2000), c
     c.gone()
 

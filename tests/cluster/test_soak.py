@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random faults in a row, on a training job of fixed size and on an elastic one.
 
 Whoever runs it is a supervisor: an agent that exits with anything but 0 is started again by the same command line, as is the daemon, and a host

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rdzv-agent --hosts`: one command, real ssh, hosts that are there, refuse, die; and after each of it nothing is left on any host."""
 
 import re
@@ -57,6 +58,33 @@ def test_by_addresses_and_users(make_ssh):
     c.gone()
 
 
+@pytest.mark.parametrize("typed_over_ssh", [False, True])
+def test_bash_reads_no_start_files(make_ssh, typed_over_ssh):
+    """`bash -c` as a worker finds the same environment on all hosts, the launcher's own included: bash reads ~/.bashrc where it thinks that sshd has started it."""
+    c = make_ssh(2)
+    for host in c.hosts:
+        host.ns.sh("echo 'export PATH=/from/bashrc:$PATH' >/root/.bashrc")
+    login = {"SSH_CLIENT": "10.77.0.9 4711 22", "SSH_CONNECTION": "10.77.0.9 4711 10.77.0.1 22", "SHLVL": "0"} if typed_over_ssh else {}
+    a = c.launch(1, "--hosts", "node1,node2", "--", "bash", "-c", "echo rank $RANK has $PATH", PATH="/usr/bin:/bin", **login)
+    assert a.exit(20) == 0, a
+    assert sorted(a.out) == [f"[{r}] rank {r} has /usr/bin:/bin" for r in range(2)], a
+    c.gone()
+
+
+def test_another_python_on_another_host(make_ssh):
+    """PATH is the same, and what lies there is not: the launcher names both."""
+    c = make_ssh(3)
+    c[2].ns.sh("mkdir /run/env && ln -s /usr/bin/python3 /run/env/python3")
+    (c.tmp / "train.py").write_text("print('trained')")
+    a = c.launch(1, "--hosts", "node[1-3]", "train.py", PATH="/run/env:/usr/bin:/bin")
+    assert a.exit(20) == 0 and sorted(a.out) == [f"[{r}] trained" for r in range(3)], a
+    a.expect(r"^rdzv-agent: the command is not the same program on all hosts: /usr/bin/python3( \(python3[.\d]+\))? on node\[1,3\], "
+             r"/run/env/python3( \(python3[.\d]+\))? on node2; give a path that exists on all hosts$", 1)
+    a = c.launch(1, "--hosts", "node[1-3]", "--", "/usr/bin/python3", "train.py", PATH="/run/env:/usr/bin:/bin")
+    assert a.exit(20) == 0 and not a.says("the same program"), a
+    c.gone()
+
+
 def test_a_killed_launcher(make_ssh):
     c = make_ssh(4)
     a = c.launch(4, "--hosts", "node[1-3]", "--fan-out", 2, "--", *WAITS)
@@ -85,8 +113,8 @@ def test_a_killed_host(make_ssh):
     ready(a, 3)
     c[3].power_off()
     assert a.exit(40) == 78, a
-    a.expect("node3 was lost: nothing was heard of it for 1[5-9] s", 1)
-    a.expect("the job needs 3 hosts, and 2 are left: stopping them", 1)
+    a.expect("node3 was lost: it was silent for 1[5-9] s", 1)
+    a.expect("the job needs 3 hosts, but only 2 are left: stopping them", 1)
     c.gone(5)
 
 
@@ -167,7 +195,7 @@ def test_no_rdzv_agent_there(make_ssh):
     c = make_ssh(2)
     a = c.launch(1, "--hosts", "node1,node2", "--launch-agent", "/nowhere/rdzv-agent", "--", *WAITS)
     assert a.exit(20) == 85, a
-    a.expect(r"^rdzv-agent: node2: there is no rdzv-agent: not /nowhere/rdzv-agent \(--launch-agent says where it is\)$", 1)
+    a.expect(r"^rdzv-agent: node2: it has no rdzv-agent: not /nowhere/rdzv-agent \(--launch-agent gives its path\)$", 1)
     c.gone()
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's store protocol by hand, as much of it as a test's worker needs, without PyTorch.
 
     s = Store("127.0.0.1", 29500)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several pytest processes share the work: with RDZV_TEST_CLAIMS=DIR each runs what no other has claimed there yet. tests/run does that.
 
 Most of these tests wait, for leases, grace and Python; nothing of one is known to another. What is claimed at once is a file's tests, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import os
 import shutil
 import subprocess
@@ -6,7 +7,11 @@ from pathlib import Path
 import pytest
 
 import claims
+import deadlines
 import harness
+
+
+pytest_configure = deadlines.configure
 
 
 def pytest_runtestloop(session):
@@ -49,13 +54,13 @@ def lan():
             pytest.skip(f"no network namespaces here: {' '.join(e.cmd)}: {e.stderr.decode().strip()}")
     finally:
         for name in names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=30)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
 
 def lan_host(names, i):
     """Host node<i>, 10.99.0.<i>; the second one brings the wire. What to put in front of a command that is to run there."""
-    run = lambda *a: subprocess.run(["ip", *a], check=True, capture_output=True)
+    run = lambda *a: subprocess.run(["ip", *a], check=True, capture_output=True, timeout=30)
     name = names[i - 1]
     run("netns", "add", name)
     run("-n", name, "link", "set", "lo", "up")
@@ -79,8 +84,8 @@ def small_disk(tmp_path):
         pytest.skip("mounting a small file system needs root")
     path = tmp_path / "small"
     path.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path], capture_output=True, text=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", path], capture_output=True, text=True, timeout=30)
     if done.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
     yield path
-    subprocess.run(["umount", "-l", path], check=True)
+    subprocess.run(["umount", "-l", path], check=True, timeout=30)

@@ -1,6 +1,8 @@
-/* What rdzv-nccl takes for NCCL, where a test wants one of another version, one that hangs, or one that talks.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A stand-in for NCCL in rdzv-nccl, for tests that need one of another version, one that hangs, or one that talks.
  *
- * FAKE_NCCL_VERSION: what it says it is. FAKE_NCCL_HANG: a file; as long as it is there ncclGetUniqueId does not return. FAKE_NCCL_SAYS: printed to stdout. */
+ * FAKE_NCCL_VERSION: what it says it is. FAKE_NCCL_HANG: a file; as long as it is there ncclGetUniqueId does not
+ * return. FAKE_NCCL_SAYS: printed to stdout. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real binaries in a test's hands: start them, read their lines, find their descendants, and see that nothing survives.
 
 Every process of a test carries a mark in its environment, which its children inherit, whatever session they flee to. So "nothing
@@ -36,15 +37,20 @@ for signo, handler in (signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, signal.S
 
 
 def until(what, condition, timeout=10.0):
-    """Polls until condition() is true, and returns what it returned; fails by saying `what` did not happen."""
+    """Polls until condition() is true, and returns what it returned; fails by saying `what` did not happen.
+
+    Seconds in which this process itself did not run do not count: the machine stood still, and what is waited for with it."""
     deadline = time.monotonic() + timeout * SLOW
     while True:
         got = condition()
         if got:
             return got
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(f"not within {timeout:g} s: {what() if callable(what) else what}")
         time.sleep(0.005)
+        if (paused := time.monotonic() - now) > 1:
+            deadline += paused
 
 
 def need(tool, there=None):
@@ -65,6 +71,15 @@ def free_port():
             except OSError:
                 continue
     raise AssertionError("no free port")
+
+
+def stop_accepting(listener, thread):
+    """Closes a socket in which a thread of ours waits for connections. close() alone does not wake the thread: it would accept connections of
+    the next socket with the same file descriptor."""
+    listener.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert not thread.is_alive(), f"a thread still accepts connections at {listener}"
+    listener.close()
 
 
 def environ(pid):
@@ -92,7 +107,7 @@ def status(pid, field):
 def stat(pid):
     """/proc/PID/stat from the third field on: state, parent, group, session; a dead one's where it is gone."""
     try:
-        with open(f"/proc/{pid}/stat") as f:
+        with open(f"/proc/{pid}/stat", errors="replace") as f:
             return f.read().rsplit(")", 1)[1].split()
     except OSError:
         return ["X", "0", "0", "0"]
@@ -106,7 +121,7 @@ def alive(pid):
 def comm(pid):
     """Its name, as ps calls it, "" where it is gone."""
     try:
-        with open(f"/proc/{pid}/comm") as f:
+        with open(f"/proc/{pid}/comm", errors="replace") as f:
             return f.read().strip()
     except OSError:
         return ""

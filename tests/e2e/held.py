@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that is held as by a debugger: it does nothing, and no signal but SIGKILL gets through."""
 
 import ctypes

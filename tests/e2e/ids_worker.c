@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker that asks for its round's ncclUniqueIds and prints them: "ids ROUND RANK COUNT VERSION HEX".
  *
- * usage: ids-worker [timeout=MS] [up] [fail=ROUND:RANK] [until=FILE]: waits so long for them; says then that its communicators are up; exits
- * with 3 as that rank in that round; ends when the file is there. */
+ * usage: ids-worker [timeout=MS] [up] [fail=ROUND:RANK] [until=FILE]: waits so long for them; says then that its
+ * communicators are up; exits with 3 as that rank in that round; ends when the file is there. */
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A peer of rdzvd that speaks native frames by hand, for tests that want to say exactly what goes over the wire.
 
     with Native(port) as n:

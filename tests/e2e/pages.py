@@ -1,4 +1,5 @@
-"""The commands of README.md and of the pages under deploy/, for the tests that execute them.
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of README.md and of the pages under deploy/, and their generated parts, for the tests that hold them to the programs.
 
 A page has its commands in fenced blocks of the language sh, and above each of them a comment, which does not show where the page is read:
 
@@ -16,6 +17,19 @@ from pathlib import Path
 
 from harness import BUILD, TOP
 
+# What the generated parts of pages are made of, and what examples are compiled from. All such paths stand here and nowhere else.
+EXIT_CODES = "common/exit_codes.h"
+WORKER_ENV = "agent/workers/env.c"
+OPTION_TABLE = "agent/options/table.c"
+TORCH_FLAGS = "agent/options/torch_flags.h"
+SDK = "agent/sdk"
+SDK_SOURCES = ["agent/sdk/rdzv*.c", "proto/c10d.c"]
+DATASET_HEADERS = ["agent/trainer/data/data.h", "common/mem.h"]
+DATASET_SOURCES = ["common/err.c", "common/mem.c", "common/printable.c"]
+PRODUCT = ("agent", "daemon", "common", "proto")  # folders of the programs
+
+# The pages of the guide that tests name.
+GUIDE = "deploy/guide"
 
 @dataclass
 class Block:
@@ -86,6 +100,29 @@ def spans(page, text=None):
     text = re.sub(r"^\s*```.*?^\s*```\s*?$", blank, text, flags=re.M | re.S)
     text = re.sub(r"(?<=\n\n)(    .*\n)+", blank, re.sub(r"<!--.*?-->", blank, text, flags=re.S))
     return [(text.count("\n", 0, m.start()) + 1, " ".join(m[1].split())) for m in re.finditer(r"(?<!`)`((?:[^`\n]|\n(?!\s*\n))+)`(?!`)", text)]
+
+
+def part(name):
+    """What tests write into a page: (begin, text, end). Text behind the name in the mark is ignored."""
+    return re.compile(rf"(<!-- begin {name}(?:, [^\n]*)? -->\n)(.*?)(<!-- end {name} -->)", re.S)
+
+
+def generated(page, name):
+    """The text of that part of the page."""
+    found = part(name).findall((TOP / page).read_text())
+    assert len(found) == 1, f"{page} has {len(found)} parts for {name}"
+    return found[0][1]
+
+
+def write_part(page, name, text):
+    old = (TOP / page).read_text()
+    assert len(part(name).findall(old)) == 1, f"{page} has no part for {name}"
+    (TOP / page).write_text(part(name).sub(lambda m: m[1] + text + m[3], old))
+
+
+def c_block(page, words):
+    """The first block of C on the page that has these words."""
+    return next(b.text for b in blocks(page) if b.lang == "c" and words in b.text)
 
 
 def inline(page, words):

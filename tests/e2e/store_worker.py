@@ -1,4 +1,5 @@
-"""What test_round_store.py's workers do: one function for each test, named on the command line. Each notes what it sees in a file of its own in the
+# SPDX-License-Identifier: Apache-2.0
+"""The workers of test_round_store.py: one function for each test, named on the command line. Each notes what it sees in a file of its own in the
 working directory, which the test reads."""
 
 import json

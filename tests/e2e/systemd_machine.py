@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real systemd, as process 1 of namespaces of its own: what units do there they do on a machine that was booted with it.
 
 It has its own mounts (/etc is a copy, /run and /var/lib are empty, /usr/local is what `meson install` makes), processes and cgroups, and of all the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzv-agent's command line: what is refused, in which words and with which exit code; the help; the environment. No job runs here."""
 
 import os
@@ -39,12 +40,12 @@ USAGE = [
     (["--exclude-after", "-1"], ["--exclude-after"]),
     (["--nproc", "0"], ["--nproc=0", "from 1 to 1024"]),
     (["--nproc=two"], ["--nproc=two", "cpu, gpu or auto"]),
-    (["--nproc", "gpu"], ["--nproc gpu", "no GPU here", "auto"]),
+    (["--nproc", "gpu"], ["--nproc gpu", "no GPU is visible", "auto"]),
     (["--nnodes", "3:2"], ["--nnodes=3:2", "did you mean 2:3?"]),
     (["--nnodes", "0"], ["N or MIN:MAX"]),
     (["--nnodes", "2"], ["rdzv-agent --nnodes 2 --endpoint HOST"]),
     (["--nnodes", "1:4"], ["rdzv-agent --nnodes 1:4 --endpoint HOST"]),
-    (["--standalone", "--nnodes", "2"], ["--standalone is one node", "--endpoint HOST"]),
+    (["--standalone", "--nnodes", "2"], ["--standalone is for one node", "--endpoint HOST"]),
     (["--endpoint", "n1:70000"], ["n1:70000", "0 to 65535"]),
     (["--endpoint", "n1:0", "--nnodes", "2"], ["port 0"]),
     (["--endpoint", "n 1"], ["letters, digits"]),
@@ -54,7 +55,7 @@ USAGE = [
     (["--lease", "100ms"], ["--lease=100ms", "from 1s to 10m"]),
     (["--join-timeout", "soon"], ["--join-timeout=soon"]),
     (["--max-restarts", "-1"], ["--max-restarts=-1"]),
-    (["--rdzv-id", "a b"], ["no blanks"]),
+    (["--rdzv-id", "a b"], ["cannot contain blanks"]),
     (["--nprox", "2"], ["--nprox", "did you mean --nproc?"]),
     (["--frobnicate"], ["unknown option --frobnicate", "--help"]),
     (["-z"], ["unknown option -z"]),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command of README.md and of the pages under deploy/, in a block or in a sentence, is executed by a test that takes it from the page, or says
 what it needs that is not here; and no link between pages is dead."""
 
@@ -28,6 +29,7 @@ TAKEN = {
     "scontrol show partition": "tests/cluster/test_slurm.py::test_looking_at_a_job",
     "scontrol show config": "tests/cluster/test_slurm.py::test_looking_at_a_job",
     "ssh node2 true": "tests/cluster/test_ssh.py::test_the_page",
+    'rdzv-agent --hostfile "$PBS_NODEFILE" -- ./train.py': "tests/cluster/test_batch.py::test_devices_stay_on_their_host",
     "systemctl status rdzvd": "tests/e2e/test_systemd.py::test_daemon",
     "systemctl restart rdzvd": "tests/e2e/test_systemd.py::test_daemon",
 }
@@ -39,8 +41,10 @@ NOT_EXECUTED = {
     'bsub -J "x[1-9]"': "names LSF's arrays, which it alone makes",
     "pip install nvidia-cublas nvidia-nccl-cu13": "needs a registry of packages",
     "systemctl edit rdzv-agent@train": "opens an editor",
+    "python3 tests/e2e/test_readme.py": "writes pages; the tests compare them", "python3 tests/e2e/test_quickstart.py": "writes a page; the test compares it",
+    "python3 tests/interop/test_readme_torch.py": "writes a page; the test compares it",
     "tests/run --only fresh,image": "these are tests: what they run is on pages",
-    "tests/run --only fresh-tests": "this is a test: the README's second command",
+    "tests/run --only fresh-tests": "this is a test: the command of contributing.md",
 }
 
 

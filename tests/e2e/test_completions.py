@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completions as a user drives them: bash by COMP_WORDS and by keys in a terminal, zsh in a terminal, fish by its own complete -C; installed
 where `meson install` with ~/.local as its prefix puts them. What is offered for names of options is held against --help for each program and shell."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command that is not the worker itself but starts it: container launchers. They keep what the agent gives (environment, folder, signals
 and death as far as they pass them on), and nothing of what they started survives.
 
@@ -113,7 +114,8 @@ def test_sigterm_reaches_the_worker(rdzv, kind):
     ready([a], 2)
     a.kill(signal.SIGTERM)
     assert a.exit(10) == 75, a
-    assert sorted(l[4:] for l in a.out if "got TERM" in l) == ["0 got TERM", "1 got TERM"], a
+    # The launcher `closing` passes the signal on to a worker that has it already, as a member of the same group.
+    assert {l[4:] for l in a.out if "got TERM" in l} == {"0 got TERM", "1 got TERM"}, a
     rdzv.gone()
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon is away: for a while, for long, or another one answers where it was."""
 
 import signal
@@ -7,7 +8,7 @@ import time
 
 import pytest
 
-from harness import alive, environ, free_port, until
+from harness import alive, environ, free_port, stop_accepting, until
 
 LEASE = 2.0
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
@@ -21,7 +22,8 @@ class Door:
         self.to, self.pairs = to, []
         self.listener = socket.create_server(("127.0.0.1", free_port()))
         self.endpoint = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
+        self.serving = threading.Thread(target=self.serve, daemon=True)
+        self.serving.start()
 
     def serve(self):
         while True:
@@ -58,7 +60,7 @@ class Door:
         self.pairs.clear()
 
     def close(self):
-        self.listener.close()
+        stop_accepting(self.listener, self.serving)
 
 
 def test_orphans_of_an_elastic_job_are_stopped(rdzv):
@@ -163,7 +165,7 @@ def test_the_older_daemon_gives_way(rdzv):
     for door in doors[2:]:
         door.lead(old.port)
     for a in agents[:2]:
-        assert a.exit() == 76 and a.says("came from a newer run of this job"), a
+        assert a.exit() == 76 and a.says("comes from a newer run of this job"), a
     assert all(map(alive, newer.values())), "the newer job was touched"
     new.kill(signal.SIGCONT)
     (rdzv.tmp / "go").touch()

@@ -1,14 +1,16 @@
-"""Something dies: a worker, an agent, a guard, the daemon. Who must go, who must stay, and what the user is told."""
+# SPDX-License-Identifier: Apache-2.0
+"""A worker, an agent, a guard or the daemon dies: the processes that must go, those that must stay, and the lines for the user."""
 
 import os
 import re
 import resource
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from harness import HOST, SANITIZED, alive, environ, free_port, status, until
+from harness import HOST, SANITIZED, alive, comm, describe, environ, free_port, status, until
 
 # A worker with a grandchild in a session of its own, which no signal to a process group reaches.
 HYDRA = "setsid sleep 300 & while [ ! -e go ]; do sleep 0.02; done; kill $!"
@@ -97,7 +99,7 @@ def test_script_not_found(rdzv):
 
 
 def test_command_not_executable(rdzv):
-    (rdzv.tmp / "plain").write_text("words")
+    (rdzv.tmp / "plain").write_text("#!/bin/sh\n")
     a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "./plain")
     assert a.exit() == 126 and a.says("plain"), a
     rdzv.gone()
@@ -123,11 +125,11 @@ def test_a_deaf_worker_is_killed(rdzv):
     rdzv.gone()
 
 
-@pytest.mark.parametrize("victim", ["agent", "guard"])
+@pytest.mark.parametrize("victim", ["agent", "guard", "all that is called rdzv"])
 @pytest.mark.parametrize("node", [0, 1])
 def test_killed(rdzv, victim, node):
-    """kill -9 of one node's agent, or of its guard: nothing of it survives within a second, not even a grandchild in its own session;
-    the other node goes on in a world of its own."""
+    """kill -9 of one node's agent, of its guard, or of both at once (`pkill -9 rdzv`): nothing of it survives within a second, not even a
+    grandchild in its own session; the other node goes on in a world of its own."""
     d = rdzv.daemon()
     agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--nproc", 2, "--last-call", "1m", "--", "sh", "-c", HYDRA)
     rdzv.await_workers(4, each=2)
@@ -135,14 +137,19 @@ def test_killed(rdzv, victim, node):
     first = [pid for pid in doomed if environ(pid).get("RDZV_ROUND") == "1"]
     guard = {parent(pid) for pid in first} & set(doomed) - set(first)
     assert len(guard) == 1, f"one guard per node: {guard}"
-    os.kill(agents[node].pid if victim == "agent" else guard.pop(), signal.SIGKILL)
-    until(lambda: f"all of {first} are gone\n{rdzv}", lambda: not any(map(alive, first)), 1)
     if victim == "agent":
+        os.kill(agents[node].pid, signal.SIGKILL)
+    elif victim == "guard":
+        os.kill(guard.pop(), signal.SIGKILL)
+    else:
+        subprocess.run(["kill", "-9", *[str(pid) for pid in doomed if "rdzv" in comm(pid) or "rdzv" in describe(pid)]], check=True)
+    until(lambda: f"all of {first} are gone\n{rdzv}", lambda: not any(map(alive, first)), 1)
+    if victim != "guard":
         rdzv.gone(1, E2E_NODE=str(node))
     other = str(1 - node)
     until(lambda: f"the other node re-forms\n{rdzv}",
           lambda: any(environ(p).get("RDZV_ROUND", "1") != "1" for p in rdzv.pids(E2E_NODE=other)), 5)
-    if victim == "agent":
+    if victim != "guard":
         until("it is alone", lambda: {environ(p).get("WORLD_SIZE") for p in rdzv.workers(E2E_NODE=other).values()} == {"2"})
         assert {environ(p)["RDZV_RESTART_COUNT"] for p in rdzv.workers(E2E_NODE=other).values()} == {"0"}
     (rdzv.tmp / "go").touch()

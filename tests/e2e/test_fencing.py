@@ -1,9 +1,14 @@
-"""An agent that is stopped (SIGSTOP) cannot act. Where a round can form without its node, its guard acts in its stead."""
+# SPDX-License-Identifier: Apache-2.0
+"""An agent that is stopped (SIGSTOP) cannot act. If a round can form without its node, its guard acts in its stead, or the backstop if the guard is stopped too."""
 
+import os
 import signal
 import time
 
+import pytest
+
 from harness import alive, until
+from held import guard_of
 
 LEASE = 4.0  # a fifth of it is the margin that a busy machine may use up
 WAIT = "echo round $RDZV_ROUND of $GROUP_WORLD_SIZE; while [ ! -e go ]; do sleep 0.02; done"
@@ -13,22 +18,27 @@ def boot():
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def test_a_stopped_agent_is_fenced_by_its_guard(rdzv):
+@pytest.mark.parametrize("stopped_with_it", ["nobody", "guard"])
+def test_a_stopped_agent_is_fenced(rdzv, stopped_with_it):
     d = rdzv.daemon()
     agents = rdzv.agents(2, d.endpoint, "--nnodes", "1:2", "--last-call", "1m", "--lease", f"{LEASE:g}s", "--", "sh", "-c", WAIT)
     workers = {i: rdzv.await_workers(1, E2E_NODE=str(i)) for i in (0, 1)}
     time.sleep(1)  # a heartbeat or two have told both that the other can go on alone
     pid = next(iter(workers[1].values()))
     stopped = boot()
+    guard = guard_of(rdzv, 1)
     agents[1].kill(signal.SIGSTOP)
-    until("the guard of the stopped agent kills its worker", lambda: not alive(pid), LEASE + 5)
+    if stopped_with_it == "guard":
+        os.kill(guard, signal.SIGSTOP)
+    until("the guard or the backstop of the stopped agent kills its worker", lambda: not alive(pid), LEASE + 5)
     took = boot() - stopped
     assert took < LEASE, f"its worker lived for {took:.2f} s, longer than the lease"
     assert alive(next(iter(workers[0].values()))), "the other node's worker went first"
     agents[0].expect("round 2 of 1", 10)
     agents[1].kill(signal.SIGCONT)
+    os.kill(guard, signal.SIGCONT)
     agents[1].expect(r"was stopped, or could not run, for \d+\.\d s .* its guard has killed its workers", 10)
-    agents[1].expect("joining anew", 10)
+    agents[1].expect("joining again", 10)
     assert not agents[1].says("SIGKILL"), agents[1]
     assert agents[1].running and not rdzv.workers(E2E_NODE="1"), rdzv
     (rdzv.tmp / "go").touch()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds that grow, with real agents."""
 
 import time
@@ -12,10 +13,10 @@ def test_a_node_that_comes_late_is_taken(rdzv):
     first.expect("world 1, 0 used", 20)
     began = time.monotonic()
     second = rdzv.agent(*words)
-    second.expect("the round is formed anew with all who wait in", 20)
+    second.expect("a new round with all waiting nodes is formed in", 20)
     for a in (first, second):
         a.expect("world 2, 0 used", 60)
     assert time.monotonic() - began > 28, f"the round was not 30 s old:\n{first}"
     for a in (first, second):
         assert a.exit(30) == 0, rdzv
-    assert first.says("joined: the round is formed anew with 2 nodes") and first.says("no restart is charged"), first
+    assert first.says("joined: a new round is formed with 2 nodes") and first.says("no restart is charged"), first

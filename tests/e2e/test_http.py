@@ -1,4 +1,5 @@
-"""What probes hear on the daemon's port, and clients that are slow, many, or not quite right."""
+# SPDX-License-Identifier: Apache-2.0
+"""Probes on the daemon's port, and clients that are slow, many, or malformed."""
 
 import os
 import resource
@@ -35,7 +36,7 @@ def test_probes(rdzv):
     d = rdzv.daemon()
     assert get(d, "/healthz") == (200, "ok\n") and get(d, "/readyz") == (200, "ok\n")
     assert get(d, "/healthz", "HEAD") == (200, "")
-    assert get(d, "/metrics") == (404, "rdzvd answers /healthz and /readyz; what else it knows is asked of it by rdzvctl\n")
+    assert get(d, "/metrics") == (404, "rdzvd serves /healthz and /readyz; use rdzvctl for everything else\n")
     status, head, body = ask(d, b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + 100000 * b"x")
     assert status == 405 and "\r\nAllow: GET, HEAD" in head and "GET and HEAD are served" in body
     assert not d.says("healthz HTTP/1.1\" is answered with 200"), d  # probes leave no lines
@@ -131,7 +132,7 @@ def test_ready_depends_on_the_state_folder(rdzv, small_disk):
     os.unlink(small_disk / "fill")
     # Nothing happens to any job; it is tried again all the same.
     until("it is ready again", lambda: get(d, "/readyz") == (200, "ok\n"), 12)
-    d.expect("state: all of it is on the disk now")
+    d.expect("state: everything is on the disk again")
     assert f'"job":"job-{i - 1}"' in (small_disk / "state/rdzvd.state").read_text()
     for n in held:
         n.close()

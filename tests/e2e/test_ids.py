@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ncclUniqueIds: minted by the real NCCL, the same for all, new in each round, and what happens when a helper dies, hangs, or finds no library."""
 
 import importlib.util
@@ -114,7 +115,7 @@ def test_helper_killed_before_it_answers(rdzv, nccl):
     os.kill(pid, 9)
     _, _, hex_ = await_ids(agents, 4)
     assert listens(port_of(hex_)) and len(helpers(rdzv, E2E_NODE="1")) == 1
-    assert agents[0].says(rf"this node cannot give NCCL ids to round 1: rdzv-nccl \(pid {pid}\) was killed by signal 9")
+    assert agents[0].says(rf"this node could not mint NCCL ids for round 1: rdzv-nccl \(pid {pid}\) was killed by signal 9")
     go(rdzv)
     assert [a.exit() for a in agents] == [0, 0]
 
@@ -124,7 +125,7 @@ def test_helper_killed_when_all_have_the_ids(rdzv, nccl):
     _, _, hex_ = await_ids(agents, 4)
     (pid,) = helpers(rdzv)
     os.kill(pid, 9)
-    agents[0].expect(rf"rdzv-nccl \(pid {pid}\) was killed by signal 9; ranks that have not come to its NCCL ids yet")
+    agents[0].expect(rf"rdzv-nccl \(pid {pid}\) was killed by signal 9; ranks that have not connected to its NCCL ids yet")
     assert not listens(port_of(hex_))
     go(rdzv)
     assert [a.exit() for a in agents] == [0, 0]  # they may have met before
@@ -144,7 +145,7 @@ def test_who_waits_is_told_for_whom(rdzv):
     agents = start(rdzv, [fake(HANG="hang"), {}], "timeout=1500", args=["--max-restarts", 0])
     codes = [a.exit() for a in agents]
     assert codes == [2, 2], agents
-    assert agents[1].says(rf"nccl ids: they did not come in time: 0 of 1 are here, to come from {HOST} \(node 0\)"), agents[1]
+    assert agents[1].says(rf"nccl ids: they did not come in time: 0 of 1 are here; waiting for {HOST} \(node 0\)"), agents[1]
     assert not helpers(rdzv)
 
 
@@ -152,7 +153,7 @@ def test_no_library_anywhere(rdzv):
     agents = start(rdzv, [{"RDZV_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}] * 2)
     assert [a.exit() for a in agents] == [81, 81]
     for a in agents:
-        assert a.says(rf"failed in round 1: the round's NCCL ids could not be had: {HOST} \(node 0\): NCCL cannot be loaded \(--nccl-library\): /nowhere/libnccl.so.2"), a
+        assert a.says(rf"failed in round 1: the round's NCCL ids could not be minted: {HOST} \(node 0\): NCCL cannot be loaded \(--nccl-library\): /nowhere/libnccl.so.2"), a
         assert a.says(rf"; the same on {HOST} \(node 1\)"), a
 
 
@@ -166,7 +167,7 @@ def test_versions_that_differ(rdzv):
     agents = start(rdzv, [fake(VERSION=22809), fake(VERSION=22703)], "1000", nproc=130, worker="sleep")
     assert [a.exit(60) for a in agents] == [81, 81]
     for a in agents:
-        assert a.says(rf"failed in round 1: the round's NCCL ids could not be had: NCCL is 2\.\d+\.\d on {HOST} \(node \d\) and 2\.\d+\.\d on {HOST} \(node \d\): major and minor version must be the same"), a
+        assert a.says(rf"failed in round 1: the round's NCCL ids could not be minted: NCCL is 2\.\d+\.\d on {HOST} \(node \d\) and 2\.\d+\.\d on {HOST} \(node \d\): major and minor version must be the same"), a
         assert a.says("2.28.9") and a.says("2.27.3"), a
 
 
@@ -201,7 +202,7 @@ def test_never_and_auto(rdzv):
         agent = rdzv.agent(*args, "--max-restarts", 0, "--", WORKER)
         assert agent.exit() == 2 and agent.says(f"nccl ids: this job has none: .*{why}"), agent
     alone = rdzv.spawn(WORKER)
-    assert alone.exit() == 2 and alone.says("runs without an agent, and nobody mints them"), alone
+    assert alone.exit() == 2 and alone.says("runs without an agent; use ncclGetUniqueId"), alone
 
 
 def test_settings_must_agree(rdzv):

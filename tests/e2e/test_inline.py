@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that stand within sentences of pages, and in no block: see test_commands.py."""
 
 import subprocess
@@ -9,7 +10,7 @@ from harness import AGENT, TOP
 from test_readme import agent_help, rdzvd_help
 
 
-@pytest.mark.parametrize("page, words, want", [("README.md", "rdzv-agent --help", agent_help), ("deploy/systemd.md", "rdzvd --help", rdzvd_help)])
+@pytest.mark.parametrize("page, words, want", [("deploy/guide/options.md", "rdzv-agent --help", agent_help), ("deploy/systemd.md", "rdzvd --help", rdzvd_help)])
 def test_help(rdzv, page, words, want):
     p = pages.shell(rdzv, pages.inline(page, words))
     shown = [line for line in want().splitlines() if line.strip("`")]
@@ -20,10 +21,8 @@ def test_a_worker_with_the_sources(rdzv):
     """In their folder."""
     for name in ("agent", "proto", "common"):
         (rdzv.tmp / name).symlink_to(TOP / name)
-    text = (TOP / "README.md").read_text()
-    chapter = text[text.index("## Your own worker in C") :]
-    (rdzv.tmp / "worker.c").write_text(chapter[chapter.index("```c\n") + 5 :].split("```")[0])
-    command = pages.inline("README.md", "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c")
+    (rdzv.tmp / "worker.c").write_text(pages.c_block("deploy/guide/worker-in-c.md", "int main"))
+    command = pages.inline("deploy/guide/worker-in-c.md", "cc -I . -I agent/sdk worker.c agent/sdk/rdzv*.c proto/c10d.c")
     done = subprocess.run(["sh", "-c", command], cwd=rdzv.tmp, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     p = rdzv.spawn(AGENT, "--standalone", "--nproc", 2, "--", rdzv.tmp / "a.out")

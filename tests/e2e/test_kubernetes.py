@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests of deploy/kubernetes: what Kubernetes' own schemas say of them, whether they agree with the programs, and whether their commands
 do what they are for.
 
@@ -268,9 +269,10 @@ class Cluster:
         return self.pods[pod]
 
     def exec(self, pod, *argv):
-        """kubectl exec."""
+        """kubectl exec: as the container's user."""
         inner = self.main(pod)
-        return subprocess.run(["nsenter", "-t", str(inner), "-m", "-n", "-u", "-p", f"--root=/proc/{inner}/root", "--wd=/", *argv], capture_output=True, text=True, timeout=30)
+        owner = os.stat(f"/proc/{inner}")
+        return subprocess.run(["nsenter", "-t", str(inner), "-S", str(owner.st_uid), "-G", str(owner.st_gid), "-m", "-n", "-u", "-p", f"--root=/proc/{inner}/root", "--wd=/", *argv], capture_output=True, text=True, timeout=30)
 
     def probe(self, pod, which):
         (c,) = self.pods[pod].spec["containers"]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One command for several hosts: `rdzv-agent --hosts n1,n2 -- COMMAND`, with a stand-in for ssh that runs the command here.
 
 The stand-in hands what it is given to a shell, as sshd does, so what a remote shell would do to a word it does here. Real ssh, on hosts of their own,
@@ -129,15 +130,15 @@ def test_restarts_are_the_agents_business(rdzv, launch):
     ("nowhere", "nowhere: ssh: Could not resolve hostname nowhere: Name or service not known"),
     ("wrongkey", "wrongkey: ada@wrongkey: Permission denied (publickey)."),
     ("other", "other: it has rdzv-agent 9.9.9, and this is "),
-    ("empty", "empty: there is no rdzv-agent: not "),
-    ("deaf", "deaf: rdzv-agent: --launched is for rdzv-agent --hosts, and needs pipes to talk to it"),
-    ("silent", "silent: rdzv-agent ran there, but was told nothing: "),
+    ("empty", "empty: it has no rdzv-agent: not "),
+    ("deaf", "deaf: rdzv-agent: --launched is used by rdzv-agent --hosts and needs pipes to it"),
+    ("silent", "silent: rdzv-agent started there, but received no input: "),
 ])
 def test_a_host_that_cannot_be_used(rdzv, launch, host, says):
     a = launch(f"n1,{host},n2", "--", *WAITS)
     assert a.exit(20) == 85, a
     assert [l for l in a.err if l.startswith("rdzv-agent: " + says)], a
-    a.expect("the job needs 3 hosts, and 2 are left: stopping them", 1)
+    a.expect("the job needs 3 hosts, but only 2 are left: stopping them", 1)
     assert not a.says("leaving with exit code"), a
     rdzv.gone()
 
@@ -233,7 +234,7 @@ def test_an_agents_launcher_that_is_killed(rdzv, launch):
     (victim,) = [p for p in launched(rdzv) if environ(p).get("E2E_HOST") == "n2"]
     os.kill(victim, signal.SIGKILL)
     assert a.exit(20) == 78, a
-    a.expect("n2 was lost: its connection has ended", 1)
+    a.expect("n2 was lost: its connection ended", 1)
     rdzv.gone(5)
 
 
@@ -313,21 +314,21 @@ def test_it_says_what_it_understood(rdzv, launch):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["--hosts", "n1:x"], '--hosts: "x" is no number of slots'),
+    (["--hosts", "n1:x"], '--hosts: "x" is not a number of slots'),
     (["--hosts", "n1,,n2"], "--hosts: a host is missing"),
     (["--hosts", "-oProxyCommand=id"], "--hosts"),
-    (["--hosts", "n1,localhost"], "localhost is another machine on each of several hosts: name this one as the others know it"),
-    (["--hosts", "n1,127.0.0.1"], "127.0.0.1 is another machine"),
-    (["--hosts", "n1,n2", "--nnodes", "3"], "--nnodes asks for 3 nodes, and only 2 hosts are named"),
-    (["--hosts", "n1,n2", "--standalone"], "--standalone is this machine alone, and --hosts names others"),
-    (["--hosts", "n1,n2", "--node-rank", "1"], "--node-rank is for one host, and with --hosts it would be said to all"),
+    (["--hosts", "n1,localhost"], "localhost is a different machine on each host: use a name by which the others know this one"),
+    (["--hosts", "n1,127.0.0.1"], "127.0.0.1 is a different machine"),
+    (["--hosts", "n1,n2", "--nnodes", "3"], "--nnodes asks for 3 nodes, but only 2 hosts are named"),
+    (["--hosts", "n1,n2", "--standalone"], "--standalone uses this machine only, but --hosts names others"),
+    (["--hosts", "n1,n2", "--node-rank", "1"], "--node-rank is for one host, but with --hosts all agents would get it"),
     (["--hosts", "n1,n2", "--local-addr", "10.0.0.1"], "--local-addr is for one host"),
     (["--hosts", "n1", "--hostfile", "f"], "--hosts and --hostfile exclude each other"),
     (["--hostfile", "/nowhere/hosts"], "/nowhere/hosts"),
     (["--hostfile", "/dev/null"], "--hostfile: /dev/null cannot be read: it is neither a file nor a pipe"),
-    (["--hostfile", "bad"], "bad, line 2: \"slits=...\" is not understood"),
+    (["--hostfile", "bad"], "bad, line 2: \"slits=...\" is unknown"),
     (["--hosts", "n1,n2", "--ssh", "ssh 'x"], "--ssh: a quotation mark is missing"),
-    (["--hosts", "n1,n2", "--ssh", " "], "--ssh: a program is expected"),
+    (["--hosts", "n1,n2", "--ssh", " "], "--ssh: a program is missing"),
     (["--hosts", "n1,n2", "--fan-out", "1"], "--fan-out=1: must be from 2 to"),
     (["--hosts", "n1,n2", "--quiet", "--verbose"], "--quiet and --verbose exclude each other"),
 ])
@@ -341,9 +342,9 @@ def test_mistakes(rdzv, words, says):
 def test_launched_by_hand(rdzv):
     """What only --hosts may start says so."""
     p = subprocess.run([AGENT, "--launched"], input=b"hello\n", capture_output=True, env=rdzv.env(), timeout=20)
-    assert p.returncode == 64 and b"--launched is for rdzv-agent --hosts" in p.stderr
+    assert p.returncode == 64 and b"--launched is used by rdzv-agent --hosts" in p.stderr
     p = subprocess.run([AGENT, "--launched"], input=b"RDZV-LAUNCH 9.9 5\n", capture_output=True, env=rdzv.env(), timeout=20)
-    assert p.returncode == 64 and b"whoever launched it is 9.9" in p.stderr and p.stdout.startswith(b"RDZV-LAUNCHED ")
+    assert p.returncode == 64 and b"and its launcher is 9.9" in p.stderr and p.stdout.startswith(b"RDZV-LAUNCHED ")
     p = subprocess.run([AGENT, "--launched"], input=b"", capture_output=True, env=rdzv.env(), timeout=20)
     assert p.returncode == 0 and not p.stderr
 

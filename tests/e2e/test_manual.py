@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manual pages: clean for the programs that read them, whole beside the tables and the header that they are made of, and true in their
 examples."""
 
@@ -8,14 +9,15 @@ import subprocess
 
 import pytest
 
+import pages
 from harness import AGENT, BUILD, RDZVCTL, RDZVD, TOP, TRAINER, need
 
 PROGRAMS = {"rdzv-agent": AGENT, "rdzvd": RDZVD, "rdzvctl": RDZVCTL, "rdzv-trainer": TRAINER}
 PREFIX = {"rdzv-agent": "RDZV_AGENT_", "rdzvd": "RDZVD_", "rdzvctl": "RDZVCTL_", "rdzv-trainer": "RDZV_TRAINER_"}
-PAGES = ["rdzv-agent.1", "rdzvctl.1", "rdzv-trainer.1", "librdzv.3", "rdzv.7", "rdzvd.8"]
+MAN_PAGES = ["rdzv-agent.1", "rdzvctl.1", "rdzv-trainer.1", "librdzv.3", "rdzv.7", "rdzvd.8"]
 FOLDER = BUILD / "deploy/manual"
-HEADER = (TOP / "agent/sdk/rdzv.h").read_text()
-OF_PROGRAMS = [p for p in PAGES if p.rsplit(".", 1)[0] in PROGRAMS]
+HEADER = (TOP / pages.SDK / "rdzv.h").read_text()
+OF_PROGRAMS = [p for p in MAN_PAGES if p.rsplit(".", 1)[0] in PROGRAMS]
 
 
 def run(*argv, code=0):
@@ -28,7 +30,7 @@ def run(*argv, code=0):
 def rendered():
     """Name -> text, as a terminal of 80 columns shows it, without bold and underlines."""
     need("mandoc")
-    return {name: re.sub(".\b", "", run("mandoc", "-Tascii", "-Owidth=80", FOLDER / name)) for name in PAGES}
+    return {name: re.sub(".\b", "", run("mandoc", "-Tascii", "-Owidth=80", FOLDER / name)) for name in MAN_PAGES}
 
 
 def squeeze(text):
@@ -60,20 +62,20 @@ def helped(program):
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", MAN_PAGES)
 def test_clean(page):
     need("mandoc")
     assert run("mandoc", "-Tlint", "-Wwarning", FOLDER / page, code=None) == ""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", MAN_PAGES)
 def test_clean_for_groff(page):
     need("groff")
     p = subprocess.run(["groff", "-ww", "-mandoc", "-Tutf8", "-z", FOLDER / page], capture_output=True, text=True, timeout=60)
     assert p.returncode == 0 and p.stderr == ""
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", MAN_PAGES)
 def test_sections(rendered, page):
     found = re.findall(r"^([A-Z].*)$", rendered[page], re.M)[1:]
     wanted = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "ENVIRONMENT", "FILES", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
@@ -110,8 +112,7 @@ def test_options(rendered, page):
 
 
 def test_torchruns_variables(rendered):
-    readme = (TOP / "README.md").read_text()
-    flags = set(re.findall(r"`(PET_[A-Z_]+)` \|", readme))
+    flags = set(re.findall(r"`(PET_[A-Z_]+)` \|", pages.generated("deploy/guide/from-torchrun.md", "flags of torchrun")))
     assert len(flags) > 20
     assert flags - set(re.findall(r"PET_[A-Z_]+", section(rendered["rdzv-agent.1"], "OPTIONS"))) == set()
 
@@ -127,7 +128,7 @@ def test_exit_status(rendered, page):
 
 
 def test_all_exit_codes(rendered):
-    rows = re.findall(r'X\(\w+, (\d+), "([^"]+)"\)', (TOP / "common/exit_codes.h").read_text())
+    rows = re.findall(r'X\(\w+, (\d+), "([^"]+)"\)', (TOP / pages.EXIT_CODES).read_text())
     there = section(rendered["rdzv.7"], "EXIT STATUS")
     assert len(rows) > 10 and [h.split()[0] for h in items(there) if h[0].isdigit()] == [code for code, _ in rows]
     for _, text in rows:
@@ -135,8 +136,8 @@ def test_all_exit_codes(rendered):
 
 
 def test_worker_environment(rendered):
-    """Beside the README's table, which is held against the list in env.c."""
-    table = re.search(r"<!-- begin worker environment -->(.*?)<!-- end", (TOP / "README.md").read_text(), re.S)[1]
+    """Beside the guide's table, which test_readme.py holds against the list that sets it."""
+    table = pages.generated("deploy/guide/options.md", "worker environment")
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.M)
     there = section(rendered["rdzv.7"], "ENVIRONMENT")
     heads = [h.split()[0] for h in items(there)]
@@ -175,15 +176,15 @@ def test_every_comment_of_the_header(rendered):
 
 
 def test_pages_that_are_named_exist():
-    for page in PAGES:
+    for page in MAN_PAGES:
         for name, chapter in re.findall(r"^\.Xr (\S+) (\d)", (FOLDER / page).read_text(), re.M):
             ours = name.startswith(("rdzv", "librdzv"))
-            assert not ours or f"{name}.{chapter}" in PAGES, f"{page} names {name}({chapter})"
+            assert not ours or f"{name}.{chapter}" in MAN_PAGES, f"{page} names {name}({chapter})"
 
 
 def examples():
     """Commands of ours in literal blocks."""
-    for page in PAGES:
+    for page in MAN_PAGES:
         for block in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", (FOLDER / page).read_text(), re.M | re.S):
             text = block.replace("\\-", "-").replace("\\e\n", " ")
             for line in text.splitlines():
@@ -211,7 +212,7 @@ def test_installed():
     where = json.loads(run("meson", "introspect", "--installed", BUILD))
     prefix = next(o["value"] for o in json.loads(run("meson", "introspect", "--buildoptions", BUILD)) if o["name"] == "prefix")
     places = {to.removeprefix(prefix + "/") for to in where.values()}
-    for page in PAGES:
+    for page in MAN_PAGES:
         assert f"share/man/man{page[-1]}/{page}" in places
     for program in PROGRAMS:
         assert f"share/bash-completion/completions/{program}" in places

@@ -1,13 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's mistakes and a machine's troubles: each a clear sentence, the documented exit code, nothing left running."""
 
+import os
 import re
 import signal
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
 from harness import AGENT, HOST, RDZVD, environ, free_port, until
+
+
+# How a sentence names this process.
+ME = f"pid {os.getpid()} ({Path('/proc/self/comm').read_text().strip()})"
 
 
 def one_sentence(p, *words):
@@ -36,10 +44,35 @@ def test_port_taken_by_what_greets_first(rdzv):
         endpoint = f"127.0.0.1:{s.getsockname()[1]}"
         a = rdzv.agent("--endpoint", endpoint, "--join-timeout", "1s", "--", "true")
         assert a.exit(5) == 69, a
-        one_sentence(a, endpoint, "is no rdzvd", '"SSH-2.0-OpenSSH_9.2')
-        one_sentence(a, endpoint, "another program listens there", "choose another port")
+        one_sentence(a, endpoint, "does not seem to be rdzv", '"SSH-2.0-OpenSSH_9.2')
+        one_sentence(a, f"no rdzvd could be reached at {endpoint} within 1 s", ME, "stop that program, or choose another port")
         assert not a.says("start one there"), a
         s.shutdown(socket.SHUT_RDWR)
+
+
+def test_another_program_at_the_endpoint_is_named_and_not_waited_for_long(rdzv):
+    """After a second, with its pid; and --join-timeout, ten minutes by default, is for a daemon that may still come."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        threading.Thread(target=greet, args=(s, b"SSH-2.0-OpenSSH_9.2\r\n"), daemon=True).start()
+        endpoint = f"127.0.0.1:{s.getsockname()[1]}"
+        agents = [rdzv.agent("--endpoint", endpoint, "--nnodes", 2, "--", "true", node=str(i)) for i in range(2)]
+        for a in agents:
+            a.expect(rf"{re.escape(ME)} listens at {endpoint} and does not seem to be rdzv: .*; trying again for 2\d s$")
+            a.kill(signal.SIGTERM)
+            assert a.exit() == 75, a
+        s.shutdown(socket.SHUT_RDWR)
+
+
+def test_another_program_that_waits_for_a_line(rdzv):
+    """An HTTP server is silent until it has read one: it is named after a second, and shows what it is before the connection is given up."""
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as s:
+        threading.Thread(target=s.serve_forever, daemon=True).start()
+        endpoint = f"127.0.0.1:{s.server_address[1]}"
+        a = rdzv.agent("--endpoint", endpoint, "--nnodes", 2, "--join-timeout", "8s", "--", "true")
+        a.expect(rf"{re.escape(ME)} listens at {endpoint}, is not rdzvd and has not answered; trying again for \d s")
+        assert a.exit(20) == 69, a
+        one_sentence(a, f"no rdzvd could be reached at {endpoint}", ME, "does not seem to be rdzv: it begins with", "stop that program, or choose another port")
+        s.shutdown()
 
 
 def test_too_few_nodes_before_the_first_round(rdzv):
@@ -146,6 +179,19 @@ def test_settings_that_differ(rdzv):
     assert first.running
     first.kill(signal.SIGTERM)
     assert first.exit() == 75
+
+
+def test_commands_that_differ(rdzv):
+    """They may, so it is a warning: node 0's, once, and not where only an option of the agent differs."""
+    d = rdzv.daemon()
+    for more_words, warned in ("", 0), (" || exit 1", 1):  # all of them fail in the first round
+        agents = [rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--node-rank", i, *more, "--", "sh", "-c", "test $RDZV_ROUND = 2" + i * more_words)
+                  for i, more in enumerate(([], ["--verbose"]))]
+        assert [a.exit() for a in agents] == [0, 0], rdzv
+        said = [l for a in agents for l in a.err if "runs another command" in l]
+        assert len(said) == warned and not agents[1].says("runs another command"), rdzv
+        if said:
+            assert re.fullmatch(rf"rdzv-agent: host {HOST} runs another command than host {HOST} \(this node 0\); if that is a mistake, .* the same command on all nodes", said[0]), said
 
 
 def test_two_of_the_same_rank(rdzv):

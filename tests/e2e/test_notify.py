@@ -1,4 +1,5 @@
-"""What a service manager hears of rdzvd and rdzv-agent: a real datagram socket stands for systemd's."""
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of rdzvd and rdzv-agent to a service manager: a real datagram socket replaces systemd's."""
 
 import os
 import signal
@@ -109,7 +110,7 @@ def test_watchdog_of_another_process(rdzv, manager):
     assert "WATCHDOG=1" not in manager.lines()
 
 
-@pytest.mark.parametrize("name, words", [("vsock:2:1234", "vsock:2:1234 cannot be used"), ("/no/such/socket", "cannot be told anything")])
+@pytest.mark.parametrize("name, words", [("vsock:2:1234", "vsock:2:1234 cannot be used"), ("/no/such/socket", "cannot send to the service manager")])
 def test_manager_that_is_not_there(rdzv, name, words):
     """One warning, and everything works."""
     d = rdzv.daemon(env={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "200000"})

@@ -1,4 +1,5 @@
-"""Out of memory is told from any other SIGKILL, by the kernel's own record."""
+# SPDX-License-Identifier: Apache-2.0
+"""Out of memory is distinguished from any other SIGKILL, by the kernel's own record."""
 
 import os
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers' output, log files and error files, with real agents: who sees what, what lies where, and what is left."""
 
 import json
@@ -241,7 +242,7 @@ def test_last_words_of_a_worker_that_writes_to_a_file(rdzv, tmp):
     assert a.out == []
 
 
-@pytest.mark.parametrize("text, reason", [("{", "of no use: line 1"), ("[1]", "no \"message\""), (" " * 1100000, "more than 1048576")], ids=["cut", "list", "large"])
+@pytest.mark.parametrize("text, reason", [("{", "ignored: line 1"), ("[1]", "no \"message\""), (" " * 1100000, "more than 1048576")], ids=["cut", "list", "large"])
 def test_what_is_no_error_file(rdzv, tmp, text, reason):
     (rdzv.tmp / "content").write_text(text)
     a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", "cp content $TORCHELASTIC_ERROR_FILE; exit 5", env={"TMPDIR": str(tmp)})
@@ -252,7 +253,7 @@ def test_what_is_no_error_file(rdzv, tmp, text, reason):
 def test_a_pipe_for_an_error_file_holds_up_nobody(rdzv, tmp):
     began = time.monotonic()
     a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", "mkfifo $TORCHELASTIC_ERROR_FILE; exit 5", env={"TMPDIR": str(tmp)})
-    assert a.exit() == 5 and a.says("of no use: it cannot be read"), a
+    assert a.exit() == 5 and a.says("ignored: it cannot be read"), a
     assert time.monotonic() - began < 2 * SLOW
 
 
@@ -275,6 +276,16 @@ def handed_up(rdzv, expected_code, *args, env=None):
 def test_handed_up_with_the_exit_code(rdzv, tmp):
     m = handed_up(rdzv, 3, "--", *script(rdzv, "os.environ['RANK'] != '1' or boom()\ntime.sleep(60)"))
     assert m["message"] == "ValueError: boom" and m["errorCode"] == 3 and "in boom" in m["extraInfo"]["py_callstack"]
+
+
+def test_handed_up_of_the_worker_in_the_verdict(rdzv, tmp):
+    """Both workers fail at once, and the file names the one that the verdict names."""
+    file = rdzv.tmp / "up.json"
+    text = "open('here' + os.environ['RANK'], 'w')\nwhile not all(os.path.exists(f'here{i}') for i in (0, 1)): pass\nboom('of ' + os.environ['RANK'])"
+    a = agent(rdzv, "--standalone", "--max-restarts", 0, "--", *script(rdzv, text), env={"TORCHELASTIC_ERROR_FILE": str(file)})
+    assert a.exit() == 3, a
+    rank, of = re.search(r"rank (\d) .*exited with code 3: of (\d)", a.text).groups()
+    assert rank == of and json.loads(file.read_text())["message"]["message"] == f"of {of}", a
 
 
 def test_handed_up_with_a_signal(rdzv, tmp):

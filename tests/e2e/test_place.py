@@ -1,4 +1,5 @@
-"""What the machine has for the workers: how many there are, on which CPUs they run, and what is said about it."""
+# SPDX-License-Identifier: Apache-2.0
+"""The workers' place on the machine: their number, their CPUs, and the lines about both."""
 
 import os
 
@@ -62,7 +63,7 @@ def test_a_worker_runs_on_the_cpus_it_is_bound_to(rdzv):
     assert a.exit() == 0, a
     said = dict(l.split("] ")[1].split(" on ") for l in a.out)
     assert set(said) == {"0", "1"} and said["0"] != said["1"], a
-    assert sum("no GPU is seen here: workers are spread over" in l for l in a.err) == 1, a
+    assert sum("no GPU is visible: workers are spread over" in l for l in a.err) == 1, a
 
 
 @pytest.mark.parametrize("how", ["node", "socket", "exclusive", "core-complex"])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checkpoint before the planned end of a round, with the real trainer: a node leaves, all leave, a node comes."""
 
 import json
@@ -23,7 +24,7 @@ def until_step(path, step, timeout=30):
 
 
 def checkpoint_steps(agent):
-    return [int(m) for m in re.findall(r"a checkpoint is written, after step (\d+)", agent.text)]
+    return [int(m) for m in re.findall(r"a checkpoint was written after step (\d+)", agent.text)]
 
 
 def check_no_step_twice(run):
@@ -81,7 +82,7 @@ def test_a_node_leaves(rdzv, who):
     assert checkpoint_steps(leaver) == checkpoint_steps(other) == [asked], rdzv
     saved = [e["step"] for e in run if e["event"] == "checkpoint"]
     assert asked == saved[0] and len(saved) <= 2, f"one that was asked for, and one of the stop: {saved}"
-    assert other.says("no restart is charged") and other.says("was told to leave by SIGTERM"), other
+    assert other.says("no restart is charged") and other.says("SIGTERM asked its agent to leave"), other
     other.kill(signal.SIGTERM)
     assert other.exit(20) == 75, other
     no_worker_is_left(rdzv)
@@ -169,7 +170,7 @@ def test_a_checkpoint_that_never_comes(rdzv):
     began = time.monotonic()
     a.kill(signal.SIGTERM)
     a.expect("^asked 1")
-    a.expect("rank 0 has not written the checkpoint that it was asked for; stopping without it")
+    a.expect("rank 0 has not written the requested checkpoint; stopping without it")
     assert time.monotonic() - began > 1.9, a
     assert a.exit(3) == 75, a
     assert "stopped" in a.out, a
@@ -181,7 +182,7 @@ def test_a_node_comes(rdzv):
     first = job.agent()
     until_step(job.metrics, 20)
     second = job.agent()
-    second.expect("the round is formed anew with all who wait in", 20)
+    second.expect("a new round with all waiting nodes is formed in", 20)
     first.expect("joined: .*; workers are asked for a checkpoint first", 60)
     for a in (first, second):
         a.expect("round 2: 2 nodes, 4 workers", 60)

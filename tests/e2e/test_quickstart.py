@@ -1,6 +1,7 @@
-"""deploy/quickstart: what it promises, that it leaves nothing behind, and that the README shows what it prints.
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/quickstart: what it promises, that it leaves nothing behind, and that the guide shows what it prints.
 
-    python3 tests/e2e/test_quickstart.py      runs it, and writes what it prints into the README
+    python3 tests/e2e/test_quickstart.py      runs it, and writes what it prints into the guide
 """
 
 import ctypes
@@ -16,7 +17,7 @@ import pytest
 from harness import BUILD, HOST, SANITIZED, TOP, until
 
 QUICKSTART = TOP / "deploy/quickstart"
-README = TOP / "README.md"
+SHOWN = TOP / "deploy/guide/failures-and-elastic.md"
 PART = re.compile(r"(<!-- begin quickstart, products by OpenBLAS for )(\w+)( -->\n```\n)(.*?)(```\n<!-- end quickstart -->)", re.S)
 # What differs from run to run, and what is left of it.
 VARIES = [
@@ -26,7 +27,7 @@ VARIES = [
     (r"pid \d+,", "pid PID,"),
     (r"after step \d+ of", "after step N of"),
     (r"at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "at TIME"),
-    (r"resumed from /\S+/run/checkpoints/\w+-\w+-r000001-s\d{12} ", "resumed from CHECKPOINT "),
+    (r"resumed from /\S+/run/checkpoints/\d+-\w+-\w+-r000001-s\d{12} ", "resumed from CHECKPOINT "),
     (r"[\d,]+ samples/s", "N samples/s"),
     (r"job quickstart-\d+ is done: 2 rounds, 1 restart, [\d.]+ s", "job quickstart-PID is done: 2 rounds, 1 restart, N s"),
     (r"speed +[\d,]+ steps/s", "speed N steps/s"),
@@ -78,14 +79,14 @@ def test_a_worker_is_killed_and_the_result_is_the_same(rdzv):
 
 @pytest.mark.skipif(SANITIZED, reason="the whole run takes minutes under the sanitizers")
 def test_the_readme_shows_what_it_prints(rdzv):
-    """The command of the README, and its output there but for times, pids and ports. Checksums only where products are made as they were."""
+    """The command of the README, and its output in the guide but for times, pids and ports. Checksums only where products are made as they were."""
     assert pages.lines("README.md", "quickstart") == ["deploy/quickstart"]
-    _, core, _, shown, _ = PART.search(README.read_text()).groups()
+    _, core, _, shown, _ = PART.search(SHOWN.read_text()).groups()
     q = quickstart(rdzv)
     assert q.exit(150) == 0, q
     same = core == blas()
     want, got = told(shown, same), told(q.text, same)
-    assert want == got, "\n".join(difflib.unified_diff(want, got, "README.md", "deploy/quickstart", lineterm=""))
+    assert want == got, "\n".join(difflib.unified_diff(want, got, SHOWN.name, "deploy/quickstart", lineterm=""))
     nothing_left(rdzv)
 
 
@@ -113,7 +114,7 @@ def test_mistakes(rdzv):
 
 if __name__ == "__main__":
     out = subprocess.run([QUICKSTART], env={**os.environ, "RDZV_BUILD": str(BUILD)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
-    text, n = PART.subn(lambda m: m[1] + blas() + m[3] + out.stdout.strip().replace(f" {HOST} ", " node1 ").replace(f" {HOST},", " node1,") + "\n" + m[5], README.read_text())
+    text, n = PART.subn(lambda m: m[1] + blas() + m[3] + out.stdout.strip().replace(f" {HOST} ", " node1 ").replace(f" {HOST},", " node1,") + "\n" + m[5], SHOWN.read_text())
     if n != 1:
-        sys.exit(f"README.md has {n} parts for it")
-    README.write_text(text)
+        sys.exit(f"{SHOWN} has {n} parts for it")
+    SHOWN.write_text(text)

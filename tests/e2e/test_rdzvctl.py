@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzvctl: what a daemon knows, and stopping a job."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzvctl's verbs on real daemons: what they do, to whom they are allowed, and --watch."""
 
 import contextlib
@@ -66,8 +67,8 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     assert p.code == 1 and p.says("no job has a node on host n7 .*; hosts are: n[012], n[012], n[012]"), p
     p = ask(rdzv, "drain", "n1")
     assert p.code == 0 and p.says("host n1 is drained: .* until `rdzvctl undrain n1`"), p
-    assert p.says("job family: round 1 is ended as planned, nothing is charged; 2 other nodes are here for the next one"), p
-    agents[1].expect("host n1 is drained by root: its agents take no part until `rdzvctl undrain n1`")
+    assert p.says("job family: round 1 ends as planned, nothing is charged; 2 other nodes are here for the next one"), p
+    agents[1].expect("host n1 is drained by root: its agents join no round until `rdzvctl undrain n1`")
     for i in (0, 2):
         agents[i].expect(r"was drained by root")
         agents[i].expect("round 2: 2 nodes, 2 workers")
@@ -77,7 +78,7 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     assert job["restarts_used"] == 0 and job["verdicts"][0]["verdict"]["cause"] == "node-drained" and not job["verdicts"][0]["charged"]
     assert sorted(m["state"] for m in job["members"]) == ["drained", "running", "running"]
     p = ask(rdzv, "drain", "n0")
-    assert p.code == 72 and p.says(r"job family could not go on without n0: it needs 2 nodes \(--nnodes 2:3\), and 1 other is here"), p
+    assert p.code == 72 and p.says(r"job family cannot go on without n0: it needs 2 nodes \(--nnodes 2:3\), and 1 other is here"), p
 
     # It outlives the daemon, and an agent.
     d.kill()
@@ -93,10 +94,10 @@ def test_drain_a_host_and_give_it_back(rdzv, d, hosts):
     assert json.loads(ask(rdzv, "status", "--json").text)["drained"][0]["host"] == "n1"
 
     p = ask(rdzv, "undrain", "n0")
-    assert p.code == 1 and p.says("host n0 is not drained; these are: n1"), p
+    assert p.code == 1 and p.says("host n0 is not drained; drained hosts are: n1"), p
     p = ask(rdzv, "undrain", "n1", "--json")
     assert p.code == 0 and json.loads(p.text)["ok"] and json.loads(p.text)["host"] == "n1", p
-    agents[1].expect("round 2 of job family has its 2 nodes; this node waits, and the round is formed anew with all who wait")
+    agents[1].expect("round 2 of job family has its 2 nodes; this node waits; a new round with all waiting nodes")
     (rdzv.tmp / "go").touch()
     assert [a.exit() for a in agents] == [0, 0, 0], rdzv
 
@@ -118,7 +119,7 @@ def test_excluded_after_failures(rdzv, d, hosts):
     options = ("--endpoint", d.endpoint, "--nnodes", "1:2", "--last-call", "5s", "--rdzv-id", "family", "--exclude-after", "1", "--", "sh", "-c", body)
     agents = [rdzv.agent(*options, wrap=hosts(i), node=str(i)) for i in range(2)]
     for a in agents:
-        a.expect(r"host n1 takes no part any more: 1 of the job's charged failures were there \(--exclude-after\)")
+        a.expect(r"host n1 is excluded from further rounds: 1 of the job's charged failures happened there \(--exclude-after\)")
     agents[1].expect(r"host n1 is drained by the job itself: 1 charged failures there \(--exclude-after 1\)")
     agents[0].expect("round 2: 1 node, 1 worker")
     (rdzv.tmp / "go").touch()
@@ -138,11 +139,11 @@ def test_kill_worker(rdzv, d):
     before = rdzv.await_workers(4)
     d.expect("starting -> running")
     p = ask(rdzv, "kill-worker", "family", "2", "--signal", "usr1")
-    assert p.code == 0 and p.says("SIGUSR1 goes to rank 2 of job family"), p
+    assert p.code == 0 and p.says("SIGUSR1 was sent to rank 2 of job family"), p
     until("the worker has it", lambda: (rdzv.tmp / "told-2").exists())
     p = ask(rdzv, "kill-worker", "family", "3")
-    assert p.code == 0 and p.says(r"SIGKILL goes to rank 3 of job family \(local rank 1 on .*, round 1\)"), p
-    assert p.says("if it dies of that, its round ends and restart 1 of 3 is charged"), p
+    assert p.code == 0 and p.says(r"SIGKILL was sent to rank 3 of job family \(local rank 1 on .*, round 1\)"), p
+    assert p.says("if it dies, its round ends and restart 1 of 3 is charged"), p
     for a in agents:
         a.expect("was killed by SIGKILL")
         a.expect("restart 1 of 3")
@@ -150,7 +151,7 @@ def test_kill_worker(rdzv, d):
     assert len(agents_said) == 1, rdzv
     until("others run", lambda: len(w := rdzv.workers()) == 4 and not set(w.values()) & set(before.values()))
     p = ask(rdzv, "kill-worker", "family", "4")
-    assert p.code == 1 and p.says("job family has no rank 4; there are ranks 0 to 3"), p
+    assert p.code == 1 and p.says("job family has no rank 4; its ranks are 0 to 3"), p
     p = ask(rdzv, "kill-worker", "famly", "0")
     assert p.code == 1 and p.says("no job has the id famly; there are: family"), p
     past = status(rdzv)["verdicts"]
@@ -197,7 +198,7 @@ def test_verbs_by_user(rdzv, d):
         p = ask(rdzv, "jobs", user=65532, group=65532, extra_groups=[], env={"XDG_RUNTIME_DIR": ""})
         assert p.code == 0 and p.out == ["no jobs of yours (uid 65532)"], p
         p = ask(rdzv, "drain", "n0", **NOBODY)
-        assert p.code == 72 and p.says("host n0 has nodes of jobs that are not yours: root or the daemon's user may drain it"), p
+        assert p.code == 72 and p.says("host n0 has nodes of other users' jobs: only root or the daemon's user may drain it"), p
         p = ask(rdzv, "undrain", "n0", "--json", **NOBODY)
         assert p.code == 1 and not json.loads(p.out[0])["ok"], p
         assert ask(rdzv, "kill-worker", "mine", "0", **NOBODY).code == 0
@@ -211,7 +212,7 @@ def test_verbs_by_user(rdzv, d):
             assert p.code == 0 and p.says("this holds for your jobs"), p
             assert "host n1 is drained by uid 65534" in c.expect("WAITING").text
             p = ask(rdzv, "undrain", "n1", **SOMEBODY)
-            assert p.code == 1 and p.says("host n1 is not drained; none is"), p
+            assert p.code == 1 and p.says("host n1 is not drained; no host is drained"), p
             assert ask(rdzv, "undrain", "n1", **NOBODY).code == 0
             assert ask(rdzv, "drain", "n1").code == 0
             p = ask(rdzv, "undrain", "n1", **NOBODY)
@@ -310,7 +311,7 @@ def test_watch_on_a_terminal(rdzv, d):
     d.expect("starting -> running")
     t = Terminal(rdzv, RDZVCTL, "--socket", rdzv.tmp / "s", "status", "--watch")
     try:
-        t.expect(r"\x1b\[\?1049h\x1b\[\?25l\x1b\[H\d\d:\d\d:\d\d  rdzvctl status, each second")
+        t.expect(r"\x1b\[\?1049h\x1b\[\?25l\x1b\[H\d\d:\d\d:\d\d  rdzvctl status, every second")
         t.expect("family: running.*\x1b\\[K\r+\n")
         t.expect(r"\x1b\[H\d\d:\d\d:\d\d [^~]*?family: running", timeout=3)  # drawn again, over itself
         assert "\x1b[2J" not in t.text, "nothing flickers"

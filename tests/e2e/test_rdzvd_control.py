@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control socket from both sides: rdzvd's rules, rdzvctl's sentences. (What the answers say is for test_rdzvctl.py.)"""
 
 import json
@@ -116,10 +117,10 @@ def test_leftovers_of_killed_daemons_are_swept(rdzv, home):
 def test_living_socket_is_left_alone(rdzv):
     rdzv.daemon("--socket", rdzv.tmp / "s")
     p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--socket", rdzv.tmp / "s")
-    assert p.exit() == 71 and p.says("--socket: .*/s belongs to another daemon that runs"), p
+    assert p.exit() == 71 and p.says("--socket: .*/s belongs to another running daemon"), p
     (rdzv.tmp / "file").write_text("precious")
     p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--socket", rdzv.tmp / "file")
-    assert p.exit() == 71 and p.says("/file is there already and is no socket"), p
+    assert p.exit() == 71 and p.says("/file exists and is not a socket"), p
     assert (rdzv.tmp / "file").read_text() == "precious"
 
 
@@ -127,7 +128,7 @@ def test_same_port_on_another_address_runs_without(rdzv, home):
     port = free_port()
     rdzv.daemon(port=port, env=home)
     second = rdzv.daemon(port=port, listen="127.0.0.2", env=home)
-    second.expect("no control socket, rdzvctl cannot reach this daemon: .* belongs to another daemon")
+    second.expect("no control socket, rdzvctl cannot reach this daemon: .* belongs to another running daemon")
     with Native(port, "127.0.0.2") as n:
         n.expect("CHALLENGE")
 
@@ -140,23 +141,25 @@ def test_users(rdzv):
     folder = f"/tmp/rdzvd-65534-{port}"
     d.expect(f"control socket {folder}/control.sock")
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o755
-    assert ctl(rdzv, "--port", port, "jobs").code == 0, "root may"
+    assert ctl(rdzv, "--socket", f"{folder}/control.sock", "jobs").code == 0, "root may"
     assert ctl(rdzv, "--port", port, "jobs", **NOBODY).code == 0, "its own user may"
-    p = ctl(rdzv, "--port", port, "jobs", **SOMEBODY)
+    p = ctl(rdzv, "--socket", f"{folder}/control.sock", "jobs", **SOMEBODY)
     assert p.code == 0 and p.out == ["no jobs of yours (uid 65533)"], p
-    assert p.says(rf"rdzvctl: this is a daemon of user \S+ \(uid 65534\), pid {d.pid}"), "whose daemon it is, is said"
+    assert p.says(rf"rdzvctl: this daemon belongs to user \S+ \(uid 65534\), pid {d.pid}"), "whose daemon it is, is said"
     d.kill(signal.SIGTERM)
     assert d.exit() == 0 and not os.path.exists(folder)
 
 
 @needs_users
-def test_own_daemons_come_first(rdzv):
-    """What others run in /tmp counts only where there is nothing better."""
+def test_daemons_of_other_users_do_not_count(rdzv):
+    """One line says that there is one; --socket is for those who trust it."""
     port = free_port()
     theirs = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}", **SOMEBODY)
     theirs.expect("control socket")
-    p = ctl(rdzv, "--port", port, "jobs", **NOBODY)
-    assert p.code == 0 and p.says("daemon of user"), p
+    for who in NOBODY, {}:
+        p = ctl(rdzv, "--port", port, "jobs", **who)
+        assert p.code == 69 and len(p.err) == 1 and not p.out, p
+        assert p.says(rf"no rdzvd of this user, .* /tmp/rdzvd-65533-{port}/control.sock belongs to user \S+ \(uid 65533\): .*--socket"), p
     mine = rdzv.spawn(RDZVD, "--listen", f"127.0.0.2:{port}", **NOBODY)
     mine.expect("control socket")
     p = ctl(rdzv, "--port", port, "jobs", **NOBODY)
@@ -181,8 +184,10 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
     os.mkdir(folder, 0o777)
     try:
         p = rdzv.spawn(RDZVD, "--listen", f"127.0.0.1:{port}", **NOBODY)
-        p.expect(f"no control socket, .*{folder} is there already and is not a folder that is ours")
-        p.expect("listens on")
+        path = p.expect(rf"listens on .*; control socket ({folder}-\w{{6}}/control\.sock)")[1]
+        assert ctl(rdzv, "--port", port, "jobs", **NOBODY).code == 0, "rdzvctl finds it"
+        p.kill(signal.SIGTERM)
+        assert p.exit() == 0 and not os.path.exists(os.path.dirname(path)), p
     finally:
         os.rmdir(folder)
 
@@ -193,20 +198,20 @@ def test_folder_in_tmp_that_is_not_ours(rdzv):
 @pytest.mark.parametrize(
     "args, words",
     [
-        ([], "what is it to do"),
-        (["frobnicate"], '"frobnicate" is none of its words'),
-        (["stop"], "a word is missing: rdzvctl stop JOB"),
-        (["drain"], "a word is missing: rdzvctl drain HOST"),
-        (["kill-worker", "x"], "a word is missing: rdzvctl kill-worker JOB RANK"),
-        (["kill-worker", "x", "y"], '"y" is no rank'),
+        ([], "a command is missing"),
+        (["frobnicate"], '"frobnicate" is not a command'),
+        (["stop"], "an argument is missing: rdzvctl stop JOB"),
+        (["drain"], "an argument is missing: rdzvctl drain HOST"),
+        (["kill-worker", "x"], "an argument is missing: rdzvctl kill-worker JOB RANK"),
+        (["kill-worker", "x", "y"], '"y" is not a rank'),
         (["kill-worker", "x", "-1"], "-1"),
-        (["kill-worker", "x", "1", "--signal", "SIGFOO"], "SIGFOO: no signal has that name"),
+        (["kill-worker", "x", "1", "--signal", "SIGFOO"], "SIGFOO: unknown signal"),
         (["stop", "x", "--force"], "--force is for drain"),
         (["stop", "x", "--watch"], "--watch is for status and jobs"),
         (["status", "--signal", "9"], "--signal is for kill-worker"),
         (["undrain", "x" * 300], "1 to 255 bytes"),
-        (["jobs", "x"], '"x" is one word too many: rdzvctl jobs'),
-        (["status", "a", "b", "c"], '"b" is one word too many: rdzvctl status'),
+        (["jobs", "x"], '"x" is one argument too many: rdzvctl jobs'),
+        (["status", "a", "b", "c"], '"b" is one argument too many: rdzvctl status'),
         (["status", "--port", "1", "--socket", "x"], "exclude each other"),
         (["jobs", "--port", "0"], "--port"),
         (["--endpoint", "[::1", "jobs"], "--endpoint"),
@@ -264,7 +269,7 @@ def test_endpoint_of_another_machine(rdzv, home):
 def test_several_daemons(rdzv, home):
     a, b = rdzv.daemon(env=home), rdzv.daemon(env=home)
     p = ctl(rdzv, "jobs", env=home)
-    assert p.code == 64 and p.says("several daemons run here; say which"), p
+    assert p.code == 64 and p.says("several daemons run here; choose one"), p
     for d in (a, b):
         assert p.says(f"--socket {home['XDG_RUNTIME_DIR']}/rdzvd-{d.port}.sock"), p
 
@@ -287,7 +292,7 @@ def test_somebody_else_at_the_socket(rdzv):
         c, _ = s.accept()
         c.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
         c.close()
-        assert p.exit() == 69 and p.says("s: the daemon gave no answer"), p
+        assert p.exit() == 69 and p.says("s: no answer from the daemon"), p
 
 
 def test_stop_is_told_to_the_nodes(rdzv):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzvd --state-dir: what outlives the daemon, torn and damaged files, the lock, disks that are full."""
 
 import os
@@ -163,7 +164,7 @@ def test_damage_in_the_middle_is_refused(rdzv, lines):
 def test_another_file_is_refused(rdzv, lines):
     lines.write_text("[config]\nx = 1\n")
     p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", rdzv.tmp / "state")
-    assert p.exit() == 71 and p.says(r"rdzvd\.state line 1: this is no state file"), p
+    assert p.exit() == 71 and p.says(r"rdzvd\.state line 1: this is not a state file"), p
 
 
 def test_folder_of_another_daemon(rdzv):
@@ -176,7 +177,7 @@ def test_folder_of_another_daemon(rdzv):
 
 def test_folder_that_cannot_be_had(rdzv):
     p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", rdzv.tmp / "no/such")
-    assert p.exit() == 71 and p.says("cannot make --state-dir .*no/such: no such file"), p
+    assert p.exit() == 71 and p.says("cannot create --state-dir .*no/such: no such file"), p
     (rdzv.tmp / "file").touch()
     p = rdzv.spawn(RDZVD, "--listen", "127.0.0.1:0", "--state-dir", rdzv.tmp / "file")
     assert p.exit() == 71 and p.says("cannot open --state-dir .*file: not a directory"), p

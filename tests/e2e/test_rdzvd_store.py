@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzvd as a TCPStore for foreign clients: PyTorch's protocol on the daemon's port, quotas, who may stay, and that agents beside them notice nothing."""
 
 import json

@@ -1,5 +1,6 @@
-"""The README's commands, taken from it and executed: on one machine, or on the hosts node1 and node2 of a wire of their own, with small programs
-and small files in place of the user's. What the README shows as printed is what they print, but for numbers."""
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the front page and the guide, taken from there and executed: on one machine, or on the hosts node1 and node2 of a wire of their own, with small programs
+and small files in place of the user's. What a page shows as printed is what they print, but for numbers."""
 
 import difflib
 import gzip
@@ -9,6 +10,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -16,6 +18,12 @@ import pages
 from harness import SLOW, TOP, free_port, until
 
 README = "README.md"
+JOBS = "deploy/guide/jobs.md"
+PYTORCH = "deploy/guide/pytorch.md"
+LOGS_PAGE = "deploy/guide/output-and-logs.md"
+OPERATING = "deploy/guide/operating.md"
+HANGS = "deploy/guide/hangs.md"
+TRAINER = "deploy/guide/trainer.md"
 
 TRAIN = '''import os, sys
 name = f"{os.path.basename(sys.argv[0])}.{os.environ['RANK']}"
@@ -70,7 +78,7 @@ def test_scripts(rdzv, lan):
     (rdzv.tmp / "package").mkdir()
     for name, text in (("train.py", TRAIN), ("package/train.py", TRAIN), ("old.py", TRAIN), ("spawns_its_own_ranks.py", OWN_STORE), ("reads_mpirun_variables.py", MPI)):
         (rdzv.tmp / name).write_text(text)
-    one, two, module, old, own, mpi = pages.lines(README, "scripts")
+    one, two, module, old, own, mpi = pages.lines(PYTORCH, "scripts")
     alone(rdzv, one)
     assert took(rdzv, "train.py") == {r: ["4", str(r), "--epochs", "3"] for r in range(4)}
     on_both(rdzv, lan, two)
@@ -85,11 +93,29 @@ def test_scripts(rdzv, lan):
     assert took(rdzv, "mpi") == {r: ["4", str(r), "4"] for r in range(4)}
 
 
+WANDB = """import os, sys
+e = os.environ
+open(f"out/{e['RDZV_ROUND']}.{e['RANK']}", "w").write(" ".join((e["WANDB_RUN_ID"], e["WANDB_RESUME"])))
+sys.exit(e["RDZV_ROUND"] == "1" and e["RANK"] == "2")
+"""
+
+
+def test_wandb(rdzv):
+    """Of a job with a restart."""
+    (rdzv.tmp / "out").mkdir()
+    (rdzv.tmp / "train.py").write_text(WANDB)
+    (command,) = pages.lines(PYTORCH, "wandb")
+    p = pages.shell(rdzv, command, more={"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n'})
+    assert p.exit(30) == 0 and p.says("restart 1 of"), p
+    for name in "1.2", *(f"2.{r}" for r in range(4)):
+        assert (rdzv.tmp / "out" / name).read_text() == "nightly allow", p
+
+
 def test_programs(rdzv, lan):
     (rdzv.tmp / "out").mkdir()
     (rdzv.tmp / "my-trainer").write_text('#!/bin/sh\necho $WORLD_SIZE $LOCAL_RANK "$@" >out/mine.$RANK\n')
     (rdzv.tmp / "my-trainer").chmod(0o755)
-    one, two, elastic = pages.lines(README, "programs")
+    one, two, elastic = pages.lines(JOBS, "programs")
     alone(rdzv, one)
     assert took(rdzv, "mine") == {r: ["4", str(r), "--epochs", "3"] for r in range(4)}
     on_both(rdzv, lan, two)
@@ -109,7 +135,7 @@ def named(host):
 def test_who_is_missing(rdzv):
     (rdzv.tmp / "out").mkdir()
     (rdzv.tmp / "train.py").write_text(TRAIN)
-    (command,) = pages.lines(README, "expected")
+    (command,) = pages.lines(JOBS, "expected")
     command = pages.with_changes(command, [("--nnodes 64", "--nnodes 3"), ("[001-064]", "[001-003]"), ("--endpoint gpu001", f"--endpoint 127.0.0.1:{free_port()}")])
     agents = [pages.shell(rdzv, command, wrap=named(f"gpu00{i}")) for i in (1, 2)]
     agents[0].expect(r"2 of 3 nodes are here .*giving up in .* \(--join-timeout\); missing 1: gpu003 \(never came\)", 20)
@@ -129,10 +155,10 @@ def test_the_trainer(rdzv):
     for kind, n in (("train", 640), ("t10k", 100)):
         idx(rdzv.tmp / f"{kind}-images-idx3-ubyte.gz", n)
         idx(rdzv.tmp / f"{kind}-labels-idx1-ubyte.gz", n, labels=True)
-    (command,) = pages.lines(README, "mnist")
+    (command,) = pages.lines(TRAINER, "mnist")
     p = alone(rdzv, pages.with_changes(command, [("--checkpoint-every 500", "--checkpoint-every 20")]), timeout=60)
     assert p.says("done: 50 steps") and len(list((rdzv.tmp / "ckpt").glob("*/COMMIT"))) > 0, p
-    (command,) = pages.lines(README, "classifier")
+    (command,) = pages.lines(TRAINER, "classifier")
     p = alone(rdzv, pages.with_changes(command, [("--eval-every 500", "--eval-every 25")]), timeout=60)
     assert p.says("done: 50 steps") and len(re.findall(r"evaluation at step (?:25|50): loss [\d.]+, .*100 samples", p.text)) == 2, p
 
@@ -142,38 +168,42 @@ def bare(text):
     return [re.sub(r" +", " ", re.sub(r"[\d.]+(e[-+]\d+)?", "N", line)).strip() for line in text.strip().split("\n")]
 
 
-def printed(name):
-    """What the README shows right below a block of commands."""
-    found = pages.blocks(README)
+def printed(page, name):
+    """What the page shows right below a block of commands."""
+    found = pages.blocks(page)
     i = next(i for i, b in enumerate(found) if b.test and b.test[2] == name)
     assert found[i + 1].lang == ""
     return found[i + 1].text
 
 
-def same(name, text, pattern=None):
-    want, got = bare(printed(name)), bare(text)
+def same(page, name, text, pattern=None):
+    """RDZV_WRITE_PAGES=1 in the environment: writes what was printed into the page instead, where all of it is shown."""
+    if os.environ.get("RDZV_WRITE_PAGES") and not pattern:
+        whole = (TOP / page).read_text()
+        (TOP / page).write_text(whole.replace(printed(page, name), text.strip() + "\n"))
+    want, got = bare(printed(page, name)), bare(text)
     if pattern:
         want, got = [[line for line in lines if re.search(pattern, line)] for lines in (want, got)]
-    assert want == got, "\n".join(difflib.unified_diff(want, got, README, "printed", lineterm=""))
+    assert want == got, "\n".join(difflib.unified_diff(want, got, page, "printed", lineterm=""))
 
 
 def test_in_place(rdzv):
-    (command,) = pages.lines(README, "in place")
+    (command,) = pages.lines(TRAINER, "in place")
     p = pages.shell(rdzv, pages.with_changes(command, [("--epochs 20", "--epochs 8 --throttle 400 --report-every 100ms")]))
     workers = rdzv.await_workers(4)
     p.expect(r"step \d+ of", 30)
     os.kill(workers[2], signal.SIGKILL)
     assert p.exit(60) == 0, p
-    same("in place", p.text, r"^\[N\] rdzv-trainer: lost contact .* leaving|go on in place|: in place at|^\[\d\] rdzv-trainer: lost contact .* leaving")
+    same(TRAINER, "in place", p.text, r"^\[N\] rdzv-trainer: lost contact .* leaving|go on in place|: continuing in place at|^\[\d\] rdzv-trainer: lost contact .* leaving")
 
 
 def test_bench(rdzv, lan):
-    (command,) = pages.lines(README, "bench")
+    (command,) = pages.lines(TRAINER, "bench")
     both = on_both(rdzv, lan, pages.with_changes(command, [("--nproc 8", "--nproc 1"), ("-e 1g", "-e 64k")]))
     assert re.search(r"# Out of bounds values : 0 OK", "".join(p.text for p in both)), rdzv
-    (command,) = pages.lines(README, "bench here")
+    (command,) = pages.lines(TRAINER, "bench here")
     p = alone(rdzv, pages.with_changes(command, [("-e 64m", "-e 1m")]))
-    same("bench here", re.sub(r"on \S+ device", "on vm device", "\n".join(p.out)), r"^\[N\] #")
+    same(TRAINER, "bench here", re.sub(r"on \S+ device", "on vm device", "\n".join(p.out)), r"^\[N\] #")
 
 
 LOGS = '''import json, os, sys, time
@@ -193,7 +223,7 @@ main()
 def test_logs(rdzv):
     (rdzv.tmp / "out").mkdir()
     (rdzv.tmp / "train.py").write_text(LOGS)
-    (command,) = pages.lines(README, "logs")
+    (command,) = pages.lines(LOGS_PAGE, "logs")
     p = pages.shell(rdzv, command)
     p.expect(r"\[0\] step 1", 10)
     (rdzv.tmp / "out/0").touch()
@@ -215,11 +245,11 @@ def test_rdzvctl(rdzv):
             if name in ("kill", "drain"):
                 a.expect(f"round {1 if name == 'kill' else 2}: 3 nodes")
         rdzv.await_workers(4 if name in ("status", "refused") else 6)
-        (command,) = pages.lines(README, name)
+        (command,) = pages.lines(OPERATING, name)
         until(lambda: f"the round runs:\n{rdzv}", lambda: "running for" in rdzv_status(rdzv))
         p = pages.shell(rdzv, command, env={"RDZVCTL_SOCKET": str(rdzv.tmp / "s")})
         assert p.exit(10) == (72 if name == "refused" else 0), p
-        same(name, re.sub(r"by (?!SIG)\w+", "by root", p.text))
+        same(OPERATING, name, re.sub(r"by (?!SIG|\d)\w+", "by root", p.text))
     (rdzv.tmp / "go").touch()
     for a in agents[1:]:
         assert a.exit(20) == 0, rdzv
@@ -234,7 +264,7 @@ def rdzv_status(rdzv):
 def test_a_hang(rdzv, lan):
     (rdzv.tmp / "train.py").write_text('import os, signal, time\nfor i in range(20):\n    print("step", i, flush=True)\n    time.sleep(0.02)\n'
                                        'os.kill(os.getpid(), signal.SIGSTOP if os.environ["RANK"] == "1" else 0)\ntime.sleep(300)\n')
-    (command,) = pages.lines(README, "hang")
+    (command,) = pages.lines(HANGS, "hang")
     command = pages.with_changes(command, [("--nproc 4", "--nproc 2"), ("--hang-timeout 5m", "--hang-timeout 2s")])
     both = [pages.shell(rdzv, command, wrap=host, env={"RDZV_AGENT_HANG_START_TIMEOUT": "2s", "RDZV_AGENT_MAX_RESTARTS": "0"}) for host in lan]
     for p in both:

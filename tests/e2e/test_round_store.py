@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The round's store: served by node rank 0's agent, empty in every round, for the round's nodes alone, gone with the round."""
 
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from c10d import Store
-from harness import free_port, until
+from harness import environ, free_port, until
 
 WORKER = [sys.executable, "-B", str(Path(__file__).parent / "store_worker.py")]
 
@@ -206,3 +207,17 @@ def test_only_the_rounds_nodes_are_let_in(rdzv, lan):
     assert [a.exit() for a in agents] == [0, 0], str(rdzv)
     daemon.kill()
     daemon.exit()
+
+
+def test_a_command_that_sets_master_port_is_named(rdzv):
+    """Its workers look for the agent's store at a port that nobody serves. Commands that need no store, and those with --store worker, hear nothing."""
+    sets = ["--", "sh", "-c", "MASTER_ADDR=elsewhere MASTER_PORT=31234 sleep 60"]
+    quiet = [rdzv.agent("--standalone", "--nproc", 2, *args) for args in (["--store", "worker", *sets], ["--", "sleep", "60"])]
+    a = rdzv.agent("--standalone", "--nproc", 2, *sets)
+    m = a.expect(r"no worker has connected to the round's store \(MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=(\d+)\) for 1\d s: rank [01]'s process (\d+) \(sleep\) and 1 other have "
+                 r"MASTER_ADDR=elsewhere MASTER_PORT=31234 from the command, and no worker listens there\. Start the job with --store worker", 30)
+    assert environ(m[2])["MASTER_PORT"] == "31234" != m[1], a
+    for p in (a, *quiet):
+        p.kill(signal.SIGTERM)
+        assert p.exit() == 75, p
+    assert not any(p.says("no worker has connected") for p in quiet), rdzv

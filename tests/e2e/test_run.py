@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job that goes well: what workers get, what becomes of their output, what the agent costs."""
 
 import os

@@ -1,4 +1,5 @@
-"""What an agent does without being told, under a scheduler or launcher: its environment is made up, everything else is real."""
+# SPDX-License-Identifier: Apache-2.0
+"""Defaults of an agent under a scheduler or launcher: the environment is made up, everything else is real."""
 
 import os
 import re
@@ -67,7 +68,7 @@ def test_a_place_that_nobody_has_typed(rdzv):
     assert not a.says('in --endpoint'), a
     _, env = slurm(new_job(), HOST, tasks=2)
     a = rdzv.agent("--join-timeout", "1s", "--rdzv-conf", "is_host=0", "--", "true", env=env)
-    assert a.exit() == 69 and a.says("nobody listens at 127.0.0.1:.*: the agent there is to start rdzvd, and has not yet"), a
+    assert a.exit() == 69 and a.says("nothing listens at 127.0.0.1:.*: the agent there has not started rdzvd yet"), a
     with socket.create_server(("127.0.0.1", 0)) as s:
         while not 16384 <= s.getsockname()[1] < 32768:
             s.close()
@@ -75,7 +76,7 @@ def test_a_place_that_nobody_has_typed(rdzv):
         job = job_of_port(s.getsockname()[1])
         a = rdzv.agent("--join-timeout", "1s", "--", "true", env=next(slurm(job, HOST, tasks=2)))
         assert a.exit() == 69, a
-        assert a.says(f"give --endpoint HOST:PORT, with another port than follows from .*SLURM_JOB_ID={job}, SLURM_STEP_ID=0, the same to all"), a
+        assert a.says(f"give all agents the same --endpoint HOST:PORT with another port than .*SLURM_JOB_ID={job}, SLURM_STEP_ID=0 implies"), a
         assert not a.says("choose another port"), a
 
 
@@ -116,12 +117,25 @@ def test_local_ranks_are_those_that_workers_see(rdzv, tmp_path):
         assert [p.read_text() for p in tmp_path.glob(f"logs{i}/*/attempt_0/{i}/stdout.log")] == [f"here is {i}\n"]
 
 
+def test_one_line_for_each_host(rdzv):
+    """An agent for each GPU: what they all would say of the job, who is waited for and that it is done, the first of them says."""
+    job = new_job()
+    envs = list(slurm(job, HOST, "elsewhere", tasks=2))
+    here = [rdzv.agent("--", "true", env=env) for env in envs[:2]]
+    here[0].expect(r"of 4 nodes \w+ here after")
+    there = [rdzv.agent("--", "true", env=env) for env in envs[2:]]
+    assert [a.exit() for a in (*here, *there)] == [0] * 4, rdzv
+    assert not here[1].says("of 4 nodes .* here after"), rdzv
+    assert [a.says(rf"job slurm-{job}.0 is done") for a in (*here, *there)] == [True, False, True, False], rdzv
+    assert all(a.says("round 1: .*this is node") for a in (*here, *there)), rdzv
+
+
 def test_the_trainer_takes_the_device_of_its_place(rdzv, tmp_path):
     """Each of the two agents sees both GPUs, and its trainer only its own; nobody is warned of a device that two share."""
     uuids = ["GPU-aaaa-1", "GPU-bbbb-2"]
     script = tmp_path / "gpus"
     script.write_text("".join(f"device {uuid} 00000000:{i}1:00.0 NVIDIA_H100 81920 4\n" for i, uuid in enumerate(uuids)))
-    fake = {"RDZV_NVML_LIBRARY": str(BUILD / "tests/unit/fake-nvml.so"), "RDZV_FAKE_NVML": str(script), "CUDA_VISIBLE_DEVICES": "0,1"}
+    fake = {"RDZV_NVML_LIBRARY": str(BUILD / "tests/rig/fake-nvml.so"), "RDZV_FAKE_NVML": str(script), "CUDA_VISIBLE_DEVICES": "0,1"}
     envs = [{**env, **fake} for env in slurm(new_job(), HOST, tasks=2)]
     agents = [rdzv.agent("--", "--steps", 1000, "--throttle", 10, env=env) for env in envs]
     workers = rdzv.await_workers(2)
@@ -147,7 +161,7 @@ def test_two_jobs_at_once(rdzv):
 def test_a_batch_script_without_srun(rdzv):
     env = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": f"{HOST},node2", "SLURM_NNODES": "2", "SLURM_PROCID": "0"}
     a = rdzv.agent("--", "true", env=env)
-    assert a.exit() == 64 and a.says(r"on one of the job's 2 nodes alone: write srun rdzv-agent \.\.\."), a
+    assert a.exit() == 64 and a.says(r"on only one of the job's 2 nodes: write srun rdzv-agent \.\.\."), a
     a = rdzv.agent("--standalone", "--", "true", env=env)
     assert a.exit() == 0, a
 
@@ -158,8 +172,8 @@ def test_a_batch_script_of_one_node(rdzv):
     assert a.exit() == 0 and places([a]) == {r: f"of 2 local {r} of 2 sees all in slurm-47" for r in (0, 1)}, a
 
 
-def test_the_readmes_explanation(rdzv):
-    """Its command, by a stand-in for srun that is the first of two tasks; what it prints is what the README shows."""
+def test_the_pages_explanation(rdzv):
+    """Its command, by a stand-in for srun that is the first of two tasks; what it prints is what the page shows."""
     step = "SLURM_JOB_ID=4711 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_NNODES=2 SLURM_STEP_NODELIST='gpu[1-2]'"
     step += " SLURM_STEP_TASKS_PER_NODE='1(x2)' SLURM_PROCID=0 SLURM_NODEID=0 SLURM_LOCALID=0 SLURM_STEP_GPUS=0,1,2,3 SLURM_GPUS_ON_NODE=4"
     for name, text in ("srun", f'exec env {step} unshare --uts sh -c \'hostname gpu1; exec "$@"\' - "$@"'), ("train", "exit 1"):
@@ -167,21 +181,21 @@ def test_the_readmes_explanation(rdzv):
         (rdzv.tmp / name).chmod(0o755)
     if os.geteuid():
         pytest.skip("giving a process another host's name needs root")
-    (line,) = pages.lines("README.md", "explain")
+    (line,) = pages.lines("deploy/README.md", "explain")
     a = rdzv.spawn(*line.split(), env={"PATH": f"{rdzv.tmp}:{os.path.dirname(harness.AGENT)}:{os.environ['PATH']}"})
     assert a.exit() == 0, a
-    shown = next(b for b in pages.blocks("README.md") if b.text.startswith("nnodes 2:2"))
+    shown = next(b for b in pages.blocks("deploy/README.md") if b.text.startswith("nnodes 2:2"))
     assert a.out[:5] == shown.text.splitlines(), a
 
 
 def test_what_makes_no_sense_is_told_and_stops_nobody(rdzv):
     a = rdzv.agent("--", "true", env={"SLURM_JOB_ID": "47", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NODELIST": "n[1-"})
-    assert a.exit() == 0 and a.says(r'SLURM_STEP_NODELIST: "n\[1-" is no list of hosts'), a
+    assert a.exit() == 0 and a.says(r'SLURM_STEP_NODELIST: "n\[1-" is not a list of hosts'), a
 
 
 def test_what_makes_no_sense_is_told_with_the_refusal(rdzv):
     a = rdzv.agent("--", "true", env={"SLURM_JOB_ID": "47", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "many"})
-    assert a.exit() == 64 and a.says("SLURM_STEP_NUM_TASKS=many is no number from 1 to 65536") and a.says("give --nnodes N"), a
+    assert a.exit() == 64 and a.says("SLURM_STEP_NUM_TASKS=many is not a number from 1 to 65536") and a.says("give --nnodes N"), a
 
 
 def test_an_agent_of_a_worker_has_a_job_of_its_own(rdzv):
@@ -212,20 +226,20 @@ def test_mpirun_on_two_hosts(rdzv, lan):
 def test_mpirun_on_a_login_node(rdzv, lan):
     """Where mpirun runs, no agent does: the first one says so at once, and mpirun ends the others."""
     a = rdzv.agent("--", "true", env=mpi(0, 2, "10.99.0.77"), wrap=lan[1])
-    assert a.exit() == 64 and a.says(r"would meet on 10.99.0.77 \(OMPI_MCA_.* the first of those that Open MPI has started is here, on node2: .* --endpoint node2"), a
+    assert a.exit() == 64 and a.says(r"would meet on 10.99.0.77 \(OMPI_MCA_.* the first agent that Open MPI started is on node2: .* --endpoint node2"), a
 
 
 def test_mpirun_on_a_part_of_the_jobs_hosts(rdzv, lan):
-    """Under a scheduler the first host is the job's, but mpirun may have started nothing there. A name is looked up."""
+    """Where mpirun itself runs it may have started nothing. The job's first host does not matter: agents that are started by ssh do not know it."""
     job = {"SLURM_JOB_ID": "47", "SLURM_JOB_NODELIST": "node[1-2]"}
     a = rdzv.agent("--", "true", env={**mpi(0, 2, "10.99.0.1"), **job}, wrap=lan[1])
-    assert a.exit() == 64 and a.says(r"would meet on node1 \(SLURM_JOB_NODELIST=node\[1-2\]\), .* --endpoint node2"), a
+    assert a.exit() == 64 and a.says(r"would meet on 10.99.0.1 \(OMPI_MCA_orte_hnp_uri=.*\), .* --endpoint node2"), a
 
 
 def test_hydra_on_several_hosts(rdzv):
     """Whose proxy cannot be looked at."""
     a = rdzv.agent("--", "true", env={"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"})
-    assert a.exit() == 64 and a.says("Hydra has started 2 agents, .* give --endpoint HOST"), a
+    assert a.exit() == 64 and a.says("Hydra started 2 agents, .* give --endpoint HOST"), a
 
 
 def test_a_pod_of_an_indexed_job(rdzv):
@@ -263,12 +277,12 @@ def test_leave_before_end(rdzv):
 
 def test_leave_before_end_of_a_short_job(rdzv):
     a = rdzv.agent("--leave-before-end", "10m", "--", "true", env=limited(300))
-    assert a.exit() == 64 and a.says(r"--leave-before-end 10m, and the job ends in (4|5)m \(SLURM_JOB_END_TIME="), a
+    assert a.exit() == 64 and a.says(r"--leave-before-end is 10m, but the job ends in (4|5)m \(SLURM_JOB_END_TIME="), a
 
 
 def test_leave_before_end_where_none_is_known(rdzv):
     a = rdzv.agent("--leave-before-end", "10m", "--", "true")
-    assert a.exit() == 0 and a.says("--leave-before-end has no effect: no scheduler has told when the job ends"), a
+    assert a.exit() == 0 and a.says("--leave-before-end has no effect: no scheduler reports when the job ends"), a
 
 
 # Batch scripts of schedulers that start nothing on the job's other hosts. ---------------------------------------------------------
@@ -314,7 +328,7 @@ def test_agents_that_would_take_the_same_gpu(rdzv):
     """Nothing tells them apart: that is said, unless each sees its own."""
     envs = pbsdsh(rdzv, "2", "3", CUDA_VISIBLE_DEVICES="0,1")
     a = rdzv.agent("--", "true", env=envs[0])
-    assert a.exit() == 64 and a.says(r"several agents share this host \(PBS_NODEFILE=.*, each sees 2 GPUs, .* or set CUDA_VISIBLE_DEVICES for each"), a
+    assert a.exit() == 64 and a.says(r"several agents share this host \(PBS_NODEFILE=.*, and each sees all 2 GPUs: .* or set CUDA_VISIBLE_DEVICES for each"), a
     agents = [rdzv.agent("--", "sh", "-c", SHOW, env={**env, "CUDA_VISIBLE_DEVICES": str(i)}) for i, env in enumerate(envs)]
     assert [a.exit() for a in agents] == [0, 0], rdzv
     assert sorted(p.split(" in ")[0] for p in places(agents).values()) == [f"of 2 local 0 of 1 sees {i}" for i in (0, 1)], rdzv
@@ -349,7 +363,7 @@ def test_what_a_batch_script_is_told(rdzv):
     assert e["nproc"] == "4  # CUDA_VISIBLE_DEVICES=0,1,2,3" and e["local-rank"] == "0-3 of 4", e
     assert re.fullmatch(r"(\d+)  # RDZV_END_TIME=\1: 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", e["end-time"]), e
     lsf = explained(rdzv, {"LSB_JOBID": "7", "LSB_MCPU_HOSTS": f"{HOST} 4 far 4"})
-    assert lsf["ssh"].startswith("blaunch  # LSB_JOBID=7") and lsf["nproc"] == "1  # no GPU is seen here", lsf
+    assert lsf["ssh"].startswith("blaunch  # LSB_JOBID=7") and lsf["nproc"] == "1  # no GPU is visible", lsf
     given = explained(rdzv, {"RDZV_AGENT_HOSTS": f"{HOST}:2,far"})
     assert given["nproc"] == f"2  # RDZV_AGENT_HOSTS={HOST}:2,far" and given["job"].endswith("  # drawn at random"), given
     typed = explained(rdzv, {"RDZV_AGENT_SSH": "rsh -n"}, "--hosts", f"{HOST},far", "--nproc", "3")
@@ -379,3 +393,12 @@ def test_a_batch_script_that_says_otherwise(rdzv):
     for words in ["--standalone"], ["--nnodes", "1"], ["--endpoint", f"127.0.0.1:{free_port()}", "--nnodes", "1"]:
         a = rdzv.agent(*words, "--ssh", "false", "--", "sh", "-c", SHOW, env=env)
         assert a.exit() == 0 and a.says("rank 0 of 1"), a
+
+
+def test_two_jobs_that_wait_for_each_other(rdzv):
+    """Two halves of one job have different names. While they wait, each agent names the other half."""
+    d = rdzv.daemon()
+    halves = [rdzv.agent("--endpoint", d.endpoint, "--nnodes", 2, "--rdzv-id", name, "--join-timeout", "6s", "--", "true") for name in ("mine", "theirs")]
+    for half, other in zip(halves, ("theirs", "mine")):
+        half.expect(rf"1 of 2 nodes is here .*; job {other} of the same user waits here for 2 nodes too: if both are one job, give both the same --rdzv-id$")
+    assert [a.exit() for a in halves] == [73, 73], rdzv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batch scripts of deploy, as those see them who copy one: no word of shellcheck's, and their module load or activation, which goes where the script
 says so, may be as careless as such files are. What schedulers make of the scripts is tested in tests/cluster."""
 
@@ -51,3 +52,17 @@ def test_what_is_loaded_may_be_careless(tmp_path, script):
     assert p.returncode == 0 and not p.stderr and "agent: yes: " in p.stdout, (p.stdout, p.stderr)
     assert "--lr 0.1" in p.stdout or "--epochs 10" in p.stdout, p.stdout  # what is submitted without words has its own
     assert not (tmp_path / "exit.7.s").exists(), "left behind"
+
+
+@pytest.mark.parametrize("state, again", [("RUNNING", True), ("CANCELLED", False), ("COMPLETING", False)])
+@pytest.mark.parametrize("script", ["slurm/requeue", "slurm/elastic", "aws/parallelcluster"])
+def test_a_job_that_was_cancelled_is_not_requeued(tmp_path, script, state, again):
+    """Its agents leave with 75, as before the time limit. Slurm signals the script of a job only where it is asked to, so the script may outlive scancel."""
+    (tmp_path / "bin").mkdir()
+    for name, what in {"srun": "#!/bin/sh\nexit 75\n", "scontrol": f'#!/bin/sh\necho "scontrol $*"\n[ "$1" != show ] || echo "JobId=7 JobName=requeue JobState={state} Reason=None"\n'}.items():
+        (tmp_path / "bin" / name).write_text(what)
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7"}
+    p = subprocess.run(["bash", TOP / f"deploy/{script}.sbatch", "./mine"], capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path)
+    assert p.returncode == 75 and not p.stderr, (p.stdout, p.stderr)
+    assert ("scontrol requeue 7" in p.stdout) == again and (again or "is to go on" not in p.stdout), p.stdout

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals to an agent: its workers get the same one, then time, then SIGKILL; and who is who in ps."""
 
 import os
@@ -46,20 +47,50 @@ def test_a_signal_that_was_not_asked_for_kills_everything(rdzv):
     rdzv.gone()
 
 
+def test_a_named_signal_that_was_ignored(rdzv):
+    """trap '' in the batch script: what --signals-to-handle names is handled all the same, and the worker can be told."""
+    ignoring = ["sh", "-c", "trap '' USR1 HUP; exec \"$@\"", "sh"]
+    a = rdzv.agent("--signals-to-handle", "SIGUSR1,SIGHUP", "--", "sh", "-c", WORKER, wrap=ignoring)
+    a.expect("^ready")
+    assert not a.says("ignored when"), a
+    a.kill(signal.SIGUSR1)
+    assert a.exit(10) == 75 and a.out[-1] == "got USR1", a
+    rdzv.gone()
+
+
+def test_defaults_that_were_ignored_stay_ignored_and_are_named(rdzv):
+    """nohup, and a shell's background job."""
+    ignoring = ["sh", "-c", "trap '' HUP INT TERM; exec \"$@\"", "sh"]
+    a = rdzv.agent("--", "sh", "-c", WORKER, wrap=ignoring)
+    a.expect("^ready")
+    a.expect("SIGINT,SIGHUP were ignored when this agent started .* and stay ignored; --signals-to-handle")
+    a.kill(signal.SIGINT)
+    a.kill(signal.SIGHUP)
+    a.kill(signal.SIGTERM)
+    assert a.exit(10) == 75 and a.out[-1] == "got TERM", a
+    rdzv.gone()
+
+
+def test_a_background_job_of_a_script_is_nothing_special(rdzv):
+    """Every shell script ignores SIGINT and SIGQUIT in what it starts with `&`."""
+    a = rdzv.agent("--", "true", wrap=["sh", "-c", "trap '' INT QUIT; exec \"$@\"", "sh"])
+    assert a.exit(10) == 0 and not a.says("ignored when"), a
+
+
 @pytest.mark.parametrize("signo", [signal.SIGUSR1, signal.SIGUSR2])
 def test_schedulers_signal_all_processes(rdzv, signo):
     """SIGUSR1 and SIGUSR2 are for the workers that asked for them, and no business of agent, guard and daemon."""
     a = rdzv.agent("--standalone", "--", "sh", "-c", WORKER.replace("exit 0", "touch got-$s"))
     a.expect("^ready")
     (worker,) = rdzv.workers().values()
-    for pid in {*rdzv.pids()} - {p for p in rdzv.pids() if stat(p)[3] == str(worker) and p != worker}:  # not its sleep
+    for pid in [p for p in rdzv.pids() if p == worker or stat(p)[3] not in (str(worker), "0")]:  # not its sleep
         os.kill(pid, signo)
     a.expect(f"got {signo.name[3:]}")
-    a.expect(f"{signo.name}: it is for the workers")
+    a.expect(f"{signo.name} came and was ignored: it is for the workers")
     os.kill(worker, signal.SIGKILL)
     a.expect("restart 1 of 3")  # the daemon is there
     until(lambda: f"it starts again\n{a}", lambda: sum(l == "ready" for l in a.out) == 2)
-    assert not a.says("rdzvd was killed|starting it again|lost contact"), a
+    assert not a.says("rdzvd was killed|restarting it|lost contact"), a
     a.kill(signal.SIGTERM)
     a.expect("leaving with exit code 75")
     a.kill(signal.SIGTERM)

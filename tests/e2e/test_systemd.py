@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The units of deploy/systemd: what systemd-analyze says of them, and what they do under a real systemd."""
 
 import re

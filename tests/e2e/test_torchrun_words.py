@@ -1,7 +1,9 @@
-"""What torchrun's users type, run for real: scripts, modules, ${local_rank}, PET_ variables, notes, --local-addr by name."""
+# SPDX-License-Identifier: Apache-2.0
+"""Command lines of torchrun's users, run for real: scripts, modules, ${local_rank}, PET_ variables, notes, --local-addr by name."""
 
 import shlex
 import sys
+import zipapp
 
 import pytest
 
@@ -62,13 +64,61 @@ def test_python_that_is_not_there(rdzv, script):
         assert f"{name}: command not found" in a.err[0] and "show.py needs Python" in a.err[0] and "PYTHON_EXEC" in a.err[0]
 
 
-def test_script_without_the_bit(rdzv):
-    (rdzv.tmp / "train").write_text("print(1)\n")
+@pytest.mark.parametrize("first", [b"#!/bin/sh\n", b"\x7fELF\x02\x01\x01\x00"])
+def test_program_without_the_bit(rdzv, first):
+    (rdzv.tmp / "train").write_bytes(first + b"echo 1\n")
     a = rdzv.agent("./train")
     assert a.exit() == 126 and len(a.err) == 1, a
-    assert "./train cannot be run" in a.err[0] and "chmod +x" in a.err[0] and "python3 -u ./train" in a.err[0]
+    assert "./train cannot be run" in a.err[0] and "chmod +x ./train" in a.err[0]
     many = rdzv.agent("--endpoint", rdzv.daemon().endpoint, "--max-restarts", 0, "./train")
-    assert many.exit() == 126 and "python3 -u ./train" in many.err[0] and "could not be started" in many.err[-1], many
+    assert many.exit() == 126 and "chmod +x ./train" in many.err[0] and "could not be started" in many.err[-1], many
+
+
+def test_python_files_of_any_name(rdzv):
+    """What torchrun runs: a script without a suffix or a permission, a folder with __main__.py, a .pyz."""
+    show = "import os, sys\nprint(os.environ['RANK'], __name__, sys.argv[1:], flush=True)\n"
+    (rdzv.tmp / "train-it").write_text(show)
+    (rdzv.tmp / "app-folder").mkdir()
+    (rdzv.tmp / "app-folder/__main__.py").write_text(show)
+    zipapp.create_archive(rdzv.tmp / "app-folder", rdzv.tmp / "app.pyz")
+    zipapp.create_archive(rdzv.tmp / "app-folder", rdzv.tmp / "app2.pyz", interpreter="/usr/bin/env python3")
+    zipapp.create_archive(rdzv.tmp / "app-folder", rdzv.tmp / "archive")
+    (rdzv.tmp / "app.pyz").chmod(0o755)  # nothing but Python can run it all the same
+    for word in "train-it", "./train-it", "app-folder", "./app-folder", "app.pyz", "./app.pyz", "./app2.pyz", "./archive":
+        assert shown(rdzv.agent(word, "a", "--b")) == ["0 __main__ ['a', '--b']"], word
+    (rdzv.tmp / "true").write_text(show)
+    assert shown(rdzv.agent("true", "a")) == [], "a command in PATH comes first"
+    for name, text in ("shell-script", "#!/bin/sh\n"), ("train.sh", "echo\n"), ("program", "\x7fELF\0"):
+        (rdzv.tmp / name).write_text(text)
+        a = rdzv.agent(name)
+        assert a.exit() == 127 and f"{name}: command not found" in a.text, a
+    (rdzv.tmp / "run.me").write_text("#!/usr/bin/env python3\n" + show)
+    assert shown(rdzv.agent("run.me")) == ["0 __main__ []"]
+
+
+def test_pass_local_rank(rdzv):
+    """A script of the days of --local-rank."""
+    (rdzv.tmp / "old.py").write_text("import argparse\np = argparse.ArgumentParser()\np.add_argument('--local-rank', type=int)\n"
+                                     "p.add_argument('--lr')\na = p.parse_args()\nprint(a.local_rank, a.lr, flush=True)\n")
+    assert shown(rdzv.agent("--nproc", 2, "--pass-local-rank", "old.py", "--lr", 3)) == ["0 3", "1 3"]
+    assert shown(rdzv.agent("--use-env", "old.py", "--lr", 3)) == ["None 3"]
+
+
+LOGS = "echo out; echo err >&2"
+
+
+@pytest.mark.parametrize("words, env, kept", [
+    (["--redirects", "0", "--tee", "0"], {}, False),
+    (["-r0"], {}, False),
+    ([], {"PET_TEE": "0"}, False),
+    ([], {}, True),
+])
+def test_an_explicit_zero_counts(rdzv, words, env, kept):
+    """--log-dir with --redirects 0 keeps no output of workers; the agent's own log and error files have their place."""
+    a = rdzv.agent("--standalone", "--log-dir", "logs", *words, "--", "sh", "-c", LOGS, env=env)
+    assert a.exit() == 0 and a.out == ["out"], a
+    files = [f.name for f in (rdzv.tmp / "logs").rglob("*") if f.is_file()]
+    assert ("stdout.log" in files) == ("stderr.log" in files) == kept and any(f.startswith("agent-") for f in files), files
 
 
 def test_variables(rdzv, script):
@@ -82,7 +132,7 @@ def test_notes_are_told_once(rdzv):
     words = ["--standalone", "--rdzv-endpoint", "node9:1", "--monitor-interval", "5", "--rdzv-conf", "close_timeout=3,wrong=1", "true"]
     a = rdzv.agent(*words)
     assert a.exit() == 0, a
-    for note in ("--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not known"):
+    for note in ("--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not a known key"):
         assert len([line for line in a.err if note in line]) == 1, a
     assert rdzv.agent("--quiet", *words).exit() == 0
     assert not rdzv.procs[-1].err
@@ -115,3 +165,49 @@ def test_local_addr_by_name(rdzv, lan):
     a = rdzv.agent("--local-addr", "no-such-host.invalid", "--standalone", "true", wrap=lan[0])
     assert a.exit(20) == 64 and len(a.err) == 1 and "no-such-host.invalid" in a.text and "--local-addr" in a.text, a
     rdzv.gone(3)
+
+
+EPOCHS = """import os, sys
+start = int(open("saved").read()) if "resume" in sys.argv and os.path.exists("saved") else 0
+for epoch in range(start, 3):
+    print("epoch", epoch, flush=True)
+    open("saved", "w").write(str(epoch))
+    if epoch == 2 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(1)
+"""
+
+
+def test_a_script_that_cannot_resume_starts_over(rdzv):
+    """The first restart says what happens, and how to turn restarts off."""
+    (rdzv.tmp / "train.py").write_text(EPOCHS)
+    line = "so the script starts from the beginning unless it loads a checkpoint itself; --max-restarts 0 turns restarts off"
+    a = rdzv.agent("train.py")
+    assert a.exit() == 0 and a.out == [f"epoch {n}" for n in (0, 1, 2, 0, 1, 2)], a
+    assert len([t for t in a.err if line in t]) == 1, a
+    none = rdzv.agent("--max-restarts", 0, "train.py")
+    assert none.exit() == 1 and len(none.out) == 3 and not none.says("from the beginning"), none
+    two = rdzv.agents(2, rdzv.daemon().endpoint, "--nnodes", 2, "train.py")
+    assert [p.exit() for p in two] == [0, 0] and len([t for p in two for t in p.err if line in t]) == 1, rdzv
+
+
+UPLOADER = """trap 'exit 0' USR1
+setsid sh -c 'trap "%s" TERM; echo ready; kill -USR1 $PPID; while :; do sleep 0.05; done' &
+while :; do sleep 0.05; done
+"""
+
+
+def test_what_a_finished_worker_leaves_running(rdzv):
+    """It hears SIGTERM first, and a line names it."""
+    a = rdzv.agent("--", "sh", "-c", UPLOADER % "touch saved; exit 0")
+    assert a.exit() == 0 and (rdzv.tmp / "saved").exists(), a
+    a.expect(r"pid \d+ \(sh\), which a finished worker left running, gets SIGTERM: all workers have finished; it has 5 s to end")
+    assert not a.says("SIGKILL"), a
+    a = rdzv.agent("--", "sh", "-c", UPLOADER % "")
+    assert a.exit() == 0, a
+    a.expect(r"pid \d+ \(sh\), which a finished worker left running, gets SIGKILL: it has not ended in the 5 s since SIGTERM")
+    rdzv.gone()
+
+
+def test_helpers_that_end_by_themselves_are_not_named(rdzv):
+    a = rdzv.agent("--", "sh", "-c", "setsid sleep 0.05 & exit 0")
+    assert a.exit() == 0 and not a.says("left running"), a

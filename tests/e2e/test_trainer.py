@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzv-trainer as it is run: against NumPy, in worlds of several ranks, interrupted, resumed, and with everything wrong."""
 
 import gzip
@@ -33,12 +34,30 @@ def unpack(flat, widths):
     return layers
 
 
-def gradient(flat, widths, x, target, loss):
+def gelu_inner(z):
+    return np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))
+
+
+def gelu_slope(z):
+    t = gelu_inner(z)
+    return (1 + t) / 2 + z / 2 * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
+
+
+ACTIVATIONS = {
+    "none": (lambda z: z, np.ones_like),
+    "relu": (lambda z: np.maximum(z, 0), lambda z: z > 0),
+    "gelu": (lambda z: z / 2 * (1 + gelu_inner(z)), gelu_slope),
+}
+
+
+def gradient(flat, widths, x, target, loss, activation="relu"):
     layers = unpack(flat, widths)
-    acts = [x]
+    act, slope = ACTIVATIONS[activation]
+    acts, before = [x], [x]
     for k, (w, b) in enumerate(layers):
         z = acts[-1] @ w.T + b
-        acts.append(np.maximum(z, 0) if k + 1 < len(layers) else z)
+        before.append(z)
+        acts.append(act(z) if k + 1 < len(layers) else z)
     y = acts[-1]
     if loss == "cross-entropy":
         p = np.exp(y - y.max(1, keepdims=True))
@@ -56,18 +75,18 @@ def gradient(flat, widths, x, target, loss):
     for k in reversed(range(len(layers))):
         grads = [(dz.T @ acts[k]).ravel(), dz.sum(0)] + grads
         if k:
-            dz = (dz @ layers[k][0]) * (acts[k] > 0)
+            dz = (dz @ layers[k][0]) * slope(before[k])
     return value, np.concatenate(grads)
 
 
-def numpy_run(flat, widths, x, target, loss, batch, seed, steps, update):
+def numpy_run(flat, widths, x, target, loss, batch, seed, steps, update, activation="relu"):
     flat = flat.astype(np.float64)
     losses, state = [], {}
     n, epoch, position = len(x), 0, 0
     order = epoch_order(n, seed, 0)
     for step in range(1, steps + 1):
         rows = order[position:position + batch]
-        value, g = gradient(flat, widths, x[rows], target[rows], loss)
+        value, g = gradient(flat, widths, x[rows], target[rows], loss, activation)
         losses.append(value)
         flat = update(flat, g, state, step)
         position += len(rows)
@@ -133,22 +152,40 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("loss", ["mse", "rmse", "cross-entropy"])
-def test_fifty_steps_against_numpy(tmp_path, digits, loss, optimizer):
+def check_against_numpy(tmp_path, digits, loss, optimizer, activation):
     args, widths, x, target = config(loss, digits)
     options, update = OPTIMIZERS[optimizer]
     start = np.random.default_rng(3).normal(0, 0.3, sum((i + 1) * o for i, o in zip(widths, widths[1:]))).astype("<f4")
     (tmp_path / "w0").write_bytes(start.tobytes())
     out = train(args + options + ["--batch", 10, "--steps", 50, "--seed", 5, "--init-weights", tmp_path / "w0",
-                                  "--save-weights", tmp_path / "w1", "--metrics", tmp_path / "m"])
-    losses, weights = numpy_run(start, widths, x, target, loss, 10, 5, 50, update)
+                                  "--save-weights", tmp_path / "w1", "--metrics", tmp_path / "m", "--activation", activation])
+    losses, weights = numpy_run(start, widths, x, target, loss, 10, 5, 50, update, activation)
     ours = np.array([line["loss"] for line in metrics(tmp_path / "m")])
     got = np.fromfile(tmp_path / "w1", "<f4")
     np.testing.assert_allclose(ours, losses, rtol=1e-4)
     assert np.linalg.norm(got - weights) <= 1e-4 * np.linalg.norm(weights - start)
     assert out["checksum"] == f"{zlib.crc32(got.tobytes()):08x}"
     assert losses[-1] < losses[0]
+    assert metrics(tmp_path / "m", "start")[0]["activation"] == activation
+    assert (", --activation" in out["stderr"]) == (activation != "relu")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", ["mse", "rmse", "cross-entropy"])
+def test_fifty_steps_against_numpy(tmp_path, digits, loss, optimizer):
+    check_against_numpy(tmp_path, digits, loss, optimizer, "relu")
+
+
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+@pytest.mark.parametrize("loss", ["mse", "rmse", "cross-entropy"])
+def test_other_activations_against_numpy(tmp_path, digits, loss, activation):
+    check_against_numpy(tmp_path, digits, loss, "adam", activation)
+
+
+def test_relu_is_the_activation_of_a_run_that_names_none():
+    args = SMALL + ["--steps", 20]
+    sums = [train(args + more)["checksum"] for more in ([], *(["--activation", a] for a in ("relu", "none", "gelu")))]
+    assert sums[0] == sums[1] and len(set(sums)) == 3, sums
 
 
 def test_first_weights_are_torchs_distribution_from_the_seed(tmp_path):
@@ -263,7 +300,7 @@ def test_sigterm_to_one_stops_all_after_the_same_step(tmp_path):
         assert not run.agent.done and not any(outs)
     (stop,) = metrics(tmp_path / "m", "stop")
     (saved,) = metrics(tmp_path / "m", "checkpoint")
-    assert stop["step"] == saved["step"] and "goes on from there" in errs[0]
+    assert stop["step"] == saved["step"] and "run the same command to continue" in errs[0]
     assert train(args, 3, round_=2)["checksum"] == straight["checksum"]
 
 
@@ -340,12 +377,14 @@ def test_stop_does_not_wait_for_a_silent_rank():
     (["--layers", "10,x"], 64, "numbers"),
     (["--layers", "10,5"], 64, "must end as it begins"),
     (["--loss", "huber"], 64, "mse, rmse or cross-entropy"),
+    (["--activation", "tanh"], 64, "--activation=tanh: must be none, relu or gelu"),
+    (["--layers", "10,10", "--activation", "gelu"], 64, "--activation is for hidden layers; --layers 10,10 has none: leave it out"),
     (["--loss", "cross-entropy"], 64, "--labels"),
     (["--batch", "0"], 64, "--batch"),
     (["--lr", "0"], 64, "--lr"),
     (["--checkpoint-every", "5"], 64, "--checkpoint-dir"),
-    (["--checkpoint-every", "5 steps"], 64, "a number of steps is wanted"),
-    (["--checkpoint-every", "1ms"], 64, "100ms or more"),
+    (["--checkpoint-every", "5 steps"], 64, "neither a number of steps nor a time"),
+    (["--checkpoint-every", "1ms"], 64, "a time of at least 100ms"),
     (["--cuda-graph", "maybe"], 64, "auto, on or off"),
     (["--cuda-graph", "on"], 64, "cannot capture steps"),
     (["train.py"], 64, "train.py"),
@@ -361,7 +400,7 @@ def test_stop_does_not_wait_for_a_silent_rank():
     (["--save-weights", "/nowhere/w", "--steps", "1"], 66, "rdzv-trainer: --save-weights /nowhere/w"),
     (["--save-weights", "/tmp", "--steps", "1"], 66, "is a directory"),
     (["--optimizer", "sgd", "--beta2", "0.9"], 64, "--beta2 is for --optimizer adam and adamw"),
-    (["--lr", "1e5", "--loss", "mse", "--optimizer", "sgd"], 83, "no longer a number"),
+    (["--lr", "1e5", "--loss", "mse", "--optimizer", "sgd"], 83, "not finite at step"),
 ])
 def test_clear_sentences(args, code, words):
     with Run(args) as run:
@@ -374,14 +413,15 @@ def test_what_a_run_says_that_does_less_than_was_meant(tmp_path):
     """A warm-up that outlives the run, steps that are there already, skipped steps, and weights that nobody should go on from."""
     base = ["--layers", "10,3,10", "--data", "synthetic:640"]
     kept = base + ["--checkpoint-dir", tmp_path / "c"]
-    err = train(kept + ["--steps", 5, "--warmup-steps", 5])["stderr"]
-    assert "--warmup-steps 5: the run ends after 5 steps, before the learning rate is --lr" in err
+    err = train(base + ["--steps", 5, "--warmup-steps", 5])["stderr"]
+    assert "--warmup-steps 5: the run ends after 5 steps, before the learning rate reaches --lr" in err
+    train(kept + ["--steps", 5])
     err = train(kept + ["--steps", 4])["stderr"]
-    assert "nothing is left to do: the run ends after step 4" in err and "warmup" not in err
-    assert "nothing is left" not in train(kept + ["--steps", 6])["stderr"]
+    assert "nothing left to do: the run ends after step 4" in err and "warmup" not in err
+    assert "nothing left" not in train(kept + ["--steps", 6])["stderr"]
     err = train(base + ["--steps", 3, "--scale", "1e30"])["stderr"]
     assert "3 of 3 steps were skipped" in err
-    assert "on " in (err := train(base + ["--steps", 1, "--precision", "bf16", "--device", "cpu"])["stderr"]) and ", bf16" in err
+    assert "computing on " in (err := train(base + ["--steps", 1, "--precision", "bf16", "--device", "cpu"])["stderr"]) and " in bf16" in err
     wild = ["--lr", "1e5", "--optimizer", "sgd", "--steps", 100]
     for args, told in [(base, False), (base + ["--checkpoint-dir", tmp_path / "d"], True)]:
         with Run(args + wild) as run:
@@ -398,13 +438,13 @@ def test_weights_that_are_not_finite_are_not_begun_with(tmp_path, value):
     base = ["--layers", "10,3,10", "--data", "synthetic:640", "--steps", 4]
     with Run(base + ["--init-weights", tmp_path / "w"]) as run:
         (code,), _, (err,) = run.wait()
-    assert code == 66 and f"w: number 7 is {value}" in err, err
+    assert code == 66 and f"w: weight 7 is {value}" in err, err
     # An update that overflows: its gradients were finite, so it was made and written.
     kept = ["--layers", "10,3,10", "--data", "synthetic:640", "--optimizer", "sgd", "--loss", "mse", "--lr", "1e6", "--scale", "1e15", "--checkpoint-dir", tmp_path / "c"]
     train(kept + ["--steps", 1])
     with Run(kept + ["--steps", 2]) as run:
         (code,), _, (err,) = run.wait()
-    assert code == 66 and re.search(r"weight number \d+ is -?(inf|nan): that run had diverged", err), err
+    assert code == 66 and re.search(r"weight \d+ is -?(inf|nan), so that run had diverged", err), err
 
 
 def test_files_that_do_not_fit(tmp_path, digits):
@@ -484,9 +524,9 @@ def test_steps_that_are_not_finite_are_skipped_and_told(tmp_path):
     assert set(skipped) <= set(bad) and 1 < len(skipped) < len(bad)
     assert [s["skipped"] for s in steps] == [sum(k <= s["step"] for k in skipped) for s in steps]
     rank = 0 if orders[2 * bad[0] - 2] > orders[2 * bad[0] - 1] else 1
-    said = "the step is skipped (1 so far)" if bad[0] == skipped[0] else "; its gradients are"
+    said = "step skipped (1 so far)" if bad[0] == skipped[0] else ", but the gradients are"
     one, both = f"the loss of rank {rank} is", "the losses of 2 ranks are"
     assert any(f"{who} not finite at step {bad[0]}" in out["stderr"] for who in (one, both)) and said in out["stderr"], out["stderr"]
     with Run(data + ["--scale", 1e30, "--max-skipped", 3], 2) as run:
         codes, _, errs = run.wait()
-    assert codes == [83, 83] and all("no longer a number at step 4, as in the 3 steps before" in e for e in errs), errs
+    assert codes == [83, 83] and all("not finite at step 4, as in the 3 steps before" in e for e in errs), errs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzv-trainer's checkpoints: written while training goes on, kept, damaged, of another run, and where there is no room for them."""
 
 import os
@@ -19,7 +20,7 @@ def checkpoints(d):
 def test_the_last_ones_are_kept(tmp_path):
     train(SMALL + ["--steps", 50, "--checkpoint-dir", tmp_path, "--checkpoint-every", 10, "--keep-checkpoints", 2], 2, round_=7)
     names = [p.name for p in checkpoints(tmp_path)]
-    assert names == ["20260101T000000-test-r000007-s000000000040", "20260101T000000-test-r000007-s000000000050"]
+    assert names == ["000001-20260101T000000-test-r000007-s000000000040", "000001-20260101T000000-test-r000007-s000000000050"]
     assert sorted(os.listdir(tmp_path / names[0])) == ["COMMIT", "state.bin"]
 
 
@@ -49,7 +50,7 @@ def test_written_while_training_goes_on(tmp_path):
     train(big + ["--checkpoint-dir", tmp_path / "c", "--checkpoint-every", 10, "--metrics", m])
     saved = metrics(m, "checkpoint")
     assert [s["step"] for s in saved] == [10, 20, 30, 40]
-    size = 192 + 4 + 4 * 3 * (501 * 500) * 3
+    size = 320 + 4 + 4 * 3 * (501 * 500) * 3
     assert all(s["bytes"] == size and s["write_ms"] > 0 and s["stall_ms"] > 0 for s in saved)
     stalls = {s["step"]: s["checkpoint_ms"] for s in metrics(m)}
     assert all((stalls[k] > 0) == (k in (10, 20, 30)) for k in stalls if k < 40), stalls
@@ -96,14 +97,14 @@ def test_damaged_checkpoint_is_passed_over(tmp_path, damage):
     else:
         (newest / "COMMIT").unlink()
     out = train(SMALL + ["--steps", 60, "--checkpoint-dir", tmp_path])
-    assert f"{newest.name} is passed over" in out["stderr"] and "at step 20" in out["stderr"]
+    assert f"{newest.name} was skipped" in out["stderr"] and "at step 20" in out["stderr"]
     assert out["checksum"] == straight["checksum"]
 
 
 def test_without_an_agent_nothing_is_overwritten_either(tmp_path):
     for _ in range(2):
         train(SMALL + ["--steps", 10, "--checkpoint-dir", tmp_path, "--resume", "none"])
-    assert [p.name for p in checkpoints(tmp_path)] == ["0-r000001-s000000000010", "0-r000002-s000000000010"]
+    assert [p.name for p in checkpoints(tmp_path)] == ["000001-alone-r000001-s000000000010", "000002-alone-r000001-s000000000010"]
 
 
 def test_full_disk_ends_the_run_with_a_sentence(tmp_path):
@@ -113,7 +114,7 @@ def test_full_disk_ends_the_run_with_a_sentence(tmp_path):
     p = subprocess.run([str(TRAINER)] + [str(a) for a in SMALL] + ["--steps", "10", "--checkpoint-dir", str(tmp_path / "c")],
                        capture_output=True, text=True, preexec_fn=limit)
     assert p.returncode == 66
-    assert f"checkpoint {tmp_path}/c/0-r000001-s000000000010" in p.stderr and "File too large" in p.stderr
+    assert f"checkpoint {tmp_path}/c/000001-alone-r000001-s000000000010" in p.stderr and "File too large" in p.stderr
     assert list((tmp_path / "c").iterdir()) == [], "what was written is removed"
 
 
@@ -128,6 +129,7 @@ def test_rank_0s_failure_is_told_by_the_others_in_its_words(tmp_path):
 
 @pytest.mark.parametrize("change, words", [
     (["--layers", "60,13,60"], "made with --layers 60,12,60, this run has 60,13,60"),
+    (["--activation", "gelu"], "made with --activation relu, this run has gelu"),
     (["--seed", 4], "--seed 3"), (["--loss", "mse"], "--loss rmse"), (["--optimizer", "sgd"], "--optimizer adam"),
     (["--data", "synthetic:400"], "500 samples"),
 ])
@@ -135,4 +137,17 @@ def test_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     train(SMALL + ["--steps", 5, "--checkpoint-dir", tmp_path])
     with Run(SMALL + ["--steps", 9, "--checkpoint-dir", tmp_path] + change) as run:
         (code,), _, (err,) = run.wait()
-    assert code == 66 and words in err and "--resume none" in err
+    assert code == 65 and words in err and "--resume none" in err
+
+
+def test_an_activation_belongs_to_the_model(tmp_path):
+    """It goes on with its own, to the bytes of a run that was not interrupted, and with no other, on request neither."""
+    gelu = SMALL + ["--activation", "gelu", "--checkpoint-dir", tmp_path / "c"]
+    straight = train(SMALL + ["--activation", "gelu", "--steps", 40])
+    train(gelu + ["--steps", 25])
+    (kept,) = checkpoints(tmp_path / "c")
+    for activation, asked in [("none", ["--checkpoint-dir", tmp_path / "c"]), ("relu", ["--resume-from", kept])]:
+        with Run(SMALL + ["--activation", activation, "--steps", 40] + asked) as run:
+            (code,), _, (err,) = run.wait()
+        assert code == 65 and f"was made with --activation gelu, this run has {activation}" in err, err
+    assert train(gelu + ["--steps", 40])["checksum"] == straight["checksum"]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzv-trainer --device and --precision, on any machine: what is said where CUDA is not to be had, and who is named where ranks differ."""
 
 import os
@@ -42,7 +43,7 @@ def test_cuda_says_what_is_missing():
         pytest.skip("not on this machine: it has a driver")
     rc, _, err = train("--device", "cuda")
     assert rc == 71
-    assert "no NVIDIA driver" in err if MODULE.exists() else "there is no rdzv-cuda.so beside this program" in err
+    assert "no NVIDIA driver" in err if MODULE.exists() else "rdzv-cuda.so is neither beside this program" in err
 
 
 @pytest.mark.skipif(not MODULE.exists(), reason="not on this machine: rdzv-cuda.so is built where CUDA is")
@@ -50,7 +51,7 @@ def test_auto_says_why_not_where_a_module_is_named():
     if have_driver():
         pytest.skip("not on this machine: it has a driver")
     rc, _, err = train("--cuda-module", str(MODULE))
-    assert rc == 0 and "since CUDA is not to be had: no NVIDIA driver" in err
+    assert rc == 0 and "because CUDA is not available: no NVIDIA driver" in err
 
 
 def test_a_module_that_is_not_there_is_named():
@@ -68,9 +69,9 @@ def compile_module(folder, text, *args):
 
 def test_what_is_no_module_of_this_build_is_refused(tmp_path):
     rc, _, err = train("--device", "cuda", "--cuda-module", compile_module(tmp_path, "int x;"))
-    assert rc == 71 and "no module of rdzv" in err
+    assert rc == 71 and "not a module of rdzv-trainer" in err
     rc, _, err = train("--device", "cuda", "--cuda-module", compile_module(tmp_path, "const unsigned rdzv_gpu[16] = {4711};"))
-    assert rc == 71 and "of another build (its number is 4711" in err
+    assert rc == 71 and "belongs to another build (its ABI is 4711" in err
 
 
 def test_a_library_that_is_missing_comes_with_advice(tmp_path):
@@ -81,7 +82,7 @@ def test_a_library_that_is_missing_comes_with_advice(tmp_path):
         module = compile_module(tmp_path, "int x;", "-Wl,--no-as-needed", str(library))
         library.unlink()
         rc, _, err = train("--device", "cuda", "--cuda-module", module)
-        if "no module of rdzv" in err:
+        if "not a module of rdzv-trainer" in err:
             continue  # the loader knows such a library from elsewhere
         assert rc == 71 and name in err and advice in err
 
@@ -100,4 +101,4 @@ def test_ranks_of_different_precision_are_named(tmp_path):
                          timeout=60)
     said = out.stdout + out.stderr
     assert out.returncode == 64, said
-    assert "rank 1 computes on cpu in bf16, rank 0 on cpu in fp32" in said or "rank 0 computes on cpu in fp32, rank 1 on cpu in bf16" in said
+    assert "rank 1 computes on cpu in bf16, but rank 0 on cpu in fp32" in said or "rank 0 computes on cpu in fp32, but rank 1 on cpu in bf16" in said

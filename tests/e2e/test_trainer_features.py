@@ -1,4 +1,5 @@
-"""What a training run can be asked for beside losses and optimizers: steps of several batches, evaluation, schedules, clipping."""
+# SPDX-License-Identifier: Apache-2.0
+"""Options of a training run besides losses and optimizers: steps of several batches, evaluation, schedules, clipping."""
 
 import math
 import signal
@@ -82,7 +83,7 @@ def test_evaluation_is_of_the_weights_and_disturbs_nothing(tmp_path, digits, los
     assert lines[-1]["loss"] < lines[0]["loss"]
     if loss == "cross-entropy":
         assert lines[-1]["accuracy"] * 103 == pytest.approx(right(weights, widths, x, target), abs=1e-6) and lines[-1]["accuracy"] > 0.3
-        assert "are classified right, 103 samples" in with_it["stderr"]
+        assert "classified correctly, 103 samples" in with_it["stderr"]
     else:
         assert all(line["accuracy"] is None for line in lines)
 
@@ -157,8 +158,8 @@ def test_schedule_clipping_and_decay_against_numpy(tmp_path, digits):  # noqa: F
     (["--lr-min", "1e-5"], "--lr-min needs --lr-decay"),
     (["--lr-min", "1", "--lr-decay", "linear"], "is more than --lr"),
     (["--lr-power", "2", "--lr-decay", "cosine"], "--lr-power needs --lr-decay polynomial"),
-    (["--lr-decay", "step"], "constant, linear, cosine or polynomial is wanted"),
-    (["--optimizer", "lamb"], "sgd, adam or adamw is wanted"),
+    (["--lr-decay", "step"], "must be constant, linear, cosine or polynomial"),
+    (["--optimizer", "lamb"], "must be sgd, adam or adamw"),
     (["--update-freq", "0"], "update-freq"),
     (["--eval-every", "5"], "--eval-every needs --eval-data"),
     (["--eval-labels", "x"], "--eval-labels needs --eval-data"),
@@ -172,7 +173,7 @@ def test_what_is_refused(args, why):
 def test_evaluation_data_that_do_not_fit(digits):  # noqa: F811
     args = [str(a) for a in ["--layers", "20,16,6", "--loss", "cross-entropy", "--data", digits["images"], "--labels", digits["labels"]]]
     for extra, why in ((["--eval-data", "/nonexistent"], "--eval-labels FILE"),
-                       (["--eval-data", "/nonexistent", "--eval-labels", digits["labels"]], "is of class 6"),):
+                       (["--eval-data", "/nonexistent", "--eval-labels", digits["labels"]], "has class 6"),):
         done = subprocess.run([TRAINER, *args, *map(str, extra)], capture_output=True, text=True, timeout=30)
         assert done.returncode in (64, 65) and why in done.stderr, done.stderr
     args[1] = "20,16,7"

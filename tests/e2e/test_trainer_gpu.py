@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzv-trainer --device cuda through the real agent, on the stand-ins of tests/fakegpu: what the module and NCCL's code do in whole runs.
 
 The stand-ins do everything late and in an order that FAKEGPU_SEED draws, so a run that ends with the bytes of another seed has no
@@ -78,6 +79,8 @@ def test_precisions(rdzv, precision, rel):
 @pytest.mark.parametrize("options", [
     ["--loss", "rmse", "--optimizer", "sgd", "--momentum", "0.9", "--clip-norm", "0.1", "--lr", "0.01"],
     ["--optimizer", "adamw", "--weight-decay", "0.1", "--warmup-steps", 4, "--lr-decay", "cosine", "--bucket-cap-mb", "0.0004"],
+    ["--activation", "gelu", "--update-freq", 2],
+    ["--activation", "none"],
 ])
 def test_losses_and_optimizers(rdzv, options):
     near(run(rdzv, 2, "--steps", 15, *options)[0], run(rdzv, 2, "--steps", 15, *options, device="cpu")[0], 1e-4)
@@ -89,17 +92,19 @@ def test_graphs_and_schedules_change_no_byte(rdzv):
     assert len(sums) == 1, sums
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("how", ["none", "plain", "align16", "refuse"])
-def test_products_that_the_library_does_not_offer(rdzv, how):
-    near(run(rdzv, 1, "--steps", 8, env={"FAKEGPU_LT": how})[0], run(rdzv, 1, "--steps", 8, device="cpu")[0], 1e-4)
+def test_products_that_the_library_does_not_offer(rdzv, how, activation):
+    options = ["--steps", 8, "--activation", activation]
+    near(run(rdzv, 1, *options, env={"FAKEGPU_LT": how})[0], run(rdzv, 1, *options, device="cpu")[0], 1e-4)
 
 
 @pytest.mark.parametrize("call, says", [
     ("cudaMalloc:2", "no device memory for 1 MB; the device ("),
-    ("kernel:5", "says at a mark: an illegal memory access was encountered (cudaErrorIllegalAddress); queued last was "),
+    ("kernel:5", "failed in a mark: an illegal memory access was encountered (cudaErrorIllegalAddress); the last queued operation was "),
     ("cublasLtMatmul:4", ": cuBLASLt: CUBLAS_STATUS_INTERNAL_ERROR\n"),
-    ("cudaEventRecord:4", "says at a mark: unknown error (cudaErrorUnknown); queued last was "),
-    ("cudaMemcpyAsync:1", "says at a copy: unknown error (cudaErrorUnknown)"),
+    ("cudaEventRecord:4", "failed in a mark: unknown error (cudaErrorUnknown); the last queued operation was "),
+    ("cudaMemcpyAsync:1", "failed in a copy: unknown error (cudaErrorUnknown)"),
 ])
 def test_a_call_that_fails_is_named(rdzv, call, says):
     a = start(rdzv, 1, "--steps", 10, "--cuda-graph", "off", env={"FAKEGPU_FAIL": call, **(GONE if "kernel" in call else {})})
@@ -110,7 +115,7 @@ def test_a_call_that_fails_is_named(rdzv, call, says):
 
 
 @pytest.mark.parametrize("call, says", [
-    ("cudaStreamWaitEvent:9", "says at "),
+    ("cudaStreamWaitEvent:9", "failed in "),
     ("cublasLtMatmul:4", "cuBLASLt: CUBLAS_STATUS_INTERNAL_ERROR"),
     ("kernel:300", "illegal memory access|unhandled cuda error"),
 ])
@@ -178,7 +183,7 @@ def test_a_state_that_is_fetched_beside_later_steps_is_that_of_its_step(rdzv, me
         a = start(rdzv, 1, *options, "--checkpoint-dir", kept, "--checkpoint-every", 3, seed=seed, env=env)
         assert a.exit(60) == 0 and a.expect(r"checksum (\w+)").group(1) == want, a
         clean(a)
-        assert ("checkpoints hold up the steps until they are on the host: no device memory" in a.text) == (memory is not None), a
+        assert ("each checkpoint delays the steps until its copy is on the host: no device memory" in a.text) == (memory is not None), a
         names = sorted(kept.iterdir(), key=lambda p: p.name[-6:])
         for name in [p for p in names if p.name[-6:] != "000003"]:
             (name / "COMMIT").unlink()
@@ -232,5 +237,5 @@ def test_a_hung_rank_is_named(rdzv):
     workers = rdzv.await_workers(2, timeout=20)
     time.sleep(2 * SLOW)
     os.kill(workers[1], signal.SIGSTOP)
-    a.expect("rank 1 does not answer|lost contact with rank 1", 30)
+    a.expect("rank 1 does not respond|lost contact with rank 1", 30)
     assert a.exit(60) != 0, a

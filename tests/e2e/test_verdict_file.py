@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--verdict-file: what every agent leaves when it exits."""
 
 import json
@@ -49,7 +50,7 @@ def test_told_to_leave(rdzv):
     a.kill(signal.SIGTERM)
     assert a.exit() == 75, a
     v = verdict(rdzv, "v.json")
-    assert v["exit_code"] == 75 and v["outcome"] is None and "told to leave" in v["sentence"], v
+    assert v["exit_code"] == 75 and v["outcome"] is None and "asked this node to leave" in v["sentence"], v
 
 
 def test_a_place_where_nothing_can_be_written(rdzv):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A world of rdzv-trainers without an agent: a stand-in for the agent's socket (agent/sdk/wire.h) and the processes.
 
 The stand-in knows nothing but what workers need to meet: HELLO, REQUEST, the few requests to the round's store that rdzv_exchange is made of,
@@ -15,10 +16,13 @@ import subprocess
 import threading
 import time
 
+from harness import stop_accepting
+
 BUILD = pathlib.Path(os.environ.get("RDZV_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
 TRAINER = BUILD / "agent/trainer/rdzv-trainer"
 
 HELLO, WELCOME, REFUSED, PROGRESS, REQUEST, DONE, CAN_CHECKPOINT, CHECKPOINTED = range(1, 9)
+SAVED = 14
 HEAD = struct.Struct("<IHH")
 MAGIC = 0x5A445652
 VERSION = int(re.search(r"SDK_VERSION = (\d+)", (pathlib.Path(__file__).resolve().parents[2] / "agent/sdk/wire.h").read_text())[1])
@@ -76,7 +80,8 @@ class Store:
         self.lock, self.values, self.come = threading.Lock(), {}, {}
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.accepting = threading.Thread(target=self.accept, daemon=True)
+        self.accepting.start()
 
     def accept(self):
         while True:
@@ -86,6 +91,9 @@ class Store:
                 return
             conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self.serve, args=(conn, conn.makefile("rb")), daemon=True).start()
+
+    def close(self):
+        stop_accepting(self.listener, self.accepting)
 
     def serve(self, conn, data):
         def number(fmt):
@@ -129,18 +137,20 @@ class Store:
 class Agent:
     """Serves `world` local ranks on an abstract socket; one thread per worker. The store is its own, or the one at addr, store_port."""
 
-    def __init__(self, world, round_=1, incarnation="20260101T000000-test", addr="127.0.0.1", store_port=None):
-        self.world, self.round, self.incarnation, self.addr = world, round_, incarnation, addr
+    def __init__(self, world, round_=1, incarnation="20260101T000000-test", addr="127.0.0.1", store_port=None, run_id="test", saved_step=0):
+        self.world, self.round, self.incarnation, self.addr, self.run_id = world, round_, incarnation, addr, run_id
         self.name = f"rdzv-test-{os.getpid()}-{id(self)}"
         self.lock = threading.Condition()
         self.store = None if store_port else Store()
         self.store_port = store_port or self.store.port
         self.connections, self.progress, self.done, self.bits, self.checkpoint = {}, {}, set(), 0, 0
+        self.saved_step, self.saved = saved_step, {}  # of the rounds before; rank -> steps
         self.can, self.checkpointed = set(), {}  # who answers requests for a checkpoint; rank -> [(which, step)]
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind("\0" + self.name)
         self.listener.listen(64)
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.accepting = threading.Thread(target=self.accept, daemon=True)
+        self.accepting.start()
 
     def accept(self):
         while True:
@@ -174,13 +184,15 @@ class Agent:
                 self.done.add(rank)
             elif kind == CAN_CHECKPOINT:
                 self.can.add(rank)
+            elif kind == SAVED:
+                self.saved.setdefault(rank, []).append(struct.unpack("<Q", body)[0])
             elif kind == CHECKPOINTED:
                 self.checkpointed.setdefault(rank, []).append(struct.unpack("<I4xQ", body))
 
     def welcome(self, rank):
         numbers = struct.pack("<11I", rank, self.world, rank, self.world, 0, 1, self.round, 0, self.bits, self.checkpoint, self.store_port)
-        text = struct.pack("<132s64s64s64s", b"test", self.incarnation.encode(), self.addr.encode(), self.addr.encode())
-        return head(WELCOME) + numbers + text
+        text = struct.pack("<132s64s64s64s", self.run_id.encode(), self.incarnation.encode(), self.addr.encode(), self.addr.encode())
+        return head(WELCOME) + numbers + text + struct.pack("<Q", self.saved_step)
 
     def request(self, bits=0, checkpoint=0, ranks=None):
         self.bits, self.checkpoint = bits, max(checkpoint, self.checkpoint)
@@ -203,10 +215,11 @@ class Agent:
             time.sleep(0.005)
 
     def close(self):
-        self.listener.close()
+        stop_accepting(self.listener, self.accepting)
         if self.store:
-            self.store.listener.close()
+            self.store.close()
         for conn in self.connections.values():
+            conn.shutdown(socket.SHUT_RDWR)  # which ends the thread that serves it
             conn.close()
 
 
@@ -231,7 +244,9 @@ class Run:
         for w in self.workers:
             if w.poll() is None:
                 w.send_signal(signal.SIGKILL)
-            w.communicate()
+            out, err = w.communicate(timeout=30)
+            if exc[0]:  # pytest shows it beside what failed
+                print(f"$ {' '.join(w.args)}\nexit {w.returncode}\n{out}{err}")
         if self.agent:
             self.agent.close()
 
@@ -245,7 +260,7 @@ class Run:
         end = time.monotonic() + timeout
         while self.agent.progress.get(rank, (0,))[0] < step:
             assert time.monotonic() < end, f"rank {rank} did not come to step {step}"
-            assert self.workers[rank].poll() is None, self.workers[rank].communicate()
+            assert self.workers[rank].poll() is None, self.workers[rank].communicate(timeout=30)
             time.sleep(0.005)
 
 

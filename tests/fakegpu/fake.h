@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_FAKEGPU_FAKE_H
 #define TESTS_FAKEGPU_FAKE_H
 
-/* What the stand-ins share. Work is a closure that a stream runs once, or that the nodes of a graph run once per launch. Everything below
- * is called with the one lock held (fake_lock), except where it says otherwise. */
+/* Shared by the stand-ins. Work is a closure that a stream runs once, or that the nodes of a graph run once per
+ * launch. All functions below are called with the one lock held (fake_lock), unless their comment says otherwise. */
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -23,14 +24,13 @@ extern "C" {
 
 enum fake_ran { FAKE_BLOCKED, FAKE_MOVED, FAKE_DONE };
 
-/* Embedded first in what it is about. */
+/* Embedded as the first member. */
 struct fake_work {
   int refs;
   const char *name;
-  enum fake_ran (*run)(struct fake_work *w,
-                       void **state); /* *state: of this execution, NULL at first; gone when DONE */
+  enum fake_ran (*run)(struct fake_work *w, void **state); /* *state: of this execution, NULL at first; freed at DONE */
   void (*destroy)(struct fake_work *w);
-  bool outside; /* may be blocked by another process: then waiting is no deadlock */
+  bool outside; /* another process may block it: then waiting is not a deadlock */
 };
 
 struct fake_capture;
@@ -51,7 +51,7 @@ struct CUstream_st {
   int priority;
   bool destroyed;
   struct fake_capture *capture;
-  struct fake_set deps; /* while it is captured: the nodes that its next one follows */
+  struct fake_set deps; /* during a capture: the nodes before its next one */
   struct CUstream_st *next;
 };
 
@@ -69,12 +69,12 @@ struct CUevent_st {
   struct fake_set deps;
 };
 
-/* Locks. false: the call fails with *rc, by injection or since the device has faulted, and is left. */
+/* Takes the lock. false: the call fails with *rc, by injection or after a fault of the device. */
 bool fake_enter(const char *name, cudaError_t *rc);
 cudaError_t fake_leave(cudaError_t rc);
 void fake_lock(void);
 void fake_unlock(void);
-/* Is this call of `name` the one that FAKEGPU_FAIL wants to fail? */
+/* true: FAKEGPU_FAIL selects this call of `name`. */
 bool fake_injected(const char *name);
 void fake_set_last(cudaError_t rc);
 cudaError_t fake_take_last(bool clear);
@@ -85,20 +85,20 @@ void fake_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fake_die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 extern struct CUstream_st *fake_streams;
-struct CUstream_st *fake_stream_of(cudaStream_t s); /* of the null stream too */
+struct CUstream_st *fake_stream_of(cudaStream_t s); /* also of the null stream */
 void fake_stream_reap(void);
-/* Takes the reference of the caller. To the stream, or to the graph that it is captured into. */
+/* Takes the caller's reference. To the stream, or to the graph that it is captured into. */
 cudaError_t fake_queue(struct CUstream_st *s, struct fake_work *w);
 void fake_work_drop(struct fake_work *w);
-/* A little of what can be done, by chance. */
+/* Does a random part of the possible work. */
 void fake_poll(void);
-/* Until `holds`. What other processes owe is waited for, for ever, as a device would. */
+/* Works until `holds`. Waits forever for other processes, as a device would. */
 void fake_until(bool (*holds)(void *ctx), void *ctx);
 void fake_drain(struct CUstream_st *s);
 void fake_drain_all(void);
 
 /* fake_graph.c */
-extern int fake_captures; /* under way, but for the relaxed ones */
+extern int fake_captures; /* in progress, without the relaxed ones */
 void fake_captures_invalidate(void);
 cudaError_t fake_capture_add(struct CUstream_st *s, struct fake_work *w, int *node); /* takes the reference */
 struct fake_capture *fake_capture_of(const struct CUstream_st *s);
@@ -112,8 +112,7 @@ void fake_capture_forget(struct CUevent_st *e);
 void fake_memory_open(bool open); /* device memory may be touched only while work is done */
 void fake_memory_report(void);
 enum fake_place { FAKE_PAGEABLE, FAKE_PINNED, FAKE_DEVICE, FAKE_WRONG };
-enum fake_place fake_place_of(const void *p,
-                              size_t n); /* WRONG: begins in an allocation and goes on behind it */
+enum fake_place fake_place_of(const void *p, size_t n); /* WRONG: starts in an allocation and continues behind it */
 
 /* fake_block.c */
 struct fake_index {
@@ -123,7 +122,7 @@ extern struct fake_index fake_thread, fake_block, fake_block_size, fake_grid;
 void fake_grid_run(unsigned grid, unsigned block, void (*body)(void *ctx), void *ctx);
 void fake_sync_threads(void);
 
-/* For LAUNCH, by the shim; locks. body(ctx) is one thread of the grid. */
+/* For LAUNCH, by the shim; takes the lock. body(ctx) is one thread of the grid. */
 int fake_launch(const char *name, unsigned grid, unsigned block, cudaStream_t stream, void (*body)(void *ctx),
                 void *ctx, void (*destroy)(void *ctx));
 

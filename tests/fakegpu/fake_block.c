@@ -1,12 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A grid as a loop over blocks, and a block's threads as fibers that meet at __syncthreads.
  *
- * A fiber takes thread after thread as long as none of them comes to a barrier; one that does stays with its thread, and the next fiber
- * goes on with the rest. So kernels without barriers cost one function call per thread. When all threads are at the barrier or at
- * their end they go on, forwards or backwards by chance: a reduction that forgets a barrier gets other numbers. That only a part of a block
- * comes to a barrier is an error that is told, and ends the program.
+ * A fiber runs thread after thread until one comes to a barrier. It then stays with that thread, and the next fiber
+ * runs the rest. So kernels without barriers cost one function call per thread. When all threads are at the barrier or
+ * at their end they continue, forwards or backwards at random, and a reduction without a barrier gets other numbers. If
+ * only some threads of a block come to a barrier, the program reports it and ends.
  *
- * Stacks are mapped once and kept. The sanitizers are told of each switch, else they would take a fiber's stack for a wild pointer. On x86-64 the
- * switch is our own: swapcontext asks the kernel for the signal mask, and under ASan wipes a whole stack, each time. */
+ * Stacks are mapped once and kept. The sanitizers are informed of each switch, because they would take a fiber's stack
+ * for a wild pointer. On x86-64 the switch is our own: swapcontext asks the kernel for the signal mask each time, and
+ * under ASan it wipes a whole stack. */
 
 #include "tests/fakegpu/fake.h"
 
@@ -23,11 +25,11 @@
 enum { FIBERS_MAX = 1024, STACK = 128 << 10 };
 
 #ifdef __x86_64__
-/* What the compiler expects to be kept goes to the stack; the rest is the stack pointer. */
-struct place {
+/* The registers that the compiler expects to keep go to the stack; the rest is the stack pointer. */
+struct fiber_context {
   void **sp;
 };
-void fake_switch(struct place *from, const struct place *to);
+void fake_switch(struct fiber_context *from, const struct fiber_context *to);
 __asm__(".text\n"
         ".globl fake_switch\n"
         ".hidden fake_switch\n"
@@ -40,21 +42,20 @@ __asm__(".text\n"
         "  ret\n"
         ".size fake_switch, . - fake_switch\n");
 
-static void place_init(struct place *p, char *stack, size_t size, void (*entry)(void)) {
-  p->sp =
-      (void **)(void *)(stack + size) - 8; /* six registers, where to return to, and one for the alignment */
+static void place_init(struct fiber_context *p, char *stack, size_t size, void (*entry)(void)) {
+  p->sp = (void **)(void *)(stack + size) - 8; /* six registers, where to return to, and one for the alignment */
   p->sp[6] = (void *)entry;
 }
 #else
-struct place {
+struct fiber_context {
   ucontext_t at;
 };
 
-static void fake_switch(struct place *from, const struct place *to) {
+static void fake_switch(struct fiber_context *from, const struct fiber_context *to) {
   swapcontext(&from->at, &to->at);
 }
 
-static void place_init(struct place *p, char *stack, size_t size, void (*entry)(void)) {
+static void place_init(struct fiber_context *p, char *stack, size_t size, void (*entry)(void)) {
   getcontext(&p->at);
   p->at.uc_stack.ss_sp = stack;
   p->at.uc_stack.ss_size = size;
@@ -64,7 +65,7 @@ static void place_init(struct place *p, char *stack, size_t size, void (*entry)(
 #endif
 
 struct fiber {
-  struct place at;
+  struct fiber_context at;
   char *stack;
   unsigned thread;
   bool busy; /* at a barrier */
@@ -73,7 +74,7 @@ struct fiber {
 struct fake_index fake_thread, fake_block, fake_block_size, fake_grid;
 
 static struct fiber fibers[FIBERS_MAX];
-static struct place home;
+static struct fiber_context home;
 static struct fiber *current;
 static unsigned next_thread;
 static bool backwards;
@@ -135,7 +136,7 @@ void fake_sync_threads(void) {
   fake_thread.x = f->thread;
 }
 
-/* All threads up to their next barrier or their end. How many are at a barrier. */
+/* Runs all threads up to their next barrier or their end. Returns how many are at a barrier. */
 static unsigned run_phase(unsigned waiting) {
   unsigned at_barrier = 0;
   bool down = fake_random(2);

@@ -1,16 +1,17 @@
-/* The heart of the stand-in for a GPU: queues of work that is done late, and in any order that the program allows.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core of the stand-in for a GPU: queues of work that is done late, in any order that the program allows.
  *
- * Meaner than a device:
- *  - nothing is done before somebody waits or asks; who asks gets a little progress, by chance (FAKEGPU_SEED), in a random stream. A
- *    forgotten wait for an event therefore shows as NaN or as old values, on some seed;
- *  - host memory that a queued copy reads is read when the copy is done, so a stage that is used again too early shows;
- *  - FAKEGPU_FAIL=name:count[,name:count] lets the count-th call of a function fail; "kernel" is the execution of one, whose failure
- *    makes every later call fail, as on a device.
- * If nobody looks for 50 ms the device goes on by itself, slowly: other processes may depend on its part in a collective while
- * this one is busy elsewhere. FAKEGPU_ALONE=0 turns that off.
+ * Stricter than a device:
+ *  - Nothing is done before the program waits or polls. A poll makes a little random progress (FAKEGPU_SEED), in a
+ *    random stream. So a missing wait for an event shows as NaN or old values, with some seed.
+ *  - A queued copy reads host memory when it is done, so a stage that is reused too early shows.
+ *  - FAKEGPU_FAIL=name:count[,name:count] makes the count-th call of a function fail. "kernel" is the execution of one,
+ *    and its failure makes every later call fail, as on a device.
+ * If nobody polls for 50 ms the device continues by itself, slowly, because other processes may need its part in a
+ * collective while this one is busy. FAKEGPU_ALONE=0 turns that off.
  *
- * What it cannot show: speed; races of threads within a kernel, which run one after the other (but in an order that is random from one
- * barrier to the next); faults of alignment; what a compiler for GPUs makes of the code. */
+ * It cannot show speed, races of threads within a kernel (they run one after the other, in a random order between
+ * barriers), faults of alignment, or what a GPU compiler makes of the code. */
 
 #include "tests/fakegpu/fake.h"
 
@@ -84,8 +85,7 @@ static void start(void) {
   text = getenv("FAKEGPU_FAIL");
   for (int i = 0; text && *text && i < INJECTIONS_MAX; i++) {
     struct injection *j = &injections[i];
-    if (sscanf(text, "%63[^:]:%ld", j->name, &j->left) != 2)
-      fake_die("FAKEGPU_FAIL=%s: not name:count", text);
+    if (sscanf(text, "%63[^:]:%ld", j->name, &j->left) != 2) fake_die("FAKEGPU_FAIL=%s: not name:count", text);
     text = strchr(text, ',');
     text += text != NULL;
   }
@@ -184,14 +184,14 @@ cudaError_t fake_queue(struct CUstream_st *s, struct fake_work *w) {
     fake_captures_invalidate();
     return cudaErrorStreamCaptureImplicit;
   }
-  /* The null stream is behind all that is queued in streams that may block, and is done at once. */
+  /* The null stream comes after everything queued in streams that may block, and is done at once. */
   for (struct CUstream_st *each = fake_streams; each; each = each->next)
     if (!(each->flags & cudaStreamNonBlocking)) fake_drain(each);
   fake_drain(s);
   return cudaSuccess;
 }
 
-/* The head of one stream. true: something was done. */
+/* Runs the head of one stream. true: something was done. */
 static bool run_head(struct CUstream_st *s) {
   struct fake_op *op = s->head;
   if (!op) return false;
@@ -218,7 +218,7 @@ void fake_stream_reap(void) {
   }
 }
 
-/* One piece of work of a stream that is drawn by chance, of those that have any that can be done. */
+/* Runs one piece of work of a random stream that has any. */
 static bool step(void) {
   size_t n = 0;
   for (struct CUstream_st *s = fake_streams; s; s = s->next) n += s->head != NULL;

@@ -1,16 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuBLASLt's part: matrix products in float loops, with the epilogues that a stack of linear layers needs.
  *
  * Meaner than the library:
- *  - an algorithm that was asked for with an alignment, an epilogue, a transposition or a type is refused for anything else, and for
- *    addresses that are less aligned: the program ends, since the library would read wrongly or fault;
- *  - matrices, masks and biases must lie in memory of the device, in full length; sizes of 0, short leading dimensions, and masks
- *    whose leading dimension is no multiple of 128 bits or whose address is no multiple of 16 are refused, as documented;
- *  - a bias, or its gradient, that is not aligned to 16 bytes ends the program: no preference tells the library of it, and some of its
- *    kernels fault;
+ *  - an algorithm that was asked for with an alignment, an epilogue, a transposition or a type is refused for anything
+ *    else, and for addresses that are less aligned: the program ends, since the library would read wrongly or fault;
+ *  - matrices, masks and biases must lie in memory of the device, in full length; sizes of 0, short leading dimensions,
+ *    and masks whose leading dimension is no multiple of 128 bits or whose address is no multiple of 16 are refused, as
+ *    documented;
+ *  - a bias, or its gradient, that is not aligned to 16 bytes ends the program: no preference tells the library of it,
+ *    and some of its kernels fault;
  *  - the whole workspace is overwritten by each product that asked for one;
  *  - a ReLU makes 0 of a NaN, which is what a maximum on a GPU may do;
- *  - FAKEGPU_LT=none offers no algorithm, =plain none with an epilogue, =align16 none for addresses that are less aligned than 16 bytes,
- *    =refuse offers them and then does not take them.
+ *  - FAKEGPU_LT=none offers no algorithm, =plain none with an epilogue, =align16 none for addresses that are less
+ *    aligned than 16 bytes, =refuse offers them and then does not take them.
  *
  * Which shapes the real library has no algorithm for, and how it rounds, this cannot show. */
 
@@ -109,8 +111,7 @@ size_t cublasLtGetVersion(void) {
   return CUBLAS_VERSION;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
-                                        cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale) {
   struct desc *d = malloc(sizeof *d);
   if (scale != CUDA_R_32F) fake_die("a scale of type %d", (int)scale);
   *d = (struct desc){.compute = compute, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1};
@@ -132,7 +133,7 @@ static cublasStatus_t store(void *to, size_t room, const void *value, size_t siz
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name,
                                               const void *value, size_t size) {
   struct desc *d = (void *)desc;
-#define SET(attribute, field)                                                                                \
+#define SET(attribute, field)                                                                                          \
   case attribute: return store(&d->field, sizeof d->field, value, size)
   switch (name) {
     SET(CUBLASLT_MATMUL_DESC_TRANSA, trans_a);
@@ -147,8 +148,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 #undef SET
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
-                                          uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld) {
   struct layout *l = malloc(sizeof *l);
   *l = (struct layout){type, rows, cols, ld};
   *out = (cublasLtMatrixLayout_t)(void *)l;
@@ -173,10 +174,10 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
-                                                    cublasLtMatmulPreferenceAttributes_t name,
-                                                    const void *value, size_t size) {
+                                                    cublasLtMatmulPreferenceAttributes_t name, const void *value,
+                                                    size_t size) {
   struct preference *p = (void *)pref;
-#define SET(attribute, field)                                                                                \
+#define SET(attribute, field)                                                                                          \
   case attribute: return store(&p->field, sizeof p->field, value, size)
   switch (name) {
     SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
@@ -221,8 +222,7 @@ static cublasStatus_t check(const struct desc *o, const struct layout *a, const 
   uint64_t n = o->trans_b ? b->rows : b->cols, kb = o->trans_b ? b->cols : b->rows;
   *k = ka;
   if (!sized(a) || !sized(b) || !sized(c) || !sized(d)) return CUBLAS_STATUS_INVALID_VALUE;
-  if (ka != kb || m != d->rows || n != d->cols || c->rows != m || c->cols != n)
-    return CUBLAS_STATUS_INVALID_VALUE;
+  if (ka != kb || m != d->rows || n != d->cols || c->rows != m || c->cols != n) return CUBLAS_STATUS_INVALID_VALUE;
   if (a->type != b->type || c->type != d->type) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (d->type != a->type && d->type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!known_epilogue(o->epilogue)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -233,10 +233,9 @@ static cublasStatus_t check(const struct desc *o, const struct layout *a, const 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc,
-                                              cublasLtMatrixLayout_t la, cublasLtMatrixLayout_t lb,
-                                              cublasLtMatrixLayout_t lc, cublasLtMatrixLayout_t ld,
-                                              cublasLtMatmulPreference_t pref, int want,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t la,
+                                              cublasLtMatrixLayout_t lb, cublasLtMatrixLayout_t lc,
+                                              cublasLtMatrixLayout_t ld, cublasLtMatmulPreference_t pref, int want,
                                               cublasLtMatmulHeuristicResult_t *results, int *found) {
   const struct desc *o = (void *)desc;
   const struct layout *a = (void *)la, *b = (void *)lb, *c = (void *)lc, *d = (void *)ld;
@@ -247,10 +246,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lt, cublasLtMatmu
   if (!enter("cublasLtMatmulAlgoGetHeuristic", &rc)) return rc;
   if ((rc = check(o, a, b, c, d, &k))) return leave(rc);
   const uint32_t least[4] = {p->align[0], p->align[1], p->align[2], p->align[3]};
-  bool none = strcmp(mode(), "none") == 0 ||
-              (strcmp(mode(), "plain") == 0 && o->epilogue != CUBLASLT_EPILOGUE_DEFAULT);
-  for (int i = 0; i < 4; i++)
-    none |= least[i] < size_of(a->type) || (strcmp(mode(), "align16") == 0 && least[i] < 16);
+  bool none = strcmp(mode(), "none") == 0 || (strcmp(mode(), "plain") == 0 && o->epilogue != CUBLASLT_EPILOGUE_DEFAULT);
+  for (int i = 0; i < 4; i++) none |= least[i] < size_of(a->type) || (strcmp(mode(), "align16") == 0 && least[i] < 16);
   if (none) return leave(CUBLAS_STATUS_NOT_SUPPORTED);
   struct algo x = {.magic = MAGIC, .epilogue = o->epilogue, .types = {a->type, d->type, o->compute}};
   memcpy(x.align, least, sizeof x.align);
@@ -276,9 +273,7 @@ static float load(const void *p, cudaDataType_t t, size_t i) {
     return x;
   }
   int exp = h >> 10 & 31, low = h & 1023;
-  x = exp == 31 ? (low ? NAN : INFINITY)
-      : exp     ? ldexpf((float)(low + 1024), exp - 25)
-                : ldexpf((float)low, -24);
+  x = exp == 31 ? (low ? NAN : INFINITY) : exp ? ldexpf((float)(low + 1024), exp - 25) : ldexpf((float)low, -24);
   return h & 0x8000 ? -x : x;
 }
 
@@ -393,8 +388,7 @@ static void destroy_product(struct fake_work *w) {
 }
 
 static void in_device(const void *p, size_t n, uint32_t align, const char *what) {
-  if (fake_place_of(p, n) != FAKE_DEVICE)
-    fake_die("a product's %s is not %zu bytes of the device's memory", what, n);
+  if (fake_place_of(p, n) != FAKE_DEVICE) fake_die("a product's %s is not %zu bytes of the device's memory", what, n);
   if ((uintptr_t)p % align)
     fake_die("a product's %s is not aligned to %u, as its algorithm takes it to be", what, align);
 }
@@ -414,10 +408,9 @@ static void check_memory(const struct product *p, const struct algo *x) {
   if (has_mask(ep)) in_device(p->op.aux, (size_t)p->op.aux_ld * p->n / 8, 16, "mask");
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, const void *alpha,
-                              const void *a, cublasLtMatrixLayout_t la, const void *b,
-                              cublasLtMatrixLayout_t lb, const void *beta, const void *c,
-                              cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_size,
                               cudaStream_t stream) {
   struct product q = {.w = {1, "matmul", run_product, destroy_product, false},
@@ -453,6 +446,5 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lt, cublasLtMatmulDesc_t desc, co
   }
   struct product *p = malloc(sizeof *p);
   *p = q;
-  return leave(fake_queue(fake_stream_of(stream), &p->w) ? CUBLAS_STATUS_EXECUTION_FAILED
-                                                         : CUBLAS_STATUS_SUCCESS);
+  return leave(fake_queue(fake_stream_of(stream), &p->w) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS);
 }

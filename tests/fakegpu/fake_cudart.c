@@ -1,5 +1,6 @@
-/* Devices, streams, events and launches of the stand-in, as cuda_runtime_api.h declares them. Only what the module uses; a call
- * that is missing here does not link. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices, streams, events and launches of the stand-in, as cuda_runtime_api.h declares them. Only what the module
+ * uses; a missing call does not link. */
 
 #include "tests/fakegpu/fake.h"
 
@@ -59,12 +60,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device) {
-  static const int values[][2] = {
-      {cudaDevAttrComputeCapabilityMajor, 9},    {cudaDevAttrComputeCapabilityMinor, 0},
-      {cudaDevAttrMultiProcessorCount, 4},       {cudaDevAttrWarpSize, 32},
-      {cudaDevAttrCanMapHostMemory, 1},          {cudaDevAttrUnifiedAddressing, 1},
-      {cudaDevAttrClockRate, 1000000},           {cudaDevAttrMemoryClockRate, 1000000},
-      {cudaDevAttrMaxThreadsPerBlock, BLOCK_MAX}};
+  static const int values[][2] = {{cudaDevAttrComputeCapabilityMajor, 9},    {cudaDevAttrComputeCapabilityMinor, 0},
+                                  {cudaDevAttrMultiProcessorCount, 4},       {cudaDevAttrWarpSize, 32},
+                                  {cudaDevAttrCanMapHostMemory, 1},          {cudaDevAttrUnifiedAddressing, 1},
+                                  {cudaDevAttrClockRate, 1000000},           {cudaDevAttrMemoryClockRate, 1000000},
+                                  {cudaDevAttrMaxThreadsPerBlock, BLOCK_MAX}};
   cudaError_t rc;
   if (!fake_enter("cudaDeviceGetAttribute", &rc)) return rc;
   for (size_t i = 0; i < sizeof values / sizeof *values; i++)
@@ -125,7 +125,7 @@ static const struct {
   cudaError_t rc;
   const char *name, *text;
 } errors[] = {
-#define E(rc, text)                                                                                          \
+#define E(rc, text)                                                                                                    \
   { rc, #rc, text }
     E(cudaSuccess, "no error"),
     E(cudaErrorInvalidValue, "invalid argument"),
@@ -177,7 +177,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
   return cudaStreamCreateWithPriority(out, flags, 0);
 }
 
-/* What is queued is still done. */
+/* Queued work is still done. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   cudaError_t rc;
   if (!fake_enter("cudaStreamDestroy", &rc)) return rc;

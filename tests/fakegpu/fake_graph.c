@@ -1,10 +1,11 @@
-/* Captures and graphs. A capture collects nodes with what each follows: what its stream did before it, and what the events have recorded
- * that the stream waited for. A stream that waits for an event of a capture joins it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Captures and graphs. A capture collects nodes, and what each follows: the work before it on its stream, and the
+ * events that the stream waited for. A stream that waits for an event of a capture joins it.
  *
- * As strict as CUDA: a call that might wait or allocate, made while a capture is under way that is not "relaxed", fails and spoils it;
- * so does waiting for an event from outside; at the end every stream that joined must have been joined again. A launch then does
- * the nodes in any order that these edges allow, one by one, mixed with other streams' work: an edge that is missing shows as it does
- * without a graph. */
+ * As strict as CUDA: a call that might wait or allocate, made during a capture that is not "relaxed", fails and
+ * invalidates it. So does waiting for an event from outside. At the end every stream that joined must have been joined
+ * again. A launch does the nodes in any order that these edges allow, one by one, mixed with the work of other streams.
+ * So a missing edge shows as it does without a graph. */
 
 #include "tests/fakegpu/fake.h"
 
@@ -118,7 +119,7 @@ cudaError_t fake_capture_record(struct CUstream_st *s, struct CUevent_st *e) {
 cudaError_t fake_capture_wait(struct CUstream_st *s, struct CUevent_st *e) {
   struct fake_capture *c = e->capture;
   if (!c) {
-    if (!e->moment) return cudaSuccess; /* never recorded: nothing to wait for */
+    if (!e->moment) return cudaSuccess; /* never recorded, so there is no wait */
     s->capture->valid = false;
     return cudaErrorStreamCaptureIsolation;
   }
@@ -156,7 +157,7 @@ static void mark_before(const struct CUgraph_st *g, const struct fake_set *from,
     }
 }
 
-/* Does the origin follow the last of all others? */
+/* true: the origin follows the last node of all other streams. */
 static bool joined(const struct fake_capture *c) {
   bool *seen = calloc((size_t)c->g->n + 1, 1), all = true;
   mark_before(c->g, &c->origin->deps, seen);
@@ -213,7 +214,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g) {
   return cudaSuccess;
 }
 
-/* One launch under way. */
+/* One launch in progress. */
 struct running {
   int left;
   bool *done;
@@ -227,7 +228,7 @@ static bool ready(const struct CUgraph_st *g, const struct running *r, int i) {
   return true;
 }
 
-/* Any node that is ready. */
+/* Runs any node that is ready. */
 static enum fake_ran run_one(struct CUgraph_st *g, struct running *r) {
   int from = g->n ? (int)fake_random((uint64_t)g->n) : 0;
   for (int k = 0; k < g->n; k++) {
@@ -251,8 +252,7 @@ static enum fake_ran run_graph(struct fake_work *w, void **state) {
     if (x->running) return FAKE_BLOCKED; /* one launch of it at a time */
     x->running = true;
     *state = r = calloc(1, sizeof *r);
-    *r = (struct running){x->g->n, calloc((size_t)x->g->n + 1, 1),
-                          calloc((size_t)x->g->n + 1, sizeof(void *))};
+    *r = (struct running){x->g->n, calloc((size_t)x->g->n + 1, 1), calloc((size_t)x->g->n + 1, sizeof(void *))};
   }
   if (r->left > 0) {
     enum fake_ran ran = run_one(x->g, r);

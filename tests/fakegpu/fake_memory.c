@@ -1,10 +1,12 @@
-/* Memory of the stand-in: what is allocated, and copies between it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the stand-in: allocations, and copies between them.
  *
- * Meaner than a device: an allocation has exactly its size and is full of 0xFF, which is NaN in every type; what is freed is
- * overwritten; freeing waits for nothing. Under ASan device memory is poisoned while no work is done, so that the host cannot touch it, and
- * a kernel that goes one element too far is told. A copy must lie within allocations and go where its kind says. What real CUDA would
- * do while the caller waits, a copy from the device to memory that is not pinned, is refused: a step must never do that. From such
- * memory to the device the bytes are taken at once, as CUDA takes them to a buffer of its own. */
+ * Stricter than a device: an allocation has exactly its size and is full of 0xFF, which is NaN in every type. Freed
+ * memory is overwritten, and freeing does not wait. Under ASan device memory is poisoned while no work is done, so the
+ * host cannot touch it, and ASan reports a kernel that goes one element too far. A copy must lie within allocations and
+ * go where its kind says. A copy from the device to memory that is not pinned is refused, because real CUDA makes the
+ * caller wait and a step must never do that. A copy from such memory to the device takes the bytes at once, as CUDA
+ * does. */
 
 #include "tests/fakegpu/fake.h"
 
@@ -30,7 +32,7 @@ struct allocation {
 static struct allocation *allocations;
 static size_t used; /* of the device */
 
-/* What the device has: 8 GB, or FAKEGPU_MEMORY_MB. */
+/* The device's memory: 8 GB, or FAKEGPU_MEMORY_MB. */
 static size_t total_memory(void) {
   const char *mb = getenv("FAKEGPU_MEMORY_MB");
   return mb ? (size_t)strtoull(mb, NULL, 10) << 20 : (size_t)8 << 30;
@@ -177,16 +179,14 @@ static cudaError_t check_copy(const void *dst, const void *src, size_t n, enum c
   bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (to == FAKE_WRONG || from == FAKE_WRONG)
     fake_say("a copy of %zu bytes leaves its allocation", n);
-  else if (kind != cudaMemcpyDefault &&
-           (to_device != (to == FAKE_DEVICE) || from_device != (from == FAKE_DEVICE)))
+  else if (kind != cudaMemcpyDefault && (to_device != (to == FAKE_DEVICE) || from_device != (from == FAKE_DEVICE)))
     fake_say("a copy does not go where its kind, %d, says", (int)kind);
   else
     return cudaSuccess;
   return cudaErrorInvalidValue;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind,
-                            cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind, cudaStream_t stream) {
   cudaError_t rc;
   if (!fake_enter("cudaMemcpyAsync", &rc)) return rc;
   if (n == 0) return fake_leave(cudaSuccess);
@@ -216,7 +216,7 @@ cudaError_t cudaMemsetAsync(void *dst, int value, size_t n, cudaStream_t stream)
   return fake_leave(fake_queue(fake_stream_of(stream), &c->w));
 }
 
-/* Waits for streams that may block, not for the others: who relies on more finds old values. */
+/* Waits for streams that may block, not for the others: a caller that relies on more finds old values. */
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind kind) {
   cudaError_t rc;
   if (!fake_enter("cudaMemcpy", &rc)) return rc;

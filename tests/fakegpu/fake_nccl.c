@@ -1,11 +1,12 @@
-/* Communicators of NCCL's stand-in: they come up, are asked, and go.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators of NCCL's stand-in: how they come up, are polled, and end.
  *
- * Meaner than the library: there are no threads that help, so a communicator comes up only while it is polled, and a while later than it
- * could; between a call that said "in progress" and a poll that says "done" any other call on the communicator ends the
- * program, as the documentation forbids it; a dead peer is seen by rank 0 alone and, when rank 0 is the dead one, by all: the others
- * wait for ever, as they may on a real network. After an abort the peers see a remote error.
+ * Stricter than the library: no threads help, so a communicator comes up only while it is polled, and later than it
+ * could. Between a call that returned "in progress" and a poll that returns "done", any other call on the communicator
+ * ends the program, because the documentation forbids it. Only rank 0 sees a dead peer, and all ranks see a dead rank
+ * 0. The others wait forever, as they may on a real network. After an abort the peers see a remote error.
  *
- * What it cannot show: topologies, transports, algorithms, their speed, and what versions can do and cannot. */
+ * It cannot show topologies, transports, algorithms and their speed, or differences of versions. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -63,8 +64,7 @@ void fake_comm_drop(struct ncclComm *c) {
 }
 
 static int dial(uint16_t port) {
-  struct sockaddr_in at = {
-      .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+  struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
   if (connect(fd, (struct sockaddr *)&at, sizeof at))
     close_fd(&fd);
@@ -84,18 +84,15 @@ static ncclResult_t start(struct ncclComm *c, const ncclUniqueId *ids) {
     struct fake_id id;
     memcpy(&id, &ids[i], sizeof id);
     if (id.magic != FAKE_ID_MAGIC) return ncclInvalidArgument;
-    struct fake_hello h = {.nonce = id.nonce,
-                           .world = (uint32_t)c->world,
-                           .rank = (uint32_t)c->rank,
-                           .port = ntohs(at.sin_port)};
+    struct fake_hello h = {
+        .nonce = id.nonce, .world = (uint32_t)c->world, .rank = (uint32_t)c->rank, .port = ntohs(at.sin_port)};
     c->roots[i] = dial(id.port);
-    if (c->roots[i] < 0 || send(c->roots[i], &h, sizeof h, MSG_NOSIGNAL) != (ssize_t)sizeof h)
-      return ncclRemoteError;
+    if (c->roots[i] < 0 || send(c->roots[i], &h, sizeof h, MSG_NOSIGNAL) != (ssize_t)sizeof h) return ncclRemoteError;
   }
   return ncclSuccess;
 }
 
-/* All roots have answered: everybody is there. */
+/* All roots have answered, so all ranks are there. */
 static void hear_roots(struct ncclComm *c) {
   uint16_t ports[FAKE_WORLD_MAX];
   size_t want = (size_t)c->world * sizeof *ports;
@@ -148,7 +145,7 @@ static void meet(struct ncclComm *c) {
   if (c->phase == PHASE_LATE && !c->failed && fake_random(3) == 0) c->state = FAKE_READY;
 }
 
-/* A closed connection without a goodbye. While a collective is under way its bytes are its own to read. */
+/* Finds a connection that closed without a goodbye. During a collective its bytes belong to the collective. */
 static void look_at_peers(struct ncclComm *c) {
   for (int i = 0; i < c->world; i++) {
     char byte;
@@ -215,8 +212,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *out, int world, int rank, int 
   return fake_nccl_leave(c->blocking ? wait_ready(c) : ncclInProgress);
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id, int rank,
-                                    ncclConfig_t *config) {
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int world, ncclUniqueId id, int rank, ncclConfig_t *config) {
   return ncclCommInitRankScalable(out, world, rank, 1, &id, config);
 }
 
@@ -236,12 +232,11 @@ static bool all_done(void *ctx) {
   return ((struct ncclComm *)ctx)->outstanding == 0;
 }
 
-/* What is under way is waited for. The peers are told, so that they do not take it for a death. */
+/* Waits for the work in progress. The peers get a goodbye, so that they do not take it for a death. */
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
   ncclResult_t rc;
   if (!fake_nccl_enter("ncclCommDestroy", NULL, &rc)) return rc;
-  if (c->state == FAKE_MEETING || c->pending)
-    fake_die("a communicator is destroyed that is still in progress");
+  if (c->state == FAKE_MEETING || c->pending) fake_die("a communicator is destroyed that is still in progress");
   if (c->registered) fake_say("left over: memory that is registered with a communicator");
   if (c->failed) fake_die("a communicator that has failed is destroyed, not aborted: this may wait for ever");
   fake_until(all_done, c);

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_FAKEGPU_FAKE_NCCL_H
 #define TESTS_FAKEGPU_FAKE_NCCL_H
 
-/* What the files of NCCL's stand-in share. An id names a port where a thread of the process that made it, the root, lets the ranks meet; after
- * that rank 0 is the middle of a star. */
+/* Shared by the files of NCCL's stand-in. An id names a port, at which a thread of the process that made it, the root,
+ * lets the ranks meet. After that rank 0 is the center of a star. */
 
 #include <nccl.h>
 #include <stdbool.h>
@@ -17,7 +18,7 @@ struct fake_id {
 };
 #define FAKE_ID_MAGIC UINT64_C(0x31414b4146434c4e)
 
-/* What a rank says to the root; the answer is `world` ports. */
+/* What a rank sends to the root; the answer is `world` ports. */
 struct fake_hello {
   uint64_t nonce;
   uint32_t world, rank;
@@ -46,7 +47,7 @@ struct ncclComm {
   int peers[FAKE_WORLD_MAX]; /* of rank 0: to all; of others: to 0 at [0] */
   bool bye[FAKE_WORLD_MAX];
   uint64_t nonces[FAKE_IDS_MAX];
-  int delay;                 /* polls until what was asked for last is done */
+  int delay;                 /* polls until the last request is done */
   struct fake_coll *pending; /* not yet in their streams */
   void *in_flight;           /* one at a time */
   int outstanding;
@@ -58,7 +59,7 @@ struct ncclComm {
 
 bool fake_comm_registered(const struct ncclComm *c, const void *at, size_t n);
 void fake_comm_drop(struct ncclComm *c);
-/* One step of meeting, of what was put off, and a look at the others. */
+/* One step of meeting and of delayed work, and a check of the peers. */
 void fake_comm_poll(struct ncclComm *c);
 void fake_comm_queue_pending(struct ncclComm *c); /* fake_nccl_ops.c */
 /* false and *rc: the call fails. Locks. */

@@ -1,8 +1,9 @@
-/* The part of NCCL's stand-in that needs no GPU: ids, and the thread behind each where the ranks of a communicator meet. It is in
- * a library of its own as well, libnccl.so.2, for the process that mints ids.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The part of NCCL's stand-in that needs no GPU: ids, and the thread behind each at which the ranks of a communicator
+ * meet. It is also in a library of its own, libnccl.so.2, for the process that mints ids.
  *
- * As with NCCL the root lives in the process that made the id, until all ranks have come: when that process goes too early, nobody
- * meets. Everything is on loopback. */
+ * As with NCCL the root lives in the process that made the id, until all ranks have connected. If that process exits
+ * too early, no ranks meet. Everything is on loopback. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -20,7 +21,7 @@ struct root {
   uint64_t nonce;
 };
 
-/* 0: all of it came. */
+/* 0: all bytes were read. */
 static int read_all(int fd, void *to, size_t n) {
   for (size_t got = 0; got < n;) {
     ssize_t k = read(fd, (char *)to + got, n - got);

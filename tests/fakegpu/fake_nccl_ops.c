@@ -1,10 +1,11 @@
-/* Collectives of NCCL's stand-in, as work of a stream, or of a graph. Every rank sends its part to rank 0, which adds in the order of ranks
- * and sends the result to all: the same bytes everywhere.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Collectives of NCCL's stand-in, as work of a stream or of a graph. Every rank sends its part to rank 0, which adds
+ * them in the order of ranks and sends the result to all. So all ranks get the same bytes.
  *
- * Meaner than the library: the result's memory is NaN from the moment at which the collective begins until it is whole, so who reads it
- * early knows; a call of a communicator that does not block says "in progress" now and then, and comes to its stream only after polls;
- * a collective whose peer is gone never ends; one that is aborted leaves NaN and lets the stream go on. Ranks that call different
- * collectives are told apart, and never go on. */
+ * Stricter than the library: the memory of the result is NaN from the start of the collective until it is complete, so
+ * reading it early shows. A call of a communicator that does not block returns "in progress" now and then, and enters
+ * its stream only after polls. A collective whose peer is gone never ends, and an aborted one leaves NaN and lets the
+ * stream continue. Ranks that call different collectives are told apart, and never continue. */
 
 #include "tests/fakegpu/fake_nccl.h"
 
@@ -61,14 +62,14 @@ static size_t type_size(ncclDataType_t t) {
   return sizes[t];
 }
 
-#define REDUCE(T)                                                                                            \
-  do {                                                                                                       \
-    T *x = (T *)to;                                                                                          \
-    const T *y = (const T *)from;                                                                            \
-    for (size_t i = 0; i < n; i++)                                                                           \
-      x[i] = op == ncclMax   ? (y[i] > x[i] ? y[i] : x[i])                                                   \
-             : op == ncclMin ? (y[i] < x[i] ? y[i] : x[i])                                                   \
-                             : (T)(x[i] + y[i]);                                                             \
+#define REDUCE(T)                                                                                                      \
+  do {                                                                                                                 \
+    T *x = (T *)to;                                                                                                    \
+    const T *y = (const T *)from;                                                                                      \
+    for (size_t i = 0; i < n; i++)                                                                                     \
+      x[i] = op == ncclMax   ? (y[i] > x[i] ? y[i] : x[i])                                                             \
+             : op == ncclMin ? (y[i] < x[i] ? y[i] : x[i])                                                             \
+                             : (T)(x[i] + y[i]);                                                                       \
   } while (0)
 
 static void reduce(void *to, const void *from, size_t n, ncclDataType_t type, ncclRedOp_t op) {
@@ -89,8 +90,8 @@ static struct flight *flight_create(struct fake_coll *k) {
   struct ncclComm *c = k->c;
   struct flight *f = calloc(1, sizeof *f);
   bool data = k->kind == ALL_REDUCE || c->rank == k->root;
-  f->h = (struct header){HEADER_MAGIC,      c->seq++,        k->count,         k->kind,
-                         (uint32_t)k->type, (uint32_t)k->op, (uint32_t)k->root};
+  f->h =
+      (struct header){HEADER_MAGIC, c->seq++, k->count, k->kind, (uint32_t)k->type, (uint32_t)k->op, (uint32_t)k->root};
   f->bytes = sizeof f->h + k->bytes;
   f->mine = calloc(1, f->bytes);
   f->result = calloc(1, f->bytes);
@@ -140,8 +141,8 @@ static void check_same(struct ncclComm *c, const struct flight *f, const char *t
   memcpy(&h, theirs, sizeof h);
   if (memcmp(&h, &f->h, sizeof h) == 0) return;
   fake_say("rank 0 is in collective %llu (kind %u, %llu values), rank %d in %llu (kind %u, %llu values)",
-           (unsigned long long)f->h.seq, f->h.kind, (unsigned long long)f->h.count, rank,
-           (unsigned long long)h.seq, h.kind, (unsigned long long)h.count);
+           (unsigned long long)f->h.seq, f->h.kind, (unsigned long long)f->h.count, rank, (unsigned long long)h.seq,
+           h.kind, (unsigned long long)h.count);
   c->failed = ncclInvalidUsage;
 }
 
@@ -154,7 +155,8 @@ static void combine(const struct fake_coll *k, struct flight *f) {
   f->reduced = true;
 }
 
-/* Rank 0: true when everybody has the result. A peer's header comes before its data, so other data than expected is found early. */
+/* Rank 0: true when all ranks have the result. A peer's header comes before its data, so unexpected data is found
+ * early. */
 static bool middle(struct fake_coll *k, struct flight *f, bool *moved) {
   struct ncclComm *c = k->c;
   bool whole = true;
@@ -196,8 +198,7 @@ static enum fake_ran run_coll(struct fake_work *w, void **state) {
     memset(k->recv, 0xff, k->bytes);
     return end(k, state);
   }
-  if (c->failed || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving))
-    return FAKE_BLOCKED;
+  if (c->failed || (!*state && c->in_flight) || (k->ticket && k->ticket - 1 != c->serving)) return FAKE_BLOCKED;
   if (!*state) {
     *state = c->in_flight = flight_create(k);
     moved = true;
@@ -226,8 +227,7 @@ static void put_in_stream(struct fake_coll *k) {
   }
   if (c->capture_id == fake_capture_id(capture)) fake_capture_follow(k->stream, c->capture_node);
   c->capture_id = fake_capture_id(capture);
-  if (fake_capture_add(k->stream, &k->w, &c->capture_node))
-    fake_say("a collective in a capture that is invalid");
+  if (fake_capture_add(k->stream, &k->w, &c->capture_node)) fake_say("a collective in a capture that is invalid");
 }
 
 void fake_comm_queue_pending(struct ncclComm *c) {
@@ -260,8 +260,7 @@ static ncclResult_t collective(const char *name, const struct fake_coll *what, c
   if (what->c->state != FAKE_READY) return fake_nccl_leave(ncclInvalidUsage);
   size_t bytes = what->count * type_size(what->type);
   bool reads = what->kind == ALL_REDUCE || what->c->rank == what->root;
-  if ((reads && fake_place_of(what->send, bytes) != FAKE_DEVICE) ||
-      fake_place_of(what->recv, bytes) != FAKE_DEVICE) {
+  if ((reads && fake_place_of(what->send, bytes) != FAKE_DEVICE) || fake_place_of(what->recv, bytes) != FAKE_DEVICE) {
     fake_say("%s: not memory of the device", name);
     return fake_nccl_leave(ncclInvalidArgument);
   }
@@ -282,15 +281,14 @@ ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataT
                            ncclComm_t comm, cudaStream_t stream) {
   struct fake_coll k = {
       .c = comm, .kind = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .op = op};
-  /* For tests that want to know: gradients come from registered memory, in every round. */
-  if (type == ncclFloat && getenv("FAKEGPU_REGISTERED") &&
-      !fake_comm_registered(comm, send, count * sizeof(float)))
+  /* For tests: gradients must come from registered memory, in every round. */
+  if (type == ncclFloat && getenv("FAKEGPU_REGISTERED") && !fake_comm_registered(comm, send, count * sizeof(float)))
     fake_say("an all-reduce of memory that is not registered");
   return collective("ncclAllReduce", &k, stream);
 }
 
-ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
   struct fake_coll k = {
       .c = comm, .kind = BROADCAST, .send = send, .recv = recv, .count = count, .type = type, .root = root};
   return collective("ncclBroadcast", &k, stream);

@@ -1,5 +1,6 @@
-/* Put before each .cu (-include): what nvcc would know. Kernels become functions that are called once per thread of the grid; memory of a
- * block becomes static memory, since one block runs at a time. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Put before each .cu (-include): what nvcc would know. Kernels become functions that are called once per thread of the
+ * grid; memory of a block becomes static memory, since one block runs at a time. */
 #ifndef TESTS_FAKEGPU_SHIM_HPP
 #define TESTS_FAKEGPU_SHIM_HPP
 

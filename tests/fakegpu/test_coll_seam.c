@@ -1,10 +1,11 @@
-/* What coll.h promises, on the module's NCCL: ranks are processes that are forked here, on the stand-ins all on this machine, on GPUs
- * one device each (or one for all, each with its own NCCL_HOSTID).
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of coll.h, on the module's NCCL. Ranks are processes that are forked here. With the stand-ins all are on
+ * this machine; on GPUs each has a device (or all share one, each with its own NCCL_HOSTID).
  *
  *   test_coll_seam --cuda-module FILE [--world N] [--shared-device] [--timeout-ms MS]
  *
- * A case is a function that every rank runs; it ends with 0, or says what is wrong. The parent waits, for a time, and shares a page: the ids, what
- * ranks exchange before there is a communicator, and the board where they tell how far they are. */
+ * A case is a function that every rank runs; it returns 0, or reports what is wrong. The parent waits with a deadline
+ * and shares a page: the ids, what ranks exchange before there is a communicator, and the board on which they post. */
 
 #include "agent/trainer/gpu/gpu.h"
 
@@ -44,14 +45,14 @@ static struct page *page;
 static const char *module_path;
 static bool shared_device;
 static int world = 2;
-static uint64_t lost_ms = 3000; /* how long a rank is missed; the communicator must come up in it */
+static uint64_t lost_ms = 3000; /* deadline for a missing rank; the communicator must come up within it */
 
-#define NEED(what)                                                                                           \
-  do {                                                                                                       \
-    if (!(what)) {                                                                                           \
-      fprintf(stderr, "rank %d, line %d: %s: %s\n", r->rank, __LINE__, #what, e.text);                       \
-      return 1;                                                                                              \
-    }                                                                                                        \
+#define NEED(what)                                                                                                     \
+  do {                                                                                                                 \
+    if (!(what)) {                                                                                                     \
+      fprintf(stderr, "rank %d, line %d: %s: %s\n", r->rank, __LINE__, #what, e.text);                                 \
+      return 1;                                                                                                        \
+    }                                                                                                                  \
   } while (0)
 
 static uint64_t now_ms(void) {
@@ -69,8 +70,7 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
   struct rank *r = ctx;
   int at = r->exchanges++;
   uint64_t end = now_ms() + (uint64_t)timeout_ms;
-  if (at >= 8 || size > sizeof page->exchanged[0][0])
-    return err_set(e, -E2BIG, "more than the test has room for");
+  if (at >= 8 || size > sizeof page->exchanged[0][0]) return err_set(e, -E2BIG, "more than the test has room for");
   memcpy(page->exchanged[at][r->rank], mine, size);
   __atomic_fetch_add(&page->come[at], 1, __ATOMIC_ACQ_REL);
   while (__atomic_load_n(&page->come[at], __ATOMIC_ACQUIRE) < r->world) {
@@ -102,8 +102,8 @@ static int peek(void *ctx, const char *key, char **all, size_t *size, int timeou
   return 0;
 }
 
-/* As a trainer waits: for the mark, with an eye on the others. */
-static int settle(struct rank *r, struct err *e) {
+/* Waits like the trainer: for the mark, and watches the other ranks. */
+static int await_queue(struct rank *r, struct err *e) {
   struct compute_mark mark;
   int rc = compute_record(r->c, &mark, e);
   uint64_t end = now_ms() + 2 * TIMEOUT_MS;
@@ -128,18 +128,18 @@ static int open_rank(struct rank *r, uint64_t timeout_ms, struct err *e) {
     __atomic_store_n(&page->minted, 1, __ATOMIC_RELEASE);
   }
   while (!__atomic_load_n(&page->minted, __ATOMIC_ACQUIRE)) pause_ms(1);
-  struct coll_nccl_config cfg = {.rank = r->rank,
-                                 .world = r->world,
-                                 .round = 1,
-                                 .ids = page->id,
-                                 .n_ids = 1,
-                                 .timeout_ms = timeout_ms,
-                                 .stop_wait_ms = timeout_ms,
-                                 .exchange = exchange,
-                                 .exchange_ctx = r,
-                                 .post = post,
-                                 .peek = peek,
-                                 .board_ctx = r};
+  struct nccl_config cfg = {.rank = r->rank,
+                            .world = r->world,
+                            .round = 1,
+                            .ids = page->id,
+                            .n_ids = 1,
+                            .timeout_ms = timeout_ms,
+                            .stop_wait_ms = timeout_ms,
+                            .exchange = exchange,
+                            .exchange_ctx = r,
+                            .post = post,
+                            .peek = peek,
+                            .board_ctx = r};
   return rc ? rc : r->gpu->coll_create(&cfg, r->c, &r->l, e);
 }
 
@@ -161,7 +161,7 @@ static float sum_of(const struct rank *r, size_t step, size_t i) {
   return sum;
 }
 
-/* One buffer, summed in pieces of all sizes, several of them under way, with work queued before and behind each. */
+/* One buffer, summed in pieces of all sizes, several at a time, with work queued before and after each. */
 static int case_sums(struct rank *r) {
   static const size_t pieces[] = {1, 3, 64, 1000, 4097, 5, 20000, 2};
   enum { N = 25172, PIECES = 8 };
@@ -183,7 +183,7 @@ static int case_sums(struct rank *r) {
     }
     for (size_t k = 0; k < PIECES; k++) NEED(coll_wait(r->l, t[k], &e) == 0);
     NEED(compute_copy(r->c, host, all, &e) == 0);
-    NEED(settle(r, &e) == 0);
+    NEED(await_queue(r, &e) == 0);
     for (size_t i = 0; i < N; i++) NEED(v[i] == sum_of(r, step, i));
   }
   close_rank(r);
@@ -235,7 +235,7 @@ static int case_captured(struct rank *r) {
     }
     if (step == 1) NEED(compute_capture_end(r->c, &g, &e) == 0);
     if (step > 0) NEED(compute_launch(r->c, g, &e) == 0);
-    NEED(settle(r, &e) == 0);
+    NEED(await_queue(r, &e) == 0);
     for (size_t i = 0; i < N; i++) NEED(v[i] == sum_of(r, step, i));
   }
   compute_graph_destroy(r->c, g);
@@ -243,7 +243,7 @@ static int case_captured(struct rank *r) {
   return 0;
 }
 
-/* The last rank goes without a word in the third step. The others end within their time, and name it. */
+/* The last rank exits without a word in the third step. The others end in time and name it. */
 static int case_death(struct rank *r) {
   enum { N = 500 };
   struct err e = ERR_INIT;
@@ -257,21 +257,20 @@ static int case_death(struct rank *r) {
     from = now_ms();
     rc = coll_all_reduce_begin(r->l, r->c, (struct span){r->grads, 0, N}, &t, &e);
     if (rc == 0) rc = coll_wait(r->l, t, &e);
-    if (rc == 0) rc = settle(r, &e);
+    if (rc == 0) rc = await_queue(r, &e);
   }
-  printf("rank %d after %llu ms: %s (lost: %d)\n", r->rank, (unsigned long long)(now_ms() - from), e.text,
-         r->l->lost);
+  printf("rank %d after %llu ms: %s (lost: %d)\n", r->rank, (unsigned long long)(now_ms() - from), e.text, r->l->lost);
   fflush(stdout);
   NEED(rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -ECONNABORTED);
   NEED(now_ms() - from < 4 * lost_ms);
   NEED(r->l->lost == r->world - 1);
-  compute_poison(r->c, true);
+  compute_block_updates(r->c, true);
   coll_abort(r->l, "a rank is lost");
   close_rank(r);
   return 0;
 }
 
-/* Everybody ends with `want`, but the last with `last`. */
+/* Every rank ends with `want`, but the last one with `last`. */
 static int run_case(const char *name, int (*fn)(struct rank *r), int last) {
   int failed = 0;
   pid_t pids[WORLD_MAX];
@@ -320,8 +319,7 @@ int main(int argc, char **argv) {
       lost_ms = strtoull(argv[++i], NULL, 10);
   }
   if (!module_path || world < 1 || world > WORLD_MAX) {
-    fprintf(stderr,
-            "usage: test_coll_seam --cuda-module FILE [--world 1..%d] [--shared-device] [--timeout-ms MS]\n",
+    fprintf(stderr, "usage: test_coll_seam --cuda-module FILE [--world 1..%d] [--shared-device] [--timeout-ms MS]\n",
             WORLD_MAX);
     return 2;
   }

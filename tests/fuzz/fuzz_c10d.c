@@ -1,10 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A few clients of one store with small limits, over any bytes; and the codec alone.
  *
- * The input is records: a byte for who and what, a byte for a length, so many bytes. Who: the low two bits. What: the next two: 0 and 1 the bytes arrive, 2
- * they arrive where little may be answered at a time, 3 the client goes and another comes. So the fuzzer chooses where requests are cut.
+ * The input is records: a byte for who and what, a byte for a length, so many bytes. Who: the low two bits. What: the
+ * next two: 0 and 1 the bytes arrive, 2 they arrive where little may be answered at a time, 3 the client goes and
+ * another comes. So the fuzzer chooses where requests are cut.
  *
- * Whatever comes: nobody consumes what is not there, the store stays within its limit, what is parsed and encoded again is the same bytes, and in the end
- * every key that is listed is there and can be deleted. */
+ * Whatever comes: nobody consumes what is not there, the store stays within its limit, what is parsed and encoded
+ * again is the same bytes, and in the end every key that is listed is there and can be deleted. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -165,8 +167,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
   for (int i = 0; i < CLIENTS; i++) c10d_session_init(&w.clients[i].session, w.store, &w.clients[i]);
   run(&w, data, len);
   finish(&w);
-  for (int d = C10D_SINCE_2_2; d <= C10D_1_13; d++)
-    there_and_back((enum c10d_dialect)d, (const char *)data, len);
+  for (int d = C10D_SINCE_2_2; d <= C10D_1_13; d++) there_and_back((enum c10d_dialect)d, (const char *)data, len);
   replies((const char *)data, len);
   return 0;
 }

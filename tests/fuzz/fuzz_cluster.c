@@ -1,5 +1,7 @@
-/* What a cluster leaves behind: variables, a line each, and behind an empty line the text of every file that they name. Whatever stands there, facts are
- * within their bounds, have a source, and fit to each other; what is no fact is a sentence. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The traces of a cluster: variables, a line each, and behind an empty line the text of every file that they
+ * name. Whatever stands there, facts are within their bounds, have a source, and fit to each other; what is no fact
+ * is a sentence. */
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon's core under any sequence of valid messages.
  *
- * The input is a list of small operations: what a peer says on which connection, that a connection closes, that time passes,
- * that the daemon is killed. Six agents share four connections at a time and two jobs, so that they get into each other's way:
- * an agent on somebody else's connection, a HELLO of a round that never was, a report of a node that is gone. Rounds and
- * incarnations are mostly those that the core has named, since nonsense alone would never get past HELLO.
+ * The input is a list of small operations: what a peer says on which connection, that a connection closes, that time
+ * passes, that the daemon is killed. Six agents share four connections at a time and two jobs, so that they get into
+ * each other's way: an agent on somebody else's connection, a HELLO of a round that never was, a report of a node
+ * that is gone. Rounds and incarnations are mostly those that the core has named, since nonsense alone would never
+ * get past HELLO.
  *
- * What must hold whatever is said: every message that the core sends can be decoded (core_help.c), deadlines lead somewhere
- * (rig_run), no node rank is given to two agents in one round, ranks fill the world without gaps, and when
+ * What must hold whatever is said: every message that the core sends can be decoded (tests/rig/core.c), deadlines lead
+ * somewhere (rig_run), no node rank is given to two agents in one round, ranks fill the world without gaps, and when
  * all peers have gone everything is forgotten in the end. The sanitizers look at the rest. */
 
 #include <stdio.h>
@@ -71,15 +73,13 @@ static void check_place(struct fuzz *f, const struct start *s, int agent) {
   if (s->node_rank >= s->nodes || s->rank_base >= s->world_size) fail("a place outside of the round");
   for (size_t i = 0; i < f->n_places; i++) {
     const struct place *p = &f->places[i];
-    if (p->agent / AGENTS != agent / AGENTS || p->round != s->round ||
-        strcmp(p->incarnation, s->incarnation) != 0)
+    if (p->agent / AGENTS != agent / AGENTS || p->round != s->round || strcmp(p->incarnation, s->incarnation) != 0)
       continue;
     if (p->agent == agent && p->node_rank == s->node_rank) return; /* said again */
     if (p->agent == agent) fail("one agent has two ranks in a round");
     if (p->node_rank == s->node_rank) fail("two agents have one rank in a round");
     if (p->nodes != s->nodes || p->world_size != s->world_size) fail("one round has two sizes");
-    if ((p->node_rank < s->node_rank) != (p->rank_base < s->rank_base))
-      fail("ranks do not follow node ranks");
+    if ((p->node_rank < s->node_rank) != (p->rank_base < s->rank_base)) fail("ranks do not follow node ranks");
   }
   if (f->n_places == PLACES_MAX) return;
   struct place *p = &f->places[f->n_places++];
@@ -92,7 +92,8 @@ static void check_place(struct fuzz *f, const struct start *s, int agent) {
   p->agent = agent;
 }
 
-/* A job that this daemon does not remember, or has not begun, is whatever a peer says it was: tokens of before may come again. */
+/* A job that this daemon does not remember, or has not begun, is whatever a peer says it was: tokens of before may
+ * come again. */
 static void forget_places(struct fuzz *f, int job) {
   size_t n = 0;
   for (size_t i = 0; i < f->n_places; i++)
@@ -183,7 +184,6 @@ static void say_hello(struct fuzz *f, struct line *l) {
   h->want_rank = shape % 16 == 1 ? (int64_t)below(f, 4) : -1;
   h->order_key = shape % 16 == 2 ? (int64_t)byte(f) : -1;
   h->expected_nodes = shape % 16 == 3 ? (int64_t)below(f, 5) : 0;
-  h->label = shape % 16 == 4 ? "rack" : "";
   h->incarnation = t.incarnation;
   h->round = t.round;
   h->phase = shape < 96 ? PHASE_NONE : (enum phase)below(f, PHASE_COUNT);

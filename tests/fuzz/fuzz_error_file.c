@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's error file. What is taken stays within its limits and is text; what is handed on is taken again, and says
  * the same. */
 
@@ -5,6 +6,7 @@
 #include <string.h>
 #include "agent/failures/error_file.h"
 #include "common/buf.h"
+#include "common/printable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 

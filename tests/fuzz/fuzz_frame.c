@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frame_detect and frame_parse over any bytes, as a connection calls them: frame after frame until one is not whole. */
 
 #include <stdlib.h>

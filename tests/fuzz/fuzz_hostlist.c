@@ -1,5 +1,6 @@
-/* A list of hosts. What can be expanded stays within its limits, and its names, compressed, are the same names again; what cannot has a
- * sentence and leaves nothing. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A list of hosts. What can be expanded stays within its limits, and its names, compressed, are the same names again;
+ * what cannot has a sentence and leaves nothing. */
 
 #include <stdlib.h>
 #include <string.h>

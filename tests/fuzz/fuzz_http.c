@@ -1,5 +1,7 @@
-/* A request of any bytes, at once and byte by byte. However it is cut, it is the same answer as soon as there is one; a request that is taken
- * has a path, ends where its bytes do and has nothing behind it; a refused one has a sentence; an answer says truly how long it is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request of any bytes, at once and byte by byte. However it is cut, it is the same answer as soon as there is one;
+ * a request that is taken has a path, ends where its bytes do and has nothing behind it; a refused one has a
+ * sentence; an answer says truly how long it is. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -56,8 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     check_answer(status, &r, r.why);
   }
   /* The first byte behind a whole request is what makes it one too many. */
-  if (last == HTTP_OK && status != HTTP_OK)
-    check(status == HTTP_BAD_REQUEST || status == HTTP_HEAD_TOO_LARGE);
+  if (last == HTTP_OK && status != HTTP_OK) check(status == HTTP_BAD_REQUEST || status == HTTP_HEAD_TOO_LARGE);
   free(whole);
   return 0;
 }

@@ -1,5 +1,7 @@
-/* What --hosts, --hostfile and --launched read. The first byte chooses: a list of hosts, a file of them, the words of --ssh, a plan, a report. What is
- * taken keeps its limits, and a plan or report that is taken comes out again as it went in; what is refused has a sentence. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The input of --hosts, --hostfile and --launched. The first byte chooses: a list of hosts, a file of them, the words
+ * of --ssh, a plan, a report. What is taken keeps its limits, and a plan or report that is taken comes out again as it
+ * went in; what is refused has a sentence. */
 
 #include <stdlib.h>
 #include <string.h>

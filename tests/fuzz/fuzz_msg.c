@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole frames to messages. What decodes must encode, decode again, and encode to the same bytes. */
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* The agent's command line and environment, a scheduler's variables too. A line of the input is a word, or, behind '$', a variable; every file that a
- * variable names has the whole input in it. Whatever is said is either refused with a sentence or settled to what the rest of the agent may
- * rely on. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The agent's command line and environment, a scheduler's variables too. A line of the input is a word, or, behind
+ * '$', a variable; every file that a variable names has the whole input in it. Whatever is said is either refused
+ * with a sentence or settled to what the rest of the agent may rely on. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -30,15 +31,12 @@ static void check_facts(const struct cluster *c) {
                                                 &c->port,   &c->gpus,  &c->end_time,     &c->restarts};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++)
     if (numbers[i]->is_set && (!numbers[i]->source || numbers[i]->number < 0)) abort();
-  int64_t agents = cluster_number(&c->agents, NODES_MAX),
-          local = cluster_number(&c->local_agents, CLUSTER_SLOTS_MAX);
-  if (agents < 1 || agents > NODES_MAX || local < 1 ||
-      (c->agents.is_set && c->local_agents.is_set && local > agents))
+  int64_t agents = cluster_number(&c->agents, NODES_MAX), local = cluster_number(&c->local_agents, CLUSTER_SLOTS_MAX);
+  if (agents < 1 || agents > NODES_MAX || local < 1 || (c->agents.is_set && c->local_agents.is_set && local > agents))
     abort();
   if (cluster_number(&c->index, 0) >= agents || cluster_number(&c->port, 1) > 65535) abort();
   if (c->job.is_set && (!c->job.text[0] || strlen(c->job.text) > JOB_ID_MAX)) abort();
-  if (c->hosts.is_set &&
-      (strlen(c->hosts.text) > HOSTS_MAX || cluster_count(c->hosts.text) != (int64_t)c->n_hosts))
+  if (c->hosts.is_set && (strlen(c->hosts.text) > HOSTS_MAX || cluster_count(c->hosts.text) != (int64_t)c->n_hosts))
     abort();
   for (size_t i = 0; i < c->n_hosts; i++)
     if (!c->host[i].name[0] || strlen(c->host[i].name) > HOST_MAX || c->host[i].slots < 0) abort();
@@ -49,15 +47,13 @@ static void check_settled(const struct agent_options *o) {
   agent_options_settings(o, &s);
   if (s.min_nodes < 1 || s.max_nodes < s.min_nodes || s.max_nodes > NODES_MAX) abort();
   if (s.lease_ms < LEASE_MIN_MS || s.lease_ms > LEASE_MAX_MS || s.join_timeout_ms < 1) abort();
-  if (s.join_timeout_ms > TIMEOUT_MAX_MS || s.last_call_ms > TIMEOUT_MAX_MS ||
-      s.stop_timeout_ms > TIMEOUT_MAX_MS)
+  if (s.join_timeout_ms > TIMEOUT_MAX_MS || s.last_call_ms > TIMEOUT_MAX_MS || s.stop_timeout_ms > TIMEOUT_MAX_MS)
     abort();
   if (o->node_rank >= s.max_nodes || o->nproc > WORKERS_MAX || !o->signals || !o->role) abort();
-  if (o->standalone ? o->endpoint.host[0] || s.max_nodes != 1 : !o->endpoint.host[0] || !o->endpoint.port)
-    abort();
+  if (o->standalone ? o->endpoint.host[0] || s.max_nodes != 1 : !o->endpoint.host[0] || !o->endpoint.port) abort();
   if (o->store_port < 0 || o->store_port > 65535 || strlen(o->notes) > OPTIONS_NOTES_MAX) abort();
   for (int i = 0; i < WORKERS_MAX; i++)
-    if (o->redirects.of[i] > STD_ALL || o->tee.of[i] > STD_ALL) abort();
+    if (o->output.redirects.of[i] > STD_ALL || o->output.tee.of[i] > STD_ALL) abort();
 }
 
 static size_t explained_lines(const struct agent_options *o, char *const *argv) {

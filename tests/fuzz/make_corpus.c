@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the seeds of the fuzz targets: real messages of every type, and the ways to spoil one that a fuzzer is slow to
  * find by itself. The files are committed; run this again when a message changes:
  *
@@ -67,15 +68,13 @@ static void save_spoilt(void) {
   save_json("x-array", MSG_BYE, "[]");
   save_json("x-behind", MSG_BYE, "{} {}");
   save_json("x-empty", MSG_HELLO, "");
-  save_json(
-      "x-list", MSG_HELLO,
-      "{\"version\":1,\"agent\":\"a\",\"job\":\"j\",\"host\":\"h\",\"workers\":1,\"reports\":[{},[],1]}");
+  save_json("x-list", MSG_HELLO,
+            "{\"version\":1,\"agent\":\"a\",\"job\":\"j\",\"host\":\"h\",\"workers\":1,\"reports\":[{},[],1]}");
   save_json("x-numbers", MSG_PROGRESS,
             "{\"incarnation\":\"a\",\"round\":1,\"step\":9223372036854775807,\"loss\":-0.0,\"samples_per_"
             "second\":1e308}");
   save_json("x-bounds", MSG_PROGRESS, "{\"incarnation\":\"a\",\"round\":0}");
-  save_json("x-overflow", MSG_PROGRESS,
-            "{\"incarnation\":\"a\",\"round\":9223372036854775808,\"loss\":1e309}");
+  save_json("x-overflow", MSG_PROGRESS, "{\"incarnation\":\"a\",\"round\":9223372036854775808,\"loss\":1e309}");
   save_json("x-word", MSG_END, "{\"incarnation\":\"a\",\"outcome\":\"\\u001b[31m\"}");
   save_json("x-unknown-type", MSG_COUNT, "{}");
 }
@@ -112,8 +111,7 @@ static void save_frames(void) {
 
 static void save_requests(void) {
   static const char *const requests[][2] = {
-      {"health",
-       "GET /healthz HTTP/1.1\r\nHost: 10.0.0.1:29400\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\n\r\n"},
+      {"health", "GET /healthz HTTP/1.1\r\nHost: 10.0.0.1:29400\r\nUser-Agent: kube-probe/1.31\r\nAccept: */*\r\n\r\n"},
       {"ready", "HEAD /readyz?verbose=1 HTTP/1.0\n\n"},
       {"absolute", "GET http://node1:29400/readyz HTTP/1.1\r\nhost:x\r\nContent-Length: 0\r\n\r\n"},
       {"post", "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_FUZZ_MAKE_CORPUS_H
 #define TESTS_FUZZ_MAKE_CORPUS_H
 

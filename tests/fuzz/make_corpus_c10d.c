@@ -1,5 +1,6 @@
-/* The seeds of fuzz_c10d: every op in every numbering, conversations of several clients, and what is over a limit. Its records are a byte for who and what,
- * a byte for a length, and so many bytes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The seeds of fuzz_c10d: every op in every numbering, conversations of several clients, and what is over a limit.
+ * Its records are a byte for who and what, a byte for a length, and so many bytes. */
 
 #include <stdio.h>
 #include <string.h>
@@ -46,9 +47,8 @@ static void keys(int who, enum c10d_op op, const char *a, const char *b) {
 }
 
 static void compare_set(int who, const char *name, const char *expected, const char *desired) {
-  say(who,
-      (struct c10d_request){
-          .op = C10D_COMPARE_SET, .key = text(name), .expected = text(expected), .value = text(desired)});
+  say(who, (struct c10d_request){
+               .op = C10D_COMPARE_SET, .key = text(name), .expected = text(expected), .value = text(desired)});
 }
 
 static void every_op(const char *name) {

@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target over files: the main() of every replay_* program.
  *
- * libFuzzer brings a main of its own, but only clang has it. With this one any compiler and any sanitizer can go through the corpus, and a
- * file that once crashed a decoder is a regression test from the day it is put there. Arguments are files or folders; at least one file
- * must have been read, so that a misspelt path does not pass for a clean run. */
+ * libFuzzer brings a main of its own, but only clang has it. With this one any compiler and any sanitizer can go
+ * through the corpus, and a file that once crashed a decoder is a regression test from the day it is put there.
+ * Arguments are files or folders; at least one file must have been read, so that a misspelt path does not pass for a
+ * clean run. */
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The step `kill` of tests/gpu/run: ranks die at random, again and again, by restart and in place, and nothing of it may be seen in the result.
 
 Jobs go on one behind the other, each where the one before it ended, with two kills in each: the third would be made to wait, as rdzvd does with what
@@ -48,11 +49,12 @@ class Follow:
         """The first step line that is good."""
         seen = 0
         while True:
+            over = not job.running()  # before its lines are read: the last ones come as it ends
             for line in self.read()[seen:]:
                 seen += 1
                 if good(line):
                     return line
-            if not job.running():
+            if over:
                 raise Fail(f"the job ended while {what} was waited for: {w.last_words(work.file(job.name + '-0.log'))}")
             if work.left() <= 0.1:
                 raise Fail(f"no {what} in time")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The step `perf` of tests/gpu/run: what a training step costs, beside PyTorch and beside what the device could do at best, in one run.
 
 Ours is measured before and after PyTorch, with its input: a device keeps the samples, and each step's rows are gathered from them, or, where they were too

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A pkg-config for the few plain files that tests/gpu/prepare.py writes, where a machine has none: what meson asks it, no more."""
 
 import os

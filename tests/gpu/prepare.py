@@ -1,4 +1,5 @@
-"""What `tests/gpu/run --prepare DIR` makes: the libraries that rdzv is built from, for a machine with a compiler, CUDA and NCCL, but without
+# SPDX-License-Identifier: Apache-2.0
+"""The output of `tests/gpu/run --prepare DIR`: the libraries that rdzv is built from, for a machine with a compiler, CUDA and NCCL, but without
 a package registry, and often without pkg-config.
 
     DIR/lib/lib*.a            libuv, jansson, zlib, and of OpenBLAS what the trainer calls: linked statically, so that nothing has to be found at run time

@@ -1,13 +1,17 @@
-/* What this device can do at best: the step perf of tests/gpu/run lays our steps beside it, so nothing of ours is in here but the clock.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The best rates of this device: the step perf of tests/gpu/run lays our steps beside it, so nothing of ours is in
+ * here but the clock.
  *
  *   device-rates --precision fp32|tf32|bf16|fp16 [--each N] [--repeats N] [--copy-bytes N] M,K,N...
  *
- * For each product of M rows, K in between and N columns cuBLASLt is asked for its algorithms (ALGOS_MAX); each of them is captured N times
- * into one graph, so that no launch is timed, and run; what counts is the median of the repeats of the fastest. The operands are random: on zeros a
- * device draws less power, and is faster than on any training run. Then a copy of so many bytes from one part of the device's memory to
- * another, which are read and written.
+ * For each product of M rows, K in between and N columns cuBLASLt is asked for its algorithms (ALGOS_MAX); each of
+ * them is captured N times into one graph, so that no launch is timed, and run; what counts is the median of the
+ * repeats of the fastest. The operands are random: on zeros a device draws less power, and is faster than on any
+ * training run. Then a copy of so many bytes from one part of the device's memory to another, which are read and
+ * written.
  *
- * It prints one line of JSON: the milliseconds of each product, of all of them, their FLOPs, and the bytes of a copy per second. */
+ * It prints one line of JSON: the milliseconds of each product, of all of them, their FLOPs, and the bytes of a copy
+ * per second. */
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -74,7 +78,8 @@ static void *device_memory(size_t bytes) {
   return p;
 }
 
-/* Small numbers of both signs: the bytes of a float or half of one, with the exponent's upper bits set as around one. */
+/* Small numbers of both signs: the bytes of a float or half of one, with the exponent's upper bits set as around one.
+ */
 static void *random_memory(const struct probe *p, size_t n) {
   size_t bytes = n * p->size;
   unsigned char *host = malloc(FILL);
@@ -87,13 +92,12 @@ static void *random_memory(const struct probe *p, size_t n) {
     uint32_t bits;
     memcpy(&bits, &v, sizeof bits);
     if (p->size == 4) memcpy(host + i * 4, &bits, 4);
-    uint16_t low = p->type == CUDA_R_16BF ? (uint16_t)(bits >> 16)
-                                          : (uint16_t)((bits >> 16 & 0x8000) | 0x3000 | (x & 0x3FF));
+    uint16_t low =
+        p->type == CUDA_R_16BF ? (uint16_t)(bits >> 16) : (uint16_t)((bits >> 16 & 0x8000) | 0x3000 | (x & 0x3FF));
     if (p->size == 2) memcpy(host + i * 2, &low, 2);
   }
   for (size_t at = 0; at < bytes; at += FILL)
-    cuda(cudaMemcpy(device + at, host, bytes - at < FILL ? bytes - at : FILL, cudaMemcpyHostToDevice),
-         "a copy");
+    cuda(cudaMemcpy(device + at, host, bytes - at < FILL ? bytes - at : FILL, cudaMemcpyHostToDevice), "a copy");
   free(host);
   return device;
 }
@@ -103,8 +107,8 @@ static void *random_memory(const struct probe *p, size_t n) {
 static cublasStatus_t multiply(const struct task *t) {
   static const float one = 1, zero = 0;
   const struct product *x = t->x;
-  return cublasLtMatmul(t->p->lt, x->op, &one, x->a, x->la, x->b, x->lb, &zero, x->d, x->ld, x->d, x->ld,
-                        t->algo, t->p->workspace, WORKSPACE, t->p->stream);
+  return cublasLtMatmul(t->p->lt, x->op, &one, x->a, x->la, x->b, x->lb, &zero, x->d, x->ld, x->d, x->ld, t->algo,
+                        t->p->workspace, WORKSPACE, t->p->stream);
 }
 
 static bool queue(const struct task *t) {
@@ -174,8 +178,7 @@ static double product_ms(const struct probe *p, struct product *x) {
   double best = -1;
   describe(p, x);
   lt(cublasLtMatmulPreferenceCreate(&pref), "a preference");
-  lt(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                          sizeof workspace),
+  lt(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace),
      "a preference");
   lt(cublasLtMatmulAlgoGetHeuristic(p->lt, x->op, x->la, x->lb, x->ld, x->ld, pref, ALGOS_MAX, found, &n),
      "the search for an algorithm");
@@ -192,8 +195,7 @@ static double product_ms(const struct probe *p, struct product *x) {
 }
 
 static double copy_rate(struct probe *p) {
-  struct task t = {
-      .p = p, .from = random_memory(p, p->copy_bytes / p->size), .to = device_memory(p->copy_bytes)};
+  struct task t = {.p = p, .from = random_memory(p, p->copy_bytes / p->size), .to = device_memory(p->copy_bytes)};
   double ms = median_ms(&t);
   cuda(cudaFree(t.from), "cudaFree");
   cuda(cudaFree(t.to), "cudaFree");
@@ -212,8 +214,8 @@ static void measure(struct probe *p, char **shapes, int n) {
     all += ms;
     printf("%s%.6f", i ? "," : "", ms);
   }
-  printf("],\"products_ms\":%.6f,\"flops\":%.0f,\"flops_per_s\":%.0f,\"copy_bytes_per_s\":%.0f}\n", all,
-         flops, all > 0 ? flops / all * 1e3 : 0.0, copy_rate(p));
+  printf("],\"products_ms\":%.6f,\"flops\":%.0f,\"flops_per_s\":%.0f,\"copy_bytes_per_s\":%.0f}\n", all, flops,
+         all > 0 ? flops / all * 1e3 : 0.0, copy_rate(p));
 }
 
 static bool set_precision(struct probe *p, const char *name) {

@@ -1,4 +1,5 @@
-"""What tests/gpu/run found, as a block for the README."""
+# SPDX-License-Identifier: Apache-2.0
+"""The results of tests/gpu/run, as a block for the guide."""
 
 
 def cell(v, fmt="{:.3f}"):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps of tests/gpu/run but `kill` and `perf`. Each takes the Work, gives back (one line for people, figures), or raises Skip or Fail."""
 
 import array

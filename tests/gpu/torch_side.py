@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's part in tests/gpu/run: `torch_side.py SPECS.json` does one thing after the other and prints a list of results as JSON.
 
 A spec has "do", "device" (cpu, cuda) and, of a model, "layers", "precision" (fp32, bf16), "loss" (mse, rmse, cross-entropy), "lr", "betas":

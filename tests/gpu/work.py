@@ -1,4 +1,5 @@
-"""What the steps of tests/gpu/run work with: where things are, processes with a deadline, jobs of rdzv-trainer, and their metrics."""
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by the steps of tests/gpu/run: where things are, processes with a deadline, jobs of rdzv-trainer, and their metrics."""
 
 import importlib.util
 import json

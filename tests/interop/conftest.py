@@ -1,4 +1,5 @@
-"""What the tests of rdzv beside PyTorch share: Python processes with torch in them that live as long as the session (starting one costs
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by the tests of rdzv beside PyTorch: Python processes with torch in them that live as long as the session (starting one costs
 seconds), PyTorch's own store beside ours, and the harness of the end-to-end tests, by whose rules all of it runs: everything is bounded in
 time, and nothing survives."""
 
@@ -25,6 +26,7 @@ _spec.loader.exec_module(e2e)
 rdzv = e2e.rdzv
 pytest_runtest_makereport = e2e.pytest_runtest_makereport
 pytest_runtestloop = e2e.pytest_runtestloop
+pytest_configure = e2e.pytest_configure
 
 # Without GPUs, with one thread: what is compared must not depend on the machine.
 QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONDONTWRITEBYTECODE": "1",
@@ -35,7 +37,7 @@ QUIET = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVE
 
 def find_torch(python):
     """The version of torch that an interpreter has, or ""."""
-    done = subprocess.run([python, "-c", "import importlib.metadata as m; print(m.version('torch'))"], capture_output=True, text=True)
+    done = subprocess.run([python, "-c", "import importlib.metadata as m; print(m.version('torch'))"], capture_output=True, text=True, timeout=120)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -73,14 +75,14 @@ class Peer:
                 raise AssertionError(f"no answer within {timeout} s: {what}")
             part = os.read(self.popen.stdout.fileno(), 1 << 16)
             if not part:
-                raise AssertionError(f"peer.py ended with {self.popen.wait()}: {what}")
+                raise AssertionError(f"peer.py ended with {self.popen.wait(10)}: {what}")
             got += part
         return json.loads(got)
 
     def close(self):
         if self.popen:
             self.popen.kill()
-            self.popen.wait()
+            self.popen.wait(10)
             self.popen.stdin.close()
             self.popen.stdout.close()
             self.popen = None
@@ -125,7 +127,7 @@ def warm(tmp_path_factory):
     path = tmp_path_factory.mktemp("warm") / "socket"
     argv = [sys.executable, HERE / "scripts/warm.py"]
     server = subprocess.Popen([*argv, "serve", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ, **QUIET))
-    assert server.stdout.readline() == b"ready\n"
+    assert select.select([server.stdout], [], [], 60 * harness.SLOW)[0] and server.stdout.readline() == b"ready\n", "warm.py is not ready within 60 s"
     yield [argv[0], "-I", "-S", argv[1], path]
     server.stdin.close()
     server.wait(10)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scripts as they are written in the wild, started by rdzv-agent where torchrun, torch.distributed.launch, mpirun or nothing at all started them before."""
 
 import json

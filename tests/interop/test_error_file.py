@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error files, with PyTorch's own @record on one side or its own torchrun on the other."""
 
 import json
@@ -15,7 +16,7 @@ MESSAGE = "ValueError: the learning rate is a banana"
 
 def env(rdzv):
     (rdzv.tmp / "T").mkdir(exist_ok=True)
-    return dict(QUIET, TMPDIR=str(rdzv.tmp / "T"))
+    return dict(QUIET, TMPDIR=str(rdzv.tmp / "T"), PYTHON_EXEC=sys.executable)
 
 
 def test_what_record_writes(rdzv):

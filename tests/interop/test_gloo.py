@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed with gloo under rdzv-agent: scripts that were written for torchrun, unchanged, do the same and come to the same losses, bit by bit."""
 
 import json

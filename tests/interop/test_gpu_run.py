@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/gpu/run: that the command works which will measure on a GPU. What it measures here, on a CPU with tiny sizes, means nothing."""
 
 import json
@@ -27,7 +28,7 @@ def run(*argv, **env):
 
 
 def test_every_step_can_be_rehearsed(tmp_path):
-    (command,) = pages.lines("README.md", "rehearse")
+    (command,) = pages.lines("deploy/guide/benchmarks.md", "rehearse")
     argv = pages.with_changes(command, [("tests/gpu/run", f"exec {sys.executable} {RUN}"), ("--build build", f"--build {BUILD}")])
     p = subprocess.Popen(["sh", "-c", f"{argv} --out {tmp_path}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

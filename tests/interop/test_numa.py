@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--numa-binding: on fifty made machines our workers get the CPUs that torch/numa/binding.py would give them."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch 1.13, as Debian 12 has it: the numbering before 2.2, no handshake, and a second connection that says nothing for as long as the first lives."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker in C (librdzv) beside one in Python (PyTorch's TCPStore): they share the round's store. Against every server: PyTorch's own, rdzvd's
 common space, a round's store; and both as workers of one job."""
 

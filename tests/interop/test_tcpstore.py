@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch 2.13's TCPStore and PrefixStore, the whole interface, against rdzvd's common space and against a round's store: every case also against
 PyTorch's own server, and the answers are the same."""
 

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command line of torchrun's, understood by rdzv-agent as torchrun understands it.
 
 Each case is a command line and an environment. torchrun's own parser and what it makes of them (torch.distributed.run, up to the moment
 where it would launch) is compared field by field with what `rdzv-agent --explain` prints. First every flag with every value that is
 worth trying, in every spelling and by its variable; then hundreds of mixtures, from a fixed seed.
 
-What differs on purpose stands in the README's table, and here only in the few lines that say so: the number of restarts and the job's
+What differs on purpose stands in the guide's table, and here only in the few lines that say so: the number of restarts and the job's
 name where none is given, a store's port for one machine alone, and more that is accepted (maps for any local rank, blanks in lists).
 """
 
@@ -97,7 +98,7 @@ def words(text):
 
 
 def numbers(text):
-    return {} if text == "-" else {int(k): int(v) for k, v in (pair.split(":") for pair in text.split(","))}
+    return {} if text in ("-", "0") else {int(k): int(v) for k, v in (pair.split(":") for pair in text.split(","))}
 
 
 # ---- the comparison -----------------------------------------------------------------------------------------------------------------
@@ -265,7 +266,7 @@ def parser_flags():
 
 
 def test_no_flag_is_left_out():
-    """What torchrun's parser knows is what is tried here, what the README's table is made of, and what rdzv-agent knows."""
+    """What torchrun's parser knows is what is tried here, what the guide's table is made of, and what rdzv-agent knows."""
     flags = set(parser_flags())
     assert set(FLAGS) | {"logs-specs"} == flags
     listed = re.findall(r'\bX\(\s*"([a-z_-]+)",', (TOP / "agent/options/torch_flags.h").read_text())
@@ -373,6 +374,8 @@ def test_mixtures(part, monkeypatch, tmp_path):
     (["--node-rank", "x", "x.py"], {}),
     (["--rdzv-conf", "join_timeout", "x.py"], {}),
     (["--rdzv-conf", "=1", "x.py"], {}),
+    (["--logs-specs", "no_such_specs", "x.py"], {}),
+    (["--logs_specs=", "x.py"], {}),
     (["--no-python", "-m", "x.py"], {}),
     (["-m"], {}),
     (["--run-path"], {}),
@@ -400,3 +403,53 @@ def test_local_rank_in_arguments():
     args = ["--local-rank=${local_rank}", "${local_rank}${local_rank}", "${other}", "plain"]
     done = subprocess.run([AGENT, "--nproc", "1", "--quiet", "--no-python", "echo", *args], env=CLEAN, capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == macros.substitute(args, "0"), done
+
+
+@pytest.mark.parametrize("conf", ["timeout=5'", "join_timeout=62,timeout=soon", "rank=first", "timeout=0"])
+def test_a_value_without_effect(conf, monkeypatch, tmp_path):
+    """With --rdzv-backend c10d torchrun never looks at the value of timeout or rank."""
+    monkeypatch.chdir(tmp_path)
+    for needs in (THERE, HERE):
+        given = {**needs, "rdzv-backend": "c10d", "rdzv-conf": conf}
+        compare([*(w for n, v in given.items() for w in option(n, v, "dash")), "train.py"], {}, given, monkeypatch)
+    key = conf.split(",")[-1].split("=")[0]
+    done = agent(["--rdzv-backend", "c10d", "--rdzv-conf", conf, "train.py"], {})
+    assert f"--rdzv-conf {key} has no effect: it applies to --rdzv-backend static" in done.stderr, done
+    refused = agent(["--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "node1:1", "--rdzv-conf", conf, "train.py"], {})
+    assert refused.returncode == 64 and key in refused.stderr and len(refused.stderr.splitlines()) == 1, refused
+
+
+def test_logs_specs_of_an_installed_package(monkeypatch, tmp_path):
+    """Python's own list of entry points decides, as for torchrun."""
+    monkeypatch.chdir(tmp_path)
+    info = tmp_path / "specs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: specs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torchrun.logs_specs]\nmine = torch.distributed.elastic.multiprocessing:DefaultLogsSpecs\n")
+    env = {"PYTHONPATH": str(tmp_path)}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert torchrun(["--logs-specs", "mine", "x.py"], env, monkeypatch)
+    done = agent(["--logs-specs", "mine", "x.py"], env)
+    assert done.returncode == 0 and "--logs-specs has no effect" in done.stderr, done
+    assert "no package of python3 has" in agent(["--logs-specs", "other", "x.py"], env).stderr
+
+
+@pytest.mark.parametrize("words", [
+    ["x.py", "a"], ["x.py"], ["-m", "pkg.mod", "--lr", "3"], ["--run-path", "x.py", "a"], ["x.py", "--", "a"], ["--nproc-per-node", "2", "x.py", "a"],
+])
+def test_pass_local_rank(words, monkeypatch, tmp_path):
+    """--pass-local-rank is torch.distributed.launch; --use-env is understood by both."""
+    launch = pytest.importorskip("torch.distributed.launch")
+    monkeypatch.chdir(tmp_path)
+
+    def launched(argv):
+        with monkeypatch.context() as m:
+            m.setattr(run, "parse_args", launch.parse_args)
+            return torchrun(argv, {}, m)[1]
+
+    for ours, theirs in ((["--pass-local-rank"], []), (["--use-env"], ["--use-env"]), (["--use_env"], ["--use_env"]), ([], ["--use-env"])):
+        compare_command(launched([*theirs, *words]), explained([*ours, *words], {}), {})
+    for refused in (["--pass-local-rank", "--use-env"], ["--pass-local-rank", "--no-python"]):
+        assert agent([*refused, "x.py"], {}).returncode == 64
+    done = agent(["--pass-local-rank", "python3", "old.py"], {})
+    assert done.returncode == 64 and "--local-rank=${local_rank}" in done.stderr, done

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stock torchrun that meets at rdzvd: --rdzv-backend c10d with is_host=0, which makes every agent of it a client."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """rdzv-trainer beside PyTorch: the same first weights, the same samples in the same order, the same 200 losses.
 
     python3 tests/interop/test_trainer_parity.py      prints how far apart they are, and fails where that is too far
@@ -46,6 +47,10 @@ CASES = {
     "autoencoder-ddp": dict(AUTO, ddp=True, worlds=[2], beside=("autoencoder", "shaken", 10)),  # the root of each rank's own mean
     "deep": dict(DEEP, worlds=[None, 2, 4]),
     "deep-bf16": dict(DEEP, precision="bf16", beside=("deep", "losses", 2)),
+    "deep-linear": dict(DEEP, activation="none", worlds=[None, 2]),
+    "deep-gelu": dict(DEEP, activation="gelu", worlds=[None, 2, 4]),
+    "deep-gelu-bf16": dict(DEEP, activation="gelu", precision="bf16", beside=("deep-gelu", "losses", 2)),
+    "classifier-gelu": dict(CLASSES, activation="gelu", optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier": dict(CLASSES, worlds=[None, 2, 4], optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "classifier-bf16": dict(CLASSES, precision="bf16", beside=("classifier", "losses", 2), optimizer=["Adam", {"lr": 2e-3}], options=["--lr", "2e-3"]),
     "adamw-cosine-clip-freq": dict(
@@ -111,7 +116,7 @@ class Data:
             if case.get("labels"):
                 more["labels"] = str(self.folder / "labels.npy")
             cases[name] = dict(more, weights=str(self.weights(case["layers"])), data=str(self.folder / f"{case['set']}.npy"), batches=self.batches(case),
-                               precision=case.get("precision", "fp32"), device=device)
+                               precision=case.get("precision", "fp32"), activation=case.get("activation", "relu"), device=device)
         path.write_text(json.dumps(cases))
         return path
 
@@ -122,7 +127,7 @@ class Data:
         args += ["--data", self.folder / "images" if case["set"] == "images" else f"synthetic:{self.RAMPS}"]
         if case.get("labels"):
             args += ["--labels", self.folder / "labels"]
-        return args + ["--precision", case.get("precision", "fp32")]
+        return args + ["--precision", case.get("precision", "fp32"), "--activation", case.get("activation", "relu")]
 
 
 def of_torch(data, env=None):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests as bytes, to rdzvd, to a round's store and to PyTorch's own server: cut at every byte, all in one piece, byte by byte. The answers are the same
 bytes, wherever PyTorch's server has an answer; where it has none (PROTOCOL.md lists it), ours is written down here."""
 

@@ -1,4 +1,5 @@
-"""What a worker finds when it starts, under torchrun and under rdzv-agent: the same names, the same values where they must be, the same
+# SPDX-License-Identifier: Apache-2.0
+"""The environment of a worker at its start, under torchrun and under rdzv-agent: the same names, the same values where they must be, the same
 process. Both launchers get the same words."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The c10d protocol by hand: requests as bytes, and a socket that tells what came back. Little-endian, as PyTorch sends it from every machine."""
 
 import socket

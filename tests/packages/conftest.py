@@ -1,4 +1,5 @@
-"""What is installed: by meson in a prefix without root, and as Debian packages. The harness is that of the end-to-end tests, by whose rules all
+# SPDX-License-Identifier: Apache-2.0
+"""The installed files: by meson in a prefix without root, and as Debian packages. The harness is that of the end-to-end tests, by whose rules all
 of it runs: everything is bounded in time, and nothing survives."""
 
 import importlib.util
@@ -16,8 +17,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 sys.path.insert(0, str(HERE))
 
-import harness  # noqa: E402
+import deadlines  # noqa: E402
 import machine  # noqa: E402
+import pages  # noqa: E402
 
 _spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
 e2e = importlib.util.module_from_spec(_spec)
@@ -27,6 +29,7 @@ rdzv = e2e.rdzv
 
 
 def pytest_configure(config):
+    deadlines.configure(config)
     config.addinivalue_line("markers", "fresh: on a machine made for it, in minutes; only with --fresh")
 
 
@@ -36,6 +39,8 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     items[:] = [i for i in items if bool(i.get_closest_marker("fresh")) == config.getoption("--fresh")]
+    for item in items:  # they build packages, or a machine
+        item.add_marker(pytest.mark.deadline(1500))
 
 
 def run(*argv, seconds=300, **kw):
@@ -52,11 +57,8 @@ def files(folder):
 
 
 def worker_in_c():
-    """The program of the README's chapter on workers in C."""
-    text = (harness.TOP / "README.md").read_text()
-    chapter = text[text.index("## Your own worker in C") :]
-    begin = chapter.index("```c\n") + 5
-    return chapter[begin : chapter.index("```", begin)]
+    """The program of the guide's page on workers in C."""
+    return pages.c_block("deploy/guide/worker-in-c.md", "int main")
 
 
 @pytest.fixture(scope="session")

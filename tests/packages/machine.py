@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine in a folder: Debian's base system made by debootstrap, with nothing but what it ships, and a process 1 in namespaces of its own (PIDs,
 mounts, host name) that reaps orphans and waits. Mounts are private: nobody else sees them, and they go with process 1, which in turn goes with
 the process that made it; so does all that runs in there. The network is the machine's own, since packages come by it; a command may be given

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The image of deploy/container/Containerfile, built and run by Podman as deploy/containers.md says. No image can be fetched where this runs: its base
 is the tree of a fresh machine. Images and containers lie in a folder of the test's own, and containers run in a network namespace that is gone
 with them.

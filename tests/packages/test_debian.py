@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Debian packages: built by the script that people use, with the module for CUDA where it can be built, and without; lintian has nothing to say of either; each file is
 in the package where it belongs, and what is in them runs. That they install and leave nothing behind is shown on a fresh machine (test_fresh.py)."""
 
@@ -54,19 +55,21 @@ def built(tmp_path_factory, tools):
     absent = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
     if absent:
         pytest.skip(f"not installed: {' '.join(absent)}")
-    return build(pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else WITHOUT, tmp_path_factory.mktemp("debian"))
+    return build(pages.block("deploy/packages.md", "cuda").strip() if cuda_is_here() else WITHOUT, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def built_without(built, tmp_path_factory):
     """The same without CUDA, as most people build them, also where there is nvcc."""
-    return build(WITHOUT, tmp_path_factory.mktemp("debian")) if cuda_is_here() else built
+    return build(WITHOUT, tmp_path_factory) if cuda_is_here() else built
 
 
-def build(command, out):
-    done = subprocess.run(["sh", "-c", f"{command} --out {out}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
-    assert list(out.glob("*.changes")), done.stdout
-    return out, done.stdout
+def build(command, tmp_path_factory):
+    """In the same folder each time: paths are among the compiler's options, and so ccache knows what the build before has compiled."""
+    work = tmp_path_factory.getbasetemp() / "debian"
+    done = subprocess.run(["sh", "-c", f"{command} --out {work}"], cwd=TOP, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
+    assert list(work.glob("*.changes")), done.stdout
+    return work.rename(tmp_path_factory.mktemp("built") / "debian"), done.stdout
 
 
 def debs(out):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On machines that have nothing but what Debian 12 ships: the README's first command from a copy of the sources; the packages built there; on a second
 one that has never seen the sources, the packages installed by apt, jobs run by hand, and all of it purged again without a trace.
 
@@ -105,7 +106,7 @@ def test_a_job_by_hand(user):
 
 
 def test_a_worker_in_c(user, tools):
-    """The README's, compiled against librdzv-dev on that machine."""
+    """The guide's, compiled against librdzv-dev on that machine."""
     user.run("apt-get install -q --no-install-recommends gcc libc6-dev pkg-config")
     (user.root / "home/anna/worker.c").write_text(tools.worker_in_c())
     user.run("cc worker.c $(pkg-config --cflags --libs rdzv) -o worker && rdzv-agent --standalone --nproc 2 -- ./worker", user="anna", alone=True)

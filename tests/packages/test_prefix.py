@@ -1,4 +1,5 @@
-"""`meson install` in a prefix by somebody who is not root, as the README says; then the sources and the build folder are removed, and all that
+# SPDX-License-Identifier: Apache-2.0
+"""`meson install` in a prefix by somebody who is not root, as packages.md says; then the sources and the build folder are removed, and all that
 runs is what was installed: an agent that finds its daemon, its trainer and its helpers, a worker compiled by pkg-config.
 
 The module for CUDA is not built a second time for this: what the build under test installs with DESTDIR has it."""
@@ -80,6 +81,17 @@ def test_every_file_has_its_place(prefix):
         assert bool(mode & 0o111) == (name.startswith(("bin/", "libexec/")) or ".so" in name), f"{name}: {oct(mode)}"
 
 
+def test_the_pages_are_there(prefix):
+    """The licence, the front page, and all pages that it leads to; of their links only those to sources and build files lead nowhere."""
+    docs = prefix / "share/doc/rdzv"
+    assert (docs / "LICENSE").read_text() == (TOP / "LICENSE").read_text()
+    assert {str(p.relative_to(docs)) for p in docs.rglob("*.md")} == {*pages.pages(), "proto/PROTOCOL.md"}
+    for page in pages.pages():
+        links = {link.split("#")[0] for link in re.findall(r"\]\(([^)\s:]+)\)", (docs / page).read_text())} - {""}
+        dead = {os.path.normpath(os.path.join(os.path.dirname(page), link)) for link in links if not (docs / page).parent.joinpath(link).exists()}
+        assert all(re.match(r"(agent|tests)/|deploy/container/", link) for link in dead), (page, dead)
+
+
 def test_two_agents_a_daemon_and_the_trainer(rdzv, prefix):
     """The agent starts the daemon, its guard the trainer; nothing of ours is in PATH."""
     port = free_port()
@@ -99,9 +111,9 @@ def test_helpers_are_found(rdzv, prefix):
     """The one that asks the driver for GPUs, and the one that mints NCCL's ids: with stand-ins for both libraries."""
     script = rdzv.tmp / "gpus"
     script.write_text("device GPU-aaaa-1 00000000:01:00.0 NVIDIA_H100 81920 4\n")
-    if not (BUILD / "tests/unit/fake-nvml.so").exists():
+    if not (BUILD / "tests/rig/fake-nvml.so").exists():
         pytest.skip("the stand-in for the driver is not built: cmocka is missing")
-    env = {"RDZV_NVML_LIBRARY": str(BUILD / "tests/unit/fake-nvml.so"), "RDZV_FAKE_NVML": str(script), "PATH": "/usr/bin:/bin"}
+    env = {"RDZV_NVML_LIBRARY": str(BUILD / "tests/rig/fake-nvml.so"), "RDZV_FAKE_NVML": str(script), "PATH": "/usr/bin:/bin"}
     agent = rdzv.spawn(prefix / "bin/rdzv-agent", "--standalone", "--nproc", "gpu", "--", "sh", "-c", "echo has $RDZV_DEVICE_UUID", env=env)
     assert agent.exit() == 0 and agent.says("has GPU-aaaa-1"), agent
     env = {"RDZV_NCCL_LIBRARY": str(BUILD / "tests/e2e/fake-nccl.so"), "PATH": "/usr/bin:/bin"}
@@ -112,7 +124,7 @@ def test_helpers_are_found(rdzv, prefix):
 
 
 def test_a_worker_is_compiled_by_pkg_config(rdzv, home, prefix, tools):
-    """The README's own worker: as the page says, against the shared library; and against the static one."""
+    """The guide's own worker: as the page says, against the shared library; and against the static one."""
     source, worker = rdzv.tmp / "worker.c", rdzv.tmp / "worker"
     source.write_text(tools.worker_in_c())
     env = {**os.environ, "HOME": str(home)}

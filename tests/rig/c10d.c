@@ -1,5 +1,6 @@
-/* Clients of one store without sockets: a line of text is sent, a line of text is compared. After every request the store is asked who else is to
- * be answered, as the driver does. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clients of one store without sockets: a line of text is sent, a line of text is compared. After every request the
+ * store is asked who else is to be answered, as the driver does. */
 
 #include "tests/rig/c10d.h"
 

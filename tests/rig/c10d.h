@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_C10D_HELP_H
-#define TESTS_UNIT_C10D_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_C10D_H
+#define TESTS_RIG_C10D_H
 
 /* Clients of one store without sockets. What a client sends is written as pieces of text: see c10d_bytes. */
 

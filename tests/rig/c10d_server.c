@@ -1,6 +1,7 @@
-/* What the tests of the c10d server share: a server with a log that is collected, and clients, which are plain descriptors that send
- * what c10d_encode wrote and compare the answer byte by byte. The loop, the sockets and their reading and writing are conn_help's: nothing
- * runs but what a test turns by hand. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the tests of the c10d server: a server with a log that is collected, and clients, which are plain
+ * descriptors that send what c10d_encode wrote and compare the answer byte by byte. The loop, the sockets and their
+ * reading and writing are rig/conn's: nothing runs but what a test turns by hand. */
 
 #include "tests/rig/c10d_server.h"
 
@@ -47,7 +48,7 @@ int connect_unix(const char *first, size_t len) {
   int fds[2];
   struct err e = ERR_INIT;
   pair_unix(fds);
-  if (c10d_server_adopt(server, fds[0], first, len, &e) < 0) fail_msg("%s", e.text);
+  if (c10d_server_adopt(server, fds[0], &(struct ipaddr){0}, 0, first, len, &e) < 0) fail_msg("%s", e.text);
   return fds[1];
 }
 
@@ -97,8 +98,7 @@ void put_buf(int fd, struct buf *b) {
 bool got(int fd, const void *data, size_t len) {
   struct buf b = BUF_INIT;
   bool ended = get(fd, &b);
-  if (b.len != len || (len && memcmp(b.data, data, len) != 0))
-    fail_msg("%zu bytes came, not the %zu", b.len, len);
+  if (b.len != len || (len && memcmp(b.data, data, len) != 0)) fail_msg("%zu bytes came, not the %zu", b.len, len);
   buf_finish(&b);
   return ended;
 }

@@ -1,8 +1,10 @@
-#ifndef TESTS_UNIT_C10D_SERVER_HELP_H
-#define TESTS_UNIT_C10D_SERVER_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_C10D_SERVER_H
+#define TESTS_RIG_C10D_SERVER_H
 
-/* One c10d server under a test, and its clients, over conn_help: the loop is turned by hand, set_up and tear_down stand around each test,
- * and whatever goes wrong fails the test. A client is a non-blocking descriptor, which the test closes. */
+/* One c10d server under a test, and its clients, over rig/conn: the loop is turned by hand, set_up and tear_down
+ * stand around each test, and whatever goes wrong fails the test. A client is a non-blocking descriptor, which the
+ * test closes. */
 
 #include "common/buf.h"
 #include "proto/c10d.h"

@@ -1,4 +1,5 @@
-/* See cluster_help.h. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See cluster.h. */
 
 #include "tests/rig/cluster.h"
 
@@ -29,6 +30,7 @@ void site_read(const struct site *s, struct cluster *c) {
   for (int i = 0; i < SITE_VARIABLES && s->env[i]; i++) memcpy(&env[i], &s->env[i], sizeof(env[i]));
   cluster_read(c, &(struct cluster_site){.env = env,
                                          .host = s->host ? s->host : "here",
+                                         .loopback = s->loopback,
                                          .read_file = read_file,
                                          .ctx = (void *)(uintptr_t)s});
 }
@@ -94,8 +96,7 @@ void site_expect(const struct cluster *c, const char *expected, const char *what
     else
       put_fact(f, &got);
   }
-  if (strcmp(buf_text(&got), value) != 0)
-    fail_msg("%s: %s was expected, and it is %s", what, expected, buf_text(&got));
+  if (strcmp(buf_text(&got), value) != 0) fail_msg("%s: %s was expected, and it is %s", what, expected, buf_text(&got));
   buf_finish(&got);
 }
 

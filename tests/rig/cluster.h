@@ -1,7 +1,8 @@
-#ifndef TESTS_UNIT_CLUSTER_HELP_H
-#define TESTS_UNIT_CLUSTER_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_CLUSTER_H
+#define TESTS_RIG_CLUSTER_H
 
-/* An environment and files that a test made up, and what agent/cluster concludes from them. */
+/* An environment and files of a test, and the facts that agent/cluster derives from them. */
 
 #include "agent/cluster/cluster.h"
 
@@ -13,16 +14,17 @@ struct site_file {
 
 struct site {
   const char *host; /* NULL: "here" */
+  const char *loopback;
   const char *env[SITE_VARIABLES];
   struct site_file files[SITE_FILES];
 };
 
-/* cluster_read() of it. A file that is not among its files does not exist. */
+/* Runs cluster_read() on it. Files that are not listed do not exist. */
 void site_read(const struct site *s, struct cluster *c);
-/* Compares "name=value" with the fact of that name: "job=slurm-47.0", "agents=8", "agents=-" (unset); `what`: which case. Also
- * "warnings=" (all of them) and "slots=a:2,b:1". */
+/* Compares "name=value" with the fact of that name: "job=slurm-47.0", "agents=8", "agents=-" (unset); `what`: which
+ * case. Also "warnings=" (all of them) and "slots=a:2,b:1". */
 void site_expect(const struct cluster *c, const char *expected, const char *what);
-/* site_read, and site_expect of each line of `expected` (NULL-terminated), and that there are no warnings unless one is expected. */
+/* site_read, and site_expect for each line of `expected` (NULL-terminated); fails on an unexpected warning. */
 void site_check(const struct site *s, const char *const *expected, const char *what);
 
 #endif

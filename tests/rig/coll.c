@@ -1,4 +1,5 @@
-/* A world is forked before anything of the module's is opened: what it holds (threads, a device) does not survive a fork. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A world is forked before anything of the module is opened, because its threads and device do not survive a fork. */
 
 #include "tests/rig/coll.h"
 
@@ -34,8 +35,7 @@ void await_flag(struct rank *r, int i) {
 
 /* ------------------------------------------------------------ what ranks share */
 
-int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
-             struct err *e) {
+int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms, struct err *e) {
   struct rank *r = ctx;
   struct shared *s = r->s;
   uint64_t end = monotonic_ms() + (uint64_t)timeout_ms;
@@ -50,7 +50,7 @@ int exchange(void *ctx, const char *key, const void *mine, size_t size, void *al
   return 0;
 }
 
-static int post(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
+static int post_to_board(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
   struct rank *r = ctx;
   struct shared *s = r->s;
   pthread_mutex_lock(&s->lock);
@@ -60,7 +60,7 @@ static int post(void *ctx, const char *key, const void *bytes, size_t size, int 
   return 0;
 }
 
-static int peek(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
+static int read_posts(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
   struct rank *r = ctx;
   struct shared *s = r->s;
   pthread_mutex_lock(&s->lock);
@@ -78,8 +78,8 @@ static const struct gpu_module *open_module(void) {
   return gpu && gpu->abi == GPU_ABI ? gpu : NULL;
 }
 
-/* The ids of both rounds; it stays until it is killed. */
-static void mint(struct shared *s) {
+/* Mints the ids of both rounds, and stays until it is killed. */
+static void mint_ids(struct shared *s) {
   struct err e = ERR_INIT;
   const struct gpu_module *gpu = open_module();
   for (int i = 0; gpu && i < 2 * IDS; i++)
@@ -88,20 +88,20 @@ static void mint(struct shared *s) {
   for (;;) pause();
 }
 
-struct coll_nccl_config config_of(struct rank *r) {
-  return (struct coll_nccl_config){.rank = r->rank,
-                                   .world = r->world,
-                                   .round = (uint32_t)r->round,
-                                   .ids = r->s->ids[r->round],
-                                   .n_ids = IDS,
-                                   .timeout_ms = r->timeout_ms,
-                                   .stop_wait_ms = 500,
-                                   .stop = &r->stop,
-                                   .exchange = exchange,
-                                   .exchange_ctx = r,
-                                   .post = post,
-                                   .peek = peek,
-                                   .board_ctx = r};
+struct nccl_config config_of(struct rank *r) {
+  return (struct nccl_config){.rank = r->rank,
+                              .world = r->world,
+                              .round = (uint32_t)r->round,
+                              .ids = r->s->ids[r->round],
+                              .n_ids = IDS,
+                              .timeout_ms = r->timeout_ms,
+                              .stop_wait_ms = 500,
+                              .stop = &r->stop,
+                              .exchange = exchange,
+                              .exchange_ctx = r,
+                              .post = post_to_board,
+                              .peek = read_posts,
+                              .board_ctx = r};
 }
 
 static bool make_device(struct rank *r) {
@@ -116,7 +116,7 @@ static bool make_device(struct rank *r) {
 }
 
 bool make_coll(struct rank *r) {
-  struct coll_nccl_config cfg = config_of(r);
+  struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
   GOOD(r->gpu->coll_create(&cfg, r->c, &r->l, &e));
   return true;
@@ -161,7 +161,7 @@ int step_queue(struct rank *r, struct step *p, struct err *e) {
   return rc ? rc : compute_copy(r->c, (struct span){p->out, 0, p->n}, (struct span){p->grads, 0, p->n}, e);
 }
 
-int settle(struct rank *r, struct err *e) {
+int await_queue(struct rank *r, struct err *e) {
   struct compute_mark m;
   int rc = compute_record(r->c, &m, e);
   while (rc == 0) {
@@ -179,8 +179,7 @@ bool step_right(struct rank *r, struct step *p, int turn) {
     float want = 0;
     for (int k = 0; k < r->world; k++) want += value(k, i, turn);
     if (v[i] != want) {
-      fprintf(stderr, "rank %d, turn %d, element %zu: %g, not %g\n", r->rank, turn, i, (double)v[i],
-              (double)want);
+      fprintf(stderr, "rank %d, turn %d, element %zu: %g, not %g\n", r->rank, turn, i, (double)v[i], (double)want);
       return false;
     }
   }
@@ -192,13 +191,13 @@ bool steps(struct rank *r, struct step *p, int turns) {
   for (int turn = 0; turn < turns; turn++) {
     step_fill(r, p, turn);
     GOOD(step_queue(r, p, &e));
-    GOOD(settle(r, &e));
+    GOOD(await_queue(r, &e));
     EXPECT(step_right(r, p, turn));
   }
   return true;
 }
 
-static void child(const struct test *t, struct shared *s, int rank) {
+static void run_child(const struct test *t, struct shared *s, int rank) {
   struct rank r = {
       .rank = rank, .world = t->world, .s = s, .timeout_ms = t->timeout_ms ? t->timeout_ms : coll_timeout_ms};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -222,11 +221,11 @@ bool run_world(const struct test *t) {
   if (minter == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(PATIENCE_S);
-    mint(s);
+    mint_ids(s);
   }
   while (!__atomic_load_n(&s->minted, __ATOMIC_SEQ_CST) && waitpid(minter, NULL, WNOHANG) == 0) nap(1);
   for (int i = 0; i < t->world; i++)
-    if ((pids[i] = fork()) == 0) child(t, s, i);
+    if ((pids[i] = fork()) == 0) run_child(t, s, i);
   for (int i = 0; i < t->world; i++) {
     int status = 0;
     waitpid(pids[i], &status, 0);

@@ -1,8 +1,9 @@
-#ifndef TESTS_UNIT_COLL_HELP_H
-#define TESTS_UNIT_COLL_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_COLL_H
+#define TESTS_RIG_COLL_H
 
-/* Worlds of real processes for test_coll_nccl.c. Each rank opens the module for itself; a process of its own mints the ids, as in a real job.
- * Ranks meet, and have their board, in shared memory. */
+/* Worlds of real processes for test_nccl.c. Each rank opens the module itself, and a process of its own mints the ids,
+ * as in a real job. Ranks exchange and post in shared memory. */
 
 #include <pthread.h>
 #include <signal.h>
@@ -25,7 +26,7 @@ struct shared {
 };
 
 struct rank {
-  int rank, world, round; /* round: 0, then 1 for who comes again */
+  int rank, world, round; /* round: 0, then 1 for a rank that joins again */
   struct shared *s;
   const struct gpu_module *gpu;
   struct compute *c;
@@ -39,47 +40,44 @@ struct test {
   int world;
   uint64_t timeout_ms; /* 0: coll_timeout_ms */
   bool (*run)(struct rank *r);
-  bool bare;  /* run makes the collectives itself */
-  int killed; /* the rank that does not come back well, or -1 */
+  bool bare;  /* run creates the collectives itself */
+  int killed; /* the rank that does not exit normally, or -1 */
 };
 
-extern const char *coll_module; /* the file */
-extern uint64_t
-    coll_timeout_ms; /* of worlds in which somebody is missed: as short as the device comes up in */
+extern const char *coll_module;  /* the file */
+extern uint64_t coll_timeout_ms; /* of worlds with a missing rank: as short as the device starts */
 
-#define EXPECT(cond)                                                                                         \
-  do {                                                                                                       \
-    if (!(cond)) {                                                                                           \
-      fprintf(stderr, "rank %d of %d: line %d: %s\n", r->rank, r->world, __LINE__, #cond);                   \
-      return false;                                                                                          \
-    }                                                                                                        \
+#define EXPECT(cond)                                                                                                   \
+  do {                                                                                                                 \
+    if (!(cond)) {                                                                                                     \
+      fprintf(stderr, "rank %d of %d: line %d: %s\n", r->rank, r->world, __LINE__, #cond);                             \
+      return false;                                                                                                    \
+    }                                                                                                                  \
   } while (0)
-/* The sentence has these words. */
-#define SAYS(words)                                                                                          \
-  do {                                                                                                       \
-    if (!strstr(e.text, words)) {                                                                            \
-      fprintf(stderr, "rank %d of %d: line %d: '%s' is not in: %s\n", r->rank, r->world, __LINE__, words,    \
-              e.text);                                                                                       \
-      return false;                                                                                          \
-    }                                                                                                        \
+/* The message contains these words. */
+#define SAYS(words)                                                                                                    \
+  do {                                                                                                                 \
+    if (!strstr(e.text, words)) {                                                                                      \
+      fprintf(stderr, "rank %d of %d: line %d: '%s' is not in: %s\n", r->rank, r->world, __LINE__, words, e.text);     \
+      return false;                                                                                                    \
+    }                                                                                                                  \
   } while (0)
-#define GOOD(call)                                                                                           \
-  do {                                                                                                       \
-    if ((call)) {                                                                                            \
-      fprintf(stderr, "rank %d of %d: line %d: %s: %s\n", r->rank, r->world, __LINE__, #call, e.text);       \
-      return false;                                                                                          \
-    }                                                                                                        \
+#define GOOD(call)                                                                                                     \
+  do {                                                                                                                 \
+    if ((call)) {                                                                                                      \
+      fprintf(stderr, "rank %d of %d: line %d: %s: %s\n", r->rank, r->world, __LINE__, #call, e.text);                 \
+      return false;                                                                                                    \
+    }                                                                                                                  \
   } while (0)
 
 void nap(int ms);
 void set_flag(struct rank *r, int i);
 void await_flag(struct rank *r, int i);
-void all_here(struct rank *r); /* without collectives; once in a test. Takes the flags from 4 on */
-int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
-             struct err *e);
-struct coll_nccl_config config_of(struct rank *r);
+void all_here(struct rank *r); /* without collectives; once per test. Uses the flags from 4 on */
+int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms, struct err *e);
+struct nccl_config config_of(struct rank *r);
 bool make_coll(struct rank *r);
-/* All ranks of one test, to their end. */
+/* Runs all ranks of one test to their end. */
 bool run_world(const struct test *t);
 
 /* Buckets of uneven sizes from the top down, as gradients come. */
@@ -93,9 +91,9 @@ void step_free(struct rank *r, struct step *p);
 void step_fill(struct rank *r, struct step *p, int turn);
 int step_queue(struct rank *r, struct step *p, struct err *e);
 bool step_right(struct rank *r, struct step *p, int turn);
-/* As the trainer waits: for the device, with an eye on the others. */
-int settle(struct rank *r, struct err *e);
-/* So many whole steps, with right sums. */
+/* Waits like the trainer: for the device, and watches the other ranks. */
+int await_queue(struct rank *r, struct err *e);
+/* Runs `turns` whole steps, and checks the sums. */
 bool steps(struct rank *r, struct step *p, int turns);
 
 #endif

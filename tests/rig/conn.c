@@ -1,5 +1,7 @@
-/* What the tests of connections share: sides that keep a diary, pairs of sockets, and a loop that is turned until nothing
- * more happens at once. The peer is a plain non-blocking descriptor, so that a test can send any byte at any time. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the tests of connections: sides that keep a diary, pairs of sockets, and a loop that is turned until
+ * nothing more happens at once. The peer is a plain non-blocking descriptor, so that a test can send any byte at any
+ * time. */
 
 #include "tests/rig/conn.h"
 
@@ -38,9 +40,7 @@ static void on_msg(struct conn *c, struct msg *m) {
   struct side *s = c->owner;
   s->n_msgs++;
   assert_true(c->in.len <= c->max_body + FRAME_HEADER_SIZE);
-  const char *text = m->type == MSG_BYE       ? m->bye.text
-                     : m->type == MSG_REFUSED ? m->refused.text
-                                              : msg_name(m->type);
+  const char *text = m->type == MSG_BYE ? m->bye.text : m->type == MSG_REFUSED ? m->refused.text : msg_name(m->type);
   if (strlen(text) < 100)
     say(s, "msg:%s", text);
   else
@@ -165,8 +165,7 @@ void finish(struct side *s, int fd, const char *expected) {
   conn_close(&s->conn);
   spin();
   assert_true(s->closed);
-  if (strcmp(buf_text(&s->log), expected) != 0)
-    fail_msg("\nis:     %s\nshould: %s", buf_text(&s->log), expected);
+  if (strcmp(buf_text(&s->log), expected) != 0) fail_msg("\nis:     %s\nshould: %s", buf_text(&s->log), expected);
   buf_finish(&s->log);
   if (fd >= 0) close(fd);
 }

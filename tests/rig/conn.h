@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_CONN_HELP_H
-#define TESTS_UNIT_CONN_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_CONN_H
+#define TESTS_RIG_CONN_H
 
 /* Connections under a test: each has a side that writes down what happens to it as a line of text, so that a test
  * compares one string. The loop is the test's own: set_up and tear_down around each. */

@@ -1,5 +1,6 @@
-/* The bench for the core. Effects are looked at in their order, as a driver would carry them out: the line of a seal must stand
- * before its STARTs, what is sent must be decodable by an agent, and text must be there. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bench for the core. Effects are looked at in their order, as a driver would carry them out: the line of a seal
+ * must stand before its STARTs, what is sent must be decodable by an agent, and text must be there. */
 
 #include "tests/rig/core.h"
 
@@ -29,6 +30,7 @@ static void told_start(struct node *n, const struct start *s) {
   n->mint_count = s->mint_count;
   n->has_ids = false;
   snprintf(n->minters, sizeof n->minters, "%s", s->minters);
+  snprintf(n->other_command, sizeof n->other_command, "%s", s->other_command);
   n->round = s->round;
   n->node_rank = s->node_rank;
   n->nodes = s->nodes;
@@ -55,8 +57,7 @@ static void told(struct node *n, const struct msg *m) {
 
 static bool is_saved(const struct rig *r, const struct start *s) {
   char token[128];
-  snprintf(token, sizeof token, "\"incarnation\":\"%s\",\"round\":%lld,", s->incarnation,
-           (long long)s->round);
+  snprintf(token, sizeof token, "\"incarnation\":\"%s\",\"round\":%lld,", s->incarnation, (long long)s->round);
   for (size_t i = r->n_saved; i-- > 0;)
     if (strstr(r->saved[i], token)) return true;
   return false;
@@ -82,23 +83,23 @@ static void keep(struct rig *r, uint64_t conn, struct bytes *b) {
   if (n) told(n, &s->msg);
 }
 
-static void look_at(struct rig *r, struct core_effect *e) {
+static void look_at(struct rig *r, struct job_effect *e) {
   switch (e->kind) {
-  case CORE_SEND:
+  case JOB_EFFECT_SEND:
     must(e->conn && e->bytes);
     keep(r, e->conn, e->bytes);
     break;
-  case CORE_CLOSE:
+  case JOB_EFFECT_CLOSE:
     must(e->conn);
     if (r->n_closed < sizeof r->closed / sizeof r->closed[0]) r->closed[r->n_closed++] = e->conn;
     break;
-  case CORE_SAVE:
+  case JOB_EFFECT_SAVE:
     must(e->text && !strchr(e->text, '\n'));
     r->saved = xrealloc(r->saved, (r->n_saved + 1) * sizeof *r->saved);
     r->saved[r->n_saved++] = xstrdup(e->text);
     break;
-  case CORE_IDENTIFIED: must(e->conn && e->text && e->value); break;
-  case CORE_LOG:
+  case JOB_EFFECT_IDENTIFIED: must(e->conn && e->text && e->value); break;
+  case JOB_EFFECT_LOG:
     must(e->text);
     buf_printf(&r->log, "%s\n", e->text);
     break;
@@ -110,8 +111,9 @@ void rig_event(struct rig *r, const struct core_event *ev) {
   now.now_ms = r->now_ms;
   now.wall_ms = r->wall_ms + r->now_ms;
   core_step(r->core, &now, &r->fx);
+  must(!core_fault(r->core));
   for (size_t i = 0; i < r->fx.n && !r->blind; i++) look_at(r, &r->fx.v[i]);
-  core_effects_clear(&r->fx);
+  job_effects_clear(&r->fx);
 }
 
 /* The rig. --------------------------------------------------------------------------------------------------------- */
@@ -143,7 +145,7 @@ void rig_forget(struct rig *r) {
 void rig_close(struct rig *r) {
   rig_forget(r);
   core_destroy(r->core);
-  core_effects_finish(&r->fx);
+  job_effects_finish(&r->fx);
   for (size_t i = 0; i < r->n_saved; i++) free(r->saved[i]);
   free(r->saved);
   free(r->sent);
@@ -162,11 +164,9 @@ void rig_load(struct rig *r, const char *line) {
   rig_event(r, &(struct core_event){.kind = CORE_LOAD, .line = line});
 }
 
-void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr,
-             const char *local_addr) {
-  rig_event(r,
-            &(struct core_event){
-                .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr});
+void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr, const char *local_addr) {
+  rig_event(r, &(struct core_event){
+                   .kind = CORE_MSG, .conn = conn, .msg = m, .peer_addr = peer_addr, .local_addr = local_addr});
 }
 
 void rig_closed(struct rig *r, uint64_t conn) {
@@ -193,7 +193,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->workers = 1;
   n->uid = 1000;
   n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
-  n->label = n->role = n->addrs = n->expected_hosts = "";
+  n->role = n->addrs = n->expected_hosts = n->command = "";
   n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
   snprintf(n->host, sizeof n->host, "n%d", i);
@@ -217,11 +217,11 @@ void node_hello(const struct node *n, struct msg *m) {
   h->order_key = n->order_key;
   h->expected_nodes = n->expected_nodes;
   h->expected_hosts = n->expected_hosts;
-  h->label = n->label;
   h->role = n->role;
   h->addrs = n->addrs;
   h->store_port = n->store_port;
   h->wants_ids = n->wants_ids;
+  h->command = n->command;
   h->ids = n->ids;
   h->has_ids = n->has_ids;
   h->incarnation = n->incarnation;
@@ -243,6 +243,12 @@ void node_join(struct rig *r, struct node *n) {
   node_say(r, n, &m);
 }
 
+void node_hello_again(struct rig *r, struct node *n) {
+  struct msg m;
+  node_hello(n, &m);
+  node_say(r, n, &m);
+}
+
 void node_back(struct rig *r, struct node *n, enum phase phase) {
   struct msg m;
   struct report reports[REPORTS_MAX];
@@ -255,8 +261,7 @@ void node_back(struct rig *r, struct node *n, enum phase phase) {
   node_say(r, n, &m);
 }
 
-void node_report(struct rig *r, struct node *n, enum report_kind kind, const struct verdict *what,
-                 int64_t ago_ms) {
+void node_report(struct rig *r, struct node *n, enum report_kind kind, const struct verdict *what, int64_t ago_ms) {
   struct msg m;
   msg_init(&m, MSG_REPORT);
   m.report_msg.incarnation = n->incarnation;
@@ -344,19 +349,70 @@ void node_obituary(struct rig *r, const struct node *n) {
   rig_msg(r, ++r->next_conn, &m, n->peer_addr, n->local_addr);
 }
 
-void rig_running(struct rig *r, struct node *nodes, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    node_init(r, &nodes[i], (int)i);
-    node_join(r, &nodes[i]);
-  }
+void nodes_init(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_init(r, &nodes[i], (int)i);
+}
+void nodes_join(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_join(r, &nodes[i]);
+}
+void nodes_started(struct rig *r, struct node *nodes, size_t n) {
   for (size_t i = 0; i < n; i++) node_started(r, &nodes[i]);
+}
+void nodes_stopped(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_stopped(r, &nodes[i]);
+}
+void nodes_finished(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_finished(r, &nodes[i]);
+}
+void nodes_drop(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_drop(r, &nodes[i]);
+}
+void nodes_end_ack(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_end_ack(r, &nodes[i]);
+}
+void nodes_back(struct rig *r, struct node *nodes, size_t n, enum phase phase) {
+  for (size_t i = 0; i < n; i++) node_back(r, &nodes[i], phase);
+}
+void nodes_checkpointed(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++) node_report(r, &nodes[i], REPORT_CHECKPOINTED, NULL, 0);
+}
+void nodes_heartbeat(struct rig *r, struct node *nodes, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (nodes[i].conn) node_heartbeat(r, &nodes[i]);
+}
+
+void rig_open_for(struct rig *r, int64_t min_nodes, int64_t max_nodes) {
+  rig_open(r, 1);
+  r->settings.min_nodes = min_nodes;
+  r->settings.max_nodes = max_nodes;
+}
+
+void rig_joined(struct rig *r, struct node *nodes, size_t n) {
+  nodes_init(r, nodes, n);
+  nodes_join(r, nodes, n);
+}
+
+void rig_running(struct rig *r, struct node *nodes, size_t n) {
+  rig_joined(r, nodes, n);
+  nodes_started(r, nodes, n);
   must(!strcmp(rig_state(r, nodes[0].job), "running"));
 }
 
+void rig_open_joined(struct rig *r, struct node *nodes, size_t n) {
+  rig_open_for(r, (int64_t)n, (int64_t)n);
+  rig_joined(r, nodes, n);
+}
+
 void rig_open_running(struct rig *r, struct node *nodes, size_t n) {
-  rig_open(r, 1);
-  r->settings.min_nodes = r->settings.max_nodes = (int64_t)n;
+  rig_open_for(r, (int64_t)n, (int64_t)n);
   rig_running(r, nodes, n);
+}
+
+void rig_next_round(struct rig *r, struct node *nodes, size_t n) {
+  int64_t round = nodes[0].round;
+  node_exited(r, &nodes[0], 1, 0);
+  nodes_stopped(r, nodes, n);
+  must(nodes[0].round == round + 1);
 }
 
 /* Looking. --------------------------------------------------------------------------------------------------------- */
@@ -371,6 +427,22 @@ size_t rig_count(const struct rig *r, uint64_t conn, enum msg_type type) {
   size_t n = 0;
   for (size_t i = 0; i < r->n_sent; i++) n += r->sent[i].conn == conn && r->sent[i].msg.type == type;
   return n;
+}
+
+static const struct msg *must_have(const struct rig *r, const struct node *n, enum msg_type type) {
+  const struct msg *m = rig_last(r, n->conn, type);
+  must(m);
+  return m;
+}
+
+const struct stop *rig_stop(const struct rig *r, const struct node *n) {
+  return &must_have(r, n, MSG_STOP)->stop;
+}
+const struct settled *rig_settled(const struct rig *r, const struct node *n) {
+  return &must_have(r, n, MSG_SETTLED)->settled;
+}
+const struct end *rig_end(const struct rig *r, const struct node *n) {
+  return &must_have(r, n, MSG_END)->end;
 }
 
 bool rig_was_closed(const struct rig *r, uint64_t conn) {
@@ -389,13 +461,9 @@ int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out
   if (!q->host) m.control.host = "";
   m.id = 7;
   r->blind = false;
-  rig_event(r, &(struct core_event){.kind = CORE_MSG,
-                                    .conn = conn,
-                                    .msg = &m,
-                                    .local = true,
-                                    .uid = uid,
-                                    .peer_addr = "",
-                                    .local_addr = ""});
+  rig_event(
+      r, &(struct core_event){
+             .kind = CORE_MSG, .conn = conn, .msg = &m, .local = true, .uid = uid, .peer_addr = "", .local_addr = ""});
   r->blind = blind;
   const struct msg *reply = rig_last(r, conn, MSG_CONTROL_REPLY);
   must(reply && reply->id == 7);
@@ -414,8 +482,7 @@ const char *rig_state(struct rig *r, const char *job) {
   if (rig_control(r, "jobs", job, true, &text) == 0) {
     json_t *top = json_parse_object(text.data, text.len, NULL);
     const json_t *jobs = json_object_get(top, "jobs"); /* in order of creation: the last one lives */
-    const char *word =
-        json_string_value(json_object_get(json_array_get(jobs, json_array_size(jobs) - 1), "state"));
+    const char *word = json_string_value(json_object_get(json_array_get(jobs, json_array_size(jobs) - 1), "state"));
     must(word);
     for (int i = 0; i < JOB_STATE_COUNT; i++)
       if (!strcmp(word, job_state_name((enum job_state)i))) state = job_state_name((enum job_state)i);
@@ -423,4 +490,17 @@ const char *rig_state(struct rig *r, const char *job) {
   }
   buf_finish(&text);
   return state;
+}
+
+static void must_be(struct rig *r, const char *state) {
+  const char *is = rig_state(r, r->job);
+  if (strcmp(is, state) != 0) fprintf(stderr, "job %s is \"%s\", not \"%s\"\n", r->job, is, state);
+  must(!strcmp(is, state));
+}
+
+void rig_expect_turn(struct rig *r, uint64_t ms, const char *before, const char *after) {
+  rig_run(r, ms - 1);
+  must_be(r, before);
+  rig_run(r, 1);
+  must_be(r, after);
 }

@@ -1,8 +1,10 @@
-#ifndef TESTS_UNIT_CORE_HELP_H
-#define TESTS_UNIT_CORE_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_CORE_H
+#define TESTS_RIG_CORE_H
 
-/* A core on the bench: one daemon's core, a clock that the test moves, and agents without a mind, which only remember what they
- * were told. Every message that the core sends is encoded, decoded and kept, so each test checks the codec's bounds as well.
+/* A core on the bench: one daemon's core, a clock that the test moves, and agents without a mind, which only remember
+ * what they were told. Every message that the core sends is encoded, decoded and kept, so each test checks the
+ * codec's bounds as well.
  *
  * It is no simulation (that is tests/sim): a node here says what the test tells it to say, right or wrong. */
 
@@ -15,19 +17,18 @@ struct node {
   char agent[AGENT_ID_MAX + 1], host[HOST_MAX + 1], peer_addr[ADDR_MAX + 1], local_addr[ADDR_MAX + 1];
   struct settings settings;
   int64_t workers, want_rank, order_key, expected_nodes, uid;
-  const char *label, *role, *addrs, *expected_hosts;
+  const char *role, *addrs, *expected_hosts, *command;
   bool wants_ids;
   int64_t store_port; /* 40000 + i */
   uint64_t conn;      /* 0: none */
   /* What it was told. */
   char incarnation[INCARNATION_MAX + 1];
-  int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used,
-      failed_step;
+  int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used, failed_step;
   char head_addr[ADDR_MAX + 1], node_addr[ADDR_MAX + 1];
   int64_t head_port;
   int64_t ids, mint_first, mint_count; /* by START */
   bool has_ids;                        /* IDS has come */
-  char minters[REASON_MAX + 1];
+  char minters[REASON_MAX + 1], other_command[HOST_MAX + 1];
   /* What it has reported, and says again in rig_back. */
   int64_t seq;
   struct report reports[REPORTS_MAX];
@@ -42,7 +43,7 @@ struct sent {
 
 struct rig {
   struct core *core;
-  struct core_effects fx;
+  struct job_effects fx;
   uint64_t now_ms, wall_ms, next_conn;
   struct settings settings; /* of nodes made from now on */
   const char *job;
@@ -65,8 +66,7 @@ void rig_restart(struct rig *r, bool with_state); /* a new daemon; connections a
 void rig_forget(struct rig *r);                   /* what was sent and logged until now */
 
 void rig_event(struct rig *r, const struct core_event *ev);
-void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr,
-             const char *local_addr);
+void rig_msg(struct rig *r, uint64_t conn, const struct msg *m, const char *peer_addr, const char *local_addr);
 void rig_closed(struct rig *r, uint64_t conn);
 void rig_load(struct rig *r, const char *line);
 /* Moves the clock, with a TICK at each deadline on the way. Fails where deadlines do not move on. */
@@ -77,10 +77,10 @@ void node_init(struct rig *r, struct node *n, int i);
 void node_hello(const struct node *n, struct msg *m); /* phase none */
 void node_join(struct rig *r, struct node *n);        /* a new connection, HELLO in no round */
 void node_back(struct rig *r, struct node *n,
-               enum phase phase); /* the same, with its place in its round and its reports */
+               enum phase phase);                     /* the same, with its place in its round and its reports */
+void node_hello_again(struct rig *r, struct node *n); /* HELLO on the connection that it has */
 void node_say(struct rig *r, struct node *n, const struct msg *m);
-void node_report(struct rig *r, struct node *n, enum report_kind kind, const struct verdict *what,
-                 int64_t ago_ms);
+void node_report(struct rig *r, struct node *n, enum report_kind kind, const struct verdict *what, int64_t ago_ms);
 void node_started(struct rig *r, struct node *n);
 void node_finished(struct rig *r, struct node *n);
 void node_progress(struct rig *r, struct node *n, int64_t step);
@@ -93,17 +93,43 @@ void node_end_ack(struct rig *r, struct node *n);
 void node_heartbeat(struct rig *r, struct node *n);
 void node_obituary(struct rig *r, const struct node *n);
 
-/* n nodes that have joined, been sealed and started. */
+/* Each of the first n, in their order. */
+void nodes_init(struct rig *r, struct node *nodes, size_t n);
+void nodes_join(struct rig *r, struct node *nodes, size_t n);
+void nodes_back(struct rig *r, struct node *nodes, size_t n, enum phase phase);
+void nodes_started(struct rig *r, struct node *nodes, size_t n);
+void nodes_checkpointed(struct rig *r, struct node *nodes, size_t n);
+void nodes_stopped(struct rig *r, struct node *nodes, size_t n);
+void nodes_finished(struct rig *r, struct node *nodes, size_t n);
+void nodes_drop(struct rig *r, struct node *nodes, size_t n);
+void nodes_end_ack(struct rig *r, struct node *nodes, size_t n);
+void nodes_heartbeat(struct rig *r, struct node *nodes, size_t n); /* of those that are connected */
+
+/* A rig for jobs of min to max nodes. */
+void rig_open_for(struct rig *r, int64_t min_nodes, int64_t max_nodes);
+/* n new nodes that have joined. */
+void rig_joined(struct rig *r, struct node *nodes, size_t n);
+/* n new nodes that have joined, been sealed and started. */
 void rig_running(struct rig *r, struct node *nodes, size_t n);
-/* A rig for them, with room for exactly n. */
+/* The same in a rig with room for exactly n: joined are sealed at once. */
+void rig_open_joined(struct rig *r, struct node *nodes, size_t n);
 void rig_open_running(struct rig *r, struct node *nodes, size_t n);
+
+/* A worker of the first node fails, all n stop, and the next round is sealed. */
+void rig_next_round(struct rig *r, struct node *nodes, size_t n);
 
 /* The last message of a type to a connection since rig_forget, or NULL. */
 const struct msg *rig_last(const struct rig *r, uint64_t conn, enum msg_type type);
 size_t rig_count(const struct rig *r, uint64_t conn, enum msg_type type);
+/* The last of each that came to the node; fails where none did. */
+const struct stop *rig_stop(const struct rig *r, const struct node *n);
+const struct settled *rig_settled(const struct rig *r, const struct node *n);
+const struct end *rig_end(const struct rig *r, const struct node *n);
 bool rig_was_closed(const struct rig *r, uint64_t conn);
 /* State of the job as rdzvctl jobs tells it; "" if there is none. In a buffer of the rig's own. */
 const char *rig_state(struct rig *r, const char *job);
+/* Moves the clock by ms: the job is in the first state up to the last of them, and then in the second; fails else. */
+void rig_expect_turn(struct rig *r, uint64_t ms, const char *before, const char *after);
 /* The answer to a control verb; the caller finishes it. Returns the exit code. */
 /* The same of any question, by any user. */
 int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out);

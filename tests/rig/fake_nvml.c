@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A library that looks like NVML to rdzv-devices, and says what a script says.
  *
- * RDZV_FAKE_NVML names the script. Who loads the library and calls nvmlInit is a call; FILE.calls has a byte for each, so
- * that what a script says can change from one process to the next: FROM is the first call (from 0) at which something is
- * there, TO the first at which it is not any more. Lines:
+ * RDZV_FAKE_NVML names the script. Who loads the library and calls nvmlInit is a call; FILE.calls has a byte for
+ * each, so that what a script says can change from one process to the next: FROM is the first call (from 0) at which
+ * something is there, TO the first at which it is not any more. Lines:
  *
  *   device UUID PCI NAME TOTAL USED     MiB; the lines below are of this device; "-" for a name that has none
  *   process PID MIB [FROM [TO]]         computes on it, and holds so much more
@@ -45,8 +46,7 @@ static int n_devices;
 #define EXPORT(name) __attribute__((visibility("default"))) nvmlReturn_t name
 nvmlReturn_t nvmlInit_v2(void), nvmlShutdown(void), nvmlDeviceGetCount_v2(unsigned *);
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned, nvmlDevice_t *);
-nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t, char *, unsigned),
-    nvmlDeviceGetName(nvmlDevice_t, char *, unsigned);
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t, char *, unsigned), nvmlDeviceGetName(nvmlDevice_t, char *, unsigned);
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t, nvmlMemory_t *);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t *);
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t, nvmlPciInfo_t *);
@@ -140,9 +140,7 @@ EXPORT(nvmlDeviceGetCount_v2)(unsigned *n) {
 
 EXPORT(nvmlDeviceGetHandleByIndex_v2)(unsigned i, nvmlDevice_t *d) {
   *d = &devices[i];
-  return devices[i].lost     ? NVML_ERROR_GPU_IS_LOST
-         : devices[i].hidden ? NVML_ERROR_NO_PERMISSION
-                             : NVML_SUCCESS;
+  return devices[i].lost ? NVML_ERROR_GPU_IS_LOST : devices[i].hidden ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
 }
 
 EXPORT(nvmlDeviceGetUUID)(nvmlDevice_t d, char *out, unsigned size) {

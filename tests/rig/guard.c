@@ -1,4 +1,5 @@
-/* What the guard's tests share. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the guard's tests. */
 
 #include "tests/rig/guard.h"
 
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -33,8 +35,8 @@ struct guard start(void) {
 }
 
 /* Spawns; *out gets the read end of its stdout and stderr. */
-void spawn_env(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv,
-               const char *const *env, int *out) {
+void spawn_env(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv, const char *const *env,
+               int *out) {
   int p[2];
   struct err e = ERR_INIT;
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
@@ -52,6 +54,24 @@ void spawn_shell(struct guard *g, uint32_t rank, uint32_t count, const char *scr
   spawn_env(g, rank, count, (const char *const[]){"sh", "-c", script, NULL}, plain_env, out);
 }
 
+int spawn_env_ready(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv, const char *const *env) {
+  int out;
+  char line[16];
+  spawn_env(g, rank, count, argv, env, &out);
+  read_line(out, line, sizeof line);
+  return out;
+}
+
+int spawn_ready(struct guard *g, uint32_t rank, uint32_t count, const char *script) {
+  return spawn_env_ready(g, rank, count, (const char *const[]){"sh", "-c", script, NULL}, plain_env);
+}
+
+pid_t fork_agent(int ready[2]) {
+  assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+  assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+  return fork();
+}
+
 struct guard_event next_event(struct guard *g) {
   struct guard_event ev;
   uint64_t deadline = now_ms() + PATIENCE_MS;
@@ -64,8 +84,7 @@ struct guard_event next_event(struct guard *g) {
 
 struct guard_event expect(struct guard *g, enum guard_event_kind kind) {
   struct guard_event ev = next_event(g);
-  if (ev.kind != kind)
-    fail_msg("event %d (rank %u, %s), expected %d", (int)ev.kind, ev.local_rank, ev.text, (int)kind);
+  if (ev.kind != kind) fail_msg("event %d (rank %u, %s), expected %d", (int)ev.kind, ev.local_rank, ev.text, (int)kind);
   return ev;
 }
 
@@ -115,6 +134,12 @@ void wait_trees(size_t n) {
   }
 }
 
+int spawn_deaf_tree(struct guard *g) {
+  int out = spawn_ready(g, 0, 1, TREE "trap '' TERM; while :; do sleep 60; done");
+  wait_trees(1);
+  return out;
+}
+
 void finish(struct guard *g) {
   guard_finish(g, PATIENCE_MS);
   assert_int_equal(g->pid, -1);
@@ -122,7 +147,7 @@ void finish(struct guard *g) {
 }
 
 void stop(struct guard *g, uint32_t grace_ms) {
-  assert_int_equal(guard_stop(g, 7, SIGTERM, grace_ms, NULL), 0);
+  assert_int_equal(guard_stop(g, 7, SIGTERM, grace_ms, NULL, NULL), 0);
 }
 
 int clean(void **state) {

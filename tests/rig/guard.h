@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_GUARD_HELP_H
-#define TESTS_UNIT_GUARD_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_GUARD_H
+#define TESTS_RIG_GUARD_H
 
 /* A guard with real processes under a test: every wait is for an event and has a deadline, every failure fails the
  * test. The round is always 7. This process is a subreaper (guard_start makes it one), so "nothing survives" can be
@@ -10,16 +11,24 @@
 #include <stdint.h>
 #include "agent/guard/guard.h"
 
-enum { PATIENCE_MS = 20000 };
+enum {
+  PATIENCE_MS = 20000,
+  STAFF = 2, /* the guard and its backstop: what lives when nothing of a worker does */
+};
 
 extern const char *const plain_env[]; /* PATH, and MARK=yes */
 
 uint64_t now_ms(void);
 struct guard start(void);
 /* *out (may be NULL) gets the read end of its stdout and stderr. */
-void spawn_env(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv,
-               const char *const *env, int *out);
+void spawn_env(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv, const char *const *env,
+               int *out);
 void spawn_shell(struct guard *g, uint32_t rank, uint32_t count, const char *script, int *out);
+/* The same, and the worker has printed a line since. Returns the read end. */
+int spawn_env_ready(struct guard *g, uint32_t rank, uint32_t count, const char *const *argv, const char *const *env);
+int spawn_ready(struct guard *g, uint32_t rank, uint32_t count, const char *script);
+/* Forks a process that plays an agent, with a pipe that tells that it is ready; this one inherits its orphans. */
+pid_t fork_agent(int ready[2]);
 struct guard_event next_event(struct guard *g);
 struct guard_event expect(struct guard *g, enum guard_event_kind kind); /* the next one is of this kind */
 struct guard_event await(struct guard *g, enum guard_event_kind kind);  /* skips others */
@@ -35,12 +44,14 @@ bool freeze(const struct guard *g);
 void thaw(const struct guard *g);
 
 /* A shell line that starts processes in many sessions and depths, says "ready" and goes on to what is put behind. */
-#define TREE                                                                                                 \
-  "setsid sh -c 'trap \"\" TERM; sleep 60 & setsid sleep 61 & wait' & "      /* sessions below sessions */   \
-  "(setsid sh -c 'trap \"\" TERM HUP; sleep 62 & wait' &) ; "                /* a daemon, forked twice */    \
-  "setsid sh -c 'setsid sh -c \"setsid sleep 63 & sleep 64\" & sleep 65' & " /* its parents go first */      \
+#define TREE                                                                                                           \
+  "setsid sh -c 'trap \"\" TERM; sleep 60 & setsid sleep 61 & wait' & "      /* sessions below sessions */             \
+  "(setsid sh -c 'trap \"\" TERM HUP; sleep 62 & wait' &) ; "                /* a daemon, forked twice */              \
+  "setsid sh -c 'setsid sh -c \"setsid sleep 63 & sleep 64\" & sleep 65' & " /* its parents go first */                \
   "sleep 66 & echo ready; "
 enum { TREE_SLEEPS = 7 };
 void wait_trees(size_t n); /* until n of them stand: a shell is ready before its children are */
+int spawn_deaf_tree(
+    struct guard *g); /* a worker and its whole tree, which ignore SIGTERM; returns the worker's output */
 
 #endif

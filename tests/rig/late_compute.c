@@ -1,5 +1,6 @@
-/* compute_cpu behind a queue. An operation is kept with its arguments by value; descriptors are copied. Allocation and layers are the CPU's own and
- * happen at once, as they may on a device. Marks are numbers of operations. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU's compute behind a queue. An operation keeps its arguments by value, and copies descriptors. Allocation and
+ * layers are the CPU's own and happen at once, as they may on a device. Marks are numbers of operations. */
 
 #include "tests/rig/late_compute.h"
 
@@ -43,15 +44,15 @@ struct late {
   struct ops queue;
   size_t done; /* of the queue */
   struct compute_graph *capturing;
-  bool poison;
+  bool blocked;
   struct compute_buf *stages[BUFS_MAX];
   int n_stages;
-  uint64_t marks[64]; /* not known to be done */
+  uint64_t marks[64]; /* not yet known to be done */
   int n_marks;
   struct late_stats stats;
 };
 
-static struct late *of(struct compute *c) {
+static struct late *late_of(struct compute *c) {
   return (struct late *)c;
 }
 
@@ -61,24 +62,23 @@ static bool is_stage(const struct late *l, const struct compute_buf *b) {
   return false;
 }
 
-static int run(struct late *l, const struct op *o, struct err *e) {
+static int run_op(struct late *l, const struct op *o, struct err *e) {
   struct compute *c = l->cpu;
   switch (o->kind) {
   case COPY: return compute_copy(c, o->a, o->b, e);
   case FILL: return compute_fill(c, o->a, o->value, e);
   case FORWARD: return compute_forward(c, o->layer, o->params, o->a, o->b, o->rows, e);
-  case BACKWARD:
-    return compute_backward(c, o->layer, o->params, o->grads, o->a, o->b, o->c, o->rows, o->add, e);
+  case BACKWARD: return compute_backward(c, o->layer, o->params, o->grads, o->a, o->b, o->c, o->rows, o->add, e);
   case LOSS: return compute_loss(c, &o->loss, o->a, o->b, o->c, o->d, e);
-  case CORRECT: return compute_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
-  case OPT_STEP: return l->poison ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, o->d, e);
+  case CORRECT: return compute_count_correct(c, o->a, o->b, o->c, o->rows, o->cols, e);
+  case OPT_STEP: return l->blocked ? 0 : compute_opt_step(c, o->opt, o->a, o->b, o->c, o->d, e);
   case OPT_READ: return compute_opt_read(c, o->opt, o->a, e);
   case OPT_SET: return compute_opt_set(c, o->opt, &o->counters, e);
   }
   return -EINVAL;
 }
 
-static void append(struct ops *q, const struct op *o) {
+static void append_op(struct ops *q, const struct op *o) {
   if (q->n == q->room) {
     q->room = q->room ? q->room * 2 : 64;
     q->v = xrealloc(q->v, q->room * sizeof *q->v);
@@ -86,33 +86,32 @@ static void append(struct ops *q, const struct op *o) {
   q->v[q->n++] = *o;
 }
 
-/* From now until it is done nobody may read there. */
-static void spoil(struct late *l, const struct op *o) {
+/* Until the operation is done nobody may read there. */
+static void spoil_stage(struct late *l, const struct op *o) {
   if ((o->kind != COPY && o->kind != OPT_READ) || !is_stage(l, o->a.buf)) return;
   float *p = compute_host(l->cpu, o->a);
   for (size_t i = 0; i < o->a.n; i++) p[i] = (float)NAN;
 }
 
-static int put(struct compute *c, const struct op *o) {
-  struct late *l = of(c);
+static int enqueue(struct compute *c, const struct op *o) {
+  struct late *l = late_of(c);
   if (l->capturing) {
-    append(&l->capturing->ops, o);
+    append_op(&l->capturing->ops, o);
     return 0;
   }
-  spoil(l, o);
-  append(&l->queue, o);
+  spoil_stage(l, o);
+  append_op(&l->queue, o);
   return 0;
 }
 
-static int work(struct late *l, size_t n, struct err *e) {
+static int run_queued(struct late *l, size_t n, struct err *e) {
   int rc = 0;
-  for (; n > 0 && l->done < l->queue.n && rc == 0; n--) rc = run(l, &l->queue.v[l->done++], e);
+  for (; n > 0 && l->done < l->queue.n && rc == 0; n--) rc = run_op(l, &l->queue.v[l->done++], e);
   return rc;
 }
 
-static int late_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
-                      struct err *e) {
-  struct late *l = of(c);
+static int late_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
+  struct late *l = late_of(c);
   if (l->capturing) return err_set(e, -EBUSY, "an allocation within a capture");
   int rc = compute_alloc(l->cpu, use, n, out, e);
   if (rc == 0 && use == COMPUTE_STAGE) {
@@ -123,28 +122,28 @@ static int late_alloc(struct compute *c, enum compute_use use, size_t n, struct 
 }
 
 static void late_free(struct compute *c, struct compute_buf *b) {
-  struct late *l = of(c);
-  work(l, SIZE_MAX, NULL);
+  struct late *l = late_of(c);
+  run_queued(l, SIZE_MAX, NULL);
   for (int i = 0; i < l->n_stages; i++)
     if (l->stages[i] == b) l->stages[i] = l->stages[--l->n_stages];
   compute_free(l->cpu, b);
 }
 
 static float *late_host(struct compute *c, struct span s) {
-  return is_stage(of(c), s.buf) ? compute_host(of(c)->cpu, s) : NULL;
+  return is_stage(late_of(c), s.buf) ? compute_host(late_of(c)->cpu, s) : NULL;
 }
 
 static int late_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
-  return put(c, &(struct op){.kind = COPY, .a = dst, .b = src});
+  return enqueue(c, &(struct op){.kind = COPY, .a = dst, .b = src});
 }
 
 static int late_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  return put(c, &(struct op){.kind = FILL, .a = dst, .value = value});
+  return enqueue(c, &(struct op){.kind = FILL, .a = dst, .value = value});
 }
 
 static int late_record(struct compute *c, struct compute_mark *mark, struct err *e) {
-  struct late *l = of(c);
+  struct late *l = late_of(c);
   if (l->capturing) return err_set(e, -EINVAL, "a mark within a capture");
   mark->n = l->queue.n;
   l->marks[l->n_marks++ % 64] = mark->n;
@@ -155,8 +154,8 @@ static int late_record(struct compute *c, struct compute_mark *mark, struct err 
 }
 
 static int late_done(struct compute *c, struct compute_mark mark, struct err *e) {
-  struct late *l = of(c);
-  int rc = work(l, AT_ONCE, e);
+  struct late *l = late_of(c);
+  int rc = run_queued(l, AT_ONCE, e);
   if (rc) return rc;
   if (l->done < mark.n) return 0;
   int kept = 0;
@@ -166,78 +165,76 @@ static int late_done(struct compute *c, struct compute_mark mark, struct err *e)
   return 1;
 }
 
-static int late_layer_create(struct compute *c, const struct compute_layer_desc *d,
-                             struct compute_layer **out, struct err *e) {
-  return compute_layer_create(of(c)->cpu, d, out, e);
+static int late_layer_create(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
+                             struct err *e) {
+  return compute_layer_create(late_of(c)->cpu, d, out, e);
 }
 
 static void late_layer_destroy(struct compute *c, struct compute_layer *layer) {
-  work(of(c), SIZE_MAX, NULL);
-  compute_layer_destroy(of(c)->cpu, layer);
+  run_queued(late_of(c), SIZE_MAX, NULL);
+  compute_layer_destroy(late_of(c)->cpu, layer);
 }
 
-static int late_forward(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
-                        struct span x, struct span y, size_t rows, struct err *e) {
-  return put(c,
-             &(struct op){.kind = FORWARD, .layer = layer, .params = params, .a = x, .b = y, .rows = rows});
+static int late_forward(struct compute *c, struct compute_layer *layer, struct compute_buf *params, struct span x,
+                        struct span y, size_t rows, struct err *e) {
+  return enqueue(c, &(struct op){.kind = FORWARD, .layer = layer, .params = params, .a = x, .b = y, .rows = rows});
 }
 
 static int late_backward(struct compute *c, struct compute_layer *layer, struct compute_buf *params,
-                         struct compute_buf *grads, struct span x, struct span dz, struct span dx,
-                         size_t rows, bool add, struct err *e) {
-  return put(c, &(struct op){.kind = BACKWARD,
-                             .layer = layer,
-                             .params = params,
-                             .grads = grads,
-                             .a = x,
-                             .b = dz,
-                             .c = dx,
-                             .rows = rows,
-                             .add = add});
+                         struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
+                         bool add, struct err *e) {
+  return enqueue(c, &(struct op){.kind = BACKWARD,
+                                 .layer = layer,
+                                 .params = params,
+                                 .grads = grads,
+                                 .a = x,
+                                 .b = dz,
+                                 .c = dx,
+                                 .rows = rows,
+                                 .add = add});
 }
 
 static int late_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                      struct span dz, struct span out, struct err *e) {
-  return put(c, &(struct op){.kind = LOSS, .loss = *d, .a = y, .b = target, .c = dz, .d = out});
+  return enqueue(c, &(struct op){.kind = LOSS, .loss = *d, .a = y, .b = target, .c = dz, .d = out});
 }
 
-static int late_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                        size_t cols, struct err *e) {
-  return put(c, &(struct op){.kind = CORRECT, .a = y, .b = target, .c = out, .rows = rows, .cols = cols});
+static int late_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
+                              size_t cols, struct err *e) {
+  return enqueue(c, &(struct op){.kind = CORRECT, .a = y, .b = target, .c = out, .rows = rows, .cols = cols});
 }
 
 static int late_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
                            struct err *e) {
-  return compute_opt_create(of(c)->cpu, d, out, e);
+  return compute_opt_create(late_of(c)->cpu, d, out, e);
 }
 
 static void late_opt_destroy(struct compute *c, struct compute_opt *o) {
-  work(of(c), SIZE_MAX, NULL);
-  compute_opt_destroy(of(c)->cpu, o);
+  run_queued(late_of(c), SIZE_MAX, NULL);
+  compute_opt_destroy(late_of(c)->cpu, o);
 }
 
 static struct compute_buf *late_opt_state(struct compute_opt *o, int i);
 
-static int late_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                         struct span lr, struct span bad, struct err *e) {
-  return put(c, &(struct op){.kind = OPT_STEP, .opt = o, .a = param, .b = grad, .c = lr, .d = bad});
+static int late_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
+                         struct span bad, struct err *e) {
+  return enqueue(c, &(struct op){.kind = OPT_STEP, .opt = o, .a = param, .b = grad, .c = lr, .d = bad});
 }
 
 static int late_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
-  return put(c, &(struct op){.kind = OPT_READ, .opt = o, .a = stage});
+  return enqueue(c, &(struct op){.kind = OPT_READ, .opt = o, .a = stage});
 }
 
-static int late_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
-                        struct err *e) {
-  return put(c, &(struct op){.kind = OPT_SET, .opt = o, .counters = *v});
+static int late_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e) {
+  return enqueue(c, &(struct op){.kind = OPT_SET, .opt = o, .counters = *v});
 }
 
-static void late_poison(struct compute *c, bool on) {
-  of(c)->poison = on;
+static void late_block_updates(struct compute *c, bool on) {
+  late_of(c)->blocked = on;
 }
 
 static int late_capture_begin(struct compute *c, struct err *e) {
-  of(c)->capturing = xcalloc(1, sizeof(struct compute_graph));
+  late_of(c)->capturing = xcalloc(1, sizeof(struct compute_graph));
   return 0;
 }
 
@@ -247,7 +244,7 @@ static void late_graph_destroy(struct compute *c, struct compute_graph *g) {
 }
 
 static int late_capture_end(struct compute *c, struct compute_graph **out, struct err *e) {
-  struct late *l = of(c);
+  struct late *l = late_of(c);
   struct compute_graph *g = l->capturing;
   l->capturing = NULL;
   l->stats.captures++;
@@ -260,13 +257,13 @@ static int late_capture_end(struct compute *c, struct compute_graph **out, struc
 }
 
 static int late_launch(struct compute *c, struct compute_graph *g, struct err *e) {
-  of(c)->stats.launches++;
-  for (size_t i = 0; i < g->ops.n; i++) put(c, &g->ops.v[i]);
+  late_of(c)->stats.launches++;
+  for (size_t i = 0; i < g->ops.n; i++) enqueue(c, &g->ops.v[i]);
   return 0;
 }
 
 static void late_destroy(struct compute *c) {
-  struct late *l = of(c);
+  struct late *l = late_of(c);
   compute_destroy(l->cpu);
   free(l->queue.v);
   free(l);
@@ -287,7 +284,7 @@ static const struct compute_ops late_ops = {
     .forward = late_forward,
     .backward = late_backward,
     .loss = late_loss,
-    .correct = late_correct,
+    .count_correct = late_count_correct,
     .opt_create = late_opt_create,
     .opt_destroy = late_opt_destroy,
     .opt_state = late_opt_state,
@@ -295,10 +292,10 @@ static const struct compute_ops late_ops = {
     .opt_read = late_opt_read,
     .opt_set = late_opt_set,
     .send = late_copy,
-    .poison = late_poison,
+    .block_updates = late_block_updates,
 };
 
-/* The optimizer is the CPU's own: what opt_state is given is not of the queue. */
+/* The optimizer is the CPU's own, so opt_state does not get the queue's compute. */
 static struct compute_buf *late_opt_state(struct compute_opt *o, int i) {
   static struct compute *cpu;
   if (!cpu) cpu = compute_cpu_create(1, COMPUTE_FP32);

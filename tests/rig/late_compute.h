@@ -1,16 +1,17 @@
-#ifndef TESTS_UNIT_LATE_COMPUTE_H
-#define TESTS_UNIT_LATE_COMPUTE_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_LATE_COMPUTE_H
+#define TESTS_RIG_LATE_COMPUTE_H
 
-/* A device that runs late, on a CPU: everything is queued, and a few operations are done each time somebody asks for a mark. What a stage will
- * receive is spoiled with NaN when the copy is queued, so that reading it too early is found out; what a stage gives is read when the
- * copy is done, so that writing it too early is. Only stages have an address on the host. Captured operations are recorded and done by each
- * launch. */
+/* A device that runs late, on a CPU. Everything is queued, and a few operations are done each time somebody polls a
+ * mark. A stage that will receive data is filled with NaN when the copy is queued, so reading it too early shows. A
+ * stage that gives data is read when the copy is done, so writing it too early shows. Only stages have a host address.
+ * Captured operations are recorded, and each launch does them. */
 
 #include "agent/trainer/compute/compute.h"
 
 struct late_stats {
   uint64_t records, captures, launches;
-  uint64_t ahead_max; /* marks recorded and not known to be done */
+  uint64_t ahead_max; /* marks recorded and not yet known to be done */
 };
 
 struct late_config {

@@ -1,5 +1,6 @@
-/* Random valid messages. A field takes a bound, its zero, or anything between; strings mix plain text with what is awkward in
- * JSON and UTF-8: quotes, backslashes, control characters, characters of two to four bytes. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random valid messages. A field takes a bound, its zero, or anything between; strings mix plain text with what is
+ * awkward in JSON and UTF-8: quotes, backslashes, control characters, characters of two to four bytes. */
 
 #include "tests/rig/random_msg.h"
 
@@ -31,8 +32,7 @@ static int64_t random_int(struct random_msg *r, const struct field *f) {
   case 0: return f->min;
   case 1: return f->max;
   case 2: return f->min <= 0 && f->max >= 0 ? 0 : f->min;
-  default:
-    return (int64_t)((uint64_t)f->min + (span == UINT64_MAX ? random_next(&r->state) : below(r, span + 1)));
+  default: return (int64_t)((uint64_t)f->min + (span == UINT64_MAX ? random_next(&r->state) : below(r, span + 1)));
   }
 }
 
@@ -59,8 +59,7 @@ static const char *random_str(struct random_msg *r, const struct field *f) {
                                        "9", "a", "b", "c", "d", "e", "f", "-"};
   bool hex = f->type == FIELD_HEX;
   size_t n_pieces = hex ? sizeof(digits) / sizeof(digits[0]) : sizeof(pieces) / sizeof(pieces[0]);
-  size_t max = (size_t)f->max, least = f->required,
-         want = below(r, 8) ? below(r, max < 20 ? max + 1 : 20) : max;
+  size_t max = (size_t)f->max, least = f->required, want = below(r, 8) ? below(r, max < 20 ? max + 1 : 20) : max;
   if (want < least) want = least;
   if (want == 0 && below(r, 2)) return field_empty;
   char *s = own(r, xmalloc(want + 1));
@@ -122,6 +121,9 @@ void random_msg_init(struct random_msg *r, enum msg_type t, uint64_t seed) {
   r->state = seed;
   msg_init(&r->m, t);
   random_object(r, msg_objects[t], &r->m.hello);
+  /* Of another version nothing else would be decoded. */
+  if (t == MSG_CHALLENGE) r->m.challenge.version = PROTO_VERSION;
+  if (t == MSG_HELLO) r->m.hello.version = PROTO_VERSION;
   r->m.flags = (uint16_t)random_next(&r->state);
   r->m.id = (uint32_t)random_next(&r->state);
   if (below(r, 2)) return;
@@ -141,8 +143,7 @@ static bool list_equal(const struct field *f, const void *a, const void *b) {
   const char *x, *y;
   memcpy(&x, (const char *)a + f->offset, sizeof(x));
   memcpy(&y, (const char *)b + f->offset, sizeof(y));
-  size_t n = *(const size_t *)((const char *)a + f->n_offset),
-         m = *(const size_t *)((const char *)b + f->n_offset);
+  size_t n = *(const size_t *)((const char *)a + f->n_offset), m = *(const size_t *)((const char *)b + f->n_offset);
   if (n != m) return false;
   for (size_t i = 0; i < n; i++)
     if (!object_equal(f->object, x + i * f->object->size, y + i * f->object->size)) return false;

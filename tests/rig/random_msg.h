@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_RANDOM_MSG_H
-#define TESTS_UNIT_RANDOM_MSG_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_RANDOM_MSG_H
+#define TESTS_RIG_RANDOM_MSG_H
 
 /* Random valid messages, made from the same tables as the codec: for round trips, and as seeds for the fuzzers. */
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/rig/relay.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ static void on_wake(void *ctx) {
 
 void desk_open(struct desk *d, struct relay_options o) {
   struct err e = ERR_INIT;
+  *d = (struct desk){0};
   d->out = o.out ? o.out : memfd_create("out", MFD_CLOEXEC);
   d->err = o.err ? o.err : memfd_create("err", MFD_CLOEXEC);
   sem_init(&d->woken, 0, 0);
@@ -37,34 +39,33 @@ void desk_close(struct desk *d) {
   sem_destroy(&d->woken);
 }
 
-void open_any(struct desk *d, struct relay_worker w, int *out, int *err) {
+void open_any(struct desk *d, struct relay_source w, int *out, int *err) {
   struct err e = ERR_INIT;
-  if (relay_open(d->r, &w, out, err, &e)) fail_msg("%s", e.text);
+  assert_in_range(w.local_rank, 0, DESK_RANKS - 1);
+  relay_release(d->r, d->pipes[w.local_rank]);
+  if (relay_open(d->r, &w, &d->pipes[w.local_rank], out, err, &e)) fail_msg("%s", e.text);
 }
 
 void open_worker(struct desk *d, uint32_t rank, const char *prefix, int *out, int *err) {
-  open_any(d,
-           (struct relay_worker){
-               .round = 3, .local_rank = rank, .prefix = prefix, .out.shown = true, .err.shown = true},
-           out, err);
+  open_any(d, (struct relay_source){.local_rank = rank, .prefix = prefix, .out.shown = true, .err.shown = true}, out,
+           err);
 }
 
-struct relay_event next_event(struct desk *d) {
-  struct relay_event ev;
-  while (!relay_next(d->r, &ev)) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += DEADLINE_MS / 1000;
-    if (sem_timedwait(&d->woken, &t) && errno == ETIMEDOUT) fail_msg("no event came");
-  }
-  return ev;
+static void wait_for_wake(struct desk *d) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  t.tv_sec += DEADLINE_MS / 1000;
+  if (sem_timedwait(&d->woken, &t) && errno == ETIMEDOUT) fail_msg("the relay has not woken us");
+}
+
+void next_trouble(struct desk *d, char text[RELAY_TROUBLE_MAX]) {
+  while (!relay_next_trouble(d->r, text)) wait_for_wake(d);
 }
 
 void expect_drained(struct desk *d, uint32_t rank) {
-  struct relay_event ev = next_event(d);
-  if (ev.kind != RELAY_DRAINED) fail_msg("%s", ev.text);
-  assert_int_equal(ev.round, 3);
-  assert_int_equal(ev.local_rank, rank);
+  char text[RELAY_TROUBLE_MAX];
+  while (!relay_is_drained(d->pipes[rank])) wait_for_wake(d);
+  if (relay_next_trouble(d->r, text)) fail_msg("%s", text);
 }
 
 char *content(int fd) {

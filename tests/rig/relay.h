@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_RELAY_HELP_H
-#define TESTS_UNIT_RELAY_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_RELAY_H
+#define TESTS_RIG_RELAY_H
 
 /* A relay between pipes of ours, its output in memory files or in what the test gives it. Every wait has a deadline,
  * every failure fails the test. */
@@ -10,8 +11,11 @@
 
 enum { DEADLINE_MS = 20000 };
 
+enum { DESK_RANKS = 8 };
+
 struct desk {
   struct relay *r;
+  struct relay_pipes *pipes[DESK_RANKS]; /* the newest of each local rank */
   int out, err;
   sem_t woken;
 };
@@ -19,10 +23,10 @@ struct desk {
 /* o.out, o.err 0: memory files. They are closed by desk_close. */
 void desk_open(struct desk *d, struct relay_options o);
 void desk_close(struct desk *d);
-/* Of round 3; shown, no files. */
+/* Shown, no files. The one of that local rank before it is released. */
 void open_worker(struct desk *d, uint32_t rank, const char *prefix, int *out, int *err);
-void open_any(struct desk *d, struct relay_worker w, int *out, int *err);
-struct relay_event next_event(struct desk *d);
+void open_any(struct desk *d, struct relay_source w, int *out, int *err);
+void next_trouble(struct desk *d, char text[RELAY_TROUBLE_MAX]);
 void expect_drained(struct desk *d, uint32_t rank);
 char *content(int fd); /* of a file, from its beginning; free() */
 void check_content(int fd, const char *expected);

@@ -1,4 +1,5 @@
-/* What the tests of librdzv and of its server share. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the tests of librdzv and of its server. */
 
 #include "tests/rig/sdk.h"
 

@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_SDK_HELP_H
-#define TESTS_UNIT_SDK_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_SDK_H
+#define TESTS_RIG_SDK_H
 
 /* librdzv and the agent's end of its socket, in one process. Workers are threads that play a part; the main thread
  * pumps the server and plays the agent and the rest of the world. */
@@ -45,7 +46,6 @@ struct player {
 };
 
 /* Lets n workers play the part while the agent does its work; `then` (may be NULL) is called once in every turn. */
-void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *),
-           void (*then)(struct desk *));
+void drive(struct desk *d, struct player *players, uint32_t n, int (*part)(struct rdzv *), void (*then)(struct desk *));
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A poll loop around c10d_session: what the real driver does with libuv, without its care for bad clients. */
 
 #include "tests/rig/store.h"
@@ -71,8 +72,7 @@ static void answer_released(void) {
 static void feed(struct client *c) {
   struct err e = ERR_INIT;
   size_t used = 0;
-  if (c->in.len && !c->ended &&
-      c10d_session_feed(&c->session, c->in.data, c->in.len, &used, &c->out, OUT_SOFT, &e))
+  if (c->in.len && !c->ended && c10d_session_feed(&c->session, c->in.data, c->in.len, &used, &c->out, OUT_SOFT, &e))
     c->ended = true;
   buf_consume(&c->in, used);
   answer_released();

@@ -1,5 +1,6 @@
-#ifndef TESTS_UNIT_STORE_HELP_H
-#define TESTS_UNIT_STORE_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_STORE_H
+#define TESTS_RIG_STORE_H
 
 /* A real store (c10d_session) at a port of 127.0.0.1, in a thread of its own. */
 

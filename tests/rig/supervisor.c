@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bench for the supervisor. Effects are taken from it at each step and kept until they are forgotten. */
 
 #include "tests/rig/supervisor.h"
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/mem.h"
+#include "tests/rig/unit.h"
 
 #define must(what) ((what) ? (void)0 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what), abort()))
 
@@ -27,12 +29,12 @@ static void decode(struct bytes *b, struct msg *m) {
 static void check(struct bench *b, const struct supervisor_effect *e) {
   must(!b->exits); /* nothing comes after it */
   switch (e->kind) {
-  case SUP_SAY: must(e->text && e->text[0] && !strchr(e->text, '\n')); break;
-  case SUP_TOLD:
-  case SUP_STATUS: must(e->text); break;
+  case SUP_SAY: must(e->say.text && e->say.text[0] && !strchr(e->say.text, '\n')); break;
+  case SUP_TOLD: must(e->told.text); break;
+  case SUP_STATUS: must(e->status.text); break;
   case SUP_SPAWN:
-    must(e->start && e->start->store_port && !b->serving);
-    b->serving = e->start->node_rank == 0;
+    must(e->spawn.start && e->spawn.start->store_port && !b->serving);
+    b->serving = e->spawn.start->node_rank == 0;
     break;
   case SUP_SHUT_STORE: must(b->serving); break;
   case SUP_CLOSE_STORE:
@@ -42,7 +44,7 @@ static void check(struct bench *b, const struct supervisor_effect *e) {
   case SUP_EXIT:
     must(!b->serving);
     b->exits++;
-    b->exit_code = e->value;
+    b->exit_code = (size_t)e->exit.code;
     break;
   default: break;
   }
@@ -56,7 +58,7 @@ static void keep(struct bench *b, const struct supervisor_effect *e) {
   }
   b->fx[b->n_fx] = *e;
   memset(&b->sent[b->n_fx], 0, sizeof *b->sent);
-  if (e->kind == SUP_SEND) decode(e->bytes, &b->sent[b->n_fx]);
+  if (e->kind == SUP_SEND) decode(e->send.bytes, &b->sent[b->n_fx]);
   b->n_fx++;
 }
 
@@ -66,6 +68,7 @@ void bench_event(struct bench *b, const struct supervisor_event *ev) {
   size_t from = b->n_fx;
   now.now_ms = b->now_ms;
   supervisor_step(b->s, &now, &fx);
+  must(!supervisor_fault(b->s));
   for (size_t i = 0; i < fx.n; i++) {
     check(b, &fx.v[i]);
     keep(b, &fx.v[i]);
@@ -136,7 +139,7 @@ void bench_close(struct bench *b) {
 
 void bench_begin(struct bench *b) {
   b->s = supervisor_create(&b->config);
-  bench_event(b, &(struct supervisor_event){.kind = SUP_START});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_BEGIN});
 }
 
 void bench_msg(struct bench *b, const struct msg *m) {
@@ -153,9 +156,9 @@ void bench_up(struct bench *b) {
 }
 
 void bench_down(struct bench *b, bool refused) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
-                                            .refused = refused,
-                                            .text = refused ? "refused" : "reset by peer"});
+  bench_event(
+      b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                    .link_down = {.refused = refused, .why = refused ? "refused" : "reset by peer"}});
 }
 
 void bench_welcome(struct bench *b, bool fence) {
@@ -185,7 +188,8 @@ void bench_start(struct bench *b, int64_t round) {
                            .ids = b->ids,
                            .mint_first = b->mint_first,
                            .mint_count = b->mint_count,
-                           .minters = "to come from n9"};
+                           .minters = "to come from n9",
+                           .other_command = b->other_command ? b->other_command : ""};
   if (b->node_rank == 0) {
     m.raw = "10.0.0.9\n10.0.0.1\n";
     m.raw_len = strlen(m.raw);
@@ -223,7 +227,7 @@ void bench_stale(struct bench *b) {
 }
 
 void bench_store(struct bench *b, uint32_t port) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_STORE, .port = port});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_STORE, .store = {.port = port}});
 }
 
 void bench_end(struct bench *b, int code, const struct verdict *v) {
@@ -245,17 +249,15 @@ void bench_spawned(struct bench *b, uint32_t local_rank) {
   bench_event(b, &(struct supervisor_event){.kind = SUP_SPAWNED,
                                             .round = round_now(b),
                                             .local_rank = local_rank,
-                                            .pid = 5000 + (int)local_rank});
+                                            .spawned = {.pid = 5000 + (int)local_rank}});
 }
 
 void bench_exited(struct bench *b, uint32_t local_rank, int status, uint64_t when_ms, const char *text) {
   bench_event(b, &(struct supervisor_event){.kind = SUP_EXITED,
                                             .round = round_now(b),
                                             .local_rank = local_rank,
-                                            .pid = 5000 + (int)local_rank,
-                                            .status = status,
                                             .when_ms = when_ms,
-                                            .text = text});
+                                            .exited = {.status = status, .last_lines = text}});
 }
 
 void bench_clear(struct bench *b) {
@@ -263,7 +265,21 @@ void bench_clear(struct bench *b) {
 }
 
 void bench_signal(struct bench *b, int signo) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}});
+}
+
+void bench_all_spawned(struct bench *b) {
+  for (uint32_t i = 0; i < b->config.workers; i++) bench_spawned(b, i);
+}
+
+void bench_all_exited(struct bench *b, int status) {
+  for (uint32_t i = 0; i < b->config.workers; i++) bench_exited(b, i, status, b->now_ms, "");
+}
+
+void bench_worker(struct bench *b, uint32_t local_rank, struct supervisor_event ev) {
+  ev.round = round_now(b);
+  ev.local_rank = local_rank;
+  bench_event(b, &ev);
 }
 
 void bench_joined(struct bench *b) {
@@ -275,8 +291,31 @@ void bench_joined(struct bench *b) {
 void bench_running(struct bench *b) {
   bench_joined(b);
   bench_start(b, 1);
-  for (uint32_t i = 0; i < b->config.workers; i++) bench_spawned(b, i);
+  bench_all_spawned(b);
   must(supervisor_state(b->s) == SUPERVISOR_RUNNING);
+}
+
+void bench_open_joined(struct bench *b) {
+  bench_open(b);
+  bench_joined(b);
+}
+
+void bench_open_running(struct bench *b) {
+  bench_open(b);
+  bench_running(b);
+}
+
+void bench_open_answered(struct bench *b) {
+  bench_open(b);
+  b->answering = true;
+  bench_running(b);
+}
+
+const struct hello *bench_reconnected(struct bench *b) {
+  bench_down(b, false);
+  bench_run(b, 0);
+  bench_up(b);
+  return bench_hello(b);
 }
 
 /* Looking. --------------------------------------------------------------------------------------------------------- */
@@ -299,6 +338,12 @@ const struct msg *bench_sent(const struct bench *b, enum msg_type type) {
   return NULL;
 }
 
+const struct hello *bench_hello(const struct bench *b) {
+  const struct msg *m = bench_sent(b, MSG_HELLO);
+  must(m);
+  return &m->hello;
+}
+
 size_t bench_count_sent(const struct bench *b, enum msg_type type) {
   size_t n = 0;
   for (size_t i = 0; i < b->n_fx; i++) n += b->sent[i].type == type;
@@ -314,6 +359,24 @@ const struct report *bench_report(const struct bench *b, enum report_kind kind) 
 
 size_t bench_said(const struct bench *b, const char *words) {
   size_t n = 0;
-  for (size_t i = 0; i < b->n_fx; i++) n += b->fx[i].kind == SUP_SAY && strstr(b->fx[i].text, words);
+  for (size_t i = 0; i < b->n_fx; i++) n += b->fx[i].kind == SUP_SAY && strstr(b->fx[i].say.text, words);
   return n;
+}
+
+void assert_state(const struct bench *b, enum supervisor_state want) {
+  assert_string_equal(supervisor_state_name(supervisor_state(b->s)), supervisor_state_name(want));
+}
+
+void assert_exit(const struct bench *b, int code) {
+  assert_int_equal(b->exits, 1);
+  assert_int_equal(b->exit_code, code);
+  assert_state(b, SUPERVISOR_DONE);
+  assert_true(supervisor_deadline(b->s) == UINT64_MAX);
+}
+
+void assert_kills_and_exits(struct bench *b, int code) {
+  assert_int_equal(b->exits, 0);
+  assert_int_equal(bench_effect(b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
+  bench_clear(b);
+  assert_exit(b, code);
 }

@@ -1,9 +1,10 @@
-#ifndef TESTS_UNIT_SUP_HELP_H
-#define TESTS_UNIT_SUP_HELP_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_SUPERVISOR_H
+#define TESTS_RIG_SUPERVISOR_H
 
-/* A supervisor on the bench: one agent's mind, a clock that the test moves, a daemon and a guard that say what the test wants. All
- * effects are kept; what it sends is decoded as a daemon would. Nothing may come after SUP_EXIT: the bench checks that
- * at every step, and that a store is open for one round at a time, and for none at the end. */
+/* A supervisor on the bench: one agent's mind, a clock that the test moves, a daemon and a guard that say what the
+ * test wants. All effects are kept; what it sends is decoded as a daemon would. Nothing may come after SUP_EXIT: the
+ * bench checks that at every step, and that a store is open for one round at a time, and for none at the end. */
 
 #include "agent/supervisor/supervisor.h"
 
@@ -21,19 +22,19 @@ struct bench {
   uint32_t last_heartbeat;
   int64_t node_rank, store_port; /* what bench_start says: 1 and 29500 */
   int64_t ids, mint_first, mint_count;
-  bool serving; /* SPAWN as node 0 is out, and no CLOSE_STORE since */
+  const char *other_command; /* NULL: none */
+  bool serving;              /* SPAWN as node 0 is out, and no CLOSE_STORE since */
   char incarnation[INCARNATION_MAX + 1];
 };
 
 /* 2 workers, 2 nodes, 5 s lease, 30 s stop, 60 s join; agent a1 on n0, job "job". */
 void bench_open(struct bench *b);
 void bench_close(struct bench *b);
-void bench_begin(struct bench *b); /* SUP_START */
+void bench_begin(struct bench *b); /* SUP_BEGIN */
 void bench_forget(struct bench *b);
 void bench_event(struct bench *b, const struct supervisor_event *ev);
 void bench_msg(struct bench *b, const struct msg *m);
-void bench_run(struct bench *b,
-               uint64_t ms); /* with TICK at each deadline; fails where they do not move on */
+void bench_run(struct bench *b, uint64_t ms); /* with TICK at each deadline; fails where they do not move on */
 
 /* The daemon. */
 void bench_up(struct bench *b); /* LINK_UP, CHALLENGE */
@@ -52,17 +53,33 @@ void bench_exited(struct bench *b, uint32_t local_rank, int status, uint64_t whe
 void bench_clear(struct bench *b);
 void bench_signal(struct bench *b, int signo);
 
+void bench_all_spawned(struct bench *b);            /* every worker runs */
+void bench_all_exited(struct bench *b, int status); /* every worker, now, without a word */
+void bench_worker(struct bench *b, uint32_t local_rank, struct supervisor_event ev); /* of the round that it is in */
+
 void bench_joined(struct bench *b);  /* begun, connected, welcomed */
 void bench_running(struct bench *b); /* and round 1 runs */
+void bench_open_joined(struct bench *b);
+void bench_open_running(struct bench *b);
+void bench_open_answered(struct bench *b); /* running, and heartbeats are answered */
+/* The connection closes, and the agent connects again at once. Returns its HELLO. */
+const struct hello *bench_reconnected(struct bench *b);
 
 size_t bench_count(const struct bench *b, enum supervisor_effect_kind kind);
 const struct supervisor_effect *bench_effect(const struct bench *b,
                                              enum supervisor_effect_kind kind); /* the last; NULL */
 const struct msg *bench_sent(const struct bench *b, enum msg_type type);        /* the last; NULL */
 size_t bench_count_sent(const struct bench *b, enum msg_type type);
-const struct report *bench_report(const struct bench *b,
-                                  enum report_kind kind);    /* the last REPORT of it; NULL */
-size_t bench_said(const struct bench *b, const char *words); /* how many lines hold them */
+const struct hello *bench_hello(const struct bench *b); /* the last; fails where none was sent */
+const struct report *bench_report(const struct bench *b, enum report_kind kind); /* the last REPORT of it; NULL */
+size_t bench_said(const struct bench *b, const char *words);                     /* how many lines hold them */
+
+/* A test's own: they fail it. */
+void assert_state(const struct bench *b, enum supervisor_state want);
+void assert_exit(const struct bench *b, int code); /* it has exited once, with this code, and waits for nothing */
+
+/* It has begun to kill what runs, and exits when nothing does. */
+void assert_kills_and_exits(struct bench *b, int code);
 
 #define EXITED(code)     ((code) << 8)
 #define SIGNALED(number) (number)

@@ -1,4 +1,5 @@
-/* Files of a made tree. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes and removes a test's folder tree. */
 
 #include "tests/rig/tree.h"
 

@@ -1,7 +1,8 @@
-#ifndef TESTS_UNIT_UNIT_H
-#define TESTS_UNIT_UNIT_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_RIG_UNIT_H
+#define TESTS_RIG_UNIT_H
 
-/* What cmocka wants to be included before it, in its order. */
+/* The headers that must precede cmocka's, in its order. */
 
 #include <stdarg.h>
 #include <stddef.h>

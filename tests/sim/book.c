@@ -1,6 +1,7 @@
-/* The checker's book. A round's page is opened by whoever names the round first, since messages about it may be seen in any order: STOP
- * before START has been read, a report before either. Rounds are looked for from the latest backwards; nearly every question is
- * about the one that runs. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checker's book. A round's page is opened by whoever names the round first, since messages about it may be seen
+ * in any order: STOP before START has been read, a report before either. Rounds are looked for from the latest
+ * backwards; nearly every question is about the one that runs. */
 
 #include "tests/sim/book.h"
 

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_SIM_BOOK_H
 #define TESTS_SIM_BOOK_H
 
-/* The checker's book: of each round who is in it as what, what its workers truly did, how it was settled; and of each life of a job how it
- * ended. Written by invariants.c and invariants_work.c as they see messages and workers. */
+/* The checker's book: of each round who is in it as what, what its workers truly did, how it was settled; and of each
+ * life of a job how it ended. Written by invariants.c and invariants_work.c as they see messages and workers. */
 
 #include "tests/sim/sim.h"
 
@@ -53,8 +54,7 @@ struct checker {
   size_t n_ends;
 };
 
-struct round_book *book_find(const struct checker *k, const char *incarnation,
-                             int64_t round); /* NULL: none */
+struct round_book *book_find(const struct checker *k, const char *incarnation, int64_t round); /* NULL: none */
 struct round_book *book_round(struct checker *k, const char *incarnation,
                               int64_t round);                              /* opened where there is none */
 struct place *book_place(struct round_book *r, const struct sim_agent *a); /* NULL: it is not in it */

@@ -1,9 +1,10 @@
-/* The coverage of the job's table (daemon/rdzv.c, PROTOCOL.md 5) by everything the simulation does, and of the
- * supervisor's, which has no table in the open: there the cells are its state and the event or message that came in.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The coverage of the job's table (daemon/job/job.c) and of the agent's (agent/supervisor/table.inc) by everything the
+ * simulation does.
  *
- * A cell of the daemon's table that was never taken is a hole: either a story is missing, or the cell cannot be reached,
- * and then it is listed below with the reason. A listed cell that was taken after all is an error too, since then the
- * reason is wrong. */
+ * A cell that was never taken is a hole. Either a story is missing, or the cell cannot be reached, and then a reason
+ * must say so: for a job in holes.inc, for the agent in its table (NEVER). A reason for a cell that was taken is an
+ * error too. agent_holes.inc has the agent's cells that may come, but that the simulation lacks or takes too seldom. */
 
 #include "tests/sim/coverage.h"
 
@@ -11,13 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "daemon/core/internal.h"
+#include "daemon/job/events.h"
 
-enum { AGENT_EVENTS = SUP_TICK + MSG_COUNT };
+enum { AGENT_ROWS_MAX = 64 };
 
 struct counts {
   uint64_t job[JOB_STATE_COUNT][JOB_EV_COUNT];
-  uint64_t agent[SUPERVISOR_STATE_COUNT][AGENT_EVENTS + 1];
+  uint64_t agent[AGENT_ROWS_MAX][SUPERVISOR_STATE_COUNT];
 };
 
 static struct counts here, *shared;
@@ -30,14 +31,26 @@ static const struct hole {
 #include "tests/sim/holes.inc"
 };
 
+static const struct agent_hole {
+  const char *event;
+  unsigned states; /* a bit each */
+  const char *reason;
+} agent_explained[] = {
+#define IN(state) (1u << SUPERVISOR_##state)
+#define BETWEEN   (IN(JOINING) | IN(FINISHED) | IN(STOPPED))
+#define ALL       (~0u)
+#include "tests/sim/agent_holes.inc"
+};
+
 void coverage_add(const uint32_t *counts, size_t states, size_t events) {
   for (size_t s = 0; s < states && s < JOB_STATE_COUNT; s++)
     for (size_t e = 0; e < events && e < JOB_EV_COUNT; e++) here.job[s][e] += counts[s * events + e];
 }
 
-void coverage_agent(const struct supervisor *sup, const struct supervisor_event *ev) {
-  size_t event = ev->kind == SUP_MSG ? (size_t)SUP_TICK + ev->msg->type : (size_t)ev->kind;
-  here.agent[supervisor_state(sup)][event]++;
+void coverage_agent(const struct supervisor *sup) {
+  const uint32_t *counts = supervisor_coverage(sup);
+  for (size_t e = 0; e < supervisor_table_size(); e++)
+    for (size_t s = 0; s < SUPERVISOR_STATE_COUNT; s++) here.agent[e][s] += counts[e * SUPERVISOR_STATE_COUNT + s];
 }
 
 void coverage_share(void) {
@@ -65,38 +78,6 @@ static void collect(void) {
   memset(shared, 0, sizeof *shared);
 }
 
-static const char *agent_event_name(size_t e) {
-  static const char *const names[] = {[SUP_STORE] = "store",
-                                      [SUP_START] = "start",
-                                      [SUP_LINK_UP] = "link-up",
-                                      [SUP_LINK_DOWN] = "link-down",
-                                      [SUP_MSG] = "msg",
-                                      [SUP_SPAWNED] = "spawned",
-                                      [SUP_EXEC_FAILED] = "exec-failed",
-                                      [SUP_DEVICE_HELD] = "device-held",
-                                      [SUP_EXITED] = "exited",
-                                      [SUP_CLEAR] = "clear",
-                                      [SUP_FENCED] = "fenced",
-                                      [SUP_STUCK] = "stuck",
-                                      [SUP_GUARD_GONE] = "guard-gone",
-                                      [SUP_SIGNAL] = "signal",
-                                      [SUP_PROGRESS] = "progress",
-                                      [SUP_CAN_CHECKPOINT] = "can-ckpt",
-                                      [SUP_CHECKPOINTED] = "checkpointed",
-                                      [SUP_CAN_REJOIN] = "can-rejoin",
-                                      [SUP_PARKED] = "parked",
-                                      [SUP_LOOKED] = "looked",
-                                      [SUP_PROBED] = "probed",
-                                      [SUP_PROBE_DONE] = "probe-done",
-                                      [SUP_PROBE_FACTS] = "probe-facts",
-                                      [SUP_SIGN] = "sign",
-                                      [SUP_MINTED] = "minted",
-                                      [SUP_MINT_FAILED] = "mint-failed",
-                                      [SUP_NCCL_UP] = "nccl-up",
-                                      [SUP_TICK] = "tick"};
-  return e <= SUP_TICK ? names[e] : msg_name((enum msg_type)(e - SUP_TICK));
-}
-
 void coverage_print(void) {
   collect();
   printf("\nThe job's table, times taken:\n%-10s", "");
@@ -105,19 +86,31 @@ void coverage_print(void) {
     printf("\n%-10s", job_event_name((enum job_event_kind)e));
     for (size_t s = 0; s < JOB_STATE_COUNT; s++) printf(" %10" PRIu64, here.job[s][e]);
   }
-  printf("\n\nThe agent's events by state:\n%-14s", "");
-  for (size_t s = 0; s < SUPERVISOR_STATE_COUNT; s++)
-    printf(" %9s", supervisor_state_name((enum supervisor_state)s));
-  for (size_t e = 0; e <= AGENT_EVENTS; e++) {
-    if (e == SUP_MSG) continue;
-    if (e > SUP_TICK &&
-        (e - SUP_TICK >= MSG_COUNT || msg_direction((enum msg_type)(e - SUP_TICK)) != TO_AGENT))
-      continue;
-    if (e == SUP_TICK + MSG_CONTROL_REPLY) continue;
-    printf("\n%-14s", agent_event_name(e));
-    for (size_t s = 0; s < SUPERVISOR_STATE_COUNT; s++) printf(" %9" PRIu64, here.agent[s][e]);
+  printf("\n\nThe agent's table, times taken:\n%-14s", "");
+  for (size_t s = 0; s < SUPERVISOR_STATE_COUNT; s++) printf(" %9s", supervisor_state_name((enum supervisor_state)s));
+  for (size_t e = 0; e < supervisor_table_size(); e++) {
+    printf("\n%-14s", supervisor_table_event(e));
+    for (size_t s = 0; s < SUPERVISOR_STATE_COUNT; s++) printf(" %9" PRIu64, here.agent[e][s]);
   }
   printf("\n\n");
+}
+
+static bool is_impossible(size_t e, size_t s) {
+  bool impossible;
+  supervisor_table_reason(e, (enum supervisor_state)s, &impossible);
+  return impossible;
+}
+
+/* Why nothing has taken the agent's cell; NULL: nobody knows. */
+static const char *agent_reason_of(size_t e, size_t s) {
+  bool impossible;
+  const char *reason = supervisor_table_reason(e, (enum supervisor_state)s, &impossible);
+  if (impossible) return reason;
+  if (here.agent[e][s]) return NULL;
+  for (size_t i = 0; i < sizeof agent_explained / sizeof *agent_explained; i++)
+    if (!strcmp(agent_explained[i].event, supervisor_table_event(e)) && agent_explained[i].states >> s & 1)
+      return agent_explained[i].reason;
+  return NULL;
 }
 
 static const char *reason_of(size_t s, size_t e) {
@@ -131,6 +124,28 @@ static void put_short(FILE *out, int width, uint64_t n) {
     fprintf(out, "%*" PRIu64, width, n);
   else
     fprintf(out, "%*" PRIu64 "k", width - 1, n / 1000);
+}
+
+static void put_agent_summary(FILE *out) {
+  enum { WIDTH = 9 };
+  int taken = 0;
+  for (size_t e = 0; e < supervisor_table_size(); e++)
+    for (size_t s = 0; s < SUPERVISOR_DONE; s++) taken += here.agent[e][s] > 0;
+  fprintf(out,
+          "\nan agent's events by its states, and how often all stories took them: %d of %zu cells; - cannot be "
+          "(agent/supervisor/table.inc)\n%-14s",
+          taken, supervisor_table_size() * SUPERVISOR_DONE, "");
+  for (size_t s = 0; s < SUPERVISOR_DONE; s++)
+    fprintf(out, "%*s", WIDTH, supervisor_state_name((enum supervisor_state)s));
+  for (size_t e = 0; e < supervisor_table_size(); e++) {
+    fprintf(out, "\n%-14s", supervisor_table_event(e));
+    for (size_t s = 0; s < SUPERVISOR_DONE; s++)
+      if (is_impossible(e, s))
+        fprintf(out, "%*s", WIDTH, "-");
+      else
+        put_short(out, WIDTH, here.agent[e][s]);
+  }
+  fputc('\n', out);
 }
 
 void coverage_summary(FILE *out) {
@@ -157,26 +172,30 @@ void coverage_summary(FILE *out) {
         put_short(out, width[s], here.job[s][e]);
   }
   fputc('\n', out);
+  put_agent_summary(out);
+}
+
+static bool check_cell(const char *event, const char *state, uint64_t taken, const char *reason) {
+  if (!taken && reason) {
+    printf("hole: %s in %s: %s\n", event, state, reason);
+  } else if (!taken) {
+    printf("UNEXPLAINED HOLE: %s in %s was never taken\n", event, state);
+  } else if (reason) {
+    printf("WRONG REASON: %s in %s was taken %" PRIu64 " times, but is said to be: %s\n", event, state, taken, reason);
+  }
+  return !taken == !!reason;
 }
 
 bool coverage_check(void) {
   collect();
   bool good = true;
-  for (size_t s = 0; s < JOB_STATE_COUNT; s++) {
-    for (size_t e = 0; e < JOB_EV_COUNT; e++) {
-      const char *reason = reason_of(s, e), *state = job_state_name((enum job_state)s);
-      const char *event = job_event_name((enum job_event_kind)e);
-      if (!here.job[s][e] && reason) {
-        printf("hole: %s in %s: %s\n", event, state, reason);
-      } else if (!here.job[s][e]) {
-        printf("UNEXPLAINED HOLE: %s in %s was never taken\n", event, state);
-        good = false;
-      } else if (reason) {
-        printf("WRONG REASON: %s in %s was taken %" PRIu64 " times, but is said to be: %s\n", event, state,
-               here.job[s][e], reason);
-        good = false;
-      }
-    }
-  }
+  for (size_t s = 0; s < JOB_STATE_COUNT; s++)
+    for (size_t e = 0; e < JOB_EV_COUNT; e++)
+      good &= check_cell(job_event_name((enum job_event_kind)e), job_state_name((enum job_state)s), here.job[s][e],
+                         reason_of(s, e));
+  for (size_t e = 0; e < supervisor_table_size(); e++)
+    for (size_t s = 0; s < SUPERVISOR_DONE; s++)
+      good &= check_cell(supervisor_table_event(e), supervisor_state_name((enum supervisor_state)s), here.agent[e][s],
+                         agent_reason_of(e, s));
   return good;
 }

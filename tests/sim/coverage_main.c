@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_coverage: plays all stories and 2,000 random ones, and prints how often each cell of the state x
- * event tables was taken. Fails on a cell of the job's table that nobody takes and nobody explains (holes.inc).
- * RDZV_SIM_COVERAGE=FILE: the job's table goes there, to be read where the rest is hidden in a log. */
+ * event tables was taken. Fails on a cell that nobody takes and nobody explains.
+ * RDZV_SIM_COVERAGE=FILE: the tables go there, to be read where the rest is hidden in a log. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ int main(void) {
   for (size_t t = 0; all_stories[t]; t++)
     for (const struct story *st = all_stories[t]; st->name; st++) sim_destroy(story_play(st, false));
   struct random_summary sum;
-  bool good = random_campaign(1, 2001, 2, &sum);
+  bool good = random_campaign(1, 2001, 2, false, &sum);
   coverage_print();
   good = write_summary(getenv("RDZV_SIM_COVERAGE")) && good;
   return coverage_check() && good ? 0 : 1;

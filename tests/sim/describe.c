@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Messages as a person would tell them, for traces. The wording is what stories are compared with. */
 
 #include <inttypes.h>
@@ -33,15 +34,15 @@ static void put_hello(const struct hello *h, struct buf *out) {
 }
 
 static void put_start(const struct start *s, bool ports, struct buf *out) {
-  buf_printf(out, "START round %" PRId64 ": node %" PRId64 " of %" PRId64 ", rank %" PRId64 " of %" PRId64,
-             s->round, s->node_rank, s->nodes, s->rank_base, s->world_size);
+  buf_printf(out, "START round %" PRId64 ": node %" PRId64 " of %" PRId64 ", rank %" PRId64 " of %" PRId64, s->round,
+             s->node_rank, s->nodes, s->rank_base, s->world_size);
   if (s->store_port > 0 && ports) buf_printf(out, ", store at %s port %" PRId64, s->head_addr, s->store_port);
   if (s->restarts_used) buf_printf(out, ", %" PRId64 " restarts used", s->restarts_used);
 }
 
 static void put_settled(const struct settled *s, struct buf *out) {
-  buf_printf(out, "SETTLED round %" PRId64 ": %s, %" PRId64 " used", s->round,
-             s->charged ? "charged" : "free", s->restarts_used);
+  buf_printf(out, "SETTLED round %" PRId64 ": %s, %" PRId64 " used", s->round, s->charged ? "charged" : "free",
+             s->restarts_used);
   if (s->refilled) buf_puts(out, ", others given back");
   if (s->delay_ms) buf_printf(out, ", wait %" PRId64 " ms", s->delay_ms);
   put_verdict(&s->verdict, out);
@@ -71,8 +72,8 @@ static bool describe_ids(const struct msg *m, struct buf *out) {
     buf_printf(out, "MINT round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->mint.round, m->mint.count,
                m->mint.first);
   else if (m->type == MSG_MINTED)
-    buf_printf(out, "MINTED round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->minted.round,
-               m->minted.count, m->minted.first);
+    buf_printf(out, "MINTED round %" PRId64 ": %" PRId64 " from %" PRId64 " on", m->minted.round, m->minted.count,
+               m->minted.first);
   if (m->type == MSG_MINTED && !m->minted.version) buf_printf(out, ", not: %s", m->minted.text);
   if (m->type == MSG_IDS) put_ids(&m->ids, out);
   return m->type == MSG_MINT || m->type == MSG_MINTED || m->type == MSG_IDS;

@@ -1,17 +1,27 @@
-/* What must hold, whatever happens. The checker sees the messages that are read and sent, every start and end of a worker, and every exit of
- * an agent, and keeps a book of its own about each round: who is in it as what, what its workers truly did, how it was settled.
- * It never asks the minds what they think. The book is in book.c; what workers do is checked in invariants_work.c, all else here.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Invariants: they must always hold. The checker sees the messages that are read and sent, every start and end of a
+ * worker, and every exit of an agent, and keeps a book of its own about each round: who is in it as what, what its
+ * workers truly did, how it was settled. It never asks the minds what they think. The book is in book.c; what workers
+ * do is checked in invariants_work.c, all else here.
  *
  * Six allowances, each of which is written down in PROTOCOL.md or the README:
- *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and when a
- *     newcomer takes its place both run until it is back.
+ *   - A node that was last told that no round could form without it does not fence itself. Cut off, it goes on, and
+ *     when a
+ *     newcomer takes its place both run until it is back. What it was told must have been true: one node of the new
+ *     round was not connected
+ *     then, nor away for less than its grace, nor, where the daemon was RECOVERING, a node of the old round.
  *   - A process in state D dies when the kernel lets it, and what runs on a host that is suspended when that goes on.
  *   - Where an agent and its guard are both stopped nobody kills their workers, until one of them goes on.
- *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is there before
- *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be used again.
- *   - Two daemons know nothing of each other: where nodes are enough for two, each may have a round, and each judges for itself.
- *   - A daemon without a state file that dies between telling one node something and telling another may come to another
- *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same. */
+ *   - A daemon that came back without a state file knows what those have told who came back to it: a newcomer who is
+ *     there before
+ *     all others opens a new incarnation; a round of which nobody has come back has not been, and its number may be
+ *     used again.
+ *   - Two daemons know nothing of each other: where nodes are enough for two, each may have a round, and each judges
+ *     for itself.
+ *   - A daemon without a state file that dies between telling one node something and telling another may come to
+ *     another
+ *     judgement in its next life. Within one life, and with a state file for the end of a job, all are told the same.
+ */
 
 #include "tests/sim/book.h"
 
@@ -22,13 +32,13 @@
 #include "common/exit_codes.h"
 #include "common/mem.h"
 
-/* Ranks and tokens. ----------------------------------------------------------------------------------------------- */
+/* Ranks and tokens. ------------------------------------------------------------------------------------------------ */
 
 static void check_token(struct sim *s, struct sim_agent *a, const struct start *t) {
   int order = a->took_inc[0] ? strcmp(t->incarnation, a->took_inc) : 1;
   if (order < 0 || (order == 0 && t->round < a->took_round))
-    sim_violate(s, INV_TOKENS, "%s is started in round %" PRId64 " of %s after round %" PRId64 " of %s",
-                a->name, t->round, t->incarnation, a->took_round, a->took_inc);
+    sim_violate(s, INV_TOKENS, "%s is started in round %" PRId64 " of %s after round %" PRId64 " of %s", a->name,
+                t->round, t->incarnation, a->took_round, a->took_inc);
   a->told_start = true;
   strncpy(a->told_inc, t->incarnation, INCARNATION_MAX);
   a->told_round = t->round;
@@ -41,8 +51,7 @@ static void check_places(struct sim *s, const struct round_book *r) {
     sum += p->workers;
     if (p->node_rank >= r->nodes || p->base + p->workers > r->world)
       sim_violate(s, INV_RANKS,
-                  "round %" PRId64 ": %s is node %" PRId64 " of %" PRId64 " with ranks %" PRId64
-                  ".. of %" PRId64,
+                  "round %" PRId64 ": %s is node %" PRId64 " of %" PRId64 " with ranks %" PRId64 ".. of %" PRId64,
                   r->round, p->agent->name, p->node_rank, r->nodes, p->base, r->world);
     for (int k = 0; k < i; k++) {
       const struct place *q = &r->places[k];
@@ -53,37 +62,36 @@ static void check_places(struct sim *s, const struct round_book *r) {
         sim_violate(s, INV_RANKS,
                     "round %" PRId64 ": %s is node %" PRId64 " from rank %" PRId64 ", %s is node %" PRId64
                     " from rank %" PRId64,
-                    r->round, lo->agent->name, lo->node_rank, lo->base, hi->agent->name, hi->node_rank,
-                    hi->base);
+                    r->round, lo->agent->name, lo->node_rank, lo->base, hi->agent->name, hi->node_rank, hi->base);
     }
   }
   if (r->n_places == r->nodes && sum != r->world)
-    sim_violate(s, INV_RANKS, "round %" PRId64 ": %" PRId64 " workers in a world of %" PRId64, r->round, sum,
-                r->world);
+    sim_violate(s, INV_RANKS, "round %" PRId64 ": %" PRId64 " workers in a world of %" PRId64, r->round, sum, r->world);
 }
 
-/* What the daemon must have seen of a round to give restarts back, at least: some node further than any charged round before
- * it, or 10 minutes. What was settled by a daemon that died before the next seal, only those know who have heard it. */
+/* What the daemon must have seen of a round to give restarts back, at least: some node further than any charged round
+ * before it, or 10 minutes. What was settled by a daemon that died before the next seal, only those know who have
+ * heard it. */
 static bool has_earned(const struct sim *s, const struct round_book *r, uint32_t life) {
   const struct checker *k = s->checker;
   int64_t furthest = -1, step = -1;
   for (size_t i = 0; i < k->n_rounds; i++) {
     const struct round_book *b = &k->rounds[i];
-    bool before = b->round < r->round && b->charged && b->settled_life == life &&
-                  !strcmp(b->incarnation, r->incarnation);
+    bool before =
+        b->round < r->round && b->charged && b->settled_life == life && !strcmp(b->incarnation, r->incarnation);
     if (before && b->failed_step > furthest) furthest = b->failed_step;
   }
   for (int i = 0; i < r->n_places; i++)
     if (r->places[i].step > step) step = r->places[i].step;
-  return step > furthest || s->now >= r->sent_at + CORE_LONG_ROUND_MS;
+  return step > furthest || s->now >= r->sent_at + JOB_LONG_ROUND_MS;
 }
 
-/* Without a state file a number can be given out again by a daemon to which nobody has come back who has heard of it. */
+/* Without a state file a number can be given out again by a daemon to which nobody has come back who has heard of it.
+ */
 static void forget_if_unheard(const struct sim *s, struct round_book *r, uint32_t life) {
   if (book_remembers(s) || r->told_life == life) return;
   for (int i = 0; i < r->n_places; i++)
-    if (r->places[i].agent->sup && r->places[i].agent->known_life == life &&
-        r->places[i].agent->known_at < r->sent_at)
+    if (r->places[i].agent->sup && r->places[i].agent->known_life == life && r->places[i].agent->known_at < r->sent_at)
       return;
   r->told = r->failed = r->settled = false;
   r->n_places = 0;
@@ -104,15 +112,14 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   }
   if (r->nodes != t->nodes || r->world != t->world_size || strcmp(r->head_addr, t->head_addr) != 0)
     sim_violate(s, INV_RANKS,
-                "round %" PRId64 ": %s is told %" PRId64 " nodes, world %" PRId64
-                ", head %s; others otherwise",
+                "round %" PRId64 ": %s is told %" PRId64 " nodes, world %" PRId64 ", head %s; others otherwise",
                 t->round, a->name, t->nodes, t->world_size, t->head_addr);
   if (r->port != t->store_port)
-    sim_violate(s, INV_STORE_THERE, "round %" PRId64 ": %s is told port %" PRId64 ", others %" PRId64,
-                t->round, a->name, t->store_port, r->port);
+    sim_violate(s, INV_STORE_THERE, "round %" PRId64 ": %s is told port %" PRId64 ", others %" PRId64, t->round,
+                a->name, t->store_port, r->port);
   if (r->used != t->restarts_used)
-    sim_violate(s, INV_BUDGET, "round %" PRId64 ": %s is told %" PRId64 " restarts used, others %" PRId64,
-                t->round, a->name, t->restarts_used, r->used);
+    sim_violate(s, INV_BUDGET, "round %" PRId64 ": %s is told %" PRId64 " restarts used, others %" PRId64, t->round,
+                a->name, t->restarts_used, r->used);
   struct place *p = book_place(r, a);
   if (p && (p->node_rank != t->node_rank || p->base != t->rank_base))
     sim_violate(s, INV_RANKS, "round %" PRId64 ": %s is told another rank than before", t->round, a->name);
@@ -123,23 +130,22 @@ static void told_start(struct sim *s, struct sim_agent *a, const struct start *t
   struct round_book *before = book_find(s->checker, t->incarnation, t->round - 1);
   if (!before || !before->told || (!book_remembers(s) && before->told_life != book_life(a))) return;
   if (t->restarts_used < before->used && book_remembers(s) && !has_earned(s, before, book_life(a)))
-    sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64,
-                t->round, t->restarts_used, before->used);
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64, t->round,
+                t->restarts_used, before->used);
   if (t->restarts_used > before->used + before->failed)
-    sim_violate(s, INV_BUDGET,
-                "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64 "%s", t->round,
-                t->restarts_used, before->used, before->failed ? "" : ", and none of its workers has failed");
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " has %" PRId64 " restarts used, the one before %" PRId64 "%s",
+                t->round, t->restarts_used, before->used, before->failed ? "" : ", and none of its workers has failed");
   if (before->settled && before->settled_life == book_life(a) && t->restarts_used != before->used_after)
     sim_violate(s, INV_BUDGET,
-                "round %" PRId64 " has %" PRId64 " restarts used, the one before was settled with %" PRId64,
-                t->round, t->restarts_used, before->used_after);
+                "round %" PRId64 " has %" PRId64 " restarts used, the one before was settled with %" PRId64, t->round,
+                t->restarts_used, before->used_after);
 }
 
-/* The budget. ----------------------------------------------------------------------------------------------------- */
+/* The budget. ------------------------------------------------------------------------------------------------------ */
 
-static bool is_worker_death(enum cause c) {
-  return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL ||
-         c == CAUSE_WORKER_HUNG || c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
+static bool is_worker_failure(enum cause c) {
+  return c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_HUNG ||
+         c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
 }
 
 /* It may: below max, and asked for by all. */
@@ -147,8 +153,7 @@ static void check_growth(struct sim *s, struct round_book *r, bool charged) {
   const struct settings *t = &s->config.settings;
   if (charged) sim_violate(s, INV_GROWTH, "round %" PRId64 " is charged for newcomers", r->round);
   if (t->scale_up != SCALE_UP_NOW || (r->told && r->nodes >= t->max_nodes))
-    sim_violate(s, INV_GROWTH,
-                "round %" PRId64 " with %" PRId64 " of at most %" PRId64 " nodes ends for newcomers",
+    sim_violate(s, INV_GROWTH, "round %" PRId64 " with %" PRId64 " of at most %" PRId64 " nodes ends for newcomers",
                 r->round, r->nodes, t->max_nodes);
 }
 
@@ -156,8 +161,7 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   struct round_book *r = book_round(s->checker, t->incarnation, t->round);
   if (r->settled && r->settled_life == book_life(a) &&
       (r->charged != t->charged || r->used_after != t->restarts_used || r->cause != t->verdict.cause))
-    sim_violate(s, INV_BUDGET, "round %" PRId64 " is settled for %s otherwise than for others", t->round,
-                a->name);
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " is settled for %s otherwise than for others", t->round, a->name);
   r->settled = true;
   r->settled_life = book_life(a);
   r->charged = t->charged;
@@ -165,39 +169,35 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   r->failed_step = t->verdict.step;
   r->cause = t->verdict.cause;
   bool is_void = r->void_life == book_life(a);
-  if (t->charged && (!r->failed || !is_worker_death(t->verdict.cause) || is_void))
-    sim_violate(s, INV_BUDGET, "round %" PRId64 " is charged for %s%s%s", t->round,
-                cause_name(t->verdict.cause), is_void ? ", void" : "",
-                r->failed ? "" : ", but no worker of it has failed");
-  if (!t->charged && is_worker_death(t->verdict.cause) && !is_void)
-    sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round,
-                cause_name(t->verdict.cause));
+  if (t->charged && (!r->failed || !is_worker_failure(t->verdict.cause) || is_void))
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " is charged for %s%s%s", t->round, cause_name(t->verdict.cause),
+                is_void ? ", void" : "", r->failed ? "" : ", but no worker of it has failed");
+  if (!t->charged && is_worker_failure(t->verdict.cause) && !is_void)
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " is not charged for %s", t->round, cause_name(t->verdict.cause));
   if (t->verdict.cause == CAUSE_NODE_JOINED) check_growth(s, r, t->charged);
   if (t->refilled && !has_earned(s, r, book_life(a)))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " gives restarts back, and has come no further", t->round);
   if (t->charged && t->failed_step < t->verdict.step)
-    sim_violate(s, INV_BUDGET, "round %" PRId64 " failed at step %" PRId64 ", and %" PRId64 " is remembered",
-                t->round, t->verdict.step, t->failed_step);
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " failed at step %" PRId64 ", and %" PRId64 " is remembered", t->round,
+                t->verdict.step, t->failed_step);
   if (t->restarts_used > s->config.settings.max_restarts)
     sim_violate(s, INV_BUDGET, "%" PRId64 " restarts used of %" PRId64, t->restarts_used,
                 s->config.settings.max_restarts);
   int64_t due = (t->refilled ? 0 : r->used) + t->charged;
   if (r->told && t->restarts_used != due && (book_life(a) == 1 || t->restarts_used > due))
-    sim_violate(s, INV_BUDGET,
-                "round %" PRId64 " began with %" PRId64 " restarts used, is %s, and ends with %" PRId64,
+    sim_violate(s, INV_BUDGET, "round %" PRId64 " began with %" PRId64 " restarts used, is %s, and ends with %" PRId64,
                 t->round, r->used, t->charged ? "charged" : "not charged", t->restarts_used);
 }
 
-/* The end. -------------------------------------------------------------------------------------------------------- */
+/* The end. --------------------------------------------------------------------------------------------------------- */
 
 static void check_success(struct sim *s, const struct end *t) {
   struct round_book *r = book_find(s->checker, t->incarnation, t->round);
   int64_t done = 0;
   for (int i = 0; r && i < r->n_places; i++) done += r->places[i].zero_exits == r->places[i].workers;
   if (!r || done != r->nodes)
-    sim_violate(s, INV_SUCCESS,
-                "END success, but only %" PRId64 " of %" PRId64 " nodes of round %" PRId64 " are done", done,
-                r ? r->nodes : 0, t->round);
+    sim_violate(s, INV_SUCCESS, "END success, but only %" PRId64 " of %" PRId64 " nodes of round %" PRId64 " are done",
+                done, r ? r->nodes : 0, t->round);
 }
 
 static void check_failure(struct sim *s, const struct end *t) {
@@ -209,8 +209,8 @@ static void check_failure(struct sim *s, const struct end *t) {
   bool finished = false, again = s->config.settings.after_finish == AFTER_FINISH_RESTART;
   for (int i = 0; i < r->n_places && !again; i++) finished |= r->places[i].zero_exits == r->places[i].workers;
   if (!finished && t->restarts_used < s->config.settings.max_restarts)
-    sim_violate(s, INV_BUDGET, "the job ends for %s with %" PRId64 " of %" PRId64 " restarts used",
-                cause_name(c), t->restarts_used, s->config.settings.max_restarts);
+    sim_violate(s, INV_BUDGET, "the job ends for %s with %" PRId64 " of %" PRId64 " restarts used", cause_name(c),
+                t->restarts_used, s->config.settings.max_restarts);
 }
 
 static void told_end(struct sim *s, struct sim_agent *a, const struct end *t) {
@@ -239,8 +239,7 @@ static void told_end(struct sim *s, struct sim_agent *a, const struct end *t) {
 void check_agent_exit(struct sim *s, struct sim_agent *a, int code) {
   int due = !a->told_end ? a->refused_code : a->end_outcome == OUTCOME_SUCCESS ? EXIT_CODE_OK : a->end_code;
   bool left = a->signalled && (code == EXIT_CODE_PREEMPTED || code == 128 + SIGINT);
-  bool as_refused =
-      a->refused && code == a->refused_code; /* END may have been another life's, and is not for it */
+  bool as_refused = a->refused && code == a->refused_code; /* END may have been another life's, and is not for it */
   if ((a->told_end || a->refused) && code != due && !left && !as_refused)
     sim_violate(s, INV_ENDS, "%s exits with %d, but was told to exit with %d", a->name, code, due);
   bool known = code == EXIT_CODE_FENCED || code == EXIT_CODE_DAEMON_LOST || code == EXIT_CODE_SYSTEM ||
@@ -249,7 +248,8 @@ void check_agent_exit(struct sim *s, struct sim_agent *a, int code) {
     sim_violate(s, INV_ENDS, "%s exits with %d, and nobody has told it so", a->name, code);
   for (int i = 0; i < SIM_WORKERS_MAX; i++) {
     const struct sim_worker *w = &a->w[i];
-    bool late = s->suspends && a->node->resumed_at + dying_ms(s, a) >= s->now; /* its guard is at it */
+    bool late =
+        (s->suspends && a->node->resumed_at + dying_ms(s, a) >= s->now) || were_unable(s, a); /* its guard is at it */
     if ((w->state == WORKER_RUNNING || w->state == WORKER_SPAWNING) && !w->b.kill_ms && !late)
       sim_violate(s, INV_ORPHANS, "%s exits while its rank %u runs", a->name, w->rank);
   }
@@ -267,8 +267,7 @@ static void remember_over(struct sim_agent *a, const char *incarnation, int64_t 
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   if (m->type == MSG_SETTLED && serves(a, m->settled.incarnation, m->settled.round)) a->store.over = true;
   if (m->type == MSG_SETTLED) remember_over(a, m->settled.incarnation, m->settled.round);
-  if (m->type == MSG_STALE || m->type == MSG_END || m->type == MSG_REFUSED)
-    remember_over(a, a->incarnation, a->round);
+  if (m->type == MSG_STALE || m->type == MSG_END || m->type == MSG_REFUSED) remember_over(a, a->incarnation, a->round);
   if (m->type == MSG_START) {
     told_start(s, a, &m->start);
   } else if (m->type == MSG_STOP) {
@@ -285,12 +284,11 @@ void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m) {
   }
 }
 
-/* The round's store. ---------------------------------------------------------------------------------------------- */
+/* The round's store. ----------------------------------------------------------------------------------------------- */
 
 void check_store_told(struct sim *s, struct sim_agent *a) {
   if (a->store.open && (a->store.over || !a->sup))
-    sim_violate(s, INV_STORE_ENDS, "%s still serves round %" PRId64 ", which is over", a->name,
-                a->store.round);
+    sim_violate(s, INV_STORE_ENDS, "%s still serves round %" PRId64 ", which is over", a->name, a->store.round);
 }
 
 /* Nobody serves it because node rank 0 is gone, or knows that the round is over, or has not begun: else it should. */
@@ -300,14 +298,14 @@ void check_store_missing(struct sim *s, struct sim_agent *a, struct sim_worker *
     const struct sim_agent *head = r->places[i].agent;
     bool begun = head->round == a->round && !strcmp(head->incarnation, a->incarnation);
     bool over = head->over_round >= a->round && !strcmp(head->over_inc, a->incarnation);
+    over |= head->told_round != a->round || strcmp(head->told_inc, a->incarnation) != 0; /* START of another */
     if (r->places[i].node_rank != 0 || !head->sup || !begun || over) continue;
-    sim_violate(s, INV_STORE_THERE,
-                "rank %u of round %u on %s finds nobody at %s port %u; %s should be there", w->rank, a->round,
-                a->name, a->head_addr, a->head_port, head->name);
+    sim_violate(s, INV_STORE_THERE, "rank %u of round %u on %s finds nobody at %s port %u; %s should be there", w->rank,
+                a->round, a->name, a->head_addr, a->head_port, head->name);
   }
 }
 
-/* Time. ----------------------------------------------------------------------------------------------------------- */
+/* Time. ------------------------------------------------------------------------------------------------------------ */
 
 void check_deadlines(struct sim *s) {
   bool mutated = s->mutator && s->mutator->deadline;

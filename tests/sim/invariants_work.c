@@ -1,14 +1,16 @@
-/* What must hold of workers: when they may start and run, when they must be dead, and what is said of them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Invariants of workers: when they may start and run, when they must be dead, and what is said of them.
  *
- * Most of it is told by messages: a report says that a worker hangs, that a checkpoint is written, that nothing is left; STOP and START say
- * what the daemon believes. Each is held against what the workers truly do at that moment. */
+ * Most of it is told by messages: a report says that a worker hangs, that a checkpoint is written, that nothing is
+ * left; STOP and START say what the daemon believes. Each is held against what the workers truly do at that moment. */
 
 #include "tests/sim/book.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* What an agent does with its own hand where its guard cannot comes so much later (agent/guard_watch.h; clocks differ by 3 %). */
+/* What an agent does with its own hand where its guard cannot comes so much later (agent/guard/watch.h; clocks differ
+ * by 3 %). */
 static uint64_t by_hand_ms(const struct sim *s) {
   uint64_t ms = (uint64_t)s->config.settings.lease_ms / 10;
   return (ms < GUARD_PATIENCE_MAX_MS ? ms : GUARD_PATIENCE_MAX_MS) * 104 / 100 + 1;
@@ -21,18 +23,45 @@ uint64_t dying_ms(const struct sim *s, const struct sim_agent *a) {
 }
 
 /* Neither agent nor guard could run, until just now: the second hole that remains. */
-static bool were_unable(const struct sim *s, const struct sim_agent *a) {
+bool were_unable(const struct sim *s, const struct sim_agent *a) {
   uint64_t at = guard_unable_at(s, a);
   return at && s->now <= at + by_hand_ms(s) + s->config.die_max;
 }
 
-static bool runs_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w,
-                    uint64_t heard_at) {
+/* x was one of those whom this life of the daemon knew at that time: connected, or gone for less than the grace. One
+ * that came in the same ms may have come behind it. */
+static bool was_here(const struct sim *s, const struct sim_agent *x, uint32_t life, uint64_t at_ms) {
+  for (size_t i = s->n_conns; i-- > 0;) {
+    const struct sim_conn *c = s->conns[i];
+    if (c->agent != x || c->kind != CONN_AGENT || c->daemon_life != life || c->here_at >= at_ms) continue;
+    uint64_t grace_ms = c->hung_up ? 0 : JOB_GRACE_MS;
+    if (c->gone_at == UINT64_MAX || c->gone_at + grace_ms > at_ms) return true;
+  }
+  return false;
+}
+
+/* When b was told that no round could form without it, that was true as far as anybody could know: of those who are
+ * in a's round now, one had not come yet. */
+static bool a_newcomer_made_it_possible(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
+  struct checker *k = s->checker;
+  const struct round_book *later = book_find(k, a->incarnation, a->round);
+  struct round_book *own = book_find(k, b->incarnation, b->round);
+  if (s->two || !later || !own) return true;
+  for (int i = 0; i < later->n_places; i++) {
+    const struct sim_agent *x = later->places[i].agent;
+    bool on_its_way = b->fence_recovering && book_place(own, x);
+    if (x == b || on_its_way || was_here(s, x, b->fence_life, b->fence_sent_at)) continue;
+    return true;
+  }
+  return later->n_places < later->nodes; /* who has not read START yet may be one */
+}
+
+static bool runs_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w, uint64_t heard_at) {
   if (w->b.kill_ms) return true;
   uint64_t lease = (uint64_t)s->config.settings.lease_ms;
   bool told_late = a->fence_heard_at > heard_at + lease / 2 && s->now <= a->fence_heard_at + dying_ms(s, a);
-  /* It had not to fence, had heard nothing for long, and is greeted again: behind that comes what it has missed, STALE or END, and then its
-   * workers must die. */
+  /* It had not to fence, had heard nothing for long, and is greeted again: behind that comes what it has missed,
+   * STALE or END, and then its workers must die. */
   bool back = a->back_at && s->now <= a->back_at + a->node->link.delay_max + dying_ms(s, a) &&
               (!a->fence || a->fence_heard_at >= a->back_at);
   return back || (a->fence ? told_late : s->now > heard_at + lease / 2);
@@ -42,17 +71,15 @@ bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const str
   return runs_on(s, a, w, a->heard_at);
 }
 
-/* b runs an older round than a, and was allowed to: it was not to fence, and had heard nothing for long. A daemon that has lost its memory
- * since then can greet it, but not tell it of a's round as long as nobody has come back who was in that one. So its word changes nothing,
- * and b is judged by what it had heard before. */
-static uint64_t heard_of_later_rounds_at(const struct sim *s, const struct sim_agent *a,
-                                         const struct sim_agent *b) {
+/* b runs an older round than a, and was allowed to: it was not to fence, and had heard nothing for long. A daemon
+ * that has lost its memory since then can greet it, but not tell it of a's round as long as nobody has come back who
+ * was in that one. So its word changes nothing, and b is judged by what it had heard before. */
+static uint64_t heard_of_later_rounds_at(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
   bool forgot = !book_remembers(s) && !s->two && r && r->sent_life && r->sent_life < s->d.life;
   if (!forgot || b->heard_life != s->d.life) return b->heard_at;
   for (int i = 0; i < r->n_places; i++)
-    if (r->places[i].agent->known_life == s->d.life && r->places[i].agent->known_at <= b->heard_at)
-      return b->heard_at;
+    if (r->places[i].agent->known_life == s->d.life && r->places[i].agent->known_at <= b->heard_at) return b->heard_at;
   return b->heard_before_at;
 }
 
@@ -63,8 +90,8 @@ static bool unknown_to_the_daemon(const struct sim *s, const struct sim_agent *a
   return r && r->sent_life > 1 && (b->known_life != r->sent_life || b->known_at >= r->sent_at);
 }
 
-/* A round that one of its nodes has left, or never heard of: it is void or broken, and ends as soon as its daemon knows, though others
- * are still at it. */
+/* A round that one of its nodes has left, or never heard of: it is void or broken, and ends as soon as its daemon
+ * knows, though others are still at it. */
 static bool is_incomplete(const struct sim *s, const struct sim_agent *a) {
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
   if (!r || r->n_places < r->nodes) return r != NULL;
@@ -75,25 +102,22 @@ static bool is_incomplete(const struct sim *s, const struct sim_agent *a) {
   return false;
 }
 
-/* Two daemons may have a job each where there are nodes enough for two. That a node's next life went to the other one, while its last
- * one still counts here, is as good as one node more. */
+/* Two daemons may have a job each where there are nodes enough for two. That a node's next life went to the other
+ * one, while its last one still counts here, is as good as one node more. */
 static bool enough_for_two(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b) {
   bool doubled = s->n_agents > s->n_nodes;
   bool elsewhere = a->told_side != b->told_side || a->told_side != b->home;
-  return elsewhere && (doubled || is_incomplete(s, a) || is_incomplete(s, b) ||
-                       2 * s->config.settings.min_nodes <= s->n_nodes);
+  return elsewhere &&
+         (doubled || is_incomplete(s, a) || is_incomplete(s, b) || 2 * s->config.settings.min_nodes <= s->n_nodes);
 }
 
 /* Nothing has happened to any node, every one of the round runs or is done, and nobody can take its place. */
 void check_stop(struct sim *s, const struct sim_agent *a) {
   const struct settings *t = &s->config.settings;
-  bool spares =
-      s->n_nodes > t->max_nodes; /* then a round could form without it: it is told to fence, and must */
-  if (!s->harmless || t->min_nodes != t->max_nodes || s->config.orphan_grace_ms != UINT64_MAX || spares)
-    return;
+  bool spares = s->n_nodes > t->max_nodes; /* then a round could form without it: it is told to fence, and must */
+  if (!s->harmless || t->min_nodes != t->max_nodes || s->config.orphan_grace_ms != UINT64_MAX || spares) return;
   const struct round_book *r = book_find(s->checker, a->incarnation, a->round);
-  if (!r || !r->told || r->n_places < r->nodes || r->failed || s->config.portless || t->hang_timeout_ms)
-    return;
+  if (!r || !r->told || r->n_places < r->nodes || r->failed || s->config.portless || t->hang_timeout_ms) return;
   for (int i = 0; i < r->n_places; i++) {
     const struct sim_agent *b = r->places[i].agent;
     if (b->round != a->round || strcmp(b->incarnation, a->incarnation) != 0) return;
@@ -107,18 +131,28 @@ static bool is_over_its_lease(const struct sim *s, const struct sim_agent *a) {
   return a->fence && s->now > a->ack_at + (uint64_t)s->config.settings.lease_ms;
 }
 
-/* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. Who was stopped before he
- * had heard that he must fence does it as soon as he hears of it: the one hole that remains. */
+/* The daemon may give its ranks away a lease after it has heard of it last, which was not after it answered. A node
+ * that hears too late that it must fence, because it was stopped or cut off before, does it as soon as it hears of
+ * it: the one hole that remains. */
 void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w) {
   uint64_t over_ms = a->ack_at + (uint64_t)s->config.settings.lease_ms;
-  bool could_not =
-      a->node->off || a->node->resumed_at + dying_ms(s, a) >= s->now || w->b.kill_ms || were_unable(s, a);
-  bool told_late = a->fence_heard_at > over_ms && s->now <= a->fence_heard_at + dying_ms(s, a);
-  bool idle = w->parked &&
-              s->two; /* it has left its round; which daemon's answers count for it is nobody's concern */
+  bool could_not = a->node->off || a->node->resumed_at + dying_ms(s, a) >= s->now || w->b.kill_ms || were_unable(s, a);
+  uint64_t dead_ms = a->fence_heard_at + dying_ms(s, a);
+  bool told_late = dead_ms > over_ms && s->now <= dead_ms;
+  bool idle = w->parked && s->two; /* it has left its round; which daemon's answers count for it is nobody's concern */
   if (!a->fence || could_not || told_late || idle || s->now <= over_ms) return;
-  sim_violate(s, INV_FENCED, "rank %u of round %u on %s has lived %" PRIu64 " ms longer than its lease",
-              w->rank, a->round, a->name, s->now - over_ms);
+  sim_violate(s, INV_FENCED, "rank %u of round %u on %s has lived %" PRIu64 " ms longer than its lease", w->rank,
+              a->round, a->name, s->now - over_ms);
+}
+
+/* The same the other way round: a was cut off in the earlier round, need not fence, and its guard only now starts
+ * what it was told. */
+static bool starts_late(const struct sim *s, const struct sim_agent *a, const struct sim_agent *b,
+                        const struct sim_worker *w) {
+  const struct round_book *own = book_find(s->checker, a->incarnation, a->round);
+  const struct round_book *later = book_find(s->checker, b->incarnation, b->round);
+  return own && later && own->first_at < later->first_at && !a->fence && a_newcomer_made_it_possible(s, b, a) &&
+         runs_on(s, a, w, a->heard_at);
 }
 
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
@@ -127,21 +161,22 @@ void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *
     bool same = b->round == a->round && !strcmp(b->incarnation, a->incarnation);
     for (int k = 0; k < SIM_WORKERS_MAX; k++) {
       const struct sim_worker *v = &b->w[k];
-      bool frozen = b->node->suspended || (s->suspends && b->node->resumed_at + dying_ms(s, b) >= s->now) ||
-                    were_unable(s, b);
+      bool frozen =
+          b->node->suspended || (s->suspends && b->node->resumed_at + dying_ms(s, b) >= s->now) || were_unable(s, b);
       bool late = v->parked && v->state == WORKER_RUNNING && !frozen && !same && !v->b.kill_ms;
       if (late && b->guard_alive && !s->two && is_over_its_lease(s, b) && b->fence_heard_at <= b->ack_at)
-        sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u",
-                    a->name, w->rank, a->round, b->name, b->round);
+        sim_violate(s, INV_FENCED, "%s starts rank %u of round %u, and %s still keeps a worker of round %u", a->name,
+                    w->rank, a->round, b->name, b->round);
       if (frozen || !worker_works(v) || (same && !v->ghost)) continue;
-      if (runs_on(s, b, v, heard_of_later_rounds_at(s, a, b))) continue;
+      bool told_otherwise = !b->fence && !v->b.kill_ms && !a_newcomer_made_it_possible(s, a, b);
+      if (!told_otherwise && runs_on(s, b, v, heard_of_later_rounds_at(s, a, b))) continue;
+      if (starts_late(s, a, b, w)) continue;
       bool thawed = (s->suspends && a->node->resumed_at + s->config.exec_max >= s->now) ||
                     were_unable(s, a); /* as what it had begun */
-      if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) ||
-          enough_for_two(s, a, b))
+      if (thawed || unknown_to_the_daemon(s, a, b) || unknown_to_the_daemon(s, b, a) || enough_for_two(s, a, b))
         continue;
-      sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name,
-                  w->rank, a->round, b->name, v->rank, b->round);
+      sim_violate(s, INV_OVERLAP, "%s starts rank %u of round %u while %s runs rank %u of round %u", a->name, w->rank,
+                  a->round, b->name, v->rank, b->round);
     }
   }
 }
@@ -154,25 +189,21 @@ void check_worker_ends(struct sim *s, struct sim_agent *a, struct sim_worker *w,
 }
 
 /* A hang is nothing that happens: it is said, so it is believed where the worker was silent since then. */
-enum {
-  HEARD_MS = 100
-}; /* what a worker tells is heard within this, or its agent cannot hear at all, and knows that */
+enum { HEARD_MS = 100 }; /* what a worker tells is heard within this, or its agent cannot hear at all, and knows that */
 
-static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnation,
-                       const struct report *rep) {
+static void check_hung(struct sim *s, struct sim_agent *a, const char *incarnation, const struct report *rep) {
   if (rep->kind != REPORT_FAILED || rep->what.cause != CAUSE_WORKER_HUNG) return;
   book_round(s->checker, incarnation, rep->round)->failed = true;
   s->harmless = false;
   const struct sim_worker *w = &a->w[rep->what.local_rank];
-  uint64_t ago_ms = (uint64_t)rep->ago_ms * 1000 / a->node->rate; /* told by its clock */
-  uint64_t said_ms =
-      (uint64_t)(rep->ago_ms - rep->what.idle_ms) * 1000 / a->node->rate; /* ago: it was judged */
-  if (w->stepped_at + said_ms > s->now) return;                           /* and went on afterwards */
-  /* Suspended, it is told afterwards what it did before; in peace, or when others are stopped, what had hung goes on. */
+  uint64_t ago_ms = (uint64_t)rep->ago_ms * 1000 / a->node->rate;                        /* told by its clock */
+  uint64_t said_ms = (uint64_t)(rep->ago_ms - rep->what.idle_ms) * 1000 / a->node->rate; /* ago: it was judged */
+  if (w->stepped_at + said_ms > s->now) return;                                          /* and went on afterwards */
+  /* Suspended, it is told afterwards what it did before; in peace, or when others are stopped, what had hung goes on.
+   */
   bool slept = s->calm || a->kill_at != UINT64_MAX || (s->suspends && a->node->resumed_at + ago_ms >= s->now);
   if (a->round == rep->round && !slept && w->stepped_at + ago_ms > s->now + HEARD_MS)
-    sim_violate(s, INV_BUDGET,
-                "%s says that rank %u hangs since %" PRId64 " ms, but it told a step %" PRIu64 " ms ago",
+    sim_violate(s, INV_BUDGET, "%s says that rank %u hangs since %" PRId64 " ms, but it told a step %" PRIu64 " ms ago",
                 a->name, w->rank, rep->ago_ms, s->now - w->stepped_at);
 }
 
@@ -184,14 +215,22 @@ static void check_contact_lost(struct sim *s, const struct sim_agent *a, const c
   s->harmless = false;
   const struct sim_worker *w = &a->w[rep->what.local_rank];
   if (!again && worker_works(w) && a->guard_alive)
-    sim_violate(s, INV_PARKED, "%s says that rank %u has left round %u, but it is at work", a->name, w->rank,
-                a->round);
+    sim_violate(s, INV_PARKED, "%s says that rank %u has left round %u, but it is at work", a->name, w->rank, a->round);
+}
+
+/* Of a round without a store no worker is started, and each node reports that. */
+static void check_without_store(struct sim *s, const char *incarnation, const struct report *rep) {
+  if (rep->kind != REPORT_FAILED || rep->what.cause != CAUSE_WORKER_EXEC) return;
+  struct round_book *r = book_round(s->checker, incarnation, rep->round);
+  if (!r->port) r->failed = true, s->harmless = false;
 }
 
 static void check_hangs(struct sim *s, struct sim_agent *a, const struct msg *m) {
+  if (m->type == MSG_REPORT) check_without_store(s, m->report_msg.incarnation, &m->report_msg.report);
+  for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
+    check_without_store(s, m->hello.incarnation, &m->hello.reports[i]);
   if (m->type == MSG_REPORT) check_hung(s, a, m->report_msg.incarnation, &m->report_msg.report);
-  if (m->type == MSG_REPORT)
-    check_contact_lost(s, a, m->report_msg.incarnation, &m->report_msg.report, false);
+  if (m->type == MSG_REPORT) check_contact_lost(s, a, m->report_msg.incarnation, &m->report_msg.report, false);
   for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
     check_contact_lost(s, a, m->hello.incarnation, &m->hello.reports[i], true);
   for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
@@ -207,9 +246,8 @@ static bool owes_checkpoint(const struct sim_worker *w) {
 static void check_checkpointed(struct sim *s, const struct sim_agent *a) {
   for (int i = 0; i < SIM_WORKERS_MAX; i++)
     if (owes_checkpoint(&a->w[i]))
-      sim_violate(s, INV_CHECKPOINTED,
-                  "%s reports the checkpoint of round %u that its rank %u has not written", a->name, a->round,
-                  a->w[i].rank);
+      sim_violate(s, INV_CHECKPOINTED, "%s reports the checkpoint of round %u that its rank %u has not written",
+                  a->name, a->round, a->w[i].rank);
 }
 
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
@@ -228,8 +266,7 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   for (int i = 0; i < SIM_WORKERS_MAX; i++) {
     const struct sim_worker *w = &a->w[i];
     if (worker_works(w) && w->kept)
-      sim_violate(s, INV_PARKED,
-                  "%s reports %s of round %" PRId64 " while its rank %u, which is to stay, is at work",
+      sim_violate(s, INV_PARKED, "%s reports %s of round %" PRId64 " while its rank %u, which is to stay, is at work",
                   a->name, report_kind_name(rep->kind), rep->round, w->rank);
     else if (worker_works(w) || w->state == WORKER_SPAWNING)
       sim_violate(s, INV_STOPPED, "%s reports %s of round %" PRId64 " while its rank %u runs", a->name,
@@ -237,18 +274,17 @@ void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   }
   struct place *p = book_place(book_round(s->checker, m->report_msg.incarnation, rep->round), a);
   if (rep->kind == REPORT_FINISHED && (!p || p->zero_exits != p->workers))
-    sim_violate(s, INV_STOPPED,
-                "%s reports that it has finished round %" PRId64 ", but not all its workers have", a->name,
-                rep->round);
+    sim_violate(s, INV_STOPPED, "%s reports that it has finished round %" PRId64 ", but not all its workers have",
+                a->name, rep->round);
 }
 
-/* A daemon that came back counts from then on, so it is later still. START waits for its line, and that for other lines before it. */
+/* A daemon that came back counts from then on, so it is later still. START waits for its line, and that for other
+ * lines before it. */
 static void check_age(struct sim *s, const char *incarnation, int64_t round) {
   const struct round_book *r = book_find(s->checker, incarnation, round);
   if (!r || r->first_life != s->d.life) return;
-  if (s->now + 4 * s->config.save_max < r->sent_at + CORE_GROW_AGE_MS)
-    sim_violate(s, INV_GROWTH, "round %" PRId64 " ends for newcomers after %" PRIu64 " ms", round,
-                s->now - r->sent_at);
+  if (s->now + 4 * s->config.save_max < r->sent_at + JOB_GROW_AGE_MS)
+    sim_violate(s, INV_GROWTH, "round %" PRId64 " ends for newcomers after %" PRIu64 " ms", round, s->now - r->sent_at);
 }
 
 static bool has_lost_one(const struct round_book *r) {
@@ -257,7 +293,8 @@ static bool has_lost_one(const struct round_book *r) {
   return false;
 }
 
-/* Where nothing has gone wrong, and nobody has left at once, as who has finished does, there is no reason to be quicker. */
+/* Where nothing has gone wrong, and nobody has left at once, as who has finished does, there is no reason to be
+ * quicker. */
 static void check_planned_end(struct sim *s, const struct round_book *r) {
   uint64_t wait_ms = (uint64_t)s->config.settings.stop_timeout_ms / 2;
   if (s->faulty || r->failed || !wait_ms || has_lost_one(r) ||
@@ -268,9 +305,8 @@ static void check_planned_end(struct sim *s, const struct round_book *r) {
     if (a->round != r->round || strcmp(a->incarnation, r->incarnation) != 0) continue;
     for (int k = 0; k < SIM_WORKERS_MAX; k++)
       if (owes_checkpoint(&a->w[k]))
-        sim_violate(s, INV_CHECKPOINTED,
-                    "round %" PRId64 " is stopped before rank %u has written its checkpoint", r->round,
-                    a->w[k].rank);
+        sim_violate(s, INV_CHECKPOINTED, "round %" PRId64 " is stopped before rank %u has written its checkpoint",
+                    r->round, a->w[k].rank);
   }
 }
 
@@ -300,6 +336,7 @@ void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
     c->drains->drained = true;
     c->drains->drained_at = s->now;
   }
+  if (m->type == MSG_STALE || m->type == MSG_REFUSED) c->here_at = UINT64_MAX;
   if (m->type != MSG_START) return;
   check_drained(s, c, &m->start);
   if (c->kind != CONN_AGENT) sim_violate(s, INV_RANKS, "START goes to a connection that is no agent's");
@@ -310,7 +347,9 @@ void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m) {
   r->sent_at = s->now;
 }
 
-void check_hello(struct sim *s, struct sim_agent *a) {
+void check_hello(struct sim *s, struct sim_conn *c) {
+  struct sim_agent *a = c->agent;
+  if (c->here_at == UINT64_MAX) c->here_at = s->now;
   if (a->known_life == s->d.life) return;
   a->known_life = s->d.life;
   a->known_at = s->now;

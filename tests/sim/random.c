@@ -1,7 +1,9 @@
-/* Random stories. A seed chooses the cluster (one to six nodes, fixed size or elastic, one to four workers, lease, delays, how workers behave) and
- * then, for some virtual seconds, faults at random times: everything that can be killed is killed, paused, cut off, broken, and
- * much of it comes back. Then there is peace: links heal, the daemon is up, nobody is paused, new workers end well. From there on
- * the job has a bounded time to come to an end.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random stories. A seed chooses the cluster (one to six nodes, fixed size or elastic, one to four workers, lease,
+ * delays, how workers behave) and then, for some virtual seconds, faults at random times: everything that can be
+ * killed is killed, paused, cut off, broken, and much of it comes back. Some faults wait for an event or a message
+ * instead of a time: between two messages a moment can be short. Then there is peace: links heal, the daemon is up,
+ * nobody is paused, new workers end well. From there on the job has a bounded time to come to an end.
  *
  * A campaign plays many seeds, shared among a few processes, because a core that loops or aborts must not take the
  * others' results with it. A failing seed is played again with its trace. */
@@ -24,12 +26,12 @@ enum {
   JOBS_MAX = 64,
 };
 
-/* What is chosen once. ------------------------------------------------------------------------------------------- */
+/* What is chosen once. --------------------------------------------------------------------------------------------- */
 
 static uint64_t one_of(struct sim *s, const uint32_t *v, size_t n) {
   return v[sim_below(s, n)];
 }
-#define ONE_OF(s, ...)                                                                                       \
+#define ONE_OF(s, ...)                                                                                                 \
   one_of(s, (const uint32_t[]){__VA_ARGS__}, sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
 
 /* And in every eighth nothing but the daemon has faults. */
@@ -40,8 +42,7 @@ static bool is_harmless(const struct sim *s) {
 static void choose_settings(struct sim *s, int nodes) {
   struct settings *t = &s->config.settings;
   bool fixed = sim_chance(s, 55) || is_harmless(s);
-  t->max_nodes =
-      (int64_t)sim_between(s, nodes > 1 ? (uint64_t)nodes - 1 : 1, (uint64_t)nodes + (fixed ? 0 : 1));
+  t->max_nodes = (int64_t)sim_between(s, nodes > 1 ? (uint64_t)nodes - 1 : 1, (uint64_t)nodes + (fixed ? 0 : 1));
   t->min_nodes = fixed ? t->max_nodes : (int64_t)sim_between(s, 1, (uint64_t)t->max_nodes);
   t->max_restarts = (int64_t)ONE_OF(s, 0, 1, 2, 3, 5, 100);
   t->last_call_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
@@ -104,7 +105,7 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   if (crash) {
     b.end = sim_chance(s, 50) ? END_EXIT : END_SIGNAL;
     b.code = b.end == END_EXIT ? (int)sim_between(s, 1, 255) : (int)ONE_OF(s, SIGSEGV, SIGKILL, SIGABRT);
-    if (sim_chance(s, 10)) b.exec_errno = b.code % 2 ? ENOENT : EBUSY;
+    if (sim_chance(s, 10)) b.exec_errno = b.code % 3 == 0 ? ENOENT : b.code % 3 == 1 ? EBUSY : EAGAIN;
   }
   b.term_ms = sim_chance(s, 15) ? UINT32_MAX : (uint32_t)ONE_OF(s, 0, 0, 5, 400);
   if (sim_chance(s, 20)) b.term_code = (int)ONE_OF(s, 0, 143);
@@ -133,7 +134,7 @@ static void choose_behaviours(struct sim *s) {
   }
 }
 
-/* Faults. --------------------------------------------------------------------------------------------------------- */
+/* Faults. ---------------------------------------------------------------------------------------------------------- */
 
 static void on_start_agent(struct sim *s, uint64_t node) {
   if (!agent_alive(agent_of(s, (int)node))) agent_start(s, (int)node);
@@ -182,7 +183,28 @@ static void turn_node(struct sim *s, int node) {
   if (a && sim_chance(s, 80)) break_link(s, a);
 }
 
+/* At a message, not at a time: what an agent has just been told counts until the next message, and that can be a
+ * short moment. */
+static void trap_at_message(struct sim *s, struct sim_agent *a, enum msg_type type) {
+  enum trap trap = sim_chance(s, 40) ? TRAP_CUT : (enum trap)sim_below(s, TRAP_COUNT);
+  agent_trap_msg(s, a, type, trap, soon(s) - s->now);
+}
+
+static enum msg_type some_message(struct sim *s) {
+  return (enum msg_type)ONE_OF(s, MSG_WELCOME, MSG_WELCOME, MSG_WAITING, MSG_START, MSG_START, MSG_STOP, MSG_SETTLED,
+                               MSG_STALE, MSG_PREPARE, MSG_HEARTBEAT_ACK, MSG_MINT, MSG_IDS, MSG_END);
+}
+
+/* When the daemon is back, something happens to a node that has just been greeted. */
+static void trap_at_return(struct sim *s) {
+  struct sim_agent *a = agent_of(s, (int)sim_below(s, (uint64_t)s->n_nodes));
+  if (!agent_alive(a)) return;
+  trap_at_message(s, a, MSG_WELCOME);
+  sim_call(s, s->now + 10000, on_start_agent, (uint64_t)a->node->index);
+}
+
 static void fault_of_daemon(struct sim *s, uint64_t side) {
+  if (!is_harmless(s) && sim_chance(s, 40)) trap_at_return(s);
   switch (sim_below(s, 7)) {
   case 0:
   case 1: daemon_kill(s); break;
@@ -212,9 +234,11 @@ static void pause_guard(struct sim *s, struct sim_agent *a) {
 
 static void fault_of_agent(struct sim *s, struct sim_agent *a) {
   uint64_t node = (uint64_t)a->node->index;
-  switch (sim_below(s, 12)) {
+  switch (sim_below(s, 14)) {
   case 10:
   case 11: pause_guard(s, a); return;
+  case 12:
+  case 13: trap_at_message(s, a, some_message(s)); break;
   case 0: agent_kill(s, a); break;
   case 1:
     guard_kill(s, a);
@@ -301,6 +325,7 @@ static void on_peace(struct sim *s, uint64_t arg) {
   for (int i = 0; i < s->n_nodes; i++) daemon_undrain(s, i);
   for (int i = 0; i < s->n_agents; i++) {
     s->agents[i]->pause_on = -1;
+    s->agents[i]->pause_msg = MSG_NONE;
     agent_continue(s, s->agents[i]);
     guard_continue(s, s->agents[i]);
     guard_calm(s, s->agents[i]);
@@ -320,7 +345,7 @@ static void choose_lists(struct sim *s) {
   }
 }
 
-/* One story. ------------------------------------------------------------------------------------------------------ */
+/* One story. ------------------------------------------------------------------------------------------------------- */
 
 struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   struct sim_config c;
@@ -341,8 +366,8 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   choose_ids(s);
   choose_lists(s);
   const struct settings *t = &s->config.settings;
-  sim_trace(s, "%d nodes, --nnodes %" PRId64 ":%" PRId64 ", lease %" PRId64 " ms%s", nodes, t->min_nodes,
-            t->max_nodes, t->lease_ms, s->config.state_dir ? ", state file" : "");
+  sim_trace(s, "%d nodes, --nnodes %" PRId64 ":%" PRId64 ", lease %" PRId64 " ms%s", nodes, t->min_nodes, t->max_nodes,
+            t->lease_ms, s->config.state_dir ? ", state file" : "");
 
   daemon_start(s);
   for (int i = 0; has_two_daemons(s) && i < nodes; i++) s->nodes[i].side = sim_chance(s, 30);
@@ -359,14 +384,14 @@ struct sim *random_play(uint64_t seed, bool trace, bool verbose) {
   uint64_t limit = s->now + PEACE_MS + (uint64_t)t->join_timeout_ms;
   sim_until_over(s, limit);
   if (s->violated == INV_NONE) {
-    sim_for(s, 2 * CORE_END_ACK_MS +
+    sim_for(s, 2 * JOB_END_ACK_MS +
                    (uint64_t)t->join_timeout_ms); /* where all were lost at once, it waits for that first */
     if (s->violated == INV_NONE) check_over(s);
   }
   return s;
 }
 
-/* Campaigns. ------------------------------------------------------------------------------------------------------ */
+/* Campaigns. ------------------------------------------------------------------------------------------------------- */
 
 struct board { /* shared with the children */
   uint64_t current[JOBS_MAX];
@@ -378,6 +403,7 @@ static void count(struct random_summary *sum, const struct sim *s, uint64_t seed
   sum->virtual_ms += s->now;
   sum->steps += s->steps;
   sum->agents += (uint64_t)s->n_agents;
+  sum->digest += (s->digest ^ seed) * 0x9e3779b97f4a7c15u; /* whichever process played it */
   for (int i = 0; i < s->n_agents; i++) {
     sum->successes += s->agents[i]->exit_code == 0;
     sum->failed += s->agents[i]->exit_code > 0;
@@ -388,10 +414,10 @@ static void count(struct random_summary *sum, const struct sim *s, uint64_t seed
   fflush(stdout);
 }
 
-static void play_share(struct board *b, int job, int jobs, uint64_t from, uint64_t to) {
+static void play_share(struct board *b, int job, int jobs, bool trace, uint64_t from, uint64_t to) {
   for (uint64_t seed = from + (uint64_t)job; seed < to; seed += (uint64_t)jobs) {
     b->current[job] = seed;
-    struct sim *s = random_play(seed, false, false);
+    struct sim *s = random_play(seed, trace, false);
     count(&b->sum[job], s, seed);
     sim_destroy(s);
     if (b->sum[job].failures >= 10) break;
@@ -400,11 +426,9 @@ static void play_share(struct board *b, int job, int jobs, uint64_t from, uint64
 }
 
 static void add_up(struct random_summary *sum, const struct random_summary *r) {
-  if (r->failures && (!sum->failures || r->first_failure < sum->first_failure))
-    sum->first_failure = r->first_failure;
-  sum->seeds += r->seeds, sum->failures += r->failures, sum->virtual_ms += r->virtual_ms,
-      sum->steps += r->steps;
-  sum->agents += r->agents, sum->successes += r->successes, sum->failed += r->failed;
+  if (r->failures && (!sum->failures || r->first_failure < sum->first_failure)) sum->first_failure = r->first_failure;
+  sum->seeds += r->seeds, sum->failures += r->failures, sum->virtual_ms += r->virtual_ms, sum->steps += r->steps;
+  sum->agents += r->agents, sum->successes += r->successes, sum->failed += r->failed, sum->digest += r->digest;
 }
 
 static void show_failure(uint64_t seed) {
@@ -415,7 +439,7 @@ static void show_failure(uint64_t seed) {
   sim_destroy(s);
 }
 
-bool random_campaign(uint64_t from, uint64_t to, int jobs, struct random_summary *sum) {
+bool random_campaign(uint64_t from, uint64_t to, int jobs, bool trace, struct random_summary *sum) {
   *sum = (struct random_summary){0};
   if (jobs > JOBS_MAX) jobs = JOBS_MAX;
   struct board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -426,7 +450,7 @@ bool random_campaign(uint64_t from, uint64_t to, int jobs, struct random_summary
   for (int i = 0; i < jobs; i++) {
     pids[i] = fork();
     if (pids[i] == 0) {
-      play_share(b, i, jobs, from, to);
+      play_share(b, i, jobs, trace, from, to);
       exit(0); /* so that leaks are found */
     }
   }
@@ -434,8 +458,7 @@ bool random_campaign(uint64_t from, uint64_t to, int jobs, struct random_summary
     int status = 1;
     if (pids[i] > 0) waitpid(pids[i], &status, 0);
     if (status) {
-      printf("CRASH in seed %" PRIu64 " (status %d)\nrerun: build/tests/sim/sim_random --seed %" PRIu64
-             " --verbose\n",
+      printf("CRASH in seed %" PRIu64 " (status %d)\nrerun: build/tests/sim/sim_random --seed %" PRIu64 " --verbose\n",
              b->current[i], status, b->current[i]);
       sum->crashed++;
     }

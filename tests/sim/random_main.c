@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_random: plays many seeds, or one of them to be read.
  *
  *   sim_random                         RDZV_SIM_SEEDS seeds from 1 on (default 2,000)
  *   sim_random --seeds 1:100001        from, to (the last is not played)
+ *   sim_random --digest                also a digest of all traces: is the behaviour the same as before?
  *   sim_random --seed 4711 --verbose   one, with every message and every word that is said
  *
  * --jobs N: processes (default: the processors that may be used, at most 8). */
@@ -40,12 +42,14 @@ static int play_one(uint64_t seed, bool verbose) {
 int main(int argc, char **argv) {
   const char *n = getenv("RDZV_SIM_SEEDS");
   uint64_t from = 1, to = 1 + (n ? strtoull(n, NULL, 10) : 2000), one = 0;
-  bool verbose = false, single = false;
+  bool verbose = false, single = false, digest = false;
   int jobs = default_jobs();
   for (int i = 1; i < argc; i++) {
     const char *value = i + 1 < argc ? argv[i + 1] : NULL;
     if (!strcmp(argv[i], "--verbose")) {
       verbose = true;
+    } else if (!strcmp(argv[i], "--digest")) {
+      digest = true;
     } else if (!strcmp(argv[i], "--seed") && value) {
       one = strtoull(argv[++i], NULL, 10);
       single = true;
@@ -55,19 +59,19 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[i], "--jobs") && value && atoi(value) > 0) {
       jobs = atoi(argv[++i]);
     } else {
-      fprintf(stderr, "usage: sim_random [--seeds FROM:TO] [--jobs N] | --seed N [--verbose]\n");
+      fprintf(stderr, "usage: sim_random [--seeds FROM:TO] [--jobs N] [--digest] | --seed N [--verbose]\n");
       return 64;
     }
   }
   if (single) return play_one(one, verbose);
   double t0 = seconds();
   struct random_summary sum;
-  bool good = random_campaign(from, to, jobs, &sum);
+  bool good = random_campaign(from, to, jobs, digest, &sum);
   double t = seconds() - t0;
-  printf("%" PRIu64 " seeds in %.1f s (%.0f/s), %d jobs: %.0f virtual hours, %.1f million steps, %" PRIu64
-         " agents "
+  printf("%" PRIu64 " seeds in %.1f s (%.0f/s), %d jobs: %.0f virtual hours, %.1f million steps, %" PRIu64 " agents "
          "(%" PRIu64 " ended with 0, %" PRIu64 " otherwise, the rest were killed), %" PRIu64 " failures\n",
-         sum.seeds, t, (double)sum.seeds / t, jobs, (double)sum.virtual_ms / 3.6e6, (double)sum.steps / 1e6,
-         sum.agents, sum.successes, sum.failed, sum.failures + sum.crashed);
+         sum.seeds, t, (double)sum.seeds / t, jobs, (double)sum.virtual_ms / 3.6e6, (double)sum.steps / 1e6, sum.agents,
+         sum.successes, sum.failed, sum.failures + sum.crashed);
+  if (digest) printf("digest of all traces: %016" PRIx64 "\n", sum.digest);
   return good ? 0 : 1;
 }

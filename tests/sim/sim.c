@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The world's clock. A binary heap of events, ordered by time and then by the order in which they were made, so that a
  * run is a function of its seed. Whatever happens does so inside sim_step: the earliest event is taken, time jumps to
  * it, and its handler may only push further events. Nothing in here waits, reads a clock or a descriptor.
@@ -62,10 +63,7 @@ struct sim *sim_create(const struct sim_config *c) {
 static void event_finish(struct sim_event *ev) {
   link_forget(ev->msg);
   bytes_unref(ev->bytes);
-  if (ev->notice) {
-    free((void *)(uintptr_t)ev->notice->text);
-    free(ev->notice);
-  }
+  supervisor_event_free(ev->notice);
 }
 
 static void events_finish(struct events *q) {
@@ -90,7 +88,7 @@ void sim_destroy(struct sim *s) {
   free(s);
 }
 
-/* Randomness: splitmix64. ---------------------------------------------------------------------------------------- */
+/* Randomness: splitmix64. ------------------------------------------------------------------------------------------ */
 
 uint64_t sim_random(struct sim *s) {
   uint64_t z = (s->rng += 0x9e3779b97f4a7c15u);
@@ -111,7 +109,7 @@ bool sim_chance(struct sim *s, unsigned percent) {
   return sim_below(s, 100) < percent;
 }
 
-/* The queue. ------------------------------------------------------------------------------------------------------ */
+/* The queue. ------------------------------------------------------------------------------------------------------- */
 
 static bool event_before(const struct sim_event *a, const struct sim_event *b) {
   return a->at != b->at ? a->at < b->at : a->seq < b->seq;
@@ -197,34 +195,14 @@ static bool event_needs(const struct sim_event *ev, const struct sim_agent **of)
   case EV_SAVED:
   case EV_HELLO_TIMEOUT: return true;
   case EV_LOST_END:
-    if (ev->a == TO_AGENT) *of = ev->conn->agent;
-    return ev->a == TO_DAEMON || ev->conn->kind == CONN_AGENT;
   case EV_DELIVER:
     if (ev->a == TO_AGENT) *of = ev->conn->agent;
     return ev->a == TO_DAEMON || ev->conn->kind == CONN_AGENT;
   case EV_SEND_TIMEOUT:
     if (ev->a == TO_DAEMON) *of = ev->conn->agent;
     return ev->a == TO_AGENT || ev->conn->kind == CONN_AGENT;
-  case EV_SYN:
-  case EV_FLUSH:
-  case EV_GUARD_EXEC:
-  case EV_GUARD_STOP:
-  case EV_WORKER_END:
-  case EV_WORKER_KILL:
-  case EV_WORKER_DIES:
-  case EV_WORKER_STUCK:
-  case EV_WORKER_KNOCK:
-  case EV_WORKER_STEP:
-  case EV_WORKER_PARKS:
-  case EV_WORKER_SAVED:
-  case EV_GUARD_FENCE:
-  case EV_GUARD_TELL:
-  case EV_GUARD_ALONE:
-  case EV_GUARD_CHECK:
-  case EV_CALL:
-  case EV_KIND_COUNT: return false;
+  default: return false; /* dispatch() names every kind */
   }
-  return false;
 }
 
 /* Whose guard must run for it; NULL: it is no guard's. */
@@ -270,7 +248,8 @@ static bool must_wait(struct sim *s, const struct sim_event *ev) {
   return a ? a->paused && a->sup : s->d.paused && s->d.core;
 }
 
-/* The daemon's tick comes behind all messages, as its driver drains its sockets first; an agent's comes before or behind them. */
+/* The daemon's tick comes behind all messages, as its driver drains its sockets first; an agent's comes before or
+ * behind them. */
 void sim_unstash(struct sim *s, const struct sim_agent *a) {
   size_t kept = 0;
   bool ticks_first = a && sim_chance(s, 50);
@@ -293,8 +272,7 @@ void sim_unstash(struct sim *s, const struct sim_agent *a) {
 }
 
 /* What was put aside and is of `of` happens now, in the order in which it was put there. */
-static void unstash(struct sim *s, bool (*is_of)(const struct sim_event *ev, const void *of),
-                    const void *of) {
+static void unstash(struct sim *s, bool (*is_of)(const struct sim_event *ev, const void *of), const void *of) {
   size_t kept = 0;
   for (size_t i = 0; i < s->stash.n; i++) {
     struct sim_event *ev = s->stash.v[i];
@@ -373,6 +351,7 @@ static void dispatch(struct sim *s, struct sim_event *ev) {
 static void on_trap_over(struct sim *s, uint64_t index) {
   agent_continue(s, s->agents[index]);
   guard_continue(s, s->agents[index]);
+  link_heal(s, s->agents[index]->node->index);
 }
 
 static void on_daemon_trap_over(struct sim *s, uint64_t side) {
@@ -392,12 +371,9 @@ static void spring_daemon_trap(struct sim *s, const struct sim_event *ev) {
   sim_call(s, s->now + s->d.trap_ms, on_daemon_trap_over, (uint64_t)s->side);
 }
 
-/* Who was to be stopped, or killed, at this kind of event is. */
-static void spring_trap(struct sim *s, const struct sim_event *ev) {
-  spring_daemon_trap(s, ev);
-  struct sim_agent *a = ev->agent ? ev->agent : ev->conn ? ev->conn->agent : NULL;
-  if (!a || a->pause_on != (int)ev->kind) return;
+static void spring(struct sim *s, struct sim_agent *a) {
   a->pause_on = -1;
+  a->pause_msg = MSG_NONE;
   switch (a->trap) {
   case TRAP_PAUSE: agent_pause(s, a); break;
   case TRAP_STOP_GUARD: guard_pause(s, a, GUARD_STOPPED); break;
@@ -406,6 +382,10 @@ static void spring_trap(struct sim *s, const struct sim_event *ev) {
     guard_pause(s, a, GUARD_STOPPED);
     agent_pause(s, a);
     break;
+  case TRAP_CUT: link_cut(s, a->node->index, true, true); break;
+  case TRAP_BREAK:
+    if (a->conn) link_break(s, a->conn, 0, 0);
+    return;
   case TRAP_KILL: agent_kill(s, a); return;
   case TRAP_KILL_GUARD: guard_kill(s, a); return;
   case TRAP_KILL_BOTH:
@@ -415,6 +395,18 @@ static void spring_trap(struct sim *s, const struct sim_event *ev) {
     return;
   }
   sim_call(s, s->now + a->pause_ms, on_trap_over, (uint64_t)a->index);
+}
+
+static bool is_trapped(const struct sim_agent *a, const struct sim_event *ev) {
+  bool reads = ev->kind == EV_DELIVER && ev->a == TO_AGENT && ev->msg && ev->conn->kind == CONN_AGENT;
+  return a->pause_on == (int)ev->kind || (a->pause_msg && reads && ev->msg->type == a->pause_msg);
+}
+
+/* Springs the traps of this kind of event or message: stops, kills or cuts off their nodes. */
+static void spring_trap(struct sim *s, const struct sim_event *ev) {
+  spring_daemon_trap(s, ev);
+  struct sim_agent *a = ev->agent ? ev->agent : ev->conn ? ev->conn->agent : NULL;
+  if (a && is_trapped(a, ev)) spring(s, a);
 }
 
 bool sim_step(struct sim *s) {
@@ -464,14 +456,13 @@ bool sim_until_line(struct sim *s, const char *part, uint64_t limit_ms) {
 bool sim_until_over(struct sim *s, uint64_t limit_ms) {
   for (;;) {
     bool over = true;
-    for (int i = 0; i < s->n_agents && over; i++)
-      over = !s->agents[i]->sup && !guard_has_workers(s->agents[i]);
+    for (int i = 0; i < s->n_agents && over; i++) over = !s->agents[i]->sup && !guard_has_workers(s->agents[i]);
     if (over) return true;
     if (!s->queue.n || s->queue.v[0]->at > limit_ms || !sim_step(s)) return false;
   }
 }
 
-/* The trace. ------------------------------------------------------------------------------------------------------ */
+/* The trace. ------------------------------------------------------------------------------------------------------- */
 
 bool sim_tracing(const struct sim *s) {
   return s->config.trace || s->config.verbose;
@@ -486,6 +477,7 @@ void sim_trace(struct sim *s, const char *fmt, ...) {
   buf_vprintf(&b, fmt, ap);
   va_end(ap);
   if (s->config.verbose) printf("%s\n", b.data);
+  for (size_t i = 0; i < b.len; i++) s->digest = (s->digest ^ (unsigned char)b.data[i]) * 0x100000001b3u; /* FNV-1a */
   char **slot = &s->lines[s->n_lines++ % SIM_TRACE_MAX];
   free(*slot);
   *slot = buf_steal(&b);

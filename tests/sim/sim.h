@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
-/* A whole cluster in one process under a fake clock: the real core of the daemon, real supervisors, and everything between and
- * around them scripted: links, guards, workers, faults. One seed is one run, byte for byte.
+/* A whole cluster in one process under a fake clock: the real core of the daemon, real supervisors, and everything
+ * between and around them scripted: links, guards, workers, faults. One seed is one run, byte for byte.
  *
  * sim.c        the clock, the queue of events, randomness, the trace
  * sim_link.c   connections: delays, breaks, silent cuts
@@ -19,12 +20,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "common/buf.h"
-#include "common/bytes.h"
-#include "proto/msg.h"
-#include "daemon/core/core.h"
 #include "agent/guard/watch.h"
 #include "agent/supervisor/supervisor.h"
+#include "common/buf.h"
+#include "common/bytes.h"
+#include "daemon/core/core.h"
+#include "proto/msg.h"
 
 enum {
   SIM_NODES_MAX = 16,
@@ -43,30 +44,30 @@ struct sim_agent;
 struct sim_conn;
 
 /* What must hold. Each has a planted bug in planted.c. */
-#define INVARIANT_LIST(X)                                                                                    \
-  X(RANKS, "no rank is given twice in a round, ranks have no gaps")                                          \
-  X(OVERLAP, "no worker of a round runs when workers of another start")                                      \
-  X(ENDS, "every node learns every end, exit codes agree with it")                                           \
-  X(BUDGET, "the budget is charged once per settled worker failure, else never")                             \
-  X(GROWTH, "a round is ended for newcomers only when it may and not too soon, and charges nothing")         \
-  X(DRAINED, "no round begins with a node on a host that was drained before")                                \
-  X(TOKENS, "rounds and tokens only go up")                                                                  \
-  X(DEADLINE, "no state waits without a deadline")                                                           \
-  X(STORM, "time goes on: steps per virtual second are bounded")                                             \
-  X(BOUNDED, "after the faults the job ends or runs within a bounded time")                                  \
-  X(CODEC, "every message that is sent can be decoded")                                                      \
-  X(STOPPED, "STOPPED and FINISHED are true when they are sent")                                             \
-  X(CHECKPOINTED, "CHECKPOINTED is true when it is sent, and a planned end waits for it")                    \
-  X(SUCCESS, "success means that all workers of the last round exited with 0")                               \
-  X(STORE_OWN, "a worker never reaches the store of another round or incarnation")                           \
-  X(STORE_THERE, "a worker of a round reaches its store as long as the round is not over")                   \
-  X(STORE_ENDS, "a store is closed when its agent knows that the round is over; an agent serves one")        \
-  X(ORPHANS, "an agent that exits leaves no worker behind")                                                  \
-  X(FENCED, "what a node runs that is to fence is dead when its lease is over")                              \
-  X(PARKED, "a worker that stays does nothing between its rounds, and is not given out twice")               \
-  X(IDS, "all of a round get the same NCCL ids, which were minted for it")                                   \
-  X(IDS_COME, "who is to have NCCL ids gets them, or his round ends, within a bounded time")                 \
-  X(HELPERS, "a helper that mints lives no longer than its round")                                           \
+#define INVARIANT_LIST(X)                                                                                              \
+  X(RANKS, "no rank is given twice in a round, ranks have no gaps")                                                    \
+  X(OVERLAP, "no worker of a round runs when workers of another start")                                                \
+  X(ENDS, "every node learns every end, exit codes agree with it")                                                     \
+  X(BUDGET, "the budget is charged once per settled worker failure, else never")                                       \
+  X(GROWTH, "a round is ended for newcomers only when it may and not too soon, and charges nothing")                   \
+  X(DRAINED, "no round begins with a node on a host that was drained before")                                          \
+  X(TOKENS, "rounds and tokens only go up")                                                                            \
+  X(DEADLINE, "no state waits without a deadline")                                                                     \
+  X(STORM, "time goes on: steps per virtual second are bounded")                                                       \
+  X(BOUNDED, "after the faults the job ends or runs within a bounded time")                                            \
+  X(CODEC, "every message that is sent can be decoded")                                                                \
+  X(STOPPED, "STOPPED and FINISHED are true when they are sent")                                                       \
+  X(CHECKPOINTED, "CHECKPOINTED is true when it is sent, and a planned end waits for it")                              \
+  X(SUCCESS, "success means that all workers of the last round exited with 0")                                         \
+  X(STORE_OWN, "a worker never reaches the store of another round or incarnation")                                     \
+  X(STORE_THERE, "a worker of a round reaches its store as long as the round is not over")                             \
+  X(STORE_ENDS, "a store is closed when its agent knows that the round is over; an agent serves one")                  \
+  X(ORPHANS, "an agent that exits leaves no worker behind")                                                            \
+  X(FENCED, "what a node runs that is to fence is dead when its lease is over")                                        \
+  X(PARKED, "a worker that stays does nothing between its rounds, and is not given out twice")                         \
+  X(IDS, "all of a round get the same NCCL ids, which were minted for it")                                             \
+  X(IDS_COME, "who is to have NCCL ids gets them, or his round ends, within a bounded time")                           \
+  X(HELPERS, "a helper that mints lives no longer than its round")                                                     \
   X(HEALTHY, "no healthy job of fixed size, without spares, is stopped by a fault of the daemon")
 #define X(name, text) INV_##name,
 enum invariant { INVARIANT_LIST(X) INV_COUNT, INV_NONE = INV_COUNT };
@@ -84,7 +85,7 @@ struct behaviour {
   int term_code;        /* exit code after SIGTERM; -1: dies by the signal */
   uint32_t kill_ms;     /* how long SIGKILL takes: a process in state D */
   uint32_t exec_ms;     /* fork to exec, beyond what the world takes */
-  int exec_errno;       /* not 0: cannot be run; EBUSY: its device is not free */
+  int exec_errno;       /* not 0: cannot be run, EAGAIN: for now; EBUSY: its device is not free */
   bool meet;            /* meets all ranks at the round's store before anything else */
   uint32_t progress_ms; /* 0: tells nothing */
   uint32_t hang_ms;     /* from exec until it hangs, and all ranks of its round with it; 0: never */
@@ -128,7 +129,7 @@ struct sim_link {
 
 struct sim_node {
   int index; /* n1 has 0 */
-  char host[16], addr[32], label[16];
+  char host[16], addr[32];
   uint32_t workers;
   int64_t want_rank, order_key, expected_nodes;
   const char *expected_hosts; /* NULL: not known */
@@ -168,6 +169,8 @@ enum trap {
   TRAP_STOP_GUARD,
   TRAP_HOLD_GUARD,
   TRAP_PAUSE_BOTH,
+  TRAP_CUT,   /* its node's wire */
+  TRAP_BREAK, /* its connection */
   TRAP_COUNT
 };
 
@@ -184,7 +187,8 @@ struct sim_agent {
   int index, life; /* index in sim->agents; life on its node, from 1 */
   char id[AGENT_ID_MAX + 1], name[24];
   uint64_t pause_ms;
-  int pause_on; /* enum event_kind: right behind the next one it meets with trap; -1: none */
+  int pause_on;            /* enum event_kind: right behind the next one it meets with trap; -1: none */
+  enum msg_type pause_msg; /* the same of the next such message that it reads; 0: none */
   enum trap trap;
   bool paused, exiting, killed, signalled, connecting;
   bool told_start, told_end, refused;
@@ -221,8 +225,7 @@ struct sim_agent {
   enum outcome end_outcome;
   int end_code, refused_code;
   int64_t told_round;
-  char over_inc[INCARNATION_MAX +
-                1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
+  char over_inc[INCARNATION_MAX + 1]; /* the round that it was told to be over last: SETTLED, STALE, END, REFUSED */
   int64_t over_round;
   int home; /* which daemon has welcomed it last; -1: none */
   uint64_t
@@ -231,6 +234,10 @@ struct sim_agent {
   bool heard_fence;        /* the same of any daemon */
   uint64_t fence_heard_at; /* when it heard that it is to fence */
   uint64_t heard_at;
+  uint64_t fence_sent_at;   /* when the message was sent that told it last whether to fence, */
+  uint32_t fence_life;      /* by which life of the daemon, */
+  bool fence_recovering;    /* which was RECOVERING; */
+  uint64_t keep_fence_at;   /* until its clock says that, it is to fence as it was told before */
   uint32_t heard_life;      /* of the daemon that was heard then, */
   uint64_t heard_before_at; /* and when another life of it was heard last */
   uint64_t back_at;         /* when it read the first of these after a long silence */
@@ -257,16 +264,20 @@ struct sim_conn {
   bool open[2];            /* by side: [TO_AGENT] the peer's end, [TO_DAEMON] the daemon's */
   bool broken;             /* what is on its way is lost */
   bool identified;
+  uint64_t here_at, /* when the daemon read HELLO on it, and has not sent STALE since; UINT64_MAX: it has not */
+      gone_at;      /* when the daemon learned that it is gone, or closed it; UINT64_MAX: it has not */
+  bool hung_up;     /* the daemon closed it */
   uint64_t last_at[2];
   struct held *held[2], **held_tail[2];
   uint32_t user_timeout_ms[2]; /* by sending direction */
 };
 
 enum event_kind {
-  EV_SYN, /* agent, a: side, b: of which attempt, c: enum conn_kind: a connection request reaches the daemon's machine */
+  /* agent, a: side, b: of which attempt, c: enum conn_kind: a connection request reaches the daemon's machine */
+  EV_SYN,
   EV_ACCEPT,       /* conn: the daemon sees a new connection */
   EV_CONNECTED,    /* agent, conn or NULL, a: refused, b: of which attempt */
-  EV_DELIVER,      /* conn, a: direction, b: when it was sent, bytes (NULL: FIN) */
+  EV_DELIVER,      /* conn, a: direction, b: when it was sent (by a daemon: when its core said it), bytes (NULL: FIN) */
   EV_LOST_END,     /* conn, a: side that notices the break */
   EV_SEND_TIMEOUT, /* conn, a: direction in which something is held too long */
   EV_FLUSH,        /* node, a: direction */
@@ -303,7 +314,7 @@ struct sim_event {
   uint64_t a, b, c;
   struct bytes *bytes;             /* owned */
   struct msg *msg;                 /* DELIVER: the bytes, decoded; owned. NULL: they are when they arrive */
-  struct supervisor_event *notice; /* owned; text inside is owned too */
+  struct supervisor_event *notice; /* owned: supervisor_event_copy */
   void (*fn)(struct sim *s, uint64_t arg);
 };
 
@@ -320,7 +331,8 @@ struct sim_daemon {
   uint64_t trap_ms; /* paused for so long; 0: killed, until somebody starts it */
   int die_at_save;  /* 1: before the line is on the disk, 2: half of it, 3: after it */
   uint64_t tick_at;
-  struct core_effect *queue; /* not carried out yet: [head, tail) */
+  struct job_effect *queue; /* not carried out yet: [head, tail) */
+  uint64_t *queued_at;      /* of each, when the core had it: behind a line for the disk it waits */
   size_t head, tail, cap;
   bool saving;  /* the line at the head is being written */
   char **lines; /* the state file */
@@ -329,15 +341,13 @@ struct sim_daemon {
 
 /* Hooks of planted.c: what happens between the minds. Return false to swallow. */
 struct mutator {
-  bool (*msg)(struct sim *s, struct sim_conn *c, enum msg_direction d,
-              struct msg *m); /* when it is delivered */
+  bool (*msg)(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m); /* when it is delivered */
   bool (*agent_effect)(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx);
   uint64_t (*deadline)(struct sim *s, struct sim_agent *a, uint64_t at); /* a NULL: the core's */
-  bool (*core_effect)(struct sim *s, struct core_effect *fx);
-  void (*store)(struct sim *s, struct sim_agent *a);                      /* it has opened one */
-  bool (*dies)(struct sim *s, struct sim_agent *a, struct sim_worker *w); /* false: it lives on */
-  bool (*parks)(struct sim *s, struct sim_agent *a,
-                struct sim_worker *w); /* false: it says so, and goes on */
+  bool (*core_effect)(struct sim *s, struct job_effect *fx);
+  void (*store)(struct sim *s, struct sim_agent *a);                       /* it has opened one */
+  bool (*dies)(struct sim *s, struct sim_agent *a, struct sim_worker *w);  /* false: it lives on */
+  bool (*parks)(struct sim *s, struct sim_agent *a, struct sim_worker *w); /* false: it says so, and goes on */
 };
 
 struct sim_config {
@@ -347,8 +357,8 @@ struct sim_config {
   enum hang_watch_kind hang_watch;
   int64_t hang_start_ms;
   bool state_dir;
-  uint32_t save_max;             /* ms that a line takes to the disk at most; 0: none, and nothing waits */
-  uint32_t delay_min, delay_max; /* ms, of links; per message */
+  uint32_t save_max;                     /* ms that a line takes to the disk at most; 0: none, and nothing waits */
+  uint32_t delay_min, delay_max;         /* ms, of links; per message */
   uint32_t exec_max, drain_max, die_max; /* ms: fork to exec, death to EXITED, signal to death; 0: at once */
   bool trace;                            /* keep lines */
   bool verbose;                          /* print them as they come, heartbeats too */
@@ -358,16 +368,15 @@ struct sim_config {
   bool stores;                           /* and rounds' stores, with their ports */
   uint32_t store_port;                   /* --store-port; 0: none */
   uint32_t mint_max;                     /* ms that minting takes at most */
-  unsigned mint_fails; /* of a hundred helpers, how many fail; and of the others, how many die */
-  unsigned portless;   /* of a hundred times that a port is wanted, how often there is none */
+  unsigned mint_fails;                   /* of a hundred helpers, how many fail; and of the others, how many die */
+  unsigned portless;                     /* of a hundred times that a port is wanted, how often there is none */
 };
 
 struct checker; /* book.h */
 
 struct sim {
   struct sim_config config;
-  uint64_t now, seq, front,
-      rng; /* front: sequence numbers of those that go before all others of their time */
+  uint64_t now, seq, front, rng; /* front: sequence numbers of those that go before all others of their time */
   uint64_t steps, second, steps_in_second;
   struct events queue, stash; /* stash: for those who are paused */
   struct events spare;        /* to be used again */
@@ -379,13 +388,12 @@ struct sim {
   int n_agents;
   struct sim_conn **conns;
   size_t n_conns, cap_conns;
-  struct sim_daemon d,
-      away;       /* d: whom the functions of sim_daemon.c act upon, and events are dispatched to */
-  int side;       /* which one d is: 0, where there is only one; away is the other */
-  uint32_t lives; /* of both */
-  bool two;       /* there have been two */
-  bool suspends;  /* a node was suspended, ever */
-  bool harmless;  /* nothing but the daemon has had a fault */
+  struct sim_daemon d, away; /* d: whom the functions of sim_daemon.c act upon, and events are dispatched to */
+  int side;                  /* which one d is: 0, where there is only one; away is the other */
+  uint32_t lives;            /* of both */
+  bool two;                  /* there have been two */
+  bool suspends;             /* a node was suspended, ever */
+  bool harmless;             /* nothing but the daemon has had a fault */
   struct rule rules[SIM_RULES_MAX];
   int n_rules;
   struct behaviour normal; /* where no rule fits */
@@ -398,7 +406,8 @@ struct sim {
   /* trace */
   char *lines[SIM_TRACE_MAX];
   size_t n_lines;
-  size_t mark; /* sim_until_line looks behind it */
+  uint64_t digest; /* of all lines */
+  size_t mark;     /* sim_until_line looks behind it */
   /* the first violation */
   enum invariant violated;
   char violation[1024];
@@ -428,18 +437,14 @@ void sim_violate(struct sim *s, enum invariant i, const char *fmt, ...) __attrib
 bool sim_tracing(const struct sim *s);
 
 /* sim_link.c */
-struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node,
-                           struct sim_agent *agent);
-void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d,
-               struct bytes *b); /* a reference of its own */
-void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b,
-                    struct msg *m); /* the same, and m is what they say; takes m; NULL: not known */
-struct msg *
-link_read(struct sim *s, enum msg_direction d, const struct bytes *b,
-          const char *what);     /* one whole message, or a violation of CODEC that begins with what */
-void link_forget(struct msg *m); /* what link_read made; NULL: nothing */
-void link_fin(struct sim *s, struct sim_conn *c,
-              enum msg_direction d); /* flush and close of the sender's end */
+struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node, struct sim_agent *agent);
+void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b); /* a reference of its own */
+void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m,
+                    uint64_t said_at); /* the same, and m is what they say; takes m; NULL: not known */
+struct msg *link_read(struct sim *s, enum msg_direction d, const struct bytes *b,
+                      const char *what); /* one whole message, or a violation of CODEC that begins with what */
+void link_forget(struct msg *m);         /* what link_read made; NULL: nothing */
+void link_fin(struct sim *s, struct sim_conn *c, enum msg_direction d); /* flush and close of the sender's end */
 void link_break(struct sim *s, struct sim_conn *c, uint64_t agent_in_ms, uint64_t daemon_in_ms);
 void link_cut(struct sim *s, int node, bool to_agent, bool to_daemon);
 void link_heal(struct sim *s, int node);
@@ -477,8 +482,8 @@ void daemon_finish(struct sim *s);
 int node_add(struct sim *s, uint32_t workers);
 void node_turn(struct sim *s, int node, int side); /* its endpoint leads to another daemon from now on */
 uint64_t node_time(const struct sim *s, const struct sim_node *n); /* what its clock says */
-uint64_t node_when(const struct sim_node *n, uint64_t local); /* when it says that, or has just said it */
-void node_suspend(struct sim *s, int node); /* as a laptop, or a virtual machine that is moved */
+uint64_t node_when(const struct sim_node *n, uint64_t local);      /* when it says that, or has just said it */
+void node_suspend(struct sim *s, int node);                        /* as a laptop, or a virtual machine that is moved */
 void node_resume(struct sim *s, int node);
 void node_power_on(struct sim *s, int node);
 void node_power_off(struct sim *s, int node);           /* everything on it is gone, nobody is told */
@@ -488,11 +493,11 @@ void agent_kill(struct sim *s, struct sim_agent *a);    /* SIGKILL; its guard li
 void agent_signal(struct sim *s, struct sim_agent *a, int signo);
 void agent_pause(struct sim *s, struct sim_agent *a);
 void agent_trap(struct sim *s, struct sim_agent *a, enum event_kind kind, enum trap trap,
-                uint64_t ms); /* right behind the next such event; PAUSE: for so long */
+                uint64_t ms); /* right behind the next such event; PAUSE, CUT: for so long */
+void agent_trap_msg(struct sim *s, struct sim_agent *a, enum msg_type type, enum trap trap, uint64_t ms);
 void agent_continue(struct sim *s, struct sim_agent *a);
 bool agent_alive(const struct sim_agent *a);
-void agent_mind(struct sim *s, struct sim_agent *a,
-                struct supervisor_event *ev); /* one step and its effects */
+void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev); /* one step and its effects */
 void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at);
 void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why);
 void agent_on_connected(struct sim *s, struct sim_event *ev);
@@ -555,22 +560,21 @@ void ids_hand_out(struct sim *s, struct sim_agent *a, const struct supervisor_ef
 void check_ids(struct sim *s, struct sim_agent *a); /* after each step of its mind */
 
 /* describe.c */
-void describe_msg(const struct msg *m, bool ports,
-                  struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
+void describe_msg(const struct msg *m, bool ports, struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
 
 /* book.c, invariants.c, invariants_work.c */
 struct checker *checker_create(void);
 void checker_destroy(struct checker *k);
-void check_hello(struct sim *s, struct sim_agent *a); /* the daemon reads it */
-void check_core_sent(struct sim *s, struct sim_conn *c,
-                     const struct msg *m); /* as delivered, before any mutation */
+void check_hello(struct sim *s, struct sim_conn *c);                            /* the daemon reads it */
+void check_core_sent(struct sim *s, struct sim_conn *c, const struct msg *m);   /* as delivered, before any mutation */
 void check_agent_told(struct sim *s, struct sim_agent *a, const struct msg *m); /* as the agent reads it */
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m); /* when the mind says it */
 bool allowed_to_run_on(const struct sim *s, const struct sim_agent *a, const struct sim_worker *w);
+bool were_unable(const struct sim *s,
+                 const struct sim_agent *a); /* neither it nor its guard could run, until just now */
 uint64_t dying_ms(const struct sim *s, const struct sim_agent *a); /* from when its agent knows it must die */
-void check_store_told(struct sim *s, struct sim_agent *a); /* the mind has dealt with what it was told */
-void check_store_missing(struct sim *s, struct sim_agent *a,
-                         struct sim_worker *w);            /* nobody serves where it knocks */
+void check_store_told(struct sim *s, struct sim_agent *a);         /* the mind has dealt with what it was told */
+void check_store_missing(struct sim *s, struct sim_agent *a, struct sim_worker *w); /* nobody serves where it knocks */
 void check_stop(struct sim *s, const struct sim_agent *a); /* its workers are about to be stopped */
 void check_fenced(struct sim *s, const struct sim_agent *a, const struct sim_worker *w); /* it is dead */
 void check_worker_starts(struct sim *s, struct sim_agent *a, struct sim_worker *w);

@@ -1,14 +1,18 @@
-/* The driver around core_step, as daemon/server.c is in rdzvd: connections have numbers that are never used twice, effects are carried out
- * in order, one timer follows core_deadline, and nothing is decided here.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver around core_step, as daemon/server/server.c is in rdzvd: connections have numbers that are never used
+ * twice, effects are carried out in order, one timer follows core_deadline, and nothing is decided here.
  *
- * The state file is a list of lines that survives a kill. die_at_save kills the daemon inside a CORE_SAVE: before the line is written,
- * with half of it written, or right behind it; the effects that follow are lost in each case, which is all that "fsync before any later
- * effect" promises. A half line is what is left at the end of the file; the driver drops it (it has no newline).
+ * The state file is a list of lines that survives a kill. die_at_save kills the daemon inside a JOB_EFFECT_SAVE:
+ * before the line is written, with half of it written, or right behind it; the effects that follow are lost in each
+ * case, which is all that "fsync before any later effect" promises. A half line is what is left at the end of the
+ * file; the driver drops it (it has no newline).
  *
- * There may be two of them, at two addresses, and nodes whose endpoint leads now to the one and now to the other. Everything here acts upon
- * s->d; daemon_side puts the one in its place that is meant, and sim_step the one to which an event belongs.
+ * There may be two of them, at two addresses, and nodes whose endpoint leads now to the one and now to the other.
+ * Everything here acts upon s->d; daemon_side puts the one in its place that is meant, and sim_step the one to which
+ * an event belongs.
  *
- * A pause is SIGSTOP: messages wait in the sockets. When it ends they come first, then the tick, with the lag it has. */
+ * A pause is SIGSTOP: messages wait in the sockets. When it ends they come first, then the tick, with the lag it has.
+ */
 
 #include "tests/sim/sim.h"
 
@@ -56,45 +60,45 @@ static void keep_line(struct sim *s, const char *text) {
 
 /* A line has reached the disk, or the daemon dies of it: false. */
 static bool saved(struct sim *s, const char *text) {
-  static const char *const deaths[] = {"", ", dies before it", ", dies in the middle of it",
-                                       ", dies behind it"};
+  static const char *const deaths[] = {"", ", dies before it", ", dies in the middle of it", ", dies behind it"};
   int die = s->d.die_at_save;
   s->d.die_at_save = 0;
   if (s->d.state_dir || die)
-    sim_trace(s, "%s: saves %s%s", daemon_name(s->side), strstr(text, "\"end\"") ? "an end" : "a seal",
-              deaths[die]);
+    sim_trace(s, "%s: saves %s%s", daemon_name(s->side), strstr(text, "\"end\"") ? "an end" : "a seal", deaths[die]);
   if (s->d.state_dir && (die == 0 || die == 3)) keep_line(s, text);
   return die == 0;
 }
 
-static void perform(struct sim *s, struct core_effect *fx) {
+static void perform(struct sim *s, struct job_effect *fx, uint64_t said_at) {
   struct sim_conn *c = conn_of(s, fx->conn);
   if (s->mutator && s->mutator->core_effect && !s->mutator->core_effect(s, fx)) return;
   switch (fx->kind) {
-  case CORE_SEND:
+  case JOB_EFFECT_SEND:
     if (c && c->open[TO_DAEMON] && c->daemon_life == s->d.life) {
       struct msg *m = link_read(s, TO_AGENT, fx->bytes, "the daemon sends");
       if (m) check_core_sent(s, c, m);
-      link_send_read(s, c, TO_AGENT, fx->bytes, m);
+      link_send_read(s, c, TO_AGENT, fx->bytes, m, said_at);
     }
     break;
-  case CORE_CLOSE:
+  case JOB_EFFECT_CLOSE:
     if (c && c->daemon_life == s->d.life) link_fin(s, c, TO_AGENT);
     break;
-  case CORE_LOG:
+  case JOB_EFFECT_LOG:
     if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
       sim_trace(s, "%s log: %s", daemon_name(s->side), fx->text);
     break;
-  case CORE_IDENTIFIED:
-  case CORE_SAVE: break; /* mind and pump have done them */
+  case JOB_EFFECT_IDENTIFIED:
+  case JOB_EFFECT_SAVE: break; /* mind and pump have done them */
   }
 }
 
 static void drop_queue(struct sim *s) {
-  struct core_effects rest = {.v = s->d.queue, .n = s->d.tail};
-  for (size_t i = 0; i < s->d.head; i++) rest.v[i] = (struct core_effect){.kind = CORE_LOG};
-  core_effects_finish(&rest);
+  struct job_effects rest = {.v = s->d.queue, .n = s->d.tail};
+  for (size_t i = 0; i < s->d.head; i++) rest.v[i] = (struct job_effect){.kind = JOB_EFFECT_LOG};
+  job_effects_finish(&rest);
+  free(s->d.queued_at);
   s->d.queue = NULL;
+  s->d.queued_at = NULL;
   s->d.head = s->d.tail = s->d.cap = 0;
   s->d.saving = false;
 }
@@ -102,22 +106,22 @@ static void drop_queue(struct sim *s) {
 /* Carries out what may be, in order. A line that takes time to the disk stops it until EV_SAVED. */
 static void pump(struct sim *s) {
   while (s->d.head < s->d.tail && !s->d.saving) {
-    struct core_effect *fx = &s->d.queue[s->d.head];
-    if (fx->kind == CORE_SAVE && s->d.state_dir && s->config.save_max) {
+    struct job_effect *fx = &s->d.queue[s->d.head];
+    if (fx->kind == JOB_EFFECT_SAVE && s->d.state_dir && s->config.save_max) {
       s->d.saving = true;
       struct sim_event *ev = sim_push(s, s->now + sim_between(s, 1, s->config.save_max), EV_SAVED);
       ev->a = s->d.life;
       ev->b = (uint64_t)s->side;
       return;
     }
-    if (fx->kind == CORE_SAVE && !saved(s, fx->text)) {
+    if (fx->kind == JOB_EFFECT_SAVE && !saved(s, fx->text)) {
       daemon_kill(s);
       return;
     }
-    perform(s, fx);
-    struct core_effects one = {.v = fx, .n = 1};
-    core_effects_clear(&one);
-    *fx = (struct core_effect){.kind = CORE_LOG};
+    perform(s, fx, s->d.queued_at[s->d.head]);
+    struct job_effects one = {.v = fx, .n = 1};
+    job_effects_clear(&one);
+    *fx = (struct job_effect){.kind = JOB_EFFECT_LOG};
     s->d.head++;
   }
 }
@@ -125,7 +129,7 @@ static void pump(struct sim *s) {
 void daemon_on_saved(struct sim *s, struct sim_event *ev) {
   if (!s->d.core || ev->a != s->d.life || !s->d.saving) return;
   s->d.saving = false;
-  struct core_effect *fx = &s->d.queue[s->d.head];
+  struct job_effect *fx = &s->d.queue[s->d.head];
   if (!saved(s, fx->text)) {
     daemon_kill(s);
     return;
@@ -135,26 +139,32 @@ void daemon_on_saved(struct sim *s, struct sim_event *ev) {
   pump(s);
 }
 
-static void enqueue(struct sim *s, const struct core_effect *fx) {
+static void enqueue(struct sim *s, const struct job_effect *fx) {
   if (s->d.head == s->d.tail) s->d.head = s->d.tail = 0;
   if (s->d.tail == s->d.cap) {
     s->d.cap = s->d.cap ? 2 * s->d.cap : 64;
     s->d.queue = xrealloc(s->d.queue, s->d.cap * sizeof *s->d.queue);
+    s->d.queued_at = xrealloc(s->d.queued_at, s->d.cap * sizeof *s->d.queued_at);
   }
+  s->d.queued_at[s->d.tail] = s->now;
   s->d.queue[s->d.tail++] = *fx;
 }
 
 static void mind(struct sim *s, struct core_event *ev) {
-  struct core_effects fx = {0};
+  struct job_effects fx = {0};
   s->daemon_stepped = true;
   ev->now_ms = s->now;
   ev->wall_ms = wall_base_ms + s->now;
   if (!ev->peer_addr) ev->peer_addr = "";
   if (!ev->local_addr) ev->local_addr = "";
   core_step(s->d.core, ev, &fx);
+  if (core_fault(s->d.core)) {
+    fprintf(stderr, "rdzvd: %s is not allowed\n", core_fault(s->d.core));
+    abort();
+  }
   for (size_t i = 0; i < fx.n; i++) {
     struct sim_conn *c = conn_of(s, fx.v[i].conn);
-    if (fx.v[i].kind == CORE_IDENTIFIED && c)
+    if (fx.v[i].kind == JOB_EFFECT_IDENTIFIED && c)
       c->identified = true, c->user_timeout_ms[TO_AGENT] = (uint32_t)fx.v[i].value;
     enqueue(s, &fx.v[i]);
   }
@@ -213,6 +223,7 @@ void daemon_kill(struct sim *s) {
       link_fin(s, c, TO_AGENT);
     } else {
       c->open[TO_DAEMON] = false;
+      c->gone_at = s->now;
       link_break(s, c, 1 + link_delay(s, c), 0);
     }
   }
@@ -277,7 +288,7 @@ void daemon_receive(struct sim *s, struct sim_conn *c, struct msg *m) {
     if (c->agent) sim_trace(s, "%s -> %s: %s", c->agent->name, daemon_name(s->side), buf_text(&text));
     buf_finish(&text);
   }
-  if (m->type == MSG_HELLO) check_hello(s, c->agent);
+  if (m->type == MSG_HELLO) check_hello(s, c);
   for (int i = 0; i < s->n_nodes && m->type == MSG_CONTROL && !strcmp(m->control.verb, "undrain"); i++)
     if (!strcmp(s->nodes[i].host, m->control.host)) s->nodes[i].drained = false, s->nodes[i].lifts++;
   if (c->drains) c->lifts = c->drains->lifts;
@@ -333,8 +344,7 @@ void daemon_stop_job(struct sim *s, const char *job) {
 }
 
 void daemon_drain(struct sim *s, int node, bool force) {
-  daemon_control(s,
-                 &(struct control){.verb = "drain", .host = s->nodes[node].host, .force = force, .rank = -1});
+  daemon_control(s, &(struct control){.verb = "drain", .host = s->nodes[node].host, .force = force, .rank = -1});
 }
 
 void daemon_undrain(struct sim *s, int node) {

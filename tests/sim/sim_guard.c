@@ -1,10 +1,11 @@
-/* Guards and workers, as agent/guard.h promises them: spawned in order, stopped by SIGTERM and after the grace by SIGKILL, every death told
- * once, CLEAR when nothing of the round is left. The guard outlives its agent: it kills what there is and sends the obituary.
- * When the guard itself dies, its workers die with it and the agent hears that.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Guards and workers, as agent/guard/guard.h promises them: spawned in order, stopped by SIGTERM and after the grace by
+ * SIGKILL, every death told once, CLEAR when nothing of the round is left. The guard outlives its agent: it kills
+ * what there is and sends the obituary. When the guard itself dies, its workers die with it and the agent hears that.
  *
- * A worker is a behaviour: how long it runs, how it ends, what it does on SIGTERM, how long SIGKILL takes. Which one it gets is decided
- * by rules (node, local rank, how many spawns this agent has seen), so that a story can say "the second worker of n2 exits
- * with 7 in its first round". */
+ * A worker is a behaviour: how long it runs, how it ends, what it does on SIGTERM, how long SIGKILL takes. Which one
+ * it gets is decided by rules (node, local rank, how many spawns this agent has seen), so that a story can say "the
+ * second worker of n2 exits with 7 in its first round". */
 
 #include "tests/sim/sim.h"
 
@@ -94,8 +95,7 @@ void guard_notify(struct sim *s, struct sim_agent *a, uint64_t at, struct superv
   a->notify_at = at;
   struct sim_event *e = sim_push(s, at, EV_NOTIFY);
   e->agent = a;
-  e->notice = xmemdup(&ev, sizeof ev);
-  e->notice->text = xstrdup(ev.text ? ev.text : "");
+  e->notice = supervisor_event_copy(&ev);
 }
 
 void guard_look(struct sim *s, struct sim_agent *a) {
@@ -109,11 +109,11 @@ void guard_probe(struct sim *s, struct sim_agent *a) {
     struct sim_worker *w = &a->w[i];
     if (!worker_works(w)) continue;
     guard_notify(s, a, at,
-                 (struct supervisor_event){.kind = SUP_PROBED,
-                                           .round = a->round,
-                                           .local_rank = i,
-                                           .error = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S',
-                                           .text = "do_poll"});
+                 (struct supervisor_event){
+                     .kind = SUP_PROBED,
+                     .round = a->round,
+                     .local_rank = i,
+                     .probed = {.state = hangs(s, w) && w->b.hang_state ? w->b.hang_state : 'S', .where = "do_poll"}});
   }
   guard_notify(s, a, at, (struct supervisor_event){.kind = SUP_PROBE_FACTS, .round = a->round});
   struct sim_event *ev = sim_push(s, at + STACKS_MS, EV_NOTIFY); /* nothing else waits for it */
@@ -135,14 +135,13 @@ static void clear(struct sim *s, struct sim_agent *a, uint32_t round) {
   struct supervisor_event ev = {.kind = SUP_CLEAR, .round = round};
   if (round == a->round) a->clear_due = false;
   for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
-    if (worker_lives(&a->w[i]) && !a->w[i].ghost) local_set_add(&ev.kept, i);
+    if (worker_lives(&a->w[i]) && !a->w[i].ghost) local_set_add(&ev.clear.kept, i);
   guard_notify(s, a, s->now, ev);
 }
 
 static void fenced(struct sim *s, struct sim_agent *a) {
   sim_trace(s, "%s: guard fences round %u", a->name, a->round);
-  guard_notify(s, a, s->now,
-               (struct supervisor_event){.kind = SUP_FENCED, .round = a->round, .when_ms = s->now});
+  guard_notify(s, a, s->now, (struct supervisor_event){.kind = SUP_FENCED, .round = a->round, .when_ms = s->now});
 }
 
 static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w);
@@ -150,8 +149,8 @@ static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w)
 /* It was kept for this round. */
 static void adopt(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t rank) {
   if (!w->parked)
-    sim_violate(s, INV_PARKED, "%s gives rank %u of round %u to a worker that has not left its round",
-                a->name, rank, a->round);
+    sim_violate(s, INV_PARKED, "%s gives rank %u of round %u to a worker that has not left its round", a->name, rank,
+                a->round);
   w->kept = w->parked = w->termed = w->has_to_meet = w->met = w->there = w->knocked = w->reached = false;
   w->asked = w->saved = 0;
   w->rank = rank;
@@ -181,8 +180,8 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
   }
   for (uint32_t i = 0; i < SIM_WORKERS_MAX; i++)
     if (worker_lives(&a->w[i]) && !stays(a, i, stay))
-      sim_violate(s, INV_OVERLAP, "%s spawns round %" PRId64 " over workers of round %u", a->name,
-                  start->round, a->round);
+      sim_violate(s, INV_OVERLAP, "%s spawns round %" PRId64 " over workers of round %u", a->name, start->round,
+                  a->round);
   a->spawns++;
   a->workers = a->node->workers;
   a->round = (uint32_t)start->round;
@@ -201,8 +200,8 @@ void guard_spawn_all(struct sim *s, struct sim_agent *a, const struct start *sta
                              .life = w->life + 1,
                              .unforked = sleeps,
                              .b = behaviour_of(s, a, i)};
-    uint64_t at = (a->busy_until > s->now ? a->busy_until : s->now) + sim_between(s, 0, s->config.exec_max) +
-                  w->b.exec_ms;
+    uint64_t at =
+        (a->busy_until > s->now ? a->busy_until : s->now) + sim_between(s, 0, s->config.exec_max) + w->b.exec_ms;
     a->busy_until = at;
     push_worker(s, a, w, at, EV_GUARD_EXEC, 0);
   }
@@ -242,15 +241,17 @@ static void exec_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w
     w->state = WORKER_DEAD;
     check_worker_ends(s, a, w, 127 << 8, true);
     sim_trace(s, "%s: rank %u %s", a->name, w->rank, held ? "has no free device" : "cannot be run");
-    guard_tell(s, a,
-               (struct supervisor_event){.kind = held ? SUP_DEVICE_HELD : SUP_EXEC_FAILED,
-                                         .round = a->round,
-                                         .local_rank = w->local_rank,
-                                         .error = w->b.exec_errno,
-                                         .when_ms = s->now,
-                                         .device = held ? "2, GPU-8f" : NULL,
-                                         .text = held ? "pid 7 holds it" : "no such file"},
-               true);
+    struct supervisor_event ev = {.round = a->round, .local_rank = w->local_rank, .when_ms = s->now};
+    if (held) {
+      ev.kind = SUP_DEVICE_HELD;
+      ev.device_held.text = "pid 7 holds it";
+      ev.device_held.device = "2, GPU-8f";
+    } else {
+      ev.kind = SUP_EXEC_FAILED;
+      ev.exec_failed.error = w->b.exec_errno;
+      ev.exec_failed.text = w->b.exec_errno == EAGAIN ? "fork: no process is left" : "no such file";
+    }
+    guard_tell(s, a, ev, true);
     guard_check(s, a);
     return;
   }
@@ -266,24 +267,25 @@ static void begin_work(struct sim *s, struct sim_agent *a, struct sim_worker *w)
   check_worker_starts(s, a, w);
   guard_tell(s, a,
              (struct supervisor_event){
-                 .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .pid = w->pid},
+                 .kind = SUP_SPAWNED, .round = a->round, .local_rank = w->local_rank, .spawned = {.pid = w->pid}},
              false);
   if (w->b.checkpoints)
     guard_notify(s, a, s->now,
-                 (struct supervisor_event){
-                     .kind = SUP_CAN_CHECKPOINT, .round = a->round, .local_rank = w->local_rank, .count = 1});
+                 (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT,
+                                           .round = a->round,
+                                           .local_rank = w->local_rank,
+                                           .can_checkpoint = {.can = true}});
   if (w->b.rejoins)
-    guard_notify(s, a, s->now,
-                 (struct supervisor_event){
-                     .kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .count = 1});
-  if (w->b.rejoins && w->b.alarm_ms && !s->calm)
-    push_worker(s, a, w, s->now + w->b.alarm_ms, EV_WORKER_PARKS, 1);
+    guard_notify(
+        s, a, s->now,
+        (struct supervisor_event){
+            .kind = SUP_CAN_REJOIN, .round = a->round, .local_rank = w->local_rank, .can_rejoin = {.can = true}});
+  if (w->b.rejoins && w->b.alarm_ms && !s->calm) push_worker(s, a, w, s->now + w->b.alarm_ms, EV_WORKER_PARKS, 1);
   if (w->b.meet) {
     w->has_to_meet = true;
     push_worker(s, a, w, s->now + MEET_PATIENCE_MS, EV_WORKER_END, 1 << 8);
   } else if (w->b.end != END_NEVER) {
-    push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
-                w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
+    push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END, w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
   }
   push_worker(s, a, w, s->now, EV_WORKER_KNOCK, 0);
   if (w->b.progress_ms) push_worker(s, a, w, s->now + w->b.progress_ms, EV_WORKER_STEP, 0);
@@ -304,8 +306,7 @@ static void worker_kill(struct sim *s, struct sim_agent *a, struct sim_worker *w
     return;
   }
   push_worker(s, a, w, s->now + w->b.kill_ms + sim_between(s, 0, s->config.die_max), EV_WORKER_DIES, SIGKILL);
-  if (w->b.kill_ms > GUARD_KILL_DEADLINE_MS)
-    push_worker(s, a, w, s->now + GUARD_KILL_DEADLINE_MS, EV_WORKER_STUCK, 0);
+  if (w->b.kill_ms > GUARD_KILL_DEADLINE_MS) push_worker(s, a, w, s->now + GUARD_KILL_DEADLINE_MS, EV_WORKER_STUCK, 0);
 }
 
 void guard_stop_trees(struct sim *s, struct sim_agent *a, uint64_t round, uint64_t grace_ms, uint64_t keep) {
@@ -331,8 +332,7 @@ static bool keep_workers(struct sim_agent *a, uint64_t keep) {
   return dropped;
 }
 
-static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t grace_ms,
-                         uint64_t keep) {
+static void stop_workers(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t grace_ms, uint64_t keep) {
   if (!a->guard_alive) return;
   for (uint32_t i = 0; i < a->workers; i++) /* forked, and killed before exec */
     if (a->w[i].state == WORKER_SPAWNING) a->w[i].state = WORKER_DEAD;
@@ -443,13 +443,11 @@ void guard_all_met(struct sim *s, struct sim_agent *a) {
     if (!worker_works(w) || !w->there || w->met) continue;
     w->met = true;
     if (w->b.end != END_NEVER || s->calm)
-      push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END,
-                  w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
+      push_worker(s, a, w, s->now + w->b.run_ms, EV_WORKER_END, w->b.end == END_EXIT ? w->b.code << 8 : w->b.code);
   }
 }
 
-static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status,
-                        bool by_itself) {
+static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w, int status, bool by_itself) {
   if (s->mutator && s->mutator->dies && !s->mutator->dies(s, a, w)) {
     w->ghost = true;
   } else {
@@ -468,10 +466,8 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
                (struct supervisor_event){.kind = SUP_EXITED,
                                          .round = a->round,
                                          .local_rank = w->local_rank,
-                                         .pid = w->pid,
-                                         .status = status,
                                          .when_ms = s->now,
-                                         .text = status ? "last words" : ""},
+                                         .exited = {.status = status, .last_lines = status ? "last words" : ""}},
                by_itself);
   guard_check(s, a);
 }
@@ -482,13 +478,11 @@ static void on_step(struct sim *s, struct sim_agent *a, struct sim_worker *w) {
   w->step++;
   w->stepped_at = s->now;
   guard_notify(s, a, s->now,
-               (struct supervisor_event){.kind = SUP_PROGRESS,
-                                         .round = a->round,
-                                         .local_rank = w->local_rank,
-                                         .step = w->step,
-                                         .of = 1000,
-                                         .loss = 1.0 / (double)w->step,
-                                         .samples_per_second = 64});
+               (struct supervisor_event){
+                   .kind = SUP_PROGRESS,
+                   .round = a->round,
+                   .local_rank = w->local_rank,
+                   .progress = {.step = w->step, .of = 1000, .loss = 1.0 / (double)w->step, .samples_per_second = 64}});
 }
 
 static void ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) {
@@ -501,11 +495,10 @@ static void ask_checkpoint(struct sim *s, struct sim_agent *a, uint32_t number) 
 }
 
 void guard_ask(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
-  ask_checkpoint(s, a, fx->checkpoint);
-  for (uint32_t i = 0; (fx->value & RDZV_REJOIN) && i < a->workers; i++) {
+  ask_checkpoint(s, a, fx->request.checkpoint);
+  for (uint32_t i = 0; (fx->request.bits & RDZV_REJOIN) && i < a->workers; i++) {
     struct sim_worker *w = &a->w[i];
-    if (!(fx->keep.bits[0] >> i & 1) || !worker_works(w) || !w->b.rejoins || w->b.park_ms == UINT32_MAX)
-      continue;
+    if (!(fx->request.of.bits[0] >> i & 1) || !worker_works(w) || !w->b.rejoins || w->b.park_ms == UINT32_MAX) continue;
     push_worker(s, a, w, s->now + w->b.park_ms, EV_WORKER_PARKS, 0);
   }
 }
@@ -518,14 +511,13 @@ static void on_parks(struct sim *s, struct sim_agent *a, struct sim_worker *w, b
   if (!s->mutator || !s->mutator->parks || s->mutator->parks(s, a, w)) {
     w->parked = true;
     w->life++;
-    if (a->kill_at != UINT64_MAX && !w->kept)
-      push_worker(s, a, w, a->kill_at, EV_WORKER_KILL, 0); /* too late */
+    if (a->kill_at != UINT64_MAX && !w->kept) push_worker(s, a, w, a->kill_at, EV_WORKER_KILL, 0); /* too late */
   }
   guard_notify(s, a, s->now,
                (struct supervisor_event){.kind = SUP_PARKED,
                                          .round = a->round,
                                          .local_rank = w->local_rank,
-                                         .text = unasked ? "lost contact with a rank" : ""});
+                                         .parked = {.reason = unasked ? "lost contact with a rank" : ""}});
 }
 
 static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, uint32_t number) {
@@ -535,8 +527,7 @@ static void on_saved(struct sim *s, struct sim_agent *a, struct sim_worker *w, u
                (struct supervisor_event){.kind = SUP_CHECKPOINTED,
                                          .round = a->round,
                                          .local_rank = w->local_rank,
-                                         .count = number,
-                                         .step = w->step});
+                                         .checkpointed = {.request = number, .step = w->step}});
 }
 
 static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, const struct sim_event *ev) {
@@ -572,8 +563,7 @@ static void on_worker(struct sim *s, struct sim_agent *a, struct sim_worker *w, 
                  (struct supervisor_event){.kind = SUP_STUCK,
                                            .round = a->round,
                                            .local_rank = w->local_rank,
-                                           .pid = w->pid,
-                                           .text = "python (state D)"});
+                                           .stuck = {.pid = w->pid, .state = 'D', .command = "python"}});
   } else {
     on_step(s, a, w);
   }

@@ -1,5 +1,7 @@
-/* Helpers that mint ncclUniqueIds, as agent/minter.c promises them: an answer after a while, a failure, or a death behind the answer. An id says for which
- * round it was minted and by whom, so that the checker sees when one goes where it does not belong. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Helpers that mint ncclUniqueIds, as agent/nccl/minter.c promises them: an answer after a while, a failure, or a death
+ * behind the answer. An id says for which round it was minted and by whom, so that the checker sees when one goes
+ * where it does not belong. */
 
 #include "tests/sim/book.h"
 
@@ -18,13 +20,18 @@ static void notify(struct sim *s, struct sim_agent *a, uint64_t at, const struct
                    const char *text) {
   struct sim_event *e = sim_push(s, at, EV_NOTIFY);
   e->agent = a;
-  e->notice = xcalloc(1, sizeof *e->notice);
-  *e->notice = (struct supervisor_event){.kind = minted ? SUP_MINTED : SUP_MINT_FAILED,
-                                         .round = h->round,
-                                         .count = h->number,
-                                         .ids = h->ids,
-                                         .version = 22809,
-                                         .text = xstrdup(text)};
+  struct supervisor_event ev = {.round = h->round};
+  if (minted) {
+    ev.kind = SUP_MINTED;
+    ev.minted.helper = h->number;
+    ev.minted.ids = h->ids;
+    ev.minted.version = 22809;
+  } else {
+    ev.kind = SUP_MINT_FAILED;
+    ev.mint_failed.helper = h->number;
+    ev.mint_failed.why = text;
+  }
+  e->notice = supervisor_event_copy(&ev);
 }
 
 /* Four of them end the round. */
@@ -35,9 +42,9 @@ static void note_failure(struct sim *s, const struct sim_agent *a) {
 }
 
 void ids_mint(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
-  struct sim_helper *h = helper_of(a, fx->value);
+  struct sim_helper *h = helper_of(a, fx->mint.helper);
   uint64_t at = s->now + (s->calm ? 1 : sim_between(s, 1, 1 + s->config.mint_max));
-  *h = (struct sim_helper){.number = (uint32_t)fx->value, .round = fx->round, .lives = true};
+  *h = (struct sim_helper){.number = fx->mint.helper, .round = fx->round, .lives = true};
   snprintf(h->ids, sizeof h->ids, "%s %" PRId64 " %s %u", a->told_inc, a->told_round, a->name, h->number);
   bool fails = !s->calm && sim_chance(s, s->config.mint_fails);
   if (fails) note_failure(s, a);
@@ -63,16 +70,17 @@ static uint64_t sum_of(const struct bytes *b) {
 void ids_hand_out(struct sim *s, struct sim_agent *a, const struct supervisor_effect *fx) {
   struct round_book *r = book_round(s->checker, a->told_inc, a->told_round);
   char token[INCARNATION_MAX + 24];
-  if (!fx->bytes) {
-    if (fx->count && !a->ids_since) a->ids_since = s->now + 1;
+  const struct bytes *ids = fx->ids.ids;
+  if (!ids) {
+    if (fx->ids.count && !a->ids_since) a->ids_since = s->now + 1;
     return;
   }
   a->ids_since = 0;
   int n = snprintf(token, sizeof token, "%s %" PRId64 " ", a->told_inc, a->told_round);
-  for (size_t at = 0; at < fx->bytes->len; at += NCCL_ID_SIZE)
-    if (fx->round != a->told_round || memcmp(fx->bytes->data + at, token, (size_t)n) != 0)
-      sim_violate(s, INV_IDS, "%s has ids for round %u of %.100s", a->name, fx->round, fx->bytes->data + at);
-  uint64_t sum = sum_of(fx->bytes);
+  for (size_t at = 0; at < ids->len; at += NCCL_ID_SIZE)
+    if (fx->round != a->told_round || memcmp(ids->data + at, token, (size_t)n) != 0)
+      sim_violate(s, INV_IDS, "%s has ids for round %u of %.100s", a->name, fx->round, ids->data + at);
+  uint64_t sum = sum_of(ids);
   if (r->has_ids && r->ids_sum != sum)
     sim_violate(s, INV_IDS, "%s has other ids for round %u than others", a->name, fx->round);
   r->has_ids = true;
@@ -90,7 +98,7 @@ void check_ids(struct sim *s, struct sim_agent *a) {
     const struct sim_helper *h = &a->helpers[i];
     bool ours = h->round == supervisor_round(a->sup) && (runs || st == SUPERVISOR_FINISHED);
     if (h->lives && !ours)
-      sim_violate(s, INV_HELPERS, "%s has a helper of round %u, and is %s in round %" PRId64, a->name,
-                  h->round, supervisor_state_name(st), supervisor_round(a->sup));
+      sim_violate(s, INV_HELPERS, "%s has a helper of round %u, and is %s in round %" PRId64, a->name, h->round,
+                  supervisor_state_name(st), supervisor_round(a->sup));
   }
 }

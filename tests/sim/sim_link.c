@@ -1,10 +1,13 @@
-/* Links: what lies between an agent (or its guard) and the daemon. One connection is TCP: bytes arrive in the order in which they
- * were sent, after a delay that is random within the node's bounds, so messages of different nodes overtake each other. A connection can
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links: what lies between an agent (or its guard) and the daemon. One connection is TCP: bytes arrive in the order
+ * in which they were sent, after a delay that is random within the node's bounds, so messages of different nodes
+ * overtake each other. A connection can
  *
  *   break   what is on its way is lost, both ends learn it, each at a time of its own;
  *   end     one end closes: the other learns it behind all that was sent before;
  *   be cut  nothing passes and nobody is told. What is sent is held back, as TCP would send it again. An end that has had something
- *           unacknowledged for longer than its TCP_USER_TIMEOUT gives up and learns so; the other end only after the link
+ *           unacknowledged for longer than its TCP_USER_TIMEOUT gives up and learns so; the other end only after the
+ *           link
  *           is healed. On healing, what was held arrives at once, in order.
  *
  * Sending to a connection whose own end is closed does nothing. */
@@ -15,8 +18,7 @@
 #include <string.h>
 #include "common/mem.h"
 
-struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node,
-                           struct sim_agent *agent) {
+struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *node, struct sim_agent *agent) {
   struct sim_conn *c = xcalloc(1, sizeof *c);
   c->id = s->n_conns + 1;
   c->kind = kind;
@@ -25,6 +27,7 @@ struct sim_conn *link_open(struct sim *s, enum conn_kind kind, struct sim_node *
   c->agent = agent;
   c->daemon_life = s->d.life;
   c->open[TO_AGENT] = c->open[TO_DAEMON] = true;
+  c->here_at = c->gone_at = UINT64_MAX;
   c->held_tail[0] = &c->held[0];
   c->held_tail[1] = &c->held[1];
   if (s->n_conns == s->cap_conns) {
@@ -85,21 +88,20 @@ void link_on_syn(struct sim *s, struct sim_event *ev) {
   struct sim_event *up = sim_push(s, at, EV_CONNECTED);
   up->agent = ev->agent;
   up->conn = c;
-  up->a =
-      !cut && (ev->agent->home < 0 || ev->agent->home == s->side); /* of another address it says nothing */
+  up->a = !cut && (ev->agent->home < 0 || ev->agent->home == s->side); /* of another address it says nothing */
   up->b = ev->b;
   up->c = ev->c;
 }
 
-static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b,
-                          struct msg *m) {
+static void push_delivery(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m,
+                          uint64_t said_at) {
   uint64_t at = s->now + link_delay(s, c);
   if (at < c->last_at[d]) at = c->last_at[d];
   c->last_at[d] = at;
   struct sim_event *ev = sim_push(s, at, EV_DELIVER);
   ev->conn = c;
   ev->a = d;
-  ev->b = s->now;
+  ev->b = said_at;
   ev->bytes = b;
   ev->msg = m;
 }
@@ -110,8 +112,7 @@ struct msg *link_read(struct sim *s, enum msg_direction d, const struct bytes *b
   struct err e = ERR_INIT;
   uint32_t limit = d == TO_AGENT ? FRAME_MAX_TO_AGENT : FRAME_MAX_TO_DAEMON;
   struct msg *m = xmalloc(sizeof *m);
-  if (frame_parse(b->data, b->len, limit, &f, &size, &e) == 1 && size == b->len && !msg_decode(&f, d, m, &e))
-    return m;
+  if (frame_parse(b->data, b->len, limit, &f, &size, &e) == 1 && size == b->len && !msg_decode(&f, d, m, &e)) return m;
   free(m);
   sim_violate(s, INV_CODEC, "%s: what cannot be read: %s", what, e.text);
   return NULL;
@@ -122,21 +123,23 @@ void link_forget(struct msg *m) {
   free(m);
 }
 
-void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m) {
+void link_send_read(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b, struct msg *m,
+                    uint64_t said_at) {
   if (c->open[!d] && !c->broken)
-    push_delivery(s, c, d, bytes_ref(b), m);
+    push_delivery(s, c, d, bytes_ref(b), m, said_at);
   else
     link_forget(m);
 }
 
 void link_send(struct sim *s, struct sim_conn *c, enum msg_direction d, struct bytes *b) {
-  link_send_read(s, c, d, b, NULL);
+  link_send_read(s, c, d, b, NULL, s->now);
 }
 
 void link_fin(struct sim *s, struct sim_conn *c, enum msg_direction d) {
   if (!c->open[!d]) return;
   c->open[!d] = false;
-  if (!c->broken) push_delivery(s, c, d, NULL, NULL);
+  if (d == TO_AGENT) c->hung_up = true, c->gone_at = s->now;
+  if (!c->broken) push_delivery(s, c, d, NULL, NULL, s->now);
 }
 
 /* The end `side` learns that the connection is gone. */
@@ -144,6 +147,7 @@ static void end_gone(struct sim *s, struct sim_conn *c, enum msg_direction side,
   if (!c->open[side]) return;
   c->open[side] = false;
   if (side == TO_DAEMON) {
+    c->gone_at = s->now;
     daemon_closed(s, c);
   } else if (c->kind == CONN_AGENT && c->agent->sup && c->agent->conn == c) {
     c->agent->conn = NULL;
@@ -177,8 +181,7 @@ static void deliver(struct sim *s, struct sim_conn *c, struct sim_event *ev) {
     end_gone(s, c, d, "closed by peer");
     return;
   }
-  if (!ev->msg)
-    ev->msg = link_read(s, d, ev->bytes, d == TO_AGENT ? "the daemon sends" : "the daemon is sent");
+  if (!ev->msg) ev->msg = link_read(s, d, ev->bytes, d == TO_AGENT ? "the daemon sends" : "the daemon is sent");
   struct msg *m = ev->msg;
   if (!m) return;
   if (d == TO_DAEMON) {

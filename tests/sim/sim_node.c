@@ -1,6 +1,8 @@
-/* The driver around supervisor_step, as agent/session.c is in rdzv-agent: one connection, one timer, effects in order. A life of an agent
- * ends by SUP_EXIT, by SIGKILL or with the power of its node; the next one on the same node is a new agent with a new id, as a scheduler
- * or a person would start it. Lives are kept to the end of the run, so nothing that is on its way ever points to freed memory. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver around supervisor_step, as agent/session.c is in rdzv-agent: one connection, one timer, effects in
+ * order. A life of an agent ends by SUP_EXIT, by SIGKILL or with the power of its node; the next one on the same node
+ * is a new agent with a new id, as a scheduler or a person would start it. Lives are kept to the end of the run, so
+ * nothing that is on its way ever points to freed memory. */
 
 #include "tests/sim/book.h"
 
@@ -82,7 +84,6 @@ struct sim_agent *agent_start(struct sim *s, int node) {
                                            .host = n->host,
                                            .local_addr = "",
                                            .addrs = n->addr,
-                                           .label = n->label,
                                            .endpoint = "n0:29400",
                                            .pid = s->next_pid++,
                                            .workers = n->workers,
@@ -99,7 +100,7 @@ struct sim_agent *agent_start(struct sim *s, int node) {
   sim_trace(s, "%s: agent starts", a->name);
   store_make_ready(s, a);
   store_tell(s, a);
-  struct supervisor_event ev = {.kind = SUP_START};
+  struct supervisor_event ev = {.kind = SUP_BEGIN};
   agent_mind(s, a, &ev);
   return a;
 }
@@ -108,7 +109,7 @@ static void send_bytes(struct sim *s, struct sim_agent *a, struct bytes *b) {
   struct msg *m = link_read(s, TO_DAEMON, b, a->name);
   if (m) check_agent_sent(s, a, m);
   if (a->conn)
-    link_send_read(s, a->conn, TO_DAEMON, b, m);
+    link_send_read(s, a->conn, TO_DAEMON, b, m, s->now);
   else
     link_forget(m);
 }
@@ -120,6 +121,12 @@ static void disconnect(struct sim *s, struct sim_agent *a) {
   a->conn = NULL;
 }
 
+static void end_mind(struct sim_agent *a) {
+  if (a->sup) coverage_agent(a->sup);
+  supervisor_destroy(a->sup);
+  a->sup = NULL;
+}
+
 static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect *fx) {
   if (s->mutator && s->mutator->agent_effect && !s->mutator->agent_effect(s, a, fx)) return;
   switch (fx->kind) {
@@ -129,36 +136,36 @@ static void perform(struct sim *s, struct sim_agent *a, struct supervisor_effect
     link_connect(s, a, CONN_AGENT, a->connect_gen);
     break;
   case SUP_DISCONNECT: disconnect(s, a); break;
-  case SUP_SEND: send_bytes(s, a, fx->bytes); break;
+  case SUP_SEND: send_bytes(s, a, fx->send.bytes); break;
   case SUP_SHUT_STORE: a->store.shut = true; break;
   case SUP_CLOSE_STORE: store_close(s, a); break;
   case SUP_SPAWN:
     store_open(s, a, fx);
-    guard_spawn_all(s, a, fx->start, fx->keep.bits[0]);
+    guard_spawn_all(s, a, fx->spawn.start, fx->spawn.keep.bits[0]);
     break;
-  case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->value, fx->keep.bits[0]); break;
+  case SUP_STOP_TREES: guard_stop_trees(s, a, fx->round, fx->stop_trees.grace_ms, fx->stop_trees.keep.bits[0]); break;
   case SUP_LOOK: guard_look(s, a); break;
   case SUP_PROBE: guard_probe(s, a); break;
-  case SUP_FENCE_AT: guard_fence_at(s, a, fx->value); break;
-  case SUP_KILL: worker_signal(s, a, (uint32_t)fx->value, fx->signo); break;
+  case SUP_FENCE_AT: guard_fence_at(s, a, fx->fence_at.at_ms); break;
+  case SUP_KILL: worker_signal(s, a, fx->kill.local_rank, fx->kill.signo); break;
   case SUP_REQUEST: guard_ask(s, a, fx); break;
   case SUP_OBITUARY:
     bytes_unref(a->obituary);
-    a->obituary = fx->bytes ? bytes_ref(fx->bytes) : NULL;
+    a->obituary = fx->obituary.bytes ? bytes_ref(fx->obituary.bytes) : NULL;
     break;
   case SUP_SAY:
-    if (s->config.verbose || (s->config.logs && fx->level != LOG_DEBUG))
-      sim_trace(s, "%s says: %s", a->name, fx->text);
+    if (s->config.verbose || (s->config.logs && fx->say.level != LOG_DEBUG))
+      sim_trace(s, "%s says: %s", a->name, fx->say.text);
     break;
   case SUP_MINT: ids_mint(s, a, fx); break;
-  case SUP_UNMINT: ids_unmint(a, fx->value); break;
+  case SUP_UNMINT: ids_unmint(a, fx->unmint.helper); break;
   case SUP_IDS: ids_hand_out(s, a, fx); break;
   case SUP_ENDING:
   case SUP_TOLD:
   case SUP_STATUS: break;
   case SUP_EXIT:
     a->exiting = true;
-    a->exit_code = (int)fx->value;
+    a->exit_code = fx->exit.code;
     break;
   }
 }
@@ -167,8 +174,7 @@ static void leave(struct sim *s, struct sim_agent *a) {
   sim_trace(s, "%s: exits with %d", a->name, a->exit_code);
   if (a->exit_code) s->harmless = false; /* done, and nobody there for --join-timeout: it has given up */
   disconnect(s, a);
-  supervisor_destroy(a->sup);
-  a->sup = NULL;
+  end_mind(a);
   check_store_told(s, a);
   check_agent_exit(s, a, a->exit_code);
   guard_nudge(s, a);
@@ -182,8 +188,11 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
   struct supervisor_effects fx = {0};
   s->stepped |= 1ull << a->index;
   ev->now_ms = node_time(s, a->node);
-  coverage_agent(a->sup, ev);
   supervisor_step(a->sup, ev, &fx);
+  if (supervisor_fault(a->sup)) {
+    fprintf(stderr, "%s: %s is not allowed\n", a->name, supervisor_fault(a->sup));
+    abort();
+  }
   for (size_t i = 0; i < fx.n && !a->exiting; i++) perform(s, a, &fx.v[i]);
   supervisor_effects_finish(&fx);
   if (a->exiting) {
@@ -198,34 +207,37 @@ void agent_mind(struct sim *s, struct sim_agent *a, struct supervisor_event *ev)
 
 /* What the checker holds against it: the last word about fencing of a daemon that knew the round that it runs. */
 static void note_fence(const struct sim *s, struct sim_agent *a, const struct msg *m, uint64_t sent_at) {
-  bool ack = m->type == MSG_HEARTBEAT_ACK;
-  bool recovering =
-      ack ? m->flags & FRAME_FLAG_RECOVERING : m->type == MSG_WELCOME && m->welcome.state == JOB_RECOVERING;
+  bool ack = m->type == MSG_HEARTBEAT_ACK, welcome = m->type == MSG_WELCOME, start = m->type == MSG_START;
+  if (!ack && !welcome && !start) return;
+  bool recovering = ack ? m->flags & FRAME_FLAG_RECOVERING : welcome && m->welcome.state == JOB_RECOVERING;
   bool knows = !recovering || a->conn->side == a->told_side;
-  if (m->type == MSG_START) a->told_side = a->conn->side;
-  if (m->type == MSG_WELCOME) a->home = a->conn->side;
-  if (m->type == MSG_START) a->heard_fence = m->start.fence;
-  if (ack || m->type == MSG_WELCOME) {
-    a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : m->welcome.fence;
+  if (start) a->told_side = a->conn->side;
+  if (welcome) a->home = a->conn->side;
+  a->heard_fence = ack ? m->flags & FRAME_FLAG_FENCE : welcome ? m->welcome.fence : m->start.fence;
+  a->fence_sent_at = sent_at;
+  a->fence_life = book_life(a);
+  a->fence_recovering = recovering;
+  if (welcome || (ack && m->id)) { /* it answers */
     if (a->heard_life != book_life(a)) a->heard_before_at = a->heard_at;
     if (s->now > a->heard_at + (uint64_t)s->config.settings.lease_ms / 2) a->back_at = s->now;
     a->heard_life = book_life(a);
     a->heard_at = sent_at;
-  } else if (m->type != MSG_START) {
-    return;
   }
   if (!knows) return;
   if (!recovering) a->told_side = a->conn->side; /* it has all of the round */
+  uint64_t now = node_time(s, a->node);
+  if (start) a->keep_fence_at = 0;
+  if (recovering) a->keep_fence_at = now + (uint64_t)s->config.settings.lease_ms + SUPERVISOR_RETURN_MS;
   if (a->heard_fence && !a->fence) a->fence_heard_at = s->now;
-  a->fence = a->heard_fence;
+  a->fence = a->heard_fence || (a->fence && now < a->keep_fence_at);
   a->ack_at = a->heard_at;
 }
 
 void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t sent_at) {
   note_fence(s, a, m, sent_at);
   if (s->mutator && s->mutator->msg && !s->mutator->msg(s, a->conn, TO_AGENT, m)) return;
-  bool noisy = m->type == MSG_HEARTBEAT_ACK || m->type == MSG_CHALLENGE ||
-               (m->type == MSG_WAITING && !s->config.waiting);
+  bool noisy =
+      m->type == MSG_HEARTBEAT_ACK || m->type == MSG_CHALLENGE || (m->type == MSG_WAITING && !s->config.waiting);
   if (sim_tracing(s) && (s->config.verbose || !noisy)) {
     struct buf text = BUF_INIT;
     describe_msg(m, s->config.stores, &text);
@@ -239,7 +251,7 @@ void agent_receive(struct sim *s, struct sim_agent *a, struct msg *m, uint64_t s
 
 void agent_link_down(struct sim *s, struct sim_agent *a, bool refused, const char *why) {
   if (s->config.verbose || s->config.connections) sim_trace(s, "%s: link down, %s", a->name, why);
-  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .refused = refused, .text = why};
+  struct supervisor_event ev = {.kind = SUP_LINK_DOWN, .link_down = {.refused = refused, .why = why}};
   agent_mind(s, a, &ev);
 }
 
@@ -270,7 +282,7 @@ void agent_on_connected(struct sim *s, struct sim_event *ev) {
   } else {
     a->conn = c;
     c->user_timeout_ms[TO_DAEMON] = (uint32_t)s->config.settings.lease_ms;
-    struct supervisor_event up = {.kind = SUP_LINK_UP, .moved = a->home >= 0 && a->home != c->side};
+    struct supervisor_event up = {.kind = SUP_LINK_UP, .link_up = {.moved = a->home >= 0 && a->home != c->side}};
     agent_mind(s, a, &up);
   }
 }
@@ -287,11 +299,10 @@ void agent_on_tick(struct sim *s, struct sim_event *ev) {
   }
 }
 
-/* What can happen to an agent. -------------------------------------------------------------------------------------- */
+/* What can happen to an agent. ------------------------------------------------------------------------------------- */
 
 static void process_gone(struct sim *s, struct sim_agent *a) {
-  supervisor_destroy(a->sup);
-  a->sup = NULL;
+  end_mind(a);
   a->paused = false;
   a->killed = true;
   store_close(s, a);
@@ -365,7 +376,7 @@ void agent_signal(struct sim *s, struct sim_agent *a, int signo) {
   struct sim_event *ev = sim_push(s, s->now, EV_NOTIFY);
   ev->agent = a;
   ev->notice = xcalloc(1, sizeof *ev->notice);
-  *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signo = signo};
+  *ev->notice = (struct supervisor_event){.kind = SUP_SIGNAL, .signal = {.signo = signo}};
 }
 
 void agent_pause(struct sim *s, struct sim_agent *a) {
@@ -383,6 +394,11 @@ void agent_trap(struct sim *s, struct sim_agent *a, enum event_kind kind, enum t
   a->pause_ms = ms;
 }
 
+void agent_trap_msg(struct sim *s, struct sim_agent *a, enum msg_type type, enum trap trap, uint64_t ms) {
+  agent_trap(s, a, EV_KIND_COUNT, trap, ms);
+  a->pause_msg = type;
+}
+
 void agent_continue(struct sim *s, struct sim_agent *a) {
   if (!agent_alive(a) || !a->paused) return;
   sim_trace(s, "%s: agent continued", a->name);
@@ -392,7 +408,7 @@ void agent_continue(struct sim *s, struct sim_agent *a) {
 }
 
 void agent_free(struct sim_agent *a) {
-  supervisor_destroy(a->sup);
+  end_mind(a);
   bytes_unref(a->obituary);
   store_free(a);
   free(a);

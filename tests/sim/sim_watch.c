@@ -1,8 +1,10 @@
-/* Guards that cannot run, and agents that see to it that they do (agent/guard_watch.h, the real one).
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Guards that cannot run, and agents that see to it that they do (agent/guard/watch.h, the real one).
  *
- * A guard can be stopped, which its agent ends by whatever it tells it, within a second anyway, and by its own death; or held, as by a debugger or in a frozen
- * cgroup, which nothing ends but whoever holds it, and SIGKILL. What it would do or say meanwhile waits until it is continued, in order. Its workers go on: they
- * run what was forked, die of what they die of, and can be killed by others.
+ * A guard can be stopped, which its agent ends by whatever it tells it, within a second anyway, and by its own death;
+ * or held, as by a debugger or in a frozen cgroup, which nothing ends but whoever holds it, and SIGKILL. What it
+ * would do or say meanwhile waits until it is continued, in order. Its workers go on: they run what was forked, die
+ * of what they die of, and can be killed by others.
  *
  * The watch has one timer. What a real one does each second, to wake a guard that is awake, is left out. */
 
@@ -46,12 +48,11 @@ void guard_tell(struct sim *s, struct sim_agent *a, struct supervisor_event ev, 
     guard_tell_now(s, a, ev);
     return;
   }
-  ev.unasked = by_itself;
+  if (ev.kind == SUP_EXITED) ev.exited.unasked = by_itself;
   a->untold++;
   struct sim_event *e = sim_push(s, s->now, EV_GUARD_TELL);
   e->agent = a;
-  e->notice = xmemdup(&ev, sizeof ev);
-  e->notice->text = xstrdup(ev.text ? ev.text : "");
+  e->notice = supervisor_event_copy(&ev);
 }
 
 bool guard_kills(const struct sim_agent *a, uint64_t of) {
@@ -88,7 +89,7 @@ void watch_stop(struct sim *s, struct sim_agent *a, uint32_t round, uint64_t gra
 }
 
 void watch_hear(struct sim_agent *a, const struct supervisor_event *ev) {
-  if (ev->kind == SUP_CLEAR) guard_watch_clear(&a->watch, ev->round, &ev->kept);
+  if (ev->kind == SUP_CLEAR) guard_watch_clear(&a->watch, ev->round, &ev->clear.kept);
   if (ev->kind == SUP_STUCK) guard_watch_stuck(&a->watch);
   if (ev->kind == SUP_GUARD_GONE) guard_watch_gone(&a->watch);
 }

@@ -1,8 +1,10 @@
-/* What all stories share. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by all stories. */
 
 #include "tests/sim/stories.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 const struct story *const all_stories[] = {stories_join,
                                            stories_fault,
@@ -34,6 +36,12 @@ void story_one_to_three(struct sim_config *c) {
   c->settings.last_call_ms = 100;
 }
 
+void story_two_to_three(struct sim_config *c) {
+  c->settings.min_nodes = 2;
+  c->settings.max_nodes = 3;
+  c->settings.last_call_ms = 100;
+}
+
 void story_nodes(struct sim *s, int nodes, uint32_t workers) {
   daemon_start(s);
   for (int i = 0; i < nodes; i++) node_add(s, workers);
@@ -42,6 +50,20 @@ void story_nodes(struct sim *s, int nodes, uint32_t workers) {
 
 void story_expect(struct sim *s, const char *part, uint64_t limit_ms) {
   if (!sim_until_line(s, part, s->now + limit_ms)) sim_trace(s, "MISSING: %s", part);
+}
+
+void story_running(struct sim *s, int nodes, uint32_t workers, uint64_t ms) {
+  char last[32];
+  snprintf(last, sizeof last, "rank %d runs", nodes * (int)workers - 1);
+  story_nodes(s, nodes, workers);
+  story_expect(s, last, 5000);
+  sim_for(s, ms);
+}
+
+void story_daemon_away(struct sim *s, uint64_t ms) {
+  daemon_kill(s);
+  sim_for(s, ms);
+  daemon_start(s);
 }
 
 void story_over(struct sim *s, uint64_t limit_ms) {

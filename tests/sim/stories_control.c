@@ -1,4 +1,5 @@
-/* What an operator does, and what a job does with its hosts. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Actions of an operator, and of a job on its hosts. */
 
 #include "tests/sim/stories.h"
 
@@ -20,7 +21,7 @@ static void two_of_two(struct sim_config *c) {
   c->waiting = true;
 }
 
-/* Drains. --------------------------------------------------------------------------------------------------------- */
+/* Drains. ---------------------------------------------------------------------------------------------------------- */
 
 /* The round goes on with two, and with three again when the host is given back. */
 static void drain(struct sim *s) {
@@ -40,9 +41,7 @@ static void drain_is_remembered(struct sim *s) {
   sim_until(s, 5000);
   daemon_drain(s, 1, false);
   sim_until(s, 6000);
-  daemon_kill(s);
-  sim_for(s, 200);
-  daemon_start(s);
+  story_daemon_away(s, 200);
   sim_for(s, 1000);
   agent_kill(s, agent_of(s, 1));
   sim_for(s, 1000);
@@ -81,7 +80,7 @@ static void drain_with_a_spare(struct sim *s) {
   story_over(s, 60000);
 }
 
-/* --exclude-after. ------------------------------------------------------------------------------------------------ */
+/* --exclude-after. ------------------------------------------------------------------------------------------------- */
 
 static void after_two(struct sim_config *c) {
   two_or_three(c);
@@ -95,7 +94,7 @@ static void exclude(struct sim *s) {
   story_over(s, 60000);
 }
 
-/* --after-finish restart. ----------------------------------------------------------------------------------------- */
+/* --after-finish restart. ------------------------------------------------------------------------------------------ */
 
 static void restart(struct sim_config *c) {
   c->settings.after_finish = AFTER_FINISH_RESTART;
@@ -120,7 +119,7 @@ static void after_finish_restart_lost(struct sim *s) {
   story_over(s, 60000);
 }
 
-/* Drills. --------------------------------------------------------------------------------------------------------- */
+/* Drills. ---------------------------------------------------------------------------------------------------------- */
 
 static void kill_worker(struct sim *s) {
   s->normal = story_run(3000);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon dies and comes back, in every state of a job, with a state file and without. */
 
 #include "tests/sim/stories.h"
@@ -16,17 +17,11 @@ static void slow_exec(struct sim_config *c) {
   c->exec_max = 300;
 }
 
-static void kill_and_restart(struct sim *s) {
-  daemon_kill(s);
-  sim_for(s, 700);
-  daemon_start(s);
-}
-
 static void forming(struct sim *s) {
   story_nodes(s, 1, 1);
   node_add(s, 1);
   sim_until(s, 500);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   sim_for(s, 500);
   agent_start(s, 1);
   story_over(s, 90000);
@@ -35,15 +30,13 @@ static void forming(struct sim *s) {
 static void starting(struct sim *s) {
   story_nodes(s, 2, 2);
   story_expect(s, "rank 2 runs", 5000);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   story_over(s, 90000);
 }
 
 static void running(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 2000);
-  kill_and_restart(s);
+  story_running(s, 2, 1, 2000);
+  story_daemon_away(s, 700);
   story_over(s, 90000);
 }
 
@@ -55,7 +48,7 @@ static void stopping(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "STOP round 1", 5000);
   sim_for(s, 100);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   story_over(s, 90000);
 }
 
@@ -65,24 +58,22 @@ static void delayed(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "wait 1000 ms", 5000);
   sim_for(s, 300);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   story_over(s, 90000);
 }
 
 static void ending(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "n2 -> rdzvd: finished round 1", 30000);
-  kill_and_restart(s); /* END is on its way to both, or to nobody */
+  story_daemon_away(s, 700); /* END is on its way to both, or to nobody */
   story_over(s, 90000);
 }
 
 static void ended(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 9000);
+  story_running(s, 2, 1, 9000);
   link_cut(s, 1, true, false);
   sim_for(s, 25000);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   sim_for(s, 1000);
   link_heal(s, 1);
   story_over(s, 90000);
@@ -121,9 +112,7 @@ static void dies_behind_end(struct sim *s) {
 }
 
 static void going_away(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 2000);
+  story_running(s, 2, 1, 2000);
   daemon_terminate(s);
   sim_for(s, 100);
   daemon_start(s);
@@ -133,19 +122,13 @@ static void going_away(struct sim *s) {
 /* A worker fails, and a node goes, while nobody is there to hear it. */
 static void failure_in_the_gap(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 9));
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1500);
-  daemon_kill(s);
-  sim_for(s, 2000);
-  daemon_start(s);
+  story_running(s, 2, 1, 1500);
+  story_daemon_away(s, 2000);
   story_over(s, 90000);
 }
 
 static void node_lost_in_the_gap(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1500);
+  story_running(s, 2, 1, 1500);
   daemon_kill(s);
   sim_for(s, 500);
   agent_kill(s, agent_of(s, 1));
@@ -157,11 +140,9 @@ static void node_lost_in_the_gap(struct sim *s) {
 }
 
 static void stop_while_recovering(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1500);
+  story_running(s, 2, 1, 1500);
   link_cut(s, 1, true, true);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   sim_for(s, 1500);
   daemon_stop_job(s, "job");
   sim_for(s, 500);
@@ -170,11 +151,9 @@ static void stop_while_recovering(struct sim *s) {
 }
 
 static void leaving_while_recovering(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1500);
+  story_running(s, 2, 1, 1500);
   link_cut(s, 1, true, true);
-  kill_and_restart(s);
+  story_daemon_away(s, 700);
   sim_for(s, 1500);
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 500);
@@ -185,9 +164,7 @@ static void leaving_while_recovering(struct sim *s) {
 
 /* Stopped for two leases and continued: nobody is blamed for it. */
 static void paused(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   daemon_pause(s);
   sim_for(s, 11000);
   daemon_continue(s);
@@ -196,13 +173,64 @@ static void paused(struct sim *s) {
 
 static void long_gone(struct sim *s) {
   rule_add(s, -1, -1, 0, story_run(30000));
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
-  daemon_kill(s);
-  sim_for(s, 20000);
-  daemon_start(s);
+  story_running(s, 2, 1, 1000);
+  story_daemon_away(s, 20000);
   story_over(s, 90000);
+}
+
+/* All of three run, the daemon is gone, and comes back. n1 finds it first: the wires of the others need a moment. */
+static void one_returns_early(struct sim *s, void (*end)(struct sim *s)) {
+  s->normal = story_run(30000);
+  story_running(s, 3, 1, 2000);
+  end(s);
+  for (int i = 1; i < 3; i++) link_cut(s, i, true, true);
+  sim_for(s, 100);
+  daemon_start(s);
+  story_expect(s, "rdzvd -> n1: WELCOME", 3000);
+}
+
+static void others_return(struct sim *s) {
+  for (int i = 1; i < 3; i++) link_heal(s, i);
+}
+
+/* n1's wire is cut before its next heartbeat, and the others form a round without it. */
+static void early_one_is_cut(struct sim *s) {
+  one_returns_early(s, daemon_kill);
+  link_cut(s, 0, true, true);
+  others_return(s);
+  sim_for(s, 20000);
+  link_heal(s, 0);
+  story_over(s, 120000);
+}
+
+/* The same, but n1's agent is stopped: its guard has to know the deadline. */
+static void early_one_is_stopped(struct sim *s) {
+  one_returns_early(s, daemon_terminate);
+  agent_pause(s, agent_of(s, 0));
+  others_return(s);
+  sim_for(s, 20000);
+  agent_continue(s, agent_of(s, 0));
+  story_over(s, 120000);
+}
+
+/* n1 and n2 run, n3 is a spare. The daemon comes back, has both, goes on, and does not know of n3 yet when n1 is cut
+ * off. */
+static void spare_returns_late(struct sim *s) {
+  s->normal = story_run(30000);
+  story_nodes(s, 3, 1);
+  story_expect(s, "rank 1 runs", 5000);
+  sim_for(s, 2000);
+  daemon_kill(s);
+  link_cut(s, 2, true, true);
+  sim_for(s, 100);
+  daemon_start(s);
+  story_expect(s, "rdzvd -> n2: WELCOME round 1 recovering", 3000);
+  sim_for(s, 900);
+  link_cut(s, 0, true, true);
+  link_heal(s, 2);
+  sim_for(s, 20000);
+  link_heal(s, 0);
+  story_over(s, 120000);
 }
 
 static void elastic(struct sim_config *c) {
@@ -235,6 +263,9 @@ const struct story stories_daemon[] = {
     {"daemon-recovering-stopped", NULL, stop_while_recovering},
     {"daemon-recovering-node-leaves", NULL, leaving_while_recovering},
     {"daemon-paused", NULL, paused},
+    {"daemon-back-early-one-cut", story_two_to_three, early_one_is_cut},
+    {"daemon-back-early-one-stopped", story_two_to_three, early_one_is_stopped},
+    {"daemon-back-spare-late", NULL, spare_returns_late},
     {"daemon-long-gone", NULL, long_gone},
     {"daemon-long-gone-elastic", elastic, long_gone},
     {NULL, NULL, NULL},

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Restarts given back, and rounds that grow. */
 
 #include "tests/sim/stories.h"
 
 #include <stddef.h>
 
-/* Restarts given back. ------------------------------------------------------------------------------------------- */
+/* Restarts given back. --------------------------------------------------------------------------------------------- */
 
 static void one_restart(struct sim_config *c) {
   c->settings.max_restarts = 1;
@@ -48,13 +49,11 @@ static void refill_is_not_invented(struct sim *s) {
   story_nodes(s, 2, 1);
   story_expect(s, "round 2", 10000);
   sim_for(s, 1000);
-  daemon_kill(s);
-  sim_for(s, 200);
-  daemon_start(s);
+  story_daemon_away(s, 200);
   story_over(s, 60000);
 }
 
-/* Growing. -------------------------------------------------------------------------------------------------------- */
+/* Growing. --------------------------------------------------------------------------------------------------------- */
 
 static void two_to_four(struct sim_config *c) {
   c->settings.max_nodes = 4;
@@ -100,6 +99,20 @@ static void newcomer_goes_again(struct sim *s) {
   story_over(s, 100000);
 }
 
+/* Only n3 makes it possible that a round forms without n1, whose wire is cut before the next heartbeat of either. */
+static void newcomer_and_a_cut(struct sim *s) {
+  s->normal = story_run(20000);
+  story_nodes(s, 2, 1);
+  node_add(s, 1);
+  sim_until(s, 5300);
+  agent_start(s, 2);
+  sim_until(s, 5310);
+  link_cut(s, 0, true, true);
+  sim_for(s, 15000);
+  link_heal(s, 0);
+  story_over(s, 100000);
+}
+
 static void comes_when_one_has_finished(struct sim *s) {
   s->normal = story_run(50000);
   rule_add(s, 0, 0, 0, story_run(20000));
@@ -136,6 +149,7 @@ const struct story stories_elastic[] = {
     {"grow-at-once", two_to_four, grow_at_once},
     {"grow-next-round", next_round, grow},
     {"grow-newcomer-goes-again", two_to_four, newcomer_goes_again},
+    {"grow-newcomer-and-a-cut", two_to_four, newcomer_and_a_cut},
     {"grow-one-has-finished", two_to_four, comes_when_one_has_finished},
     {"flapping", one_to_two, flapping},
     {"refill-by-progress", one_restart, refill_by_progress},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ends, good and bad: leaving, finishing, failing after others have finished, an operator. */
 
 #include "tests/sim/stories.h"
@@ -5,23 +6,14 @@
 #include <signal.h>
 #include <stddef.h>
 
-static void two_to_three(struct sim_config *c) {
-  c->settings.max_nodes = 3;
-  c->settings.last_call_ms = 100;
-}
-
 static void leaving_node(struct sim *s) {
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   agent_signal(s, agent_of(s, 0), SIGTERM);
   story_over(s, 60000);
 }
 
 static void leaving_and_replaced(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_signal(s, agent_of(s, 1), SIGTERM);
   sim_for(s, 1000);
   agent_start(s, 1);
@@ -46,9 +38,7 @@ static void two_signals(struct sim *s) {
   struct behaviour b = story_forever();
   b.term_ms = UINT32_MAX;
   rule_add(s, -1, -1, 0, b);
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   for (int i = 0; i < 2; i++) {
     agent_signal(s, agent_of(s, 0), SIGINT);
     agent_signal(s, agent_of(s, 1), SIGINT);
@@ -81,9 +71,7 @@ static void fails_after_finish(struct sim *s) {
 }
 
 static void operator_stops(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   daemon_stop_job(s, "job");
   story_over(s, 60000);
 }
@@ -110,9 +98,7 @@ static void operator_stops_a_stopping_job(struct sim *s) {
 }
 
 static void end_is_missed(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 9000);
+  story_running(s, 2, 1, 9000);
   link_cut(s, 1, true, false); /* it says that it has finished, and hears nothing any more */
   sim_for(s, 3000);
   link_heal(s, 1);
@@ -120,9 +106,7 @@ static void end_is_missed(struct sim *s) {
 }
 
 static void end_is_missed_for_long(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 9000);
+  story_running(s, 2, 1, 9000);
   link_cut(s, 1, true, false);
   sim_for(s, 40000); /* the job is ENDED and remembered */
   link_heal(s, 1);
@@ -131,9 +115,7 @@ static void end_is_missed_for_long(struct sim *s) {
 
 /* A node that is told to leave while the END is held up on its way to it. */
 static void bye_after_the_end(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 9000);
+  story_running(s, 2, 1, 9000);
   link_cut(s, 1, true, false);
   sim_for(s, 15000);
   agent_signal(s, agent_of(s, 1), SIGTERM);
@@ -144,7 +126,7 @@ static void forgotten(struct sim *s) {
   s->normal = story_run(1000);
   story_nodes(s, 2, 1);
   story_over(s, 60000);
-  sim_for(s, CORE_END_KEEP_MS + 1000);
+  sim_for(s, JOB_END_KEEP_MS + 1000);
   daemon_stop_job(s, "job");
   sim_for(s, 10);
 }
@@ -175,7 +157,7 @@ static void three_fixed_restart(struct sim_config *c) {
 }
 
 const struct story stories_end[] = {
-    {"leaving-node", two_to_three, leaving_node},
+    {"leaving-node", story_two_to_three, leaving_node},
     {"leaving-and-replaced", NULL, leaving_and_replaced},
     {"leaving-while-starting", NULL, leaving_while_starting},
     {"two-signals", NULL, two_signals},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Faults of workers and nodes, with and without enough left to go on. */
 
 #include "tests/sim/stories.h"
@@ -8,10 +9,6 @@
 
 static void one_to_two(struct sim_config *c) {
   c->settings.min_nodes = 1;
-  c->settings.last_call_ms = 100;
-}
-static void two_to_three(struct sim_config *c) {
-  c->settings.max_nodes = 3;
   c->settings.last_call_ms = 100;
 }
 static void impatient(struct sim_config *c) {
@@ -56,6 +53,15 @@ static void command_not_found(struct sim *s) {
   story_over(s, 60000);
 }
 
+/* The guard cannot fork in rounds 1 and 2, and can in round 3. */
+static void fork_fails_twice(struct sim *s) {
+  struct behaviour b = {.exec_errno = EAGAIN};
+  rule_add(s, 1, -1, 1, b);
+  rule_add(s, 1, -1, 2, b);
+  story_nodes(s, 2, 1);
+  story_over(s, 60000);
+}
+
 /* The memory of the last round comes back for the third: one more restart, and the job goes on. */
 static void device_held(struct sim *s) {
   struct behaviour b = {.exec_errno = EBUSY};
@@ -85,25 +91,19 @@ static void stuck_in_the_kernel(struct sim *s) {
 }
 
 static void node_lost_one_is_enough(struct sim *s) {
-  story_nodes(s, 2, 2);
-  story_expect(s, "rank 3 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 2, 1000);
   agent_kill(s, agent_of(s, 1));
   story_over(s, 60000);
 }
 
 static void node_lost_two_are_enough(struct sim *s) {
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   agent_kill(s, agent_of(s, 0));
   story_over(s, 60000);
 }
 
 static void node_lost_and_replaced(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_kill(s, agent_of(s, 0));
   sim_for(s, 3000);
   agent_start(s, 0);
@@ -111,17 +111,13 @@ static void node_lost_and_replaced(struct sim *s) {
 }
 
 static void node_lost_for_good(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_kill(s, agent_of(s, 0));
   story_over(s, 60000);
 }
 
 static void guard_killed(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   guard_kill(s, agent_of(s, 1));
   sim_for(s, 500);
   if (!agent_alive(agent_of(s, 1))) agent_start(s, 1);
@@ -131,9 +127,7 @@ static void guard_killed(struct sim *s) {
 /* A worker elsewhere dies: the stopped guard is woken by what it is told, and nobody is lost. */
 static void guard_stopped(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 7));
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1900);
+  story_running(s, 3, 1, 1900);
   guard_pause(s, agent_of(s, 2), GUARD_STOPPED);
   story_over(s, 60000);
 }
@@ -141,9 +135,7 @@ static void guard_stopped(struct sim *s) {
 /* Held, it is not: its agent kills in its stead, gives it up, and the others go on. */
 static void guard_held(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(2000, 7));
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1900);
+  story_running(s, 3, 1, 1900);
   guard_pause(s, agent_of(s, 2), GUARD_HELD);
   story_over(s, 60000);
 }
@@ -151,9 +143,7 @@ static void guard_held(struct sim *s) {
 /* Cut off as well: within its lease. Let go in time, the guard finds them dead, and the node joins anew. */
 static void held_guard_is_fenced(struct sim *s) {
   rule_add(s, -1, -1, 1, story_forever());
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   guard_pause(s, agent_of(s, 2), GUARD_HELD);
   link_cut(s, 2, true, true);
   story_expect(s, "rank 1 runs, round 2", 20000);
@@ -195,9 +185,7 @@ static void fenced_while_starting(struct sim *s) {
 }
 
 static void silent_node(struct sim *s) {
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   node_power_off(s, 2);
   story_over(s, 60000);
 }
@@ -205,21 +193,18 @@ static void silent_node(struct sim *s) {
 /* Cut off for longer than its lease, with enough left: it fences itself before the others go on. */
 static void fenced(struct sim *s) {
   rule_add(s, -1, -1, 1, story_forever());
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   link_cut(s, 1, true, true);
   sim_for(s, 15000);
   link_heal(s, 1);
   story_over(s, 60000);
 }
 
-/* An agent is stopped for longer than its lease, with enough left: its guard fences, the other goes on, and it joins anew. */
+/* An agent is stopped for longer than its lease, with enough left: its guard fences, the other goes on, and it joins
+ * anew. */
 static void stopped_agent_is_fenced(struct sim *s) {
   rule_add(s, -1, -1, 1, story_forever());
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_pause(s, agent_of(s, 1));
   story_expect(s, "round 2", 20000);
   sim_for(s, 2000);
@@ -230,9 +215,7 @@ static void stopped_agent_is_fenced(struct sim *s) {
 /* Not for so long that the others have gone on: its workers are dead, and the round with them. */
 static void stopped_agent_is_back_at_once(struct sim *s) {
   rule_add(s, -1, -1, 1, story_forever());
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_pause(s, agent_of(s, 1));
   story_expect(s, "guard fences", 20000);
   sim_for(s, 100);
@@ -243,9 +226,7 @@ static void stopped_agent_is_back_at_once(struct sim *s) {
 /* Fixed size: its workers go on, and those of the others, until it is taken for lost. */
 static void stopped_agent_is_needed(struct sim *s) {
   rule_add(s, -1, -1, 1, story_run(15000));
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_pause(s, agent_of(s, 1));
   sim_for(s, 12000);
   agent_continue(s, agent_of(s, 1));
@@ -256,9 +237,7 @@ static void stopped_agent_is_needed(struct sim *s) {
 static void cut_off_but_needed(struct sim *s) {
   struct behaviour b = story_run(15000);
   rule_add(s, -1, -1, 0, b);
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   link_cut(s, 1, true, true);
   sim_for(s, 8000);
   link_heal(s, 1);
@@ -266,9 +245,7 @@ static void cut_off_but_needed(struct sim *s) {
 }
 
 static void short_cut(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   link_cut(s, 1, true, true);
   sim_for(s, 3000);
   link_heal(s, 1);
@@ -276,9 +253,7 @@ static void short_cut(struct sim *s) {
 }
 
 static void connection_breaks(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   link_break(s, agent_of(s, 1)->conn, 5, 1);
   story_over(s, 60000);
 }
@@ -289,22 +264,23 @@ const struct story stories_fault[] = {
     {"echo-comes-first", NULL, echo_comes_first},
     {"crash-loop", NULL, crash_loop},
     {"command-not-found", NULL, command_not_found},
+    {"fork-fails-twice", NULL, fork_fails_twice},
     {"device-held", NULL, device_held},
     {"ignores-term", NULL, ignores_term},
     {"stuck-in-the-kernel", NULL, stuck_in_the_kernel},
     {"node-lost-one-is-enough", one_to_two, node_lost_one_is_enough},
-    {"node-lost-two-are-enough", two_to_three, node_lost_two_are_enough},
+    {"node-lost-two-are-enough", story_two_to_three, node_lost_two_are_enough},
     {"node-lost-and-replaced", NULL, node_lost_and_replaced},
     {"node-lost-for-good", impatient, node_lost_for_good},
     {"guard-killed", NULL, guard_killed},
-    {"guard-stopped", two_to_three, guard_stopped},
-    {"guard-held", two_to_three, guard_held},
-    {"held-guard-is-fenced", two_to_three, held_guard_is_fenced},
+    {"guard-stopped", story_two_to_three, guard_stopped},
+    {"guard-held", story_two_to_three, guard_held},
+    {"held-guard-is-fenced", story_two_to_three, held_guard_is_fenced},
     {"lost-before-started", slow_exec, lost_before_started},
-    {"slow-to-start", two_to_three, slow_to_start},
-    {"fenced-while-starting", two_to_three, fenced_while_starting},
-    {"silent-node", two_to_three, silent_node},
-    {"fenced", two_to_three, fenced},
+    {"slow-to-start", story_two_to_three, slow_to_start},
+    {"fenced-while-starting", story_two_to_three, fenced_while_starting},
+    {"silent-node", story_two_to_three, silent_node},
+    {"fenced", story_two_to_three, fenced},
     {"stopped-agent-is-fenced", one_to_two, stopped_agent_is_fenced},
     {"stopped-agent-is-back-at-once", one_to_two, stopped_agent_is_back_at_once},
     {"stopped-agent-is-needed", NULL, stopped_agent_is_needed},

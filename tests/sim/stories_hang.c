@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Workers that make no progress any more, and those that wait for them. */
 
 #include "tests/sim/stories.h"
@@ -54,12 +55,8 @@ static void two_nodes_hang(struct sim *s) {
 static void hang_without_daemon(struct sim *s) {
   s->normal = telling(story_run(8000));
   rule_add(s, 1, 0, 1, hanging(3000, 'T'));
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 2500);
-  daemon_kill(s);
-  sim_for(s, 5000);
-  daemon_start(s);
+  story_running(s, 2, 1, 2500);
+  story_daemon_away(s, 5000);
   story_over(s, 60000);
 }
 
@@ -83,9 +80,7 @@ static void hang_at_the_start(struct sim *s) {
 /* Its agent was stopped for longer than the timeout, and has not read what its workers said. They do not hang. */
 static void stopped_agent_sees_no_hang(struct sim *s) {
   s->normal = telling(story_run(12000));
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 3000);
+  story_running(s, 2, 1, 3000);
   agent_pause(s, agent_of(s, 1));
   sim_for(s, 4000);
   agent_continue(s, agent_of(s, 1));

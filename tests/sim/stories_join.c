@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Joining: who takes part, and who waits. */
 
 #include "tests/sim/stories.h"

@@ -1,4 +1,5 @@
-/* What the random stories have taught: each of these went wrong once, and is told here at its shortest. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lessons of the random stories: each of these went wrong once, and is reduced here to its core. */
 
 #include "tests/sim/stories.h"
 
@@ -11,9 +12,7 @@ static void far(struct sim_config *c) {
 
 /* What happens between HELLO and WELCOME is reported all the same. */
 static void fails_while_greeting(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   link_break(s, agent_of(s, 1)->conn, 1, 1);
   story_expect(s, "n2 -> rdzvd: HELLO running", 5000);
   worker_signal(s, agent_of(s, 1), 0, SIGKILL);
@@ -31,9 +30,7 @@ static void fences_while_leaving(struct sim *s) {
   struct behaviour b = story_forever();
   b.term_ms = UINT32_MAX;
   rule_add(s, 1, 0, 0, b);
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   link_cut(s, 1, true, true);
   agent_signal(s, agent_of(s, 1), SIGTERM);
   sim_for(s, 20000);
@@ -46,8 +43,8 @@ static void three_with_file(struct sim_config *c) {
   c->state_dir = true;
 }
 
-/* n1 was cut off without FENCE, its round was settled, the daemon came back, and so does n1: the next round waits until n1
- * has killed what it runs. */
+/* n1 was cut off without FENCE, its round was settled, the daemon came back, and so does n1: the next round waits
+ * until n1 has killed what it runs. */
 static void stale_node_holds_the_seal(struct sim *s) {
   s->config.die_max = 200;
   rule_add(s, -1, -1, 0, story_run(20000));
@@ -65,15 +62,14 @@ static void stale_node_holds_the_seal(struct sim *s) {
   story_over(s, 90000);
 }
 
-/* Without a state file, a newcomer opens a new life of the job; the old one's nodes take it back, and the newcomer hears its end. */
+/* Without a state file, a newcomer opens a new life of the job; the old one's nodes take it back, and the newcomer
+ * hears its end. */
 static void newcomer_meets_the_old_life(struct sim *s) {
   story_nodes(s, 2, 1);
   node_add(s, 1);
   story_expect(s, "rank 1 runs", 5000);
   sim_for(s, 1000);
-  daemon_kill(s);
-  sim_for(s, 2000);
-  daemon_start(s);
+  story_daemon_away(s, 2000);
   agent_start(s, 2);
   story_over(s, 90000);
 }
@@ -82,7 +78,8 @@ static void with_file(struct sim_config *c) {
   c->state_dir = true;
 }
 
-/* n2 misses the end of the first run; the second run ends, the daemon restarts: n2 still learns how its own run ended. */
+/* n2 misses the end of the first run; the second run ends, the daemon restarts: n2 still learns how its own run
+ * ended. */
 static void two_ends_are_remembered(struct sim *s) {
   s->normal = story_run(1000);
   story_nodes(s, 2, 1);
@@ -95,9 +92,7 @@ static void two_ends_are_remembered(struct sim *s) {
   rule_add(s, 0, 0, 2, story_exit(500, 3));
   agent_start(s, 0), agent_start(s, 2);
   sim_until(s, 20000);
-  daemon_kill(s);
-  sim_for(s, 100);
-  daemon_start(s);
+  story_daemon_away(s, 100);
   link_heal(s, 1);
   story_over(s, 90000);
 }
@@ -119,13 +114,9 @@ static void late_start_is_doubted(struct sim *s) {
 
 /* An operator stops a job while it is RECOVERING and nobody has come back: whoever does is told. */
 static void stopped_before_anybody_is_back(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   link_cut(s, 0, true, true), link_cut(s, 1, true, true);
-  daemon_kill(s);
-  sim_for(s, 100);
-  daemon_start(s);
+  story_daemon_away(s, 100);
   sim_for(s, 100);
   daemon_stop_job(s, "job");
   sim_for(s, 1000);
@@ -133,7 +124,8 @@ static void stopped_before_anybody_is_back(struct sim *s) {
   story_over(s, 60000);
 }
 
-/* All fence themselves while the daemon cannot be reached: the job goes on, and if one has finished it fails, but not with 0. */
+/* All fence themselves while the daemon cannot be reached: the job goes on, and if one has finished it fails, but not
+ * with 0. */
 static void nobody_knows_why(struct sim *s) {
   rule_add(s, 0, 0, 0, story_run(500));
   rule_add(s, 1, 0, 0, story_forever());
@@ -141,9 +133,7 @@ static void nobody_knows_why(struct sim *s) {
   story_expect(s, "finished round 1", 5000);
   sim_for(s, 2000);
   link_cut(s, 0, true, true), link_cut(s, 1, true, true);
-  daemon_kill(s);
-  sim_for(s, 8000);
-  daemon_start(s);
+  story_daemon_away(s, 8000);
   link_heal(s, 0), link_heal(s, 1);
   story_over(s, 60000);
 }

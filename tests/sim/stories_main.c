@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* sim_stories: plays the stories and compares each trace with tests/sim/stories/NAME.txt.
  *
  *   sim_stories DIR                compares all

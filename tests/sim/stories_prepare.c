@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint before a planned end: newcomers, and nodes that leave. */
 
 #include "tests/sim/stories.h"
@@ -119,9 +120,7 @@ static void daemon_dies_while_checkpointing(struct sim *s) {
   at_work(s, 1000);
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 300);
-  daemon_kill(s);
-  sim_for(s, 200);
-  daemon_start(s);
+  story_daemon_away(s, 200);
   story_over(s, 100000);
 }
 
@@ -130,9 +129,7 @@ static void daemon_gone_while_checkpointing(struct sim *s) {
   at_work(s, 1000);
   agent_signal(s, agent_of(s, 0), SIGTERM);
   sim_for(s, 300);
-  daemon_kill(s);
-  sim_for(s, 1500);
-  daemon_start(s);
+  story_daemon_away(s, 1500);
   story_over(s, 100000);
 }
 
@@ -144,9 +141,7 @@ static void daemon_dies_before_it_grows(struct sim *s) {
   sim_until(s, 40000);
   agent_start(s, 2);
   story_expect(s, "PREPARE", 5000);
-  daemon_kill(s);
-  sim_for(s, 100);
-  daemon_start(s);
+  story_daemon_away(s, 100);
   story_over(s, 200000);
 }
 

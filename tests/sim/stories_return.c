@@ -1,20 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Those who come back, and those who come again: stale nodes, second incarnations, stores that outlive a daemon. */
 
 #include "tests/sim/stories.h"
 
 #include <stddef.h>
 
-static void two_to_three(struct sim_config *c) {
-  c->settings.max_nodes = 3;
-  c->settings.last_call_ms = 100;
-}
-
 /* Paused past its lease, and continued when the others have long gone on. Its guard cannot fence it yet. */
 static void stale_agent(struct sim *s) {
   rule_add(s, -1, -1, 0, story_run(30000));
-  story_nodes(s, 3, 1);
-  story_expect(s, "rank 2 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 3, 1, 1000);
   agent_pause(s, agent_of(s, 1));
   sim_for(s, 9000);
   agent_continue(s, agent_of(s, 1));
@@ -33,9 +27,7 @@ static void same_command_again(struct sim *s) {
 /* One of the second run's nodes is there before the first run's last node has left. */
 static void again_before_the_end(struct sim *s) {
   s->normal = story_run(2000);
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1500);
+  story_running(s, 2, 1, 1500);
   link_cut(s, 1, true, false);
   sim_for(s, 2500);
   agent_start(s, 0);
@@ -47,9 +39,7 @@ static void again_before_the_end(struct sim *s) {
 }
 
 static void agent_restarted_at_once(struct sim *s) {
-  story_nodes(s, 2, 1);
-  story_expect(s, "rank 1 runs", 5000);
-  sim_for(s, 1000);
+  story_running(s, 2, 1, 1000);
   agent_kill(s, agent_of(s, 1));
   agent_start(s, 1);
   story_over(s, 60000);
@@ -75,9 +65,7 @@ static void meet_across_a_restart(struct sim *s) {
   rule_add(s, 1, 1, 0, late);
   story_nodes(s, 2, 2);
   story_expect(s, "rank 2 runs", 5000);
-  daemon_kill(s);
-  sim_for(s, 1000);
-  daemon_start(s);
+  story_daemon_away(s, 1000);
   story_over(s, 90000);
 }
 
@@ -90,16 +78,15 @@ static void meet_in_the_next_round(struct sim *s) {
   story_over(s, 60000);
 }
 
-/* A crash, and the daemon dies and comes back: a port for each round, told by reports; none of it moves while the daemon is away. */
+/* A crash, and the daemon dies and comes back: a port for each round, told by reports; none of it moves while the
+ * daemon is away. */
 static void store_ports(struct sim *s) {
   rule_add(s, 1, 0, 1, story_exit(1000, 3));
   rule_add(s, 0, 0, 2, story_run(2000));
   rule_add(s, 1, 0, 2, story_run(5000));
   story_nodes(s, 2, 1);
   story_expect(s, "started round 2", 10000);
-  daemon_kill(s);
-  sim_for(s, 1000);
-  daemon_start(s);
+  story_daemon_away(s, 1000);
   story_over(s, 60000);
 }
 
@@ -107,8 +94,8 @@ static void show_stores(struct sim_config *c) {
   c->stores = true;
 }
 
-/* The same port in each round, and node 0 hears all of it late: n2's worker of round 2 is there before the store of round 1 is
- * closed, finds the door shut, and comes again. */
+/* The same port in each round, and node 0 hears all of it late: n2's worker of round 2 is there before the store of
+ * round 1 is closed, finds the door shut, and comes again. */
 static void same_store_port(struct sim *s) {
   rule_add(s, -1, -1, 0, meeting());
   rule_add(s, 1, 0, 1, story_exit(500, 3));
@@ -122,7 +109,7 @@ static void one_port(struct sim_config *c) {
   c->store_port = 29500;
 }
 
-/* No node has a port: the job ends, and says why. */
+/* No node ever has a port: the job ends when its restarts are used, and says why. */
 static void no_port(struct sim *s) {
   story_nodes(s, 2, 1);
   story_over(s, 60000);
@@ -153,7 +140,7 @@ static void lost_in_the_last_call(struct sim *s) {
 }
 
 const struct story stories_return[] = {
-    {"stale-agent", two_to_three, stale_agent},
+    {"stale-agent", story_two_to_three, stale_agent},
     {"same-command-again", NULL, same_command_again},
     {"again-before-the-end", NULL, again_before_the_end},
     {"agent-restarted-at-once", NULL, agent_restarted_at_once},
@@ -164,6 +151,6 @@ const struct story stories_return[] = {
     {"store-port-of-the-last-round", one_port, same_store_port},
     {"store-without-a-port", no_ports, no_port},
     {"settled-is-missed", NULL, settled_is_missed},
-    {"lost-in-the-last-call", two_to_three, lost_in_the_last_call},
+    {"lost-in-the-last-call", story_two_to_three, lost_in_the_last_call},
     {NULL, NULL, NULL},
 };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Workers that keep their process from one round to the next. */
 
 #include "tests/sim/stories.h"
@@ -106,9 +107,7 @@ static void daemon_dies(struct sim *s) {
   at_work(s, 2, 400);
   worker_signal(s, agent_of(s, 1), 0, SIGKILL);
   sim_for(s, 200);
-  daemon_kill(s);
-  sim_for(s, 1000);
-  daemon_start(s);
+  story_daemon_away(s, 1000);
   story_over(s, 100000);
 }
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests/FIELD.md names tests: they must exist. `test_field_md.py TOP`."""
 
 import pathlib

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """librdzv shows what rdzv.h names and nothing else, every name in the static library begins with rdzv_ or c10d_, and it needs libc alone.
 
 usage: test_sdk_symbols.py SOURCE_ROOT SHARED STATIC

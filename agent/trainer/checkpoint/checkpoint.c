@@ -1,16 +1,17 @@
-/* Writing so that a crash at any moment leaves either the whole checkpoint or none:
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints on disk. A crash at any moment leaves a complete checkpoint or none:
  *
- *   .tmp-NAME/state.bin   written, fsynced           a crash leaves rubbish that nobody reads
- *   .tmp-NAME             fsynced, renamed to NAME   a crash leaves NAME without a marker: none
+ *   .tmp-NAME/state.bin   written, fsynced           a crash leaves a file that nobody reads
+ *   .tmp-NAME             fsynced, renamed to NAME   a crash leaves NAME without a marker: no checkpoint
  *   DIR                   fsynced
  *   NAME/COMMIT.tmp       written, fsynced, renamed to COMMIT, NAME fsynced
  *
- * The marker carries size and checksum of state.bin, so a file system that reorders what it was told in
- * order is found out as well. Reading checks the marker against the directory's name, the file against the
- * marker, and the state against itself; what fails is passed over, and the one before it is taken.
+ * The marker holds size and checksum of state.bin, so a file system that reorders writes is found out. Reading checks
+ * the marker against the name of the folder, the file against the marker, and the state against itself. A checkpoint
+ * that fails is skipped, and the one before it is used.
  *
- * The name holds the fencing token (incarnation, round): a writer of an older round that is still alive
- * somewhere cannot touch what a newer one wrote, and what it writes itself sorts below. */
+ * The name holds the generation and the fencing token (incarnation, round). So a writer of an older round that is still
+ * alive cannot touch what a newer one wrote, and its own checkpoints sort below. */
 
 #include "agent/trainer/checkpoint/checkpoint.h"
 
@@ -20,6 +21,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,13 +38,11 @@ static int open_dir(const char *path, struct err *e) {
 }
 
 int ckpt_dir_open(const char *dir, struct err *e) {
-  if (mkdir(dir, 0777) < 0 && errno != EEXIST)
-    return err_sys(e, -errno, "cannot make checkpoint directory %s", dir);
+  if (mkdir(dir, 0777) < 0 && errno != EEXIST) return err_sys(e, -errno, "cannot create checkpoint directory %s", dir);
   int fd = open_dir(dir, e);
   if (fd < 0) return fd;
-  int rc = faccessat(fd, ".", W_OK | X_OK, 0) < 0
-               ? err_sys(e, -errno, "cannot write to checkpoint directory %s", dir)
-               : 0;
+  int rc =
+      faccessat(fd, ".", W_OK | X_OK, 0) < 0 ? err_sys(e, -errno, "cannot write to checkpoint directory %s", dir) : 0;
   close(fd);
   return rc;
 }
@@ -59,8 +59,7 @@ int ckpt_list(const char *dir, struct ckpt_list *out, struct err *e) {
   while ((errno = 0, entry = readdir(d))) {
     struct ckpt_id id;
     if (!ckpt_name_parse(entry->d_name, &id)) continue;
-    if ((l.n & (l.n + 1)) == 0)
-      l.v = xrealloc(l.v, (2 * l.n + 1) * sizeof *l.v); /* grows at 0, 1, 3, 7, ... */
+    if ((l.n & (l.n + 1)) == 0) l.v = xrealloc(l.v, (2 * l.n + 1) * sizeof *l.v); /* grows at 0, 1, 3, 7, ... */
     l.v[l.n++] = id;
   }
   int rc = errno ? err_sys(e, -errno, "checkpoint directory %s", dir) : 0;
@@ -96,15 +95,14 @@ static int write_file(int dirfd, const char *name, const struct ckpt_piece *p, i
   return rc;
 }
 
-/* The files that a checkpoint can have, marker first, then the directory. */
-static int remove_one(int dirfd, const char *name, struct err *e) {
+/* Removes the files that a checkpoint can have, marker first, then the folder. */
+static int remove_checkpoint(int dirfd, const char *name, struct err *e) {
   int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return errno == ENOENT ? 0 : err_sys(e, -errno, "cannot remove %s", name);
   const char *const files[] = {marker_name, marker_tmp, state_name};
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) unlinkat(fd, files[i], 0);
   close(fd);
-  if (unlinkat(dirfd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
-    return err_sys(e, -errno, "cannot remove %s", name);
+  if (unlinkat(dirfd, name, AT_REMOVEDIR) < 0 && errno != ENOENT) return err_sys(e, -errno, "cannot remove %s", name);
   return 0;
 }
 
@@ -112,8 +110,8 @@ static int sync_dir(int fd, const char *name, struct err *e) {
   return fsync(fd) < 0 ? err_sys(e, -errno, "%s: fsync", name) : 0;
 }
 
-/* state.bin in the temporary directory, which then gets its name. */
-static int write_state(int dirfd, const char *tmp, const char *name, const struct ckpt_bytes *b,
+/* Writes state.bin in the temporary folder, which then gets its name; *named: it has. */
+static int write_state(int dirfd, const char *tmp, const char *name, const struct ckpt_bytes *b, bool *named,
                        struct err *e) {
   if (mkdirat(dirfd, tmp, 0777) < 0) return err_sys(e, -errno, "%s", tmp);
   int fd = openat(dirfd, tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -121,6 +119,7 @@ static int write_state(int dirfd, const char *tmp, const char *name, const struc
   if (rc == 0) rc = sync_dir(fd, tmp, e);
   if (fd >= 0) close(fd);
   if (rc == 0 && renameat(dirfd, tmp, dirfd, name) < 0) rc = err_sys(e, -errno, "rename to %s", name);
+  *named = rc == 0;
   return rc ? rc : sync_dir(dirfd, name, e);
 }
 
@@ -131,59 +130,71 @@ static int write_marker(int dirfd, const char *name, const struct ckpt_marker *m
   ckpt_marker_format(m, &text);
   int rc = write_file(fd, marker_tmp, &(struct ckpt_piece){text.data, text.len}, 1, e);
   if (rc == 0 && renameat(fd, marker_tmp, fd, marker_name) < 0)
-    rc = err_sys(e, -errno, "rename to %s%s", marker_name,
-                 errno == ENOENT ? " (it was removed meanwhile: does another job write there too?)" : "");
+    rc = err_sys(e, -errno, "rename to %s%s", marker_name, errno == ENOENT ? " (another process removed it)" : "");
   if (rc == 0) rc = sync_dir(fd, name, e);
   close(fd);
   buf_finish(&text);
   return rc;
 }
 
-/* The sentence about a checkpoint that could not be written names the space where that may be the reason. */
-static int explain(const char *dir, const char *name, size_t len, int rc, struct err *e) {
+/* Builds the message of a failed write, which names the free space if that may be the reason. */
+static int explain_write_error(const char *dir, const char *name, size_t len, int rc, struct err *e) {
   struct statvfs v;
   struct err why = e ? *e : (struct err)ERR_INIT;
   if ((rc == -ENOSPC || rc == -EDQUOT) && statvfs(dir, &v) == 0) {
     double have = (double)v.f_bavail * (double)v.f_frsize / 1e6;
-    return err_set(e, rc,
-                   "checkpoint %s/%s could not be written: %s (it needs %.3g MB, %.3g MB are free there)",
-                   dir, name, why.text, (double)len / 1e6, have);
+    return err_set(e, rc, "checkpoint %s/%s could not be written: %s (it needs %.3g MB, %.3g MB are free)", dir, name,
+                   why.text, (double)len / 1e6, have);
   }
-  return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, (double)len / 1e6,
-                 why.text);
+  return err_set(e, rc, "checkpoint %s/%s (%.3g MB) could not be written: %s", dir, name, (double)len / 1e6, why.text);
 }
 
-int ckpt_write(const char *dir, const struct ckpt_id *id, const struct ckpt_bytes *b, struct err *e) {
+int ckpt_write(const char *dir, const struct ckpt_marker *about, const struct ckpt_bytes *b, struct err *e) {
   char name[CKPT_NAME_MAX], tmp[CKPT_NAME_MAX + 32];
-  struct ckpt_marker marker = {.id = *id, .size = b->size, .crc = b->crc};
+  struct ckpt_marker marker = *about;
   struct stat st;
-  ckpt_name_format(id, name);
+  marker.size = b->size;
+  marker.crc = b->crc;
+  ckpt_name_format(&about->id, name);
   snprintf(tmp, sizeof tmp, TMP_PREFIX "%s-%ld", name, (long)getpid());
   int fd = open_dir(dir, e);
   if (fd < 0) return fd;
   if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
     close(fd);
-    return err_set(e, -EEXIST, "checkpoint %s/%s is there already; nothing is overwritten", dir, name);
+    return err_set(e, -EEXIST, "checkpoint %s/%s already exists and is not overwritten", dir, name);
   }
-  int rc = write_state(fd, tmp, name, b, e);
-  if (rc) remove_one(fd, tmp, NULL);
+  bool named = false; /* a folder of that name that another process made in the meantime is not ours to remove */
+  int rc = write_state(fd, tmp, name, b, &named, e);
+  if (rc) remove_checkpoint(fd, tmp, NULL);
   if (rc == 0) rc = write_marker(fd, name, &marker, e);
-  if (rc) remove_one(fd, name, NULL);
+  if (rc && named) remove_checkpoint(fd, name, NULL);
   close(fd);
-  return rc ? explain(dir, name, (size_t)b->size, rc, e) : 0;
+  return rc ? explain_write_error(dir, name, (size_t)b->size, rc, e) : 0;
 }
 
-/* At most max bytes; `want` bytes are expected (0: any). */
-static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *out, struct err *e) {
+/* Opens a file of at most max bytes; `want` bytes are expected (0: any). Does not wait for a pipe of that name. */
+static int open_file(const char *path, uint64_t want, uint64_t max, uint64_t *size, struct err *e) {
   struct stat st;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return err_sys(e, -errno, "%s", path);
-  int rc = fstat(fd, &st) < 0 ? err_sys(e, -errno, "%s", path) : 0;
-  uint64_t size = rc ? 0 : (uint64_t)st.st_size;
-  if (rc == 0 && want && size != want)
-    rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes instead of %" PRIu64, path, size, want);
-  if (rc == 0 && size > max)
-    rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes, which is too much", path, size);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY), rc = 0;
+  if (fd < 0 && errno != ELOOP && errno != ENXIO) return err_sys(e, -errno, "%s", path);
+  if (fd < 0) return err_set(e, -EBADMSG, "%s is not a regular file", path);
+  if (fstat(fd, &st) < 0)
+    rc = err_sys(e, -errno, "%s", path);
+  else if (!S_ISREG(st.st_mode))
+    rc = err_set(e, -EBADMSG, "%s is not a regular file", path);
+  *size = rc ? 0 : (uint64_t)st.st_size;
+  if (rc == 0 && want && *size != want)
+    rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes instead of %" PRIu64, path, *size, want);
+  if (rc == 0 && *size > max) rc = err_set(e, -EBADMSG, "%s has %" PRIu64 " bytes, which is too large", path, *size);
+  if (rc == 0) return fd;
+  close(fd);
+  return rc;
+}
+
+static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *out, struct err *e) {
+  uint64_t size = 0;
+  int fd = open_file(path, want, max, &size, e), rc = 0;
+  if (fd < 0) return fd;
   while (rc == 0 && out->len < size) {
     ssize_t n = read(fd, buf_reserve(out, (size_t)size - out->len), (size_t)size - out->len);
     if (n == 0) rc = err_set(e, -EBADMSG, "%s ends early", path);
@@ -194,65 +205,107 @@ static int read_file(const char *path, uint64_t want, uint64_t max, struct buf *
   return rc;
 }
 
-int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct buf *out, struct err *e) {
+static int read_marker(const char *dir, const struct ckpt_id *id, struct ckpt_marker *m, struct err *e) {
   char name[CKPT_NAME_MAX];
   struct buf text = BUF_INIT;
-  struct ckpt_marker m = {0};
   ckpt_name_format(id, name);
   char *path = xasprintf("%s/%s/%s", dir, name, marker_name);
   int rc = read_file(path, 0, CKPT_MARKER_MAX, &text, e);
   if (rc == -ENOENT) err_set(e, rc, "it has no marker: its writer did not finish it");
-  if (rc == 0 && (!ckpt_marker_parse(buf_text(&text), text.len, &m) || ckpt_id_compare(&m.id, id) != 0))
-    rc = err_set(e, -EBADMSG, "%s is torn, or belongs to another checkpoint", path);
+  if (rc == 0 && (!ckpt_marker_parse(buf_text(&text), text.len, m) || ckpt_id_compare(&m->id, id) != 0))
+    rc = err_set(e, -EBADMSG, "%s is incomplete, or belongs to another checkpoint or another version of rdzv-trainer",
+                 path);
   buf_finish(&text);
-  free(path);
-  if (rc) return rc;
-  path = xasprintf("%s/%s/%s", dir, name, state_name);
-  buf_clear(out);
-  rc = m.size ? read_file(path, m.size, max, out, e) : err_set(e, -EBADMSG, "%s is empty", path);
-  if (rc == 0 && ckpt_crc(out->data, out->len) != m.crc)
-    rc = err_set(e, -EBADMSG, "%s does not have the checksum in its marker", path);
   free(path);
   return rc;
 }
 
-/* What a state of any kind may need: as large as its own header says, which ckpt_decode checks. */
+int ckpt_read(const char *dir, const struct ckpt_id *id, uint64_t max, struct ckpt_marker *m, struct buf *out,
+              struct err *e) {
+  char name[CKPT_NAME_MAX];
+  int rc = read_marker(dir, id, m, e);
+  if (rc) return rc;
+  ckpt_name_format(id, name);
+  char *path = xasprintf("%s/%s/%s", dir, name, state_name);
+  buf_clear(out);
+  rc = m->size ? read_file(path, m->size, max, out, e) : err_set(e, -EBADMSG, "%s is empty", path);
+  if (rc == 0 && ckpt_crc(out->data, out->len) != m->crc)
+    rc = err_set(e, -EBADMSG, "%s does not have the checksum of its marker", path);
+  free(path);
+  return rc;
+}
+
+/* The largest state of any kind. ckpt_decode checks the size against the header. */
 #define STATE_MAX (CKPT_HEADER + MODEL_PARAMS_MAX * 4 * (1 + COMPUTE_STATES_MAX) + 4)
 
-int ckpt_latest(const char *dir, const struct ckpt_kind *want, struct ckpt_id *id, struct ckpt_state *s,
-                struct buf *out, ckpt_refused_fn refused, void *ctx, struct err *e) {
+static int read_checkpoint(const char *dir, const struct ckpt_id *id, struct ckpt_marker *m, struct ckpt_state *s,
+                           struct buf *out, struct err *e) {
+  int rc = ckpt_read(dir, id, STATE_MAX, m, out, e);
+  if (rc == 0) rc = ckpt_decode(out->data, out->len, s, e);
+  if (rc == 0 && s->step != id->step) rc = err_set(e, -EBADMSG, "its state is of step %" PRIu64, s->step);
+  return rc;
+}
+
+static bool is_of_incarnation(const struct ckpt_id *id, const char *incarnation) {
+  return !incarnation || strcmp(id->incarnation, incarnation) == 0;
+}
+
+int ckpt_latest(const char *dir, const char *incarnation, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out,
+                ckpt_refused_fn refused, void *ctx, struct err *e) {
   struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
   int rc = ckpt_list(dir, &l, e), found = 0;
-  if (rc) return rc;
-  for (size_t i = 0; i < l.n && !found && rc == 0; i++) {
+  for (size_t i = 0; i < l.n && !found; i++) {
     struct err why = ERR_INIT;
+    if (!is_of_incarnation(&l.v[i], incarnation)) continue;
+    found = read_checkpoint(dir, &l.v[i], m, s, out, &why) == 0;
     ckpt_name_format(&l.v[i], name);
-    int bad = ckpt_read(dir, &l.v[i], STATE_MAX, out, &why);
-    if (bad == 0) bad = ckpt_decode(out->data, out->len, s, &why);
-    if (bad == 0 && s->step != l.v[i].step)
-      bad = err_set(&why, -EBADMSG, "its state is of step %" PRIu64, s->step);
-    if (bad) {
-      refused(ctx, name, &why);
-      continue;
-    }
-    *id = l.v[i];
-    found = 1;
-    rc = ckpt_kind_check(&s->kind, want, e);
-    if (rc) err_wrap(e, "checkpoint %s/%s", dir, name);
+    if (!found) refused(ctx, name, &why);
   }
   ckpt_list_finish(&l);
   return rc ? rc : found;
 }
 
-static bool has_marker(int dirfd, const char *name) {
-  char path[CKPT_NAME_MAX + 16];
-  snprintf(path, sizeof path, "%s/%s", name, marker_name);
-  return faccessat(dirfd, path, F_OK, 0) == 0;
+int ckpt_open(const char *path, struct ckpt_marker *m, struct ckpt_state *s, struct buf *out, struct err *e) {
+  char *dir = xstrdup(path), *slash;
+  struct ckpt_id id;
+  for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--) dir[n - 1] = 0;
+  struct stat st;
+  int rc = stat(dir, &st) < 0 ? -errno : 0;
+  slash = strrchr(dir, '/');
+  if (slash) *slash = 0;
+  if (rc)
+    err_set(e, rc, "%s", strerror(-rc));
+  else
+    rc = ckpt_name_parse(slash ? slash + 1 : dir, &id) ? read_checkpoint(!slash   ? "."
+                                                                         : dir[0] ? dir
+                                                                                  : "/",
+                                                                         &id, m, s, out, e)
+                                                       : err_set(e, -EINVAL,
+                                                                 "its name is not that of a checkpoint, such as "
+                                                                 "000001-alone-r000001-s000000000100");
+  free(dir);
+  return rc;
 }
 
-/* .tmp-NAME-PID of a writer before us. */
-static int prune_temporaries(int dirfd, const char *dir, const struct ckpt_id *mine, struct err *e) {
+int ckpt_latest_marker(const char *dir, const char *incarnation, struct ckpt_marker *m) {
+  struct ckpt_list l = {0};
+  int found = 0;
+  ckpt_list(dir, &l, NULL);
+  for (size_t i = 0; i < l.n && !found; i++)
+    found = is_of_incarnation(&l.v[i], incarnation) && read_marker(dir, &l.v[i], m, NULL) == 0;
+  ckpt_list_finish(&l);
+  return found;
+}
+
+/* Removing. -------------------------------------------------------------------------------------------------------- */
+
+static bool is_older(const struct ckpt_id *a, const struct ckpt_id *than) {
+  return a->generation < than->generation || (a->generation == than->generation && a->round < than->round);
+}
+
+/* Removes .tmp-NAME-PID of writers before this one. */
+static int clean_temporaries(int dirfd, const char *dir, const struct ckpt_id *mine, struct err *e) {
   DIR *d = opendir(dir);
   struct dirent *entry;
   int rc = 0;
@@ -263,30 +316,93 @@ static int prune_temporaries(int dirfd, const char *dir, const struct ckpt_id *m
     if (strncmp(entry->d_name, TMP_PREFIX, skip) != 0) continue;
     char *name = xstrdup(entry->d_name + skip), *pid = strrchr(name, '-');
     if (pid) *pid = 0;
-    bool older = pid && ckpt_name_parse(name, &id) &&
-                 (strcmp(id.incarnation, mine->incarnation) < 0 ||
-                  (strcmp(id.incarnation, mine->incarnation) == 0 && id.round < mine->round));
+    bool older = pid && ckpt_name_parse(name, &id) && is_older(&id, mine);
     free(name);
-    if (older && rc == 0) rc = remove_one(dirfd, entry->d_name, e);
+    if (older && rc == 0) rc = remove_checkpoint(dirfd, entry->d_name, e);
   }
   closedir(d);
   return rc;
 }
 
-int ckpt_prune(const char *dir, const struct ckpt_id *mine, int keep, struct err *e) {
+/* -1: an error; else the number of complete checkpoints removed. */
+static int remove_old(int dirfd, const char *dir, const struct ckpt_marker *mine, int keep, struct err *e) {
   struct ckpt_list l = {0};
   char name[CKPT_NAME_MAX];
+  int rc = ckpt_list(dir, &l, e), n = 0;
+  if (rc || !l.n) {
+    ckpt_list_finish(&l);
+    return rc ? -1 : 0;
+  }
+  struct ckpt_marker *markers = xcalloc(l.n, sizeof *markers);
+  const struct ckpt_marker **whole = xcalloc(l.n, sizeof(const struct ckpt_marker *));
+  bool *goes = xcalloc(l.n, sizeof *goes);
+  for (size_t i = 0; i < l.n; i++)
+    if (read_marker(dir, &l.v[i], &markers[i], NULL) == 0) whole[i] = &markers[i];
+  ckpt_claim_prune(l.v, whole, l.n, mine, keep, goes);
+  for (size_t i = 0; i < l.n && rc == 0; i++) {
+    ckpt_name_format(&l.v[i], name);
+    if (!goes[i]) continue;
+    rc = remove_checkpoint(dirfd, name, e);
+    n += rc == 0 && whole[i];
+  }
+  free(goes);
+  free((void *)whole);
+  free(markers);
+  ckpt_list_finish(&l);
+  return rc ? -1 : n;
+}
+
+int ckpt_prune(const char *dir, const struct ckpt_marker *mine, int keep, struct err *e) {
   int fd = open_dir(dir, e);
   if (fd < 0) return fd;
-  int rc = ckpt_list(dir, &l, e), seen = 0;
-  for (size_t i = 0; rc == 0 && i < l.n; i++) {
-    ckpt_name_format(&l.v[i], name);
-    bool whole = has_marker(fd, name);
-    bool goes = whole ? seen++ >= keep : ckpt_id_compare(&l.v[i], mine) < 0;
-    if (goes) rc = remove_one(fd, name, e);
-  }
-  if (rc == 0) rc = prune_temporaries(fd, dir, mine, e);
-  ckpt_list_finish(&l);
+  int rc = remove_old(fd, dir, mine, keep, e) < 0 ? -EIO : 0;
+  if (rc == 0) rc = clean_temporaries(fd, dir, &mine->id, e);
   close(fd);
   return rc;
+}
+
+int ckpt_clean(const char *dir, const struct ckpt_marker *mine, struct err *e) {
+  return ckpt_prune(dir, mine, INT_MAX, e);
+}
+
+/* Reads state.bin piece by piece, because there may be no memory for all of it beside the run. */
+static bool is_readable(const char *dir, const struct ckpt_marker *m) {
+  enum { PIECE = 1 << 20 };
+  char name[CKPT_NAME_MAX];
+  uint64_t size = 0, left = m->size;
+  ckpt_name_format(&m->id, name);
+  char *path = xasprintf("%s/%s/%s", dir, name, state_name);
+  int fd = open_file(path, m->size, UINT64_MAX, &size, NULL);
+  free(path);
+  if (fd < 0) return false;
+  uint8_t *piece = xmalloc(PIECE);
+  uint32_t crc = 0;
+  while (left) {
+    ssize_t n = read(fd, piece, left < PIECE ? (size_t)left : PIECE);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    crc = ckpt_crc_more(crc, piece, (size_t)n);
+    left -= (uint64_t)n;
+  }
+  free(piece);
+  close(fd);
+  return left == 0 && crc == m->crc;
+}
+
+int ckpt_make_room(const char *dir, const struct ckpt_marker *mine, int keep) {
+  struct ckpt_list l = {0};
+  struct ckpt_marker m;
+  bool safe = false;
+  ckpt_list(dir, &l, NULL);
+  for (size_t i = 0; i < l.n && !safe; i++) {
+    if (read_marker(dir, &l.v[i], &m, NULL) || m.origin != mine->origin) continue;
+    if (!is_readable(dir, &m)) break;
+    safe = true;
+  }
+  ckpt_list_finish(&l);
+  int fd = safe ? open_dir(dir, NULL) : -1;
+  if (fd < 0) return 0;
+  int n = remove_old(fd, dir, mine, keep, NULL);
+  close(fd);
+  return n > 0;
 }

@@ -1,9 +1,9 @@
-/* Explicit little-endian fields at fixed places, each checked before it is used: magic and version first,
- * then the header's checksum, then sense, then the length that follows from the header, then the checksum
- * of the rest. A file cut at any byte fails one of them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Little-endian fields at fixed places, each checked before it is used: magic and version first, then the checksum of
+ * the header, then plausible values, then the length that follows from the header, then the checksum of the rest. A
+ * file cut at any byte fails one of these checks.
  *
- * Floats are copied as they lie in memory: the machines we run on are little-endian, which is checked
- * below. */
+ * Floats are copied as they lie in memory. The machines we run on are little-endian, which is checked below. */
 
 #include "agent/trainer/checkpoint/codec.h"
 
@@ -18,7 +18,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are stored as 
 
 static const char magic[8] = {'R', 'D', 'Z', 'V', 'C', 'K', 'P', 'T'};
 
-/* Where the fields of the header lie. */
+/* Offsets of the fields of the header. */
 enum {
   AT_MAGIC = 0,
   AT_VERSION = 8,
@@ -37,12 +37,20 @@ enum {
   AT_WIDTHS = 92, /* MODEL_WIDTHS_MAX of 4 bytes: to 156 */
   AT_GOOD_IN_ROW = 156,
   AT_SKIPPED = 160,
-  AT_SCALE = 168, /* zero from 172 to the checksum */
+  AT_SCALE = 168,
+  AT_OPTIONS = 176,                              /* CKPT_OPTIONS doubles */
+  AT_ACTIVATION = AT_OPTIONS + 8 * CKPT_OPTIONS, /* zero from here to the checksum */
   AT_CRC = CKPT_HEADER - 4,
 };
 
+_Static_assert(AT_ACTIVATION + 4 <= AT_CRC, "the header has room for the options and the activation");
+
 uint32_t ckpt_crc(const void *data, size_t len) {
   return (uint32_t)crc32_z(crc32_z(0, NULL, 0), data, len);
+}
+
+uint32_t ckpt_crc_more(uint32_t crc, const void *data, size_t len) {
+  return (uint32_t)crc32_z(crc, data, len);
 }
 
 uint64_t ckpt_size(const struct ckpt_kind *k) {
@@ -73,6 +81,12 @@ static void encode_header(const struct ckpt_state *s, uint8_t h[CKPT_HEADER]) {
   le32_put(h + AT_OPTIM, (uint32_t)s->kind.optim);
   le32_put(h + AT_N_WIDTHS, s->kind.shape.n);
   for (uint32_t i = 0; i < s->kind.shape.n; i++) le32_put(h + AT_WIDTHS + 4 * i, s->kind.shape.width[i]);
+  for (size_t i = 0; i < CKPT_OPTIONS; i++) {
+    uint64_t bits;
+    memcpy(&bits, &s->kind.options[i], 8);
+    le64_put(h + AT_OPTIONS + 8 * i, bits);
+  }
+  le32_put(h + AT_ACTIVATION, (uint32_t)s->kind.activation);
   le32_put(h + AT_CRC, ckpt_crc(h, AT_CRC));
 }
 
@@ -81,7 +95,7 @@ static void add_piece(struct ckpt_bytes *b, const void *data, size_t n) {
   b->size += n;
 }
 
-/* The floats' checksum is computed once and stands in both: behind them, and in that of the whole. */
+/* The checksum of the floats is computed once and used twice: behind them, and in the checksum of the whole. */
 void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
   size_t bytes = (size_t)model_shape_params(&s->kind.shape) * 4;
   int states = compute_opt_states(s->kind.optim);
@@ -95,8 +109,7 @@ void ckpt_bytes(const struct ckpt_state *s, struct ckpt_bytes *out) {
   add_piece(out, s->params, bytes);
   for (int i = 0; i < states; i++) add_piece(out, s->states[i], bytes);
   add_piece(out, out->tail, sizeof out->tail);
-  uLong all =
-      crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)(bytes * (size_t)(1 + states)));
+  uLong all = crc32_combine(ckpt_crc(out->head, sizeof out->head), floats, (z_off_t)(bytes * (size_t)(1 + states)));
   out->crc = (uint32_t)crc32_z(all, out->tail, sizeof out->tail);
 }
 
@@ -109,31 +122,42 @@ void ckpt_encode(const struct ckpt_state *s, struct buf *out) {
 
 static int decode_shape(const uint8_t *h, struct model_shape *shape, struct err *e) {
   shape->n = le32_get(h + AT_N_WIDTHS);
-  if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX)
-    return err_set(e, -EBADMSG, "has a strange number of layers");
+  if (shape->n < 2 || shape->n > MODEL_WIDTHS_MAX) return err_set(e, -EBADMSG, "has an invalid number of layers");
   for (uint32_t i = 0; i < shape->n; i++) {
     shape->width[i] = le32_get(h + AT_WIDTHS + 4 * i);
     if (shape->width[i] < 1 || shape->width[i] > MODEL_WIDTH_MAX)
-      return err_set(e, -EBADMSG, "has a layer of strange width");
+      return err_set(e, -EBADMSG, "has a layer of invalid width");
   }
   if (model_shape_params(shape) > MODEL_PARAMS_MAX) return err_set(e, -EBADMSG, "has too many weights");
   return 0;
 }
 
+static bool decode_options(const uint8_t *h, double options[CKPT_OPTIONS]) {
+  bool finite = true;
+  for (size_t i = 0; i < CKPT_OPTIONS; i++) {
+    uint64_t bits = le64_get(h + AT_OPTIONS + 8 * i);
+    memcpy(&options[i], &bits, 8);
+    finite &= isfinite(options[i]) != 0;
+  }
+  return finite && options[CKPT_LR_DECAY] >= OPTIM_CONSTANT && options[CKPT_LR_DECAY] <= OPTIM_POLYNOMIAL;
+}
+
 int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struct err *e) {
   const uint8_t *h = data;
   struct ckpt_state out = {0};
-  if (len < CKPT_HEADER) return err_set(e, -EBADMSG, "is cut off within its header");
-  if (memcmp(h, magic, sizeof magic) != 0) return err_set(e, -EBADMSG, "is no checkpoint of rdzv-trainer");
+  if (len < CKPT_HEADER) return err_set(e, -EBADMSG, "is truncated within its header");
+  if (memcmp(h, magic, sizeof magic) != 0) return err_set(e, -EBADMSG, "is not a checkpoint of rdzv-trainer");
   if (le32_get(h + AT_VERSION) != CKPT_VERSION || le32_get(h + AT_HEADER) != CKPT_HEADER)
-    return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d",
-                   le32_get(h + AT_VERSION), CKPT_VERSION);
+    return err_set(e, -EBADMSG, "has format version %u; this trainer reads version %d", le32_get(h + AT_VERSION),
+                   CKPT_VERSION);
   if (le32_get(h + AT_CRC) != ckpt_crc(h, AT_CRC)) return err_set(e, -EBADMSG, "has a damaged header");
   uint32_t loss = le32_get(h + AT_LOSS), optim = le32_get(h + AT_OPTIM);
-  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAMW)
-    return err_set(e, -EBADMSG, "has a loss or optimizer that this trainer does not know");
+  uint32_t activation = le32_get(h + AT_ACTIVATION);
+  if (loss > COMPUTE_CROSS_ENTROPY || optim > COMPUTE_ADAMW || activation > COMPUTE_GELU)
+    return err_set(e, -EBADMSG, "has a loss, an optimizer or an activation that this trainer does not know");
+  out.kind.activation = (enum compute_act)activation;
   out.kind.loss = (enum compute_loss)loss;
-  out.kind.optim = (enum compute_optim)optim;
+  out.kind.optim = (enum compute_opt_kind)optim;
   int rc = decode_shape(h, &out.kind.shape, e);
   if (rc) return rc;
   out.step = le64_get(h + AT_STEP);
@@ -149,7 +173,8 @@ int ckpt_decode_header(const void *data, size_t len, struct ckpt_state *s, struc
   uint64_t loss_bits = le64_get(h + AT_LAST_LOSS);
   memcpy(&out.last_loss, &loss_bits, 8);
   bool scale_fits = isfinite(out.counters.scale) && out.counters.scale >= 0;
-  if (out.position >= out.kind.samples || !scale_fits || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
+  bool options_fit = decode_options(h, out.kind.options);
+  if (out.position >= out.kind.samples || !scale_fits || !options_fit || le64_get(h + AT_TOTAL) != ckpt_size(&out.kind))
     return err_set(e, -EBADMSG, "has a header that contradicts itself");
   *s = out;
   return 0;
@@ -163,7 +188,7 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
     return err_set(e, -EBADMSG, "has %zu bytes instead of %" PRIu64, len, ckpt_size(&out.kind));
   const uint8_t *p = (const uint8_t *)data + CKPT_HEADER;
   if (le32_get(p + len - CKPT_HEADER - 4) != ckpt_crc(p, len - CKPT_HEADER - 4))
-    return err_set(e, -EBADMSG, "is damaged: its checksum is not that of its content");
+    return err_set(e, -EBADMSG, "is damaged: its checksum does not match its content");
   size_t bytes = (size_t)model_shape_params(&out.kind.shape) * 4;
   out.params = p;
   for (int i = 0; i < compute_opt_states(out.kind.optim); i++) out.states[i] = p + bytes * (size_t)(i + 1);
@@ -172,57 +197,65 @@ int ckpt_decode(const void *data, size_t len, struct ckpt_state *s, struct err *
 }
 
 int ckpt_kind_check(const struct ckpt_kind *have, const struct ckpt_kind *want, struct err *e) {
-  static const char *const losses[] = {"mse", "rmse", "cross-entropy"}, *const optims[] = {"sgd", "adam",
-                                                                                           "adamw"};
+  static const char *const losses[] = {"mse", "rmse", "cross-entropy"}, *const optims[] = {"sgd", "adam", "adamw"};
   char a[128], b[128];
   model_shape_format(&have->shape, ',', a, sizeof a);
   model_shape_format(&want->shape, ',', b, sizeof b);
   if (strcmp(a, b) != 0) return err_set(e, -EINVAL, "was made with --layers %s, this run has %s", a, b);
+  if (have->activation != want->activation)
+    return err_set(e, -EINVAL, "was made with --activation %s, this run has %s", model_act_name(have->activation),
+                   model_act_name(want->activation));
   if (have->loss != want->loss)
-    return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", losses[have->loss],
-                   losses[want->loss]);
+    return err_set(e, -EINVAL, "was made with --loss %s, this run has %s", losses[have->loss], losses[want->loss]);
   if (have->optim != want->optim)
     return err_set(e, -EINVAL, "was made with --optimizer %s, this run has %s", optims[have->optim],
                    optims[want->optim]);
   if (have->seed != want->seed)
-    return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed,
-                   want->seed);
+    return err_set(e, -EINVAL, "was made with --seed %" PRIu64 ", this run has %" PRIu64, have->seed, want->seed);
   if (have->samples != want->samples)
-    return err_set(e, -EINVAL, "was made on %" PRIu64 " samples, this run has %" PRIu64, have->samples,
-                   want->samples);
+    return err_set(e, -EINVAL, "was made on %" PRIu64 " samples, this run has %" PRIu64, have->samples, want->samples);
   return 0;
 }
 
-int ckpt_id_compare(const struct ckpt_id *a, const struct ckpt_id *b) {
-  int c = strcmp(a->incarnation, b->incarnation);
-  if (c) return c < 0 ? -1 : 1;
-  if (a->round != b->round) return a->round < b->round ? -1 : 1;
-  return a->step == b->step ? 0 : a->step < b->step ? -1 : 1;
+static void put_option(struct buf *out, int option, double value) {
+  static const char *const decays[] = {[OPTIM_CONSTANT] = "constant",
+                                       [OPTIM_LINEAR] = "linear",
+                                       [OPTIM_COSINE] = "cosine",
+                                       [OPTIM_POLYNOMIAL] = "polynomial"};
+  if (option == CKPT_LR_DECAY)
+    buf_puts(out, decays[(int)value]);
+  else
+    buf_printf(out, "%.9g", value);
 }
 
-void ckpt_name_format(const struct ckpt_id *id, char out[CKPT_NAME_MAX]) {
-  snprintf(out, CKPT_NAME_MAX, "%s-r%06" PRIu32 "-s%012" PRIu64, id->incarnation, id->round, id->step);
-}
-
-bool ckpt_name_parse(const char *name, struct ckpt_id *id) {
-  struct ckpt_id out = {0};
-  char again[CKPT_NAME_MAX];
-  const char *s = strrchr(name, '-'), *r = s;
-  while (r && r > name && *--r != '-') {
+int ckpt_options_differ(const struct ckpt_kind *have, const struct ckpt_kind *want, char *text, size_t size) {
+  static const char *const names[] = {
+#define X(name, option) [CKPT_##name] = (option),
+      CKPT_OPTION_LIST(X)
+#undef X
+  };
+  struct buf out = BUF_INIT;
+  int n = 0;
+  for (int i = 0; i < CKPT_OPTIONS; i++) {
+    double more = want->options[i] - have->options[i];
+    if (!(more < 0 || more > 0)) continue;
+    buf_printf(&out, "%s--%s ", n++ ? ", " : "", names[i]);
+    put_option(&out, i, have->options[i]);
+    buf_puts(&out, " there and ");
+    put_option(&out, i, want->options[i]);
+    buf_puts(&out, " here");
   }
-  if (!r || r == name || (size_t)(r - name) >= sizeof out.incarnation) return false;
-  memcpy(out.incarnation, name, (size_t)(r - name));
-  if (sscanf(r, "-r%9" SCNu32 "-s%19" SCNu64, &out.round, &out.step) != 2) return false;
-  ckpt_name_format(&out, again);
-  if (strcmp(again, name) != 0) return false;
-  *id = out;
-  return true;
+  if (size) snprintf(text, size, "%s", n ? buf_text(&out) : "");
+  buf_finish(&out);
+  return n > 0;
 }
 
 void ckpt_marker_format(const struct ckpt_marker *m, struct buf *out) {
   size_t from = out->len;
-  buf_printf(out, "rdzv-trainer checkpoint %d\nincarnation %s\nround %" PRIu32 "\nstep %" PRIu64 "\n",
-             CKPT_VERSION, m->id.incarnation, m->id.round, m->id.step);
+  buf_printf(out, "rdzv-trainer checkpoint %d\njob %s\ngeneration %" PRIu32 "\nincarnation %s\n", CKPT_VERSION, m->job,
+             m->id.generation, m->id.incarnation);
+  buf_printf(out, "round %" PRIu32 "\nstep %" PRIu64 "\norigin %" PRIu32 "\nsource %08" PRIx32 "\n", m->id.round,
+             m->id.step, m->origin, m->source);
   buf_printf(out, "state.bin %" PRIu64 " bytes crc32 %08" PRIx32 "\n", m->size, m->crc);
   buf_printf(out, "marker crc32 %08" PRIx32 "\n", ckpt_crc(out->data + from, out->len - from));
 }
@@ -231,14 +264,17 @@ bool ckpt_marker_parse(const char *text, size_t len, struct ckpt_marker *m) {
   struct ckpt_marker out = {0};
   char copy[CKPT_MARKER_MAX + 1];
   struct buf again = BUF_INIT;
+  int version = 0; /* a marker of another version differs from what format writes */
   if (len > CKPT_MARKER_MAX) return false;
   memcpy(copy, text, len);
   copy[len] = 0;
   int n = sscanf(copy,
-                 "rdzv-trainer checkpoint 2\nincarnation %63s\nround %9" SCNu32 "\nstep %19" SCNu64
-                 "\nstate.bin %19" SCNu64 " bytes crc32 %8" SCNx32,
-                 out.id.incarnation, &out.id.round, &out.id.step, &out.size, &out.crc);
-  if (n != 5) return false;
+                 "rdzv-trainer checkpoint %9d\njob %131s\ngeneration %9" SCNu32 "\nincarnation %63s\nround %9" SCNu32
+                 "\nstep %19" SCNu64 "\norigin %9" SCNu32 "\nsource %8" SCNx32 "\nstate.bin %19" SCNu64
+                 " bytes crc32 %8" SCNx32,
+                 &version, out.job, &out.id.generation, out.id.incarnation, &out.id.round, &out.id.step, &out.origin,
+                 &out.source, &out.size, &out.crc);
+  if (n != 10) return false;
   ckpt_marker_format(&out, &again);
   bool same = again.len == len && memcmp(again.data, text, len) == 0;
   buf_finish(&again);

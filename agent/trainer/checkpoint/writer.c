@@ -1,15 +1,16 @@
-/* One thread, one job at a time, one mutex.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One thread, one checkpoint at a time, one mutex.
  *
- *   IDLE  --begin-->  JOB  --the thread takes it-->  WRITING  --ends-->  DONE  --wait takes the result-->  IDLE
+ *   IDLE  --begin-->  JOB  --the thread starts-->  WRITING  --it ends-->  DONE  --wait fetches the result-->  IDLE
  *
- * Everything that both sides touch is changed under the mutex; the floats of the job are the thread's from begin until DONE, and
- * nobody else's, so nothing needs to be locked while it writes, which is most of the time. Both sides wait on one condition, the caller with a deadline,
- * because a disk may never answer: a thread that is stuck in it cannot be ended, but left behind.
+ * The mutex protects all that both sides change. The thread alone has the floats of a checkpoint from begin until DONE,
+ * so it writes without the mutex, which is most of the time. Both sides wait on one condition. The caller has a
+ * deadline, because a disk may never respond; a thread that is stuck in it cannot be ended and stays behind.
  *
- * The thread takes no signals: they are for the one that trains. A crash at any moment leaves whole checkpoints only; that is ckpt.c's
- * affair, which does not know that it runs in a thread. */
+ * The thread blocks all signals, which are for the training thread. A crash at any moment leaves only complete
+ * checkpoints, because checkpoint.c writes them so. */
 
-#include "agent/trainer/ckpt_writer.h"
+#include "agent/trainer/checkpoint/checkpoint.h"
 
 #include "common/mem.h"
 
@@ -24,12 +25,14 @@ enum writer_state { IDLE, JOB, WRITING, DONE };
 struct ckpt_writer {
   const char *dir;
   int keep;
+  struct ckpt_lock *lock;
   pthread_t thread;
-  pthread_mutex_t lock;
+  pthread_mutex_t mutex;
   pthread_cond_t changed;
   enum writer_state state;
   bool stop;
-  struct ckpt_state job; /* its floats are the thread's while JOB or WRITING */
+  struct ckpt_state job; /* its floats belong to the thread in JOB and WRITING */
+  struct ckpt_marker about;
   struct ckpt_written result;
 };
 
@@ -39,37 +42,56 @@ static uint64_t now_us(void) {
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-static void write_one(const struct ckpt_writer *w, const struct ckpt_state *s, struct ckpt_written *r) {
+static bool is_full(int rc) {
+  return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+/* Removes what dead writers left first, because that may fill the disk. A run with a larger --keep-checkpoints may have
+ * filled it too. */
+static int write_and_prune(const struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_bytes *bytes,
+                           struct ckpt_written *r) {
+  int rc = w->lock ? ckpt_lock_check(w->lock, &r->why) : 0;
+  if (rc) return rc;
+  ckpt_clean(w->dir, about, NULL);
+  rc = ckpt_write(w->dir, about, bytes, &r->why);
+  if (is_full(rc) && ckpt_make_room(w->dir, about, w->keep)) rc = ckpt_write(w->dir, about, bytes, &r->why);
+  r->full = is_full(rc);
+  if (rc == 0) ckpt_prune(w->dir, about, w->keep, &r->unpruned);
+  return rc;
+}
+
+static void write_one(const struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s,
+                      struct ckpt_written *r) {
   struct ckpt_bytes bytes;
   uint64_t from = now_us();
   ckpt_bytes(s, &bytes);
   r->bytes = bytes.size;
-  r->rc = ckpt_write(w->dir, &r->id, &bytes, &r->why);
-  if (r->rc == 0) ckpt_prune(w->dir, &r->id, w->keep, &r->unpruned);
+  r->rc = write_and_prune(w, about, &bytes, r);
   r->us = now_us() - from;
 }
 
 static void *writer_main(void *arg) {
   struct ckpt_writer *w = arg;
-  pthread_mutex_lock(&w->lock);
+  pthread_mutex_lock(&w->mutex);
   for (;;) {
-    while (w->state != JOB && !w->stop) pthread_cond_wait(&w->changed, &w->lock);
+    while (w->state != JOB && !w->stop) pthread_cond_wait(&w->changed, &w->mutex);
     if (w->state != JOB) break;
     struct ckpt_state job = w->job;
+    struct ckpt_marker about = w->about;
     struct ckpt_written r = w->result;
     w->state = WRITING;
-    pthread_mutex_unlock(&w->lock);
-    write_one(w, &job, &r);
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_unlock(&w->mutex);
+    write_one(w, &about, &job, &r);
+    pthread_mutex_lock(&w->mutex);
     w->result = r;
     w->state = DONE;
     pthread_cond_broadcast(&w->changed);
   }
-  pthread_mutex_unlock(&w->lock);
+  pthread_mutex_unlock(&w->mutex);
   return NULL;
 }
 
-static int start(struct ckpt_writer *w) {
+static int start_thread(struct ckpt_writer *w) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -78,42 +100,44 @@ static int start(struct ckpt_writer *w) {
   return -rc;
 }
 
-int ckpt_writer_create(const char *dir, int keep, struct ckpt_writer **out, struct err *e) {
+int ckpt_writer_create(const char *dir, int keep, struct ckpt_lock *lock, struct ckpt_writer **out, struct err *e) {
   struct ckpt_writer *w = xcalloc(1, sizeof *w);
   pthread_condattr_t attr;
   w->dir = dir;
   w->keep = keep;
-  pthread_mutex_init(&w->lock, NULL);
+  w->lock = lock;
+  pthread_mutex_init(&w->mutex, NULL);
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
   pthread_cond_init(&w->changed, &attr);
   pthread_condattr_destroy(&attr);
-  int rc = start(w);
+  int rc = start_thread(w);
   if (rc == 0) {
     *out = w;
     return 0;
   }
   pthread_cond_destroy(&w->changed);
-  pthread_mutex_destroy(&w->lock);
+  pthread_mutex_destroy(&w->mutex);
   free(w);
   return err_sys(e, rc, "a thread that writes checkpoints");
 }
 
 bool ckpt_writer_busy(const struct ckpt_writer *w) {
   struct ckpt_writer *m = (struct ckpt_writer *)(uintptr_t)w;
-  pthread_mutex_lock(&m->lock);
+  pthread_mutex_lock(&m->mutex);
   bool busy = m->state != IDLE;
-  pthread_mutex_unlock(&m->lock);
+  pthread_mutex_unlock(&m->mutex);
   return busy;
 }
 
-void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_id *id, const struct ckpt_state *s) {
-  pthread_mutex_lock(&w->lock);
+void ckpt_writer_begin(struct ckpt_writer *w, const struct ckpt_marker *about, const struct ckpt_state *s) {
+  pthread_mutex_lock(&w->mutex);
   w->job = *s;
-  w->result = (struct ckpt_written){.why = ERR_INIT, .id = *id, .unpruned = ERR_INIT};
+  w->about = *about;
+  w->result = (struct ckpt_written){.why = ERR_INIT, .id = about->id, .unpruned = ERR_INIT};
   w->state = JOB;
   pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
+  pthread_mutex_unlock(&w->mutex);
 }
 
 static struct timespec deadline_in(uint64_t ms) {
@@ -128,41 +152,41 @@ static struct timespec deadline_in(uint64_t ms) {
   return t;
 }
 
-/* With the lock: until nothing is being written, or the deadline. */
-static void await(struct ckpt_writer *w, uint64_t timeout_ms) {
+/* Holds the mutex. Waits until nothing is being written, or until the deadline. */
+static void await_thread(struct ckpt_writer *w, uint64_t timeout_ms) {
   struct timespec end = deadline_in(timeout_ms);
   int rc = 0;
   while ((w->state == JOB || w->state == WRITING) && timeout_ms && rc == 0)
-    rc = pthread_cond_timedwait(&w->changed, &w->lock, &end);
+    rc = pthread_cond_timedwait(&w->changed, &w->mutex, &end);
 }
 
 bool ckpt_writer_wait(struct ckpt_writer *w, uint64_t timeout_ms, struct ckpt_written *out) {
-  pthread_mutex_lock(&w->lock);
-  await(w, timeout_ms);
+  pthread_mutex_lock(&w->mutex);
+  await_thread(w, timeout_ms);
   bool done = w->state == DONE;
   if (done) {
     *out = w->result;
     w->state = IDLE;
   }
-  pthread_mutex_unlock(&w->lock);
+  pthread_mutex_unlock(&w->mutex);
   return done;
 }
 
 bool ckpt_writer_destroy(struct ckpt_writer *w, uint64_t timeout_ms) {
   if (!w) return true;
-  pthread_mutex_lock(&w->lock);
-  await(w, timeout_ms);
+  pthread_mutex_lock(&w->mutex);
+  await_thread(w, timeout_ms);
   bool ends = w->state == IDLE || w->state == DONE;
   w->stop = true;
   pthread_cond_broadcast(&w->changed);
-  pthread_mutex_unlock(&w->lock);
+  pthread_mutex_unlock(&w->mutex);
   if (!ends) {
     pthread_detach(w->thread);
     return false;
   }
   pthread_join(w->thread, NULL);
   pthread_cond_destroy(&w->changed);
-  pthread_mutex_destroy(&w->lock);
+  pthread_mutex_destroy(&w->mutex);
   free(w);
   return true;
 }

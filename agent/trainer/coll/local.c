@@ -1,4 +1,5 @@
-/* A world of one: everybody has already agreed. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A world of one: nothing to do. */
 
 #include "agent/trainer/coll/coll.h"
 
@@ -11,8 +12,7 @@ static void local_destroy(struct coll *l) {
   free(l);
 }
 
-static int local_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t,
-                       struct err *e) {
+static int local_begin(struct coll *l, struct compute *c, struct span s, struct coll_ticket *t, struct err *e) {
   t->n = 0;
   return 0;
 }

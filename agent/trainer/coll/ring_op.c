@@ -1,14 +1,15 @@
-/* The arithmetic of the ring. Segments differ by one element at most; some are empty where there are fewer
- * elements than ranks, and a cursor steps over them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arithmetic of the ring. Segments differ by one element at most. With fewer elements than ranks some are empty,
+ * and a cursor skips them. */
 
 #include "agent/trainer/coll/ring_op.h"
 
-static size_t size_of(enum ring_elem elem) {
+static size_t elem_size_of(enum ring_elem elem) {
   return elem == RING_F64 ? 8 : elem == RING_F32 ? 4 : 1;
 }
 
 /* Bytes [*at, *at + result) of the array are segment i. */
-static size_t segment(const struct ring_op *op, uint32_t i, size_t *at) {
+static size_t segment_bytes(const struct ring_op *op, uint32_t i, size_t *at) {
   size_t each = op->n / op->world, more = op->n % op->world;
   *at = (i * each + (i < more ? i : more)) * op->elem_size;
   return (each + (i < more)) * op->elem_size;
@@ -22,11 +23,11 @@ static uint32_t out_segment(const struct ring_op *op, uint32_t step) {
   return (op->rank + 2 * op->world - step) % op->world;
 }
 
-/* Steps over what is done. */
-static void settle(const struct ring_op *op, struct ring_cursor *c,
-                   uint32_t (*which)(const struct ring_op *, uint32_t)) {
+/* Moves the cursor past finished and empty segments. */
+static void skip_empty_segments(const struct ring_op *op, struct ring_cursor *c,
+                                uint32_t (*which)(const struct ring_op *, uint32_t)) {
   size_t at;
-  while (c->step < op->steps && c->off == segment(op, which(op, c->step), &at))
+  while (c->step < op->steps && c->off == segment_bytes(op, which(op, c->step), &at))
     *c = (struct ring_cursor){c->step + 1, 0};
 }
 
@@ -35,21 +36,21 @@ struct ring_op ring_all_reduce(void *base, size_t n, enum ring_elem elem, int ra
       .base = base,
       .n = n,
       .elem = elem,
-      .elem_size = size_of(elem),
+      .elem_size = elem_size_of(elem),
       .name = "all-reduce",
       .rank = (uint32_t)rank,
       .world = (uint32_t)world,
       .steps = 2 * ((uint32_t)world - 1),
   };
   size_t at;
-  op.lead = segment(&op, op.rank, &at);
+  op.lead = segment_bytes(&op, op.rank, &at);
   for (uint32_t k = 0; k < op.steps; k++) {
-    op.total_in += segment(&op, in_segment(&op, k), &at);
-    op.total_out += segment(&op, out_segment(&op, k), &at);
+    op.total_in += segment_bytes(&op, in_segment(&op, k), &at);
+    op.total_out += segment_bytes(&op, out_segment(&op, k), &at);
     if (k + 1 == op.world - 1) op.reduce_in = op.total_in;
   }
-  settle(&op, &op.in_at, in_segment);
-  settle(&op, &op.out_at, out_segment);
+  skip_empty_segments(&op, &op.in_at, in_segment);
+  skip_empty_segments(&op, &op.out_at, out_segment);
   return op;
 }
 
@@ -72,7 +73,7 @@ struct ring_op ring_broadcast(void *base, size_t bytes, int root, int rank, int 
 size_t ring_op_in(const struct ring_op *op, uint8_t **at) {
   size_t from, n;
   if (op->in == op->total_in) return 0;
-  n = segment(op, in_segment(op, op->in_at.step), &from);
+  n = segment_bytes(op, in_segment(op, op->in_at.step), &from);
   *at = op->base + from + op->in_at.off;
   return n - op->in_at.off;
 }
@@ -80,7 +81,7 @@ size_t ring_op_in(const struct ring_op *op, uint8_t **at) {
 void ring_op_stored(struct ring_op *op, size_t n) {
   op->in += n;
   op->in_at.off += n;
-  settle(op, &op->in_at, in_segment);
+  skip_empty_segments(op, &op->in_at, in_segment);
 }
 
 void ring_op_add(struct ring_op *op, const void *from, size_t n) {
@@ -101,7 +102,7 @@ void ring_op_add(struct ring_op *op, const void *from, size_t n) {
 size_t ring_op_out(const struct ring_op *op, size_t min, size_t max, const uint8_t **at) {
   size_t from, left, ready = op->lead + op->in - op->out;
   if (op->out == op->total_out) return 0;
-  left = segment(op, out_segment(op, op->out_at.step), &from) - op->out_at.off;
+  left = segment_bytes(op, out_segment(op, op->out_at.step), &from) - op->out_at.off;
   *at = op->base + from + op->out_at.off;
   if (ready >= left && left <= max) return left;
   size_t n = ready < left ? ready : left;
@@ -113,5 +114,5 @@ size_t ring_op_out(const struct ring_op *op, size_t min, size_t max, const uint8
 void ring_op_sent(struct ring_op *op, size_t n) {
   op->out += n;
   op->out_at.off += n;
-  settle(op, &op->out_at, out_segment);
+  skip_empty_segments(op, &op->out_at, out_segment);
 }

@@ -1,7 +1,8 @@
-/* What is the same for every device. A data set is kept only where the device knows how.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The part that is the same for every device.
  *
- * The one wait that needs nothing of a device but to be asked: first at once, then after pauses that grow to a
- * millisecond, so that a short wait costs little time and a long one little of a core. */
+ * compute_wait asks the device at once, then after pauses that grow to a millisecond. So a short wait ends early, and a
+ * long one needs little of a core. */
 
 #include "agent/trainer/compute/compute.h"
 
@@ -21,8 +22,7 @@ int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_m
     if (rc) return rc < 0 ? rc : 0;
     uint64_t us = now_us() - from;
     if (us > timeout_ms * 1000)
-      return err_set(e, -ETIMEDOUT,
-                     "the device (%s) has not come to the end of what it was given for %llu ms", c->device,
+      return err_set(e, -ETIMEDOUT, "the device (%s) did not finish the queued work within %llu ms", c->device,
                      (unsigned long long)timeout_ms);
     long pause = us < 50 ? 0 : us < 4000 ? 20 : 1000;
     struct timespec ts = {.tv_nsec = pause * 1000};
@@ -33,13 +33,13 @@ int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_m
 int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
                         struct err *e) {
   *out = NULL;
-  if (!c->ops->rows_create) return err_set(e, -ENOTSUP, "%s keeps no data sets", c->device);
+  if (!c->ops->rows_create) return err_set(e, -ENOTSUP, "%s does not keep data sets", c->device);
   return c->ops->rows_create(c, d, out, e);
 }
 
-int compute_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
+int compute_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
   int rc = 0;
-  if (c->ops->tell) return c->ops->tell(c, v, n, stamp, e);
+  if (c->ops->copy_and_stamp) return c->ops->copy_and_stamp(c, v, n, stamp, e);
   for (int i = 0; i < n && rc == 0; i++) rc = c->ops->copy(c, v[i].dst, v[i].src, e);
   return rc;
 }

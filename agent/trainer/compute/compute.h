@@ -1,33 +1,39 @@
-#ifndef AGENT_TRAINER_COMPUTE_H
-#define AGENT_TRAINER_COMPUTE_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_COMPUTE_COMPUTE_H
+#define AGENT_TRAINER_COMPUTE_COMPUTE_H
 
-/* The first of the trainer's two seams: what it asks of a device. compute_cpu.c answers on OpenBLAS, the module of gpu/ on CUDA. What
- * makes both possible behind the same functions, and what every caller must therefore respect:
+/* The trainer's interface to a device: the first of its two seams (the other is coll.h).
  *
- *  - Asynchronous by contract. An operation is queued; it sees the results of those queued before it. The host sees a result only when
- *    compute_done() or compute_wait() of a mark recorded behind it has said so. An error of the device may be told late, by a later call.
- *  - Buffers are opaque and counted in elements. Values cross to and from the host as floats; how the device holds them is its own
- *    affair and depends on `use` and on the precision. Only COMPUTE_STAGE memory has an address on the host (compute_host); it is what
- *    compute_copy moves to and from the device without waiting: do not touch a stage between compute_copy and a mark behind it.
- *  - What changes from step to step (the learning rate, the number of updates, the loss scale, whether this update is made at all) lies on
- *    the device, so that the host need not wait for anything, and so that a step can be captured once and launched again
+ * cpu.c implements it with OpenBLAS, and the module in gpu/ implements it with CUDA. Both fit behind the same functions
+ * because every caller respects these rules:
+ *
+ *  - Operations are asynchronous. An operation is queued and sees the results of the operations queued before it. The
+ *    host may read a result only after compute_done() or compute_wait() has confirmed a mark recorded behind it. A
+ *    later call may report an earlier error of the device.
+ *  - Buffers are opaque and their sizes count elements. Values cross to and from the host as floats; `use` and the
+ *    precision decide how the device stores them. Only COMPUTE_STAGE memory has a host address (compute_host). Do not
+ *    touch a stage between a compute_copy and a mark behind it.
+ *  - Values that change from step to step lie on the device: the learning rate, the update count, the loss scale, the
+ *    decision to skip. So the host does not wait for them, and a step can be captured once and launched again
  *    (compute_capture_begin). The host may queue `depth` steps before it reads the results of the first.
- *  - All weights are one allocation, all gradients another, with the same offsets: one call updates everything, one collective reduces
- *    everything.
- *  - A layer is an object (compute_layer), so that chosen algorithms, workspaces and activation masks have a home; so is the optimizer
- *    (compute_opt), with its state and its counters.
+ *  - All weights are one allocation and all gradients another, with equal offsets. One call updates everything, and one
+ *    collective reduces everything.
+ *  - A layer is an object (compute_layer) that owns algorithms, workspaces and activation masks. The optimizer is an
+ *    object too (compute_opt), with its state and its counters.
  *
- * Precision, the same on every device up to the order of sums:
+ * Precision is the same on every device, up to the order of sums:
  *
- *   fp32   everything in float.
- *   tf32   operands of matrix products rounded to 10 bits of mantissa, sums in float. (A CPU computes as for fp32.)
- *   bf16   weights are kept as floats, with a bf16 copy that matrix products read; activations and their gradients are bf16; products are
- *          summed in float; the loss, the gradients of weights, their sum over ranks and the optimizer are float throughout.
- *   fp16   as bf16 with fp16, and the loss's gradient times a scale that the optimizer keeps (compute_opt_desc.scale_loss).
+ *   fp32   everything is float.
+ *   tf32   operands of matrix products are rounded to 10 bits of mantissa, sums are float. A CPU computes as for fp32.
+ *   bf16   weights are floats with a bf16 copy that matrix products read. Activations and their gradients are bf16.
+ *          Sums of products, the loss, gradients of weights, their sum over ranks, and the optimizer are float.
+ *   fp16   like bf16, with fp16. The gradient of the loss is multiplied by a scale that the optimizer keeps
+ *          (compute_opt_desc.scale_loss).
  *
- * Functions return 0 or a negative errno value with a sentence. -ENOMEM is the only one of compute_alloc that a caller should expect. Not
- * thread-safe: one thread per compute. */
+ * Functions return 0, or a negative errno value with a message. Only compute_alloc is expected to fail in a correct
+ * program, with -ENOMEM. Not thread-safe: one thread per compute. */
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,19 +46,20 @@ extern "C" {
 enum compute_precision { COMPUTE_FP32, COMPUTE_TF32, COMPUTE_BF16, COMPUTE_FP16 };
 
 enum compute_use {
-  COMPUTE_PARAM, /* weights and biases: floats, with a copy in the precision beside them where it needs one */
+  COMPUTE_PARAM, /* weights and biases: floats, with a copy in the precision where it needs one */
   COMPUTE_GRAD,  /* their gradients, and the few scalars that are reduced with them: floats */
-  COMPUTE_STATE, /* of the optimizer, and scalars: floats */
-  COMPUTE_INPUT, /* inputs and targets: floats, as they came */
+  COMPUTE_STATE, /* optimizer state, and scalars: floats */
+  COMPUTE_INPUT, /* inputs and targets: floats */
   COMPUTE_ACT,   /* activations and their gradients: in the precision */
-  COMPUTE_STAGE, /* host memory, pinned where that helps */
+  COMPUTE_STAGE, /* host memory, pinned if that helps */
 };
 
-enum compute_act { COMPUTE_LINEAR, COMPUTE_RELU };
+/* Activation behind a layer. COMPUTE_GELU is the tanh approximation (gelu below). */
+enum compute_act { COMPUTE_LINEAR, COMPUTE_RELU, COMPUTE_GELU };
 
 enum compute_loss { COMPUTE_MSE, COMPUTE_RMSE, COMPUTE_CROSS_ENTROPY };
 
-enum compute_optim { COMPUTE_SGD, COMPUTE_ADAM, COMPUTE_ADAMW };
+enum compute_opt_kind { COMPUTE_SGD, COMPUTE_ADAM, COMPUTE_ADAMW };
 
 enum { COMPUTE_STATES_MAX = 2, COMPUTE_LOSS_OUT = 3 };
 
@@ -74,46 +81,50 @@ struct compute_mark {
   uint64_t n;
 };
 
-/* Floats that go from one place to another. */
+/* One copy of floats. */
 struct compute_pair {
   struct span dst, src;
 };
 enum {
   COMPUTE_PAIRS_MAX = 2,
-  COMPUTE_STAMP = 2, /* elements of a stage for the time: a uint64_t, nanoseconds */
+  COMPUTE_STAMP = 2, /* stage elements of a time stamp: a uint64_t in nanoseconds */
 };
 
 struct compute_layer_desc {
   uint32_t in, out;       /* values per row */
+  bool first;             /* the input is a COMPUTE_INPUT */
   enum compute_act act;   /* behind this layer */
   enum compute_act below; /* behind the layer that made the input; COMPUTE_LINEAR for the first */
-  size_t weight, bias;    /* where they begin in the flat buffers: weight[out][in], bias[out] */
+  size_t weight, bias;    /* offsets in the flat buffers: weight[out][in], bias[out] */
   size_t max_rows;
+  /* The derivative of GELU needs the values before GELU. With act COMPUTE_GELU a forward writes them to `before`,
+   * COMPUTE_ACT of max_rows * out values. With below COMPUTE_GELU a backward reads `below_before`, max_rows * in
+   * values. Otherwise NULL. Both buffers outlive the layer. */
+  struct compute_buf *before, *below_before;
 };
 
 /* One call of compute_loss. */
 struct compute_loss_desc {
   enum compute_loss kind;
   size_t rows, cols;
-  double weight;             /* of this part in the whole: 1 where it is the whole */
-  bool add;                  /* to what `out` holds already */
-  float who;                 /* stored in out[2] where the loss is not finite: this rank + 1 */
-  struct compute_opt *scale; /* dz is times this optimizer's loss scale as well; NULL: 1 */
+  double weight;             /* the share of these rows in the whole; 1: they are the whole */
+  bool add;                  /* add to `out` instead of overwriting it */
+  float rank_tag;            /* written to out[2] if the loss is not finite: this rank + 1 */
+  struct compute_opt *scale; /* multiply dz by this optimizer's loss scale; NULL: by 1 */
 };
 
 struct compute_opt_desc {
-  enum compute_optim kind;
+  enum compute_opt_kind kind;
   size_t n;                 /* weights */
   double momentum;          /* sgd */
   double beta1, beta2, eps; /* adam, adamw */
-  double
-      weight_decay; /* sgd, adam: added to the gradient; adamw: taken from the weights, times lr. 0: none */
-  double clip_norm; /* gradients longer than this are shortened to it. 0: never */
-  bool
-      scale_loss; /* fp16: the loss scale begins at 65536, doubles after 2000 updates in a row, is halved by a step that is skipped */
+  double weight_decay; /* sgd, adam: added to the gradient. adamw: subtracted from the weights, times lr. 0: none */
+  double clip_norm;    /* longer gradients are shortened to this norm. 0: never */
+  /* fp16: the loss scale starts at 65536. 2000 updates in a row double it, and a skipped step halves it. */
+  bool scale_loss;
 };
 
-/* A data set: row i is bytes of a file as value / 255 * scale, or the ramp from 0 to i * scale. */
+/* A data set. Row i is bytes of a file as value / 255 * scale, or the ramp from 0 to i * scale. */
 struct compute_rows_desc {
   uint64_t n;
   uint32_t dim;          /* values of a row */
@@ -121,18 +132,18 @@ struct compute_rows_desc {
   double scale;
 };
 enum {
-  COMPUTE_ROWS_SHARE = 4, /* one part in so many of the device's free memory is what a data set may take */
-  COMPUTE_ROW_NUMBER = 2, /* elements of a stage for each number: a uint64_t */
+  COMPUTE_ROWS_SHARE = 4, /* a data set may use 1/4 of the device's free memory */
+  COMPUTE_ROW_NUMBER = 2, /* stage elements of one row number: a uint64_t */
 };
 
-/* What an optimizer has counted; a checkpoint keeps it. */
+/* The counters of an optimizer. Checkpoints store them. */
 struct compute_opt_counters {
-  uint64_t updates; /* made: the exponent of Adam's bias correction */
-  uint64_t skipped; /* steps whose gradients were not finite: weights and state were left as they were */
+  uint64_t updates;        /* updates made: the exponent of Adam's bias correction */
+  uint64_t skipped;        /* steps with gradients that were not finite; they left weights and state unchanged */
   uint32_t skipped_in_row; /* up to the last step */
-  uint32_t good_in_row;    /* since the loss scale was last changed */
+  uint32_t good_in_row;    /* since the loss scale last changed */
   float scale;             /* the loss scale; 1 without scale_loss */
-  float grad_norm; /* of the last step, before clipping, without the loss scale; not finite: it was skipped */
+  float grad_norm; /* of the last step, before clipping, without the loss scale; not finite: the step was skipped */
 };
 
 struct compute_ops {
@@ -145,37 +156,31 @@ struct compute_ops {
   int (*fill)(struct compute *c, struct span dst, float value, struct err *e);
   int (*record)(struct compute *c, struct compute_mark *mark, struct err *e);
   int (*done)(struct compute *c, struct compute_mark mark, struct err *e);
-  int (*layer_create)(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out,
-                      struct err *e);
+  int (*layer_create)(struct compute *c, const struct compute_layer_desc *d, struct compute_layer **out, struct err *e);
   void (*layer_destroy)(struct compute *c, struct compute_layer *l);
-  int (*forward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
-                 struct span y, size_t rows, struct err *e);
-  int (*backward)(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                  struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
-                  bool add, struct err *e);
-  int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
-              struct span dz, struct span out, struct err *e);
-  int (*correct)(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                 size_t cols, struct err *e);
-  int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
-                    struct err *e);
+  int (*forward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x, struct span y,
+                 size_t rows, struct err *e);
+  int (*backward)(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct compute_buf *grads,
+                  struct span x, struct span dz, struct span dx, size_t rows, bool add, struct err *e);
+  int (*loss)(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target, struct span dz,
+              struct span out, struct err *e);
+  int (*count_correct)(struct compute *c, struct span y, struct span target, struct span out, size_t rows, size_t cols,
+                       struct err *e);
+  int (*opt_create)(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e);
   void (*opt_destroy)(struct compute *c, struct compute_opt *o);
   struct compute_buf *(*opt_state)(struct compute_opt *o, int i);
-  int (*opt_step)(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                  struct span lr, struct span bad, struct err *e);
+  int (*opt_step)(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
+                  struct span bad, struct err *e);
   int (*opt_read)(struct compute *c, struct compute_opt *o, struct span stage, struct err *e);
-  int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
-                 struct err *e);
-  /* The rest may be NULL: what a device does not have. */
-  int (*tell)(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+  int (*opt_set)(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e);
+  /* Optional: NULL if the device has no such operation. */
+  int (*copy_and_stamp)(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
   int (*fetch)(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e);
   int (*send)(struct compute *c, struct span dst, struct span src, struct err *e);
-  int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
-                     struct err *e);
+  int (*rows_create)(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
   void (*rows_destroy)(struct compute *c, struct compute_rows *r);
-  int (*rows_take)(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers,
-                   struct err *e);
-  void (*poison)(struct compute *c, bool on);
+  int (*rows_gather)(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers, struct err *e);
+  void (*block_updates)(struct compute *c, bool on);
   int (*capture_begin)(struct compute *c, struct err *e);
   int (*capture_end)(struct compute *c, struct compute_graph **out, struct err *e);
   int (*launch)(struct compute *c, struct compute_graph *g, struct err *e);
@@ -184,38 +189,38 @@ struct compute_ops {
   void (*range_pop)(struct compute *c);
 };
 
-/* Implementations embed this first. */
+/* Implementations embed this as their first member. */
 struct compute {
   const struct compute_ops *ops;
   enum compute_precision precision;
-  int depth; /* steps that may be queued before the first one's results are read; 0: none, everything is done at once */
+  int depth; /* steps that may be queued before the host reads the first one's results; 0: each call is synchronous */
   double
-      peak_flops; /* of matrix products in this precision, per second, by the device's data sheet; 0: not known */
-  char device[96]; /* for people: "NVIDIA H200 (GPU-8f2c..., sm_90)"; "cpu, 4 threads" */
+      peak_flops;  /* matrix products per second in this precision, by the device's data sheet, in FLOP/s; 0: unknown */
+  char device[96]; /* for messages: "NVIDIA H200 (GPU-8f2c..., sm_90)"; "cpu" */
 };
 
-/* CPU: OpenBLAS with `threads` threads (0: as OPENBLAS_NUM_THREADS or OMP_NUM_THREADS say, else one). */
+/* The CPU, with `threads` OpenBLAS threads. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decide, else one. */
 struct compute *compute_cpu_create(int threads, enum compute_precision precision);
 
 static inline void compute_destroy(struct compute *c) {
   if (c) c->ops->destroy(c);
 }
-/* n elements, zero. */
+/* n elements, all zero. */
 static inline int compute_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
                                 struct err *e) {
   return c->ops->alloc(c, use, n, out, e);
 }
-/* Waits for what is queued. NULL is fine. */
+/* Waits for all queued operations. NULL is fine. */
 static inline void compute_free(struct compute *c, struct compute_buf *b) {
   if (b) c->ops->free(c, b);
 }
-/* The host's address of a span of a stage; NULL for what the host cannot reach. (On a CPU everything can
- * be reached: that is what coll_tcp builds on.) */
+/* The host address of a span of a stage; NULL if the host cannot reach it. On a CPU every span has one, and coll/tcp.c
+ * relies on that. */
 static inline float *compute_host(struct compute *c, struct span s) {
   return c->ops->host(c, s);
 }
-/* Same n on both sides. To a COMPUTE_PARAM buffer: its copy in the precision follows. From or to COMPUTE_ACT in bf16 and fp16 values are
- * converted, which may wait: for tests, not for a step. */
+/* n is equal on both sides. A copy to a COMPUTE_PARAM also updates its copy in the precision. Copies from and to
+ * COMPUTE_ACT convert bf16 and fp16, and may wait: use them in tests, not in a step. */
 static inline int compute_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   return c->ops->copy(c, dst, src, e);
 }
@@ -225,12 +230,12 @@ static inline int compute_fill(struct compute *c, struct span dst, float value, 
 static inline int compute_record(struct compute *c, struct compute_mark *mark, struct err *e) {
   return c->ops->record(c, mark, e);
 }
-/* 1: everything before the mark is done. 0: not yet. Never waits. */
+/* 1: all operations before the mark are done. 0: not yet. Never waits. */
 static inline int compute_done(struct compute *c, struct compute_mark mark, struct err *e) {
   return c->ops->done(c, mark, e);
 }
-/* The host waits until everything before the mark is done; -ETIMEDOUT past timeout_ms. For set-up and tests: a step
- * waits with an eye on the other ranks. */
+/* Waits until all operations before the mark are done; -ETIMEDOUT after timeout_ms. For set-up and tests: a step also
+ * watches the other ranks (trainer_wait). */
 int compute_wait(struct compute *c, struct compute_mark mark, uint64_t timeout_ms, struct err *e);
 
 static inline int compute_layer_create(struct compute *c, const struct compute_layer_desc *d,
@@ -240,88 +245,96 @@ static inline int compute_layer_create(struct compute *c, const struct compute_l
 static inline void compute_layer_destroy(struct compute *c, struct compute_layer *l) {
   if (l) c->ops->layer_destroy(c, l);
 }
-/* y[rows][out] = act(x[rows][in] weight^T + bias). x: COMPUTE_INPUT for the first layer, else COMPUTE_ACT; y: COMPUTE_ACT. rows may be 0
- * here and below. */
-static inline int compute_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                                  struct span x, struct span y, size_t rows, struct err *e) {
+/* y[rows][out] = act(x[rows][in] weight^T + bias). x is a COMPUTE_INPUT for the first layer, else a COMPUTE_ACT; y is a
+ * COMPUTE_ACT. rows may be 0, here and below. */
+static inline int compute_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                                  struct span y, size_t rows, struct err *e) {
   return c->ops->forward(c, l, params, x, y, rows, e);
 }
-/* From dz, the gradient of what this layer gives *before* its activation: writes the layer's part of
- * `grads` (weight and bias; zero for 0 rows), or adds to it, and dx, the gradient of what the layer below gives before
- * *its* activation: the mask of `below` is applied here, where a fused epilogue has it for nothing. dx.n
- * 0: not wanted. x and rows are as in the compute_forward of this layer that came last. */
+/* dz is the gradient of this layer's output before its activation. Writes this layer's part of `grads` (weight and
+ * bias; zero for 0 rows), or adds to it. Writes dx, the gradient of the output of the layer below before *its*
+ * activation: this call applies the derivative of `below`, because a fused epilogue has it for free with ReLU. dx.n 0:
+ * not wanted. x, rows and below_before are those of the last compute_forward of this layer. */
 static inline int compute_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
                                    struct compute_buf *grads, struct span x, struct span dz, struct span dx,
                                    size_t rows, bool add, struct err *e) {
   return c->ops->backward(c, l, params, grads, x, dz, dx, rows, add, e);
 }
-/* out[0] = weight * loss, out[1] = 1 where that is not finite, else 0, out[2] = who where it is not finite, else 0 (all three added with
- * d->add; a loss that is not finite adds nothing to out[0] of its own but stays in it). dz = weight * gradient of the loss by y * loss scale;
- * NULL dz.buf: the loss alone. Mean over rows and columns (mse, rmse = its square root) with target[rows][cols], or over rows (cross-entropy
- * over softmax(y)) with target[rows], the class numbers. y, dz: COMPUTE_ACT; target: COMPUTE_INPUT; out: COMPUTE_LOSS_OUT floats. */
-static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y,
-                               struct span target, struct span dz, struct span out, struct err *e) {
+/* Three floats in `out`, overwritten or with d->add added to:
+ *
+ *   out[0]   weight * loss, even if it is not finite
+ *   out[1]   1 if the loss is not finite, else 0
+ *   out[2]   rank_tag if the loss is not finite, else 0
+ *
+ * dz = weight * gradient of the loss by y * loss scale; dz.buf NULL: only the loss. mse is the mean over rows and
+ * columns against target[rows][cols], and rmse its square root. cross-entropy is the mean over rows of softmax(y)
+ * against target[rows], the class numbers. y, dz: COMPUTE_ACT. target: COMPUTE_INPUT. */
+static inline int compute_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
+                               struct span dz, struct span out, struct err *e) {
   return c->ops->loss(c, d, y, target, dz, out, e);
 }
-/* out[0] += the number of rows whose greatest value (the first of equals) stands at target[row]. */
-static inline int compute_correct(struct compute *c, struct span y, struct span target, struct span out,
-                                  size_t rows, size_t cols, struct err *e) {
-  return c->ops->correct(c, y, target, out, rows, cols, e);
+/* out[0] += the number of rows whose largest value (the first of equal ones) is in column target[row]. */
+static inline int compute_count_correct(struct compute *c, struct span y, struct span target, struct span out,
+                                        size_t rows, size_t cols, struct err *e) {
+  return c->ops->count_correct(c, y, target, out, rows, cols, e);
 }
 
-/* How many floats per weight an optimizer keeps: sgd its momentum, adam and adamw the mean and the mean square. */
-static inline int compute_opt_states(enum compute_optim kind) {
+/* Floats that an optimizer keeps per weight. sgd: the momentum. adam, adamw: the mean and the mean square. */
+static inline int compute_opt_states(enum compute_opt_kind kind) {
   return kind == COMPUTE_SGD ? 1 : 2;
 }
-/* State zero, counters zero, loss scale as its beginning. */
-static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d,
-                                     struct compute_opt **out, struct err *e) {
+/* State and counters are zero, and the loss scale has its first value. */
+static inline int compute_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
+                                     struct err *e) {
   return c->ops->opt_create(c, d, out, e);
 }
 static inline void compute_opt_destroy(struct compute *c, struct compute_opt *o) {
   if (o) c->ops->opt_destroy(c, o);
 }
-/* State number i, 0 <= i < compute_opt_states(kind): d->n floats, for checkpoints. It belongs to the optimizer. */
+/* State i, 0 <= i < compute_opt_states(kind): d->n floats, for checkpoints. The optimizer owns it. */
 static inline struct compute_buf *compute_opt_state(struct compute *c, struct compute_opt *o, int i) {
   return c->ops->opt_state(o, i);
 }
-/* One update, as torch.optim's SGD, Adam and AdamW make it, of gradients that are divided by the loss scale and clipped to clip_norm by
- * their norm over all weights. lr: one float on the device, read when the update is made. bad: one more (n 0: none); where it is not 0, as
- * compute_loss leaves it behind a loss that is not finite, or where the norm is not finite, nothing is changed but the counters and the loss
- * scale, and grad_norm is not finite. grad is left as it was, or scaled: do not use it afterwards. */
-static inline int compute_opt_step(struct compute *c, struct compute_opt *o, struct span param,
-                                   struct span grad, struct span lr, struct span bad, struct err *e) {
+/* One update, equal to that of torch.optim's SGD, Adam and AdamW. Gradients are first divided by the loss scale, then
+ * clipped to clip_norm by their norm over all weights. lr: one float on the device, read when the update runs.
+ *
+ * bad: one more float (n 0: none), out[1] of compute_loss. If it is not 0, or the norm is not finite, the update is
+ * skipped: only the counters and the loss scale change, and grad_norm is not finite. Do not use grad afterwards: it may
+ * have been scaled. */
+static inline int compute_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
+                                   struct span lr, struct span bad, struct err *e) {
   return c->ops->opt_step(c, o, param, grad, lr, bad, e);
 }
-/* Queues a copy of the counters to a stage of COMPUTE_COUNTERS floats, to be read as a struct compute_opt_counters behind a mark. */
+/* Queues a copy of the counters to a stage of COMPUTE_COUNTERS floats. Behind a mark they are a struct
+ * compute_opt_counters. */
 #define COMPUTE_COUNTERS (sizeof(struct compute_opt_counters) / sizeof(float))
-static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage,
-                                   struct err *e) {
+static inline int compute_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   return c->ops->opt_read(c, o, stage, e);
 }
-static inline int compute_opt_set(struct compute *c, struct compute_opt *o,
-                                  const struct compute_opt_counters *v, struct err *e) {
+static inline int compute_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
+                                  struct err *e) {
   return c->ops->opt_set(c, o, v, e);
 }
 
-/* Keeps a data set on the device. -ENOTSUP: not this device. -ENOMEM: it is too large (COMPUTE_ROWS_SHARE). Waits. The pixels are not read
- * afterwards. */
-int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out,
-                        struct err *e);
+/* Keeps a data set on the device. -ENOTSUP: this device keeps none. -ENOMEM: the data set is too large
+ * (COMPUTE_ROWS_SHARE). Waits, and does not read the pixels afterwards. */
+int compute_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e);
 static inline void compute_rows_destroy(struct compute *c, struct compute_rows *r) {
   if (r) c->ops->rows_destroy(c, r);
 }
-/* dst, a COMPUTE_INPUT, becomes the rows whose numbers (uint64_t, below n) a stage holds: bit for bit what dataset_sample gives. */
-static inline int compute_rows_take(struct compute *c, struct compute_rows *r, struct span dst,
-                                    struct span numbers, struct err *e) {
-  return c->ops->rows_take(c, r, dst, numbers, e);
+/* Fills dst, a COMPUTE_INPUT, with the rows whose numbers (uint64_t, below n) the stage holds. The bits equal those of
+ * dataset_sample. */
+static inline int compute_rows_gather(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers,
+                                      struct err *e) {
+  return c->ops->rows_gather(c, r, dst, numbers, e);
 }
 
-/* Small copies between stages and floats (no COMPUTE_PARAM) as one operation, n of them, COMPUTE_PAIRS_MAX at most; and behind them the device's
- * clock to `stamp`, COMPUTE_STAMP elements of a stage. A device without a clock of its own leaves the stamp as it is. */
-int compute_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
-/* A copy of a stage to a COMPUTE_INPUT of floats that goes on beside what is queued; what is queued from now on sees it. Nothing that is queued may
- * use either. Not within a capture. Where the device has nothing of the kind it is a copy. */
+/* Makes n small copies between stages and float buffers (no COMPUTE_PARAM, n <= COMPUTE_PAIRS_MAX) as one operation.
+ * Behind them, writes the device's clock to `stamp`, COMPUTE_STAMP elements of a stage. A device without a clock leaves
+ * the stamp unchanged. */
+int compute_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e);
+/* Copies a stage to a COMPUTE_INPUT while queued operations run; operations queued later see it. No queued operation
+ * may use either side. Not within a capture. On a device without such a copy it is a compute_copy. */
 static inline int compute_send(struct compute *c, struct span dst, struct span src, struct err *e) {
   return c->ops->send ? c->ops->send(c, dst, src, e) : c->ops->copy(c, dst, src, e);
 }
@@ -329,10 +342,11 @@ static inline bool compute_can_send(const struct compute *c) {
   return c->ops->send;
 }
 
-/* A copy to a stage of what `src`, floats on the device, holds behind what is queued now; it is made beside what is queued later, which must not
- * write there before the mark is done. One at a time. Not within a capture. Where the device has nothing of the kind it is a copy, and a mark. */
-static inline int compute_fetch(struct compute *c, struct span dst, struct span src,
-                                struct compute_mark *mark, struct err *e) {
+/* Copies `src`, floats on the device as they are behind the queued operations, to a stage while later operations run.
+ * Those must not write to src before the mark is done. One fetch at a time. Not within a capture. On a device without
+ * such a copy it is a compute_copy and a mark. */
+static inline int compute_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark,
+                                struct err *e) {
   if (c->ops->fetch) return c->ops->fetch(c, dst, src, mark, e);
   int rc = c->ops->copy(c, dst, src, e);
   return rc ? rc : c->ops->record(c, mark, e);
@@ -341,16 +355,16 @@ static inline bool compute_can_fetch(const struct compute *c) {
   return c->ops->fetch;
 }
 
-/* While on, updates that are queued and have not begun change nothing, not even counters: what they would have been made from may never have
- * become whole. To be called before a communicator is aborted; off again when all that was queued is done. Takes effect at once, not
- * queued. */
-static inline void compute_poison(struct compute *c, bool on) {
-  if (c->ops->poison) c->ops->poison(c, on);
+/* While on, queued updates that have not started change nothing, not even counters: the gradients they would use may be
+ * incomplete. Call it before a communicator is aborted, and switch it off after all queued operations are done. Takes
+ * effect at once. */
+static inline void compute_block_updates(struct compute *c, bool on) {
+  if (c->ops->block_updates) c->ops->block_updates(c, on);
 }
 
-/* A step that is queued again and again can be captured: what is queued between begin and end is not done, but kept, and done, with the same
- * buffers, by each launch. Collectives take part. Marks cannot be recorded in between. On failure nothing is captured, and the same
- * calls can be made without. */
+/* Capture: operations between begin and end are recorded instead of done, collectives included. Each launch then does
+ * them, with the same buffers. No mark can be recorded in between. After a failure nothing is captured, and the same
+ * calls work without a capture. */
 static inline bool compute_can_capture(const struct compute *c) {
   return c->ops->capture_begin;
 }
@@ -366,12 +380,32 @@ static inline int compute_launch(struct compute *c, struct compute_graph *g, str
 static inline void compute_graph_destroy(struct compute *c, struct compute_graph *g) {
   if (g) c->ops->graph_destroy(c, g);
 }
-/* Names what follows for a profiler. */
+/* Names the operations that follow, for a profiler. */
 static inline void compute_range_push(struct compute *c, const char *name) {
   if (c->ops->range_push) c->ops->range_push(c, name);
 }
 static inline void compute_range_pop(struct compute *c) {
   if (c->ops->range_pop) c->ops->range_pop(c);
+}
+
+/* GELU by its tanh approximation, and its derivative, as PyTorch's nn.GELU(approximate="tanh") and cuBLASLt's epilogue
+ * compute them. One definition for the CPU's loops and for the kernels. */
+#ifdef __CUDACC__
+#define COMPUTE_DEVICE __host__ __device__
+#else
+#define COMPUTE_DEVICE
+#endif
+
+#define COMPUTE_GELU_ROOT 0.79788456080286535588f /* sqrt(2 / pi) */
+#define COMPUTE_GELU_CUBE 0.044715f
+
+COMPUTE_DEVICE static inline float gelu(float z) {
+  return 0.5f * z * (1.0f + tanhf(COMPUTE_GELU_ROOT * (z + COMPUTE_GELU_CUBE * z * z * z)));
+}
+
+COMPUTE_DEVICE static inline float gelu_slope(float z) {
+  float t = tanhf(COMPUTE_GELU_ROOT * (z + COMPUTE_GELU_CUBE * z * z * z));
+  return 0.5f * (1.0f + t) + 0.5f * z * (1.0f - t * t) * COMPUTE_GELU_ROOT * (1.0f + 3.0f * COMPUTE_GELU_CUBE * z * z);
 }
 
 #ifdef __cplusplus

@@ -1,24 +1,30 @@
-/* The CPU's answer to compute.h: OpenBLAS for the matrix products, plain loops for the rest.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU's implementation of compute.h: OpenBLAS for the matrix products, plain loops for the rest.
  *
- * Everything happens at once, in the caller's thread, so marks have nothing to wait for. A buffer is a
- * flat array of floats, aligned to a cache line, and everything has a host address.
+ * Each call does its work at once, in the caller's thread, so marks have nothing to wait for. A buffer is a flat array
+ * of floats, aligned to a cache line, and every buffer has a host address.
  *
- * bf16 and fp16 are floats here too, rounded where a device would store them in fewer bits: weights, biases and inputs on their way into
- * a product, activations and their gradients when they are written. A product of two such floats is exact and sums are floats, so only the
- * order of sums differs from a device's. That is a reference for devices, not a way to be fast: a step takes longer than with fp32.
+ * bf16 and fp16 are floats here too, rounded wherever a device would store fewer bits. Weights, biases and inputs are
+ * rounded on their way into a product; activations and their gradients when they are written. A product of two such
+ * floats is exact and sums are floats, so only the order of sums differs from a device's. GELU is not part of a
+ * product: its input is rounded before it, and its gradient before its derivative. These precisions are a reference for
+ * devices; a step takes longer than with fp32.
  *
- * Results must not depend on anything but the input, since a run that was interrupted has to end with the
- * same bytes as one that was not. So each sum has one fixed order, long sums are kept in double, and
- * OpenBLAS runs with one thread unless told otherwise: with four workers on one machine its own threads
- * would only fight each other.
+ * Results must depend on the input alone, because an interrupted run has to end with the same bytes as an uninterrupted
+ * one. So each sum has one fixed order, long sums are double, and OpenBLAS runs one thread by default. With four
+ * workers on one machine its threads would only compete.
  *
- * Matrices are row-major, as in the header; cblas is told so. A product with no rows is not given to
- * cblas, which refuses a leading dimension of 0; its result is written here.
+ * Matrices are row-major. cblas refuses a leading dimension of 0, so a product with no rows is written here.
  *
- * Denormals are flushed to zero on x86. Momentum of units that have died decays through them, and each
- * operation on one costs some hundred cycles; below 1e-38 nothing matters to training. */
+ * The optimizer first computes the norm of all gradients, in double and in one fixed order, because it decides whether
+ * the step is skipped and how much is clipped. One pass over weights, gradients and state follows, and divides the
+ * gradients by the loss scale. The loss scale follows the usual rule: a step that overflowed halves it, and 2000
+ * updates in a row double it.
+ *
+ * Denormals are flushed to zero on x86. The momentum of dead units decays through them, and each operation on one costs
+ * hundreds of cycles. Nothing below 1e-38 matters to training. */
 
-#include "agent/trainer/compute_cpu.h"
+#include "agent/trainer/compute/compute.h"
 
 #include "agent/trainer/compute/rounding.h"
 #include "common/mem.h"
@@ -33,13 +39,43 @@
 #include <xmmintrin.h>
 #endif
 
-enum { HUGE_PAGE = 2 << 20 };
+struct compute_buf {
+  float *data;
+  size_t n;
+  enum compute_use use;
+};
+
+/* Floats that a product reads, rounded to the precision. The buffer grows on demand. */
+struct rounded {
+  float *data;
+  size_t n;
+};
+
+struct compute_cpu {
+  struct compute base;
+  struct rounded weights, bias, input;
+};
+
+static float *floats_at(struct span s) {
+  return s.buf->data + s.at;
+}
+
+enum { HUGE_PAGE = 2 << 20, GROWTH_INTERVAL = 2000 };
+
+#define SCALE_FIRST 65536.0f
+#define SCALE_MAX   0x1p40f
+
+struct compute_opt {
+  struct compute_opt_desc d;
+  struct compute_opt_counters v;
+  struct compute_buf *state[COMPUTE_STATES_MAX];
+};
 
 struct compute_layer {
   struct compute_layer_desc d;
 };
 
-/* Only OpenBLAS has it; another cblas reads its own environment. */
+/* Only OpenBLAS has it; other cblas libraries read the environment. */
 extern void openblas_set_num_threads(int n) __attribute__((weak));
 
 static void cpu_destroy(struct compute *c) {
@@ -50,11 +86,11 @@ static void cpu_destroy(struct compute *c) {
   free(cpu);
 }
 
-static bool rounds(const struct compute *c) {
+static bool is_rounded(const struct compute *c) {
   return c->precision == COMPUTE_BF16 || c->precision == COMPUTE_FP16;
 }
 
-/* to == from is fine. */
+/* to may equal from. */
 static void round_all(enum compute_precision precision, float *to, const float *from, size_t n) {
   if (precision == COMPUTE_BF16)
     for (size_t i = 0; i < n; i++) to[i] = round_bf16(from[i]);
@@ -63,12 +99,12 @@ static void round_all(enum compute_precision precision, float *to, const float *
 }
 
 static void round_act(struct compute *c, float *p, size_t n) {
-  if (rounds(c)) round_all(c->precision, p, p, n);
+  if (is_rounded(c)) round_all(c->precision, p, p, n);
 }
 
-/* p as a product reads it: p itself where nothing is rounded. */
-static const float *operand(struct compute *c, struct rounded *r, const float *p, size_t n) {
-  if (!rounds(c)) return p;
+/* p as a product reads it: p itself if the precision does not round. */
+static const float *rounded_operand(struct compute *c, struct rounded *r, const float *p, size_t n) {
+  if (!is_rounded(c)) return p;
   if (r->n < n) {
     free(r->data);
     *r = (struct rounded){xmalloc(n * sizeof(float)), n};
@@ -77,31 +113,30 @@ static const float *operand(struct compute *c, struct rounded *r, const float *p
   return r->data;
 }
 
-/* Activations are rounded already. */
-static const float *input_of(struct compute *c, struct span x, size_t n) {
-  if (x.buf->use == COMPUTE_ACT) return at(x);
-  return operand(c, &((struct compute_cpu *)c)->input, at(x), n);
+/* Activations are already rounded. */
+static const float *input_operand(struct compute *c, struct span x, size_t n) {
+  if (x.buf->use == COMPUTE_ACT) return floats_at(x);
+  return rounded_operand(c, &((struct compute_cpu *)c)->input, floats_at(x), n);
 }
 
-static const float *weights_of(struct compute *c, const struct compute_layer_desc *d,
-                               const struct compute_buf *params) {
-  return operand(c, &((struct compute_cpu *)c)->weights, params->data + d->weight, (size_t)d->in * d->out);
+static const float *weights_operand(struct compute *c, const struct compute_layer_desc *d,
+                                    const struct compute_buf *params) {
+  return rounded_operand(c, &((struct compute_cpu *)c)->weights, params->data + d->weight, (size_t)d->in * d->out);
 }
 
-/* Large buffers lie in huge pages where the system has them for who asks: kernel and BLAS walk through them
- * many times a step, and spend less of it on looking up pages. */
+/* Large buffers lie in huge pages if the system has them: the kernel and BLAS walk through them many times a step, and
+ * need fewer page look-ups. */
 static float *new_floats(size_t bytes) {
   size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64;
   size_t whole = (bytes + align - 1) & ~(align - 1);
   float *data = aligned_alloc(align, whole ? whole : align);
 #ifdef MADV_HUGEPAGE
-  if (data && align == HUGE_PAGE) madvise(data, whole, MADV_HUGEPAGE); /* where it cannot be: as before */
+  if (data && align == HUGE_PAGE) madvise(data, whole, MADV_HUGEPAGE); /* a hint; a failure does no harm */
 #endif
   return data;
 }
 
-static int cpu_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
-                     struct err *e) {
+static int cpu_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
   size_t bytes = n * sizeof(float);
   if (n > SIZE_MAX / 8) return err_set(e, -ENOMEM, "no memory for %zu values", n);
   float *data = new_floats(bytes);
@@ -119,18 +154,18 @@ static void cpu_free(struct compute *c, struct compute_buf *b) {
 }
 
 static float *cpu_host(struct compute *c, struct span s) {
-  return at(s);
+  return floats_at(s);
 }
 
 static int cpu_copy(struct compute *c, struct span dst, struct span src, struct err *e) {
   if (dst.n != src.n) return err_set(e, -EINVAL, "copy of %zu values to %zu", src.n, dst.n);
-  if (dst.n) memmove(at(dst), at(src), dst.n * sizeof(float));
-  if (dst.buf->use == COMPUTE_ACT) round_act(c, at(dst), dst.n);
+  if (dst.n) memmove(floats_at(dst), floats_at(src), dst.n * sizeof(float));
+  if (dst.buf->use == COMPUTE_ACT) round_act(c, floats_at(dst), dst.n);
   return 0;
 }
 
 static int cpu_fill(struct compute *c, struct span dst, float value, struct err *e) {
-  float *p = at(dst);
+  float *p = floats_at(dst);
   for (size_t i = 0; i < dst.n; i++) p[i] = value;
   if (dst.buf->use == COMPUTE_ACT) round_act(c, p, dst.n);
   return 0;
@@ -160,21 +195,24 @@ static void cpu_layer_destroy(struct compute *c, struct compute_layer *l) {
 static int cpu_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
                        struct span y, size_t rows, struct err *e) {
   size_t in = l->d.in, out = l->d.out;
-  float *py = at(y);
+  float *py = floats_at(y), *pz = l->d.act == COMPUTE_GELU ? l->d.before->data : py;
   if (rows == 0) return 0;
-  const float *bias = operand(c, &((struct compute_cpu *)c)->bias, params->data + l->d.bias, out);
-  for (size_t r = 0; r < rows; r++) memcpy(py + r * out, bias, out * sizeof(float));
+  const float *bias = rounded_operand(c, &((struct compute_cpu *)c)->bias, params->data + l->d.bias, out);
+  for (size_t r = 0; r < rows; r++) memcpy(pz + r * out, bias, out * sizeof(float));
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)out, (int)in, 1.0f,
-              input_of(c, x, rows * in), (int)in, weights_of(c, &l->d, params), (int)in, 1.0f, py, (int)out);
+              input_operand(c, x, rows * in), (int)in, weights_operand(c, &l->d, params), (int)in, 1.0f, pz, (int)out);
   if (l->d.act == COMPUTE_RELU)
     for (size_t i = 0; i < rows * out; i++) py[i] = py[i] < 0.0f ? 0.0f : py[i]; /* a NaN stays one */
+  round_act(c, pz, rows * out);
+  if (l->d.act != COMPUTE_GELU) return 0;
+  for (size_t i = 0; i < rows * out; i++) py[i] = gelu(pz[i]);
   round_act(c, py, rows * out);
   return 0;
 }
 
 static int cpu_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
-                        bool add, struct err *e) {
+                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows, bool add,
+                        struct err *e) {
   size_t in = l->d.in, out = l->d.out;
   float *dw = grads->data + l->d.weight, *db = grads->data + l->d.bias;
   if (!add) memset(db, 0, out * sizeof(float));
@@ -182,22 +220,26 @@ static int cpu_backward(struct compute *c, struct compute_layer *l, struct compu
     if (!add) memset(dw, 0, in * out * sizeof(float));
     return 0;
   }
-  const float *pz = at(dz), *px = input_of(c, x, rows * in);
+  const float *pz = floats_at(dz), *px = input_operand(c, x, rows * in);
   for (size_t r = 0; r < rows; r++)
     for (size_t o = 0; o < out; o++) db[o] += pz[r * out + o];
-  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)out, (int)in, (int)rows, 1.0f, pz, (int)out, px,
-              (int)in, add ? 1.0f : 0.0f, dw, (int)in);
+  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)out, (int)in, (int)rows, 1.0f, pz, (int)out, px, (int)in,
+              add ? 1.0f : 0.0f, dw, (int)in);
   if (dx.n == 0) return 0;
-  float *pd = at(dx);
+  float *pd = floats_at(dx);
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)in, (int)out, 1.0f, pz, (int)out,
-              weights_of(c, &l->d, params), (int)in, 0.0f, pd, (int)in);
+              weights_operand(c, &l->d, params), (int)in, 0.0f, pd, (int)in);
   if (l->d.below == COMPUTE_RELU)
     for (size_t i = 0; i < rows * in; i++) pd[i] = px[i] > 0.0f ? pd[i] : 0.0f;
+  round_act(c, pd, rows * in);
+  if (l->d.below != COMPUTE_GELU) return 0;
+  const float *before = l->d.below_before->data;
+  for (size_t i = 0; i < rows * in; i++) pd[i] *= gelu_slope(before[i]);
   round_act(c, pd, rows * in);
   return 0;
 }
 
-enum { CHAINS = 8 }; /* sums side by side, so that one addition need not wait for the last */
+enum { CHAINS = 8 }; /* parallel sums, so that an addition does not wait for the one before */
 
 static double sum_squared_differences(const float *restrict y, const float *restrict t, size_t n) {
   double sum[CHAINS] = {0};
@@ -224,8 +266,8 @@ static double squared_loss(bool root, const float *y, const float *t, float *dz,
 
 /* -log softmax(y)[class], shifted by the row's maximum so that no exponential overflows; dz = softmax(y) -
  * onehot. */
-static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols,
-                            double weight, double scale) {
+static double cross_entropy(const float *y, const float *t, float *dz, size_t rows, size_t cols, double weight,
+                            double scale) {
   double loss = 0, factor = weight / (double)rows;
   for (size_t r = 0; r < rows; r++, y += cols) {
     size_t class = (size_t)t[r];
@@ -235,38 +277,147 @@ static double cross_entropy(const float *y, const float *t, float *dz, size_t ro
     for (size_t j = 0; j < cols; j++) sum += (double)expf(y[j] - top);
     loss += log(sum) - (double)(y[class] - top);
     for (size_t j = 0; dz && j < cols; j++)
-      dz[r * cols + j] =
-          (float)(scale * factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
+      dz[r * cols + j] = (float)(scale * factor * ((double)expf(y[j] - top) / sum - (j == class ? 1.0 : 0.0)));
   }
   return factor * loss;
 }
 
 static int cpu_loss(struct compute *c, const struct compute_loss_desc *d, struct span y, struct span target,
                     struct span dz, struct span out, struct err *e) {
-  double value = 0, scale = d->scale ? (double)compute_cpu_opt_scale(d->scale) : 1.0;
-  float *pz = dz.buf ? at(dz) : NULL, *o = at(out);
+  double value = 0, scale = d->scale ? (double)d->scale->v.scale : 1.0;
+  float *pz = dz.buf ? floats_at(dz) : NULL, *o = floats_at(out);
   if (d->rows > 0 && d->kind == COMPUTE_CROSS_ENTROPY)
-    value = cross_entropy(at(y), at(target), pz, d->rows, d->cols, d->weight, scale);
+    value = cross_entropy(floats_at(y), floats_at(target), pz, d->rows, d->cols, d->weight, scale);
   else if (d->rows > 0)
-    value = squared_loss(d->kind == COMPUTE_RMSE, at(y), at(target), pz, d->rows * d->cols, d->weight, scale);
+    value =
+        squared_loss(d->kind == COMPUTE_RMSE, floats_at(y), floats_at(target), pz, d->rows * d->cols, d->weight, scale);
   if (pz) round_act(c, pz, d->rows * d->cols);
-  float bad = isfinite((float)value) ? 0.0f : 1.0f, who = bad > 0 ? d->who : 0.0f;
+  float bad = isfinite((float)value) ? 0.0f : 1.0f, rank_tag = bad > 0 ? d->rank_tag : 0.0f;
   o[0] = (d->add ? o[0] : 0.0f) + (float)value;
   o[1] = (d->add ? o[1] : 0.0f) + bad;
-  o[2] = (d->add ? o[2] : 0.0f) + who;
+  o[2] = (d->add ? o[2] : 0.0f) + rank_tag;
   return 0;
 }
 
-static int cpu_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                       size_t cols, struct err *e) {
-  const float *p = at(y), *t = at(target);
+static int cpu_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
+                             size_t cols, struct err *e) {
+  const float *p = floats_at(y), *t = floats_at(target);
   size_t n = 0;
   for (size_t r = 0; r < rows; r++, p += cols) {
     size_t best = 0;
     for (size_t j = 1; j < cols; j++) best = p[j] > p[best] ? j : best;
     n += best == (size_t)t[r];
   }
-  at(out)[0] += (float)n;
+  floats_at(out)[0] += (float)n;
+  return 0;
+}
+
+static void cpu_opt_destroy(struct compute *c, struct compute_opt *o) {
+  for (int i = 0; i < COMPUTE_STATES_MAX; i++) compute_free(c, o->state[i]);
+  free(o);
+}
+
+static int cpu_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
+                          struct err *e) {
+  struct compute_opt *o = xcalloc(1, sizeof *o);
+  o->d = *d;
+  o->v.scale = d->scale_loss ? SCALE_FIRST : 1.0f;
+  for (int i = 0; i < compute_opt_states(d->kind); i++) {
+    int rc = compute_alloc(c, COMPUTE_STATE, d->n, &o->state[i], e);
+    if (rc) {
+      cpu_opt_destroy(c, o);
+      return rc;
+    }
+  }
+  *out = o;
+  return 0;
+}
+
+static struct compute_buf *cpu_opt_state(struct compute_opt *o, int i) {
+  return o->state[i];
+}
+
+static double sum_squares(const float *p, size_t n) {
+  double sum[4] = {0}; /* four parallel sums, as above */
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4)
+    for (int k = 0; k < 4; k++) sum[k] += (double)p[i + (size_t)k] * (double)p[i + (size_t)k];
+  for (; i < n; i++) sum[0] += (double)p[i] * (double)p[i];
+  return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+/* by: the factor of the gradients. */
+static void sgd(const struct compute_opt_desc *d, float lr, float by, struct span param, struct span grad,
+                struct compute_buf *momentum) {
+  float *restrict p = floats_at(param), *restrict m = momentum->data;
+  const float *restrict g = floats_at(grad);
+  float mu = (float)d->momentum, decay = (float)d->weight_decay;
+  for (size_t i = 0; i < param.n; i++) {
+    m[i] = mu * m[i] + (by * g[i] + decay * p[i]);
+    p[i] -= lr * m[i];
+  }
+}
+
+static void adam(const struct compute_opt_desc *d, uint64_t step, float lr, float by, struct span param,
+                 struct span grad, struct compute_buf *const *state) {
+  float *restrict p = floats_at(param), *restrict m = state[0]->data, *restrict v = state[1]->data;
+  const float *restrict g = floats_at(grad);
+  float b1 = (float)d->beta1, b2 = (float)d->beta2, eps = (float)d->eps;
+  float c1 = (float)(1.0 - d->beta1), c2 = (float)(1.0 - d->beta2); /* rounded after the subtraction, as torch does */
+  float rate = (float)((double)lr / (1.0 - pow(d->beta1, (double)step)));
+  float root = (float)(1.0 / sqrt(1.0 - pow(d->beta2, (double)step)));
+  float decay = d->kind == COMPUTE_ADAM ? (float)d->weight_decay : 0.0f;
+  float keep = d->kind == COMPUTE_ADAMW ? (float)(1.0 - (double)lr * d->weight_decay) : 1.0f;
+  for (size_t i = 0; i < param.n; i++) {
+    float x = by * g[i] + decay * p[i];
+    m[i] = b1 * m[i] + c1 * x;
+    v[i] = b2 * v[i] + c2 * x * x;
+    p[i] = keep * p[i] - rate * m[i] / (sqrtf(v[i]) * root + eps);
+  }
+}
+
+static void count_skipped(struct compute_opt *o) {
+  o->v.skipped++;
+  o->v.skipped_in_row++;
+  o->v.good_in_row = 0;
+  if (o->d.scale_loss && o->v.scale > 1.0f) o->v.scale /= 2;
+}
+
+static void count_update(struct compute_opt *o) {
+  o->v.updates++;
+  o->v.skipped_in_row = 0;
+  o->v.good_in_row++;
+  if (!o->d.scale_loss || o->v.good_in_row < GROWTH_INTERVAL) return;
+  o->v.good_in_row = 0;
+  if (o->v.scale < SCALE_MAX) o->v.scale *= 2;
+}
+
+static int cpu_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
+                        struct span bad, struct err *e) {
+  if (param.n != o->d.n || grad.n != o->d.n)
+    return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
+  double norm = sqrt(sum_squares(floats_at(grad), grad.n)) / (double)o->v.scale, by = 1.0 / (double)o->v.scale;
+  o->v.grad_norm = bad.n && floats_at(bad)[0] != 0.0f ? NAN : (float)norm;
+  if (!isfinite(o->v.grad_norm)) {
+    count_skipped(o);
+    return 0;
+  }
+  if (o->d.clip_norm > 0 && norm > o->d.clip_norm) by *= o->d.clip_norm / (norm + 1e-6); /* as torch does */
+  count_update(o);
+  if (o->d.kind == COMPUTE_SGD)
+    sgd(&o->d, floats_at(lr)[0], (float)by, param, grad, o->state[0]);
+  else
+    adam(&o->d, o->v.updates, floats_at(lr)[0], (float)by, param, grad, o->state);
+  return 0;
+}
+
+static int cpu_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
+  memcpy(floats_at(stage), &o->v, sizeof o->v);
+  return 0;
+}
+
+static int cpu_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e) {
+  o->v = *v;
   return 0;
 }
 
@@ -285,13 +436,13 @@ static const struct compute_ops cpu_ops = {
     .forward = cpu_forward,
     .backward = cpu_backward,
     .loss = cpu_loss,
-    .correct = cpu_correct,
-    .opt_create = compute_cpu_opt_create,
-    .opt_destroy = compute_cpu_opt_destroy,
-    .opt_state = compute_cpu_opt_state,
-    .opt_step = compute_cpu_opt_step,
-    .opt_read = compute_cpu_opt_read,
-    .opt_set = compute_cpu_opt_set,
+    .count_correct = cpu_count_correct,
+    .opt_create = cpu_opt_create,
+    .opt_destroy = cpu_opt_destroy,
+    .opt_state = cpu_opt_state,
+    .opt_step = cpu_opt_step,
+    .opt_read = cpu_opt_read,
+    .opt_set = cpu_opt_set,
 };
 
 struct compute *compute_cpu_create(int threads, enum compute_precision precision) {

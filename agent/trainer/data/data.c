@@ -1,9 +1,10 @@
-/* Reading samples. Files are read once, whole, through zlib, which passes plain files through as they are.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads samples. Files are read once and completely, through zlib, which passes plain files through unchanged.
  *
- * A header may lie about the length, so memory grows with what was really read, never ahead of it by more
- * than one block; a file that ends early, goes on behind its data, or is damaged (zlib's checksum) is
- * refused by a sentence that says where. Every rank reads the whole file: the sampler may give it any
- * sample in the next epoch, and a MNIST-like file is some ten megabytes. */
+ * A header may announce a wrong length, so memory grows with the bytes that were read, at most one block ahead. A file
+ * that ends early, continues after its data, or is damaged (zlib's checksum) is refused, and the message names the
+ * place. Every rank reads the whole file, because the sampler may give it any sample in the next epoch. A file like
+ * MNIST has some ten megabytes. */
 
 #include "agent/trainer/data/data.h"
 
@@ -22,13 +23,13 @@
 
 enum { READ_BLOCK = 1 << 20 };
 
-/* -EIO and a sentence when the stream is damaged, else 0: it merely ended. */
+/* -EIO and a message if the stream is damaged, else 0: it ended. */
 static int stream_error(gzFile gz, int n, struct err *e) {
   int code = Z_OK;
   const char *text = gzerror(gz, &code);
   if (n >= 0 && code == Z_OK) return 0;
   if (code == Z_ERRNO) return err_sys(e, -errno, "cannot be read");
-  if (code == Z_BUF_ERROR) return err_set(e, -EIO, "is cut off: its gzip stream ends in the middle");
+  if (code == Z_BUF_ERROR) return err_set(e, -EIO, "is truncated: its gzip stream ends early");
   return err_set(e, -EIO, "is damaged: %s", text && text[0] ? text : "its gzip stream does not end well");
 }
 
@@ -66,14 +67,12 @@ static int read_items(gzFile gz, const struct idx_header *h, uint8_t **out, stru
   }
   uint8_t extra;
   if (rc == 0 && b.len < want)
-    rc = err_set(e, -EINVAL,
-                 "is cut off: its header promises %llu items of %llu bytes, but only %zu bytes follow",
+    rc = err_set(e, -EINVAL, "is truncated: its header announces %llu items of %llu bytes, but only %zu bytes follow",
                  (unsigned long long)h->items, (unsigned long long)h->item_bytes, b.len);
   else if (rc == 0) /* also makes zlib check its trailer */
     rc = read_some(gz, &extra, 1, &got, e);
   if (rc == 0 && got != 0)
-    rc = err_set(e, -EINVAL, "goes on behind the %llu bytes that its header promises",
-                 (unsigned long long)want);
+    rc = err_set(e, -EINVAL, "continues after the %llu bytes that its header announces", (unsigned long long)want);
   if (rc == 0) {
     *out = (uint8_t *)b.data;
     return 0;
@@ -88,7 +87,7 @@ static int read_idx(const char *path, struct idx_header *h, uint8_t **out, struc
   if (fd < 0) return err_sys(e, -errno, "data file %s", path);
   if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
     close(fd);
-    return err_set(e, -EISDIR, "%s: is a directory; an IDX file is wanted", path);
+    return err_set(e, -EISDIR, "%s is a directory; name an IDX file", path);
   }
   gzFile gz = gzdopen(fd, "rb");
   if (!gz) {
@@ -132,16 +131,14 @@ static int open_labels(struct dataset *d, const char *path, struct err *e) {
   int rc = read_idx(path, &h, &d->labels, e);
   if (rc) return rc;
   if (h.dims != 1)
-    return err_set(e, -EINVAL, "%s: has %u dimensions; a file of labels has one (is it the images?)", path,
-                   h.dims);
+    return err_set(e, -EINVAL, "%s: has %u dimensions; a file of labels has one (is it the images?)", path, h.dims);
   if (h.items != d->n)
     return err_set(e, -EINVAL, "%s: has %llu labels for %llu samples", path, (unsigned long long)h.items,
                    (unsigned long long)d->n);
   return 0;
 }
 
-int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale,
-                 struct err *e) {
+int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale, struct err *e) {
   *d = (struct dataset){.dim = dim, .scale = scale};
   bool synthetic = strncmp(spec, "synthetic:", 10) == 0;
   int rc = synthetic ? open_synthetic(d, spec + 10, e) : open_images(d, spec, e);
@@ -156,7 +153,7 @@ void dataset_finish(struct dataset *d) {
   *d = (struct dataset){0};
 }
 
-/* As numpy.linspace does it, in double: k * step, and the last value exactly the end. */
+/* As numpy.linspace in double: k * step, and the last value is exactly the end. */
 static void ramp(uint64_t i, uint32_t dim, double scale, float *out) {
   double end = (double)i, step = dim > 1 ? end / (double)(dim - 1) : 0;
   for (uint32_t k = 0; k < dim; k++) out[k] = (float)((double)k * step * scale);

@@ -1,13 +1,20 @@
-#ifndef AGENT_TRAINER_DATA_H
-#define AGENT_TRAINER_DATA_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_DATA_DATA_H
+#define AGENT_TRAINER_DATA_DATA_H
 
-/* What is trained on: numbered samples of `dim` floats, and a class number each where there are labels.
+/* The data of a run, and the samples of each rank.
  *
- *   synthetic:N   sample i is the linear ramp from 0 to i over dim values (numpy.linspace(0, i, dim)),
- *   times
- *                 scale; computed when asked for
- *   FILE          an IDX file, gzip or not; bytes become value / 255 (times scale); kept as bytes in
- *                 memory */
+ * A dataset is numbered samples of `dim` floats, with a class number each if there are labels:
+ *
+ *   synthetic:N   sample i is the linear ramp from 0 to i over dim values (numpy.linspace(0, i, dim)), times scale;
+ *                 computed on demand
+ *   FILE          an IDX file, plain or gzip; a byte becomes value / 255, times scale; kept as bytes in memory
+ *
+ * The sampler deals the samples out. An epoch is one permutation of all samples, from the seed and the number of the
+ * epoch. Global batch k is the k-th run of `batch` positions in it, for any world size; the last batch may be
+ * short. Each rank trains on one contiguous share of each global batch, and shares differ by one sample at most. So
+ * exactly one rank sees a sample, once an epoch. A step has `batches` batches, fewer at the end of an epoch: no step
+ * crosses an epoch. */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +22,7 @@
 
 #define DATA_SAMPLES_MAX (UINT64_C(1) << 40)
 
-/* Who knows what a sample is: devices may make it by themselves, but for what only dataset_sample knows. */
+/* A device can make the samples of a known form by itself. Only dataset_sample knows those of DATASET_OWN. */
 enum dataset_form { DATASET_OWN, DATASET_RAMPS, DATASET_BYTES };
 
 struct dataset {
@@ -27,17 +34,60 @@ struct dataset {
   uint8_t *labels; /* n; NULL: none */
 };
 
-/* spec as --data; labels: an IDX file, or NULL; dim: what the model takes. Errors: a sentence that names
- * the file and what is wrong with it. */
-int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale,
-                 struct err *e);
+/* spec: as --data. labels: an IDX file, or NULL. dim: the model's input. The message of an error names the file. */
+int dataset_open(struct dataset *d, const char *spec, const char *labels, uint32_t dim, double scale, struct err *e);
 void dataset_finish(struct dataset *d);
 /* Writes dim floats. i < n. */
 void dataset_sample(const struct dataset *d, uint64_t i, float *out);
 static inline float dataset_label(const struct dataset *d, uint64_t i) {
   return (float)d->labels[i];
 }
-/* The largest label, and where it is; labels must be there. */
+/* The largest label, and the first sample that has it. There must be labels. */
 unsigned dataset_top_label(const struct dataset *d, uint64_t *where);
+
+struct sampler {
+  uint64_t samples, batch, seed;
+  uint64_t batches; /* per step; 0 is 1 */
+};
+
+/* The permutation of one epoch. */
+struct permutation {
+  uint64_t n;
+  unsigned half; /* bits in each half of the Feistel network */
+  uint64_t key[6];
+};
+
+/* Positions [first, first + count) of the epoch belong to this rank. `global` is the size of the whole batch. count may
+ * be 0. */
+struct sampler_share {
+  uint64_t first, count, global;
+};
+
+/* The batches of one step, one after the other. */
+struct sampler_step {
+  uint64_t total;             /* samples of the step, over all ranks */
+  uint64_t left;              /* of them, those behind this batch; 0: this is the last batch */
+  struct sampler_share share; /* this rank's part of this batch */
+  uint64_t row;               /* this rank's samples in the batches before */
+  uint64_t next;              /* position of the next batch */
+};
+
+uint64_t sampler_steps_per_epoch(const struct sampler *s);
+/* Samples, over all ranks, of the step that begins at `position`. A rank divides its gradients by this number, so that
+ * the sum over the ranks is the gradient of the mean. */
+uint64_t sampler_step_samples(const struct sampler *s, uint64_t position);
+/* The share of the batch that begins at `position` (0 <= position < samples). */
+struct sampler_share sampler_share(const struct sampler *s, uint64_t position, int rank, int world);
+/* The largest share of any rank: in a batch, and in all batches of a step. */
+uint64_t sampler_share_max(const struct sampler *s, int world);
+uint64_t sampler_step_share_max(const struct sampler *s, int world);
+/* The step that begins at `position`, before its first batch. sampler_next_batch moves to the next batch; false: there
+ * is none.
+ *
+ *   struct sampler_step step = sampler_step_at(s, position); while (sampler_next_batch(s, rank, world, &step)) ... */
+struct sampler_step sampler_step_at(const struct sampler *s, uint64_t position);
+bool sampler_next_batch(const struct sampler *s, int rank, int world, struct sampler_step *step);
+struct permutation sampler_epoch(const struct sampler *s, uint64_t epoch);
+uint64_t permutation_at(const struct permutation *p, uint64_t position); /* the number of the sample */
 
 #endif

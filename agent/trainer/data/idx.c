@@ -1,6 +1,6 @@
-/* IDX headers, checked number by number: nothing that the header claims is believed before it is within a
- * named limit. Whether the file is as long as it claims is the reader's business (data.c), which knows the
- * file. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks each number of an IDX header against a named limit before it is used. data.c checks that the file is as long
+ * as its header announces. */
 
 #include "agent/trainer/data/idx.h"
 
@@ -14,11 +14,9 @@ static uint32_t be32(const uint8_t *p) {
 
 int idx_header_length(const uint8_t first[4], size_t *length, struct err *e) {
   if (first[0] != 0 || first[1] != 0)
-    return err_set(e, -EINVAL, "not an IDX file: it begins with %02x %02x, not with 00 00", first[0],
-                   first[1]);
+    return err_set(e, -EINVAL, "not an IDX file: it begins with %02x %02x, not with 00 00", first[0], first[1]);
   if (first[2] != TYPE_UBYTE)
-    return err_set(e, -EINVAL, "holds values of type 0x%02x; only unsigned bytes (0x08) are supported",
-                   first[2]);
+    return err_set(e, -EINVAL, "holds values of type 0x%02x; only unsigned bytes (0x08) are supported", first[2]);
   if (first[3] < 1 || first[3] > IDX_DIMS_MAX)
     return err_set(e, -EINVAL, "has %u dimensions; 1 to %d are supported", first[3], IDX_DIMS_MAX);
   *length = 4 + 4 * (size_t)first[3];
@@ -34,15 +32,13 @@ int idx_header_parse(const uint8_t *data, size_t len, struct idx_header *h, stru
   struct idx_header out = {.dims = data[3], .header_bytes = length, .item_bytes = 1};
   for (unsigned i = 0; i < out.dims; i++) {
     out.size[i] = be32(data + 4 + 4 * i);
-    if (out.size[i] == 0)
-      return err_set(e, -EINVAL, "says that its dimension %u is 0: there is nothing in it", i);
+    if (out.size[i] == 0) return err_set(e, -EINVAL, "has size 0 in dimension %u", i);
     if (i > 0) out.item_bytes *= out.size[i];
-    if (out.item_bytes > IDX_ITEM_MAX)
-      return err_set(e, -EINVAL, "says that one item has more than %d values", IDX_ITEM_MAX);
+    if (out.item_bytes > IDX_ITEM_MAX) return err_set(e, -EINVAL, "has more than %d values per item", IDX_ITEM_MAX);
   }
   out.items = out.size[0];
   if (out.items > IDX_BYTES_MAX / out.item_bytes)
-    return err_set(e, -EINVAL, "says that it holds %llu items of %llu bytes; the limit is %llu GB in all",
+    return err_set(e, -EINVAL, "has %llu items of %llu bytes; the limit is %llu GB in total",
                    (unsigned long long)out.items, (unsigned long long)out.item_bytes,
                    (unsigned long long)(IDX_BYTES_MAX >> 30));
   *h = out;

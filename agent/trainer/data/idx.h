@@ -1,8 +1,9 @@
-#ifndef AGENT_TRAINER_IDX_H
-#define AGENT_TRAINER_IDX_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_DATA_IDX_H
+#define AGENT_TRAINER_DATA_IDX_H
 
-/* The header of an IDX file (the format of MNIST): 00 00 <type> <dimensions>, then one big-endian 32-bit
- * size per dimension, the first one being the number of items. Only unsigned bytes are read. Pure. */
+/* The header of an IDX file (the format of MNIST): 00 00 <type> <dimensions>, then one big-endian 32-bit size per
+ * dimension. The first size is the number of items. Only unsigned bytes are supported. Pure. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -19,10 +20,10 @@ struct idx_header {
   uint64_t item_bytes; /* product of the others; 1 with one dimension */
 };
 
-/* Length of a header that begins with these 4 bytes, or -EINVAL with a sentence. */
+/* Length of a header that starts with these 4 bytes, or -EINVAL with a message. */
 int idx_header_length(const uint8_t first[4], size_t *length, struct err *e);
-/* The whole header; len as idx_header_length said or more. items and item_bytes are 1 at least and within
- * the limits. */
+/* Parses the whole header; len is at least what idx_header_length returned. items and item_bytes are at least 1 and
+ * within the limits. */
 int idx_header_parse(const uint8_t *data, size_t len, struct idx_header *h, struct err *e);
 
 #endif

@@ -1,36 +1,37 @@
-/* A permutation that is computed, not stored: a Feistel network of six rounds over the smallest even
- * number of bits that holds n, and "cycle walking": a result of n or more is put through again until it is
- * below n. Both steps are invertible, so every number below n is hit exactly once. The domain is less than
- * four times n, so four walks are the mean at worst.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A permutation that is computed, not stored: a Feistel network of six rounds over the smallest even number of bits
+ * that holds n, with cycle walking. A result of n or more goes through the network again until it is below n. Both
+ * steps are invertible, so every number below n occurs exactly once. The domain is smaller than 4n, so four passes are
+ * the worst mean.
  *
- * A shuffled array would be simpler, but costs 8 bytes per sample in each worker and the whole shuffle at
- * every resume; this costs nothing and any position can be asked for. It is no cipher and need not be. */
+ * A shuffled array would be simpler, but it needs 8 bytes per sample in each worker, and the whole shuffle at every
+ * resume. Here any position can be computed alone. This is not a cipher and need not be one. */
 
-#include "agent/trainer/sampler.h"
+#include "agent/trainer/data/data.h"
 
 #include "agent/trainer/rng.h"
 
 enum { ROUNDS = 6 };
 
-/* Of a step; no more than the whole data, so nothing overflows. */
-static uint64_t most(const struct sampler *s) {
-  uint64_t group = s->group ? s->group : 1;
-  return group < s->samples / s->batch + 1 ? group * s->batch : s->samples;
+/* Limited to the whole data set, so nothing overflows. */
+static uint64_t step_samples_max(const struct sampler *s) {
+  uint64_t batches = s->batches ? s->batches : 1;
+  return batches < s->samples / s->batch + 1 ? batches * s->batch : s->samples;
 }
 
-uint64_t sampler_steps(const struct sampler *s) {
-  return s->samples / most(s) + (s->samples % most(s) != 0);
+uint64_t sampler_steps_per_epoch(const struct sampler *s) {
+  return s->samples / step_samples_max(s) + (s->samples % step_samples_max(s) != 0);
 }
 
 uint64_t sampler_step_samples(const struct sampler *s, uint64_t position) {
   uint64_t left = s->samples - position;
-  return left < most(s) ? left : most(s);
+  return left < step_samples_max(s) ? left : step_samples_max(s);
 }
 
-struct share sampler_share(const struct sampler *s, uint64_t position, int rank, int world) {
+struct sampler_share sampler_share(const struct sampler *s, uint64_t position, int rank, int world) {
   uint64_t left = s->samples - position, global = left < s->batch ? left : s->batch;
   uint64_t r = (uint64_t)rank, w = (uint64_t)world, each = global / w, more = global % w;
-  return (struct share){
+  return (struct sampler_share){
       .first = position + r * each + (r < more ? r : more),
       .count = each + (r < more),
       .global = global,
@@ -43,21 +44,21 @@ uint64_t sampler_share_max(const struct sampler *s, int world) {
 }
 
 uint64_t sampler_step_share_max(const struct sampler *s, int world) {
-  struct sampler last = {.samples = most(s) % s->batch, .batch = s->batch};
-  return most(s) / s->batch * sampler_share_max(s, world) + sampler_share_max(&last, world);
+  struct sampler last = {.samples = step_samples_max(s) % s->batch, .batch = s->batch};
+  return step_samples_max(s) / s->batch * sampler_share_max(s, world) + sampler_share_max(&last, world);
 }
 
-struct group sampler_group(const struct sampler *s, uint64_t position) {
+struct sampler_step sampler_step_at(const struct sampler *s, uint64_t position) {
   uint64_t total = sampler_step_samples(s, position);
-  return (struct group){.total = total, .left = total, .next = position};
+  return (struct sampler_step){.total = total, .left = total, .next = position};
 }
 
-bool sampler_next(const struct sampler *s, int rank, int world, struct group *g) {
-  if (g->left == 0) return false;
-  g->row += g->share.count;
-  g->share = sampler_share(s, g->next, rank, world);
-  g->next += g->share.global;
-  g->left -= g->share.global;
+bool sampler_next_batch(const struct sampler *s, int rank, int world, struct sampler_step *step) {
+  if (step->left == 0) return false;
+  step->row += step->share.count;
+  step->share = sampler_share(s, step->next, rank, world);
+  step->next += step->share.global;
+  step->left -= step->share.global;
   return true;
 }
 

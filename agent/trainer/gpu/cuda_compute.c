@@ -1,34 +1,54 @@
-/* The CUDA answer to compute.h: one device, its streams, and what they say when something fails.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CUDA's implementation of compute.h: the device, its streams, marks and captures, and its errors.
  *
- * Opening asks in the order in which things can be missing, so that the sentence names the first: is there a driver, is it new enough, is
- * there a device, does the module have code for it, does the device know the precision. No device memory is touched before.
+ * Opening checks in the order in which things can be missing, so that the message names the first: a driver, a driver
+ * that is new enough, a device, code in the module for that device, the precision. It allocates no device memory
+ * before.
  *
- * An operation is queued and returns; what fails on the device is told by some later call. CUDA keeps such an error for good, so every call from
- * then on tells it; the sentence says what was queued last, which is as near as one comes without waiting after every kernel
- * (CUDA_LAUNCH_BLOCKING=1 does that, for the curious).
+ * An operation is queued and returns; a later call reports its error. CUDA keeps such an error for good, so every call
+ * from then on reports it. The message names the operation that was queued last, which is as near as possible without a
+ * wait after every kernel (CUDA_LAUNCH_BLOCKING=1 adds that wait).
  *
- * Nothing here waits without end, not even the end itself: memory of a device that does not come to rest is left to the process's exit.
- * A collective that will never be whole must have been aborted before.
+ * Every wait has an end. If a device does not come to rest, its memory is left to the exit of the process. A collective
+ * that can never complete must be aborted first.
  *
- * RDZV_CUDA_MATMUL=plain makes products without epilogues, =own without cuBLASLt: for tests that compare the ways, and for the day when a library has a bad
- * one. */
+ * A mark is a number, with an event of a ring behind it. Events of one stream complete in order, so a completed mark
+ * confirms all marks before it. An event that was recorded again for a later mark answers for the earlier one too:
+ * late, but never wrongly.
+ *
+ * The word that blocks updates lies in host memory that the device can read. It is set at once, past all queued
+ * operations, and read by the kernel that decides about an update (kernels_opt.cu).
+ *
+ * A capture records queued operations into a graph, in the thread-local mode, in which CUDA refuses what it cannot
+ * capture. After any failure capture_end leaves the stream as it was before. During a capture no event is recorded or
+ * queried. Code that runs for the first time is loaded, which a capture does not always allow: run a step once before
+ * you capture one.
+ *
+ * RDZV_CUDA_MATMUL=plain makes products without epilogues, and =own without cuBLASLt. Tests compare the ways with it,
+ * and it avoids a faulty library. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
+#include "agent/trainer/gpu/datasheet.h"
 #include "common/mem.h"
 
 #include <errno.h>
+#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+struct compute_graph {
+  cudaGraphExec_t exec;
+};
+
 int cuda_check(struct compute *c, cudaError_t rc, const char *what, struct err *e) {
   if (rc == cudaSuccess) return 0;
   struct cuda *u = cuda_of(c);
-  (void)cudaGetLastError(); /* what is not fatal is told once */
+  (void)cudaGetLastError(); /* an error that is not fatal is reported once */
   return err_set(e, rc == cudaErrorMemoryAllocation ? -ENOMEM : -EIO,
-                 "the device (%s) says at %s: %s (%s); queued last was %s", u->base.device, what,
+                 "the device (%s) failed in %s: %s (%s); the last queued operation was %s", u->base.device, what,
                  cudaGetErrorString(rc), cudaGetErrorName(rc), u->last);
 }
 
@@ -59,26 +79,24 @@ bool cuda_idle(struct compute *c) {
   return false;
 }
 
-static int no_driver(cudaError_t rc, struct err *e) {
+static int explain_no_device(cudaError_t rc, struct err *e) {
   int driver = 0, runtime = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
   if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = 0;
   (void)cudaGetLastError();
   if (driver == 0)
     return err_set(e, -ENODEV,
-                   "no NVIDIA driver on this machine: libcuda.so.1 is not there (in a container: it comes "
-                   "from the host, "
-                   "with --gpus or its like)");
+                   "no NVIDIA driver on this machine: libcuda.so.1 is missing (a container gets it from the host, "
+                   "with --gpus or similar)");
   if (rc == cudaErrorInsufficientDriver)
-    return err_set(e, -ENODEV,
-                   "the NVIDIA driver is too old: it knows CUDA %d.%d, this program is built for %d.%d; a "
-                   "newer driver or a "
-                   "build with an older CUDA will do",
-                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    return err_set(
+        e, -ENODEV,
+        "the NVIDIA driver is too old: it supports CUDA %d.%d, but this program was built for %d.%d; install a "
+        "newer driver, or build with an older CUDA",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
   if (rc == cudaErrorNoDevice) {
     const char *shown = getenv("CUDA_VISIBLE_DEVICES");
-    return err_set(e, -ENODEV,
-                   "no CUDA device: the driver (CUDA %d.%d) shows none; CUDA_VISIBLE_DEVICES is %.100s",
+    return err_set(e, -ENODEV, "no CUDA device: the driver (CUDA %d.%d) shows none; CUDA_VISIBLE_DEVICES is %.100s",
                    driver / 1000, driver % 1000 / 10, shown ? shown : "not set");
   }
   return err_set(e, -ENODEV, "CUDA does not start: %s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
@@ -87,13 +105,12 @@ static int no_driver(cudaError_t rc, struct err *e) {
 static void name_device(struct cuda *u, const struct cudaDeviceProp *p) {
   const unsigned char *b = (const unsigned char *)p->uuid.bytes;
   snprintf(u->base.device, sizeof u->base.device,
-           "%.32s (GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x, sm_%d)", p->name,
-           b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
-           b[15], u->sm);
+           "%.32s (GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x, sm_%d)", p->name, b[0],
+           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15], u->sm);
 }
 
-/* Which device, and can it do what is wanted? */
-static int choose(struct cuda *u, const struct gpu_config *cfg, struct err *e) {
+/* Chooses the device, and checks that it supports the options. */
+static int choose_device(struct cuda *u, const struct gpu_config *cfg, struct err *e) {
   struct cudaDeviceProp p;
   int n = 0;
   cudaError_t rc = cudaGetDeviceCount(&n);
@@ -102,16 +119,16 @@ static int choose(struct cuda *u, const struct gpu_config *cfg, struct err *e) {
     u->device = cfg->device % n;
     rc = cudaGetDeviceProperties(&p, u->device);
   }
-  if (rc != cudaSuccess) return no_driver(rc, e);
+  if (rc != cudaSuccess) return explain_no_device(rc, e);
   u->sm = p.major * 10 + p.minor;
   name_device(u, &p);
-  u->base.peak_flops = rules_peak_flops(p.name, cfg->precision);
-  const char *refused = rules_precision_refused(p.major, p.minor, cfg->precision);
+  u->base.peak_flops = datasheet_peak_flops(p.name, cfg->precision);
+  const char *refused = datasheet_precision_refused(p.major, p.minor, cfg->precision);
   if (refused) return err_set(e, -ENOTSUP, "this device, %s, %s", u->base.device, refused);
   rc = cudaSetDevice(u->device);
   if (rc != cudaSuccess)
-    return err_set(e, -ENODEV, "the device (%s) cannot be opened: %s (%s)", u->base.device,
-                   cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return err_set(e, -ENODEV, "the device (%s) cannot be opened: %s (%s)", u->base.device, cudaGetErrorString(rc),
+                   cudaGetErrorName(rc));
   rc = (cudaError_t)kernel_check();
   if (rc == cudaSuccess) return 0;
   (void)cudaGetLastError();
@@ -121,39 +138,140 @@ static int choose(struct cuda *u, const struct gpu_config *cfg, struct err *e) {
       u->base.device, cudaGetErrorName(rc), u->sm);
 }
 
+/* Marks, captures, names for the profiler. ------------------------------------------------------------------------- */
+
+static int cuda_init(struct compute *c, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = 0;
+  for (int i = 0; i < CUDA_MARKS && rc == 0; i++)
+    rc = cuda_check(c, cudaEventCreateWithFlags(&u->events[i], cudaEventDisableTiming), "creating an event", e);
+  void *word = NULL, *seen = NULL;
+  if (rc == 0) rc = cuda_check(c, cudaHostAlloc(&word, sizeof(unsigned), cudaHostAllocMapped), "cudaHostAlloc", e);
+  if (rc) return rc;
+  u->blocked = word;
+  *u->blocked = 0;
+  rc = cuda_check(c, cudaHostGetDevicePointer(&seen, word, 0), "cudaHostGetDevicePointer", e);
+  u->blocked_dev = seen;
+  return rc;
+}
+
+static void cuda_finish(struct compute *c) {
+  struct cuda *u = cuda_of(c);
+  for (int i = 0; i < CUDA_MARKS; i++)
+    if (u->events[i]) (void)cudaEventDestroy(u->events[i]);
+  if (u->blocked) (void)cudaFreeHost(u->blocked);
+}
+
+static int cuda_record(struct compute *c, struct compute_mark *mark, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, "a mark", e);
+  if (rc) return rc;
+  uint64_t n = u->recorded + 1;
+  rc = cuda_check(c, cudaEventRecord(u->events[n % CUDA_MARKS], u->stream), "a mark", e);
+  if (rc) return rc;
+  u->recorded = mark->n = n;
+  return 0;
+}
+
+static int cuda_done(struct compute *c, struct compute_mark mark, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  bool fetch = mark.n == CUDA_FETCH_MARK;
+  if (mark.n <= u->done) return 1;
+  if (!fetch && mark.n > u->recorded) return err_set(e, -EINVAL, "a mark that was never recorded");
+  if (u->capturing) return 0;
+  cudaError_t rc = cudaEventQuery(fetch ? u->fetched : u->events[mark.n % CUDA_MARKS]);
+  if (rc == cudaErrorNotReady) {
+    (void)cudaGetLastError(); /* not an error, but CUDA keeps it as one */
+    return 0;
+  }
+  if (rc != cudaSuccess) return cuda_check(c, rc, "a mark", e);
+  if (!fetch) u->done = mark.n;
+  return 1;
+}
+
+static void cuda_block_updates(struct compute *c, bool on) {
+  __atomic_store_n(cuda_of(c)->blocked, on ? 1u : 0u, __ATOMIC_SEQ_CST);
+}
+
+static int cuda_capture_begin(struct compute *c, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, "another capture", e);
+  if (rc == 0) rc = cuda_check(c, cudaStreamBeginCapture(u->stream, cudaStreamCaptureModeThreadLocal), "a capture", e);
+  u->capturing = u->capturing || rc == 0;
+  return rc;
+}
+
+static int cuda_capture_end(struct compute *c, struct compute_graph **out, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  if (!u->capturing) return err_set(e, -EINVAL, "no capture is under way");
+  cudaGraph_t graph = NULL;
+  cudaGraphExec_t exec = NULL;
+  int rc = cuda_check(c, cudaStreamEndCapture(u->stream, &graph), "the end of a capture", e);
+  u->capturing = false;
+  if (rc == 0) rc = cuda_check(c, cudaGraphInstantiate(&exec, graph, 0), "building a graph from a capture", e);
+  if (graph) (void)cudaGraphDestroy(graph);
+  if (rc) return rc;
+  struct compute_graph *g = xmalloc(sizeof *g);
+  g->exec = exec;
+  *out = g;
+  return 0;
+}
+
+static int cuda_launch(struct compute *c, struct compute_graph *g, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  int rc = cuda_not_captured(c, "a captured step", e);
+  if (rc == 0) rc = cuda_check(c, cudaGraphLaunch(g->exec, u->stream), "a captured step", e);
+  u->last = "a captured step";
+  return rc;
+}
+
+static void cuda_graph_destroy(struct compute *c, struct compute_graph *g) {
+  if (cuda_idle(c)) (void)cudaGraphExecDestroy(g->exec);
+  free(g);
+}
+
+static void cuda_range_push(struct compute *c, const char *name) {
+  (void)c;
+  (void)nvtxRangePushA(name);
+}
+
+static void cuda_range_pop(struct compute *c) {
+  (void)c;
+  (void)nvtxRangePop();
+}
+
+/* Opening and closing. --------------------------------------------------------------------------------------------- */
+
 static int open_cublas(struct cuda *u, struct err *e) {
   cublasStatus_t rc = cublasLtCreate(&u->lt);
   if (rc != CUBLAS_STATUS_SUCCESS)
     return err_set(e, -EIO, "cuBLASLt does not start on the device (%s): %s", u->base.device,
                    cublasLtGetStatusName(rc));
-  u->workspace_size = u->sm >= 90 ? (size_t)32 << 20 : (size_t)4 << 20; /* what NVIDIA recommends */
+  u->workspace_size = u->sm >= 90 ? (size_t)32 << 20 : (size_t)4 << 20; /* NVIDIA's recommendation */
   return cuda_mem_raw(&u->base, u->workspace_size, &u->workspace, e);
 }
 
-static int open_side(struct compute *c, cudaStream_t *stream, cudaEvent_t *event, struct err *e) {
-  int rc =
-      cuda_check(c, cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "the making of a stream", e);
+static int open_side_stream(struct compute *c, cudaStream_t *stream, cudaEvent_t *event, struct err *e) {
+  int rc = cuda_check(c, cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "creating a stream", e);
   if (rc) return rc;
-  return cuda_check(c, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "the making of an event", e);
+  return cuda_check(c, cudaEventCreateWithFlags(event, cudaEventDisableTiming), "creating an event", e);
 }
 
 static int open_device(struct cuda *u, struct err *e) {
   struct compute *c = &u->base;
-  int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking),
-                      "the making of a stream", e);
-  if (rc == 0) rc = open_side(c, &u->sends, &u->sent, e);
-  if (rc == 0) rc = open_side(c, &u->fetches, &u->fetched, e);
+  int rc = cuda_check(c, cudaStreamCreateWithFlags(&u->stream, cudaStreamNonBlocking), "creating a stream", e);
+  if (rc == 0) rc = open_side_stream(c, &u->sends, &u->sent, e);
+  if (rc == 0) rc = open_side_stream(c, &u->fetches, &u->fetched, e);
   if (rc == 0)
-    rc = cuda_check(c, cudaEventCreateWithFlags(&u->fetch_from, cudaEventDisableTiming),
-                    "the making of an event", e);
+    rc = cuda_check(c, cudaEventCreateWithFlags(&u->fetch_from, cudaEventDisableTiming), "creating an event", e);
   if (rc == 0) rc = open_cublas(u, e);
   void *partials = NULL;
   if (rc == 0) rc = cuda_mem_raw(c, KERNEL_PARTIALS * sizeof(double), &partials, e);
   u->partials = partials;
-  return rc ? rc : cuda_queue_init(c, e);
+  return rc ? rc : cuda_init(c, e);
 }
 
-/* Also of what was never whole. */
+/* Also after a failed creation. */
 static void cuda_destroy(struct compute *c) {
   struct cuda *u = cuda_of(c);
   if (u->capturing) {
@@ -162,7 +280,7 @@ static void cuda_destroy(struct compute *c) {
     if (graph) (void)cudaGraphDestroy(graph);
   }
   if (u->stream && cuda_idle(c)) {
-    cuda_queue_finish(c);
+    cuda_finish(c);
     (void)cudaFree(u->partials);
     (void)cudaFree(u->workspace);
     if (u->lt) (void)cublasLtDestroy(u->lt);
@@ -183,18 +301,18 @@ static const struct compute_ops cuda_ops = {
     .free = cuda_mem_free,
     .host = cuda_mem_host,
     .copy = cuda_mem_copy,
-    .tell = cuda_mem_tell,
+    .copy_and_stamp = cuda_mem_copy_and_stamp,
     .fetch = cuda_mem_fetch,
     .send = cuda_mem_send,
     .fill = cuda_mem_fill,
-    .record = cuda_queue_record,
-    .done = cuda_queue_done,
+    .record = cuda_record,
+    .done = cuda_done,
     .layer_create = cuda_layer_create,
     .layer_destroy = cuda_layer_destroy,
     .forward = cuda_layer_forward,
     .backward = cuda_layer_backward,
     .loss = cuda_opt_loss,
-    .correct = cuda_opt_correct,
+    .count_correct = cuda_opt_count_correct,
     .opt_create = cuda_opt_create,
     .opt_destroy = cuda_opt_destroy,
     .opt_state = cuda_opt_state,
@@ -203,27 +321,25 @@ static const struct compute_ops cuda_ops = {
     .opt_set = cuda_opt_set,
     .rows_create = cuda_rows_create,
     .rows_destroy = cuda_rows_destroy,
-    .rows_take = cuda_rows_take,
-    .poison = cuda_queue_poison,
-    .capture_begin = cuda_queue_capture_begin,
-    .capture_end = cuda_queue_capture_end,
-    .launch = cuda_queue_launch,
-    .graph_destroy = cuda_queue_graph_destroy,
-    .range_push = cuda_queue_range_push,
-    .range_pop = cuda_queue_range_pop,
+    .rows_gather = cuda_rows_gather,
+    .block_updates = cuda_block_updates,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .launch = cuda_launch,
+    .graph_destroy = cuda_graph_destroy,
+    .range_push = cuda_range_push,
+    .range_pop = cuda_range_pop,
 };
 
 int cuda_create(const struct gpu_config *cfg, struct compute **out, struct err *e) {
   struct cuda *u = xcalloc(1, sizeof *u);
   u->base = (struct compute){.ops = &cuda_ops, .precision = cfg->precision, .depth = CUDA_DEPTH};
   u->deterministic = cfg->deterministic;
-  u->low = cfg->precision == COMPUTE_BF16   ? KERNEL_BF16
-           : cfg->precision == COMPUTE_FP16 ? KERNEL_F16
-                                            : KERNEL_F32;
+  u->low = cfg->precision == COMPUTE_BF16 ? KERNEL_BF16 : cfg->precision == COMPUTE_FP16 ? KERNEL_F16 : KERNEL_F32;
   u->last = "nothing";
   const char *matmul = getenv("RDZV_CUDA_MATMUL");
-  int rc = matmul && *matmul ? rules_matmul_parse(matmul, &u->matmul, e) : 0;
-  if (rc == 0) rc = choose(u, cfg, e);
+  int rc = matmul && *matmul ? product_mode_parse(matmul, &u->matmul, e) : 0;
+  if (rc == 0) rc = choose_device(u, cfg, e);
   if (rc == 0) rc = open_device(u, e);
   if (rc) {
     cuda_destroy(&u->base);

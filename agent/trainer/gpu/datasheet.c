@@ -1,12 +1,13 @@
-/* The table of data sheets, and rules of alignment.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of data sheets.
  *
- * Peaks are those of matrix products without sparsity, with sums in float, as the makers print them: TF32, BF16 and FP16 on tensor cores,
- * FP32 on the ordinary ones. Where data sheets print only the sparse figure, half of it. A device that is not in the table has no peak: a
- * utilization against a guess would be worse than none. Longer names come before those that they contain. */
+ * Peaks are those of matrix products without sparsity, with sums in float, as the makers publish them: TF32, BF16 and
+ * FP16 on tensor cores, FP32 on the ordinary ones. Where a data sheet has only the sparse figure, the peak is half of
+ * it. A device outside the table has no peak, because a utilization against a guess would mislead. Longer names stand
+ * before the names that they contain. */
 
 #include "agent/trainer/gpu/datasheet.h"
 
-#include <errno.h>
 #include <string.h>
 
 struct peak {
@@ -27,7 +28,7 @@ static bool is_digit_or_letter(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/* Is `word` in `text`, and not as a part of a longer word? ("L4" is not in "L40".) */
+/* true: `word` is in `text` as a whole word. "L4" is not in "L40". */
 static bool has_word(const char *text, const char *word) {
   size_t n = strlen(word);
   for (const char *at = text; (at = strstr(at, word)); at++)
@@ -35,7 +36,7 @@ static bool has_word(const char *text, const char *word) {
   return false;
 }
 
-double rules_peak_flops(const char *name, enum compute_precision p) {
+double datasheet_peak_flops(const char *name, enum compute_precision p) {
   if (has_word(name, "MIG")) return 0;
   for (size_t i = 0; i < sizeof peaks / sizeof peaks[0]; i++) {
     const struct peak *k = &peaks[i];
@@ -45,41 +46,9 @@ double rules_peak_flops(const char *name, enum compute_precision p) {
   return 0;
 }
 
-const char *rules_precision_refused(int major, int minor, enum compute_precision p) {
+const char *datasheet_precision_refused(int major, int minor, enum compute_precision p) {
   (void)minor;
-  if (major < 8 && p == COMPUTE_BF16)
-    return "has no bf16, which begins with compute capability 8.0: try fp16";
-  if (major < 8 && p == COMPUTE_TF32)
-    return "has no TF32, which begins with compute capability 8.0: try fp32";
+  if (major < 8 && p == COMPUTE_BF16) return "does not support bf16, which needs compute capability 8.0; use fp16";
+  if (major < 8 && p == COMPUTE_TF32) return "does not support TF32, which needs compute capability 8.0; use fp32";
   return NULL;
-}
-
-uint32_t rules_alignment(uintptr_t at) {
-  uint32_t n = 256;
-  while (at % n) n /= 2;
-  return n;
-}
-
-int64_t rules_mask_ld(size_t width) {
-  return (int64_t)((width + 127) / 128 * 128);
-}
-
-size_t rules_mask_bytes(size_t width, size_t rows) {
-  return (size_t)rules_mask_ld(width) / 8 * rows;
-}
-
-int rules_matmul_parse(const char *text, enum rules_matmul *out, struct err *e) {
-  static const char *const names[] = {[RULES_FUSED] = "fused", [RULES_PLAIN] = "plain", [RULES_OWN] = "own"};
-  for (unsigned i = 0; i < 3; i++) {
-    if (strcmp(text, names[i]) != 0) continue;
-    *out = (enum rules_matmul)i;
-    return 0;
-  }
-  return err_set(e, -EINVAL, "RDZV_CUDA_MATMUL is '%.40s': fused, plain or own is wanted", text);
-}
-
-bool rules_key_equal(const struct rules_key *a, const struct rules_key *b) {
-  return a->product == b->product && a->epilogue == b->epilogue && a->rows == b->rows &&
-         a->align_a == b->align_a && a->align_b == b->align_b && a->align_d == b->align_d &&
-         a->align_bias == b->align_bias;
 }

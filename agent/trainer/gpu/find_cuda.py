@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Where CUDA, cuBLASLt and NCCL are: one `name=value` per line for meson, what is missing as `missing=...`.
+# SPDX-License-Identifier: Apache-2.0
+"""Finds CUDA, cuBLASLt and NCCL. Prints one `name=value` per line for meson, and what is missing as `missing=...`.
 
-Asked in this order, first answer taken for each part by itself, since a system may have the compiler and not the libraries:
+The first of these places wins, for each part alone, because a system may have the compiler without the libraries:
 
   CUDA_HOME, CUDA_PATH     the toolkit; then the folder above the nvcc in PATH, then /usr/local/cuda
   NCCL_HOME                NCCL; then pkg-config, the system's own folders, the toolkit
-  PyPI's wheels            nvidia-cublas and nvidia-nccl-cu13, which have headers and libraries too
+  wheels from PyPI         nvidia-cublas and nvidia-nccl-cu13, which contain headers and libraries
 
-The libraries are named by file (libcublasLt.so.13): wheels have no links for the linker, and the number, which is the toolkit's, is what
-the module must be run with.
+The libraries are named by file (libcublasLt.so.13), because wheels have no links for the linker. The number is that of the toolkit, and
+the module must run with it.
 """
 import os
 import pathlib
@@ -32,7 +33,7 @@ def toolkits():
 
 
 def wheels():
-    """The folders of the namespace package `nvidia`, of the python that is in PATH: it is there that people install wheels."""
+    """The folders of the namespace package `nvidia`, of the python in PATH, into which wheels are installed."""
     python = shutil.which("python3") or sys.executable
     try:
         out = subprocess.run([python, "-c", "import nvidia; print(*nvidia.__path__, sep='\\n')"], capture_output=True, text=True, timeout=30)
@@ -98,9 +99,9 @@ def main():
     roots = [toolkit["root"]] if toolkit else []
     version = major(toolkit["cuda_include"]) if toolkit else 13
     cublas, nccl = find_cublas(roots, nvidia, version), find_nccl(roots, nvidia)
-    missing = [] if toolkit and version >= 12 else ["nvcc 12 or 13 with the runtime's headers (CUDA_HOME says where)"]
-    missing += [] if cublas else [f"cublasLt.h with libcublasLt.so.{version} (or: pip install nvidia-cublas)"]
-    missing += [] if nccl else [f"nccl.h with {NCCL} (NCCL_HOME says where; or: pip install nvidia-nccl-cu13)"]
+    missing = [] if toolkit and version >= 12 else ["nvcc 12 or 13 with the runtime's headers (set CUDA_HOME)"]
+    missing += [] if cublas else [f"cublasLt.h with libcublasLt.so.{version} (pip install nvidia-cublas)"]
+    missing += [] if nccl else [f"nccl.h with {NCCL} (set NCCL_HOME, or pip install nvidia-nccl-cu13)"]
     if missing:
         print("missing=" + ", ".join(missing))
     print(f"major={version}")

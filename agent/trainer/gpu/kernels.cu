@@ -1,17 +1,18 @@
-/* Kernels over plain arrays: fill, convert, what an epilogue of cuBLASLt does where it has none for a shape, and a matrix product for shapes
- * that it does not take at all.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels over plain arrays: fill and convert, the epilogues that cuBLASLt lacks for a shape, a matrix product for
+ * shapes that it does not support, rows of a data set, and small copies.
  *
- * Each is one loop over items with a stride of the whole grid, so any n fits any grid. Where all pointers allow it the loop goes over four values
- * at a time (struct quad), which is one load of 16 or 8 bytes; the rest, at most three values, or everything where they do not, goes
- * one by one.
+ * Each is one loop over items with a stride of the whole grid, so any n fits any grid. If all pointers are aligned, the
+ * loop takes four values at a time (struct quad), one load of 16 or 8 bytes, and the remaining values one by one.
  *
- * None of these is on the fast path of a large layer: there bias, ReLU, its mask and the bias gradient are epilogues of the products. They are the
- * path that is always right, and tests compare the two. */
+ * Except for GELU and its gradient, large layers do not use these kernels, because epilogues of the products do that
+ * work. They are the way that is always right, and tests compare both. */
 
+#include "agent/trainer/compute/compute.h"
 #include "agent/trainer/gpu/launch.cuh"
 
 template <typename T> __global__ void fill_kernel(T *dst, float value, size_t n) {
-  for (size_t i = first_item(); i < n; i += item_stride()) put(dst + i, value);
+  for (size_t i = first_item(); i < n; i += item_stride()) store(dst + i, value);
 }
 
 template <typename T> static int fill(cudaStream_t stream, void *dst, float value, size_t n) {
@@ -30,10 +31,10 @@ __global__ void convert_kernel(D *dst, const S *src, size_t quads, size_t n) {
   for (size_t i = first_item(); i < quads; i += item_stride()) {
     quad<S> in = s4[i];
     quad<D> out;
-    for (int k = 0; k < 4; k++) put(&out.v[k], value_of(in.v[k]));
+    for (int k = 0; k < 4; k++) store(&out.v[k], value_of(in.v[k]));
     d4[i] = out;
   }
-  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) put(dst + i, value_of(src[i]));
+  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) store(dst + i, value_of(src[i]));
 }
 
 template <typename D, typename S>
@@ -75,7 +76,7 @@ int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type
 
 template <typename T> __global__ void relu_kernel(T *y, size_t n) {
   for (size_t i = first_item(); i < n; i += item_stride())
-    if (value_of(y[i]) < 0.0f) put(y + i, 0.0f);
+    if (value_of(y[i]) < 0.0f) store(y + i, 0.0f);
 }
 
 template <typename T> static int relu(cudaStream_t stream, void *y, size_t n) {
@@ -93,11 +94,11 @@ template <typename T> __global__ void mask_kernel(T *dx, const T *x, size_t quad
   for (size_t i = first_item(); i < quads; i += item_stride()) {
     quad<T> d = d4[i], a = x4[i];
     for (int k = 0; k < 4; k++)
-      if (!(value_of(a.v[k]) > 0.0f)) put(&d.v[k], 0.0f);
+      if (!(value_of(a.v[k]) > 0.0f)) store(&d.v[k], 0.0f);
     d4[i] = d;
   }
   for (size_t i = quads * 4 + first_item(); i < n; i += item_stride())
-    if (!(value_of(x[i]) > 0.0f)) put(dx + i, 0.0f);
+    if (!(value_of(x[i]) > 0.0f)) store(dx + i, 0.0f);
 }
 
 template <typename T> static int mask(cudaStream_t stream, void *dx, const void *x, size_t n) {
@@ -109,6 +110,51 @@ template <typename T> static int mask(cudaStream_t stream, void *dx, const void 
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n) {
   if (n == 0) return 0;
   return BY_TYPE(type, mask, stream, dx, x, n);
+}
+
+struct gelu_value {
+  __device__ static float of(float, float z) { return gelu(z); }
+};
+
+struct gelu_gradient {
+  __device__ static float of(float dx, float z) { return dx * gelu_slope(z); }
+};
+
+/* to[i] = F::of(to[i], z[i]) */
+template <typename F, typename T> __global__ void gelu_kernel(T *to, const T *z, size_t quads, size_t n) {
+  quad<T> *to4 = (quad<T> *)to;
+  const quad<T> *z4 = (const quad<T> *)z;
+  for (size_t i = first_item(); i < quads; i += item_stride()) {
+    quad<T> x = to4[i], at = z4[i];
+    for (int k = 0; k < 4; k++) store(&x.v[k], F::of(value_of(x.v[k]), value_of(at.v[k])));
+    to4[i] = x;
+  }
+  for (size_t i = quads * 4 + first_item(); i < n; i += item_stride())
+    store(to + i, F::of(value_of(to[i]), value_of(z[i])));
+}
+
+template <typename F, typename T> static int gelu_by(cudaStream_t stream, void *to, const void *z, size_t n) {
+  size_t quads = aligned(to, sizeof(T)) && aligned(z, sizeof(T)) ? n / 4 : 0;
+  return LAUNCH((gelu_kernel<F, T>), blocks_for(quads ? quads : n), KERNEL_THREADS, stream, (T *)to,
+                (const T *)z, quads, n);
+}
+
+template <typename T> static int gelu_values(cudaStream_t stream, void *y, const void *z, size_t n) {
+  return gelu_by<gelu_value, T>(stream, y, z, n);
+}
+
+template <typename T> static int gelu_gradients(cudaStream_t stream, void *dx, const void *z, size_t n) {
+  return gelu_by<gelu_gradient, T>(stream, dx, z, n);
+}
+
+int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n) {
+  if (n == 0) return 0;
+  return BY_TYPE(type, gelu_values, stream, y, z, n);
+}
+
+int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n) {
+  if (n == 0) return 0;
+  return BY_TYPE(type, gelu_gradients, stream, dx, z, n);
 }
 
 enum { SUM_COLS = 32, SUM_LANES = KERNEL_THREADS / SUM_COLS };
@@ -158,9 +204,9 @@ __global__ void gemm_kernel(struct kernel_gemm g, const T *a, const T *b, D *d) 
       for (int k = 0; k < TILE; k++) sum += sa[k][i] * sb[k][j];
       __syncthreads();
     }
-    if (row >= g.m || col >= g.n) continue; /* to the next tile, like all threads of the block */
+    if (row >= g.m || col >= g.n) continue; /* go to the next tile, like all threads of the block */
     D *at = d + col * g.ldd + row;
-    put(at, g.add ? value_of(*at) + sum : sum);
+    store(at, g.add ? value_of(*at) + sum : sum);
   }
 }
 
@@ -180,6 +226,51 @@ int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a,
   if (g->m == 0 || g->n == 0) return 0;
   if (g->d != KERNEL_F32 && g->d != g->ab) return (int)cudaErrorInvalidValue;
   return BY_TYPE(g->ab, gemm_of, stream, g, a, b, d);
+}
+
+/* Rows of a data set by their numbers: a block makes row after row, and its threads make the values of each. There are
+ * only products and quotients, each rounded by itself, in data.c's order. No compiler can fuse them with a sum, so
+ * every device computes the host's bits. */
+__global__ static void ramps_kernel(float *dst, const uint64_t *numbers, size_t rows, size_t dim,
+                                    double scale) {
+  for (size_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    double end = (double)*(const volatile uint64_t *)(numbers + r);
+    double step = dim > 1 ? end / (double)(dim - 1) : 0.0;
+    for (size_t k = threadIdx.x; k < dim; k += blockDim.x)
+      dst[r * dim + k] = dim > 1 && k == dim - 1 ? (float)(end * scale) : (float)((double)k * step * scale);
+  }
+}
+
+__global__ static void pixels_kernel(float *dst, const uint64_t *numbers, const uint8_t *pixels, size_t rows,
+                                     size_t dim, float factor) {
+  for (size_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const uint8_t *p = pixels + (size_t) * (const volatile uint64_t *)(numbers + r) * dim;
+    for (size_t k = threadIdx.x; k < dim; k += blockDim.x) dst[r * dim + k] = (float)p[k] * factor;
+  }
+}
+
+int kernel_rows(cudaStream_t stream, const struct kernel_rows *k) {
+  unsigned blocks = blocks_for(k->rows * KERNEL_THREADS);
+  if (k->rows == 0) return 0;
+  if (!k->pixels)
+    return LAUNCH(ramps_kernel, blocks, KERNEL_THREADS, stream, k->dst, k->numbers, k->rows, k->dim,
+                  k->scale);
+  return LAUNCH(pixels_kernel, blocks, KERNEL_THREADS, stream, k->dst, k->numbers, k->pixels, k->rows, k->dim,
+                (float)(k->scale / 255.0));
+}
+
+/* The few floats that a step exchanges with the host, and the time. The kernel reads and writes the host's memory
+ * itself, so a captured step has one node instead of one copy for each piece. The clock is the device's, in
+ * nanoseconds; its resolution is up to the device. */
+__global__ static void copy_and_stamp_kernel(struct kernel_copy_and_stamp t) {
+  for (int i = 0; i < COMPUTE_PAIRS_MAX; i++)
+    for (size_t k = threadIdx.x; k < t.v[i].n; k += blockDim.x)
+      *(volatile float *)(t.v[i].dst + k) = *(const volatile float *)(t.v[i].src + k);
+  if (threadIdx.x == 0 && t.stamp) *(volatile uint64_t *)t.stamp = device_ns();
+}
+
+int kernel_copy_and_stamp(cudaStream_t stream, const struct kernel_copy_and_stamp *t) {
+  return LAUNCH(copy_and_stamp_kernel, 1, 32, stream, *t);
 }
 
 int kernel_check(void) {

@@ -1,16 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef AGENT_TRAINER_GPU_KERNELS_H
 #define AGENT_TRAINER_GPU_KERNELS_H
 
-/* Everything that runs on the device and is not a matrix product of cuBLASLt: one C function per kernel, defined in the .cu files, which
- * queues it on `stream` and returns what the launch returned (0 is cudaSuccess). Nothing else of CUDA C++ is seen by the rest.
+/* Everything that runs on the device and is not a matrix product of cuBLASLt. There is one C function per kernel, in
+ * the .cu files, which queues it on `stream` and returns the result of the launch (0 is cudaSuccess). No other file
+ * uses CUDA C++.
  *
- * The kernels use plain CUDA C only (threadIdx, __shared__, __syncthreads, conversions of cuda_bf16.h and cuda_fp16.h), and are launched through
- * LAUNCH (launch.cuh) alone, so that a compiler for CPUs can build them too, behind a shim: each block as a set of threads that meet at
- * __syncthreads, which all threads of a block reach.
+ * Kernels use plain CUDA C (threadIdx, __shared__, __syncthreads, conversions of cuda_bf16.h and cuda_fp16.h) and are
+ * launched only through LAUNCH (launch.cuh). So a CPU compiler can build them behind a shim that runs each block as a
+ * set of threads which meet at __syncthreads. All threads of a block reach every __syncthreads.
  *
- * Sums are deterministic: every block sums its part in one fixed order into `partials`, and one block sums those. `partials` is scratch of
- * KERNEL_PARTIALS doubles; since a stream does one thing after the other, one is enough for all. Pointers are the device's. Matrices are
- * row-major. */
+ * Sums are deterministic: every block sums its part in one fixed order into `partials`, and one block sums those.
+ * `partials` is scratch memory of KERNEL_PARTIALS doubles; a stream runs one kernel after the other, so one is enough.
+ * Pointers are device addresses. Matrices are row-major. */
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
@@ -24,18 +26,18 @@ extern "C" {
 
 enum { KERNEL_PARTIALS = 1024, KERNEL_THREADS = 256 };
 
-/* How values lie in memory. */
+/* Representation of values in memory. */
 enum kernel_type { KERNEL_F32, KERNEL_BF16, KERNEL_F16 };
 
 static inline size_t kernel_type_size(enum kernel_type t) {
   return t == KERNEL_F32 ? 4 : 2;
 }
 
-/* The optimizer's control block, on the device: what the host will read, and what one update is made with. */
+/* The optimizer's control block on the device: the counters that the host reads, and the factors of one update. */
 struct kernel_control {
   struct compute_opt_counters v;
   float go;   /* 1: make this update */
-  float by;   /* what gradients are multiplied with: 1 / scale, and clipping */
+  float by;   /* factor of the gradients: 1 / scale, and clipping */
   float lr;   /* sgd */
   float rate; /* adam: lr / (1 - beta1^updates) */
   float root; /* adam: 1 / sqrt(1 - beta2^updates) */
@@ -57,7 +59,7 @@ struct kernel_loss {
   size_t rows, cols;
   double weight;
   bool add;
-  float who;
+  float rank_tag;
   const float *scale; /* or NULL: 1 */
   const void *y;
   const float *target;
@@ -65,25 +67,28 @@ struct kernel_loss {
   float *out;
 };
 
-/* Is there code for this device in the module? */
+/* Checks that the module has code for this device. */
 int kernel_check(void);
 
 /* kernels.cu */
 int kernel_fill(cudaStream_t stream, void *dst, enum kernel_type type, float value, size_t n);
 int kernel_convert(cudaStream_t stream, void *dst, enum kernel_type dst_type, const void *src,
                    enum kernel_type src_type, size_t n);
-/* y[rows][cols] = from[cols] in every row, of one type: what a product is then added to, so that their sum is rounded once. */
-int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type type, size_t rows,
-                size_t cols);
+/* y[rows][cols] = from[cols] in every row, of one type. A product is then added to it, so that the sum is rounded
+ * once. */
+int kernel_bias(cudaStream_t stream, void *y, const void *from, enum kernel_type type, size_t rows, size_t cols);
 /* y[i] = y[i] < 0 ? 0 : y[i]; a NaN stays one. */
 int kernel_relu(cudaStream_t stream, void *y, enum kernel_type type, size_t n);
 /* dx[i] = x[i] > 0 ? dx[i] : 0 */
 int kernel_mask(cudaStream_t stream, void *dx, const void *x, enum kernel_type type, size_t n);
+/* y[i] = gelu(z[i]), and dx[i] times its derivative at z[i] (compute.h). */
+int kernel_gelu(cudaStream_t stream, void *y, const void *z, enum kernel_type type, size_t n);
+int kernel_gelu_grad(cudaStream_t stream, void *dx, const void *z, enum kernel_type type, size_t n);
 /* out[cols] = (or +=) the sums of columns of dz[rows][cols]. */
-int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows,
-                       size_t cols, bool add);
-/* One matrix product, column-major as cuBLAS has it: D[m][n] = op(A) op(B) + (add ? D : 0), sums in float. For shapes that cuBLASLt does not
- * take, and as a yardstick for the others; not fast. */
+int kernel_column_sums(cudaStream_t stream, float *out, const void *dz, enum kernel_type type, size_t rows, size_t cols,
+                       bool add);
+/* One matrix product, column-major as in cuBLAS: D[m][n] = op(A) op(B) + (add ? D : 0), sums in float. For shapes that
+ * cuBLASLt does not support, and as a reference for the others; not fast. */
 struct kernel_gemm {
   bool trans_a, trans_b, add;
   size_t m, n, k, lda, ldb, ldd;
@@ -93,36 +98,36 @@ int kernel_gemm(cudaStream_t stream, const struct kernel_gemm *g, const void *a,
 
 /* kernels_loss.cu */
 int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, double *partials);
-int kernel_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
-                   size_t rows, size_t cols, double *partials);
+int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
+                         size_t rows, size_t cols, double *partials);
 
 /* kernels_opt.cu */
-/* The first two of an update's three kernels: the sum of squares, and the decision. bad: NULL, or not 0: skip. poison: not 0: change
- * nothing at all. */
+/* The first two of the three kernels of an update: the sum of squares, and the decision. bad: NULL, or not 0: skip.
+ * blocked: not 0: change nothing. */
 int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
-                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *poison,
+                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *blocked,
                    double *partials);
-/* The third. */
+/* The third kernel of an update. */
 int kernel_update(cudaStream_t stream, const struct kernel_control *control, const struct kernel_update *u);
 int kernel_control_set(cudaStream_t stream, struct kernel_control *control, struct compute_opt_counters v);
 
-/* kernels_tell.cu: copies of a few floats, in mapped memory of the host or on the device; then the device's clock, in nanoseconds. */
-struct kernel_tell {
+/* Copies a few floats, in mapped host memory or on the device, then writes the device's clock in nanoseconds. */
+struct kernel_copy_and_stamp {
   struct {
     float *dst;
     const float *src;
     size_t n;
   } v[COMPUTE_PAIRS_MAX];
-  uint64_t *stamp; /* in mapped memory of the host */
+  uint64_t *stamp; /* in mapped host memory */
 };
-int kernel_tell(cudaStream_t stream, const struct kernel_tell *t);
+int kernel_copy_and_stamp(cudaStream_t stream, const struct kernel_copy_and_stamp *t);
 
-/* kernels_rows.cu: dst[rows][dim] = the rows with these numbers, as struct compute_rows_desc has them; pixels NULL: ramps. */
+/* dst[rows][dim] = the rows with these numbers, as in struct compute_rows_desc; pixels NULL: ramps. */
 struct kernel_rows {
   size_t rows, dim;
   double scale;
   const uint8_t *pixels;
-  const uint64_t *numbers; /* mapped memory of the host */
+  const uint64_t *numbers; /* in mapped host memory */
   float *dst;
 };
 int kernel_rows(cudaStream_t stream, const struct kernel_rows *k);

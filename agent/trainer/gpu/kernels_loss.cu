@@ -1,16 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses, their gradients, and the count of right answers.
  *
  * Each is two or three kernels:
  *
- *   parts    every block sums its part into partials[block], in double. Where the gradient needs nothing of the whole sum (mse,
- *            cross-entropy) it is written here, so y is read once
- *   finish   one block: the sum of the parts, in one fixed order, and the three numbers of `out`; for rmse also partials[0] = the
- *            factor of the gradient, 1 / (n rmse)
- *   root     rmse alone: the gradient
+ *   parts    Every block sums its part into partials[block], in double. If the gradient does not depend on the whole
+ *            sum (mse, cross-entropy), it is written here, so y is read once.
+ *   finish   One block: the sum of the parts in one fixed order, and the three numbers of `out`. For rmse also
+ *            partials[0] = the factor of the gradient, 1 / (n rmse).
+ *   root     Only rmse: the gradient.
  *
- * The arithmetic is compute_cpu.c's: differences and gradients in float, sums in double. A row of cross-entropy belongs to one block of 32 threads, or of 256
- * where there are many classes. A class number that is none gives a loss that is not a number, instead of a read from
- * somewhere else. */
+ * The arithmetic is that of compute/cpu.c: differences and gradients in float, sums in double. One block of 32 threads
+ * works on a row of cross-entropy, or 256 threads if there are many classes. An invalid class number gives NaN as the
+ * loss, instead of a read from somewhere else. */
 
 #include "agent/trainer/gpu/launch.cuh"
 
@@ -22,10 +23,10 @@ struct squared {
   const float *scale;
 };
 
-/* One value: its difference squared; its gradient where `dz` is wanted. */
+/* One value: its squared difference, and its gradient if `dz` is not NULL. */
 template <typename T> __device__ static inline double squared_at(T y, float t, float by, T *dz) {
   float d = value_of(y) - t;
-  if (dz) put(dz, by * d);
+  if (dz) store(dz, by * d);
   return (double)d * (double)d;
 }
 
@@ -59,7 +60,7 @@ __global__ void root_kernel(struct squared q, const T *y, const float *target, T
     (void)squared_at(y[i], target[i], by, dz + i);
 }
 
-/* The greatest of the block's values; every thread calls it. Blocks as in block_sum. */
+/* The largest value of the block. Every thread calls it. Blocks as in block_sum. */
 __device__ static float block_max(float x) {
   __shared__ float tops[KERNEL_THREADS];
   tops[threadIdx.x] = x;
@@ -94,7 +95,7 @@ __global__ void entropy_kernel(struct entropy q, const T *y, const float *target
     sum = block_sum(sum);
     loss += known ? log(sum) - (double)(value_of(row[right]) - top) : (double)NAN;
     for (size_t j = threadIdx.x; dz && j < q.cols; j += blockDim.x)
-      put(dz + r * q.cols + j,
+      store(dz + r * q.cols + j,
           (float)(factor * ((double)expf(value_of(row[j]) - top) / sum - (j == right ? 1.0 : 0.0))));
   }
   if (threadIdx.x == 0) partials[blockIdx.x] = loss;
@@ -103,10 +104,10 @@ __global__ void entropy_kernel(struct entropy q, const T *y, const float *target
 struct finish {
   enum compute_loss kind;
   int n_partials;
-  double n; /* what the sum is divided by */
+  double n; /* the divisor of the sum */
   double weight;
   bool add;
-  float who;
+  float rank_tag;
 };
 
 __global__ void finish_kernel(struct finish f, double *partials, float *out) {
@@ -119,13 +120,13 @@ __global__ void finish_kernel(struct finish f, double *partials, float *out) {
   float loss = (float)(f.weight * value), bad = isfinite(loss) ? 0.0f : 1.0f;
   out[0] = (f.add ? out[0] : 0.0f) + loss;
   out[1] = (f.add ? out[1] : 0.0f) + bad;
-  out[2] = (f.add ? out[2] : 0.0f) + (bad > 0.0f ? f.who : 0.0f);
+  out[2] = (f.add ? out[2] : 0.0f) + (bad > 0.0f ? f.rank_tag : 0.0f);
 }
 
 static int finish(cudaStream_t stream, const struct kernel_loss *l, unsigned parts, double n,
                   double *partials) {
   struct finish f = {
-      .kind = l->kind, .n_partials = (int)parts, .n = n, .weight = l->weight, .add = l->add, .who = l->who};
+      .kind = l->kind, .n_partials = (int)parts, .n = n, .weight = l->weight, .add = l->add, .rank_tag = l->rank_tag};
   return LAUNCH(finish_kernel, 1, KERNEL_THREADS, stream, f, partials, l->out);
 }
 
@@ -159,9 +160,9 @@ int kernel_loss(cudaStream_t stream, const struct kernel_loss *l, double *partia
   return BY_TYPE(l->type, squared, stream, l, partials);
 }
 
-/* Where the greatest value of the row stands, the first of equals, as a loop from the left that takes what is greater finds it: what is not
- * a number is never greater, and nothing is greater than a first value that is not a number. Every thread calls it. */
-template <typename T> __device__ static size_t greatest(const T *row, size_t cols) {
+/* The column of the largest value of the row, the first of equal ones, as a loop from the left finds it: a NaN is never
+ * greater, and nothing is greater than a NaN in the first column. Every thread calls it. */
+template <typename T> __device__ static size_t largest_column(const T *row, size_t cols) {
   __shared__ float tops[FEW_THREADS];
   __shared__ size_t places[FEW_THREADS];
   float top = -INFINITY;
@@ -188,7 +189,7 @@ template <typename T>
 __global__ void correct_kernel(const T *y, const float *target, size_t rows, size_t cols, double *partials) {
   double n = 0;
   for (size_t r = blockIdx.x; r < rows; r += gridDim.x)
-    n += (float)greatest(y + r * cols, cols) == target[r] ? 1.0 : 0.0;
+    n += (float)largest_column(y + r * cols, cols) == target[r] ? 1.0 : 0.0;
   if (threadIdx.x == 0) partials[blockIdx.x] = n;
 }
 
@@ -208,7 +209,7 @@ static int correct(cudaStream_t stream, const void *y, const float *target, floa
   return LAUNCH(add_kernel, 1, KERNEL_THREADS, stream, (const double *)partials, (int)blocks, out);
 }
 
-int kernel_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
+int kernel_count_correct(cudaStream_t stream, const void *y, enum kernel_type type, const float *target, float *out,
                    size_t rows, size_t cols, double *partials) {
   if (rows == 0) return 0;
   return BY_TYPE(type, correct, stream, y, target, out, rows, cols, partials);

@@ -1,12 +1,14 @@
-/* One update of all weights: three kernels, whatever the number of layers.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One update of all weights: three kernels, for any number of layers.
  *
- *   squares   every block sums the squares of its part of the gradients, in double
- *   decide    one block: the norm; is it finite, is the run poisoned, by what are gradients multiplied, what is the learning rate's
- *             correction. It counts, and moves the loss scale, exactly as compute_cpu_opt.c does
- *   update    every weight, its gradient and its state are read once and written once, with the copy in the precision beside them; nothing
- *             where `decide` said no
+ *   squares   Every block sums the squares of its part of the gradients, in double.
+ *   decide    One block: computes the norm, decides whether the update is skipped or blocked, and computes the factors
+ *             of the gradients and the learning rate. It counts, and changes the loss scale, exactly as compute/cpu.c
+ *             does.
+ *   update    Reads and writes every weight, its gradient and its state once, with the copy in the precision. Does
+ *             nothing if `decide` said no.
  *
- * The host has no part in it: that is why steps can be queued ahead of their results. */
+ * The host takes no part, so steps can be queued ahead of their results. */
 
 #include "agent/trainer/gpu/launch.cuh"
 
@@ -26,14 +28,14 @@ __global__ void squares_kernel(const float *g, size_t quads, size_t n, double *p
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-__device__ static void skip(struct compute_opt_counters *v, bool scale_loss) {
+__device__ static void count_skipped(struct compute_opt_counters *v, bool scale_loss) {
   v->skipped++;
   v->skipped_in_row++;
   v->good_in_row = 0;
   if (scale_loss && v->scale > 1.0f) v->scale /= 2;
 }
 
-__device__ static void count(struct compute_opt_counters *v, bool scale_loss) {
+__device__ static void count_update(struct compute_opt_counters *v, bool scale_loss) {
   v->updates++;
   v->skipped_in_row = 0;
   v->good_in_row++;
@@ -42,17 +44,17 @@ __device__ static void count(struct compute_opt_counters *v, bool scale_loss) {
   if (v->scale < SCALE_MAX) v->scale *= 2;
 }
 
-/* `sum`: of the squares of the gradients. */
-__device__ static void decide(struct kernel_control *c, const struct compute_opt_desc *d, double sum,
+/* sum: of the squared gradients. */
+__device__ static void decide_update(struct kernel_control *c, const struct compute_opt_desc *d, double sum,
                               float lr, bool bad) {
   double norm = sqrt(sum) / (double)c->v.scale, by = 1.0 / (double)c->v.scale;
   c->v.grad_norm = bad ? nanf("") : (float)norm;
   if (!isfinite(c->v.grad_norm)) {
-    skip(&c->v, d->scale_loss);
+    count_skipped(&c->v, d->scale_loss);
     return;
   }
   if (d->clip_norm > 0 && norm > d->clip_norm) by *= d->clip_norm / (norm + 1e-6);
-  count(&c->v, d->scale_loss);
+  count_update(&c->v, d->scale_loss);
   c->go = 1.0f;
   c->by = (float)by;
   c->lr = lr;
@@ -63,34 +65,34 @@ __device__ static void decide(struct kernel_control *c, const struct compute_opt
 }
 
 __global__ void decide_kernel(struct kernel_control *c, struct compute_opt_desc d, const double *partials,
-                              int n_partials, const float *lr, const float *bad, const unsigned *poison) {
+                              int n_partials, const float *lr, const float *bad, const unsigned *blocked) {
   double sum = 0;
   for (int i = (int)threadIdx.x; i < n_partials; i += KERNEL_THREADS) sum += partials[i];
   sum = block_sum(sum);
   if (threadIdx.x > 0) return;
   c->go = 0.0f;
-  if (*(const volatile unsigned *)poison == 0) decide(c, &d, sum, *lr, bad && *bad != 0.0f);
+  if (*(const volatile unsigned *)blocked == 0) decide_update(c, &d, sum, *lr, bad && *bad != 0.0f);
 }
 
 int kernel_control(cudaStream_t stream, struct kernel_control *control, const struct compute_opt_desc *d,
-                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *poison,
+                   const float *grad, size_t n, const float *lr, const float *bad, const unsigned *blocked,
                    double *partials) {
   size_t quads = aligned(grad, sizeof(float)) ? n / 4 : 0;
   unsigned blocks = blocks_for(quads ? quads : n);
   int rc = LAUNCH(squares_kernel, blocks, KERNEL_THREADS, stream, grad, quads, n, partials);
   if (rc) return rc;
   return LAUNCH(decide_kernel, 1, KERNEL_THREADS, stream, control, *d, (const double *)partials, (int)blocks,
-                lr, bad, poison);
+                lr, bad, blocked);
 }
 
-/* What one update needs, as the kernel wants it: floats. */
+/* The constants of an update, as floats. */
 struct hyper {
   float mu, decay, b1, b2, c1, c2, eps;
 };
 
-/* One weight: the state changes, the new weight comes back. */
+/* One weight: changes its state, and returns the new weight. */
 template <bool ADAM>
-__device__ static inline float updated(const struct hyper *h, const struct kernel_control *c, float p,
+__device__ static inline float updated_weight(const struct hyper *h, const struct kernel_control *c, float p,
                                        float g, float *m, float *v) {
   float x = c->by * g + h->decay * p;
   if (!ADAM) {
@@ -112,8 +114,8 @@ __global__ void update_kernel(const struct kernel_control *control, struct hyper
     if (ADAM) v4 = ((quad<float> *)v)[i];
     quad<T> low4;
     for (int k = 0; k < 4; k++) {
-      p4.v[k] = updated<ADAM>(&h, &c, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
-      put(&low4.v[k], p4.v[k]);
+      p4.v[k] = updated_weight<ADAM>(&h, &c, p4.v[k], g4.v[k], &m4.v[k], &v4.v[k]);
+      store(&low4.v[k], p4.v[k]);
     }
     ((quad<float> *)p)[i] = p4;
     ((quad<float> *)m)[i] = m4;
@@ -122,8 +124,8 @@ __global__ void update_kernel(const struct kernel_control *control, struct hyper
   }
   for (size_t i = quads * 4 + first_item(); i < n; i += item_stride()) {
     float none = 0.0f;
-    p[i] = updated<ADAM>(&h, &c, p[i], g[i], m + i, ADAM ? v + i : &none);
-    if (low) put(low + i, p[i]);
+    p[i] = updated_weight<ADAM>(&h, &c, p[i], g[i], m + i, ADAM ? v + i : &none);
+    if (low) store(low + i, p[i]);
   }
 }
 
@@ -134,7 +136,7 @@ static int update(cudaStream_t stream, const struct kernel_control *control, con
                     .decay = d->kind == COMPUTE_ADAMW ? 0.0f : (float)d->weight_decay,
                     .b1 = (float)d->beta1,
                     .b2 = (float)d->beta2,
-                    .c1 = (float)(1.0 - d->beta1), /* rounded after the difference, as torch does */
+                    .c1 = (float)(1.0 - d->beta1), /* rounded after the subtraction, as torch does */
                     .c2 = (float)(1.0 - d->beta2),
                     .eps = (float)d->eps};
   bool wide = aligned(u->param, 4) && aligned(u->grad, 4) && aligned(u->state[0], 4) &&

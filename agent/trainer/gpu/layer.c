@@ -1,22 +1,31 @@
-/* A layer: three matrix products, and what stands at their edges.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layer: three matrix products, and their epilogues.
  *
- *   forward        y[rows][out]  = act(x W^T + b)        epilogue: bias and ReLU, which also leaves a mask of one bit per value
- *   weights' grad  dW[out][in]   = dz^T x, in floats     epilogue: the bias's gradient, the sums of dz's columns
- *   input's grad   dx[rows][in]  = (dz W) * mask         epilogue: the mask that the layer below left in its forward
+ *   forward        y[rows][out]  = act(x W^T + b)        epilogue: bias and ReLU, which also writes a mask of one bit
+ *                  per value
+ *   weights' grad  dW[out][in]   = dz^T x, in floats     epilogue: the gradient of the bias, the column sums of dz
+ *   input's grad   dx[rows][in]  = (dz W) * mask         epilogue: the mask that the layer below wrote in its forward
  *
- * For cuBLAS, which counts by columns, a row-major matrix is its own transpose; so y^T = W x^T is asked for, m being the values of a row and n the
- * rows. The leading dimension of everything is the width of its row.
+ * cuBLAS is column-major, so a row-major matrix is its own transpose: we compute y^T = W x^T, where m counts the values
+ * of a row and n the rows. Each leading dimension is the width of a row.
  *
- * Each product is tried in the best way first. Where cuBLASLt has no algorithm for it (odd widths in bf16, addresses that are aligned to two
- * bytes), or where the bias does not begin at sixteen bytes, the epilogue becomes kernels of its own (the bias is put
- * there first and the product added to it, which is rounded once); where it has none even then, the product does too. That a ReLU mask fits is known by
- * the buffer: the forward that wrote the activations has left its name there, and everybody else who writes into it erases that name.
+ * Each product first tries the fastest way. If cuBLASLt has no algorithm for it (odd widths in bf16, addresses aligned
+ * to two bytes), or the bias is not aligned to sixteen bytes, the epilogue becomes separate kernels. The bias is then
+ * written first and the product added to it, which rounds once. If there is no algorithm even then, the product is a
+ * kernel too. A forward writes its name into the buffer of its activations, and every other writer erases it. So the
+ * buffer tells whether a ReLU mask fits.
  *
- * In bf16 and fp16 the first layer's input is converted once, in the forward, and kept for the backward. The bias's gradient is not fused where
- * it is to be added to (an epilogue can only overwrite), nor where the same bytes are wanted on every run. cuBLASLt's ReLU gives 0 for what is not a
- * number, the kernel's leaves it. So a hidden unit whose weight is not finite may give zeros for ever, which neither the loss nor the gradients' norm
- * tell: no run begins with such weights (setup.c, state.c), and no update is made of gradients that are not finite. What is left is a
- * finite update that overflows a weight of a hidden layer: with cuBLASLt's ReLU it may go unseen until the weights are saved and read again. */
+ * GELU and its derivative are separate kernels. The product with its bias goes to `before`, and a kernel computes y
+ * from it. The gradient of an input is a product without an epilogue, which a kernel then multiplies.
+ *
+ * In bf16 and fp16 the forward converts the first layer's input once and keeps it for the backward. The gradient of the
+ * bias is not fused if it is to be added, because an epilogue can only overwrite, or if every run must give the same
+ * bytes.
+ *
+ * cuBLASLt's ReLU turns NaN into 0, and ours keeps it. So a hidden unit with a weight that is not finite may yield
+ * zeros forever, and neither the loss nor the norm of the gradients shows it. Therefore no run starts with such weights
+ * (setup.c, state.c), and no update uses gradients that are not finite. A finite update can still overflow a weight of
+ * a hidden layer; with cuBLASLt's ReLU that may stay hidden until the weights are saved and read again. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
@@ -29,8 +38,8 @@ struct compute_layer {
   struct compute_layer_desc d;
   uint64_t serial;
   struct compute_layer *next;
-  void *mask;  /* of ReLU behind this layer */
-  void *x_low; /* the input in the precision, where it comes as floats */
+  void *mask;  /* of the ReLU behind this layer */
+  void *x_low; /* the input in the precision, if it arrives as floats */
   struct cuda_plans plans;
 };
 
@@ -44,9 +53,9 @@ int cuda_layer_create(struct compute *c, const struct compute_layer_desc *d, str
   l->serial = ++u->serials;
   l->next = u->layers;
   u->layers = l;
-  if (d->act == COMPUTE_RELU && u->matmul == RULES_FUSED)
-    rc = cuda_mem_raw(c, rules_mask_bytes(d->out, d->max_rows), &l->mask, e);
-  if (rc == 0 && d->below == COMPUTE_LINEAR && u->low != KERNEL_F32)
+  if (d->act == COMPUTE_RELU && u->matmul == PRODUCT_FUSED)
+    rc = cuda_mem_raw(c, product_mask_bytes(d->out, d->max_rows), &l->mask, e);
+  if (rc == 0 && d->first && u->low != KERNEL_F32)
     rc = cuda_mem_raw(c, d->max_rows * d->in * kernel_type_size(u->low), &l->x_low, e);
   if (rc) {
     cuda_layer_destroy(c, l);
@@ -67,8 +76,8 @@ void cuda_layer_destroy(struct compute *c, struct compute_layer *l) {
   free(l);
 }
 
-/* The layer that made these activations with a mask, if it still exists and they are still its. */
-static const struct compute_layer *maker(struct compute *c, struct span x, size_t rows) {
+/* The layer that wrote these activations and their mask, if both still exist. */
+static const struct compute_layer *mask_writer(struct compute *c, struct span x, size_t rows) {
   const struct compute_buf *b = x.buf;
   if (b->made_by.serial == 0 || b->made_by.at != x.at || b->made_by.rows != rows) return NULL;
   for (const struct compute_layer *l = cuda_of(c)->layers; l; l = l->next)
@@ -82,9 +91,9 @@ static void *param_at(struct compute *c, struct compute_buf *params, size_t at) 
   return from + at * kernel_type_size(cuda_of(c)->low);
 }
 
-/* The input as products read it; `convert`: in the forward. */
-static int input_of(struct compute *c, struct compute_layer *l, struct span x, size_t rows, bool convert,
-                    void **out, struct err *e) {
+/* The input as products read it. convert: in the forward. */
+static int converted_input(struct compute *c, struct compute_layer *l, struct span x, size_t rows, bool convert,
+                           void **out, struct err *e) {
   struct cuda *u = cuda_of(c);
   *out = cuda_at(x);
   if (x.buf->type == u->low) return 0;
@@ -95,43 +104,65 @@ static int input_of(struct compute *c, struct compute_layer *l, struct span x, s
                        "the conversion of the input", e);
 }
 
-static int check(struct compute *c, const struct compute_layer *l, struct span x, struct span y, size_t rows,
-                 struct err *e) {
-  if (rows > l->d.max_rows)
-    return err_set(e, -EINVAL, "%zu rows for a layer made for %zu", rows, l->d.max_rows);
+static int check_buffers(struct compute *c, const struct compute_layer *l, struct span x, struct span y, size_t rows,
+                         struct err *e) {
+  if (rows > l->d.max_rows) return err_set(e, -EINVAL, "%zu rows for a layer made for %zu", rows, l->d.max_rows);
   if (x.n < rows * l->d.in || y.n < rows * l->d.out || y.buf->type != cuda_of(c)->low)
     return err_set(e, -EINVAL, "a layer of %u to %u values between buffers of the wrong size or use", l->d.in,
                    l->d.out);
   return 0;
 }
 
-/* Without an epilogue: by cuBLASLt, or else by the kernel. */
-static int plain(struct compute *c, struct compute_layer *l, struct cuda_product *p, const char *what,
-                 struct err *e) {
+/* Without an epilogue: by cuBLASLt, or else by a kernel. */
+static int enqueue_plain(struct compute *c, struct compute_layer *l, struct cuda_product *p, const char *what,
+                         struct err *e) {
   struct cuda *u = cuda_of(c);
   p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  int rc = u->matmul == RULES_OWN ? 0 : cuda_matmul(c, &l->plans, p, what, e);
+  int rc = u->matmul == PRODUCT_OWN ? 0 : cuda_matmul(c, &l->plans, p, what, e);
   if (rc) return rc < 0 ? rc : 0;
   return cuda_launched(c, kernel_gemm(u->stream, &p->g, p->a, p->b, p->d), what, e);
 }
 
-/* 1: done with this epilogue; 0: there is none. */
-static int fused(struct compute *c, struct compute_layer *l, struct cuda_product *p,
-                 cublasLtEpilogue_t epilogue, const char *what, struct err *e) {
-  if (cuda_of(c)->matmul != RULES_FUSED) return 0;
+/* 1: queued with this epilogue. 0: there is none. */
+static int enqueue_fused(struct compute *c, struct compute_layer *l, struct cuda_product *p,
+                         cublasLtEpilogue_t epilogue, const char *what, struct err *e) {
+  if (cuda_of(c)->matmul != PRODUCT_FUSED) return 0;
   p->epilogue = epilogue;
   return cuda_matmul(c, &l->plans, p, what, e);
 }
 
-int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
-                       struct span y, size_t rows, struct err *e) {
+/* The product, its bias and ReLU: to y, or to `before` with GELU. */
+static int enqueue_forward(struct compute *c, struct compute_layer *l, struct cuda_product *p, struct span y,
+                           size_t rows, struct err *e) {
   static const char what[] = "a layer's forward";
   struct cuda *u = cuda_of(c);
   bool relu = l->d.act == COMPUTE_RELU;
+  int rc = 0;
+  y.buf->made_by.serial = 0;
+  if (relu && l->mask && (rc = enqueue_fused(c, l, p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
+    y.buf->made_by.layer = l;
+    y.buf->made_by.serial = l->serial;
+    y.buf->made_by.at = y.at;
+    y.buf->made_by.rows = rows;
+    return rc < 0 ? rc : 0;
+  }
+  rc = enqueue_fused(c, l, p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
+  if (rc) return rc < 0 ? rc : 0;
+  p->g.add = true;
+  rc = cuda_launched(c, kernel_bias(u->stream, p->d, p->bias, u->low, rows, l->d.out), "a layer's bias", e);
+  if (rc == 0) rc = enqueue_plain(c, l, p, what, e);
+  if (rc || !relu) return rc;
+  return cuda_launched(c, kernel_relu(u->stream, p->d, u->low, rows * l->d.out), "a layer's ReLU", e);
+}
+
+int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct compute_buf *params, struct span x,
+                       struct span y, size_t rows, struct err *e) {
+  struct cuda *u = cuda_of(c);
+  bool gelus = l->d.act == COMPUTE_GELU;
   void *in = NULL;
   if (rows == 0) return 0;
-  int rc = check(c, l, x, y, rows, e);
-  if (rc == 0) rc = input_of(c, l, x, rows, true, &in, e);
+  int rc = check_buffers(c, l, x, y, rows, e);
+  if (rc == 0) rc = converted_input(c, l, x, rows, true, &in, e);
   if (rc) return rc;
   struct cuda_product p = {
       .g = {.trans_a = true,
@@ -145,41 +176,27 @@ int cuda_layer_forward(struct compute *c, struct compute_layer *l, struct comput
             .d = u->low},
       .a = param_at(c, params, l->d.weight),
       .b = in,
-      .d = cuda_at(y),
+      .d = gelus ? l->d.before->data : cuda_at(y),
       .bias = param_at(c, params, l->d.bias),
       .mask = l->mask,
-      .mask_ld = rules_mask_ld(l->d.out),
-      .k = {.product = RULES_FORWARD, .rows = rows},
+      .mask_ld = product_mask_ld(l->d.out),
+      .k = {.product = PRODUCT_FORWARD, .rows = rows},
   };
-  y.buf->made_by.serial = 0;
-  if (relu && l->mask && (rc = fused(c, l, &p, CUBLASLT_EPILOGUE_RELU_AUX_BIAS, what, e))) {
-    y.buf->made_by.layer = l;
-    y.buf->made_by.serial = l->serial;
-    y.buf->made_by.at = y.at;
-    y.buf->made_by.rows = rows;
-    return rc < 0 ? rc : 0;
-  }
-  rc = fused(c, l, &p, relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS, what, e);
-  if (rc) return rc < 0 ? rc : 0;
-  p.g.add = true;
-  rc = cuda_launched(c, kernel_bias(u->stream, p.d, p.bias, u->low, rows, l->d.out), "a layer's bias", e);
-  if (rc == 0) rc = plain(c, l, &p, what, e);
-  if (rc || !relu) return rc;
-  return cuda_launched(c, kernel_relu(u->stream, p.d, u->low, rows * l->d.out), "a layer's ReLU", e);
+  rc = enqueue_forward(c, l, &p, y, rows, e);
+  if (rc || !gelus) return rc;
+  return cuda_launched(c, kernel_gelu(u->stream, cuda_at(y), p.d, u->low, rows * l->d.out), "a layer's GELU", e);
 }
 
-/* The layer's part of the gradients when there are no rows. */
-static int no_rows(struct compute *c, struct compute_layer *l, float *dw, float *db, bool add,
-                   struct err *e) {
+/* The layer's gradients when there are no rows. */
+static int zero_gradients(struct compute *c, struct compute_layer *l, float *dw, float *db, bool add, struct err *e) {
   cudaStream_t stream = cuda_of(c)->stream;
   if (add) return 0;
-  int rc =
-      cuda_launched(c, kernel_fill(stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * l->d.out), "a fill", e);
+  int rc = cuda_launched(c, kernel_fill(stream, dw, KERNEL_F32, 0.0f, (size_t)l->d.in * l->d.out), "a fill", e);
   return rc ? rc : cuda_launched(c, kernel_fill(stream, db, KERNEL_F32, 0.0f, l->d.out), "a fill", e);
 }
 
-static int weight_grad(struct compute *c, struct compute_layer *l, float *dw, float *db, const void *in,
-                       const void *dz, size_t rows, bool add, struct err *e) {
+static int enqueue_weight_grad(struct compute *c, struct compute_layer *l, float *dw, float *db, const void *in,
+                               const void *dz, size_t rows, bool add, struct err *e) {
   static const char what[] = "a layer's gradient of weights";
   struct cuda *u = cuda_of(c);
   struct cuda_product p = {
@@ -197,21 +214,21 @@ static int weight_grad(struct compute *c, struct compute_layer *l, float *dw, fl
       .b = dz,
       .d = dw,
       .bias = db,
-      .k = {.product = RULES_WEIGHT_GRAD, .rows = rows},
+      .k = {.product = PRODUCT_WEIGHT_GRAD, .rows = rows},
   };
-  int rc = add || u->deterministic ? 0 : fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e);
+  int rc = add || u->deterministic ? 0 : enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_BGRADB, what, e);
   if (rc) return rc < 0 ? rc : 0;
-  rc = plain(c, l, &p, what, e);
+  rc = enqueue_plain(c, l, &p, what, e);
   if (rc) return rc;
   return cuda_launched(c, kernel_column_sums(u->stream, db, dz, u->low, rows, l->d.out, add),
                        "a layer's gradient of biases", e);
 }
 
-static int input_grad(struct compute *c, struct compute_layer *l, const void *weight, const void *dz,
-                      struct span x, struct span dx, size_t rows, struct err *e) {
+static int enqueue_input_grad(struct compute *c, struct compute_layer *l, const void *weight, const void *dz,
+                              struct span x, struct span dx, size_t rows, struct err *e) {
   static const char what[] = "a layer's gradient of its input";
   struct cuda *u = cuda_of(c);
-  const struct compute_layer *below = l->d.below == COMPUTE_RELU ? maker(c, x, rows) : NULL;
+  const struct compute_layer *below = l->d.below == COMPUTE_RELU ? mask_writer(c, x, rows) : NULL;
   struct cuda_product p = {
       .g = {.m = l->d.in,
             .n = rows,
@@ -225,30 +242,32 @@ static int input_grad(struct compute *c, struct compute_layer *l, const void *we
       .b = dz,
       .d = cuda_at(dx),
       .mask = below ? below->mask : NULL,
-      .mask_ld = rules_mask_ld(l->d.in),
-      .k = {.product = RULES_INPUT_GRAD, .rows = rows},
+      .mask_ld = product_mask_ld(l->d.in),
+      .k = {.product = PRODUCT_INPUT_GRAD, .rows = rows},
   };
   dx.buf->made_by.serial = 0;
-  int rc = below && below->d.out == l->d.in ? fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
+  int rc = below && below->d.out == l->d.in ? enqueue_fused(c, l, &p, CUBLASLT_EPILOGUE_DRELU, what, e) : 0;
   if (rc) return rc < 0 ? rc : 0;
-  rc = plain(c, l, &p, what, e);
-  if (rc || l->d.below != COMPUTE_RELU) return rc;
-  return cuda_launched(c, kernel_mask(u->stream, p.d, cuda_at(x), u->low, rows * l->d.in), "a layer's mask",
-                       e);
+  rc = enqueue_plain(c, l, &p, what, e);
+  if (rc || l->d.below == COMPUTE_LINEAR) return rc;
+  if (l->d.below == COMPUTE_GELU)
+    return cuda_launched(c, kernel_gelu_grad(u->stream, p.d, l->d.below_before->data, u->low, rows * l->d.in),
+                         "a layer's gradient of GELU", e);
+  return cuda_launched(c, kernel_mask(u->stream, p.d, cuda_at(x), u->low, rows * l->d.in), "a layer's mask", e);
 }
 
 int cuda_layer_backward(struct compute *c, struct compute_layer *l, struct compute_buf *params,
-                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows,
-                        bool add, struct err *e) {
+                        struct compute_buf *grads, struct span x, struct span dz, struct span dx, size_t rows, bool add,
+                        struct err *e) {
   float *dw = (float *)grads->data + l->d.weight, *db = (float *)grads->data + l->d.bias;
   void *in = NULL;
-  if (rows == 0) return no_rows(c, l, dw, db, add, e);
-  int rc = check(c, l, x, dz, rows, e);
-  if (rc == 0 && dx.n > 0) rc = check(c, l, dx, dz, rows, e);
-  if (rc == 0) rc = input_of(c, l, x, rows, false, &in, e);
-  if (rc == 0) rc = weight_grad(c, l, dw, db, in, cuda_at(dz), rows, add, e);
+  if (rows == 0) return zero_gradients(c, l, dw, db, add, e);
+  int rc = check_buffers(c, l, x, dz, rows, e);
+  if (rc == 0 && dx.n > 0) rc = check_buffers(c, l, dx, dz, rows, e);
+  if (rc == 0) rc = converted_input(c, l, x, rows, false, &in, e);
+  if (rc == 0) rc = enqueue_weight_grad(c, l, dw, db, in, cuda_at(dz), rows, add, e);
   if (rc || dx.n == 0) return rc;
   if (dx.buf->type != cuda_of(c)->low || x.buf->type != cuda_of(c)->low)
     return err_set(e, -EINVAL, "the gradient of an input between buffers of the wrong use");
-  return input_grad(c, l, param_at(c, params, l->d.weight), cuda_at(dz), x, dx, rows, e);
+  return enqueue_input_grad(c, l, param_at(c, params, l->d.weight), cuda_at(dz), x, dx, rows, e);
 }

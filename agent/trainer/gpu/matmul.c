@@ -1,16 +1,18 @@
-/* One matrix product through cuBLASLt, and the memory of which algorithm it is made with.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One matrix product through cuBLASLt, and the algorithms that it has chosen.
  *
- * cuBLASLt chooses an algorithm by what it is told: types, sizes, the epilogue, and how far the addresses are aligned (the weights of a layer
- * begin wherever the layer before ends). It is asked once for each such combination, which takes some tens of microseconds, and the answer
- * is kept with the layer; batches have few different sizes, so in the steady step nothing is asked. "No algorithm" is an answer, too, and is
- * kept as well: the caller then goes another way.
+ * cuBLASLt chooses an algorithm by types, sizes, the epilogue, and the alignment of the addresses (a layer's weights
+ * start where those of the layer before end). We ask once for each combination, which takes some tens of microseconds,
+ * and keep the answer with the layer. Batches have few different sizes, so a steady step asks nothing. "No algorithm"
+ * is kept too, and the caller then takes another way.
  *
- * The first of the algorithms that the library ranks is taken, and not the fastest of a race: a race has another winner from run to run, and with it
- * come other last bits. With gpu_config.deterministic, partial sums of one product must be added in a separate step of fixed order, or not be split at
- * all; everything else that could vary does not do so on one device with one version of the library.
+ * We take the first algorithm of cuBLASLt's ranking and do not time them, because the winner of a race changes from run
+ * to run, and the last bits with it. With gpu_config.deterministic, partial sums of one product must be added in a
+ * separate step of fixed order, or the product is not split. Nothing else varies on one device with one version of the
+ * library.
  *
- * Rows and columns: a row-major matrix is a column-major one, transposed; cuda_layer.c says everything in columns, here nothing is
- * turned. Sums are in float whatever the operands; fp32 means fp32, TF32 only where it was asked for. */
+ * layer.c describes everything in columns, so nothing is transposed here. Sums are in float for all operands. fp32 is
+ * fp32, and TF32 is used only on request. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
@@ -27,46 +29,42 @@ static cudaDataType_t data_type(enum kernel_type t) {
 }
 
 static bool has_bias(cublasLtEpilogue_t x) {
-  return x == CUBLASLT_EPILOGUE_BIAS || x == CUBLASLT_EPILOGUE_RELU_BIAS ||
-         x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || x == CUBLASLT_EPILOGUE_BGRADB;
+  return x == CUBLASLT_EPILOGUE_BIAS || x == CUBLASLT_EPILOGUE_RELU_BIAS || x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS ||
+         x == CUBLASLT_EPILOGUE_BGRADB;
 }
 
 static bool has_mask(cublasLtEpilogue_t x) {
   return x == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || x == CUBLASLT_EPILOGUE_DRELU;
 }
 
-static cublasStatus_t set(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t name, const void *value,
-                          size_t size) {
+static cublasStatus_t set_attribute(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t name, const void *value,
+                                    size_t size) {
   return cublasLtMatmulDescSetAttribute(op, name, value, size);
 }
 
-static cublasStatus_t describe_op(const struct cuda *u, const struct cuda_product *p,
-                                  cublasLtMatmulDesc_t op) {
+static cublasStatus_t describe_op(const struct cuda *u, const struct cuda_product *p, cublasLtMatmulDesc_t op) {
   int32_t ta = p->g.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, tb = p->g.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   uint32_t epilogue = p->epilogue;
-  cublasStatus_t rc = set(op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
-  if (rc == 0) rc = set(op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
-  if (rc == 0) rc = set(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  cublasStatus_t rc = set_attribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
+  if (rc == 0) rc = set_attribute(op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+  if (rc == 0) rc = set_attribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
   if (rc == 0 && has_bias(p->epilogue))
-    rc = set(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+    rc = set_attribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
   if (rc || !has_mask(p->epilogue)) return rc;
-  rc = set(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->mask, sizeof p->mask);
-  return rc ? rc : set(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->mask_ld, sizeof p->mask_ld);
+  rc = set_attribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->mask, sizeof p->mask);
+  return rc ? rc : set_attribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->mask_ld, sizeof p->mask_ld);
 }
 
 static cublasStatus_t describe(const struct cuda *u, const struct cuda_product *p, struct descs *o) {
   const struct kernel_gemm *g = &p->g;
   cudaDataType_t ab = data_type(g->ab), d = data_type(g->d);
-  cublasComputeType_t compute =
-      u->base.precision == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasComputeType_t compute = u->base.precision == COMPUTE_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   cublasStatus_t rc = cublasLtMatmulDescCreate(&o->op, compute, CUDA_R_32F);
   if (rc == 0) rc = describe_op(u, p, o->op);
   if (rc == 0)
-    rc = cublasLtMatrixLayoutCreate(&o->a, ab, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k,
-                                    (int64_t)g->lda);
+    rc = cublasLtMatrixLayoutCreate(&o->a, ab, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, (int64_t)g->lda);
   if (rc == 0)
-    rc = cublasLtMatrixLayoutCreate(&o->b, ab, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n,
-                                    (int64_t)g->ldb);
+    rc = cublasLtMatrixLayoutCreate(&o->b, ab, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, (int64_t)g->ldb);
   return rc ? rc : cublasLtMatrixLayoutCreate(&o->d, d, g->m, g->n, (int64_t)g->ldd);
 }
 
@@ -77,8 +75,8 @@ static void descs_finish(struct descs *o) {
   if (o->op) (void)cublasLtMatmulDescDestroy(o->op);
 }
 
-static cublasStatus_t prefer(const struct cuda *u, const struct rules_key *k,
-                             cublasLtMatmulPreference_t pref) {
+static cublasStatus_t set_preferences(const struct cuda *u, const struct product_key *k,
+                                      cublasLtMatmulPreference_t pref) {
   uint64_t workspace = u->workspace_size;
   uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* "none" is always allowed */
   const struct {
@@ -101,17 +99,16 @@ static cublasStatus_t prefer(const struct cuda *u, const struct rules_key *k,
 }
 
 static bool unsupported(cublasStatus_t rc) {
-  return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE ||
-         rc == CUBLAS_STATUS_ARCH_MISMATCH;
+  return rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-static cublasStatus_t search(const struct cuda *u, const struct descs *o, struct cuda_plan *plan) {
+static cublasStatus_t find_algorithm(const struct cuda *u, const struct descs *o, struct cuda_plan *plan) {
   cublasLtMatmulHeuristicResult_t best;
   cublasLtMatmulPreference_t pref = NULL;
   int n = 0;
   memset(&best, 0, sizeof best);
   cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&pref);
-  if (rc == 0) rc = prefer(u, &plan->key, pref);
+  if (rc == 0) rc = set_preferences(u, &plan->key, pref);
   if (rc == 0) rc = cublasLtMatmulAlgoGetHeuristic(u->lt, o->op, o->a, o->b, o->d, o->d, pref, 1, &best, &n);
   if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
   plan->known = rc == CUBLAS_STATUS_SUCCESS || unsupported(rc);
@@ -120,13 +117,13 @@ static cublasStatus_t search(const struct cuda *u, const struct descs *o, struct
   return plan->known ? CUBLAS_STATUS_SUCCESS : rc;
 }
 
-/* The plan of this key, or the one that was not used for longest, emptied. */
-static struct cuda_plan *plan_of(struct cuda_plans *plans, const struct rules_key *key) {
+/* The plan of this key, or else the least recently used one, emptied. */
+static struct cuda_plan *find_plan(struct cuda_plans *plans, const struct product_key *key) {
   struct cuda_plan *oldest = &plans->v[0];
   plans->uses++;
   for (int i = 0; i < CUDA_PLANS; i++) {
     struct cuda_plan *p = &plans->v[i];
-    if (p->known && rules_key_equal(&p->key, key)) {
+    if (p->known && product_key_equal(&p->key, key)) {
       p->used = plans->uses;
       return p;
     }
@@ -137,35 +134,34 @@ static struct cuda_plan *plan_of(struct cuda_plans *plans, const struct rules_ke
 }
 
 static void complete_key(struct cuda_product *p) {
-  struct rules_key *k = &p->k;
+  struct product_key *k = &p->k;
   k->epilogue = p->epilogue;
-  k->align_a = rules_alignment((uintptr_t)p->a);
-  k->align_b = rules_alignment((uintptr_t)p->b);
-  k->align_d = rules_alignment((uintptr_t)p->d);
-  k->align_bias = has_bias(p->epilogue) ? rules_alignment((uintptr_t)p->bias) : 0;
+  k->align_a = product_alignment((uintptr_t)p->a);
+  k->align_b = product_alignment((uintptr_t)p->b);
+  k->align_d = product_alignment((uintptr_t)p->d);
+  k->align_bias = has_bias(p->epilogue) ? product_alignment((uintptr_t)p->bias) : 0;
 }
 
 static cublasStatus_t multiply(const struct cuda *u, const struct cuda_product *p, const struct descs *o,
                                const struct cuda_plan *plan) {
   float alpha = 1.0f, beta = p->g.add ? 1.0f : 0.0f;
-  return cublasLtMatmul(u->lt, o->op, &alpha, p->a, o->a, p->b, o->b, &beta, p->d, o->d, p->d, o->d,
-                        &plan->algo, u->workspace, u->workspace_size, u->stream);
+  return cublasLtMatmul(u->lt, o->op, &alpha, p->a, o->a, p->b, o->b, &beta, p->d, o->d, p->d, o->d, &plan->algo,
+                        u->workspace, u->workspace_size, u->stream);
 }
 
-int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product *p, const char *what,
-                struct err *e) {
+int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product *p, const char *what, struct err *e) {
   struct cuda *u = cuda_of(c);
   complete_key(p);
-  if (has_bias(p->epilogue) && p->k.align_bias < RULES_BIAS_ALIGN) return 0;
-  struct cuda_plan *plan = plan_of(plans, &p->k);
+  if (has_bias(p->epilogue) && p->k.align_bias < PRODUCT_BIAS_ALIGN) return 0;
+  struct cuda_plan *plan = find_plan(plans, &p->k);
   if (plan->known && !plan->found) return 0;
   struct descs o = {0};
   cublasStatus_t rc = describe(u, p, &o);
-  if (rc == 0 && !plan->known) rc = search(u, &o, plan);
+  if (rc == 0 && !plan->known) rc = find_algorithm(u, &o, plan);
   if (rc == 0 && plan->found) {
     rc = multiply(u, p, &o, plan);
     u->last = what;
-    if (unsupported(rc)) { /* it was offered, and is refused: as if it had not been offered */
+    if (unsupported(rc)) { /* offered and then refused: as if it had not been offered */
       plan->found = false;
       rc = CUBLAS_STATUS_SUCCESS;
     }
@@ -174,7 +170,7 @@ int cuda_matmul(struct compute *c, struct cuda_plans *plans, struct cuda_product
   if (rc == 0) return plan->found;
   cudaError_t device = cudaGetLastError();
   bool more = device != cudaSuccess;
-  return err_set(e, -EIO, "the device (%s) says at %s, %zu x %zu x %zu: cuBLASLt: %s%s%s%s", c->device, what,
-                 p->g.m, p->g.n, p->g.k, cublasLtGetStatusName(rc), more ? " (" : "",
-                 more ? cudaGetErrorName(device) : "", more ? ")" : "");
+  return err_set(e, -EIO, "the device (%s) failed in %s, %zu x %zu x %zu: cuBLASLt: %s%s%s%s", c->device, what, p->g.m,
+                 p->g.n, p->g.k, cublasLtGetStatusName(rc), more ? " (" : "", more ? cudaGetErrorName(device) : "",
+                 more ? ")" : "");
 }

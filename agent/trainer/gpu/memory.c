@@ -1,19 +1,29 @@
-/* Buffers on the device, pinned stages on the host, and copies between them.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers on the device, pinned stages on the host, copies between them, and a data set on the device.
  *
- * What a buffer is made of follows from its use: activations in the precision, everything else floats, and parameters twice in bf16 and
- * fp16, as floats and as a copy that is brought up to date by whoever writes the floats (copy, fill, the optimizer's kernel).
+ * The use of a buffer decides its type: activations are in the precision, everything else is floats. In bf16 and fp16,
+ * parameters exist twice, as floats and as a copy that every writer of the floats updates (copy, fill, the optimizer's
+ * kernel).
  *
- * Copies between a stage and floats are what a step makes, and do not wait. A copy between a stage and activations that are not floats
- * goes through memory that is made for it, and waits: it is for tests. So does a copy from stage to stage, which is no business of the device.
+ * A step copies between stages and floats, and does not wait. A copy between a stage and activations that are not
+ * floats goes through temporary memory and waits, and so does a copy from stage to stage: these are for tests.
  *
- * Stages are mapped, at one address for both sides (which CUDA has on every system of 64 bits), so that kernels can read and write them: the few floats of
- * a step and the numbers of its rows need no copies of their own (kernels_tell.cu, kernels_rows.cu).
+ * Stages are mapped, at one address for both sides (CUDA has that on every 64-bit system), so kernels read and write
+ * them directly: the few floats of a step and the numbers of its rows need no copies of their own.
  *
- * A batch that is sent has a stream of its own: its copy begins at once, while the steps before are still computed, and the one that will need it
- * waits for it. That is outside of captured steps, each of which has the buffer of its own slot in it.
+ * A batch that is sent has a stream of its own. Its copy starts at once, while earlier steps run, and its step waits
+ * for it. Sending is outside captured steps, each of which has the buffer of its own slot.
  *
- * Memory is asked for at set-up only. Giving it back waits for the queue first; of a queue that does not come to its end the memory
- * is left to the process's exit, since cudaFree would wait for ever; so it is where a communicator could not be ended (held). */
+ * Memory is allocated only at set-up. Freeing it waits for the queue first. If the queue does not finish, or a
+ * communicator could not be ended (held), the memory is left to the exit of the process, because cudaFree would wait
+ * forever.
+ *
+ * A data set on the device saves the host's time and the bus. Only the row numbers of a batch go there, eight bytes
+ * each, and a kernel makes the rows at the speed of the device's memory. A wide batch (8192 rows of 8192 values) would
+ * cost more than its matrix products otherwise. Rows of a file are kept as bytes, a quarter of their size as floats,
+ * and ramps need no memory. The kernel computes like data.c, operation by operation, so the bits are equal. It reads
+ * the row numbers over the bus, so a captured step uses the numbers that its stage holds at the launch. A file that
+ * needs more than 1/COMPUTE_ROWS_SHARE of the free memory is not kept, and the caller sends floats instead. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
@@ -50,8 +60,7 @@ static int stage_raw(struct compute *c, size_t bytes, void **out, struct err *e)
   return 0;
 }
 
-int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out,
-                   struct err *e) {
+int cuda_mem_alloc(struct compute *c, enum compute_use use, size_t n, struct compute_buf **out, struct err *e) {
   struct cuda *u = cuda_of(c);
   int rc = cuda_not_captured(c, "making a buffer", e);
   if (rc) return rc;
@@ -93,8 +102,8 @@ static int check_span(struct span s, struct err *e) {
   return err_set(e, -EINVAL, "values %zu to %zu of a buffer of %zu", s.at, s.at + s.n, s.buf->n);
 }
 
-/* What follows from a write to dst: the copy of parameters, and that no layer's mask fits activations any more. */
-static int follow(struct compute *c, struct span dst, struct err *e) {
+/* After a write to dst: updates the copy of parameters, and erases the name of the layer whose mask fitted. */
+static int after_write(struct compute *c, struct span dst, struct err *e) {
   struct compute_buf *b = dst.buf;
   b->made_by.serial = 0;
   if (!b->low) return 0;
@@ -104,7 +113,7 @@ static int follow(struct compute *c, struct span dst, struct err *e) {
                        "the conversion of weights", e);
 }
 
-/* Waits; the contract allows it here. */
+/* Waits; compute.h allows it here. */
 static int wait_all(struct compute *c, struct err *e) {
   return cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "a copy that waits", e);
 }
@@ -115,7 +124,7 @@ static int copy_stages(struct compute *c, struct span dst, struct span src, stru
   return rc;
 }
 
-/* Between a stage and activations of two bytes, by way of floats on the device. */
+/* Between a stage and activations of two bytes, through floats on the device. */
 static int copy_by_floats(struct compute *c, struct span dst, struct span src, struct err *e) {
   cudaStream_t stream = cuda_of(c)->stream;
   size_t bytes = dst.n * sizeof(float);
@@ -124,8 +133,7 @@ static int copy_by_floats(struct compute *c, struct span dst, struct span src, s
   int rc = cuda_mem_raw(c, bytes, &floats, e);
   if (rc) return rc;
   if (in) {
-    rc = cuda_check(c, cudaMemcpyAsync(floats, cuda_at(src), bytes, cudaMemcpyHostToDevice, stream), "a copy",
-                    e);
+    rc = cuda_check(c, cudaMemcpyAsync(floats, cuda_at(src), bytes, cudaMemcpyHostToDevice, stream), "a copy", e);
     if (rc == 0)
       rc = cuda_launched(c, kernel_convert(stream, cuda_at(dst), dst.buf->type, floats, KERNEL_F32, dst.n),
                          "a conversion", e);
@@ -133,21 +141,19 @@ static int copy_by_floats(struct compute *c, struct span dst, struct span src, s
     rc = cuda_launched(c, kernel_convert(stream, floats, KERNEL_F32, cuda_at(src), src.buf->type, dst.n),
                        "a conversion", e);
     if (rc == 0)
-      rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), floats, bytes, cudaMemcpyDeviceToHost, stream),
-                      "a copy", e);
+      rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), floats, bytes, cudaMemcpyDeviceToHost, stream), "a copy", e);
   }
   if (rc == 0) rc = wait_all(c, e);
   (void)cudaFree(floats);
   return rc;
 }
 
-static int copy_same(struct compute *c, struct span dst, struct span src, struct err *e) {
+static int copy_bytes(struct compute *c, struct span dst, struct span src, struct err *e) {
   enum cudaMemcpyKind kind = src.buf->use == COMPUTE_STAGE   ? cudaMemcpyHostToDevice
                              : dst.buf->use == COMPUTE_STAGE ? cudaMemcpyDeviceToHost
                                                              : cudaMemcpyDeviceToDevice;
   size_t bytes = dst.n * kernel_type_size(dst.buf->type);
-  int rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), bytes, kind, cuda_of(c)->stream),
-                      "a copy", e);
+  int rc = cuda_check(c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), bytes, kind, cuda_of(c)->stream), "a copy", e);
   cuda_of(c)->last = "a copy";
   return rc;
 }
@@ -166,30 +172,28 @@ int cuda_mem_copy(struct compute *c, struct span dst, struct span src, struct er
   else if (waits)
     rc = copy_by_floats(c, dst, src, e);
   else if (same)
-    rc = copy_same(c, dst, src, e);
+    rc = copy_bytes(c, dst, src, e);
   else
     rc = cuda_launched(
-        c,
-        kernel_convert(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, cuda_at(src), src.buf->type, dst.n),
+        c, kernel_convert(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, cuda_at(src), src.buf->type, dst.n),
         "a conversion", e);
-  return rc ? rc : follow(c, dst, e);
+  return rc ? rc : after_write(c, dst, e);
 }
 
-static int check_told(struct span s, struct err *e) {
+static int check_small_copy(struct span s, struct err *e) {
   if (s.buf->type != KERNEL_F32 || s.buf->low)
-    return err_set(e, -EINVAL, "values are told between stages and floats only");
+    return err_set(e, -EINVAL, "small copies are between stages and floats only");
   s.buf->made_by.serial = 0;
   return check_span(s, e);
 }
 
-int cuda_mem_tell(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
-  struct kernel_tell t = {0};
-  int rc = n > COMPUTE_PAIRS_MAX ? err_set(e, -EINVAL, "%d pieces told at once", n) : 0;
+int cuda_mem_copy_and_stamp(struct compute *c, const struct compute_pair *v, int n, struct span stamp, struct err *e) {
+  struct kernel_copy_and_stamp t = {0};
+  int rc = n > COMPUTE_PAIRS_MAX ? err_set(e, -EINVAL, "%d small copies at once", n) : 0;
   for (int i = 0; i < n && rc == 0; i++) {
-    if (v[i].dst.n != v[i].src.n)
-      return err_set(e, -EINVAL, "%zu values told as %zu", v[i].src.n, v[i].dst.n);
-    rc = check_told(v[i].dst, e);
-    if (rc == 0) rc = check_told(v[i].src, e);
+    if (v[i].dst.n != v[i].src.n) return err_set(e, -EINVAL, "small copy of %zu values to %zu", v[i].src.n, v[i].dst.n);
+    rc = check_small_copy(v[i].dst, e);
+    if (rc == 0) rc = check_small_copy(v[i].src, e);
     t.v[i].dst = cuda_at(v[i].dst);
     t.v[i].src = cuda_at(v[i].src);
     t.v[i].n = v[i].dst.n;
@@ -199,28 +203,25 @@ int cuda_mem_tell(struct compute *c, const struct compute_pair *v, int n, struct
   if (stamp.buf->use != COMPUTE_STAGE || stamp.n != COMPUTE_STAMP || stamp.at % COMPUTE_STAMP)
     return err_set(e, -EINVAL, "the time goes to %d elements of a stage", COMPUTE_STAMP);
   t.stamp = cuda_at(stamp);
-  return cuda_launched(c, kernel_tell(cuda_of(c)->stream, &t), "what is told to and by a step", e);
+  return cuda_launched(c, kernel_copy_and_stamp(cuda_of(c)->stream, &t), "the small copies of a step", e);
 }
 
-int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark,
-                   struct err *e) {
-  static const char what[] = "what is fetched";
+int cuda_mem_fetch(struct compute *c, struct span dst, struct span src, struct compute_mark *mark, struct err *e) {
+  static const char what[] = "a fetch";
   struct cuda *u = cuda_of(c);
   int rc = cuda_not_captured(c, what, e);
   if (rc == 0) rc = check_span(dst, e);
   if (rc == 0) rc = check_span(src, e);
   if (rc) return rc;
-  if (dst.n != src.n || dst.buf->use != COMPUTE_STAGE || src.buf->use == COMPUTE_STAGE ||
-      src.buf->type != KERNEL_F32)
+  if (dst.n != src.n || dst.buf->use != COMPUTE_STAGE || src.buf->use == COMPUTE_STAGE || src.buf->type != KERNEL_F32)
     return err_set(e, -EINVAL, "%zu values fetched as %zu, or to a buffer of the wrong use", src.n, dst.n);
   u->last = what;
   rc = cuda_check(c, cudaEventRecord(u->fetch_from, u->stream), what, e);
   if (rc == 0) rc = cuda_check(c, cudaStreamWaitEvent(u->fetches, u->fetch_from, 0), what, e);
   if (rc == 0)
-    rc = cuda_check(c,
-                    cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyDeviceToHost,
-                                    u->fetches),
-                    what, e);
+    rc = cuda_check(
+        c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyDeviceToHost, u->fetches), what,
+        e);
   if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->fetched, u->fetches), what, e);
   if (rc == 0) mark->n = CUDA_FETCH_MARK;
   return rc;
@@ -236,9 +237,9 @@ int cuda_mem_send(struct compute *c, struct span dst, struct span src, struct er
     return err_set(e, -EINVAL, "%zu values sent to %zu, or to a buffer of the wrong use", src.n, dst.n);
   if (dst.n == 0) return 0;
   u->last = "a batch that is sent";
-  rc = cuda_check(
-      c, cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyHostToDevice, u->sends),
-      "a batch that is sent", e);
+  rc = cuda_check(c,
+                  cudaMemcpyAsync(cuda_at(dst), cuda_at(src), dst.n * sizeof(float), cudaMemcpyHostToDevice, u->sends),
+                  "a batch that is sent", e);
   if (rc == 0) rc = cuda_check(c, cudaEventRecord(u->sent, u->sends), "a batch that is sent", e);
   return rc ? rc : cuda_check(c, cudaStreamWaitEvent(u->stream, u->sent, 0), "a batch that is sent", e);
 }
@@ -253,7 +254,66 @@ int cuda_mem_fill(struct compute *c, struct span dst, float value, struct err *e
     for (size_t i = 0; rc == 0 && i < dst.n; i++) p[i] = value;
     return rc;
   }
-  rc = cuda_launched(c, kernel_fill(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, value, dst.n), "a fill",
-                     e);
-  return rc ? rc : follow(c, dst, e);
+  rc = cuda_launched(c, kernel_fill(cuda_of(c)->stream, cuda_at(dst), dst.buf->type, value, dst.n), "a fill", e);
+  return rc ? rc : after_write(c, dst, e);
+}
+
+/* A data set on the device. ---------------------------------------------------------------------------------------- */
+
+struct compute_rows {
+  struct compute_rows_desc d;
+  void *pixels; /* NULL: ramps */
+};
+
+static int check_room(struct compute *c, size_t bytes, struct err *e) {
+  size_t spare = 0, all = 0;
+  int rc = cuda_check(c, cudaMemGetInfo(&spare, &all), "cudaMemGetInfo", e);
+  if (rc || bytes <= spare / COMPUTE_ROWS_SHARE) return rc;
+  return err_set(e, -ENOMEM, "the data set's %zu MB are more than 1/%d of the %zu MB that the device has free",
+                 bytes >> 20, COMPUTE_ROWS_SHARE, spare >> 20);
+}
+
+static int keep_pixels(struct compute *c, struct compute_rows *r, struct err *e) {
+  if (r->d.n > SIZE_MAX / r->d.dim) return err_set(e, -ENOMEM, "a data set larger than any memory");
+  size_t bytes = (size_t)r->d.n * r->d.dim;
+  int rc = check_room(c, bytes, e);
+  if (rc == 0) rc = cuda_mem_raw(c, bytes, &r->pixels, e);
+  if (rc) return rc;
+  rc = cuda_check(c, cudaMemcpyAsync(r->pixels, r->d.pixels, bytes, cudaMemcpyHostToDevice, cuda_of(c)->stream),
+                  "the copy of the data set", e);
+  return rc ? rc : cuda_check(c, cudaStreamSynchronize(cuda_of(c)->stream), "the copy of the data set", e);
+}
+
+int cuda_rows_create(struct compute *c, const struct compute_rows_desc *d, struct compute_rows **out, struct err *e) {
+  int rc = cuda_not_captured(c, "keeping a data set", e);
+  if (rc) return rc;
+  struct compute_rows *r = xcalloc(1, sizeof *r);
+  r->d = *d;
+  if (d->pixels) rc = keep_pixels(c, r, e);
+  if (rc) {
+    cuda_rows_destroy(c, r);
+    return rc;
+  }
+  *out = r;
+  return 0;
+}
+
+void cuda_rows_destroy(struct compute *c, struct compute_rows *r) {
+  if (r->pixels && cuda_idle(c)) (void)cudaFree(r->pixels);
+  free(r);
+}
+
+int cuda_rows_gather(struct compute *c, struct compute_rows *r, struct span dst, struct span numbers, struct err *e) {
+  size_t rows = numbers.n / COMPUTE_ROW_NUMBER;
+  if (dst.buf->type != KERNEL_F32 || dst.buf->use == COMPUTE_STAGE || numbers.buf->use != COMPUTE_STAGE ||
+      numbers.at % COMPUTE_ROW_NUMBER || dst.n != rows * r->d.dim)
+    return err_set(e, -EINVAL, "%zu rows of a data set to a buffer of the wrong size or use", rows);
+  struct kernel_rows k = {.rows = rows,
+                          .dim = r->d.dim,
+                          .scale = r->d.scale,
+                          .pixels = r->pixels,
+                          .numbers = cuda_at(numbers),
+                          .dst = cuda_at(dst)};
+  dst.buf->made_by.serial = 0;
+  return cuda_launched(c, kernel_rows(cuda_of(c)->stream, &k), "the rows of a batch", e);
 }

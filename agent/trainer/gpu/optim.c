@@ -1,8 +1,9 @@
-/* Losses and the optimizer: arguments checked, kernels queued. What they do is in kernels_loss.cu and kernels_opt.cu.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Losses and the optimizer: checks arguments and queues kernels (kernels_loss.cu, kernels_opt.cu).
  *
- * The optimizer's counters, its loss scale and what one update is made with lie in one control block on the device. The first field is the
- * struct compute_opt_counters that compute_opt_read copies to a stage: the host and the device are of one byte order and lay
- * the struct out alike. */
+ * The optimizer's counters, its loss scale and the factors of one update lie in one control block on the device. Its
+ * first field is the struct compute_opt_counters that compute_opt_read copies to a stage. Host and device have the same
+ * byte order and the same layout. */
 
 #include "agent/trainer/gpu/cuda_compute.h"
 
@@ -28,7 +29,7 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
                           .cols = d->cols,
                           .weight = d->weight,
                           .add = d->add,
-                          .who = d->who,
+                          .rank_tag = d->rank_tag,
                           .scale = d->scale ? &d->scale->control->v.scale : NULL,
                           .y = cuda_at(y),
                           .target = cuda_at(target),
@@ -39,19 +40,18 @@ int cuda_opt_loss(struct compute *c, const struct compute_loss_desc *d, struct s
   return cuda_launched(c, kernel_loss(u->stream, &l, u->partials), "the loss", e);
 }
 
-int cuda_opt_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
-                     size_t cols, struct err *e) {
+int cuda_opt_count_correct(struct compute *c, struct span y, struct span target, struct span out, size_t rows,
+                           size_t cols, struct err *e) {
   struct cuda *u = cuda_of(c);
   if (target.buf->type != KERNEL_F32 || out.buf->type != KERNEL_F32)
     return err_set(e, -EINVAL, "a count of right answers between buffers of the wrong use");
-  return cuda_launched(c,
-                       kernel_correct(u->stream, cuda_at(y), y.buf->type, cuda_at(target), cuda_at(out), rows,
-                                      cols, u->partials),
-                       "the count of right answers", e);
+  return cuda_launched(
+      c,
+      kernel_count_correct(u->stream, cuda_at(y), y.buf->type, cuda_at(target), cuda_at(out), rows, cols, u->partials),
+      "the count of right answers", e);
 }
 
-int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out,
-                    struct err *e) {
+int cuda_opt_create(struct compute *c, const struct compute_opt_desc *d, struct compute_opt **out, struct err *e) {
   int rc = cuda_not_captured(c, "making an optimizer", e);
   if (rc) return rc;
   struct compute_opt *o = xcalloc(1, sizeof *o);
@@ -81,21 +81,20 @@ struct compute_buf *cuda_opt_state(struct compute_opt *o, int i) {
   return o->state[i];
 }
 
-int cuda_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad,
-                  struct span lr, struct span bad, struct err *e) {
+int cuda_opt_step(struct compute *c, struct compute_opt *o, struct span param, struct span grad, struct span lr,
+                  struct span bad, struct err *e) {
   struct cuda *u = cuda_of(c);
   if (param.n != o->d.n || grad.n != o->d.n)
     return err_set(e, -EINVAL, "an update of %zu weights by %zu gradients, for %zu", param.n, grad.n, o->d.n);
   if (param.buf->use != COMPUTE_PARAM || grad.buf->type != KERNEL_F32 || lr.buf->type != KERNEL_F32 ||
-      lr.buf->use == COMPUTE_STAGE ||
-      (bad.n && (bad.buf->type != KERNEL_F32 || bad.buf->use == COMPUTE_STAGE)))
+      lr.buf->use == COMPUTE_STAGE || (bad.n && (bad.buf->type != KERNEL_F32 || bad.buf->use == COMPUTE_STAGE)))
     return err_set(e, -EINVAL, "an update with buffers of the wrong use");
   struct kernel_update k = {.d = o->d, .param = cuda_at(param), .type = u->low, .grad = cuda_at(grad)};
   if (param.buf->low) k.low = (char *)param.buf->low + param.at * kernel_type_size(u->low);
   for (int i = 0; i < compute_opt_states(o->d.kind); i++) k.state[i] = o->state[i]->data;
   int rc = cuda_launched(c,
                          kernel_control(u->stream, o->control, &o->d, cuda_at(grad), grad.n, cuda_at(lr),
-                                        bad.n ? cuda_at(bad) : NULL, u->poison_dev, u->partials),
+                                        bad.n ? cuda_at(bad) : NULL, u->blocked_dev, u->partials),
                          "the norm of gradients", e);
   return rc ? rc : cuda_launched(c, kernel_update(u->stream, o->control, &k), "the update", e);
 }
@@ -103,13 +102,12 @@ int cuda_opt_step(struct compute *c, struct compute_opt *o, struct span param, s
 int cuda_opt_read(struct compute *c, struct compute_opt *o, struct span stage, struct err *e) {
   if (stage.buf->use != COMPUTE_STAGE || stage.n < COMPUTE_COUNTERS)
     return err_set(e, -EINVAL, "counters need a stage of %zu values", COMPUTE_COUNTERS);
-  return cuda_check(c,
-                    cudaMemcpyAsync(cuda_at(stage), &o->control->v, sizeof o->control->v,
-                                    cudaMemcpyDeviceToHost, cuda_of(c)->stream),
-                    "reading counters", e);
+  return cuda_check(
+      c,
+      cudaMemcpyAsync(cuda_at(stage), &o->control->v, sizeof o->control->v, cudaMemcpyDeviceToHost, cuda_of(c)->stream),
+      "reading counters", e);
 }
 
-int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v,
-                 struct err *e) {
+int cuda_opt_set(struct compute *c, struct compute_opt *o, const struct compute_opt_counters *v, struct err *e) {
   return cuda_launched(c, kernel_control_set(cuda_of(c)->stream, o->control, *v), "setting counters", e);
 }

@@ -1,14 +1,14 @@
-/* Widths to layers, and the two passes over them. There is no graph and no tape: a stack of layers needs
- * none.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From widths to layers, and the two passes over them. A stack of layers needs no graph and no tape.
  *
- * forward   act[i+1] = relu(act[i] W_i^T + b_i), the last layer without relu loss      delta[last], the
- * gradient of what the last layer gives backward  from the last layer to the first: gradients of W_i and
- * b_i from delta[i+1] and act[i], and delta[i], to which compute
- *           has already applied the ReLU of layer i-1
+ *   forward    act[i+1] = f(act[i] W_i^T + b_i). f is the activation; the last layer has none.
+ *   loss       delta[last] is the gradient of the last layer's output.
+ *   backward   From the last layer to the first: the gradients of W_i and b_i come from delta[i+1] and act[i]. The same
+ *              call writes delta[i], and applies the derivative of the activation behind layer i-1.
  *
- * The flat layout begins with the first layer, so the backward pass fills it from its end to its front.
- * The extras lie behind the last layer: whoever reduces in buckets takes them along with the first bucket
- * that becomes ready. */
+ * The flat layout starts with the first layer, so the backward pass fills it from the end to the front. The extras lie
+ * behind the last layer. A caller that reduces in buckets therefore sends them with the first bucket that becomes
+ * ready. */
 
 #include "agent/trainer/model/model.h"
 
@@ -27,18 +27,15 @@ int model_shape_parse(const char *text, struct model_shape *s, struct err *e) {
     errno = 0;
     unsigned long width = *p >= '0' && *p <= '9' ? strtoul(p, &end, 10) : 0;
     if (width == 0 || errno || width > MODEL_WIDTH_MAX)
-      return err_set(e, -EINVAL,
-                     "widths are numbers from 1 to %d with commas between them, such as 784,128,784",
+      return err_set(e, -EINVAL, "widths are numbers from 1 to %d with commas between them, such as 784,128,784",
                      MODEL_WIDTH_MAX);
     if (shape.n == MODEL_WIDTHS_MAX) return err_set(e, -EINVAL, "more than %d widths", MODEL_WIDTHS_MAX);
     shape.width[shape.n++] = (uint32_t)width;
     p = end;
     if (*p == 0) break;
-    if (*p != ',')
-      return err_set(e, -EINVAL, "unexpected '%c' behind %lu; widths have commas between them", *p, width);
+    if (*p != ',') return err_set(e, -EINVAL, "unexpected '%c' behind %lu; widths have commas between them", *p, width);
   }
-  if (shape.n < 2)
-    return err_set(e, -EINVAL, "a model needs two widths at least: what goes in and what comes out");
+  if (shape.n < 2) return err_set(e, -EINVAL, "a model needs at least two widths: of its input and of its output");
   if (model_shape_params(&shape) > MODEL_PARAMS_MAX)
     return err_set(e, -EINVAL, "these layers have %llu weights; this trainer takes up to %llu",
                    (unsigned long long)model_shape_params(&shape), (unsigned long long)MODEL_PARAMS_MAX);
@@ -56,8 +53,7 @@ void model_shape_format(const struct model_shape *s, char sep, char *out, size_t
   size_t at = 0;
   out[0] = 0;
   for (uint32_t i = 0; i < s->n && at < size; i++) {
-    int n =
-        i ? snprintf(out + at, size - at, "%c%u", sep, s->width[i]) : snprintf(out, size, "%u", s->width[i]);
+    int n = i ? snprintf(out + at, size - at, "%c%u", sep, s->width[i]) : snprintf(out, size, "%u", s->width[i]);
     at += (size_t)n;
   }
 }
@@ -69,6 +65,11 @@ void model_init_weights(const struct model_shape *s, uint64_t seed, float *out) 
     uint64_t end = k + ((uint64_t)s->width[i] + 1) * s->width[i + 1];
     for (; k < end; k++) out[k] = (2.0f * rng_unit(seed, RNG_WEIGHTS, k) - 1.0f) * bound;
   }
+}
+
+const char *model_act_name(enum compute_act act) {
+  static const char *const names[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
+  return names[act];
 }
 
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value) {
@@ -86,15 +87,18 @@ static int alloc_acts(struct model *m, struct err *e) {
   for (uint32_t i = 0; i < s->n && rc == 0; i++) {
     rc = compute_alloc(m->c, i ? COMPUTE_ACT : COMPUTE_INPUT, m->max_rows * s->width[i], &m->act[i], e);
     if (rc == 0 && i > 0) rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->delta[i], e);
+    if (rc == 0 && i > 0 && i + 1 < s->n && m->hidden == COMPUTE_GELU)
+      rc = compute_alloc(m->c, COMPUTE_ACT, m->max_rows * s->width[i], &m->before[i], e);
   }
   m->input = span_of(m->act[0], 0, m->max_rows * s->width[0]);
   return rc;
 }
 
-int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows,
-               struct err *e) {
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
+               size_t max_rows, struct err *e) {
   *m = (struct model){.c = c,
                       .shape = *shape,
+                      .hidden = hidden,
                       .n_params = (size_t)model_shape_params(shape),
                       .max_rows = max_rows ? max_rows : 1};
   int rc = compute_alloc(c, COMPUTE_PARAM, m->n_params, &m->params, e);
@@ -106,11 +110,14 @@ int model_init(struct model *m, struct compute *c, const struct model_shape *sha
     struct compute_layer_desc d = {
         .in = in,
         .out = out,
-        .act = i + 2 < shape->n ? COMPUTE_RELU : COMPUTE_LINEAR,
-        .below = i > 0 ? COMPUTE_RELU : COMPUTE_LINEAR,
+        .first = i == 0,
+        .act = i + 2 < shape->n ? hidden : COMPUTE_LINEAR,
+        .below = i > 0 ? hidden : COMPUTE_LINEAR,
         .weight = at,
         .bias = at + (size_t)in * out,
         .max_rows = m->max_rows,
+        .before = m->before[i + 1],
+        .below_before = m->before[i],
     };
     at += ((size_t)in + 1) * out;
     rc = compute_layer_create(c, &d, &m->layers[i], e);
@@ -125,6 +132,7 @@ void model_finish(struct model *m) {
   for (uint32_t i = 0; i < m->shape.n; i++) {
     compute_free(m->c, m->act[i]);
     compute_free(m->c, m->delta[i]);
+    compute_free(m->c, m->before[i]);
   }
   compute_free(m->c, m->target);
   compute_free(m->c, m->grads);
@@ -143,13 +151,11 @@ static struct span act_of(const struct model *m, uint32_t i, size_t rows) {
 int model_forward(struct model *m, size_t rows, struct err *e) {
   int rc = 0;
   for (uint32_t i = 0; i + 1 < m->shape.n && rc == 0; i++)
-    rc = compute_forward(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->act, i + 1, rows),
-                         rows, e);
+    rc = compute_forward(m->c, m->layers[i], m->params, act_of(m, i, rows), rows_of(m, m->act, i + 1, rows), rows, e);
   return rc;
 }
 
-int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
-               struct err *e) {
+int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct err *e) {
   uint32_t last = m->shape.n - 1;
   struct compute_loss_desc all = *d;
   all.rows = rows;
@@ -158,8 +164,8 @@ int model_loss(struct model *m, const struct compute_loss_desc *d, struct span t
                       model_extra_span(m, MODEL_LOSS, COMPUTE_LOSS_OUT), e);
 }
 
-int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
-                struct span out, struct err *e) {
+int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
+                struct err *e) {
   uint32_t last = m->shape.n - 1;
   struct compute_loss_desc all = *d;
   all.rows = rows;
@@ -170,10 +176,11 @@ int model_score(struct model *m, const struct compute_loss_desc *d, struct span 
   if (rc == 0)
     rc = compute_loss(m->c, &all, y, target, (struct span){0}, span_of(out.buf, out.at, COMPUTE_LOSS_OUT), e);
   if (rc || d->kind != COMPUTE_CROSS_ENTROPY) return rc;
-  return compute_correct(m->c, y, target, right, rows, all.cols, e);
+  return compute_count_correct(m->c, y, target, right, rows, all.cols, e);
 }
 
-/* Two operations for each weight and row, three times: forward, gradient of the weight, gradient of the input; the first layer's input has none. */
+/* Two operations per weight and row, three times: forward, gradient of the weight, gradient of the input. The first
+ * layer's input has no gradient. */
 double model_flops(const struct model_shape *s, uint64_t rows) {
   double n = 0;
   for (uint32_t i = 0; i + 1 < s->n; i++)

@@ -1,25 +1,37 @@
-#ifndef AGENT_TRAINER_MODEL_H
-#define AGENT_TRAINER_MODEL_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_MODEL_MODEL_H
+#define AGENT_TRAINER_MODEL_MODEL_H
 
-/* A stack of linear layers with ReLU between them: an autoencoder or a classifier, by its widths. All
- * weights are one flat array, layer after layer, weight[out][in] then bias[out]: that is the order of
- * --init-weights, --save-weights, checkpoints and checksums too. Behind the gradients lie MODEL_EXTRAS
- * floats that travel in the same all-reduce. */
+/* The trained model, its optimizer, and its learning rate. Pure: a compute does the work.
+ *
+ * The model is a stack of linear layers with an activation between them. Its widths make it an autoencoder or a
+ * classifier. All weights are one flat array, layer after layer, weight[out][in] then bias[out]. --init-weights,
+ * --save-weights, checkpoints and checksums have that order too. Behind the gradients lie MODEL_EXTRAS floats that
+ * travel in the same all-reduce.
+ *
+ * optim_* is the optimizer as the user describes it, and the learning rate of each step. Its state and counters belong
+ * to the compute (compute_opt). */
 
 #include "agent/trainer/compute/compute.h"
 
 enum { MODEL_WIDTHS_MAX = 16, MODEL_WIDTH_MAX = 1 << 20 };
 #define MODEL_PARAMS_MAX (UINT64_C(1) << 34)
 
-/* Floats behind the gradients, summed over ranks with them. */
+/* Floats behind the gradients. They are summed over the ranks with them. */
 enum model_extra {
   MODEL_LOSS,       /* of the whole batch */
-  MODEL_BAD,        /* ranks whose own loss is not finite */
-  MODEL_BAD_RANK,   /* the sum of those ranks, each plus 1: with one of them, who it is */
-  MODEL_STOP,       /* ranks that were asked to leave */
-  MODEL_CHECKPOINT, /* ranks that were asked for a checkpoint */
-  MODEL_CLOCK,      /* rank 0's clock says that a checkpoint is due */
+  MODEL_BAD,        /* the number of losses that are not finite */
+  MODEL_BAD_RANK,   /* the sum of their ranks, each plus 1: with one of them, its rank */
+  MODEL_STOP,       /* the number of ranks that were asked to stop */
+  MODEL_CHECKPOINT, /* the number of ranks that were asked for a checkpoint */
+  MODEL_WRITER,     /* rank 0 alone, about its checkpoints: bits of enum model_writer */
   MODEL_EXTRAS
+};
+
+enum model_writer {
+  WRITER_CLOCK = 1,  /* a checkpoint is due by the clock */
+  WRITER_LAST = 2,   /* the checkpoint that was begun last is on disk */
+  WRITER_BEFORE = 4, /* the checkpoint before that is on disk */
 };
 
 struct model_shape {
@@ -30,45 +42,47 @@ struct model_shape {
 struct model {
   struct compute *c;
   struct model_shape shape;
+  enum compute_act hidden; /* behind each layer but the last */
   size_t n_params, max_rows;
   struct compute_layer *layers[MODEL_WIDTHS_MAX - 1];
   struct compute_buf *params, *grads;
   struct compute_buf *act[MODEL_WIDTHS_MAX];
-  struct span
-      input; /* what both passes take for act[0], and begin with: all of act[0], unless somebody says another one */
-  struct compute_buf
-      *delta[MODEL_WIDTHS_MAX]; /* delta[i]: gradient of act[i] before its activation; [0] unused */
-  struct compute_buf *target;   /* max_rows x the last width; class numbers use its first column's worth */
+  struct compute_buf *before[MODEL_WIDTHS_MAX]; /* before[i]: act[i] before GELU; NULL without GELU */
+  struct span input;                            /* both passes read it as act[0]; all of act[0] at first */
+  struct compute_buf *delta[MODEL_WIDTHS_MAX];  /* delta[i]: gradient of act[i] before its activation; [0] is unused */
+  struct compute_buf *target;                   /* max_rows x the last width; max_rows class numbers */
 };
 
-/* "784,128,784"; -EINVAL and a sentence. */
+/* "784,128,784"; -EINVAL and a message. */
 int model_shape_parse(const char *text, struct model_shape *s, struct err *e);
 uint64_t model_shape_params(const struct model_shape *s);
 void model_shape_format(const struct model_shape *s, char sep, char *out, size_t size);
-/* As torch.nn.Linear: weights and biases uniform in +-1/sqrt(in), from the seed. out: model_shape_params
- * values. */
+/* Writes model_shape_params values. As torch.nn.Linear: weights and biases are uniform in +-1/sqrt(in), from the
+ * seed. */
 void model_init_weights(const struct model_shape *s, uint64_t seed, float *out);
 
-/* w: n floats, at any address. false: number *at, which is *value, is not finite. */
+/* w: n floats at any address. false: weight *at is *value, which is not finite. */
 bool model_weights_finite(const void *w, size_t n, size_t *at, float *value);
 
-int model_init(struct model *m, struct compute *c, const struct model_shape *shape, size_t max_rows,
-               struct err *e);
+/* "none", "relu", "gelu". */
+const char *model_act_name(enum compute_act act);
+
+int model_init(struct model *m, struct compute *c, const struct model_shape *shape, enum compute_act hidden,
+               size_t max_rows, struct err *e);
 void model_finish(struct model *m); /* also after a failed model_init */
 
-/* From rows of `input`. */
 int model_forward(struct model *m, size_t rows, struct err *e);
-/* The loss against `target` into grads' MODEL_LOSS to MODEL_BAD_RANK, its gradient into the last delta. Rows and columns of `d` are
- * filled in here. */
-int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
-               struct err *e);
-/* What the model is worth on these rows, beside training: adds the loss (weighed as `d` says) to the first of MODEL_SCORES floats of `out`,
- * and, for cross-entropy, the number of rows that are classified right to the last. Activations are overwritten, nothing else. */
+/* Computes the loss against `target` into MODEL_LOSS to MODEL_BAD_RANK of the gradients, and its gradient into the last
+ * delta. Fills in rows and columns of `d`. */
+int model_loss(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct err *e);
+/* Scores the model on these rows, without training. Adds the loss, weighted as `d` says, to the first of MODEL_SCORES
+ * floats of `out`. For cross-entropy, adds the number of rows classified correctly to the last. Overwrites activations
+ * and nothing else. */
 enum { MODEL_SCORE_CORRECT = COMPUTE_LOSS_OUT, MODEL_SCORES };
-int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows,
-                struct span out, struct err *e);
-/* Called as the gradients become ready, from the end to the front: all of [at, n_params) is queued. A
- * non-zero result ends the pass. */
+int model_score(struct model *m, const struct compute_loss_desc *d, struct span target, size_t rows, struct span out,
+                struct err *e);
+/* Called as gradients become ready, from the end to the front: all of [at, n_params) is queued. A non-zero result ends
+ * the pass. */
 typedef int (*model_ready_fn)(void *ctx, size_t at, struct err *e);
 int model_backward(struct model *m, size_t rows, bool add, model_ready_fn ready, void *ctx, struct err *e);
 /* Floating-point operations of the matrix products of one step on `rows` rows, forward and backward. */
@@ -86,5 +100,20 @@ static inline struct span model_grads_span(const struct model *m) {
 static inline struct span model_extra_span(const struct model *m, enum model_extra from, size_t n) {
   return span_of(m->grads, m->n_params + (size_t)from, n);
 }
+
+/* How the learning rate falls from the end of the warm-up to the end of the run. */
+enum optim_decay { OPTIM_CONSTANT, OPTIM_LINEAR, OPTIM_COSINE, OPTIM_POLYNOMIAL };
+
+struct optim_hyper {
+  enum compute_opt_kind kind;
+  double lr, momentum, beta1, beta2, eps, weight_decay, clip_norm;
+  enum optim_decay decay;
+  double lr_min, lr_power;           /* the last learning rate; the exponent of OPTIM_POLYNOMIAL */
+  int64_t warmup_steps, total_steps; /* of the whole run, warm-up included */
+};
+
+struct compute_opt_desc optim_desc(const struct optim_hyper *h, size_t n_params, bool scale_loss);
+/* The learning rate of the step after `steps` steps. */
+double optim_lr(const struct optim_hyper *h, uint64_t steps);
 
 #endif

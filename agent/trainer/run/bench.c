@@ -1,21 +1,23 @@
-/* `--bench allreduce`: is this cluster as fast as it should be, and are its sums right? Measured with the collectives, the launcher and the
- * network that a training run will use, so that nothing else has to be installed, and in the columns of nccl-tests, so that the
- * figures can be laid beside others (bench_table.h).
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `--bench allreduce`: is this cluster as fast as it should be, and are its sums right? It uses the collectives, the
+ * launcher and the network of a training run, so nothing else has to be installed. Its columns are those of nccl-tests,
+ * so the figures can be compared (bench_table.h).
  *
- * For each size, on all ranks alike:
+ * For each size, on all ranks:
  *
- *   warm up    some all-reduces: connections, algorithms and pages are made when they are first used
- *   time       one all-reduce, a barrier, then `iters` all-reduces, each behind the last, without a word in between; the clock stands when
- *              the last one is done. A device is given all of them at once, as a graph that was captured before: what is timed is what it does,
- *              and not how the host says it, which with a communicator that does not block is slow. The two marks by which a late
- *              collective is found stand around all of them where they are small, since there a mark takes as long as a sum
- *   check      known values, one all-reduce, all sums
- *   tell       time, wrong sums, and whether somebody was told to stop, summed over the ranks: one message, and a barrier at that
+ *   warm up    Some all-reduces: the first use creates connections, algorithms and pages.
+ *   time       One all-reduce, a barrier, then `iters` all-reduces in a row. The clock stops when the last one is done.
+ *              A device gets all of them at once, as a captured graph. So the time is the device's and not that of the
+ *              host's calls, which are slow with a communicator that does not block. For small sizes one pair of marks
+ *              for late collectives surrounds all iterations, because a mark takes as long as a sum.
+ *   check      Known values, one all-reduce, all sums.
+ *   report     Time, wrong sums, and a request to stop, summed over the ranks: one message, which is a barrier as well.
  *
- * As in nccl-tests sums are made of sums while the time is taken, so values grow there; the check has fresh ones. Rank 0 prints a row when it has it.
+ * As in nccl-tests, timed all-reduces sum the sums before, so the values grow; the check starts with fresh ones. Rank 0
+ * prints each row when it has it.
  *
- * No wait is without a deadline: the collectives have theirs, and a device that never comes to the end of its queue is given up
- * after as many times --coll-timeout as all-reduces are in it. */
+ * Every wait has a deadline. The collectives have their own. A device that does not finish its queue is given up after
+ * --coll-timeout for each all-reduce in it. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -32,11 +34,11 @@
 #include <unistd.h>
 
 enum {
-  STAGE_MAX = 1 << 20, /* elements that go to or come from the device at once */
-  SPINS = 1000,        /* looks at the device before the processor is given to others in between */
+  STAGE_MAX = 1 << 20, /* elements copied to or from the device at once */
+  SPINS = 1000,        /* polls of the device before the first sched_yield */
   RANKS_SHOWN = 64,
-  ROW_MAX = 1 << 20, /* bytes: up to here all iterations are watched as one */
-  GRAPH_MAX = 1000,  /* iterations in a graph; more are made of whole ones */
+  ROW_MAX = 1 << 20, /* bytes: up to this size all iterations are watched as one */
+  GRAPH_MAX = 1000,  /* iterations in a graph; more iterations launch it several times */
 };
 
 struct bench {
@@ -46,17 +48,17 @@ struct bench {
   struct bench_sums sums;
   double busbw;
   uint64_t rows, failed;
-  uint64_t rep; /* of the values */
+  uint64_t rep; /* number of the check, for the values */
   bool stop;
-  bool capture; /* the device is given all iterations at once */
+  bool capture; /* the device gets all iterations as a graph */
 };
 
-/* Who is here: bytes only, so that there is no padding. */
+/* A rank's card for the table: bytes only, so there is no padding. */
 struct card {
   char host[64], device[96], pid[12];
 };
 
-static double now(void) {
+static double now_seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
@@ -67,26 +69,25 @@ static size_t stage_size(const struct trainer *t) {
   return most < STAGE_MAX ? most : STAGE_MAX;
 }
 
-/* Everything that is queued is done. `steps` all-reduces are in the queue. */
-static int settle(struct bench *b, uint64_t steps, struct err *e) {
+/* Waits until the queue, which has `steps` all-reduces in it, is done. */
+static int await_queue(struct bench *b, uint64_t steps, struct err *e) {
   struct trainer *t = b->t;
   struct compute_mark mark;
   int rc = compute_record(t->c, &mark, e);
-  double limit = (double)(steps + 1) * (double)t->o.coll_timeout_ms / 1000, end = now() + limit;
+  double limit = (double)(steps + 1) * (double)t->o.coll_timeout_ms / 1000, end = now_seconds() + limit;
   for (uint64_t i = 0; rc == 0; i++) {
     rc = compute_done(t->c, mark, e);
-    if (rc) return rc < 0 ? trainer_blame(t, TRAINER_SYSTEM, rc) : 0;
-    rc = trainer_blame_coll(t, coll_progress(t->coll, e));
+    if (rc) return rc < 0 ? with_exit(t, TRAINER_SYSTEM, rc) : 0;
+    rc = with_coll_exit(t, coll_progress(t->coll, e));
     if (i > SPINS) sched_yield();
-    if (rc == 0 && now() > end)
-      rc = trainer_blame(
-          t, TRAINER_SYSTEM,
-          err_set(e, -ETIMEDOUT, "%s did not finish what was queued within %.0f s", t->c->device, limit));
+    if (rc == 0 && now_seconds() > end)
+      rc = with_exit(t, TRAINER_SYSTEM,
+                     err_set(e, -ETIMEDOUT, "%s did not finish the queued work within %.0f s", t->c->device, limit));
   }
   return rc;
 }
 
-static int reduce(struct bench *b, uint64_t count, uint64_t times, struct err *e) {
+static int enqueue_reductions(struct bench *b, uint64_t count, uint64_t times, struct err *e) {
   struct trainer *t = b->t;
   struct coll_ticket ticket;
   struct span all = span_of(t->bench_data, 0, count);
@@ -97,22 +98,22 @@ static int reduce(struct bench *b, uint64_t count, uint64_t times, struct err *e
              : coll_all_reduce_begin(t->coll, t->c, all, &ticket, e);
     if (rc == 0) rc = coll_wait(t->coll, ticket, e);
   }
-  return trainer_blame_coll(t, rc);
+  return with_coll_exit(t, rc);
 }
 
-static uint64_t in_graph(const struct bench *b) {
+static uint64_t iterations_in_graph(const struct bench *b) {
   return b->o->iters < GRAPH_MAX ? (uint64_t)b->o->iters : GRAPH_MAX;
 }
 
-/* The iterations as one graph; *out stays NULL where there can be none. What a rank that is lost has to say here is said again behind it. */
-static int capture(struct bench *b, uint64_t count, struct compute_graph **out, struct err *e) {
+/* The iterations as one graph; *out is NULL if there is none. A lost rank is reported again by the next call. */
+static int capture_iterations(struct bench *b, uint64_t count, struct compute_graph **out, struct err *e) {
   struct trainer *t = b->t;
   struct err why = ERR_INIT;
   *out = NULL;
   if (!b->capture) return 0;
   int rc = compute_capture_begin(t->c, &why);
   if (rc == 0) {
-    int called = reduce(b, count, in_graph(b), &why);
+    int called = enqueue_reductions(b, count, iterations_in_graph(b), &why);
     rc = compute_capture_end(t->c, out, called ? NULL : &why);
     if (rc == 0 && called) compute_graph_destroy(t->c, *out);
     if (rc || called) *out = NULL;
@@ -122,11 +123,11 @@ static int capture(struct bench *b, uint64_t count, struct compute_graph **out, 
   b->capture = false;
   if (t->o.cuda_graph == CUDA_GRAPH_ON)
     return err_set(e, rc, "--cuda-graph on: the iterations cannot be captured: %s", why.text);
-  if (t->rank == 0) log_warn("the host gives each all-reduce by itself, and its time counts: %s", why.text);
+  if (t->rank == 0) log_warn("the host queues each all-reduce, and its time is included: %s", why.text);
   return 0;
 }
 
-/* From or to the device, a stage at a time. */
+/* Copies values to the device, or back and compares them, one stage at a time. wrong NULL: to the device. */
 static int exchange_values(struct bench *b, uint64_t count, uint64_t *wrong, struct err *e) {
   struct trainer *t = b->t;
   int rc = 0;
@@ -134,58 +135,58 @@ static int exchange_values(struct bench *b, uint64_t count, uint64_t *wrong, str
     size_t n = count - at < b->stage_n ? (size_t)(count - at) : b->stage_n;
     struct span host = span_of(t->bench_stage, 0, n), device = span_of(t->bench_data, (size_t)at, n);
     if (!wrong) bench_fill(compute_host(t->c, host), n, at, t->rank, b->rep);
-    rc =
-        trainer_blame(t, TRAINER_SYSTEM, compute_copy(t->c, wrong ? host : device, wrong ? device : host, e));
-    if (rc == 0) rc = settle(b, 0, e);
+    rc = with_exit(t, TRAINER_SYSTEM, compute_copy(t->c, wrong ? host : device, wrong ? device : host, e));
+    if (rc == 0) rc = await_queue(b, 0, e);
     if (rc == 0 && wrong) *wrong += bench_wrong(&b->sums, compute_host(t->c, host), n, at, b->rep);
   }
   return rc;
 }
 
-static int fill(struct bench *b, uint64_t count, struct err *e) {
+static int fill_values(struct bench *b, uint64_t count, struct err *e) {
   b->rep++;
   return exchange_values(b, count, NULL, e);
 }
 
-/* All iterations are queued; how many that are. */
-static int iterate(struct bench *b, uint64_t count, struct compute_graph *g, uint64_t *n, struct err *e) {
-  uint64_t iters = (uint64_t)b->o->iters, each = in_graph(b);
+/* Queues all iterations; *n is their number. */
+static int enqueue_iterations(struct bench *b, uint64_t count, struct compute_graph *g, uint64_t *n, struct err *e) {
+  uint64_t iters = (uint64_t)b->o->iters, each = iterations_in_graph(b);
   int rc = 0;
   *n = iters;
-  if (!g) return reduce(b, count, iters, e);
+  if (!g) return enqueue_reductions(b, count, iters, e);
   for (*n = 0; *n < iters && rc == 0; *n += each) rc = compute_launch(b->t->c, g, e);
-  return trainer_blame(b->t, TRAINER_SYSTEM, rc);
+  return with_exit(b->t, TRAINER_SYSTEM, rc);
 }
 
-static int take_time(struct bench *b, uint64_t count, double *seconds, struct err *e) {
+static int measure_time(struct bench *b, uint64_t count, double *seconds, struct err *e) {
   uint64_t warmup = (uint64_t)b->o->warmup, n = 0;
   struct compute_graph *g = NULL;
-  int rc = reduce(b, count, warmup + 1, e);
-  if (rc == 0) rc = settle(b, warmup + 1, e);
-  if (rc == 0) rc = trainer_blame(b->t, TRAINER_SYSTEM, capture(b, count, &g, e));
-  if (rc == 0 && g) rc = trainer_blame(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* loads it */
-  if (rc == 0) rc = settle(b, in_graph(b), e);
-  if (rc == 0) rc = trainer_blame_coll(b->t, coll_barrier(b->t->coll, e));
-  double from = now();
-  if (rc == 0) rc = iterate(b, count, g, &n, e);
-  if (rc == 0) rc = settle(b, n, e);
-  *seconds = (now() - from) / (double)(n ? n : 1);
+  int rc = enqueue_reductions(b, count, warmup + 1, e);
+  if (rc == 0) rc = await_queue(b, warmup + 1, e);
+  if (rc == 0) rc = with_exit(b->t, TRAINER_SYSTEM, capture_iterations(b, count, &g, e));
+  if (rc == 0 && g)
+    rc = with_exit(b->t, TRAINER_SYSTEM, compute_launch(b->t->c, g, e)); /* the first launch loads the graph */
+  if (rc == 0) rc = await_queue(b, iterations_in_graph(b), e);
+  if (rc == 0) rc = with_coll_exit(b->t, coll_barrier(b->t->coll, e));
+  double from = now_seconds();
+  if (rc == 0) rc = enqueue_iterations(b, count, g, &n, e);
+  if (rc == 0) rc = await_queue(b, n, e);
+  *seconds = (now_seconds() - from) / (double)(n ? n : 1);
   if (g) compute_graph_destroy(b->t->c, g);
   return rc;
 }
 
-static int check(struct bench *b, uint64_t count, uint64_t *wrong, struct err *e) {
+static int check_sums(struct bench *b, uint64_t count, uint64_t *wrong, struct err *e) {
   int rc = 0;
   for (int64_t i = 0; i < b->o->check && rc == 0 && *wrong == 0; i++) {
-    rc = fill(b, count, e);
-    if (rc == 0) rc = reduce(b, count, 1, e);
-    if (rc == 0) rc = settle(b, 1, e);
+    rc = fill_values(b, count, e);
+    if (rc == 0) rc = enqueue_reductions(b, count, 1, e);
+    if (rc == 0) rc = await_queue(b, 1, e);
     if (rc == 0) rc = exchange_values(b, count, wrong, e);
   }
   return rc;
 }
 
-static void print(const struct buf *text) {
+static void print_text(const struct buf *text) {
   if (fputs(buf_text(text), stdout) < 0 || fflush(stdout) != 0)
     log_warn("a result could not be printed: %s", strerror(errno));
 }
@@ -204,10 +205,10 @@ static int metrics_row(struct bench *b, const struct bench_result *r, struct err
   metrics_real(m, "busbw", bench_busbw(r, b->t->world) / 1e9);
   if (r->checked) metrics_uint(m, "wrong", r->wrong);
   metrics_uint(m, "world", (uint64_t)b->t->world);
-  return trainer_blame(b->t, TRAINER_FILES, metrics_end(m, e));
+  return with_exit(b->t, TRAINER_FILES, metrics_end(m, e));
 }
 
-static int say_row(struct bench *b, const struct bench_result *r, struct err *e) {
+static int report_row(struct bench *b, const struct bench_result *r, struct err *e) {
   struct buf line = BUF_INIT;
   b->busbw += bench_busbw(r, b->t->world);
   b->failed += r->wrong > 0;
@@ -215,25 +216,25 @@ static int say_row(struct bench *b, const struct bench_result *r, struct err *e)
   rdzv_progress(b->t->rdzv, b->rows, bench_sizes(b->o), (double)NAN, 0);
   if (b->t->rank != 0) return 0;
   bench_print_row(&line, r, b->t->world);
-  print(&line);
+  print_text(&line);
   buf_finish(&line);
   return metrics_row(b, r, e);
 }
 
-static int one_size(struct bench *b, uint64_t count, struct err *e) {
+static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   struct trainer *t = b->t;
   double mine = 0;
   uint64_t wrong = 0;
-  int rc = fill(b, count, e);
-  if (rc == 0) rc = take_time(b, count, &mine, e);
-  if (rc == 0) rc = check(b, count, &wrong, e);
+  int rc = fill_values(b, count, e);
+  if (rc == 0) rc = measure_time(b, count, &mine, e);
+  if (rc == 0) rc = check_sums(b, count, &wrong, e);
   bool stop = *t->sigterm || (rdzv_requested(t->rdzv) & RDZV_STOP);
   double all[3] = {mine, (double)wrong, stop ? 1 : 0};
-  if (rc == 0) rc = trainer_blame_coll(t, coll_sum(t->coll, all, 3, e));
+  if (rc == 0) rc = with_coll_exit(t, coll_sum(t->coll, all, 3, e));
   if (rc) return rc;
   struct bench_result r = {count, all[0] / t->world, (uint64_t)all[1], b->o->check > 0};
   b->stop = all[2] > 0;
-  return say_row(b, &r, e);
+  return report_row(b, &r, e);
 }
 
 static int exchange_cards(struct trainer *t, struct card *all, struct err *e) {
@@ -245,12 +246,12 @@ static int exchange_cards(struct trainer *t, struct card *all, struct err *e) {
   return rc ? err_set(e, rc, "%s", rdzv_error(t->rdzv)) : 0;
 }
 
-/* Which ranks there are, on which hosts and devices. */
-static int say_head(struct bench *b, struct err *e) {
+/* Prints the ranks, with their hosts and devices. */
+static int print_head(struct bench *b, struct err *e) {
   struct trainer *t = b->t;
   struct card *all = xcalloc((size_t)t->world, sizeof *all);
   struct buf text = BUF_INIT;
-  int rc = trainer_blame(t, TRAINER_LOST, exchange_cards(t, all, e));
+  int rc = with_exit(t, TRAINER_LOST, exchange_cards(t, all, e));
   buf_printf(&text, "# rdzv-trainer " RDZV_VERSION " --bench allreduce: %d rank%s, %s%s\n", t->world,
              t->world == 1 ? "" : "s", t->coll->ops->name, b->capture ? ", all iterations in one graph" : "");
   for (int i = 0; i < t->world && i < RANKS_SHOWN; i++) {
@@ -263,18 +264,18 @@ static int say_head(struct bench *b, struct err *e) {
   }
   if (t->world > RANKS_SHOWN) buf_printf(&text, "#  and %d more\n", t->world - RANKS_SHOWN);
   bench_print_head(&text, b->o);
-  if (rc == 0 && t->rank == 0) print(&text);
+  if (rc == 0 && t->rank == 0) print_text(&text);
   buf_finish(&text);
   free(all);
   return rc;
 }
 
-static int say_foot(struct bench *b, struct err *e) {
+static int report_end(struct bench *b, struct err *e) {
   struct metrics *m = &b->t->metrics;
   struct buf text = BUF_INIT;
   double mean = b->rows ? b->busbw / (double)b->rows : 0;
   bench_print_foot(&text, b->failed, mean);
-  print(&text);
+  print_text(&text);
   buf_finish(&text);
   metrics_begin(m, "bench_end");
   metrics_text(m, "bench", "allreduce");
@@ -282,7 +283,7 @@ static int say_foot(struct bench *b, struct err *e) {
   metrics_uint(m, "failed", b->failed);
   metrics_real(m, "busbw", mean / 1e9);
   metrics_uint(m, "world", (uint64_t)b->t->world);
-  return trainer_blame(b->t, TRAINER_FILES, metrics_end(m, e));
+  return with_exit(b->t, TRAINER_FILES, metrics_end(m, e));
 }
 
 int trainer_bench_alloc(struct trainer *t, struct err *e) {
@@ -291,21 +292,20 @@ int trainer_bench_alloc(struct trainer *t, struct err *e) {
   return rc ? rc : compute_alloc(t->c, COMPUTE_STAGE, stage_size(t), &t->bench_stage, e);
 }
 
-/* The end, the same on all ranks but for the words. */
-static int conclude(struct bench *b, struct err *e) {
+/* Ends the bench: the same exit on all ranks, and the summary on rank 0. */
+static int finish_bench(struct bench *b, struct err *e) {
   struct trainer *t = b->t;
-  int rc = t->rank == 0 ? say_foot(b, e) : 0;
-  if (rc == 0) rc = trainer_blame_coll(t, coll_barrier(t->coll, e));
+  int rc = t->rank == 0 ? report_end(b, e) : 0;
+  if (rc == 0) rc = with_coll_exit(t, coll_barrier(t->coll, e));
   if (rc) return rc;
   if (b->failed)
-    return trainer_blame(
-        t, TRAINER_WRONG,
-        err_set(e, -EBADMSG,
-                "%llu of %llu sizes had wrong sums: do not train on this before the cause is known",
-                (unsigned long long)b->failed, (unsigned long long)b->rows));
+    return with_exit(t, TRAINER_WRONG,
+                     err_set(e, -EBADMSG,
+                             "%llu of %llu sizes had wrong sums; find the cause before you train on these machines",
+                             (unsigned long long)b->failed, (unsigned long long)b->rows));
   if (b->stop) {
     t->exit = TRAINER_STOPPED;
-    if (t->rank == 0) log_info("told to stop: the sizes that are left were not measured");
+    if (t->rank == 0) log_info("stopped as requested: the remaining sizes were not measured");
     return 0;
   }
   t->exit = TRAINER_DONE;
@@ -321,12 +321,12 @@ int trainer_bench(struct trainer *t, struct err *e) {
   uint64_t count;
   bench_sums_init(&b.sums, t->world);
   if (!b.capture && t->o.cuda_graph == CUDA_GRAPH_ON)
-    return trainer_blame(t, TRAINER_USAGE,
-                         err_set(e, -EINVAL, "--cuda-graph on: %s captures nothing", t->c->device));
-  int rc = trainer_blame_coll(t, coll_register(t->coll, t->c, t->bench_data, e));
-  if (rc == 0) rc = say_head(&b, e);
+    return with_exit(t, TRAINER_USAGE,
+                     err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture iterations", t->c->device));
+  int rc = with_coll_exit(t, coll_register(t->coll, t->c, t->bench_data, e));
+  if (rc == 0) rc = print_head(&b, e);
   for (bool more = bench_first(b.o, &count); rc == 0 && more && !b.stop; more = bench_next(b.o, &count))
-    rc = one_size(&b, count, e);
-  if (rc == 0) rc = conclude(&b, e);
+    rc = measure_size(&b, count, e);
+  if (rc == 0) rc = finish_bench(&b, e);
   return rc;
 }

@@ -1,19 +1,22 @@
-/* Which device computes, and by what the ranks meet.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device that computes, and the collectives that connect the ranks.
  *
- *   cpu    compute_cpu, and coll_tcp among several ranks
- *   cuda   rdzv-cuda.so, opened here: its compute, and NCCL among several ranks
- *   auto   cuda where the module, the driver and a device are there, else cpu; what was missing is said once, unless nothing of CUDA is there at
- *          all: that is an ordinary machine
+ *   cpu    compute/cpu.c, and coll/tcp.c among several ranks
+ *   cuda   rdzv-cuda.so, which this file opens: its compute, and NCCL among several ranks
+ *   auto   cuda if the module, the driver and a device exist, else cpu. A line says once which of them was missing,
+ *          except on a machine without any CUDA.
  *
- * The module is looked for where --cuda-module says, else beside this program, in its build tree, where it was installed. It is linked
- * with libcublasLt and libnccl, so the first thing that can be missing is one of those; the loader's words are turned into what to do. It is never
- * closed again: CUDA has threads and exit handlers in it.
+ * The module is the one that --cuda-module names. Otherwise it is looked for beside this program, in its build tree,
+ * and where it was installed. It is linked with libcublasLt and libnccl, so those can be missing first, and the
+ * loader's error becomes advice. The module is never closed, because CUDA has threads and exit handlers in it.
  *
- * Gradients are what is summed in every step, from one place, so they are registered with the collectives as soon as those are there.
+ * Every step sums the gradients, from one buffer, so that buffer is registered with the collectives as soon as they
+ * exist.
  *
- * The agent shows a trainer its own device alone; who starts without that, or by hand, is given number LOCAL_RANK of those that CUDA
- * shows, counted round. coll_tcp needs memory that the host can reach, and NCCL needs a device: so all ranks are on one kind, and with
- * `auto` each has chosen for itself. They tell each other first, and whoever is of another kind is named at once, instead of being waited for. */
+ * The agent shows a trainer only its own device. A trainer without that, or one started by hand, takes device
+ * LOCAL_RANK of those that CUDA shows, modulo their number. The TCP ring needs host memory and NCCL needs a device, so
+ * all ranks must use the same kind, and with `auto` each has chosen alone. They compare first, so a rank of another
+ * kind is named at once. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -39,17 +42,17 @@ static int exchange(void *ctx, const char *key, const void *mine, size_t size, v
   return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
 }
 
-/* Where ranks on NCCL tell how far they are, when one of them is missed. */
-static int post(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
+/* The board on which ranks with NCCL post their positions when one of them is missing. */
+static int post_to_board(void *ctx, const char *key, const void *bytes, size_t size, int timeout_ms, struct err *e) {
   struct rdzv *r = ctx;
   int rc = rdzv_store_append(r, key, bytes, size, timeout_ms);
   return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
 }
 
-static int peek(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
+static int read_board(void *ctx, const char *key, char **all, size_t *size, int timeout_ms, struct err *e) {
   struct rdzv *r = ctx;
   int rc = rdzv_store_try_get(r, key, all, size, timeout_ms);
-  if (rc == -ENOENT) { /* nobody has posted */
+  if (rc == -ENOENT) { /* no rank has posted */
     *all = NULL;
     *size = 0;
     return 0;
@@ -66,7 +69,7 @@ static void own_folder(char out[PATH_SIZE]) {
 }
 
 static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct err *e) {
-  static const char *const places[] = {"", "/gpu", ("/" RDZV_MODULES)}; /* the last from meson, relative */
+  static const char *const places[] = {"", "/gpu", ("/" RDZV_MODULES)}; /* the last comes from meson and is relative */
   char own[PATH_SIZE];
   if (o->cuda_module) {
     snprintf(out, PATH_SIZE, "%s", o->cuda_module);
@@ -74,28 +77,26 @@ static int find_module(const struct trainer_opts *o, char out[PATH_SIZE], struct
   }
   own_folder(own);
   for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-    if (snprintf(out, PATH_SIZE, "%s%s/" MODULE, own, places[i]) < PATH_SIZE && access(out, R_OK) == 0)
-      return 0;
-  return err_set(e, -ENOENT,
-                 "there is no " MODULE
-                 " beside this program, in %.200s, nor in its library folder: it is built where nvcc, "
-                 "cuBLASLt and NCCL are found (meson says which); --cuda-module FILE is another place",
-                 own);
+    if (snprintf(out, PATH_SIZE, "%s%s/" MODULE, own, places[i]) < PATH_SIZE && access(out, R_OK) == 0) return 0;
+  return err_set(
+      e, -ENOENT,
+      MODULE " is neither beside this program, in %.200s, nor in its library folder; build it on a machine with nvcc, "
+             "cuBLASLt and NCCL (meson reports what is missing), or name it with --cuda-module FILE",
+      own);
 }
 
-/* dlerror's words: "libcublasLt.so.13: cannot open shared object file: No such file or directory". */
-static int refused(const char *path, const char *why, struct err *e) {
+/* why: dlerror's text, "libcublasLt.so.13: cannot open shared object file: No such file or directory". */
+static int explain_dlopen(const char *path, const char *why, struct err *e) {
   bool gone = strstr(why, "cannot open shared object file");
   if (gone && strstr(why, "libcublasLt"))
     return err_set(e, -ENOENT,
-                   "%s needs cuBLASLt, and the loader says: %s; it comes with CUDA, or with `pip install "
-                   "nvidia-cublas`: "
-                   "let LD_LIBRARY_PATH name its folder",
+                   "%s needs cuBLASLt, but the loader failed: %s; install it with CUDA or with `pip install "
+                   "nvidia-cublas`, and add its folder to LD_LIBRARY_PATH",
                    path, why);
   if (gone && strstr(why, "libnccl"))
     return err_set(e, -ENOENT,
-                   "%s needs NCCL, and the loader says: %s; it is NVIDIA's package libnccl2, or `pip install "
-                   "nvidia-nccl-cu13`: let LD_LIBRARY_PATH name its folder",
+                   "%s needs NCCL, but the loader failed: %s; install NVIDIA's package libnccl2 or `pip install "
+                   "nvidia-nccl-cu13`, and add its folder to LD_LIBRARY_PATH",
                    path, why);
   return err_set(e, -ENOENT, "%s cannot be opened: %s", path, why);
 }
@@ -105,12 +106,12 @@ static int open_module(struct trainer *t, struct err *e) {
   int rc = find_module(&t->o, path, e);
   if (rc) return rc;
   void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!so) return refused(path, dlerror(), e);
+  if (!so) return explain_dlopen(path, dlerror(), e);
   const struct gpu_module *m = dlsym(so, "rdzv_gpu");
-  if (!m) return err_set(e, -EINVAL, "%s is no module of rdzv: it has no rdzv_gpu", path);
+  if (!m) return err_set(e, -EINVAL, "%s is not a module of rdzv-trainer: it does not export rdzv_gpu", path);
   if (m->abi != GPU_ABI)
     return err_set(e, -EINVAL,
-                   "%s is of another build (its number is %u, this program's %u): build both together", path,
+                   "%s belongs to another build (its ABI is %u, this program needs %u); build both together", path,
                    m->abi, (unsigned)GPU_ABI);
   t->gpu = m;
   return 0;
@@ -125,41 +126,41 @@ static int open_cuda(struct trainer *t, struct err *e) {
   return rc;
 }
 
-/* Opening the module costs a good part of a second: not where nothing can come of it. */
+/* Opening the module takes most of a second, so it is tried only with a driver. */
 static bool have_driver(void) {
   void *so = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (so) dlclose(so);
   return so;
 }
 
-int device_open(struct trainer *t, struct err *e) {
+int trainer_open_device(struct trainer *t, struct err *e) {
   const struct trainer_opts *o = &t->o;
   if (t->c) return 0;
-  if (o->device == DEVICE_CUDA) return trainer_blame(t, TRAINER_SYSTEM, open_cuda(t, e));
+  if (o->device == DEVICE_CUDA) return with_exit(t, TRAINER_SYSTEM, open_cuda(t, e));
   if (o->device == DEVICE_AUTO && (o->cuda_module || have_driver())) {
     int rc = open_cuda(t, &t->no_cuda);
     if (rc == 0) return 0;
-    /* What is there and does not do what was asked for is no reason to do something else. */
+    /* With auto, only a missing device falls back to the CPU. A device that fails is an error. */
     bool absent = rc == -ENODEV || (rc == -ENOENT && !o->cuda_module);
     if (!absent && e) *e = t->no_cuda;
-    if (!absent) return trainer_blame(t, TRAINER_SYSTEM, rc);
+    if (!absent) return with_exit(t, TRAINER_SYSTEM, rc);
   }
   t->c = compute_cpu_create((int)o->threads, o->precision);
   return 0;
 }
 
-void device_say(const struct trainer *t) {
+void trainer_log_device(const struct trainer *t) {
   if (t->gpu || t->c->precision != COMPUTE_FP32)
-    log_info("on %s, %s", t->c->device, trainer_precision_name(t->c->precision));
-  if (t->no_cuda.code) log_warn("on %s, since CUDA is not to be had: %s", t->c->device, t->no_cuda.text);
+    log_info("computing on %s in %s", t->c->device, trainer_precision_name(t->c->precision));
+  if (t->no_cuda.code) log_warn("computing on %s because CUDA is not available: %s", t->c->device, t->no_cuda.text);
 }
 
 static const char *kind_name(unsigned char kind) {
   return kind == DEVICE_CUDA ? "cuda" : "cpu";
 }
 
-/* All on one kind of device, in one precision. */
-static int compare(struct trainer *t, struct err *e) {
+/* All ranks must use one kind of device and one precision. */
+static int compare_devices(struct trainer *t, struct err *e) {
   struct kind {
     unsigned char device, precision;
   } mine = {t->gpu ? DEVICE_CUDA : DEVICE_CPU, (unsigned char)t->c->precision};
@@ -167,26 +168,21 @@ static int compare(struct trainer *t, struct err *e) {
   int rc = exchange(t->rdzv, "trainer/device", &mine, sizeof mine, all, (int)t->o.coll_timeout_ms, e);
   for (int r = 0; r < t->world && rc == 0; r++)
     if (all[r].device != mine.device || all[r].precision != mine.precision) {
-      const char *theirs = all[r].precision <= COMPUTE_FP16
-                               ? trainer_precision_name((enum compute_precision)all[r].precision)
-                               : "?";
+      const char *theirs =
+          all[r].precision <= COMPUTE_FP16 ? trainer_precision_name((enum compute_precision)all[r].precision) : "?";
       rc = err_set(e, -EINVAL,
-                   "rank %d computes on %s in %s, rank %d on %s in %s: all have to do the same; say --device "
+                   "rank %d computes on %s in %s, but rank %d on %s in %s; all ranks must use the same: give --device "
                    "and --precision",
                    r, kind_name(all[r].device), theirs, t->rank, kind_name(mine.device),
                    trainer_precision_name(t->c->precision));
     }
   free(all);
-  return trainer_blame(t,
-                       rc == -EINVAL      ? TRAINER_USAGE
-                       : rc == -ECANCELED ? TRAINER_STOPPED
-                                          : TRAINER_LOST,
-                       rc);
+  return with_exit(t, rc == -EINVAL ? TRAINER_USAGE : rc == -ECANCELED ? TRAINER_STOPPED : TRAINER_LOST, rc);
 }
 
-/* From rank 0, by the store: it lives as long as its communicator, as who minted an id has to. For jobs without ids (--nccl-ids never), and
- * for a bench by hand. */
-static int ids_of_rank_0(struct trainer *t, unsigned char *ids, struct err *e) {
+/* Ids from rank 0, through the store: rank 0 lives as long as its communicator, as the creator of an id must. For jobs
+ * without ids (--nccl-ids never), and for a bench by hand. */
+static int ids_from_rank_0(struct trainer *t, unsigned char *ids, struct err *e) {
   struct offer {
     unsigned char there, id[GPU_ID_SIZE];
   } mine = {0};
@@ -199,54 +195,52 @@ static int ids_of_rank_0(struct trainer *t, unsigned char *ids, struct err *e) {
   else
     all[0] = mine;
   if (rc == 0 && !all[0].there)
-    rc = err_set(e, t->rank == 0 ? -EIO : -EPROTO, "rank 0 has no id for NCCL's communicators%s%s",
+    rc = err_set(e, t->rank == 0 ? -EIO : -EPROTO, "rank 0 could not create an ncclUniqueId%s%s",
                  why.text[0] ? ": " : "", why.text);
   if (rc == 0) memcpy(ids, all[0].id, GPU_ID_SIZE);
   free(all);
   return rc;
 }
 
-/* The round's, which the agents have minted; NCCL's major and minor version must be theirs. */
-static int ids_of_round(struct trainer *t, unsigned char *ids, int *n, int *version, struct err *e) {
+/* The ids of the round, which the agents created. The major and minor version of NCCL must be equal. */
+static int ids_from_agents(struct trainer *t, unsigned char *ids, int *n, int *version, struct err *e) {
   int minted_by = 0, mine = t->gpu->nccl_version();
-  int rc = rdzv_nccl_ids(t->rdzv, ids, (size_t)GPU_IDS_MAX * GPU_ID_SIZE, n, &minted_by,
-                         (int)t->o.coll_timeout_ms);
+  int rc = rdzv_nccl_ids(t->rdzv, ids, (size_t)GPU_IDS_MAX * GPU_ID_SIZE, n, &minted_by, (int)t->o.coll_timeout_ms);
   if (rc == -ENOTSUP) {
     *n = 1;
-    return ids_of_rank_0(t, ids, e);
+    return ids_from_rank_0(t, ids, e);
   }
   if (rc) return err_set(e, rc, "%s", rdzv_error(t->rdzv));
   *version = minted_by;
   if (mine / 100 == minted_by / 100) return 0;
-  return err_set(e, -EINVAL,
-                 "the agents minted NCCL's ids with version %d.%d, this program has %d.%d: LD_LIBRARY_PATH "
-                 "should lead both to "
-                 "one libnccl.so.2, or --nccl-library the agents",
-                 minted_by / 10000, minted_by / 100 % 100, mine / 10000, mine / 100 % 100);
+  return err_set(
+      e, -EINVAL,
+      "the agents created the ncclUniqueIds with NCCL %d.%d, but this program has NCCL %d.%d; make both load the "
+      "same libnccl.so.2, with LD_LIBRARY_PATH or the agent's --nccl-library",
+      minted_by / 10000, minted_by / 100 % 100, mine / 10000, mine / 100 % 100);
 }
 
 static int join_nccl(struct trainer *t, struct err *e) {
   unsigned char ids[GPU_IDS_MAX * GPU_ID_SIZE];
   int n = 0, version = 0;
   if (!t->gpu->coll_create)
-    return err_set(e, -ENOTSUP,
-                   "this " MODULE " has no collectives: on CUDA it can be used by one rank alone");
-  int rc = ids_of_round(t, ids, &n, &version, e);
+    return err_set(e, -ENOTSUP, "this " MODULE " has no collectives, so only a single rank can use it");
+  int rc = ids_from_agents(t, ids, &n, &version, e);
   if (rc) return rc;
-  struct coll_nccl_config cfg = {.rank = t->rank,
-                                 .world = t->world,
-                                 .round = rdzv_round(t->rdzv),
-                                 .ids = ids,
-                                 .n_ids = n,
-                                 .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
-                                 .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
-                                 .stop = t->sigterm,
-                                 .ids_version = version,
-                                 .exchange = exchange,
-                                 .exchange_ctx = t->rdzv,
-                                 .post = post,
-                                 .peek = peek,
-                                 .board_ctx = t->rdzv};
+  struct nccl_config cfg = {.rank = t->rank,
+                            .world = t->world,
+                            .round = rdzv_round(t->rdzv),
+                            .ids = ids,
+                            .n_ids = n,
+                            .timeout_ms = (uint64_t)t->o.coll_timeout_ms,
+                            .stop_wait_ms = (uint64_t)t->o.stop_wait_ms,
+                            .stop = t->sigterm,
+                            .ids_version = version,
+                            .exchange = exchange,
+                            .exchange_ctx = t->rdzv,
+                            .post = post_to_board,
+                            .peek = read_board,
+                            .board_ctx = t->rdzv};
   rc = t->gpu->coll_create(&cfg, t->c, &t->coll, e);
   if (rc == 0 && rdzv_nccl_up(t->rdzv)) log_warn("%s", rdzv_error(t->rdzv));
   return rc;
@@ -265,17 +259,17 @@ static int join_tcp(struct trainer *t, struct err *e) {
   return coll_tcp_create(&cfg, &t->coll, e);
 }
 
-int device_join(struct trainer *t, struct err *e) {
+int trainer_join_ranks(struct trainer *t, struct err *e) {
   bool bench = t->o.bench.kind != BENCH_NONE;
   if (t->coll) return 0;
   if (t->world == 1 && !(t->gpu && bench)) {
     t->coll = coll_local_create();
     return 0;
   }
-  int rc = t->world > 1 ? compare(t, e) : 0;
+  int rc = t->world > 1 ? compare_devices(t, e) : 0;
   if (rc) return rc;
   rc = t->gpu ? join_nccl(t, e) : join_tcp(t, e);
-  /* With each communicator anew; --bench has other memory. */
+  /* Once for each communicator. --bench registers its own memory. */
   if (rc == 0 && t->model.grads) rc = coll_register(t->coll, t->c, t->model.grads, e);
-  return rc == -ECANCELED ? trainer_blame(t, TRAINER_STOPPED, rc) : trainer_blame_coll(t, rc);
+  return rc == -ECANCELED ? with_exit(t, TRAINER_STOPPED, rc) : with_coll_exit(t, rc);
 }

@@ -1,13 +1,15 @@
-/* What the weights are worth on samples that they are not trained on.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scores the weights on samples that they are not trained on.
  *
- * All ranks do it together, between two steps: each takes one contiguous share of the set, in pieces as large as its share of a training
- * batch, through the activations that the next step will overwrite anyway. Gradients, weights and the optimizer are only read, or not
- * touched at all, so a run with evaluation ends with the same bytes as one without.
+ * All ranks do it together, between two steps. Each takes one contiguous share of the set, in pieces as large as its
+ * share of a training batch, through activations that the next step overwrites anyway. Gradients, weights and the
+ * optimizer do not change, so a run with evaluation ends with the same bytes as one without.
  *
- * A piece's loss is weighed by its part in the whole set, so the sum over pieces and ranks is the mean over the set; rmse is the root
- * of the mean square over the whole set, unlike in training, where it depends on how the samples are shared out. Pieces are added
- * up on the device, as floats; every so many the host adds those up, in double: a million small floats would not add up to what they
- * are, and counts beyond 2^24 not at all. The order of all sums is fixed for a given world, so the same weights give the same digits.
+ * The loss of a piece is weighted by its part of the whole set, so the sum over pieces and ranks is the mean over the
+ * set. rmse is the root of the mean square over the whole set. (In training it depends on the shares.) The device adds
+ * pieces up as floats. After some pieces the host adds those sums up in double, because a million small floats lose
+ * precision and counts beyond 2^24 are not exact. The order of all sums is fixed for a given world, so the same weights
+ * give the same digits.
  *
  * Two stages take turns, so that the host fills one while the device reads the other. */
 
@@ -47,8 +49,8 @@ void trainer_evaluation_free(struct trainer *t) {
   v->scores = v->stage = NULL;
 }
 
-/* Samples [from, from + rows), through stage k. */
-static int piece(struct trainer *t, uint64_t from, size_t rows, int k, struct err *e) {
+/* Scores samples [from, from + rows), through stage k. */
+static int score_piece(struct trainer *t, uint64_t from, size_t rows, int k, struct err *e) {
   struct evaluation *v = &t->evaluation;
   size_t dim = t->data.dim;
   struct span x = span_of(v->x[k], 0, rows * dim), classes = span_of(v->classes[k], 0, rows);
@@ -64,12 +66,11 @@ static int piece(struct trainer *t, uint64_t from, size_t rows, int k, struct er
   int rc = compute_copy(t->c, input, x, e);
   if (rc == 0 && classify) rc = compute_copy(t->c, target, classes, e);
   return rc ? rc
-            : model_score(&t->model, &loss, classify ? target : input, rows,
-                          span_of(v->scores, 0, MODEL_SCORES), e);
+            : model_score(&t->model, &loss, classify ? target : input, rows, span_of(v->scores, 0, MODEL_SCORES), e);
 }
 
-/* Adds what the device has added up. */
-static int collect(struct trainer *t, double sums[2], struct err *e) {
+/* Adds the device's sums to the host's. */
+static int collect_scores(struct trainer *t, double sums[2], struct err *e) {
   struct evaluation *v = &t->evaluation;
   struct span stage = span_of(v->stage, 0, MODEL_SCORES), scores = span_of(v->scores, 0, MODEL_SCORES);
   struct compute_mark mark;
@@ -80,14 +81,14 @@ static int collect(struct trainer *t, double sums[2], struct err *e) {
   if (rc) return rc;
   sums[0] += (double)compute_host(t->c, stage)[0];
   sums[1] += (double)compute_host(t->c, stage)[MODEL_SCORE_CORRECT];
-  /* A long evaluation is no hang. */
+  /* reports progress, so that a long evaluation does not look like a hang */
   rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
                 t->rate.value / t->world);
-  return trainer_blame_coll(t, coll_progress(t->coll, e));
+  return with_coll_exit(t, coll_progress(t->coll, e));
 }
 
-/* Samples [from, to). */
-static int share(struct trainer *t, uint64_t from, uint64_t to, double sums[2], struct err *e) {
+/* Scores samples [from, to). */
+static int score_share(struct trainer *t, uint64_t from, uint64_t to, double sums[2], struct err *e) {
   struct compute_mark marks[EVAL_STAGES];
   uint64_t pieces = 0, rows_max = t->model.max_rows, together = ROWS_MAX / rows_max;
   if (together > PIECES_MAX) together = PIECES_MAX;
@@ -97,27 +98,27 @@ static int share(struct trainer *t, uint64_t from, uint64_t to, double sums[2], 
     size_t rows = (size_t)(to - from < rows_max ? to - from : rows_max);
     int k = (int)(pieces % EVAL_STAGES);
     if (pieces >= EVAL_STAGES) rc = trainer_wait(t, marks[k], t->done.step, e);
-    if (rc == 0) rc = piece(t, from, rows, k, e);
+    if (rc == 0) rc = score_piece(t, from, rows, k, e);
     if (rc == 0) rc = compute_record(t->c, &marks[k], e);
     from += rows;
     pieces++;
-    if (rc == 0 && (pieces % together == 0 || from == to)) rc = collect(t, sums, e);
+    if (rc == 0 && (pieces % together == 0 || from == to)) rc = collect_scores(t, sums, e);
   }
   return rc;
 }
 
 int trainer_evaluate(struct trainer *t, struct err *e) {
   struct evaluation *v = &t->evaluation;
-  /* As if the set were one batch. */
+  /* one batch that is the whole set */
   struct sampler whole = {.samples = v->data.n, .batch = v->data.n};
-  struct share mine = sampler_share(&whole, 0, t->rank, t->world);
+  struct sampler_share mine = sampler_share(&whole, 0, t->rank, t->world);
   double sums[2] = {0};
   uint64_t from = trainer_now_us();
   t->exit = TRAINER_SYSTEM;
   compute_range_push(t->c, "evaluation");
-  int rc = share(t, mine.first, mine.first + mine.count, sums, e);
+  int rc = score_share(t, mine.first, mine.first + mine.count, sums, e);
   compute_range_pop(t->c);
-  if (rc == 0) rc = trainer_blame_coll(t, coll_sum(t->coll, sums, 2, e));
+  if (rc == 0) rc = with_coll_exit(t, coll_sum(t->coll, sums, 2, e));
   if (rc) return rc;
   v->step = t->done.step;
   v->made = true;

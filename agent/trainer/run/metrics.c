@@ -1,5 +1,6 @@
-/* A line is put together in one buffer and written at once to a descriptor in append mode. No JSON
- * library: the keys are ours, and so is the little text there is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each line is built in one buffer and written at once to a descriptor in append mode. There is no JSON library: the
+ * keys are ours, and so is the little text there is. */
 
 #include "agent/trainer/run/metrics.h"
 

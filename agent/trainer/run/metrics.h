@@ -1,8 +1,8 @@
-#ifndef AGENT_TRAINER_METRICS_H
-#define AGENT_TRAINER_METRICS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_RUN_METRICS_H
+#define AGENT_TRAINER_RUN_METRICS_H
 
-/* --metrics: one JSON object per line, appended with one write each, so that a killed process leaves whole
- * lines.
+/* --metrics: one JSON object per line, appended with one write each, so that a killed process leaves whole lines.
  *
  *   metrics_begin(m, "step"); metrics_uint(m, "step", 7); metrics_real(m, "loss", 0.5); metrics_end(m, e);
  *
@@ -15,7 +15,7 @@
 
 struct metrics {
   int fd;           /* -1: none */
-  const char *path; /* as it was opened, the caller's: for messages */
+  const char *path; /* the caller's text, for messages */
   struct buf line;
 };
 
@@ -26,7 +26,7 @@ static inline bool metrics_on(const struct metrics *m) {
 }
 void metrics_begin(struct metrics *m, const char *event);
 void metrics_uint(struct metrics *m, const char *key, uint64_t v);
-void metrics_real(struct metrics *m, const char *key, double v); /* null where it is no number */
+void metrics_real(struct metrics *m, const char *key, double v); /* null if it is not finite */
 void metrics_text(struct metrics *m, const char *key, const char *v);
 int metrics_end(struct metrics *m, struct err *e);
 

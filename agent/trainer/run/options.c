@@ -1,14 +1,103 @@
-/* One table, as everywhere in rdzv (common/opts.h), and the rules between options that a row cannot say. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One table of options (common/opts/opts.h), the parsers of values that are words or shapes, and the rules between
+ * options that a row cannot express. An option that nothing would read is refused, so a run is what its command line
+ * says. */
 
-#include "agent/trainer/options_value.h"
+#include "agent/trainer/run/options.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(field) offsetof(struct trainer_opts, field)
 #define FEW       1e-30 /* "more than 0" */
 #define BELOW_ONE 0.9999999
+
+static const char *const loss_names[] = {
+    [COMPUTE_MSE] = "mse", [COMPUTE_RMSE] = "rmse", [COMPUTE_CROSS_ENTROPY] = "cross-entropy"};
+
+const char *trainer_loss_name(enum compute_loss loss) {
+  return loss_names[loss];
+}
+
+static const char *const precision_names[] = {
+    [COMPUTE_FP32] = "fp32", [COMPUTE_TF32] = "tf32", [COMPUTE_BF16] = "bf16", [COMPUTE_FP16] = "fp16"};
+
+const char *trainer_precision_name(enum compute_precision precision) {
+  return precision_names[precision];
+}
+
+static int parse_word(const char *text, const char *const *names, size_t n, unsigned *out, struct err *e) {
+  char all[128] = "";
+  for (size_t i = 0; i < n; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *out = (unsigned)i;
+      return 0;
+    }
+    size_t len = strlen(all);
+    snprintf(all + len, sizeof all - len, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", names[i]);
+  }
+  return err_set(e, -EINVAL, "must be %s", all);
+}
+
+/* parse_NAME: the field becomes the index of the word in `names`. */
+#define WORD_PARSER(name, type, names)                                                                                 \
+  static int parse_##name(const char *text, void *field, struct err *e) {                                              \
+    unsigned k = 0;                                                                                                    \
+    int rc = parse_word(text, names, sizeof names / sizeof *names, &k, e);                                             \
+    if (rc == 0) *(type *)field = (type)k;                                                                             \
+    return rc;                                                                                                         \
+  }
+
+static const char *const act_names[] = {[COMPUTE_LINEAR] = "none", [COMPUTE_RELU] = "relu", [COMPUTE_GELU] = "gelu"};
+static const char *const device_names[] = {[DEVICE_AUTO] = "auto", [DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
+static const char *const optimizer_names[] = {
+    [COMPUTE_SGD] = "sgd", [COMPUTE_ADAM] = "adam", [COMPUTE_ADAMW] = "adamw"};
+static const char *const decay_names[] = {[OPTIM_CONSTANT] = "constant",
+                                          [OPTIM_LINEAR] = "linear",
+                                          [OPTIM_COSINE] = "cosine",
+                                          [OPTIM_POLYNOMIAL] = "polynomial"};
+static const char *const resume_names[] = {[RESUME_AUTO] = "auto", [RESUME_NONE] = "none"};
+static const char *const recovery_names[] = {[RECOVERY_RESTART] = "restart", [RECOVERY_INPLACE] = "inplace"};
+static const char *const graph_names[] = {[CUDA_GRAPH_AUTO] = "auto", [CUDA_GRAPH_ON] = "on", [CUDA_GRAPH_OFF] = "off"};
+
+WORD_PARSER(activation, enum compute_act, act_names)
+WORD_PARSER(loss, enum compute_loss, loss_names)
+WORD_PARSER(device, enum device_kind, device_names)
+WORD_PARSER(precision, enum compute_precision, precision_names)
+WORD_PARSER(optimizer, enum compute_opt_kind, optimizer_names)
+WORD_PARSER(decay, enum optim_decay, decay_names)
+WORD_PARSER(resume, enum resume_mode, resume_names)
+WORD_PARSER(recovery, enum recovery_mode, recovery_names)
+WORD_PARSER(cuda_graph, enum cuda_graph_mode, graph_names)
+
+static int parse_layers(const char *text, void *field, struct err *e) {
+  return model_shape_parse(text, field, e);
+}
+
+static int parse_bench(const char *text, void *field, struct err *e) {
+  static const char *const names[] = {"allreduce"};
+  unsigned k = 0;
+  int rc = parse_word(text, names, 1, &k, e);
+  if (rc == 0) *(enum bench_kind *)field = BENCH_ALLREDUCE;
+  return rc;
+}
+
+static int parse_every(const char *text, void *field, struct err *e) {
+  struct trainer_every *every = field;
+  size_t digits = strspn(text, "0123456789");
+  int64_t ms = 0;
+  *every = (struct trainer_every){0};
+  if (digits && !text[digits] && digits <= 12) {
+    every->steps = strtoull(text, NULL, 10);
+    return 0;
+  }
+  if (!digits || !text[digits] || parse_duration_ms(text, &ms, NULL) || ms < 100)
+    return err_set(e, -EINVAL, "neither a number of steps nor a time of at least 100ms: write 100, 30s or 5m");
+  every->ms = (uint64_t)ms;
+  return 0;
+}
 
 static const struct opt table[] = {
     {.group = "The model"},
@@ -17,29 +106,36 @@ static const struct opt table[] = {
      .offset = AT(shape),
      .def = "1000,100,1000",
      .label = "N,N[,N...]",
-     .parse = option_parse_layers,
-     .help = "Widths of a stack of linear layers with ReLU between them: what goes in, hidden layers, what "
-             "comes out."},
+     .parse = parse_layers,
+     .help = "Widths of a stack of linear layers: input, hidden layers, output."},
+    {.name = "activation",
+     .type = OPT_CUSTOM,
+     .offset = AT(activation),
+     .def = "relu",
+     .label = "none|relu|gelu",
+     .parse = parse_activation,
+     .help = "Activation behind each hidden layer. none: the layers are linear. gelu: the tanh approximation, "
+             "as PyTorch's nn.GELU(approximate=\"tanh\")."},
     {.name = "loss",
      .type = OPT_CUSTOM,
      .offset = AT(loss),
      .def = "mse",
      .label = "mse|rmse|cross-entropy",
-     .parse = option_parse_loss,
-     .help = "What is made small. mse or rmse: an autoencoder, whose output should be its input. "
-             "cross-entropy: a classifier of --labels. rmse is the root over each rank's share, averaged "
-             "over ranks by their samples, as under DDP; so it depends a little on the number of ranks."},
+     .parse = parse_loss,
+     .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
+             "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
+             "their samples, as under DDP. So it depends slightly on the number of ranks."},
     {.name = "init-weights",
      .type = OPT_STRING,
      .offset = AT(init_weights),
      .label = "FILE",
-     .help = "Begin with these weights instead of random ones: little-endian floats, layer after layer, "
-             "weight[out][in], then bias[out]."},
+     .help = "Start with the weights in FILE instead of random ones. FILE holds little-endian floats, layer "
+             "after layer, weight[out][in], then bias[out]."},
     {.name = "save-weights",
      .type = OPT_STRING,
      .offset = AT(save_weights),
      .label = "FILE",
-     .help = "Write the final weights there, in the same format."},
+     .help = "Write the final weights to FILE, in the format of --init-weights."},
 
     {.group = "The data"},
     {.name = "data",
@@ -47,13 +143,13 @@ static const struct opt table[] = {
      .offset = AT(data),
      .def = "synthetic:10000",
      .label = "synthetic:N|FILE",
-     .help = "What to train on. synthetic: N vectors, of which number i is the linear ramp from 0 to i. "
-             "FILE: images in IDX format (that of MNIST), gzip or not: bytes become value / 255."},
+     .help = "Training data. synthetic:N is N vectors, and vector i is the linear ramp from 0 to i. FILE holds "
+             "images in IDX format (that of MNIST), plain or gzip. A byte becomes value / 255."},
     {.name = "labels",
      .type = OPT_STRING,
      .offset = AT(labels),
      .label = "FILE",
-     .help = "The images' classes, for cross-entropy, in IDX format."},
+     .help = "Classes of the images, in IDX format. For --loss cross-entropy."},
     {.name = "scale",
      .type = OPT_FLOAT,
      .offset = AT(scale),
@@ -61,7 +157,7 @@ static const struct opt table[] = {
      .min = -1e30,
      .max = 1e30,
      .label = "X",
-     .help = "All values of the data times X."},
+     .help = "Factor by which all values of the data are multiplied."},
 
     {.group = "Training"},
     {.name = "batch",
@@ -71,7 +167,7 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1 << 24,
      .label = "N",
-     .help = "Samples per batch, over all ranks together: the same run for any number of ranks."},
+     .help = "Samples per batch, over all ranks together. So a run is the same with any number of ranks."},
     {.name = "update-freq",
      .type = OPT_INT,
      .offset = AT(update_freq),
@@ -79,9 +175,8 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1 << 20,
      .label = "N",
-     .help = "A step is made of N batches, whose gradients are added up before the ranks sum them: the "
-             "gradient of the mean over all of "
-             "their samples. The last step of an epoch may have fewer batches."},
+     .help = "Batches per step. Their gradients are added up before the ranks sum them, which gives the "
+             "gradient of the mean over all their samples. The last step of an epoch may have fewer batches."},
     {.name = "epochs",
      .type = OPT_INT,
      .offset = AT(epochs),
@@ -89,8 +184,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e9,
      .label = "N",
-     .help =
-         "End after N passes over the data. 0: as many as --steps needs; one if that is not given either."},
+     .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."},
     {.name = "steps",
      .type = OPT_INT,
      .offset = AT(steps),
@@ -98,14 +192,14 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e12,
      .label = "N",
-     .help = "End after N steps, counted from the very first. 0: no limit."},
+     .help = "End after N steps, counted from the first step of the run. 0: no limit."},
     {.name = "optimizer",
      .type = OPT_CUSTOM,
      .offset = AT(hyper.kind),
      .def = "adam",
      .label = "adam|adamw|sgd",
-     .parse = option_parse_optimizer,
-     .help = "The optimizer, as PyTorch has it."},
+     .parse = parse_optimizer,
+     .help = "The optimizer, as in PyTorch."},
     {.name = "lr",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr),
@@ -121,15 +215,15 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e12,
      .label = "N",
-     .help = "The learning rate goes up in a line from 0 in the first step to --lr after N steps."},
+     .help = "The learning rate rises linearly from 0 in the first step to --lr after N steps."},
     {.name = "lr-decay",
      .type = OPT_CUSTOM,
      .offset = AT(hyper.decay),
      .def = "constant",
      .label = "constant|linear|cosine|polynomial",
-     .parse = option_parse_decay,
-     .help = "How the learning rate falls from the end of the warm-up to the end of the run, as the "
-             "schedules of transformers have it; cosine is half a wave."},
+     .parse = parse_decay,
+     .help = "How the learning rate falls from the end of the warm-up to the end of the run, as in the "
+             "schedules of transformers. cosine is half a wave."},
     {.name = "lr-min",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr_min),
@@ -137,7 +231,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "X",
-     .help = "Learning rate where the decay ends."},
+     .help = "Learning rate at the end of the decay."},
     {.name = "lr-power",
      .type = OPT_FLOAT,
      .offset = AT(hyper.lr_power),
@@ -185,8 +279,8 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "X",
-     .help = "Weight decay. sgd and adam: X times the weights is added to the gradients. adamw: X times the "
-             "learning rate is taken from the weights."},
+     .help = "Weight decay. sgd and adam add X times the weights to the gradients. adamw subtracts X times the "
+             "learning rate times the weights."},
     {.name = "clip-norm",
      .type = OPT_FLOAT,
      .offset = AT(hyper.clip_norm),
@@ -194,7 +288,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e30,
      .label = "X",
-     .help = "Gradients whose norm over all weights is more than X are shortened to X. 0: never."},
+     .help = "Gradients with a norm above X, over all weights, are scaled down to norm X. 0: never."},
     {.name = "seed",
      .type = OPT_INT,
      .offset = AT(seed),
@@ -202,7 +296,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 9e15,
      .label = "N",
-     .help = "Seed of the first weights and of the order of the samples."},
+     .help = "Seed of the initial weights and of the order of the samples."},
     {.name = "threads",
      .type = OPT_INT,
      .offset = AT(threads),
@@ -210,28 +304,28 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1024,
      .label = "N",
-     .help = "Threads of each worker for matrix products. 0: as OPENBLAS_NUM_THREADS or OMP_NUM_THREADS say, "
+     .help = "Threads of each worker for matrix products. 0: OPENBLAS_NUM_THREADS or OMP_NUM_THREADS decides, "
              "else one."},
     {.name = "recovery",
      .type = OPT_CUSTOM,
      .offset = AT(recovery),
      .def = "restart",
      .label = "restart|inplace",
-     .parse = option_parse_recovery,
-     .help = "What to do when another rank is gone. restart: this one ends, and all are started anew, from "
-             "the last checkpoint. inplace: it keeps its process and its weights, waits for the next round, "
-             "and goes on from the furthest step that any rank has; only who died is started anew. The same "
-             "on all ranks."},
+     .parse = parse_recovery,
+     .help = "Reaction of a rank to the loss of another one. restart: it exits, and all ranks restart from the last "
+             "checkpoint. inplace: it keeps its process and its weights, waits for the next round, and "
+             "continues from the furthest step of any rank. Only lost ranks restart. All ranks need the same "
+             "value."},
     {.name = "cuda-graph",
      .type = OPT_CUSTOM,
      .offset = AT(cuda_graph),
      .def = "auto",
      .label = "auto|on|off",
-     .parse = option_parse_cuda_graph,
-     .help = "Whether steps are launched as a CUDA graph. auto: a step is captured once, with its "
-             "collectives, and launched from then on; where that fails steps go on without, and a line says "
-             "so. on: that ends the run. off: never. On a CPU there is nothing to capture. The iterations of "
-             "--bench likewise."},
+     .parse = parse_cuda_graph,
+     .help = "Launch steps as a CUDA graph. auto: a step is captured once, with its collectives, "
+             "and launched from then on. If that fails, a line reports it and steps run without a graph. on: "
+             "that failure ends the run. off: never. A CPU has nothing to capture. The iterations of --bench "
+             "are treated alike."},
     {.name = "max-skipped",
      .type = OPT_INT,
      .offset = AT(max_skipped),
@@ -239,9 +333,8 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e9,
      .label = "N",
-     .help = "A step whose loss or gradients are not finite is skipped and told; more than N in a row end "
-             "the run. "
-             "(With fp16 up to 16 may be skipped at the beginning, while the loss scale falls from 65536.)"},
+     .help = "A step whose loss or gradients are not finite is skipped and logged. More than N in a row end the "
+             "run. (With fp16 up to 16 may be skipped at the start, while the loss scale falls from 65536.)"},
     {.name = "throttle",
      .type = OPT_FLOAT,
      .offset = AT(throttle),
@@ -249,21 +342,20 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "X",
-     .help = "At most X steps a second, for demonstrations and drills. 0: no limit."},
+     .help = "At most X steps per second, for demonstrations and drills. 0: no limit."},
 
     {.group = "Evaluation"},
     {.name = "eval-data",
      .type = OPT_STRING,
      .offset = AT(eval_data),
      .label = "synthetic:N|FILE",
-     .help = "Tell the loss on these samples, as --data, at the end and as --eval-every says; with "
-             "--eval-labels the accuracy too. rmse is "
-             "told over the whole set."},
+     .help = "Report the loss on these samples, given as in --data, at the end and every --eval-every steps. "
+             "With --eval-labels also report the accuracy. rmse is over the whole set."},
     {.name = "eval-labels",
      .type = OPT_STRING,
      .offset = AT(eval_labels),
      .label = "FILE",
-     .help = "Classes of --eval-data, as --labels."},
+     .help = "Classes of --eval-data, given as in --labels."},
     {.name = "eval-every",
      .type = OPT_INT,
      .offset = AT(eval_every),
@@ -271,7 +363,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e12,
      .label = "STEPS",
-     .help = "How often to evaluate. 0: only at the end."},
+     .help = "Steps between evaluations. 0: only at the end."},
 
     {.group = "The device"},
     {.name = "device",
@@ -279,46 +371,44 @@ static const struct opt table[] = {
      .offset = AT(device),
      .def = "auto",
      .label = "auto|cpu|cuda",
-     .parse = option_parse_device,
-     .help = "Where to compute. cpu, or cuda: a GPU of NVIDIA's, and NCCL among several ranks. auto: cuda "
-             "where rdzv-cuda.so, a driver and a device are there. All ranks use the same."},
+     .parse = parse_device,
+     .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
+             "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."},
     {.name = "precision",
      .type = OPT_CUSTOM,
      .offset = AT(precision),
      .def = "fp32",
      .label = "fp32|tf32|bf16|fp16",
-     .parse = option_parse_precision,
-     .help = "Precision of matrix products. fp32; tf32, operands of 10 bits, on a CPU as fp32; bf16 and "
-             "fp16, with weights, sums, gradients of weights and the optimizer in fp32, fp16 with a loss "
-             "scale that finds itself."},
+     .parse = parse_precision,
+     .help = "Precision of matrix products. tf32 rounds operands to 10 bits, and equals fp32 on a CPU. bf16 and "
+             "fp16 keep weights, sums, gradients of weights and the optimizer in fp32. fp16 adjusts a loss "
+             "scale by itself."},
     {.name = "deterministic",
      .type = OPT_FLAG,
      .offset = AT(deterministic),
-     .help = "The same bytes on every run, on the same kind of device with the same libraries, at some cost. "
-             "A CPU "
-             "always does so."},
+     .help = "Give the same bytes on every run, on the same kind of device with the same libraries, at some "
+             "cost. A CPU always does."},
     {.name = "cuda-module",
      .type = OPT_STRING,
      .offset = AT(cuda_module),
      .label = "FILE",
-     .help = "rdzv-cuda.so, where it is not beside this program or in its library folder."},
+     .help = "The file rdzv-cuda.so, if it is neither beside this program nor in its library folder."},
 
     {.group = "Checkpoints"},
     {.name = "checkpoint-dir",
      .type = OPT_STRING,
      .offset = AT(checkpoint_dir),
      .label = "DIR",
-     .help = "Write checkpoints there: at the end, when told to stop, and as --checkpoint-every says. Only "
+     .help = "Write checkpoints to DIR: at the end, on a request to stop, and every --checkpoint-every. Only "
              "rank 0 reads and writes it."},
     {.name = "checkpoint-every",
      .type = OPT_CUSTOM,
      .offset = AT(checkpoint_every),
      .def = "0",
      .label = "STEPS|TIME",
-     .parse = option_parse_every,
-     .help =
-         "How often to write one: after so many steps (100), or after a time (30s, 5m). It is written in the "
-         "background; the run waits only while its state is copied. 0: only at the end and when told to."},
+     .parse = parse_every,
+     .help = "Interval between checkpoints: steps (100) or time (30s, 5m). They are written in the background, "
+             "and the run only waits while its state is copied. 0: only at the end and on a request to stop."},
     {.name = "keep-checkpoints",
      .type = OPT_INT,
      .offset = AT(keep_checkpoints),
@@ -326,16 +416,22 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1e6,
      .label = "N",
-     .help = "How many of the newest checkpoints are kept; older ones are removed once a new one is safely "
-             "there."},
+     .help = "Number of newest checkpoints to keep. Older ones are removed after a new one is safely on disk."},
     {.name = "resume",
      .type = OPT_CUSTOM,
      .offset = AT(resume),
      .def = "auto",
      .label = "auto|none",
-     .parse = option_parse_resume,
-     .help = "Where to begin. auto: at the newest whole checkpoint in --checkpoint-dir, if there is one. "
-             "none: at the first step."},
+     .parse = parse_resume,
+     .help = "Where to start. auto: at the newest complete checkpoint in --checkpoint-dir, if there is one. "
+             "none: at the first step; later rounds of the same job resume. A checkpoint of another job with "
+             "other options, such as --lr or --batch, is refused."},
+    {.name = "resume-from",
+     .type = OPT_STRING,
+     .offset = AT(resume_from),
+     .label = "CHECKPOINT",
+     .help = "Start from this checkpoint, a folder in some --checkpoint-dir, whatever its options were. "
+             "Differences are logged. The same command later continues from its own checkpoints."},
 
     {.group = "Reports"},
     {.name = "report-every",
@@ -345,13 +441,13 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e9,
      .label = "TIME",
-     .help = "How often rank 0 prints how far it is. 0: never."},
+     .help = "Interval at which rank 0 logs its progress. 0: never."},
     {.name = "metrics",
      .type = OPT_STRING,
      .offset = AT(metrics),
      .label = "FILE",
-     .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, "
-             "eval, checkpoint, recover, stop, end; bench, bench_end."},
+     .help = "A file to which rank 0 appends one JSON object per line: start, resume, first-step, step, eval, "
+             "checkpoint, recover, stop, end; bench, bench_end."},
     {.name = "metrics-every",
      .type = OPT_INT,
      .offset = AT(metrics_every),
@@ -359,7 +455,7 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1e9,
      .label = "STEPS",
-     .help = "A line of --metrics for every STEPS steps."},
+     .help = "Steps between two step lines of --metrics."},
 
     {.group = "Ranks"},
     {.name = "coll-timeout",
@@ -369,8 +465,8 @@ static const struct opt table[] = {
      .min = 100,
      .max = 86400000,
      .label = "TIME",
-     .help = "How long to wait for a rank that gives no sign of life; then it is lost, and this one names it "
-             "and ends."},
+     .help = "How long to wait for a rank that gives no sign of life. Then it is lost, and the waiting rank "
+             "names it and exits."},
     {.name = "stop-wait",
      .type = OPT_DURATION,
      .offset = AT(stop_wait_ms),
@@ -378,7 +474,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 86400000,
      .label = "TIME",
-     .help = "How long to wait for the others to come to the end of the step once SIGTERM has come."},
+     .help = "How long to wait, after SIGTERM, for the other ranks to finish the step."},
     {.name = "bucket-cap-mb",
      .type = OPT_FLOAT,
      .offset = AT(bucket_cap_mb),
@@ -386,16 +482,16 @@ static const struct opt table[] = {
      .min = 0.0001,
      .max = 1e6,
      .label = "MB",
-     .help = "Gradients are summed over ranks in pieces of this size, while the backward pass goes on."},
+     .help = "Size of the pieces in which the ranks sum gradients during the backward pass."},
 
     {.group = "Checking a cluster"},
     {.name = "bench",
      .type = OPT_CUSTOM,
      .offset = AT(bench.kind),
      .label = "allreduce",
-     .parse = option_parse_bench,
-     .help = "Train nothing; measure all-reduces of growing sizes between the ranks and check their sums, "
-             "with nccl-tests' columns, definitions and short options."},
+     .parse = parse_bench,
+     .help = "Train nothing. Measure all-reduces of growing sizes between the ranks, and check their sums, with "
+             "the columns, definitions and short options of nccl-tests."},
     {.name = "bench-min",
      .alias = "b",
      .type = OPT_SIZE,
@@ -422,7 +518,7 @@ static const struct opt table[] = {
      .min = 2,
      .max = 1 << 30,
      .label = "N",
-     .help = "Each size is N times the one before it."},
+     .help = "Each size is N times the one before."},
     {.name = "bench-iters",
      .alias = "n",
      .type = OPT_INT,
@@ -431,7 +527,7 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1e6,
      .label = "N",
-     .help = "All-reduces of each size whose time is taken."},
+     .help = "Timed all-reduces of each size."},
     {.name = "bench-warmup",
      .alias = "w",
      .type = OPT_INT,
@@ -440,7 +536,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "N",
-     .help = "All-reduces of each size before time is taken."},
+     .help = "All-reduces of each size before the timed ones."},
     {.name = "bench-check",
      .alias = "c",
      .type = OPT_INT,
@@ -452,11 +548,7 @@ static const struct opt table[] = {
      .help = "All-reduces of each size whose sums are checked. 0: none."},
 
     {.group = "Help"},
-    {.name = "help",
-     .alias = "h",
-     .type = OPT_FLAG,
-     .offset = AT(help),
-     .help = "Print all options and exit."},
+    {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "Print all options and exit."},
     {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Print the version and exit."},
     {0},
 };
@@ -471,10 +563,9 @@ const struct opts_spec trainer_opts_spec = {
     .program = "rdzv-trainer",
     .usage = "rdzv-trainer [OPTION]...                                        one process, by hand\n"
              "rdzv-agent --nnodes N --nproc N --endpoint HOST -- [OPTION]...   many, on many nodes",
-    .intro =
-        "Trains autoencoders and classifiers, data-parallel: every rank takes its share of each batch, and "
-        "the ranks sum "
-        "their gradients. Started by rdzv-agent it learns from it who it is; by hand it is a world of one.",
+    .intro = "Trains autoencoders and classifiers, data-parallel: every rank computes its share of each batch, and "
+             "the ranks sum their gradients. rdzv-agent gives it its rank and world size. Started by hand it is a "
+             "world of one.",
     .outro = "Examples:\n"
              "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
              "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz \\\n"
@@ -486,27 +577,24 @@ const struct opts_spec trainer_opts_spec = {
     .table = table,
 };
 
-/* Options that would be read by nobody: of the bench mode without it, of training with it. What the environment says may be meant for
- * another run. */
-static int check_mode(const struct trainer_opts *o, int argc, char *const *argv, char *const *env,
-                      struct err *e) {
+/* Refuses options that nothing would read: those of the bench without it, those of training with it. Environment
+ * variables may be meant for another run. */
+static int check_mode(const struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   static const char *const training[] = {"The model", "The data", "Training", "Evaluation", "Checkpoints"};
   static const char *const both[] = {"threads", "cuda-graph"};
   bool trains = false, bench = o->bench.kind != BENCH_NONE;
   for (const struct opt *row = table; row->name || row->group; row++) {
     if (!row->name) {
       trains = false;
-      for (size_t i = 0; i < sizeof training / sizeof *training; i++)
-        trains |= strcmp(row->group, training[i]) == 0;
+      for (size_t i = 0; i < sizeof training / sizeof *training; i++) trains |= strcmp(row->group, training[i]) == 0;
       continue;
     }
     bool shared = false, of_bench = strncmp(row->name, "bench-", 6) == 0;
     for (size_t i = 0; i < sizeof both / sizeof *both; i++) shared |= strcmp(row->name, both[i]) == 0;
     if (shared || !(bench ? trains : of_bench)) continue;
     if (opts_source(&trainer_opts_spec, argc, argv, env, row->name) != OPT_FROM_ARGV) continue;
-    return bench
-               ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
-               : err_set(e, -EINVAL, "--%s is for --bench allreduce, which is not given", row->name);
+    return bench ? err_set(e, -EINVAL, "--%s is for training; --bench trains nothing: leave it out", row->name)
+                 : err_set(e, -EINVAL, "--%s is for --bench allreduce, which is not given", row->name);
   }
   if (o->bench.min > o->bench.max)
     return err_set(e, -EINVAL, "--bench-min %lld is more than --bench-max %lld", (long long)o->bench.min,
@@ -514,14 +602,65 @@ static int check_mode(const struct trainer_opts *o, int argc, char *const *argv,
   return 0;
 }
 
-/* Of adam, and given beside sgd, which does not read them. */
-static int check_betas(const struct trainer_opts *o, int argc, char *const *argv, char *const *env,
-                       struct err *e) {
+/* Options of adam are refused with sgd, which does not read them. */
+static int check_betas(const struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
   static const char *const names[] = {"beta1", "beta2", "eps"};
   for (size_t i = 0; i < sizeof names / sizeof *names && o->hyper.kind == COMPUTE_SGD; i++)
     if (opts_source(&trainer_opts_spec, argc, argv, env, names[i]) == OPT_FROM_ARGV)
       return err_set(e, -EINVAL, "--%s is for --optimizer adam and adamw; sgd has --momentum", names[i]);
   return 0;
+}
+
+/* Only hidden layers read it. */
+static int check_activation(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
+  if (o->shape.n > 2) return 0;
+  o->activation = COMPUTE_LINEAR;
+  if (opts_source(&trainer_opts_spec, argc, argv, env, "activation") != OPT_FROM_ARGV) return 0;
+  return err_set(e, -EINVAL, "--activation is for hidden layers; --layers %u,%u has none: leave it out",
+                 o->shape.width[0], o->shape.width[1]);
+}
+
+static int check_hyper(const struct optim_hyper *h, struct err *e) {
+  if (h->lr <= 0) return err_set(e, -EINVAL, "--lr 0: nothing would be learned");
+  if (h->momentum > 0 && h->kind != COMPUTE_SGD)
+    return err_set(e, -EINVAL, "--momentum is for --optimizer sgd; adam and adamw have --beta1");
+  if (h->lr_min > 0 && h->decay == OPTIM_CONSTANT)
+    return err_set(e, -EINVAL, "--lr-min needs --lr-decay linear, cosine or polynomial");
+  if (h->lr_min > h->lr)
+    return err_set(e, -EINVAL, "--lr-min %g is more than --lr %g, where the decay begins", h->lr_min, h->lr);
+  if (h->decay != OPTIM_POLYNOMIAL && (h->lr_power < 1 || h->lr_power > 1))
+    return err_set(e, -EINVAL, "--lr-power needs --lr-decay polynomial");
+  return 0;
+}
+
+static int check_evaluation(const struct trainer_opts *o, struct err *e) {
+  bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
+  if (!o->eval_data && o->eval_labels) return err_set(e, -EINVAL, "--eval-labels needs --eval-data WHAT");
+  if (!o->eval_data && o->eval_every) return err_set(e, -EINVAL, "--eval-every needs --eval-data WHAT");
+  if (o->eval_data && classify && !o->eval_labels)
+    return err_set(e, -EINVAL, "--eval-data needs --eval-labels FILE where --loss is cross-entropy");
+  if (o->eval_labels && !classify)
+    return err_set(e, -EINVAL, "--eval-labels are for --loss cross-entropy; this run has %s",
+                   trainer_loss_name(o->loss));
+  return 0;
+}
+
+static int check_training(const struct trainer_opts *o, struct err *e) {
+  const struct model_shape *s = &o->shape;
+  uint32_t in = s->width[0], out = s->width[s->n - 1];
+  bool classify = o->loss == COMPUTE_CROSS_ENTROPY;
+  if (classify && !o->labels) return err_set(e, -EINVAL, "--loss cross-entropy needs --labels FILE");
+  if (!classify && o->labels)
+    return err_set(e, -EINVAL, "--labels are for --loss cross-entropy; this run has %s", trainer_loss_name(o->loss));
+  if (!classify && in != out)
+    return err_set(e, -EINVAL, "--loss %s trains an autoencoder: --layers must end as it begins, with %u, not %u",
+                   trainer_loss_name(o->loss), in, out);
+  if ((o->checkpoint_every.steps || o->checkpoint_every.ms) && !o->checkpoint_dir)
+    return err_set(e, -EINVAL, "--checkpoint-every needs --checkpoint-dir DIR");
+  if (o->resume_from && o->resume == RESUME_NONE)
+    return err_set(e, -EINVAL, "--resume-from and --resume none contradict each other; leave one of them out");
+  int rc = check_evaluation(o, e);
+  return rc ? rc : check_hyper(&o->hyper, e);
 }
 
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e) {
@@ -530,12 +669,12 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
   *o = (struct trainer_opts){0};
   int rc = opts_parse(&trainer_opts_spec, argc, argv, env, o, &rest, &dashes, e);
   if (rc || o->help || o->version) return rc;
-  if (rest < argc)
-    return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
+  if (rest < argc) return err_set(e, -EINVAL, "unexpected word '%.100s': rdzv-trainer takes only options", argv[rest]);
   if (o->steps == 0 && o->epochs == 0) o->epochs = 1;
   rc = check_mode(o, argc, argv, env, e);
   if (rc == 0) rc = check_betas(o, argc, argv, env, e);
-  return rc || o->bench.kind != BENCH_NONE ? rc : trainer_opts_check(o, e);
+  if (rc == 0) rc = check_activation(o, argc, argv, env, e);
+  return rc || o->bench.kind != BENCH_NONE ? rc : check_training(o, e);
 }
 
 void trainer_opts_help(struct buf *out) {

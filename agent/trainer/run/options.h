@@ -1,24 +1,24 @@
-#ifndef AGENT_TRAINER_OPTIONS_H
-#define AGENT_TRAINER_OPTIONS_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_RUN_OPTIONS_H
+#define AGENT_TRAINER_RUN_OPTIONS_H
 
-/* What can be said to rdzv-trainer, and how it ends. */
+/* Options and exit codes of rdzv-trainer. */
 
-#include "agent/trainer/run/bench_table.h"
 #include "agent/trainer/model/model.h"
-#include "agent/trainer/optim.h"
+#include "agent/trainer/run/bench_table.h"
 #include "common/opts/opts.h"
 
-/* One list: enum, help text and README. A job that fails because of a worker exits with the worker's code, so these are other numbers than
- * those of common/exit_codes.h, or mean the same. */
-#define TRAINER_EXIT_LIST(X)                                                                                 \
-  X(DONE, 0, "trained to the end")                                                                           \
-  X(USAGE, 64, "bad option, value or environment variable")                                                  \
-  X(DATA, 65, "the data cannot be read, or does not fit --layers or --loss")                                 \
-  X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                        \
-  X(SYSTEM, 71, "this machine refused something: memory, a port, a device")                                  \
-  X(STOPPED, 75, "told to stop (SIGTERM, or by the agent): run again to go on")                              \
-  X(LOST, 82, "lost contact with another rank (named), or with the agent")                                   \
-  X(DIVERGED, 83, "the loss is no longer a number")                                                          \
+/* One list for the enum, the help text and the guide. A job that fails because of a worker exits with the worker's
+ * code, so these numbers differ from those of common/exit_codes.h, or mean the same. */
+#define TRAINER_EXIT_LIST(X)                                                                                           \
+  X(DONE, 0, "trained to the end")                                                                                     \
+  X(USAGE, 64, "bad option, value or environment variable")                                                            \
+  X(DATA, 65, "data or a checkpoint cannot be read or does not fit, or --checkpoint-dir is in use")                    \
+  X(FILES, 66, "a checkpoint, a weights or a metrics file cannot be read or written")                                  \
+  X(SYSTEM, 71, "this machine lacks something: memory, a port, a device")                                              \
+  X(STOPPED, 75, "stopped on request (SIGTERM, or by the agent); run it again to continue")                            \
+  X(LOST, 82, "lost contact with another rank (named), or with the agent")                                             \
+  X(DIVERGED, 83, "the loss or the gradients are not finite")                                                          \
   X(WRONG, 84, "--bench: sums over ranks were wrong")
 
 #define X(name, code, help) TRAINER_##name = (code),
@@ -30,7 +30,7 @@ enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum recovery_mode { RECOVERY_RESTART, RECOVERY_INPLACE };
 enum cuda_graph_mode { CUDA_GRAPH_AUTO, CUDA_GRAPH_ON, CUDA_GRAPH_OFF };
 
-/* "100": steps; "30s", "5m": time. One of them, or none. */
+/* "100": steps; "30s", "5m": time. At most one of them is set. */
 struct trainer_every {
   uint64_t steps, ms;
 };
@@ -38,6 +38,7 @@ struct trainer_every {
 struct trainer_opts {
   bool help, version;
   struct model_shape shape;
+  enum compute_act activation; /* of the hidden layers */
   enum compute_loss loss;
   const char *init_weights, *save_weights;
   const char *data, *labels;
@@ -56,6 +57,7 @@ struct trainer_opts {
   struct trainer_every checkpoint_every;
   int64_t keep_checkpoints;
   enum resume_mode resume;
+  const char *resume_from;
   const char *metrics;
   int64_t metrics_every, report_every_ms;
   double throttle;
@@ -66,10 +68,8 @@ struct trainer_opts {
 
 extern const struct opts_spec trainer_opts_spec;
 
-/* -EINVAL and a sentence. Options that do not fit each other are refused too. */
+/* -EINVAL and a message, also for options that contradict each other. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
-/* Of training: what does not fit each other. */
-int trainer_opts_check(const struct trainer_opts *o, struct err *e);
 void trainer_opts_help(struct buf *out);
 const char *trainer_loss_name(enum compute_loss loss);
 const char *trainer_precision_name(enum compute_precision precision);

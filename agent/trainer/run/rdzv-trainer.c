@@ -1,21 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rdzv-trainer: options, the phases of a run, and its end.
  *
- *   setup     who am I, data, memory, ring           setup.c
- *   resume    the newest checkpoint, for everybody   state.c
+ *   set up    rank, data, memory, device, ring       setup.c, device.c
+ *   resume    the newest checkpoint, on all ranks    state.c
  *   loop      queue, read, report, checkpoint        loop.c, step.c, slot.c, report.c
  *   recover   the same process in another round      recover.c
  *   end       result line, done
  *
- * With --bench there is nothing to train: bench.c has the device and the ring instead.
+ * With --bench nothing is trained: bench.c uses the device and the ring instead.
  *
- * A failure anywhere comes back here as one sentence and one exit code. Before leaving, the ring is told
- * why, so that the others name the same culprit and do not wait. A rank that lost another one is usually
- * an echo of somebody else's death, and says so: what happened is told by the agent's verdict. Of several exit
- * codes the verdict takes the earliest, so an echo waits a moment for the SIGTERM that the cause brings about.
+ * Every failure comes back here as one message and one exit code. Before it exits, the process gives the ring the
+ * reason, so that the others name the same rank and do not wait. A rank that lost another one usually only echoes a
+ * failure elsewhere, and its message says so; the agent's verdict names the cause. The verdict takes the earliest exit
+ * code, so an echo waits a moment for the SIGTERM that the cause brings.
  *
- * Signals: SIGTERM and SIGINT, and SIGUSR1 and SIGUSR2, which schedulers send before a time limit, ask for an end after the step in
- * which all ranks know of it; a second SIGINT ends at once. SIGPIPE and SIGXFSZ are ignored, so that what they mean arrives as an error with a
- * sentence. */
+ * SIGTERM, SIGINT, and SIGUSR1 and SIGUSR2, which schedulers send before a time limit, request a stop after the step in
+ * which all ranks learn of it. A second SIGINT ends the process at once. SIGPIPE and SIGXFSZ are ignored, so that they
+ * become errors with a message. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -47,65 +48,65 @@ static void ignore_signals(void) {
   sigaction(SIGXFSZ, &a, NULL);
 }
 
-/* From here on there is something to save. Before, a signal ends the process at once: a rank that waits to meet the
- * others must not wait for one that has gone already. */
+/* From now on there is something to save. Before, a signal ends the process at once, because the others must not wait
+ * for a rank that is already gone. */
 static void catch_signals(void) {
   struct sigaction a = {.sa_handler = on_signal};
-  sigaction(SIGTERM, &a, NULL); /* no SA_RESTART: a poll that waits should look at the flag */
+  sigaction(SIGTERM, &a, NULL); /* no SA_RESTART: a waiting poll should see the flag */
   sigaction(SIGUSR1, &a, NULL);
   sigaction(SIGUSR2, &a, NULL);
   a.sa_flags = (int)SA_RESETHAND;
   sigaction(SIGINT, &a, NULL);
 }
 
-static int finished(struct trainer *t, struct err *e) {
+static int finish_run(struct trainer *t, struct err *e) {
   uint32_t crc = 0;
   t->exit = TRAINER_DONE;
-  /* Nobody is done before everybody is: a rank that could still fail needs the others' place in the job. */
-  int rc = trainer_blame_coll(t, coll_barrier(t->coll, e));
-  if (rc == 0 && t->rank == 0) rc = trainer_result(t, &crc, e);
+  /* No rank is done before all are: a rank that can still fail needs the others' places in the job. */
+  int rc = with_coll_exit(t, coll_barrier(t->coll, e));
+  if (rc == 0 && t->rank == 0) rc = trainer_finish_weights(t, &crc, e);
   if (rc == 0 && t->rank == 0) rc = trainer_report_end(t, crc, e);
   if (rc == 0) rdzv_done(t->rdzv);
   return rc;
 }
 
-static int bench(struct trainer *t, struct err *e) {
+static int run_bench(struct trainer *t, struct err *e) {
   int rc = trainer_setup_bench(t, e);
   if (rc) return rc;
   catch_signals();
   return trainer_bench(t, e);
 }
 
-/* With the others: from where all stand to the end, or to where they were told to stop. */
-static int go(struct trainer *t, struct err *e) {
+/* From the step that all agreed on to the end, or to a requested stop. */
+static int train_to_end(struct trainer *t, struct err *e) {
   int rc = trainer_loop(t, e);
   if (rc) return rc;
-  if (t->done.step >= t->last_step) return finished(t, e);
+  if (t->done.step >= t->last_step) return finish_run(t, e);
   t->exit = TRAINER_STOPPED;
   return trainer_report_stop(t, e);
 }
 
-static int begin(struct trainer *t, struct err *e) {
+static int set_up(struct trainer *t, struct err *e) {
   int rc = trainer_setup(t, e);
   if (rc == 0) rc = trainer_agree(t, e);
-  trainer_phase(t, PHASE_RESUME);
+  trainer_end_phase(t, PHASE_RESUME);
   if (rc == 0) rc = trainer_report_start(t, e);
   catch_signals();
   return rc;
 }
 
-static int run(struct trainer *t, struct err *e) {
-  if (t->o.bench.kind != BENCH_NONE) return bench(t, e);
-  int rc = begin(t, e);
-  if (rc == 0) rc = go(t, e);
+static int run_trainer(struct trainer *t, struct err *e) {
+  if (t->o.bench.kind != BENCH_NONE) return run_bench(t, e);
+  int rc = set_up(t, e);
+  if (rc == 0) rc = train_to_end(t, e);
   while (trainer_can_recover(t, rc)) {
     rc = trainer_recover(t, rc, e);
-    if (rc == 0) rc = go(t, e);
+    if (rc == 0) rc = train_to_end(t, e);
   }
   return rc;
 }
 
-/* What the kernel says about when this process began, against now, in microseconds; to its own precision of a hundredth of a second. */
+/* Microseconds since the kernel started this process, with a resolution of 10 ms. */
 static uint64_t since_start_us(void) {
   char text[1024] = "";
   unsigned long long ticks = 0;
@@ -115,12 +116,11 @@ static uint64_t since_start_us(void) {
   if (f) fclose(f);
   text[n] = 0;
   const char *p = strrchr(text, ')'); /* behind the name: 20 fields, then starttime */
-  if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                   &ticks) != 1)
+  if (!p ||
+      sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &ticks) != 1)
     return 0;
   clock_gettime(CLOCK_BOOTTIME, &now);
-  double us =
-      ((double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)ticks / (double)sysconf(_SC_CLK_TCK)) * 1e6;
+  double us = ((double)now.tv_sec + (double)now.tv_nsec / 1e9 - (double)ticks / (double)sysconf(_SC_CLK_TCK)) * 1e6;
   return us > 0 ? (uint64_t)us : 0;
 }
 
@@ -132,7 +132,7 @@ static int print_help(void) {
   return rc ? TRAINER_SYSTEM : TRAINER_DONE;
 }
 
-/* SIGTERM may have come already, or come now: it is let in only while we wait. */
+/* SIGTERM may be pending or arrive now; it is delivered only during the wait. */
 static void await_sigterm(long ms) {
   sigset_t term, before;
   struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
@@ -156,10 +156,10 @@ int main(int argc, char **argv) {
   if (t.o.help) return print_help();
   if (t.o.version) return puts("rdzv-trainer " RDZV_VERSION) < 0 ? TRAINER_SYSTEM : TRAINER_DONE;
   ignore_signals();
-  if (run(&t, &e)) {
+  if (run_trainer(&t, &e)) {
     bool echo = t.exit == TRAINER_LOST && t.coll && t.coll->lost >= 0;
     log_error("%s%s", e.text, echo ? "; usually an echo of another failure" : "");
-    /* To these two ends all ranks come by themselves, at the same place. */
+    /* All ranks come to these two ends by themselves, at the same place. */
     if (t.exit != TRAINER_WRONG && t.exit != TRAINER_DIVERGED) coll_abort(t.coll, e.text);
     if (echo) await_sigterm(ECHO_MS);
   }

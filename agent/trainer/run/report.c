@@ -1,8 +1,9 @@
-/* What the world hears of a run: people by the log, the agent by librdzv, programs by --metrics.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reports of a run: to people by the log, to the agent by librdzv, to programs by --metrics.
  *
- * Everything told is of the last step that was read. What the host waited and worked is by its clock; what a device did in between is by the
- * device's own, which it writes beside the results (compute_tell), in captured steps too. Inside of that a profiler finds the named ranges; a time
- * that was not measured is null here. */
+ * All of it describes the last step that was read. The host's waiting and working times are by its own clock. The
+ * device's times are by the device's clock, which it writes beside the results (compute_copy_and_stamp), in captured
+ * steps too. A profiler finds the named ranges within them. A time that was not measured is null. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -19,7 +20,7 @@ static const char *const phase_keys[] = {
 #undef X
 };
 
-void trainer_phase(struct trainer *t, enum trainer_phase phase) {
+void trainer_end_phase(struct trainer *t, enum trainer_phase phase) {
   uint64_t now = trainer_now_us();
   t->phase_us[phase] += now - t->phase_from_us;
   t->phase_from_us = now;
@@ -29,53 +30,56 @@ static const char *plural(uint64_t n) {
   return n == 1 ? "" : "s";
 }
 
-static void say_start(struct trainer *t) {
-  char layers[160], times[32] = "";
-  uint64_t each = sampler_steps(&t->sampler);
+static void log_start(struct trainer *t) {
+  char layers[160], times[32] = "", hidden[32] = "";
+  uint64_t each = sampler_steps_per_epoch(&t->sampler);
   model_shape_format(&t->o.shape, '-', layers, sizeof layers);
-  if (t->sampler.group > 1)
-    snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.group);
-  log_info("%s %s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
-           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, t->model.n_params,
+  if (t->sampler.batches > 1) snprintf(times, sizeof times, " times %llu", (unsigned long long)t->sampler.batches);
+  if (t->o.shape.n > 2 && t->o.activation != COMPUTE_RELU)
+    snprintf(hidden, sizeof hidden, ", --activation %s", model_act_name(t->o.activation));
+  log_info("%s %s%s, %zu weights, %s; %llu sample%s, batch %llu%s, world %d; %llu step%s an epoch, %llu in all",
+           t->o.loss == COMPUTE_CROSS_ENTROPY ? "classifier" : "autoencoder", layers, hidden, t->model.n_params,
            trainer_loss_name(t->o.loss), (unsigned long long)t->data.n, plural(t->data.n),
            (unsigned long long)t->sampler.batch, times, t->world, (unsigned long long)each, plural(each),
            (unsigned long long)t->last_step);
   if ((uint64_t)t->o.hyper.warmup_steps >= t->last_step)
-    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate is --lr",
+    log_warn("--warmup-steps %lld: the run ends after %llu step%s, before the learning rate reaches --lr",
              (long long)t->o.hyper.warmup_steps, (unsigned long long)t->last_step, plural(t->last_step));
-  if (t->resumed_from[0])
-    log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from,
-             (unsigned long long)t->done.step);
+  if (t->resumed_named)
+    log_info("resumed from %s at step %llu", t->o.resume_from, (unsigned long long)t->done.step);
+  else if (t->resumed_from[0])
+    log_info("resumed from %s/%s at step %llu", t->o.checkpoint_dir, t->resumed_from, (unsigned long long)t->done.step);
   else if (t->done.step > 0)
-    log_info("round %u: given the state of step %llu by a rank that goes on in place", rdzv_round(t->rdzv),
+    log_info("round %u: received the state of step %llu from a rank that continued in place", rdzv_round(t->rdzv),
              (unsigned long long)t->done.step);
   if (t->done.step >= t->last_step)
-    log_info("nothing is left to do: the run ends after step %llu; more --steps or --epochs go on",
+    log_info("nothing left to do: the run ends after step %llu; give more --steps or --epochs to continue",
              (unsigned long long)t->last_step);
 }
 
-static int end_line(struct trainer *t, struct err *e) {
+static int end_metrics_line(struct trainer *t, struct err *e) {
   metrics_uint(&t->metrics, "round", rdzv_round(t->rdzv));
   metrics_uint(&t->metrics, "world", (uint64_t)t->world);
-  return trainer_blame(t, TRAINER_FILES, metrics_end(&t->metrics, e));
+  return with_exit(t, TRAINER_FILES, metrics_end(&t->metrics, e));
 }
 
-static void put_ms(struct trainer *t, const char *key, uint64_t us) {
+static void metrics_ms(struct trainer *t, const char *key, uint64_t us) {
   metrics_real(&t->metrics, key, (double)us / 1000);
 }
 
 int trainer_report_start(struct trainer *t, struct err *e) {
   char layers[160];
   if (t->rank != 0) return 0;
-  say_start(t);
-  device_say(t);
+  log_start(t);
+  trainer_log_device(t);
   model_shape_format(&t->o.shape, ',', layers, sizeof layers);
   metrics_begin(&t->metrics, "start");
   metrics_text(&t->metrics, "layers", layers);
+  metrics_text(&t->metrics, "activation", model_act_name(t->o.activation));
   metrics_text(&t->metrics, "loss", trainer_loss_name(t->o.loss));
   metrics_uint(&t->metrics, "samples", t->data.n);
   metrics_uint(&t->metrics, "batch", t->sampler.batch);
-  metrics_uint(&t->metrics, "update_freq", t->sampler.group);
+  metrics_uint(&t->metrics, "update_freq", t->sampler.batches);
   metrics_uint(&t->metrics, "steps", t->last_step);
   metrics_text(&t->metrics, "device", t->c->device);
   metrics_text(&t->metrics, "precision", trainer_precision_name(t->c->precision));
@@ -83,13 +87,13 @@ int trainer_report_start(struct trainer *t, struct err *e) {
   metrics_text(&t->metrics, "collectives", t->coll->ops->name);
   metrics_real(&t->metrics, "peak_flops", t->c->peak_flops > 0 ? t->c->peak_flops : (double)NAN);
   metrics_real(&t->metrics, "step_flops", model_flops(&t->o.shape, sampler_step_samples(&t->sampler, 0)));
-  for (int i = 0; i < PHASE_FIRST_STEP; i++) put_ms(t, phase_keys[i], t->phase_us[i]);
-  int rc = end_line(t, e);
+  for (int i = 0; i < PHASE_FIRST_STEP; i++) metrics_ms(t, phase_keys[i], t->phase_us[i]);
+  int rc = end_metrics_line(t, e);
   if (rc || !t->resumed_from[0]) return rc;
   metrics_begin(&t->metrics, "resume");
   metrics_uint(&t->metrics, "step", t->done.step);
   metrics_text(&t->metrics, "from", t->resumed_from);
-  return end_line(t, e);
+  return end_metrics_line(t, e);
 }
 
 static int report_first_step(struct trainer *t, struct err *e) {
@@ -97,18 +101,18 @@ static int report_first_step(struct trainer *t, struct err *e) {
   for (int i = 0; i < PHASES; i++) all += t->phase_us[i];
   metrics_begin(&t->metrics, "first-step");
   metrics_uint(&t->metrics, "step", t->done.step);
-  put_ms(t, phase_keys[PHASE_FIRST_STEP], t->phase_us[PHASE_FIRST_STEP]);
-  put_ms(t, "since_start_ms", all);
-  t->first_step_told = true;
-  return end_line(t, e);
+  metrics_ms(t, phase_keys[PHASE_FIRST_STEP], t->phase_us[PHASE_FIRST_STEP]);
+  metrics_ms(t, "since_start_ms", all);
+  t->first_step_reported = true;
+  return end_metrics_line(t, e);
 }
 
-/* The loss of a step that was skipped is null, and so is a norm that is not finite. */
-static int metrics_step(struct trainer *t, struct err *e) {
+/* The loss of a skipped step is null, and so is a norm that is not finite. */
+static int report_step_metrics(struct trainer *t, struct err *e) {
   struct metrics *m = &t->metrics;
   const struct timing *ms = &t->timing;
   if (!metrics_on(m)) return 0;
-  if (!t->first_step_told) {
+  if (!t->first_step_reported) {
     int rc = report_first_step(t, e);
     if (rc) return rc;
   }
@@ -128,24 +132,19 @@ static int metrics_step(struct trainer *t, struct err *e) {
   metrics_real(m, "steps_per_second", t->rate.steps_value);
   metrics_real(m, "flops", flops);
   metrics_real(m, "peak_share", peak > 0 ? flops / peak : (double)NAN);
-  put_ms(t, "step_ms", ms->step);
-  put_ms(t, "input_ms", ms->input);
-  put_ms(t, "wait_ms", ms->wait);
+  metrics_ms(t, "step_ms", ms->step);
+  metrics_ms(t, "input_ms", ms->input);
+  metrics_ms(t, "wait_ms", ms->wait);
   metrics_real(m, "compute_ms", ms->compute / 1000);
   metrics_real(m, "comm_exposed_ms", ms->exposed / 1000);
   metrics_real(m, "device_input_ms", ms->device_input / 1000);
   metrics_real(m, "device_idle_ms", ms->idle / 1000);
-  put_ms(t, "checkpoint_ms", ms->checkpoint);
-  return end_line(t, e);
+  metrics_ms(t, "checkpoint_ms", ms->checkpoint);
+  return end_metrics_line(t, e);
 }
 
-static double average_rate(const struct trainer *t) {
-  uint64_t us = trainer_now_us() - t->begin_us;
-  return us ? (double)t->samples * 1e6 / (double)us : 0;
-}
-
-/* Over half a second and more; before that, over what there is. */
-static void measure(struct trainer *t, uint64_t now) {
+/* Averages over half a second or more; at the start, over the time since then. */
+static void measure_rate(struct trainer *t, uint64_t now) {
   struct rate *r = &t->rate;
   if (now - r->since_us < 500000 && r->samples) return;
   if (now > r->since_us) {
@@ -156,59 +155,60 @@ static void measure(struct trainer *t, uint64_t now) {
   if (now - r->since_us >= 500000) *r = (struct rate){now, t->samples, t->steps, r->value, r->steps_value};
 }
 
-static void say_step(const struct trainer *t) {
+static void log_step(const struct trainer *t) {
   char loss[32] = "not finite";
   if (t->bad_in_row == 0) snprintf(loss, sizeof loss, "loss %.6g", t->loss);
-  log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s",
-           (unsigned long long)t->done.step, (unsigned long long)t->last_step,
-           (unsigned long long)t->done.epoch, loss, t->rate.steps_value, t->rate.value);
+  log_info("step %llu of %llu, epoch %llu, %s, %.0f steps/s, %.0f samples/s", (unsigned long long)t->done.step,
+           (unsigned long long)t->last_step, (unsigned long long)t->done.epoch, loss, t->rate.steps_value,
+           t->rate.value);
 }
 
 int trainer_report_step(struct trainer *t, struct err *e) {
   uint64_t now = t->read_us;
-  measure(t, now);
+  measure_rate(t, now);
   rdzv_progress(t->rdzv, t->done.step, t->last_step == UINT64_MAX ? 0 : t->last_step, t->loss,
                 t->rate.value / t->world);
   if (t->rank != 0) return 0;
   if (t->o.report_every_ms && now - t->reported_us >= (uint64_t)t->o.report_every_ms * 1000) {
     t->reported_us = now;
-    say_step(t);
+    log_step(t);
   }
-  return metrics_step(t, e);
+  return report_step_metrics(t, e);
 }
 
 int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e) {
   char right[48] = "";
   if (t->rank != 0) return 0;
-  if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% are classified right", 100 * accuracy);
-  log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss,
-           right, (unsigned long long)t->evaluation.data.n);
+  if (!isnan(accuracy)) snprintf(right, sizeof right, ", %.2f %% classified correctly", 100 * accuracy);
+  log_info("evaluation at step %llu: loss %.6g%s, %llu samples", (unsigned long long)t->done.step, loss, right,
+           (unsigned long long)t->evaluation.data.n);
   metrics_begin(&t->metrics, "eval");
   metrics_uint(&t->metrics, "step", t->done.step);
   metrics_real(&t->metrics, "loss", loss);
   metrics_real(&t->metrics, "accuracy", accuracy);
   metrics_uint(&t->metrics, "samples", t->evaluation.data.n);
-  put_ms(t, "ms", us);
-  return end_line(t, e);
+  metrics_ms(t, "ms", us);
+  return end_metrics_line(t, e);
 }
 
 int trainer_report_stop(struct trainer *t, struct err *e) {
   if (t->rank != 0) return 0;
   metrics_begin(&t->metrics, "stop");
   metrics_uint(&t->metrics, "step", t->done.step);
-  int rc = end_line(t, e);
+  int rc = end_metrics_line(t, e);
   if (rc) return rc;
   if (t->o.checkpoint_dir)
-    log_info("told to stop: checkpoint written at step %llu; the same command goes on from there",
+    log_info("stopped as requested: checkpoint written at step %llu; run the same command to continue",
              (unsigned long long)t->done.step);
   else
-    log_warn("told to stop at step %llu; without --checkpoint-dir nothing of it is kept",
+    log_warn("stopped as requested at step %llu; nothing is saved without --checkpoint-dir",
              (unsigned long long)t->done.step);
   return 0;
 }
 
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e) {
-  double rate = average_rate(t);
+  uint64_t us = trainer_now_us() - t->begin_us;
+  double rate = us ? (double)t->samples * 1e6 / (double)us : 0;
   char hex[16];
   snprintf(hex, sizeof hex, "%08x", crc);
   metrics_begin(&t->metrics, "end");
@@ -216,14 +216,13 @@ int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e) {
   metrics_real(&t->metrics, "loss", t->loss);
   metrics_uint(&t->metrics, "skipped", t->counters.skipped);
   metrics_real(&t->metrics, "samples_per_second", rate);
-  metrics_real(&t->metrics, "steps_per_second",
-               t->samples ? rate * (double)t->steps / (double)t->samples : 0);
-  metrics_real(&t->metrics, "seconds", (double)(trainer_now_us() - t->begin_us) / 1e6);
+  metrics_real(&t->metrics, "steps_per_second", t->samples ? rate * (double)t->steps / (double)t->samples : 0);
+  metrics_real(&t->metrics, "seconds", (double)us / 1e6);
   metrics_text(&t->metrics, "checksum", hex);
-  int rc = end_line(t, e);
+  int rc = end_metrics_line(t, e);
   if (rc) return rc;
   if (t->counters.skipped)
-    log_warn("%llu of %llu step%s %s skipped: gradients that were not finite",
+    log_warn("%llu of %llu step%s %s skipped because gradients were not finite",
              (unsigned long long)t->counters.skipped, (unsigned long long)t->done.step, plural(t->done.step),
              t->counters.skipped == 1 ? "was" : "were");
   printf("done: %llu step%s, loss %.9g, %.0f samples/s, checksum %s\n", (unsigned long long)t->done.step,

@@ -1,21 +1,25 @@
-/* Checkpoints while training goes on.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints while training continues.
  *
- *   begin     copies of the state are queued behind the steps that are queued, and a mark behind them: what is
- *             copied is the state behind step queued.step, however far the device is. The host does not wait. A device copies within
- *             its own memory, between two steps, and what it has copied is fetched beside the steps that follow. On a CPU it is
- *             done by then: a memcpy.
- *   poll      once a step: when the mark is done the floats go to the writer's thread (ckpt_writer.c); when that has
- *             written them, what it says is told.
- *   finish    somebody waits for it: whoever asked for a checkpoint, or the end of the run
+ *   begin     Queues copies of the state behind the queued steps, and a mark behind them. They copy the state behind
+ *             step queued.step, however far the device is. The host does not wait. A device copies within its own
+ *             memory, between two steps, and sends that copy to the host while later steps run. On a CPU it is a
+ *             memcpy.
+ *   poll      Once per step. When the mark is done, the floats go to the writer's thread. When the thread has written
+ *             them, its result is reported.
+ *   wait      The checkpoint is needed now: it was requested, or the run ends.
  *
- * What the run loses is the copy: on a CPU the host's time, on a device its own, by its own clock, and what the host needs to queue it; stall_us is
- * the sum. What it costs in memory is one more copy of the state on the host, pinned, and one on the device; where that has no room the
- * copy goes to the host at once, between two steps. If a checkpoint is due while the one before it is still being written, the disk is
- * too slow for --checkpoint-every: the run waits for a while, and says so, and then leaves this one out rather than let the other ranks wait for longer
- * than --coll-timeout allows.
+ * The run loses the time of the copy: on a CPU the host's time, on a device the device's time plus the host's time to
+ * queue it. stall_us is the sum. The memory cost is one more copy of the state on the host, pinned, and one on the
+ * device. A device without room for it copies to the host at once, between two steps.
  *
- * Only rank 0 writes. All ranks call these functions at the same step all the same. While they wait for it together they meet
- * several times a second, so that nobody takes the one who writes for dead. */
+ * If a checkpoint is due while the one before is still being written, the disk is too slow for --checkpoint-every. The
+ * run then waits for a while and logs it. After that it skips the checkpoint, so that the other ranks do not wait
+ * longer than --coll-timeout. A full disk skips checkpoints too, until there is room. The last one of a run and a
+ * requested one must succeed.
+ *
+ * Only rank 0 writes, but all ranks call these functions at the same step. While they wait together they meet several
+ * times a second, so that no rank takes the writer for dead. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -24,35 +28,37 @@
 #include <errno.h>
 #include <string.h>
 
-enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, TELL_EVERY_US = 60 * 1000 * 1000 };
+enum { SLICE_MS = 100, WRITE_MAX_MS = 3600 * 1000, LEAVE_MS = 20 * 1000, LOG_EVERY_US = 60 * 1000 * 1000 };
 
-/* Where the device can be read beside its steps, and has room. */
+/* On a device that can be read while it runs, and that has room. */
 static int open_shadow(struct trainer *t, struct err *e) {
   struct err why = ERR_INIT;
   if (!compute_can_fetch(t->c)) return 0;
   int rc = trainer_state_shadow(t, &t->save.shadow, &why);
-  if (rc == -ENOMEM) log_info("checkpoints hold up the steps until they are on the host: %s", why.text);
+  if (rc == -ENOMEM) log_info("each checkpoint delays the steps until its copy is on the host: %s", why.text);
   if (rc == 0 || rc == -ENOMEM) return 0;
-  return trainer_blame(t, TRAINER_SYSTEM, err_set(e, rc, "%s", why.text));
+  return with_exit(t, TRAINER_SYSTEM, err_set(e, rc, "%s", why.text));
 }
 
 int trainer_save_open(struct trainer *t, struct err *e) {
   if (t->rank != 0 || !t->o.checkpoint_dir) return 0;
   int rc = trainer_state_stage(t, &t->save.stage, e);
   if (rc == 0)
-    rc = trainer_blame(t, TRAINER_SYSTEM,
-                       compute_alloc(t->c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &t->save.stamps, e));
+    rc =
+        with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, (size_t)2 * COMPUTE_STAMP, &t->save.stamps, e));
   if (rc == 0) rc = open_shadow(t, e);
   t->save.clock_us = trainer_now_us();
-  return rc ? rc : ckpt_writer_create(t->o.checkpoint_dir, (int)t->o.keep_checkpoints, &t->save.writer, e);
+  return rc ? rc
+            : ckpt_writer_create(t->o.checkpoint_dir, (int)t->o.keep_checkpoints, t->save.lock, &t->save.writer, e);
 }
 
-/* A writer that does not come back keeps what it writes from; the process ends soon. */
+/* A writer that does not return keeps its memory; the process ends soon. */
 void trainer_save_close(struct trainer *t) {
   struct ckpt_writer *w = t->save.writer;
   bool ended = ckpt_writer_destroy(w, LEAVE_MS);
-  if (!ended) log_warn("%s does not answer: the last checkpoint is not whole", t->o.checkpoint_dir);
+  if (!ended) log_warn("%s does not respond; the last checkpoint is incomplete", t->o.checkpoint_dir);
   if (ended) compute_free(t->c, t->save.stage);
+  if (ended) ckpt_lock_release(t->save.lock);
   if (t->c) {
     compute_free(t->c, t->save.shadow);
     compute_free(t->c, t->save.stamps);
@@ -60,13 +66,29 @@ void trainer_save_close(struct trainer *t) {
   t->save = (struct saving){0};
 }
 
-/* What the writer says of a checkpoint. */
-static int written(struct trainer *t, const struct ckpt_written *r, struct err *e) {
+/* The disk is full. Training continues, and the next checkpoint that is due is tried. */
+static void skip_full_disk(struct trainer *t, const struct ckpt_written *r) {
+  uint64_t now = trainer_now_us();
+  t->save.begun = false;
+  t->save.left_out++;
+  if (t->save.full_logged_us && now - t->save.full_logged_us < LOG_EVERY_US) return;
+  t->save.full_logged_us = now;
+  log_warn("%s; the run continues and tries again at the next checkpoint; free some space", r->why.text);
+}
+
+/* Handles the writer's result for one checkpoint. */
+static int on_written(struct trainer *t, const struct ckpt_written *r, struct err *e) {
   char name[CKPT_NAME_MAX];
+  if (r->full && !t->save.wanted) {
+    skip_full_disk(t, r);
+    return 0;
+  }
   if (r->rc) {
     err_set(e, r->rc, "%s", r->why.text);
-    return trainer_blame(t, TRAINER_FILES, r->rc);
+    return with_exit(t, TRAINER_FILES, r->rc);
   }
+  t->save.written = r->id.step;
+  trainer_save_report(t, r->id.step);
   if (r->unpruned.code) log_warn("old checkpoints: %s", r->unpruned.text);
   ckpt_name_format(&r->id, name);
   metrics_begin(&t->metrics, "checkpoint");
@@ -77,14 +99,14 @@ static int written(struct trainer *t, const struct ckpt_written *r, struct err *
   metrics_real(&t->metrics, "write_ms", (double)r->us / 1000);
   metrics_uint(&t->metrics, "waited_for", t->save.waited_for);
   metrics_uint(&t->metrics, "left_out", t->save.left_out);
-  return trainer_blame(t, TRAINER_FILES, metrics_end(&t->metrics, e));
+  return with_exit(t, TRAINER_FILES, metrics_end(&t->metrics, e));
 }
 
 static struct span stamp(const struct trainer *t, size_t i) {
   return span_of(t->save.stamps, i * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
-/* How long the device did nothing else, by its own clock; a CPU has none, and the host's time has it in. */
+/* The time in which the device did nothing else, by its own clock. A CPU has none, and the host's time includes it. */
 static void add_device_stall(struct trainer *t) {
   uint64_t ns[2];
   memcpy(ns, compute_host(t->c, stamp(t, 0)), sizeof ns);
@@ -93,26 +115,28 @@ static void add_device_stall(struct trainer *t) {
   t->checkpoint_us += us;
 }
 
-static void hand_over(struct trainer *t) {
+static void hand_to_writer(struct trainer *t) {
   add_device_stall(t);
   struct ckpt_state s = trainer_state_read(t, t->save.stage, &t->save.at);
   t->save.copying = false;
-  ckpt_writer_begin(t->save.writer, &t->save.id, &s);
+  struct ckpt_marker about = t->marker;
+  about.id = t->save.id;
+  ckpt_writer_begin(t->save.writer, &about, &s);
 }
 
-/* Moves on what was begun, for timeout_ms at most. 1: nothing is under way any more. */
-static int move(struct trainer *t, uint64_t timeout_ms, struct err *e) {
+/* Advances the checkpoint in progress, for timeout_ms at most. 1: none is in progress now. */
+static int advance_save(struct trainer *t, uint64_t timeout_ms, struct err *e) {
   struct ckpt_written r;
   if (t->save.copying) {
     int rc = compute_done(t->c, t->save.mark, e);
-    if (rc < 0) return trainer_blame(t, TRAINER_SYSTEM, rc);
+    if (rc < 0) return with_exit(t, TRAINER_SYSTEM, rc);
     if (rc == 0 && !timeout_ms) return 0;
     if (rc == 0) rc = trainer_wait(t, t->save.mark, t->save.at.step, e);
     if (rc < 0) return rc;
-    hand_over(t);
+    hand_to_writer(t);
   }
   if (ckpt_writer_wait(t->save.writer, timeout_ms, &r)) {
-    int rc = written(t, &r, e);
+    int rc = on_written(t, &r, e);
     return rc ? rc : 1;
   }
   return !ckpt_writer_busy(t->save.writer);
@@ -120,53 +144,50 @@ static int move(struct trainer *t, uint64_t timeout_ms, struct err *e) {
 
 int trainer_save_poll(struct trainer *t, struct err *e) {
   if (!t->save.writer || (!t->save.copying && !t->save.under_way)) return 0;
-  int rc = move(t, 0, e);
+  int rc = advance_save(t, 0, e);
   if (rc == 1) t->save.under_way = false;
   return rc < 0 ? rc : 0;
 }
 
-/* The one before is still being written. 1: it is done now; 0: this one is left out. */
+/* The checkpoint before is still being written. 1: it is done now. 0: skip this one. */
 static int wait_for_last(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us(), limit = (uint64_t)t->o.coll_timeout_ms * 1000 / 2;
-  int rc = move(t, 0, e);
+  int rc = advance_save(t, 0, e);
   if (rc) return rc;
-  if (!t->save.waited_for || from - t->save.told_us >= TELL_EVERY_US) {
-    t->save.told_us = from;
-    log_warn(
-        "%s is too slow for --checkpoint-every: the run waits until the checkpoint of step %llu is written",
-        t->o.checkpoint_dir, (unsigned long long)t->save.at.step);
+  if (!t->save.waited_for || from - t->save.slow_logged_us >= LOG_EVERY_US) {
+    t->save.slow_logged_us = from;
+    log_warn("%s is too slow for --checkpoint-every: the run waits until the checkpoint of step %llu is written",
+             t->o.checkpoint_dir, (unsigned long long)t->save.at.step);
   }
   t->save.waited_for++;
   while (rc == 0 && trainer_now_us() - from < limit) {
-    rc = trainer_blame_coll(t, coll_progress(t->coll, e));
-    if (rc == 0) rc = move(t, SLICE_MS, e);
+    rc = with_coll_exit(t, coll_progress(t->coll, e));
+    if (rc == 0) rc = advance_save(t, SLICE_MS, e);
   }
   if (rc) return rc;
   t->save.left_out++;
-  log_warn("no checkpoint of step %llu: that of step %llu is still being written",
+  log_warn("skipped the checkpoint of step %llu: that of step %llu is still being written",
            (unsigned long long)t->queued.step, (unsigned long long)t->save.at.step);
   return 0;
 }
 
-/* The device stands still for what is between the stamps. */
+/* The device does nothing else between the two stamps. */
 static int copy_state(struct trainer *t, struct err *e) {
   struct saving *v = &t->save;
-  int rc = compute_tell(t->c, NULL, 0, stamp(t, 0), e);
-  if (rc == 0)
-    rc = v->shadow ? trainer_state_copy(t, v->shadow, v->stage, e) : trainer_state_download(t, v->stage, e);
-  if (rc == 0) rc = compute_tell(t->c, NULL, 0, stamp(t, 1), e);
+  int rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(t, 0), e);
+  if (rc == 0) rc = v->shadow ? trainer_state_copy(t, v->shadow, v->stage, e) : trainer_state_download(t, v->stage, e);
+  if (rc == 0) rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(t, 1), e);
   if (rc) return rc;
-  return v->shadow ? trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e)
-                   : compute_record(t->c, &v->mark, e);
+  return v->shadow ? trainer_state_fetch(t, v->shadow, v->stage, &v->mark, e) : compute_record(t->c, &v->mark, e);
 }
 
-static int begin(struct trainer *t, struct err *e) {
+static int begin_copy(struct trainer *t, struct err *e) {
   uint64_t from = trainer_now_us();
   if (t->save.under_way) {
     int rc = wait_for_last(t, e);
     if (rc <= 0) return rc;
   }
-  t->save.id = t->id;
+  t->save.id = t->marker.id;
   t->save.id.step = t->queued.step;
   t->save.at = t->queued;
   t->save.copying = t->save.under_way = true;
@@ -174,46 +195,58 @@ static int begin(struct trainer *t, struct err *e) {
   int rc = copy_state(t, e);
   t->save.stall_us = trainer_now_us() - from;
   t->checkpoint_us += t->save.stall_us;
-  return trainer_blame(t, TRAINER_SYSTEM, rc);
+  return with_exit(t, TRAINER_SYSTEM, rc);
+}
+
+void trainer_save_report(struct trainer *t, uint64_t step) {
+  if (step == 0 || step == t->save.reported) return;
+  t->save.reported = step;
+  if (rdzv_saved(t->rdzv, step)) log_warn("%s", rdzv_error(t->rdzv));
 }
 
 int trainer_save_begin(struct trainer *t, struct err *e) {
+  if (t->o.checkpoint_dir && t->save.due[0] != t->queued.step) {
+    t->save.due[1] = t->save.due[0];
+    t->save.due[0] = t->queued.step;
+  }
   if (!t->save.writer || (t->save.begun && t->save.id.step == t->queued.step)) return 0;
   compute_range_push(t->c, "checkpoint");
-  int rc = begin(t, e);
+  int rc = begin_copy(t, e);
   compute_range_pop(t->c);
   t->save.begun = true;
   return rc;
 }
 
-/* 1: nothing is under way; 0: after a slice of time it still is. */
-static int slice(struct trainer *t, struct err *e) {
+/* 1: none is in progress. 0: after a slice of time one still is. */
+static int wait_slice(struct trainer *t, struct err *e) {
   if (!t->save.writer || !t->save.under_way) return 1;
-  int rc = move(t, SLICE_MS, e);
+  int rc = advance_save(t, SLICE_MS, e);
   if (rc == 1) t->save.under_way = false;
   return rc;
 }
 
-/* together: all ranks are here. */
-static int finish(struct trainer *t, bool together, struct err *e) {
+/* together: all ranks call it. */
+static int wait_until_written(struct trainer *t, bool together, struct err *e) {
   uint64_t end = trainer_now_us() + (uint64_t)WRITE_MAX_MS * 1000;
   for (;;) {
-    int rc = slice(t, e);
+    int rc = wait_slice(t, e);
     if (rc < 0) return rc;
     double waits = rc == 0;
-    rc = together ? trainer_blame_coll(t, coll_sum(t->coll, &waits, 1, e)) : 0;
+    rc = together ? with_coll_exit(t, coll_sum(t->coll, &waits, 1, e)) : 0;
     if (rc || waits == 0) return rc;
     if (trainer_now_us() > end) {
-      err_set(e, -ETIMEDOUT,
-              "the checkpoint of step %llu could not be written within an hour: %s does not answer",
+      err_set(e, -ETIMEDOUT, "the checkpoint of step %llu could not be written within an hour: %s does not respond",
               (unsigned long long)t->save.at.step, t->o.checkpoint_dir);
-      return trainer_blame(t, TRAINER_FILES, -ETIMEDOUT);
+      return with_exit(t, TRAINER_FILES, -ETIMEDOUT);
     }
   }
 }
 
 int trainer_save_now(struct trainer *t, bool together, struct err *e) {
-  int rc = finish(t, together, e);
+  int rc = wait_until_written(t, together, e);
+  t->save.wanted = true;
   if (rc == 0) rc = trainer_save_begin(t, e);
-  return rc ? rc : finish(t, together, e);
+  if (rc == 0) rc = wait_until_written(t, together, e);
+  t->save.wanted = false;
+  return rc;
 }

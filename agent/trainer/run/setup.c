@@ -1,12 +1,11 @@
-/* From options to a run that is ready to take its first step.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From options to a run that is ready for its first step.
  *
- * What can fail by itself comes before what needs the others: data and memory first, the ring last, so
- * that a file that is missing on one node is told at once by the rank that misses it, and nobody waits for
- * a ring that will never close.
+ * Steps that can fail on this rank alone come before those that need the other ranks: data and memory first, the ring
+ * last. So a rank that lacks a file reports it at once, and no rank waits for a ring that cannot form.
  *
- * The token that names checkpoints is the agent's (incarnation, round). Without an agent the incarnation
- * is "0", which sorts below every real one, and the round is one more than the highest that is in the
- * directory, so that nothing is ever written twice. */
+ * The agent's token (incarnation, round) names checkpoints, behind the generation that the folder's lock gives. Without
+ * an agent the incarnation is CKPT_ALONE and each run has its own generation, so nothing is ever written twice. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -21,8 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define ALONE_INCARNATION "0"
-
 static int meet_agent(struct trainer *t, struct err *e) {
   int rc = rdzv_init(&t->rdzv, (int)t->o.coll_timeout_ms);
   if (rc) return err_set(e, rc, "%s", rdzv_error(NULL));
@@ -31,46 +28,44 @@ static int meet_agent(struct trainer *t, struct err *e) {
   return 0;
 }
 
-/* Without an agent, but in somebody's world: every rank would train by itself, and nobody would notice. */
+/* With WORLD_SIZE but without an agent, every rank would silently train alone. */
 static int check_alone(const struct trainer *t, struct err *e) {
   const char *world = getenv("WORLD_SIZE");
   if (!rdzv_alone(t->rdzv) || !world || strcmp(world, "1") == 0) return 0;
-  return err_set(
-      e, -EINVAL,
-      "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
-      "through rdzv-agent, or unset WORLD_SIZE",
-      world);
+  return err_set(e, -EINVAL,
+                 "WORLD_SIZE is %.20s, but there is no rdzv-agent (RDZV_AGENT_SOCKET is not set): start this program "
+                 "through rdzv-agent, or unset WORLD_SIZE",
+                 world);
 }
 
-static int open_set(struct trainer *t, struct dataset *d, const char *spec, const char *labels,
-                    struct err *e) {
+static int open_dataset(struct trainer *t, struct dataset *d, const char *spec, const char *labels, struct err *e) {
   const struct model_shape *shape = &t->o.shape;
   int rc = dataset_open(d, spec, labels, shape->width[0], t->o.scale, e);
   if (rc || !d->labels) return rc;
   uint64_t where = 0;
   unsigned top = dataset_top_label(d, &where), classes = shape->width[shape->n - 1];
   if (top < classes) return 0;
-  return err_set(e, -EINVAL, "%s: sample %llu is of class %u, but --layers ends with %u, for classes 0 to %u",
+  return err_set(e, -EINVAL, "%s: sample %llu has class %u, but --layers ends with %u, which allows classes 0 to %u",
                  labels, (unsigned long long)where, top, classes, classes - 1);
 }
 
 static int open_data(struct trainer *t, struct err *e) {
   const struct trainer_opts *o = &t->o;
-  int rc = open_set(t, &t->data, o->data, o->labels, e);
-  if (rc == 0 && o->eval_data) rc = open_set(t, &t->evaluation.data, o->eval_data, o->eval_labels, e);
+  int rc = open_dataset(t, &t->data, o->data, o->labels, e);
+  if (rc == 0 && o->eval_data) rc = open_dataset(t, &t->evaluation.data, o->eval_data, o->eval_labels, e);
   if (rc) return rc;
   t->sampler = (struct sampler){.samples = t->data.n,
                                 .batch = (uint64_t)o->batch,
                                 .seed = (uint64_t)o->seed,
-                                .group = (uint64_t)o->update_freq};
-  uint64_t each = sampler_steps(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
+                                .batches = (uint64_t)o->update_freq};
+  uint64_t each = sampler_steps_per_epoch(&t->sampler), epochs = (uint64_t)o->epochs, steps = (uint64_t)o->steps;
   t->last_step = epochs && epochs <= UINT64_MAX / each ? epochs * each : UINT64_MAX;
   if (steps && steps < t->last_step) t->last_step = steps;
   t->o.hyper.total_steps = t->last_step < INT64_MAX ? (int64_t)t->last_step : INT64_MAX;
   return 0;
 }
 
-/* Whether the run's steps are captured, as far as it is known before the first one. */
+/* Decides whether steps are captured, as far as that is known before the first one. */
 static int choose_capture(struct trainer *t, struct err *e) {
   bool can = compute_can_capture(t->c);
   t->capture = can && t->o.cuda_graph != CUDA_GRAPH_OFF;
@@ -78,8 +73,8 @@ static int choose_capture(struct trainer *t, struct err *e) {
   return err_set(e, -EINVAL, "--cuda-graph on: %s cannot capture steps", t->c->device);
 }
 
-/* Once: it stays while the model is made anew for another world. */
-static int keep_data(struct trainer *t, struct err *e) {
+/* Called once: the data stays on the device when the model is rebuilt for another world. */
+static int keep_data_on_device(struct trainer *t, struct err *e) {
   const struct dataset *d = &t->data;
   struct compute_rows_desc rows = {.n = d->n, .dim = d->dim, .scale = d->scale};
   struct err why = ERR_INIT;
@@ -94,10 +89,10 @@ static int keep_data(struct trainer *t, struct err *e) {
 static int make_model(struct trainer *t, struct err *e) {
   size_t rows = (size_t)sampler_share_max(&t->sampler, t->world);
   t->scale_loss = t->c->precision == COMPUTE_FP16;
-  int rc = model_init(&t->model, t->c, &t->o.shape, rows, e);
+  int rc = model_init(&t->model, t->c, &t->o.shape, t->o.activation, rows, e);
   struct compute_opt_desc opt = optim_desc(&t->o.hyper, t->model.n_params, t->scale_loss);
   if (rc == 0) rc = compute_opt_create(t->c, &opt, &t->opt, e);
-  if (rc == 0) rc = keep_data(t, e);
+  if (rc == 0) rc = keep_data_on_device(t, e);
   size_t all = (size_t)sampler_step_share_max(&t->sampler, t->world);
   if (rc == 0 && t->rows)
     rc = slots_init(&t->slots, t->c, all, COMPUTE_ROW_NUMBER, false, e);
@@ -108,7 +103,7 @@ static int make_model(struct trainer *t, struct err *e) {
   return rc;
 }
 
-/* What is queued must be done. */
+/* All queued operations must be done. */
 static void free_model(struct trainer *t) {
   slots_finish(&t->slots);
   if (!t->c) return;
@@ -134,124 +129,128 @@ static int read_weights(const char *path, size_t n, float *out, struct err *e) {
   size_t at = 0;
   float value = 0;
   if (rc || model_weights_finite(out, n, &at, &value)) return rc;
-  return err_set(e, -EINVAL, "weights %s: number %zu is %g; a run cannot begin with that", path, at,
-                 (double)value);
+  return err_set(e, -EINVAL, "weights %s: weight %zu is %g; a run cannot start with a weight that is not finite", path,
+                 at, (double)value);
 }
 
-/* The first weights, the same on every rank: from the seed, or from a file that every rank reads. */
+/* The first weights, equal on every rank: from the seed, or from a file that every rank reads. */
 static int first_weights(struct trainer *t, struct err *e) {
   struct compute_buf *stage;
   struct compute_mark mark;
   struct span s = {.n = t->model.n_params};
   int rc = compute_alloc(t->c, COMPUTE_STAGE, s.n, &stage, e);
-  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
   s.buf = stage;
   float *w = compute_host(t->c, s);
   if (!t->o.init_weights)
     model_init_weights(&t->o.shape, (uint64_t)t->o.seed, w);
   else
-    rc = trainer_blame(t, TRAINER_FILES, read_weights(t->o.init_weights, s.n, w, e));
+    rc = with_exit(t, TRAINER_FILES, read_weights(t->o.init_weights, s.n, w, e));
   if (rc == 0) {
     rc = compute_copy(t->c, model_params_span(&t->model), s, e);
     if (rc == 0) rc = compute_record(t->c, &mark, e);
     if (rc == 0) rc = compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
-    trainer_blame(t, TRAINER_SYSTEM, rc);
+    with_exit(t, TRAINER_SYSTEM, rc);
   }
   compute_free(t->c, stage);
   return rc;
 }
 
-static void take_token(struct trainer *t) {
-  const char *inc = rdzv_incarnation(t->rdzv);
-  snprintf(t->id.incarnation, sizeof t->id.incarnation, "%s", inc[0] ? inc : ALONE_INCARNATION);
-  for (char *p = t->id.incarnation; *p; p++)
-    if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-", *p) ||
-        (*p == '.' && p == t->id.incarnation))
-      *p = '_';
-  t->id.round = inc[0] ? rdzv_round(t->rdzv) : 1;
+static struct ckpt_owner checkpoint_owner(const struct trainer *t) {
+  struct ckpt_owner me = {.round = rdzv_alone(t->rdzv) ? 1 : rdzv_round(t->rdzv)};
+  ckpt_word(rdzv_run_id(t->rdzv), me.job, sizeof me.job);
+  if (rdzv_alone(t->rdzv))
+    snprintf(me.incarnation, sizeof me.incarnation, CKPT_ALONE);
+  else
+    ckpt_word(rdzv_incarnation(t->rdzv), me.incarnation, sizeof me.incarnation);
+  ckpt_lock_self(&me);
+  return me;
 }
 
-/* Only where there is no agent: a round of our own. */
-static void take_round(struct trainer *t, const struct ckpt_list *l) {
-  for (size_t i = 0; i < l->n; i++)
-    if (strcmp(l->v[i].incarnation, t->id.incarnation) == 0 && l->v[i].round >= t->id.round)
-      t->id.round = l->v[i].round + 1;
+/* A run without a checkpoint in this life of the job starts here, unless it resumes from another one (state.c). */
+static void set_marker(struct trainer *t, const struct ckpt_owner *me) {
+  struct ckpt_marker m;
+  t->marker = (struct ckpt_marker){.id = {.generation = me->generation, .round = me->round}, .origin = me->generation};
+  memcpy(t->marker.id.incarnation, me->incarnation, sizeof me->incarnation);
+  memcpy(t->marker.job, me->job, sizeof me->job);
+  if (rdzv_alone(t->rdzv) || !ckpt_latest_marker(t->o.checkpoint_dir, me->incarnation, &m)) return;
+  t->marker.origin = m.origin;
+  t->marker.source = m.source;
 }
 
-static int open_files(struct trainer *t, struct err *e) {
-  take_token(t);
-  if (t->rank != 0) return metrics_open(&t->metrics, NULL, e);
-  int rc = metrics_open(&t->metrics, t->o.metrics, e);
-  if (rc == 0 && t->o.save_weights) rc = trainer_check_weights(t->o.save_weights, e);
-  if (rc || !t->o.checkpoint_dir) return rc;
-  struct ckpt_list l;
-  rc = ckpt_dir_open(t->o.checkpoint_dir, e);
-  if (rc == 0) rc = ckpt_list(t->o.checkpoint_dir, &l, e);
+static int open_checkpoints(struct trainer *t, struct err *e) {
+  struct ckpt_owner me = checkpoint_owner(t);
+  int rc = with_exit(t, TRAINER_FILES, ckpt_dir_open(t->o.checkpoint_dir, e));
   if (rc) return rc;
-  if (!rdzv_incarnation(t->rdzv)[0]) take_round(t, &l);
-  ckpt_list_finish(&l);
+  rc = ckpt_lock_take(t->o.checkpoint_dir, &me, &t->save.lock, e);
+  if (rc) return with_exit(t, rc == -EBUSY ? TRAINER_DATA : TRAINER_FILES, rc);
+  set_marker(t, &me);
   return trainer_save_open(t, e);
 }
 
-static int open_device(struct trainer *t, struct err *e) {
-  int rc = device_open(t, e);
-  return rc ? rc : trainer_blame(t, TRAINER_USAGE, choose_capture(t, e));
+static int open_files(struct trainer *t, struct err *e) {
+  if (t->rank != 0) return with_exit(t, TRAINER_FILES, metrics_open(&t->metrics, NULL, e));
+  int rc = metrics_open(&t->metrics, t->o.metrics, e);
+  if (rc == 0 && t->o.save_weights) rc = trainer_check_weights(t->o.save_weights, e);
+  if (rc) return with_exit(t, TRAINER_FILES, rc);
+  return t->o.checkpoint_dir ? open_checkpoints(t, e) : 0;
 }
 
 int trainer_setup(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
-  int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
-  if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
-  trainer_phase(t, PHASE_AGENT);
-  if (rc == 0) rc = trainer_blame(t, TRAINER_DATA, open_data(t, e));
-  trainer_phase(t, PHASE_DATA);
-  if (rc == 0) rc = open_device(t, e);
-  trainer_phase(t, PHASE_DEVICE);
-  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
+  int rc = with_exit(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = with_exit(t, TRAINER_USAGE, check_alone(t, e));
+  trainer_end_phase(t, PHASE_AGENT);
+  if (rc == 0) rc = with_exit(t, TRAINER_DATA, open_data(t, e));
+  trainer_end_phase(t, PHASE_DATA);
+  if (rc == 0) rc = trainer_open_device(t, e);
+  if (rc == 0) rc = with_exit(t, TRAINER_USAGE, choose_capture(t, e));
+  trainer_end_phase(t, PHASE_DEVICE);
+  if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
   if (rc == 0) rc = first_weights(t, e);
-  if (rc == 0) rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
-  trainer_phase(t, PHASE_MODEL);
+  if (rc == 0) rc = open_files(t, e);
+  trainer_end_phase(t, PHASE_MODEL);
   if (rc == 0) trainer_offer_rejoin(t);
-  if (rc == 0) rc = device_join(t, e);
-  trainer_phase(t, PHASE_COMMUNICATORS);
+  if (rc == 0) rc = trainer_join_ranks(t, e);
+  trainer_end_phase(t, PHASE_COMMUNICATORS);
   return rc;
 }
 
 int trainer_setup_bench(struct trainer *t, struct err *e) {
   t->metrics.fd = -1;
-  int rc = trainer_blame(t, TRAINER_LOST, meet_agent(t, e));
-  if (rc == 0) rc = trainer_blame(t, TRAINER_USAGE, check_alone(t, e));
-  if (rc == 0) rc = device_open(t, e);
-  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
+  int rc = with_exit(t, TRAINER_LOST, meet_agent(t, e));
+  if (rc == 0) rc = with_exit(t, TRAINER_USAGE, check_alone(t, e));
+  if (rc == 0) rc = trainer_open_device(t, e);
+  if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_bench_alloc(t, e));
   if (rc) return rc;
-  rc = trainer_blame(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
-  return rc ? rc : device_join(t, e);
+  rc = with_exit(t, TRAINER_FILES, metrics_open(&t->metrics, t->rank == 0 ? t->o.metrics : NULL, e));
+  return rc ? rc : trainer_join_ranks(t, e);
 }
 
-/* The world has another size, and all ranks' shares: new memory, and the state goes through the host. */
-static int make_room(struct trainer *t, struct err *e) {
+/* The shares have changed with the world size: allocates new memory, and moves the state through the host. */
+static int resize_for_world(struct trainer *t, struct err *e) {
   struct buf state = BUF_INIT;
   if (sampler_share_max(&t->sampler, t->world) == t->model.max_rows) return 0;
   int rc = trainer_pack(t, &state, e);
   if (rc == 0) {
     free_model(t);
-    rc = trainer_blame(t, TRAINER_SYSTEM, make_model(t, e));
+    rc = with_exit(t, TRAINER_SYSTEM, make_model(t, e));
   }
   if (rc == 0) rc = trainer_unpack(t, state.data, state.len, "this rank's own state", e);
   buf_finish(&state);
   return rc;
 }
 
-int trainer_enter(struct trainer *t, struct err *e) {
+int trainer_enter_round(struct trainer *t, struct err *e) {
   t->rank = rdzv_rank(t->rdzv);
   t->world = rdzv_world_size(t->rdzv);
   trainer_save_close(t);
   metrics_finish(&t->metrics);
-  int rc = trainer_blame(t, TRAINER_FILES, open_files(t, e));
-  return rc ? rc : make_room(t, e);
+  int rc = open_files(t, e);
+  return rc ? rc : resize_for_world(t, e);
 }
 
-/* Graphs go before the collectives that were captured in them. */
+/* Graphs are destroyed before the collectives that were captured in them. */
 void trainer_teardown(struct trainer *t) {
   slots_drop_graphs(&t->slots);
   coll_destroy(t->coll);

@@ -1,12 +1,14 @@
-/* A ring of slots: steps are queued and read in order, so two counters say which slot is whose.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A ring of slots. Steps are queued and read in order, so two counters tell which slot belongs to which step.
  *
- * Why stages belong to a slot: the device reads what the host wrote whenever it comes to it. With one stage for all, the host would
- * have to wait for that before it wrote the next step's input. The results of a step have their own stages for the same reason, the
- * other way round. Where the input is sent beside the steps before, it lies on the device twice as well: one batch is computed with while the
- * other one comes. And a captured step has the addresses of its stages in it, so there is one graph for each slot.
+ * Stages belong to a slot because the device reads the host's values whenever it reaches them. With one stage for all,
+ * the host would have to wait for that before it wrote the next input. The results of a step have their own stages for
+ * the same reason. If the input is sent while earlier steps run, it has two buffers on the device as well: one batch is
+ * computed with while the other arrives. A captured step holds the addresses of its stages, so there is one graph per
+ * slot.
  *
- * A shape is captured when it has been run once without: what a library prepares when it is first called (algorithms, connections)
- * would otherwise be prepared within the capture, which not everything allows. */
+ * A shape is captured after it has run once. The first call of a library prepares algorithms and connections, and a
+ * capture does not allow everything that needs. */
 
 #include "agent/trainer/run/slot.h"
 
@@ -39,8 +41,7 @@ void slots_finish(struct slots *s) {
   slots_drop_graphs(s);
   for (int i = 0; i < s->n; i++) {
     struct slot *k = &s->v[i];
-    struct compute_buf *const bufs[] = {k->x,  k->sent,    k->classes,  k->flags,
-                                        k->lr, k->results, k->counters, k->stamps};
+    struct compute_buf *const bufs[] = {k->x, k->sent, k->classes, k->flags, k->lr, k->results, k->counters, k->stamps};
     for (size_t b = 0; b < sizeof bufs / sizeof *bufs; b++) compute_free(s->c, bufs[b]);
   }
   *s = (struct slots){0};

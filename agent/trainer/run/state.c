@@ -1,11 +1,13 @@
-/* A run's state, out to the host and back. When it is written is save.c's affair.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a run: to the host and back, as bytes, and from a checkpoint at the start. save.c decides when it is
+ * written.
  *
- * Weights that are not finite are not gone on from: a device's ReLU may turn what comes of them into zeros, and then neither loss nor
- * gradients would tell.
+ * A run does not resume from weights that are not finite. A device's ReLU may turn their results into zeros, and then
+ * neither loss nor gradients would show it.
  *
- * Rank 0 alone knows the directory. It decides what to resume and sends the bytes of the checkpoint to the
- * others, who decode and check them as if they had read them; so no file system needs to be shared, and no
- * two ranks can come to different conclusions. */
+ * Only rank 0 knows the folder. It decides what to resume from and sends the bytes of the checkpoint to the others.
+ * They decode and check them as if they had read them. So no file system needs to be shared, and all ranks come to the
+ * same conclusion. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -22,157 +24,291 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct ckpt_kind kind_of(const struct trainer *t) {
-  return (struct ckpt_kind){.shape = t->o.shape,
-                            .loss = t->o.loss,
-                            .optim = t->o.hyper.kind,
-                            .seed = (uint64_t)t->o.seed,
-                            .samples = t->data.n};
+static struct ckpt_kind checkpoint_kind(const struct trainer *t) {
+  const struct trainer_opts *o = &t->o;
+  const struct optim_hyper *h = &o->hyper;
+  return (struct ckpt_kind){.shape = o->shape,
+                            .activation = o->activation,
+                            .loss = o->loss,
+                            .optim = h->kind,
+                            .seed = (uint64_t)o->seed,
+                            .samples = t->data.n,
+                            .options = {[CKPT_BATCH] = (double)o->batch,
+                                        [CKPT_UPDATE_FREQ] = (double)o->update_freq,
+                                        [CKPT_SCALE] = o->scale,
+                                        [CKPT_LR] = h->lr,
+                                        [CKPT_WARMUP_STEPS] = (double)h->warmup_steps,
+                                        [CKPT_LR_DECAY] = (double)h->decay,
+                                        [CKPT_LR_MIN] = h->lr_min,
+                                        [CKPT_LR_POWER] = h->lr_power,
+                                        [CKPT_MOMENTUM] = h->momentum,
+                                        [CKPT_BETA1] = h->beta1,
+                                        [CKPT_BETA2] = h->beta2,
+                                        [CKPT_EPS] = h->eps,
+                                        [CKPT_WEIGHT_DECAY] = h->weight_decay,
+                                        [CKPT_CLIP_NORM] = h->clip_norm}};
 }
 
-/* The weights, then each state of the optimizer. */
-static struct span part(const struct trainer *t, int i) {
+/* Part 0 is the weights; the others are the optimizer's states. */
+static struct span state_part(const struct trainer *t, int i) {
   return span_of(i == 0 ? t->model.params : compute_opt_state(t->c, t->opt, i - 1), 0, t->model.n_params);
 }
 
-static int parts(const struct trainer *t) {
+static int state_parts(const struct trainer *t) {
   return 1 + compute_opt_states(t->o.hyper.kind);
 }
 
-int trainer_settle(struct trainer *t, struct err *e) {
+int trainer_await_queue(struct trainer *t, struct err *e) {
   struct compute_mark mark;
   int rc = compute_record(t->c, &mark, e);
   return rc ? rc : compute_wait(t->c, mark, (uint64_t)t->o.coll_timeout_ms, e);
 }
 
-/* A stage: the parts, then the counters, then the loss. */
+/* A stage holds the parts, then the counters, then the loss. */
 static struct span in_stage(const struct trainer *t, struct compute_buf *stage, int i) {
   return span_of(stage, t->model.n_params * (size_t)i, t->model.n_params);
 }
 static struct span counters_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_params * (size_t)parts(t), COMPUTE_COUNTERS);
+  return span_of(stage, t->model.n_params * (size_t)state_parts(t), COMPUTE_COUNTERS);
 }
 static struct span loss_in_stage(const struct trainer *t, struct compute_buf *stage) {
-  return span_of(stage, t->model.n_params * (size_t)parts(t) + COMPUTE_COUNTERS, 1);
+  return span_of(stage, t->model.n_params * (size_t)state_parts(t) + COMPUTE_COUNTERS, 1);
 }
 
 int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e) {
-  size_t n = t->model.n_params * (size_t)parts(t) + COMPUTE_COUNTERS + 1;
-  return trainer_blame(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
+  size_t n = t->model.n_params * (size_t)state_parts(t) + COMPUTE_COUNTERS + 1;
+  return with_exit(t, TRAINER_SYSTEM, compute_alloc(t->c, COMPUTE_STAGE, n, stage, e));
 }
 
-/* The little that is not parts. */
+/* Copies the counters and the loss. */
 static int download_rest(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = compute_copy(t->c, loss_in_stage(t, stage), model_extra_span(&t->model, MODEL_LOSS, 1), e);
   if (rc == 0) rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
-  return trainer_blame(t, TRAINER_SYSTEM, rc);
+  return with_exit(t, TRAINER_SYSTEM, rc);
 }
 
 int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e) {
   int rc = 0;
-  for (int i = 0; i < parts(t) && rc == 0; i++) rc = compute_copy(t->c, in_stage(t, stage, i), part(t, i), e);
-  return rc ? trainer_blame(t, TRAINER_SYSTEM, rc) : download_rest(t, stage, e);
+  for (int i = 0; i < state_parts(t) && rc == 0; i++)
+    rc = compute_copy(t->c, in_stage(t, stage, i), state_part(t, i), e);
+  return rc ? with_exit(t, TRAINER_SYSTEM, rc) : download_rest(t, stage, e);
 }
 
 static struct span all_parts(const struct trainer *t, struct compute_buf *b) {
-  return span_of(b, 0, t->model.n_params * (size_t)parts(t));
+  return span_of(b, 0, t->model.n_params * (size_t)state_parts(t));
 }
 
 int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e) {
-  return compute_alloc(t->c, COMPUTE_STATE, t->model.n_params * (size_t)parts(t), shadow, e);
+  return compute_alloc(t->c, COMPUTE_STATE, t->model.n_params * (size_t)state_parts(t), shadow, e);
 }
 
-int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
-                       struct err *e) {
+int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage, struct err *e) {
   int rc = 0;
-  for (int i = 0; i < parts(t) && rc == 0; i++)
-    rc = compute_copy(t->c, in_stage(t, shadow, i), part(t, i), e);
-  return rc ? trainer_blame(t, TRAINER_SYSTEM, rc) : download_rest(t, stage, e);
+  for (int i = 0; i < state_parts(t) && rc == 0; i++)
+    rc = compute_copy(t->c, in_stage(t, shadow, i), state_part(t, i), e);
+  return rc ? with_exit(t, TRAINER_SYSTEM, rc) : download_rest(t, stage, e);
 }
 
 int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
                         struct compute_mark *mark, struct err *e) {
-  return trainer_blame(t, TRAINER_SYSTEM,
-                       compute_fetch(t->c, all_parts(t, stage), all_parts(t, shadow), mark, e));
+  return with_exit(t, TRAINER_SYSTEM, compute_fetch(t->c, all_parts(t, stage), all_parts(t, shadow), mark, e));
 }
 
 struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
-                                     const struct place *at) {
-  struct ckpt_state s = {.kind = kind_of(t), .step = at->step, .epoch = at->epoch, .position = at->position};
+                                     const struct run_position *at) {
+  struct ckpt_state s = {.kind = checkpoint_kind(t), .step = at->step, .epoch = at->epoch, .position = at->position};
   s.last_loss = (double)*compute_host(t->c, loss_in_stage(t, stage));
   memcpy(&s.counters, compute_host(t->c, counters_in_stage(t, stage)), sizeof s.counters);
   if (!t->scale_loss) s.counters.scale = 0;
   s.params = compute_host(t->c, in_stage(t, stage, 0));
-  for (int i = 1; i < parts(t); i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
+  for (int i = 1; i < state_parts(t); i++) s.states[i - 1] = compute_host(t->c, in_stage(t, stage, i));
   return s;
 }
 
-static int upload_counters(struct trainer *t, const struct ckpt_state *s, struct compute_buf *stage,
-                           struct err *e) {
+static int upload_counters(struct trainer *t, const struct ckpt_state *s, struct compute_buf *stage, struct err *e) {
   struct compute_opt_counters fresh;
   int rc = compute_opt_read(t->c, t->opt, counters_in_stage(t, stage), e);
-  if (rc == 0) rc = trainer_settle(t, e);
+  if (rc == 0) rc = trainer_await_queue(t, e);
   if (rc) return rc;
   memcpy(&fresh, compute_host(t->c, counters_in_stage(t, stage)), sizeof fresh);
-  t->counters = (struct compute_opt_counters){
-      .updates = s->counters.updates,
-      .skipped = s->counters.skipped,
-      .good_in_row = s->counters.good_in_row,
-      .scale = t->scale_loss && s->counters.scale > 0 ? s->counters.scale : fresh.scale};
+  t->counters =
+      (struct compute_opt_counters){.updates = s->counters.updates,
+                                    .skipped = s->counters.skipped,
+                                    .good_in_row = s->counters.good_in_row,
+                                    .scale = t->scale_loss && s->counters.scale > 0 ? s->counters.scale : fresh.scale};
   return compute_opt_set(t->c, t->opt, &t->counters, e);
 }
 
-int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct err *e) {
+static int upload_state(struct trainer *t, const struct ckpt_state *s, struct err *e) {
   struct compute_buf *stage = NULL;
   size_t bytes = t->model.n_params * sizeof(float);
   int rc = trainer_state_stage(t, &stage, e);
-  for (int i = 0; i < parts(t) && rc == 0; i++) {
+  for (int i = 0; i < state_parts(t) && rc == 0; i++) {
     memcpy(compute_host(t->c, in_stage(t, stage, i)), i == 0 ? s->params : s->states[i - 1], bytes);
-    rc = compute_copy(t->c, part(t, i), in_stage(t, stage, i), e);
+    rc = compute_copy(t->c, state_part(t, i), in_stage(t, stage, i), e);
   }
   if (rc == 0) {
     *compute_host(t->c, loss_in_stage(t, stage)) = (float)s->last_loss;
     rc = compute_copy(t->c, model_extra_span(&t->model, MODEL_LOSS, 1), loss_in_stage(t, stage), e);
   }
   if (rc == 0) rc = upload_counters(t, s, stage, e);
-  if (rc == 0) rc = trainer_settle(t, e);
+  if (rc == 0) rc = trainer_await_queue(t, e);
   compute_free(t->c, stage);
-  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
-  t->done = t->queued = (struct place){s->step, s->epoch, s->position};
+  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
+  t->done = t->queued = (struct run_position){s->step, s->epoch, s->position};
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   t->loss = s->last_loss;
   return 0;
 }
 
-static void refused(void *ctx, const char *name, const struct err *why) {
-  log_warn("checkpoint %s is passed over: %s", name, why->text);
+static void on_refused_checkpoint(void *ctx, const char *name, const struct err *why) {
+  log_warn("checkpoint %s was skipped: %s", name, why->text);
 }
 
-/* Rank 0: the newest whole checkpoint, if there is one, as bytes. */
-static int find(struct trainer *t, struct buf *bytes, struct err *e) {
-  struct ckpt_kind want = kind_of(t);
-  struct ckpt_id id = {0};
-  struct ckpt_state s = {0};
-  if (t->rank != 0 || !t->o.checkpoint_dir || t->o.resume == RESUME_NONE) return 0;
-  int rc = ckpt_latest(t->o.checkpoint_dir, &want, &id, &s, bytes, refused, t, e);
-  if (rc == -EINVAL) {
-    struct err why = *e;
-    err_set(e, rc, "%s; use --resume none to begin anew, or another --checkpoint-dir", why.text);
+/* Where a run starts; negative: an error. */
+enum { NOTHING, NEWEST, NAMED };
+
+/* A checkpoint, and the bytes that it points into. */
+struct found {
+  struct ckpt_marker marker;
+  struct ckpt_state state;
+  struct buf *bytes;
+  char name[CKPT_NAME_MAX];
+};
+
+/* The newest complete checkpoint in --checkpoint-dir, if there is one. With --resume none, only one that this job
+ * wrote. */
+static int find_newest(struct trainer *t, struct found *f, struct err *e) {
+  bool none = t->o.resume == RESUME_NONE, alone = rdzv_alone(t->rdzv);
+  if (!t->o.checkpoint_dir || (none && alone)) return 0;
+  int rc = ckpt_latest(t->o.checkpoint_dir, none ? t->marker.id.incarnation : NULL, &f->marker, &f->state, f->bytes,
+                       on_refused_checkpoint, t, e);
+  if (rc > 0) ckpt_name_format(&f->marker.id, f->name);
+  return rc < 0 ? with_exit(t, TRAINER_FILES, rc) : rc;
+}
+
+/* 0: this run resumes from it. TRAINER_DATA: a restart would only fail again. */
+static int check_fit(struct trainer *t, const struct found *f, struct err *e) {
+  struct ckpt_kind want = checkpoint_kind(t);
+  struct err why = ERR_INIT;
+  const char *dir = t->o.checkpoint_dir;
+  int rc = ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, &why);
+  if (rc == 1)
+    log_warn("checkpoint %s/%s %s; it belongs to this job (%s), so the run resumes from it", dir, f->name, why.text,
+             t->marker.job);
+  if (rc == -EINVAL)
+    err_set(e, rc, "checkpoint %s/%s %s; start over with --resume none, or use another --checkpoint-dir", dir, f->name,
+            why.text);
+  if (rc == -EPERM)
+    err_set(e, rc,
+            "checkpoint %s/%s of another run %s; to continue from it with these options, use --resume-from %s/%s; "
+            "to start over, use --resume none or another --checkpoint-dir",
+            dir, f->name, why.text, dir, f->name);
+  return rc < 0 ? with_exit(t, TRAINER_DATA, rc) : 0;
+}
+
+/* --resume-from names where a run starts. If this job, or the same command before, has written checkpoints since then,
+ * the run continues from those. */
+static bool began_there(const struct trainer *t, const struct found *f, uint32_t source) {
+  struct ckpt_kind want = checkpoint_kind(t);
+  bool same_life = !rdzv_alone(t->rdzv) && !strcmp(f->marker.id.incarnation, t->marker.id.incarnation);
+  return same_life ||
+         (f->marker.source == source && ckpt_fit(&f->marker, &f->state.kind, t->marker.job, &want, NULL) >= 0);
+}
+
+static int find_named(struct trainer *t, struct found *f, struct err *e) {
+  const char *path = t->o.resume_from;
+  struct ckpt_kind want = checkpoint_kind(t);
+  struct found named = {.bytes = &(struct buf)BUF_INIT};
+  char text[320];
+  int rc = ckpt_open(path, &named.marker, &named.state, named.bytes, e);
+  if (rc == 0) rc = ckpt_kind_check(&named.state.kind, &want, e);
+  if (rc) {
+    buf_finish(named.bytes);
+    err_wrap(e, "--resume-from %s", path);
+    return with_exit(t, TRAINER_DATA, rc);
   }
-  if (rc == 1) ckpt_name_format(&id, t->resumed_from);
-  if (rc == 0) buf_clear(bytes);
-  return rc < 0 ? rc : 0;
+  uint32_t source = named.marker.crc;
+  rc = find_newest(t, f, e);
+  if (rc < 0 || (rc == NEWEST && began_there(t, f, source))) {
+    buf_finish(named.bytes);
+    return rc;
+  }
+  if (ckpt_options_differ(&named.state.kind, &want, text, sizeof text))
+    log_warn("--resume-from %s was made with other options (%s)", path, text);
+  buf_finish(f->bytes);
+  *f->bytes = *named.bytes;
+  f->marker = named.marker;
+  f->state = named.state;
+  f->marker.origin = t->marker.id.generation;
+  f->marker.source = source;
+  ckpt_name_format(&f->marker.id, f->name);
+  return NAMED;
 }
 
-/* Everybody gets rank 0's bytes. Whoever is told another size than a checkpoint of this run has does not
- * believe it. */
-static int share(struct trainer *t, struct buf *bytes, struct err *e) {
-  struct ckpt_kind want = kind_of(t);
+/* The step of the last checkpoint that this job wrote in earlier rounds, as far as the agents of this round know. */
+static int ask_saved(struct trainer *t, uint64_t *step, struct err *e) {
+  uint64_t mine = rdzv_saved_step(t->rdzv);
+  *step = 0;
+  if (rdzv_alone(t->rdzv)) return 0;
+  uint64_t *all = calloc((size_t)t->world, sizeof *all);
+  if (!all) return with_exit(t, TRAINER_SYSTEM, err_set(e, -ENOMEM, "out of memory"));
+  int rc = rdzv_exchange(t->rdzv, "rdzv-trainer.saved", &mine, sizeof mine, all, (int)t->o.coll_timeout_ms);
+  if (rc) with_exit(t, TRAINER_LOST, err_set(e, rc, "%s", rdzv_error(t->rdzv)));
+  for (int i = 0; rc == 0 && i < t->world; i++)
+    if (all[i] > *step) *step = all[i];
+  free(all);
+  return rc;
+}
+
+/* A job must not start over because its folder was emptied, or is private to a node that rank 0 has left. */
+static int check_lost(struct trainer *t, const struct found *f, uint64_t saved, struct err *e) {
+  const char *dir = t->o.checkpoint_dir;
+  if (!dir || !saved || (f && f->state.step >= saved)) return 0;
+  if (f) {
+    log_warn("resuming from step %" PRIu64 ", although this job wrote a checkpoint of step %" PRIu64
+             ": checkpoint directory %s no longer has it",
+             f->state.step, saved, dir);
+    return 0;
+  }
+  err_set(e, -ENOENT,
+          "checkpoint directory %s has no checkpoint, but this job wrote one of step %" PRIu64
+          "; restore the folder, or start a new job to begin at the first step",
+          dir, saved);
+  return with_exit(t, TRAINER_DATA, -ENOENT);
+}
+
+/* Rank 0: the checkpoint to start from, as bytes. None: start at the first step. */
+static int find_start(struct trainer *t, uint64_t saved, struct buf *bytes, struct err *e) {
+  struct found f = {.bytes = bytes};
+  if (t->rank != 0) return 0;
+  int rc = t->o.resume_from ? find_named(t, &f, e) : find_newest(t, &f, e);
+  if (rc == NEWEST) {
+    int wrong = check_fit(t, &f, e);
+    if (wrong) return wrong;
+  }
+  if (rc >= NOTHING) {
+    int lost = check_lost(t, rc == NOTHING ? NULL : &f, saved, e);
+    if (lost) return lost;
+  }
+  if (rc <= NOTHING) {
+    buf_clear(bytes);
+    return rc;
+  }
+  t->marker.origin = f.marker.origin;
+  t->marker.source = f.marker.source;
+  t->resumed_named = rc == NAMED;
+  snprintf(t->resumed_from, sizeof t->resumed_from, "%s", f.name);
+  return 0;
+}
+
+/* Sends rank 0's bytes to all ranks. A rank refuses a size that does not fit this run. */
+static int share_checkpoint(struct trainer *t, struct buf *bytes, struct err *e) {
+  struct ckpt_kind want = checkpoint_kind(t);
   double size = (double)bytes->len;
   int rc = coll_sum(t->coll, &size, 1, e); /* the others have none */
   if (rc || size == 0) return rc;
-  if (size != (double)ckpt_size(&want))
-    return err_set(e, -EPROTO, "rank 0 resumes from a checkpoint of another size");
+  if (size != (double)ckpt_size(&want)) return err_set(e, -EPROTO, "rank 0 resumes from a checkpoint of another size");
   if (t->rank != 0) {
     buf_reserve(bytes, (size_t)size);
     bytes->len = (size_t)size;
@@ -181,7 +317,7 @@ static int share(struct trainer *t, struct buf *bytes, struct err *e) {
 }
 
 size_t trainer_packed_size(const struct trainer *t) {
-  struct ckpt_kind kind = kind_of(t);
+  struct ckpt_kind kind = checkpoint_kind(t);
   return ckpt_size(&kind);
 }
 
@@ -189,7 +325,7 @@ int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
   struct compute_buf *stage = NULL;
   int rc = trainer_state_stage(t, &stage, e);
   if (rc == 0) rc = trainer_state_download(t, stage, e);
-  if (rc == 0) rc = trainer_blame(t, TRAINER_SYSTEM, trainer_settle(t, e));
+  if (rc == 0) rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
   if (rc == 0) {
     struct ckpt_state s = trainer_state_read(t, stage, &t->done);
     ckpt_encode(&s, out);
@@ -199,31 +335,33 @@ int trainer_pack(struct trainer *t, struct buf *out, struct err *e) {
 }
 
 int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e) {
-  struct ckpt_kind want = kind_of(t);
+  struct ckpt_kind want = checkpoint_kind(t);
   struct ckpt_state s = {0};
   size_t at = 0;
   float value = 0;
   int rc = ckpt_decode(bytes, n, &s, e);
   if (rc == 0) rc = ckpt_kind_check(&s.kind, &want, e);
   if (rc == 0 && !model_weights_finite(s.params, t->model.n_params, &at, &value))
-    rc =
-        err_set(e, -EINVAL,
-                "weight number %zu is %g: that run had diverged; --resume none, or an older checkpoint, with "
-                "a smaller --lr",
-                at, (double)value);
+    rc = err_set(e, -EINVAL,
+                 "weight %zu is %g, so that run had diverged; use --resume none or an older checkpoint, with "
+                 "a smaller --lr",
+                 at, (double)value);
   if (rc) err_wrap(e, "%s", whose);
-  rc = trainer_blame(t, TRAINER_FILES, rc);
-  return rc ? rc : trainer_state_upload(t, &s, e);
+  rc = with_exit(t, TRAINER_FILES, rc);
+  return rc ? rc : upload_state(t, &s, e);
 }
 
 int trainer_resume(struct trainer *t, struct err *e) {
   struct buf bytes = BUF_INIT;
-  int rc = trainer_blame(t, TRAINER_FILES, find(t, &bytes, e));
-  if (rc == 0) rc = trainer_blame_coll(t, share(t, &bytes, e));
+  uint64_t saved = 0;
+  int rc = ask_saved(t, &saved, e);
+  if (rc == 0) rc = find_start(t, saved, &bytes, e);
+  if (rc == 0) rc = with_coll_exit(t, share_checkpoint(t, &bytes, e));
   if (rc == 0 && bytes.len) {
     rc = trainer_unpack(t, bytes.data, bytes.len, "the checkpoint that rank 0 resumes from", e);
-    t->save.begun = rc == 0; /* it is on disk already */
+    t->save.begun = rc == 0; /* it is already on disk */
     t->save.id.step = t->done.step;
+    if (rc == 0 && t->o.checkpoint_dir) trainer_save_report(t, t->done.step);
   }
   buf_finish(&bytes);
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
@@ -236,7 +374,7 @@ int trainer_check_weights(const char *path, struct err *e) {
   int rc = 0;
   if (slash) slash[slash == dir] = 0;
   if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-    rc = err_set(e, -EISDIR, "--save-weights %s: is a directory; a file is wanted", path);
+    rc = err_set(e, -EISDIR, "--save-weights %s is a directory; name a file", path);
   else if (access(slash ? dir : ".", W_OK | X_OK) < 0)
     rc = err_sys(e, -errno, "--save-weights %s could not be written", path);
   free(dir);
@@ -258,18 +396,17 @@ static int write_weights(const char *path, const void *data, size_t n, struct er
   return rc;
 }
 
-int trainer_result(struct trainer *t, uint32_t *crc, struct err *e) {
+int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e) {
   struct compute_buf *stage = NULL;
   size_t bytes = t->model.n_params * sizeof(float);
   int rc = compute_alloc(t->c, COMPUTE_STAGE, t->model.n_params, &stage, e);
-  if (rc == 0) rc = compute_copy(t->c, span_of(stage, 0, t->model.n_params), part(t, 0), e);
-  if (rc == 0) rc = trainer_settle(t, e);
-  trainer_blame(t, TRAINER_SYSTEM, rc);
+  if (rc == 0) rc = compute_copy(t->c, span_of(stage, 0, t->model.n_params), state_part(t, 0), e);
+  if (rc == 0) rc = trainer_await_queue(t, e);
+  with_exit(t, TRAINER_SYSTEM, rc);
   if (rc == 0) {
     const float *w = compute_host(t->c, span_of(stage, 0, t->model.n_params));
     *crc = ckpt_crc(w, bytes);
-    if (t->o.save_weights)
-      rc = trainer_blame(t, TRAINER_FILES, write_weights(t->o.save_weights, w, bytes, e));
+    if (t->o.save_weights) rc = with_exit(t, TRAINER_FILES, write_weights(t->o.save_weights, w, bytes, e));
   }
   compute_free(t->c, stage);
   return rc;

@@ -1,25 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One step of training, in the order in which it happens:
  *
- *   input      this rank's share of the global batch: where the device keeps the data set, the numbers of its rows into the slot's
- *              stage, and the device makes the rows; else their values into the stage, and from there to the device, beside the steps before
- *   forward    the model, the loss and its gradient, weighted by the share: count / samples of the step
- *   backward   the gradients; as soon as a bucket of them is whole it is summed over ranks, while the pass
- *              goes on
- *   update     when all sums are there
- *   results    the loss of the whole batch, what the ranks agreed on, and the optimizer's counters, into the slot's stages
+ *   input      This rank's share of the global batch. If the device keeps the data set, the row numbers go to the
+ *              slot's stage and the device makes the rows. Otherwise their values go to the stage, and from there to
+ *              the device while earlier steps run.
+ *   forward    The model, the loss and its gradient, weighted by the share: count / samples of the step.
+ *   backward   The gradients. As soon as a bucket of them is complete it is summed over the ranks, while the pass
+ *              continues.
+ *   update     Runs when all sums are complete.
+ *   results    The loss of the whole batch, what the ranks agreed on, and the optimizer's counters go to the slot's
+ *              stages.
  *
- * Because every rank weighs its gradient by its share, the sum over ranks is the gradient of the mean over
- * the global batch, whatever the world size and however uneven the shares. The loss is summed the same
- * way, in the same message; so are three flags, "stop", "checkpoint" and "clock": if any rank was asked, all ranks
- * know it after the same step, and leave or save together.
+ * Every rank weights its gradient by its share. So the sum over the ranks is the gradient of the mean over the global
+ * batch, for any world size and any shares. The loss is summed in the same way and in the same message. So are the
+ * flags "stop", "checkpoint" and "clock": if any rank was asked, all ranks know it after the same step, and stop or
+ * save together.
  *
- * With --update-freq a step has several batches: input, forward and backward come once for each, gradients and losses are added up on the device,
- * and only the last backward pass sends them to the others.
+ * With --update-freq a step has several batches. Input, forward and backward run once for each, gradients and losses
+ * are added up on the device, and only the last backward pass sends them to the other ranks.
  *
- * All this is queued, not done (trainer_queue); a mark stands behind it. On a CPU it is done by then. On a device that runs ahead the results
- * are read some steps later (trainer_read), always the same number of steps, so that all ranks still decide at the same one. What differs from
- * step to step goes through stages: the input, the flags, the learning rate. So the calls themselves are the same for every step of a shape, and where
- * the device can keep them they are captured once for each slot and launched from then on. */
+ * trainer_queue_step queues all this, with a mark behind it. On a CPU it is then already done. On a device that runs
+ * ahead, trainer_read_step reads the results some steps later, always the same number of steps, so that all ranks still
+ * decide at the same step. Stages carry what differs from step to step: the input, the flags, the learning rate. So the
+ * calls are the same for every step of a shape. A device that can capture them captures them once per slot and launches
+ * them from then on.
+ *
+ * trainer_wait is the only wait of a steady step: for the results of a step that was queued `depth` steps ago. On a
+ * device it is usually over before it starts. Otherwise the host first polls without a pause, because waking up costs
+ * more, and then with pauses, so that a long step needs little of a core. A rank that waits for the device also waits
+ * for the other ranks, whose gradients are summed there. So it asks the collectives too: they have their own deadlines,
+ * know a lost rank by its number, and abort what can never complete. If they report nothing long after that, the device
+ * is the one that does not respond.
+ *
+ * A step whose gradients are not finite changes nothing. The optimizer skips it on the device, on all ranks alike,
+ * because all have the same sums. check_finite counts and logs it some steps later. With fp16 this is normal: the loss
+ * scale starts at 65536 and each such step halves it, which may take 16 steps in a row. So one such step does not end a
+ * run, but more than --max-skipped in a row do. The sums that travel with the gradients name the rank whose own loss is
+ * not finite. If only gradients are not finite, their sum does not name a rank, and checking each rank's own would cost
+ * one more pass over them in every step. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -27,8 +45,19 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+enum {
+  SPIN_US = 200, /* trainer_wait polls without a pause up to here, then with short pauses, then with long ones */
+  SHORT_US = 5000,
+  SHORT_PAUSE_US = 20,
+  LONG_PAUSE_US = 500,
+  GRACE_MS = 10000, /* after --coll-timeout, the time in which the collectives may still name a lost rank */
+  LOG_EVERY_US = 1000000,
+  SUBJECT_MAX = 64
+};
 
 uint64_t trainer_now_us(void) {
   struct timespec t;
@@ -36,9 +65,33 @@ uint64_t trainer_now_us(void) {
   return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* ------------------------------------------------------------------ the host's part */
+static void pause_after(uint64_t waited_us) {
+  struct timespec ts = {.tv_nsec = (waited_us < SHORT_US ? SHORT_PAUSE_US : LONG_PAUSE_US) * 1000L};
+  if (waited_us >= SPIN_US) nanosleep(&ts, NULL);
+}
 
-/* Elements of the input's stage for these rows of a step. */
+int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e) {
+  int rc = compute_done(t->c, mark, e);
+  if (rc > 0) return 0;
+  uint64_t from = trainer_now_us(), limit = ((uint64_t)t->o.coll_timeout_ms + GRACE_MS) * 1000;
+  while (rc == 0) {
+    rc = coll_progress(t->coll, e);
+    if (rc) return with_coll_exit(t, rc);
+    uint64_t waited = trainer_now_us() - from;
+    if (waited > limit) {
+      err_set(e, -ETIMEDOUT, "the device (%s) did not finish step %llu within %.0f s, and no rank is missing",
+              t->c->device, (unsigned long long)step, (double)waited / 1e6);
+      return with_exit(t, TRAINER_SYSTEM, -ETIMEDOUT);
+    }
+    pause_after(waited);
+    rc = compute_done(t->c, mark, e);
+  }
+  return rc > 0 ? 0 : with_exit(t, TRAINER_SYSTEM, rc);
+}
+
+/* The host's part. ------------------------------------------------------------------------------------------------- */
+
+/* Elements of the input stage for these rows of a step. */
 static struct span in_stage(const struct trainer *t, const struct slot *s, size_t row, size_t rows) {
   size_t width = t->rows ? COMPUTE_ROW_NUMBER : t->data.dim;
   return span_of(s->x, row * width, rows * width);
@@ -48,8 +101,8 @@ static struct span stamp(const struct slot *s, enum slot_stamp at) {
   return span_of(s->stamps, (size_t)at * COMPUTE_STAMP, COMPUTE_STAMP);
 }
 
-static void fill(struct trainer *t, struct slot *s, struct group g) {
-  while (sampler_next(&t->sampler, t->rank, t->world, &g)) {
+static void fill_input(struct trainer *t, struct slot *s, struct sampler_step g) {
+  while (sampler_next_batch(&t->sampler, t->rank, t->world, &g)) {
     for (size_t r = (size_t)g.row; r < (size_t)(g.row + g.share.count); r++) {
       uint64_t sample = permutation_at(&t->perm, g.share.first + r - g.row);
       float *at = compute_host(t->c, in_stage(t, s, r, 1));
@@ -62,138 +115,145 @@ static void fill(struct trainer *t, struct slot *s, struct group g) {
   }
 }
 
-/* Once for each checkpoint: all ranks begin it when they have read it. */
-static bool clock_says(struct trainer *t, uint64_t now) {
+/* True once per checkpoint. All ranks begin it when they have read the flag. */
+static bool is_due_by_clock(struct trainer *t, uint64_t now) {
   uint64_t every = t->o.checkpoint_every.ms * 1000;
   if (!every || !t->save.writer || now - t->save.clock_us < every) return false;
   t->save.clock_us = now;
   return true;
 }
 
-/* What this rank was asked goes on its way with the gradients. */
+/* Rank 0: which of the last two checkpoints is on disk. A checkpoint begins only after the one before is written or
+ * given up. */
+static unsigned written_bits(const struct trainer *t) {
+  const struct saving *v = &t->save;
+  if (!v->written) return 0;
+  return v->written == v->due[0] ? WRITER_LAST : v->written == v->due[1] ? WRITER_BEFORE : 0;
+}
+
+/* Only one rank sets these bits, so a float holds them exactly. */
+static unsigned writer_bits(float x) {
+  return x > 0 && x < 8 ? (unsigned)x : 0;
+}
+
+/* Sends this rank's requests to the others, with the gradients. */
 static void set_flags(struct trainer *t, struct slot *s) {
-  unsigned now = t->asked = rdzv_requested(t->rdzv);
+  unsigned now = t->requested = rdzv_requested(t->rdzv);
   float *flags = compute_host(t->c, span_of(s->flags, 0, SLOT_FLAGS));
-  bool told =
-      (now & RDZV_STOP) && !(now & RDZV_LOST);  /* where the agent is lost, we leave, and the others go on */
-  flags[0] = told || *t->sigterm ? 1.0f : 0.0f; /* MODEL_STOP is the first of them */
+  bool stops = (now & RDZV_STOP) && !(now & RDZV_LOST); /* a rank that lost its agent leaves alone */
+  flags[0] = stops || *t->sigterm ? 1.0f : 0.0f;        /* MODEL_STOP is the first flag */
   flags[MODEL_CHECKPOINT - MODEL_STOP] = now & RDZV_CHECKPOINT ? 1.0f : 0.0f;
-  flags[MODEL_CLOCK - MODEL_STOP] = clock_says(t, s->begun_us) ? 1.0f : 0.0f;
+  flags[MODEL_WRITER - MODEL_STOP] = (float)((is_due_by_clock(t, s->begun_us) ? WRITER_CLOCK : 0u) | written_bits(t));
+  memcpy(s->due, t->save.due, sizeof s->due); /* equal on all ranks, because they queue the same step */
 }
 
-static void set_lr(struct trainer *t, struct slot *s) {
-  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
-  compute_host(t->c, span_of(s->lr, 0, 1))[0] = (float)s->lr_value;
-}
-
-/* What is sent by itself is on its way before the step is queued. */
-static int send(struct trainer *t, struct slot *s, struct group g, struct err *e) {
+/* Starts the copy of the input before the step is queued, on a device that can. */
+static int send_input(struct trainer *t, struct slot *s, struct sampler_step g, struct err *e) {
   int rc = 0;
-  while (s->sent && rc == 0 && sampler_next(&t->sampler, t->rank, t->world, &g)) {
+  while (s->sent && rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g)) {
     struct span stage = in_stage(t, s, (size_t)g.row, (size_t)g.share.count);
     rc = compute_send(t->c, span_of(s->sent, stage.at, stage.n), stage, e);
   }
   return rc;
 }
 
-static int prepare(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
+static int prepare_input(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   s->begun_us = trainer_now_us();
   compute_range_push(t->c, "input");
-  fill(t, s, *g);
+  fill_input(t, s, *g);
   compute_range_pop(t->c);
   s->input_us = trainer_now_us() - s->begun_us;
   s->exposed_us = s->calls_us = 0;
   memset(compute_host(t->c, stamp(s, STAMP_BEGIN)), 0, sizeof(uint64_t) * STAMPS);
   set_flags(t, s);
-  set_lr(t, s);
-  return send(t, s, *g, e);
+  s->lr_value = optim_lr(&t->o.hyper, t->queued.step);
+  compute_host(t->c, span_of(s->lr, 0, 1))[0] = (float)s->lr_value;
+  return send_input(t, s, *g, e);
 }
 
-/* ------------------------------------------------------------------ the device's part */
+/* The device's part. ----------------------------------------------------------------------------------------------- */
 
 static int load_controls(struct trainer *t, struct slot *s, struct err *e) {
-  struct compute_pair to[] = {
-      {model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS), span_of(s->flags, 0, SLOT_FLAGS)},
-      {span_of(t->lr, 0, 1), span_of(s->lr, 0, 1)}};
-  return compute_tell(t->c, to, 2, stamp(s, STAMP_BEGIN), e);
+  struct compute_pair to[] = {{model_extra_span(&t->model, MODEL_STOP, SLOT_FLAGS), span_of(s->flags, 0, SLOT_FLAGS)},
+                              {span_of(t->lr, 0, 1), span_of(s->lr, 0, 1)}};
+  return compute_copy_and_stamp(t->c, to, 2, stamp(s, STAMP_BEGIN), e);
 }
 
-static int load(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
+static int load_batch(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   size_t rows = (size_t)g->share.count, from = (size_t)g->row, dim = t->data.dim;
   struct span classes = span_of(s->classes, from, rows), stage = in_stage(t, s, from, rows);
-  struct span input =
-      s->sent ? span_of(s->sent, from * dim, rows * dim) : span_of(t->model.act[0], 0, rows * dim);
+  struct span input = s->sent ? span_of(s->sent, from * dim, rows * dim) : span_of(t->model.act[0], 0, rows * dim);
   int rc = 0;
   t->model.input = input;
   if (t->rows)
-    rc = compute_rows_take(t->c, t->rows, input, stage, e);
+    rc = compute_rows_gather(t->c, t->rows, input, stage, e);
   else if (!s->sent)
     rc = compute_copy(t->c, input, stage, e);
   if (rc || !t->data.labels) return rc;
   return compute_copy(t->c, span_of(t->model.target, 0, rows), classes, e);
 }
 
-/* model_backward: gradients from `at` on are there. */
-static int sum_bucket(void *ctx, size_t at, struct err *e) {
+/* Called by model_backward: gradients from `at` on are ready. */
+static int reduce_bucket(void *ctx, size_t at, struct err *e) {
   struct trainer *t = ctx;
   if (at > 0 && (double)(t->bucket_end - at) * sizeof(float) < t->o.bucket_cap_mb * 1048576.0)
-    return trainer_blame_coll(t, coll_progress(t->coll, e));
+    return with_coll_exit(t, coll_progress(t->coll, e));
   struct span s = span_of(t->model.grads, at, t->bucket_end - at);
   t->bucket_end = at;
-  return trainer_blame_coll(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
+  return with_coll_exit(t, coll_all_reduce_begin(t->coll, t->c, s, &t->tickets[t->n_tickets++], e));
 }
 
-static int lose(struct trainer *t, const struct group *g, bool add, struct err *e) {
+static int add_loss(struct trainer *t, const struct sampler_step *g, bool add, struct err *e) {
   size_t rows = (size_t)g->share.count;
   bool classify = t->o.loss == COMPUTE_CROSS_ENTROPY;
-  struct span target = classify ? span_of(t->model.target, 0, rows)
-                                : span_of(t->model.input.buf, t->model.input.at, rows * t->data.dim);
+  struct span target =
+      classify ? span_of(t->model.target, 0, rows) : span_of(t->model.input.buf, t->model.input.at, rows * t->data.dim);
   struct compute_loss_desc loss = {.kind = t->o.loss,
                                    .weight = (double)g->share.count / (double)g->total,
                                    .add = add,
-                                   .who = (float)(t->rank + 1),
+                                   .rank_tag = (float)(t->rank + 1),
                                    .scale = t->opt};
   return model_loss(&t->model, &loss, target, rows, e);
 }
 
-static int gradients(struct trainer *t, const struct group *g, bool add, struct err *e) {
+static int add_gradients(struct trainer *t, const struct sampler_step *g, bool add, struct err *e) {
   size_t rows = (size_t)g->share.count;
   compute_range_push(t->c, "forward");
   int rc = model_forward(&t->model, rows, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "loss");
-  if (rc == 0) rc = lose(t, g, add, e);
+  if (rc == 0) rc = add_loss(t, g, add, e);
   compute_range_pop(t->c);
   compute_range_push(t->c, "backward");
-  if (rc == 0) rc = model_backward(&t->model, rows, add, g->left ? NULL : sum_bucket, t, e);
+  if (rc == 0) rc = model_backward(&t->model, rows, add, g->left ? NULL : reduce_bucket, t, e);
   compute_range_pop(t->c);
   return rc;
 }
 
-static int batches(struct trainer *t, struct slot *s, struct group g, struct err *e) {
+static int enqueue_batches(struct trainer *t, struct slot *s, struct sampler_step g, struct err *e) {
   int rc = 0;
   t->n_tickets = 0;
   t->bucket_end = t->model.n_params + MODEL_EXTRAS;
-  for (bool add = false; rc == 0 && sampler_next(&t->sampler, t->rank, t->world, &g); add = true) {
-    rc = load(t, s, &g, e);
-    if (rc == 0 && !add) rc = compute_tell(t->c, NULL, 0, stamp(s, STAMP_INPUT), e);
-    if (rc == 0) rc = gradients(t, &g, add, e);
+  for (bool add = false; rc == 0 && sampler_next_batch(&t->sampler, t->rank, t->world, &g); add = true) {
+    rc = load_batch(t, s, &g, e);
+    if (rc == 0 && !add) rc = compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_INPUT), e);
+    if (rc == 0) rc = add_gradients(t, &g, add, e);
   }
   return rc;
 }
 
-/* On a CPU what is waited for here is what the backward pass did not hide. */
-static int sums(struct trainer *t, struct slot *s, struct err *e) {
+/* On a CPU this wait is the part that the backward pass did not hide. */
+static int await_sums(struct trainer *t, struct slot *s, struct err *e) {
   uint64_t from = trainer_now_us();
-  int rc = t->world > 1 ? compute_tell(t->c, NULL, 0, stamp(s, STAMP_BACKWARD), e) : 0;
+  int rc = t->world > 1 ? compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_BACKWARD), e) : 0;
   if (rc) return rc;
   for (int i = 0; i < t->n_tickets && rc == 0; i++) rc = coll_wait(t->coll, t->tickets[i], e);
   s->exposed_us = trainer_now_us() - from;
-  if (rc) return trainer_blame_coll(t, rc);
-  return t->world > 1 ? compute_tell(t->c, NULL, 0, stamp(s, STAMP_SUMMED), e) : 0;
+  if (rc) return with_coll_exit(t, rc);
+  return t->world > 1 ? compute_copy_and_stamp(t->c, NULL, 0, stamp(s, STAMP_SUMMED), e) : 0;
 }
 
-static int update(struct trainer *t, struct err *e) {
+static int enqueue_update(struct trainer *t, struct err *e) {
   compute_range_push(t->c, "update");
   int rc = compute_opt_step(t->c, t->opt, model_params_span(&t->model), model_grads_span(&t->model),
                             span_of(t->lr, 0, 1), model_extra_span(&t->model, MODEL_BAD, 1), e);
@@ -201,30 +261,29 @@ static int update(struct trainer *t, struct err *e) {
   return rc;
 }
 
-static int results(struct trainer *t, struct slot *s, struct err *e) {
-  struct compute_pair from = {span_of(s->results, 0, MODEL_EXTRAS),
-                              model_extra_span(&t->model, 0, MODEL_EXTRAS)};
-  int rc = compute_tell(t->c, &from, 1, stamp(s, STAMP_END), e);
+static int enqueue_results(struct trainer *t, struct slot *s, struct err *e) {
+  struct compute_pair from = {span_of(s->results, 0, MODEL_EXTRAS), model_extra_span(&t->model, 0, MODEL_EXTRAS)};
+  int rc = compute_copy_and_stamp(t->c, &from, 1, stamp(s, STAMP_END), e);
   return rc ? rc : compute_opt_read(t->c, t->opt, span_of(s->counters, 0, COMPUTE_COUNTERS), e);
 }
 
 /* From stages to stages: the same calls for every step of this shape in this slot. */
-static int calls(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
+static int enqueue_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   int rc = load_controls(t, s, e);
-  if (rc == 0) rc = batches(t, s, *g, e);
-  if (rc == 0) rc = sums(t, s, e);
-  if (rc == 0) rc = update(t, e);
-  return rc ? rc : results(t, s, e);
+  if (rc == 0) rc = enqueue_batches(t, s, *g, e);
+  if (rc == 0) rc = await_sums(t, s, e);
+  if (rc == 0) rc = enqueue_update(t, e);
+  return rc ? rc : enqueue_results(t, s, e);
 }
 
-/* ------------------------------------------------------------------ captured steps */
+/* Captured steps. -------------------------------------------------------------------------------------------------- */
 
-static int capture(struct trainer *t, struct slot *s, const struct group *g, struct compute_graph **out,
-                   struct err *e) {
+static int capture_step(struct trainer *t, struct slot *s, const struct sampler_step *g, struct compute_graph **out,
+                        struct err *e) {
   struct err why = ERR_INIT;
   int rc = compute_capture_begin(t->c, &why);
   if (rc == 0) {
-    int called = calls(t, s, g, &why);
+    int called = enqueue_step(t, s, g, &why);
     rc = compute_capture_end(t->c, out, called ? NULL : &why);
     if (rc == 0 && called) compute_graph_destroy(t->c, *out);
     if (called) rc = called;
@@ -239,12 +298,12 @@ static int capture(struct trainer *t, struct slot *s, const struct group *g, str
 }
 
 /* 1: this step is not captured. */
-static int launch(struct trainer *t, struct slot *s, const struct group *g, struct err *e) {
+static int launch_captured(struct trainer *t, struct slot *s, const struct sampler_step *g, struct err *e) {
   if (!t->capture) return 1;
   struct compute_graph *graph = slot_graph(s, g->total);
   if (!graph) {
     if (!slots_saw(&t->slots, g->total)) return 1;
-    int rc = capture(t, s, g, &graph, e);
+    int rc = capture_step(t, s, g, &graph, e);
     if (rc) return rc;
     if (!slot_keep_graph(s, g->total, graph)) {
       compute_graph_destroy(t->c, graph);
@@ -257,10 +316,10 @@ static int launch(struct trainer *t, struct slot *s, const struct group *g, stru
   return rc;
 }
 
-/* ------------------------------------------------------------------ in order */
+/* In order. -------------------------------------------------------------------------------------------------------- */
 
-static void advance(struct trainer *t, const struct group *g) {
-  struct place *p = &t->queued;
+static void advance_position(struct trainer *t, const struct sampler_step *g) {
+  struct run_position *p = &t->queued;
   p->step++;
   p->position += g->total;
   if (p->position < t->sampler.samples) return;
@@ -269,32 +328,33 @@ static void advance(struct trainer *t, const struct group *g) {
   t->perm = sampler_epoch(&t->sampler, p->epoch);
 }
 
-int trainer_queue(struct trainer *t, struct err *e) {
-  struct group g = sampler_group(&t->sampler, t->queued.position);
+int trainer_queue_step(struct trainer *t, struct err *e) {
+  struct sampler_step g = sampler_step_at(&t->sampler, t->queued.position);
   struct slot *s = slots_next(&t->slots);
-  t->exit = TRAINER_SYSTEM; /* unless somebody else is to blame */
-  int rc = prepare(t, s, &g, e);
+  t->exit = TRAINER_SYSTEM; /* unless another cause is set below */
+  int rc = prepare_input(t, s, &g, e);
   if (rc) return rc;
   uint64_t from = trainer_now_us();
-  rc = launch(t, s, &g, e);
+  rc = launch_captured(t, s, &g, e);
   bool launched = rc == 0;
-  if (rc == 1) rc = calls(t, s, &g, e);
+  if (rc == 1) rc = enqueue_step(t, s, &g, e);
   if (rc == 0) rc = compute_record(t->c, &s->mark, e);
   if (rc) return rc;
   s->calls_us = trainer_now_us() - from;
-  advance(t, &g);
+  advance_position(t, &g);
   s->after = t->queued;
   s->samples = g.total;
   slots_push(&t->slots);
-  /* Only now: whatever it says, this step may come to its end, and then it has to be found in its slot. */
-  return launched ? trainer_blame_coll(t, coll_progress(t->coll, e)) : 0;
+  /* Last: even if this reports an error, the step may complete, and then it must be in its slot. */
+  return launched ? with_coll_exit(t, coll_progress(t->coll, e)) : 0;
 }
 
 static uint64_t ns_between(const uint64_t *from, const uint64_t *to) {
   return *to > *from ? *to - *from : 0;
 }
 
-/* What the device says. A step of one rank has no sums to wait for. A device that runs ahead and has no clock leaves what it did unknown. */
+/* Reads the device's clock. A step of one rank has no sums to wait for. If a device runs ahead and has no clock, its
+ * times are unknown. */
 static void note_device_times(struct trainer *t, const struct slot *s) {
   uint64_t at[STAMPS];
   struct timing *ms = &t->timing;
@@ -316,7 +376,7 @@ static void note_device_times(struct trainer *t, const struct slot *s) {
   t->device_ns = at[STAMP_END];
 }
 
-/* What a step took is the time since the one before was read, or since it was begun, if that was later. */
+/* The time of a step starts when the step before was read, or when this one was begun, whichever is later. */
 static void note_times(struct trainer *t, const struct slot *s, uint64_t from, uint64_t now) {
   uint64_t since = s->begun_us > t->read_us ? s->begun_us : t->read_us;
   t->timing = (struct timing){.step = now - since,
@@ -331,7 +391,54 @@ static void note_times(struct trainer *t, const struct slot *s, uint64_t from, u
   note_device_times(t, s);
 }
 
-int trainer_read(struct trainer *t, struct err *e) {
+static const char *describe_bad(const struct trainer *t, const float *x, char out[SUBJECT_MAX]) {
+  double bad = (double)x[MODEL_BAD];
+  if (bad == 1)
+    snprintf(out, SUBJECT_MAX, "the loss of rank %.0f is", (double)x[MODEL_BAD_RANK] - 1);
+  else if (bad > 1) /* a rank has one loss per batch of the step */
+    snprintf(out, SUBJECT_MAX, "the losses of %.0f %s are", bad, t->o.update_freq > 1 ? "batches" : "ranks");
+  else
+    snprintf(out, SUBJECT_MAX, "the %s", isfinite(x[MODEL_LOSS]) ? "gradients are" : "loss is");
+  return out;
+}
+
+static void log_bad_step(struct trainer *t, const float *x) {
+  char subject[SUBJECT_MAX], scale[64] = "";
+  const struct compute_opt_counters *v = &t->counters;
+  uint64_t now = trainer_now_us();
+  if (t->rank != 0 || (t->bad_logged_us && now - t->bad_logged_us < LOG_EVERY_US)) return;
+  t->bad_logged_us = now;
+  if (t->scale_loss) snprintf(scale, sizeof scale, ", the loss scale is now %g", (double)v->scale);
+  if (isfinite(v->grad_norm))
+    log_warn("%s not finite at step %llu, but the gradients are", describe_bad(t, x, subject),
+             (unsigned long long)t->done.step);
+  else
+    log_warn("%s not finite at step %llu: step skipped (%llu so far)%s", describe_bad(t, x, subject),
+             (unsigned long long)t->done.step, (unsigned long long)v->skipped, scale);
+}
+
+static int check_finite(struct trainer *t, const float *extras, struct err *e) {
+  char subject[SUBJECT_MAX], before[64] = "";
+  if (isfinite(t->loss) && isfinite(t->counters.grad_norm)) {
+    t->bad_in_row = 0;
+    return 0;
+  }
+  if (++t->bad_in_row <= (uint64_t)t->o.max_skipped) {
+    log_bad_step(t, extras);
+    return 0;
+  }
+  if (t->o.max_skipped == 1) snprintf(before, sizeof before, ", as in the step before");
+  if (t->o.max_skipped > 1)
+    snprintf(before, sizeof before, ", as in the %lld steps before", (long long)t->o.max_skipped);
+  err_set(e, -ERANGE, "%s not finite at step %llu%s; try a smaller --lr, or scale the data with --scale%s",
+          describe_bad(t, extras, subject), (unsigned long long)t->done.step, before,
+          t->o.checkpoint_dir
+              ? "; start over with --resume none, because the last checkpoints may already have diverged"
+              : "");
+  return with_exit(t, TRAINER_DIVERGED, -ERANGE);
+}
+
+int trainer_read_step(struct trainer *t, struct err *e) {
   struct slot *s = slots_oldest(&t->slots);
   uint64_t from = trainer_now_us();
   compute_range_push(t->c, "wait");
@@ -347,21 +454,24 @@ int trainer_read(struct trainer *t, struct err *e) {
   t->lr_value = s->lr_value;
   t->stop |= x[MODEL_STOP] > 0;
   t->checkpoint |= x[MODEL_CHECKPOINT] > 0;
-  t->clock |= x[MODEL_CLOCK] > 0;
+  unsigned writer = writer_bits(x[MODEL_WRITER]);
+  t->clock |= (writer & WRITER_CLOCK) != 0;
+  if (writer & WRITER_LAST) trainer_save_report(t, s->due[0]);
+  if (writer & WRITER_BEFORE) trainer_save_report(t, s->due[1]);
   slots_pop(&t->slots);
-  return trainer_judge(t, x, e);
+  return check_finite(t, x, e);
 }
 
 static uint64_t steps_counted(const struct compute_opt_counters *v) {
   return v->updates + v->skipped;
 }
 
-/* Slot by slot: the device counts the updates that it makes and those that it skips, one of them for each step, and what it had counted
- * behind a step lies in the step's own slot. Where that has not grown, the update was held back, and so were those of all later steps. */
-static int read_made(struct trainer *t, struct err *e) {
+/* Reads the steps that completed. The device counts one update or one skip per step, and the count behind a step lies
+ * in that step's slot. If it did not grow, the update was blocked, and so were those of all later steps. */
+static int read_completed(struct trainer *t, struct err *e) {
   struct compute_opt_counters then;
   int rc = 0;
-  for (struct slot *s; rc == 0 && (s = slots_oldest(&t->slots)); rc = trainer_take(t, e)) {
+  for (struct slot *s; rc == 0 && (s = slots_oldest(&t->slots)); rc = trainer_read_and_report(t, e)) {
     memcpy(&then, compute_host(t->c, span_of(s->counters, 0, COMPUTE_COUNTERS)), sizeof then);
     if (steps_counted(&then) == steps_counted(&t->counters)) break;
   }
@@ -369,20 +479,20 @@ static int read_made(struct trainer *t, struct err *e) {
   return rc;
 }
 
-int trainer_discard(struct trainer *t, struct err *e) {
-  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS); /* free behind read_made */
+int trainer_discard_queued(struct trainer *t, struct err *e) {
+  struct span stage = span_of(t->slots.v[0].counters, 0, COMPUTE_COUNTERS); /* free after read_completed */
   struct compute_opt_counters now;
-  int rc = trainer_blame(t, TRAINER_SYSTEM, trainer_settle(t, e));
-  if (rc == 0) rc = read_made(t, e);
+  int rc = with_exit(t, TRAINER_SYSTEM, trainer_await_queue(t, e));
+  if (rc == 0) rc = read_completed(t, e);
   if (rc) return rc;
   rc = compute_opt_read(t->c, t->opt, stage, e);
-  if (rc == 0) rc = trainer_settle(t, e);
-  if (rc) return trainer_blame(t, TRAINER_SYSTEM, rc);
+  if (rc == 0) rc = trainer_await_queue(t, e);
+  if (rc) return with_exit(t, TRAINER_SYSTEM, rc);
   memcpy(&now, compute_host(t->c, stage), sizeof now);
   t->queued = t->done;
   t->perm = sampler_epoch(&t->sampler, t->queued.epoch);
   if (steps_counted(&now) == steps_counted(&t->counters)) return 0;
-  err_set(e, -EPROTO, "the optimizer has counted %llu steps, and %llu were read",
-          (unsigned long long)steps_counted(&now), (unsigned long long)steps_counted(&t->counters));
-  return trainer_blame(t, TRAINER_SYSTEM, -EPROTO);
+  err_set(e, -EPROTO, "the optimizer counted %llu steps, but %llu were read", (unsigned long long)steps_counted(&now),
+          (unsigned long long)steps_counted(&t->counters));
+  return with_exit(t, TRAINER_SYSTEM, -EPROTO);
 }

@@ -1,195 +1,252 @@
-#ifndef AGENT_TRAINER_TRAINER_H
-#define AGENT_TRAINER_TRAINER_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef AGENT_TRAINER_RUN_TRAINER_H
+#define AGENT_TRAINER_RUN_TRAINER_H
 
-/* One run of the trainer: everything it holds, and its phases. Each phase is a function that returns 0 or
- * a negative code with a sentence, and leaves in `exit` what the program is to exit with.
+/* One run of the trainer: its state, and its phases.
  *
- * Everything but main is a library (trainer_run), so that tests can run it on a compute and a coll of their own: trainer_setup makes what is not
- * there already. */
+ * A phase is a function that returns 0 or a negative code with a message, and leaves the exit code of the program in
+ * `exit` (with_exit). Everything but main is a library, so that tests can run it on their own compute and coll:
+ * trainer_setup creates only what does not exist yet.
+ *
+ * Two positions describe a run. `queued` is behind the last step that was queued. `done` is behind the last step whose
+ * results the host has read; reports show that one. They are equal when no step is queued. */
 
 #include <errno.h>
 #include <signal.h>
 #include "agent/sdk/rdzv.h"
-#include "agent/trainer/ckpt_writer.h"
+#include "agent/trainer/checkpoint/checkpoint.h"
 #include "agent/trainer/coll/coll.h"
 #include "agent/trainer/data/data.h"
 #include "agent/trainer/gpu/gpu.h"
-#include "agent/trainer/run/metrics.h"
 #include "agent/trainer/model/model.h"
-#include "agent/trainer/optim.h"
+#include "agent/trainer/run/metrics.h"
 #include "agent/trainer/run/options.h"
-#include "agent/trainer/sampler.h"
 #include "agent/trainer/run/slot.h"
 
-/* What start-up is made of, in this order; its metrics are in milliseconds. */
-#define TRAINER_PHASE_LIST(X)                                                                                \
-  X(PROCESS, "process_ms")             /* from the kernel's start of this process to main */                 \
-  X(AGENT, "agent_ms")                 /* options, and the agent */                                          \
-  X(DATA, "data_ms")                   /* the data set */                                                    \
-  X(DEVICE, "device_ms")               /* the device: its context, its libraries */                          \
-  X(MODEL, "model_ms")                 /* memory, the first weights, files */                                \
-  X(COMMUNICATORS, "communicators_ms") /* the others are met */                                              \
-  X(RESUME, "resume_ms")               /* the checkpoint, if there is one, to all ranks */                   \
+/* The phases of start-up, in this order; their metrics are in milliseconds. */
+#define TRAINER_PHASE_LIST(X)                                                                                          \
+  X(PROCESS, "process_ms")             /* from the kernel's start of this process to main */                           \
+  X(AGENT, "agent_ms")                 /* options, and the agent */                                                    \
+  X(DATA, "data_ms")                   /* the data set */                                                              \
+  X(DEVICE, "device_ms")               /* the device: its context, its libraries */                                    \
+  X(MODEL, "model_ms")                 /* memory, the first weights, files */                                          \
+  X(COMMUNICATORS, "communicators_ms") /* the connections to the other ranks */                                        \
+  X(RESUME, "resume_ms")               /* the checkpoint, if there is one, on all ranks */                             \
   X(FIRST_STEP, "first_step_ms")       /* until its results are read */
 #define X(name, key) PHASE_##name,
 enum trainer_phase { TRAINER_PHASE_LIST(X) PHASES };
 #undef X
 
-/* Samples and steps per second over the last moments. */
+/* Recent samples and steps per second. */
 struct rate {
   uint64_t since_us, samples, steps;
   double value, steps_value;
 };
 
-/* Of the last step that was read, in microseconds. */
+/* Times of the last step that was read, in microseconds. */
 struct timing {
   uint64_t step, input, wait, checkpoint; /* by the host's clock */
   uint64_t samples;                       /* over all ranks */
-  /* By the device's clock, where it has one, else by the host's. NaN: not known. */
+  /* By the device's clock if it has one, else by the host's. NaN: unknown. */
   double compute, exposed, device_input, idle;
 };
 
-/* Rank 0's checkpoint under way. */
+/* The checkpoint in progress, and what all ranks know of the last ones (save.c). */
 struct saving {
-  struct ckpt_writer *writer; /* NULL: this rank writes none */
+  struct ckpt_writer *writer; /* NULL: this rank does not write */
+  struct ckpt_lock *lock;     /* of --checkpoint-dir, as long as there is a writer */
   struct compute_buf *stage;
   struct compute_buf *shadow; /* on the device: a copy of the state; NULL: none */
-  struct compute_buf *stamps; /* stage: the device's clock before and behind what holds up its steps */
-  bool begun;                 /* id names one */
-  bool under_way, copying;    /* begun and not on disk; of that: not with the writer yet */
+  struct compute_buf *stamps; /* stage: the device's clock before and after the copy that delays its steps */
+  bool begun;                 /* id names a checkpoint */
+  bool under_way;             /* it is begun and not on disk */
+  bool copying;               /* it is begun and not with the writer yet */
   struct compute_mark mark;   /* behind all copies */
-  struct place at;
+  struct run_position at;
   struct ckpt_id id;
-  uint64_t stall_us;             /* what it has cost the loop, and the device's steps */
-  uint64_t waited_for, left_out; /* since the start, because the one before was still being written */
-  uint64_t told_us;              /* when that was told: once a minute is enough */
-  uint64_t clock_us;             /* when the last one was begun, or wished for */
+  uint64_t due[2];         /* all ranks: the steps of the last two checkpoints that were due */
+  uint64_t written;        /* rank 0: the step of the last checkpoint written */
+  uint64_t reported;       /* all ranks: the last step that the agent knows of */
+  uint64_t stall_us;       /* the time that it cost the loop and the device's steps */
+  uint64_t waited_for;     /* how often the run waited for the checkpoint before, since the start */
+  uint64_t left_out;       /* how many checkpoints were skipped, since the start */
+  uint64_t slow_logged_us; /* when a slow disk was logged, at most once a minute */
+  uint64_t full_logged_us; /* when a full disk was logged, at most once a minute */
+  bool wanted;             /* somebody waits for the one in progress: it must not fail */
+  uint64_t clock_us;       /* when the last one was begun or requested */
 };
 
 enum { EVAL_STAGES = 2 };
 
-/* --eval-data. */
+/* --eval-data (evaluate.c). */
 struct evaluation {
   struct dataset data;
   struct compute_buf *x[EVAL_STAGES], *classes[EVAL_STAGES]; /* stages: to the device */
-  struct compute_buf *scores, *stage;                        /* MODEL_SCORES; and from the device */
-  uint64_t step;                                             /* of the last one */
-  bool made;                                                 /* there is a last one */
+  struct compute_buf *scores;                                /* on the device: MODEL_SCORES */
+  struct compute_buf *stage;                                 /* from the device: MODEL_SCORES */
+  uint64_t step;                                             /* of the last evaluation */
+  bool made;                                                 /* there was an evaluation */
 };
 
 struct trainer {
   struct trainer_opts o;
   enum trainer_exit exit;
-  const volatile sig_atomic_t *sigterm; /* set by the signal handler */
+  const volatile sig_atomic_t *sigterm; /* the signal handler sets it */
 
+  /* The ranks and the device (setup.c, device.c). */
   struct rdzv *rdzv;
   int rank, world;
   struct coll *coll;
   struct compute *c;
-  const struct gpu_module *gpu; /* where `c` is a CUDA device */
-  struct err no_cuda;           /* why it is not, though something of CUDA is there */
+  const struct gpu_module *gpu; /* if `c` is a CUDA device */
+  struct err no_cuda;           /* why it is not, if some of CUDA is installed */
+
+  /* The data, the model and the optimizer. */
   struct dataset data;
-  struct compute_rows *rows; /* the data set, where the device keeps it; NULL: batches come as floats */
+  struct compute_rows *rows; /* the data set on the device; NULL: batches are sent as floats */
   struct model model;
   struct compute_opt *opt;
-  struct compute_opt_counters counters; /* as they were after the last step that was read */
+  struct compute_buf *lr;
   struct sampler sampler;
   struct permutation perm; /* of queued.epoch */
-  struct slots slots;
-  struct compute_buf *lr;
-  bool scale_loss; /* fp16 */
-  bool capture;    /* steps are captured, as long as that succeeds */
+  bool scale_loss;         /* fp16 */
+  uint64_t last_step;      /* the end of the run */
 
-  struct place done;   /* behind the last step that was read: what people see */
-  struct place queued; /* behind the last step that was queued; the same where nothing is under way */
-  uint64_t last_step;  /* the run's end */
-  double loss;         /* of the last step that was read; not finite: that step was bad */
-  uint64_t bad_in_row; /* steps without a finite loss or without finite gradients, up to the last one */
-  uint64_t bad_told_us;
-  double lr_value;              /* of the last step that was read */
-  bool stop, checkpoint, clock; /* what the ranks agreed on in the steps that were read */
+  /* The steps (step.c). */
+  struct slots slots;
+  bool capture;               /* steps are captured, unless that fails */
+  struct run_position queued; /* behind the last step that was queued */
+  struct run_position done;   /* behind the last step that was read */
+  unsigned requested;         /* rdzv_requested, before the last step that was queued */
   struct coll_ticket tickets[MODEL_WIDTHS_MAX];
   int n_tickets;
   size_t bucket_end; /* gradients from here on are being summed */
 
-  struct ckpt_id id; /* the token of this round */
+  /* Results of the last step that was read. */
+  struct compute_opt_counters counters;
+  double loss; /* not finite: that step was bad */
+  double lr_value;
+  bool stop, checkpoint, clock; /* requests that all ranks know of */
+  uint64_t bad_in_row;          /* steps without a finite loss or finite gradients, up to this one */
+  uint64_t bad_logged_us;
+  uint64_t device_ns; /* the device's clock behind it; 0: none */
+  struct timing timing;
+
+  /* Checkpoints, resuming and recovery (save.c, state.c, recover.c). */
+  struct ckpt_marker marker; /* of this rank's checkpoints: the token of this round, the job, the origin of the run */
   struct saving save;
-  uint64_t checkpoint_us; /* what checkpoints have cost the loop since the last step was read */
+  uint64_t checkpoint_us; /* the loop's time for checkpoints since the last step was read */
   char resumed_from[CKPT_NAME_MAX];
+  bool resumed_named; /* it is the one of --resume-from */
+  bool has_state;     /* resumed, or agreed with the others */
+  bool behind;        /* while they agree: this rank needs another rank's state */
 
   struct evaluation evaluation;
-  unsigned asked; /* rdzv_requested, before the last step that was queued */
-  bool begun;     /* it stands where the run stands: resumed, or agreed with the others */
-  bool behind;    /* while they agree: another rank's state is to be taken */
-
   struct compute_buf *bench_data, *bench_stage; /* --bench */
 
+  /* Reports (report.c). */
   struct metrics metrics;
   struct rate rate;
-  struct timing timing;
-  uint64_t begin_us, samples, steps; /* this process's own part */
-  uint64_t device_ns;                /* the device's clock behind the last step that was read; 0: none */
+  uint64_t begin_us, samples, steps; /* this process alone */
   uint64_t reported_us, read_us, next_step_us;
   uint64_t phase_us[PHASES], phase_from_us;
-  bool first_step_told;
+  bool first_step_reported;
 };
 
-static inline int trainer_blame(struct trainer *t, enum trainer_exit code, int rc) {
+/* Returns rc. If it is an error, `code` becomes the exit code of the program. */
+static inline int with_exit(struct trainer *t, enum trainer_exit code, int rc) {
   if (rc) t->exit = code;
   return rc;
 }
-/* What a collective says. An error of this rank's own device or memory is its own; all else is the loss of others (coll.h). */
-static inline int trainer_blame_coll(struct trainer *t, int rc) {
+/* The same for a collective. An error of this rank's own device or memory is its own; any other means a lost rank
+ * (coll.h). */
+static inline int with_coll_exit(struct trainer *t, int rc) {
   bool own = rc == -EIO || rc == -ENOMEM || rc == -EBUSY || rc == -ENOTSUP;
-  return trainer_blame(t, own ? TRAINER_SYSTEM : TRAINER_LOST, rc);
+  return with_exit(t, own ? TRAINER_SYSTEM : TRAINER_LOST, rc);
 }
-uint64_t trainer_now_us(void);
-/* What has gone by since the phase before was told belongs to this one. */
-void trainer_phase(struct trainer *t, enum trainer_phase phase);
 
-/* setup.c */
+/* setup.c: from options to a run that is ready. */
 int trainer_setup(struct trainer *t, struct err *e);
-/* device.c: t->c by --device, said by rank 0; then t->coll, with the other ranks of this round. Nothing where there is one already. */
-int device_open(struct trainer *t, struct err *e);
-void device_say(const struct trainer *t);
-int device_join(struct trainer *t, struct err *e);
-int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the others; no data, no model */
+int trainer_setup_bench(struct trainer *t, struct err *e); /* the device and the ranks; no data, no model */
 void trainer_teardown(struct trainer *t);
-/* Another round of the same process: who it is now, its token, files; memory for its shares (the state stays). */
-int trainer_enter(struct trainer *t, struct err *e);
-/* recover.c: --recovery inplace; with restart the first two do nothing, and the third says no. */
-void trainer_offer_rejoin(struct trainer *t);
-int trainer_asked_to_leave(struct trainer *t,
-                           struct err *e); /* the error that ends the loop, where the agent asked for that */
-bool trainer_can_recover(const struct trainer *t, int rc);
-/* After a failure with which it can: the loop may go on. */
-int trainer_recover(struct trainer *t, int rc, struct err *e);
-/* All ranks, with a ring: they stand at the same step, from the same bytes: the furthest one's, or the checkpoint's, or the first weights. */
-int trainer_agree(struct trainer *t, struct err *e);
-/* loop.c */
-int trainer_loop(struct trainer *t,
-                 struct err *e); /* to the end, or until told to stop; nothing is under way then */
-/* Reads the oldest step under way, and reports it. */
-int trainer_take(struct trainer *t, struct err *e);
-/* Reads all steps that are under way, so that done and queued are the same. */
-int trainer_drain(struct trainer *t, struct err *e);
-/* wait.c: with an eye on the other ranks; `step`: for the sentence. */
+/* Enters another round of the same process: rank, token, files, and memory for its shares. The state stays. */
+int trainer_enter_round(struct trainer *t, struct err *e);
+
+/* device.c: t->c by --device; then t->coll, with the other ranks of this round. Each does nothing if it exists. */
+int trainer_open_device(struct trainer *t, struct err *e);
+int trainer_join_ranks(struct trainer *t, struct err *e);
+void trainer_log_device(const struct trainer *t);
+
+/* loop.c: trains to the end, or until a requested stop. No step is queued afterwards. */
+int trainer_loop(struct trainer *t, struct err *e);
+/* Reads the oldest queued step, and reports it. */
+int trainer_read_and_report(struct trainer *t, struct err *e);
+
+/* step.c: queues the next step; there must be a free slot. */
+int trainer_queue_step(struct trainer *t, struct err *e);
+/* Reads the oldest queued step; there must be one. */
+int trainer_read_step(struct trainer *t, struct err *e);
+/* After a rank was lost and updates were blocked: waits for the queue. Steps whose update was made are read and
+ * reported as usual, the others are forgotten. done and queued are then behind the last update. */
+int trainer_discard_queued(struct trainer *t, struct err *e);
+/* Waits for a mark, and watches the other ranks. step: for the message. */
 int trainer_wait(struct trainer *t, struct compute_mark mark, uint64_t step, struct err *e);
-/* step.c */
-int trainer_queue(struct trainer *t, struct err *e); /* the next step; there must be a free slot */
-int trainer_read(struct trainer *t, struct err *e);  /* the oldest step under way; there must be one */
-/* After a rank was lost and the device was poisoned: waits for what is under way. Steps whose update was made are read and reported as
- * ever, the others are forgotten; done and queued are behind the last one that was made. */
-int trainer_discard(struct trainer *t, struct err *e);
-/* skipped.c: what is to be said of a step just read, and whether to go on. extras: MODEL_EXTRAS floats. */
-int trainer_judge(struct trainer *t, const float *extras, struct err *e);
-/* evaluate.c */
-int trainer_evaluation_alloc(struct trainer *t,
-                             struct err *e); /* nothing without --eval-data, as all of these */
+uint64_t trainer_now_us(void);
+
+/* evaluate.c: nothing without --eval-data. */
+int trainer_evaluation_alloc(struct trainer *t, struct err *e);
 void trainer_evaluation_free(struct trainer *t);
 bool trainer_evaluation_is_due(const struct trainer *t, uint64_t step);
-/* Of the weights as they are now, by all ranks together; no step is under way. */
+/* Scores the weights as they are now, on all ranks together. No step may be queued. */
 int trainer_evaluate(struct trainer *t, struct err *e);
+
+/* state.c: finds the checkpoint to resume from, and gives it to all ranks. */
+int trainer_resume(struct trainer *t, struct err *e);
+/* The state at t->done as the bytes of a checkpoint, and back. No step may be queued. whose: for the message. */
+size_t trainer_packed_size(const struct trainer *t);
+int trainer_pack(struct trainer *t, struct buf *out, struct err *e);
+int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e);
+/* Allocates host memory for a whole state. */
+int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
+/* Queues copies of the state, as it is behind the queued steps, to a stage. */
+int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
+/* The same in two: to a copy on the device (counters and loss go to the stage at once), and from there to the stage
+ * while later steps run. */
+int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e);
+int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage, struct err *e);
+int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
+                        struct compute_mark *mark, struct err *e);
+/* Behind a mark: the state in a stage. It points into the stage. */
+struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage, const struct run_position *at);
+int trainer_await_queue(struct trainer *t, struct err *e); /* waits for all queued operations */
+/* Checks at the start that --save-weights can be written. */
+int trainer_check_weights(const char *path, struct err *e);
+/* Rank 0 at the end: the CRC-32 of the weights, and --save-weights. */
+int trainer_finish_weights(struct trainer *t, uint32_t *crc, struct err *e);
+
+/* save.c: rank 0 writes; nothing without --checkpoint-dir. All ranks call these at the same step. */
+int trainer_save_open(struct trainer *t, struct err *e);
+void trainer_save_close(struct trainer *t); /* waits for the checkpoint in progress */
+/* Begins a checkpoint of the state behind the queued steps, in the background. */
+int trainer_save_begin(struct trainer *t, struct err *e);
+int trainer_save_poll(struct trainer *t, struct err *e); /* once per step */
+/* A checkpoint of that step is on disk: the agent remembers it for later rounds. */
+void trainer_save_report(struct trainer *t, uint64_t step);
+/* Writes a checkpoint of this state before it returns. together: all ranks call it; else rank 0 alone. No step may be
+ * queued. */
+int trainer_save_now(struct trainer *t, bool together, struct err *e);
+
+/* recover.c: --recovery inplace. With restart the first two do nothing, and the third returns false. */
+void trainer_offer_rejoin(struct trainer *t);
+/* The error that ends the loop, if the agent asked for that. */
+int trainer_asked_to_leave(struct trainer *t, struct err *e);
+bool trainer_can_recover(const struct trainer *t, int rc);
+/* After an error from which it can recover: 0 if the loop may continue. */
+int trainer_recover(struct trainer *t, int rc, struct err *e);
+/* Brings all ranks to the same step and bytes: those of the furthest rank, or of the checkpoint, or the first
+ * weights. */
+int trainer_agree(struct trainer *t, struct err *e);
+
 /* report.c */
 int trainer_report_start(struct trainer *t, struct err *e);
 int trainer_report_step(struct trainer *t, struct err *e);
@@ -197,43 +254,11 @@ int trainer_report_step(struct trainer *t, struct err *e);
 int trainer_report_evaluation(struct trainer *t, double loss, double accuracy, uint64_t us, struct err *e);
 int trainer_report_stop(struct trainer *t, struct err *e);
 int trainer_report_end(struct trainer *t, uint32_t crc, struct err *e);
-/* bench.c */
-int trainer_bench_alloc(struct trainer *t, struct err *e); /* the memory for --bench */
-int trainer_bench(struct trainer *t, struct err *e);       /* --bench, from the first size to the result */
-/* state.c */
-int trainer_resume(struct trainer *t, struct err *e);
-/* Host memory for a whole state. */
-int trainer_state_stage(struct trainer *t, struct compute_buf **stage, struct err *e);
-/* Queues copies of the state as it is behind what is queued. Behind a mark it can be read: it points into the stage. */
-int trainer_state_download(struct trainer *t, struct compute_buf *stage, struct err *e);
-/* The same in two: to a copy on the device (and the little that is not weights or states to the stage), and from there to the stage while later steps
- * are under way; the stage can be read behind the mark. */
-int trainer_state_shadow(struct trainer *t, struct compute_buf **shadow, struct err *e);
-int trainer_state_copy(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
-                       struct err *e);
-int trainer_state_fetch(struct trainer *t, struct compute_buf *shadow, struct compute_buf *stage,
-                        struct compute_mark *mark, struct err *e);
-struct ckpt_state trainer_state_read(const struct trainer *t, struct compute_buf *stage,
-                                     const struct place *at);
-/* The run stands there now. Nothing may be under way. Waits. */
-int trainer_state_upload(struct trainer *t, const struct ckpt_state *s, struct err *e);
-/* The state at t->done as the bytes of a checkpoint, and back. Nothing may be under way. */
-size_t trainer_packed_size(const struct trainer *t);
-int trainer_pack(struct trainer *t, struct buf *out, struct err *e);
-int trainer_unpack(struct trainer *t, const void *bytes, size_t n, const char *whose, struct err *e);
-int trainer_settle(struct trainer *t, struct err *e); /* waits for all that is queued */
-/* CRC-32 of the weights, and --save-weights; rank 0. */
-/* Whether --save-weights can be written there: told before days are spent on them. */
-int trainer_check_weights(const char *path, struct err *e);
-int trainer_result(struct trainer *t, uint32_t *crc, struct err *e);
+/* Counts the time since the phase before ended for this one. */
+void trainer_end_phase(struct trainer *t, enum trainer_phase phase);
 
-/* save.c: rank 0 writes; nothing without --checkpoint-dir. All ranks call them at the same step. */
-int trainer_save_open(struct trainer *t, struct err *e);
-void trainer_save_close(struct trainer *t); /* what is being written is waited for */
-/* A checkpoint of the state behind what is queued, in the background. */
-int trainer_save_begin(struct trainer *t, struct err *e);
-int trainer_save_poll(struct trainer *t, struct err *e); /* once a step */
-/* One of this state is on disk when it returns. together: on all ranks; else for rank 0 alone. Nothing may be under way. */
-int trainer_save_now(struct trainer *t, bool together, struct err *e);
+/* bench.c: memory for --bench, and the bench from the first size to the result. */
+int trainer_bench_alloc(struct trainer *t, struct err *e);
+int trainer_bench(struct trainer *t, struct err *e);
 
 #endif

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker in Python beside one in C (beside_python.c): the same store, the same keys. Prints "Python: ok"."""
 
 import datetime

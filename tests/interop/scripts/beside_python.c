@@ -1,4 +1,6 @@
-/* A worker in C beside one in Python (beside_c.py): they tell each other things through the round's store, both ways. Prints "C: ok". */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A worker in C beside one in Python (beside_c.py): they tell each other things through the round's store, both ways.
+ * Prints "C: ok". */
 
 #include <rdzv.h>
 #include <stdio.h>
@@ -76,8 +78,7 @@ int main(void) {
   if (rdzv_init(&r, MS)) return printf("C: %s\n", rdzv_error(NULL)), 1;
   int64_t n;
   OK(rdzv_store_num_keys(r, &n, MS)); /* connects, for which 30 ms may be too few */
-  CHECK(rdzv_store_get(r, "never", &value, NULL, 30) == -110 &&
-        strstr(rdzv_error(r), "did not come within 30 ms"));
+  CHECK(rdzv_store_get(r, "never", &value, NULL, 30) == -110 && strstr(rdzv_error(r), "did not come within 30 ms"));
   tell();
   hear();
   OK(rdzv_store_barrier(r, "end", 2, MS));

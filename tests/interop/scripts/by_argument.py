@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """by_argument.py FOLDER --local-rank=N: from the days of torch.distributed.launch."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """by_mpi.py FOLDER: a script that was written for mpirun."""
 
 import os

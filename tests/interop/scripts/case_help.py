@@ -1,4 +1,5 @@
-"""What the cases share: clients, what a call raised, and something that is done later. torch is needed when a case runs only: pytest collects
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by the cases: clients, the exception of a call, and delayed actions. torch is needed when a case runs only: pytest collects
 the names without it."""
 
 import threading

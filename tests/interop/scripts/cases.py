@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases for a store: each is a function of `open`, which connects another client, and returns what the store answered. Two servers are equal if all cases
 return the same from both. They stand in the files cases_*.py; a function with another parameter than `open` is none."""
 

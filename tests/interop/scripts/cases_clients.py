@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of clients: how they connect and go, PrefixStore, what PyTorch builds of a store, and many at once."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of keys and values: kinds and sizes, numbers, compare_set, append, many at once."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of waiting: check and wait, queues, barriers."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """crash_once.py FOLDER RANK STEP HOW: a training in which one rank dies once."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gloo_world.py FOLDER: every collective that scripts lean on, then a training. result.RANK gets what came out of them."""
 
 import datetime

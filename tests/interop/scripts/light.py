@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """light.py FOLDER FAIL: a worker without torch, which says where torchrun has put it. With "fail", rank 0 fails once, when all are there; torchrun's
 own count of restarts differs from node to node."""
 

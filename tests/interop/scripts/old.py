@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """old.py PORT|env FOLDER: PyTorch 1.13. With a port, one process plays all parts of TCPStore's interface, and then rests for three seconds; by the environment,
 a worker of a gloo job. Prints JSON."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """own_server.py FOLDER: a script that serves its own stores: rank 0 at MASTER_PORT (by init_method), then at a port of its choice (by hand)."""
 
 import os

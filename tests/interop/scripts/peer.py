@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process with torch in it, in a test's hands. A line of JSON on stdin is a request, a line on stdout its answer:
 
   {"do": "serve"}                                  a new, empty store of PyTorch's own: its port. The one before goes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """spawns.py FOLDER PER_NODE: one process per node, which makes its own workers by torch.multiprocessing."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """survive.py FOLDER: a gloo job that uses its store whenever the test says so: for each file "go N" it makes a new group and answers by "done N.RANK"."""
 
 import os

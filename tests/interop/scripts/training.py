@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small training in PyTorch's words, which says nothing about who started it: DistributedDataParallel, DistributedSampler, a checkpoint by rank 0 after
 every step, from which it goes on. losses.RANK in the folder gets one line per step: the step and the loss, every bit of it."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that need not wait for `import torch`, which takes longer than all that twenty small jobs do:
 
   warm.py serve SOCKET              has torch imported, and forks for everybody who asks; ends with its stdin

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """with_accelerate.py FOLDER: Hugging Face accelerate on the CPU, as its documentation has it."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """with_dcp.py FOLDER: torch.distributed.checkpoint. The first try saves and dies; the second one loads what all ranks have saved, and goes on."""
 
 import os

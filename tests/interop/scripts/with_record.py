@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@record writes what went wrong into the file that the launcher named."""
 
 import os

@@ -1,4 +1,5 @@
-/* agent/advice.c: what is said before the first round, and when nothing is. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/advice.c: advice before the first round, and its absence. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,8 +27,8 @@ static void names_slurms_remedy(void **state) {
   assert_true(advice_cpus(2, 8, in_slurm, &text));
   assert_string_equal(
       buf_text(&text),
-      "8 workers share 2 CPUs: this process may use no more; if the machine has more, ask Slurm for "
-      "them: srun -c 8 (--cpus-per-task), or as many as suit 8 workers");
+      "8 workers share 2 CPUs: this process may use no more; if the machine has more, ask Slurm for them: srun -c 8 "
+      "(--cpus-per-task) or more");
   buf_finish(&text);
 }
 
@@ -37,8 +38,7 @@ static void tells_of_threads(void **state) {
   assert_false(advice_threads(4, with_threads, &text));
   assert_int_equal(text.len, 0);
   assert_true(advice_threads(4, in_slurm, &text));
-  assert_string_equal(buf_text(&text),
-                      "OMP_NUM_THREADS is not set: each of the 4 workers gets 1; set it to tune");
+  assert_string_equal(buf_text(&text), "OMP_NUM_THREADS is not set: each of the 4 workers gets 1; set it to tune");
   buf_finish(&text);
 }
 

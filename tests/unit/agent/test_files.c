@@ -1,4 +1,6 @@
-/* agent/private_dir.c, agent/command.c, agent/host_file.c: folders that nobody is left to remove, where a program lies, what may be read. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/link/private_dir.c, common/command.c, agent/launch/host_file.c: abandoned folders, where a program is, which
+ * files are read. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +17,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/command.h"
 #include "agent/launch/host_file.h"
 #include "agent/link/private_dir.h"
+#include "common/command.h"
 #include "common/mem.h"
 
 static char *beside(const char *dir, const char *name) {
@@ -94,8 +96,8 @@ static void removes_what_the_dead_left(void **state) {
 
 static void finds_commands(void **state) {
   struct err e = ERR_INIT;
-  char *dir = private_dir_create(NULL), *path = xasprintf("/nowhere:%s:/bin", dir),
-       *script = beside(dir, "script"), *data = beside(dir, "data");
+  char *dir = private_dir_create(NULL), *path = xasprintf("/nowhere:%s:/bin", dir), *script = beside(dir, "script"),
+       *data = beside(dir, "data");
   touch(dir, "script", 0755);
   touch(dir, "data", 0644);
   char *found = command_find("script", path, &e);

@@ -1,4 +1,5 @@
-/* --verdict-file: what stands in it, and how it comes there. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --verdict-file: its content, and how it is written. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,14 +12,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "agent/verdict_file.h"
 #include "agent/failures/verdict_json.h"
+#include "agent/verdict_file.h"
 #include "common/json.h"
 #include "common/mem.h"
 
 static json_t *made(const struct ending *end) {
   struct buf text = BUF_INIT;
-  verdict_text(end, "my-job", "node1", "2025-11-21T22:17:03Z", &text);
+  verdict_json(end, "my-job", "node1", "2025-11-21T22:17:03Z", &text);
   assert_int_equal(text.data[text.len - 1], '\n');
   json_t *v = json_parse_object(text.data, text.len - 1, NULL);
   assert_non_null(v);
@@ -40,12 +41,8 @@ static void assert_number(const json_t *v, const char *key, json_int_t n) {
 }
 
 static struct ending failed(void) {
-  struct ending e = {.heard = true,
-                     .outcome = OUTCOME_FAILED,
-                     .code = 139,
-                     .round = 3,
-                     .restarts_used = 2,
-                     .max_restarts = 2};
+  struct ending e = {
+      .heard = true, .outcome = OUTCOME_FAILED, .code = 139, .round = 3, .restarts_used = 2, .max_restarts = 2};
   verdict_init(&e.verdict);
   e.verdict.cause = CAUSE_WORKER_SIGNAL;
   e.verdict.rank = 5;
@@ -104,7 +101,7 @@ static void test_left_before_the_end(void **state) {
   json_t *v = made(&e);
   assert_says(v, "outcome", NULL);
   assert_number(v, "exit_code", 75);
-  assert_non_null(strstr(json_string_value(json_object_get(v, "sentence")), "told to leave"));
+  assert_non_null(strstr(json_string_value(json_object_get(v, "sentence")), "asked this node to leave"));
   json_decref(v);
 }
 

@@ -1,6 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* buf: growing, consuming, text, escaping, little-endian integers. */
 
 #include "common/buf.h"
+#include "common/printable.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bytes: one copy, as many holders as there are. A leak or a use after the last one is for ASan to see. */
 
 #include "common/bytes.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* endpoint: host:port as people write and miswrite it; numeric addresses against inet_pton. */
 
 #include "common/endpoint.h"

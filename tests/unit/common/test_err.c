@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* err: sentences that grow, that are cut, that stay one line. */
 
 #include "common/err.h"
@@ -52,7 +53,7 @@ static void test_arguments_from_the_old_text(void **state) {
 static void test_one_line(void **state) {
   struct err e = ERR_INIT;
   err_set(&e, -EINVAL, "a\nb\tc\x1b[0m\x7f");
-  assert_string_equal(e.text, "a b c [0m ");
+  assert_string_equal(e.text, "a b c\\x1b[0m\\x7f");
 }
 
 static void test_longest_text(void **state) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* exit_codes: every code has a text, none twice, all where scripts expect them. */
 
 #include "common/exit_codes.h"
@@ -34,8 +35,8 @@ static void test_others_have_none(void **state) {
 
 /* An agent exits with its worker's code: where that is rdzv-trainer's, nobody must take it for the agent's own. */
 static void test_the_trainers_are_others(void **state) {
-#define X(name, code, help)                                                                                  \
-  assert_true(!exit_code_text(code) || (code) == EXIT_CODE_OK || (code) == EXIT_CODE_USAGE ||                \
+#define X(name, code, help)                                                                                            \
+  assert_true(!exit_code_text(code) || (code) == EXIT_CODE_OK || (code) == EXIT_CODE_USAGE ||                          \
               (code) == EXIT_CODE_SYSTEM || (code) == EXIT_CODE_PREEMPTED);
   TRAINER_EXIT_LIST(X)
 #undef X

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hostlist: what Slurm writes, what people read, and what is neither. */
 
 #include "common/hostlist.h"
@@ -101,8 +102,8 @@ static void test_a_sentence_is_one_line(void **state) {
   struct err e = ERR_INIT;
   size_t n;
   assert_int_equal(hostlist_expand("\x1b[1m\n", &names, &n, &e), -EINVAL);
-  assert_string_equal(
-      e.text, "\"\\x1b[1m\\n\" is no list of hosts: a host has letters, digits, dots and dashes only");
+  assert_string_equal(e.text,
+                      "\"\\x1b[1m\\n\" is not a list of hosts: a host has letters, digits, dots and dashes only");
   buf_finish(&names);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* json: what is let in, what is said about the rest, what is printed. */
 
 #include "common/json.h"
@@ -10,8 +11,7 @@ static void check_refused(const char *text, size_t len, const char *where, const
   struct err e = ERR_INIT;
   assert_null(json_parse_object(text, len, &e));
   assert_int_equal(e.code, -EBADMSG);
-  if (!strstr(e.text, where) || !strstr(e.text, why))
-    fail_msg("'%s' names neither '%s' nor '%s'", e.text, where, why);
+  if (!strstr(e.text, where) || !strstr(e.text, why)) fail_msg("'%s' names neither '%s' nor '%s'", e.text, where, why);
   assert_null(json_parse_object(text, len, NULL));
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* map: against a plain array, with many keys, holes, removal while iterating, order. */
 
 #include "common/map.h"
@@ -180,9 +181,8 @@ static void test_hash_is_siphash(void **state) {
   static const struct {
     size_t n;
     uint64_t want;
-  } vectors[] = {{0, 0x726fdb47dd0e0e31}, {1, 0x74f839c593dc67fd},  {7, 0xab0200f58b01d137},
-                 {8, 0x93f5f5799a932462}, {15, 0xa129ca6149be45e5}, {16, 0x3f2acc7f57c29bdb},
-                 {63, 0x958a324ceb064572}};
+  } vectors[] = {{0, 0x726fdb47dd0e0e31},  {1, 0x74f839c593dc67fd},  {7, 0xab0200f58b01d137}, {8, 0x93f5f5799a932462},
+                 {15, 0xa129ca6149be45e5}, {16, 0x3f2acc7f57c29bdb}, {63, 0x958a324ceb064572}};
   uint8_t input[64];
   for (size_t i = 0; i < sizeof(input); i++) input[i] = (uint8_t)i;
   for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]); i++) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mem: copies, formats, and the end of the process where memory is gone. */
 
 #include "common/mem.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counters per peer address: limits, log lines, and that they are forgotten. */
 
 #include "common/rations.h"
@@ -19,71 +20,92 @@ static void collect(void *ctx, enum log_level level, const char *line) {
 }
 
 static void test_counts(void **state) {
-  struct addresses a;
-  addresses_init(&a, 1);
-  addresses_count(&a, "10.0.0.1", 1);
-  addresses_count(&a, "10.0.0.1", 1);
-  addresses_count(&a, "10.0.0.2", 1);
-  assert_int_equal(addresses_unidentified(&a, "10.0.0.1"), 2);
-  assert_int_equal(addresses_unidentified(&a, "10.0.0.2"), 1);
-  assert_int_equal(addresses_unidentified(&a, "10.0.0.3"), 0);
-  addresses_count(&a, "10.0.0.1", -1);
-  addresses_count(&a, "10.0.0.2", -1);
-  assert_int_equal(addresses_unidentified(&a, "10.0.0.1"), 1);
+  struct rations a;
+  rations_init(&a, 1);
+  rations_count(&a, "10.0.0.1", 1);
+  rations_count(&a, "10.0.0.1", 1);
+  rations_count(&a, "10.0.0.2", 1);
+  assert_int_equal(rations_unidentified(&a, "10.0.0.1"), 2);
+  assert_int_equal(rations_unidentified(&a, "10.0.0.2"), 1);
+  assert_int_equal(rations_unidentified(&a, "10.0.0.3"), 0);
+  rations_count(&a, "10.0.0.1", -1);
+  rations_count(&a, "10.0.0.2", -1);
+  assert_int_equal(rations_unidentified(&a, "10.0.0.1"), 1);
   assert_int_equal(a.map.count, 1);
-  addresses_finish(&a);
+  rations_finish(&a);
 }
 
 static void test_lines_are_limited_per_address_and_window(void **state) {
   struct lines got = {0};
-  struct addresses a;
+  struct rations a;
   log_set_sink(collect, &got);
-  addresses_init(&a, 1);
-  for (int i = 0; i < 100; i++) addresses_log(&a, "10.0.0.1", 1000 + (uint64_t)i, LOG_WARN, "x %d", i);
-  assert_int_equal(got.n, ADDRESS_LOG_LINES);
-  addresses_log(&a, "10.0.0.2", 1100, LOG_WARN, "another");
+  rations_init(&a, 1);
+  for (int i = 0; i < 100; i++) rations_log(&a, "10.0.0.1", 1000 + (uint64_t)i, LOG_WARN, "x %d", i);
+  assert_int_equal(got.n, RATION_LINES_MAX);
+  rations_log(&a, "10.0.0.2", 1100, LOG_WARN, "another");
   assert_string_equal(got.last, "another");
   got.n = 0;
-  addresses_log(&a, "10.0.0.1", 1000 + ADDRESS_WINDOW_MS - 1, LOG_WARN, "still");
+  rations_log(&a, "10.0.0.1", 1000 + RATION_WINDOW_MS - 1, LOG_WARN, "still");
   assert_int_equal(got.n, 0);
-  addresses_log(&a, "10.0.0.1", 1000 + ADDRESS_WINDOW_MS, LOG_WARN, "again");
+  rations_log(&a, "10.0.0.1", 1000 + RATION_WINDOW_MS, LOG_WARN, "again");
   assert_int_equal(got.n, 2);
   assert_string_equal(got.last, "again");
   log_set_sink(NULL, NULL);
-  addresses_finish(&a);
+  rations_finish(&a);
 }
 
 static void test_told_how_many_were_left_out(void **state) {
   struct lines got = {0};
-  struct addresses a;
+  struct rations a;
   log_set_sink(collect, &got);
-  addresses_init(&a, 1);
-  for (int i = 0; i < ADDRESS_LOG_LINES + 7; i++) addresses_log(&a, "x", 20000, LOG_WARN, "line");
+  rations_init(&a, 1);
+  for (int i = 0; i < RATION_LINES_MAX + 7; i++) rations_log(&a, "x", 20000, LOG_WARN, "line");
   got = (struct lines){0};
-  addresses_log(&a, "x", 20000 + ADDRESS_WINDOW_MS, LOG_DEBUG, "hidden"); /* of a level that is not shown */
+  rations_log(&a, "x", 20000 + RATION_WINDOW_MS, LOG_DEBUG, "hidden"); /* of a level that is not shown */
   assert_int_equal(got.n, 0);
-  addresses_log(&a, "x", 20001 + ADDRESS_WINDOW_MS, LOG_INFO, "shown");
+  rations_log(&a, "x", 20001 + RATION_WINDOW_MS, LOG_INFO, "shown");
   assert_int_equal(got.n, 2);
   assert_string_equal(got.first, "x: 7 more such lines were left out");
   log_set_sink(NULL, NULL);
-  addresses_finish(&a);
+  rations_finish(&a);
 }
 
 static void test_memory_is_bounded(void **state) {
   struct lines got = {0};
-  struct addresses a;
+  struct rations a;
   char addr[32];
   log_set_sink(collect, &got);
-  addresses_init(&a, 1);
-  addresses_count(&a, "held", 1);
-  for (int i = 0; i < 20 * ADDRESSES_MAX; i++) {
+  rations_init(&a, 1);
+  rations_count(&a, "held", 1);
+  for (int i = 0; i < 20 * RATIONS_MAX; i++) {
     snprintf(addr, sizeof(addr), "10.%d.%d.%d", i >> 16, (i >> 8) & 255, i & 255);
-    addresses_log(&a, addr, 1000, LOG_WARN, "x");
-    assert_true(a.map.count <= ADDRESSES_MAX + 1);
+    rations_log(&a, addr, 1000, LOG_WARN, "x");
+    assert_true(a.map.count <= RATIONS_MAX + 1);
   }
-  assert_int_equal(addresses_unidentified(&a, "held"), 1);
+  assert_int_equal(rations_unidentified(&a, "held"), 1);
   log_set_sink(NULL, NULL);
-  addresses_finish(&a);
+  rations_finish(&a);
+}
+
+/* One stranger with many addresses. */
+static void test_lines_are_limited_for_all_together(void **state) {
+  struct lines got = {0};
+  struct rations a;
+  char addr[32];
+  log_set_sink(collect, &got);
+  rations_init(&a, 1);
+  for (int i = 0; i < 20 * RATIONS_MAX; i++) {
+    snprintf(addr, sizeof(addr), "127.%d.%d.%d", i >> 16, (i >> 8) & 255, i & 255);
+    rations_log(&a, addr, 1000, LOG_WARN, "x");
+  }
+  assert_true(got.n <= 1024);
+  got = (struct lines){0};
+  rations_log(&a, "10.0.0.1", 1000 + RATION_WINDOW_MS, LOG_WARN, "again");
+  assert_int_equal(got.n, 2);
+  assert_non_null(strstr(got.first, "more lines about many addresses were left out"));
+  assert_string_equal(got.last, "again");
+  log_set_sink(NULL, NULL);
+  rations_finish(&a);
 }
 
 int main(void) {
@@ -92,6 +114,7 @@ int main(void) {
       cmocka_unit_test(test_lines_are_limited_per_address_and_window),
       cmocka_unit_test(test_told_how_many_were_left_out),
       cmocka_unit_test(test_memory_is_bounded),
+      cmocka_unit_test(test_lines_are_limited_for_all_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,6 @@
-/* c10d: the codec alone. Random requests of every op in every numbering come back as they were, whole and in pieces; replies too; limits at their value and one above. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* c10d: the codec alone. Random requests of every op in every numbering come back as they were, whole and in pieces;
+ * replies too; limits at their value and one above. */
 
 #include "proto/c10d.h"
 
@@ -129,18 +131,18 @@ static void test_every_op_in_every_numbering(void **state) {
 }
 
 static void test_numbers(void **state) {
-#define X(name, now, v21, v113, request, reply)                                                              \
-  {                                                                                                          \
-    struct c10d_request r = {.op = C10D_##name};                                                             \
-    const int numbers[] = {now, v21, v113};                                                                  \
-    for (int d = 0; d < 3; d++) {                                                                            \
-      char out[64] = {'?'};                                                                                  \
-      size_t len = c10d_encode((enum c10d_dialect)d, &r, out, sizeof(out));                                  \
-      assert_int_equal(numbers[d] < 0 ? '?' : numbers[d], out[0]);                                           \
-      assert_int_equal(len == 0, numbers[d] < 0);                                                            \
-    }                                                                                                        \
-    assert_string_equal(c10d_op_name(C10D_##name), #name);                                                   \
-    assert_int_equal(c10d_has_reply(C10D_##name), reply[0] != 0);                                            \
+#define X(name, now, v21, v113, request, reply)                                                                        \
+  {                                                                                                                    \
+    struct c10d_request r = {.op = C10D_##name};                                                                       \
+    const int numbers[] = {now, v21, v113};                                                                            \
+    for (int d = 0; d < 3; d++) {                                                                                      \
+      char out[64] = {'?'};                                                                                            \
+      size_t len = c10d_encode((enum c10d_dialect)d, &r, out, sizeof(out));                                            \
+      assert_int_equal(numbers[d] < 0 ? '?' : numbers[d], out[0]);                                                     \
+      assert_int_equal(len == 0, numbers[d] < 0);                                                                      \
+    }                                                                                                                  \
+    assert_string_equal(c10d_op_name(C10D_##name), #name);                                                             \
+    assert_int_equal(c10d_has_reply(C10D_##name), reply[0] != 0);                                                      \
   }
   C10D_OP_LIST(X)
 #undef X
@@ -182,8 +184,7 @@ static void check_limit(const char *begin, size_t len, uint64_t limit, const cha
     assert_int_equal(with_length(begin, len, n, &why), -EMSGSIZE);
     assert_string_equal(why, sentence);
   }
-  for (uint64_t n = UINT64_MAX; n > UINT64_MAX - 64; n--)
-    assert_int_equal(with_length(begin, len, n, &why), -EMSGSIZE);
+  for (uint64_t n = UINT64_MAX; n > UINT64_MAX - 64; n--) assert_int_equal(with_length(begin, len, n, &why), -EMSGSIZE);
 }
 
 static void test_limits(void **state) {
@@ -215,8 +216,7 @@ static void test_limit_of_a_whole_request(void **state) {
     struct c10d_progress p = {0};
     /* It is refused when the last length is there, not when the last byte is. */
     size_t seen = len - values[31].len;
-    assert_int_equal(c10d_parse(C10D_SINCE_2_2, data, over ? seen : len, &p, &r, &size, &why),
-                     over ? -EMSGSIZE : 1);
+    assert_int_equal(c10d_parse(C10D_SINCE_2_2, data, over ? seen : len, &p, &r, &size, &why), over ? -EMSGSIZE : 1);
     if (over) assert_string_equal(why, "a request of more than 268435456 bytes");
   }
   free(data);
@@ -226,8 +226,7 @@ static void test_limit_of_a_whole_request(void **state) {
 static void test_check(void **state) {
   static char bytes[C10D_VALUE_MAX + 1];
   const char *why;
-  struct slice keys[2] = {{bytes, 1}, {bytes, C10D_KEY_MAX}},
-               values[2] = {{bytes, C10D_VALUE_MAX}, {bytes, 0}};
+  struct slice keys[2] = {{bytes, 1}, {bytes, C10D_KEY_MAX}}, values[2] = {{bytes, C10D_VALUE_MAX}, {bytes, 0}};
   struct c10d_request r = {.op = C10D_SET, .key = {bytes, C10D_KEY_MAX}, .value = {bytes, C10D_VALUE_MAX}};
   assert_int_equal(c10d_check(&r, &why), 0);
   r.key.len++;

@@ -1,6 +1,7 @@
-/* c10d_server: the store behind sockets. What clients ask is answered in its order, however it was cut; waiters are released; connections
- * end for a reason; sessions and quotas are the store's own. Large values and many of them are test_c10d_server_room's, listening and
- * silence test_c10d_server_listen's. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* c10d_server: the store behind sockets. What clients ask is answered in its order, however it was cut; waiters are
+ * released; connections end for a reason; sessions and quotas are the store's own. Large values and many of them are
+ * test_c10d_server_room's, listening and silence test_c10d_server_listen's. */
 
 #include "tests/rig/c10d_server.h"
 
@@ -159,7 +160,7 @@ static void test_last_words(void **state) {
   struct err e = ERR_INIT;
   struct buf q = BUF_INIT, a = BUF_INIT;
   pair_tcp(AF_INET, "127.0.0.1", fds);
-  assert_int_equal(c10d_server_adopt(server, fds[0], hello, sizeof(hello), &e), 0);
+  assert_int_equal(c10d_server_adopt(server, fds[0], &(struct ipaddr){0}, 0, hello, sizeof(hello), &e), 0);
   ask_set(&q, "k", text("last"));
   put_buf(fds[1], &q);
   struct linger reset = {.l_onoff = 1};
@@ -209,8 +210,7 @@ static void test_half_closed(void **state) {
 static void test_close_while_busy(void **state) {
   enum { SIZE = 4000000 };
   start(&(struct c10d_server_config){0});
-  int stalled = connect_new(), waiting = connect_new(), partial = connect_new(),
-      silent = connect_unix(NULL, 0);
+  int stalled = connect_new(), waiting = connect_new(), partial = connect_new(), silent = connect_unix(NULL, 0);
   char *value = xcalloc(1, SIZE);
   struct buf q = BUF_INIT;
   ask_set(&q, "v", (struct slice){value, SIZE});

@@ -1,5 +1,7 @@
-/* c10d_server: who may connect, and who may stay. Connections over TCP, their options, addresses and limits; then those that say nothing,
- * among which the second connection of a PyTorch 1.13 client is kept, and which numbering of the operations an old client means. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* c10d_server: who may connect, and who may stay. Connections over TCP, their options, addresses and limits; then
+ * those that say nothing, among which the second connection of a PyTorch 1.13 client is kept, and which numbering of
+ * the operations an old client means. */
 
 #include "tests/rig/c10d_server.h"
 
@@ -116,7 +118,7 @@ static void test_limits(void **state) {
   assert_true(got(fd[2], "", 0));
   assert_false(got(fd[3], "", 0));
   assert_true(got(fd[4], "", 0));
-  expect_line("refused: there are 2 connections of its address already");
+  expect_line("refused: there are 2 connections from its address already");
   expect_line("refused: there are 3 connections already");
   for (int i = 0; i < 5; i++) close(fd[i]);
   stop();
@@ -171,8 +173,8 @@ static void test_silent_is_closed(void **state) {
   assert_true(got(half, "", 0));
   assert_true(got(byte, "", 0));
   close(byte);
-  expect_line("closed: it said nothing within 100 ms");
-  expect_line("closed: it did not say what it is within 100 ms");
+  expect_line("closed: it sent nothing within 100 ms");
+  expect_line("closed: it sent no whole request within 100 ms");
   assert_int_equal(uv_backend_timeout(&loop), -1); /* at rest there is no timer */
   close(silent);
   close(half);
@@ -258,7 +260,8 @@ static void test_companion_tells_the_numbering(void **state) {
   stop();
 }
 
-/* A request of an old client's that came in pieces, and in the piece that completes it something that ends the connection. */
+/* A request of an old client's that came in pieces, and in the piece that completes it something that ends the
+ * connection. */
 static void test_old_client_ends_behind_a_large_request(void **state) {
   enum { SIZE = 1 << 20, LAST = 100 };
   start(&(struct c10d_server_config){0});
@@ -287,14 +290,15 @@ static void test_adopt_silent(void **state) {
   int fds[2][2];
   struct err e = ERR_INIT;
   struct buf q = BUF_INIT;
+  struct ipaddr peer = ipaddr_parse("127.0.0.1");
   start(&(struct c10d_server_config){.silent_ms = 100});
   pair_tcp(AF_INET, "127.0.0.1", fds[0]);
   pair_tcp(AF_INET, "127.0.0.1", fds[1]);
-  assert_false(c10d_server_adopt_silent(server, fds[1][0]));
+  assert_false(c10d_server_adopt_silent(server, fds[1][0], &peer, 1));
   ask_in(C10D_1_13, &q, (struct c10d_request){.op = C10D_SET, .key = text("k"), .value = text("v")});
-  assert_int_equal(c10d_server_adopt(server, fds[0][0], q.data, q.len, &e), 0);
+  assert_int_equal(c10d_server_adopt(server, fds[0][0], &peer, 1, q.data, q.len, &e), 0);
   spin();
-  assert_true(c10d_server_adopt_silent(server, fds[1][0]));
+  assert_true(c10d_server_adopt_silent(server, fds[1][0], &peer, 1));
   wait_ms(200);
   assert_int_equal(c10d_server_connections(server), 2);
   close(fds[0][1]);

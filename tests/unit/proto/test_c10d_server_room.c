@@ -1,6 +1,7 @@
-/* c10d_server: memory and time are shared. Requests and replies that are larger than the sockets, more of them than the server will
- * buffer, clients that read late or never, and requests that are dear: everybody is served in the end, some after the others, and only
- * who keeps the others from it is dropped. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* c10d_server: memory and time are shared. Requests and replies that are larger than the sockets, more of them than
+ * the server will buffer, clients that read late or never, and requests that are dear: everybody is served in the
+ * end, some after the others, and only who keeps the others from it is dropped. */
 
 #include "tests/rig/c10d_server.h"
 
@@ -173,7 +174,7 @@ static void test_who_keeps_room_is_dropped(void **state) {
     uv_run(&loop, UV_RUN_NOWAIT);
   }
   exchange(busy, &in, 4);
-  expect_line("closed: nothing more came of a request of");
+  expect_line("closed: its request of");
   assert_int_equal(c10d_server_connections(server), 1);
   close(idle);
   close(busy);
@@ -183,7 +184,8 @@ static void test_who_keeps_room_is_dropped(void **state) {
   stop();
 }
 
-/* Many ask for something large and read late. They get it one after the other, nobody is dropped, and small things are answered meanwhile. */
+/* Many ask for something large and read late. They get it one after the other, nobody is dropped, and small things
+ * are answered meanwhile. */
 static void test_large_replies_wait_for_room(void **state) {
   enum { N = 20, SIZE = 4 << 20 };
   start(&(struct c10d_server_config){.max_buffered = 24 << 20});
@@ -268,7 +270,8 @@ static void test_end_of_who_waits_for_room(void **state) {
   buf_finish(&q);
 }
 
-/* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their turns in the end. */
+/* Twenty clients ask for something expensive at once: the loop comes back after a few of them, and all have their
+ * turns in the end. */
 static void test_no_turn_of_the_loop_is_long(void **state) {
   enum { N = 20, KEYS = C10D_KEYS_MAX };
   start(&(struct c10d_server_config){0});

@@ -1,5 +1,6 @@
-/* c10d_session: what PyTorch's clients send and are answered, byte for byte as PyTorch 2.13's own server answers (it was asked; where we differ, PROTOCOL.md
- * says so), in every numbering; requests cut at every byte; what is refused. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* c10d_session: what PyTorch's clients send and are answered, byte for byte as PyTorch 2.13's own server answers (it
+ * was asked; where we differ, PROTOCOL.md says so), in every numbering; requests cut at every byte; what is refused. */
 
 #include "proto/c10d_session.h"
 
@@ -134,7 +135,7 @@ static void test_add(void **state) {
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     snprintf(text, sizeof(text), "01 '/n' %s", bad[i]);
     ask(0, text, "");
-    refused(0, "04 '/n' #1", -EINVAL, "ADD: ADD to a key whose value is no number");
+    refused(0, "04 '/n' #1", -EINVAL, "ADD: ADD to a key whose value is not a number");
     renew(0);
   }
   ask(0, "01 '/n' '9223372036854775807' 04 '/n' #2 04 '/n' #-3", "0100000000000080 feffffffffffff7f");
@@ -173,14 +174,14 @@ static void test_own_answers_are_in_order(void **state) {
   ask(0, "0c", "01");
 }
 
-/* Another's SET and this one's CANCEL_WAIT cross: the answer to the wait stands first, even if the owner was late to ask for it. */
+/* Another's SET and this one's CANCEL_WAIT cross: the answer to the wait stands first, even if the owner was late to
+ * ask for it. */
 static void test_release_stands_before_cancel(void **state) {
   ask(0, "06 #1 '/a'", "");
   size_t used;
   struct buf b = BUF_INIT;
   c10d_bytes(&b, "01 '/a' ''");
-  assert_int_equal(c10d_session_feed(&t.sessions[1], b.data, b.len, &used, &t.out[1], SIZE_MAX - 1, &t.err),
-                   0);
+  assert_int_equal(c10d_session_feed(&t.sessions[1], b.data, b.len, &used, &t.out[1], SIZE_MAX - 1, &t.err), 0);
   buf_finish(&b);
   ask(0, "0c", "00 01");
   assert_null(store_next_released(t.store));
@@ -234,7 +235,8 @@ static void test_barrier(void **state) {
   c10d_expect(&t, 1, "00");
 }
 
-/* It waits for its key as any other: whoever stores there releases, and the last of a smaller one too; its own counting does not. */
+/* It waits for its key as any other: whoever stores there releases, and the last of a smaller one too; its own
+ * counting does not. */
 static void test_barrier_is_a_wait(void **state) {
   ask(0, "12 '/a' #3", "");
   ask(2, "01 '/a' '1'", "");
@@ -273,14 +275,14 @@ static void test_first_bytes(void **state) {
     int rc;
     const char *sentence;
   } strangers[] = {
-      {"474554202f20485454502f312e310d0a", -EPROTO, "the first bytes are no TCPStore client's"},
-      {"0d61626364", -EPROTO, "the first bytes are no TCPStore client's"},
-      {"0c", -EPROTO, "the first bytes are no TCPStore client's"},
-      {"ff", -EPROTO, "the first bytes are no TCPStore client's"},
+      {"474554202f20485454502f312e310d0a", -EPROTO, "the first bytes are not a TCPStore client's"},
+      {"0d61626364", -EPROTO, "the first bytes are not a TCPStore client's"},
+      {"0c", -EPROTO, "the first bytes are not a TCPStore client's"},
+      {"ff", -EPROTO, "the first bytes are not a TCPStore client's"},
       {"00cef7853d", -EPROTO, "neither VALIDATE with its number nor SET as before 2.2"},
       {"0011111111", -EPROTO, "neither VALIDATE with its number nor SET as before 2.2"},
-      {"0000000000000001 00", -EMSGSIZE, "no handshake"},
-      {"01 ffffffffffffffff", -EMSGSIZE, "no handshake"},
+      {"0000000000000001 00", -EMSGSIZE, "not a handshake"},
+      {"01 ffffffffffffffff", -EMSGSIZE, "not a handshake"},
   };
   for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++) {
     refused(0, strangers[i].bytes, strangers[i].rc, strangers[i].sentence);
@@ -351,13 +353,11 @@ static void test_out_max(void **state) {
   for (int i = 0; i < 10; i++) c10d_bytes(&in, "03 '/k'");
   size_t at = 0, used;
   for (int turn = 0; turn < 5; turn++) { /* two replies of 18 bytes are more than 20 */
-    assert_int_equal(c10d_session_feed(&t.sessions[0], in.data + at, in.len - at, &used, &out, 20, &t.err),
-                     0);
+    assert_int_equal(c10d_session_feed(&t.sessions[0], in.data + at, in.len - at, &used, &out, 20, &t.err), 0);
     at += used;
     assert_int_equal(out.len, 36);
     size_t none;
-    assert_int_equal(c10d_session_feed(&t.sessions[0], in.data + at, in.len - at, &none, &out, 20, &t.err),
-                     0);
+    assert_int_equal(c10d_session_feed(&t.sessions[0], in.data + at, in.len - at, &none, &out, 20, &t.err), 0);
     assert_int_equal(none, 0);
     buf_clear(&out);
   }
@@ -442,8 +442,7 @@ static void test_reply_limit(void **state) {
     if (i == 33) assert_int_equal(t.out[0].len, 0);
     buf_finish(&t.out[0]);
   }
-  assert_string_equal(t.err.text,
-                      "MULTI_GET: the reply to MULTI_GET would take 276824064 bytes, more than 268435456");
+  assert_string_equal(t.err.text, "MULTI_GET: the reply to MULTI_GET would take 276824064 bytes, more than 268435456");
   buf_finish(&b);
 }
 
@@ -453,10 +452,9 @@ static void test_quota_names_the_operation(void **state) {
   c10d_greet(&t, 0);
   c10d_greet(&t, 1);
   refused(0, "01 '/a' '1' 01 '/b' '2' 01 '/a' '3' 0d 61626364 01 '/c' '4'", -ENOSPC,
-          "SET: the store is full: it holds 2 keys and queue elements, the most it may");
+          "SET: the store is full: it holds 2 keys and queue elements, which is the limit");
   c10d_expect(&t, 0, "61626364"); /* what was answered before is to be written */
-  refused(1, "09 '/a' '1234'", -ENOSPC,
-          "APPEND: a value of 5 bytes is longer than the 4 that the store takes");
+  refused(1, "09 '/a' '1234'", -ENOSPC, "APPEND: a value of 5 bytes is longer than the limit of 4");
 }
 
 /* Clients go with waits pending, with releases that nobody asked for, and with half a request. */

@@ -1,5 +1,6 @@
-/* conn: a connection in a loop, its peer a plain non-blocking socket driven by the test (or another connection). What happens is
- * written down as a line of text (conn_help.h), so that each test compares one string. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conn: a connection in a loop, its peer a plain non-blocking socket driven by the test (or another connection). What
+ * happens is written down as a line of text (tests/rig/conn.h), so that each test compares one string. */
 
 #include "proto/conn.h"
 
@@ -40,6 +41,24 @@ static void test_split_at_every_byte(void **state) {
     spin();
   }
   finish(&s, fd, "native msg:one msg: msg:three closed");
+  buf_finish(&b);
+}
+
+/* The owner has read the first bytes: they count as bytes that were read, wherever they were cut. */
+static void test_fed_bytes(void **state) {
+  struct buf b = BUF_INIT;
+  buf_append(&b, frame_preface, FRAME_PREFACE_SIZE);
+  bye(&b, "one");
+  bye(&b, "two");
+  for (size_t at = 1; at <= b.len; at++) {
+    struct side s = {0};
+    int fd = serve(&s);
+    conn_feed(&s.conn, b.data, at);
+    if (at < b.len) put(fd, b.data + at, b.len - at);
+    spin();
+    assert_null(s.conn.in.data);
+    finish(&s, fd, "native msg:one msg:two closed");
+  }
   buf_finish(&b);
 }
 
@@ -115,15 +134,12 @@ static void check_foreign(const char *first, size_t len, const char *expected) {
 }
 
 static void test_foreign_bytes(void **state) {
-  check_foreign("GET / HTTP/1.1\r\n", 16,
-                "foreign:HTTP:16 end:-71:speaks HTTP, which is not served here closed");
-  check_foreign("\x00\xce\xf7\x85\x3c", 5,
-                "foreign:c10d:5 end:-71:speaks c10d, which is not served here closed");
-  check_foreign(
-      "\x07", 1,
-      "foreign:c10d (old numbering):1 end:-71:speaks c10d (old numbering), which is not served here closed");
+  check_foreign("GET / HTTP/1.1\r\n", 16, "foreign:HTTP:16 end:-71:speaks HTTP, which is not served here closed");
+  check_foreign("\x00\xce\xf7\x85\x3c", 5, "foreign:c10d:5 end:-71:speaks c10d, which is not served here closed");
+  check_foreign("\x07", 1,
+                "foreign:c10d (old numbering):1 end:-71:speaks c10d (old numbering), which is not served here closed");
   check_foreign("\x16\x03\x01\xff more than what is shown here, of all of it", 47,
-                "foreign:unknown:47 end:-71:speaks no protocol that is served here; it begins with "
+                "foreign:unknown:47 end:-71:speaks a protocol that is not served here; it begins with "
                 "\"\\x16\\x03\\x01\\xff more than what is shown here, of al...\" closed");
   check_foreign("RDZV\x02\0\0\0", 8, "end:-71:speaks version 2 of the frames, this side speaks 1 closed");
   check_foreign("RDZV\x02", 5, "closed"); /* not all there yet */
@@ -214,8 +230,7 @@ static void test_how_it_ends(void **state) {
   put(fd, "\x02\0\0\0\x0d\0\0\0\0\0\0\0\x02\0\0\0[]", 18);
   put_greeting(fd, "never seen", NULL);
   spin();
-  finish(&bad, fd,
-         "native msg:a end:-71:BYE: bad JSON at line 1, column 1: an object { } is expected closed");
+  finish(&bad, fd, "native msg:a end:-71:BYE: bad JSON at line 1, column 1: an object { } is expected closed");
   int fds[2];
   pair_unix(fds);
   begin(&garbage, &callbacks, false, false, fds[0]);
@@ -227,8 +242,7 @@ static void test_how_it_ends(void **state) {
   put(fd, frame_preface, FRAME_PREFACE_SIZE);
   put(fd, "\0\0\0\0\x04\0\0\0\0\0\0\0\0\0\0\0", 16);
   spin();
-  finish(&wrong_way, fd,
-         "native end:-71:does not seem to be rdzv: REFUSED is not for a daemon to receive closed");
+  finish(&wrong_way, fd, "native end:-71:does not seem to be rdzv: REFUSED is not for a daemon to receive closed");
 }
 
 static void test_reset(void **state) {
@@ -245,7 +259,8 @@ static void test_reset(void **state) {
   finish(&s, -1, "native msg:a end:-104:reset by the peer closed");
 }
 
-/* A peer says why and closes; we are just writing. Its words are read before the end is told, and never inside the send. */
+/* A peer says why and closes; we are just writing. Its words are read before the end is told, and never inside the
+ * send. */
 static void test_last_words_come_before_a_failed_write(void **state) {
   struct side s = {0};
   int fd = serve(&s);
@@ -290,16 +305,15 @@ static void test_limit_is_raised_by_the_owner(void **state) {
       assert_true(s.conn.in.len <= s.conn.max_body + FRAME_HEADER_SIZE);
     }
     spin();
-    finish(
-        &s, fd,
-        raise
-            ? "native msg:first msg:second closed"
-            : "native msg:first end:-90:a frame of 65553 bytes is longer than the 65536 allowed here closed");
+    finish(&s, fd,
+           raise ? "native msg:first msg:second closed"
+                 : "native msg:first end:-90:a frame of 65553 bytes is longer than the 65536 allowed here closed");
   }
   buf_finish(&b);
 }
 
-/* The longest frame but for a byte, then that byte with much behind it: on_msg sees that not more was read than one such frame holds. */
+/* The longest frame but for a byte, then that byte with much behind it: on_msg sees that not more was read than one
+ * such frame holds. */
 static void test_reading_is_bounded(void **state) {
   struct side s = {0};
   struct buf b = BUF_INIT;
@@ -452,6 +466,7 @@ static void test_addresses_and_options(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_split_at_every_byte),
+      TEST(test_fed_bytes),
       TEST(test_ten_thousand_frames_in_one_write),
       TEST(test_messages_both_ways),
       TEST(test_slow_reader_is_closed_by_name),

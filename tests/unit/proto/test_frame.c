@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* frame: the header's layout, limits, truncation, flipped bytes, and whose first bytes these are. */
 
 #include "proto/frame.h"
@@ -7,13 +8,8 @@
 #include <string.h>
 #include "tests/rig/unit.h"
 
-static const struct frame sample = {.type = 0x0102,
-                                    .flags = 0x0304,
-                                    .id = 0x05060708,
-                                    .json = "{}",
-                                    .json_len = 2,
-                                    .raw = "raw",
-                                    .raw_len = 3};
+static const struct frame sample = {
+    .type = 0x0102, .flags = 0x0304, .id = 0x05060708, .json = "{}", .json_len = 2, .raw = "raw", .raw_len = 3};
 
 static void put_sample(struct buf *b) {
   frame_put(b, &sample);
@@ -161,8 +157,7 @@ static void test_detect(void **state) {
 static void test_protocol_names_differ(void **state) {
   for (int p = FRAME_PROTOCOL_UNKNOWN; p <= FRAME_PROTOCOL_HTTP; p++)
     for (int q = FRAME_PROTOCOL_UNKNOWN; q < p; q++)
-      assert_string_not_equal(frame_protocol_name((enum frame_protocol)p),
-                              frame_protocol_name((enum frame_protocol)q));
+      assert_string_not_equal(frame_protocol_name((enum frame_protocol)p), frame_protocol_name((enum frame_protocol)q));
 }
 
 int main(void) {

@@ -1,5 +1,6 @@
-/* msg: round trips of random messages, damage of every kind, defaults, what the encoder mends, copies of verdicts. That a
- * field which breaks its rule is refused by name is test_msg_refused.c. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* msg: round trips of random messages, damage of every kind, defaults, what the encoder mends, copies of verdicts.
+ * That a field which breaks its rule is refused by name is test_msg_refused.c. */
 
 #include "proto/msg.h"
 
@@ -82,7 +83,8 @@ static void test_every_truncation_is_refused(void **state) {
     }
 }
 
-/* A frame with one bit flipped is refused, waits for more, or decodes to something within bounds (which encoding asserts). */
+/* A frame with one bit flipped is refused, waits for more, or decodes to something within bounds (which encoding
+ * asserts). */
 static void flip(struct buf *b, size_t at, int bit, enum msg_direction direction) {
   b->data[at] ^= (char)(1 << bit);
   struct frame f;
@@ -155,6 +157,28 @@ static void test_types_and_directions(void **state) {
   }
   assert_string_equal(msg_name(MSG_HELLO), "HELLO");
   assert_string_equal(msg_name(MSG_CONTROL_REPLY), "CONTROL_REPLY");
+}
+
+/* Its other fields may have changed: the number is what it is refused by. */
+static void test_another_version_is_decoded_to_its_number(void **state) {
+  static const char known[] = "{\"version\":2,\"nonce\":[1],\"agent\":{},\"settings\":7}";
+  static const char *const bad[] = {"{\"version\":0}", "{\"version\":65536}", "{\"version\":\"2\"}",
+                                    "{\"version\":2.5}"};
+  static const enum msg_type greetings[] = {MSG_CHALLENGE, MSG_HELLO};
+  for (int i = 0; i < 2; i++) {
+    enum msg_direction to = msg_direction(greetings[i]);
+    struct frame f = {.type = (uint16_t)greetings[i], .json = known, .json_len = sizeof(known) - 1};
+    struct msg m;
+    assert_int_equal(msg_decode(&f, to, &m, NULL), 0);
+    assert_int_equal(to == TO_AGENT ? m.challenge.version : m.hello.version, 2);
+    assert_string_equal(to == TO_AGENT ? m.challenge.nonce : m.hello.agent, "");
+    msg_finish(&m);
+    for (size_t k = 0; k < sizeof(bad) / sizeof(bad[0]); k++) {
+      f.json = bad[k];
+      f.json_len = strlen(bad[k]);
+      assert_int_equal(msg_decode(&f, to, &m, NULL), -EPROTO);
+    }
+  }
 }
 
 static void test_heartbeats_are_16_bytes(void **state) {
@@ -328,6 +352,7 @@ int main(void) {
       cmocka_unit_test(test_every_flipped_bit_is_survived),
       cmocka_unit_test(test_flipped_lengths_are_refused),
       cmocka_unit_test(test_types_and_directions),
+      cmocka_unit_test(test_another_version_is_decoded_to_its_number),
       cmocka_unit_test(test_heartbeats_are_16_bytes),
       cmocka_unit_test(test_absent_is_what_init_says),
       cmocka_unit_test(test_text_is_mended_on_its_way_out),

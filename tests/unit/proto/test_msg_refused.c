@@ -1,5 +1,6 @@
-/* msg: every rule of every field of every message, broken one at a time. The cases come from the tables: a walk goes down a valid
- * message's JSON, spoils one field, and asks for a refusal that names that field by its path. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* msg: every rule of every field of every message, broken one at a time. The cases come from the tables: a walk goes
+ * down a valid message's JSON, spoils one field, and asks for a refusal that names that field by its path. */
 
 #include "proto/msg.h"
 
@@ -47,8 +48,7 @@ static void with(json_t *object, const char *name, json_t *spoilt, const char *p
   size_t n = strlen(path);
   if (ok && rc != 0) fail_msg("%s: refused: %s", path, e.text);
   if (!ok && rc != -EPROTO) fail_msg("%s: %d instead of -EPROTO", path, rc);
-  if (!ok && (strncmp(e.text, path, n) != 0 || e.text[n] != ' '))
-    fail_msg("%s: not named in: %s", path, e.text);
+  if (!ok && (strncmp(e.text, path, n) != 0 || e.text[n] != ' ')) fail_msg("%s: not named in: %s", path, e.text);
   json_object_del(object, name);
   if (was) json_object_set_new(object, name, was);
   n_cases++;
@@ -115,8 +115,7 @@ static void break_str(json_t *object, const struct field *f, const char *path) {
   with(object, f->name, json_string(""), path, !f->required);
   bool text = f->type == FIELD_STR;
   with(object, f->name, repeated(max / 2, "\xc3\xa9"), path, text);
-  if (text)
-    with(object, f->name, repeated(max / 2 + 1, "\xc3\xa9"), path, false); /* bytes count, not characters */
+  if (text) with(object, f->name, repeated(max / 2 + 1, "\xc3\xa9"), path, false); /* bytes count, not characters */
   static const char *const not_hex[] = {"g", "A", "/", " ", "a\n", "\""};
   for (size_t i = 0; i < 6; i++)
     with(object, f->name, json_string(not_hex[i]), path, text && strlen(not_hex[i]) <= max);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* verdict: one golden sentence per cause and per thing that may be unknown, and the weights. */
 
 #include "proto/msg.h"
@@ -44,9 +45,7 @@ static void test_worker_signal(void **state) {
   v.pid = 0;
   v.signal = SIGKILL;
   v.echoes = 1;
-  check(
-      &v,
-      "rank 3 (local 1) on node1 was killed by SIGKILL (signal 9); 1 other worker died with it or after it");
+  check(&v, "rank 3 (local 1) on node1 was killed by SIGKILL (signal 9); 1 other worker died with it or after it");
   v.host = "";
   v.local_rank = -1;
   v.echoes = 7;
@@ -128,7 +127,7 @@ static void test_node_leaving(void **state) {
   v.node_rank = 0;
   v.host = "node0";
   v.signal = SIGTERM;
-  check(&v, "node 0 (node0) left, told to by SIGTERM (signal 15)");
+  check(&v, "node 0 (node0) left, asked to by SIGTERM (signal 15)");
   v.signal = 0;
   v.text = "drained";
   check(&v, "node 0 (node0) left: drained");
@@ -137,7 +136,7 @@ static void test_node_leaving(void **state) {
 static void test_others(void **state) {
   struct verdict v;
   verdict_init(&v);
-  check(&v, "no cause is known");
+  check(&v, "the cause is unknown");
   v.cause = CAUSE_OPERATOR;
   check(&v, "an operator stopped the job");
   v.text = "rdzvctl stop by uid 1000";

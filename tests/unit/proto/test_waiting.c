@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* waiting: the line of who is missing, word for word. */
 
 #include <string.h>
@@ -34,10 +35,8 @@ static void test_too_few(void **state) {
   w.left_ms = 600000;
   check(&w, 0, "1 of 2 nodes is here (n0) after 0 s, giving up in 10 min (--join-timeout); missing 1");
   check(&w, 1001, "1 of 2 nodes is here (n0) after 1 s, giving up in 9 min 59 s (--join-timeout); missing 1");
-  check(&w, 599999,
-        "1 of 2 nodes is here (n0) after 9 min 59 s, giving up in 1 s (--join-timeout); missing 1");
-  check(&w, 999999,
-        "1 of 2 nodes is here (n0) after 16 min 39 s, giving up in 0 s (--join-timeout); missing 1");
+  check(&w, 599999, "1 of 2 nodes is here (n0) after 9 min 59 s, giving up in 1 s (--join-timeout); missing 1");
+  check(&w, 999999, "1 of 2 nodes is here (n0) after 16 min 39 s, giving up in 0 s (--join-timeout); missing 1");
   w.waited_ms = 600000;
   check_failed(&w, "1 of 2 nodes came (n0) within 10 min (--join-timeout); missing 1");
   w = base(1, 3, 8);
@@ -52,10 +51,7 @@ static void test_too_few(void **state) {
 static void test_who_is_missing(void **state) {
   struct absent absent[] = {
       {.hosts = "gpu[003,007-009],login1", .why = ABSENCE_NEVER, .text = ""},
-      {.hosts = "gpu012",
-       .why = ABSENCE_LOST,
-       .ago_ms = 41000,
-       .text = "its connection closed and did not come back"},
+      {.hosts = "gpu012", .why = ABSENCE_LOST, .ago_ms = 41000, .text = "its connection closed and did not come back"},
       {.hosts = "gpu[014-015]", .why = ABSENCE_LEFT, .ago_ms = 300000, .text = ""},
       {.hosts = "gpu016", .why = ABSENCE_DRAINED, .ago_ms = 7200000, .text = "rdzvctl drain"},
   };
@@ -71,11 +67,10 @@ static void test_who_is_missing(void **state) {
         "gpu[003,007-009],login1 (never came), gpu012 (lost 41 s ago: its connection closed and did not come "
         "back)");
   w.n_absent = 4;
-  check_failed(
-      &w,
-      "55 of 64 nodes came within 41 s (--join-timeout); missing 9: gpu[003,007-009],login1 (never came), "
-      "gpu012 (lost 41 s ago: its connection closed and did not come back), gpu[014-015] (left 5 min ago), "
-      "gpu016 (drained 2 h 0 min ago: rdzvctl drain)");
+  check_failed(&w,
+               "55 of 64 nodes came within 41 s (--join-timeout); missing 9: gpu[003,007-009],login1 (never came), "
+               "gpu012 (lost 41 s ago: its connection closed and did not come back), gpu[014-015] (left 5 min ago), "
+               "gpu016 (drained 2 h 0 min ago: rdzvctl drain)");
   w.absent = &absent[1];
   w.n_absent = 1;
   check(&w, 79500,
@@ -91,8 +86,7 @@ static void test_what_comes_next(void **state) {
   w.prospect = PROSPECT_LAST_CALL;
   w.waited_ms = 18000;
   w.left_ms = 12000;
-  check(&w, 0,
-        "60 of 64 nodes are here after 18 s, beginning with these 60 in 12 s (--last-call); missing 4");
+  check(&w, 0, "60 of 64 nodes are here after 18 s, beginning with these 60 in 12 s (--last-call); missing 4");
   w.missing = 0;
   w.prospect = PROSPECT_DELAY;
   check(&w, 11500,

@@ -1,5 +1,6 @@
-/* agent/cluster: PBS, Grid Engine, LSF and Kubernetes, from environments that were written after their sources and manuals (clusters/README), and
- * host files of every form, right and wrong. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/cluster: PBS, Grid Engine, LSF and Kubernetes, from environments written after their sources and manuals
+ * (clusters/README), and host files of every form, right and wrong. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/cluster/lists.h"
-#include "tests/rig/cluster.h"
 #include "common/mem.h"
+#include "tests/rig/cluster.h"
 
 enum { KEPT_MAX = 128 };
 
@@ -26,7 +27,7 @@ struct written {
 static char *load(const char *name) {
   char path[512];
   struct buf b = BUF_INIT;
-  snprintf(path, sizeof(path), "%s/tests/unit/clusters/%s", SOURCE_ROOT, name);
+  snprintf(path, sizeof(path), "%s/tests/unit/agent/cluster/clusters/%s", SOURCE_ROOT, name);
   FILE *f = fopen(path, "r");
   if (!f) fail_msg("%s: %s", path, strerror(errno));
   for (size_t n = 1; n > 0;) {
@@ -72,9 +73,9 @@ static void forget(struct written *r) {
   while (r->n_kept) free(r->kept[--r->n_kept]);
 }
 
-static const char on_launch_node[] = "warnings=batch5 is a launch node of this job, which takes no worker: "
-                                     "start the agents with jsrun, one on "
-                                     "each host (jsrun -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)";
+static const char on_launch_node[] =
+    "warnings=batch5 is a launch node of this job, which runs no workers: start the agents with jsrun, one on each "
+    "host (jsrun -r 1 -a 1 -c ALL_CPUS -g ALL_GPUS rdzv-agent ...)";
 
 struct known {
   const char *name; /* of the recording */
@@ -93,53 +94,50 @@ static const struct known recordings[] = {
     {"pbs-pbsdsh",
      {"start=1", "launcher=pbsdsh", "start.source=PBS_TASKNUM=40000001, PBS_NODENUM=1", "agents=2", "index=1",
       "local_agents=1", "local_index=0", "index.source=PBS_TASKNUM=40000001, PBS_NODENUM=1",
-      "hosts=gpu[07-08].cluster.example", "first_host=gpu07.cluster.example", "job=pbs-4711.pbs1",
-      "port=31353"}},
+      "hosts=gpu[07-08].cluster.example", "first_host=gpu07.cluster.example", "job=pbs-4711.pbs1", "port=31353"}},
     {"pbs-pbsdsh-first",
      {"start=1", "agents=8", "index=1", "local_agents=4", "local_index=1", "first_host=gpu07",
       "local_index.source=PBS_TASKNUM=00000003, PBS_NODENUM=0"}},
     {"pbs-array", {"job=pbs-4711[3].pbs1", "port=31356", "nodes=2", "start=0"}},
     {"pbs-mpirun",
-     {"scheduler=PBS", "launcher=Open MPI", "start=1", "agents=4", "index=3", "local_agents=2",
-      "local_index=1", "job=pbs-4711.pbs1.1449328641", "first_host=gpu07.cluster.example"}},
+     {"scheduler=PBS", "launcher=Open MPI", "start=1", "agents=4", "index=3", "local_agents=2", "local_index=1",
+      "job=mpi-1449328641", "first_host=192.0.2.2"}},
     {"torque-script",
      {"start=0", "job=pbs-815.head", "slots=n1:2,n2:2", "gpus=3",
       "gpus.source=PBS_GPUFILE=/var/spool/torque/aux/815.headgpu", "end_time=-"}},
     {"torque-pbsdsh",
-     {"start=1", "agents=4", "agents.source=PBS_NUM_NODES=2, PBS_NUM_PPN=2", "index=3",
-      "index.source=PBS_VNODENUM=3", "hosts=-", "first_host=-", "nodes=2", "local_agents=2", "local_index=1",
+     {"start=1", "agents=4", "agents.source=PBS_NUM_NODES=2, PBS_NUM_PPN=2", "index=3", "index.source=PBS_VNODENUM=3",
+      "hosts=-", "first_host=-", "nodes=2", "local_agents=2", "local_index=1",
       "local_index.source=PBS_VNODENUM=3, PBS_NUM_PPN=2"}},
     {"sge-script",
-     {"scheduler=SGE", "start=0", "job=sge-4711", "port=31353", "nodes=2",
-      "slots=node1.local:8,node2.local:8", "first_host=node1.local", "hosts=node[1-2].local",
-      "remote_shell=qrsh -inherit", "restarts=0", "gpus=-", "end_time=-", "agents=-"}},
+     {"scheduler=SGE", "start=0", "job=sge-4711", "port=31353", "nodes=2", "slots=node1.local:8,node2.local:8",
+      "first_host=node1.local", "hosts=node[1-2].local", "remote_shell=qrsh -inherit", "restarts=0", "gpus=-",
+      "end_time=-", "agents=-"}},
     {"sge-qrsh",
-     {"start=1", "launcher=qrsh", "agents=2", "agents.source=NHOSTS=2", "local_agents=1", "local_index=0",
-      "index=-", "hosts=-", "first_host=-", "nodes=2"}},
-    {"sge-array",
-     {"start=0", "job=sge-4713.7", "port=31422", "restarts=1", "nodes=1", "hosts=-", "first_host=-"}},
+     {"start=1", "launcher=qrsh", "agents=2", "agents.source=NHOSTS=2", "local_agents=1", "local_index=0", "index=-",
+      "hosts=-", "first_host=-", "nodes=2"}},
+    {"sge-array", {"start=0", "job=sge-4713.7", "port=31422", "restarts=1", "nodes=1", "hosts=-", "first_host=-"}},
     {"uge-gpus", {"gpus=3", "gpus.source=SGE_HGR_gpu_card=0 1 3", "nodes=1"}},
     {"abci-script",
      {"start=0", "job=sge-8001", "nodes=2", "slots=a0001.abci.local:72,a0002.abci.local:72",
-      "first_host=a0001.abci.local",
-      "nodes.source=PE_HOSTFILE=/var/spool/age/a0001/active_jobs/8001.1/pe_hostfile"}},
+      "first_host=a0001.abci.local", "nodes.source=PE_HOSTFILE=/var/spool/age/a0001/active_jobs/8001.1/pe_hostfile"}},
     {"abci-qrsh",
      {"start=1", "agents=2", "index=1", "index.source=SGE_JOB_HOSTLIST=/var/spool/age/hostlist/8001",
       "hosts=a[0001-0002]", "first_host=a0001", "local_agents=1"}},
     {"lsf-script",
-     {"scheduler=LSF", "start=0", "job=lsf-4711", "port=31353", "nodes=2", "hosts=hostA,hostB",
-      "slots=hostA:4,hostB:4", "first_host=hostA", "remote_shell=blaunch", "agents=-", "restarts=-",
+     {"scheduler=LSF", "start=0", "job=lsf-4711", "port=31353", "nodes=2", "hosts=hostA,hostB", "slots=hostA:4,hostB:4",
+      "first_host=hostA", "remote_shell=blaunch", "agents=-", "restarts=-",
       "nodes.source=LSB_MCPU_HOSTS=hostA 4 hostB 4 "}},
     {"lsf-hostfile",
      {"job=lsf-4712.5", "port=31389", "restarts=1", "slots=hostA:4,hostB:4",
       "nodes.source=LSB_DJOB_HOSTFILE=/home/u/.lsbatch/1790000000.4712.hostfile"}},
     {"lsf-hosts", {"slots=hostA:2,hostB:1", "nodes.source=LSB_HOSTS=hostA hostB hostA", "start=0"}},
     {"lsf-blaunch",
-     {"launcher=blaunch", "start=1", "agents=8", "index=6", "local_agents=4", "local_index=2",
-      "first_host=hostA", "local_index.source=LSF_PM_TASKID=7"}},
+     {"launcher=blaunch", "start=1", "agents=8", "index=6", "local_agents=4", "local_index=2", "first_host=hostA",
+      "local_index.source=LSF_PM_TASKID=7"}},
     {"lsf-jsrun",
-     {"launcher=jsrun", "start=1", "agents=2", "index=1", "local_agents=1", "local_index=0",
-      "hosts=h36n[01-02]", "slots=h36n01:42,h36n02:42", "first_host=h36n01", "remote_shell=-", "job=lsf-99"}},
+     {"launcher=jsrun", "start=1", "agents=2", "index=1", "local_agents=1", "local_index=0", "hosts=h36n[01-02]",
+      "slots=h36n01:42,h36n02:42", "first_host=h36n01", "remote_shell=-", "job=lsf-99"}},
     {"lsf-launch-node", {"start=0", "first_host=h36n01", "nodes=2", "remote_shell=-", on_launch_node}},
     {"k8s-indexed",
      {"scheduler=Kubernetes", "index=3", "job=k8s-train", "start=-", "agents=-", "first_host=-", "hosts=-"}},
@@ -148,8 +146,7 @@ static const struct known recordings[] = {
     {"k8s-pytorchjob-master",
      {"launcher=PyTorchJob", "start=1", "agents=2", "index=0", "first_host=mnist-master-0", "port=23456",
       "job=k8s-mnist", "agents.source=WORLD_SIZE=8, PET_NPROC_PER_NODE=4"}},
-    {"k8s-pytorchjob-worker",
-     {"agents=3", "index=1", "first_host=mnist-master-0", "port=23456", "job=k8s-mnist"}},
+    {"k8s-pytorchjob-worker", {"agents=3", "index=1", "first_host=mnist-master-0", "port=23456", "job=k8s-mnist"}},
     {"k8s-lws",
      {"launcher=LeaderWorkerSet", "start=1", "agents=4", "index=1", "first_host=vllm-0.vllm.default",
       "job=k8s-vllm-0"}},
@@ -164,7 +161,7 @@ static void reads_recordings(void **state) {
   }
 }
 
-/* What is wrong, and what an odd cluster has. --------------------------------------------------------------------- */
+/* What is wrong, and what an odd cluster has. ---------------------------------------------------------------------- */
 
 struct odd {
   const char *what;
@@ -195,66 +192,64 @@ static const struct odd odds[] = {
     {"a file that is not there",
      {.env = {PBS}},
      {"start=0", "hosts=-", "nodes=-",
-      "warnings=PBS_NODEFILE: /f cannot be read: No such file or directory: it is not used"}},
+      "warnings=PBS_NODEFILE: /f cannot be read: No such file or directory: it is ignored"}},
     {"the same, on another host than the script's",
      {.env = {PBS, "RDZV_AGENT_LAUNCHER=7"}},
      {"hosts=-", "job=pbs-7.s"}},
     {"an empty file",
      {.env = {PBS}, .files = {{"/f", ""}}},
-     {"nodes=-", "warnings=PBS_NODEFILE: /f is no list of hosts: it names no host: it is not used"}},
+     {"nodes=-", "warnings=PBS_NODEFILE: /f is not a list of hosts: it names no host: it is ignored"}},
     {"a file of blanks",
      {.env = {PBS}, .files = {{"/f", "\r\n \t\r\n"}}},
-     {"nodes=-", "warnings=PBS_NODEFILE: /f is no list of hosts: it names no host: it is not used"}},
+     {"nodes=-", "warnings=PBS_NODEFILE: /f is not a list of hosts: it names no host: it is ignored"}},
     {"what is no name",
      {.env = {PBS}, .files = {{"/f", "n1\nn2;rm\n"}}},
-     {"nodes=-", "warnings=PBS_NODEFILE: /f is no list of hosts: line 2: \"n2;rm\" is no name of a host: it "
-                 "is not used"}},
+     {"nodes=-",
+      "warnings=PBS_NODEFILE: /f is not a list of hosts: line 2: \"n2;rm\" is not a host name: it is ignored"}},
     {"an option is no name",
      {.env = {PBS}, .files = {{"/f", "-oProxyCommand=x\n"}}},
-     {"nodes=-", "warnings=PBS_NODEFILE: /f is no list of hosts: line 1: \"-oProxyCommand=x\" is no name of "
-                 "a host: it is not used"}},
+     {"nodes=-",
+      "warnings=PBS_NODEFILE: /f is not a list of hosts: line 1: \"-oProxyCommand=x\" is not a host name: it is "
+      "ignored"}},
     {"two names in a line",
      {.env = {PBS}, .files = {{"/f", "n1\n\nn2 n3\n"}}},
-     {"nodes=-", "warnings=PBS_NODEFILE: /f is no list of hosts: line 3: \"n3\" stands behind a host, where "
-                 "only its number of "
-                 "slots can be: it is not used"}},
+     {"nodes=-",
+      "warnings=PBS_NODEFILE: /f is not a list of hosts: line 3: \"n3\" follows a host, where only its number of "
+      "slots is allowed: it is ignored"}},
     {"no slots",
      {.env = {SGE}, .files = {{"/f", "n1 0 all.q@n1 UNDEFINED\n"}}},
-     {"nodes=-",
-      "warnings=PE_HOSTFILE: /f is no list of hosts: line 1: \"n1\" has no slots: it is not used"}},
+     {"nodes=-", "warnings=PE_HOSTFILE: /f is not a list of hosts: line 1: \"n1\" has no slots: it is ignored"}},
     {"slots without end",
      {.env = {SGE}, .files = {{"/f", "n1 99999999999999999999 all.q@n1 UNDEFINED\n"}}},
-     {"nodes=-", "warnings=PE_HOSTFILE: /f is no list of hosts: line 1: \"n1\" has more slots than the 65536 "
-                 "that there can be: it is not used"}},
+     {"nodes=-",
+      "warnings=PE_HOSTFILE: /f is not a list of hosts: line 1: \"n1\" has more than 65536 slots: it is ignored"}},
     {"another number of hosts",
      {.env = {SGE, "NHOSTS=3"}, .files = {{"/f", "n1 1 q x\nn2 1 q x\n"}}},
-     {"nodes=2", "warnings=PE_HOSTFILE lists 2 hosts, but NHOSTS=3: the list is what counts"}},
+     {"nodes=2", "warnings=PE_HOSTFILE lists 2 hosts, but NHOSTS=3: the list is used"}},
     {"a serial job of Grid Engine's", {.env = {"JOB_ID=7", "SGE_TASK_ID=undefined"}}, {"start=0", "nodes=-"}},
     {"JOB_ID alone is nobody's", {.env = {"JOB_ID=7"}}, {"scheduler=-", "job=-", "start=-"}},
     {"RESTARTED of another kind",
      {.env = {"JOB_ID=7", "SGE_TASK_ID=undefined", "RESTARTED=maybe"}},
-     {"restarts=-", "warnings=RESTARTED=maybe is no number from 0 to 2: it is not used"}},
+     {"restarts=-", "warnings=RESTARTED=maybe is not a number from 0 to 2: it is ignored"}},
     {"pairs that are none",
      {.env = {"LSB_JOBID=7", "LSB_MCPU_HOSTS=a 4 b"}},
-     {"nodes=-", "warnings=LSB_MCPU_HOSTS is no list of hosts: \"b\" is not followed by a number of slots: "
-                 "it is not used"}},
+     {"nodes=-",
+      "warnings=LSB_MCPU_HOSTS is not a list of hosts: \"b\" is not followed by a number of slots: it is ignored"}},
     {"pairs that are none, and a file that is one",
      {.env = {"LSB_JOBID=7", "LSB_MCPU_HOSTS=a b", "LSB_DJOB_HOSTFILE=/f"}, .files = {{"/f", "a\nb\n"}}},
      {"nodes=2", "hosts=a,b",
-      "warnings=LSB_MCPU_HOSTS is no list of hosts: \"a\" is not followed by a number of slots: it is not "
-      "used"}},
+      "warnings=LSB_MCPU_HOSTS is not a list of hosts: \"a\" is not followed by a number of slots: it is ignored"}},
     {"a task of nobody",
      {.env = {"LSB_JOBID=7", "LSF_PM_TASKID=0"}},
-     {"start=0", "index=-", "warnings=LSF_PM_TASKID=0 is no number from 1 to 65536: it is not used"}},
+     {"start=0", "index=-", "warnings=LSF_PM_TASKID=0 is not a number from 1 to 65536: it is ignored"}},
     {"blaunch on a part of the hosts",
      {.host = "b", .env = {"LSB_JOBID=7", "LSF_PM_TASKID=2", "LSB_MCPU_HOSTS=a 4 b 4"}},
      {"start=1", "index=1", "local_agents=4", "local_index=-"}},
     {"pbsdsh, and nobody says how many",
      {.env = {"PBS_JOBID=7.s", "PBS_TASKNUM=00000002", "PBS_NODENUM=0"}},
      {"start=1", "agents=-", "index=0",
-      "warnings=PBS has started this agent (PBS_TASKNUM=00000002, PBS_NODENUM=0), but does not say here how "
-      "many there are "
-      "(PBS_NODEFILE is not set): tell it with --nnodes"}},
+      "warnings=PBS started this agent (PBS_TASKNUM=00000002, PBS_NODENUM=0), but does not report how many there are "
+      "(PBS_NODEFILE is not set): give --nnodes"}},
     {"a second pbsdsh of the job, after a task for the first host alone",
      {.host = "a", .env = {PBSDSH("00000008", "0")}, .files = {{"/f", LINES}}},
      {"agents=7", "local_agents=4", "local_index=2", "index=2"}},
@@ -272,23 +267,18 @@ static const struct odd odds[] = {
      {"start=1", "local_agents=4", "local_index=-", "index=0"}},
     {"Torque's, with its file",
      {.host = "b", .env = {PBSDSH("7", "1"), "PBS_VNODENUM=6"}, .files = {{"/f", LINES}}},
-     {"local_agents=3", "local_index=2", "index=6",
-      "index.source=PBS_VNODENUM=6, PBS_TASKNUM=7, PBS_NODENUM=1"}},
+     {"local_agents=3", "local_index=2", "index=6", "index.source=PBS_VNODENUM=6, PBS_TASKNUM=7, PBS_NODENUM=1"}},
     {"Torque's, and hosts of several sizes",
-     {.env = {"PBS_JOBID=7.s", "PBS_TASKNUM=6", "PBS_NODENUM=1", "PBS_VNODENUM=5", "PBS_NUM_NODES=2",
-              "PBS_NUM_PPN=2"}},
+     {.env = {"PBS_JOBID=7.s", "PBS_TASKNUM=6", "PBS_NODENUM=1", "PBS_VNODENUM=5", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}},
      {"agents=4", "local_agents=2", "local_index=-", "index=-",
-      "warnings=PBS_VNODENUM=5 is not below PBS_NUM_NODES=2, PBS_NUM_PPN=2: this agent's place is not taken "
-      "from it"}},
-    {"a job's id is no path",
-     {.env = {"PBS_JOBID=../7", "PBS_ENVIRONMENT=PBS_BATCH"}},
-     {"job=pbs-../7", "nodes=-"}},
+      "warnings=PBS_VNODENUM=5 is not below PBS_NUM_NODES=2, PBS_NUM_PPN=2: it is ignored"}},
+    {"a job's id is no path", {.env = {"PBS_JOBID=../7", "PBS_ENVIRONMENT=PBS_BATCH"}}, {"job=pbs-../7", "nodes=-"}},
     {"a list of GPUs of other hosts",
      {.host = "n9", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n9\n"}, {"/g", "n1-gpu0\nn2-gpu0\n"}}},
      {"gpus=0"}},
     {"a list of GPUs that cannot be read",
      {.host = "n1", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n1\n"}}},
-     {"gpus=-", "warnings=PBS_GPUFILE: /g cannot be read: No such file or directory: it is not used"}},
+     {"gpus=-", "warnings=PBS_GPUFILE: /g cannot be read: No such file or directory: it is ignored"}},
     {"the same, on another host than the script's",
      {.host = "n2", .env = {PBS, "PBS_GPUFILE=/g", "RDZV_AGENT_LAUNCHER=7"}},
      {"gpus=-", "hosts=-"}},
@@ -302,7 +292,7 @@ static const struct odd odds[] = {
      {"end_time=1790000000", "end_time.source=RDZV_END_TIME=1790000000"}},
     {"an end that is none",
      {.env = {"RDZV_END_TIME=tomorrow"}},
-     {"end_time=-", "warnings=RDZV_END_TIME=tomorrow is no number from 1 to 99999999999: it is not used"}},
+     {"end_time=-", "warnings=RDZV_END_TIME=tomorrow is not a number from 1 to 99999999999: it is ignored"}},
     {"the scheduler's word is the better one",
      {.env = {"SLURM_JOB_ID=47", "SLURM_JOB_END_TIME=1790000007", "RDZV_END_TIME=1790000000"}},
      {"end_time=1790000007"}},
@@ -311,8 +301,7 @@ static const struct odd odds[] = {
      {"launcher=-", "agents=-", "first_host=-"}},
     {"pods of no number",
      {.env = {K8S, "MASTER_ADDR=m-master-0", "RANK=1", "WORLD_SIZE=7", "PET_NPROC_PER_NODE=2"}},
-     {"agents=-", "start=-",
-      "warnings=WORLD_SIZE=7 is no number of pods times PET_NPROC_PER_NODE: it is not used"}},
+     {"agents=-", "start=-", "warnings=WORLD_SIZE=7 is not a number of pods times PET_NPROC_PER_NODE: it is ignored"}},
     {"nprocPerNode: auto",
      {.env = {K8S, "MASTER_ADDR=m-master-0", "RANK=1", "WORLD_SIZE=2", "PET_NPROC_PER_NODE=auto"}},
      {"agents=2", "job=-"}},
@@ -331,8 +320,7 @@ static void knows_gpus_of_others(void **state) {
       .host = "n1",
       .env = {PBS, "PBS_GPUFILE=/g"},
       .files = {{"/f", "n1\nn1\nn2.x\nn3\n"}, {"/g", "n1-gpu0\nn2-gpu0\nn2-gpu1\nn9-gpu0\n"}}};
-  static const struct site none = {
-      .host = "n1", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n1\n"}, {"/g", ""}}};
+  static const struct site none = {.host = "n1", .env = {PBS, "PBS_GPUFILE=/g"}, .files = {{"/f", "n1\n"}, {"/g", ""}}};
   struct cluster c;
   site_read(&site, &c);
   site_expect(&c, "gpus=1", "of all");
@@ -347,8 +335,7 @@ static void knows_gpus_of_others(void **state) {
 }
 
 static void copes_with_odd_ones(void **state) {
-  for (size_t i = 0; i < sizeof(odds) / sizeof(*odds); i++)
-    site_check(&odds[i].site, odds[i].expected, odds[i].what);
+  for (size_t i = 0; i < sizeof(odds) / sizeof(*odds); i++) site_check(&odds[i].site, odds[i].expected, odds[i].what);
 }
 
 /* A thousand hosts with eight lines each, in two spellings, by turns. */
@@ -370,16 +357,17 @@ static void reads_long_files(void **state) {
   for (int i = 0; i <= NODES_MAX; i++) buf_printf(&text, "n%d\n", i);
   site.files[0].text = buf_text(&text);
   site_check(&site,
-             (const char *const[]){"nodes=-",
-                                   "warnings=PBS_NODEFILE: /f is no list of hosts: line 65537: there are "
-                                   "more than 65536 hosts: it is not used",
-                                   NULL},
+             (const char *const[]){
+                 "nodes=-",
+                 "warnings=PBS_NODEFILE: /f is not a list of hosts: line 65537: there are more than 65536 hosts: it is "
+                 "ignored",
+                 NULL},
              "too long");
   buf_clear(&text);
   for (int i = 0; i < 300; i++) buf_putc(&text, 'n');
   site.files[0].text = buf_text(&text);
   site_read(&site, &c);
-  assert_non_null(strstr(buf_text(&c.warnings), "...\" is no name of a host: it is not used"));
+  assert_non_null(strstr(buf_text(&c.warnings), "...\" is not a host name: it is ignored"));
   cluster_finish(&c);
   buf_finish(&text);
 }
@@ -404,9 +392,8 @@ static void survives_cut_lists(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_recordings),     cmocka_unit_test(copes_with_odd_ones),
-      cmocka_unit_test(knows_gpus_of_others), cmocka_unit_test(reads_long_files),
-      cmocka_unit_test(survives_cut_lists),
+      cmocka_unit_test(reads_recordings), cmocka_unit_test(copes_with_odd_ones), cmocka_unit_test(knows_gpus_of_others),
+      cmocka_unit_test(reads_long_files), cmocka_unit_test(survives_cut_lists),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* agent/cluster: what is concluded from Slurm's variables, the minimum of the others', and what follows from facts alone. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/cluster: facts from Slurm's variables, the minimum of the others', and conclusions from facts. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/cluster/internal.h"
-#include "tests/rig/cluster.h"
 #include "common/mem.h"
+#include "tests/rig/cluster.h"
 
 struct known {
   const char *what;
@@ -23,15 +24,15 @@ static void check_all(const struct known *cases, size_t n) {
 }
 
 /* `salloc -N4`, `srun -N3 --ntasks-per-node=2` in it; -n 5 leaves one out. */
-#define STEP                                                                                                 \
-  "SLURM_JOB_ID=47", "SLURM_JOBID=47", "SLURM_STEP_ID=2", "SLURM_STEPID=2", "SLURM_JOB_NODELIST=gpu[1-4]",   \
-      "SLURM_NODELIST=gpu[1-3]", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3", "SLURM_NNODES=3", \
-      "SLURM_STEP_NUM_TASKS=5", "SLURM_NTASKS=5", "SLURM_STEP_TASKS_PER_NODE=2(x2),1",                       \
-      "SLURM_TASKS_PER_NODE=2(x2),1", "SLURM_LAUNCH_NODE_IPADDR=10.0.0.9"
+#define STEP                                                                                                           \
+  "SLURM_JOB_ID=47", "SLURM_JOBID=47", "SLURM_STEP_ID=2", "SLURM_STEPID=2", "SLURM_JOB_NODELIST=gpu[1-4]",             \
+      "SLURM_NODELIST=gpu[1-3]", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3", "SLURM_NNODES=3",           \
+      "SLURM_STEP_NUM_TASKS=5", "SLURM_NTASKS=5", "SLURM_STEP_TASKS_PER_NODE=2(x2),1", "SLURM_TASKS_PER_NODE=2(x2),1", \
+      "SLURM_LAUNCH_NODE_IPADDR=10.0.0.9"
 
 /* `srun -N3`. */
-#define EACH                                                                                                 \
-  "SLURM_JOB_ID=47", "SLURM_STEP_ID=2", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3",            \
+#define EACH                                                                                                           \
+  "SLURM_JOB_ID=47", "SLURM_STEP_ID=2", "SLURM_STEP_NODELIST=gpu[1-3]", "SLURM_STEP_NUM_NODES=3",                      \
       "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=1(x3)"
 
 static const struct known slurm[] = {
@@ -39,10 +40,9 @@ static const struct known slurm[] = {
     {"a step, its third task",
      {.env = {STEP, "SLURM_PROCID=2", "SLURM_NODEID=1", "SLURM_LOCALID=0", "SLURM_JOB_END_TIME=1790000000",
               "SLURM_RESTART_COUNT=3"}},
-     {"scheduler=Slurm", "launcher=srun", "start=1", "job=slurm-47.2",
-      "job.source=SLURM_JOB_ID=47, SLURM_STEP_ID=2", "port=17843", "agents=5",
-      "agents.source=SLURM_STEP_NUM_TASKS=5", "index=2", "local_agents=2", "local_index=0", "nodes=3",
-      "hosts=gpu[1-3]", "slots=gpu1:2,gpu2:2,gpu3:1", "first_host=gpu1", "restarts=3", "end_time=1790000000",
+     {"scheduler=Slurm", "launcher=srun", "start=1", "job=slurm-47.2", "job.source=SLURM_JOB_ID=47, SLURM_STEP_ID=2",
+      "port=17843", "agents=5", "agents.source=SLURM_STEP_NUM_TASKS=5", "index=2", "local_agents=2", "local_index=0",
+      "nodes=3", "hosts=gpu[1-3]", "slots=gpu1:2,gpu2:2,gpu3:1", "first_host=gpu1", "restarts=3", "end_time=1790000000",
       "gpus=-"}},
     {"its last task",
      {.env = {STEP, "SLURM_PROCID=4", "SLURM_NODEID=2", "SLURM_LOCALID=0"}},
@@ -52,8 +52,8 @@ static const struct known slurm[] = {
      {.env = {"SLURM_JOB_ID=47", "SLURM_PROCID=0", "SLURM_NODEID=0", "SLURM_LOCALID=0", "SLURM_NTASKS=4",
               "SLURM_JOB_NUM_NODES=2", "SLURM_JOB_NODELIST=gpu[1-2]", "SLURM_TASKS_PER_NODE=2(x2)",
               "SLURM_GPUS_ON_NODE=4"}},
-     {"start=0", "job=slurm-47", "port=17841", "agents=-", "index=-", "launcher=-", "nodes=2",
-      "hosts=gpu[1-2]", "slots=gpu1:2,gpu2:2", "first_host=gpu1", "gpus=4"}},
+     {"start=0", "job=slurm-47", "port=17841", "agents=-", "index=-", "launcher=-", "nodes=2", "hosts=gpu[1-2]",
+      "slots=gpu1:2,gpu2:2", "first_host=gpu1", "gpus=4"}},
     {"the shell of salloc",
      {.env = {"SLURM_JOB_ID=47", "SLURM_NNODES=2", "SLURM_NODELIST=a,b"}},
      {"start=0", "nodes=2", "hosts=a,b"}},
@@ -65,11 +65,11 @@ static const struct known slurm[] = {
      {"job=slurm-47_3.0", "port=17934"}},
     {"a job without an end", {.env = {"SLURM_JOB_ID=47", "SLURM_JOB_END_TIME=4294967295"}}, {"end_time=-"}},
     {"the parts of a heterogeneous job as one step",
-     {.env = {"SLURM_JOB_ID=6", "SLURM_STEP_ID=0", "SLURM_HET_SIZE=2", "SLURM_NNODES=3",
-              "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_NUM_NODES=3", "SLURM_STEP_NODELIST=node[1-3]",
-              "SLURM_JOB_NODELIST=node[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_0=node1",
-              "SLURM_JOB_NODELIST_HET_GROUP_1=node[2-3]", "SLURM_STEP_TASKS_PER_NODE=1(x3)", "SLURM_NODEID=2",
-              "SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_STEP_GPUS=0", "SLURM_GPUS_ON_NODE=1"}},
+     {.env = {"SLURM_JOB_ID=6", "SLURM_STEP_ID=0", "SLURM_HET_SIZE=2", "SLURM_NNODES=3", "SLURM_STEP_NUM_TASKS=3",
+              "SLURM_STEP_NUM_NODES=3", "SLURM_STEP_NODELIST=node[1-3]", "SLURM_JOB_NODELIST=node[1-3]",
+              "SLURM_JOB_NODELIST_HET_GROUP_0=node1", "SLURM_JOB_NODELIST_HET_GROUP_1=node[2-3]",
+              "SLURM_STEP_TASKS_PER_NODE=1(x3)", "SLURM_NODEID=2", "SLURM_PROCID=2", "SLURM_LOCALID=0",
+              "SLURM_STEP_GPUS=0", "SLURM_GPUS_ON_NODE=1"}},
      {"agents=3", "hosts=node[1-3]", "local_agents=1", "index=2", "job=slurm-6.0", "gpus=1"}},
     {"its shell",
      {.env = {"SLURM_JOB_ID=6", "SLURM_HET_SIZE=2", "SLURM_NTASKS=3", "SLURM_JOB_NODELIST_HET_GROUP_0=node3",
@@ -83,9 +83,8 @@ static const struct known slurm[] = {
     /* sbatch, and salloc, typed in the shell of `srun --pty`. */
     {"a batch script with the variables of somebody else's step",
      {.env = {"SLURM_JOB_ID=11", "SLURM_JOB_NODELIST=node[1-2]", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2",
-              "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=node1", "SLURM_STEP_NUM_NODES=1",
-              "SLURM_STEP_NUM_TASKS=1", "SLURM_STEP_TASKS_PER_NODE=1", "SLURM_TASKS_PER_NODE=1(x2)",
-              "SLURM_NTASKS=1", "SLURM_PROCID=0"}},
+              "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=node1", "SLURM_STEP_NUM_NODES=1", "SLURM_STEP_NUM_TASKS=1",
+              "SLURM_STEP_TASKS_PER_NODE=1", "SLURM_TASKS_PER_NODE=1(x2)", "SLURM_NTASKS=1", "SLURM_PROCID=0"}},
      {"start=0", "agents=-", "job=slurm-11", "nodes=2", "hosts=node[1-2]", "slots=node1:1,node2:1"}},
     {"the same, of a step of its own size",
      {.env = {"SLURM_JOB_ID=11", "SLURM_JOB_NODELIST=node[3-4]", "SLURM_NNODES=2", "SLURM_STEP_ID=0",
@@ -102,20 +101,16 @@ static void reads_slurm(void **state) {
 }
 
 static const struct known gpus[] = {
-    {"of the step",
-     {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8", "SLURM_STEP_GPUS=0,3"}},
-     {"gpus=2"}},
+    {"of the step", {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8", "SLURM_STEP_GPUS=0,3"}}, {"gpus=2"}},
     {"of the node", {.env = {EACH, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=8"}},
     {"of several tasks", {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8"}}, {"gpus=-"}},
     {"of a task that is alone, where others are not",
      {.env = {STEP, "SLURM_NODEID=2", "SLURM_GPUS_ON_NODE=8"}},
      {"gpus=-"}},
-    {"by task",
-     {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8", "SLURM_GPUS_PER_TASK=a100:2"}},
-     {"gpus=2"}},
+    {"by task", {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_ON_NODE=8", "SLURM_GPUS_PER_TASK=a100:2"}}, {"gpus=2"}},
     {"nonsense",
      {.env = {STEP, "SLURM_NODEID=1", "SLURM_GPUS_PER_TASK=many"}},
-     {"gpus=-", "warnings=SLURM_GPUS_PER_TASK=many has no number of GPUs: it is not used"}},
+     {"gpus=-", "warnings=SLURM_GPUS_PER_TASK=many has no number of GPUs: it is ignored"}},
 };
 
 static void reads_slurms_gpus(void **state) {
@@ -125,45 +120,41 @@ static void reads_slurms_gpus(void **state) {
 static const struct known odd[] = {
     {"counts that are none",
      {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=0", "SLURM_STEP_NUM_NODES=x"}},
-     {"agents=-", "warnings=SLURM_STEP_NUM_TASKS=0 is no number from 1 to 65536: it is not used\n"
-                  "SLURM_STEP_NUM_NODES=x is no number from 1 to 65536: it is not used\n"
-                  "SLURM_STEP_NUM_NODES=x is no number from 1 to 65536: it is not used"}},
+     {"agents=-",
+      "warnings=SLURM_STEP_NUM_TASKS=0 is not a number from 1 to 65536: it is ignored\nSLURM_STEP_NUM_NODES=x is not "
+      "a number from 1 to 65536: it is ignored\nSLURM_STEP_NUM_NODES=x is not a number from 1 to 65536: it is ignored"}},
     {"a list that is none",
      {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu[1-"}},
      {"agents=2", "hosts=-", "first_host=-",
-      "warnings=SLURM_STEP_NODELIST: \"gpu[1-\" is no list of hosts: a closing bracket is missing: it is not "
-      "used"}},
+      "warnings=SLURM_STEP_NODELIST: \"gpu[1-\" is not a list of hosts: a closing bracket is missing: it is ignored"}},
     {"more hosts than agents",
-     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2",
-              "SLURM_STEP_NODELIST=gpu[1-4]"}},
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu[1-4]"}},
      {"agents=2", "hosts=-",
-      "warnings=SLURM_STEP_NODELIST=gpu[1-4] has more hosts than there are agents (SLURM_STEP_NUM_TASKS=2): "
-      "it is not used"}},
+      "warnings=SLURM_STEP_NODELIST=gpu[1-4] has more hosts than there are agents (SLURM_STEP_NUM_TASKS=2): it is "
+      "ignored"}},
     {"counts that do not fit to hosts",
      {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=gpu[1-2]",
               "SLURM_STEP_TASKS_PER_NODE=2"}},
      {"hosts=gpu[1-2]", "slots=gpu1:1,gpu2:1",
-      "warnings=SLURM_STEP_TASKS_PER_NODE=2 does not fit to the number of hosts: it is not used"}},
+      "warnings=SLURM_STEP_TASKS_PER_NODE=2 does not match the number of hosts: it is ignored"}},
     {"a place beyond the end",
      {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID=2"}},
-     {"index=-", "warnings=SLURM_PROCID=2 is not below SLURM_STEP_NUM_TASKS=2: this agent's place is not "
-                 "taken from it"}},
+     {"index=-", "warnings=SLURM_PROCID=2 is not below SLURM_STEP_NUM_TASKS=2: it is ignored"}},
     {"neighbours that do not fit",
-     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=8",
-              "SLURM_STEP_TASKS_PER_NODE=2(x4)", "SLURM_NODEID=0", "SLURM_LOCALID=2"}},
+     {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_TASKS_PER_NODE=2(x4)",
+              "SLURM_NODEID=0", "SLURM_LOCALID=2"}},
      {"local_agents=-", "local_index=2",
-      "warnings=SLURM_STEP_TASKS_PER_NODE=2(x4), SLURM_NODEID=0 does not fit to SLURM_LOCALID=2: how many "
-      "agents share "
-      "this host is not taken from it"}},
+      "warnings=SLURM_STEP_TASKS_PER_NODE=2(x4), SLURM_NODEID=0 contradicts SLURM_LOCALID=2: it is ignored"}},
     {"an id that is no number",
      {.env = {"SLURM_JOB_ID=x\ny"}},
      {"job=-", "scheduler=Slurm", "port=-",
-      "warnings=SLURM_JOB_ID=x\\ny is no number from 1 to 2000000000: it is not used"}},
+      "warnings=SLURM_JOB_ID=x\\ny is not a number from 1 to 2000000000: it is ignored"}},
     {"a count without end",
      {.env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2",
               "SLURM_STEP_TASKS_PER_NODE=1(x99999999999999999999)"}},
-     {"local_agents=-", "warnings=SLURM_STEP_TASKS_PER_NODE=1(x99999999999999999999) is no list of counts, "
-                        "as in 2(x3),1: it is not used"}},
+     {"local_agents=-",
+      "warnings=SLURM_STEP_TASKS_PER_NODE=1(x99999999999999999999) is not a list of counts, as in 2(x3),1: it is "
+      "ignored"}},
 };
 
 static void warns_of_nonsense(void **state) {
@@ -174,7 +165,7 @@ static const struct known others[] = {
     {"PBS", {.env = {"PBS_JOBID=12[3].server"}}, {"scheduler=PBS", "job=pbs-12[3].server"}},
     {"not PBS",
      {.env = {"PBS_JOBID=a b"}},
-     {"job=-", "warnings=PBS_JOBID=a b makes no name for a job: give one with --rdzv-id"}},
+     {"job=-", "warnings=PBS_JOBID=a b cannot be a job's name: give one with --rdzv-id"}},
     {"not SGE", {.env = {"JOB_ID=5"}}, {"scheduler=-", "job=-"}},
     {"SGE", {.env = {"JOB_ID=5", "SGE_TASK_ID=undefined"}}, {"scheduler=SGE", "job=sge-5"}},
     {"an SGE array", {.env = {"JOB_ID=5", "SGE_TASK_ID=2"}}, {"job=sge-5.2"}},
@@ -202,8 +193,7 @@ static void lists_are_short_or_left_away(void **state) {
   site_expect(&c, "hosts=-", "a list that HELLO would not hold");
   cluster_finish(&c);
   site_check(&(struct site){.env = {"SLURM_JOB_ID=1", "SLURM_JOB_NODELIST=node[0001-1000]"}},
-             (const char *[]){"hosts=node[0001-1000]", "nodes=1000", "first_host=node0001", NULL},
-             "a short one");
+             (const char *[]){"hosts=node[0001-1000]", "nodes=1000", "first_host=node0001", NULL}, "a short one");
   free(list);
   free(variable);
 }
@@ -233,7 +223,7 @@ static void builds_lists_of_hosts(void **state) {
   assert_int_equal(row_hosts_find(&h, "b.example"), 0);
   assert_int_equal(row_hosts_find(&h, "c"), -1);
   assert_true(row_hosts_add(&h, "a b", 3, 1, &e) < 0);
-  assert_string_equal(e.text, "\"a b\" is no name of a host");
+  assert_string_equal(e.text, "\"a b\" is not a host name");
   assert_true(row_hosts_add(&h, "a.example", 9, CLUSTER_SLOTS_MAX, &e) < 0);
   assert_string_equal(e.text, "a.example has more than 65536 slots");
   assert_true(row_hosts_add(&h, "c", 1, -1, &e) < 0);

@@ -1,5 +1,6 @@
-/* numa-plan ROOT HOW ALLOWED WORKERS: what agent/numa.c would do on the machine whose /sys and /proc lie under ROOT; a line of
- * CPUs per worker, "-" for one that is not bound. For tests/interop/test_numa.py, which asks PyTorch the same. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* numa-plan ROOT HOW ALLOWED WORKERS: the plan of agent/devices/numa.c for the machine whose /sys and /proc are under
+ * ROOT, one line of CPUs per worker, "-" if unbound. tests/interop/test_numa.py compares it with PyTorch. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,8 @@ int main(int argc, char **argv) {
   while (how < 5 && strcmp(names[how], argv[2]) != 0) how++;
   if (how == 5) return 2;
   uint32_t workers = (uint32_t)strtoul(argv[4], NULL, 10);
-  numa_plan(&n, argv[1], NULL, (enum numa_binding)how, &allowed, &(struct numa_slots){0, workers, workers},
-            &said, &said);
+  numa_plan(&n, argv[1], NULL, (enum numa_binding)how, &allowed, &(struct numa_slots){0, workers, workers}, &said,
+            &said);
   for (uint32_t i = 0; i < n.n; i++) {
     struct buf list = BUF_INIT;
     cpus_format(&n.v[i], &list);

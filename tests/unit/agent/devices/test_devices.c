@@ -1,4 +1,5 @@
-/* agent/devices.c: which GPUs a worker would see, in made trees. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/devices/devices.c: the GPUs that a worker sees, in trees of the test. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,8 +16,8 @@ static struct device v[DEVICES_MAX];
 
 static void put_gpu(const struct tree *t, const char *pci, const char *uuid) {
   char text[256];
-  snprintf(text, sizeof(text),
-           "Model: \t\t NVIDIA A100\nIRQ:   \t\t 71\nGPU UUID: \t %s\nBus Location: \t %s\n", uuid, pci);
+  snprintf(text, sizeof(text), "Model: \t\t NVIDIA A100\nIRQ:   \t\t 71\nGPU UUID: \t %s\nBus Location: \t %s\n", uuid,
+           pci);
   tree_put(t, text, "proc/driver/nvidia/gpus/%s/information", pci);
 }
 
@@ -219,9 +220,8 @@ static void names_a_device(void **state) {
   static const struct {
     struct device d;
     const char *text;
-  } cases[] = {{{.index = 2, .uuid = "GPU-8f"}, "2, GPU-8f"},
-               {{.index = 2}, "2"},
-               {{.index = -1, .uuid = "MIG-1"}, "MIG-1"}};
+  } cases[] = {
+      {{.index = 2, .uuid = "GPU-8f"}, "2, GPU-8f"}, {{.index = 2}, "2"}, {{.index = -1, .uuid = "MIG-1"}, "MIG-1"}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
     struct buf out = BUF_INIT;
     devices_name(&cases[i].d, &out);

@@ -1,4 +1,5 @@
-/* agent/gpus.c: what rdzv-devices answers, and what is concluded from it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/devices/gpus.c: the answer of rdzv-devices, and conclusions from it. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,10 +21,7 @@ static int parse(const char *text, struct gpus *g, struct err *e) {
 static void reads_an_answer(void **state) {
   static const char text[] =
       "{\"devices\":[{\"uuid\":\"GPU-1\",\"pci\":\"00000000:C1:00.0\",\"name\":\"NVIDIA "
-      "H200\",\"total_mib\":143771,"
-      "\"used_mib\":30000,\"processes\":[{\"pid\":7,\"mib\":29000,\"user\":\"ada\",\"command\":\"python "
-      "t.py\",\"job\":\"j\"},{\"pid\":8,\"gone\":true}],\"more\":3},{\"error\":\"GPU is "
-      "lost\"},{\"uuid\":\"GPU-3\",\"mig\":[\"MIG-a\",\"MIG-b\"]}]}\n";
+      "H200\",\"total_mib\":143771,\"used_mib\":30000,\"processes\":[{\"pid\":7,\"mib\":29000,\"user\":\"ada\",\"command\":\"python t.py\",\"job\":\"j\"},{\"pid\":8,\"gone\":true}],\"more\":3},{\"error\":\"GPU is lost\"},{\"uuid\":\"GPU-3\",\"mig\":[\"MIG-a\",\"MIG-b\"]}]}\n";
   struct gpus g, copy;
   struct err e;
   assert_int_equal(parse(text, &g, &e), 0);
@@ -70,8 +68,7 @@ static void survives_nonsense(void **state) {
   static const char *const no_answers[] = {
       "", "x", "[]", "{", "{}", "{\"devices\":{}}", "{\"devices\":7}", "{\"devices\":[]} more"};
   static const char odd[] =
-      "{\"devices\":[7,null,[],{\"uuid\":7,\"used_mib\":-5,\"more\":9223372036854775807,\"mig\":[7],"
-      "\"processes\":[3,{\"pid\":-1,\"mib\":\"x\"}]}]}";
+      "{\"devices\":[7,null,[],{\"uuid\":7,\"used_mib\":-5,\"more\":9223372036854775807,\"mig\":[7],\"processes\":[3,{\"pid\":-1,\"mib\":\"x\"}]}]}";
   struct gpus g;
   struct err e;
   for (size_t i = 0; i < sizeof no_answers / sizeof *no_answers; i++) {
@@ -178,7 +175,7 @@ static void assert_said(const struct gpu *now, const struct gpu *before, const c
 
 static void says_who_holds_it(void **state) {
   struct gpu before = {.used_mib = 0}, g = {.used_mib = 2000};
-  assert_said(&g, NULL, "2000 MiB are in use, by no process that can be seen from here");
+  assert_said(&g, NULL, "2000 MiB are in use by a process that is not visible here");
   add(&before, 3, 10, "old");
   add(&g, 3, 10, "old");
   add(&g, 4, 100, "python train.py");

@@ -1,4 +1,5 @@
-/* agent/holder.c: who a process is, in made trees and of a real one. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/devices/holder.c: the description of a process, in trees of the test and of a real one. */
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* agent/numa.c: which CPUs a worker is bound to, on made machines. The expected sets are those of torch/numa/binding.py
- * on the same machine; tests/interop/test_numa.py compares the two on many more. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/devices/numa.c: the CPUs of each worker on machines of the test. The expected sets are those of
+ * torch/numa/binding.py; tests/interop/test_numa.py compares the two on many more machines. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,12 +89,12 @@ static void plan(enum numa_binding how, const char *allowed, uint32_t workers) {
   plan_slots(how, allowed, &(struct numa_slots){0, workers, workers});
 }
 
-#define assert_bound(rank, list)                                                                             \
-  do {                                                                                                       \
-    struct buf text = BUF_INIT;                                                                              \
-    cpus_format(&n.v[rank], &text);                                                                          \
-    assert_string_equal(buf_text(&text), list);                                                              \
-    buf_finish(&text);                                                                                       \
+#define assert_bound(rank, list)                                                                                       \
+  do {                                                                                                                 \
+    struct buf text = BUF_INIT;                                                                                        \
+    cpus_format(&n.v[rank], &text);                                                                                    \
+    assert_string_equal(buf_text(&text), list);                                                                        \
+    buf_finish(&text);                                                                                                 \
   } while (0)
 
 static void reads_and_writes_lists(void **state) {
@@ -169,8 +170,7 @@ static void shares_cores(void **state) {
   assert_bound(3, "");
   assert_bound(2, "0-3");
   assert_string_equal(buf_text(&trouble),
-                      "--numa-binding exclusive: NUMA node 1 has 2 cores for us and 3 to share "
-                      "them: its workers are not bound\n");
+                      "--numa-binding exclusive: NUMA node 1 has 2 cores for 3 workers: they are not bound\n");
 }
 
 /* Two of four workers of this host: as if all were bound here. */
@@ -210,9 +210,8 @@ static void spreads_without_gpus(void **state) {
   assert_bound(1, "0-3,8-11");
   assert_bound(2, "4-7,12-15");
   assert_bound(3, "4-7,12-15");
-  assert_string_equal(
-      buf_text(&info),
-      "--numa-binding: no GPU is seen here: workers are spread over 2 NUMA nodes by local rank\n");
+  assert_string_equal(buf_text(&info),
+                      "--numa-binding: no GPU is visible: workers are spread over 2 NUMA nodes by local rank\n");
   plan(NUMA_EXCLUSIVE, "0-15", 4);
   assert_bound(0, "0-1,8-9");
   assert_bound(1, "2-3,10-11");
@@ -221,9 +220,9 @@ static void spreads_without_gpus(void **state) {
   assert_bound(1, "4-5");
   put_gpus();
   plan(NUMA_NODE, "0-15", 5);
-  assert_string_equal(buf_text(&info),
-                      "--numa-binding: there are 5 workers and 4 GPUs: workers are spread over 2 NUMA "
-                      "nodes by local rank\n");
+  assert_string_equal(
+      buf_text(&info),
+      "--numa-binding: there are 5 workers and 4 GPUs: workers are spread over 2 NUMA nodes by local rank\n");
 }
 
 static void takes_minus_one_for_zero(void **state) {
@@ -241,9 +240,9 @@ static void leaves_alone_who_has_no_cpu(void **state) {
   plan(NUMA_NODE, "0-3", 4);
   assert_bound(0, "");
   assert_bound(2, "0-3");
-  assert_string_equal(buf_text(&trouble),
-                      "--numa-binding: the NUMA node of worker 0 (local rank), and of others, has "
-                      "no CPU that we may use: not bound\n");
+  assert_string_equal(
+      buf_text(&trouble),
+      "--numa-binding: local rank 0 (and others) is not bound: its NUMA node has no CPU that this process may use\n");
 }
 
 /* A kernel that knows no nodes. */

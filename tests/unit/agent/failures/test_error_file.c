@@ -1,4 +1,5 @@
-/* error_file: both forms that PyTorch reads, what a worker may have put there instead, and what is handed on. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/failures/error_file.c: both forms that PyTorch reads, invalid files, and the file that is passed on. */
 
 #include "agent/failures/error_file.h"
 
@@ -32,11 +33,10 @@ static void test_exception_without_words(void **state) {
 
 static void test_as_record_writes_it(void **state) {
   struct error_file f;
-  assert_int_equal(
-      parse(&f, "{\"message\": {\"message\": \"ValueError: boom\", \"extraInfo\": {\"py_callstack\": "
-                "\"Traceback (most recent call last):\\n  raise\\nValueError: boom\\n\", "
-                "\"timestamp\": \"1795253234\"}}}"),
-      0);
+  assert_int_equal(parse(&f, "{\"message\": {\"message\": \"ValueError: boom\", \"extraInfo\": {\"py_callstack\": "
+                             "\"Traceback (most recent call last):\\n  raise\\nValueError: boom\\n\", "
+                             "\"timestamp\": \"1795253234\"}}}"),
+                   0);
   assert_string_equal(f.message, "ValueError: boom");
   assert_string_equal(f.callstack, "Traceback (most recent call last):\n  raise\nValueError: boom\n");
   assert_int_equal(f.timestamp, 1795253234);
@@ -138,9 +138,8 @@ static void test_handed_on(void **state) {
 
 static void test_made_of_a_verdict(void **state) {
   char *text = error_file_make("rank 3 was \"lost\"", "last\nlines \xff", 17, 78);
-  assert_string_equal(text,
-                      "{\"message\":{\"message\":\"rank 3 was \\\"lost\\\"\",\"extraInfo\":{\"py_callstack\":"
-                      "\"last\\nlines ?\",\"timestamp\":\"17\"},\"errorCode\":78}}");
+  assert_string_equal(text, "{\"message\":{\"message\":\"rank 3 was \\\"lost\\\"\",\"extraInfo\":{\"py_callstack\":"
+                            "\"last\\nlines \xef\xbf\xbd\",\"timestamp\":\"17\"},\"errorCode\":78}}");
   struct error_file f;
   assert_int_equal(parse(&f, text), 0);
   assert_string_equal(f.message, "rank 3 was \"lost\"");

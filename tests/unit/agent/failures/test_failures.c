@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* failures: error files read while the loop goes on, given up when it takes too long, and handed up. And log_dir: where
  * they lie, and what becomes of it. */
 
@@ -15,13 +16,14 @@
 #include "common/mem.h"
 #include "tests/rig/unit.h"
 
-enum { POOL = 4 };
+enum { POOL = 4, WORKERS = 3 };
 
 static char dir[] = "/tmp/rdzv-failures-XXXXXX";
 
 struct bench {
   uv_loop_t loop;
   struct failures *f;
+  struct failure v[WORKERS];
   int read;
 };
 
@@ -32,11 +34,15 @@ static void on_read(void *ctx) {
 static void bench_open(struct bench *b) {
   *b = (struct bench){0};
   assert_int_equal(uv_loop_init(&b->loop), 0);
-  b->f =
-      failures_create(&(struct failures_options){.loop = &b->loop, .count = 3, .on_read = on_read, .ctx = b});
+  b->f = failures_create(&(struct failures_options){.loop = &b->loop, .on_read = on_read, .ctx = b});
+}
+
+static void clear_all(struct bench *b) {
+  for (int i = 0; i < WORKERS; i++) failure_clear(&b->v[i]);
 }
 
 static void bench_close(struct bench *b) {
+  for (int i = 0; i < WORKERS; i++) failure_finish(&b->v[i]);
   failures_destroy(b->f);
   assert_int_equal(uv_run(&b->loop, UV_RUN_DEFAULT), 0);
   assert_int_equal(uv_loop_close(&b->loop), 0);
@@ -67,10 +73,10 @@ static char *get(const char *file) {
 
 #define SAYS(text) "{\"message\": {\"message\": \"" text "\"}}"
 
-static void fail_with(struct bench *b, uint32_t local_rank, const char *name, uint64_t when_ms) {
+static void fail_with(struct bench *b, uint32_t local_rank, const char *name) {
   char *file = path(name);
-  failures_name(b->f, local_rank, file);
-  failures_read(b->f, local_rank, (int)(local_rank + 1) << 8, when_ms);
+  failure_set_file(&b->v[local_rank], file);
+  failures_read(b->f, &b->v[local_rank], local_rank);
   free(file);
 }
 
@@ -81,24 +87,25 @@ static void test_read(void **state) {
   put("1", "no json");
   char *pipe = path("pipe");
   assert_int_equal(mkfifo(pipe, 0600), 0);
-  fail_with(&b, 0, "0", 1);
-  fail_with(&b, 1, "1", 2);
-  fail_with(&b, 2, "pipe", 3);
-  assert_true(failures_is_reading(b.f, 0));
+  fail_with(&b, 0, "0");
+  fail_with(&b, 1, "1");
+  fail_with(&b, 2, "pipe");
+  assert_non_null(b.v[0].reading);
   uv_run(&b.loop, UV_RUN_DEFAULT);
   assert_int_equal(b.read, 3);
-  for (uint32_t i = 0; i < 3; i++) assert_false(failures_is_reading(b.f, i));
-  assert_string_equal(failures_said(b.f, 0)->message, "zero");
-  assert_null(failures_said(b.f, 1));
-  assert_null(failures_said(b.f, 2));
-  failures_begin(b.f, NULL);
-  assert_null(failures_said(b.f, 0));
-  fail_with(&b, 0, "not there", 1);
-  failures_read(b.f, 1, 256, 1); /* it has no file */
-  assert_false(failures_is_reading(b.f, 1));
+  for (uint32_t i = 0; i < 3; i++) assert_null(b.v[i].reading);
+  assert_string_equal(b.v[0].said->message, "zero");
+  assert_null(b.v[1].said);
+  assert_null(b.v[2].said);
+  clear_all(&b);
+  assert_null(b.v[0].said);
+  fail_with(&b, 0, "not there");
+  failure_finish(&b.v[1]);
+  failures_read(b.f, &b.v[1], 1); /* it has no file */
+  assert_null(b.v[1].reading);
   uv_run(&b.loop, UV_RUN_DEFAULT);
   assert_int_equal(b.read, 4);
-  assert_null(failures_said(b.f, 0));
+  assert_null(b.v[0].said);
   unlink(pipe);
   free(pipe);
   bench_close(&b);
@@ -118,29 +125,30 @@ static void test_a_reading_is_given_up(void **state) {
   sem_init(&hold, 0, 0);
   for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
   put("0", SAYS("late"));
-  fail_with(&b, 0, "0", 1);
+  fail_with(&b, 0, "0");
   uv_run(&b.loop, UV_RUN_NOWAIT);
-  assert_true(failures_is_reading(b.f, 0));
-  assert_null(failures_said(b.f, 0));
-  failures_begin(b.f, NULL); /* the next round does not wait, and does not hear of it */
-  assert_false(failures_is_reading(b.f, 0));
+  assert_non_null(b.v[0].reading);
+  assert_null(b.v[0].said);
+  clear_all(&b); /* the next round does not wait, and does not hear of it */
+  assert_null(b.v[0].reading);
   for (int i = 0; i < POOL; i++) sem_post(&hold);
   uv_run(&b.loop, UV_RUN_DEFAULT);
   assert_int_equal(b.read, 0);
   for (int i = 0; i < POOL; i++) uv_queue_work(&b.loop, &work[i], hang, NULL);
-  fail_with(&b, 0, "0", 1);
+  fail_with(&b, 0, "0");
   char *up = path("no folder/up");
-  failures_hand_up(b.f, up, 1);
+  failures_hand_up(b.f, up, &(struct failure_cause){.code = 1});
   free(up);
+  clear_all(&b);
   failures_destroy(b.f);
   b.f = NULL;
   for (int i = 0; i < POOL; i++) sem_post(&hold);
   bench_close(&b);
 }
 
-static void check_up(struct bench *b, int code, const char *expected) {
+static void check_up(struct bench *b, struct failure_cause cause, const char *expected) {
   char *file = path("up");
-  failures_hand_up(b->f, file, code);
+  failures_hand_up(b->f, file, &cause);
   assert_true(failures_is_busy(b->f));
   uv_run(&b->loop, UV_RUN_DEFAULT);
   assert_false(failures_is_busy(b->f));
@@ -150,34 +158,24 @@ static void check_up(struct bench *b, int code, const char *expected) {
   free(file);
 }
 
-/* The one that was told; the first of ours; what was told; what the code means. */
+/* A worker's own words; the verdict; the meaning of the code. */
 static void test_handed_up(void **state) {
   struct bench b;
-  struct failure_told told = {.local_rank = 2, .text = "rank 2 failed\nlast line"};
   bench_open(&b);
-  check_up(&b, 75, "told to leave by a signal");
-  assert_null(failures_told(b.f, &told)); /* it has no file */
-  check_up(&b, 3,
+  check_up(&b, (struct failure_cause){.code = 75}, "asked this node to leave");
+  check_up(&b, (struct failure_cause){.code = 3, .text = "rank 2 failed\nlast line"},
            "{\"message\":{\"message\":\"rank 2 failed\",\"extraInfo\":{\"py_callstack\":\"rank 2 "
            "failed\\nlast line\"");
-  told = (struct failure_told){.local_rank = -1, .text = "rank 7 failed: E\nlast line", .said = "E"};
-  failures_told(b.f, &told);
-  check_up(
-      &b, 3,
-      "{\"message\":{\"message\":\"E\",\"extraInfo\":{\"py_callstack\":\"rank 7 failed: E\\nlast line\"");
+  check_up(&b, (struct failure_cause){.code = 3, .text = "rank 7 failed: E\nlast line", .message = "E"},
+           "{\"message\":{\"message\":\"E\",\"extraInfo\":{\"py_callstack\":\"rank 7 failed: E\\nlast line\"");
   put("0", SAYS("zero"));
-  put("1", SAYS("one"));
-  fail_with(&b, 0, "0", 9);
-  fail_with(&b, 1, "1", 8);
+  fail_with(&b, 0, "0");
   uv_run(&b.loop, UV_RUN_DEFAULT);
-  check_up(&b, 3, "{\"message\":{\"message\":\"one\",\"errorCode\":2}}");
-  told.local_rank = 0;
-  const char *file = failures_told(b.f, &told);
-  assert_non_null(strstr(file, "/0"));
-  check_up(&b, 3, "{\"message\":{\"message\":\"zero\",\"errorCode\":1}}");
-  failures_begin(b.f, NULL);
-  check_up(&b, 78, "a node was lost");
-  failures_read(b.f, 0, 11, 1);
+  check_up(&b, (struct failure_cause){.code = 3, .worker = &b.v[0], .worker_status = 1 << 8, .text = "told"},
+           "{\"message\":{\"message\":\"zero\",\"errorCode\":1}}");
+  check_up(&b, (struct failure_cause){.code = 3, .worker = &b.v[0], .worker_status = 9},
+           "{\"message\":{\"message\":\"zero\",\"errorCode\":-9}}");
+  check_up(&b, (struct failure_cause){.code = 78}, "a node was lost");
   bench_close(&b);
 }
 
@@ -263,11 +261,8 @@ static int remove_place(void **state) {
 int main(void) {
   alarm(60);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read),
-      cmocka_unit_test(test_a_reading_is_given_up),
-      cmocka_unit_test(test_handed_up),
-      cmocka_unit_test(test_log_dir),
-      cmocka_unit_test(test_a_temporary_one),
+      cmocka_unit_test(test_read),    cmocka_unit_test(test_a_reading_is_given_up), cmocka_unit_test(test_handed_up),
+      cmocka_unit_test(test_log_dir), cmocka_unit_test(test_a_temporary_one),
   };
   return cmocka_run_group_tests(tests, make_place, remove_place);
 }

@@ -1,4 +1,5 @@
-/* Told from any other SIGKILL: the kernel's counters and its log, in made files. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/failures/oom.c and oom_watch.c: out of memory or another SIGKILL, from counters and logs of the test. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,13 +60,10 @@ static void test_limit(void **state) {
 
 static void test_log(void **state) {
   struct oom_log l = {0};
-  assert_false(
-      oom_log_read(&l, "4,412,75,-;python3 invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0"));
+  assert_false(oom_log_read(&l, "4,412,75,-;python3 invoked oom-killer: gfp_mask=0xcc0, order=0, oom_score_adj=0"));
   assert_false(oom_log_read(&l, "6,416,75,-;memory: usage 262144kB, limit 262144kB, failcnt 53"));
-  assert_false(
-      oom_log_read(&l, "6,423,75,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python3,pid=6114,uid=0"));
-  assert_true(
-      oom_log_read(&l, "3,424,75,-;Memory cgroup out of memory: Killed process 6114 (python3) total-vm:2kB"));
+  assert_false(oom_log_read(&l, "6,423,75,-;oom-kill:constraint=CONSTRAINT_MEMCG,task=python3,pid=6114,uid=0"));
+  assert_true(oom_log_read(&l, "3,424,75,-;Memory cgroup out of memory: Killed process 6114 (python3) total-vm:2kB"));
   assert_int_equal(l.pid, 6114);
   assert_true(l.cgroup);
   assert_int_equal(l.limit, 262144 * 1024);
@@ -123,17 +121,18 @@ static void bench_close(struct bench *b) {
 static void test_the_log_names_the_pid(void **state) {
   struct bench b;
   bench_open(&b);
-  struct oom_watch *w = oom_watch_create(2, b.dir, b.dir, b.kmsg);
-  oom_watch_begin(w, 0, 1);
-  oom_watch_begin(w, 1, 4712);
-  assert_null(oom_watch_died(w, 0, 1)); /* that was before */
+  struct oom_mark m[2] = {0};
+  struct oom_watch *w = oom_watch_create(b.dir, b.dir, b.kmsg);
+  oom_watch_begin(w, &m[0], 1);
+  oom_watch_begin(w, &m[1], 4712);
+  assert_null(oom_watch_died(w, &m[0], 1)); /* that was before */
   put(b.dir, "kmsg", "a", "6,2,2,-;memory: usage 1024kB, limit 1024kB, failcnt 53");
-  assert_null(oom_watch_died(w, 1, 4712));
+  assert_null(oom_watch_died(w, &m[1], 4712));
   put(b.dir, "kmsg", "a", "3,3,3,-;Memory cgroup out of memory: Killed process 4712 (python3) total-vm:2kB");
-  assert_null(oom_watch_died(w, 0, 1));
-  assert_string_equal(oom_watch_died(w, 1, 4712), "out of memory (cgroup limit 1 MiB)");
-  oom_watch_begin(w, 1, 4712); /* another process with that number */
-  assert_null(oom_watch_died(w, 1, 4712));
+  assert_null(oom_watch_died(w, &m[0], 1));
+  assert_string_equal(oom_watch_died(w, &m[1], 4712), "out of memory (cgroup limit 1 MiB)");
+  oom_watch_begin(w, &m[1], 4712); /* another process with that number */
+  assert_null(oom_watch_died(w, &m[1], 4712));
   oom_watch_destroy(w);
   bench_close(&b);
 }
@@ -144,23 +143,25 @@ static void test_counters(void **state) {
   bench_open(&b);
   put(b.cgroup, "memory.events", "w", "oom 1\noom_kill 1\n");
   put(b.cgroup, "memory.max", "w", "2147483648\n");
-  struct oom_watch *w = oom_watch_create(2, b.dir, b.dir, "/dev/null");
-  for (uint32_t i = 0; i < 2; i++) oom_watch_begin(w, i, PID);
-  assert_null(oom_watch_died(w, 0, PID));
+  struct oom_mark m[2] = {0};
+  struct oom_watch *w = oom_watch_create(b.dir, b.dir, "/dev/null");
+  for (uint32_t i = 0; i < 2; i++) oom_watch_begin(w, &m[i], PID);
+  assert_null(oom_watch_died(w, &m[0], PID));
   put(b.cgroup, "memory.events", "w", "oom 2\noom_kill 2\n");
-  assert_string_equal(oom_watch_died(w, 1, PID), "out of memory (cgroup limit 2 GiB)");
-  assert_null(oom_watch_died(w, 0, PID));
+  assert_string_equal(oom_watch_died(w, &m[1], PID), "out of memory (cgroup limit 2 GiB)");
+  assert_null(oom_watch_died(w, &m[0], PID));
   put(b.cgroup, "memory.events", "w", "oom 2\noom_kill 3\n"); /* not for want of its own cgroup's */
-  assert_string_equal(oom_watch_died(w, 0, PID), "out of memory");
+  assert_string_equal(oom_watch_died(w, &m[0], PID), "out of memory");
   oom_watch_destroy(w);
   bench_close(&b);
 }
 
 static void test_nothing_can_be_read(void **state) {
-  struct oom_watch *w = oom_watch_create(1, NULL, "/no/such/mount", "/no/such/log");
-  oom_watch_begin(w, 0, getpid());
-  assert_null(oom_watch_died(w, 0, getpid()));
-  assert_null(oom_watch_died(w, 0, 0));
+  struct oom_mark m[2] = {0};
+  struct oom_watch *w = oom_watch_create(NULL, "/no/such/mount", "/no/such/log");
+  oom_watch_begin(w, &m[0], getpid());
+  assert_null(oom_watch_died(w, &m[0], getpid()));
+  assert_null(oom_watch_died(w, &m[0], 0));
   oom_watch_destroy(w);
 }
 

@@ -1,5 +1,6 @@
-/* The guard: stopping workers, whole trees of them, and what it says of their end. Workers are shell lines, or this program
- * again (argv[1] says which part it plays). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The guard: stopping workers, whole trees of them, and what it says of their end. Workers are shell lines, or this
+ * program again (argv[1] says which part it plays). */
 
 #include "tests/rig/guard.h"
 
@@ -54,11 +55,11 @@ static void test_stop_by_another_signal(void **state) {
               "while :; do sleep 0.05; done",
               &out);
   read_line(out, line, sizeof(line));
-  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL), 0);
+  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL, NULL), 0);
   read_line(out, line, sizeof(line));
   assert_string_equal(line, "hup");
-  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL), 0); /* once */
-  assert_int_equal(guard_stop(&g, 7, SIGUSR1, 30000, NULL), 0);
+  assert_int_equal(guard_stop(&g, 7, SIGHUP, 30000, NULL, NULL), 0); /* once */
+  assert_int_equal(guard_stop(&g, 7, SIGUSR1, 30000, NULL, NULL), 0);
   struct guard_event ev = await(&g, GUARD_EXITED);
   assert_int_equal(WEXITSTATUS(ev.status), 3);
   await(&g, GUARD_CLEAR);
@@ -95,10 +96,7 @@ static void test_dying_before_the_stop(void **state) {
 
 static void test_term_ignored(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_shell(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done", &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_ready(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
   uint64_t before = now_ms();
   stop(&g, 300);
   await(&g, GUARD_EXITED);
@@ -112,10 +110,7 @@ static void test_term_ignored(void **state) {
 /* A second stop shortens the grace, and cannot lengthen it. */
 static void test_shorter_grace(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_shell(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done", &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_ready(&g, 0, 1, "trap '' TERM; echo ready; while :; do sleep 60; done");
   uint64_t before = now_ms();
   stop(&g, 60000);
   stop(&g, 100);
@@ -129,13 +124,8 @@ static void test_shorter_grace(void **state) {
 /* The shell dies of the SIGTERM at once; the program it ran writes its checkpoint and needs a second. It gets it. */
 static void test_grace_of_a_wrapped_worker(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_shell(
-      &g, 0, 1,
-      "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true",
-      &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_ready(
+      &g, 0, 1, "sh -c 'trap \"sleep 0.6; echo saved; exit 0\" TERM; echo ready; while :; do sleep 0.1; done'; true");
   stop(&g, 10000);
   await(&g, GUARD_CLEAR);
   char *text = read_all(out);
@@ -146,15 +136,12 @@ static void test_grace_of_a_wrapped_worker(void **state) {
 
 static void test_whole_trees(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_shell(&g, 0, 1, TREE "wait", &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_ready(&g, 0, 1, TREE "wait");
   wait_trees(1);
   stop(&g, 100);
   struct guard_event ev = await(&g, GUARD_CLEAR);
   assert_true(ev.killed >= 3);
-  assert_int_equal(living(g.pid), 0);
+  assert_int_equal(living(0), STAFF);
   close(out);
   finish(&g);
 }
@@ -169,9 +156,52 @@ static void test_leftovers(void **state) {
   assert_int_equal(guard_signal(&g, 0, SIGUSR1, NULL), 0);
   struct guard_event ev = expect(&g, GUARD_EXITED);
   assert_int_equal(ev.status, 0);
-  ev = expect(&g, GUARD_CLEAR);
+  bool asked = false, named = false; /* some of them ignore SIGTERM */
+  while ((ev = next_event(&g)).kind == GUARD_LEFTOVER) *(ev.error == SIGTERM ? &asked : &named) = true;
+  assert_true(asked && named);
+  assert_int_equal(ev.kind, GUARD_CLEAR);
   assert_true(ev.killed >= 3);
-  assert_int_equal(living(g.pid), 0);
+  assert_int_equal(living(0), STAFF);
+  close(out);
+  finish(&g);
+}
+
+/* A worker that exits when its uploader is there, which does `what` at SIGTERM. */
+#define UPLOADER(what)                                                                                                 \
+  "setsid sh -c 'trap \"" what "\" TERM; echo ready; kill -USR1 $PPID; while :; do sleep 0.05; done' & "               \
+  "while :; do sleep 0.05; done"
+
+/* An uploader in a session of its own, which the worker left running, hears SIGTERM and ends; nothing is killed. */
+static void test_a_leftover_is_asked_first(void **state) {
+  struct guard g = start();
+  int out;
+  spawn_shell(&g, 0, 1, "trap 'exit 0' USR1; " UPLOADER("echo saved; exit 0"), &out);
+  expect(&g, GUARD_STARTED);
+  assert_int_equal(expect(&g, GUARD_EXITED).status, 0);
+  struct guard_event ev;
+  bool named = false; /* beside its sleep */
+  while ((ev = next_event(&g)).kind == GUARD_LEFTOVER) {
+    assert_int_equal(ev.error, SIGTERM);
+    named |= strcmp(ev.text, "sh") == 0;
+  }
+  assert_true(named);
+  assert_int_equal(ev.kind, GUARD_CLEAR);
+  assert_int_equal(ev.killed, 0);
+  char *text = read_all(out);
+  assert_non_null(strstr(text, "saved\n"));
+  free(text);
+  finish(&g);
+}
+
+/* A worker that failed leaves nothing that is worth waiting for: the next round is to begin. */
+static void test_leftovers_of_a_failure_are_killed(void **state) {
+  struct guard g = start();
+  int out = spawn_ready(&g, 0, 1, "trap 'exit 3' USR1; " UPLOADER(""));
+  uint64_t before = now_ms();
+  expect(&g, GUARD_STARTED);
+  assert_int_equal(WEXITSTATUS(expect(&g, GUARD_EXITED).status), 3);
+  assert_true(expect(&g, GUARD_CLEAR).killed >= 1);
+  assert_true(now_ms() - before < GUARD_LEFTOVER_STOP_MS);
   close(out);
   finish(&g);
 }
@@ -193,10 +223,7 @@ static void test_clear_counts_the_announced(void **state) {
 
 static void test_spawn_while_stopping(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_shell(&g, 0, 2, "trap '' TERM; echo ready; sleep 60", &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_ready(&g, 0, 2, "trap '' TERM; echo ready; sleep 60");
   expect(&g, GUARD_STARTED);
   stop(&g, 200);
   spawn_shell(&g, 1, 2, "exit 0", NULL);
@@ -214,10 +241,8 @@ static void test_spawn_while_stopping(void **state) {
 static void test_signal(void **state) {
   struct guard g = start();
   int out[2];
-  char line[16];
   for (uint32_t i = 0; i < 2; i++) {
-    spawn_shell(&g, i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done", &out[i]);
-    read_line(out[i], line, sizeof(line));
+    out[i] = spawn_ready(&g, i, 2, "trap 'exit 3' USR1; echo ready; while :; do sleep 0.05; done");
     expect(&g, GUARD_STARTED);
   }
   assert_int_equal(guard_signal(&g, 1, SIGUSR1, NULL), 0);
@@ -268,20 +293,18 @@ static int play_storm(void) {
 
 static void test_fork_storm(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_env(&g, 0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env, &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_env_ready(&g, 0, 1, (const char *const[]){self_path, "storm", NULL}, plain_env);
   stop(&g, 20);
   struct guard_event ev = await(&g, GUARD_CLEAR);
-  assert_int_equal(living(g.pid), 0);
+  assert_int_equal(living(0), STAFF);
   assert_true(ev.killed >= 50);
   print_message("%u killed\n", ev.killed);
   close(out);
   finish(&g);
 }
 
-/* This program as a worker that forks as shells do: with signals blocked. The SIGTERM that comes meanwhile is its own alone. */
+/* This program as a worker that forks as shells do: with signals blocked. The SIGTERM that comes meanwhile is its own
+ * alone. */
 static int play_late_child(void) {
   sigset_t term, pending;
   sigemptyset(&term);
@@ -301,10 +324,7 @@ static int play_late_child(void) {
 
 static void test_child_forked_at_the_stop(void **state) {
   struct guard g = start();
-  int out;
-  char line[16];
-  spawn_env(&g, 0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env, &out);
-  read_line(out, line, sizeof(line));
+  int out = spawn_env_ready(&g, 0, 1, (const char *const[]){self_path, "late child", NULL}, plain_env);
   stop(&g, 60000); /* longer than the test waits: the child must have been told */
   assert_int_equal(WTERMSIG(await(&g, GUARD_EXITED).status), SIGTERM);
   struct guard_event ev = expect(&g, GUARD_CLEAR);
@@ -367,6 +387,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_grace_of_a_wrapped_worker, clean),
       cmocka_unit_test_teardown(test_whole_trees, clean),
       cmocka_unit_test_teardown(test_leftovers, clean),
+      cmocka_unit_test_teardown(test_a_leftover_is_asked_first, clean),
+      cmocka_unit_test_teardown(test_leftovers_of_a_failure_are_killed, clean),
       cmocka_unit_test_teardown(test_clear_counts_the_announced, clean),
       cmocka_unit_test_teardown(test_spawn_while_stopping, clean),
       cmocka_unit_test_teardown(test_signal, clean),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The guard: workers that outlive their round, and what must not. */
 
 #include "tests/rig/guard.h"
@@ -18,10 +19,10 @@
 
 static void stop_but(struct guard *g, uint32_t round, uint32_t grace_ms, uint64_t keep) {
   struct local_set set = {{keep}};
-  assert_int_equal(guard_stop_but(g, round, SIGTERM, grace_ms, &set, NULL), 0);
+  assert_int_equal(guard_stop(g, round, SIGTERM, grace_ms, &set, NULL), 0);
 }
 
-enum { KEPT_PROCESSES = 4, GUARD = 1 };
+enum { KEPT_PROCESSES = 4 };
 
 static size_t sleeps(void) {
   struct proctree t = PROCTREE_INIT;
@@ -72,7 +73,7 @@ static void test_the_others_go(void **state) {
     ev = expect(&g, GUARD_CLEAR);
     assert_int_equal(ev.round, 7);
     assert_int_equal(ev.kept.bits[0], 1);
-    assert_int_equal(living(0), KEPT_PROCESSES + GUARD);
+    assert_int_equal(living(0), KEPT_PROCESSES + STAFF);
     assert_int_equal(kill(pid, 0), 0);
     finish(&g);
     assert_int_equal(living(0), 0);
@@ -92,26 +93,23 @@ static void test_the_next_round(void **state) {
   assert_int_equal(ev.pid, pid);
   const char *argv[] = {"/bin/sh", "-c", "exec sleep 60", NULL};
   int null = STDERR_FILENO;
-  assert_int_equal(guard_spawn(&g,
-                               &(struct guard_spawn){.round = 8,
-                                                     .local_rank = 1,
-                                                     .count = 2,
-                                                     .argv = argv,
-                                                     .env = plain_env,
-                                                     .out = null,
-                                                     .err = null},
-                               NULL),
-                   0);
+  assert_int_equal(
+      guard_spawn(
+          &g,
+          &(struct guard_spawn){
+              .round = 8, .local_rank = 1, .count = 2, .argv = argv, .env = plain_env, .out = null, .err = null},
+          NULL),
+      0);
   ev = expect(&g, GUARD_STARTED);
   assert_int_equal(ev.local_rank, 1);
   kill(pid, SIGKILL);
   ev = expect(&g, GUARD_EXITED);
   assert_int_equal(ev.round, 8);
   assert_true(ev.unasked);
-  assert_int_equal(guard_stop(&g, 8, SIGTERM, 0, NULL), 0);
+  assert_int_equal(guard_stop(&g, 8, SIGTERM, 0, NULL, NULL), 0);
   ev = await(&g, GUARD_CLEAR);
   assert_int_equal(ev.round, 8);
-  assert_int_equal(living(0), GUARD);
+  assert_int_equal(living(0), STAFF);
   finish(&g);
 }
 
@@ -144,7 +142,7 @@ static void test_fewer_stay(void **state) {
   ev = expect(&g, GUARD_EXITED);
   assert_int_equal(WTERMSIG(ev.status), SIGKILL);
   expect(&g, GUARD_CLEAR);
-  assert_int_equal(living(0), GUARD);
+  assert_int_equal(living(0), STAFF);
   finish(&g);
 }
 
@@ -156,7 +154,7 @@ static void test_fewer_stay_meanwhile(void **state) {
   stop_but(&g, 7, 20000, 0);
   for (int i = 0; i < 2; i++) await(&g, GUARD_EXITED);
   await(&g, GUARD_CLEAR);
-  assert_int_equal(living(0), GUARD);
+  assert_int_equal(living(0), STAFF);
   finish(&g);
 }
 
@@ -170,18 +168,16 @@ static void test_it_dies_while_it_waits(void **state) {
   struct guard_event ev = expect(&g, GUARD_EXITED);
   assert_int_equal(ev.round, 7);
   assert_false(ev.unasked);
-  wait_living(GUARD);
+  wait_living(STAFF);
   assert_int_equal(guard_adopt(&g, 8, 1, NULL), 0);
   const char *argv[] = {"/bin/true", NULL};
-  assert_int_equal(guard_spawn(&g,
-                               &(struct guard_spawn){.round = 8,
-                                                     .count = 1,
-                                                     .argv = argv,
-                                                     .env = plain_env,
-                                                     .out = STDERR_FILENO,
-                                                     .err = STDERR_FILENO},
-                               NULL),
-                   0);
+  assert_int_equal(
+      guard_spawn(
+          &g,
+          &(struct guard_spawn){
+              .round = 8, .count = 1, .argv = argv, .env = plain_env, .out = STDERR_FILENO, .err = STDERR_FILENO},
+          NULL),
+      0);
   expect(&g, GUARD_STARTED);
   expect(&g, GUARD_EXITED);
   assert_int_equal(expect(&g, GUARD_CLEAR).round, 8);
@@ -196,7 +192,7 @@ static void test_fenced_while_it_waits(void **state) {
     stop_but(&g, 7, 0, 1);
     await(&g, GUARD_CLEAR);
     if (adopted && !freeze(&g)) skip();
-    assert_int_equal(guard_fence(&g, boot_ms() + 50, NULL), 0);
+    assert_int_equal(guard_fence(&g, boot_ms() + 50, 5000, NULL), 0);
     if (adopted) {
       usleep(60000);
       assert_int_equal(guard_adopt(&g, 8, 1, NULL), 0);
@@ -205,7 +201,7 @@ static void test_fenced_while_it_waits(void **state) {
     assert_int_equal(expect(&g, GUARD_FENCED).round, adopted ? 8 : 7);
     expect(&g, GUARD_EXITED);
     assert_int_equal(expect(&g, GUARD_CLEAR).round, adopted ? 8 : 7);
-    assert_int_equal(living(0), GUARD);
+    assert_int_equal(living(0), STAFF);
     finish(&g);
   }
 }

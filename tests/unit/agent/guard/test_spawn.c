@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The guard: starting workers, what they inherit, where they run. Workers are shell lines, or this program again
  * (argv[1] says which part it plays). */
 
@@ -72,8 +73,8 @@ static void test_exec_failures(void **state) {
 
 static void test_path_of_the_given_environment(void **state) {
   struct guard g = start();
-  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "exit 0", NULL},
-            (const char *const[]){"PATH=/nowhere", NULL}, NULL);
+  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "exit 0", NULL}, (const char *const[]){"PATH=/nowhere", NULL},
+            NULL);
   expect(&g, GUARD_EXEC_FAILED);
   expect(&g, GUARD_CLEAR);
   finish(&g);
@@ -94,8 +95,8 @@ static void test_large_environment(void **state) {
   env[N + 1] = NULL;
   struct guard g = start();
   int out;
-  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "echo ${#B} ${#Q}", NULL},
-            (const char *const *)(void *)env, &out);
+  spawn_env(&g, 0, 1, (const char *const[]){"sh", "-c", "echo ${#B} ${#Q}", NULL}, (const char *const *)(void *)env,
+            &out);
   char *text = read_all(out);
   assert_string_equal(text, "65533 65533\n");
   free(text);
@@ -115,8 +116,7 @@ static void test_spawn_time(void **state) {
   struct guard g = start();
   struct timespec a, b;
   clock_gettime(CLOCK_MONOTONIC, &a);
-  for (uint32_t i = 0; i < 4; i++)
-    spawn_env(&g, i, 4, (const char *const[]){"/bin/true", NULL}, plain_env, NULL);
+  for (uint32_t i = 0; i < 4; i++) spawn_env(&g, i, 4, (const char *const[]){"/bin/true", NULL}, plain_env, NULL);
   await(&g, GUARD_CLEAR);
   clock_gettime(CLOCK_MONOTONIC, &b);
   char path[64], line[256];
@@ -154,8 +154,7 @@ static void test_signals_are_reset(void **state) {
   int out;
   spawn_env(&g, 0, 1, (const char *const[]){"cat", "/proc/self/status", NULL}, plain_env, &out);
   char *text = read_all(out);
-  assert_non_null(
-      strstr(text, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n"));
+  assert_non_null(strstr(text, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n"));
   free(text);
   await(&g, GUARD_CLEAR);
   finish(&g);
@@ -178,8 +177,7 @@ static void test_descriptors(void **state) {
   char *expected = inherited_fds();
   struct guard g = start();
   int later = open("/dev/null", O_RDONLY), out;
-  spawn_env(&g, 0, 2, (const char *const[]){"sleep", "60", NULL}, plain_env,
-            NULL); /* a second one, to leak from */
+  spawn_env(&g, 0, 2, (const char *const[]){"sleep", "60", NULL}, plain_env, NULL); /* a second one, to leak from */
   spawn_env(&g, 1, 2, (const char *const[]){self_path, "fds", NULL}, plain_env, &out);
   char *text = read_all(out);
   assert_string_equal(text, expected);
@@ -221,16 +219,15 @@ static void test_cpus(void **state) {
   for (int i = 0; i < 2; i++) {
     int p[2];
     assert_int_equal(pipe2(p, O_CLOEXEC), 0);
-    struct guard_spawn s = {
-        .round = 7,
-        .count = 2,
-        .local_rank = (uint32_t)i,
-        .env = plain_env,
-        .out = p[1],
-        .err = p[1],
-        .argv = (const char *const[]){"sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL},
-        .cpus = i ? &none : &one,
-        .cpus_size = sizeof(one)};
+    struct guard_spawn s = {.round = 7,
+                            .count = 2,
+                            .local_rank = (uint32_t)i,
+                            .env = plain_env,
+                            .out = p[1],
+                            .err = p[1],
+                            .argv = (const char *const[]){"sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL},
+                            .cpus = i ? &none : &one,
+                            .cpus_size = sizeof(one)};
     assert_int_equal(guard_spawn(&g, &s, NULL), 0);
     close(p[1]);
     if (i) assert_int_equal(expect(&g, GUARD_UNBOUND).error, EINVAL);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* When the agent wakes its guard, does its work, and gives it up. */
 
 #include <setjmp.h>

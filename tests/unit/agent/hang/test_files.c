@@ -1,4 +1,5 @@
-/* hang_files: whether files have changed, seen from a loop that never waits for them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/hang/files.c: whether files changed, seen from a loop that never waits for them. */
 
 #include "agent/hang/files.h"
 

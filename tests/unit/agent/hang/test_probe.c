@@ -1,5 +1,6 @@
-/* probe: what /proc says of real processes that sleep, are stopped, wait for a child, have threads, or are gone; tools that
- * answer, do not, or are not there. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/hang/probe.c: facts of real processes that sleep, are stopped, wait for a child, have threads, or are gone;
+ * tools that answer, hang, or are missing. */
 
 #include "agent/hang/probe.h"
 
@@ -280,8 +281,7 @@ static void test_facts_and_stacks(void **state) {
   assert_int_equal(d.n_all, 1);
   assert_int_equal(d.facts[1].state, 'T');
   assert_int_equal(d.facts[0].state, 'S');
-  char *line = xasprintf("  rank 5: pid %d (", (int)stopped),
-       *frame = xasprintf("  | #0 of %d\n", (int)reading);
+  char *line = xasprintf("  rank 5: pid %d (", (int)stopped), *frame = xasprintf("  | #0 of %d\n", (int)reading);
   assert_non_null(strstr(d.lines.data, line));
   assert_non_null(strstr(d.lines.data, "  rank 5: eu-stack says:\n"));
   assert_non_null(strstr(d.lines.data, "  | oops\n"));
@@ -328,7 +328,7 @@ static void test_a_tool_that_hangs(void **state) {
   run_until_done(&d);
   assert_in_range(d.done_ms - begun, PROBE_MS - 50, PROBE_MS + 2000);
   assert_non_null(strstr(d.lines.data, "  | first\n"));
-  assert_non_null(strstr(d.lines.data, "  | (it was not done in time)\n"));
+  assert_non_null(strstr(d.lines.data, "  | (it did not finish in time)\n"));
   desk_close(&d);
   put_tool("eu-stack", "yes '#0 again' | head -c 1000000");
   desk_open(&d);
@@ -353,8 +353,7 @@ static void test_ended(void **state) {
   const struct probe_target target = {0, 0, stopped, NULL};
   probe_begin(d.p, &target, 1, LOG_WARN, true);
   struct stat st;
-  for (uint64_t end = boot_ms() + PATIENCE_MS; (stat(mark, &st) || !st.st_size) && boot_ms() < end;
-       usleep(1000))
+  for (uint64_t end = boot_ms() + PATIENCE_MS; (stat(mark, &st) || !st.st_size) && boot_ms() < end; usleep(1000))
     uv_run(&d.loop, UV_RUN_NOWAIT);
   char *text = read_all(mark);
   pid_t tool = (pid_t)atoi(text);

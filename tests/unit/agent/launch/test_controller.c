@@ -1,4 +1,5 @@
-/* agent/launch_mind.c: what becomes of the job when a host does not come, goes, or its agent ends. Time is a number here. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/launch/controller.c: the job after a host fails, is lost, or its agent ends. Time is a number. */
 
 #include "agent/launch/controller.h"
 
@@ -11,14 +12,14 @@
 
 static char names[4][4] = {"n1", "n2", "n3", "n4"};
 static struct launch_seat seats[4];
-static struct launch_mind *mind;
+static struct launch_controller *mind;
 static struct buf did; /* "say ...", "signal 15", "kill", "exit 0": a line each */
 static uint64_t now;
 
 static void collect(void) {
   struct launch_effect fx;
   buf_clear(&did);
-  while (launch_mind_next(mind, &fx)) {
+  while (launch_controller_next(mind, &fx)) {
     if (fx.kind == LAUNCH_SAY) buf_printf(&did, "say %s\n", fx.text);
     if (fx.kind == LAUNCH_SIGNAL) buf_printf(&did, "signal %d%s\n", fx.value, fx.own ? " own" : "");
     if (fx.kind == LAUNCH_PROBE) buf_puts(&did, "probe\n");
@@ -29,17 +30,17 @@ static void collect(void) {
 
 static void begin(size_t n, int64_t need, bool serves) {
   for (size_t i = 0; i < 4; i++) seats[i] = (struct launch_seat){.host = names[i], .index = (uint32_t)i};
-  launch_mind_destroy(mind);
+  launch_controller_destroy(mind);
   now = 1000;
-  mind = launch_mind_create(
-      &(struct launch_mind_config){.seats = seats, .n = n, .need = need, .serves = serves, .stop_ms = 30000},
+  mind = launch_controller_create(
+      &(struct launch_controller_config){.seats = seats, .n = n, .need = need, .serves = serves, .stop_ms = 30000},
       now);
 }
 
 static void event(uint32_t index, enum launch_event what, int64_t code, const char *text) {
   struct launch_report r = {.index = index, .event = what, .code = code};
   snprintf(r.text, sizeof(r.text), "%s", text);
-  launch_mind_report(mind, &r, now);
+  launch_controller_report(mind, &r, now);
   collect();
 }
 
@@ -48,9 +49,9 @@ static void up(size_t n) {
 }
 
 static void tick_at_deadline(void) {
-  now = launch_mind_deadline(mind);
+  now = launch_controller_deadline(mind);
   assert_true(now != UINT64_MAX);
-  launch_mind_tick(mind, now);
+  launch_controller_tick(mind, now);
   collect();
 }
 
@@ -59,14 +60,36 @@ static void tick_at_deadline(void) {
 static void test_all_finish(void **state) {
   begin(3, 3, true);
   up(3);
-  assert_true(launch_mind_deadline(mind) == UINT64_MAX);
+  assert_true(launch_controller_deadline(mind) == UINT64_MAX);
   event(1, LAUNCH_ENDED, 0, "");
   DID("probe\n");
   event(0, LAUNCH_ENDED, 0, "");
   DID("");
   event(2, LAUNCH_ENDED, 0, "");
   DID("exit 0\n");
-  assert_true(launch_mind_deadline(mind) == UINT64_MAX);
+  assert_true(launch_controller_deadline(mind) == UINT64_MAX);
+}
+
+static void test_programs_that_differ(void **state) {
+  begin(4, 4, true);
+  event(0, LAUNCH_UP, 0, "/opt/python3");
+  event(1, LAUNCH_UP, 0, "/usr/bin/python3 (python3.11)");
+  event(2, LAUNCH_UP, 0, "");
+  DID("");
+  event(3, LAUNCH_UP, 0, "/usr/bin/python3 (python3.11)");
+  DID("say the command is not the same program on all hosts: /opt/python3 on n1, /usr/bin/python3 (python3.11) on "
+      "n[2,4]; give a path that exists on all hosts\n");
+  begin(3, 2, false);
+  event(0, LAUNCH_UP, 0, "/opt/python3");
+  event(1, LAUNCH_UP, 0, "/opt/python3");
+  event(2, LAUNCH_FAILED, 0, "no such host");
+  DID("say n3: no such host\n");
+  begin(3, 2, false);
+  event(0, LAUNCH_UP, 0, "/opt/python3");
+  event(1, LAUNCH_UP, 0, "/usr/bin/python3");
+  event(2, LAUNCH_FAILED, 0, "no such host");
+  DID("say the command is not the same program on all hosts: /opt/python3 on n1, /usr/bin/python3 on n2; give a path "
+      "that exists on all hosts\nsay n3: no such host\n");
 }
 
 static void test_the_verdicts_code(void **state) {
@@ -81,8 +104,7 @@ static void test_a_host_that_refuses_ends_a_fixed_job(void **state) {
   begin(3, 3, true);
   event(0, LAUNCH_UP, 0, "");
   event(1, LAUNCH_FAILED, 0, "Connection refused");
-  DID("say n2: Connection refused\nsay the job needs 3 hosts, and 2 are left: stopping them\nsignal 15 "
-      "own\n");
+  DID("say n2: Connection refused\nsay the job needs 3 hosts, but only 2 are left: stopping them\nsignal 15 own\n");
   event(2, LAUNCH_FAILED, 0, "");
   DID("");
   event(0, LAUNCH_ENDED, 75, "");
@@ -103,11 +125,11 @@ static void test_an_elastic_job_goes_on(void **state) {
 static void test_and_ends_below_its_minimum(void **state) {
   begin(3, 2, true);
   up(3);
-  event(2, LAUNCH_LOST, 0, "its connection has ended");
-  DID("say n3 was lost: its connection has ended\n");
-  event(1, LAUNCH_LOST, 0, "its connection has ended");
-  DID("say n2 was lost: its connection has ended\nsay the job needs 2 hosts, and 1 is left: stopping "
-      "it\nsignal 15 own\n");
+  event(2, LAUNCH_LOST, 0, "its connection ended");
+  DID("say n3 was lost: its connection ended\n");
+  event(1, LAUNCH_LOST, 0, "its connection ended");
+  DID("say n2 was lost: its connection ended\nsay the job needs 2 hosts, but only 1 is left: stopping it\nsignal 15 "
+      "own\n");
   event(0, LAUNCH_ENDED, 75, "");
   DID("exit 78\n");
 }
@@ -135,10 +157,9 @@ static void test_an_agent_that_cannot(void **state) {
   up(2);
   event(1, LAUNCH_ENDED, 79, "");
   DID("probe\n");
-  assert_int_equal(launch_mind_deadline(mind), now + LAUNCH_LINGER_MS);
+  assert_int_equal(launch_controller_deadline(mind), now + LAUNCH_LINGER_MS);
   tick_at_deadline();
-  DID("say an agent has ended with exit code 79, and the job cannot go on without it: stopping n1\nsignal 15 "
-      "own\n");
+  DID("say an agent exited with code 79, and the job cannot continue without it: stopping n1\nsignal 15 own\n");
   event(0, LAUNCH_ENDED, 75, "");
   DID("exit 79\n");
 }
@@ -150,8 +171,8 @@ static void test_a_host_that_died_before_the_end(void **state) {
   event(0, LAUNCH_ENDED, 0, "");
   DID("probe\n");
   event(1, LAUNCH_ENDED, 0, "");
-  event(2, LAUNCH_LOST, 0, "nothing was heard of it for 5 s");
-  DID("say n3 was lost: nothing was heard of it for 5 s\nexit 0\n");
+  event(2, LAUNCH_LOST, 0, "it was silent for 5 s");
+  DID("say n3 was lost: it was silent for 5 s\nexit 0\n");
 }
 
 static void test_who_does_not_end_when_the_job_is_done(void **state) {
@@ -159,12 +180,12 @@ static void test_who_does_not_end_when_the_job_is_done(void **state) {
   up(2);
   event(1, LAUNCH_ENDED, 0, "");
   now += LAUNCH_LINGER_DONE_MS;
-  launch_mind_deaf(mind, now);
-  launch_mind_tick(mind, now);
+  launch_controller_unread(mind, now);
+  launch_controller_tick(mind, now);
   collect();
   DID("");
   tick_at_deadline();
-  DID("say the job is done, and not all agents have ended: stopping n1\nsignal 15 own\n");
+  DID("say the job is done, but not all agents have exited: stopping n1\nsignal 15 own\n");
   event(0, LAUNCH_ENDED, 75, "");
   DID("exit 0\n");
 }
@@ -173,8 +194,8 @@ static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
   begin(3, 2, true);
   up(3);
   event(1, LAUNCH_ENDED, 75, "");
-  DID("say the agent on n2 has left, with exit code 75\n");
-  assert_true(launch_mind_deadline(mind) == UINT64_MAX);
+  DID("say the agent on n2 exited with code 75\n");
+  assert_true(launch_controller_deadline(mind) == UINT64_MAX);
   event(0, LAUNCH_ENDED, 0, "");
   event(2, LAUNCH_ENDED, 0, "");
   DID("exit 0\n");
@@ -183,7 +204,7 @@ static void test_an_agent_that_left_a_job_that_goes_on(void **state) {
 static void test_signals(void **state) {
   begin(2, 2, true);
   up(2);
-  launch_mind_signal(mind, SIGINT, now);
+  launch_controller_signal(mind, SIGINT, now);
   collect();
   DID("signal 2\n");
   event(0, LAUNCH_ENDED, 130, "");
@@ -194,27 +215,27 @@ static void test_signals(void **state) {
 static void test_a_second_signal_kills(void **state) {
   begin(2, 2, true);
   up(2);
-  launch_mind_signal(mind, SIGINT, now);
+  launch_controller_signal(mind, SIGINT, now);
   collect();
-  launch_mind_signal(mind, SIGINT, now);
+  launch_controller_signal(mind, SIGINT, now);
   collect();
   DID("say second signal: killing everything\nkill\n");
-  launch_mind_signal(mind, SIGINT, now);
+  launch_controller_signal(mind, SIGINT, now);
   collect();
   DID("");
   event(0, LAUNCH_LOST, 0, "killed");
   DID("");
   tick_at_deadline();
-  DID("say no answer any more from n2: look there for what may be left\nexit 130\n");
+  DID("say n2 no longer answer: look for leftover processes there\nexit 130\n");
 }
 
 static void test_who_does_not_stop_is_killed(void **state) {
   begin(2, 2, true);
   up(2);
-  launch_mind_signal(mind, SIGTERM, now);
+  launch_controller_signal(mind, SIGTERM, now);
   collect();
   event(0, LAUNCH_ENDED, 75, "");
-  assert_int_equal(launch_mind_deadline(mind), now + 30000 + LAUNCH_STOP_MORE_MS);
+  assert_int_equal(launch_controller_deadline(mind), now + 30000 + LAUNCH_STOP_MORE_MS);
   tick_at_deadline();
   DID("say 1 agent has not stopped: killing everything\nkill\n");
   event(1, LAUNCH_LOST, 0, "killed");
@@ -223,7 +244,7 @@ static void test_who_does_not_stop_is_killed(void **state) {
 
 static void test_a_signal_before_anybody_is_up(void **state) {
   begin(2, 2, true);
-  launch_mind_signal(mind, SIGINT, now);
+  launch_controller_signal(mind, SIGINT, now);
   collect();
   event(0, LAUNCH_FAILED, 0, "");
   event(1, LAUNCH_FAILED, 0, "");
@@ -254,7 +275,7 @@ static void test_what_is_said_twice_counts_once(void **state) {
 }
 
 static int end(void **state) {
-  launch_mind_destroy(mind);
+  launch_controller_destroy(mind);
   buf_finish(&did);
   return 0;
 }
@@ -262,6 +283,7 @@ static int end(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_all_finish),
+      cmocka_unit_test(test_programs_that_differ),
       cmocka_unit_test(test_the_verdicts_code),
       cmocka_unit_test(test_a_host_that_refuses_ends_a_fixed_job),
       cmocka_unit_test(test_an_elastic_job_goes_on),

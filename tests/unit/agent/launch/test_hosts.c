@@ -1,4 +1,5 @@
-/* agent/launch_hosts.c: hosts as people and other launchers write them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/launch/hosts.c: hosts as people and other launchers write them. */
 
 #include "agent/launch/hosts.h"
 
@@ -11,8 +12,7 @@
 
 /* "n1:4 n2:0" */
 static void print(const struct launch_hosts *h, struct buf *out) {
-  for (size_t i = 0; i < h->n; i++)
-    buf_printf(out, "%s%s:%lld", i ? " " : "", h->v[i].name, (long long)h->v[i].slots);
+  for (size_t i = 0; i < h->n; i++) buf_printf(out, "%s%s:%lld", i ? " " : "", h->v[i].name, (long long)h->v[i].slots);
 }
 
 struct row {
@@ -26,13 +26,12 @@ static void check(const struct row *rows, bool file) {
     struct buf got = BUF_INIT;
     struct err e = ERR_INIT;
     launch_hosts_init(&h);
-    int rc = file ? launch_hosts_file(&h, "hosts.txt", r->text, strlen(r->text), &e)
-                  : launch_hosts_list(&h, r->text, &e);
+    int rc =
+        file ? launch_hosts_file(&h, "hosts.txt", r->text, strlen(r->text), &e) : launch_hosts_list(&h, r->text, &e);
     if (rc == 0) print(&h, &got);
     if (r->want && (rc || strcmp(buf_text(&got), r->want) != 0))
       fail_msg("%s: %s, %s", r->text, buf_text(&got), e.text);
-    if (!r->want && (rc == 0 || !strstr(e.text, r->says)))
-      fail_msg("%s is not refused so: %s", r->text, e.text);
+    if (!r->want && (rc == 0 || !strstr(e.text, r->says))) fail_msg("%s is not refused so: %s", r->text, e.text);
     launch_hosts_finish(&h);
     buf_finish(&got);
   }
@@ -56,16 +55,16 @@ static void test_lists(void **state) {
       {"n1,,n2", NULL, "a host is missing"},
       {"n1,", NULL, "a host is missing"},
       {"n1:0", NULL, "slots"},
-      {"n1:x", NULL, "\"x\" is no number of slots"},
+      {"n1:x", NULL, "\"x\" is not a number of slots"},
       {"n1:", NULL, "slots"},
       {"n1:1025", NULL, "from 1 to 1024"},
       {"n1:1024,n1:1", NULL, "at most 1024 workers"},
       {":4", NULL, "name is missing"},
-      {"-oProxyCommand=x", NULL, "is no list of hosts"},
+      {"-oProxyCommand=x", NULL, "is not a list of hosts"},
       {"-n1", NULL, "begins with a letter or a digit"},
-      {"@n1", NULL, "no user's name"},
-      {"a b@n1", NULL, "no user's name"},
-      {"-l@n1", NULL, "no user's name"},
+      {"@n1", NULL, "not a user's name"},
+      {"a b@n1", NULL, "not a user's name"},
+      {"-l@n1", NULL, "not a user's name"},
       {"n1;rm", NULL, "letters, digits"},
       {"n$(x)", NULL, "letters, digits"},
       {"[fd00::1", NULL, "[fd00::1]:4"},
@@ -93,10 +92,10 @@ static void test_files(void **state) {
       {"n1 user=ada slots=2\nbob@n2\n", "ada@n1:2 bob@n2:0", NULL},
       {"[fd00::1] slots=2\n", "fd00::1:2", NULL},
       {"  n1\t\n", "n1:0", NULL},
-      {"n1 slots=4\nn2 solts=4\n", NULL, "hosts.txt, line 2: \"solts=...\" is not understood"},
-      {"n1 slots=0\n", NULL, "hosts.txt, line 1: \"0\" is no number of slots"},
-      {"n1 slots=\n", NULL, "no number of slots"},
-      {"n1 four\n", NULL, "\"four\" is not understood"},
+      {"n1 slots=4\nn2 solts=4\n", NULL, "hosts.txt, line 2: \"solts=...\" is unknown"},
+      {"n1 slots=0\n", NULL, "hosts.txt, line 1: \"0\" is not a number of slots"},
+      {"n1 slots=\n", NULL, "not a number of slots"},
+      {"n1 four\n", NULL, "\"four\" is unknown"},
       {"\n\n^n1\n", NULL, "hosts.txt, line 3"},
       {"+n0\n", NULL, "hosts.txt, line 1"},
       {"# nobody\n", NULL, "hosts.txt names no host"},
@@ -112,7 +111,7 @@ static void test_what_is_no_text(void **state) {
   char line[LAUNCH_LINE_MAX + 2];
   launch_hosts_init(&h);
   assert_int_equal(launch_hosts_file(&h, "f", "n1\n\0\n", 5, &e), -EINVAL);
-  assert_string_equal(e.text, "f, line 2: this is no text");
+  assert_string_equal(e.text, "f, line 2: it is not text");
   memset(line, 'a', sizeof(line));
   assert_int_equal(launch_hosts_file(&h, "f", line, sizeof(line), &e), -E2BIG);
   launch_hosts_finish(&h);

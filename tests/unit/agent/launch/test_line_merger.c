@@ -1,4 +1,5 @@
-/* agent/launch_voices.c: one job's lines out of many agents'. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/launch/line_merger.c: one log out of many agents' lines. */
 
 #include "agent/launch/line_merger.h"
 
@@ -8,7 +9,7 @@
 #include "tests/rig/unit.h"
 
 static struct buf shown;
-static struct launch_voices *voices;
+static struct line_merger *voices;
 
 static void emit(void *ctx, int std, const char *line, size_t len) {
   buf_printf(&shown, "%d %.*s\n", std, (int)len, line);
@@ -20,46 +21,46 @@ static const char *host_of(void *ctx, uint32_t index) {
 }
 
 static int begin(void **state) {
-  static const struct launch_voices_options o = {.emit = emit, .host_of = host_of};
-  voices = launch_voices_create(&o);
+  static const struct line_merger_options o = {.emit = emit, .host_of = host_of};
+  voices = line_merger_create(&o);
   buf_clear(&shown);
   return 0;
 }
 
 static int end(void **state) {
-  launch_voices_destroy(voices);
+  line_merger_destroy(voices);
   buf_finish(&shown);
   return 0;
 }
 
 static void says(uint32_t index, const char *line, uint64_t now_ms) {
-  launch_voices_line(voices, index, 2, line, strlen(line), now_ms);
+  line_merger_add(voices, index, 2, line, strlen(line), now_ms);
 }
 
 static void test_workers_are_shown_as_they_come(void **state) {
-  launch_voices_line(voices, 1, 1, "[3] x", 5, 0);
-  launch_voices_line(voices, 2, 1, "[3] x", 5, 0);
-  launch_voices_line(voices, 1, 1, "rdzv-agent: x", 13, 0); /* on stdout: nobody's agent */
-  launch_voices_line(voices, 1, 2, "", 0, 0);
+  line_merger_add(voices, 1, 1, "[3] x", 5, 0);
+  line_merger_add(voices, 2, 1, "[3] x", 5, 0);
+  line_merger_add(voices, 1, 1, "rdzv-agent: x", 13, 0); /* on stdout: nobody's agent */
+  line_merger_add(voices, 1, 2, "", 0, 0);
   assert_string_equal(buf_text(&shown), "1 [3] x\n1 [3] x\n1 rdzv-agent: x\n2 \n");
 }
 
 static void test_what_all_say_is_said_once(void **state) {
   says(1, "rdzv-agent: rank 3 died", 100);
-  assert_int_equal(launch_voices_deadline(voices), 100 + VOICES_HOLD_MS);
+  assert_int_equal(line_merger_deadline(voices), 100 + MERGER_HOLD_MS);
   says(0, "rdzv-agent: rank 3 died", 150);
   says(2, "rdzv-agent: rank 3 died", 200);
-  launch_voices_tick(voices, 10000);
+  line_merger_tick(voices, 10000);
   assert_string_equal(buf_text(&shown), "2 rdzv-agent: rank 3 died\n");
-  assert_int_equal(launch_voices_deadline(voices), UINT64_MAX);
+  assert_int_equal(line_merger_deadline(voices), UINT64_MAX);
 }
 
 static void test_what_one_says_has_its_name(void **state) {
   says(1, "rdzv-agent: no GPU", 100);
   says(2, "rdzv-agent: no GPU", 110);
-  launch_voices_tick(voices, 100 + VOICES_HOLD_MS - 1);
+  line_merger_tick(voices, 100 + MERGER_HOLD_MS - 1);
   assert_string_equal(buf_text(&shown), "");
-  launch_voices_tick(voices, 100 + VOICES_HOLD_MS);
+  line_merger_tick(voices, 100 + MERGER_HOLD_MS);
   assert_string_equal(buf_text(&shown), "2 rdzv-agent: n2: no GPU\n");
   says(0, "rdzv-agent: no GPU", 500);
   assert_string_equal(buf_text(&shown), "2 rdzv-agent: n2: no GPU\n");
@@ -68,33 +69,31 @@ static void test_what_one_says_has_its_name(void **state) {
 static void test_it_is_news_again_later(void **state) {
   says(0, "rdzv-agent: restart", 0);
   says(0, "rdzv-agent: restart", 10);
-  says(1, "rdzv-agent: restart", VOICES_REMEMBER_MS + 20);
-  launch_voices_flush(voices);
-  assert_string_equal(buf_text(&shown),
-                      "2 rdzv-agent: restart\n2 rdzv-agent: restart\n2 rdzv-agent: n2: restart\n");
+  says(1, "rdzv-agent: restart", MERGER_REMEMBER_MS + 20);
+  line_merger_flush(voices);
+  assert_string_equal(buf_text(&shown), "2 rdzv-agent: restart\n2 rdzv-agent: restart\n2 rdzv-agent: n2: restart\n");
 }
 
 static void test_many_lines_lose_none(void **state) {
   char line[64];
   size_t lines = 0;
-  for (int i = 0; i < 3 * VOICES_MAX; i++) {
+  for (int i = 0; i < 3 * MERGER_MAX; i++) {
     snprintf(line, sizeof(line), "rdzv-agent: %d", i);
     says(1, line, 0);
   }
-  launch_voices_flush(voices);
+  line_merger_flush(voices);
   for (const char *p = buf_text(&shown); (p = strchr(p, '\n')); p++) lines++;
-  assert_int_equal(lines, 3 * VOICES_MAX);
+  assert_int_equal(lines, 3 * MERGER_MAX);
 }
 
 static void test_leaving(void **state) {
   says(0, "rdzv-agent: SIGTERM: leaving with exit code 75", 0);
-  launch_voices_leaving(voices);
+  line_merger_hide_leaving(voices);
   says(0, "rdzv-agent: SIGTERM: leaving with exit code 75", 9000);
   says(1, "rdzv-agent: SIGTERM: leaving with exit code 75", 9000);
   says(0, "rdzv-agent: x", 9000);
-  launch_voices_flush(voices);
-  assert_string_equal(buf_text(&shown),
-                      "2 rdzv-agent: SIGTERM: leaving with exit code 75\n2 rdzv-agent: x\n");
+  line_merger_flush(voices);
+  assert_string_equal(buf_text(&shown), "2 rdzv-agent: SIGTERM: leaving with exit code 75\n2 rdzv-agent: x\n");
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* agent/launch_plan.c, agent/launch_env.c: a plan comes out as it went in, whatever its words are; which variables travel. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/launch/plan.c and env.c: a plan survives encoding, whatever its words are; which variables travel. */
 
 #include "agent/launch/plan.h"
 
@@ -20,12 +21,10 @@ static char *w(const char *text) {
 }
 
 static struct launch_plan make(size_t n) {
-  struct launch_plan p = {
-      .n = n, .fan_out = 3, .stop_ms = 30000, .ranks = 2, .give_slots = true, .hush = true};
+  struct launch_plan p = {.n = n, .fan_out = 3, .stop_ms = 30000, .ranks = 2, .give_slots = true, .hush = true};
   p.seats = xcalloc(n, sizeof(*p.seats));
   for (size_t i = 0; i < n; i++)
-    p.seats[i] =
-        (struct launch_seat){.host = xasprintf("n%zu", i), .slots = (int64_t)i, .index = (uint32_t)i};
+    p.seats[i] = (struct launch_seat){.host = xasprintf("n%zu", i), .slots = (int64_t)i, .index = (uint32_t)i};
   p.argv = WORDS(w("rdzv-agent"), w("--"), w("a\nb"), w("$(x) 'q' \"d\""), w(""), w("\xff\x80 caf\xc3\xa9"));
   p.env = WORDS(w("A=1"), w("B=\xe4\n"), w("PWD=/elsewhere"));
   p.settings = WORDS(w("RDZV_AGENT_NNODES=3"));
@@ -214,8 +213,16 @@ static const char *value(char *const *env, const char *name) {
 
 static void test_what_an_agent_is_told(void **state) {
   struct launch_plan p = make(3);
-  char *const own[] = {w("HOME=/home/ada"),       w("A=mine"), w("LOCAL=1"), w("SLURM_PROCID=3"),
-                       w("RDZV_AGENT_SOCKET=@x"), NULL};
+  char *const own[] = {w("HOME=/home/ada"),
+                       w("A=mine"),
+                       w("LOCAL=1"),
+                       w("SLURM_PROCID=3"),
+                       w("RDZV_AGENT_SOCKET=@x"),
+                       w("SSH_CLIENT=192.0.2.1 4711 22"),
+                       w("SSH_CONNECTION=x"),
+                       w("SSH_TTY=/dev/pts/0"),
+                       w("SSH_AUTH_SOCK=/tmp/agent"),
+                       NULL};
   p.seats[0].index = 1;
   p.seats[0].slots = 4;
   char **env = launch_env_agent(&p, own, "n1.example.org", 77);
@@ -230,6 +237,10 @@ static void test_what_an_agent_is_told(void **state) {
   assert_string_equal(value(env, "RDZV_AGENT_EXPECT"), "n[0-2]");
   assert_string_equal(value(env, "RDZV_AGENT_QUIET"), "yes");
   assert_null(value(env, "SLURM_PROCID"));
+  assert_null(value(env, "SSH_CLIENT"));
+  assert_null(value(env, "SSH_CONNECTION"));
+  assert_null(value(env, "SSH_TTY"));
+  assert_string_equal(value(env, "SSH_AUTH_SOCK"), "/tmp/agent");
   assert_null(value(env, "RDZV_AGENT_SOCKET"));
   launch_words_free(env);
   p.seats[0].index = 2; /* a spare, under a name that the list does not have */

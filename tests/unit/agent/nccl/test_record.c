@@ -1,4 +1,5 @@
-/* proto/nccl.c and agent/nccl_record.c: what is known of NCCL without NCCL. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* proto/nccl.c and agent/nccl/record.c: ids without NCCL. */
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* agent/command_line.c: from words to argv; and what --explain says. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/options/command_line.c: from words to argv; and the output of --explain. */
 
 #include "agent/options/command_line.h"
 
@@ -51,6 +52,10 @@ static void what_runs(void **state) {
       {"-- train.py -- --x", "python3|-u|train.py|--|--x", COMMAND_SCRIPT},
       {"--no-python train -- --x", "train|--x", COMMAND_PROGRAM},
       {"sh -- x", "sh|--|x", COMMAND_PROGRAM},
+      {"--pass-local-rank old.py a", "python3|-u|old.py|--local-rank=${local_rank}|a", COMMAND_SCRIPT},
+      {"--pass-local-rank old.py -- a", "python3|-u|old.py|--local-rank=${local_rank}|a", COMMAND_SCRIPT},
+      {"--pass-local-rank -m old", "python3|-u|-m|old|--local-rank=${local_rank}", COMMAND_MODULE},
+      {"--use-env old.py a", "python3|-u|old.py|a", COMMAND_SCRIPT},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     assert_string_equal(become(cases[i].words, "A=b"), cases[i].argv);
@@ -88,8 +93,8 @@ static void explains(void **state) {
   char *command[] = {python, word, empty, NULL};
   struct buf out = BUF_INIT;
   become("--nproc 2 --nnodes 1 -r 1:3 --duplicate-stdout-filters a,b --stop-timeout 1500ms x", "A=b");
-  agent_options_explain(
-      &o, &(struct options_told){.job = "job", .workers = 2, .local_world = 2, .command = command}, &out);
+  agent_options_explain(&o, &(struct options_told){.job = "job", .workers = 2, .local_world = 2, .command = command},
+                        &out);
   static const char *const lines[] = {"nnodes 1:1\n",
                                       "nproc 2\n",
                                       "job 'job'\n",

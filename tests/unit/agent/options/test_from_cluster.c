@@ -1,4 +1,5 @@
-/* agent/options: what follows from the cluster's facts where nobody has said it, from which variable, and what is refused. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/options/from_cluster.c: defaults from the cluster's facts, their sources, and refusals. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,12 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "agent/options/options.h"
-#include "tests/rig/cluster.h"
 #include "common/mem.h"
+#include "tests/rig/cluster.h"
 
 enum { WORDS = 12 };
 
-/* A command line where something is known. It is written as people type it: "VARIABLE=value rdzv-agent --nproc 2 -- ./train". */
+/* A command line where something is known. It is written as people type it: "VARIABLE=value rdzv-agent --nproc 2 -- "
+"./train". */
 struct line {
   struct cluster c;
   struct agent_options o;
@@ -87,16 +89,21 @@ static const struct site nodes = {.host = "gpu1",
                                           "SLURM_PROCID=0", "SLURM_NODEID=0", "SLURM_LOCALID=0",
                                           "SLURM_GPUS_ON_NODE=4"}};
 /* The same in a container with a name of its own, and without GPUs. */
-static const struct site container = {
-    .host = "c0ffee",
-    .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu[1-2]",
-            "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_PROCID=1", "SLURM_NODEID=1", "SLURM_LOCALID=0"}};
+static const struct site container = {.host = "c0ffee",
+                                      .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2",
+                                              "SLURM_STEP_NODELIST=gpu[1-2]", "SLURM_STEP_TASKS_PER_NODE=1(x2)",
+                                              "SLURM_PROCID=1", "SLURM_NODEID=1", "SLURM_LOCALID=0"}};
 /* One node, an agent for each of its GPUs. */
 static const struct site by_gpu = {.host = "gpu1",
                                    .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=1", "SLURM_STEP_NUM_TASKS=4",
-                                           "SLURM_STEP_NODELIST=gpu1", "SLURM_STEP_TASKS_PER_NODE=4",
-                                           "SLURM_PROCID=2", "SLURM_NODEID=0", "SLURM_LOCALID=2",
-                                           "SLURM_GPUS_ON_NODE=4"}};
+                                           "SLURM_STEP_NODELIST=gpu1", "SLURM_STEP_TASKS_PER_NODE=4", "SLURM_PROCID=2",
+                                           "SLURM_NODEID=0", "SLURM_LOCALID=2", "SLURM_GPUS_ON_NODE=4"}};
+/* Two agents on one node without 127.0.0.1. */
+static const struct site v6 = {.host = "gpu1",
+                               .loopback = "::1",
+                               .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=1", "SLURM_STEP_NUM_TASKS=2",
+                                       "SLURM_STEP_NODELIST=gpu1", "SLURM_STEP_TASKS_PER_NODE=2", "SLURM_PROCID=1",
+                                       "SLURM_NODEID=0", "SLURM_LOCALID=1"}};
 static const struct site one_task = {.host = "gpu1",
                                      .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1",
                                              "SLURM_STEP_NODELIST=gpu1", "SLURM_STEP_TASKS_PER_NODE=1",
@@ -105,36 +112,40 @@ static const struct site one_task = {.host = "gpu1",
 static const struct site listed_twice = {
     .host = "gpu1",
     .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NODELIST=gpu1,gpu1"}};
+/* Two on each of two nodes. */
+static const struct site two_each = {.host = "gpu1",
+                                     .env = {"SLURM_JOB_ID=47", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4",
+                                             "SLURM_STEP_NODELIST=gpu[1-2]", "SLURM_STEP_TASKS_PER_NODE=2(x2)",
+                                             "SLURM_PROCID=1", "SLURM_NODEID=0", "SLURM_LOCALID=1"}};
+static const struct site mpirun_on_one = {.host = "gpu1",
+                                          .env = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4",
+                                                  "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=4",
+                                                  "PMIX_NAMESPACE=77"}};
 static const struct site batch = {
-    .host = "gpu1",
-    .env = {"SLURM_JOB_ID=47", "SLURM_JOB_NODELIST=gpu[1-2]", "SLURM_NNODES=2", "SLURM_PROCID=0"}};
+    .host = "gpu1", .env = {"SLURM_JOB_ID=47", "SLURM_JOB_NODELIST=gpu[1-2]", "SLURM_NNODES=2", "SLURM_PROCID=0"}};
 static const struct site batch_of_one = {
-    .host = "gpu1",
-    .env = {"SLURM_JOB_ID=47", "SLURM_JOB_NODELIST=gpu1", "SLURM_NNODES=1", "SLURM_GPUS_ON_NODE=8"}};
+    .host = "gpu1", .env = {"SLURM_JOB_ID=47", "SLURM_JOB_NODELIST=gpu1", "SLURM_NNODES=1", "SLURM_GPUS_ON_NODE=8"}};
 static const struct site none = {.host = "laptop", .env = {"HOME=/"}};
 static const struct site mpirun = {.host = "n2",
                                    .env = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2",
                                            "OMPI_COMM_WORLD_LOCAL_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=1",
-                                           "PMIX_NAMESPACE=77",
-                                           "OMPI_MCA_orte_hnp_uri=76.0;tcp://192.0.2.2:42053"}};
-static const struct site hydra = {
-    .host = "n2", .env = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1"}};
+                                           "PMIX_NAMESPACE=77", "OMPI_MCA_orte_hnp_uri=76.0;tcp://192.0.2.2:42053"}};
+static const struct site hydra = {.host = "n2",
+                                  .env = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1"}};
 static const struct site nameless = {.host = "n2",
                                      .env = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2",
                                              "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"}};
 static const struct site prterun = {.host = "n2", .env = {"PMIX_RANK=1", "PMIX_NAMESPACE=prterun-n1-4711@1"}};
 
 /* One of two tasks on one of Torque's two hosts. */
-static const struct site pbsdsh = {.host = "n2",
-                                   .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1",
-                                           "PBS_VNODENUM=3", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
-static const struct site crowded = {
+static const struct site pbsdsh = {
     .host = "n2",
-    .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
+    .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1", "PBS_VNODENUM=3", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
+static const struct site crowded = {
+    .host = "n2", .env = {"PBS_JOBID=7.s", "PBS_TASKNUM=5", "PBS_NODENUM=1", "PBS_NUM_NODES=2", "PBS_NUM_PPN=2"}};
 
 static const struct site pod = {
-    .host = "train-3",
-    .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=train-3", "JOB_COMPLETION_INDEX=3"}};
+    .host = "train-3", .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=train-3", "JOB_COMPLETION_INDEX=3"}};
 
 #define STEP_ID    "SLURM_JOB_ID=47, SLURM_STEP_ID=0"
 #define ONE_EACH   "SLURM_STEP_TASKS_PER_NODE=1(x2), SLURM_NODEID=0"
@@ -142,98 +153,91 @@ static const struct site pod = {
 
 static const struct told settled[] = {
     {&nodes, "rdzv-agent -- ./train",
-     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\n"
-     "expect 'gpu[1-2]'  # " STEP_HOSTS "\n"
-     "nproc 4  # SLURM_GPUS_ON_NODE=4\n"
-     "job 'slurm-47.0'  # " STEP_ID "\n"
-     "endpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID "\n"
-     "order-key 0  # SLURM_PROCID=0\n"
-     "local-rank 0-3 of 4  # " ONE_EACH "\n"},
+     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu[1-2]'  # " STEP_HOSTS
+     "\nnproc 4  # SLURM_GPUS_ON_NODE=4\njob 'slurm-47.0'  # " STEP_ID "\nendpoint gpu1:17841  # " STEP_HOSTS
+     "; port: " STEP_ID "\norder-key 0  # SLURM_PROCID=0\nlocal-rank 0-3 of 4  # " ONE_EACH "\n"},
     {&nodes, "rdzv-agent --nnodes 1:2 --nproc 3 --rdzv-id mine --endpoint n7 --expect gpu1 -- ./train",
-     "nnodes 1:2\nexpect 'gpu1'\nnproc 3\njob 'mine'\nendpoint n7:29400\norder-key 0  # SLURM_PROCID=0\n"
-     "local-rank 0-2 of 3  # " ONE_EACH "\n"},
+     "nnodes 1:2\nexpect 'gpu1'\nnproc 3\njob 'mine'\nendpoint n7:29400\norder-key 0  # SLURM_PROCID=0\nlocal-rank "
+     "0-2 of 3  # " ONE_EACH "\n"},
     {&nodes, "PET_NNODES=1:2 RDZV_AGENT_NPROC=1 PET_RDZV_ID=mine rdzv-agent ./train",
-     "nnodes 1:2  # PET_NNODES=1:2\n"
-     "expect 'gpu[1-2]'  # " STEP_HOSTS "\n"
-     "nproc 1  # RDZV_AGENT_NPROC=1\njob 'mine'  # PET_RDZV_ID=mine\n"
-     "endpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID "\n"
-     "order-key 0  # SLURM_PROCID=0\n"
-     "local-rank 0 of 1  # " ONE_EACH "\n"},
+     "nnodes 1:2  # PET_NNODES=1:2\nexpect 'gpu[1-2]'  # " STEP_HOSTS
+     "\nnproc 1  # RDZV_AGENT_NPROC=1\njob 'mine'  # PET_RDZV_ID=mine\nendpoint gpu1:17841  # " STEP_HOSTS
+     "; port: " STEP_ID "\norder-key 0  # SLURM_PROCID=0\nlocal-rank 0 of 1  # " ONE_EACH "\n"},
     /* More may come: they need an address that is not this host's alone. */
     {&one_task, "rdzv-agent --nnodes 1:3 ./train",
-     "nnodes 1:3\n"
-     "expect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1\n"
-     "nproc 2  # SLURM_GPUS_ON_NODE=2\n"
-     "job 'slurm-47.0'  # " STEP_ID "\n"
-     "endpoint gpu1:17841  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1; port: " STEP_ID "\n"
-     "order-key 0  # SLURM_PROCID=0\n"
-     "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
+     "nnodes 1:3\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1\nnproc 2  # "
+     "SLURM_GPUS_ON_NODE=2\njob 'slurm-47.0'  # " STEP_ID
+     "\nendpoint gpu1:17841  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1; port: " STEP_ID
+     "\norder-key 0  # SLURM_PROCID=0\nlocal-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
     /* A spare for another of the scheduler's jobs; but a name of one's own says nothing of that. */
     {&one_task, "rdzv-agent --nnodes 1:3 --rdzv-id slurm-4.0 --endpoint n7 ./train",
-     "nnodes 1:3\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\njob 'slurm-4.0'\nendpoint n7:29400\n"
-     "order-key 0  # SLURM_PROCID=0\n"
-     "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
+     "nnodes 1:3\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\njob 'slurm-4.0'\nendpoint n7:29400\norder-key 0  # "
+     "SLURM_PROCID=0\nlocal-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
     {&one_task, "rdzv-agent --nnodes 1:3 --rdzv-id slurm-train --endpoint n7 ./train",
-     "nnodes 1:3\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1\n"
-     "nproc 2  # SLURM_GPUS_ON_NODE=2\njob 'slurm-train'\nendpoint n7:29400\norder-key 0  # "
-     "SLURM_PROCID=0\n"
-     "local-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
+     "nnodes 1:3\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=1\nnproc 2  # "
+     "SLURM_GPUS_ON_NODE=2\njob 'slurm-train'\nendpoint n7:29400\norder-key 0  # SLURM_PROCID=0\nlocal-rank 0-1 of 2  "
+     "# SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
     {&one_task, "rdzv-agent ./train",
-     "nnodes 1:1  # SLURM_STEP_NUM_TASKS=1\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\n"
-     "job 'slurm-47.0'  # " STEP_ID "\nendpoint standalone\norder-key -\n"},
+     "nnodes 1:1  # SLURM_STEP_NUM_TASKS=1\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\njob 'slurm-47.0'  # " STEP_ID
+     "\nendpoint standalone\norder-key -\n"},
     {&nodes, "rdzv-agent --standalone ./train",
      "nnodes 1:1\nexpect -\nnproc 4  # SLURM_GPUS_ON_NODE=4\njob '?'\nendpoint standalone\norder-key -\n"},
     {&nodes, "rdzv-agent --nnodes 1 ./train",
      "nnodes 1:1\nexpect -\nnproc 4  # SLURM_GPUS_ON_NODE=4\njob 'slurm-47.0'  # " STEP_ID
      "\nendpoint standalone\norder-key -\n"},
     {&container, "rdzv-agent ./train",
-     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect -\n"
-     "nproc 7  # GPUs\n"
-     "job 'slurm-47.0'  # " STEP_ID "\n"
-     "endpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID "\n"
-     "order-key 1  # SLURM_PROCID=1\n"
-     "local-rank 0-6 of 7  # SLURM_STEP_TASKS_PER_NODE=1(x2), SLURM_NODEID=1\n"},
+     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect -\nnproc 7  # GPUs\njob 'slurm-47.0'  # " STEP_ID
+     "\nendpoint gpu1:17841  # " STEP_HOSTS "; port: " STEP_ID
+     "\norder-key 1  # SLURM_PROCID=1\nlocal-rank 0-6 of 7  # SLURM_STEP_TASKS_PER_NODE=1(x2), SLURM_NODEID=1\n"},
     {&by_gpu, "rdzv-agent ./train",
-     "nnodes 4:4  # SLURM_STEP_NUM_TASKS=4\n"
-     "expect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, SLURM_STEP_TASKS_PER_NODE=4\n"
-     "nproc 1  # SLURM_STEP_TASKS_PER_NODE=4, SLURM_NODEID=0\n"
-     "job 'slurm-47.1'  # SLURM_JOB_ID=47, SLURM_STEP_ID=1\n"
-     "endpoint 127.0.0.1:17842  # SLURM_STEP_TASKS_PER_NODE=4, SLURM_NODEID=0; port: SLURM_JOB_ID=47, "
-     "SLURM_STEP_ID=1\n"
-     "order-key 2  # SLURM_PROCID=2\n"
-     "local-rank 2 of 4  # SLURM_LOCALID=2\n"},
+     "nnodes 4:4  # SLURM_STEP_NUM_TASKS=4\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, "
+     "SLURM_STEP_TASKS_PER_NODE=4\nnproc 1  # SLURM_STEP_TASKS_PER_NODE=4, SLURM_NODEID=0\njob 'slurm-47.1'  # "
+     "SLURM_JOB_ID=47, SLURM_STEP_ID=1\nendpoint 127.0.0.1:17842  # SLURM_STEP_TASKS_PER_NODE=4, SLURM_NODEID=0; "
+     "port: SLURM_JOB_ID=47, SLURM_STEP_ID=1\norder-key 2  # SLURM_PROCID=2\nlocal-rank 2 of 4  # SLURM_LOCALID=2\n"},
+    {&v6, "rdzv-agent --rdzv-id a ./train",
+     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1, "
+     "SLURM_STEP_TASKS_PER_NODE=2\nnproc 1  # SLURM_STEP_TASKS_PER_NODE=2, SLURM_NODEID=0\njob 'a'\nendpoint "
+     "[::1]:17842  # SLURM_STEP_TASKS_PER_NODE=2, SLURM_NODEID=0; port: SLURM_JOB_ID=47, SLURM_STEP_ID=1\norder-key 1 "
+     " # SLURM_PROCID=1\nlocal-rank 1 of 2  # SLURM_LOCALID=1\n"},
     {&listed_twice, "rdzv-agent --rdzv-id a ./train",
-     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1,gpu1\n"
-     "nproc 1  # SLURM_STEP_NUM_TASKS=2\njob 'a'\n"
-     "endpoint 127.0.0.1:17841  # SLURM_STEP_NODELIST=gpu1,gpu1; port: " STEP_ID "\norder-key -\n"},
+     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu1'  # SLURM_STEP_NODELIST=gpu1,gpu1\nnproc 1  # "
+     "SLURM_STEP_NUM_TASKS=2\njob 'a'\nendpoint 127.0.0.1:17841  # SLURM_STEP_NODELIST=gpu1,gpu1; port: " STEP_ID
+     "\norder-key -\n"},
     {&batch_of_one, "rdzv-agent ./train",
      "nnodes 1:1\nexpect -\nnproc 8  # SLURM_GPUS_ON_NODE=8\njob 'slurm-47'  # SLURM_JOB_ID=47\nendpoint "
      "standalone\norder-key -\n"},
     /* Agents that are started by hand, on each node, inside a job. */
     {&batch, "rdzv-agent --nnodes 2 --endpoint gpu1 ./train",
-     "nnodes 2:2\n"
-     "expect 'gpu[1-2]'  # SLURM_JOB_NODELIST=gpu[1-2]\n"
-     "nproc 7  # GPUs\njob 'slurm-47'  # SLURM_JOB_ID=47\nendpoint gpu1:29400\norder-key -\n"},
+     "nnodes 2:2\nexpect 'gpu[1-2]'  # SLURM_JOB_NODELIST=gpu[1-2]\nnproc 7  # GPUs\njob '?'\nendpoint "
+     "gpu1:29400\norder-key -\n"},
+    {&batch, "rdzv-agent --nnodes 2 --node-rank 0 --master-addr gpu1 --master-port 29501 ./train",
+     "nnodes 2:2\nexpect 'gpu[1-2]'  # SLURM_JOB_NODELIST=gpu[1-2]\nnproc 7  # GPUs\njob '?'\nendpoint "
+     "gpu1:29501\norder-key -\n"},
+    /* srun started one of the two: the other one may have no variable of Slurm's. */
+    {&one_task, "rdzv-agent --nnodes 2 --endpoint gpu1 ./train",
+     "nnodes 2:2\nexpect -\nnproc 2  # SLURM_GPUS_ON_NODE=2\njob '?'\nendpoint gpu1:29400\norder-key 0  # "
+     "SLURM_PROCID=0\nlocal-rank 0-1 of 2  # SLURM_STEP_TASKS_PER_NODE=1, SLURM_NODEID=0\n"},
+    /* It has started all: two jobs at one daemon are apart. */
+    {&nodes, "rdzv-agent --endpoint n7 ./train",
+     "nnodes 2:2  # SLURM_STEP_NUM_TASKS=2\nexpect 'gpu[1-2]'  # " STEP_HOSTS
+     "\nnproc 4  # SLURM_GPUS_ON_NODE=4\njob 'slurm-47.0'  # " STEP_ID
+     "\nendpoint n7:29400\norder-key 0  # SLURM_PROCID=0\nlocal-rank 0-3 of 4  # " ONE_EACH "\n"},
+    {&batch_of_one, "rdzv-agent --endpoint n7 ./train",
+     "nnodes 1:1\nexpect 'gpu1'  # SLURM_JOB_NODELIST=gpu1\nnproc 8  # SLURM_GPUS_ON_NODE=8\njob 'slurm-47'  # "
+     "SLURM_JOB_ID=47\nendpoint n7:29400\norder-key -\n"},
     {&mpirun, "rdzv-agent ./train",
-     "nnodes 2:2  # OMPI_COMM_WORLD_SIZE=2\nexpect -\nnproc 7  # GPUs\n"
-     "job 'mpi-77'  # PMIX_NAMESPACE=77\n"
-     "endpoint 192.0.2.2:26192  # OMPI_MCA_orte_hnp_uri=76.0;tcp://192.0.2.2:42053; port: PMIX_NAMESPACE=77\n"
-     "order-key 1  # OMPI_COMM_WORLD_RANK=1\n"
-     "local-rank 0-6 of 7  # OMPI_COMM_WORLD_LOCAL_SIZE=1\n"},
+     "nnodes 2:2  # OMPI_COMM_WORLD_SIZE=2\nexpect -\nnproc 7  # GPUs\njob 'mpi-77'  # PMIX_NAMESPACE=77\nendpoint "
+     "192.0.2.2:26192  # OMPI_MCA_orte_hnp_uri=76.0;tcp://192.0.2.2:42053; port: PMIX_NAMESPACE=77\norder-key 1  # "
+     "OMPI_COMM_WORLD_RANK=1\nlocal-rank 0-6 of 7  # OMPI_COMM_WORLD_LOCAL_SIZE=1\n"},
     {&hydra, "rdzv-agent --endpoint n1 ./train",
-     "nnodes 2:2  # PMI_SIZE=2\nexpect -\nnproc 7  # GPUs\njob '?'\nendpoint "
-     "n1:29400\n"
-     "order-key 1  # PMI_RANK=1\n"
-     "local-rank 0-6 of 7  # MPI_LOCALNRANKS=1\n"},
+     "nnodes 2:2  # PMI_SIZE=2\nexpect -\nnproc 7  # GPUs\njob '?'\nendpoint n1:29400\norder-key 1  # "
+     "PMI_RANK=1\nlocal-rank 0-6 of 7  # MPI_LOCALNRANKS=1\n"},
     {&pod, "rdzv-agent --nnodes 4 --endpoint train-0 ./train",
-     "nnodes 4:4\nexpect -\nnproc 7  # GPUs\n"
-     "job 'k8s-train'  # HOSTNAME=train-3, JOB_COMPLETION_INDEX=3\nendpoint train-0:29400\n"
-     "order-key 3  # JOB_COMPLETION_INDEX=3\n"},
+     "nnodes 4:4\nexpect -\nnproc 7  # GPUs\njob 'k8s-train'  # HOSTNAME=train-3, JOB_COMPLETION_INDEX=3\nendpoint "
+     "train-0:29400\norder-key 3  # JOB_COMPLETION_INDEX=3\n"},
     {&pod, "rdzv-agent --standalone ./train",
-     "nnodes 1:1\nexpect -\nnproc 7  # GPUs\njob '?'\nendpoint standalone\n"
-     "order-key -\n"},
-    {&none, "rdzv-agent ./train",
-     "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"},
+     "nnodes 1:1\nexpect -\nnproc 7  # GPUs\njob '?'\nendpoint standalone\norder-key -\n"},
+    {&none, "rdzv-agent ./train", "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"},
     /* A worker that starts an agent of its own: Slurm's variables are about the agent further out. */
     {&nodes, "RDZV_AGENT_SOCKET=@x rdzv-agent ./train",
      "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"},
@@ -272,82 +276,84 @@ static void tells_where_the_place_stands(void **state) {
 
 /* From which variable a setting came that is nobody's conclusion, and what the launcher went by. */
 static void tells_variables(void **state) {
-  static const struct site kubeflow = {
-      .host = "bert-node-0-1",
-      .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=bert-node-0-1", "JOB_COMPLETION_INDEX=1",
-              "PET_NNODES=2", "PET_NPROC_PER_NODE=auto", "PET_NODE_RANK=1",
-              "PET_MASTER_ADDR=bert-node-0-0.bert", "PET_MASTER_PORT=29500"}};
+  static const struct site kubeflow = {.host = "bert-node-0-1",
+                                       .env = {"KUBERNETES_SERVICE_HOST=10.96.0.1", "HOSTNAME=bert-node-0-1",
+                                               "JOB_COMPLETION_INDEX=1", "PET_NNODES=2", "PET_NPROC_PER_NODE=auto",
+                                               "PET_NODE_RANK=1", "PET_MASTER_ADDR=bert-node-0-0.bert",
+                                               "PET_MASTER_PORT=29500"}};
 #define CONF "join_timeout=60,is_host=0,last_call_timeout=5,rank=1"
   static const struct told cases[] = {
       {&kubeflow, "rdzv-agent ./train",
-       "nnodes 2:2  # PET_NNODES=2\nexpect -\n"
-       "nproc 7  # PET_NPROC_PER_NODE=auto, GPUs\n"
-       "job 'k8s-bert-node-0'  # HOSTNAME=bert-node-0-1, JOB_COMPLETION_INDEX=1\n"
-       "endpoint bert-node-0-0.bert:29500  # PET_MASTER_ADDR=bert-node-0-0.bert, PET_MASTER_PORT=29500\n"
-       "node-rank 1  # PET_NODE_RANK=1\norder-key 1  # JOB_COMPLETION_INDEX=1\n"},
+       "nnodes 2:2  # PET_NNODES=2\nexpect -\nnproc 7  # PET_NPROC_PER_NODE=auto, GPUs\njob 'k8s-bert-node-0'  # "
+       "HOSTNAME=bert-node-0-1, JOB_COMPLETION_INDEX=1\nendpoint bert-node-0-0.bert:29500  # "
+       "PET_MASTER_ADDR=bert-node-0-0.bert, PET_MASTER_PORT=29500\nnode-rank 1  # PET_NODE_RANK=1\norder-key 1  # "
+       "JOB_COMPLETION_INDEX=1\n"},
       /* What is typed wins, and is nobody's word but the user's. */
       {&kubeflow, "rdzv-agent --nnodes 3 --nproc 1 --endpoint x --node-rank 0 --rdzv-id a ./train",
-       "nnodes 3:3\nexpect -\nnproc 1\njob 'a'\nendpoint x:29400\n"
-       "order-key 1  # JOB_COMPLETION_INDEX=1\n"},
+       "nnodes 3:3\nexpect -\nnproc 1\njob 'a'\nendpoint x:29400\norder-key 1  # JOB_COMPLETION_INDEX=1\n"},
       /* Second names: for the weaker source they count, for the stronger one they do not. */
       {&none,
-       "PET_RDZV_CONF=join_timeout=60,is_host=0,last_call_timeout=5,rank=1 "
-       "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RDZV_AGENT_NNODES=2 "
-       "RDZV_AGENT_LAST_CALL=7s RDZV_AGENT_ENDPOINT=n1:5 PET_ROLE=it's rdzv-agent ./train",
-       "nnodes 2:2  # RDZV_AGENT_NNODES=2\nexpect -\nnproc 1\njob '?'\n"
-       "endpoint n1:5  # the first host; port: drawn\n"
-       "starts-rdzvd never  # PET_RDZV_CONF=" CONF "\nnode-rank 1  # PET_RDZV_CONF=" CONF "\norder-key -\n"
-       "store worker  # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\njoin-timeout 60  # PET_RDZV_CONF=" CONF "\n"
-       "last-call 7  # RDZV_AGENT_LAST_CALL=7s\nstop-timeout 9  # TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9\n"
-       "role 'it'\\''s'  # PET_ROLE=it's\n"},
+       "PET_RDZV_CONF=join_timeout=60,is_host=0,last_call_timeout=5,rank=1 TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9 "
+       "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RDZV_AGENT_NNODES=2 RDZV_AGENT_LAST_CALL=7s RDZV_AGENT_ENDPOINT=n1:5 "
+       "PET_ROLE=it's rdzv-agent ./train",
+       "nnodes 2:2  # RDZV_AGENT_NNODES=2\nexpect -\nnproc 1\njob '?'\nendpoint n1:5  # the first host; port: "
+       "drawn\nstarts-rdzvd never  # PET_RDZV_CONF=" CONF "\nnode-rank 1  # PET_RDZV_CONF=" CONF
+       "\norder-key -\nstore worker  # TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\njoin-timeout 60  # PET_RDZV_CONF=" CONF
+       "\nlast-call 7  # RDZV_AGENT_LAST_CALL=7s\nstop-timeout 9  # TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9\nrole 'it'\\''s' "
+       " # PET_ROLE=it's\n"},
       {&none, "RDZV_AGENT_STANDALONE=1 RDZV_AGENT_ENDPOINT=n1 PET_MASTER_PORT=7 rdzv-agent ./train",
-       "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone  # RDZV_AGENT_STANDALONE=1\norder-key "
-       "-\n"},
+       "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone  # RDZV_AGENT_STANDALONE=1\norder-key -\n"},
       {&none, "PET_MASTER_PORT=7 rdzv-agent ./train",
-       "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"
-       "store-port 7  # PET_MASTER_PORT=7\n"},
+       "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\nstore-port 7  # PET_MASTER_PORT=7\n"},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) check_told(&cases[i]);
   static const struct site ends = {.env = {"RDZV_END_TIME=1790000000"}};
-  check_told(&(struct told){&ends, "rdzv-agent ./train",
-                            "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\n"
-                            "end-time 1790000000  # RDZV_END_TIME=1790000000: soon\n"});
+  check_told(
+      &(struct told){&ends, "rdzv-agent ./train",
+                     "nnodes 1:1\nexpect -\nnproc 1\njob '?'\nendpoint standalone\norder-key -\nend-time 1790000000  # "
+                     "RDZV_END_TIME=1790000000: soon\n"});
 }
 
 static void refuses_what_would_wait_for_ever(void **state) {
   static const struct told cases[] = {
       {&batch, "rdzv-agent -- ./train",
-       "Slurm runs this script on one of the job's 2 nodes alone: write srun rdzv-agent ..., which starts "
-       "one on each "
-       "(or --standalone, for this node by itself)"},
+       "Slurm runs this script on only one of the job's 2 nodes: write srun rdzv-agent ..., which starts an agent on "
+       "each (or --standalone, for this node only)"},
       {&batch, "rdzv-agent --nnodes 2 -- ./train",
-       "Slurm runs this script on one of the job's 2 nodes alone: write srun rdzv-agent ..., which starts "
-       "one on each "
-       "(or --standalone, for this node by itself)"},
+       "Slurm runs this script on only one of the job's 2 nodes: write srun rdzv-agent ..., which starts an agent on "
+       "each (or --standalone, for this node only)"},
       {&hydra, "rdzv-agent ./train",
-       "Hydra has started 2 agents, and does not tell on which host the first one is: give --endpoint HOST, "
-       "where HOST "
-       "is the name of one of them, the same for all"},
+       "Hydra started 2 agents, but does not report the host of the first: give --endpoint HOST, where HOST is one of "
+       "their hosts, the same to all"},
       {&nameless, "rdzv-agent ./train",
-       "Open MPI has started 2 agents, and gives them no job's id, from which a port would follow: give "
-       "--endpoint "
-       "HOST:PORT, the same for all"},
-      {&prterun, "rdzv-agent ./train", "PRRTE does not tell how many agents it has started: give --nnodes N"},
+       "Open MPI started 2 agents, but sets no job id from which to derive a port: give --endpoint HOST:PORT, the "
+       "same to all"},
+      {&prterun, "rdzv-agent ./train", "PRRTE does not report how many agents it started: give --nnodes N"},
       {&nodes, "rdzv-agent --nnodes 3:4 ./train",
-       "--nnodes=3 is more than the 2 agents that srun has started (SLURM_STEP_NUM_TASKS=2): start more, or "
-       "give "
-       "--endpoint HOST if others come"},
+       "srun started 2 agents (SLURM_STEP_NUM_TASKS=2), but --nnodes=3 needs 3: start one on each node (srun "
+       "--nodes=3 --ntasks-per-node=1), or give --endpoint HOST if others are started elsewhere"},
+      {&one_task, "rdzv-agent --nnodes 2 ./train",
+       "srun started 1 agent (SLURM_STEP_NUM_TASKS=1), but --nnodes=2 needs 2: start one on each node (srun --nodes=2 "
+       "--ntasks-per-node=1), or give --endpoint HOST if others are started elsewhere"},
+      {&two_each, "rdzv-agent --nnodes 2 --nproc 2 ./train",
+       "srun started 4 agents (SLURM_STEP_NUM_TASKS=4), several of them on one host, but --nnodes=2 admits 2: start "
+       "one on each host (srun --ntasks-per-node=1), or remove --nnodes and --nproc, so that each agent is a node"},
+      {&two_each, "rdzv-agent --nnodes 1:3 --endpoint gpu1 ./train",
+       "srun started 4 agents (SLURM_STEP_NUM_TASKS=4), several of them on one host, but --nnodes=3 admits 3: start "
+       "one on each host (srun --ntasks-per-node=1), or remove --nnodes and --nproc, so that each agent is a node"},
+      {&mpirun_on_one, "RDZV_AGENT_NNODES=2 rdzv-agent ./train",
+       "Open MPI started 4 agents (OMPI_COMM_WORLD_SIZE=4), several of them on one host, but RDZV_AGENT_NNODES=2 "
+       "admits 2: start one on each host (mpirun --map-by ppr:1:node), or remove --nnodes and --nproc, so that each "
+       "agent is a node"},
       {&pod, "rdzv-agent ./train",
-       "Kubernetes has started this agent as one of several (JOB_COMPLETION_INDEX=3), and does not tell how "
-       "many there are: give --nnodes N and --endpoint HOST, the same to all (or --standalone, for a job of "
-       "its own in each)"},
+       "Kubernetes started this agent as one of several (JOB_COMPLETION_INDEX=3), but does not report how many there "
+       "are: give --nnodes N and --endpoint HOST, the same to all (or --standalone, for a separate job in each)"},
       {&pod, "rdzv-agent --endpoint train-0 ./train",
-       "Kubernetes has started this agent as one of several (JOB_COMPLETION_INDEX=3), and does not tell how "
-       "many there are: give --nnodes N, the same to all (or --standalone, for a job of its own in each)"},
+       "Kubernetes started this agent as one of several (JOB_COMPLETION_INDEX=3), but does not report how many there "
+       "are: give --nnodes N, the same to all (or --standalone, for a separate job in each)"},
       {&none, "rdzv-agent --nnodes 2 ./train",
-       "several nodes need a place to meet: rdzv-agent --nnodes 2 --endpoint HOST ..., where HOST is the "
-       "name of one "
-       "of them, the same on all"},
+       "several nodes need a meeting place: rdzv-agent --nnodes 2 --endpoint HOST ..., where HOST is one of the "
+       "nodes, the same on all"},
   };
   for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
     struct line l;
@@ -360,8 +366,7 @@ static void refuses_what_would_wait_for_ever(void **state) {
 
 static void lets_a_batch_script_go_on_alone(void **state) {
   static const char *const lines[] = {"rdzv-agent --standalone ./train", "rdzv-agent --nnodes 1 ./train",
-                                      "rdzv-agent --endpoint :: ./train",
-                                      "rdzv-agent --master-port 5 ./train"};
+                                      "rdzv-agent --endpoint :: ./train", "rdzv-agent --master-port 5 ./train"};
   for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
     struct line l;
     read_line(&l, &batch, lines[i]);
@@ -377,7 +382,24 @@ static void notes_a_shell_that_is_elsewhere(void **state) {
   struct line l;
   read_line(&l, &login, "rdzv-agent ./train");
   assert_string_equal(l.o.notes,
-                      "this host, login1, is none of the Slurm job's (gpu1): srun rdzv-agent ... runs there");
+                      "this host, login1, does not belong to the Slurm job (gpu1): srun rdzv-agent ... runs there");
+  drop_line(&l);
+}
+
+/* An agent that was meant to be one of several, and waits for others that nobody has started. */
+static void notes_that_others_have_to_come(void **state) {
+  static const char note[] =
+      "srun started 1 agent (SLURM_STEP_NUM_TASKS=1), but --nnodes=2 needs 2: start the others elsewhere, with the "
+      "same endpoint";
+  struct line l;
+  read_line(&l, &one_task, "rdzv-agent --nnodes 2 --endpoint gpu1 ./train");
+  assert_string_equal(l.o.notes, note);
+  drop_line(&l);
+  read_line(&l, &one_task, "rdzv-agent --nnodes 2 --endpoint gpu1 --rdzv-id slurm-4.0 ./train"); /* a spare */
+  assert_string_equal(l.o.notes, "");
+  drop_line(&l);
+  read_line(&l, &nodes, "rdzv-agent --nnodes 1 ./train"); /* each by itself */
+  assert_string_equal(l.o.notes, "");
   drop_line(&l);
 }
 
@@ -427,6 +449,7 @@ int main(void) {
       cmocka_unit_test(refuses_what_would_wait_for_ever),
       cmocka_unit_test(lets_a_batch_script_go_on_alone),
       cmocka_unit_test(notes_a_shell_that_is_elsewhere),
+      cmocka_unit_test(notes_that_others_have_to_come),
       cmocka_unit_test(knows_its_neighbours),
       cmocka_unit_test(knows_a_part_of_its_neighbours),
   };

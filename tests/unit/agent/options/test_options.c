@@ -1,4 +1,5 @@
-/* agent/options.c: command lines and environments against what becomes of them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/options: command lines and environments, and the resulting options. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,19 +87,19 @@ static const struct bad bads[] = {
     {{"a", "--nproc", "0"}, {0}, "--nproc=0: write the number of workers"},
     {{"a", "--nproc", "1025"}, {0}, "from 1 to 1024"},
     {{"a", "--nproc", "two"}, {0}, "--nproc=two"},
-    {{"a", "--nproc", "xpu"}, {0}, "XPUs are not counted"},
+    {{"a", "--nproc", "xpu"}, {0}, "XPUs cannot be counted"},
     {{"a", "--nnodes", "3:2"}, {0}, "did you mean 2:3?"},
     {{"a", "--nnodes", "0"}, {0}, "N or MIN:MAX"},
     {{"a", "--nnodes", "1:"}, {0}, "N or MIN:MAX"},
     {{"a", "--nnodes", "1:2:3"}, {0}, "N or MIN:MAX"},
     {{"a", "--nnodes", "2"}, {0}, "--nnodes 2 --endpoint HOST ..."},
     {{"a", "--nnodes", "1:4"}, {0}, "--nnodes 1:4 --endpoint HOST ..."},
-    {{"a", "--standalone", "--nnodes", "2"}, {0}, "--standalone is one node"},
-    {{"a", "--endpoint", "n1:0", "--nnodes", "2"}, {0}, "port 0 is nowhere"},
+    {{"a", "--standalone", "--nnodes", "2"}, {0}, "--standalone is for one node"},
+    {{"a", "--endpoint", "n1:0", "--nnodes", "2"}, {0}, "port 0 cannot be connected to"},
     {{"a", "--endpoint", "tcp://n1"}, {0}, "scheme"},
     {{"a", "--endpoint", "n 1"}, {0}, "letters"},
     {{"a", "--local-addr", "node 1"}, {0}, "not an address of this machine"},
-    {{"a", "--rdzv-id", "a b"}, {0}, "no blanks"},
+    {{"a", "--rdzv-id", "a b"}, {0}, "cannot contain blanks"},
     {{"a", "--node-rank", "2", "--nnodes", "2", "--endpoint", "n1"},
      {0},
      "--node-rank=2: ranks of 2 nodes go from 0 to 1"},
@@ -191,12 +192,7 @@ static void watches_for_hangs(void **state) {
        NULL,
        false},
       {{"a", "--hang-timeout", "1s", "--hang-watch", "output"}, 1000, 600000, HANG_OUTPUT, NULL, true},
-      {{"a", "--hang-timeout", "1s", "--hang-watch", "file:/x/${rank}"},
-       1000,
-       600000,
-       HANG_FILE,
-       "/x/${rank}",
-       true},
+      {{"a", "--hang-timeout", "1s", "--hang-watch", "file:/x/${rank}"}, 1000, 600000, HANG_FILE, "/x/${rank}", true},
   };
   for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
     struct agent_options o;
@@ -217,7 +213,7 @@ static void watches_for_hangs(void **state) {
   struct agent_options o;
   const char *alone[] = {"a", "--hang-watch", "sdk", NULL};
   assert_int_equal(parse(&o, alone, NULL, NULL), 0);
-  assert_string_equal(o.notes, "--hang-watch has no effect: without --hang-timeout nothing is called a hang");
+  assert_string_equal(o.notes, "--hang-watch has no effect: hangs are detected only with --hang-timeout");
 }
 
 int main(void) {

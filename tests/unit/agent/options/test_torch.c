@@ -1,4 +1,5 @@
-/* agent/options_*.c: torchrun's flags, in all their spellings, and its variables. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/options: torchrun's flags in all spellings, and its variables. */
 
 #include <errno.h>
 #include <signal.h>
@@ -54,8 +55,7 @@ static void refused(const char *words, const char *env, const char *says) {
 
 static void noted(const char *words, const char *env, const char *says) {
   parse(words, env);
-  if (!strstr(l.o.notes, says))
-    fail_msg("'%s' '%s': \"%s\" does not say \"%s\"", words, env, l.o.notes, says);
+  if (!strstr(l.o.notes, says)) fail_msg("'%s' '%s': \"%s\" does not say \"%s\"", words, env, l.o.notes, says);
 }
 
 static void quiet(const char *words, const char *env) {
@@ -75,8 +75,7 @@ static void the_list_and_the_table_agree(void **state) {
 #undef NAME
   size_t n = sizeof(flags) / sizeof(flags[0]), rows = 0;
   for (size_t i = 0; i < n; i++)
-    if (strcmp(flags[i], "training_script") != 0 && !find_row(flags[i]))
-      fail_msg("--%s has no row", flags[i]);
+    if (strcmp(flags[i], "training_script") != 0 && !find_row(flags[i])) fail_msg("--%s has no row", flags[i]);
   for (const struct opt *row = agent_options_spec.table; row->name || row->group; row++) {
     if (!row->foreign) continue;
     rows++;
@@ -138,8 +137,7 @@ static void every_flag_in_every_spelling(void **state) {
     for (int k = 0; k < n; k++) {
       parse(words[k], "");
       assert_string_equal(l.o.words[0], "x.py");
-      assert_int_equal(opts_source(&agent_options_spec, l.argc, l.argv, l.env, values[i].name),
-                       OPT_FROM_ARGV);
+      assert_int_equal(opts_source(&agent_options_spec, l.argc, l.argv, l.env, values[i].name), OPT_FROM_ARGV);
     }
     for (char *p = under; *p; p++) *p = (char)(*p == '_' ? '_' : *p - 'a' + 'A');
     snprintf(variable, sizeof(variable), "PET_%s=%s", under, *v ? v : "1");
@@ -151,14 +149,14 @@ static void every_flag_in_every_spelling(void **state) {
 
 static void short_options(void **state) {
   parse("-r3 -t 1 x", "");
-  assert_int_equal(l.o.redirects.of[7], 3);
-  assert_int_equal(l.o.tee.of[7], 1);
+  assert_int_equal(l.o.output.redirects.of[7], 3);
+  assert_int_equal(l.o.output.tee.of[7], 1);
   parse("-mr=2 -t0:3,11:1 x", "");
   assert_true(l.o.torch.module);
-  assert_int_equal(l.o.redirects.of[0], 2);
-  assert_int_equal(l.o.tee.of[0], 3);
-  assert_int_equal(l.o.tee.of[1], 0);
-  assert_int_equal(l.o.tee.of[11], 1);
+  assert_int_equal(l.o.output.redirects.of[0], 2);
+  assert_int_equal(l.o.output.tee.of[0], 3);
+  assert_int_equal(l.o.output.tee.of[1], 0);
+  assert_int_equal(l.o.output.tee.of[11], 1);
   parse("-vm x", "");
   assert_true(l.o.verbose && l.o.torch.module);
   refused("-r4 x", "", "-r=4: write 0 (none)");
@@ -200,9 +198,7 @@ static void who_wins(void **state) {
   assert_int_equal(parse("x", "PET_NPROC_PER_NODE=2")->nproc, 2);
   assert_int_equal(parse("x", env)->max_restarts, 7);
   assert_int_equal(
-      parse("x",
-            "PET_NPROC=2 PET_ENDPOINT=n1 PET_LOGS_SPECS=x PET_NUMA_BINDING=x PET_FOO=1 PET_=1 PET_LEASE=0")
-          ->nproc,
+      parse("x", "PET_NPROC=2 PET_ENDPOINT=n1 PET_LOGS_SPECS=x PET_NUMA_BINDING=x PET_FOO=1 PET_=1 PET_LEASE=0")->nproc,
       1);
   refused("--nproc 1 x", "PET_NPROC_PER_NODE=two", "PET_NPROC_PER_NODE=two: write the number of workers");
   refused("x", "PET_STANDALONE=maybe", "PET_STANDALONE=maybe: write yes or no");
@@ -211,27 +207,27 @@ static void who_wins(void **state) {
   refused("--nproc_per_node=two x", "", "--nproc_per_node=two: ");
 }
 
-struct place {
+struct meeting_case {
   const char *words;
   const char *host; /* "": alone */
   int port;         /* of the endpoint; alone: of the store */
   const char *note; /* NULL: none */
 };
 
-static const struct place places[] = {
+static const struct meeting_case places[] = {
     {"x", "", 0, NULL},
     {"--standalone x", "", 0, NULL},
     {"--standalone --rdzv-endpoint n1:1 x", "", 0, "--rdzv-endpoint has no effect: --standalone"},
     {"--standalone --rdzv-id j --rdzv-backend c10d x", "", 0, "--rdzv-id has no effect"},
     {"--standalone --master-port 5 x", "", 0, "--master-port has no effect: --standalone"},
-    {"--standalone --nnodes 1:4 x", "", 0, "no more than one of the 4 nodes"},
+    {"--standalone --nnodes 1:4 x", "", 0, "one of at most 4 nodes"},
     {"--rdzv-endpoint localhost:0 --rdzv-backend c10d x", "", 0, NULL},
     {"--rdzv-endpoint= x", "", 0, NULL},
     {"--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 x", "n1", 29400, NULL},
     {"--nnodes 2 --rdzv-backend static --rdzv-endpoint n1 x", "n1", 29500, NULL},
     {"--nnodes 2 --rdzv-endpoint n1 x", "n1", 29400, NULL},
     {"--nnodes 2 --rdzv-endpoint n1:7 --master-addr n2 x", "n1", 7,
-     "--master-addr has no effect: the endpoint says where to meet"},
+     "--master-addr has no effect: the endpoint takes precedence"},
     {"--nnodes 2 --master-addr n2 x", "n2", 29500, NULL},
     {"--nnodes 2 --master-addr n2 --master-port 29501 x", "n2", 29501, NULL},
     {"--nnodes 2 --master-addr [::1] x", "::1", 29500, NULL},
@@ -242,33 +238,39 @@ static const struct place places[] = {
     {"--master-addr n2 x", "", 0, NULL},
     {"--master-port 29501 --store-port 4 x", "", 4, NULL},
     {"--rdzv-backend c10d --master-addr n2 x", "", 0,
-     "--master-addr has no effect: it is for --rdzv-backend static"},
+     "--master-addr has no effect: it applies to --rdzv-backend static"},
     {"--nnodes 2 --rdzv-backend etcd --rdzv-endpoint n1 x", "n1", 29400,
      "--rdzv-backend has no effect: nodes meet at rdzvd"},
 };
 
 static void where_to_meet(void **state) {
   for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-    const struct place *p = &places[i];
+    const struct meeting_case *p = &places[i];
     parse(p->words, "");
     if (l.o.standalone != !*p->host || strcmp(l.o.endpoint.host, p->host) != 0)
       fail_msg("'%s': %s", p->words, l.o.endpoint.host);
     assert_int_equal(*p->host ? l.o.endpoint.port : l.o.store_port, p->port);
-    if (p->note ? !strstr(l.o.notes, p->note) : l.o.notes[0] != '\0')
-      fail_msg("'%s': notes '%s'", p->words, l.o.notes);
+    if (p->note ? !strstr(l.o.notes, p->note) : l.o.notes[0] != '\0') fail_msg("'%s': notes '%s'", p->words, l.o.notes);
     if (l.o.standalone) assert_int_equal(l.o.nnodes.max, 1);
+  }
+  const struct cluster v6 = {.loopback = "::1"}; /* a machine without 127.0.0.1 */
+  static const char *const envs[] = {"", "RDZV_AGENT_SOCKET=@x"};
+  for (int i = 0; i < 2; i++) {
+    try("--nnodes 2 --master-port 29501 x", envs[i]);
+    assert_int_equal(agent_options_parse(&l.o, l.argc, l.argv, l.env, &v6, &l.e), 0);
+    assert_string_equal(l.o.endpoint.host, "::1");
   }
   assert_null(parse("--standalone --rdzv-id j x", "")->rdzv_id);
   assert_string_equal(parse("--rdzv-id j x", "")->rdzv_id, "j");
   assert_null(parse("--rdzv-id= x", "")->rdzv_id);
-  refused("--nnodes 2 x", "", "need a place to meet");
-  refused("--nnodes 2 --rdzv-backend c10d --master-addr n1 x", "", "need a place to meet");
-  refused("--nnodes 2 --standalone x", "", "--standalone is one node");
-  refused("--nnodes 2 --rdzv-endpoint n1:0 x", "", "port 0 is nowhere");
-  refused("--nnodes 2 --master-port 0 x", "", "--master-port=0: port 0 is nowhere");
-  refused("x --y", "PET_NNODES=2 PET_RDZV_ENDPOINT=n1:0", "PET_RDZV_ENDPOINT=n1:0: port 0 is nowhere");
+  refused("--nnodes 2 x", "", "need a meeting place");
+  refused("--nnodes 2 --rdzv-backend c10d --master-addr n1 x", "", "need a meeting place");
+  refused("--nnodes 2 --standalone x", "", "--standalone is for one node");
+  refused("--nnodes 2 --rdzv-endpoint n1:0 x", "", "port 0 cannot be connected to");
+  refused("--nnodes 2 --master-port 0 x", "", "--master-port=0: port 0 cannot be connected to");
+  refused("x --y", "PET_NNODES=2 PET_RDZV_ENDPOINT=n1:0", "PET_RDZV_ENDPOINT=n1:0: port 0 cannot be connected to");
   refused("--rdzv-endpoint h1:1,h2:2 x", "", "several colons");
-  refused("--rdzv-endpoint /shared/file x", "", "a file is no place");
+  refused("--rdzv-endpoint /shared/file x", "", "a file cannot be an endpoint");
   refused("--master-addr n~1 x", "", "--master-addr=n 1");
   refused("--master-port 65536 x", "", "from 0 to 65535");
 }
@@ -287,7 +289,7 @@ static void node_ranks(void **state) {
   snprintf(words, sizeof(words), "%s --node-rank 2 x", two);
   refused(words, "", "--node-rank=2: ranks of 2 nodes go from 0 to 1");
   noted("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 --node-rank 0 x", "",
-        "--node-rank has no effect: it is for --rdzv-backend static");
+        "--node-rank has no effect: it applies to --rdzv-backend static");
   assert_int_equal(l.o.node_rank, -1);
   noted("--node-rank 3 x", "", "--node-rank has no effect: this machine is the only node");
   assert_int_equal(l.o.node_rank, -1);
@@ -295,10 +297,8 @@ static void node_ranks(void **state) {
 }
 
 static void rdzv_conf(void **state) {
-  const struct agent_options *o =
-      parse("--rdzv-conf "
-            "join_timeout=60,last_call_timeout=5,is_host=0,keep_alive_interval=2,keep_alive_max_attempt=4 x",
-            "");
+  const struct agent_options *o = parse(
+      "--rdzv-conf join_timeout=60,last_call_timeout=5,is_host=0,keep_alive_interval=2,keep_alive_max_attempt=4 x", "");
   assert_int_equal(o->join_timeout_ms, 60000);
   assert_int_equal(o->last_call_ms, 5000);
   assert_int_equal(o->lease_ms, 8000);
@@ -314,26 +314,34 @@ static void rdzv_conf(void **state) {
   assert_int_equal(parse("--rdzv-backend c10d --rdzv-conf timeout=90 x", "")->join_timeout_ms, 600000);
   assert_int_equal(parse("--rdzv-conf ~join_timeout~=~3~,~read_timeout=4 x", "")->join_timeout_ms, 3000);
   assert_int_equal(parse("--join-timeout 7s --rdzv-conf join_timeout=60 x", "")->join_timeout_ms, 7000);
-  assert_int_equal(parse("--rdzv-conf join_timeout=60 x", "RDZV_AGENT_JOIN_TIMEOUT=7s")->join_timeout_ms,
-                   60000);
-  assert_int_equal(parse("x", "RDZV_AGENT_JOIN_TIMEOUT=7s PET_RDZV_CONF=join_timeout=60")->join_timeout_ms,
-                   7000);
+  assert_int_equal(parse("--rdzv-conf join_timeout=60 x", "RDZV_AGENT_JOIN_TIMEOUT=7s")->join_timeout_ms, 60000);
+  assert_int_equal(parse("x", "RDZV_AGENT_JOIN_TIMEOUT=7s PET_RDZV_CONF=join_timeout=60")->join_timeout_ms, 7000);
   noted("--rdzv-backend c10d --rdzv-conf timeout=3 x", "", "--rdzv-conf timeout has no effect");
   noted("--rdzv-backend c10d --rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect");
   noted("--rdzv-conf rank=3 x", "", "--rdzv-conf rank has no effect: this machine is the only node");
-  noted("x", "PET_RDZV_CONF=foo=1", "PET_RDZV_CONF foo is not known here");
+  noted("x", "PET_RDZV_CONF=foo=1", "PET_RDZV_CONF foo is not a known key");
   noted("--rdzv-conf close_timeout=1 x", "", "--rdzv-conf close_timeout has no effect");
   noted("--rdzv-conf read_timeout=1 x", "", "--rdzv-conf read_timeout has no effect");
   noted("--rdzv-conf heartbeat_timeout=1 x", "", "--rdzv-conf heartbeat_timeout has no effect");
   noted("--rdzv-conf store_type=file x", "", "--rdzv-conf store_type has no effect");
-  noted("--rdzv-conf join_timeot=1 x", "", "--rdzv-conf join_timeot is not known here");
+  noted("--rdzv-conf join_timeot=1 x", "", "--rdzv-conf join_timeot is not a known key");
   refused("--rdzv-conf join_timeout x", "", "write key=value");
   refused("--rdzv-conf =3 x", "", "write key=value");
   refused("--rdzv-conf a=1,,b=2 x", "", "write key=value");
   refused("--rdzv-conf join_timeout=soon x", "", "--rdzv-conf=join_timeout=soon: join_timeout: not a time");
   refused("--rdzv-conf last_call_timeout=0 x", "", "last_call_timeout must be above 0");
   refused("--rdzv-conf is_host=perhaps x", "", "is_host: write 1 or 0");
-  refused("x", "PET_RDZV_CONF=rank=-1", "PET_RDZV_CONF=rank=-1: rank: must be from 0");
+  const char *two = "--nnodes 2 --master-addr n1";
+  char words[200];
+  snprintf(words, sizeof(words), "%s x", two);
+  refused(words, "PET_RDZV_CONF=rank=-1", "PET_RDZV_CONF=rank=-1: rank: must be from 0");
+  refused(words, "PET_RDZV_CONF=timeout=5'", "PET_RDZV_CONF=timeout=5': timeout: not a time");
+  refused(words, "PET_RDZV_CONF=timeout=0", "PET_RDZV_CONF=timeout=0: timeout must be above 0");
+  noted("x", "PET_RDZV_CONF=rank=-1", "PET_RDZV_CONF rank has no effect: this machine is the only node");
+  noted("--rdzv-backend c10d --rdzv-conf timeout=5' x", "", "--rdzv-conf timeout has no effect");
+  noted("--rdzv-backend c10d --rdzv-conf rank=a x", "", "--rdzv-conf rank has no effect: it applies to --rdzv-b");
+  noted("--rdzv-conf timeout=0 x", "", "--rdzv-conf timeout has no effect");
+  assert_int_equal(l.o.join_timeout_ms, 600000);
 }
 
 /* More unknown keys than notes can hold: what does not fit is left away whole. */
@@ -354,34 +362,55 @@ static void without_meaning(void **state) {
   noted("--event-log-handler console x", "", "--event-log-handler has no effect");
   quiet("--event-log-handler null x", "");
   noted("--logs-specs mine x", "", "--logs-specs has no effect");
+  refused("--logs_specs= x", "", "--logs_specs is empty: give a name, or remove it");
+  refused("--use-env --pass-local-rank x", "", "--use-env and --pass-local-rank exclude each other");
+  quiet("--use_env x", "");
   quiet("--rdzv-backend static --nproc 2 --role r --max-restarts 0 x", "");
   refused("--start-method thread x", "", "write spawn, fork or forkserver");
   refused("--monitor-interval often x", "", "not a number");
 }
 
+static void timer_variables(void **state) {
+  assert_false(parse("x", "TORCHELASTIC_ENABLE_FILE_TIMER=0")->file_timer);
+  assert_true(parse("x", "TORCHELASTIC_ENABLE_FILE_TIMER=1")->file_timer);
+  assert_null(l.o.timer_file);
+  assert_string_equal(parse("x", "TORCHELASTIC_TIMER_FILE=/mine")->timer_file, "/mine");
+  assert_null(parse("x", "TORCHELASTIC_TIMER_FILE=/outer TORCHELASTIC_RUN_ID=j")->timer_file);
+  assert_null(parse("x", "TORCHELASTIC_TIMER_FILE=/outer RDZV_AGENT_SOCKET=s")->timer_file);
+  noted("x", "TORCHELASTIC_HEALTH_CHECK_PORT=1", "TORCHELASTIC_HEALTH_CHECK_PORT has no effect");
+  quiet("x", "TORCHELASTIC_ENABLE_FILE_TIMER=1");
+}
+
+static void explicit_zero(void **state) {
+  assert_false(parse("--log-dir d x", "")->output.streams_named);
+  assert_true(parse("--log-dir d --redirects 0 x", "")->output.streams_named);
+  assert_true(parse("--log-dir d -t0 x", "")->output.streams_named);
+  assert_true(parse("--log-dir d x", "PET_REDIRECTS=0")->output.streams_named);
+}
+
 static void output(void **state) {
-  const struct agent_options *o = parse(
-      "--local-ranks-filter 0,3 --duplicate-stdout-filters a,,b,c --duplicate_stderr_filters= --log-dir= x",
-      "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=[${rank}]");
-  assert_true(o->shown.some && o->shown.in[0] && !o->shown.in[1] && o->shown.in[3]);
-  assert_int_equal(o->duplicate_stdout_filters.n, 2);
-  assert_string_equal(o->duplicate_stdout_filters.v[0], "a,b");
-  assert_string_equal(o->duplicate_stdout_filters.v[1], "c");
-  assert_int_equal(o->duplicate_stderr_filters.n, 1);
-  assert_string_equal(o->duplicate_stderr_filters.v[0], "");
-  assert_null(o->log_dir);
-  assert_string_equal(o->log_line_prefix, "[${rank}]");
+  const struct agent_options *o =
+      parse("--local-ranks-filter 0,3 --duplicate-stdout-filters a,,b,c --duplicate_stderr_filters= --log-dir= x",
+            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=[${rank}]");
+  assert_true(o->output.shown.some && o->output.shown.in[0] && !o->output.shown.in[1] && o->output.shown.in[3]);
+  assert_int_equal(o->output.duplicate_stdout_filters.n, 2);
+  assert_string_equal(o->output.duplicate_stdout_filters.v[0], "a,b");
+  assert_string_equal(o->output.duplicate_stdout_filters.v[1], "c");
+  assert_int_equal(o->output.duplicate_stderr_filters.n, 1);
+  assert_string_equal(o->output.duplicate_stderr_filters.v[0], "");
+  assert_null(o->output.log_dir);
+  assert_string_equal(o->output.log_line_prefix, "[${rank}]");
   o = parse("--duplicate-stdout-filters ,,,,,x,~y x", "");
-  assert_int_equal(o->duplicate_stdout_filters.n, 3);
-  assert_string_equal(o->duplicate_stdout_filters.v[0], ",,");
-  assert_string_equal(o->duplicate_stdout_filters.v[1], "x");
-  assert_string_equal(o->duplicate_stdout_filters.v[2], " y");
+  assert_int_equal(o->output.duplicate_stdout_filters.n, 3);
+  assert_string_equal(o->output.duplicate_stdout_filters.v[0], ",,");
+  assert_string_equal(o->output.duplicate_stdout_filters.v[1], "x");
+  assert_string_equal(o->output.duplicate_stdout_filters.v[2], " y");
   o = parse("x", "");
-  assert_false(o->shown.some);
-  assert_int_equal(o->duplicate_stdout_filters.n, 0);
-  assert_null(o->log_line_prefix);
-  assert_false(parse("--local-ranks-filter= x", "")->shown.some);
-  assert_true(parse("--local-ranks-filter 0,~2~,3 x", "")->shown.in[2]);
+  assert_false(o->output.shown.some);
+  assert_int_equal(o->output.duplicate_stdout_filters.n, 0);
+  assert_null(o->output.log_line_prefix);
+  assert_false(parse("--local-ranks-filter= x", "")->output.shown.some);
+  assert_true(parse("--local-ranks-filter 0,~2~,3 x", "")->output.shown.in[2]);
   refused("--local-ranks-filter 0,x x", "", "write local ranks");
   refused("--local-ranks-filter 1024 x", "", "from 0 to 1023");
   refused("--duplicate-stdout-filters 1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,6,7 x", "", "more than 16");
@@ -394,26 +423,28 @@ static uint64_t bits(int a, int b) {
 static void stopping(void **state) {
   uint64_t four = bits(SIGTERM, SIGINT) | bits(SIGHUP, SIGQUIT);
   assert_int_equal(parse("x", "")->signals, four);
+  assert_false(l.o.signals_named);
   assert_int_equal(parse("--signals-to-handle= x", "")->signals, four);
+  assert_false(l.o.signals_named);
+  assert_int_equal(parse("x", "PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT")->signals, four);
+  assert_true(l.o.signals_named);
   assert_int_equal(parse("--signals-to-handle SIGUSR1,~SIGTERM x", "")->signals, bits(SIGUSR1, SIGTERM));
   assert_int_equal(parse("--signals-to-handle USR1,TERM x", "")->signals, bits(SIGUSR1, SIGTERM));
-  refused("--signals-to-handle SIGKILL x", "", "no signal that can be handled");
-  refused("--signals-to-handle SIGSEGV x", "", "no signal that can be handled");
-  refused("--signals-to-handle SIGTERM,SIGABRACADABRA x", "", "no signal that can be handled");
-  refused("--signals-to-handle SIGTERMINATE_AS_SOON_AS_YOU_CAN x", "", "no signal that can be handled");
-  assert_int_equal(parse("--shutdown-timeout 5 x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9")->stop_timeout_ms,
-                   5000);
+  refused("--signals-to-handle SIGKILL x", "", "not a signal that can be handled");
+  refused("--signals-to-handle SIGSEGV x", "", "not a signal that can be handled");
+  refused("--signals-to-handle SIGTERM,SIGABRACADABRA x", "", "not a signal that can be handled");
+  refused("--signals-to-handle SIGTERMINATE_AS_SOON_AS_YOU_CAN x", "", "not a signal that can be handled");
+  assert_int_equal(parse("--shutdown-timeout 5 x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9")->stop_timeout_ms, 5000);
   assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9")->stop_timeout_ms, 9000);
-  assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9 PET_SHUTDOWN_TIMEOUT=4")->stop_timeout_ms,
-                   4000);
+  assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9 PET_SHUTDOWN_TIMEOUT=4")->stop_timeout_ms, 4000);
   assert_int_equal(parse("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=")->stop_timeout_ms, 30000);
   refused("x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: not a whole number");
 }
 
 static void the_rest(void **state) {
-  const struct agent_options *o = parse("--virtual-local-rank --mpi-env --numa-binding core-complex --role r "
-                                        "--store worker --local-addr n1.example x",
-                                        "");
+  const struct agent_options *o = parse(
+      "--virtual-local-rank --mpi-env --numa-binding core-complex --role r --store worker --local-addr n1.example x",
+      "");
   assert_true(o->virtual_local_rank && o->mpi_env);
   assert_int_equal(o->numa, NUMA_CORE_COMPLEX);
   assert_string_equal(o->role, "r");
@@ -431,7 +462,7 @@ static void the_rest(void **state) {
   refused("--store here x", "", "write agent, or worker");
   refused("--numa-binding none x", "", "write node, socket");
   refused("--local-addr n1:5 x", "", "not an address of this machine");
-  refused("-m", "", "-m needs a module behind the options");
+  refused("-m", "", "-m needs a module after the options");
   refused("--run-path --", "", "--run-path needs a script");
   refused("-m --no-python x", "", "exclude each other");
   noted("-m --no-python --run-path x", "", "--no-python has no effect: --run-path");
@@ -449,6 +480,8 @@ int main(void) {
       cmocka_unit_test(rdzv_conf),
       cmocka_unit_test(notes_are_bounded),
       cmocka_unit_test(without_meaning),
+      cmocka_unit_test(timer_variables),
+      cmocka_unit_test(explicit_zero),
       cmocka_unit_test(output),
       cmocka_unit_test(stopping),
       cmocka_unit_test(the_rest),

@@ -1,4 +1,5 @@
-/* Lines out of bytes in any pieces, and the last lines of a stream. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/output/lines.c: lines from bytes in any pieces, and the last lines of a stream. */
 
 #include "agent/output/lines.h"
 

@@ -1,12 +1,12 @@
-/* output: what the options mean together, and what stands in front of a line. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/output/output.c: the options together, and the prefix of a line. */
 
 #include "agent/output/output.h"
 
 #include <string.h>
-#include "agent/options/options.h"
 #include "tests/rig/unit.h"
 
-static void check_route(const struct agent_options *o, uint32_t local_rank, int std, const char *expected) {
+static void check_route(const struct output_settings *o, uint32_t local_rank, int std, const char *expected) {
   struct output_route r = output_route(o, local_rank, std);
   char text[32] = "";
   if (r.file) strcat(text, "file ");
@@ -17,7 +17,7 @@ static void check_route(const struct agent_options *o, uint32_t local_rank, int 
 }
 
 static void test_neither(void **state) {
-  static struct agent_options o;
+  static struct output_settings o;
   check_route(&o, 0, STD_OUT, "shown");
   check_route(&o, 1023, STD_ERR, "shown");
   assert_false(output_has_files(&o));
@@ -25,8 +25,8 @@ static void test_neither(void **state) {
 }
 
 static void test_maps(void **state) {
-  static struct agent_options o = {.redirects.of = {[0] = STD_ALL, [1] = STD_ERR},
-                                   .tee.of = {[1] = STD_OUT, [2] = STD_ALL}};
+  static struct output_settings o = {.redirects.of = {[0] = STD_ALL, [1] = STD_ERR},
+                                     .tee.of = {[1] = STD_OUT, [2] = STD_ALL}};
   check_route(&o, 0, STD_OUT, "file");
   check_route(&o, 0, STD_ERR, "file");
   check_route(&o, 1, STD_OUT, "file shown");
@@ -35,20 +35,21 @@ static void test_maps(void **state) {
   check_route(&o, 3, STD_OUT, "shown");
   o.redirects.of[2] = STD_ALL; /* --tee wins */
   check_route(&o, 2, STD_ERR, "file shown");
-  o.log_dir = "/logs"; /* a place, no more: somebody has said which streams */
+  o.log_dir = "/logs"; /* a place, no more: */
+  o.streams_named = true;
   check_route(&o, 3, STD_OUT, "shown");
   assert_true(output_has_files(&o));
 }
 
 static void test_log_dir_alone(void **state) {
-  static struct agent_options o = {.log_dir = "/logs"};
+  static struct output_settings o = {.log_dir = "/logs"};
   check_route(&o, 0, STD_OUT, "file shown");
   check_route(&o, 7, STD_ERR, "file shown");
   assert_true(output_has_files(&o));
 }
 
 static void test_no_files(void **state) {
-  static struct agent_options o = {.log_dir = "/dev/null", .duplicate_stdout_filters = {.n = 1, .v = {"x"}}};
+  static struct output_settings o = {.log_dir = "/dev/null", .duplicate_stdout_filters = {.n = 1, .v = {"x"}}};
   memset(o.redirects.of, STD_ALL, sizeof(o.redirects.of));
   check_route(&o, 0, STD_OUT, "shown"); /* it has to go somewhere */
   assert_true(output_has_no_files(&o));
@@ -56,8 +57,8 @@ static void test_no_files(void **state) {
 }
 
 static void test_some_ranks_are_shown(void **state) {
-  static struct agent_options o = {.shown = {.some = true, .in = {[1] = true}},
-                                   .duplicate_stderr_filters = {.n = 1, .v = {"x"}}};
+  static struct output_settings o = {.shown = {.some = true, .in = {[1] = true}},
+                                     .duplicate_stderr_filters = {.n = 1, .v = {"x"}}};
   check_route(&o, 0, STD_OUT, "");
   check_route(&o, 1, STD_OUT, "shown");
   check_route(&o, 0, STD_ERR, "");
@@ -71,9 +72,10 @@ static void test_some_ranks_are_shown(void **state) {
   assert_true(output_has_files(&o));
 }
 
-static void check_prefix(const struct agent_options *o, int64_t world_size, const char *prefix,
-                         const char *label) {
-  struct output_name n = {.rank = 13, .world_size = world_size, .local_rank = 5, .host = "gpu7"};
+static const char *role = "default";
+
+static void check_prefix(const struct output_settings *o, int64_t world_size, const char *prefix, const char *label) {
+  struct output_name n = {.role = role, .rank = 13, .world_size = world_size, .local_rank = 5, .host = "gpu7"};
   struct buf b = BUF_INIT;
   output_prefix(o, &n, &b);
   assert_string_equal(buf_text(&b), prefix);
@@ -84,12 +86,12 @@ static void check_prefix(const struct agent_options *o, int64_t world_size, cons
 }
 
 static void test_prefixes(void **state) {
-  static struct agent_options o;
+  static struct output_settings o;
   check_prefix(&o, 1, "", "[default5]:");
   check_prefix(&o, 16, "[13] ", "[default5]:");
   o.log_line_prefix = ""; /* as none, as under torchrun */
   check_prefix(&o, 16, "[13] ", "[default5]:");
-  o.role = "trainer";
+  role = "trainer";
   o.log_dir = "/logs";
   check_prefix(&o, 16, "[13] ", "[trainer5]:");
   o.tee.of[5] = STD_ERR;
@@ -100,7 +102,8 @@ static void test_prefixes(void **state) {
 }
 
 static void check_template(const char *template, const char *expected) {
-  static struct agent_options o = {.role = "trainer"};
+  static struct output_settings o;
+  role = "trainer";
   o.log_line_prefix = template;
   check_prefix(&o, 1, expected, expected);
 }

@@ -1,4 +1,5 @@
-/* The relay between pipes of ours: what comes out on the other side, on a slow reader, a terminal, in files. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/output/relay.c: output from pipes of the test to a slow reader, a terminal, files. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -45,22 +46,20 @@ static void test_lines_and_prefixes(void **state) {
   desk_close(&d);
 }
 
-/* Who prints is noted, by the newest worker of its rank; and that nobody takes it. */
+/* When a worker printed is noted; and that nobody takes what it prints. */
 static void test_signs_of_output(void **state) {
   struct desk d;
-  uint64_t when[3], from = boot_ms();
+  uint64_t from = boot_ms();
   int out[2], err[2], terminal[2];
   assert_int_equal(pipe(terminal), 0);
   desk_open(&d, (struct relay_options){.out = terminal[1]});
   open_worker(&d, 0, "", &out[0], &err[0]);
   open_worker(&d, 2, "", &out[1], &err[1]);
-  relay_heard(d.r, when, 3);
-  assert_int_equal(when[0] + when[1] + when[2], 0);
+  for (int i = 0; i < 3; i += 2) assert_int_equal(relay_heard_ms(d.pipes[i]), 0);
   put(err[1], "no newline");
-  for (uint64_t end = from + DEADLINE_MS; !when[2] && boot_ms() < end; usleep(1000))
-    relay_heard(d.r, when, 3);
-  assert_in_range(when[2], from, boot_ms());
-  assert_int_equal(when[0], 0);
+  for (uint64_t end = from + DEADLINE_MS; !relay_heard_ms(d.pipes[2]) && boot_ms() < end;) usleep(1000);
+  assert_in_range(relay_heard_ms(d.pipes[2]), from, boot_ms());
+  assert_int_equal(relay_heard_ms(d.pipes[0]), 0);
   assert_false(relay_is_held(d.r));
   fcntl(out[0], F_SETFL, O_NONBLOCK);
   char text[4096];
@@ -154,8 +153,8 @@ static void test_slow_reader(void **state) {
   }
   read_lines(p[0], 2);
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-  assert_int_equal(next_event(&d).kind, RELAY_DRAINED);
-  assert_int_equal(next_event(&d).kind, RELAY_DRAINED);
+  expect_drained(&d, 0);
+  expect_drained(&d, 1);
   desk_close(&d);
 }
 
@@ -220,14 +219,14 @@ static void test_destroy_reads_once_more(void **state) {
 static void test_reader_gone(void **state) {
   struct desk d;
   int p[2], out, err;
+  char text[RELAY_TROUBLE_MAX];
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   close(p[0]);
   desk_open(&d, (struct relay_options){.out = p[1]});
   open_worker(&d, 0, "", &out, &err);
   put(out, "nobody\n");
-  struct relay_event ev = next_event(&d);
-  assert_int_equal(ev.kind, RELAY_TROUBLE);
-  assert_non_null(strstr(ev.text, "stdout: Broken pipe"));
+  next_trouble(&d, text);
+  assert_non_null(strstr(text, "stdout: Broken pipe"));
   put(out, "hears\n");
   put(err, "still here\n");
   close(out);
@@ -245,11 +244,10 @@ static void remove_tree(const char *dir) {
   assert_int_equal(system(command), 0);
 }
 
-static struct relay_worker with_files(const char *dir, char names[2][128], bool shown) {
+static struct relay_source with_files(const char *dir, char names[2][128], bool shown) {
   snprintf(names[0], sizeof(names[0]), "%s/2/stdout.log", dir);
   snprintf(names[1], sizeof(names[1]), "%s/2/stderr.log", dir);
-  return (struct relay_worker){.round = 3,
-                               .local_rank = 2,
+  return (struct relay_source){.local_rank = 2,
                                .prefix = "[2] ",
                                .out = {.file = names[0], .shown = shown},
                                .err = {.file = names[1], .shown = shown}};
@@ -272,7 +270,7 @@ static void test_files(void **state) {
   check_content(d.err, "");
   check_file(deep, "2/stdout.log", "to the file\nno end");
   check_file(deep, "2/stderr.log", "bad\r\n");
-  relay_tail(d.r, 2, tail);
+  relay_tail(d.r, d.pipes[2], tail);
   assert_string_equal(tail, "bad\r\n"); /* what the terminal did not get the verdict has all the same */
   open_any(&d, with_files(deep, names, true), &out, &err); /* the same again: appended; and shown */
   put(out, "\nmore\n");
@@ -286,17 +284,17 @@ static void test_files(void **state) {
 }
 
 static void test_files_cannot_be_written(void **state) {
-  char dir[] = "/tmp/rdzv-relay-XXXXXX", names[2][128];
+  char dir[] = "/tmp/rdzv-relay-XXXXXX", names[2][128], text[RELAY_TROUBLE_MAX];
   int fd = mkstemp(dir), out, err;
   assert_true(fd >= 0);
   close(fd);
   struct desk d;
   desk_open(&d, (struct relay_options){0});
   open_any(&d, with_files(dir, names, false), &out, &err); /* below a file */
-  struct relay_event ev = next_event(&d);
-  assert_int_equal(ev.kind, RELAY_TROUBLE);
-  assert_non_null(strstr(ev.text, "/2/stdout.log: Not a directory"));
-  assert_int_equal(next_event(&d).kind, RELAY_TROUBLE);
+  next_trouble(&d, text);
+  assert_non_null(strstr(text, "/2/stdout.log: Not a directory"));
+  next_trouble(&d, text);
+  assert_non_null(strstr(text, "/2/stderr.log: Not a directory"));
   put(out, "not lost\n");
   close(out);
   close(err);
@@ -310,7 +308,7 @@ static void test_not_shown(void **state) {
   struct desk d;
   int out, err;
   desk_open(&d, (struct relay_options){0});
-  open_any(&d, (struct relay_worker){.round = 3, .err.shown = true, .prefix = "> "}, &out, &err);
+  open_any(&d, (struct relay_source){.err.shown = true, .prefix = "> "}, &out, &err);
   put(out, "not this\n");
   put(err, "this\n");
   close(out);
@@ -333,9 +331,7 @@ static void test_filtered(void **state) {
   for (uint32_t i = 0; i < 2; i++) {
     const char *label = i ? "[default1]:" : "[default0]:";
     struct relay_place place = {.filtered = name, .shown = true};
-    open_any(&d,
-             (struct relay_worker){.round = 3, .local_rank = i, .label = label, .out = place, .err = place},
-             &out[i], &err[i]);
+    open_any(&d, (struct relay_source){.local_rank = i, .label = label, .out = place, .err = place}, &out[i], &err[i]);
   }
   put(out[0], "the lo");
   put(err[0], "loss: stderr has no filter\n");
@@ -362,9 +358,7 @@ static void test_tail(void **state) {
   char tail[RELAY_TAIL_MAX + 1], line[64];
   desk_open(&d, (struct relay_options){0});
   open_worker(&d, 5, "", &out, &err);
-  relay_tail(d.r, 5, tail);
-  assert_string_equal(tail, "");
-  relay_tail(d.r, 6, tail);
+  relay_tail(d.r, d.pipes[5], tail);
   assert_string_equal(tail, "");
   for (int i = 0; i < 1000; i++) {
     snprintf(line, sizeof(line), "error %d\n", i);
@@ -375,13 +369,13 @@ static void test_tail(void **state) {
   close(out);
   close(err);
   expect_drained(&d, 5);
-  relay_tail(d.r, 5, tail);
+  relay_tail(d.r, d.pipes[5], tail);
   assert_memory_equal(tail, "error ", 6);
   size_t n = strlen(tail);
   assert_true(n > RELAY_TAIL_MAX - 20);
   assert_string_equal(tail + n - 23, "error 999\nSegmentation\n");
   open_worker(&d, 5, "", &out, &err); /* the next round begins with nothing */
-  relay_tail(d.r, 5, tail);
+  relay_tail(d.r, d.pipes[5], tail);
   assert_string_equal(tail, "");
   close(out);
   close(err);
@@ -400,7 +394,7 @@ static void test_many_rounds(void **state) {
     close(out);
     close(err);
     expect_drained(&d, 0);
-    relay_tail(d.r, 0, tail);
+    relay_tail(d.r, d.pipes[0], tail);
     assert_string_equal(tail, "x\n");
   }
   desk_close(&d);
@@ -413,8 +407,7 @@ static void test_queue_is_bounded(void **state) {
   assert_int_equal(pipe2(p, O_CLOEXEC), 0);
   fcntl(p[1], F_SETPIPE_SZ, 4096);
   desk_open(&d, (struct relay_options){.err = p[1]});
-  for (int i = 0; i < 10 * RELAY_QUEUE_MAX;
-       i++) { /* nobody reads: the thread hangs after the first pipe full */
+  for (int i = 0; i < 10 * RELAY_QUEUE_MAX; i++) { /* nobody reads: the thread hangs after the first pipe full */
     snprintf(line, sizeof(line), "agent says %d", i);
     relay_say(d.r, line);
   }

@@ -1,4 +1,5 @@
-/* Lines that are not finished: shown after a moment, never torn, never tearing. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/output/relay.c: unfinished lines are shown after a moment, and neither torn nor tearing. */
 
 #include <fcntl.h>
 #include <poll.h>
@@ -128,7 +129,7 @@ static void test_a_pipe(void **state) {
   put(out, "line\n");
   check_terminal(p[0], "line\n", "one line\n");
   close_worker(&d, 0, out, err);
-  struct relay_worker alone = {.round = 3, .alone = true, .out.shown = true, .err.shown = true};
+  struct relay_source alone = {.alone = true, .out.shown = true, .err.shown = true};
   open_any(&d, alone, &out, &err);
   put(out, "one ");
   check_terminal(p[0], "one ", "one ");
@@ -144,7 +145,7 @@ static void test_a_pipe(void **state) {
 static void test_not_shown(void **state) {
   struct desk d;
   int out, err, master = open_desk(&d, false);
-  open_any(&d, (struct relay_worker){.round = 3}, &out, &err);
+  open_any(&d, (struct relay_source){0}, &out, &err);
   put(out, "half");
   assert_int_equal(poll(&(struct pollfd){.fd = master, .events = POLLIN}, 1, 3 * RELAY_PROMPT_MS), 0);
   close_worker(&d, 0, out, err);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* librdzv: one request for a checkpoint is answered by one checkpoint. */
 
 #include "tests/rig/sdk.h"
@@ -7,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <cmocka.h>
 
 static struct desk desk;
@@ -138,11 +140,30 @@ static void test_a_lost_agent(void **state) {
   leave();
 }
 
+/* The workers of the next round learn what one of this round has reported. */
+static void test_what_was_saved_outlives_the_round(void **state) {
+  join();
+  assert_int_equal(rdzv_saved_step(r), 0);
+  assert_int_equal(rdzv_saved(r, 120), 0);
+  assert_int_equal(rdzv_saved(r, 140), 0);
+  answers();
+  assert_int_equal(rdzv_saved_step(r), 0);
+  rdzv_finish(r);
+  struct sdk_welcome next = {.world_size = 1, .local_world_size = 1, .node_count = 1, .round = ROUND + 1};
+  sdk_server_open_round(desk.s, &next, 1);
+  setenv("RDZV_ROUND", "5", 1);
+  r = desk_join(&desk);
+  assert_true(rdzv_round(r) == ROUND + 1 && rdzv_saved_step(r) == 140);
+  leave();
+  assert_int_equal(desk.troubles, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_bit_stays_until_it_is_answered),
       cmocka_unit_test(test_who_does_not_answer),
       cmocka_unit_test(test_what_was_begun_before),
+      cmocka_unit_test(test_what_was_saved_outlives_the_round),
       cmocka_unit_test(test_another_rank_was_quicker),
       cmocka_unit_test(test_the_first_look_after_it),
       cmocka_unit_test(test_asked_before_it_came),

@@ -1,4 +1,6 @@
-/* librdzv and a store that is played byte by byte: answers in pieces, late, twice, never; and its end at every bad moment. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* librdzv and a store that is played byte by byte: answers in pieces, late, twice, never; and its end at every bad
+ * moment. */
 
 #include "tests/rig/sdk.h"
 
@@ -67,8 +69,7 @@ static void expect(int fd, const char *hex) {
 static void greet(int fd) {
   char hex[64];
   uint32_t pid = (uint32_t)getpid();
-  snprintf(hex, sizeof(hex), "00cef7853c 0d %02x%02x%02x%02x", pid & 255, pid >> 8 & 255, pid >> 16 & 255,
-           pid >> 24);
+  snprintf(hex, sizeof(hex), "00cef7853c 0d %02x%02x%02x%02x", pid & 255, pid >> 8 & 255, pid >> 16 & 255, pid >> 24);
   expect(fd, hex);
   say(fd, hex + 14);
 }
@@ -99,8 +100,7 @@ static void *perform(void *arg) {
 }
 
 static int listen_at(uint16_t *port) {
-  struct sockaddr_in a = {
-      .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t len = sizeof(a);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
@@ -289,8 +289,7 @@ static void test_late_answers_are_dropped(void **state) {
   char *value;
   open_stage(play_late, 1);
   join_warmly();
-  check_error(rdzv_store_add(r, "n", 1, &total, 20), -ETIMEDOUT,
-              "store add \"n\": the store did not answer in time");
+  check_error(rdzv_store_add(r, "n", 1, &total, 20), -ETIMEDOUT, "store add \"n\": the store did not answer in time");
   assert_int_equal(total, 42);
   atomic_store(&point, 1);
   check_add(2);
@@ -313,8 +312,7 @@ static void test_a_store_that_never_answers(void **state) {
   open_stage(play_dumb, 1);
   join_warmly();
   uint64_t begin = now_ms();
-  for (int i = 0; i < 5; i++)
-    check_error(rdzv_store_add(r, "n", 1, &n, 40), -ETIMEDOUT, "did not answer in time");
+  for (int i = 0; i < 5; i++) check_error(rdzv_store_add(r, "n", 1, &n, 40), -ETIMEDOUT, "did not answer in time");
   check_error(rdzv_store_set(r, "n", "", 0, 0), -ETIMEDOUT, "did not answer in time");
   uint64_t took = now_ms() - begin;
   assert_in_range(took, 195, 5000);
@@ -380,12 +378,12 @@ static void test_death_in_the_middle(void **state) {
 }
 
 static void test_nonsense(void **state) {
-  check_death("00 ffffffffffffffff", -EPROTO, "the store's answer makes no sense");
+  check_death("00 ffffffffffffffff", -EPROTO, "the store's answer is malformed");
   last_words = "00" V1 "00";
   open_stage(play_death, 1);
   join();
   check_get(PATIENCE_MS);
-  check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "said something that it was not asked");
+  check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "sent an answer that was not due");
   leave();
 }
 
@@ -414,8 +412,8 @@ static void play_impostor(int fd, int connection) {
 static void test_who_answers_is_no_store(void **state) {
   open_stage(play_impostor, 1);
   join();
-  check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "no store");
-  check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "no store");
+  check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "not a store");
+  check_error(rdzv_store_set(r, "k", "v", 1, PATIENCE_MS), -EPROTO, "not a store");
   leave();
 }
 

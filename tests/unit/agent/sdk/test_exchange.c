@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rdzv_exchange and rdzv_barrier over a real store: who meets whom, who is missing, who differs. */
 
 #include "tests/rig/sdk.h"
@@ -78,8 +79,7 @@ static int part_again(struct rdzv *r) {
   int64_t keys;
   for (int i = 0; i < 200 && !rc; i++) {
     rc = exchange(r, "again", i, 24);
-    if (!rc && i % 3 == 0)
-      rc = rdzv_barrier(r, "again", PATIENCE_MS); /* apart from the exchange of this name */
+    if (!rc && i % 3 == 0) rc = rdzv_barrier(r, "again", PATIENCE_MS); /* apart from the exchange of this name */
   }
   if (!rc) rc = rdzv_barrier(r, "end", PATIENCE_MS); /* rank 0 has cleared up what was before */
   if (!rc) rc = rdzv_store_num_keys(r, &keys, PATIENCE_MS);
@@ -109,15 +109,15 @@ static void test_barrier(void **state) {
   play_well(MAX_LOCAL, MAX_LOCAL, part_barrier);
 }
 
-/* What must pass although somebody waits: far more than an answer of the store takes on a machine that is busy with other things. */
+/* What must pass although somebody waits: far more than an answer of the store takes on a machine that is busy with
+ * other things. */
 enum { MISSED_MS = 2000 };
 
 /* Ranks 1 to 3 of 16 come. */
 static int part_three_of_many(struct rdzv *r) {
   int all[16], mine = 1;
   if (rdzv_barrier(r, "b", MISSED_MS) != -ETIMEDOUT ||
-      !strstr(rdzv_error(r),
-              "barrier \"b\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within 2000 ms"))
+      !strstr(rdzv_error(r), "barrier \"b\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within 2000 ms"))
     return 1;
   return rdzv_exchange(r, "hello", &mine, sizeof(mine), all, MISSED_MS + 50 * rdzv_local_rank(r));
 }
@@ -125,8 +125,7 @@ static int part_three_of_many(struct rdzv *r) {
 static void test_the_missing_are_named(void **state) {
   play(3, 16, part_three_of_many);
   for (uint32_t i = 0; i < 3; i++)
-    check_player(i, -ETIMEDOUT,
-                 "exchange \"hello\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within ");
+    check_player(i, -ETIMEDOUT, "exchange \"hello\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within ");
 }
 
 /* Local rank 2 comes when the others have given up; it is well served, and they all go on. */
@@ -156,9 +155,9 @@ static int part_sizes_differ(struct rdzv *r) {
 
 static void test_sizes_that_differ(void **state) {
   play(3, 3, part_sizes_differ);
-  check_player(0, -EINVAL, "exchange \"k\": rank 2 gives 7 bytes, this rank (0) 8");
-  check_player(1, -EINVAL, "exchange \"k\": rank 2 gives 7 bytes, this rank (1) 8");
-  check_player(2, -EINVAL, "gives 8 bytes, this rank (2) 7");
+  check_player(0, -EINVAL, "exchange \"k\": rank 2 gave 7 bytes, and this rank (0) 8");
+  check_player(1, -EINVAL, "exchange \"k\": rank 2 gave 7 bytes, and this rank (1) 8");
+  check_player(2, -EINVAL, "gave 8 bytes, and this rank (2) 7");
 }
 
 /* Another process of rank 1, with the same name. */
@@ -174,8 +173,7 @@ static int part_strange(struct rdzv *r) {
   if (rdzv_rank(r) == 0) {
     int64_t n;
     int rc = rdzv_store_set(r, "rdzv.exchange/k/0/values", "strange", 7, PATIENCE_MS);
-    if (!rc)
-      rc = rdzv_store_num_keys(r, &n, PATIENCE_MS); /* the SET has no answer: behind this one it is there */
+    if (!rc) rc = rdzv_store_num_keys(r, &n, PATIENCE_MS); /* the SET has no answer: behind this one it is there */
     atomic_store(&turn, 1);
     return rc;
   }
@@ -188,7 +186,7 @@ static void test_somebody_else_writes_there(void **state) {
   for (uint32_t i = 0; i < 2; i++)
     check_player(i, -EINVAL, "exchange \"k\": rank 1 came twice: two of its processes use this name");
   play(2, 2, part_strange);
-  check_player(1, -EPROTO, "the store's key \"rdzv.exchange/k/0/values\" was written by somebody else");
+  check_player(1, -EPROTO, "the store's key \"rdzv.exchange/k/0/values\" was written by another program");
 }
 
 static int part_mistakes(struct rdzv *r) {
@@ -226,7 +224,7 @@ static void test_without_a_store(void **state) {
   desk_close(&d);
   desk_open_store(&d, 2, 2, 0);
   drive(&d, players, 2, part_no_store, NULL);
-  check_player(1, -ENOTSUP, "barrier \"b\": this job has no store of its own");
+  check_player(1, -ENOTSUP, "barrier \"b\": this job has no store");
   desk_close(&d);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* librdzv: ncclUniqueIds as the agent tells them. */
 
 #include "tests/rig/sdk.h"
@@ -86,8 +87,7 @@ static int play_impatient(struct rdzv *r) {
   return get(r, 200, &first, &n);
 }
 
-static void check_sentence(const struct sdk_ids *ids, int (*part)(struct rdzv *), int code,
-                           const char *sentence) {
+static void check_sentence(const struct sdk_ids *ids, int (*part)(struct rdzv *), int code, const char *sentence) {
   struct player p[1];
   desk_open(&desk, 1, 2);
   if (ids) sdk_server_ids(desk.s, ids);
@@ -110,12 +110,10 @@ static void test_sentences(void **state) {
   none.code = -ENOTSUP;
   check_sentence(&late, play_impatient, -ETIMEDOUT,
                  "nccl ids: they did not come in time: 0 of 1 are here, to come from n9 (node 9)");
-  check_sentence(NULL, play_impatient, -ETIMEDOUT, "the agent did not say who is waited for");
-  check_sentence(&old, play_impatient, -ETIMEDOUT,
-                 "the agent did not say who is waited for"); /* of another round */
+  check_sentence(NULL, play_impatient, -ETIMEDOUT, "the agent did not report who is missing");
+  check_sentence(&old, play_impatient, -ETIMEDOUT, "the agent did not report who is missing"); /* of another round */
   check_sentence(&none, play_impatient, -ENOTSUP, "this job has none: its agents run with --nccl-ids never");
-  check_sentence(&two, play_without_room, -EMSGSIZE,
-                 "nccl ids: there are 2, and 128 bytes of room for them are 128 too few");
+  check_sentence(&two, play_without_room, -EMSGSIZE, "nccl ids: 2 ids take 256 bytes, and there is room for 128");
 }
 
 static void end_the_round(struct desk *d) {

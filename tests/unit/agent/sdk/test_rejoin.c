@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* librdzv: a worker leaves its round, waits, and goes on in the next one. */
 
 #include "tests/rig/sdk.h"
@@ -87,8 +88,7 @@ static void test_several_rounds(void **state) {
   rdzv_can_checkpoint(r);
   turn();
   for (uint32_t round = 5; round < 9; round++) {
-    struct sdk_welcome w = {
-        .rank = round, .world_size = 20, .local_world_size = 1, .node_count = 1, .round = round};
+    struct sdk_welcome w = {.rank = round, .world_size = 20, .local_world_size = 1, .node_count = 1, .round = round};
     assert_int_equal(rdzv_rejoin(r, NULL, 0), -ETIMEDOUT);
     turn();
     sdk_server_open_round(desk.s, &w, 1);

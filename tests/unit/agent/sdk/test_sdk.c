@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* librdzv: what a worker sees, with an agent, without one, and when the agent goes. */
 
 #include "tests/rig/sdk.h"
@@ -77,7 +78,7 @@ static void test_bad_environment(void **state) {
   const char *const bad[] = {"", "x", "-1", "4x", "99999999999", " 4"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     setenv("RDZV_ROUND", bad[i], 1);
-    check_init(-EINVAL, "which is no number");
+    check_init(-EINVAL, "which is not a number");
   }
   setenv("RDZV_ROUND", "4", 1);
   check_init(-ETIMEDOUT, "did not answer"); /* nobody pumps */
@@ -88,10 +89,9 @@ static void test_bad_environment(void **state) {
 
 static int part_who_am_i(struct rdzv *r) {
   return rdzv_rank(r) == 1 + rdzv_local_rank(r) && rdzv_world_size(r) == 7 && rdzv_local_world_size(r) == 3 &&
-         rdzv_node_rank(r) == 1 && rdzv_node_count(r) == 2 && rdzv_round(r) == ROUND &&
-         rdzv_restart_count(r) == 3 && !strcmp(rdzv_run_id(r), "job") &&
-         !strcmp(rdzv_incarnation(r), "0123") && !strcmp(rdzv_head_addr(r), "127.0.0.1") &&
-         !strcmp(rdzv_node_addr(r), "127.0.0.2") && !rdzv_alone(r);
+         rdzv_node_rank(r) == 1 && rdzv_node_count(r) == 2 && rdzv_round(r) == ROUND && rdzv_restart_count(r) == 3 &&
+         !strcmp(rdzv_run_id(r), "job") && !strcmp(rdzv_incarnation(r), "0123") &&
+         !strcmp(rdzv_head_addr(r), "127.0.0.1") && !strcmp(rdzv_node_addr(r), "127.0.0.2") && !rdzv_alone(r);
 }
 
 static void test_who_am_i(void **state) {
@@ -238,9 +238,8 @@ static int ask_liar(struct lie l, char text[512]) {
   int n = snprintf(name, sizeof(name), "@rdzv-liar-%d", (int)getpid());
   memcpy(addr.sun_path + 1, name + 1, (size_t)n - 1);
   l.listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  assert_int_equal(bind(l.listener, (struct sockaddr *)&addr,
-                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n)),
-                   0);
+  assert_int_equal(
+      bind(l.listener, (struct sockaddr *)&addr, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n)), 0);
   assert_int_equal(listen(l.listener, 1), 0);
   setenv("RDZV_AGENT_SOCKET", name, 1);
   setenv("RDZV_ROUND", "4", 1);
@@ -261,8 +260,7 @@ static int ask_liar(struct lie l, char text[512]) {
 static void check_lie(struct lie l, int code, const char *sentence) {
   char text[512];
   int rc = ask_liar(l, text);
-  if (rc != code || !strstr(text, sentence))
-    fail_msg("%d \"%s\", expected %d \"%s\"", rc, text, code, sentence);
+  if (rc != code || !strstr(text, sentence)) fail_msg("%d \"%s\", expected %d \"%s\"", rc, text, code, sentence);
 }
 
 static struct sdk_head head(uint16_t type) {
@@ -291,16 +289,14 @@ static void test_damage_after_welcome(void **state) {
             "barrier \"b\": round 4 is over");
   memset(f.text, 'x', sizeof(f.text));
   f.code = 7; /* no error at all */
-  check_lie((struct lie){.answers = {&w, &q, &f}, .sizes = {sizeof(w), sizeof(q), sizeof(f)}}, -EPROTO,
-            "xxxx");
-  check_lie((struct lie){.answers = {&w, &f}, .sizes = {sizeof(w), sizeof(f) - 1}}, -EPIPE,
-            "the agent is gone");
+  check_lie((struct lie){.answers = {&w, &q, &f}, .sizes = {sizeof(w), sizeof(q), sizeof(f)}}, -EPROTO, "xxxx");
+  check_lie((struct lie){.answers = {&w, &f}, .sizes = {sizeof(w), sizeof(f) - 1}}, -EPIPE, "the agent is gone");
   q.head.magic = 0;
   check_lie((struct lie){.answers = {&w, &q}, .sizes = {sizeof(w), sizeof(q)}}, -EPROTO, "another version");
   w.head_addr[0] = 'x'; /* no address, with a port */
   w.store_port = 1;
   check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w)}, .stays = true}, -EPROTO,
-            "the agent says that the store is at \"x\"");
+            "the agent reports that the store is at \"x\"");
 }
 
 /* ------------------------------------------------------------ the comment */
@@ -318,8 +314,8 @@ static char *read_file(const char *path) {
 
 /* The worker in rdzv.h's comment is the program that is compiled. */
 static void test_comment_is_the_example(void **state) {
-  char *header = read_file(SOURCE_ROOT "/agent/sdk/rdzv.h"),
-       *example = read_file(SOURCE_ROOT "/agent/sdk/example.c"), *save = NULL;
+  char *header = read_file(SOURCE_ROOT "/agent/sdk/rdzv.h"), *example = read_file(SOURCE_ROOT "/agent/sdk/example.c"),
+       *save = NULL;
   struct buf comment = BUF_INIT;
   for (char *line = strtok_r(example, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
     buf_printf(&comment, " *     %s\n", line);

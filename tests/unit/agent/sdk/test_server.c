@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's end of the socket: workers that misbehave (raw sockets play them). */
 
 #include "tests/rig/sdk.h"
@@ -20,8 +21,7 @@ static int raw_connect(const struct desk *d) {
   memcpy(addr.sun_path, name, n);
   addr.sun_path[0] = '\0';
   int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  assert_int_equal(
-      connect(fd, (struct sockaddr *)&addr, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)), 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&addr, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)), 0);
   return fd;
 }
 
@@ -80,12 +80,12 @@ static void test_bad_records(void **state) {
   check_bad(&d, true, &p, sizeof(p) - 1, "expected");
   struct sdk_checkpointed c = {.head = head(SDK_CHECKPOINTED), .checkpoint = 1};
   check_bad(&d, false, &c, sizeof(c), "before HELLO");
-  check_bad(&d, true, &c, sizeof(c), "checkpoint 1, which nobody has asked for");
+  check_bad(&d, true, &c, sizeof(c), "checkpoint 1, which was not requested");
   sdk_server_request(d.s, NULL, 0, 1);
   c.checkpoint = 0;
-  check_bad(&d, true, &c, sizeof(c), "checkpoint 0, which nobody has asked for");
+  check_bad(&d, true, &c, sizeof(c), "checkpoint 0, which was not requested");
   c.checkpoint = 2;
-  check_bad(&d, true, &c, sizeof(c), "checkpoint 2, which nobody has asked for");
+  check_bad(&d, true, &c, sizeof(c), "checkpoint 2, which was not requested");
   h.head.version = 9;
   check_bad(&d, false, &h, sizeof(h), "version 9");
   desk_close(&d);

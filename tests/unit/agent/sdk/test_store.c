@@ -1,5 +1,6 @@
-/* The store's calls of librdzv: one script, played to the list of a world of one, to a real store, and to one that sends and reads three bytes at a
- * time; then what only several workers can show. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store's calls of librdzv: one script, played to the list of a world of one, to a real store, and to one that
+ * sends and reads three bytes at a time; then what only several workers can show. */
 
 #include "tests/rig/sdk.h"
 
@@ -48,12 +49,13 @@ static void fails(int rc, int code, const char *sentence) {
     fail_msg("%d \"%s\", expected %d \"%s\"", rc, rdzv_error(r), code, sentence);
 }
 
-/* A call that waits in vain. On a busy machine its time may be over before the store has said anything: then once more. */
-#define WAITS_IN_VAIN(call, sentence)                                                                        \
-  do {                                                                                                       \
-    int rc_ = call;                                                                                          \
-    for (int i_ = 0; i_ < 100 && rc_ == -ETIMEDOUT && strstr(rdzv_error(r), " in time"); i_++) rc_ = call;   \
-    fails(rc_, -ETIMEDOUT, sentence);                                                                        \
+/* A call that waits in vain. On a busy machine its time may be over before the store has said anything: then once
+ * more. */
+#define WAITS_IN_VAIN(call, sentence)                                                                                  \
+  do {                                                                                                                 \
+    int rc_ = call;                                                                                                    \
+    for (int i_ = 0; i_ < 100 && rc_ == -ETIMEDOUT && strstr(rdzv_error(r), " in time"); i_++) rc_ = call;             \
+    fails(rc_, -ETIMEDOUT, sentence);                                                                                  \
   } while (0)
 
 static void check_text(char *value, size_t size, const char *expected) {
@@ -103,8 +105,7 @@ static void script_values(void) {
   ok(rdzv_store_delete_key(r, "new", NULL, PATIENCE_MS));
   value = NULL;
   size = 42;
-  fails(rdzv_store_try_get(r, "new", &value, &size, PATIENCE_MS), -ENOENT,
-        "store get \"new\": it is not there");
+  fails(rdzv_store_try_get(r, "new", &value, &size, PATIENCE_MS), -ENOENT, "store get \"new\": it does not exist");
   assert_null(value);
   assert_int_equal(size, 42);
 }
@@ -112,8 +113,7 @@ static void script_values(void) {
 static void check_compare_set(const char *key, const char *expected, const char *desired, const char *now) {
   char *value;
   size_t size;
-  ok(rdzv_store_compare_set(r, key, expected, strlen(expected), desired, strlen(desired), &value, &size,
-                            PATIENCE_MS));
+  ok(rdzv_store_compare_set(r, key, expected, strlen(expected), desired, strlen(desired), &value, &size, PATIENCE_MS));
   check_text(value, size, now);
 }
 
@@ -207,19 +207,17 @@ static void script_waits(void) {
   const char *const keys[] = {"there", "w1", "w2", "w3", "w4", "w5"};
   set("there", "x");
   WAITS_IN_VAIN(rdzv_store_get(r, "w1", &value, NULL, 20), "store get \"w1\": it ");
-  WAITS_IN_VAIN(rdzv_store_wait(r, keys, 3, 20),
-                "store wait: 2 of 3 keys did not come within 20 ms: \"w1\", \"w2\"");
+  WAITS_IN_VAIN(rdzv_store_wait(r, keys, 3, 20), "store wait: 2 of 3 keys did not come within 20 ms: \"w1\", \"w2\"");
   WAITS_IN_VAIN(rdzv_store_wait(r, keys, 6, 20), "\"w1\", \"w2\", \"w3\", \"w4\" and 1 more");
-  WAITS_IN_VAIN(rdzv_store_multi_get(r, keys, 2, values, NULL, 20),
-                "store multi_get: 1 of 2 keys did not come");
+  WAITS_IN_VAIN(rdzv_store_multi_get(r, keys, 2, values, NULL, 20), "store multi_get: 1 of 2 keys did not come");
   WAITS_IN_VAIN(rdzv_store_wait(r, keys + 1, 1, 20), "store wait \"w1\": it ");
   WAITS_IN_VAIN(rdzv_store_queue_pop(r, "empty", &value, NULL, 20), "store queue_pop \"empty\": it ");
   fails(rdzv_store_barrier(r, "b", 2, 20), -ETIMEDOUT, "store barrier \"b\": fewer than 2 came within 20 ms");
   ok(rdzv_store_barrier(r, "b", 2, PATIENCE_MS));
   ok(rdzv_store_barrier(r, "b", 2, PATIENCE_MS)); /* never reset, as PyTorch's */
-  fails(rdzv_store_get(r, "bad\n\001and far too long a key for a sentence, which goes on and on and on",
-                       &value, NULL, 1),
-        -ETIMEDOUT, "store get \"bad??and far too long a key for a sentence, which goes on and on...\": ");
+  fails(
+      rdzv_store_get(r, "bad\n\001and far too long a key for a sentence, which goes on and on and on", &value, NULL, 1),
+      -ETIMEDOUT, "store get \"bad??and far too long a key for a sentence, which goes on and on...\": ");
   assert_null(value);
   assert_null(values[0]);
 }
@@ -229,8 +227,7 @@ static void script_limits(void) {
   const char *const null = NULL;
   memset(key, 'k', RDZV_KEY_MAX + 1);
   key[RDZV_KEY_MAX + 1] = '\0';
-  fails(rdzv_store_set(r, key, "v", 1, PATIENCE_MS), -EMSGSIZE,
-        "a key has at most 8191 bytes, this one has 8192");
+  fails(rdzv_store_set(r, key, "v", 1, PATIENCE_MS), -EMSGSIZE, "a key has at most 8191 bytes, this one has 8192");
   key[RDZV_KEY_MAX] = '\0';
   set(key, "v");
   check_get(key, "v");
@@ -434,7 +431,7 @@ static void test_what_a_store_refuses(void **state) {
     open_world(w);
     set("word", "no number");
     if (w == ALONE)
-      fails(rdzv_store_add(r, "word", 1, &n, PATIENCE_MS), -EINVAL, "its value is no number");
+      fails(rdzv_store_add(r, "word", 1, &n, PATIENCE_MS), -EINVAL, "its value is not a number");
     else
       fails(rdzv_store_add(r, "word", 1, &n, PATIENCE_MS), -ECONNRESET, "the store closed the connection");
     close_world();

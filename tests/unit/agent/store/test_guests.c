@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* guests: who may connect to the round's store. */
 
 #include "agent/store/guests.h"
@@ -47,9 +48,8 @@ static void test_more_than_the_text(void **state) {
 
 /* What is no address lets in nobody, and spoils nothing. */
 static void test_lines_that_are_none(void **state) {
-  static const char text[] =
-      "\n\n10.0.0.1x\n10.0.0.3\nnode1\n\0\n10.0.0.300\n"
-      "1111111111111111111111111111111111111111111111111111111111111111111111\n10.0.0.4";
+  static const char text[] = "\n\n10.0.0.1x\n10.0.0.3\nnode1\n\0\n10.0.0.300\n"
+                             "1111111111111111111111111111111111111111111111111111111111111111111111\n10.0.0.4";
   struct guests g;
   guests_init(&g, text, sizeof text - 1, NULL, 0);
   assert_int_equal(g.n, 2);

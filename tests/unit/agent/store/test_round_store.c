@@ -1,5 +1,6 @@
-/* round_store: the socket that is ready, the store that is served on it, and what is left of it afterwards. Over loopback, which is always let in: who
- * is not let in is tested with real hosts (tests/e2e/test_round_store.py). */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* round_store: the socket that is ready, the store that is served on it, and what is left of it afterwards. Over
+ * loopback, which is always let in: who is not let in is tested with real hosts (tests/e2e/test_round_store.py). */
 
 #include "agent/store/round_store.h"
 
@@ -31,8 +32,7 @@ static void on_port(void *ctx, uint16_t port) {
 }
 
 static struct round_store_options options(struct fixture *f, enum store_place place, uint16_t port) {
-  return (struct round_store_options){
-      .loop = &f->loop, .place = place, .port = port, .on_port = on_port, .ctx = f};
+  return (struct round_store_options){.loop = &f->loop, .place = place, .port = port, .on_port = on_port, .ctx = f};
 }
 
 static void on_alive(uv_timer_t *timer) {}
@@ -75,10 +75,8 @@ static void begin_well(struct fixture *f, int64_t round, uint16_t port) {
 /* A client. -------------------------------------------------------------------------------------------------------- */
 
 static int dial(int family, uint16_t port) {
-  struct sockaddr_in v4 = {
-      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  struct sockaddr_in6 v6 = {
-      .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
   int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   int rc = family == AF_INET ? connect(fd, (struct sockaddr *)&v4, sizeof v4)
                              : connect(fd, (struct sockaddr *)&v6, sizeof v6);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: the link to the daemon, heartbeats, silence, fencing. */
 
 #include "tests/rig/supervisor.h"
@@ -7,17 +8,6 @@
 #include "common/exit_codes.h"
 #include "tests/rig/unit.h"
 
-static void assert_state(const struct bench *b, enum supervisor_state want) {
-  assert_string_equal(supervisor_state_name(supervisor_state(b->s)), supervisor_state_name(want));
-}
-
-static void assert_exit(const struct bench *b, int code) {
-  assert_int_equal(b->exits, 1);
-  assert_int_equal(b->exit_code, code);
-  assert_state(b, SUPERVISOR_DONE);
-  assert_true(supervisor_deadline(b->s) == UINT64_MAX);
-}
-
 /* Greeting. -------------------------------------------------------------------------------------------------------- */
 
 static void test_begins_with_the_obituary_and_connects(void **state) {
@@ -26,13 +16,12 @@ static void test_begins_with_the_obituary_and_connects(void **state) {
   bench_begin(&b);
   assert_int_equal(bench_count(&b, SUP_CONNECT), 1);
   assert_int_equal(bench_count(&b, SUP_OBITUARY), 1);
-  struct bytes *o = bench_effect(&b, SUP_OBITUARY)->bytes;
+  struct bytes *o = bench_effect(&b, SUP_OBITUARY)->obituary.bytes;
   assert_non_null(o);
   struct frame f;
   struct msg m;
   size_t size, preface = memcmp(o->data, frame_preface, FRAME_PREFACE_SIZE) ? 0 : FRAME_PREFACE_SIZE;
-  assert_int_equal(frame_parse(o->data + preface, o->len - preface, FRAME_MAX_UNIDENTIFIED, &f, &size, NULL),
-                   1);
+  assert_int_equal(frame_parse(o->data + preface, o->len - preface, FRAME_MAX_UNIDENTIFIED, &f, &size, NULL), 1);
   assert_int_equal(msg_decode(&f, TO_DAEMON, &m, NULL), 0);
   assert_int_equal(m.type, MSG_OBITUARY);
   assert_string_equal(m.obituary.job, "job");
@@ -47,16 +36,14 @@ static void test_hello_says_who_it_is(void **state) {
   b.config.want_rank = 1;
   b.config.order_key = 4;
   b.config.expected_nodes = 2;
-  b.config.label = "rack1";
   b.config.local_addr = "10.0.0.7";
   bench_begin(&b);
   assert_int_equal(bench_count(&b, SUP_SEND), 0);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_string_equal(h->agent, b.config.agent_id);
   assert_string_equal(h->job, "job");
   assert_string_equal(h->host, "n0");
-  assert_string_equal(h->label, "rack1");
   assert_string_equal(h->local_addr, "10.0.0.7");
   assert_string_equal(h->incarnation, "");
   assert_int_equal(h->pid, 77);
@@ -70,14 +57,40 @@ static void test_hello_says_who_it_is(void **state) {
   bench_close(&b);
 }
 
+/* Trying again could not help, whether something runs or not. */
+static void test_a_daemon_of_another_version_is_final(void **state) {
+  for (int running = 0; running < 2; running++) {
+    struct bench b;
+    struct msg m;
+    bench_open(&b);
+    if (running)
+      bench_running(&b);
+    else
+      bench_begin(&b);
+    if (running) bench_down(&b, false);
+    bench_run(&b, 0);
+    bench_forget(&b);
+    bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+    msg_init(&m, MSG_CHALLENGE);
+    m.challenge.version = PROTO_VERSION + 1;
+    bench_msg(&b, &m);
+    assert_int_equal(bench_count(&b, SUP_SEND), 0);
+    assert_int_equal(bench_said(&b, "speaks protocol version 2, this rdzv-agent speaks version 1; use the "
+                                    "same version of rdzv on all nodes"),
+                     1);
+    if (running)
+      assert_kills_and_exits(&b, EXIT_CODE_REFUSED);
+    else
+      assert_exit(&b, EXIT_CODE_REFUSED);
+    bench_close(&b);
+  }
+}
+
 static void test_it_is_welcomed_to_an_incarnation(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_joined(&b);
-  bench_down(&b, false);
-  bench_run(&b, 0);
-  bench_up(&b);
-  assert_string_equal(bench_sent(&b, MSG_HELLO)->hello.incarnation, b.incarnation);
+  bench_open_joined(&b);
+  bench_reconnected(&b);
+  assert_string_equal(bench_hello(&b)->incarnation, b.incarnation);
   bench_close(&b);
 }
 
@@ -207,8 +220,9 @@ static void test_what_cannot_help_is_not_tried(void **state) {
   struct bench b;
   bench_open(&b);
   bench_begin(&b);
-  bench_event(&b, &(struct supervisor_event){
-                      .kind = SUP_LINK_DOWN, .error = EXIT_CODE_NO_DAEMON, .text = "nosuchhost: unknown"});
+  bench_event(
+      &b, &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                     .link_down = {.exit_code = EXIT_CODE_NO_DAEMON, .why = "nosuchhost: unknown"}});
   assert_exit(&b, EXIT_CODE_NO_DAEMON);
   assert_int_equal(bench_said(&b, "nosuchhost"), 1);
   bench_close(&b);
@@ -216,8 +230,7 @@ static void test_what_cannot_help_is_not_tried(void **state) {
 
 static void test_with_workers_there_is_no_join_timeout(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   for (int i = 0; i < 300; i++) {
     bench_down(&b, true);
     bench_run(&b, 1000);
@@ -226,7 +239,7 @@ static void test_with_workers_there_is_no_join_timeout(void **state) {
   assert_state(&b, SUPERVISOR_RUNNING);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
   /* It counts from when nothing runs any more. */
-  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+  bench_all_exited(&b, EXITED(0));
   bench_clear(&b);
   for (int i = 0; i < 59; i++) {
     bench_down(&b, true);
@@ -241,12 +254,8 @@ static void test_with_workers_there_is_no_join_timeout(void **state) {
 
 static void test_back_and_running(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
-  bench_down(&b, false);
-  bench_run(&b, 0);
-  bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  bench_open_running(&b);
+  const struct hello *h = bench_reconnected(&b);
   assert_int_equal(h->phase, PHASE_RUNNING);
   assert_int_equal(h->round, 1);
   assert_int_equal(h->n_reports, 1);
@@ -276,8 +285,7 @@ static void test_a_heartbeat_every_sixth_of_a_lease(void **state) {
 
 static void test_a_silent_daemon_is_dropped_after_a_lease(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_forget(&b);
   bench_run(&b, 4999);
   assert_int_equal(bench_count(&b, SUP_DISCONNECT), 0);
@@ -294,8 +302,7 @@ static void test_a_silent_daemon_is_dropped_after_a_lease(void **state) {
 static void test_acks_of_nothing(void **state) {
   struct bench b;
   struct msg ack;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_run(&b, 3000);
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   static const uint32_t ids[] = {4000000000, 100, 0};
@@ -325,14 +332,14 @@ static void test_fences_at_four_fifths_of_the_lease(void **state) {
   bench_run(&b, 0);
   while (supervisor_state(b.s) == SUPERVISOR_RUNNING && b.now_ms < acked + 6000) bench_run(&b, 1);
   assert_in_range(b.now_ms - acked, 3990, 4000);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
-  assert_int_equal(bench_said(&b, "killing its workers"), 1);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
+  assert_int_equal(bench_said(&b, "killing the workers"), 1);
   bench_run(&b, 1000);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1); /* once */
   bench_clear(&b);
   assert_state(&b, SUPERVISOR_STOPPED);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->phase, PHASE_STOPPED);
   assert_int_equal(h->reports[h->n_reports - 1].kind, REPORT_STOPPED);
   assert_non_null(strstr(h->reports[h->n_reports - 1].what.text, "lease"));
@@ -342,8 +349,7 @@ static void test_fences_at_four_fifths_of_the_lease(void **state) {
 /* The guard is told before it is told to spawn, then once per heartbeat that is answered, and taken off at the end. */
 static void test_the_guard_knows_the_deadline(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_joined(&b);
+  bench_open_joined(&b);
   bench_welcome(&b, true);
   assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0); /* nothing runs */
   uint64_t greeted = b.now_ms;
@@ -354,8 +360,8 @@ static void test_the_guard_knows_the_deadline(void **state) {
     if (b.fx[i].kind == SUP_SPAWN) spawn = i;
   }
   assert_true(fence < spawn);
-  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->value, greeted + 3900, greeted + 4000);
-  for (uint32_t i = 0; i < 2; i++) bench_spawned(&b, i);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms, greeted + 3900, greeted + 4000);
+  bench_all_spawned(&b);
   b.fencing = true;
   bench_forget(&b);
   bench_run(&b, 6 * 833);
@@ -368,32 +374,36 @@ static void test_the_guard_knows_the_deadline(void **state) {
   lost.node_rank = 0;
   bench_stop(&b, 1, &lost);
   bench_clear(&b);
-  assert_true(bench_effect(&b, SUP_FENCE_AT)->value == UINT64_MAX);
+  assert_true(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms == UINT64_MAX);
   bench_close(&b);
 }
 
 /* It was welcomed when too few were here to go on without it, and is cut off right behind START. */
 static void test_start_says_whether_to_fence(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_joined(&b);
+  bench_open_joined(&b);
   uint64_t greeted = b.now_ms;
   assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0);
   b.fenced = true;
   bench_start(&b, 1);
-  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->value, greeted + 3900, greeted + 4000);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms, greeted + 3900, greeted + 4000);
   bench_close(&b);
+}
+
+/* Round 1 runs, others could go on without this node, and the daemon answers no more. */
+static void open_fenced(struct bench *b) {
+  bench_open(b);
+  b->fencing = true;
+  bench_running(b);
+  bench_run(b, 1000);
+  b->fencing = false;
 }
 
 /* Stopped for ten seconds: its guard has acted in its stead, whichever of the two speaks first. */
 static void fenced_by_its_guard(bool tick_first) {
   struct bench b;
-  bench_open(&b);
-  b.fencing = true;
-  bench_running(&b);
-  bench_run(&b, 1000);
-  b.fencing = false;
-  uint64_t at = bench_effect(&b, SUP_FENCE_AT)->value;
+  open_fenced(&b);
+  uint64_t at = bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms;
   bench_forget(&b);
   b.now_ms = at + 10000;
   if (tick_first) bench_event(&b, &(struct supervisor_event){.kind = SUP_TICK});
@@ -406,7 +416,7 @@ static void fenced_by_its_guard(bool tick_first) {
   bench_down(&b, false);
   bench_run(&b, 1000);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->phase, PHASE_STOPPED);
   for (size_t i = 0; i < h->n_reports; i++) assert_int_not_equal(h->reports[i].kind, REPORT_FAILED);
   bench_close(&b);
@@ -420,8 +430,7 @@ static void test_fenced_by_its_guard(void **state) {
 /* Of a round that is over here, or of none. */
 static void test_an_old_fence_is_nothing(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_event(&b, &(struct supervisor_event){.kind = SUP_FENCED, .round = 9, .when_ms = b.now_ms});
   assert_state(&b, SUPERVISOR_RUNNING);
   assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0); /* without the flag it never hears of one */
@@ -431,11 +440,10 @@ static void test_an_old_fence_is_nothing(void **state) {
 static void test_no_fence_without_the_flag(void **state) {
   struct bench b;
   struct msg ack;
-  bench_open(&b);
-  bench_joined(&b);
+  bench_open_joined(&b);
   bench_welcome(&b, true); /* told to at first */
   bench_start(&b, 1);
-  for (uint32_t i = 0; i < 2; i++) bench_spawned(&b, i);
+  bench_all_spawned(&b);
   bench_run(&b, 900);
   msg_init(&ack, MSG_HEARTBEAT_ACK);
   ack.id = bench_sent(&b, MSG_HEARTBEAT)->id;
@@ -446,13 +454,66 @@ static void test_no_fence_without_the_flag(void **state) {
   bench_close(&b);
 }
 
+static void welcome_back(struct bench *b, bool recovering) {
+  struct msg m;
+  bench_down(b, false);
+  bench_run(b, 20);
+  bench_up(b);
+  msg_init(&m, MSG_WELCOME);
+  m.welcome.version = PROTO_VERSION;
+  m.welcome.incarnation = b->incarnation;
+  m.welcome.round = 1;
+  m.welcome.state = recovering ? JOB_RECOVERING : JOB_RUNNING;
+  bench_msg(b, &m);
+}
+
+/* A daemon that has come back does not know yet of the spare that waited with its former life. */
+static void test_a_fence_outlives_the_daemon(void **state) {
+  for (int recovering = 0; recovering < 2; recovering++) {
+    struct bench b;
+    open_fenced(&b);
+    welcome_back(&b, recovering);
+    bool fences = bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms != UINT64_MAX;
+    assert_int_equal(fences, recovering);
+    b.answering = true; /* without FENCE, and no longer RECOVERING */
+    bench_run(&b, 5000 + SUPERVISOR_RETURN_MS - 1);
+    fences = bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms != UINT64_MAX;
+    assert_int_equal(fences, recovering);
+    bench_run(&b, 1000);
+    assert_true(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms == UINT64_MAX);
+    bench_close(&b);
+  }
+}
+
+/* The daemon that has come back tells nobody to fence, and nobody had told it before. */
+static void test_no_fence_is_kept_where_there_was_none(void **state) {
+  struct bench b;
+  bench_open_answered(&b);
+  bench_run(&b, 1000);
+  welcome_back(&b, true);
+  bench_run(&b, 1000);
+  assert_int_equal(bench_count(&b, SUP_FENCE_AT), 0);
+  bench_close(&b);
+}
+
+/* An acknowledgement with id 0 answers no heartbeat: it says that a round can form without us now, and renews
+ * nothing. */
+static void test_an_ack_of_no_heartbeat(void **state) {
+  struct bench b;
+  struct msg ack;
+  bench_open_answered(&b);
+  bench_run(&b, 20 * 833 + 500);
+  uint64_t beat = b.now_ms - 500;
+  msg_init(&ack, MSG_HEARTBEAT_ACK);
+  ack.flags = FRAME_FLAG_FENCE;
+  bench_msg(&b, &ack);
+  assert_in_range(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms, beat + 3900, beat + 4000);
+  bench_close(&b);
+}
+
 static void test_refused_is_an_answer(void **state) {
   struct bench b;
-  bench_open(&b);
-  b.fencing = true;
-  bench_running(&b);
-  bench_run(&b, 1000);
-  b.fencing = false;
+  open_fenced(&b);
   for (int i = 0; i < 100; i++) { /* nobody listens there: nobody gives our place away */
     bench_down(&b, true);
     bench_run(&b, 1000);
@@ -468,20 +529,14 @@ static void test_refused_is_an_answer(void **state) {
 /* A node that is leaving fences too, at once, and does not do it again and again. */
 static void test_fences_while_leaving(void **state) {
   struct bench b;
-  bench_open(&b);
-  b.fencing = true;
-  bench_running(&b);
-  bench_run(&b, 1000);
-  b.fencing = false;
+  open_fenced(&b);
   bench_signal(&b, 15);
   bench_down(&b, false);
   bench_run(&b, 0);
   bench_forget(&b);
   bench_run(&b, 6000);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
-  bench_clear(&b);
-  assert_exit(&b, EXIT_CODE_PREEMPTED);
+  assert_kills_and_exits(&b, EXIT_CODE_PREEMPTED);
   bench_close(&b);
 }
 
@@ -495,10 +550,84 @@ static void test_several_supervisors(void **state) {
   for (int i = 0; i < 2; i++) bench_close(&b[i]);
 }
 
+/* Another program has the port. ------------------------------------------------------------------------------------ */
+
+static void down_foreign(struct bench *b) {
+  bench_event(b,
+              &(struct supervisor_event){.kind = SUP_LINK_DOWN,
+                                         .link_down = {.foreign = true, .why = "pid 9 (sshd) listens at node1:29400"}});
+}
+
+static void begin_with_ten_minutes(struct bench *b) {
+  bench_open(b);
+  b->config.settings.join_timeout_ms = 600000;
+  bench_begin(b);
+}
+
+static void test_another_protocol_is_not_waited_for_long(void **state) {
+  struct bench b;
+  begin_with_ten_minutes(&b);
+  for (uint64_t ms = 0; ms < SUPERVISOR_STRANGER_MS; ms += 500) {
+    assert_int_equal(b.exits, 0);
+    bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+    down_foreign(&b);
+    bench_run(&b, 500);
+  }
+  assert_exit(&b, EXIT_CODE_NO_DAEMON);
+  assert_int_equal(bench_said(&b, "no rdzvd could be reached at node1:29400 within 30 s: pid 9 (sshd) listens at "
+                                  "node1:29400; stop that program, or choose another port"),
+                   1);
+  assert_int_equal(bench_said(&b, "trying again for "), 3); /* at 0, 0.5 and 1 s, not just before the end */
+  bench_close(&b);
+}
+
+/* It may have been stopped, and rdzvd is on its way. */
+static void test_after_another_protocol_a_daemon_is_waited_for(void **state) {
+  struct bench b;
+  begin_with_ten_minutes(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  down_foreign(&b);
+  bench_run(&b, 2000);
+  bench_down(&b, true);
+  for (int i = 0; i < 60; i++) {
+    bench_run(&b, 1000);
+    bench_down(&b, true);
+  }
+  assert_int_equal(b.exits, 0);
+  bench_up(&b);
+  bench_welcome(&b, false);
+  down_foreign(&b); /* of a job that had its daemon */
+  bench_run(&b, SUPERVISOR_STRANGER_MS + 1000);
+  assert_int_equal(b.exits, 0);
+  bench_close(&b);
+}
+
+static void test_who_is_silent_is_named(void **state) {
+  struct bench b;
+  begin_with_ten_minutes(&b);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+  bench_run(&b, 1000);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = "pid 9 (nc) is silent"}});
+  assert_int_equal(bench_said(&b, "pid 9 (nc) is silent; trying again for 599 s (--join-timeout)"), 1);
+  for (int i = 0; i < 600 && !b.exits; i++) {
+    bench_run(&b, 1000);
+    if (!b.exits) bench_event(&b, &(struct supervisor_event){.kind = SUP_LINK_UP});
+    if (!b.exits)
+      bench_event(&b, &(struct supervisor_event){.kind = SUP_STRANGER, .stranger = {.name = "pid 9 (nc) is silent"}});
+  }
+  assert_exit(&b, EXIT_CODE_NO_DAEMON);
+  assert_true(b.now_ms >= 600000); /* it may be rdzvd that hangs, behind a proxy */
+  assert_int_equal(
+      bench_said(&b, "within 600 s (--join-timeout): pid 9 (nc) is silent; stop that program, or choose another port"),
+      1);
+  bench_close(&b);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_begins_with_the_obituary_and_connects),
       cmocka_unit_test(test_hello_says_who_it_is),
+      cmocka_unit_test(test_a_daemon_of_another_version_is_final),
       cmocka_unit_test(test_it_is_welcomed_to_an_incarnation),
       cmocka_unit_test(test_accepted_but_not_answered),
       cmocka_unit_test(test_a_welcome_older_than_the_lease_is_not_believed),
@@ -519,9 +648,15 @@ int main(void) {
       cmocka_unit_test(test_fenced_by_its_guard),
       cmocka_unit_test(test_an_old_fence_is_nothing),
       cmocka_unit_test(test_no_fence_without_the_flag),
+      cmocka_unit_test(test_a_fence_outlives_the_daemon),
+      cmocka_unit_test(test_no_fence_is_kept_where_there_was_none),
+      cmocka_unit_test(test_an_ack_of_no_heartbeat),
       cmocka_unit_test(test_refused_is_an_answer),
       cmocka_unit_test(test_fences_while_leaving),
       cmocka_unit_test(test_several_supervisors),
+      cmocka_unit_test(test_another_protocol_is_not_waited_for_long),
+      cmocka_unit_test(test_after_another_protocol_a_daemon_is_waited_for),
+      cmocka_unit_test(test_who_is_silent_is_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

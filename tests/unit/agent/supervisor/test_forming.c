@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: what a person sees while a round forms, with a terminal and without. */
 
 #include "tests/rig/supervisor.h"
@@ -22,7 +23,7 @@ static void tell(struct bench *b, int64_t here, int64_t left_ms) {
 
 static const char *living(const struct bench *b) {
   const struct supervisor_effect *e = bench_effect(b, SUP_STATUS);
-  return e ? e->text : "none";
+  return e ? e->status.text : "none";
 }
 
 static void joined(struct bench *b, bool terminal) {
@@ -54,18 +55,34 @@ static void test_a_line_now_and_every_30_s(void **state) {
   tell(&b, 1, 600000);
   bench_run(&b, 1000);
   assert_int_equal(
-      bench_said(&b, "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63"),
-      1);
+      bench_said(&b, "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63"), 1);
   bench_run(&b, 29999);
   assert_int_equal(bench_said(&b, " here "), 1);
   bench_run(&b, 1);
   assert_int_equal(
-      bench_said(&b,
-                 "1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63"),
-      1);
+      bench_said(&b, "1 of 64 nodes is here after 31 s, giving up in 9 min 29 s (--join-timeout); missing 63"), 1);
   bench_run(&b, 300000);
   assert_int_equal(bench_said(&b, " here "), 12);
   assert_int_equal(bench_count(&b, SUP_STATUS), 0);
+  bench_close(&b);
+}
+
+/* The other half of a job whose two halves have different names may come after the first line. */
+static void test_sooner_when_a_twin_comes(void **state) {
+  struct bench b;
+  struct msg m;
+  joined(&b, false);
+  tell(&b, 1, 600000);
+  bench_run(&b, 1000);
+  assert_int_equal(bench_said(&b, " here "), 1);
+  for (int i = 0; i < 2; i++) {
+    waiting(&m, 1, 599000);
+    m.waiting.twin = "theirs";
+    bench_msg(&b, &m);
+    bench_run(&b, 5000);
+  }
+  assert_int_equal(bench_said(&b, "job theirs of the same user waits here"), 1);
+  assert_int_equal(bench_said(&b, " here "), 2);
   bench_close(&b);
 }
 
@@ -109,25 +126,38 @@ static void test_sooner_when_much_has_changed(void **state) {
   bench_close(&b);
 }
 
+/* The first agent of the host says it. */
+static void test_no_line_from_the_second_agent_of_a_host(void **state) {
+  struct bench b;
+  bench_open(&b);
+  b.config.echo = true;
+  bench_joined(&b);
+  bench_forget(&b);
+  tell(&b, 1, 600000);
+  bench_run(&b, 1000);
+  assert_int_equal(bench_effect(&b, SUP_SAY)->say.level, LOG_DEBUG);
+  bench_close(&b);
+}
+
 static void test_a_living_line(void **state) {
   struct bench b;
   joined(&b, true);
   tell(&b, 1, 600000);
   bench_run(&b, 1000);
-  assert_string_equal(
-      living(&b), "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63");
+  assert_string_equal(living(&b),
+                      "1 of 64 nodes is here after 1 s, giving up in 9 min 59 s (--join-timeout); missing 63");
   bench_run(&b, 41000);
-  assert_string_equal(
-      living(&b), "1 of 64 nodes is here after 42 s, giving up in 9 min 18 s (--join-timeout); missing 63");
+  assert_string_equal(living(&b),
+                      "1 of 64 nodes is here after 42 s, giving up in 9 min 18 s (--join-timeout); missing 63");
   assert_int_equal(bench_count(&b, SUP_STATUS), 42);
   tell(&b, 63, 500000); /* not faster than once a second */
   tell(&b, 62, 500000);
   bench_run(&b, 1000);
   assert_int_equal(bench_count(&b, SUP_STATUS), 43);
-  assert_string_equal(
-      living(&b), "62 of 64 nodes are here after 1 s, giving up in 8 min 19 s (--join-timeout); missing 2");
+  assert_string_equal(living(&b),
+                      "62 of 64 nodes are here after 1 s, giving up in 8 min 19 s (--join-timeout); missing 2");
   for (size_t i = 0; i < b.n_fx; i++) /* nor said, but into the file */
-    if (b.fx[i].kind == SUP_SAY) assert_int_equal(b.fx[i].level, LOG_DEBUG);
+    if (b.fx[i].kind == SUP_SAY) assert_int_equal(b.fx[i].say.level, LOG_DEBUG);
   bench_start(&b, 1);
   assert_string_equal(living(&b), "");
   bench_run(&b, 5000);
@@ -157,7 +187,7 @@ static void test_other_texts_are_said_at_once(void **state) {
 }
 
 static void down(struct bench *b, const char *why) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .refused = true, .text = why});
+  bench_event(b, &(struct supervisor_event){.kind = SUP_LINK_DOWN, .link_down = {.refused = true, .why = why}});
 }
 
 static void test_no_daemon(void **state) {
@@ -167,23 +197,22 @@ static void test_no_daemon(void **state) {
     b.config.living = terminal;
     bench_begin(&b);
     for (int i = 0; i < 45; i++) {
-      down(&b, "nobody listens at node1:29400 (10.0.0.5)");
+      down(&b, "nothing listens at node1:29400 (10.0.0.5)");
       bench_run(&b, 1000);
     }
-    assert_string_equal(
-        living(&b), terminal ? "no daemon for 45 s, giving up in 15 s (--join-timeout): nobody listens at "
-                               "node1:29400 (10.0.0.5)"
-                             : "none");
+    assert_string_equal(living(&b), terminal
+                                        ? "no daemon for 45 s, giving up in 15 s (--join-timeout): nothing listens at "
+                                          "node1:29400 (10.0.0.5)"
+                                        : "none");
     size_t lines = 0;
-    for (size_t i = 0; i < b.n_fx; i++) lines += b.fx[i].kind == SUP_SAY && b.fx[i].level == LOG_WARN;
+    for (size_t i = 0; i < b.n_fx; i++) lines += b.fx[i].kind == SUP_SAY && b.fx[i].say.level == LOG_WARN;
     assert_int_equal(lines, terminal ? 0 : 2); /* after a second, where no line is drawn; and every 30 s */
     bench_forget(&b);
     down(&b, "the name \"node1\" is not known");
     bench_run(&b, 1000);
     if (terminal)
-      assert_string_equal(
-          living(&b),
-          "no daemon for 46 s, giving up in 14 s (--join-timeout): the name \"node1\" is not known");
+      assert_string_equal(living(&b),
+                          "no daemon for 46 s, giving up in 14 s (--join-timeout): the name \"node1\" is not known");
     bench_up(&b);
     bench_welcome(&b, false);
     bench_forget(&b);
@@ -204,10 +233,9 @@ static void test_giving_up_says_why(void **state) {
     down(&b, "node1:29400 (10.0.0.5) does not answer");
     bench_run(&b, 1000);
   }
-  assert_int_equal(
-      bench_said(&b, "no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
-                     "(10.0.0.5) does not answer"),
-      1);
+  assert_int_equal(bench_said(&b, "no rdzvd could be reached at node1:29400 within 60 s (--join-timeout): node1:29400 "
+                                  "(10.0.0.5) does not answer"),
+                   1);
   bench_close(&b);
 }
 
@@ -219,7 +247,7 @@ static void test_hello_tells_who_is_expected(void **state) {
   b.config.expected_hosts = "gpu[001-016]";
   bench_begin(&b);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->uid, 1000);
   assert_int_equal(h->expected_nodes, 16);
   assert_string_equal(h->expected_hosts, "gpu[001-016]");
@@ -230,7 +258,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nothing_within_the_first_second),
       cmocka_unit_test(test_a_line_now_and_every_30_s),
+      cmocka_unit_test(test_sooner_when_a_twin_comes),
       cmocka_unit_test(test_sooner_when_much_has_changed),
+      cmocka_unit_test(test_no_line_from_the_second_agent_of_a_host),
       cmocka_unit_test(test_a_living_line),
       cmocka_unit_test(test_other_texts_are_said_at_once),
       cmocka_unit_test(test_no_daemon),

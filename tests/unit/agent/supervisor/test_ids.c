@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: ncclUniqueIds: helpers that mint, what the daemon is told, what the workers get. */
 
 #include "tests/rig/supervisor.h"
@@ -19,7 +20,7 @@ static void open_minting(struct bench *b) {
 static uint32_t helper(const struct bench *b) {
   const struct supervisor_effect *e = bench_effect(b, SUP_MINT);
   assert_non_null(e);
-  return (uint32_t)e->value;
+  return e->mint.helper;
 }
 
 static void mint_again(struct bench *b, int64_t round, int64_t first, int64_t count) {
@@ -35,13 +36,14 @@ static void mint_again(struct bench *b, int64_t round, int64_t first, int64_t co
 static void minted(struct bench *b, uint32_t number) {
   memset(raw, 'm', sizeof raw);
   bench_event(b, &(struct supervisor_event){
-                     .kind = SUP_MINTED, .round = 1, .count = number, .ids = raw, .version = 22809});
+                     .kind = SUP_MINTED, .round = 1, .minted = {.helper = number, .ids = raw, .version = 22809}});
 }
 
 static void mint_failed(struct bench *b, uint32_t number) {
-  bench_event(
-      b, &(struct supervisor_event){
-             .kind = SUP_MINT_FAILED, .round = 1, .count = number, .text = "it was killed", .lasting = true});
+  bench_event(b,
+              &(struct supervisor_event){.kind = SUP_MINT_FAILED,
+                                         .round = 1,
+                                         .mint_failed = {.helper = number, .why = "it was killed", .lasting = true}});
 }
 
 static void ids(struct bench *b, int64_t round, int64_t count, const char *text) {
@@ -62,12 +64,12 @@ static void test_minting(void **state) {
   struct bench b;
   open_minting(&b);
   const struct supervisor_effect *e = bench_effect(&b, SUP_MINT);
-  assert_int_equal(e->count, 1);
+  assert_int_equal(e->mint.count, 1);
   assert_int_equal(e->round, 1);
   e = bench_effect(&b, SUP_IDS);
-  assert_int_equal(e->count, 2);
-  assert_null(e->bytes);
-  assert_string_equal(e->text, "to come from n9");
+  assert_int_equal(e->ids.count, 2);
+  assert_null(e->ids.ids);
+  assert_string_equal(e->ids.text, "to come from n9");
   minted(&b, helper(&b));
   const struct msg *m = bench_sent(&b, MSG_MINTED);
   assert_int_equal(m->minted.round, 1);
@@ -77,12 +79,12 @@ static void test_minting(void **state) {
   assert_int_equal(m->raw_len, NCCL_ID_SIZE);
   bench_forget(&b);
   ids(&b, 1, 0, "to come from n8");
-  assert_string_equal(bench_effect(&b, SUP_IDS)->text, "to come from n8");
+  assert_string_equal(bench_effect(&b, SUP_IDS)->ids.text, "to come from n8");
   ids(&b, 1, 2, "");
   e = bench_effect(&b, SUP_IDS);
-  assert_int_equal(e->bytes->len, 2 * NCCL_ID_SIZE);
-  assert_int_equal(e->bytes->data[0], 'i');
-  assert_int_equal(e->value, 22809);
+  assert_int_equal(e->ids.ids->len, 2 * NCCL_ID_SIZE);
+  assert_int_equal(e->ids.ids->data[0], 'i');
+  assert_int_equal(e->ids.version, 22809);
   assert_int_equal(bench_count(&b, SUP_UNMINT), 0);
   bench_close(&b);
 }
@@ -94,8 +96,8 @@ static void test_none(void **state) {
     if (never) b.config.settings.nccl_ids = NCCL_IDS_NEVER;
     bench_running(&b);
     const struct supervisor_effect *e = bench_effect(&b, SUP_IDS);
-    assert_int_equal(e->count, 0);
-    assert_non_null(strstr(e->text, never ? "--nccl-ids never" : "--nccl-ids auto"));
+    assert_int_equal(e->ids.count, 0);
+    assert_non_null(strstr(e->ids.text, never ? "--nccl-ids never" : "--nccl-ids auto"));
     assert_int_equal(bench_count(&b, SUP_MINT), 0);
     bench_close(&b);
   }
@@ -112,8 +114,8 @@ static void test_there_will_be_none(void **state) {
   m.ids.text = "n0 (node 0): no library";
   bench_msg(&b, &m);
   const struct supervisor_effect *e = bench_effect(&b, SUP_IDS);
-  assert_int_equal(e->count, 0);
-  assert_string_equal(e->text, "they could not be minted: n0 (node 0): no library");
+  assert_int_equal(e->ids.count, 0);
+  assert_string_equal(e->ids.text, "they could not be minted: n0 (node 0): no library");
   assert_int_equal(bench_count(&b, SUP_UNMINT), 1);
   bench_close(&b);
 }
@@ -136,7 +138,7 @@ static void test_mint_is_said_again(void **state) {
   bench_forget(&b);
   mint_again(&b, 1, 0, 2); /* other ones than before: those are given up */
   assert_int_equal(bench_count(&b, SUP_UNMINT), 2);
-  assert_int_equal(bench_effect(&b, SUP_MINT)->count, 2);
+  assert_int_equal(bench_effect(&b, SUP_MINT)->mint.count, 2);
   ids(&b, 1, 2, "");
   bench_forget(&b);
   mint_again(&b, 1, 0, 2); /* from what IDS had brought */
@@ -186,7 +188,7 @@ static void test_failures(void **state) {
   bench_forget(&b);
   mint_failed(&b, third); /* too late */
   assert_int_equal(bench_count_sent(&b, MSG_MINTED), 0);
-  assert_int_equal(bench_said(&b, "ranks that have not come to its NCCL ids yet"), 1);
+  assert_int_equal(bench_said(&b, "ranks that have not connected to its NCCL ids yet"), 1);
   bench_close(&b);
 }
 
@@ -197,7 +199,7 @@ static void test_no_answer(void **state) {
   assert_int_equal(bench_count(&b, SUP_UNMINT), 0);
   bench_run(&b, 1);
   assert_int_equal(bench_count(&b, SUP_UNMINT), 1);
-  assert_string_equal(bench_sent(&b, MSG_MINTED)->minted.text, "rdzv-nccl has not answered in 20 s");
+  assert_string_equal(bench_sent(&b, MSG_MINTED)->minted.text, "rdzv-nccl did not answer within 20 s");
   bench_close(&b);
 }
 
@@ -208,8 +210,7 @@ static void test_helpers_go(void **state) {
     open_minting(&b);
     uint32_t number = helper(&b);
     minted(&b, number);
-    bench_event(&b,
-                &(struct supervisor_event){.kind = SUP_NCCL_UP, .round = 1}); /* nobody has the ids: a lie */
+    bench_event(&b, &(struct supervisor_event){.kind = SUP_NCCL_UP, .round = 1}); /* nobody has the ids: a lie */
     assert_int_equal(bench_count(&b, SUP_UNMINT), 0);
     ids(&b, 1, 2, "");
     if (why == 0) bench_event(&b, &(struct supervisor_event){.kind = SUP_NCCL_UP, .round = 1});
@@ -218,7 +219,7 @@ static void test_helpers_go(void **state) {
     if (why == 3) bench_stale(&b);
     if (why == 4) bench_signal(&b, 15);
     assert_int_equal(bench_count(&b, SUP_UNMINT), 1);
-    assert_int_equal(bench_effect(&b, SUP_UNMINT)->value, number);
+    assert_int_equal(bench_effect(&b, SUP_UNMINT)->unmint.helper, number);
     bench_forget(&b);
     mint_failed(&b, number); /* nothing more is heard of it */
     assert_int_equal(bench_count_sent(&b, MSG_MINTED) + bench_said(&b, "NCCL"), 0);
@@ -232,9 +233,9 @@ static void test_a_finished_node_keeps_its_helper(void **state) {
   open_minting(&b);
   minted(&b, helper(&b));
   ids(&b, 1, 2, "");
-  for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+  bench_all_exited(&b, EXITED(0));
   bench_clear(&b);
-  assert_int_equal(supervisor_state(b.s), SUPERVISOR_FINISHED);
+  assert_state(&b, SUPERVISOR_FINISHED);
   assert_int_equal(bench_count(&b, SUP_UNMINT), 0);
   bench_end(&b, 0, NULL);
   assert_int_equal(bench_count(&b, SUP_UNMINT), 1);

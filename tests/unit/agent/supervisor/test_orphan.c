@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: how long workers go on while no daemon answers (--orphan-grace). */
 
 #include "tests/rig/supervisor.h"
@@ -34,13 +35,12 @@ static void test_after_the_grace_it_leaves(void **state) {
     assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
     stay_away(&b, 2000, refused);
     assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
-    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value,
+    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms,
                      30000); /* --stop-timeout: they may checkpoint */
-    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGTERM);
+    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
     assert_int_equal(bench_said(&b, "--orphan-grace"), 1);
     bench_clear(&b);
-    assert_int_equal(b.exits, 1);
-    assert_int_equal(b.exit_code, EXIT_CODE_DAEMON_LOST);
+    assert_exit(&b, EXIT_CODE_DAEMON_LOST);
     bench_close(&b);
   }
 }
@@ -68,7 +68,7 @@ static void test_a_daemon_that_is_back_while_it_leaves(void **state) {
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
   bench_run(&b, 1000);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->phase, PHASE_STOPPING);
   assert_int_equal(h->reports[h->n_reports - 1].kind, REPORT_LEAVING);
   bench_welcome(&b, false);
@@ -91,8 +91,7 @@ static void test_for_ever(void **state) {
 static void test_only_workers_are_orphans(void **state) {
   struct bench b;
   orphan(&b, 1000);
-  bench_exited(&b, 0, EXITED(0), b.now_ms, "");
-  bench_exited(&b, 1, EXITED(0), b.now_ms, "");
+  bench_all_exited(&b, EXITED(0));
   bench_clear(&b);
   bench_down(&b, false);
   stay_away(&b, 30000, true);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: workers that keep their process from one round to the next. */
 
 #include "tests/rig/supervisor.h"
@@ -9,32 +10,34 @@
 #include "common/exit_codes.h"
 #include "tests/rig/unit.h"
 
-static void said(struct bench *b, enum supervisor_event_kind kind, uint32_t local_rank, bool on,
-                 const char *text) {
-  bench_event(b, &(struct supervisor_event){.kind = kind,
-                                            .round = (uint32_t)supervisor_round(b->s),
-                                            .local_rank = local_rank,
-                                            .count = on,
-                                            .text = text});
+static void can_rejoin(struct bench *b, uint32_t local_rank, bool can) {
+  bench_worker(b, local_rank, (struct supervisor_event){.kind = SUP_CAN_REJOIN, .can_rejoin = {.can = can}});
+}
+
+static void parks_because(struct bench *b, uint32_t local_rank, const char *reason) {
+  bench_worker(b, local_rank, (struct supervisor_event){.kind = SUP_PARKED, .parked = {.reason = reason}});
 }
 
 static void parks(struct bench *b, uint32_t local_rank) {
-  said(b, SUP_PARKED, local_rank, false, "");
+  parks_because(b, local_rank, "");
 }
 
 /* Round 1 runs, and both workers can rejoin. */
 static void open_two(struct bench *b) {
-  bench_open(b);
-  b->answering = true;
-  bench_running(b);
-  said(b, SUP_CAN_REJOIN, 0, true, NULL);
-  said(b, SUP_CAN_REJOIN, 1, true, NULL);
+  bench_open_answered(b);
+  can_rejoin(b, 0, true);
+  can_rejoin(b, 1, true);
   bench_forget(b);
 }
 
 static uint64_t kept(const struct bench *b, enum supervisor_effect_kind kind) {
   const struct supervisor_effect *e = bench_effect(b, kind);
-  return e ? e->keep.bits[0] : 99;
+  if (!e) return 99;
+  switch (kind) {
+  case SUP_SPAWN: return e->spawn.keep.bits[0];
+  case SUP_REQUEST: return e->request.of.bits[0];
+  default: return e->stop_trees.keep.bits[0];
+  }
 }
 
 /* Both have left round 1, which is settled. */
@@ -45,7 +48,7 @@ static void open_parked(struct bench *b) {
   parks(b, 1);
   bench_clear(b);
   bench_settled(b, 1, false, 0, NULL);
-  assert_int_equal(supervisor_state(b->s), SUPERVISOR_JOINING);
+  assert_state(b, SUPERVISOR_JOINING);
   bench_forget(b);
 }
 
@@ -54,23 +57,22 @@ static void test_both_stay(void **state) {
   open_two(&b);
   bench_stop(&b, 1, NULL);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 3);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 30000);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
   assert_int_equal(bench_count(&b, SUP_REQUEST), 1);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->value, RDZV_REJOIN);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.bits, RDZV_REJOIN);
   bench_clear(&b);
   parks(&b, 0);
   assert_null(bench_report(&b, REPORT_STOPPED));
   parks(&b, 1);
   assert_non_null(bench_report(&b, REPORT_STOPPED));
-  assert_int_equal(supervisor_state(b.s), SUPERVISOR_STOPPED);
+  assert_state(&b, SUPERVISOR_STOPPED);
   bench_settled(&b, 1, false, 0, NULL);
   bench_forget(&b);
   bench_start(&b, 2);
   assert_int_equal(kept(&b, SUP_SPAWN), 3);
   assert_int_equal(bench_said(&b, "2 of 2 workers here go on in place"), 1);
-  bench_spawned(&b, 0);
-  bench_spawned(&b, 1);
-  assert_int_equal(supervisor_state(b.s), SUPERVISOR_RUNNING);
+  bench_all_spawned(&b);
+  assert_state(&b, SUPERVISOR_RUNNING);
   assert_non_null(bench_report(&b, REPORT_STARTED));
   bench_stop(&b, 2, NULL);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 3); /* and again */
@@ -106,7 +108,7 @@ static void test_one_does_not_park(void **state) {
   bench_run(&b, 1);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 2);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 1);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 15000);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 15000);
   assert_int_equal(bench_said(&b, "rank 3 was asked to rejoin, and has not left round 1 within 15.0 s"), 1);
   parks(&b, 1); /* too late */
   assert_null(bench_report(&b, REPORT_STOPPED));
@@ -140,14 +142,14 @@ static void test_the_connection_goes(void **state) {
   bench_stop(&b, 1, NULL);
   parks(&b, 0);
   parks(&b, 1);
-  said(&b, SUP_CAN_REJOIN, 1, false, NULL);
+  can_rejoin(&b, 1, false);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 1);
   bench_exited(&b, 1, SIGNALED(15), b.now_ms, "");
   bench_clear(&b);
   assert_non_null(bench_report(&b, REPORT_STOPPED));
   bench_settled(&b, 1, false, 0, NULL);
   bench_forget(&b);
-  said(&b, SUP_CAN_REJOIN, 0, false, NULL); /* and now the other, between rounds */
+  can_rejoin(&b, 0, false); /* and now the other, between rounds */
   assert_int_equal(kept(&b, SUP_STOP_TREES), 0);
   bench_start(&b, 2); /* waits until it is gone */
   assert_int_equal(bench_count(&b, SUP_SPAWN), 0);
@@ -174,13 +176,11 @@ static void test_who_leaves_takes_all_with_it(void **state) {
   parks(&b, 0);
   bench_signal(&b, SIGTERM);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 0);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->value, RDZV_STOP);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.bits, RDZV_STOP);
   assert_int_equal(kept(&b, SUP_REQUEST), 3);
-  bench_exited(&b, 0, SIGNALED(15), b.now_ms, "");
-  bench_exited(&b, 1, SIGNALED(15), b.now_ms, "");
+  bench_all_exited(&b, SIGNALED(15));
   bench_clear(&b);
-  assert_int_equal(b.exits, 1);
-  assert_int_equal(b.exit_code, EXIT_CODE_PREEMPTED);
+  assert_exit(&b, EXIT_CODE_PREEMPTED);
   bench_close(&b);
 }
 
@@ -191,18 +191,17 @@ static void test_leaving_while_they_wait(void **state) {
     open_parked(&b);
     bench_signal(&b, SIGTERM);
     assert_int_equal(b.exits, 0);
-    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 30000);
+    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
     assert_int_equal(kept(&b, SUP_STOP_TREES), 0);
     bench_start(&b, 2);
     assert_int_equal(bench_count(&b, SUP_SPAWN), 0);
     if (twice) {
       bench_signal(&b, SIGTERM);
-      assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+      assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
     }
     assert_null(bench_sent(&b, MSG_BYE));
     bench_clear(&b);
-    assert_int_equal(b.exits, 1);
-    assert_int_equal(b.exit_code, EXIT_CODE_PREEMPTED);
+    assert_exit(&b, EXIT_CODE_PREEMPTED);
     assert_non_null(bench_sent(&b, MSG_BYE));
     bench_close(&b);
   }
@@ -222,11 +221,7 @@ static void test_the_end(void **state) {
   struct bench b;
   open_parked(&b);
   bench_end(&b, 73, NULL);
-  assert_int_equal(b.exits, 0);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
-  bench_clear(&b);
-  assert_int_equal(b.exits, 1);
-  assert_int_equal(b.exit_code, 73);
+  assert_kills_and_exits(&b, 73);
   bench_close(&b);
 }
 
@@ -234,13 +229,31 @@ static void test_stale(void **state) {
   struct bench b;
   open_parked(&b);
   bench_stale(&b);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
   assert_non_null(bench_sent(&b, MSG_HELLO));
   bench_welcome(&b, false);
   bench_start(&b, 10);
   assert_int_equal(bench_count(&b, SUP_SPAWN), 0);
   bench_event(&b, &(struct supervisor_event){.kind = SUP_CLEAR, .round = 1});
   assert_int_equal(kept(&b, SUP_SPAWN), 0);
+  bench_close(&b);
+}
+
+/* START and STOP of the next round come while workers of the last one die slowly. The guard's CLEAR will be of the
+ * last one. */
+static void test_stale_again_while_they_die(void **state) {
+  struct bench b;
+  open_parked(&b);
+  bench_stale(&b);
+  bench_welcome(&b, false);
+  bench_start(&b, 10);
+  bench_stop(&b, 10, NULL);
+  bench_forget(&b);
+  bench_stale(&b);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->round, 1);
+  assert_null(bench_sent(&b, MSG_HELLO));
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_CLEAR, .round = 1});
+  assert_int_equal(bench_hello(&b)->phase, PHASE_NONE);
   bench_close(&b);
 }
 
@@ -260,9 +273,9 @@ static void test_a_spare(void **state) {
   m.waiting.round = 2;
   m.waiting.text = "round 2 runs with 1 node; this one is a spare";
   bench_msg(&b, &m);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 30000);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
   bench_start(&b, 3); /* it is needed: no grace any more */
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
   assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->round, 1);
   /* STOP before the old ones are gone: nothing of round 3 ever ran */
   bench_stop(&b, 3, NULL);
@@ -281,14 +294,14 @@ static void test_fenced_while_they_wait(void **state) {
     bench_open(&b);
     b.fencing = true;
     bench_running(&b);
-    said(&b, SUP_CAN_REJOIN, 0, true, NULL);
+    can_rejoin(&b, 0, true);
     bench_run(&b, 2000);
     bench_stop(&b, 1, NULL);
     parks(&b, 0);
     bench_exited(&b, 1, SIGNALED(15), b.now_ms, "");
     bench_clear(&b);
     bench_settled(&b, 1, false, 0, NULL);
-    assert_true(bench_effect(&b, SUP_FENCE_AT)->value < UINT64_MAX);
+    assert_true(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms < UINT64_MAX);
     bench_forget(&b);
     b.fencing = false;
     if (by_guard)
@@ -296,10 +309,10 @@ static void test_fenced_while_they_wait(void **state) {
     else
       bench_run(&b, 4000);
     assert_int_equal(kept(&b, SUP_STOP_TREES), 0);
-    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
-    assert_int_equal(supervisor_state(b.s), SUPERVISOR_JOINING);
+    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
+    assert_state(&b, SUPERVISOR_JOINING);
     bench_clear(&b);
-    assert_int_equal(bench_effect(&b, SUP_FENCE_AT)->value, UINT64_MAX);
+    assert_int_equal(bench_effect(&b, SUP_FENCE_AT)->fence_at.at_ms, UINT64_MAX);
     bench_close(&b);
   }
 }
@@ -308,7 +321,7 @@ static void test_fenced_while_they_wait(void **state) {
 static void test_a_false_alarm(void **state) {
   struct bench b;
   open_two(&b);
-  said(&b, SUP_PARKED, 1, false, "lost contact with rank 0");
+  parks_because(&b, 1, "lost contact with rank 0");
   parks(&b, 0);
   bench_run(&b, 6999);
   assert_null(bench_report(&b, REPORT_FAILED));
@@ -321,10 +334,9 @@ static void test_a_false_alarm(void **state) {
   assert_string_equal(rep->what.text, "lost contact with rank 0");
   assert_int_equal(kept(&b, SUP_STOP_TREES), 3); /* both are parked, and stay */
   bench_run(&b, 300);
-  assert_int_equal(
-      bench_said(&b, "rank 3 (local 1) on n0, pid 5001, has left the round to rejoin, and 7.0 s later "
-                     "nothing else has ended it: lost contact with rank 0"),
-      1);
+  assert_int_equal(bench_said(&b, "rank 3 (local 1) on n0, pid 5001, left the round to rejoin, and nothing else ended "
+                                  "it within 7.0 s: lost contact with rank 0"),
+                   1);
   bench_clear(&b);
   assert_non_null(bench_report(&b, REPORT_STOPPED));
   bench_close(&b);
@@ -341,8 +353,7 @@ static void test_no_false_alarm(void **state) {
   bench_clear(&b);
   bench_settled(&b, 1, false, 0, NULL);
   bench_start(&b, 2);
-  bench_spawned(&b, 0);
-  bench_spawned(&b, 1);
+  bench_all_spawned(&b);
   bench_run(&b, 20000);
   assert_null(bench_report(&b, REPORT_FAILED));
   bench_close(&b);
@@ -356,9 +367,8 @@ static void test_void_at_once(void **state) {
   bench_stop(&b, 2, NULL);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 3);
   assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->round, 2);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->value, RDZV_REJOIN);
-  bench_spawned(&b, 0);
-  bench_spawned(&b, 1);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.bits, RDZV_REJOIN);
+  bench_all_spawned(&b);
   bench_clear(&b);
   assert_null(bench_report(&b, REPORT_STOPPED));
   parks(&b, 0);
@@ -370,14 +380,14 @@ static void test_void_at_once(void **state) {
 /* CLEAR of the first stop, of whom all were left out, is none of the second one. */
 static void test_clear_of_the_stop_before(void **state) {
   struct bench b;
-  struct supervisor_event clear = {.kind = SUP_CLEAR, .round = 1, .kept = {{3}}};
+  struct supervisor_event clear = {.kind = SUP_CLEAR, .round = 1, .clear = {.kept = {{3}}}};
   open_two(&b);
   bench_stop(&b, 1, NULL);
   bench_signal(&b, SIGTERM);
   bench_event(&b, &clear);
   assert_int_equal(b.exits, 0);
-  assert_int_equal(supervisor_state(b.s), SUPERVISOR_STOPPING);
-  clear.kept = (struct local_set){{0}};
+  assert_state(&b, SUPERVISOR_STOPPING);
+  clear.clear.kept = (struct local_set){{0}};
   bench_event(&b, &clear);
   assert_int_equal(b.exits, 1);
   bench_close(&b);
@@ -393,8 +403,7 @@ static void test_the_end_while_it_leaves(void **state) {
   bench_end(&b, 73, NULL);
   assert_int_equal(b.exits, 0);
   bench_clear(&b);
-  assert_int_equal(b.exits, 1);
-  assert_int_equal(b.exit_code, 73);
+  assert_exit(&b, 73);
   bench_close(&b);
 }
 
@@ -404,8 +413,8 @@ static void test_without_a_grace(void **state) {
   bench_open(&b);
   b.config.settings.stop_timeout_ms = 0;
   bench_running(&b);
-  said(&b, SUP_CAN_REJOIN, 0, true, NULL);
-  said(&b, SUP_CAN_REJOIN, 1, true, NULL);
+  can_rejoin(&b, 0, true);
+  can_rejoin(&b, 1, true);
   parks(&b, 1);
   bench_stop(&b, 1, NULL);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 2);
@@ -421,8 +430,7 @@ static void test_no_daemon_any_more(void **state) {
   bench_run(&b, 61000);
   assert_int_equal(kept(&b, SUP_STOP_TREES), 0);
   bench_clear(&b);
-  assert_int_equal(b.exits, 1);
-  assert_int_equal(b.exit_code, EXIT_CODE_DAEMON_LOST);
+  assert_exit(&b, EXIT_CODE_DAEMON_LOST);
   bench_close(&b);
 }
 
@@ -439,6 +447,7 @@ int main(void) {
       cmocka_unit_test(test_leaving_is_bounded),
       cmocka_unit_test(test_the_end),
       cmocka_unit_test(test_stale),
+      cmocka_unit_test(test_stale_again_while_they_die),
       cmocka_unit_test(test_a_spare),
       cmocka_unit_test(test_fenced_while_they_wait),
       cmocka_unit_test(test_a_false_alarm),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: a checkpoint before a planned end, and before leaving. */
 
 #include "tests/rig/supervisor.h"
@@ -10,18 +11,12 @@
 #include "tests/rig/unit.h"
 
 static void can(struct bench *b, uint32_t local_rank, bool on) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT,
-                                            .round = (uint32_t)supervisor_round(b->s),
-                                            .local_rank = local_rank,
-                                            .count = on});
+  bench_worker(b, local_rank, (struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .can_checkpoint = {.can = on}});
 }
 
 static void wrote(struct bench *b, uint32_t local_rank, uint32_t number, uint64_t step) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_CHECKPOINTED,
-                                            .round = (uint32_t)supervisor_round(b->s),
-                                            .local_rank = local_rank,
-                                            .count = number,
-                                            .step = step});
+  bench_worker(b, local_rank,
+               (struct supervisor_event){.kind = SUP_CHECKPOINTED, .checkpointed = {.request = number, .step = step}});
 }
 
 static void prepare(struct bench *b, int64_t round) {
@@ -37,9 +32,7 @@ static void prepare(struct bench *b, int64_t round) {
 
 /* Round 1 runs, and both workers answer. */
 static void open_two(struct bench *b) {
-  bench_open(b);
-  b->answering = true;
-  bench_running(b);
+  bench_open_answered(b);
   can(b, 0, true);
   can(b, 1, true);
   bench_forget(b);
@@ -50,31 +43,28 @@ static void test_all_that_can_are_asked_once(void **state) {
   open_two(&b);
   prepare(&b, 1);
   assert_int_equal(bench_count(&b, SUP_REQUEST), 1);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->value, 0);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->checkpoint, 1);
-  assert_int_equal(bench_said(&b, "node n7 joined; workers are asked for a checkpoint first, 15 s at most"),
-                   1);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.bits, 0);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.checkpoint, 1);
+  assert_int_equal(bench_said(&b, "node n7 joined; workers are asked for a checkpoint first, 15 s at most"), 1);
   prepare(&b, 1); /* said again, while they write */
   assert_int_equal(bench_count(&b, SUP_REQUEST), 1);
   wrote(&b, 0, 1, 120);
   bench_run(&b, 300);
   assert_null(bench_report(&b, REPORT_CHECKPOINTED));
-  assert_int_equal(supervisor_state(b.s), SUPERVISOR_RUNNING);
+  assert_state(&b, SUPERVISOR_RUNNING);
   wrote(&b, 1, 1, 120);
   assert_non_null(bench_report(&b, REPORT_CHECKPOINTED));
-  assert_int_equal(bench_said(&b, "a checkpoint is written, after step 120, 0.3 s after it was asked for"),
-                   1);
+  assert_int_equal(bench_said(&b, "a checkpoint was written after step 120, 0.3 s after the request"), 1);
   bench_stop(&b, 1, NULL);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->value, RDZV_STOP);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGTERM);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 30000);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.bits, RDZV_STOP);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.signo, SIGTERM);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
   bench_close(&b);
 }
 
 static void test_nobody_can(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   prepare(&b, 1);
   assert_non_null(bench_report(&b, REPORT_CHECKPOINTED));
   assert_int_equal(bench_count(&b, SUP_REQUEST), 0);
@@ -104,7 +94,7 @@ static void test_a_worker_that_fails_meanwhile(void **state) {
   prepare(&b, 1);
   bench_exited(&b, 0, SIGNALED(11), b.now_ms, "");
   assert_non_null(bench_report(&b, REPORT_FAILED));
-  assert_int_equal(supervisor_state(b.s), SUPERVISOR_STOPPING);
+  assert_state(&b, SUPERVISOR_STOPPING);
   wrote(&b, 1, 1, 7);
   assert_null(bench_report(&b, REPORT_CHECKPOINTED));
   bench_close(&b);
@@ -139,7 +129,7 @@ static void test_a_second_request(void **state) {
   for (uint32_t n = 1; n <= 2; n++) {
     bench_forget(&b);
     prepare(&b, 1);
-    assert_int_equal(bench_effect(&b, SUP_REQUEST)->checkpoint, n);
+    assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.checkpoint, n);
     wrote(&b, 0, n, 10 * n);
     assert_null(bench_report(&b, REPORT_CHECKPOINTED));
     wrote(&b, 1, n, 10 * n);
@@ -149,8 +139,7 @@ static void test_a_second_request(void **state) {
   bench_clear(&b);
   bench_settled(&b, 1, false, 0, NULL);
   bench_start(&b, 2);
-  bench_spawned(&b, 0);
-  bench_spawned(&b, 1);
+  bench_all_spawned(&b);
   bench_forget(&b);
   prepare(&b, 2);
   assert_non_null(bench_report(&b, REPORT_CHECKPOINTED)); /* these cannot, as far as is known */
@@ -168,7 +157,7 @@ static void test_the_answer_waits_for_the_link(void **state) {
   wrote(&b, 1, 1, 7);
   bench_run(&b, 100);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->reports[h->n_reports - 1].kind, REPORT_CHECKPOINTED);
   assert_int_equal(h->phase, PHASE_RUNNING);
   bench_close(&b);
@@ -182,7 +171,8 @@ static void check_exit_75(struct bench *b) {
   assert_int_equal(b->exit_code, EXIT_CODE_PREEMPTED);
 }
 
-/* Stopped (SIGSTOP) while they were at it, and continued when all its time is over: they are killed, and only then it goes. */
+/* Stopped (SIGSTOP) while they were at it, and continued when all its time is over: they are killed, and only then it
+ * goes. */
 static void test_leaving_late_leaves_nobody_behind(void **state) {
   struct bench b;
   open_two(&b);
@@ -190,7 +180,7 @@ static void test_leaving_late_leaves_nobody_behind(void **state) {
   b.now_ms += 600000;
   bench_event(&b, &(struct supervisor_event){.kind = SUP_TICK});
   assert_int_equal(b.exits, 0);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
   check_exit_75(&b);
   bench_close(&b);
 }
@@ -200,12 +190,11 @@ static void test_leaving_asks_first(void **state) {
   open_two(&b);
   bench_signal(&b, SIGUSR1);
   assert_non_null(bench_report(&b, REPORT_LEAVING));
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->checkpoint, 1);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.checkpoint, 1);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
-  assert_int_equal(
-      bench_said(&b, "SIGUSR1: leaving with exit code 75; workers are asked for a checkpoint first, which "
-                     "may take 15 s, and have 30 s in all to stop (--stop-timeout)"),
-      1);
+  assert_int_equal(bench_said(&b, "SIGUSR1: leaving with exit code 75; workers are asked for a checkpoint first, for "
+                                  "up to 15 s, and have 30 s in all to stop (--stop-timeout)"),
+                   1);
   prepare(&b, 1); /* the daemon's word for the same */
   assert_int_equal(bench_count(&b, SUP_REQUEST), 1);
   bench_run(&b, 2000);
@@ -215,8 +204,8 @@ static void test_leaving_asks_first(void **state) {
   bench_run(&b, 1000);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0); /* others may be at it still */
   bench_stop(&b, 1, NULL);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->signo, SIGUSR1);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 27000); /* all in all 30 s */
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.signo, SIGUSR1);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 27000); /* all in all 30 s */
   check_exit_75(&b);
   bench_close(&b);
 }
@@ -245,8 +234,8 @@ static void test_leaving_waits_for_half_of_the_stop_timeout(void **state) {
     bench_run(&b, 14999);
     assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
     bench_run(&b, 1);
-    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 15000);
-    assert_int_equal(bench_said(&b, "rank 3 has not written the checkpoint"), !one_writes);
+    assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 15000);
+    assert_int_equal(bench_said(&b, "rank 3 has not written the requested checkpoint"), !one_writes);
     check_exit_75(&b);
     bench_close(&b);
   }
@@ -260,11 +249,10 @@ static void test_the_daemon_is_tired_of_waiting_first(void **state) {
   wrote(&b, 0, 1, 7);
   bench_run(&b, 14999);
   bench_stop(&b, 1, NULL);
-  assert_int_equal(
-      bench_said(&b, "rank 3 has not written the checkpoint that it was asked for; stopping without it"), 1);
+  assert_int_equal(bench_said(&b, "rank 3 has not written the requested checkpoint; stopping without it"), 1);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 1);
   bench_run(&b, 1);
-  assert_int_equal(bench_said(&b, "has not written the checkpoint"), 1);
+  assert_int_equal(bench_said(&b, "has not written the requested checkpoint"), 1);
   check_exit_75(&b);
   bench_close(&b);
 }
@@ -276,7 +264,7 @@ static void test_a_stop_in_between_blames_nobody(void **state) {
   bench_signal(&b, SIGTERM);
   bench_run(&b, 1000);
   bench_stop(&b, 1, NULL);
-  assert_int_equal(bench_said(&b, "has not written the checkpoint"), 0);
+  assert_int_equal(bench_said(&b, "has not written the requested checkpoint"), 0);
   check_exit_75(&b);
   bench_close(&b);
 }
@@ -302,7 +290,7 @@ static void test_a_second_signal_does_not_wait(void **state) {
   open_two(&b);
   bench_signal(&b, SIGTERM);
   bench_signal(&b, SIGTERM);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
   check_exit_75(&b);
   bench_close(&b);
 }
@@ -313,7 +301,7 @@ static void test_a_failure_while_leaving(void **state) {
   bench_signal(&b, SIGTERM);
   bench_run(&b, 1000);
   bench_exited(&b, 0, EXITED(3), b.now_ms, "");
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 29000);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 29000);
   check_exit_75(&b);
   bench_close(&b);
 }
@@ -331,13 +319,14 @@ static void test_leaving_with_no_stop_timeout(void **state) {
   bench_close(&b);
 }
 
-/* They finish instead: the END is waited for, as long as the checkpoint could have taken. A success needs no other run. */
+/* They finish instead: the END is waited for, as long as the checkpoint could have taken. A success needs no other
+ * run. */
 static void test_they_finish_while_it_leaves(void **state) {
   for (int ends = 0; ends < 2; ends++) {
     struct bench b;
     open_two(&b);
     bench_signal(&b, SIGTERM);
-    for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+    bench_all_exited(&b, EXITED(0));
     bench_clear(&b);
     assert_non_null(bench_report(&b, REPORT_FINISHED));
     bench_run(&b, 14000);
@@ -366,16 +355,16 @@ static void test_stop_after_finishing(void **state) {
     bench_open(&b);
     b.node_rank = node;
     bench_running(&b);
-    for (uint32_t i = 0; i < 2; i++) bench_exited(&b, i, EXITED(0), b.now_ms, "");
+    bench_all_exited(&b, EXITED(0));
     bench_clear(&b);
     bench_forget(&b);
     bench_stop(&b, 1, NULL);
     bench_stop(&b, 1, NULL);
     assert_int_equal(bench_count(&b, SUP_SHUT_STORE), node == 0);
     assert_int_equal(bench_count_sent(&b, MSG_REPORT), node == 0);
-    assert_int_equal(supervisor_state(b.s), SUPERVISOR_FINISHED);
+    assert_state(&b, SUPERVISOR_FINISHED);
     bench_settled(&b, 1, false, 0, NULL);
-    assert_int_equal(supervisor_state(b.s), SUPERVISOR_JOINING);
+    assert_state(&b, SUPERVISOR_JOINING);
     bench_close(&b);
   }
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: how far workers are, as they say through the sdk. */
 
 #include "tests/rig/supervisor.h"
@@ -8,20 +9,16 @@
 #include "tests/rig/unit.h"
 
 static void progress(struct bench *b, uint32_t local_rank, uint64_t step, double loss, double rate) {
-  bench_event(b, &(struct supervisor_event){.kind = SUP_PROGRESS,
-                                            .round = (uint32_t)supervisor_round(b->s),
-                                            .local_rank = local_rank,
-                                            .step = step,
-                                            .of = 500,
-                                            .loss = loss,
-                                            .samples_per_second = rate});
+  bench_event(
+      b, &(struct supervisor_event){.kind = SUP_PROGRESS,
+                                    .round = (uint32_t)supervisor_round(b->s),
+                                    .local_rank = local_rank,
+                                    .progress = {.step = step, .of = 500, .loss = loss, .samples_per_second = rate}});
 }
 
 static void test_the_slowest_step_twice_a_second(void **state) {
   struct bench b;
-  bench_open(&b);
-  b.answering = true;
-  bench_running(&b);
+  bench_open_answered(&b);
   bench_forget(&b);
   for (uint64_t i = 1; i <= 1000; i++) { /* ten seconds */
     progress(&b, 0, 2 * i, 0.5, 100);
@@ -35,7 +32,7 @@ static void test_the_slowest_step_twice_a_second(void **state) {
   assert_int_equal(p->round, 1);
   assert_true(p->loss == 0.25);
   assert_true(p->samples_per_second == 150);
-  assert_non_null(strstr(bench_effect(&b, SUP_STATUS)->text, " of 500, loss 0.25, 150 samples/s"));
+  assert_non_null(strstr(bench_effect(&b, SUP_STATUS)->status.text, " of 500, loss 0.25, 150 samples/s"));
   bench_forget(&b);
   bench_run(&b, 5000); /* nothing new: nothing is sent */
   assert_in_range(bench_count_sent(&b, MSG_PROGRESS), 0, 1);
@@ -44,8 +41,7 @@ static void test_the_slowest_step_twice_a_second(void **state) {
 
 static void test_progress_is_part_of_the_verdict(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   progress(&b, 1, 120, (double)NAN, (double)INFINITY);
   bench_exited(&b, 1, SIGNALED(9), b.now_ms, "");
   const struct report *r = bench_report(&b, REPORT_FAILED);
@@ -58,8 +54,7 @@ static void test_progress_is_part_of_the_verdict(void **state) {
 
 static void test_numbers_no_worker_should_tell(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   progress(&b, 0, UINT64_MAX, (double)NAN, -(double)INFINITY);
   progress(&b, 1, UINT64_MAX, (double)INFINITY, 1e308);
   progress(&b, 0, UINT64_MAX, (double)NAN, 1e308);

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: one round on one node, and what is reported of it. */
 
-#include "tests/rig/supervisor.h"
 #include "common/exit_codes.h"
+#include "tests/rig/supervisor.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -10,28 +11,22 @@
 #include "agent/sdk/rdzv.h"
 #include "tests/rig/unit.h"
 
-static void assert_state(const struct bench *b, enum supervisor_state want) {
-  assert_string_equal(supervisor_state_name(supervisor_state(b->s)), supervisor_state_name(want));
-}
-
 /* Starting. -------------------------------------------------------------------------------------------------------- */
 
 static void test_start_spawns_and_started_is_told_when_all_run(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_joined(&b);
+  bench_open_joined(&b);
   assert_state(&b, SUPERVISOR_JOINING);
   bench_start(&b, 1);
   assert_state(&b, SUPERVISOR_STARTING);
-  const struct start *start = bench_effect(&b, SUP_SPAWN)->start;
+  const struct start *start = bench_effect(&b, SUP_SPAWN)->spawn.start;
   assert_int_equal(start->round, 1);
   assert_int_equal(start->rank_base, 2);
   assert_int_equal(start->world_size, 4);
   assert_string_equal(start->head_addr, "10.0.0.9");
   assert_string_equal(start->node_addr, "10.0.0.1");
   assert_int_equal(
-      bench_said(&b, "round 1: 2 nodes, 4 workers; this is node 1 with ranks 2-3, node 0 is n9 (10.0.0.9)"),
-      1);
+      bench_said(&b, "round 1: 2 nodes, 4 workers; this is node 1 with ranks 2-3, node 0 is n9 (10.0.0.9)"), 1);
   bench_spawned(&b, 0);
   bench_spawned(&b, 0); /* said twice */
   assert_null(bench_report(&b, REPORT_STARTED));
@@ -47,8 +42,7 @@ static void test_start_spawns_and_started_is_told_when_all_run(void **state) {
 
 static void test_start_said_again_changes_nothing(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_forget(&b);
   bench_start(&b, 1);
   bench_start(&b, 2); /* nor one while a round runs */
@@ -59,8 +53,7 @@ static void test_start_said_again_changes_nothing(void **state) {
 
 static void test_a_start_that_is_older_than_the_lease_is_not_begun(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_joined(&b);
+  bench_open_joined(&b);
   b.now_ms += 5000; /* we were stopped: the daemon may have given us up */
   bench_start(&b, 1);
   assert_int_equal(bench_count(&b, SUP_SPAWN), 0);
@@ -70,22 +63,19 @@ static void test_a_start_that_is_older_than_the_lease_is_not_begun(void **state)
   bench_close(&b);
 }
 
+static void worker_event(struct bench *b, enum supervisor_event_kind kind, uint32_t round, uint32_t local_rank) {
+  struct supervisor_event ev = {.kind = kind, .round = round, .local_rank = local_rank, .when_ms = b->now_ms};
+  if (kind == SUP_EXITED) ev.exited.status = EXITED(1);
+  bench_event(b, &ev);
+}
+
 static void test_events_of_other_rounds_are_not_ours(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_forget(&b);
-  for (int kind = SUP_SPAWNED; kind <= SUP_CLEAR; kind++)
-    bench_event(&b, &(struct supervisor_event){.kind = (enum supervisor_event_kind)kind,
-                                               .round = 2,
-                                               .status = EXITED(1),
-                                               .when_ms = b.now_ms});
+  for (int kind = SUP_SPAWNED; kind <= SUP_CLEAR; kind++) worker_event(&b, (enum supervisor_event_kind)kind, 2, 0);
   for (int kind = SUP_SPAWNED; kind <= SUP_EXITED; kind++) /* or of no worker of ours */
-    bench_event(&b, &(struct supervisor_event){.kind = (enum supervisor_event_kind)kind,
-                                               .round = 1,
-                                               .local_rank = 2,
-                                               .status = EXITED(1),
-                                               .when_ms = b.now_ms});
+    worker_event(&b, (enum supervisor_event_kind)kind, 1, 2);
   assert_int_equal(b.n_fx, 0);
   assert_state(&b, SUPERVISOR_RUNNING);
   bench_close(&b);
@@ -95,8 +85,7 @@ static void test_events_of_other_rounds_are_not_ours(void **state) {
 
 static void test_finished_is_told_when_nothing_is_left(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_exited(&b, 0, EXITED(0), b.now_ms, "");
   bench_exited(&b, 0, EXITED(0), b.now_ms, ""); /* said twice */
   bench_exited(&b, 1, EXITED(0), b.now_ms, "");
@@ -123,13 +112,11 @@ static void send_kill(struct bench *b, const char *incarnation, int64_t round, i
 /* rdzvctl kill-worker: for a worker of this round that runs, and for no other. */
 static void test_kill(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   send_kill(&b, b.incarnation, 1, 1);
-  assert_int_equal(bench_effect(&b, SUP_KILL)->value, 1);
-  assert_int_equal(bench_effect(&b, SUP_KILL)->signo, SIGUSR1);
-  assert_int_equal(
-      bench_said(&b, "rdzvctl kill-worker: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)"), 1);
+  assert_int_equal(bench_effect(&b, SUP_KILL)->kill.local_rank, 1);
+  assert_int_equal(bench_effect(&b, SUP_KILL)->kill.signo, SIGUSR1);
+  assert_int_equal(bench_said(&b, "rdzvctl kill-worker: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)"), 1);
   send_kill(&b, b.incarnation, 2, 1);
   assert_int_equal(bench_count(&b, SUP_KILL), 0);
   send_kill(&b, "0abc-1", 1, 1);
@@ -148,8 +135,7 @@ static void test_kill(void **state) {
 static void test_excluded_host_is_said(void **state) {
   struct bench b;
   struct msg m;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_exited(&b, 1, EXITED(7), b.now_ms, "");
   bench_clear(&b);
   msg_init(&m, MSG_SETTLED);
@@ -158,14 +144,14 @@ static void test_excluded_host_is_said(void **state) {
   m.settled.excluded = "n\033[1m";
   bench_msg(&b, &m);
   assert_int_equal(
-      bench_said(&b, "host n\\x1b[1m takes no part any more: 0 of the job's charged failures were there"), 1);
+      bench_said(&b, "host n\\x1b[1m is excluded from further rounds: 0 of the job's charged failures happened there"),
+      1);
   bench_close(&b);
 }
 
 static void test_an_exit_code(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   b.now_ms += 40;
   bench_exited(&b, 1, EXITED(7), b.now_ms - 15, "a\nlast words\n");
   const struct report *r = bench_report(&b, REPORT_FAILED);
@@ -182,9 +168,9 @@ static void test_an_exit_code(void **state) {
   assert_string_equal(r->what.text, "a\nlast words\n");
   /* Its siblings are stopped without waiting to be told. */
   assert_state(&b, SUPERVISOR_STOPPING);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 30000);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 30000);
   assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->round, 1);
-  assert_int_equal(bench_effect(&b, SUP_REQUEST)->value, RDZV_STOP);
+  assert_int_equal(bench_effect(&b, SUP_REQUEST)->request.bits, RDZV_STOP);
   bench_clear(&b);
   assert_state(&b, SUPERVISOR_STOPPED);
   assert_non_null(bench_report(&b, REPORT_STOPPED));
@@ -193,8 +179,7 @@ static void test_an_exit_code(void **state) {
 
 static void test_a_signal(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_exited(&b, 0, SIGNALED(11) | 0x80, b.now_ms, "");
   const struct report *r = bench_report(&b, REPORT_FAILED);
   assert_int_equal(r->what.cause, CAUSE_WORKER_SIGNAL);
@@ -209,16 +194,18 @@ static void test_a_command_that_cannot_run(void **state) {
   static const int errors[] = {ENOENT, EACCES};
   for (int i = 0; i < 2; i++) {
     struct bench b;
-    bench_open(&b);
-    bench_joined(&b);
+    bench_open_joined(&b);
     bench_start(&b, 1);
-    struct supervisor_event ev = {
-        .kind = SUP_EXEC_FAILED, .round = 1, .error = errors[i], .when_ms = b.now_ms, .text = "no such file"};
+    struct supervisor_event ev = {.kind = SUP_EXEC_FAILED,
+                                  .round = 1,
+                                  .when_ms = b.now_ms,
+                                  .exec_failed = {.error = errors[i], .text = "no such file"}};
     bench_event(&b, &ev);
     bench_event(&b, &ev);
     const struct report *r = bench_report(&b, REPORT_FAILED);
     assert_int_equal(r->what.cause, CAUSE_WORKER_EXEC);
     assert_int_equal(r->what.code, i == 0 ? 127 : 126);
+    assert_true(r->what.lasting);
     assert_string_equal(r->what.text, "no such file");
     assert_int_equal(bench_count_sent(&b, MSG_REPORT), 1);
     assert_state(&b, SUPERVISOR_STOPPING);
@@ -226,18 +213,35 @@ static void test_a_command_that_cannot_run(void **state) {
   }
 }
 
+/* Nothing is wrong with the command: the daemon may try again. */
+static void test_a_limit_of_the_machine_is_not_lasting(void **state) {
+  struct bench b;
+  bench_open_joined(&b);
+  bench_start(&b, 1);
+  bench_event(&b, &(struct supervisor_event){
+                      .kind = SUP_EXEC_FAILED,
+                      .round = 1,
+                      .when_ms = b.now_ms,
+                      .exec_failed = {.error = EAGAIN, .text = "fork: Resource temporarily unavailable"}});
+  const struct report *r = bench_report(&b, REPORT_FAILED);
+  assert_int_equal(r->what.cause, CAUSE_WORKER_EXEC);
+  assert_int_equal(r->what.code, EXIT_CODE_SYSTEM);
+  assert_false(r->what.lasting);
+  assert_string_equal(r->what.text, "fork: Resource temporarily unavailable; see ulimit -u, and pids.max of "
+                                    "the cgroup");
+  bench_close(&b);
+}
+
 /* Nothing of the round runs; the verdict names device and holder, and it is the daemon that counts restarts. */
 static void test_device_held(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_joined(&b);
+  bench_open_joined(&b);
   bench_start(&b, 1);
   struct supervisor_event ev = {.kind = SUP_DEVICE_HELD,
                                 .round = 1,
                                 .local_rank = 1,
                                 .when_ms = b.now_ms,
-                                .device = "5, GPU-8f",
-                                .text = "pid 7 holds it"};
+                                .device_held = {.device = "5, GPU-8f", .text = "pid 7 holds it"}};
   bench_event(&b, &ev);
   const struct report *r = bench_report(&b, REPORT_FAILED);
   assert_int_equal(r->what.cause, CAUSE_DEVICE_HELD);
@@ -266,12 +270,12 @@ static void test_deaths_around_the_stop(void **state) {
   assert_int_equal(bench_report(&b, REPORT_FAILED)->what.code, 3);
   assert_int_equal(bench_report(&b, REPORT_FAILED)->ago_ms, 11);
   bench_exited(&b, 2, EXITED(0), before + 99, "");
-  bench_event(&b, &(struct supervisor_event){.kind = SUP_EXITED,
-                                             .round = 1,
-                                             .local_rank = 3,
-                                             .status = EXITED(4),
-                                             .when_ms = b.now_ms,
-                                             .unasked = true}); /* the guard knows better */
+  bench_event(
+      &b, &(struct supervisor_event){.kind = SUP_EXITED,
+                                     .round = 1,
+                                     .local_rank = 3,
+                                     .when_ms = b.now_ms,
+                                     .exited = {.status = EXITED(4), .unasked = true}}); /* the guard knows better */
   assert_int_equal(bench_report(&b, REPORT_FAILED)->what.code, 4);
   assert_int_equal(bench_count_sent(&b, MSG_REPORT), 3);
   bench_clear(&b);
@@ -283,8 +287,7 @@ static void test_deaths_around_the_stop(void **state) {
 
 static void test_what_does_not_fit_the_token_changes_nothing(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_forget(&b);
   bench_stop(&b, 2, NULL);
   bench_settled(&b, 2, true, 3, NULL);
@@ -300,8 +303,7 @@ static void test_what_does_not_fit_the_token_changes_nothing(void **state) {
 static void test_settled_leads_to_the_next_round(void **state) {
   struct bench b;
   struct verdict v;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_exited(&b, 0, EXITED(7), b.now_ms, "oops\n");
   bench_settled(&b, 1, true, 1, NULL); /* not before it has stopped */
   assert_state(&b, SUPERVISOR_STOPPING);
@@ -317,7 +319,7 @@ static void test_settled_leads_to_the_next_round(void **state) {
   assert_state(&b, SUPERVISOR_JOINING);
   bench_start(&b, 2);
   assert_state(&b, SUPERVISOR_STARTING);
-  for (uint32_t i = 0; i < 2; i++) bench_spawned(&b, i);
+  bench_all_spawned(&b);
   assert_int_equal(bench_report(&b, REPORT_STARTED)->round, 2);
   assert_true(bench_report(&b, REPORT_STARTED)->seq > 3); /* numbers go on */
   bench_close(&b);
@@ -325,11 +327,10 @@ static void test_settled_leads_to_the_next_round(void **state) {
 
 static void test_stale_kills_and_joins_anew(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_forget(&b);
   bench_stale(&b);
-  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->value, 0);
+  assert_int_equal(bench_effect(&b, SUP_STOP_TREES)->stop_trees.grace_ms, 0);
   assert_int_equal(bench_count_sent(&b, MSG_HELLO), 0); /* not before all is dead */
   bench_clear(&b);
   assert_state(&b, SUPERVISOR_JOINING);
@@ -347,15 +348,14 @@ static void test_stale_kills_and_joins_anew(void **state) {
 
 static void test_stale_with_nothing_that_runs(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_stop(&b, 1, NULL);
   bench_clear(&b);
   assert_state(&b, SUPERVISOR_STOPPED);
   bench_forget(&b);
   bench_stale(&b);
   assert_state(&b, SUPERVISOR_JOINING);
-  assert_int_equal(bench_sent(&b, MSG_HELLO)->hello.phase, PHASE_NONE);
+  assert_int_equal(bench_hello(&b)->phase, PHASE_NONE);
   assert_int_equal(bench_count(&b, SUP_STOP_TREES), 0);
   bench_close(&b);
 }
@@ -364,8 +364,7 @@ static void test_stale_with_nothing_that_runs(void **state) {
 
 static void test_reports_are_said_again_in_every_hello(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   b.now_ms += 1000;
   bench_exited(&b, 0, EXITED(7), b.now_ms, "oops");
   bench_down(&b, false);
@@ -374,7 +373,7 @@ static void test_reports_are_said_again_in_every_hello(void **state) {
   for (int i = 0; i < 2; i++) {
     bench_run(&b, 500);
     bench_up(&b);
-    const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+    const struct hello *h = bench_hello(&b);
     assert_int_equal(h->phase, PHASE_STOPPED);
     assert_int_equal(h->round, 1);
     assert_int_equal(h->node_rank, 1);
@@ -398,7 +397,7 @@ static void test_reports_are_said_again_in_every_hello(void **state) {
   bench_down(&b, false);
   bench_run(&b, 500);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->n_reports, 0);
   assert_int_equal(h->phase, PHASE_NONE);
   assert_int_equal(h->round, 1); /* that it was in, and knows as settled */
@@ -409,11 +408,8 @@ static void test_reports_are_said_again_in_every_hello(void **state) {
 
 static void test_what_happened_between_hello_and_welcome(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
-  bench_down(&b, false);
-  bench_run(&b, 0);
-  bench_up(&b);
+  bench_open_running(&b);
+  bench_reconnected(&b);
   bench_forget(&b);
   bench_exited(&b, 0, EXITED(7), b.now_ms, "");
   assert_int_equal(bench_count_sent(&b, MSG_REPORT), 0); /* not before it is welcomed */
@@ -424,7 +420,8 @@ static void test_what_happened_between_hello_and_welcome(void **state) {
   bench_close(&b);
 }
 
-/* A thousand workers that die with much to say: HELLO fits its frame (sup_help.c), and the end has its place. */
+/* A thousand workers that die with much to say: HELLO fits its frame (tests/rig/supervisor.c), and the end has its
+ * place. */
 static void test_more_deaths_than_a_hello_can_carry(void **state) {
   struct bench b;
   char text[TEXT_MAX + 1];
@@ -439,7 +436,7 @@ static void test_more_deaths_than_a_hello_can_carry(void **state) {
   bench_signal(&b, 15);
   bench_run(&b, 0);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello;
+  const struct hello *h = bench_hello(&b);
   assert_int_equal(h->n_reports, REPORTS_MAX - 1);
   assert_int_equal(strlen(h->reports[1].what.text), TEXT_MAX); /* the first keeps its words */
   assert_int_equal(h->reports[REPORTS_MAX - 2].kind, REPORT_LEAVING);
@@ -459,17 +456,19 @@ static void test_the_longest_hello(void **state) {
   b.config.workers = 1024;
   b.config.expected_hosts = hosts;
   b.config.addrs = addrs;
-  bench_running(&b);
+  bench_joined(&b);
+  bench_start(&b, 1);
   b.now_ms += 10;
   for (uint32_t i = 0; i < 1024; i++)
-    bench_event(&b, &(struct supervisor_event){
-                        .kind = SUP_SPAWNED, .round = 1, .local_rank = i, .pid = 4194304, .device = device});
+    bench_event(&b,
+                &(struct supervisor_event){
+                    .kind = SUP_SPAWNED, .round = 1, .local_rank = i, .spawned = {.pid = 4194304, .device = device}});
   for (uint32_t i = 0; i < 1024; i++) bench_exited(&b, i, SIGNALED(11) | 0x80, b.now_ms - 5, text);
   bench_down(&b, false);
   bench_signal(&b, 15);
   bench_run(&b, 0);
   bench_up(&b);
-  const struct hello *h = &bench_sent(&b, MSG_HELLO)->hello; /* which fits: sup_help.c */
+  const struct hello *h = bench_hello(&b); /* which fits: tests/rig/supervisor.c */
   assert_int_equal(strlen(h->reports[1].what.text), sizeof text - 1);
   assert_int_equal(strlen(h->reports[1].what.device), DEVICE_MAX);
   bench_close(&b);
@@ -487,6 +486,7 @@ int main(void) {
       cmocka_unit_test(test_an_exit_code),
       cmocka_unit_test(test_a_signal),
       cmocka_unit_test(test_a_command_that_cannot_run),
+      cmocka_unit_test(test_a_limit_of_the_machine_is_not_lasting),
       cmocka_unit_test(test_device_held),
       cmocka_unit_test(test_deaths_around_the_stop),
       cmocka_unit_test(test_what_does_not_fit_the_token_changes_nothing),

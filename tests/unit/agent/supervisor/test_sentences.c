@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* supervisor: what the user reads of a round's failure: one verdict, told once, not before its cause. */
 
 #include "tests/rig/supervisor.h"
@@ -12,8 +13,7 @@
 
 static void test_a_failure_is_told_once(void **state) {
   struct bench b;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_forget(&b);
   bench_exited(&b, 1, EXITED(7), b.now_ms, "first\n\x1b[31mRuntimeError: no\n");
   assert_int_equal(bench_said(&b, "rank 3"), 0); /* the settled verdict may come at any moment */
@@ -37,8 +37,7 @@ static void test_a_failure_is_told_once(void **state) {
 static void another_is_settled(bool told) {
   struct bench b;
   struct verdict v;
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   bench_exited(&b, 0, EXITED(1), b.now_ms, "");
   if (told) bench_run(&b, 250);
   bench_clear(&b);
@@ -71,10 +70,45 @@ static void test_an_echo_is_not_told_before_its_cause(void **state) {
   another_is_settled(false);
 }
 
-static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
+enum { REPORTS_NOTHING, REPORTS_PROGRESS, CAN_CHECKPOINT, REPORTS_ELSEWHERE, SECOND_RESTART, NOT_STARTED, NO_CHARGE };
+
+/* How often the line is there that a restart begins from the beginning, in a round of which this is node 0. */
+static int starts_over(int what, bool node_0) {
   struct bench b;
   bench_open(&b);
+  b.node_rank = node_0 ? 0 : 1;
   bench_running(&b);
+  if (what == REPORTS_PROGRESS)
+    bench_event(&b, &(struct supervisor_event){.kind = SUP_PROGRESS, .round = 1, .progress = {.step = 3}});
+  if (what == CAN_CHECKPOINT)
+    bench_event(&b,
+                &(struct supervisor_event){.kind = SUP_CAN_CHECKPOINT, .round = 1, .can_checkpoint = {.can = true}});
+  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
+  bench_clear(&b);
+  struct msg m;
+  msg_init(&m, MSG_SETTLED);
+  m.settled.incarnation = b.incarnation;
+  m.settled.round = 1;
+  m.settled.charged = what != NO_CHARGE;
+  m.settled.restarts_used = what == SECOND_RESTART ? 2 : what == NO_CHARGE ? 0 : 1;
+  m.settled.verdict.cause = what == NOT_STARTED ? CAUSE_WORKER_EXEC : CAUSE_WORKER_EXIT;
+  m.settled.failed_step = what == REPORTS_ELSEWHERE ? 7 : -1;
+  bench_msg(&b, &m);
+  int n = bench_said(&b, "so the script starts from the beginning unless it loads a checkpoint itself; "
+                         "--max-restarts 0 turns restarts off");
+  bench_close(&b);
+  return n;
+}
+
+static void test_a_restart_that_starts_over(void **state) {
+  assert_int_equal(starts_over(REPORTS_NOTHING, true), 1);
+  assert_int_equal(starts_over(REPORTS_NOTHING, false), 0);
+  for (int what = REPORTS_PROGRESS; what <= NO_CHARGE; what++) assert_int_equal(starts_over(what, true), 0);
+}
+
+static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
+  struct bench b;
+  bench_open_running(&b);
   bench_down(&b, false);
   bench_exited(&b, 0, EXITED(1), b.now_ms, "");
   assert_int_equal(bench_said(&b, "exited with code 1"), 1);
@@ -84,8 +118,7 @@ static void test_a_failure_without_a_daemon_is_told_at_once(void **state) {
 static void test_only_the_last_lines(void **state) {
   struct bench b;
   char text[400] = "";
-  bench_open(&b);
-  bench_running(&b);
+  bench_open_running(&b);
   for (int i = 0; i < 30; i++) {
     char line[24];
     snprintf(line, sizeof line, "line-%02d\n", i);
@@ -101,11 +134,46 @@ static void test_only_the_last_lines(void **state) {
 
 static void test_stuck_is_named(void **state) {
   struct bench b;
+  bench_open_running(&b);
+  bench_event(&b, &(struct supervisor_event){
+                      .kind = SUP_STUCK, .round = 1, .stuck = {.pid = 5000, .state = 'D', .command = "a\x1b"}});
+  assert_int_equal(bench_said(&b, "rank 2 (local 0), pid 5000 (a\\x1b), does not die of SIGKILL (state D)"), 1);
+  bench_event(&b, &(struct supervisor_event){.kind = SUP_STUCK,
+                                             .round = 1,
+                                             .local_rank = UINT32_MAX,
+                                             .stuck = {.pid = 5001, .state = 'D', .command = "b"}});
+  assert_int_equal(bench_said(&b, "pid 5001 (b) does not die of SIGKILL (state D)"), 1);
+  bench_close(&b);
+}
+
+static void test_another_users_process_is_named(void **state) {
+  struct bench b;
+  bench_open_running(&b);
+  bench_event(&b, &(struct supervisor_event){
+                      .kind = SUP_STUCK,
+                      .round = 1,
+                      .local_rank = 1,
+                      .stuck = {.pid = 4711, .state = 'S', .denied = true, .uid = 0, .command = "sudo"}});
+  assert_int_equal(bench_said(&b, "rank 3 (local 1), pid 4711 (sudo), runs as uid 0 and cannot be killed by uid "), 1);
+  assert_int_equal(bench_said(&b, "this node waits until it exits"), 1);
+  assert_int_equal(bench_said(&b, "SIGKILL"), 0);
+  bench_close(&b);
+}
+
+/* It is the same in each round, so it is said once. */
+static void test_another_command_is_told_once(void **state) {
+  struct bench b;
   bench_open(&b);
+  b.node_rank = 0;
+  b.other_command = "n\n7";
   bench_running(&b);
-  bench_event(&b,
-              &(struct supervisor_event){.kind = SUP_STUCK, .round = 1, .pid = 5000, .text = "pid 5000 (D)"});
-  assert_int_equal(bench_said(&b, "pid 5000 (D)"), 1);
+  assert_int_equal(bench_said(&b, "host n\\n7 runs another command than host n0 (this node 0)"), 1);
+  bench_stop(&b, 1, NULL);
+  bench_clear(&b);
+  bench_settled(&b, 1, false, 0, NULL);
+  bench_start(&b, 2);
+  assert_int_equal(supervisor_round(b.s), 2);
+  assert_int_equal(bench_said(&b, "another command"), 1);
   bench_close(&b);
 }
 
@@ -115,8 +183,11 @@ int main(void) {
       cmocka_unit_test(test_a_settled_verdict_that_names_another),
       cmocka_unit_test(test_an_echo_is_not_told_before_its_cause),
       cmocka_unit_test(test_a_failure_without_a_daemon_is_told_at_once),
+      cmocka_unit_test(test_a_restart_that_starts_over),
       cmocka_unit_test(test_only_the_last_lines),
       cmocka_unit_test(test_stuck_is_named),
+      cmocka_unit_test(test_another_users_process_is_named),
+      cmocka_unit_test(test_another_command_is_told_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

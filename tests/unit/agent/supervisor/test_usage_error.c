@@ -1,4 +1,5 @@
-/* What no restart can cure is told from what one may. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Failures that no restart can mend are distinguished from others. */
 
 #include "agent/supervisor/usage_error.h"
 #include "tests/rig/unit.h"
@@ -11,14 +12,12 @@ static void test_of_the_trainer(void **state) {
 }
 
 static void test_of_python(void **state) {
-  assert_true(is_usage_error(
-      2, "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --rl", false));
   assert_true(
-      is_usage_error(2, "  [--many]\npython3 -m a.b: error: argument --lr: invalid float value: 'x'", false));
+      is_usage_error(2, "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --rl", false));
+  assert_true(is_usage_error(2, "  [--many]\npython3 -m a.b: error: argument --lr: invalid float value: 'x'", false));
+  assert_true(is_usage_error(2, "warned first\nUsage: train.py [OPTIONS]\n\nError: No such option: --rl", false));
   assert_true(
-      is_usage_error(2, "warned first\nUsage: train.py [OPTIONS]\n\nError: No such option: --rl", false));
-  assert_true(is_usage_error(
-      2, "/usr/bin/python3: can't open file '/home/ada/train.py': [Errno 2] No such file", false));
+      is_usage_error(2, "/usr/bin/python3: can't open file '/home/ada/train.py': [Errno 2] No such file", false));
   assert_true(is_usage_error(1, "/usr/bin/python3: No module named train", false));
   assert_true(is_usage_error(1,
                              "python3: Error while finding module specification for 'a.b' "

@@ -1,4 +1,5 @@
-/* agent/env.c: the environment of a worker, name by name. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agent/workers/env.c: the environment of a worker, name by name. */
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,8 +32,7 @@ static const struct env_job job = {.scheduler_restarts = -1,
                                    .socket = "@rdzv-agent-1",
                                    .workers = 4,
                                    .max_restarts = 6,
-                                   .signals =
-                                       1ULL << SIGTERM | 1ULL << SIGINT | 1ULL << SIGHUP | 1ULL << SIGQUIT,
+                                   .signals = 1ULL << SIGTERM | 1ULL << SIGINT | 1ULL << SIGHUP | 1ULL << SIGQUIT,
                                    .error_file = "/logs/error.json"};
 
 enum { BASE_MAX = 16 };
@@ -330,8 +330,44 @@ static void tells_the_device(void **state) {
   env_destroy(env);
 }
 
+static char **create_for(const char *const *base, const struct env_job *j, uint32_t local_rank) {
+  char *words[BASE_MAX] = {0};
+  for (size_t i = 0; base[i]; i++) memcpy(&words[i], &base[i], sizeof(words[i]));
+  return env_create(words, &start, j, local_rank);
+}
+
+/* A task of Slurm's is an agent: its numbers would be those of each of its workers. */
+static void renumbers_slurms_tasks(void **state) {
+  const char *base[] = {"SLURM_PROCID=1", "SLURM_NTASKS=5",  "SLURM_NPROCS=5", "SLURM_LOCALID=0",
+                        "SLURM_NODEID=1", "SLURM_JOB_ID=47", "SLURM_NNODES=5", NULL};
+  const char *none[] = {"SLURM_JOB_ID=47", NULL};
+  static const char *const names[][4] = {{"SLURM_PROCID", "13", "1", "13"}, {"SLURM_NTASKS", "19", "5", "19"},
+                                         {"SLURM_NPROCS", "19", "5", "19"}, {"SLURM_LOCALID", "2", "0", "6"},
+                                         {"SLURM_NODEID", "3", "1", "1"},   {"SLURM_JOB_ID", "47", "47", "47"},
+                                         {"SLURM_NNODES", "5", "5", "5"}};
+  struct env_job one = job, shared = job;
+  one.workers = 1;
+  shared.shares_host = true;
+  shared.first = 4;
+  shared.local_world = 8;
+  char **several = create(base, 2), **alone = create_for(base, &one, 0), **beside = create_for(base, &shared, 2),
+       **elsewhere = create(none, 2);
+  for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+    assert_string_equal(value(several, names[i][0]), names[i][1]);
+    assert_int_equal(count(several, names[i][0]), 1);
+    assert_string_equal(value(alone, names[i][0]), names[i][2]);
+    assert_string_equal(value(beside, names[i][0]), names[i][3]);
+  }
+  for (size_t i = 0; i < 5; i++) assert_null(value(elsewhere, names[i][0])); /* nobody would believe them */
+  env_destroy(several);
+  env_destroy(alone);
+  env_destroy(beside);
+  env_destroy(elsewhere);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(renumbers_slurms_tasks),
       cmocka_unit_test(sets_every_name),
       cmocka_unit_test(keeps_what_is_not_ours),
       cmocka_unit_test(replaces_what_is_there),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* opts_help: the text of a small table to the letter, and what must hold at every width. */
 
 #include "common/opts/opts.h"
@@ -12,20 +13,13 @@ static const struct opt table[] = {
      .label = "N|MIN:MAX",
      .def = "1",
      .help = "How many nodes the job has; with a range it may shrink and grow."},
-    {.name = "nproc",
-     .alias = "nproc-per-node",
-     .type = OPT_INT,
-     .def = "auto",
-     .help = "Workers on this node."},
+    {.name = "nproc", .alias = "nproc-per-node", .type = OPT_INT, .def = "auto", .help = "Workers on this node."},
     {.group = "Time"},
     {.name = "last-call",
      .type = OPT_DURATION,
      .def = "30s",
      .help = "How long to wait for more nodes when the least number has joined."},
-    {.name = "a-rather-long-name",
-     .type = OPT_STRING,
-     .label = "SOME-LONG-LABEL",
-     .help = "Stands on its own line."},
+    {.name = "a-rather-long-name", .type = OPT_STRING, .label = "SOME-LONG-LABEL", .help = "Stands on its own line."},
     {.group = "Talk"},
     {.name = "quiet", .alias = "q", .type = OPT_FLAG, .help = "Say less."},
     {.name = "color", .type = OPT_FLAG, .def = "yes", .help = "Use colors."},
@@ -38,8 +32,7 @@ static const struct opts_verb verbs[] = {
     {"drop", "THING [WHY]", "color", "It is not there any more, and nobody is to look for it."},
     {0},
 };
-static const struct opts_exit exits[] = {
-    {0, "done"}, {-1, "never said"}, {75, "not done: once more"}, {0, NULL}};
+static const struct opts_exit exits[] = {{0, "done"}, {-1, "never said"}, {75, "not done: once more"}, {0, NULL}};
 
 static const struct opts_spec spec = {
     .verbs = verbs,
@@ -47,9 +40,8 @@ static const struct opts_spec spec = {
     .exits = exits,
     .program = "demo",
     .usage = "demo [options] [-- COMMAND...]\ndemo --standalone [options]",
-    .intro =
-        "Starts workers on this node and keeps them alive together with those of the other nodes.\n\nSecond "
-        "paragraph.",
+    .intro = "Starts workers on this node and keeps them alive together with those of the other nodes.\n\nSecond "
+             "paragraph.",
     .outro = "Example:\n  demo --nnodes 2 -- ./worker\n",
     .env_prefix = "DEMO_",
     .table = table,
@@ -63,7 +55,7 @@ static const char golden[] = "usage: demo [options] [-- COMMAND...]\n"
                              "\n"
                              "Second paragraph.\n"
                              "\n"
-                             "What it is told:\n"
+                             "Commands:\n"
                              "  list              One line for each thing.\n"
                              "  drop THING [WHY]  It is not there any more, and nobody is to look for\n"
                              "                    it.\n"
@@ -117,8 +109,7 @@ static void check_lines(const char *text, size_t width) {
   while (*text) {
     size_t n = strcspn(text, "\n");
     bool usage_or_name = strncmp(text, "usage:", 6) == 0 || strncmp(text, "       demo", 11) == 0 ||
-                         (n > width && !memchr(text + 2, ' ', n - 2)) ||
-                         strncmp(text, "  --a-rather", 12) == 0;
+                         (n > width && !memchr(text + 2, ' ', n - 2)) || strncmp(text, "  --a-rather", 12) == 0;
     if (n > width && !usage_or_name) fail_msg("wider than %zu: %.*s", width, (int)n, text);
     assert_true(n == 0 || text[n - 1] != ' ');
     assert_int_equal(text[n], '\n');

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* opts: names, values, environment and what is said about mistakes. */
 
 #include "common/opts/opts.h"
@@ -29,22 +30,11 @@ static int parse_range(const char *text, void *field, struct err *e) {
 
 static const struct opt table[] = {
     {.group = "What to run"},
-    {.name = "nproc",
-     .alias = "nproc-per-node",
-     .type = OPT_INT,
-     .offset = AT(nproc),
-     .def = "1",
-     .min = 1,
-     .max = 64},
+    {.name = "nproc", .alias = "nproc-per-node", .type = OPT_INT, .offset = AT(nproc), .def = "1", .min = 1, .max = 64},
     {.name = "nnodes", .type = OPT_CUSTOM, .offset = AT(range), .parse = parse_range},
     {.group = "How"},
     {.name = "endpoint", .type = OPT_STRING, .offset = AT(endpoint), .label = "HOST"},
-    {.name = "last-call",
-     .type = OPT_DURATION,
-     .offset = AT(last_call_ms),
-     .def = "30s",
-     .min = 0,
-     .max = 600000},
+    {.name = "last-call", .type = OPT_DURATION, .offset = AT(last_call_ms), .def = "30s", .min = 0, .max = 600000},
     {.name = "bucket", .type = OPT_SIZE, .offset = AT(bucket), .def = "25m", .min = 4096, .max = 0},
     {.name = "lr", .type = OPT_FLOAT, .offset = AT(lr), .min = 0, .max = 1},
     {.name = "listen", .type = OPT_STRINGS, .offset = AT(listen), .def = "[::]:1,0.0.0.0:2"},
@@ -118,8 +108,7 @@ static void test_defaults(void **state) {
 }
 
 static void test_spellings(void **state) {
-  static const char *const same[] = {"--last-call 5s", "--last-call=5s", "--last_call 5s",
-                                     "--last_call=5000ms"};
+  static const char *const same[] = {"--last-call 5s", "--last-call=5s", "--last_call 5s", "--last_call=5000ms"};
   struct line l;
   for (size_t i = 0; i < 4; i++) {
     parse(&l, same[i], "");
@@ -286,8 +275,7 @@ static void test_unknown_options(void **state) {
 }
 
 static void test_unknown_variables(void **state) {
-  refused("", "TEST_LASTCALL=1",
-          "TEST_LASTCALL in the environment names no option: did you mean TEST_LAST_CALL?");
+  refused("", "TEST_LASTCALL=1", "TEST_LASTCALL in the environment names no option: did you mean TEST_LAST_CALL?");
   refused("", "TEST_FOO=1", "TEST_FOO in the environment names no option: unset it, or see tester --help");
   refused("", "TEST_=1", "TEST_ in the environment names no option: unset it, or see tester --help");
   refused("", "TEST_nproc=1", "TEST_nproc in the environment names no option: did you mean TEST_NPROC?");
@@ -299,15 +287,13 @@ static void test_unknown_variables(void **state) {
 /* A Service of Kubernetes that is called as the program. */
 static void test_service_links(void **state) {
   struct line l;
-  parse(&l, "",
-        "TEST_SERVICE_HOST=10.0.0.1 TEST_SERVICE_PORT=1 TEST_SERVICE_PORT_RDZV=1 TEST_PORT=tcp://10.0.0.1:1");
+  parse(&l, "", "TEST_SERVICE_HOST=10.0.0.1 TEST_SERVICE_PORT=1 TEST_SERVICE_PORT_RDZV=1 TEST_PORT=tcp://10.0.0.1:1");
   parse(&l, "", "TEST_PORT_1_TCP=tcp://10.0.0.1:1 TEST_PORT_1_TCP_ADDR=10.0.0.1 TEST_PORT_1_UDP_PROTO=udp");
   parse(&l, "", "TEST_OTHER_SERVICE_HOST=10.0.0.1");
   refused("", "TEST_PORT=1", "TEST_PORT in the environment names no option: unset it, or see tester --help");
   refused("", "TEST_SERVICE_HOSTS=x",
           "TEST_SERVICE_HOSTS in the environment names no option: unset it, or see tester --help");
-  refused("", "TEST_FOO=x_TCP",
-          "TEST_FOO in the environment names no option: unset it, or see tester --help");
+  refused("", "TEST_FOO=x_TCP", "TEST_FOO in the environment names no option: unset it, or see tester --help");
 }
 
 static void test_without_environment(void **state) {
@@ -346,12 +332,7 @@ static const struct opt foreign_table[] = {
      .offset = AT(nproc),
      .def = "1"},
     {.name = "endpoint", .foreign = "endpoint", .type = OPT_STRING, .offset = AT(endpoint)},
-    {.name = "name",
-     .alias = "n",
-     .foreign = "name",
-     .foreign_no_env = true,
-     .type = OPT_STRING,
-     .offset = AT(name)},
+    {.name = "name", .alias = "n", .foreign = "name", .foreign_no_env = true, .type = OPT_STRING, .offset = AT(name)},
     {.name = "next-call", .type = OPT_DURATION, .offset = AT(last_call_ms)},
     {.name = "quiet", .alias = "q", .foreign = "quiet", .type = OPT_FLAG, .offset = AT(quiet)},
     {.name = "verbose", .alias = "v", .type = OPT_FLAG, .offset = AT(verbose)},
@@ -359,11 +340,8 @@ static const struct opt foreign_table[] = {
 };
 
 static void test_foreign_names(void **state) {
-  static const struct opts_spec sp = {.program = "tester",
-                                      .usage = "tester",
-                                      .env_prefix = "TEST_",
-                                      .env_foreign = "PET_",
-                                      .table = foreign_table};
+  static const struct opts_spec sp = {
+      .program = "tester", .usage = "tester", .env_prefix = "TEST_", .env_foreign = "PET_", .table = foreign_table};
   static const struct {
     const char *words, *env;
     int nproc; /* 0: refused */
@@ -389,8 +367,7 @@ static void test_foreign_names(void **state) {
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     struct line l;
     int rc = parse_with(&l, &sp, cases[i].words, cases[i].env);
-    if (rc != (cases[i].nproc ? 0 : -EINVAL))
-      fail_msg("'%s' with '%s': %s", cases[i].words, cases[i].env, l.e.text);
+    if (rc != (cases[i].nproc ? 0 : -EINVAL)) fail_msg("'%s' with '%s': %s", cases[i].words, cases[i].env, l.e.text);
     if (rc == 0) assert_int_equal(l.s.nproc, cases[i].nproc);
   }
   struct line l;
@@ -410,11 +387,8 @@ static void test_foreign_names(void **state) {
 }
 
 static void spelt(const char *words, const char *env, const char *name, const char *expected) {
-  static const struct opts_spec sp = {.program = "tester",
-                                      .usage = "tester",
-                                      .env_prefix = "TEST_",
-                                      .env_foreign = "PET_",
-                                      .table = foreign_table};
+  static const struct opts_spec sp = {
+      .program = "tester", .usage = "tester", .env_prefix = "TEST_", .env_foreign = "PET_", .table = foreign_table};
   char got[OPT_SPELLING_MAX];
   struct line l;
   parse_with(&l, &sp, words, env);

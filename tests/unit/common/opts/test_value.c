@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* opts_value: numbers, times and sizes as people write them. */
 
 #include "common/opts/opts.h"
@@ -94,8 +95,7 @@ static void test_bad_ints(void **state) {
 }
 
 static void test_bools(void **state) {
-  static const char *const yes[] = {"1", "true", "yes", "YES", "True"}, *const no[] = {"0", "false", "no",
-                                                                                       "No"};
+  static const char *const yes[] = {"1", "true", "yes", "YES", "True"}, *const no[] = {"0", "false", "no", "No"};
   bool v = false;
   for (size_t i = 0; i < 5; i++) {
     v = false;
@@ -127,8 +127,7 @@ static void test_floats(void **state) {
   assert_true(float_of("-2.5e-3", 0) == -2.5e-3);
   assert_true(float_of(".5", 0) == 0.5);
   assert_true(float_of("1e-320", 0) < 1e-300); /* a denormal is a number */
-  static const char *const bad[] = {"",      "x",  "1x", "inf", "nan", "0x10",
-                                    "1e999", "1 ", " 1", "e",   "1,5", "-"};
+  static const char *const bad[] = {"", "x", "1x", "inf", "nan", "0x10", "1e999", "1 ", " 1", "e", "1,5", "-"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) assert_true(float_of(bad[i], -EINVAL) == -77);
 }
 

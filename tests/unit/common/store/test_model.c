@@ -1,7 +1,10 @@
-/* store against a naive one: random operations of a few clients on a few names, every answer compared, and who is released, in which order.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store against a naive one: random operations of a few clients on a few names, every answer compared, and who is
+ * released, in which order.
  *
- * The model is lists that are walked from end to end. It knows of no limit; in half of the stories the store has a small one, then what the store
- * refuses must have changed nothing, which every later answer shows. A story ends with everybody gone and nothing charged. */
+ * The model is lists that are walked from end to end. It knows of no limit; in half of the stories the store has a
+ * small one, then what the store refuses must have changed nothing, which every later answer shows. A story ends with
+ * everybody gone and nothing charged. */
 
 #include "common/store/store.h"
 
@@ -173,10 +176,9 @@ static void do_compare_set(int c, int k) {
   random_value(&desired);
   struct slice now;
   struct value *v = &m.values[k];
-  bool same =
-      v->there ? v->len == expected.len && memcmp(v->data, expected.data, v->len) == 0 : expected.len == 0;
-  if (!allowed(store_compare_set(clients[c], key_of(k), (struct slice){expected.data, expected.len},
-                                 slice_of(&desired), &now, NULL)))
+  bool same = v->there ? v->len == expected.len && memcmp(v->data, expected.data, v->len) == 0 : expected.len == 0;
+  if (!allowed(store_compare_set(clients[c], key_of(k), (struct slice){expected.data, expected.len}, slice_of(&desired),
+                                 &now, NULL)))
     return;
   if (same) *v = desired;
   assert_same(now, v->there ? slice_of(v) : (struct slice){expected.data, expected.len});
@@ -313,9 +315,9 @@ static void do_list(int c, int k) {
 }
 
 static void story(bool small) {
-  static void (*const ops[])(int c, int k) = {
-      do_set,  do_get,  do_add,  do_compare_set, do_append, do_delete, do_has,   do_push, do_pop,
-      do_wait, do_wait, do_wait, do_barrier,     do_cancel, do_take,   do_leave, do_list};
+  static void (*const ops[])(int c, int k) = {do_set,     do_get,    do_add,  do_compare_set, do_append, do_delete,
+                                              do_has,     do_push,   do_pop,  do_wait,        do_wait,   do_wait,
+                                              do_barrier, do_cancel, do_take, do_leave,       do_list};
   memset(&m, 0, sizeof(m));
   store = store_create(&(struct store_config){.seed = seed,
                                               .max_keys = small ? 8 : 0,

@@ -1,4 +1,5 @@
-/* store: its limits, its sessions, its table; test_store_model.c compares it with a naive one. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store: its limits, its sessions, its table; test_model.c compares it with a naive one. */
 
 #include "common/store/store.h"
 
@@ -67,7 +68,7 @@ static void test_limit_of_keys(void **state) {
   assert_int_equal(store_queue_push(c, text("q"), text("1"), &err), 0);
   assert_int_equal(store_add(c, text("n"), 1, &total, &err), 0);
   size_t bytes = store_bytes(s);
-  static const char sentence[] = "the store is full: it holds 3 keys and queue elements, the most it may";
+  static const char sentence[] = "the store is full: it holds 3 keys and queue elements, which is the limit";
   refused(set(c, "b", "1"), sentence);
   refused(store_queue_push(c, text("q"), text("2"), &err), sentence);
   refused(store_add(c, text("b"), 1, &total, &err), sentence);
@@ -91,7 +92,7 @@ static void test_limit_of_a_value(void **state) {
   struct store_client *c = store_client_create(s, NULL);
   struct slice now;
   int64_t total;
-  static const char sentence[] = "a value of 6 bytes is longer than the 5 that the store takes";
+  static const char sentence[] = "a value of 6 bytes is longer than the limit of 5";
   assert_int_equal(set(c, "k", "12345"), 0);
   refused(set(c, "k", "123456"), sentence);
   refused(store_append(c, text("k"), text("6"), &err), sentence);
@@ -112,13 +113,14 @@ static void test_limit_of_a_key(void **state) {
   char *key = xcalloc(1, STORE_MAX_KEY + 1);
   assert_int_equal(store_set(c, (struct slice){key, STORE_MAX_KEY}, text(""), &err), 0);
   refused(store_set(c, (struct slice){key, STORE_MAX_KEY + 1}, text(""), &err),
-          "a key of 65537 bytes is longer than the 65536 that the store takes");
+          "a key of 65537 bytes is longer than the limit of 65536");
   free(key);
   store_client_destroy(c, 0);
   store_destroy(s);
 }
 
-/* What each operation is charged, found out in a store that is large enough, is what it needs: with one byte less it is refused, and nothing has changed. */
+/* What each operation is charged, found out in a store that is large enough, is what it needs: with one byte less it
+ * is refused, and nothing has changed. */
 static int do_op(struct store_client *c, int op) {
   struct slice now;
   int64_t total;
@@ -159,8 +161,7 @@ static void test_limit_of_bytes(void **state) {
     assert_true(after > before);
     store_client_destroy(c, 0);
     store_destroy(s);
-    if (op == 4)
-      exact -= strlen("valuemore than doubled"); /* the room for more is taken only where there is some */
+    if (op == 4) exact -= strlen("valuemore than doubled"); /* the room for more is taken only where there is some */
     for (int less = 0; less < 2; less++) {
       c = prepared(exact - (size_t)less, &s);
       assert_int_equal(do_op(c, op), less ? -ENOSPC : 0);
@@ -168,7 +169,7 @@ static void test_limit_of_bytes(void **state) {
       if (less) {
         char want[128];
         snprintf(want, sizeof(want),
-                 "the store is full: %zu bytes are taken and %zu more would pass its limit of %zu", before,
+                 "the store is full: it holds %zu bytes, and %zu more would exceed its limit of %zu", before,
                  exact - before, exact - 1);
         assert_string_equal(err.text, want);
         assert_keys(s, "old short ");
@@ -193,10 +194,10 @@ static void test_limit_of_waits(void **state) {
   assert_int_equal(store_wait_key(a, text("there"), &err), 0); /* is not waited for */
   assert_int_equal(store_wait_key(a, text("y"), &err), 0);
   assert_int_equal(store_wait_key(a, text("y"), &err), 0);
-  refused(store_wait_key(a, text("z"), &err), "one client waits for 3 keys, the most it may");
+  refused(store_wait_key(a, text("z"), &err), "one client waits for 3 keys, which is the limit");
   assert_false(wait_for(a, "y")); /* the refused one is gone */
   assert_false(wait_for(a, "y"));
-  refused(store_barrier(a, text("bar"), 2, &released, &err), "one client waits for 3 keys, the most it may");
+  refused(store_barrier(a, text("bar"), 2, &released, &err), "one client waits for 3 keys, which is the limit");
   assert_false(has(a, "bar"));
   assert_false(wait_for(b, "y"));
   set(b, "y", "");
@@ -285,16 +286,14 @@ static void test_many_waiters(void **state) {
   }
   for (unsigned i = 1; i < N; i += 2) store_client_destroy(clients[i], 0);
   set(clients[0], "/all", "");
-  for (unsigned i = 0; i < N; i += 2)
-    assert_ptr_equal(store_client_owner(store_next_released(s)), &clients[i]);
+  for (unsigned i = 0; i < N; i += 2) assert_ptr_equal(store_client_owner(store_next_released(s)), &clients[i]);
   assert_null(store_next_released(s));
   for (unsigned i = 0; i < N; i += 2) store_client_destroy(clients[i], 0);
   store_destroy(s);
 }
 
 static struct store *with_sessions(void) {
-  return store_create(
-      &(struct store_config){.session_prefix = "/torch.rendezvous.", .session_ttl_ms = 30000});
+  return store_create(&(struct store_config){.session_prefix = "/torch.rendezvous.", .session_ttl_ms = 30000});
 }
 
 #define P "/torch.rendezvous."
@@ -406,7 +405,7 @@ static void test_session_limit(void **state) {
     if (i < STORE_MAX_SESSIONS)
       assert_int_equal(set(c, key, ""), 0);
     else
-      refused(set(c, key, ""), "one client takes part in 64 sessions, the most it may");
+      refused(set(c, key, ""), "one client is a member of 64 sessions, which is the limit");
   }
   assert_false(has(c, key)); /* reading is no reason to refuse */
   store_client_destroy(c, 0);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: what rdzvctl reads and asks. */
 
 #include "tests/rig/core.h"
@@ -63,8 +64,7 @@ static void test_too_much_to_tell(void **state) {
   struct rig r;
   struct node n;
   struct buf out = BUF_INIT;
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = NODES_MAX;
+  rig_open_for(&r, NODES_MAX, NODES_MAX);
   node_init(&r, &n, 0);
   memset(n.host, 1, HOST_MAX); /* six bytes each in JSON */
   r.blind = true;
@@ -75,8 +75,7 @@ static void test_too_much_to_tell(void **state) {
   assert_int_equal(rig_control(&r, "status", "job", true, &out), 1);
   json_t *v = json_parse_object(out.data, out.len, NULL);
   assert_non_null(v);
-  assert_non_null(
-      strstr(text_of(v, "text"), "that is more than the 19 MiB that one answer takes: ask for one job"));
+  assert_non_null(strstr(text_of(v, "text"), "the answer is larger than 19 MiB: ask for one job"));
   json_decref(v);
   assert_int_equal(rig_control(&r, "status", "job", false, &out), 0);
   assert_int_equal(rig_control(&r, "jobs", "", false, &out), 0);
@@ -88,8 +87,7 @@ static void test_status_json(void **state) {
   struct rig r;
   struct node n[2];
   struct msg m;
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   msg_init(&m, MSG_PROGRESS);
   m.progress.incarnation = n[1].incarnation;
   m.progress.round = 1;
@@ -118,10 +116,9 @@ static void test_status_json(void **state) {
 static void test_status_json_names_the_missing(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_drop(&r, &n[1]);
-  rig_run(&r, CORE_GRACE_MS);
+  rig_run(&r, JOB_GRACE_MS);
   node_stopped(&r, &n[0]);
   rig_run(&r, 300);
   json_t *v = ask_json(&r, "status", "job");
@@ -182,12 +179,10 @@ static void test_ranks_first_then_spares(void **state) {
   node_init(&r, &n[0], 9); /* joins first, but is rank 1 */
   node_init(&r, &n[1], 3);
   node_init(&r, &spare, 0);
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   node_join(&r, &spare);
   rig_control(&r, "status", "", false, &out);
-  const char *a = strstr(buf_text(&out), "n3 "), *b = strstr(buf_text(&out), "n9 "),
-             *c = strstr(buf_text(&out), "n0 ");
+  const char *a = strstr(buf_text(&out), "n3 "), *b = strstr(buf_text(&out), "n9 "), *c = strstr(buf_text(&out), "n0 ");
   assert_true(a && b && c && a < b && b < c);
   assert_non_null(strstr(c, "spare"));
   buf_finish(&out);
@@ -210,8 +205,7 @@ static void test_hostile_names_are_escaped(void **state) {
     for (int k = 0; k < 2; k++) {
       struct buf out = BUF_INIT;
       assert_int_equal(rig_control(&r, verbs[k], r.job, false, &out), 0);
-      for (size_t at = 0; at < out.len; at++)
-        assert_true(out.data[at] == '\n' || (unsigned char)out.data[at] >= 0x20);
+      for (size_t at = 0; at < out.len; at++) assert_true(out.data[at] == '\n' || (unsigned char)out.data[at] >= 0x20);
       assert_null(strstr(out.data, "\xc2\x9b"));
       assert_non_null(strstr(out.data, "\\x1b"));
       buf_finish(&out);
@@ -241,8 +235,7 @@ static void test_stop_says_what_it_did(void **state) {
   struct rig r;
   struct node n[2];
   struct buf out = BUF_INIT;
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   assert_int_equal(rig_control(&r, "stop", "job", false, &out), 0);
   assert_non_null(strstr(buf_text(&out), "job job is being stopped"));
   buf_clear(&out);
@@ -286,7 +279,7 @@ static void test_whose_job_it_is(void **state) {
   struct node n[2];
   struct buf out = BUF_INIT;
   rig_open(&r, 1);
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 2);
   n[0].uid = -1;
   node_join(&r, &n[0]);
   assert_int_equal(ask_as(&r, -1, "status", "job", &out), 1);
@@ -300,11 +293,10 @@ static void test_whose_job_it_is(void **state) {
   rig_close(&r);
 }
 
-/* kill-worker. ------------------------------------------------------------------------------------------------------ */
+/* kill-worker. ----------------------------------------------------------------------------------------------------- */
 
 static int kill_rank(struct rig *r, const char *job, int64_t rank, int64_t signal, struct buf *out) {
-  return rig_ask(r, &(struct control){.verb = "kill-worker", .job = job, .rank = rank, .signal = signal}, 0,
-                 out);
+  return rig_ask(r, &(struct control){.verb = "kill-worker", .job = job, .rank = rank, .signal = signal}, 0, out);
 }
 
 static void test_kill_worker(void **state) {
@@ -317,10 +309,10 @@ static void test_kill_worker(void **state) {
     n[i].workers = 4;
     node_join(&r, &n[i]);
   }
-  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  nodes_started(&r, n, 2);
   assert_int_equal(kill_rank(&r, "job", 6, 0, &out), 0);
-  assert_string_equal(buf_text(&out), "SIGKILL goes to rank 6 of job job (local rank 2 on n1, round 1)\n"
-                                      "if it dies of that, its round ends and restart 1 of 3 is charged\n");
+  assert_string_equal(buf_text(&out), "SIGKILL was sent to rank 6 of job job (local rank 2 on n1, round 1)\n"
+                                      "if it dies, its round ends and restart 1 of 3 is charged\n");
   const struct msg *m = rig_last(&r, n[1].conn, MSG_KILL);
   assert_non_null(m);
   assert_int_equal(m->kill.local_rank, 2);
@@ -330,16 +322,16 @@ static void test_kill_worker(void **state) {
   assert_int_equal(kill_rank(&r, "job", 0, 10, &out), 0);
   assert_int_equal(rig_last(&r, n[0].conn, MSG_KILL)->kill.signal, 10);
   assert_int_equal(kill_rank(&r, "job", 8, 0, &out), 1);
-  assert_string_equal(buf_text(&out), "job job has no rank 8; there are ranks 0 to 7\n");
+  assert_string_equal(buf_text(&out), "job job has no rank 8; its ranks are 0 to 7\n");
   assert_int_equal(kill_rank(&r, "job", -1, 0, &out), 1);
   assert_int_equal(kill_rank(&r, "nope", 0, 0, &out), 1);
   assert_string_equal(buf_text(&out), "no job has the id nope; there are: job\n");
   node_finished(&r, &n[1]);
   assert_int_equal(kill_rank(&r, "job", 7, 0, &out), 1);
-  assert_non_null(strstr(buf_text(&out), "the worker of rank 7 is not running any more"));
+  assert_non_null(strstr(buf_text(&out), "the worker of rank 7 is not running, or its node is not connected"));
   node_exited(&r, &n[0], 3, 0);
   assert_int_equal(kill_rank(&r, "job", 0, 0, &out), 1);
-  assert_string_equal(buf_text(&out), "job job has no workers now, it is stopping\n");
+  assert_string_equal(buf_text(&out), "job job has no workers now: it is stopping\n");
   node_stopped(&r, &n[0]);
   assert_int_equal(kill_rank(&r, "job", 0, 0, &out), 1);
   assert_non_null(strstr(buf_text(&out), "job job is over: failed with exit code 3, 0 s ago"));
@@ -347,16 +339,16 @@ static void test_kill_worker(void **state) {
   rig_close(&r);
 }
 
-/* Verdicts. --------------------------------------------------------------------------------------------------------- */
+/* Verdicts. -------------------------------------------------------------------------------------------------------- */
 
 static void fail_round(struct rig *r, struct node *n, int code) {
   int64_t round = n[0].round;
-  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+  nodes_started(r, n, 2);
   node_exited(r, &n[0], code, 0);
-  for (int i = 0; i < 2; i++) node_stopped(r, &n[i]);
+  nodes_stopped(r, n, 2);
   for (int k = 0; k < 10 && n[0].round == round; k++) { /* the delay after short rounds */
     rig_run(r, 3500);
-    for (int i = 0; i < 2; i++) node_heartbeat(r, &n[i]);
+    nodes_heartbeat(r, n, 2);
   }
 }
 
@@ -366,8 +358,7 @@ static void test_last_verdicts_are_kept(void **state) {
   struct buf out = BUF_INIT;
   rig_open(&r, 1);
   r.settings.max_restarts = 100;
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  rig_joined(&r, n, 2);
   for (int code = 1; code <= 18; code++) fail_round(&r, n, code);
   json_t *v = ask_json(&r, "status", "job");
   const json_t *list = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "verdicts");
@@ -395,13 +386,12 @@ static void test_final_verdict_outlives_the_daemon(void **state) {
   r.settings.max_restarts = 0;
   rig_running(&r, n, 2);
   node_killed(&r, &n[1], 9, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  nodes_stopped(&r, n, 2);
   rig_run(&r, 3000);
   rig_restart(&r, true);
   rig_control(&r, "status", "job", false, &out);
   assert_non_null(strstr(buf_text(&out), "failed with exit code 137"));
-  assert_non_null(
-      strstr(buf_text(&out), "round 1 ended: rank 1 on n1 was killed by SIGKILL (signal 9) (3 s ago)\n"));
+  assert_non_null(strstr(buf_text(&out), "round 1 ended: rank 1 on n1 was killed by SIGKILL (signal 9) (3 s ago)\n"));
   buf_finish(&out);
   rig_close(&r);
 }
@@ -416,11 +406,10 @@ static void test_policy_is_shown(void **state) {
   r.settings.hang_timeout_ms = 90000;
   rig_running(&r, n, 2);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(
-      strstr(buf_text(&out),
-             "  policy: --max-restarts 3, given back after a round of 10 min or with progress; after rounds "
-             "under 30 s a wait of 0, 1, 2, 4 .. 30 s; --after-finish restart, --exclude-after 5, "
-             "--hang-timeout 90 s\n"));
+  assert_non_null(strstr(buf_text(&out),
+                         "  policy: --max-restarts 3, refunded after a round of 10 min or with progress; rounds "
+                         "under 30 s delay the next by 0, 1, 2, 4 .. 30 s; --after-finish restart, --exclude-after 5, "
+                         "--hang-timeout 90 s\n"));
   json_t *v = ask_json(&r, "status", "job");
   const json_t *settings = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "settings");
   assert_string_equal(text_of(settings, "after_finish"), "restart");

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: ten thousand nodes. Whatever they do together costs the daemon O(nodes), not its square.
  *
- * Each phase is measured in processor time of this process, so that a busy machine does not fail the test, and the limit is far
- * from what is needed: a phase that has become quadratic takes ten times as long. core_deadline is asked after every event, as
- * the daemon does it. */
+ * Each phase is measured in processor time of this process, so that a busy machine does not fail the test, and the
+ * limit is far from what is needed: a phase that has become quadratic takes ten times as long. core_deadline is asked
+ * after every event, as the daemon does it. */
 
 #include "tests/rig/core.h"
 
@@ -170,8 +171,8 @@ static void test_restart(void **state) {
 }
 
 static void test_all_are_lost(void **state) {
-  rig_run(&rig, CORE_RECONNECT_MAX_MS); /* the daemon has just come back: who goes now is given that time */
-  node_heartbeat(&rig, &nodes[0]);      /* else it is the daemon that is taken to be cut off */
+  rig_run(&rig, JOB_RECONNECT_MAX_MS); /* the daemon has just come back: who goes now is given that time */
+  node_heartbeat(&rig, &nodes[0]);     /* else it is the daemon that is taken to be cut off */
   begin();
   for (int i = 1; i < NODES; i++) node_drop(&rig, &nodes[i]);
   rig_run(&rig, 200);
@@ -213,7 +214,7 @@ static void test_finish(void **state) {
   expect("ended");
   begin();
   all(node_drop);
-  rig_run(&rig, CORE_END_KEEP_MS);
+  rig_run(&rig, JOB_END_KEEP_MS);
   done("gone, forgotten");
   expect("");
 }

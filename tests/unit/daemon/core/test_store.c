@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: where the round's store is, and who may reach it. */
 
 #include "tests/rig/core.h"
@@ -19,23 +20,10 @@ static const char *let_in(const struct rig *r, const struct node *n) {
   return text;
 }
 
-static void two_join(struct rig *r, struct node n[2]) {
-  for (int i = 0; i < 2; i++) node_init(r, &n[i], i);
-  for (int i = 0; i < 2; i++) node_join(r, &n[i]);
-}
-
-static void fail_and_form_again(struct rig *r, struct node n[2]) {
-  node_exited(r, &n[1], 1, 0);
-  node_stopped(r, &n[0]);
-  node_stopped(r, &n[1]);
-  assert_int_equal(n[0].round, 2);
-}
-
 static void test_start_names_the_port_of_node_0(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  two_join(&r, n);
+  rig_open_joined(&r, n, 2);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(n[i].head_port, 40000);
     assert_string_equal(n[i].head_addr, "10.0.0.1");
@@ -46,12 +34,10 @@ static void test_start_names_the_port_of_node_0(void **state) {
 static void test_a_report_renews_the_port(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  two_join(&r, n);
+  rig_open_joined(&r, n, 2);
   n[0].store_port = 41000;
-  node_started(&r, &n[0]);
-  node_started(&r, &n[1]);
-  fail_and_form_again(&r, n);
+  nodes_started(&r, n, 2);
+  rig_next_round(&r, n, 2);
   assert_int_equal(n[0].head_port, 41000);
   assert_int_equal(n[1].head_port, 41000);
   rig_close(&r);
@@ -60,8 +46,7 @@ static void test_a_report_renews_the_port(void **state) {
 static void test_the_report_that_settles_the_round_counts_already(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_exited(&r, &n[1], 1, 0);
   node_stopped(&r, &n[1]);
   n[0].store_port = 42000;
@@ -76,15 +61,12 @@ static void test_a_hello_renews_the_port(void **state) {
   struct rig r;
   struct node n[2];
   rig_open(&r, 1);
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 2);
   node_join(&r, &n[0]);
   n[0].store_port = 0; /* on the same connection: it has lost its socket, */
-  struct msg m;
-  node_hello(&n[0], &m);
-  node_say(&r, &n[0], &m);
+  node_hello_again(&r, &n[0]);
   n[0].store_port = 43000; /* and on another it has one again */
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_int_equal(n[1].head_port, 43000);
   rig_close(&r);
 }
@@ -93,21 +75,20 @@ static void test_no_port_is_told_as_none(void **state) {
   struct rig r;
   struct node n[2];
   rig_open(&r, 1);
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 2);
   n[0].store_port = 0;
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_int_equal(n[0].head_port, 0);
   assert_int_equal(n[1].head_port, 0);
   rig_close(&r);
 }
 
-/* The head never had START, and came back from another daemon with another port: whoever has it waits at the wrong one. */
+/* The head never had START, and came back from another daemon with another port: whoever has it waits at the wrong
+ * one. */
 static void test_a_head_that_has_moved_its_store_voids_the_round(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  two_join(&r, n);
+  rig_open_joined(&r, n, 2);
   node_started(&r, &n[1]);
   node_drop(&r, &n[0]);
   n[0].round = n[0].head_port = 0;
@@ -122,12 +103,39 @@ static void test_a_head_that_has_moved_its_store_voids_the_round(void **state) {
   rig_close(&r);
 }
 
+/* A HELLO of the head that brings its new port crosses START on the same connection. The head reads START all the
+ * same, so the round stands: it fails or runs as the head reports. A daemon that took the head for lost sent START of
+ * the next round, which the head, stopping this one, did not read. */
+static void test_a_new_port_that_crosses_start(void **state) {
+  struct rig r;
+  struct node n[2];
+  rig_open(&r, 1);
+  nodes_init(&r, n, 2);
+  n[0].store_port = 0;
+  node_join(&r, &n[0]);
+  struct node before = n[0];
+  before.store_port = 46000;
+  struct msg m;
+  node_hello(&before, &m); /* of before START */
+  node_join(&r, &n[1]);
+  assert_int_equal(n[0].round, 1);
+  assert_int_equal(n[0].head_port, 0);
+  rig_forget(&r);
+  node_say(&r, &n[0], &m);
+  assert_null(strstr(buf_text(&r.log), "stopping")); /* it is not taken for lost */
+  n[0].store_port = 46000;
+  node_exited(&r, &n[0], EXIT_CODE_SYSTEM, 0);
+  nodes_stopped(&r, n, 2);
+  assert_int_equal(n[0].round, 2);
+  assert_int_equal(n[0].head_port, 46000);
+  rig_close(&r);
+}
+
 /* The head has had START, and has the next round's port ready by now: who missed START must hear of this round's. */
 static void test_start_again_names_the_port_of_the_sealing(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  two_join(&r, n);
+  rig_open_joined(&r, n, 2);
   n[0].store_port = 44000;
   node_started(&r, &n[0]);
   node_drop(&r, &n[1]);
@@ -145,8 +153,7 @@ static void test_start_again_names_the_port_of_the_sealing(void **state) {
 static void test_a_new_head_serves_at_its_own_port(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_init(&r, &n[2], 2);
   node_join(&r, &n[2]);
   node_bye(&r, &n[0]);
@@ -164,11 +171,10 @@ static void test_only_node_0_is_told_all_addresses(void **state) {
   struct rig r;
   struct node n[2];
   rig_open(&r, 1);
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 2);
   n[0].addrs = "10.0.0.1 10.9.0.1";
   n[1].addrs = " 10.9.0.2  fd00::2 ::ffff:10.0.0.2 10.9.0.2 ";
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_string_equal(let_in(&r, &n[0]), "10.0.0.1\n10.0.0.2\n10.9.0.1\n10.9.0.2\nfd00::2\n");
   assert_string_equal(let_in(&r, &n[1]), "");
   rig_close(&r);
@@ -179,18 +185,16 @@ static void test_addresses_are_the_latest_of_the_rounds_nodes(void **state) {
   struct rig r;
   struct node n[3];
   rig_open(&r, 1);
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 3);
   n[0].addrs = "10.9.0.1";
   node_join(&r, &n[0]);
   n[0].addrs = "10.9.0.7";
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_string_equal(let_in(&r, &n[0]), "10.0.0.1\n10.0.0.2\n10.9.0.7\n");
   n[2].addrs = "10.9.0.3";
   node_join(&r, &n[2]);
-  node_started(&r, &n[0]);
-  node_started(&r, &n[1]);
-  fail_and_form_again(&r, n);
+  nodes_started(&r, n, 2);
+  rig_next_round(&r, n, 2);
   assert_string_equal(let_in(&r, &n[0]), "10.0.0.1\n10.0.0.2\n10.9.0.7\n");
   rig_close(&r);
 }
@@ -201,7 +205,7 @@ static void test_both_the_told_and_the_seen_address_are_let_in(void **state) {
   struct node n[2];
   struct msg m;
   rig_open(&r, 1);
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 2);
   node_join(&r, &n[0]);
   node_hello(&n[1], &m);
   m.hello.local_addr = "10.77.0.2";
@@ -212,9 +216,8 @@ static void test_both_the_told_and_the_seen_address_are_let_in(void **state) {
 }
 
 static void test_addrs_that_are_none_are_refused(void **state) {
-  static const char *const bad[] = {
-      "10.0.0.1 node1", "10.0.0.300", "10.0.0.1,10.0.0.2", "10.0.0.1\n10.0.0.2",
-      "111111111111111111111111111111111111111111111111111111111111111111111111"};
+  static const char *const bad[] = {"10.0.0.1 node1", "10.0.0.300", "10.0.0.1,10.0.0.2", "10.0.0.1\n10.0.0.2",
+                                    "111111111111111111111111111111111111111111111111111111111111111111111111"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     struct rig r;
     struct node n;
@@ -231,13 +234,13 @@ static void test_addrs_that_are_none_are_refused(void **state) {
   }
 }
 
-/* More than a message can carry: the address that others are told, and the one that is seen, are there of every node. */
+/* More than a message can carry: the address that others are told, and the one that is seen, are there of every node.
+ */
 static void test_many_addresses_are_bounded(void **state) {
   enum { NODES = 30000 };
   struct rig r;
   struct node n;
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = NODES;
+  rig_open_for(&r, NODES, NODES);
   node_init(&r, &n, 0);
   r.nodes[0] = NULL;
   r.n_nodes = 0;
@@ -258,8 +261,7 @@ static void test_many_addresses_are_bounded(void **state) {
   for (uint64_t conn = first; conn <= n.conn; conn++) {
     const struct msg *m = NULL;
     for (size_t i = 0; i < r.n_sent && !m; i++)
-      if (r.sent[i].conn == conn && r.sent[i].msg.type == MSG_START && r.sent[i].msg.raw_len)
-        m = &r.sent[i].msg;
+      if (r.sent[i].conn == conn && r.sent[i].msg.type == MSG_START && r.sent[i].msg.raw_len) m = &r.sent[i].msg;
     if (!m) continue;
     assert_null(head);
     head = m;
@@ -289,6 +291,7 @@ int main(void) {
       cmocka_unit_test(test_a_hello_renews_the_port),
       cmocka_unit_test(test_no_port_is_told_as_none),
       cmocka_unit_test(test_a_head_that_has_moved_its_store_voids_the_round),
+      cmocka_unit_test(test_a_new_port_that_crosses_start),
       cmocka_unit_test(test_start_again_names_the_port_of_the_sealing),
       cmocka_unit_test(test_a_new_head_serves_at_its_own_port),
       cmocka_unit_test(test_only_node_0_is_told_all_addresses),

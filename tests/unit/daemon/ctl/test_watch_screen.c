@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of rdzvctl --watch, on a pseudo terminal and in a pipe. */
 
 #include "daemon/ctl/watch_screen.h"
@@ -48,8 +49,7 @@ static void test_page(void **state) {
   const char *page = written();
   assert_int_equal(strncmp(page, "\x1b[?1049h\x1b[?25l\x1b[H", 17), 0);
   assert_non_null(strstr(page, "  head\x1b[K\r\na\x1b[K\r\nb\x1b[K\r\n\x1b[J"));
-  assert_true(
-      ctl_screen_show(&s, "head", "c\n", 2)); /* over itself: not opened again, nothing cleared before */
+  assert_true(ctl_screen_show(&s, "head", "c\n", 2)); /* over itself: not opened again, nothing cleared before */
   page = written();
   assert_int_equal(strncmp(page, "\x1b[H", 3), 0);
   assert_null(strstr(page, "1049"));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* rdzvctl's words. (Each mistake's exit code and line: tests/e2e/test_rdzvd_control.py.) */
 
 #include "daemon/ctl/words.h"
@@ -31,19 +32,19 @@ static void test_mistakes(void **state) {
     const char *signal, *says;
   } t[] = {
       {{0}, 0, {0}, NULL, "status, jobs, drain, undrain, stop, kill-worker"},
-      {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is none of its words"},
+      {{"drian", "n1"}, 2, {0}, NULL, "\"drian\" is not a command"},
       {{"drain"}, 1, {0}, NULL, "rdzvctl drain HOST"},
       {{"drain", ""}, 2, {0}, NULL, "a host's name has 1 to 255 bytes"},
-      {{"drain", "a", "b"}, 3, {0}, NULL, "\"b\" is one word too many"},
+      {{"drain", "a", "b"}, 3, {0}, NULL, "\"b\" is one argument too many"},
       {{"stop", ""}, 2, {0}, NULL, "a job's name has 1 to 128 bytes"},
       {{"kill-worker", "job"}, 2, {0}, NULL, "rdzvctl kill-worker JOB RANK"},
-      {{"kill-worker", "job", "three"}, 3, {0}, NULL, "\"three\" is no rank"},
-      {{"kill-worker", "job", "-1"}, 3, {0}, NULL, "\"-1\" is no rank"},
-      {{"kill-worker", "job", "99999999"}, 3, {0}, NULL, "is no rank"},
-      {{"kill-worker", "job", "3"}, 3, {0}, "SIGBOO", "no signal has that name"},
-      {{"kill-worker", "job", "3"}, 3, {0}, "0", "no signal has that name"},
-      {{"kill-worker", "job", "3"}, 3, {0}, "65", "no signal has that name"},
-      {{"kill-worker", "job", "3"}, 3, {0}, "", "no signal has that name"},
+      {{"kill-worker", "job", "three"}, 3, {0}, NULL, "\"three\" is not a rank"},
+      {{"kill-worker", "job", "-1"}, 3, {0}, NULL, "\"-1\" is not a rank"},
+      {{"kill-worker", "job", "99999999"}, 3, {0}, NULL, "is not a rank"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "SIGBOO", "unknown signal"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "0", "unknown signal"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "65", "unknown signal"},
+      {{"kill-worker", "job", "3"}, 3, {0}, "", "unknown signal"},
       {{"stop", "job"}, 2, {.force = true}, NULL, "--force is for drain"},
       {{"undrain", "n1"}, 2, {.force = true}, NULL, "--force is for drain"},
       {{"drain", "n1"}, 2, {.watch = true}, NULL, "--watch is for status and jobs"},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: what a failure costs, and when it is given back. */
 
 #include "tests/rig/core.h"
@@ -6,12 +7,6 @@
 #include "tests/rig/unit.h"
 
 enum { MIN = 60000 };
-
-static const struct settled *settled(const struct rig *r, const struct node *n) {
-  const struct msg *m = rig_last(r, n->conn, MSG_SETTLED);
-  assert_non_null(m);
-  return &m->settled;
-}
 
 /* Rounds of any length with few messages. */
 static void open_patient(struct rig *r, struct node *n) {
@@ -23,7 +18,7 @@ static void open_patient(struct rig *r, struct node *n) {
 static void live(struct rig *r, struct node *n, uint64_t ms) {
   for (uint64_t done = 0; done < ms; done += MIN) {
     rig_run(r, ms - done < MIN ? ms - done : MIN);
-    for (int i = 0; i < 2; i++) node_heartbeat(r, &n[i]);
+    nodes_heartbeat(r, n, 2);
   }
 }
 
@@ -36,9 +31,9 @@ static void fail_and_begin(struct rig *r, struct node *n, int64_t step) {
   v.rank = n[1].rank_base;
   v.step = step;
   node_report(r, &n[1], REPORT_FAILED, &v, 0);
-  for (int i = 0; i < 2; i++) node_stopped(r, &n[i]);
+  nodes_stopped(r, n, 2);
   for (int i = 0; i < 100 && !strcmp(rig_state(r, "job"), "forming"); i++) live(r, n, 1000);
-  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+  nodes_started(r, n, 2);
 }
 
 static void both_at(struct rig *r, struct node *n, int64_t step) {
@@ -53,10 +48,10 @@ static void test_ten_minutes_give_them_back(void **state) {
   live(&r, n, 10 * MIN - 1);
   fail_and_begin(&r, n, -1);
   assert_int_equal(n[0].restarts_used, 2);
-  assert_false(settled(&r, &n[0])->refilled);
+  assert_false(rig_settled(&r, &n[0])->refilled);
   live(&r, n, 10 * MIN);
   fail_and_begin(&r, n, -1);
-  assert_true(settled(&r, &n[0])->refilled);
+  assert_true(rig_settled(&r, &n[0])->refilled);
   assert_int_equal(n[0].restarts_used, 1); /* this failure's own */
   rig_close(&r);
 }
@@ -76,30 +71,43 @@ static void test_the_failure_after_a_refill_does_not_end_the_job(void **state) {
   rig_close(&r);
 }
 
-/* A device that is not given back costs a restart as a worker's death does: not for ever, and not the job at once. */
-static void test_a_device_that_is_held_is_charged(void **state) {
-  struct rig r;
-  struct node n[2];
-  struct verdict v;
-  rig_open(&r, 1);
-  r.settings.max_restarts = 1;
-  rig_running(&r, n, 2);
-  fail_and_begin(&r, n, -1);
-  assert_int_equal(n[0].restarts_used, 1);
-  verdict_init(&v);
-  v.cause = CAUSE_DEVICE_HELD;
-  v.code = 79;
-  v.device = "2, GPU-8f";
-  v.lasting = true; /* which it cannot be */
-  node_report(&r, &n[1], REPORT_FAILED, &v, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_END);
-  assert_non_null(m);
-  assert_int_equal(m->end.code, 79);
-  assert_int_equal(m->end.verdict.cause, CAUSE_DEVICE_HELD);
-  assert_string_equal(m->end.verdict.device, "2, GPU-8f");
-  assert_false(m->end.verdict.lasting);
-  rig_close(&r);
+/* A device may be given back, and a machine may be out of processes for a moment: each such failure costs a restart as
+ * a worker's death does, and the last one ends the job. */
+static void test_failures_to_start_are_charged(void **state) {
+  static const struct verdict failures[] = {
+      {.cause = CAUSE_DEVICE_HELD, .code = 79, .device = "2, GPU-8f", .lasting = true}, /* which it cannot be */
+      {.cause = CAUSE_WORKER_EXEC, .code = 71, .text = "fork: Resource temporarily unavailable"},
+  };
+  for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++) {
+    struct rig r;
+    struct node n[2];
+    struct verdict v;
+    rig_open(&r, 1);
+    r.settings.max_restarts = 1;
+    rig_running(&r, n, 2);
+    verdict_init(&v);
+    v.cause = failures[i].cause;
+    v.code = failures[i].code;
+    v.lasting = failures[i].lasting;
+    if (failures[i].device) v.device = failures[i].device;
+    if (failures[i].text) v.text = failures[i].text;
+    node_report(&r, &n[1], REPORT_FAILED, &v, 0);
+    nodes_stopped(&r, n, 2);
+    assert_true(rig_settled(&r, &n[0])->charged);
+    assert_int_equal(rig_settled(&r, &n[0])->restarts_used, 1);
+    assert_null(rig_last(&r, n[0].conn, MSG_END));
+    for (int k = 0; k < 100 && !strcmp(rig_state(&r, "job"), "forming"); k++) live(&r, n, 1000);
+    node_report(&r, &n[1], REPORT_FAILED, &v, 0);
+    nodes_stopped(&r, n, 2);
+    const struct end *end = rig_end(&r, &n[0]);
+    assert_int_equal(end->code, v.code);
+    assert_int_equal(end->restarts_used, 1);
+    assert_int_equal(end->verdict.cause, v.cause);
+    assert_string_equal(end->verdict.device, v.device);
+    assert_string_equal(end->verdict.text, v.text);
+    assert_false(end->verdict.lasting);
+    rig_close(&r);
+  }
 }
 
 static void test_progress_past_the_failure_gives_them_back(void **state) {
@@ -115,7 +123,7 @@ static void test_progress_past_the_failure_gives_them_back(void **state) {
   assert_int_equal(n[0].failed_step, 120); /* it never goes down */
   both_at(&r, n, 121);
   fail_and_begin(&r, n, 121);
-  assert_true(settled(&r, &n[0])->refilled);
+  assert_true(rig_settled(&r, &n[0])->refilled);
   assert_int_equal(n[0].restarts_used, 1);
   assert_int_equal(n[0].failed_step, 121);
   rig_close(&r);
@@ -156,9 +164,9 @@ static void test_a_round_that_ends_without_a_charge_gives_them_back_too(void **s
   live(&r, n, 10 * MIN);
   node_obituary(&r, &n[1]);
   node_stopped(&r, &n[0]);
-  assert_true(settled(&r, &n[0])->refilled);
-  assert_false(settled(&r, &n[0])->charged);
-  assert_int_equal(settled(&r, &n[0])->restarts_used, 0);
+  assert_true(rig_settled(&r, &n[0])->refilled);
+  assert_false(rig_settled(&r, &n[0])->charged);
+  assert_int_equal(rig_settled(&r, &n[0])->restarts_used, 0);
   rig_close(&r);
 }
 
@@ -170,7 +178,7 @@ static void test_a_restarted_daemon_remembers(void **state) {
     fail_and_begin(&r, n, 50);
     fail_and_begin(&r, n, 40);
     rig_restart(&r, with_state);
-    for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+    nodes_back(&r, n, 2, PHASE_RUNNING);
     both_at(&r, n, 50); /* not past 50: nothing is given back because it was forgotten */
     fail_and_begin(&r, n, 45);
     assert_int_equal(n[0].restarts_used, 3);
@@ -196,7 +204,7 @@ static void test_an_older_number_is_not_invented_anew(void **state) {
     spare.round = n[0].round; /* it has heard of the round, and its number is an old one */
     spare.restarts_used = 2;
     node_join(&r, &spare);
-    for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+    nodes_back(&r, n, 2, PHASE_RUNNING);
     fail_and_begin(&r, n, -1);
     assert_int_equal(n[0].restarts_used, 2);
     rig_close(&r);
@@ -238,14 +246,13 @@ static void test_status_tells(void **state) {
   live(&r, n, MIN);
   buf_clear(&out);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(
-      strstr(buf_text(&out),
-             "  restarts: 1 of 3 used, given back after a round of 10 min or one that comes past step 50 "
-             "(this one has 540 s to go)\n"));
+  assert_non_null(strstr(buf_text(&out),
+                         "  restarts: 1 of 3 used, refunded after a round of 10 min or one that passes step 50 "
+                         "(this one has 540 s to go)\n"));
   both_at(&r, n, 51);
   buf_clear(&out);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out), "  restarts: 1 of 3 used, given back when this round ends\n"));
+  assert_non_null(strstr(buf_text(&out), "  restarts: 1 of 3 used, refunded when this round ends\n"));
   buf_clear(&out);
   rig_control(&r, "status", "job", true, &out);
   assert_non_null(strstr(buf_text(&out), "\"restarts_earned\":true"));
@@ -253,12 +260,11 @@ static void test_status_tells(void **state) {
   fail_and_begin(&r, n, 51);
   live(&r, n, 5000);
   node_exited(&r, &n[1], 7, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  nodes_stopped(&r, n, 2);
   buf_clear(&out);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out),
-                         "restarts: 2 of 3 used, given back after a round of 10 min or one that comes past "
-                         "step 51; last given back "));
+  assert_non_null(strstr(buf_text(&out), "restarts: 2 of 3 used, refunded after a round of 10 min or one that passes "
+                                         "step 51; last refunded "));
   buf_finish(&out);
   rig_close(&r);
 }
@@ -274,11 +280,11 @@ static void test_status_tells_the_delay(void **state) {
     if (i) rig_run(&r, i == 1 ? 0 : 1000);
     for (int k = 0; k < 2 && i; k++) node_started(&r, &n[k]);
     node_exited(&r, &n[1], 7, 0);
-    for (int k = 0; k < 2; k++) node_stopped(&r, &n[k]);
+    nodes_stopped(&r, n, 2);
   }
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(strstr(
-      buf_text(&out), "restarts: 3 of 9 used, given back after a round of 10 min; delay 2 s, 2.0 s left\n"));
+  assert_non_null(
+      strstr(buf_text(&out), "restarts: 3 of 9 used, refunded after a round of 10 min; delay 2 s, 2.0 s left\n"));
   buf_clear(&out);
   rig_control(&r, "status", "job", true, &out);
   assert_non_null(strstr(buf_text(&out), "\"delay_ms\":2000"));
@@ -292,7 +298,7 @@ int main(void) {
       cmocka_unit_test(test_ten_minutes_give_them_back),
       cmocka_unit_test(test_the_failure_after_a_refill_does_not_end_the_job),
       cmocka_unit_test(test_progress_past_the_failure_gives_them_back),
-      cmocka_unit_test(test_a_device_that_is_held_is_charged),
+      cmocka_unit_test(test_failures_to_start_are_charged),
       cmocka_unit_test(test_the_slowest_node_counts),
       cmocka_unit_test(test_a_crash_at_the_same_step_ends_the_job),
       cmocka_unit_test(test_a_round_that_ends_without_a_charge_gives_them_back_too),

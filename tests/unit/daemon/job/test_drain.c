@@ -1,4 +1,5 @@
-/* core: hosts that take no part. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core: hosts that are left out of rounds. */
 
 #include "tests/rig/core.h"
 
@@ -22,20 +23,17 @@ static int undrain(struct rig *r, const char *host, int64_t uid) {
   return rig_ask(r, &(struct control){.verb = "undrain", .host = host, .rank = -1}, uid, &said);
 }
 
-#define assert_said(part)                                                                                    \
-  do {                                                                                                       \
-    if (!strstr(buf_text(&said), part)) fail_msg("\"%s\" is not in: %s", part, buf_text(&said));             \
+#define assert_said(part)                                                                                              \
+  do {                                                                                                                 \
+    if (!strstr(buf_text(&said), part)) fail_msg("\"%s\" is not in: %s", part, buf_text(&said));                       \
   } while (0)
 
 static void open_some(struct rig *r, struct node *n, int64_t min, int64_t max, int here, int running) {
-  rig_open(r, 1);
-  r->settings.min_nodes = min;
-  r->settings.max_nodes = max;
+  rig_open_for(r, min, max);
   r->settings.last_call_ms = 1000;
-  for (int i = 0; i < here; i++) node_init(r, &n[i], i);
-  for (int i = 0; i < here; i++) node_join(r, &n[i]);
+  rig_joined(r, n, here);
   rig_run(r, 1000);
-  for (int i = 0; i < running; i++) node_started(r, &n[i]);
+  nodes_started(r, n, running);
   assert_string_equal(rig_state(r, "job"), "running");
 }
 
@@ -43,6 +41,13 @@ static const char *told(struct rig *r, const struct node *n) {
   const struct msg *m = rig_last(r, n->conn, MSG_WAITING);
   assert_non_null(m);
   return m->waiting.text;
+}
+
+/* Three nodes of a job that needs two and excludes a host after so many failures. */
+static void open_excluding(struct rig *r, struct node *n, int64_t after) {
+  rig_open_for(r, 2, 3);
+  r->settings.exclude_after = after;
+  rig_joined(r, n, 3);
 }
 
 /* They answer PREPARE first, where it came. */
@@ -59,38 +64,24 @@ static void test_round_is_ended_without_a_charge(void **state) {
   struct node n[3];
   open_some(&r, n, 2, 3, 3, 3);
   assert_int_equal(drain(&r, "n1", false, 0), 0);
-  assert_said("host n1 is drained: its agents stay, and take part in no round until `rdzvctl undrain n1`");
-  assert_said(
-      "job job: round 1 is ended as planned, nothing is charged; 2 other nodes are here for the next one");
+  assert_said("host n1 is drained: its agents stay connected, and join no round until `rdzvctl undrain n1`");
+  assert_said("job job: round 1 ends as planned, nothing is charged; 2 other nodes are here for the next one");
   assert_int_equal(rig_last(&r, n[0].conn, MSG_PREPARE)->prepare.verdict.cause, CAUSE_NODE_DRAINED);
   stop_all(&r, n, 3);
-  const struct msg *stop = rig_last(&r, n[0].conn, MSG_STOP);
-  assert_non_null(stop);
-  assert_int_equal(stop->stop.verdict.cause, CAUSE_NODE_DRAINED);
-  assert_string_equal(stop->stop.verdict.host, "n1");
+  const struct stop *stop = rig_stop(&r, &n[0]);
+  assert_int_equal(stop->verdict.cause, CAUSE_NODE_DRAINED);
+  assert_string_equal(stop->verdict.host, "n1");
   const struct msg *settled = rig_last(&r, n[1].conn, MSG_SETTLED);
   assert_false(settled->settled.charged);
   assert_int_equal(n[0].round, 2); /* at once */
   assert_int_equal(n[0].nodes, 2);
   assert_int_equal(n[1].round, 1);
   assert_string_equal(told(&r, &n[1]),
-                      "host n1 is drained by root: its agents take no part until `rdzvctl undrain n1`");
+                      "host n1 is drained by root: its agents join no round until `rdzvctl undrain n1`");
   rig_control(&r, "status", "", false, &said);
   assert_said("drained: n1                    for 0 s, by root\n");
   assert_said("  drained\n");
   assert_said("round 1 ended: node 1 (n1) was drained by root (0 s ago)");
-  rig_close(&r);
-}
-
-static void test_spare_takes_over(void **state) {
-  struct rig r;
-  struct node n[3];
-  open_some(&r, n, 2, 2, 3, 2);
-  assert_int_equal(drain(&r, "n0", false, 0), 0); /* with the spare there are two */
-  stop_all(&r, n, 2);
-  assert_int_equal(n[1].round, 2);
-  assert_int_equal(n[2].round, 2);
-  assert_int_equal(n[2].nodes, 2);
   rig_close(&r);
 }
 
@@ -99,8 +90,7 @@ static void test_refused_where_it_is_needed(void **state) {
   struct node n[2];
   open_some(&r, n, 2, 2, 2, 2);
   assert_int_equal(drain(&r, "n1", false, 0), EXIT_CODE_REFUSED);
-  assert_said(
-      "job job could not go on without n1: it needs 2 nodes (--nnodes 2:2), and 1 other is here; --force");
+  assert_said("job job cannot go on without n1: it needs 2 nodes (--nnodes 2:2), and 1 other is here; --force");
   assert_string_equal(rig_state(&r, "job"), "running");
   assert_int_equal(r.n_saved, 1); /* its seal */
   assert_int_equal(drain(&r, "n1", true, 0), 0);
@@ -116,16 +106,16 @@ static void test_unknown_host(void **state) {
   struct node n[3];
   open_some(&r, n, 1, 3, 2, 2);
   assert_int_equal(drain(&r, "n7", false, 0), 1);
-  assert_said("no job has a node on host n7 (--force drains it for those that come); hosts are: n0, n1\n");
+  assert_said("no job has a node on host n7 (--force drains it anyway); hosts are: n0, n1\n");
   assert_int_equal(undrain(&r, "n7", 0), 1);
-  assert_said("host n7 is not drained; none is\n");
+  assert_said("host n7 is not drained; no host is drained\n");
   assert_int_equal(drain(&r, "n2", true, 0), 0);
   node_init(&r, &n[2], 2);
   node_join(&r, &n[2]); /* who comes later is held back, too, */
   assert_non_null(strstr(told(&r, &n[2]), "host n2 is drained by root"));
   for (int k = 0; k < 20; k++) { /* and no round is ended for it */
     rig_run(&r, 3000);
-    for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+    nodes_heartbeat(&r, n, 3);
   }
   assert_null(rig_last(&r, n[0].conn, MSG_PREPARE));
   rig_close(&r);
@@ -141,11 +131,11 @@ static void test_undrained_are_newcomers(void **state) {
   for (int i = 1; i < 3; i++) node_started(&r, &n[i]);
   rig_forget(&r);
   assert_int_equal(undrain(&r, "n0", 0), 0);
-  assert_said("host n0 is drained no more: its nodes are newcomers again");
-  assert_non_null(strstr(told(&r, &n[0]), "is formed anew with all who wait"));
+  assert_said("host n0 is undrained: its nodes are newcomers, for the next round");
+  assert_non_null(strstr(told(&r, &n[0]), "a new round with all waiting nodes"));
   for (int i = 0; i < 10; i++) {
     rig_run(&r, 3001);
-    for (int k = 0; k < 3; k++) node_heartbeat(&r, &n[k]);
+    nodes_heartbeat(&r, n, 3);
   }
   assert_int_equal(rig_last(&r, n[1].conn, MSG_PREPARE)->prepare.verdict.cause, CAUSE_NODE_JOINED);
   rig_close(&r);
@@ -154,25 +144,20 @@ static void test_undrained_are_newcomers(void **state) {
 static void test_while_starting_is_void(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 2;
-  r.settings.max_nodes = 3;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  rig_open_for(&r, 2, 3);
+  rig_joined(&r, n, 3);
   node_started(&r, &n[0]);
   assert_int_equal(drain(&r, "n2", false, 0), 0);
-  assert_true(rig_last(&r, n[0].conn, MSG_STOP)->stop.void_round);
+  assert_true(rig_stop(&r, &n[0])->void_round);
   rig_close(&r);
 }
 
 static void test_while_forming_and_stopping(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 2;
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   r.settings.last_call_ms = 1000;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 3);
   node_join(&r, &n[0]);
   assert_int_equal(drain(&r, "n0", false, 0), 0); /* nothing goes on that it could end */
   assert_non_null(strstr(told(&r, &n[0]), "is drained"));
@@ -190,8 +175,7 @@ static void test_while_forming_and_stopping(void **state) {
   stop_all(&r, n + 1, 2);
   assert_int_equal(n[0].round, 2);
   assert_int_equal(n[2].round, 1);
-  assert_true(
-      rig_last(&r, n[1].conn, MSG_SETTLED)->settled.charged); /* the failure is the cause all the same */
+  assert_true(rig_settled(&r, &n[1])->charged); /* the failure is the cause all the same */
   rig_close(&r);
 }
 
@@ -201,7 +185,7 @@ static void test_finished_ones_are_not_begun_again(void **state) {
   open_some(&r, n, 2, 3, 3, 3);
   node_finished(&r, &n[0]);
   assert_int_equal(drain(&r, "n1", false, 0), 0);
-  assert_said("round 1 goes on to its end there, because nodes of it have finished; --force ends it");
+  assert_said("round 1 goes on there to its end, because some of its nodes have finished; --force ends it");
   assert_string_equal(rig_state(&r, "job"), "running");
   assert_int_equal(drain(&r, "n1", true, 0), 0);
   stop_all(&r, n, 3);
@@ -214,15 +198,15 @@ static void test_stop_came_too_late(void **state) {
   struct node n[3];
   open_some(&r, n, 2, 3, 3, 3);
   drain(&r, "n1", false, 0);
-  for (int i = 0; i < 3; i++) node_report(&r, &n[i], REPORT_CHECKPOINTED, NULL, 0);
-  for (int i = 0; i < 3; i++) node_finished(&r, &n[i]);
+  nodes_checkpointed(&r, n, 3);
+  nodes_finished(&r, n, 3);
   assert_string_equal(rig_state(&r, "job"), "ending");
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_SUCCESS);
+  assert_int_equal(rig_end(&r, &n[0])->outcome, OUTCOME_SUCCESS);
   rig_close(&r);
 }
 
-/* Where --force ends the round whoever has finished, a node that finishes meanwhile does not begin it all anew: with ten thousand that
- * finish one after the other everybody would be asked ten thousand times. */
+/* Where --force ends the round whoever has finished, a node that finishes meanwhile does not begin it all anew: with
+ * ten thousand that finish one after the other everybody would be asked ten thousand times. */
 static void test_finishing_under_a_forced_drain(void **state) {
   struct rig r;
   struct node n[3];
@@ -242,10 +226,10 @@ static void test_rank_asked_for_is_free_again(void **state) {
   struct rig r;
   struct node n[3];
   rig_open(&r, 1);
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 3);
   n[0].want_rank = n[2].want_rank = 0;
-  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
-  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  nodes_join(&r, n, 2);
+  nodes_started(&r, n, 2);
   drain(&r, "n0", true, 0);
   node_join(&r, &n[2]);
   assert_null(rig_last(&r, n[2].conn, MSG_REFUSED));
@@ -301,12 +285,10 @@ static void test_remembered_drain_ends_nothing_that_needs_it(void **state) {
   struct node n[2];
   open_some(&r, n, 2, 2, 2, 2);
   rig_restart(&r, false);
-  rig_load(
-      &r,
-      "{\"event\":\"drain\",\"host\":\"n0\",\"uid\":-1,\"incarnation\":\"\",\"by\":\"root\",\"wall_ms\":5}");
-  for (int i = 0; i < 2; i++) node_back(&r, &n[i], PHASE_RUNNING);
+  rig_load(&r, "{\"event\":\"drain\",\"host\":\"n0\",\"uid\":-1,\"incarnation\":\"\",\"by\":\"root\",\"wall_ms\":5}");
+  nodes_back(&r, n, 2, PHASE_RUNNING);
   assert_string_equal(rig_state(&r, "job"), "running");
-  assert_non_null(strstr(buf_text(&r.log), "round 1 cannot do without it: it goes on"));
+  assert_non_null(strstr(buf_text(&r.log), "round 1 needs it and goes on"));
   rig_close(&r);
 }
 
@@ -324,7 +306,7 @@ static void test_lines_that_are_none(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     rig_forget(&r);
     rig_load(&r, bad[i]);
-    assert_non_null(strstr(buf_text(&r.log), "is left out"));
+    assert_non_null(strstr(buf_text(&r.log), "state: ignored a line"));
   }
   rig_control(&r, "status", "", false, &said);
   assert_string_equal(buf_text(&said), "no jobs\n");
@@ -336,18 +318,16 @@ static void test_lines_that_are_none(void **state) {
 static void test_users(void **state) {
   struct rig r;
   struct node n[4];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 1;
-  r.settings.max_nodes = 2;
+  rig_open_for(&r, 1, 2);
   r.settings.last_call_ms = 100;
-  for (int i = 0; i < 4; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 4);
   n[2].job = n[3].job = "theirs";
   n[2].uid = n[3].uid = OTHER;
   snprintf(n[2].host, sizeof n[2].host, "n0"); /* both jobs have a node on n0 */
-  for (int i = 0; i < 4; i++) node_join(&r, &n[i]);
-  for (int i = 0; i < 4; i++) node_started(&r, &n[i]);
+  nodes_join(&r, n, 4);
+  nodes_started(&r, n, 4);
   assert_int_equal(drain(&r, "n0", false, 1000), EXIT_CODE_REFUSED);
-  assert_said("host n0 has nodes of jobs that are not yours: root or the daemon's user may drain it");
+  assert_said("host n0 has nodes of other users' jobs: only root or the daemon's user may drain it");
   assert_int_equal(drain(&r, "n3", false, 1000), 1); /* where only others are is nowhere */
   assert_said("no job of yours has a node on host n3; hosts are: n0, n1\n");
   assert_int_equal(drain(&r, "n1", false, 1000), 0);
@@ -362,7 +342,7 @@ static void test_users(void **state) {
   node_join(&r, &late); /* of the other job: held back for nobody */
   assert_null(strstr(told(&r, &late), "drained"));
   assert_int_equal(undrain(&r, "n1", OTHER), 1);
-  assert_said("host n1 is not drained; none is");
+  assert_said("host n1 is not drained; no host is drained");
   assert_int_equal(undrain(&r, "n1", 1000), 0);
   rig_close(&r);
 }
@@ -389,7 +369,7 @@ static void test_users_do_not_lift_what_root_has_drained(void **state) {
   open_some(&r, n, 2, 3, 3, 3);
   drain(&r, "n1", false, 0);
   assert_int_equal(undrain(&r, "n1", 1000), EXIT_CODE_REFUSED);
-  assert_said("host n1 was not drained by you: root or the daemon's user may undrain it");
+  assert_said("host n1 was not drained by you: only root or the daemon's user may undrain it");
   rig_close(&r);
 }
 
@@ -397,15 +377,10 @@ static void test_users_do_not_lift_what_root_has_drained(void **state) {
 static void test_users_do_not_hear_of_others_drains(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 2;
-  r.settings.max_nodes = 3;
-  r.settings.exclude_after = 1;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  open_excluding(&r, n, 1);
   fail_on(&r, n, 3, 1);
   assert_int_equal(undrain(&r, "n1", OTHER), 1);
-  assert_said("host n1 is not drained; none is");
+  assert_said("host n1 is not drained; no host is drained");
   assert_int_equal(undrain(&r, "n1", 0), 0);
   rig_control(&r, "status", "", false, &said);
   assert_null(strstr(buf_text(&said), "drained"));
@@ -420,23 +395,18 @@ static void fail_on(struct rig *r, struct node *n, int count, int which) {
   node_exited(r, &n[which], 3, 0);
   stop_all(r, n, count);
   rig_run(r, 4000); /* rounds are short: a delay */
-  for (int i = 0; i < count; i++) node_heartbeat(r, &n[i]);
+  nodes_heartbeat(r, n, count);
 }
 
 static void test_exclude_after(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 2;
-  r.settings.max_nodes = 3;
-  r.settings.exclude_after = 2;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  open_excluding(&r, n, 2);
   fail_on(&r, n, 3, 1);
-  assert_string_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.excluded, "");
+  assert_string_equal(rig_settled(&r, &n[0])->excluded, "");
   rig_forget(&r);
   fail_on(&r, n, 3, 1);
-  assert_string_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.excluded, "n1");
+  assert_string_equal(rig_settled(&r, &n[0])->excluded, "n1");
   assert_int_equal(n[0].round, 3);
   assert_int_equal(n[0].nodes, 2);
   assert_int_equal(n[1].round, 2);
@@ -456,12 +426,10 @@ static void test_exclude_after_only_where_it_can(void **state) {
   struct node n[2];
   rig_open(&r, 1);
   r.settings.exclude_after = 1;
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  rig_joined(&r, n, 2);
   fail_on(&r, n, 2, 1);
   assert_int_equal(n[1].round, 2);
-  assert_non_null(
-      strstr(buf_text(&r.log), "host n1 would take no part any more, but the job cannot go on without it"));
+  assert_non_null(strstr(buf_text(&r.log), "host n1 would be excluded, but the job cannot go on without it"));
   rig_close(&r);
 }
 
@@ -469,21 +437,16 @@ static void test_exclude_after_only_where_it_can(void **state) {
 static void test_exclude_after_is_remembered(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 2;
-  r.settings.max_nodes = 3;
-  r.settings.exclude_after = 2;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  open_excluding(&r, n, 2);
   fail_on(&r, n, 3, 1);
-  for (int i = 0; i < 3; i++) node_started(&r, &n[i]);
+  nodes_started(&r, n, 3);
   rig_restart(&r, true);
-  for (int i = 0; i < 3; i++) node_back(&r, &n[i], PHASE_RUNNING);
+  nodes_back(&r, n, 3, PHASE_RUNNING);
   node_exited(&r, &n[1], 3, 0);
   stop_all(&r, n, 3);
   rig_run(&r, 4000);
-  for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
-  assert_string_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.excluded, "n1");
+  nodes_heartbeat(&r, n, 3);
+  assert_string_equal(rig_settled(&r, &n[0])->excluded, "n1");
   for (int i = 0; i < 3; i += 2) node_started(&r, &n[i]);
   rig_restart(&r, true);
   rig_control(&r, "status", "", false, &said);
@@ -497,12 +460,7 @@ static void test_exclude_after_is_remembered(void **state) {
 
 /* Three, of which the second had a failure: --exclude-after 1. */
 static void open_excluded(struct rig *r, struct node *n) {
-  rig_open(r, 1);
-  r->settings.min_nodes = 2;
-  r->settings.max_nodes = 3;
-  r->settings.exclude_after = 1;
-  for (int i = 0; i < 3; i++) node_init(r, &n[i], i);
-  for (int i = 0; i < 3; i++) node_join(r, &n[i]);
+  open_excluding(r, n, 1);
   fail_on(r, n, 3, 1);
   assert_int_equal(n[0].round, 2);
   for (int i = 0; i < 3; i += 2) node_started(r, &n[i]);
@@ -514,7 +472,7 @@ static void test_exclude_after_ends_with_the_job(void **state) {
   struct node n[3];
   open_excluded(&r, n);
   for (int i = 0; i < 3; i += 2) node_finished(&r, &n[i]);
-  r.wall_ms += 2 * CORE_END_KEEP_MS;
+  r.wall_ms += 2 * JOB_END_KEEP_MS;
   rig_restart(&r, true);
   rig_control(&r, "status", "", false, &said);
   assert_string_equal(buf_text(&said), "no jobs\n");
@@ -537,7 +495,7 @@ static void test_exclude_after_in_a_branch(void **state) {
   node_join(&r, &n[2]);
   node_join(&r, &n[1]);
   rig_run(&r, 4000);
-  for (int i = 0; i < 3; i++) node_heartbeat(&r, &n[i]);
+  nodes_heartbeat(&r, n, 3);
   rig_run(&r, 4000);
   assert_string_not_equal(n[2].incarnation, before);
   assert_int_equal(n[2].nodes, 2);
@@ -561,7 +519,6 @@ static int finish_said(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_is_ended_without_a_charge),
-      cmocka_unit_test(test_spare_takes_over),
       cmocka_unit_test(test_refused_where_it_is_needed),
       cmocka_unit_test(test_unknown_host),
       cmocka_unit_test(test_undrained_are_newcomers),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: nodes that come while a round runs, and hosts that come and go. */
 
 #include "tests/rig/core.h"
@@ -11,22 +12,20 @@ static void come(struct rig *r, struct node *n, int i) {
 }
 
 static void open_two(struct rig *r, struct node *n, int64_t min, int64_t max, enum scale_up scale_up) {
-  rig_open(r, 1);
-  r->settings.min_nodes = min;
-  r->settings.max_nodes = max;
+  rig_open_for(r, min, max);
   r->settings.scale_up = scale_up;
   r->settings.last_call_ms = 1000;
   r->settings.lease_ms = LEASE_MAX_MS;
-  r->settings.stop_timeout_ms = 0; /* no time for a checkpoint before: test_core_prepare.c */
+  r->settings.stop_timeout_ms = 0; /* no time for a checkpoint before: test_prepare.c */
   for (int i = 0; i < 2; i++) come(r, &n[i], i);
   rig_run(r, 1000);
-  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+  nodes_started(r, n, 2);
   assert_string_equal(rig_state(r, "job"), "running");
 }
 
 /* The round is as old as a round must be, less what `before` it. */
 static void grow_old(struct rig *r, uint64_t before) {
-  rig_run(r, CORE_GROW_AGE_MS - before);
+  rig_run(r, JOB_GROW_AGE_MS - before);
 }
 
 static void test_a_round_grows_when_it_is_old_enough(void **state) {
@@ -39,12 +38,11 @@ static void test_a_round_grows_when_it_is_old_enough(void **state) {
   come(&r, &n[3], 3);
   assert_int_equal(rig_count(&r, n[0].conn, MSG_STOP), 0);
   rig_run(&r, 1000);
-  const struct msg *stop = rig_last(&r, n[0].conn, MSG_STOP);
-  assert_non_null(stop);
-  assert_int_equal(stop->stop.verdict.cause, CAUSE_NODE_JOINED);
-  assert_false(stop->stop.void_round);
-  assert_string_equal(stop->stop.verdict.text, "nodes n2, n3 joined: the round is formed anew with 4 nodes");
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  const struct stop *stop = rig_stop(&r, &n[0]);
+  assert_int_equal(stop->verdict.cause, CAUSE_NODE_JOINED);
+  assert_false(stop->void_round);
+  assert_string_equal(stop->verdict.text, "nodes n2, n3 joined: a new round is formed with 4 nodes");
+  nodes_stopped(&r, n, 2);
   for (int i = 0; i < 4; i++) {
     assert_int_equal(n[i].round, 2);
     assert_int_equal(n[i].node_rank, i); /* survivors keep theirs */
@@ -74,7 +72,7 @@ static void test_not_when_it_may_not(void **state) {
     if (why == 2) node_finished(&r, &n[1]);
     come(&r, &n[2], 2);
     if (why == 3) node_bye(&r, &n[2]); /* it has gone again */
-    rig_run(&r, 4 * CORE_GROW_AGE_MS);
+    rig_run(&r, 4 * JOB_GROW_AGE_MS);
     assert_int_equal(rig_count(&r, n[0].conn, MSG_STOP), 0);
     assert_string_equal(rig_state(&r, "job"), "running");
     rig_close(&r);
@@ -100,7 +98,7 @@ static void test_finished_before_the_stop_came(void **state) {
       node_stopped(&r, &n[0]);
     }
     assert_string_equal(rig_state(&r, "job"), all ? "ending" : "starting");
-    if (all) assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_SUCCESS);
+    if (all) assert_int_equal(rig_end(&r, &n[0])->outcome, OUTCOME_SUCCESS);
     if (!all) assert_int_equal(n[0].nodes, 3);
     rig_close(&r);
   }
@@ -113,10 +111,10 @@ static void test_what_dies_meanwhile_is_not_charged(void **state) {
   come(&r, &n[2], 2);
   grow_old(&r, 0);
   node_killed(&r, &n[1], 11, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
+  nodes_stopped(&r, n, 2);
   assert_int_equal(n[2].round, 2);
   assert_int_equal(n[2].restarts_used, 0);
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_SETTLED)->settled.verdict.cause, CAUSE_NODE_JOINED);
+  assert_int_equal(rig_settled(&r, &n[0])->verdict.cause, CAUSE_NODE_JOINED);
   rig_close(&r);
 }
 
@@ -130,7 +128,7 @@ static void lose_and_return(struct rig *r, struct node *n) {
   grow_old(r, 0);
   if (strcmp(rig_state(r, "job"), "stopping") != 0) return;
   node_stopped(r, &n[0]);
-  for (int k = 0; k < 2; k++) node_started(r, &n[k]);
+  nodes_started(r, n, 2);
 }
 
 static void test_a_flapping_host_is_kept_waiting(void **state) {
@@ -138,17 +136,17 @@ static void test_a_flapping_host_is_kept_waiting(void **state) {
   struct node n[2];
   struct buf out = BUF_INIT;
   open_two(&r, n, 1, 2, SCALE_UP_NOW);
-  for (int i = 1; i < CORE_FLAP_LOSSES; i++) lose_and_return(&r, n);
+  for (int i = 1; i < JOB_FLAP_LOSSES; i++) lose_and_return(&r, n);
   assert_int_equal(n[0].nodes, 2); /* twice is nothing */
   lose_and_return(&r, n);
   assert_string_equal(rig_state(&r, "job"), "running");
   assert_int_equal(n[0].nodes, 1);
   rig_control(&r, "status", "job", false, &out);
   assert_non_null(strstr(buf_text(&out), "kept waiting"));
-  for (int i = 0; i < 2; i++) node_heartbeat(&r, &n[i]);
-  rig_run(&r, CORE_FLAP_MS - 3 * CORE_GROW_AGE_MS - 1000);
+  nodes_heartbeat(&r, n, 2);
+  rig_run(&r, JOB_FLAP_MS - 3 * JOB_GROW_AGE_MS - 1000);
   assert_string_equal(rig_state(&r, "job"), "running");
-  for (int i = 0; i < 2; i++) node_heartbeat(&r, &n[i]);
+  nodes_heartbeat(&r, n, 2);
   rig_run(&r, 1000); /* the first loss is 10 minutes ago */
   assert_string_equal(rig_state(&r, "job"), "stopping");
   buf_finish(&out);
@@ -159,7 +157,7 @@ static void test_a_flapping_host_is_taken_where_it_is_needed(void **state) {
   struct rig r;
   struct node n[2];
   open_two(&r, n, 1, 2, SCALE_UP_NOW);
-  for (int i = 0; i < CORE_FLAP_LOSSES; i++) lose_and_return(&r, n);
+  for (int i = 0; i < JOB_FLAP_LOSSES; i++) lose_and_return(&r, n);
   assert_int_equal(n[0].nodes, 1);
   int64_t round = n[0].round;
   node_obituary(&r, &n[0]);

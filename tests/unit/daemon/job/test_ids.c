@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: who mints the ncclUniqueIds of a round, and how they come to all. */
 
 #include "tests/rig/core.h"
@@ -44,8 +45,7 @@ static void minted(struct rig *r, struct node *n, int64_t first, int64_t count) 
   minted_by(r, n, first, count, 22809);
 }
 
-static void failed(struct rig *r, struct node *n, int64_t first, int64_t count, const char *why,
-                   bool lasting) {
+static void failed(struct rig *r, struct node *n, int64_t first, int64_t count, const char *why, bool lasting) {
   struct msg m;
   begin_minted(n, first, count, &m);
   m.minted.text = why;
@@ -75,7 +75,7 @@ static void test_one_id_is_minted_by_node_0(void **state) {
   for (int i = 0; i < 3; i++) {
     assert_int_equal(n[i].ids, 1);
     assert_int_equal(n[i].mint_count, i == 0);
-    assert_string_equal(n[i].minters, "0 of 1 are here, to come from n0 (node 0)");
+    assert_string_equal(n[i].minters, "0 of 1 are here; waiting for n0 (node 0)");
   }
   assert_string_equal(rig_state(&r, "job"), "running"); /* nobody waits for it */
   minted(&r, &n[0], 0, 1);
@@ -166,7 +166,7 @@ static void test_another_takes_its_place(void **state) {
   for (int i = 0; i < 3; i++) {
     assert_int_equal(rig_count(&r, n[i].conn, MSG_MINT), i == 1);
     assert_string_equal(rig_last(&r, n[i].conn, MSG_IDS)->ids.text,
-                        "0 of 1 are here, to come from n1 (node 1); in vain: n0 (node 0): no socket");
+                        "0 of 1 are here; waiting for n1 (node 1); failed: n0 (node 0): no socket");
   }
   minted(&r, &n[0], 0, 1); /* it is not asked any more */
   assert_false(knows(&r, &n[0]));
@@ -204,14 +204,13 @@ static void test_three_are_replaced(void **state) {
   failed(&r, &n[3], 0, 1, "another", false);
   assert_int_equal(rig_count(&r, n[4].conn, MSG_MINT), 0);
   assert_string_equal(rig_state(&r, "job"), "stopping");
-  const struct verdict *v = &rig_last(&r, n[0].conn, MSG_STOP)->stop.verdict;
+  const struct verdict *v = &rig_stop(&r, &n[0])->verdict;
   assert_int_equal(v->cause, CAUSE_NCCL_IDS);
   assert_int_equal(v->code, EXIT_CODE_NCCL);
-  assert_string_equal(
-      v->text,
-      "n0 (node 0): no socket; the same on n1 (node 1); n2 (node 2): another; the same on n3 (node 3)");
+  assert_string_equal(v->text,
+                      "n0 (node 0): no socket; the same on n1 (node 1); n2 (node 2): another; the same on n3 (node 3)");
   assert_false(v->lasting);
-  for (int i = 0; i < 5; i++) node_stopped(&r, &n[i]);
+  nodes_stopped(&r, n, 5);
   const struct msg *m = rig_last(&r, n[0].conn, MSG_SETTLED);
   assert_true(m->settled.charged); /* and tried again, as often as any failure */
   assert_int_equal(n[0].round, 2);
@@ -225,14 +224,10 @@ static void test_while_not_all_have_started(void **state) {
   struct node n[2];
   rig_open(&r, 1);
   r.settings.nccl_ids = NCCL_IDS_ALWAYS;
-  for (int i = 0; i < 2; i++) {
-    node_init(&r, &n[i], i);
-    node_join(&r, &n[i]);
-  }
+  rig_joined(&r, n, 2);
   for (int i = 0; i < 4; i++) failed(&r, &n[i % 2], 0, 1, "no socket", false);
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_STOP);
-  assert_non_null(m);
-  assert_false(m->stop.void_round); /* a void round would be tried for ever */
+  const struct stop *m = rig_stop(&r, &n[0]);
+  assert_false(m->void_round); /* a void round would be tried for ever */
   rig_close(&r);
 }
 
@@ -244,11 +239,11 @@ static void test_no_library_anywhere(void **state) {
   failed(&r, &n[0], 0, 1, "no library", true);
   assert_string_equal(rig_state(&r, "job"), "running");
   failed(&r, &n[1], 0, 1, "no library", true); /* and nobody is asked twice */
-  const struct verdict *v = &rig_last(&r, n[0].conn, MSG_STOP)->stop.verdict;
+  const struct verdict *v = &rig_stop(&r, &n[0])->verdict;
   assert_true(v->lasting);
   assert_string_equal(v->text, "n0 (node 0): no library; the same on n1 (node 1)");
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.code, EXIT_CODE_NCCL);
+  nodes_stopped(&r, n, 2);
+  assert_int_equal(rig_end(&r, &n[0])->code, EXIT_CODE_NCCL);
   rig_close(&r);
 }
 
@@ -262,7 +257,7 @@ static void test_auto_goes_on_without(void **state) {
     n[i].wants_ids = true;
     node_join(&r, &n[i]);
   }
-  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
+  nodes_started(&r, n, 2);
   for (int i = 0; i < 2; i++) failed(&r, &n[i], 0, 1, "no library", true);
   assert_string_equal(rig_state(&r, "job"), "running");
   const struct msg *m = rig_last(&r, n[1].conn, MSG_IDS);
@@ -281,13 +276,13 @@ static void test_no_answer(void **state) {
   struct rig r;
   struct node n[2];
   open_job(&r, n, 2, 1);
-  rig_run(&r, CORE_MINT_MS - 1);
+  rig_run(&r, JOB_MINT_MS - 1);
   assert_int_equal(rig_count(&r, n[1].conn, MSG_MINT), 0);
   assert_in_range(rig_count(&r, n[1].conn, MSG_IDS), 5, 6); /* who is waited for, now and then */
   rig_run(&r, 1);
   assert_int_equal(rig_count(&r, n[1].conn, MSG_MINT), 1);
   assert_non_null(strstr(rig_last(&r, n[0].conn, MSG_IDS)->ids.text, "n0 (node 0): no answer in 30 s"));
-  rig_run(&r, 3 * CORE_MINT_MS);
+  rig_run(&r, 3 * JOB_MINT_MS);
   assert_string_equal(rig_state(&r, "job"), "stopping");
   rig_close(&r);
 }
@@ -298,14 +293,12 @@ static void test_versions_that_differ(void **state) {
   open_job(&r, n, 2, 200);
   minted_by(&r, &n[0], 0, 1, 22809);
   minted_by(&r, &n[1], 1, 1, 22703);
-  const struct verdict *v = &rig_last(&r, n[0].conn, MSG_STOP)->stop.verdict;
-  assert_string_equal(v->text,
-                      "NCCL is 2.28.9 on n0 (node 0) and 2.27.3 on n1 (node 1): major and minor version "
-                      "must be the same on all nodes");
+  const struct verdict *v = &rig_stop(&r, &n[0])->verdict;
+  assert_string_equal(v->text, "NCCL is 2.28.9 on n0 (node 0) and 2.27.3 on n1 (node 1): major and minor version "
+                               "must be the same on all nodes");
   assert_false(knows(&r, &n[0]));
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
-  assert_int_equal(rig_last(&r, n[1].conn, MSG_END)->end.code,
-                   EXIT_CODE_NCCL); /* a restart would find the same */
+  nodes_stopped(&r, n, 2);
+  assert_int_equal(rig_end(&r, &n[1])->code, EXIT_CODE_NCCL); /* a restart would find the same */
   rig_close(&r);
   open_job(&r, n, 2, 200);
   minted_by(&r, &n[0], 0, 1, 22809);
@@ -347,9 +340,7 @@ static void test_fresh_in_each_round(void **state) {
   struct node n[2];
   open_job(&r, n, 2, 1);
   minted(&r, &n[0], 0, 1);
-  node_exited(&r, &n[1], 3, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
-  assert_int_equal(n[0].round, 2);
+  rig_next_round(&r, n, 2);
   assert_int_equal(n[0].mint_count, 1);
   rig_forget(&r);
   struct msg m;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: ncclUniqueIds when connections break and daemons come back. */
 
 #include "tests/rig/core.h"
@@ -14,7 +15,7 @@ static void open_job(struct rig *r, struct node *n) {
     n[i].workers = 200;
     node_join(r, &n[i]);
   }
-  for (int i = 0; i < 2; i++) node_started(r, &n[i]);
+  nodes_started(r, n, 2);
   rig_forget(r);
 }
 
@@ -43,7 +44,7 @@ static void check_mint(const struct rig *r, const struct node *n, int64_t first,
 }
 
 static void come_back(struct rig *r, struct node *n) {
-  for (int i = 0; i < 2; i++) node_back(r, &n[i], PHASE_RUNNING);
+  nodes_back(r, n, 2, PHASE_RUNNING);
   assert_string_equal(rig_state(r, "job"), "running");
 }
 
@@ -79,9 +80,8 @@ static void test_start_was_missed(void **state) {
   struct node n[2];
   rig_open(&r, 1);
   r.settings.nccl_ids = NCCL_IDS_ALWAYS;
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_init(&r, n, 2);
+  nodes_join(&r, n, 2);
   node_drop(&r, &n[0]);
   rig_forget(&r);
   n[0].round = n[0].ids = n[0].mint_count = 0;
@@ -192,7 +192,7 @@ static void test_they_are_lost(void **state) {
     node_say(&r, &n[1], &m);
   }
   check_mint(&r, &n[0], 0, 0);
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_STOP)->stop.verdict.cause, CAUSE_NCCL_IDS);
+  assert_int_equal(rig_stop(&r, &n[0])->verdict.cause, CAUSE_NCCL_IDS);
   rig_close(&r);
 }
 

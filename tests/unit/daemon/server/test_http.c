@@ -1,4 +1,5 @@
-/* daemon/http.c: what is taken, what is refused and why, and what the answer looks like. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* daemon/server/http.c: which requests are accepted, which are refused and why, and the answers. */
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,14 +52,14 @@ static void test_what_is_refused(void **state) {
   check("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", NULL, 405, "");
   check("GET / HTTP/1.1\r\n\r\n", NULL, 400, "Host");
   check("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", NULL, 400, "Host, once");
-  check("GET / HTTP/1.0\r\nContent-Length: 3\r\n\r\n", NULL, 400, "no body");
-  check("GET / HTTP/1.0\r\nTransfer-Encoding: identity\r\n\r\n", NULL, 400, "no body");
-  check("GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n", NULL, 400, "one request");
-  check("GET / HTTP/1.0\r\nA: b\r\n c\r\n\r\n", NULL, 400, "no field");
-  check("GET / HTTP/1.0\r\nA : b\r\n\r\n", NULL, 400, "no field");
-  check("GET / HTTP/1.0\r\n: b\r\n\r\n", NULL, 400, "no field");
-  check("GET / HTTP/1.0\r\nA: b\rc: d\r\n\r\n", NULL, 400, "no field");
-  check("GET / HTTP/1.0\r\nA\r\n\r\n", NULL, 400, "no field");
+  check("GET / HTTP/1.0\r\nContent-Length: 3\r\n\r\n", NULL, 400, "must not have a body");
+  check("GET / HTTP/1.0\r\nTransfer-Encoding: identity\r\n\r\n", NULL, 400, "must not have a body");
+  check("GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n", NULL, 400, "only one request");
+  check("GET / HTTP/1.0\r\nA: b\r\n c\r\n\r\n", NULL, 400, "is not a field");
+  check("GET / HTTP/1.0\r\nA : b\r\n\r\n", NULL, 400, "is not a field");
+  check("GET / HTTP/1.0\r\n: b\r\n\r\n", NULL, 400, "is not a field");
+  check("GET / HTTP/1.0\r\nA: b\rc: d\r\n\r\n", NULL, 400, "is not a field");
+  check("GET / HTTP/1.0\r\nA\r\n\r\n", NULL, 400, "is not a field");
   check("GET / HTTP/2.0\r\n\r\n", NULL, 505, "HTTP/1.1");
   check("GET / HTTP\r\n\r\n", NULL, 400, "HTTP/1.1");
   check("GET ? HTTP/1.0\r\n\r\n", NULL, 400, "a path");

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state file, torn at every byte, damaged at every byte, and written again. */
 
 #include "daemon/server/state.h"
@@ -136,8 +137,8 @@ static void test_torn_at_every_byte(void **state) {
   buf_finish(&whole);
 }
 
-/* One byte changed anywhere: never read as if it were right. In the last line it is a torn end, before it damage; without the
- * newline between them the last two look like one torn line. */
+/* One byte changed anywhere: never read as if it were right. In the last line it is a torn end, before it damage;
+ * without the newline between them the last two look like one torn line. */
 static void test_damaged_at_every_byte(void **state) {
   const struct folder *f = *state;
   write_records(f);

@@ -1,5 +1,6 @@
-/* opts_complete: what a label says to a completion, and that every value which a label of our programs offers is one that its parser takes. The
- * shells themselves: tests/e2e/test_completions.py. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* complete: what a label says to a completion, and that every value which a label of our programs offers is one that
+ * its parser takes. The shells themselves: tests/e2e/test_completions.py. */
 
 #include "deploy/manual/complete.h"
 
@@ -26,8 +27,7 @@ static void check_label(const char *label, const char *want) {
   struct buf got = BUF_INIT;
   size_t n = opt_choices(&row, c);
   for (size_t i = 0; i < n; i++)
-    buf_printf(&got, "%s%.*s%s%s", i ? " " : "", (int)c[i].len, c[i].word, kinds[c[i].wants],
-               c[i].list ? "," : "");
+    buf_printf(&got, "%s%.*s%s%s", i ? " " : "", (int)c[i].len, c[i].word, kinds[c[i].wants], c[i].list ? "," : "");
   assert_string_equal(buf_text(&got), want);
   buf_finish(&got);
 }
@@ -101,8 +101,7 @@ static void check_row(const struct opts_spec *spec, const struct opt *row) {
       fail_msg("%s --%s does not take %s, which its label offers", spec->program, row->name, text);
   }
   if (n == 0 || words < n || row->type != OPT_CUSTOM) return;
-  if (!default_is_one)
-    fail_msg("%s --%s: its label does not have the default %s", spec->program, row->name, row->def);
+  if (!default_is_one) fail_msg("%s --%s: its label does not have the default %s", spec->program, row->name, row->def);
   if (takes(row, "zzz")) fail_msg("%s --%s takes more than its label says", spec->program, row->name);
 }
 

@@ -1,5 +1,6 @@
-/* opts_man: what is special to roff comes out as it went in, and the sections of a small table, to the letter. That mandoc and groff show what
- * is meant, of all pages: tests/e2e/test_manual.py. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* man: what is special to roff comes out as it went in, and the sections of a small table, to the letter. That mandoc
+ * and groff show what is meant, of all pages: tests/e2e/test_manual.py. */
 
 #include "deploy/manual/man.h"
 
@@ -19,8 +20,7 @@ static void test_text(void **state) {
   check(man_put_text, ".Sh is 'text' a\\b", "\\%.Sh is \\(aqtext\\(aq \\%a\\eb\n");
   check(man_put_text, "'tis", "\\&\\(aqtis\n");
   check(man_put_text, "0 .. n-1 and ...", "0 .. \\%n\\-1 and ...\n");
-  check(man_put_text, "see --hang-timeout, --beta1.",
-        "see \\%\\fB\\-\\-hang\\-timeout\\fR, \\%\\fB\\-\\-beta1\\fR.\n");
+  check(man_put_text, "see --hang-timeout, --beta1.", "see \\%\\fB\\-\\-hang\\-timeout\\fR, \\%\\fB\\-\\-beta1\\fR.\n");
   check(man_put_text, "`rdzvctl undrain x` it", "\\fBrdzvctl undrain x\\fR it\n");
   check(man_put_text, "open `for ever", "open \\fBfor ever\\fR\n");
   check(man_put_text, "^ ~", "\\(ha \\(ti\n");
@@ -49,12 +49,7 @@ static void test_literal(void **state) {
 
 static const struct opt table[] = {
     {.group = "How many"},
-    {.name = "nnodes",
-     .foreign = "nnodes",
-     .type = OPT_CUSTOM,
-     .label = "N|MIN:MAX",
-     .def = "1",
-     .help = "Nodes."},
+    {.name = "nnodes", .foreign = "nnodes", .type = OPT_CUSTOM, .label = "N|MIN:MAX", .def = "1", .help = "Nodes."},
     {.name = "last-call",
      .alias = "call",
      .type = OPT_DURATION,
@@ -71,12 +66,8 @@ static const struct opt table[] = {
 };
 static const struct opts_verb verbs[] = {{"list", "", "", "All."}, {"drop", "A [B]", "", "One."}, {0}};
 static const struct opts_exit exits[] = {{0, "done"}, {-1, "never"}, {75, "again"}, {0, NULL}};
-static const struct opts_spec spec = {.program = "demo",
-                                      .env_prefix = "DEMO_",
-                                      .env_foreign = "PET_",
-                                      .verbs = verbs,
-                                      .exits = exits,
-                                      .table = table};
+static const struct opts_spec spec = {
+    .program = "demo", .env_prefix = "DEMO_", .env_foreign = "PET_", .verbs = verbs, .exits = exits, .table = table};
 
 static void test_options(void **state) {
   struct buf out = BUF_INIT;

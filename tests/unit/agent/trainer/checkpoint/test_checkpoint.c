@@ -1,4 +1,5 @@
-/* ckpt: what was written comes back; whatever is torn is refused and the one before it taken; nothing is
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints: what is written is read back, anything torn is refused and the one before is used, and nothing is
  * overwritten. */
 
 #include "agent/trainer/checkpoint/checkpoint.h"
@@ -16,12 +17,14 @@
 
 static char dir[] = "/tmp/rdzv-ckpt-XXXXXX";
 
-static struct ckpt_state sample(uint64_t step, enum compute_optim optim, float *floats) {
+static struct ckpt_state sample(uint64_t step, enum compute_opt_kind optim, float *floats) {
   struct ckpt_state s = {.kind = {.shape = {.n = 3, .width = {4, 2, 4}},
+                                  .activation = COMPUTE_GELU,
                                   .loss = COMPUTE_RMSE,
                                   .optim = optim,
                                   .seed = 7,
-                                  .samples = 100},
+                                  .samples = 100,
+                                  .options = {[CKPT_BATCH] = 16, [CKPT_LR] = 0.001, [CKPT_LR_DECAY] = OPTIM_COSINE}},
                          .step = step,
                          .epoch = 3,
                          .position = 40,
@@ -34,27 +37,36 @@ static struct ckpt_state sample(uint64_t step, enum compute_optim optim, float *
   return s;
 }
 
-static void encode(uint64_t step, enum compute_optim optim, struct buf *out) {
+static void encode(uint64_t step, enum compute_opt_kind optim, struct buf *out) {
   float floats[128];
   struct ckpt_state s = sample(step, optim, floats);
   ckpt_encode(&s, out);
   assert_int_equal(out->len, ckpt_size(&s.kind));
 }
 
-static void write_one(const char *incarnation, uint32_t round, uint64_t step) {
+static struct ckpt_marker marker_of(uint32_t generation, uint32_t round, uint64_t step) {
+  return (struct ckpt_marker){.id = {.generation = generation, .incarnation = "2026", .round = round, .step = step},
+                              .job = "a-job",
+                              .origin = 1};
+}
+
+static void write_as(const struct ckpt_marker *m) {
   float floats[128];
-  struct ckpt_state s = sample(step, COMPUTE_ADAM, floats);
+  struct ckpt_state s = sample(m->id.step, COMPUTE_ADAM, floats);
   struct ckpt_bytes b;
-  struct ckpt_id id = {.round = round, .step = step};
   struct err e = ERR_INIT;
-  snprintf(id.incarnation, sizeof id.incarnation, "%s", incarnation);
   ckpt_bytes(&s, &b);
-  if (ckpt_write(dir, &id, &b, &e)) fail_msg("%s", e.text);
+  if (ckpt_write(dir, m, &b, &e)) fail_msg("%s", e.text);
+}
+
+static void write_one(uint32_t generation, uint32_t round, uint64_t step) {
+  struct ckpt_marker m = marker_of(generation, round, step);
+  write_as(&m);
 }
 
 struct latest {
   int rc, refused;
-  struct ckpt_id id;
+  struct ckpt_marker m;
   struct ckpt_state s;
   char name[CKPT_NAME_MAX], text[ERR_TEXT_MAX];
 };
@@ -66,23 +78,25 @@ static void count_refused(void *ctx, const char *name, const struct err *why) {
   memcpy(l->text, why->text, sizeof l->text);
 }
 
-static struct latest find(void) {
-  float floats[128];
+static struct latest find_of(const char *incarnation) {
   struct latest l = {0};
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
-  struct ckpt_kind want = sample(0, COMPUTE_ADAM, floats).kind;
-  l.rc = ckpt_latest(dir, &want, &l.id, &l.s, &b, count_refused, &l, &e);
+  l.rc = ckpt_latest(dir, incarnation, &l.m, &l.s, &b, count_refused, &l, &e);
   if (l.rc < 0) memcpy(l.text, e.text, sizeof l.text);
   buf_finish(&b);
   return l;
 }
 
-/* The checksums are put together from parts; they must be those of the whole. */
+static struct latest find(void) {
+  return find_of(NULL);
+}
+
+/* The checksums are combined from parts and must equal those of the whole. */
 static void test_pieces_are_the_bytes(void **state) {
   for (int k = 0; k < 2; k++) {
     float floats[128];
-    struct ckpt_state s = sample(5, (enum compute_optim)k, floats);
+    struct ckpt_state s = sample(5, (enum compute_opt_kind)k, floats);
     struct ckpt_bytes b;
     struct buf whole = BUF_INIT;
     ckpt_bytes(&s, &b);
@@ -104,7 +118,7 @@ static int empty_dir(void **state) {
 static void test_states_come_back(void **state) {
   for (int k = 0; k < 2; k++) {
     float floats[128];
-    struct ckpt_state in = sample(5, (enum compute_optim)k, floats), out;
+    struct ckpt_state in = sample(5, (enum compute_opt_kind)k, floats), out;
     struct buf b = BUF_INIT;
     struct err e = ERR_INIT;
     size_t n = (size_t)model_shape_params(&in.kind.shape);
@@ -139,13 +153,16 @@ static void test_every_cut_and_every_flipped_byte_is_refused(void **state) {
   buf_finish(&b);
 }
 
-/* A header that is well-formed but wants the impossible, its checksum put right. */
+/* Well-formed headers with impossible values and a correct checksum. */
 static void test_headers_are_checked_for_sense(void **state) {
   static const struct {
     size_t at;
     uint32_t value;
-  } bad[] = {{8, 1},   {168, 0x7f800000}, {168, 0xbf800000}, {12, 200}, {80, 3},       {84, 3}, {88, 1},
-             {88, 17}, {92, 0},           {92, 0xffffffff},  {92, 5},   {48 - 8, 100}, {16, 1}};
+  } bad[] = {
+      {8, 1},  {168, 0x7f800000}, {168, 0xbf800000}, {12, 200},         {80, 3},
+      {84, 3}, {88, 1},           {88, 17},          {92, 0},           {92, 0xffffffff},
+      {92, 5}, {48 - 8, 100},     {16, 1},           {180, 0x7ff80000}, {204 + 16, 0x40100000}, /* --lr-decay 4 */
+      {288, 3} /* --activation */};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     struct buf b = BUF_INIT;
     struct ckpt_state s;
@@ -159,12 +176,13 @@ static void test_headers_are_checked_for_sense(void **state) {
 }
 
 static void test_names(void **state) {
-  struct ckpt_id id = {.incarnation = "2026-x.y", .round = 12, .step = 3456}, back;
+  struct ckpt_id id = {.generation = 7, .incarnation = "2026-x.y", .round = 12, .step = 3456}, back;
   char name[CKPT_NAME_MAX];
   ckpt_name_format(&id, name);
-  assert_string_equal(name, "2026-x.y-r000012-s000000003456");
+  assert_string_equal(name, "000007-2026-x.y-r000012-s000000003456");
   assert_true(ckpt_name_parse(name, &back));
   assert_int_equal(ckpt_id_compare(&id, &back), 0);
+  id.generation = 5000000;
   id.round = 4000000;
   id.step = 10000000000000;
   ckpt_name_format(&id, name);
@@ -172,33 +190,46 @@ static void test_names(void **state) {
   static const char *const wrong[] = {
       "",
       "x",
-      "-r000001-s000000000001",
-      "a-r1-s000000000001",
-      "a-r000001-s1",
-      "a-s000000000001-r000001",
-      "a-r000001",
-      "a-r000001-s00000000000x",
-      "a-r00000x-s000000000001",
-      "a-r000001-s000000000001 ",
+      "000001-r000001-s000000000001",
+      "000001--r000001-s000000000001",
+      "a-r000001-s000000000001",
+      "1-a-r000001-s000000000001",
+      "00000x-a-r000001-s000000000001",
+      "000001-a-r1-s000000000001",
+      "000001-a-r000001-s1",
+      "000001-a-s000000000001-r000001",
+      "000001-a-r000001",
+      "000001-a-r000001-s00000000000x",
+      "000001-a-r00000x-s000000000001",
+      "000001-a-r000001-s000000000001 ",
       ".tmp-",
-      "a-r000001-s000000000001-5",
-      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-r000001-s000000000001"};
+      "000001-a-r000001-s000000000001-5",
+      ("000001-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-r000001-"
+       "s000000000001")};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
     if (ckpt_name_parse(wrong[i], &back)) fail_msg("'%s' is taken", wrong[i]);
 }
 
-static void test_order_is_incarnation_round_step(void **state) {
-  static const struct ckpt_id ids[] = {{"0", 9, 9},      {"2025", 1, 900}, {"2026", 1, 10},
-                                       {"2026", 1, 900}, {"2026", 2, 5},   {"2026", 10, 1}};
+/* The time in an incarnation does not matter. */
+static void test_order_is_generation_round_step(void **state) {
+  static const struct ckpt_id ids[] = {{1, "2027", 9, 9},   {2, "alone", 1, 900}, {3, "2026", 1, 10},
+                                       {3, "2026", 1, 900}, {3, "2026", 2, 5},    {3, "2026", 10, 1}};
   for (int i = 0; i < 6; i++)
     for (int k = 0; k < 6; k++) assert_int_equal(ckpt_id_compare(&ids[i], &ids[k]), (i > k) - (i < k));
 }
 
 static void test_markers_are_exact(void **state) {
-  struct ckpt_marker m = {.id = {"2026-a", 3, 77}, .size = 12345, .crc = 0xdeadbeef}, back;
+  struct ckpt_marker m = {.id = {4, "2026-a", 3, 77},
+                          .job = "j",
+                          .origin = 2,
+                          .source = 9,
+                          .size = 12345,
+                          .crc = 0xdeadbeef},
+                     back;
   struct buf b = BUF_INIT;
   ckpt_marker_format(&m, &b);
   assert_true(ckpt_marker_parse(b.data, b.len, &back));
+  assert_true(back.origin == 2 && back.source == 9 && !strcmp(back.job, "j"));
   assert_true(back.size == m.size && back.crc == m.crc && ckpt_id_compare(&back.id, &m.id) == 0);
   for (size_t n = 0; n < b.len; n++) {
     assert_false(ckpt_marker_parse(b.data, n, &back));
@@ -213,24 +244,29 @@ static void test_markers_are_exact(void **state) {
 
 static void test_the_newest_is_found(void **state) {
   assert_int_equal(find().rc, 0);
-  write_one("2026", 1, 20);
-  write_one("2026", 1, 40);
-  write_one("2026", 2, 30); /* a later round that began from step 20 */
-  write_one("0", 5, 99);
+  struct ckpt_marker other = marker_of(1, 5, 99);
+  snprintf(other.id.incarnation, sizeof other.id.incarnation, "2027");
+  write_as(&other);
+  write_one(2, 1, 20);
+  write_one(2, 1, 40);
+  write_one(2, 2, 30); /* a later round that began from step 20 */
   struct latest l = find();
   assert_int_equal(l.rc, 1);
   assert_int_equal(l.refused, 0);
-  assert_true(l.id.round == 2 && l.s.step == 30);
+  assert_true(l.m.id.round == 2 && l.s.step == 30);
+  l = find_of("2027");
+  assert_true(l.rc == 1 && l.s.step == 99);
+  assert_int_equal(find_of("2028").rc, 0);
 }
 
 static void test_nothing_is_overwritten(void **state) {
-  struct ckpt_id id = {"2026", 1, 20};
+  struct ckpt_marker id = marker_of(1, 1, 20);
   struct err e = ERR_INIT;
   float floats[128];
   struct ckpt_state s = sample(21, COMPUTE_SGD, floats);
   struct ckpt_bytes b;
   ckpt_bytes(&s, &b);
-  write_one("2026", 1, 20);
+  write_one(1, 1, 20);
   assert_int_equal(ckpt_write(dir, &id, &b, &e), -EEXIST);
   assert_int_equal(find().rc, 1);
 }
@@ -239,13 +275,13 @@ static char *file_of(const char *name, const char *file) {
   return xasprintf("%s/%s/%s", dir, name, file);
 }
 
-/* State and marker of the newest, cut at every byte: the one before it is taken. */
+/* State and marker of the newest, cut at every byte: the one before is used. */
 static void test_cut_at_every_byte_on_disk(void **state) {
   static const char *const files[] = {"state.bin", "COMMIT"};
-  write_one("2026", 1, 20);
-  write_one("2026", 1, 40);
+  write_one(1, 1, 20);
+  write_one(1, 1, 40);
   for (int f = 0; f < 2; f++) {
-    char *path = file_of("2026-r000001-s000000000040", files[f]), whole[4096];
+    char *path = file_of("000001-2026-r000001-s000000000040", files[f]), whole[4096];
     FILE *in = fopen(path, "rb");
     size_t size = fread(whole, 1, sizeof whole, in);
     fclose(in);
@@ -255,7 +291,7 @@ static void test_cut_at_every_byte_on_disk(void **state) {
       struct latest l = find();
       if (l.rc != 1 || l.s.step != 20 || l.refused != 1)
         fail_msg("%s of %zu bytes: step %d", files[f], n, (int)l.s.step);
-      assert_string_equal(l.name, "2026-r000001-s000000000040");
+      assert_string_equal(l.name, "000001-2026-r000001-s000000000040");
     }
     FILE *out = fopen(path, "wb");
     assert_int_equal(fwrite(whole, 1, size, out), size);
@@ -266,10 +302,10 @@ static void test_cut_at_every_byte_on_disk(void **state) {
 }
 
 static void test_a_marker_of_another_checkpoint_does_not_count(void **state) {
-  write_one("2026", 1, 20);
-  write_one("2026", 1, 40);
-  char *from = file_of("2026-r000001-s000000000020", "COMMIT"),
-       *to = file_of("2026-r000001-s000000000040", "COMMIT");
+  write_one(1, 1, 20);
+  write_one(1, 1, 40);
+  char *from = file_of("000001-2026-r000001-s000000000020", "COMMIT"),
+       *to = file_of("000001-2026-r000001-s000000000040", "COMMIT");
   assert_int_equal(rename(from, to), 0);
   struct latest l = find();
   assert_int_equal(l.rc, 0);
@@ -278,30 +314,56 @@ static void test_a_marker_of_another_checkpoint_does_not_count(void **state) {
   free(to);
 }
 
-static void test_another_kind_is_refused_not_passed_over(void **state) {
-  float floats[128];
-  struct ckpt_state s = sample(50, COMPUTE_ADAM, floats);
-  struct ckpt_id id = {"2026", 1, 50};
-  struct ckpt_bytes b;
-  s.kind.seed = 8;
-  ckpt_bytes(&s, &b);
-  write_one("2026", 1, 20);
-  assert_int_equal(ckpt_write(dir, &id, &b, NULL), 0);
-  struct latest l = find();
-  assert_int_equal(l.rc, -EINVAL);
-  assert_non_null(strstr(l.text, "--seed 8, this run has 7"));
+/* A pipe without a writer, a link to elsewhere, an empty folder: the reader waits for none. */
+static void test_what_is_not_a_file_is_passed_over(void **state) {
+  static const char *const files[] = {"state.bin", "COMMIT"};
+  write_one(1, 1, 20);
+  write_one(1, 1, 40);
+  for (int f = 0; f < 2; f++) {
+    for (int k = 0; k < 3; k++) {
+      char *path = file_of("000001-2026-r000001-s000000000040", files[f]), *away = xasprintf("%s-away", path);
+      assert_int_equal(rename(path, away), 0);
+      assert_int_equal(k == 0 ? mkfifo(path, 0600) : k == 1 ? symlink(away, path) : mkdir(path, 0700), 0);
+      struct latest l = find();
+      assert_true(l.rc == 1 && l.s.step == 20 && l.refused == 1);
+      assert_non_null(strstr(l.text, "is not a regular file"));
+      assert_non_null(strstr(l.text, path));
+      assert_int_equal(remove(path), 0);
+      assert_int_equal(rename(away, path), 0);
+      free(path);
+      free(away);
+    }
+  }
+  assert_int_equal(find().s.step, 40);
+}
+
+static void test_one_checkpoint_is_opened_by_its_path(void **state) {
+  struct ckpt_marker m;
+  struct ckpt_state s;
+  struct buf b = BUF_INIT;
+  struct err e = ERR_INIT;
+  write_one(1, 1, 20);
+  write_one(1, 1, 40);
+  char *path = xasprintf("%s/000001-2026-r000001-s000000000020//", dir);
+  assert_int_equal(ckpt_open(path, &m, &s, &b, &e), 0);
+  assert_true(s.step == 20 && m.id.step == 20 && !strcmp(m.job, "a-job"));
+  assert_int_equal(ckpt_open(dir, &m, &s, &b, &e), -EINVAL);
+  assert_non_null(strstr(e.text, "that of a checkpoint"));
+  assert_int_equal(ckpt_open("/nowhere/000001-2026-r000001-s000000000020", &m, &s, &b, &e), -ENOENT);
+  buf_finish(&b);
+  free(path);
 }
 
 static void test_old_ones_go_and_rubbish_with_them(void **state) {
-  struct ckpt_id mine = {"2026", 3, 60};
+  struct ckpt_marker mine = marker_of(1, 3, 60);
   struct ckpt_list l;
-  for (uint64_t step = 10; step <= 50; step += 10) write_one("2026", 1, step);
-  char *torn = file_of("2026-r000001-s000000000040", "COMMIT");
+  for (uint64_t step = 10; step <= 50; step += 10) write_one(1, 1, step);
+  char *torn = file_of("000001-2026-r000001-s000000000040", "COMMIT");
   assert_int_equal(unlink(torn), 0);
-  char *tmp[] = {xasprintf("%s/.tmp-2026-r000002-s000000000055-77", dir),
-                 xasprintf("%s/.tmp-2026-r000004-s000000000055-77", dir), xasprintf("%s/other", dir)};
+  char *tmp[] = {xasprintf("%s/.tmp-000001-2026-r000002-s000000000055-77", dir),
+                 xasprintf("%s/.tmp-000001-2026-r000004-s000000000055-77", dir), xasprintf("%s/other", dir)};
   for (int i = 0; i < 3; i++) assert_int_equal(mkdir(tmp[i], 0777), 0);
-  write_one("2026", 3, 60);
+  write_one(1, 3, 60);
   assert_int_equal(ckpt_prune(dir, &mine, 2, NULL), 0);
   assert_int_equal(ckpt_list(dir, &l, NULL), 0);
   assert_int_equal(l.n, 2); /* 60 and 50: 40 has no marker and its writer is of an older round */
@@ -314,9 +376,33 @@ static void test_old_ones_go_and_rubbish_with_them(void **state) {
   free(torn);
 }
 
+/* On a full disk, what exceeds --keep-checkpoints is removed before the new one is written, unless the newest cannot be
+ * read. */
+static void test_room_is_made_only_where_one_stays(void **state) {
+  struct ckpt_marker mine = marker_of(2, 1, 60);
+  struct ckpt_list l;
+  for (uint64_t step = 10; step <= 30; step += 10) write_one(1, 1, step);
+  char *newest = file_of("000001-2026-r000001-s000000000030", "state.bin");
+  assert_int_equal(truncate(newest, 100), 0);
+  assert_int_equal(ckpt_make_room(dir, &mine, 1), 0);
+  assert_int_equal(ckpt_list(dir, &l, NULL), 0);
+  assert_int_equal(l.n, 3);
+  ckpt_list_finish(&l);
+  char *marker = file_of("000001-2026-r000001-s000000000030", "COMMIT");
+  assert_int_equal(unlink(marker), 0);
+  assert_int_equal(ckpt_make_room(dir, &mine, 1), 1);
+  assert_int_equal(ckpt_list(dir, &l, NULL), 0);
+  assert_true(l.n == 1 && l.v[0].step == 20);
+  ckpt_list_finish(&l);
+  assert_int_equal(ckpt_make_room(dir, &mine, 1), 0);
+  assert_int_equal(find().s.step, 20);
+  free(newest);
+  free(marker);
+}
+
 static void test_directories_that_cannot_be(void **state) {
   struct err e = ERR_INIT;
-  struct ckpt_id id = {"2026", 1, 1};
+  struct ckpt_marker id = marker_of(1, 1, 1);
   assert_int_equal(ckpt_dir_open("/nowhere/at/all", &e), -ENOENT);
   assert_non_null(strstr(e.text, "/nowhere/at/all"));
   assert_int_equal(ckpt_dir_open("/dev/null", &e), -ENOTDIR);
@@ -334,13 +420,15 @@ int main(void) {
       cmocka_unit_test(test_every_cut_and_every_flipped_byte_is_refused),
       cmocka_unit_test(test_headers_are_checked_for_sense),
       cmocka_unit_test(test_names),
-      cmocka_unit_test(test_order_is_incarnation_round_step),
+      cmocka_unit_test(test_order_is_generation_round_step),
       cmocka_unit_test(test_markers_are_exact),
       cmocka_unit_test_teardown(test_the_newest_is_found, empty_dir),
       cmocka_unit_test_teardown(test_nothing_is_overwritten, empty_dir),
       cmocka_unit_test_teardown(test_cut_at_every_byte_on_disk, empty_dir),
       cmocka_unit_test_teardown(test_a_marker_of_another_checkpoint_does_not_count, empty_dir),
-      cmocka_unit_test_teardown(test_another_kind_is_refused_not_passed_over, empty_dir),
+      cmocka_unit_test_teardown(test_what_is_not_a_file_is_passed_over, empty_dir),
+      cmocka_unit_test_teardown(test_one_checkpoint_is_opened_by_its_path, empty_dir),
+      cmocka_unit_test_teardown(test_room_is_made_only_where_one_stays, empty_dir),
       cmocka_unit_test_teardown(test_old_ones_go_and_rubbish_with_them, empty_dir),
       cmocka_unit_test(test_directories_that_cannot_be),
   };

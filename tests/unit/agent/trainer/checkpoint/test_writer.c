@@ -1,6 +1,7 @@
-/* ckpt_writer: one at a time, in its own thread, with its own end. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer: one checkpoint at a time, in its own thread, with its own end. */
 
-#include "agent/trainer/ckpt_writer.h"
+#include "agent/trainer/checkpoint/checkpoint.h"
 
 #include <errno.h>
 #include <ftw.h>
@@ -29,8 +30,8 @@ static struct ckpt_state big(uint64_t step) {
   return s;
 }
 
-static struct ckpt_id id_of(uint64_t step) {
-  return (struct ckpt_id){"2026", 1, step};
+static struct ckpt_marker about(uint64_t step) {
+  return (struct ckpt_marker){.id = {1, "2026", 1, step}, .job = "-", .origin = 1};
 }
 
 static void refused(void *ctx, const char *name, const struct err *why) {
@@ -40,18 +41,19 @@ static void refused(void *ctx, const char *name, const struct err *why) {
 static struct ckpt_writer *open_writer(const char *where) {
   struct ckpt_writer *w = NULL;
   struct err e = ERR_INIT;
-  assert_int_equal(ckpt_writer_create(where, 2, &w, &e), 0);
+  assert_int_equal(ckpt_writer_create(where, 2, NULL, &w, &e), 0);
   return w;
 }
 
-/* Twenty of them, each over the same floats when the one before is done: the newest is whole and the last one, the others are gone. */
+/* Twenty checkpoints over the same floats, one after the other: the newest is complete and the last one, the others are
+ * gone. */
 static void test_one_after_the_other(void **state) {
   struct ckpt_writer *w = open_writer(dir);
   struct ckpt_written r;
   assert_false(ckpt_writer_busy(w));
   assert_false(ckpt_writer_wait(w, 10, &r));
   for (uint64_t step = 1; step <= 20; step++) {
-    struct ckpt_id id = id_of(step);
+    struct ckpt_marker id = about(step);
     struct ckpt_state s = big(step);
     ckpt_writer_begin(w, &id, &s);
     assert_true(ckpt_writer_busy(w));
@@ -63,36 +65,36 @@ static void test_one_after_the_other(void **state) {
   }
   assert_true(ckpt_writer_destroy(w, 1000));
   struct ckpt_list l;
-  struct ckpt_id id;
-  struct ckpt_state s = big(20), got;
+  struct ckpt_marker m;
+  struct ckpt_state got;
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   assert_int_equal(ckpt_list(dir, &l, &e), 0);
   assert_int_equal(l.n, 2);
   ckpt_list_finish(&l);
-  assert_int_equal(ckpt_latest(dir, &s.kind, &id, &got, &b, refused, NULL, &e), 1);
+  assert_int_equal(ckpt_latest(dir, NULL, &m, &got, &b, refused, NULL, &e), 1);
   assert_int_equal(got.step, 20);
   assert_memory_equal(got.params, floats, 40000 * sizeof(float));
   buf_finish(&b);
 }
 
-/* What was begun is finished before the writer goes, though nobody asked for the result. */
+/* A checkpoint in progress is finished before the writer ends, even if nobody asked for the result. */
 static void test_the_end_waits_for_what_is_being_written(void **state) {
   struct ckpt_writer *w = open_writer(dir);
-  struct ckpt_id id = id_of(5), found;
+  struct ckpt_marker id = about(5), found;
   struct ckpt_state s = big(5), got;
   struct buf b = BUF_INIT;
   struct err e = ERR_INIT;
   ckpt_writer_begin(w, &id, &s);
   assert_true(ckpt_writer_destroy(w, 20000));
-  assert_int_equal(ckpt_latest(dir, &s.kind, &found, &got, &b, refused, NULL, &e), 1);
+  assert_int_equal(ckpt_latest(dir, NULL, &found, &got, &b, refused, NULL, &e), 1);
   buf_finish(&b);
 }
 
 static void test_failures_come_with_their_sentence(void **state) {
   struct ckpt_writer *w = open_writer("/nowhere");
   struct ckpt_written r;
-  struct ckpt_id id = id_of(5);
+  struct ckpt_marker id = about(5);
   struct ckpt_state s = big(5);
   ckpt_writer_begin(w, &id, &s);
   assert_true(ckpt_writer_wait(w, 20000, &r));

@@ -1,10 +1,11 @@
-/* What coll.h promises, kept by NCCL: sums, orders, captures, and above all failures, in worlds of real processes.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of coll.h, by NCCL: sums, orders, captures, and above all failures, in worlds of real processes.
  *
  *   test_coll_nccl [--cuda-module FILE] [--only NAME] [--timeout-ms MS]
  *
- * MS is how long those wait who miss somebody: 2000. A communicator must come up in that time, which on a GPU takes longer.
- * Without a module (--cuda-module, or RDZV_CUDA_MODULE) the program leaves with 77, "skipped". The same program runs on the stand-ins of
- * tests/fakegpu and on one GPU, where each rank has its own NCCL_HOSTID. */
+ * MS is the deadline for a missing rank: 2000. A communicator must come up within it, which takes longer on a GPU.
+ * Without a module (--cuda-module, or RDZV_CUDA_MODULE) the program exits with 77, "skipped". The same program runs on
+ * the stand-ins of tests/fakegpu and on one GPU, where each rank has its own NCCL_HOSTID. */
 
 #include "tests/rig/coll.h"
 
@@ -48,15 +49,13 @@ static bool the_hosts_bytes(struct rank *r) {
   struct err e = ERR_INIT;
   double v[COLL_SUM_MAX];
   for (int root = 0; root < r->world; root++) {
-    for (size_t i = 0; i < sizeof bytes; i++)
-      bytes[i] = r->rank == root ? (uint8_t)(i * 31 + (size_t)root) : 0;
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = r->rank == root ? (uint8_t)(i * 31 + (size_t)root) : 0;
     GOOD(coll_broadcast(r->l, bytes, sizeof bytes, root, &e));
     for (size_t i = 0; i < sizeof bytes; i++) EXPECT(bytes[i] == (uint8_t)(i * 31 + (size_t)root));
   }
   for (int i = 0; i < COLL_SUM_MAX; i++) v[i] = i * 0.25 + r->rank;
   GOOD(coll_sum(r->l, v, COLL_SUM_MAX, &e));
-  for (int i = 0; i < COLL_SUM_MAX; i++)
-    EXPECT(v[i] == i * 0.25 * r->world + r->world * (r->world - 1) / 2.0);
+  for (int i = 0; i < COLL_SUM_MAX; i++) EXPECT(v[i] == i * 0.25 * r->world + r->world * (r->world - 1) / 2.0);
   GOOD(coll_barrier(r->l, &e));
   EXPECT(coll_sum(r->l, v, COLL_SUM_MAX + 1, &e) == -EINVAL);
   EXPECT(coll_broadcast(r->l, bytes, 1, r->world, &e) == -EINVAL);
@@ -83,7 +82,7 @@ static bool captured_steps(struct rank *r) {
   for (int turn = 1; turn < 6; turn++) {
     step_fill(r, &p, turn);
     GOOD(compute_launch(r->c, g, &e));
-    GOOD(settle(r, &e));
+    GOOD(await_queue(r, &e));
     EXPECT(step_right(r, &p, turn));
     GOOD(coll_barrier(r->l, &e));
     if (turn == 3) EXPECT(steps(r, &p, 1)); /* both kinds, mixed */
@@ -95,7 +94,7 @@ static bool captured_steps(struct rank *r) {
 
 /* ---------------------------------------------------------------- failures */
 
-/* The call failed, named whom it should, and from now on everything gives the same answer at once. */
+/* The call failed and named the right rank, and every later call returns the same at once. */
 static bool failed_for_good(struct rank *r, int lost, const char *words, const struct err *e) {
   struct err again = ERR_INIT;
   struct coll_ticket t;
@@ -103,8 +102,7 @@ static bool failed_for_good(struct rank *r, int lost, const char *words, const s
   double one = 1;
   if (!strstr(e->text, words)) fprintf(stderr, "rank %d: '%s' is not in: %s\n", r->rank, words, e->text);
   EXPECT(e->code < 0 && strstr(e->text, words));
-  if (r->l->lost != lost)
-    fprintf(stderr, "rank %d: lost is %d, not %d: %s\n", r->rank, r->l->lost, lost, e->text);
+  if (r->l->lost != lost) fprintf(stderr, "rank %d: lost is %d, not %d: %s\n", r->rank, r->l->lost, lost, e->text);
   EXPECT(r->l->lost == lost);
   uint64_t from = monotonic_ms();
   EXPECT(compute_alloc(r->c, COMPUTE_GRAD, 8, &b, &again) == 0);
@@ -118,12 +116,12 @@ static bool failed_for_good(struct rank *r, int lost, const char *words, const s
   return true;
 }
 
-/* The device is well, though a communicator of it is gone. */
+/* The device works, although its communicator is gone. */
 static bool device_lives(struct rank *r) {
   struct compute_buf *b;
   struct compute_mark m;
   struct err e = ERR_INIT;
-  compute_poison(r->c, false);
+  compute_block_updates(r->c, false);
   GOOD(compute_alloc(r->c, COMPUTE_STAGE, 4, &b, &e));
   GOOD(compute_fill(r->c, (struct span){b, 0, 4}, 3, &e));
   GOOD(compute_record(r->c, &m, &e));
@@ -146,12 +144,12 @@ static int until_failure(struct rank *r, struct step *p, struct err *e) {
   for (int turn = 0; rc == 0; turn++) {
     step_fill(r, p, turn);
     rc = step_queue(r, p, e);
-    if (rc == 0) rc = settle(r, e);
+    if (rc == 0) rc = await_queue(r, e);
   }
   return rc;
 }
 
-/* Some steps, and then rank 2 is killed in the middle of one. */
+/* Runs some steps; then rank 2 is killed in the middle of one. */
 static bool lose_rank_2(struct rank *r, struct step *p, struct err *e) {
   EXPECT(step_make(r, p, N, 3) && steps(r, p, 2));
   all_here(r);
@@ -160,13 +158,13 @@ static bool lose_rank_2(struct rank *r, struct step *p, struct err *e) {
   return true;
 }
 
-/* A part of the ranks sees a closed connection, the rest nothing at all. */
+/* Some ranks see a closed connection, the others see nothing. */
 static bool a_killed_rank(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
   EXPECT(lose_rank_2(r, &p, &e));
   SAYS("lost contact with rank 2: ");
-  EXPECT(failed_for_good(r, 2, "rank 2 does not answer", &e) && leaves_soon(r));
+  EXPECT(failed_for_good(r, 2, "rank 2 does not respond", &e) && leaves_soon(r));
   step_free(r, &p);
   return true;
 }
@@ -176,22 +174,22 @@ static bool a_silent_rank(struct rank *r) {
   struct err e = ERR_INIT;
   EXPECT(step_make(r, &p, N, 3) && steps(r, &p, 2));
   if (r->rank == 0) {
-    await_flag(r, 1), await_flag(r, 2); /* it does not come to the third */
+    await_flag(r, 1), await_flag(r, 2); /* it does not join the third step */
     step_free(r, &p);
     return true;
   }
   uint64_t from = monotonic_ms();
-  EXPECT(until_failure(r, &p, &e)); /* who is late, and who follows */
+  EXPECT(until_failure(r, &p, &e)); /* the late rank, and those that follow */
   EXPECT(monotonic_ms() - from > r->timeout_ms - 1000 && monotonic_ms() - from < r->timeout_ms + 4000);
   EXPECT(strstr(e.text, "lost contact with rank 0: all-reduce of bucket 0 (elements 3333..5000) "));
-  EXPECT(failed_for_good(r, 0, "rank 0 does not answer", &e));
+  EXPECT(failed_for_good(r, 0, "rank 0 does not respond", &e));
   set_flag(r, r->rank);
   EXPECT(leaves_soon(r));
   step_free(r, &p);
   return true;
 }
 
-/* The bucket is told of a captured step too, of whose launches no call tells the collectives. */
+/* The bucket is named in a captured step too, although no call reports its launches to the collectives. */
 static bool a_silent_rank_in_a_captured_step(struct rank *r) {
   struct step p;
   struct compute_graph *g = NULL;
@@ -200,15 +198,15 @@ static bool a_silent_rank_in_a_captured_step(struct rank *r) {
   EXPECT(step_make(r, &p, N, 2) && capture(r, &p, &g));
   for (int turn = 1; turn < 4; turn++) {
     GOOD(compute_launch(r->c, g, &e));
-    GOOD(settle(r, &e));
+    GOOD(await_queue(r, &e));
   }
   if (r->rank == 1)
     await_flag(r, 0);
   else {
     rc = compute_launch(r->c, g, &e);
-    if (rc == 0) rc = settle(r, &e);
+    if (rc == 0) rc = await_queue(r, &e);
     EXPECT(rc == -ETIMEDOUT && strstr(e.text, "all-reduce of bucket 0 (elements 2500..5000)"));
-    EXPECT(failed_for_good(r, 1, "rank 1 does not answer", &e));
+    EXPECT(failed_for_good(r, 1, "rank 1 does not respond", &e));
     set_flag(r, 0);
   }
   coll_abort(r->l, "the end of the test");
@@ -225,8 +223,7 @@ static bool a_rank_that_gives_up(struct rank *r) {
   all_here(r);
   if (r->rank == 1) {
     coll_abort(r->l, "no space left on device");
-    EXPECT(coll_progress(r->l, &e) == -ECONNABORTED &&
-           strstr(e.text, "rank 1 gave up: no space left on device"));
+    EXPECT(coll_progress(r->l, &e) == -ECONNABORTED && strstr(e.text, "rank 1 gave up: no space left on device"));
   } else {
     EXPECT(until_failure(r, &p, &e));
     EXPECT(failed_for_good(r, 1, "rank 1 gave up: no space left on device", &e));
@@ -236,7 +233,7 @@ static bool a_rank_that_gives_up(struct rank *r) {
   return true;
 }
 
-/* The survivors of a death build anew, on the same device, with other ids. */
+/* The survivors of a death build a new communicator, on the same device, with other ids. */
 static bool survivors_build_anew(struct rank *r) {
   struct step p;
   struct err e = ERR_INIT;
@@ -269,10 +266,10 @@ static bool told_to_stop_it_waits_less(struct rank *r) {
 /* ---------------------------------------------------------------- coming up */
 
 static bool who_does_not_come_is_named(struct rank *r) {
-  struct coll_nccl_config cfg = config_of(r);
+  struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
   uint8_t all[WORLD_MAX * CARD_MAX], card[16] = {0};
-  if (r->rank == 2) { /* it meets the others, and then never comes */
+  if (r->rank == 2) { /* it exchanges with the others, and then never joins */
     cfg.exchange = NULL;
     while (r->s->come[0] < 2) nap(1);
     memcpy(card, r->s->cards[0][0], sizeof card);
@@ -282,36 +279,35 @@ static bool who_does_not_come_is_named(struct rank *r) {
   }
   uint64_t from = monotonic_ms();
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e));
-  SAYS("lost contact with rank 2: the making of a communicator ");
-  SAYS("rank 2 does not answer");
+  SAYS("lost contact with rank 2: creating a communicator ");
+  SAYS("rank 2 does not respond");
   EXPECT(monotonic_ms() - from < r->timeout_ms + 8000);
   set_flag(r, r->rank);
   return device_lives(r);
 }
 
 static bool told_to_stop_while_it_comes_up(struct rank *r) {
-  struct coll_nccl_config cfg = config_of(r);
+  struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
-  cfg.world = 2; /* the other one never comes */
+  cfg.world = 2; /* the other one never joins */
   cfg.exchange = NULL;
   r->stop = 1;
-  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ECANCELED && strstr(e.text, "told to stop"));
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -ECANCELED && strstr(e.text, "stopped while"));
   return device_lives(r);
 }
 
 static bool what_differs_is_a_sentence(struct rank *r) {
-  struct coll_nccl_config cfg = config_of(r);
+  struct nccl_config cfg = config_of(r);
   struct err e = ERR_INIT;
   char want[64];
   int v = r->gpu->nccl_version();
   cfg.ids_version = v + 100;
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EPROTO);
-  snprintf(want, sizeof want, "minted by NCCL %d.%d.%d", v / 10000, v / 100 % 100 + 1, v % 100);
+  snprintf(want, sizeof want, "created by NCCL %d.%d.%d", v / 10000, v / 100 % 100 + 1, v % 100);
   SAYS(want);
   cfg.ids_version = v;
   if (r->rank == 1) cfg.n_ids = 1; /* not the same ids */
-  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EPROTO &&
-         strstr(e.text, "other ncclUniqueIds than rank"));
+  EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EPROTO && strstr(e.text, "other ncclUniqueIds than rank"));
   cfg.n_ids = 0;
   EXPECT(r->gpu->coll_create(&cfg, r->c, &r->l, &e) == -EINVAL);
   return true;

@@ -1,8 +1,9 @@
-/* coll_tcp: worlds of real processes on loopback. Sums against plain sums for odd sizes, the same bytes
- * everywhere and every time; and ranks that die, fall silent, give up, leave, or are none of ours.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* coll/tcp.c: worlds of real processes on loopback. Sums against plain sums for odd sizes, with the same bytes
+ * everywhere and every time; ranks that die, fall silent, give up or leave; and strangers.
  *
- * A world is forked; its ranks meet through shared memory instead of an agent. A rank's function returns
- * whether all was as it should be. */
+ * A world is forked, and its ranks exchange through shared memory instead of an agent. A rank's function returns
+ * whether everything was right. */
 
 #include "agent/trainer/coll/coll.h"
 
@@ -37,17 +38,17 @@ struct rank {
   struct meeting *meeting;
   struct coll *l;
   struct compute *c;
-  int (*before)(struct rank *r); /* strangers: after the cards are known, before the ring is made */
+  int (*before)(struct rank *r); /* strangers: after the cards are exchanged, before the ring forms */
 };
 
 typedef bool (*rank_fn)(struct rank *r);
 
-#define EXPECT(cond)                                                                                         \
-  do {                                                                                                       \
-    if (!(cond)) {                                                                                           \
-      fprintf(stderr, "rank %d of %d: line %d: %s\n", r->rank, r->world, __LINE__, #cond);                   \
-      return false;                                                                                          \
-    }                                                                                                        \
+#define EXPECT(cond)                                                                                                   \
+  do {                                                                                                                 \
+    if (!(cond)) {                                                                                                     \
+      fprintf(stderr, "rank %d of %d: line %d: %s\n", r->rank, r->world, __LINE__, #cond);                             \
+      return false;                                                                                                    \
+    }                                                                                                                  \
   } while (0)
 
 static uint64_t now_ms(void) {
@@ -101,16 +102,14 @@ static struct meeting *make_meeting(int world) {
   return m;
 }
 
-/* `odd`: a rank that need not end well (-1: none). It may also have stopped itself: it is killed when the
- * others are done. */
+/* odd: a rank that may fail (-1: none). It may also have stopped itself, and is killed when the others are done. */
 static void run_world_with(int world, rank_fn fn, int arg, int odd, int (*before)(struct rank *)) {
   struct meeting *m = make_meeting(world);
   pid_t pid[WORLD_MAX];
   fflush(NULL);
   for (int i = 0; i < world; i++) {
     pid[i] = fork();
-    if (pid[i] == 0)
-      run_rank((struct rank){.rank = i, .world = world, .arg = arg, .meeting = m, .before = before}, fn);
+    if (pid[i] == 0) run_rank((struct rank){.rank = i, .world = world, .arg = arg, .meeting = m, .before = before}, fn);
   }
   int bad = -1, status = 0;
   for (int i = 0; i < world; i++)
@@ -150,7 +149,7 @@ static bool sum_once(struct rank *r, struct compute_buf *b, size_t n) {
   return true;
 }
 
-/* Against the plain sum; the same bytes as rank 0's; the same bytes again. */
+/* Against the plain sum; equal to rank 0's bytes; equal on a second run. */
 static bool check_sums(struct rank *r) {
   size_t n = (size_t)r->arg;
   struct err e = ERR_INIT;
@@ -232,7 +231,7 @@ static void test_broadcast_from_every_root(void **state) {
   for (int world = 1; world <= 5; world++) run_world(world, check_broadcast, 0);
 }
 
-/* Works until the ring fails, which must be soon and must be because of rank `arg`. */
+/* Works until the ring fails, which must be soon and because of rank `arg`. */
 static bool expect_loss(struct rank *r, int code, const char *words) {
   struct err e = ERR_INIT;
   struct compute_buf *b;
@@ -246,8 +245,7 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   }
   uint64_t took = now_ms() - from;
   EXPECT(rc == -ECONNABORTED || rc == code);
-  if (r->l->lost != r->arg || !strstr(e.text, words))
-    fprintf(stderr, "rank %d: %d: %s\n", r->rank, r->l->lost, e.text);
+  if (r->l->lost != r->arg || !strstr(e.text, words)) fprintf(stderr, "rank %d: %d: %s\n", r->rank, r->l->lost, e.text);
   EXPECT(r->l->lost == r->arg);
   EXPECT(strstr(e.text, words) != NULL);
   EXPECT(took < 3 * TIMEOUT_MS);
@@ -256,7 +254,7 @@ static bool expect_loss(struct rank *r, int code, const char *words) {
   return true;
 }
 
-/* Dies in the middle: its part of the sum has begun. */
+/* Dies in the middle: its part of the sum has started. */
 static bool one_dies(struct rank *r) {
   if (r->rank != r->arg) return expect_loss(r, -ECONNRESET, "lost contact with rank");
   struct coll_ticket t;
@@ -308,8 +306,7 @@ static void test_a_rank_that_leaves_early_is_named(void **state) {
   for (int world = 2; world <= 4; world++) run_world(world, one_leaves, 0);
 }
 
-/* All are through the last collective, but not at the same time; nobody may take the others' leaving for a
- * failure. */
+/* All have finished the last collective, but not at the same time; nobody may take a leaving rank for a failed one. */
 static bool leave_at_once(struct rank *r) {
   struct err e = ERR_INIT;
   double v = 1;
@@ -321,7 +318,7 @@ static void test_leaving_in_good_order(void **state) {
   for (int i = 0; i < 10; i++) run_world(5, leave_at_once, 0);
 }
 
-/* Ranks that do not agree on the size: an error on all, not a hang and not a wrong sum. */
+/* Ranks with different sizes: an error on all, not a hang and not a wrong sum. */
 static bool sizes_differ(struct rank *r) {
   struct coll_ticket t = {0};
   struct err e = ERR_INIT;
@@ -340,8 +337,7 @@ static void test_sizes_that_differ(void **state) {
   for (int world = 2; world <= 4; world++) run_world(world, sizes_differ, 0);
 }
 
-/* Connections to the next rank that are none of the ring's: silent, rubbish, too short, right but for the
- * secret. */
+/* Connections to the next rank from strangers: silent, garbage, too short, right but for the secret. */
 static int send_strangers(struct rank *r) {
   uint8_t *card = r->meeting->cards[(r->rank + 1) % r->world];
   for (int kind = 0; kind < 5; kind++) {
@@ -372,12 +368,8 @@ static void test_neighbours_that_are_not_there(void **state) {
   struct err e = ERR_INIT;
   struct meeting *m = make_meeting(1);
   struct rank r = {.rank = 0, .world = 2, .meeting = m};
-  struct coll_tcp_config cfg = {.rank = 0,
-                                .world = 2,
-                                .node_addr = "localhost",
-                                .timeout_ms = 300,
-                                .exchange = exchange,
-                                .exchange_ctx = &r};
+  struct coll_tcp_config cfg = {
+      .rank = 0, .world = 2, .node_addr = "localhost", .timeout_ms = 300, .exchange = exchange, .exchange_ctx = &r};
   assert_int_equal(coll_tcp_create(&cfg, &l, &e), -EINVAL);
   assert_non_null(strstr(e.text, "localhost"));
   cfg.node_addr = "127.0.0.1"; /* rank 1's card is empty: there is no such address */
@@ -390,8 +382,8 @@ static void test_neighbours_that_are_not_there(void **state) {
   munmap(m, sizeof *m);
 }
 
-/* The arithmetic alone: for any size and world, what one sends is what the next receives, and nobody sends
- * more than 2 (w-1)/w of the array (and a remainder). */
+/* Only the arithmetic: for any size and world, the next rank receives what one sends, and no rank sends more than 2
+ * (w-1)/w of the array (and a remainder). */
 static void test_streams_fit(void **state) {
   float none[1];
   for (int world = 2; world <= 17; world++)

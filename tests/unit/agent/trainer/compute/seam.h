@@ -1,12 +1,13 @@
-#ifndef TESTS_UNIT_SEAM_H
-#define TESTS_UNIT_SEAM_H
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_AGENT_TRAINER_COMPUTE_SEAM_H
+#define TESTS_UNIT_AGENT_TRAINER_COMPUTE_SEAM_H
 
-/* What the parts of test_compute_seam share: the device under test, ranges of its memory with a copy on the host and guards around them,
- * and sums in double with the error that each may have.
+/* Shared by the parts of test_compute_seam: the device under test, ranges of its memory with a copy on the host and
+ * guards around them, and sums in double with the allowed error of each.
  *
- * How far a result may be from the reference, which rounds the same operands and then computes in double: for a sum of products,
- * `sum` times the sum of their absolute values (operands that are rounded within the product, as TF32 does, and sums in float), and
- * `out` times the result where it is stored in the precision. Nothing else: a wrong term is far outside of both. */
+ * How far a result may be from the reference, which rounds the same operands and then computes in double. For a sum of
+ * products: `sum` times the sum of their absolute values (operands rounded within the product, as in TF32, and sums in
+ * float), and `out` times the result if it is stored in the precision. A wrong term is far outside both. */
 
 #include "agent/trainer/compute/compute.h"
 #include "tests/rig/unit.h"
@@ -20,7 +21,7 @@ struct seam {
 };
 extern struct seam seam;
 
-/* A range of a buffer with guards on both sides, and what the host knows of it. */
+/* A range of a buffer with guards on both sides, and the host's copy. */
 struct field {
   enum compute_use use;
   struct compute_buf *buf;
@@ -29,15 +30,15 @@ struct field {
 };
 
 void good(int rc, const struct err *e);
-void device_idle(void); /* waits for all that is queued */
+void device_idle(void); /* waits for all queued operations */
 
 /* NaN everywhere in [at, at + n) of a buffer with more room. */
 void field_make(struct field *f, enum compute_use use, size_t n, size_t at);
 void field_drop(struct field *f);
-void field_put(struct field *f); /* v to the device; as the device will hold it, v is rounded */
-void field_get(struct field *f); /* v from the device; the guards are looked at */
+void field_put(struct field *f); /* v to the device, rounded as the device stores it */
+void field_get(struct field *f); /* v from the device; checks the guards */
 void field_random(struct field *f, float scale);
-void field_poison(struct field *f);
+void field_fill_nan(struct field *f);
 
 double rounded(double v); /* to what COMPUTE_ACT holds in this precision */
 float random_unit(void);  /* [-1, 1) */
@@ -47,7 +48,7 @@ void expect_near(double got, double want, double rel, double abs, const char *wh
 
 extern const struct CMUnitTest seam_memory_tests[], seam_layer_tests[], seam_loss_tests[], seam_opt_tests[],
     seam_rows_tests[], seam_step_tests[];
-extern const size_t n_seam_memory_tests, n_seam_layer_tests, n_seam_loss_tests, n_seam_opt_tests,
-    n_seam_rows_tests, n_seam_step_tests;
+extern const size_t n_seam_memory_tests, n_seam_layer_tests, n_seam_loss_tests, n_seam_opt_tests, n_seam_rows_tests,
+    n_seam_step_tests;
 
 #endif

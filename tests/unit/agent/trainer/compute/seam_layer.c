@@ -1,5 +1,7 @@
-/* compute_forward and compute_backward against sums in double of the same rounded operands. Shapes: no rows, one row, widths of one and
- * of no multiple of 4 or 8, and some that are large; weights in the middle of the flat buffers, at odd offsets. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compute_forward and compute_backward against sums in double of the same rounded operands. Shapes: no rows, one row,
+ * widths of one and not a multiple of 4 or 8, and some large ones; weights in the middle of the flat buffers, at odd
+ * offsets. */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -20,6 +22,9 @@ static const struct shape shapes[] = {
     {64, 64, 64, false, COMPUTE_RELU, COMPUTE_RELU},     {128, 72, 40, false, COMPUTE_LINEAR, COMPUTE_RELU},
     {50, 1000, 100, true, COMPUTE_RELU, COMPUTE_LINEAR}, {50, 100, 1000, false, COMPUTE_LINEAR, COMPUTE_RELU},
     {300, 37, 129, false, COMPUTE_RELU, COMPUTE_RELU},   {1, 784, 128, true, COMPUTE_RELU, COMPUTE_LINEAR},
+    {0, 8, 16, false, COMPUTE_GELU, COMPUTE_GELU},       {7, 13, 5, false, COMPUTE_LINEAR, COMPUTE_GELU},
+    {50, 30, 10, true, COMPUTE_GELU, COMPUTE_LINEAR},    {64, 64, 64, false, COMPUTE_GELU, COMPUTE_GELU},
+    {300, 37, 129, false, COMPUTE_GELU, COMPUTE_GELU},   {33, 40, 24, false, COMPUTE_LINEAR, COMPUTE_LINEAR},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -27,7 +32,7 @@ struct bench {
   struct shape s;
   struct compute_layer_desc d;
   struct compute_layer *l;
-  struct field params, grads, x, y, dz, dx;
+  struct field params, grads, x, y, dz, dx, before, below_before;
 };
 
 static void bench_open(struct bench *b, const struct shape *s, size_t at, size_t max_rows) {
@@ -36,6 +41,7 @@ static void bench_open(struct bench *b, const struct shape *s, size_t at, size_t
   *b = (struct bench){.s = *s};
   b->d = (struct compute_layer_desc){.in = (uint32_t)s->in,
                                      .out = (uint32_t)s->out,
+                                     .first = s->first,
                                      .act = s->act,
                                      .below = s->below,
                                      .weight = at,
@@ -54,6 +60,15 @@ static void bench_open(struct bench *b, const struct shape *s, size_t at, size_t
   }
   field_put(&b->x);
   field_random(&b->dz, 1);
+  if (s->act == COMPUTE_GELU) {
+    field_make(&b->before, COMPUTE_ACT, max_rows * s->out, 0);
+    b->d.before = b->before.buf;
+  }
+  if (s->below == COMPUTE_GELU) {
+    field_make(&b->below_before, COMPUTE_ACT, max_rows * s->in, 0);
+    field_random(&b->below_before, 4);
+    b->d.below_before = b->below_before.buf;
+  }
   good(compute_layer_create(seam.c, &b->d, &b->l, &e), &e);
 }
 
@@ -61,6 +76,8 @@ static void bench_close(struct bench *b) {
   struct field *all[] = {&b->params, &b->grads, &b->x, &b->y, &b->dz, &b->dx};
   compute_layer_destroy(seam.c, b->l);
   for (size_t i = 0; i < 6; i++) field_drop(all[i]);
+  if (b->d.before) field_drop(&b->before);
+  if (b->d.below_before) field_drop(&b->below_before);
 }
 
 /* As a matrix product reads it. */
@@ -68,10 +85,36 @@ static double operand(float v) {
   return rounded((double)v);
 }
 
+static double inner(double z) {
+  return tanh(sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z));
+}
+
+static double slope(double z) {
+  double t = inner(z);
+  return (1 + t) / 2 + z / 2 * (1 - t * t) * sqrt(2 / acos(-1)) * (1 + 3 * 0.044715 * z * z);
+}
+
+/* From what the product stored; behind the rows nothing is written. */
+static void check_gelu(struct bench *b) {
+  double least = seam.p == COMPUTE_FP16 ? 0x1p-24 : 0;
+  for (size_t i = 0; i < b->before.s.n; i++) {
+    double z = (double)b->before.v[i];
+    if (i < b->y.s.n)
+      expect_near((double)b->y.v[i], z / 2 * (1 + inner(z)), seam.out, 1e-6 * fabs(z) + least, "gelu", i);
+    else
+      assert_true(isnan(b->before.v[i]));
+  }
+}
+
 static void check_forward(struct bench *b) {
   struct err e = ERR_INIT;
+  struct field *product = b->s.act == COMPUTE_GELU ? &b->before : &b->y;
   good(compute_forward(seam.c, b->l, b->params.buf, b->x.s, b->y.s, b->s.rows, &e), &e);
   field_get(&b->y);
+  if (b->s.act == COMPUTE_GELU) {
+    field_get(&b->before);
+    check_gelu(b);
+  }
   for (size_t r = 0; r < b->s.rows; r++)
     for (size_t o = 0; o < b->s.out; o++) {
       const float *w = b->params.v + b->d.weight + o * b->s.in, *x = b->x.v + r * b->s.in;
@@ -84,7 +127,7 @@ static void check_forward(struct bench *b) {
       /* The bias may be read in the precision as well. */
       if (seam.p >= COMPUTE_BF16) mass += fabs(bias - operand((float)bias)) / seam.sum;
       double want = b->s.act == COMPUTE_RELU && sum < 0 ? 0.0 : sum;
-      expect_sum((double)b->y.v[r * b->s.out + o], want, mass, true, "y", r * b->s.out + o);
+      expect_sum((double)product->v[r * b->s.out + o], want, mass, true, "y", r * b->s.out + o);
     }
 }
 
@@ -105,7 +148,7 @@ static void check_weight_grad(struct bench *b, const float *before, bool add) {
     if (add)
       assert_true(b->grads.v[i] == before[i]);
     else
-      assert_true(isnan(b->grads.v[i])); /* the layers before it are nobody's business here */
+      assert_true(isnan(b->grads.v[i])); /* not written, because other layers own it */
 }
 
 static void check_input_grad(struct bench *b) {
@@ -114,14 +157,17 @@ static void check_input_grad(struct bench *b) {
     for (size_t i = 0; i < b->s.in; i++) {
       double sum = 0, mass = 0;
       for (size_t o = 0; o < b->s.out; o++) {
-        double term =
-            operand(b->dz.v[r * b->s.out + o]) * operand(b->params.v[b->d.weight + o * b->s.in + i]);
+        double term = operand(b->dz.v[r * b->s.out + o]) * operand(b->params.v[b->d.weight + o * b->s.in + i]);
         sum += term;
         mass += fabs(term);
       }
+      if (b->s.below == COMPUTE_GELU) { /* the sum is stored before it is multiplied */
+        double by = slope((double)b->below_before.v[r * b->s.in + i]);
+        mass = mass * fabs(by) + fabs(sum) * (seam.out * fabs(by) + 1e-6) / seam.sum;
+        sum *= by;
+      }
       bool shut = b->s.below == COMPUTE_RELU && !(b->x.v[r * b->s.in + i] > 0);
-      expect_sum((double)b->dx.v[r * b->s.in + i], shut ? 0.0 : sum, shut ? 0.0 : mass, true, "dx",
-                 r * b->s.in + i);
+      expect_sum((double)b->dx.v[r * b->s.in + i], shut ? 0.0 : sum, shut ? 0.0 : mass, true, "dx", r * b->s.in + i);
     }
 }
 
@@ -132,12 +178,11 @@ static void check_backward(struct bench *b, bool add) {
   if (add)
     field_random(&b->grads, 2);
   else
-    field_poison(&b->grads);
-  field_poison(&b->dx);
+    field_fill_nan(&b->grads);
+  field_fill_nan(&b->dx);
   memcpy(before, b->grads.v, bytes);
   struct span dx = b->s.first ? (struct span){0} : b->dx.s;
-  good(compute_backward(seam.c, b->l, b->params.buf, b->grads.buf, b->x.s, b->dz.s, dx, b->s.rows, add, &e),
-       &e);
+  good(compute_backward(seam.c, b->l, b->params.buf, b->grads.buf, b->x.s, b->dz.s, dx, b->s.rows, add, &e), &e);
   field_get(&b->grads);
   check_weight_grad(b, before, add);
   if (!b->s.first) check_input_grad(b);
@@ -159,20 +204,30 @@ static void layers_of_many_shapes(void **state) {
 /* One layer, batches of changing size, as at the end of an epoch and in an evaluation. */
 static void rows_change(void **state) {
   static const size_t rows[] = {17, 3, 0, 17, 1, 16};
-  struct shape s = {17, 12, 11, false, COMPUTE_RELU, COMPUTE_RELU};
-  struct bench one, b;
-  bench_open(&one, &s, 3, 17);
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    s.rows = rows[i];
-    bench_open(&b, &s, 3, 17);
-    struct compute_layer *own = b.l;
-    b.l = one.l;
-    check_forward(&b);
-    check_backward(&b, i % 2);
-    b.l = own;
-    bench_close(&b);
+  static const enum compute_act acts[] = {COMPUTE_RELU, COMPUTE_GELU};
+  for (size_t k = 0; k < 2; k++) {
+    struct shape s = {17, 12, 11, false, acts[k], acts[k]};
+    struct bench one, b;
+    bench_open(&one, &s, 3, 17);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+      s.rows = rows[i];
+      bench_open(&b, &s, 3, 17);
+      struct bench own = b;
+      b.l = one.l;
+      if (acts[k] == COMPUTE_GELU) {
+        b.before = one.before;
+        b.below_before = one.below_before;
+        field_fill_nan(&b.before);
+      }
+      check_forward(&b);
+      check_backward(&b, i % 2);
+      b.l = own.l;
+      b.before = own.before;
+      b.below_before = own.below_before;
+      bench_close(&b);
+    }
+    bench_close(&one);
   }
-  bench_close(&one);
 }
 
 static void a_weight_that_is_written_is_read(void **state) {
@@ -181,7 +236,7 @@ static void a_weight_that_is_written_is_read(void **state) {
   struct bench b;
   bench_open(&b, &s, 0, 4);
   check_forward(&b);
-  field_random(&b.params, 2); /* by copy: the copy in the precision follows */
+  field_random(&b.params, 2); /* by copy: also updates the copy in the precision */
   check_forward(&b);
   good(compute_fill(seam.c, b.params.s, 0.25f, &e), &e); /* by fill */
   for (size_t i = 0; i < b.params.s.n; i++) b.params.v[i] = 0.25f;
@@ -189,9 +244,10 @@ static void a_weight_that_is_written_is_read(void **state) {
   bench_close(&b);
 }
 
-/* In its own row, and no other. A ReLU may make 0 of it, as the maximum of a NaN and 0 on a GPU; a layer without one may not. */
+/* Only in its own row. A ReLU may turn it into 0, as the maximum of a NaN and 0 on a GPU; a layer without one may
+ * not. */
 static void a_nan_stays_in_its_row(void **state) {
-  for (int act = COMPUTE_LINEAR; act <= COMPUTE_RELU; act++) {
+  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
     struct err e = ERR_INIT;
     struct shape s = {3, 4, 5, false, (enum compute_act)act, COMPUTE_RELU};
     struct bench b;

@@ -1,4 +1,5 @@
-/* compute_loss and compute_correct. The gradient is stored in the precision; the loss itself is a float whatever the precision. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compute_loss and compute_count_correct. The gradient is stored in the precision; the loss is always a float. */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -15,7 +16,7 @@ struct bench {
 
 static void bench_open(struct bench *b, enum compute_loss kind, size_t rows, size_t cols, float spread) {
   bool classes = kind == COMPUTE_CROSS_ENTROPY;
-  *b = (struct bench){.d = {.kind = kind, .rows = rows, .cols = cols, .weight = 0.375, .who = 4}};
+  *b = (struct bench){.d = {.kind = kind, .rows = rows, .cols = cols, .weight = 0.375, .rank_tag = 4}};
   field_make(&b->y, COMPUTE_ACT, rows * cols, 0);
   field_make(&b->t, COMPUTE_INPUT, classes ? rows : rows * cols, 0);
   field_make(&b->dz, COMPUTE_ACT, rows * cols, 0);
@@ -74,7 +75,7 @@ static void check(struct bench *b, bool gradient, double scale) {
   double *g = test_calloc(n + 1, sizeof *g), largest = 0;
   double before = b->d.add ? (double)b->out.v[0] : 0;
   float bad = b->d.add ? b->out.v[1] : 0, who = b->d.add ? b->out.v[2] : 0;
-  field_poison(&b->dz);
+  field_fill_nan(&b->dz);
   good(compute_loss(seam.c, &b->d, b->y.s, b->t.s, gradient ? b->dz.s : (struct span){0}, b->out.s, &e), &e);
   field_get(&b->out);
   double want = before + b->d.weight * reference(b, g);
@@ -89,8 +90,7 @@ static void check(struct bench *b, bool gradient, double scale) {
       assert_true(isnan(b->dz.v[i]));
     else
       expect_near((double)b->dz.v[i], grad, seam.out + LOSS_REL,
-                  LOSS_REL * largest * b->d.weight * scale + (seam.p == COMPUTE_FP16 ? 0x1p-24 : 1e-37), "dz",
-                  i);
+                  LOSS_REL * largest * b->d.weight * scale + (seam.p == COMPUTE_FP16 ? 0x1p-24 : 1e-37), "dz", i);
   }
   field_get(&b->y);
   field_get(&b->t);
@@ -98,8 +98,7 @@ static void check(struct bench *b, bool gradient, double scale) {
 }
 
 static void losses_of_many_shapes(void **state) {
-  static const size_t shapes[][2] = {{1, 1},   {1, 2},     {3, 1},    {7, 5}, {50, 10},
-                                     {64, 64}, {33, 1001}, {257, 37}, {0, 4}};
+  static const size_t shapes[][2] = {{1, 1}, {1, 2}, {3, 1}, {7, 5}, {50, 10}, {64, 64}, {33, 1001}, {257, 37}, {0, 4}};
   for (enum compute_loss kind = COMPUTE_MSE; kind <= COMPUTE_CROSS_ENTROPY; kind++)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
       struct bench b;
@@ -161,18 +160,16 @@ static void a_loss_that_is_no_number(void **state) {
       struct bench b;
       bench_open(&b, kind, 6, 5, 1);
       b.y.v[17] = bad[i];
-      if (kind == COMPUTE_CROSS_ENTROPY)
-        b.t.v[3] = bad[i] > 0 ? 0 : 2; /* not the class of +inf; that of -inf */
+      if (kind == COMPUTE_CROSS_ENTROPY) b.t.v[3] = bad[i] > 0 ? 0 : 2; /* not the class of +inf; that of -inf */
       field_put(&b.y);
       field_put(&b.t);
       good(compute_loss(seam.c, &b.d, b.y.s, b.t.s, b.dz.s, b.out.s, &e), &e);
       field_get(&b.out);
-      if (isfinite(b.out.v[0]))
-        fail_msg("loss %d of %g is %g", (int)kind, (double)bad[i], (double)b.out.v[0]);
+      if (isfinite(b.out.v[0])) fail_msg("loss %d of %g is %g", (int)kind, (double)bad[i], (double)b.out.v[0]);
       assert_true(b.out.v[1] == 1.0f);
       assert_true(b.out.v[2] == 4.0f);
       b.d.add = true;
-      b.d.who = 9;
+      b.d.rank_tag = 9;
       good(compute_loss(seam.c, &b.d, b.y.s, b.t.s, b.dz.s, b.out.s, &e), &e);
       field_get(&b.out);
       assert_true(!isfinite(b.out.v[0]));
@@ -203,8 +200,8 @@ static void right_answers(void **state) {
     }
     field_put(&t);
     good(compute_fill(seam.c, out.s, 1000, &e), &e);
-    good(compute_correct(seam.c, y.s, t.s, out.s, rows, cols, &e), &e);
-    good(compute_correct(seam.c, y.s, t.s, out.s, rows, cols, &e), &e);
+    good(compute_count_correct(seam.c, y.s, t.s, out.s, rows, cols, &e), &e);
+    good(compute_count_correct(seam.c, y.s, t.s, out.s, rows, cols, &e), &e);
     field_get(&out);
     assert_true(out.v[0] == 1000.0f + 2.0f * (float)want);
     field_drop(&y);

@@ -1,5 +1,6 @@
-/* Memory, copies and the queue's marks. A copy to COMPUTE_ACT and back is what the other parts stand on, so its rounding comes first:
- * halfway cases, both zeros, infinities, the largest numbers and those below the smallest normal one. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory, copies and marks. The other parts rely on copies to COMPUTE_ACT and back, so their rounding comes first:
+ * halfway cases, both zeros, infinities, the largest numbers, and those below the smallest normal one. */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -52,7 +53,8 @@ static void floats_stay_what_they_are(void **state) {
   }
 }
 
-/* Several pieces to the device and back, as one operation each; and the device's clock goes on, where there is one. */
+/* Several small copies to the device and back, as one operation each; and the device's clock advances, if there is
+ * one. */
 static void what_is_told_arrives(void **state) {
   enum { N = 70, AT = 5 };
   struct err e = ERR_INIT;
@@ -66,8 +68,8 @@ static void what_is_told_arrives(void **state) {
   struct span a = {in, AT, N}, b = {in, AT + N, 1}, back = {out, 0, N}, time[2];
   for (size_t i = 0; i < 2; i++) time[i] = (struct span){times, i * COMPUTE_STAMP, COMPUTE_STAMP};
   for (size_t i = 0; i <= N; i++) compute_host(seam.c, a)[i] = random_unit();
-  good(compute_tell(seam.c, (struct compute_pair[]){{f.s, a}, {g.s, b}}, 2, time[0], &e), &e);
-  good(compute_tell(seam.c, (struct compute_pair[]){{back, f.s}}, 1, time[1], &e), &e);
+  good(compute_copy_and_stamp(seam.c, (struct compute_pair[]){{f.s, a}, {g.s, b}}, 2, time[0], &e), &e);
+  good(compute_copy_and_stamp(seam.c, (struct compute_pair[]){{back, f.s}}, 1, time[1], &e), &e);
   field_get(&f);
   field_get(&g);
   assert_memory_equal(compute_host(seam.c, a), compute_host(seam.c, back), N * sizeof(float));
@@ -102,8 +104,7 @@ static void activations_are_rounded(void **state) {
   for (size_t i = 0; i < N; i++) {
     double want = rounded((double)sent[i]);
     bool small = fabs(want) < 0x1p-14 && f.v[i] == 0.0f; /* a device may flush what is below normal */
-    if (!small && (double)f.v[i] != want)
-      fail_msg("%.9g became %.9g, not %.9g", (double)sent[i], (double)f.v[i], want);
+    if (!small && (double)f.v[i] != want) fail_msg("%.9g became %.9g, not %.9g", (double)sent[i], (double)f.v[i], want);
   }
   f.v[0] = NAN;
   field_put(&f);
@@ -132,8 +133,7 @@ static void copies_on_the_device(void **state) {
 }
 
 static void fills(void **state) {
-  static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE, COMPUTE_INPUT,
-                                          COMPUTE_ACT};
+  static const enum compute_use uses[] = {COMPUTE_PARAM, COMPUTE_GRAD, COMPUTE_STATE, COMPUTE_INPUT, COMPUTE_ACT};
   for (size_t i = 0; i < 5; i++) {
     struct err e = ERR_INIT;
     struct field f;
@@ -149,7 +149,7 @@ static void fills(void **state) {
   }
 }
 
-/* Also: what is queued last is done last, through many copies over one range. */
+/* Also: the operation queued last is done last, through many copies over one range. */
 static void marks_are_in_order(void **state) {
   enum { N = 40 };
   struct err e = ERR_INIT;
@@ -179,7 +179,7 @@ static void marks_are_in_order(void **state) {
   compute_free(seam.c, stage);
 }
 
-/* compute_free waits: nothing that is queued may find its memory gone. */
+/* compute_free waits: no queued operation may find its memory gone. */
 static void freed_while_queued(void **state) {
   struct err e = ERR_INIT;
   struct compute_buf *a, *b, *stage;

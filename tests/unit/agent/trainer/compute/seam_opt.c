@@ -1,5 +1,6 @@
-/* The optimizers against their formulas in double: weights, state and counters over several steps, with weight decay, clipping, the loss
- * scale, steps that are skipped, and updates that compute_poison() keeps from being made. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The optimizers against their formulas in double: weights, state and counters over several steps, with weight decay,
+ * clipping, the loss scale, skipped steps, and updates that compute_block_updates() blocks. */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -90,8 +91,7 @@ static double norm_of(const struct bench *b) {
 static void compare(struct bench *b, double lr) {
   struct field f = {.use = COMPUTE_STATE};
   field_get(&b->param);
-  for (size_t i = 0; i < b->d.n; i++)
-    expect_near((double)b->param.v[i], b->w[i], 2e-6, 3e-5 * lr + 1e-7, "weight", i);
+  for (size_t i = 0; i < b->d.n; i++) expect_near((double)b->param.v[i], b->w[i], 2e-6, 3e-5 * lr + 1e-7, "weight", i);
   f.v = test_calloc(b->d.n, sizeof(float));
   for (int k = 0; k < compute_opt_states(b->d.kind); k++) {
     struct err e = ERR_INIT;
@@ -120,7 +120,7 @@ static void expect_counters(struct bench *b, double norm) {
     assert_true(!isfinite(got.grad_norm));
 }
 
-/* One step with gradients that are random; everything is compared. */
+/* One step with random gradients; compares everything. */
 static void step(struct bench *b, double lr, float size) {
   field_random(&b->grad, size * b->v.scale);
   for (size_t i = 0; i < b->d.n; i += 5) b->grad.v[i] = 0;
@@ -144,13 +144,7 @@ static const struct compute_opt_desc kinds[] = {
     {.kind = COMPUTE_ADAM, .n = 1001, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
     {.kind = COMPUTE_ADAM, .n = 50, .beta1 = 0, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1},
     {.kind = COMPUTE_ADAM, .n = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6, .clip_norm = 1e-3},
-    {.kind = COMPUTE_ADAMW,
-     .n = 129,
-     .beta1 = 0.9,
-     .beta2 = 0.95,
-     .eps = 1e-8,
-     .weight_decay = 0.1,
-     .clip_norm = 1},
+    {.kind = COMPUTE_ADAMW, .n = 129, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip_norm = 1},
     {.kind = COMPUTE_ADAMW,
      .n = 777,
      .beta1 = 0.8,
@@ -158,13 +152,7 @@ static const struct compute_opt_desc kinds[] = {
      .eps = 1e-5,
      .weight_decay = 0.02,
      .scale_loss = true},
-    {.kind = COMPUTE_ADAM,
-     .n = 20003,
-     .beta1 = 0.9,
-     .beta2 = 0.99,
-     .eps = 1e-8,
-     .clip_norm = 10,
-     .scale_loss = true},
+    {.kind = COMPUTE_ADAM, .n = 20003, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .clip_norm = 10, .scale_loss = true},
 };
 
 static void steps_of_all_kinds(void **state) {
@@ -178,17 +166,13 @@ static void steps_of_all_kinds(void **state) {
   }
 }
 
-/* A checkpoint in the middle: counters and state are given to a new optimizer, which goes on as if it had been there. */
+/* A checkpoint in the middle: a new optimizer gets counters and state, and continues as the old one would. */
 static void counters_are_set(void **state) {
   struct err e = ERR_INIT;
   struct bench b;
   bench_open(&b, &kinds[7]);
-  b.v = (struct compute_opt_counters){.updates = 5000000123,
-                                      .skipped = 77,
-                                      .skipped_in_row = 2,
-                                      .good_in_row = 11,
-                                      .scale = 1024,
-                                      .grad_norm = 3};
+  b.v = (struct compute_opt_counters){
+      .updates = 5000000123, .skipped = 77, .skipped_in_row = 2, .good_in_row = 11, .scale = 1024, .grad_norm = 3};
   good(compute_opt_set(seam.c, b.opt, &b.v, &e), &e);
   struct compute_opt_counters got = counters(&b);
   assert_memory_equal(&got, &b.v, sizeof got);
@@ -267,9 +251,9 @@ static void wrong_sizes_are_refused(void **state) {
   bench_close(&b);
 }
 
-/* While poisoned no update is made: neither one that is queued then, nor one that was queued before and has not begun. Which of the two
- * the first one is, a device may choose; it must be whole or nothing. */
-static void poison_stops_updates(void **state) {
+/* While updates are blocked none is made: neither one that is queued then, nor one that was queued before and has not
+ * started. A device may choose which of the two the first one is, but it must be whole or nothing. */
+static void blocked_updates_are_not_made(void **state) {
   if (seam.c->depth == 0) skip();
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     struct bench b;
@@ -277,7 +261,7 @@ static void poison_stops_updates(void **state) {
     step(&b, 0.1, 1);
     field_random(&b.grad, b.v.scale);
     queue_step(&b, 0.1); /* the lr is put before; this is the update alone */
-    compute_poison(seam.c, true);
+    compute_block_updates(seam.c, true);
     struct compute_opt_counters v = counters(&b);
     if (v.updates != b.v.updates) {
       double norm = norm_of(&b), by = 1.0 / (double)b.v.scale;
@@ -291,16 +275,19 @@ static void poison_stops_updates(void **state) {
     compare(&b, 0.2);
     struct compute_opt_counters after = counters(&b);
     assert_memory_equal(&after, &v, sizeof v);
-    compute_poison(seam.c, false);
+    compute_block_updates(seam.c, false);
     step(&b, 0.1, 1);
     bench_close(&b);
   }
 }
 
 const struct CMUnitTest seam_opt_tests[] = {
-    cmocka_unit_test(steps_of_all_kinds),       cmocka_unit_test(counters_are_set),
-    cmocka_unit_test(the_scale_grows),          cmocka_unit_test(steps_are_skipped),
-    cmocka_unit_test(the_scale_shrinks_to_one), cmocka_unit_test(wrong_sizes_are_refused),
-    cmocka_unit_test(poison_stops_updates),
+    cmocka_unit_test(steps_of_all_kinds),
+    cmocka_unit_test(counters_are_set),
+    cmocka_unit_test(the_scale_grows),
+    cmocka_unit_test(steps_are_skipped),
+    cmocka_unit_test(the_scale_shrinks_to_one),
+    cmocka_unit_test(wrong_sizes_are_refused),
+    cmocka_unit_test(blocked_updates_are_not_made),
 };
 const size_t n_seam_opt_tests = sizeof seam_opt_tests / sizeof *seam_opt_tests;

@@ -1,4 +1,5 @@
-/* A data set that the device keeps: whatever it makes of a row's number has to be, bit for bit, what dataset_sample makes of it. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A data set on the device: the row that it makes of a number equals that of dataset_sample bit for bit. */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -10,8 +11,7 @@
 
 enum { ROWS = 70, GUARD = 3, SAMPLES = 90 };
 
-static void expect_rows(const struct dataset *d, struct compute_rows *rows, const uint64_t *numbers,
-                        size_t n) {
+static void expect_rows(const struct dataset *d, struct compute_rows *rows, const uint64_t *numbers, size_t n) {
   struct err e = ERR_INIT;
   struct compute_buf *stage;
   struct field x;
@@ -21,7 +21,7 @@ static void expect_rows(const struct dataset *d, struct compute_rows *rows, cons
   at.buf = stage;
   memcpy(compute_host(seam.c, at), numbers, n * sizeof *numbers);
   field_make(&x, COMPUTE_INPUT, n * d->dim, GUARD);
-  good(compute_rows_take(seam.c, rows, x.s, at, &e), &e);
+  good(compute_rows_gather(seam.c, rows, x.s, at, &e), &e);
   field_get(&x);
   for (size_t r = 0; r < n; r++) {
     dataset_sample(d, numbers[r], want);
@@ -94,13 +94,10 @@ static void no_rows_and_wrong_sizes(void **state) {
   struct compute_buf *x, *stage;
   good(compute_alloc(seam.c, COMPUTE_INPUT, 20, &x, &e), &e);
   good(compute_alloc(seam.c, COMPUTE_STAGE, 8, &stage, &e), &e);
-  good(compute_rows_take(seam.c, rows, (struct span){x, 0, 0}, (struct span){stage, 0, 0}, &e), &e);
-  assert_int_equal(compute_rows_take(seam.c, rows, (struct span){x, 0, 15}, (struct span){stage, 0, 8}, &e),
-                   -EINVAL);
-  assert_int_equal(compute_rows_take(seam.c, rows, (struct span){x, 0, 5}, (struct span){stage, 1, 2}, &e),
-                   -EINVAL);
-  assert_int_equal(compute_rows_take(seam.c, rows, (struct span){x, 0, 5}, (struct span){x, 0, 2}, &e),
-                   -EINVAL);
+  good(compute_rows_gather(seam.c, rows, (struct span){x, 0, 0}, (struct span){stage, 0, 0}, &e), &e);
+  assert_int_equal(compute_rows_gather(seam.c, rows, (struct span){x, 0, 15}, (struct span){stage, 0, 8}, &e), -EINVAL);
+  assert_int_equal(compute_rows_gather(seam.c, rows, (struct span){x, 0, 5}, (struct span){stage, 1, 2}, &e), -EINVAL);
+  assert_int_equal(compute_rows_gather(seam.c, rows, (struct span){x, 0, 5}, (struct span){x, 0, 2}, &e), -EINVAL);
   device_idle();
   compute_rows_destroy(seam.c, rows);
   compute_free(seam.c, x);
@@ -108,8 +105,7 @@ static void no_rows_and_wrong_sizes(void **state) {
 }
 
 static void what_is_too_large_is_not_kept(void **state) {
-  struct compute_rows_desc large = {
-      .n = UINT64_C(1) << 34, .dim = 1024, .scale = 1, .pixels = (const uint8_t *)""};
+  struct compute_rows_desc large = {.n = UINT64_C(1) << 34, .dim = 1024, .scale = 1, .pixels = (const uint8_t *)""};
   struct compute_rows *rows = NULL;
   struct err e = ERR_INIT;
   int rc = compute_rows_create(seam.c, &large, &rows, &e);

@@ -1,13 +1,16 @@
-/* What compute.h promises, on whatever device keeps it.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of compute.h, on any device.
  *
- *   test_compute_seam [--device cpu|cuda] [--cuda-module FILE] [--precision fp32|tf32|bf16|fp16] [--deterministic] [--seed N]
+ *   test_compute_seam [--device cpu|cuda] [--cuda-module FILE] [--precision fp32|tf32|bf16|fp16] [--deterministic]
+ *   [--seed N]
  *
- * The same checks run on the CPU's loops, on the stand-ins for the GPU's libraries and on a GPU, each against a reference that is
- * written here in double and knows nothing of the others. Inputs are random by a seed, which is told; every output holds NaN before
- * it is written, so that "0 times what was there" shows; every range lies between guards that no operation may touch.
+ * The same checks run on the CPU's loops, on the stand-ins for the GPU's libraries and on a GPU. Each compares with a
+ * reference that is written here in double and independent of the others. Inputs are random, from a seed that is
+ * printed. Every output holds NaN before it is written, so "0 times what was there" shows. Every range lies between
+ * guards that no operation may touch.
  *
- * The module is opened here as the trainer opens it, but without the trainer's search for it: --cuda-module, or RDZV_CUDA_MODULE.
- * Without it the program leaves with 77, "skipped". */
+ * The module is opened as the trainer opens it, but without its search: --cuda-module, or RDZV_CUDA_MODULE. Without one
+ * the program exits with 77, "skipped". */
 
 #include "tests/unit/agent/trainer/compute/seam.h"
 
@@ -47,8 +50,8 @@ float random_unit(void) {
   return (float)(next_random() >> 40) * 0x1p-23f - 1.0f;
 }
 
-/* To the nearest, ties to even: `bits` of mantissa behind the point, `low` the exponent of the smallest normal number, infinite from
- * `over` on. */
+/* To the nearest, ties to even: `bits` of mantissa behind the point, `low` the exponent of the smallest normal number,
+ * infinite from `over` on. */
 static double round_to(double v, int bits, int low, double over) {
   if (v == 0 || !isfinite(v)) return v;
   int exp;
@@ -86,10 +89,10 @@ void field_make(struct field *f, enum compute_use use, size_t n, size_t at) {
   good(compute_alloc(seam.c, use, at + n + GUARD, &f->buf, &e), &e);
   f->s = (struct span){f->buf, at, n};
   good(compute_fill(seam.c, (struct span){f->buf, 0, at + n + GUARD}, GUARD_VALUE, &e), &e);
-  field_poison(f);
+  field_fill_nan(f);
 }
 
-void field_poison(struct field *f) {
+void field_fill_nan(struct field *f) {
   struct err e = ERR_INIT;
   good(compute_fill(seam.c, f->s, NAN, &e), &e);
 }
@@ -111,8 +114,7 @@ static void check_guard(struct span s, const char *where) {
     size_t n = s.n - at < 1024 ? s.n - at : 1024;
     move((struct span){s.buf, s.at + at, n}, v, false);
     for (size_t i = 0; i < n; i++)
-      if (v[i] != GUARD_VALUE)
-        fail_msg("%zu elements %s the range, %g was written", at + i, where, (double)v[i]);
+      if (v[i] != GUARD_VALUE) fail_msg("%zu elements %s the range, %g was written", at + i, where, (double)v[i]);
   }
 }
 
@@ -131,8 +133,7 @@ void expect_near(double got, double want, double rel, double abs, const char *wh
   if (got == want || (isnan(got) && isnan(want))) return;
   double bound = rel * fabs(want) + abs;
   if (fabs(got - want) <= bound) return;
-  fail_msg("%s[%zu] is %.9g, not %.9g: off by %.3g, %.3g is allowed", what, i, got, want, fabs(got - want),
-           bound);
+  fail_msg("%s[%zu] is %.9g, not %.9g: off by %.3g, %.3g is allowed", what, i, got, want, fabs(got - want), bound);
 }
 
 void expect_sum(double got, double want, double mass, bool stored, const char *what, size_t i) {
@@ -185,8 +186,7 @@ static void set_precision(const char *name) {
 
 static int run_all(void) {
   int failed = 0;
-#define RUN(part)                                                                                            \
-  _cmocka_run_group_tests("seam_" #part, seam_##part##_tests, n_seam_##part##_tests, NULL, NULL)
+#define RUN(part) _cmocka_run_group_tests("seam_" #part, seam_##part##_tests, n_seam_##part##_tests, NULL, NULL)
   failed += RUN(memory);
   failed += RUN(layer);
   failed += RUN(loss);

@@ -1,9 +1,11 @@
-/* round.h against the numbers that each format has, and what compute_cpu makes of precisions: everything that a device would store in 16
- * bits is a number of 16 bits here, and sums are not. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rounding.h against the numbers of each format, and the precisions of compute/cpu.c: everything that a device would
+ * store in 16 bits is a number of 16 bits here, and sums are not. */
 
+#include "agent/trainer/compute/compute.h"
+#include "agent/trainer/compute/rounding.h"
 #include "agent/trainer/model/model.h"
 #include "agent/trainer/rng.h"
-#include "agent/trainer/compute/rounding.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +18,8 @@ static void good(int rc, const struct err *e) {
   if (rc) fail_msg("%s", e->text);
 }
 
-/* The value of 16 bits; sizes only, and one beyond the largest, as if the exponent had room for it: ties at the end go there. */
+/* The value of 16 bits; sizes only, and one beyond the largest, as if the exponent had room for it: ties at the end go
+ * there. */
 static double bf16_value(unsigned k) {
   return k >> 7 ? ldexp(128 + (k & 127), (int)(k >> 7) - 134) : ldexp(k & 127, -133);
 }
@@ -26,8 +29,7 @@ static double fp16_value(unsigned k) {
 }
 
 /* x lies between number k and number k + 1: to the nearer, at the same distance to the even one. */
-static void check_between(unsigned k, unsigned infinity, float x, double (*value)(unsigned),
-                          float (*rounded)(float)) {
+static void check_between(unsigned k, unsigned infinity, float x, double (*value)(unsigned), float (*rounded)(float)) {
   double down = value(k), up = value(k + 1), d = (double)x - down, u = up - (double)x;
   unsigned want = d < u || (!(u < d) && k % 2 == 0) ? k : k + 1;
   float is = want >= infinity ? INFINITY : (float)value(want);
@@ -76,18 +78,22 @@ struct bench {
   round_fn rounded;
 };
 
-static void open_bench(struct bench *b, enum compute_precision p) {
+static void open_bench_of(struct bench *b, enum compute_precision p, enum compute_act hidden) {
   static const round_fn fns[] = {same, same, round_bf16, round_fp16};
   struct model_shape shape;
   struct err e = ERR_INIT;
   *b = (struct bench){.c = compute_cpu_create(1, p), .rounded = fns[p]};
   good(model_shape_parse("9,8,7,6", &shape, &e), &e);
-  good(model_init(&b->m, b->c, &shape, ROWS, &e), &e);
+  good(model_init(&b->m, b->c, &shape, hidden, ROWS, &e), &e);
   model_init_weights(&shape, 5, compute_host(b->c, model_params_span(&b->m)));
   b->target = span_of(b->m.target, 0, ROWS * 6);
   float *x = compute_host(b->c, span_of(b->m.act[0], 0, ROWS * 9)), *t = compute_host(b->c, b->target);
   for (size_t i = 0; i < ROWS * 9; i++) x[i] = 3.0f * rng_unit(1, RNG_WEIGHTS, i);
   for (size_t i = 0; i < ROWS * 6; i++) t[i] = rng_unit(2, RNG_WEIGHTS, i);
+}
+
+static void open_bench(struct bench *b, enum compute_precision p) {
+  open_bench_of(b, p, COMPUTE_RELU);
 }
 
 static void close_bench(struct bench *b) {
@@ -107,22 +113,32 @@ static float *of(struct bench *b, struct compute_buf *buf, size_t n) {
   return compute_host(b->c, span_of(buf, 0, n));
 }
 
-/* Layer i's output from its input, in double, with operands as the product should have read them: rounded once at the end. A sum
- * that a float rounds differently than a double may land on the next number of the format, so one step of it is granted. */
+/* Layer i's output from its input, in double, with the operands rounded as the product reads them, and rounded once at
+ * the end. A float may round a sum differently than a double, so one step of the format is allowed. */
 static void check_forward(struct bench *b, uint32_t i, size_t at) {
   uint32_t in = b->m.shape.width[i], out = b->m.shape.width[i + 1];
-  const float *x = of(b, b->m.act[i], ROWS * in), *y = of(b, b->m.act[i + 1], ROWS * out),
+  const float *x = of(b, b->m.act[i], ROWS * in),
+              *y = of(b, b->m.before[i + 1] ? b->m.before[i + 1] : b->m.act[i + 1], ROWS * out),
               *w = of(b, b->m.params, b->m.n_params) + at;
   double step = b->rounded == round_bf16 ? 0x1p-7 : b->rounded == round_fp16 ? 0x1p-10 : 0x1p-20;
   for (size_t r = 0; r < ROWS; r++)
     for (size_t o = 0; o < out; o++) {
       double z = (double)b->rounded(w[(size_t)in * out + o]);
-      for (size_t k = 0; k < in; k++)
-        z += (double)b->rounded(w[o * in + k]) * (double)b->rounded(x[r * in + k]);
-      if (i + 2 < b->m.shape.n && z < 0) z = 0;
+      for (size_t k = 0; k < in; k++) z += (double)b->rounded(w[o * in + k]) * (double)b->rounded(x[r * in + k]);
+      if (b->m.hidden == COMPUTE_RELU && i + 2 < b->m.shape.n && z < 0) z = 0;
       double have = (double)y[r * out + o], want = (double)b->rounded((float)z);
       if (fabs(have - want) > step * fabs(want) + 1e-6) fail_msg("layer %u: %g is %g", i, want, have);
     }
+}
+
+/* With GELU the product is stored as well, and read for the activation. */
+static void check_gelu(struct bench *b, uint32_t i) {
+  size_t n = (size_t)ROWS * b->m.shape.width[i];
+  const float *z = of(b, b->m.before[i], n), *y = of(b, b->m.act[i], n);
+  for (size_t k = 0; k < n; k++) {
+    if (z[k] != b->rounded(z[k])) fail_msg("%a is stored, which has too many bits", (double)z[k]);
+    if (y[k] != b->rounded(gelu(z[k]))) fail_msg("gelu(%a) is %a", (double)z[k], (double)y[k]);
+  }
 }
 
 static void check_stored(struct bench *b, struct compute_buf *buf, size_t n) {
@@ -131,7 +147,8 @@ static void check_stored(struct bench *b, struct compute_buf *buf, size_t n) {
     if (p[i] != b->rounded(p[i])) fail_msg("%a is stored, which has too many bits", (double)p[i]);
 }
 
-/* The weight's gradient, a sum in float of products of what is stored: exact operands, no rounding but that of floats. */
+/* The gradient of the weight: a sum in float of products of stored values. The operands are exact, and only floats
+ * round. */
 static void check_gradient(struct bench *b, uint32_t i, size_t at) {
   uint32_t in = b->m.shape.width[i], out = b->m.shape.width[i + 1];
   const float *x = of(b, b->m.act[i], ROWS * in), *dz = of(b, b->m.delta[i + 1], ROWS * out);
@@ -150,46 +167,58 @@ static void check_gradient(struct bench *b, uint32_t i, size_t at) {
   assert_true(wide || b->rounded == same); /* gradients of weights are floats */
 }
 
+static void check_products(enum compute_precision p, enum compute_act hidden) {
+  struct bench b;
+  open_bench_of(&b, p, hidden);
+  pass(&b, NULL);
+  size_t at = 0;
+  for (uint32_t i = 0; i + 1 < b.m.shape.n; i++) {
+    uint32_t in = b.m.shape.width[i], out = b.m.shape.width[i + 1];
+    check_forward(&b, i, at);
+    if (b.m.before[i + 1]) check_gelu(&b, i + 1);
+    check_gradient(&b, i, at);
+    check_stored(&b, b.m.act[i + 1], ROWS * out);
+    check_stored(&b, b.m.delta[i + 1], ROWS * out);
+    at += ((size_t)in + 1) * out;
+  }
+  close_bench(&b);
+}
+
 static void test_products_read_and_write_the_precision(void **state) {
-  for (int p = COMPUTE_FP32; p <= COMPUTE_FP16; p++) {
-    struct bench b;
-    open_bench(&b, (enum compute_precision)p);
-    pass(&b, NULL);
-    size_t at = 0;
-    for (uint32_t i = 0; i + 1 < b.m.shape.n; i++) {
-      uint32_t in = b.m.shape.width[i], out = b.m.shape.width[i + 1];
-      check_forward(&b, i, at);
-      check_gradient(&b, i, at);
-      check_stored(&b, b.m.act[i + 1], ROWS * out);
-      check_stored(&b, b.m.delta[i + 1], ROWS * out);
-      at += ((size_t)in + 1) * out;
+  for (int p = COMPUTE_FP32; p <= COMPUTE_FP16; p++)
+    for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
+      check_products((enum compute_precision)p, (enum compute_act)act);
+}
+
+/* dx of the last layer: the rounded weights again, and the derivative of the layer below, which GELU takes at the
+ * values stored before it. */
+static void check_gradients_of_activations(enum compute_precision p, enum compute_act hidden) {
+  struct bench b;
+  open_bench_of(&b, p, hidden);
+  pass(&b, NULL);
+  const float *dz = of(&b, b.m.delta[3], ROWS * 6), *dx = of(&b, b.m.delta[2], ROWS * 7),
+              *x = of(&b, b.m.act[2], ROWS * 7);
+  const float *z = hidden == COMPUTE_GELU ? of(&b, b.m.before[2], ROWS * 7) : NULL;
+  const float *w = of(&b, b.m.params, b.m.n_params) + 10 * 8 + 9 * 7;
+  double step = p == COMPUTE_BF16 ? 0x1p-7 : p == COMPUTE_FP16 ? 0x1p-10 : 0x1p-20;
+  for (size_t r = 0; r < ROWS; r++)
+    for (size_t k = 0; k < 7; k++) {
+      double sum = 0;
+      for (size_t o = 0; o < 6; o++) sum += (double)dz[r * 6 + o] * (double)b.rounded(w[o * 7 + k]);
+      if (z) sum *= (double)gelu_slope(z[r * 7 + k]);
+      if (hidden == COMPUTE_RELU && !(x[r * 7 + k] > 0)) sum = 0;
+      assert_true(fabs((double)dx[r * 7 + k] - sum) <= step * fabs(sum) + 1e-7);
     }
-    close_bench(&b);
-  }
+  close_bench(&b);
 }
 
-/* dx of the last layer: the rounded weights once more, and the mask of the layer below. */
 static void test_gradients_of_activations(void **state) {
-  for (int p = COMPUTE_FP32; p <= COMPUTE_FP16; p++) {
-    struct bench b;
-    open_bench(&b, (enum compute_precision)p);
-    pass(&b, NULL);
-    const float *dz = of(&b, b.m.delta[3], ROWS * 6), *dx = of(&b, b.m.delta[2], ROWS * 7),
-                *x = of(&b, b.m.act[2], ROWS * 7);
-    const float *w = of(&b, b.m.params, b.m.n_params) + 10 * 8 + 9 * 7;
-    double step = p == COMPUTE_BF16 ? 0x1p-7 : p == COMPUTE_FP16 ? 0x1p-10 : 0x1p-20;
-    for (size_t r = 0; r < ROWS; r++)
-      for (size_t k = 0; k < 7; k++) {
-        double sum = 0;
-        for (size_t o = 0; o < 6; o++) sum += (double)dz[r * 6 + o] * (double)b.rounded(w[o * 7 + k]);
-        if (!(x[r * 7 + k] > 0)) sum = 0;
-        assert_true(fabs((double)dx[r * 7 + k] - sum) <= step * fabs(sum) + 1e-7);
-      }
-    close_bench(&b);
-  }
+  for (int p = COMPUTE_FP32; p <= COMPUTE_FP16; p++)
+    for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
+      check_gradients_of_activations((enum compute_precision)p, (enum compute_act)act);
 }
 
-/* fp16: gradients come times the loss scale, and small ones survive for that. */
+/* fp16: gradients are multiplied by the loss scale, and small ones survive because of it. */
 static void test_loss_scale_reaches_the_gradients(void **state) {
   struct bench b;
   struct err e = ERR_INIT;
@@ -200,14 +229,13 @@ static void test_loss_scale_reaches_the_gradients(void **state) {
   good(compute_opt_create(b.c, &d, &o, &e), &e);
   good(compute_opt_set(b.c, o, &v, &e), &e);
   pass(&b, NULL);
-  float *g = of(&b, b.m.grads, b.m.n_params), loss = g[b.m.n_params],
-        *was = malloc(b.m.n_params * sizeof *was);
+  float *g = of(&b, b.m.grads, b.m.n_params), loss = g[b.m.n_params], *was = malloc(b.m.n_params * sizeof *was);
   memcpy(was, g, b.m.n_params * sizeof *was);
   pass(&b, o);
   double worst = 0;
   for (size_t i = 0; i < b.m.n_params; i++) worst = fmax(worst, fabs((double)(g[i] / 1024 - was[i])));
   assert_true(worst < 1e-3 && g[0] != was[0]);
-  assert_true(g[b.m.n_params] == loss); /* told without it */
+  assert_true(g[b.m.n_params] == loss); /* reported without it */
   compute_opt_destroy(b.c, o);
   free(was);
   close_bench(&b);
@@ -222,8 +250,7 @@ static void test_copies_and_fills_of_activations_round(void **state) {
   compute_host(c, span_of(stage, 0, 1))[0] = 1.001f;
   good(compute_copy(c, span_of(act, 0, 1), span_of(stage, 0, 1), &e), &e);
   good(compute_fill(c, span_of(act, 1, 1), 1.01f, &e), &e);
-  assert_true(compute_host(c, span_of(act, 0, 2))[0] == 1.0f &&
-              compute_host(c, span_of(act, 0, 2))[1] == 1.0078125f);
+  assert_true(compute_host(c, span_of(act, 0, 2))[0] == 1.0f && compute_host(c, span_of(act, 0, 2))[1] == 1.0078125f);
   compute_free(c, act);
   compute_free(c, stage);
   compute_destroy(c);

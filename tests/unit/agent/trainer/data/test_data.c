@@ -1,4 +1,5 @@
-/* data, idx: what is read, and every way in which a file can be too short, too long, or something else. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data.h and idx.h: what is read, and every way in which a file can be too short, too long, or something else. */
 
 #include "agent/trainer/data/data.h"
 #include "agent/trainer/data/idx.h"
@@ -85,7 +86,7 @@ static void test_cut_at_every_byte(void **state) {
       assert_non_null(strstr(e.text, n == 0   ? "empty"
                                      : n < 4  ? "first 4 bytes"
                                      : n < 16 ? "within its header"
-                                              : "cut off"));
+                                              : "truncated"));
     }
 }
 
@@ -118,7 +119,7 @@ static void test_longer_than_promised(void **state) {
   for (int gzip = 0; gzip < 2; gzip++) {
     write_file(longer, sizeof longer, gzip);
     assert_int_equal(open_file(&d, 4, &e), -EINVAL);
-    assert_non_null(strstr(e.text, "goes on behind"));
+    assert_non_null(strstr(e.text, "continues after"));
   }
 }
 
@@ -131,9 +132,9 @@ static void test_headers(void **state) {
       {{0, 0, 0x0d, 1, 0, 0, 0, 1}, "type 0x0d"},
       {{0, 0, 8, 0, 0, 0, 0, 1}, "0 dimensions"},
       {{0, 0, 8, 5, 0, 0, 0, 1}, "5 dimensions"},
-      {{0, 0, 8, 1, 0, 0, 0, 0}, "dimension 0 is 0"},
-      {{0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}, "dimension 1 is 0"},
-      {{0, 0, 8, 3, 0, 0, 0, 1, 0x80, 0, 0, 0, 0x80, 0, 0, 0}, "one item has more than"},
+      {{0, 0, 8, 1, 0, 0, 0, 0}, "size 0 in dimension 0"},
+      {{0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}, "size 0 in dimension 1"},
+      {{0, 0, 8, 3, 0, 0, 0, 1, 0x80, 0, 0, 0, 0x80, 0, 0, 0}, "values per item"},
       {{0, 0, 8, 3, 0xff, 0xff, 0xff, 0xff, 0, 0, 4, 0, 0, 0, 4, 0}, "the limit is"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -144,7 +145,7 @@ static void test_headers(void **state) {
   }
 }
 
-/* A header that promises 64 GB is refused for what is missing, not for want of memory. */
+/* A header that announces 64 GB is refused because data is missing, not for lack of memory. */
 static void test_promises_are_not_believed(void **state) {
   uint8_t lie[40] = {0, 0, 8, 2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 16};
   struct dataset d;

@@ -1,7 +1,8 @@
-/* sampler: every sample to exactly one rank exactly once an epoch, whatever the numbers; the same global
- * batches for any world. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sampler: every sample goes to exactly one rank exactly once an epoch, for any numbers, and the global batches are
+ * the same for any world. */
 
-#include "agent/trainer/sampler.h"
+#include "agent/trainer/data/data.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static void check_partition(uint64_t n, uint64_t batch, int world, uint64_t epoc
   while (position < n) {
     uint64_t next = position, global = 0;
     for (int r = 0; r < world; r++) {
-      struct share sh = sampler_share(&s, position, r, world);
+      struct sampler_share sh = sampler_share(&s, position, r, world);
       assert_int_equal(sh.first, next); /* shares lie behind each other, without gaps */
       assert_true(sh.count <= sampler_share_max(&s, world));
       global = sh.global;
@@ -30,7 +31,7 @@ static void check_partition(uint64_t n, uint64_t batch, int world, uint64_t epoc
     position = next;
     batches++;
   }
-  assert_int_equal(batches, sampler_steps(&s));
+  assert_int_equal(batches, sampler_steps_per_epoch(&s));
   for (uint64_t i = 0; i < n; i++) assert_int_equal(seen[i], 1);
   free(seen);
 }
@@ -43,18 +44,18 @@ static void test_every_sample_goes_to_one_rank_once(void **state) {
       for (int world = 1; world <= 9; world++) check_partition(counts[i], batches[k], world, (i + k) % 4);
 }
 
-/* Steps of several batches: each batch is one that a step of one would have had, a step ends with the epoch, and a rank's samples of it
- * lie behind each other. */
+/* Steps of several batches: each batch equals one of a step with one batch, a step ends with the epoch, and a rank's
+ * samples of it follow each other. */
 static void check_groups(uint64_t n, uint64_t batch, uint64_t group, int world) {
-  struct sampler one = {.samples = n, .batch = batch}, s = {.samples = n, .batch = batch, .group = group};
+  struct sampler one = {.samples = n, .batch = batch}, s = {.samples = n, .batch = batch, .batches = group};
   uint64_t position = 0, steps = 0;
   for (; position < n; steps++) {
     uint64_t want = sampler_step_samples(&s, position), covered = 0;
     for (int r = 0; r < world; r++) {
-      struct group g = sampler_group(&s, position);
+      struct sampler_step g = sampler_step_at(&s, position);
       uint64_t done = 0, batches = 0, mine = 0;
-      for (; sampler_next(&s, r, world, &g); batches++) {
-        struct share plain = sampler_share(&one, position + done, r, world);
+      for (; sampler_next_batch(&s, r, world, &g); batches++) {
+        struct sampler_share plain = sampler_share(&one, position + done, r, world);
         assert_true(g.share.first == plain.first && g.share.count == plain.count);
         assert_true(g.total == want && g.row == mine);
         mine += g.share.count;
@@ -70,8 +71,8 @@ static void check_groups(uint64_t n, uint64_t batch, uint64_t group, int world) 
     position += want;
   }
   assert_int_equal(position, n);
-  assert_int_equal(steps, sampler_steps(&s));
-  assert_int_equal(steps, (sampler_steps(&one) + group - 1) / group);
+  assert_int_equal(steps, sampler_steps_per_epoch(&s));
+  assert_int_equal(steps, (sampler_steps_per_epoch(&one) + group - 1) / group);
 }
 
 static void test_groups_of_batches(void **state) {
@@ -79,9 +80,8 @@ static void test_groups_of_batches(void **state) {
   static const uint64_t groups[] = {1, 2, 3, 4, 7, 100, UINT64_C(1) << 20};
   for (size_t i = 0; i < 7; i++)
     for (size_t k = 0; k < 5; k++)
-      for (size_t g = 0; g < 7; g++)
-        check_groups(counts[i], batches[k], groups[g], (int)(1 + (i + k + g) % 5));
-  struct sampler s = {.samples = 10, .batch = 4}, all = {.samples = 10, .batch = 4, .group = 9};
+      for (size_t g = 0; g < 7; g++) check_groups(counts[i], batches[k], groups[g], (int)(1 + (i + k + g) % 5));
+  struct sampler s = {.samples = 10, .batch = 4}, all = {.samples = 10, .batch = 4, .batches = 9};
   assert_int_equal(sampler_step_share_max(&s, 3), 2);
   assert_int_equal(sampler_step_share_max(&all, 3), 2 + 2 + 1);
   assert_int_equal(sampler_step_samples(&s, 4), 4); /* group 0: one batch */
@@ -99,14 +99,13 @@ static void test_shares_differ_by_one_at_most(void **state) {
 
 static void test_epochs_and_seeds_differ_and_repeat(void **state) {
   struct sampler a = {.samples = 1000, .batch = 10, .seed = 1}, b = {.samples = 1000, .batch = 10, .seed = 2};
-  struct permutation p[4] = {sampler_epoch(&a, 0), sampler_epoch(&a, 1), sampler_epoch(&b, 0),
-                             sampler_epoch(&a, 0)};
+  struct permutation p[4] = {sampler_epoch(&a, 0), sampler_epoch(&a, 1), sampler_epoch(&b, 0), sampler_epoch(&a, 0)};
   int same[4] = {0}, in_place = 0;
   for (uint64_t i = 0; i < 1000; i++) {
     for (int k = 1; k < 4; k++) same[k] += permutation_at(&p[0], i) == permutation_at(&p[k], i);
     in_place += permutation_at(&p[0], i) == i;
   }
-  assert_true(same[1] < 20 && same[2] < 20 && in_place < 20); /* one is expected; 20 would be no shuffle */
+  assert_true(same[1] < 20 && same[2] < 20 && in_place < 20); /* one is expected; 20 would not be a shuffle */
   assert_int_equal(same[3], 1000);
 }
 

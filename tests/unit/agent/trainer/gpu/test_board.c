@@ -1,4 +1,5 @@
-/* Whom to name when a collective does not end: every case of whom.h, and boards on which anything at all is written. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rank to name when a collective does not end: every case of board.h, and boards with arbitrary bytes. */
 
 #include "agent/trainer/gpu/board.h"
 
@@ -9,56 +10,55 @@
 
 enum { W = 12 };
 
-static void all_wait(struct whom_post *p, int world, uint64_t begun) {
+static void all_wait(struct board_post *p, int world, uint64_t begun) {
   memset(p, 0, (size_t)world * sizeof *p);
   for (int r = 0; r < world; r++)
-    p[r] = (struct whom_post){
-        .rank = (uint32_t)r, .state = WHOM_WAITS, .begun = begun, .done = begun - (begun > 0)};
+    p[r] = (struct board_post){.rank = (uint32_t)r, .state = BOARD_WAITS, .begun = begun, .done = begun - (begun > 0)};
 }
 
-static void expect(const struct whom_post *p, int world, int self, bool running, int lost, const char *text) {
-  struct whom w;
-  whom_decide(p, world, self, running, &w);
+static void expect(const struct board_post *p, int world, int self, bool running, int lost, const char *text) {
+  struct board_verdict w;
+  board_decide(p, world, self, running, &w);
   assert_int_equal(w.lost, lost);
   assert_string_equal(w.text, text);
 }
 
 static void a_silent_rank_is_named(void **state) {
-  struct whom_post p[W];
+  struct board_post p[W];
   all_wait(p, 4, 7);
-  p[3] = (struct whom_post){.rank = 3};
-  assert_false(whom_all_here(p, 4, 0, true));
-  expect(p, 4, 0, true, 3, "rank 3 does not answer");
-  p[2].state = WHOM_UP; /* not heard of since its communicator came up */
-  expect(p, 4, 0, true, 2, "ranks 2 and 3 do not answer");
-  expect(p, 4, 0, false, 3, "rank 3 does not answer");
-  p[1].state = WHOM_SILENT;
-  expect(p, 4, 0, true, 1, "ranks 1, 2 and 3 do not answer");
+  p[3] = (struct board_post){.rank = 3};
+  assert_false(board_all_posted(p, 4, 0, true));
+  expect(p, 4, 0, true, 3, "rank 3 does not respond");
+  p[2].state = BOARD_UP; /* silent since its communicator came up */
+  expect(p, 4, 0, true, 2, "ranks 2 and 3 do not respond");
+  expect(p, 4, 0, false, 3, "rank 3 does not respond");
+  p[1].state = BOARD_SILENT;
+  expect(p, 4, 0, true, 1, "ranks 1, 2 and 3 do not respond");
   all_wait(p, W, 7);
-  for (int r = 1; r < W; r++) p[r].state = WHOM_SILENT;
-  expect(p, W, 0, true, 1, "ranks 1, 2, 3, 4 and 7 more do not answer");
-  expect(p, W, 1, true, 2, "ranks 2, 3, 4, 5 and 6 more do not answer"); /* nobody names himself */
+  for (int r = 1; r < W; r++) p[r].state = BOARD_SILENT;
+  expect(p, W, 0, true, 1, "ranks 1, 2, 3, 4 and 7 more do not respond");
+  expect(p, W, 1, true, 2, "ranks 2, 3, 4, 5 and 6 more do not respond"); /* a rank never names itself */
 }
 
 static void who_gave_up_comes_first(void **state) {
-  struct whom_post p[W];
+  struct board_post p[W];
   all_wait(p, 4, 7);
-  p[1].state = WHOM_SILENT;
-  p[2].state = WHOM_GAVE_UP;
+  p[1].state = BOARD_SILENT;
+  p[2].state = BOARD_GAVE_UP;
   strcpy(p[2].why, "no space left on device");
-  assert_int_equal(whom_gave_up(p, 4, 0), 2);
+  assert_int_equal(board_rank_gave_up(p, 4, 0), 2);
   expect(p, 4, 0, true, 2, "rank 2 gave up: no space left on device");
-  assert_int_equal(whom_gave_up(p, 4, 2), -1);
-  assert_int_equal(whom_failed(p, 4, 0), 2);
-  p[0].state = p[3].state = WHOM_UP;
-  assert_int_equal(whom_failed(p, 4, 2), -1);
-  p[0].state = p[3].state = WHOM_ERROR;
-  assert_int_equal(whom_failed(p, 4, 2), 0);
-  expect(p, 4, 2, true, 1, "rank 1 does not answer");
+  assert_int_equal(board_rank_gave_up(p, 4, 2), -1);
+  assert_int_equal(board_rank_failed(p, 4, 0), 2);
+  p[0].state = p[3].state = BOARD_UP;
+  assert_int_equal(board_rank_failed(p, 4, 2), -1);
+  p[0].state = p[3].state = BOARD_ERROR;
+  assert_int_equal(board_rank_failed(p, 4, 2), 0);
+  expect(p, 4, 2, true, 1, "rank 1 does not respond");
 }
 
 static void a_rank_that_does_not_come_is_behind(void **state) {
-  struct whom_post p[W];
+  struct board_post p[W];
   all_wait(p, 4, 42);
   p[2].begun = p[2].done = 41;
   expect(p, 4, 0, true, 2, "rank 2 is behind: it had begun 41 collectives, others 42");
@@ -68,67 +68,67 @@ static void a_rank_that_does_not_come_is_behind(void **state) {
 }
 
 static void one_collective_apart_is_no_fault(void **state) {
-  struct whom_post p[W];
+  struct board_post p[W];
   all_wait(p, 4, 42);
   p[1].begun = 41, p[1].done = 40; /* still inside the one that others have left */
-  assert_true(whom_all_here(p, 4, 0, true));
-  expect(p, 4, 0, true, -1, "all ranks wait in it: the network between them, or NCCL, has stopped");
-  p[3].state = WHOM_ERROR;
-  expect(p, 4, 0, true, -1, "all ranks wait in it: the network between them, or NCCL, has stopped");
+  assert_true(board_all_posted(p, 4, 0, true));
+  expect(p, 4, 0, true, -1, "all ranks wait in it; the network or NCCL has stopped");
+  p[3].state = BOARD_ERROR;
+  expect(p, 4, 0, true, -1, "all ranks wait in it; the network or NCCL has stopped");
 }
 
 static void before_there_is_a_communicator(void **state) {
-  struct whom_post p[W];
+  struct board_post p[W];
   all_wait(p, 4, 0);
   expect(p, 4, 0, false, -1, "all ranks are there");
-  p[1].state = p[3].state = WHOM_UP;
+  p[1].state = p[3].state = BOARD_UP;
   expect(p, 4, 0, false, -1, "all ranks are there, but rank 2 could not connect either");
-  p[2].state = WHOM_UP;
+  p[2].state = BOARD_UP;
   expect(p, 4, 0, false, -1, "all ranks are there");
-  assert_true(whom_all_here(p, 4, 0, false));
+  assert_true(board_all_posted(p, 4, 0, false));
 }
 
 static void records_come_back_as_they_were(void **state) {
-  struct whom_post p[W], one = {.rank = 2, .state = WHOM_WAITS, .begun = 1ull << 40, .done = 3};
-  uint8_t board[4 * WHOM_RECORD + 5];
+  struct board_post p[W], one = {.rank = 2, .state = BOARD_WAITS, .begun = 1ull << 40, .done = 3};
+  uint8_t board[4 * BOARD_RECORD + 5];
   memset(board, 0, sizeof board);
-  whom_write(&one, board);
+  board_write(&one, board);
   one.begun++;
-  whom_write(&one, board + WHOM_RECORD); /* the last one counts */
-  one = (struct whom_post){.rank = 1, .state = WHOM_GAVE_UP, .begun = 5, .done = 5};
-  memset(one.why, 'x', WHOM_WHY - 1);
+  board_write(&one, board + BOARD_RECORD); /* the last one counts */
+  one = (struct board_post){.rank = 1, .state = BOARD_GAVE_UP, .begun = 5, .done = 5};
+  memset(one.why, 'x', BOARD_WHY - 1);
   one.why[0] = '\n';
-  whom_write(&one, board + 2 * WHOM_RECORD);
-  one.state = WHOM_WAITS; /* but who gave up stays so */
-  whom_write(&one, board + 3 * WHOM_RECORD);
-  whom_read(board, sizeof board, 3, p);
-  assert_int_equal(p[0].state, WHOM_SILENT);
-  assert_int_equal(p[2].state, WHOM_WAITS);
+  board_write(&one, board + 2 * BOARD_RECORD);
+  one.state = BOARD_WAITS; /* a rank that gave up stays so */
+  board_write(&one, board + 3 * BOARD_RECORD);
+  board_read(board, sizeof board, 3, p);
+  assert_int_equal(p[0].state, BOARD_SILENT);
+  assert_int_equal(p[2].state, BOARD_WAITS);
   assert_true(p[2].begun == (1ull << 40) + 1 && p[2].done == 3);
-  assert_int_equal(p[1].state, WHOM_GAVE_UP);
-  assert_int_equal(strlen(p[1].why), WHOM_WHY - 1);
+  assert_int_equal(p[1].state, BOARD_GAVE_UP);
+  assert_int_equal(strlen(p[1].why), BOARD_WHY - 1);
   assert_int_equal(p[1].why[0], '?');
 }
 
 static void nothing_on_a_board_does_harm(void **state) {
-  struct whom_post p[W];
-  uint8_t board[16 * WHOM_RECORD];
-  struct whom w;
+  struct board_post p[W];
+  uint8_t board[16 * BOARD_RECORD];
+  struct board_verdict w;
   srand(7);
   for (int round = 0; round < 2000; round++) {
     for (size_t i = 0; i < sizeof board; i++) board[i] = (uint8_t)(rand() % (round % 2 ? 256 : 6));
     size_t size = (size_t)rand() % (sizeof board + 1);
     if (round % 3)
-      for (size_t k = 0; k < 16; k++) le32_put(board + k * WHOM_RECORD, (uint32_t)(rand() % (W + 1)));
-    whom_read(board, size, W, p);
-    for (int r = 0; r < W; r++) assert_true(p[r].rank == (uint32_t)r && memchr(p[r].why, 0, WHOM_WHY));
-    whom_decide(p, W, round % W, round % 2, &w);
+      for (size_t k = 0; k < 16; k++) le32_put(board + k * BOARD_RECORD, (uint32_t)(rand() % (W + 1)));
+    board_read(board, size, W, p);
+    for (int r = 0; r < W; r++) assert_true(p[r].rank == (uint32_t)r && memchr(p[r].why, 0, BOARD_WHY));
+    board_decide(p, W, round % W, round % 2, &w);
     assert_true(w.lost >= -1 && w.lost < W && w.lost != round % W);
-    assert_true(w.text[0] && strlen(w.text) < WHOM_TEXT);
+    assert_true(w.text[0] && strlen(w.text) < BOARD_TEXT);
     for (const char *c = w.text; *c; c++) assert_true(*c >= ' ' && *c < 127);
   }
-  whom_read(NULL, 0, W, p);
-  assert_int_equal(p[W - 1].state, WHOM_SILENT);
+  board_read(NULL, 0, W, p);
+  assert_int_equal(p[W - 1].state, BOARD_SILENT);
 }
 
 int main(void) {

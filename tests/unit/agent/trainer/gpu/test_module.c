@@ -1,5 +1,7 @@
-/* rdzv-cuda.so as it will be opened: every symbol of it is found in the libraries that are there (RTLD_NOW), it is of this tree, and it can
- * say what is missing. Needs cuBLASLt and NCCL, no driver and no device; with one it is opened and closed. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rdzv-cuda.so as the trainer opens it: the installed libraries have all its symbols (RTLD_NOW), it belongs to this
+ * tree, and it reports what is missing. Needs cuBLASLt and NCCL, but no driver and no device; with a device it is
+ * opened and closed. */
 
 #include "agent/trainer/gpu/gpu.h"
 

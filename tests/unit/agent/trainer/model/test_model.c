@@ -1,4 +1,6 @@
-/* model and compute_cpu: every loss's gradient against finite differences, shares and groups of batches against the whole. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model on the CPU: the gradient of every loss and activation against finite differences, and shares and groups of
+ * batches against the whole. */
 
 #include "agent/trainer/model/model.h"
 #include "agent/trainer/rng.h"
@@ -19,6 +21,7 @@ struct bench {
   struct compute *c;
   struct model m;
   struct model_shape shape;
+  enum compute_act hidden;
   enum compute_loss loss;
 };
 
@@ -26,13 +29,17 @@ static float value_at(uint64_t k) {
   return 2.0f * rng_unit(77, RNG_WEIGHTS, k) - 1.0f;
 }
 
-static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
+static void open_bench_of(struct bench *b, const char *layers, enum compute_act hidden, enum compute_loss loss) {
   struct err e = ERR_INIT;
-  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .loss = loss};
+  *b = (struct bench){.c = compute_cpu_create(1, COMPUTE_FP32), .hidden = hidden, .loss = loss};
   good(model_shape_parse(layers, &b->shape, &e), &e);
-  good(model_init(&b->m, b->c, &b->shape, ROWS, &e), &e);
+  good(model_init(&b->m, b->c, &b->shape, hidden, ROWS, &e), &e);
   float *w = compute_host(b->c, model_params_span(&b->m));
   model_init_weights(&b->shape, 5, w);
+}
+
+static void open_bench(struct bench *b, const char *layers, enum compute_loss loss) {
+  open_bench_of(b, layers, COMPUTE_RELU, loss);
 }
 
 static void close_bench(struct bench *b) {
@@ -53,7 +60,7 @@ static struct span load(struct bench *b, size_t from, size_t rows) {
   return target;
 }
 
-/* Loss and gradients of these rows with this weight, as the extras and the gradient buffer have them. */
+/* Loss and gradients of these rows with this weight. */
 static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   struct err e = ERR_INIT;
   struct span target = load(b, from, rows);
@@ -64,8 +71,13 @@ static double pass(struct bench *b, size_t from, size_t rows, double weight) {
   return (double)compute_host(b->c, model_extra_span(&b->m, MODEL_LOSS, 1))[0];
 }
 
-/* The loss in double, from scratch: the differences of float losses would drown in rounding, and steps
- * that are large enough for floats would cross the kink of a ReLU. */
+static double activated(enum compute_act act, double z) {
+  if (act == COMPUTE_GELU) return 0.5 * z * (1 + tanh(sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z)));
+  return act == COMPUTE_RELU && z < 0 ? 0 : z;
+}
+
+/* The loss in double, from scratch. Differences of float losses would drown in rounding, and steps that are large
+ * enough for floats would cross the kink of a ReLU. */
 static double loss_in_double(const struct bench *b, const double *w) {
   double total = 0;
   const struct model_shape *s = &b->shape;
@@ -80,7 +92,7 @@ static double loss_in_double(const struct bench *b, const double *w) {
       for (uint32_t o = 0; o < out; o++) {
         double z = w[at + (size_t)in * out + o];
         for (uint32_t i = 0; i < in; i++) z += w[at + (size_t)o * in + i] * a[l % 2][i];
-        a[(l + 1) % 2][o] = l + 2 < s->n && z < 0 ? 0 : z;
+        a[(l + 1) % 2][o] = l + 2 < s->n ? activated(b->hidden, z) : z;
       }
       at += ((size_t)in + 1) * out;
     }
@@ -98,9 +110,9 @@ static double loss_in_double(const struct bench *b, const double *w) {
   return b->loss == COMPUTE_RMSE ? sqrt(total) : total;
 }
 
-static void check_gradient(const char *layers, enum compute_loss loss) {
+static void check_gradient(const char *layers, enum compute_act hidden, enum compute_loss loss) {
   struct bench b;
-  open_bench(&b, layers, loss);
+  open_bench_of(&b, layers, hidden, loss);
   double value = pass(&b, 0, ROWS, 1.0), worst = 0;
   const double h = 1e-6;
   float *p = compute_host(b.c, model_params_span(&b.m)), *g = compute_host(b.c, model_grads_span(&b.m));
@@ -118,21 +130,21 @@ static void check_gradient(const char *layers, enum compute_loss loss) {
     if (difference > worst) worst = difference;
   }
   free(w);
-  if (worst > 1e-6) fail_msg("%s: a gradient is off by %g", layers, worst);
+  if (worst > 1e-6) fail_msg("%s, %s: a gradient is off by %g", layers, model_act_name(hidden), worst);
   close_bench(&b);
 }
 
 static void test_gradients_are_those_of_finite_differences(void **state) {
-  static const char *const same[] = {"5,5", "7,3,7", "6,9,4,9,6"}, *const classes[] = {"5,4", "7,6,3",
-                                                                                       "6,5,8,5"};
-  for (int i = 0; i < 3; i++) {
-    check_gradient(same[i], COMPUTE_MSE);
-    check_gradient(same[i], COMPUTE_RMSE);
-    check_gradient(classes[i], COMPUTE_CROSS_ENTROPY);
-  }
+  static const char *const same[] = {"5,5", "7,3,7", "6,9,4,9,6"}, *const classes[] = {"5,4", "7,6,3", "6,5,8,5"};
+  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++)
+    for (int i = 0; i < 3; i++) {
+      check_gradient(same[i], (enum compute_act)act, COMPUTE_MSE);
+      check_gradient(same[i], (enum compute_act)act, COMPUTE_RMSE);
+      check_gradient(classes[i], (enum compute_act)act, COMPUTE_CROSS_ENTROPY);
+    }
 }
 
-/* mse and cross-entropy: weighed shares add up to the whole. rmse: to the mean of the shares' own. */
+/* mse and cross-entropy: weighted shares add up to the whole. rmse: to the mean of the shares. */
 static void test_weighed_shares_add_up(void **state) {
   static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
   for (int k = 0; k < 2; k++) {
@@ -146,7 +158,7 @@ static void test_weighed_shares_add_up(void **state) {
     const size_t cuts[] = {0, 1, 5, 5, ROWS}; /* shares of 1, 4, 0 and 1 rows */
     for (int s = 0; s < 4; s++) {
       size_t rows = cuts[s + 1] - cuts[s];
-      memset(g, 0x7f, n * sizeof *g); /* poison: 0 rows must write zeros */
+      memset(g, 0x7f, n * sizeof *g); /* 0 rows must write zeros over this */
       sum += pass(&b, cuts[s], rows, (double)rows / ROWS);
       for (size_t i = 0; i < n; i++) have[i] += g[i];
     }
@@ -158,7 +170,7 @@ static void test_weighed_shares_add_up(void **state) {
   }
 }
 
-/* Batches of a group, added up on the device as a step does it: the gradient and the loss of all their rows. Scores add up too. */
+/* Batches added up on the device, as a step does it: the gradient and the loss of all their rows. Scores add up too. */
 static void test_batches_add_up(void **state) {
   static const enum compute_loss losses[] = {COMPUTE_MSE, COMPUTE_CROSS_ENTROPY};
   for (int k = 0; k < 2; k++) {
@@ -185,8 +197,7 @@ static void test_batches_add_up(void **state) {
     double sum = (double)compute_host(b.c, model_extra_span(&b.m, MODEL_LOSS, 1))[0];
     const float *v = compute_host(b.c, span_of(score, 0, MODEL_SCORES));
     assert_true(fabs(sum - whole) < 1e-6 * whole && fabs((double)v[0] - whole) < 1e-6 * whole);
-    assert_true(losses[k] == COMPUTE_CROSS_ENTROPY ? v[MODEL_SCORE_CORRECT] > 0
-                                                   : v[MODEL_SCORE_CORRECT] == 0);
+    assert_true(losses[k] == COMPUTE_CROSS_ENTROPY ? v[MODEL_SCORE_CORRECT] > 0 : v[MODEL_SCORE_CORRECT] == 0);
     for (size_t i = 0; i < n; i++) assert_true(fabs((double)(g[i] - want[i])) < 1e-6);
     free(want);
     compute_free(b.c, score);
@@ -256,6 +267,16 @@ static void test_gradients_become_ready_from_the_end(void **state) {
   close_bench(&b);
 }
 
+/* Only GELU keeps the values before the activation. */
+static void test_only_gelu_costs_memory(void **state) {
+  for (int act = COMPUTE_LINEAR; act <= COMPUTE_GELU; act++) {
+    struct bench b;
+    open_bench_of(&b, "7,6,5,7", (enum compute_act)act, COMPUTE_MSE);
+    for (int i = 0; i < 4; i++) assert_true((b.m.before[i] != NULL) == (act == COMPUTE_GELU && i > 0 && i < 3));
+    close_bench(&b);
+  }
+}
+
 static void test_widths(void **state) {
   struct model_shape s;
   struct err e = ERR_INIT;
@@ -295,6 +316,7 @@ int main(void) {
       cmocka_unit_test(test_rmse_of_what_is_right_already_has_no_gradient),
       cmocka_unit_test(test_cross_entropy_of_huge_outputs_is_finite),
       cmocka_unit_test(test_gradients_become_ready_from_the_end),
+      cmocka_unit_test(test_only_gelu_costs_memory),
       cmocka_unit_test(test_widths),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,8 @@
-/* optim, and the optimizers of compute_cpu: updates, clipping, skipped steps and the loss scale against their formulas; schedules of the
- * learning rate at both ends and in the middle. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The optimizers on the CPU: updates, clipping, skipped steps and the loss scale against their formulas; and schedules
+ * of the learning rate at both ends and in the middle. */
 
 #include "agent/trainer/model/model.h"
-#include "agent/trainer/optim.h"
 #include "agent/trainer/rng.h"
 
 #include <math.h>
@@ -31,8 +31,7 @@ static void run_optimizer(const struct optim_hyper *h, int steps, float *w) {
   for (int s = 0; s < steps; s++) {
     for (int i = 0; i < 3; i++) compute_host(c, span_of(g, 0, 3))[i] = value_at((uint64_t)(s * 3 + i));
     compute_host(c, span_of(g, 3, 1))[0] = (float)optim_lr(h, (uint64_t)s);
-    good(compute_opt_step(c, o, span_of(p, 0, 3), span_of(g, 0, 3), span_of(g, 3, 1), (struct span){0}, &e),
-         &e);
+    good(compute_opt_step(c, o, span_of(p, 0, 3), span_of(g, 0, 3), span_of(g, 3, 1), (struct span){0}, &e), &e);
   }
   good(compute_opt_read(c, o, span_of(g, 4, COMPUTE_COUNTERS), &e), &e);
   memcpy(&counters, compute_host(c, span_of(g, 4, COMPUTE_COUNTERS)), sizeof counters);
@@ -79,7 +78,7 @@ static void test_updates_are_their_formulas(void **state) {
   }
 }
 
-/* One step with these gradients; what was counted. */
+/* One step with these gradients; returns the counters. */
 static struct compute_opt_counters step_with(const struct compute_opt_desc *d, const float *grad, float *w) {
   struct compute *c = compute_cpu_create(1, COMPUTE_FP32);
   struct err e = ERR_INIT;
@@ -92,9 +91,7 @@ static struct compute_opt_counters step_with(const struct compute_opt_desc *d, c
   memcpy(p, w, d->n * sizeof *w);
   memcpy(p + 16, grad, d->n * sizeof *w);
   p[32] = 0.5f; /* lr */
-  good(compute_opt_step(c, o, span_of(b, 0, d->n), span_of(b, 16, d->n), span_of(b, 32, 1), (struct span){0},
-                        &e),
-       &e);
+  good(compute_opt_step(c, o, span_of(b, 0, d->n), span_of(b, 16, d->n), span_of(b, 32, 1), (struct span){0}, &e), &e);
   good(compute_opt_read(c, o, span_of(b, 40, COMPUTE_COUNTERS), &e), &e);
   memcpy(&counters, p + 40, sizeof counters);
   memcpy(w, p, d->n * sizeof *w);
@@ -157,8 +154,7 @@ static void test_loss_scale(void **state) {
       memcpy(&v, p + 40, sizeof v);
       p[0] = 0;
       p[1] = want[i].grad * v.scale;
-      good(compute_opt_step(c, o, span_of(b, 0, 1), span_of(b, 1, 1), span_of(b, 2, 1), (struct span){0}, &e),
-           &e);
+      good(compute_opt_step(c, o, span_of(b, 0, 1), span_of(b, 1, 1), span_of(b, 2, 1), (struct span){0}, &e), &e);
       assert_true(p[0] == (good_grad ? -0x1p-20f : 0.0f));
       updates += good_grad;
     }
@@ -174,8 +170,7 @@ static void test_loss_scale(void **state) {
 
 static void check_lr(const struct optim_hyper *h, uint64_t steps, double want) {
   double have = optim_lr(h, steps);
-  if (!(fabs(have - want) <= 1e-12))
-    fail_msg("lr after %llu steps: %g, not %g", (unsigned long long)steps, have, want);
+  if (!(fabs(have - want) <= 1e-12)) fail_msg("lr after %llu steps: %g, not %g", (unsigned long long)steps, have, want);
 }
 
 /* 10 steps of warm-up, then 100 down from 0.5 to `min`. */

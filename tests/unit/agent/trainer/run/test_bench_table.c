@@ -1,4 +1,6 @@
-/* The bench mode's arithmetic: sizes, values whose sums are exact, definitions of bandwidth, and lines that nccl-tests' readers read. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arithmetic of the bench mode: sizes, values with exact sums, definitions of bandwidth, and lines that readers of
+ * nccl-tests accept. */
 
 #include "agent/trainer/run/bench_table.h"
 
@@ -123,8 +125,7 @@ static void rows_stand_in_columns(void **state) {
   check_row((struct bench_result){33554432, 12.3456789, 0, false}, 2,
             "   134217728      33554432     float     sum      -1      N/A     N/A     N/A     N/A"
             "  1.2e+07    0.01    0.01     N/A\n");
-  check_row((struct bench_result){1000000000, 1.5e-6, 0, true},
-            1, /* nothing was done: absurd, but in its column */
+  check_row((struct bench_result){1000000000, 1.5e-6, 0, true}, 1, /* nothing was done: absurd, but in its column */
             "  4000000000    1000000000     float     sum      -1      N/A     N/A     N/A     N/A"
             "     1.50   3e+06    0.00       0\n");
 }
@@ -133,13 +134,13 @@ static void head_and_foot_are_comments_with_the_settings(void **state) {
   struct bench_opts o = {BENCH_ALLREDUCE, 8, 1024, 2, 20, 5, 1};
   struct buf b = BUF_INIT;
   bench_print_head(&b, &o);
-  assert_non_null(strstr(
-      buf_text(&b), "# minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"));
-  assert_non_null(strstr(
-      buf_text(&b), "#       size         count      type   redop    root     time   algbw   busbw  #wrong"
-                    "     time   algbw   busbw  #wrong\n"
-                    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)        "
-                    "     (us)  (GB/s)  (GB/s)\n"));
+  assert_non_null(
+      strstr(buf_text(&b), "# minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n"));
+  assert_non_null(strstr(buf_text(&b),
+                         "#       size         count      type   redop    root     time   algbw   busbw  #wrong"
+                         "     time   algbw   busbw  #wrong\n"
+                         "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)        "
+                         "     (us)  (GB/s)  (GB/s)\n"));
   bench_print_foot(&b, 0, 1.25e9);
   assert_non_null(strstr(buf_text(&b), "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.25\n#\n"));
   bench_print_foot(&b, 3, 0);

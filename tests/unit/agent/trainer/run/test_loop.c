@@ -1,5 +1,6 @@
-/* The whole loop on a device that runs late (late_compute.c): whatever the depth, captured or not, it must end with the bytes that a CPU ends
- * with, stop where it should, and leave checkpoints from which either goes on. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The whole loop on a device that runs late (late_compute.c). At any depth, captured or not, it must end with the bytes
+ * of a CPU, stop where it should, and leave checkpoints from which both can continue. */
 
 #include "agent/trainer/run/trainer.h"
 
@@ -17,8 +18,7 @@
 #include "tests/rig/late_compute.h"
 #include "tests/rig/unit.h"
 
-#define COMMON                                                                                               \
-  "--layers=12,5,12", "--data=synthetic:50", "--scale=0.01", "--batch=8", "--report-every=0", "--seed=3"
+#define COMMON "--layers=12,5,12", "--data=synthetic:50", "--scale=0.01", "--batch=8", "--report-every=0", "--seed=3"
 
 static char dir[] = "/tmp/rdzv-loop-XXXXXX", dir_arg[64];
 static volatile sig_atomic_t sigterm;
@@ -33,7 +33,7 @@ struct outcome {
   int rc;
   enum trainer_exit exit;
   char text[ERR_TEXT_MAX];
-  struct place done;
+  struct run_position done;
   uint64_t skipped;
   double loss;
   uint32_t crc;
@@ -59,7 +59,7 @@ static struct outcome train(const struct late_config *cfg, const char *const *ar
   if (o.rc == 0) o.rc = trainer_loop(&t, &e);
   if (o.rc == 0) {
     assert_memory_equal(&t.done, &t.queued, sizeof t.done);
-    o.rc = trainer_result(&t, &o.crc, &e);
+    o.rc = trainer_finish_weights(&t, &o.crc, &e);
   }
   o.exit = t.exit;
   o.done = t.done;
@@ -81,7 +81,7 @@ static void same(const struct outcome *a, const struct outcome *b) {
   assert_true(a->loss == b->loss);
 }
 
-/* 50 samples in batches of 8: the last one of an epoch has two. */
+/* 50 samples in batches of 8: the last batch of an epoch has two. */
 static void test_same_bytes_at_any_depth(void **state) {
   static const char *const optimizers[] = {"--beta1=0.8", "--optimizer=sgd"};
   for (int k = 0; k < 2; k++) {
@@ -110,7 +110,7 @@ static void test_each_step_has_its_own_rate(void **state) {
   }
 }
 
-/* Two slots, two shapes: each shape is run once without, then captured once in each slot. */
+/* Two slots, two shapes: each shape runs once without a capture, and is then captured once in each slot. */
 static void test_steps_are_captured_once_for_each_slot_and_shape(void **state) {
   struct late_config cfg = {.depth = 2, .can_capture = true};
   struct outcome o = TRAIN(&cfg, "--steps=70");
@@ -139,7 +139,8 @@ static void stop_at(void *ctx, uint64_t n) {
   if (n == *(const uint64_t *)ctx) sigterm = 1;
 }
 
-/* Records: one to settle the first weights, then one a step. Asked while step 9 is queued, step 10 carries it. */
+/* Records: one for the first weights, then one per step. The request comes while step 9 is queued, so step 10 carries
+ * it. */
 static void test_stop_is_known_depth_steps_later(void **state) {
   uint64_t at = 10;
   for (int depth = 1; depth <= 3; depth++) {
@@ -153,7 +154,7 @@ static void test_stop_is_known_depth_steps_later(void **state) {
   }
 }
 
-/* From a device's checkpoint to a CPU and back: the same bytes in the end, wherever it was cut. */
+/* From a device's checkpoint to a CPU and back: the same final bytes, wherever it was cut. */
 static void test_checkpoints_of_steps_that_were_under_way(void **state) {
   struct outcome cpu = TRAIN(NULL, "--steps=40");
   struct late_config cfg = {.depth = 3, .can_capture = true};
@@ -185,8 +186,8 @@ static struct ckpt_list list(void) {
   return l;
 }
 
-/* Rank 0's clock says when, in a step's flags; the state is that behind the step queued last. From the newest on each is gone on from, and then
- * forgotten, with what came of it. */
+/* Rank 0's clock decides, by a flag of a step; the state is that behind the step queued last. Each is resumed from,
+ * from the newest on, and then removed with what came of it. */
 static void test_checkpoints_by_the_clock(void **state) {
   struct late_config cfg = {.depth = 3, .can_capture = true};
   struct outcome cpu = TRAIN(NULL, "--steps=60");
@@ -203,14 +204,14 @@ static void test_checkpoints_by_the_clock(void **state) {
     assert_string_equal(rest.resumed_from, name);
     struct ckpt_list now = list();
     for (size_t k = 0; k < now.n; k++)
-      if (now.v[k].round > l.v[0].round) forget(&now.v[k]);
+      if (now.v[k].generation > l.v[0].generation) forget(&now.v[k]);
     ckpt_list_finish(&now);
     forget(&l.v[i]);
   }
   ckpt_list_finish(&l);
 }
 
-/* A disk that takes this long for each fsync; there are several in a checkpoint. */
+/* The time that each fsync of a disk takes; a checkpoint has several. */
 static atomic_int fsync_ms;
 
 int fsync(int fd);
@@ -220,8 +221,8 @@ int fsync(int fd) {
   return 0;
 }
 
-/* While one is written the next one waits, and says so; where that would take the other ranks' patience it is left out. The last state is always
- * written. */
+/* While one is written the next one waits, and logs it. If that takes too long for the other ranks it is skipped. The
+ * last state is always written. */
 static void test_a_disk_that_is_too_slow(void **state) {
   static const char *const patience[] = {"--coll-timeout=60s", "--coll-timeout=100ms"};
   struct outcome cpu = TRAIN(NULL, "--steps=12");
@@ -229,18 +230,18 @@ static void test_a_disk_that_is_too_slow(void **state) {
     for (int depth = 0; depth < 4; depth += 3) {
       struct late_config cfg = {.depth = depth, .can_capture = true};
       atomic_store(&fsync_ms, 30);
-      struct outcome o = TRAIN(&cfg, "--steps=12", dir_arg, "--checkpoint-every=3", patience[k],
-                               "--resume=none", "--keep-checkpoints=100");
+      struct outcome o = TRAIN(&cfg, "--steps=12", dir_arg, "--checkpoint-every=3", patience[k], "--resume=none",
+                               "--keep-checkpoints=100");
       atomic_store(&fsync_ms, 0);
       same(&cpu, &o);
       assert_non_null(
           strstr(logged, "is too slow for --checkpoint-every: the run waits until the checkpoint of step 3"));
       assert_int_equal(
-          strstr(logged, "no checkpoint of step 6: that of step 3 is still being written") != NULL, k);
+          strstr(logged, "skipped the checkpoint of step 6: that of step 3 is still being written") != NULL, k);
       struct ckpt_list l = list();
-      uint32_t round = l.v[0].round;
+      uint32_t last = l.v[0].generation;
       size_t n = 0;
-      for (size_t i = 0; i < l.n; i++) n += l.v[i].round == round;
+      for (size_t i = 0; i < l.n; i++) n += l.v[i].generation == last;
       assert_int_equal(l.v[0].step, 12);
       assert_true(k ? n < 4 : n == 4);
       ckpt_list_finish(&l);
@@ -248,7 +249,7 @@ static void test_a_disk_that_is_too_slow(void **state) {
   }
 }
 
-/* The weights cannot be learned with; every step is skipped, and the run ends at the same one. */
+/* Weights that cannot be trained: every step is skipped, and the run ends at the same one. */
 static void test_bad_steps_end_the_run_at_the_same_step(void **state) {
   for (int depth = 0; depth <= 3; depth++) {
     struct late_config cfg = {.depth = depth, .can_capture = true};
@@ -256,8 +257,7 @@ static void test_bad_steps_end_the_run_at_the_same_step(void **state) {
     assert_int_equal(o.exit, TRAINER_DIVERGED);
     assert_int_equal(o.done.step, 6);
     assert_int_equal(o.skipped, 6);
-    assert_non_null(
-        strstr(o.text, "the loss of rank 0 is no longer a number at step 6, as in the 5 steps before"));
+    assert_non_null(strstr(o.text, "the loss of rank 0 is not finite at step 6, as in the 5 steps before"));
   }
 }
 
@@ -278,9 +278,9 @@ static void assert_reported(const char *path, uint64_t from, uint64_t to) {
   assert_int_equal(from, to + 1);
 }
 
-/* Steps whose updates were not made any more are not counted, and the run stands behind the last one that was; those that were made are
- * reported, though nobody has read them before. */
-static void test_poisoned_steps_are_not_counted(void **state) {
+/* Steps whose updates were blocked are not counted, and the run stands behind the last update made. Steps with an
+ * update are reported, although nobody has read them before. */
+static void test_blocked_steps_are_not_counted(void **state) {
   char metrics[128];
   for (int made = 0; made <= 3; made++) {
     snprintf(metrics, sizeof metrics, "--metrics=%s/%d.jsonl", dir, made);
@@ -299,28 +299,27 @@ static void test_poisoned_steps_are_not_counted(void **state) {
     assert_int_equal(trainer_setup(&t, &e), 0);
     assert_int_equal(trainer_resume(&t, &e), 0);
     for (int i = 0; i < 8; i++) {
-      assert_int_equal(trainer_queue(&t, &e), 0);
-      if (slots_full(&t.slots)) assert_int_equal(trainer_read(&t, &e), 0);
+      assert_int_equal(trainer_queue_step(&t, &e), 0);
+      if (slots_full(&t.slots)) assert_int_equal(trainer_read_step(&t, &e), 0);
     }
     assert_true(t.queued.step == 8 && t.done.step == 5);
-    for (int i = 0; i < made; i++) /* so many of those under way are done before the others are poisoned */
+    for (int i = 0; i < made; i++) /* this many of the queued steps are done before the others are blocked */
       while (!compute_done(t.c, t.slots.v[(5 + i) % 4].mark, &e)) {
       }
-    compute_poison(t.c, true);
-    assert_int_equal(trainer_discard(&t, &e), 0);
+    compute_block_updates(t.c, true);
+    assert_int_equal(trainer_discard_queued(&t, &e), 0);
     assert_int_equal(t.done.step, t.counters.updates + t.counters.skipped);
     assert_true(t.done.step >= (uint64_t)(5 + made) && t.done.step <= (uint64_t)(6 + made));
     assert_memory_equal(&t.done, &t.queued, sizeof t.done);
     assert_null(slots_oldest(&t.slots));
     assert_reported(strchr(metrics, '/'), 6, t.done.step);
-    compute_poison(t.c, false);
+    compute_block_updates(t.c, false);
     assert_int_equal(trainer_loop(&t, &e), 0);
     assert_reported(strchr(metrics, '/'), 6, 40);
     uint32_t crc = 0;
-    assert_int_equal(trainer_result(&t, &crc, &e), 0);
-    struct outcome cpu =
-        train(NULL, (const char *const[]){"--steps=40", "--layers=12,5,12", "--data=synthetic:50",
-                                          "--batch=8", "--scale=0.01", NULL});
+    assert_int_equal(trainer_finish_weights(&t, &crc, &e), 0);
+    struct outcome cpu = train(NULL, (const char *const[]){"--steps=40", "--layers=12,5,12", "--data=synthetic:50",
+                                                           "--batch=8", "--scale=0.01", NULL});
     assert_int_equal(crc, cpu.crc);
     trainer_teardown(&t);
   }
@@ -352,7 +351,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_checkpoints_by_the_clock, fresh_dir, remove_dir),
       cmocka_unit_test_setup_teardown(test_a_disk_that_is_too_slow, fresh_dir, remove_dir),
       cmocka_unit_test(test_bad_steps_end_the_run_at_the_same_step),
-      cmocka_unit_test_setup_teardown(test_poisoned_steps_are_not_counted, fresh_dir, remove_dir),
+      cmocka_unit_test_setup_teardown(test_blocked_steps_are_not_counted, fresh_dir, remove_dir),
   };
   static const char *const ours[] = {"RDZV_AGENT_SOCKET", "WORLD_SIZE", "RDZV_ROUND"};
   for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) unsetenv(ours[i]);

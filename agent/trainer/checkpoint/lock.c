@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "agent/trainer/checkpoint/checkpoint.h"
+
+#include "common/file.h"
+#include "common/log.h"
+#include "common/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 250, WAIT_MAX_MS = CKPT_STALE_MS + 5000, LEAVE_S = 5 };
+
+struct ckpt_lock {
+  char *path;
+  char text[CKPT_OWNER_MAX];
+  struct ckpt_owner me;
+  pthread_t thread;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  bool stop, beats;
+};
+
+/* Owners. ---------------------------------------------------------------------------------------------------------- */
+
+/* When a process started, in the kernel's ticks; 0: it has ended. */
+static uint64_t started_at(uint64_t pid) {
+  char path[64], text[1024], state = 0;
+  unsigned long long ticks = 0;
+  snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", pid);
+  if (file_read_text(path, text, sizeof text) <= 0) return 0;
+  const char *p = strrchr(text, ')'); /* behind the name: the state, 18 fields, then starttime */
+  if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state,
+                   &ticks) != 2)
+    return 0;
+  return state == 'Z' || state == 'X' ? 0 : ticks;
+}
+
+void ckpt_lock_self(struct ckpt_owner *me) {
+  char text[128] = "";
+  struct stat st;
+  gethostname(text, sizeof text - 1);
+  ckpt_word(text, me->host, sizeof me->host);
+  file_read_text("/proc/sys/kernel/random/boot_id", text, sizeof text);
+  text[strcspn(text, "\n")] = 0;
+  ckpt_word(text, me->boot, sizeof me->boot);
+  me->pid_space = stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+  me->pid = (uint64_t)getpid();
+  me->started = started_at(me->pid);
+}
+
+/* Reading the lock. ------------------------------------------------------------------------------------------------ */
+
+struct seen {
+  char text[CKPT_OWNER_MAX];
+  struct ckpt_owner who; /* all zero: not the text of a holder */
+  bool known;
+  int64_t touched_ns;
+};
+
+/* When a link was last touched. A network file system asks its server, not its cache. */
+static int read_touch_time(const char *path, int64_t *ns) {
+  struct statx st;
+  if (statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC, STATX_MTIME, &st) < 0) return -errno;
+  *ns = (int64_t)st.stx_mtime.tv_sec * 1000000000 + st.stx_mtime.tv_nsec;
+  return 0;
+}
+
+/* 0, or -ENOENT: there is no holder. */
+static int read_lock(const char *path, struct seen *s) {
+  *s = (struct seen){0};
+  ssize_t n = readlink(path, s->text, sizeof s->text - 1);
+  int rc = n < 0 ? -errno : read_touch_time(path, &s->touched_ns);
+  if (rc == -EINVAL) rc = read_touch_time(path, &s->touched_ns); /* not a link: an unknown holder */
+  if (rc == 0) s->known = ckpt_owner_parse(s->text, &s->who);
+  return rc;
+}
+
+/* Makes a link of ours beside the lock, which is to become the lock. Its time is the file server's current time. */
+static int make_link_beside(const char *path, const char *text, char **name, int64_t *now_ns) {
+  *name = xasprintf("%s-%ld", path, (long)getpid());
+  unlink(*name);
+  int rc = symlink(text, *name) < 0 ? -errno : read_touch_time(*name, now_ns);
+  if (rc) {
+    unlink(*name);
+    free(*name);
+    *name = NULL;
+  }
+  return rc;
+}
+
+static enum ckpt_life life_of(const struct seen *s, const struct ckpt_owner *me, int64_t now_ns, int64_t first_ns) {
+  const struct ckpt_owner *o = &s->who;
+  if (s->known && !strcmp(o->boot, me->boot) && o->pid_space == me->pid_space)
+    return started_at(o->pid) == o->started ? CKPT_ALIVE : CKPT_GONE;
+  if (now_ns - s->touched_ns > (int64_t)CKPT_STALE_MS * 1000000) return CKPT_GONE;
+  return s->touched_ns != first_ns ? CKPT_ALIVE : CKPT_UNKNOWN;
+}
+
+/* Keeping the lock. ------------------------------------------------------------------------------------------------ */
+
+static bool is_mine(const struct ckpt_lock *l) {
+  struct seen s;
+  return read_lock(l->path, &s) == 0 && !strcmp(s.text, l->text);
+}
+
+static void *beat_main(void *arg) {
+  struct ckpt_lock *l = arg;
+  pthread_mutex_lock(&l->mutex);
+  while (!l->stop) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += CKPT_BEAT_MS / 1000;
+    int rc = 0;
+    while (!l->stop && rc == 0) rc = pthread_cond_timedwait(&l->changed, &l->mutex, &t);
+    if (l->stop) break;
+    pthread_mutex_unlock(&l->mutex);
+    if (is_mine(l)) utimensat(AT_FDCWD, l->path, NULL, AT_SYMLINK_NOFOLLOW);
+    pthread_mutex_lock(&l->mutex);
+  }
+  pthread_mutex_unlock(&l->mutex);
+  return NULL;
+}
+
+static int start_beat(struct ckpt_lock *l) {
+  sigset_t all, before;
+  pthread_condattr_t attr;
+  pthread_mutex_init(&l->mutex, NULL);
+  pthread_condattr_init(&attr);
+  pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+  pthread_cond_init(&l->changed, &attr);
+  pthread_condattr_destroy(&attr);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int rc = pthread_create(&l->thread, NULL, beat_main, l);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  l->beats = rc == 0;
+  return -rc;
+}
+
+/* Taking the lock. ------------------------------------------------------------------------------------------------- */
+
+static void describe_holder(const struct seen *s, char *who, size_t size) {
+  snprintf(who, size, "an unknown process");
+  if (s->known) ckpt_owner_describe(&s->who, who, size);
+}
+
+static int refuse_lock(const char *dir, enum ckpt_claim claim, const struct seen *s, struct err *e) {
+  char who[320];
+  describe_holder(s, who, sizeof who);
+  if (claim == CKPT_FENCED)
+    return err_set(e, -ESTALE, "checkpoint directory %s is held by a newer round of this job (%s)", dir, who);
+  if (claim == CKPT_WAIT)
+    return err_set(e, -ESTALE,
+                   "checkpoint directory %s is still held by %s; end that run, or use another --checkpoint-dir", dir,
+                   who);
+  return err_set(e, -EBUSY,
+                 "checkpoint directory %s is in use by another run (%s); wait for its end, or use another "
+                 "--checkpoint-dir",
+                 dir, who);
+}
+
+/* A full disk may have no room for a long text. Then this host's clock must do, and the run continues without a lock
+ * until ckpt_lock_check can make one. */
+static bool has_no_room(int rc, int64_t *now_ns) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  if (rc != -ENOSPC && rc != -EDQUOT) return false;
+  *now_ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+  return true;
+}
+
+/* 1, or an error. name: the link beside the lock; NULL: there was no room for it. */
+static int install_link(const struct ckpt_lock *l, const char *name, struct err *e) {
+  if (name) return rename(name, l->path) < 0 ? err_sys(e, -errno, "%s", l->path) : 1;
+  unlink(l->path);
+  (void)!symlink(l->text, l->path);
+  return 1;
+}
+
+static uint32_t next_generation(const char *dir, const struct ckpt_owner *me, const struct seen *s) {
+  struct ckpt_list l = {0};
+  ckpt_list(dir, &l, NULL);
+  uint32_t g = ckpt_claim_generation(me, s->known ? &s->who : NULL, l.v, l.n);
+  ckpt_list_finish(&l);
+  return g;
+}
+
+/* One attempt. 1: taken. 0: wait. */
+static int try_lock(struct ckpt_lock *l, const char *dir, int64_t *first_ns, struct seen *s, enum ckpt_claim *claim,
+                    struct err *e) {
+  struct seen again;
+  char *name = NULL;
+  int64_t now_ns = 0;
+  int held = read_lock(l->path, s);
+  if (held && held != -ENOENT) return err_sys(e, held, "%s", l->path);
+  if (!*first_ns) *first_ns = s->touched_ns;
+  l->me.generation = next_generation(dir, &l->me, s);
+  ckpt_owner_format(&l->me, l->text);
+  int rc = make_link_beside(l->path, l->text, &name, &now_ns);
+  if (rc == -EPERM || rc == -EOPNOTSUPP || rc == -ENOSYS) {
+    log_warn("checkpoint directory %s cannot be locked: its file system has no symbolic links", dir);
+    return 1;
+  }
+  if (rc && !has_no_room(rc, &now_ns)) return err_sys(e, rc, "%s", l->path);
+  struct seen unknown = {.who.job = "?", .who.incarnation = CKPT_ALONE};
+  const struct ckpt_owner *who = held ? NULL : s->known ? &s->who : &unknown.who;
+  *claim = ckpt_claim_decide(&l->me, who, held ? CKPT_GONE : life_of(s, &l->me, now_ns, *first_ns));
+  int now = read_lock(l->path, &again); /* another process may have taken it meanwhile */
+  bool stands = now == held && !strcmp(again.text, s->text);
+  rc = *claim == CKPT_TAKE && stands ? install_link(l, name, e) : 0;
+  if (name && rc != 1) unlink(name);
+  free(name);
+  return rc;
+}
+
+static void log_wait(const char *dir, const struct seen *s) {
+  char who[320];
+  describe_holder(s, who, sizeof who);
+  log_info("checkpoint directory %s is held by %s, which may have ended; waiting %d s at most", dir, who,
+           WAIT_MAX_MS / 1000);
+}
+
+static int wait_for_lock(struct ckpt_lock *l, const char *dir, struct err *e) {
+  struct seen s;
+  enum ckpt_claim claim = CKPT_WAIT;
+  int64_t first_ns = 0;
+  for (int waited = 0;; waited += LOOK_MS) {
+    int rc = try_lock(l, dir, &first_ns, &s, &claim, e);
+    if (rc) return rc < 0 ? rc : 0;
+    if (claim == CKPT_BUSY || claim == CKPT_FENCED || waited >= WAIT_MAX_MS)
+      return refuse_lock(dir, claim == CKPT_TAKE ? CKPT_BUSY : claim, &s, e);
+    if (waited == 0 && claim == CKPT_WAIT) log_wait(dir, &s);
+    nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
+  }
+}
+
+int ckpt_lock_take(const char *dir, struct ckpt_owner *me, struct ckpt_lock **out, struct err *e) {
+  struct ckpt_lock *l = xcalloc(1, sizeof *l);
+  l->path = xasprintf("%s/.lock", dir);
+  l->me = *me;
+  int rc = wait_for_lock(l, dir, e);
+  if (rc == 0) rc = start_beat(l) ? err_sys(e, -EAGAIN, "a thread that keeps the lock of %s", dir) : 0;
+  if (rc) {
+    free(l->path);
+    free(l);
+    return rc;
+  }
+  me->generation = l->me.generation;
+  *out = l;
+  return 0;
+}
+
+int ckpt_lock_check(struct ckpt_lock *l, struct err *e) {
+  struct seen s;
+  int rc = read_lock(l->path, &s);
+  if (rc == -ENOENT && symlink(l->text, l->path) < 0 && errno == EEXIST) rc = read_lock(l->path, &s);
+  if (rc || !strcmp(s.text, l->text)) return 0; /* writing a checkpoint will report what is wrong with the folder */
+  char who[320];
+  describe_holder(&s, who, sizeof who);
+  return err_set(e, -ESTALE, "%s was taken by another run (%s): this run no longer writes there", l->path, who);
+}
+
+void ckpt_lock_release(struct ckpt_lock *l) {
+  struct timespec t;
+  if (!l) return;
+  pthread_mutex_lock(&l->mutex);
+  l->stop = true;
+  pthread_cond_broadcast(&l->changed);
+  pthread_mutex_unlock(&l->mutex);
+  clock_gettime(CLOCK_REALTIME, &t);
+  t.tv_sec += LEAVE_S;
+  if (l->beats && pthread_timedjoin_np(l->thread, NULL, &t)) {
+    pthread_detach(l->thread);
+    return; /* it hangs in the file system and keeps its memory */
+  }
+  if (is_mine(l)) unlink(l->path);
+  pthread_cond_destroy(&l->changed);
+  pthread_mutex_destroy(&l->mutex);
+  free(l->path);
+  free(l);
+}

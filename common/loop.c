@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The failures that libuv does not survive are tried before libuv meets them.
+ *
+ * The pool. libuv creates its threads at the first request, which may be the one that reads why a worker died, and
+ * aborts if it cannot. So they are created at the start, when nothing is lost yet. Before that n threads of our own
+ * show that there is room: all at once, with the same stacks. The kernel counts a thread for some time after
+ * pthread_join, so each one is awaited until its number is unknown (ESRCH). In the microseconds until libuv's turn
+ * another process of the user may take the place; that risk remains.
+ *
+ * The loop. libuv has a pipe for its signals and aborts if it cannot create it. uv_loop_init returns all other
+ * errors. */
+
+#include "common/loop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/mem.h"
+
+enum {
+  GONE_MS = 1000,
+  LOOP_DESCRIPTORS = 6, /* epoll, an eventfd, a pipe of the loop, and one for all loops */
+};
+
+/* The loop. -------------------------------------------------------------------------------------------------------- */
+
+/* Whether so many descriptors are free at once. */
+static int try_descriptors(void) {
+  int fds[LOOP_DESCRIPTORS], n = 0, rc = 0;
+  while (n < LOOP_DESCRIPTORS && (fds[n] = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0) n++;
+  if (n < LOOP_DESCRIPTORS) rc = -errno;
+  while (n > 0) close(fds[--n]);
+  return rc;
+}
+
+int loop_open(uv_loop_t *loop, struct err *e) {
+  int rc = file_fill_standard(e);
+  if (rc) return rc;
+  rc = try_descriptors();
+  if (rc == 0) rc = uv_loop_init(loop);
+  if (rc == 0) return 0;
+  return err_sys(e, rc, "no event loop");
+}
+
+/* The pool. -------------------------------------------------------------------------------------------------------- */
+
+struct trial {
+  pthread_t thread;
+  sem_t *go;
+  pid_t tid; /* read after the join */
+};
+
+static void *wait_for_others(void *arg) {
+  struct trial *t = arg;
+  t->tid = (pid_t)syscall(SYS_gettid);
+  while (sem_wait(t->go) != 0) {
+  }
+  return NULL;
+}
+
+static bool is_gone(pid_t tid) {
+  return syscall(SYS_tgkill, getpid(), tid, 0) != 0;
+}
+
+/* Creates n threads at once. 0, or a negative errno; none of them is left. */
+static int try_threads(unsigned n) {
+  struct trial trials[LOOP_POOL_MAX];
+  sem_t go;
+  unsigned made = 0;
+  int rc = 0;
+  sem_init(&go, 0, 0);
+  for (; made < n && rc == 0; made += rc == 0) {
+    trials[made].go = &go;
+    rc = -pthread_create(&trials[made].thread, NULL, wait_for_others, &trials[made]);
+  }
+  for (unsigned i = 0; i < made; i++) sem_post(&go);
+  for (unsigned i = 0; i < made; i++) pthread_join(trials[i].thread, NULL);
+  uint64_t deadline = monotonic_ms() + GONE_MS;
+  for (unsigned i = 0; i < made; i++)
+    while (!is_gone(trials[i].tid) && monotonic_ms() < deadline) sched_yield();
+  sem_destroy(&go);
+  return rc;
+}
+
+static void do_nothing(uv_work_t *work) {}
+
+/* libuv reads the size from the environment, once. The variable is meant for the workers, so it is restored. */
+static int start(uv_loop_t *loop, unsigned n) {
+  static const char name[] = "UV_THREADPOOL_SIZE";
+  static uv_work_t first; /* outlives a loop that is closed early */
+  char size[12];
+  const char *before = getenv(name);
+  char *kept = before ? xstrdup(before) : NULL;
+  snprintf(size, sizeof(size), "%u", n);
+  int rc = setenv(name, size, 1) ? -errno : uv_queue_work(loop, &first, do_nothing, NULL);
+  if (kept)
+    setenv(name, kept, 1);
+  else
+    unsetenv(name);
+  free(kept);
+  return rc;
+}
+
+int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e) {
+  static bool started;
+  if (started) return 0;
+  int rc = n > LOOP_POOL_MAX ? -EINVAL : try_threads(n);
+  if (rc == 0) rc = start(loop, n);
+  started = rc == 0;
+  if (started) return 0;
+  return err_sys(e, rc, "%u thread%s for files and names cannot be started", n, n == 1 ? "" : "s");
+}

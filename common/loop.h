@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef COMMON_LOOP_H
+#define COMMON_LOOP_H
+
+/* The start of a program with libuv. libuv aborts the process if it cannot get a descriptor or a thread for itself.
+ * These functions try that first, and fail with a sentence that names the limit. */
+
+#include <uv.h>
+#include "common/err.h"
+
+enum {
+  LOOP_POOL_DAEMON = 1, /* the state file */
+  LOOP_POOL_AGENT = 4,  /* error files, log files, names: a file server that hangs holds one thread each */
+  LOOP_POOL_MAX = 16,
+};
+
+/* uv_loop_init, after a check that there are descriptors for it. Descriptors 0 to 2 are opened (/dev/null) if they are
+ * closed, because libuv asserts that it never closes one of them. */
+int loop_open(uv_loop_t *loop, struct err *e);
+/* Starts libuv's pool with n threads. UV_THREADPOOL_SIZE has no effect and is left as it was. Call it before the first
+ * request for the pool (uv_queue_work, uv_fs_* with a callback, uv_getaddrinfo), while the process has one thread. A
+ * second call changes nothing. */
+int loop_start_pool(uv_loop_t *loop, unsigned n, struct err *e);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_EFFECTS_H
+#define DAEMON_JOB_EFFECTS_H
+
+/* Orders of the daemon's mind to its driver. The driver carries the effects of a step out in order, and frees them. */
+
+#include <stddef.h>
+#include <stdint.h>
+#include "common/bytes.h"
+#include "common/log_level.h"
+
+enum job_effect_kind {
+  JOB_EFFECT_SEND,  /* bytes to conn; nothing happens if conn is gone */
+  JOB_EFFECT_CLOSE, /* flush conn and close it; a CORE_CLOSED for it need not follow, and does no harm */
+  /* conn sent HELLO: text is its name for logs, value its lease in ms, for TCP_USER_TIMEOUT; its frames may now be as
+   * long as FRAME_MAX_TO_DAEMON */
+  JOB_EFFECT_IDENTIFIED,
+  JOB_EFFECT_SAVE, /* append text + "\n" to the state file, and fsync it before carrying out any later effect */
+  JOB_EFFECT_LOG,
+};
+
+struct job_effect {
+  enum job_effect_kind kind;
+  uint64_t conn;
+  struct bytes *bytes; /* SEND: one reference */
+  char *text;          /* SAVE, LOG, IDENTIFIED: owned */
+  enum log_level level;
+  uint64_t value;
+};
+
+struct job_effects {
+  struct job_effect *v;
+  size_t n, cap;
+};
+void job_effects_clear(struct job_effects *fx); /* frees what the effects own, and keeps the array */
+void job_effects_finish(struct job_effects *fx);
+
+#endif

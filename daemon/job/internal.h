@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_INTERNAL_H
+#define DAEMON_JOB_INTERNAL_H
+
+/* Shared by the files of daemon/job alone. */
+
+#include "daemon/job/drain.h"
+#include "daemon/job/job.h"
+
+/* job.c */
+struct job *job_create(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s);
+void job_destroy(struct job *j);
+/* The only writer of the state: logs the change, and runs the entry action of `to`. False: job_may_enter refused. */
+bool job_enter(struct job *j, enum job_state to, uint64_t now_ms);
+/* False: `to` may not follow. That is a bug: it is logged, and core_fault returns it. Functions that change the job
+ * before they call job_enter ask first. */
+bool job_may_enter(struct job *j, enum job_state to);
+void job_clear_round(struct job *j); /* its causes */
+
+/* member.c */
+void job_remove_member(struct job *j, struct member *m);
+void member_set_leaving(struct member *m);
+void member_set_checkpointed(struct member *m, bool checkpointed);
+void member_set_drained(struct member *m, bool drained);
+void member_set_expected(struct member *m, bool expected);
+void member_set_acked(struct member *m);
+void member_set_rank(struct member *m, int64_t rank); /* in the current round; -1: none */
+/* Ranks of the current round's workers, from node ranks: in the job, and in each role. */
+void job_number_workers(struct job *j);
+int64_t job_role_size(const struct job *j, const char *role);
+
+/* round.c */
+bool job_ready_to_seal(struct job *j, uint64_t now_ms);
+void job_seal(struct job *j, uint64_t now_ms);
+void job_send_start(struct job *j, struct member *m);
+uint64_t job_seal_deadline(const struct job *j);
+uint64_t job_join_deadline(const struct job *j);              /* when the job fails unless more nodes come */
+void job_update_enough_nodes(struct job *j, uint64_t now_ms); /* FORMING: nodes came or went */
+/* WAITING. It is the same for all nodes, except those on drained hosts. */
+struct bytes *job_waiting_bytes(const struct job *j, const struct drain *drained, uint64_t now_ms);
+void job_send_news(struct job *j, const struct member *m, struct bytes *news, uint64_t now_ms);
+void job_notice_soon(struct job *j, uint64_t now_ms); /* FORMING: WAITING has changed */
+
+/* grow.c */
+void job_watch_growth(struct job *j, uint64_t now_ms);                           /* RUNNING begins */
+void job_watch_newcomer(struct job *j, const struct member *m, uint64_t now_ms); /* RUNNING: m joined */
+void job_grow_if_due(struct job *j, uint64_t now_ms);
+void job_note_loss(struct job *j, const struct member *m, uint64_t now_ms); /* m was lost from a round, or left it */
+void job_finish_flaps(struct job *j);
+
+/* prepare.c */
+/* Ends the round for a cause that was just offered and is no fault: newcomers, a node that leaves, a drained host.
+ * RUNNING: PREPARE goes to all, and STOP when they have their checkpoints, or after half of --stop-timeout.
+ * STARTING: nothing is lost yet, so the round is void and stops at once. In any other state it does nothing: the
+ * cause is enough. */
+void job_prepare(struct job *j, uint64_t now_ms);
+bool job_is_planned_end(const struct job *j);          /* the cause is one of these */
+void job_send_prepare(struct job *j, uint64_t now_ms); /* CHECKPOINTING begins */
+/* The table's cells of CHECKPOINTING that no other state has. */
+void job_checkpointing_resume(struct job *j, const struct job_event *ev);
+void job_checkpointing_report(struct job *j, const struct job_event *ev); /* checkpointed, finished, stopped */
+void job_checkpointing_deadline(struct job *j, const struct job_event *ev);
+
+/* end.c */
+void job_offer_cause(struct job *j, const struct verdict *v, uint64_t at_ms);
+void job_offer_node_cause(struct job *j, const struct member *m, enum cause cause, int code, const char *text,
+                          uint64_t at_ms); /* lost, leaving, drained */
+void job_begin_stopping(struct job *j, uint64_t now_ms, bool void_round);
+void job_send_stop(struct job *j, uint64_t now_ms); /* STOPPING begins */
+void job_settle_if_stopped(struct job *j, uint64_t now_ms);
+/* m is node rank 0, has finished, and is to run again with the others. While it accepts workers in its store,
+ * workers of the next round could come there. */
+bool job_waits_for_head(const struct job *j, const struct member *m);
+void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, const struct verdict *v);
+void job_send_end(struct job *j, uint64_t now_ms); /* ENDING begins */
+void job_finish_if_done(struct job *j, uint64_t now_ms);
+void job_ended_if_acknowledged(struct job *j, uint64_t now_ms);
+void job_join_timeout(struct job *j, uint64_t now_ms);
+/* The messages, for nodes that missed them; the caller's to unref. */
+struct bytes *job_stop_bytes(const struct job *j);
+struct bytes *job_settled_bytes(const struct job *j);
+struct bytes *job_end_bytes(const struct job *j);
+void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_verdict, once per round */
+void job_finish_past(struct job *j);
+
+/* budget.c */
+void job_refill_if_earned(struct job *j, uint64_t now_ms);
+void job_charge(struct job *j, bool charged);                /* for the cause, which is settled */
+void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
+
+/* lease.c */
+void job_scan_leases(struct job *j, uint64_t now_ms, uint64_t lag_ms);
+uint64_t job_hold_until(const struct job *j);
+void job_finish_holds(struct job *j);
+
+/* ids.c */
+void job_ids_seal(struct job *j, uint64_t now_ms); /* the round has its nodes and ranks: chooses who mints */
+void job_ids_start(const struct job *j, const struct member *m, struct start *start); /* borrows from j */
+void job_ids_resume(struct job *j, const struct member *m,
+                    const struct hello *h); /* m is back: repeats messages that it may have missed */
+void job_ids_recovered(struct job *j,
+                       uint64_t now_ms); /* the round goes on: finds nodes that have the ids, or mint them */
+uint64_t job_ids_deadline(const struct job *j);
+void job_ids_tick(struct job *j, uint64_t now_ms); /* may end the round */
+void job_ids_forget(struct job *j);
+
+/* missing.c: missing.h */
+
+/* recover.c */
+void job_recover_hello(struct job *j, const struct job_event *ev);
+void job_recover_finish(struct job *j, uint64_t now_ms);
+
+/* state_line.c */
+void job_save(const struct job *j);
+
+#endif

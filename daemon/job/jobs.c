@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The jobs of one daemon, and what they share.
+ *
+ * A job's handlers reach each other's jobs only through here: a drain holds for all jobs of a user, a connection
+ * belongs to one member of one job, and two jobs that wait for nodes under different ids learn of each other. The
+ * step's time, its effects and the random numbers are here too, so that everything that a job does is a function of
+ * what the core was given.
+ *
+ * A live job is found by its id. A job that has ended stays in the list beside the next job with that id, so that a
+ * node that was away learns how it ended. When a job is forgotten, or recovers to another incarnation, its incarnation
+ * and last round are noted: nodes that were away may know less of it than was sealed, and bring it back, and no round
+ * number may be given out twice.
+ *
+ * A member has at most one connection. A HELLO on a new connection closes the old one; a HELLO that names another
+ * agent on the same connection leaves the agent of before without one. */
+
+#include "daemon/job/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+
+/* Effects. --------------------------------------------------------------------------------------------------------- */
+
+static struct job_effect *add_effect(struct jobs *jobs, enum job_effect_kind kind, uint64_t conn) {
+  struct job_effects *fx = jobs->fx;
+  if (fx->n == fx->cap) {
+    fx->cap = fx->cap ? 2 * fx->cap : 64;
+    fx->v = xrealloc(fx->v, fx->cap * sizeof *fx->v);
+  }
+  struct job_effect *e = &fx->v[fx->n++];
+  memset(e, 0, sizeof *e);
+  e->kind = kind;
+  e->conn = conn;
+  return e;
+}
+
+void job_effects_clear(struct job_effects *fx) {
+  for (size_t i = 0; i < fx->n; i++) {
+    bytes_unref(fx->v[i].bytes);
+    free(fx->v[i].text);
+  }
+  fx->n = 0;
+}
+
+void job_effects_finish(struct job_effects *fx) {
+  job_effects_clear(fx);
+  free(fx->v);
+  memset(fx, 0, sizeof *fx);
+}
+
+void jobs_send_bytes(struct jobs *jobs, uint64_t conn, struct bytes *b) {
+  if (conn) add_effect(jobs, JOB_EFFECT_SEND, conn)->bytes = bytes_ref(b);
+}
+
+void jobs_send(struct jobs *jobs, uint64_t conn, const struct msg *m) {
+  if (conn) add_effect(jobs, JOB_EFFECT_SEND, conn)->bytes = msg_bytes(m);
+}
+
+void jobs_close(struct jobs *jobs, uint64_t conn) {
+  if (conn) add_effect(jobs, JOB_EFFECT_CLOSE, conn);
+}
+
+void jobs_save(struct jobs *jobs, const struct buf *line) {
+  add_effect(jobs, JOB_EFFECT_SAVE, 0)->text = xstrdup(buf_text(line));
+}
+
+void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms) {
+  struct job_effect *e = add_effect(jobs, JOB_EFFECT_IDENTIFIED, conn);
+  e->text = name;
+  e->value = lease_ms;
+}
+
+void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  struct job_effect *e = add_effect(jobs, JOB_EFFECT_LOG, 0);
+  e->level = level;
+  e->text = xvasprintf(fmt, ap);
+  va_end(ap);
+}
+
+/* Connections. ----------------------------------------------------------------------------------------------------- */
+
+struct member *jobs_member_of(const struct jobs *jobs, uint64_t conn) {
+  return map_get_n(&jobs->conns, &conn, sizeof conn);
+}
+
+void jobs_bind(struct jobs *jobs, struct member *m, uint64_t conn) {
+  if (m->conn == conn) return;
+  jobs_close(jobs, jobs_unbind(jobs, m));
+  if (!conn) return;
+  struct member *before = jobs_member_of(jobs, conn);
+  if (before) { /* the peer now names another agent: the one of before is away */
+    jobs_unbind(jobs, before);
+    job_away(before->job, before, jobs->now_ms);
+  }
+  member_set_conn(m, conn);
+  map_put_n(&jobs->conns, &conn, sizeof conn, m);
+  job_here(m->job, m);
+}
+
+uint64_t jobs_unbind(struct jobs *jobs, struct member *m) {
+  uint64_t conn = m->conn;
+  if (!conn) return 0;
+  map_remove_n(&jobs->conns, &conn, sizeof conn);
+  member_set_conn(m, 0);
+  return conn;
+}
+
+/* Jobs. ------------------------------------------------------------------------------------------------------------ */
+
+struct job *jobs_add(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s) {
+  struct job *j = job_create(jobs, id, incarnation, s);
+  if (jobs->n_all == jobs->cap_all) {
+    jobs->cap_all = jobs->cap_all ? 2 * jobs->cap_all : 8;
+    jobs->all = xrealloc(jobs->all, jobs->cap_all * sizeof(struct job *));
+  }
+  jobs->all[jobs->n_all++] = j;
+  map_put(&jobs->by_id, j->id, j);
+  return j;
+}
+
+struct job *jobs_find_incarnation(const struct jobs *jobs, const char *id, const char *incarnation) {
+  for (size_t i = 0; i < jobs->n_all; i++)
+    if (!strcmp(jobs->all[i]->incarnation, incarnation) && !strcmp(jobs->all[i]->id, id)) return jobs->all[i];
+  return NULL;
+}
+
+void jobs_name_incarnation(struct jobs *jobs, const char *than, char out[INCARNATION_MAX + 1]) {
+  unsigned long long at = jobs->wall_ms & 0xffffffffffff, before = strtoull(than, NULL, 16) & 0xffffffffffff;
+  if (at <= before) at = before + 1;
+  snprintf(out, INCARNATION_MAX + 1, "%012llx-%016llx", at, (unsigned long long)jobs_random(jobs));
+}
+
+void jobs_note_past(struct jobs *jobs, const struct job *j) {
+  if (!j->round) return;
+  struct past_incarnation *p = &jobs->past[jobs->n_past++ % PAST_INCARNATIONS_MAX];
+  memcpy(p->incarnation, j->incarnation, sizeof p->incarnation);
+  p->round = j->round;
+}
+
+int64_t jobs_past_round(const struct jobs *jobs, const char *incarnation) {
+  int64_t round = 0;
+  for (size_t i = 0; i < jobs->n_past && i < PAST_INCARNATIONS_MAX; i++)
+    if (jobs->past[i].round > round && !strcmp(jobs->past[i].incarnation, incarnation)) round = jobs->past[i].round;
+  return round;
+}
+
+void jobs_forget(struct jobs *jobs, struct job *j) {
+  jobs_note_past(jobs, j);
+  if (map_get(&jobs->by_id, j->id) == j) map_remove(&jobs->by_id, j->id);
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    if (jobs->all[i] != j) continue;
+    memmove(&jobs->all[i], &jobs->all[i + 1], (jobs->n_all - i - 1) * sizeof(struct job *));
+    jobs->n_all--;
+    break;
+  }
+  job_destroy(j);
+}
+
+void jobs_forget_marked(struct jobs *jobs) {
+  for (size_t i = jobs->n_all; i-- > 0;)
+    if (jobs->all[i]->forgotten) {
+      job_drop_drains(jobs->all[i]);
+      jobs_forget(jobs, jobs->all[i]);
+    }
+}
+
+bool jobs_forget_oldest_ended(struct jobs *jobs) {
+  for (size_t i = 0; i < jobs->n_all; i++) {
+    if (jobs->all[i]->state != JOB_ENDED) continue;
+    jobs_forget(jobs, jobs->all[i]);
+    return true;
+  }
+  return false;
+}
+
+/* The object. ------------------------------------------------------------------------------------------------------ */
+
+/* xorshift128+: good enough for ids that must differ, but not for secrets. */
+uint64_t jobs_random(struct jobs *jobs) {
+  uint64_t *state = jobs->random_state, a = state[0], b = state[1];
+  state[0] = b;
+  a ^= a << 23;
+  state[1] = a ^ b ^ (a >> 17) ^ (b >> 26);
+  return state[1] + b;
+}
+
+void jobs_init(struct jobs *jobs, uint64_t seed) {
+  memset(jobs, 0, sizeof *jobs);
+  jobs->random_state[0] = seed ^ 0x9e3779b97f4a7c15;
+  jobs->random_state[1] = (seed << 1) | 1;
+  for (int i = 0; i < 8; i++) jobs_random(jobs);
+  map_init(&jobs->by_id, jobs_random(jobs));
+  map_init(&jobs->conns, jobs_random(jobs));
+  map_init(&jobs->drains, jobs_random(jobs));
+}
+
+void jobs_finish(struct jobs *jobs) {
+  struct job_effects fx = {0};
+  jobs->fx = &fx;
+  while (jobs->n_all) jobs_forget(jobs, jobs->all[jobs->n_all - 1]);
+  job_effects_finish(&fx);
+  jobs_finish_drains(jobs);
+  map_finish(&jobs->by_id);
+  map_finish(&jobs->conns);
+  free(jobs->all);
+  free(jobs->fault);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_JOB_JOBS_H
+#define DAEMON_JOB_JOBS_H
+
+/* The jobs of one daemon, and what they share: the time of the current step and its effects, random numbers,
+ * connections, drained hosts, and the incarnations that this daemon has forgotten. daemon/core embeds it and steps
+ * it; a job reaches it as j->jobs. Pure. */
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "common/buf.h"
+#include "common/map.h"
+#include "daemon/job/effects.h"
+#include "daemon/job/events.h"
+#include "daemon/job/limits.h"
+#include "proto/msg.h"
+
+struct job;
+struct member;
+
+/* An incarnation that this daemon has forgotten or replaced, and its last round. */
+struct past_incarnation {
+  char incarnation[INCARNATION_MAX + 1];
+  int64_t round;
+};
+enum { PAST_INCARNATIONS_MAX = 256 };
+
+struct jobs {
+  struct map by_id; /* id -> the live job with that id */
+  struct job **all; /* live and ended, in order of creation */
+  size_t n_all, cap_all;
+
+  uint64_t random_state[2];
+  uint64_t join_counter;
+  struct map conns;                                    /* connection -> struct member */
+  struct past_incarnation past[PAST_INCARNATIONS_MAX]; /* a ring */
+  size_t n_past;                                       /* how many were noted, ever */
+  struct map drains;                                   /* host -> its first struct drain: drain.c */
+  size_t n_drains;
+  size_t n_hosts;                                    /* in the rosters of all jobs: missing.c */
+  uint32_t coverage[JOB_STATE_COUNT * JOB_EV_COUNT]; /* how often each (state, event) was taken */
+  char *fault;                                       /* core_fault */
+
+  /* The step. */
+  uint64_t now_ms, wall_ms;
+  struct job_effects *fx;
+};
+
+void jobs_init(struct jobs *jobs, uint64_t seed);
+void jobs_finish(struct jobs *jobs); /* forgets all jobs */
+uint64_t jobs_random(struct jobs *jobs);
+
+/* Jobs. */
+struct job *jobs_add(struct jobs *jobs, const char *id, const char *incarnation, const struct settings *s);
+struct job *jobs_find_incarnation(const struct jobs *jobs, const char *id, const char *incarnation);
+void jobs_forget(struct jobs *jobs, struct job *j); /* frees j, and notes its incarnation */
+void jobs_forget_marked(struct jobs *jobs);         /* after a step: those with `forgotten` set */
+bool jobs_forget_oldest_ended(struct jobs *jobs);   /* to make room; false: no job has ended */
+/* A name for a new incarnation. It sorts after `than`, even if the clocks of two daemons differ. */
+void jobs_name_incarnation(struct jobs *jobs, const char *than, char out[INCARNATION_MAX + 1]);
+void jobs_note_past(struct jobs *jobs, const struct job *j);
+int64_t jobs_past_round(const struct jobs *jobs, const char *incarnation); /* 0: unknown */
+
+/* Connections. A member has one at most. 0: none. */
+struct member *jobs_member_of(const struct jobs *jobs, uint64_t conn);
+void jobs_bind(struct jobs *jobs, struct member *m, uint64_t conn); /* closes m's old connection */
+uint64_t jobs_unbind(struct jobs *jobs, struct member *m); /* takes m's connection away, still open, and returns it */
+
+/* Effects. */
+void jobs_send(struct jobs *jobs, uint64_t conn, const struct msg *m);   /* conn 0: nothing */
+void jobs_send_bytes(struct jobs *jobs, uint64_t conn, struct bytes *b); /* takes a reference of its own */
+void jobs_close(struct jobs *jobs, uint64_t conn);
+void jobs_identified(struct jobs *jobs, uint64_t conn, char *name, uint64_t lease_ms); /* takes name */
+void jobs_save(struct jobs *jobs, const struct buf *line);
+void jobs_log(struct jobs *jobs, enum log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* An agent's id in a log line, cut: the whole id lets its holder speak for the agent (HELLO, OBITUARY), and others
+ * may read the log. */
+#define AGENT_SHOWN "%.8s"
+
+/* The state file: state_line.c. */
+void jobs_load_line(struct jobs *jobs, const char *line, uint64_t now_ms);
+void jobs_state_lines(const struct jobs *jobs, struct buf *out);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PROTO_SOCKET_H
+#define PROTO_SOCKET_H
+
+/* TCP sockets as every program of this project sets them up: how one is bound, which options a connection has, and its
+ * addresses. No loop is needed. */
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include "common/endpoint.h"
+
+union socket_address {
+  struct sockaddr any;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+  struct sockaddr_storage room;
+};
+
+/* The numeric address and the port, in host order. An IPv4-mapped address is IPv4. Family 0 and port 0: not an internet
+ * address. */
+void socket_address_read(const union socket_address *a, struct ipaddr *addr, uint16_t *port);
+/* This end of a socket, and the other end of a connection. Family 0 and port 0 if there is none. */
+void socket_local(int fd, struct ipaddr *addr, uint16_t *port);
+void socket_peer(int fd, struct ipaddr *addr, uint16_t *port);
+
+/* The text of a numeric address; "" for family 0. */
+void socket_format(const struct ipaddr *addr, char out[INET6_ADDRSTRLEN]);
+
+enum socket_flags {
+  SOCKET_LISTEN = 1,  /* the kernel queues connections from now on */
+  SOCKET_REUSE = 2,   /* also while connections of an earlier listener are closing */
+  SOCKET_V6_ONLY = 4, /* an IPv6 socket leaves IPv4 to another one */
+};
+enum { SOCKET_BACKLOG = 65535 }; /* the kernel lowers it to net.core.somaxconn */
+
+/* A bound socket, non-blocking and close-on-exec, or a negative errno. Without SOCKET_V6_ONLY [::] includes IPv4. */
+int socket_bind(const union socket_address *a, unsigned flags);
+
+/* No delay, keepalive (a peer that vanished is noticed after half a minute), and TCP_USER_TIMEOUT unless it is 0. A
+ * connection inherits them from its listening socket. An option that the kernel does not know is skipped; else a
+ * negative errno of the first that failed. */
+int socket_set_options(int fd, unsigned user_timeout_ms);
+
+#endif

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scripts that set MASTER_ADDR and MASTER_PORT themselves. PyTorch looks for the agent's store there, in vain: the agent says so, and with --store worker, as
+the pages of the clusters have it, they run."""
+
+import re
+import signal
+import sys
+
+import pages
+import pytest
+
+from conftest import HERE, QUIET
+from harness import free_port
+
+SCRIPTS = HERE / "scripts"
+ENV = dict(QUIET, PYTHON_EXEC=sys.executable)
+PROGRAMS = {"python": f'#!/bin/sh\nexec {sys.executable} "$@"\n', "accelerate": f'#!/bin/sh\nexec {sys.executable} -m accelerate.commands.accelerate_cli "$@"\n'}
+# Per worker, as sites have it for mpirun.
+PYTHON_BASH = """#!/bin/bash
+export MASTER_ADDR=localhost MASTER_PORT={port}
+export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK
+python "$@"
+"""
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_GPU
+use_cpu: false
+num_machines: 2
+num_processes: 4
+mixed_precision: 'no'
+"""
+
+
+@pytest.fixture
+def out(rdzv):
+    path = rdzv.tmp / "out"
+    path.mkdir()
+    return path
+
+
+def files(rdzv, port):
+    (rdzv.tmp / "python.bash").write_text(PYTHON_BASH.format(port=port))
+    (rdzv.tmp / "accelerate.yaml").write_text(ACCELERATE)
+
+
+@pytest.mark.parametrize("n, script, port, why", [
+    (2, "sets_port.py", [], r"sleeps? and ha(s|ve) no connection\. If the script sets MASTER_ADDR or MASTER_PORT"),
+    (1, "spawns_at_port.py", [], r"sleep and have no connection\. If the script sets MASTER_ADDR or MASTER_PORT"),
+    (2, "python.bash", ["sets_no_port.py"], r"ha(s|ve) MASTER_ADDR=localhost MASTER_PORT={port} from the command, and no worker listens there\. Start the job"),
+])
+def test_the_agent_says_why_nothing_happens(rdzv, out, n, script, port, why):
+    """Where PyTorch prints nothing for half an hour."""
+    number = free_port()
+    files(rdzv, number)
+    command = [SCRIPTS / script, out, number] if not port else ["--mpi-env", "--", "bash", script, SCRIPTS / port[0], out]
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--stop-timeout", "1s", "--nproc", n, *command, env={**ENV, **pages.with_programs(rdzv, PROGRAMS)})
+    m = a.expect(r"no worker has connected to the round's store \(MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=(\d+)\) for \d+ s: (rank \d)'s process \d+ \(\S+\).*"
+                 + why.replace("{port}", str(number)), 60)
+    assert m[1] != str(number) and "--store worker" in m.string, a
+    a.kill(signal.SIGTERM)
+    a.exit()
+
+
+@pytest.mark.parametrize("n, script, want", [(2, "sets_port.py", 2), (1, "spawns_at_port.py", 2)])
+def test_store_worker_is_the_remedy(rdzv, out, n, script, want):
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--nproc", n, "--store", "worker", SCRIPTS / script, out, free_port(), env=ENV)
+    assert a.exit(60) == 0, a
+    assert sorted(p.name for p in out.iterdir()) == [str(r) for r in range(want)], a
+
+
+def on_two_nodes(rdzv, page, name, changes, n=2):
+    """The page's line, in a folder with the files that it names, on two nodes that are this machine."""
+    files(rdzv, free_port())
+    (line,) = pages.lines(page, name)
+    endpoint = rdzv.daemon().endpoint
+    line = pages.with_changes(line, [*changes, ("rdzv-agent", f"rdzv-agent --max-restarts 0 --nnodes 2 --local-addr 127.0.0.1 --endpoint {endpoint}")])
+    nodes = [pages.shell(rdzv, line, env=ENV, more=PROGRAMS, node=str(i)) for i in range(n)]
+    for p in nodes:
+        assert p.exit(90) == 0, rdzv
+
+
+def test_spawn(rdzv, out):
+    on_two_nodes(rdzv, "deploy/slurm.md", "spawn", [("srun ", ""), ("spawns.py", f"{SCRIPTS}/spawns.py {out} 2")])
+    assert sorted(p.name for p in out.iterdir()) == ["0", "1", "2", "3"], rdzv
+
+
+def test_accelerate_launch(rdzv, out):
+    """With a file of accelerate's, on two machines: the same four ranks on each page's cluster."""
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    on_two_nodes(rdzv, "deploy/slurm.md", "accelerate", [("srun ", ""), ("train.py", f"{SCRIPTS}/with_accelerate.py {out}")])
+    assert (out / "accelerate").read_text().split()[:2] == ["4", "DistributedType.MULTI_CPU"], rdzv
+
+
+def test_python_bash(rdzv, out):
+    on_two_nodes(rdzv, "deploy/sge.md", "python.bash", [("./train.py", f"{SCRIPTS}/sets_no_port.py {out}")])
+    assert sorted(p.name for p in out.iterdir()) == ["0", "1"], rdzv

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+#include "agent/supervisor/supervisor.h"
+#include "tests/rig/unit.h"
+
+static bool has_row(const char *event) {
+  for (size_t row = 0; row < supervisor_table_size(); row++)
+    if (!strcmp(supervisor_table_event(row), event)) return true;
+  return false;
+}
+
+static void test_every_message_to_an_agent_has_a_row(void **state) {
+  for (int type = MSG_NONE + 1; type < MSG_COUNT; type++)
+    if (msg_direction((enum msg_type)type) == TO_AGENT && type != MSG_CONTROL_REPLY)
+      assert_true(has_row(msg_name((enum msg_type)type)));
+}
+
+static void test_every_event_has_one_row(void **state) {
+  size_t messages = 0;
+  for (int type = MSG_NONE + 1; type < MSG_COUNT; type++)
+    messages += msg_direction((enum msg_type)type) == TO_AGENT && type != MSG_CONTROL_REPLY;
+  assert_int_equal(supervisor_table_size(), messages + SUP_TICK); /* SUP_MSG has no row of its own */
+  for (size_t a = 0; a < supervisor_table_size(); a++)
+    for (size_t b = 0; b < a; b++) assert_string_not_equal(supervisor_table_event(a), supervisor_table_event(b));
+}
+
+static void test_an_impossible_cell_has_a_reason(void **state) {
+  for (size_t row = 0; row < supervisor_table_size(); row++)
+    for (int st = 0; st < SUPERVISOR_STATE_COUNT; st++) {
+      bool impossible;
+      const char *reason = supervisor_table_reason(row, (enum supervisor_state)st, &impossible);
+      if (impossible || st == SUPERVISOR_DONE) assert_true(reason && reason[0]);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_every_message_to_an_agent_has_a_row),
+      cmocka_unit_test(test_every_event_has_one_row),
+      cmocka_unit_test(test_an_impossible_cell_has_a_reason),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lock: held, released, and left behind by dead processes and hosts without power. Holders on other hosts are made
+ * by hand. */
+
+#include "agent/trainer/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "tests/rig/unit.h"
+
+static char dir[32], path[64];
+
+static struct ckpt_owner owner(const char *job, const char *incarnation, uint32_t round) {
+  struct ckpt_owner o = {.round = round};
+  snprintf(o.job, sizeof o.job, "%s", job);
+  snprintf(o.incarnation, sizeof o.incarnation, "%s", incarnation);
+  ckpt_lock_self(&o);
+  return o;
+}
+
+/* A lock of another host, touched age_s ago. */
+static void hold(struct ckpt_owner o, int age_s) {
+  char text[CKPT_OWNER_MAX];
+  struct timespec t[2];
+  snprintf(o.boot, sizeof o.boot, "another");
+  ckpt_owner_format(&o, text);
+  assert_int_equal(symlink(text, path), 0);
+  clock_gettime(CLOCK_REALTIME, &t[0]);
+  t[0].tv_sec -= age_s;
+  t[1] = t[0];
+  assert_int_equal(utimensat(AT_FDCWD, path, t, AT_SYMLINK_NOFOLLOW), 0);
+}
+
+static int take(struct ckpt_owner o, struct ckpt_lock **l, struct err *e) {
+  *l = NULL;
+  int rc = ckpt_lock_take(dir, &o, l, e);
+  if (rc) fprintf(stderr, "%s\n", e->text);
+  return rc;
+}
+
+static size_t entries(void) {
+  char command[64], line[16];
+  snprintf(command, sizeof command, "ls -A %s | wc -l", dir);
+  FILE *f = popen(command, "r");
+  assert_non_null(fgets(line, sizeof line, f));
+  pclose(f);
+  return strtoul(line, NULL, 10);
+}
+
+static void test_one_after_the_other(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(take(owner("-", CKPT_ALONE, 1), &l, &e), 0);
+    assert_int_equal(entries(), 1);
+    assert_int_equal(ckpt_lock_check(l, &e), 0);
+    ckpt_lock_release(l);
+    assert_int_equal(entries(), 0);
+  }
+  ckpt_lock_release(NULL);
+}
+
+/* The child holds it and is killed. */
+static void test_a_process_of_this_host(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  int ready[2];
+  char c;
+  assert_int_equal(pipe(ready), 0);
+  pid_t pid = fork();
+  if (pid == 0) {
+    struct ckpt_owner me = owner("x", "01", 1);
+    _exit(ckpt_lock_take(dir, &me, &l, &e) || write(ready[1], "r", 1) != 1 || pause());
+  }
+  assert_int_equal(read(ready[0], &c, 1), 1);
+  assert_int_equal(take(owner("y", "02", 1), &l, &e), -EBUSY);
+  assert_non_null(strstr(e.text, dir));
+  assert_non_null(strstr(e.text, "job x, round 1, pid "));
+  kill(pid, SIGKILL);
+  siginfo_t info;
+  assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0); /* a zombie holds nothing either */
+  assert_int_equal(take(owner("y", "02", 1), &l, &e), 0);
+  ckpt_lock_release(l);
+  waitpid(pid, NULL, 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+/* Within a job nobody waits: the newer round continues, and the older one finds out before it writes. */
+static void test_a_newer_round_takes_it(void **state) {
+  struct ckpt_lock *old, *l;
+  struct err e = ERR_INIT;
+  struct ckpt_owner first = owner("x", "01", 1);
+  assert_int_equal(take(first, &old, &e), 0);
+  unlink(path);
+  first.round = 2;
+  hold(first, 0);
+  assert_int_equal(ckpt_lock_check(old, &e), -ESTALE);
+  assert_non_null(strstr(e.text, "round 2"));
+  ckpt_lock_release(old);
+  assert_int_equal(entries(), 1); /* it no longer belongs to it */
+  assert_int_equal(take(owner("x", "01", 1), &l, &e), -ESTALE);
+  assert_non_null(strstr(e.text, "a newer round of this job"));
+  assert_int_equal(take(owner("x", "02", 1), &l, &e), 0);
+  ckpt_lock_release(l);
+  assert_int_equal(entries(), 0);
+}
+
+static void test_a_host_without_power(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  hold(owner("x", "09", 4), CKPT_STALE_MS / 1000 + 2);
+  assert_int_equal(take(owner("y", "01", 1), &l, &e), 0);
+  ckpt_lock_release(l);
+  hold(owner("x", "09", 4), CKPT_STALE_MS / 1000 - 2); /* it may still live for two seconds */
+  assert_int_equal(take(owner("y", "01", 1), &l, &e), 0);
+  ckpt_lock_release(l);
+  assert_int_equal(symlink("of somebody else", path), 0);
+  struct timespec t[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+  assert_int_equal(utimensat(AT_FDCWD, path, t, AT_SYMLINK_NOFOLLOW), 0);
+  assert_int_equal(take(owner("y", "01", 1), &l, &e), 0);
+  ckpt_lock_release(l);
+}
+
+/* It is touched while another process waits for it. */
+static void test_a_host_that_lives(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  hold(owner("x", "09", 4), 1);
+  pid_t pid = fork();
+  if (pid == 0)
+    for (;;) {
+      usleep(100000);
+      utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
+    }
+  int rc = take(owner("y", "01", 1), &l, &e);
+  kill(pid, SIGKILL);
+  waitpid(pid, NULL, 0);
+  assert_int_equal(rc, -EBUSY);
+  assert_int_equal(entries(), 1);
+}
+
+/* The holder does the same by itself. */
+static void test_the_holder_touches_it(void **state) {
+  struct ckpt_lock *l;
+  struct err e = ERR_INIT;
+  struct stat st;
+  struct timespec long_ago[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+  assert_int_equal(take(owner("x", "01", 1), &l, &e), 0);
+  assert_int_equal(utimensat(AT_FDCWD, path, long_ago, AT_SYMLINK_NOFOLLOW), 0);
+  time_t end = time(NULL) + 60;
+  do {
+    usleep(50000);
+    assert_int_equal(lstat(path, &st), 0);
+  } while (st.st_mtim.tv_sec == 1 && time(NULL) < end);
+  assert_true(st.st_mtim.tv_sec > 1);
+  unlink(path); /* somebody has removed it: it is made again */
+  assert_int_equal(ckpt_lock_check(l, &e), 0);
+  assert_int_equal(lstat(path, &st), 0);
+  ckpt_lock_release(l);
+}
+
+static int remove_entry(const char *p, const struct stat *st, int flag, struct FTW *f) {
+  return remove(p);
+}
+
+static int fresh_dir(void **state) {
+  snprintf(dir, sizeof dir, "/tmp/rdzv-lock-XXXXXX");
+  if (!mkdtemp(dir)) return -1;
+  snprintf(path, sizeof path, "%s/.lock", dir);
+  return 0;
+}
+
+static int remove_dir(void **state) {
+  return nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+#define CASE(test) cmocka_unit_test_setup_teardown(test, fresh_dir, remove_dir)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_one_after_the_other),  CASE(test_a_process_of_this_host), CASE(test_a_newer_round_takes_it),
+      CASE(test_a_host_without_power), CASE(test_a_host_that_lives),      CASE(test_the_holder_touches_it),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
