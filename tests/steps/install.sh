@@ -1,0 +1,172 @@
+# shellcheck shell=bash
+# What the steps need, and how it is installed: Debian's packages by apt-get, Python's in build/venv. Without --no-install, and only as far as the
+# user's rights go; what is missing after that is printed, and the steps that need it are skipped.
+
+have() { command -v "$1" >/dev/null 2>&1; }
+have_python() { "$python" -c "import $1" >/dev/null 2>&1; }
+
+apt_missing() {
+  have gcc || echo gcc
+  have ccache || echo ccache
+  have pkg-config || echo pkg-config
+  have meson || echo meson
+  have ninja || echo ninja-build
+  have python3 || echo python3
+  if [ $quick = 0 ]; then
+    have clang || echo clang
+    have clang-format || echo clang-format
+    have clang-tidy || echo clang-tidy
+    # Newer distributions keep clang's sanitizers in a package of their own.
+    if ! have clang && apt-cache show libclang-rt-dev >/dev/null 2>&1; then echo libclang-rt-dev; fi
+  fi
+  local p
+  for p in libuv:libuv1-dev jansson:libjansson-dev openblas:libopenblas-dev cmocka:libcmocka-dev zlib:zlib1g-dev jemalloc:libjemalloc-dev; do
+    pkg-config --exists "${p%:*}" 2>/dev/null || echo "${p#*:}"
+  done
+  [ -e /usr/include/netinet/in.h ] || echo libc6-dev
+  have ip || echo iproute2
+  [ $quick = 1 ] || have nft || echo nftables
+  have nsenter || echo util-linux
+  have pgrep || echo procps
+  [ $quick = 1 ] || have systemd-analyze || echo systemd
+  python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
+  # The readers of the manual pages and the completions; without them tests/e2e skips these tests.
+  if [ $ci = 1 ]; then
+    have mandoc || echo mandoc
+    have groff || echo groff
+    have zsh || echo zsh
+    have fish || echo fish
+    have shellcheck || echo shellcheck
+    [ -e /usr/share/bash-completion/bash_completion ] || echo bash-completion
+  fi
+  # A Slurm for tests/cluster: its daemons are started by the tests alone, and only there.
+  if [ $ci = 1 ]; then
+    PATH=$PATH:/usr/sbin have slurmctld || echo slurm-wlm
+    PATH=$PATH:/usr/sbin have munged || echo munge
+    # And an sshd for each of its hosts, likewise.
+    PATH=$PATH:/usr/sbin have sshd || echo openssh-server
+    have ssh || echo openssh-client
+    # mpirun, on the same.
+    have mpirun.openmpi || echo openmpi-bin
+    have mpiexec.hydra || echo mpich
+  fi
+  # The tools that build and check Debian packages, and in --all those that make a bare Debian in a folder.
+  if [ $quick = 0 ] && have dpkg-query; then
+    dpkg-query -W build-essential >/dev/null 2>&1 || echo build-essential
+    have dh || echo debhelper
+    have lintian || echo lintian
+    have chrpath || echo chrpath
+    # Debian 12 has this file in the package systemd, later versions in a package of its own.
+    if ! pkg-config --exists systemd 2>/dev/null && apt-cache show systemd-dev >/dev/null 2>&1; then echo systemd-dev; fi
+    if { wanted fresh || wanted image || wanted fresh-tests; } && ! have debootstrap; then echo debootstrap; fi
+    if wanted image; then have podman || echo podman buildah; have runc || echo runc; fi
+  fi
+}
+
+# Sets $as_root, which goes in front of a command that only root may run; false if there is no way.
+as_root=''
+find_root() {
+  if [ "$(id -u)" = 0 ]; then as_root='env'; elif have sudo && sudo -n true 2>/dev/null; then as_root=sudo; fi
+  [ -n "$as_root" ]
+}
+
+# bounded SECONDS LOG COMMAND...: false if the command fails or does not end in time; the end of its log is printed then.
+bounded() {
+  local limit log=$2 rc=0
+  limit=$(seconds_left "$1")
+  shift 2
+  [ "$limit" -gt 0 ] || limit=1
+  timeout -k 10 "$limit" "$@" >>"$log" 2>&1 </dev/null || rc=$?
+  [ $rc != 0 ] || return 0
+  [ $rc != 124 ] && [ $rc != 137 ] || echo "not done within $limit s: $*"
+  echo "failed: $*"
+  tail -n 10 "$log" | sed 's/^/    | /'
+  return 1
+}
+
+apt_install() { # PACKAGE...
+  echo "installing $*"
+  bounded 600 "$logs/apt.log" $as_root apt-get update -q &&
+    bounded 1200 "$logs/apt.log" $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@"
+}
+
+install_packages() {
+  local missing
+  missing=$(apt_missing | xargs)
+  [ -n "$missing" ] || return 0
+  if ! have apt-get; then
+    echo "missing (names as on Debian): $missing"
+  elif [ $install = 1 ] && find_root; then
+    # shellcheck disable=SC2086 # a list
+    apt_install $missing
+  else
+    echo "missing; to install it: apt-get install -y --no-install-recommends $missing"
+  fi
+}
+
+# Makes build/venv, which sees the system's packages too.
+make_venv() {
+  [ "$python" = python3 ] || return 0
+  if python3 -m venv --system-site-packages build/venv >>"$logs/pip.log" 2>&1; then
+    python=$top/build/venv/bin/python
+  else
+    rm -rf build/venv # Debian's python3 cannot make one without python3-venv
+    return 1
+  fi
+}
+
+pip_install() { # OPTION-OR-PACKAGE...
+  echo "installing $* in build/venv"
+  make_venv && bounded 1500 "$logs/pip.log" "$python" -m pip install -q "$@"
+}
+
+# $python: an interpreter with pytest and NumPy; that of build/venv if the system's lacks them.
+python=python3
+find_python() {
+  if [ -x build/venv/bin/python ]; then python=$top/build/venv/bin/python; fi
+  if have_python pytest && have_python numpy; then return 0; fi
+  [ $install = 1 ] && have python3 || return 0
+  if make_venv; then
+    pip_install pytest numpy
+  elif find_root && have apt-get; then
+    apt_install python3-pytest python3-numpy # Debian's pip refuses to install beside it
+  else
+    echo "missing; to install it: apt-get install -y python3-pytest python3-numpy"
+  fi
+}
+
+has_package() { # PACKAGE of pip's
+  "$python" -c "import importlib.metadata as m, sys; m.version(sys.argv[1])" "$1" 2>/dev/null
+}
+
+torch_is() { # VERSION PYTHON
+  "$2" -c "import importlib.metadata as m, sys; sys.exit(not m.version('torch').startswith('$1'))" 2>/dev/null
+}
+
+install_torch() {
+  # In one go: accelerate must not bring a torch of its own choice.
+  if ! torch_is 2.13.0 "$python" || ! have_python accelerate; then pip_install torch==2.13.0 accelerate; fi
+  # The client of before 2.2. Only Debian 12 has it, for its own interpreter.
+  if ! torch_is 1.13 /usr/bin/python3 && grep -q '^VERSION_ID="12"' /etc/os-release 2>/dev/null && have apt-get && find_root; then
+    apt_install python3-torch
+  fi
+}
+
+# NCCL mints ids without a GPU too; cuBLASLt is for the build with CUDA: headers and libraries. PyTorch for CPUs brings neither.
+install_nccl() {
+  local p want=nvidia-nccl-cu13 missing=()
+  if have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; then want="$want nvidia-cublas"; fi
+  for p in $want; do has_package "$p" || missing+=("$p"); done
+  [ ${#missing[@]} = 0 ] || pip_install --no-deps "${missing[@]}"
+}
+
+install_all() {
+  [ $install = 0 ] || install_packages
+  find_python
+  [ $install = 1 ] || return 0
+  [ $torch = 0 ] || install_torch
+  [ $ci = 1 ] || return 0
+  install_nccl
+  # Kubernetes' schemas, which the manifests must satisfy.
+  has_package kubernetes-validate || pip_install kubernetes-validate==1.35.0
+}

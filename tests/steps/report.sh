@@ -1,0 +1,112 @@
+# shellcheck shell=bash
+# Prints one line per step as it ends, what failed in it, and at the end the sum. Reads what runner.sh leaves in $logs.
+
+passed=0 failed=0 skipped=0
+names='' # of what failed, for the end
+took=''  # how long each step took, for the end
+
+bold='' red='' green='' yellow='' plain=''
+if [ -t 1 ]; then bold=$'\e[1m' red=$'\e[31m' green=$'\e[32m' yellow=$'\e[33m' plain=$'\e[0m'; fi
+
+line() { # colour word step seconds text
+  printf '%s%-5s%s %-9s %6s  %s\n' "$1" "$2" "$plain" "$3" "$4" "$5"
+}
+
+# report NAME...: prints each of these steps when it ends. Every 5 minutes it prints which ones still run.
+report() {
+  local left=() still name next=$((SECONDS + 300)) alive
+  for name; do ! wanted "$name" || left+=("$name"); done
+  while [ ${#left[@]} -gt 0 ]; do
+    alive=0
+    # shellcheck disable=SC2086 # a list
+    ! kill -0 -- $lanes 2>/dev/null || alive=1
+    still=()
+    for name in "${left[@]}"; do
+      if [ -e "$logs/$name.result" ]; then
+        report_one "$name"
+      elif [ $alive = 0 ] || [ "$(seconds_left 1)" -lt -120 ]; then
+        echo "no result, because its shell is gone, or its processes outlive SIGKILL" >>"$logs/$name.log"
+        put_result "$name" "1 0"
+        report_one "$name"
+      else
+        still+=("$name")
+      fi
+    done
+    left=("${still[@]}")
+    if [ $SECONDS -ge $next ]; then
+      next=$((SECONDS + 300))
+      report_running "${left[@]}"
+    fi
+    [ ${#left[@]} = 0 ] || sleep 0.2
+  done
+}
+
+report_running() {
+  local name text=''
+  for name; do
+    [ ! -e "$logs/$name.group" ] || text+="${text:+, }$name for $(($(date +%s) - $(cat "$logs/$name.began"))) s"
+  done
+  [ -z "$text" ] || echo "      after $((SECONDS / 60)) min: $text"
+}
+
+report_one() {
+  local name=$1 how rest secs log=$logs/$1.log told=$logs/$1.failed p=0 f=0 s=0 text why=''
+  read -r how secs rest <"$logs/$name.result"
+  case $how in
+    needs)
+      skipped=$((skipped + 1))
+      line "$yellow" skip "$name" '' "the step $secs did not succeed"
+      return
+      ;;
+    never)
+      failed=$((failed + 1))
+      line "$red" FAIL "$name" '' "not begun within the deadline of the whole run"
+      names+="  $name: not begun within the deadline of the whole run"$'\n'
+      return
+      ;;
+    late) why="not done within its deadline of $secs s" secs=$rest how=1 ;;
+  esac
+  took+="$secs $name"$'\n'
+  [ -s "$logs/$name.counts" ] && read -r p f s <"$logs/$name.counts"
+  if [ "$how" = 77 ] && [ $ci = 1 ]; then echo "skipped, which --ci does not allow" >>"$log"; how=1; fi
+  if [ "$how" = 77 ]; then
+    skipped=$((skipped + 1))
+    line "$yellow" skip "$name" "$secs s" "$(tail -n 1 "$log")"
+    return
+  fi
+  [ -z "$why" ] || f=$((f + 1)) # the step itself, beside its tests
+  [ "$how" = 0 ] || [ "$f" -gt 0 ] || f=1
+  [ $((p + f + s)) -gt 0 ] || p=1
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  text="$p passed"
+  [ "$f" = 0 ] || text+=", $f failed"
+  [ "$s" = 0 ] || text+=", $s skipped"
+  if [ "$f" = 0 ]; then
+    [ "$text" != "1 passed" ] || text=''
+    line "$green" ok "$name" "$secs s" "$text"
+    # What a step wants read although it passed: skipped tests and their reasons, benchmark tables.
+    [ ! -s "$logs/$name.show" ] || sed 's/^/      /' "$logs/$name.show"
+    return
+  fi
+  line "$red" FAIL "$name" "$secs s" "$text: ${why:+$why; }${log#"$top"/}"
+  if [ -n "$why" ]; then
+    sed 's/^/    | /' "$logs/$name.late"
+    names+="  $name: $why"$'\n'
+  fi
+  # What failed and what it printed, if that is known, or else the end of the log.
+  if [ -s "$told" ]; then
+    sed 's/^/    | /' "$told"
+    names+=$(sed -n "s/^[^ ].*/  $name: &/p" "$told")$'\n'
+  elif [ -z "$why" ]; then
+    sed -E '/^\[[0-9]+\/[0-9]+\] (Compiling|Linking|Generating)|^Compiler for C supports/d' "$log" | tail -n 200 | sed 's/^/    | /'
+    names+="  $name: ${log#"$top"/}"$'\n'
+  fi
+}
+
+report_end() {
+  printf '%stook:%s %s\n' "$bold" "$plain" "$(sort -rn <<<"$took" | awk 'NF { printf "%s%s %.0f s", sep, $2, $1; sep = ", " }')"
+  printf '%s%d min %d s; logs in build/test-logs%s\n' "$bold" $((SECONDS / 60)) $((SECONDS % 60)) "$plain"
+  [ -z "$names" ] || printf '%sfailed:%s\n%s' "$red" "$plain" "$names"
+  echo "$passed passed, $failed failed, $skipped skipped"
+  [ $failed = 0 ]
+}

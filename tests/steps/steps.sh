@@ -1,0 +1,261 @@
+# shellcheck shell=bash
+# What each step does: do_NAME, whose output is the step's log. It runs with set -e. Exit status 77 skips the step, and the log's last line says why.
+#
+#   $counts   "passed failed skipped", if the step ran several tests (tests/count.py)
+#   $told     the names of the tests that failed, and below each its output
+#   $logs/NAME.show   what is printed although the step passed
+
+need() { # TOOL...: skips the step if one is missing
+  local t
+  for t; do have "$t" || { echo "$t is not installed"; exit 77; }; done
+}
+
+# Compilers behind ccache, if it is installed: in the user's own cache, or in build/ccache if there is no home for one. Paths are hashed relative to this
+# tree, so that another clone of it finds the same objects. RDZV_TESTS_CACHE is where tests/tidy.py remembers what was clean.
+use_caches() {
+  export RDZV_TESTS_CACHE=${XDG_CACHE_HOME:-${HOME:-$top/build}/.cache}/rdzv-tests
+  have ccache || return 0
+  CCACHE_DIR=${CCACHE_DIR:-$(ccache -k cache_dir 2>/dev/null)}
+  if ! mkdir -p "$CCACHE_DIR" 2>/dev/null; then CCACHE_DIR=$top/build/ccache; fi
+  export CCACHE_DIR CCACHE_BASEDIR=$top CCACHE_NOHASHDIR=1
+}
+
+# build NAME COMPILER OPTIONS...: configured once, then brought up to date; warnings are errors.
+build() {
+  local dir=$out/$1 cc=$2
+  shift 2
+  need meson ninja "$cc"
+  ! have ccache || cc="ccache $cc"
+  [ -z "${python:-}" ] || PATH=$(dirname "$(command -v "$python")"):$PATH # CUDA's libraries may lie beside it
+  if [ -e "$dir/build.ninja" ]; then
+    meson configure "$dir" -Dwerror=true "$@"
+  else
+    rm -rf "$dir"
+    CC=$cc meson setup "$dir" -Dwerror=true "$@"
+  fi
+  ninja -C "$dir" -j "$jobs" -k 0
+}
+
+do_gcc() { build gcc gcc --buildtype=release -Dauto_features=auto; }
+export_one_arch() { export RDZV_CUDA_ARCH=90; } # nothing of these builds runs on a GPU
+do_asan() { export_one_arch; build asan gcc -Ddebug=true -Doptimization=1 -Db_sanitize=address,undefined; }
+# Its warnings, clang-tidy and the corpus are the same without optimization; fuzzing for minutes is not.
+do_clang() { export_one_arch; build clang clang -Ddebug=true -Doptimization="$all" -Db_sanitize=address,undefined; }
+
+# Optional parts: the build must stand without any of them, with all of them, and say so when one is asked for and missing. CUDA's
+# libraries may be PyPI's, beside the python that has them.
+do_features() {
+  local cc=gcc
+  need meson gcc
+  ! have ccache || cc="ccache gcc"
+  # Like the step gcc, as far as that goes: what it compiled comes from the cache.
+  rm -rf "$out/features"
+  CC=$cc meson setup "$out/features" --buildtype=release -Dauto_features=disabled -Dwerror=true
+  ninja -C "$out/features" -j "$jobs"
+  rm -rf "$out/features"
+  # Where all is found, the step gcc has built just that.
+  if ! PATH=$(dirname "$(command -v "$python")"):$PATH CC=$cc meson setup "$out/features" -Dauto_features=enabled -Dwerror=true; then
+    # Only CUDA and NCCL may be missing: no machine of the tests has to have them.
+    grep -i 'error.*\(nvcc\|cuda\|nccl\)' "$out/features/meson-logs/meson-log.txt" || return 1
+    echo "not built with CUDA: nvcc, cuBLASLt or NCCL is not installed" >"$logs/features.show"
+  fi
+  rm -rf "$out/features"
+}
+
+# Our files by pattern, also where there is no git or the sources came without it.
+sources() {
+  if have git && git rev-parse >/dev/null 2>&1; then
+    git ls-files -co --exclude-standard -- "$@"
+  else
+    local p names=()
+    for p; do names+=(-o -name "${p##*/}"); done
+    find . -name 'build*' -type d -prune -o -type f \( "${names[@]:1}" \) -print
+  fi
+}
+
+do_format() {
+  need clang-format
+  local bad
+  bad=$(sources '*.c' '*.h' | xargs clang-format --dry-run -Werror 2>&1 | sed -n 's/:[0-9]*:[0-9]*: error.*//p' | sort -u) || true
+  if [ -n "$bad" ]; then
+    echo "clang-format would change these files; to mend them: clang-format -i ${bad//$'\n'/ }"
+    return 1
+  fi
+  if sources '*.c' '*.h' '*.py' 'meson.build' '*/meson.build' | xargs grep -nE '[[:space:]]+$'; then
+    echo "white space at the end of these lines"
+    return 1
+  fi
+  ! have shellcheck || shellcheck -ax tests/run .ci/run
+}
+
+do_tidy() {
+  need clang-tidy
+  "$python" tests/tidy.py -p "$out/clang" -j "$jobs"
+}
+
+# meson_test DIR ARGUMENTS...: counts test cases, not programs, where a program prints cmocka's lines.
+meson_test() {
+  local dir=$1 rc=0
+  shift
+  ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+    meson test -C "$dir" --no-rebuild --print-errorlogs --num-processes "$jobs" "$@" || rc=$?
+  python3 tests/count.py meson "$dir"/meson-logs/testlog.json "$told" >"$counts"
+  return $rc
+}
+
+do_unit() {
+  local names=()
+  if [ -n "$pattern" ]; then
+    mapfile -t names < <(meson test -C "$out/asan" --suite unit --list 2>/dev/null | sed 's/.* \/ //' | grep -F -- "$pattern")
+    [ ${#names[@]} -gt 0 ] || { echo "no unit test is named like $pattern"; exit 77; }
+  fi
+  local suites=(--suite unit)
+  [ -n "$pattern" ] || suites+=(--suite sim)
+  RDZV_SIM_SEEDS=1000 meson_test "$out/asan" --timeout-multiplier 3 "${suites[@]}" "${names[@]}"
+}
+
+do_sim() {
+  local seeds=30000
+  [ $quick = 0 ] || seeds=300
+  [ $all = 0 ] || seeds=200000
+  RDZV_SIM_SEEDS=$seeds RDZV_SIM_COVERAGE=$logs/sim.show meson_test "$out/gcc" --suite sim --timeout-multiplier 4
+  echo "(the agent's, and all numbers: ${out#"$top"/}/gcc/meson-logs/testlog.txt)" >>"$logs/sim.show"
+}
+
+do_corpus() { meson_test "$out/clang" --suite fuzz; }
+
+# wait_for PID: its exit status. A SIGTERM, which runner.sh sends at the step's deadline, interrupts bash's own `wait`.
+wait_for() {
+  local rc
+  while rc=0; do
+    wait "$1" || rc=$?
+    kill -0 "$1" 2>/dev/null || return $rc
+  done
+}
+
+# run_pytest NAME LANES BUILD ARGUMENTS...: tests with processes mostly wait, so several pytest processes share them (tests/e2e/claims.py), and
+# each test has a deadline of its own (tests/e2e/deadlines.py).
+run_pytest() {
+  local name=$1 lanes=$2 dir=$3 rc=0 none=0 i one pids='' xml tmp
+  shift 3
+  have_python pytest || { echo "pytest is not installed"; exit 77; }
+  tmp=$(mktemp -d)
+  mkdir "$tmp/claims"
+  : >"$tmp/facts"
+  for i in $(seq "$lanes"); do
+    RDZV_TEST_CLAIMS=$tmp/claims RDZV_TEST_RUNNING=$logs/$name-$i.running RDZV_CLUSTER_FACTS=$tmp/facts RDZV_BUILD=$dir PYTHONDONTWRITEBYTECODE=1 \
+      "$python" -m pytest -q -ra -p no:cacheprovider --basetemp "$tmp/$i" --junitxml "$logs/$name-$i.xml" "$@" >"$logs/$name-$i.log" 2>&1 &
+    pids+=" $!"
+  done
+  for i in $pids; do
+    one=0
+    wait_for "$i" || one=$?
+    if [ $one = 5 ]; then none=1; elif [ $one != 0 ]; then rc=$one; fi
+  done
+  : >"$told"
+  for i in $(seq "$lanes"); do
+    xml=$logs/$name-$i.xml
+    python3 tests/count.py junit "$xml" "$told.$i" >"$counts.$i" 2>>"$tmp/skipped" || rc=1
+    if [ ! -s "$xml" ]; then # it did not come to its end: the test that ran then, and each thread's stack if its hard deadline ended it
+      { echo "pytest $i of $name ended without a report"; sed 's/^/    /' "$logs/$name-$i.running"; } >"$told.$i" 2>/dev/null
+    fi
+    cat "$told.$i" >>"$told"
+    cat "$logs/$name-$i.log"
+  done
+  cat "$counts".* | awk '{ p += $1; f += $2; s += $3 } END { print p, f, s }' >"$counts"
+  rm -f "$told".* "$counts".*
+  sort "$tmp/facts" >"$logs/$name.facts"
+  sort -u "$tmp/skipped" >"$logs/$name.show"
+  elsewhere=$(grep -c ': not on this machine: ' "$tmp/skipped") || true
+  rm -rf "$tmp"
+  [ $none = 0 ] || { echo "no test of $name is named like $pattern"; exit 77; }
+  return $rc
+}
+
+# The same; in CI a skipped test is a failed one, unless it says that it is "not on this machine": for one without a driver, say, where there is one.
+run_unskipped() {
+  local rc=0 p f s
+  run_pytest "$@" || rc=$?
+  read -r p f s <"$counts"
+  s=$((s - elsewhere))
+  [ $ci = 1 ] && [ "$s" != 0 ] || return $rc
+  echo "$p $((f + s)) $elsewhere" >"$counts"
+  cat "$logs/$1.show"
+  return 1
+}
+
+do_e2e() { run_unskipped e2e 3 "$out/gcc" tests/e2e ${pattern:+-k "$pattern"}; }
+# What is installed, in a prefix and as packages.
+do_packages() {
+  [ ! -d /usr/lib/ccache ] || PATH=/usr/lib/ccache:$PATH
+  run_unskipped packages 1 "$out/gcc" tests/packages
+}
+do_cluster() { run_unskipped cluster 6 "$out/gcc" tests/cluster; }
+
+do_faults() {
+  run_unskipped faults 2 "$out/gcc" tests/cluster --soak
+  cat "$logs/faults.facts" >>"$logs/faults.show"
+  # The trainer's ranks, each way: on the CPU, and on the stand-ins for a GPU where they are built.
+  local fake=$out/gcc/tests/fakegpu/rdzv-cuda-fake.so
+  kill_ranks cpu
+  [ ! -e "$fake" ] || kill_ranks stand-ins --cuda-module "$fake"
+}
+
+kill_ranks() { # NAME OPTIONS...
+  local name=$1
+  shift
+  "$python" tests/gpu/run --rehearse --build "$out/gcc" --only kill --kills 20 --out "$logs/kills-$name" "$@" >>"$logs/faults.show"
+}
+
+# On a machine that has nothing but what Debian 12 ships: the README's first command; packages built, installed, used, purged.
+do_fresh() { run_pytest fresh 1 "$out/gcc" tests/packages/test_fresh.py --fresh; }
+# The image for containers, built on such a machine's tree, and run.
+do_image() { run_pytest image 1 "$out/gcc" tests/packages/test_container.py --fresh; }
+
+# All of tests/run, as somebody runs it who has just cloned this, on such a machine; for half an hour, so only by name.
+do_fresh_tests() { run_pytest fresh-tests 1 "$out/gcc" tests/packages/test_fresh_tests.py --fresh; }
+
+# With PyTorch itself.
+do_interop() {
+  have_python torch || { echo "torch is not installed: tests/run --torch installs it"; exit 77; }
+  run_unskipped interop 2 "$out/gcc" tests/interop
+}
+
+# bench NAME OPTIONS...: one program of tests/bench, bounded in time. Its table goes through a file: a process that it left behind would hold a pipe open.
+bench() {
+  local rc=0
+  RDZV_BUILD=$out/gcc timeout -k 10 400 "$python" "tests/bench/$1" "${@:2}" >>"$logs/bench.show" || rc=$?
+  [ $rc != 124 ] && [ $rc != 137 ] || echo "tests/bench/$1 was not done within its deadline of 400 s"
+  return $rc
+}
+
+do_bench() {
+  local without=''
+  have_python torch || { echo "without torch: no comparison with torchrun"; without=--no-torch; }
+  bench run
+  # shellcheck disable=SC2086 # an option or nothing
+  bench store --rounds 1 --keys 200000 $without
+  bench faults --runs 3 --no-torchrun
+  bench scale --sizes 10,100,1000 --runs 1
+}
+
+do_soak() {
+  local rc=0 fuzz
+  do_fuzz >"$logs/fuzz.out" 2>&1 &
+  fuzz=$!
+  ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+    run_pytest soak 2 "$out/asan" tests/e2e || rc=$?
+  wait_for $fuzz || { tail -50 "$logs/fuzz.out"; rc=1; }
+  return $rc
+}
+
+# Computes, and gives way to tests that wait.
+do_fuzz() {
+  renice -n 19 $BASHPID >/dev/null
+  # shellcheck disable=SC2016 # the inner shell expands it
+  find "$out/clang/tests/fuzz" -maxdepth 1 -name 'fuzz_*' -type f -executable -print0 | OUT=$out xargs -0 -P "$jobs" -n 1 sh -ec '
+    name=${1##*/fuzz_}
+    mkdir -p "$OUT/found/$name"
+    exec "$1" -max_total_time=60 -verbosity=0 -artifact_prefix="$OUT/found/$name/" "$OUT/found/$name" "tests/fuzz/corpus/$name"' fuzz
+}
+
