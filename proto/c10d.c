@@ -222,28 +222,28 @@ int c10d_parse_reply(enum c10d_op op, uint64_t count, const char *data, size_t l
 }
 
 /* The room for a request. Bytes that do not fit are only counted. */
-struct sink {
+struct request_writer {
   char *out;
   size_t room, at;
 };
 
-static void put_bytes(struct sink *s, const void *data, size_t n) {
+static void put_bytes(struct request_writer *s, const void *data, size_t n) {
   if (n > 0 && n <= s->room && s->at <= s->room - n) memcpy(s->out + s->at, data, n);
   s->at += n;
 }
 
-static void put_number(struct sink *s, uint64_t v, size_t bytes) {
+static void put_number(struct request_writer *s, uint64_t v, size_t bytes) {
   char b[8];
   for (size_t i = 0; i < bytes; i++) b[i] = (char)(v >> (8 * i));
   put_bytes(s, b, bytes);
 }
 
-static void put_string(struct sink *s, struct slice v) {
+static void put_string(struct request_writer *s, struct slice v) {
   put_number(s, v.len, 8);
   put_bytes(s, v.data, v.len);
 }
 
-static void put_request(struct sink *s, const char *fields, const struct c10d_request *r) {
+static void put_request(struct request_writer *s, const char *fields, const struct c10d_request *r) {
   for (const char *field = fields; *field; field++) switch (*field) {
     case 'w': put_number(s, (uint64_t)r->number, 4); break;
     case 'q': put_number(s, (uint64_t)r->number, 8); break;
@@ -262,10 +262,10 @@ static void put_request(struct sink *s, const char *fields, const struct c10d_re
 size_t c10d_encode(enum c10d_dialect dialect, const struct c10d_request *r, char *out, size_t room) {
   const struct op *op = &ops[r->op];
   if (op->number[dialect] < 0) return 0;
-  struct sink s = {0};
+  struct request_writer s = {0};
   for (int pass = 0; pass < 2; pass++) { /* first count, then write if all of it fits */
     if (pass == 1 && s.at > room) break;
-    s = (struct sink){out, pass ? room : 0, 0};
+    s = (struct request_writer){out, pass ? room : 0, 0};
     put_number(&s, (uint64_t)op->number[dialect], 1);
     put_request(&s, op->request, r);
   }

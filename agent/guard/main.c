@@ -58,7 +58,7 @@ enum {
 
 #define NEVER UINT64_MAX
 
-enum phase { PHASE_IDLE, PHASE_RUNNING, PHASE_TERMINATING, PHASE_KILLING, PHASE_PARKED };
+enum guard_phase { PHASE_IDLE, PHASE_RUNNING, PHASE_TERMINATING, PHASE_KILLING, PHASE_PARKED };
 
 /* Processes that were left running by workers that all exited with 0. */
 enum leftovers { LEFTOVERS_NONE, LEFTOVERS_FOUND, LEFTOVERS_ASKED /* it got SIGTERM */ };
@@ -75,13 +75,13 @@ struct guarded {
   char name[GUARD_NAME_MAX];
 };
 
-struct state {
+struct guard_process {
   int sock; /* -1: the agent is gone */
   int sigchld;
   int fence_timer;
   uint64_t fence_at_ms; /* no worker may run later; NEVER: no fence */
   bool overdue;         /* the fence has passed, and the backstop may have killed workers */
-  enum phase phase;
+  enum guard_phase phase;
   uint32_t round, count, spawned; /* of the workers at hand */
   uint32_t late_round;            /* its ADOPT came while the workers kept for it are being killed; 0: none */
   struct guarded *workers;
@@ -101,7 +101,7 @@ struct state {
 
 /* Events. ---------------------------------------------------------------------------------------------------------- */
 
-static void flush_events(struct state *s) {
+static void flush_events(struct guard_process *s) {
   size_t sent = 0;
   while (sent < s->n_events && send(s->sock, &s->events[sent], sizeof(*s->events), MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
     sent++;
@@ -109,7 +109,7 @@ static void flush_events(struct state *s) {
   if (sent) memmove(s->events, s->events + sent, s->n_events * sizeof(*s->events));
 }
 
-static void emit(struct state *s, struct guard_event ev) {
+static void emit(struct guard_process *s, struct guard_event ev) {
   if (s->sock < 0) return;
   ev.when_ms = boot_ms();
   if (s->n_events == s->cap_events) {
@@ -120,18 +120,18 @@ static void emit(struct state *s, struct guard_event ev) {
   flush_events(s);
 }
 
-static struct guard_event event_of(const struct state *s, enum guard_event_kind kind, const struct guarded *w) {
+static struct guard_event event_of(const struct guard_process *s, enum guard_event_kind kind, const struct guarded *w) {
   return (struct guard_event){.kind = kind, .round = s->round, .local_rank = w->local_rank, .pid = w->pid};
 }
 
-static void emit_exec_failed(struct state *s, struct guard_event ev, int error, const char *name) {
+static void emit_exec_failed(struct guard_process *s, struct guard_event ev, int error, const char *name) {
   ev.error = error;
   ev.status = W_EXITCODE(error == ENOENT ? 127 : 126, 0);
   guard_exec_text(error, name, ev.text, sizeof(ev.text));
   emit(s, ev);
 }
 
-static void forget_dead(struct state *s) {
+static void forget_dead(struct guard_process *s) {
   size_t kept = 0;
   for (size_t i = 0; i < s->n_workers; i++)
     if (!s->workers[i].reaped) s->workers[kept++] = s->workers[i];
@@ -139,7 +139,7 @@ static void forget_dead(struct state *s) {
 }
 
 /* Nothing of the round is left, except workers that are kept for the next. */
-static void clear(struct state *s) {
+static void clear(struct guard_process *s) {
   struct guard_event ev = {.kind = GUARD_CLEAR, .round = s->round, .killed = s->killed};
   forget_dead(s);
   for (size_t i = 0; i < s->n_workers; i++) local_set_add(&ev.kept, s->workers[i].local_rank);
@@ -160,7 +160,7 @@ static void signal_worker(const struct guarded *w, int signo) {
   if (!w->reaped && kill(-w->pid, signo) < 0) kill(w->pid, signo);
 }
 
-static struct guarded *find_worker(struct state *s, pid_t pid) {
+static struct guarded *find_worker(struct guard_process *s, pid_t pid) {
   for (size_t i = 0; i < s->n_workers; i++)
     if (s->workers[i].pid == pid) return &s->workers[i];
   return NULL;
@@ -169,19 +169,19 @@ static struct guarded *find_worker(struct state *s, pid_t pid) {
 /* Kept workers. ---------------------------------------------------------------------------------------------------- */
 
 /* The kept workers that live. */
-static size_t count_kept(const struct state *s) {
+static size_t count_kept(const struct guard_process *s) {
   size_t n = 0;
   for (size_t i = 0; i < s->n_workers; i++) n += s->workers[i].kept && !s->workers[i].reaped;
   return n;
 }
 
-static bool is_kept(struct state *s, pid_t pid) {
+static bool is_kept(struct guard_process *s, pid_t pid) {
   const struct guarded *w = pid > 0 ? find_worker(s, pid) : NULL;
   return w && w->kept && !w->reaped;
 }
 
 /* pid: a child of ours. */
-static bool is_spared_child(struct state *s, pid_t pid) {
+static bool is_spared_child(struct guard_process *s, pid_t pid) {
   return is_kept(s, pid) || is_kept(s, getsid(pid));
 }
 
@@ -192,7 +192,7 @@ static const struct proc *find_proc(const struct proctree *t, pid_t pid) {
 }
 
 /* Whether the chain of its parents leads to a spared child. */
-static bool is_spared(struct state *s, const struct proctree *t, const struct proc *p) {
+static bool is_spared(struct guard_process *s, const struct proctree *t, const struct proc *p) {
   for (size_t depth = 0; p && depth < t->n; depth++) {
     if (is_kept(s, p->pid) || (p->ppid == getpid() && is_spared_child(s, p->pid))) return true;
     p = p->ppid > 0 ? find_proc(t, p->ppid) : NULL;
@@ -200,7 +200,7 @@ static bool is_spared(struct state *s, const struct proctree *t, const struct pr
   return false;
 }
 
-static bool look_for_others(struct state *s) {
+static bool look_for_others(struct guard_process *s) {
   struct proctree t = PROCTREE_INIT;
   bool found = false;
   proctree_children(&t);
@@ -209,13 +209,13 @@ static bool look_for_others(struct state *s) {
   return found;
 }
 
-static bool only_kept_left(struct state *s) {
+static bool only_kept_left(struct guard_process *s) {
   bool found = look_for_others(s);
   return !(found || look_for_others(s));
 }
 
 /* Our descendants, without the spared ones. */
-static void list_others(struct state *s, struct proctree *t) {
+static void list_others(struct guard_process *s, struct proctree *t) {
   size_t kept = 0;
   proctree_descendants(t, 0);
   if (!count_kept(s)) return;
@@ -231,7 +231,7 @@ static void list_others(struct state *s, struct proctree *t) {
 
 /* To our children that are not workers, and to their groups. A group of another session than ours holds only
  * descendants. */
-static void signal_orphans(struct state *s, int signo) {
+static void signal_orphans(struct guard_process *s, int signo) {
   struct proctree t = PROCTREE_INIT;
   proctree_children(&t);
   for (size_t i = 0; i < t.n; i++) {
@@ -248,7 +248,7 @@ static void signal_orphans(struct state *s, int signo) {
   proctree_finish(&t);
 }
 
-static void signal_all(struct state *s, int signo) {
+static void signal_all(struct guard_process *s, int signo) {
   for (size_t i = 0; i < s->n_workers; i++)
     if (!s->workers[i].kept) signal_worker(&s->workers[i], signo);
   signal_orphans(s, signo);
@@ -256,7 +256,7 @@ static void signal_all(struct state *s, int signo) {
 
 /* A shell blocks signals while it forks. A signal that comes then kills the shell afterwards, and its child never gets
  * it. Older processes do not get it again: a second SIGTERM means haste to many programs. */
-static void tell_late_born(struct state *s) {
+static void tell_late_born(struct guard_process *s) {
   struct proctree t = PROCTREE_INIT;
   uint64_t tick_ms = 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
   s->orphaned = false;
@@ -272,7 +272,7 @@ static void tell_late_born(struct state *s) {
 
 /* The workers themselves are dead. A member of their groups that still runs got the SIGTERM and has the grace: the real
  * trainer behind a shell that did not wait for it. */
-static bool group_left(struct state *s) {
+static bool group_left(struct guard_process *s) {
   struct proctree t = PROCTREE_INIT;
   bool left = false;
   proctree_children(&t);
@@ -283,7 +283,7 @@ static bool group_left(struct state *s) {
 }
 
 /* False: all processes that are left have become another user, so we may not kill them. */
-static bool kill_everywhere(struct state *s) {
+static bool kill_everywhere(struct guard_process *s) {
   struct proctree t = PROCTREE_INIT;
   size_t denied = 0, dead = 0;
   list_others(s, &t);
@@ -298,31 +298,31 @@ static bool kill_everywhere(struct state *s) {
 /* Stopping. -------------------------------------------------------------------------------------------------------- */
 
 /* A large process takes long to die. Its peers fail because of it, and a stop may arrive before we can reap it. */
-static void mark_dying(struct state *s) {
+static void mark_dying(struct guard_process *s) {
   struct proc p;
   for (size_t i = 0; i < s->n_workers; i++)
     if (!s->workers[i].reaped) s->workers[i].was_dying = !proc_read(s->workers[i].pid, &p) || p.dying;
 }
 
-static void tell_to_stop(struct state *s, int signo) {
+static void tell_to_stop(struct guard_process *s, int signo) {
   s->signo = signo;
   s->told_ms = boot_ms();
   signal_all(s, signo);
   signal_all(s, SIGCONT); /* a stopped one could not act on it */
 }
 
-static void keep(struct state *s, const struct local_set *set) {
+static void keep(struct guard_process *s, const struct local_set *set) {
   for (size_t i = 0; i < s->n_workers; i++)
     s->workers[i].kept = local_set_has(set, s->workers[i].local_rank) && !s->workers[i].reaped;
 }
 
-static void keep_nobody(struct state *s) {
+static void keep_nobody(struct guard_process *s) {
   static const struct local_set none;
   keep(s, &none);
 }
 
 /* Workers that are no longer kept get the signal that the others got. */
-static void keep_fewer(struct state *s, const struct guard_cmd_stop *c) {
+static void keep_fewer(struct guard_process *s, const struct guard_cmd_stop *c) {
   for (size_t i = 0; i < s->n_workers; i++) {
     struct guarded *w = &s->workers[i];
     if (!w->kept || local_set_has(&c->keep, w->local_rank)) continue;
@@ -333,7 +333,7 @@ static void keep_fewer(struct state *s, const struct guard_cmd_stop *c) {
   }
 }
 
-static void terminate(struct state *s, const struct guard_cmd_stop *c) {
+static void terminate(struct guard_process *s, const struct guard_cmd_stop *c) {
   keep(s, &c->keep);
   mark_dying(s);
   s->phase = PHASE_TERMINATING;
@@ -342,7 +342,7 @@ static void terminate(struct state *s, const struct guard_cmd_stop *c) {
   if (c->grace_ms > 0) tell_to_stop(s, c->signo);
 }
 
-static void report_stuck(struct state *s) {
+static void report_stuck(struct guard_process *s) {
   struct proctree t = PROCTREE_INIT;
   list_others(s, &t);
   int told = 0;
@@ -364,7 +364,7 @@ static void report_stuck(struct state *s) {
 }
 
 /* Processes that finished workers left running, and the signal that they get now. */
-static void report_leftovers(struct state *s, int signo) {
+static void report_leftovers(struct guard_process *s, int signo) {
   struct proctree t = PROCTREE_INIT;
   list_others(s, &t);
   int named = 0;
@@ -379,14 +379,14 @@ static void report_leftovers(struct state *s, int signo) {
 }
 
 /* An uploader in a session of its own gets no signal from the stop of its worker. */
-static void ask_leftovers(struct state *s) {
+static void ask_leftovers(struct guard_process *s) {
   report_leftovers(s, SIGTERM);
   s->leftovers = LEFTOVERS_ASKED;
   s->kill_at_ms = boot_ms() + LEFTOVER_STOP_MS;
   tell_to_stop(s, SIGTERM);
 }
 
-static void begin_killing(struct state *s) {
+static void begin_killing(struct guard_process *s) {
   if (s->phase == PHASE_KILLING) return;
   uint64_t now = boot_ms();
   s->phase = PHASE_KILLING;
@@ -397,12 +397,12 @@ static void begin_killing(struct state *s) {
 
 /* Fencing. --------------------------------------------------------------------------------------------------------- */
 
-static bool fence_is_due(const struct state *s) {
+static bool fence_is_due(const struct guard_process *s) {
   return boot_ms() >= s->fence_at_ms;
 }
 
 /* It stays due until the agent moves it: a SPAWN may still be on its way. */
-static void fence(struct state *s) {
+static void fence(struct guard_process *s) {
   emit(s, (struct guard_event){.kind = GUARD_FENCED, .round = s->round});
   s->overdue = true;
   keep_nobody(s);
@@ -411,7 +411,7 @@ static void fence(struct state *s) {
 }
 
 /* A timer of its own: poll's does not run while the machine is suspended. */
-static void do_fence(struct state *s, const struct guard_cmd_fence *c) {
+static void do_fence(struct guard_process *s, const struct guard_cmd_fence *c) {
   s->fence_at_ms = c->at_ms;
   struct itimerspec at = {0}; /* zero disarms it */
   if (c->at_ms != NEVER) {
@@ -423,7 +423,7 @@ static void do_fence(struct state *s, const struct guard_cmd_fence *c) {
 
 /* Workers. --------------------------------------------------------------------------------------------------------- */
 
-static void report_exec(struct state *s, struct guarded *w) {
+static void report_exec(struct guard_process *s, struct guarded *w) {
   int error = 0;
   ssize_t n;
   while ((n = read(w->exec_fd, &error, sizeof(error))) == (ssize_t)sizeof(error) && error < 0) {
@@ -441,7 +441,7 @@ static void report_exec(struct state *s, struct guarded *w) {
     emit(s, event_of(s, GUARD_STARTED, w));
 }
 
-static void worker_exited(struct state *s, struct guarded *w, int status) {
+static void worker_exited(struct guard_process *s, struct guarded *w, int status) {
   if (w->exec_fd >= 0) report_exec(s, w); /* the worker is dead, so the pipe is at its end */
   struct guard_event ev = event_of(s, GUARD_EXITED, w);
   ev.status = status;
@@ -455,7 +455,7 @@ static void worker_exited(struct state *s, struct guarded *w, int status) {
 }
 
 /* Reaps all that died. True: no child is left. */
-static bool reap(struct state *s) {
+static bool reap(struct guard_process *s) {
   for (;;) {
     int status;
     pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
@@ -470,7 +470,7 @@ static bool reap(struct state *s) {
   }
 }
 
-static void add_worker(struct state *s, struct guarded w) {
+static void add_worker(struct guard_process *s, struct guarded w) {
   if (s->n_workers == s->cap_workers) {
     s->cap_workers = s->cap_workers ? s->cap_workers * 2 : 8;
     s->workers = xrealloc(s->workers, s->cap_workers * sizeof(*s->workers));
@@ -485,7 +485,8 @@ static void close_all(const int *fds, int n) {
   for (int i = 0; i < n; i++) close(fds[i]);
 }
 
-static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS], int n_fds) {
+static void do_spawn(struct guard_process *s, const struct guard_cmd_spawn *c, const int fds[GUARD_SPAWN_FDS],
+                     int n_fds) {
   struct guarded w = {.local_rank = c->local_rank, .exec_fd = -1, .name = "its pipes"};
   int rc = 0;
   if (fence_is_due(s)) { /* the agent was stopped before it could send SPAWN: too late */
@@ -531,7 +532,7 @@ static void do_spawn(struct state *s, const struct guard_cmd_spawn *c, const int
 
 /* The kept workers that live belong to this round. Deaths that are found here are reported first, with the last
  * round. */
-static void adopt(struct state *s, const struct guard_cmd_adopt *c) {
+static void adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
   reap(s);
   forget_dead(s);
   if (s->orphaned) signal_orphans(s, SIGKILL);
@@ -547,7 +548,7 @@ static void adopt(struct state *s, const struct guard_cmd_adopt *c) {
   }
 }
 
-static void do_adopt(struct state *s, const struct guard_cmd_adopt *c) {
+static void do_adopt(struct guard_process *s, const struct guard_cmd_adopt *c) {
   if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) {
     s->late_round = c->round;
   } else if (s->phase == PHASE_PARKED && fence_is_due(s)) {
@@ -558,7 +559,7 @@ static void do_adopt(struct state *s, const struct guard_cmd_adopt *c) {
   }
 }
 
-static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
+static void do_stop(struct guard_process *s, const struct guard_cmd_stop *c) {
   uint64_t kill_at = boot_ms() + c->grace_ms;
   if (s->phase == PHASE_TERMINATING || s->phase == PHASE_KILLING) keep_fewer(s, c);
   if (s->phase == PHASE_IDLE) {
@@ -574,13 +575,13 @@ static void do_stop(struct state *s, const struct guard_cmd_stop *c) {
   }
 }
 
-static void do_signal(struct state *s, const struct guard_cmd_signal *c) {
+static void do_signal(struct guard_process *s, const struct guard_cmd_signal *c) {
   for (size_t i = 0; i < s->n_workers; i++)
     if (c->local_rank < 0 || s->workers[i].local_rank == (uint32_t)c->local_rank)
       signal_worker(&s->workers[i], c->signo);
 }
 
-static void do_command(struct state *s, const struct guard_command *c, const int *fds, int n_fds) {
+static void do_command(struct guard_process *s, const struct guard_command *c, const int *fds, int n_fds) {
   switch ((enum guard_command_kind)c->kind) {
   case GUARD_CMD_SPAWN: do_spawn(s, &c->u.spawn, fds, n_fds); break;
   case GUARD_CMD_STOP: do_stop(s, &c->u.stop); break;
@@ -593,7 +594,7 @@ static void do_command(struct state *s, const struct guard_command *c, const int
 
 /* From now on no event is sent and nothing is spawned. Descriptors for workers are closed: a reader of the agent's
  * output must not wait for us. */
-static void agent_gone(struct state *s) {
+static void agent_gone(struct guard_process *s) {
   s->sock = -1;
   s->n_events = 0;
   for (size_t i = 0; i < s->n_workers; i++) s->workers[i].exec_fd = -1;
@@ -609,7 +610,7 @@ static void agent_gone(struct state *s) {
 }
 
 /* One packet with its descriptors; false: none now. */
-static bool read_command(struct state *s) {
+static bool read_command(struct guard_process *s) {
   struct guard_command c;
   int fds[GUARD_SPAWN_FDS], n_fds = 0;
   union {
@@ -633,7 +634,7 @@ static bool read_command(struct state *s) {
 
 /* Loop. ------------------------------------------------------------------------------------------------------------ */
 
-static void kill_rest(struct state *s, uint64_t now) {
+static void kill_rest(struct guard_process *s, uint64_t now) {
   signal_all(s, SIGKILL);
   if (now >= s->deep_at_ms) {
     if (!kill_everywhere(s) && s->stuck_at_ms != NEVER) s->stuck_at_ms = now; /* waiting does not help */
@@ -647,7 +648,7 @@ static void kill_rest(struct state *s, uint64_t now) {
 }
 
 /* A kept worker may have died, and left processes behind. */
-static void settle_parked(struct state *s, bool none_left) {
+static void settle_parked(struct guard_process *s, bool none_left) {
   if (none_left) {
     s->phase = PHASE_IDLE;
     s->n_workers = s->alive = 0;
@@ -662,7 +663,7 @@ static void settle_parked(struct state *s, bool none_left) {
 }
 
 /* The grace is over. */
-static void end_grace(struct state *s) {
+static void end_grace(struct guard_process *s) {
   if (s->leftovers == LEFTOVERS_FOUND) {
     ask_leftovers(s);
     return;
@@ -672,7 +673,7 @@ static void end_grace(struct state *s) {
 }
 
 /* Brings the phase up to date with the processes that are left and with the clock. */
-static void settle(struct state *s, bool none_left) {
+static void update_phase(struct guard_process *s, bool none_left) {
   uint64_t now = boot_ms();
   bool complete = s->spawned >= s->count;
   size_t kept = count_kept(s), others = s->alive - kept;
@@ -699,7 +700,7 @@ static void settle(struct state *s, bool none_left) {
   if (s->phase == PHASE_KILLING) kill_rest(s, now);
 }
 
-static int next_timeout(const struct state *s) {
+static int next_timeout(const struct guard_process *s) {
   uint64_t at = s->phase == PHASE_TERMINATING ? s->kill_at_ms : s->phase == PHASE_KILLING ? s->deep_at_ms : NEVER;
   uint64_t now = boot_ms();
   if (s->phase == PHASE_PARKED && s->orphaned) at = now + DEEP_AFTER_MS;
@@ -709,7 +710,7 @@ static int next_timeout(const struct state *s) {
 }
 
 /* Sleeps until something happens; empties the signalfd and reads the pipes of workers that exec. */
-static void wait_events(struct state *s) {
+static void wait_events(struct guard_process *s) {
   static struct pollfd p[GUARD_WORKERS_MAX + 3];
   static struct guarded *of[GUARD_WORKERS_MAX + 3];
   nfds_t n = 0;
@@ -752,7 +753,7 @@ static int take_signals(void) {
 }
 
 _Noreturn void guard_main(int fd) {
-  struct state s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
+  struct guard_process s = {.sock = fd, .phase = PHASE_IDLE, .fence_at_ms = NEVER};
   setpgid(0, 0);
   /* The backstop wakes us when the agent dies. If the backstop has died, the agent is our parent. */
   prctl(PR_SET_PDEATHSIG, SIGCONT, 0, 0, 0);
@@ -767,7 +768,7 @@ _Noreturn void guard_main(int fd) {
     while (s.sock >= 0 && read_command(&s)) {
     }
     if ((s.phase == PHASE_RUNNING || s.phase == PHASE_TERMINATING) && fence_is_due(&s)) fence(&s);
-    settle(&s, reap(&s));
+    update_phase(&s, reap(&s));
     if (s.phase == PHASE_RUNNING) s.overdue = false;
   }
   guard_send_obituary(&s.obituary);

@@ -19,7 +19,7 @@
  * line before it speaks, as HTTP servers do, gets two line ends shortly before the supervisor gives the connection up;
  * its answer shows what it is.
  *
- * Each connection is an object (struct peer), because its memory lives until libuv has closed it, and the next attempt
+ * Each connection is an object (struct attempt), because its memory lives until libuv has closed it, and the next attempt
  * may start before. */
 
 #include "agent/link/link.h"
@@ -42,7 +42,7 @@ enum {
   TAKEN_MS = 5,
 };
 
-struct peer {
+struct attempt {
   struct conn conn;
   uv_connect_t req;
   struct link *link; /* NULL: given up, waiting to be closed */
@@ -62,7 +62,7 @@ struct link {
   bool started_daemon;       /* in this attempt */
   bool taken;                /* our daemon could not start: the port is taken */
   int taken_tries;
-  struct peer *peer;
+  struct attempt *attempt;
   uv_timer_t timer;
   int knocks; /* on_silence calls, on this connection */
   union socket_address last_peer;
@@ -81,14 +81,14 @@ static void on_link_timer(uv_timer_t *timer);
 /* The end of an attempt. ------------------------------------------------------------------------------------------- */
 
 static void drop_peer(struct link *l, bool flushed) {
-  struct peer *p = l->peer;
-  if (!p) return;
-  p->link = NULL;
-  l->peer = NULL;
+  struct attempt *a = l->attempt;
+  if (!a) return;
+  a->link = NULL;
+  l->attempt = NULL;
   if (flushed)
-    conn_close_flushed(&p->conn);
+    conn_close_flushed(&a->conn);
   else
-    conn_close(&p->conn);
+    conn_close(&a->conn);
 }
 
 static void enter_state(struct link *l, enum link_state state) {
@@ -193,16 +193,16 @@ static void fail_to_connect(struct link *l) {
 /* Connections. ----------------------------------------------------------------------------------------------------- */
 
 static void on_conn_msg(struct conn *c, struct msg *m) {
-  struct peer *p = c->owner;
+  struct attempt *a = c->owner;
   if (m->type == MSG_WELCOME) {
     c->max_body = FRAME_MAX_TO_AGENT;
-    p->welcomed = true;
-    if (p->link) {
-      p->link->home = p->link->addresses.v[p->link->at];
-      p->link->has_home = true;
+    a->welcomed = true;
+    if (a->link) {
+      a->link->home = a->link->addresses.v[a->link->at];
+      a->link->has_home = true;
     }
   }
-  if (p->link) p->link->o.cb->on_msg(p->link->o.ctx, m);
+  if (a->link) a->link->o.cb->on_msg(a->link->o.ctx, m);
 }
 
 /* Appends the program that listens at the current address: "pid 4711 (python3)" if it is visible on this machine, else
@@ -221,15 +221,15 @@ static bool put_holder(const struct link *l, struct buf *out) {
 }
 
 static void on_conn_end(struct conn *c, int code, const char *reason) {
-  struct peer *p = c->owner;
-  struct link *l = p->link;
+  struct attempt *a = c->owner;
+  struct link *l = a->link;
   if (!l) {
     conn_close(c);
     return;
   }
   bool foreign = !c->heard && (code == -EPROTO || code == -EMSGSIZE);
   struct buf where = BUF_INIT, why = BUF_INIT;
-  if (!p->welcomed) {
+  if (!a->welcomed) {
     name_target(l, l->at, &where);
     put_holder(l, &why);
     buf_printf(&why, " listens at %s and %s", buf_text(&where),
@@ -254,7 +254,7 @@ static void name_silent_holder(struct link *l) {
 
 /* rdzvd speaks first, and at once. If it is rdzvd after all, the connection would be dropped soon anyway. */
 static void on_silence(struct link *l) {
-  struct conn *c = &l->peer->conn;
+  struct conn *c = &l->attempt->conn;
   if (c->heard) return;
   if (l->knocks++ > 0) {
     conn_send_bytes(c, bytes_create("\r\n\r\n", 4));
@@ -270,9 +270,9 @@ static void release(struct link *l) {
 }
 
 static void on_conn_closed(struct conn *c) {
-  struct peer *p = c->owner;
-  release(p->home);
-  free(p);
+  struct attempt *a = c->owner;
+  release(a->home);
+  free(a);
 }
 
 static const struct conn_callbacks peer_callbacks = {
@@ -285,7 +285,7 @@ static const struct conn_callbacks peer_callbacks = {
 
 static void be_up(struct link *l) {
   struct err e = ERR_INIT;
-  int rc = conn_start(&l->peer->conn, l->o.user_timeout_ms, &e);
+  int rc = conn_start(&l->attempt->conn, l->o.user_timeout_ms, &e);
   if (rc) {
     go_down(l, false, e.text);
     return;
@@ -348,12 +348,12 @@ static void try_next_address(struct link *l, int error) {
 }
 
 static void on_connect(uv_connect_t *req, int status) {
-  struct peer *p = req->data;
-  if (!p->link) return; /* given up */
+  struct attempt *a = req->data;
+  if (!a->link) return; /* given up */
   if (status)
-    try_next_address(p->link, status);
+    try_next_address(a->link, status);
   else
-    be_up(p->link);
+    be_up(a->link);
 }
 
 /* Connects to addresses[at], or to the next one if that cannot begin. */
@@ -363,15 +363,15 @@ static void dial_address(struct link *l) {
     on_exhausted(l);
     return;
   }
-  struct peer *p = xcalloc(1, sizeof(*p));
-  conn_init_tcp(&p->conn, l->o.loop, &peer_callbacks, p, false);
-  p->link = p->home = l;
-  p->req.data = p;
-  l->peer = p;
+  struct attempt *a = xcalloc(1, sizeof(*a));
+  conn_init_tcp(&a->conn, l->o.loop, &peer_callbacks, a, false);
+  a->link = a->home = l;
+  a->req.data = a;
+  l->attempt = a;
   l->alive++;
   uv_update_time(l->o.loop);
   uv_timer_start(&l->timer, on_link_timer, CONNECT_MS, 0);
-  int rc = uv_tcp_connect(&p->req, &p->conn.tcp, &l->addresses.v[l->at].any, on_connect);
+  int rc = uv_tcp_connect(&a->req, &a->conn.tcp, &l->addresses.v[l->at].any, on_connect);
   if (rc) try_next_address(l, rc);
 }
 
@@ -395,7 +395,7 @@ static void on_link_timer(uv_timer_t *timer) {
     give_lookup_up(l);
   else if (l->state == LINK_UP)
     on_silence(l);
-  else if (l->peer)
+  else if (l->attempt)
     try_next_address(l, UV_ETIMEDOUT);
   else
     dial_all(l);
@@ -471,7 +471,7 @@ void link_open(struct link *l) {
 
 void link_send(struct link *l, struct bytes *b) {
   if (l->state == LINK_UP)
-    conn_send_bytes(&l->peer->conn, b);
+    conn_send_bytes(&l->attempt->conn, b);
   else
     bytes_unref(b);
 }

@@ -36,7 +36,7 @@ struct unique_id {
   char bytes[NCCL_ID_SIZE];
 };
 
-struct nccl {
+struct nccl_library {
   int (*version)(int *version);
   int (*id)(struct unique_id *id);
   const char *(*error)(int code);
@@ -90,7 +90,7 @@ static void *open_library(const char **name, struct err *e) {
   return library;
 }
 
-static int find_functions(struct nccl *n, struct err *e) {
+static int find_functions(struct nccl_library *n, struct err *e) {
   const char *name;
   void *library = open_library(&name, e);
   if (!library) return e->code;
@@ -109,7 +109,7 @@ static int find_functions(struct nccl *n, struct err *e) {
 /* Minting. --------------------------------------------------------------------------------------------------------- */
 
 static int mint_ids(struct unique_id *ids, uint32_t count, int *version, struct err *e) {
-  struct nccl n = {0};
+  struct nccl_library n = {0};
   int rc = find_functions(&n, e);
   if (rc) return rc;
   assert(n.version && n.id && n.error); /* for the analyzer, which does not follow memcpy */

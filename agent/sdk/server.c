@@ -34,7 +34,7 @@
 
 enum { TURN_CONNECTIONS = 64, TURN_RECORDS = 16, BACKLOG = 1024 };
 
-struct conn {
+struct worker_conn {
   struct sdk_server *of;
   size_t index; /* in the server's array */
   int fd;
@@ -54,16 +54,16 @@ struct conn {
 struct rank {
   struct sdk_welcome welcome;
   struct sdk_progress progress;
-  bool progressed;       /* not yet reported */
-  uint32_t n_can;        /* how many of its connections can */
-  struct conn *rejoiner; /* the one that has sent CAN_REJOIN; NULL: none */
-  uint32_t bits;         /* the requests to it */
+  bool progressed;              /* not yet reported */
+  uint32_t n_can;               /* how many of its connections can */
+  struct worker_conn *rejoiner; /* the one that has sent CAN_REJOIN; NULL: none */
+  uint32_t bits;                /* the requests to it */
 };
 
 struct sdk_server {
   char name[112];
   int listener, epoll;
-  struct conn **conns;
+  struct worker_conn **conns;
   size_t n_conns, cap_conns;
   struct sdk_event *events;
   size_t n_events, cap_events;
@@ -80,7 +80,7 @@ static struct sdk_head head_of(uint16_t type) {
 }
 
 /* Valid until the next. */
-static struct sdk_event *add_event(struct sdk_server *s, enum sdk_event_kind kind, const struct conn *c) {
+static struct sdk_event *add_event(struct sdk_server *s, enum sdk_event_kind kind, const struct worker_conn *c) {
   if (s->n_events == s->cap_events) {
     s->cap_events = s->cap_events ? s->cap_events * 2 : 16;
     s->events = xrealloc(s->events, s->cap_events * sizeof(*s->events));
@@ -93,7 +93,7 @@ static struct sdk_event *add_event(struct sdk_server *s, enum sdk_event_kind kin
 /* Connections. ----------------------------------------------------------------------------------------------------- */
 
 /* The rank can as long as one of its connections can. */
-static void set_can(struct conn *c, bool can) {
+static void set_can(struct worker_conn *c, bool can) {
   struct sdk_server *s = c->of;
   if (c->can == can) return;
   c->can = can;
@@ -102,14 +102,14 @@ static void set_can(struct conn *c, bool can) {
   if (*n == (can ? 1 : 0)) add_event(s, SDK_EVENT_CAN, c)->on = can;
 }
 
-static void stop_rejoining(struct conn *c) {
+static void stop_rejoining(struct worker_conn *c) {
   if (!c->rejoins) return;
   c->rejoins = c->parked = false;
   if (c->local_rank < c->of->n_ranks) c->of->ranks[c->local_rank].rejoiner = NULL;
   add_event(c->of, SDK_EVENT_CAN_REJOIN, c)->on = false;
 }
 
-static void conn_close(struct conn *c) {
+static void conn_close(struct worker_conn *c) {
   struct sdk_server *s = c->of;
   if (c->local_rank < s->n_ranks) set_can(c, false);
   stop_rejoining(c);
@@ -126,7 +126,7 @@ static struct sdk_refused refusal(int code, const char *text) {
 }
 
 /* REFUSED for the whole connection, and close; trouble is for the log, NULL: nothing to log. c is gone. */
-static void refuse(struct conn *c, int code, const char *text, const char *trouble) {
+static void refuse(struct worker_conn *c, int code, const char *text, const char *trouble) {
   struct sdk_refused r = refusal(code, text);
   send(c->fd, &r, sizeof(r), MSG_DONTWAIT | MSG_NOSIGNAL); /* without room the close is the message */
   if (trouble) {
@@ -136,7 +136,7 @@ static void refuse(struct conn *c, int code, const char *text, const char *troub
   conn_close(c);
 }
 
-static void want_write(struct conn *c, bool on) {
+static void want_write(struct worker_conn *c, bool on) {
   if (c->writing == on) return;
   struct epoll_event ev = {.events = on ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.ptr = c};
   epoll_ctl(c->of->epoll, EPOLL_CTL_MOD, c->fd, &ev);
@@ -144,7 +144,7 @@ static void want_write(struct conn *c, bool on) {
 }
 
 /* False: no room now; another error will be read as the connection's end. */
-static bool send_packet(const struct conn *c, const void *record, size_t size) {
+static bool send_packet(const struct worker_conn *c, const void *record, size_t size) {
   for (;;) {
     if (send(c->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
     if (errno == EAGAIN || errno == ENOBUFS) return false;
@@ -156,15 +156,15 @@ static size_t ids_size(const struct sdk_ids *ids) {
   return offsetof(struct sdk_ids, ids) + (size_t)ids->count * RDZV_NCCL_ID_SIZE;
 }
 
-static bool ids_are_due(const struct conn *c) {
+static bool ids_are_due(const struct worker_conn *c) {
   return c->ids_due && c->ids_wanted == c->of->ids.round;
 }
 
-static uint32_t bits_of(const struct conn *c) {
+static uint32_t bits_of(const struct worker_conn *c) {
   return c->local_rank < c->of->n_ranks ? c->of->ranks[c->local_rank].bits : 0;
 }
 
-static struct sdk_welcome welcome_of(const struct conn *c) {
+static struct sdk_welcome welcome_of(const struct worker_conn *c) {
   struct sdk_welcome w = c->of->ranks[c->local_rank].welcome;
   w.head = head_of(SDK_WELCOME);
   w.requested = bits_of(c);
@@ -174,7 +174,7 @@ static struct sdk_welcome welcome_of(const struct conn *c) {
 }
 
 /* Sends what is due, as far as there is room. */
-static void flush(struct conn *c) {
+static void flush(struct worker_conn *c) {
   struct sdk_request q = {.head = head_of(SDK_REQUEST), .bits = bits_of(c), .checkpoint = c->of->checkpoint};
   const struct sdk_ids *ids = &c->of->ids;
   struct sdk_welcome w = {0};
@@ -185,7 +185,7 @@ static void flush(struct conn *c) {
   want_write(c, c->welcome_due || c->request_due || ids_are_due(c));
 }
 
-static void welcome_again(struct conn *c) {
+static void welcome_again(struct worker_conn *c) {
   c->welcome_due = true;
   flush(c);
 }
@@ -213,7 +213,7 @@ void sdk_server_close_round(struct sdk_server *s) {
 }
 
 /* A parked worker, in a round that has just been opened. */
-static void take_over(struct sdk_server *s, struct conn *c) {
+static void take_over(struct sdk_server *s, struct worker_conn *c) {
   bool can = c->can;
   c->parked = c->request_due = c->can = false;
   s->ranks[c->local_rank].rejoiner = c;
@@ -243,8 +243,8 @@ void sdk_server_open_round(struct sdk_server *s, const struct sdk_welcome *worke
 /* Records. --------------------------------------------------------------------------------------------------------- */
 
 /* Closes the connection for a bad record. */
-static bool bad(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static bool bad(struct conn *c, const char *fmt, ...) {
+static bool bad(struct worker_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool bad(struct worker_conn *c, const char *fmt, ...) {
   char text[200], trouble[256];
   va_list ap;
   va_start(ap, fmt);
@@ -258,7 +258,7 @@ static bool bad(struct conn *c, const char *fmt, ...) {
   return false;
 }
 
-static bool on_hello(struct conn *c, const struct sdk_hello *h) {
+static bool on_hello(struct worker_conn *c, const struct sdk_hello *h) {
   struct sdk_server *s = c->of;
   char text[128], trouble[160];
   if (c->greeted) return bad(c, "said HELLO twice");
@@ -279,7 +279,7 @@ static bool on_hello(struct conn *c, const struct sdk_hello *h) {
   return true;
 }
 
-static bool on_progress(struct conn *c, const struct sdk_progress *p) {
+static bool on_progress(struct worker_conn *c, const struct sdk_progress *p) {
   struct sdk_server *s = c->of;
   struct rank *m = &s->ranks[c->local_rank];
   m->progress = *p;
@@ -288,7 +288,7 @@ static bool on_progress(struct conn *c, const struct sdk_progress *p) {
   return true;
 }
 
-static bool on_checkpointed(struct conn *c, const struct sdk_checkpointed *p) {
+static bool on_checkpointed(struct worker_conn *c, const struct sdk_checkpointed *p) {
   if (p->checkpoint == 0 || p->checkpoint > c->of->checkpoint)
     return bad(c, "reports checkpoint %u, which was not requested", p->checkpoint);
   struct sdk_event *ev = add_event(c->of, SDK_EVENT_CHECKPOINTED, c);
@@ -297,7 +297,7 @@ static bool on_checkpointed(struct conn *c, const struct sdk_checkpointed *p) {
   return true;
 }
 
-static bool on_can_rejoin(struct conn *c) {
+static bool on_can_rejoin(struct worker_conn *c) {
   struct sdk_server *s = c->of;
   if (s->ranks[c->local_rank].rejoiner && s->ranks[c->local_rank].rejoiner != c)
     return bad(c, "says that it can rejoin, but so did another process (%d) of this local rank",
@@ -309,7 +309,7 @@ static bool on_can_rejoin(struct conn *c) {
   return true;
 }
 
-static bool on_rejoin(struct conn *c, const struct sdk_rejoin *p) {
+static bool on_rejoin(struct worker_conn *c, const struct sdk_rejoin *p) {
   if (!c->rejoins) return bad(c, "rejoins, and has not said that it can");
   if (c->parked || p->round != c->of->round)
     return bad(c, "leaves round %u, and is %s round %u", p->round, c->parked ? "parked since" : "in", c->of->round);
@@ -320,7 +320,7 @@ static bool on_rejoin(struct conn *c, const struct sdk_rejoin *p) {
 }
 
 /* A round that is over gets no answer except that it is over. */
-static bool on_ids_wanted(struct conn *c, const struct sdk_ids_wanted *w) {
+static bool on_ids_wanted(struct worker_conn *c, const struct sdk_ids_wanted *w) {
   if (w->round == 0) return bad(c, "asks for the ids of round 0, but rounds begin with 1");
   c->ids_wanted = w->round;
   c->ids_due = true;
@@ -328,12 +328,12 @@ static bool on_ids_wanted(struct conn *c, const struct sdk_ids_wanted *w) {
   return true;
 }
 
-static bool on_nccl_up(struct conn *c, const struct sdk_nccl_up *u) {
+static bool on_nccl_up(struct worker_conn *c, const struct sdk_nccl_up *u) {
   if (u->round == c->of->round) add_event(c->of, SDK_EVENT_NCCL_UP, c);
   return true;
 }
 
-static bool on_done(struct conn *c) {
+static bool on_done(struct worker_conn *c) {
   set_can(c, false);
   stop_rejoining(c);
   add_event(c->of, SDK_EVENT_DONE, c);
@@ -341,7 +341,7 @@ static bool on_done(struct conn *c) {
 }
 
 /* False: the connection is gone. */
-static bool take_record(struct conn *c, const union sdk_record *r, size_t size) {
+static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t size) {
   static const size_t sizes[] = {
       [SDK_HELLO] = sizeof(struct sdk_hello),
       [SDK_PROGRESS] = sizeof(struct sdk_progress),
@@ -376,7 +376,7 @@ static bool take_record(struct conn *c, const union sdk_record *r, size_t size) 
   }
 }
 /* Reads some records; c may be gone afterwards. */
-static void conn_read(struct conn *c) {
+static void conn_read(struct worker_conn *c) {
   union sdk_record r;
   for (int i = 0; i < TURN_RECORDS; i++) {
     struct iovec iov = {&r, sizeof(r)};
@@ -398,11 +398,11 @@ static void conn_read(struct conn *c) {
 }
 
 static void conn_create(struct sdk_server *s, int fd, const struct ucred *who) {
-  struct conn *c = xcalloc(1, sizeof(*c));
-  *c = (struct conn){.of = s, .fd = fd, .pid = who->pid, .uid = who->uid, .index = s->n_conns};
+  struct worker_conn *c = xcalloc(1, sizeof(*c));
+  *c = (struct worker_conn){.of = s, .fd = fd, .pid = who->pid, .uid = who->uid, .index = s->n_conns};
   if (s->n_conns == s->cap_conns) {
     s->cap_conns = s->cap_conns ? s->cap_conns * 2 : 16;
-    s->conns = xrealloc(s->conns, s->cap_conns * sizeof(struct conn *));
+    s->conns = xrealloc(s->conns, s->cap_conns * sizeof(struct worker_conn *));
   }
   s->conns[s->n_conns++] = c;
   struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
@@ -417,7 +417,7 @@ static void accept_some(struct sdk_server *s) {
     struct ucred who = {0};
     socklen_t len = sizeof(who);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) || (who.uid != geteuid() && who.uid != 0)) {
-      struct conn stranger = {.pid = who.pid, .uid = who.uid};
+      struct worker_conn stranger = {.pid = who.pid, .uid = who.uid};
       struct sdk_event *ev = add_event(s, SDK_EVENT_TROUBLE, &stranger);
       snprintf(ev->text, sizeof(ev->text),
                "process %d of user %u was refused: only the agent's user and root may connect", (int)who.pid,
@@ -439,7 +439,7 @@ void sdk_server_work(struct sdk_server *s) {
   struct epoll_event ev[TURN_CONNECTIONS];
   int n = epoll_wait(s->epoll, ev, TURN_CONNECTIONS, 0);
   for (int i = 0; i < n; i++) {
-    struct conn *c = ev[i].data.ptr;
+    struct worker_conn *c = ev[i].data.ptr;
     if (!c) {
       accept_some(s);
       continue;
@@ -470,7 +470,7 @@ void sdk_server_request(struct sdk_server *s, const struct local_set *of, uint32
   bool all = s->checkpoint != checkpoint;
   s->checkpoint = checkpoint;
   for (size_t i = 0; i < s->n_conns; i++) {
-    struct conn *c = s->conns[i];
+    struct worker_conn *c = s->conns[i];
     if (!c->greeted || c->local_rank >= s->n_ranks) continue;
     bool other = s->ranks[c->local_rank].bits != bits && (!of || local_set_has(of, c->local_rank));
     if (!all && !other) continue;

@@ -14,30 +14,30 @@
 #include "common/siphash.h"
 #include "common/store/store.h"
 
-/* A ring of neighbours. The head of a list is one of them. */
-struct ring {
-  struct ring *prev, *next;
+/* A chain of neighbours, closed to a ring. The head of a list is one of them. */
+struct chain {
+  struct chain *prev, *next;
 };
 
-static inline void ring_init(struct ring *l) {
+static inline void chain_init(struct chain *l) {
   l->prev = l->next = l;
 }
 
-static inline bool ring_is_alone(const struct ring *l) {
+static inline bool chain_is_alone(const struct chain *l) {
   return l->next == l;
 }
 
-static inline void ring_append(struct ring *head, struct ring *l) {
+static inline void chain_append(struct chain *head, struct chain *l) {
   l->prev = head->prev;
   l->next = head;
   head->prev->next = l;
   head->prev = l;
 }
 
-static inline void ring_remove(struct ring *l) {
+static inline void chain_remove(struct chain *l) {
   l->prev->next = l->next;
   l->next->prev = l->prev;
-  ring_init(l);
+  chain_init(l);
 }
 
 #define RING_ENTRY(l, type, member) ((type *)((uintptr_t)(l)-offsetof(type, member)))
@@ -51,7 +51,7 @@ struct element {
 /* Parts that only few names have. An entry may move; this does not. */
 struct store_extra {
   struct store_entry *entry;
-  struct ring waiters; /* of struct awaited */
+  struct chain waiters; /* of struct awaited */
   struct element *first, *last;
   uint64_t n_elements;
 };
@@ -59,7 +59,7 @@ struct store_extra {
 /* A name of a key, of a queue, of an awaited key, or all at once. */
 struct store_entry {
   struct store_entry *next; /* in its bucket */
-  struct ring names;        /* in its session's list, or in the store's */
+  struct chain names;       /* in its session's list, or in the store's */
   struct store_extra *extra;
   uint32_t hash;
   uint32_t key_len : 31, has_value : 1;
@@ -76,7 +76,7 @@ struct store_table {
 
 /* One key of a wait, as long as the wait lasts. */
 struct awaited {
-  struct ring waiters;       /* of the key */
+  struct chain waiters;      /* of the key */
   struct store_extra *extra; /* NULL: the key was seen */
   struct store_wait *wait;
   struct awaited *next; /* of the wait */
@@ -84,8 +84,8 @@ struct awaited {
 
 struct store_wait {
   struct store_client *client;
-  struct ring of_client; /* in its `waits`, then in its `released` */
-  struct ring released;  /* in the store's, when it has ended */
+  struct chain of_client; /* in its `waits`, then in its `released` */
+  struct chain released;  /* in the store's, when it has ended */
   size_t missing, n_awaited;
   struct awaited *awaited;
 };
@@ -93,7 +93,7 @@ struct store_wait {
 struct store_client {
   struct store *store;
   void *owner;
-  struct ring waits, released;
+  struct chain waits, released;
   struct store_wait *asking; /* between store_wait_begin and store_wait_end */
   size_t n_awaited;
   struct membership *memberships;
@@ -105,13 +105,13 @@ struct store {
   size_t prefix_len;
   struct siphash_key hash_key;
   struct store_table table;
-  struct ring names;    /* entries of no session */
-  struct ring released; /* waits that have ended, oldest first */
+  struct chain names;    /* entries of no session */
+  struct chain released; /* waits that have ended, oldest first */
   struct element *popped;
   size_t bytes, n_keys, key_bytes, n_items;
   struct map sessions; /* by id */
-  struct ring all_sessions;
-  struct ring deserted; /* sessions without a client, by deadline */
+  struct chain all_sessions;
+  struct chain deserted; /* sessions without a client, by deadline */
 };
 
 /* The allocator's own bytes per block. */
@@ -128,7 +128,7 @@ struct store_entry *store_find(const struct store *s, struct slice key);
 /* The cost of a name of key_len bytes with room for a value. */
 size_t store_entry_cost(size_t key_len, size_t room);
 /* Adds a name that is not there yet, without a value. */
-struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct ring *names);
+struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct chain *names);
 /* Changes the room for the value; the entry may move. */
 struct store_entry *store_entry_resize(struct store *s, struct store_entry *entry, size_t room);
 void store_entry_remove(struct store *s,
@@ -151,12 +151,12 @@ void store_forget_waits(struct store_client *c);
 
 /* session.c */
 /* The client names a key to write it, and joins its session. *names is the list for a name that will be added. */
-int store_join(struct store_client *c, struct slice key, struct ring **names, struct err *e);
+int store_join(struct store_client *c, struct slice key, struct chain **names, struct err *e);
 /* The client names a key to read it, and joins its session if that exists. */
 void store_touch(struct store_client *c, struct slice key);
 void store_begin_anew(struct store_client *c, struct slice key);
 void store_leave_all(struct store_client *c, uint64_t now_ms);
 void store_sessions_finish(struct store *s);
-void store_each_session(const struct store *s, void (*each)(const struct ring *names, void *ctx), void *ctx);
+void store_each_session(const struct store *s, void (*each)(const struct chain *names, void *ctx), void *ctx);
 
 #endif

@@ -22,8 +22,8 @@
 #include "common/mem.h"
 
 struct store_session {
-  struct ring names; /* of its entries */
-  struct ring all, deserted;
+  struct chain names; /* of its entries */
+  struct chain all, deserted;
   uint64_t deadline_ms; /* while it is deserted */
   size_t members;
   size_t id_len;
@@ -80,9 +80,9 @@ static bool is_member(struct store_client *c, const struct store_session *sessio
 
 static struct store_session *session_create(struct store *s, struct slice id) {
   struct store_session *session = xcalloc(1, sizeof(*session) + id.len);
-  ring_init(&session->names);
-  ring_init(&session->deserted);
-  ring_append(&s->all_sessions, &session->all);
+  chain_init(&session->names);
+  chain_init(&session->deserted);
+  chain_append(&s->all_sessions, &session->all);
   session->id_len = id.len;
   if (id.len) memcpy(session->id, id.data, id.len);
   map_put_n(&s->sessions, id.data, id.len, session);
@@ -92,13 +92,13 @@ static struct store_session *session_create(struct store *s, struct slice id) {
 
 static void session_remove(struct store *s, struct store_session *session) {
   map_remove_n(&s->sessions, session->id, session->id_len);
-  while (!ring_is_alone(&session->names)) { /* names that a client of another session waits for */
-    struct ring *l = session->names.next;
-    ring_remove(l);
-    ring_append(&s->names, l);
+  while (!chain_is_alone(&session->names)) { /* names that a client of another session waits for */
+    struct chain *l = session->names.next;
+    chain_remove(l);
+    chain_append(&s->names, l);
   }
-  ring_remove(&session->all);
-  ring_remove(&session->deserted);
+  chain_remove(&session->all);
+  chain_remove(&session->deserted);
   s->bytes -= session_cost(session->id_len);
   free(session);
 }
@@ -109,11 +109,11 @@ static void add_member(struct store_client *c, struct store_session *session) {
   c->memberships = m;
   c->n_memberships++;
   session->members++;
-  ring_remove(&session->deserted);
+  chain_remove(&session->deserted);
   c->store->bytes += membership_cost;
 }
 
-int store_join(struct store_client *c, struct slice key, struct ring **names, struct err *e) {
+int store_join(struct store_client *c, struct slice key, struct chain **names, struct err *e) {
   struct store *s = c->store;
   struct slice id;
   bool own;
@@ -142,7 +142,7 @@ void store_touch(struct store_client *c, struct slice key) {
 }
 
 static void wipe(struct store *s, struct store_session *session) {
-  for (struct ring *l = session->names.next, *next; l != &session->names; l = next) {
+  for (struct chain *l = session->names.next, *next; l != &session->names; l = next) {
     struct store_entry *entry = RING_ENTRY(l, struct store_entry, names);
     next = l->next;
     if (entry->extra) store_drop_queue(s, entry->extra);
@@ -165,20 +165,20 @@ void store_leave_all(struct store_client *c, uint64_t now_ms) {
     free(m);
     s->bytes -= membership_cost;
     if (--session->members > 0) continue;
-    if (ring_is_alone(&session->names)) {
+    if (chain_is_alone(&session->names)) {
       session_remove(s, session);
       continue;
     }
     uint64_t ttl = s->config.session_ttl_ms;
     session->deadline_ms = now_ms < UINT64_MAX - 1 - ttl ? now_ms + ttl : UINT64_MAX - 1;
-    ring_append(&s->deserted, &session->deserted);
+    chain_append(&s->deserted, &session->deserted);
   }
   c->memberships = NULL;
   c->n_memberships = 0;
 }
 
 uint64_t store_deadline(const struct store *s) {
-  if (ring_is_alone(&s->deserted)) return UINT64_MAX;
+  if (chain_is_alone(&s->deserted)) return UINT64_MAX;
   return RING_ENTRY(s->deserted.next, struct store_session, deserted)->deadline_ms;
 }
 
@@ -190,13 +190,13 @@ void store_expire(struct store *s, uint64_t now_ms) {
   }
 }
 
-void store_each_session(const struct store *s, void (*each)(const struct ring *names, void *ctx), void *ctx) {
-  for (const struct ring *l = s->all_sessions.next; l != &s->all_sessions; l = l->next)
+void store_each_session(const struct store *s, void (*each)(const struct chain *names, void *ctx), void *ctx) {
+  for (const struct chain *l = s->all_sessions.next; l != &s->all_sessions; l = l->next)
     each(&RING_ENTRY(l, const struct store_session, all)->names, ctx);
 }
 
 void store_sessions_finish(struct store *s) {
-  while (!ring_is_alone(&s->all_sessions))
+  while (!chain_is_alone(&s->all_sessions))
     session_remove(s, RING_ENTRY(s->all_sessions.next, struct store_session, all));
   map_finish(&s->sessions);
 }

@@ -35,10 +35,10 @@ struct store *store_create(const struct store_config *config) {
   if (s->config.max_value > INT32_MAX) s->config.max_value = INT32_MAX;
   if (!s->config.max_waits) s->config.max_waits = STORE_MAX_WAITS;
   s->hash_key = siphash_key_from(config->seed);
-  ring_init(&s->names);
-  ring_init(&s->released);
-  ring_init(&s->all_sessions);
-  ring_init(&s->deserted);
+  chain_init(&s->names);
+  chain_init(&s->released);
+  chain_init(&s->all_sessions);
+  chain_init(&s->deserted);
   map_init(&s->sessions, config->seed);
   return s;
 }
@@ -56,8 +56,8 @@ struct store_client *store_client_create(struct store *s, void *owner) {
   struct store_client *c = xcalloc(1, sizeof(*c));
   c->store = s;
   c->owner = owner;
-  ring_init(&c->waits);
-  ring_init(&c->released);
+  chain_init(&c->waits);
+  chain_init(&c->released);
   return c;
 }
 
@@ -94,7 +94,7 @@ struct writing {
   struct store_client *client;
   struct slice key;
   struct store_entry *entry; /* NULL: the name is new */
-  struct ring *names;
+  struct chain *names;
   struct slice old; /* empty where there is none */
 };
 
@@ -319,9 +319,9 @@ struct each_key {
   void *ctx;
 };
 
-static void each_of(const struct ring *names, void *ctx) {
+static void each_of(const struct chain *names, void *ctx) {
   const struct each_key *visit = ctx;
-  for (const struct ring *l = names->next; l != names; l = l->next) {
+  for (const struct chain *l = names->next; l != names; l = l->next) {
     const struct store_entry *entry = RING_ENTRY(l, const struct store_entry, names);
     if (entry->has_value) visit->each(visit->ctx, store_entry_key(entry));
   }

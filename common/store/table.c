@@ -96,7 +96,7 @@ size_t store_entry_cost(size_t key_len, size_t room) {
   return sizeof(struct store_entry) + sizeof(struct store_entry *) + STORE_BLOCK + key_len + room;
 }
 
-struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct ring *names) {
+struct store_entry *store_entry_add(struct store *s, struct slice key, size_t room, struct chain *names) {
   struct store_table *t = &s->table;
   if (t->n_entries >= t->n_buckets && t->n_buckets < table_max()) add_bucket(t);
   struct store_entry *e = xmalloc(sizeof(*e) + key.len + room);
@@ -108,7 +108,7 @@ struct store_entry *store_entry_add(struct store *s, struct slice key, size_t ro
   e->next = *bucket;
   *bucket = e;
   t->n_entries++;
-  ring_append(names, &e->names);
+  chain_append(names, &e->names);
   s->bytes += store_entry_cost(key.len, room);
   return e;
 }
@@ -135,7 +135,7 @@ void store_entry_remove(struct store *s, struct store_entry *entry) {
   struct store_table *t = &s->table;
   *pointer_to(s, entry) = entry->next;
   t->n_entries--;
-  ring_remove(&entry->names);
+  chain_remove(&entry->names);
   s->bytes -= store_entry_cost(entry->key_len, entry->value_room);
   free(entry);
   /* Four buckets per removal, so that an emptied table has freed all. A table that is a quarter full is far from
@@ -147,14 +147,14 @@ struct store_extra *store_entry_extra(struct store *s, struct store_entry *entry
   if (entry->extra) return entry->extra;
   entry->extra = xcalloc(1, sizeof(*entry->extra));
   entry->extra->entry = entry;
-  ring_init(&entry->extra->waiters);
+  chain_init(&entry->extra->waiters);
   s->bytes += sizeof(*entry->extra) + STORE_BLOCK;
   return entry->extra;
 }
 
 void store_entry_tidy(struct store *s, struct store_entry *entry) {
   struct store_extra *x = entry->extra;
-  if (x && x->n_elements == 0 && ring_is_alone(&x->waiters)) {
+  if (x && x->n_elements == 0 && chain_is_alone(&x->waiters)) {
     free(x);
     entry->extra = NULL;
     s->bytes -= sizeof(*x) + STORE_BLOCK;

@@ -26,7 +26,7 @@ static void forget_awaited(struct store_wait *w) {
   for (struct awaited *a = w->awaited, *next; a; a = next) {
     next = a->next;
     if (a->extra) {
-      ring_remove(&a->waiters);
+      chain_remove(&a->waiters);
       store_entry_tidy(s, a->extra->entry);
     }
     free(a);
@@ -40,8 +40,8 @@ static void forget_awaited(struct store_wait *w) {
 static void wait_destroy(struct store_wait *w) {
   if (!w) return;
   forget_awaited(w);
-  ring_remove(&w->of_client);
-  ring_remove(&w->released);
+  chain_remove(&w->of_client);
+  chain_remove(&w->released);
   w->client->store->bytes -= wait_cost;
   free(w);
 }
@@ -49,16 +49,16 @@ static void wait_destroy(struct store_wait *w) {
 static void release(struct store_wait *w) {
   struct store_client *c = w->client;
   forget_awaited(w);
-  ring_remove(&w->of_client);
-  ring_append(&c->released, &w->of_client);
-  ring_append(&c->store->released, &w->released);
+  chain_remove(&w->of_client);
+  chain_append(&c->released, &w->of_client);
+  chain_append(&c->store->released, &w->released);
 }
 
 /* The oldest waiter has seen the key. True: its wait has ended by that. */
 static bool see_first(struct store_extra *x) {
   struct awaited *a = RING_ENTRY(x->waiters.next, struct awaited, waiters);
   struct store_wait *w = a->wait;
-  ring_remove(&a->waiters);
+  chain_remove(&a->waiters);
   a->extra = NULL;
   bool ended = --w->missing == 0 && w != w->client->asking;
   if (ended) release(w);
@@ -67,12 +67,12 @@ static bool see_first(struct store_extra *x) {
 
 void store_wake_all(struct store *s, struct store_entry *entry) {
   if (!entry || !entry->extra) return;
-  while (!ring_is_alone(&entry->extra->waiters)) see_first(entry->extra);
+  while (!chain_is_alone(&entry->extra->waiters)) see_first(entry->extra);
   store_entry_tidy(s, entry);
 }
 
 void store_wake_one(struct store *s, struct store_entry *entry) {
-  while (!ring_is_alone(&entry->extra->waiters) && !see_first(entry->extra)) continue;
+  while (!chain_is_alone(&entry->extra->waiters) && !see_first(entry->extra)) continue;
 }
 
 int store_wait_check(struct store_client *c, const struct store_entry *entry, size_t *bytes, struct err *e) {
@@ -86,8 +86,8 @@ int store_wait_check(struct store_client *c, const struct store_entry *entry, si
 static struct store_wait *wait_create(struct store_client *c) {
   struct store_wait *w = xcalloc(1, sizeof(*w));
   w->client = c;
-  ring_append(&c->waits, &w->of_client);
-  ring_init(&w->released);
+  chain_append(&c->waits, &w->of_client);
+  chain_init(&w->released);
   c->store->bytes += wait_cost;
   return w;
 }
@@ -98,7 +98,7 @@ void store_await(struct store_client *c, struct store_entry *entry) {
   struct store_wait *w = c->asking;
   struct awaited *a = xmalloc(sizeof(*a));
   *a = (struct awaited){.extra = store_entry_extra(s, entry), .wait = w, .next = w->awaited};
-  ring_append(&a->extra->waiters, &a->waiters);
+  chain_append(&a->extra->waiters, &a->waiters);
   w->awaited = a;
   w->missing++;
   w->n_awaited++;
@@ -117,7 +117,7 @@ void store_wait_begin(struct store_client *c) {
 }
 
 static int await_key(struct store_client *c, struct slice key, struct err *e) {
-  struct ring *names;
+  struct chain *names;
   int rc = store_join(c, key, &names, e);
   if (rc < 0) return rc;
   struct store_entry *entry = store_find(c->store, key);
@@ -147,7 +147,7 @@ bool store_wait_end(struct store_client *c) {
 
 void store_cancel(struct store_client *c) {
   c->asking = NULL;
-  while (!ring_is_alone(&c->waits)) wait_destroy(RING_ENTRY(c->waits.next, struct store_wait, of_client));
+  while (!chain_is_alone(&c->waits)) wait_destroy(RING_ENTRY(c->waits.next, struct store_wait, of_client));
 }
 
 void store_forget_waits(struct store_client *c) {
@@ -156,7 +156,7 @@ void store_forget_waits(struct store_client *c) {
 }
 
 struct store_client *store_next_released(struct store *s) {
-  if (ring_is_alone(&s->released)) return NULL;
+  if (chain_is_alone(&s->released)) return NULL;
   struct store_wait *w = RING_ENTRY(s->released.next, struct store_wait, released);
   struct store_client *c = w->client;
   wait_destroy(w);
@@ -165,6 +165,6 @@ struct store_client *store_next_released(struct store *s) {
 
 size_t store_take_released(struct store_client *c) {
   size_t n = 0;
-  for (; !ring_is_alone(&c->released); n++) wait_destroy(RING_ENTRY(c->released.next, struct store_wait, of_client));
+  for (; !chain_is_alone(&c->released); n++) wait_destroy(RING_ENTRY(c->released.next, struct store_wait, of_client));
   return n;
 }

@@ -161,13 +161,13 @@ enum {
 };
 _Static_assert((size_t)2 * NODES_MAX * (ADDR_MAX + 1) < ADDRS_BYTES_MAX, "two addresses of each node must fit");
 
-struct address_list {
+struct distinct_addrs {
   struct map seen; /* family and bytes -> the list itself */
   struct buf *out;
   bool full;
 };
 
-static void add_address(struct address_list *a, const char *text, size_t n) {
+static void add_address(struct distinct_addrs *a, const char *text, size_t n) {
   char one[ADDR_MAX + 1];
   snprintf(one, sizeof one, "%.*s", (int)n, text);
   struct ipaddr ip = ipaddr_parse(one);
@@ -179,12 +179,12 @@ static void add_address(struct address_list *a, const char *text, size_t n) {
   buf_putc(a->out, '\n');
 }
 
-static void add_addresses(struct address_list *a, const char *addrs) {
+static void add_addresses(struct distinct_addrs *a, const char *addrs) {
   for (size_t n; (addrs += strspn(addrs, " "))[0]; addrs += n) add_address(a, addrs, n = strcspn(addrs, " "));
 }
 
 static void list_addresses(const struct job *j, struct buf *out) {
-  struct address_list a = {.out = out};
+  struct distinct_addrs a = {.out = out};
   map_init(&a.seen, jobs_random(j->jobs));
   for (int64_t r = 0; r < j->round_nodes; r++) {
     const struct member *m = job_find_rank(j, r);

@@ -34,7 +34,7 @@ static const struct opts_spec *const specs[] = {
 #endif
 };
 
-struct job {
+struct page {
   const struct opts_spec *spec; /* NULL: none */
   const char *template;         /* its name, for errors */
   const char *header;           /* its text */
@@ -61,28 +61,28 @@ static const struct opts_spec *find_spec(const char *program) {
 
 /* The kinds of places. Each gets the job and the words after its name. */
 
-static bool put_program(const struct job *j, char *words, struct buf *out) {
+static bool put_program(const struct page *j, char *words, struct buf *out) {
   buf_puts(out, j->spec->program);
   return true;
 }
 
-static bool put_id(const struct job *j, char *words, struct buf *out) {
+static bool put_id(const struct page *j, char *words, struct buf *out) {
   for (const char *p = j->spec->program; *p; p++) buf_putc(out, *p == '-' ? '_' : *p);
   return true;
 }
 
-static bool put_passes_to(const struct job *j, char *words, struct buf *out) {
+static bool put_passes_to(const struct page *j, char *words, struct buf *out) {
   if (j->spec->passes_to) buf_puts(out, j->spec->passes_to);
   return j->spec->passes_to != NULL;
 }
 
-static bool put_version(const struct job *j, char *words, struct buf *out) {
+static bool put_version(const struct page *j, char *words, struct buf *out) {
   buf_puts(out, RDZV_VERSION);
   return true;
 }
 
 #define FROM_SPEC(name, call)                                                                                          \
-  static bool name(const struct job *j, char *words, struct buf *out) {                                                \
+  static bool name(const struct page *j, char *words, struct buf *out) {                                               \
     call(j->spec, out);                                                                                                \
     return true;                                                                                                       \
   }
@@ -100,7 +100,7 @@ FROM_SPEC(put_fish_valued, opts_complete_fish_valued)
 #undef FROM_SPEC
 
 /* A condition, in which % is the program's name in names of functions. */
-static char *fish_condition(const struct job *j, const char *words) {
+static char *fish_condition(const struct page *j, const char *words) {
   struct buf text = BUF_INIT;
   for (; *words; words++)
     if (*words == '%')
@@ -110,21 +110,21 @@ static char *fish_condition(const struct job *j, const char *words) {
   return buf_steal(&text);
 }
 
-static bool put_fish_options(const struct job *j, char *words, struct buf *out) {
+static bool put_fish_options(const struct page *j, char *words, struct buf *out) {
   char *condition = fish_condition(j, words);
   opts_complete_fish_options(j->spec, condition, out);
   free(condition);
   return *words;
 }
 
-static bool put_fish_verbs(const struct job *j, char *words, struct buf *out) {
+static bool put_fish_verbs(const struct page *j, char *words, struct buf *out) {
   char *condition = fish_condition(j, words);
   opts_complete_fish_verbs(j->spec, condition, out);
   free(condition);
   return *words;
 }
 
-static bool put_all_exit_codes(const struct job *j, char *words, struct buf *out) {
+static bool put_all_exit_codes(const struct page *j, char *words, struct buf *out) {
 #define ROW(name, number, help) {number, help},
   static const struct opts_exit all[] = {EXIT_CODE_LIST(ROW){0, NULL}};
 #undef ROW
@@ -132,12 +132,12 @@ static bool put_all_exit_codes(const struct job *j, char *words, struct buf *out
   return true;
 }
 
-static bool put_exits_intro(const struct job *j, char *words, struct buf *out) {
+static bool put_exits_intro(const struct page *j, char *words, struct buf *out) {
   man_put_text(out, j->spec->exits_intro ? j->spec->exits_intro : "");
   return j->spec->exits_intro != NULL;
 }
 
-static bool put_worker_environment(const struct job *j, char *words, struct buf *out) {
+static bool put_worker_environment(const struct page *j, char *words, struct buf *out) {
   buf_puts(out, ".Bl -tag -width Ds\n");
   for (const struct env_text *t = env_texts; t->name; t++) {
     buf_printf(out, ".It Ev %s\n", t->name);
@@ -147,20 +147,20 @@ static bool put_worker_environment(const struct job *j, char *words, struct buf 
   return true;
 }
 
-static bool put_intro(const struct job *j, char *words, struct buf *out) {
+static bool put_intro(const struct page *j, char *words, struct buf *out) {
   return header_put_intro(j->header, out);
 }
 
-static bool put_comment(const struct job *j, char *words, struct buf *out) {
+static bool put_comment(const struct page *j, char *words, struct buf *out) {
   return header_put_comment(j->header, words, false, out);
 }
 
-static bool put_comment_rest(const struct job *j, char *words, struct buf *out) {
+static bool put_comment_rest(const struct page *j, char *words, struct buf *out) {
   return header_put_comment(j->header, words, true, out);
 }
 
 /* "functions NAME...": a list; a name behind "+" without the comment in front of it, which stands elsewhere. */
-static bool put_functions(const struct job *j, char *words, struct buf *out) {
+static bool put_functions(const struct page *j, char *words, struct buf *out) {
   bool all = true;
   buf_puts(out, ".Bl -tag -width Ds\n");
   for (char *rest = words, *name; all && (name = strtok_r(rest, " \n", &rest));)
@@ -169,7 +169,7 @@ static bool put_functions(const struct job *j, char *words, struct buf *out) {
   return all;
 }
 
-static bool put_constants(const struct job *j, char *words, struct buf *out) {
+static bool put_constants(const struct page *j, char *words, struct buf *out) {
   bool all = true;
   buf_puts(out, ".Bl -tag -width Ds\n");
   for (char *rest = words, *name; all && (name = strtok_r(rest, " \n", &rest));)
@@ -178,9 +178,9 @@ static bool put_constants(const struct job *j, char *words, struct buf *out) {
   return all;
 }
 
-static const struct place {
+static const struct placeholder {
   const char *name;
-  bool (*put)(const struct job *j, char *words, struct buf *out);
+  bool (*put)(const struct page *j, char *words, struct buf *out);
   bool needs_spec;
 } places[] = {
     {"program", put_program, true},
@@ -210,7 +210,7 @@ static const struct place {
     {"fish-verbs", put_fish_verbs, true},
 };
 
-static bool is_so(const struct job *j, const char *what, bool *known) {
+static bool is_so(const struct page *j, const char *what, bool *known) {
   *known = true;
   if (strcmp(what, "command") == 0) return j->spec && j->spec->runs_command;
   if (strcmp(what, "verbs") == 0) return j->spec && j->spec->verbs;
@@ -219,17 +219,17 @@ static bool is_so(const struct job *j, const char *what, bool *known) {
   return false;
 }
 
-static void refuse(const struct job *j, const char *place) {
+static void refuse(const struct page *j, const char *place) {
   fprintf(stderr, "%s: cannot fill @{%s}\n", j->template, place);
   exit(1);
 }
 
-static void fill(const struct job *j, char *place, struct buf *out) {
+static void fill(const struct page *j, char *place, struct buf *out) {
   struct buf text = BUF_INIT;
   size_t n = strcspn(place, " \n");
   char *words = place + n + (place[n] != '\0');
   for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
-    const struct place *p = &places[i];
+    const struct placeholder *p = &places[i];
     if (strlen(p->name) != n || strncmp(p->name, place, n) != 0) continue;
     if ((p->needs_spec && !j->spec) || !p->put(j, words, &text)) refuse(j, place);
     buf_append(out, text.data, text.len);
@@ -239,7 +239,7 @@ static void fill(const struct job *j, char *place, struct buf *out) {
   refuse(j, place);
 }
 
-static void fill_all(const struct job *j, const char *text, struct buf *out) {
+static void fill_all(const struct page *j, const char *text, struct buf *out) {
   bool on = true;
   for (const char *p; (p = strstr(text, "@{")); text = p) {
     const char *end = strchr(p, '}');
@@ -261,7 +261,7 @@ static void fill_all(const struct job *j, const char *text, struct buf *out) {
 int main(int argc, char **argv) {
   struct buf out = BUF_INIT;
   if (argc != 4) return fputs("usage: rdzv-manual PROGRAM|- TEMPLATE HEADER\n", stderr), 64;
-  struct job j = {.spec = find_spec(argv[1]), .template = argv[2]};
+  struct page j = {.spec = find_spec(argv[1]), .template = argv[2]};
   if (!j.spec && strcmp(argv[1], "-") != 0) return fprintf(stderr, "%s: no such program\n", argv[1]), 64;
   char *template = read_file(argv[2]), *header = read_file(argv[3]);
   j.header = header;
