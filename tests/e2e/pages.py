@@ -161,8 +161,10 @@ def with_programs(rdzv, more=None):
         for program in ("agent/rdzv-agent", "daemon/rdzvd", "daemon/rdzvctl", "agent/trainer/rdzv-trainer"):
             (place / Path(program).name).symlink_to(BUILD / program)
     for name, text in (more or {}).items():
-        (place / name).write_text(text)
-        (place / name).chmod(0o755)
+        new = place / f".{name}"
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(place / name) # an earlier command may still run the script
     return {"PATH": f"{place}:{os.environ['PATH']}"}
 
 
