@@ -127,7 +127,7 @@ static void put_place(struct buf *out, const struct agent_options *o, const stru
 }
 
 static bool is_given(const struct agent_options *o, const char *option) {
-  return opts_source(&agent_options_spec, o->argc, o->argv, o->env, option) != OPT_FROM_DEFAULT;
+  return opts_source(&o->spec, o->argc, o->argv, o->env, option) != OPT_FROM_DEFAULT;
 }
 
 static void put_output(struct buf *out, const struct agent_options *o, int64_t workers) {

@@ -38,6 +38,7 @@
 #include "agent/link/own_addr.h"
 #include "agent/options/command_line.h"
 #include "agent/options/options.h"
+#include "agent/options/site_conf.h"
 #include "agent/output/logs_specs.h"
 #include "agent/place.h"
 #include "agent/session.h"
@@ -111,13 +112,14 @@ static int name_job(struct identity *id, const struct agent_options *o, char *co
 }
 
 /* Before the options, since defaults follow from it. */
-static void read_cluster(struct identity *id, char *const *env) {
+static void read_cluster(struct identity *id, char *const *env, const struct opts_file *conf) {
   if (gethostname(id->host, sizeof(id->host) - 1) != 0 || !id->host[0])
     snprintf(id->host, sizeof(id->host), "localhost");
   cluster_finish(&id->cluster);
   cluster_read(
       &id->cluster,
       &(struct cluster_site){.env = env, .host = id->host, .loopback = host_loopback(), .read_file = host_file_read});
+  id->cluster.conf = conf;
 }
 
 static int find_identity(struct identity *id, const struct agent_options *o, char *const *env, struct err *e) {
@@ -340,6 +342,13 @@ static int fail(int code, const struct err *e) {
   return code;
 }
 
+/* What was typed, or set, cannot be. */
+static int refuse_words(const struct cluster *c, char *const *env, const struct err *e) {
+  fail(EXIT_CODE_USAGE, e);
+  end_all(c, env, EXIT_CODE_USAGE);
+  return EXIT_CODE_USAGE;
+}
+
 /* Forks the guard while this process has no thread and no connection. */
 static int run_session(struct session_options *s, struct identity *id, const struct guard_words *words, bool *hung) {
   static struct supervisor_config config;
@@ -386,6 +395,7 @@ int main(int argc, char **argv) {
   static struct launch to_launch;
   static struct agent_options o;
   static struct notify notify;
+  static struct opts_file conf; /* the options point into it until the end */
   struct err e = ERR_INIT;
   bool hung = false;
   int code = EXIT_CODE_USAGE;
@@ -395,16 +405,16 @@ int main(int argc, char **argv) {
   if (argc == 2 && strcmp(argv[1], "--launched") == 0) return launched_run(environ);
   if (!launch_follow(environ))
     return fail(EXIT_CODE_PREEMPTED, (err_set(&e, -ESRCH, "the launcher of this agent is gone"), &e));
-  read_cluster(&id, environ);
+  int rc = site_conf_read(&conf, environ, &e);
+  read_cluster(&id, environ, &conf);
+  if (rc && !agent_options_asks(argc, argv)) return refuse_words(&id.cluster, environ, &e);
   bool launches = launch_is_wanted(argc, argv, environ, &id.cluster);
   if (launches && launch_prepare(&to_launch, argc, argv, environ, &id.cluster, &e)) return fail(code, &e);
   char *const *env = launches ? to_launch.env : environ; /* the first agent's */
-  if (launches) read_cluster(&id, env);
+  if (launches) read_cluster(&id, env, &conf);
   if (agent_options_parse(&o, argc, argv, env, &id.cluster, &e)) {
     log_lines(LOG_WARN, buf_text(&id.cluster.warnings)); /* they may explain it */
-    fail(code, &e);
-    end_all(&id.cluster, env, code);
-    return code;
+    return refuse_words(&id.cluster, env, &e);
   }
   o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
   if (o.help) return print_help();
@@ -416,11 +426,7 @@ int main(int argc, char **argv) {
   if (check_local_rank(&o, &e) || check_logs_specs(&o, env, &e)) return fail(code, &e);
   log_notes(&o, &id, launches);
   if (!o.explain && job_times_check(&o, &e)) return fail(code, &e);
-  if (!o.explain && check_endpoint(&o, &id, &hung, &e)) {
-    fail(code, &e);
-    end_all(&id.cluster, env, code);
-    return code;
-  }
+  if (!o.explain && check_endpoint(&o, &id, &hung, &e)) return refuse_words(&id.cluster, env, &e);
   char **command = find_command(&o, env, &code, &e);
   if (!command) return fail(code, &e);
   struct session_options session = {.options = &o, .argv = command, .placed = &id.placed, .notify = &notify};
@@ -429,6 +435,7 @@ int main(int argc, char **argv) {
   if (hung) _exit(code);
   placed_finish(&id.placed);
   cluster_finish(&id.cluster);
+  opts_file_finish(&conf);
   if (launches) launch_finish(&to_launch);
   if (!o.command) free(command[0]);
   free(command);

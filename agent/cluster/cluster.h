@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include "common/buf.h"
 #include "common/err.h"
+#include "common/opts/opts.h"
 #include "proto/msg.h"
 
 enum {
@@ -88,6 +89,9 @@ struct cluster {
   bool by_mpirun;      /* mpirun may use a part of a job's hosts */
   bool first_host_is_uncertain; /* first_host is where mpirun or srun runs. Agent 0 usually runs there and checks it */
   struct buf warnings;          /* one sentence per line; "" */
+  /* the site's defaults, agent.conf (agent/options/site_conf.h), which cluster_read leaves to its caller; NULL: none.
+   * Borrowed */
+  const struct opts_file *conf;
 };
 
 /* *c must be finished in any case. */

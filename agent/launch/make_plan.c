@@ -47,11 +47,17 @@ struct wish {
   int argc;
   char *const *argv, *const *env;
   const struct cluster *c;
+  struct opts_spec spec;  /* with the site's defaults */
   struct agent_options o; /* values only: the rules are not applied */
 };
 
+static void take_words(struct wish *w, int argc, char *const *argv, char *const *env, const struct cluster *c) {
+  *w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c, .spec = agent_options_spec};
+  w->spec.file = c->conf;
+}
+
 static enum opt_source source_of(const struct wish *w, const char *name) {
-  return opts_source(&agent_options_spec, w->argc, w->argv, w->env, name);
+  return opts_source(&w->spec, w->argc, w->argv, w->env, name);
 }
 
 static bool is_given(const struct wish *w, const char *name) {
@@ -59,7 +65,7 @@ static bool is_given(const struct wish *w, const char *name) {
 }
 
 static void spell_option(const struct wish *w, const char *name, char out[OPT_SPELLING_MAX]) {
-  opts_spelling(&agent_options_spec, w->argc, w->argv, w->env, name, out);
+  opts_spelling(&w->spec, w->argc, w->argv, w->env, name, out);
 }
 
 static bool names_hosts(const struct wish *w) {
@@ -84,11 +90,11 @@ bool launch_is_wanted(int argc, char *const *argv, char *const *env, const struc
   static struct wish w;
   bool dashes;
   int rest;
-  w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c};
+  take_words(&w, argc, argv, env, c);
   if (cluster_variable(env, "RDZV_AGENT_LAUNCHER")) return false;
-  if (source_of(&w, "help") == OPT_FROM_ARGV || source_of(&w, "version") == OPT_FROM_ARGV) return false;
+  if (agent_options_asks(argc, argv)) return false;
   if (names_hosts(&w)) return true;
-  return opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, NULL) == 0 && is_left_to_us(&w);
+  return opts_parse(&w.spec, argc, argv, env, &w.o, &rest, &dashes, NULL) == 0 && is_left_to_us(&w);
 }
 
 /* The scheduler's hosts, without slots, which are mostly CPUs. Each agent finds its number of workers itself, unless
@@ -254,10 +260,16 @@ static char *show_variable(const char *variable) {
   return buf_steal(&text);
 }
 
+static char *show_setting(const struct wish *w, const struct opts_setting *s) {
+  struct buf text = BUF_INIT;
+  agent_options_show_setting(&w->spec, s, &text);
+  return buf_steal(&text);
+}
+
 /* The source of the hosts, for --explain. On the heap. */
 static char *name_source(const struct wish *w) {
   const char *option = source_of(w, "hosts") > source_of(w, "hostfile") ? "hosts" : "hostfile";
-  const char *variable = opts_variable(&agent_options_spec, w->argc, w->argv, w->env, option);
+  const char *variable = opts_variable(&w->spec, w->argc, w->argv, w->env, option);
   char name[OPT_SPELLING_MAX];
   if (!names_hosts(w)) return xstrdup(w->c->nodes.source);
   spell_option(w, option, name);
@@ -347,9 +359,11 @@ static void leave_devices(struct launch *l, char **env) {
 /* A scheduler's remote shell usually works on the job's first host only: then there is no tree. */
 static const char *choose_shell(struct launch *l, const struct wish *w, uint32_t *fan_out) {
   const struct cluster_fact *own = &w->c->remote_shell;
-  const char *variable = opts_variable(&agent_options_spec, w->argc, w->argv, w->env, "ssh");
+  const char *variable = opts_variable(&w->spec, w->argc, w->argv, w->env, "ssh");
+  const struct opts_setting *setting = opts_setting_of(&w->spec, w->argc, w->argv, w->env, "ssh");
   *fan_out = (uint32_t)w->o.fan_out;
   if (variable) l->shell_from = show_variable(variable);
+  if (setting) l->shell_from = show_setting(w, setting);
   if (w->o.ssh) return w->o.ssh;
   if (names_hosts(w) || !own->is_set) return default_shell;
   if (!is_given(w, "fan-out")) *fan_out = LAUNCH_HOSTS_MAX;
@@ -387,9 +401,9 @@ int launch_prepare(struct launch *l, int argc, char *const *argv, char *const *e
   bool dashes;
   int rest;
   *l = (struct launch){0};
-  w = (struct wish){.argc = argc, .argv = argv, .env = env, .c = c};
+  take_words(&w, argc, argv, env, c);
   launch_hosts_init(&hosts);
-  int rc = opts_parse(&agent_options_spec, argc, argv, env, &w.o, &rest, &dashes, e);
+  int rc = opts_parse(&w.spec, argc, argv, env, &w.o, &rest, &dashes, e);
   if (rc == 0) rc = check_options(&w, e);
   if (rc == 0) rc = read_hosts(&w, &hosts, e);
   if (rc == 0) rc = check_hosts(&w, &hosts, e);

@@ -10,6 +10,8 @@
  *     none of these             one node: standalone; several: the scheduler's facts (from_cluster.c), or a refusal,
  *                               because each node would wait for itself
  *
+ * A default of the site (agent.conf) that has no effect on this job gets no note: nobody asked for it here.
+ *
  * Options that torchrun ignores silently are ignored here with a note. --rdzv-conf and two variables of torchrun's are
  * second names for options; they count if the option comes from a weaker source.
  *
@@ -38,7 +40,7 @@ static const struct { const char *name, *text; } torch_flags[] = {TORCH_FLAG_LIS
 #undef FLAG
 
 enum opt_source options_source(const struct settling *s, const char *name) {
-  return opts_source(&agent_options_spec, s->argc, s->argv, s->env, name);
+  return opts_source(&s->o->spec, s->argc, s->argv, s->env, name);
 }
 
 bool options_is_given(const struct settling *s, const char *name) {
@@ -46,12 +48,13 @@ bool options_is_given(const struct settling *s, const char *name) {
 }
 
 const char *options_spelling_of(struct settling *s, const char *name) {
-  opts_spelling(&agent_options_spec, s->argc, s->argv, s->env, name, s->spelling);
+  opts_spelling(&s->o->spec, s->argc, s->argv, s->env, name, s->spelling);
   return s->spelling;
 }
 
 void options_note_ignored(struct settling *s, const char *name, const char *why) {
-  if (options_is_given(s, name)) options_note(s->o, "%s has no effect: %s", options_spelling_of(s, name), why);
+  if (options_source(s, name) > OPT_FROM_FILE)
+    options_note(s->o, "%s has no effect: %s", options_spelling_of(s, name), why);
 }
 
 /* Where to meet. --------------------------------------------------------------------------------------------------- */
@@ -202,7 +205,7 @@ static int settle_variables(struct settling *s, struct err *e) {
   const char *unshared = cluster_variable(s->env, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
   o->output.log_line_prefix = cluster_variable(s->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   if (unshared && strcmp(unshared, "1") == 0 && options_source(s, "store") == OPT_FROM_DEFAULT) o->store = STORE_WORKER;
-  if (!seconds || options_is_given(s, "stop-timeout")) return 0;
+  if (!seconds || options_source(s, "stop-timeout") > OPT_FROM_FILE) return 0;
   int64_t n;
   int rc = parse_int(seconds, 0, TIMEOUT_MAX_MS / 1000, &n, e);
   if (rc) {
@@ -253,7 +256,8 @@ static void note_rest(struct settling *s) {
 static void settle_hang(struct settling *s) {
   static const char why[] = "hangs are detected only with --hang-timeout";
   struct agent_options *o = s->o;
-  bool given = options_is_given(s, "hang-start-timeout");
+  enum opt_source start = options_source(s, "hang-start-timeout"), step = options_source(s, "hang-timeout");
+  bool given = start > OPT_FROM_FILE || (start == OPT_FROM_FILE && step <= OPT_FROM_FILE);
   if (!given && o->hang_start_ms < o->hang_timeout_ms) o->hang_start_ms = o->hang_timeout_ms;
   if (o->hang_timeout_ms) return;
   options_note_ignored(s, "hang-start-timeout", why);
@@ -317,6 +321,14 @@ static int settle_all(struct settling *s, struct err *e) {
   return 0;
 }
 
+static bool is_typed(int argc, char *const *argv, const char *name) {
+  return opts_source(&agent_options_spec, argc, argv, NULL, name) == OPT_FROM_ARGV;
+}
+
+bool agent_options_asks(int argc, char *const *argv) {
+  return is_typed(argc, argv, "help") || is_typed(argc, argv, "version");
+}
+
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e) {
   struct cluster unknown = {.loopback = cluster ? cluster->loopback : NULL};
@@ -324,10 +336,12 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   int rest = argc;
   memset(o, 0, sizeof(*o));
   o->node_rank = o->order_key = o->torch.master_port = o->orphan_grace_ms = -1;
-  o->help = opts_source(&agent_options_spec, argc, argv, NULL, "help") == OPT_FROM_ARGV;
-  o->version = opts_source(&agent_options_spec, argc, argv, NULL, "version") == OPT_FROM_ARGV;
+  o->spec = agent_options_spec;
+  o->spec.file = s.cluster->conf;
+  o->help = is_typed(argc, argv, "help");
+  o->version = is_typed(argc, argv, "version");
   if (o->help || o->version) return 0;
-  int rc = opts_parse(&agent_options_spec, argc, argv, env, o, &rest, &o->dashes, e);
+  int rc = opts_parse(&o->spec, argc, argv, env, o, &rest, &o->dashes, e);
   if (rc) return rc;
   o->words = argv + rest;
   o->argc = argc;

@@ -10,6 +10,7 @@
  *   options.c       rules that concern several options
  *   from_cluster.c  defaults that follow from the scheduler's facts
  *   rdzv_conf.c     --rdzv-conf
+ *   site_conf.c     agent.conf, the site's defaults: finds and reads it (not pure)
  *   sources.c       --explain: where each setting came from
  *
  * An option of torchrun's that has no effect here, or is overruled, is accepted. A line in `notes` says so. */
@@ -114,7 +115,8 @@ struct agent_options {
   int64_t scheduler_restarts;  /* how often the scheduler restarted the job; -1: not known */
   int64_t leave_before_end_ms; /* all agents leave this long before the end time, as at SIGTERM; 0: never */
   struct options_sources from;
-  int argc; /* the parsed command line, for opts_variable() */
+  struct opts_spec spec; /* agent_options_spec with the site's defaults */
+  int argc;              /* the parsed command line, for opts_variable() */
   char *const *argv, *const *env;
   char endpoint_from[OPTIONS_FROM_MAX + 1];
   /* where the host name came from: "in --endpoint", "of SLURM_STEP_NODELIST=gpu[1-2]" */
@@ -165,14 +167,16 @@ struct agent_options {
 };
 
 /* Fills o. Strings point into argv, env, the cluster and o itself, so o must not be copied. Settings that were not
- * given follow from the cluster's facts; NULL: no facts. Returns 0, or -EINVAL and a sentence. --help and --version
+ * given follow from the site's defaults and the cluster's facts; NULL: there are none. Returns 0, or -EINVAL and a sentence. --help and --version
  * are found even if other words are wrong. */
 int agent_options_parse(struct agent_options *o, int argc, char *const *argv, char *const *env,
                         const struct cluster *cluster, struct err *e);
 extern const struct opts_spec agent_options_spec;
+/* Whether --help or --version is among the words: then nothing else matters. */
+bool agent_options_asks(int argc, char *const *argv);
 void agent_options_help(int width, struct buf *out);
-/* The output of --explain: one line "name value" per setting. "  # VARIABLE=value" follows if a variable or a fact of
- * the cluster set it. */
+/* The output of --explain: one line "name value" per setting. "  # VARIABLE=value" follows if a variable, a line
+ * of agent.conf or a fact of the cluster set it. */
 void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out);
 /* For --explain: "  # SOURCE" behind each line whose setting was not typed. */
 void options_put_sources(const struct agent_options *o, const struct options_told *told, const struct buf *lines,
@@ -180,6 +184,8 @@ void options_put_sources(const struct agent_options *o, const struct options_tol
 const char *numa_binding_name(enum numa_binding numa);
 /* "NAME=value", shortened and escaped. */
 void agent_options_show_variable(const char *variable, struct buf *out);
+/* "/etc/rdzv/agent.conf:3" */
+void agent_options_show_setting(const struct opts_spec *spec, const struct opts_setting *s, struct buf *out);
 void agent_options_settings(const struct agent_options *o, struct settings *s);
 
 #endif

@@ -2,7 +2,7 @@
 /* --explain: where each setting came from.
  *
  * A comment follows each line that was not typed and is not a default. It is the source of a fact (agent/cluster), or
- * the variable that gave the option its value, ours or torchrun's.
+ * the variable that gave the option its value, ours or torchrun's, or the line of agent.conf.
  *
  * A variable may set an option of another name: --rdzv-conf has second names, --master-addr and --master-port form an
  * endpoint, and some of torchrun's variables are not options. A variable is shown only where it took effect.
@@ -16,7 +16,7 @@
 #include <string.h>
 #include "agent/options/internal.h"
 
-enum { VALUE_SHOWN_MAX = 120, NAME_LEN = 64 };
+enum { VALUE_SHOWN_MAX = 120, PATH_SHOWN_MAX = 300, NAME_LEN = 64 };
 
 void agent_options_show_variable(const char *variable, struct buf *out) {
   size_t n = strcspn(variable, "=");
@@ -25,11 +25,16 @@ void agent_options_show_variable(const char *variable, struct buf *out) {
 }
 
 static const char *variable_of(const struct agent_options *o, const char *option) {
-  return opts_variable(&agent_options_spec, o->argc, o->argv, o->env, option);
+  return opts_variable(&o->spec, o->argc, o->argv, o->env, option);
 }
 
 static enum opt_source source_of(const struct agent_options *o, const char *option) {
-  return opts_source(&agent_options_spec, o->argc, o->argv, o->env, option);
+  return opts_source(&o->spec, o->argc, o->argv, o->env, option);
+}
+
+void agent_options_show_setting(const struct opts_spec *spec, const struct opts_setting *s, struct buf *out) {
+  buf_put_escaped(out, spec->file->path, strlen(spec->file->path), PATH_SHOWN_MAX);
+  buf_printf(out, ":%d", s->line);
 }
 
 /* "NAME=value" in the environment; or NULL. */
@@ -81,7 +86,7 @@ static const char *torchs_own(const struct agent_options *o, const char *line) {
   if (strcmp(line, "log-line-prefix") == 0 && o->output.log_line_prefix)
     return find_variable(o->env, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-    if (strcmp(names[i][0], line) == 0 && source_of(o, line) == OPT_FROM_DEFAULT)
+    if (strcmp(names[i][0], line) == 0 && source_of(o, line) <= OPT_FROM_FILE)
       return i == 0 && o->store != STORE_WORKER ? NULL : find_variable(o->env, names[i][1]);
   return NULL;
 }
@@ -98,6 +103,16 @@ static void add_endpoint(const struct agent_options *o, const struct options_tol
   }
 }
 
+/* What gave the option its value: a line of agent.conf, or a variable. */
+static void add_given(const struct agent_options *o, const struct options_told *told, const char *line,
+                      struct buf *out) {
+  const struct opts_setting *s = opts_setting_of(&o->spec, o->argc, o->argv, o->env, line);
+  if (s)
+    agent_options_show_setting(&o->spec, s, out);
+  else
+    add_source(told, variable_of(o, line), out);
+}
+
 static void add_variables(const struct agent_options *o, const struct options_told *told, const char *line,
                           struct buf *out) {
   bool ours = source_of(o, line) != OPT_FROM_DEFAULT;
@@ -111,10 +126,10 @@ static void add_variables(const struct agent_options *o, const struct options_to
     add_source(told, variable_of(o, "master-port"), out);
   else if (is_by_conf(o, line))
     add_source(told, variable_of(o, "rdzv-conf"), out);
-  else if (ours)
-    add_source(told, variable_of(o, line), out);
-  else
+  else if (torchs_own(o, line))
     add_source(told, torchs_own(o, line), out);
+  else if (ours)
+    add_given(o, told, line, out);
 }
 
 static const char *fact_of(const struct agent_options *o, const char *line) {

@@ -42,11 +42,13 @@ static const struct opt table[] = {
      .help = "Hosts that belong to the job, as in gpu[001-016],login1. The first round starts when all have joined; "
              "missing hosts are named. Default: the scheduler's list."},
     {.name = "exclude-busy",
+     .in_file = true,
      .type = OPT_FLAG,
      .offset = FIELD(exclude_busy),
      .help = "Leave out GPUs that fail or that another process computes on; workers see only the others. With "
              "--nproc N, fewer than N free GPUs are an error."},
     {.name = "device-timeout",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(device_timeout_ms),
      .def = "20s",
@@ -70,6 +72,7 @@ static const struct opt table[] = {
      .label = "FILE",
      .help = "As --hosts, from a file or a pipe. A line is n1 slots=4, or n1:4, or n1 repeated once per worker."},
     {.name = "ssh",
+     .in_file = true,
      .type = OPT_STRING,
      .offset = FIELD(ssh),
      .label = "COMMAND",
@@ -77,11 +80,13 @@ static const struct opt table[] = {
              "Default: ssh -T -x -o BatchMode=yes -o ConnectTimeout=10; in a job of Grid Engine qrsh -inherit, of "
              "LSF blaunch."},
     {.name = "launch-agent",
+     .in_file = true,
      .type = OPT_STRING,
      .offset = FIELD(launch_agent),
      .label = "PATH",
      .help = "Path of rdzv-agent on the other hosts. Default: its path on this host, else the one in PATH there."},
     {.name = "fan-out",
+     .in_file = true,
      .type = OPT_INT,
      .offset = FIELD(fan_out),
      .def = "32",
@@ -119,6 +124,7 @@ static const struct opt table[] = {
      .offset = FIELD(torch.use_env),
      .help = "As in torch.distributed.launch: the script reads its local rank from LOCAL_RANK. This is the default."},
     {.name = "mpi-env",
+     .in_file = true,
      .type = OPT_FLAG,
      .offset = FIELD(mpi_env),
      .help = "Also set mpirun's variables for the workers: OMPI_COMM_WORLD_RANK and its siblings."},
@@ -131,6 +137,7 @@ static const struct opt table[] = {
      .help = "Prepare ncclUniqueIds for the workers of each round, for rdzv_nccl_ids() of rdzv.h. auto: for "
              "rdzv-trainer, if a node has GPUs and --device is not cpu."},
     {.name = "nccl-library",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(nccl_library),
      .label = "FILE",
@@ -174,6 +181,7 @@ static const struct opt table[] = {
              "in later rounds."},
     {.name = "local-addr",
      .foreign = "local-addr",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(local_addr),
      .label = "ADDRESS",
@@ -198,6 +206,7 @@ static const struct opt table[] = {
     {.group = "When things go wrong"},
     {.name = "max-restarts",
      .foreign = "max-restarts",
+     .in_file = true,
      .type = OPT_INT,
      .offset = FIELD(max_restarts),
      .def = "3",
@@ -208,6 +217,7 @@ static const struct opt table[] = {
              "budget is refilled after a round that ran for 10 minutes, or progressed beyond the failed ones before "
              "it (as rdzv.h reports progress)."},
     {.name = "join-timeout",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(join_timeout_ms),
      .def = "10m",
@@ -217,6 +227,7 @@ static const struct opt table[] = {
      .help = "How long to wait for enough nodes, and to reach the daemon. Also how long a daemon that loses contact "
              "with all nodes assumes that the fault is its own."},
     {.name = "last-call",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(last_call_ms),
      .def = "30s",
@@ -225,6 +236,7 @@ static const struct opt table[] = {
      .label = "TIME",
      .help = "How long the first round waits for more nodes once MIN have joined."},
     {.name = "scale-up",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(scale_up),
      .def = "now",
@@ -234,6 +246,7 @@ static const struct opt table[] = {
              "restarted with it, at no cost. The stop waits until the round is 30 s old and workers that can have "
              "written a checkpoint. next-round: the node waits until the round ends."},
     {.name = "after-finish",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(after_finish),
      .def = "fail",
@@ -242,6 +255,7 @@ static const struct opt table[] = {
      .help = "Reaction to a failed worker or a lost node after all workers of another node have finished. "
              "fail: the job fails. restart: a new round starts, and the finished workers run again."},
     {.name = "exclude-after",
+     .in_file = true,
      .type = OPT_INT,
      .offset = FIELD(exclude_after),
      .def = "0",
@@ -253,6 +267,7 @@ static const struct opt table[] = {
     {.name = "stop-timeout",
      .alias = "shutdown-timeout",
      .foreign = "shutdown-timeout",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(stop_timeout_ms),
      .def = "30s",
@@ -261,6 +276,7 @@ static const struct opt table[] = {
      .label = "TIME",
      .help = "Time from SIGTERM to SIGKILL when workers are stopped."},
     {.name = "lease",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(lease_ms),
      .def = "5s",
@@ -269,6 +285,7 @@ static const struct opt table[] = {
      .label = "TIME",
      .help = "How long a node may be silent before it is lost."},
     {.name = "orphan-grace",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(orphan_grace_ms),
      .label = "TIME",
@@ -276,6 +293,7 @@ static const struct opt table[] = {
      .help = "How long workers continue when no daemon answers: a time, or forever. Then they are stopped and the "
              "agent exits with 76. Default: forever with a fixed number of nodes, else 60s."},
     {.name = "leave-before-end",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(leave_before_end_ms),
      .def = "0",
@@ -286,6 +304,7 @@ static const struct opt table[] = {
              "and stopped, and the agent exits with 75, so that the job can be started again. 0: never. Not needed "
              "if the scheduler sends a signal in time (Slurm's --signal)."},
     {.name = "hang-timeout",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(hang_timeout_ms),
      .def = "0",
@@ -295,6 +314,7 @@ static const struct opt table[] = {
      .help = "A worker that makes no progress for this long hangs, and has failed. Choose more than the longest "
              "pause, such as a checkpoint or an evaluation. 0: never."},
     {.name = "hang-start-timeout",
+     .in_file = true,
      .type = OPT_DURATION,
      .offset = FIELD(hang_start_ms),
      .def = "10m",
@@ -304,6 +324,7 @@ static const struct opt table[] = {
      .help = "As --hang-timeout, from a worker's start to its first progress. If progress is output, no worker hangs "
              "before this time. Default: at least --hang-timeout."},
     {.name = "hang-watch",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(hang_watch),
      .def = "auto",
@@ -313,6 +334,7 @@ static const struct opt table[] = {
              "file: a change of PATH in size or time; ${rank} and ${local_rank} in it are replaced. auto: sdk for "
              "workers that have called it; if none on the node has, output of any worker, on node 0 only."},
     {.name = "hang-stacks",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(hang_stacks),
      .def = "auto",
@@ -332,6 +354,7 @@ static const struct opt table[] = {
     {.group = "Output"},
     {.name = "log-dir",
      .foreign = "log-dir",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(output.log_dir),
      .label = "DIR",
@@ -342,6 +365,7 @@ static const struct opt table[] = {
     {.name = "redirects",
      .alias = "r",
      .foreign = "redirects",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(output.redirects),
      .def = "0",
@@ -352,6 +376,7 @@ static const struct opt table[] = {
     {.name = "tee",
      .alias = "t",
      .foreign = "tee",
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(output.tee),
      .def = "0",
@@ -457,6 +482,7 @@ static const struct opt table[] = {
     {.name = "numa-binding",
      .foreign = "numa-binding",
      .foreign_no_env = true,
+     .in_file = true,
      .type = OPT_CUSTOM,
      .offset = FIELD(numa),
      .label = "node|socket|exclusive|core-complex",
@@ -493,6 +519,7 @@ static const struct opt table[] = {
 
 static const char *const ignore_env[] = {"RDZV_AGENT_SOCKET",   /* set for a worker: this agent is one */
                                          "RDZV_AGENT_LAUNCHER", /* set by --hosts for its agents */
+                                         "RDZV_AGENT_CONF",     /* names the file of the site's defaults */
                                          NULL};
 
 /* Only rdzvd exits with PORT_TAKEN. */
@@ -509,6 +536,8 @@ const struct opts_spec agent_options_spec = {
         "one fails, all are stopped and restarted. Without COMMAND the workers are rdzv-trainer. torchrun's options "
         "keep their meaning.",
     .outro = "torchrun's own variables, such as PET_MAX_RESTARTS, count where ours are not set.\n"
+             "Defaults of a site are in etc/rdzv/agent.conf of the installation (/etc/rdzv/agent.conf),\n"
+             "or in the file that RDZV_AGENT_CONF names.\n"
              "\n"
              "Examples:\n"
              "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines from one table.
  *
- * Defaults come first, then the environment, then the command line: each overwrites the one before, so there is no
+ * Defaults come first, then the file, the environment, the command line: each overwrites the one before, so there is no
  * merging. Only lists need to know their source: the first --listen on the command line drops the list of a default or
  * a variable, and the second one is added to it.
  *
@@ -53,7 +53,7 @@ static bool is_letter_alias(const struct opt *row) {
   return row->alias && strlen(row->alias) == 1;
 }
 
-static const struct opt *find_long(const struct opts_spec *spec, const char *word, size_t n) {
+const struct opt *opt_find(const struct opts_spec *spec, const char *word, size_t n) {
   for (const struct opt *row = spec->table; !opt_is_end(row); row++)
     if (same_name(row->name, word, n) || (!is_letter_alias(row) && same_name(row->alias, word, n))) return row;
   return NULL;
@@ -131,8 +131,7 @@ static size_t distance(const char *word, const char *name) {
   return d <= 1 + n / 4 && d < m ? d : SIZE_MAX;
 }
 
-/* The name nearest to a misspelt one, or NULL if none is near. */
-static const char *nearest(const struct opts_spec *spec, const char *text, size_t n) {
+const char *opt_nearest(const struct opts_spec *spec, const char *text, size_t n) {
   char word[NAME_MAX_LEN + 1];
   const char *best = NULL;
   size_t least = SIZE_MAX;
@@ -156,7 +155,7 @@ static int refuse_option(const struct opts_spec *spec, const char *word, size_t 
   struct buf shown = BUF_INIT;
   buf_put_escaped(&shown, word, n, SHOWN_MAX);
   size_t dashes = strspn(word, "-");
-  const char *best = dashes < n ? nearest(spec, word + dashes, n - dashes) : NULL;
+  const char *best = dashes < n ? opt_nearest(spec, word + dashes, n - dashes) : NULL;
   if (best)
     err_set(e, -EINVAL, "unknown option %s: did you mean --%s?", buf_text(&shown), best);
   else
@@ -169,7 +168,7 @@ static int refuse_variable(const struct opts_spec *spec, const char *name, size_
   struct buf shown = BUF_INIT, meant = BUF_INIT;
   size_t prefix = strlen(spec->env_prefix);
   buf_put_escaped(&shown, name, n, SHOWN_MAX);
-  const char *best = nearest(spec, name + prefix, n - prefix);
+  const char *best = opt_nearest(spec, name + prefix, n - prefix);
   for (const char *p = best; p && *p; p++) buf_putc(&meant, *p == '-' ? '_' : upper(*p));
   if (best)
     err_set(e, -EINVAL, "%s in the environment names no option: did you mean %s%s?", buf_text(&shown), spec->env_prefix,
@@ -209,7 +208,7 @@ static int take_value(struct walk *k, struct word *w, struct err *e) {
 static int long_option(struct walk *k, struct word *w, const char *word, struct err *e) {
   const char *equals = strchr(word, '=');
   size_t n = equals ? (size_t)(equals - word) : strlen(word);
-  w->row = find_long(k->spec, word + 2, n - 2);
+  w->row = opt_find(k->spec, word + 2, n - 2);
   if (!w->row) w->row = find_abbreviated(k->spec, word + 2, n - 2);
   if (!w->row) return refuse_option(k->spec, word, n, e);
   snprintf(w->name, sizeof(w->name), "%.*s", (int)n, word);
@@ -263,6 +262,17 @@ static int set_from_defaults(const struct opts_spec *spec, void *target, struct 
     if (!row->name || !row->def || opt_value_set(row, row->def, false, target, e) == 0) continue;
     blame(row->name, strlen(row->name), row->def, e);
     err_wrap(e, "%s has a bad default", spec->program);
+    return -EINVAL;
+  }
+  return 0;
+}
+
+static int set_from_file(const struct opts_spec *spec, void *target, struct err *e) {
+  for (size_t i = 0; spec->file && i < spec->file->n; i++) {
+    const struct opts_setting *s = &spec->file->v[i];
+    if (opt_value_set(s->row, s->value, false, target, e) == 0) continue;
+    blame(s->row->name, strlen(s->row->name), s->value, e);
+    err_wrap(e, "%s:%d", spec->file->path, s->line);
     return -EINVAL;
   }
   return 0;
@@ -332,6 +342,7 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
   size_t n = count_rows(spec);
   bool *seen = xcalloc(n, sizeof(bool));
   int rc = set_from_defaults(spec, target, e);
+  if (rc == 0) rc = set_from_file(spec, target, e);
   for (int foreign = 1; rc == 0 && foreign >= 0; foreign--) {
     memset(seen, 0, n * sizeof(bool));
     rc = set_from_env(spec, foreign, env, seen, target, e);
@@ -368,26 +379,44 @@ static const char *find_in_env(const struct opts_spec *spec, bool foreign, char 
   return NULL;
 }
 
+static const struct opts_setting *find_in_file(const struct opts_spec *spec, const struct opt *row) {
+  for (size_t i = 0; row && spec->file && i < spec->file->n; i++)
+    if (spec->file->v[i].row == row) return &spec->file->v[i];
+  return NULL;
+}
+
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                             const char *name) {
-  const struct opt *row = find_long(spec, name, strlen(name));
+  const struct opt *row = opt_find(spec, name, strlen(name));
   struct word w;
   if (find_in_argv(spec, argc, argv, row, &w)) return OPT_FROM_ARGV;
   if (find_in_env(spec, false, env, row)) return OPT_FROM_ENV;
-  return find_in_env(spec, true, env, row) ? OPT_FROM_FOREIGN_ENV : OPT_FROM_DEFAULT;
+  if (find_in_env(spec, true, env, row)) return OPT_FROM_FOREIGN_ENV;
+  return find_in_file(spec, row) ? OPT_FROM_FILE : OPT_FROM_DEFAULT;
 }
 
 const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                           const char *name) {
-  const struct opt *row = find_long(spec, name, strlen(name));
+  const struct opt *row = opt_find(spec, name, strlen(name));
   enum opt_source source = opts_source(spec, argc, argv, env, name);
   bool by_variable = source == OPT_FROM_ENV || source == OPT_FROM_FOREIGN_ENV;
   return by_variable ? find_in_env(spec, source == OPT_FROM_FOREIGN_ENV, env, row) : NULL;
 }
 
+const struct opts_setting *opts_setting_of(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                                           const char *name) {
+  bool by_file = opts_source(spec, argc, argv, env, name) == OPT_FROM_FILE;
+  return by_file ? find_in_file(spec, opt_find(spec, name, strlen(name))) : NULL;
+}
+
+static const char *base_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
                    char out[OPT_SPELLING_MAX]) {
-  const struct opt *row = find_long(spec, name, strlen(name));
+  const struct opt *row = opt_find(spec, name, strlen(name));
   struct word w;
   const char *variable = find_in_env(spec, false, env, row);
   if (!variable) variable = find_in_env(spec, true, env, row);
@@ -395,6 +424,8 @@ void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, ch
     snprintf(out, OPT_SPELLING_MAX, "%s", w.name);
   else if (variable)
     snprintf(out, OPT_SPELLING_MAX, "%.*s", (int)strcspn(variable, "="), variable);
+  else if (find_in_file(spec, row))
+    snprintf(out, OPT_SPELLING_MAX, "%s:%d: %s", base_of(spec->file->path), find_in_file(spec, row)->line, name);
   else
     snprintf(out, OPT_SPELLING_MAX, "--%s", name);
 }

@@ -9,8 +9,8 @@
  *   --last-call 30s   --last-call=30s   --last_call 30s   RDZV_AGENT_LAST_CALL=30s
  *   -r 3   -r3   -r=3   -qv (flags may share a dash)
  *
- * Dashes and underscores are the same. The command line overrides the environment, which overrides the default. An
- * environment variable that begins with the prefix and names no option is an error, because a misspelt setting must not
+ * Dashes and underscores are the same. The command line overrides the environment, which overrides the program's file
+ * of settings if it has one (file.c), which overrides the default. An environment variable that begins with the prefix and names no option is an error, because a misspelt setting must not
  * be ignored; `ignore_env` lists exceptions, and variables that Kubernetes makes for a Service are one. The error for a
  * misspelt name suggests the nearest one. Pure: the environment is a parameter.
  *
@@ -55,6 +55,7 @@ struct opt {
   int (*parse)(const char *text, void *field, struct err *e); /* OPT_CUSTOM: sentence without the option's name */
   const char *foreign; /* `name` or `alias`, the one that the other program has; or NULL */
   bool foreign_no_env; /* the other program has no variable for it */
+  bool in_file;        /* may stand in the program's file of settings */
 };
 
 /* Completions read labels too. "|" separates alternatives. An alternative in small letters is typed as it is
@@ -75,6 +76,19 @@ struct opts_exit {
   const char *text; /* NULL ends the list */
 };
 
+/* A file of settings, "name = value" on a line. It must live as long as the parsed values, which point into it. */
+struct opts_setting {
+  const struct opt *row;
+  const char *value;
+  int line; /* from 1 */
+};
+struct opts_file {
+  char *path;             /* for messages */
+  char *text;             /* heap: the file, cut into pieces */
+  struct opts_setting *v; /* heap: at most one for each option */
+  size_t n;
+};
+
 struct opts_spec {
   const char *program;           /* "rdzv-agent" */
   const char *usage;             /* usage lines, printed first in the help; without "usage:" */
@@ -89,9 +103,21 @@ struct opts_spec {
   const char *const *ignore_env; /* names with that prefix that are not options; NULL-terminated, or NULL */
   const char *env_foreign;       /* "PET_": prefix of the variables of rows that have `foreign`; or NULL */
   const struct opt *table;
+  const struct opts_file *file; /* set in a copy of the program's own spec; NULL: none */
 };
 
-/* Fills `target` from defaults, then `env` ("NAME=value", NULL-terminated, may be NULL), then argv[1..argc). Parsing
+enum { OPTS_FILE_MAX = 65536, OPTS_FILE_LINE_MAX = 1024 };
+/* Reads a file of settings: a setting on a line, "#" in front of a comment. `path` and `text` are on the heap, and *f
+ * takes them even if this fails; `len` bytes and a NUL are in text. 0, or -EINVAL and a sentence that begins with
+ * "PATH:LINE". Values are checked by opts_parse. */
+int opts_file_parse(struct opts_file *f, const struct opts_spec *spec, char *path, char *text, size_t len,
+                    struct err *e);
+void opts_file_finish(struct opts_file *f);
+/* Appends such a file: every option that may stand in it, with its help and default, as comments of at most `width`
+ * columns. */
+void opts_file_template(const struct opts_spec *spec, int width, struct buf *out);
+
+/* Fills `target` from defaults, then spec->file, then `env` ("NAME=value", NULL-terminated, may be NULL), then argv[1..argc). Parsing
  * stops at "--" or at the first word that is not an option. *rest: the index in argv of the first word behind that;
  * *dashes: whether "--" was there. 0, or -EINVAL and a sentence that names the option or variable, its value and the
  * allowed values. */
@@ -101,14 +127,17 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
  * how variables are named, examples and exit codes. */
 void opts_help(const struct opts_spec *spec, int width, struct buf *out);
 /* The source of an option's value; later ones override. */
-enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
+enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FILE, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                             const char *name);
 /* The variable, "NAME=value", if the value came from one; else NULL. */
 const char *opts_variable(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
                           const char *name);
-/* The option as it was written there, for messages: "--last_call", "-q", "PET_NNODES"; if it was not given "--" and its
- * name. */
+/* The setting if the value came from the file; else NULL. */
+const struct opts_setting *opts_setting_of(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
+                                           const char *name);
+/* The option as it was written there, for messages: "--last_call", "-q", "PET_NNODES", "agent.conf:3: lease"; if it was
+ * not given "--" and its name. */
 enum { OPT_SPELLING_MAX = 80 };
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
                    char out[OPT_SPELLING_MAX]);

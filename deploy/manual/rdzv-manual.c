@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdzv-manual PROGRAM TEMPLATE HEADER: writes a manual page or a completion to stdout. Run while rdzv is built; not
+/* rdzv-manual PROGRAM TEMPLATE HEADER: writes a manual page, a completion or agent.conf to stdout. Run while rdzv is built; not
  * installed.
  *
  * A template is text with places that the tables fill, @{name arguments}. The text of a place goes in as it is; if it
@@ -34,6 +34,8 @@ static const struct opts_spec *const specs[] = {
 #endif
 };
 
+enum { CONF_WIDTH = 100 };
+
 struct page {
   const struct opts_spec *spec; /* NULL: none */
   const char *template;         /* its name, for errors */
@@ -63,6 +65,11 @@ static const struct opts_spec *find_spec(const char *program) {
 
 static bool put_program(const struct page *j, char *words, struct buf *out) {
   buf_puts(out, j->spec->program);
+  return true;
+}
+
+static bool put_file_settings(const struct page *j, char *words, struct buf *out) {
+  opts_file_template(j->spec, CONF_WIDTH, out);
   return true;
 }
 
@@ -184,6 +191,7 @@ static const struct placeholder {
   bool needs_spec;
 } places[] = {
     {"program", put_program, true},
+    {"file-settings", put_file_settings, true},
     {"id", put_id, true},
     {"passes-to", put_passes_to, true},
     {"version", put_version, false},

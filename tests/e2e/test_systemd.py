@@ -68,7 +68,7 @@ def test_examples_are_settings_that_programs_take(rdzv):
     """Each line of the example files, also what is commented out, is an option's."""
     from harness import AGENT, RDZVD
     examples = Path(pages.TOP) / "deploy/systemd"
-    for name, program, args in ("rdzvd.conf.example", RDZVD, ["--help"]), ("agent.conf.example", AGENT, ["--explain", "--", "true"]):
+    for name, program, args in ("rdzvd.conf.example", RDZVD, ["--help"]), ("agent-train.conf.example", AGENT, ["--explain", "--", "true"]):
         text = (examples / name).read_text()
         env = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.M))
         assert env, name

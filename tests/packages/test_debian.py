@@ -26,7 +26,7 @@ HAVE = {
     "librdzv0": {"LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0"},
     "librdzv-dev": {"usr/include/rdzv.h", "LIB/librdzv.a", "LIB/librdzv.so", "LIB/pkgconfig/rdzv.pc"},
 }
-TEXTS = r"usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
+TEXTS = r"etc/rdzv/agent.conf$|usr/share/(doc/PACKAGE/|lintian/overrides/PACKAGE$|man/man[1-8]/|bash-completion/completions/|zsh/vendor-completions/|fish/vendor_completions.d/)|(usr/)?lib/systemd/system/rdzv|usr/lib/sysusers.d/rdzv"
 # What a package needs of others, without numbers.
 NEED = {
     "rdzv-daemon": {"libc6", "libjansson4", "libuv1"},
@@ -119,6 +119,13 @@ def test_what_each_needs(built, tools):
         assert tools.run("dpkg-deb", "-f", deb, "Architecture") == tools.run("dpkg", "--print-architecture")
     version = tools.run("dpkg-deb", "-f", debs(built[0])["rdzv-agent"], "Version").strip()
     assert f"rdzv-daemon (= {version})" in tools.run("dpkg-deb", "-f", debs(built[0])["rdzv-agent"], "Depends")
+
+
+def test_the_sites_file_survives_an_upgrade(built, unpacked, tools):
+    """dpkg asks before it replaces a conffile that was changed; what comes with the package changes nothing."""
+    assert tools.run("dpkg-deb", "-I", debs(built[0])["rdzv-agent"], "conffiles").split() == ["/etc/rdzv/agent.conf"]
+    lines = (unpacked["rdzv-agent"] / "etc/rdzv/agent.conf").read_text().splitlines()
+    assert len(lines) > 50 and all(not line or line.startswith("#") for line in lines)
 
 
 def test_hardened(unpacked, tools):

@@ -136,6 +136,20 @@ def test_a_worker_is_compiled_by_pkg_config(rdzv, home, prefix, tools):
     assert Path(tools.run("pkg-config", "--variable=libdir", lib.parent / "pkgconfig/rdzv.pc").strip()) == lib.parent
 
 
+def test_the_sites_file_is_below_the_prefix(rdzv, prefix):
+    """And of a tree that was copied, in the copy."""
+    moved = rdzv.tmp / "moved"
+    shutil.copytree(prefix, moved, symlinks=True)
+    (moved / "etc/rdzv").mkdir(parents=True)
+    shutil.copy(prefix / "share/doc/rdzv/examples/agent.conf", moved / "etc/rdzv/agent.conf")
+    with open(moved / "etc/rdzv/agent.conf", "a") as f:
+        f.write("lease = 17s\n")
+    line = len((moved / "etc/rdzv/agent.conf").read_text().splitlines())
+    for root, said in (moved, f"lease 17  # {moved}/etc/rdzv/agent.conf:{line}"), (prefix, "lease 5"):
+        agent = rdzv.spawn(root / "bin/rdzv-agent", "--explain", "--", "true")
+        assert agent.exit() == 0 and said in agent.out, agent
+
+
 def test_destdir(tmp_path, tools):
     """The build under test, as a packager installs it: all of it below DESTDIR; the module is found from there."""
     dest = tmp_path / "dest"

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A file of settings: the defaults of a site, weaker than any variable.
+ *
+ *     # Our switches reboot at night.
+ *     lease = 20s
+ *     ssh = ssh -p 2222        # "#" behind a blank begins a comment too
+ *
+ * The names are those of the options, and a row says whether it may stand in the file. A setting that only one job can
+ * know is refused, because it would silently hold for all of them. So is everything that has no effect: an unknown
+ * name, a second line for the same option. */
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/mem.h"
+#include "common/opts/opts.h"
+#include "common/opts/value.h"
+
+enum { SHOWN_MAX = 80 };
+
+static bool is_blank(char c) {
+  return c == ' ' || c == '\t' || c == '\r';
+}
+
+/* Cuts comment and blanks off; returns the first other character. */
+static char *trim(char *line) {
+  for (char *p = line; *p; p++)
+    if (*p == '#' && (p == line || is_blank(p[-1]))) *p = '\0';
+  while (is_blank(*line)) line++;
+  size_t n = strlen(line);
+  while (n > 0 && is_blank(line[n - 1])) n--;
+  line[n] = '\0';
+  return line;
+}
+
+static int refuse_name(const struct opts_spec *spec, const char *name, size_t n, struct err *e) {
+  struct buf shown = BUF_INIT;
+  const char *best = opt_nearest(spec, name, n);
+  buf_put_escaped(&shown, name, n, SHOWN_MAX);
+  if (best)
+    err_set(e, -EINVAL, "unknown option %s: did you mean %s?", buf_text(&shown), best);
+  else
+    err_set(e, -EINVAL, "unknown option %s: %s --help lists them all", buf_text(&shown), spec->program);
+  buf_finish(&shown);
+  return -EINVAL;
+}
+
+static const struct opts_setting *find_setting(const struct opts_file *f, const struct opt *row) {
+  for (size_t i = 0; i < f->n; i++)
+    if (f->v[i].row == row) return &f->v[i];
+  return NULL;
+}
+
+static int take_line(struct opts_file *f, const struct opts_spec *spec, char *line, int number, struct err *e) {
+  char *text = trim(line), *equals = strchr(text, '=');
+  if (!*text) return 0;
+  size_t n = equals ? (size_t)(equals - text) : strlen(text);
+  while (n > 0 && is_blank(text[n - 1])) n--;
+  if (n == 0) return err_set(e, -EINVAL, "a value without an option: write OPTION = VALUE");
+  const struct opt *row = opt_find(spec, text, n);
+  if (!row) return refuse_name(spec, text, n, e);
+  if (!equals) return err_set(e, -EINVAL, "%s has no value: write %s = VALUE", row->name, row->name);
+  if (!row->in_file)
+    return err_set(e, -EINVAL, "%s cannot be a default for all jobs: remove the line, and give it with each job",
+                   row->name);
+  const struct opts_setting *before = find_setting(f, row);
+  if (before) return err_set(e, -EINVAL, "line %d has %s too: remove one of them", before->line, row->name);
+  f->v = xrealloc(f->v, (f->n + 1) * sizeof(*f->v));
+  f->v[f->n++] = (struct opts_setting){.row = row, .value = trim(equals + 1), .line = number};
+  return 0;
+}
+
+int opts_file_parse(struct opts_file *f, const struct opts_spec *spec, char *path, char *text, size_t len,
+                    struct err *e) {
+  int number = 1, rc = 0;
+  *f = (struct opts_file){.path = path, .text = text};
+  for (char *p = text, *end = text + len; rc == 0 && p < end; number++) {
+    size_t n = strcspn(p, "\n");
+    char *next = p + n + 1;
+    if (n > OPTS_FILE_LINE_MAX)
+      rc = err_set(e, -EINVAL, "the line is longer than %d bytes", OPTS_FILE_LINE_MAX);
+    else if (p[n] == '\0' && p + n < end)
+      rc = err_set(e, -EINVAL, "a NUL byte: this is no text file");
+    p[n] = '\0';
+    if (rc == 0) rc = take_line(f, spec, p, number, e);
+    p = next;
+  }
+  if (rc) err_wrap(e, "%s:%d", path, number - 1);
+  return rc;
+}
+
+void opts_file_finish(struct opts_file *f) {
+  free(f->path);
+  free(f->text);
+  free(f->v);
+  *f = (struct opts_file){0};
+}
+
+static void put_row(const struct opt *row, size_t width, struct buf *out) {
+  buf_puts(out, "\n# ");
+  opt_wrap(out, "# ", row->help, 2, width);
+  const char *value = row->type == OPT_FLAG ? "yes" : row->def && *row->def ? row->def : opt_value_label(row);
+  buf_printf(out, "#%s = %s\n", row->name, value);
+}
+
+void opts_file_template(const struct opts_spec *spec, int width, struct buf *out) {
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
+    if (row->name && row->in_file) put_row(row, (size_t)width, out);
+}
