@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's command line and environment, a scheduler's variables too. A line of the input is a word, or, behind
- * '$', a variable; every file that a variable names has the whole input in it. Whatever is said is either refused
- * with a sentence or settled to what the rest of the agent may rely on. */
+ * '$', a variable; every file that a variable names has the whole input in it, and so has agent.conf. Whatever is said
+ * is either refused with a sentence or settled to what the rest of the agent may rely on. */
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "agent/options/command_line.h"
+#include "common/mem.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
@@ -88,6 +89,14 @@ static void check_command(const struct agent_options *o, char *const *env) {
   free(own);
 }
 
+/* The same bytes as agent.conf; NULL: they are none. */
+static const struct opts_file *read_conf(struct opts_file *f, const uint8_t *data, size_t len) {
+  struct err e = ERR_INIT;
+  int rc = opts_file_parse(f, &agent_options_spec, xstrdup("agent.conf"), xmemdup(data, len), len, &e);
+  if (rc && (rc != -EINVAL || strncmp(e.text, "agent.conf:", 11) != 0)) abort();
+  return rc ? NULL : f;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
   static char name[] = "rdzv-agent";
   char *argv[WORDS_MAX + 1] = {name, NULL}, *env[WORDS_MAX + 1] = {NULL};
@@ -108,6 +117,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
   char *whole = strndup((const char *)data, len);
   cluster_read(&c, &(struct cluster_site){.env = env, .host = "n1", .read_file = read_file, .ctx = whole});
   check_facts(&c);
+  struct opts_file conf;
+  c.conf = read_conf(&conf, data, len);
   int rc = agent_options_parse(&o, argc, argv, env, &c, &e);
   if (rc && (rc != -EINVAL || !e.text[0])) abort();
   if (rc == 0 && !o.help && !o.version) {
@@ -115,6 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len) {
     check_command(&o, env);
   }
   cluster_finish(&c);
+  opts_file_finish(&conf);
   free(whole);
   free(text);
   return 0;
