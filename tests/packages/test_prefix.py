@@ -22,7 +22,7 @@ PROGRAMS = {"bin/rdzv-agent", "bin/rdzv-trainer", "bin/rdzvctl", "bin/rdzvd"}
 HELPERS = {"libexec/rdzv/rdzv-devices", "libexec/rdzv/rdzv-nccl"}
 LIBRARY = {"LIB/librdzv.a", "LIB/librdzv.so", "LIB/librdzv.so.0", "LIB/librdzv.so.0.1.0", "LIB/pkgconfig/rdzv.pc", "include/rdzv.h"}
 MODULE = "LIB/rdzv/rdzv-cuda.so"
-TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|doc/rdzv/)|lib/(systemd|sysusers.d)/"
+TEXTS = r"share/(man/man[1-8]/|bash-completion/|zsh/|fish/|doc/rdzv/|modulefiles/rdzv/)|lib/(systemd|sysusers.d)/"
 NOBODY = 65534
 TRAIN = ["--data", "synthetic:200", "--layers", "8,4,8", "--loss", "rmse", "--batch", "8", "--device", "cpu", "--report-every", "0"]
 
@@ -89,7 +89,7 @@ def test_the_pages_are_there(prefix):
     for page in pages.pages():
         links = {link.split("#")[0] for link in re.findall(r"\]\(([^)\s:]+)\)", (docs / page).read_text())} - {""}
         dead = {os.path.normpath(os.path.join(os.path.dirname(page), link)) for link in links if not (docs / page).parent.joinpath(link).exists()}
-        assert all(re.match(r"(agent|tests)/|deploy/container/", link) for link in dead), (page, dead)
+        assert all(re.match(r"(agent|tests)/|deploy/(conda|container|rpm|spack|modulefiles)/", link) for link in dead), (page, dead)
 
 
 def test_two_agents_a_daemon_and_the_trainer(rdzv, prefix):
@@ -148,6 +148,39 @@ def test_the_sites_file_is_below_the_prefix(rdzv, prefix):
     for root, said in (moved, f"lease 17  # {moved}/etc/rdzv/agent.conf:{line}"), (prefix, "lease 5"):
         agent = rdzv.spawn(root / "bin/rdzv-agent", "--explain", "--", "true")
         assert agent.exit() == 0 and said in agent.out, agent
+
+
+# How a shell gets the command `module`. Debian's two packages exclude each other, so one of them may lie unpacked in a folder of the tests.
+ENVIRONMENT_MODULES = [*Path("/usr/lib").glob("*/modulecmd.tcl"), *(TOP / "build/environment-modules").glob("usr/lib/*/modulecmd.tcl")]
+LMOD = Path("/usr/share/lmod/lmod/init/bash")
+
+
+def module_command(kind):
+    if kind == "Lmod":
+        return f". {LMOD}" if LMOD.exists() else None
+    return f'module() {{ eval "$(tclsh {ENVIRONMENT_MODULES[0]} bash "$@")"; }}' if ENVIRONMENT_MODULES and shutil.which("tclsh") else None
+
+
+@pytest.mark.parametrize("kind", ["Lmod", "Environment Modules"])
+@pytest.mark.parametrize("pages_of_others", [None, "/usr/own/man"])
+def test_the_modulefile(home, prefix, tools, kind, pages_of_others):
+    """Loaded as the page says, what it sets is found; and unloaded, nothing of it is left."""
+    begin = module_command(kind)
+    if not begin:
+        other = "not on this machine: " if Path("/etc/environment-modules").exists() else ""  # which excludes Lmod
+        pytest.skip(f"{other}{kind} is not installed")
+    show = "; ".join(f'echo "{name}=${name}"' for name in ("PATH", "MANPATH", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH"))
+    load = pages.block("deploy/packages.md", "module")
+    env = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **({"MANPATH": pages_of_others} if pages_of_others else {})}
+    script = f"{begin}\n{show}\n{load}\n{show}\ncommand -v rdzv-agent; rdzv-agent --version; pkg-config --variable=prefix rdzv\nmodule unload rdzv\n{show}"
+    out = tools.run("bash", "-ec", script, env=env).splitlines()
+    before, during, found, after = out[:4], dict(line.split("=", 1) for line in out[4:8]), out[8:11], out[11:]
+    lib = next(prefix.rglob("librdzv.a")).parent
+    assert during["PATH"] == f"{prefix}/bin:{env['PATH']}" and during["LD_LIBRARY_PATH"] == str(lib) and during["PKG_CONFIG_PATH"] == f"{lib}/pkgconfig", out
+    # An empty entry, or else man would look nowhere else.
+    assert during["MANPATH"].rstrip(":").split(":") == [f"{prefix}/share/man", *([pages_of_others] if pages_of_others else [])] and during["MANPATH"].endswith(":"), out
+    assert found == [f"{prefix}/bin/rdzv-agent", tools.run(prefix / "bin/rdzv-agent", "--version").strip(), str(prefix)], out
+    assert after == before
 
 
 def test_destdir(tmp_path, tools):

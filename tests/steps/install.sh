@@ -56,6 +56,12 @@ apt_missing() {
     have dh || echo debhelper
     have lintian || echo lintian
     have chrpath || echo chrpath
+    # Those of the other recipes: rpmbuild, and Lmod, which needs tclsh for a modulefile in Tcl. rattler-build needs patchelf.
+    have rpmbuild || echo rpm
+    have rpmlint || echo rpmlint
+    have tclsh || echo tcl
+    [ -e /usr/share/lmod ] || [ -e /etc/environment-modules ] || echo lmod
+    have patchelf || echo patchelf
     # Debian 12 has this file in the package systemd, later versions in a package of its own.
     if ! pkg-config --exists systemd 2>/dev/null && apt-cache show systemd-dev >/dev/null 2>&1; then echo systemd-dev; fi
     if { wanted fresh || wanted image || wanted fresh-tests; } && ! have debootstrap; then echo debootstrap; fi
@@ -102,6 +108,19 @@ install_packages() {
   else
     echo "missing; to install it: apt-get install -y --no-install-recommends $missing"
   fi
+}
+
+# Environment Modules in a folder, unpacked: its package and Lmod's exclude each other.
+unpack_modules() {
+  local to=build/environment-modules tmp
+  if [ -e /etc/environment-modules ] || [ -e $to ] || ! have apt-get; then return 0; fi
+  echo "unpacking environment-modules in $to"
+  tmp=$(mktemp -d)
+  # apt downloads as a user of its own, who may not be allowed to write here
+  if (cd "$tmp" && bounded 120 "$logs/apt.log" apt-get -o APT::Sandbox::User=root download -q environment-modules); then
+    dpkg -x "$tmp"/*.deb "$to" >>"$logs/apt.log" 2>&1 || rm -rf "$to"
+  fi
+  rm -rf "$tmp"
 }
 
 # Makes build/venv, which sees the system's packages too.
@@ -167,6 +186,9 @@ install_all() {
   [ $torch = 0 ] || install_torch
   [ $ci = 1 ] || return 0
   install_nccl
+  # It builds the conda recipe.
+  has_package py-rattler-build || pip_install py-rattler-build==0.73.0
+  [ $quick = 1 ] || unpack_modules
   # Kubernetes' schemas, which the manifests must satisfy.
   has_package kubernetes-validate || pip_install kubernetes-validate==1.35.0
 }
