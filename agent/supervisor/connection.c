@@ -70,6 +70,8 @@ static void log_link_down(struct supervisor *s, const char *text) {
   /* Nodes start together, and the daemon may be some milliseconds late. */
   uint64_t early_ms = join_timeout_ms(s) / 2 < EARLY_MS ? join_timeout_ms(s) / 2 : EARLY_MS;
   bool early = !s->link.welcomed && s->now_ms < s->job.begun_ms + early_ms;
+  /* By the living line, which ends at the terminal's edge: the first time the reason has a line of its own. */
+  bool shown = sup_forming_is_drawn(s) && s->link.warned_ms;
   if (s->link.state == CONNECTION_READY && !s->link.loss_reported) {
     sup_log(s, LOG_WARN, "lost contact with the daemon at %s: %s; %s", s->config.endpoint, text,
             sup_has_trees(s) ? "workers go on, trying to reconnect" : "trying to reconnect");
@@ -78,7 +80,7 @@ static void log_link_down(struct supervisor *s, const char *text) {
     if (sup_has_trees(s))
       sup_log(s, LOG_WARN, "%s; workers go on, trying again", text);
     else
-      sup_log(s, sup_forming_is_drawn(s) || early ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s%s", text,
+      sup_log(s, shown || early ? LOG_DEBUG : LOG_WARN, "%s; trying again for %llu s%s", text,
               (unsigned long long)left_ms / 1000, gives_up_on_stranger(s) ? "" : " (--join-timeout)");
   }
   if (!again && !early) s->link.warned_ms = s->now_ms ? s->now_ms : 1;

@@ -7,8 +7,9 @@
  *
  * Without a terminal a line is logged every 30 s, and sooner when something important changes: there are enough nodes
  * now, or no longer; a node was lost or refused; half of the missing nodes have come. Sixty-four agents write into the
- * same output of a batch system, so changes as expected are not logged each time. On a terminal the same lines go to
- * the agent's file alone.
+ * same output of a batch system, so changes as expected are not logged each time. On a terminal these lines go to the
+ * agent's file alone, except one that names a user's mistake: a node was refused, or another job waits here as well. The
+ * living line ends at the terminal's edge, which would cut off the mistake.
  *
  * If a host has several agents, one for each GPU, only the first of them logs the line. Within the first second nothing
  * is shown, because by then most jobs have begun. */
@@ -54,12 +55,16 @@ static void read_waiting(const struct supervisor *s, struct msg *m) {
     msg_decode(&f, TO_AGENT, m, NULL);
 }
 
+/* Since the last line: a node was refused, or another job waits here. */
+static bool has_new_mistake(const struct supervisor *s, const struct waiting *w) {
+  bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms + s->forming->line_ms < s->forming->waiting_ms;
+  return refused || (w->twin[0] && !s->forming->line_twin);
+}
+
 /* Since the last line. */
 static bool much_has_changed(const struct supervisor *s, const struct waiting *w) {
   bool enough = w->prospect != PROSPECT_GIVE_UP;
-  bool refused = w->n_refusals && (uint64_t)w->refusals[0].ago_ms + s->forming->line_ms < s->now_ms;
-  bool twin = w->twin[0] && !s->forming->line_twin;
-  return refused || twin || enough != s->forming->line_enough || w->here < s->forming->line_here ||
+  return has_new_mistake(s, w) || enough != s->forming->line_enough || w->here < s->forming->line_here ||
          (w->missing < s->forming->line_missing && w->missing <= s->forming->line_missing / 2);
 }
 
@@ -104,7 +109,8 @@ static uint64_t line_due_ms(const struct supervisor *s) {
 }
 
 static void log_waiting(struct supervisor *s, const struct waiting *w, const char *text) {
-  sup_log(s, s->config.living || s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", text);
+  bool shown = s->config.living && !has_new_mistake(s, w); /* by the living line */
+  sup_log(s, shown || s->config.echo ? LOG_DEBUG : LOG_INFO, "%s", text);
   s->forming->line_ms = s->now_ms;
   s->forming->line_here = w->here;
   s->forming->line_missing = w->missing;

@@ -42,7 +42,7 @@ struct supervisor_config {
   int64_t hang_start_ms; /* --hang-start-timeout */
   bool many;             /* more than one worker or node: lines name ranks */
   bool echo;             /* another agent of this host logs the lines that are the same for all of them */
-  bool living;           /* there is a terminal for SUP_STATUS, which shows what is waited for, so it is not logged */
+  bool living;           /* a terminal has SUP_STATUS, which shows what is waited for: only mistakes are logged */
   bool worker_store;     /* --store worker: a worker serves the round's store, no agent does */
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */

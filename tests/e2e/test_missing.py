@@ -97,6 +97,19 @@ def test_a_living_line(rdzv, terminal):
     assert re.search(r"\r\x1b\[K(rdzv-agent: [^\r\n]*\r\n)?$", t.text), t.text  # the living line is wiped
 
 
+def test_a_mistake_has_a_line_of_its_own_on_a_narrow_terminal(rdzv, terminal):
+    """80 columns cut the living line off before the host that was refused."""
+    d = rdzv.daemon()
+    job = ["--endpoint", d.endpoint, "--rdzv-id", "x", "--nnodes"]
+    t = terminal(*job, 2, *WAIT, columns=80)
+    until(lambda: f"a line:\n{t.text!r}", lambda: t.drawn)
+    assert rdzv.agent(*job, 3, *WAIT).exit() == 72, rdzv
+    line = rf"1 of 2 nodes is here .*; missing 1; {HOST} was refused \d+ s ago: --nnodes \(minimum\) is 3 there and 2 in the job$"
+    until(lambda: f"the mistake:\n{t.text!r}", lambda: any(re.match(line, l) for l in t.said))
+    assert all(len(l) < 80 and "refused" not in l for l in t.drawn), t.drawn
+    assert t.end(signal.SIGTERM) == 75
+
+
 def test_the_line_goes_when_the_round_begins(rdzv, terminal):
     d = rdzv.daemon()
     job = ["--endpoint", d.endpoint, "--nnodes", 2, "--", "sleep", 1]
@@ -170,6 +183,7 @@ def test_no_daemon_on_a_terminal(rdzv, terminal):
     assert t.end() == 69, t.text
     assert re.match(r"no daemon for \d s, giving up in \d s \(--join-timeout\): nothing listens at 127.0.0.1:1: start rdzvd there", t.drawn[0]), t.drawn
     assert len(t.drawn) >= 2, t.drawn
+    assert len([l for l in t.said if re.match(r"nothing listens at 127.0.0.1:1: .*; trying again for \d s", l)]) == 1, t.said  # where the terminal is narrow
     assert any(re.search(r"no rdzvd could be reached at 127.0.0.1:1 within 4 s \(--join-timeout\): nothing listens", l) for l in t.said), t.said
 
 

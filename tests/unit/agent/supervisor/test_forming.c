@@ -165,6 +165,40 @@ static void test_a_living_line(void **state) {
   bench_close(&b);
 }
 
+static size_t lines_with(const struct bench *b, const char *words) {
+  size_t n = 0;
+  for (size_t i = 0; i < b->n_fx; i++)
+    n += b->fx[i].kind == SUP_SAY && b->fx[i].say.level <= LOG_INFO && strstr(b->fx[i].say.text, words);
+  return n;
+}
+
+/* A terminal's edge cuts the living line off before it comes to the mistake. */
+static void test_a_mistake_has_a_line_on_a_terminal_too(void **state) {
+  struct bench b;
+  struct msg m;
+  joined(&b, true);
+  tell(&b, 1, 600000);
+  bench_run(&b, 5000);
+  assert_int_equal(lines_with(&b, " here "), 0);
+  struct turned_away r = {.host = "n9", .ago_ms = 0, .text = "--nnodes (minimum) is 3 there and 2 in the job"};
+  waiting(&m, 1, 595000);
+  m.waiting.refusals = &r;
+  m.waiting.n_refusals = 1;
+  bench_msg(&b, &m);
+  bench_run(&b, 45000);
+  assert_int_equal(lines_with(&b, "n9 was refused 0 s ago: --nnodes (minimum) is 3 there and 2 in the job"), 1);
+  assert_int_equal(lines_with(&b, " here "), 1);
+  m.waiting.twin = "theirs";
+  m.waiting.left_ms = 550000;
+  r.ago_ms = 45000;
+  bench_msg(&b, &m);
+  bench_run(&b, 45000);
+  assert_int_equal(lines_with(&b, "job theirs of the same user waits here"), 1);
+  assert_int_equal(lines_with(&b, " here "), 2);
+  assert_non_null(strstr(living(&b), "job theirs of the same user waits here"));
+  bench_close(&b);
+}
+
 static void test_other_texts_are_said_at_once(void **state) {
   for (int terminal = 0; terminal < 2; terminal++) {
     struct bench b;
@@ -206,7 +240,7 @@ static void test_no_daemon(void **state) {
                                         : "none");
     size_t lines = 0;
     for (size_t i = 0; i < b.n_fx; i++) lines += b.fx[i].kind == SUP_SAY && b.fx[i].say.level == LOG_WARN;
-    assert_int_equal(lines, terminal ? 0 : 2); /* after a second, where no line is drawn; and every 30 s */
+    assert_int_equal(lines, terminal ? 1 : 2); /* after a second; and every 30 s, where no line is drawn */
     bench_forget(&b);
     down(&b, "the name \"node1\" is not known");
     bench_run(&b, 1000);
@@ -262,6 +296,7 @@ int main(void) {
       cmocka_unit_test(test_sooner_when_much_has_changed),
       cmocka_unit_test(test_no_line_from_the_second_agent_of_a_host),
       cmocka_unit_test(test_a_living_line),
+      cmocka_unit_test(test_a_mistake_has_a_line_on_a_terminal_too),
       cmocka_unit_test(test_other_texts_are_said_at_once),
       cmocka_unit_test(test_no_daemon),
       cmocka_unit_test(test_giving_up_says_why),
