@@ -283,6 +283,10 @@ void rdzv_finish(struct rdzv *r) {
   free(r);
 }
 
+const char *rdzv_version(void) {
+  return RDZV_VERSION;
+}
+
 const char *rdzv_error(const struct rdzv *r) {
   return r ? r->text : init_text;
 }

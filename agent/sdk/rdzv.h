@@ -9,17 +9,24 @@
  *
  *     #include <rdzv.h>
  *     #include <stdio.h>
+ *     #include <stdlib.h>
  *     int main(void) {
  *       struct rdzv *r;
  *       if (rdzv_init(&r, 10000)) return fprintf(stderr, "%s\n", rdzv_error(NULL)), 1;
- *       double mine = rdzv_rank(r), all[1024];
- *       if (rdzv_exchange(r, "hello", &mine, sizeof mine, all, 10000) ||
- *           rdzv_store_add(r, "here", 1, NULL, 10000)) // and Python's store.get("here") sees it
+ *       int mine = rdzv_rank(r), world = rdzv_world_size(r), sum = 0;
+ *       size_t size = (size_t)world * sizeof mine;
+ *       int *all = malloc(size);
+ *       int64_t here = 0;
+ *       if (rdzv_exchange(r, "hello", &mine, sizeof mine, all, size, 10000) ||
+ *           rdzv_store_add(r, "here", 1, &here, 10000)) // and Python's store.get("here") sees it
  *         return fprintf(stderr, "%s\n", rdzv_error(r)), 1;
+ *       for (int i = 0; i < world; i++) sum += all[i];
+ *       printf("rank %d of %d on node %d: all ranks add up to %d\n", mine, world, rdzv_node_rank(r), sum);
  *       for (uint64_t step = 0; step < 100 && !(rdzv_requested(r) & RDZV_STOP); step++)
  *         rdzv_progress(r, step + 1, 100, 1.0 / (double)(step + 1), 64.0);
  *       rdzv_done(r);
  *       rdzv_finish(r);
+ *       free(all);
  *     }
  *
  * Without an agent (RDZV_AGENT_SOCKET is not set) rdzv_init gives a world of one, so the same program also runs by
@@ -39,6 +46,12 @@ extern "C" {
 #endif
 
 #define RDZV_API __attribute__((visibility("default")))
+
+/* The version of this header. rdzv_version() returns that of the library. */
+#define RDZV_VERSION_MAJOR 0
+#define RDZV_VERSION_MINOR 1
+#define RDZV_VERSION_PATCH 0
+#define RDZV_VERSION       "0.1.0"
 
 enum {
   RDZV_NCCL_ID_SIZE = 128,          /* bytes of one ncclUniqueId */
@@ -64,6 +77,8 @@ struct rdzv;
  * agent listens there), -ETIMEDOUT, -EPROTO (the agent has another version), -ESTALE (this round is over).
  * rdzv_error(NULL) returns the sentence. */
 RDZV_API int rdzv_init(struct rdzv **out, int timeout_ms);
+/* The version of the library that runs: three numbers with dots, such as "0.1.0". The string is static. */
+RDZV_API const char *rdzv_version(void);
 /* Closes the connection and frees r. r may be NULL. */
 RDZV_API void rdzv_finish(struct rdzv *r);
 /* The sentence of the last error. If r is NULL: of the last failed rdzv_init in this thread. Never NULL. */
@@ -155,12 +170,15 @@ RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; does noth
 RDZV_API int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms);
 
 /* All-gather within the round, over the round's store. Every rank calls it with the same name and the same size: `mine`
- * holds `size` bytes, 1 or more. `all` receives world_size * size bytes in the order of ranks. The limits are
- * RDZV_EXCHANGE_MAX and RDZV_VALUE_MAX. A name can be used again: the n-th call of a rank meets the n-th call of the
- * others. It is made for small values, and costs each rank two round trips in a world of any size. Errors: those of the
- * store functions below; -ETIMEDOUT names the missing ranks, and the call counts as made; -EINVAL: a bad name, or
- * another rank gave another size; the sentence names that rank. */
-RDZV_API int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all, int timeout_ms);
+ * holds `size` bytes, 1 or more. `all` has room for `capacity` bytes and receives world_size * size bytes in the order
+ * of ranks, on success only. `mine` may lie in `all`. The limits are RDZV_EXCHANGE_MAX and RDZV_VALUE_MAX - 8. A name can
+ * be used again: the n-th call of a rank meets the n-th call of the others. It is made for small values, and costs each
+ * rank two round trips in a world of any size. Errors: those of the store functions below. -EMSGSIZE: `capacity` is too
+ * small, or a limit is exceeded; nothing was sent, and the call does not count. -ETIMEDOUT: the sentence names the
+ * missing ranks, and the call counts as made. -EINVAL: a bad name, `all` is NULL, or another rank gave another size;
+ * the sentence names that rank. */
+RDZV_API int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all, size_t capacity,
+                           int timeout_ms);
 
 /* Waits until all ranks have called it with this name. Names work as in rdzv_exchange, but a barrier and an exchange
  * may have the same name. */

@@ -87,9 +87,8 @@ static int make_keys(struct meeting *m) {
 
 /* Records ---------------------------------------------------------------------------------------------------------- */
 
-/* Sets here[rank] for each record, and copies the values into m->all for an exchange. -EINVAL: a rank came twice or
- * with another size. */
-static int read_records(const struct meeting *m, struct slice values, bool *here) {
+/* Sets here[rank] for each record. -EINVAL: a rank came twice or with another size. */
+static int check_records(const struct meeting *m, struct slice values, bool *here) {
   uint32_t world = m->r->is.world_size;
   for (size_t at = 0; at < values.len;) {
     size_t left = values.len - at;
@@ -103,10 +102,15 @@ static int read_records(const struct meeting *m, struct slice values, bool *here
       return rdzv_store_fail(m->r, -EINVAL, "rank %u gave %u bytes, and this rank (%u) %zu", rank, size, m->r->is.rank,
                              m->size);
     here[rank] = true;
-    if (m->all) memcpy(m->all + (size_t)rank * size, p + RECORD_HEAD, size);
     at += RECORD_HEAD + size;
   }
   return 0;
+}
+
+/* The records have been checked, and there is one of each rank. */
+static void copy_values(const struct meeting *m, struct slice values) {
+  for (size_t at = 0; at < values.len; at += RECORD_HEAD + m->size)
+    memcpy(m->all + get_u32(values.data + at) * m->size, values.data + at + RECORD_HEAD, m->size);
 }
 
 static void add_text(char *out, size_t room, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -165,8 +169,9 @@ static int read_values(const struct meeting *m, bool complete) {
   if (rc || q[0].op != C10D_GET) return rc;
   bool *here = calloc(r->is.world_size, sizeof(*here));
   if (!here) return rdzv_store_fail(r, -ENOMEM, "out of memory");
-  rc = read_records(m, a[0].value, here);
+  rc = check_records(m, a[0].value, here);
   if (rc == 0) rc = name_missing(m, here);
+  if (rc == 0 && m->all) copy_values(m, a[0].value);
   free(here);
   return rc;
 }
@@ -174,12 +179,15 @@ static int read_values(const struct meeting *m, bool complete) {
 static int meet(struct meeting *m) {
   struct rdzv *r = m->r;
   if (r->is.world_size == 1) {
-    if (m->all) memcpy(m->all, m->mine, m->size);
+    if (m->all) memmove(m->all, m->mine, m->size);
     return 0;
   }
   if (m->size + RECORD_HEAD > (size_t)RDZV_EXCHANGE_MAX / r->is.world_size)
     return rdzv_store_fail(r, -EMSGSIZE, "%zu bytes from each of %u ranks are too many, the limit is %d for all",
                            m->size, r->is.world_size, RDZV_EXCHANGE_MAX);
+  if (m->size + RECORD_HEAD > RDZV_VALUE_MAX)
+    return rdzv_store_fail(r, -EMSGSIZE, "a value of %zu bytes is too large, the limit is %d", m->size,
+                           RDZV_VALUE_MAX - RECORD_HEAD);
   int rc = make_keys(m);
   if (!rc) rc = announce(m);
   if (rc == 0) return read_values(m, true);
@@ -196,11 +204,16 @@ static int begin_meeting(struct meeting *m, struct rdzv *r, const char *verb, co
   return -EINVAL;
 }
 
-int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all, int timeout_ms) {
+int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all, size_t capacity,
+                  int timeout_ms) {
   struct meeting m;
   int rc = begin_meeting(&m, r, "exchange", name, timeout_ms);
   if (rc) return rc;
   if (size < 1) return rdzv_store_fail(r, -EINVAL, "a value has at least 1 byte");
+  if (!all) return rdzv_store_fail(r, -EINVAL, "the place for all values is NULL");
+  if (size > capacity / r->is.world_size)
+    return rdzv_store_fail(r, -EMSGSIZE, "there is room for %zu bytes, and %u ranks give %zu bytes each", capacity,
+                           r->is.world_size, size);
   m.mine = mine;
   m.size = size;
   m.all = all;

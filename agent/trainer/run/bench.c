@@ -237,12 +237,14 @@ static int measure_size(struct bench *b, uint64_t count, struct err *e) {
   return report_row(b, &r, e);
 }
 
+/* `all` has a card for each rank. */
 static int exchange_cards(struct trainer *t, struct card *all, struct err *e) {
   struct card mine = {0};
+  size_t room = (size_t)t->world * sizeof *all;
   if (gethostname(mine.host, sizeof mine.host - 1)) return err_sys(e, -errno, "gethostname");
   snprintf(mine.device, sizeof mine.device, "%s", t->c->device);
   snprintf(mine.pid, sizeof mine.pid, "%d", (int)getpid());
-  int rc = rdzv_exchange(t->rdzv, "bench", &mine, sizeof mine, all, (int)t->o.coll_timeout_ms);
+  int rc = rdzv_exchange(t->rdzv, "bench", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
   return rc ? err_set(e, rc, "%s", rdzv_error(t->rdzv)) : 0;
 }
 

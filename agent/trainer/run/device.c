@@ -38,7 +38,7 @@ enum { PATH_SIZE = 1024 };
 static int exchange(void *ctx, const char *key, const void *mine, size_t size, void *all, int timeout_ms,
                     struct err *e) {
   struct rdzv *r = ctx;
-  int rc = rdzv_exchange(r, key, mine, size, all, timeout_ms);
+  int rc = rdzv_exchange(r, key, mine, size, all, size * (size_t)rdzv_world_size(r), timeout_ms);
   return rc ? err_set(e, rc, "%s", rdzv_error(r)) : 0;
 }
 

@@ -95,11 +95,12 @@ static int await_next_round(struct trainer *t, const char *why, struct err *e) {
 
 static int compare_steps(struct trainer *t, int *root, bool *all_equal, struct err *e) {
   struct standing mine = {.step = t->done.step, .has_state = t->has_state};
-  struct standing *all = calloc((size_t)t->world, sizeof *all);
+  size_t room = (size_t)t->world * sizeof mine;
+  struct standing *all = calloc(1, room);
   *root = -1;
   *all_equal = true;
   if (!all) return with_exit(t, TRAINER_SYSTEM, err_set(e, -ENOMEM, "out of memory"));
-  int rc = rdzv_exchange(t->rdzv, "rdzv-trainer.standing", &mine, sizeof mine, all, (int)t->o.coll_timeout_ms);
+  int rc = rdzv_exchange(t->rdzv, "rdzv-trainer.standing", &mine, sizeof mine, all, room, (int)t->o.coll_timeout_ms);
   if (rc) with_exit(t, TRAINER_LOST, err_set(e, rc, "%s", rdzv_error(t->rdzv)));
   for (int i = 0; rc == 0 && i < t->world; i++)
     if (all[i].has_state && (*root < 0 || all[i].step > all[*root].step)) *root = i;

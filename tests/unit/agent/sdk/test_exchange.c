@@ -46,7 +46,7 @@ static int exchange(struct rdzv *r, const char *name, int call, size_t size) {
   size_t world = (size_t)rdzv_world_size(r);
   char *mine = xmalloc(size), *all = xmalloc(world * size), *expected = xmalloc(size);
   value_of((uint32_t)rdzv_rank(r), call, size, mine);
-  int rc = rdzv_exchange(r, name, mine, size, all, PATIENCE_MS);
+  int rc = rdzv_exchange(r, name, mine, size, all, world * size, PATIENCE_MS);
   for (uint32_t i = 0; rc == 0 && i < world; i++) {
     value_of(i, call, size, expected);
     if (memcmp(all + i * size, expected, size) != 0) rc = 1000 + (int)i;
@@ -119,7 +119,7 @@ static int part_three_of_many(struct rdzv *r) {
   if (rdzv_barrier(r, "b", MISSED_MS) != -ETIMEDOUT ||
       !strstr(rdzv_error(r), "barrier \"b\": rank 0, 4, 5, 6, 7, 8, 9, 10 and 5 more did not come within 2000 ms"))
     return 1;
-  return rdzv_exchange(r, "hello", &mine, sizeof(mine), all, MISSED_MS + 50 * rdzv_local_rank(r));
+  return rdzv_exchange(r, "hello", &mine, sizeof(mine), all, sizeof(all), MISSED_MS + 50 * rdzv_local_rank(r));
 }
 
 static void test_the_missing_are_named(void **state) {
@@ -133,10 +133,10 @@ static int part_late(struct rdzv *r) {
   int all[3], mine = rdzv_rank(r), rc = 0;
   if (mine == 2) {
     while (atomic_load(&turn) < 2) poll(NULL, 0, 1);
-    rc = rdzv_exchange(r, "late", &mine, sizeof(mine), all, PATIENCE_MS);
+    rc = rdzv_exchange(r, "late", &mine, sizeof(mine), all, sizeof(all), PATIENCE_MS);
     if (rc == 0 && (all[0] != 0 || all[1] != 1 || all[2] != 2)) rc = 1;
   } else {
-    if (rdzv_exchange(r, "late", &mine, sizeof(mine), all, MISSED_MS) != -ETIMEDOUT) return 2;
+    if (rdzv_exchange(r, "late", &mine, sizeof(mine), all, sizeof(all), MISSED_MS) != -ETIMEDOUT) return 2;
     if (!strstr(rdzv_error(r), "rank 2 did not come within 2000 ms")) return 3;
     atomic_fetch_add(&turn, 1);
   }
@@ -150,7 +150,59 @@ static void test_one_comes_late(void **state) {
 
 static int part_sizes_differ(struct rdzv *r) {
   char mine[8] = {0}, all[64];
-  return rdzv_exchange(r, "k", mine, rdzv_rank(r) == 2 ? 7 : 8, all, PATIENCE_MS);
+  return rdzv_exchange(r, "k", mine, rdzv_rank(r) == 2 ? 7 : 8, all, sizeof(all), PATIENCE_MS);
+}
+
+/* All values of the ranks that come are untouched unless the call succeeds: here, in a timeout, in no room. */
+static int part_room(struct rdzv *r) {
+  struct {
+    int all[2], behind;
+  } x = {{-1, -1}, -1};
+  int mine = rdzv_rank(r), world = rdzv_world_size(r);
+  size_t room = sizeof(mine) * (size_t)world;
+  if (rdzv_exchange(r, "room", &mine, sizeof(mine), x.all, room - 1, PATIENCE_MS) != -EMSGSIZE) return 1;
+  if (!strstr(rdzv_error(r), "exchange \"room\": there is room for 7 bytes, and 2 ranks give 4 bytes each")) return 2;
+  if (rdzv_exchange(r, "room", &mine, sizeof(mine), x.all, 0, PATIENCE_MS) != -EMSGSIZE) return 3;
+  if (rdzv_exchange(r, "room", &mine, SIZE_MAX, x.all, SIZE_MAX, PATIENCE_MS) != -EMSGSIZE) return 4;
+  if (rdzv_exchange(r, "room", &mine, sizeof(mine), NULL, room, PATIENCE_MS) != -EINVAL) return 5;
+  if (x.all[0] != -1 || x.all[1] != -1) return 6;
+  x.all[mine] = mine; /* in place */
+  int rc = rdzv_exchange(r, "room", &x.all[mine], sizeof(mine), x.all, room, PATIENCE_MS);
+  return rc ? rc : x.all[0] == 0 && x.all[1] == 1 && x.behind == -1 ? 0 : 7;
+}
+
+static void test_too_little_room(void **state) {
+  play_well(2, 2, part_room);
+}
+
+/* The agent reports more ranks than the program expected, as a job of 2048 ranks does. */
+static int part_many(struct rdzv *r) {
+  double mine = 1, all[1024];
+  if (rdzv_exchange(r, "hello", &mine, sizeof(mine), all, sizeof(all), 0) != -EMSGSIZE) return 1;
+  return strstr(rdzv_error(r), "there is room for 8192 bytes, and 2048 ranks give 8 bytes each") ? 0 : 2;
+}
+
+static void test_more_ranks_than_expected(void **state) {
+  play_well(1, 2048, part_many);
+}
+
+static void check_untouched(const char *all, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (all[i] != 'u') fail_msg("byte %zu was written", i);
+}
+
+static int part_untouched(struct rdzv *r) {
+  char mine[8] = {0}, all[24];
+  memset(all, 'u', sizeof(all));
+  bool late = rdzv_local_rank(r) == 0 && rdzv_world_size(r) == 3;
+  int rc = rdzv_exchange(r, "u", mine, late ? 7 : 8, all, sizeof(all), MISSED_MS);
+  if (rc == 0) return 1;
+  check_untouched(all, sizeof(all));
+  return 0;
+}
+
+static void test_a_failed_call_writes_nothing(void **state) {
+  play_well(3, 3, part_untouched); /* rank 0 gives 7 bytes */
 }
 
 static void test_sizes_that_differ(void **state) {
@@ -163,7 +215,7 @@ static void test_sizes_that_differ(void **state) {
 /* Another process of rank 1, with the same name. */
 static int part_twice(struct rdzv *r) {
   char mine = 0, all[3];
-  if (rdzv_rank(r) != 2) return rdzv_exchange(r, "k", &mine, 1, all, PATIENCE_MS);
+  if (rdzv_rank(r) != 2) return rdzv_exchange(r, "k", &mine, 1, all, sizeof(all), PATIENCE_MS);
   if (rdzv_store_append(r, "rdzv.exchange/k/0/values", "\1\0\0\0\1\0\0\0x", 9, PATIENCE_MS)) return 1;
   return rdzv_store_barrier(r, "rdzv.exchange/k/0/count", 3, PATIENCE_MS);
 }
@@ -178,7 +230,7 @@ static int part_strange(struct rdzv *r) {
     return rc;
   }
   while (atomic_load(&turn) < 1) poll(NULL, 0, 1);
-  return rdzv_exchange(r, "k", &mine, 1, all, MISSED_MS);
+  return rdzv_exchange(r, "k", &mine, 1, all, sizeof(all), MISSED_MS);
 }
 
 static void test_somebody_else_writes_there(void **state) {
@@ -195,14 +247,16 @@ static int part_mistakes(struct rdzv *r) {
   name[sizeof(name) - 1] = '\0';
   if (rdzv_barrier(r, name, 0) != -EINVAL || !strstr(rdzv_error(r), "a name has 1 to 1024 bytes")) return 1;
   if (rdzv_barrier(r, "", 0) != -EINVAL || rdzv_barrier(r, NULL, 0) != -EINVAL) return 2;
-  if (rdzv_exchange(r, "k", "", 0, all, 0) != -EINVAL || !strstr(rdzv_error(r), "at least 1 byte")) return 3;
-  if (rdzv_exchange(r, "k", "", RDZV_EXCHANGE_MAX / 4, all, 0) != -EMSGSIZE ||
+  if (rdzv_exchange(r, "k", "", 0, all, sizeof(all), 0) != -EINVAL || !strstr(rdzv_error(r), "at least 1 byte"))
+    return 3;
+  if (rdzv_exchange(r, "k", "", RDZV_EXCHANGE_MAX / 4, all, SIZE_MAX, 0) != -EMSGSIZE ||
       !strstr(rdzv_error(r), "from each of 4 ranks are too many"))
     return 4;
   char *large = xcalloc(1, RDZV_VALUE_MAX);
-  int rc = rdzv_exchange(r, "k", large, RDZV_VALUE_MAX, all, 0);
+  int rc = rdzv_exchange(r, "k", large, RDZV_VALUE_MAX, all, SIZE_MAX, 0);
   free(large);
-  return rc == -EMSGSIZE && strstr(rdzv_error(r), "a value of more than 8388608 bytes") ? 0 : 5;
+  return rc == -EMSGSIZE && strstr(rdzv_error(r), "a value of 8388608 bytes is too large, the limit is 8388600") ? 0
+                                                                                                                 : 5;
 }
 
 static void test_mistakes(void **state) {
@@ -212,7 +266,7 @@ static void test_mistakes(void **state) {
 static int part_no_store(struct rdzv *r) {
   int mine = 7, all = 0;
   if (rdzv_world_size(r) > 1) return rdzv_barrier(r, "b", PATIENCE_MS);
-  return rdzv_exchange(r, "k", &mine, sizeof(mine), &all, 0) || all != 7 ? 1 : rdzv_barrier(r, "b", 0);
+  return rdzv_exchange(r, "k", &mine, sizeof(mine), &all, sizeof(all), 0) || all != 7 ? 1 : rdzv_barrier(r, "b", 0);
 }
 
 /* --store worker: a single worker needs none. */
@@ -231,7 +285,7 @@ static void test_without_a_store(void **state) {
 static int part_until_the_end(struct rdzv *r) {
   char mine = 0, all[7];
   atomic_fetch_add(&turn, 1);
-  return rdzv_exchange(r, "k", &mine, 1, all, PATIENCE_MS);
+  return rdzv_exchange(r, "k", &mine, 1, all, sizeof(all), PATIENCE_MS);
 }
 
 static void end_round(struct desk *d) {
@@ -259,6 +313,9 @@ int main(void) {
       cmocka_unit_test(test_sizes_that_differ),
       cmocka_unit_test(test_somebody_else_writes_there),
       cmocka_unit_test(test_mistakes),
+      cmocka_unit_test(test_too_little_room),
+      cmocka_unit_test(test_more_ranks_than_expected),
+      cmocka_unit_test(test_a_failed_call_writes_nothing),
       cmocka_unit_test(test_without_a_store),
       cmocka_unit_test(test_round_ends_in_an_exchange),
   };

@@ -26,6 +26,7 @@ static void test_alone(void **state) {
   unsetenv("RDZV_AGENT_SOCKET");
   assert_int_equal(rdzv_init(&r, 0), 0);
   assert_true(rdzv_alone(r));
+  assert_string_equal(rdzv_version(), RDZV_VERSION);
   assert_int_equal(rdzv_rank(r), 0);
   assert_int_equal(rdzv_world_size(r), 1);
   assert_int_equal(rdzv_local_world_size(r), 1);
@@ -39,7 +40,7 @@ static void test_alone(void **state) {
   assert_int_equal(rdzv_checkpointed(r, 1), 0);
   int mine = 42, all = 0;
   for (int i = 0; i < 3; i++) { /* a name may be used again */
-    assert_int_equal(rdzv_exchange(r, "name", &mine, sizeof(mine), &all, 0), 0);
+    assert_int_equal(rdzv_exchange(r, "name", &mine, sizeof(mine), &all, sizeof(all), 0), 0);
     assert_int_equal(all, 42);
     assert_int_equal(rdzv_barrier(r, "name", 0), 0);
   }
