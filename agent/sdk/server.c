@@ -113,6 +113,7 @@ static void conn_close(struct worker_conn *c) {
   struct sdk_server *s = c->of;
   if (c->local_rank < s->n_ranks) set_can(c, false);
   stop_rejoining(c);
+  epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* close() does not, while a forked process has the descriptor too */
   close(c->fd);
   s->conns[c->index] = s->conns[--s->n_conns];
   s->conns[c->index]->index = c->index;
