@@ -32,10 +32,21 @@
  * Without an agent (RDZV_AGENT_SOCKET is not set) rdzv_init gives a world of one, so the same program also runs by
  * hand.
  *
- * A context may be used by one thread at a time. A function that can fail returns 0 or a negative errno value;
- * rdzv_error() then returns one sentence that explains the failure. Every call that waits has a timeout in
- * milliseconds. When it passes, the call returns -ETIMEDOUT and the sentence names the ranks, keys or nodes that are
- * missing. */
+ * Errors. A function that can fail returns 0 or a negative errno value; rdzv_error() then returns one sentence that
+ * explains the failure. Every call that waits has a timeout in milliseconds; 0 or less does not wait. When it passes,
+ * the call returns -ETIMEDOUT and the sentence names the ranks, keys or nodes that are missing.
+ *
+ * Threads. Any thread may call rdzv_progress, rdzv_saved and the functions of the identity at any time, even while
+ * another thread waits in rdzv_exchange. The other functions of a context may be called by one thread at a time. While
+ * rdzv_rejoin runs, the identity must not be read. While rdzv_finish runs, no other function may run.
+ *
+ * Processes. A context belongs to the process that made it. In a process that was forked from it, a call that needs the
+ * agent or the store returns -EINVAL, rdzv_requested returns RDZV_STOP | RDZV_LOST, and rdzv_finish frees the memory
+ * and sends nothing. Such a process may call rdzv_init: it gets a connection of its own, in the same rank. exec() closes
+ * the connections. The new program calls rdzv_init, and rdzv_can_checkpoint and rdzv_can_rejoin again.
+ *
+ * Exit. Nothing of this library runs at exit. A worker that exits without rdzv_done and rdzv_finish is judged by its
+ * exit code: 0 is success. Its last report of progress may be missing. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -74,14 +85,17 @@ enum {
 struct rdzv;
 
 /* Connects to the agent. *out is set only on success; free it with rdzv_finish. Errors: -ECONNREFUSED, -ENOENT (no
- * agent listens there), -ETIMEDOUT, -EPROTO (the agent has another version), -ESTALE (this round is over).
+ * agent listens there), -ETIMEDOUT, -EPROTO (the agent speaks another version of the protocol, and the sentence names
+ * both), -ESTALE (this round is over), -EINVAL (RDZV_AGENT_SOCKET, RDZV_ROUND or RDZV_LOCAL_RANK is damaged), -ENOMEM.
  * rdzv_error(NULL) returns the sentence. */
 RDZV_API int rdzv_init(struct rdzv **out, int timeout_ms);
-/* The version of the library that runs: three numbers with dots, such as "0.1.0". The string is static. */
+/* The version of the library that runs: three numbers with dots, such as "1.2.3". The string is static. */
 RDZV_API const char *rdzv_version(void);
-/* Closes the connection and frees r. r may be NULL. */
+/* Sends a report of progress that was held back, closes the connections and frees r. It waits for the store for 250 ms
+ * at most. r may be NULL. */
 RDZV_API void rdzv_finish(struct rdzv *r);
-/* The sentence of the last error. If r is NULL: of the last failed rdzv_init in this thread. Never NULL. */
+/* The sentence of the last error of this thread, if it concerns r; else "". If r is NULL: of a failed rdzv_init. Never
+ * NULL. The string belongs to the thread and changes with its next error. */
 RDZV_API const char *rdzv_error(const struct rdzv *r);
 
 /* Identity. These values stay the same until rdzv_rejoin or rdzv_finish, and these functions never fail. A string
@@ -101,9 +115,9 @@ RDZV_API const char *rdzv_head_addr(const struct rdzv *r); /* numeric address of
 RDZV_API const char *rdzv_node_addr(const struct rdzv *r); /* numeric address of this node, as other nodes reach it */
 RDZV_API bool rdzv_alone(const struct rdzv *r);            /* true without an agent: a world of one */
 
-/* Reports progress. Call it every step: it never blocks, and the agent samples the reports. `step`: steps done. `of`:
- * the last step of the job; 0: unknown. `loss`: NaN if there is none. `samples_per_second`: of this rank alone; the
- * agent adds up the ranks. */
+/* Reports progress. Call it every step, from any thread: it never blocks, and the agent samples the reports. `step`:
+ * steps done. `of`: the last step of the job; 0: unknown. `loss`: NaN if there is none. `samples_per_second`: of this
+ * rank alone; the agent adds up the ranks. Errors: -EPIPE (the agent is gone), -ESTALE (the round is over). */
 RDZV_API int rdzv_progress(struct rdzv *r, uint64_t step, uint64_t of, double loss, double samples_per_second);
 
 /* The bits that the agent asks of this worker now; 0 if there is none. Never blocks. Without an agent it is always 0.
@@ -265,8 +279,9 @@ RDZV_API int rdzv_nccl_ids(struct rdzv *r, void *ids, size_t max, int *n, int *n
  * rdzv_done. */
 RDZV_API int rdzv_nccl_up(struct rdzv *r);
 
-/* This worker has done its work and exits with 0 next. Errors: -ETIMEDOUT (the agent does not read), -EPIPE (the agent
- * is gone), -ESTALE (the round is over). */
+/* This worker has done its work and exits with 0 next. The agent gets the last report of progress, and no longer asks
+ * this worker for a checkpoint or to rejoin. Errors: -ETIMEDOUT (the agent does not read), -EPIPE (the agent is gone),
+ * -ESTALE (the round is over). */
 RDZV_API int rdzv_done(struct rdzv *r);
 
 #ifdef __cplusplus

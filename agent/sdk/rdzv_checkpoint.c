@@ -21,7 +21,7 @@ static int send_answer(struct rdzv *r, uint64_t deadline) {
   struct rdzv_checkpoints *c = &r->checkpoints;
   struct sdk_checkpointed answer = {.head = rdzv_head_of(SDK_CHECKPOINTED), .checkpoint = c->answered, .step = c->step};
   int rc = rdzv_send_record(r, &answer, sizeof(answer), deadline);
-  c->due = rc == -EAGAIN || rc == -ETIMEDOUT;
+  c->due = rc == -ETIMEDOUT;
   return rc;
 }
 
@@ -55,6 +55,7 @@ int rdzv_can_checkpoint(struct rdzv *r) {
 int rdzv_checkpointed(struct rdzv *r, uint64_t step) {
   struct rdzv_checkpoints *c = &r->checkpoints;
   if (r->alone) return 0;
+  if (rdzv_is_foreign(r)) return rdzv_lost(r, "checkpointed");
   c->step = step;
   c->told_ms = rdzv_now_ms();
   c->fresh = true;

@@ -4,7 +4,8 @@
 
 /* Shared by the files of librdzv. Nothing of it is visible outside the library.
  *
- * rdzv.c             the connection to the agent, progress, requests
+ * rdzv.c             begin and end, identity, progress, requests
+ * rdzv_agent.c       the connection to the agent
  * rdzv_checkpoint.c  requests for a checkpoint
  * rdzv_nccl.c        ncclUniqueIds
  * rdzv_rejoin.c      the next round in this process
@@ -17,6 +18,8 @@
 #define _GNU_SOURCE /* for a program that compiles these files as strict C11 */
 #endif
 
+#include <pthread.h>
+#include <sys/types.h>
 #include "agent/sdk/rdzv.h"
 #include "agent/sdk/wire.h"
 #include "proto/c10d.h"
@@ -85,20 +88,29 @@ struct rdzv_nccl {
   uint8_t ids[RDZV_NCCL_IDS_MAX * RDZV_NCCL_ID_SIZE];
 };
 
+/* What several threads use at a time. The lock is never held while something waits. */
+struct rdzv_shared {
+  pthread_mutex_t lock;
+  bool gone;     /* the agent is */
+  int lost_code; /* its reason, or 0 */
+  char lost_text[sizeof(((struct sdk_refused *)0)->text)];
+  struct sdk_progress progress;
+  bool progress_held;
+  uint64_t progress_sent_ms; /* 0: none in this round */
+  bool parked;               /* REJOIN was sent, and WELCOME has not come */
+};
+
 struct rdzv {
-  int fd; /* of the agent's socket; -1: alone, or the agent is lost */
+  int fd; /* of the agent's socket, as long as the context lives; -1: alone */
   bool alone;
+  pid_t pid;       /* of the process that has made it */
+  unsigned number; /* of this context in the process, from 1 on; an address may come twice */
   struct sdk_welcome is;
   unsigned requested;
   struct rdzv_checkpoints checkpoints;
-  bool can_rejoin, parked; /* rdzv_can_rejoin was called; REJOIN was sent, and WELCOME has not come */
+  bool can_rejoin, parked; /* rdzv_can_rejoin was called; as in `shared`, for the thread that rejoins */
   struct rdzv_nccl nccl;
-  struct sdk_progress progress;
-  bool progress_held;
-  uint64_t progress_sent_ms;
-  int lost_code; /* if fd is -1 and not alone: the agent's reason, or 0 */
-  char lost_text[sizeof(((struct sdk_refused *)0)->text)];
-  char text[RDZV_TEXT_MAX];
+  struct rdzv_shared shared;
   struct rdzv_conn conn;
   struct rdzv_alone *store; /* only in a world of one that has used it */
   struct rdzv_name *names;
@@ -106,21 +118,37 @@ struct rdzv {
   union sdk_record record; /* the last one received */
 };
 
-/* rdzv.c */
+/* rdzv_agent.c. Functions marked (any thread) can be called from several threads at a time. */
+/* Sets this thread's sentence about r, and returns the code (any thread). */
 int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same if the agent cannot be reached: it is gone, or r was made by another process. `what` failed for it (any
+ * thread). */
+int rdzv_lost(struct rdzv *r, const char *what);
+bool rdzv_is_lost(struct rdzv *r);          /* rdzv_lost has something to report (any thread) */
+bool rdzv_is_foreign(const struct rdzv *r); /* another process has made r: a fork (any thread) */
 uint64_t rdzv_now_ms(void);
 uint64_t rdzv_deadline_in(int timeout_ms);
 struct sdk_head rdzv_head_of(uint16_t type);
-/* Sends one record; waits for room until the deadline (0: does not wait, -EAGAIN). Other errors: the agent is lost. */
+int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline);
+/* Sends one record; waits for room until the deadline. -ETIMEDOUT; other errors: the agent is lost (any thread). */
 int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline);
-int rdzv_lost(struct rdzv *r, const char *what); /* sets the sentence for a lost agent and returns the code */
-/* Receives what the agent has sent. Negative: the agent is lost, with a sentence. */
+/* Does not wait: -EAGAIN. The caller holds the lock. */
+int rdzv_send_locked(struct rdzv *r, const void *record, size_t size);
+/* Receives all that the agent has sent. Returns 0, or a negative code without a sentence: the agent is lost. */
+int rdzv_hear(struct rdzv *r);
+/* The same, with the sentence of a call to the store. */
 int rdzv_hear_agent(struct rdzv *r);
-
 /* Waits for the next record, into r->record; *size: of it. Returns its type or -ETIMEDOUT; other errors: the agent is
  * lost. */
 int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline);
+
+/* rdzv.c */
 int rdzv_take_welcome(struct rdzv *r, size_t size);
+/* Sends the report of progress that is held back. */
+int rdzv_flush_progress(struct rdzv *r, uint64_t deadline);
+/* While the worker is parked, reports of progress are dropped. */
+void rdzv_set_parked(struct rdzv *r, bool parked);
+
 /* rdzv_rejoin.c: RDZV_REJOIN has come, and this worker can rejoin */
 bool rdzv_must_rejoin(const struct rdzv *r);
 
@@ -143,7 +171,9 @@ void rdzv_alone_destroy(struct rdzv_alone *a);
 /* rdzv_store.c */
 /* rdzv_conn_ask or rdzv_alone_ask, after a check of the limits. */
 int rdzv_ask(struct rdzv *r, const struct c10d_request *q, size_t n, struct c10d_reply *answers, uint64_t deadline);
-/* As rdzv_fail, with the current call in front: `store get "key": `. */
+/* The current call, as a sentence begins: `store get "key"`. Returns out. */
+const char *rdzv_describe_call(const struct rdzv *r, char *out, size_t room);
+/* As rdzv_fail, with the current call in front. */
 int rdzv_store_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* rdzv_exchange.c */

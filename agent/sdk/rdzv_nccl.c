@@ -30,7 +30,7 @@ static int ask_for_ids(struct rdzv *r, uint64_t deadline) {
   struct sdk_ids_wanted want = {.head = rdzv_head_of(SDK_IDS_WANTED), .round = r->is.round};
   if (r->nccl.asked == r->is.round) return 0;
   int rc = rdzv_send_record(r, &want, sizeof(want), deadline);
-  if (rc == -ETIMEDOUT || rc == -EAGAIN) return rdzv_fail(r, -ETIMEDOUT, "nccl ids: the agent does not read");
+  if (rc == -ETIMEDOUT) return rdzv_fail(r, -ETIMEDOUT, "nccl ids: the agent does not read");
   if (rc) return rdzv_lost(r, "nccl ids");
   r->nccl.asked = r->is.round;
   return 0;

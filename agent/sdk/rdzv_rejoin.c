@@ -40,13 +40,11 @@ static void copy_reason(char out[SDK_REASON_MAX], const char *reason) {
 static int park(struct rdzv *r, const char *reason, uint64_t deadline) {
   struct sdk_rejoin leave = {.head = rdzv_head_of(SDK_REJOIN), .round = r->is.round};
   copy_reason(leave.text, reason);
-  int rc = 0;
-  if (r->progress_held) rc = rdzv_send_record(r, &r->progress, sizeof(r->progress), deadline);
+  if (rdzv_is_foreign(r)) return -EINVAL;
+  rdzv_set_parked(r, true); /* before REJOIN, so that no report of another thread follows it */
+  int rc = rdzv_flush_progress(r, deadline);
   if (!rc) rc = rdzv_send_record(r, &leave, sizeof(leave), deadline);
-  if (rc) return rc;
-  r->parked = true;
-  r->progress_held = false;
-  r->progress_sent_ms = 0;
+  if (rc) return rdzv_set_parked(r, false), rc;
   rdzv_conn_reset(r);
   rdzv_names_free(r);
   return 0;
@@ -57,7 +55,7 @@ static int take_place(struct rdzv *r, size_t size) {
   int rc = rdzv_take_welcome(r, size);
   if (rc) return rc;
   r->checkpoints = (struct rdzv_checkpoints){.can = can, .asked = r->is.checkpoint};
-  r->parked = false;
+  rdzv_set_parked(r, false);
   return 0;
 }
 
@@ -78,6 +76,5 @@ int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms) {
   int rc = r->parked ? 0 : park(r, reason, deadline);
   if (!rc) rc = wait_for_place(r, deadline);
   if (rc == -ETIMEDOUT) return rdzv_fail(r, rc, "rejoin: no next round within %d ms", timeout_ms);
-  if (rc == 0 || rc == -ECANCELED || r->fd >= 0) return rc;
-  return rdzv_lost(r, "rejoin");
+  return rc && rc != -ECANCELED && rdzv_is_lost(r) ? rdzv_lost(r, "rejoin") : rc;
 }

@@ -45,17 +45,22 @@ static const char *show(const char *key, char out[SHOWN_MAX + 4]) {
   return out;
 }
 
+const char *rdzv_describe_call(const struct rdzv *r, char *out, size_t room) {
+  char key[SHOWN_MAX + 4];
+  if (r->key)
+    snprintf(out, room, "%s \"%s\"", r->verb, show(r->key, key));
+  else
+    snprintf(out, room, "%s", r->verb);
+  return out;
+}
+
 int rdzv_store_fail(struct rdzv *r, int code, const char *fmt, ...) {
-  char what[320], key[SHOWN_MAX + 4];
+  char what[320], call[160];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(what, sizeof(what), fmt, ap);
   va_end(ap);
-  if (r->key)
-    rdzv_fail(r, code, "%s \"%s\": %s", r->verb, show(r->key, key), what);
-  else
-    rdzv_fail(r, code, "%s: %s", r->verb, what);
-  return code;
+  return rdzv_fail(r, code, "%s: %s", rdzv_describe_call(r, call, sizeof(call)), what);
 }
 
 /* Calls ------------------------------------------------------------------------------------------------------------ */

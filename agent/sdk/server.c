@@ -341,6 +341,18 @@ static bool on_done(struct worker_conn *c) {
   return true;
 }
 
+/* The agent and the worker may come from different places: the node, and a container. */
+static bool refuse_version(struct worker_conn *c, const union sdk_record *r, size_t size) {
+  char release[SDK_RELEASE_MAX] = "";
+  bool named = r->head.type == SDK_HELLO && size >= offsetof(struct sdk_hello, release) + sizeof(release);
+  for (size_t i = 0; named && i + 1 < sizeof(release) && r->hello.release[i]; i++)
+    release[i] = r->hello.release[i] > ' ' && r->hello.release[i] < 127 ? r->hello.release[i] : '?';
+  return bad(c,
+             "librdzv%s%s speaks version %u of the workers' protocol, and rdzv-agent " RDZV_VERSION
+             " version %d; install librdzv " RDZV_VERSION " where the worker runs",
+             release[0] ? " " : "", release, r->head.version, SDK_VERSION);
+}
+
 /* False: the connection is gone. */
 static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t size) {
   static const size_t sizes[] = {
@@ -356,8 +368,7 @@ static bool take_record(struct worker_conn *c, const union sdk_record *r, size_t
       [SDK_SAVED] = sizeof(struct sdk_saved),
   };
   if (size < sizeof(r->head) || r->head.magic != SDK_MAGIC) return bad(c, "does not speak the protocol of librdzv");
-  if (r->head.version != SDK_VERSION)
-    return bad(c, "librdzv speaks version %u of the protocol, this agent version %d", r->head.version, SDK_VERSION);
+  if (r->head.version != SDK_VERSION) return refuse_version(c, r, size);
   unsigned type = r->head.type;
   size_t expected = type < sizeof(sizes) / sizeof(sizes[0]) ? sizes[type] : 0;
   if (expected == 0) return bad(c, "sent a record of type %u, which workers do not send", type);

@@ -9,7 +9,7 @@
  * network. The agent accepts only its own uid and root (SO_PEERCRED).
  *
  * worker                                   agent
- * HELLO {round, local_rank}        ->
+ * HELLO {release, round, local_rank} ->
  *                                  <-      WELCOME (once), or REFUSED {code, text} and close
  * PROGRESS                         ->      (no answer)
  * CAN_CHECKPOINT                   ->      (no answer)
@@ -23,6 +23,10 @@
  *                                  <-      IDS {round, ...}, at once and with all news, until the ids are there
  * NCCL_UP {round}                  ->      (no answer)
  * DONE                             ->      (no answer)
+ *
+ * Both ends check the version of every record, the first one included, and refuse another one with a sentence that names
+ * both. All versions have in common: `struct sdk_head`; REFUSED; that the first record is HELLO; and, from version 7 on,
+ * that the release of librdzv follows its head.
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until its number is answered.
  * It is shown to workers that have sent CAN_CHECKPOINT, and the agent waits for them alone. It stops waiting for one
@@ -41,7 +45,7 @@
 
 enum {
   SDK_MAGIC = 0x5a445652,
-  SDK_VERSION = 6,
+  SDK_VERSION = 7,
   SDK_RECORD_MAX = 9216,
 };
 
@@ -68,9 +72,12 @@ struct sdk_head {
   uint16_t type; /* enum sdk_type */
 };
 
+enum { SDK_RELEASE_MAX = 16 };
+
 struct sdk_hello {
   struct sdk_head head;
-  uint32_t round; /* RDZV_ROUND: the agent refuses a worker of an old round */
+  char release[SDK_RELEASE_MAX]; /* of librdzv, for sentences */
+  uint32_t round;                /* RDZV_ROUND: the agent refuses a worker of an old round */
   uint32_t local_rank;
 };
 

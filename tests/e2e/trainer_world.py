@@ -173,7 +173,7 @@ class Agent:
             assert (magic, version) == (MAGIC, VERSION)
             body = record[HEAD.size:]
             if kind == HELLO:
-                round_, rank = struct.unpack("<II", body)
+                _, round_, rank = struct.unpack("<16sII", body)
                 assert round_ == self.round and rank < self.world
                 with self.lock:
                     self.connections[rank] = conn

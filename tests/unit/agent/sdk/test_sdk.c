@@ -271,13 +271,29 @@ static struct sdk_head head(uint16_t type) {
 static void test_damaged_welcome(void **state) {
   struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4}, bad = w;
   check_lie((struct lie){0}, -EPIPE, "the agent is gone");
-  check_lie((struct lie){.answers = {"x"}, .sizes = {1}}, -EPROTO, "another version");
-  bad.head.version = SDK_VERSION + 1;
-  check_lie((struct lie){.answers = {&bad}, .sizes = {sizeof(bad)}}, -EPROTO, "another version");
+  check_lie((struct lie){.answers = {"x"}, .sizes = {1}}, -EPROTO,
+            "RDZV_AGENT_SOCKET does not lead to an rdzv-agent: the answer is not of its protocol; start");
   check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w) - 4}}, -EPROTO, "different versions");
   bad = w;
   bad.rank = 2;
   check_lie((struct lie){.answers = {&bad}, .sizes = {sizeof(bad)}}, -EPROTO, "rank 2 of 2");
+}
+
+/* Whatever an agent of another version answers, the sentence names both versions: a WELCOME of any size, a refusal. */
+static void test_other_versions(void **state) {
+  struct sdk_welcome w = {.head = head(SDK_WELCOME), .world_size = 2, .round = 4};
+  struct sdk_refused f = {.head = head(SDK_REFUSED), .code = -EPROTO, .text = "in words of its time"};
+  char sentence[300];
+  for (int other = SDK_VERSION - 1; other <= SDK_VERSION + 1; other += 2) {
+    w.head.version = f.head.version = (uint16_t)other;
+    snprintf(sentence, sizeof(sentence),
+             "hello to the agent: librdzv " RDZV_VERSION " speaks version %d of the workers' protocol, and this "
+             "rdzv-agent version %d; use librdzv and rdzv-agent of one release",
+             SDK_VERSION, other);
+    check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w)}}, -EPROTO, sentence);
+    check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w.head)}}, -EPROTO, sentence);
+    check_lie((struct lie){.answers = {&f}, .sizes = {sizeof(f)}}, -EPROTO, sentence);
+  }
 }
 
 static void test_damage_after_welcome(void **state) {
@@ -293,7 +309,8 @@ static void test_damage_after_welcome(void **state) {
   check_lie((struct lie){.answers = {&w, &q, &f}, .sizes = {sizeof(w), sizeof(q), sizeof(f)}}, -EPROTO, "xxxx");
   check_lie((struct lie){.answers = {&w, &f}, .sizes = {sizeof(w), sizeof(f) - 1}}, -EPIPE, "the agent is gone");
   q.head.magic = 0;
-  check_lie((struct lie){.answers = {&w, &q}, .sizes = {sizeof(w), sizeof(q)}}, -EPROTO, "another version");
+  check_lie((struct lie){.answers = {&w, &q}, .sizes = {sizeof(w), sizeof(q)}}, -EPROTO,
+            "does not lead to an rdzv-agent");
   w.head_addr[0] = 'x'; /* no address, with a port */
   w.store_port = 1;
   check_lie((struct lie){.answers = {&w}, .sizes = {sizeof(w)}, .stays = true}, -EPROTO,
@@ -339,6 +356,7 @@ int main(void) {
       cmocka_unit_test(test_requests),
       cmocka_unit_test(test_a_closed_round_reads_as_stop),
       cmocka_unit_test(test_damaged_welcome),
+      cmocka_unit_test(test_other_versions),
       cmocka_unit_test(test_damage_after_welcome),
       cmocka_unit_test(test_comment_is_the_example),
   };

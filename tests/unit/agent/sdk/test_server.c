@@ -86,8 +86,27 @@ static void test_bad_records(void **state) {
   check_bad(&d, true, &c, sizeof(c), "checkpoint 0, which was not requested");
   c.checkpoint = 2;
   check_bad(&d, true, &c, sizeof(c), "checkpoint 2, which was not requested");
-  h.head.version = 9;
-  check_bad(&d, false, &h, sizeof(h), "version 9");
+  desk_close(&d);
+}
+
+/* Of a record of another version only the head and librdzv's release are looked at. */
+static void test_other_versions(void **state) {
+  struct desk d;
+  struct {
+    struct sdk_hello hello;
+    char more[100];
+  } newer = {.hello = {.head = head(SDK_HELLO), .release = "0.2.0\033"}};
+  struct sdk_head older[2] = {head(SDK_HELLO)}; /* version 6: round and local rank followed the head */
+  desk_open(&d, 1, 2);
+  newer.hello.head.version = SDK_VERSION + 1;
+  older->version = 6;
+  check_bad(&d, false, &newer, sizeof(newer),
+            "librdzv 0.2.0? speaks version 8 of the workers' protocol, and rdzv-agent " RDZV_VERSION
+            " version 7; install librdzv " RDZV_VERSION " where the worker runs");
+  check_bad(&d, false, older, sizeof(older), "librdzv speaks version 6 of the workers' protocol, and rdzv-agent");
+  check_bad(&d, true, &newer, sizeof(newer.hello.head), "librdzv speaks version 8 of");
+  memset(newer.hello.release, 'x', sizeof(newer.hello.release)); /* no end */
+  check_bad(&d, false, &newer, sizeof(newer), "librdzv xxxxxxxxxxxxxxx speaks version 8");
   desk_close(&d);
 }
 
@@ -164,6 +183,7 @@ int main(void) {
   alarm(100);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bad_records),
+      cmocka_unit_test(test_other_versions),
       cmocka_unit_test(test_who_can_and_cannot_any_more),
       cmocka_unit_test(test_who_does_not_read),
       cmocka_unit_test(test_path_socket),

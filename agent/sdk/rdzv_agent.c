@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The connection to the agent that started this process: records over one SOCK_SEQPACKET socket.
+ *
+ * The socket never blocks. A call that must wait polls it against a deadline. Every record passes through receive(),
+ * which keeps what concerns the whole context (the bits of REQUEST, the loss of the agent) and returns the record to
+ * the call that waits. So a request to stop, or the end of the round, is seen in the middle of a wait for the store.
+ *
+ * Threads. One thread receives; several may send, since the kernel keeps records whole. The socket stays open until
+ * rdzv_finish, even if the agent is lost, so that no thread can meet a closed or another descriptor. The loss and its
+ * reason lie behind the lock, as does progress. Sentences belong to the thread that failed.
+ *
+ * Processes. After fork() both processes have the socket, and a record would reach either of them. So only the process
+ * that made the context uses it; a call of another one fails.
+ *
+ * Every record is checked for its size, and text is terminated here, because an error of the agent must not crash the
+ * training. A record of another version is not looked at, beyond its head. */
+
+#include "agent/sdk/rdzv_internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Sentences -------------------------------------------------------------------------------------------------------- */
+
+static _Thread_local struct {
+  unsigned of; /* the context's number; 0: rdzv_init */
+  char text[RDZV_TEXT_MAX];
+} failure;
+
+int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(failure.text, sizeof(failure.text), fmt, ap);
+  va_end(ap);
+  failure.of = r ? r->number : 0;
+  return code;
+}
+
+const char *rdzv_error(const struct rdzv *r) {
+  return failure.of == (r ? r->number : 0) ? failure.text : "";
+}
+
+bool rdzv_is_foreign(const struct rdzv *r) {
+  return !r->alone && r->pid != getpid();
+}
+
+static int fail_foreign(struct rdzv *r, const char *what) {
+  return rdzv_fail(r, -EINVAL,
+                   "%s: process %d was forked from process %d, which has this context; call rdzv_init in the new one",
+                   what, (int)getpid(), (int)r->pid);
+}
+
+int rdzv_lost(struct rdzv *r, const char *what) {
+  char text[sizeof(r->shared.lost_text)];
+  if (rdzv_is_foreign(r)) return fail_foreign(r, what);
+  pthread_mutex_lock(&r->shared.lock);
+  int code = r->shared.lost_code;
+  memcpy(text, r->shared.lost_text, sizeof(text));
+  pthread_mutex_unlock(&r->shared.lock);
+  return code ? rdzv_fail(r, code, "%s: %s", what, text) : rdzv_fail(r, -EPIPE, "%s: the agent is gone", what);
+}
+
+bool rdzv_is_lost(struct rdzv *r) {
+  if (rdzv_is_foreign(r)) return true;
+  pthread_mutex_lock(&r->shared.lock);
+  bool gone = r->shared.gone;
+  pthread_mutex_unlock(&r->shared.lock);
+  return gone;
+}
+
+/* Waiting ---------------------------------------------------------------------------------------------------------- */
+
+uint64_t rdzv_now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+uint64_t rdzv_deadline_in(int timeout_ms) {
+  return rdzv_now_ms() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0);
+}
+
+/* 0: `events` have come; -ETIMEDOUT. */
+static int wait_for(int fd, short events, uint64_t deadline) {
+  for (;;) {
+    uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
+    struct pollfd p = {.fd = fd, .events = events};
+    int n = poll(&p, 1, left > 1000000 ? 1000000 : (int)left);
+    if (n > 0) return 0;
+    if (n == 0 && left == 0) return -ETIMEDOUT;
+    if (n < 0 && errno != EINTR) return -errno;
+  }
+}
+
+/* The agent is lost ------------------------------------------------------------------------------------------------ */
+
+/* With the lock. The first reason counts. */
+static void keep_reason(struct rdzv *r, struct sdk_refused *f) {
+  r->shared.gone = true;
+  if (r->shared.lost_code) return;
+  f->text[sizeof(f->text) - 1] = '\0';
+  r->shared.lost_code = f->code < 0 ? f->code : -EPROTO;
+  memcpy(r->shared.lost_text, f->text, sizeof(r->shared.lost_text));
+}
+
+static bool is_refused(const struct sdk_head *head, size_t size) {
+  return size == sizeof(struct sdk_refused) && head->magic == SDK_MAGIC && head->version == SDK_VERSION &&
+         head->type == SDK_REFUSED;
+}
+
+static ssize_t receive_raw(struct rdzv *r, void *record, size_t size) {
+  ssize_t n;
+  do n = recv(r->fd, record, size, MSG_DONTWAIT | MSG_TRUNC);
+  while (n < 0 &&
+         (errno == EINTR || errno == ECONNRESET)); /* a reset is reported once, in front of records that still wait */
+  return n;
+}
+
+/* With the lock. The agent's last records, and with them the reason, may still wait in the socket. */
+static int note_loss(struct rdzv *r) {
+  struct sdk_refused f;
+  ssize_t n;
+  while (!r->shared.gone && (n = receive_raw(r, &f, sizeof(f))) > 0)
+    if ((size_t)n >= sizeof(f.head) && is_refused(&f.head, (size_t)n)) keep_reason(r, &f);
+  r->shared.gone = true;
+  return r->shared.lost_code ? r->shared.lost_code : -EPIPE;
+}
+
+/* Returns the code. */
+static int disconnect(struct rdzv *r) {
+  pthread_mutex_lock(&r->shared.lock);
+  int code = note_loss(r);
+  pthread_mutex_unlock(&r->shared.lock);
+  return code;
+}
+
+static int refuse(struct rdzv *r, struct sdk_refused *f) {
+  pthread_mutex_lock(&r->shared.lock);
+  keep_reason(r, f);
+  int code = r->shared.lost_code;
+  pthread_mutex_unlock(&r->shared.lock);
+  return code;
+}
+
+/* The peer has another version, or is not an agent. */
+static int refuse_stranger(struct rdzv *r, const struct sdk_head *head) {
+  struct sdk_refused f = {.code = -EPROTO};
+  if (head->magic == SDK_MAGIC)
+    snprintf(f.text, sizeof(f.text),
+             "librdzv " RDZV_VERSION " speaks version %d of the workers' protocol, and this rdzv-agent version %u; use "
+             "librdzv and rdzv-agent of one release in the worker's environment and on the node",
+             SDK_VERSION, head->version);
+  else
+    snprintf(f.text, sizeof(f.text),
+             "RDZV_AGENT_SOCKET does not lead to an rdzv-agent: the answer is not of its "
+             "protocol; start this program through rdzv-agent");
+  return refuse(r, &f);
+}
+
+/* Records ---------------------------------------------------------------------------------------------------------- */
+
+struct sdk_head rdzv_head_of(uint16_t type) {
+  return (struct sdk_head){.magic = SDK_MAGIC, .version = SDK_VERSION, .type = type};
+}
+
+/* 0; -EAGAIN: no room now; -EPIPE: the connection is broken. */
+static int send_raw(struct rdzv *r, const void *record, size_t size) {
+  for (;;) {
+    if (send(r->fd, record, size, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return 0;
+    if (errno == EAGAIN || errno == ENOBUFS) return -EAGAIN;
+    if (errno != EINTR) return -EPIPE;
+  }
+}
+
+int rdzv_send_locked(struct rdzv *r, const void *record, size_t size) {
+  if (r->shared.gone) return note_loss(r);
+  int rc = send_raw(r, record, size);
+  return rc == -EPIPE ? note_loss(r) : rc;
+}
+
+int rdzv_send_record(struct rdzv *r, const void *record, size_t size, uint64_t deadline) {
+  if (rdzv_is_foreign(r)) return -EINVAL;
+  for (;;) {
+    pthread_mutex_lock(&r->shared.lock);
+    int rc = rdzv_send_locked(r, record, size);
+    pthread_mutex_unlock(&r->shared.lock);
+    if (rc != -EAGAIN) return rc;
+    if (rdzv_now_ms() >= deadline || wait_for(r->fd, POLLOUT, deadline)) return -ETIMEDOUT;
+  }
+}
+
+/* Takes one record into r->record. Returns its type; 0: there is none now; negative: the agent is lost. *size: of the
+ * record. Records about the whole context are handled here. */
+static int receive(struct rdzv *r, size_t *size) {
+  if (rdzv_is_foreign(r)) return -EINVAL;
+  if (rdzv_is_lost(r)) return disconnect(r);
+  ssize_t n = receive_raw(r, &r->record, sizeof(r->record));
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+  if (n <= 0) return disconnect(r);
+  struct sdk_head head = {0};
+  if ((size_t)n >= sizeof(head)) head = r->record.head;
+  if (head.magic != SDK_MAGIC || head.version != SDK_VERSION || head.type == 0 || (size_t)n > sizeof(r->record))
+    return refuse_stranger(r, &head);
+  if (is_refused(&head, (size_t)n)) return refuse(r, &r->record.refused);
+  *size = (size_t)n;
+  if (head.type == SDK_REQUEST && *size == sizeof(struct sdk_request)) {
+    r->requested = r->record.request.bits;
+    r->checkpoints.asked = r->record.request.checkpoint;
+  }
+  if (head.type == SDK_IDS) rdzv_take_ids(r, *size);
+  return head.type;
+}
+
+int rdzv_hear(struct rdzv *r) {
+  size_t size = 0;
+  int type = 0;
+  do type = receive(r, &size);
+  while (type > 0);
+  return type;
+}
+
+int rdzv_hear_agent(struct rdzv *r) {
+  int rc = rdzv_hear(r);
+  if (rc == 0) return 0;
+  char what[160];
+  return rdzv_lost(r, rdzv_describe_call(r, what, sizeof(what)));
+}
+
+int rdzv_await(struct rdzv *r, size_t *size, uint64_t deadline) {
+  for (;;) {
+    int type = receive(r, size);
+    if (type != 0) return type;
+    int rc = wait_for(r->fd, POLLIN, deadline);
+    if (rc) return rc;
+  }
+}
+
+/* Connecting ------------------------------------------------------------------------------------------------------- */
+
+static int socket_address(struct rdzv *r, const char *name, struct sockaddr_un *addr, socklen_t *len) {
+  size_t n = strlen(name);
+  if (n < 2 || n >= sizeof(addr->sun_path))
+    return rdzv_fail(r, -EINVAL, "RDZV_AGENT_SOCKET is \"%s\": a path or @name of 2 to %zu bytes is needed", name,
+                     sizeof(addr->sun_path) - 1);
+  memset(addr, 0, sizeof(*addr));
+  addr->sun_family = AF_UNIX;
+  memcpy(addr->sun_path, name, n);
+  *len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n + (name[0] != '@'));
+  if (name[0] == '@') addr->sun_path[0] = '\0';
+  return 0;
+}
+
+int rdzv_connect_agent(struct rdzv *r, const char *name, uint64_t deadline) {
+  struct sockaddr_un addr;
+  socklen_t len = 0;
+  int rc = socket_address(r, name, &addr, &len);
+  if (rc) return rc;
+  r->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (r->fd < 0) return rdzv_fail(r, -errno, "no socket for the agent: %s", strerror(errno));
+  while (connect(r->fd, (struct sockaddr *)&addr, len) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) /* EAGAIN: the queue of its socket is full */
+      return rdzv_fail(r, -errno, "no agent answers at RDZV_AGENT_SOCKET=%s: %s", name, strerror(errno));
+    if (rdzv_now_ms() >= deadline)
+      return rdzv_fail(r, -ETIMEDOUT, "the agent at %s did not accept the connection in time", name);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+  return 0;
+}
