@@ -3,7 +3,7 @@
  *
  * The library uses libc only, and of this project only rdzv*.[ch], wire.h and the store's protocol (proto/c10d), so
  * these files can be compiled into any program. It has no thread, no signal handler, no timer, and nothing that runs at
- * exit or in fork(): a program that does not call it is never interrupted.
+ * exit: a program that does not call it is never interrupted.
  *
  * Progress is sent at most every 20 ms, since a training step may take microseconds; the first and the last step are
  * sent at once. A report that was held back is sent by the first call after that time, at the latest by rdzv_done or
@@ -88,6 +88,7 @@ static struct rdzv *create(void) {
   r->number = atomic_fetch_add(&last, 1) + 1;
   r->fd = r->conn.fd = -1;
   r->pid = getpid();
+  r->forks = rdzv_forks();
   pthread_mutex_init(&r->shared.lock, NULL);
   return r;
 }

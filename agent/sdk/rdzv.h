@@ -36,14 +36,14 @@
  * explains the failure. Every call that waits has a timeout in milliseconds; 0 or less does not wait. When it passes,
  * the call returns -ETIMEDOUT and the sentence names the ranks, keys or nodes that are missing.
  *
- * Threads. Any thread may call rdzv_progress, rdzv_saved and the functions of the identity at any time, even while
- * another thread waits in rdzv_exchange. The other functions of a context may be called by one thread at a time. While
- * rdzv_rejoin runs, the identity must not be read. While rdzv_finish runs, no other function may run.
+ * Threads. Any thread may call rdzv_progress, rdzv_saved, rdzv_error and the functions of the identity at any time,
+ * even while another thread waits in rdzv_exchange. The other functions of a context may be called by one thread at a
+ * time. While rdzv_rejoin runs, the identity must not be read. While rdzv_finish runs, no other function may run.
  *
  * Processes. A context belongs to the process that made it. In a process that was forked from it, a call that needs the
  * agent or the store returns -EINVAL, rdzv_requested returns RDZV_STOP | RDZV_LOST, and rdzv_finish frees the memory
- * and sends nothing. Such a process may call rdzv_init: it gets a connection of its own, in the same rank. exec() closes
- * the connections. The new program calls rdzv_init, and rdzv_can_checkpoint and rdzv_can_rejoin again.
+ * and sends nothing. Such a process may call rdzv_init: it gets a connection of its own, in the same rank. exec()
+ * closes the connections. The new program calls rdzv_init, and rdzv_can_checkpoint and rdzv_can_rejoin again.
  *
  * Exit. Nothing of this library runs at exit. A worker that exits without rdzv_done and rdzv_finish is judged by its
  * exit code: 0 is success. Its last report of progress may be missing. */
@@ -183,14 +183,14 @@ RDZV_API int rdzv_can_rejoin(struct rdzv *r); /* errors: as rdzv_done; does noth
  * called, or rdzv_done was); -ENOTSUP (no agent). */
 RDZV_API int rdzv_rejoin(struct rdzv *r, const char *reason, int timeout_ms);
 
-/* All-gather within the round, over the round's store. Every rank calls it with the same name and the same size: `mine`
- * holds `size` bytes, 1 or more. `all` has room for `capacity` bytes and receives world_size * size bytes in the order
- * of ranks, on success only. `mine` may lie in `all`. The limits are RDZV_EXCHANGE_MAX and RDZV_VALUE_MAX - 8. A name can
- * be used again: the n-th call of a rank meets the n-th call of the others. It is made for small values, and costs each
- * rank two round trips in a world of any size. Errors: those of the store functions below. -EMSGSIZE: `capacity` is too
- * small, or a limit is exceeded; nothing was sent, and the call does not count. -ETIMEDOUT: the sentence names the
- * missing ranks, and the call counts as made. -EINVAL: a bad name, `all` is NULL, or another rank gave another size;
- * the sentence names that rank. */
+/* All-gather within the round, over the round's store. Every rank calls it with the same name and the same size:
+ * `mine` holds `size` bytes, 1 or more. `all` has room for `capacity` bytes and receives world_size * size bytes in
+ * the order of ranks, on success only. `mine` may lie in `all`. The limits are RDZV_EXCHANGE_MAX and RDZV_VALUE_MAX -
+ * 8. A name can be used again: the n-th call of a rank meets the n-th call of the others. It is made for small values,
+ * and costs each rank two round trips in a world of any size. Errors: those of the store functions below. -EMSGSIZE:
+ * `capacity` is too small, or a limit is exceeded; nothing was sent, and the call does not count. -ETIMEDOUT: the
+ * sentence names the missing ranks, and the call counts as made. -EINVAL: a bad name, `all` is NULL, or another rank
+ * gave another size; the sentence names that rank. */
 RDZV_API int rdzv_exchange(struct rdzv *r, const char *name, const void *mine, size_t size, void *all, size_t capacity,
                            int timeout_ms);
 

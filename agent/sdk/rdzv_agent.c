@@ -10,7 +10,7 @@
  * reason lie behind the lock, as does progress. Sentences belong to the thread that failed.
  *
  * Processes. After fork() both processes have the socket, and a record would reach either of them. So only the process
- * that made the context uses it; a call of another one fails.
+ * that made the context uses it; a call of another one fails. The new process counts that it was forked.
  *
  * Every record is checked for its size, and text is terminated here, because an error of the agent must not crash the
  * training. A record of another version is not looked at, beyond its head. */
@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -47,8 +48,25 @@ const char *rdzv_error(const struct rdzv *r) {
   return failure.of == (r ? r->number : 0) ? failure.text : "";
 }
 
+/* getpid() in every report of progress would be a system call. */
+static atomic_uint forks;
+
+static void count_fork(void) {
+  atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void) {
+  pthread_atfork(NULL, NULL, count_fork);
+}
+
+unsigned rdzv_forks(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+  return atomic_load(&forks);
+}
+
 bool rdzv_is_foreign(const struct rdzv *r) {
-  return !r->alone && r->pid != getpid();
+  return !r->alone && r->forks != atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
 static int fail_foreign(struct rdzv *r, const char *what) {

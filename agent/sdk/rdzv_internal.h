@@ -104,6 +104,7 @@ struct rdzv {
   int fd; /* of the agent's socket, as long as the context lives; -1: alone */
   bool alone;
   pid_t pid;       /* of the process that has made it */
+  unsigned forks;  /* rdzv_forks() there */
   unsigned number; /* of this context in the process, from 1 on; an address may come twice */
   struct sdk_welcome is;
   unsigned requested;
@@ -126,6 +127,7 @@ int rdzv_fail(struct rdzv *r, int code, const char *fmt, ...) __attribute__((for
 int rdzv_lost(struct rdzv *r, const char *what);
 bool rdzv_is_lost(struct rdzv *r);          /* rdzv_lost has something to report (any thread) */
 bool rdzv_is_foreign(const struct rdzv *r); /* another process has made r: a fork (any thread) */
+unsigned rdzv_forks(void); /* how often a fork() led to this process since its ancestor's first rdzv_init */
 uint64_t rdzv_now_ms(void);
 uint64_t rdzv_deadline_in(int timeout_ms);
 struct sdk_head rdzv_head_of(uint16_t type);

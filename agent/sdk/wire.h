@@ -24,9 +24,9 @@
  * NCCL_UP {round}                  ->      (no answer)
  * DONE                             ->      (no answer)
  *
- * Both ends check the version of every record, the first one included, and refuse another one with a sentence that names
- * both. All versions have in common: `struct sdk_head`; REFUSED; that the first record is HELLO; and, from version 7 on,
- * that the release of librdzv follows its head.
+ * Both ends check the version of every record, the first one included. They refuse another one with a sentence that
+ * names both. All versions have in common: `struct sdk_head`; REFUSED; that the first record is HELLO; and, from
+ * version 7 on, that the release of librdzv follows its head.
  *
  * `checkpoint` counts the checkpoints that were asked for in this round. A request stands until its number is answered.
  * It is shown to workers that have sent CAN_CHECKPOINT, and the agent waits for them alone. It stops waiting for one

@@ -22,7 +22,7 @@ static int result_of(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-/* A fork -------------------------------------------------------------------------------------------------------------- */
+/* A fork ----------------------------------------------------------------------------------------------------------- */
 
 static bool is_refused(const struct rdzv *r, int rc, pid_t parent, const char *what) {
   char sentence[200];
@@ -172,7 +172,9 @@ static int after_exec(void) {
     if (readlink(link, to, sizeof(to) - 1) > 0 && strncmp(to, "socket:", 7) == 0) return 50;
   }
   if (rdzv_init(&r, PATIENCE_MS)) return 51;
-  return rdzv_requested(r) || rdzv_done(r) ? 52 : 0;
+  int rc = rdzv_requested(r) || rdzv_done(r) ? 52 : 0;
+  rdzv_finish(r);
+  return rc;
 }
 
 static void test_exec(void **state) {
