@@ -36,7 +36,7 @@ TAKEN = {
 # or why nobody executes them.
 MAN = "man(1) is on no machine of the tests; tests/e2e/test_manual.py reads what it would show"
 NOT_EXECUTED = {
-    "man rdzv-agent": MAN, "man rdzvd": MAN, "man rdzvctl": MAN, "man rdzv-trainer": MAN, "man librdzv": MAN, "man 7 rdzv": MAN,
+    "man rdzv-agent": MAN, "man rdzvd": MAN, "man rdzvctl": MAN, "man rdzv-trainer": MAN, "man librdzv": MAN, "man 3 rdzv_exchange": MAN, "man 7 rdzv": MAN,
     "mpirun -np 8": "names a way to start agents, which mpi.md has as a block",
     'bsub -J "x[1-9]"': "names LSF's arrays, which it alone makes",
     "pip install nvidia-cublas nvidia-nccl-cu13": "needs a registry of packages",

@@ -194,3 +194,11 @@ def test_an_agent_of_another_version(rdzv, other, kind):
     p.expect(rf"^hello to the agent: librdzv {RELEASE} speaks version {VERSION} of the workers' protocol, and this rdzv-agent version {other}; "
              "use librdzv and rdzv-agent of one release in the worker's environment and on the node$")
     assert heard[0].startswith(HEAD.pack(MAGIC, VERSION, HELLO) + RELEASE.encode() + b"\0")
+
+
+def test_the_guides_sentence():
+    """As the library writes it."""
+    sentence = re.search(r"^hello to the agent: .*", (TOP / "deploy/guide/worker-in-c.md").read_text(), re.M)[0]
+    assert f"librdzv {RELEASE} speaks version {VERSION} of the workers' protocol, and this rdzv-agent version {VERSION + 1}; use librdzv" in sentence
+    written = re.sub(r'"\s*"', "", (TOP / pages.SDK / "rdzv_agent.c").read_text())
+    assert re.search(r'"librdzv " RDZV_VERSION "?( speaks .*?)"', written)[1].replace("%d", str(VERSION)).replace("%u", str(VERSION + 1)) in sentence

@@ -173,7 +173,11 @@ def test_worker_in_c(rdzv):
     changes = [(f"{pages.SDK} worker.c", f"{TOP / pages.SDK} worker.c"), ("build/", f"{BUILD}/")]
     if SANITIZED:
         changes.append(("-o worker", "-o worker -fsanitize=address,undefined"))
-    assert pages.shell(rdzv, pages.with_changes(line, changes)).exit(60) == 0, rdzv
+    job = pages.shell(rdzv, pages.with_changes(line, changes))
+    assert job.exit(60) == 0, rdzv
+    said = re.search(r"Each rank prints one line, such as `(.*)`", (TOP / WORKER_IN_C).read_text())[1]
+    for rank in range(4):
+        assert said.replace("rank 2", f"rank {rank}") in job.text, job
     assert rdzv.spawn("./worker").exit(10) == 0, rdzv
 
 

@@ -56,6 +56,13 @@ def files(folder):
     return {str(f.relative_to(folder)) for f in found}
 
 
+def manual(folder, chapter, name):
+    """What `man` finds there."""
+    if not shutil.which("man"):
+        pytest.skip("man is not installed")
+    return run("man", "-M", folder, chapter, name, env={**os.environ, "MANPAGER": "cat", "MANWIDTH": "80", "LANG": "C.UTF-8"})
+
+
 def worker_in_c():
     """The program of the guide's page on workers in C."""
     return pages.c_block("deploy/guide/worker-in-c.md", "int main")
@@ -91,4 +98,4 @@ def base(folder):
 
 @pytest.fixture(scope="session")
 def tools():
-    return SimpleNamespace(run=run, files=files, worker_in_c=worker_in_c)
+    return SimpleNamespace(run=run, files=files, worker_in_c=worker_in_c, manual=manual)

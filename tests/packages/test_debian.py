@@ -112,6 +112,15 @@ def test_which_file_is_where(unpacked, tools):
         assert f"usr/share/doc/{package}/copyright" in texts
 
 
+def test_the_manual_of_librdzv(unpacked, tools):
+    """A page for each function, in the package that has rdzv.h."""
+    header = (unpacked["librdzv-dev"] / "usr/include/rdzv.h").read_text()
+    functions = set(re.findall(r"^RDZV_API [^;(]*?(\w+)\(", header, re.M))
+    there = {f.name for f in (unpacked["librdzv-dev"] / "usr/share/man/man3").iterdir()}
+    assert len(functions) > 40 and there == {f"{name}.3.gz" for name in functions | {"librdzv"}}
+    assert re.search(r"NAME\n +rdzv_exchange . gather", tools.manual(unpacked["librdzv-dev"] / "usr/share/man", "3", "rdzv_exchange"))
+
+
 def test_what_each_needs(built, tools):
     for package, deb in debs(built[0]).items():
         depends = tools.run("dpkg-deb", "-f", deb, "Depends")

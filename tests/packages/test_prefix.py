@@ -183,6 +183,11 @@ def test_the_modulefile(home, prefix, tools, kind, pages_of_others):
     assert after == before
 
 
+def test_the_manual_is_found(prefix, tools):
+    for chapter, name in ("3", "rdzv_exchange"), ("3", "rdzv_rank"), ("3", "librdzv"), ("1", "rdzv-agent"), ("8", "rdzvd"), ("7", "rdzv"):
+        assert re.search(rf"NAME\n +{name}", tools.manual(prefix / "share/man", chapter, name)), name
+
+
 def test_destdir(tmp_path, tools):
     """The build under test, as a packager installs it: all of it below DESTDIR; the module is found from there."""
     dest = tmp_path / "dest"
