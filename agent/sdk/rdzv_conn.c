@@ -94,13 +94,17 @@ static int close_failed(struct rdzv *r) {
 /* Waits for `events`. Errors: -ETIMEDOUT, -ECANCELED, or the agent is lost. */
 static int wait_io(struct rdzv *r, short events, uint64_t deadline) {
   for (;;) {
-    uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
-    struct pollfd p[2] = {{.fd = r->conn.fd, .events = events}, {.fd = r->fd, .events = POLLIN}};
-    int n = poll(p, 2, left > 1000000 ? 1000000 : (int)left), rc = 0;
-    if (n > 0 && p[1].revents) rc = rdzv_hear_agent(r);
-    if (rc) return rc;
+    /* Before the wait too: an earlier call may have received the request. */
     if (rdzv_must_rejoin(r))
       return rdzv_store_fail(r, -ECANCELED, "the round is ending; rdzv_rejoin waits for the next one");
+    uint64_t now = rdzv_now_ms(), left = deadline > now ? deadline - now : 0;
+    struct pollfd p[2] = {{.fd = r->conn.fd, .events = events}, {.fd = r->fd, .events = POLLIN}};
+    int n = poll(p, 2, left > 1000000 ? 1000000 : (int)left);
+    if (n > 0 && p[1].revents) {
+      int rc = rdzv_hear_agent(r);
+      if (rc) return rc;
+      continue;
+    }
     if (n > 0 && p[0].revents) return 0;
     if (n == 0 && left == 0) return rdzv_store_fail(r, -ETIMEDOUT, "the store did not answer in time");
     if (n < 0 && errno != EINTR) return rdzv_store_fail(r, -errno, "%s", strerror(errno));

@@ -269,6 +269,28 @@ static void test_cancellation_in_two_pieces(void **state) {
   leave();
 }
 
+/* RDZV_REJOIN came before the wait, and nothing comes any more. */
+static void play_silence(int fd, int connection) {
+  greet_warmly(fd);
+  await_point(1);
+}
+
+static void test_a_round_that_ends_before_a_wait(void **state) {
+  int64_t total;
+  open_stage(play_silence, 1);
+  join_warmly();
+  assert_int_equal(rdzv_can_rejoin(r), 0);
+  for (int i = 0; i < 100 && !desk.can_rejoin; i++) pump(&desk, 5);
+  sdk_server_request(desk.s, NULL, RDZV_REJOIN, 0);
+  pump(&desk, 5);
+  assert_int_equal(rdzv_requested(r), RDZV_REJOIN);
+  uint64_t begin = now_ms();
+  check_error(rdzv_store_add(r, "n", 1, &total, PATIENCE_MS), -ECANCELED, "rdzv_rejoin waits for the next one");
+  assert_true(now_ms() - begin < 3000);
+  atomic_store(&point, 1);
+  leave();
+}
+
 static void play_late(int fd, int connection) {
   greet_warmly(fd);
   expect(fd, ADD_N);
@@ -485,13 +507,21 @@ static void test_no_store_in_this_job(void **state) {
 int main(void) {
   alarm(100);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers_in_pieces),          cmocka_unit_test(test_cancelled_waits),
-      cmocka_unit_test(test_cancellation_in_two_pieces), cmocka_unit_test(test_late_answers_are_dropped),
-      cmocka_unit_test(test_a_store_that_never_answers), cmocka_unit_test(test_a_store_that_reads_late),
-      cmocka_unit_test(test_death_in_the_middle),        cmocka_unit_test(test_nonsense),
-      cmocka_unit_test(test_a_set_notices_the_end),      cmocka_unit_test(test_who_answers_is_no_store),
-      cmocka_unit_test(test_a_door_that_opens),          cmocka_unit_test(test_a_store_that_opens_late),
-      cmocka_unit_test(test_the_round_ends_in_a_wait),   cmocka_unit_test(test_no_store_in_this_job),
+      cmocka_unit_test(test_answers_in_pieces),
+      cmocka_unit_test(test_cancelled_waits),
+      cmocka_unit_test(test_cancellation_in_two_pieces),
+      cmocka_unit_test(test_late_answers_are_dropped),
+      cmocka_unit_test(test_a_round_that_ends_before_a_wait),
+      cmocka_unit_test(test_a_store_that_never_answers),
+      cmocka_unit_test(test_a_store_that_reads_late),
+      cmocka_unit_test(test_death_in_the_middle),
+      cmocka_unit_test(test_nonsense),
+      cmocka_unit_test(test_a_set_notices_the_end),
+      cmocka_unit_test(test_who_answers_is_no_store),
+      cmocka_unit_test(test_a_door_that_opens),
+      cmocka_unit_test(test_a_store_that_opens_late),
+      cmocka_unit_test(test_the_round_ends_in_a_wait),
+      cmocka_unit_test(test_no_store_in_this_job),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
