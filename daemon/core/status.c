@@ -155,6 +155,8 @@ static void member_line(struct buf *out, const struct job *j, const struct membe
   else if (runs)
     buf_printf(out, "  step %lld", (long long)m->step);
   if (runs && isfinite(m->loss)) buf_printf(out, ", loss %.6g", m->loss);
+  if (runs && isfinite(m->samples_per_second) && m->samples_per_second > 0)
+    buf_printf(out, ", %.4g samples/s", m->samples_per_second);
   if (m->conn && now_ms > m->heard_ms + 1000)
     buf_printf(out, "  silent for %llu ms", (unsigned long long)(now_ms - m->heard_ms));
   buf_putc(out, '\n');
