@@ -163,8 +163,12 @@ torch_is() { # VERSION PYTHON
 }
 
 install_torch() {
-  # In one go: accelerate must not bring a torch of its own choice.
-  if ! torch_is 2.13.0 "$python" || ! have_python accelerate; then pip_install torch==2.13.0 accelerate; fi
+  # In one go: the trainers must not bring a torch of their own choice.
+  if ! torch_is 2.13.0 "$python" || ! have_python accelerate || ! has_package transformers || ! has_package lightning; then
+    pip_install torch==2.13.0 accelerate transformers==5.23.0 lightning==2.6.6
+  fi
+  # The Python module's types.
+  has_package mypy || pip_install mypy
   # The client of before 2.2. Only Debian 12 has it, for its own interpreter.
   if ! torch_is 1.13 /usr/bin/python3 && grep -q '^VERSION_ID="12"' /etc/os-release 2>/dev/null && have apt-get && find_root; then
     apt_install python3-torch

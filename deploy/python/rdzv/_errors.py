@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors as exceptions. Each one's text is librdzv's sentence."""
+
+import builtins
+import errno as _errno
+from typing import Optional
+
+
+class Error(RuntimeError):
+    """A call failed. str() is one sentence; errno is the number, such as errno.EPIPE."""
+
+    errno: Optional[int]
+
+    def __init__(self, sentence: str, number: int = _errno.EIO) -> None:
+        super().__init__(sentence)
+        self.errno = number
+
+
+class Timeout(Error, builtins.TimeoutError):
+    """The timeout has passed. The sentence names the ranks or keys that are missing."""
+
+
+class Lost(Error):
+    """The agent is gone, or the round is over."""
+
+
+class Rejoin(Error):
+    """A wait ended because the round ends: call rejoin()."""
+
+
+class Stopped(SystemExit):
+    """The agent asked this worker to stop, and its checkpoint is written. The process ends with 75, "not done, run me again"."""
+
+    def __init__(self) -> None:
+        super().__init__(75)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the callbacks have in common: a meeting of all ranks, and the choice of a checkpoint to resume from.
+
+A job with --store worker has no store of the agent's. Its ranks cannot meet here, and each decides alone."""
+
+import errno
+from pathlib import Path
+from typing import Callable, Optional
+
+from ._errors import Error
+from ._job import init
+
+MARK = "rdzv-complete"  # an empty file in a checkpoint's folder: all ranks have written their part
+
+
+def choose(find: Callable[[], Optional[Path]], name: str) -> Optional[str]:
+    """What find() finds on rank 0, on all ranks: a folder's list may be old on another host."""
+    job = init()
+    found = str(find() or "")
+    try:
+        return job.exchange(found.encode() if job.rank == 0 else b"", name)[0].decode() or None
+    except Error as e:
+        if e.errno != errno.ENOTSUP:
+            raise
+        return found or None
+
+
+def meet(name: str) -> None:
+    """All ranks have come here."""
+    try:
+        init().barrier(name)
+    except Error as e:
+        if e.errno != errno.ENOTSUP:
+            raise

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face Trainer: progress, checkpoints on request, and a clean stop.
+
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[rdzv.huggingface.Callback()])
+    trainer.train(resume_from_checkpoint=rdzv.huggingface.last_checkpoint(args.output_dir))
+
+A training that the agent has stopped leaves train() with rdzv.Stopped, so that nothing behind it takes the model for a complete one."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ._checkpoints import Checkpoints
+from ._errors import Stopped
+from ._folder import MARK, choose, meet
+from ._job import init
+
+_FOLDER = re.compile(r"checkpoint-(\d+)$")
+
+
+class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    """One line of a Trainer: callbacks=[rdzv.huggingface.Callback()]."""
+
+    def __init__(self) -> None:
+        self._checkpoints: Optional[Checkpoints] = None
+        self._loss: Optional[float] = None
+        self._due = self._stopped = False
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self._due = self._stopped = False
+        self._checkpoints = Checkpoints()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        samples = args.train_batch_size * args.gradient_accumulation_steps
+        init().progress(state.global_step, state.max_steps, self._loss, samples)
+        if self._checkpoints is not None and self._checkpoints.due(state.global_step):
+            self._due = control.should_save = True
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Optional[Dict[str, Any]] = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self._loss = float(logs["loss"])
+            init().progress(state.global_step, state.max_steps, self._loss)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        step = state.global_step
+        meet("rdzv.huggingface/save")
+        if args.should_save:
+            (Path(args.output_dir or ".") / f"checkpoint-{step}" / MARK).touch()
+        if not self._due:
+            init().saved(step)
+        elif self._checkpoints is not None:
+            self._due = False
+            self._stopped = self._checkpoints.written(step)
+            control.should_training_stop = control.should_training_stop or self._stopped
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        if self._stopped:
+            raise Stopped
+
+
+def _find(folder: Path) -> Optional[Path]:
+    """The newest checkpoint that all ranks have completed; one of a run without this callback if no other is there."""
+    marked: List[Tuple[int, Path]] = []
+    others: List[Tuple[int, Path]] = []
+    for path in folder.glob("checkpoint-*"):
+        m = _FOLDER.search(path.name)
+        if m and (path / MARK).exists():
+            marked.append((int(m[1]), path))
+        elif m and _is_whole(path):
+            others.append((int(m[1]), path))
+    return max(marked or others)[1] if marked or others else None
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        json.loads((path / "trainer_state.json").read_text())  # rank 0 writes it last
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def last_checkpoint(output_dir: Union[str, Path]) -> Optional[str]:
+    """The newest complete checkpoint below output_dir, the same on all ranks; None if there is none. All ranks call it.
+
+    transformers' get_last_checkpoint() returns the newest one even if the job died while it was written."""
+    return choose(lambda: _find(Path(output_dir)), "rdzv.huggingface/last")

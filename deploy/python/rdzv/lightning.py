@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch Lightning: progress, checkpoints on request, and a clean stop.
+
+    trainer = lightning.Trainer(callbacks=[rdzv.lightning.Callback()], ...)
+    trainer.fit(model, data, ckpt_path=rdzv.lightning.last_checkpoint(trainer))
+
+A training that the agent has stopped leaves fit() with rdzv.Stopped, so that nothing behind it takes the model for a complete one."""
+
+import math
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Union
+
+import lightning.pytorch as pl
+import torch
+
+from ._checkpoints import Checkpoints
+from ._errors import Stopped
+from ._folder import choose
+from ._job import init
+
+_PREFIX = "rdzv-step="
+
+
+def _samples(batch: Any) -> Optional[int]:
+    """The length of the first tensor in a batch."""
+    if isinstance(batch, torch.Tensor):
+        return int(batch.shape[0]) if batch.ndim else None
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
+    return next((n for n in map(_samples, values) if n is not None), None)
+
+
+class Callback(pl.Callback):
+    """One line of a Trainer: callbacks=[rdzv.lightning.Callback()].
+
+    `dirpath`: where requested checkpoints go; None: default_root_dir. The newest one replaces the one before."""
+
+    def __init__(self, dirpath: Union[str, Path, None] = None) -> None:
+        self._dirpath = dirpath
+        self._batches = 0
+        self._checkpoints: Optional[Checkpoints] = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._batches = 0
+        self._checkpoints = Checkpoints()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._batches += 1
+        last = trainer.estimated_stepping_batches
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        init().progress(trainer.global_step, int(last) if 0 < last < math.inf else None, loss, _samples(batch))
+        # With gradient accumulation a step has several batches. The ranks agree on a batch, since Lightning can resume behind any.
+        if self._checkpoints is not None and self._checkpoints.due(self._batches):
+            self._save(trainer, self._checkpoints)
+
+    def _save(self, trainer: pl.Trainer, checkpoints: Checkpoints) -> None:
+        folder = Path(self._dirpath or trainer.default_root_dir)
+        path = folder / f"{_PREFIX}{trainer.global_step}.ckpt"
+        before = list(folder.glob(_PREFIX + "*.ckpt"))
+        trainer.save_checkpoint(path)
+        if trainer.is_global_zero:
+            for old in before:
+                if old != path and old.is_file():
+                    old.unlink()
+        if checkpoints.written(trainer.global_step):
+            raise Stopped
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+
+
+def _find(folder: Path) -> Optional[Path]:
+    # Lightning writes a file beside its place and renames it. A sharded checkpoint is a folder, whose meta.pt comes last.
+    found: List[Path] = [p for p in folder.rglob("*.ckpt") if p.is_file() or (p / "meta.pt").exists()]
+    return max(found, key=lambda p: p.stat().st_mtime_ns) if found else None
+
+
+def last_checkpoint(where: Union[str, Path, pl.Trainer]) -> Optional[str]:
+    """The newest checkpoint below a folder, or below a trainer's default_root_dir, the same on all ranks. None: there is none. All ranks call it."""
+    folder = Path(where.default_root_dir if isinstance(where, pl.Trainer) else where)
+    return choose(lambda: _find(folder), "rdzv.lightning/last")
