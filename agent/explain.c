@@ -167,6 +167,7 @@ static void put_all(struct buf *out, const struct agent_options *o, const struct
   put_number(out, "nproc", told->workers);
   put_place(out, o, told);
   put_number(out, "max-restarts", o->max_restarts);
+  put_number(out, "repeat-limit", o->repeat_limit);
   put_seconds(out, "join-timeout", o->join_timeout_ms);
   put_seconds(out, "last-call", o->last_call_ms);
   put_text(out, "scale-up", scale_up_name(o->scale_up));

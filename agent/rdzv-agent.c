@@ -169,6 +169,7 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
   hash_command(o, id);
   c->command = id->command;
   c->echo = o->local_index > 0;
+  c->one_terminal = getenv("RDZV_AGENT_LAUNCHER") != NULL;
   c->many = c->workers > 1 || o->nnodes.max > 1;
 }
 

@@ -196,6 +196,14 @@ void *settings_to_json(const struct settings *s) {
   return to_json(&object_settings, s);
 }
 
+void *failure_mark_to_json(const struct failure_mark *m) {
+  return to_json(&object_failure_mark, m);
+}
+
+int failure_mark_from_json(const void *json, struct failure_mark *m, struct err *e) {
+  return object_get("last_failure", &object_failure_mark, json, m, e);
+}
+
 int settings_from_json(const void *json, struct settings *s, struct err *e) {
   return object_get("settings", &object_settings, json, s, e);
 }

@@ -105,6 +105,16 @@ enum {
   X(FAIL, "fail")            /* the job has failed */                                                                  \
   X(RESTART, "restart")      /* a next round follows, as at any other time */
 
+#define LASTING_LIST(X) /* why a restart would fail the same way */                                                    \
+  X(NO, "no")           /* it may not */                                                                               \
+  X(USAGE, "usage")     /* the program refused its arguments */                                                        \
+  X(SYNTAX, "syntax")   /* of a Python script or module */                                                             \
+  X(IMPORT, "import")   /* a Python module is missing, or cannot be imported */                                        \
+  X(SCRIPT, "script")   /* the script, or the module of -m, does not exist */                                          \
+  X(COMMAND, "command") /* not found, or not executable */                                                             \
+  X(TRAINER, "trainer") /* rdzv-trainer refused its options, its data or its folder: in any round */                   \
+  X(NCCL, "nccl")       /* no node that was asked for ids has NCCL, or its versions differ */
+
 #define NCCL_IDS_LIST(X)                                                                                               \
   X(AUTO, "auto") /* a round has ids if one of its nodes wants some (wants_ids in HELLO) */                            \
   X(ALWAYS, "always")                                                                                                  \
@@ -150,6 +160,9 @@ enum scale_up { SCALE_UP_LIST(X) SCALE_UP_COUNT };
 #define X(name, word) AFTER_FINISH_##name,
 enum after_finish { AFTER_FINISH_LIST(X) AFTER_FINISH_COUNT };
 #undef X
+#define X(name, word) LASTING_##name,
+enum lasting { LASTING_LIST(X) LASTING_COUNT };
+#undef X
 #define X(name, word) NCCL_IDS_##name,
 enum nccl_ids { NCCL_IDS_LIST(X) NCCL_IDS_COUNT };
 #undef X
@@ -190,6 +203,7 @@ const char *job_state_name(enum job_state v);
   F(S, ENUM, after_finish, after_finish)                                                                               \
   F(S, INT, hang_timeout_ms, 0, TIMEOUT_MAX_MS) /* 0: never */                                                         \
   F(S, INT, exclude_after, 0, 1000000)          /* charged failures until their host is drained; 0: never */           \
+  F(S, INT, repeat_limit, 0, 1000000)           /* repeats of a failure until the job ends; 0: they do not end it */   \
   F(S, ENUM, nccl_ids, nccl_ids)                /* whether rounds have ncclUniqueIds */
 
 /* The cause of the end of a round: who, where, what, when. */
@@ -207,12 +221,22 @@ const char *job_state_name(enum job_state v);
   F(S, INT, step, -1, INT64_MAX) /* the rank's last progress; -1: unknown */                                           \
   F(S, INT, of, 0, INT64_MAX)                                                                                          \
   F(S, INT, echoes, 0, WORLD_MAX)  /* other workers that died because of it or after it */                             \
-  F(S, BOOL, lasting)              /* worker-exit, worker-exec: a restart would fail the same way */                   \
+  F(S, ENUM, lasting, lasting)     /* worker-exit, worker-exec, nccl-ids: why a restart would fail the same way */     \
   F(S, STR, device, DEVICE_MAX)    /* of the worker: index and UUID, if known */                                       \
   F(S, INT, idle_ms, 0, INT64_MAX) /* worker-hung: since its last progress; contact-lost: since it left */             \
   F(S, STR, state, 1)              /* worker-hung: the state of its process as in ps: R S D T ...; "": unknown */      \
-  F(S, STR, error, TEXT_MAX)       /* from its error file: "ValueError: boom"; or the kernel's reason */               \
-  F(S, STR, text, TEXT_MAX)        /* the last lines of stderr, or the daemon's reason */
+  F(S, STR, error, TEXT_MAX)       /* its last exception, "ValueError: boom"; or the kernel's reason, section 6 */     \
+  F(S, BOOL, shown) /* these lines are on the terminal of the node's agent, since the worker wrote them there */       \
+  F(S, STR, text, TEXT_MAX) /* the last lines of stderr, or the daemon's reason */
+
+/* What a charged failure leaves behind, so that the next one can be compared with it. */
+#define failure_mark_FIELDS(F, S)                                                                                      \
+  F(S, INT, fingerprint, 0, INT64_MAX) /* 0: there is none */                                                          \
+  F(S, INT, step, -1, INT64_MAX)       /* how far it had come; -1: no worker had reported a step */                    \
+  F(S, INT, lived_ms, -1, INT64_MAX)   /* from START to the failure; -1: unknown */                                    \
+  F(S, INT, repeats, 0, 1000000)       /* how often it has come again, in a row and without progress */
+
+#define FAILURE_MARK_NONE ((struct failure_mark){.step = -1, .lived_ms = -1})
 
 #define report_FIELDS(F, S)                                                                                            \
   F(S, REQ_INT, seq, 1, INT64_MAX) /* increases during the life of the agent */                                        \
@@ -234,7 +258,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, ago_ms, 0, INT64_MAX)                                                                                      \
   F(S, STR, text, REASON_MAX)
 
-#define OBJECT_LIST(O) O(settings) O(verdict) O(report) O(absent) O(turned_away)
+#define OBJECT_LIST(O) O(settings) O(verdict) O(failure_mark) O(report) O(absent) O(turned_away)
 
 /* Messages: M(NAME, struct and field list, direction). ------------------------------------------------------------- */
 #define MSG_LIST(M)                                                                                                    \
@@ -291,6 +315,7 @@ const char *job_state_name(enum job_state v);
   F(S, INT, round_nodes, 0, NODES_MAX)     /* size of that round */                                                    \
   F(S, INT, restarts_used, 0, 1000000)     /* as START or SETTLED reported it last */                                  \
   F(S, INT, failed_step, -1, INT64_MAX)    /* as START or SETTLED reported it last */                                  \
+  F(S, OBJ, last_failure, failure_mark)    /* as START or SETTLED reported it last */                                  \
   F(S, LIST, reports, report, REPORTS_MAX) /* of that round, until it is settled */                                    \
   F(S, INT, uid, -1, 4294967295)           /* the agent's user, who may control the job; -1: only root */              \
   F(S, STR, expected_hosts, HOSTS_MAX)     /* in the scheduler's form: "gpu[001-016],login1"; "": unknown */           \
@@ -348,6 +373,7 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_INT, role_world_size, 1, WORLD_MAX)                                                                         \
   F(S, INT, restarts_used, 0, 1000000)                                                                                 \
   F(S, INT, failed_step, -1, INT64_MAX) /* the furthest step of a charged round; -1: unknown */                        \
+  F(S, OBJ, last_failure, failure_mark) /* of the last failure that can be repeated */                                 \
   F(S, REQ_STR, head_addr, ADDR_MAX)    /* address of node rank 0, numeric */                                          \
   F(S, INT, store_port, 0, 65535)       /* of the round's store there; 0: none */                                      \
   F(S, STR, head_host, HOST_MAX)                                                                                       \
@@ -377,6 +403,7 @@ const char *job_state_name(enum job_state v);
   F(S, BOOL, refilled) /* the restart budget is full again */                                                          \
   F(S, INT, restarts_used, 0, 1000000)                                                                                 \
   F(S, INT, failed_step, -1, INT64_MAX) /* as in START */                                                              \
+  F(S, OBJ, last_failure, failure_mark) /* as in START */                                                              \
   F(S, INT, delay_ms, 0, INT64_MAX)     /* before the next round may be sealed */                                      \
   F(S, STR, excluded, HOST_MAX)         /* the host that --exclude-after excludes; "": none */                         \
   F(S, OBJ, verdict, verdict)
@@ -387,6 +414,8 @@ const char *job_state_name(enum job_state v);
   F(S, ENUM, outcome, outcome)                                                                                         \
   F(S, INT, code, 0, 255)                                                                                              \
   F(S, INT, restarts_used, 0, 1000000)                                                                                 \
+  F(S, INT, repeats, 0,                                                                                                \
+    1000000) /* of the failure in the verdict: --repeat-limit has ended the job if they reach it */                    \
   F(S, OBJ, verdict, verdict)
 
 #define end_ack_FIELDS(F, S) F(S, REQ_HEX, incarnation, INCARNATION_MAX)
@@ -528,6 +557,8 @@ void *verdict_to_json(const struct verdict *v);
 int verdict_from_json(const void *json, struct verdict *v, struct err *e); /* strings borrow from json */
 void *settings_to_json(const struct settings *s);
 int settings_from_json(const void *json, struct settings *s, struct err *e);
+void *failure_mark_to_json(const struct failure_mark *m);
+int failure_mark_from_json(const void *json, struct failure_mark *m, struct err *e);
 
 /* WAITING's fields as one object, for status; json_t * as above. */
 void *waiting_to_json(const struct waiting *w);

@@ -5,9 +5,9 @@
  * code, loss), after which step, and how many other workers died with it. Unknown parts are left out: the verdict of a
  * lost node has no pid, that of a job that never formed has no node.
  *
- * The error that the worker itself wrote into its error file ("ValueError: boom") follows what happened to it, because
- * it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed below
- * the sentence. For all other causes `text` is one short reason and ends the sentence. All of it came over the wire, so
+ * The worker's last exception ("ValueError: boom"), from its error file or its stderr, follows what happened to it,
+ * because it is the best reason. If a worker died by itself, `text` is the last lines of its stderr, which are printed
+ * below the sentence. For all other causes `text` is one short reason and ends the sentence. All of it came over the wire, so
  * it is escaped.
  *
  * Weight is a table by cause. A lost node outweighs the deaths that it causes in others. A signal outweighs an exit
@@ -103,6 +103,20 @@ static void put_progress(struct buf *out, const struct verdict *v) {
   if (v->of > 0) buf_printf(out, " of %" PRId64, v->of);
 }
 
+/* Why no restart follows. */
+static void put_lasting(struct buf *out, const struct verdict *v) {
+  static const char *const reasons[LASTING_COUNT] = {
+      [LASTING_USAGE] = "a usage error",
+      [LASTING_TRAINER] = "a usage error",
+      [LASTING_SYNTAX] = "a syntax error",
+      [LASTING_IMPORT] = "a failed import",
+      [LASTING_SCRIPT] = "a missing script or module",
+      [LASTING_COMMAND] = "an unusable command",
+  };
+  const char *reason = v->lasting < LASTING_COUNT ? reasons[v->lasting] : NULL;
+  if (reason) buf_printf(out, ", %s that a restart would repeat", reason);
+}
+
 static void put_worker_death(struct buf *out, const struct verdict *v) {
   put_worker(out, v);
   if (v->cause == CAUSE_WORKER_SIGNAL) {
@@ -114,10 +128,11 @@ static void put_worker_death(struct buf *out, const struct verdict *v) {
   } else if (v->cause == CAUSE_CONTACT_LOST) {
     buf_printf(out, " left the round to rejoin, and nothing else ended it within %.1f s", (double)v->idle_ms / 1000);
   } else if (v->cause == CAUSE_WORKER_EXIT) {
-    buf_printf(out, " exited with code %" PRId64 "%s", v->code,
-               v->lasting ? ", a usage error that a restart would repeat" : "");
+    buf_printf(out, " exited with code %" PRId64, v->code);
+    put_lasting(out, v);
   } else {
     buf_puts(out, v->cause == CAUSE_DEVICE_HELD ? " was not started" : " could not be started");
+    put_lasting(out, v);
     put_reason(out, v);
   }
   if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD) put_error(out, v);

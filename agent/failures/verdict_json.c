@@ -40,6 +40,7 @@ void verdict_json(const struct ending *end, const char *job, const char *host, c
   json_object_set_new(v, "round", json_integer(end->round));
   json_object_set_new(v, "restarts", json_integer(end->restarts_used));
   json_object_set_new(v, "max_restarts", json_integer(end->max_restarts));
+  json_object_set_new(v, "repeats", json_integer(end->repeats));
   json_object_set_new(v, "sentence", sentence_json(end));
   json_object_set_new(v, "verdict", verdict_to_json(&end->verdict));
   json_print(out, v);

@@ -366,6 +366,7 @@ void agent_options_settings(const struct agent_options *o, struct settings *s) {
       .scale_up = o->scale_up,
       .after_finish = o->after_finish,
       .exclude_after = o->exclude_after,
+      .repeat_limit = o->repeat_limit,
       .join_timeout_ms = o->join_timeout_ms,
       .stop_timeout_ms = o->stop_timeout_ms,
       .lease_ms = o->lease_ms,

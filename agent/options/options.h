@@ -135,6 +135,7 @@ struct agent_options {
   enum nccl_ids nccl_ids;
   const char *nccl_library; /* NULL: rdzv-nccl searches it */
   int64_t exclude_after;    /* charged failures on one host; 0: never */
+  int64_t repeat_limit;     /* repeats of a failure until the job ends; 0: never */
   int64_t store_port;       /* MASTER_PORT; 0: a free port each round */
   enum hosting hosting;
 

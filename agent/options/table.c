@@ -216,6 +216,15 @@ static const struct opt table[] = {
      .help = "How often workers are restarted after a failure. Nodes that join or are lost cost no restart. The "
              "budget is refilled after a round that ran for 10 minutes, or progressed beyond the failed ones before "
              "it (as rdzv.h reports progress)."},
+    {.name = "repeat-limit",
+     .type = OPT_INT,
+     .offset = FIELD(repeat_limit),
+     .def = "2",
+     .min = 0,
+     .max = 1000000,
+     .label = "N",
+     .help = "End the job when a failure has come again N times in a row without progress, however many restarts "
+             "are left. A repeat never refills the budget. 0: repeats do not end the job."},
     {.name = "join-timeout",
      .in_file = true,
      .type = OPT_DURATION,

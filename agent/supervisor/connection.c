@@ -239,6 +239,7 @@ void sup_send_hello(struct supervisor *s) {
   h->round_nodes = s->round.nodes;
   h->restarts_used = s->round.restarts_used;
   h->failed_step = s->round.failed_step;
+  h->last_failure = s->round.last_failure;
   if (h->phase == PHASE_NONE && s->round.latest > s->round.number) { /* it was not part of that one, but knows of it */
     h->round = s->round.latest;
     h->node_rank = -1;
@@ -293,6 +294,7 @@ void sup_note_job(struct supervisor *s, const char *incarnation, int64_t round) 
     memcpy(s->round.incarnation, incarnation, strlen(incarnation) + 1);
     s->round.number = s->round.latest = s->round.nodes = s->round.restarts_used = 0;
     s->round.node_rank = s->round.failed_step = -1;
+    s->round.last_failure = FAILURE_MARK_NONE;
   }
   if (round > s->round.latest) s->round.latest = round;
 }

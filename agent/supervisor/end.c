@@ -32,15 +32,22 @@ static void exit_after_trees(struct supervisor *s, int code) {
 /* END. ------------------------------------------------------------------------------------------------------------- */
 
 /* The reason that neither the verdict nor the budget gives. */
-static const char *explain_no_restart(const struct supervisor *s, const struct end *end) {
+static void explain_no_restart(const struct supervisor *s, const struct end *end, struct buf *out) {
   enum cause c = end->verdict.cause;
   bool death = c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL || c == CAUSE_WORKER_EXEC || c == CAUSE_WORKER_HUNG ||
                c == CAUSE_DEVICE_HELD || c == CAUSE_CONTACT_LOST || c == CAUSE_NCCL_IDS;
   bool budget = death && end->restarts_used >= s->config.settings.max_restarts;
+  int64_t limit = s->config.settings.repeat_limit;
+  bool repeats = death && limit && end->repeats >= limit;
   bool finished = s->config.settings.after_finish == AFTER_FINISH_FAIL && !budget && !end->verdict.lasting;
-  return end->outcome == OUTCOME_FAILED && finished && (death || c == CAUSE_NODE_LOST)
-             ? "; no restart, since all workers of another node have finished (--after-finish)"
-             : "";
+  if (end->outcome != OUTCOME_FAILED) return;
+  if (repeats)
+    buf_printf(
+        out,
+        "; not restarted, since the same failure has come again %lld time%s without progress (--repeat-limit %lld)",
+        (long long)end->repeats, end->repeats == 1 ? "" : "s", (long long)limit);
+  else if (finished && (death || c == CAUSE_NODE_LOST))
+    buf_puts(out, "; no restart, since all workers of another node have finished (--after-finish)");
 }
 
 static void log_end(struct supervisor *s, const struct end *end) {
@@ -55,16 +62,18 @@ static void log_end(struct supervisor *s, const struct end *end) {
           "no worker ran on this node: it was a spare; another job at the same endpoint needs an --rdzv-id of its own");
     return;
   }
-  struct buf text = BUF_INIT;
+  struct buf text = BUF_INIT, why = BUF_INIT;
   verdict_sentence(&end->verdict, &text);
+  explain_no_restart(s, end, &why);
   if (end->verdict.cause != CAUSE_NONE) sup_drop_pending_verdict(s);
   sup_log_verdict(s, &end->verdict, "");
   char when[40] = "before its first round";
   if (end->round) snprintf(when, sizeof when, "in round %lld", (long long)end->round);
   sup_log(s, LOG_ERROR, "job %s %s %s: %s; %lld of %lld restarts used%s; exit code %lld", s->config.job,
           outcome_name(end->outcome), when, buf_text(&text), (long long)end->restarts_used,
-          (long long)s->config.settings.max_restarts, explain_no_restart(s, end), (long long)end->code);
+          (long long)s->config.settings.max_restarts, buf_text(&why), (long long)end->code);
   buf_finish(&text);
+  buf_finish(&why);
 }
 
 void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
@@ -80,6 +89,7 @@ void sup_end(struct supervisor *s, const struct supervisor_event *ev) {
   s->job.ended = true;
   s->job.outcome = end->outcome;
   s->job.end_round = end->round;
+  s->job.repeats = end->repeats;
   s->round.restarts_used = end->restarts_used;
   log_end(s, end);
   bool left = s->leave.signals && end->outcome != OUTCOME_SUCCESS;

@@ -90,6 +90,7 @@ struct current_round {
   int64_t number;
   int64_t latest; /* that the daemon has named: not below `number` */
   int64_t node_rank, nodes, rank_base, world_size, restarts_used, failed_step;
+  struct failure_mark last_failure; /* as START or SETTLED reported it */
   int64_t n_spawned, n_succeeded;
 };
 
@@ -136,7 +137,7 @@ struct job_seen {
   int64_t rounds;    /* that began here */
   bool ended;        /* END came: */
   enum outcome outcome;
-  int64_t end_round;
+  int64_t end_round, repeats;
 };
 
 struct supervisor {
@@ -273,6 +274,7 @@ void sup_progress_create(struct supervisor *s);
 void sup_progress_destroy(struct supervisor *s);
 void sup_progress_clear(struct supervisor *s);
 void sup_progress_tick(struct supervisor *s);
+void sup_progress_flush(struct supervisor *s); /* sends what was not sent yet */
 /* Of the workers that report progress, the one that is furthest behind; NULL: none does. Also the sum of their
  * rates. */
 const struct worker *sup_slowest(const struct supervisor *s, double *samples_per_second);

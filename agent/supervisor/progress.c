@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How far the workers of this node are, as they report through the sdk.
  *
- * They may report thousands of times a second. The latest report of each worker is kept. Twice a second the step of the
- * worker that is furthest behind goes to the daemon and into the living line: a job is as far as its slowest rank. */
+ * They may report thousands of times a second. The latest report of each worker is kept. Twice a second, and when the
+ * round ends here, the step of the worker that is furthest behind goes to the daemon and into the living line: a job is
+ * as far as its slowest rank. */
 
 #include "agent/supervisor/internal.h"
 
@@ -44,7 +45,11 @@ const struct worker *sup_slowest(const struct supervisor *s, double *samples_per
 }
 
 void sup_progress_tick(struct supervisor *s) {
-  if (!s->progress->news || s->now_ms < s->progress->next_ms || s->state != SUPERVISOR_RUNNING) return;
+  if (s->now_ms >= s->progress->next_ms && s->state == SUPERVISOR_RUNNING) sup_progress_flush(s);
+}
+
+void sup_progress_flush(struct supervisor *s) {
+  if (!s->progress->news) return;
   struct msg m;
   msg_init(&m, MSG_PROGRESS);
   const struct worker *w = sup_slowest(s, &m.progress.samples_per_second);

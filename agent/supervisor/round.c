@@ -18,7 +18,7 @@
 
 #include "agent/sdk/rdzv.h"
 #include "agent/supervisor/internal.h"
-#include "agent/supervisor/usage_error.h"
+#include "agent/supervisor/lasting.h"
 #include "common/err.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
@@ -45,6 +45,7 @@ static void enter_finished(struct supervisor *s) {
 }
 
 static void enter_stopping(struct supervisor *s) {
+  sup_progress_flush(s); /* how far the round has come decides what its failure costs */
   s->stop.begun_ms = s->now_ms;
 }
 
@@ -233,6 +234,7 @@ void sup_start(struct supervisor *s, const struct supervisor_event *ev) {
   s->round.world_size = start->world_size;
   s->round.restarts_used = start->restarts_used;
   s->round.failed_step = start->failed_step;
+  s->round.last_failure = start->last_failure;
   s->job.rounds++;
   set_state(s, SUPERVISOR_STARTING);
   sup_log_start(s, start);
@@ -286,6 +288,11 @@ static bool died_by_itself(const struct supervisor *s, const struct supervisor_e
          ev->when_ms < s->stop.begun_ms;
 }
 
+/* The command has not shown yet that it can work. */
+static bool is_the_beginning(const struct supervisor *s, uint32_t local_rank) {
+  return s->round.number == 1 && !s->workers[local_rank].reports_progress;
+}
+
 void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   if (!died_by_itself(s, ev) || s->workers[ev->local_rank].exited) return;
   s->workers[ev->local_rank].exited = true;
@@ -296,8 +303,9 @@ void sup_exec_failed(struct supervisor *s, const struct supervisor_event *ev) {
   err_set(&why, why.code, "%s", ev->exec_failed.text ? ev->exec_failed.text : "");
   limit_explain(&why);
   v.cause = CAUSE_WORKER_EXEC;
-  v.lasting = !limit_is_transient(ev->exec_failed.error);
-  v.code = !v.lasting ? EXIT_CODE_SYSTEM : ev->exec_failed.error == ENOENT ? 127 : 126;
+  bool transient = limit_is_transient(ev->exec_failed.error);
+  v.lasting = transient || !is_the_beginning(s, ev->local_rank) ? LASTING_NO : LASTING_COMMAND;
+  v.code = transient ? EXIT_CODE_SYSTEM : ev->exec_failed.error == ENOENT ? 127 : 126;
   v.text = why.text;
   sup_fail_round(s, &v, ev->when_ms);
 }
@@ -327,6 +335,7 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   sup_describe_worker(s, ev->local_rank, &v);
   v.text = ev->exited.last_lines ? ev->exited.last_lines : "";
   v.error = ev->exited.error ? ev->exited.error : "";
+  v.shown = ev->exited.lines_shown;
   if (WIFSIGNALED(ev->exited.status)) {
     v.cause = CAUSE_WORKER_SIGNAL;
     v.signal = WTERMSIG(ev->exited.status);
@@ -335,7 +344,8 @@ void sup_exited(struct supervisor *s, const struct supervisor_event *ev) {
   } else {
     v.cause = CAUSE_WORKER_EXIT;
     v.code = WEXITSTATUS(ev->exited.status);
-    v.lasting = is_usage_error((int)v.code, v.text, s->config.trainer);
+    if (s->config.trainer || is_the_beginning(s, ev->local_rank))
+      v.lasting = find_lasting((int)v.code, v.text, v.error, s->config.trainer);
   }
   sup_fail_round(s, &v, ev->when_ms);
 }
@@ -456,6 +466,7 @@ void sup_clear_parked(struct supervisor *s, const struct supervisor_event *ev) {
 static void note_settled(struct supervisor *s, const struct settled *settled) {
   s->round.restarts_used = settled->restarts_used;
   s->round.failed_step = settled->failed_step;
+  s->round.last_failure = settled->last_failure;
 }
 
 void sup_settled(struct supervisor *s, const struct supervisor_event *ev) {
@@ -485,6 +496,7 @@ static void emit_ending(struct supervisor *s, int code) {
   e->code = code;
   e->round = s->job.ended ? s->job.end_round : s->round.number;
   e->restarts_used = s->round.restarts_used;
+  e->repeats = s->job.ended ? s->job.repeats : s->round.last_failure.repeats;
   e->max_restarts = s->config.settings.max_restarts;
   verdict_copy(&e->verdict, sup_last_verdict(s));
 }

@@ -6,7 +6,7 @@
  * brings, waits a moment for the settled verdict, which mostly comes within milliseconds. It is logged itself if that
  * takes longer, or if there is no daemon to settle anything. A verdict that differs from the one already logged is
  * logged again; later deaths are only counted. The worker's own last lines follow, indented, because the person at the
- * terminal looks for them. */
+ * terminal looks for them; unless they stand there already, since the worker wrote them to this terminal. */
 
 #include "agent/supervisor/internal.h"
 
@@ -61,15 +61,19 @@ static bool text_is_stderr(enum cause c) {
   return c == CAUSE_WORKER_EXIT || c == CAUSE_WORKER_SIGNAL;
 }
 
+/* A worker of this node, in its current round. */
+static bool is_ours(const struct supervisor *s, const struct verdict *v) {
+  return v->round == s->round.number && v->node_rank >= 0 && v->node_rank == s->round.node_rank && v->local_rank >= 0 &&
+         v->local_rank < s->config.workers;
+}
+
 /* The driver knows the time, and what the worker has left in files. */
 static void emit_reported(struct supervisor *s, const struct verdict *v, struct buf *sentence) {
-  bool ours =
-      v->round == s->round.number && v->node_rank >= 0 && v->node_rank == s->round.node_rank && v->local_rank >= 0;
   struct supervisor_effect *e = sup_effect(s, SUP_TOLD);
   if (text_is_stderr(v->cause) && v->text[0]) buf_printf(sentence, "\n%s", v->text);
   e->told.text = buf_steal(sentence);
   e->told.error = v->error[0] ? xstrdup(v->error) : NULL;
-  e->told.local_rank = ours ? v->local_rank : -1;
+  e->told.local_rank = is_ours(s, v) ? v->local_rank : -1;
 }
 
 /* A worker that finished early may be the cause: others may have waited for it. A verdict does not show it. */
@@ -92,7 +96,8 @@ void sup_log_verdict(struct supervisor *s, const struct verdict *v, const char *
   struct buf text = BUF_INIT;
   verdict_sentence(v, &text);
   sup_log(s, v->cause == CAUSE_NODE_JOINED ? LOG_INFO : LOG_WARN, "%s%s", before, buf_text(&text));
-  if (text_is_stderr(v->cause)) log_last_lines(s, v->text);
+  bool shown = v->shown && (is_ours(s, v) || s->config.one_terminal);
+  if (text_is_stderr(v->cause) && !shown) log_last_lines(s, v->text);
   log_finished(s, v);
   emit_reported(s, v, &text);
   replace_copy(&s->verdicts->shown, v);
@@ -148,6 +153,12 @@ static void log_starts_over(struct supervisor *s, const struct settled *settled)
       s->config.trainer ? "rdzv-trainer" : "the script");
 }
 
+static void log_repeats(const struct supervisor *s, const struct failure_mark *m, struct buf *line) {
+  int64_t limit = s->config.settings.repeat_limit;
+  buf_puts(line, "; the same failure has come again without progress");
+  if (limit) buf_printf(line, ", repeat %lld of %lld (--repeat-limit)", (long long)m->repeats, (long long)limit);
+}
+
 void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   const struct verdict *v = &settled->verdict;
   struct buf line = BUF_INIT;
@@ -163,6 +174,7 @@ void sup_log_settled(struct supervisor *s, const struct settled *settled) {
   else
     buf_printf(&line, "restart %lld of %lld", (long long)settled->restarts_used,
                (long long)s->config.settings.max_restarts);
+  if (settled->charged && settled->last_failure.repeats) log_repeats(s, &settled->last_failure, &line);
   if (settled->charged && settled->delay_ms)
     buf_printf(&line, ", in %.1f s, because rounds are short", (double)settled->delay_ms / 1000);
   sup_log(s, LOG_INFO, "%s", buf_text(&line));

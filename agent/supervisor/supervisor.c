@@ -19,7 +19,7 @@
  * the round, its workers and reports; prepare.c a checkpoint before a planned end; end.c leaving; forming.c the nodes
  * that are missing; slow_stop.c the workers that do not stop; park.c the workers that stay for the next round;
  * progress.c how far workers are; hang.c workers that make no progress; ids.c the round's NCCL ids; sentences.c the
- * lines for the user; summary.c a line for the service manager; usage_error.c failures that a restart cannot mend. */
+ * lines for the user; summary.c a line for the service manager; lasting.c failures that a restart cannot mend. */
 
 #include "agent/supervisor/internal.h"
 
@@ -376,6 +376,7 @@ struct supervisor *supervisor_create(const struct supervisor_config *config) {
   s->workers = xcalloc((size_t)config->workers, sizeof *s->workers);
   s->coverage = xcalloc(supervisor_table_size() * SUPERVISOR_STATE_COUNT, sizeof *s->coverage);
   s->round.node_rank = s->round.failed_step = -1;
+  s->round.last_failure = FAILURE_MARK_NONE;
   s->leave.kill_ms = s->leave.deadline_ms = s->stop.line_ms = s->fence.guard_ms = s->link.stranger_ms = UINT64_MAX;
   for (size_t i = 0; i < CONCERNS; i++)
     if (concerns[i].create) concerns[i].create(s);

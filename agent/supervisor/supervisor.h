@@ -45,6 +45,7 @@ struct supervisor_config {
   bool living;           /* a terminal has SUP_STATUS, which shows what is waited for: only mistakes are logged */
   bool worker_store;     /* --store worker: a worker serves the round's store, no agent does */
   bool wants_ids;        /* --nccl-ids auto: workers use NCCL */
+  bool one_terminal;     /* the output of all agents goes to one terminal: --hosts */
   bool trainer;          /* workers are rdzv-trainer: its exit codes are known */
 };
 
@@ -121,7 +122,8 @@ struct supervisor_event {
       int status;             /* as of waitpid */
       bool unasked;           /* it died before SUP_STOP_TREES reached it */
       const char *last_lines; /* of its stderr */
-      const char *error;      /* of its error file, or the kernel's reason for SIGKILL; NULL: nothing */
+      bool lines_shown;       /* they are on the terminal already */
+      const char *error;      /* its last exception, or the kernel's reason for SIGKILL; NULL or "": nothing */
     } exited;
     struct {
       struct local_set kept;
@@ -187,7 +189,7 @@ struct ending {
   bool heard; /* END came, and `outcome` counts */
   enum outcome outcome;
   int64_t code; /* this agent's exit code */
-  int64_t round, restarts_used, max_restarts;
+  int64_t round, restarts_used, max_restarts, repeats;
   struct verdict verdict; /* a copy of the last one, of any round; cause none: there was none */
 };
 

@@ -34,6 +34,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "agent/failures/exception.h"
 #include "agent/guard/watch.h"
 #include "agent/hang/file_timer_watch.h"
 #include "agent/options/command_line.h"
@@ -196,29 +197,51 @@ static void on_sdk_poll(uv_poll_t *poll, int status, int events) {
 
 /* Deaths. ---------------------------------------------------------------------------------------------------------- */
 
-/* The timer whose signal it got, else the kernel's out-of-memory killer, else its error file. */
-static const char *reason_of(struct round_driver *r, const struct worker *k) {
+/* The message of its error file. PyTorch's spawn has the child's whole traceback in it. */
+static bool put_message(const struct worker *k, const char *tail, struct buf *out) {
   const struct error_file *said = k->failure.said;
-  if (k->unasked && k->expired[0]) return k->expired;
-  bool killed = k->unasked && WIFSIGNALED(k->status) && WTERMSIG(k->status) == SIGKILL;
-  const char *oom = killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
-  return oom ? oom : said ? said->message : NULL;
+  if (!said || !said->message[0]) return false;
+  bool nested = strstr(said->message, "\nTraceback (most recent call last):") != NULL;
+  if (!nested || (!exception_line(tail, out) && !exception_line(said->message, out))) buf_puts(out, said->message);
+  return true;
+}
+
+/* The timer whose signal it got, else the kernel's out-of-memory killer, else its error file, else its stderr. Of a
+ * worker that a signal has killed, stderr has the reason only if the worker aborted itself. */
+static void put_reason(struct round_driver *r, const struct worker *k, const char *tail, struct buf *out) {
+  bool by_signal = WIFSIGNALED(k->status), killed = by_signal && WTERMSIG(k->status) == SIGKILL;
+  const char *oom = k->unasked && killed ? oom_watch_died(r->oom, &k->memory, k->pid) : NULL;
+  if (k->unasked && k->expired[0])
+    buf_puts(out, k->expired);
+  else if (oom)
+    buf_puts(out, oom);
+  else if (!put_message(k, tail, out) && (!by_signal || WTERMSIG(k->status) == SIGABRT) && !exception_line(tail, out))
+    last_line(tail, out);
+}
+
+/* The worker's last lines are on the terminal, where the verdict follows them. */
+static bool is_stderr_shown(const struct round_driver *r, uint32_t i) {
+  return output_route(&r->o.options->output, seen_rank(r, i), STD_ERR).shown;
 }
 
 static void report_exit(struct round_driver *r, uint32_t i) {
   char tail[RELAY_TAIL_MAX + 1];
   struct worker *k = &r->v[i];
+  struct buf reason = BUF_INIT;
   const struct error_file *said = k->failure.said;
   k->reported = true;
   relay_tail(r->relay, k->pipes, tail);
+  if (k->status) put_reason(r, k, tail, &reason);
   report(r, (struct supervisor_event){.kind = SUP_EXITED,
                                       .round = r->round,
                                       .local_rank = i,
                                       .when_ms = k->when_ms,
                                       .exited = {.status = k->status,
                                                  .unasked = k->unasked,
-                                                 .error = reason_of(r, k),
-                                                 .last_lines = said && !tail[0] ? said->callstack : tail}});
+                                                 .error = buf_text(&reason),
+                                                 .last_lines = said && !tail[0] ? said->callstack : tail,
+                                                 .lines_shown = tail[0] && is_stderr_shown(r, i)}});
+  buf_finish(&reason);
 }
 
 /* The time to report its death; now: all its words are here. */

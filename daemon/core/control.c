@@ -223,6 +223,7 @@ static int do_kill_worker(struct ask *a) {
   msg.kill.local_rank = a->q->rank - m->rank_base;
   msg.kill.signal = signo;
   jobs_send(&a->c->jobs, m->conn, &msg);
+  job_note_drill(j);
   jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker of uid %lld: signal %d to rank %lld on %s", j->id,
            (long long)a->uid, signo, (long long)a->q->rank, m->host);
   say_killed(a, j, m, signo);

@@ -103,6 +103,7 @@ static bool settings_differ(const struct settings *a, const struct settings *b, 
   CHECK(lease_ms, "--lease", " ms")
   CHECK(hang_timeout_ms, "--hang-timeout", " ms")
   CHECK(exclude_after, "--exclude-after", "")
+  CHECK(repeat_limit, "--repeat-limit", "")
 #undef CHECK
   if (a->nccl_ids != b->nccl_ids) {
     buf_printf(out, "--nccl-ids is %s %s and %s in the job", nccl_ids_name(a->nccl_ids), where,
@@ -271,6 +272,7 @@ static void adopt_if_higher(struct core *c, struct job *j, const struct hello *h
     job_drop_drains(j);
     j->restarts_used = 0;
     j->failed_step = -1;
+    j->last_failure = FAILURE_MARK_NONE;
     j->refilled_wall_ms = 0;
   }
   snprintf(j->incarnation, sizeof j->incarnation, "%s", h->incarnation);

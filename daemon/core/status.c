@@ -69,6 +69,7 @@ static json_t *job_to_json(const struct job *j, uint64_t now_ms) {
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
   json_object_set_new(v, "settings", settings_to_json(&j->settings));
   json_object_set_new(v, "restarts_earned", json_boolean(job_has_earned(j, now_ms)));
+  json_object_set_new(v, "repeats", json_integer(j->last_failure.repeats));
   if (j->failed_step >= 0) json_object_set_new(v, "failed_step", json_integer(j->failed_step));
   if (j->refilled_wall_ms) json_object_set_new(v, "refilled_wall_ms", json_integer((json_int_t)j->refilled_wall_ms));
   uint64_t left_ms = j->state == JOB_FORMING && j->not_before_ms > now_ms ? j->not_before_ms - now_ms : 0;
@@ -170,8 +171,8 @@ static void policy_text(struct buf *out, const struct job *j) {
   if (s->max_restarts)
     buf_printf(
         out,
-        ", refunded after a round of %d min or with progress; rounds under %d s delay the next by 0, 1, 2, 4 .. %d s; ",
-        JOB_LONG_ROUND_MS / 60000, JOB_SHORT_ROUND_MS / 1000, JOB_DELAY_MAX_MS / 1000);
+        ", refunded after a round of %d min or with progress, but not after a repeat; --repeat-limit %lld; rounds under %d s delay the next by 0, 1, 2, 4 .. %d s; ",
+        JOB_LONG_ROUND_MS / 60000, (long long)s->repeat_limit, JOB_SHORT_ROUND_MS / 1000, JOB_DELAY_MAX_MS / 1000);
   else
     buf_puts(out, "; ");
   buf_printf(out, "--after-finish %s", after_finish_name(s->after_finish));

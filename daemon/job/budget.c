@@ -4,7 +4,8 @@
  * A worker's failure charges one restart. When --max-restarts are used, the next failure ends the job. The budget is
  * there to end a job that fails again and again at the same point, not one that runs for a month and loses a worker a
  * week. So everything used is refunded at the end of a round that lived 10 minutes, or that came further than any
- * charged round before it.
+ * charged round before it. A failure that came again without progress (repeat.c) refunds nothing, however long its
+ * round lived: a crash after each 11 minutes must end the job too. A hung round lived until its last progress.
  *
  * "Further" is strict: a crash that always comes at step 100 must not be forgiven by the 99 steps before it, nor two
  * bugs at steps 3 and 5 each by the other. failed_step is the highest step that any node reported in any charged round,
@@ -19,8 +20,16 @@
 
 #include "daemon/job/internal.h"
 
+uint64_t job_round_end_ms(const struct job *j) {
+  bool hung = j->cause.cause == CAUSE_WORKER_HUNG && j->cause_ms < j->state_ms;
+  return hung ? j->cause_ms : j->state_ms;
+}
+
 static uint64_t round_age_ms(const struct job *j, uint64_t now_ms) {
-  if (j->state == JOB_STOPPING) return j->state_ms - j->round_ms;
+  if (j->state == JOB_STOPPING) {
+    uint64_t end_ms = job_round_end_ms(j);
+    return end_ms > j->round_ms ? end_ms - j->round_ms : 0;
+  }
   return job_round_goes_on(j) ? now_ms - j->round_ms : 0;
 }
 
@@ -39,8 +48,8 @@ bool job_has_earned(const struct job *j, uint64_t now_ms) {
   return round_age_ms(j, now_ms) >= JOB_LONG_ROUND_MS || job_step(j) > j->failed_step;
 }
 
-void job_refill_if_earned(struct job *j, uint64_t now_ms) {
-  j->last_refilled = job_has_earned(j, now_ms);
+void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat) {
+  j->last_refilled = !repeat && job_has_earned(j, now_ms);
   if (!j->last_refilled) return;
   jobs_log(j->jobs, LOG_INFO, "job %s: %lld used restarts are refunded", j->id, (long long)j->restarts_used);
   j->restarts_used = 0;
@@ -80,6 +89,7 @@ void job_learn_budget(struct job *j, const struct hello *h) {
   if (from < j->budget_from || (from == j->budget_from && h->restarts_used <= j->restarts_used)) return;
   j->restarts_used = h->restarts_used;
   j->failed_step = h->failed_step;
+  j->last_failure = h->last_failure;
   j->budget_from = from;
 }
 
@@ -89,13 +99,17 @@ void job_budget_text(const struct job *j, uint64_t now_ms, struct buf *out) {
   buf_printf(out, "  restarts: %lld of %lld used", (long long)j->restarts_used, (long long)j->settings.max_restarts);
   uint64_t age_ms = round_age_ms(j, now_ms);
   if (job_has_earned(j, now_ms))
-    buf_puts(out, ", refunded when this round ends");
+    buf_printf(out, ", refunded when this round ends%s",
+               j->last_failure.fingerprint ? ", unless the last failure comes again without progress" : "");
   else if (j->restarts_used && j->failed_step >= 0)
     buf_printf(out, ", refunded after a round of 10 min or one that passes step %lld", (long long)j->failed_step);
   else if (j->restarts_used)
     buf_puts(out, ", refunded after a round of 10 min");
   if (j->restarts_used && age_ms && age_ms < JOB_LONG_ROUND_MS && !job_has_earned(j, now_ms))
     buf_printf(out, " (this one has %llu s to go)", (unsigned long long)(JOB_LONG_ROUND_MS - age_ms) / 1000);
+  if (j->last_failure.repeats)
+    buf_printf(out, "; the last failure has come again %lld time%s without progress",
+               (long long)j->last_failure.repeats, j->last_failure.repeats == 1 ? "" : "s");
   if (j->refilled_wall_ms)
     buf_printf(out, "; last refunded %llu s ago",
                (unsigned long long)(j->jobs->wall_ms > j->refilled_wall_ms

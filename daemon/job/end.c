@@ -139,6 +139,7 @@ struct bytes *job_settled_bytes(const struct job *j) {
   msg.settled.refilled = j->last_refilled;
   msg.settled.restarts_used = j->restarts_used;
   msg.settled.failed_step = j->failed_step;
+  msg.settled.last_failure = j->last_failure;
   msg.settled.delay_ms = (int64_t)j->last_delay_ms;
   msg.settled.verdict = j->last_verdict;
   msg.settled.excluded = j->last_excluded;
@@ -162,6 +163,7 @@ static void release_members(struct job *j) {
 
 static void form_next_round(struct job *j, uint64_t now_ms, bool charged) {
   if (!job_may_enter(j, JOB_FORMING)) return;
+  j->last_repeat = false;
   job_charge(j, charged);
   job_note_verdict(j, charged, j->jobs->wall_ms);
   snprintf(j->last_excluded, sizeof j->last_excluded, "%s",
@@ -223,9 +225,11 @@ static void settle_round(struct job *j, uint64_t now_ms) {
 
   size_t n_finished = j->n_in_state[MEMBER_FINISHED];
   bool charged = is_failure(v->cause) && !j->void_round;
-  job_refill_if_earned(j, now_ms);
+  j->last_repeat = job_judge_repeat(j, charged);
+  job_refill_if_earned(j, now_ms, j->last_repeat);
   bool over = v->cause == CAUSE_OPERATOR || v->lasting || finished_for_good(j) || all_leave(j) ||
-              (charged && j->restarts_used >= j->settings.max_restarts);
+              (charged && j->restarts_used >= j->settings.max_restarts) ||
+              (j->last_repeat && job_repeated_too_often(j));
   if (job_is_planned_end(j) && n_finished == (size_t)j->round_nodes) { /* STOP came too late for every node */
     end_with_success(j, now_ms);
     return;
@@ -259,6 +263,7 @@ struct bytes *job_end_bytes(const struct job *j) {
   msg.end.outcome = j->outcome;
   msg.end.code = j->code;
   msg.end.restarts_used = j->restarts_used;
+  msg.end.repeats = j->last_failure.repeats;
   msg.end.verdict = j->last_verdict;
   return msg_bytes(&msg);
 }
@@ -284,6 +289,7 @@ void job_end(struct job *j, uint64_t now_ms, enum outcome outcome, int code, con
   j->last_verdict = copy;
   j->outcome = outcome;
   j->code = code;
+  if (!j->last_repeat) j->last_failure.repeats = 0; /* those of an earlier round */
   job_note_verdict(j, false, j->jobs->wall_ms);
   job_drop_drains(j);
   job_enter(j, JOB_ENDING, now_ms);

@@ -233,7 +233,7 @@ static void fail_round(struct job *j, const struct share *k, bool lasting, const
   v.code = EXIT_CODE_NCCL;
   v.host = k ? k->host : "";
   v.node_rank = k ? k->node_rank : -1;
-  v.lasting = lasting;
+  v.lasting = lasting ? LASTING_NCCL : LASTING_NO;
   v.text = text;
   j->ids->out = true; /* no MINTED is expected now */
   job_offer_cause(j, &v, now_ms);

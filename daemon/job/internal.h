@@ -83,8 +83,14 @@ struct bytes *job_end_bytes(const struct job *j);
 void job_note_verdict(struct job *j, bool charged, uint64_t wall_ms); /* last_verdict, once per round */
 void job_finish_past(struct job *j);
 
+/* repeat.c */
+/* At the settlement: compares the failure with the one before, and remembers it. True: it is a repeat. */
+bool job_judge_repeat(struct job *j, bool charged);
+bool job_repeated_too_often(const struct job *j); /* the last failure: --repeat-limit */
+
 /* budget.c */
-void job_refill_if_earned(struct job *j, uint64_t now_ms);
+uint64_t job_round_end_ms(const struct job *j); /* STOPPING: when it was stopped, or hung */
+void job_refill_if_earned(struct job *j, uint64_t now_ms, bool repeat);
 void job_charge(struct job *j, bool charged);                /* for the cause, which is settled */
 void job_learn_budget(struct job *j, const struct hello *h); /* RECOVERING */
 

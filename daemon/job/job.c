@@ -268,14 +268,23 @@ static void limit_to_worker_causes(struct verdict *v) {
     v->code = EXIT_CODE_CONTACT_LOST;
   else if (v->cause != CAUSE_WORKER_EXEC && v->cause != CAUSE_DEVICE_HELD)
     v->cause = CAUSE_WORKER_EXIT;
-  if (v->cause != CAUSE_WORKER_EXIT && v->cause != CAUSE_WORKER_EXEC) v->lasting = false;
+  if ((v->cause != CAUSE_WORKER_EXIT && v->cause != CAUSE_WORKER_EXEC) || v->lasting == LASTING_NCCL)
+    v->lasting = LASTING_NO;
   if (!v->code) v->code = 1;
+}
+
+/* A command that cannot work fails at once. One that has run before, or has reported progress, met something else: a
+ * file server that is away, a node without the program. */
+static bool is_the_beginning(const struct job *j, const struct verdict *v, uint64_t at_ms) {
+  bool young = j->state == JOB_RECOVERING || at_ms < j->round_ms + JOB_LONG_ROUND_MS;
+  return j->round == 1 && young && v->step < 0 && job_step(j) < 0;
 }
 
 static void on_failed(struct job *j, const struct job_event *ev) {
   if (ev->member->state == MEMBER_FINISHED) return; /* a finished node reports nothing more */
   struct verdict v = ev->report->what;
   limit_to_worker_causes(&v);
+  if (v.lasting != LASTING_TRAINER && !is_the_beginning(j, &v, ev->at_ms)) v.lasting = LASTING_NO;
   v.host = ev->member->host;
   v.node_rank = ev->member->node_rank;
   job_offer_cause(j, &v, ev->at_ms);
@@ -590,6 +599,7 @@ struct job *job_create(struct jobs *jobs, const char *id, const char *incarnatio
   snprintf(j->incarnation, sizeof j->incarnation, "%s", incarnation);
   j->settings = *s;
   j->failed_step = j->uid = -1;
+  j->last_failure = FAILURE_MARK_NONE;
   j->state = JOB_FORMING;
   j->state_ms = j->forming_ms = j->last_notice_ms = jobs->now_ms;
   j->line_wall_ms = jobs->wall_ms;
@@ -612,7 +622,11 @@ void job_clear_round(struct job *j) {
   verdict_init(&j->cause);
   j->cause_ms = 0;
   j->worker_deaths = 0;
-  j->void_round = false;
+  j->void_round = j->drilled = false;
+}
+
+void job_note_drill(struct job *j) {
+  j->drilled = true;
 }
 
 void job_destroy(struct job *j) {

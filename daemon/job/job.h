@@ -14,6 +14,7 @@
  *   prepare.c     a checkpoint before the planned end of a round
  *   end.c         what ended a round; how the round and the job end
  *   budget.c      restarts used and refunded
+ *   repeat.c      a failure that comes again; fingerprint.c: what it looks like
  *   lease.c       leases, grace, and what a lost node may still run
  *   drain.c       hosts that are left out of rounds
  *   ids.c         the round's ncclUniqueIds
@@ -183,6 +184,8 @@ struct job {
   struct map role_sizes; /* role -> its workers, as intptr_t */
   int64_t store_port;    /* of the round's store at node rank 0, as it was at the seal */
   uint64_t round_ms;     /* START */
+  bool age_unknown;      /* a daemon that came back does not know how old it is */
+  bool drilled;          /* rdzvctl kill-worker has killed a worker of it */
   bool void_round;
   struct verdict cause; /* the weightiest so far; a copy */
   uint64_t cause_ms;
@@ -191,7 +194,7 @@ struct job {
 
   /* Rounds that are settled. */
   struct verdict last_verdict; /* a copy */
-  bool last_charged, last_refilled;
+  bool last_charged, last_refilled, last_repeat;
   char last_excluded[HOST_MAX + 1]; /* the host that the last one excluded; "": none */
   bool faulted;                     /* there was such a round: no last call */
   struct ended_round *past;         /* a ring of JOB_PAST_MAX: end.c */
@@ -199,8 +202,9 @@ struct job {
 
   /* The budget: budget.c. */
   int64_t restarts_used;
-  int64_t failed_step;       /* the furthest step of any charged round; -1: unknown */
-  uint64_t refilled_wall_ms; /* when restarts were last refunded; 0: never */
+  int64_t failed_step;              /* the furthest step of any charged round; -1: unknown */
+  struct failure_mark last_failure; /* of those that can be repeated: repeat.c */
+  uint64_t refilled_wall_ms;        /* when restarts were last refunded; 0: never */
   unsigned short_rounds;
   uint64_t last_delay_ms;
 
@@ -268,6 +272,8 @@ bool minted_is_sound(const struct msg *m);
 void job_ids_minted(struct job *j, struct member *m, const struct msg *msg, uint64_t now_ms);
 void job_recover(struct job *j, int64_t round, uint64_t now_ms); /* enters RECOVERING of that round */
 void job_recover_finish_if_complete(struct job *j, uint64_t now_ms);
+
+void job_note_drill(struct job *j); /* rdzvctl kill-worker: this round's failure is not the workers' own */
 
 /* For people. */
 bool job_has_earned(const struct job *j, uint64_t now_ms); /* at the end of this round the restarts are refunded */

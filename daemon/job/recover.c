@@ -181,6 +181,7 @@ void job_recover_finish(struct job *j, uint64_t now_ms) {
   }
   job_number_workers(j); /* reports carry no rank bases; they follow from node ranks and worker counts */
   j->round_ms = now_ms;
+  j->age_unknown = true;
   j->skip_round = j->renews = !j->exact;
   if (j->settled || !in_round) {
     form_again(j, now_ms);

@@ -235,6 +235,7 @@ void job_send_start(struct job *j, struct member *m) {
   msg.start.role_world_size = job_role_size(j, m->role);
   msg.start.restarts_used = j->restarts_used;
   msg.start.failed_step = j->failed_step;
+  msg.start.last_failure = j->last_failure;
   msg.start.head_addr = head ? head->addr : m->addr;
   msg.start.head_host = head ? head->host : "";
   msg.start.node_addr = m->addr;
@@ -296,6 +297,7 @@ void job_seal(struct job *j, uint64_t now_ms) {
   j->skip_round = false;
   j->round_nodes = (int64_t)n;
   j->round_ms = now_ms;
+  j->age_unknown = false;
   j->line_wall_ms = j->jobs->wall_ms;
   start_all(j, slots, n);
   j->store_port = slots[0]->store_port;

@@ -2,7 +2,7 @@
 /* The lines of the state file, which outlives the daemon. One line of JSON per seal, per end and per drain.
  *
  *   {"event":"seal","job":..,"incarnation":..,"round":3,"nodes":2,"restarts_used":1,"failed_step":120,
- *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..}}
+ *    "refilled_wall_ms":0,"wall_ms":..,"settings":{..},"last_failure":{..}}
  *   {"event":"drain","host":..,"uid":..,"incarnation":"","by":"root","wall_ms":..}, and "undrain"
  *   {"event":"end", the same, "outcome":"failed","code":7,"verdict":{..}}
  *
@@ -35,6 +35,7 @@ static void job_state_line(const struct job *j, struct buf *out) {
                         (json_int_t)j->round_nodes, "restarts_used", (json_int_t)j->restarts_used, "failed_step",
                         (json_int_t)j->failed_step, "refilled_wall_ms", (json_int_t)j->refilled_wall_ms, "wall_ms",
                         (json_int_t)j->line_wall_ms, "settings", (json_t *)settings_to_json(&j->settings));
+  if (j->last_failure.fingerprint) json_object_set_new(v, "last_failure", failure_mark_to_json(&j->last_failure));
   json_object_set_new(v, "uid", json_integer((json_int_t)j->uid));
   if (j->failures.count && !end) json_object_set_new(v, "failures", failures_to_json(j));
   if (job_hold_until(j) > j->jobs->now_ms) json_object_set_new(v, "held", json_true());
@@ -133,6 +134,8 @@ static bool load_object(struct jobs *jobs, const json_t *o, uint64_t now_ms) {
   j->line_wall_ms = (uint64_t)wall_ms;
   if (read_int(o, "uid", -1, UINT32_MAX, &uid)) j->uid = uid;
   load_failures(j, json_object_get(o, "failures"));
+  json_t *mark = json_object_get(o, "last_failure");
+  if (mark && failure_mark_from_json(mark, &j->last_failure, NULL) < 0) j->last_failure = FAILURE_MARK_NONE;
   if (!end) {
     job_recover(j, round, now_ms);
     j->round_nodes = nodes;

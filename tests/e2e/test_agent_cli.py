@@ -12,7 +12,7 @@ TOP = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("RDZV_BUILD", TOP / "build")).resolve()
 AGENT = str(BUILD / "agent/rdzv-agent")
 
-OPTIONS = """nnodes expect nproc store store-port mpi-env explain nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts node-rank local-addr join-timeout last-call
+OPTIONS = """nnodes expect nproc store store-port mpi-env explain nproc-per-node endpoint rdzv-endpoint rdzv-id max-restarts repeat-limit node-rank local-addr join-timeout last-call
 stop-timeout lease orphan-grace scale-up after-finish exclude-after standalone log-dir verdict-file quiet verbose version help""".split()
 
 
@@ -55,6 +55,7 @@ USAGE = [
     (["--lease", "100ms"], ["--lease=100ms", "from 1s to 10m"]),
     (["--join-timeout", "soon"], ["--join-timeout=soon"]),
     (["--max-restarts", "-1"], ["--max-restarts=-1"]),
+    (["--repeat-limit", "-1"], ["--repeat-limit=-1"]),
     (["--rdzv-id", "a b"], ["cannot contain blanks"]),
     (["--nprox", "2"], ["--nprox", "did you mean --nproc?"]),
     (["--frobnicate"], ["unknown option --frobnicate", "--help"]),

@@ -65,4 +65,4 @@ def test_torchrun_quotes_a_verdict(rdzv):
                    env=env(rdzv))
     assert p.exit(60) == 1, p
     block = p.text[p.text.index("Root Cause"):]
-    assert re.search(r"traceback : rank 0 \(local 0\) on .* exited with code 9\n +my last words", block), p
+    assert re.search(r"traceback : rank 0 \(local 0\) on .* exited with code 9: my last words\n +my last words", block), p

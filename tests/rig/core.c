@@ -40,6 +40,7 @@ static void told_start(struct node *n, const struct start *s) {
   n->role_world_size = s->role_world_size;
   n->restarts_used = s->restarts_used;
   n->failed_step = s->failed_step;
+  n->last_failure = s->last_failure;
   n->n_reports = 0;
 }
 
@@ -51,6 +52,7 @@ static void told(struct node *n, const struct msg *m) {
   if (m->type == MSG_SETTLED && m->settled.round == n->round) {
     n->restarts_used = m->settled.restarts_used;
     n->failed_step = m->settled.failed_step;
+    n->last_failure = m->settled.last_failure;
     n->n_reports = 0;
   }
 }
@@ -193,6 +195,7 @@ void node_init(struct rig *r, struct node *n, int i) {
   n->workers = 1;
   n->uid = 1000;
   n->want_rank = n->order_key = n->node_rank = n->failed_step = -1;
+  n->last_failure = FAILURE_MARK_NONE;
   n->role = n->addrs = n->expected_hosts = n->command = "";
   n->store_port = 40000 + i;
   snprintf(n->agent, sizeof n->agent, "%032x", (unsigned)i + 1);
@@ -230,6 +233,7 @@ void node_hello(const struct node *n, struct msg *m) {
   h->round_nodes = n->nodes;
   h->restarts_used = n->restarts_used;
   h->failed_step = n->failed_step;
+  h->last_failure = n->last_failure;
 }
 
 void node_say(struct rig *r, struct node *n, const struct msg *m) {

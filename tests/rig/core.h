@@ -24,6 +24,7 @@ struct node {
   /* What it was told. */
   char incarnation[INCARNATION_MAX + 1];
   int64_t round, node_rank, nodes, rank_base, world_size, role_rank_base, role_world_size, restarts_used, failed_step;
+  struct failure_mark last_failure;
   char head_addr[ADDR_MAX + 1], node_addr[ADDR_MAX + 1];
   int64_t head_port;
   int64_t ids, mint_first, mint_count; /* by START */

@@ -45,6 +45,12 @@ struct place *book_place(struct round_book *r, const struct sim_agent *a) {
   return NULL;
 }
 
+const struct told_failure *book_failure(const struct round_book *r, const struct verdict *v) {
+  for (int i = 0; i < r->n_failures; i++)
+    if (r->failures[i].rank == v->rank && r->failures[i].cause == v->cause) return &r->failures[i];
+  return NULL;
+}
+
 bool book_remembers(const struct sim *s) {
   return s->config.state_dir && !s->two;
 }

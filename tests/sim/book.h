@@ -15,6 +15,12 @@ struct place { /* one node in one round */
   bool served;  /* it has opened the round's store */
 };
 
+struct told_failure { /* as an agent has reported it */
+  int64_t rank, code, signal;
+  enum cause cause;
+  char words[32]; /* its exception's name */
+};
+
 struct round_book {
   char incarnation[INCARNATION_MAX + 1];
   int64_t round, nodes, world, used, port;
@@ -38,6 +44,11 @@ struct round_book {
   uint32_t settled_life; /* the daemon's */
   int64_t used_after, failed_step;
   enum cause cause;
+  struct told_failure failures[SIM_NODES_MAX];
+  int n_failures;
+  struct told_failure why; /* settled: the one of them that the verdict names */
+  uint64_t failed_at;      /* when the first was reported; 0: none was */
+  int64_t repeats;         /* settled, as it was told */
 };
 
 struct end_book {
@@ -60,6 +71,14 @@ struct round_book *book_round(struct checker *k, const char *incarnation,
 struct place *book_place(struct round_book *r, const struct sim_agent *a); /* NULL: it is not in it */
 /* One daemon, with a state file: what was told in one of its lives is known in the next. */
 bool book_remembers(const struct sim *s);
+/* The failure of the round that the verdict names; NULL: its agent has reported none. */
+const struct told_failure *book_failure(const struct round_book *r, const struct verdict *v);
 uint32_t book_life(const struct sim_agent *a); /* of the daemon that has said what a reads */
+
+/* invariants_repeats.c */
+void check_failure_told(struct sim *s, const char *incarnation, const struct report *rep);
+void check_repeats(struct sim *s, const struct sim_agent *a, struct round_book *r, const struct settled *t);
+/* True: the job has ended for repeats. */
+bool check_repeated_end(struct sim *s, const struct round_book *r, const struct end *t);
 
 #endif

@@ -44,6 +44,7 @@ static void put_settled(const struct settled *s, struct buf *out) {
   buf_printf(out, "SETTLED round %" PRId64 ": %s, %" PRId64 " used", s->round, s->charged ? "charged" : "free",
              s->restarts_used);
   if (s->refilled) buf_puts(out, ", others given back");
+  if (s->last_failure.repeats) buf_printf(out, ", repeat %" PRId64, s->last_failure.repeats);
   if (s->delay_ms) buf_printf(out, ", wait %" PRId64 " ms", s->delay_ms);
   put_verdict(&s->verdict, out);
 }
@@ -104,6 +105,7 @@ void describe_msg(const struct msg *m, bool ports, struct buf *out) {
   case MSG_SETTLED: put_settled(&m->settled, out); break;
   case MSG_END:
     buf_printf(out, "END %s code %" PRId64, outcome_name(m->end.outcome), m->end.code);
+    if (m->end.repeats) buf_printf(out, ", repeat %" PRId64, m->end.repeats);
     put_verdict(&m->end.verdict, out);
     break;
   case MSG_PREPARE:

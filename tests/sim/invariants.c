@@ -168,6 +168,7 @@ static void told_settled(struct sim *s, struct sim_agent *a, const struct settle
   r->used_after = t->restarts_used;
   r->failed_step = t->verdict.step;
   r->cause = t->verdict.cause;
+  check_repeats(s, a, r, t);
   bool is_void = r->void_life == book_life(a);
   if (t->charged && (!r->failed || !is_worker_failure(t->verdict.cause) || is_void))
     sim_violate(s, INV_BUDGET, "round %" PRId64 " is charged for %s%s%s", t->round, cause_name(t->verdict.cause),
@@ -208,6 +209,7 @@ static void check_failure(struct sim *s, const struct end *t) {
   if (!r || (c != CAUSE_WORKER_EXIT && c != CAUSE_WORKER_SIGNAL)) return;
   bool finished = false, again = s->config.settings.after_finish == AFTER_FINISH_RESTART;
   for (int i = 0; i < r->n_places && !again; i++) finished |= r->places[i].zero_exits == r->places[i].workers;
+  if (check_repeated_end(s, r, t) || (t->verdict.lasting && t->round == 1)) return;
   if (!finished && t->restarts_used < s->config.settings.max_restarts)
     sim_violate(s, INV_BUDGET, "the job ends for %s with %" PRId64 " of %" PRId64 " restarts used", cause_name(c),
                 t->restarts_used, s->config.settings.max_restarts);

@@ -252,6 +252,9 @@ static void check_checkpointed(struct sim *s, const struct sim_agent *a) {
 
 void check_agent_sent(struct sim *s, struct sim_agent *a, const struct msg *m) {
   check_hangs(s, a, m);
+  if (m->type == MSG_REPORT) check_failure_told(s, m->report_msg.incarnation, &m->report_msg.report);
+  for (size_t i = 0; m->type == MSG_HELLO && i < m->hello.n_reports; i++)
+    check_failure_told(s, m->hello.incarnation, &m->hello.reports[i]);
   if (m->type == MSG_HELLO && m->hello.phase == PHASE_NONE && a->store.open)
     sim_violate(s, INV_STORE_ENDS, "%s joins anew and still serves round %" PRId64, a->name, a->store.round);
   if (m->type == MSG_PROGRESS) {

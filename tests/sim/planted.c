@@ -128,6 +128,25 @@ static bool forgets_step(struct sim *s, struct sim_conn *c, enum msg_direction d
   return true;
 }
 
+/* REPEATS: the daemon hears another exception each time. */
+static bool other_words(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  static const char *const words[] = {"AError: a", "BError: b", "CError: c", "DError: d", "EError: e"};
+  if (m->type == MSG_REPORT) m->report_msg.report.what.error = words[m->report_msg.report.round % 5];
+  return true;
+}
+
+/* REPEATS: it hears the same exception each time. */
+static bool same_words(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_REPORT) m->report_msg.report.what.error = "AError: a";
+  return true;
+}
+
+/* REPEATS: a repeat gives restarts back. */
+static bool refunds_a_repeat(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
+  if (m->type == MSG_SETTLED && m->settled.last_failure.repeats) m->settled.refilled = true;
+  return true;
+}
+
 /* GROWTH: it is charged. */
 static bool charge_for_growth(struct sim *s, struct sim_conn *c, enum msg_direction d, struct msg *m) {
   if (m->type == MSG_SETTLED) m->settled.charged = true, m->settled.restarts_used++;
@@ -312,6 +331,23 @@ static void tell_run(struct sim *s) {
 
 static void tell_crash(struct sim *s) {
   rule_add(s, 0, 0, 1, story_exit(500, 3));
+  tell_run(s);
+}
+
+static void tell_repeats(struct sim *s) {
+  struct behaviour b = story_exit(500, 3);
+  b.words = "ValueError: boom";
+  rule_add(s, 0, 0, 0, b);
+  tell_run(s);
+}
+
+/* Two bugs in turn. */
+static void tell_other_failures(struct sim *s) {
+  struct behaviour b = story_exit(500, 3);
+  for (int round = 1; round <= 3; round++) {
+    b.words = round % 2 ? "ValueError: boom" : "KeyError: 'a'";
+    rule_add(s, 0, 0, round, b);
+  }
   tell_run(s);
 }
 
@@ -502,6 +538,9 @@ static const struct plant {
     {"a crash is not charged", INV_BUDGET, tell_crash, {.msg = free_crash}},
     {"restarts are given back for nothing", INV_BUDGET, tell_two_crashes, {.msg = gives_back}},
     {"the step of a failure is forgotten", INV_BUDGET, tell_crash_at_a_step, {.msg = forgets_step}},
+    {"the daemon hears other words", INV_REPEATS, tell_repeats, {.msg = other_words}},
+    {"the daemon hears the same words", INV_REPEATS, tell_other_failures, {.msg = same_words}},
+    {"a repeat gives restarts back", INV_REPEATS, tell_repeats, {.msg = refunds_a_repeat}},
     {"a growth is charged", INV_BUDGET, tell_growth, {.msg = charge_for_growth}},
     {"a full round is ended for newcomers", INV_GROWTH, tell_crash, {.msg = grows_beyond}},
     {"another host is drained than was said", INV_DRAINED, tell_drain, {.msg = drains_another}},

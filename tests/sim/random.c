@@ -45,6 +45,7 @@ static void choose_settings(struct sim *s, int nodes) {
   t->max_nodes = (int64_t)sim_between(s, nodes > 1 ? (uint64_t)nodes - 1 : 1, (uint64_t)nodes + (fixed ? 0 : 1));
   t->min_nodes = fixed ? t->max_nodes : (int64_t)sim_between(s, 1, (uint64_t)t->max_nodes);
   t->max_restarts = (int64_t)ONE_OF(s, 0, 1, 2, 3, 5, 100);
+  t->repeat_limit = (int64_t)(s->config.seed / 8 % 4); /* 0: every fourth */
   t->last_call_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
   t->join_timeout_ms = (int64_t)ONE_OF(s, 3000, 10000, 20000);
   t->stop_timeout_ms = (int64_t)ONE_OF(s, 0, 300, 2000);
@@ -97,6 +98,12 @@ static bool has_two_daemons(const struct sim *s) {
   return s->config.seed % 8 == 5;
 }
 
+/* What it dies of. */
+static const char *choose_words(const struct sim *s, const struct behaviour *b) {
+  static const char *const words[] = {NULL, "ValueError: boom", "KeyError: 'a'", "OSError: [Errno 5] no"};
+  return words[(s->config.seed + b->run_ms) % (sizeof words / sizeof *words)];
+}
+
 static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   struct behaviour b = {.end = END_EXIT, .term_code = -1};
   b.run_ms = (uint32_t)sim_between(s, 50, ONE_OF(s, 300, 3000, 12000));
@@ -105,6 +112,7 @@ static struct behaviour choose_behaviour(struct sim *s, bool crash) {
   if (crash) {
     b.end = sim_chance(s, 50) ? END_EXIT : END_SIGNAL;
     b.code = b.end == END_EXIT ? (int)sim_between(s, 1, 255) : (int)ONE_OF(s, SIGSEGV, SIGKILL, SIGABRT);
+    b.words = choose_words(s, &b);
     if (sim_chance(s, 10)) b.exec_errno = b.code % 3 == 0 ? ENOENT : b.code % 3 == 1 ? EBUSY : EAGAIN;
   }
   b.term_ms = sim_chance(s, 15) ? UINT32_MAX : (uint32_t)ONE_OF(s, 0, 0, 5, 400);

@@ -35,6 +35,7 @@ const char *invariant_text(enum invariant i) {
 void sim_config_init(struct sim_config *c) {
   *c = (struct sim_config){.seed = 1, .delay_min = 1, .delay_max = 1, .exec_max = 0};
   c->settings = (struct settings){.min_nodes = 2,
+                                  .repeat_limit = 2,
                                   .max_nodes = 2,
                                   .max_restarts = 3,
                                   .last_call_ms = 1000,

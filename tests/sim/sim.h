@@ -49,6 +49,8 @@ struct sim_conn;
   X(OVERLAP, "no worker of a round runs when workers of another start")                                                \
   X(ENDS, "every node learns every end, exit codes agree with it")                                                     \
   X(BUDGET, "the budget is charged once per settled worker failure, else never")                                       \
+  X(REPEATS, "a job is not restarted after its limit of repeats, ends for nothing else that was alike, and a repeat "  \
+             "refunds nothing")                                                                                        \
   X(GROWTH, "a round is ended for newcomers only when it may and not too soon, and charges nothing")                   \
   X(DRAINED, "no round begins with a node on a host that was drained before")                                          \
   X(TOKENS, "rounds and tokens only go up")                                                                            \
@@ -81,6 +83,7 @@ struct behaviour {
   uint32_t run_ms; /* from exec (or from when all have met) to its own end */
   enum worker_end end;
   int code;             /* exit code or signal */
+  const char *words;    /* its last exception, "ValueError: boom"; NULL: none */
   uint32_t term_ms;     /* how long it takes to die of SIGTERM; UINT32_MAX: ignores it */
   int term_code;        /* exit code after SIGTERM; -1: dies by the signal */
   uint32_t kill_ms;     /* how long SIGKILL takes: a process in state D */
@@ -562,7 +565,7 @@ void check_ids(struct sim *s, struct sim_agent *a); /* after each step of its mi
 /* describe.c */
 void describe_msg(const struct msg *m, bool ports, struct buf *out); /* "START round 1: node 0 of 2, ranks 0-1 of 4" */
 
-/* book.c, invariants.c, invariants_work.c */
+/* book.c, invariants.c, invariants_work.c, invariants_repeats.c */
 struct checker *checker_create(void);
 void checker_destroy(struct checker *k);
 void check_hello(struct sim *s, struct sim_conn *c);                            /* the daemon reads it */

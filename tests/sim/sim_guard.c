@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "agent/guard/guard.h"
@@ -461,13 +462,16 @@ static void worker_dies(struct sim *s, struct sim_agent *a, struct sim_worker *w
   }
   check_worker_ends(s, a, w, status, by_itself);
   check_fenced(s, a, w);
+  char words[80] = "";
+  if (status && w->b.words) snprintf(words, sizeof words, "%s (pid %d, 0x%x)", w->b.words, w->pid, w->pid * 4099);
   if (a->guard_alive)
     guard_tell(s, a,
-               (struct supervisor_event){.kind = SUP_EXITED,
-                                         .round = a->round,
-                                         .local_rank = w->local_rank,
-                                         .when_ms = s->now,
-                                         .exited = {.status = status, .last_lines = status ? "last words" : ""}},
+               (struct supervisor_event){
+                   .kind = SUP_EXITED,
+                   .round = a->round,
+                   .local_rank = w->local_rank,
+                   .when_ms = s->now,
+                   .exited = {.status = status, .last_lines = status ? "last words" : "", .error = words}},
                by_itself);
   guard_check(s, a);
 }

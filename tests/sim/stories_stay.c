@@ -23,7 +23,7 @@ static void one_dies(struct sim *s) {
 static void several_die(struct sim *s) {
   at_work(s, 2, 5);
   for (int i = 0; i < 3; i++) {
-    worker_signal(s, agent_of(s, i % 2), (uint32_t)i % 2, SIGSEGV);
+    worker_signal(s, agent_of(s, i % 2), (uint32_t)i % 2, SIGKILL);
     sim_for(s, 1500 << i);
   }
   story_over(s, 100000);

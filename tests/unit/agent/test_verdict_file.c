@@ -85,7 +85,7 @@ static void test_success(void **state) {
   const json_t *w = json_object_get(v, "verdict");
   static const char *const keys[] = {"cause",  "round",   "node_rank", "rank",  "local_rank", "host",
                                      "pid",    "code",    "signal",    "core",  "step",       "of",
-                                     "echoes", "lasting", "device",    "error", "text"};
+                                     "echoes", "lasting", "device",    "error", "shown",      "text"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     if (!json_object_get(w, keys[i])) fail_msg("the verdict has no \"%s\"", keys[i]);
   assert_says(w, "cause", "none");

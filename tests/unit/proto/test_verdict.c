@@ -4,6 +4,7 @@
 #include "proto/msg.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include "tests/rig/unit.h"
 
@@ -53,6 +54,40 @@ static void test_worker_signal(void **state) {
   v.rank = v.node_rank = -1;
   v.echoes = 0;
   check(&v, "a worker was killed by SIGKILL (signal 9)");
+}
+
+static void test_lasting(void **state) {
+  static const struct {
+    enum lasting lasting;
+    const char *words;
+  } rows[] = {
+      {LASTING_NO, ""},
+      {LASTING_USAGE, ", a usage error that a restart would repeat"},
+      {LASTING_TRAINER, ", a usage error that a restart would repeat"},
+      {LASTING_SYNTAX, ", a syntax error that a restart would repeat"},
+      {LASTING_IMPORT, ", a failed import that a restart would repeat"},
+      {LASTING_SCRIPT, ", a missing script or module that a restart would repeat"},
+      {LASTING_COMMAND, ", an unusable command that a restart would repeat"},
+      {LASTING_NCCL, ""}, /* of another cause */
+  };
+  assert_int_equal(sizeof rows / sizeof *rows, LASTING_COUNT);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    struct verdict v = worker(CAUSE_WORKER_EXIT);
+    char want[200];
+    v.code = 1;
+    v.step = -1;
+    v.error = "E: x";
+    v.lasting = rows[i].lasting;
+    snprintf(want, sizeof want, "rank 3 (local 1) on node1, pid 4711, exited with code 1%s: E: x", rows[i].words);
+    check(&v, want);
+  }
+  struct verdict v = worker(CAUSE_WORKER_EXEC);
+  v.pid = 0;
+  v.step = -1;
+  v.lasting = LASTING_COMMAND;
+  v.text = "no such file";
+  check(&v, "rank 3 (local 1) on node1 could not be started, an unusable command that a restart would repeat: no such "
+            "file");
 }
 
 static void test_worker_exit(void **state) {
@@ -234,17 +269,12 @@ static void test_weight_of_hangs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_worker_signal),
-      cmocka_unit_test(test_worker_exit),
-      cmocka_unit_test(test_worker_hung),
-      cmocka_unit_test(test_worker_exec),
-      cmocka_unit_test(test_device),
-      cmocka_unit_test(test_node_lost),
-      cmocka_unit_test(test_node_leaving),
-      cmocka_unit_test(test_others),
-      cmocka_unit_test(test_what_a_peer_wrote_is_escaped),
-      cmocka_unit_test(test_signal_names),
-      cmocka_unit_test(test_weight),
+      cmocka_unit_test(test_worker_signal),   cmocka_unit_test(test_lasting),
+      cmocka_unit_test(test_worker_exit),     cmocka_unit_test(test_worker_hung),
+      cmocka_unit_test(test_worker_exec),     cmocka_unit_test(test_device),
+      cmocka_unit_test(test_node_lost),       cmocka_unit_test(test_node_leaving),
+      cmocka_unit_test(test_others),          cmocka_unit_test(test_what_a_peer_wrote_is_escaped),
+      cmocka_unit_test(test_signal_names),    cmocka_unit_test(test_weight),
       cmocka_unit_test(test_weight_of_hangs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

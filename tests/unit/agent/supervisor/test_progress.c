@@ -52,6 +52,27 @@ static void test_progress_is_part_of_the_verdict(void **state) {
   bench_close(&b);
 }
 
+/* How far the round has come decides what its failure costs, so the last step is sent, whoever has failed. */
+static void test_the_last_step_is_sent_when_the_round_ends(void **state) {
+  for (int stopped = 0; stopped < 2; stopped++) {
+    struct bench b;
+    bench_open_running(&b);
+    progress(&b, 0, 7, 0.5, 100);
+    bench_run(&b, 0);
+    progress(&b, 0, 8, 0.5, 100);
+    assert_int_equal(bench_sent(&b, MSG_PROGRESS)->progress.step, 7);
+    if (stopped)
+      bench_stop(&b, 1, NULL);
+    else
+      bench_exited(&b, 1, EXITED(1), b.now_ms, "");
+    assert_int_equal(bench_sent(&b, MSG_PROGRESS)->progress.step, 8);
+    bench_forget(&b);
+    bench_clear(&b);
+    assert_int_equal(bench_count_sent(&b, MSG_PROGRESS), 0);
+    bench_close(&b);
+  }
+}
+
 static void test_numbers_no_worker_should_tell(void **state) {
   struct bench b;
   bench_open_running(&b);
@@ -68,6 +89,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_slowest_step_twice_a_second),
       cmocka_unit_test(test_progress_is_part_of_the_verdict),
+      cmocka_unit_test(test_the_last_step_is_sent_when_the_round_ends),
       cmocka_unit_test(test_numbers_no_worker_should_tell),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,6 +132,79 @@ static void test_only_the_last_lines(void **state) {
   bench_close(&b);
 }
 
+/* The worker has printed its last lines to this terminal, or another node's worker to that node's. */
+static void test_lines_that_are_shown(void **state) {
+  for (int i = 0; i < 4; i++) {
+    bool ours = i & 1, one_terminal = i & 2;
+    struct bench b;
+    struct verdict v;
+    bench_open(&b);
+    b.config.one_terminal = one_terminal;
+    bench_running(&b);
+    bench_worker(&b, 1,
+                 (struct supervisor_event){
+                     .kind = SUP_EXITED,
+                     .when_ms = b.now_ms,
+                     .exited = {.status = EXITED(7), .last_lines = "boom\n", .error = "boom", .lines_shown = true}});
+    v = bench_report(&b, REPORT_FAILED)->what;
+    assert_true(v.shown);
+    v.round = 1;
+    if (!ours) v.node_rank = 0;
+    bench_clear(&b);
+    bench_settled(&b, 1, true, 1, &v);
+    assert_int_equal(bench_said(&b, "exited with code 7: boom"), 1);
+    assert_int_equal(bench_said(&b, "  | boom"), !ours && !one_terminal);
+    bench_close(&b);
+  }
+}
+
+static void test_a_repeat_is_told(void **state) {
+  struct bench b;
+  struct msg m;
+  bench_open(&b);
+  b.config.settings.repeat_limit = 2;
+  bench_running(&b);
+  bench_exited(&b, 0, EXITED(1), b.now_ms, "");
+  bench_clear(&b);
+  msg_init(&m, MSG_SETTLED);
+  m.settled.incarnation = b.incarnation;
+  m.settled.round = 1;
+  m.settled.charged = true;
+  m.settled.restarts_used = 2;
+  m.settled.last_failure.repeats = 1;
+  bench_msg(&b, &m);
+  assert_int_equal(bench_said(&b, "restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 "
+                                  "(--repeat-limit)"),
+                   1);
+  bench_close(&b);
+}
+
+static void test_an_end_by_repeats_is_explained(void **state) {
+  for (int64_t repeats = 1; repeats <= 2; repeats++) {
+    struct bench b;
+    struct msg m;
+    bench_open(&b);
+    b.config.settings.repeat_limit = 2;
+    bench_running(&b);
+    msg_init(&m, MSG_END);
+    m.end.incarnation = b.incarnation;
+    m.end.round = 1;
+    m.end.code = 7;
+    m.end.outcome = OUTCOME_FAILED;
+    m.end.restarts_used = 2;
+    m.end.repeats = repeats;
+    m.end.verdict.cause = CAUSE_WORKER_EXIT;
+    m.end.verdict.code = 7;
+    bench_msg(&b, &m);
+    assert_int_equal(bench_said(&b,
+                                "2 of 3 restarts used; not restarted, since the same failure has come again 2 times "
+                                "without progress (--repeat-limit 2); exit code 7"),
+                     repeats == 2);
+    assert_int_equal(bench_effect(&b, SUP_STOP_TREES) != NULL, true);
+    bench_close(&b);
+  }
+}
+
 static void test_stuck_is_named(void **state) {
   struct bench b;
   bench_open_running(&b);
@@ -185,6 +258,9 @@ int main(void) {
       cmocka_unit_test(test_a_failure_without_a_daemon_is_told_at_once),
       cmocka_unit_test(test_a_restart_that_starts_over),
       cmocka_unit_test(test_only_the_last_lines),
+      cmocka_unit_test(test_lines_that_are_shown),
+      cmocka_unit_test(test_a_repeat_is_told),
+      cmocka_unit_test(test_an_end_by_repeats_is_explained),
       cmocka_unit_test(test_stuck_is_named),
       cmocka_unit_test(test_another_users_process_is_named),
       cmocka_unit_test(test_another_command_is_told_once),

@@ -403,13 +403,15 @@ static void test_policy_is_shown(void **state) {
   rig_open(&r, 1);
   r.settings.after_finish = AFTER_FINISH_RESTART;
   r.settings.exclude_after = 5;
+  r.settings.repeat_limit = 4;
   r.settings.hang_timeout_ms = 90000;
   rig_running(&r, n, 2);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out),
-                         "  policy: --max-restarts 3, refunded after a round of 10 min or with progress; rounds "
-                         "under 30 s delay the next by 0, 1, 2, 4 .. 30 s; --after-finish restart, --exclude-after 5, "
-                         "--hang-timeout 90 s\n"));
+  assert_non_null(strstr(
+      buf_text(&out),
+      "  policy: --max-restarts 3, refunded after a round of 10 min or with progress, but not after a "
+      "repeat; --repeat-limit 4; rounds under 30 s delay the next by 0, 1, 2, 4 .. 30 s; --after-finish restart, --exclude-after 5, "
+      "--hang-timeout 90 s\n"));
   json_t *v = ask_json(&r, "status", "job");
   const json_t *settings = json_object_get(json_array_get(json_object_get(v, "jobs"), 0), "settings");
   assert_string_equal(text_of(settings, "after_finish"), "restart");

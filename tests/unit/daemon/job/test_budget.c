@@ -22,10 +22,12 @@ static void live(struct rig *r, struct node *n, uint64_t ms) {
   }
 }
 
-/* Node 1 fails at the step that it has told last, and all begin again. */
+/* Node 1 fails at the step that it has told last, and all begin again. Each time it is another failure: those that
+ * come again are in test_repeat.c. */
 static void fail_and_begin(struct rig *r, struct node *n, int64_t step) {
   struct verdict v;
   verdict_init(&v);
+  v.error = n[0].round % 2 ? "ValueError: one" : "ValueError: the other";
   v.cause = CAUSE_WORKER_EXIT;
   v.code = 7;
   v.rank = n[1].rank_base;
@@ -75,7 +77,10 @@ static void test_the_failure_after_a_refill_does_not_end_the_job(void **state) {
  * a worker's death does, and the last one ends the job. */
 static void test_failures_to_start_are_charged(void **state) {
   static const struct verdict failures[] = {
-      {.cause = CAUSE_DEVICE_HELD, .code = 79, .device = "2, GPU-8f", .lasting = true}, /* which it cannot be */
+      {.cause = CAUSE_DEVICE_HELD,
+       .code = 79,
+       .device = "2, GPU-8f",
+       .lasting = LASTING_COMMAND}, /* which it cannot be */
       {.cause = CAUSE_WORKER_EXEC, .code = 71, .text = "fork: Resource temporarily unavailable"},
   };
   for (size_t i = 0; i < sizeof failures / sizeof failures[0]; i++) {
@@ -252,7 +257,9 @@ static void test_status_tells(void **state) {
   both_at(&r, n, 51);
   buf_clear(&out);
   rig_control(&r, "status", "job", false, &out);
-  assert_non_null(strstr(buf_text(&out), "  restarts: 1 of 3 used, refunded when this round ends\n"));
+  assert_non_null(strstr(buf_text(&out),
+                         "  restarts: 1 of 3 used, refunded when this round ends, unless the last failure comes "
+                         "again without progress\n"));
   buf_clear(&out);
   rig_control(&r, "status", "job", true, &out);
   assert_non_null(strstr(buf_text(&out), "\"restarts_earned\":true"));
@@ -284,7 +291,9 @@ static void test_status_tells_the_delay(void **state) {
   }
   rig_control(&r, "status", "job", false, &out);
   assert_non_null(
-      strstr(buf_text(&out), "restarts: 3 of 9 used, refunded after a round of 10 min; delay 2 s, 2.0 s left\n"));
+      strstr(buf_text(&out),
+             "restarts: 3 of 9 used, refunded after a round of 10 min; the last failure has come again 2 times "
+             "without progress; delay 2 s, 2.0 s left\n"));
   buf_clear(&out);
   rig_control(&r, "status", "job", true, &out);
   assert_non_null(strstr(buf_text(&out), "\"delay_ms\":2000"));

@@ -129,7 +129,7 @@ static void test_a_command_that_cannot_run_ends_at_once(void **state) {
   verdict_init(&v);
   v.cause = CAUSE_WORKER_EXEC;
   v.code = 127;
-  v.lasting = true;
+  v.lasting = LASTING_COMMAND;
   v.text = "no such file";
   node_report(&r, &n[0], REPORT_FAILED, &v, 0);
   nodes_stopped(&r, n, 2);

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The line of a worker decides whether it failed the same way, and a worker writes what differs from run to run into
+ * that line: "[rank3]: RuntimeError: CUDA error at 0x7f32a0 in /tmp/tmpab12_x/k.cu:17 (20:39:09.113)". So each of these
+ * becomes '#', and blanks become one:
+ *
+ *   a number, with sign, fraction, exponent, and what joins numbers: 1e-5  3,000  20:39:09  2026-11-22  10.0.0.3:2940
+ *   an address or another hexadecimal number: 0x7f32a0, fcf44a4417eb0347 (8 digits or more), a UUID
+ *   a word in which letters and digits take turns: 8f3k2j (6 characters or more)
+ *   the first name below /tmp, /var/tmp or /dev/shm, and Python's tmpab12_x anywhere
+ *
+ * A digit within any other word is a number too: "cuda:1" and "gpu017" are "cuda:#" and "gpu#". The rest must be
+ * equal. Two failures that differ only in a name ("KeyError: 'a'", "KeyError: 'b'") are different: in doubt a job is
+ * restarted, and the budget ends it. */
+
+#include "daemon/job/fingerprint.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+#include "common/ascii.h"
+#include "common/siphash.h"
+
+enum { HEX_MIN = 8, MIXED_MIN = 6, TMP_MIN = 9 };
+
+static bool is_letter(char c) {
+  return ascii_lower(c) >= 'a' && ascii_lower(c) <= 'z';
+}
+
+static bool is_word(char c) {
+  return ascii_is_digit(c) || is_letter(c) || c == '_';
+}
+
+static bool is_hex(char c) {
+  return ascii_is_digit(c) || (ascii_lower(c) >= 'a' && ascii_lower(c) <= 'f');
+}
+
+/* An escape sequence of a terminal: ESC [ ... letter. */
+static size_t escape_len(const char *s, size_t n) {
+  if (n < 2 || s[0] != '\x1b' || s[1] != '[') return 0;
+  size_t i = 2;
+  while (i < n && !is_letter(s[i])) i++;
+  return i < n ? i + 1 : n;
+}
+
+static size_t begins_with(const char *s, size_t n, const char *prefix) {
+  size_t len = strlen(prefix);
+  return n > len && !memcmp(s, prefix, len) ? len : 0;
+}
+
+/* "/tmp/" before a name; 0: there is none. */
+static size_t folder_len(const char *s, size_t n) {
+  size_t len = begins_with(s, n, "/tmp/");
+  if (!len) len = begins_with(s, n, "/var/tmp/");
+  if (!len) len = begins_with(s, n, "/dev/shm/");
+  return len;
+}
+
+static size_t name_len(const char *s, size_t n) {
+  size_t i = 0;
+  while (i < n && (is_word(s[i]) || s[i] == '.' || s[i] == '-')) i++;
+  return i;
+}
+
+static size_t word_len(const char *s, size_t n) {
+  size_t i = 0;
+  while (i < n && is_word(s[i])) i++;
+  return i;
+}
+
+static size_t uuid_len(const char *s, size_t n) {
+  static const char form[] = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+  if (n < sizeof form - 1) return 0;
+  for (size_t i = 0; form[i]; i++)
+    if (form[i] == '-' ? s[i] != '-' : !is_hex(s[i])) return 0;
+  return sizeof form - 1;
+}
+
+/* The word has no meaning of its own: a hexadecimal number, a random name. */
+static bool is_id(const char *s, size_t n) {
+  size_t hex = 0, runs = 0;
+  bool plain = true;
+  for (size_t i = 0; i < n; i++) {
+    hex += is_hex(s[i]);
+    plain &= s[i] != '_';
+    if (ascii_is_digit(s[i]) && (i == 0 || !ascii_is_digit(s[i - 1]))) runs++;
+  }
+  if (n > 2 && s[0] == '0' && ascii_lower(s[1]) == 'x' && hex == n - 1) return true;
+  if (hex == n && n >= HEX_MIN && runs) return true;
+  if (n >= TMP_MIN && !memcmp(s, "tmp", 3)) return true;
+  return plain && n >= MIXED_MIN && runs >= 2;
+}
+
+/* The number at s, which is a digit, with all that joins it to further numbers. */
+static size_t number_len(const char *s, size_t n) {
+  size_t i = 0;
+  while (i < n) {
+    if (ascii_is_digit(s[i])) {
+      i++;
+    } else if (i + 1 < n && strchr(".,:-+", s[i]) && ascii_is_digit(s[i + 1])) {
+      i += 2;
+    } else if (i + 2 < n && ascii_lower(s[i]) == 'e' && strchr("+-", s[i + 1]) && ascii_is_digit(s[i + 2])) {
+      i += 3;
+    } else {
+      break;
+    }
+  }
+  return i;
+}
+
+/* A word: as it is, but for its digits. */
+static size_t put_word(const char *s, size_t n, struct buf *out) {
+  size_t len = word_len(s, n), i = 0;
+  if (is_id(s, len)) {
+    buf_putc(out, '#');
+    return len;
+  }
+  while (i < len) {
+    if (ascii_is_digit(s[i])) {
+      i += number_len(s + i, n - i); /* it may go on behind the word: 3.5 */
+      buf_putc(out, '#');
+    } else {
+      buf_putc(out, s[i++]);
+    }
+  }
+  return i;
+}
+
+static size_t put_blanks(const char *s, size_t n, struct buf *out) {
+  size_t i = 0;
+  while (i < n && (unsigned char)s[i] <= ' ' && !escape_len(s + i, n - i)) i++;
+  if (out->len && i < n) buf_putc(out, ' ');
+  return i;
+}
+
+void fingerprint_line(const char *line, size_t len, struct buf *out) {
+  size_t n = len < FINGERPRINT_LINE_MAX ? len : FINGERPRINT_LINE_MAX, used;
+  for (size_t i = 0; i < n; i += used) {
+    const char *s = line + i;
+    size_t left = n - i, folder = folder_len(s, left);
+    bool sign = left > 1 && strchr("+-", *s) && ascii_is_digit(s[1]) && (i == 0 || !is_word(s[-1]));
+    if ((used = escape_len(s, left))) continue;
+    if (folder) {
+      buf_append(out, s, folder);
+      buf_putc(out, '#');
+      used = folder + name_len(s + folder, left - folder);
+    } else if ((used = uuid_len(s, left))) {
+      buf_putc(out, '#');
+    } else if (is_word(*s)) {
+      used = put_word(s, left, out);
+    } else if ((unsigned char)*s <= ' ') {
+      used = put_blanks(s, left, out);
+    } else {
+      used = 1;
+      if (!sign) buf_putc(out, *s);
+    }
+  }
+}
+
+/* Of the verdict: the first line of the error, or the last line of stderr that is not blank. */
+static const char *find_line(const struct verdict *v, size_t *len) {
+  bool stderr_counts = v->cause == CAUSE_WORKER_EXIT || v->cause == CAUSE_WORKER_SIGNAL;
+  if (v->error[0] || v->cause == CAUSE_WORKER_EXEC) {
+    const char *line = v->error[0] ? v->error : v->text;
+    *len = strcspn(line, "\n");
+    return line;
+  }
+  const char *end = stderr_counts ? v->text + strlen(v->text) : v->text;
+  while (end > v->text && (unsigned char)end[-1] <= ' ') end--;
+  const char *line = end;
+  while (line > v->text && line[-1] != '\n') line--;
+  *len = (size_t)(end - line);
+  return line;
+}
+
+int64_t fingerprint(const struct verdict *v) {
+  static const struct siphash_key key = {{0x66696e6765727072, 0x696e742d6f662d61}}; /* the same in every daemon */
+  struct buf text = BUF_INIT;
+  size_t len;
+  const char *line = find_line(v, &len);
+  buf_printf(&text, "%s %" PRId64 " %" PRId64 " ", cause_name(v->cause), v->code, v->signal);
+  fingerprint_line(line, len, &text);
+  uint64_t h = siphash(&key, text.data, text.len) & INT64_MAX;
+  buf_finish(&text);
+  return h ? (int64_t)h : 1;
+}
