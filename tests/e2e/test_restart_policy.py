@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Failures that come again end the job, failures that no restart can mend are final, and the verdict quotes the last exception. With real Python."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from harness import BUILD, HOST, SANITIZED, TOP
+
+# In round n it fails after step 7 + n, and in round argv[1] it ends well; "0": it always fails after step 7.
+STEPS = r"""
+#include <rdzv.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+  struct rdzv *r;
+  if (rdzv_init(&r, 10000)) return fprintf(stderr, "%s\n", rdzv_error(NULL)), 1;
+  int rounds = atoi(argv[1]), round = atoi(getenv("RDZV_ROUND"));
+  uint64_t last = rounds ? 7 + (uint64_t)round : 7;
+  for (uint64_t step = 1; step <= last; step++) rdzv_progress(r, step, 500, 1.0, 1.0);
+  if (round != rounds) fprintf(stderr, "steps: stopped at step %d\n", (int)last);
+  rdzv_finish(r);
+  return round != rounds;
+}
+"""
+
+PYTHON = ["--", sys.executable, "-u", "train.py"]
+REPEATED = r"not restarted, since the same failure has come again 2 times without progress \(--repeat-limit 2\)"
+
+
+def write(rdzv, text):
+    (rdzv.tmp / "train.py").write_text("import os, signal, sys, threading, time\nround = int(os.environ['RDZV_ROUND'])\nrank = int(os.environ['RANK'])\n" + text)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory):
+    place = tmp_path_factory.mktemp("steps")
+    (place / "steps.c").write_text(STEPS)
+    flags = ["-fsanitize=address,undefined"] if SANITIZED else []
+    cc = ["cc", "-D_GNU_SOURCE", *flags, "-I", TOP / "agent/sdk", "steps.c", BUILD / "agent/sdk/librdzv.a", "-o", "steps"]
+    subprocess.run(cc, cwd=place, check=True, timeout=120)
+    return place / "steps"
+
+
+def lines(a, pattern):
+    return [l for l in a.err if re.search(pattern, l)]
+
+
+def rounds(a):
+    return len(lines(a, r"^rdzv-agent: round \d+:"))
+
+
+# ------------------------------------------------------------------- repeats
+
+
+def test_a_deterministic_crash_ends_the_job(rdzv):
+    """The numbers of the message differ each time, and so does the rank."""
+    write(rdzv, "if rank == round % 2: raise ValueError(f'boom in {os.getpid()} at {hex(id(rank))} of /tmp/tmp{os.getpid()}_x/a')\ntime.sleep(60)")
+    a = rdzv.agent("--standalone", "--nproc", 2, "--verdict-file", "v.json", *PYTHON)
+    assert a.exit() == 1 and rounds(a) == 3, a
+    assert lines(a, rf"failed in round 3: rank 1 .*: ValueError: boom in .*; 2 of 3 restarts used; {REPEATED}; exit code 1$"), a
+    assert len(lines(a, r"restart 2 of 3; the same failure has come again without progress, repeat 1 of 2 \(--repeat-limit\)")) == 1, a
+    assert json.loads((rdzv.tmp / "v.json").read_text())["repeats"] == 2
+
+
+@pytest.mark.parametrize("limit, expected", [(0, 5), (1, 2), (3, 4)])
+def test_the_limit_is_an_option(rdzv, limit, expected):
+    write(rdzv, "sys.exit('no data')")
+    a = rdzv.agent("--standalone", "--max-restarts", 4, "--repeat-limit", limit, *PYTHON)
+    assert a.exit(60) == 1 and rounds(a) == expected, a
+    assert bool(a.says("not restarted, since the same failure")) == (limit > 0), a
+
+
+def test_a_crash_that_moves_on_is_restarted(rdzv, steps):
+    """Each round reports a step more than the one before, and fails as before; the fifth gets through."""
+    a = rdzv.agent("--standalone", "--max-restarts", 2, "--", steps, "5")
+    assert a.exit(60) == 0 and rounds(a) == 5 and not a.says("has come again"), a
+
+
+def test_a_crash_at_the_same_step_is_a_repeat(rdzv, steps):
+    a = rdzv.agent("--standalone", "--max-restarts", 9, "--", steps, "0")
+    assert a.exit(60) == 1 and rounds(a) == 3 and a.says(REPEATED), a
+    assert a.says("exited with code 1: steps: stopped at step 7, after step 7"), a
+
+
+def test_different_errors_are_restarted(rdzv):
+    write(rdzv, "if round < 4: raise [KeyError('a'), ValueError('boom')][round % 2]")
+    a = rdzv.agent("--standalone", *PYTHON)
+    assert a.exit(60) == 0 and rounds(a) == 4 and not a.says("has come again"), a
+
+
+def test_killed_by_somebody_else_is_no_repeat(rdzv):
+    write(rdzv, "if round < 4: os.kill(os.getpid(), signal.SIGKILL)")
+    a = rdzv.agent("--standalone", *PYTHON)
+    assert a.exit(60) == 0 and rounds(a) == 4 and not a.says("has come again"), a
+
+
+def test_two_nodes(rdzv):
+    """Each time another node has it."""
+    write(rdzv, "if rank == round % 2: raise ValueError('boom')\ntime.sleep(60)")
+    agents = rdzv.agents(2, rdzv.daemon().endpoint, "--nnodes", 2, *PYTHON)
+    assert [a.exit(60) for a in agents] == [1, 1], rdzv
+    for a in agents:
+        assert rounds(a) == 3 and a.says(rf"rank 1 .* exited with code 1: ValueError: boom; 2 of 3 restarts used; {REPEATED}"), rdzv
+
+
+def test_settings_of_all_nodes_agree(rdzv):
+    d = rdzv.daemon()
+    (a,) = rdzv.agents(1, d.endpoint, "--nnodes", 2, "--repeat-limit", 1, "--", "true")
+    a.expect("1 of 2 nodes")
+    (b,) = rdzv.agents(1, d.endpoint, "--nnodes", 2, "--", "true")
+    assert b.exit() == 72 and b.says("--repeat-limit is 2 here .* and 1 in the job"), b
+    a.kill(signal.SIGTERM)
+    assert a.exit() == 75, a
+
+
+# --------------------------------------------------------------------- final
+
+FINAL = [
+    ("syntax", "def (:\n", PYTHON, 1, r", a syntax error that a restart would repeat: SyntaxError: invalid syntax"),
+    ("indent", "  x = 1\n y = 2\n", PYTHON, 1, r", a syntax error that a restart would repeat: IndentationError: "),
+    ("tab", "if 1:\n\tx = 1\n        y = 2\n", PYTHON, 1, r", a syntax error that a restart would repeat: TabError: "),
+    ("import", "import no_such_module\n", PYTHON, 1, r", a failed import that a restart would repeat: ModuleNotFoundError: No module named 'no_such_module'"),
+    ("name", "from os import no_such_name\n", PYTHON, 1, r", a failed import that a restart would repeat: ImportError: cannot import name 'no_such_name'"),
+    ("module", "", ["-m", "no_such_module"], 1, r", a missing script or module that a restart would repeat: .*: No module named no_such_module"),
+    ("script", "", ["--", sys.executable, "no_such.py"], 2, r", a missing script or module that a restart would repeat: .*can't open file '.*no_such.py'"),
+    ("shell", "", ["--", "sh", "-c", "no_such_command"], 127, r", an unusable command that a restart would repeat: .*no_such_command: not found"),
+    ("denied", "", ["--", "sh", "-c", "./train.py"], 126, r", an unusable command that a restart would repeat: .*[Pp]ermission denied"),
+]
+
+
+@pytest.mark.parametrize("text, words, code, sentence", [f[1:] for f in FINAL], ids=[f[0] for f in FINAL])
+def test_final(rdzv, text, words, code, sentence):
+    (rdzv.tmp / "train.py").write_text(text)
+    a = rdzv.agent("--standalone", "--nproc", 2, *words)
+    assert a.exit() == code and rounds(a) == 1, a
+    assert lines(a, rf"failed in round 1: rank \d .*exited with code {code}{sentence}.*; 0 of 3 restarts used; exit code {code}$"), a
+
+
+def test_a_failed_import_is_not_final_later(rdzv):
+    """The first round has shown that the modules are there: this is another fault, of a file server perhaps."""
+    write(rdzv, "if round == 1: raise ValueError('boom')\nif round == 2: import no_such_module")
+    a = rdzv.agent("--standalone", *PYTHON)
+    assert a.exit(60) == 0 and rounds(a) == 3 and not a.says("would repeat"), a
+
+
+def test_a_caught_import_is_not_final(rdzv):
+    write(rdzv, "try: import no_such_module\nexcept ImportError: raise RuntimeError('no backend')")
+    a = rdzv.agent("--standalone", "--max-restarts", 1, *PYTHON)
+    assert a.exit(60) == 1 and rounds(a) == 2 and a.says("exited with code 1: RuntimeError: no backend; 1 of 1"), a
+
+
+# ------------------------------------------------------------ the last exception
+
+SAYS = [
+    ("chained", "try: {}['a']\nexcept KeyError: raise ValueError('boom')", "ValueError: boom"),
+    ("cause", "try: {}['a']\nexcept KeyError as e: raise ValueError('boom') from e", "ValueError: boom"),
+    ("lines", "raise RuntimeError('first\\nsecond\\nthird')", "RuntimeError: first"),
+    ("group", "raise ExceptionGroup('many', [ValueError('a'), TypeError('b')])", r"ExceptionGroup: many \(2 sub-exceptions\)"),
+    ("thread", "def f(): raise OSError('theirs')\nt = threading.Thread(target=f); t.start(); t.join()\nraise ValueError('boom')", "ValueError: boom"),
+    ("late", "class X:\n  def __del__(self): raise OSError('late')\nx = X()\nraise ValueError('boom')", "ValueError: boom"),
+    ("other", "import atexit\natexit.register(lambda: print('bye: all', file=sys.stderr))\nraise ValueError('boom')", "ValueError: boom"),
+    ("escaped", "raise ValueError('a\\x1b[31mb\\x07\\u202e')", r"ValueError: ab\\x07\\u202e"),
+    ("long", "raise ValueError('x' * 5000)", r"x{300,}\.\.\."),
+    ("empty", "raise KeyboardInterrupt", None),
+    ("words", "sys.exit('no data in /data')", "no data in /data"),
+    ("silent", "os._exit(1)", None),
+]
+
+
+@pytest.mark.parametrize("text, says", [s[1:] for s in SAYS], ids=[s[0] for s in SAYS])
+def test_the_verdict_quotes_the_last_exception(rdzv, text, says):
+    if "ExceptionGroup" in text and sys.version_info < (3, 11):
+        pytest.skip("not on this machine: exception groups came with Python 3.11")
+    write(rdzv, text)
+    a = rdzv.agent("--standalone", "--max-restarts", 0, *PYTHON)
+    assert a.exit() in (1, 130) and "\x1b" not in "\n".join(l for l in a.err if l.startswith("rdzv-agent")), a
+    if says:
+        assert lines(a, rf"^rdzv-agent: rank 0 \(local 0\) on {HOST}, pid \d+, exited with code 1: {says}$"), a
+    else:
+        assert lines(a, rf"^rdzv-agent: rank 0 \(local 0\) on {HOST}, pid \d+, (exited with code 1|was killed by SIGINT \(signal 2\))$"), a
+
+
+def test_of_a_program_in_c(rdzv):
+    a = rdzv.agent("--standalone", "--max-restarts", 0, "--", "sh", "-c", "echo step 3 >&2; echo cannot go on >&2; exit 7")
+    assert a.exit() == 7 and lines(a, r"pid \d+, exited with code 7: cannot go on$"), a
+
+
+def test_a_traceback_is_shown_once(rdzv):
+    """Where the worker has printed it to this terminal; and below the verdict where it has not."""
+    write(rdzv, "if rank == 1: raise ValueError('boom')\ntime.sleep(60)")
+    a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, *PYTHON)
+    assert a.exit() == 1 and len(lines(a, "Traceback")) == 1 and len(lines(a, r"^\[1\] Traceback")) == 1, a
+    for hidden in (["-r", 3], ["--local-ranks-filter", 0]):
+        a = rdzv.agent("--standalone", "--nproc", 2, "--max-restarts", 0, *hidden, *PYTHON)
+        assert a.exit() == 1 and len(lines(a, "Traceback")) == 1 and lines(a, r"^rdzv-agent:   \| Traceback"), a
+
+
+def test_a_node_that_does_not_show_it(rdzv):
+    """The other node's terminal has not seen the traceback."""
+    write(rdzv, "if rank == 1: raise ValueError('boom')\ntime.sleep(60)")
+    agents = rdzv.agents(2, rdzv.daemon().endpoint, "--nnodes", 2, "--max-restarts", 0, *PYTHON)
+    assert [a.exit() for a in agents] == [1, 1], rdzv
+    for a in agents:
+        assert len(lines(a, "Traceback")) == 1, rdzv
+    assert sorted(bool(lines(a, r"^rdzv-agent:   \| Traceback")) for a in agents) == [False, True], rdzv
