@@ -61,11 +61,11 @@ static int fail(int exit_code, const struct err *e) {
   return exit_code;
 }
 
-static int print_help(void) {
+static int print_help(bool brief) {
   struct winsize size = {.ws_col = 0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 60 ? size.ws_col : 100;
   struct buf text = BUF_INIT;
-  opts_help(&rdzvd_options_spec, width < 110 ? width : 110, &text);
+  (brief ? opts_help_short : opts_help)(&rdzvd_options_spec, width < 110 ? width : 110, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return EXIT_CODE_OK;
@@ -264,7 +264,7 @@ int main(int argc, char **argv) {
   log_init("rdzvd", LOG_INFO);
   notify_init(&d.notify);
   if (opts_parse(&rdzvd_options_spec, argc, argv, environ, o, &rest, &dashes, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
-  if (o->help) return print_help();
+  if (o->help) return print_help(opts_wants_short_help(&rdzvd_options_spec, argc, argv));
   if (o->version) return puts("rdzvd " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
   if (check_options(argc, argv, rest, o, &e) < 0) return fail(EXIT_CODE_USAGE, &e);
   log_init("rdzvd", o->quiet ? LOG_WARN : o->verbose ? LOG_DEBUG : LOG_INFO);

@@ -13,12 +13,14 @@
 static const struct opt table[] = {
     {.group = "Listening"},
     {"listen", .type = OPT_STRINGS, .offset = FIELD(listen), .def = "[::]:29400", .label = "ADDR:PORT",
+     .brief = "Where to listen: a numeric address, a port, or both.",
      .help = "A numeric address of this machine and a port. May be given several times. [::] is every address, IPv4 "
              "included. Port 0 picks a free port. ADDR alone means port 29400, PORT alone every address."},
     {"port-file", .type = OPT_STRING, .offset = FIELD(port_file), .label = "FILE",
+     .brief = "Write the port to this file.",
      .help = "Write the port to this file once rdzvd listens: one line per --listen, in their order, with the number "
              "alone. The file is written atomically and removed at the end."},
-    {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH",
+    {"socket", .type = OPT_STRING, .offset = FIELD(socket), .label = "PATH", .brief = "The unix socket for rdzvctl.",
      .help =
          "The unix socket for rdzvctl. Every user may connect: root and this user may do everything, other users see "
          "and control their own jobs. Default: rdzvd-PORT.sock in $RUNTIME_DIRECTORY (of a systemd service) or "
@@ -26,6 +28,7 @@ static const struct opt table[] = {
          "by itself."},
     {.group = "State"},
     {"state-dir", .type = OPT_STRING, .offset = FIELD(state_dir), .label = "DIR",
+     .brief = "Remember ended jobs and drained hosts here.",
      .help =
          "Keep a few lines about sealed rounds and ended jobs in this folder, for a restarted daemon. Without it, a "
          "restarted daemon knows only what the agents report."},
@@ -47,11 +50,14 @@ static const struct opt table[] = {
     {"ready-fd", .type = OPT_INT, .offset = FIELD(ready_fd), .max = 1048576, .label = "N",
      .help = "Write the first port and a newline to this descriptor once rdzvd listens, then close it."},
     {.group = "Log"},
-    {"quiet", "q", OPT_FLAG, FIELD(quiet), .help = "Log only warnings and errors."},
-    {"verbose", "v", OPT_FLAG, FIELD(verbose), .help = "Log every message and every connection."},
+    {"quiet", "q", OPT_FLAG, FIELD(quiet), .brief = "Log only warnings and errors.",
+     .help = "Log only warnings and errors."},
+    {"verbose", "v", OPT_FLAG, FIELD(verbose), .brief = "Log every message and every connection.",
+     .help = "Log every message and every connection."},
     {.group = "Help"},
     {"version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
-    {"help", "h", OPT_FLAG, FIELD(help), .help = "Print all options and exit."},
+    {"help", "h", OPT_FLAG, FIELD(help), .brief = "Print all options and exit.",
+     .help = "Print all options and exit; -h prints those that are used most."},
     {0},
 };
 #undef FIELD
@@ -75,11 +81,11 @@ const struct opts_spec rdzvd_options_spec = {
         "for PyTorch's own programs: torchrun --rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "
         "HOST:29400.\n\n"
         "Use it on trusted networks only: everyone who reaches the port may join a job.",
-    .outro = "Examples:\n"
-             "  rdzvd                                     every address, port 29400\n"
-             "  rdzvd --listen 10.0.0.1:29400 --state-dir /var/lib/rdzvd\n"
-             "  rdzvd --listen 127.0.0.1:0 --port-file p  a free port of this machine only; its number is in p\n"
-             "  rdzvctl status                            jobs and nodes (rdzvctl --help)\n",
+    .examples = "Examples:\n"
+                "  rdzvd                                     every address, port 29400\n"
+                "  rdzvd --listen 10.0.0.1:29400 --state-dir /var/lib/rdzvd\n"
+                "  rdzvd --listen 127.0.0.1:0 --port-file p  a free port of this machine only; its number is in p\n"
+                "  rdzvctl status                            jobs and nodes (rdzvctl --help)\n",
     .exits = exits,
     .env_prefix = "RDZVD_",
     .table = table,

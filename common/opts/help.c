@@ -8,6 +8,8 @@
  * Default and second name follow the sentence in parentheses. The naming of variables is explained once at the end with
  * an example, since it is the same for all.
  *
+ * -h is for a reader who wants to start: the options that most jobs need, one line each, in the order of the table.
+ *
  * Text is wrapped at blanks; a word longer than the line is not broken. Columns count characters of UTF-8, without a
  * table of wide ones. */
 
@@ -70,11 +72,12 @@ static void put_left(struct buf *out, const struct opt *row) {
   if (*label) buf_printf(out, " %s", label);
 }
 
-static size_t left_width(const struct opts_spec *spec) {
+/* short_help: of the options that it shows. */
+static size_t left_width(const struct opts_spec *spec, bool short_help) {
   size_t widest = 0;
   struct buf left = BUF_INIT;
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
-    if (!row->name) continue;
+    if (!row->name || (short_help && !row->brief)) continue;
     buf_clear(&left);
     put_left(&left, row);
     size_t w = columns(left.data, left.len);
@@ -84,9 +87,22 @@ static size_t left_width(const struct opts_spec *spec) {
   return widest + GAP;
 }
 
-static void put_entry(struct buf *out, const struct opt *row, size_t column, size_t width) {
-  struct buf left = BUF_INIT, right = BUF_INIT;
+static void put_columns(struct buf *out, const struct opt *row, const char *text, size_t column, size_t width) {
+  struct buf left = BUF_INIT;
   put_left(&left, row);
+  size_t w = columns(left.data, left.len);
+  buf_append(out, left.data, left.len);
+  if (w + GAP > column) {
+    buf_putc(out, '\n');
+    w = 0;
+  }
+  pad(out, column - w);
+  wrap(out, text, column, width);
+  buf_finish(&left);
+}
+
+static void put_entry(struct buf *out, const struct opt *row, size_t column, size_t width) {
+  struct buf right = BUF_INIT;
   buf_puts(&right, row->help ? row->help : "");
   const char *sep = " (";
   if (row->alias && row->alias[1]) {
@@ -98,15 +114,7 @@ static void put_entry(struct buf *out, const struct opt *row, size_t column, siz
     sep = "; ";
   }
   if (sep[0] == ';') buf_putc(&right, ')');
-  size_t w = columns(left.data, left.len);
-  buf_append(out, left.data, left.len);
-  if (w + GAP > column) {
-    buf_putc(out, '\n');
-    w = 0;
-  }
-  pad(out, column - w);
-  wrap(out, buf_text(&right), column, width);
-  buf_finish(&left);
+  put_columns(out, row, buf_text(&right), column, width);
   buf_finish(&right);
 }
 
@@ -180,8 +188,7 @@ static void put_exits(struct buf *out, const struct opts_spec *spec, size_t widt
   }
 }
 
-void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
-  size_t cols = width < WIDTH_MIN ? WIDTH_MIN : (size_t)width, column = left_width(spec);
+static void put_usage(struct buf *out, const struct opts_spec *spec, size_t cols) {
   buf_puts(out, "usage: ");
   for (const char *p = spec->usage; *p; p++) {
     buf_putc(out, *p);
@@ -193,6 +200,11 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
     wrap(out, spec->intro, 0, cols);
   }
   put_verbs(out, spec, cols);
+}
+
+void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
+  size_t cols = width < WIDTH_MIN ? WIDTH_MIN : (size_t)width, column = left_width(spec, false);
+  put_usage(out, spec, cols);
   bool begun = false; /* options ahead of the first heading */
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
     if (!row->name)
@@ -204,6 +216,26 @@ void opts_help(const struct opts_spec *spec, int width, struct buf *out) {
   }
   put_notes(out, spec, cols);
   if (spec->outro) buf_printf(out, "\n%s", spec->outro);
+  if (spec->examples) buf_printf(out, "\n%s", spec->examples);
   if (out->data[out->len - 1] != '\n') buf_putc(out, '\n');
   put_exits(out, spec, cols);
+}
+
+void opts_help_short(const struct opts_spec *spec, int width, struct buf *out) {
+  size_t cols = width < WIDTH_MIN ? WIDTH_MIN : (size_t)width, column = left_width(spec, true);
+  int shown = 0, all = 0;
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
+    all += row->name != NULL;
+    shown += row->brief != NULL;
+  }
+  if (!shown) {
+    opts_help(spec, width, out);
+    return;
+  }
+  put_usage(out, spec, cols);
+  buf_puts(out, "\nOptions that are used most:\n");
+  for (const struct opt *row = spec->table; !opt_is_end(row); row++)
+    if (row->brief) put_columns(out, row, row->brief, column, cols);
+  buf_printf(out, "\n%s --help prints all %d options.\n", spec->program, all);
+  if (spec->examples) buf_printf(out, "\n%s", spec->examples);
 }

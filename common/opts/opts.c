@@ -10,7 +10,7 @@
  * command line and is not looked at.
  *
  * Strictness is the point. People type names from memory, and batch scripts carry variables from last year. So an
- * unknown name is refused, and the error suggests the nearest one (edit distance, with swapped neighbours as one edit).
+ * unknown name is refused, and the error suggests the nearest one (common/near.h).
  * A word that begins with "--" is never a value, so that a forgotten value is noticed; "--x=--y" is explicit. The one
  * exception is for names of another program, which existing scripts may abbreviate.
  *
@@ -27,9 +27,10 @@
 #include <string.h>
 #include "common/ascii.h"
 #include "common/mem.h"
+#include "common/near.h"
 #include "common/opts/value.h"
 
-enum { NAME_MAX_LEN = 48, SHOWN_MAX = 80 };
+enum { SHOWN_MAX = 80 };
 
 static char upper(char c) {
   return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
@@ -98,50 +99,17 @@ static const struct opt *find_variable(const struct opts_spec *spec, bool foreig
   return NULL;
 }
 
-/* Insertions, deletions, replacements and swaps of neighbours from a to b; both at most NAME_MAX_LEN long. */
-static size_t edit_distance(const char *a, const char *b) {
-  size_t n = strlen(a), m = strlen(b), row[3][NAME_MAX_LEN + 1];
-  size_t *before = row[0], *above = row[1], *now = row[2];
-  for (size_t j = 0; j <= m; j++) above[j] = before[j] = j;
-  for (size_t i = 1; i <= n; i++) {
-    now[0] = i;
-    for (size_t j = 1; j <= m; j++) {
-      size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-      if (above[j] + 1 < best) best = above[j] + 1;
-      if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
-        best = before[j - 2] + 1;
-      now[j] = best;
-    }
-    size_t *spare = before;
-    before = above;
-    above = now;
-    now = spare;
-  }
-  return above[m];
-}
-
-/* The distance of `word` from `name`. The beginning of a name, or a name with a tail behind a dash, counts as near. */
-static size_t distance(const char *word, const char *name) {
-  size_t n = strlen(word), m = strlen(name);
-  if (m > NAME_MAX_LEN) return SIZE_MAX;
-  if (n >= 2 && n < m && strncmp(word, name, n) == 0) return 1;
-  if (n > m && word[m] == '-' && strncmp(word, name, m) == 0) return 2;
-  size_t d = edit_distance(word, name);
-  return d <= 1 + n / 4 && d < m ? d : SIZE_MAX;
-}
-
 const char *opt_nearest(const struct opts_spec *spec, const char *text, size_t n) {
-  char word[NAME_MAX_LEN + 1];
+  char word[NEAR_MAX + 1];
   const char *best = NULL;
   size_t least = SIZE_MAX;
-  if (n > NAME_MAX_LEN) return NULL;
+  if (n > NEAR_MAX) return NULL;
   for (size_t i = 0; i < n; i++) word[i] = text[i] == '_' ? '-' : ascii_lower(text[i]);
   word[n] = '\0';
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
     const char *names[2] = {row->name, is_letter_alias(row) ? NULL : row->alias};
     for (int i = 0; i < 2; i++) {
-      size_t d = names[i] ? distance(word, names[i]) : SIZE_MAX;
+      size_t d = names[i] ? near_distance(word, names[i]) : SIZE_MAX;
       if (d < least) {
         least = d;
         best = names[i];
@@ -184,6 +152,7 @@ static int refuse_variable(const struct opts_spec *spec, const char *name, size_
 struct word {
   const struct opt *row;
   const char *value;
+  bool by_itself;              /* the value is a word of its own */
   char name[OPT_SPELLING_MAX]; /* as it was written: "--last_call", "-q" */
 };
 
@@ -196,18 +165,24 @@ struct walk {
   bool dashes;
 };
 
+/* What a shell does with "--nnodes $N" is the usual cause of a missing or strange value. */
+static const char unset[] = "; is a variable unset?";
+
 /* The value is the next word. */
 static int take_value(struct walk *k, struct word *w, struct err *e) {
   w->value = k->at < k->argc ? k->argv[k->at] : "--";
   if (strncmp(w->value, "--", 2) == 0)
-    return err_set(e, -EINVAL, "%s needs a value: %s %s", w->name, w->name, opt_value_label(w->row));
+    return err_set(e, -EINVAL, "%s needs a value: %s %s%s", w->name, w->name, opt_value_label(w->row),
+                   k->at < k->argc ? unset : "");
   k->at++;
+  w->by_itself = true;
   return 1;
 }
 
 static int long_option(struct walk *k, struct word *w, const char *word, struct err *e) {
   const char *equals = strchr(word, '=');
   size_t n = equals ? (size_t)(equals - word) : strlen(word);
+  w->by_itself = false;
   w->row = opt_find(k->spec, word + 2, n - 2);
   if (!w->row) w->row = find_abbreviated(k->spec, word + 2, n - 2);
   if (!w->row) return refuse_option(k->spec, word, n, e);
@@ -218,6 +193,7 @@ static int long_option(struct walk *k, struct word *w, const char *word, struct 
 
 /* `p` is at a letter of `word`; a flag may be followed by more of them, all else by its value. */
 static int short_option(struct walk *k, struct word *w, const char *word, const char *p, struct err *e) {
+  w->by_itself = false;
   w->row = find_letter(k->spec, *p);
   snprintf(w->name, sizeof(w->name), "-%c", *p);
   k->letters = "";
@@ -248,9 +224,12 @@ static int next_option(struct walk *k, struct word *w, struct err *e) {
   return word[1] == '-' ? long_option(k, w, word, e) : short_option(k, w, word, word + 1, e);
 }
 
-/* Puts "<source>=<value>: " in front. */
-static int blame(const char *source, size_t n, const char *value, struct err *e) {
+/* Puts "<source>=<value>: " in front. An empty value gets a sentence of its own. */
+static int blame(const struct opt *row, const char *source, size_t n, const char *value, struct err *e) {
   struct buf shown = BUF_INIT;
+  if (!*value && row->type != OPT_FLAG)
+    return err_set(e, -EINVAL, "%.*s= has no value: write %.*s=%s%s", (int)n, source, (int)n, source,
+                   opt_value_label(row), unset);
   buf_put_escaped(&shown, value, strlen(value), SHOWN_MAX);
   err_wrap(e, "%.*s=%s", (int)n, source, buf_text(&shown));
   buf_finish(&shown);
@@ -260,7 +239,7 @@ static int blame(const char *source, size_t n, const char *value, struct err *e)
 static int set_from_defaults(const struct opts_spec *spec, void *target, struct err *e) {
   for (const struct opt *row = spec->table; !opt_is_end(row); row++) {
     if (!row->name || !row->def || opt_value_set(row, row->def, false, target, e) == 0) continue;
-    blame(row->name, strlen(row->name), row->def, e);
+    blame(row, row->name, strlen(row->name), row->def, e);
     err_wrap(e, "%s has a bad default", spec->program);
     return -EINVAL;
   }
@@ -271,7 +250,10 @@ static int set_from_file(const struct opts_spec *spec, void *target, struct err 
   for (size_t i = 0; spec->file && i < spec->file->n; i++) {
     const struct opts_setting *s = &spec->file->v[i];
     if (opt_value_set(s->row, s->value, false, target, e) == 0) continue;
-    blame(s->row->name, strlen(s->row->name), s->value, e);
+    if (*s->value)
+      blame(s->row, s->row->name, strlen(s->row->name), s->value, e);
+    else
+      err_set(e, -EINVAL, "%s has no value: write %s = %s", s->row->name, s->row->name, opt_value_label(s->row));
     err_wrap(e, "%s:%d", spec->file->path, s->line);
     return -EINVAL;
   }
@@ -312,9 +294,20 @@ static int set_from_env(const struct opts_spec *spec, bool foreign, char *const 
     if (!row) return refuse_variable(spec, *env, n, e);
     if (seen[row - spec->table]) continue;
     seen[row - spec->table] = true;
-    if (opt_value_set(row, equals + 1, false, target, e)) return blame(*env, n, equals + 1, e);
+    if (opt_value_set(row, equals + 1, false, target, e)) return blame(row, *env, n, equals + 1, e);
   }
   return 0;
+}
+
+/* "--nnodes $N train.py" without N takes the command as the value. */
+static int suspect_swallowed(const struct walk *k, const struct word *w, struct err *e) {
+  struct buf shown = BUF_INIT;
+  if (e && k->spec->runs_command && w->by_itself && k->at == k->argc && *w->value) {
+    buf_put_escaped(&shown, w->value, strlen(w->value), SHOWN_MAX);
+    err_set(e, -EINVAL, "%s; no command follows: is a variable in front of %s unset?", e->text, buf_text(&shown));
+  }
+  buf_finish(&shown);
+  return -EINVAL;
 }
 
 static int set_from_words(struct walk *k, bool *seen, void *target, struct err *e) {
@@ -325,7 +318,8 @@ static int set_from_words(struct walk *k, bool *seen, void *target, struct err *
     if (w.row->type == OPT_STRINGS && !seen[i]) ((struct opt_strings *)((char *)target + w.row->offset))->n = 0;
     seen[i] = true;
     if (opt_value_set(w.row, w.value, true, target, e) == 0) continue;
-    return blame(w.name, strlen(w.name), w.value, e);
+    blame(w.row, w.name, strlen(w.name), w.value, e);
+    return suspect_swallowed(k, &w, e);
   }
   return rc;
 }
@@ -428,4 +422,25 @@ void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, ch
     snprintf(out, OPT_SPELLING_MAX, "%s:%d: %s", base_of(spec->file->path), find_in_file(spec, row)->line, name);
   else
     snprintf(out, OPT_SPELLING_MAX, "--%s", name);
+}
+
+bool opts_last_value(const struct opts_spec *spec, int argc, char *const *argv, char name[OPT_SPELLING_MAX]) {
+  struct walk k = {.spec = spec, .argc = argc, .argv = argv, .at = 1};
+  struct word w = {.row = NULL};
+  while (next_option(&k, &w, NULL) > 0) continue;
+  if (k.at < argc || k.dashes || !w.row || !w.by_itself) return false;
+  snprintf(name, OPT_SPELLING_MAX, "%s", w.name);
+  return true;
+}
+
+bool opts_wants_short_help(const struct opts_spec *spec, int argc, char *const *argv) {
+  char name[OPT_SPELLING_MAX];
+  opts_spelling(spec, argc, argv, NULL, "help", name);
+  return strcmp(name, "-h") == 0;
+}
+
+const char *opts_name(const struct opts_spec *spec, const char *word, size_t n) {
+  const struct opt *row = opt_find(spec, word, n);
+  if (!row) return NULL;
+  return same_name(row->name, word, n) ? row->name : row->alias;
 }

@@ -52,6 +52,7 @@ struct opt {
   const char *label; /* argument in the help: "MIN:MAX"; NULL: from the type. See below */
   const char *group; /* heading in the help; only for heading rows */
   const char *help;  /* one or two sentences; opts_help wraps them */
+  const char *brief; /* one short line; NULL: -h does not show the option */
   int (*parse)(const char *text, void *field, struct err *e); /* OPT_CUSTOM: sentence without the option's name */
   const char *foreign; /* `name` or `alias`, the one that the other program has; or NULL */
   bool foreign_no_env; /* the other program has no variable for it */
@@ -94,7 +95,8 @@ struct opts_spec {
   const char *usage;             /* usage lines, printed first in the help; without "usage:" */
   const char *intro;             /* a paragraph behind the usage, or NULL */
   const struct opts_verb *verbs; /* or NULL */
-  const char *outro;             /* examples: printed as is behind the options, or NULL */
+  const char *outro;             /* printed as is behind the options, or NULL */
+  const char *examples;          /* printed as is behind that, and by -h, or NULL */
   const char *exits_intro;       /* the exit status if it is none of `exits`, or NULL */
   const struct opts_exit *exits; /* or NULL */
   bool runs_command;      /* the first word that is not an option is a command, and all words behind it belong to it */
@@ -126,6 +128,9 @@ int opts_parse(const struct opts_spec *spec, int argc, char *const *argv, char *
 /* Appends the help, wrapped to `width` columns: usage, verbs, groups, one entry per option with default and other name,
  * how variables are named, examples and exit codes. */
 void opts_help(const struct opts_spec *spec, int width, struct buf *out);
+/* As opts_help, in about 30 lines: usage, verbs, options that have a `brief`, and examples. If no option has one, it is
+ * the whole help. */
+void opts_help_short(const struct opts_spec *spec, int width, struct buf *out);
 /* The source of an option's value; later ones override. */
 enum opt_source { OPT_FROM_DEFAULT, OPT_FROM_FILE, OPT_FROM_FOREIGN_ENV, OPT_FROM_ENV, OPT_FROM_ARGV };
 enum opt_source opts_source(const struct opts_spec *spec, int argc, char *const *argv, char *const *env,
@@ -141,6 +146,14 @@ const struct opts_setting *opts_setting_of(const struct opts_spec *spec, int arg
 enum { OPT_SPELLING_MAX = 80 };
 void opts_spelling(const struct opts_spec *spec, int argc, char *const *argv, char *const *env, const char *name,
                    char out[OPT_SPELLING_MAX]);
+
+/* Whether the command line ends with the value of an option, as a word of its own; name: that option as it was written.
+ * An unset variable in front of a command looks like this. */
+bool opts_last_value(const struct opts_spec *spec, int argc, char *const *argv, char name[OPT_SPELLING_MAX]);
+/* Whether help was asked for as -h. */
+bool opts_wants_short_help(const struct opts_spec *spec, int argc, char *const *argv);
+/* The option with this name, dashes and underscores being the same; NULL: none. */
+const char *opts_name(const struct opts_spec *spec, const char *word, size_t n);
 
 /* One value of a type above; the sentence does not name the value. */
 int parse_duration_ms(const char *text, int64_t *ms, struct err *e);

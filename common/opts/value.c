@@ -144,6 +144,11 @@ static int check_bounds(const struct opt *row, double v, struct err *e) {
   return err_set(e, -EINVAL, "must be %s", bounds);
 }
 
+static bool is_whole(const char *text) {
+  const char *digits = text + (text[0] == '-');
+  return *digits && strspn(digits, "0123456789") == strlen(digits);
+}
+
 static int set_number(const struct opt *row, const char *text, void *field, struct err *e) {
   int64_t v = 0;
   double d = 0;
@@ -155,6 +160,11 @@ static int set_number(const struct opt *row, const char *text, void *field, stru
          : row->type == OPT_SIZE   ? parse_size(text, &v, e)
                                    : parse_int(text, INT64_MIN, INT64_MAX, &v, e);
     d = (double)v;
+  }
+  if (row->type == OPT_INT && row->max > row->min && !is_whole(text)) {
+    char bounds[OPT_BOUNDS_MAX];
+    opt_value_bounds(row, bounds);
+    return err_set(e, -EINVAL, "not a whole number %s", bounds);
   }
   if (rc == 0) rc = check_bounds(row, d, e);
   if (rc) return rc;

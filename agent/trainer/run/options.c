@@ -107,6 +107,7 @@ static const struct opt table[] = {
      .def = "1000,100,1000",
      .label = "N,N[,N...]",
      .parse = parse_layers,
+     .brief = "Widths of the layers: input, hidden layers, output.",
      .help = "Widths of a stack of linear layers: input, hidden layers, output."},
     {.name = "activation",
      .type = OPT_CUSTOM,
@@ -122,6 +123,7 @@ static const struct opt table[] = {
      .def = "mse",
      .label = "mse|rmse|cross-entropy",
      .parse = parse_loss,
+     .brief = "mse and rmse: an autoencoder; cross-entropy: a classifier.",
      .help = "The loss. mse and rmse train an autoencoder, whose target is its input. cross-entropy trains a "
              "classifier with --labels. rmse is the root over each rank's share, averaged over the ranks by "
              "their samples, as under DDP. So it depends slightly on the number of ranks."},
@@ -143,12 +145,14 @@ static const struct opt table[] = {
      .offset = AT(data),
      .def = "synthetic:10000",
      .label = "synthetic:N|FILE",
+     .brief = "N synthetic vectors, or images in IDX format (MNIST).",
      .help = "Training data. synthetic:N is N vectors, and vector i is the linear ramp from 0 to i. FILE holds "
              "images in IDX format (that of MNIST), plain or gzip. A byte becomes value / 255."},
     {.name = "labels",
      .type = OPT_STRING,
      .offset = AT(labels),
      .label = "FILE",
+     .brief = "Classes of the images.",
      .help = "Classes of the images, in IDX format. For --loss cross-entropy."},
     {.name = "scale",
      .type = OPT_FLOAT,
@@ -167,6 +171,7 @@ static const struct opt table[] = {
      .min = 1,
      .max = 1 << 24,
      .label = "N",
+     .brief = "Samples per batch, over all ranks together.",
      .help = "Samples per batch, over all ranks together. So a run is the same with any number of ranks."},
     {.name = "update-freq",
      .type = OPT_INT,
@@ -184,6 +189,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e9,
      .label = "N",
+     .brief = "Passes over the data.",
      .help = "End after N passes over the data. 0: as many as --steps needs, or one without --steps."},
     {.name = "steps",
      .type = OPT_INT,
@@ -207,6 +213,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1e6,
      .label = "X",
+     .brief = "Learning rate.",
      .help = "Learning rate."},
     {.name = "warmup-steps",
      .type = OPT_INT,
@@ -372,6 +379,7 @@ static const struct opt table[] = {
      .def = "auto",
      .label = "auto|cpu|cuda",
      .parse = parse_device,
+     .brief = "Where to compute.",
      .help = "Where to compute. cuda is an NVIDIA GPU, with NCCL among several ranks. auto: cuda if "
              "rdzv-cuda.so, a driver and a device are present, else cpu. All ranks must use the same."},
     {.name = "precision",
@@ -399,6 +407,7 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = AT(checkpoint_dir),
      .label = "DIR",
+     .brief = "Write checkpoints here, and resume from them.",
      .help = "Write checkpoints to DIR: at the end, on a request to stop, and every --checkpoint-every. Only "
              "rank 0 reads and writes it."},
     {.name = "checkpoint-every",
@@ -407,6 +416,7 @@ static const struct opt table[] = {
      .def = "0",
      .label = "STEPS|TIME",
      .parse = parse_every,
+     .brief = "Interval between checkpoints.",
      .help = "Interval between checkpoints: steps (100) or time (30s, 5m). They are written in the background, "
              "and the run only waits while its state is copied. 0: only at the end and on a request to stop."},
     {.name = "keep-checkpoints",
@@ -490,6 +500,7 @@ static const struct opt table[] = {
      .offset = AT(bench.kind),
      .label = "allreduce",
      .parse = parse_bench,
+     .brief = "Measure the all-reduce instead of training.",
      .help = "Train nothing. Measure all-reduces of growing sizes between the ranks, and check their sums, with "
              "the columns, definitions and short options of nccl-tests."},
     {.name = "bench-min",
@@ -548,7 +559,12 @@ static const struct opt table[] = {
      .help = "All-reduces of each size whose sums are checked. 0: none."},
 
     {.group = "Help"},
-    {.name = "help", .alias = "h", .type = OPT_FLAG, .offset = AT(help), .help = "Print all options and exit."},
+    {.name = "help",
+     .alias = "h",
+     .type = OPT_FLAG,
+     .offset = AT(help),
+     .brief = "Print all options and exit.",
+     .help = "Print all options and exit; -h prints those that are used most."},
     {.name = "version", .type = OPT_FLAG, .offset = AT(version), .help = "Print the version and exit."},
     {0},
 };
@@ -566,12 +582,12 @@ const struct opts_spec trainer_opts_spec = {
     .intro = "Trains autoencoders and classifiers, data-parallel: every rank computes its share of each batch, and "
              "the ranks sum their gradients. rdzv-agent gives it its rank and world size. Started by hand it is a "
              "world of one.",
-    .outro = "Examples:\n"
-             "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
-             "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz \\\n"
-             "      --labels train-labels-idx1-ubyte.gz\n"
-             "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n"
-             "  rdzv-agent --nnodes 2 --nproc 8 --endpoint node1 -- --bench allreduce -b 8 -e 1g -f 2\n",
+    .examples = "Examples:\n"
+                "  rdzv-trainer --layers 1000,100,1000 --loss rmse --lr 1e-4 --beta1 0 --beta2 0.99 --epochs 5\n"
+                "  rdzv-trainer --layers 784,128,10 --loss cross-entropy --data train-images-idx3-ubyte.gz \\\n"
+                "      --labels train-labels-idx1-ubyte.gz\n"
+                "  rdzv-agent --standalone --nproc 4 -- --checkpoint-dir ckpt --checkpoint-every 100\n"
+                "  rdzv-agent --nnodes 2 --nproc 8 --endpoint node1 -- --bench allreduce -b 8 -e 1g -f 2\n",
     .exits = exits,
     .env_prefix = "RDZV_TRAINER_",
     .table = table,
@@ -677,6 +693,6 @@ int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char
   return rc || o->bench.kind != BENCH_NONE ? rc : check_training(o, e);
 }
 
-void trainer_opts_help(struct buf *out) {
-  opts_help(&trainer_opts_spec, 100, out);
+void trainer_opts_help(int argc, char *const *argv, struct buf *out) {
+  (opts_wants_short_help(&trainer_opts_spec, argc, argv) ? opts_help_short : opts_help)(&trainer_opts_spec, 100, out);
 }

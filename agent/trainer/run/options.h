@@ -70,7 +70,8 @@ extern const struct opts_spec trainer_opts_spec;
 
 /* -EINVAL and a message, also for options that contradict each other. */
 int trainer_opts_parse(struct trainer_opts *o, int argc, char *const *argv, char *const *env, struct err *e);
-void trainer_opts_help(struct buf *out);
+/* What --help prints, or -h if the command line asks with that. */
+void trainer_opts_help(int argc, char *const *argv, struct buf *out);
 const char *trainer_loss_name(enum compute_loss loss);
 const char *trainer_precision_name(enum compute_precision precision);
 

@@ -124,9 +124,9 @@ static uint64_t since_start_us(void) {
   return us > 0 ? (uint64_t)us : 0;
 }
 
-static int print_help(void) {
+static int print_help(int argc, char **argv) {
   struct buf text = BUF_INIT;
-  trainer_opts_help(&text);
+  trainer_opts_help(argc, argv, &text);
   int rc = fputs(buf_text(&text), stdout) < 0 || fflush(stdout) != 0;
   buf_finish(&text);
   return rc ? TRAINER_SYSTEM : TRAINER_DONE;
@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
     log_error("%s", e.text);
     return TRAINER_USAGE;
   }
-  if (t.o.help) return print_help();
+  if (t.o.help) return print_help(argc, argv);
   if (t.o.version) return puts("rdzv-trainer " RDZV_VERSION) < 0 ? TRAINER_SYSTEM : TRAINER_DONE;
   ignore_signals();
   if (run_trainer(&t, &e)) {

@@ -12,6 +12,7 @@ static const struct opt table[] = {
      .type = OPT_CUSTOM,
      .label = "N|MIN:MAX",
      .def = "1",
+     .brief = "How many nodes there are, whatever they are called, wherever they stand.",
      .help = "How many nodes the job has; with a range it may shrink and grow."},
     {.name = "nproc", .alias = "nproc-per-node", .type = OPT_INT, .def = "auto", .help = "Workers on this node."},
     {.group = "Time"},
@@ -23,7 +24,7 @@ static const struct opt table[] = {
     {.group = "Talk"},
     {.name = "quiet", .alias = "q", .type = OPT_FLAG, .help = "Say less."},
     {.name = "color", .type = OPT_FLAG, .def = "yes", .help = "Use colors."},
-    {.name = "help", .alias = "h", .type = OPT_FLAG, .def = "no", .help = "Show this text."},
+    {.name = "help", .alias = "h", .type = OPT_FLAG, .def = "no", .brief = "Show all.", .help = "Show this text."},
     {0},
 };
 
@@ -42,7 +43,7 @@ static const struct opts_spec spec = {
     .usage = "demo [options] [-- COMMAND...]\ndemo --standalone [options]",
     .intro = "Starts workers on this node and keeps them alive together with those of the other nodes.\n\nSecond "
              "paragraph.",
-    .outro = "Example:\n  demo --nnodes 2 -- ./worker\n",
+    .examples = "Example:\n  demo --nnodes 2 -- ./worker\n",
     .env_prefix = "DEMO_",
     .table = table,
 };
@@ -95,6 +96,41 @@ static void test_golden(void **state) {
   buf_finish(&out);
 }
 
+static const char golden_short[] = "usage: demo [options] [-- COMMAND...]\n"
+                                   "       demo --standalone [options]\n"
+                                   "\n"
+                                   "Starts workers on this node and keeps them alive together with those of\n"
+                                   "the other nodes.\n"
+                                   "\n"
+                                   "Second paragraph.\n"
+                                   "\n"
+                                   "Commands:\n"
+                                   "  list              One line for each thing.\n"
+                                   "  drop THING [WHY]  It is not there any more, and nobody is to look for\n"
+                                   "                    it.\n"
+                                   "\n"
+                                   "Options that are used most:\n"
+                                   "  --nnodes N|MIN:MAX  How many nodes there are, whatever they are\n"
+                                   "                      called, wherever they stand.\n"
+                                   "  --help, -h          Show all.\n"
+                                   "\n"
+                                   "demo --help prints all 7 options.\n"
+                                   "\n"
+                                   "Example:\n"
+                                   "  demo --nnodes 2 -- ./worker\n";
+
+static void test_short(void **state) {
+  char program[] = "demo", brief[] = "-qh", whole[] = "--help", *argv[] = {program, brief};
+  struct buf out = BUF_INIT;
+  opts_help_short(&spec, 72, &out);
+  assert_string_equal(buf_text(&out), golden_short);
+  buf_finish(&out);
+  assert_true(opts_wants_short_help(&spec, 2, argv));
+  argv[1] = whole;
+  assert_false(opts_wants_short_help(&spec, 2, argv));
+  assert_false(opts_wants_short_help(&spec, 1, argv));
+}
+
 /* The text with every run of blanks and line breaks as one blank. */
 static void squeeze(char *text) {
   char *to = text;
@@ -138,12 +174,16 @@ static void test_bare(void **state) {
   struct buf out = BUF_INIT;
   opts_help(&bare, 80, &out);
   assert_string_equal(buf_text(&out), "usage: t [--help]\n\nOptions:\n  --help  Show this text.\n");
+  buf_clear(&out);
+  opts_help_short(&bare, 80, &out); /* there is nothing to choose */
+  assert_string_equal(buf_text(&out), "usage: t [--help]\n\nOptions:\n  --help  Show this text.\n");
   buf_finish(&out);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_golden),
+      cmocka_unit_test(test_short),
       cmocka_unit_test(test_every_width),
       cmocka_unit_test(test_bare),
   };

@@ -163,7 +163,7 @@ static void test_precedence(void **state) {
   assert_int_equal(l.s.nproc, 4);
   parse(&l, "", "TEST_NPROC=5 TEST_NPROC=6"); /* the first variable, as for getenv */
   assert_int_equal(l.s.nproc, 5);
-  refused("--nproc 3", "TEST_NPROC=x", "TEST_NPROC=x: not a whole number"); /* even where it would lose */
+  refused("--nproc 3", "TEST_NPROC=x", "TEST_NPROC=x: not a whole number from 1 to 64"); /* even where it would lose */
 }
 
 static void test_lists(void **state) {
@@ -177,7 +177,7 @@ static void test_lists(void **state) {
   parse(&l, "", "TEST_LISTEN=");
   assert_int_equal(l.s.listen.n, 0);
   refused("", "TEST_LISTEN=a,,b", "TEST_LISTEN=a,,b: an element is empty");
-  refused("--listen=", "", "--listen=: an element is empty");
+  refused("--listen=", "", "--listen= has no value: write --listen=TEXT; is a variable unset?");
   refused("", "TEST_LISTEN=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17",
           "TEST_LISTEN=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17: more than 16 of them");
 }
@@ -217,8 +217,8 @@ static void test_where_parsing_stops(void **state) {
 
 static void test_missing_value(void **state) {
   refused("--endpoint", "", "--endpoint needs a value: --endpoint HOST");
-  refused("--nproc --quiet", "", "--nproc needs a value: --nproc N");
-  refused("--last-call --", "", "--last-call needs a value: --last-call TIME");
+  refused("--nproc --quiet", "", "--nproc needs a value: --nproc N; is a variable unset?");
+  refused("--last-call --", "", "--last-call needs a value: --last-call TIME; is a variable unset?");
   struct line l;
   parse(&l, "--name=--quiet --endpoint -x", "");
   assert_string_equal(l.s.name, "--quiet");
@@ -232,8 +232,8 @@ static void test_bounds(void **state) {
   refused("--nproc 0", "", "--nproc=0: must be from 1 to 64");
   refused("--nproc_per_node 65", "", "--nproc_per_node=65: must be from 1 to 64");
   refused("--nproc 99999999999999999999", "", "--nproc=99999999999999999999: the number is too large");
-  refused("--nproc 1.5", "", "--nproc=1.5: not a whole number");
-  refused("--nproc=", "", "--nproc=: not a whole number");
+  refused("--nproc 1.5", "", "--nproc=1.5: not a whole number from 1 to 64");
+  refused("--nproc=", "", "--nproc= has no value: write --nproc=N; is a variable unset?");
   refused("--last-call 11m", "", "--last-call=11m: must be from 0 to 10m");
   refused("--last-call soon", "", "--last-call=soon: not a time: write 500ms, 30s, 5m or 2h");
   refused("--bucket 1k", "", "--bucket=1k: must be at least 4k");
@@ -247,7 +247,7 @@ static void test_bounds(void **state) {
 }
 
 static void test_garbage_is_shown_escaped(void **state) {
-  refused("--nproc \x1b[1m\xff", "", "--nproc=\\x1b[1m\\xff: not a whole number");
+  refused("--nproc \x1b[1m\xff", "", "--nproc=\\x1b[1m\\xff: not a whole number from 1 to 64");
   refused("--\x1b[1m", "", "unknown option --\\x1b[1m: tester --help lists them all");
   refused("", "TEST_\x1b=1", "TEST_\\x1b in the environment names no option: unset it, or see tester --help");
 }
@@ -406,6 +406,40 @@ static void test_spelling(void **state) {
   spelt("", "PET_NPROC_PER_NODE=2 TEST_NPROC=2", "nproc", "TEST_NPROC");
 }
 
+/* "--nnodes $N train.py" without N. */
+static void test_swallowed_command(void **state) {
+  struct opts_spec runs = spec;
+  struct line l;
+  char name[OPT_SPELLING_MAX];
+  runs.runs_command = true;
+  parse_with(&l, &runs, "-q --nproc_per_node train.py", "");
+  assert_string_equal(l.e.text, "--nproc_per_node=train.py: not a whole number from 1 to 64; no command follows: is a "
+                                "variable in front of train.py unset?");
+  static const char *const without[] = {"--nproc=train.py", "--nproc x train.py", "--nproc x --quiet"};
+  for (int i = 0; i < 3; i++) {
+    assert_int_equal(parse_with(&l, &runs, without[i], ""), -EINVAL);
+    assert_null(strstr(l.e.text, "no command follows"));
+  }
+  parse_with(&l, &spec, "--nproc train.py", ""); /* a program that runs none */
+  assert_null(strstr(l.e.text, "no command follows"));
+  parse_with(&l, &runs, "--nproc 2 --name train.py", "");
+  assert_true(opts_last_value(&runs, l.argc, l.argv, name));
+  assert_string_equal(name, "--name");
+  static const char *const not_last[] = {
+      "--name=train.py", "--name x train.py", "--name x -q", "--name x --", "", "-q"};
+  for (int i = 0; i < 6; i++) {
+    parse_with(&l, &runs, not_last[i], "");
+    assert_false(opts_last_value(&runs, l.argc, l.argv, name));
+  }
+}
+
+static void test_names(void **state) {
+  assert_string_equal(opts_name(&spec, "nproc_per_node=2", 14), "nproc-per-node");
+  assert_string_equal(opts_name(&spec, "last-call", 9), "last-call");
+  assert_null(opts_name(&spec, "q", 1));
+  assert_null(opts_name(&spec, "lastcall", 8));
+}
+
 static bool given(const char *words, const char *env, const char *name) {
   struct line l;
   parse_with(&l, &spec, words, env);
@@ -445,6 +479,8 @@ int main(void) {
       cmocka_unit_test(test_errors_without_reader),
       cmocka_unit_test(test_foreign_names),
       cmocka_unit_test(test_spelling),
+      cmocka_unit_test(test_swallowed_command),
+      cmocka_unit_test(test_names),
       cmocka_unit_test(test_given),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
