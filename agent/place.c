@@ -104,6 +104,15 @@ static void note_gpu_source(struct placed *p, char *const *env, int n) {
   p->seen = buf_steal(&text);
 }
 
+static int refuse_no_gpu(const struct agent_options *o, struct err *e) {
+  char option[OPT_SPELLING_MAX];
+  opts_spelling(&o->spec, o->argc, o->argv, o->env, "nproc", option);
+  return err_set(e, -EINVAL,
+                 "%s=gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus and /dev show none, or "
+                 "CUDA_VISIBLE_DEVICES hides it): give a number, or auto",
+                 option);
+}
+
 /* Counts the devices that workers would see; -EBUSY: too few are left. */
 static int count_devices(const struct agent_options *o, struct placed *p, int *count, struct err *e) {
   const struct gpus *known = ask_driver(o, p);
@@ -149,11 +158,7 @@ int place_count_workers(const struct agent_options *o, char *const *env, struct 
   *p = (struct placed){.env = env};
   int rc = by_gpus || o->exclude_busy ? count_devices(o, p, &gpus, e) : 0;
   if (rc) return rc;
-  if (n == OPTIONS_NPROC_GPU && gpus == 0)
-    return err_set(
-        e, -EINVAL,
-        "--nproc gpu: no GPU is visible (NVML, /proc/driver/nvidia/gpus and /dev show none, or CUDA_VISIBLE_DEVICES "
-        "hides it): give a number, or auto");
+  if (n == OPTIONS_NPROC_GPU && gpus == 0) return refuse_no_gpu(o, e);
   p->uses_devices = (by_gpus && gpus) || o->exclude_busy || o->virtual_local_rank || devices_are_named(env);
   if (by_gpus) n = gpus ? gpus : n == OPTIONS_NPROC_SEEN ? 1 : OPTIONS_NPROC_CPU;
   if (n == OPTIONS_NPROC_CPU) n = count_cpus();

@@ -42,6 +42,7 @@
 #include "agent/output/logs_specs.h"
 #include "agent/place.h"
 #include "agent/session.h"
+#include "agent/worker_command.h"
 #include "common/command.h"
 #include "common/exit_codes.h"
 #include "common/limit.h"
@@ -70,11 +71,12 @@ struct identity {
   struct cluster cluster;
 };
 
-static int print_help(void) {
+static int print_help(bool brief) {
   struct winsize size = {0};
   int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : HELP_WIDTH_MAX;
   struct buf text = BUF_INIT;
-  agent_options_help(width < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX : width, &text);
+  width = width < HELP_WIDTH_MIN ? HELP_WIDTH_MIN : width > HELP_WIDTH_MAX ? HELP_WIDTH_MAX : width;
+  (brief ? opts_help_short : opts_help)(&agent_options_spec, width, &text);
   fputs(buf_text(&text), stdout);
   buf_finish(&text);
   return fflush(stdout) == 0 ? EXIT_CODE_OK : EXIT_CODE_SYSTEM;
@@ -173,37 +175,6 @@ static void configure_supervisor(struct supervisor_config *c, const struct agent
   c->many = c->workers > 1 || o->nnodes.max > 1;
 }
 
-static bool is_plain_file(const char *name) {
-  struct stat st;
-  return stat(name, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-/* Python would log this too, once per worker. */
-static int check_script(const struct agent_options *o, bool *hint, struct err *e) {
-  enum command_kind kind = command_line_kind(o);
-  if ((kind != COMMAND_SCRIPT && kind != COMMAND_RUN_PATH) || access(o->words[0], F_OK) == 0) return 0;
-  char folder[PATH_MAX];
-  int rc = -errno;
-  *hint = true;
-  return err_sys(e, rc, "the script %s cannot be read, from the folder %s", o->words[0],
-                 getcwd(folder, sizeof(folder)) ? folder : "of this agent");
-}
-
-/* Whether the workers' program exists. *hint: the sentence says more than "not found". */
-static int check_program(const struct agent_options *o, char *const *argv, bool *hint, struct err *e) {
-  bool by_python = command_line_kind(o) > COMMAND_PROGRAM;
-  char *file = command_find(argv[0], getenv("PATH"), e);
-  free(file);
-  if (file) return check_script(o, hint, e);
-  bool plain = e->code == -EACCES && !o->torch.no_python && is_plain_file(argv[0]);
-  *hint = by_python || plain;
-  if (by_python)
-    err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);
-  else if (plain)
-    err_set(e, -EACCES, "%s cannot be run: it is neither executable nor a Python file: chmod +x %s", argv[0], argv[0]);
-  return e->code;
-}
-
 /* A program's arguments are its own, and "python old.py" is a program. */
 static int check_local_rank(const struct agent_options *o, struct err *e) {
   if (!o->torch.pass_local_rank || command_line_kind(o) > COMMAND_PROGRAM) return 0;
@@ -226,16 +197,18 @@ static int check_logs_specs(const struct agent_options *o, char *const *env, str
  * sentence. With several nodes a missing program is tried, so that all nodes learn of it. */
 static char **find_command(const struct agent_options *o, char *const *env, int *code, struct err *e) {
   bool hint = false;
-  char *trainer = o->command ? NULL : command_companion("rdzv-trainer", "trainer/", getenv("PATH"));
+  char *trainer = o->command || !o->words[0] ? NULL : command_companion("rdzv-trainer", "trainer/", getenv("PATH"));
+  if (!o->words[0]) return xcalloc(1, sizeof(char *)); /* --explain */
   if (!o->command && !trainer) {
     *code = COMMAND_NOT_FOUND;
-    err_set(
-        e, -ENOENT,
-        "no command was given, and rdzv-trainer is neither beside rdzv-agent nor in PATH: rdzv-agent ... -- COMMAND");
+    err_set(e, -ENOENT,
+            "%s is an option of rdzv-trainer, which is neither beside rdzv-agent nor in PATH: install it, "
+            "or write a command behind --",
+            o->words[0]);
     return NULL;
   }
   char **argv = command_line_create(o, env, trainer);
-  if (!o->command || o->explain || check_program(o, argv, &hint, e) == 0) return argv;
+  if (!o->command || o->explain || worker_command_check(o, argv, getenv("PATH"), &hint, e) == 0) return argv;
   if (!o->standalone) {
     if (hint) log_warn("%s", e->text);
     return argv;
@@ -417,9 +390,10 @@ int main(int argc, char **argv) {
     log_lines(LOG_WARN, buf_text(&id.cluster.warnings)); /* they may explain it */
     return refuse_words(&id.cluster, env, &e);
   }
-  o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
-  if (o.help) return print_help();
+  if (o.help) return print_help(opts_wants_short_help(&agent_options_spec, argc, argv));
   if (o.version) return puts("rdzv-agent " RDZV_VERSION) < 0 ? EXIT_CODE_SYSTEM : EXIT_CODE_OK;
+  o.python_file = o.command && command_is_python_file(o.words[0], getenv("PATH"));
+  if (worker_command_check_words(&o, &e)) return refuse_words(&id.cluster, env, &e);
   if (launches && !o.explain) return run_launcher(&to_launch, &o, &id.cluster, &notify);
   follow_mpirun(&id.cluster);
   if (find_identity(&id, &o, env, &e))

@@ -27,6 +27,7 @@
 #include "agent/devices/holder.h"
 #include "agent/devices/nvml.h"
 #include "common/err.h"
+#include "common/exit_codes.h"
 #include "common/json.h"
 #include "common/mem.h"
 
@@ -179,7 +180,18 @@ static json_t *answer(void) {
   return o;
 }
 
-int main(void) {
+static const char help[] =
+    "usage: rdzv-devices\n\n"
+    "Prints this machine's NVIDIA GPUs, their memory and the processes that use them, as one JSON object.\n"
+    "rdzv-agent runs it. By hand: rdzv-devices | python3 -m json.tool. A driver that hangs, hangs this program.\n"
+    "RDZV_NVML_LIBRARY names another libnvidia-ml.so.1.\n";
+
+int main(int argc, char **argv) {
+  if (argc > 1) {
+    bool asked = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+    if (!asked) fprintf(stderr, "rdzv-devices: it takes no arguments; rdzv-devices --help says what it is for\n");
+    return asked ? fputs(help, stdout) < 0 : EXIT_CODE_USAGE;
+  }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   json_t *o = answer();
   struct buf text = BUF_INIT;

@@ -154,13 +154,22 @@ static void wait_for_end(void) {
   }
 }
 
+static const char help[] =
+    "usage: rdzv-nccl COUNT\n\n"
+    "Creates COUNT ncclUniqueIds, prints them in binary, and serves them until its stdin is closed.\n"
+    "rdzv-agent --nccl-ids runs it; there is nothing to do with it by hand.\n"
+    "RDZV_NCCL_LIBRARY names another libnccl.so.2 (rdzv-agent --nccl-library).\n";
+
 int main(int argc, char **argv) {
   static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGTSTP};
+  if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return fputs(help, stdout) < 0;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
   long count = argc == 2 ? strtol(argv[1], NULL, 10) : 0;
   if (count < 1 || count > NCCL_IDS_MAX) {
-    fprintf(stderr, "usage: rdzv-nccl COUNT (1 to %d); rdzv-agent runs it\n", NCCL_IDS_MAX);
+    fprintf(stderr,
+            "rdzv-nccl: the number of ids is missing, or not from 1 to %d; rdzv-agent runs this program (--help)\n",
+            NCCL_IDS_MAX);
     return EXIT_CODE_USAGE;
   }
   int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);

@@ -20,7 +20,7 @@
  *     rdzv-agent --nproc 2 ./a.out -x       runs ./a.out -x
  *     rdzv-agent --nproc 2 -- ./a.out -x    the same
  *     rdzv-agent --nproc 2 -- --steps 100   runs rdzv-trainer --steps 100
- *     rdzv-agent --nproc 2                  runs rdzv-trainer */
+ *     rdzv-agent --nproc 2                  is refused (worker_command.c), and so is it with nothing behind -- */
 
 #include "agent/options/options.h"
 
@@ -29,11 +29,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include "agent/options/command_line.h"
 #include "agent/options/internal.h"
 #include "agent/options/torch_flags.h"
 #include "common/exit_codes.h"
 
-enum { CONF_SHOWN_MAX = 120, WHY_MAX = 120 };
+enum { CONF_SHOWN_MAX = 120, WHY_MAX = 120, SHOWN_MAX = 80 };
 
 #define FLAG(flag, difference) {flag, difference},
 static const struct { const char *name, *text; } torch_flags[] = {TORCH_FLAG_LIST(FLAG)};
@@ -233,12 +234,19 @@ static int settle_rank(struct settling *s, struct err *e) {
                  o->nnodes.max - 1);
 }
 
+static void note_backend(struct settling *s) {
+  struct buf shown = BUF_INIT;
+  buf_put_escaped(&shown, s->o->torch.backend, strlen(s->o->torch.backend), SHOWN_MAX);
+  options_note(s->o, "%s %s has no effect: nodes meet at rdzvd with any backend",
+               options_spelling_of(s, "rdzv-backend"), buf_text(&shown));
+  buf_finish(&shown);
+}
+
 /* Notes flags without effect, and those of --rdzv-conf. */
 static void note_rest(struct settling *s) {
   struct agent_options *o = s->o;
   const struct torch_options *t = &o->torch;
-  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0)
-    options_note_ignored(s, "rdzv-backend", "nodes meet at rdzvd with any backend");
+  if (is_c10d(o) && strcmp(t->backend, "c10d") != 0) note_backend(s);
   for (size_t i = 0; i < sizeof(torch_flags) / sizeof(*torch_flags); i++) {
     const char *name = torch_flags[i].name, *text = torch_flags[i].text;
     char why[WHY_MAX];
@@ -281,10 +289,12 @@ static void settle_output(struct settling *s) {
 static int settle_command(struct settling *s, struct err *e) {
   struct agent_options *o = s->o;
   struct torch_options *t = &o->torch;
-  const char *flag = t->run_path ? "run-path" : t->module ? "module" : NULL;
+  const char *flag = t->run_path ? "run-path" : t->module ? "module" : t->no_python ? "no-python" : NULL;
   if (!o->command && flag)
     return err_set(e, -EINVAL, "%s needs a %s after the options", options_spelling_of(s, flag),
-                   t->run_path ? "script" : "module");
+                   t->run_path ? "script"
+                   : t->module ? "module"
+                               : "program");
   if (t->run_path && t->no_python) options_note_ignored(s, "no-python", "--run-path runs Python");
   if (t->run_path && t->module) options_note_ignored(s, "module", "--run-path runs a file, not a module");
   if (t->module && t->no_python && !t->run_path)
@@ -292,6 +302,34 @@ static int settle_command(struct settling *s, struct err *e) {
   if (t->use_env && t->pass_local_rank)
     return err_set(e, -EINVAL, "--use-env and --pass-local-rank exclude each other: remove one of them");
   return 0;
+}
+
+static void note_goes_to(struct agent_options *o, const char *word) {
+  struct buf option = BUF_INIT, script = BUF_INIT;
+  buf_put_escaped(&option, word, strlen(word), SHOWN_MAX);
+  buf_put_escaped(&script, o->words[0], strlen(o->words[0]), SHOWN_MAX);
+  options_note(o, "%s goes to %s, because it stands behind it: options of rdzv-agent stand in front", buf_text(&option),
+               buf_text(&script));
+  buf_finish(&option);
+  buf_finish(&script);
+}
+
+/* An option of ours behind the script. It is the script's argument, as under torchrun, and a script may have an option of
+ * that name. So it gets a line and no refusal, and only names that torchrun's users know are looked for. */
+static void note_misplaced(struct settling *s) {
+  static const char *const names[] = {"nnodes",  "nproc-per-node", "nproc",      "rdzv-backend", "rdzv-endpoint",
+                                      "rdzv-id", "rdzv-conf",      "standalone", "max-restarts", "no-python"};
+  struct agent_options *o = s->o;
+  if (o->dashes || command_line_kind(o) <= COMMAND_PROGRAM || strncmp(o->words[0], "torch.", 6) == 0) return;
+  for (char *const *word = o->words + 1; *word; word++) {
+    const char *name =
+        strncmp(*word, "--", 2) == 0 ? opts_name(&agent_options_spec, *word + 2, strcspn(*word + 2, "=")) : NULL;
+    for (size_t i = 0; name && i < sizeof(names) / sizeof(names[0]); i++) {
+      if (strcmp(name, names[i]) != 0 || options_is_given(s, name)) continue;
+      note_goes_to(o, *word);
+      return;
+    }
+  }
 }
 
 /* Only Python knows its packages, so the agent checks a name that is not empty later. */
@@ -316,6 +354,7 @@ static int settle_all(struct settling *s, struct err *e) {
   settle_signals(s);
   settle_output(s);
   note_rest(s);
+  note_misplaced(s);
   if (o->quiet && o->verbose)
     return err_set(e, -EINVAL, "--quiet and --verbose exclude each other: remove one of them");
   return 0;
@@ -351,10 +390,6 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
   if (cluster_variable(env, "RDZV_AGENT_SOCKET")) s.cluster = &unknown; /* an agent that is itself a worker */
   o->command = rest < argc && !(o->dashes && argv[rest][0] == '-');
   return settle_all(&s, e);
-}
-
-void agent_options_help(int width, struct buf *out) {
-  opts_help(&agent_options_spec, width, out);
 }
 
 void agent_options_settings(const struct agent_options *o, struct settings *s) {

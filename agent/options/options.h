@@ -161,7 +161,8 @@ struct agent_options {
   struct torch_options torch;
   char notes[OPTIONS_NOTES_MAX + 1]; /* one sentence per line, printed at the start; "" */
 
-  /* The words after the options. `command` is false if they are the trainer's options, or if there are none. */
+  /* The words after the options. `command` is false if they are the trainer's options, or if there are none, which
+   * worker_command.h refuses. */
   char *const *words;
   bool command, dashes; /* dashes: "--" preceded them */
   bool python_file;     /* words[0] is a file or folder that Python runs: set by command_is_python_file() */
@@ -175,7 +176,6 @@ int agent_options_parse(struct agent_options *o, int argc, char *const *argv, ch
 extern const struct opts_spec agent_options_spec;
 /* Whether --help or --version is among the words: then nothing else matters. */
 bool agent_options_asks(int argc, char *const *argv);
-void agent_options_help(int width, struct buf *out);
 /* The output of --explain: one line "name value" per setting. "  # VARIABLE=value" follows if a variable, a line
  * of agent.conf or a fact of the cluster set it. */
 void agent_options_explain(const struct agent_options *o, const struct options_told *told, struct buf *out);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "agent/options/internal.h"
+#include "common/near.h"
 
 enum { KEY_MAX = 40, VALUE_MAX = 40, KEEP_ALIVE_DEFAULT_MS = 5000, ATTEMPTS_DEFAULT = 3, ATTEMPTS_MAX = 10000 };
 
@@ -117,6 +118,12 @@ int rdzv_conf_check_static(const struct rdzv_conf *c, struct err *e) {
   return 0;
 }
 
+static int refuse_pair(const struct pair *p, struct err *e) {
+  if (p->key_len == 0) return err_set(e, -EINVAL, "a key is missing: write key=value,key=value");
+  return err_set(e, -EINVAL, "%.*s has no value: write key=value,key=value",
+                 (int)(p->key_len > KEY_MAX ? KEY_MAX : p->key_len), p->key);
+}
+
 int option_rdzv_conf(const char *text, void *field, struct err *e) {
   struct rdzv_conf *c = field, got = {.text = text,
                                       .join_ms = -1,
@@ -128,7 +135,7 @@ int option_rdzv_conf(const char *text, void *field, struct err *e) {
   struct pair p;
   bool known;
   for (const char *at = text; next_pair(&at, &p);) {
-    if (p.key_len == 0 || !p.value[0]) return err_set(e, -EINVAL, "write key=value,key=value");
+    if (p.key_len == 0 || !p.value[0]) return refuse_pair(&p, e);
     if (is_static_key(&p) && read_static(&got, &p, NULL))
       *(is_key(&p, "rank") ? &got.bad_rank : &got.bad_timeout) = true;
     if (read_pair(&got, &p, &known, e) == 0) continue;
@@ -146,6 +153,24 @@ int64_t rdzv_conf_lease_ms(const struct rdzv_conf *c) {
   return lease < LEASE_MIN_MS ? LEASE_MIN_MS : lease > LEASE_MAX_MS ? LEASE_MAX_MS : lease;
 }
 
+static const char *nearest_key(const struct pair *p) {
+  static const char *const keys[] = {
+      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "timeout",
+      "rank"};
+  char word[KEY_MAX + 1];
+  const char *best = NULL;
+  size_t least = SIZE_MAX;
+  if (p->key_len > KEY_MAX) return NULL;
+  snprintf(word, sizeof(word), "%.*s", (int)p->key_len, p->key);
+  for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+    size_t d = near_distance(word, keys[i]);
+    if (d >= least) continue;
+    least = d;
+    best = keys[i];
+  }
+  return best;
+}
+
 static void note_pair(struct agent_options *o, const char *option, const struct pair *p) {
   if (is_key(p, "store_type")) {
     if (strcasecmp(p->value, "tcp") != 0)
@@ -158,8 +183,12 @@ static void note_pair(struct agent_options *o, const char *option, const struct 
     return;
   }
   struct buf shown = BUF_INIT;
+  const char *meant = nearest_key(p);
   buf_put_escaped(&shown, p->key, p->key_len, KEY_MAX);
-  options_note(o, "%s %s is not a known key and has no effect", option, buf_text(&shown));
+  if (meant)
+    options_note(o, "%s %s is not a known key and has no effect: did you mean %s?", option, buf_text(&shown), meant);
+  else
+    options_note(o, "%s %s is not a known key and has no effect", option, buf_text(&shown));
   buf_finish(&shown);
 }
 

@@ -21,6 +21,7 @@ static const struct opt table[] = {
      .def = "1",
      .label = "N|MIN:MAX",
      .parse = option_nnodes,
+     .brief = "Nodes of the job; MIN:MAX if it may shrink and grow.",
      .help = "Number of nodes (agents). With MIN:MAX the job continues with fewer nodes after a loss and admits "
              "newcomers (--scale-up). Default under srun or mpirun: the number of agents they started."},
     {.name = "nproc",
@@ -31,6 +32,7 @@ static const struct opt table[] = {
      .def = "1",
      .label = "N|cpu|gpu|auto",
      .parse = option_nproc,
+     .brief = "Workers on this node.",
      .help = "Workers on this node. cpu: one per CPU that this process may use. gpu: one per GPU. auto: gpu if there "
              "are GPUs, else cpu. Default under a scheduler or mpirun: one per GPU that is granted to this agent, or "
              "visible to it."},
@@ -62,6 +64,7 @@ static const struct opt table[] = {
      .type = OPT_STRING,
      .offset = FIELD(hosts),
      .label = "HOST[:N][,...]",
+     .brief = "Start the agents of these hosts, by ssh.",
      .help = "Start the agents of these hosts: on this machine directly, on others by ssh. Example: "
              "n1:4,gpu[01-16]:8,ada@n2,[fd00::1]:2. N is the host's --nproc. The first host runs rdzvd; --nnodes, "
              "--endpoint and --rdzv-id are not needed. Default in a script of PBS, Grid Engine or LSF: the job's "
@@ -101,6 +104,7 @@ static const struct opt table[] = {
      .foreign = "module",
      .type = OPT_FLAG,
      .offset = FIELD(torch.module),
+     .brief = "COMMAND is a Python module, as with python -m.",
      .help = "COMMAND is a Python module: python3 -u -m COMMAND. Without --module, python3 -u runs a COMMAND that "
              "ends in .py. It also runs a script without a suffix, a .pyz, or a folder with __main__.py, unless the "
              "word is a command in PATH. PYTHON_EXEC names another python3."},
@@ -152,6 +156,7 @@ static const struct opt table[] = {
      .offset = FIELD(torch.endpoint),
      .label = "HOST[:PORT]",
      .parse = option_endpoint,
+     .brief = "Where nodes meet: one of them, the same on all.",
      .help = "Where rdzvd listens, the same on all nodes. Default port: 29400. If the address is this machine's and "
              "nothing listens there, the agent starts rdzvd. Default: the first host of srun's step, or the host of "
              "mpirun, with a port derived from the job's id."},
@@ -167,6 +172,7 @@ static const struct opt table[] = {
      .offset = FIELD(rdzv_id),
      .label = "NAME",
      .parse = option_id,
+     .brief = "Name of the job, the same on all nodes.",
      .help = "Name of the job, the same on all nodes. Default: the id of the scheduler's job and step (Slurm, PBS, "
              "SGE, LSF), the Kubernetes Job's name, or mpirun's id; else a random name when standalone, or "
              "user@endpoint. With --endpoint the scheduler's name is used only if it started all nodes."},
@@ -213,6 +219,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = 1000000,
      .label = "N",
+     .brief = "Restarts after a failure, 3 unless given; 0: none.",
      .help = "How often workers are restarted after a failure. Nodes that join or are lost cost no restart. The "
              "budget is refilled after a round that ran for 10 minutes, or progressed beyond the failed ones before "
              "it (as rdzv.h reports progress)."},
@@ -320,6 +327,7 @@ static const struct opt table[] = {
      .min = 0,
      .max = TIMEOUT_MAX_MS,
      .label = "TIME",
+     .brief = "A worker without progress for this long has failed.",
      .help = "A worker that makes no progress for this long hangs, and has failed. Choose more than the longest "
              "pause, such as a checkpoint or an evaluation. 0: never."},
     {.name = "hang-start-timeout",
@@ -368,6 +376,7 @@ static const struct opt table[] = {
      .offset = FIELD(output.log_dir),
      .label = "DIR",
      .parse = option_directory,
+     .brief = "Keep the output of all workers in files here.",
      .help = "Directory for log files. DIR/ID_XXXXXXXX/attempt_N/LOCAL_RANK/ has stdout.log, stderr.log and "
              "error.json; DIR/ID_XXXXXXXX/ has the logs of agent and daemon. Implies --tee 3 unless --redirects or "
              "--tee is given (0 counts). /dev/null: no files. Default: a temporary folder, for error files."},
@@ -424,6 +433,7 @@ static const struct opt table[] = {
      .alias = "q",
      .type = OPT_FLAG,
      .offset = FIELD(quiet),
+     .brief = "Print only the agent's warnings and errors.",
      .help = "Print only the agent's warnings and errors."},
     {.name = "verbose",
      .alias = "v",
@@ -434,15 +444,21 @@ static const struct opt table[] = {
     {.name = "explain",
      .type = OPT_FLAG,
      .offset = FIELD(explain),
+     .brief = "Print every setting and the command, and run nothing.",
      .help = "Print every setting with the variable that it came from, and the command, and exit."},
-    {.name = "version", .type = OPT_FLAG, .offset = FIELD(version), .help = "Print the version and exit."},
+    {.name = "version",
+     .type = OPT_FLAG,
+     .offset = FIELD(version),
+     .brief = "Print the version and exit.",
+     .help = "Print the version and exit."},
     {.name = "help",
      .alias = "h",
      .foreign = "help",
      .foreign_no_env = true,
      .type = OPT_FLAG,
      .offset = FIELD(help),
-     .help = "Print all options and exit."},
+     .brief = "Print all options and exit.",
+     .help = "Print all options and exit; -h prints those that are used most."},
     {.group = "As under torchrun"},
     {.name = "rdzv-backend",
      .foreign = "rdzv-backend",
@@ -539,19 +555,19 @@ static const struct opts_exit exits[] = {EXIT_CODE_LIST(ROW){0, NULL}};
 const struct opts_spec agent_options_spec = {
     .program = "rdzv-agent",
     .usage = "rdzv-agent [OPTION]... [--] COMMAND [ARGUMENT]...\n"
-             "rdzv-agent [OPTION]... [-- TRAINER-OPTION...]",
-    .intro =
-        "Runs workers on this node, as one job with the agents of the other nodes, until all have finished. When "
-        "one fails, all are stopped and restarted. Without COMMAND the workers are rdzv-trainer. torchrun's options "
-        "keep their meaning.",
+             "rdzv-agent [OPTION]... -- TRAINER-OPTION...",
+    .intro = "Runs workers on this node, as one job with the agents of the other nodes, until all have finished. When "
+             "one fails, all are stopped and restarted. Behind --, a word that begins with a dash is an option of "
+             "rdzv-trainer, which the workers then run. torchrun's options keep their meaning.",
     .outro = "torchrun's own variables, such as PET_MAX_RESTARTS, count where ours are not set.\n"
              "Defaults of a site are in etc/rdzv/agent.conf of the installation (/etc/rdzv/agent.conf),\n"
-             "or in the file that RDZV_AGENT_CONF names.\n"
-             "\n"
-             "Examples:\n"
-             "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
-             "  rdzv-agent --hosts node1:4,node2:4 train.py\n"
-             "  srun rdzv-agent train.py\n",
+             "or in the file that RDZV_AGENT_CONF names.\n",
+    .examples = "Examples:\n"
+                "  rdzv-agent --nproc 2 train.py --lr 0.1\n"
+                "  rdzv-agent --nproc 2 -- ./my-trainer --epochs 3\n"
+                "  rdzv-agent --nproc 2 -- --epochs 3             (rdzv-trainer)\n"
+                "  rdzv-agent --hosts node1:4,node2:4 train.py\n"
+                "  srun rdzv-agent train.py\n",
     .exits_intro =
         "that of the failed worker, or 128+N if signal N killed it (its command was not found: 127, cannot be "
         "run: 126), or",

@@ -38,13 +38,13 @@ int option_nnodes(const char *text, void *field, struct err *e) {
   char first[24];
   const char *colon = strchr(text, ':');
   size_t len = colon ? (size_t)(colon - text) : strlen(text);
-  if (len >= sizeof(first)) return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX");
+  if (len >= sizeof(first))
+    return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX, from 1 to %d", NODES_MAX);
   memcpy(first, text, len);
   first[len] = '\0';
-  if (parse_int(first, 1, NODES_MAX, &got.min, e) || parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, e)) {
-    err_wrap(e, "write N or MIN:MAX");
-    return -EINVAL;
-  }
+  if (parse_int(first, 1, NODES_MAX, &got.min, NULL) ||
+      parse_int(colon ? colon + 1 : first, 1, NODES_MAX, &got.max, NULL))
+    return err_set(e, -EINVAL, "not a number of nodes: write N or MIN:MAX, from 1 to %d", NODES_MAX);
   if (got.min > got.max)
     return err_set(e, -EINVAL, "MIN is above MAX: did you mean %" PRId64 ":%" PRId64 "?", got.max, got.min);
   *n = got;
@@ -74,15 +74,19 @@ int option_nproc(const char *text, void *field, struct err *e) {
     return 0;
   }
   if (strcmp(text, "xpu") == 0) return err_set(e, -EINVAL, "XPUs cannot be counted: give the number of workers");
-  if (parse_int(text, 1, WORKERS_MAX, n, e) == 0) return 0;
-  err_wrap(e, "write the number of workers, cpu, gpu or auto");
-  return -EINVAL;
+  if (parse_int(text, 1, WORKERS_MAX, n, NULL) == 0) return 0;
+  return err_set(e, -EINVAL, "write the number of workers, from 1 to %d, or cpu, gpu or auto", WORKERS_MAX);
 }
 
 int option_endpoint(const char *text, void *field, struct err *e) {
   const char **point = field;
   struct endpoint ep;
+  size_t n = strlen(text);
   if (text[0] == '/') return err_set(e, -EINVAL, "a file cannot be an endpoint: give HOST[:PORT]");
+  if (text[0] == ':' && text[1] != ':')
+    return err_set(e, -EINVAL, "the host in front of the colon is missing: write HOST:PORT; is a variable unset?");
+  if (n > 1 && text[n - 1] == ':' && memchr(text, ':', n - 1) == NULL)
+    return err_set(e, -EINVAL, "the port behind the colon is missing: write HOST:PORT; is a variable unset?");
   int rc = *text ? endpoint_parse(text, RDZV_DEFAULT_PORT, &ep, e) : 0;
   if (rc == 0) *point = text;
   return rc;
@@ -166,7 +170,8 @@ int option_rank_set(const char *text, void *field, struct err *e) {
   for (const char *at = *text ? text : NULL; at;) {
     int64_t rank;
     if (!next_element(&at, element)) return err_set(e, -EINVAL, "write local ranks: 0,1,2");
-    if (parse_int(element, 0, WORKERS_MAX - 1, &rank, e)) return err_wrap(e, "write local ranks, as in 0,1,2");
+    if (parse_int(element, 0, WORKERS_MAX - 1, &rank, NULL))
+      return err_set(e, -EINVAL, "write local ranks from 0 to %d, as in 0,1,2", WORKERS_MAX - 1);
     got.in[rank] = true;
   }
   *set = got;

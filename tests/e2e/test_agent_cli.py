@@ -40,9 +40,10 @@ USAGE = [
     (["--exclude-after", "-1"], ["--exclude-after"]),
     (["--nproc", "0"], ["--nproc=0", "from 1 to 1024"]),
     (["--nproc=two"], ["--nproc=two", "cpu, gpu or auto"]),
-    (["--nproc", "gpu"], ["--nproc gpu", "no GPU is visible", "auto"]),
+    (["--nproc", "gpu"], ["--nproc=gpu: no GPU is visible", "auto"]),
+    (["--nproc_per_node=gpu"], ["--nproc_per_node=gpu: no GPU is visible", "auto"]),
     (["--nnodes", "3:2"], ["--nnodes=3:2", "did you mean 2:3?"]),
-    (["--nnodes", "0"], ["N or MIN:MAX"]),
+    (["--nnodes", "0"], ["--nnodes=0: not a number of nodes: write N or MIN:MAX, from 1 to 65536"]),
     (["--nnodes", "2"], ["rdzv-agent --nnodes 2 --endpoint HOST"]),
     (["--nnodes", "1:4"], ["rdzv-agent --nnodes 1:4 --endpoint HOST"]),
     (["--standalone", "--nnodes", "2"], ["--standalone is for one node", "--endpoint HOST"]),
@@ -95,11 +96,41 @@ def test_a_command_that_is_not_there():
     refused(agent("./no-such-file"), 127, "./no-such-file: command not found")
 
 
+def test_what_to_type_instead(tmp_path):
+    """The folder has something under that name, or nearly that name."""
+    for name, text, mode in [("good.sh", "#!/bin/sh\n", 0o755), ("noexec.sh", "#!/bin/sh\n", 0o644), ("plain.sh", "echo\n", 0o644),
+                             ("data.txt", "1\n", 0o644), ("train.py", "", 0o644), ("pkg/train.py", "", 0o644), ("dir.py/x", "", 0o644)]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+    for code, words, *says in [
+        (127, ["good.sh"], "good.sh: command not found in PATH; to run the file in this folder write ./good.sh"),
+        (127, ["noexec.sh"], "to run the file in this folder type chmod +x noexec.sh, and write ./noexec.sh"),
+        (126, ["./noexec.sh"], "./noexec.sh cannot be run: it is not executable: chmod +x ./noexec.sh"),
+        (127, ["plain.sh"], "no first line such as #!/bin/sh: write what runs it in front, such as bash plain.sh"),
+        (126, ["./plain.sh"], "write what runs it in front, such as bash ./plain.sh"),
+        (127, ["data.txt"], "such as python3 data.txt"),
+        (127, ["pkg"], "pkg: command not found in PATH; the folder of that name has no __main__.py, so name a script in it"),
+        (126, ["./pkg"], "./pkg is a folder without __main__.py: name a script in it"),
+        (126, ["dir.py"], "the script dir.py is a folder without __main__.py: name a script in it"),
+        (127, ["trian.py"], f"the script trian.py cannot be read, from the folder {tmp_path}: No such file or directory; did you mean train.py?"),
+        (127, ["pkg/tran.py"], "did you mean pkg/train.py?"),
+        (127, ["nothing.py"], f"the script nothing.py cannot be read, from the folder {tmp_path}: No such file or directory"),
+        (127, ["goodsh"], "goodsh: command not found in PATH; did you mean ./good.sh?"),
+        (127, ["pkg.train"], "pkg.train: command not found in PATH; to run the module write -m pkg.train"),
+        (127, ["nproc_per_node=2", "train.py"], "nproc_per_node=2: command not found in PATH; did you mean --nproc_per_node=2?"),
+        (127, ["--no_python", "train.py"], "train.py: command not found in PATH; without --no-python it runs under Python"),
+        (64, ["-m", "train.py"], "-m train.py: that is a file, not the name of a module: write -m train, or train.py without -m"),
+        (64, ["-m", "pkg/train.py"], "write -m pkg.train, or pkg/train.py without -m"),
+    ]:
+        refused(agent(*words, cwd=tmp_path), code, *says)
+
+
 def test_a_command_that_cannot_be_run(tmp_path):
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n")
     refused(agent("--", script), 126, str(script), "cannot be run", "chmod +x")
-    refused(agent("--", tmp_path), 126, "cannot be run")
+    refused(agent("--", tmp_path), 126, "is a folder without __main__.py")
 
 
 def test_a_log_folder_that_cannot_be_had(tmp_path):
@@ -118,7 +149,89 @@ def test_help_is_whole():
         assert say in done.stdout, say
     for line in done.stdout.splitlines():
         assert len(line) <= 100 and line == line.rstrip(), line
-    assert agent("-h").stdout == done.stdout
+
+
+def test_short_help():
+    """What most people need, on one screen, in all programs that have many options."""
+    for program in "agent/rdzv-agent", "daemon/rdzvd", "daemon/rdzvctl", "agent/trainer/rdzv-trainer":
+        if not (BUILD / program).exists():
+            continue
+        short, whole = (subprocess.run([BUILD / program, word], capture_output=True, text=True) for word in ("-h", "--help"))
+        assert short.returncode == whole.returncode == 0 and not short.stderr + whole.stderr
+        lines, options = short.stdout.splitlines(), set(re.findall(r"^  (--\S+)", whole.stdout, re.M))
+        assert len(lines) <= 34 and all(len(line) <= 100 for line in lines), short.stdout
+        assert set(re.findall(r"^  (--\S+)", short.stdout, re.M)) < options, short.stdout
+        assert f"{Path(program).name} --help prints all {len(options)} options." in lines, short.stdout
+        assert "Examples:" in lines and lines[0] == whole.stdout.splitlines()[0]
+    assert agent("-qh").stdout == agent("-h", "--nproc", "0").stdout == agent("-h").stdout
+
+
+def test_helpers_tell_a_person_what_they_are():
+    for helper in "rdzv-devices", "rdzv-nccl":
+        for word in "--help", "-h":
+            done = subprocess.run([BUILD / "agent" / helper, word], capture_output=True, text=True, timeout=20)
+            assert done.returncode == 0 and not done.stderr and done.stdout.startswith(f"usage: {helper}"), done
+            assert "rdzv-agent" in done.stdout
+        for words in (["--nope"], ["a", "b"]):
+            done = subprocess.run([BUILD / "agent" / helper, *words], capture_output=True, text=True, timeout=20)
+            assert done.returncode == 64 and not done.stdout and len(done.stderr.splitlines()) == 1 and "--help" in done.stderr, done
+
+
+NO_COMMAND = ["a command is missing", "... train.py runs a script", "... -- ./program a program", "... -- --epochs 1 rdzv-trainer"]
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--nproc", "2"], NO_COMMAND),
+    (["--nproc", "2", "--"], NO_COMMAND),
+    ([], NO_COMMAND),
+    (["--"], NO_COMMAND),
+    (["--hosts", "n1:2,n2:2"], NO_COMMAND),
+    (["--nproc", "2", "--rdzv_id", "train.py"], ["a command is missing: --rdzv_id took train.py as its value; is a variable in front of it unset?"]),
+    (["--nproc", "2", ""], ["the command is empty"]),
+    (["-m"], ["-m needs a module"]),
+    (["--no_python"], ["--no_python needs a program"]),
+    (["--run-path", "--"], ["--run-path needs a script"]),
+], ids=lambda v: " ".join(v))
+def test_a_command_that_is_missing(words, says):
+    """An unset variable in a batch script trains nothing, and says what to type."""
+    refused(agent(*words), 64, *says)
+
+
+def test_explain_needs_no_command():
+    done = agent("--explain")
+    assert done.returncode == 0 and "command -" in done.stdout.splitlines() and not done.stderr
+
+
+def test_unset_variables():
+    for words, *says in [
+        (["--nnodes", "train.py"], "--nnodes=train.py: not a number of nodes", "no command follows: is a variable in front of train.py unset?"),
+        (["--nnodes", "--nproc", "2", "train.py"], "--nnodes needs a value: --nnodes N|MIN:MAX; is a variable unset?"),
+        (["--nnodes=", "train.py"], "--nnodes= has no value: write --nnodes=N|MIN:MAX; is a variable unset?"),
+        (["--node_rank=", "train.py"], "--node_rank= has no value: write --node_rank=N; is a variable unset?"),
+        (["--max-restarts=", "train.py"], "--max-restarts= has no value", "unset?"),
+        (["--endpoint", ":29500", "train.py"], "--endpoint=:29500: the host in front of the colon is missing", "unset?"),
+        (["--rdzv_endpoint=node1:", "train.py"], "--rdzv_endpoint=node1:: the port behind the colon is missing", "unset?"),
+    ]:
+        refused(agent(*words), 64, *says)
+
+
+def test_words_of_torchrun():
+    """What torchrun's users mistype, in the words that they know."""
+    for words, *says in [
+        (["--nproc-per-worker=2", "x.py"], "unknown option --nproc-per-worker: did you mean --nproc-per-node?"),
+        (["--nproc_per_nodes=2", "x.py"], "unknown option --nproc_per_nodes: did you mean --nproc-per-node?"),
+        (["--rdzv_endpont=n1", "x.py"], "unknown option --rdzv_endpont: did you mean --rdzv-endpoint?"),
+        (["--nproc_per_node=abc", "x.py"], "--nproc_per_node=abc: write the number of workers, from 1 to 1024, or cpu, gpu or auto"),
+        (["--nnodes=4:2", "x.py"], "--nnodes=4:2: MIN is above MAX: did you mean 2:4?"),
+        (["--nnodes=2", "--node_rank=2", "--master_addr=n1", "x.py"], "--node_rank=2: ranks of 2 nodes go from 0 to 1"),
+        (["--standalone", "--nnodes=2", "x.py"], "--standalone is for one node, but --nnodes asks for more: give --endpoint HOST instead"),
+        (["--master_port=abc", "x.py"], "--master_port=abc: not a whole number from 0 to 65535"),
+        (["--rdzv_conf", "join_timeout", "x.py"], "--rdzv_conf=join_timeout: join_timeout has no value: write key=value,key=value"),
+        (["--rdzv_conf", "join_timeout=abc", "x.py"], "join_timeout: not a time: write 500ms, 30s, 5m or 2h"),
+        (["--start_method=thread", "x.py"], "--start_method=thread: write spawn, fork or forkserver"),
+        (["--monitor_interval=abc", "x.py"], "--monitor_interval=abc: not a number"),
+    ]:
+        refused(agent(*words), 64, *says)
 
 
 def test_help_whatever_else_is_wrong():

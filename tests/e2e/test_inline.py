@@ -17,6 +17,14 @@ def test_help(rdzv, page, words, want):
     assert p.exit() == 0 and shown == [line for line in p.out if line], p
 
 
+def test_a_command_or_an_option_of_the_trainer(rdzv):
+    page = "deploy/guide/jobs.md"
+    p = pages.shell(rdzv, pages.inline(page, "rdzv-agent --nproc 4 -- --epochs 3"))
+    assert p.exit() == 0 and p.says("rdzv-trainer: autoencoder") and p.says("world 4; 157 steps an epoch, 471 in all"), p
+    p = pages.shell(rdzv, pages.inline(page, "rdzv-agent -- $COMMAND"))
+    assert p.exit() == 64 and p.says("a command is missing"), p
+
+
 def test_a_worker_with_the_sources(rdzv):
     """In their folder."""
     for name in ("agent", "proto", "common"):

@@ -128,11 +128,26 @@ def test_variables(rdzv, script):
     assert bad.exit() == 64 and "PET_NPROC_PER_NODE=two" in bad.text
 
 
+def test_options_behind_the_script(rdzv, script):
+    """They are the script's, as under torchrun; a line says so."""
+    a = rdzv.agent("show.py", "--nproc_per_node", 2)
+    assert shown(a) == ["0 __main__ ['show.py', '--nproc_per_node', '2']"], a
+    assert a.says("--nproc_per_node goes to show.py, because it stands behind it: options of rdzv-agent stand in front"), a
+    a = rdzv.agent("--nproc_per_node=2", "show.py", "--nproc_per_node", 2)
+    assert len(shown(a)) == 2 and not a.says("stands behind"), a
+
+
+def test_backends_of_torchrun(rdzv, script):
+    a = rdzv.agent("--rdzv_backend=etcd", f"--rdzv_endpoint=127.0.0.1:{free_port()}", "show.py")
+    assert len(shown(a)) == 1 and a.says("--rdzv_backend etcd has no effect: nodes meet at rdzvd with any backend"), a
+
+
 def test_notes_are_told_once(rdzv):
-    words = ["--standalone", "--rdzv-endpoint", "node9:1", "--monitor-interval", "5", "--rdzv-conf", "close_timeout=3,wrong=1", "true"]
+    words = ["--standalone", "--rdzv-endpoint", "node9:1", "--monitor-interval", "5", "--rdzv-conf", "close_timeout=3,wrong=1,join_timeot=3", "true"]
     a = rdzv.agent(*words)
     assert a.exit() == 0, a
-    for note in ("--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not a known key"):
+    for note in ("--rdzv-endpoint has no effect", "--monitor-interval has no effect", "--rdzv-conf close_timeout", "--rdzv-conf wrong is not a known key",
+                 "--rdzv-conf join_timeot is not a known key and has no effect: did you mean join_timeout?"):
         assert len([line for line in a.err if note in line]) == 1, a
     assert rdzv.agent("--quiet", *words).exit() == 0
     assert not rdzv.procs[-1].err

@@ -167,7 +167,7 @@ static void short_options(void **state) {
   refused("-r 1024:1", "", "from 0 to 1023");
   refused("-r 0:1,", "", "LOCAL_RANK:N");
   refused("-r 0:1:2", "", "LOCAL_RANK:N");
-  refused("-r=", "", "LOCAL_RANK:N");
+  refused("-r=", "", "-r= has no value: write -r=N|MAP; is a variable unset?");
 }
 
 /* What torchrun's parser takes for a whole name, and what only ours might. */
@@ -240,7 +240,7 @@ static const struct meeting_case places[] = {
     {"--rdzv-backend c10d --master-addr n2 x", "", 0,
      "--master-addr has no effect: it applies to --rdzv-backend static"},
     {"--nnodes 2 --rdzv-backend etcd --rdzv-endpoint n1 x", "n1", 29400,
-     "--rdzv-backend has no effect: nodes meet at rdzvd"},
+     "--rdzv-backend etcd has no effect: nodes meet at rdzvd"},
 };
 
 static void where_to_meet(void **state) {
@@ -324,8 +324,9 @@ static void rdzv_conf(void **state) {
   noted("--rdzv-conf read_timeout=1 x", "", "--rdzv-conf read_timeout has no effect");
   noted("--rdzv-conf heartbeat_timeout=1 x", "", "--rdzv-conf heartbeat_timeout has no effect");
   noted("--rdzv-conf store_type=file x", "", "--rdzv-conf store_type has no effect");
-  noted("--rdzv-conf join_timeot=1 x", "", "--rdzv-conf join_timeot is not a known key");
-  refused("--rdzv-conf join_timeout x", "", "write key=value");
+  noted("--rdzv-conf join_timeot=1 x", "",
+        "--rdzv-conf join_timeot is not a known key and has no effect: did you mean join_timeout?");
+  refused("--rdzv-conf join_timeout x", "", "join_timeout has no value: write key=value");
   refused("--rdzv-conf =3 x", "", "write key=value");
   refused("--rdzv-conf a=1,,b=2 x", "", "write key=value");
   refused("--rdzv-conf join_timeout=soon x", "", "--rdzv-conf=join_timeout=soon: join_timeout: not a time");
@@ -356,6 +357,13 @@ static void notes_are_bounded(void **state) {
 }
 
 static void without_meaning(void **state) {
+  noted("t.py --nproc_per_node=2", "",
+        "--nproc_per_node=2 goes to t.py, because it stands behind it: options of rdzv-agent stand in front");
+  noted("-m pkg.t --a --standalone", "", "--standalone goes to pkg.t");
+  static const char *const not_misplaced[] = {"t.py --lr 1 --log-dir x nnodes", "-- t.py --nnodes 2",
+                                              "--nnodes 1 t.py --nnodes 2", "./t --nnodes 2",
+                                              "-m torch.distributed.run --nnodes 2 t.py"};
+  for (int i = 0; i < 5; i++) assert_string_equal(parse(not_misplaced[i], "")->notes, "");
   noted("--monitor-interval 5 x", "", "--monitor-interval has no effect");
   noted("x", "PET_MONITOR_INTERVAL=5", "PET_MONITOR_INTERVAL has no effect");
   noted("--start-method fork x", "", "--start-method has no effect");
@@ -463,6 +471,7 @@ static void the_rest(void **state) {
   refused("--numa-binding none x", "", "write node, socket");
   refused("--local-addr n1:5 x", "", "not an address of this machine");
   refused("-m", "", "-m needs a module after the options");
+  refused("--no_python --", "", "--no_python needs a program after the options");
   refused("--run-path --", "", "--run-path needs a script");
   refused("-m --no-python x", "", "exclude each other");
   noted("-m --no-python --run-path x", "", "--no-python has no effect: --run-path");

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mistakes in the workers' command.
+ *
+ * A command line that ends where a command should stand is refused, with "--" or without: it is what an unset variable
+ * leaves behind, and training something else instead would look like success. So a job of rdzv-trainer names at least
+ * one of its options.
+ *
+ * torchrun looks for a script in the current folder; a shell looks for a program in PATH. A word that neither finds is
+ * explained by what this folder has under that name: a program, a script that lacks its permission or its first line, a
+ * folder, a module, or a name that is nearly the same. The advice is a command line that runs.
+ *
+ * A folder is read for near names only after something was not found, and no further than NAMES_READ_MAX entries. */
+
+#include "agent/worker_command.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "agent/options/command_line.h"
+#include "common/command.h"
+#include "common/mem.h"
+#include "common/near.h"
+
+enum { NAMES_READ_MAX = 10000 };
+
+static bool ends_in(const char *text, const char *end) {
+  size_t n = strlen(text), k = strlen(end);
+  return n > k && strcmp(text + n - k, end) == 0;
+}
+
+static bool is_plain_file(const char *name) {
+  struct stat st;
+  return stat(name, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static bool is_folder(const char *name) {
+  struct stat st;
+  return stat(name, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* The kernel runs it, if it may: it is a binary, or has a first line such as #!/bin/sh. */
+static bool is_runnable_kind(const char *file) {
+  char head[4] = "";
+  FILE *f = fopen(file, "re");
+  size_t n = f ? fread(head, 1, sizeof(head), f) : 0;
+  if (f) fclose(f);
+  return (n >= 2 && memcmp(head, "#!", 2) == 0) || (n == 4 && memcmp(head,
+                                                                     "\x7f"
+                                                                     "ELF",
+                                                                     4) == 0);
+}
+
+static const char *runner_of(const char *file) {
+  return ends_in(file, ".sh") ? "bash" : "python3";
+}
+
+/* Words. ----------------------------------------------------------------------------------------------------------- */
+
+/* The last option has taken a file as its value, and not what was meant. */
+static bool is_swallowed(const struct agent_options *o, char option[OPT_SPELLING_MAX]) {
+  const char *last = o->argv[o->argc - 1];
+  return !o->dashes && opts_last_value(&agent_options_spec, o->argc, o->argv, option) &&
+         (ends_in(last, ".py") || is_plain_file(last));
+}
+
+static int refuse_no_command(const struct agent_options *o, struct err *e) {
+  char option[OPT_SPELLING_MAX];
+  if (is_swallowed(o, option))
+    return err_set(e, -EINVAL, "a command is missing: %s took %s as its value; is a variable in front of it unset?",
+                   option, o->argv[o->argc - 1]);
+  return err_set(e, -EINVAL,
+                 "a command is missing: rdzv-agent ... train.py runs a script, rdzv-agent ... -- ./program a program, "
+                 "and rdzv-agent ... -- --epochs 1 rdzv-trainer with that option");
+}
+
+/* "./pkg/train.py" is the module pkg.train. */
+static char *module_of(const char *file) {
+  while (strncmp(file, "./", 2) == 0) file += 2;
+  char *name = xstrdup(file);
+  if (ends_in(name, ".py")) name[strlen(name) - 3] = '\0';
+  for (char *p = name; *p; p++)
+    if (*p == '/') *p = '.';
+  return name;
+}
+
+static int check_module(const struct agent_options *o, struct err *e) {
+  const char *word = o->words[0];
+  if (command_line_kind(o) != COMMAND_MODULE) return 0;
+  if (!strchr(word, '/') && !(ends_in(word, ".py") && is_plain_file(word))) return 0;
+  char *module = module_of(word);
+  if (word[0] == '/')
+    err_set(e, -EINVAL, "-m %s: that is a file, not the name of a module: write %s without -m", word, word);
+  else
+    err_set(e, -EINVAL, "-m %s: that is a file, not the name of a module: write -m %s, or %s without -m", word, module,
+            word);
+  free(module);
+  return -EINVAL;
+}
+
+int worker_command_check_words(const struct agent_options *o, struct err *e) {
+  if (o->explain) return 0; /* nothing will run */
+  if (!o->words || !o->words[0]) return refuse_no_command(o, e);
+  if (!o->words[0][0]) return err_set(e, -EINVAL, "the command is empty: is a variable unset?");
+  return o->command ? check_module(o, e) : 0;
+}
+
+/* Near names. ------------------------------------------------------------------------------------------------------ */
+
+/* The entry of the file's folder that is nearest to its name, with the folder as it was written. Heap, or NULL. */
+static char *nearest_file(const char *file) {
+  const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+  int folder_len = slash ? (int)(slash - file) + 1 : 0, left = NAMES_READ_MAX;
+  char *folder = slash ? xasprintf("%.*s", folder_len, file) : xstrdup("."), *best = NULL;
+  size_t least = SIZE_MAX;
+  DIR *dir = opendir(folder);
+  for (struct dirent *entry; dir && left-- > 0 && (entry = readdir(dir));) {
+    size_t d = entry->d_name[0] == '.' ? SIZE_MAX : near_distance(name, entry->d_name);
+    if (d >= least) continue;
+    least = d;
+    free(best);
+    best = xasprintf("%.*s%s", folder_len, file, entry->d_name);
+  }
+  if (dir) closedir(dir);
+  free(folder);
+  return best;
+}
+
+/* Appends "; did you mean X?" if there is such a file. */
+static void suggest_file(const char *file, struct err *e) {
+  char *near = nearest_file(file);
+  bool bare = near && !strchr(near, '/') && !ends_in(near, ".py"); /* a shell would look for it in PATH */
+  if (near) err_set(e, e->code, "%s; did you mean %s%s?", e->text, bare ? "./" : "", near);
+  free(near);
+}
+
+/* Programs. -------------------------------------------------------------------------------------------------------- */
+
+/* "nproc_per_node=2": the dashes are missing. */
+static bool suggest_option(const char *word, struct err *e) {
+  size_t n = strcspn(word, "=");
+  if (!word[n] || !opts_name(&agent_options_spec, word, n)) return false;
+  err_set(e, e->code, "%s; did you mean --%s?", e->text, word);
+  return true;
+}
+
+/* "pkg.train" where pkg/train.py is. */
+static bool suggest_module(const char *word, struct err *e) {
+  char *file = xasprintf("%s.py", word);
+  for (char *p = file; p < file + strlen(word); p++)
+    if (*p == '.') *p = '/';
+  bool found = strchr(word, '.') && is_plain_file(file);
+  if (found) err_set(e, e->code, "%s; to run the module write -m %s", e->text, word);
+  free(file);
+  return found;
+}
+
+/* The word is not in PATH, and this folder has a file of that name. */
+static void suggest_this_folder(const struct agent_options *o, const char *word, struct err *e) {
+  bool may_run = access(word, X_OK) == 0;
+  if (ends_in(word, ".py") && o->torch.no_python)
+    err_set(e, e->code, "%s; without --no-python it runs under Python", e->text);
+  else if (may_run)
+    err_set(e, e->code, "%s; to run the file in this folder write ./%s", e->text, word);
+  else if (is_runnable_kind(word))
+    err_set(e, e->code, "%s; to run the file in this folder type chmod +x %s, and write ./%s", e->text, word, word);
+  else
+    err_set(e, e->code,
+            "%s; the file in this folder has no first line such as #!/bin/sh: write what runs it in front, such as %s "
+            "%s",
+            e->text, runner_of(word), word);
+}
+
+static void suggest_program(const struct agent_options *o, const char *word, struct err *e) {
+  if (is_folder(word))
+    err_set(e, e->code, "%s; the folder of that name has no __main__.py, so name a script in it", e->text);
+  else if (is_plain_file(word))
+    suggest_this_folder(o, word, e);
+  else if (!suggest_option(word, e) && !suggest_module(word, e))
+    suggest_file(word, e);
+}
+
+static void explain_refused(const struct agent_options *o, const char *word, struct err *e) {
+  if (is_folder(word))
+    err_set(e, -EACCES, "%s is a folder without __main__.py: name a script in it", word);
+  else if (o->torch.no_python || is_runnable_kind(word))
+    err_set(e, -EACCES, "%s cannot be run: it is not executable: chmod +x %s", word, word);
+  else
+    err_set(e, -EACCES,
+            "%s cannot be run: it is neither executable nor a Python file: write what runs it in front, such as %s %s",
+            word, runner_of(word), word);
+}
+
+/* Python would log these too, once per worker, and the job would restart. */
+static int check_script(const struct agent_options *o, bool *hint, struct err *e) {
+  enum command_kind kind = command_line_kind(o);
+  const char *script = o->words[0];
+  char folder[PATH_MAX], *main_file = xasprintf("%s/__main__.py", script);
+  bool without_main = is_folder(script) && access(main_file, F_OK) != 0;
+  free(main_file);
+  if (kind != COMMAND_SCRIPT && kind != COMMAND_RUN_PATH) return 0;
+  *hint = true;
+  if (without_main)
+    return err_set(e, -EACCES, "the script %s is a folder without __main__.py: name a script in it", script);
+  *hint = false;
+  if (access(script, R_OK) == 0) return 0;
+  int rc = -errno;
+  *hint = true;
+  err_sys(e, rc, "the script %s cannot be read, from the folder %s", script,
+          getcwd(folder, sizeof(folder)) ? folder : "of this agent");
+  if (rc == -ENOENT) suggest_file(script, e);
+  return rc;
+}
+
+int worker_command_check(const struct agent_options *o, char *const *argv, const char *path, bool *hint,
+                         struct err *e) {
+  bool by_python = command_line_kind(o) > COMMAND_PROGRAM;
+  char *file = command_find(argv[0], path, e);
+  free(file);
+  *hint = false;
+  if (file) return check_script(o, hint, e);
+  const struct err plain = *e;
+  if (by_python)
+    err_wrap(e, "%s needs Python (PYTHON_EXEC names another one)", o->words[0]);
+  else if (e->code == -EACCES && strchr(argv[0], '/'))
+    explain_refused(o, argv[0], e);
+  else if (e->code == -ENOENT)
+    suggest_program(o, argv[0], e);
+  *hint = by_python || strcmp(e->text, plain.text) != 0;
+  return e->code;
+}
