@@ -54,6 +54,7 @@ struct daemon {
   uv_loop_t loop;
   struct notify notify;
   struct notify_timer announce;
+  char host[HOST_MAX + 1];
 };
 
 static int fail(int exit_code, const struct err *e) {
@@ -174,7 +175,9 @@ static int open_control(struct daemon *d, struct err *e) {
 
 static int open_server(struct daemon *d, struct err *e) {
   uint64_t seed = random_seed();
-  struct core_config core_config = {.seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid()};
+  struct core_config core_config = {
+      .seed = seed, .exit_when_idle = d->options.exit_when_idle, .uid = geteuid(), .host = d->host};
+  if (gethostname(d->host, sizeof(d->host) - 1) != 0) d->host[0] = '\0';
   d->core = core_create(&core_config);
   struct server_config config = {.core = d->core,
                                  .state = d->state,

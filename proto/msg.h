@@ -46,7 +46,9 @@ enum {
   HOSTS_SHOWN_MAX = 400, /* of such a list that is shown to a person */
   ABSENT_MAX = 8,        /* groups of missing hosts in WAITING */
   REFUSALS_MAX = 4,      /* refusals in WAITING: the last ones */
-  REASON_MAX = 255,      /* the reason why a host is missing or a node was refused */
+  USER_NAME_MAX = 64,
+  OPERATOR_MAX = 400, /* a user's name and uid, and a host */
+  REASON_MAX = 255,   /* the reason why a host is missing or a node was refused */
   NODES_MAX = 65536,
   WORKERS_MAX = 1024, /* of one node */
   WORLD_MAX = 1048576,
@@ -447,7 +449,8 @@ const char *job_state_name(enum job_state v);
   F(S, INT, rank, -1, WORLD_MAX) /* kill-worker */                                                                     \
   F(S, INT, signal, 0, 127)      /* kill-worker; 0: SIGKILL */                                                         \
   F(S, BOOL, force)                                                                                                    \
-  F(S, BOOL, json)
+  F(S, BOOL, json)                                                                                                     \
+  F(S, STR, user, USER_NAME_MAX) /* as rdzvctl says; the kernel says the uid */
 
 #define prepare_FIELDS(F, S)                                                                                           \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
@@ -459,7 +462,8 @@ const char *job_state_name(enum job_state v);
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \
   F(S, REQ_INT, round, 1, ROUND_MAX)                                                                                   \
   F(S, INT, local_rank, 0, WORKERS_MAX)                                                                                \
-  F(S, REQ_INT, signal, 1, 127)
+  F(S, REQ_INT, signal, 1, 127)                                                                                        \
+  F(S, STR, by, OPERATOR_MAX) /* the user who typed it, and the host */
 
 #define mint_FIELDS(F, S)                                                                                              \
   F(S, REQ_HEX, incarnation, INCARNATION_MAX)                                                                          \

@@ -257,9 +257,9 @@ void sup_kill(struct supervisor *s, const struct supervisor_event *ev) {
   const struct worker *w = &s->workers[kill->local_rank];
   if (!w->spawned || w->gone) return;
   const char *name = signal_name((int)kill->signal);
-  sup_log(s, LOG_WARN, "rdzvctl kill-worker: signal %lld (%s) goes to rank %lld (local %lld, pid %d)",
-          (long long)kill->signal, name ? name : "no name", (long long)(s->round.rank_base + kill->local_rank),
-          (long long)kill->local_rank, w->pid);
+  sup_log(s, LOG_WARN, "rdzvctl kill-worker%s%s: signal %lld (%s) goes to rank %lld (local %lld, pid %d)",
+          kill->by[0] ? " by " : "", kill->by, (long long)kill->signal, name ? name : "no name",
+          (long long)(s->round.rank_base + kill->local_rank), (long long)kill->local_rank, w->pid);
   struct supervisor_effect *e = sup_effect(s, SUP_KILL);
   e->kill.signo = (int)kill->signal;
   e->kill.local_rank = (uint32_t)kill->local_rank;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/ascii.h"
 #include "common/exit_codes.h"
 #include "common/json.h"
 #include "daemon/core/internal.h"
@@ -36,6 +37,33 @@ struct ask {
 bool control_may(const struct core *c, int64_t uid, const struct job *j) {
   if (uid == 0 || uid == c->config.uid) return true;
   return j && j->uid >= 0 && j->uid == uid;
+}
+
+/* The operator. ---------------------------------------------------------------------------------------------------- */
+
+/* A login name that cannot be taken for something else: not root's, no blanks, no parentheses. */
+static bool is_plain_name(const char *name) {
+  if (!*name || strcmp(name, "root") == 0) return false;
+  for (; *name; name++)
+    if (!ascii_is_digit(*name) && !(ascii_lower(*name) >= 'a' && ascii_lower(*name) <= 'z') &&
+        !strchr("._-@\\$+", *name))
+      return false;
+  return true;
+}
+
+/* "root from head1", "ada (uid 1000) from head1". The kernel vouches for the uid, and rdzvctl looked the name up; the
+ * control socket is on the daemon's host. */
+static void put_who(struct buf *out, const struct ask *a) {
+  if (a->uid == 0)
+    buf_puts(out, "root");
+  else if (is_plain_name(a->q->user))
+    buf_printf(out, "%s (uid %lld)", a->q->user, (long long)a->uid);
+  else
+    buf_printf(out, "uid %lld", (long long)a->uid);
+  if (a->c->config.host && a->c->config.host[0]) {
+    buf_puts(out, " from ");
+    status_put_name(out, a->c->config.host);
+  }
 }
 
 /* Lists of jobs and hosts. ----------------------------------------------------------------------------------------- */
@@ -154,8 +182,12 @@ static int do_stop(struct ask *a) {
   put_job(&a->text, j);
   buf_printf(&a->text, " is being stopped; its agents (%zu now) stop their workers and exit with %d\n", j->n_members,
              EXIT_CODE_STOPPED);
-  struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = a->c->jobs.now_ms, .text = "rdzvctl stop"};
+  struct buf by = BUF_INIT;
+  buf_puts(&by, "rdzvctl stop by ");
+  put_who(&by, a);
+  struct job_event ev = {.kind = JOB_EV_OPERATOR, .now_ms = a->c->jobs.now_ms, .text = buf_text(&by)};
   job_event(j, &ev);
+  buf_finish(&by);
   return 0;
 }
 
@@ -222,10 +254,14 @@ static int do_kill_worker(struct ask *a) {
   msg.kill.round = j->round;
   msg.kill.local_rank = a->q->rank - m->rank_base;
   msg.kill.signal = signo;
+  struct buf by = BUF_INIT;
+  put_who(&by, a);
+  msg.kill.by = buf_text(&by);
   jobs_send(&a->c->jobs, m->conn, &msg);
   job_note_drill(j);
-  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker of uid %lld: signal %d to rank %lld on %s", j->id,
-           (long long)a->uid, signo, (long long)a->q->rank, m->host);
+  jobs_log(&a->c->jobs, LOG_WARN, "job %s: rdzvctl kill-worker by %s: signal %d to rank %lld on %s", j->id,
+           buf_text(&by), signo, (long long)a->q->rank, m->host);
+  buf_finish(&by);
   say_killed(a, j, m, signo);
   if (a->q->json)
     a->more = json_pack("{s:s,s:s,s:I,s:I}", "job", j->id, "host", m->host, "rank", (json_int_t)a->q->rank, "signal",
@@ -234,13 +270,6 @@ static int do_kill_worker(struct ask *a) {
 }
 
 /* drain. ----------------------------------------------------------------------------------------------------------- */
-
-static void put_who(struct buf *out, int64_t uid) {
-  if (uid == 0)
-    buf_puts(out, "root");
-  else
-    buf_printf(out, "uid %lld", (long long)uid);
-}
 
 /* Jobs with nodes there that are not over. mine: those that the user may control; otherwise the others. */
 static size_t jobs_on(const struct ask *a, const char *host, bool mine) {
@@ -339,7 +368,7 @@ static int do_drain(struct ask *a) {
   int code = host[0] ? may_drain(a) : no_such_host(a);
   if (!code) code = refuse_needed(a);
   if (code) return code;
-  put_who(&by, a->uid);
+  put_who(&by, a);
   struct drain d = {.host = (char *)(uintptr_t)host,
                     .uid = a->all ? -1 : a->uid,
                     .wall_ms = a->c->jobs.wall_ms,

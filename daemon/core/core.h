@@ -32,6 +32,7 @@ struct core_config {
   uint64_t seed;
   bool exit_when_idle; /* a daemon that serves one agent: see core_idle */
   int64_t uid;         /* the daemon's user, who may do what root may */
+  const char *host;    /* of the daemon, where every operator is; NULL: unknown. Borrowed */
 };
 
 /* The driver's facts about the common store, for `rdzvctl status`. */

@@ -121,8 +121,12 @@ void rig_event(struct rig *r, const struct core_event *ev) {
 /* The rig. --------------------------------------------------------------------------------------------------------- */
 
 void rig_open(struct rig *r, uint64_t seed) {
+  rig_open_on(r, seed, NULL);
+}
+
+void rig_open_on(struct rig *r, uint64_t seed, const char *host) {
   memset(r, 0, sizeof *r);
-  r->core = core_create(&(struct core_config){.seed = seed});
+  r->core = core_create(&(struct core_config){.seed = seed, .host = host});
   r->now_ms = 1000;
   r->wall_ms = 1700000000000;
   r->job = "job";
@@ -463,6 +467,7 @@ int rig_ask(struct rig *r, const struct control *q, int64_t uid, struct buf *out
   m.control = *q;
   if (!q->job) m.control.job = "";
   if (!q->host) m.control.host = "";
+  if (!q->user) m.control.user = "";
   m.id = 7;
   r->blind = false;
   rig_event(

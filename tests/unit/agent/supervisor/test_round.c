@@ -105,6 +105,7 @@ static void send_kill(struct bench *b, const char *incarnation, int64_t round, i
   m.kill.round = round;
   m.kill.local_rank = local_rank;
   m.kill.signal = SIGUSR1;
+  m.kill.by = "ada (uid 1000) from head1";
   bench_forget(b);
   bench_msg(b, &m);
 }
@@ -116,7 +117,11 @@ static void test_kill(void **state) {
   send_kill(&b, b.incarnation, 1, 1);
   assert_int_equal(bench_effect(&b, SUP_KILL)->kill.local_rank, 1);
   assert_int_equal(bench_effect(&b, SUP_KILL)->kill.signo, SIGUSR1);
-  assert_int_equal(bench_said(&b, "rdzvctl kill-worker: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)"), 1);
+  assert_int_equal(
+      bench_said(
+          &b,
+          "rdzvctl kill-worker by ada (uid 1000) from head1: signal 10 (SIGUSR1) goes to rank 3 (local 1, pid 5001)"),
+      1);
   send_kill(&b, b.incarnation, 2, 1);
   assert_int_equal(bench_count(&b, SUP_KILL), 0);
   send_kill(&b, "0abc-1", 1, 1);

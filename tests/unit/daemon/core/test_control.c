@@ -293,6 +293,43 @@ static void test_whose_job_it_is(void **state) {
   rig_close(&r);
 }
 
+/* What a verdict says about the operator: the kernel's uid, rdzvctl's name for it unless it could mislead, the host. */
+static void test_who_and_from_where(void **state) {
+  static const struct {
+    int64_t uid;
+    const char *user, *host, *says;
+  } cases[] = {
+      {0, "", "head1", "rdzvctl stop by root from head1"},
+      {0, "ada", "head1", "rdzvctl stop by root from head1"},
+      {1000, "ada", "head1", "rdzvctl stop by ada (uid 1000) from head1"},
+      {1000, "LAB\\ada.l-1@lab", "head1", "rdzvctl stop by LAB\\ada.l-1@lab (uid 1000) from head1"},
+      {1000, "", "head1", "rdzvctl stop by uid 1000 from head1"},
+      {1000, "root", "head1", "rdzvctl stop by uid 1000 from head1"},
+      {1000, "root from head1", "head1", "rdzvctl stop by uid 1000 from head1"},
+      {1000, "x\x1b", "", "rdzvctl stop by uid 1000"},
+      {1000, "ada", NULL, "rdzvctl stop by ada (uid 1000)"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    struct rig r;
+    struct node n[2];
+    struct buf out = BUF_INIT;
+    rig_open_on(&r, 1, cases[i].host);
+    nodes_init(&r, n, 2);
+    for (int k = 0; k < 2; k++) n[k].uid = 1000;
+    for (int k = 0; k < 2; k++) node_join(&r, &n[k]);
+    nodes_started(&r, n, 2);
+    rig_ask(&r, &(struct control){.verb = "kill-worker", .job = "job", .user = cases[i].user}, cases[i].uid, &out);
+    assert_string_equal(rig_last(&r, n[0].conn, MSG_KILL)->kill.by, cases[i].says + strlen("rdzvctl stop by "));
+    rig_ask(&r, &(struct control){.verb = "stop", .job = "job", .user = cases[i].user}, cases[i].uid, &out);
+    nodes_stopped(&r, n, 2);
+    for (int k = 0; k < 2; k++) assert_string_equal(rig_end(&r, &n[k])->verdict.text, cases[i].says);
+    rig_ask(&r, &(struct control){.verb = "status", .job = "job"}, 0, &out);
+    assert_non_null(strstr(buf_text(&out), cases[i].says));
+    buf_finish(&out);
+    rig_close(&r);
+  }
+}
+
 /* kill-worker. ----------------------------------------------------------------------------------------------------- */
 
 static int kill_rank(struct rig *r, const char *job, int64_t rank, int64_t signal, struct buf *out) {
@@ -471,6 +508,7 @@ int main(void) {
       cmocka_unit_test(test_stop_says_what_it_did),
       cmocka_unit_test(test_users_see_their_own_jobs_alone),
       cmocka_unit_test(test_whose_job_it_is),
+      cmocka_unit_test(test_who_and_from_where),
       cmocka_unit_test(test_kill_worker),
       cmocka_unit_test(test_last_verdicts_are_kept),
       cmocka_unit_test(test_final_verdict_outlives_the_daemon),

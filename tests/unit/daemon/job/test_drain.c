@@ -363,6 +363,20 @@ static void test_users_drain_holds_for_their_next_job(void **state) {
   rig_close(&r);
 }
 
+static void test_a_drain_names_its_user(void **state) {
+  struct rig r;
+  struct node n[2];
+  struct buf out = BUF_INIT;
+  rig_open_on(&r, 1, "head1");
+  nodes_init(&r, n, 2);
+  for (int i = 0; i < 2; i++) node_join(&r, &n[i]);
+  rig_ask(&r, &(struct control){.verb = "drain", .host = "n1", .user = "ada", .force = true}, 1000, &out);
+  rig_ask(&r, &(struct control){.verb = "status"}, 0, &out);
+  assert_non_null(strstr(buf_text(&out), "for 0 s, by ada (uid 1000) from head1"));
+  buf_finish(&out);
+  rig_close(&r);
+}
+
 static void test_users_do_not_lift_what_root_has_drained(void **state) {
   struct rig r;
   struct node n[3];
@@ -536,6 +550,7 @@ int main(void) {
       cmocka_unit_test(test_users_drain_holds_for_their_next_job),
       cmocka_unit_test(test_exclude_after_ends_with_the_job),
       cmocka_unit_test(test_exclude_after_in_a_branch),
+      cmocka_unit_test(test_a_drain_names_its_user),
       cmocka_unit_test(test_users_do_not_lift_what_root_has_drained),
       cmocka_unit_test(test_users_do_not_hear_of_others_drains),
       cmocka_unit_test(test_exclude_after),
